@@ -1,0 +1,66 @@
+// Work queued on streams, when it runs, and the oracle that judges whether it was safe.
+//
+// Happens-before is computed when work is queued, not from when it happens to finish: every stream
+// has a vector clock, an event carries the clock at its record, waiting joins clocks, and a
+// successful host wait or query joins into one host clock. Work A is *done as far as the program
+// knows* when its stamp is within the host clock. So a race is found on every run, not on a lucky one.
+// docs/hostcuda.md#the-oracle
+#pragma once
+
+#include <cuda.h>
+
+#include <cstddef>
+#include <functional>
+#include <vector>
+
+#include "context.h"
+
+namespace hostcuda {
+
+struct touch {
+  CUdeviceptr at;
+  std::size_t bytes;
+  bool write;
+};
+
+struct operation {
+  const char *what;                 // the API function that queued it, for reports
+  std::vector<touch> touches;       // device ranges it will read or write
+  std::function<CUresult()> body;   // runs in stream order; an error breaks the context
+  bool run_while_capturing = false; // executed even if the stream is capturing (never for copies)
+};
+
+// Makes and tears down the execution side of a context (streams are drained, then destroyed).
+void attach_execution(context *ctx);
+
+// Queues `op` on `stream` (NULL, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD or a created one) of the
+// current context, with legacy-stream semantics. Takes the oracle's view of its touches (unordered
+// alias). While the stream captures, the operation is recorded instead of run.
+// Errors: INVALID_HANDLE; STREAM_CAPTURE_* as CUDA defines them.
+CUresult enqueue(CUstream stream, operation op);
+
+// Queues `op` on the default stream and waits for it: the synchronous copies and memsets. Runs
+// the body on the calling thread where that is equivalent. Returns the body's error.
+CUresult enqueue_and_wait(operation op);
+
+// Waits for everything queued in the context. Also the host clock's join.
+CUresult synchronize(context *ctx);
+
+// Called before a range stops being mapped (unmap, free, access taken away, set to read-only).
+// CUDA_SUCCESS when no unfinished work touches it. Otherwise the violation is recorded with both
+// call sites, the context of that work is broken with ILLEGAL_ADDRESS (strict), and the caller goes
+// on as a GPU would: the unmap itself succeeds.
+void range_goes_away(CUdeviceptr at, std::size_t bytes, const char *what, bool is_free);
+
+// As cuMemFree does: waits for the work queued in every context of `device`.
+void wait_for_device(CUdevice device);
+
+// True while any stream captures in a mode that forbids the calling thread an unsafe call.
+bool capture_forbids_unsafe_call();
+
+// The oracle's own entries, for hostcuda_* functions, live in oracle.h (execution side).
+
+// Joins every worker and forgets every stream, event and graph of every context: hostcuda_reset.
+void reset_execution();
+
+}  // namespace hostcuda

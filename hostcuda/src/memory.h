@@ -1,0 +1,32 @@
+// The books of device memory, as the execution side sees them. Thread-safe.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace hostcuda {
+
+// A run of bytes inside one physical allocation. Two virtual ranges alias exactly when their
+// pieces overlap. Ids are never reused.
+struct physical_piece {
+  std::uint64_t allocation;
+  std::size_t offset;
+  std::size_t bytes;
+};
+
+// Host address of [at, at + bytes) if every byte is live device memory (cuMemAlloc, pool or mapped)
+// that `device` may read (and write, if `write`); nullptr otherwise. Registered and managed host
+// memory resolve to themselves. In unbacked mode: a non-null pointer that must not be dereferenced;
+// see unbacked().
+void *resolve(CUdevice device, CUdeviceptr at, std::size_t bytes, bool write);
+
+// The physical pieces under a range, in address order; whatever is unmapped is left out.
+std::vector<physical_piece> pieces(CUdeviceptr at, std::size_t bytes);
+
+// Whether device memory has no bytes behind it: copies and kernels must move nothing.
+bool unbacked();
+
+}  // namespace hostcuda
