@@ -41,7 +41,8 @@ CUresult enqueue(CUstream stream, operation op);
 
 // Queues `op` on the default stream and waits for it: the synchronous copies and memsets. Runs
 // the body on the calling thread where that is equivalent. Returns the body's error.
-CUresult enqueue_and_wait(operation op);
+// `stream` is nullptr (legacy) or CU_STREAM_PER_THREAD (the _ptds functions).
+CUresult enqueue_and_wait(operation op, CUstream stream = nullptr);
 
 // Waits for everything queued in the context. Also the host clock's join.
 CUresult synchronize(context *ctx);
