@@ -26,6 +26,15 @@ void *resolve(CUdevice device, CUdeviceptr at, std::size_t bytes, bool write);
 // The physical pieces under a range, in address order; whatever is unmapped is left out.
 std::vector<physical_piece> pieces(CUdeviceptr at, std::size_t bytes);
 
+// The other addresses at which bytes of [at, at + bytes) are mapped. The oracle asks for this on
+// every enqueue, so it must cost next to nothing while no handle is mapped twice (keep a count of
+// handles with more than one mapping and return early when it is zero).
+struct virtual_range {
+  CUdeviceptr at;
+  std::size_t bytes;
+};
+std::vector<virtual_range> aliases(CUdeviceptr at, std::size_t bytes);
+
 // Whether device memory has no bytes behind it: copies and kernels must move nothing.
 bool unbacked();
 
