@@ -1,0 +1,108 @@
+"""How Stillmap's own targets are compiled, and how its tests meet their drivers."""
+
+load("@rules_cc//cc:defs.bzl", "cc_binary", "cc_library")
+load("//tools/build:profiles.bzl", "HOSTCUDA_PROFILES")
+
+STILLMAP_COPTS = [
+    "-std=c++20",
+    "-Wall",
+    "-Wextra",
+    "-Wpedantic",
+    "-Wshadow",
+]
+
+# For the two libraries: only what is marked for export leaves them.
+STILLMAP_LIBRARY_COPTS = STILLMAP_COPTS + [
+    "-fvisibility=hidden",
+    "-fvisibility-inlines-hidden",
+]
+
+_HOSTCUDA = Label("//hostcuda:libcuda.so.1")
+
+def _driver_test_impl(ctx):
+    executable = ctx.actions.declare_file(ctx.label.name)
+    ctx.actions.symlink(
+        output = executable,
+        target_file = ctx.executable.binary,
+        is_executable = True,
+    )
+    environment = {"STILLMAP_DRIVER": ctx.attr.driver}
+    files = []
+    if ctx.attr.driver == "host":
+        files = ctx.files.hostcuda
+        environment["STILLMAP_HOSTCUDA"] = files[0].short_path
+        environment["HOSTCUDA"] = "profile=" + ctx.attr.profile
+    runfiles = ctx.runfiles(files = files).merge(ctx.attr.binary[DefaultInfo].default_runfiles)
+    return [
+        DefaultInfo(executable = executable, runfiles = runfiles),
+        testing.TestEnvironment(environment),
+    ]
+
+driver_test = rule(
+    implementation = _driver_test_impl,
+    test = True,
+    attrs = {
+        "binary": attr.label(mandatory = True, executable = True, cfg = "target"),
+        "driver": attr.string(default = "host", values = ["host", "cuda"]),
+        "profile": attr.string(default = "h200"),
+        "hostcuda": attr.label(default = _HOSTCUDA, allow_files = True),
+    },
+    doc = "Runs a GoogleTest program on one driver: hostcuda as one profile, or the machine's.",
+)
+
+def stillmap_tests(name, srcs, deps = [], profiles = HOSTCUDA_PROFILES, cuda = False, size = "medium"):
+    """One program of one kind of test, and a Bazel test for each driver it runs on.
+
+    Args:
+      name: the kind; the program is <name>_program, the tests are <name>_<profile>.
+      srcs: its sources. None: no targets.
+      deps: what it needs beside Stillmap and the test support.
+      profiles: the profiles of hostcuda it runs on.
+      cuda: also on the machine's own driver, as <name>_cuda.
+      size: Bazel's test size.
+    """
+    if not srcs:
+        return
+    program = name + "_program"
+    cc_binary(
+        name = program,
+        testonly = True,
+        srcs = srcs,
+        copts = STILLMAP_COPTS,
+        deps = [":support"] + deps,
+    )
+    for profile in profiles:
+        driver_test(
+            name = "%s_%s" % (name, profile.replace(":", "_").replace("-", "_")),
+            binary = ":" + program,
+            profile = profile,
+            size = size,
+        )
+    if cuda:
+        driver_test(
+            name = name + "_cuda",
+            binary = ":" + program,
+            driver = "cuda",
+            size = size,
+            # A sandbox would hide the device; two at once would fight for its memory.
+            tags = ["exclusive", "gpu", "local"],
+        )
+
+def header_alone_checks(name, headers, deps):
+    """Compiles each header by itself: a source file with one #include."""
+    sources = []
+    for label, include in headers.items():
+        target = "%s_%s" % (name, label.replace("/", "_").replace(".", "_"))
+        native.genrule(
+            name = target + "_source",
+            outs = [target + ".cpp"],
+            cmd = "printf '#include \"%s\"\\n#include \"%s\"\\n' > $@" % (include, include),
+        )
+        sources.append(":" + target + ".cpp")
+    cc_library(
+        name = name,
+        testonly = True,
+        srcs = sources,
+        copts = STILLMAP_COPTS,
+        deps = deps,
+    )

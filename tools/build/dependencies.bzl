@@ -1,0 +1,149 @@
+"""Third-party code, in one list for WORKSPACE and MODULE.bazel alike.
+
+Each entry is a pinned archive. Where STILLMAP_SYSTEM_PACKAGES=1 (tools/bazel sets it on Debian 12)
+the same repository is made of the files that the distribution's package installed instead, so that
+nothing is downloaded. Both shapes are read by the same BUILD file in third_party/.
+"""
+
+_DEPENDENCIES = {
+    "googletest": struct(
+        url = "https://github.com/google/googletest/archive/refs/tags/release-1.12.1.tar.gz",
+        sha256 = "81964fe578e9bd7c94dfdb09c8e4d6e6759e19967e397dbea48d1c10e45d0df2",
+        strip_prefix = "googletest-release-1.12.1",
+        package = "googletest",
+        system = {
+            "googletest": ["/usr/src/googletest/googletest"],
+            "googlemock": ["/usr/src/googletest/googlemock"],
+        },
+    ),
+    "google_benchmark": struct(
+        url = "https://github.com/google/benchmark/archive/refs/tags/v1.7.1.tar.gz",
+        sha256 = "6430e4092653380d9dc4ccb45a1e2dc9259d581f4866dc0759713126056bc1d7",
+        strip_prefix = "benchmark-1.7.1",
+        package = "libbenchmark-dev",
+        system = {
+            "include/benchmark": ["/usr/include/benchmark"],
+            "lib/libbenchmark.so.1": [
+                "/usr/lib/x86_64-linux-gnu/libbenchmark.so",
+                "/usr/lib/aarch64-linux-gnu/libbenchmark.so",
+                "/usr/lib/libbenchmark.so",
+            ],
+        },
+    ),
+    "tl_expected": struct(
+        url = "https://github.com/TartanLlama/expected/archive/refs/tags/v1.1.0.tar.gz",
+        sha256 = "1db357f46dd2b24447156aaf970c4c40a793ef12a8a9c2ad9e096d9801368df6",
+        strip_prefix = "expected-1.1.0",
+        package = "libexpected-dev",
+        system = {"include/tl": ["/usr/include/tl"]},
+    ),
+    "fmt": struct(
+        url = "https://github.com/fmtlib/fmt/archive/refs/tags/9.1.0.tar.gz",
+        sha256 = "5dea48d1fcddc3ec571ce2058e13910a0d4a6bab4cc09a809d8b1dd1c88ae6f2",
+        strip_prefix = "fmt-9.1.0",
+        package = "libfmt-dev",
+        system = {"include/fmt": ["/usr/include/fmt"]},
+    ),
+    "cli11": struct(
+        url = "https://github.com/CLIUtils/CLI11/archive/refs/tags/v2.6.2.tar.gz",
+        sha256 = "c6ea6b2e5608b3ea8617999bd5f47420c71b2ebdb8dc4767c1034d1da5785711",
+        strip_prefix = "CLI11-2.6.2",
+        package = "libcli11-dev",
+        system = {"include/CLI": ["/usr/include/CLI"]},
+    ),
+}
+
+def _dependency_impl(ctx):
+    entry = _DEPENDENCIES[ctx.attr.entry]
+    if ctx.os.environ.get("STILLMAP_SYSTEM_PACKAGES", "") == "1":
+        for inside, candidates in entry.system.items():
+            found = [path for path in candidates if ctx.path(path).exists]
+            if not found:
+                fail("%s is missing: apt-get install %s (./test and ./run do it for you)" %
+                     (candidates[0], entry.package))
+            ctx.symlink(found[0], inside)
+    else:
+        ctx.download_and_extract(
+            url = entry.url,
+            sha256 = entry.sha256,
+            stripPrefix = entry.strip_prefix,
+        )
+
+        # The archive may bring BUILD files of its own, for rules that we do not use.
+        for name in ["BUILD.bazel", "WORKSPACE", "WORKSPACE.bazel", "MODULE.bazel"]:
+            ctx.delete(name)
+        for part in ["googletest", "googlemock"]:
+            ctx.delete(part + "/BUILD.bazel")
+    ctx.symlink(ctx.attr.build_file, "BUILD")
+
+_dependency = repository_rule(
+    implementation = _dependency_impl,
+    attrs = {
+        "entry": attr.string(mandatory = True),
+        "build_file": attr.label(mandatory = True, allow_single_file = True),
+    },
+    environ = ["STILLMAP_SYSTEM_PACKAGES"],
+    doc = "One entry of the list above, downloaded or from the system.",
+)
+
+_CUDA_BUILD = """
+load("@rules_cc//cc:defs.bzl", "cc_library")
+
+cc_library(
+    name = "headers",
+    hdrs = glob(["include/*.h"]),
+    includes = ["include"],
+    visibility = ["//visibility:public"],
+)
+"""
+
+def _cuda_headers_impl(ctx):
+    # <cuda.h> is all that Stillmap needs of the toolkit, so only it is taken.
+    root = ctx.path(ctx.attr.workspace_file).dirname
+    candidates = []
+    explicit = ctx.os.environ.get("STILLMAP_CUDA_INCLUDE", "")
+    if explicit and explicit != "pypi":
+        candidates = [ctx.path(explicit)]
+    else:
+        if not explicit:
+            home = ctx.os.environ.get("CUDA_HOME", "")
+            if home:
+                candidates.append(ctx.path(home + "/include"))
+            candidates.append(ctx.path("/usr/local/cuda/include"))
+            candidates.append(ctx.path("/usr/include"))
+        candidates.append(root.get_child(".cache").get_child("cuda").get_child("include"))
+    for candidate in candidates:
+        if candidate.get_child("cuda.h").exists:
+            for name in ["cuda.h", "cudaTypedefs.h"]:
+                if candidate.get_child(name).exists:
+                    ctx.symlink(candidate.get_child(name), "include/" + name)
+            ctx.file("BUILD", _CUDA_BUILD)
+            return
+    fail("No CUDA headers (looked for cuda.h in %s). " % ", ".join([str(c) for c in candidates]) +
+         "Install the CUDA Toolkit and set CUDA_HOME, or run ./test or ./run once: they fetch the " +
+         "headers from PyPI.")
+
+_cuda_headers = repository_rule(
+    implementation = _cuda_headers_impl,
+    attrs = {"workspace_file": attr.label(mandatory = True, allow_single_file = True)},
+    environ = ["CUDA_HOME", "STILLMAP_CUDA_INCLUDE"],
+    configure = True,
+    local = True,
+    doc = "cuda.h from the toolkit, or from where tools/setup.sh put the one from PyPI.",
+)
+
+def declare_dependencies(existing = {}):
+    """Declares every repository that Stillmap's BUILD files name, save @rules_cc."""
+    for name in _DEPENDENCIES:
+        if name not in existing:
+            _dependency(
+                name = name,
+                entry = name,
+                build_file = Label("//tools/build/third_party:%s.BUILD" % name),
+            )
+    if "cuda" not in existing:
+        _cuda_headers(name = "cuda", workspace_file = Label("//:WORKSPACE"))
+
+def stillmap_dependencies():
+    """For a WORKSPACE. What it has already declared under one of these names is left alone."""
+    declare_dependencies(existing = native.existing_rules())

@@ -1,0 +1,12 @@
+"""The machines that hostcuda can be. A new profile is one line here and one in
+cmake/StillmapTests.cmake; every test that touches a driver then runs on it."""
+
+HOSTCUDA_PROFILES = [
+    "h200",
+    "a100",
+    "multi:2",
+    "wsl2",
+    "mig",
+    "vgpu-no-vmm",
+    "old-driver-450",
+]
