@@ -1,0 +1,44 @@
+# Finds <cuda.h>, all that is needed of the CUDA Toolkit, and makes the target CudaHeaders.
+#
+# Where it looks: STILLMAP_CUDA_INCLUDE (a folder, or "pypi" for the one ./test fetched even where
+# there is a toolkit), CUDA_HOME, /usr/local/cuda, /usr/include, and what ./test or ./run fetched.
+if(TARGET CudaHeaders)
+  return()
+endif()
+
+if(NOT DEFINED STILLMAP_CUDA_INCLUDE AND DEFINED ENV{STILLMAP_CUDA_INCLUDE})
+  set(STILLMAP_CUDA_INCLUDE "$ENV{STILLMAP_CUDA_INCLUDE}")
+endif()
+
+set(_candidates)
+if(STILLMAP_CUDA_INCLUDE AND NOT STILLMAP_CUDA_INCLUDE STREQUAL "pypi")
+  list(APPEND _candidates "${STILLMAP_CUDA_INCLUDE}")
+else()
+  if(NOT STILLMAP_CUDA_INCLUDE STREQUAL "pypi")
+    if(DEFINED ENV{CUDA_HOME})
+      list(APPEND _candidates "$ENV{CUDA_HOME}/include")
+    endif()
+    list(APPEND _candidates /usr/local/cuda/include /usr/include)
+  endif()
+  list(APPEND _candidates "${CMAKE_CURRENT_LIST_DIR}/../../.cache/cuda/include")
+endif()
+
+set(_cuda_include)
+foreach(_candidate IN LISTS _candidates)
+  if(EXISTS "${_candidate}/cuda.h")
+    get_filename_component(_cuda_include "${_candidate}" REALPATH)
+    break()
+  endif()
+endforeach()
+if(NOT _cuda_include)
+  list(JOIN _candidates ", " _candidates)
+  message(FATAL_ERROR "No CUDA headers (looked for cuda.h in ${_candidates}). Install the CUDA "
+    "Toolkit and set CUDA_HOME, or run ./test or ./run once: they fetch the headers from PyPI.")
+endif()
+message(STATUS "CUDA headers: ${_cuda_include}")
+
+# A system include path: the toolkit's warnings are not ours. /usr/include is one already.
+add_library(CudaHeaders INTERFACE)
+if(NOT _cuda_include STREQUAL "/usr/include")
+  target_include_directories(CudaHeaders SYSTEM INTERFACE "${_cuda_include}")
+endif()
