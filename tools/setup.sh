@@ -1,0 +1,114 @@
+# What ./run, ./test and .ci/run have in common: getting the machine ready, and calling Bazel.
+# Sourced, not run. Needs bash; sets STILLMAP_ROOT.
+
+set -euo pipefail
+STILLMAP_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+# What Debian 12 calls the things we need: the build, then the third-party code.
+STILLMAP_PACKAGES=(
+  g++ python3
+  bazel-bootstrap bazel-platforms bazel-rules-java bazel-rules-proto bazel-skylib
+  googletest libbenchmark-dev libcli11-dev libexpected-dev libfmt-dev
+)
+
+say() { printf '%s\n' "stillmap: $*" >&2; }
+die() {
+  say "$*"
+  exit 1
+}
+
+# Runs a command as root, or says what to type.
+as_root() {
+  if [[ $(id -u) == 0 ]]; then
+    "$@"
+  elif command -v sudo >/dev/null; then
+    sudo "$@"
+  else
+    die "needs root for: $* (run that as root, then try again)"
+  fi
+}
+
+# Installs those of the named Debian packages that are missing, and says which.
+ensure_packages() {
+  local missing=() package
+  if ! command -v dpkg-query >/dev/null; then
+    if find_bazel >/dev/null && command -v g++ >/dev/null && command -v python3 >/dev/null; then
+      return 0 # Not Debian: whoever set this machine up knows better; Bazel gets the rest.
+    fi
+    die "this is no Debian, so please install Bazel, g++ and python3 yourself (on Debian: $*)"
+  fi
+  local installed
+  installed=$(dpkg-query -W -f '${db:Status-Status} ${Package}\n' "$@" 2>/dev/null || true)
+  for package in "$@"; do
+    grep -qx "installed $package" <<<"$installed" || missing+=("$package")
+  done
+  ((${#missing[@]})) || return 0
+
+  say "installing Debian packages: ${missing[*]}"
+  local log="$STILLMAP_ROOT/.cache/apt.log" apt=(env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300)
+  mkdir -p "$(dirname "$log")"
+  if ! { as_root "${apt[@]}" update && as_root "${apt[@]}" install -y --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
+    tail -5 "$log" >&2
+    die "could not install ${missing[*]} with apt-get; the whole output is in $log"
+  fi
+}
+
+# Where cuda.h is, in the order in which the builds look; nothing when nowhere.
+find_cuda_headers() {
+  local explicit=${STILLMAP_CUDA_INCLUDE:-} folders=() folder
+  if [[ $explicit && $explicit != pypi ]]; then
+    folders=("$explicit")
+  elif [[ $explicit != pypi ]]; then
+    [[ ${CUDA_HOME:-} ]] && folders+=("$CUDA_HOME/include")
+    folders+=(/usr/local/cuda/include /usr/include)
+  fi
+  [[ $explicit && $explicit != pypi ]] || folders+=("$STILLMAP_ROOT/.cache/cuda/include")
+  for folder in "${folders[@]}"; do
+    [[ -e $folder/cuda.h ]] && echo "$folder" && return 0
+  done
+  return 1
+}
+
+# cuda.h from the CUDA Toolkit; where there is none, from the toolkit's header package on PyPI,
+# in a Python environment of this folder's own.
+ensure_cuda_headers() {
+  find_cuda_headers >/dev/null && return 0
+  if [[ ${STILLMAP_CUDA_INCLUDE:-} && $STILLMAP_CUDA_INCLUDE != pypi ]]; then
+    die "there is no cuda.h in STILLMAP_CUDA_INCLUDE=$STILLMAP_CUDA_INCLUDE"
+  fi
+  local wheel=nvidia-cuda-runtime-cu12==12.9.79 log="$STILLMAP_ROOT/.cache/pip.log" python=python3
+  [[ -x /usr/bin/python3 ]] && python=/usr/bin/python3
+  if command -v dpkg-query >/dev/null; then ensure_packages python3-venv ca-certificates; fi
+  say "no CUDA Toolkit found: fetching its headers ($wheel) from PyPI into .venv"
+  mkdir -p "$STILLMAP_ROOT/.cache/cuda"
+  if ! { "$python" -m venv "$STILLMAP_ROOT/.venv" &&
+    "$STILLMAP_ROOT/.venv/bin/pip" install --no-deps --disable-pip-version-check "$wheel"; } >"$log" 2>&1; then
+    tail -5 "$log" >&2
+    die "no CUDA headers: install the CUDA Toolkit and set CUDA_HOME, or give this machine access to PyPI"
+  fi
+  local include
+  include=$(echo "$STILLMAP_ROOT"/.venv/lib/python3*/site-packages/nvidia/cuda_runtime/include)
+  [[ -e $include/cuda.h ]] || die "no CUDA headers: $wheel has no cuda.h; install the CUDA Toolkit and set CUDA_HOME"
+  ln -sfn "$include" "$STILLMAP_ROOT/.cache/cuda/include"
+}
+
+find_bazel() { type -P bazel || type -P bazelisk; }
+
+# Everything that building and testing needs. A machine with a Bazel of its own keeps it.
+ensure_machine() {
+  local packages=("${STILLMAP_PACKAGES[@]}") bazel
+  if bazel=$(find_bazel) && [[ $bazel != /usr/bin/bazel || ! -x /usr/bin/bazel-4 ]]; then
+    packages=(g++ python3)
+  fi
+  ensure_packages "${packages[@]}"
+  ensure_cuda_headers
+}
+
+# Bazel in this project, with little to say: progress, warnings and errors.
+bazel_quietly() {
+  local command=$1
+  shift
+  local calm=(--noshow_loading_progress --show_result=0 --ui_event_filters=-info)
+  [[ -t 2 ]] || calm+=(--curses=no --color=no --show_progress_rate_limit=10)
+  (cd "$STILLMAP_ROOT" && tools/bazel "$command" "${calm[@]}" "$@")
+}
