@@ -14,13 +14,15 @@ import sys
 import urllib.parse
 import xml.etree.ElementTree
 
+TAIL_LINES = 60
+
 
 class Tally:
     """What happened to all test cases of the run."""
 
     def __init__(self):
         self.passed = 0
-        self.failures = []  # what failed, in words
+        self.failures = []  # what failed, in words: (one line, details)
         self.skips = collections.Counter()  # reason -> cases
         self.notes = collections.OrderedDict()  # note -> None, in order of appearance
 
@@ -54,9 +56,11 @@ def count_cases(xml_text, label, tally):
         for case in suite.iter("testcase"):
             name = "%s.%s" % (suite.get("name"), case.get("name"))
             skip = case.find("skipped")
-            if case.find("failure") is not None or case.find("error") is not None:
+            bad = case.findall("failure") + case.findall("error")
+            if bad:
                 failed += 1
-                tally.failures.append("%s: %s" % (label, name))
+                details = "\n".join(item.get("message", "") for item in bad)
+                tally.failures.append(("%s: %s" % (label, name), details))
             elif skip is not None or case.get("result") == "skipped":
                 message = skip.get("message", "") if skip is not None else ""
                 tally.skips[skip_reason(message)] += 1
@@ -75,6 +79,15 @@ def collect_notes(log_path, tally):
         pass
 
 
+def tail(log_path):
+    """The end of a program's output, for failures that no case owns."""
+    try:
+        with open(log_path or "", encoding="utf-8", errors="replace") as log:
+            return "".join(log.readlines()[-TAIL_LINES:])
+    except OSError:
+        return ""
+
+
 def take_result(label, result, tally):
     """One test program on one driver."""
     outputs = {item["name"]: local_path(item["uri"])
@@ -90,10 +103,11 @@ def take_result(label, result, tally):
         except OSError:
             pass
     if status != "PASSED" and not failed:
-        tally.failures.append("%s: %s outside of any case (crash, leak or time limit)"
-                              % (label, status.lower()))
+        tally.failures.append(("%s: %s outside of any case (crash, leak or time limit)"
+                               % (label, status.lower()), tail(outputs.get("test.log"))))
     elif failed is None:
-        tally.failures.append("%s: ended without leaving its results" % label)
+        tally.failures.append(("%s: ended without leaving its results" % label,
+                               tail(outputs.get("test.log"))))
 
 
 def read_events(lines):
@@ -111,7 +125,7 @@ def read_events(lines):
                      key["testResult"].get("run", 0))
             latest[shard] = event["testResult"]
         elif "targetCompleted" in key and not event.get("completed", {}).get("success"):
-            tally.failures.append("%s: not built" % key["targetCompleted"]["label"])
+            tally.failures.append(("%s: not built" % key["targetCompleted"]["label"], ""))
     for (label, _, _), result in sorted(latest.items()):
         take_result(label, result, tally)
     return tally
@@ -120,7 +134,7 @@ def read_events(lines):
 def report(tally, bazel_status, out):
     # 3: tests failed, which is counted; 4: no tests, which "0 passed" tells.
     if bazel_status not in (0, 3, 4) and not tally.failures:
-        tally.failures.append("bazel ended with status %d" % bazel_status)
+        tally.failures.append(("bazel ended with status %d" % bazel_status, ""))
     for note in tally.notes:
         print("  " + note, file=out)
     if tally.skips:
@@ -129,8 +143,12 @@ def report(tally, bazel_status, out):
             print("  %5d  %s" % (count, reason), file=out)
     if tally.failures:
         print("Failed:", file=out)
-        for failure in tally.failures:
+        for failure, details in tally.failures:
             print("  " + failure, file=out)
+            for text in details.splitlines():
+                print("      | " + text, file=out)
+    if not tally.passed and not tally.failures:
+        print("No test case passed: that is no success.", file=out)
     line = "%d passed, %d failed" % (tally.passed, len(tally.failures))
     if tally.skipped:
         line += ", %d skipped" % tally.skipped

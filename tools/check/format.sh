@@ -1,0 +1,27 @@
+#!/bin/bash
+# Is every C++ file as clang-format 14 would write it?  tools/check/format.sh [--fix]
+set -euo pipefail
+cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.."
+
+formatter=$(type -P clang-format-14 || type -P clang-format) || {
+  echo "format: no clang-format; on Debian: apt-get install clang-format-14" >&2
+  exit 1
+}
+folders=()
+for folder in vmm hostcuda allocators checkpoint tools tests bench examples; do
+  [[ -d $folder ]] && folders+=("$folder")
+done
+mapfile -t files < <(find "${folders[@]}" -name '*.cpp' -o -name '*.h' | sort)
+((${#files[@]})) || {
+  echo "format: no files to check" >&2
+  exit 1
+}
+if [[ ${1:-} == --fix ]]; then
+  "$formatter" -i "${files[@]}"
+else
+  "$formatter" --dry-run -Werror "${files[@]}" || {
+    echo "format: run tools/check/format.sh --fix" >&2
+    exit 1
+  }
+  echo "format: ${#files[@]} files are clean"
+fi

@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+"""Checks which part of the project includes which: the layers of CONTRIBUTING.md.
+
+    vmm <- {allocators, checkpoint} <- tools;  hostcuda stands alone
+
+Usage: includes.py [--self-test] [ROOT]
+"""
+
+import pathlib
+import re
+import sys
+import tempfile
+
+PARTS = ("vmm", "hostcuda", "allocators", "checkpoint", "tools", "tests", "bench", "examples")
+
+# What each part may include of the others. Tests, benchmarks and tools may look into hostcuda's
+# own switches, which they find at run time; nobody may include hostcuda's sources.
+MAY_INCLUDE = {
+    "vmm": {"vmm"},
+    "hostcuda": {"hostcuda"},
+    "allocators": {"allocators", "vmm"},
+    "checkpoint": {"checkpoint", "vmm"},
+    "tools": {"tools", "vmm", "allocators", "checkpoint", "hostcuda"},
+    "tests": {"tests", "vmm", "allocators", "checkpoint", "tools", "hostcuda"},
+    "bench": {"bench", "tests", "vmm", "allocators", "checkpoint", "hostcuda"},
+    "examples": {"vmm", "allocators", "checkpoint"},
+}
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
+CUDA_HEADERS = re.compile(r"^(cuda[A-Za-z0-9_]*|nvml|driver_types|vector_types)\.h$")
+
+
+def part_of(include, source, root):
+    """Which part of the project an include names; None for somebody else's header."""
+    if include.startswith("stillmap/"):
+        include = include[len("stillmap/"):]
+    first = include.split("/")[0]
+    if "/" in include and first in PARTS:
+        return first
+    beside = (source.parent / include).resolve()
+    if beside.exists() and root in beside.parents:
+        return beside.relative_to(root).parts[0]
+    return None
+
+
+def may_include_cuda(relative):
+    """<cuda.h>: hostcuda, the driver seam, and code that calls a driver directly to test it."""
+    part = relative.parts[0]
+    if part == "vmm":
+        return relative.name.startswith("driver")
+    return part in ("hostcuda", "tests", "bench")
+
+
+def check_file(path, root):
+    relative = path.relative_to(root)
+    part = relative.parts[0]
+    problems = []
+    for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+        match = INCLUDE.match(line)
+        if not match:
+            continue
+        quote, include = match.groups()
+        where = "%s:%d: " % (relative, number)
+        target = part_of(include, path, root)
+        if target is None:
+            if CUDA_HEADERS.match(include) and not may_include_cuda(relative):
+                problems.append(where + "only vmm/driver* includes <%s>" % include)
+            continue
+        if target not in MAY_INCLUDE[part]:
+            problems.append(where + "%s must not include %s (%s)" % (part, target, include))
+        if part != "hostcuda" and include.startswith("hostcuda/src/"):
+            problems.append(where + "hostcuda/src is hostcuda's own")
+        public = ("vmm", "allocators", "checkpoint")
+        if target in public and (quote != '"' or not include.startswith("stillmap/")):
+            problems.append(where + 'write "stillmap/%s/..."' % target)
+    return problems
+
+
+def check_tree(root):
+    root = root.resolve()
+    problems = []
+    files = 0
+    for part in PARTS:
+        for path in sorted((root / part).rglob("*")):
+            if path.suffix in (".h", ".cpp", ".cc", ".cu", ".cuh") and path.is_file():
+                files += 1
+                problems += check_file(path, root)
+    return files, problems
+
+
+def self_test():
+    """Plants one violation of each rule, and a clean file beside it."""
+    cases = [
+        ("vmm/page.h", '#include "stillmap/vmm/units.h"', None),
+        ("vmm/page.h", "#include <cuda.h>", "only vmm/driver*"),
+        ("vmm/driver_load.cpp", "#include <cuda.h>", None),
+        ("vmm/page.h", '#include "hostcuda/hostcuda.h"', "vmm must not include hostcuda"),
+        ("vmm/page.h", '#include "stillmap/allocators/a.h"', "vmm must not include allocators"),
+        ("vmm/page.h", '#include "units.h"', 'write "stillmap/vmm/..."'),
+        ("vmm/page.h", "#include <stillmap/vmm/units.h>", 'write "stillmap/vmm/..."'),
+        ("allocators/a.h", '#include "stillmap/checkpoint/c.h"', "must not include checkpoint"),
+        ("checkpoint/c.h", '#include "stillmap/allocators/a.h"', "must not include allocators"),
+        ("checkpoint/c.h", '#include "stillmap/vmm/units.h"', None),
+        ("hostcuda/src/a.cpp", '#include "stillmap/vmm/units.h"', "must not include vmm"),
+        ("hostcuda/src/a.cpp", "#include <cuda.h>", None),
+        ("tests/unit/a_test.cpp", '#include "hostcuda/src/machine.h"', "hostcuda's own"),
+        ("tests/unit/a_test.cpp", '#include "hostcuda/hostcuda.h"', None),
+        ("tools/stillmap/main.cpp", "#  include <cuda.h>", "only vmm/driver*"),
+        ("examples/e.cpp", '#include "tests/support/s.h"', "must not include tests"),
+    ]
+    wrong = 0
+    for name, line, expected in cases:
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            (root / "vmm").mkdir()
+            (root / "vmm" / "units.h").write_text("#pragma once\n")
+            path = root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(line + "\n")
+            _, problems = check_tree(root)
+        good = not problems if expected is None else any(expected in p for p in problems)
+        if not good:
+            wrong += 1
+            print("self-test: %s with %s gave %s" % (name, line, problems), file=sys.stderr)
+    print("includes: self-test, %d cases, %d wrong" % (len(cases), wrong))
+    return wrong
+
+
+def main():
+    arguments = sys.argv[1:]
+    if "--self-test" in arguments:
+        arguments.remove("--self-test")
+        if self_test():
+            return 1
+    root = pathlib.Path(arguments[0] if arguments else pathlib.Path(__file__).parents[2])
+    files, problems = check_tree(root)
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    print("includes: %d files, %d problems" % (files, len(problems)))
+    return 1 if problems or not files else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
