@@ -3,13 +3,20 @@
 // Happens-before is computed when work is queued, not from when it happens to finish: every stream
 // has a vector clock, an event carries the clock at its record, waiting joins clocks, and a
 // successful host wait or query joins into one host clock. Work A is *done as far as the program
-// knows* when its stamp is within the host clock. So a race is found on every run, not on a lucky one.
-// docs/hostcuda.md#the-oracle
+// knows* when its stamp is within the host clock. So a race is found on every run, not on a lucky
+// one. docs/hostcuda.md#the-oracle
+//
+// Lock order: the execution side calls nothing of the memory side with its own lock held, except
+// reading a context's `sticky`. Operation bodies run with no lock held and may take the memory
+// side's; so the memory side must hold no lock of its own, that a body could want, when it calls
+// anything here that waits: synchronize, wait_for_device, enqueue_and_wait, range_goes_away,
+// reset_execution and the destruction of `context::exec`.
 #pragma once
 
 #include <cuda.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <vector>
 
@@ -24,10 +31,15 @@ struct touch {
 };
 
 struct operation {
-  const char *what;                 // the API function that queued it, for reports
-  std::vector<touch> touches;       // device ranges it will read or write
-  std::function<CUresult()> body;   // runs in stream order; an error breaks the context
-  bool run_while_capturing = false; // executed even if the stream is capturing (never for copies)
+  const char *what;                  // the API function that queued it, for reports
+  std::vector<touch> touches;        // device ranges it will read or write
+  std::function<CUresult()> body;    // runs in stream order; an error breaks the context
+  bool run_while_capturing = false;  // executed even if the stream is capturing (never for copies)
+
+  // The rest is for the execution side itself.
+  std::function<void(CUresult)> after{};  // runs after the body, or instead of it with the error
+  std::function<bool()> ready{};          // polled: the operation starts once it says true
+  CUgraphNodeType type = CU_GRAPH_NODE_TYPE_MEMCPY;  // what it becomes in a captured graph
 };
 
 // Makes and tears down the execution side of a context (streams are drained, then destroyed).
@@ -53,15 +65,21 @@ CUresult synchronize(context *ctx);
 // on as a GPU would: the unmap itself succeeds.
 void range_goes_away(CUdeviceptr at, std::size_t bytes, const char *what, bool is_free);
 
-// As cuMemFree does: waits for the work queued in every context of `device`.
+// As cuMemFree does: waits for the work queued in every context of `device`. What the host learns
+// from it is only that blocking streams are done: CUDA promises nothing about the others.
 void wait_for_device(CUdevice device);
 
-// True while any stream captures in a mode that forbids the calling thread an unsafe call.
+// True while any stream captures in a mode that forbids the calling thread an unsafe call. The
+// captures concerned are invalidated, and the caller returns STREAM_CAPTURE_UNSUPPORTED.
 bool capture_forbids_unsafe_call();
 
-// The oracle's own entries, for hostcuda_* functions, live in oracle.h (execution side).
-
-// Joins every worker and forgets every stream, event and graph of every context: hostcuda_reset.
+// Joins every worker and forgets every stream, event, graph, module and violation of every context:
+// hostcuda_reset, before reset_contexts(). Registered kernels stay. Queued work is dropped.
 void reset_execution();
+
+// For hostcuda_get_counters: what counters() holds, by name.
+std::uint64_t live_streams();
+std::uint64_t live_events();
+std::uint64_t violation_count();
 
 }  // namespace hostcuda

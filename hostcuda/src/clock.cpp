@@ -1,0 +1,47 @@
+#include "clock.h"
+
+#include <algorithm>
+
+#include "oracle.h"  // a timeline's list needs the whole record
+
+namespace hostcuda {
+
+timeline::timeline(std::uint64_t id) : uid(id) {}
+timeline::~timeline() = default;
+
+void vector_clock::join(const std::shared_ptr<timeline> &line, std::uint64_t tick) {
+  if (tick <= line->known) return;
+  auto at =
+      std::lower_bound(entries_.begin(), entries_.end(), line->uid,
+                       [](const instant &e, std::uint64_t uid) { return e.first->uid < uid; });
+  if (at != entries_.end() && at->first == line) {
+    at->second = std::max(at->second, tick);
+    return;
+  }
+  // Growing is when stale entries matter.
+  if (entries_.size() >= 4 && entries_.size() == entries_.capacity()) {
+    forget_known();
+    at = std::lower_bound(entries_.begin(), entries_.end(), line->uid,
+                          [](const instant &e, std::uint64_t uid) { return e.first->uid < uid; });
+  }
+  entries_.emplace(at, line, tick);
+}
+
+void vector_clock::join(const vector_clock &other) {
+  if (&other == this) return;
+  for (const auto &[line, tick] : other.entries_) join(line, tick);
+}
+
+bool vector_clock::covers(const timeline &line, std::uint64_t tick) const {
+  if (tick <= line.known) return true;
+  for (const auto &[mine, mine_tick] : entries_) {
+    if (mine.get() == &line) return tick <= mine_tick;
+  }
+  return false;
+}
+
+void vector_clock::forget_known() {
+  std::erase_if(entries_, [](const instant &e) { return e.second <= e.first->known; });
+}
+
+}  // namespace hostcuda

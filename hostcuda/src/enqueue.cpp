@@ -1,0 +1,242 @@
+#include <algorithm>
+
+#include "capture.h"
+#include "engine.h"
+#include "event.h"
+#include "oracle.h"
+
+namespace hostcuda {
+namespace {
+
+// The clock that operation `n` of `s` carries is s.view; its own stream is always before it.
+void tell_oracle(engine_lock &lock, const std::shared_ptr<stream> &s,
+                 const std::shared_ptr<node> &n,
+                 const std::vector<std::vector<virtual_range>> &others) {
+  const position where{s->line, n->tick, n->serial, &s->view, n->op.what, s->ctx, &n->site};
+  bool races = false;
+  for (std::size_t i = 0; i < n->op.touches.size(); ++i) {
+    const touch &t = n->op.touches[i];
+    if (i < others.size() && !others[i].empty()) {
+      races = oracle_check_alias(where, t, others[i]) || races;
+    }
+    oracle_note(where, t, false);
+  }
+  if (races && current_settings().strict) poison(lock, s->ctx, CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+std::vector<std::vector<virtual_range>> other_addresses(const std::vector<touch> &touches) {
+  std::vector<std::vector<virtual_range>> all;
+  for (std::size_t i = 0; i < touches.size(); ++i) {
+    auto found = aliases(touches[i].at, touches[i].bytes);
+    if (found.empty()) continue;
+    all.resize(touches.size());
+    all[i] = std::move(found);
+  }
+  return all;
+}
+
+CUresult sticky_of(const stream &s) {
+  return s.ctx->sticky.load(std::memory_order_acquire);
+}
+
+}  // namespace
+
+CUresult capture_gate(stream &s, bool waits) {
+  if (s.is_legacy) {
+    return s.exec != nullptr && invalidate_blocking(*s.exec) ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
+                                                             : CUDA_SUCCESS;
+  }
+  if (!s.cap) return CUDA_SUCCESS;
+  if (s.cap->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  if (!waits) return CUDA_SUCCESS;
+  s.cap->invalidated = true;
+  return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+}
+
+CUresult enqueue(CUstream handle, operation op) {
+  if (this_threads_work() != nullptr) return CUDA_ERROR_NOT_PERMITTED;  // a callback may not
+  call_site site;
+  if (!op.touches.empty()) site = capture_call_site();
+  const auto others = other_addresses(op.touches);
+  stream_call call(handle);
+  if (!call.s) return call.error();
+  auto &s = call.s;
+  if (!op.run_while_capturing) {
+    if (const CUresult r = capture_gate(*s, false); r != CUDA_SUCCESS) return r;
+    if (s->cap) {
+      record_in_capture(*s, std::move(op));
+      return CUDA_SUCCESS;
+    }
+  }
+  if (const CUresult r = sticky_of(*s); r != CUDA_SUCCESS) return r;
+  const auto n = post(call.lock, s, std::move(op), nullptr, false, &site);
+  if (!n->op.touches.empty()) tell_oracle(call.lock, s, n, others);
+  rouse(s);
+  return CUDA_SUCCESS;
+}
+
+CUresult enqueue_and_wait(operation op, CUstream handle) {
+  if (this_threads_work() != nullptr) return CUDA_ERROR_NOT_PERMITTED;
+  const auto others = other_addresses(op.touches);
+  stream_call call(handle);
+  if (!call.s) return call.error();
+  auto &s = call.s;
+  if (const CUresult r = capture_gate(*s, true); r != CUDA_SUCCESS) return r;
+  if (const CUresult r = sticky_of(*s); r != CUDA_SUCCESS) return r;
+  const auto n = post(call.lock, s, std::move(op), nullptr, false, nullptr);
+  n->host_waits = true;
+  if (!n->op.touches.empty()) tell_oracle(call.lock, s, n, others);
+  // The head of its stream and ready: nobody else need run it. Others see it as running.
+  if (!s->queue.empty() && s->queue.front() == n && s->running == nullptr && is_ready(*s)) {
+    run_head(call.lock, s);
+  } else {
+    rouse(s);
+    wait_for(call.lock, s->line, n->tick);
+  }
+  oracle_learn(s->view);
+  oracle_learn(s->line, n->tick);
+  return n->result;
+}
+
+CUresult synchronize_stream(engine_lock &lock, const std::shared_ptr<stream> &s) {
+  if (const CUresult r = capture_gate(*s, true); r != CUDA_SUCCESS) return r;
+  // Taken now: what is queued while we wait is not waited for.
+  const auto tick = s->line->queued;
+  vector_clock clock = s->view;
+  clock.join(s->line, tick);
+  std::vector<instant> rest;
+  if (s->is_legacy && s->exec != nullptr) {
+    for (const auto &other : s->exec->streams) {
+      if (other == s || !other->blocking()) continue;
+      clock.join(other->view);
+      clock.join(other->line, other->line->queued);
+      rest.emplace_back(other->line, other->line->queued);
+    }
+    clock.join(s->exec->departed_blocking);
+  }
+  wait_for(lock, s->line, tick);
+  for (const auto &[line, until] : rest) wait_for(lock, line, until);
+  oracle_learn(clock);
+  return sticky_of(*s);
+}
+
+CUresult query_stream(engine_lock &lock, const std::shared_ptr<stream> &s) {
+  if (const CUresult r = capture_gate(*s, true); r != CUDA_SUCCESS) return r;
+  nudge(lock);
+  vector_clock clock = s->view;
+  clock.join(s->line, s->line->queued);
+  bool done = s->line->finished == s->line->queued;
+  if (s->is_legacy && s->exec != nullptr) {
+    for (const auto &other : s->exec->streams) {
+      if (other == s || !other->blocking()) continue;
+      clock.join(other->view);
+      clock.join(other->line, other->line->queued);
+      done = done && other->line->finished == other->line->queued;
+    }
+    clock.join(s->exec->departed_blocking);
+  }
+  if (const CUresult r = sticky_of(*s); r != CUDA_SUCCESS) return r;
+  if (!done) return CUDA_ERROR_NOT_READY;
+  oracle_learn(clock);
+  return CUDA_SUCCESS;
+}
+
+namespace {
+
+// Waits for every stream of `exec`; joins the host clock for all of them, or the blocking ones.
+void drain(engine_lock &lock, execution &exec, bool learn_all) {
+  vector_clock clock;
+  std::vector<instant> targets;
+  for (const auto &s : exec.streams) {
+    targets.emplace_back(s->line, s->line->queued);
+    if (!learn_all && !s->blocking()) continue;
+    clock.join(s->view);
+    clock.join(s->line, s->line->queued);
+  }
+  clock.join(exec.departed_blocking);
+  if (learn_all) clock.join(exec.departed_other);
+  for (const auto &[line, tick] : targets) wait_for(lock, line, tick);
+  oracle_learn(clock);
+}
+
+}  // namespace
+
+CUresult synchronize(context *ctx) {
+  if (this_threads_work() != nullptr) return CUDA_ERROR_NOT_PERMITTED;
+  auto &e = the_engine();
+  engine_lock lock(e.mu);
+  const auto found = e.contexts.find(ctx);
+  if (found == e.contexts.end()) return CUDA_ERROR_INVALID_CONTEXT;
+  bool capturing = false;
+  for (const auto &s : found->second->streams) {
+    if (!s->cap) continue;
+    s->cap->invalidated = true;
+    capturing = true;
+  }
+  if (capturing) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  drain(lock, *found->second, true);
+  const CUresult r = ctx->sticky.load(std::memory_order_acquire);
+  lock.unlock();
+  if (r == CUDA_SUCCESS) memory_synchronised();
+  return r;
+}
+
+void wait_for_device(CUdevice device) {
+  if (this_threads_work() != nullptr) return;  // waiting for itself would never end
+  auto &e = the_engine();
+  engine_lock lock(e.mu);
+  std::vector<context *> all;
+  for (const auto &[ctx, exec] : e.contexts) {
+    if (ctx->device == device) all.push_back(ctx);
+  }
+  for (context *ctx : all) {
+    const auto found = e.contexts.find(ctx);  // may have gone while we waited for another
+    if (found != e.contexts.end()) drain(lock, *found->second, false);
+  }
+}
+
+void range_goes_away(CUdeviceptr at, std::size_t bytes, const char *what, bool is_free) {
+  if (bytes == 0) return;
+  auto &e = the_engine();
+  engine_lock lock(e.mu);
+  const auto taken = oracle_take(at, bytes, is_free);
+  if (taken.empty()) return;
+  lock.unlock();
+  const call_site site = capture_call_site();
+  lock.lock();
+  const auto overlaps = [&](const node &n) {
+    for (const touch &t : n.op.touches) {
+      if (t.at < at + bytes && at < t.at + t.bytes) return true;
+    }
+    return false;
+  };
+  for (const auto &r : taken) {
+    const CUdeviceptr from = std::max(r.at, at);
+    oracle_report(is_free ? HOSTCUDA_USE_AFTER_FREE : HOSTCUDA_USE_AFTER_UNMAP, from,
+                  std::min(r.at + r.bytes, at + bytes) - from, r.what, r.site, what, site);
+  }
+  // First nothing more may start, then what runs must end. A free waits for blocking streams
+  // anyway, and lets their work run.
+  std::vector<instant> running;
+  const auto active = e.active;
+  for (const auto &s : active) {
+    if (is_free && s->blocking()) continue;
+    bool woken = false;
+    for (const auto &n : s->queue) {
+      if (!overlaps(*n)) continue;
+      if (!n->in_body) {
+        n->discard = true;
+        woken = true;
+      } else if (this_threads_work() == nullptr || this_threads_work()->n != n.get()) {
+        running.emplace_back(s->line, n->tick);
+      }
+    }
+    if (woken) rouse(s);
+  }
+  if (current_settings().strict) {
+    for (const auto &r : taken) poison(lock, r.ctx, CUDA_ERROR_ILLEGAL_ADDRESS);
+  }
+  for (const auto &[line, tick] : running) wait_for(lock, line, tick);
+}
+
+}  // namespace hostcuda

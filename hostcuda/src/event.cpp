@@ -1,0 +1,162 @@
+#include "event.h"
+
+#include "capture.h"
+#include "counters.h"
+#include "cuda_names.h"
+#include "entry.h"
+#include "memory.h"
+#include "oracle.h"
+
+namespace hostcuda {
+
+std::shared_ptr<event> find_event(CUevent handle) {
+  auto &e = the_engine();
+  const auto found = e.events.find(handle);
+  return found == e.events.end() ? nullptr : found->second;
+}
+
+namespace {
+
+CUresult create_event(CUevent *out, unsigned flags) {
+  constexpr unsigned allowed =
+      CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
+  if (out == nullptr || (flags & ~allowed) != 0) return CUDA_ERROR_INVALID_VALUE;
+  if ((flags & CU_EVENT_INTERPROCESS) != 0 && (flags & CU_EVENT_DISABLE_TIMING) == 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  context *const ctx = current_context();
+  auto &e = the_engine();
+  engine_lock lock(e.mu);
+  if (!e.contexts.contains(ctx)) return CUDA_ERROR_INVALID_CONTEXT;
+  auto ev = std::make_shared<event>();
+  ev->handle = new_handle<CUevent>(2);
+  ev->ctx = ctx;
+  ev->flags = flags;
+  *out = ev->handle;
+  e.events[ev->handle] = std::move(ev);
+  counters().live_events.fetch_add(1);
+  return CUDA_SUCCESS;
+}
+
+CUresult destroy_event(CUevent handle) {
+  auto &e = the_engine();
+  engine_lock lock(e.mu);
+  if (e.events.erase(handle) == 0) return CUDA_ERROR_INVALID_HANDLE;
+  counters().live_events.fetch_sub(1);
+  return CUDA_SUCCESS;
+}
+
+CUresult record_event(CUevent handle, CUstream stream_handle, unsigned flags) {
+  if ((flags & ~unsigned{CU_EVENT_RECORD_EXTERNAL}) != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (this_threads_work() != nullptr) return CUDA_ERROR_NOT_PERMITTED;
+  stream_call call(stream_handle);
+  if (!call.s) return call.error();
+  const auto ev = find_event(handle);
+  if (!ev) return CUDA_ERROR_INVALID_HANDLE;
+  auto &s = call.s;
+  if (ev->ctx != s->ctx) return CUDA_ERROR_INVALID_HANDLE;
+  if (const CUresult r = capture_gate(*s, false); r != CUDA_SUCCESS) return r;
+  const bool external = (flags & CU_EVENT_RECORD_EXTERNAL) != 0;
+  if (external) return s->cap ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
+  if (s->cap) {
+    ev->cap = s->cap;
+    ev->cap_tail = s->tail;
+    ev->last.reset();
+    return CUDA_SUCCESS;
+  }
+  auto at = std::make_shared<moment>();
+  operation op{"cuEventRecord", {}, {}};
+  op.after = [at](CUresult) { at->when = std::chrono::steady_clock::now(); };
+  const auto n = post(call.lock, s, std::move(op), nullptr, true, nullptr);
+  at->line = s->line;
+  at->tick = n->tick;
+  at->clock = s->view;
+  at->clock.join(s->line, n->tick);
+  ev->last = std::move(at);
+  ev->cap.reset();
+  ev->cap_tail.clear();
+  rouse(s);
+  return CUDA_SUCCESS;
+}
+
+// An event last recorded in a capture has no state to ask for; asking spoils the capture.
+CUresult captured(event &ev) {
+  if (!ev.cap) return CUDA_SUCCESS;
+  ev.cap->invalidated = true;
+  return CUDA_ERROR_CAPTURED_EVENT;
+}
+
+CUresult query_event(CUevent handle) {
+  if (this_threads_work() != nullptr) return CUDA_ERROR_NOT_PERMITTED;
+  engine_lock lock(the_engine().mu);
+  const auto ev = find_event(handle);
+  if (!ev) return CUDA_ERROR_INVALID_HANDLE;
+  if (const CUresult r = captured(*ev); r != CUDA_SUCCESS) return r;
+  const auto at = ev->last;
+  if (!at) return CUDA_SUCCESS;
+  if (!at->done()) nudge(lock);
+  if (const CUresult r = ev->ctx->sticky.load(); r != CUDA_SUCCESS) return r;
+  if (!at->done()) return CUDA_ERROR_NOT_READY;
+  oracle_learn(at->clock);
+  return CUDA_SUCCESS;
+}
+
+CUresult synchronize_event(CUevent handle) {
+  if (this_threads_work() != nullptr) return CUDA_ERROR_NOT_PERMITTED;
+  engine_lock lock(the_engine().mu);
+  const auto ev = find_event(handle);
+  if (!ev) return CUDA_ERROR_INVALID_HANDLE;
+  if (const CUresult r = captured(*ev); r != CUDA_SUCCESS) return r;
+  const auto at = ev->last;
+  if (!at) return CUDA_SUCCESS;
+  wait_for(lock, at->line, at->tick);
+  oracle_learn(at->clock);
+  const CUresult r = ev->ctx->sticky.load();
+  lock.unlock();
+  if (r == CUDA_SUCCESS) memory_synchronised();
+  return r;
+}
+
+CUresult elapsed_time(float *out, CUevent start, CUevent end) {
+  if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  engine_lock lock(the_engine().mu);
+  const auto a = find_event(start);
+  const auto b = find_event(end);
+  if (!a || !b || !a->last || !b->last || a->ctx != b->ctx ||
+      ((a->flags | b->flags) & CU_EVENT_DISABLE_TIMING) != 0) {
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
+  if (!a->last->done() || !b->last->done()) nudge(lock);
+  if (!a->last->done() || !b->last->done()) return CUDA_ERROR_NOT_READY;
+  *out = std::chrono::duration<float, std::milli>(b->last->when - a->last->when).count();
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+}  // namespace hostcuda
+
+using namespace hostcuda;
+
+HOSTCUDA_ENTRY(cuEventCreate, 2000, needs_context, 0, (CUevent * out, unsigned flags),
+               { return create_event(out, flags); })
+
+HOSTCUDA_ENTRY(cuEventDestroy_v2, 4000, ignores_sticky, 0, (CUevent event),
+               { return destroy_event(event); })
+
+HOSTCUDA_STREAM_ENTRY(cuEventRecord, 2000, plain, 0, stream, (CUevent event, CUstream stream),
+                      (event, stream), { return record_event(event, stream, 0); })
+
+HOSTCUDA_STREAM_ENTRY(cuEventRecordWithFlags, 11010, plain, 0, stream,
+                      (CUevent event, CUstream stream, unsigned flags), (event, stream, flags),
+                      { return record_event(event, stream, flags); })
+
+HOSTCUDA_ENTRY(cuEventQuery, 2000, plain, 0, (CUevent event), { return query_event(event); })
+
+HOSTCUDA_ENTRY(cuEventSynchronize, 2000, plain, 0, (CUevent event),
+               { return synchronize_event(event); })
+
+HOSTCUDA_ENTRY(cuEventElapsedTime, 2000, plain, 0, (float *out, CUevent start, CUevent end),
+               { return elapsed_time(out, start, end); })
+
+HOSTCUDA_ENTRY(cuEventElapsedTime_v2, 12080, plain, 0, (float *out, CUevent start, CUevent end),
+               { return elapsed_time(out, start, end); })

@@ -1,0 +1,272 @@
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "engine.h"
+#include "oracle.h"
+
+namespace hostcuda {
+
+engine &the_engine() {
+  static auto *const the = new engine;
+  return *the;
+}
+
+running_work *&this_threads_work() {
+  static thread_local running_work *work = nullptr;
+  return work;
+}
+
+std::uint64_t mix(std::uint64_t a, std::uint64_t b, std::uint64_t c) {
+  // splitmix64's finaliser over the three words.
+  std::uint64_t x = a + 0x9E3779B97F4A7C15u * (b + 1) + 0xD1B54A32D192ED03u * (c + 1);
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+  return x ^ (x >> 31);
+}
+
+namespace {
+
+bool seeded() {
+  return current_settings().schedule == schedule_kind::seeded;
+}
+
+bool broken(const stream &s) {
+  return s.ctx->sticky.load(std::memory_order_acquire) != CUDA_SUCCESS;
+}
+
+// The sticky errors: what breaks a context even when the caller waits for the operation.
+bool is_fatal(CUresult code) {
+  return code == CUDA_ERROR_ILLEGAL_ADDRESS || code == CUDA_ERROR_ASSERT ||
+         (code >= CUDA_ERROR_HARDWARE_STACK_ERROR && code <= CUDA_ERROR_LAUNCH_FAILED);
+}
+
+CUresult run_body(const std::function<CUresult()> &body) {
+  try {
+    return body();
+  } catch (...) {
+    return CUDA_ERROR_LAUNCH_FAILED;  // a host kernel that threw: as a device that trapped
+  }
+}
+
+// A predicate nobody signals (a word in memory) is looked at this often.
+constexpr std::chrono::microseconds poll_interval{50};
+
+void work(std::shared_ptr<stream> s) {
+  auto &e = the_engine();
+  engine_lock lock(e.mu);
+  for (;;) {
+    if (s->queue.empty()) {
+      if (s->destroyed || e.dropping) break;
+      s->wake.wait(lock);
+    } else if (s->running != nullptr) {
+      s->wake.wait(lock);  // taken by a host thread; its end wakes us
+    } else if (is_ready(*s)) {
+      run_head(lock, s);
+    } else {
+      const node &head = *s->queue.front();
+      bool sleeping_on_other = false;
+      for (const auto &[line, tick] : head.after) {
+        if (line->finished >= tick) continue;
+        line->dependents.push_back(s);
+        sleeping_on_other = true;
+        break;
+      }
+      if (!sleeping_on_other && !s->held && head.op.ready) {
+        s->wake.wait_for(lock, poll_interval);
+      } else {
+        s->wake.wait(lock);
+      }
+    }
+  }
+  s->has_worker = false;
+  s.reset();
+  if (--e.workers == 0) e.changed.notify_all();
+}
+
+void finish(engine_lock &lock, const std::shared_ptr<stream> &s, const std::shared_ptr<node> &n) {
+  (void)lock;
+  auto &e = the_engine();
+  auto &line = *s->line;
+  s->running.reset();
+  s->queue.pop_front();
+  line.finished = n->tick;
+  if (line.waiters != 0) line.done.notify_all();
+  if (!line.dependents.empty()) {
+    auto woken = std::move(line.dependents);
+    line.dependents.clear();
+    for (const auto &other : woken) other->wake.notify_all();
+  }
+  if (seeded()) e.changed.notify_all();
+  if (!s->queue.empty()) {
+    rouse(s);
+  } else if (s->destroyed) {
+    retire_stream(s);
+  }
+}
+
+// Runs one head drawn from the dice. False when none is ready.
+bool step(engine_lock &lock) {
+  auto &e = the_engine();
+  std::vector<const std::shared_ptr<stream> *> ready;
+  for (const auto &s : e.active) {
+    if (!s->queue.empty() && s->running == nullptr && is_ready(*s)) ready.push_back(&s);
+  }
+  if (ready.empty()) return false;
+  if (e.dice_generation != e.generation) {
+    e.dice_generation = e.generation;
+    e.dice = mix(current_settings().seed, 7);
+  }
+  const auto chosen = *ready[e.dice % ready.size()];
+  e.dice = mix(e.dice, 1);
+  run_head(lock, chosen);
+  return true;
+}
+
+}  // namespace
+
+bool is_ready(const stream &s) {
+  const node &head = *s.queue.front();
+  if (head.discard || broken(s) || the_engine().dropping) return true;  // will not really run
+  if (s.held) return false;
+  for (const auto &[line, tick] : head.after) {
+    if (line->finished < tick) return false;
+  }
+  return !head.op.ready || head.op.ready();
+}
+
+void rouse(const std::shared_ptr<stream> &s) {
+  auto &e = the_engine();
+  if (seeded() || s->queue.empty()) {
+    e.changed.notify_all();
+    return;
+  }
+  if (s->has_worker) {
+    s->wake.notify_one();
+    return;
+  }
+  if (e.dropping) return;
+  s->has_worker = true;
+  ++e.workers;
+  std::thread(work, s).detach();  // detached: an exiting process does not wait for its streams
+}
+
+void poison(engine_lock &lock, context *ctx, CUresult code) {
+  lock.unlock();
+  break_context(ctx, code);
+  lock.lock();
+  for (const auto &s : the_engine().active) {
+    if (s->ctx == ctx) s->wake.notify_all();
+  }
+  the_engine().changed.notify_all();
+}
+
+std::shared_ptr<node> post(engine_lock &lock, const std::shared_ptr<stream> &s, operation &&op,
+                           const vector_clock *waits, bool trivial, const call_site *site) {
+  (void)lock;
+  auto &e = the_engine();
+  auto n = std::make_shared<node>();
+  n->op = std::move(op);
+  n->tick = ++s->line->queued;
+  n->serial = e.next_serial++;
+  if (site != nullptr) n->site = *site;
+
+  const auto follow = [&](const stream &other) {
+    const auto &line = other.line;
+    if (line->queued > line->known) s->view.join(line, line->queued);
+    s->view.join(other.view);
+    if (line->finished < line->queued) n->after.emplace_back(line, line->queued);
+  };
+  if (auto *exec = s->exec; exec != nullptr) {
+    if (s->is_legacy) {
+      for (const auto &other : exec->streams) {
+        if (other != s && other->blocking()) follow(*other);
+      }
+      s->view.join(exec->departed_blocking);
+    } else if (s->blocking() && exec->legacy->line->queued != 0) {
+      follow(*exec->legacy);
+    }
+  }
+  if (waits != nullptr) {
+    s->view.join(*waits);
+    for (const auto &[line, tick] : waits->entries()) {
+      if (line != s->line && line->finished < tick) n->after.emplace_back(line, tick);
+    }
+  }
+  if (n->op.type == CU_GRAPH_NODE_TYPE_KERNEL) n->seen = s->view;
+
+  if (trivial && s->queue.empty() && !s->held && !broken(*s) &&
+      current_settings().schedule == schedule_kind::threads &&
+      std::all_of(n->after.begin(), n->after.end(),
+                  [](const instant &i) { return i.first->finished >= i.second; })) {
+    if (n->op.after) n->op.after(CUDA_SUCCESS);
+    s->line->finished = n->tick;
+    return n;
+  }
+  s->queue.push_back(n);
+  return n;
+}
+
+void run_head(engine_lock &lock, const std::shared_ptr<stream> &s) {
+  auto &e = the_engine();
+  const auto n = s->queue.front();
+  s->running = n;
+  const auto &settings = current_settings();
+  if (settings.schedule == schedule_kind::jitter && settings.jitter_us != 0 && !e.dropping) {
+    const auto delay = mix(settings.seed, s->index, n->tick) % (settings.jitter_us + 1);
+    lock.unlock();
+    std::this_thread::sleep_for(std::chrono::microseconds(delay));
+    lock.lock();
+  }
+  CUresult status = s->ctx->sticky.load(std::memory_order_acquire);
+  if (status == CUDA_SUCCESS && e.dropping) status = CUDA_ERROR_DEINITIALIZED;
+  const bool run = status == CUDA_SUCCESS && !n->discard;
+  n->in_body = run;
+  lock.unlock();
+
+  running_work work{s.get(), n.get(), false};
+  auto *&mine = this_threads_work();
+  auto *const outer = mine;
+  mine = &work;
+  CUresult result = run && n->op.body ? run_body(n->op.body) : status;
+  if (n->op.after) n->op.after(result);
+  mine = outer;
+  n->op.body = nullptr;  // what it captured goes away out of the lock
+  n->op.after = nullptr;
+
+  lock.lock();
+  n->in_body = false;
+  if (run && result == CUDA_ERROR_ILLEGAL_ADDRESS && !n->faulted) {
+    const touch t = n->op.touches.empty() ? touch{} : n->op.touches.front();
+    oracle_report(HOSTCUDA_ACCESS_FAULT, t.at, t.bytes, n->op.what, n->site, n->op.what, n->site);
+  }
+  n->result = result;
+  if (run && result != CUDA_SUCCESS && (!n->host_waits || is_fatal(result))) {
+    poison(lock, s->ctx, result);
+  }
+  finish(lock, s, n);
+}
+
+void wait_for(engine_lock &lock, const std::shared_ptr<timeline> &line, std::uint64_t tick) {
+  auto &e = the_engine();
+  if (!seeded()) {
+    ++line->waiters;
+    while (line->finished < tick) line->done.wait(lock);
+    --line->waiters;
+    return;
+  }
+  while (line->finished < tick) {
+    // Nothing ready: somebody else runs it, holds it, or a word in memory has to change first.
+    if (!step(lock)) e.changed.wait_for(lock, poll_interval);
+  }
+}
+
+void nudge(engine_lock &lock) {
+  if (!seeded()) return;
+  auto &e = the_engine();
+  const auto steps = 1 + mix(e.dice, 2) % 3;
+  for (std::uint64_t i = 0; i < steps && step(lock); ++i) {
+  }
+}
+
+}  // namespace hostcuda

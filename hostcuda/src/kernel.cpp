@@ -1,0 +1,209 @@
+// Launching host kernels, and what they may ask while they run.
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
+#include "cuda_names.h"
+#include "engine.h"
+#include "entry.h"
+#include "module.h"
+#include "oracle.h"
+
+namespace hostcuda {
+namespace {
+
+constexpr std::size_t max_declared = 64;
+
+// The parameters of one launch, copied: the caller's may be gone when the kernel runs.
+struct packed_params {
+  std::vector<std::max_align_t> storage;
+  std::vector<void *> at;
+};
+
+std::size_t rounded(std::size_t bytes, std::size_t to) {
+  return (bytes + to - 1) / to * to;
+}
+
+packed_params reserve_params(const host_kernel &kernel) {
+  packed_params p;
+  std::vector<std::size_t> offsets;
+  std::size_t total = 0;
+  for (const std::size_t bytes : kernel.param_bytes) {
+    offsets.push_back(total);
+    total += rounded(bytes, alignof(std::max_align_t));
+  }
+  p.storage.resize(rounded(total, sizeof(std::max_align_t)) / sizeof(std::max_align_t));
+  auto *const base = reinterpret_cast<std::byte *>(p.storage.data());
+  for (const std::size_t offset : offsets) p.at.push_back(base + offset);
+  return p;
+}
+
+// A parameter buffer is laid out as the device would: each at its natural alignment.
+CUresult unpack_buffer(const host_kernel &kernel, void **extra, packed_params *out) {
+  const std::byte *buffer = nullptr;
+  std::size_t size = 0;
+  bool have_size = false;
+  for (std::size_t i = 0; extra[i] != CU_LAUNCH_PARAM_END; i += 2) {
+    if (extra[i] == CU_LAUNCH_PARAM_BUFFER_POINTER) {
+      buffer = static_cast<const std::byte *>(extra[i + 1]);
+    } else if (extra[i] == CU_LAUNCH_PARAM_BUFFER_SIZE) {
+      if (extra[i + 1] == nullptr) return CUDA_ERROR_INVALID_VALUE;
+      size = *static_cast<const std::size_t *>(extra[i + 1]);
+      have_size = true;
+    } else {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+  }
+  if (!have_size || (buffer == nullptr && size != 0)) return CUDA_ERROR_INVALID_VALUE;
+  std::size_t offset = 0;
+  for (std::size_t i = 0; i < kernel.param_bytes.size(); ++i) {
+    const std::size_t bytes = kernel.param_bytes[i];
+    std::size_t alignment = 1;
+    while (alignment < 16 && bytes % (alignment * 2) == 0) alignment *= 2;
+    offset = rounded(offset, alignment);
+    if (offset + bytes > size) return CUDA_ERROR_INVALID_VALUE;
+    std::memcpy(out->at[i], buffer + offset, bytes);
+    offset += bytes;
+  }
+  return CUDA_SUCCESS;
+}
+
+struct launch_shape {
+  unsigned grid[3];
+  unsigned block[3];
+};
+
+bool is_legal(const launch_shape &s) {
+  constexpr unsigned max_grid[3] = {0x7FFFFFFF, 65535, 65535};
+  constexpr unsigned max_block[3] = {1024, 1024, 64};
+  std::uint64_t threads = 1;
+  for (int i = 0; i < 3; ++i) {
+    if (s.grid[i] == 0 || s.grid[i] > max_grid[i]) return false;
+    if (s.block[i] == 0 || s.block[i] > max_block[i]) return false;
+    threads *= s.block[i];
+  }
+  return threads <= 1024;
+}
+
+CUresult run_kernel(const host_kernel &kernel, const launch_shape &shape, packed_params &params) {
+  if (unbacked()) return CUDA_SUCCESS;  // there are no bytes for it to work on
+  hostcuda_launch launch{};
+  std::copy_n(shape.grid, 3, launch.grid);
+  std::copy_n(shape.block, 3, launch.block);
+  launch.params = params.at.data();
+  running_work *const work = this_threads_work();
+  work->in_kernel = true;
+  kernel.fn(&launch);
+  work->in_kernel = false;
+  return work->n->faulted ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS;
+}
+
+CUresult launch(CUfunction handle, const launch_shape &shape, CUstream stream, void **params,
+                void **extra) {
+  if (this_threads_work() != nullptr) return CUDA_ERROR_NOT_PERMITTED;
+  const auto f = find_function(handle);
+  if (!f) return CUDA_ERROR_INVALID_HANDLE;
+  if (!is_legal(shape)) return CUDA_ERROR_INVALID_VALUE;
+  if (params != nullptr && extra != nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const auto &kernel = f->kernel;
+  const std::size_t count = kernel->param_bytes.size();
+  auto packed = std::make_shared<packed_params>(reserve_params(*kernel));
+  if (extra != nullptr) {
+    if (const CUresult r = unpack_buffer(*kernel, extra, packed.get()); r != CUDA_SUCCESS) return r;
+  } else if (count != 0) {
+    if (params == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    for (std::size_t i = 0; i < count; ++i) {
+      if (params[i] == nullptr) return CUDA_ERROR_INVALID_VALUE;
+      std::memcpy(packed->at[i], params[i], kernel->param_bytes[i]);
+    }
+  }
+  operation op{"cuLaunchKernel", {}, [kernel, shape, packed] {
+                 return run_kernel(*kernel, shape, *packed);
+               }};
+  op.type = CU_GRAPH_NODE_TYPE_KERNEL;
+  {
+    stream_call call(stream);
+    if (!call.s) return call.error();
+    if (call.s->ctx != f->ctx) return CUDA_ERROR_INVALID_HANDLE;
+    op.touches = std::move(call.s->declared);
+    call.s->declared.clear();
+  }
+  return enqueue(stream, std::move(op));
+}
+
+CUresult launch_config(const CUlaunchConfig *c, CUfunction f, void **params, void **extra,
+                       bool per_thread) {
+  if (c == nullptr || (c->numAttrs != 0 && c->attrs == nullptr)) return CUDA_ERROR_INVALID_VALUE;
+  CUstream stream = c->hStream;
+  if (stream == nullptr && per_thread) stream = CU_STREAM_PER_THREAD;
+  return launch(
+      f, {{c->gridDimX, c->gridDimY, c->gridDimZ}, {c->blockDimX, c->blockDimY, c->blockDimZ}},
+      stream, params, extra);
+}
+
+}  // namespace
+}  // namespace hostcuda
+
+using namespace hostcuda;
+
+HOSTCUDA_STREAM_ENTRY(cuLaunchKernel, 4000, needs_context, 0, stream,
+                      (CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+                       unsigned by, unsigned bz, unsigned, CUstream stream, void **params,
+                       void **extra),
+                      (f, gx, gy, gz, bx, by, bz, 0, stream, params, extra), {
+                        return launch(f, {{gx, gy, gz}, {bx, by, bz}}, stream, params, extra);
+                      })
+
+HOSTCUDA_ENTRY(cuLaunchKernelEx, 11060, needs_context, 0,
+               (const CUlaunchConfig *config, CUfunction f, void **params, void **extra),
+               { return launch_config(config, f, params, extra, false); })
+HOSTCUDA_ENTRY(cuLaunchKernelEx_ptsz, 11060, needs_context, 0,
+               (const CUlaunchConfig *config, CUfunction f, void **params, void **extra),
+               { return launch_config(config, f, params, extra, true); })
+
+extern "C" {
+
+__attribute__((visibility("default"))) CUresult hostcuda_declare(CUstream stream, CUdeviceptr at,
+                                                                 size_t bytes, int write) {
+  if (bytes == 0 || at + bytes < at) return CUDA_ERROR_INVALID_VALUE;
+  stream_call call(stream);
+  if (!call.s) return call.error();
+  auto &declared = call.s->declared;
+  if (declared.size() == max_declared) return CUDA_ERROR_INVALID_VALUE;
+  declared.push_back({at, bytes, write != 0});
+  return CUDA_SUCCESS;
+}
+
+__attribute__((visibility("default"))) void *hostcuda_access(CUdeviceptr at, size_t bytes,
+                                                             int write) {
+  running_work *const work = this_threads_work();
+  if (work == nullptr || !work->in_kernel) return nullptr;
+  node &n = *work->n;
+  stream &s = *work->s;
+  const touch t{at, bytes, write != 0};
+  const auto others = aliases(at, bytes);
+  engine_lock lock(the_engine().mu);
+  const position where{s.line, n.tick, n.serial, &n.seen, n.op.what, s.ctx, &n.site};
+  // Entered before the books are asked: an unmap that comes in between then waits for this kernel.
+  const bool declared = std::any_of(n.op.touches.begin(), n.op.touches.end(), [&](const touch &d) {
+    return d.at <= at && at + bytes <= d.at + d.bytes && (d.write || !t.write);
+  });
+  if (!declared) {
+    n.op.touches.push_back(t);
+    if (!others.empty() && oracle_check_alias(where, t, others) && current_settings().strict) {
+      poison(lock, s.ctx, CUDA_ERROR_ILLEGAL_ADDRESS);
+    }
+    oracle_note(where, t, true);
+  }
+  lock.unlock();
+  void *const host = resolve(s.ctx->device, at, bytes, t.write);
+  if (host != nullptr && !n.discard) return host;
+  lock.lock();
+  if (!n.faulted) {
+    n.faulted = true;
+    oracle_report(HOSTCUDA_ACCESS_FAULT, at, bytes, n.op.what, n.site, "hostcuda_access",
+                  capture_call_site());
+  }
+  return nullptr;
+}
+}

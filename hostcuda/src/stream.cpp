@@ -1,0 +1,288 @@
+// cuStream*, except capture.
+#include <type_traits>
+
+#include "capture.h"
+#include "counters.h"
+#include "cuda_names.h"
+#include "engine.h"
+#include "entry.h"
+#include "event.h"
+#include "memory.h"
+
+using namespace hostcuda;
+
+namespace {
+
+constexpr int least_priority = 0;
+constexpr int greatest_priority = -5;
+
+CUresult create_stream(CUstream *out, unsigned flags, int priority) {
+  if (out == nullptr || (flags & ~unsigned{CU_STREAM_NON_BLOCKING}) != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  context *const ctx = current_context();
+  auto &e = the_engine();
+  engine_lock lock(e.mu);
+  const auto exec = e.contexts.find(ctx);
+  if (exec == e.contexts.end()) return CUDA_ERROR_INVALID_CONTEXT;
+  const auto handle = new_handle<CUstream>(1);
+  const auto s = make_stream(*exec->second, handle, (flags & CU_STREAM_NON_BLOCKING) == 0);
+  s->priority = priority > least_priority      ? least_priority
+                : priority < greatest_priority ? greatest_priority
+                                               : priority;
+  e.streams[handle] = s;
+  counters().live_streams.fetch_add(1);
+  *out = handle;
+  return CUDA_SUCCESS;
+}
+
+CUresult destroy_stream(CUstream handle) {
+  auto &e = the_engine();
+  engine_lock lock(e.mu);
+  const auto found = e.streams.find(handle);
+  if (found == e.streams.end()) return CUDA_ERROR_INVALID_HANDLE;
+  const auto s = found->second;
+  if (s->cap) drop_capture(*s->cap);
+  e.streams.erase(found);
+  counters().live_streams.fetch_sub(1);
+  // Its work still runs; the stream goes when that is done. Nobody could release a hold any more.
+  s->destroyed = true;
+  s->held = false;
+  if (s->queue.empty()) {
+    s->wake.notify_all();
+    retire_stream(s);
+  } else {
+    rouse(s);
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult stream_wait_event(CUstream handle, CUevent event_handle, unsigned flags) {
+  if ((flags & ~unsigned{CU_EVENT_WAIT_EXTERNAL}) != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (this_threads_work() != nullptr) return CUDA_ERROR_NOT_PERMITTED;
+  stream_call call(handle);
+  if (!call.s) return call.error();
+  const auto ev = find_event(event_handle);
+  if (!ev) return CUDA_ERROR_INVALID_HANDLE;
+  auto &s = call.s;
+  if (const CUresult r = capture_gate(*s, false); r != CUDA_SUCCESS) return r;
+  if (ev->cap) return join_capture(s, ev->cap, ev->cap_tail);
+  if (s->cap) {
+    if (!ev->last) return CUDA_SUCCESS;
+    s->cap->invalidated = true;  // a dependency on work outside the graph
+    return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+  }
+  if (!ev->last) return CUDA_SUCCESS;  // never recorded: nothing to wait for
+  operation op{"cuStreamWaitEvent", {}, {}};
+  post(call.lock, s, std::move(op), &ev->last->clock, true, nullptr);
+  rouse(s);
+  return CUDA_SUCCESS;
+}
+
+CUresult stream_add_callback(CUstream handle, CUstreamCallback callback, void *user,
+                             unsigned flags) {
+  if (callback == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (this_threads_work() != nullptr) return CUDA_ERROR_NOT_PERMITTED;
+  stream_call call(handle);
+  if (!call.s) return call.error();
+  auto &s = call.s;
+  if (const CUresult r = capture_gate(*s, true); r != CUDA_SUCCESS) return r;
+  operation op{"cuStreamAddCallback", {}, {}};
+  op.after = [=](CUresult status) { callback(handle, status, user); };
+  post(call.lock, s, std::move(op), nullptr, false, nullptr);
+  rouse(s);
+  return CUDA_SUCCESS;
+}
+
+CUresult launch_host_function(CUstream stream, CUhostFn fn, void *user) {
+  if (fn == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  operation op{"cuLaunchHostFunc", {}, [=] {
+                 fn(user);
+                 return CUDA_SUCCESS;
+               }};
+  op.type = CU_GRAPH_NODE_TYPE_HOST;
+  return enqueue(stream, std::move(op));
+}
+
+template <class Word>
+bool holds(const volatile Word *word, Word value, unsigned how) {
+  const Word now = __atomic_load_n(word, __ATOMIC_ACQUIRE);
+  switch (how) {
+    case CU_STREAM_WAIT_VALUE_EQ:
+      return now == value;
+    case CU_STREAM_WAIT_VALUE_AND:
+      return (now & value) != 0;
+    case CU_STREAM_WAIT_VALUE_NOR:
+      return static_cast<Word>(~(now | value)) != 0;
+    default:
+      return static_cast<std::make_signed_t<Word>>(now - value) >= 0;
+  }
+}
+
+CUresult device_of(CUstream handle, CUdevice *device) {
+  stream_call call(handle);
+  if (!call.s) return call.error();
+  *device = call.s->ctx->device;
+  return CUDA_SUCCESS;
+}
+
+template <class Word>
+CUresult wait_value(const char *what, CUstream handle, CUdeviceptr at, Word value, unsigned flags) {
+  const unsigned how = flags & ~unsigned{CU_STREAM_WAIT_VALUE_FLUSH};
+  if (how > CU_STREAM_WAIT_VALUE_NOR || at % sizeof(Word) != 0) return CUDA_ERROR_INVALID_VALUE;
+  CUdevice device = 0;
+  if (const CUresult r = device_of(handle, &device); r != CUDA_SUCCESS) return r;
+  void *const host = resolve(device, at, sizeof(Word), false);
+  if (host == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  operation op{what, {{at, sizeof(Word), false}}, {}};
+  op.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
+  if (!unbacked()) {
+    op.ready = [=] { return holds(static_cast<const volatile Word *>(host), value, how); };
+  }
+  return enqueue(handle, std::move(op));
+}
+
+template <class Word>
+CUresult write_value(const char *what, CUstream handle, CUdeviceptr at, Word value,
+                     unsigned flags) {
+  if ((flags & ~unsigned{CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER}) != 0 || at % sizeof(Word) != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  CUdevice device = 0;
+  if (const CUresult r = device_of(handle, &device); r != CUDA_SUCCESS) return r;
+  if (resolve(device, at, sizeof(Word), true) == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  operation op{what, {{at, sizeof(Word), true}}, [=] {
+                 void *const host = resolve(device, at, sizeof(Word), true);
+                 if (host == nullptr) return CUDA_ERROR_ILLEGAL_ADDRESS;
+                 if (!unbacked()) {
+                   __atomic_store_n(static_cast<Word *>(host), value, __ATOMIC_RELEASE);
+                 }
+                 return CUDA_SUCCESS;
+               }};
+  op.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
+  return enqueue(handle, std::move(op));
+}
+
+}  // namespace
+
+HOSTCUDA_ENTRY(cuStreamCreate, 2000, needs_context, 0, (CUstream * out, unsigned flags),
+               { return create_stream(out, flags, 0); })
+
+HOSTCUDA_ENTRY(cuStreamCreateWithPriority, 5050, needs_context, 0,
+               (CUstream * out, unsigned flags, int priority),
+               { return create_stream(out, flags, priority); })
+
+HOSTCUDA_ENTRY(cuStreamDestroy_v2, 4000, ignores_sticky, 0, (CUstream stream),
+               { return destroy_stream(stream); })
+
+HOSTCUDA_STREAM_ENTRY(cuStreamSynchronize, 2000, plain, 0, stream, (CUstream stream), (stream), {
+  if (this_threads_work() != nullptr) return CUDA_ERROR_NOT_PERMITTED;
+  {
+    stream_call call(stream);
+    if (!call.s) return call.error();
+    if (const CUresult r = synchronize_stream(call.lock, call.s); r != CUDA_SUCCESS) return r;
+  }
+  memory_synchronised();
+  return CUDA_SUCCESS;
+})
+
+HOSTCUDA_STREAM_ENTRY(cuStreamQuery, 2000, plain, 0, stream, (CUstream stream), (stream), {
+  if (this_threads_work() != nullptr) return CUDA_ERROR_NOT_PERMITTED;
+  stream_call call(stream);
+  if (!call.s) return call.error();
+  return query_stream(call.lock, call.s);
+})
+
+HOSTCUDA_STREAM_ENTRY(cuStreamWaitEvent, 3020, plain, 0, stream,
+                      (CUstream stream, CUevent event, unsigned flags), (stream, event, flags),
+                      { return stream_wait_event(stream, event, flags); })
+
+HOSTCUDA_STREAM_ENTRY(cuStreamAddCallback, 5000, plain, 0, stream,
+                      (CUstream stream, CUstreamCallback callback, void *user, unsigned flags),
+                      (stream, callback, user, flags),
+                      { return stream_add_callback(stream, callback, user, flags); })
+
+HOSTCUDA_STREAM_ENTRY(cuLaunchHostFunc, 10000, plain, 0, stream,
+                      (CUstream stream, CUhostFn fn, void *user), (stream, fn, user),
+                      { return launch_host_function(stream, fn, user); })
+
+HOSTCUDA_STREAM_ENTRY(cuStreamGetCtx, 9020, plain, 0, stream, (CUstream stream, CUcontext *out),
+                      (stream, out), {
+                        if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+                        context *ctx = nullptr;
+                        {
+                          stream_call call(stream);
+                          if (!call.s) return call.error();
+                          ctx = call.s->ctx;
+                        }
+                        *out = handle_of(ctx);
+                        return CUDA_SUCCESS;
+                      })
+
+HOSTCUDA_STREAM_ENTRY(cuStreamGetDevice, 12080, plain, 0, stream, (CUstream stream, CUdevice *out),
+                      (stream, out), {
+                        if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+                        return device_of(stream, out);
+                      })
+
+HOSTCUDA_STREAM_ENTRY(cuStreamGetFlags, 5050, plain, 0, stream, (CUstream stream, unsigned *out),
+                      (stream, out), {
+                        if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+                        stream_call call(stream);
+                        if (!call.s) return call.error();
+                        *out = call.s->flags;
+                        return CUDA_SUCCESS;
+                      })
+
+HOSTCUDA_STREAM_ENTRY(cuStreamGetPriority, 5050, plain, 0, stream, (CUstream stream, int *out),
+                      (stream, out), {
+                        if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+                        stream_call call(stream);
+                        if (!call.s) return call.error();
+                        *out = call.s->priority;
+                        return CUDA_SUCCESS;
+                      })
+
+HOSTCUDA_STREAM_ENTRY(cuStreamGetId, 12000, plain, 0, stream,
+                      (CUstream stream, unsigned long long *out), (stream, out), {
+                        if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+                        stream_call call(stream);
+                        if (!call.s) return call.error();
+                        *out = call.s->line->uid;
+                        return CUDA_SUCCESS;
+                      })
+
+HOSTCUDA_STREAM_ENTRY(cuStreamWaitValue32_v2, 11070, plain, 0, stream,
+                      (CUstream stream, CUdeviceptr at, cuuint32_t value, unsigned flags),
+                      (stream, at, value, flags),
+                      { return wait_value("cuStreamWaitValue32", stream, at, value, flags); })
+HOSTCUDA_STREAM_ENTRY(cuStreamWaitValue64_v2, 11070, plain, 0, stream,
+                      (CUstream stream, CUdeviceptr at, cuuint64_t value, unsigned flags),
+                      (stream, at, value, flags),
+                      { return wait_value("cuStreamWaitValue64", stream, at, value, flags); })
+HOSTCUDA_STREAM_ENTRY(cuStreamWriteValue32_v2, 11070, plain, 0, stream,
+                      (CUstream stream, CUdeviceptr at, cuuint32_t value, unsigned flags),
+                      (stream, at, value, flags),
+                      { return write_value("cuStreamWriteValue32", stream, at, value, flags); })
+HOSTCUDA_STREAM_ENTRY(cuStreamWriteValue64_v2, 11070, plain, 0, stream,
+                      (CUstream stream, CUdeviceptr at, cuuint64_t value, unsigned flags),
+                      (stream, at, value, flags),
+                      { return write_value("cuStreamWriteValue64", stream, at, value, flags); })
+
+extern "C" {
+
+__attribute__((visibility("default"))) CUresult hostcuda_hold(CUstream stream) {
+  stream_call call(stream);
+  if (!call.s) return call.error();
+  call.s->held = true;
+  return CUDA_SUCCESS;
+}
+
+__attribute__((visibility("default"))) CUresult hostcuda_release(CUstream stream) {
+  stream_call call(stream);
+  if (!call.s) return call.error();
+  call.s->held = false;
+  rouse(call.s);
+  return CUDA_SUCCESS;
+}
+}
