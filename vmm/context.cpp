@@ -1,0 +1,47 @@
+#include "stillmap/vmm/context.h"
+
+#include <utility>
+
+namespace stillmap {
+
+result<primary_context> primary_context::retain(const driver &drv, int ordinal) {
+  return drv.retain_primary_context(ordinal).map(
+      [&](context_handle handle) { return primary_context(drv, ordinal, handle); });
+}
+
+primary_context::primary_context(primary_context &&other) noexcept
+    : driver_(other.driver_),
+      ordinal_(other.ordinal_),
+      handle_(std::exchange(other.handle_, nullptr)) {}
+
+primary_context &primary_context::operator=(primary_context &&other) noexcept {
+  // `other` leaves with what was here, and releases it.
+  std::swap(driver_, other.driver_);
+  std::swap(ordinal_, other.ordinal_);
+  std::swap(handle_, other.handle_);
+  return *this;
+}
+
+primary_context::~primary_context() {
+  if (handle_ == nullptr) return;
+  if (const status s = driver_->release_primary_context(ordinal_); !s) {
+    report_unreturnable(s.error());
+  }
+}
+
+context_guard::context_guard(const driver &drv, context_handle context) : driver_(drv) {
+  const result<context_handle> current = drv.current_context();
+  if (!current) {
+    entered_ = tl::unexpected<error>(current.error());
+  } else if (*current != context) {
+    entered_ = drv.push_context(context);
+    pushed_ = entered_.has_value();
+  }
+}
+
+context_guard::~context_guard() {
+  if (!pushed_) return;
+  if (const status s = driver_.pop_context(); !s) report_unreturnable(s.error());
+}
+
+}  // namespace stillmap

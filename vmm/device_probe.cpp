@@ -1,0 +1,255 @@
+// Finds out what a device can do by doing it. An attribute that says no is believed; one that says
+// yes is not: WSL advertises RDMA pages that cannot be accessed, containers forbid the host-NUMA
+// pages their driver offers. docs/design.md#devices-and-fallbacks
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+#include "stillmap/vmm/device_state.h"
+
+namespace stillmap {
+namespace {
+
+using namespace literals;
+
+// CUdevice_attribute, by value.
+enum attribute : int {
+  virtual_memory_management = 102,
+  posix_fd_handles = 103,
+  rdma_pages = 110,
+  stream_ordered_pools = 115,
+  fabric_handles = 128,
+  host_numa_node = 134,
+  host_numa_pages = 141,
+};
+
+constexpr std::size_t fallback_page = 2_MiB;
+constexpr std::size_t smallest_trial = 1_GiB;
+// What one H100 driver was reported to hold before set-access fails with out of memory.
+constexpr std::size_t mappings_a_driver_holds = 520000;
+
+// What a trial holds, given back when it ends however it ends.
+class trial_page {
+ public:
+  trial_page(const driver &drv, physical_handle h) : drv_(drv), handle_(h) {}
+  trial_page(const trial_page &) = delete;
+  ~trial_page() { note(drv_.release_physical(handle_)); }
+  static void note(const status &s) {
+    if (!s) report_unreturnable(s.error());
+  }
+
+ private:
+  const driver &drv_;
+  physical_handle handle_;
+};
+
+class trial_range {
+ public:
+  trial_range(const driver &drv, virtual_range r) : drv_(drv), range_(r) {}
+  trial_range(const trial_range &) = delete;
+  ~trial_range() {
+    if (mapped_) trial_page::note(drv_.unmap(range_));
+    trial_page::note(drv_.free_addresses(range_));
+  }
+  status map(physical_handle h) {
+    status s = drv_.map(range_.begin, range_.bytes, h);
+    mapped_ = s.has_value();
+    return s;
+  }
+
+ private:
+  const driver &drv_;
+  virtual_range range_;
+  bool mapped_ = false;
+};
+
+class prober {
+ public:
+  prober(const driver &drv, int ordinal) : drv_(drv), ordinal_(ordinal) {}
+  result<capabilities> run();
+
+ private:
+  using trial = status (prober::*)();
+
+  bool advertised(int attribute, int at_least = 1) {
+    const auto value = drv_.device_attribute(attribute, ordinal_);
+    if (!value) {
+      lost(value.error());
+      return false;
+    }
+    return *value >= at_least;
+  }
+  // A failure means absent, unless it means that nothing works any more.
+  bool works(const status &s) {
+    if (!s) lost(s.error());
+    return s.has_value();
+  }
+  void lost(const error &e) {
+    if (!fatal_ && e.is(condition::device_lost)) fatal_ = e;
+  }
+
+  physical_properties page_here() const { return {on_device(ordinal_), handle_type::none, false}; }
+  status access_page(const physical_properties &p, std::size_t bytes);
+  status export_page(handle_type type);
+  status map_host_page();
+  status use_pool();
+  void granularities();
+  std::size_t largest_reservation();
+  std::vector<int> peers();
+  bool on_wsl() const;
+
+  const driver &drv_;
+  int ordinal_;
+  capabilities found_;
+  std::optional<error> fatal_;
+};
+
+// Creates a page, maps it and makes it accessible.
+status prober::access_page(const physical_properties &p, std::size_t bytes) {
+  const auto page = drv_.create_physical(bytes, p);
+  if (!page) return tl::unexpected<error>(page.error());
+  const trial_page held(drv_, *page);
+  const auto at = drv_.reserve_addresses(bytes, 0, device_address());
+  if (!at) return tl::unexpected<error>(at.error());
+  trial_range range(drv_, {*at, bytes});
+  if (status s = range.map(*page); !s) return s;
+  const access_grant grant{on_device(ordinal_), access_mode::read_write};
+  return drv_.set_access({*at, bytes}, &grant, 1);
+}
+
+status prober::export_page(handle_type type) {
+  physical_properties p = page_here();
+  p.exportable = type;
+  const auto page = drv_.create_physical(found_.page_bytes, p);
+  if (!page) return tl::unexpected<error>(page.error());
+  const trial_page held(drv_, *page);
+  if (type == handle_type::fabric) return drv_.export_fabric(*page).map([](const auto &) {});
+  return drv_.export_fd(*page).map([](int fd) { ::close(fd); });
+}
+
+status prober::map_host_page() {
+  const auto node = drv_.device_attribute(host_numa_node, ordinal_);
+  if (!node) return tl::unexpected<error>(node.error());
+  physical_properties p;
+  p.location = on_host_numa(std::max(*node, 0));  // -1: no NUMA, so one node
+  const auto bytes = drv_.granularity(p, false);
+  if (!bytes) return tl::unexpected<error>(bytes.error());
+  return access_page(p, *bytes);
+}
+
+// On a stream of its own: the legacy default stream may be waiting for anything, or part of what
+// another thread captures.
+status prober::use_pool() {
+  const auto stream = drv_.create_stream(true);
+  if (!stream) return tl::unexpected<error>(stream.error());
+  status outcome;
+  if (const auto at = drv_.allocate_async(1, *stream); !at) {
+    outcome = tl::unexpected<error>(at.error());
+  } else {
+    outcome = drv_.free_async(*at, *stream);
+    if (!outcome) trial_page::note(drv_.free(*at));
+  }
+  if (outcome) outcome = drv_.synchronize_stream(*stream);
+  trial_page::note(drv_.destroy_stream(*stream));
+  return outcome;
+}
+
+void prober::granularities() {
+  const auto minimum = drv_.granularity(page_here(), false);
+  const auto recommended = drv_.granularity(page_here(), true);
+  if (!minimum) lost(minimum.error());
+  if (!recommended) lost(recommended.error());
+  found_.page_bytes = minimum && *minimum != 0 ? *minimum : fallback_page;
+  found_.recommended_page_bytes =
+      recommended && *recommended >= found_.page_bytes ? *recommended : found_.page_bytes;
+}
+
+// Far more addresses than memory is what lets a buffer grow without moving; how much more depends
+// on the machine (WSL refuses 32 GiB).
+std::size_t prober::largest_reservation() {
+  const auto total = drv_.device_total_memory(ordinal_);
+  if (!total) lost(total.error());
+  const std::size_t memory = total ? static_cast<std::size_t>(total->bytes()) : 0;
+  const std::size_t wanted =
+      std::max(memory > SIZE_MAX / 16 ? memory : memory * 16, smallest_trial);
+  for (std::size_t bytes = round_up(wanted, found_.page_bytes); bytes >= smallest_trial && !fatal_;
+       bytes = round_up(bytes / 2, found_.page_bytes)) {
+    const auto at = drv_.reserve_addresses(bytes, 0, device_address());
+    if (at) {
+      const trial_range held(drv_, {*at, bytes});
+      return bytes;
+    }
+    lost(at.error());
+  }
+  return found_.page_bytes;  // one page's worth has just been reserved
+}
+
+std::vector<int> prober::peers() {
+  std::vector<int> out;
+  const auto count = drv_.device_count();
+  if (!count) {
+    lost(count.error());
+    return out;
+  }
+  for (int other = 0; other < *count; ++other) {
+    if (other == ordinal_) continue;
+    const auto can = drv_.can_access_peer(other, ordinal_);
+    if (!can) {
+      lost(can.error());
+    } else if (*can) {
+      out.push_back(other);
+    }
+  }
+  return out;
+}
+
+bool prober::on_wsl() const {
+  if (!drv_.is_hostcuda()) return ::access("/dev/dxg", F_OK) == 0;
+  // A simulated machine has no device files; its configuration says what it plays.
+  const auto configuration =
+      reinterpret_cast<int (*)(const char **)>(drv_.symbol("hostcuda_config"));
+  const char *text = nullptr;
+  return configuration != nullptr && configuration(&text) == 0 && text != nullptr &&
+         std::strstr(text, "profile=wsl2") != nullptr;
+}
+
+result<capabilities> prober::run() {
+  found_.page_bytes = found_.recommended_page_bytes = fallback_page;
+  found_.wsl = on_wsl();
+  found_.peers = peers();
+  found_.memory_pools =
+      drv_.has(driver_call::MemAllocAsync) && advertised(stream_ordered_pools) && works(use_pool());
+  if (drv_.has(driver_call::MemCreate) && advertised(virtual_memory_management)) {
+    granularities();
+    const status one_page = access_page(page_here(), found_.page_bytes);
+    if (!one_page && one_page.error().is(condition::out_of_memory)) {
+      return tl::unexpected<error>(one_page.error());
+    }
+    found_.vmm = works(one_page);
+  }
+  if (found_.vmm) {
+    physical_properties rdma = page_here();
+    rdma.rdma = true;
+    found_.posix_fd_export =
+        advertised(posix_fd_handles) && works(export_page(handle_type::posix_fd));
+    found_.fabric_export = advertised(fabric_handles) && works(export_page(handle_type::fabric));
+    found_.rdma = advertised(rdma_pages) && works(access_page(rdma, found_.page_bytes));
+    found_.host_numa = advertised(host_numa_pages) && works(map_host_page());
+    found_.largest_reservation = largest_reservation();
+    found_.mapping_ceiling = mappings_a_driver_holds;
+  } else {
+    found_.page_bytes = found_.recommended_page_bytes = fallback_page;
+  }
+  if (fatal_) return tl::unexpected<error>(*fatal_);
+  return std::move(found_);
+}
+
+}  // namespace
+
+result<capabilities> probe(const driver &drv, int ordinal) {
+  return prober(drv, ordinal).run();
+}
+
+}  // namespace stillmap

@@ -1,0 +1,247 @@
+// Finding, opening and checking a driver library. Every way this can fail ends in an error that
+// says which step refused; with STILLMAP_VERBOSE set, stderr names every path that was tried.
+#include <dlfcn.h>
+#include <link.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+
+#include "stillmap/vmm/driver_calls_internal.h"
+#include "stillmap/vmm/driver_errors.h"
+#include "stillmap/vmm/driver_search_internal.h"
+
+namespace stillmap {
+namespace {
+
+constexpr const char *operation = "driver::load";
+constexpr const char *not_opened = "no driver library could be opened";
+constexpr int oldest_version = 10000;  // CUDA 10.0: cuStreamIsCapturing, which every fence needs
+
+tl::unexpected<error> unusable(const char *reason, std::uint64_t value = 0,
+                               std::uint64_t limit = 0) {
+  return refuse(condition::not_supported, operation, reason, value, limit);
+}
+
+// Drivers by the handle of their library: two names of one file are one driver. Never destroyed,
+// because statics of the user may still hold devices when ours would be.
+struct loaded_drivers {
+  std::mutex mutex;
+  std::map<void *, driver *> by_library;
+};
+
+loaded_drivers &loaded() {
+  static auto *const all = new loaded_drivers;
+  return *all;
+}
+
+// How a symbol is found: by cuGetProcAddress, at a version, where the driver has it (11.3), and by
+// its exported name else.
+class resolver {
+ public:
+  resolver(void *library, int version) : library_(library), version_(version) {
+    if (version >= 12000) load(five_, "cuGetProcAddress_v2");
+    if (version >= 11030 && five_ == nullptr) load(four_, "cuGetProcAddress");
+  }
+
+  // `symbol` as the library exports it, in the signature of CUDA version `since`.
+  template <class Function>
+  void find(Function *&out, const char *symbol, int since) const {
+    out = reinterpret_cast<Function *>(look_up(symbol, since));
+  }
+
+ private:
+  // 1: the null stream is the legacy default stream, whatever this library was compiled with.
+  static constexpr cuuint64_t legacy_stream = 1;
+
+  template <class Function>
+  void load(Function *&out, const char *symbol) {
+    out = reinterpret_cast<Function *>(dlsym(library_, symbol));
+  }
+
+  void *look_up(const char *symbol, int since) const {
+    if (since > version_) return nullptr;
+    std::string base = symbol;
+    if (const std::size_t n = base.size(); n > 3 && base.compare(n - 3, 3, "_v2") == 0) {
+      base.resize(n - 3);
+    }
+    void *found = nullptr;
+    if (five_ != nullptr) {
+      int why = 0;
+      if (five_(base.c_str(), &found, since, legacy_stream, &why) != CUDA_SUCCESS) found = nullptr;
+    } else if (four_ != nullptr) {
+      if (four_(base.c_str(), &found, since, legacy_stream) != CUDA_SUCCESS) found = nullptr;
+    }
+    // The exported name has the same signature for ever, so it is as good an answer.
+    return found != nullptr ? found : dlsym(library_, symbol);
+  }
+
+  void *library_;
+  int version_;
+  CUresult(CUDAAPI *five_)(const char *, void **, int, cuuint64_t, int *) = nullptr;
+  CUresult(CUDAAPI *four_)(const char *, void **, int, cuuint64_t) = nullptr;
+};
+
+void fill(driver_table &table, const resolver &find) {
+#define STILLMAP_FIND(call, symbol, since, parameters) find.find(table.call, symbol, since);
+  STILLMAP_DRIVER_SYMBOLS(STILLMAP_FIND)
+#undef STILLMAP_FIND
+  // Same signature, better behaviour, where the driver has it: the UUID of a MIG instance instead
+  // of its GPU's; releasing a primary context that is still current.
+  const auto prefer = [&](auto *&pointer, const char *symbol, int since) {
+    auto *better = pointer;
+    find.find(better, symbol, since);
+    if (better != nullptr) pointer = better;
+  };
+  prefer(table.DeviceGetUuid, "cuDeviceGetUuid_v2", 11040);
+  prefer(table.DevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2", 11000);
+}
+
+std::string path_of(void *library, const std::string &asked) {
+  link_map *entry = nullptr;
+  if (dlinfo(library, RTLD_DI_LINKMAP, &entry) == 0 && entry != nullptr &&
+      entry->l_name != nullptr && *entry->l_name != '\0') {
+    return entry->l_name;
+  }
+  return asked;
+}
+
+bool verbose() {
+  return std::getenv("STILLMAP_VERBOSE") != nullptr;
+}
+
+void say(const std::string &path, const char *what) {
+  if (verbose()) std::fprintf(stderr, "stillmap: driver %s: %s\n", path.c_str(), what);
+}
+
+// The driver at `path`, which the caller holds the registry's lock for.
+result<driver *> open_locked(loaded_drivers &all, const std::string &path, bool skip_known_host) {
+  void *library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    const char *why = dlerror();
+    say(path, why != nullptr ? why : "cannot be opened");
+    return unusable(not_opened);
+  }
+  if (const auto known = all.by_library.find(library); known != all.by_library.end()) {
+    dlclose(library);  // the count of the first opening stays
+    // dlopen() answers a bare name with any library of that SONAME, so with a hostcuda too.
+    if (skip_known_host && known->second->is_hostcuda()) {
+      say(path, "is the hostcuda that was loaded before; looking further");
+      return unusable(not_opened);
+    }
+    return known->second;
+  }
+  result<driver *> built = driver_access::build(library, path_of(library, path));
+  if (!built) {
+    say(path, built.error().message().c_str());
+    // It stays open: closing a libcuda that has begun to start is not known to be safe.
+    return built;
+  }
+  say(path, "loaded");
+  all.by_library.emplace(library, *built);
+  return built;
+}
+
+}  // namespace
+
+result<driver *> driver_access::build(void *library, std::string path) {
+  CUresult(CUDAAPI * get_version)(int *) = nullptr;
+  get_version = reinterpret_cast<decltype(get_version)>(dlsym(library, "cuDriverGetVersion"));
+  if (get_version == nullptr) return unusable("not a CUDA driver: cuDriverGetVersion is missing");
+  int version = 0;
+  if (const CUresult r = get_version(&version); r != CUDA_SUCCESS) {
+    return unusable(describe_cuda_error(r).name);  // the toolkit's stub ends here
+  }
+  if (version <= 0) return unusable("the driver does not know its own version");
+  if (version < oldest_version) {
+    return unusable("the driver is older than CUDA 10.0", static_cast<std::uint64_t>(version),
+                    oldest_version);
+  }
+
+  std::unique_ptr<driver> made(new driver);
+  made->path_ = std::move(path);
+  made->version_ = version;
+  made->library_ = library;
+  made->hostcuda_ = dlsym(library, "hostcuda_reset") != nullptr;
+  auto table = std::make_unique<driver_table>();
+  fill(*table, resolver(library, version));
+  made->table_ = {table.release(), [](driver_table *t) { delete t; }};
+
+  if (const status s = made->initialise(); !s) {
+    return tl::unexpected<error>(error{make_error_code(condition::not_supported),
+                                       s.error().operation,
+                                       s.error().code.category() == cuda_category()
+                                           ? describe_cuda_error(s.error().code.value()).name
+                                           : s.error().reason,
+                                       0, 0});
+  }
+  return made.release();
+}
+
+result<driver *> driver::load(std::string_view which) {
+  const bool by_system = which.empty() || which == "cuda";
+  const std::vector<std::string> candidates =
+      by_system         ? driver_search::system_candidates()
+      : which == "host" ? driver_search::hostcuda_candidates()
+                        : std::vector<std::string>{driver_search::as_path(std::string(which))};
+  loaded_drivers &all = loaded();
+  const std::lock_guard lock(all.mutex);
+  result<driver *> outcome =
+      unusable(which == "host" ? "hostcuda was not found: STILLMAP_HOSTCUDA=path says where it is"
+                               : not_opened);
+  for (const std::string &path : candidates) {
+    result<driver *> opened = open_locked(all, path, by_system);
+    if (opened) return opened;
+    // A library that opened and refused says more than one that is not there.
+    if (opened.error().reason != not_opened) outcome = opened;
+  }
+  return outcome;
+}
+
+result<driver *> driver::get() {
+  static std::atomic<driver *> chosen{nullptr};
+  if (driver *d = chosen.load(std::memory_order_acquire)) return d;
+  const char *which = std::getenv("STILLMAP_DRIVER");
+  result<driver *> loaded_now = load(which != nullptr ? which : "cuda");
+  if (!loaded_now) return loaded_now;
+  driver *first = nullptr;
+  // Two threads may have loaded at once, from an environment that changed in between.
+  chosen.compare_exchange_strong(first, *loaded_now, std::memory_order_acq_rel);
+  return first != nullptr ? first : *loaded_now;
+}
+
+bool driver::has(driver_call c) const {
+  switch (c) {
+#define STILLMAP_HAS(call, symbol, since, parameters) \
+  case driver_call::call:                             \
+    return table_->call != nullptr;
+    STILLMAP_DRIVER_SYMBOLS(STILLMAP_HAS)
+#undef STILLMAP_HAS
+  }
+  return false;
+}
+
+void *driver::symbol(const char *name) const {
+  return dlsym(library_, name);
+}
+
+driver_counts driver::counts() const {
+  driver_counts out;
+  for (std::size_t i = 0; i < calls_.size(); ++i) {
+    out.calls[i] = calls_[i].load(std::memory_order_relaxed);
+  }
+  out.bytes_to_device = to_device_.load(std::memory_order_relaxed);
+  out.bytes_to_host = to_host_.load(std::memory_order_relaxed);
+  out.bytes_on_device = on_device_.load(std::memory_order_relaxed);
+  return out;
+}
+
+void driver::reset_counts() {
+  for (auto &n : calls_) n.store(0, std::memory_order_relaxed);
+  to_device_.store(0, std::memory_order_relaxed);
+  to_host_.store(0, std::memory_order_relaxed);
+  on_device_.store(0, std::memory_order_relaxed);
+}
+
+}  // namespace stillmap

@@ -1,0 +1,210 @@
+#include "stillmap/vmm/stream.h"
+
+#include <algorithm>
+#include <atomic>
+#include <optional>
+#include <utility>
+
+#include "stillmap/vmm/device_state.h"
+
+namespace stillmap {
+
+// ---- event_pool ----
+
+result<event_handle> event_pool::take(const driver &drv) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!free_.empty()) {
+      const event_handle e = free_.back();
+      free_.pop_back();
+      return e;
+    }
+    // Room for every event that exists, so that giving one back never allocates.
+    if (++created_ > free_.capacity()) free_.reserve(std::max<std::size_t>(16, 2 * created_));
+  }
+  auto made = drv.create_event();
+  if (!made) {
+    const std::lock_guard lock(mutex_);
+    --created_;
+  }
+  return made;
+}
+
+void event_pool::give_back(event_handle e) noexcept {
+  const std::lock_guard lock(mutex_);
+  free_.push_back(e);
+}
+
+void event_pool::destroy_all(const driver &drv) noexcept {
+  const std::lock_guard lock(mutex_);
+  for (const event_handle e : free_) {
+    if (const status s = drv.destroy_event(e); !s) report_unreturnable(s.error());
+  }
+  free_.clear();
+  created_ = 0;
+}
+
+// ---- stream ----
+
+struct stream::state {
+  device of;  // keeps the context alive
+};
+
+result<stream> stream::create(const device &d, bool non_blocking) {
+  const context_guard guard(d.drv(), d.context());
+  if (!guard.entered()) return tl::unexpected<error>(guard.entered().error());
+  const auto handle = d.drv().create_stream(non_blocking);
+  if (!handle) return tl::unexpected<error>(handle.error());
+  stream out;
+  out.handle_ = *handle;
+  out.state_ = std::make_shared<state>(state{d});
+  return out;
+}
+
+stream::stream(stream &&other) noexcept
+    : handle_(std::exchange(other.handle_, nullptr)), state_(std::move(other.state_)) {}
+
+stream &stream::operator=(stream &&other) noexcept {
+  // `other` leaves with what was here, and destroys it.
+  std::swap(handle_, other.handle_);
+  std::swap(state_, other.state_);
+  return *this;
+}
+
+stream::~stream() {
+  if (handle_ == nullptr) return;
+  const driver &drv = state_->of.drv();
+  const context_guard guard(drv, state_->of.context());
+  const status s = guard.entered() ? drv.destroy_stream(handle_) : guard.entered();
+  if (!s) report_unreturnable(s.error());
+}
+
+status stream::synchronize() const {
+  if (handle_ == nullptr) {
+    return refuse(condition::invalid_argument, "stream::synchronize", "the stream was moved from");
+  }
+  const context_guard guard(state_->of.drv(), state_->of.context());
+  if (!guard.entered()) return guard.entered();
+  return state_->of.drv().synchronize_stream(handle_);
+}
+
+result<bool> stream::idle() const {
+  if (handle_ == nullptr) {
+    return refuse(condition::invalid_argument, "stream::idle", "the stream was moved from");
+  }
+  const context_guard guard(state_->of.drv(), state_->of.context());
+  if (!guard.entered()) return tl::unexpected<error>(guard.entered().error());
+  return state_->of.drv().stream_idle(handle_);
+}
+
+// ---- fence ----
+
+namespace detail {
+
+struct recorded_event {
+  recorded_event(std::shared_ptr<device_core> c, event_handle e) : core(std::move(c)), event(e) {}
+  recorded_event(const recorded_event &) = delete;
+  ~recorded_event() { core->events.give_back(event); }
+
+  std::shared_ptr<device_core> core;
+  event_handle event;
+  std::atomic<bool> passed{false};  // copies of a fence on several threads share this
+};
+
+}  // namespace detail
+
+namespace {
+
+// Enters the contexts of the events of one fence, which are nearly always of one device: one look
+// for a run of them.
+class entered_context {
+ public:
+  status enter(const std::shared_ptr<device_core> &core) {
+    if (inside_ != core) {
+      guard_.reset();
+      guard_.emplace(*core->drv, core->context.get());
+      inside_ = core;
+    }
+    return guard_->entered();
+  }
+
+ private:
+  std::shared_ptr<device_core> inside_;  // the context is left before it can be released
+  std::optional<context_guard> guard_;
+};
+
+}  // namespace
+
+result<fence> fence::after(const device &d, stream_ref s) {
+  const std::shared_ptr<device_core> &core = d.shared()->core;
+  const driver &drv = *core->drv;
+  const context_guard guard(drv, core->context.get());
+  if (!guard.entered()) return tl::unexpected<error>(guard.entered().error());
+  const auto capturing = drv.stream_capturing(s.get());
+  if (!capturing) return tl::unexpected<error>(capturing.error());
+  if (*capturing) {
+    return refuse(condition::not_supported, "fence::after", "the stream is capturing a graph");
+  }
+  const auto event = core->events.take(drv);
+  if (!event) return tl::unexpected<error>(event.error());
+  auto recorded = std::make_shared<detail::recorded_event>(core, *event);
+  if (status r = drv.record_event(*event, s.get()); !r) return tl::unexpected<error>(r.error());
+  fence out;
+  out.events_.push_back(std::move(recorded));
+  return out;
+}
+
+void fence::join(const fence &other) {
+  for (const auto &e : other.events_) {
+    if (e->passed.load(std::memory_order_acquire)) continue;
+    if (std::find(events_.begin(), events_.end(), e) == events_.end()) events_.push_back(e);
+  }
+}
+
+result<bool> fence::passed() {
+  entered_context context;
+  std::optional<error> failed;
+  std::erase_if(events_, [&](const std::shared_ptr<detail::recorded_event> &e) {
+    if (e->passed.load(std::memory_order_acquire)) return true;
+    if (failed) return false;
+    if (const status s = context.enter(e->core); !s) {
+      failed = s.error();
+      return false;
+    }
+    const auto done = e->core->drv->event_done(e->event);
+    if (!done) failed = done.error();
+    if (done && *done) e->passed.store(true, std::memory_order_release);
+    return done && *done;
+  });
+  if (failed) return tl::unexpected<error>(*failed);
+  return events_.empty();
+}
+
+status fence::wait() {
+  entered_context context;
+  while (!events_.empty()) {
+    detail::recorded_event &e = *events_.back();
+    if (!e.passed.load(std::memory_order_acquire)) {
+      if (status s = context.enter(e.core); !s) return s;
+      if (status s = e.core->drv->synchronize_event(e.event); !s) return s;
+      e.passed.store(true, std::memory_order_release);
+    }
+    events_.pop_back();
+  }
+  return {};
+}
+
+status fence::make_wait(const device &d, stream_ref s) const {
+  entered_context context;
+  for (const auto &e : events_) {
+    if (e->passed.load(std::memory_order_acquire)) continue;
+    // The stream's device, which matters to the default stream. While a device is being closed its
+    // own fences are all there is left to wait for.
+    const auto &core = d.shared() != nullptr ? d.shared()->core : e->core;
+    if (status in = context.enter(core); !in) return in;
+    if (status r = e->core->drv->stream_wait(s.get(), e->event); !r) return r;
+  }
+  return {};
+}
+
+}  // namespace stillmap
