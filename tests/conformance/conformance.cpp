@@ -94,6 +94,10 @@ void must(CUresult got, const char *what) {
     throw std::runtime_error(std::string(what) + " returned " + name_of(got));
 }
 
+bool gpu_is_required() {
+  return variable_is_set("STILLMAP_REQUIRE_GPU");
+}
+
 void print_skip(const std::string &reason) {
   std::printf("[ SKIP     ] %s\n", reason.c_str());
   std::fflush(stdout);
@@ -213,11 +217,7 @@ void driver_test::SetUp() {
   std::string reason = cu().missing;
   if (reason.empty() && device_zero().code != CUDA_SUCCESS)
     reason = cu().path + ": " + device_zero().step + " returned " + name_of(device_zero().code);
-  if (!reason.empty()) {
-    if (variable_is_set("STILLMAP_REQUIRE_GPU"))
-      FAIL() << reason << " (STILLMAP_REQUIRE_GPU is set)";
-    SKIP_BECAUSE(reason);
-  }
+  if (!reason.empty()) SKIP_OR_FAIL_BECAUSE(reason);
   MUST(cu().CtxSetCurrent(device_zero().context));
   MUST(cu().DriverGetVersion(&version));
   MUST(cu().DeviceGetCount(&devices));

@@ -51,6 +51,15 @@ void print_skip(const std::string &reason);
   if (::stillmap::conformance::cu().name == nullptr) \
   SKIP_BECAUSE("this driver is older than cu" #name)
 
+// Whether a missing driver or device is a failure: STILLMAP_REQUIRE_GPU=1.
+bool gpu_is_required();
+#define SKIP_OR_FAIL_BECAUSE(reason)                              \
+  do {                                                            \
+    if (::stillmap::conformance::gpu_is_required())               \
+      FAIL() << (reason) << " (and STILLMAP_REQUIRE_GPU is set)"; \
+    SKIP_BECAUSE(reason);                                         \
+  } while (false)
+
 // ---- Contents -------------------------------------------------------------------------------
 
 // Bytes that differ everywhere and for every seed.

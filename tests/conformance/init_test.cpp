@@ -9,7 +9,7 @@ namespace {
 class init : public ::testing::Test {};
 
 TEST_F(init, a01_current_context_before_init_is_not_initialized) {
-  if (!cu().missing.empty()) SKIP_BECAUSE(cu().missing);
+  if (!cu().missing.empty()) SKIP_OR_FAIL_BECAUSE(cu().missing);
   IN_A_PROCESS_OF_ITS_OWN();
   const auto untouched = reinterpret_cast<CUcontext>(std::uintptr_t{0x5a5a5a5a});
   CUcontext context = untouched;
