@@ -13,6 +13,9 @@
 
 #include "cuda_names.h"
 
+// A driver must export what the header calls deprecated, too.
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+
 namespace hostcuda {
 
 enum entry_flags : unsigned {

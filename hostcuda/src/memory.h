@@ -35,6 +35,10 @@ struct virtual_range {
 };
 std::vector<virtual_range> aliases(CUdeviceptr at, std::size_t bytes);
 
+// After a successful host wait (event, stream or context): pools give back what they keep beyond
+// their release threshold, as CUDA's do at a synchronisation. Cheap when there is nothing to give.
+void memory_synchronised();
+
 // Whether device memory has no bytes behind it: copies and kernels must move nothing.
 bool unbacked();
 

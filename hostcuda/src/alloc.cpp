@@ -1,0 +1,176 @@
+// cuMemAlloc and its relatives: device memory with an address of the driver's choosing.
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+
+#include "arena.h"
+#include "entry.h"
+#include "execution.h"
+#include "machine.h"
+#include "memory_parts.h"
+#include "memory_state.h"
+
+namespace hostcuda {
+namespace {
+
+using exclusive = std::unique_lock<std::shared_mutex>;
+
+// One arena per device for cuMemAlloc of every context: contexts share the device's memory.
+arena *device_arena(int location) {
+  static arena *const arenas = [] {
+    auto *all = new arena[kMaxDevices + 1];
+    for (int i = 0; i <= kMaxDevices; ++i) all[i].location = i;
+    return all;
+  }();
+  return arenas + location;
+}
+
+CUresult allocate(CUdeviceptr *out, std::size_t bytes) {
+  if (out == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (capture_forbids_unsafe_call()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  block proto;
+  proto.ctx = current_context();
+  return arena_allocate(device_arena(proto.ctx->device), bytes, proto, out);
+}
+
+// Removes what starts at `at`; the caller has waited for the device.
+CUresult remove_block(CUdeviceptr at) {
+  std::vector<physical *> dead;
+  {
+    memory_books &b = books();
+    exclusive lock(b.mutex);
+    auto it = b.blocks.end();
+    do {
+      it = b.blocks.find(at);
+      if (it == b.blocks.end() || it->second.freeing) return CUDA_ERROR_INVALID_VALUE;
+    } while (wait_for_pins(lock, at, it->second.bytes));
+    if (it->second.owner == nullptr) {
+      munmap(reinterpret_cast<void *>(at), it->second.footprint);
+      b.blocks.erase(it);
+    } else {
+      arena_free_locked(it, &dead);
+    }
+  }
+  dispose(dead);
+  return CUDA_SUCCESS;
+}
+
+CUresult free_block(CUdeviceptr at) {
+  if (at == 0) return CUDA_SUCCESS;
+  if (capture_forbids_unsafe_call()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  block k;
+  {
+    std::shared_lock<std::shared_mutex> lock(books().mutex);
+    const auto it = books().blocks.find(at);
+    if (it == books().blocks.end() || it->second.freeing) return CUDA_ERROR_INVALID_VALUE;
+    k = it->second;
+  }
+  wait_for_device(k.location);
+  range_goes_away(at, k.bytes, "cuMemFree", true);
+  return remove_block(at);
+}
+
+}  // namespace
+
+void release_block_memory(context *ctx) {
+  std::vector<CUdeviceptr> mine;
+  {
+    std::shared_lock<std::shared_mutex> lock(books().mutex);
+    for (const auto &[at, k] : books().blocks)
+      if (k.ctx == ctx) mine.push_back(at);
+  }
+  for (const CUdeviceptr at : mine) remove_block(at);
+}
+
+void reset_blocks() {
+  memory_books &b = books();
+  for (const auto &[at, k] : b.blocks)
+    if (k.owner == nullptr) munmap(reinterpret_cast<void *>(at), k.footprint);
+  b.blocks.clear();
+  for (const auto &[at, c] : b.chunks) release_range(reinterpret_cast<void *>(at), c.bytes);
+  for (const auto &[at, c] : b.chunks) delete c.memory;
+  b.chunks.clear();
+  for (int i = 0; i <= kMaxDevices; ++i) {
+    *device_arena(i) = arena{};
+    device_arena(i)->location = i;
+  }
+}
+
+}  // namespace hostcuda
+
+using namespace hostcuda;
+
+HOSTCUDA_ENTRY(cuMemGetInfo_v2, 3020, needs_context, 0, (size_t * free_bytes, size_t *total), {
+  if (free_bytes == nullptr || total == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const int device = current_context()->device;
+  std::shared_lock<std::shared_mutex> lock(books().mutex);
+  *total = current_settings().machine.device_memory;
+  const size_t taken = books().used[device] + books().occupied[device];
+  *free_bytes = *total > taken ? *total - taken : 0;
+  return CUDA_SUCCESS;
+})
+
+HOSTCUDA_ENTRY(cuMemAlloc_v2, 3020, needs_context, bytes, (CUdeviceptr * out, size_t bytes),
+               { return allocate(out, bytes); })
+
+HOSTCUDA_ENTRY(cuMemAllocPitch_v2, 3020, needs_context, width *height,
+               (CUdeviceptr * out, size_t *pitch, size_t width, size_t height, unsigned element), {
+                 if (pitch == nullptr || width == 0 || height == 0) return CUDA_ERROR_INVALID_VALUE;
+                 if (element != 4 && element != 8 && element != 16) return CUDA_ERROR_INVALID_VALUE;
+                 const size_t row = round_up(width, 512);
+                 if (row < width || row > (size_t{1} << 46) / height)
+                   return CUDA_ERROR_OUT_OF_MEMORY;
+                 if (CUresult r = allocate(out, row * height); r != CUDA_SUCCESS) return r;
+                 *pitch = row;
+                 return CUDA_SUCCESS;
+               })
+
+HOSTCUDA_ENTRY(cuMemFree_v2, 3020, needs_context | ignores_sticky, 0, (CUdeviceptr at),
+               { return free_block(at); })
+
+HOSTCUDA_ENTRY(cuMemAllocManaged, 6000, needs_context, bytes,
+               (CUdeviceptr * out, size_t bytes, unsigned flags), {
+                 if (out == nullptr || bytes == 0 || (flags != 1 && flags != 2))
+                   return CUDA_ERROR_INVALID_VALUE;
+                 if (capture_forbids_unsafe_call()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+                 const size_t footprint = round_up(bytes, kHostPage);
+                 if (footprint < bytes) return CUDA_ERROR_OUT_OF_MEMORY;
+                 void *at = mmap(nullptr, footprint, PROT_READ | PROT_WRITE,
+                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+                 if (at == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+                 exclusive lock(books().mutex);
+                 block k;
+                 k.bytes = bytes;
+                 k.footprint = footprint;
+                 k.ctx = current_context();
+                 k.location = k.ctx->device;
+                 k.id = books().next_id++;
+                 *out = reinterpret_cast<CUdeviceptr>(at);
+                 books().blocks.emplace(*out, k);
+                 return CUDA_SUCCESS;
+               })
+
+HOSTCUDA_ENTRY(cuMemGetAddressRange_v2, 3020, plain, 0,
+               (CUdeviceptr * base, size_t *bytes, CUdeviceptr at), {
+                 memory_books &b = books();
+                 std::shared_lock<std::shared_mutex> lock(b.mutex);
+                 CUdeviceptr start = 0;
+                 size_t size = 0;
+                 if (const auto m = containing(b.mappings, at); m != b.mappings.end()) {
+                   start = m->first;  // the mapping, not the reservation
+                   size = m->second.bytes;
+                 } else if (const auto k = containing(b.blocks, at); k != b.blocks.end()) {
+                   start = k->first;
+                   size = k->second.bytes;
+                 } else if (const auto h = containing(b.host, at); h != b.host.end()) {
+                   start = h->first;
+                   size = h->second.bytes;
+                 } else {
+                   return CUDA_ERROR_NOT_FOUND;
+                 }
+                 if (base != nullptr) *base = start;
+                 if (bytes != nullptr) *bytes = size;
+                 return CUDA_SUCCESS;
+               })

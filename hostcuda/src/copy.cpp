@@ -1,0 +1,108 @@
+#include "copy.h"
+
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "bytes.h"
+#include "counters.h"
+#include "execution.h"
+
+namespace hostcuda {
+namespace {
+
+// The bytes from the first of the first row to the last of the last.
+std::size_t span_of(const copy_side &s, const copy_request &r) {
+  return r.rows <= 1 ? r.width : s.pitch * (r.rows - 1) + r.width;
+}
+
+// What the books said about one side when the call was made.
+struct side_facts {
+  bool known = false;   // the driver knows the address at all
+  bool device = false;  // device memory, as the counters and the unbacked mode mean it
+};
+
+bool look_locked(const copy_side &s, std::size_t span, bool write, side_facts *facts) {
+  memory_books &b = books();
+  facts->known = known_locked(s.at);
+  if (!facts->known) return s.kind != side::device;
+  if (resolve_locked(s.device, s.at, span, write, peer_rule::copies) == nullptr) return false;
+  const auto k = containing(b.blocks, s.at);
+  facts->device = k != b.blocks.end() ? k->second.owner != nullptr
+                                      : containing(b.mappings, s.at) != b.mappings.end();
+  return true;
+}
+
+void count(const side_facts &to, const side_facts &from, std::size_t bytes) {
+  if (to.device && from.device) {
+    counters().bytes_dtod += bytes;
+  } else if (to.device) {
+    counters().bytes_htod += bytes;
+  } else if (from.device) {
+    counters().bytes_dtoh += bytes;
+  }
+}
+
+CUresult run(const copy_request &r, const side_facts &to, const side_facts &from) {
+  pinned_access sides[2];
+  sides[0] = {r.to.device, r.to.at, span_of(r.to, r), true, !to.known, nullptr};
+  sides[1] = {r.from.device, r.from.at, span_of(r.from, r), false, !from.known, nullptr};
+  pin_guard pins;
+  if (!pins.take(sides, 2)) return CUDA_ERROR_ILLEGAL_ADDRESS;
+  if (!unbacked() || (!to.device && !from.device)) {
+    auto *d = static_cast<char *>(sides[0].host);
+    const auto *s = static_cast<const char *>(sides[1].host);
+    if (r.rows <= 1 || (r.to.pitch == r.width && r.from.pitch == r.width)) {
+      move_bytes(d, s, r.width * r.rows);
+    } else {
+      for (std::size_t row = 0; row < r.rows; ++row)
+        move_bytes(d + row * r.to.pitch, s + row * r.from.pitch, r.width);
+    }
+  }
+  count(to, from, r.width * r.rows);
+  return CUDA_SUCCESS;
+}
+
+// Pageable memory may change as soon as an asynchronous copy from it has returned: CUDA stages it.
+std::shared_ptr<char[]> stage(copy_request *r) {
+  const std::size_t bytes = r->width * r->rows;
+  std::shared_ptr<char[]> buffer(new char[bytes]);
+  const auto *s = reinterpret_cast<const char *>(r->from.at);
+  for (std::size_t row = 0; row < r->rows; ++row)
+    move_bytes(buffer.get() + row * r->width, s + row * r->from.pitch, r->width);
+  r->from.at = reinterpret_cast<CUdeviceptr>(buffer.get());
+  r->from.pitch = r->width;
+  return buffer;
+}
+
+}  // namespace
+
+CUresult copy(const copy_request &request, CUstream stream, bool wait) {
+  if (wait && capture_forbids_unsafe_call()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  if (request.width == 0 || request.rows == 0) return CUDA_SUCCESS;
+  if (request.to.at == 0 || request.from.at == 0) return CUDA_ERROR_INVALID_VALUE;
+  copy_request r = request;
+  side_facts to;
+  side_facts from;
+  {
+    std::shared_lock<std::shared_mutex> lock(books().mutex);
+    if (!look_locked(r.to, span_of(r.to, r), true, &to) ||
+        !look_locked(r.from, span_of(r.from, r), false, &from))
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+  operation op{};
+  op.what = r.what;
+  if (to.known) op.touches.push_back({r.to.at, span_of(r.to, r), true});
+  if (from.known) op.touches.push_back({r.from.at, span_of(r.from, r), false});
+  if (wait) {
+    op.body = [r, to, from] { return run(r, to, from); };
+    return enqueue_and_wait(std::move(op), stream);
+  }
+  std::shared_ptr<char[]> staged;
+  if (!from.known && !unbacked()) staged = stage(&r);
+  op.body = [r, to, from, staged] { return run(r, to, from); };
+  return enqueue(stream, std::move(op));
+}
+
+}  // namespace hostcuda

@@ -1,0 +1,155 @@
+// The copy functions of the API: each a way to write a copy_request.
+#include "context.h"
+#include "copy.h"
+#include "entry.h"
+
+namespace hostcuda {
+namespace {
+
+CUdeviceptr address_of(const void *p) {
+  return reinterpret_cast<CUdeviceptr>(p);
+}
+
+CUresult linear(const char *what, side to_kind, CUdeviceptr to, side from_kind, CUdeviceptr from,
+                std::size_t bytes, CUstream stream, bool wait) {
+  const CUdevice device = current_context()->device;
+  copy_request r;
+  r.what = what;
+  r.to = {to_kind, to, bytes, device};
+  r.from = {from_kind, from, bytes, device};
+  r.width = bytes;
+  return copy(r, stream, wait);
+}
+
+CUresult peer(const char *what, CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
+              CUcontext from_context, std::size_t bytes, CUstream stream, bool wait) {
+  const context *to_ctx = find_context(to_context);
+  const context *from_ctx = find_context(from_context);
+  if (to_ctx == nullptr || from_ctx == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  copy_request r;
+  r.what = what;
+  r.to = {side::device, to, bytes, to_ctx->device};
+  r.from = {side::device, from, bytes, from_ctx->device};
+  r.width = bytes;
+  return copy(r, stream, wait);
+}
+
+bool describe_side(CUmemorytype type, const void *host, CUdeviceptr device, std::size_t x,
+                   std::size_t y, std::size_t pitch, copy_side *out) {
+  switch (type) {
+    case CU_MEMORYTYPE_HOST:
+      *out = {side::host, address_of(host), pitch, 0};
+      break;
+    case CU_MEMORYTYPE_DEVICE:
+      *out = {side::device, device, pitch, 0};
+      break;
+    case CU_MEMORYTYPE_UNIFIED:
+      *out = {side::unified, device, pitch, 0};
+      break;
+    default:
+      return false;
+  }
+  out->device = current_context()->device;
+  out->at += y * pitch + x;
+  return true;
+}
+
+CUresult rectangle(const char *what, const CUDA_MEMCPY2D *c, CUstream stream, bool wait) {
+  if (c == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (c->srcMemoryType == CU_MEMORYTYPE_ARRAY || c->dstMemoryType == CU_MEMORYTYPE_ARRAY)
+    return CUDA_ERROR_NOT_SUPPORTED;
+  copy_request r;
+  r.what = what;
+  r.width = c->WidthInBytes;
+  r.rows = c->Height;
+  // A pitch of 0 means rows that touch.
+  const std::size_t from_pitch = c->srcPitch != 0 ? c->srcPitch : c->WidthInBytes;
+  const std::size_t to_pitch = c->dstPitch != 0 ? c->dstPitch : c->WidthInBytes;
+  if (from_pitch < c->WidthInBytes + c->srcXInBytes || to_pitch < c->WidthInBytes + c->dstXInBytes)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (!describe_side(c->srcMemoryType, c->srcHost, c->srcDevice, c->srcXInBytes, c->srcY,
+                     from_pitch, &r.from) ||
+      !describe_side(c->dstMemoryType, c->dstHost, c->dstDevice, c->dstXInBytes, c->dstY, to_pitch,
+                     &r.to))
+    return CUDA_ERROR_INVALID_VALUE;
+  return copy(r, stream, wait);
+}
+
+}  // namespace
+}  // namespace hostcuda
+
+using namespace hostcuda;
+
+HOSTCUDA_SYNC_ENTRY(cuMemcpy, 4000, needs_context, bytes,
+                    (CUdeviceptr to, CUdeviceptr from, size_t bytes), (to, from, bytes), {
+                      return linear("cuMemcpy", side::unified, to, side::unified, from, bytes,
+                                    stream_, true);
+                    })
+
+HOSTCUDA_STREAM_ENTRY(cuMemcpyAsync, 4000, needs_context, bytes, stream,
+                      (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),
+                      (to, from, bytes, stream), {
+                        return linear("cuMemcpyAsync", side::unified, to, side::unified, from,
+                                      bytes, stream, false);
+                      })
+
+HOSTCUDA_SYNC_ENTRY(cuMemcpyHtoD_v2, 3020, needs_context, bytes,
+                    (CUdeviceptr to, const void *from, size_t bytes), (to, from, bytes), {
+                      return linear("cuMemcpyHtoD", side::device, to, side::host, address_of(from),
+                                    bytes, stream_, true);
+                    })
+
+HOSTCUDA_STREAM_ENTRY(cuMemcpyHtoDAsync_v2, 3020, needs_context, bytes, stream,
+                      (CUdeviceptr to, const void *from, size_t bytes, CUstream stream),
+                      (to, from, bytes, stream), {
+                        return linear("cuMemcpyHtoDAsync", side::device, to, side::host,
+                                      address_of(from), bytes, stream, false);
+                      })
+
+HOSTCUDA_SYNC_ENTRY(cuMemcpyDtoH_v2, 3020, needs_context, bytes,
+                    (void *to, CUdeviceptr from, size_t bytes), (to, from, bytes), {
+                      return linear("cuMemcpyDtoH", side::host, address_of(to), side::device, from,
+                                    bytes, stream_, true);
+                    })
+
+HOSTCUDA_STREAM_ENTRY(cuMemcpyDtoHAsync_v2, 3020, needs_context, bytes, stream,
+                      (void *to, CUdeviceptr from, size_t bytes, CUstream stream),
+                      (to, from, bytes, stream), {
+                        return linear("cuMemcpyDtoHAsync", side::host, address_of(to), side::device,
+                                      from, bytes, stream, false);
+                      })
+
+HOSTCUDA_SYNC_ENTRY(cuMemcpyDtoD_v2, 3020, needs_context, bytes,
+                    (CUdeviceptr to, CUdeviceptr from, size_t bytes), (to, from, bytes), {
+                      return linear("cuMemcpyDtoD", side::device, to, side::device, from, bytes,
+                                    stream_, true);
+                    })
+
+HOSTCUDA_STREAM_ENTRY(cuMemcpyDtoDAsync_v2, 3020, needs_context, bytes, stream,
+                      (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),
+                      (to, from, bytes, stream), {
+                        return linear("cuMemcpyDtoDAsync", side::device, to, side::device, from,
+                                      bytes, stream, false);
+                      })
+
+HOSTCUDA_SYNC_ENTRY(
+    cuMemcpyPeer, 4000, needs_context, bytes,
+    (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes),
+    (to, to_context, from, from_context, bytes),
+    { return peer("cuMemcpyPeer", to, to_context, from, from_context, bytes, stream_, true); })
+
+HOSTCUDA_STREAM_ENTRY(cuMemcpyPeerAsync, 4000, needs_context, bytes, stream,
+                      (CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
+                       CUcontext from_context, size_t bytes, CUstream stream),
+                      (to, to_context, from, from_context, bytes, stream), {
+                        return peer("cuMemcpyPeerAsync", to, to_context, from, from_context, bytes,
+                                    stream, false);
+                      })
+
+HOSTCUDA_SYNC_ENTRY(cuMemcpy2D_v2, 3020, needs_context, 0, (const CUDA_MEMCPY2D *c), (c),
+                    { return rectangle("cuMemcpy2D", c, stream_, true); })
+HOSTCUDA_SYNC_ENTRY(cuMemcpy2DUnaligned_v2, 3020, needs_context, 0, (const CUDA_MEMCPY2D *c), (c),
+                    { return rectangle("cuMemcpy2DUnaligned", c, stream_, true); })
+HOSTCUDA_STREAM_ENTRY(cuMemcpy2DAsync_v2, 3020, needs_context, 0, stream,
+                      (const CUDA_MEMCPY2D *c, CUstream stream), (c, stream),
+                      { return rectangle("cuMemcpy2DAsync", c, stream, false); })

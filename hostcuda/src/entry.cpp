@@ -1,0 +1,221 @@
+// Counting, cost, fault rules and symbol lookup: everything that happens at the door.
+#include "entry.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "context.h"
+#include "counters.h"
+#include "entry_rules.h"
+#include "machine.h"
+
+namespace hostcuda {
+
+struct entry_point {
+  const char *symbol;
+  int since;
+  void *address;
+  bool per_thread;
+  call_group *group;
+};
+
+namespace {
+
+struct registry {
+  std::vector<entry_point *> entries;          // filled while the library loads, then read-only
+  std::map<std::string, call_group *> groups;  // the same
+};
+
+// Never destroyed: entries may be called from destructors of the program.
+registry &all() {
+  static registry *const r = new registry;
+  return *r;
+}
+
+std::mutex &rule_mutex() {
+  static std::mutex *const m = new std::mutex;
+  return *m;
+}
+
+call_group &any_function() {
+  static call_group *const g = new call_group;
+  return *g;
+}
+
+std::atomic<bool> initialised{false};
+std::atomic<bool> forked{false};
+std::atomic<std::uint64_t> modelled{0};
+std::atomic<std::uint64_t> fired{0};
+
+bool ends_with(const std::string &s, const char *suffix) {
+  const std::size_t n = std::strlen(suffix);
+  return s.size() > n && s.compare(s.size() - n, n, suffix) == 0;
+}
+
+// What the rule says about one more call; CUDA_SUCCESS when nothing fires.
+CUresult consult(call_group &g) {
+  if (!g.armed.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
+  std::lock_guard<std::mutex> lock(rule_mutex());
+  if (g.countdown == 0) return CUDA_SUCCESS;
+  if (g.countdown > 1) {
+    --g.countdown;
+    return CUDA_SUCCESS;
+  }
+  if (!g.stays) {
+    g.countdown = 0;
+    g.armed = false;
+  }
+  ++fired;
+  return g.code;
+}
+
+void model_cost(const call_group &g, std::size_t bytes) {
+  if (!g.has_cost.load(std::memory_order_acquire)) return;
+  const double ns = g.fixed_ns + g.ns_per_mib * (static_cast<double>(bytes) / (1024.0 * 1024.0));
+  modelled += static_cast<std::uint64_t>(ns);
+}
+
+void in_child() {
+  if (initialised.load()) forked = true;
+}
+
+}  // namespace
+
+std::string base_name(const char *symbol) {
+  std::string s(symbol);
+  for (const char *suffix : {"_ptsz", "_ptds"})
+    if (ends_with(s, suffix)) s.resize(s.size() - 5);
+  for (const char *suffix : {"_v2", "_v3", "_v4"})
+    if (ends_with(s, suffix)) {
+      s.resize(s.size() - 3);
+      break;
+    }
+  return s;
+}
+
+entry_point *register_entry(const char *symbol, int since_version, void *address) {
+  registry &r = all();
+  const std::string name(symbol);
+  const std::string base = base_name(symbol);
+  call_group *&group = r.groups[base];
+  if (group == nullptr) {
+    group = new call_group;
+    group->name = base;
+  }
+  auto *e = new entry_point{symbol, since_version, address,
+                            ends_with(name, "_ptsz") || ends_with(name, "_ptds"), group};
+  r.entries.push_back(e);
+  return e;
+}
+
+bool driver_initialised() {
+  return initialised.load(std::memory_order_acquire) && !forked;
+}
+
+bool in_forked_child() {
+  return forked;
+}
+
+void mark_initialised() {
+  static std::once_flag once;
+  std::call_once(once, [] { pthread_atfork(nullptr, nullptr, in_child); });
+  initialised.store(true, std::memory_order_release);
+}
+
+CUresult enter(entry_point *entry, unsigned flags, std::size_t bytes) {
+  if (forked.load(std::memory_order_relaxed) && (flags & never_fails) == 0)
+    return CUDA_ERROR_NOT_INITIALIZED;
+  if ((flags & before_init) == 0 && !initialised.load(std::memory_order_acquire))
+    return CUDA_ERROR_NOT_INITIALIZED;
+  call_group &g = *entry->group;
+  if (entry->since > current_settings().machine.driver_version)
+    return g.name == "cuGetProcAddress" ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_NOT_SUPPORTED;
+  g.calls.fetch_add(1, std::memory_order_relaxed);
+  counters().calls.fetch_add(1, std::memory_order_relaxed);
+  model_cost(g, bytes);
+  if ((flags & never_fails) == 0) {
+    if (CUresult r = consult(g); r != CUDA_SUCCESS) return r;
+    if (CUresult r = consult(any_function()); r != CUDA_SUCCESS) return r;
+  }
+  const context *ctx = (flags & before_init) != 0 ? nullptr : current_context();
+  if ((flags & needs_context) != 0) {
+    if (ctx == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+    if (!ctx->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  }
+  if (ctx != nullptr && (flags & ignores_sticky) == 0) return ctx->sticky.load();
+  return CUDA_SUCCESS;
+}
+
+void *find_entry(const char *name, int version, bool per_thread_stream, int *status) {
+  const entry_point *best = nullptr;
+  bool known = false;
+  for (const entry_point *e : all().entries) {
+    if (e->group->name != name) continue;
+    known = true;
+    if (e->since > version || (e->per_thread && !per_thread_stream)) continue;
+    // The newest signature wins; between twins of one signature, the per-thread one where asked.
+    const auto rank = [](const entry_point *x) {
+      const std::string plain_symbol(x->symbol);
+      const bool v4 = plain_symbol.find("_v4") != std::string::npos;
+      const bool v3 = plain_symbol.find("_v3") != std::string::npos;
+      const bool v2 = plain_symbol.find("_v2") != std::string::npos;
+      return (v4 ? 6 : v3 ? 4 : v2 ? 2 : 0) + (x->per_thread ? 1 : 0);
+    };
+    if (best == nullptr || rank(e) > rank(best)) best = e;
+  }
+  // CU_GET_PROC_ADDRESS_{SUCCESS, SYMBOL_NOT_FOUND, VERSION_NOT_SUFFICIENT}
+  *status = best != nullptr ? 0 : known ? 2 : 1;
+  return best != nullptr ? best->address : nullptr;
+}
+
+call_group *find_group(const char *name) {
+  if (name == nullptr) return &any_function();
+  const auto it = all().groups.find(base_name(name));
+  return it == all().groups.end() ? nullptr : it->second;
+}
+
+std::vector<call_group *> all_groups() {
+  std::vector<call_group *> out;
+  for (const auto &[name, group] : all().groups) out.push_back(group);
+  return out;
+}
+
+void set_rule(call_group *group, std::uint64_t n, CUresult code, bool stays) {
+  std::lock_guard<std::mutex> lock(rule_mutex());
+  group->countdown = n;
+  group->code = code;
+  group->stays = stays;
+  group->armed = n != 0;
+}
+
+std::uint64_t take_fired() {
+  return fired.exchange(0);
+}
+
+std::uint64_t modelled_ns() {
+  return modelled;
+}
+
+void reset_entries() {
+  for (call_group *g : all_groups()) {
+    g->calls = 0;
+    g->has_cost = false;
+    set_rule(g, 0, CUDA_SUCCESS, false);
+  }
+  set_rule(&any_function(), 0, CUDA_SUCCESS, false);
+  modelled = 0;
+  fired = 0;
+  initialised = false;
+}
+
+shared_counters &counters() {
+  static shared_counters *const c = new shared_counters;
+  return *c;
+}
+
+}  // namespace hostcuda

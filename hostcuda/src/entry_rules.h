@@ -1,0 +1,43 @@
+// What the control functions set on the entries: fault rules, costs, and the counts they read.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "entry.h"
+
+namespace hostcuda {
+
+// All exports of one function, whatever their suffix.
+struct call_group {
+  std::string name;
+  std::atomic<std::uint64_t> calls{0};
+  // Cost of a call: written before has_cost is set, at reset only.
+  std::atomic<bool> has_cost{false};
+  double fixed_ns = 0;
+  double ns_per_mib = 0;
+  // Fault rule, guarded by one mutex; `armed` lets the common case look without it.
+  std::atomic<bool> armed{false};
+  std::uint64_t countdown = 0;
+  bool stays = false;
+  CUresult code = CUDA_SUCCESS;
+};
+
+// nullptr names the rule that stands for every function; an unknown name gives nullptr.
+call_group *find_group(const char *name);
+std::vector<call_group *> all_groups();
+
+// n = 0 removes the rule.
+void set_rule(call_group *group, std::uint64_t n, CUresult code, bool stays);
+std::uint64_t take_fired();
+std::uint64_t modelled_ns();
+
+// What cuInit does; installs the fork check.
+void mark_initialised();
+// The cost table named in the environment; the first cuInit reads it.
+void prepare_first_machine();
+bool in_forked_child();
+
+}  // namespace hostcuda

@@ -1,0 +1,140 @@
+// Pinned host memory: allocated here, or the program's own made known.
+#include <sys/mman.h>
+
+#include <cstring>
+#include <mutex>
+
+#include "arena.h"
+#include "entry.h"
+#include "execution.h"
+#include "memory_parts.h"
+#include "memory_state.h"
+
+namespace hostcuda {
+namespace {
+
+using exclusive = std::unique_lock<std::shared_mutex>;
+
+constexpr unsigned kAllocFlags = 0x7;     // portable, device map, write combined
+constexpr unsigned kRegisterFlags = 0xF;  // portable, device map, IO memory, read only
+
+CUdeviceptr address_of(const void *p) {
+  return reinterpret_cast<CUdeviceptr>(p);
+}
+
+CUresult allocate(void **out, std::size_t bytes, unsigned flags) {
+  if (out == nullptr || bytes == 0 || (flags & ~kAllocFlags) != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (capture_forbids_unsafe_call()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  const std::size_t size = round_up(bytes, kHostPage);
+  if (size < bytes || !host_can_back(size)) return CUDA_ERROR_OUT_OF_MEMORY;
+  void *at = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (at == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+  exclusive lock(books().mutex);
+  books().host.emplace(address_of(at),
+                       host_range{bytes, flags, false, current_context(), books().next_id++});
+  *out = at;
+  return CUDA_SUCCESS;
+}
+
+// Requires the lock; `it` is not registered memory of the program.
+void unmap_locked(std::map<CUdeviceptr, host_range>::iterator it) {
+  munmap(reinterpret_cast<void *>(it->first), round_up(it->second.bytes, kHostPage));
+}
+
+CUresult remove(CUdeviceptr at, bool registered, CUresult absent) {
+  memory_books &b = books();
+  exclusive lock(b.mutex);
+  auto it = b.host.end();
+  do {
+    it = b.host.find(at);
+    if (it == b.host.end() || it->second.registered != registered) return absent;
+  } while (wait_for_pins(lock, at, it->second.bytes));
+  if (!registered) unmap_locked(it);
+  b.host.erase(it);
+  return CUDA_SUCCESS;
+}
+
+CUresult register_range(void *p, std::size_t bytes, unsigned flags) {
+  if (p == nullptr || bytes == 0 || (flags & ~kRegisterFlags) != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (capture_forbids_unsafe_call()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  memory_books &b = books();
+  exclusive lock(b.mutex);
+  const CUdeviceptr at = address_of(p);
+  if (at + bytes < at) return CUDA_ERROR_INVALID_VALUE;
+  const auto next = b.host.lower_bound(at);
+  if (containing(b.host, at) != b.host.end() || (next != b.host.end() && next->first < at + bytes))
+    return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+  if (known_locked(at)) return CUDA_ERROR_INVALID_VALUE;
+  b.host.emplace(at, host_range{bytes, flags, true, current_context(), b.next_id++});
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+void release_host_memory(context *ctx) {
+  memory_books &b = books();
+  exclusive lock(b.mutex);
+  for (auto it = b.host.begin(); it != b.host.end();) {
+    if (it->second.ctx == ctx) {
+      if (!it->second.registered) unmap_locked(it);
+      it = b.host.erase(it);
+    } else {
+      ++it;
+    }
+  }
+}
+
+void reset_host_memory() {
+  memory_books &b = books();
+  for (auto it = b.host.begin(); it != b.host.end(); ++it)
+    if (!it->second.registered) unmap_locked(it);
+  b.host.clear();
+}
+
+}  // namespace hostcuda
+
+using namespace hostcuda;
+
+HOSTCUDA_ENTRY(cuMemAllocHost_v2, 3020, needs_context, bytes, (void **out, size_t bytes),
+               { return allocate(out, bytes, 0); })
+
+HOSTCUDA_ENTRY(cuMemHostAlloc, 2020, needs_context, bytes,
+               (void **out, size_t bytes, unsigned flags), { return allocate(out, bytes, flags); })
+
+HOSTCUDA_ENTRY(cuMemFreeHost, 2000, needs_context | ignores_sticky, 0, (void *p), {
+  if (p == nullptr) return CUDA_SUCCESS;
+  if (capture_forbids_unsafe_call()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  wait_for_device(current_context()->device);  // as cuMemFree: queued copies still read it
+  return remove(address_of(p), false, CUDA_ERROR_INVALID_VALUE);
+})
+
+HOSTCUDA_ENTRY(cuMemHostRegister, 4000, needs_context, bytes,
+               (void *p, size_t bytes, unsigned flags), { return register_range(p, bytes, flags); })
+HOSTCUDA_ENTRY(cuMemHostRegister_v2, 6050, needs_context, bytes,
+               (void *p, size_t bytes, unsigned flags), { return register_range(p, bytes, flags); })
+
+HOSTCUDA_ENTRY(cuMemHostUnregister, 4000, needs_context | ignores_sticky, 0, (void *p), {
+  if (p == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (capture_forbids_unsafe_call()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  wait_for_device(current_context()->device);
+  return remove(address_of(p), true, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+})
+
+HOSTCUDA_ENTRY(cuMemHostGetDevicePointer_v2, 3020, needs_context, 0,
+               (CUdeviceptr * out, void *p, unsigned flags), {
+                 if (out == nullptr || p == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+                 std::shared_lock<std::shared_mutex> lock(books().mutex);
+                 if (containing(books().host, address_of(p)) == books().host.end())
+                   return CUDA_ERROR_INVALID_VALUE;
+                 *out = address_of(p);
+                 return CUDA_SUCCESS;
+               })
+
+HOSTCUDA_ENTRY(cuMemHostGetFlags, 2030, needs_context, 0, (unsigned *flags, void *p), {
+  if (flags == nullptr || p == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  std::shared_lock<std::shared_mutex> lock(books().mutex);
+  const auto it = containing(books().host, address_of(p));
+  if (it == books().host.end()) return CUDA_ERROR_INVALID_VALUE;
+  *flags = it->second.flags | 2U;  // unified addressing maps everything
+  return CUDA_SUCCESS;
+})

@@ -1,0 +1,75 @@
+// The host memory behind the simulated devices: address ranges, files of pages, and the time it
+// takes to make pages present. Knows nothing of CUDA's rules.
+//
+// A device is one memfd. A page allocation is an extent of it: neighbouring allocations tend to be
+// neighbouring extents, so that the kernel merges adjacent mappings and a process stays under
+// vm.max_map_count (65,530). Raw system calls, because a sanitizer's interceptor would try to
+// shadow a reservation of terabytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+
+namespace hostcuda {
+
+constexpr std::size_t kHostPage = 4096;
+constexpr std::size_t kGranularity = std::size_t{2} << 20;
+
+inline std::size_t round_up(std::size_t n, std::size_t to) {
+  return (n + to - 1) / to * to;
+}
+
+// Bytes of a file. fd -1: only the books (unbacked).
+struct extent {
+  int fd = -1;
+  std::size_t offset = 0;
+  std::size_t bytes = 0;
+};
+
+// Address space with nothing behind it, at `hint` when that is free, elsewhere otherwise. nullptr:
+// there is no such room. `alignment` is a power of two.
+void *reserve_range(std::size_t bytes, std::size_t alignment, void *hint);
+void release_range(void *at, std::size_t bytes);
+
+// Replaces reserved address space by the pages of `what`, inaccessible until protect_range().
+// False: the host refused (too many mappings).
+bool map_extent(void *at, const extent &what);
+// Puts the reservation back.
+bool unmap_range(void *at, std::size_t bytes);
+// `access` as CUmemAccess_flags: 0 none, 1 read, 3 read and write.
+bool protect_range(void *at, std::size_t bytes, unsigned access);
+// Fills the page tables, so that the first copy runs at the speed of the second.
+void populate_range(void *at, std::size_t bytes);
+
+// A file of its own for memory that other processes may import; zero filled. -1: the host is out of
+// memory (errno ENOMEM) or of descriptors.
+int make_shared_pages(const char *name, std::size_t bytes);
+
+// Whether the host has `bytes` to give. Prints one line the first time it has not.
+bool host_can_back(std::size_t bytes);
+
+// The pages of one device. Thread-safe; take() and give() do their work outside the lock.
+class page_file {
+ public:
+  // Zeroed and present. False: the host cannot back it.
+  bool take(std::size_t bytes, extent *out);
+  void give(const extent &what);
+  // Forgets everything; nothing may be mapped any more.
+  void reset();
+
+ private:
+  int open_locked();
+
+  std::mutex mutex_;
+  int fd_ = -1;
+  std::size_t end_ = 0;                       // first offset never used
+  std::map<std::size_t, std::size_t> holes_;  // offset -> bytes, coalesced
+};
+
+// One per device; the last one is the host's.
+page_file &pages_of(int location);
+void reset_pages();
+
+}  // namespace hostcuda

@@ -1,0 +1,247 @@
+// Profiles and the configuration string.
+#include "machine.h"
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include "machine_set.h"
+
+namespace hostcuda {
+namespace {
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+constexpr std::size_t kGiB = std::size_t{1} << 30;
+
+profile h200() {
+  profile p;
+  p.name = "h200";
+  p.device_name = "hostcuda H200";
+  p.device_memory = std::size_t{150754820096};
+  return p;
+}
+
+profile a100() {
+  profile p;
+  p.name = "a100";
+  p.device_name = "hostcuda A100-SXM4-80GB";
+  p.compute_major = 8;
+  p.multiprocessors = 108;
+  p.device_memory = std::size_t{85097971712};
+  return p;
+}
+
+bool find_profile(const std::string &name, profile *out) {
+  if (name == "h200") {
+    *out = h200();
+  } else if (name == "a100") {
+    *out = a100();
+  } else if (name == "wsl2") {
+    *out = h200();
+    out->device_name = "hostcuda RTX 4090 (WSL 2)";
+    out->compute_major = 8;
+    out->compute_minor = 9;
+    out->multiprocessors = 128;
+    out->device_memory = 24 * kGiB;
+    out->reservation_cap = 32 * kGiB - 2 * kMiB;
+    out->fails_rdma_access = true;
+    out->refuses_fd_pools = true;
+  } else if (name == "mig") {
+    *out = h200();
+    out->device_name = "hostcuda H200 MIG 1g.18gb";
+    out->multiprocessors = 16;
+    out->device_memory = 16 * kGiB;
+    out->is_mig = true;
+  } else if (name == "vgpu-no-vmm") {
+    *out = a100();
+    out->device_name = "hostcuda GRID A100-20C";
+    out->device_memory = 20 * kGiB;
+    out->has_vmm = false;
+    out->has_pools = false;
+  } else if (name == "old-driver-450") {
+    *out = a100();
+    out->device_name = "hostcuda A100-SXM4-40GB";
+    out->device_memory = std::size_t{42505273344};
+    out->driver_version = 11000;
+    out->has_pools = false;
+  } else if (name.rfind("multi:", 0) == 0) {
+    *out = h200();
+    char *end = nullptr;
+    const long n = std::strtol(name.c_str() + 6, &end, 10);
+    if (*end != '\0' || n < 1 || n > kMaxDevices) return false;
+    out->device_count = static_cast<int>(n);
+  } else {
+    return false;
+  }
+  out->name = name;
+  return true;
+}
+
+bool parse_number(const std::string &s, std::uint64_t *out) {
+  if (s.empty() || s[0] < '0' || s[0] > '9') return false;
+  char *end = nullptr;
+  *out = std::strtoull(s.c_str(), &end, 10);
+  std::uint64_t unit = 1;
+  switch (*end) {
+    case 'K':
+    case 'k':
+      unit = std::uint64_t{1} << 10;
+      ++end;
+      break;
+    case 'M':
+    case 'm':
+      unit = std::uint64_t{1} << 20;
+      ++end;
+      break;
+    case 'G':
+    case 'g':
+      unit = std::uint64_t{1} << 30;
+      ++end;
+      break;
+    case 'T':
+    case 't':
+      unit = std::uint64_t{1} << 40;
+      ++end;
+      break;
+    default:
+      break;
+  }
+  if (*end != '\0' || *out > (std::uint64_t{1} << 47) / unit) return false;
+  *out *= unit;
+  return true;
+}
+
+std::string describe(const settings &s) {
+  std::ostringstream o;
+  o << "profile=" << s.machine.name << ",memory=" << s.machine.device_memory << ','
+    << (s.backed ? "backed" : "unbacked") << ',' << (s.strict ? "strict" : "lenient")
+    << ",schedule=";
+  switch (s.schedule) {
+    case schedule_kind::threads:
+      o << "threads";
+      break;
+    case schedule_kind::jitter:
+      o << "jitter:" << s.seed << ",jitter_us=" << s.jitter_us;
+      break;
+    case schedule_kind::seeded:
+      o << "seeded:" << s.seed;
+      break;
+  }
+  o << ",mappings=" << s.machine.mapping_ceiling;
+  if (!s.costs_file.empty()) o << ",costs=" << s.costs_file;
+  return o.str();
+}
+
+bool parse_schedule(const std::string &value, settings *out) {
+  if (value == "threads") {
+    out->schedule = schedule_kind::threads;
+    return true;
+  }
+  const std::size_t colon = value.find(':');
+  if (colon == std::string::npos) return false;
+  const std::string kind = value.substr(0, colon);
+  if (kind == "jitter") {
+    out->schedule = schedule_kind::jitter;
+  } else if (kind == "seeded") {
+    out->schedule = schedule_kind::seeded;
+  } else {
+    return false;
+  }
+  return parse_number(value.substr(colon + 1), &out->seed);
+}
+
+// One key=value; the profile has been applied before, so that order does not matter.
+bool apply(const std::string &key, const std::string &value, settings *out) {
+  std::uint64_t n = 0;
+  if (key == "profile") return true;
+  if (key == "backed" || key == "unbacked") {
+    out->backed = key == "backed";
+    return value.empty();
+  }
+  if (key == "strict" || key == "lenient") {
+    out->strict = key == "strict";
+    return value.empty();
+  }
+  if (key == "schedule") return parse_schedule(value, out);
+  if (key == "costs") {
+    out->costs_file = value;
+    return !value.empty();
+  }
+  if (!parse_number(value, &n)) return false;
+  if (key == "memory") {
+    out->machine.device_memory = n / (2 * kMiB) * (2 * kMiB);
+    return out->machine.device_memory != 0;
+  }
+  if (key == "mappings") {
+    out->machine.mapping_ceiling = n;
+    return n != 0;
+  }
+  if (key == "jitter_us") {
+    out->jitter_us = static_cast<unsigned>(n);
+    return n <= 10000000;
+  }
+  return false;
+}
+
+settings *in_force = nullptr;
+std::mutex &mutex() {
+  static std::mutex *const m = new std::mutex;
+  return *m;
+}
+std::atomic<settings *> published{nullptr};
+
+}  // namespace
+
+bool parse_settings(const char *config, settings *out, std::string *reason) {
+  settings s;
+  s.machine = h200();
+  std::vector<std::pair<std::string, std::string>> items;
+  std::istringstream in(config == nullptr ? "" : config);
+  for (std::string item; std::getline(in, item, ',');) {
+    const std::size_t eq = item.find('=');
+    const bool has_value = eq != std::string::npos;
+    items.emplace_back(item.substr(0, eq), has_value ? item.substr(eq + 1) : "");
+  }
+  for (const auto &[key, value] : items)
+    if (key == "profile" && !find_profile(value, &s.machine)) {
+      *reason = "unknown profile '" + value + "'";
+      return false;
+    }
+  for (const auto &[key, value] : items)
+    if (!apply(key, value, &s)) {
+      *reason = "'" + key + (value.empty() ? "" : "=" + value) + "' is not understood";
+      return false;
+    }
+  s.text = describe(s);
+  *out = s;
+  return true;
+}
+
+const settings &current_settings() {
+  if (const settings *s = published.load(std::memory_order_acquire)) return *s;
+  std::lock_guard<std::mutex> lock(mutex());
+  if (in_force == nullptr) {
+    auto *s = new settings;
+    std::string reason;
+    if (!parse_settings(std::getenv("HOSTCUDA"), s, &reason)) {
+      std::fprintf(stderr, "hostcuda: HOSTCUDA: %s; using the default machine\n", reason.c_str());
+      parse_settings("", s, &reason);
+    }
+    in_force = s;
+    published.store(s, std::memory_order_release);
+  }
+  return *in_force;
+}
+
+void replace_settings(const settings &s) {
+  current_settings();
+  std::lock_guard<std::mutex> lock(mutex());
+  *in_force = s;  // the caller of hostcuda_reset() promised that nobody is reading
+}
+
+}  // namespace hostcuda

@@ -1,0 +1,252 @@
+// Looking things up in the books, and the life of physical memory.
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <condition_variable>
+#include <list>
+#include <mutex>
+
+#include "arena.h"
+#include "context_state.h"
+#include "memory_state.h"
+
+namespace hostcuda {
+
+memory_books &books() {
+  static memory_books *const b = new memory_books;
+  return *b;
+}
+
+bool unbacked() {
+  return !current_settings().backed;
+}
+
+namespace {
+
+struct pin_book {
+  struct range {
+    std::uint64_t id;
+    CUdeviceptr at;
+    std::size_t bytes;
+  };
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::list<range> ranges;
+  std::uint64_t next = 1;
+
+  bool overlaps(CUdeviceptr at, std::size_t bytes) const {
+    return std::any_of(ranges.begin(), ranges.end(),
+                       [&](const range &r) { return r.at < at + bytes && at < r.at + r.bytes; });
+  }
+};
+
+pin_book &pin_books() {
+  static pin_book *const p = new pin_book;
+  return *p;
+}
+
+void *as_pointer(CUdeviceptr at) {
+  return reinterpret_cast<void *>(at);
+}
+
+bool allows(access_bits bits, CUdevice device, bool write) {
+  const unsigned need = write ? 3U : 1U;
+  return (access_of(bits, device) & need) == need;
+}
+
+CUresult charge(int location, std::size_t bytes) {
+  memory_books &b = books();
+  std::unique_lock<std::shared_mutex> lock(b.mutex);
+  if (location != kHostLocation) {
+    const std::size_t total = current_settings().machine.device_memory;
+    const std::size_t taken = b.used[location] + b.occupied[location];
+    if (taken > total || bytes > total - taken) return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  b.used[location] += bytes;
+  std::size_t sum = 0;
+  for (int i = 0; i < kMaxDevices; ++i) sum += b.used[i];
+  b.peak = std::max(b.peak, sum);
+  return CUDA_SUCCESS;
+}
+
+void uncharge(int location, std::size_t bytes) {
+  std::unique_lock<std::shared_mutex> lock(books().mutex);
+  books().used[location] -= bytes;
+}
+
+}  // namespace
+
+CUresult create_physical(int location, std::size_t bytes, const char *share_name, physical **out) {
+  if (CUresult r = charge(location, bytes); r != CUDA_SUCCESS) {
+    // As the driver does: what pools keep for later goes first.
+    trim_every_pool(location);
+    if (r = charge(location, bytes); r != CUDA_SUCCESS) return r;
+  }
+  auto p = std::make_unique<physical>();
+  p->location = location;
+  p->where.bytes = bytes;
+  p->refs = 1;
+  if (share_name != nullptr) {
+    p->own_file = true;
+    p->where.fd = make_shared_pages(share_name, bytes);
+    if (p->where.fd < 0) {
+      const bool memory = errno == ENOMEM;
+      uncharge(location, bytes);
+      return memory ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_OPERATING_SYSTEM;
+    }
+    struct stat st {};
+    fstat(p->where.fd, &st);
+    p->file_id = {st.st_dev, st.st_ino};
+  } else if (!pages_of(location).take(bytes, &p->where)) {
+    uncharge(location, bytes);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  std::unique_lock<std::shared_mutex> lock(books().mutex);
+  p->id = books().next_id++;
+  if (p->own_file) books().shared_files[p->file_id] = p.get();
+  *out = p.release();
+  return CUDA_SUCCESS;
+}
+
+void drop_locked(physical *memory, std::vector<physical *> *dead) {
+  if (--memory->refs != 0) return;
+  if (memory->own_file) books().shared_files.erase(memory->file_id);
+  if (memory->vmm) --books().vmm_allocations;
+  dead->push_back(memory);
+}
+
+void dispose(const std::vector<physical *> &dead) {
+  if (dead.empty()) return;
+  // Neighbours go in one call.
+  extent run;
+  int run_location = -1;
+  for (physical *p : dead) {
+    if (p->own_file) {
+      close(p->where.fd);
+    } else if (run_location == p->location && run.fd == p->where.fd && run.fd >= 0 &&
+               run.offset + run.bytes == p->where.offset) {
+      run.bytes += p->where.bytes;
+    } else {
+      if (run_location >= 0) pages_of(run_location).give(run);
+      run = p->where;
+      run_location = p->location;
+    }
+  }
+  if (run_location >= 0) pages_of(run_location).give(run);
+  std::unique_lock<std::shared_mutex> lock(books().mutex);
+  for (physical *p : dead) {
+    if (p->counted) books().used[p->location] -= p->where.bytes;
+    delete p;
+  }
+}
+
+bool known_locked(CUdeviceptr at) {
+  memory_books &b = books();
+  return containing(b.reservations, at) != b.reservations.end() ||
+         containing(b.blocks, at) != b.blocks.end() || containing(b.host, at) != b.host.end() ||
+         containing(b.chunks, at) != b.chunks.end();
+}
+
+void *resolve_locked(CUdevice device, CUdeviceptr at, std::size_t bytes, bool write,
+                     peer_rule rule) {
+  memory_books &b = books();
+  if (bytes == 0) bytes = 1;
+  if (at + bytes < at) return nullptr;
+  const CUdeviceptr end = at + bytes;
+  if (auto it = containing(b.mappings, at); it != b.mappings.end()) {
+    for (CUdeviceptr reached = it->first;; ++it) {
+      if (it == b.mappings.end() || it->first != reached) return nullptr;
+      if (!allows(it->second.access, device, write)) return nullptr;
+      reached += it->second.bytes;
+      if (reached >= end) return as_pointer(at);
+    }
+  }
+  if (auto it = containing(b.blocks, at); it != b.blocks.end()) {
+    const block &k = it->second;
+    if (end > it->first + k.bytes) return nullptr;
+    if (k.owner == nullptr || k.location == device || rule == peer_rule::copies)
+      return as_pointer(at);
+    if (k.pool != nullptr)
+      return allows(pool_access(k.pool), device, write) ? as_pointer(at) : nullptr;
+    return peer_enabled(device, k.location) ? as_pointer(at) : nullptr;
+  }
+  if (auto it = containing(b.host, at); it != b.host.end())
+    return end <= it->first + it->second.bytes ? as_pointer(at) : nullptr;
+  return nullptr;
+}
+
+void *resolve(CUdevice device, CUdeviceptr at, std::size_t bytes, bool write) {
+  std::shared_lock<std::shared_mutex> lock(books().mutex);
+  return resolve_locked(device, at, bytes, write, peer_rule::strict);
+}
+
+std::vector<physical_piece> pieces(CUdeviceptr at, std::size_t bytes) {
+  std::vector<physical_piece> out;
+  memory_books &b = books();
+  std::shared_lock<std::shared_mutex> lock(b.mutex);
+  const CUdeviceptr end = at + bytes;
+  const auto add = [&](CUdeviceptr start, std::size_t size, std::uint64_t id) {
+    const CUdeviceptr from = std::max(start, at);
+    const CUdeviceptr to = std::min<CUdeviceptr>(start + size, end);
+    if (from < to) out.push_back({id, static_cast<std::size_t>(from - start), to - from});
+  };
+  auto m = containing(b.mappings, at);
+  if (m == b.mappings.end()) m = b.mappings.lower_bound(at);
+  for (; m != b.mappings.end() && m->first < end; ++m)
+    add(m->first, m->second.bytes, m->second.handle->memory->id);
+  if (!out.empty()) return out;  // allocations and reservations never lie in one another
+  auto c = containing(b.chunks, at);
+  if (c == b.chunks.end()) c = b.chunks.lower_bound(at);
+  for (; c != b.chunks.end() && c->first < end; ++c)
+    add(c->first, c->second.bytes, c->second.memory->id);
+  return out;
+}
+
+pin_guard::~pin_guard() {
+  if (pins_.empty()) return;
+  pin_book &p = pin_books();
+  std::lock_guard<std::mutex> lock(p.mutex);
+  p.ranges.remove_if([this](const pin_book::range &r) {
+    return std::find(pins_.begin(), pins_.end(), r.id) != pins_.end();
+  });
+  p.changed.notify_all();
+}
+
+bool pin_guard::take(pinned_access *list, std::size_t count) {
+  std::shared_lock<std::shared_mutex> lock(books().mutex);
+  for (std::size_t i = 0; i < count; ++i) {
+    pinned_access &a = list[i];
+    a.host = resolve_locked(a.device, a.at, a.bytes, a.write, peer_rule::copies);
+    if (a.host == nullptr && a.maybe_host && !known_locked(a.at)) a.host = as_pointer(a.at);
+    if (a.host == nullptr) return false;
+  }
+  pin_book &p = pin_books();
+  std::lock_guard<std::mutex> pin_lock(p.mutex);
+  for (std::size_t i = 0; i < count; ++i) {
+    pins_.push_back(p.next);
+    p.ranges.push_back({p.next++, list[i].at, list[i].bytes});
+  }
+  return true;
+}
+
+bool wait_for_pins(std::unique_lock<std::shared_mutex> &lock, CUdeviceptr at, std::size_t bytes) {
+  pin_book &p = pin_books();
+  {
+    std::unique_lock<std::mutex> pin_lock(p.mutex);
+    if (!p.overlaps(at, bytes)) return false;
+    lock.unlock();
+    p.changed.wait(pin_lock, [&] { return !p.overlaps(at, bytes); });
+  }
+  lock.lock();
+  return true;
+}
+
+CUresult occupy(CUdevice device, std::size_t bytes) {
+  std::unique_lock<std::shared_mutex> lock(books().mutex);
+  books().occupied[device] = bytes;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace hostcuda

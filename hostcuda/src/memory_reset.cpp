@@ -1,0 +1,41 @@
+// The end of a context's memory, and of the machine's.
+#include <unistd.h>
+
+#include <unordered_set>
+
+#include "arena.h"
+#include "memory_parts.h"
+#include "memory_state.h"
+
+namespace hostcuda {
+
+void release_context_memory(context *ctx) {
+  release_block_memory(ctx);
+  release_host_memory(ctx);
+}
+
+void reset_memory() {
+  memory_books &b = books();
+  std::unique_lock<std::shared_mutex> lock(b.mutex);
+  for (const auto &[at, r] : b.reservations) release_range(reinterpret_cast<void *>(at), r.bytes);
+  b.reservations.clear();
+  b.mappings.clear();
+  std::unordered_set<physical *> memory;  // one may have several handles: imports
+  for (const auto &[value, h] : b.handles) memory.insert(h->memory);
+  for (physical *p : memory) {
+    if (p->own_file) close(p->where.fd);
+    delete p;
+  }
+  b.handles.clear();
+  b.shared_files.clear();
+  reset_pools();
+  reset_blocks();
+  reset_host_memory();
+  reset_pages();
+  for (int i = 0; i <= kMaxDevices; ++i) b.used[i] = b.occupied[i] = 0;
+  b.peak = 0;
+  b.vmm_allocations = 0;
+  b.accessible_mappings = 0;
+}
+
+}  // namespace hostcuda

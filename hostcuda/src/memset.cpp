@@ -1,0 +1,103 @@
+// The memset functions.
+#include <mutex>
+#include <utility>
+
+#include "bytes.h"
+#include "context.h"
+#include "counters.h"
+#include "entry.h"
+#include "execution.h"
+#include "memory_state.h"
+
+namespace hostcuda {
+namespace {
+
+struct fill {
+  const char *what;
+  CUdeviceptr at;
+  std::size_t pitch;  // bytes from row to row
+  unsigned value;
+  std::size_t width;  // bytes of an element: 1, 2 or 4
+  std::size_t count;  // elements of a row
+  std::size_t rows;
+};
+
+std::size_t span_of(const fill &f) {
+  return f.pitch * (f.rows - 1) + f.count * f.width;
+}
+
+CUresult run(const fill &f, CUdevice device, bool real) {
+  pinned_access target{device, f.at, span_of(f), true, false, nullptr};
+  pin_guard pins;
+  if (!pins.take(&target, 1)) return CUDA_ERROR_ILLEGAL_ADDRESS;
+  if (real)
+    for (std::size_t row = 0; row < f.rows; ++row)
+      fill_bytes(static_cast<char *>(target.host) + row * f.pitch, f.value, f.width, f.count);
+  counters().bytes_set += f.count * f.width * f.rows;
+  return CUDA_SUCCESS;
+}
+
+CUresult set(const fill &f, CUstream stream, bool wait) {
+  if (wait && capture_forbids_unsafe_call()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  if (f.count == 0 || f.rows == 0) return CUDA_SUCCESS;
+  if (f.at == 0 || f.at % f.width != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (f.rows > 1 && (f.pitch < f.count * f.width || f.pitch % f.width != 0))
+    return CUDA_ERROR_INVALID_VALUE;
+  const CUdevice device = current_context()->device;
+  bool real = true;
+  {
+    memory_books &b = books();
+    std::shared_lock<std::shared_mutex> lock(b.mutex);
+    if (resolve_locked(device, f.at, span_of(f), true, peer_rule::copies) == nullptr)
+      return CUDA_ERROR_INVALID_VALUE;
+    // Pinned and managed host memory has bytes even when device memory has none.
+    const auto k = containing(b.blocks, f.at);
+    const bool host =
+        k != b.blocks.end() ? k->second.owner == nullptr : containing(b.host, f.at) != b.host.end();
+    real = host || !unbacked();
+  }
+  operation op{};
+  op.what = f.what;
+  op.touches = {{f.at, span_of(f), true}};
+  op.body = [f, device, real] { return run(f, device, real); };
+  op.type = CU_GRAPH_NODE_TYPE_MEMSET;
+  return wait ? enqueue_and_wait(std::move(op), stream) : enqueue(stream, std::move(op));
+}
+
+}  // namespace
+}  // namespace hostcuda
+
+using namespace hostcuda;
+
+#define HOSTCUDA_MEMSETS(suffix, type, width)                                                    \
+  HOSTCUDA_SYNC_ENTRY(                                                                           \
+      cuMemset##suffix##_v2, 3020, needs_context, count *width,                                  \
+      (CUdeviceptr at, type value, size_t count), (at, value, count), {                          \
+        return set({"cuMemset" #suffix, at, 0, value, width, count, 1}, stream_, true);          \
+      })                                                                                         \
+  HOSTCUDA_STREAM_ENTRY(                                                                         \
+      cuMemset##suffix##Async, 3020, needs_context, count *width, stream,                        \
+      (CUdeviceptr at, type value, size_t count, CUstream stream), (at, value, count, stream), { \
+        return set({"cuMemset" #suffix "Async", at, 0, value, width, count, 1}, stream, false);  \
+      })
+#define HOSTCUDA_MEMSETS_2D(suffix, type, width)                                               \
+  HOSTCUDA_SYNC_ENTRY(                                                                         \
+      cuMemset##suffix##_v2, 3020, needs_context, count *width *rows,                          \
+      (CUdeviceptr at, size_t pitch, type value, size_t count, size_t rows),                   \
+      (at, pitch, value, count, rows), {                                                       \
+        return set({"cuMemset" #suffix, at, pitch, value, width, count, rows}, stream_, true); \
+      })                                                                                       \
+  HOSTCUDA_STREAM_ENTRY(                                                                       \
+      cuMemset##suffix##Async, 3020, needs_context, count *width *rows, stream,                \
+      (CUdeviceptr at, size_t pitch, type value, size_t count, size_t rows, CUstream stream),  \
+      (at, pitch, value, count, rows, stream), {                                               \
+        return set({"cuMemset" #suffix "Async", at, pitch, value, width, count, rows}, stream, \
+                   false);                                                                     \
+      })
+
+HOSTCUDA_MEMSETS(D8, unsigned char, 1)
+HOSTCUDA_MEMSETS(D16, unsigned short, 2)
+HOSTCUDA_MEMSETS(D32, unsigned, 4)
+HOSTCUDA_MEMSETS_2D(D2D8, unsigned char, 1)
+HOSTCUDA_MEMSETS_2D(D2D16, unsigned short, 2)
+HOSTCUDA_MEMSETS_2D(D2D32, unsigned, 4)

@@ -1,0 +1,421 @@
+// Stream-ordered memory: pools, cuMemAllocAsync, cuMemFreeAsync.
+//
+// An address is chosen when cuMemAllocAsync is called. The block goes back to its pool when the
+// queued cuMemFreeAsync runs, so a pool never hands out bytes that queued work may still touch.
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <set>
+
+#include "arena.h"
+#include "device.h"
+#include "entry.h"
+#include "execution.h"
+#include "machine.h"
+#include "memory_state.h"
+
+namespace hostcuda {
+
+// Guarded by books().mutex.
+struct memory_pool {
+  arena a;
+  access_bits access = 0;
+  std::uint64_t release_threshold = 0;
+  int reuse[3] = {1, 1, 1};
+  bool is_default = false;
+  bool destroyed = false;  // gone once its last block is
+};
+
+namespace {
+
+using exclusive = std::unique_lock<std::shared_mutex>;
+
+struct pool_books {
+  std::set<memory_pool *> all;
+  memory_pool *standard[kMaxDevices] = {};
+  memory_pool *current[kMaxDevices] = {};
+};
+
+pool_books &pools() {
+  static pool_books *const p = new pool_books;
+  return *p;
+}
+
+std::atomic<bool> may_trim{false};  // a pool may hold more than its threshold
+
+memory_pool *add_pool_locked(CUdevice device) {
+  auto *p = new memory_pool;
+  p->a.location = device;
+  p->a.keeps_empty = true;
+  p->access = with_access(0, device, 3);
+  pools().all.insert(p);
+  return p;
+}
+
+memory_pool *standard_pool_locked(CUdevice device) {
+  memory_pool *&p = pools().standard[device];
+  if (p == nullptr) {
+    p = add_pool_locked(device);
+    p->is_default = true;
+  }
+  return p;
+}
+
+memory_pool *find_pool_locked(CUmemoryPool handle) {
+  auto *p = reinterpret_cast<memory_pool *>(handle);
+  return pools().all.count(p) != 0 && !p->destroyed ? p : nullptr;
+}
+
+CUmemoryPool handle_of_pool(memory_pool *p) {
+  return reinterpret_cast<CUmemoryPool>(p);
+}
+
+bool pools_here() {
+  return current_settings().machine.has_pools;
+}
+
+void delete_if_done_locked(memory_pool *p, std::vector<physical *> *dead) {
+  if (!p->destroyed || p->a.used != 0) return;
+  arena_trim_locked(&p->a, 0, dead);
+  pools().all.erase(p);
+  delete p;
+}
+
+CUresult allocate(CUdeviceptr *out, std::size_t bytes, memory_pool *pool, CUstream stream) {
+  block proto;
+  proto.pool = pool;
+  CUresult r = arena_allocate(&pool->a, bytes, proto, out);
+  if (r == CUDA_ERROR_OUT_OF_MEMORY) {
+    // Frees that are queued may be all that is missing.
+    wait_for_device(pool->a.location);
+    r = arena_allocate(&pool->a, bytes, proto, out);
+  }
+  if (r != CUDA_SUCCESS) return r;
+  operation op{};
+  op.what = "cuMemAllocAsync";
+  op.body = [] { return CUDA_SUCCESS; };
+  r = enqueue(stream, std::move(op));
+  if (r == CUDA_SUCCESS) return r;
+  std::vector<physical *> dead;
+  {
+    exclusive lock(books().mutex);
+    arena_free_locked(books().blocks.find(*out), &dead);
+  }
+  dispose(dead);
+  return r;
+}
+
+// What the queued free does. `id` tells a block from a later one at the same address.
+CUresult give_back(CUdeviceptr at, std::uint64_t id) {
+  std::vector<physical *> dead;
+  {
+    memory_books &b = books();
+    exclusive lock(b.mutex);
+    auto it = b.blocks.end();
+    do {
+      it = b.blocks.find(at);
+      if (it == b.blocks.end() || it->second.id != id) return CUDA_SUCCESS;
+    } while (wait_for_pins(lock, at, it->second.bytes));
+    memory_pool *pool = it->second.pool;
+    arena_free_locked(it, &dead);
+    if (pool != nullptr) {
+      if (pool->a.reserved > pool->release_threshold) may_trim = true;
+      delete_if_done_locked(pool, &dead);
+    }
+  }
+  dispose(dead);
+  return CUDA_SUCCESS;
+}
+
+CUresult free_async(CUdeviceptr at, CUstream stream) {
+  std::uint64_t id = 0;
+  std::size_t bytes = 0;
+  {
+    exclusive lock(books().mutex);
+    const auto it = books().blocks.find(at);
+    if (it == books().blocks.end() || it->second.freeing || it->second.owner == nullptr)
+      return CUDA_ERROR_INVALID_VALUE;
+    it->second.freeing = true;
+    id = it->second.id;
+    bytes = it->second.bytes;
+  }
+  operation op{};
+  op.what = "cuMemFreeAsync";
+  op.touches = {{at, bytes, true}};
+  op.body = [at, id] { return give_back(at, id); };
+  const CUresult r = enqueue(stream, std::move(op));
+  if (r != CUDA_SUCCESS) {
+    exclusive lock(books().mutex);
+    if (const auto it = books().blocks.find(at); it != books().blocks.end())
+      it->second.freeing = false;
+  }
+  return r;
+}
+
+template <class T>
+T read_value(const void *value) {
+  return *static_cast<const T *>(value);
+}
+
+CUresult set_attribute(memory_pool *p, int attribute, const void *value) {
+  switch (attribute) {
+    case 1:
+    case 2:
+    case 3:
+      p->reuse[attribute - 1] = read_value<int>(value);
+      return CUDA_SUCCESS;
+    case 4:
+      p->release_threshold = read_value<cuuint64_t>(value);
+      return CUDA_SUCCESS;
+    case 6:  // the high watermarks can only be reset
+      if (read_value<cuuint64_t>(value) != 0) return CUDA_ERROR_INVALID_VALUE;
+      p->a.reserved_high = p->a.reserved;
+      return CUDA_SUCCESS;
+    case 8:
+      if (read_value<cuuint64_t>(value) != 0) return CUDA_ERROR_INVALID_VALUE;
+      p->a.used_high = p->a.used;
+      return CUDA_SUCCESS;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
+CUresult get_attribute(const memory_pool *p, int attribute, void *value) {
+  auto *wide = static_cast<cuuint64_t *>(value);
+  switch (attribute) {
+    case 1:
+    case 2:
+    case 3:
+      *static_cast<int *>(value) = p->reuse[attribute - 1];
+      break;
+    case 4:
+      *wide = p->release_threshold;
+      break;
+    case 5:
+      *wide = p->a.reserved;
+      break;
+    case 6:
+      *wide = p->a.reserved_high;
+      break;
+    case 7:
+      *wide = p->a.used;
+      break;
+    case 8:
+      *wide = p->a.used_high;
+      break;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+  return CUDA_SUCCESS;
+}
+
+// The device a pool call is about, or an error.
+CUresult check_device(CUdevice device) {
+  if (!pools_here()) return CUDA_ERROR_NOT_SUPPORTED;
+  return valid_device(device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+}  // namespace
+
+access_bits pool_access(const memory_pool *pool) {
+  return pool->access;
+}
+
+void trim_every_pool(int location) {
+  std::vector<physical *> dead;
+  {
+    exclusive lock(books().mutex);
+    for (memory_pool *p : pools().all)
+      if (p->a.location == location) arena_trim_locked(&p->a, 0, &dead);
+  }
+  dispose(dead);
+}
+
+void memory_synchronised() {
+  if (!may_trim.exchange(false)) return;
+  std::vector<physical *> dead;
+  {
+    exclusive lock(books().mutex);
+    for (memory_pool *p : pools().all) arena_trim_locked(&p->a, p->release_threshold, &dead);
+  }
+  dispose(dead);
+}
+
+void reset_pools() {
+  for (memory_pool *p : pools().all) delete p;
+  pools() = pool_books{};
+  may_trim = false;
+}
+
+}  // namespace hostcuda
+
+using namespace hostcuda;
+
+HOSTCUDA_STREAM_ENTRY(cuMemAllocAsync, 11020, needs_context, bytes, stream,
+                      (CUdeviceptr * out, size_t bytes, CUstream stream), (out, bytes, stream), {
+                        if (!pools_here()) return CUDA_ERROR_NOT_SUPPORTED;
+                        if (out == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+                        const CUdevice device = current_context()->device;
+                        memory_pool *pool = nullptr;
+                        {
+                          exclusive lock(books().mutex);
+                          pool = pools().current[device];
+                          if (pool == nullptr) pool = standard_pool_locked(device);
+                        }
+                        return allocate(out, bytes, pool, stream);
+                      })
+
+HOSTCUDA_STREAM_ENTRY(cuMemAllocFromPoolAsync, 11020, needs_context, bytes, stream,
+                      (CUdeviceptr * out, size_t bytes, CUmemoryPool handle, CUstream stream),
+                      (out, bytes, handle, stream), {
+                        if (!pools_here()) return CUDA_ERROR_NOT_SUPPORTED;
+                        memory_pool *pool = nullptr;
+                        {
+                          exclusive lock(books().mutex);
+                          pool = find_pool_locked(handle);
+                        }
+                        if (out == nullptr || bytes == 0 || pool == nullptr)
+                          return CUDA_ERROR_INVALID_VALUE;
+                        return allocate(out, bytes, pool, stream);
+                      })
+
+HOSTCUDA_STREAM_ENTRY(cuMemFreeAsync, 11020, needs_context, 0, stream,
+                      (CUdeviceptr at, CUstream stream), (at, stream), {
+                        if (!pools_here()) return CUDA_ERROR_NOT_SUPPORTED;
+                        return at == 0 ? CUDA_SUCCESS : free_async(at, stream);
+                      })
+
+HOSTCUDA_ENTRY(cuMemPoolCreate, 11020, plain, 0, (CUmemoryPool * out, const CUmemPoolProps *props),
+               {
+                 if (!pools_here()) return CUDA_ERROR_NOT_SUPPORTED;
+                 if (out == nullptr || props == nullptr ||
+                     props->allocType != CU_MEM_ALLOCATION_TYPE_PINNED)
+                   return CUDA_ERROR_INVALID_VALUE;
+                 if (props->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+                   return CUDA_ERROR_NOT_SUPPORTED;
+                 if (!valid_device(props->location.id)) return CUDA_ERROR_INVALID_DEVICE;
+                 if (props->handleTypes != 0) return CUDA_ERROR_NOT_SUPPORTED;
+                 exclusive lock(books().mutex);
+                 *out = handle_of_pool(add_pool_locked(props->location.id));
+                 return CUDA_SUCCESS;
+               })
+
+HOSTCUDA_ENTRY(cuMemPoolDestroy, 11020, ignores_sticky, 0, (CUmemoryPool handle), {
+  if (!pools_here()) return CUDA_ERROR_NOT_SUPPORTED;
+  std::vector<physical *> dead;
+  {
+    exclusive lock(books().mutex);
+    memory_pool *p = find_pool_locked(handle);
+    if (p == nullptr || p->is_default) return CUDA_ERROR_INVALID_VALUE;
+    for (memory_pool *&current : pools().current)
+      if (current == p) current = nullptr;  // the default pool takes over
+    p->destroyed = true;
+    delete_if_done_locked(p, &dead);
+  }
+  dispose(dead);
+  return CUDA_SUCCESS;
+})
+
+HOSTCUDA_ENTRY(cuMemPoolTrimTo, 11020, plain, 0, (CUmemoryPool handle, size_t keep), {
+  if (!pools_here()) return CUDA_ERROR_NOT_SUPPORTED;
+  std::vector<physical *> dead;
+  {
+    exclusive lock(books().mutex);
+    memory_pool *p = find_pool_locked(handle);
+    if (p == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    arena_trim_locked(&p->a, keep, &dead);
+  }
+  dispose(dead);
+  return CUDA_SUCCESS;
+})
+
+HOSTCUDA_ENTRY(cuMemPoolSetAttribute, 11020, plain, 0,
+               (CUmemoryPool handle, CUmemPool_attribute attribute, void *value), {
+                 if (!pools_here()) return CUDA_ERROR_NOT_SUPPORTED;
+                 exclusive lock(books().mutex);
+                 memory_pool *p = find_pool_locked(handle);
+                 if (p == nullptr || value == nullptr) return CUDA_ERROR_INVALID_VALUE;
+                 return set_attribute(p, static_cast<int>(attribute), value);
+               })
+
+HOSTCUDA_ENTRY(cuMemPoolGetAttribute, 11020, plain, 0,
+               (CUmemoryPool handle, CUmemPool_attribute attribute, void *value), {
+                 if (!pools_here()) return CUDA_ERROR_NOT_SUPPORTED;
+                 exclusive lock(books().mutex);
+                 const memory_pool *p = find_pool_locked(handle);
+                 if (p == nullptr || value == nullptr) return CUDA_ERROR_INVALID_VALUE;
+                 return get_attribute(p, static_cast<int>(attribute), value);
+               })
+
+HOSTCUDA_ENTRY(cuMemPoolSetAccess, 11020, plain, 0,
+               (CUmemoryPool handle, const CUmemAccessDesc *map, size_t count), {
+                 if (!pools_here()) return CUDA_ERROR_NOT_SUPPORTED;
+                 exclusive lock(books().mutex);
+                 memory_pool *p = find_pool_locked(handle);
+                 if (p == nullptr || map == nullptr || count == 0) return CUDA_ERROR_INVALID_VALUE;
+                 access_bits next = p->access;
+                 for (size_t i = 0; i < count; ++i) {
+                   if (map[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+                     return CUDA_ERROR_INVALID_VALUE;
+                   if (!valid_device(map[i].location.id)) return CUDA_ERROR_INVALID_DEVICE;
+                   const auto flags = static_cast<unsigned>(map[i].flags);
+                   // Read-only is not offered for pools, and the owner cannot lock itself out.
+                   if (flags != 0 && flags != 3) return CUDA_ERROR_INVALID_VALUE;
+                   if (map[i].location.id == p->a.location && flags == 0)
+                     return CUDA_ERROR_INVALID_DEVICE;
+                   next = with_access(next, map[i].location.id, flags);
+                 }
+                 p->access = next;
+                 return CUDA_SUCCESS;
+               })
+
+HOSTCUDA_ENTRY(cuMemPoolGetAccess, 11020, plain, 0,
+               (CUmemAccess_flags * flags, CUmemoryPool handle, CUmemLocation *location), {
+                 if (!pools_here()) return CUDA_ERROR_NOT_SUPPORTED;
+                 exclusive lock(books().mutex);
+                 const memory_pool *p = find_pool_locked(handle);
+                 if (p == nullptr || flags == nullptr || location == nullptr ||
+                     location->type != CU_MEM_LOCATION_TYPE_DEVICE)
+                   return CUDA_ERROR_INVALID_VALUE;
+                 if (!valid_device(location->id)) return CUDA_ERROR_INVALID_DEVICE;
+                 *flags = static_cast<CUmemAccess_flags>(access_of(p->access, location->id));
+                 return CUDA_SUCCESS;
+               })
+
+HOSTCUDA_ENTRY(cuDeviceGetDefaultMemPool, 11020, plain, 0, (CUmemoryPool * out, CUdevice device), {
+  if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult r = check_device(device); r != CUDA_SUCCESS) return r;
+  exclusive lock(books().mutex);
+  *out = handle_of_pool(standard_pool_locked(device));
+  return CUDA_SUCCESS;
+})
+
+HOSTCUDA_ENTRY(cuDeviceGetMemPool, 11020, plain, 0, (CUmemoryPool * out, CUdevice device), {
+  if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult r = check_device(device); r != CUDA_SUCCESS) return r;
+  exclusive lock(books().mutex);
+  memory_pool *p = pools().current[device];
+  *out = handle_of_pool(p != nullptr ? p : standard_pool_locked(device));
+  return CUDA_SUCCESS;
+})
+
+HOSTCUDA_ENTRY(cuDeviceSetMemPool, 11020, plain, 0, (CUdevice device, CUmemoryPool handle), {
+  if (CUresult r = check_device(device); r != CUDA_SUCCESS) return r;
+  exclusive lock(books().mutex);
+  memory_pool *p = find_pool_locked(handle);
+  if (p == nullptr || p->a.location != device) return CUDA_ERROR_INVALID_VALUE;
+  pools().current[device] = p;
+  return CUDA_SUCCESS;
+})
+
+HOSTCUDA_ENTRY(cuMemPoolExportToShareableHandle, 11020, plain, 0,
+               (void *, CUmemoryPool, CUmemAllocationHandleType, unsigned long long),
+               { return CUDA_ERROR_NOT_SUPPORTED; })
+HOSTCUDA_ENTRY(cuMemPoolImportFromShareableHandle, 11020, plain, 0,
+               (CUmemoryPool *, void *, CUmemAllocationHandleType, unsigned long long),
+               { return CUDA_ERROR_NOT_SUPPORTED; })
+HOSTCUDA_ENTRY(cuMemPoolExportPointer, 11020, plain, 0, (CUmemPoolPtrExportData *, CUdeviceptr),
+               { return CUDA_ERROR_NOT_SUPPORTED; })
+HOSTCUDA_ENTRY(cuMemPoolImportPointer, 11020, plain, 0,
+               (CUdeviceptr *, CUmemoryPool, CUmemPoolPtrExportData *),
+               { return CUDA_ERROR_NOT_SUPPORTED; })

@@ -1,0 +1,116 @@
+#include "vmm_props.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+
+#include "device.h"
+#include "entry.h"
+#include "machine.h"
+#include "memory_state.h"
+
+namespace hostcuda {
+namespace {
+
+// By number: older headers lack some of the names.
+constexpr int kLocationDevice = 1;
+constexpr int kLocationHost = 2;
+constexpr int kLocationHostNuma = 3;
+constexpr int kHandleFd = 1;
+constexpr int kHandleFabric = 8;
+
+bool numa_node_exists(int node) {
+  char path[64];
+  std::snprintf(path, sizeof path, "/sys/devices/system/node/node%d", node);
+  return node == 0 || (node > 0 && access(path, F_OK) == 0);
+}
+
+CUresult check_location(const CUmemAllocationProp &prop, int *location) {
+  switch (static_cast<int>(prop.location.type)) {
+    case kLocationDevice:
+      if (!valid_device(prop.location.id)) return CUDA_ERROR_INVALID_DEVICE;
+      *location = prop.location.id;
+      return CUDA_SUCCESS;
+    case kLocationHost:
+      if (current_settings().machine.driver_version < 12020) return CUDA_ERROR_INVALID_VALUE;
+      if (prop.requestedHandleTypes != 0) return CUDA_ERROR_INVALID_VALUE;
+      *location = kHostLocation;
+      return CUDA_SUCCESS;
+    case kLocationHostNuma:
+      if (current_settings().machine.driver_version < 12020) return CUDA_ERROR_INVALID_VALUE;
+      if (!numa_node_exists(prop.location.id)) return CUDA_ERROR_INVALID_VALUE;
+      *location = kHostLocation;
+      return CUDA_SUCCESS;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;  // HOST_NUMA_CURRENT among them
+  }
+}
+
+CUresult check_handle_types(const CUmemAllocationProp &prop) {
+  const unsigned types = static_cast<unsigned>(prop.requestedHandleTypes);
+  if ((types & ~15U) != 0) return CUDA_ERROR_INVALID_VALUE;
+  if ((types & ~(1U * kHandleFd | kHandleFabric)) != 0) return CUDA_ERROR_NOT_SUPPORTED;  // WIN32
+  if ((types & kHandleFabric) != 0)
+    // Advertised from Hopper on, but no IMEX channel is there to use it with.
+    return current_settings().machine.compute_major >= 9 ? CUDA_ERROR_NOT_PERMITTED
+                                                         : CUDA_ERROR_NOT_SUPPORTED;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUresult check_properties(const CUmemAllocationProp *prop, int *location) {
+  if (!current_settings().machine.has_vmm) return CUDA_ERROR_NOT_SUPPORTED;
+  if (prop == nullptr || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult r = check_location(*prop, location); r != CUDA_SUCCESS) return r;
+  return check_handle_types(*prop);
+}
+
+std::string share_name(const CUmemAllocationProp &prop) {
+  char name[128];
+  std::snprintf(name, sizeof name, "hostcuda-vmm:%d:%d:%d:%d:%d",
+                static_cast<int>(prop.location.type), prop.location.id,
+                static_cast<int>(prop.requestedHandleTypes),
+                static_cast<int>(prop.allocFlags.gpuDirectRDMACapable),
+                static_cast<int>(prop.allocFlags.usage));
+  return name;
+}
+
+bool parse_share_name(const std::string &name, CUmemAllocationProp *prop) {
+  int type = 0;
+  int id = 0;
+  int handles = 0;
+  int rdma = 0;
+  int usage = 0;
+  if (std::sscanf(name.c_str(), "/memfd:hostcuda-vmm:%d:%d:%d:%d:%d", &type, &id, &handles, &rdma,
+                  &usage) != 5)
+    return false;
+  std::memset(prop, 0, sizeof *prop);
+  prop->type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  prop->location.type = static_cast<CUmemLocationType>(type);
+  prop->location.id = id;
+  prop->requestedHandleTypes = static_cast<CUmemAllocationHandleType>(handles);
+  prop->allocFlags.gpuDirectRDMACapable = static_cast<unsigned char>(rdma);
+  prop->allocFlags.usage = static_cast<unsigned short>(usage);
+  return true;
+}
+
+}  // namespace hostcuda
+
+using namespace hostcuda;
+
+HOSTCUDA_ENTRY(cuMemGetAllocationGranularity, 10020, plain, 0,
+               (size_t * granularity, const CUmemAllocationProp *prop,
+                CUmemAllocationGranularity_flags option),
+               {
+                 if (granularity == nullptr) return CUDA_ERROR_INVALID_VALUE;
+                 if (option != CU_MEM_ALLOC_GRANULARITY_MINIMUM &&
+                     option != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)
+                   return CUDA_ERROR_INVALID_VALUE;
+                 int location = 0;
+                 if (CUresult r = check_properties(prop, &location); r != CUDA_SUCCESS) return r;
+                 *granularity = kGranularity;
+                 return CUDA_SUCCESS;
+               })

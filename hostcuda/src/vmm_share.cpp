@@ -1,0 +1,160 @@
+// Sharing physical memory between processes, and the parts of the VMM API no profile has.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <string>
+
+#include "device.h"
+#include "entry.h"
+#include "machine.h"
+#include "memory_state.h"
+#include "vmm_handles.h"
+#include "vmm_props.h"
+
+namespace hostcuda {
+namespace {
+
+std::string file_behind(int fd) {
+  char link[64];
+  char target[256];
+  std::snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+  const ssize_t n = readlink(link, target, sizeof target);
+  return n <= 0 ? std::string() : std::string(target, static_cast<std::size_t>(n));
+}
+
+// Takes over a file descriptor of an allocation made by this or another process.
+CUresult import_fd(int fd, CUmemGenericAllocationHandle *out) {
+  CUmemAllocationProp prop;
+  struct stat st {};
+  if (!parse_share_name(file_behind(fd), &prop) || fstat(fd, &st) != 0)
+    return CUDA_ERROR_INVALID_VALUE;
+  const auto bytes = static_cast<std::size_t>(st.st_size);
+  int location = 0;
+  if (CUresult r = check_properties(&prop, &location); r != CUDA_SUCCESS) return r;
+  if (bytes == 0 || bytes % kGranularity != 0) return CUDA_ERROR_INVALID_VALUE;
+  const std::pair<std::uint64_t, std::uint64_t> id{st.st_dev, st.st_ino};
+
+  memory_books &b = books();
+  std::unique_lock<std::shared_mutex> lock(b.mutex);
+  physical *memory = nullptr;
+  if (const auto it = b.shared_files.find(id); it != b.shared_files.end()) {
+    memory = it->second;  // our own allocation, or one imported before: the same bytes
+    ++memory->refs;
+  } else {
+    const int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    if (own < 0) return CUDA_ERROR_OPERATING_SYSTEM;
+    memory = new physical;
+    memory->id = b.next_id++;
+    memory->location = location;
+    // Unbacked: the file has a size and no pages, and is never mapped.
+    memory->where = extent{own, 0, bytes};
+    memory->own_file = true;
+    memory->counted = false;  // the process that created it is charged
+    memory->vmm = true;
+    memory->refs = 1;
+    memory->file_id = id;
+    b.shared_files[id] = memory;
+    ++b.vmm_allocations;
+  }
+  *out = add_handle_locked(memory, prop);
+  return CUDA_SUCCESS;
+}
+
+CUresult not_here() {
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+}  // namespace
+}  // namespace hostcuda
+
+using namespace hostcuda;
+
+HOSTCUDA_ENTRY(cuMemExportToShareableHandle, 10020, plain, 0,
+               (void *out, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
+                unsigned long long flags),
+               {
+                 if (!current_settings().machine.has_vmm) return CUDA_ERROR_NOT_SUPPORTED;
+                 if (out == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+                 std::shared_lock<std::shared_mutex> lock(books().mutex);
+                 const vmm_handle *h = find_handle_locked(handle);
+                 if (h == nullptr) return CUDA_ERROR_INVALID_VALUE;
+                 const auto bit = static_cast<unsigned>(type);
+                 const auto had = static_cast<unsigned>(h->prop.requestedHandleTypes);
+                 if (bit == 0 || (bit & (bit - 1)) != 0 || (had & bit) == 0)
+                   return CUDA_ERROR_INVALID_VALUE;
+                 const int fd = fcntl(h->memory->where.fd, F_DUPFD_CLOEXEC, 0);
+                 if (fd < 0) return CUDA_ERROR_OPERATING_SYSTEM;
+                 *static_cast<int *>(out) = fd;
+                 return CUDA_SUCCESS;
+               })
+
+HOSTCUDA_ENTRY(cuMemImportFromShareableHandle, 10020, plain, 0,
+               (CUmemGenericAllocationHandle * handle, void *shared,
+                CUmemAllocationHandleType type),
+               {
+                 if (!current_settings().machine.has_vmm) return CUDA_ERROR_NOT_SUPPORTED;
+                 if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
+                 switch (static_cast<int>(type)) {
+                   case 1:
+                     return import_fd(static_cast<int>(reinterpret_cast<intptr_t>(shared)), handle);
+                   case 2:  // the two WIN32 kinds
+                   case 4:
+                     return CUDA_ERROR_NOT_SUPPORTED;
+                   case 8:
+                     return CUDA_ERROR_NOT_PERMITTED;  // fabric without IMEX
+                   default:
+                     return CUDA_ERROR_INVALID_VALUE;
+                 }
+               })
+
+HOSTCUDA_ENTRY(cuMemGetHandleForAddressRange, 11070, plain, 0,
+               (void *out, CUdeviceptr at, size_t bytes, CUmemRangeHandleType, unsigned long long),
+               {
+                 // DMA-BUF needs a device the kernel knows; the attribute says there is none.
+                 if (out == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+                 std::shared_lock<std::shared_mutex> lock(books().mutex);
+                 return known_locked(at) ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
+               })
+
+HOSTCUDA_ENTRY(cuMemMapArrayAsync, 11010, plain, 0, (CUarrayMapInfo *, unsigned, CUstream),
+               { return not_here(); })
+HOSTCUDA_ENTRY(cuMemMapArrayAsync_ptsz, 11010, plain, 0, (CUarrayMapInfo *, unsigned, CUstream),
+               { return not_here(); })
+
+#if CUDA_VERSION >= 12010
+// CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED is 0.
+HOSTCUDA_ENTRY(cuMulticastCreate, 12010, plain, 0,
+               (CUmemGenericAllocationHandle *, const CUmulticastObjectProp *),
+               { return not_here(); })
+HOSTCUDA_ENTRY(cuMulticastAddDevice, 12010, plain, 0, (CUmemGenericAllocationHandle, CUdevice),
+               { return not_here(); })
+HOSTCUDA_ENTRY(cuMulticastBindMem, 12010, plain, 0,
+               (CUmemGenericAllocationHandle, size_t, CUmemGenericAllocationHandle, size_t, size_t,
+                unsigned long long),
+               { return not_here(); })
+HOSTCUDA_ENTRY(cuMulticastBindAddr, 12010, plain, 0,
+               (CUmemGenericAllocationHandle, size_t, CUdeviceptr, size_t, unsigned long long),
+               { return not_here(); })
+HOSTCUDA_ENTRY(cuMulticastUnbind, 12010, plain, 0,
+               (CUmemGenericAllocationHandle, CUdevice, size_t, size_t), { return not_here(); })
+HOSTCUDA_ENTRY(cuMulticastGetGranularity, 12010, plain, 0,
+               (size_t *, const CUmulticastObjectProp *, CUmulticastGranularity_flags),
+               { return not_here(); })
+#endif
+
+#if CUDA_VERSION >= 12080
+HOSTCUDA_ENTRY(cuCheckpointProcessGetRestoreThreadId, 12080, plain, 0, (int, int *),
+               { return not_here(); })
+HOSTCUDA_ENTRY(cuCheckpointProcessGetState, 12080, plain, 0, (int, CUprocessState *),
+               { return not_here(); })
+HOSTCUDA_ENTRY(cuCheckpointProcessLock, 12080, plain, 0, (int, CUcheckpointLockArgs *),
+               { return not_here(); })
+HOSTCUDA_ENTRY(cuCheckpointProcessCheckpoint, 12080, plain, 0, (int, CUcheckpointCheckpointArgs *),
+               { return not_here(); })
+HOSTCUDA_ENTRY(cuCheckpointProcessRestore, 12080, plain, 0, (int, CUcheckpointRestoreArgs *),
+               { return not_here(); })
+HOSTCUDA_ENTRY(cuCheckpointProcessUnlock, 12080, plain, 0, (int, CUcheckpointUnlockArgs *),
+               { return not_here(); })
+#endif
