@@ -1,0 +1,199 @@
+#include "stillmap/vmm/address_space.h"
+
+#include <algorithm>
+
+#include "stillmap/vmm/device_state.h"
+
+namespace stillmap {
+
+address_space::address_space(device::state &d) : device_(d) {
+  stats_.mapping_ceiling = d.caps.mapping_ceiling;
+}
+
+// The last handle of the device is gone, so no owner is left: only what retires.
+address_space::~address_space() { collect(true); }
+
+address_block::~address_block() { device_.space->release_block(*this); }
+
+result<std::shared_ptr<address_block>> address_space::reserve(std::size_t bytes,
+                                                              std::size_t alignment,
+                                                              device_address hint,
+                                                              std::string tag) {
+  constexpr const char *op = "address_space::reserve";
+  const std::size_t page = device_.caps.page_bytes;
+  if (!device_.caps.vmm) {
+    return refuse(condition::not_supported, op, "this device cannot reserve addresses");
+  }
+  if (bytes == 0 || bytes % page != 0) {
+    return refuse(condition::invalid_argument, op, "the size is not a multiple of the page size",
+                  bytes, page);
+  }
+  if ((alignment & (alignment - 1)) != 0) {
+    return refuse(condition::invalid_argument, op, "the alignment is not a power of two",
+                  alignment);
+  }
+  if (hint.value() % page != 0) {
+    return refuse(condition::invalid_argument, op, "the wanted address is not page-aligned",
+                  hint.value(), page);
+  }
+  const context_guard guard(*device_.drv, device_.context());
+  if (!guard.entered()) return tl::unexpected(guard.entered().error());
+  auto at = device_.drv->reserve_addresses(bytes, std::max(alignment, page), hint);
+  if (!at) {
+    error e = at.error();
+    if (e.is(condition::address_space_exhausted)) e.limit = device_.caps.largest_reservation;
+    return tl::unexpected(e);
+  }
+  const std::lock_guard lock(mutex_);
+  std::shared_ptr<address_block> block(
+      new address_block(device_, {*at, bytes}, std::move(tag), next_block_++));
+  blocks_[at->value()] = block;
+  stats_.reserved_bytes += bytes;
+  ++stats_.live_blocks;
+  return block;
+}
+
+void address_space::release_block(address_block &block) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    blocks_.erase(block.range().begin.value());
+    stats_.reserved_bytes -= block.range().bytes;
+    --stats_.live_blocks;
+  }
+  const context_guard guard(*device_.drv, device_.context());
+  const status freed =
+      guard.entered() ? device_.drv->free_addresses(block.range()) : guard.entered();
+  if (!freed) report_unreturnable(freed.error());
+}
+
+void address_space::abandon(const page_pool &pool) noexcept {
+  std::vector<page_share> left;
+  const std::lock_guard lock(mutex_);
+  for (auto it = mappings_.begin(); it != mappings_.end();) {
+    if (it->second.backing.page_->pool_ != &pool) {
+      ++it;
+      continue;
+    }
+    stats_.mapped_bytes -= it->second.bytes;
+    if (it->second.retiring) --stats_.retiring_mappings;
+    left.push_back(std::move(it->second.backing));
+    it = mappings_.erase(it);
+  }
+  stats_.live_mappings = mappings_.size();
+  if (left.empty()) return;
+  report_unreturnable({make_error_code(condition::corrupt), "page_pool::~page_pool",
+                       "mappings the driver would not undo are left behind", left.size()});
+}
+
+std::shared_ptr<address_block> address_space::block_at_locked(device_address at) const {
+  auto it = blocks_.upper_bound(at.value());
+  if (it == blocks_.begin()) return nullptr;
+  auto block = std::prev(it)->second.lock();
+  return block && block->range().contains(at) ? block : nullptr;
+}
+
+std::shared_ptr<address_block> address_space::block_at(device_address at) const {
+  const std::lock_guard lock(mutex_);
+  return block_at_locked(at);
+}
+
+address_space::subscription address_space::on_backing_change(backing_callback cb) {
+  auto kept = std::make_shared<const backing_callback>(std::move(cb));
+  const std::lock_guard lock(mutex_);
+  std::erase_if(callbacks_, [](const auto &weak) { return weak.expired(); });
+  callbacks_.push_back(kept);
+  return kept;
+}
+
+void address_space::notify(backing_event::phase when, const std::vector<touched_range> &touched) {
+  std::vector<subscription> wanted;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto &weak : callbacks_) {
+      if (auto cb = weak.lock()) wanted.push_back(std::move(cb));
+    }
+  }
+  for (const touched_range &t : touched) {
+    const std::uint64_t coming = when == backing_event::phase::about_to_change ? 1 : 0;
+    const backing_event event{when, t.range, t.block->generation() + coming, t.block.get()};
+    for (const auto &cb : wanted) (*cb)(event);
+  }
+}
+
+void address_space::enter_fallback(virtual_range range) {
+  const std::lock_guard lock(mutex_);
+  mapping_record record;
+  record.range = range;
+  record.access = {{on_device(device_.ordinal), access_mode::read_write}};
+  fallbacks_[range.begin.value()] = std::move(record);
+  stats_.mapped_bytes += range.bytes;
+  stats_.physical += physical_size(range.bytes);
+  stats_.physical_peak = std::max(stats_.physical_peak, stats_.physical);
+}
+
+void address_space::leave_fallback(virtual_range range) {
+  const std::lock_guard lock(mutex_);
+  fallbacks_.erase(range.begin.value());
+  stats_.mapped_bytes -= range.bytes;
+  stats_.physical -= physical_size(range.bytes);
+}
+
+void address_space::physical_created(std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  stats_.physical += physical_size(bytes);
+  stats_.physical_peak = std::max(stats_.physical_peak, stats_.physical);
+}
+
+void address_space::physical_released(std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  stats_.physical -= physical_size(bytes);
+}
+
+address_space_stats address_space::stats() const {
+  const std::lock_guard lock(mutex_);
+  return stats_;
+}
+
+std::vector<block_record> address_space::blocks() const {
+  std::vector<std::shared_ptr<address_block>> held;  // the last share must not go under the lock
+  const std::lock_guard lock(mutex_);
+  std::vector<block_record> out;
+  for (const auto &[begin, weak] : blocks_) {
+    const auto block = held.emplace_back(weak.lock());
+    if (!block) continue;
+    block_record r{block->range(), block->id(), block->tag(), block->generation(), 0, 0};
+    for (auto it = mappings_.lower_bound(begin);
+         it != mappings_.end() && r.range.contains(device_address(it->first)); ++it) {
+      r.mapped_bytes += it->second.bytes;
+      ++r.mappings;
+    }
+    out.push_back(std::move(r));
+  }
+  return out;
+}
+
+std::vector<mapping_record> address_space::mappings(virtual_range within) const {
+  const std::lock_guard lock(mutex_);
+  std::vector<mapping_record> out;
+  auto it = mappings_.upper_bound(within.begin.value());
+  if (it != mappings_.begin()) --it;
+  for (; it != mappings_.end(); ++it) {
+    const virtual_range range{device_address(it->first), it->second.bytes};
+    if (range.begin >= within.end()) break;
+    if (!range.overlaps(within)) continue;
+    out.push_back({range, page_ref(it->second.backing), *it->second.access,
+                   it->second.retiring ? mapping_state::retiring : mapping_state::mapped});
+  }
+  for (const auto &[begin, record] : fallbacks_) {
+    if (record.range.overlaps(within)) out.push_back(record);
+  }
+  std::sort(out.begin(), out.end(),
+            [](const auto &a, const auto &b) { return a.range.begin < b.range.begin; });
+  return out;
+}
+
+std::vector<mapping_record> address_space::mappings() const {
+  return mappings({device_address(0), SIZE_MAX});
+}
+
+}  // namespace stillmap

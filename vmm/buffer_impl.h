@@ -1,0 +1,87 @@
+// What stands behind a growable_buffer: pages (mapped_buffer) or, without VMM, one allocation
+// (copied_buffer). Internal.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+
+#include "stillmap/vmm/growable_buffer.h"
+
+namespace stillmap {
+
+// When memory is given back: after `idle`, or (none given) once the device has been waited for.
+using release_fence = const fence *;
+using consumer_stream = std::optional<stream_ref>;
+
+class growable_buffer::impl {
+ public:
+  impl(device d, buffer_options options) : device_(std::move(d)), options_(std::move(options)) {}
+  virtual ~impl() = default;
+  impl(const impl &) = delete;
+  impl &operator=(const impl &) = delete;
+
+  virtual device_address address() const = 0;
+  virtual std::size_t reserved() const = 0;
+  virtual std::size_t page_bytes() const = 0;
+  virtual std::size_t mapped_bytes() const = 0;
+  virtual bool in_place() const = 0;
+  virtual std::uint64_t generation() const = 0;
+  virtual bool committed(std::size_t offset, std::size_t bytes) const = 0;
+
+  virtual status reserve(std::size_t bytes, consumer_stream consumer) = 0;
+  virtual status shrink_to(std::size_t bytes, release_fence idle) = 0;
+  virtual status commit(std::size_t offset, std::size_t bytes, consumer_stream consumer) = 0;
+  virtual status decommit(std::size_t offset, std::size_t bytes, release_fence idle) = 0;
+  virtual status close(release_fence idle) = 0;
+  virtual result<std::unique_ptr<impl>> alias(std::size_t offset, std::size_t bytes,
+                                              std::size_t times) = 0;
+  virtual result<std::unique_ptr<impl>> fork() = 0;
+  virtual status prepare_write(std::size_t offset, std::size_t bytes, stream_ref stream) = 0;
+  virtual status splice(std::size_t offset, std::size_t bytes, impl &to, std::size_t to_offset,
+                        release_fence idle) = 0;
+  virtual void size_changed() {}  // may start mapping ahead
+
+  status resize(std::size_t bytes, consumer_stream consumer) {
+    if (bytes > capacity_.load(std::memory_order_acquire)) {
+      if (status s = reserve(bytes, consumer); !s) return s;
+    }
+    size_.store(bytes, std::memory_order_release);
+    size_changed();
+    return {};
+  }
+
+  const device &on() const { return device_; }
+  const buffer_options &options() const { return options_; }
+  std::size_t size() const { return size_.load(std::memory_order_acquire); }
+  std::size_t capacity() const { return capacity_.load(std::memory_order_acquire); }
+  buffer_stats stats() const {
+    const std::lock_guard lock(mutex_);
+    return stats_;
+  }
+  bool closed() const { return closed_.load(std::memory_order_acquire); }
+
+ protected:
+  friend class growable_buffer;
+  // Waits for everything queued on the device: what cuMemFree does by itself, unmap does not.
+  status wait_for_device() const {
+    const context_guard guard(device_.drv(), device_.context());
+    return guard.entered() ? device_.drv().synchronize_context() : guard.entered();
+  }
+
+  device device_;
+  buffer_options options_;
+  // Guards everything below and the subclass's books, against the ahead thread.
+  mutable std::mutex mutex_;
+  buffer_stats stats_;
+  std::atomic<std::size_t> size_{0};
+  std::atomic<std::size_t> capacity_{0};
+  std::atomic<bool> closed_{false};
+};
+
+result<std::unique_ptr<growable_buffer::impl>> make_mapped_buffer(const device &d,
+                                                                  buffer_options options);
+result<std::unique_ptr<growable_buffer::impl>> make_copied_buffer(const device &d,
+                                                                  buffer_options options);
+
+}  // namespace stillmap

@@ -1,0 +1,183 @@
+// A growable buffer where pages cannot be mapped: one allocation, replaced by a larger one and
+// copied when it is full. What every buffer would be without virtual memory, and the yardstick.
+#include <algorithm>
+
+#include "stillmap/vmm/buffer_impl.h"
+
+namespace stillmap {
+namespace {
+
+class copied_buffer final : public growable_buffer::impl {
+ public:
+  using impl::impl;
+  ~copied_buffer() override = default;
+
+  device_address address() const override {
+    const std::lock_guard lock(mutex_);
+    return at_;
+  }
+  std::size_t reserved() const override { return capacity(); }
+  std::size_t page_bytes() const override { return device_.can().page_bytes; }
+  std::size_t mapped_bytes() const override { return capacity(); }
+  bool in_place() const override { return false; }
+  std::uint64_t generation() const override {
+    const std::lock_guard lock(mutex_);
+    return generation_;
+  }
+  bool committed(std::size_t offset, std::size_t bytes) const override {
+    return offset <= capacity() && bytes <= capacity() - offset;
+  }
+
+  status reserve(std::size_t bytes, consumer_stream) override {
+    const std::lock_guard lock(mutex_);
+    if (bytes <= capacity()) return {};
+    const std::size_t total = device_.total_memory().bytes();
+    if (bytes > total) {
+      return refuse(condition::out_of_memory, "growable_buffer::resize",
+                    "the size is over the device's memory", bytes, total);
+    }
+    // Doubling makes appending linear over all; where that no longer fits, just enough may.
+    const std::size_t page = page_bytes();
+    if (capacity() != 0 && bytes < capacity() * 2) {
+      if (move_to(round_up(capacity() * 2, page))) return {};
+    }
+    return move_to(round_up(bytes, page));
+  }
+
+  status shrink_to(std::size_t bytes, release_fence idle) override {
+    const std::lock_guard lock(mutex_);
+    const std::size_t wanted = round_up(bytes, page_bytes());
+    if (wanted >= capacity()) return {};
+    if (status s = wait(idle); !s) return s;
+    return wanted == 0 ? drop() : move_to(wanted);
+  }
+
+  status commit(std::size_t offset, std::size_t bytes, consumer_stream consumer) override {
+    const std::size_t page = page_bytes();
+    if (offset % page != 0 || bytes % page != 0) {
+      return refuse(condition::invalid_argument, "growable_buffer::commit",
+                    "the range is not a multiple of the page size",
+                    offset % page != 0 ? offset : bytes, page);
+    }
+    if (offset > SIZE_MAX - bytes) {
+      return refuse(condition::invalid_argument, "growable_buffer::commit",
+                    "the range is over any address space", offset, SIZE_MAX);
+    }
+    return reserve(offset + bytes, consumer);
+  }
+
+  status decommit(std::size_t, std::size_t, release_fence) override {
+    return no("growable_buffer::decommit");
+  }
+
+  status close(release_fence idle) override {
+    const std::lock_guard lock(mutex_);
+    if (at_) {
+      if (status s = wait(idle); !s) return s;
+      if (status s = drop(); !s) return s;
+    }
+    closed_ = true;
+    size_ = 0;
+    return {};
+  }
+
+  result<std::unique_ptr<impl>> alias(std::size_t, std::size_t, std::size_t) override {
+    return no("growable_buffer::alias");
+  }
+
+  // Sharing is not to be had, so the copy is made at once; nothing is left for prepare_write.
+  result<std::unique_ptr<impl>> fork() override {
+    const std::lock_guard lock(mutex_);
+    auto child = std::make_unique<copied_buffer>(device_, options_);
+    const context_guard guard(device_.drv(), device_.context());
+    if (!guard.entered()) return tl::unexpected(guard.entered().error());
+    if (capacity() != 0) {
+      if (status s = child->move_to(capacity()); !s) return tl::unexpected(s.error());
+      if (size() != 0) {
+        if (status s = device_.drv().copy_on_device(child->at_, at_, size()); !s) {
+          if (const status d = child->drop(); !d) report_unreturnable(d.error());
+          return tl::unexpected(s.error());
+        }
+      }
+      child->stats_ = {};
+      child->stats_.bytes_copied = size();
+      child->size_.store(size());
+    }
+    return child;
+  }
+
+  status prepare_write(std::size_t offset, std::size_t bytes, stream_ref) override {
+    if (committed(offset, bytes)) return {};
+    return refuse(condition::invalid_argument, "growable_buffer::prepare_write",
+                  "the range is outside the allocation", offset, capacity());
+  }
+
+  status splice(std::size_t, std::size_t, impl &, std::size_t, release_fence) override {
+    return no("growable_buffer::splice");
+  }
+
+ private:
+  static tl::unexpected<error> no(const char *op) {
+    return refuse(condition::not_supported, op, "this buffer is not made of pages");
+  }
+
+  status wait(release_fence idle) {
+    if (idle == nullptr) return wait_for_device();
+    return fence(*idle).wait();
+  }
+
+  // Allocates `bytes`, copies what is in use, frees the old. All or nothing.
+  status move_to(std::size_t bytes) {
+    const driver &drv = device_.drv();
+    const context_guard guard(drv, device_.context());
+    if (!guard.entered()) return guard.entered();
+    const auto fresh = drv.allocate(bytes);
+    if (!fresh) return tl::unexpected(fresh.error());
+    const std::size_t used = std::min(size(), bytes);
+    status s;
+    // Copying runs on the default stream, after other streams' work only if we see to it.
+    if (at_) s = drv.synchronize_context();
+    if (s && at_ && used != 0) s = drv.copy_on_device(*fresh, at_, used);
+    if (s && at_ && used != 0) s = drv.synchronize_context();
+    if (s && at_) s = drv.free(at_);
+    if (!s) {
+      if (const status back = drv.free(*fresh); !back) report_unreturnable(back.error());
+      return s;
+    }
+    if (at_) {
+      device_.space().leave_fallback({at_, capacity()});
+      stats_.bytes_copied += used;
+      ++stats_.relocations;
+    }
+    ++stats_.growths;
+    ++generation_;
+    device_.space().enter_fallback({*fresh, bytes});
+    at_ = *fresh;
+    capacity_ = bytes;
+    return {};
+  }
+
+  status drop() {
+    if (!at_) return {};
+    const context_guard guard(device_.drv(), device_.context());
+    if (!guard.entered()) return guard.entered();
+    if (status s = device_.drv().free(at_); !s) return s;
+    device_.space().leave_fallback({at_, capacity()});
+    at_ = device_address();
+    capacity_ = 0;
+    ++generation_;
+    return {};
+  }
+
+  device_address at_;
+  std::uint64_t generation_ = 0;
+};
+
+}  // namespace
+
+result<std::unique_ptr<growable_buffer::impl>> make_copied_buffer(const device &d,
+                                                                  buffer_options options) {
+  return std::make_unique<copied_buffer>(d, std::move(options));
+}
+
+}  // namespace stillmap

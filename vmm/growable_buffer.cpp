@@ -1,0 +1,132 @@
+#include "stillmap/vmm/growable_buffer.h"
+
+#include "stillmap/vmm/buffer_impl.h"
+
+namespace stillmap {
+namespace {
+
+// What every operation on an empty (moved-from or closed) buffer says.
+tl::unexpected<error> gone(const char *op) {
+  return refuse(condition::invalid_argument, op, "the buffer was closed or moved from");
+}
+
+}  // namespace
+
+result<growable_buffer> growable_buffer::create(const device &d, buffer_options options) {
+  for (const int peer : options.also_accessible_from) {
+    bool known = peer == d.ordinal();
+    for (const int p : d.can().peers) known = known || p == peer;
+    if (!known) {
+      return refuse(condition::invalid_argument, "growable_buffer::create",
+                    "the device cannot reach this one's memory", static_cast<std::uint64_t>(peer));
+    }
+  }
+  const bool mapped = d.can().vmm && !options.force_copying;
+  auto made = mapped ? make_mapped_buffer(d, std::move(options))
+                     : make_copied_buffer(d, std::move(options));
+  if (!made) return tl::unexpected(made.error());
+  return growable_buffer(std::move(*made));
+}
+
+growable_buffer::growable_buffer(growable_buffer &&other) noexcept = default;
+
+growable_buffer &growable_buffer::operator=(growable_buffer &&other) noexcept {
+  if (this != &other) {
+    growable_buffer old(std::move(*this));
+    impl_ = std::move(other.impl_);
+  }
+  return *this;
+}
+
+growable_buffer::~growable_buffer() {
+  if (!impl_ || impl_->closed()) return;
+  if (const status s = impl_->close(nullptr); !s) report_unreturnable(s.error());
+}
+
+status growable_buffer::close(const fence &idle) {
+  if (!impl_) return gone("growable_buffer::close");
+  if (status s = impl_->close(&idle); !s) return s;
+  impl_.reset();
+  return {};
+}
+
+device_address growable_buffer::address() const {
+  return impl_ ? impl_->address() : device_address();
+}
+std::size_t growable_buffer::size() const { return impl_ ? impl_->size() : 0; }
+std::size_t growable_buffer::capacity() const { return impl_ ? impl_->capacity() : 0; }
+std::size_t growable_buffer::reserved() const { return impl_ ? impl_->reserved() : 0; }
+std::size_t growable_buffer::page_bytes() const { return impl_ ? impl_->page_bytes() : 0; }
+std::size_t growable_buffer::mapped_bytes() const { return impl_ ? impl_->mapped_bytes() : 0; }
+bool growable_buffer::in_place() const { return impl_ && impl_->in_place(); }
+std::uint64_t growable_buffer::generation() const { return impl_ ? impl_->generation() : 0; }
+const device &growable_buffer::on() const { return impl_->on(); }
+const std::string &growable_buffer::tag() const { return impl_->options().tag; }
+buffer_stats growable_buffer::stats() const { return impl_ ? impl_->stats() : buffer_stats{}; }
+
+status growable_buffer::resize(std::size_t bytes) {
+  return impl_ ? impl_->resize(bytes, std::nullopt) : gone("growable_buffer::resize");
+}
+status growable_buffer::resize(std::size_t bytes, stream_ref stream) {
+  return impl_ ? impl_->resize(bytes, stream) : gone("growable_buffer::resize");
+}
+status growable_buffer::reserve(std::size_t bytes) {
+  return impl_ ? impl_->reserve(bytes, std::nullopt) : gone("growable_buffer::reserve");
+}
+status growable_buffer::reserve(std::size_t bytes, stream_ref stream) {
+  return impl_ ? impl_->reserve(bytes, stream) : gone("growable_buffer::reserve");
+}
+status growable_buffer::shrink_to_fit() {
+  return impl_ ? impl_->shrink_to(size(), nullptr) : gone("growable_buffer::shrink_to_fit");
+}
+status growable_buffer::shrink_to_fit(const fence &idle) {
+  return impl_ ? impl_->shrink_to(size(), &idle) : gone("growable_buffer::shrink_to_fit");
+}
+status growable_buffer::commit(std::size_t offset, std::size_t bytes) {
+  return impl_ ? impl_->commit(offset, bytes, std::nullopt) : gone("growable_buffer::commit");
+}
+status growable_buffer::commit(std::size_t offset, std::size_t bytes, stream_ref stream) {
+  return impl_ ? impl_->commit(offset, bytes, stream) : gone("growable_buffer::commit");
+}
+status growable_buffer::decommit(std::size_t offset, std::size_t bytes) {
+  return impl_ ? impl_->decommit(offset, bytes, nullptr) : gone("growable_buffer::decommit");
+}
+status growable_buffer::decommit(std::size_t offset, std::size_t bytes, const fence &idle) {
+  return impl_ ? impl_->decommit(offset, bytes, &idle) : gone("growable_buffer::decommit");
+}
+bool growable_buffer::committed(std::size_t offset, std::size_t bytes) const {
+  return impl_ && impl_->committed(offset, bytes);
+}
+
+result<growable_buffer> growable_buffer::alias(std::size_t offset, std::size_t bytes,
+                                               std::size_t times) const {
+  if (!impl_) return gone("growable_buffer::alias");
+  auto made = impl_->alias(offset, bytes, times);
+  if (!made) return tl::unexpected(made.error());
+  return growable_buffer(std::move(*made));
+}
+
+result<growable_buffer> growable_buffer::fork() {
+  if (!impl_) return gone("growable_buffer::fork");
+  auto made = impl_->fork();
+  if (!made) return tl::unexpected(made.error());
+  return growable_buffer(std::move(*made));
+}
+
+status growable_buffer::prepare_write(std::size_t offset, std::size_t bytes, stream_ref stream) {
+  return impl_ ? impl_->prepare_write(offset, bytes, stream)
+               : gone("growable_buffer::prepare_write");
+}
+
+status growable_buffer::splice(std::size_t offset, std::size_t bytes, growable_buffer &to,
+                               std::size_t to_offset) {
+  if (!impl_ || !to.impl_) return gone("growable_buffer::splice");
+  return impl_->splice(offset, bytes, *to.impl_, to_offset, nullptr);
+}
+status growable_buffer::splice(std::size_t offset, std::size_t bytes, growable_buffer &to,
+                               std::size_t to_offset, const fence &idle) {
+  if (!impl_ || !to.impl_) return gone("growable_buffer::splice");
+  return impl_->splice(offset, bytes, *to.impl_, to_offset, &idle);
+}
+
+}  // namespace stillmap

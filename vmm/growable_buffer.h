@@ -1,0 +1,156 @@
+// A device buffer that grows in place: one address for life, pages added at the end (or anywhere),
+// never a byte copied to make room. docs/design.md#growable-buffer
+//
+// Where the device has no VMM the same interface stands on cuMemAlloc and copies: in_place() is then
+// false, growing past capacity moves the data, and what needs shared pages says not_supported.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "stillmap/vmm/address_space.h"
+#include "stillmap/vmm/device.h"
+#include "stillmap/vmm/page_pool.h"
+#include "stillmap/vmm/stream.h"
+
+namespace stillmap {
+
+struct buffer_options {
+  // Address space to reserve, in bytes; rounded up to pages. 0: as much as the device has memory.
+  // Reserving costs no memory. Growing past it extends or moves the reservation, never the data.
+  std::size_t reserve = 0;
+  std::string tag;  // name of the group it belongs to: the unit of suspend and snapshot
+
+  // Who may read and write besides the device itself: other devices that are peers.
+  std::vector<int> also_accessible_from;
+
+  // Where pages come from; default: the device's own pool. Several: page i comes from pool
+  // i mod n (striping over devices: one pool of each). All must have the same page size.
+  std::vector<std::shared_ptr<page_pool>> pools;
+
+  // Bytes kept mapped beyond size() by a background thread, so that growing by less costs no driver
+  // call. 0: none.
+  std::size_t ahead = 0;
+
+  // Use cuMemAlloc and copies even where VMM is there: for comparing, and for testing the fallback.
+  bool force_copying = false;
+};
+
+// What happened to a buffer since it was made.
+struct buffer_stats {
+  std::uint64_t growths = 0;         // times pages were mapped at the end on demand
+  std::uint64_t ahead_growths = 0;   // times they were mapped ahead of need
+  std::uint64_t relocations = 0;     // times data() changed
+  std::uint64_t bytes_copied = 0;    // by this buffer to grow (fallback) or to unshare (fork)
+  std::uint64_t ahead_failures = 0;  // background growth refused; the next resize tries itself
+};
+
+// Movable owner; not copyable (fork() shares, copying is the user's own memcpy).
+// Threads: externally synchronised. (Its own background thread, `ahead`, is synchronised inside.)
+// Contexts: any or none may be current on the calling thread; it is left as it was.
+// Streams: an operation with a `stream` may order memory it reuses after other work by making that
+//   stream wait: new bytes may then be used on that stream, and elsewhere once ordered after it.
+//   Without a stream the host waits instead, and they may be used anywhere at once.
+// Failure: every operation leaves the buffer as it was.
+class growable_buffer {
+ public:
+  // Cost: one reserve; no memory.
+  // Errors: invalid_argument (pools of unequal page size, a device that is no peer: value),
+  //         address_space_exhausted, not_supported.
+  static result<growable_buffer> create(const device &d, buffer_options options = {});
+
+  growable_buffer(growable_buffer &&other) noexcept;
+  growable_buffer &operator=(growable_buffer &&other) noexcept;
+  // Waits for the device's work (as cuMemFree does) unless close() was called.
+  ~growable_buffer();
+
+  // Gives everything back once `idle` has passed, without blocking. The buffer is empty afterwards
+  // and refuses everything else.
+  status close(const fence &idle);
+
+  device_address address() const;  // constant for life, unless stats().relocations says otherwise
+  void *data() const { return address().pointer(); }
+  std::size_t size() const;        // bytes in use
+  std::size_t capacity() const;    // bytes mapped from the start without a gap: grow within it free
+  std::size_t reserved() const;    // bytes of address space
+  std::size_t page_bytes() const;  // unit of committing
+  std::size_t mapped_bytes() const;  // with pages behind them, anywhere
+  bool in_place() const;           // false on the copying fallback
+  std::uint64_t generation() const;  // rises whenever pages behind it change
+  const device &on() const;
+  const std::string &tag() const;
+  buffer_stats stats() const;
+
+  // Changes size(). Growing maps what is missing; contents up to the old size stay, new bytes are
+  // unspecified. Shrinking keeps the pages (see shrink_to_fit).
+  // Errors: out_of_memory (value = bytes missing, limit = free), address_space_exhausted,
+  //         invalid_argument (over the address space: value, limit), device_lost.
+  // Cost:   within capacity() none. Otherwise per missing page one map, and a create where the pool
+  //         is cold; one set-access in all.  tests/golden
+  status resize(std::size_t bytes);
+  status resize(std::size_t bytes, stream_ref stream);
+
+  // Makes capacity() at least `bytes`; size() stays. Errors and cost as resize.
+  status reserve(std::size_t bytes);
+  status reserve(std::size_t bytes, stream_ref stream);
+
+  // Gives back the pages past size(). Without a fence it waits for the device's work first; with
+  // one it does not wait. Cost: one unmap; no release while the pool keeps them.
+  status shrink_to_fit();
+  status shrink_to_fit(const fence &idle);
+
+  // Sparse use: backs or gives back a range in the reservation, independent of size().
+  // Units: bytes, multiples of page_bytes().  Committing twice, or decommitting what is not
+  // committed, does nothing. Decommitting below size() is allowed: those bytes are then unmapped.
+  // Errors: invalid_argument (not page multiples: limit; outside the reservation), as resize.
+  status commit(std::size_t offset, std::size_t bytes);
+  status commit(std::size_t offset, std::size_t bytes, stream_ref stream);
+  status decommit(std::size_t offset, std::size_t bytes);
+  status decommit(std::size_t offset, std::size_t bytes, const fence &idle);
+  bool committed(std::size_t offset, std::size_t bytes) const;  // all of it; any byte range
+
+  // ---- sharing pages ---------------------------------------------------------------------------
+
+  // A buffer of the same pages at other addresses, `times` in a row: twice makes a ring in which
+  // what runs off the end reappears at the start. The pages live as long as either.
+  // Requires: the range is committed, in page multiples, and not shared by a fork.  (checked)
+  // Errors: invalid_argument, busy (forked), not_supported (fallback), address_space_exhausted.
+  // Cost: one reserve, one map per page and time, one set-access.
+  result<growable_buffer> alias(std::size_t offset, std::size_t bytes, std::size_t times = 1) const;
+
+  // A copy of the whole buffer that shares every page until one of the two is about to write it:
+  // afterwards both are read-only where shared, and a write without prepare_write is an access fault.
+  // Waits for the device's work (it takes write access away).
+  // Errors: as alias; busy (aliased pages cannot be shared by copying).
+  // Cost: one reserve, one map per page, two set-access.
+  result<growable_buffer> fork();
+
+  // Makes a byte range writable: pages still shared are copied to pages of its own, on `stream`, at
+  // the same address; the host waits for that. Pages no longer shared only get write access back.
+  // Errors: as resize; invalid_argument (not committed).
+  status prepare_write(std::size_t offset, std::size_t bytes, stream_ref stream);
+
+  // Moves pages, not bytes: the range leaves this buffer and appears in `to` at `to_offset`, whose
+  // pages there must not be committed. Same page size, same device. Size() of both stays.
+  // `idle`: when device work no longer touches the old addresses. Without: it waits for the device.
+  // Errors: invalid_argument, busy (forked or aliased), not_supported (fallback).
+  // Cost: one map per page, one set-access, one unmap (later, when `idle` has not passed).
+  status splice(std::size_t offset, std::size_t bytes, growable_buffer &to, std::size_t to_offset);
+  status splice(std::size_t offset, std::size_t bytes, growable_buffer &to, std::size_t to_offset,
+                const fence &idle);
+
+  // The whole space it may use: [address(), address() + reserved()).
+  virtual_range range() const { return {address(), reserved()}; }
+
+  class impl;  // what stands behind it; internal
+
+ private:
+  explicit growable_buffer(std::unique_ptr<impl> i) : impl_(std::move(i)) {}
+  std::unique_ptr<impl> impl_;
+};
+
+}  // namespace stillmap

@@ -1,0 +1,363 @@
+#include "stillmap/vmm/mapped_buffer.h"
+
+#include <algorithm>
+
+namespace stillmap {
+
+result<std::unique_ptr<growable_buffer::impl>> make_mapped_buffer(const device &d,
+                                                                  buffer_options options) {
+  constexpr const char *op = "growable_buffer::create";
+  if (options.pools.empty()) options.pools.push_back(d.pool());
+  const std::size_t page = options.pools.front()->page_bytes();
+  for (const auto &pool : options.pools) {
+    if (pool->page_bytes() != page) {
+      return refuse(condition::invalid_argument, op, "the pools have different page sizes",
+                    pool->page_bytes(), page);
+    }
+  }
+  std::vector<access_grant> access{{on_device(d.ordinal()), access_mode::read_write}};
+  for (const int peer : options.also_accessible_from) {
+    const access_grant grant{on_device(peer), access_mode::read_write};
+    if (std::find(access.begin(), access.end(), grant) == access.end()) access.push_back(grant);
+  }
+  std::size_t wanted = options.reserve;
+  if (wanted == 0) wanted = std::min(d.total_memory().bytes(), d.can().largest_reservation);
+  auto block = d.space().reserve(round_up(wanted, page), page & (~page + 1), {}, options.tag);
+  if (!block) return tl::unexpected(block.error());
+  return std::make_unique<mapped_buffer>(d, std::move(options), std::move(access),
+                                         std::move(*block));
+}
+
+mapped_buffer::mapped_buffer(device d, buffer_options options, std::vector<access_grant> access,
+                             std::shared_ptr<address_block> first)
+    : impl(std::move(d), std::move(options)),
+      page_(options_.pools.front()->page_bytes()),
+      access_(std::move(access)),
+      slots_(first->range().bytes / page_, 0) {
+  blocks_.push_back(std::move(first));
+}
+
+mapped_buffer::~mapped_buffer() { options_.pools.front()->cancel_background(this); }
+
+// ---- books ----------------------------------------------------------------------------------------
+
+std::size_t mapped_buffer::mapped_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return committed_slots_ * page_;
+}
+
+std::uint64_t mapped_buffer::generation() const {
+  const std::lock_guard lock(mutex_);
+  std::uint64_t sum = generation_before_;
+  for (const auto &block : blocks_) sum += block->generation();
+  return sum;
+}
+
+bool mapped_buffer::committed(std::size_t offset, std::size_t bytes) const {
+  const std::lock_guard lock(mutex_);
+  if (offset > reserved() || bytes > reserved() - offset) return false;
+  if (bytes == 0) return true;
+  for (std::size_t s = offset / page_; s <= (offset + bytes - 1) / page_; ++s) {
+    if ((slots_[s] & live) == 0) return false;
+  }
+  return true;
+}
+
+std::vector<mapped_buffer::slot_run> mapped_buffer::runs(slot_run within, bool committed) const {
+  std::vector<slot_run> out;
+  for (std::size_t s = within.first; s < within.end(); ++s) {
+    if (((slots_[s] & live) != 0) != committed) continue;
+    if (!out.empty() && out.back().end() == s) {
+      ++out.back().count;
+    } else {
+      out.push_back({s, 1});
+    }
+  }
+  return out;
+}
+
+std::shared_ptr<address_block> mapped_buffer::block_of(std::size_t slot) const {
+  const device_address at = address() + slot * page_;
+  for (const auto &block : blocks_) {
+    if (block->range().contains(at)) return block;
+  }
+  return nullptr;
+}
+
+std::vector<mapped_buffer::slot_run> mapped_buffer::by_block(slot_run run) const {
+  std::vector<slot_run> out;
+  while (run.count != 0) {
+    const virtual_range block = block_of(run.first)->range();
+    const std::size_t left = (block.end() - (address() + run.first * page_)) / page_;
+    const std::size_t n = std::min(run.count, left);
+    out.push_back({run.first, n});
+    run = {run.first + n, run.count - n};
+  }
+  return out;
+}
+
+void mapped_buffer::mark(slot_run run, bool committed) {
+  for (std::size_t s = run.first; s < run.end(); ++s) {
+    const bool was = (slots_[s] & live) != 0;
+    slots_[s] = committed ? live : 0;
+    if (was != committed) committed_slots_ += committed ? 1 : std::size_t(-1);
+  }
+  // Capacity reaches to the first gap; only a change at or below it can move it.
+  std::size_t end = std::min(capacity_.load(std::memory_order_relaxed) / page_, run.first);
+  while (end < slots_.size() && (slots_[end] & live) != 0) ++end;
+  capacity_.store(end * page_, std::memory_order_release);
+}
+
+status mapped_buffer::check_range(const char *op, std::size_t offset, std::size_t bytes,
+                                  bool pages) const {
+  if (pages && offset % page_ != 0) {
+    return refuse(condition::invalid_argument, op, "the offset is not a multiple of the page size",
+                  offset, page_);
+  }
+  if (pages && bytes % page_ != 0) {
+    return refuse(condition::invalid_argument, op, "the length is not a multiple of the page size",
+                  bytes, page_);
+  }
+  if (offset > reserved() || bytes > reserved() - offset) {
+    return refuse(condition::invalid_argument, op, "the range is outside the reservation",
+                  bytes > SIZE_MAX - offset ? SIZE_MAX : offset + bytes, reserved());
+  }
+  return {};
+}
+
+std::vector<page_ref> mapped_buffer::pages_of(slot_run run) const {
+  std::vector<page_ref> out;
+  out.reserve(run.count);
+  for (auto &m : space().mappings(span(run))) out.push_back(std::move(m.backing));
+  return out;
+}
+
+// ---- growing --------------------------------------------------------------------------------------
+
+status mapped_buffer::reserve(std::size_t bytes, consumer_stream consumer) {
+  const std::lock_guard lock(mutex_);
+  if (closed_) return refuse(condition::invalid_argument, "growable_buffer::reserve", "closed");
+  if (bytes <= capacity()) return {};
+  if (bytes > round_up(SIZE_MAX / 2, page_)) {
+    return refuse(condition::invalid_argument, "growable_buffer::resize",
+                  "the size is over any address space", bytes, SIZE_MAX / 2);
+  }
+  if (bytes > reserved()) {
+    if (status s = extend_reservation(round_up(bytes, page_), consumer); !s) return s;
+  }
+  const std::size_t first = capacity() / page_;
+  if (status s = fill({first, divide_up(bytes, page_) - first}, consumer); !s) return s;
+  ++stats_.growths;
+  return {};
+}
+
+status mapped_buffer::commit(std::size_t offset, std::size_t bytes, consumer_stream consumer) {
+  const std::lock_guard lock(mutex_);
+  if (status s = check_range("growable_buffer::commit", offset, bytes, true); !s) return s;
+  return fill({offset / page_, bytes / page_}, consumer);
+}
+
+// Commits every slot of `run` that is not. All or nothing.
+status mapped_buffer::fill(slot_run run, consumer_stream consumer) {
+  std::vector<revived_range> revived;
+  status s;
+  for (const slot_run gap : runs(run, false)) {
+    if (s = revive(gap, consumer, revived); !s) break;
+  }
+  if (s) {
+    std::vector<slot_run> missing;
+    for (const slot_run gap : runs(run, false)) {
+      std::size_t next = gap.first;
+      for (const revived_range &r : revived) {
+        if (!span(gap).contains(r.range.begin)) continue;
+        const std::size_t first = (r.range.begin - address()) / page_;
+        if (first > next) missing.push_back({next, first - next});
+        next = first + r.range.bytes / page_;
+      }
+      if (next < gap.end()) missing.push_back({next, gap.end() - next});
+    }
+    s = map_fresh(missing, consumer);
+  }
+  if (!s) {
+    for (revived_range &r : revived) space().let_go(r.block, r.range, r.idle);
+    return s;
+  }
+  for (const slot_run gap : runs(run, false)) mark(gap, true);
+  return {};
+}
+
+// Mappings of our own that were given back under a fence and are still there cost nothing to take
+// back. Those whose pages went elsewhere must be undone before the addresses can be used.
+status mapped_buffer::revive(slot_run run, consumer_stream consumer,
+                             std::vector<revived_range> &revived) {
+  if (space().stats().retiring_mappings == 0) return {};
+  for (const slot_run part : by_block(run)) {
+    virtual_range left = span(part);
+    while (!left.empty()) {
+      fence idle;
+      const auto back = space().revive(left, consumer, idle);
+      if (!back) return tl::unexpected(back.error());
+      if (*back != 0) revived.push_back({block_of(part.first), {left.begin, *back}, idle});
+      const std::size_t skip = std::min(std::max(*back, page_), left.bytes);
+      left = {left.begin + skip, left.bytes - skip};
+    }
+  }
+  return {};
+}
+
+status mapped_buffer::map_fresh(const std::vector<slot_run> &missing, consumer_stream consumer) {
+  std::vector<std::size_t> slots;
+  for (const slot_run run : missing) {
+    if (space().stats().retiring_mappings != 0) {
+      if (status s = space().settle(span(run)); !s) return s;
+    }
+    for (std::size_t s = run.first; s < run.end(); ++s) slots.push_back(s);
+  }
+  if (slots.empty()) return {};
+  const std::size_t stripes = options_.pools.size();
+  remap_plan plan(access_);
+  for (std::size_t stripe = 0; stripe < stripes; ++stripe) {
+    const auto ours = [&](std::size_t slot) { return slot % stripes == stripe; };
+    const auto n = static_cast<std::size_t>(std::count_if(slots.begin(), slots.end(), ours));
+    std::vector<page_ref> pages;
+    if (status s = options_.pools[stripe]->acquire(n, pages, consumer); !s) return s;
+    auto next = pages.begin();
+    for (const std::size_t slot : slots) {
+      if (ours(slot)) plan.map(address() + slot * page_, std::move(*next++));
+    }
+  }
+  return space().apply(std::move(plan));
+}
+
+// More addresses: right behind the ones there are, or else a larger reservation to which the pages
+// move (the data does not).
+status mapped_buffer::extend_reservation(std::size_t bytes, consumer_stream consumer) {
+  const std::size_t generous = reserved() > SIZE_MAX / 4 ? bytes : std::max(bytes, reserved() * 2);
+  const virtual_range now{address(), reserved()};
+  for (const std::size_t total : {generous, bytes}) {
+    auto more = space().reserve(total - now.bytes, page_ & (~page_ + 1), now.end(), options_.tag);
+    if (more && (*more)->range().begin == now.end()) {
+      blocks_.push_back(std::move(*more));
+      slots_.resize(total / page_, 0);
+      return {};
+    }
+    if (more) more->reset();
+    auto elsewhere = space().reserve(total, page_ & (~page_ + 1), {}, options_.tag);
+    if (elsewhere) return relocate(std::move(*elsewhere), consumer);
+    if (total == bytes) return tl::unexpected(elsewhere.error());
+  }
+  return {};
+}
+
+status mapped_buffer::relocate(std::shared_ptr<address_block> target, consumer_stream consumer) {
+  fence idle;
+  if (committed_slots_ != 0) {
+    if (consumer) {
+      auto after = fence::after(device_, *consumer);
+      if (!after) return tl::unexpected(after.error());
+      idle = std::move(*after);
+    } else if (status s = wait_for_device(); !s) {
+      return s;
+    }
+    const auto passed = idle.passed();
+    if (!passed) return tl::unexpected(passed.error());
+    remap_plan plan(access_);
+    const std::vector<slot_run> old = runs({0, slots_.size()}, true);
+    for (const slot_run run : old) {
+      for (auto &m : space().mappings(span(run))) {
+        plan.map(target->range().begin + (m.range.begin - address()), std::move(m.backing),
+                 std::move(m.access));
+      }
+      if (*passed) plan.unmap(span(run));
+    }
+    if (status s = space().apply(std::move(plan)); !s) return s;
+    if (!*passed) {
+      for (const slot_run run : old) {
+        for (const slot_run part : by_block(run)) {
+          space().let_go(block_of(part.first), span(part), idle);
+        }
+      }
+    }
+  }
+  for (const auto &block : blocks_) generation_before_ += block->generation();
+  ++stats_.relocations;
+  slots_.resize(target->range().bytes / page_, 0);
+  blocks_.assign(1, std::move(target));
+  return {};
+}
+
+// ---- giving back ----------------------------------------------------------------------------------
+
+status mapped_buffer::shrink_to(std::size_t bytes, release_fence idle) {
+  const std::lock_guard lock(mutex_);
+  const std::size_t keep = divide_up(bytes, page_);
+  return empty({keep, slots_.size() - keep}, idle);
+}
+
+status mapped_buffer::decommit(std::size_t offset, std::size_t bytes, release_fence idle) {
+  const std::lock_guard lock(mutex_);
+  if (status s = check_range("growable_buffer::decommit", offset, bytes, true); !s) return s;
+  return empty({offset / page_, bytes / page_}, idle);
+}
+
+// Uncommits every slot of `run` that is. All or nothing.
+status mapped_buffer::empty(slot_run run, release_fence idle) {
+  const std::vector<slot_run> full = runs(run, true);
+  if (full.empty()) return {};
+  fence after = idle != nullptr ? *idle : fence();
+  if (idle == nullptr) {
+    if (status s = wait_for_device(); !s) return s;
+  }
+  const auto passed = after.passed();
+  if (!passed) return tl::unexpected(passed.error());
+  if (*passed) {
+    remap_plan plan({});
+    for (const slot_run r : full) plan.unmap(span(r));
+    if (status s = space().apply(std::move(plan)); !s) return s;
+  } else {
+    for (const slot_run r : full) {
+      for (const slot_run part : by_block(r)) {
+        space().let_go(block_of(part.first), span(part), after);
+      }
+    }
+  }
+  for (const slot_run r : full) mark(r, false);
+  return {};
+}
+
+status mapped_buffer::close(release_fence idle) {
+  options_.pools.front()->cancel_background(this);
+  const std::lock_guard lock(mutex_);
+  ahead_due_ = false;
+  if (status s = empty({0, slots_.size()}, idle); !s) return s;
+  closed_ = true;
+  capacity_ = 0;
+  size_ = 0;
+  return {};
+}
+
+// ---- ahead ----------------------------------------------------------------------------------------
+
+void mapped_buffer::size_changed() {
+  const std::size_t ahead = options_.ahead;
+  if (ahead == 0) return;
+  const std::size_t spare = capacity() - size();
+  if (spare * 2 >= ahead || ahead_due_.exchange(true)) return;
+  options_.pools.front()->in_background(this, [this] { map_ahead(); });
+}
+
+void mapped_buffer::map_ahead() {
+  const std::lock_guard lock(mutex_);
+  ahead_due_ = false;
+  if (closed_) return;
+  const std::size_t target = std::min(reserved(), round_up(size() + options_.ahead, page_));
+  const std::size_t first = capacity() / page_;
+  if (target <= capacity()) return;
+  if (fill({first, target / page_ - first}, std::nullopt)) {
+    ++stats_.ahead_growths;
+  } else {
+    ++stats_.ahead_failures;
+  }
+}
+
+}  // namespace stillmap

@@ -1,0 +1,88 @@
+// A growable buffer made of pages. Internal. The ledger knows which page is where; this knows which
+// slots are committed and why some are special.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "stillmap/vmm/buffer_impl.h"
+#include "stillmap/vmm/remap.h"
+
+namespace stillmap {
+
+class mapped_buffer final : public growable_buffer::impl {
+ public:
+  mapped_buffer(device d, buffer_options options, std::vector<access_grant> access,
+                std::shared_ptr<address_block> first);
+  ~mapped_buffer() override;
+
+  device_address address() const override { return blocks_.front()->range().begin; }
+  std::size_t reserved() const override { return slots_.size() * page_; }
+  std::size_t page_bytes() const override { return page_; }
+  std::size_t mapped_bytes() const override;
+  bool in_place() const override { return true; }
+  std::uint64_t generation() const override;
+  bool committed(std::size_t offset, std::size_t bytes) const override;
+
+  status reserve(std::size_t bytes, consumer_stream consumer) override;
+  status shrink_to(std::size_t bytes, release_fence idle) override;
+  status commit(std::size_t offset, std::size_t bytes, consumer_stream consumer) override;
+  status decommit(std::size_t offset, std::size_t bytes, release_fence idle) override;
+  status close(release_fence idle) override;
+  result<std::unique_ptr<impl>> alias(std::size_t offset, std::size_t bytes,
+                                      std::size_t times) override;
+  result<std::unique_ptr<impl>> fork() override;
+  status prepare_write(std::size_t offset, std::size_t bytes, stream_ref stream) override;
+  status splice(std::size_t offset, std::size_t bytes, impl &to, std::size_t to_offset,
+                release_fence idle) override;
+  void size_changed() override;
+
+ private:
+  enum slot_flag : std::uint8_t {
+    live = 1,     // committed
+    forked = 2,   // read-only until prepare_write
+    aliased = 4,  // the page is another buffer's too, on purpose and for good
+  };
+  struct slot_run {
+    std::size_t first, count;
+    std::size_t end() const { return first + count; }
+  };
+  struct revived_range {
+    std::shared_ptr<address_block> block;
+    virtual_range range;
+    fence idle;
+  };
+
+  // All require mutex_.
+  virtual_range span(slot_run run) const {
+    return {address() + run.first * page_, run.count * page_};
+  }
+  std::vector<slot_run> runs(slot_run within, bool committed) const;
+  std::vector<slot_run> by_block(slot_run run) const;
+  std::shared_ptr<address_block> block_of(std::size_t slot) const;
+  status check_range(const char *op, std::size_t offset, std::size_t bytes, bool pages) const;
+  status check_shareable(const char *op, slot_run run, std::uint8_t forbidden) const;
+  status fill(slot_run run, consumer_stream consumer);
+  status revive(slot_run run, consumer_stream consumer, std::vector<revived_range> &revived);
+  status map_fresh(const std::vector<slot_run> &missing, consumer_stream consumer);
+  status empty(slot_run run, release_fence idle);
+  status extend_reservation(std::size_t bytes, consumer_stream consumer);
+  status relocate(std::shared_ptr<address_block> target, consumer_stream consumer);
+  void mark(slot_run run, bool committed);
+  void update_capacity();
+  std::vector<page_ref> pages_of(slot_run run) const;
+  std::vector<access_grant> reading() const;
+  status unshare(const std::vector<std::size_t> &slots, stream_ref stream);
+  void map_ahead();
+  address_space &space() const { return device_.space(); }
+
+  const std::size_t page_;
+  std::vector<access_grant> access_;
+  std::vector<std::shared_ptr<address_block>> blocks_;  // adjacent, in address order
+  std::vector<std::uint8_t> slots_;
+  std::size_t committed_slots_ = 0;
+  std::uint64_t generation_before_ = 0;  // of blocks this buffer has left
+  std::atomic<bool> ahead_due_{false};
+};
+
+}  // namespace stillmap

@@ -1,0 +1,229 @@
+// Pages behind more than one address: alias, fork, prepare_write, splice.
+#include <algorithm>
+
+#include "stillmap/vmm/mapped_buffer.h"
+
+namespace stillmap {
+
+std::vector<access_grant> mapped_buffer::reading() const {
+  std::vector<access_grant> out = access_;
+  for (access_grant &g : out) g.mode = access_mode::read;
+  return out;
+}
+
+// Every slot committed and free of `forbidden` flags.
+status mapped_buffer::check_shareable(const char *op, slot_run run, std::uint8_t forbidden) const {
+  for (std::size_t s = run.first; s < run.end(); ++s) {
+    if ((slots_[s] & live) == 0) {
+      return refuse(condition::invalid_argument, op, "part of the range is not committed",
+                    s * page_);
+    }
+    if ((slots_[s] & forbidden) != 0) {
+      return refuse(condition::busy, op,
+                    (slots_[s] & forked) != 0 ? "a page in the range is shared by a fork"
+                                              : "a page in the range is aliased",
+                    s * page_);
+    }
+  }
+  return {};
+}
+
+result<std::unique_ptr<growable_buffer::impl>> mapped_buffer::alias(std::size_t offset,
+                                                                    std::size_t bytes,
+                                                                    std::size_t times) {
+  constexpr const char *op = "growable_buffer::alias";
+  const std::lock_guard lock(mutex_);
+  if (status s = check_range(op, offset, bytes, true); !s) return tl::unexpected(s.error());
+  if (bytes == 0 || times == 0 || times > SIZE_MAX / 2 / bytes) {
+    return refuse(condition::invalid_argument, op, "there is nothing to alias, or too much",
+                  times);
+  }
+  const slot_run run{offset / page_, bytes / page_};
+  if (status s = check_shareable(op, run, forked); !s) return tl::unexpected(s.error());
+  buffer_options options = options_;
+  options.ahead = 0;
+  auto block = space().reserve(bytes * times, page_ & (~page_ + 1), {}, options.tag);
+  if (!block) return tl::unexpected(block.error());
+  remap_plan plan(access_);
+  const std::vector<page_ref> pages = pages_of(run);
+  for (std::size_t i = 0; i < pages.size() * times; ++i) {
+    plan.map((*block)->range().begin + i * page_, pages[i % pages.size()]);
+  }
+  if (status s = space().apply(std::move(plan)); !s) return tl::unexpected(s.error());
+  auto other = std::make_unique<mapped_buffer>(device_, std::move(options), access_, *block);
+  other->mark({0, pages.size() * times}, true);
+  for (std::uint8_t &slot : other->slots_) slot |= aliased;
+  for (std::size_t s = run.first; s < run.end(); ++s) slots_[s] |= aliased;
+  other->size_ = bytes * times;
+  return other;
+}
+
+result<std::unique_ptr<growable_buffer::impl>> mapped_buffer::fork() {
+  constexpr const char *op = "growable_buffer::fork";
+  const std::lock_guard lock(mutex_);
+  const std::vector<slot_run> full = runs({0, slots_.size()}, true);
+  for (const slot_run run : full) {
+    if (status s = check_shareable(op, run, aliased); !s) return tl::unexpected(s.error());
+  }
+  if (status s = wait_for_device(); !s) return tl::unexpected(s.error());
+  auto block = space().reserve(reserved(), page_ & (~page_ + 1), {}, options_.tag);
+  if (!block) return tl::unexpected(block.error());
+  auto child = std::make_unique<mapped_buffer>(device_, options_, access_, *block);
+  remap_plan plan(reading());
+  for (const slot_run run : full) {
+    plan.grant(span(run), reading());
+    std::size_t slot = run.first;
+    for (page_ref &p : pages_of(run)) {
+      plan.map(child->address() + slot++ * page_, std::move(p));
+    }
+  }
+  if (!plan.empty()) {
+    if (status s = space().apply(std::move(plan)); !s) return tl::unexpected(s.error());
+  }
+  for (const slot_run run : full) {
+    child->mark(run, true);
+    for (std::size_t s = run.first; s < run.end(); ++s) {
+      slots_[s] |= forked;
+      child->slots_[s] |= forked;
+    }
+  }
+  child->size_.store(size());
+  return child;
+}
+
+status mapped_buffer::prepare_write(std::size_t offset, std::size_t bytes, stream_ref stream) {
+  constexpr const char *op = "growable_buffer::prepare_write";
+  const std::lock_guard lock(mutex_);
+  if (status s = check_range(op, offset, bytes, false); !s) return s;
+  if (bytes == 0) return {};
+  const std::size_t first = offset / page_;
+  const slot_run run{first, (offset + bytes - 1) / page_ - first + 1};
+  if (status s = check_shareable(op, run, 0); !s) return s;
+  std::vector<std::size_t> shared;
+  for (std::size_t s = run.first; s < run.end(); ++s) {
+    if ((slots_[s] & forked) != 0) shared.push_back(s);
+  }
+  return shared.empty() ? status{} : unshare(shared, stream);
+}
+
+// The pages at `slots` become this buffer's own: copied where somebody else still has them, and
+// writable again. One plan changes all of them, so either all are or none is.
+status mapped_buffer::unshare(const std::vector<std::size_t> &slots, stream_ref stream) {
+  struct copying {
+    std::size_t slot;
+    page_ref fresh;
+  };
+  std::vector<copying> copies;
+  remap_plan plan(access_);
+  for (const std::size_t slot : slots) {
+    const page_ref now = pages_of({slot, 1}).front();
+    if (now.use_count() > 2) {  // this reference, our mapping, and somebody else's
+      copies.push_back({slot, {}});
+    } else {
+      plan.grant(span({slot, 1}), access_);
+    }
+  }
+  std::shared_ptr<address_block> scratch;
+  if (!copies.empty()) {
+    auto block = space().reserve(copies.size() * page_, page_ & (~page_ + 1), {}, options_.tag);
+    if (!block) return tl::unexpected(block.error());
+    scratch = std::move(*block);
+    remap_plan aside(access_);
+    for (std::size_t i = 0; i < copies.size(); ++i) {
+      std::vector<page_ref> page;
+      page_pool &pool = *options_.pools[copies[i].slot % options_.pools.size()];
+      if (status s = pool.acquire(1, page); !s) return s;
+      copies[i].fresh = std::move(page.front());
+      aside.map(scratch->range().begin + i * page_, copies[i].fresh);
+    }
+    if (status s = space().apply(std::move(aside)); !s) return s;
+  }
+  status outcome;
+  {
+    const context_guard guard(device_.drv(), device_.context());
+    outcome = guard.entered();
+    for (std::size_t i = 0; outcome && i < copies.size(); ++i) {
+      outcome = device_.drv().copy_on_device_async(scratch->range().begin + i * page_,
+                                                   address() + copies[i].slot * page_, page_,
+                                                   stream.get());
+    }
+    // The old pages leave these addresses: nothing on any stream may still be at work there. After
+    // a failure too, since a copy may be under way to pages that are about to go.
+    if (!copies.empty()) {
+      const status idle = device_.drv().synchronize_context();
+      if (outcome) outcome = idle;
+    }
+  }
+  if (outcome) {
+    for (copying &c : copies) {
+      plan.unmap(span({c.slot, 1}));
+      plan.map(address() + c.slot * page_, c.fresh);
+    }
+    if (scratch) plan.unmap(scratch->range());
+    outcome = space().apply(std::move(plan));
+  }
+  if (!outcome) {
+    if (scratch) {
+      remap_plan back({});
+      back.unmap(scratch->range());
+      if (const status s = space().apply(std::move(back)); !s) report_unreturnable(s.error());
+    }
+    return outcome;
+  }
+  for (const std::size_t slot : slots) slots_[slot] &= static_cast<std::uint8_t>(~forked);
+  stats_.bytes_copied += copies.size() * page_;
+  return {};
+}
+
+status mapped_buffer::splice(std::size_t offset, std::size_t bytes, impl &other,
+                             std::size_t to_offset, release_fence idle) {
+  constexpr const char *op = "growable_buffer::splice";
+  auto *const to = dynamic_cast<mapped_buffer *>(&other);
+  if (to == nullptr) {
+    return refuse(condition::not_supported, op, "the other buffer is not made of pages");
+  }
+  if (to == this) {
+    return refuse(condition::invalid_argument, op, "a buffer cannot be spliced into itself");
+  }
+  const std::scoped_lock lock(mutex_, to->mutex_);
+  if (!(device_ == to->device_)) {
+    return refuse(condition::invalid_argument, op, "the buffers are on different devices",
+                  static_cast<std::uint64_t>(to->device_.ordinal()));
+  }
+  if (to->page_ != page_) {
+    return refuse(condition::invalid_argument, op, "the buffers have different page sizes",
+                  to->page_, page_);
+  }
+  if (status s = check_range(op, offset, bytes, true); !s) return s;
+  if (status s = to->check_range(op, to_offset, bytes, true); !s) return s;
+  if (bytes == 0) return {};
+  const slot_run from_run{offset / page_, bytes / page_};
+  const slot_run to_run{to_offset / page_, bytes / page_};
+  if (status s = check_shareable(op, from_run, forked | aliased); !s) return s;
+  if (!to->runs(to_run, true).empty()) {
+    return refuse(condition::invalid_argument, op, "the target range is committed already",
+                  to_offset);
+  }
+  fence after = idle != nullptr ? *idle : fence();
+  if (idle == nullptr) {
+    if (status s = wait_for_device(); !s) return s;
+  }
+  if (status s = space().settle(to->span(to_run)); !s) return s;
+  const auto passed = after.passed();
+  if (!passed) return tl::unexpected(passed.error());
+  remap_plan plan(to->access_);
+  std::size_t slot = to_run.first;
+  for (page_ref &p : pages_of(from_run)) plan.map(to->address() + slot++ * page_, std::move(p));
+  if (*passed) plan.unmap(span(from_run));
+  if (status s = space().apply(std::move(plan)); !s) return s;
+  if (!*passed) {
+    for (const slot_run part : by_block(from_run)) {
+      space().let_go(block_of(part.first), span(part), after);
+    }
+  }
+  mark(from_run, false);
+  to->mark(to_run, true);
+  return {};
+}
+
+}  // namespace stillmap

@@ -1,0 +1,74 @@
+#include "stillmap/vmm/mapping.h"
+
+#include <utility>
+
+#include "stillmap/vmm/remap.h"
+
+namespace stillmap {
+
+result<mapping> mapping::create(const reservation &r, std::size_t offset, page_ref page,
+                                std::vector<access_grant> access) {
+  constexpr const char *op = "mapping::create";
+  if (!page) return refuse(condition::invalid_argument, op, "there is no page to map");
+  if (offset > r.range().bytes || r.range().bytes - offset < page->bytes()) {
+    return refuse(condition::invalid_argument, op, "the page does not fit in the reservation",
+                  offset, r.range().bytes);
+  }
+  if (access.empty()) access.push_back({on_device(r.on().ordinal()), access_mode::read_write});
+  const virtual_range range{r.range().begin + offset, page->bytes()};
+  remap_plan plan(std::move(access));
+  plan.map(range.begin, page);
+  if (const status s = r.on().space().apply(std::move(plan)); !s) return tl::unexpected(s.error());
+  return mapping(r.on(), r.block(), range, std::move(page));
+}
+
+mapping::mapping(mapping &&o) noexcept
+    : device_(o.device_),
+      block_(std::move(o.block_)),
+      range_(std::exchange(o.range_, {})),
+      page_(std::move(o.page_)) {}
+
+mapping &mapping::operator=(mapping &&o) noexcept {
+  if (this != &o) {
+    destroy();
+    device_ = o.device_;
+    block_ = std::move(o.block_);
+    range_ = std::exchange(o.range_, {});
+    page_ = std::move(o.page_);
+  }
+  return *this;
+}
+
+mapping::~mapping() { destroy(); }
+
+status mapping::set_access(std::vector<access_grant> access) {
+  if (range_.empty()) {
+    return refuse(condition::invalid_argument, "mapping::set_access", "the mapping is empty");
+  }
+  remap_plan plan({});
+  plan.grant(range_, std::move(access));
+  return device_.space().apply(std::move(plan));
+}
+
+status mapping::unmap(const fence &idle) {
+  if (range_.empty()) {
+    return refuse(condition::invalid_argument, "mapping::unmap", "the mapping is empty");
+  }
+  if (status s = device_.space().retire(block_, range_, idle); !s) return s;
+  range_ = {};
+  page_ = page_ref();
+  block_.reset();
+  return {};
+}
+
+void mapping::destroy() noexcept {
+  if (range_.empty()) return;
+  {
+    const context_guard guard(device_.drv(), device_.context());
+    const status idle = guard.entered() ? device_.drv().synchronize_context() : guard.entered();
+    if (!idle) report_unreturnable(idle.error());
+  }
+  if (const status s = unmap(fence()); !s) report_unreturnable(s.error());
+}
+
+}  // namespace stillmap

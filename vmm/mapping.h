@@ -1,0 +1,42 @@
+// Pages at addresses, by hand: one page in a reservation with access for a list of devices.
+#pragma once
+
+#include "stillmap/vmm/page.h"
+#include "stillmap/vmm/reservation.h"
+
+namespace stillmap {
+
+// Owner; unmapped on destruction, which waits for the device's work first (as cuMemFree does)
+// unless unmap(fence) was called.
+class mapping {
+ public:
+  // Requires: [offset, offset + page bytes) of `r` is unmapped.  (checked)
+  // Errors:   as a remap. Cost: one map, one set-access.
+  // An empty `access`: read and write for the reservation's device.
+  static result<mapping> create(const reservation &r, std::size_t offset, page_ref page,
+                                std::vector<access_grant> access = {});
+  mapping(mapping &&o) noexcept;
+  mapping &operator=(mapping &&o) noexcept;
+  ~mapping();
+
+  virtual_range range() const { return range_; }
+  const page_ref &backing() const { return page_; }
+
+  // Replaces who may touch it. Errors: as a remap; the old access stays. Cost: one set-access.
+  status set_access(std::vector<access_grant> access);
+
+  // Ends the mapping once `idle` has passed, without blocking the host. The object is empty
+  // afterwards. Errors: the driver's; the mapping stays.
+  status unmap(const fence &idle);
+
+ private:
+  mapping(device d, std::shared_ptr<address_block> block, virtual_range range, page_ref page)
+      : device_(std::move(d)), block_(std::move(block)), range_(range), page_(std::move(page)) {}
+  void destroy() noexcept;
+  device device_;
+  std::shared_ptr<address_block> block_;
+  virtual_range range_;
+  page_ref page_;
+};
+
+}  // namespace stillmap

@@ -1,0 +1,103 @@
+// A page: one physical allocation, the unit of moving. Shared by count: every mapping holds one
+// reference, and when the last is dropped the page goes back to its pool. docs/design.md#pages
+// Page states: free (in a pool) -> held (a reference, no address) -> mapped (one or more addresses)
+//              -> retiring (still mapped until a fence has passed) -> free.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "stillmap/vmm/driver_types.h"
+#include "stillmap/vmm/stream.h"
+
+namespace stillmap {
+
+class page_pool;
+
+class page {
+ public:
+  std::uint64_t id() const { return id_; }  // unique in the process, never reused
+  physical_handle handle() const { return handle_; }
+  std::size_t bytes() const { return bytes_; }
+  const physical_properties &properties() const { return properties_; }
+  bool imported() const { return imported_; }  // memory another process made
+
+ private:
+  friend class page_pool;
+  friend class page_share;
+  friend class page_ref;
+  friend class address_space;
+  page(page_pool &pool, physical_handle handle, std::size_t bytes, physical_properties properties,
+       bool imported);
+
+  std::uint64_t id_;
+  physical_handle handle_;
+  std::size_t bytes_;
+  physical_properties properties_;
+  bool imported_;
+  std::atomic<std::uint32_t> references_{0};
+  page_pool *pool_;
+  fence idle_after_;  // guarded by the pool's mutex
+};
+
+// A counted reference that does not keep the pool alive: what the ledger holds, so that a device is
+// not kept alive by its own books. Everybody else holds a page_ref.
+class page_share {
+ public:
+  page_share() = default;
+  explicit page_share(page *p) : page_(p) { acquire(); }
+  page_share(const page_share &o) : page_(o.page_) { acquire(); }
+  page_share(page_share &&o) noexcept : page_(std::exchange(o.page_, nullptr)) {}
+  page_share &operator=(page_share o) noexcept {
+    std::swap(page_, o.page_);
+    return *this;
+  }
+  ~page_share() { drop(); }
+
+  explicit operator bool() const { return page_ != nullptr; }
+  const page *operator->() const { return page_; }
+  bool operator==(const page_share &o) const { return page_ == o.page_; }
+  std::uint32_t use_count() const {
+    return page_ ? page_->references_.load(std::memory_order_acquire) : 0;
+  }
+
+ private:
+  friend class page_pool;
+  friend class page_ref;
+  friend class address_space;
+  void acquire() {
+    if (page_) page_->references_.fetch_add(1, std::memory_order_relaxed);
+  }
+  void drop() noexcept;
+
+  page *page_ = nullptr;
+};
+
+// A share of a page, and of the pool it goes back to. Threads: copies are independent; one object
+// is externally synchronised.
+class page_ref {
+ public:
+  page_ref() = default;
+  explicit page_ref(page_share share);
+
+  explicit operator bool() const { return static_cast<bool>(share_); }
+  const page *operator->() const { return share_.page_; }
+  const page &operator*() const { return *share_.page_; }
+  bool operator==(const page_ref &o) const { return share_ == o.share_; }
+  const page_share &share() const { return share_; }
+
+  // How many references exist, mappings included; another thread may change it at once.
+  std::uint32_t use_count() const { return share_.use_count(); }
+
+  // Drops this reference; should it be the last, the page is reusable only after `idle`.
+  void retire(const fence &idle);
+
+ private:
+  friend class page_pool;
+  std::shared_ptr<page_pool> home_;  // before share_: outlives it
+  page_share share_;
+};
+
+}  // namespace stillmap

@@ -1,0 +1,408 @@
+#include "stillmap/vmm/page_pool.h"
+
+#include <algorithm>
+
+#include "stillmap/vmm/address_space.h"
+#include "stillmap/vmm/device_state.h"
+#include "stillmap/vmm/physical_memory.h"
+
+namespace stillmap {
+namespace {
+
+std::uint64_t next_page_id() {
+  static std::atomic<std::uint64_t> next{1};
+  return next.fetch_add(1, std::memory_order_relaxed);
+}
+
+}  // namespace
+
+page::page(page_pool &pool, physical_handle handle, std::size_t bytes,
+           physical_properties properties, bool imported)
+    : id_(next_page_id()),
+      handle_(handle),
+      bytes_(bytes),
+      properties_(properties),
+      imported_(imported),
+      pool_(&pool) {}
+
+void page_share::drop() noexcept {
+  page *const p = std::exchange(page_, nullptr);
+  if (p != nullptr && p->references_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+    p->pool_->give_back(p);
+  }
+}
+
+page_ref::page_ref(page_share share)
+    : home_(share ? share.page_->pool_->share() : nullptr), share_(std::move(share)) {}
+
+void page_ref::retire(const fence &idle) {
+  if (!share_) return;
+  if (!idle.trivially_passed()) share_.page_->pool_->join_fence(*share_.page_, idle);
+  share_ = page_share();
+}
+
+// A user-made pool and the device it needs, kept together: the pool itself only refers to the device.
+struct owned_pool {
+  owned_pool(device d, const page_pool_options &options)
+      : on(std::move(d)), pool(*on.shared(), options) {}
+  device on;
+  page_pool pool;
+};
+
+page_pool::page_pool(device::state &d, const page_pool_options &options)
+    : device_(d), options_(options) {
+  properties_.location = options_.location.value_or(on_device(d.ordinal));
+  properties_.exportable = options_.exportable;
+  properties_.rdma = options_.rdma;
+  if (options_.page_bytes == 0) options_.page_bytes = d.caps.page_bytes;
+}
+
+result<std::shared_ptr<page_pool>> page_pool::create(const device &d, page_pool_options options) {
+  constexpr const char *op = "page_pool::create";
+  if (!d.can().vmm) {
+    return refuse(condition::not_supported, op, "this device cannot map physical pages");
+  }
+  if (options.exportable == handle_type::posix_fd && !d.can().posix_fd_export) {
+    return refuse(condition::not_supported, op, "this device cannot export pages as fds");
+  }
+  if (options.exportable == handle_type::fabric && !d.can().fabric_export) {
+    return refuse(condition::not_supported, op, "this device cannot export fabric handles");
+  }
+  if (options.rdma && !d.can().rdma) {
+    return refuse(condition::not_supported, op, "this device cannot map RDMA-capable pages");
+  }
+  const bool on_host = options.location && options.location->kind != location_kind::device;
+  if (on_host && !d.can().host_numa) {
+    return refuse(condition::not_supported, op, "this driver cannot map host memory");
+  }
+  physical_properties wanted;
+  wanted.location = options.location.value_or(on_device(d.ordinal()));
+  wanted.exportable = options.exportable;
+  wanted.rdma = options.rdma;
+  const context_guard guard(d.drv(), d.context());
+  if (!guard.entered()) return tl::unexpected(guard.entered().error());
+  const auto granularity = d.drv().granularity(wanted, false);
+  if (!granularity) return tl::unexpected(granularity.error());
+  if (options.page_bytes == 0) options.page_bytes = *granularity;
+  if (options.page_bytes % *granularity != 0) {
+    return refuse(condition::invalid_argument, op,
+                  "the page size is not a multiple of the granularity", options.page_bytes,
+                  *granularity);
+  }
+  const auto owner = std::make_shared<owned_pool>(d, options);
+  const std::shared_ptr<page_pool> made(owner, &owner->pool);
+  made->self_ = made;
+  return made;
+}
+
+// Every held page holds the pool, so what is left are mappings that retire, and, after a driver has
+// refused to undo one, mappings nobody can undo.
+page_pool::~page_pool() {
+  {
+    const std::lock_guard lock(background_mutex_);
+    stopping_ = true;
+    jobs_.clear();
+  }
+  background_wake_.notify_all();
+  if (background_.joinable()) background_.join();
+  device_.space->collect(true);
+  device_.space->abandon(*this);
+  std::vector<page *> all(ready_.begin(), ready_.end());
+  for (page *p : waiting_) {
+    if (const status waited = p->idle_after_.wait(); !waited) report_unreturnable(waited.error());
+    all.push_back(p);
+  }
+  release_pages(all);
+}
+
+const driver &page_pool::drv() const { return *device_.drv; }
+
+page_pool_stats page_pool::stats() const {
+  const std::lock_guard lock(mutex_);
+  page_pool_stats s = stats_;
+  s.waiting = physical_size(waiting_.size() * options_.page_bytes);
+  s.free = physical_size(ready_.size() * options_.page_bytes) + s.waiting;
+  return s;
+}
+
+// The default pool belongs to the device's state, so a share of the device is a share of the pool.
+std::shared_ptr<page_pool> page_pool::share() {
+  if (auto own = self_.lock()) return own;
+  return std::shared_ptr<page_pool>(device_.self.lock(), this);
+}
+
+status page_pool::acquire(std::size_t n, std::vector<page_ref> &out,
+                          std::optional<stream_ref> consumer) {
+  std::vector<page *> got;
+  got.reserve(n);
+  std::vector<page_ref> stolen;
+  status outcome = take_free(n, got);
+  while (outcome && got.size() + stolen.size() < n) {
+    auto made = make_page();
+    if (made) {
+      got.push_back(*made);
+      continue;
+    }
+    if (!made.error().is(condition::out_of_memory)) {
+      outcome = tl::unexpected(made.error());
+      break;
+    }
+    const std::size_t before = got.size() + stolen.size();
+    outcome = take_waiting(n, got, stolen, consumer);
+    if (outcome && got.size() + stolen.size() == before) outcome = tl::unexpected(made.error());
+  }
+  if (!outcome) {
+    const std::lock_guard lock(mutex_);
+    for (page *p : got) ready_.push_back(p);
+    return outcome;
+  }
+  out.reserve(out.size() + n);
+  for (page *p : got) out.push_back(page_ref(page_share(p)));
+  for (page_ref &p : stolen) out.push_back(std::move(p));
+  const std::lock_guard lock(background_mutex_);
+  if (keep_ready_ != 0) {
+    keep_ready_due_ = true;
+    background_wake_.notify_one();
+  }
+  return {};
+}
+
+// Pages that are ready, oldest first: neighbours given back together come out together, which
+// keeps physically adjacent pages adjacent.
+status page_pool::take_free(std::size_t n, std::vector<page *> &got) {
+  const std::lock_guard lock(mutex_);
+  for (std::size_t i = waiting_.size(); i != 0 && ready_.size() < n; --i) {
+    page *const p = waiting_.front();
+    waiting_.pop_front();
+    const auto passed = p->idle_after_.passed();
+    (passed && *passed ? ready_ : waiting_).push_back(p);
+    if (!passed) return tl::unexpected(passed.error());
+  }
+  while (got.size() < n && !ready_.empty()) {
+    got.push_back(ready_.front());
+    ready_.pop_front();
+    ++stats_.pages_reused;
+  }
+  return {};
+}
+
+// Memory is short: pages that somebody's queued work may still touch. In order of cost: behind a
+// stream wait, behind a host wait, and last the mappings that only wait to be undone.
+status page_pool::take_waiting(std::size_t n, std::vector<page *> &got,
+                               std::vector<page_ref> &stolen, std::optional<stream_ref> consumer) {
+  address_space &space = *device_.space;
+  if (consumer) {
+    if (status s = space.steal_retiring(n - got.size() - stolen.size(), *this, *consumer, stolen);
+        !s) {
+      return s;
+    }
+  }
+  while (got.size() + stolen.size() < n) {
+    page *p = nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      if (waiting_.empty()) break;
+      p = waiting_.front();
+      waiting_.pop_front();
+      ++stats_.pages_reused;
+      if (!consumer) ++stats_.host_waits;
+    }
+    const status ordered =
+        consumer ? p->idle_after_.make_wait(device(device_.self.lock()), *consumer)
+                 : p->idle_after_.wait();
+    got.push_back(p);  // also when ordering failed: it goes back with the others
+    if (!ordered) {
+      return ordered;
+    }
+    if (!consumer) p->idle_after_ = fence();
+  }
+  if (got.size() + stolen.size() < n && space.stats().retiring_mappings != 0) {
+    {
+      const std::lock_guard lock(mutex_);
+      ++stats_.host_waits;
+    }
+    space.collect(true);
+    return take_free(n - stolen.size(), got);
+  }
+  return {};
+}
+
+result<page *> page_pool::make_page() {
+  const std::size_t bytes = options_.page_bytes;
+  {
+    const std::lock_guard lock(mutex_);
+    if (created_bytes_ + bytes > options_.limit) {
+      return refuse(condition::out_of_memory, "page_pool::acquire", "the pool's limit is reached",
+                    created_bytes_ + bytes, options_.limit);
+    }
+    created_bytes_ += bytes;
+  }
+  const context_guard guard(drv(), device_.context());
+  auto made = guard.entered() ? drv().create_physical(bytes, properties_)
+                              : result<physical_handle>(tl::unexpected(guard.entered().error()));
+  const std::lock_guard lock(mutex_);
+  if (!made) {
+    created_bytes_ -= bytes;
+    return tl::unexpected(made.error());
+  }
+  device_.space->physical_created(bytes);
+  ++stats_.pages_created;
+  stats_.created = physical_size(created_bytes_);
+  stats_.peak = std::max(stats_.peak, stats_.created);
+  return new page(*this, *made, bytes, properties_, false);
+}
+
+result<page_ref> page_pool::adopt(physical_memory memory) {
+  if (memory.bytes() != options_.page_bytes) {
+    return refuse(condition::invalid_argument, "page_pool::adopt",
+                  "the memory is not one page of this pool", memory.bytes(), options_.page_bytes);
+  }
+  const physical_properties properties = memory.properties();
+  const bool imported = memory.imported();
+  const physical_handle handle = std::move(memory).release();
+  device_.space->physical_created(options_.page_bytes);
+  {
+    const std::lock_guard lock(mutex_);
+    created_bytes_ += options_.page_bytes;
+    stats_.created = physical_size(created_bytes_);
+    stats_.peak = std::max(stats_.peak, stats_.created);
+  }
+  return page_ref(page_share(new page(*this, handle, options_.page_bytes, properties, imported)));
+}
+
+void page_pool::join_fence(page &p, const fence &idle) {
+  const std::lock_guard lock(mutex_);
+  p.idle_after_.join(idle);
+}
+
+void page_pool::give_back(page *p) noexcept {
+  std::vector<page *> surplus;
+  {
+    const std::lock_guard lock(mutex_);
+    if (p->imported_ || p->properties_ != properties_) {
+      surplus.push_back(p);  // not ours to hand out again
+    } else if (p->idle_after_.trivially_passed()) {
+      ready_.push_back(p);
+    } else {
+      waiting_.push_back(p);
+    }
+    while (ready_.size() * options_.page_bytes > options_.keep_free) {
+      surplus.push_back(ready_.back());
+      ready_.pop_back();
+    }
+  }
+  release_pages(surplus);
+}
+
+void page_pool::release_pages(std::vector<page *> &pages) noexcept {
+  if (pages.empty()) return;
+  const context_guard guard(drv(), device_.context());
+  for (page *p : pages) {
+    const status released = guard.entered() ? drv().release_physical(p->handle_) : guard.entered();
+    if (!released) {
+      report_unreturnable(released.error());
+    }
+    device_.space->physical_released(p->bytes_);
+    const std::lock_guard lock(mutex_);
+    created_bytes_ -= p->bytes_;
+    ++stats_.pages_released;
+    stats_.created = physical_size(created_bytes_);
+    delete p;
+  }
+  pages.clear();
+}
+
+result<physical_size> page_pool::trim(std::size_t keep) {
+  physical_size freed;
+  const context_guard guard(drv(), device_.context());
+  if (!guard.entered()) return tl::unexpected(guard.entered().error());
+  for (;;) {
+    page *p = nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      if (ready_.empty() || ready_.size() * options_.page_bytes <= keep) break;
+      p = ready_.back();
+      ready_.pop_back();
+    }
+    if (const status released = drv().release_physical(p->handle_); !released) {
+      const std::lock_guard lock(mutex_);
+      ready_.push_back(p);
+      return tl::unexpected(released.error());
+    }
+    freed += physical_size(p->bytes_);
+    device_.space->physical_released(p->bytes_);
+    const std::lock_guard lock(mutex_);
+    created_bytes_ -= p->bytes_;
+    ++stats_.pages_released;
+    stats_.created = physical_size(created_bytes_);
+    delete p;
+  }
+  return freed;
+}
+
+status page_pool::prepare(std::size_t bytes) {
+  const std::size_t pages = divide_up(bytes, options_.page_bytes);
+  for (;;) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (ready_.size() >= pages) return {};
+    }
+    auto made = make_page();
+    if (!made) return tl::unexpected(made.error());
+    const std::lock_guard lock(mutex_);
+    ready_.push_back(*made);
+  }
+}
+
+void page_pool::keep_ready(std::size_t bytes) {
+  const std::lock_guard lock(background_mutex_);
+  keep_ready_ = bytes;
+  keep_ready_due_ = bytes != 0;
+  if (bytes != 0) start_background_locked();
+}
+
+void page_pool::in_background(const void *owner, std::function<void()> run) {
+  const std::lock_guard lock(background_mutex_);
+  jobs_.push_back({owner, std::move(run)});
+  start_background_locked();
+}
+
+void page_pool::cancel_background(const void *owner) {
+  std::unique_lock lock(background_mutex_);
+  std::erase_if(jobs_, [&](const job &j) { return j.owner == owner; });
+  background_idle_.wait(lock, [&] { return running_for_ != owner; });
+}
+
+void page_pool::start_background_locked() {
+  if (!background_.joinable()) background_ = std::thread([this] { run_background(); });
+  background_wake_.notify_one();
+}
+
+void page_pool::run_background() {
+  std::unique_lock lock(background_mutex_);
+  for (;;) {
+    background_wake_.wait(lock, [&] { return stopping_ || !jobs_.empty() || keep_ready_due_; });
+    if (stopping_) return;
+    if (!jobs_.empty()) {
+      const job next = std::move(jobs_.front());
+      jobs_.pop_front();
+      running_for_ = next.owner;
+      lock.unlock();
+      next.run();
+      lock.lock();
+      running_for_ = nullptr;
+      background_idle_.notify_all();
+      continue;
+    }
+    keep_ready_due_ = false;
+    const std::size_t wanted = keep_ready_;
+    lock.unlock();
+    if (!prepare(wanted)) {
+      const std::lock_guard stats_lock(mutex_);
+      ++stats_.background_failures;
+    }
+    lock.lock();
+  }
+}
+
+}  // namespace stillmap

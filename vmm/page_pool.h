@@ -1,0 +1,133 @@
+// Free pages of one size, place and handle type. Warm pages are why growing does not pay
+// cuMemCreate; a page freed under a fence waits here without blocking the host.
+// Lock order: page_pool::mutex_ is a leaf; under it at most an event is queried, which never blocks.
+// docs/design.md#pages
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "stillmap/vmm/device.h"
+#include "stillmap/vmm/page.h"
+
+namespace stillmap {
+
+struct page_pool_options {
+  std::size_t page_bytes = 0;             // 0: the granularity; otherwise a multiple of it
+  std::optional<memory_location> location;  // default: the device's own memory
+  handle_type exportable = handle_type::none;
+  bool rdma = false;
+  std::size_t keep_free = std::size_t{1} << 30;  // free bytes kept warm; the rest is released
+  std::size_t limit = SIZE_MAX;                  // most bytes this pool may have created at once
+};
+
+struct page_pool_stats {
+  physical_size created;   // all pages of this pool, held or free
+  physical_size peak;
+  physical_size free;      // ready, or waiting for a fence
+  physical_size waiting;   // of those, behind a fence not yet seen passed
+  std::uint64_t pages_created = 0;   // ever
+  std::uint64_t pages_released = 0;  // ever
+  std::uint64_t pages_reused = 0;    // handed out without creating
+  std::uint64_t host_waits = 0;      // times the host had to wait for a fence
+  std::uint64_t background_failures = 0;  // pages the background could not make ready
+};
+
+class page_pool {
+ public:
+  // Errors: invalid_argument (page_bytes not a multiple of the granularity: limit = granularity),
+  //         not_supported (the device cannot make such pages, or has no VMM).
+  static result<std::shared_ptr<page_pool>> create(const device &d, page_pool_options options = {});
+  // For device::state, which owns the device's own pool; everybody else calls create().
+  page_pool(device::state &d, const page_pool_options &options);
+  // Waits for what still retires on the device.
+  ~page_pool();
+  page_pool(const page_pool &) = delete;
+  page_pool &operator=(const page_pool &) = delete;
+
+  std::size_t page_bytes() const { return options_.page_bytes; }
+  const physical_properties &properties() const { return properties_; }
+  page_pool_stats stats() const;
+
+  // `n` pages into `out`, all or none. Free pages first; then new ones; when memory is short, pages
+  // whose fence has not passed: `consumer` is made to wait for them where given, else the host waits.
+  // Contents are unspecified (new ones are zero on every driver seen, but that is no promise).
+  // Ensures:  failure: `out` and the pool hold what they held.
+  // Errors:   out_of_memory (value = bytes wanted, limit = bytes the driver reports free),
+  //           device_lost. Over `limit`: out_of_memory naming the pool's limit.
+  // Threads:  safe.
+  // Cost:     one create per page not in the pool; none when warm.
+  status acquire(std::size_t n, std::vector<page_ref> &out,
+                 std::optional<stream_ref> consumer = std::nullopt);
+
+  // Takes over memory made elsewhere (imported, or created by hand) as one page of this pool.
+  // Imported pages are released, not pooled, when dropped.
+  // Errors: invalid_argument (size is not the pool's page size: limit).
+  result<page_ref> adopt(class physical_memory memory);
+
+  // Creates until `bytes` are free and ready. Errors: as acquire; what was made is kept.
+  status prepare(std::size_t bytes);
+
+  // Keeps at least `bytes` free and ready from a background thread; 0 stops. Failures there are
+  // counted and tried again at the next acquire.
+  void keep_ready(std::size_t bytes);
+
+  // Releases free pages until at most `keep` bytes are free. Pages behind a fence stay.
+  // Returns what was released. Errors: the driver's; the page concerned stays in the pool.
+  result<physical_size> trim(std::size_t keep = 0);
+
+  // Runs `run` on the pool's background thread, soon; jobs run one at a time. cancel_background
+  // forgets the jobs of `owner` and waits for one that is running: call it before owner dies.
+  void in_background(const void *owner, std::function<void()> run);
+  void cancel_background(const void *owner);
+
+  const driver &drv() const;
+
+ private:
+  friend class page_share;
+  friend class page_ref;
+  struct job {
+    const void *owner;
+    std::function<void()> run;
+  };
+
+  std::shared_ptr<page_pool> share();
+  status take_free(std::size_t n, std::vector<page *> &got);
+  status take_waiting(std::size_t n, std::vector<page *> &got, std::vector<page_ref> &stolen,
+                      std::optional<stream_ref> consumer);
+  result<page *> make_page();
+  void join_fence(page &p, const fence &idle);
+  void give_back(page *p) noexcept;  // the last reference is gone
+  void release_pages(std::vector<page *> &pages) noexcept;
+  void start_background_locked();
+  void run_background();
+
+  device::state &device_;
+  page_pool_options options_;
+  physical_properties properties_;
+  std::weak_ptr<page_pool> self_;  // empty for the device's own pool, which lives with the device
+
+  mutable std::mutex mutex_;
+  std::deque<page *> ready_;
+  std::deque<page *> waiting_;       // behind a fence not yet seen passed
+  page_pool_stats stats_;
+  std::uint64_t created_bytes_ = 0;  // pages being created right now included
+
+  std::mutex background_mutex_;
+  std::condition_variable background_wake_, background_idle_;
+  std::deque<job> jobs_;
+  const void *running_for_ = nullptr;
+  std::size_t keep_ready_ = 0;
+  bool keep_ready_due_ = false;
+  bool stopping_ = false;
+  std::thread background_;
+};
+
+}  // namespace stillmap

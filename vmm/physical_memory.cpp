@@ -1,0 +1,140 @@
+#include "stillmap/vmm/physical_memory.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "stillmap/vmm/address_space.h"
+
+namespace stillmap {
+
+owned_fd &owned_fd::operator=(owned_fd &&o) noexcept {
+  owned_fd old(std::exchange(fd_, o.release()));
+  return *this;
+}
+
+owned_fd::~owned_fd() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+result<physical_memory> physical_memory::create(const device &d, std::size_t bytes) {
+  physical_properties own;
+  own.location = on_device(d.ordinal());
+  return create(d, bytes, own);
+}
+
+result<physical_memory> physical_memory::create(const device &d, std::size_t bytes,
+                                                physical_properties properties) {
+  constexpr const char *op = "physical_memory::create";
+  if (!d.can().vmm) {
+    return refuse(condition::not_supported, op, "this device cannot map physical pages");
+  }
+  const context_guard guard(d.drv(), d.context());
+  if (!guard.entered()) return tl::unexpected(guard.entered().error());
+  if (bytes == 0 || bytes % d.can().page_bytes != 0) {
+    return refuse(condition::invalid_argument, op, "the size is not a multiple of the granularity",
+                  bytes, d.can().page_bytes);
+  }
+  const auto handle = d.drv().create_physical(bytes, properties);
+  if (!handle) return tl::unexpected(handle.error());
+  d.space().physical_created(bytes);
+  return physical_memory(d, *handle, bytes, properties, false);
+}
+
+result<physical_memory> physical_memory::retain(const device &d, device_address at) {
+  const context_guard guard(d.drv(), d.context());
+  if (!guard.entered()) return tl::unexpected(guard.entered().error());
+  std::size_t bytes = 0;
+  for (const mapping_record &m : d.space().mappings({at, 1})) bytes = m.range.bytes;
+  if (bytes == 0) {
+    return refuse(condition::invalid_argument, "physical_memory::retain",
+                  "nothing of this ledger is mapped at the address", at.value());
+  }
+  const auto handle = d.drv().retain_physical(at);
+  if (!handle) return tl::unexpected(handle.error());
+  const auto properties = d.drv().properties(*handle);
+  if (!properties) {
+    if (const status s = d.drv().release_physical(*handle); !s) report_unreturnable(s.error());
+    return tl::unexpected(properties.error());
+  }
+  // Another handle to memory the ledger counts already.
+  physical_memory m(d, *handle, bytes, *properties, false);
+  m.counted_ = false;
+  return m;
+}
+
+result<physical_memory> physical_memory::import_fd(const device &d, const owned_fd &fd,
+                                                   std::size_t bytes) {
+  constexpr const char *op = "physical_memory::import_fd";
+  if (!d.can().vmm) {
+    return refuse(condition::not_supported, op, "this device cannot map physical pages");
+  }
+  if (fd.get() < 0) {
+    return refuse(condition::invalid_argument, op, "there is no file descriptor to import");
+  }
+  if (bytes == 0 || bytes % d.can().page_bytes != 0) {
+    return refuse(condition::invalid_argument, op, "the size is not a multiple of the granularity",
+                  bytes, d.can().page_bytes);
+  }
+  const context_guard guard(d.drv(), d.context());
+  if (!guard.entered()) return tl::unexpected(guard.entered().error());
+  const auto handle = d.drv().import_fd(fd.get());
+  if (!handle) return tl::unexpected(handle.error());
+  const auto properties = d.drv().properties(*handle);
+  if (!properties) {
+    if (const status s = d.drv().release_physical(*handle); !s) report_unreturnable(s.error());
+    return tl::unexpected(properties.error());
+  }
+  d.space().physical_created(bytes);
+  return physical_memory(d, *handle, bytes, *properties, true);
+}
+
+result<owned_fd> physical_memory::export_fd() const {
+  if (properties_.exportable != handle_type::posix_fd) {
+    return refuse(condition::invalid_argument, "physical_memory::export_fd",
+                  "it was not created exportable as an fd");
+  }
+  const context_guard guard(device_.drv(), device_.context());
+  if (!guard.entered()) return tl::unexpected(guard.entered().error());
+  const auto fd = device_.drv().export_fd(handle_);
+  if (!fd) return tl::unexpected(fd.error());
+  return owned_fd(*fd);
+}
+
+physical_memory::physical_memory(physical_memory &&o) noexcept
+    : device_(o.device_),
+      handle_(std::exchange(o.handle_, physical_handle::none)),
+      bytes_(o.bytes_),
+      properties_(o.properties_),
+      imported_(o.imported_),
+      counted_(o.counted_) {}
+
+physical_memory &physical_memory::operator=(physical_memory &&o) noexcept {
+  if (this != &o) {
+    destroy();
+    device_ = o.device_;
+    handle_ = std::exchange(o.handle_, physical_handle::none);
+    bytes_ = o.bytes_;
+    properties_ = o.properties_;
+    imported_ = o.imported_;
+    counted_ = o.counted_;
+  }
+  return *this;
+}
+
+physical_memory::~physical_memory() { destroy(); }
+
+physical_handle physical_memory::release() && {
+  if (counted_ && handle_ != physical_handle::none) device_.space().physical_released(bytes_);
+  return std::exchange(handle_, physical_handle::none);
+}
+
+void physical_memory::destroy() noexcept {
+  const physical_handle handle = std::move(*this).release();
+  if (handle == physical_handle::none) return;
+  const context_guard guard(device_.drv(), device_.context());
+  const status released = guard.entered() ? device_.drv().release_physical(handle) : guard.entered();
+  if (!released) report_unreturnable(released.error());
+}
+
+}  // namespace stillmap

@@ -1,0 +1,78 @@
+// One physical allocation by itself: created, imported or retained. Pools and buffers use pages;
+// this is for those who map by hand or pass memory between processes. docs/design.md#pages
+#pragma once
+
+#include "stillmap/vmm/device.h"
+
+namespace stillmap {
+
+// A file descriptor we own.
+class owned_fd {
+ public:
+  owned_fd() = default;
+  explicit owned_fd(int fd) : fd_(fd) {}
+  owned_fd(owned_fd &&o) noexcept : fd_(o.release()) {}
+  owned_fd &operator=(owned_fd &&o) noexcept;
+  ~owned_fd();
+  int get() const { return fd_; }
+  int release() {
+    const int fd = fd_;
+    fd_ = -1;
+    return fd;
+  }
+
+ private:
+  int fd_ = -1;
+};
+
+// Owner of one handle. The memory itself lives until the last handle, mapping and exported copy is
+// gone (conformance 45, 52, 53).
+class physical_memory {
+ public:
+  // Units:  bytes, a multiple of the granularity.
+  // Errors: invalid_argument (value, limit = granularity), out_of_memory (limit = free),
+  //         not_supported (place or handle type).
+  // Cost:   one create.
+  static result<physical_memory> create(const device &d, std::size_t bytes,
+                                        physical_properties properties);
+  static result<physical_memory> create(const device &d, std::size_t bytes);
+
+  // Another handle to what is mapped at `at` (any interior address). Cost: two calls.
+  // Errors: invalid_argument (nothing of VMM is mapped there).  conformance 46, 47
+  static result<physical_memory> retain(const device &d, device_address at);
+
+  // What another process exported. `fd` stays the caller's. The size is not in the handle: the two
+  // sides agree on it, and mapping refuses a wrong one.
+  static result<physical_memory> import_fd(const device &d, const owned_fd &fd, std::size_t bytes);
+
+  physical_memory(physical_memory &&o) noexcept;
+  physical_memory &operator=(physical_memory &&o) noexcept;
+  ~physical_memory();
+
+  std::size_t bytes() const { return bytes_; }
+  const physical_properties &properties() const { return properties_; }
+  physical_handle handle() const { return handle_; }
+  bool imported() const { return imported_; }
+  const device &on() const { return device_; }
+
+  // Errors: invalid_argument (no such handle type was asked for at creation).  conformance 49
+  result<owned_fd> export_fd() const;
+
+  // Gives up ownership: the caller releases the handle.
+  physical_handle release() &&;
+
+ private:
+  physical_memory(device d, physical_handle h, std::size_t bytes, physical_properties p,
+                  bool imported)
+      : device_(std::move(d)), handle_(h), bytes_(bytes), properties_(p), imported_(imported) {}
+  void destroy() noexcept;
+
+  device device_;
+  physical_handle handle_ = physical_handle::none;
+  std::size_t bytes_ = 0;
+  physical_properties properties_;
+  bool imported_ = false;
+  bool counted_ = true;  // entered in the ledger by this object
+};
+
+}  // namespace stillmap

@@ -1,0 +1,342 @@
+#include "stillmap/vmm/remap.h"
+
+#include <algorithm>
+#include <set>
+
+#include "stillmap/vmm/device_state.h"
+
+namespace stillmap {
+
+remap_plan::remap_plan(std::vector<access_grant> access)
+    : access_(std::make_shared<const std::vector<access_grant>>(std::move(access))) {}
+
+void remap_plan::map(device_address at, page_ref p) {
+  maps_.push_back({at, std::move(p), access_});
+}
+
+void remap_plan::map(device_address at, page_ref p, std::vector<access_grant> access) {
+  // Equal to the step before: the same list, so that both fall into one set-access.
+  const bool same = !maps_.empty() && *maps_.back().access == access;
+  maps_.push_back({at, std::move(p),
+                   same ? maps_.back().access
+                        : std::make_shared<const std::vector<access_grant>>(std::move(access))});
+}
+
+void remap_plan::unmap(virtual_range range) {
+  if (!range.empty()) unmaps_.push_back(range);
+}
+
+void remap_plan::grant(virtual_range range, std::vector<access_grant> access) {
+  if (range.empty()) return;
+  grants_.push_back(
+      {range, std::make_shared<const std::vector<access_grant>>(std::move(access))});
+}
+
+// A plan being performed: checked against the ledger first, then step by step with a way back.
+class remap {
+ public:
+  remap(address_space &space, remap_plan &plan) : space_(space), plan_(plan) {}
+
+  status run() {
+    {
+      const std::lock_guard lock(space_.mutex_);
+      if (status s = check_locked(); !s) return s;
+    }
+    if (touched_.empty()) return {};
+    const context_guard guard(drv(), space_.device_.context());
+    if (!guard.entered()) return guard.entered();
+    space_.notify(backing_event::phase::about_to_change, touched_);
+    if (status s = perform(); !s) {
+      undo();
+      settle_books();
+      space_.notify(backing_event::phase::abandoned, touched_);
+      return s;
+    }
+    settle_books();
+    for (const auto &t : touched_) t.block->generation_.fetch_add(1, std::memory_order_acq_rel);
+    space_.notify(backing_event::phase::changed, touched_);
+    return {};
+  }
+
+ private:
+  using access_ptr = std::shared_ptr<const std::vector<access_grant>>;
+  struct present {  // one mapping as it is, or was
+    virtual_range range;
+    page_share page;
+    access_ptr access;
+    std::uint64_t block;
+  };
+
+  const driver &drv() const { return *space_.device_.drv; }
+
+  static tl::unexpected<error> no(const char *why, std::uint64_t value = 0,
+                                  std::uint64_t limit = 0) {
+    return refuse(condition::invalid_argument, "remap", why, value, limit);
+  }
+
+  // ---- plan against ledger; no driver ----------------------------------------------------------
+
+  status check_locked() {
+    for (const virtual_range r : plan_.unmaps_) {
+      if (status s = gather_locked(r, leaving_, plan_.of_retired_); !s) return s;
+    }
+    std::sort(leaving_.begin(), leaving_.end(), by_address);
+    for (std::size_t i = 1; i < leaving_.size(); ++i) {
+      if (leaving_[i - 1].range.overlaps(leaving_[i].range)) {
+        return no("a range is unmapped twice", leaving_[i].range.begin.value());
+      }
+    }
+    for (const auto &g : plan_.grants_) {
+      std::vector<present> concerned;
+      if (status s = gather_locked(g.range, concerned, false); !s) return s;
+      for (present &p : concerned) regranted_.push_back({std::move(p), g.access});
+    }
+    for (auto &step : plan_.maps_) {
+      if (!step.page) return no("a step maps no page", step.at.value());
+      const virtual_range target{step.at, step.page->bytes()};
+      const auto block = space_.block_at_locked(step.at);
+      if (!block || !block->range().contains(target)) {
+        return no("the target is not inside one reservation", step.at.value());
+      }
+      if (step.at.value() % space_.device_.caps.page_bytes != 0) {
+        return no("the target is not page-aligned", step.at.value(),
+                  space_.device_.caps.page_bytes);
+      }
+      const bool replacing = is_leaving(target);
+      if (!replacing && occupied_locked(target)) {
+        return no("the target is mapped already", step.at.value());
+      }
+      (replacing ? replacing_ : arriving_)
+          .push_back({target, step.page.share(), step.access, block->id()});
+      touch(block, target);
+    }
+    for (auto *list : {&arriving_, &replacing_}) {
+      std::sort(list->begin(), list->end(), by_address);
+      for (std::size_t i = 1; i < list->size(); ++i) {
+        if ((*list)[i - 1].range.overlaps((*list)[i].range)) {
+          return no("two steps map the same address", (*list)[i].range.begin.value());
+        }
+      }
+    }
+    const std::size_t live = space_.mappings_.size() + arriving_.size();
+    const std::size_t ceiling = space_.stats_.mapping_ceiling;
+    if (!arriving_.empty() && ceiling != 0 && live > ceiling) {
+      return refuse(condition::address_space_exhausted, "remap",
+                    "the ceiling of live mappings is reached", live, ceiling);
+    }
+    return {};
+  }
+
+  static bool by_address(const present &a, const present &b) {
+    return a.range.begin < b.range.begin;
+  }
+
+  status gather_locked(virtual_range r, std::vector<present> &into, bool retiring) {
+    std::size_t found = 0;
+    for (auto it = space_.lower_locked(r.begin);
+         it != space_.mappings_.end() && it->first < r.end().value(); ++it) {
+      const virtual_range range{device_address(it->first), it->second.bytes};
+      if (!r.contains(range)) return no("the range cuts a mapping", range.begin.value());
+      if (it->second.retiring != retiring) {
+        return no("a mapping in the range is retiring", range.begin.value());
+      }
+      const auto block = space_.block_at_locked(range.begin);
+      if (!block && !retiring) return no("the range is in no reservation", range.begin.value());
+      into.push_back({range, it->second.backing, it->second.access, block ? block->id() : 0});
+      if (block) touch(block, range);
+      found += range.bytes;
+    }
+    if (found == 0) return no("nothing is mapped in the range", r.begin.value(), r.bytes);
+    auto before = space_.lower_locked(r.begin);
+    if (before != space_.mappings_.begin()) {
+      --before;
+      if (before->first + before->second.bytes > r.begin.value()) {
+        return no("the range cuts a mapping", before->first);
+      }
+    }
+    return {};
+  }
+
+  bool is_leaving(virtual_range target) const {
+    const auto it = std::lower_bound(
+        leaving_.begin(), leaving_.end(), target.begin,
+        [](const present &p, device_address at) { return p.range.begin < at; });
+    return it != leaving_.end() && it->range == target;
+  }
+
+  bool occupied_locked(virtual_range target) const {
+    auto it = space_.mappings_.lower_bound(target.end().value());
+    if (it == space_.mappings_.begin()) return false;
+    --it;
+    return it->first + it->second.bytes > target.begin.value();
+  }
+
+  void touch(const std::shared_ptr<address_block> &block, virtual_range range) {
+    for (auto &t : touched_) {
+      if (t.block != block) continue;
+      const device_address begin = std::min(t.range.begin, range.begin);
+      t.range = {begin, std::max(t.range.end(), range.end()) - begin};
+      return;
+    }
+    touched_.push_back({block, range});
+  }
+
+  // ---- the steps --------------------------------------------------------------------------------
+
+  status perform() {
+    if (status s = map_all(arriving_, mapped_); !s) return s;
+    for (std::size_t i = 0; i < regranted_.size();) {
+      const std::size_t n = run_length(i, [&](std::size_t a, std::size_t b) {
+        return regranted_[a].now == regranted_[b].now && follows(regranted_[a].was, regranted_[b].was);
+      }, regranted_.size());
+      const virtual_range run = span_of(regranted_[i].was, regranted_[i + n - 1].was);
+      regranted_done_ = i + n;  // a failed call may have done part of it
+      if (status s = drv().set_access(run, regranted_[i].now->data(), regranted_[i].now->size()); !s) {
+        return s;
+      }
+      i += n;
+    }
+    for (std::size_t i = 0; i < leaving_.size();) {
+      const std::size_t n = adjacent_from(leaving_, i);
+      if (status s = drv().unmap(span_of(leaving_[i], leaving_[i + n - 1])); !s) return s;
+      i += n;
+      unmapped_ = i;
+    }
+    return map_all(replacing_, remapped_);
+  }
+
+  status map_all(const std::vector<present> &pages, std::size_t &done) {
+    for (const present &p : pages) {
+      if (status s = drv().map(p.range.begin, p.range.bytes, p.page->handle()); !s) return s;
+      ++done;
+    }
+    return grant_runs(pages, pages.size());
+  }
+
+  status grant_runs(const std::vector<present> &pages, std::size_t count) {
+    for (std::size_t i = 0; i < count;) {
+      const std::size_t n = run_length(i, [&](std::size_t a, std::size_t b) {
+        return pages[a].access == pages[b].access && follows(pages[a], pages[b]);
+      }, count);
+      const auto &access = *pages[i].access;
+      if (!access.empty()) {
+        if (status s = drv().set_access(span_of(pages[i], pages[i + n - 1]), access.data(),
+                                        access.size());
+            !s) {
+          return s;
+        }
+      }
+      i += n;
+    }
+    return {};
+  }
+
+  // ---- the way back -----------------------------------------------------------------------------
+
+  void undo() {
+    unmap_first(replacing_, remapped_);
+    for (std::size_t i = 0; i < unmapped_; ++i) {  // what left comes back
+      const present &p = leaving_[i];
+      if (const status s = drv().map(p.range.begin, p.range.bytes, p.page->handle()); !s) {
+        report_unreturnable(s.error());
+        lost_.insert(p.range.begin.value());
+      }
+    }
+    std::vector<present> back;
+    for (std::size_t i = 0; i < unmapped_; ++i) {
+      if (!lost_.contains(leaving_[i].range.begin.value())) back.push_back(leaving_[i]);
+    }
+    if (const status s = grant_runs(back, back.size()); !s) report_unreturnable(s.error());
+    std::vector<present> granted;
+    for (std::size_t i = 0; i < regranted_done_; ++i) granted.push_back(regranted_[i].was);
+    if (const status s = grant_runs(granted, granted.size()); !s) report_unreturnable(s.error());
+    unmap_first(arriving_, mapped_);
+    unmapped_ = 0;
+    regranted_done_ = 0;
+  }
+
+  void unmap_first(const std::vector<present> &pages, std::size_t &count) {
+    for (std::size_t i = 0; i < count;) {
+      const std::size_t n = std::min(adjacent_from(pages, i), count - i);
+      const status s = drv().unmap(span_of(pages[i], pages[i + n - 1]));
+      if (!s) {
+        report_unreturnable(s.error());
+        stuck_.insert(stuck_.end(), pages.begin() + static_cast<std::ptrdiff_t>(i),
+                      pages.begin() + static_cast<std::ptrdiff_t>(i + n));
+      }
+      i += n;
+    }
+    count = 0;
+  }
+
+  // Makes the ledger say what the driver now has. leaving_ still holds the pages that go, so none
+  // returns to its pool under the lock.
+  void settle_books() {
+    const std::lock_guard lock(space_.mutex_);
+    auto &books = space_.mappings_;
+    auto leave = [&](const present &p) {
+      const auto it = books.find(p.range.begin.value());
+      if (it->second.retiring) --space_.stats_.retiring_mappings;
+      books.erase(it);
+      space_.stats_.mapped_bytes -= p.range.bytes;
+    };
+    auto enter = [&](const present &p) {
+      books[p.range.begin.value()] = {p.page, p.range.bytes, p.access, false, false};
+      space_.stats_.mapped_bytes += p.range.bytes;
+    };
+    for (std::size_t i = 0; i < unmapped_; ++i) leave(leaving_[i]);
+    for (const present &p : leaving_) {
+      if (lost_.contains(p.range.begin.value())) leave(p);
+    }
+    for (std::size_t i = 0; i < mapped_; ++i) enter(arriving_[i]);
+    for (std::size_t i = 0; i < remapped_; ++i) enter(replacing_[i]);
+    for (const present &p : stuck_) {
+      if (!books.contains(p.range.begin.value())) enter(p);
+    }
+    for (std::size_t i = 0; i < regranted_done_; ++i) {
+      books[regranted_[i].was.range.begin.value()].access = regranted_[i].now;
+    }
+    space_.stats_.live_mappings = books.size();
+  }
+
+  // ---- runs -------------------------------------------------------------------------------------
+
+  // Adjacent, and in the same reservation: a call across two of them is nobody's promise.
+  static bool follows(const present &a, const present &b) {
+    return a.range.end() == b.range.begin && a.block == b.block;
+  }
+  static virtual_range span_of(const present &first, const present &last) {
+    return {first.range.begin, last.range.end() - first.range.begin};
+  }
+  template <class Same>
+  static std::size_t run_length(std::size_t i, Same same, std::size_t count) {
+    std::size_t n = 1;
+    while (i + n < count && same(i + n - 1, i + n)) ++n;
+    return n;
+  }
+  static std::size_t adjacent_from(const std::vector<present> &v, std::size_t i) {
+    return run_length(i, [&](std::size_t a, std::size_t b) { return follows(v[a], v[b]); },
+                      v.size());
+  }
+
+  struct regrant {
+    present was;
+    access_ptr now;
+  };
+
+  address_space &space_;
+  remap_plan &plan_;
+  std::vector<present> arriving_, replacing_, leaving_;
+  std::vector<regrant> regranted_;
+  std::vector<address_space::touched_range> touched_;
+  std::size_t mapped_ = 0, remapped_ = 0, unmapped_ = 0, regranted_done_ = 0;
+  std::set<std::uint64_t> lost_;   // unmapped, and would not come back
+  std::vector<present> stuck_;     // mapped, and would not go
+};
+
+status address_space::apply(remap_plan &&plan) {
+  remap_plan mine = std::move(plan);
+  return remap(*this, mine).run();
+}
+
+}  // namespace stillmap

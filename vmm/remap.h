@@ -1,0 +1,60 @@
+// The one way pages change addresses: a plan made without the driver, then performed completely or
+// not at all. New mappings are made before old ones go, so one page may live at two addresses
+// in between. docs/design.md#remap
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "stillmap/vmm/address_space.h"
+
+namespace stillmap {
+
+// Threads: a plan is externally synchronised; ranges of different plans in flight must not overlap.
+class remap_plan {
+ public:
+  // `access` is what every page mapped by this plan gets.
+  explicit remap_plan(std::vector<access_grant> access);
+
+  // Puts `p` at `at`. If the same plan unmaps that address, the page there is replaced.
+  void map(device_address at, page_ref p);
+  void map(device_address at, page_ref p, std::vector<access_grant> access);  // its own access
+  // Takes whole mappings away; no device work may touch them any more (use retire otherwise).
+  void unmap(virtual_range range);
+  // Changes who may touch what is mapped in `range`.
+  void grant(virtual_range range, std::vector<access_grant> access);
+
+  bool empty() const { return maps_.empty() && unmaps_.empty() && grants_.empty(); }
+
+ private:
+  friend class remap;
+  friend class address_space;
+  struct map_step {
+    device_address at;
+    page_ref page;
+    std::shared_ptr<const std::vector<access_grant>> access;
+  };
+  struct grant_step {
+    virtual_range range;
+    std::shared_ptr<const std::vector<access_grant>> access;
+  };
+  std::shared_ptr<const std::vector<access_grant>> access_;
+  std::vector<map_step> maps_;
+  std::vector<virtual_range> unmaps_;
+  std::vector<grant_step> grants_;
+  bool of_retired_ = false;  // unmaps_ are mappings nobody owns any more
+};
+
+// address_space::apply(plan):
+// Ensures: success: every step done, generation of each touched block up by one. Failure: every
+//          mapping, access and generation as before. Should undoing itself be refused by the driver
+//          (it failed twice), the ledger shows what is really left and the sink is told.
+// Errors:  invalid_argument (a target mapped already, outside any reservation, misaligned; a range
+//          that cuts a mapping), address_space_exhausted (mapping ceiling: value, limit),
+//          out_of_memory, device_lost, what the driver says.
+// Stream:  host-synchronous.
+// Cost:    one map per page, one set-access per contiguous run, one unmap per contiguous run, and
+//          the context switch.
+// Source:  conformance 27-30, 40-43.
+
+}  // namespace stillmap

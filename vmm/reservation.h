@@ -1,0 +1,36 @@
+// An address range with nothing behind it, by itself. Buffers make their own; this is for those who
+// map by hand.
+#pragma once
+
+#include "stillmap/vmm/address_space.h"
+
+namespace stillmap {
+
+struct reservation_options {
+  std::size_t alignment = 0;  // 0 or a power of two; 0: the page size
+  device_address hint;        // where it would be welcome
+  bool exactly_there = false; // fail rather than be elsewhere
+  std::string tag;
+};
+
+// Owner; the addresses are freed when it and everything mapped in it are gone.
+class reservation {
+ public:
+  // Errors: as address_space::reserve; busy (exactly_there, and the driver chose another address).
+  // Cost:   one reserve (and one free when it lands elsewhere).
+  static result<reservation> create(const device &d, std::size_t bytes,
+                                    reservation_options options = {});
+
+  virtual_range range() const { return block_->range(); }
+  std::uint64_t generation() const { return block_->generation(); }
+  const device &on() const { return device_; }
+  const std::shared_ptr<address_block> &block() const { return block_; }
+
+ private:
+  reservation(device d, std::shared_ptr<address_block> b)
+      : device_(std::move(d)), block_(std::move(b)) {}
+  device device_;
+  std::shared_ptr<address_block> block_;  // after device_: goes first
+};
+
+}  // namespace stillmap

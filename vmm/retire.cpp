@@ -1,0 +1,207 @@
+// Mappings whose owner has let go while queued work may still touch them: undone when their fence
+// has passed, taken back by their owner for nothing, or robbed of their pages for use elsewhere.
+#include <algorithm>
+
+#include "stillmap/vmm/address_space.h"
+#include "stillmap/vmm/device_state.h"
+#include "stillmap/vmm/page_pool.h"
+#include "stillmap/vmm/remap.h"
+
+namespace stillmap {
+status address_space::retire(std::shared_ptr<address_block> block, virtual_range range,
+                             fence idle) {
+  const auto passed = idle.passed();
+  if (!passed) return tl::unexpected(passed.error());
+  if (*passed) {
+    remap_plan plan({});
+    plan.unmap(range);
+    return apply(std::move(plan));
+  }
+  const std::lock_guard lock(mutex_);
+  std::size_t covered = 0;
+  for (auto it = lower_locked(range.begin);
+       it != mappings_.end() && it->first < range.end().value(); ++it) {
+    if (it->second.retiring || it->first + it->second.bytes > range.end().value()) {
+      return refuse(condition::invalid_argument, "address_space::retire",
+                    "the range is not made of whole live mappings", range.begin.value(),
+                    range.bytes);
+    }
+    covered += it->second.bytes;
+  }
+  if (covered == 0) {
+    return refuse(condition::invalid_argument, "address_space::retire",
+                  "nothing is mapped in the range", range.begin.value(), range.bytes);
+  }
+  set_retiring_locked(range);
+  retiring_.push_back({std::move(block), range, std::move(idle)});
+  return {};
+}
+
+result<std::size_t> address_space::revive(virtual_range range, std::optional<stream_ref> consumer,
+                                          fence &idle) {
+  virtual_range back{range.begin, 0};
+  std::shared_ptr<address_block> block;
+  {
+    // Only what is on the list: what another thread is unmapping right now is gone.
+    const std::lock_guard lock(mutex_);
+    const auto listed = [&](device_address at) -> const retiree * {
+      for (const retiree &r : retiring_) {
+        if (r.range.contains(at)) return &r;
+      }
+      return nullptr;
+    };
+    for (auto it = lower_locked(range.begin);
+         it != mappings_.end() && it->first == back.end().value() &&
+         it->first < range.end().value() && it->second.retiring && !it->second.stolen;
+         ++it) {
+      const retiree *const r = listed(device_address(it->first));
+      if (r == nullptr) break;
+      idle.join(r->idle);
+      block = r->block;
+      it->second.retiring = false;
+      --stats_.retiring_mappings;
+      back.bytes += it->second.bytes;
+    }
+    if (back.empty()) return std::size_t{0};
+    cut_from_retiring_locked(back);
+  }
+  const status ordered =
+      consumer ? idle.make_wait(device(device_.self.lock()), *consumer) : fence(idle).wait();
+  if (!ordered) {
+    let_go(std::move(block), back, idle);
+    return tl::unexpected(ordered.error());
+  }
+  return back.bytes;
+}
+
+void address_space::let_go(std::shared_ptr<address_block> block, virtual_range range, fence idle) {
+  const std::lock_guard lock(mutex_);
+  set_retiring_locked(range);
+  retiring_.push_back({std::move(block), range, std::move(idle)});
+}
+
+void address_space::set_retiring_locked(virtual_range range) {
+  for (auto it = lower_locked(range.begin);
+       it != mappings_.end() && it->first < range.end().value(); ++it) {
+    it->second.retiring = true;
+    ++stats_.retiring_mappings;
+  }
+}
+
+void address_space::cut_from_retiring_locked(virtual_range gone) {
+  std::vector<retiree> kept;
+  for (retiree &r : retiring_) {
+    if (!r.range.overlaps(gone)) {
+      kept.push_back(std::move(r));
+      continue;
+    }
+    if (r.range.begin < gone.begin) {
+      kept.push_back({r.block, {r.range.begin, gone.begin - r.range.begin}, r.idle});
+    }
+    if (gone.end() < r.range.end()) {
+      kept.push_back({r.block, {gone.end(), r.range.end() - gone.end()}, r.idle});
+    }
+  }
+  retiring_ = std::move(kept);
+}
+
+status address_space::steal_retiring(std::size_t n, const page_pool &kin, stream_ref consumer,
+                                     std::vector<page_ref> &out) {
+  std::vector<page_share> found;
+  fence idle;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const retiree &r : retiring_) {
+      bool any = false;
+      for (auto it = lower_locked(r.range.begin);
+           found.size() < n && it != mappings_.end() && it->first < r.range.end().value(); ++it) {
+        entry &e = it->second;
+        const bool lonely = e.backing.use_count() == 1;  // aliased pages are somebody's still
+        if (!e.retiring || e.stolen || !lonely || e.backing->imported() ||
+            e.bytes != kin.page_bytes() || e.backing->properties() != kin.properties()) {
+          continue;
+        }
+        e.stolen = true;
+        found.push_back(e.backing);
+        any = true;
+      }
+      if (any) idle.join(r.idle);
+      if (found.size() == n) break;
+    }
+  }
+  const status ordered = idle.make_wait(device(device_.self.lock()), consumer);
+  if (!ordered) {
+    const std::lock_guard lock(mutex_);
+    for (auto &[at, e] : mappings_) {
+      if (std::find(found.begin(), found.end(), e.backing) != found.end()) e.stolen = false;
+    }
+    return ordered;
+  }
+  for (page_share &p : found) out.emplace_back(std::move(p));
+  return {};
+}
+
+// Unmaps what of `due` may go, and puts the rest back on the list. Returns the bytes unmapped.
+std::size_t address_space::collect_from(std::vector<retiree> &due, bool wait, status &outcome) {
+  std::size_t bytes = 0;
+  for (retiree &r : due) {
+    bool gone = false;
+    result<bool> passed = r.idle.passed();
+    if (passed && !*passed && wait) {
+      const status waited = r.idle.wait();
+      passed = waited ? result<bool>(true) : tl::unexpected(waited.error());
+    }
+    if (!passed) {
+      outcome = tl::unexpected(passed.error());
+    } else if (*passed) {
+      remap_plan plan({});
+      plan.unmap(r.range);
+      plan.of_retired_ = true;
+      const status unmapped = apply(std::move(plan));
+      gone = unmapped.has_value();
+      if (gone) bytes += r.range.bytes;
+      if (!unmapped) outcome = tl::unexpected(unmapped.error());
+    }
+    if (!gone) {
+      const std::lock_guard lock(mutex_);
+      retiring_.push_back(std::move(r));
+    }
+  }
+  return bytes;
+}
+
+std::size_t address_space::collect(bool wait) {
+  std::unique_lock collecting(collect_mutex_, std::defer_lock);
+  if (wait) {
+    collecting.lock();
+  } else if (!collecting.try_lock()) {
+    return 0;  // somebody is at it
+  }
+  std::vector<retiree> due;
+  {
+    const std::lock_guard lock(mutex_);
+    due.swap(retiring_);
+  }
+  status outcome;
+  const std::size_t bytes = collect_from(due, wait, outcome);
+  if (!outcome) report_unreturnable(outcome.error());
+  return bytes;
+}
+
+status address_space::settle(virtual_range range) {
+  const std::lock_guard collecting(collect_mutex_);
+  std::vector<retiree> due;
+  {
+    const std::lock_guard lock(mutex_);
+    auto concerned = [&](const retiree &r) { return r.range.overlaps(range); };
+    const auto it = std::stable_partition(retiring_.begin(), retiring_.end(),
+                                          [&](const retiree &r) { return !concerned(r); });
+    std::move(it, retiring_.end(), std::back_inserter(due));
+    retiring_.erase(it, retiring_.end());
+  }
+  status outcome;
+  collect_from(due, true, outcome);
+  return outcome;
+}
+
+}  // namespace stillmap
