@@ -11,9 +11,13 @@ address_space::address_space(device::state &d) : device_(d) {
 }
 
 // The last handle of the device is gone, so no owner is left: only what retires.
-address_space::~address_space() { collect(true); }
+address_space::~address_space() {
+  collect(true);
+}
 
-address_block::~address_block() { device_.space->release_block(*this); }
+address_block::~address_block() {
+  device_.space->release_block(*this);
+}
 
 result<std::shared_ptr<address_block>> address_space::reserve(std::size_t bytes,
                                                               std::size_t alignment,

@@ -1,5 +1,5 @@
-// The ledger of one device: every reservation, every mapping, what is retiring, and who wants to know
-// before anything changes. The truth that inspection, checkpoint and pictures read; hot paths
+// The ledger of one device: every reservation, every mapping, what is retiring, and who wants to
+// know before anything changes. The truth that inspection, checkpoint and pictures read; hot paths
 // never come here. docs/design.md#the-ledger
 // Lock order: collect_mutex_ > mutex_ > page_pool::mutex_. Only collect_mutex_, which one thread
 // holds while it undoes retired mappings, is held across driver calls.
@@ -51,9 +51,9 @@ struct backing_event {
     abandoned,        // it failed and was undone: what was before is again
   };
   phase when;
-  virtual_range range;        // where pages come, go or move
-  std::uint64_t generation;   // of the block, after the change (before it, when abandoned)
-  const address_block *block; // valid during the call
+  virtual_range range;         // where pages come, go or move
+  std::uint64_t generation;    // of the block, after the change (before it, when abandoned)
+  const address_block *block;  // valid during the call
 };
 using backing_callback = std::function<void(const backing_event &)>;
 
@@ -61,7 +61,7 @@ enum class mapping_state { mapped, retiring };
 
 struct mapping_record {
   virtual_range range;
-  page_ref backing;                   // empty for a fallback (cuMemAlloc) allocation
+  page_ref backing;  // empty for a fallback (cuMemAlloc) allocation
   std::vector<access_grant> access;
   mapping_state state = mapping_state::mapped;
 };
@@ -76,12 +76,12 @@ struct block_record {
 };
 
 struct address_space_stats {
-  std::size_t reserved_bytes = 0;   // address space
-  std::size_t mapped_bytes = 0;     // address space with pages behind it; aliases count each time
-  physical_size physical;           // created through any pool or by hand and not yet released
+  std::size_t reserved_bytes = 0;  // address space
+  std::size_t mapped_bytes = 0;    // address space with pages behind it; aliases count each time
+  physical_size physical;          // created through any pool or by hand and not yet released
   physical_size physical_peak;
   std::size_t live_blocks = 0;
-  std::size_t live_mappings = 0;    // retiring ones included: they count against the ceiling
+  std::size_t live_mappings = 0;  // retiring ones included: they count against the ceiling
   std::size_t retiring_mappings = 0;
   std::size_t mapping_ceiling = 0;
 };

@@ -28,6 +28,8 @@ result<growable_buffer> growable_buffer::create(const device &d, buffer_options 
   return growable_buffer(std::move(*made));
 }
 
+growable_buffer::growable_buffer(std::unique_ptr<impl> i) : impl_(std::move(i)) {}
+
 growable_buffer::growable_buffer(growable_buffer &&other) noexcept = default;
 
 growable_buffer &growable_buffer::operator=(growable_buffer &&other) noexcept {
@@ -53,16 +55,36 @@ status growable_buffer::close(const fence &idle) {
 device_address growable_buffer::address() const {
   return impl_ ? impl_->address() : device_address();
 }
-std::size_t growable_buffer::size() const { return impl_ ? impl_->size() : 0; }
-std::size_t growable_buffer::capacity() const { return impl_ ? impl_->capacity() : 0; }
-std::size_t growable_buffer::reserved() const { return impl_ ? impl_->reserved() : 0; }
-std::size_t growable_buffer::page_bytes() const { return impl_ ? impl_->page_bytes() : 0; }
-std::size_t growable_buffer::mapped_bytes() const { return impl_ ? impl_->mapped_bytes() : 0; }
-bool growable_buffer::in_place() const { return impl_ && impl_->in_place(); }
-std::uint64_t growable_buffer::generation() const { return impl_ ? impl_->generation() : 0; }
-const device &growable_buffer::on() const { return impl_->on(); }
-const std::string &growable_buffer::tag() const { return impl_->options().tag; }
-buffer_stats growable_buffer::stats() const { return impl_ ? impl_->stats() : buffer_stats{}; }
+std::size_t growable_buffer::size() const {
+  return impl_ ? impl_->size() : 0;
+}
+std::size_t growable_buffer::capacity() const {
+  return impl_ ? impl_->capacity() : 0;
+}
+std::size_t growable_buffer::reserved() const {
+  return impl_ ? impl_->reserved() : 0;
+}
+std::size_t growable_buffer::page_bytes() const {
+  return impl_ ? impl_->page_bytes() : 0;
+}
+std::size_t growable_buffer::mapped_bytes() const {
+  return impl_ ? impl_->mapped_bytes() : 0;
+}
+bool growable_buffer::in_place() const {
+  return impl_ && impl_->in_place();
+}
+std::uint64_t growable_buffer::generation() const {
+  return impl_ ? impl_->generation() : 0;
+}
+const device &growable_buffer::on() const {
+  return impl_->on();
+}
+const std::string &growable_buffer::tag() const {
+  return impl_->options().tag;
+}
+buffer_stats growable_buffer::stats() const {
+  return impl_ ? impl_->stats() : buffer_stats{};
+}
 
 status growable_buffer::resize(std::size_t bytes) {
   return impl_ ? impl_->resize(bytes, std::nullopt) : gone("growable_buffer::resize");

@@ -1,8 +1,8 @@
 // A device buffer that grows in place: one address for life, pages added at the end (or anywhere),
 // never a byte copied to make room. docs/design.md#growable-buffer
 //
-// Where the device has no VMM the same interface stands on cuMemAlloc and copies: in_place() is then
-// false, growing past capacity moves the data, and what needs shared pages says not_supported.
+// Where the device has no VMM the same interface stands on cuMemAlloc and copies: in_place() is
+// then false, growing past capacity moves the data, and what needs shared pages says not_supported.
 #pragma once
 
 #include <cstddef>
@@ -79,7 +79,7 @@ class growable_buffer {
   std::size_t reserved() const;    // bytes of address space
   std::size_t page_bytes() const;  // unit of committing
   std::size_t mapped_bytes() const;  // with pages behind them, anywhere
-  bool in_place() const;           // false on the copying fallback
+  bool in_place() const;             // false on the copying fallback
   std::uint64_t generation() const;  // rises whenever pages behind it change
   const device &on() const;
   const std::string &tag() const;
@@ -123,10 +123,10 @@ class growable_buffer {
   result<growable_buffer> alias(std::size_t offset, std::size_t bytes, std::size_t times = 1) const;
 
   // A copy of the whole buffer that shares every page until one of the two is about to write it:
-  // afterwards both are read-only where shared, and a write without prepare_write is an access fault.
-  // Waits for the device's work (it takes write access away).
-  // Errors: as alias; busy (aliased pages cannot be shared by copying).
-  // Cost: one reserve, one map per page, two set-access.
+  // afterwards both are read-only where shared, and a write without prepare_write is an access
+  // fault. Waits for the device's work (it takes write access away). Errors: as alias; busy
+  // (aliased pages cannot be shared by copying). Cost: one reserve, one map per page, two
+  // set-access.
   result<growable_buffer> fork();
 
   // Makes a byte range writable: pages still shared are copied to pages of its own, on `stream`, at
@@ -149,7 +149,7 @@ class growable_buffer {
   class impl;  // what stands behind it; internal
 
  private:
-  explicit growable_buffer(std::unique_ptr<impl> i) : impl_(std::move(i)) {}
+  explicit growable_buffer(std::unique_ptr<impl> i);
   std::unique_ptr<impl> impl_;
 };
 

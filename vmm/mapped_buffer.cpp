@@ -37,9 +37,12 @@ mapped_buffer::mapped_buffer(device d, buffer_options options, std::vector<acces
   blocks_.push_back(std::move(first));
 }
 
-mapped_buffer::~mapped_buffer() { options_.pools.front()->cancel_background(this); }
+mapped_buffer::~mapped_buffer() {
+  options_.pools.front()->cancel_background(this);
+}
 
-// ---- books ----------------------------------------------------------------------------------------
+// ---- books
+// ----------------------------------------------------------------------------------------
 
 std::size_t mapped_buffer::mapped_bytes() const {
   const std::lock_guard lock(mutex_);
@@ -132,7 +135,8 @@ std::vector<page_ref> mapped_buffer::pages_of(slot_run run) const {
   return out;
 }
 
-// ---- growing --------------------------------------------------------------------------------------
+// ---- growing
+// --------------------------------------------------------------------------------------
 
 status mapped_buffer::reserve(std::size_t bytes, consumer_stream consumer) {
   const std::lock_guard lock(mutex_);
@@ -286,7 +290,8 @@ status mapped_buffer::relocate(std::shared_ptr<address_block> target, consumer_s
   return {};
 }
 
-// ---- giving back ----------------------------------------------------------------------------------
+// ---- giving back
+// ----------------------------------------------------------------------------------
 
 status mapped_buffer::shrink_to(std::size_t bytes, release_fence idle) {
   const std::lock_guard lock(mutex_);
@@ -336,7 +341,8 @@ status mapped_buffer::close(release_fence idle) {
   return {};
 }
 
-// ---- ahead ----------------------------------------------------------------------------------------
+// ---- ahead
+// ----------------------------------------------------------------------------------------
 
 void mapped_buffer::size_changed() {
   const std::size_t ahead = options_.ahead;

@@ -35,8 +35,7 @@ result<std::unique_ptr<growable_buffer::impl>> mapped_buffer::alias(std::size_t 
   const std::lock_guard lock(mutex_);
   if (status s = check_range(op, offset, bytes, true); !s) return tl::unexpected(s.error());
   if (bytes == 0 || times == 0 || times > SIZE_MAX / 2 / bytes) {
-    return refuse(condition::invalid_argument, op, "there is nothing to alias, or too much",
-                  times);
+    return refuse(condition::invalid_argument, op, "there is nothing to alias, or too much", times);
   }
   const slot_run run{offset / page_, bytes / page_};
   if (status s = check_shareable(op, run, forked); !s) return tl::unexpected(s.error());

@@ -39,7 +39,9 @@ mapping &mapping::operator=(mapping &&o) noexcept {
   return *this;
 }
 
-mapping::~mapping() { destroy(); }
+mapping::~mapping() {
+  destroy();
+}
 
 status mapping::set_access(std::vector<access_grant> access) {
   if (range_.empty()) {

@@ -41,7 +41,8 @@ void page_ref::retire(const fence &idle) {
   share_ = page_share();
 }
 
-// A user-made pool and the device it needs, kept together: the pool itself only refers to the device.
+// A user-made pool and the device it needs, kept together: the pool itself only refers to the
+// device.
 struct owned_pool {
   owned_pool(device d, const page_pool_options &options)
       : on(std::move(d)), pool(*on.shared(), options) {}
@@ -115,7 +116,9 @@ page_pool::~page_pool() {
   release_pages(all);
 }
 
-const driver &page_pool::drv() const { return *device_.drv; }
+const driver &page_pool::drv() const {
+  return *device_.drv;
+}
 
 page_pool_stats page_pool::stats() const {
   const std::lock_guard lock(mutex_);
@@ -207,9 +210,9 @@ status page_pool::take_waiting(std::size_t n, std::vector<page *> &got,
       ++stats_.pages_reused;
       if (!consumer) ++stats_.host_waits;
     }
-    const status ordered =
-        consumer ? p->idle_after_.make_wait(device(device_.self.lock()), *consumer)
-                 : p->idle_after_.wait();
+    const status ordered = consumer
+                               ? p->idle_after_.make_wait(device(device_.self.lock()), *consumer)
+                               : p->idle_after_.wait();
     got.push_back(p);  // also when ordering failed: it goes back with the others
     if (!ordered) {
       return ordered;

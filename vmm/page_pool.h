@@ -1,7 +1,7 @@
 // Free pages of one size, place and handle type. Warm pages are why growing does not pay
 // cuMemCreate; a page freed under a fence waits here without blocking the host.
-// Lock order: page_pool::mutex_ is a leaf; under it at most an event is queried, which never blocks.
-// docs/design.md#pages
+// Lock order: page_pool::mutex_ is a leaf; under it at most an event is queried, which never
+// blocks. docs/design.md#pages
 #pragma once
 
 #include <condition_variable>
@@ -20,7 +20,7 @@
 namespace stillmap {
 
 struct page_pool_options {
-  std::size_t page_bytes = 0;             // 0: the granularity; otherwise a multiple of it
+  std::size_t page_bytes = 0;               // 0: the granularity; otherwise a multiple of it
   std::optional<memory_location> location;  // default: the device's own memory
   handle_type exportable = handle_type::none;
   bool rdma = false;
@@ -29,14 +29,14 @@ struct page_pool_options {
 };
 
 struct page_pool_stats {
-  physical_size created;   // all pages of this pool, held or free
+  physical_size created;  // all pages of this pool, held or free
   physical_size peak;
-  physical_size free;      // ready, or waiting for a fence
-  physical_size waiting;   // of those, behind a fence not yet seen passed
-  std::uint64_t pages_created = 0;   // ever
-  std::uint64_t pages_released = 0;  // ever
-  std::uint64_t pages_reused = 0;    // handed out without creating
-  std::uint64_t host_waits = 0;      // times the host had to wait for a fence
+  physical_size free;                     // ready, or waiting for a fence
+  physical_size waiting;                  // of those, behind a fence not yet seen passed
+  std::uint64_t pages_created = 0;        // ever
+  std::uint64_t pages_released = 0;       // ever
+  std::uint64_t pages_reused = 0;         // handed out without creating
+  std::uint64_t host_waits = 0;           // times the host had to wait for a fence
   std::uint64_t background_failures = 0;  // pages the background could not make ready
 };
 
@@ -57,10 +57,10 @@ class page_pool {
   page_pool_stats stats() const;
 
   // `n` pages into `out`, all or none. Free pages first; then new ones; when memory is short, pages
-  // whose fence has not passed: `consumer` is made to wait for them where given, else the host waits.
-  // Contents are unspecified (new ones are zero on every driver seen, but that is no promise).
-  // Ensures:  failure: `out` and the pool hold what they held.
-  // Errors:   out_of_memory (value = bytes wanted, limit = bytes the driver reports free),
+  // whose fence has not passed: `consumer` is made to wait for them where given, else the host
+  // waits. Contents are unspecified (new ones are zero on every driver seen, but that is no
+  // promise). Ensures:  failure: `out` and the pool hold what they held. Errors:   out_of_memory
+  // (value = bytes wanted, limit = bytes the driver reports free),
   //           device_lost. Over `limit`: out_of_memory naming the pool's limit.
   // Threads:  safe.
   // Cost:     one create per page not in the pool; none when warm.
@@ -116,7 +116,7 @@ class page_pool {
 
   mutable std::mutex mutex_;
   std::deque<page *> ready_;
-  std::deque<page *> waiting_;       // behind a fence not yet seen passed
+  std::deque<page *> waiting_;  // behind a fence not yet seen passed
   page_pool_stats stats_;
   std::uint64_t created_bytes_ = 0;  // pages being created right now included
 

@@ -122,7 +122,9 @@ physical_memory &physical_memory::operator=(physical_memory &&o) noexcept {
   return *this;
 }
 
-physical_memory::~physical_memory() { destroy(); }
+physical_memory::~physical_memory() {
+  destroy();
+}
 
 physical_handle physical_memory::release() && {
   if (counted_ && handle_ != physical_handle::none) device_.space().physical_released(bytes_);
@@ -133,7 +135,8 @@ void physical_memory::destroy() noexcept {
   const physical_handle handle = std::move(*this).release();
   if (handle == physical_handle::none) return;
   const context_guard guard(device_.drv(), device_.context());
-  const status released = guard.entered() ? device_.drv().release_physical(handle) : guard.entered();
+  const status released =
+      guard.entered() ? device_.drv().release_physical(handle) : guard.entered();
   if (!released) report_unreturnable(released.error());
 }
 

@@ -28,8 +28,7 @@ void remap_plan::unmap(virtual_range range) {
 
 void remap_plan::grant(virtual_range range, std::vector<access_grant> access) {
   if (range.empty()) return;
-  grants_.push_back(
-      {range, std::make_shared<const std::vector<access_grant>>(std::move(access))});
+  grants_.push_back({range, std::make_shared<const std::vector<access_grant>>(std::move(access))});
 }
 
 // A plan being performed: checked against the ledger first, then step by step with a way back.
@@ -158,9 +157,9 @@ class remap {
   }
 
   bool is_leaving(virtual_range target) const {
-    const auto it = std::lower_bound(
-        leaving_.begin(), leaving_.end(), target.begin,
-        [](const present &p, device_address at) { return p.range.begin < at; });
+    const auto it =
+        std::lower_bound(leaving_.begin(), leaving_.end(), target.begin,
+                         [](const present &p, device_address at) { return p.range.begin < at; });
     return it != leaving_.end() && it->range == target;
   }
 
@@ -186,12 +185,17 @@ class remap {
   status perform() {
     if (status s = map_all(arriving_, mapped_); !s) return s;
     for (std::size_t i = 0; i < regranted_.size();) {
-      const std::size_t n = run_length(i, [&](std::size_t a, std::size_t b) {
-        return regranted_[a].now == regranted_[b].now && follows(regranted_[a].was, regranted_[b].was);
-      }, regranted_.size());
+      const std::size_t n = run_length(
+          i,
+          [&](std::size_t a, std::size_t b) {
+            return regranted_[a].now == regranted_[b].now &&
+                   follows(regranted_[a].was, regranted_[b].was);
+          },
+          regranted_.size());
       const virtual_range run = span_of(regranted_[i].was, regranted_[i + n - 1].was);
       regranted_done_ = i + n;  // a failed call may have done part of it
-      if (status s = drv().set_access(run, regranted_[i].now->data(), regranted_[i].now->size()); !s) {
+      if (status s = drv().set_access(run, regranted_[i].now->data(), regranted_[i].now->size());
+          !s) {
         return s;
       }
       i += n;
@@ -215,13 +219,16 @@ class remap {
 
   status grant_runs(const std::vector<present> &pages, std::size_t count) {
     for (std::size_t i = 0; i < count;) {
-      const std::size_t n = run_length(i, [&](std::size_t a, std::size_t b) {
-        return pages[a].access == pages[b].access && follows(pages[a], pages[b]);
-      }, count);
+      const std::size_t n = run_length(
+          i,
+          [&](std::size_t a, std::size_t b) {
+            return pages[a].access == pages[b].access && follows(pages[a], pages[b]);
+          },
+          count);
       const auto &access = *pages[i].access;
       if (!access.empty()) {
-        if (status s = drv().set_access(span_of(pages[i], pages[i + n - 1]), access.data(),
-                                        access.size());
+        if (status s =
+                drv().set_access(span_of(pages[i], pages[i + n - 1]), access.data(), access.size());
             !s) {
           return s;
         }
@@ -315,8 +322,8 @@ class remap {
     return n;
   }
   static std::size_t adjacent_from(const std::vector<present> &v, std::size_t i) {
-    return run_length(i, [&](std::size_t a, std::size_t b) { return follows(v[a], v[b]); },
-                      v.size());
+    return run_length(
+        i, [&](std::size_t a, std::size_t b) { return follows(v[a], v[b]); }, v.size());
   }
 
   struct regrant {
@@ -330,8 +337,8 @@ class remap {
   std::vector<regrant> regranted_;
   std::vector<address_space::touched_range> touched_;
   std::size_t mapped_ = 0, remapped_ = 0, unmapped_ = 0, regranted_done_ = 0;
-  std::set<std::uint64_t> lost_;   // unmapped, and would not come back
-  std::vector<present> stuck_;     // mapped, and would not go
+  std::set<std::uint64_t> lost_;  // unmapped, and would not come back
+  std::vector<present> stuck_;    // mapped, and would not go
 };
 
 status address_space::apply(remap_plan &&plan) {

@@ -5,8 +5,7 @@ namespace stillmap {
 result<reservation> reservation::create(const device &d, std::size_t bytes,
                                         reservation_options options) {
   const device_address wanted = options.hint;
-  auto block =
-      d.space().reserve(bytes, options.alignment, options.hint, std::move(options.tag));
+  auto block = d.space().reserve(bytes, options.alignment, options.hint, std::move(options.tag));
   if (!block) return tl::unexpected(block.error());
   if (options.exactly_there && (*block)->range().begin != wanted) {
     return refuse(condition::busy, "reservation::create", "the address asked for is taken",

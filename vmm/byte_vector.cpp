@@ -1,0 +1,350 @@
+#include "stillmap/vmm/byte_vector.h"
+
+#include <algorithm>
+#include <optional>
+
+namespace stillmap::detail {
+namespace {
+
+// Long enough for copies to run at full speed, little enough memory not to matter.
+constexpr std::size_t longest_move = std::size_t{64} << 20;
+
+tl::unexpected<error> past_end(const char *op, std::uint64_t value, std::uint64_t limit) {
+  return refuse(condition::invalid_argument, op, "the position is past the end", value, limit);
+}
+
+}  // namespace
+
+result<byte_vector> byte_vector::create(const device &d, buffer_options options, stream_ref stream,
+                                        std::size_t staging_bytes) {
+  if (staging_bytes < 2) {
+    return refuse(condition::invalid_argument, "device_vector::create",
+                  "push_back needs some staging memory", staging_bytes, 2);
+  }
+  auto buffer = growable_buffer::create(d, std::move(options));
+  if (!buffer) return tl::unexpected(buffer.error());
+  return byte_vector(d, std::move(*buffer), stream, staging_bytes);
+}
+
+byte_vector::byte_vector(byte_vector &&o) noexcept
+    : device_(o.device_),
+      buffer_(std::move(o.buffer_)),
+      stream_(o.stream_),
+      half_bytes_(o.half_bytes_),
+      flushed_(std::exchange(o.flushed_, 0)),
+      cursor_(std::exchange(o.cursor_, nullptr)),
+      room_(std::exchange(o.room_, 0)),
+      staged_(std::exchange(o.staged_, 0)),
+      halves_(std::exchange(o.halves_, {})),
+      current_(o.current_) {}
+
+byte_vector &byte_vector::operator=(byte_vector &&o) noexcept {
+  if (this != &o) {
+    byte_vector old(std::move(*this));
+    device_ = o.device_;
+    buffer_ = std::move(o.buffer_);
+    stream_ = o.stream_;
+    half_bytes_ = o.half_bytes_;
+    flushed_ = std::exchange(o.flushed_, 0);
+    cursor_ = std::exchange(o.cursor_, nullptr);
+    room_ = std::exchange(o.room_, 0);
+    staged_ = std::exchange(o.staged_, 0);
+    halves_ = std::exchange(o.halves_, {});
+    current_ = o.current_;
+  }
+  return *this;
+}
+
+byte_vector::~byte_vector() {
+  drop_staging();
+}
+
+// Pinned memory is freed only after the copies out of it.
+void byte_vector::drop_staging() noexcept {
+  if (halves_[0].begin == nullptr) return;
+  const context_guard guard(drv(), device_.context());
+  for (half &h : halves_) {
+    if (const status s = h.copied.wait(); !s) report_unreturnable(s.error());
+  }
+  const status freed = guard.entered() ? drv().free_host(halves_[0].begin) : guard.entered();
+  if (!freed) report_unreturnable(freed.error());
+  halves_ = {};
+}
+
+status byte_vector::set_stream(stream_ref stream) {
+  if (status s = flush(); !s) return s;
+  auto queued = fence::after(device_, stream_);
+  if (!queued) return tl::unexpected(queued.error());
+  if (status s = queued->make_wait(device_, stream); !s) return s;
+  stream_ = stream;
+  return {};
+}
+
+status byte_vector::push_slow(const void *from, std::size_t bytes) {
+  if (bytes > half_bytes_) return append(from, bytes, true);  // an element larger than a batch
+  if (status s = flush(); !s) return s;
+  // Room in the buffer for the whole batch, so that sending it later cannot run out of memory; or
+  // at least for this element.
+  std::size_t batch = half_bytes_;
+  status grown = buffer_.reserve(flushed_ + batch, stream_);
+  if (!grown) {
+    batch = bytes;
+    grown = buffer_.reserve(flushed_ + batch, stream_);
+  }
+  if (!grown) return grown;
+  if (status s = begin_half(); !s) return s;
+  room_ = batch;
+  return push(from, bytes);
+}
+
+status byte_vector::begin_half() {
+  const context_guard guard(drv(), device_.context());
+  if (!guard.entered()) return guard.entered();
+  if (halves_[0].begin == nullptr) {
+    auto pinned = drv().allocate_host(half_bytes_ * 2);
+    if (!pinned) return tl::unexpected(pinned.error());
+    halves_[0].begin = static_cast<char *>(*pinned);
+    halves_[1].begin = halves_[0].begin + half_bytes_;
+  }
+  half &h = halves_[current_ ^ 1];
+  if (status s = h.copied.wait(); !s) return s;
+  current_ ^= 1;
+  cursor_ = h.begin;
+  return {};
+}
+
+status byte_vector::flush() {
+  if (staged_ == 0) return {};
+  const context_guard guard(drv(), device_.context());
+  if (!guard.entered()) return guard.entered();
+  half &h = halves_[current_];
+  if (status s =
+          drv().copy_to_device_async(at(flushed_), cursor_ - staged_, staged_, stream_.get());
+      !s) {
+    return s;
+  }
+  flushed_ += staged_;
+  staged_ = 0;
+  if (status s = buffer_.resize(flushed_, stream_); !s) return s;  // within capacity: books only
+  auto copied = fence::after(device_, stream_);
+  // Without a fence the half may be reused only after the stream: wait for it here instead.
+  if (!copied) {
+    room_ = 0;
+    return drv().synchronize_stream(stream_.get());
+  }
+  h.copied = std::move(*copied);
+  return {};
+}
+
+status byte_vector::append(const void *from, std::size_t bytes, bool wait) {
+  if (bytes == 0) return {};
+  if (status s = flush(); !s) return s;
+  room_ = 0;
+  if (bytes > SIZE_MAX - flushed_) return buffer_.resize(SIZE_MAX);  // says why not
+  if (status s = buffer_.reserve(flushed_ + bytes, stream_); !s) return s;
+  const context_guard guard(drv(), device_.context());
+  if (!guard.entered()) return guard.entered();
+  if (status s = drv().copy_to_device_async(at(flushed_), from, bytes, stream_.get()); !s) return s;
+  if (wait) {
+    if (status s = drv().synchronize_stream(stream_.get()); !s) return s;
+  }
+  flushed_ += bytes;
+  return buffer_.resize(flushed_, stream_);
+}
+
+status byte_vector::append_from_device(device_address from, std::size_t bytes) {
+  if (bytes == 0) return {};
+  if (status s = flush(); !s) return s;
+  room_ = 0;
+  if (bytes > SIZE_MAX - flushed_) return buffer_.resize(SIZE_MAX);
+  if (status s = buffer_.reserve(flushed_ + bytes, stream_); !s) return s;
+  const context_guard guard(drv(), device_.context());
+  if (!guard.entered()) return guard.entered();
+  if (status s = drv().copy_on_device_async(at(flushed_), from, bytes, stream_.get()); !s) return s;
+  flushed_ += bytes;
+  return buffer_.resize(flushed_, stream_);
+}
+
+status byte_vector::resize(std::size_t bytes, bool zero) {
+  if (status s = flush(); !s) return s;
+  room_ = 0;
+  const std::size_t old = flushed_;
+  if (status s = buffer_.reserve(bytes, stream_); !s) return s;
+  if (zero && bytes > old) {
+    const context_guard guard(drv(), device_.context());
+    if (!guard.entered()) return guard.entered();
+    if (status s = drv().set_bytes_async(at(old), 0, bytes - old, stream_.get()); !s) return s;
+  }
+  flushed_ = bytes;
+  return buffer_.resize(bytes, stream_);
+}
+
+status byte_vector::insert(std::size_t position, std::size_t bytes, const void *host,
+                           device_address from) {
+  constexpr const char *op = "device_vector::insert";
+  if (position > size()) return past_end(op, position, size());
+  if (bytes == 0) return {};
+  if (status s = flush(); !s) return s;
+  room_ = 0;
+  if (bytes > SIZE_MAX - flushed_) return buffer_.resize(SIZE_MAX);
+  if (status s = buffer_.reserve(flushed_ + bytes, stream_); !s) return s;
+  if (status s = move_up(position, flushed_, bytes); !s) return s;
+  const context_guard guard(drv(), device_.context());
+  status s = guard.entered();
+  if (s) {
+    s = host != nullptr ? drv().copy_to_device_async(at(position), host, bytes, stream_.get())
+                        : drv().copy_on_device_async(at(position), from, bytes, stream_.get());
+  }
+  if (s && host != nullptr) s = drv().synchronize_stream(stream_.get());
+  if (!s) {
+    if (const status back = move_down(position + bytes, flushed_ + bytes, bytes, false); !back) {
+      report_unreturnable(back.error());
+    }
+    return s;
+  }
+  flushed_ += bytes;
+  return buffer_.resize(flushed_, stream_);
+}
+
+status byte_vector::erase(std::size_t position, std::size_t bytes) {
+  if (position > size() || bytes > size() - position) {
+    return past_end("device_vector::erase",
+                    bytes > SIZE_MAX - position ? SIZE_MAX : position + bytes, size());
+  }
+  if (bytes == 0) return {};
+  if (status s = flush(); !s) return s;
+  room_ = 0;
+  if (status s = move_down(position + bytes, flushed_, bytes, true); !s) return s;
+  flushed_ -= bytes;
+  return buffer_.resize(flushed_, stream_);
+}
+
+result<growable_buffer> byte_vector::scratch(std::size_t bytes) const {
+  buffer_options options;
+  options.reserve = round_up(bytes, buffer_.page_bytes());
+  options.tag = buffer_.tag();
+  options.force_copying = !buffer_.in_place();
+  auto made = growable_buffer::create(device_, std::move(options));
+  if (!made) return made;
+  if (status s = made->resize(bytes, stream_); !s) return tl::unexpected(s.error());
+  return made;
+}
+
+// Gives scratch back once the copies through it are done.
+status byte_vector::done_with(growable_buffer &scratch) {
+  auto idle = fence::after(device_, stream_);
+  return idle ? scratch.close(*idle) : tl::unexpected(idle.error());
+}
+
+status byte_vector::move_through(device_address scratch, std::size_t to, std::size_t from,
+                                 std::size_t bytes) {
+  if (status s = drv().copy_on_device_async(scratch, at(from), bytes, stream_.get()); !s) return s;
+  return drv().copy_on_device_async(at(to), scratch, bytes, stream_.get());
+}
+
+// Moves [from, end) up by `by` bytes, last chunk first. A failure part-way moves back what moved,
+// for which the bytes it came from are still in place or were copied on.
+status byte_vector::move_up(std::size_t from, std::size_t end, std::size_t by) {
+  if (from == end) return {};
+  auto room = scratch(std::min(end - from, longest_move));
+  if (!room) return tl::unexpected(room.error());
+  const context_guard guard(drv(), device_.context());
+  if (!guard.entered()) return guard.entered();
+  status s;
+  std::size_t left = end;
+  while (s && left > from) {
+    const std::size_t n = std::min(room->size(), left - from);
+    s = move_through(room->address(), left - n + by, left - n, n);
+    if (s) left -= n;
+  }
+  for (std::size_t back = left; !s && back < end;) {
+    const std::size_t n = std::min(room->size(), end - back);
+    if (const status u = move_through(room->address(), back, back + by, n); !u) {
+      report_unreturnable(u.error());
+      break;
+    }
+    back += n;
+  }
+  if (const status released = done_with(*room); !released) report_unreturnable(released.error());
+  return s;
+}
+
+// Moves [from, end) down by `by` bytes, first chunk first. What lies below `from` is overwritten;
+// with `keep` it is saved first where more than one chunk moves, so that a failure part-way can put
+// everything back.
+status byte_vector::move_down(std::size_t from, std::size_t end, std::size_t by, bool keep) {
+  if (from == end) return {};
+  auto room = scratch(std::min(end - from, longest_move));
+  if (!room) return tl::unexpected(room.error());
+  const context_guard guard(drv(), device_.context());
+  if (!guard.entered()) return guard.entered();
+  const bool saving = keep && end - from > room->size();
+  std::optional<growable_buffer> saved;
+  status s;
+  if (saving) {
+    auto made = scratch(by);
+    if (!made) return tl::unexpected(made.error());
+    saved.emplace(std::move(*made));
+    s = drv().copy_on_device_async(saved->address(), at(from - by), by, stream_.get());
+  }
+  std::size_t moved = from;
+  while (s && moved < end) {
+    const std::size_t n = std::min(room->size(), end - moved);
+    s = move_through(room->address(), moved - by, moved, n);
+    if (s) moved += n;
+  }
+  if (!s && saving && moved > from) {
+    status back;
+    for (std::size_t left = moved; back && left > from;) {
+      const std::size_t n = std::min(room->size(), left - from);
+      back = move_through(room->address(), left - n, left - n - by, n);
+      left -= n;
+    }
+    if (back) back = drv().copy_on_device_async(at(from - by), saved->address(), by, stream_.get());
+    if (!back) report_unreturnable(back.error());
+  }
+  if (saved) {
+    if (const status r = done_with(*saved); !r) report_unreturnable(r.error());
+  }
+  if (const status released = done_with(*room); !released) report_unreturnable(released.error());
+  return s;
+}
+
+status byte_vector::write(std::size_t position, const void *from, std::size_t bytes) {
+  if (position > size() || bytes > size() - position) {
+    return past_end("device_vector::set", position, size());
+  }
+  if (status s = flush(); !s) return s;
+  const context_guard guard(drv(), device_.context());
+  if (!guard.entered()) return guard.entered();
+  if (status s = drv().copy_to_device_async(at(position), from, bytes, stream_.get()); !s) return s;
+  return drv().synchronize_stream(stream_.get());
+}
+
+status byte_vector::read(std::size_t position, void *to, std::size_t bytes) {
+  if (position > size() || bytes > size() - position) {
+    return past_end("device_vector::get", position, size());
+  }
+  if (bytes == 0) return {};
+  if (status s = flush(); !s) return s;
+  const context_guard guard(drv(), device_.context());
+  if (!guard.entered()) return guard.entered();
+  if (status s = drv().copy_to_host_async(to, at(position), bytes, stream_.get()); !s) return s;
+  return drv().synchronize_stream(stream_.get());
+}
+
+status byte_vector::shrink_to_fit() {
+  if (status s = flush(); !s) return s;
+  room_ = 0;
+  auto idle = fence::after(device_, stream_);
+  if (!idle) return tl::unexpected(idle.error());
+  return buffer_.shrink_to_fit(*idle);
+}
+
+status byte_vector::synchronize() {
+  if (status s = flush(); !s) return s;
+  const context_guard guard(drv(), device_.context());
+  return guard.entered() ? drv().synchronize_stream(stream_.get()) : guard.entered();
+}
+
+}  // namespace stillmap::detail

@@ -1,0 +1,169 @@
+// A std::vector on the device whose data() does not move and whose growth copies nothing.
+// docs/design.md#device-vector
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "stillmap/vmm/byte_vector.h"
+
+namespace stillmap {
+
+struct vector_options {
+  buffer_options buffer;                             // reserve is in bytes
+  std::size_t staging_bytes = std::size_t{1} << 18;  // pinned host memory behind push_back
+};
+
+// A run of elements on the device: pointer and count, nothing more. Converts to any span-like type
+// that is made from (pointer, size), cuda::std::span among them.
+template <class T>
+class device_span {
+ public:
+  constexpr device_span() = default;
+  constexpr device_span(T *data, std::size_t size) : data_(data), size_(size) {}
+  constexpr T *data() const { return data_; }
+  constexpr std::size_t size() const { return size_; }
+  constexpr std::size_t size_bytes() const { return size_ * sizeof(T); }
+  constexpr bool empty() const { return size_ == 0; }
+  constexpr T *begin() const { return data_; }
+  constexpr T *end() const { return data_ + size_; }
+  template <class Span, class = std::enable_if_t<std::is_constructible_v<Span, T *, std::size_t>>>
+  constexpr explicit operator Span() const {
+    return Span(data_, size_);
+  }
+
+ private:
+  T *data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+// Elements are trivially copyable and live in device memory: the host never dereferences data().
+// Ordering: everything that touches elements is queued on the vector's stream; use them on that
+//   stream, or after synchronize() or an event recorded there.
+// push_back gathers elements in pinned host memory; they count in size() at once, and are sent when
+//   a batch is full and by flush(), data(), begin(), end() and span(). Work that uses a pointer got
+//   earlier needs a flush() first.
+// Threads: externally synchronised. Failure: every operation leaves the vector as it was.
+// Errors: those of growable_buffer::resize where it grows; invalid_argument for positions past the
+//   end (value, limit = size); the driver's.
+template <class T>
+class device_vector {
+  static_assert(std::is_trivially_copyable_v<T>, "elements are copied as bytes");
+  static_assert(!std::is_const_v<T>, "a vector of constants cannot grow");
+
+ public:
+  using value_type = T;
+  using size_type = std::size_t;
+  using pointer = T *;
+  using iterator = T *;
+
+  // Cost: one reserve; no memory until the first element.
+  static result<device_vector> create(const device &d, vector_options options = {},
+                                      stream_ref stream = {}) {
+    auto bytes =
+        detail::byte_vector::create(d, std::move(options.buffer), stream, options.staging_bytes);
+    if (!bytes) return tl::unexpected(bytes.error());
+    return device_vector(std::move(*bytes));
+  }
+
+  size_type size() const { return bytes_.size() / sizeof(T); }
+  bool empty() const { return size() == 0; }
+  size_type capacity() const { return bytes_.buffer().capacity() / sizeof(T); }
+  size_type max_size() const { return bytes_.buffer().reserved() / sizeof(T); }
+  const growable_buffer &buffer() const { return bytes_.buffer(); }
+  stream_ref stream() const { return bytes_.stream(); }
+  // Work queued from now on goes to `s`, which waits for what is queued on the old stream.
+  status set_stream(stream_ref s) { return bytes_.set_stream(s); }
+
+  // The address of the first element; the same for life unless buffer().stats().relocations says
+  // otherwise. A flush that fails is reported to the error sink and again by the next flush().
+  T *data() {
+    if (const status s = flush(); !s) report_unreturnable(s.error());
+    return static_cast<T *>(bytes_.buffer().data());
+  }
+  device_address address() const { return bytes_.buffer().address(); }
+  iterator begin() { return data(); }
+  iterator end() { return data() + size(); }
+  device_span<T> span() { return {data(), size()}; }
+
+  // Cost: a copy to pinned memory; one asynchronous copy per batch; growth when capacity is full.
+  status push_back(const T &value) { return bytes_.push(&value, sizeof(T)); }
+  // Copies from the host; `values` may be reused on return (append_async: once the stream is
+  // there).
+  status append(std::span<const T> values) {
+    return bytes_.append(values.data(), values.size_bytes(), true);
+  }
+  status append_async(std::span<const T> values) {
+    return bytes_.append(values.data(), values.size_bytes(), false);
+  }
+  status append_from_device(const T *values, size_type n) {
+    return bytes_.append_from_device(address_of(values), n * sizeof(T));
+  }
+  status assign(std::span<const T> values) {
+    if (status s = reserve(values.size()); !s) return s;
+    if (status s = clear(); !s) return s;
+    return append(values);
+  }
+
+  // Elements from `position` on move up: twice across device memory, through a scratch page.
+  status insert(size_type position, std::span<const T> values) {
+    return bytes_.insert(bytes(position), values.size_bytes(), values.data(), {});
+  }
+  // `values` must not be in this vector.
+  status insert_from_device(size_type position, const T *values, size_type n) {
+    return bytes_.insert(bytes(position), n * sizeof(T), nullptr, address_of(values));
+  }
+  status erase(size_type position, size_type n) { return bytes_.erase(bytes(position), bytes(n)); }
+  status pop_back() {
+    if (empty()) return refuse(condition::invalid_argument, "device_vector::pop_back", "empty");
+    return bytes_.resize(bytes_.size() - sizeof(T), false);
+  }
+  status clear() { return bytes_.resize(0, false); }
+
+  // New elements are zero bytes (resize) or unspecified (resize_uninitialized).
+  status resize(size_type n) { return bytes_.resize(bytes(n), true); }
+  status resize_uninitialized(size_type n) { return bytes_.resize(bytes(n), false); }
+  status reserve(size_type n) { return bytes_.buffer().reserve(bytes(n), bytes_.stream()); }
+  // Gives back whole pages past the end; what is queued on the vector's stream is waited for by the
+  // pages, not by the host. Other streams' work on those elements must be ordered before it.
+  status shrink_to_fit() { return bytes_.shrink_to_fit(); }
+
+  status set(size_type position, const T &value) {
+    return bytes_.write(bytes(position), &value, sizeof(T));
+  }
+  result<T> get(size_type position) {
+    T value;
+    if (status s = bytes_.read(bytes(position), &value, sizeof(T)); !s) {
+      return tl::unexpected(s.error());
+    }
+    return value;
+  }
+  status copy_to_host(std::span<T> out, size_type position = 0) {
+    return bytes_.read(bytes(position), out.data(), out.size_bytes());
+  }
+  result<std::vector<T>> to_host() {
+    std::vector<T> out(size());
+    if (status s = copy_to_host(out); !s) return tl::unexpected(s.error());
+    return out;
+  }
+
+  status flush() { return bytes_.flush(); }
+  status synchronize() { return bytes_.synchronize(); }  // flush, and wait for the stream
+
+ private:
+  explicit device_vector(detail::byte_vector bytes) : bytes_(std::move(bytes)) {}
+  // Saturating, so that an absurd count is refused as too large instead of wrapping to a small one.
+  static std::size_t bytes(size_type n) {
+    return n > SIZE_MAX / sizeof(T) ? SIZE_MAX : n * sizeof(T);
+  }
+  static device_address address_of(const T *p) {
+    return device_address(reinterpret_cast<std::uintptr_t>(p));
+  }
+
+  detail::byte_vector bytes_;
+};
+
+}  // namespace stillmap
