@@ -110,11 +110,12 @@ ensure_ci_packages() {
   ensure_packages clang-format-14 cmake libgmock-dev libgtest-dev make ninja-build pkgconf
 }
 
-# Bazel in this project, with little to say: progress, warnings and errors.
+# Bazel in this project, with little to say: progress, warnings and errors. STILLMAP_BAZEL_FLAGS adds
+# flags to every call: .ci/run builds everything with the same ones, so that nothing is built twice.
 bazel_quietly() {
   local command=$1
   shift
   local calm=(--noshow_loading_progress --show_result=0 --ui_event_filters=-info)
   [[ -t 2 ]] || calm+=(--curses=no --color=no --show_progress_rate_limit=10)
-  (cd "$STILLMAP_ROOT" && tools/bazel "$command" "${calm[@]}" "$@")
+  (cd "$STILLMAP_ROOT" && tools/bazel "$command" "${calm[@]}" ${STILLMAP_BAZEL_FLAGS:-} "$@")
 }
