@@ -204,6 +204,33 @@ std::vector<physical_piece> pieces(CUdeviceptr at, std::size_t bytes) {
   return out;
 }
 
+void note_mapped_locked(physical *memory, CUdeviceptr at) {
+  memory->mapped_at.insert(at);
+  if (memory->mapped_at.size() == 2) ++books().aliased;
+}
+
+void note_unmapped_locked(physical *memory, CUdeviceptr at) {
+  if (memory->mapped_at.size() == 2) --books().aliased;
+  memory->mapped_at.erase(at);
+}
+
+std::vector<virtual_range> aliases(CUdeviceptr at, std::size_t bytes) {
+  std::vector<virtual_range> out;
+  memory_books &b = books();
+  if (b.aliased.load(std::memory_order_acquire) == 0) return out;
+  std::shared_lock<std::shared_mutex> lock(b.mutex);
+  const CUdeviceptr end = at + bytes;
+  auto m = containing(b.mappings, at);
+  if (m == b.mappings.end()) m = b.mappings.lower_bound(at);
+  for (; m != b.mappings.end() && m->first < end; ++m) {
+    const CUdeviceptr from = std::max(m->first, at);
+    const CUdeviceptr to = std::min<CUdeviceptr>(m->first + m->second.bytes, end);
+    for (const CUdeviceptr other : m->second.handle->memory->mapped_at)
+      if (other != m->first) out.push_back({other + (from - m->first), to - from});
+  }
+  return out;
+}
+
 pin_guard::~pin_guard() {
   if (pins_.empty()) return;
   pin_book &p = pin_books();

@@ -36,6 +36,7 @@ void reset_memory() {
   b.peak = 0;
   b.vmm_allocations = 0;
   b.accessible_mappings = 0;
+  b.aliased = 0;
 }
 
 }  // namespace hostcuda

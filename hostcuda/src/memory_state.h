@@ -5,6 +5,7 @@
 // docs/hostcuda.md#memory
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -45,6 +46,7 @@ struct physical {
   bool vmm = false;       // made by cuMemCreate or imported
   std::uint64_t refs = 0;
   std::pair<std::uint64_t, std::uint64_t> file_id{};  // device and inode, where own_file
+  std::set<CUdeviceptr> mapped_at;                    // every address it is mapped at
 };
 
 // A CUmemGenericAllocationHandle. Alive while the program holds it or it is mapped.
@@ -113,6 +115,7 @@ struct memory_books {
   std::size_t peak = 0;
   std::uint64_t vmm_allocations = 0;
   std::uint64_t accessible_mappings = 0;
+  std::atomic<std::uint64_t> aliased{0};  // physical memories mapped more than once
   std::uint64_t next_id = 1;
   CUmemGenericAllocationHandle next_handle = 0x10000;
 };
@@ -130,6 +133,10 @@ void drop_locked(physical *memory, std::vector<physical *> *dead);
 
 // Gives dead memory back to the host and the device. Requires: the lock is not held.
 void dispose(const std::vector<physical *> &dead);
+
+// Keep track of where memory is mapped. Require the lock.
+void note_mapped_locked(physical *memory, CUdeviceptr at);
+void note_unmapped_locked(physical *memory, CUdeviceptr at);
 
 // ---- Looking up, all with the lock held ----
 

@@ -188,6 +188,7 @@ CUresult unmap(CUdeviceptr at, std::size_t bytes) {
       if (it->second.access != 0) --b.accessible_mappings;
       vmm_handle *h = it->second.handle;
       --h->mappings;
+      note_unmapped_locked(h->memory, it->first);
       drop_if_unused_locked(h, &dead);
     }
     b.mappings.erase(first, it);
@@ -324,6 +325,7 @@ HOSTCUDA_ENTRY(cuMemMap, 10020, plain, size,
                    return CUDA_ERROR_OUT_OF_MEMORY;
                  b.mappings.emplace_hint(next, ptr, mapping{size, h, 0});
                  ++h->mappings;
+                 note_mapped_locked(h->memory, ptr);
                  r->second.mapped += size;
                  return CUDA_SUCCESS;
                })
