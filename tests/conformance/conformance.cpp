@@ -94,11 +94,14 @@ void must(CUresult got, const char *what) {
     throw std::runtime_error(std::string(what) + " returned " + name_of(got));
 }
 
-bool gpu_is_required() {
-  return variable_is_set("STILLMAP_REQUIRE_GPU");
+bool driver_is_required() {
+  const char *chosen = std::getenv("STILLMAP_DRIVER");
+  return variable_is_set("STILLMAP_REQUIRE_GPU") ||
+         (chosen != nullptr && *chosen != '\0' && std::strcmp(chosen, "cuda") != 0);
 }
 
 void print_skip(const std::string &reason) {
+  ::testing::Test::RecordProperty("skip_reason", reason);  // gtest's JSON report has no other place
   std::printf("[ SKIP     ] %s\n", reason.c_str());
   std::fflush(stdout);
 }

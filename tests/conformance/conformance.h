@@ -51,13 +51,13 @@ void print_skip(const std::string &reason);
   if (::stillmap::conformance::cu().name == nullptr) \
   SKIP_BECAUSE("this driver is older than cu" #name)
 
-// Whether a missing driver or device is a failure: STILLMAP_REQUIRE_GPU=1.
-bool gpu_is_required();
-#define SKIP_OR_FAIL_BECAUSE(reason)                              \
-  do {                                                            \
-    if (::stillmap::conformance::gpu_is_required())               \
-      FAIL() << (reason) << " (and STILLMAP_REQUIRE_GPU is set)"; \
-    SKIP_BECAUSE(reason);                                         \
+// Whether a missing driver or device is a failure: STILLMAP_REQUIRE_GPU=1, or a driver other than
+// the machine's was asked for by name.
+bool driver_is_required();
+#define SKIP_OR_FAIL_BECAUSE(reason)                                       \
+  do {                                                                     \
+    if (::stillmap::conformance::driver_is_required()) FAIL() << (reason); \
+    SKIP_BECAUSE(reason);                                                  \
   } while (false)
 
 // ---- Contents -------------------------------------------------------------------------------

@@ -52,10 +52,13 @@ TEST_F(pointer_attributes, a56_mapped_follows_map_and_unmap) {
   {
     mapped all(range.at, memory);
     MUST(grant(range.at, page));
-    EXPECT_EQ(ask<int>(CU_POINTER_ATTRIBUTE_MAPPED, range.at), 1);
+    EXPECT_EQ(ask<std::uint64_t>(CU_POINTER_ATTRIBUTE_MAPPED, range.at), 1u);
   }
-  int value = -1;
-  const CUresult got = cu().PointerGetAttribute(&value, CU_POINTER_ATTRIBUTE_MAPPED, range.at);
+  // "A boolean": how many bytes a driver writes for it is not documented, the first one says it.
+  std::array<unsigned char, 8> told;
+  told.fill(0xff);
+  const CUresult got = cu().PointerGetAttribute(told.data(), CU_POINTER_ATTRIBUTE_MAPPED, range.at);
+  const int value = told[0];
   record(56, "1 while mapped; after unmap " + name_of(got) + ", value " + std::to_string(value));
   EXPECT_EQ(got, CUDA_SUCCESS);
   EXPECT_EQ(value, 0);
@@ -66,9 +69,10 @@ TEST_F(pointer_attributes, a57_not_capable_of_legacy_ipc) {
   physical memory(page);
   mapped all(range.at, memory);
   MUST(grant(range.at, page));
-  const int capable = ask<int>(CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, range.at);
+  const auto capable =
+      ask<std::uint64_t>(CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, range.at);
   record(57, "value " + std::to_string(capable));
-  EXPECT_EQ(capable, 0);
+  EXPECT_EQ(capable, 0u);
 }
 
 TEST_F(pointer_attributes, a58_legacy_ipc_is_refused) {
