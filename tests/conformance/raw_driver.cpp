@@ -11,12 +11,16 @@ namespace {
 using get_proc_address_v1 = CUresult(CUDAAPI *)(const char *, void **, int, cuuint64_t);
 
 // How this driver hands out its functions: by one of two query functions, or by symbol alone.
+// What is newer than the driver's own version counts as absent, even where the library exports a
+// symbol of that name, as a library that stands for several versions does.
 struct lookup {
   void *library = nullptr;
+  int driver_version = 0;
   decltype(raw_driver::GetProcAddress) v2 = nullptr;
   get_proc_address_v1 v1 = nullptr;
 
   void *find(const char *name, int version, const char *suffix) const {
+    if (version > driver_version) return nullptr;
     void *found = nullptr;
     if (v2 != nullptr) {
       CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SUCCESS;
@@ -79,8 +83,15 @@ raw_driver load() {
   from.library = open_library(&d.path, &d.missing);
   if (from.library == nullptr) return d;
 
-  set(from.v2, dlsym(from.library, "cuGetProcAddress_v2"));
-  if (from.v2 == nullptr) set(from.v1, dlsym(from.library, "cuGetProcAddress"));
+  set(d.DriverGetVersion, dlsym(from.library, "cuDriverGetVersion"));
+  if (d.DriverGetVersion == nullptr || d.DriverGetVersion(&from.driver_version) != CUDA_SUCCESS) {
+    d.missing = d.path + " is not a CUDA driver: it does not tell its version";
+    return d;
+  }
+  if (from.driver_version >= 12000)
+    set(from.v2, dlsym(from.library, "cuGetProcAddress_v2"));
+  else if (from.driver_version >= 11030)
+    set(from.v1, dlsym(from.library, "cuGetProcAddress"));
   d.GetProcAddress = from.v2;
 
 #define STILLMAP_RAW_FIND(name, since, suffix) set(d.name, from.find("cu" #name, since, suffix));
