@@ -1,0 +1,78 @@
+#include "tests/support/gpu_test.h"
+
+#include <cstdlib>
+#include <sstream>
+#include <stdexcept>
+#include <string_view>
+
+#include "tests/support/hostcuda_control.h"
+
+namespace stillmap::testing {
+namespace {
+
+bool gpu_required() {
+  const char *text = std::getenv("STILLMAP_REQUIRE_GPU");
+  return text != nullptr && std::string_view(text) == "1";
+}
+
+}  // namespace
+
+void device_test::SetUp() {
+  unreported_before_ = unreported_errors();
+  const auto loaded = driver::get();
+  if (!loaded) {
+    if (gpu_required()) FAIL() << "STILLMAP_REQUIRE_GPU=1, but " << loaded.error().message();
+    GTEST_SKIP() << "no driver: " << loaded.error().message();
+  }
+  driver_ = *loaded;
+  if (!on_hostcuda()) return;
+  if (gpu_required()) FAIL() << "STILLMAP_REQUIRE_GPU=1, but " << driver_->path() << " is hostcuda";
+  hostcuda_control::reset();
+  // A reset machine waits for cuInit, as any other.
+  ASSERT_TRUE(driver_->initialise().has_value());
+}
+
+void device_test::TearDown() {
+  if (driver_ == nullptr) return;
+  if (!unreturnable_expected_) {
+    EXPECT_EQ(unreported_errors(), unreported_before_) << "failures that nobody was told of";
+  }
+  if (!on_hostcuda()) return;
+  hostcuda_control::stop_failing(nullptr);
+  if (!unreturnable_expected_) {
+    EXPECT_EQ(leftovers(), "");
+  }
+  if (violations_expected_) return;
+  for (const hostcuda_violation &v : hostcuda_control::violations()) {
+    ADD_FAILURE() << "violation " << v.kind << " at " << v.at << ", " << v.bytes << " bytes\n  "
+                  << v.first << "\n  " << v.second;
+  }
+}
+
+device device_test::open_device(int ordinal) const {
+  auto opened = device::open(*driver_, ordinal);
+  if (!opened) throw std::runtime_error(opened.error().message());
+  return *opened;
+}
+
+void device_test::become(const char *config) const {
+  hostcuda_control::reset(config);
+  if (const status s = driver_->initialise(); !s) throw std::runtime_error(s.error().message());
+}
+
+std::string device_test::leftovers() {
+  const hostcuda_counters now = hostcuda_control::counters();
+  std::ostringstream out;
+  const auto line = [&](const char *what, std::uint64_t n) {
+    if (n != 0) out << what << ": " << n << "\n";
+  };
+  line("physical allocations", now.live_handles);
+  line("mappings", now.live_mappings);
+  line("reservations", now.live_reservations);
+  line("streams", now.live_streams);
+  line("events", now.live_events);
+  line("bytes of device memory", now.physical_bytes);
+  return out.str();
+}
+
+}  // namespace stillmap::testing

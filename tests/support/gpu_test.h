@@ -1,0 +1,50 @@
+// The fixture of every test that touches a driver.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+
+#include "stillmap/vmm/device.h"
+#include "stillmap/vmm/driver.h"
+
+namespace stillmap::testing {
+
+// Before each test: opens the process's driver, or skips and says why (STILLMAP_REQUIRE_GPU=1 makes
+// that a failure, and takes no hostcuda for a GPU). A hostcuda starts afresh as the machine of the
+// environment.
+// After each test: nothing went to the error sink, and on hostcuda nothing is left behind and no
+// work touched what it must not.
+// A fixture derived from this one that holds devices, buffers or streams drops them in its own
+// TearDown, before it calls this one's.
+class device_test : public ::testing::Test {
+ protected:
+  void SetUp() override;
+  void TearDown() override;
+
+  driver &drv() const { return *driver_; }
+  bool on_hostcuda() const { return driver_->is_hostcuda(); }
+
+  // The device, or the test stops.
+  device open_device(int ordinal = 0) const;
+
+  // Starts hostcuda again as another machine, in the middle of a test.
+  void become(const char *config) const;
+
+  // The test breaks the rules on purpose.
+  void expect_violations() { violations_expected_ = true; }
+  // The test makes giving something back fail: that is reported, and what could not be given back
+  // stays behind.
+  void expect_unreturnable() { unreturnable_expected_ = true; }
+
+  // What is left behind on hostcuda right now, one line each; empty when nothing is.
+  static std::string leftovers();
+
+ private:
+  driver *driver_ = nullptr;
+  std::uint64_t unreported_before_ = 0;
+  bool violations_expected_ = false;
+  bool unreturnable_expected_ = false;
+};
+
+}  // namespace stillmap::testing
