@@ -94,6 +94,12 @@ void must(CUresult got, const char *what) {
     throw std::runtime_error(std::string(what) + " returned " + name_of(got));
 }
 
+bool hostcuda_is(const char *setting) {
+  const char *config = nullptr;
+  return cu().hostcuda_config != nullptr && cu().hostcuda_config(&config) == CUDA_SUCCESS &&
+         (std::string(",") + config + ",").find(std::string(",") + setting) != std::string::npos;
+}
+
 bool driver_is_required() {
   const char *chosen = std::getenv("STILLMAP_DRIVER");
   return variable_is_set("STILLMAP_REQUIRE_GPU") ||
@@ -221,6 +227,8 @@ void driver_test::SetUp() {
   if (reason.empty() && device_zero().code != CUDA_SUCCESS)
     reason = cu().path + ": " + device_zero().step + " returned " + name_of(device_zero().code);
   if (!reason.empty()) SKIP_OR_FAIL_BECAUSE(reason);
+  if (hostcuda_is("unbacked"))
+    SKIP_BECAUSE("hostcuda keeps only the books (unbacked): there are no contents to judge");
   MUST(cu().CtxSetCurrent(device_zero().context));
   MUST(cu().DriverGetVersion(&version));
   MUST(cu().DeviceGetCount(&devices));

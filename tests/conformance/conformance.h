@@ -60,6 +60,9 @@ bool driver_is_required();
     SKIP_BECAUSE(reason);                                                  \
   } while (false)
 
+// Whether hostcuda is the driver and runs with this setting.
+bool hostcuda_is(const char *setting);
+
 // ---- Contents -------------------------------------------------------------------------------
 
 // Bytes that differ everywhere and for every seed.
