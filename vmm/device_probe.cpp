@@ -150,8 +150,11 @@ status prober::use_pool() {
   } else {
     outcome = drv_.free_async(*at, *stream);
     if (!outcome) trial_page::note(drv_.free(*at));
+    // The pool keeps its page until somebody waits, so a wait that fails is tried once more.
+    status waited = drv_.synchronize_stream(*stream);
+    if (outcome) outcome = waited;
+    if (!waited) waited = drv_.synchronize_stream(*stream);
   }
-  if (outcome) outcome = drv_.synchronize_stream(*stream);
   trial_page::note(drv_.destroy_stream(*stream));
   return outcome;
 }

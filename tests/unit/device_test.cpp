@@ -1,0 +1,272 @@
+#include "stillmap/vmm/device.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "stillmap/vmm/page_pool.h"
+#include "stillmap/vmm/units.h"
+#include "tests/support/gpu_test.h"
+#include "tests/support/hostcuda_control.h"
+
+namespace stillmap {
+namespace {
+
+using namespace literals;
+using testing::hostcuda_control::counters;
+
+class device_open : public testing::device_test {
+ protected:
+  void SetUp() override {
+    device_test::SetUp();
+    if (!IsSkipped() && !on_hostcuda()) GTEST_SKIP() << "about hostcuda";
+  }
+  bool plays(const char *profile) const {
+    return testing::hostcuda_control::config().find(std::string("profile=") + profile) !=
+           std::string::npos;
+  }
+};
+
+TEST_F(device_open, gives_equal_handles_of_one_state) {
+  const device a = open_device(), b = open_device();
+  EXPECT_EQ(a, b);
+  EXPECT_EQ(a.context(), b.context());
+  EXPECT_NE(a.context(), nullptr);
+  EXPECT_FALSE(a.name().empty());
+  EXPECT_GT(a.total_memory().bytes(), 0u);
+  EXPECT_NE(a.uuid(), (std::array<unsigned char, 16>{}));
+  EXPECT_EQ(&a.drv(), &drv());
+}
+
+TEST_F(device_open, a_second_time_calls_nothing) {
+  const device a = open_device();
+  const driver_counts before = drv().counts();
+  const device b = open_device();
+  EXPECT_EQ((drv().counts() - before).total(), 0u);
+}
+
+TEST_F(device_open, leaves_the_threads_context_as_it_was) {
+  const device a = open_device();
+  EXPECT_EQ(*drv().current_context(), nullptr);
+}
+
+TEST_F(device_open, refuses_a_device_that_is_not_there) {
+  const int count = *device::count();
+  const auto past = device::open(drv(), count);
+  ASSERT_FALSE(past);
+  EXPECT_TRUE(past.error().is(condition::invalid_argument));
+  EXPECT_EQ(past.error().value, static_cast<std::uint64_t>(count));
+  EXPECT_EQ(past.error().limit, static_cast<std::uint64_t>(count));
+  EXPECT_STREQ(past.error().reason, "there is no such device");
+  const auto negative = device::open(drv(), -1);
+  ASSERT_FALSE(negative);
+  EXPECT_TRUE(negative.error().is(condition::invalid_argument));
+}
+
+TEST_F(device_open, the_last_handle_releases_the_context) {
+  {
+    const device a = open_device();
+    EXPECT_EQ(counters().live_contexts, 1u);
+    std::shared_ptr<page_pool> pool = a.pool();
+    device b = a;
+    b = open_device();
+  }
+  EXPECT_EQ(counters().live_contexts, 0u);
+}
+
+TEST_F(device_open, the_pool_keeps_the_device) {
+  std::shared_ptr<page_pool> pool = open_device().pool();
+  EXPECT_EQ(counters().live_contexts, 1u);
+  EXPECT_EQ(&pool->drv(), &drv());
+  pool.reset();
+  EXPECT_EQ(counters().live_contexts, 0u);
+}
+
+TEST_F(device_open, works_again_after_the_machine_was_switched_off) {
+  { const device a = open_device(); }
+  testing::hostcuda_control::reset();
+  const device b = open_device();
+  EXPECT_TRUE(b.memory());
+}
+
+TEST_F(device_open, probes_once_when_many_threads_open_at_once) {
+  const driver_counts before = drv().counts();
+  std::vector<std::optional<device>> opened(8);
+  {
+    std::vector<std::jthread> threads;
+    for (auto &slot : opened) threads.emplace_back([&] { slot = open_device(); });
+  }
+  for (const auto &d : opened) EXPECT_EQ(*d, *opened.front());
+  EXPECT_EQ((drv().counts() - before)[driver_call::DevicePrimaryCtxRetain], 1u);
+}
+
+TEST_F(device_open, memory_is_what_the_driver_says) {
+  const device a = open_device();
+  const auto before = a.memory();
+  ASSERT_TRUE(before) << before.error().message();
+  EXPECT_LE(before->free, before->total);
+  const context_guard guard(drv(), a.context());
+  const auto at = drv().allocate(4_MiB);
+  ASSERT_TRUE(at);
+  EXPECT_EQ((before->free - a.memory()->free).bytes(), 4_MiB);
+  EXPECT_TRUE(drv().free(*at));
+}
+
+TEST_F(device_open, finds_what_the_machine_can_do) {
+  const device d = open_device();
+  const capabilities &can = d.can();
+  EXPECT_EQ(can.vmm, !plays("vgpu-no-vmm"));
+  EXPECT_EQ(can.page_bytes, 2_MiB);
+  EXPECT_GE(can.recommended_page_bytes, can.page_bytes);
+  EXPECT_EQ(can.wsl, plays("wsl2"));
+  EXPECT_EQ(can.memory_pools, drv().has(driver_call::MemAllocAsync) && can.memory_pools);
+  EXPECT_EQ(can.peers.size(), plays("multi") ? static_cast<std::size_t>(*device::count()) - 1 : 0u);
+  EXPECT_EQ(std::count(can.peers.begin(), can.peers.end(), d.ordinal()), 0);
+  EXPECT_EQ(can.mapping_ceiling > 0, can.vmm);
+  EXPECT_EQ(can.largest_reservation > 0, can.vmm);
+  if (can.vmm && !can.wsl) {
+    EXPECT_GE(can.largest_reservation, d.total_memory().bytes());
+  }
+  if (plays("h200") || plays("a100") || plays("multi")) {
+    EXPECT_TRUE(can.posix_fd_export);
+    EXPECT_TRUE(can.memory_pools);
+  }
+}
+
+TEST_F(device_open, believes_a_page_and_not_an_attribute) {
+  become("profile=wsl2");
+  const device d = open_device();
+  ASSERT_TRUE(d.can().vmm);
+  // Advertised, and refused by cuMemSetAccess.
+  EXPECT_EQ(*drv().device_attribute(110, 0), 1);
+  EXPECT_FALSE(d.can().rdma);
+  EXPECT_TRUE(d.can().wsl);
+  EXPECT_LT(d.can().largest_reservation, 32_GiB);
+}
+
+TEST_F(device_open, a_feature_that_fails_is_absent_and_the_rest_is_not) {
+  become("profile=h200");
+  const struct {
+    const char *function;
+    std::uint64_t nth;
+    bool capabilities::*feature;
+  } broken[] = {{"cuMemExportToShareableHandle", 1, &capabilities::posix_fd_export},
+                {"cuMemAllocAsync", 1, &capabilities::memory_pools},
+                {"cuMemFreeAsync", 1, &capabilities::memory_pools},
+                {"cuMemSetAccess", 1, &capabilities::vmm},
+                {"cuMemMap", 1, &capabilities::vmm},
+                {"cuMemAddressReserve", 1, &capabilities::vmm}};
+  for (const auto &b : broken) {
+    const bool before = open_device().can().*b.feature;
+    EXPECT_TRUE(before) << b.function;
+    testing::hostcuda_control::fail(b.function, b.nth, CUDA_ERROR_UNKNOWN);
+    const device d = open_device();
+    EXPECT_FALSE(d.can().*b.feature) << b.function;
+    EXPECT_TRUE(d.can().vmm || b.feature == &capabilities::vmm) << b.function;
+    EXPECT_EQ(d.can().page_bytes, 2_MiB);
+  }
+}
+
+TEST_F(device_open, a_full_device_is_not_taken_for_one_without_virtual_memory) {
+  become("profile=h200");
+  {
+    // One page short of nothing: the context itself fits.
+    const device d = open_device();
+    testing::hostcuda_control::occupy(0, static_cast<std::size_t>(d.memory()->free.bytes()));
+  }
+  const auto full = device::open(drv(), 0);
+  ASSERT_FALSE(full);
+  EXPECT_TRUE(full.error().is(condition::out_of_memory)) << full.error().message();
+  testing::hostcuda_control::occupy(0, 0);
+  EXPECT_TRUE(open_device().can().vmm);
+}
+
+// Whatever call fails, and however: an open device or a clear error, and nothing left behind. A
+// call that gives something back is the exception: then the failure itself is reported.
+TEST_F(device_open, leaks_nothing_wherever_it_fails) {
+  expect_unreturnable();
+  const auto calls_of_one = [&] {
+    testing::hostcuda_control::reset();
+    const std::uint64_t before = testing::hostcuda_control::calls(nullptr);
+    { const device d = open_device(); }
+    return testing::hostcuda_control::calls(nullptr) - before;
+  };
+  const std::uint64_t calls = calls_of_one();
+  ASSERT_GT(calls, 10u);
+  for (const CUresult code : {CUDA_ERROR_UNKNOWN, CUDA_ERROR_OUT_OF_MEMORY,
+                              CUDA_ERROR_LAUNCH_FAILED, CUDA_ERROR_NOT_SUPPORTED}) {
+    std::uint64_t refused = 0;
+    for (std::uint64_t n = 1; n <= calls; ++n) {
+      testing::hostcuda_control::reset();
+      const std::uint64_t reported = unreported_errors();
+      testing::hostcuda_control::fail(nullptr, n, code);
+      bool opened = false;
+      {
+        const auto d = device::open(drv(), 0);
+        opened = d.has_value();
+        if (!opened) {
+          ++refused;
+          EXPECT_EQ(d.error().code.value(), static_cast<int>(code)) << d.error().message();
+        }
+      }
+      if (unreported_errors() != reported) continue;
+      EXPECT_EQ(testing::hostcuda_control::faults_fired(), 1u) << n;
+      EXPECT_EQ(leftovers(), "") << "call " << n << " failed with " << code;
+      EXPECT_EQ(counters().live_contexts, 0u) << "call " << n << " failed with " << code;
+      if (code == CUDA_ERROR_LAUNCH_FAILED) {
+        EXPECT_FALSE(opened) << "call " << n << " lost the device";
+      }
+    }
+    EXPECT_GT(refused, 5u);
+  }
+  testing::hostcuda_control::reset();
+}
+
+TEST_F(device_open, guards_enter_nest_and_leave) {
+  const device d = open_device();
+  const context_handle none = *drv().current_context();
+  EXPECT_EQ(none, nullptr);
+  {
+    const context_guard outer(drv(), d.context());
+    EXPECT_TRUE(outer.entered());
+    const driver_counts before = drv().counts();
+    {
+      const context_guard inner(drv(), d.context());
+      EXPECT_TRUE(inner.entered());
+    }
+    EXPECT_EQ((drv().counts() - before).total(), 1u);
+    EXPECT_EQ(*drv().current_context(), d.context());
+  }
+  EXPECT_EQ(*drv().current_context(), nullptr);
+}
+
+TEST_F(device_open, a_guard_that_cannot_enter_says_so_and_leaves_nothing) {
+  const device d = open_device();
+  testing::hostcuda_control::fail("cuCtxPushCurrent", 1, CUDA_ERROR_INVALID_CONTEXT);
+  {
+    const context_guard guard(drv(), d.context());
+    ASSERT_FALSE(guard.entered());
+    EXPECT_STREQ(guard.entered().error().operation, "cuCtxPushCurrent");
+  }
+  EXPECT_EQ(*drv().current_context(), nullptr);
+}
+
+TEST_F(device_open, primary_contexts_move_and_are_released_once) {
+  {
+    auto first = primary_context::retain(drv(), 0);
+    ASSERT_TRUE(first) << first.error().message();
+    primary_context second = std::move(*first);
+    EXPECT_EQ(first->get(), nullptr);
+    EXPECT_NE(second.get(), nullptr);
+    *first = std::move(second);
+    EXPECT_NE(first->get(), nullptr);
+  }
+  EXPECT_EQ(counters().live_contexts, 0u);
+}
+
+}  // namespace
+}  // namespace stillmap
