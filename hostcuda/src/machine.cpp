@@ -79,6 +79,7 @@ bool find_profile(const std::string &name, profile *out) {
     return false;
   }
   out->name = name;
+  out->device_memory = out->device_memory / (2 * kMiB) * (2 * kMiB);
   return true;
 }
 

@@ -1,0 +1,240 @@
+// cuMemAlloc, pinned and managed host memory, copies and memsets.
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "execution_fixture.h"
+
+namespace hostcuda_tests {
+namespace {
+
+class memory : public machine_test {
+ protected:
+  static std::size_t free_bytes() {
+    std::size_t free_now = 0;
+    std::size_t total = 0;
+    EXPECT_EQ(cuMemGetInfo(&free_now, &total), CUDA_SUCCESS);
+    return free_now;
+  }
+
+  static std::vector<unsigned char> counting(std::size_t n) {
+    std::vector<unsigned char> v(n);
+    for (std::size_t i = 0; i < n; ++i) v[i] = static_cast<unsigned char>(i * 31 + i / 251);
+    return v;
+  }
+};
+
+TEST_F(memory, AllocationsAreDistinctAlignedAndReturned) {
+  const std::size_t before = free_bytes();
+  std::vector<CUdeviceptr> all;
+  for (std::size_t i = 1; i < 300; ++i) {
+    CUdeviceptr at = 0;
+    ASSERT_EQ(cuMemAlloc(&at, i * 777), CUDA_SUCCESS);
+    EXPECT_EQ(at % 256, 0U);
+    ASSERT_EQ(cuMemsetD8(at, static_cast<unsigned char>(i), i * 777), CUDA_SUCCESS);
+    all.push_back(at);
+  }
+  for (std::size_t i = 1; i < 300; ++i) {
+    std::vector<unsigned char> got(i * 777);
+    ASSERT_EQ(cuMemcpyDtoH(got.data(), all[i - 1], got.size()), CUDA_SUCCESS);
+    ASSERT_EQ(got, std::vector<unsigned char>(i * 777, static_cast<unsigned char>(i)));
+  }
+  for (const CUdeviceptr at : all) ASSERT_EQ(cuMemFree(at), CUDA_SUCCESS);
+  EXPECT_EQ(free_bytes(), before);
+  EXPECT_EQ(cuMemFree(all[0]), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemFree(0), CUDA_SUCCESS);
+}
+
+TEST_F(memory, OutOfMemoryIsRecoverable) {
+  start("memory=64M");
+  CUdeviceptr at = 0;
+  EXPECT_EQ(cuMemAlloc(&at, 65 * MiB), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(cuMemAlloc(&at, 64 * MiB), CUDA_SUCCESS);
+  CUdeviceptr second = 0;
+  EXPECT_EQ(cuMemAlloc(&second, 1), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(cuMemFree(at), CUDA_SUCCESS);
+  ASSERT_EQ(hostcuda_occupy(0, 60 * MiB), CUDA_SUCCESS);
+  EXPECT_EQ(free_bytes(), 4 * MiB);
+  EXPECT_EQ(cuMemAlloc(&at, 8 * MiB), CUDA_ERROR_OUT_OF_MEMORY);
+  ASSERT_EQ(hostcuda_occupy(0, 0), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemAlloc(&at, 8 * MiB), CUDA_SUCCESS);
+}
+
+TEST_F(memory, CopiesOutsideAnAllocationAreRefused) {
+  CUdeviceptr at = 0;
+  ASSERT_EQ(cuMemAlloc(&at, 1000), CUDA_SUCCESS);
+  char buffer[2000] = {};
+  EXPECT_EQ(cuMemcpyHtoD(at, buffer, 1001), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemcpyHtoD(at + 999, buffer, 1), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemcpyDtoH(buffer, at + 1000, 1), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemcpyHtoD(reinterpret_cast<CUdeviceptr>(buffer), buffer + 1000, 10),
+            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemcpyHtoD(at, buffer, 0), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemsetD32(at + 2, 0, 1), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(memory, CopiesInEveryDirectionAreCounted) {
+  const auto source = counting(100000);
+  CUdeviceptr a = 0;
+  CUdeviceptr b = 0;
+  ASSERT_EQ(cuMemAlloc(&a, source.size()), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemAlloc(&b, source.size()), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemcpy(a, reinterpret_cast<CUdeviceptr>(source.data()), source.size()), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemcpyDtoD(b, a, source.size()), CUDA_SUCCESS);
+  std::vector<unsigned char> back(source.size());
+  ASSERT_EQ(cuMemcpy(reinterpret_cast<CUdeviceptr>(back.data()), b, back.size()), CUDA_SUCCESS);
+  EXPECT_EQ(back, source);
+  hostcuda_counters c{};
+  ASSERT_EQ(hostcuda_get_counters(&c), CUDA_SUCCESS);
+  EXPECT_EQ(c.bytes_htod, source.size());
+  EXPECT_EQ(c.bytes_dtod, source.size());
+  EXPECT_EQ(c.bytes_dtoh, source.size());
+}
+
+TEST_F(memory, AsynchronousCopiesFromPageableMemoryAreStaged) {
+  auto source = counting(300000);
+  const auto expected = source;
+  CUdeviceptr at = 0;
+  ASSERT_EQ(cuMemAlloc(&at, source.size()), CUDA_SUCCESS);
+  const CUstream s = make_stream();
+  ASSERT_EQ(hostcuda_hold(s), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemcpyHtoDAsync(at, source.data(), source.size(), s), CUDA_SUCCESS);
+  std::fill(source.begin(), source.end(), static_cast<unsigned char>(0));
+  ASSERT_EQ(hostcuda_release(s), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamSynchronize(s), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemcpyDtoH(source.data(), at, source.size()), CUDA_SUCCESS);
+  EXPECT_EQ(source, expected);
+}
+
+TEST_F(memory, RectanglesKeepTheirPitch) {
+  const auto source = counting(64 * 50);
+  CUdeviceptr at = 0;
+  std::size_t pitch = 0;
+  ASSERT_EQ(cuMemAllocPitch(&at, &pitch, 40, 50, 4), CUDA_SUCCESS);
+  EXPECT_GE(pitch, 40U);
+  CUDA_MEMCPY2D c{};
+  c.srcMemoryType = CU_MEMORYTYPE_HOST;
+  c.srcHost = source.data();
+  c.srcPitch = 64;
+  c.srcXInBytes = 3;
+  c.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  c.dstDevice = at;
+  c.dstPitch = pitch;
+  c.WidthInBytes = 40;
+  c.Height = 50;
+  ASSERT_EQ(cuMemcpy2D(&c), CUDA_SUCCESS);
+  for (std::size_t row = 0; row < 50; ++row) {
+    unsigned char got[40];
+    ASSERT_EQ(cuMemcpyDtoH(got, at + row * pitch, 40), CUDA_SUCCESS);
+    ASSERT_EQ(std::memcmp(got, source.data() + row * 64 + 3, 40), 0) << row;
+  }
+  c.dstPitch = 39;
+  EXPECT_EQ(cuMemcpy2D(&c), CUDA_ERROR_INVALID_VALUE);
+  ASSERT_EQ(cuMemsetD2D8(at, pitch, 0xEE, 40, 50), CUDA_SUCCESS);
+  unsigned char last = 0;
+  ASSERT_EQ(cuMemcpyDtoH(&last, at + 49 * pitch + 39, 1), CUDA_SUCCESS);
+  EXPECT_EQ(last, 0xEE);
+}
+
+TEST_F(memory, MemsetsOfWords) {
+  CUdeviceptr at = 0;
+  ASSERT_EQ(cuMemAlloc(&at, 4000), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemsetD32(at, 0x01020304U, 1000), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemsetD16(at + 8, 0x0506, 2), CUDA_SUCCESS);
+  unsigned got[4] = {};
+  ASSERT_EQ(cuMemcpyDtoH(got, at, sizeof got), CUDA_SUCCESS);
+  EXPECT_EQ(got[1], 0x01020304U);
+  EXPECT_EQ(got[2], 0x05060506U);
+  EXPECT_EQ(got[3], 0x01020304U);
+}
+
+TEST_F(memory, PinnedMemoryIsKnown) {
+  void *p = nullptr;
+  ASSERT_EQ(cuMemHostAlloc(&p, 10000, CU_MEMHOSTALLOC_DEVICEMAP), CUDA_SUCCESS);
+  std::memset(p, 3, 10000);
+  CUdeviceptr device_view = 0;
+  ASSERT_EQ(cuMemHostGetDevicePointer(&device_view, p, 0), CUDA_SUCCESS);
+  unsigned type = 0;
+  ASSERT_EQ(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, device_view),
+            CUDA_SUCCESS);
+  EXPECT_EQ(type, static_cast<unsigned>(CU_MEMORYTYPE_HOST));
+  ASSERT_EQ(cuMemFreeHost(p), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemFreeHost(p), CUDA_ERROR_INVALID_VALUE);
+  std::vector<char> own(10000);
+  ASSERT_EQ(cuMemHostRegister(own.data(), own.size(), 0), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemHostRegister(own.data() + 10, 10, 0), CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+  ASSERT_EQ(cuMemHostUnregister(own.data()), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemHostUnregister(own.data()), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+}
+
+TEST_F(memory, ManagedMemoryIsReadableOnBothSides) {
+  CUdeviceptr at = 0;
+  ASSERT_EQ(cuMemAllocManaged(&at, 5000, CU_MEM_ATTACH_GLOBAL), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemsetD8(at, 0x44, 5000), CUDA_SUCCESS);
+  EXPECT_EQ(reinterpret_cast<unsigned char *>(at)[4999], 0x44);
+  bool managed = false;
+  ASSERT_EQ(cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, at), CUDA_SUCCESS);
+  EXPECT_TRUE(managed);
+  EXPECT_EQ(cuMemFree(at), CUDA_SUCCESS);
+}
+
+TEST_F(memory, AnAddressNobodyKnows) {
+  int local = 0;
+  const auto at = reinterpret_cast<CUdeviceptr>(&local);
+  unsigned type = 77;
+  EXPECT_EQ(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, at),
+            CUDA_ERROR_INVALID_VALUE);
+  CUpointer_attribute what = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+  void *out = &type;
+  EXPECT_EQ(cuPointerGetAttributes(1, &what, &out, at), CUDA_SUCCESS);
+  EXPECT_EQ(type, 0U);
+}
+
+TEST_F(memory, UnbackedCopiesCheckButMoveNothing) {
+  start("unbacked");
+  CUdeviceptr at = 0;
+  ASSERT_EQ(cuMemAlloc(&at, std::size_t{100} << 30), CUDA_SUCCESS);
+  char byte = 42;
+  EXPECT_EQ(cuMemcpyDtoH(&byte, at + 12345, 1), CUDA_SUCCESS);
+  EXPECT_EQ(byte, 42);
+  EXPECT_EQ(cuMemcpyDtoH(&byte, at + (std::size_t{100} << 30), 1), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(memory, ContextsGiveBackWhatWasAllocatedInThem) {
+  const std::size_t before = free_bytes();
+  CUdeviceptr at = 0;
+  ASSERT_EQ(cuMemAlloc(&at, 10 * MiB), CUDA_SUCCESS);
+  ASSERT_EQ(cuDevicePrimaryCtxRelease(0), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemAlloc(&at, 1), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  CUcontext again = nullptr;
+  ASSERT_EQ(cuDevicePrimaryCtxRetain(&again, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxSetCurrent(again), CUDA_SUCCESS);
+  EXPECT_EQ(free_bytes(), before);
+}
+
+TEST_F(memory, PeersReachEachOther) {
+  start("profile=multi:2");
+  CUcontext other = nullptr;
+  ASSERT_EQ(cuDevicePrimaryCtxRetain(&other, 1), CUDA_SUCCESS);
+  CUdeviceptr here = 0;
+  CUdeviceptr there = 0;
+  ASSERT_EQ(cuMemAlloc(&here, 4096), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxPushCurrent(other), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemAlloc(&there, 4096), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxPopCurrent(nullptr), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemsetD8(here, 5, 4096), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemcpyPeer(there, other, here, ctx_, 4096), CUDA_SUCCESS);
+  unsigned char byte = 0;
+  ASSERT_EQ(cuMemcpyDtoH(&byte, there + 4095, 1), CUDA_SUCCESS);
+  EXPECT_EQ(byte, 5);
+  int can = 0;
+  ASSERT_EQ(cuDeviceCanAccessPeer(&can, 0, 1), CUDA_SUCCESS);
+  EXPECT_EQ(can, 1);
+  EXPECT_EQ(cuCtxEnablePeerAccess(other, 0), CUDA_SUCCESS);
+  EXPECT_EQ(cuCtxEnablePeerAccess(other, 0), CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
+  EXPECT_EQ(cuCtxDisablePeerAccess(other), CUDA_SUCCESS);
+  EXPECT_EQ(cuCtxDisablePeerAccess(other), CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
+}
+
+}  // namespace
+}  // namespace hostcuda_tests
