@@ -141,6 +141,8 @@ bool is_ready(const stream &s);
 void run_head(engine_lock &lock, const std::shared_ptr<stream> &s);
 // Wakes whoever could run the head of `s`.
 void rouse(const std::shared_ptr<stream> &s);
+// The same after a post: behind other work nobody need be woken, its end sees to that.
+void announce(const std::shared_ptr<stream> &s);
 // break_context, and wakes what waits in it.
 void poison(engine_lock &lock, context *ctx, CUresult code);
 

@@ -71,7 +71,7 @@ CUresult enqueue(CUstream handle, operation op) {
   if (const CUresult r = sticky_of(*s); r != CUDA_SUCCESS) return r;
   const auto n = post(call.lock, s, std::move(op), nullptr, false, &site);
   if (!n->op.touches.empty()) tell_oracle(call.lock, s, n, others);
-  rouse(s);
+  announce(s);
   return CUDA_SUCCESS;
 }
 

@@ -75,7 +75,7 @@ CUresult record_event(CUevent handle, CUstream stream_handle, unsigned flags) {
   ev->last = std::move(at);
   ev->cap.reset();
   ev->cap_tail.clear();
-  rouse(s);
+  announce(s);
   return CUDA_SUCCESS;
 }
 

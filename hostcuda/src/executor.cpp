@@ -151,6 +151,10 @@ void rouse(const std::shared_ptr<stream> &s) {
   std::thread(work, s).detach();  // detached: an exiting process does not wait for its streams
 }
 
+void announce(const std::shared_ptr<stream> &s) {
+  if (!s->queue.empty() && (s->queue.size() == 1 || !s->has_worker)) rouse(s);
+}
+
 void poison(engine_lock &lock, context *ctx, CUresult code) {
   lock.unlock();
   break_context(ctx, code);

@@ -75,7 +75,7 @@ CUresult stream_wait_event(CUstream handle, CUevent event_handle, unsigned flags
   if (!ev->last) return CUDA_SUCCESS;  // never recorded: nothing to wait for
   operation op{"cuStreamWaitEvent", {}, {}};
   post(call.lock, s, std::move(op), &ev->last->clock, true, nullptr);
-  rouse(s);
+  announce(s);
   return CUDA_SUCCESS;
 }
 
@@ -90,7 +90,7 @@ CUresult stream_add_callback(CUstream handle, CUstreamCallback callback, void *u
   operation op{"cuStreamAddCallback", {}, {}};
   op.after = [=](CUresult status) { callback(handle, status, user); };
   post(call.lock, s, std::move(op), nullptr, false, nullptr);
-  rouse(s);
+  announce(s);
   return CUDA_SUCCESS;
 }
 

@@ -266,6 +266,34 @@ TEST_F(oracle_test, ThousandsOfPendingOperationsStayCheap) {
   EXPECT_EQ(violations(), 0U);
 }
 
+__attribute__((noinline)) CUresult queue_set(CUdeviceptr at, CUstream s) {
+  const CUresult r = cuMemsetD8Async(at, 1, 64, s);
+  return r == CUDA_SUCCESS ? r : CUDA_ERROR_UNKNOWN;  // after the call: no tail call
+}
+__attribute__((noinline)) CUresult one_caller(CUdeviceptr at, CUstream s) {
+  const CUresult r = queue_set(at, s);
+  return r == CUDA_SUCCESS ? r : CUDA_ERROR_INVALID_VALUE;
+}
+__attribute__((noinline)) CUresult other_caller(CUdeviceptr at, CUstream s) {
+  const CUresult r = queue_set(at, s);
+  return r == CUDA_SUCCESS ? r : CUDA_ERROR_INVALID_IMAGE;
+}
+
+// Stack walks are remembered; a remembered one must not be given for another way to the same call.
+TEST_F(oracle_test, TellsCallersOfACommonFunctionApart) {
+  const CUstream s = make_stream();
+  ASSERT_EQ(hostcuda_hold(s), CUDA_SUCCESS);
+  for (int round = 0; round < 3; ++round) {
+    ASSERT_EQ(one_caller(at_, s), CUDA_SUCCESS);
+    ASSERT_EQ(other_caller(at_ + 4096, s), CUDA_SUCCESS);
+    ASSERT_EQ(one_caller(at_ + 8192, s), CUDA_SUCCESS);
+  }
+  ASSERT_EQ(cuMemUnmap(at_, 2 * MiB), CUDA_SUCCESS);
+  ASSERT_EQ(violations(), 3U);
+  EXPECT_STRNE(violation(0).first, violation(1).first);
+  EXPECT_STRNE(violation(1).first, violation(2).first);
+}
+
 // Unmapping while a copy runs must not pull the pages from under it.
 TEST_F(oracle_test, UnmapWaitsForABodyThatRuns) {
   for (int round = 0; round < 20; ++round) {
