@@ -110,9 +110,11 @@ class address_space {
   status retire(std::shared_ptr<address_block> block, virtual_range range, fence idle);
 
   // Takes retiring mappings back, as far from the start of `range` as the same pages are still
-  // there: no driver call but the wait (`consumer` waits for the fence; without it the host).
+  // there, with `access`, and are nobody else's (aliased, forked or spliced pages are not taken
+  // back): no driver call but the wait (`consumer` waits for the fence; without it the host).
   // Returns the bytes taken back; `idle` receives the fence they were under, for let_go.
-  result<std::size_t> revive(virtual_range range, std::optional<stream_ref> consumer, fence &idle);
+  result<std::size_t> revive(virtual_range range, const std::vector<access_grant> &access,
+                             std::optional<stream_ref> consumer, fence &idle);
   // Undoes a revive. Cannot fail.
   void let_go(std::shared_ptr<address_block> block, virtual_range range, fence idle);
 
@@ -127,6 +129,9 @@ class address_space {
   // conformance 29
   status steal_retiring(std::size_t n, const page_pool &kin, stream_ref consumer,
                         std::vector<page_ref> &out);
+
+  // Not used after all: they retire as before.
+  void return_stolen(std::vector<page_ref> &pages);
 
   // Called before and after every change of backing on this device. Keep the result alive for as
   // long as wanted. Callbacks run on the changing thread with no lock of ours held, must not

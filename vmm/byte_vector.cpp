@@ -230,10 +230,12 @@ result<growable_buffer> byte_vector::scratch(std::size_t bytes) const {
   return made;
 }
 
-// Gives scratch back once the copies through it are done.
-status byte_vector::done_with(growable_buffer &scratch) {
-  auto idle = fence::after(device_, stream_);
-  return idle ? scratch.close(*idle) : tl::unexpected(idle.error());
+// Gives scratch back once the copies through it are done. Where that is refused, its destructor
+// waits for them and tries again.
+void byte_vector::done_with(growable_buffer &scratch) {
+  if (const auto idle = fence::after(device_, stream_)) {
+    [[maybe_unused]] const status closed = scratch.close(*idle);
+  }
 }
 
 status byte_vector::move_through(device_address scratch, std::size_t to, std::size_t from,
@@ -265,7 +267,7 @@ status byte_vector::move_up(std::size_t from, std::size_t end, std::size_t by) {
     }
     back += n;
   }
-  if (const status released = done_with(*room); !released) report_unreturnable(released.error());
+  done_with(*room);
   return s;
 }
 
@@ -303,10 +305,8 @@ status byte_vector::move_down(std::size_t from, std::size_t end, std::size_t by,
     if (back) back = drv().copy_on_device_async(at(from - by), saved->address(), by, stream_.get());
     if (!back) report_unreturnable(back.error());
   }
-  if (saved) {
-    if (const status r = done_with(*saved); !r) report_unreturnable(r.error());
-  }
-  if (const status released = done_with(*room); !released) report_unreturnable(released.error());
+  if (saved) done_with(*saved);
+  done_with(*room);
   return s;
 }
 

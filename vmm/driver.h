@@ -39,8 +39,8 @@ class driver {
   const std::string &path() const { return path_; }
   int version() const { return version_; }  // 13000 = CUDA 13.0
   bool is_hostcuda() const { return hostcuda_; }
-  bool has(driver_call c) const;             // the symbol was found
-  void *symbol(const char *name) const;      // dlsym in the loaded library, nullptr if absent
+  bool has(driver_call c) const;         // the symbol was found
+  void *symbol(const char *name) const;  // dlsym in the loaded library, nullptr if absent
   const driver_table &table() const { return *table_; }
 
   // Calls made through this seam since the last reset, and bytes moved. Relaxed atomics: exact
@@ -100,9 +100,9 @@ class driver {
   status unmap(virtual_range range) const;  // whole mappings only
   status set_access(virtual_range range, const access_grant *grants, std::size_t count) const;
   result<access_mode> get_access(device_address at, memory_location who) const;
-  result<int> export_fd(physical_handle h) const;          // caller closes it
+  result<int> export_fd(physical_handle h) const;  // caller closes it
   result<std::array<unsigned char, 64>> export_fabric(physical_handle h) const;
-  result<physical_handle> import_fd(int fd) const;         // fd stays the caller's
+  result<physical_handle> import_fd(int fd) const;  // fd stays the caller's
   result<std::size_t> granularity(const physical_properties &p, bool recommended) const;
   result<physical_properties> properties(physical_handle h) const;
   result<physical_handle> retain_physical(device_address at) const;

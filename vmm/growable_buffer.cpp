@@ -28,13 +28,14 @@ result<growable_buffer> growable_buffer::create(const device &d, buffer_options 
   return growable_buffer(std::move(*made));
 }
 
-growable_buffer::growable_buffer(std::unique_ptr<impl> i) : impl_(std::move(i)) {}
+growable_buffer::growable_buffer(std::unique_ptr<impl> i) : device_(i->on()), impl_(std::move(i)) {}
 
 growable_buffer::growable_buffer(growable_buffer &&other) noexcept = default;
 
 growable_buffer &growable_buffer::operator=(growable_buffer &&other) noexcept {
   if (this != &other) {
     growable_buffer old(std::move(*this));
+    device_ = other.device_;
     impl_ = std::move(other.impl_);
   }
   return *this;
@@ -76,11 +77,9 @@ bool growable_buffer::in_place() const {
 std::uint64_t growable_buffer::generation() const {
   return impl_ ? impl_->generation() : 0;
 }
-const device &growable_buffer::on() const {
-  return impl_->on();
-}
 const std::string &growable_buffer::tag() const {
-  return impl_->options().tag;
+  static const std::string none;
+  return impl_ ? impl_->options().tag : none;
 }
 buffer_stats growable_buffer::stats() const {
   return impl_ ? impl_->stats() : buffer_stats{};

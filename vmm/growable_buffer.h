@@ -81,8 +81,8 @@ class growable_buffer {
   std::size_t mapped_bytes() const;  // with pages behind them, anywhere
   bool in_place() const;             // false on the copying fallback
   std::uint64_t generation() const;  // rises whenever pages behind it change
-  const device &on() const;
-  const std::string &tag() const;
+  const device &on() const { return device_; }
+  const std::string &tag() const;  // empty once closed or moved from
   buffer_stats stats() const;
 
   // Changes size(). Growing maps what is missing; contents up to the old size stay, new bytes are
@@ -150,7 +150,8 @@ class growable_buffer {
 
  private:
   explicit growable_buffer(std::unique_ptr<impl> i);
-  std::unique_ptr<impl> impl_;
+  device device_;
+  std::unique_ptr<impl> impl_;  // empty once closed or moved from
 };
 
 }  // namespace stillmap

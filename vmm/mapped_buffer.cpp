@@ -147,10 +147,11 @@ status mapped_buffer::reserve(std::size_t bytes, consumer_stream consumer) {
                   "the size is over any address space", bytes, SIZE_MAX / 2);
   }
   if (bytes > reserved()) {
-    if (status s = extend_reservation(round_up(bytes, page_), consumer); !s) return s;
+    if (status s = outgrow(round_up(bytes, page_), consumer); !s) return s;
+  } else {
+    const std::size_t first = capacity() / page_;
+    if (status s = fill({first, divide_up(bytes, page_) - first}, consumer); !s) return s;
   }
-  const std::size_t first = capacity() / page_;
-  if (status s = fill({first, divide_up(bytes, page_) - first}, consumer); !s) return s;
   ++stats_.growths;
   return {};
 }
@@ -199,7 +200,7 @@ status mapped_buffer::revive(slot_run run, consumer_stream consumer,
     virtual_range left = span(part);
     while (!left.empty()) {
       fence idle;
-      const auto back = space().revive(left, consumer, idle);
+      const auto back = space().revive(left, access_, consumer, idle);
       if (!back) return tl::unexpected(back.error());
       if (*back != 0) revived.push_back({block_of(part.first), {left.begin, *back}, idle});
       const std::size_t skip = std::min(std::max(*back, page_), left.bytes);
@@ -210,16 +211,24 @@ status mapped_buffer::revive(slot_run run, consumer_stream consumer,
 }
 
 status mapped_buffer::map_fresh(const std::vector<slot_run> &missing, consumer_stream consumer) {
-  std::vector<std::size_t> slots;
   for (const slot_run run : missing) {
     if (space().stats().retiring_mappings != 0) {
       if (status s = space().settle(span(run)); !s) return s;
     }
+  }
+  remap_plan plan(access_);
+  if (status s = plan_fresh(plan, missing, address(), consumer); !s) return s;
+  return plan.empty() ? status{} : space().apply(std::move(plan));
+}
+
+// Pages for the slots of `missing`, to be mapped in the space that begins at `base`.
+status mapped_buffer::plan_fresh(remap_plan &plan, const std::vector<slot_run> &missing,
+                                 device_address base, consumer_stream consumer) {
+  std::vector<std::size_t> slots;
+  for (const slot_run run : missing) {
     for (std::size_t s = run.first; s < run.end(); ++s) slots.push_back(s);
   }
-  if (slots.empty()) return {};
   const std::size_t stripes = options_.pools.size();
-  remap_plan plan(access_);
   for (std::size_t stripe = 0; stripe < stripes; ++stripe) {
     const auto ours = [&](std::size_t slot) { return slot % stripes == stripe; };
     const auto n = static_cast<std::size_t>(std::count_if(slots.begin(), slots.end(), ours));
@@ -227,15 +236,15 @@ status mapped_buffer::map_fresh(const std::vector<slot_run> &missing, consumer_s
     if (status s = options_.pools[stripe]->acquire(n, pages, consumer); !s) return s;
     auto next = pages.begin();
     for (const std::size_t slot : slots) {
-      if (ours(slot)) plan.map(address() + slot * page_, std::move(*next++));
+      if (ours(slot)) plan.map(base + slot * page_, std::move(*next++));
     }
   }
-  return space().apply(std::move(plan));
+  return {};
 }
 
-// More addresses: right behind the ones there are, or else a larger reservation to which the pages
-// move (the data does not).
-status mapped_buffer::extend_reservation(std::size_t bytes, consumer_stream consumer) {
+// Grows to `bytes` where the addresses end before: by addresses right behind the ones there are, or
+// else in a larger reservation to which the pages move (the data does not).
+status mapped_buffer::outgrow(std::size_t bytes, consumer_stream consumer) {
   const std::size_t generous = reserved() > SIZE_MAX / 4 ? bytes : std::max(bytes, reserved() * 2);
   const virtual_range now{address(), reserved()};
   for (const std::size_t total : {generous, bytes}) {
@@ -243,19 +252,32 @@ status mapped_buffer::extend_reservation(std::size_t bytes, consumer_stream cons
     if (more && (*more)->range().begin == now.end()) {
       blocks_.push_back(std::move(*more));
       slots_.resize(total / page_, 0);
-      return {};
+      const std::size_t first = capacity() / page_;
+      const status filled = fill({first, bytes / page_ - first}, consumer);
+      if (!filled) {
+        slots_.resize(now.bytes / page_);
+        blocks_.pop_back();
+      }
+      return filled;
     }
     if (more) more->reset();
     auto elsewhere = space().reserve(total, page_ & (~page_ + 1), {}, options_.tag);
-    if (elsewhere) return relocate(std::move(*elsewhere), consumer);
+    if (elsewhere) return relocate(std::move(*elsewhere), bytes, consumer);
     if (total == bytes) return tl::unexpected(elsewhere.error());
   }
   return {};
 }
 
-status mapped_buffer::relocate(std::shared_ptr<address_block> target, consumer_stream consumer) {
+// Moves every page to `target` and fills it up to `bytes`, in one plan.
+status mapped_buffer::relocate(std::shared_ptr<address_block> target, std::size_t bytes,
+                               consumer_stream consumer) {
+  const device_address base = target->range().begin;
+  const std::vector<slot_run> old = runs({0, slots_.size()}, true);
+  std::vector<slot_run> missing = runs({0, slots_.size()}, false);
+  std::erase_if(missing, [&](slot_run r) { return r.first < capacity() / page_; });
+  missing.push_back({slots_.size(), bytes / page_ - slots_.size()});
   fence idle;
-  if (committed_slots_ != 0) {
+  if (!old.empty()) {
     if (consumer) {
       auto after = fence::after(device_, *consumer);
       if (!after) return tl::unexpected(after.error());
@@ -263,23 +285,22 @@ status mapped_buffer::relocate(std::shared_ptr<address_block> target, consumer_s
     } else if (status s = wait_for_device(); !s) {
       return s;
     }
-    const auto passed = idle.passed();
-    if (!passed) return tl::unexpected(passed.error());
-    remap_plan plan(access_);
-    const std::vector<slot_run> old = runs({0, slots_.size()}, true);
-    for (const slot_run run : old) {
-      for (auto &m : space().mappings(span(run))) {
-        plan.map(target->range().begin + (m.range.begin - address()), std::move(m.backing),
-                 std::move(m.access));
-      }
-      if (*passed) plan.unmap(span(run));
+  }
+  const auto passed = idle.passed();
+  if (!passed) return tl::unexpected(passed.error());
+  remap_plan plan(access_);
+  for (const slot_run run : old) {
+    for (auto &m : space().mappings(span(run))) {
+      plan.map(base + (m.range.begin - address()), std::move(m.backing), std::move(m.access));
     }
-    if (status s = space().apply(std::move(plan)); !s) return s;
-    if (!*passed) {
-      for (const slot_run run : old) {
-        for (const slot_run part : by_block(run)) {
-          space().let_go(block_of(part.first), span(part), idle);
-        }
+    if (*passed) plan.unmap(span(run));
+  }
+  if (status s = plan_fresh(plan, missing, base, consumer); !s) return s;
+  if (status s = space().apply(std::move(plan)); !s) return s;
+  if (!*passed) {
+    for (const slot_run run : old) {
+      for (const slot_run part : by_block(run)) {
+        space().let_go(block_of(part.first), span(part), idle);
       }
     }
   }
@@ -287,6 +308,7 @@ status mapped_buffer::relocate(std::shared_ptr<address_block> target, consumer_s
   ++stats_.relocations;
   slots_.resize(target->range().bytes / page_, 0);
   blocks_.assign(1, std::move(target));
+  for (const slot_run run : missing) mark(run, true);
   return {};
 }
 

@@ -66,8 +66,11 @@ class mapped_buffer final : public growable_buffer::impl {
   status revive(slot_run run, consumer_stream consumer, std::vector<revived_range> &revived);
   status map_fresh(const std::vector<slot_run> &missing, consumer_stream consumer);
   status empty(slot_run run, release_fence idle);
-  status extend_reservation(std::size_t bytes, consumer_stream consumer);
-  status relocate(std::shared_ptr<address_block> target, consumer_stream consumer);
+  status plan_fresh(remap_plan &plan, const std::vector<slot_run> &missing, device_address base,
+                    consumer_stream consumer);
+  status outgrow(std::size_t bytes, consumer_stream consumer);
+  status relocate(std::shared_ptr<address_block> target, std::size_t bytes,
+                  consumer_stream consumer);
   void mark(slot_run run, bool committed);
   void update_capacity();
   std::vector<page_ref> pages_of(slot_run run) const;

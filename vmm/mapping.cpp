@@ -10,6 +10,7 @@ result<mapping> mapping::create(const reservation &r, std::size_t offset, page_r
                                 std::vector<access_grant> access) {
   constexpr const char *op = "mapping::create";
   if (!page) return refuse(condition::invalid_argument, op, "there is no page to map");
+  if (!r.block()) return refuse(condition::invalid_argument, op, "the reservation was moved from");
   if (offset > r.range().bytes || r.range().bytes - offset < page->bytes()) {
     return refuse(condition::invalid_argument, op, "the page does not fit in the reservation",
                   offset, r.range().bytes);

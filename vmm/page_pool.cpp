@@ -108,7 +108,12 @@ page_pool::~page_pool() {
   if (background_.joinable()) background_.join();
   device_.space->collect(true);
   device_.space->abandon(*this);
-  std::vector<page *> all(ready_.begin(), ready_.end());
+  std::vector<page *> all;
+  {
+    const std::lock_guard lock(mutex_);
+    dying_ = true;
+    all.assign(ready_.begin(), ready_.end());
+  }
   for (page *p : waiting_) {
     if (const status waited = p->idle_after_.wait(); !waited) report_unreturnable(waited.error());
     all.push_back(p);
@@ -136,29 +141,36 @@ std::shared_ptr<page_pool> page_pool::share() {
 
 status page_pool::acquire(std::size_t n, std::vector<page_ref> &out,
                           std::optional<stream_ref> consumer) {
-  std::vector<page *> got;
+  std::vector<page *> got, fresh;
   got.reserve(n);
   std::vector<page_ref> stolen;
   status outcome = take_free(n, got);
-  while (outcome && got.size() + stolen.size() < n) {
+  const auto have = [&] { return got.size() + fresh.size() + stolen.size(); };
+  while (outcome && have() < n) {
     auto made = make_page();
     if (made) {
-      got.push_back(*made);
+      fresh.push_back(*made);
       continue;
     }
     if (!made.error().is(condition::out_of_memory)) {
       outcome = tl::unexpected(made.error());
       break;
     }
-    const std::size_t before = got.size() + stolen.size();
-    outcome = take_waiting(n, got, stolen, consumer);
-    if (outcome && got.size() + stolen.size() == before) outcome = tl::unexpected(made.error());
+    const std::size_t before = have();
+    outcome = take_waiting(n - before, got, stolen, consumer);
+    if (outcome && have() == before) {
+      error e = made.error();
+      if (e.code.category() == cuda_category()) e.value = n * options_.page_bytes;
+      outcome = tl::unexpected(e);
+    }
   }
   if (!outcome) {
-    const std::lock_guard lock(mutex_);
-    for (page *p : got) ready_.push_back(p);
+    put_back(got);
+    device_.space->return_stolen(stolen);
+    release_pages(fresh);
     return outcome;
   }
+  got.insert(got.end(), fresh.begin(), fresh.end());
   out.reserve(out.size() + n);
   for (page *p : got) out.push_back(page_ref(page_share(p)));
   for (page_ref &p : stolen) out.push_back(std::move(p));
@@ -189,18 +201,26 @@ status page_pool::take_free(std::size_t n, std::vector<page *> &got) {
   return {};
 }
 
-// Memory is short: pages that somebody's queued work may still touch. In order of cost: behind a
-// stream wait, behind a host wait, and last the mappings that only wait to be undone.
-status page_pool::take_waiting(std::size_t n, std::vector<page *> &got,
+// As they were: ready, or behind the fence they are still under.
+void page_pool::put_back(const std::vector<page *> &pages) {
+  const std::lock_guard lock(mutex_);
+  for (page *p : pages) {
+    (p->idle_after_.trivially_passed() ? ready_ : waiting_).push_back(p);
+    --stats_.pages_reused;
+  }
+}
+
+// Memory is short: up to `more` pages that somebody's queued work may still touch. In order of
+// cost: behind a stream wait, behind a host wait, and last the mappings that only wait to be
+// undone.
+status page_pool::take_waiting(std::size_t more, std::vector<page *> &got,
                                std::vector<page_ref> &stolen, std::optional<stream_ref> consumer) {
   address_space &space = *device_.space;
+  const std::size_t wanted = got.size() + stolen.size() + more;
   if (consumer) {
-    if (status s = space.steal_retiring(n - got.size() - stolen.size(), *this, *consumer, stolen);
-        !s) {
-      return s;
-    }
+    if (status s = space.steal_retiring(more, *this, *consumer, stolen); !s) return s;
   }
-  while (got.size() + stolen.size() < n) {
+  while (got.size() + stolen.size() < wanted) {
     page *p = nullptr;
     {
       const std::lock_guard lock(mutex_);
@@ -219,13 +239,13 @@ status page_pool::take_waiting(std::size_t n, std::vector<page *> &got,
     }
     if (!consumer) p->idle_after_ = fence();
   }
-  if (got.size() + stolen.size() < n && space.stats().retiring_mappings != 0) {
+  if (got.size() + stolen.size() < wanted && space.stats().retiring_mappings != 0) {
     {
       const std::lock_guard lock(mutex_);
       ++stats_.host_waits;
     }
     space.collect(true);
-    return take_free(n - stolen.size(), got);
+    return take_free(wanted - stolen.size(), got);
   }
   return {};
 }
@@ -260,8 +280,17 @@ result<page_ref> page_pool::adopt(physical_memory memory) {
     return refuse(condition::invalid_argument, "page_pool::adopt",
                   "the memory is not one page of this pool", memory.bytes(), options_.page_bytes);
   }
+  if (memory.handle() == physical_handle::none) {
+    return refuse(condition::invalid_argument, "page_pool::adopt", "the memory was moved from");
+  }
+  if (memory.on().shared().get() != &device_) {
+    return refuse(condition::invalid_argument, "page_pool::adopt",
+                  "the memory belongs to another device",
+                  static_cast<std::uint64_t>(memory.on().ordinal()),
+                  static_cast<std::uint64_t>(device_.ordinal));
+  }
   const physical_properties properties = memory.properties();
-  const bool imported = memory.imported();
+  const bool imported = memory.shared();
   const physical_handle handle = std::move(memory).release();
   device_.space->physical_created(options_.page_bytes);
   {
@@ -304,6 +333,11 @@ void page_pool::release_pages(std::vector<page *> &pages) noexcept {
     const status released = guard.entered() ? drv().release_physical(p->handle_) : guard.entered();
     if (!released) {
       report_unreturnable(released.error());
+      const std::lock_guard lock(mutex_);
+      if (!dying_ && !p->imported_ && p->properties_ == properties_) {
+        ready_.push_back(p);  // to be released another time
+        continue;
+      }
     }
     device_.space->physical_released(p->bytes_);
     const std::lock_guard lock(mutex_);

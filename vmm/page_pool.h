@@ -67,9 +67,9 @@ class page_pool {
   status acquire(std::size_t n, std::vector<page_ref> &out,
                  std::optional<stream_ref> consumer = std::nullopt);
 
-  // Takes over memory made elsewhere (imported, or created by hand) as one page of this pool.
-  // Imported pages are released, not pooled, when dropped.
-  // Errors: invalid_argument (size is not the pool's page size: limit).
+  // Takes over memory made elsewhere (imported, retained or created by hand) as one page of this
+  // pool. What others hold too (imported, retained) is released, not pooled, when dropped.
+  // Errors: invalid_argument (size is not the pool's page size: limit; moved from; another device).
   result<page_ref> adopt(class physical_memory memory);
 
   // Creates until `bytes` are free and ready. Errors: as acquire; what was made is kept.
@@ -100,7 +100,8 @@ class page_pool {
 
   std::shared_ptr<page_pool> share();
   status take_free(std::size_t n, std::vector<page *> &got);
-  status take_waiting(std::size_t n, std::vector<page *> &got, std::vector<page_ref> &stolen,
+  void put_back(const std::vector<page *> &pages);
+  status take_waiting(std::size_t more, std::vector<page *> &got, std::vector<page_ref> &stolen,
                       std::optional<stream_ref> consumer);
   result<page *> make_page();
   void join_fence(page &p, const fence &idle);
@@ -116,6 +117,7 @@ class page_pool {
 
   mutable std::mutex mutex_;
   std::deque<page *> ready_;
+  bool dying_ = false;
   std::deque<page *> waiting_;  // behind a fence not yet seen passed
   page_pool_stats stats_;
   std::uint64_t created_bytes_ = 0;  // pages being created right now included

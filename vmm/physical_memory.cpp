@@ -94,6 +94,10 @@ result<owned_fd> physical_memory::export_fd() const {
     return refuse(condition::invalid_argument, "physical_memory::export_fd",
                   "it was not created exportable as an fd");
   }
+  if (handle_ == physical_handle::none) {
+    return refuse(condition::invalid_argument, "physical_memory::export_fd",
+                  "the memory was moved from");
+  }
   const context_guard guard(device_.drv(), device_.context());
   if (!guard.entered()) return tl::unexpected(guard.entered().error());
   const auto fd = device_.drv().export_fd(handle_);

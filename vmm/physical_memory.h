@@ -53,6 +53,8 @@ class physical_memory {
   const physical_properties &properties() const { return properties_; }
   physical_handle handle() const { return handle_; }
   bool imported() const { return imported_; }
+  // Imported or retained: somebody else has a handle to the same memory.
+  bool shared() const { return imported_ || !counted_; }
   const device &on() const { return device_; }
 
   // Errors: invalid_argument (no such handle type was asked for at creation).  conformance 49

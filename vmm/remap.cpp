@@ -15,11 +15,17 @@ void remap_plan::map(device_address at, page_ref p) {
 }
 
 void remap_plan::map(device_address at, page_ref p, std::vector<access_grant> access) {
-  // Equal to the step before: the same list, so that both fall into one set-access.
-  const bool same = !maps_.empty() && *maps_.back().access == access;
-  maps_.push_back({at, std::move(p),
-                   same ? maps_.back().access
-                        : std::make_shared<const std::vector<access_grant>>(std::move(access))});
+  // Equal to the plan's own or to the step before: the same list, so that both fall into one
+  // set-access.
+  std::shared_ptr<const std::vector<access_grant>> list;
+  if (*access_ == access) {
+    list = access_;
+  } else if (!maps_.empty() && *maps_.back().access == access) {
+    list = maps_.back().access;
+  } else {
+    list = std::make_shared<const std::vector<access_grant>>(std::move(access));
+  }
+  maps_.push_back({at, std::move(p), std::move(list)});
 }
 
 void remap_plan::unmap(virtual_range range) {

@@ -21,8 +21,9 @@ class reservation {
   static result<reservation> create(const device &d, std::size_t bytes,
                                     reservation_options options = {});
 
-  virtual_range range() const { return block_->range(); }
-  std::uint64_t generation() const { return block_->generation(); }
+  // Of a reservation that was moved from: nothing, and 0.
+  virtual_range range() const { return block_ ? block_->range() : virtual_range{}; }
+  std::uint64_t generation() const { return block_ ? block_->generation() : 0; }
   const device &on() const { return device_; }
   const std::shared_ptr<address_block> &block() const { return block_; }
 

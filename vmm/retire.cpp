@@ -37,8 +37,9 @@ status address_space::retire(std::shared_ptr<address_block> block, virtual_range
   return {};
 }
 
-result<std::size_t> address_space::revive(virtual_range range, std::optional<stream_ref> consumer,
-                                          fence &idle) {
+result<std::size_t> address_space::revive(virtual_range range,
+                                          const std::vector<access_grant> &access,
+                                          std::optional<stream_ref> consumer, fence &idle) {
   virtual_range back{range.begin, 0};
   std::shared_ptr<address_block> block;
   {
@@ -55,7 +56,9 @@ result<std::size_t> address_space::revive(virtual_range range, std::optional<str
          it->first < range.end().value() && it->second.retiring && !it->second.stolen;
          ++it) {
       const retiree *const r = listed(device_address(it->first));
-      if (r == nullptr) break;
+      if (r == nullptr || it->second.backing.use_count() != 1 || *it->second.access != access) {
+        break;
+      }
       idle.join(r->idle);
       block = r->block;
       it->second.retiring = false;
@@ -130,15 +133,26 @@ status address_space::steal_retiring(std::size_t n, const page_pool &kin, stream
     }
   }
   const status ordered = idle.make_wait(device(device_.self.lock()), consumer);
+  std::vector<page_ref> taken;
+  for (page_share &p : found) taken.emplace_back(std::move(p));
   if (!ordered) {
-    const std::lock_guard lock(mutex_);
-    for (auto &[at, e] : mappings_) {
-      if (std::find(found.begin(), found.end(), e.backing) != found.end()) e.stolen = false;
-    }
+    return_stolen(taken);
     return ordered;
   }
-  for (page_share &p : found) out.emplace_back(std::move(p));
+  std::move(taken.begin(), taken.end(), std::back_inserter(out));
   return {};
+}
+
+void address_space::return_stolen(std::vector<page_ref> &pages) {
+  if (pages.empty()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto &[at, e] : mappings_) {
+      const auto same = [&](const page_ref &p) { return p.share() == e.backing; };
+      if (e.stolen && std::any_of(pages.begin(), pages.end(), same)) e.stolen = false;
+    }
+  }
+  pages.clear();  // not under the lock: what was collected meanwhile goes back to its pool
 }
 
 // Unmaps what of `due` may go, and puts the rest back on the list. Returns the bytes unmapped.

@@ -73,15 +73,25 @@ class physical_size {
 };
 
 namespace literals {
-constexpr std::size_t operator""_KiB(unsigned long long n) { return n << 10; }
-constexpr std::size_t operator""_MiB(unsigned long long n) { return n << 20; }
-constexpr std::size_t operator""_GiB(unsigned long long n) { return n << 30; }
-constexpr std::size_t operator""_TiB(unsigned long long n) { return n << 40; }
+constexpr std::size_t operator""_KiB(unsigned long long n) {
+  return n << 10;
+}
+constexpr std::size_t operator""_MiB(unsigned long long n) {
+  return n << 20;
+}
+constexpr std::size_t operator""_GiB(unsigned long long n) {
+  return n << 30;
+}
+constexpr std::size_t operator""_TiB(unsigned long long n) {
+  return n << 40;
+}
 }  // namespace literals
 
 // Multiples of a power-of-two or any other non-zero unit. round_up saturates at the largest
 // multiple instead of wrapping, so that a size over the address space stays over it.
-constexpr std::size_t round_down(std::size_t n, std::size_t unit) { return n - n % unit; }
+constexpr std::size_t round_down(std::size_t n, std::size_t unit) {
+  return n - n % unit;
+}
 constexpr std::size_t round_up(std::size_t n, std::size_t unit) {
   const std::size_t down = round_down(n, unit);
   return down == n ? n : (down > SIZE_MAX - unit ? round_down(SIZE_MAX, unit) : down + unit);
