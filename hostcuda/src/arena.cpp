@@ -121,7 +121,12 @@ void arena_free_locked(std::map<CUdeviceptr, block>::iterator it, std::vector<ph
     }
   }
   add_free(a, at, bytes);
-  if (--home->second.live == 0 && !a->keeps_empty) remove_chunk(home, dead);
+  if (--home->second.live != 0) return;
+  if (a->keeps_empty) {
+    pool_has_an_empty_chunk();
+  } else {
+    remove_chunk(home, dead);
+  }
 }
 
 void arena_trim_locked(arena *a, std::size_t keep, std::vector<physical *> *dead) {

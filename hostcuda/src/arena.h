@@ -30,6 +30,9 @@ void arena_free_locked(std::map<CUdeviceptr, block>::iterator it, std::vector<ph
 // Gives empty chunks away until at most `keep` bytes are reserved. Requires the lock.
 void arena_trim_locked(arena *a, std::size_t keep, std::vector<physical *> *dead);
 
+// A pool has an empty chunk: the next synchronisation looks whether it holds too much.
+void pool_has_an_empty_chunk();
+
 // Every pool of the device gives back what it does not use. Requires: the lock is not held.
 void trim_every_pool(int location);
 

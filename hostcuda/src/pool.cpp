@@ -118,10 +118,7 @@ CUresult give_back(CUdeviceptr at, std::uint64_t id) {
     } while (wait_for_pins(lock, at, it->second.bytes));
     memory_pool *pool = it->second.pool;
     arena_free_locked(it, &dead);
-    if (pool != nullptr) {
-      if (pool->a.reserved > pool->release_threshold) may_trim = true;
-      delete_if_done_locked(pool, &dead);
-    }
+    if (pool != nullptr) delete_if_done_locked(pool, &dead);
   }
   dispose(dead);
   return CUDA_SUCCESS;
@@ -229,6 +226,10 @@ void trim_every_pool(int location) {
       if (p->a.location == location) arena_trim_locked(&p->a, 0, &dead);
   }
   dispose(dead);
+}
+
+void pool_has_an_empty_chunk() {
+  may_trim = true;
 }
 
 void memory_synchronised() {

@@ -63,6 +63,17 @@ TEST_F(pool, KeepsWhatTheThresholdAllowsAndTrims) {
   EXPECT_EQ(cuMemPoolDestroy(p), CUDA_ERROR_INVALID_VALUE);
 }
 
+TEST_F(pool, MemoryFreedWithoutAStreamGoesBackAtTheNextSynchronisation) {
+  const CUstream s = make_stream();
+  CUmemoryPool p = nullptr;
+  ASSERT_EQ(cuDeviceGetDefaultMemPool(&p, 0), CUDA_SUCCESS);
+  CUdeviceptr at = 0;
+  ASSERT_EQ(cuMemAllocAsync(&at, 1, s), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemFree(at), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamSynchronize(s), CUDA_SUCCESS);
+  EXPECT_EQ(attribute(p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 0U);
+}
+
 TEST_F(pool, KeptMemoryYieldsToOtherAllocations) {
   start("memory=32M");
   const CUmemoryPool p = make_pool();
