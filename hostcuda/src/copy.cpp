@@ -99,9 +99,13 @@ CUresult copy(const copy_request &request, CUstream stream, bool wait) {
     op.body = [r, to, from] { return run(r, to, from); };
     return enqueue_and_wait(std::move(op), stream);
   }
-  std::shared_ptr<char[]> staged;
-  if (!from.known && !unbacked()) staged = stage(&r);
-  op.body = [r, to, from, staged] { return run(r, to, from); };
+  op.body = [r, to, from] { return run(r, to, from); };
+  if (!from.known && !unbacked()) {
+    op.stage = [r, to, from]() -> std::function<CUresult()> {
+      copy_request later = r;
+      return [staged = stage(&later), later, to, from] { return run(later, to, from); };
+    };
+  }
   return enqueue(stream, std::move(op));
 }
 

@@ -64,6 +64,7 @@ CUresult enqueue(CUstream handle, operation op) {
   if (!op.run_while_capturing) {
     if (const CUresult r = capture_gate(*s, false); r != CUDA_SUCCESS) return r;
     if (s->cap) {
+      if (op.stage) op.body = op.stage();
       record_in_capture(*s, std::move(op));
       return CUDA_SUCCESS;
     }
@@ -71,6 +72,14 @@ CUresult enqueue(CUstream handle, operation op) {
   if (const CUresult r = sticky_of(*s); r != CUDA_SUCCESS) return r;
   const auto n = post(call.lock, s, std::move(op), nullptr, false, &site);
   if (!n->op.touches.empty()) tell_oracle(call.lock, s, n, others);
+  if (n->op.stage) {
+    // Told to the oracle as queued: that it has run already is not for the program to rely on.
+    if (!s->queue.empty() && s->queue.front() == n && s->running == nullptr && is_ready(*s)) {
+      run_head(call.lock, s);
+      return CUDA_SUCCESS;
+    }
+    n->op.body = n->op.stage();
+  }
   announce(s);
   return CUDA_SUCCESS;
 }

@@ -36,6 +36,11 @@ struct operation {
   std::function<CUresult()> body;    // runs in stream order; an error breaks the context
   bool run_while_capturing = false;  // executed even if the stream is capturing (never for copies)
 
+  // Set when the body reads memory that may change once the call has returned. Where nothing is
+  // ahead of it the body runs at once, on the calling thread; otherwise this makes the body to
+  // queue, from what it reads now.
+  std::function<std::function<CUresult()>()> stage{};
+
   // The rest is for the execution side itself.
   std::function<void(CUresult)> after{};  // runs after the body, or instead of it with the error
   std::function<bool()> ready{};          // polled: the operation starts once it says true
