@@ -7,40 +7,6 @@
 #include "stillmap/vmm/physical_memory.h"
 
 namespace stillmap {
-namespace {
-
-std::uint64_t next_page_id() {
-  static std::atomic<std::uint64_t> next{1};
-  return next.fetch_add(1, std::memory_order_relaxed);
-}
-
-}  // namespace
-
-page::page(page_pool &pool, physical_handle handle, std::size_t bytes,
-           physical_properties properties, bool imported)
-    : id_(next_page_id()),
-      handle_(handle),
-      bytes_(bytes),
-      properties_(properties),
-      imported_(imported),
-      pool_(&pool) {}
-
-void page_share::drop() noexcept {
-  page *const p = std::exchange(page_, nullptr);
-  if (p != nullptr && p->references_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-    p->pool_->give_back(p);
-  }
-}
-
-page_ref::page_ref(page_share share)
-    : home_(share ? share.page_->pool_->share() : nullptr), share_(std::move(share)) {}
-
-void page_ref::retire(const fence &idle) {
-  if (!share_) return;
-  if (!idle.trivially_passed()) share_.page_->pool_->join_fence(*share_.page_, idle);
-  share_ = page_share();
-}
-
 // A user-made pool and the device it needs, kept together: the pool itself only refers to the
 // device.
 struct owned_pool {
@@ -145,6 +111,9 @@ status page_pool::acquire(std::size_t n, std::vector<page_ref> &out,
   got.reserve(n);
   std::vector<page_ref> stolen;
   status outcome = take_free(n, got);
+  // Current once for all the pages to make, so that each costs a look instead of a switch.
+  std::optional<context_guard> guard;
+  if (outcome && got.size() < n) outcome = guard.emplace(drv(), device_.context()).entered();
   const auto have = [&] { return got.size() + fresh.size() + stolen.size(); };
   while (outcome && have() < n) {
     auto made = make_page();
@@ -388,57 +357,6 @@ status page_pool::prepare(std::size_t bytes) {
     if (!made) return tl::unexpected(made.error());
     const std::lock_guard lock(mutex_);
     ready_.push_back(*made);
-  }
-}
-
-void page_pool::keep_ready(std::size_t bytes) {
-  const std::lock_guard lock(background_mutex_);
-  keep_ready_ = bytes;
-  keep_ready_due_ = bytes != 0;
-  if (bytes != 0) start_background_locked();
-}
-
-void page_pool::in_background(const void *owner, std::function<void()> run) {
-  const std::lock_guard lock(background_mutex_);
-  jobs_.push_back({owner, std::move(run)});
-  start_background_locked();
-}
-
-void page_pool::cancel_background(const void *owner) {
-  std::unique_lock lock(background_mutex_);
-  std::erase_if(jobs_, [&](const job &j) { return j.owner == owner; });
-  background_idle_.wait(lock, [&] { return running_for_ != owner; });
-}
-
-void page_pool::start_background_locked() {
-  if (!background_.joinable()) background_ = std::thread([this] { run_background(); });
-  background_wake_.notify_one();
-}
-
-void page_pool::run_background() {
-  std::unique_lock lock(background_mutex_);
-  for (;;) {
-    background_wake_.wait(lock, [&] { return stopping_ || !jobs_.empty() || keep_ready_due_; });
-    if (stopping_) return;
-    if (!jobs_.empty()) {
-      const job next = std::move(jobs_.front());
-      jobs_.pop_front();
-      running_for_ = next.owner;
-      lock.unlock();
-      next.run();
-      lock.lock();
-      running_for_ = nullptr;
-      background_idle_.notify_all();
-      continue;
-    }
-    keep_ready_due_ = false;
-    const std::size_t wanted = keep_ready_;
-    lock.unlock();
-    if (!prepare(wanted)) {
-      const std::lock_guard stats_lock(mutex_);
-      ++stats_.background_failures;
-    }
-    lock.lock();
   }
 }
 

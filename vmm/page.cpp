@@ -1,0 +1,40 @@
+#include "stillmap/vmm/page.h"
+
+#include "stillmap/vmm/page_pool.h"
+
+namespace stillmap {
+namespace {
+
+std::uint64_t next_page_id() {
+  static std::atomic<std::uint64_t> next{1};
+  return next.fetch_add(1, std::memory_order_relaxed);
+}
+
+}  // namespace
+
+page::page(page_pool &pool, physical_handle handle, std::size_t bytes,
+           physical_properties properties, bool imported)
+    : id_(next_page_id()),
+      handle_(handle),
+      bytes_(bytes),
+      properties_(properties),
+      imported_(imported),
+      pool_(&pool) {}
+
+void page_share::drop() noexcept {
+  page *const p = std::exchange(page_, nullptr);
+  if (p != nullptr && p->references_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+    p->pool_->give_back(p);
+  }
+}
+
+page_ref::page_ref(page_share share)
+    : home_(share ? share.page_->pool_->share() : nullptr), share_(std::move(share)) {}
+
+void page_ref::retire(const fence &idle) {
+  if (!share_) return;
+  if (!idle.trivially_passed()) share_.page_->pool_->join_fence(*share_.page_, idle);
+  share_ = page_share();
+}
+
+}  // namespace stillmap

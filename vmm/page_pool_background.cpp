@@ -1,0 +1,57 @@
+// Pages made ready, and jobs of the pool's users run, off their callers' path.
+#include "stillmap/vmm/page_pool.h"
+
+namespace stillmap {
+
+void page_pool::keep_ready(std::size_t bytes) {
+  const std::lock_guard lock(background_mutex_);
+  keep_ready_ = bytes;
+  keep_ready_due_ = bytes != 0;
+  if (bytes != 0) start_background_locked();
+}
+
+void page_pool::in_background(const void *owner, std::function<void()> run) {
+  const std::lock_guard lock(background_mutex_);
+  jobs_.push_back({owner, std::move(run)});
+  start_background_locked();
+}
+
+void page_pool::cancel_background(const void *owner) {
+  std::unique_lock lock(background_mutex_);
+  std::erase_if(jobs_, [&](const job &j) { return j.owner == owner; });
+  background_idle_.wait(lock, [&] { return running_for_ != owner; });
+}
+
+void page_pool::start_background_locked() {
+  if (!background_.joinable()) background_ = std::thread([this] { run_background(); });
+  background_wake_.notify_one();
+}
+
+void page_pool::run_background() {
+  std::unique_lock lock(background_mutex_);
+  for (;;) {
+    background_wake_.wait(lock, [&] { return stopping_ || !jobs_.empty() || keep_ready_due_; });
+    if (stopping_) return;
+    if (!jobs_.empty()) {
+      const job next = std::move(jobs_.front());
+      jobs_.pop_front();
+      running_for_ = next.owner;
+      lock.unlock();
+      next.run();
+      lock.lock();
+      running_for_ = nullptr;
+      background_idle_.notify_all();
+      continue;
+    }
+    keep_ready_due_ = false;
+    const std::size_t wanted = keep_ready_;
+    lock.unlock();
+    if (!prepare(wanted)) {
+      const std::lock_guard stats_lock(mutex_);
+      ++stats_.background_failures;
+    }
+    lock.lock();
+  }
+}
+
+}  // namespace stillmap
