@@ -94,7 +94,13 @@ class copied_buffer final : public growable_buffer::impl {
     if (capacity() != 0) {
       if (status s = child->move_to(capacity()); !s) return tl::unexpected(s.error());
       if (size() != 0) {
-        if (status s = device_.drv().copy_on_device(child->at_, at_, size()); !s) {
+        // After what any stream still has to write, and before what any stream reads from it: the
+        // copy itself is ordered with neither.
+        const driver &drv = device_.drv();
+        status s = drv.synchronize_context();
+        if (s) s = drv.copy_on_device(child->at_, at_, size());
+        if (s) s = drv.synchronize_context();
+        if (!s) {
           if (const status d = child->drop(); !d) report_unreturnable(d.error());
           return tl::unexpected(s.error());
         }

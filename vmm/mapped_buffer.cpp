@@ -236,10 +236,20 @@ status mapped_buffer::plan_fresh(remap_plan &plan, const std::vector<slot_run> &
     if (status s = options_.pools[stripe]->acquire(n, pages, consumer); !s) return s;
     auto next = pages.begin();
     for (const std::size_t slot : slots) {
-      if (ours(slot)) plan.map(base + slot * page_, std::move(*next++));
+      if (!ours(slot)) continue;
+      keep_pool_of(*next);  // memory was short: another pool's page
+      plan.map(base + slot * page_, std::move(*next++));
     }
   }
   return {};
+}
+
+// The ledger's share of a page does not keep the page's pool alive; the buffers that show it do.
+void mapped_buffer::keep_pool_of(const page_ref &page) {
+  const auto in = [&](const auto &pools) {
+    return std::find(pools.begin(), pools.end(), page.home()) != pools.end();
+  };
+  if (!in(options_.pools) && !in(guests_)) guests_.push_back(page.home());
 }
 
 // Grows to `bytes` where the addresses end before: by addresses right behind the ones there are, or

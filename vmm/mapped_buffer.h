@@ -74,6 +74,7 @@ class mapped_buffer final : public growable_buffer::impl {
   void mark(slot_run run, bool committed);
   void update_capacity();
   std::vector<page_ref> pages_of(slot_run run) const;
+  void keep_pool_of(const page_ref &page);
   std::vector<access_grant> reading() const;
   status unshare(const std::vector<std::size_t> &slots, stream_ref stream);
   void map_ahead();
@@ -83,6 +84,7 @@ class mapped_buffer final : public growable_buffer::impl {
   std::vector<access_grant> access_;
   std::vector<std::shared_ptr<address_block>> blocks_;  // adjacent, in address order
   std::vector<std::uint8_t> slots_;
+  std::vector<std::shared_ptr<page_pool>> guests_;  // of pages that came from elsewhere
   std::size_t committed_slots_ = 0;
   std::uint64_t generation_before_ = 0;  // of blocks this buffer has left
   std::atomic<bool> ahead_due_{false};

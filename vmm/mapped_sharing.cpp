@@ -51,6 +51,7 @@ result<std::unique_ptr<growable_buffer::impl>> mapped_buffer::alias(std::size_t 
   if (status s = space().apply(std::move(plan)); !s) return tl::unexpected(s.error());
   auto other = std::make_unique<mapped_buffer>(device_, std::move(options), access_, *block);
   other->mark({0, pages.size() * times}, true);
+  for (const page_ref &p : pages) other->keep_pool_of(p);
   for (std::uint8_t &slot : other->slots_) slot |= aliased;
   for (std::size_t s = run.first; s < run.end(); ++s) slots_[s] |= aliased;
   other->size_ = bytes * times;
@@ -79,6 +80,7 @@ result<std::unique_ptr<growable_buffer::impl>> mapped_buffer::fork() {
   if (!plan.empty()) {
     if (status s = space().apply(std::move(plan)); !s) return tl::unexpected(s.error());
   }
+  child->guests_ = guests_;
   for (const slot_run run : full) {
     child->mark(run, true);
     for (std::size_t s = run.first; s < run.end(); ++s) {
@@ -212,7 +214,10 @@ status mapped_buffer::splice(std::size_t offset, std::size_t bytes, impl &other,
   if (!passed) return tl::unexpected(passed.error());
   remap_plan plan(to->access_);
   std::size_t slot = to_run.first;
-  for (page_ref &p : pages_of(from_run)) plan.map(to->address() + slot++ * page_, std::move(p));
+  for (page_ref &p : pages_of(from_run)) {
+    to->keep_pool_of(p);
+    plan.map(to->address() + slot++ * page_, std::move(p));
+  }
   if (*passed) plan.unmap(span(from_run));
   if (status s = space().apply(std::move(plan)); !s) return s;
   if (!*passed) {

@@ -88,6 +88,8 @@ class page_ref {
   bool operator==(const page_ref &o) const { return share_ == o.share_; }
   const page_share &share() const { return share_; }
 
+  const std::shared_ptr<page_pool> &home() const { return home_; }  // where it goes back to
+
   // How many references exist, mappings included; another thread may change it at once.
   std::uint32_t use_count() const { return share_.use_count(); }
 

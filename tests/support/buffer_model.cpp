@@ -12,8 +12,8 @@ namespace {
 constexpr std::size_t pinned_bytes = std::size_t{8} << 20;
 
 const char *const fault_calls[] = {
-    "cuMemCreate", "cuMemMap",          "cuMemSetAccess",    "cuMemAddressReserve", "cuMemAlloc",
-    "cuMemUnmap",  "cuEventCreate",     "cuEventRecord",     "cuStreamWaitEvent",   "cuMemcpyDtoD",
+    "cuMemCreate",  "cuMemMap",          "cuMemSetAccess",   "cuMemAddressReserve", "cuMemAlloc",
+    "cuMemUnmap",   "cuEventCreate",     "cuEventRecord",    "cuStreamWaitEvent",   "cuMemcpyDtoD",
     "cuEventQuery", "cuMemcpyDtoDAsync", "cuCtxSynchronize", "cuEventSynchronize"};
 constexpr CUresult fault_codes[] = {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_INVALID_VALUE,
                                     CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_UNKNOWN};
@@ -25,31 +25,31 @@ struct op_kind {
   std::vector<std::uint64_t> ranges;
 };
 const std::vector<op_kind> &kinds() {
-  constexpr std::uint64_t bytes = std::uint64_t{24} << 20;
-  static const std::vector<op_kind> all{{"create", 10, {5, 16, 12}},
-                                        {"resize", 14, {5, bytes, 4}},
-                                        {"reserve", 5, {5, bytes, 4}},
-                                        {"shrink", 7, {5, 3}},
-                                        {"commit", 10, {5, 14, 5, 4}},
-                                        {"decommit", 12, {5, 12, 5, 3}},
-                                        {"alias", 6, {5, 12, 4, 5, 4}},
-                                        {"fork", 7, {5, 5}},
-                                        {"prepare", 10, {5, 12, 5, 3}},
-                                        {"splice", 8, {5, 12, 4, 5, 14, 3}},
-                                        {"close", 5, {5, 3}},
-                                        {"move", 3, {5, 5}},
-                                        {"fill", 14, {5, 384, 40, 256, 3}},
-                                        {"upload", 10, {5, 384, 8, 256, 3}},
-                                        {"kernel", 8, {5, 384, 8, 256, 3}},
-                                        {"copy", 8, {5, 384, 8, 5, 384, 3}},
-                                        {"read", 16, {5, 384, 8, 3}},
-                                        {"check", 6, {}},
+  constexpr std::uint64_t bytes = std::uint64_t{20} << 20;
+  static const std::vector<op_kind> all{{"create", 6, {4, 16, 16}},
+                                        {"resize", 14, {4, bytes, 4}},
+                                        {"reserve", 4, {4, bytes, 4}},
+                                        {"shrink", 6, {4, 3}},
+                                        {"commit", 10, {4, 9, 4, 4}},
+                                        {"decommit", 10, {4, 6, 3, 3}},
+                                        {"alias", 6, {4, 5, 3, 5, 3}},
+                                        {"fork", 7, {4, 5}},
+                                        {"prepare", 10, {4, 5, 3, 3}},
+                                        {"splice", 10, {4, 5, 2, 4, 9, 3}},
+                                        {"close", 4, {5, 3}},
+                                        {"move", 2, {5, 5}},
+                                        {"fill", 14, {4, 160, 40, 256, 3}},
+                                        {"upload", 10, {4, 160, 8, 256, 3}},
+                                        {"kernel", 8, {4, 160, 8, 256, 3}},
+                                        {"copy", 12, {4, 160, 8, 4, 160, 3}},
+                                        {"read", 16, {4, 160, 8, 3}},
+                                        {"check", 4, {}},
                                         {"fault", 8, {14, 6, 4}},
-                                        {"trim", 3, {3, 8}},
-                                        {"warm", 3, {3, 6}},
-                                        {"squeeze", 4, {40}},
-                                        {"collect", 3, {2}},
-                                        {"drop_pool", 3, {3}}};
+                                        {"trim", 2, {3, 8}},
+                                        {"warm", 2, {3, 6}},
+                                        {"squeeze", 3, {40}},
+                                        {"collect", 2, {2}},
+                                        {"drop_pool", 2, {3}}};
   return all;
 }
 
@@ -60,10 +60,9 @@ void buffer_model::demand(bool holds, const std::string &what) {
 }
 
 buffer_model::buffer_model(std::size_t mib, std::uint64_t seed) {
-  hostcuda_control::reset(
-      machine_config("memory=" + std::to_string(mib) + "M,schedule=" +
-                     (seed == 0 ? "threads" : "seeded:" + std::to_string(seed)))
-          .c_str());
+  hostcuda_control::reset(machine_config("memory=" + std::to_string(mib) + "M,schedule=" +
+                                         (seed == 0 ? "threads" : "seeded:" + std::to_string(seed)))
+                              .c_str());
   const auto drv = driver::get();
   demand(drv.has_value() && (*drv)->initialise().has_value(), "the driver does not start");
   unreported_ = unreported_errors();
@@ -91,8 +90,8 @@ buffer_model::~buffer_model() {
     const context_guard guard(device_->drv(), device_->context());
     static_cast<void>(device_->drv().synchronize_context());
     if (module_ != nullptr) {
-      const auto unload = reinterpret_cast<CUresult (*)(CUmodule)>(
-          device_->drv().symbol("cuModuleUnload"));
+      const auto unload =
+          reinterpret_cast<CUresult (*)(CUmodule)>(device_->drv().symbol("cuModuleUnload"));
       static_cast<void>(unload(static_cast<CUmodule>(module_)));
     }
     if (pinned_ != nullptr) static_cast<void>(device_->drv().free_host(pinned_));
@@ -144,8 +143,10 @@ op_sequence buffer_model::generate(std::uint64_t seed, std::size_t count) {
   op_sequence out{{"machine", {dice() % 3 == 0 ? 24u : 64u, dice() % 8 == 0 ? 0 : seed + 1}}};
   unsigned total = 0;
   for (const op_kind &k : kinds()) total += k.weight;
-  out.push_back({"create", {0, dice() % 8, dice() % 12}});
-  out.push_back({"resize", {0, dice() % (std::uint64_t{16} << 20), dice() % 4}});
+  for (std::uint64_t b = 0; b < 2 + seed % 2; ++b) {
+    out.push_back({"create", {b, dice() % 8, dice() % 16}});
+    out.push_back({"resize", {b, dice() % (std::uint64_t{16} << 20), dice() % 4}});
+  }
   while (out.size() < count) {
     std::uint64_t draw = dice() % total;
     for (const op_kind &k : kinds()) {
@@ -215,12 +216,14 @@ bool buffer_model::perform_surroundings(const op &o) {
       return r ? status() : tl::unexpected(r.error());
     });
     const page_pool_stats s = pool->stats();
-    demand(!trimmed || s.free.bytes() - s.waiting.bytes() <= keep, "trim left more than it was told to keep");
+    demand(!trimmed || s.free.bytes() - s.waiting.bytes() <= keep,
+           "trim left more than it was told to keep");
   } else if (o.name == "warm") {
     auto &pool = pools_[o.arg(0) % pools_.size()];
     if (pool == nullptr) return true;
     const std::size_t bytes = o.arg(1) * pool->page_bytes();
-    if (call("prepare", std::nullopt, bytes, {o.arg(0) % pools_.size()}, [&] { return pool->prepare(bytes); })) {
+    if (call("prepare", std::nullopt, bytes, {o.arg(0) % pools_.size()},
+             [&] { return pool->prepare(bytes); })) {
       demand(pool->stats().free.bytes() >= bytes, "prepare made too little");
     }
   } else if (o.name == "squeeze") {
@@ -245,6 +248,8 @@ bool buffer_model::call(const std::string &what, std::optional<condition> refuse
   arm();
   const status s = perform_it();
   const bool fired = disarm();
+  tally &seen = tallies_[what];
+  ++(s ? seen.done : refused ? seen.refused : seen.failed);
   if (refused) {
     demand(!s, what + " succeeded where it must be refused");
     demand(fired || s.error().is(*refused), what + " gave the wrong error: " + s.error().message());

@@ -31,6 +31,12 @@ class buffer_model {
   // (to show that the model sees it); empty: never.
   static std::optional<op_failure> run(const op_sequence &ops, const std::string &plant = "");
 
+  // What all runs so far did, by operation: a model that does nothing agrees with everything.
+  struct tally {
+    std::uint64_t done = 0, refused = 0, failed = 0;
+  };
+  static const std::map<std::string, tally> &tallies() { return tallies_; }
+
   static op_sequence generate(std::uint64_t seed, std::size_t count);
   // Any bytes are a sequence.
   static op_sequence from_bytes(const unsigned char *data, std::size_t size);
@@ -133,6 +139,7 @@ class buffer_model {
   std::optional<condition> check_pages(const buffer_state &b, std::size_t first, std::size_t n,
                                        bool no_forked, bool no_aliased) const;
 
+  static inline std::map<std::string, tally> tallies_;
   std::optional<device> device_;
   std::vector<stream> streams_;  // streams_[i - 1] is stream i
   std::array<std::shared_ptr<page_pool>, max_pools + 1> pools_;

@@ -27,8 +27,8 @@ void fill_kernel(const hostcuda_launch *launch) {
   std::memcpy(&value, launch->params[2], sizeof value);
   // hostcuda's way from a device address to bytes is looked up like the rest of its switches.
   const auto drv = driver::get();
-  const auto access = reinterpret_cast<decltype(&hostcuda_access)>(
-      (*drv)->symbol("hostcuda_access"));
+  const auto access =
+      reinterpret_cast<decltype(&hostcuda_access)>((*drv)->symbol("hostcuda_access"));
   void *const bytes_there = access(at, bytes, 1);
   if (bytes_there != nullptr) std::memset(bytes_there, static_cast<int>(value), bytes);
 }
@@ -130,6 +130,7 @@ void buffer_model::write(const op &o) {
   }
   demand(s.has_value(), o.name + " failed: " + (s ? "" : s.error().message()));
   for (std::size_t c = first; c < first + n; ++c) cell(*b, c) = value;
+  ++tallies_[o.name].done;
 }
 
 void buffer_model::launch_fill(device_address at, std::size_t bytes, unsigned char value,
@@ -156,10 +157,10 @@ void buffer_model::launch_fill(device_address at, std::size_t bytes, unsigned ch
   void *params[] = {&to, &count, &v};
   demand(symbol(drv, "hostcuda_declare", hostcuda_declare)(s.get(), to, bytes, 1) == CUDA_SUCCESS,
          "the kernel's range was refused");
-  demand(symbol(drv, "cuLaunchKernel", cuLaunchKernel)(static_cast<CUfunction>(fill_), 1, 1, 1, 1,
-                                                       1, 1, 0, s.get(), params,
-                                                       nullptr) == CUDA_SUCCESS,
-         "the kernel was refused");
+  demand(
+      symbol(drv, "cuLaunchKernel", cuLaunchKernel)(static_cast<CUfunction>(fill_), 1, 1, 1, 1, 1,
+                                                    1, 0, s.get(), params, nullptr) == CUDA_SUCCESS,
+      "the kernel was refused");
 }
 
 // copy B CELL N TO TO_CELL STREAM
@@ -183,11 +184,12 @@ void buffer_model::copy(const op &o) {
   }
   const std::size_t cell_bytes = b->page / cells_per_page;
   const context_guard guard(device_->drv(), device_->context());
-  const status s = device_->drv().copy_on_device_async(
-      to->address + target * cell_bytes, b->address + first * cell_bytes, n * cell_bytes,
-      streams_[stream - 1].get());
+  const status s = device_->drv().copy_on_device_async(to->address + target * cell_bytes,
+                                                       b->address + first * cell_bytes,
+                                                       n * cell_bytes, streams_[stream - 1].get());
   demand(s.has_value(), "copy failed: " + (s ? "" : s.error().message()));
   for (std::size_t i = 0; i < n; ++i) cell(*to, target + i) = cell(*b, first + i);
+  ++tallies_[o.name].done;
 }
 
 // read B CELL N STREAM: queued now, compared when somebody waits.
@@ -209,6 +211,7 @@ void buffer_model::read(const op &o) {
   pending_read r{into, {}, first, to_text({o})};
   for (std::size_t c = first; c < first + n; ++c) r.cells.push_back(cell(*b, c));
   reads_.push_back(std::move(r));
+  ++tallies_[o.name].done;
 }
 
 void buffer_model::check_contents() {
@@ -224,8 +227,8 @@ void buffer_model::check_contents() {
         if (!slot.page->cells[c]) continue;
         const status got = device_->drv().copy_to_host(
             page.data(), b.address + s * b.page + c * cell_bytes, cell_bytes);
-        const std::string where = "buffer " + std::to_string(i) + ", cell " +
-                                  std::to_string(s * cells_per_page + c);
+        const std::string where =
+            "buffer " + std::to_string(i) + ", cell " + std::to_string(s * cells_per_page + c);
         demand(got.has_value(), where + ": " + (got ? "" : got.error().message()));
         demand(all_equal(page.data(), cell_bytes, *slot.page->cells[c]),
                where + " holds " + std::to_string(page[0]) + ", not " +

@@ -171,8 +171,8 @@ void buffer_model::give_back(const op &o) {
   if (b == nullptr) return;
   const bool shrinking = o.name == "shrink";
   const std::size_t first = shrinking ? divide_up(b->size, b->page) : o.arg(1) % 4096;
-  const std::size_t n = shrinking ? b->reserved / b->page - std::min(first, b->reserved / b->page)
-                                  : o.arg(2) % 64;
+  const std::size_t n =
+      shrinking ? b->reserved / b->page - std::min(first, b->reserved / b->page) : o.arg(2) % 64;
   const std::size_t mode_arg = shrinking ? 1 : 3;
   std::optional<condition> refused;
   if (!shrinking) {
@@ -185,8 +185,8 @@ void buffer_model::give_back(const op &o) {
   const bool waits = o.arg(mode_arg) % 3 == 0;
   fence idle;
   if (!waits) {
-    idle = fence_for(o, mode_arg, b->in_place ? users_of(*b, first, first + n)
-                                              : users_of(*b, 0, SIZE_MAX));
+    idle = fence_for(o, mode_arg,
+                     b->in_place ? users_of(*b, first, first + n) : users_of(*b, 0, SIZE_MAX));
   }
   const std::size_t need = b->in_place ? 0 : first * b->page;  // the smaller copy
   const bool done = call(o.name, refused, need, {}, [&] {
