@@ -157,7 +157,12 @@ status byte_vector::append_from_device(device_address from, std::size_t bytes) {
   if (status s = flush(); !s) return s;
   room_ = 0;
   if (bytes > SIZE_MAX - flushed_) return buffer_.resize(SIZE_MAX);
+  // Its own elements move along where growing moves the buffer.
+  const virtual_range mine{buffer_.address(), flushed_};
+  const bool own = mine.contains(from);
+  const std::size_t offset = own ? from - mine.begin : 0;
   if (status s = buffer_.reserve(flushed_ + bytes, stream_); !s) return s;
+  if (own) from = at(offset);
   const context_guard guard(drv(), device_.context());
   if (!guard.entered()) return guard.entered();
   if (status s = drv().copy_on_device_async(at(flushed_), from, bytes, stream_.get()); !s) return s;

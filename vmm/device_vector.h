@@ -99,6 +99,7 @@ class device_vector {
   status append_async(std::span<const T> values) {
     return bytes_.append(values.data(), values.size_bytes(), false);
   }
+  // `values` may be this vector's own elements.
   status append_from_device(const T *values, size_type n) {
     return bytes_.append_from_device(address_of(values), n * sizeof(T));
   }
