@@ -1,0 +1,56 @@
+// The verdict of a demonstration: what was observed, and whether that is "grew in place, nothing
+// copied, nothing lost". Pure: no driver, no file.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "stillmap/vmm/units.h"
+
+namespace stillmap::tool {
+
+// Where two contents differ first.
+struct difference {
+  std::uint64_t offset = 0;
+  unsigned source = 0;  // the byte there
+  unsigned device = 0;
+};
+
+// The first difference of two chunks of equal length that begin at `offset` of their streams.
+std::optional<difference> first_difference(std::span<const std::byte> source,
+                                           std::span<const std::byte> device, std::uint64_t offset);
+
+// What a run showed.
+struct observed {
+  std::uint64_t bytes = 0;    // from the source
+  std::uint64_t growths = 0;  // times memory was added
+
+  // Content: read back from the device and compared.
+  std::uint64_t bytes_checked = 0;
+  std::optional<difference> differs;
+  std::string source_trouble;   // the source could not be read a second time as it was
+  bool digests_differ = false;  // for a source that can be read only once
+
+  // Address: after the first growth and at the end, and how often it changed in between, as seen
+  // from outside and as the buffer says.
+  device_address first_address, last_address;
+  std::uint64_t moves_seen = 0;
+  std::uint64_t relocations = 0;
+
+  // Bytes copied from device to device during the run: as our driver seam counts them, as the
+  // buffer says, and as the driver itself counts them where it does.
+  std::uint64_t copied_by_seam = 0;
+  std::uint64_t copied_by_buffer = 0;
+  std::optional<std::uint64_t> copied_by_driver;
+};
+
+struct verdict {
+  bool ok = false;
+  std::string line;  // the last line of the command: "stillmap: ok: ..." or "stillmap: FAILED: ..."
+};
+verdict judge(const observed &o);
+
+}  // namespace stillmap::tool

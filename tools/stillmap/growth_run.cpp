@@ -1,0 +1,218 @@
+#include "tools/stillmap/growth_run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+
+#include "tools/stillmap/machine.h"
+#include "tools/stillmap/size.h"
+
+namespace stillmap::tool {
+namespace {
+
+using clock = std::chrono::steady_clock;
+
+// hostcuda's device memory is the host's: stop while the machine still runs well.
+constexpr std::uint64_t host_headroom = std::uint64_t{256} << 20;
+constexpr std::size_t history_limit = 4096;
+
+class stopwatch {
+ public:
+  explicit stopwatch(double &into) : into_(into) {}
+  ~stopwatch() { into_ += std::chrono::duration<double>(clock::now() - begun_).count(); }
+
+ private:
+  double &into_;
+  clock::time_point begun_ = clock::now();
+};
+
+using reader = std::function<outcome<std::size_t>(std::span<std::byte>)>;
+
+std::string advice(const error &e) {
+  std::string line = e.message();
+  if (e.is(condition::out_of_memory)) line += "; --limit SIZE stops the stream earlier";
+  return line;
+}
+
+outcome<void> room_on_host(const driver &drv, std::uint64_t wanted, std::uint64_t so_far) {
+  if (!drv.is_hostcuda()) return {};
+  const auto left = available_host_memory();
+  if (!left || *left >= wanted + host_headroom) return {};
+  return fail(exit_failed,
+              fmt::format("out of host memory, which is hostcuda's device memory: {} are in the "
+                          "buffer, {} more are wanted, {} are left, of which {} are kept for the "
+                          "machine; --limit SIZE stops the stream earlier",
+                          human(so_far), human(wanted), human(*left), human(host_headroom)));
+}
+
+void sample(const device_bytes &v, std::vector<growth_sample> &history) {
+  if (history.size() == history_limit) {  // every second one will do
+    for (std::size_t i = 0; i < history_limit / 2; ++i) history[i] = history[i * 2];
+    history.resize(history_limit / 2);
+  }
+  history.push_back({v.size(), v.buffer().mapped_bytes(), v.buffer().generation()});
+}
+
+outcome<growth_run> grow(const reader &read, device_bytes &v, const growth_limits &limits,
+                         progress &shown) {
+  const device &d = v.buffer().on();
+  const driver &drv = d.drv();
+  growth_run run;
+  std::vector<std::byte> chunk(limits.chunk);
+  const std::uint64_t physical_before = d.space().stats().physical.bytes();
+  const driver_counts calls_before = drv.counts();
+  const auto copied_before = bytes_copied_on_device(drv);
+
+  device_address at;
+  bool placed = false;
+  while (run.seen.bytes < limits.most) {
+    const auto want = static_cast<std::size_t>(
+        std::min<std::uint64_t>(chunk.size(), limits.most - run.seen.bytes));
+    std::size_t n = 0;
+    {
+      const stopwatch timed(run.reading);
+      auto got = read(std::span(chunk).first(want));
+      if (!got) return tl::unexpected(got.error());
+      n = *got;
+    }
+    if (n == 0) break;
+
+    if (v.size() + n > v.capacity()) {
+      const std::uint64_t more =
+          v.buffer().in_place() ? n : std::max<std::uint64_t>(n, v.capacity() * 2);
+      if (auto room = room_on_host(drv, more, v.size()); !room) {
+        return tl::unexpected(room.error());
+      }
+    }
+    {
+      const stopwatch timed(run.growing);
+      if (const status s = v.reserve(v.size() + n); !s) {
+        return fail(exit_failed, advice(s.error()));
+      }
+    }
+    const bool grew = v.buffer().stats().growths != run.seen.growths;
+    run.seen.growths = v.buffer().stats().growths;
+    if (placed && v.address() != at) ++run.seen.moves_seen;
+    if (!placed) run.seen.first_address = v.address();
+    at = v.address();
+    placed = true;
+    {
+      const stopwatch timed(run.filling);
+      const std::span<const std::byte> bytes(chunk.data(), n);
+      if (const status s = v.append(bytes); !s) return fail(exit_failed, advice(s.error()));
+    }
+    run.seen.bytes += n;
+    if (grew) sample(v, run.history);
+    shown.update(run.seen.bytes,
+                 fmt::format("{} mapped in {} growths at {}", human(v.buffer().mapped_bytes()),
+                             run.seen.growths, hexadecimal(at.value())));
+  }
+  if (placed && run.history.back().size != v.size()) sample(v, run.history);
+  if (const status s = v.synchronize(); !s) return fail(s.error());
+
+  run.calls = drv.counts() - calls_before;
+  run.seen.last_address = v.address();
+  if (!placed) run.seen.first_address = run.seen.last_address;
+  run.seen.relocations = v.buffer().stats().relocations;
+  run.seen.copied_by_buffer = v.buffer().stats().bytes_copied;
+  run.seen.copied_by_seam = run.calls.bytes_on_device;
+  if (copied_before) {
+    run.seen.copied_by_driver = bytes_copied_on_device(drv).value_or(0) - *copied_before;
+  }
+  run.mapped = v.buffer().mapped_bytes();
+  // What another buffer of this device held all along is not this run's.
+  const std::uint64_t peak = d.space().stats().physical_peak.bytes();
+  run.peak_memory = peak > physical_before ? peak - physical_before : 0;
+  return run;
+}
+
+}  // namespace
+
+outcome<growth_run> grow_from(byte_source &source, device_bytes &to, const growth_limits &limits,
+                              const char *what) {
+  std::uint64_t expected = source.file_bytes() != 0
+                               ? std::max(source.file_bytes(), source.at_least())
+                               : std::uint64_t{0};
+  if (limits.most != UINT64_MAX) expected = std::min(expected, limits.most);
+  progress shown(what, expected, limits.silent);
+  stream_digest digest;
+  auto run = grow(
+      [&](std::span<std::byte> into) {
+        auto n = source.read(into);
+        if (n && !source.rereadable()) digest.add(into.first(*n));
+        return n;
+      },
+      to, limits, shown);
+  if (run) {
+    run->digest_used = !source.rereadable();
+    run->digest = digest.value();
+  }
+  return run;
+}
+
+outcome<growth_run> grow_from(device_bytes &from, device_bytes &to, const growth_limits &limits,
+                              const char *what) {
+  progress shown(what, from.size(), limits.silent);
+  std::size_t at = 0;
+  return grow(
+      [&](std::span<std::byte> into) -> outcome<std::size_t> {
+        const std::size_t n = std::min(into.size(), from.size() - at);
+        if (const status s = from.copy_to_host(into.first(n), at); !s) return fail(s.error());
+        at += n;
+        return n;
+      },
+      to, limits, shown);
+}
+
+outcome<void> check_content(byte_source &source, device_bytes &of, const growth_limits &limits,
+                            growth_run &run) {
+  progress shown("checking", of.size(), limits.silent);
+  std::vector<std::byte> device_side(limits.chunk);
+  std::vector<std::byte> source_side(source.rereadable() ? limits.chunk : 0);
+  stream_digest digest;
+  if (source.rereadable()) source.rewind();
+  observed &seen = run.seen;
+  while (seen.bytes_checked < of.size()) {
+    const auto n = std::min<std::size_t>(limits.chunk, of.size() - seen.bytes_checked);
+    const auto device_bytes_now = std::span(device_side).first(n);
+    if (const status s = of.copy_to_host(device_bytes_now, seen.bytes_checked); !s) {
+      return fail(s.error());
+    }
+    if (source.rereadable()) {
+      const auto source_bytes_now = std::span(source_side).first(n);
+      const auto got = source.read(source_bytes_now);
+      if (!got) return tl::unexpected(got.error());
+      seen.differs =
+          first_difference(source_bytes_now.first(*got), device_bytes_now, seen.bytes_checked);
+      if (seen.differs) return {};
+      if (*got < n) {
+        seen.source_trouble =
+            fmt::format("{} changed while it was read: it had {} bytes and now ends after {}",
+                        source.name(), seen.bytes, seen.bytes_checked + *got);
+        return {};
+      }
+    } else {
+      digest.add(device_bytes_now);
+    }
+    seen.bytes_checked += n;
+    shown.update(seen.bytes_checked, "read back from the device and compared");
+  }
+  seen.digests_differ = !source.rereadable() && digest.value() != run.digest;
+  return {};
+}
+
+std::uint64_t peak_of_copying(std::uint64_t bytes, std::uint64_t chunk) {
+  std::uint64_t capacity = 0, peak = 0, size = 0;
+  while (size < bytes) {
+    size = std::min(bytes, size + chunk);
+    if (size <= capacity) continue;
+    const std::uint64_t next = capacity != 0 && size < capacity * 2 ? capacity * 2 : size;
+    peak = std::max(peak, capacity + next);
+    capacity = next;
+  }
+  return peak;
+}
+
+}  // namespace stillmap::tool

@@ -1,0 +1,126 @@
+#include "tools/stillmap/machine.h"
+
+#include <fmt/format.h>
+#include <hostcuda/hostcuda.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+
+namespace stillmap::tool {
+namespace {
+
+constexpr const char *what_to_do =
+    "Install an NVIDIA driver, or build hostcuda (./run does it) and say where it is with "
+    "STILLMAP_HOSTCUDA=path; STILLMAP_VERBOSE=1 names every path that is tried.";
+
+std::string words_for(const std::string &which) {
+  if (which == "cuda") return "libcuda.so.1 of the system (WSL's and containers' paths too)";
+  if (which == "host") return "hostcuda (STILLMAP_HOSTCUDA, or beside this program)";
+  return which;
+}
+
+tl::unexpected<failure> none(const std::string &tried) {
+  return fail(exit_no_driver, fmt::format("no CUDA driver: tried {}. {}", tried, what_to_do));
+}
+
+outcome<driver *> load_one(const std::string &which) {
+  auto drv = driver::load(which);
+  if (!drv) return none(fmt::format("{}: {}", words_for(which), drv.error().message()));
+  const auto count = (*drv)->device_count();
+  if (!count) return none(fmt::format("{}: {}", words_for(which), count.error().message()));
+  if (*count == 0) return none(fmt::format("{}: it has no device", words_for(which)));
+  return *drv;
+}
+
+template <class Function>
+bool find(const driver &drv, const char *name, Function *&out) {
+  out = reinterpret_cast<Function *>(drv.symbol(name));
+  return out != nullptr;
+}
+
+std::optional<std::uint64_t> number_in(const char *file, const std::string &key) {
+  std::ifstream in(file);
+  std::string word;
+  while (in >> word) {
+    std::uint64_t n = 0;
+    if (key.empty()) {
+      char *end = nullptr;
+      n = std::strtoull(word.c_str(), &end, 10);
+      return *end == '\0' ? std::optional(n) : std::nullopt;
+    }
+    if (word == key && in >> n) return n;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+outcome<driver *> choose_driver(const std::string &which) {
+  const char *environment = std::getenv("STILLMAP_DRIVER");
+  const std::string wanted = !which.empty()           ? which
+                             : environment != nullptr ? std::string(environment)
+                                                      : std::string();
+  if (!wanted.empty()) return load_one(wanted);
+  const auto gpu = load_one("cuda");
+  if (gpu) return gpu;
+  const auto host = load_one("host");
+  if (host) return host;
+  return none(fmt::format("{}, then {}", words_for("cuda"), words_for("host")));
+}
+
+outcome<device> open_device(driver &drv, int ordinal) {
+  const auto count = drv.device_count();
+  if (!count) return fail(exit_no_driver, count.error().message());
+  if (ordinal < 0 || ordinal >= *count) {
+    return fail(exit_no_driver, fmt::format("there is no device {}: this driver has {} (0 to {})",
+                                            ordinal, *count, *count - 1));
+  }
+  auto d = device::open(drv, ordinal);
+  if (!d) return fail(d.error());
+  return std::move(*d);
+}
+
+std::string describe(const driver &drv, const device &d) {
+  if (drv.is_hostcuda()) {
+    return fmt::format("hostcuda, a CUDA driver on host memory (playing '{}')", d.name());
+  }
+  return fmt::format("the GPU {}", d.name());
+}
+
+std::string version_text(int version) {
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
+std::optional<std::uint64_t> available_host_memory() {
+  auto left = number_in("/proc/meminfo", "MemAvailable:");
+  if (left) *left *= 1024;
+  const auto most = number_in("/sys/fs/cgroup/memory.max", "");
+  const auto now = number_in("/sys/fs/cgroup/memory.current", "");
+  if (most && now) {
+    const std::uint64_t in_group = *most > *now ? *most - *now : 0;
+    left = left ? std::min(*left, in_group) : in_group;
+  }
+  return left;
+}
+
+std::optional<std::uint64_t> bytes_copied_on_device(const driver &drv) {
+  CUresult (*get)(hostcuda_counters *) = nullptr;
+  hostcuda_counters counters = {};
+  if (!find(drv, "hostcuda_get_counters", get) || get(&counters) != CUDA_SUCCESS) {
+    return std::nullopt;
+  }
+  return counters.bytes_dtod;
+}
+
+bool hold_stream(const driver &drv, stream_ref s) {
+  CUresult (*hold)(CUstream) = nullptr;
+  return find(drv, "hostcuda_hold", hold) && hold(s.get()) == CUDA_SUCCESS;
+}
+
+bool release_stream(const driver &drv, stream_ref s) {
+  CUresult (*release)(CUstream) = nullptr;
+  return find(drv, "hostcuda_release", release) && release(s.get()) == CUDA_SUCCESS;
+}
+
+}  // namespace stillmap::tool

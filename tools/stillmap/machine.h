@@ -1,0 +1,36 @@
+// The driver and the machine as the commands see them: which driver, which device, what the host
+// has left, and what hostcuda tells beyond CUDA.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "stillmap/vmm/device.h"
+#include "stillmap/vmm/stream.h"
+#include "tools/stillmap/outcome.h"
+
+namespace stillmap::tool {
+
+// `which`: "cuda", "host", a path, or empty: STILLMAP_DRIVER where it is set, else a GPU where
+// there is one, else hostcuda.
+// Errors: exit_no_driver, with what was tried and what to do.
+outcome<driver *> choose_driver(const std::string &which);
+// Errors: exit_no_driver (no such device), the driver's.
+outcome<device> open_device(driver &drv, int ordinal);
+
+// "the GPU NVIDIA H200", "hostcuda, a CUDA driver on host memory".
+std::string describe(const driver &drv, const device &d);
+std::string version_text(int version);  // "13.0"
+
+// Bytes this process can still take: of the machine, and of its control group. Empty: unknown.
+std::optional<std::uint64_t> available_host_memory();
+
+// The driver's own books; empty where it keeps none (a GPU's).
+std::optional<std::uint64_t> bytes_copied_on_device(const driver &drv);
+
+// Holds a stream so that nothing queued on it starts; false where the driver cannot.
+bool hold_stream(const driver &drv, stream_ref s);
+bool release_stream(const driver &drv, stream_ref s);
+
+}  // namespace stillmap::tool

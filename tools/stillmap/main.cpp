@@ -1,0 +1,53 @@
+// The command `stillmap`.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <exception>
+
+#include "tools/stillmap/command.h"
+
+namespace {
+
+using namespace stillmap::tool;
+
+int run(int argc, char **argv) {
+  CLI::App app(
+      "stillmap: device memory that grows and moves while its address stays.\n"
+      "Each command explains itself: stillmap COMMAND --help",
+      "stillmap");
+  app.require_subcommand(1);
+  app.footer(exit_status_help);
+  command_body body;
+  add_demo(app, body);
+  add_doctor(app, body);
+  add_map(app, body);
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success &asked_for_help) {
+    return app.exit(asked_for_help);
+  } catch (const CLI::ParseError &e) {
+    fmt::print(
+        stderr, "stillmap: {} (see stillmap {}--help)\n", e.what(),
+        app.get_subcommands().empty() ? "" : app.get_subcommands().front()->get_name() + " ");
+    return exit_usage;
+  }
+  const auto status = body();
+  if (status) return *status;
+  std::fflush(stdout);
+  fmt::print(stderr, "stillmap: {}\n", status.error().line);
+  return status.error().status;
+}
+
+}  // namespace
+
+int main(int argc, char **argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::bad_alloc &) {
+    std::fputs("stillmap: out of host memory\n", stderr);
+  } catch (const std::exception &e) {
+    std::fprintf(stderr, "stillmap: unexpected trouble on the host: %s\n", e.what());
+  }
+  return stillmap::tool::exit_failed;
+}

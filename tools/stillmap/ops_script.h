@@ -1,0 +1,43 @@
+// The little language of stillmap map: operations on named buffers, separated by semicolons or line
+// ends. Parsing is pure; scenario.h performs it.
+//
+//   grow NAME SIZE                      SIZE more at the end; makes the buffer where there is none
+//   shrink NAME [SIZE]                  SIZE less; pages past the end are given back
+//   commit NAME OFFSET SIZE             memory for a range; makes the buffer where there is none
+//   decommit NAME OFFSET SIZE           a hole
+//   alias NAME OFFSET SIZE NEW [TIMES]  the same pages at other addresses
+//   fork NAME NEW                       a copy that shares pages until written
+//   write NAME OFFSET SIZE              unshares a range
+//   splice FROM OFFSET SIZE TO OFFSET   moves pages, not bytes
+//   drop NAME                           gives a buffer back
+//   hold | release                      from here on the device is busy: what is given back retires
+//   # comment to the end of the line
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tools/stillmap/outcome.h"
+
+namespace stillmap::tool {
+
+enum class verb { grow, shrink, commit, decommit, alias, fork, write, splice, drop, hold, release };
+
+struct operation {
+  verb what = verb::grow;
+  std::string text;      // as written
+  std::size_t line = 1;  // where it begins, from 1
+  std::size_t column = 1;
+  std::string name, other;  // `other`: NEW or TO
+  std::uint64_t offset = 0, size = 0, to_offset = 0, times = 1;
+};
+
+// Errors: exit_usage, with the position, the operation and what is wrong with it.
+outcome<std::vector<operation>> parse_operations(std::string_view script);
+
+// "line 2, column 5: 'grow a': ..."
+std::string at_operation(const operation &op, const std::string &trouble);
+
+}  // namespace stillmap::tool

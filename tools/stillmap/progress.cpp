@@ -1,0 +1,70 @@
+#include "tools/stillmap/progress.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "tools/stillmap/size.h"
+
+namespace stillmap::tool {
+namespace {
+
+constexpr auto redraw_every = std::chrono::milliseconds(80);
+constexpr auto say_every = std::chrono::seconds(3);
+constexpr std::size_t bar_cells = 20;
+
+}  // namespace
+
+progress::progress(std::string what, std::uint64_t expected, bool silent)
+    : what_(std::move(what)),
+      expected_(expected),
+      silent_(silent),
+      terminal_(terminal_of(stderr)) {}
+
+std::string progress::bar(std::uint64_t bytes) const {
+  if (expected_ == 0) return "";
+  const double part = std::min(1.0, static_cast<double>(bytes) / static_cast<double>(expected_));
+  const auto full = static_cast<std::size_t>(part * bar_cells);
+  std::string out = terminal_.utf8 ? "" : "[";
+  for (std::size_t i = 0; i < bar_cells; ++i) {
+    out += terminal_.utf8 ? (i < full ? "█" : "░") : (i < full ? "#" : ".");
+  }
+  out += terminal_.utf8 ? " " : "] ";
+  return out + fmt::format("{:3.0f}% ", part * 100);
+}
+
+void progress::update(std::uint64_t bytes, std::string_view detail) {
+  if (silent_) return;
+  const auto now = clock::now();
+  if (now - shown_ < (terminal_.tty ? clock::duration(redraw_every) : clock::duration(say_every))) {
+    return;
+  }
+  shown_ = now;
+  const double seconds = std::chrono::duration<double>(now - begun_).count();
+  const auto rate =
+      static_cast<std::uint64_t>(static_cast<double>(bytes) / std::max(seconds, 1e-9));
+  const std::string numbers = fmt::format("{}, {}/s", human(bytes), human(rate));
+  if (!terminal_.tty) {
+    fmt::print(stderr, "{}: {}{}{}\n", what_, numbers, detail.empty() ? "" : ", ", detail);
+    return;
+  }
+  // The bar takes more bytes than columns; what follows it is ASCII and is cut to what is left.
+  const std::string head = fmt::format("{} {}", what_, bar(bytes));
+  const std::size_t columns = what_.size() + 1 + (expected_ == 0 ? 0 : bar_cells + 7);
+  std::string tail = fmt::format("{}{}{}", numbers, detail.empty() ? "" : ", ", detail);
+  const auto width = static_cast<std::size_t>(terminal_.width);
+  tail.resize(std::min(tail.size(), width > columns + 1 ? width - columns - 1 : 0));
+  fmt::print(stderr, "\r{}{}\x1b[K", head, tail);
+  std::fflush(stderr);
+  drawn_ = true;
+}
+
+void progress::finish() {
+  if (!drawn_) return;
+  drawn_ = false;
+  fmt::print(stderr, "\r\x1b[K");
+  std::fflush(stderr);
+}
+
+}  // namespace stillmap::tool

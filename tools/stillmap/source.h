@@ -1,0 +1,58 @@
+// A stream of bytes whose length nobody asks: a file, a pipe, standard input, or a large file that
+// every machine has, over and over.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tools/stillmap/outcome.h"
+
+namespace stillmap::tool {
+
+class byte_source {
+ public:
+  // `file`: a path, or "-" for standard input. A regular file that has bytes is read again from its
+  // beginning until at least `at_least` bytes have come.
+  // Errors: exit_usage: missing, unreadable, a directory; `at_least` of what cannot be read twice.
+  static outcome<byte_source> open(const std::string &file, std::uint64_t at_least = 0);
+  // The largest of the files that machines with Python, a compiler or a C library have; else this
+  // program itself.
+  static outcome<byte_source> open_default(std::uint64_t at_least);
+
+  byte_source(byte_source &&other) noexcept;
+  byte_source &operator=(byte_source &&) = delete;
+  ~byte_source();
+
+  // Fills `into` from the front; fewer bytes than asked only at the end of the stream.
+  outcome<std::size_t> read(std::span<std::byte> into);
+  // Back to where it began. Requires: rereadable().
+  void rewind();
+
+  bool rereadable() const { return regular_; }
+  const std::string &name() const { return name_; }     // "/usr/bin/python3.11", "standard input"
+  std::uint64_t file_bytes() const { return bytes_; }   // 0 where unknown
+  std::uint64_t at_least() const { return at_least_; }  // 0: once
+
+ private:
+  byte_source() = default;
+  static outcome<byte_source> over(int fd, bool owned, std::string name, std::uint64_t at_least);
+
+  int fd_ = -1;
+  bool owned_ = false;
+  bool regular_ = false;
+  std::string name_;
+  std::uint64_t bytes_ = 0;
+  std::uint64_t at_least_ = 0;
+  std::uint64_t begin_ = 0;      // where in the file the stream begins
+  std::uint64_t at_ = 0;         // where in the file it is now
+  std::uint64_t delivered_ = 0;  // in all
+};
+
+// The largest readable regular file among `patterns` (glob), or an empty string.
+std::string largest_file(const std::vector<std::string> &patterns);
+
+}  // namespace stillmap::tool

@@ -1,0 +1,18 @@
+// What the thing we print to can show.
+#pragma once
+
+#include <cstdio>
+
+namespace stillmap::tool {
+
+struct terminal {
+  bool tty = false;
+  bool colour = false;  // a terminal, and NO_COLOR is not set
+  bool utf8 = false;    // the locale says so
+  int width = 80;       // columns; of a terminal, else COLUMNS, else 80
+};
+
+// Takes the locale of the environment, once.
+terminal terminal_of(std::FILE *stream);
+
+}  // namespace stillmap::tool
