@@ -150,6 +150,8 @@ class copied_buffer final : public growable_buffer::impl {
       if (const status back = drv.free(*fresh); !back) report_unreturnable(back.error());
       return s;
     }
+    // Entered before the old one leaves, so that the peak shows that both were held at once.
+    device_.space().enter_fallback({*fresh, bytes});
     if (at_) {
       device_.space().leave_fallback({at_, capacity()});
       stats_.bytes_copied += used;
@@ -157,7 +159,6 @@ class copied_buffer final : public growable_buffer::impl {
     }
     ++stats_.growths;
     ++generation_;
-    device_.space().enter_fallback({*fresh, bytes});
     at_ = *fresh;
     capacity_ = bytes;
     return {};
