@@ -74,7 +74,8 @@ CUresult enqueue(CUstream handle, operation op) {
   if (!n->op.touches.empty()) tell_oracle(call.lock, s, n, others);
   if (n->op.stage) {
     // Told to the oracle as queued: that it has run already is not for the program to rely on.
-    if (!s->queue.empty() && s->queue.front() == n && s->running == nullptr && is_ready(*s)) {
+    if (current_settings().schedule != schedule_kind::seeded && !s->queue.empty() &&
+        s->queue.front() == n && s->running == nullptr && is_ready(*s)) {
       run_head(call.lock, s);
       return CUDA_SUCCESS;
     }
