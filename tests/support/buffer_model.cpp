@@ -44,7 +44,7 @@ const std::vector<op_kind> &kinds() {
                                         {"copy", 12, {4, 160, 8, 4, 160, 3}},
                                         {"read", 16, {4, 160, 8, 3}},
                                         {"check", 4, {}},
-                                        {"fault", 8, {14, 6, 4}},
+                                        {"fault", 20, {14, 6, 4}},
                                         {"trim", 2, {3, 8}},
                                         {"warm", 2, {3, 6}},
                                         {"squeeze", 3, {40}},
@@ -205,7 +205,7 @@ void buffer_model::perform(const op &o) {
 
 bool buffer_model::perform_surroundings(const op &o) {
   if (o.name == "fault") {
-    fault_ = wanted_fault{fault_calls[o.arg(0) % std::size(fault_calls)], o.arg(1) % 6 + 1,
+    fault_ = wanted_fault{fault_calls[o.arg(0) % std::size(fault_calls)], 1 + (o.arg(1) % 6) * (o.arg(1) % 6) / 5,
                           static_cast<int>(fault_codes[o.arg(2) % std::size(fault_codes)])};
   } else if (o.name == "trim") {
     auto &pool = pools_[o.arg(0) % pools_.size()];
