@@ -1,7 +1,7 @@
 #!/bin/bash
 # Builds and runs the benchmarks.  tools/bench.sh [--smoke] [GOOGLE BENCHMARK OPTIONS]
 #   --smoke   each case as briefly as it can, to see that it runs; the numbers mean nothing
-# Writes one JSON file per program to out/bench/.
+# Writes one JSON file per program to out/bench/, and prints them as one table at the end.
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/setup.sh"
 
 options=()
@@ -15,14 +15,17 @@ options+=("$@")
 ensure_machine
 bazel_quietly build //bench/... //hostcuda:libcuda.so.1
 export STILLMAP_HOSTCUDA="${STILLMAP_HOSTCUDA:-$STILLMAP_ROOT/bazel-bin/hostcuda/libcuda.so.1}"
+STILLMAP_COMMIT=$(git -C "$STILLMAP_ROOT" describe --always --dirty 2>/dev/null || echo unknown)
+export STILLMAP_COMMIT
 mkdir -p "$STILLMAP_ROOT/out/bench"
 
-found=0
+reports=()
 for source in "$STILLMAP_ROOT"/bench/*_bench.cpp; do
   [[ -e $source ]] || continue
-  found=1
   name=$(basename "$source" .cpp)
   say "$name"
+  reports+=("$STILLMAP_ROOT/out/bench/$name.json")
   (cd "$STILLMAP_ROOT" && "bazel-bin/bench/$name" --benchmark_out="out/bench/$name.json" "${options[@]}")
 done
-((found)) || die "there are no benchmarks in bench/"
+((${#reports[@]})) || die "there are no benchmarks in bench/"
+"$STILLMAP_ROOT/tools/bench_table.py" "${reports[@]}"

@@ -1,0 +1,240 @@
+// What growing costs: in place by mapping pages, and by the two ways of copying there are without
+// it. Time is that of the growing calls alone; data written between them is not timed.
+#include <algorithm>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "bench/support/session.h"
+#include "stillmap/vmm/context.h"
+
+namespace stillmap::bench {
+namespace {
+
+enum class pool_state { cold, warm };
+
+std::shared_ptr<page_pool> make_pool(session &s, pool_state state, std::size_t bytes) {
+  page_pool_options options;
+  options.keep_free = state == pool_state::warm ? bytes : 0;
+  auto made = page_pool::create(s.dev(), options);
+  if (!s.check(made)) return nullptr;
+  if (state == pool_state::warm && !s.check((*made)->prepare(bytes))) return nullptr;
+  return *made;
+}
+
+// Data for the copying to carry. Only where there are bytes.
+bool write_step(session &s, memory_kind kind, device_address at, std::size_t bytes) {
+  if (kind == memory_kind::unbacked && s.drv().is_hostcuda()) return true;
+  const context_guard guard(s.drv(), s.dev().context());
+  return s.check(s.drv().set_bytes_async(at, 0x5a, bytes, nullptr)) &&
+         s.check(s.drv().synchronize_context());
+}
+
+// Arguments of all growth cases: GiB to reach, MiB a step.
+struct shape {
+  explicit shape(const benchmark::State &state)
+      : total(static_cast<std::size_t>(state.range(0)) << 30),
+        step(static_cast<std::size_t>(state.range(1)) << 20) {}
+  std::size_t total, step;
+};
+
+void set_per_growth(benchmark::State &state, double seconds, const shape &to) {
+  const auto growths = static_cast<double>(to.total / to.step * state.iterations());
+  state.counters["us/growth"] = seconds * 1e6 / growths;
+}
+
+void grow_buffer(benchmark::State &state, memory_kind kind, pool_state pool, bool copying) {
+  const shape to(state);
+  session s(state, kind, copying ? to.total + to.total / 2 : to.total);
+  if (!s) return;
+  std::shared_ptr<page_pool> pages;
+  if (!copying && (pages = make_pool(s, pool, to.total)) == nullptr) return;
+  double seconds = 0;
+  for (auto _ : state) {
+    buffer_options options;
+    options.reserve = to.total;
+    options.force_copying = copying;
+    if (pages) options.pools = {pages};
+    auto buffer = growable_buffer::create(s.dev(), options);
+    if (!s.check(buffer)) return;
+    stopwatch watch;
+    for (std::size_t size = 0; size < to.total; size += to.step) {
+      const tally before = s.now();
+      watch.start();
+      const status grown = buffer->resize(size + to.step);
+      watch.stop();
+      if (!s.check(grown)) return;
+      s.add(before);
+      if (!write_step(s, kind, buffer->address() + size, to.step)) return;
+    }
+    state.SetIterationTime(watch.seconds());
+    seconds += watch.seconds();
+  }
+  set_per_growth(state, seconds, to);
+  s.report();
+}
+
+// Doubling by copying with stream-ordered allocation: no call waits; the wait at the end counts.
+void grow_async(benchmark::State &state, memory_kind kind) {
+  const shape to(state);
+  session s(state, kind, to.total + to.total / 2);
+  if (!s) return;
+  if (!s.dev().can().memory_pools) return state.SkipWithError("no cuMemAllocAsync");
+  const context_guard guard(s.drv(), s.dev().context());
+  auto stream = stream::create(s.dev());
+  if (!s.check(stream)) return;
+  const driver &drv = s.drv();
+  const auto grow = [&](device_address &at, std::size_t size, std::size_t capacity) -> status {
+    const auto fresh = drv.allocate_async(capacity, stream->get());
+    if (!fresh) return tl::unexpected(fresh.error());
+    status done;
+    if (at) {
+      done = drv.copy_on_device_async(*fresh, at, size, stream->get());
+      if (done) done = drv.free_async(at, stream->get());
+    }
+    at = *fresh;
+    return done;
+  };
+  double seconds = 0;
+  for (auto _ : state) {
+    device_address at;
+    std::size_t capacity = 0;
+    stopwatch watch;
+    for (std::size_t size = 0; size < to.total; size += to.step) {
+      if (size + to.step > capacity) {
+        const tally before = s.now();
+        capacity = std::max(capacity * 2, size + to.step);
+        watch.start();
+        status grown = grow(at, size, capacity);
+        if (grown) grown = drv.synchronize_stream(stream->get());
+        watch.stop();
+        if (!s.check(grown)) return;
+        s.add(before);
+      }
+      if (!write_step(s, kind, at + size, to.step)) return;
+    }
+    state.SetIterationTime(watch.seconds());
+    seconds += watch.seconds();
+    if (!s.check(drv.free_async(at, stream->get()))) return;
+    if (!s.check(drv.synchronize_stream(stream->get()))) return;
+  }
+  set_per_growth(state, seconds, to);
+  s.report();
+}
+
+// Growth between which the program computes: what the resizing thread itself waits, with pages
+// mapped ahead of need and without.
+void grow_while_computing(benchmark::State &state, pool_state pool) {
+  const std::size_t total = smoke() ? 64_MiB : 1_GiB, step = 2_MiB;
+  session s(state, memory_kind::unbacked, total);
+  if (!s) return;
+  const auto pages = make_pool(s, pool, total + 64_MiB);
+  if (pages == nullptr) return;
+  std::vector<double> waits;
+  for (auto _ : state) {
+    buffer_options options;
+    options.reserve = 2 * total;
+    options.pools = {pages};
+    options.ahead = static_cast<std::size_t>(state.range(0)) << 20;
+    auto buffer = growable_buffer::create(s.dev(), options);
+    if (!s.check(buffer) || !s.check(buffer->reserve(options.ahead))) return;
+    double sum = 0;
+    for (std::size_t size = step; size <= total; size += step) {
+      stopwatch watch;
+      watch.start();
+      const status grown = buffer->resize(size);
+      watch.stop();
+      if (!s.check(grown)) return;
+      waits.push_back(watch.seconds());
+      sum += watch.seconds();
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+    }
+    state.SetIterationTime(sum);
+    state.counters["ahead_growths"] = static_cast<double>(buffer->stats().ahead_growths);
+    state.counters["own_growths"] = static_cast<double>(buffer->stats().growths);
+  }
+  std::sort(waits.begin(), waits.end());
+  if (waits.empty()) return;
+  state.counters["median_us"] = waits[waits.size() / 2] * 1e6;
+  state.counters["p99_us"] = waits[waits.size() * 99 / 100] * 1e6;
+}
+
+// One page more, for buffers of very different sizes: the cost must not know the size.
+void grow_by_one_page(benchmark::State &state) {
+  const std::size_t size = static_cast<std::size_t>(state.range(0)) << 20, step = 2_MiB;
+  constexpr std::size_t batch = 64;
+  session s(state, memory_kind::unbacked, size + batch * step);
+  if (!s) return;
+  const auto pages = make_pool(s, pool_state::warm, size + batch * step);
+  if (pages == nullptr) return;
+  buffer_options options;
+  options.reserve = 128_GiB;
+  options.pools = {pages};
+  auto buffer = growable_buffer::create(s.dev(), options);
+  if (!s.check(buffer) || !s.check(buffer->resize(size))) return;
+  std::vector<double> costs;
+  for (auto _ : state) {
+    double sum = 0;
+    const tally before = s.now();
+    for (std::size_t i = 1; i <= batch; ++i) {
+      stopwatch watch;
+      watch.start();
+      const status grown = buffer->resize(size + i * step);
+      watch.stop();
+      if (!s.check(grown)) return;
+      costs.push_back(watch.seconds());
+      sum += watch.seconds();
+    }
+    s.add(before);
+    state.SetIterationTime(sum / batch);
+    if (!s.check(buffer->resize(size)) || !s.check(buffer->shrink_to_fit(fence()))) return;
+  }
+  s.report(batch);
+  std::sort(costs.begin(), costs.end());
+  if (!costs.empty()) state.counters["median_us"] = costs[costs.size() / 2] * 1e6;
+}
+
+void flat_sizes(benchmark::internal::Benchmark *b) {
+  for (const int mib : {16, 256, 1 << 10, 16 << 10, 64 << 10}) b->Arg(mib);
+  b->ArgName("MiB")->UseManualTime()->Unit(benchmark::kMicrosecond)->Iterations(smoke() ? 2 : 200);
+}
+
+void ahead_sizes(benchmark::internal::Benchmark *b) {
+  b->Arg(0)->Arg(16)->ArgName("ahead_MiB")->UseManualTime()->Unit(benchmark::kMicrosecond);
+  b->Iterations(smoke() ? 1 : 3);
+}
+
+void large(benchmark::internal::Benchmark *b) {
+  for (const int gib : {1, 4, 16}) {
+    for (const int step : {2, 64}) b->Args({gib, step});
+  }
+  b->ArgNames({"GiB", "step_MiB"})->UseManualTime()->Unit(benchmark::kMillisecond);
+  b->Iterations(smoke() ? 1 : 5);
+}
+
+void real(benchmark::internal::Benchmark *b) {
+  b->Args({1, 64});
+  if (!smoke()) b->Args({1, 2})->Args({4, 64})->Args({4, 2});
+  b->ArgNames({"GiB", "step_MiB"})->UseManualTime()->Unit(benchmark::kMillisecond);
+  b->Iterations(smoke() ? 1 : 2);
+}
+
+constexpr auto books = memory_kind::unbacked;
+constexpr auto bytes = memory_kind::backed;
+constexpr auto warm = pool_state::warm;
+constexpr auto cold = pool_state::cold;
+
+BENCHMARK(grow_by_one_page)->Apply(flat_sizes);
+BENCHMARK_CAPTURE(grow_while_computing, cold, cold)->Apply(ahead_sizes);
+BENCHMARK_CAPTURE(grow_while_computing, warm, warm)->Apply(ahead_sizes);
+BENCHMARK_CAPTURE(grow_buffer, unbacked_in_place_warm, books, warm, false)->Apply(large);
+BENCHMARK_CAPTURE(grow_buffer, unbacked_in_place_cold, books, cold, false)->Apply(large);
+BENCHMARK_CAPTURE(grow_buffer, unbacked_copying, books, cold, true)->Apply(large);
+BENCHMARK_CAPTURE(grow_async, unbacked_copying_async, books)->Apply(large);
+BENCHMARK_CAPTURE(grow_buffer, backed_in_place_warm, bytes, warm, false)->Apply(real);
+BENCHMARK_CAPTURE(grow_buffer, backed_in_place_cold, bytes, cold, false)->Apply(real);
+BENCHMARK_CAPTURE(grow_buffer, backed_copying, bytes, cold, true)->Apply(real);
+BENCHMARK_CAPTURE(grow_async, backed_copying_async, bytes)->Apply(real);
+
+}  // namespace
+}  // namespace stillmap::bench

@@ -1,0 +1,154 @@
+#include "bench/support/session.h"
+
+#include <hostcuda/hostcuda.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <limits>
+#include <string>
+
+namespace stillmap::bench {
+namespace {
+
+const char *environment(const char *name) {
+  const char *text = std::getenv(name);
+  return text != nullptr ? text : "";
+}
+
+driver *find_driver() {
+  auto found = driver::get();
+  if (!found && *environment("STILLMAP_DRIVER") == '\0') found = driver::load("host");
+  if (found) return *found;
+  std::fprintf(stderr, "no driver: %s\n", found.error().message().c_str());
+  return nullptr;
+}
+
+// hostcuda's own functions, looked up where they are: a GPU's driver has none.
+template <class Function, class... Arguments>
+bool control(const char *name, Function *, Arguments... arguments) {
+  void *const symbol = the_driver()->symbol(name);
+  return symbol != nullptr && reinterpret_cast<Function *>(symbol)(arguments...) == CUDA_SUCCESS;
+}
+
+hostcuda_counters books() {
+  hostcuda_counters out = {};
+  control("hostcuda_get_counters", &hostcuda_get_counters, &out);
+  return out;
+}
+
+// Memory the host can give without swapping; backed device memory comes out of it.
+std::size_t host_memory_available() {
+  std::ifstream file("/proc/meminfo");
+  for (std::string word; file >> word;) {
+    std::size_t kib = 0;
+    if (word == "MemAvailable:" && file >> kib) return kib << 10;
+  }
+  return std::numeric_limits<std::size_t>::max();
+}
+
+std::string cpu_model() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 2);
+  }
+  return "unknown";
+}
+
+}  // namespace
+
+bool smoke() {
+  return std::string(environment("STILLMAP_BENCH_SMOKE")) == "1";
+}
+
+driver *the_driver() {
+  static driver *const found = find_driver();
+  return found;
+}
+
+session::session(benchmark::State &state, memory_kind kind, std::size_t needs)
+    : state_(state), kind_(kind) {
+  if (the_driver()->is_hostcuda()) {
+    std::string config = environment("HOSTCUDA");
+    if (!config.empty()) config += ',';
+    config += kind == memory_kind::backed ? "backed" : "unbacked";
+    // A quarter more than needed, so that a machine at work is not brought to its knees.
+    if (kind == memory_kind::backed && host_memory_available() / 5 * 4 < needs) {
+      state_.SkipWithError("too little host memory");
+      return;
+    }
+    if (!control("hostcuda_reset", &hostcuda_reset, config.c_str())) {
+      state_.SkipWithError("hostcuda refused to start again");
+      return;
+    }
+    if (!check(the_driver()->initialise())) return;
+  }
+  auto opened = device::open(*the_driver(), 0);
+  if (!check(opened)) return;
+  const auto memory = opened->memory();
+  if (!check(memory)) return;
+  if (memory->free.bytes() < needs) {
+    state_.SkipWithError("too little device memory");
+    return;
+  }
+  device_ = *opened;
+  peak_before_ = books().physical_bytes;
+}
+
+tally session::now() const {
+  return {drv().counts(), drv().is_hostcuda() ? books().first_touch_ns : 0};
+}
+
+void session::add(const tally &before) {
+  const tally after = now();
+  const driver_counts made = after.counts - before.counts;
+  calls_ += made.total();
+  copied_ += made.bytes_on_device;
+  first_touch_ns_ += after.first_touch_ns - before.first_touch_ns;
+}
+
+void session::report(double per) {
+  if (!device_ || state_.iterations() == 0) return;
+  const double n = static_cast<double>(state_.iterations()) * per;
+  state_.counters["calls"] = static_cast<double>(calls_) / n;
+  state_.counters["copied_MiB"] = static_cast<double>(copied_ >> 20) / n;
+  if (!drv().is_hostcuda()) return;
+  state_.counters["peak_MiB"] =
+      static_cast<double>((books().physical_peak - peak_before_) >> 20);  // of the whole case
+  if (kind_ == memory_kind::backed) {
+    state_.counters["touch_ms"] = static_cast<double>(first_touch_ns_) / 1e6 / n;
+  }
+}
+
+void session::fail(const error &e) {
+  state_.SkipWithError(e.message().c_str());
+}
+
+}  // namespace stillmap::bench
+
+int main(int argc, char **argv) {
+  using namespace stillmap::bench;
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+  stillmap::driver *const drv = the_driver();
+  if (drv == nullptr) return 1;
+  benchmark::AddCustomContext("cpu", cpu_model());
+  benchmark::AddCustomContext("driver", drv->path());
+  benchmark::AddCustomContext("driver_version", std::to_string(drv->version()));
+  benchmark::AddCustomContext(
+      "driver_is", drv->is_hostcuda() ? "hostcuda (host memory; no GPU figures)" : "CUDA");
+  if (const auto d = stillmap::device::open(*drv, 0)) {
+    benchmark::AddCustomContext("device", d->name());
+  }
+  if (drv->is_hostcuda()) {
+    const char *config = "";
+    control("hostcuda_config", &hostcuda_config, &config);
+    benchmark::AddCustomContext("hostcuda", config);
+  }
+  const char *commit = environment("STILLMAP_COMMIT");
+  benchmark::AddCustomContext("commit", *commit != '\0' ? commit : "unknown");
+  benchmark::AddCustomContext("smoke", smoke() ? "yes: the numbers mean nothing" : "no");
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+  return 0;
+}
