@@ -14,18 +14,19 @@ void remap_plan::map(device_address at, page_ref p) {
   maps_.push_back({at, std::move(p), access_});
 }
 
-void remap_plan::map(device_address at, page_ref p, std::vector<access_grant> access) {
-  // Equal to the plan's own or to the step before: the same list, so that both fall into one
-  // set-access.
-  std::shared_ptr<const std::vector<access_grant>> list;
-  if (*access_ == access) {
-    list = access_;
-  } else if (!maps_.empty() && *maps_.back().access == access) {
-    list = maps_.back().access;
-  } else {
-    list = std::make_shared<const std::vector<access_grant>>(std::move(access));
+// The plan's own list where it is equal, the one used before where that is: steps that share a list
+// fall into one set-access.
+std::shared_ptr<const std::vector<access_grant>> remap_plan::listed(
+    std::vector<access_grant> access) {
+  if (*access_ == access) return access_;
+  if (!listed_ || *listed_ != access) {
+    listed_ = std::make_shared<const std::vector<access_grant>>(std::move(access));
   }
-  maps_.push_back({at, std::move(p), std::move(list)});
+  return listed_;
+}
+
+void remap_plan::map(device_address at, page_ref p, std::vector<access_grant> access) {
+  maps_.push_back({at, std::move(p), listed(std::move(access))});
 }
 
 void remap_plan::unmap(virtual_range range) {
@@ -34,7 +35,7 @@ void remap_plan::unmap(virtual_range range) {
 
 void remap_plan::grant(virtual_range range, std::vector<access_grant> access) {
   if (range.empty()) return;
-  grants_.push_back({range, std::make_shared<const std::vector<access_grant>>(std::move(access))});
+  grants_.push_back({range, listed(std::move(access))});
 }
 
 // A plan being performed: checked against the ledger first, then step by step with a way back.

@@ -38,7 +38,9 @@ class remap_plan {
     virtual_range range;
     std::shared_ptr<const std::vector<access_grant>> access;
   };
+  std::shared_ptr<const std::vector<access_grant>> listed(std::vector<access_grant> access);
   std::shared_ptr<const std::vector<access_grant>> access_;
+  std::shared_ptr<const std::vector<access_grant>> listed_;  // the last that was another
   std::vector<map_step> maps_;
   std::vector<virtual_range> unmaps_;
   std::vector<grant_step> grants_;

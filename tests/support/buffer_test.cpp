@@ -21,9 +21,6 @@ void put(const device &d, device_address at, const std::vector<unsigned char> &b
   const context_guard guard(d.drv(), d.context());
   const status s = d.drv().copy_to_device(at, bytes.data(), bytes.size());
   if (!s) throw std::runtime_error(s.error().message());
-  if (const status w = d.drv().synchronize_context(); !w) {
-    throw std::runtime_error(w.error().message());
-  }
 }
 
 std::vector<unsigned char> get(const device &d, device_address at, std::size_t bytes) {

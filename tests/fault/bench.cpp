@@ -1,0 +1,151 @@
+#include <sstream>
+#include <stdexcept>
+
+#include "tests/fault/sweep.h"
+
+namespace stillmap::testing {
+namespace {
+
+std::uint64_t digest(const void *bytes, std::size_t n) {
+  std::uint64_t h = 1469598103934665603u;
+  const auto *at = static_cast<const unsigned char *>(bytes);
+  for (std::size_t i = 0; i + 8 <= n; i += 8) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, at + i, 8);
+    h = (h ^ word) * 1099511628211u;
+  }
+  return h;
+}
+
+void observe_buffer(std::ostream &out, const device &d, const char *name, const bench::tracked &t) {
+  if (!t.buffer) return;
+  const growable_buffer &b = *t.buffer;
+  const buffer_stats stats = b.stats();
+  out << name << ": " << (b.address() == t.first_address ? "here" : "moved") << " size " << b.size()
+      << " capacity " << b.capacity() << " mapped " << b.mapped_bytes() << " reserved "
+      << b.reserved() << " generation " << b.generation() << " growths " << stats.growths
+      << " relocations " << stats.relocations << " copied " << stats.bytes_copied << " pages ";
+  const std::size_t page = b.page_bytes();
+  for (std::size_t at = 0; page != 0 && at < std::min(b.reserved(), 64 * page); at += page) {
+    out << (b.committed(at, page) ? '#' : '.');
+  }
+  for (const virtual_range r : t.known) {
+    const std::size_t offset = static_cast<std::size_t>(r.begin.value());
+    out << "\n  bytes at " << offset << ": ";
+    if (b.committed(offset, r.bytes)) {
+      const auto bytes = get(d, b.address() + offset, r.bytes);
+      out << digest(bytes.data(), bytes.size());
+    } else {
+      out << "not there";
+    }
+  }
+  for (const mapping_record &m : d.space().mappings(b.range())) {
+    if (m.state == mapping_state::retiring) out << " retiring";
+    for (const access_grant &g : m.access) out << ' ' << static_cast<int>(g.mode);
+  }
+  out << '\n';
+}
+
+}  // namespace
+
+bench::~bench() {
+  let_pass();
+}
+
+void bench::hold_fence() {
+  held = std::move(*stream::create(*dev));
+  hostcuda_control::hold(held->get());
+  idle = *fence::after(*dev, *held);
+}
+
+void bench::let_pass() {
+  if (!held) return;
+  hostcuda_control::release(held->get());
+  // Asked of the driver by hand: this is no part of any operation.
+  [[maybe_unused]] const status done = held->synchronize();
+  held.reset();
+}
+
+void bench::make(tracked &t, std::size_t pages_reserved, std::size_t pages_filled,
+                 std::vector<std::shared_ptr<page_pool>> pools) {
+  buffer_options options;
+  options.reserve = pages_reserved * page();
+  options.pools = std::move(pools);
+  options.force_copying = copying;
+  auto made = growable_buffer::create(*dev, std::move(options));
+  if (!made) throw std::runtime_error(made.error().message());
+  t.buffer = std::move(*made);
+  if (pages_filled != 0) {
+    if (const status r = t.buffer->resize(pages_filled * page()); !r) {
+      throw std::runtime_error(r.error().message());
+    }
+    fill(t, 0, pages_filled * page());
+  }
+  t.first_address = t.buffer->address();
+}
+
+void bench::fill(tracked &t, std::size_t offset, std::size_t bytes) {
+  put(*dev, t.buffer->address() + offset, pattern(bytes, 1 + static_cast<unsigned>(offset)));
+  t.known.push_back({device_address(offset), bytes});
+}
+
+void bench::make_vector(std::size_t elements, std::size_t staging_bytes) {
+  make_stream();
+  vector_options options;
+  options.buffer.reserve = 256 * page();
+  options.buffer.force_copying = copying;
+  options.staging_bytes = staging_bytes;
+  auto made = device_vector<std::uint32_t>::create(*dev, std::move(options), *s);
+  if (!made) throw std::runtime_error(made.error().message());
+  v = std::move(*made);
+  std::vector<std::uint32_t> values(elements);
+  for (std::size_t i = 0; i < elements; ++i)
+    values[i] = static_cast<std::uint32_t>(i * 2654435761u);
+  if (const status r = v->append(values); !r) throw std::runtime_error(r.error().message());
+}
+
+void bench::leave_free(std::size_t pages_free) {
+  hostcuda_control::occupy(0, 0);
+  const std::size_t free = dev->memory()->free.bytes();
+  hostcuda_control::occupy(0, free - pages_free * page());
+}
+
+// Everything that can be seen, addresses aside (they differ from run to run).
+std::string bench::observe() {
+  std::ostringstream out;
+  out << note;
+  if (!dev) return out.str();
+  // Elements alone: a failed operation may have made room for more.
+  if (v) {
+    auto values = v->to_host();
+    if (!values) throw std::runtime_error(values.error().message());
+    out << "vector: " << values->size() << " elements, "
+        << digest(values->data(), values->size() * sizeof(std::uint32_t)) << '\n';
+    return out.str();
+  }
+  observe_buffer(out, *dev, "a", a);
+  observe_buffer(out, *dev, "b", b);
+  observe_buffer(out, *dev, "c", c);
+  const address_space_stats ledger = dev->space().stats();
+  out << "ledger: reserved " << ledger.reserved_bytes << " mapped " << ledger.mapped_bytes
+      << " blocks " << ledger.live_blocks << " mappings " << ledger.live_mappings << " retiring "
+      << ledger.retiring_mappings << '\n';
+  const auto held_by_others = [&](const char *name, const page_pool &p) {
+    const page_pool_stats stats = p.stats();
+    out << name << ": " << (stats.created - stats.free).bytes() << " handed out\n";
+  };
+  if (dev->can().vmm) held_by_others("device's pool", *dev->pool());
+  if (pool) held_by_others("pool", *pool);
+  out << "pages " << pages.size() << " memory " << (memory ? memory->bytes() : 0) << '\n';
+  if (at_hand) {
+    out << "mapping of " << at_hand->range().bytes;
+    for (const mapping_record &m : dev->space().mappings(at_hand->range())) {
+      for (const access_grant &g : m.access) out << ' ' << static_cast<int>(g.mode);
+    }
+    out << '\n';
+  }
+  if (space) out << "space of " << space->range().bytes << " gen " << space->generation() << '\n';
+  return out.str();
+}
+
+}  // namespace stillmap::testing

@@ -1,0 +1,272 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <memory>
+
+#include "stillmap/vmm/driver_types.h"
+#include "tests/fault/sweep.h"
+
+namespace stillmap::testing {
+namespace {
+
+// Functions that give something back: where one fails, nobody but the sink can be told, and what it
+// was to give back stays.
+const std::set<std::string> &giving_back() {
+  static const std::set<std::string> all = {
+      "cuMemRelease",    "cuMemAddressFree", "cuMemUnmap",         "cuMemFree",
+      "cuMemFreeAsync",  "cuMemFreeHost",    "cuStreamDestroy",    "cuEventDestroy",
+      "cuCtxPopCurrent", "cuCtxSynchronize", "cuEventSynchronize", "cuDevicePrimaryCtxRelease"};
+  return all;
+}
+
+// Survived by every operation.
+const std::set<std::string> &only_said() {
+  static const std::set<std::string> all = {
+      "cuMemGetInfo",     // how much was free, for the text of another error
+      "cuCtxPopCurrent",  // leaving a context after the work is done: the sink is told
+  };
+  return all;
+}
+
+struct totals {
+  std::map<std::string, std::size_t> points;
+  std::size_t twice = 0, lost = 0;
+  bool failed = false;
+};
+totals &all_totals() {
+  static totals t;
+  return t;
+}
+
+class report final : public ::testing::Environment {
+  void TearDown() override {
+    const totals &t = all_totals();
+    if (t.points.empty()) return;
+    std::size_t sum = 0;
+    for (const auto &[name, n] : t.points) {
+      std::printf("[ FAULT    ] %6zu points  %s\n", n, name.c_str());
+      sum += n;
+    }
+    std::printf("[ FAULT    ] %zu points over %zu operations: %s\n", sum, t.points.size(),
+                t.failed ? "SEE ABOVE" : "no object changed, nothing leaked");
+    std::printf(
+        "[ FAULT    ] %zu more with the way back failing too, %zu with the device lost: "
+        "nothing crashed\n",
+        t.twice, t.lost);
+  }
+};
+[[maybe_unused]] ::testing::Environment *const reporting =
+    ::testing::AddGlobalTestEnvironment(new report);
+
+struct call {
+  std::string function;
+  std::uint64_t nth;
+};
+
+class fault_sweep : public device_test, public ::testing::WithParamInterface<operation> {
+ protected:
+  void SetUp() override {
+    device_test::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    if (!on_hostcuda()) GTEST_SKIP() << "needs a driver that can be told to fail";
+    expect_unreturnable();
+    start();
+    if (GetParam().vmm && !vmm_) {
+      GTEST_SKIP() << "needs VMM, which this device does not have";
+    }
+  }
+  void TearDown() override {
+    device_.reset();
+    if (HasFailure()) all_totals().failed = true;
+    device_test::TearDown();
+  }
+
+  const operation &op() const { return GetParam(); }
+
+  // A clean machine, with the device open where the operation does not open it itself.
+  void start() {
+    device_.reset();
+    hostcuda_control::reset();
+    ASSERT_TRUE(drv().initialise());
+    device_ = open_device();
+    vmm_ = device_->can().vmm;
+    if (op().own_device) device_.reset();
+    // Once to the end: what is made once and kept (events) is there afterwards.
+    std::unique_ptr<bench> w = set();
+    if (!(GetParam().vmm && !vmm_)) [[maybe_unused]]
+      const status warm = op().run(*w);
+    drop(w);
+    baseline_ = counted();
+  }
+
+  std::unique_ptr<bench> set() {
+    auto w = std::make_unique<bench>(drv());
+    w->dev = device_;
+    if (vmm_ || !op().vmm) op().set(*w);
+    return w;
+  }
+
+  void drop(std::unique_ptr<bench> &w) {
+    hostcuda_control::occupy(0, 0);
+    w.reset();
+    for (int i = 0; i < 8 && *drv().current_context() != nullptr; ++i) {
+      ASSERT_TRUE(drv().pop_context());
+    }
+    if (!device_) return;
+    device_->space().collect(true);
+    ASSERT_TRUE(device_->pool()->trim());
+  }
+
+  // What is held of the driver, events aside: those are kept for the next fence.
+  std::string counted() {
+    const hostcuda_counters n = hostcuda_control::counters();
+    std::string out;
+    for (const auto &[what, value] : {std::pair{"handles", n.live_handles},
+                                      {"mappings", n.live_mappings},
+                                      {"reservations", n.live_reservations},
+                                      {"streams", n.live_streams},
+                                      {"bytes", n.physical_bytes},
+                                      {"violations", n.violations}}) {
+      out += std::string(what) + " " + std::to_string(value) + "\n";
+    }
+    return out;
+  }
+
+  std::vector<call> calls_of_operation() {
+    std::unique_ptr<bench> w = set();
+    before_ = w->observe();
+    drop(w);
+    w = set();
+    const driver_counts start_counts = drv().counts();
+    const status ran = op().run(*w);
+    const driver_counts spent = drv().counts() - start_counts;
+    EXPECT_TRUE(ran) << (ran ? "" : ran.error().message());
+    after_ = w->observe();
+    drop(w);
+    EXPECT_EQ(counted(), baseline_) << "left behind without any failure";
+    std::vector<call> out;
+    for (std::size_t i = 0; i < driver_call_count; ++i) {
+      for (std::uint64_t n = 1; n <= spent.calls[i]; ++n) {
+        out.push_back({name_of(static_cast<driver_call>(i)), n});
+      }
+    }
+    return out;
+  }
+
+  bool may_survive(const std::string &function) const {
+    return only_said().contains(function) || op().may_survive.contains(function);
+  }
+
+  void fail_once(const call &c, CUresult code) {
+    SCOPED_TRACE(op().name + ", " + c.function + " #" + std::to_string(c.nth) + " failing with " +
+                 std::to_string(code));
+    std::unique_ptr<bench> w = set();
+    const std::uint64_t told = unreported_errors();
+    hostcuda_control::faults_fired();
+    hostcuda_control::fail(c.function.c_str(), c.nth, code);
+    const status ran = op().run(*w);
+    hostcuda_control::stop_failing(c.function.c_str());
+    ASSERT_EQ(hostcuda_control::faults_fired(), 1u) << "the call was not made this time";
+    ++all_totals().points[op().name];
+    const bool reported = unreported_errors() != told;
+    EXPECT_TRUE(!reported || giving_back().contains(c.function)) << "the sink was told";
+    if (ran) {
+      EXPECT_TRUE(may_survive(c.function) || (reported && giving_back().contains(c.function)))
+          << "it succeeded";
+    } else {
+      EXPECT_EQ(w->observe(), before_) << "after " << ran.error().message();
+      const status again = op().run(*w);
+      EXPECT_TRUE(again) << "tried again: " << (again ? "" : again.error().message());
+    }
+    if (op().compare_after) {
+      EXPECT_EQ(w->observe(), after_) << "in the end";
+    }
+    drop(w);
+    if (counted() == baseline_) return;
+    EXPECT_TRUE(reported) << "leaked without telling anybody:\n" << counted() << baseline_;
+    start();
+  }
+
+  // The way back is refused as well, or the device is gone: whatever happens, no crash, and what
+  // comes back is an error.
+  void fail_on(const char *function, std::uint64_t nth, CUresult code) {
+    SCOPED_TRACE(op().name + ", " + (function != nullptr ? function : "any call") + " from #" +
+                 std::to_string(nth) + " on failing with " + std::to_string(code));
+    std::unique_ptr<bench> w = set();
+    hostcuda_control::fail_from(function, nth, code);
+    const status ran = op().run(*w);
+    if (!ran && code == CUDA_ERROR_ILLEGAL_ADDRESS) {
+      EXPECT_TRUE(ran.error().is(condition::device_lost)) << ran.error().message();
+    }
+    if (code == CUDA_ERROR_ILLEGAL_ADDRESS) {
+      // All of it goes while nothing works.
+      hostcuda_control::occupy(0, 0);
+      w.reset();
+      device_.reset();
+    }
+    hostcuda_control::stop_failing(function);
+    if (w) {
+      [[maybe_unused]] const status again = op().run(*w);
+      drop(w);
+    }
+    start();
+  }
+
+  std::optional<device> device_;
+  bool vmm_ = false;
+  std::string baseline_, before_, after_;
+};
+
+TEST_P(fault_sweep, every_call_failing_once) {
+  const std::vector<call> calls = calls_of_operation();
+  ASSERT_FALSE(calls.empty()) << "it makes no driver call";
+  for (const call &c : calls) {
+    for (const CUresult code : {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN}) {
+      fail_once(c, code);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST_P(fault_sweep, the_way_back_failing_too) {
+  for (const call &c : calls_of_operation()) {
+    fail_on(c.function.c_str(), c.nth, CUDA_ERROR_UNKNOWN);
+    ++all_totals().twice;
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST_P(fault_sweep, the_device_lost) {
+  const std::size_t calls = calls_of_operation().size();
+  const std::size_t step = std::max<std::size_t>(1, calls / 12);
+  for (std::size_t k = 1; k <= calls; k += step) {
+    fail_on(nullptr, k, CUDA_ERROR_ILLEGAL_ADDRESS);
+    ++all_totals().lost;
+    if (HasFatalFailure()) return;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(of, fault_sweep, ::testing::ValuesIn(operations()), [](const auto &each) {
+  std::string name = each.param.name;
+  std::replace_if(
+      name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
+  return name;
+});
+
+}  // namespace
+
+std::vector<operation> operations() {
+  std::vector<operation> all;
+  add_device_operations(all);
+  add_pool_operations(all);
+  add_space_operations(all);
+  add_buffer_operations(all);
+  add_sharing_operations(all);
+  add_copying_operations(all);
+  add_vector_operations(all);
+  return all;
+}
+
+}  // namespace stillmap::testing

@@ -1,0 +1,139 @@
+// device_vector, on pages and on copies.
+#include <functional>
+
+#include "tests/fault/sweep.h"
+
+namespace stillmap::testing {
+namespace {
+
+using vector = device_vector<std::uint32_t>;
+
+const std::vector<std::uint32_t> &some() {
+  static const std::vector<std::uint32_t> values = [] {
+    std::vector<std::uint32_t> out(3000);
+    for (std::size_t i = 0; i < out.size(); ++i) out[i] = 7 + static_cast<std::uint32_t>(i) * 13;
+    return out;
+  }();
+  return values;
+}
+
+}  // namespace
+
+void add_vector_operations(std::vector<operation> &all) {
+  struct verb {
+    const char *name;
+    std::function<status(bench &)> run;
+    std::set<std::string> may_survive = {};
+    std::function<void(bench &)> then = [](bench &) {};
+    bool compare_after = true;
+  };
+  const auto pushed = [](bench &w) {
+    for (std::uint32_t i = 0; i < 10; ++i) {
+      if (!w.v->push_back(i)) throw std::runtime_error("push_back");
+    }
+  };
+  const std::vector<verb> verbs = {
+      {"push_back, first", [](bench &w) { return w.v->push_back(42); }},
+      {"push_back, batch full",
+       [](bench &w) -> status {
+         // One element past the half that is staged.
+         return w.v->push_back(43);
+       },
+       // A smaller batch may be had where a whole one cannot.
+       {},
+       [](bench &w) {
+         for (std::uint32_t i = 0; i < 512; ++i) {
+           if (!w.v->push_back(i)) throw std::runtime_error("push_back");
+         }
+       }},
+      {"flush",
+       [](bench &w) { return w.v->flush(); },
+       // Without an event the stream is waited for at once.
+       {"cuStreamIsCapturing", "cuEventRecord", "cuCtxGetCurrent", "cuCtxPushCurrent"},
+       pushed},
+      {"append", [](bench &w) { return w.v->append(some()); }},
+      {"append, growing",
+       [](bench &w) {
+         static const std::vector<std::uint32_t> many(1 << 20, 5);
+         return w.v->append(many);
+       }},
+      {"append_async", [](bench &w) { return w.v->append_async(some()); }},
+      {"append_from_device",
+       [](bench &w) {
+         return w.v->append_from_device(
+             static_cast<const std::uint32_t *>(w.v->address().pointer()), 500);
+       }},
+      {"assign",
+       [](bench &w) -> status {
+         // In three steps, each of which is all or nothing; the last is the one watched.
+         return w.v->append(some());
+       }},
+      {"insert, in the middle", [](bench &w) { return w.v->insert(100, some()); }},
+      {"insert, at the end", [](bench &w) { return w.v->insert(w.v->size(), some()); }},
+      {"insert_from_device",
+       [](bench &w) {
+         return w.v->insert_from_device(100, static_cast<const std::uint32_t *>(w.c.buffer->data()),
+                                        300);
+       },
+       {},
+       [](bench &w) { w.make(w.c, 4, 1); }},
+      {"erase, in the middle", [](bench &w) { return w.v->erase(100, 300); }},
+      {"erase, at the end", [](bench &w) { return w.v->erase(w.v->size() - 10, 10); }, {}, pushed},
+      {"resize, growing", [](bench &w) { return w.v->resize(700000); }},
+      {"resize, shrinking", [](bench &w) { return w.v->resize(10); }, {}, pushed},
+      {"resize_uninitialized, shrinking",
+       [](bench &w) { return w.v->resize_uninitialized(20); },
+       {},
+       pushed},
+      {"reserve", [](bench &w) { return w.v->reserve(3000000); }},
+      {"pop_back", [](bench &w) { return w.v->pop_back(); }, {}, pushed},
+      {"clear", [](bench &w) { return w.v->clear(); }, {}, pushed},
+      {"set", [](bench &w) { return w.v->set(3, 3); }},
+      {"get", [](bench &w) { return outcome(w.v->get(3)); }},
+      {"copy_to_host",
+       [](bench &w) {
+         std::vector<std::uint32_t> out(50);
+         return w.v->copy_to_host(out, 5);
+       }},
+      {"to_host", [](bench &w) { return outcome(w.v->to_host()); }},
+      {"shrink_to_fit",
+       [](bench &w) { return w.v->shrink_to_fit(); },
+       {},
+       [](bench &w) {
+         if (!w.v->reserve(3000000)) throw std::runtime_error("reserve");
+       }},
+      {"set_stream", [](bench &w) -> status { return w.v->set_stream(w.v->stream()); }, {}, pushed},
+      {"synchronize", [](bench &w) { return w.v->synchronize(); }, {}, pushed},
+  };
+  for (const bool copying : {false, true}) {
+    const std::string of = copying ? "copying device_vector " : "device_vector ";
+    all.push_back({.name = of + "create",
+                   .set = [copying](bench &w) { w.copying = copying; },
+                   .run =
+                       [copying](bench &w) {
+                         vector_options options;
+                         options.buffer.reserve = 4 * w.page();
+                         options.buffer.force_copying = copying;
+                         auto made = vector::create(*w.dev, options);
+                         if (!made) return outcome(made);
+                         return made->push_back(1);
+                       },
+                   .may_survive = {},
+                   .vmm = !copying});
+    for (const verb &v : verbs) {
+      all.push_back({.name = of + v.name,
+                     .set =
+                         [copying, then = v.then](bench &w) {
+                           w.copying = copying;
+                           w.make_vector(2000);
+                           then(w);
+                         },
+                     .run = v.run,
+                     .may_survive = v.may_survive,
+                     .vmm = !copying,
+                     .compare_after = v.compare_after});
+    }
+  }
+}
+
+}  // namespace stillmap::testing
