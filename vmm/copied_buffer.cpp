@@ -145,15 +145,17 @@ class copied_buffer final : public growable_buffer::impl {
     if (at_) s = drv.synchronize_context();
     if (s && at_ && used != 0) s = drv.copy_on_device(*fresh, at_, used);
     if (s && at_ && used != 0) s = drv.synchronize_context();
-    if (s && at_) s = drv.free(at_);
+    // Entered before the old one leaves, so that the peak shows that both were held at once.
+    if (s) device_.space().enter_fallback({*fresh, bytes});
+    if (s && at_) {
+      s = free_entered();
+      if (!s) device_.space().leave_fallback({*fresh, bytes});
+    }
     if (!s) {
       if (const status back = drv.free(*fresh); !back) report_unreturnable(back.error());
       return s;
     }
-    // Entered before the old one leaves, so that the peak shows that both were held at once.
-    device_.space().enter_fallback({*fresh, bytes});
     if (at_) {
-      device_.space().leave_fallback({at_, capacity()});
       stats_.bytes_copied += used;
       ++stats_.relocations;
     }
@@ -164,12 +166,19 @@ class copied_buffer final : public growable_buffer::impl {
     return {};
   }
 
+  // The ledger forgets it first: the moment it is freed, another thread may be given the address.
+  status free_entered() {
+    device_.space().leave_fallback({at_, capacity()});
+    const status s = device_.drv().free(at_);
+    if (!s) device_.space().enter_fallback({at_, capacity()});
+    return s;
+  }
+
   status drop() {
     if (!at_) return {};
     const context_guard guard(device_.drv(), device_.context());
     if (!guard.entered()) return guard.entered();
-    if (status s = device_.drv().free(at_); !s) return s;
-    device_.space().leave_fallback({at_, capacity()});
+    if (status s = free_entered(); !s) return s;
     at_ = device_address();
     capacity_ = 0;
     ++generation_;

@@ -232,14 +232,14 @@ result<page *> page_pool::make_page() {
   const context_guard guard(drv(), device_.context());
   auto made = guard.entered() ? drv().create_physical(bytes, properties_)
                               : result<physical_handle>(tl::unexpected(guard.entered().error()));
+  if (made) device_.space->physical_created(bytes);
   const std::lock_guard lock(mutex_);
   if (!made) {
     created_bytes_ -= bytes;
     return tl::unexpected(made.error());
   }
-  device_.space->physical_created(bytes);
   ++stats_.pages_created;
-  stats_.created = physical_size(created_bytes_);
+  stats_.created += physical_size(bytes);
   stats_.peak = std::max(stats_.peak, stats_.created);
   return new page(*this, *made, bytes, properties_, false);
 }
@@ -265,7 +265,7 @@ result<page_ref> page_pool::adopt(physical_memory memory) {
   {
     const std::lock_guard lock(mutex_);
     created_bytes_ += options_.page_bytes;
-    stats_.created = physical_size(created_bytes_);
+    stats_.created += physical_size(options_.page_bytes);
     stats_.peak = std::max(stats_.peak, stats_.created);
   }
   return page_ref(page_share(new page(*this, handle, options_.page_bytes, properties, imported)));
@@ -312,7 +312,7 @@ void page_pool::release_pages(std::vector<page *> &pages) noexcept {
     const std::lock_guard lock(mutex_);
     created_bytes_ -= p->bytes_;
     ++stats_.pages_released;
-    stats_.created = physical_size(created_bytes_);
+    stats_.created -= physical_size(p->bytes_);
     delete p;
   }
   pages.clear();
@@ -340,7 +340,7 @@ result<physical_size> page_pool::trim(std::size_t keep) {
     const std::lock_guard lock(mutex_);
     created_bytes_ -= p->bytes_;
     ++stats_.pages_released;
-    stats_.created = physical_size(created_bytes_);
+    stats_.created -= physical_size(p->bytes_);
     delete p;
   }
   return freed;

@@ -8,22 +8,6 @@
 namespace hostcuda {
 namespace {
 
-// The clock that operation `n` of `s` carries is s.view; its own stream is always before it.
-void tell_oracle(engine_lock &lock, const std::shared_ptr<stream> &s,
-                 const std::shared_ptr<node> &n,
-                 const std::vector<std::vector<virtual_range>> &others) {
-  const position where{s->line, n->tick, n->serial, &s->view, n->op.what, s->ctx, &n->site};
-  bool races = false;
-  for (std::size_t i = 0; i < n->op.touches.size(); ++i) {
-    const touch &t = n->op.touches[i];
-    if (i < others.size() && !others[i].empty()) {
-      races = oracle_check_alias(where, t, others[i]) || races;
-    }
-    oracle_note(where, t, false);
-  }
-  if (races && current_settings().strict) poison(lock, s->ctx, CUDA_ERROR_ILLEGAL_ADDRESS);
-}
-
 std::vector<std::vector<virtual_range>> other_addresses(const std::vector<touch> &touches) {
   std::vector<std::vector<virtual_range>> all;
   for (std::size_t i = 0; i < touches.size(); ++i) {
@@ -33,6 +17,30 @@ std::vector<std::vector<virtual_range>> other_addresses(const std::vector<touch>
     all[i] = std::move(found);
   }
   return all;
+}
+
+// The clock that operation `n` of `s` carries is s.view; its own stream is always before it.
+void tell_oracle(engine_lock &lock, const std::shared_ptr<stream> &s,
+                 const std::shared_ptr<node> &n,
+                 const std::vector<std::vector<virtual_range>> &others) {
+  const position where{s->line, n->tick, n->serial, &s->view, n->op.what, s->ctx, &n->site};
+  const auto &touches = n->op.touches;
+  const auto races = [&](const std::vector<std::vector<virtual_range>> &at, bool report) {
+    bool any = false;
+    for (std::size_t i = 0; i < std::min(touches.size(), at.size()); ++i) {
+      any = (!at[i].empty() && oracle_check_alias(where, touches[i], at[i], report)) || any;
+    }
+    return any;
+  };
+  bool sure = false;
+  if (races(others, false)) {
+    lock.unlock();
+    const auto now = other_addresses(touches);
+    lock.lock();
+    sure = races(now, true);
+  }
+  for (const touch &t : touches) oracle_note(where, t, false);
+  if (sure && current_settings().strict) poison(lock, s->ctx, CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
 CUresult sticky_of(const stream &s) {

@@ -190,8 +190,13 @@ __attribute__((visibility("default"))) void *hostcuda_access(CUdeviceptr at, siz
   });
   if (!declared) {
     n.op.touches.push_back(t);
-    if (!others.empty() && oracle_check_alias(where, t, others) && current_settings().strict) {
-      poison(lock, s.ctx, CUDA_ERROR_ILLEGAL_ADDRESS);
+    if (!others.empty() && oracle_check_alias(where, t, others, false)) {
+      lock.unlock();
+      const auto now = aliases(at, bytes);
+      lock.lock();
+      if (oracle_check_alias(where, t, now, true) && current_settings().strict) {
+        poison(lock, s.ctx, CUDA_ERROR_ILLEGAL_ADDRESS);
+      }
     }
     oracle_note(where, t, true);
   }

@@ -121,7 +121,7 @@ void oracle_note(const position &where, const touch &t, bool late) {
 }
 
 bool oracle_check_alias(const position &where, const touch &t,
-                        const std::vector<virtual_range> &others) {
+                        const std::vector<virtual_range> &others, bool report) {
   bool found = false;
   for (const auto &other : others) {
     index().overlapping(other.at, other.bytes, [&](record_at r) {
@@ -130,6 +130,7 @@ bool oracle_check_alias(const position &where, const touch &t,
       if (where.seen->covers(*r->line, r->tick)) return;
       if (found) return;  // one report per range is enough to find the missing wait
       found = true;
+      if (!report) return;
       oracle_report(HOSTCUDA_UNORDERED_ALIAS, t.at, t.bytes, r->what, r->site, where.what,
                     where.site != nullptr ? *where.site : call_site{});
     });

@@ -48,8 +48,10 @@ void oracle_note(const position &where, const touch &t, bool late);
 // Records UNORDERED_ALIAS for each unfinished access to `others` (the other addresses of `t`) that
 // is not ordered before `where`. Only records queued before `where` are looked at: for a late
 // access nothing says how those queued after it are ordered. Returns whether there was one.
+// `others` come from the books before the engine's lock is taken: by then an address among them may
+// show other memory. So a suspicion (`report` false) is judged again with `others` asked for anew.
 bool oracle_check_alias(const position &where, const touch &t,
-                        const std::vector<virtual_range> &others);
+                        const std::vector<virtual_range> &others, bool report);
 
 // The host has learnt that operations up to `tick` are done.
 void oracle_learn(const std::shared_ptr<timeline> &line, std::uint64_t tick);
