@@ -37,12 +37,22 @@ bool whole_mappings(CUdeviceptr at, std::size_t bytes, mapping_iterator *first) 
   auto it = b.mappings.find(at);
   if (it == b.mappings.end()) return false;
   *first = it;
-  CUdeviceptr reached = at;
-  for (; reached < at + bytes; ++it) {
+  // Stepping past the last mapping of all climbs the whole tree, so no loop here takes that step.
+  for (CUdeviceptr reached = at;;) {
     if (it == b.mappings.end() || it->first != reached) return false;
     reached += it->second.bytes;
+    if (reached >= at + bytes) return reached == at + bytes;
+    ++it;
   }
-  return reached == at + bytes;
+}
+
+// Calls change(address, mapping) for each mapping of a range that whole_mappings() found whole.
+template <class Change>
+void each_mapping(mapping_iterator first, CUdeviceptr end, Change change) {
+  for (auto it = first;; ++it) {
+    change(it->first, it->second);
+    if (it->first + it->second.bytes >= end) return;
+  }
 }
 
 bool sane_range(CUdeviceptr at, std::size_t bytes) {
@@ -103,25 +113,32 @@ CUresult plan_access(CUdeviceptr at, std::size_t bytes, const CUmemAccessDesc *d
   *plan = access_plan{};
   if (!whole_mappings(at, bytes, &plan->first)) return CUDA_ERROR_INVALID_VALUE;
   const bool host = names_host(desc, count);
-  for (auto it = plan->first; it != books().mappings.end() && it->first < at + bytes; ++it) {
-    const mapping &m = it->second;
-    if (host && m.handle->memory->location != kHostLocation) return CUDA_ERROR_INVALID_VALUE;
+  CUresult refused = CUDA_SUCCESS;
+  each_mapping(plan->first, at + bytes, [&](CUdeviceptr begin, const mapping &m) {
+    if (refused != CUDA_SUCCESS) return;
+    if (host && m.handle->memory->location != kHostLocation) {
+      refused = CUDA_ERROR_INVALID_VALUE;
+      return;
+    }
     if (current_settings().machine.fails_rdma_access &&
-        m.handle->prop.allocFlags.gpuDirectRDMACapable != 0)
-      return CUDA_ERROR_UNKNOWN;
+        m.handle->prop.allocFlags.gpuDirectRDMACapable != 0) {
+      refused = CUDA_ERROR_UNKNOWN;
+      return;
+    }
     const access_bits next = granted(m.access, desc, count);
     if ((m.access & ~next) != 0) plan->takes_away = true;
     plan->newly_accessible += (next != 0 ? 1 : 0) - (m.access != 0 ? 1 : 0);
     const unsigned before = union_of(m.access);
     const unsigned after = union_of(next);
-    if (before == after) continue;
-    if (!plan->runs.empty() && plan->runs.back().at + plan->runs.back().bytes == it->first &&
+    if (before == after) return;
+    if (!plan->runs.empty() && plan->runs.back().at + plan->runs.back().bytes == begin &&
         plan->runs.back().before == before && plan->runs.back().after == after) {
       plan->runs.back().bytes += m.bytes;
     } else {
-      plan->runs.push_back({it->first, m.bytes, before, after});
+      plan->runs.push_back({begin, m.bytes, before, after});
     }
-  }
+  });
+  if (refused != CUDA_SUCCESS) return refused;
   const auto total =
       static_cast<std::int64_t>(books().accessible_mappings) + plan->newly_accessible;
   if (plan->newly_accessible > 0 &&
@@ -158,8 +175,8 @@ CUresult set_access(CUdeviceptr at, std::size_t bytes, const CUmemAccessDesc *de
     } while (wait_for_pins(lock, at, bytes));
   }
   if (!protect_all(plan.runs)) return CUDA_ERROR_OUT_OF_MEMORY;
-  for (auto it = plan.first; it != b.mappings.end() && it->first < at + bytes; ++it)
-    it->second.access = granted(it->second.access, desc, count);
+  each_mapping(plan.first, at + bytes,
+               [&](CUdeviceptr, mapping &m) { m.access = granted(m.access, desc, count); });
   b.accessible_mappings += static_cast<std::uint64_t>(plan.newly_accessible);
   lock.unlock();
   for (const protect_run &r : plan.runs)
@@ -318,9 +335,12 @@ HOSTCUDA_ENTRY(cuMemMap, 10020, plain, size,
                  if (r == b.reservations.end() || size > r->second.bytes - (ptr - r->first))
                    return CUDA_ERROR_INVALID_VALUE;
                  const auto next = b.mappings.lower_bound(ptr);
-                 if (containing(b.mappings, ptr) != b.mappings.end() ||
-                     (next != b.mappings.end() && next->first < ptr + size))
+                 if (next != b.mappings.end() && next->first < ptr + size)
                    return CUDA_ERROR_INVALID_VALUE;
+                 if (next != b.mappings.begin()) {
+                   const auto before = std::prev(next);
+                   if (before->first + before->second.bytes > ptr) return CUDA_ERROR_INVALID_VALUE;
+                 }
                  if (!map_extent(as_pointer(ptr), h->memory->where))
                    return CUDA_ERROR_OUT_OF_MEMORY;
                  b.mappings.emplace_hint(next, ptr, mapping{size, h, 0});
