@@ -68,7 +68,9 @@ bool mapped_buffer::committed(std::size_t offset, std::size_t bytes) const {
 
 std::vector<mapped_buffer::slot_run> mapped_buffer::runs(slot_run within, bool committed) const {
   std::vector<slot_run> out;
-  for (std::size_t s = within.first; s < within.end(); ++s) {
+  // A reservation may have a hundred thousand slots of which a few were ever used.
+  const std::size_t end = committed ? std::min(within.end(), committed_end_) : within.end();
+  for (std::size_t s = within.first; s < end; ++s) {
     if (((slots_[s] & live) != 0) != committed) continue;
     if (!out.empty() && out.back().end() == s) {
       ++out.back().count;
@@ -104,6 +106,11 @@ void mapped_buffer::mark(slot_run run, bool committed) {
     const bool was = (slots_[s] & live) != 0;
     slots_[s] = committed ? live : 0;
     if (was != committed) committed_slots_ += committed ? 1 : std::size_t(-1);
+  }
+  if (committed) {
+    committed_end_ = std::max(committed_end_, run.end());
+  } else if (run.end() >= committed_end_) {
+    committed_end_ = std::min(committed_end_, run.first);
   }
   // Capacity reaches to the first gap; only a change at or below it can move it.
   std::size_t end = std::min(capacity_.load(std::memory_order_relaxed) / page_, run.first);

@@ -86,6 +86,7 @@ class mapped_buffer final : public growable_buffer::impl {
   std::vector<std::uint8_t> slots_;
   std::vector<std::shared_ptr<page_pool>> guests_;  // of pages that came from elsewhere
   std::size_t committed_slots_ = 0;
+  std::size_t committed_end_ = 0;  // no slot from here on is committed
   std::uint64_t generation_before_ = 0;  // of blocks this buffer has left
   std::atomic<bool> ahead_due_{false};
 };
