@@ -13,7 +13,7 @@
 namespace stillmap {
 
 struct vector_options {
-  buffer_options buffer;                             // reserve is in bytes
+  buffer_options buffer{};                           // reserve is in bytes
   std::size_t staging_bytes = std::size_t{1} << 18;  // pinned host memory behind push_back
 };
 
@@ -46,7 +46,8 @@ class device_span {
 // push_back gathers elements in pinned host memory; they count in size() at once, and are sent when
 //   a batch is full and by flush(), data(), begin(), end() and span(). Work that uses a pointer got
 //   earlier needs a flush() first.
-// Threads: externally synchronised. Failure: every operation leaves the vector as it was.
+// Threads: externally synchronised. Failure: every operation leaves the elements as they were;
+//   capacity() may have grown.
 // Errors: those of growable_buffer::resize where it grows; invalid_argument for positions past the
 //   end (value, limit = size); the driver's.
 template <class T>

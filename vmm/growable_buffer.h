@@ -19,18 +19,19 @@
 
 namespace stillmap {
 
+// Every member has an initialiser, so that {.reserve = n} compiles without a warning.
 struct buffer_options {
   // Address space to reserve, in bytes; rounded up to pages. 0: as much as the device has memory.
   // Reserving costs no memory. Growing past it extends or moves the reservation, never the data.
   std::size_t reserve = 0;
-  std::string tag;  // name of the group it belongs to: the unit of suspend and snapshot
+  std::string tag{};  // name of the group it belongs to: the unit of suspend and snapshot
 
   // Who may read and write besides the device itself: other devices that are peers.
-  std::vector<int> also_accessible_from;
+  std::vector<int> also_accessible_from{};
 
   // Where pages come from; default: the device's own pool. Several: page i comes from pool
   // i mod n (striping over devices: one pool of each). All must have the same page size.
-  std::vector<std::shared_ptr<page_pool>> pools;
+  std::vector<std::shared_ptr<page_pool>> pools{};
 
   // Bytes kept mapped beyond size() by a background thread, so that growing by less costs no driver
   // call. 0: none.

@@ -8,9 +8,9 @@ namespace stillmap {
 
 struct reservation_options {
   std::size_t alignment = 0;   // 0 or a power of two; 0: the page size
-  device_address hint;         // where it would be welcome
+  device_address hint{};       // where it would be welcome
   bool exactly_there = false;  // fail rather than be elsewhere
-  std::string tag;
+  std::string tag{};
 };
 
 // Owner; the addresses are freed when it and everything mapped in it are gone.
