@@ -23,7 +23,7 @@ MAY_INCLUDE = {
     "tools": {"tools", "vmm", "allocators", "checkpoint", "hostcuda"},
     "tests": {"tests", "vmm", "allocators", "checkpoint", "tools", "hostcuda"},
     "bench": {"bench", "tests", "vmm", "allocators", "checkpoint", "hostcuda"},
-    "examples": {"vmm", "allocators", "checkpoint"},
+    "examples": {"examples", "vmm", "allocators", "checkpoint"},
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
