@@ -50,13 +50,14 @@ driver_test = rule(
     doc = "Runs a GoogleTest program on one driver: hostcuda as one profile, or the machine's.",
 )
 
-def stillmap_tests(name, srcs, deps = [], profiles = HOSTCUDA_PROFILES, cuda = False, size = "medium"):
+def stillmap_tests(name, srcs, deps = [], data = [], profiles = HOSTCUDA_PROFILES, cuda = False, size = "medium"):
     """One program of one kind of test, and a Bazel test for each driver it runs on.
 
     Args:
       name: the kind; the program is <name>_program, the tests are <name>_<profile>.
       srcs: its sources. None: no targets.
       deps: what it needs beside Stillmap and the test support.
+      data: programs and files that it needs when it runs.
       profiles: the profiles of hostcuda it runs on.
       cuda: also on the machine's own driver, as <name>_cuda.
       size: Bazel's test size.
@@ -69,6 +70,7 @@ def stillmap_tests(name, srcs, deps = [], profiles = HOSTCUDA_PROFILES, cuda = F
         testonly = True,
         srcs = srcs,
         copts = STILLMAP_COPTS,
+        data = data,
         deps = [":support"] + deps,
     )
     for profile in profiles:

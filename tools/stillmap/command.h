@@ -40,12 +40,15 @@ struct driver_options {
   std::string driver;
   int device = 0;
 };
-inline void add_driver_options(CLI::App &app, driver_options &into) {
-  app.add_option(
-         "--driver", into.driver,
-         "cuda: the machine's GPU; host: hostcuda, a CUDA driver on host memory; or the path "
-         "of a driver library. Default: $STILLMAP_DRIVER, else a GPU where there is one")
+inline void add_driver_option(CLI::App &app, std::string &driver) {
+  app.add_option("--driver", driver,
+                 "cuda: the machine's GPU; host: hostcuda, a CUDA driver\non host memory; or the "
+                 "path of a driver library.\nDefault: $STILLMAP_DRIVER, else a GPU where there is "
+                 "one,\nelse hostcuda")
       ->type_name("cuda|host|PATH");
+}
+inline void add_driver_options(CLI::App &app, driver_options &into) {
+  add_driver_option(app, into.driver);
   app.add_option("--device", into.device, "which of the driver's devices, from 0")->type_name("N");
 }
 

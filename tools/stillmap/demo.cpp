@@ -204,19 +204,19 @@ void add_demo(CLI::App &app, command_body &body) {
                                    "what growing by copying costs; and draws the address space.");
   c->footer(exit_status_help);
   c->add_option("FILE", o->file,
-                "what to read; - is standard input. Default: a large file that every machine has")
+                "what to read; - is standard input.\nDefault: a large file that every machine has")
       ->type_name("");
   add_driver_options(*c, o->driver);
   add_size(*c, "--limit", o->limit, "stop reading after SIZE bytes");
   add_size(*c, "--at-least", o->at_least,
-           "read the file again and again until SIZE bytes have come (default 1G without FILE)");
+           "read the file again and again until SIZE bytes have come\n(default 1G without FILE)");
   add_size(*c, "--chunk", o->chunk, "how much is read, and grown by, at a time (default 16M)");
-  c->add_option("--svg", o->svg, "where the picture goes; '' for none (default " + o->svg + ")")
+  c->add_option("--svg", o->svg, "where the picture goes; '' for none\n(default " + o->svg + ")")
       ->type_name("PATH");
   c->add_flag("--no-comparison", o->no_comparison, "do not run the same job by copying");
   c->add_flag("--copying", o->copying,
-              "grow by copying, as where a device has no virtual memory management; the check then "
-              "says what that costs and fails");
+              "grow by copying, as where a device has no virtual memory\nmanagement; the check "
+              "then says what that costs and fails");
   c->add_flag("--json", o->json, "print one JSON document and nothing else");
   c->callback([o, &body] {
     if (o->chunk == 0 || o->chunk > (std::uint64_t{4} << 30)) {

@@ -78,12 +78,13 @@ void sharing_findings(const capabilities &can, std::vector<finding> &out) {
                  : vmm ? "no: fabric handles do not work. They need NVLink between machines and a "
                          "running IMEX service; without them, use RDMA or the network."
                        : needs});
-  out.push_back({"legacy_ipc", "legacy IPC", !vmm,
-                 vmm ? "no: cuIpcGetMemHandle and cudaIpcGetMemHandle never work on memory that "
-                       "grows in place, on any driver. Libraries that insist on it (older NCCL and "
-                       "MPI paths, torch tensors sent between processes) need file descriptors "
-                       "instead, or a cuMemAlloc buffer (buffer_options::force_copying)."
-                     : "yes: all memory here is from cuMemAlloc, which legacy IPC can share"});
+  out.push_back(
+      {"legacy_ipc", "legacy IPC", !vmm,
+       vmm ? "no: cuIpcGetMemHandle and cudaIpcGetMemHandle never work on memory that "
+             "grows in place, on any driver. Libraries that insist on it (older NCCL and "
+             "MPI paths, torch tensors sent between processes) need file descriptors "
+             "instead, or a cuMemAlloc buffer (buffer_options::force_copying)."
+           : "not in the way: all memory here is from cuMemAlloc, for which it was made"});
   out.push_back({"rdma", "network cards (RDMA)", can.rdma,
                  can.rdma
                      ? "yes: pages made with rdma = true were mapped; whether a card takes them "
@@ -116,16 +117,16 @@ void memory_findings(const device &d, std::vector<finding> &out) {
                                                  list(can.peers))});
   if (!can.vmm) return;
   const bool roomy = can.largest_reservation >= d.total_memory().bytes();
-  out.push_back({"largest_reservation", "largest reservation", roomy,
-                 roomy
-                     ? fmt::format("{} of addresses at once: more than the device has memory, so a "
-                                   "buffer never has to move",
-                                   human(can.largest_reservation))
-                     : fmt::format("only {} of addresses at once, less than the device's {}{}. A "
-                                   "buffer that outgrows its reservation continues behind it or, "
-                                   "where that is taken, at a new address without a copy.",
-                                   human(can.largest_reservation), human(d.total_memory().bytes()),
-                                   can.wsl ? " (WSL 2 is known for it)" : "")});
+  out.push_back(
+      {"largest_reservation", "largest reservation", roomy,
+       roomy ? fmt::format("{} of addresses at once: at least what the device has in memory, so "
+                           "a buffer never has to move",
+                           human(can.largest_reservation))
+             : fmt::format("only {} of addresses at once, less than the device's {}{}. A "
+                           "buffer that outgrows its reservation continues behind it or, "
+                           "where that is taken, at a new address without a copy.",
+                           human(can.largest_reservation), human(d.total_memory().bytes()),
+                           can.wsl ? " (WSL 2 is known for it)" : "")});
   out.push_back(
       {"mapping_ceiling", "mapping ceiling", true,
        fmt::format("{} mappings, so {} in pages of {}; larger pages raise it "
@@ -182,7 +183,7 @@ std::vector<finding> host_findings(const driver &drv) {
     if (in >> maps) {
       const bool few = maps < 262144;
       out.push_back(
-          {"max_map_count", "memory maps", !few,
+          {"max_map_count", "memory maps", maps >= 65530,
            fmt::format(
                "{} per process (vm.max_map_count): hostcuda needs about one for each page "
                "with memory behind it, so {} of device memory{}",
@@ -327,11 +328,7 @@ void add_doctor(CLI::App &app, command_body &body) {
       "Says what this driver and this machine can do, by trying it; and for what is missing,\n"
       "what that means and what stands in.");
   c->footer(exit_status_help);
-  c->add_option(
-       "--driver", o->driver,
-       "cuda, host or a path. Default: $STILLMAP_DRIVER, else a GPU where there is one, else "
-       "hostcuda")
-      ->type_name("cuda|host|PATH");
+  add_driver_option(*c, o->driver);
   c->add_flag("--json", o->json, "print one JSON document and nothing else");
   c->callback([o, &body] { body = [o] { return examine_all(o->driver, o->json); }; });
 }

@@ -17,7 +17,7 @@ constexpr const char *what_to_do =
 std::string words_for(const std::string &which) {
   if (which == "cuda") return "libcuda.so.1 of the system (WSL's and containers' paths too)";
   if (which == "host") return "hostcuda (STILLMAP_HOSTCUDA, or beside this program)";
-  return which;
+  return fmt::format("the library '{}' (--driver is cuda, host or a path)", which);
 }
 
 tl::unexpected<failure> none(const std::string &tried) {

@@ -3,6 +3,8 @@
 
 #include <cstdio>
 #include <exception>
+#include <new>
+#include <string>
 
 #include "tools/stillmap/command.h"
 
@@ -22,6 +24,19 @@ int run(int argc, char **argv) {
   add_doctor(app, body);
   add_map(app, body);
 
+  // CLI11 would only say that some command is required.
+  if (argc > 1 && argv[1][0] != '-') {
+    bool found = false;
+    std::string known;
+    for (const CLI::App *c : app.get_subcommands([](CLI::App *) { return true; })) {
+      found = found || c->get_name() == argv[1];
+      known += fmt::format("{}{}", known.empty() ? "" : ", ", c->get_name());
+    }
+    if (!found) {
+      fmt::print(stderr, "stillmap: there is no command '{}'; there are {}\n", argv[1], known);
+      return exit_usage;
+    }
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success &asked_for_help) {

@@ -95,7 +95,8 @@ picture picture_of(std::span<const block_record> blocks, std::span<const mapping
     if (!m.backing) {
       p.pages_in_use += m.range.bytes;
     } else if (!std::exchange(counted[m.backing->id()], true)) {
-      p.pages_in_use += m.range.bytes;
+      const bool used = pages.find(m.backing->id()) != pages.end();
+      (used ? p.pages_in_use : p.pages_retiring) += m.range.bytes;
     }
 
     const std::uint64_t at = m.range.begin.value();
@@ -171,7 +172,8 @@ std::vector<cell> cells_of(const picture_row &row, std::uint64_t span, std::size
 void write_json(const picture &p, json_writer &json) {
   json.begin_object("address_space");
   json.field("page_bytes", p.page_bytes).field("device_memory", p.device_memory);
-  json.field("physical_bytes", p.physical).field("bytes_behind_addresses", p.pages_in_use);
+  json.field("physical_bytes", p.physical).field("bytes_in_use", p.pages_in_use);
+  json.field("retiring_bytes", p.pages_retiring);
   json.field("pool_ready_bytes", p.pool_ready).field("pool_waiting_bytes", p.pool_waiting);
   json.begin_array("rows");
   for (const picture_row &row : p.rows) {

@@ -57,11 +57,12 @@ struct picture {
   std::string device;
   std::uint64_t page_bytes = 0;
   std::uint64_t device_memory = 0;
-  std::vector<picture_row> rows;   // address order
-  std::uint64_t pages_in_use = 0;  // bytes of pages behind some address, each counted once
-  std::uint64_t pool_ready = 0;    // bytes of free pages that can be used at once
-  std::uint64_t pool_waiting = 0;  // bytes of free pages behind a fence
-  std::uint64_t physical = 0;      // all device memory held
+  std::vector<picture_row> rows;     // address order
+  std::uint64_t pages_in_use = 0;    // bytes of pages at some address, each page counted once
+  std::uint64_t pages_retiring = 0;  // bytes of pages whose every address is retiring
+  std::uint64_t pool_ready = 0;      // bytes of free pages that can be used at once
+  std::uint64_t pool_waiting = 0;    // bytes of free pages behind a fence
+  std::uint64_t physical = 0;        // all device memory held
   std::string history_name;
   std::vector<picture_step> history;  // of one buffer, oldest first; may be empty
   std::vector<picture_step> copying;  // the same job by copying, to set beside it; may be empty

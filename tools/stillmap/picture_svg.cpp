@@ -38,7 +38,7 @@ constexpr const char *style = R"svg(<style>
   .grid { stroke: #818b98; stroke-opacity: 0.25; }
   .area { fill: #009e73; fill-opacity: 0.25; stroke: none; }
   .curve { fill: none; stroke: #009e73; stroke-width: 2; }
-  .moving { fill: none; stroke: #d55e00; stroke-width: 1.8; stroke-dasharray: 6 3; }
+  .moving { fill: none; stroke: #d55e00; stroke-width: 1.8; }
   @media (prefers-color-scheme: dark) {
     text { fill: #e6edf3; }
     .soft, .address { fill: #9198a1; }
@@ -154,7 +154,7 @@ void svg::ticks(std::uint64_t span) {
     const double x = margin + bar_width * static_cast<double>(at) / static_cast<double>(span);
     line(x, y_, x, y_ + 5, "axis");
     // The ends belong to the addresses' column below; a last label may not run over the edge.
-    text(x, y_ + 18, at == 0 ? "0" : "+" + human(at), "soft",
+    text(x, y_ + 18, at == 0 ? std::string("0") : fmt::format("+{}", human(at)), "soft",
          at == 0                       ? "start"
          : x > margin + bar_width - 30 ? "end"
                                        : "middle");
@@ -209,6 +209,12 @@ void svg::row(const picture_row &r) {
 void svg::legend() {
   double x = margin;
   const auto entry = [&](const char *css, const std::string &label, bool striped) {
+    // Nobody measures text here: wide letters are assumed.
+    const double width = 25 + 7.6 * static_cast<double>(label.size()) + 20;
+    if (x + width > page_width) {
+      x = margin;
+      y_ += 24;
+    }
     box(x, y_ - 11, 18, 13, css);
     if (striped) {
       body_ += fmt::format(
@@ -217,7 +223,7 @@ void svg::legend() {
           x, y_ - 11);
     }
     text(x + 25, y_, label);
-    x += 25 + 7.2 * static_cast<double>(label.size()) + 22;
+    x += width;
   };
   bool found[backing_kinds] = {}, read_only = false;
   for (const picture_row &r : p_.rows) {
@@ -243,8 +249,9 @@ void svg::memory() {
   heading("device memory", fmt::format("{} of {} held, in pages of {}", human(p_.physical),
                                        human(p_.device_memory), human(p_.page_bytes)));
   y_ += 12;
-  const std::array<std::uint64_t, 3> parts = {p_.pages_in_use, p_.pool_ready, p_.pool_waiting};
-  const std::array<const char *, 3> css = {"mapped", "reserved", "retiring"};
+  const std::uint64_t pending = p_.pages_retiring + p_.pool_waiting;
+  const std::array<std::uint64_t, 3> parts = {p_.pages_in_use, pending, p_.pool_ready};
+  const std::array<const char *, 3> css = {"mapped", "retiring", "reserved"};
   const std::uint64_t all = std::max<std::uint64_t>(parts[0] + parts[1] + parts[2], 1);
   double x = margin;
   for (std::size_t i = 0; i < parts.size(); ++i) {
@@ -255,9 +262,9 @@ void svg::memory() {
   box(margin, y_, bar_width, bar_height, "outline");
   y_ += bar_height + 18;
   text(margin, y_,
-       fmt::format("{} behind addresses \xC2\xB7 {} free in the pool \xC2\xB7 {} free once pending "
-                   "work is done",
-                   human(parts[0]), human(parts[1]), human(parts[2])),
+       fmt::format(
+           "{} in use \xC2\xB7 {} free once pending work is done \xC2\xB7 {} free in the pool",
+           human(parts[0]), human(parts[1]), human(parts[2])),
        "soft");
   y_ += 44;
 }

@@ -122,8 +122,9 @@ void painter::legend() {
 }
 
 void painter::pool() {
-  line(fmt::format("  memory: {} behind addresses; in the pool: {} free, {} free after work",
-                   human(p_.pages_in_use), human(p_.pool_ready), human(p_.pool_waiting)));
+  line(fmt::format("  memory: {} in use, {} free once pending work is done, {} free in the pool",
+                   human(p_.pages_in_use), human(p_.pages_retiring + p_.pool_waiting),
+                   human(p_.pool_ready)));
 }
 
 // Mapped bytes after each growth as columns of eight heights.

@@ -1,0 +1,236 @@
+// The program itself: what it prints last, what it exits with, and what it says of bad input.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <sstream>
+
+#include "tests/support/gpu_test.h"
+
+namespace stillmap::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+// STILLMAP_TOOL, what CMake built, or what Bazel put beside the test.
+std::string program() {
+  if (const char *given = std::getenv("STILLMAP_TOOL")) return fs::absolute(given).string();
+#ifdef STILLMAP_TOOL_BUILT
+  return STILLMAP_TOOL_BUILT;
+#else
+  return fs::absolute("tools/stillmap").string();
+#endif
+}
+
+struct ran {
+  int status = -1;
+  std::string out, err;
+  std::string last_line() const {
+    const std::size_t end = out.find_last_not_of('\n');
+    if (end == std::string::npos) return "";
+    const std::size_t before = out.rfind('\n', end);
+    return out.substr(before == std::string::npos ? 0 : before + 1, end - before);
+  }
+};
+
+std::string content(const fs::path &p) {
+  std::ifstream in(p, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+class CliTest : public device_test {
+ protected:
+  void SetUp() override {
+    device_test::SetUp();
+    if (IsSkipped()) return;
+    folder_ = fs::path(::testing::TempDir()) / ("stillmap_cli_" + std::to_string(::getpid()));
+    fs::create_directories(folder_);
+    if (!fs::is_regular_file(program())) {
+      GTEST_SKIP() << "the command is not here (" << program() << "): STILLMAP_TOOL says where";
+    }
+    can_grow_ = open_device().can().vmm;
+  }
+  void TearDown() override {
+    if (!folder_.empty()) fs::remove_all(folder_);
+    device_test::TearDown();
+  }
+
+  // Runs the command by a shell: `arguments` are its words, redirections and variables included.
+  ran run(const std::string &arguments, const std::string &before = "") const {
+    const fs::path out = folder_ / "stdout", err = folder_ / "stderr";
+    const std::string line = before + " '" + program() + "' " + arguments + " >'" + out.string() +
+                             "' 2>'" + err.string() + "'";
+    const int status = std::system(("env " + line).c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, content(out), content(err)};
+  }
+  std::string file(const char *name, std::size_t bytes) const {
+    const fs::path path = folder_ / name;
+    std::mt19937 random(3);
+    std::string text(bytes, '\0');
+    for (char &c : text) c = static_cast<char>(random());
+    std::ofstream(path, std::ios::binary) << text;
+    return path.string();
+  }
+  std::string demo(const std::string &more) const {
+    return "demo --svg '" + (folder_ / "deep/er/map.svg").string() + "' " + more;
+  }
+  void expect_usage(const std::string &arguments, const std::string &says) const {
+    const ran r = run(arguments);
+    EXPECT_EQ(r.status, 2) << arguments << "\n" << r.err;
+    EXPECT_EQ(r.out, "") << arguments;
+    EXPECT_EQ(r.err.rfind("stillmap: ", 0), 0u) << r.err;
+    EXPECT_NE(r.err.find(says), std::string::npos) << r.err;
+    EXPECT_EQ(std::count(r.err.begin(), r.err.end(), '\n'), 1) << r.err;
+  }
+
+  fs::path folder_;
+  bool can_grow_ = true;
+};
+
+TEST_F(CliTest, AFileGrowsABufferInPlace) {
+  if (!can_grow_) GTEST_SKIP() << "this device grows by copying";
+  const ran r = run(demo("--chunk 1M '" + file("data", 5000003) + "'"));
+  EXPECT_EQ(r.status, 0) << r.err;
+  EXPECT_EQ(r.last_line(),
+            "stillmap: ok: 5000003 bytes in 3 growths, 0 bytes copied, address unchanged");
+  EXPECT_NE(r.out.find("by copying"), std::string::npos);
+  EXPECT_EQ(content(folder_ / "deep/er/map.svg").rfind("<svg ", 0), 0u);
+}
+
+TEST_F(CliTest, SoDoesStandardInputFromAFile) {
+  if (!can_grow_) GTEST_SKIP() << "this device grows by copying";
+  const std::string name = file("data", 3000001);
+  const std::string line =
+      "stillmap: ok: 3000001 bytes in 1 growths, 0 bytes copied, address unchanged";
+  const ran redirected = run(demo("- <'" + name + "'"));
+  EXPECT_EQ(redirected.status, 0) << redirected.err;
+  EXPECT_EQ(redirected.last_line(), line);
+}
+
+TEST_F(CliTest, APipeIsCheckedByDigest) {
+  if (!can_grow_) GTEST_SKIP() << "this device grows by copying";
+  const std::string name = file("data", 3000001);
+  const fs::path out = folder_ / "out";
+  const std::string line = "cat '" + name + "' | '" + program() + "' " + demo("-") + " >'" +
+                           out.string() + "' 2>/dev/null";
+  EXPECT_EQ(WEXITSTATUS(std::system(line.c_str())), 0);
+  const std::string said = content(out);
+  EXPECT_NE(said.find("have the digest of the source"), std::string::npos) << said;
+  EXPECT_NE(
+      said.find("stillmap: ok: 3000001 bytes in 1 growths, 0 bytes copied, address unchanged\n"),
+      std::string::npos)
+      << said;
+}
+
+TEST_F(CliTest, NothingIsAStreamToo) {
+  for (const std::string &empty : {file("empty", 0), std::string("/dev/null")}) {
+    const ran r = run(demo("'" + empty + "'"));
+    EXPECT_EQ(r.status, 0) << r.err;
+    EXPECT_EQ(r.last_line(),
+              "stillmap: ok: 0 bytes in 0 growths, 0 bytes copied, address unchanged");
+  }
+}
+
+TEST_F(CliTest, GrowingByCopyingIsFoundOut) {
+  const ran r = run(demo("--copying --chunk 1M '" + file("data", 5000003) + "'"));
+  EXPECT_EQ(r.status, 1);
+  EXPECT_EQ(r.last_line().rfind("stillmap: FAILED: the address moved from 0x", 0), 0u)
+      << r.last_line();
+  EXPECT_NE(r.last_line().find(" bytes copied to make room"), std::string::npos) << r.last_line();
+}
+
+TEST_F(CliTest, ADeviceWithoutPagesSaysSoAndFails) {
+  if (can_grow_) GTEST_SKIP() << "this device grows in place";
+  const ran r = run(demo("--chunk 1M '" + file("data", 5000003) + "'"));
+  EXPECT_EQ(r.status, 1);
+  EXPECT_NE(r.out.find("no virtual memory management"), std::string::npos) << r.out;
+  EXPECT_EQ(r.last_line().rfind("stillmap: FAILED: ", 0), 0u) << r.last_line();
+}
+
+TEST_F(CliTest, LimitAndRepetition) {
+  const std::string name = file("data", 1000);
+  const auto bytes = [](const ran &r) {
+    const std::size_t at = r.out.find("grew     to ");
+    return at == std::string::npos ? "" : r.out.substr(at + 12, r.out.find(" in ", at) - at - 12);
+  };
+  EXPECT_EQ(bytes(run(demo("--limit 300 '" + name + "'"))), "300 bytes");
+  EXPECT_EQ(bytes(run(demo("--at-least 1500 '" + name + "'"))), "1.95 KiB (2,000 bytes)");
+  EXPECT_EQ(bytes(run(demo("--limit 5000 /dev/zero"))), "4.88 KiB (5,000 bytes)");
+}
+
+TEST_F(CliTest, JsonIsAllThatIsPrinted) {
+  const std::string name = file("data", 1000);
+  for (const std::string &command :
+       {"demo --svg '' --json '" + name + "'", std::string("doctor --json"),
+        std::string("map --json --ops 'grow a 4M'")}) {
+    const ran r = run(command);
+    EXPECT_EQ(r.status, 0) << command << r.err;
+    EXPECT_EQ(r.err, "") << command;
+    EXPECT_EQ(r.out.rfind("{\n", 0), 0u) << command;
+    EXPECT_EQ(r.out.substr(r.out.size() - 3), "\n}\n") << command;
+    EXPECT_EQ(std::count(r.out.begin(), r.out.end(), '{'),
+              std::count(r.out.begin(), r.out.end(), '}'));
+  }
+}
+
+TEST_F(CliTest, WrongUsageIsOneLineThatNamesIt) {
+  expect_usage("", "subcommand");
+  expect_usage("dance", "there is no command 'dance'; there are demo, doctor, map");
+  expect_usage("demo --chunk 5Q", "'5Q' is no size");
+  expect_usage("demo --chunk 0", "--chunk");
+  expect_usage("demo --no-such", "--no-such");
+  expect_usage("demo /no/such/file", "cannot read /no/such/file");
+  expect_usage("demo /tmp", "it is a directory");
+  expect_usage("demo --at-least 5 /dev/zero", "only once");
+  expect_usage("map --ops 'grow a'", "line 1, column 1: 'grow a'");
+  expect_usage("map --ops 'drop a'", "there is no buffer 'a' yet");
+  expect_usage("map --script /no/such/file", "/no/such/file");
+}
+
+TEST_F(CliTest, NoDriverAndNoDeviceAreThree) {
+  for (const char *command : {"demo", "doctor", "map"}) {
+    const ran none =
+        run(std::string(command) + " --driver host", "STILLMAP_HOSTCUDA=/no/such/libcuda.so.1");
+    EXPECT_EQ(none.status, 3) << command;
+    EXPECT_NE(none.err.find("no CUDA driver: tried hostcuda"), std::string::npos) << none.err;
+  }
+  const ran far = run("demo --device 99");
+  EXPECT_EQ(far.status, 3);
+  EXPECT_NE(far.err.find("there is no device 99"), std::string::npos) << far.err;
+}
+
+TEST_F(CliTest, TheSampleMapHasOneOfEach) {
+  if (!can_grow_) GTEST_SKIP() << "this device has no pages to share";
+  const ran r = run("map");
+  EXPECT_EQ(r.status, 0) << r.err;
+  for (const char *part :
+       {"weights", "cache", "ring", "state", "branch", "pool", "shared", "mapped"}) {
+    EXPECT_NE(r.out.find(part), std::string::npos) << part;
+  }
+}
+
+TEST_F(CliTest, TheDoctorKnowsThisMachine) {
+  const ran r = run("doctor");
+  EXPECT_EQ(r.status, 0) << r.err;
+  EXPECT_NE(r.out.find(can_grow_ ? "Usable: buffers grow in place" : "Usable with the fallback"),
+            std::string::npos)
+      << r.out;
+}
+
+TEST_F(CliTest, HelpExplainsItself) {
+  for (const char *command : {"", "demo", "doctor", "map"}) {
+    const ran r = run(std::string(command) + " --help");
+    EXPECT_EQ(r.status, 0);
+    EXPECT_NE(r.out.find("Exit status: 0 ok"), std::string::npos) << command;
+  }
+}
+
+}  // namespace
+}  // namespace stillmap::testing

@@ -1,0 +1,121 @@
+// Sizes, digests and JSON: what the commands read and write.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "tools/stillmap/digest.h"
+#include "tools/stillmap/growth_run.h"
+#include "tools/stillmap/json.h"
+#include "tools/stillmap/size.h"
+
+namespace stillmap::tool {
+namespace {
+
+TEST(Size, IsReadAsPeopleWriteIt) {
+  const std::vector<std::pair<const char *, std::uint64_t>> good = {
+      {"0", 0},
+      {"4096", 4096},
+      {"7B", 7},
+      {"1k", 1024},
+      {"64M", 64u << 20},
+      {"1.5G", 3u << 29},
+      {"2 GiB", 2u << 30},
+      {"16MB", 16u << 20},
+      {"3T", std::uint64_t{3} << 40},
+      {".5K", 512},
+      {"8388607T", std::uint64_t{8388607} << 40}};
+  for (const auto &[text, bytes] : good) {
+    const auto size = parse_size(text);
+    ASSERT_TRUE(size) << text << ": " << size.error().line;
+    EXPECT_EQ(*size, bytes) << text;
+  }
+}
+
+TEST(Size, SaysWhatIsWrong) {
+  for (const char *text : {"", "x", "-1", "1X", "1.2.3M", ".", "0.3", "1 2x",
+                           "99999999999999999999", "9000000T", "1MM", " 1", "1e9"}) {
+    const auto size = parse_size(text);
+    ASSERT_FALSE(size) << text << " = " << *size;
+    EXPECT_EQ(size.error().status, exit_usage);
+    EXPECT_NE(size.error().line.find(std::string("'") + text + "'"), std::string::npos);
+  }
+}
+
+TEST(Size, IsWrittenShort) {
+  EXPECT_EQ(human(0), "0 B");
+  EXPECT_EQ(human(1023), "1023 B");
+  EXPECT_EQ(human(1024), "1 KiB");
+  EXPECT_EQ(human(1280), "1.25 KiB");
+  EXPECT_EQ(human(std::uint64_t{150754820096}), "140.4 GiB");
+  EXPECT_EQ(human((std::uint64_t{1} << 20) - 1), "1 MiB");  // not "1024 KiB"
+  EXPECT_EQ(human(UINT64_MAX), "16 EiB");
+  EXPECT_EQ(exact(0), "0");
+  EXPECT_EQ(exact(999), "999");
+  EXPECT_EQ(exact(1000), "1,000");
+  EXPECT_EQ(exact(1073741824), "1,073,741,824");
+}
+
+std::vector<std::byte> noise(std::size_t n) {
+  std::mt19937 random(1);
+  std::vector<std::byte> out(n);
+  for (std::byte &b : out) b = static_cast<std::byte>(random());
+  return out;
+}
+
+std::uint64_t digest_of(std::span<const std::byte> bytes) {
+  stream_digest d;
+  d.add(bytes);
+  return d.value();
+}
+
+TEST(Digest, DoesNotDependOnHowTheStreamWasCut) {
+  const auto bytes = noise(1000);
+  const std::uint64_t whole = digest_of(bytes);
+  for (std::size_t piece = 1; piece < 200; piece += 7) {
+    stream_digest d;
+    for (std::size_t at = 0; at < bytes.size(); at += piece) {
+      d.add(std::span(bytes).subspan(at, std::min(piece, bytes.size() - at)));
+    }
+    EXPECT_EQ(d.value(), whole) << piece;
+  }
+}
+
+TEST(Digest, SeesEveryBitSwappedBlocksAndAppendedZeros) {
+  auto bytes = noise(400);
+  const std::uint64_t whole = digest_of(bytes);
+  for (std::size_t bit = 0; bit < bytes.size() * 8; ++bit) {
+    bytes[bit / 8] ^= static_cast<std::byte>(1u << bit % 8);
+    ASSERT_NE(digest_of(bytes), whole) << bit;
+    bytes[bit / 8] ^= static_cast<std::byte>(1u << bit % 8);
+  }
+  std::swap_ranges(bytes.begin(), bytes.begin() + 64, bytes.begin() + 128);
+  EXPECT_NE(digest_of(bytes), whole);
+  std::swap_ranges(bytes.begin(), bytes.begin() + 64, bytes.begin() + 128);
+  bytes.push_back(std::byte{0});
+  EXPECT_NE(digest_of(bytes), whole);
+}
+
+TEST(Json, IsWellFormed) {
+  json_writer json;
+  json.begin_object().field("text", "a \"b\" \\ \n").field("yes", true).field("n", 5);
+  json.begin_array("list").begin_object().end().begin_object().nothing("none").end().end();
+  json.field("half", 0.5).field("not a number", 0.0 / 0.0);
+  json.begin_object("empty").end().end();
+  EXPECT_EQ(json.text(),
+            "{\n  \"text\": \"a \\\"b\\\" \\\\ \\u000a\",\n  \"yes\": true,\n  \"n\": 5,\n"
+            "  \"list\": [\n    {},\n    {\n      \"none\": null\n    }\n  ],\n"
+            "  \"half\": 0.5,\n  \"not a number\": null,\n  \"empty\": {}\n}\n");
+}
+
+TEST(Copying, HoldsTheOldAndTheNewBufferAtOnce) {
+  EXPECT_EQ(peak_of_copying(0, 16), 0u);
+  EXPECT_EQ(peak_of_copying(10, 16), 10u);
+  EXPECT_EQ(peak_of_copying(16, 16), 16u);
+  EXPECT_EQ(peak_of_copying(17, 16), 48u);  // 16 and 32
+  EXPECT_EQ(peak_of_copying(32, 16), 48u);
+  EXPECT_EQ(peak_of_copying(33, 16), 96u);
+}
+
+}  // namespace
+}  // namespace stillmap::tool
