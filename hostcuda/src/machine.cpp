@@ -189,6 +189,13 @@ bool apply(const std::string &key, const std::string &value, settings *out) {
   return false;
 }
 
+// For a message: nothing that a terminal would act on, and not endless.
+std::string quoted(const std::string &text) {
+  std::string out = "'";
+  for (const char c : text.substr(0, 80)) out += c >= ' ' && c <= '~' ? c : '?';
+  return out + (text.size() > 80 ? "...'" : "'");
+}
+
 settings *in_force = nullptr;
 std::mutex &mutex() {
   static std::mutex *const m = new std::mutex;
@@ -200,7 +207,7 @@ std::atomic<settings *> published{nullptr};
 
 bool parse_settings(const char *config, settings *out, std::string *reason) {
   settings s;
-  s.machine = h200();
+  find_profile("h200", &s.machine);
   std::vector<std::pair<std::string, std::string>> items;
   std::istringstream in(config == nullptr ? "" : config);
   for (std::string item; std::getline(in, item, ',');) {
@@ -210,12 +217,12 @@ bool parse_settings(const char *config, settings *out, std::string *reason) {
   }
   for (const auto &[key, value] : items)
     if (key == "profile" && !find_profile(value, &s.machine)) {
-      *reason = "unknown profile '" + value + "'";
+      *reason = "unknown profile " + quoted(value);
       return false;
     }
   for (const auto &[key, value] : items)
     if (!apply(key, value, &s)) {
-      *reason = "'" + key + (value.empty() ? "" : "=" + value) + "' is not understood";
+      *reason = quoted(key + (value.empty() ? "" : "=" + value)) + " is not understood";
       return false;
     }
   s.text = describe(s);

@@ -1,0 +1,96 @@
+#include "tests/fuzz/entry.h"
+
+#include <cstdio>
+#include <stdexcept>
+
+#include "tests/support/buffer_model.h"
+#include "tests/support/hostcuda_control.h"
+#include "tests/support/vector_model.h"
+
+namespace stillmap::testing {
+namespace {
+
+std::string fuzz_buffer(const std::uint8_t *data, std::size_t size) {
+  const op_sequence ops = buffer_model::from_bytes(data, size);
+  const auto failed = buffer_model::run(ops);
+  return failed ? failed->what + "\nops = \"" + to_text(ops) + "\"" : "";
+}
+
+std::string fuzz_vector(const std::uint8_t *data, std::size_t size) {
+  const op_sequence ops = vector_ops_from_bytes(data, size);
+  const auto failed = run_vector_model(ops);
+  return failed ? failed->what + "\nops = \"" + to_text(ops) + "\"" : "";
+}
+
+// What parses is printed as text that parses to the same.
+std::string fuzz_sequence_text(const std::string &text) {
+  const auto ops = parse_ops(text);
+  if (!ops || parse_ops(to_text(*ops)) == *ops) return "";
+  return "the sequence does not survive being printed: " + to_text(*ops);
+}
+
+// hostcuda either refuses a configuration and stays the machine it was, or becomes a machine whose
+// own description of itself it takes again.
+std::string fuzz_config(const std::string &text) {
+  hostcuda_control::reset("profile=a100,memory=1G");
+  const std::string before = hostcuda_control::config();
+  try {
+    hostcuda_control::reset(text.c_str());
+  } catch (const std::runtime_error &) {
+    const std::string after = hostcuda_control::config();
+    return after == before ? "" : "a refused configuration changed the machine to " + after;
+  }
+  const std::string taken = hostcuda_control::config();
+  std::string wrong;
+  try {
+    hostcuda_control::reset(taken.c_str());
+    if (hostcuda_control::config() != taken) wrong = "taken back as " + hostcuda_control::config();
+  } catch (const std::runtime_error &) {
+    wrong = "refused when given back";
+  }
+  hostcuda_control::reset();
+  return wrong.empty() ? "" : "'" + text + "' became '" + taken + "', " + wrong;
+}
+
+// Names a driver might be asked for by, as in STILLMAP_DRIVER: what is no driver is refused with a
+// reason. Paths stay inside a folder that does not exist, so that nothing is loaded by chance.
+std::string fuzz_driver_name(const std::string &text) {
+  const auto loaded = driver::load("/nonexistent/" + text.substr(0, text.find('\0')));
+  if (loaded) return "a driver was found at /nonexistent/" + text;
+  if (!loaded.error().is(condition::not_supported)) return "no reason: " + loaded.error().message();
+  return "";
+}
+
+}  // namespace
+
+std::string fuzz_one(const std::uint8_t *data, std::size_t size) {
+  if (size == 0) return "";
+  const auto target =
+      static_cast<fuzz_target>(data[0] % static_cast<std::uint8_t>(fuzz_target::count));
+  ++data;
+  --size;
+  const std::string text(reinterpret_cast<const char *>(data), size);
+  switch (target) {
+    case fuzz_target::buffer:
+      return fuzz_buffer(data, size);
+    case fuzz_target::vector:
+      return fuzz_vector(data, size);
+    case fuzz_target::sequence_text:
+      return fuzz_sequence_text(text);
+    case fuzz_target::config:
+      return fuzz_config(text.substr(0, text.find('\0')));
+    default:
+      return fuzz_driver_name(text);
+  }
+}
+
+}  // namespace stillmap::testing
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size) {
+  const std::string wrong = stillmap::testing::fuzz_one(data, size);
+  if (!wrong.empty()) {
+    std::fprintf(stderr, "%s\n", wrong.c_str());
+    __builtin_trap();
+  }
+  return 0;
+}
