@@ -194,6 +194,20 @@ TEST_F(CliTest, WrongUsageIsOneLineThatNamesIt) {
   expect_usage("map --script /no/such/file", "/no/such/file");
 }
 
+TEST_F(CliTest, AMachineWithoutBytesCannotBeChecked) {
+  const ran r = run(demo("--driver host"), "HOSTCUDA=unbacked");
+  if (!on_hostcuda() && r.status == 3) GTEST_SKIP() << "no hostcuda here";
+  EXPECT_EQ(r.status, 2);
+  EXPECT_NE(r.err.find("unbacked"), std::string::npos) << r.err;
+}
+
+TEST_F(CliTest, RunningOutOfMemorySaysHowToStopEarlier) {
+  if (!on_hostcuda() || !can_grow_) GTEST_SKIP() << "needs a small device";
+  const ran r = run(demo("--limit 100M /dev/zero"), "HOSTCUDA=memory=64M");
+  EXPECT_EQ(r.status, 1);
+  EXPECT_NE(r.err.find("--limit SIZE"), std::string::npos) << r.err;
+}
+
 TEST_F(CliTest, NoDriverAndNoDeviceAreThree) {
   for (const char *command : {"demo", "doctor", "map"}) {
     const ran none =

@@ -128,6 +128,11 @@ outcome<exit_status> demo::run() {
   driver &drv = **chosen;
   auto d = open_device(drv, o_.driver.device);
   if (!d) return tl::unexpected(d.error());
+  if (!keeps_content(drv)) {
+    return fail(exit_usage,
+                "this hostcuda is unbacked: it keeps books but no bytes, so that no content can be "
+                "checked; leave 'unbacked' out of HOSTCUDA");
+  }
 
   limits_.chunk = static_cast<std::size_t>(o_.chunk);
   if (o_.limit != 0) limits_.most = o_.limit;

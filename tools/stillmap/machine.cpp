@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <string_view>
 
 namespace stillmap::tool {
 namespace {
@@ -111,6 +112,13 @@ std::optional<std::uint64_t> bytes_copied_on_device(const driver &drv) {
     return std::nullopt;
   }
   return counters.bytes_dtod;
+}
+
+bool keeps_content(const driver &drv) {
+  CUresult (*config)(const char **) = nullptr;
+  const char *text = nullptr;
+  if (!find(drv, "hostcuda_config", config) || config(&text) != CUDA_SUCCESS) return true;
+  return std::string_view(text).find(",unbacked") == std::string_view::npos;
 }
 
 bool hold_stream(const driver &drv, stream_ref s) {

@@ -29,6 +29,9 @@ std::optional<std::uint64_t> available_host_memory();
 // The driver's own books; empty where it keeps none (a GPU's).
 std::optional<std::uint64_t> bytes_copied_on_device(const driver &drv);
 
+// Whether device memory holds what is written to it: not on a hostcuda that only keeps books.
+bool keeps_content(const driver &drv);
+
 // Holds a stream so that nothing queued on it starts; false where the driver cannot.
 bool hold_stream(const driver &drv, stream_ref s);
 bool release_stream(const driver &drv, stream_ref s);

@@ -56,13 +56,19 @@ class painter {
 };
 
 std::string painter::bar(const picture_row &row, std::uint64_t span, std::size_t cells) const {
-  std::string out;
+  std::string out, run;
+  const look *before = nullptr;
   for (const cell &c : cells_of(row, span, cells)) {
     const look &l =
         c.kind == backing::mapped && !c.full ? partly : looks[static_cast<std::size_t>(c.kind)];
-    out += paint(l, t_.utf8 ? l.utf8 : l.ascii);
+    if (before != nullptr && before != &l) {
+      out += paint(*before, run);
+      run.clear();
+    }
+    run += t_.utf8 ? l.utf8 : l.ascii;
+    before = &l;
   }
-  return out;
+  return before == nullptr ? out : out + paint(*before, run);
 }
 
 // The addresses of a bar's two ends, and between them how much it shows.
@@ -122,7 +128,7 @@ void painter::legend() {
 }
 
 void painter::pool() {
-  line(fmt::format("  memory: {} in use, {} free once pending work is done, {} free in the pool",
+  line(fmt::format("  memory: {} in use, {} free after pending work, {} free in the pool",
                    human(p_.pages_in_use), human(p_.pages_retiring + p_.pool_waiting),
                    human(p_.pool_ready)));
 }
