@@ -81,6 +81,7 @@ void address_space::abandon(const page_pool &pool) noexcept {
     stats_.mapped_bytes -= it->second.bytes;
     if (it->second.retiring) --stats_.retiring_mappings;
     left.push_back(std::move(it->second.backing));
+    if (it == last_entered_) last_entered_ = mappings_.end();
     it = mappings_.erase(it);
   }
   stats_.live_mappings = mappings_.size();

@@ -130,9 +130,6 @@ class address_space {
   status steal_retiring(std::size_t n, const page_pool &kin, stream_ref consumer,
                         std::vector<page_ref> &out);
 
-  // Not used after all: they retire as before.
-  void return_stolen(std::vector<page_ref> &pages);
-
   // Called before and after every change of backing on this device. Keep the result alive for as
   // long as wanted. Callbacks run on the changing thread with no lock of ours held, must not
   // change mappings, and must not throw.
@@ -165,7 +162,6 @@ class address_space {
     std::size_t bytes = 0;
     std::shared_ptr<const std::vector<access_grant>> access;
     bool retiring = false;
-    bool stolen = false;  // retiring, and its page is wanted (or mapped) elsewhere already
   };
   struct retiree {
     std::shared_ptr<address_block> block;
@@ -180,6 +176,7 @@ class address_space {
 
   // First entry that begins at or after `at`; requires mutex_.
   entry_map::iterator lower_locked(device_address at) { return mappings_.lower_bound(at.value()); }
+  static bool nobody_elses(const entry &e);
   void set_retiring_locked(virtual_range range);
   void cut_from_retiring_locked(virtual_range gone);
   std::size_t collect_from(std::vector<retiree> &due, bool wait, status &outcome);
@@ -191,6 +188,8 @@ class address_space {
   mutable std::mutex mutex_;
   std::map<std::uint64_t, std::weak_ptr<address_block>> blocks_;  // by address
   entry_map mappings_;
+  // Buffers grow at their ends: what comes next belongs right behind this, without a search.
+  entry_map::iterator last_entered_ = mappings_.end();
   std::map<std::uint64_t, mapping_record> fallbacks_;
   std::vector<retiree> retiring_;
   std::vector<std::weak_ptr<const backing_callback>> callbacks_;

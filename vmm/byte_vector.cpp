@@ -130,10 +130,18 @@ status byte_vector::flush() {
   // Without a fence the half may be reused only after the stream: wait for it here instead.
   if (!copied) {
     room_ = 0;
-    return drv().synchronize_stream(stream_.get());
+    return wait_for_copies();
   }
   h.copied = std::move(*copied);
   return {};
+}
+
+// Copies to or from the caller's memory must be over before the caller goes on, also when waiting
+// for the stream is refused: then for the device.
+status byte_vector::wait_for_copies() const {
+  const status waited = drv().synchronize_stream(stream_.get());
+  if (waited || drv().synchronize_context()) return {};
+  return waited;
 }
 
 status byte_vector::append(const void *from, std::size_t bytes, bool wait) {
@@ -146,7 +154,7 @@ status byte_vector::append(const void *from, std::size_t bytes, bool wait) {
   if (!guard.entered()) return guard.entered();
   if (status s = drv().copy_to_device_async(at(flushed_), from, bytes, stream_.get()); !s) return s;
   if (wait) {
-    if (status s = drv().synchronize_stream(stream_.get()); !s) return s;
+    if (status s = wait_for_copies(); !s) return s;
   }
   flushed_ += bytes;
   return buffer_.resize(flushed_, stream_);
@@ -200,7 +208,7 @@ status byte_vector::insert(std::size_t position, std::size_t bytes, const void *
     s = host != nullptr ? drv().copy_to_device_async(at(position), host, bytes, stream_.get())
                         : drv().copy_on_device_async(at(position), from, bytes, stream_.get());
   }
-  if (s && host != nullptr) s = drv().synchronize_stream(stream_.get());
+  if (s && host != nullptr) s = wait_for_copies();
   if (!s) {
     if (const status back = move_down(position + bytes, flushed_ + bytes, bytes, false); !back) {
       report_unreturnable(back.error());
@@ -323,7 +331,7 @@ status byte_vector::write(std::size_t position, const void *from, std::size_t by
   const context_guard guard(drv(), device_.context());
   if (!guard.entered()) return guard.entered();
   if (status s = drv().copy_to_device_async(at(position), from, bytes, stream_.get()); !s) return s;
-  return drv().synchronize_stream(stream_.get());
+  return wait_for_copies();
 }
 
 status byte_vector::read(std::size_t position, void *to, std::size_t bytes) {
@@ -335,7 +343,7 @@ status byte_vector::read(std::size_t position, void *to, std::size_t bytes) {
   const context_guard guard(drv(), device_.context());
   if (!guard.entered()) return guard.entered();
   if (status s = drv().copy_to_host_async(to, at(position), bytes, stream_.get()); !s) return s;
-  return drv().synchronize_stream(stream_.get());
+  return wait_for_copies();
 }
 
 status byte_vector::shrink_to_fit() {

@@ -62,6 +62,7 @@ class byte_vector {
   status move_through(device_address scratch, std::size_t to, std::size_t from, std::size_t bytes);
   result<growable_buffer> scratch(std::size_t bytes) const;
   void done_with(growable_buffer &scratch);
+  status wait_for_copies() const;
   void drop_staging() noexcept;
   device_address at(std::size_t offset) const { return buffer_.address() + offset; }
   const driver &drv() const { return device_.drv(); }

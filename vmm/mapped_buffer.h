@@ -77,6 +77,7 @@ class mapped_buffer final : public growable_buffer::impl {
   void keep_pool_of(const page_ref &page);
   std::vector<access_grant> reading() const;
   status unshare(const std::vector<std::size_t> &slots, stream_ref stream);
+  void drop_scratch(std::shared_ptr<address_block> scratch, stream_ref stream);
   void map_ahead();
   address_space &space() const { return device_.space(); }
 
@@ -86,7 +87,7 @@ class mapped_buffer final : public growable_buffer::impl {
   std::vector<std::uint8_t> slots_;
   std::vector<std::shared_ptr<page_pool>> guests_;  // of pages that came from elsewhere
   std::size_t committed_slots_ = 0;
-  std::size_t committed_end_ = 0;  // no slot from here on is committed
+  std::size_t committed_end_ = 0;        // no slot from here on is committed
   std::uint64_t generation_before_ = 0;  // of blocks this buffer has left
   std::atomic<bool> ahead_due_{false};
 };

@@ -148,12 +148,8 @@ status mapped_buffer::unshare(const std::vector<std::size_t> &slots, stream_ref 
                                                    address() + copies[i].slot * page_, page_,
                                                    stream.get());
     }
-    // The old pages leave these addresses: nothing on any stream may still be at work there. After
-    // a failure too, since a copy may be under way to pages that are about to go.
-    if (!copies.empty()) {
-      const status idle = device_.drv().synchronize_context();
-      if (outcome) outcome = idle;
-    }
+    // The old pages leave these addresses: nothing on any stream may still be at work there.
+    if (outcome && !copies.empty()) outcome = device_.drv().synchronize_context();
   }
   if (outcome) {
     for (copying &c : copies) {
@@ -164,16 +160,32 @@ status mapped_buffer::unshare(const std::vector<std::size_t> &slots, stream_ref 
     outcome = space().apply(std::move(plan));
   }
   if (!outcome) {
-    if (scratch) {
-      remap_plan back({});
-      back.unmap(scratch->range());
-      if (const status s = space().apply(std::move(back)); !s) report_unreturnable(s.error());
-    }
+    if (scratch) drop_scratch(std::move(scratch), stream);
     return outcome;
   }
   for (const std::size_t slot : slots) slots_[slot] &= static_cast<std::uint8_t>(~forked);
   stats_.bytes_copied += copies.size() * page_;
   return {};
+}
+
+// After a failure: copies to the scratch space may be under way still, so it goes once the stream
+// is past them.
+void mapped_buffer::drop_scratch(std::shared_ptr<address_block> scratch, stream_ref stream) {
+  const virtual_range range = scratch->range();
+  fence idle;
+  const context_guard guard(device_.drv(), device_.context());
+  const status waited =
+      guard.entered() ? device_.drv().synchronize_stream(stream.get()) : guard.entered();
+  if (!waited) {
+    if (auto after = fence::after(device_, stream)) {
+      idle = std::move(*after);
+    } else {
+      report_unreturnable(waited.error());
+    }
+  }
+  // Undone at the next occasion; failing now would have nobody to tell.
+  space().let_go(std::move(scratch), range, std::move(idle));
+  space().collect();
 }
 
 status mapped_buffer::splice(std::size_t offset, std::size_t bytes, impl &other,

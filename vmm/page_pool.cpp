@@ -135,7 +135,6 @@ status page_pool::acquire(std::size_t n, std::vector<page_ref> &out,
   }
   if (!outcome) {
     put_back(got);
-    device_.space->return_stolen(stolen);
     release_pages(fresh);
     return outcome;
   }
@@ -269,6 +268,11 @@ result<page_ref> page_pool::adopt(physical_memory memory) {
     stats_.peak = std::max(stats_.peak, stats_.created);
   }
   return page_ref(page_share(new page(*this, handle, options_.page_bytes, properties, imported)));
+}
+
+bool page_pool::unfenced(const page &p) const {
+  const std::lock_guard lock(mutex_);
+  return p.idle_after_.trivially_passed();
 }
 
 void page_pool::join_fence(page &p, const fence &idle) {

@@ -20,8 +20,8 @@
 namespace stillmap {
 
 struct page_pool_options {
-  std::size_t page_bytes = 0;               // 0: the granularity; otherwise a multiple of it
-  std::optional<memory_location> location;  // default: the device's own memory
+  std::size_t page_bytes = 0;                 // 0: the granularity; otherwise a multiple of it
+  std::optional<memory_location> location{};  // default: the device's own memory
   handle_type exportable = handle_type::none;
   bool rdma = false;
   std::size_t keep_free = std::size_t{1} << 30;  // free bytes kept warm; the rest is released
@@ -93,6 +93,7 @@ class page_pool {
  private:
   friend class page_share;
   friend class page_ref;
+  friend class address_space;
   struct job {
     const void *owner;
     std::function<void()> run;
@@ -105,6 +106,7 @@ class page_pool {
                       std::optional<stream_ref> consumer);
   result<page *> make_page();
   void join_fence(page &p, const fence &idle);
+  bool unfenced(const page &p) const;
   void give_back(page *p) noexcept;  // the last reference is gone
   void release_pages(std::vector<page *> &pages) noexcept;
   void start_background_locked();

@@ -171,6 +171,13 @@ class remap {
   }
 
   bool occupied_locked(virtual_range target) const {
+    if (const auto last = space_.last_entered_; last != space_.mappings_.end()) {
+      const auto next = std::next(last);
+      if (last->first + last->second.bytes <= target.begin.value() &&
+          (next == space_.mappings_.end() || next->first >= target.end().value())) {
+        return false;
+      }
+    }
     auto it = space_.mappings_.lower_bound(target.end().value());
     if (it == space_.mappings_.begin()) return false;
     --it;
@@ -291,11 +298,15 @@ class remap {
     auto leave = [&](const present &p) {
       const auto it = books.find(p.range.begin.value());
       if (it->second.retiring) --space_.stats_.retiring_mappings;
+      if (it == space_.last_entered_) space_.last_entered_ = books.end();
       books.erase(it);
       space_.stats_.mapped_bytes -= p.range.bytes;
     };
     auto enter = [&](const present &p) {
-      books[p.range.begin.value()] = {p.page, p.range.bytes, p.access, false, false};
+      auto &last = space_.last_entered_;
+      const auto near = last == books.end() ? last : std::next(last);
+      last = books.insert_or_assign(near, p.range.begin.value(),
+                                    address_space::entry{p.page, p.range.bytes, p.access, false});
       space_.stats_.mapped_bytes += p.range.bytes;
     };
     for (std::size_t i = 0; i < unmapped_; ++i) leave(leaving_[i]);

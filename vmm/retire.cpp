@@ -8,6 +8,13 @@
 #include "stillmap/vmm/remap.h"
 
 namespace stillmap {
+
+// Whether a retiring mapping is all that is left of its page: no alias, no thief, and no fence of
+// work that used the page at another address. Requires mutex_.
+bool address_space::nobody_elses(const entry &e) {
+  return e.backing.use_count() == 1 && e.backing.page_->pool_->unfenced(*e.backing.page_);
+}
+
 status address_space::retire(std::shared_ptr<address_block> block, virtual_range range,
                              fence idle) {
   const auto passed = idle.passed();
@@ -53,10 +60,10 @@ result<std::size_t> address_space::revive(virtual_range range,
     };
     for (auto it = lower_locked(range.begin);
          it != mappings_.end() && it->first == back.end().value() &&
-         it->first < range.end().value() && it->second.retiring && !it->second.stolen;
+         it->first < range.end().value() && it->second.retiring;
          ++it) {
       const retiree *const r = listed(device_address(it->first));
-      if (r == nullptr || it->second.backing.use_count() != 1 || *it->second.access != access) {
+      if (r == nullptr || !nobody_elses(it->second) || *it->second.access != access) {
         break;
       }
       idle.join(r->idle);
@@ -119,12 +126,10 @@ status address_space::steal_retiring(std::size_t n, const page_pool &kin, stream
       for (auto it = lower_locked(r.range.begin);
            found.size() < n && it != mappings_.end() && it->first < r.range.end().value(); ++it) {
         entry &e = it->second;
-        const bool lonely = e.backing.use_count() == 1;  // aliased pages are somebody's still
-        if (!e.retiring || e.stolen || !lonely || e.backing->imported() ||
+        if (!e.retiring || !nobody_elses(e) || e.backing->imported() ||
             e.bytes != kin.page_bytes() || e.backing->properties() != kin.properties()) {
           continue;
         }
-        e.stolen = true;
         found.push_back(e.backing);
         any = true;
       }
@@ -133,26 +138,9 @@ status address_space::steal_retiring(std::size_t n, const page_pool &kin, stream
     }
   }
   const status ordered = idle.make_wait(device(device_.self.lock()), consumer);
-  std::vector<page_ref> taken;
-  for (page_share &p : found) taken.emplace_back(std::move(p));
-  if (!ordered) {
-    return_stolen(taken);
-    return ordered;
-  }
-  std::move(taken.begin(), taken.end(), std::back_inserter(out));
+  if (!ordered) return ordered;
+  for (page_share &p : found) out.emplace_back(std::move(p));
   return {};
-}
-
-void address_space::return_stolen(std::vector<page_ref> &pages) {
-  if (pages.empty()) return;
-  {
-    const std::lock_guard lock(mutex_);
-    for (auto &[at, e] : mappings_) {
-      const auto same = [&](const page_ref &p) { return p.share() == e.backing; };
-      if (e.stolen && std::any_of(pages.begin(), pages.end(), same)) e.stolen = false;
-    }
-  }
-  pages.clear();  // not under the lock: what was collected meanwhile goes back to its pool
 }
 
 // Unmaps what of `due` may go, and puts the rest back on the list. Returns the bytes unmapped.

@@ -1,6 +1,7 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "stillmap/vmm/remap.h"
 #include "tests/fault/sweep.h"
 
 namespace stillmap::testing {
@@ -50,6 +51,18 @@ void observe_buffer(std::ostream &out, const device &d, const char *name, const 
 
 bench::~bench() {
   let_pass();
+  // What was mapped by plan has no owner but the test.
+  if (space && !at_hand) {
+    remap_plan plan({});
+    bool any = false;
+    for (const mapping_record &m : dev->space().mappings(space->range())) {
+      if (m.state != mapping_state::mapped) continue;
+      plan.unmap(m.range);
+      any = true;
+    }
+    const status gone = any ? dev->space().apply(std::move(plan)) : status{};
+    if (!gone) report_unreturnable(gone.error());
+  }
 }
 
 void bench::hold_fence() {

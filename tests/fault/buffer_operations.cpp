@@ -35,7 +35,11 @@ void add_buffer_operations(std::vector<operation> &all) {
                      [](bench &w) {
                        buffer_options options;
                        options.reserve = 8 * w.page();
-                       return outcome(growable_buffer::create(*w.dev, options));
+                       auto made = growable_buffer::create(*w.dev, options);
+                       if (!made) return outcome(made);
+                       w.a.buffer = std::move(*made);
+                       w.a.first_address = w.a.buffer->address();
+                       return status{};
                      },
                  .may_survive = {}});
   all.push_back({.name = "growable_buffer resize, cold",
@@ -53,12 +57,13 @@ void add_buffer_operations(std::vector<operation> &all) {
   all.push_back({.name = "growable_buffer resize, more addresses behind",
                  .set = [](bench &w) { w.make(w.a, 4, 4); },
                  .run = [](bench &w) { return w.a.buffer->resize(7 * w.page()); },
-                 .may_survive = {"cuMemAddressReserve"},  // it moves, or asks for fewer
+                 // It moves, or asks for fewer.
+                 .may_survive = {"cuMemAddressReserve", "cuCtxGetCurrent", "cuCtxPushCurrent"},
                  .compare_after = false});
   all.push_back({.name = "growable_buffer resize, larger reservation elsewhere",
                  .set = walled_in,
                  .run = [](bench &w) { return w.a.buffer->resize(7 * w.page()); },
-                 .may_survive = {"cuMemAddressReserve"},
+                 .may_survive = {"cuMemAddressReserve", "cuCtxGetCurrent", "cuCtxPushCurrent"},
                  .compare_after = false});
   all.push_back({.name = "growable_buffer resize, larger reservation elsewhere, on a stream",
                  .set =
@@ -67,7 +72,7 @@ void add_buffer_operations(std::vector<operation> &all) {
                        w.hold_fence();
                      },
                  .run = [](bench &w) { return w.a.buffer->resize(7 * w.page(), *w.held); },
-                 .may_survive = {"cuMemAddressReserve"},
+                 .may_survive = {"cuMemAddressReserve", "cuCtxGetCurrent", "cuCtxPushCurrent"},
                  .compare_after = false});
   all.push_back({.name = "growable_buffer resize, striped over two pools",
                  .set =
@@ -122,7 +127,9 @@ void add_buffer_operations(std::vector<operation> &all) {
                        w.leave_free(1);
                      },
                  .run = [](bench &w) { return w.b.buffer->resize(4 * w.page(), *w.s); },
-                 .may_survive = {"cuMemCreate"}});  // out of memory is where stealing begins
+                 // Out of memory is where stealing begins, whoever says it.
+                 .may_survive = {"cuMemCreate", "cuCtxGetCurrent", "cuCtxPushCurrent"},
+                 .compare_after = false});
   all.push_back({.name = "growable_buffer commit, two gaps",
                  .set =
                      [](bench &w) {
@@ -165,12 +172,18 @@ void add_buffer_operations(std::vector<operation> &all) {
 }
 
 void add_sharing_operations(std::vector<operation> &all) {
-  all.push_back(
-      {.name = "growable_buffer alias",
-       .set = [](bench &w) { w.make(w.a, 8, 3); },
-       .run = [](bench &w) { return outcome(w.a.buffer->alias(w.page(), 2 * w.page(), 2)); },
-       .may_survive = {},
-       .compare_after = true});
+  all.push_back({.name = "growable_buffer alias",
+                 .set = [](bench &w) { w.make(w.a, 8, 3); },
+                 .run =
+                     [](bench &w) {
+                       auto made = w.a.buffer->alias(w.page(), 2 * w.page(), 2);
+                       if (!made) return outcome(made);
+                       w.b.buffer = std::move(*made);
+                       w.b.first_address = w.b.buffer->address();
+                       return status{};
+                     },
+                 .may_survive = {},
+                 .compare_after = true});
   all.push_back({.name = "growable_buffer fork",
                  .set =
                      [](bench &w) {
@@ -283,7 +296,13 @@ void add_copying_operations(std::vector<operation> &all) {
        .may_survive = {}});
   add({.name = "copying buffer fork",
        .set = holding(2),
-       .run = [](bench &w) { return outcome(w.a.buffer->fork()); },
+       .run = [](bench &w) -> status {
+         auto made = w.a.buffer->fork();
+         if (!made) return outcome(made);
+         w.b.buffer = std::move(*made);
+         w.b.first_address = w.b.buffer->address();
+         return {};
+       },
        .may_survive = {}});
   add({.name = "copying buffer close",
        .set = holding(2),

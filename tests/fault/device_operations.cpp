@@ -50,7 +50,11 @@ void add_device_operations(std::vector<operation> &all) {
                  .vmm = false});
   all.push_back({.name = "stream create",
                  .set = [](bench &) {},
-                 .run = [](bench &w) { return outcome(stream::create(*w.dev)); },
+                 .run = [](bench &w) -> status {
+                   auto made = stream::create(*w.dev);
+                   if (made) w.s = std::move(*made);
+                   return outcome(made);
+                 },
                  .may_survive = {},
                  .vmm = false});
   all.push_back({.name = "stream synchronize",

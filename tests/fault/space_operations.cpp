@@ -26,7 +26,11 @@ std::vector<access_grant> writes(const bench &w) {
 void add_space_operations(std::vector<operation> &all) {
   all.push_back({.name = "reservation create",
                  .set = [](bench &) {},
-                 .run = [](bench &w) { return outcome(reservation::create(*w.dev, 4 * w.page())); },
+                 .run = [](bench &w) -> status {
+                   auto made = reservation::create(*w.dev, 4 * w.page());
+                   if (made) w.space = std::move(*made);
+                   return outcome(made);
+                 },
                  .may_survive = {}});
   all.push_back({.name = "mapping create",
                  .set =
@@ -137,7 +141,8 @@ void add_space_operations(std::vector<operation> &all) {
          w.dev->space().collect();
          return {};
        },
-       .may_survive = {"cuEventQuery", "cuCtxGetCurrent", "cuCtxPushCurrent", "cuMemUnmap"}});
+       .may_survive = {"cuEventQuery", "cuCtxGetCurrent", "cuCtxPushCurrent", "cuMemUnmap"},
+       .may_tell = {"cuEventQuery"}});
 }
 
 }  // namespace stillmap::testing

@@ -64,6 +64,8 @@ struct operation {
   std::function<status(bench &)> run;
   // Driver functions whose failure the operation may survive, and why that is right.
   std::set<std::string> may_survive;
+  // Driver functions whose failure it can tell nobody but the sink.
+  std::set<std::string> may_tell = {};
   bool vmm = true;            // needs pages
   bool own_device = false;    // opens its device itself
   bool compare_after = true;  // false: what it ends in may depend on the failure
