@@ -43,7 +43,7 @@ TEST_F(model_self_test, APlantedByteIsFoundShrunkAndReplayed) {
   EXPECT_TRUE(planted(*again).has_value());
   EXPECT_FALSE(buffer_model::run(*again).has_value());
 
-  const std::string report = report_failure(ops, planted);
+  const std::string report = report_failure(least, planted);
   EXPECT_NE(report.find("ops = \"" + to_text(least) + "\""), std::string::npos) << report;
 }
 

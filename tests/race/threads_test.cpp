@@ -103,7 +103,7 @@ TEST_F(threads_race, PagesAreStolenAcrossStreamsUnderPressure) {
 
 // One host thread, several streams, every order of their work that the seeds draw.
 TEST_F(threads_race, SeededOrdersOfSeveralStreams) {
-  for (const std::string &schedule : schedules(6, true)) {
+  for (const std::string &schedule : schedules(3, true)) {
     machine("memory=24M," + schedule);
     const device d = open_device();
     const std::size_t page = d.can().page_bytes;
