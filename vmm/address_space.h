@@ -154,6 +154,8 @@ class address_space {
   void release_block(address_block &block) noexcept;
   // Called by a dying pool: strikes out mappings of its pages that the driver would not undo.
   void abandon(const page_pool &pool) noexcept;
+  // Called by a dying device: lets go of the addresses of what would not be unmapped.
+  void abandon_retiring() noexcept;
 
  private:
   friend class remap;

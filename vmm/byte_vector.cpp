@@ -178,6 +178,20 @@ status byte_vector::append_from_device(device_address from, std::size_t bytes) {
   return buffer_.resize(flushed_, stream_);
 }
 
+// The old bytes are written over, not given up first: until the copy is queued nothing has changed.
+status byte_vector::assign(const void *from, std::size_t bytes) {
+  if (bytes == 0) return resize(0, false);
+  if (status s = flush(); !s) return s;
+  room_ = 0;
+  if (status s = buffer_.reserve(bytes, stream_); !s) return s;
+  const context_guard guard(drv(), device_.context());
+  if (!guard.entered()) return guard.entered();
+  if (status s = drv().copy_to_device_async(at(0), from, bytes, stream_.get()); !s) return s;
+  if (status s = drv().synchronize_stream(stream_.get()); !s) return s;
+  flushed_ = bytes;
+  return buffer_.resize(bytes, stream_);
+}
+
 status byte_vector::resize(std::size_t bytes, bool zero) {
   if (status s = flush(); !s) return s;
   room_ = 0;

@@ -39,6 +39,7 @@ class byte_vector {
   status flush();
   status append(const void *from, std::size_t bytes, bool wait);
   status append_from_device(device_address from, std::size_t bytes);
+  status assign(const void *from, std::size_t bytes);
   status resize(std::size_t bytes, bool zero);
   status insert(std::size_t at, std::size_t bytes, const void *host, device_address device);
   status erase(std::size_t at, std::size_t bytes);

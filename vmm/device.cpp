@@ -86,6 +86,7 @@ device::state::~state() {
   // Mappings that still wait for their fences hold pages; those go back to a pool that is there.
   if (space != nullptr) space->collect(true);
   pool.reset();
+  if (space != nullptr) space->abandon_retiring();
   space.reset();
 }
 

@@ -104,10 +104,9 @@ class device_vector {
   status append_from_device(const T *values, size_type n) {
     return bytes_.append_from_device(address_of(values), n * sizeof(T));
   }
+  // Replaces all elements. Copies from the host, as append.
   status assign(std::span<const T> values) {
-    if (status s = reserve(values.size()); !s) return s;
-    if (status s = clear(); !s) return s;
-    return append(values);
+    return bytes_.assign(values.data(), values.size_bytes());
   }
 
   // Elements from `position` on move up: twice across device memory, through a scratch page.

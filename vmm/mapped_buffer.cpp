@@ -142,6 +142,20 @@ std::vector<page_ref> mapped_buffer::pages_of(slot_run run) const {
   return out;
 }
 
+status mapped_buffer::apply(remap_plan &&plan) {
+  const std::uint64_t told = unreported_errors();
+  status s = space().apply(std::move(plan));
+  // A way back that was refused is told to the sink; what was lost on it is no longer committed.
+  if (!s && unreported_errors() != told) {
+    for (const slot_run run : runs({0, slots_.size()}, true)) {
+      for (std::size_t slot = run.first; slot < run.end(); ++slot) {
+        if (space().mappings(span({slot, 1})).empty()) mark({slot, 1}, false);
+      }
+    }
+  }
+  return s;
+}
+
 // ---- growing
 // --------------------------------------------------------------------------------------
 
@@ -225,7 +239,7 @@ status mapped_buffer::map_fresh(const std::vector<slot_run> &missing, consumer_s
   }
   remap_plan plan(access_);
   if (status s = plan_fresh(plan, missing, address(), consumer); !s) return s;
-  return plan.empty() ? status{} : space().apply(std::move(plan));
+  return plan.empty() ? status{} : apply(std::move(plan));
 }
 
 // Pages for the slots of `missing`, to be mapped in the space that begins at `base`.
@@ -313,7 +327,7 @@ status mapped_buffer::relocate(std::shared_ptr<address_block> target, std::size_
     if (*passed) plan.unmap(span(run));
   }
   if (status s = plan_fresh(plan, missing, base, consumer); !s) return s;
-  if (status s = space().apply(std::move(plan)); !s) return s;
+  if (status s = apply(std::move(plan)); !s) return s;
   if (!*passed) {
     for (const slot_run run : old) {
       for (const slot_run part : by_block(run)) {
@@ -357,7 +371,7 @@ status mapped_buffer::empty(slot_run run, release_fence idle) {
   if (*passed) {
     remap_plan plan({});
     for (const slot_run r : full) plan.unmap(span(r));
-    if (status s = space().apply(std::move(plan)); !s) return s;
+    if (status s = apply(std::move(plan)); !s) return s;
   } else {
     for (const slot_run r : full) {
       for (const slot_run part : by_block(r)) {

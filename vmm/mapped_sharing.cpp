@@ -48,7 +48,7 @@ result<std::unique_ptr<growable_buffer::impl>> mapped_buffer::alias(std::size_t 
   for (std::size_t i = 0; i < pages.size() * times; ++i) {
     plan.map((*block)->range().begin + i * page_, pages[i % pages.size()]);
   }
-  if (status s = space().apply(std::move(plan)); !s) return tl::unexpected(s.error());
+  if (status s = apply(std::move(plan)); !s) return tl::unexpected(s.error());
   auto other = std::make_unique<mapped_buffer>(device_, std::move(options), access_, *block);
   other->mark({0, pages.size() * times}, true);
   for (const page_ref &p : pages) other->keep_pool_of(p);
@@ -78,7 +78,7 @@ result<std::unique_ptr<growable_buffer::impl>> mapped_buffer::fork() {
     }
   }
   if (!plan.empty()) {
-    if (status s = space().apply(std::move(plan)); !s) return tl::unexpected(s.error());
+    if (status s = apply(std::move(plan)); !s) return tl::unexpected(s.error());
   }
   child->guests_ = guests_;
   for (const slot_run run : full) {
@@ -137,7 +137,7 @@ status mapped_buffer::unshare(const std::vector<std::size_t> &slots, stream_ref 
       copies[i].fresh = std::move(page.front());
       aside.map(scratch->range().begin + i * page_, copies[i].fresh);
     }
-    if (status s = space().apply(std::move(aside)); !s) return s;
+    if (status s = apply(std::move(aside)); !s) return s;
   }
   status outcome;
   {
@@ -157,7 +157,7 @@ status mapped_buffer::unshare(const std::vector<std::size_t> &slots, stream_ref 
       plan.map(address() + c.slot * page_, c.fresh);
     }
     if (scratch) plan.unmap(scratch->range());
-    outcome = space().apply(std::move(plan));
+    outcome = apply(std::move(plan));
   }
   if (!outcome) {
     if (scratch) drop_scratch(std::move(scratch), stream);
@@ -231,7 +231,7 @@ status mapped_buffer::splice(std::size_t offset, std::size_t bytes, impl &other,
     plan.map(to->address() + slot++ * page_, std::move(p));
   }
   if (*passed) plan.unmap(span(from_run));
-  if (status s = space().apply(std::move(plan)); !s) return s;
+  if (status s = apply(std::move(plan)); !s) return s;
   if (!*passed) {
     for (const slot_run part : by_block(from_run)) {
       space().let_go(block_of(part.first), span(part), after);

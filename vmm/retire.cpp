@@ -162,7 +162,11 @@ std::size_t address_space::collect_from(std::vector<retiree> &due, bool wait, st
       const status unmapped = apply(std::move(plan));
       gone = unmapped.has_value();
       if (gone) bytes += r.range.bytes;
-      if (!unmapped) outcome = tl::unexpected(unmapped.error());
+      if (!unmapped && mappings(r.range).empty()) {
+        gone = true;  // struck out by a pool that died: abandon()
+      } else if (!unmapped) {
+        outcome = tl::unexpected(unmapped.error());
+      }
     }
     if (!gone) {
       const std::lock_guard lock(mutex_);
@@ -188,6 +192,12 @@ std::size_t address_space::collect(bool wait) {
   const std::size_t bytes = collect_from(due, wait, outcome);
   if (!outcome) report_unreturnable(outcome.error());
   return bytes;
+}
+
+void address_space::abandon_retiring() noexcept {
+  std::vector<retiree> left;
+  const std::lock_guard lock(mutex_);
+  left.swap(retiring_);
 }
 
 status address_space::settle(virtual_range range) {
