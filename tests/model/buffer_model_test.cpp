@@ -17,6 +17,8 @@ class buffer_model_test : public device_test {
     if (!IsSkipped() && !HasFatalFailure() && !on_hostcuda()) {
       GTEST_SKIP() << "the model asks hostcuda what the driver holds; this driver is none";
     }
+    // The model counts them itself: some faults it plants have nobody to be told of.
+    expect_unreturnable();
   }
 
   static std::optional<op_failure> run(const op_sequence &ops) { return buffer_model::run(ops); }

@@ -29,6 +29,8 @@ constexpr found_before finds[] = {
      "append_self 1"},
     {"the same on the copying fallback, which moves whenever it grows",
      "machine 64 4 2; append 0 196512; append 0 136038; append_self 0"},
+    {"an assign that failed had thrown the old elements away",
+     "machine 64 0 4; push 1 1250; fault 3 0; assign 1 29081; check 1"},
 };
 
 TEST_F(vector_model_test, FoundBefore) {
