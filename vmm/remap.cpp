@@ -359,8 +359,14 @@ class remap {
   std::vector<present> stuck_;    // mapped, and would not go
 };
 
+// What retires still counts against every ceiling, ours and the driver's. Before saying that there
+// is no room it is undone, at the price of waiting for its fences.
 status address_space::apply(remap_plan &&plan) {
   remap_plan mine = std::move(plan);
+  const status s = remap(*this, mine).run();
+  const bool no_room = !s && (s.error().is(condition::address_space_exhausted) ||
+                              s.error().is(condition::out_of_memory));
+  if (!no_room || mine.maps_.empty() || collect(true) == 0) return s;
   return remap(*this, mine).run();
 }
 

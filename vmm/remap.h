@@ -55,8 +55,9 @@ class remap_plan {
 //          that cuts a mapping), address_space_exhausted (mapping ceiling: value, limit),
 //          out_of_memory, device_lost, what the driver says.
 // Stream:  host-synchronous.
-// Cost:    one map per page, one set-access per contiguous run, one unmap per contiguous run, and
-//          the context switch.
+// Cost:    where there is no room, retiring mappings are waited for and undone, and all is tried
+//          once more. Otherwise one map per page, one set-access per contiguous run, one unmap per
+//          contiguous run, and the context switch.
 // Source:  conformance 27-30, 40-43.
 
 }  // namespace stillmap

@@ -140,6 +140,32 @@ TEST_F(threads_race, SeededOrdersOfSeveralStreams) {
   }
 }
 
+// What retires counts against the ceiling of mappings until it is undone; with the ceiling reached
+// that is done, instead of refusing.
+TEST_F(threads_race, RetiringMappingsMakeRoomAtTheCeiling) {
+  for (const std::string &schedule : schedules(1, false)) {
+    machine("memory=256M,mappings=32," + schedule);
+    const device d = open_device();
+    if (!d.can().vmm) GTEST_SKIP() << "this device maps nothing: " << d.name();
+    const auto s = stream::create(d);
+    ASSERT_TRUE(s.has_value());
+    buffer_options options;
+    const std::size_t page = d.can().page_bytes;
+    options.reserve = 8 * page;
+    for (int life = 0; life < 12; ++life) {
+      auto b = growable_buffer::create(d, options);
+      ASSERT_TRUE(b.has_value()) << schedule << ", " << life << ": " << b.error().message();
+      const status grown = b->resize(6 * page, *s);
+      ASSERT_TRUE(grown.has_value()) << schedule << ", " << life << ": " << grown.error().message();
+      ASSERT_TRUE(fill(d, b->address(), 6 * page, 1, *s).has_value());
+      const auto idle = fence::after(d, *s);
+      ASSERT_TRUE(idle.has_value());
+      ASSERT_TRUE(b->close(*idle).has_value());
+    }
+    EXPECT_EQ(first_violation(), "") << schedule;
+  }
+}
+
 TEST_F(threads_race, TheAheadThreadAgainstItsBuffer) {
   for (const std::string &schedule : schedules(2, false)) {
     machine("memory=64M," + schedule);
