@@ -65,9 +65,11 @@ class gate {
 
 // hostcuda's seeded schedule runs queued work inside the call that asks for it, so that nothing can
 // be seen pending there.
-#define SKIP_WHERE_QUERIES_RUN_WORK()                                                        \
-  if (hostcuda_is("schedule=seeded")) SKIP_BECAUSE("hostcuda's seeded schedule: nothing is " \
-                                                   "pending")
+#define SKIP_WHERE_QUERIES_RUN_WORK()           \
+  if (hostcuda_is("schedule=seeded"))           \
+  SKIP_BECAUSE(                                 \
+      "hostcuda's seeded schedule: nothing is " \
+      "pending")
 
 class pinned {
  public:

@@ -226,8 +226,15 @@ class fault_sweep : public device_test, public ::testing::WithParamInterface<ope
     if (w) {
       [[maybe_unused]] const status again = op().run(*w);
       drop(w);
+      if (counted() == baseline_) return;
     }
     start();
+  }
+
+  // What happens after the first failure does not depend on the machine: two of them will do.
+  static bool looks_further() {
+    const std::string machine = hostcuda_control::config();
+    return machine.find("profile=h200") == 0 || machine.find("profile=vgpu-no-vmm") == 0;
   }
 
   std::optional<device> device_;
@@ -235,7 +242,7 @@ class fault_sweep : public device_test, public ::testing::WithParamInterface<ope
   std::string baseline_, before_, after_;
 };
 
-TEST_P(fault_sweep, every_call_failing_once) {
+TEST_P(fault_sweep, every_call_failing) {
   const std::vector<call> calls = calls_of_operation();
   ASSERT_FALSE(calls.empty()) << "it makes no driver call";
   for (const call &c : calls) {
@@ -248,20 +255,14 @@ TEST_P(fault_sweep, every_call_failing_once) {
       if (HasFatalFailure()) return;
     }
   }
-}
-
-TEST_P(fault_sweep, the_way_back_failing_too) {
-  for (const call &c : calls_of_operation()) {
+  if (!looks_further()) return;
+  for (const call &c : calls) {
     fail_on(c.function.c_str(), c.nth, CUDA_ERROR_UNKNOWN);
     ++all_totals().twice;
     if (HasFatalFailure()) return;
   }
-}
-
-TEST_P(fault_sweep, the_device_lost) {
-  const std::size_t calls = calls_of_operation().size();
-  const std::size_t step = std::max<std::size_t>(1, calls / 12);
-  for (std::size_t k = 1; k <= calls; k += step) {
+  const std::size_t step = std::max<std::size_t>(1, calls.size() / 6);
+  for (std::size_t k = 1; k <= calls.size(); k += step) {
     fail_on(nullptr, k, CUDA_ERROR_ILLEGAL_ADDRESS);
     ++all_totals().lost;
     if (HasFatalFailure()) return;

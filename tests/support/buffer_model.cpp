@@ -205,7 +205,8 @@ void buffer_model::perform(const op &o) {
 
 bool buffer_model::perform_surroundings(const op &o) {
   if (o.name == "fault") {
-    fault_ = wanted_fault{fault_calls[o.arg(0) % std::size(fault_calls)], 1 + (o.arg(1) % 6) * (o.arg(1) % 6) / 5,
+    fault_ = wanted_fault{fault_calls[o.arg(0) % std::size(fault_calls)],
+                          1 + (o.arg(1) % 6) * (o.arg(1) % 6) / 5,
                           static_cast<int>(fault_codes[o.arg(2) % std::size(fault_codes)])};
   } else if (o.name == "trim") {
     auto &pool = pools_[o.arg(0) % pools_.size()];

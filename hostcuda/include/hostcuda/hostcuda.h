@@ -4,8 +4,8 @@
  * this file is extra. A program that wants it looks the symbols up with dlsym() in the libcuda.so.1
  * it loaded, so that the same binary runs on a real driver, where they are absent.
  *
- * Thread-safe unless said. Nothing here counts as a driver call, fails by injection, or needs cuInit.
- * Every function returns a CUresult. docs/hostcuda.md
+ * Thread-safe unless said. Nothing here counts as a driver call, fails by injection, or needs
+ * cuInit. Every function returns a CUresult. docs/hostcuda.md
  */
 #ifndef HOSTCUDA_HOSTCUDA_H_
 #define HOSTCUDA_HOSTCUDA_H_
@@ -48,25 +48,26 @@ CUresult hostcuda_occupy(CUdevice device, size_t bytes);
 
 /* ---- Counting ------------------------------------------------------------------------------- */
 
-/* Calls of the driver function `name` ("cuMemMap"; suffixes _v2, _ptsz are ignored), NULL: of all. */
+/* Calls of the driver function `name` ("cuMemMap"; suffixes _v2, _ptsz are ignored), NULL: of all.
+ */
 CUresult hostcuda_calls(const char *name, uint64_t *out);
 
 typedef struct hostcuda_counters {
-  uint64_t calls;              /* all driver calls                                            */
-  uint64_t bytes_htod;         /* copied host to device                                       */
+  uint64_t calls;      /* all driver calls                                            */
+  uint64_t bytes_htod; /* copied host to device                                       */
   uint64_t bytes_dtoh;
-  uint64_t bytes_dtod;         /* copied device to device: what growing by copying costs      */
-  uint64_t bytes_set;          /* written by memset                                           */
-  uint64_t physical_bytes;     /* device memory in use now                                    */
-  uint64_t physical_peak;      /* most in use at once since the reset                         */
-  uint64_t live_handles;       /* physical allocations not yet gone (released, unmapped, ...) */
+  uint64_t bytes_dtod;     /* copied device to device: what growing by copying costs      */
+  uint64_t bytes_set;      /* written by memset                                           */
+  uint64_t physical_bytes; /* device memory in use now                                    */
+  uint64_t physical_peak;  /* most in use at once since the reset                         */
+  uint64_t live_handles;   /* physical allocations not yet gone (released, unmapped, ...) */
   uint64_t live_mappings;
   uint64_t live_reservations;
-  uint64_t live_streams;       /* created and not destroyed; default streams do not count     */
+  uint64_t live_streams; /* created and not destroyed; default streams do not count     */
   uint64_t live_events;
   uint64_t live_contexts;
-  uint64_t violations;         /* see hostcuda_violation                                      */
-  uint64_t first_touch_ns;     /* host time spent making pages present and zero               */
+  uint64_t violations;     /* see hostcuda_violation                                      */
+  uint64_t first_touch_ns; /* host time spent making pages present and zero               */
 } hostcuda_counters;
 
 CUresult hostcuda_get_counters(hostcuda_counters *out);
@@ -82,7 +83,8 @@ CUresult hostcuda_each_call(void (*cb)(const char *name, uint64_t calls, void *u
 
 /* The nth next call (1 = the very next) of `name` (NULL: of any function) from the calling thread
  * or any other returns `code` and does nothing else. One rule at a time per name; n = 0 removes
- * it. A rule that has fired is gone. cuGetErrorName, cuGetErrorString and cuGetProcAddress never fail. */
+ * it. A rule that has fired is gone. cuGetErrorName, cuGetErrorString and cuGetProcAddress never
+ * fail. */
 CUresult hostcuda_fail(const char *name, uint64_t n, CUresult code);
 
 /* As above, and every later call of `name` too, until removed. */
@@ -94,9 +96,10 @@ CUresult hostcuda_faults_fired(uint64_t *out);
 /* ---- Host kernels --------------------------------------------------------------------------- */
 
 /* There is no PTX interpreter. A kernel is a host function registered under the name of its PTX
- * entry: cuModuleLoadData* reads the `.entry` names of any PTX text given to it, cuModuleGetFunction
- * finds the registered function, cuLaunchKernel queues it with its parameter values copied.
- * `params[i]` points at the i-th parameter as in cuLaunchKernel; `param_bytes` gives their sizes. */
+ * entry: cuModuleLoadData* reads the `.entry` names of any PTX text given to it,
+ * cuModuleGetFunction finds the registered function, cuLaunchKernel queues it with its parameter
+ * values copied. `params[i]` points at the i-th parameter as in cuLaunchKernel; `param_bytes` gives
+ * their sizes. */
 typedef struct hostcuda_launch {
   unsigned grid[3];
   unsigned block[3];
@@ -118,22 +121,23 @@ CUresult hostcuda_declare(CUstream stream, CUdeviceptr at, size_t bytes, int wri
 /* ---- The oracle ----------------------------------------------------------------------------- */
 
 typedef enum hostcuda_violation_kind {
-  HOSTCUDA_USE_AFTER_UNMAP = 1,   /* unmapped (or access taken) under unfinished work             */
-  HOSTCUDA_USE_AFTER_FREE = 2,    /* cuMemFree under unfinished work of a non-blocking kind       */
-  HOSTCUDA_UNORDERED_ALIAS = 3,   /* two unordered accesses, one a write, to the same physical
-                                     bytes through two different mappings                         */
-  HOSTCUDA_ACCESS_FAULT = 4       /* work touched an address not mapped or not accessible         */
+  HOSTCUDA_USE_AFTER_UNMAP = 1, /* unmapped (or access taken) under unfinished work             */
+  HOSTCUDA_USE_AFTER_FREE = 2,  /* cuMemFree under unfinished work of a non-blocking kind       */
+  HOSTCUDA_UNORDERED_ALIAS = 3, /* two unordered accesses, one a write, to the same physical
+                                   bytes through two different mappings                         */
+  HOSTCUDA_ACCESS_FAULT = 4     /* work touched an address not mapped or not accessible         */
 } hostcuda_violation_kind;
 
 typedef struct hostcuda_violation {
   hostcuda_violation_kind kind;
   CUdeviceptr at;
   size_t bytes;
-  char first[512];   /* what was queued, and where from (symbolised call site, best effort) */
-  char second[512];  /* what broke it, and where from                                     */
+  char first[512];  /* what was queued, and where from (symbolised call site, best effort) */
+  char second[512]; /* what broke it, and where from                                     */
 } hostcuda_violation;
 
-/* The index-th violation since the reset (0 = first, the first 64 are kept); NOT_FOUND past the end. */
+/* The index-th violation since the reset (0 = first, the first 64 are kept); NOT_FOUND past the
+ * end. */
 CUresult hostcuda_get_violation(uint64_t index, hostcuda_violation *out);
 
 /* ---- Streams -------------------------------------------------------------------------------- */
