@@ -32,10 +32,10 @@ mapping::mapping(mapping &&o) noexcept
 mapping &mapping::operator=(mapping &&o) noexcept {
   if (this != &o) {
     destroy();
-    device_ = o.device_;
     block_ = std::move(o.block_);
     range_ = std::exchange(o.range_, {});
     page_ = std::move(o.page_);
+    device_ = o.device_;  // last: what was here may have been the last of its device
   }
   return *this;
 }

@@ -81,6 +81,15 @@ class page_ref {
  public:
   page_ref() = default;
   explicit page_ref(page_share share);
+  page_ref(const page_ref &) = default;
+  page_ref(page_ref &&) noexcept = default;
+  // By swapping: the share that was here must go before the pool it may be the last to keep.
+  page_ref &operator=(page_ref o) noexcept {
+    std::swap(home_, o.home_);
+    std::swap(share_, o.share_);
+    return *this;
+  }
+  ~page_ref() = default;
 
   explicit operator bool() const { return static_cast<bool>(share_); }
   const page *operator->() const { return share_.page_; }

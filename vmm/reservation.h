@@ -21,6 +21,16 @@ class reservation {
   static result<reservation> create(const device &d, std::size_t bytes,
                                     reservation_options options = {});
 
+  reservation(reservation &&) noexcept = default;
+  // By swapping: the addresses that were here must go before the device they may be the last to
+  // keep.
+  reservation &operator=(reservation &&o) noexcept {
+    std::swap(device_, o.device_);
+    std::swap(block_, o.block_);
+    return *this;
+  }
+  ~reservation() = default;
+
   // Of a reservation that was moved from: nothing, and 0.
   virtual_range range() const { return block_ ? block_->range() : virtual_range{}; }
   std::uint64_t generation() const { return block_ ? block_->generation() : 0; }

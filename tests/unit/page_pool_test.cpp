@@ -1,0 +1,389 @@
+#include "stillmap/vmm/page_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <future>
+#include <set>
+
+#include "stillmap/vmm/mapping.h"
+#include "stillmap/vmm/physical_memory.h"
+#include "tests/support/buffer_test.h"
+
+namespace stillmap {
+namespace {
+
+using testing::fails_with;
+using testing::outcome;
+using testing::hostcuda_control::hold;
+using testing::hostcuda_control::release;
+
+class page_pool_test : public testing::buffer_test {
+ protected:
+  void SetUp() override {
+    buffer_test::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    STILLMAP_NEEDS_VMM();
+    STILLMAP_NEEDS_HOSTCUDA();
+  }
+  std::shared_ptr<page_pool> make_pool(page_pool_options options = {}) const {
+    auto made = page_pool::create(dev(), options);
+    if (!made) throw std::runtime_error(made.error().message());
+    return *made;
+  }
+  std::uint64_t free_pages(const page_pool &p) const { return p.stats().free.bytes() / page(); }
+};
+
+TEST_F(page_pool_test, makes_pages_and_keeps_them_warm) {
+  const auto pool = make_pool();
+  EXPECT_EQ(pool->page_bytes(), page());
+  std::vector<page_ref> pages;
+  ASSERT_TRUE(pool->acquire(3, pages));
+  ASSERT_EQ(pages.size(), 3u);
+  std::set<std::uint64_t> ids;
+  for (const page_ref &p : pages) {
+    ids.insert(p->id());
+    EXPECT_EQ(p->bytes(), page());
+    EXPECT_EQ(p.use_count(), 1u);
+    EXPECT_FALSE(p->imported());
+    EXPECT_EQ(p->properties(), pool->properties());
+  }
+  EXPECT_EQ(ids.size(), 3u);
+  EXPECT_EQ(pool->stats().pages_created, 3u);
+  EXPECT_EQ(pool->stats().created.bytes(), 3 * page());
+  pages.clear();
+  EXPECT_EQ(free_pages(*pool), 3u);
+  const driver_counts before = counts();
+  ASSERT_TRUE(pool->acquire(3, pages));
+  EXPECT_EQ((counts() - before).total(), 0u) << "warm pages cost nothing";
+  EXPECT_EQ(pool->stats().pages_reused, 3u);
+  for (const page_ref &p : pages) EXPECT_TRUE(ids.contains(p->id()));
+  EXPECT_EQ(pool->stats().peak.bytes(), 3 * page());
+}
+
+TEST_F(page_pool_test, acquiring_appends_and_none_is_none) {
+  const auto pool = make_pool();
+  std::vector<page_ref> pages;
+  ASSERT_TRUE(pool->acquire(1, pages));
+  ASSERT_TRUE(pool->acquire(0, pages));
+  ASSERT_TRUE(pool->acquire(1, pages));
+  EXPECT_EQ(pages.size(), 2u);
+}
+
+TEST_F(page_pool_test, all_or_none_when_memory_is_out) {
+  const auto pool = make_pool();
+  ASSERT_TRUE(pool->prepare(2 * page()));
+  leave_free(2);
+  std::vector<page_ref> pages;
+  const page_pool_stats before = pool->stats();
+  const status s = pool->acquire(6, pages);
+  ASSERT_FALSE(s);
+  EXPECT_TRUE(s.error().is(condition::out_of_memory));
+  EXPECT_EQ(s.error().value, 6 * page());
+  EXPECT_TRUE(pages.empty());
+  EXPECT_EQ(pool->stats().created, before.created);
+  EXPECT_EQ(pool->stats().free, before.free);
+  EXPECT_EQ(pool->stats().pages_reused, before.pages_reused);
+  EXPECT_EQ(dev().memory()->free.bytes(), 2 * page());
+  ASSERT_TRUE(pool->acquire(4, pages));
+}
+
+TEST_F(page_pool_test, has_a_limit_of_its_own) {
+  page_pool_options options;
+  options.limit = 2 * page();
+  const auto pool = make_pool(options);
+  std::vector<page_ref> pages;
+  EXPECT_TRUE(fails_with(pool->acquire(3, pages), condition::out_of_memory, "page_pool::acquire",
+                         3 * page(), 2 * page()));
+  ASSERT_TRUE(pool->acquire(2, pages));
+  pages.clear();
+  ASSERT_TRUE(pool->acquire(2, pages)) << "its own free pages count once";
+}
+
+TEST_F(page_pool_test, keeps_free_only_up_to_its_watermark) {
+  page_pool_options options;
+  options.keep_free = 2 * page();
+  const auto pool = make_pool(options);
+  std::vector<page_ref> pages;
+  ASSERT_TRUE(pool->acquire(5, pages));
+  pages.clear();
+  EXPECT_EQ(free_pages(*pool), 2u);
+  EXPECT_EQ(pool->stats().pages_released, 3u);
+  EXPECT_EQ(testing::hostcuda_control::counters().live_handles, 2u);
+}
+
+TEST_F(page_pool_test, trims_prepares_and_says_how_much) {
+  const auto pool = make_pool();
+  ASSERT_TRUE(pool->prepare(4 * page() - 1));
+  EXPECT_EQ(free_pages(*pool), 4u);
+  ASSERT_TRUE(pool->prepare(page()));
+  EXPECT_EQ(free_pages(*pool), 4u) << "there are enough already";
+  EXPECT_EQ(pool->trim(2 * page() + 1)->bytes(), 2 * page());
+  EXPECT_EQ(free_pages(*pool), 2u);
+  EXPECT_EQ(pool->trim(2 * page())->bytes(), 0u);
+  EXPECT_EQ(pool->trim()->bytes(), 2 * page());
+  EXPECT_EQ(pool->stats().created.bytes(), 0u);
+  EXPECT_EQ(dev().space().stats().physical.bytes(), 0u);
+}
+
+TEST_F(page_pool_test, keeps_pages_ready_in_the_background) {
+  const auto pool = make_pool();
+  pool->keep_ready(3 * page());
+  const auto until = [&](std::uint64_t n) {
+    while (free_pages(*pool) < n) {
+      std::promise<void> ran;
+      pool->in_background(this, [&] { ran.set_value(); });
+      ran.get_future().wait();
+    }
+  };
+  until(3);
+  std::vector<page_ref> pages;
+  ASSERT_TRUE(pool->acquire(2, pages));
+  until(3);
+  EXPECT_EQ(pool->stats().created.bytes(), 5 * page());
+  pool->keep_ready(0);
+}
+
+TEST_F(page_pool_test, background_jobs_run_in_order_and_can_be_forgotten) {
+  const auto pool = make_pool();
+  std::promise<void> go;
+  std::promise<void> started;
+  std::vector<int> ran;
+  int owner = 0;
+  pool->in_background(this, [&] {
+    started.set_value();
+    go.get_future().wait();
+    ran.push_back(1);
+  });
+  started.get_future().wait();
+  pool->in_background(&owner, [&] { ran.push_back(2); });
+  pool->cancel_background(&owner);
+  go.set_value();
+  pool->cancel_background(this);
+  EXPECT_EQ(ran, std::vector<int>{1});
+}
+
+TEST_F(page_pool_test, a_page_dropped_under_a_fence_waits_for_it) {
+  const auto pool = make_pool();
+  const stream s = make_stream();
+  std::vector<page_ref> pages;
+  ASSERT_TRUE(pool->acquire(2, pages));
+  hold(s.get());
+  const fence busy = after(s);
+  pages[0].retire(busy);
+  EXPECT_FALSE(pages[0]);
+  pages[1].retire(fence());
+  pages.clear();
+  EXPECT_EQ(pool->stats().waiting.bytes(), page());
+  EXPECT_EQ(free_pages(*pool), 2u);
+  ASSERT_TRUE(pool->acquire(2, pages)) << "the ready one, and a new one";
+  EXPECT_EQ(pool->stats().pages_created, 3u);
+  EXPECT_EQ(pool->trim()->bytes(), 0u) << "pages behind a fence stay";
+  release(s.get());
+  ASSERT_TRUE(s.synchronize());
+  ASSERT_TRUE(pool->acquire(1, pages));
+  EXPECT_EQ(pool->stats().pages_created, 3u);
+  EXPECT_EQ(pool->stats().host_waits, 0u);
+}
+
+TEST_F(page_pool_test, retiring_one_of_two_references_fences_the_page_for_later) {
+  const auto pool = make_pool();
+  const stream s = make_stream();
+  std::vector<page_ref> pages;
+  ASSERT_TRUE(pool->acquire(1, pages));
+  page_ref second = pages[0];
+  EXPECT_EQ(second.use_count(), 2u);
+  hold(s.get());
+  pages[0].retire(after(s));
+  pages.clear();
+  EXPECT_EQ(second.use_count(), 1u);
+  second = page_ref();
+  EXPECT_EQ(pool->stats().waiting.bytes(), page());
+  release(s.get());
+}
+
+TEST_F(page_pool_test, waiting_pages_serve_a_stream_that_waits_when_memory_is_short) {
+  const auto pool = make_pool();
+  const stream busy = make_stream(), s = make_stream();
+  std::vector<page_ref> pages;
+  ASSERT_TRUE(pool->acquire(2, pages));
+  leave_free(0);
+  hold(busy.get());
+  const fence f = after(busy);
+  for (page_ref &p : pages) p.retire(f);
+  pages.clear();
+  const driver_counts before = counts();
+  ASSERT_TRUE(pool->acquire(2, pages, s));
+  EXPECT_EQ((counts() - before)[driver_call::StreamWaitEvent], 2u);
+  EXPECT_EQ(pool->stats().host_waits, 0u);
+  fence mine = after(s);
+  EXPECT_FALSE(*mine.passed());
+  pages.clear();
+  EXPECT_EQ(pool->stats().waiting.bytes(), 2 * page()) << "its old users are at work still";
+  release(busy.get());
+  ASSERT_TRUE(mine.wait());
+  ASSERT_TRUE(pool->acquire(2, pages));
+}
+
+TEST_F(page_pool_test, waiting_pages_make_the_host_wait_where_there_is_no_stream) {
+  const auto pool = make_pool();
+  const stream s = make_stream();
+  std::vector<page_ref> pages;
+  ASSERT_TRUE(pool->acquire(2, pages));
+  leave_free(0);
+  const fence f = after(s);
+  for (page_ref &p : pages) p.retire(f);
+  pages.clear();
+  ASSERT_TRUE(pool->acquire(2, pages));
+}
+
+// Taken from behind a fence for an acquire that failed, they must wait again, not be ready.
+TEST_F(page_pool_test, a_failed_acquire_does_not_make_waiting_pages_ready) {
+  const auto pool = make_pool();
+  const stream busy = make_stream(), s = make_stream();
+  std::vector<page_ref> pages;
+  ASSERT_TRUE(pool->acquire(2, pages));
+  leave_free(0);
+  hold(busy.get());
+  const fence f = after(busy);
+  for (page_ref &p : pages) p.retire(f);
+  pages.clear();
+  EXPECT_FALSE(pool->acquire(3, pages, s));
+  EXPECT_EQ(pool->stats().waiting.bytes(), 2 * page());
+  release(busy.get());
+}
+
+TEST_F(page_pool_test, adopts_memory_made_by_hand) {
+  const auto pool = make_pool();
+  auto memory = physical_memory::create(dev(), page());
+  ASSERT_TRUE(memory);
+  const physical_handle handle = memory->handle();
+  auto adopted = pool->adopt(std::move(*memory));
+  ASSERT_TRUE(adopted) << adopted.error().message();
+  EXPECT_EQ((*adopted)->handle(), handle);
+  EXPECT_EQ(pool->stats().created.bytes(), page());
+  EXPECT_EQ(dev().space().stats().physical.bytes(), page());
+  *adopted = page_ref();
+  EXPECT_EQ(free_pages(*pool), 1u) << "as good as one of its own";
+}
+
+TEST_F(page_pool_test, adopted_memory_that_others_hold_is_not_pooled) {
+  const auto pool = make_pool();
+  growable_buffer b = make();
+  ASSERT_TRUE(b.resize(page()));
+  auto retained = physical_memory::retain(dev(), b.address());
+  ASSERT_TRUE(retained) << retained.error().message();
+  EXPECT_TRUE(retained->shared());
+  auto adopted = pool->adopt(std::move(*retained));
+  ASSERT_TRUE(adopted);
+  *adopted = page_ref();
+  EXPECT_EQ(free_pages(*pool), 0u) << "b has it still";
+}
+
+TEST_F(page_pool_test, adopt_refuses_what_it_cannot_have) {
+  const auto pool = make_pool();
+  auto big = physical_memory::create(dev(), 2 * page());
+  ASSERT_TRUE(big);
+  const char *op = "page_pool::adopt";
+  EXPECT_TRUE(fails_with(outcome(pool->adopt(std::move(*big))), condition::invalid_argument, op,
+                         2 * page(), page()));
+  auto one = physical_memory::create(dev(), page());
+  ASSERT_TRUE(one);
+  physical_memory moved = std::move(*one);
+  EXPECT_TRUE(fails_with(outcome(pool->adopt(std::move(*one))),  // NOLINT: moved from, on purpose
+                         condition::invalid_argument, op));
+  if (*device::count() > 1) {
+    const device second = open_device(1);
+    auto other = physical_memory::create(second, page());
+    ASSERT_TRUE(other);
+    EXPECT_TRUE(
+        fails_with(outcome(pool->adopt(std::move(*other))), condition::invalid_argument, op, 1, 0));
+  }
+}
+
+TEST_F(page_pool_test, pages_of_several_granules) {
+  page_pool_options options;
+  options.page_bytes = 4 * page();
+  const auto pool = make_pool(options);
+  buffer_options buffer;
+  buffer.pools = {pool};
+  buffer.reserve = 16 * page();
+  growable_buffer b = make(buffer);
+  EXPECT_EQ(b.page_bytes(), 4 * page());
+  const driver_counts before = counts();
+  ASSERT_TRUE(b.resize(5 * page()));
+  EXPECT_EQ((counts() - before)[driver_call::MemMap], 2u);
+  EXPECT_EQ(b.capacity(), 8 * page());
+  testing::put(dev(), b.address(), testing::pattern(8 * page(), 3));
+  EXPECT_TRUE(testing::holds(dev(), b.address(), 8 * page(), 3));
+  options.page_bytes = page() + 4096;
+  EXPECT_TRUE(fails_with(outcome(page_pool::create(dev(), options)), condition::invalid_argument,
+                         "page_pool::create", page() + 4096, page()));
+  buffer.pools = {pool, dev().pool()};
+  EXPECT_TRUE(fails_with(outcome(growable_buffer::create(dev(), buffer)),
+                         condition::invalid_argument, "growable_buffer::create", page(),
+                         4 * page()));
+}
+
+TEST_F(page_pool_test, a_page_keeps_its_pool_and_a_pool_its_device) {
+  page_ref kept;
+  {
+    const auto pool = make_pool();
+    std::vector<page_ref> pages;
+    ASSERT_TRUE(pool->acquire(1, pages));
+    kept = pages[0];
+  }
+  close_device();
+  EXPECT_EQ(kept->bytes(), kept->bytes());
+  EXPECT_EQ(testing::hostcuda_control::counters().live_handles, 1u);
+  kept = page_ref();
+  EXPECT_EQ(leftovers(), "");
+}
+
+TEST_F(page_pool_test, a_pool_that_dies_undoes_what_retires) {
+  const stream s = make_stream();
+  {
+    buffer_options options;
+    options.pools = {make_pool()};
+    options.reserve = 8 * page();
+    growable_buffer b = make(options);
+    ASSERT_TRUE(b.resize(2 * page()));
+    const fence f = after(s);
+    ASSERT_TRUE(b.close(f));
+  }
+  EXPECT_EQ(dev().space().stats().live_mappings, 0u);
+  EXPECT_EQ(dev().space().stats().physical.bytes(), 0u);
+}
+
+TEST_F(page_pool_test, a_page_outlives_the_buffer_it_was_in) {
+  page_ref kept;
+  {
+    growable_buffer b = make();
+    ASSERT_TRUE(b.resize(page()));
+    kept = dev().space().mappings(b.range()).at(0).backing;
+    EXPECT_EQ(kept.use_count(), 2u);
+  }
+  EXPECT_EQ(kept.use_count(), 1u);
+  EXPECT_EQ(free_pages(*dev().pool()), 0u);
+  kept = page_ref();
+  EXPECT_EQ(free_pages(*dev().pool()), 1u);
+}
+
+TEST_F(page_pool_test, refuses_what_the_device_cannot) {
+  page_pool_options options;
+  options.exportable = handle_type::fabric;
+  if (!dev().can().fabric_export) {
+    EXPECT_TRUE(fails_with(outcome(page_pool::create(dev(), options)), condition::not_supported,
+                           "page_pool::create"));
+  }
+  options = {};
+  options.rdma = true;
+  if (!dev().can().rdma) {
+    EXPECT_TRUE(fails_with(outcome(page_pool::create(dev(), options)), condition::not_supported,
+                           "page_pool::create"));
+  } else {
+    EXPECT_TRUE(page_pool::create(dev(), options));
+  }
+}
+
+}  // namespace
+}  // namespace stillmap
