@@ -187,7 +187,7 @@ status byte_vector::assign(const void *from, std::size_t bytes) {
   const context_guard guard(drv(), device_.context());
   if (!guard.entered()) return guard.entered();
   if (status s = drv().copy_to_device_async(at(0), from, bytes, stream_.get()); !s) return s;
-  if (status s = drv().synchronize_stream(stream_.get()); !s) return s;
+  if (status s = wait_for_copies(); !s) return s;
   flushed_ = bytes;
   return buffer_.resize(bytes, stream_);
 }

@@ -71,11 +71,7 @@ void add_vector_operations(std::vector<operation> &all) {
          return w.v->append_from_device(
              static_cast<const std::uint32_t *>(w.v->address().pointer()), 500);
        }},
-      {"assign",
-       [](bench &w) -> status {
-         // In three steps, each of which is all or nothing; the last is the one watched.
-         return w.v->append(some());
-       }},
+      {"assign", [](bench &w) { return w.v->assign(some()); }, pushed},
       {"insert, in the middle", [](bench &w) { return w.v->insert(100, some()); }},
       {"insert, at the end", [](bench &w) { return w.v->insert(w.v->size(), some()); }},
       {"insert_from_device",

@@ -1,0 +1,320 @@
+// The ledger: what it says, plans performed or undone, callbacks, the ceiling of mappings.
+#include "stillmap/vmm/address_space.h"
+
+#include <gtest/gtest.h>
+
+#include "stillmap/vmm/remap.h"
+#include "stillmap/vmm/reservation.h"
+#include "stillmap/vmm/units.h"
+#include "tests/support/buffer_test.h"
+
+namespace stillmap {
+namespace {
+
+using namespace literals;
+using testing::fails_with;
+using testing::holds;
+using testing::pattern;
+using testing::put;
+using phase = backing_event::phase;
+
+class address_space_test : public testing::buffer_test {
+ protected:
+  void SetUp() override {
+    buffer_test::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    STILLMAP_NEEDS_VMM();
+    space_ = std::move(*reservation::create(dev(), 16 * page()));
+    if (!dev().pool()->acquire(8, pages_)) throw std::runtime_error("no pages");
+  }
+  void TearDown() override {
+    if (space_) {
+      for (const mapping_record &m : dev().space().mappings(space_->range())) {
+        remap_plan plan({});
+        plan.unmap(m.range);
+        EXPECT_TRUE(dev().space().apply(std::move(plan)));
+      }
+    }
+    pages_.clear();
+    space_.reset();
+    buffer_test::TearDown();
+  }
+
+  device_address slot(std::size_t i) const { return space_->range().begin + i * page(); }
+  virtual_range slots(std::size_t first, std::size_t n) const { return {slot(first), n * page()}; }
+  static std::vector<access_grant> writing() { return {{on_device(0), access_mode::read_write}}; }
+  static std::vector<access_grant> reading() { return {{on_device(0), access_mode::read}}; }
+  status map(std::size_t first, std::size_t n) {
+    remap_plan plan(writing());
+    for (std::size_t i = 0; i < n; ++i) plan.map(slot(first + i), pages_.at(first + i));
+    return dev().space().apply(std::move(plan));
+  }
+  status apply(remap_plan &plan) { return dev().space().apply(std::move(plan)); }
+  address_space_stats books() const { return dev().space().stats(); }
+
+  std::optional<reservation> space_;
+  std::vector<page_ref> pages_;
+};
+
+TEST_F(address_space_test, counts_what_is_there) {
+  const address_space_stats before = books();
+  EXPECT_EQ(before.reserved_bytes, 16 * page());
+  EXPECT_EQ(before.live_blocks, 1u);
+  EXPECT_EQ(before.live_mappings, 0u);
+  EXPECT_EQ(before.physical.bytes(), 8 * page());
+  EXPECT_EQ(before.mapping_ceiling, dev().can().mapping_ceiling);
+  ASSERT_TRUE(map(0, 3));
+  EXPECT_EQ(books().live_mappings, 3u);
+  EXPECT_EQ(books().mapped_bytes, 3 * page());
+  EXPECT_EQ(books().retiring_mappings, 0u);
+  const auto blocks = dev().space().blocks();
+  ASSERT_EQ(blocks.size(), 1u);
+  EXPECT_EQ(blocks[0].range, space_->range());
+  EXPECT_EQ(blocks[0].mappings, 3u);
+  EXPECT_EQ(blocks[0].mapped_bytes, 3 * page());
+  EXPECT_EQ(blocks[0].generation, 1u);
+  EXPECT_EQ(dev().space().mappings().size(), 3u);
+  EXPECT_EQ(dev().space().mappings({slot(1) + 5, 1}).size(), 1u);
+  EXPECT_EQ(dev().space().mappings({slot(1) + 5, page()}).size(), 2u);
+  EXPECT_EQ(dev().space().mappings(slots(3, 5)).size(), 0u);
+  const auto found = dev().space().mappings(slots(0, 3));
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(found[i].range, slots(i, 1));
+    EXPECT_EQ(found[i].backing, pages_[i]);
+  }
+}
+
+TEST_F(address_space_test, one_set_access_and_one_unmap_for_a_run) {
+  const driver_counts before = counts();
+  ASSERT_TRUE(map(0, 4));
+  driver_counts spent = counts() - before;
+  EXPECT_EQ(spent[driver_call::MemMap], 4u);
+  EXPECT_EQ(spent[driver_call::MemSetAccess], 1u);
+  const driver_counts then = counts();
+  remap_plan plan({});
+  plan.unmap(slots(0, 4));
+  ASSERT_TRUE(apply(plan));
+  spent = counts() - then;
+  EXPECT_EQ(spent[driver_call::MemUnmap], 1u);
+  EXPECT_EQ(space_->generation(), 2u);
+}
+
+TEST_F(address_space_test, a_plan_does_all_its_steps_as_one_generation) {
+  ASSERT_TRUE(map(0, 4));
+  put(dev(), slot(0), pattern(page(), 1));
+  put(dev(), slot(3), pattern(page(), 4));
+  remap_plan plan(writing());
+  plan.map(slot(8), pages_[3]);  // a page at a second address
+  plan.map(slot(0), pages_[5]);  // in place of another
+  plan.unmap(slots(0, 2));
+  plan.grant(slots(2, 2), reading());
+  ASSERT_TRUE(apply(plan));
+  EXPECT_EQ(space_->generation(), 2u);
+  EXPECT_TRUE(holds(dev(), slot(8), page(), 4));
+  EXPECT_EQ(dev().space().mappings(slots(0, 1)).at(0).backing, pages_[5]);
+  EXPECT_TRUE(dev().space().mappings(slots(1, 1)).empty());
+  EXPECT_EQ(dev().space().mappings(slots(2, 1)).at(0).access, reading());
+  EXPECT_EQ(books().live_mappings, 4u);
+  remap_plan nothing(writing());
+  EXPECT_TRUE(nothing.empty());
+  ASSERT_TRUE(apply(nothing));
+  EXPECT_EQ(space_->generation(), 2u);
+}
+
+TEST_F(address_space_test, refuses_plans_that_do_not_fit_without_a_driver_call) {
+  ASSERT_TRUE(map(0, 2));
+  const driver_counts before = counts();
+  const auto refused = [&](auto make) {
+    remap_plan plan(writing());
+    make(plan);
+    return fails_with(apply(plan), condition::invalid_argument, "remap");
+  };
+  EXPECT_TRUE(refused([&](remap_plan &p) { p.map(slot(0), pages_[3]); })) << "mapped already";
+  EXPECT_TRUE(refused([&](remap_plan &p) { p.map(slot(16), pages_[3]); })) << "outside";
+  EXPECT_TRUE(refused([&](remap_plan &p) { p.map(device_address(64_KiB), pages_[3]); }));
+  EXPECT_TRUE(refused([&](remap_plan &p) { p.map(slot(4) + 1, pages_[3]); })) << "misaligned";
+  EXPECT_TRUE(refused([&](remap_plan &p) { p.map(slot(4), page_ref()); })) << "no page";
+  EXPECT_TRUE(refused([&](remap_plan &p) {
+    p.map(slot(4), pages_[3]);
+    p.map(slot(4), pages_[4]);
+  })) << "one address twice";
+  EXPECT_TRUE(refused([&](remap_plan &p) { p.unmap(slots(5, 1)); })) << "nothing there";
+  EXPECT_TRUE(refused([&](remap_plan &p) { p.unmap({slot(0), page() / 2}); })) << "cuts";
+  EXPECT_TRUE(refused([&](remap_plan &p) { p.unmap({slot(0) + page() / 2, page()}); }));
+  EXPECT_TRUE(refused([&](remap_plan &p) {
+    p.unmap(slots(0, 1));
+    p.unmap(slots(0, 2));
+  })) << "unmapped twice";
+  EXPECT_TRUE(refused([&](remap_plan &p) { p.grant(slots(7, 1), reading()); }));
+  EXPECT_EQ((counts() - before).total(), 0u);
+  EXPECT_EQ(space_->generation(), 1u);
+  EXPECT_EQ(books().live_mappings, 2u);
+}
+
+TEST_F(address_space_test, a_failed_plan_is_undone_completely) {
+  STILLMAP_NEEDS_HOSTCUDA();
+  ASSERT_TRUE(map(0, 4));
+  for (std::size_t i = 0; i < 4; ++i) put(dev(), slot(i), pattern(page(), 10 + unsigned(i)));
+  // The last step is the one refused: replacing comes after everything else.
+  remap_plan plan(writing());
+  plan.map(slot(8), pages_[4]);
+  plan.map(slot(1), pages_[5]);
+  plan.unmap(slots(0, 2));
+  plan.grant(slots(3, 1), reading());
+  testing::hostcuda_control::fail("cuMemMap", 2, CUDA_ERROR_OUT_OF_MEMORY);
+  const status s = apply(plan);
+  EXPECT_TRUE(fails_with(s, condition::out_of_memory, "cuMemMap"));
+  EXPECT_EQ(space_->generation(), 1u);
+  EXPECT_EQ(books().live_mappings, 4u);
+  EXPECT_EQ(books().mapped_bytes, 4 * page());
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_TRUE(holds(dev(), slot(i), page(), 10 + unsigned(i)));
+    put(dev(), slot(i), pattern(page(), 20 + unsigned(i)));
+    EXPECT_EQ(dev().space().mappings(slots(i, 1)).at(0).access, writing());
+    EXPECT_EQ(pages_[i].use_count(), 2u);
+  }
+  EXPECT_EQ(pages_[4].use_count(), 1u);
+}
+
+struct heard {
+  phase when;
+  virtual_range range;
+  std::uint64_t generation;
+};
+
+TEST_F(address_space_test, says_before_and_after_what_changes) {
+  std::vector<heard> events;
+  auto subscription = dev().space().on_backing_change([&](const backing_event &e) {
+    events.push_back({e.when, e.range, e.generation});
+    EXPECT_EQ(e.block, space_->block().get());
+    // Nothing has happened yet, or all of it has.
+    EXPECT_EQ(dev().space().stats().live_mappings, e.when == phase::changed ? 2u : 0u);
+  });
+  ASSERT_TRUE(map(1, 2));
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(events[0].when, phase::about_to_change);
+  EXPECT_EQ(events[1].when, phase::changed);
+  for (const heard &e : events) {
+    EXPECT_EQ(e.range, slots(1, 2));
+    EXPECT_EQ(e.generation, 1u);
+  }
+  subscription.reset();
+  ASSERT_TRUE(map(3, 1));
+  EXPECT_EQ(events.size(), 2u) << "nobody listens any more";
+}
+
+TEST_F(address_space_test, says_when_a_change_was_abandoned) {
+  STILLMAP_NEEDS_HOSTCUDA();
+  std::vector<heard> events;
+  const auto subscription = dev().space().on_backing_change([&](const backing_event &e) {
+    events.push_back({e.when, e.range, e.generation});
+  });
+  testing::hostcuda_control::fail("cuMemSetAccess", 1, CUDA_ERROR_UNKNOWN);
+  EXPECT_FALSE(map(0, 2));
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(events[0].when, phase::about_to_change);
+  EXPECT_EQ(events[0].generation, 1u);
+  EXPECT_EQ(events[1].when, phase::abandoned);
+  EXPECT_EQ(events[1].generation, 0u);
+  EXPECT_EQ(space_->generation(), 0u);
+  EXPECT_EQ(books().live_mappings, 0u);
+}
+
+TEST_F(address_space_test, retiring_is_announced_when_it_is_undone) {
+  ASSERT_TRUE(map(0, 2));
+  std::vector<heard> events;
+  const auto subscription = dev().space().on_backing_change([&](const backing_event &e) {
+    events.push_back({e.when, e.range, e.generation});
+  });
+  const stream s = make_stream();
+  ASSERT_TRUE(s.synchronize());
+  const fence passed_by_now = after(s);
+  ASSERT_TRUE(s.synchronize());
+  ASSERT_TRUE(dev().space().retire(space_->block(), slots(0, 2), passed_by_now));
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(events[1].when, phase::changed);
+  EXPECT_EQ(books().live_mappings, 0u);
+  EXPECT_TRUE(fails_with(dev().space().retire(space_->block(), slots(0, 2), fence()),
+                         condition::invalid_argument, "remap"));
+}
+
+TEST_F(address_space_test, retire_refuses_ranges_that_are_not_whole_live_mappings) {
+  STILLMAP_NEEDS_HOSTCUDA();
+  ASSERT_TRUE(map(0, 2));
+  const stream s = make_stream();
+  testing::hostcuda_control::hold(s.get());
+  const fence busy = after(s);
+  const char *op = "address_space::retire";
+  const auto invalid = condition::invalid_argument;
+  EXPECT_TRUE(fails_with(dev().space().retire(space_->block(), slots(4, 2), busy), invalid, op));
+  EXPECT_TRUE(
+      fails_with(dev().space().retire(space_->block(), {slot(0), page() / 2}, busy), invalid, op));
+  ASSERT_TRUE(dev().space().retire(space_->block(), slots(0, 1), busy));
+  EXPECT_TRUE(fails_with(dev().space().retire(space_->block(), slots(0, 2), busy), invalid, op));
+  EXPECT_EQ(books().retiring_mappings, 1u);
+  remap_plan plan({});
+  plan.unmap(slots(0, 1));
+  EXPECT_TRUE(fails_with(apply(plan), invalid, "remap")) << "it is not ours to unmap any more";
+  testing::hostcuda_control::release(s.get());
+  dev().space().collect(true);
+  EXPECT_EQ(books().retiring_mappings, 0u);
+}
+
+class mapping_ceiling : public testing::buffer_test {};
+
+TEST_F(mapping_ceiling, the_drivers_own_is_out_of_memory_and_undone) {
+  STILLMAP_NEEDS_HOSTCUDA();
+  STILLMAP_NEEDS_VMM();
+  restart_as("profile=h200,mappings=10");
+  buffer_options options;
+  options.reserve = 64_MiB;
+  growable_buffer b = make(options);
+  ASSERT_TRUE(b.resize(8 * page()));
+  put(dev(), b.address(), pattern(8 * page(), 1));
+  const status s = b.resize(12 * page());
+  ASSERT_FALSE(s);
+  EXPECT_TRUE(s.error().is(condition::out_of_memory) ||
+              s.error().is(condition::address_space_exhausted))
+      << s.error().message();
+  EXPECT_EQ(b.mapped_bytes(), 8 * page());
+  EXPECT_TRUE(holds(dev(), b.address(), 8 * page(), 1));
+  ASSERT_TRUE(b.resize(10 * page()));
+}
+
+TEST_F(mapping_ceiling, ours_is_refused_before_the_driver_is_asked) {
+  STILLMAP_NEEDS_HOSTCUDA();
+  STILLMAP_NEEDS_VMM();
+  restart_as("profile=h200,unbacked");
+  const std::size_t ceiling = dev().can().mapping_ceiling;
+  const reservation space = *reservation::create(dev(), 4 * page());
+  std::vector<page_ref> one;
+  ASSERT_TRUE(dev().pool()->acquire(1, one));
+  // As many as may be, by aliases of one page, would take long; the books are told of that many.
+  ASSERT_GT(ceiling, 100000u);
+  const reservation wide = *reservation::create(dev(), (ceiling + 1) * page());
+  remap_plan plan({{on_device(0), access_mode::read_write}});
+  for (std::size_t i = 0; i <= ceiling; ++i) {
+    plan.map(wide.range().begin + i * page(), one[0]);
+  }
+  const driver_counts before = counts();
+  EXPECT_TRUE(fails_with(dev().space().apply(std::move(plan)), condition::address_space_exhausted,
+                         "remap", ceiling + 1, ceiling));
+  EXPECT_EQ((counts() - before).total(), 0u);
+}
+
+class without_vmm : public testing::buffer_test {};
+
+TEST_F(without_vmm, pages_and_reservations_say_not_supported) {
+  if (has_vmm()) GTEST_SKIP() << "this device has VMM";
+  const auto no = condition::not_supported;
+  EXPECT_TRUE(fails_with(testing::outcome(reservation::create(dev(), page())), no,
+                         "address_space::reserve"));
+  EXPECT_TRUE(fails_with(testing::outcome(page_pool::create(dev())), no, "page_pool::create"));
+  EXPECT_EQ(dev().can().page_bytes, 2_MiB);
+  buffer_options options;
+  options.pools = {dev().pool()};
+  EXPECT_FALSE(make(options).in_place());
+}
+
+}  // namespace
+}  // namespace stillmap
