@@ -59,23 +59,22 @@ struct memory_info {
 };
 
 // Every driver function the seam calls; the enumerator is cuX with X.
-#define STILLMAP_DRIVER_CALLS(X)                                                                   \
-  X(Init)                                                                                          \
-  X(DriverGetVersion)                                                                              \
-  X(GetErrorName) X(GetErrorString) X(DeviceGet) X(DeviceGetCount) X(DeviceGetName) X(             \
-      DeviceGetAttribute) X(DeviceTotalMem) X(DeviceGetUuid) X(DeviceCanAccessPeer)                \
-      X(DevicePrimaryCtxRetain) X(DevicePrimaryCtxRelease) X(CtxGetCurrent) X(CtxPushCurrent) X(   \
-          CtxPopCurrent) X(CtxSynchronize) X(MemGetInfo) X(MemAlloc) X(MemFree) X(MemAllocAsync)   \
-          X(MemFreeAsync) X(MemHostAlloc) X(MemFreeHost) X(MemcpyHtoD) X(MemcpyDtoH) X(MemcpyDtoD) \
-              X(MemcpyHtoDAsync) X(MemcpyDtoHAsync) X(MemcpyDtoDAsync) X(MemsetD8Async)            \
-                  X(MemAddressReserve) X(MemAddressFree) X(MemCreate) X(MemRelease) X(MemMap)      \
-                      X(MemUnmap) X(MemSetAccess) X(MemGetAccess) X(MemExportToShareableHandle)    \
-                          X(MemImportFromShareableHandle) X(MemGetAllocationGranularity)           \
-                              X(MemGetAllocationPropertiesFromHandle) X(MemRetainAllocationHandle) \
-                                  X(StreamCreate) X(StreamDestroy) X(StreamSynchronize)            \
-                                      X(StreamQuery) X(StreamWaitEvent) X(StreamIsCapturing)       \
-                                          X(EventCreate) X(EventDestroy) X(EventRecord)            \
-                                              X(EventQuery) X(EventSynchronize)
+// clang-format off
+#define STILLMAP_DRIVER_CALLS(X) \
+  X(Init) X(DriverGetVersion) X(GetErrorName) X(GetErrorString) X(DeviceGet) \
+  X(DeviceGetCount) X(DeviceGetName) X(DeviceGetAttribute) X(DeviceTotalMem) X(DeviceGetUuid) \
+  X(DeviceCanAccessPeer) X(DevicePrimaryCtxRetain) X(DevicePrimaryCtxRelease) \
+  X(CtxGetCurrent) X(CtxPushCurrent) X(CtxPopCurrent) X(CtxSynchronize) X(MemGetInfo) X(MemAlloc) \
+  X(MemFree) X(MemAllocAsync) X(MemFreeAsync) X(MemHostAlloc) X(MemFreeHost) X(MemcpyHtoD) \
+  X(MemcpyDtoH) X(MemcpyDtoD) X(MemcpyHtoDAsync) X(MemcpyDtoHAsync) X(MemcpyDtoDAsync) \
+  X(MemsetD8Async) X(MemAddressReserve) X(MemAddressFree) X(MemCreate) X(MemRelease) \
+  X(MemMap) X(MemUnmap) X(MemSetAccess) X(MemGetAccess) X(MemExportToShareableHandle) \
+  X(MemImportFromShareableHandle) X(MemGetAllocationGranularity) \
+  X(MemGetAllocationPropertiesFromHandle) X(MemRetainAllocationHandle) X(StreamCreate) \
+  X(StreamDestroy) X(StreamSynchronize) X(StreamQuery) X(StreamWaitEvent) \
+  X(StreamIsCapturing) X(EventCreate) X(EventDestroy) X(EventRecord) X(EventQuery) \
+  X(EventSynchronize)
+// clang-format on
 
 enum class driver_call : unsigned {
 #define STILLMAP_ENUMERATOR(name) name,
