@@ -43,8 +43,8 @@ result<std::shared_ptr<address_block>> address_space::reserve(std::size_t bytes,
   const context_guard guard(*device_.drv, device_.context());
   if (!guard.entered()) return tl::unexpected(guard.entered().error());
   auto at = device_.drv->reserve_addresses(bytes, std::max(alignment, page), hint);
-  // What retires keeps its addresses, and on some drivers a ceiling's worth of mappings.
-  if (!at && !at.error().is(condition::invalid_argument) && collect(true) != 0) {
+  // What retires keeps its addresses until it is undone.
+  if (!at && !at.error().is(condition::invalid_argument) && collect() != 0) {
     at = device_.drv->reserve_addresses(bytes, std::max(alignment, page), hint);
   }
   if (!at) {

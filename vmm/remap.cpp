@@ -360,14 +360,16 @@ class remap {
 };
 
 // What retires still counts against every ceiling, ours and the driver's. Before saying that there
-// is no room it is undone, at the price of waiting for its fences.
+// is no room, what has passed its fence is undone; at our own ceiling the rest is waited for too,
+// since nothing else can help.
 status address_space::apply(remap_plan &&plan) {
   remap_plan mine = std::move(plan);
   const status s = remap(*this, mine).run();
-  const bool no_room = !s && (s.error().is(condition::address_space_exhausted) ||
-                              s.error().is(condition::out_of_memory));
-  if (!no_room || mine.maps_.empty() || collect(true) == 0) return s;
-  return remap(*this, mine).run();
+  if (s || mine.maps_.empty()) return s;
+  const bool full = s.error().is(condition::address_space_exhausted);
+  if (!full && !s.error().is(condition::out_of_memory)) return s;
+  const bool ours = full && s.error().code.category() == stillmap_category();
+  return collect(ours) == 0 ? s : remap(*this, mine).run();
 }
 
 }  // namespace stillmap
