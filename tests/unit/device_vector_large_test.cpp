@@ -1,0 +1,56 @@
+// Moves longer than the scratch memory they go through.
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "stillmap/vmm/device_vector.h"
+#include "tests/support/buffer_test.h"
+
+namespace stillmap {
+namespace {
+
+class device_vector_large : public testing::buffer_test {};
+
+TEST_F(device_vector_large, moves_more_than_fits_its_scratch) {
+  vector_options options;
+  options.buffer.force_copying = !has_vmm();
+  auto made = device_vector<std::uint32_t>::create(dev(), options);
+  ASSERT_TRUE(made);
+  std::vector<std::uint32_t> wanted((std::size_t{70} << 20) / 4);
+  std::iota(wanted.begin(), wanted.end(), 1u);
+  ASSERT_TRUE(made->append(wanted));
+  const std::vector<std::uint32_t> some{11, 22, 33};
+  ASSERT_TRUE(made->insert(5, some));
+  wanted.insert(wanted.begin() + 5, some.begin(), some.end());
+  EXPECT_TRUE(*made->to_host() == wanted);
+  ASSERT_TRUE(made->erase(7, 1000));
+  wanted.erase(wanted.begin() + 7, wanted.begin() + 1007);
+  EXPECT_TRUE(*made->to_host() == wanted);
+}
+
+// The second piece is refused: the first is put back.
+TEST_F(device_vector_large, puts_back_what_had_moved_when_the_rest_is_refused) {
+  STILLMAP_NEEDS_HOSTCUDA();
+  vector_options options;
+  options.buffer.force_copying = !has_vmm();
+  auto made = device_vector<std::uint32_t>::create(dev(), options);
+  ASSERT_TRUE(made);
+  std::vector<std::uint32_t> values((std::size_t{70} << 20) / 4);
+  std::iota(values.begin(), values.end(), 1u);
+  ASSERT_TRUE(made->append(values));
+  ASSERT_TRUE(made->reserve(values.size() + 3));
+  const std::vector<std::uint32_t> some{11, 22, 33};
+  for (const std::uint64_t nth : {3u, 4u}) {
+    testing::hostcuda_control::fail("cuMemcpyDtoDAsync", nth, CUDA_ERROR_UNKNOWN);
+    EXPECT_FALSE(made->insert(5, some));
+    EXPECT_TRUE(*made->to_host() == values) << "insert, copy " << nth;
+  }
+  for (const std::uint64_t nth : {1u, 2u, 4u, 5u}) {
+    testing::hostcuda_control::fail("cuMemcpyDtoDAsync", nth, CUDA_ERROR_UNKNOWN);
+    EXPECT_FALSE(made->erase(7, 1000));
+    EXPECT_TRUE(*made->to_host() == values) << "erase, copy " << nth;
+  }
+}
+
+}  // namespace
+}  // namespace stillmap
