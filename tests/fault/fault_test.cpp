@@ -42,6 +42,13 @@ totals &all_totals() {
   return t;
 }
 
+// "h200", of "profile=h200,memory=..."
+std::string profile() {
+  const std::string config = hostcuda_control::config();
+  const std::size_t from = config.find('=') + 1;
+  return config.substr(from, config.find(',') - from);
+}
+
 class report final : public ::testing::Environment {
   void TearDown() override {
     const totals &t = all_totals();
@@ -51,12 +58,17 @@ class report final : public ::testing::Environment {
       std::printf("[ FAULT    ] %6zu points  %s\n", n, name.c_str());
       sum += n;
     }
-    std::printf("[ FAULT    ] %zu points over %zu operations: %s\n", sum, t.points.size(),
-                t.failed ? "SEE ABOVE" : "no object changed, nothing leaked");
+    // ./test repeats lines that begin like this.
     std::printf(
-        "[ FAULT    ] %zu more with the way back failing too, %zu with the device lost: "
+        "note: fault sweep on %s: %zu (operation, call) points failed over %zu operations; %s\n",
+        profile().c_str(), sum, t.points.size(),
+        t.failed ? "SEE ITS LOG" : "no object changed, nothing leaked");
+    if (t.twice + t.lost == 0) return;
+    std::printf(
+        "note: fault sweep on %s: %zu more with the way back failing too, %zu with the device "
+        "lost: "
         "nothing crashed\n",
-        t.twice, t.lost);
+        profile().c_str(), t.twice, t.lost);
   }
 };
 [[maybe_unused]] ::testing::Environment *const reporting =
@@ -173,13 +185,6 @@ class fault_sweep : public device_test, public ::testing::WithParamInterface<ope
     SCOPED_TRACE(op().name + ", " + c.function + " #" + std::to_string(c.nth) + " failing with " +
                  std::to_string(code));
     std::unique_ptr<bench> w = set();
-    // Having no room makes these wait for what retires, which some operations hold for good.
-    static const std::set<std::string> waits{"cuMemMap", "cuMemSetAccess", "cuMemAddressReserve"};
-    if (code == CUDA_ERROR_OUT_OF_MEMORY && waits.contains(c.function) && w->dev &&
-        w->dev->space().stats().retiring_mappings != 0) {
-      drop(w);
-      return true;
-    }
     const std::uint64_t told = unreported_errors();
     hostcuda_control::faults_fired();
     hostcuda_control::fail(c.function.c_str(), c.nth, code);
@@ -239,10 +244,7 @@ class fault_sweep : public device_test, public ::testing::WithParamInterface<ope
   }
 
   // What happens after the first failure does not depend on the machine: two of them will do.
-  static bool looks_further() {
-    const std::string machine = hostcuda_control::config();
-    return machine.find("profile=h200") == 0 || machine.find("profile=vgpu-no-vmm") == 0;
-  }
+  static bool looks_further() { return profile() == "h200" || profile() == "vgpu-no-vmm"; }
 
   std::optional<device> device_;
   bool vmm_ = false;

@@ -79,8 +79,6 @@ def stillmap_tests(name, srcs, deps = [], data = [], profiles = HOSTCUDA_PROFILE
             binary = ":" + program,
             profile = profile,
             size = size,
-            # The sweep takes minutes and is named on the command line: bazel test //tests:fault_h200
-            tags = ["manual"] if name == "fault" else [],
         )
     if cuda:
         driver_test(
