@@ -131,8 +131,11 @@ class address_space {
                         std::vector<page_ref> &out);
 
   // Called before and after every change of backing on this device. Keep the result alive for as
-  // long as wanted. Callbacks run on the changing thread with no lock of ours held, must not
-  // change mappings, and must not throw.
+  // long as wanted.
+  // Threads: callbacks run on the thread that changes, while the buffer that changes is locked.
+  // They
+  //          may read these books and call the driver. They must not use that buffer, change
+  //          mappings, wait for a thread that does either, or throw.
   using subscription = std::shared_ptr<const backing_callback>;
   [[nodiscard]] subscription on_backing_change(backing_callback cb);
 

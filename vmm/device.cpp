@@ -68,6 +68,7 @@ result<std::shared_ptr<device::state>> open_state(const driver &drv, int ordinal
   made->self = made;
   made->space = std::make_unique<address_space>(*made);
   made->pool = std::make_unique<page_pool>(*made, page_pool_options{});
+  made->pools.add({made, made->pool.get()});
   return made;
 }
 

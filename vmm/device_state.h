@@ -48,6 +48,18 @@ struct device_core {
   event_pool events;
 };
 
+// The pools of one device, so that one short of memory finds what lies free in the others.
+// Threads: safe. Lock order: a leaf.
+class pool_list {
+ public:
+  void add(const std::shared_ptr<page_pool> &p);
+  std::vector<std::shared_ptr<page_pool>> others(const page_pool &asking);
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::weak_ptr<page_pool>> pools_;
+};
+
 struct device::state {
   explicit state(std::shared_ptr<device_core> c)
       : core(std::move(c)), drv(core->drv), ordinal(core->ordinal) {}
@@ -67,6 +79,7 @@ struct device::state {
   std::weak_ptr<state> self;  // empty once the state is being destroyed
 
   // In this order, so that pages go back before the ledger that counts them goes.
+  pool_list pools;
   std::unique_ptr<address_space> space;
   std::unique_ptr<page_pool> pool;
 };

@@ -104,7 +104,8 @@ class device_vector {
   status append_from_device(const T *values, size_type n) {
     return bytes_.append_from_device(address_of(values), n * sizeof(T));
   }
-  // Replaces all elements. Copies from the host, as append.
+  // Replaces all elements. Copies from the host, as append. After device_lost the elements are
+  // unspecified, old or new; after any other error they are as they were.
   status assign(std::span<const T> values) {
     return bytes_.assign(values.data(), values.size_bytes());
   }
@@ -132,6 +133,8 @@ class device_vector {
   // pages, not by the host. Other streams' work on those elements must be ordered before it.
   status shrink_to_fit() { return bytes_.shrink_to_fit(); }
 
+  // Host-synchronous, after what is queued on the stream. After device_lost the element may be the
+  // old or the new one.
   status set(size_type position, const T &value) {
     return bytes_.write(bytes(position), &value, sizeof(T));
   }

@@ -88,6 +88,10 @@ class growable_buffer {
 
   // Changes size(). Growing maps what is missing; contents up to the old size stay, new bytes are
   // unspecified. Shrinking keeps the pages (see shrink_to_fit).
+  // Streams: with one, the host waits for nothing where `stream` can wait instead. Growing past
+  //         reserved() may move the pages to other addresses (stats().relocations): the old ones
+  //         then stay usable for what `stream` has queued, and for nothing else, so order other
+  //         streams' work before it. Without one, the host waits for the device's work instead.
   // Errors: out_of_memory (value = bytes missing, limit = free), address_space_exhausted,
   //         invalid_argument (over the address space: value, limit), device_lost.
   // Cost:   within capacity() none. Otherwise per missing page one map, and a create where the pool

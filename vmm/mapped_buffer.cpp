@@ -41,8 +41,7 @@ mapped_buffer::~mapped_buffer() {
   options_.pools.front()->cancel_background(this);
 }
 
-// ---- books
-// ----------------------------------------------------------------------------------------
+// ---- books -------------------------------------------------------------------------------
 
 std::size_t mapped_buffer::mapped_bytes() const {
   const std::lock_guard lock(mutex_);
@@ -156,8 +155,7 @@ status mapped_buffer::apply(remap_plan &&plan) {
   return s;
 }
 
-// ---- growing
-// --------------------------------------------------------------------------------------
+// ---- growing -----------------------------------------------------------------------------
 
 status mapped_buffer::reserve(std::size_t bytes, consumer_stream consumer) {
   const std::lock_guard lock(mutex_);
@@ -343,8 +341,7 @@ status mapped_buffer::relocate(std::shared_ptr<address_block> target, std::size_
   return {};
 }
 
-// ---- giving back
-// ----------------------------------------------------------------------------------
+// ---- giving back -------------------------------------------------------------------------
 
 status mapped_buffer::shrink_to(std::size_t bytes, release_fence idle) {
   const std::lock_guard lock(mutex_);
@@ -394,8 +391,7 @@ status mapped_buffer::close(release_fence idle) {
   return {};
 }
 
-// ---- ahead
-// ----------------------------------------------------------------------------------------
+// ---- ahead -------------------------------------------------------------------------------
 
 void mapped_buffer::size_changed() {
   const std::size_t ahead = options_.ahead;

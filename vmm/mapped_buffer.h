@@ -41,7 +41,7 @@ class mapped_buffer final : public growable_buffer::impl {
   enum slot_flag : std::uint8_t {
     live = 1,     // committed
     forked = 2,   // read-only until prepare_write
-    aliased = 4,  // the page is another buffer's too, on purpose and for good
+    aliased = 4,  // the page is another buffer's too, on purpose; stays when that one is gone
   };
   struct slot_run {
     std::size_t first, count;
@@ -62,7 +62,7 @@ class mapped_buffer final : public growable_buffer::impl {
   std::shared_ptr<address_block> block_of(std::size_t slot) const;
   status apply(remap_plan &&plan);
   status check_range(const char *op, std::size_t offset, std::size_t bytes, bool pages) const;
-  status check_shareable(const char *op, slot_run run, std::uint8_t forbidden) const;
+  status check_shareable(const char *op, slot_run run, std::uint8_t forbidden);
   status fill(slot_run run, consumer_stream consumer);
   status revive(slot_run run, consumer_stream consumer, std::vector<revived_range> &revived);
   status map_fresh(const std::vector<slot_run> &missing, consumer_stream consumer);

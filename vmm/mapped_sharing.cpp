@@ -5,18 +5,31 @@
 
 namespace stillmap {
 
+namespace {
+
+// Two references are ours: the one asked about, and the mapping it was found in.
+bool shown_elsewhere(const page_ref &found) {
+  return found.use_count() > 2;
+}
+
+}  // namespace
+
 std::vector<access_grant> mapped_buffer::reading() const {
   std::vector<access_grant> out = access_;
   for (access_grant &g : out) g.mode = access_mode::read;
   return out;
 }
 
-// Every slot committed and free of `forbidden` flags.
-status mapped_buffer::check_shareable(const char *op, slot_run run, std::uint8_t forbidden) const {
+// Every slot committed and free of `forbidden` flags. An alias that is gone is forgotten here: it
+// cannot tell us itself.
+status mapped_buffer::check_shareable(const char *op, slot_run run, std::uint8_t forbidden) {
   for (std::size_t s = run.first; s < run.end(); ++s) {
     if ((slots_[s] & live) == 0) {
       return refuse(condition::invalid_argument, op, "part of the range is not committed",
                     s * page_);
+    }
+    if ((slots_[s] & forbidden & aliased) != 0 && !shown_elsewhere(pages_of({s, 1}).front())) {
+      slots_[s] &= static_cast<std::uint8_t>(~aliased);
     }
     if ((slots_[s] & forbidden) != 0) {
       return refuse(condition::busy, op,
@@ -118,7 +131,7 @@ status mapped_buffer::unshare(const std::vector<std::size_t> &slots, stream_ref 
   remap_plan plan(access_);
   for (const std::size_t slot : slots) {
     const page_ref now = pages_of({slot, 1}).front();
-    if (now.use_count() > 2) {  // this reference, our mapping, and somebody else's
+    if (shown_elsewhere(now)) {
       copies.push_back({slot, {}});
     } else {
       plan.grant(span({slot, 1}), access_);

@@ -59,6 +59,7 @@ result<std::shared_ptr<page_pool>> page_pool::create(const device &d, page_pool_
   const auto owner = std::make_shared<owned_pool>(d, options);
   const std::shared_ptr<page_pool> made(owner, &owner->pool);
   made->self_ = made;
+  d.shared()->pools.add(made);
   return made;
 }
 
@@ -114,6 +115,8 @@ status page_pool::acquire(std::size_t n, std::vector<page_ref> &out,
   // Current once for all the pages to make, so that each costs a look instead of a switch.
   std::optional<context_guard> guard;
   if (outcome && got.size() < n) outcome = guard.emplace(drv(), device_.context()).entered();
+  // Undoing a mapping is cheaper than creating a page, and keeps the device's memory to others.
+  if (outcome && got.size() < n && device_.space->collect() != 0) outcome = take_free(n, got);
   const auto have = [&] { return got.size() + fresh.size() + stolen.size(); };
   while (outcome && have() < n) {
     auto made = make_page();
@@ -125,11 +128,13 @@ status page_pool::acquire(std::size_t n, std::vector<page_ref> &out,
       outcome = tl::unexpected(made.error());
       break;
     }
+    const bool device_short = made.error().code.category() == cuda_category();
+    if (device_short && free_others((n - have()) * options_.page_bytes) != 0) continue;
     const std::size_t before = have();
     outcome = take_waiting(n - before, got, stolen, consumer);
     if (outcome && have() == before) {
       error e = made.error();
-      if (e.code.category() == cuda_category()) e.value = n * options_.page_bytes;
+      if (device_short) e.value = n * options_.page_bytes;
       outcome = tl::unexpected(e);
     }
   }
@@ -216,6 +221,21 @@ status page_pool::take_waiting(std::size_t more, std::vector<page *> &got,
     return take_free(wanted - stolen.size(), got);
   }
   return {};
+}
+
+// Releases what lies ready in the device's other pools of the same place, as much as is needed:
+// nobody waits for it, neither a stream nor the host. Returns the bytes released.
+std::size_t page_pool::free_others(std::size_t bytes) {
+  std::size_t freed = 0;
+  for (const auto &other : device_.pools.others(*this)) {
+    if (freed >= bytes) break;
+    if (!(other->properties_.location == properties_.location)) continue;
+    const std::size_t ready = other->stats().ready().bytes();
+    const std::size_t wanted = bytes - freed;
+    // A page that would not go stays where it is; what this pool is short of is its own error.
+    if (const auto gone = other->trim(ready > wanted ? ready - wanted : 0)) freed += gone->bytes();
+  }
+  return freed;
 }
 
 result<page *> page_pool::make_page() {

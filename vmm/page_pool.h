@@ -38,6 +38,8 @@ struct page_pool_stats {
   std::uint64_t pages_reused = 0;         // handed out without creating
   std::uint64_t host_waits = 0;           // times the host had to wait for a fence
   std::uint64_t background_failures = 0;  // pages the background could not make ready
+
+  physical_size ready() const { return physical_size(free.bytes() - waiting.bytes()); }
 };
 
 class page_pool {
@@ -56,14 +58,16 @@ class page_pool {
   const physical_properties &properties() const { return properties_; }
   page_pool_stats stats() const;
 
-  // `n` pages into `out`, all or none. Free pages first; then new ones; when memory is short, pages
-  // whose fence has not passed: `consumer` is made to wait for them where given, else the host
-  // waits. Contents are unspecified (new ones are zero on every driver seen, but that is no
-  // promise). Ensures:  failure: `out` and the pool hold what they held. Errors:   out_of_memory
-  // (value = bytes wanted, limit = bytes the driver reports free),
+  // `n` pages into `out`, all or none. Free pages first; then those of retiring mappings whose
+  // fence has passed; then new ones. When memory is short: what lies free in the device's other
+  // pools is released, and then come pages whose fence has not passed: `consumer` is made to wait
+  // for them where given, else the host waits. Contents are unspecified (new ones are zero on every
+  // driver seen, but that is no promise). Ensures:  failure: `out` holds what it held, and no page
+  // is lost. Errors:   out_of_memory (value = bytes wanted, limit = bytes the driver reports free),
   //           device_lost. Over `limit`: out_of_memory naming the pool's limit.
   // Threads:  safe.
-  // Cost:     one create per page not in the pool; none when warm.
+  // Cost:     none when warm; else one create per page, and where something retires one query per
+  //           fence and one unmap per run whose fence has passed.
   status acquire(std::size_t n, std::vector<page_ref> &out,
                  std::optional<stream_ref> consumer = std::nullopt);
 
@@ -105,6 +109,7 @@ class page_pool {
   status take_waiting(std::size_t more, std::vector<page *> &got, std::vector<page_ref> &stolen,
                       std::optional<stream_ref> consumer);
   result<page *> make_page();
+  std::size_t free_others(std::size_t bytes);
   void join_fence(page &p, const fence &idle);
   bool unfenced(const page &p) const;
   void give_back(page *p) noexcept;  // the last reference is gone

@@ -236,6 +236,45 @@ TEST_F(page_pool_test, waiting_pages_make_the_host_wait_where_there_is_no_stream
   ASSERT_TRUE(pool->acquire(2, pages));
 }
 
+TEST_F(page_pool_test, what_lies_free_in_another_pool_of_the_device_is_used_when_memory_is_short) {
+  const auto rich = make_pool(), poor = make_pool();
+  ASSERT_TRUE(rich->prepare(3 * page()));
+  leave_free(1);
+  std::vector<page_ref> pages;
+  ASSERT_TRUE(poor->acquire(3, pages));
+  EXPECT_EQ(free_pages(*rich), 1u) << "no more than was needed";
+  const stream busy = make_stream(), s = make_stream();
+  hold(busy.get());
+  const fence f = after(busy);
+  pages.back().retire(f);
+  pages.pop_back();
+  ASSERT_TRUE(poor->acquire(1, pages, s));
+  EXPECT_EQ(free_pages(*rich), 0u) << "rather than have a stream wait";
+  EXPECT_TRUE(fails_with(poor->acquire(2, pages, s), condition::out_of_memory, "cuMemCreate"))
+      << "nothing is left anywhere";
+  EXPECT_EQ(pages.size(), 3u);
+  release(busy.get());
+}
+
+TEST_F(page_pool_test, the_devices_own_pool_helps_out_too) {
+  const auto poor = make_pool();
+  ASSERT_TRUE(dev().pool()->prepare(2 * page()));
+  leave_free(0);
+  std::vector<page_ref> pages;
+  ASSERT_TRUE(poor->acquire(2, pages));
+  EXPECT_EQ(free_pages(*dev().pool()), 0u);
+}
+
+TEST_F(page_pool_test, a_pools_own_limit_costs_the_others_nothing) {
+  page_pool_options options;
+  options.limit = page();
+  const auto rich = make_pool(), limited = make_pool(options);
+  ASSERT_TRUE(rich->prepare(page()));
+  std::vector<page_ref> pages;
+  EXPECT_FALSE(limited->acquire(2, pages));
+  EXPECT_EQ(free_pages(*rich), 1u);
+}
+
 // Taken from behind a fence for an acquire that failed, they must wait again, not be ready.
 TEST_F(page_pool_test, a_failed_acquire_does_not_make_waiting_pages_ready) {
   const auto pool = make_pool();

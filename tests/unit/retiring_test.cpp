@@ -158,6 +158,23 @@ TEST_F(retiring, sparse_ranges_revive_too) {
   release(s.get());
 }
 
+TEST_F(retiring, what_has_passed_its_fence_is_reused_before_a_page_is_created) {
+  growable_buffer a = small(), b = small();
+  const stream s = make_stream();
+  ASSERT_TRUE(a.resize(3 * page()));
+  testing::hostcuda_control::hold(s.get());
+  ASSERT_TRUE(a.resize(page()));
+  ASSERT_TRUE(a.shrink_to_fit(after(s)));
+  testing::hostcuda_control::release(s.get());
+  ASSERT_TRUE(s.synchronize());
+  const driver_counts before = counts();
+  ASSERT_TRUE(b.resize(2 * page()));
+  const driver_counts spent = counts() - before;
+  EXPECT_EQ(spent[driver_call::MemCreate], 0u);
+  EXPECT_EQ(spent[driver_call::MemUnmap], 1u);
+  EXPECT_EQ(dev().space().stats().retiring_mappings, 0u);
+}
+
 TEST_F(retiring, stolen_by_another_buffer_when_memory_is_short_and_its_stream_waits) {
   growable_buffer a = small(), b = small();
   const stream busy = make_stream(), other = make_stream();

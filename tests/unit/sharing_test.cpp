@@ -232,6 +232,27 @@ TEST_F(sharing, aliased_pages_cannot_be_forked) {
   EXPECT_TRUE(fails_with(outcome(b->fork()), condition::busy, "growable_buffer::fork"));
 }
 
+TEST_F(sharing, an_alias_that_is_gone_is_forgotten) {
+  growable_buffer a = filled(2, 1), to = filled(0, 0);
+  {
+    auto b = a.alias(0, page());
+    ASSERT_TRUE(b);
+    EXPECT_TRUE(fails_with(a.splice(0, page(), to, 0), condition::busy, "growable_buffer::splice"));
+  }
+  auto child = a.fork();
+  ASSERT_TRUE(child) << child.error().message();
+  EXPECT_TRUE(holds(dev(), child->address(), 2 * page(), 1));
+}
+
+// A ring shows each page twice by itself.
+TEST_F(sharing, a_ring_stays_aliased_without_its_source) {
+  std::optional<growable_buffer> a = filled(1, 1);
+  auto ring = a->alias(0, page(), 2);
+  ASSERT_TRUE(ring);
+  a.reset();
+  EXPECT_TRUE(fails_with(outcome(ring->fork()), condition::busy, "growable_buffer::fork"));
+}
+
 TEST_F(sharing, splice_moves_pages_not_bytes) {
   growable_buffer a = filled(4, 1), b = filled(1, 2);
   const std::uint64_t before = physical();
