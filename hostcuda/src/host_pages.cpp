@@ -16,6 +16,7 @@
 #include <string>
 
 #include "counters.h"
+#include "host_areas.h"
 #include "machine_set.h"
 
 #ifndef MADV_POPULATE_READ
@@ -120,12 +121,14 @@ void release_range(void *at, std::size_t bytes) {
 
 bool map_extent(void *at, const extent &what) {
   if (what.fd < 0 || !current_settings().backed) return true;
+  if (!take_areas(2)) return false;  // the mapping, and the rest of the reservation behind it
   return raw_mmap(at, what.bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, what.fd, what.offset) !=
          MAP_FAILED;
 }
 
 bool unmap_range(void *at, std::size_t bytes) {
   if (!current_settings().backed) return true;
+  spend_areas(2);
   return raw_mmap(at, bytes, PROT_NONE, kReserveFlags | MAP_FIXED, -1, 0) != MAP_FAILED;
 }
 
@@ -190,9 +193,29 @@ int page_file::open_locked() {
   return fd_;
 }
 
+bool page_file::take_spare_locked(std::size_t bytes, extent *out) {
+  if (spare_.empty() || spare_.front().bytes < bytes) return false;
+  extent &oldest = spare_.front();
+  *out = extent{oldest.fd, oldest.offset, bytes};
+  oldest.offset += bytes;
+  oldest.bytes -= bytes;
+  if (oldest.bytes == 0) spare_.pop_front();
+  spare_bytes_ -= bytes;
+  return true;
+}
+
 bool page_file::take(std::size_t bytes, extent *out) {
   *out = extent{-1, 0, bytes};
   if (!current_settings().backed) return true;
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (take_spare_locked(bytes, out)) {
+      lock.unlock();
+      if (fill_with_zeros(out->fd, out->offset, bytes)) return true;
+      give(*out);
+      return false;
+    }
+  }
   if (!host_can_back(bytes)) return false;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -219,7 +242,15 @@ bool page_file::take(std::size_t bytes, extent *out) {
 
 void page_file::give(const extent &what) {
   if (what.fd < 0) return;
-  // Really back to the host: a page handed out again must be zero, and the machine needs it.
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (what.bytes <= kSpareLimit - spare_bytes_) {
+      spare_.push_back(what);
+      spare_bytes_ += what.bytes;
+      return;
+    }
+  }
+  // Really back to the host: the machine needs it.
   (void)fallocate(what.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                   static_cast<off_t>(what.offset), static_cast<off_t>(what.bytes));
   std::lock_guard<std::mutex> lock(mutex_);
@@ -248,6 +279,8 @@ void page_file::reset() {
   fd_ = -1;
   end_ = 0;
   holes_.clear();
+  spare_.clear();
+  spare_bytes_ = 0;
 }
 
 page_file &pages_of(int location) {

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <mutex>
 
@@ -34,7 +35,7 @@ void *reserve_range(std::size_t bytes, std::size_t alignment, void *hint);
 void release_range(void *at, std::size_t bytes);
 
 // Replaces reserved address space by the pages of `what`, inaccessible until protect_range().
-// False: the host refused (too many mappings).
+// False: the host refused, or would soon (too many mappings, host_areas.h).
 bool map_extent(void *at, const extent &what);
 // Puts the reservation back.
 bool unmap_range(void *at, std::size_t bytes);
@@ -60,9 +61,16 @@ class page_file {
   void reset();
 
  private:
+  static constexpr std::size_t kSpareLimit = std::size_t{64} << 20;
+
   int open_locked();
+  bool take_spare_locked(std::size_t bytes, extent *out);
 
   std::mutex mutex_;
+  // Given back and still present: writing zeros again is several times cheaper than taking memory
+  // from the host and faulting it in. Oldest first, so that neighbours come out as neighbours.
+  std::deque<extent> spare_;
+  std::size_t spare_bytes_ = 0;
   int fd_ = -1;
   std::size_t end_ = 0;                       // first offset never used
   std::map<std::size_t, std::size_t> holes_;  // offset -> bytes, coalesced

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <memory>
 
@@ -246,6 +247,13 @@ class fault_sweep : public device_test, public ::testing::WithParamInterface<ope
   // What happens after the first failure does not depend on the machine: two of them will do.
   static bool looks_further() { return profile() == "h200" || profile() == "vgpu-no-vmm"; }
 
+  // Sanitizers look for what the code does wrong, not for what it leaves undone: on most machines
+  // they see each call fail one way, not both.
+  static bool halves() {
+    const char *const under = std::getenv("STILLMAP_SANITIZER");
+    return under != nullptr && *under != '\0' && !looks_further();
+  }
+
   std::optional<device> device_;
   bool vmm_ = false;
   std::string baseline_, before_, after_;
@@ -254,8 +262,11 @@ class fault_sweep : public device_test, public ::testing::WithParamInterface<ope
 TEST_P(fault_sweep, every_call_failing) {
   const std::vector<call> calls = calls_of_operation();
   ASSERT_FALSE(calls.empty()) << "it makes no driver call";
+  bool this_time = true;
   for (const call &c : calls) {
     for (const CUresult code : {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN}) {
+      this_time = !this_time || !halves();
+      if (!this_time) continue;
       // Whether a fence has passed by the time it is asked is the machine's business, and the calls
       // after it depend on that: another time, then.
       bool failed = false;
@@ -263,6 +274,7 @@ TEST_P(fault_sweep, every_call_failing) {
       EXPECT_TRUE(failed) << c.function << " #" << c.nth << " was made once and never again";
       if (HasFatalFailure()) return;
     }
+    this_time = !this_time;  // the other way round for the next call
   }
   if (!looks_further()) return;
   for (const call &c : calls) {
