@@ -383,7 +383,8 @@ HOSTCUDA_ENTRY(cuCtxEnablePeerAccess, 4000, needs_context, 0, (CUcontext handle,
   context *self = current_context();
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (peer == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-  if (peer->device == self->device) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+  if (peer->device == self->device || !can_access_peer(self->device, peer->device))
+    return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
   context_state *s = state_of(self);
   std::lock_guard<std::mutex> lock(shelf().mutex);
   return s->peers.insert(peer).second ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;

@@ -16,7 +16,8 @@ bool valid_device(CUdevice device) {
 }
 
 bool can_access_peer(CUdevice from, CUdevice owner) {
-  return valid_device(from) && valid_device(owner);
+  return valid_device(from) && valid_device(owner) &&
+         (from == owner || current_settings().machine.has_peers);
 }
 
 namespace {
@@ -236,15 +237,11 @@ HOSTCUDA_ENTRY(cuDeviceGetP2PAttribute, 8000, ignores_sticky, 0,
                    case 1:
                      *value = 0;
                      return CUDA_SUCCESS;  // performance rank
-                   case 2:
-                     *value = 1;
-                     return CUDA_SUCCESS;  // access
-                   case 3:
-                     *value = 1;
-                     return CUDA_SUCCESS;  // native atomics
-                   case 4:
-                     *value = 1;
-                     return CUDA_SUCCESS;  // arrays
+                   case 2:                 // access
+                   case 3:                 // native atomics
+                   case 4:                 // arrays
+                     *value = can_access_peer(source, target);
+                     return CUDA_SUCCESS;
                    case 5:
                      *value = 0;
                      return CUDA_SUCCESS;  // only partial atomics

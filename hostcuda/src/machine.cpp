@@ -134,6 +134,7 @@ std::string describe(const settings &s) {
       break;
   }
   o << ",mappings=" << s.machine.mapping_ceiling;
+  if (!s.machine.has_peers) o << ",peers=none";
   if (!s.costs_file.empty()) o << ",costs=" << s.costs_file;
   return o.str();
 }
@@ -169,6 +170,10 @@ bool apply(const std::string &key, const std::string &value, settings *out) {
     return value.empty();
   }
   if (key == "schedule") return parse_schedule(value, out);
+  if (key == "peers") {
+    out->machine.has_peers = value == "all";
+    return value == "all" || value == "none";
+  }
   if (key == "costs") {
     out->costs_file = value;
     return !value.empty();

@@ -360,6 +360,8 @@ HOSTCUDA_ENTRY(cuMemPoolSetAccess, 11020, plain, 0,
                      return CUDA_ERROR_INVALID_VALUE;
                    if (!valid_device(map[i].location.id)) return CUDA_ERROR_INVALID_DEVICE;
                    const auto flags = static_cast<unsigned>(map[i].flags);
+                   if (flags != 0 && !can_access_peer(map[i].location.id, p->a.location))
+                     return CUDA_ERROR_INVALID_DEVICE;
                    // Read-only is not offered for pools, and the owner cannot lock itself out.
                    if (flags != 0 && flags != 3) return CUDA_ERROR_INVALID_VALUE;
                    if (map[i].location.id == p->a.location && flags == 0)

@@ -1,4 +1,4 @@
-// Virtual memory management: reservations, physical handles, mappings, access.
+// Virtual memory management: reservations, physical handles, mappings. Access: vmm_access.cpp.
 #include <algorithm>
 #include <cstring>
 
@@ -9,179 +9,15 @@
 #include "memory_state.h"
 #include "vmm_handles.h"
 #include "vmm_props.h"
+#include "vmm_rules.h"
 
 namespace hostcuda {
 namespace {
 
 using exclusive = std::unique_lock<std::shared_mutex>;
-using mapping_iterator = std::map<CUdeviceptr, mapping>::iterator;
 
 void *as_pointer(CUdeviceptr at) {
   return reinterpret_cast<void *>(at);
-}
-
-CUresult vmm_here() {
-  return current_settings().machine.has_vmm ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
-}
-
-// Creating, mapping and granting are refused under a GLOBAL capture: no source says what a driver
-// does, and refusing is the answer under which no program can come to depend on it.
-CUresult allowed_now() {
-  if (CUresult r = vmm_here(); r != CUDA_SUCCESS) return r;
-  return capture_forbids_unsafe_call() ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
-}
-
-// Whether [at, at + bytes) is made of whole mappings without a hole; *first is the first of them.
-bool whole_mappings(CUdeviceptr at, std::size_t bytes, mapping_iterator *first) {
-  memory_books &b = books();
-  auto it = b.mappings.find(at);
-  if (it == b.mappings.end()) return false;
-  *first = it;
-  // Stepping past the last mapping of all climbs the whole tree, so no loop here takes that step.
-  for (CUdeviceptr reached = at;;) {
-    if (it == b.mappings.end() || it->first != reached) return false;
-    reached += it->second.bytes;
-    if (reached >= at + bytes) return reached == at + bytes;
-    ++it;
-  }
-}
-
-// Calls change(address, mapping) for each mapping of a range that whole_mappings() found whole.
-template <class Change>
-void each_mapping(mapping_iterator first, CUdeviceptr end, Change change) {
-  for (auto it = first;; ++it) {
-    change(it->first, it->second);
-    if (it->first + it->second.bytes >= end) return;
-  }
-}
-
-bool sane_range(CUdeviceptr at, std::size_t bytes) {
-  return bytes != 0 && at % kGranularity == 0 && bytes % kGranularity == 0 && at + bytes > at;
-}
-
-// One mprotect: adjacent mappings whose rights become the same.
-struct protect_run {
-  CUdeviceptr at;
-  std::size_t bytes;
-  unsigned before;
-  unsigned after;
-};
-
-unsigned union_of(access_bits bits) {
-  unsigned all = 0;
-  for (int i = 0; i <= kMaxDevices; ++i) all |= access_of(bits, i);
-  return all;
-}
-
-access_bits granted(access_bits bits, const CUmemAccessDesc *desc, std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) {
-    const bool device = desc[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE;
-    bits = with_access(bits, device ? desc[i].location.id : kHostLocation,
-                       static_cast<unsigned>(desc[i].flags));
-  }
-  return bits;
-}
-
-CUresult check_descriptors(const CUmemAccessDesc *desc, std::size_t count) {
-  if (desc == nullptr || count == 0) return CUDA_ERROR_INVALID_VALUE;
-  for (std::size_t i = 0; i < count; ++i) {
-    const unsigned flags = static_cast<unsigned>(desc[i].flags);
-    if (flags != 0 && flags != 1 && flags != 3) return CUDA_ERROR_INVALID_VALUE;
-    const int type = static_cast<int>(desc[i].location.type);
-    if (type == 1 && !valid_device(desc[i].location.id)) return CUDA_ERROR_INVALID_DEVICE;
-    if (type < 1 || type > 3) return CUDA_ERROR_INVALID_VALUE;
-  }
-  return CUDA_SUCCESS;
-}
-
-bool names_host(const CUmemAccessDesc *desc, std::size_t count) {
-  return std::any_of(desc, desc + count, [](const CUmemAccessDesc &d) {
-    return d.location.type != CU_MEM_LOCATION_TYPE_DEVICE;
-  });
-}
-
-// What a SetAccess would do; found under the lock, before anything is changed.
-struct access_plan {
-  mapping_iterator first;
-  std::vector<protect_run> runs;
-  std::int64_t newly_accessible = 0;
-  bool takes_away = false;
-};
-
-CUresult plan_access(CUdeviceptr at, std::size_t bytes, const CUmemAccessDesc *desc,
-                     std::size_t count, access_plan *plan) {
-  *plan = access_plan{};
-  if (!whole_mappings(at, bytes, &plan->first)) return CUDA_ERROR_INVALID_VALUE;
-  const bool host = names_host(desc, count);
-  CUresult refused = CUDA_SUCCESS;
-  each_mapping(plan->first, at + bytes, [&](CUdeviceptr begin, const mapping &m) {
-    if (refused != CUDA_SUCCESS) return;
-    if (host && m.handle->memory->location != kHostLocation) {
-      refused = CUDA_ERROR_INVALID_VALUE;
-      return;
-    }
-    if (current_settings().machine.fails_rdma_access &&
-        m.handle->prop.allocFlags.gpuDirectRDMACapable != 0) {
-      refused = CUDA_ERROR_UNKNOWN;
-      return;
-    }
-    const access_bits next = granted(m.access, desc, count);
-    if ((m.access & ~next) != 0) plan->takes_away = true;
-    plan->newly_accessible += (next != 0 ? 1 : 0) - (m.access != 0 ? 1 : 0);
-    const unsigned before = union_of(m.access);
-    const unsigned after = union_of(next);
-    if (before == after) return;
-    if (!plan->runs.empty() && plan->runs.back().at + plan->runs.back().bytes == begin &&
-        plan->runs.back().before == before && plan->runs.back().after == after) {
-      plan->runs.back().bytes += m.bytes;
-    } else {
-      plan->runs.push_back({begin, m.bytes, before, after});
-    }
-  });
-  if (refused != CUDA_SUCCESS) return refused;
-  const auto total =
-      static_cast<std::int64_t>(books().accessible_mappings) + plan->newly_accessible;
-  if (plan->newly_accessible > 0 &&
-      total > static_cast<std::int64_t>(current_settings().machine.mapping_ceiling))
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  return CUDA_SUCCESS;
-}
-
-// All runs or none. The host refuses when it has no mapping left to split.
-bool protect_all(const std::vector<protect_run> &runs) {
-  for (std::size_t i = 0; i < runs.size(); ++i) {
-    if (protect_range(as_pointer(runs[i].at), runs[i].bytes, runs[i].after)) continue;
-    for (std::size_t k = 0; k < i; ++k)
-      protect_range(as_pointer(runs[k].at), runs[k].bytes, runs[k].before);
-    return false;
-  }
-  return true;
-}
-
-CUresult set_access(CUdeviceptr at, std::size_t bytes, const CUmemAccessDesc *desc,
-                    std::size_t count) {
-  if (CUresult r = check_descriptors(desc, count); r != CUDA_SUCCESS) return r;
-  if (!sane_range(at, bytes)) return CUDA_ERROR_INVALID_VALUE;
-  memory_books &b = books();
-  access_plan plan;
-  exclusive lock(b.mutex);
-  if (CUresult r = plan_access(at, bytes, desc, count, &plan); r != CUDA_SUCCESS) return r;
-  if (plan.takes_away) {
-    lock.unlock();
-    range_goes_away(at, bytes, "cuMemSetAccess", false);
-    lock.lock();
-    do {
-      if (CUresult r = plan_access(at, bytes, desc, count, &plan); r != CUDA_SUCCESS) return r;
-    } while (wait_for_pins(lock, at, bytes));
-  }
-  if (!protect_all(plan.runs)) return CUDA_ERROR_OUT_OF_MEMORY;
-  each_mapping(plan.first, at + bytes,
-               [&](CUdeviceptr, mapping &m) { m.access = granted(m.access, desc, count); });
-  b.accessible_mappings += static_cast<std::uint64_t>(plan.newly_accessible);
-  lock.unlock();
-  for (const protect_run &r : plan.runs)
-    if (r.before == 0) populate_range(as_pointer(r.at), r.bytes);
-  return CUDA_SUCCESS;
 }
 
 CUresult unmap(CUdeviceptr at, std::size_t bytes) {
@@ -222,6 +58,33 @@ CUresult unmap(CUdeviceptr at, std::size_t bytes) {
 }
 
 }  // namespace
+
+CUresult vmm_here() {
+  return current_settings().machine.has_vmm ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult allowed_now() {
+  if (CUresult r = vmm_here(); r != CUDA_SUCCESS) return r;
+  return capture_forbids_unsafe_call() ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
+}
+
+bool whole_mappings(CUdeviceptr at, std::size_t bytes, mapping_iterator *first) {
+  memory_books &b = books();
+  auto it = b.mappings.find(at);
+  if (it == b.mappings.end()) return false;
+  *first = it;
+  // Stepping past the last mapping of all climbs the whole tree, so no loop here takes that step.
+  for (CUdeviceptr reached = at;;) {
+    if (it == b.mappings.end() || it->first != reached) return false;
+    reached += it->second.bytes;
+    if (reached >= at + bytes) return reached == at + bytes;
+    ++it;
+  }
+}
+
+bool sane_range(CUdeviceptr at, std::size_t bytes) {
+  return bytes != 0 && at % kGranularity == 0 && bytes % kGranularity == 0 && at + bytes > at;
+}
 
 void drop_if_unused_locked(vmm_handle *handle, std::vector<physical *> *dead) {
   if (handle->held != 0 || handle->mappings != 0) return;
@@ -354,27 +217,6 @@ HOSTCUDA_ENTRY(cuMemUnmap, 10020, ignores_sticky, size, (CUdeviceptr ptr, size_t
   if (CUresult r = allowed_now(); r != CUDA_SUCCESS) return r;
   return unmap(ptr, size);
 })
-
-HOSTCUDA_ENTRY(cuMemSetAccess, 10020, plain, size,
-               (CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count), {
-                 if (CUresult r = allowed_now(); r != CUDA_SUCCESS) return r;
-                 return set_access(ptr, size, desc, count);
-               })
-
-HOSTCUDA_ENTRY(cuMemGetAccess, 10020, plain, 0,
-               (unsigned long long *flags, const CUmemLocation *location, CUdeviceptr ptr), {
-                 if (CUresult r = vmm_here(); r != CUDA_SUCCESS) return r;
-                 if (flags == nullptr || location == nullptr) return CUDA_ERROR_INVALID_VALUE;
-                 const int type = static_cast<int>(location->type);
-                 if (type < 1 || type > 3) return CUDA_ERROR_INVALID_VALUE;
-                 if (type == 1 && !valid_device(location->id)) return CUDA_ERROR_INVALID_DEVICE;
-                 memory_books &b = books();
-                 std::shared_lock<std::shared_mutex> lock(b.mutex);
-                 const auto it = containing(b.mappings, ptr);
-                 if (it == b.mappings.end()) return CUDA_ERROR_INVALID_VALUE;
-                 *flags = access_of(it->second.access, type == 1 ? location->id : kHostLocation);
-                 return CUDA_SUCCESS;
-               })
 
 HOSTCUDA_ENTRY(cuMemGetAllocationPropertiesFromHandle, 10020, plain, 0,
                (CUmemAllocationProp * prop, CUmemGenericAllocationHandle handle), {

@@ -112,14 +112,23 @@ TEST_F(access, a37_of_a_numa_node_to_device_memory_is_refused) {
 }
 
 TEST_F(access, a38_of_a_device_that_is_no_peer_is_refused) {
-  if (devices < 2) SKIP_BECAUSE("one device: there is none that could be no peer");
   const int other = find_device(false);
+  if (other < 0 && in_child()) FAIL() << "hostcuda did not become a machine without peers";
+  if (other < 0 && cu().is_hostcuda()) {  // any machine is to be had
+    child without_peers({}, {{"HOSTCUDA", "profile=multi:2,peers=none"}});
+    without_peers.join();
+    return;
+  }
+  if (devices < 2) SKIP_BECAUSE("one device: there is none that could be no peer");
   if (other < 0) SKIP_BECAUSE("every device is a peer of device 0");
   reserved range(page);
   physical memory(page);
   mapped all(range.at, memory);
   expect_error(38, "for a device that is no peer",
                grant(range.at, page, CU_MEM_ACCESS_FLAGS_PROT_READWRITE, other));
+  MUST(grant(range.at, page));  // for its own device, as before
+  write_pattern(range.at, page, 38);
+  EXPECT_TRUE(holds_pattern(range.at, page, 38));
 }
 
 TEST_F(access, of_a_device_that_does_not_exist_is_refused) {

@@ -37,6 +37,11 @@ bool belongs_to_parent(const std::string &variable) {
   return false;
 }
 
+// "HOME" of "HOME=/root".
+std::string name_part(const std::string &variable) {
+  return variable.substr(0, variable.find('='));
+}
+
 std::string own_path() {
   std::array<char, PATH_MAX> path{};
   const ssize_t n = readlink("/proc/self/exe", path.data(), path.size());
@@ -83,7 +88,8 @@ int child_number(const std::string &key) {
   return value.empty() ? -1 : std::atoi(value.c_str());
 }
 
-child::child(const std::map<std::string, std::string> &arguments) {
+child::child(const std::map<std::string, std::string> &arguments,
+             const std::map<std::string, std::string> &environment) {
   const ::testing::TestInfo *test = ::testing::UnitTest::GetInstance()->current_test_info();
   const std::string program = own_path();
   const std::string filter =
@@ -91,13 +97,14 @@ child::child(const std::map<std::string, std::string> &arguments) {
 
   std::vector<std::string> variables;
   for (char **v = environ; *v != nullptr; ++v)
-    if (!belongs_to_parent(*v)) variables.emplace_back(*v);
+    if (!belongs_to_parent(*v) && environment.count(name_part(*v)) == 0) variables.emplace_back(*v);
+  for (const auto &[key, value] : environment) variables.push_back(key + "=" + value);
   variables.push_back(std::string(prefix) + "=1");
   for (const auto &[key, value] : arguments)
     variables.push_back(std::string(prefix) + "_" + key + "=" + value);
-  std::vector<char *> environment;
-  for (std::string &v : variables) environment.push_back(v.data());
-  environment.push_back(nullptr);
+  std::vector<char *> envp;
+  for (std::string &v : variables) envp.push_back(v.data());
+  envp.push_back(nullptr);
   std::string name = program, option = filter, colour = "--gtest_color=no";
   std::array<char *, 4> argv{name.data(), option.data(), colour.data(), nullptr};
 
@@ -109,7 +116,7 @@ child::child(const std::map<std::string, std::string> &arguments) {
   posix_spawn_file_actions_adddup2(&actions, ends[1], STDERR_FILENO);
   std::fflush(nullptr);
   const int failed =
-      posix_spawn(&pid_, program.c_str(), &actions, nullptr, argv.data(), environment.data());
+      posix_spawn(&pid_, program.c_str(), &actions, nullptr, argv.data(), envp.data());
   posix_spawn_file_actions_destroy(&actions);
   close(ends[1]);
   output_ = ends[0];

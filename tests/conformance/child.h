@@ -19,8 +19,10 @@ int child_number(const std::string &key);
 
 class child {
  public:
-  // Starts the running test again. File descriptors without FD_CLOEXEC are inherited.
-  explicit child(const std::map<std::string, std::string> &arguments = {});
+  // Starts the running test again, with these environment variables in place of the inherited
+  // ones. File descriptors without FD_CLOEXEC are inherited.
+  explicit child(const std::map<std::string, std::string> &arguments = {},
+                 const std::map<std::string, std::string> &environment = {});
   child(const child &) = delete;
   child &operator=(const child &) = delete;
   ~child();  // ends it if nobody waited

@@ -32,7 +32,9 @@ extern "C" {
  *   schedule=jitter:SEED the same, each operation delayed by up to jitter_us (default 200)
  *   schedule=seeded:SEED nothing runs until somebody waits or queries; then in an order drawn from
  *                        SEED. Reproducible for a program with one host thread.
- *   mappings=N           ceiling of live mappings per context (default: the profile's)
+ *   mappings=N           ceiling of accessible mappings (default: the profile's). Backed, never
+ *                        more than this process can hold: hostcuda_config() tells
+ *   peers=all|none       whether the devices reach each other's memory (default all)
  *   costs=FILE           cost table (see hostcuda_modelled_ns)
  *
  * NULL or "" means the environment's. Errors: INVALID_VALUE with the reason on stderr when the

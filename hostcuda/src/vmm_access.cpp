@@ -1,0 +1,183 @@
+// Virtual memory management: who may touch a mapping.
+#include <algorithm>
+#include <vector>
+
+#include "device.h"
+#include "entry.h"
+#include "execution.h"
+#include "machine.h"
+#include "memory_state.h"
+#include "vmm_rules.h"
+
+namespace hostcuda {
+namespace {
+
+using exclusive = std::unique_lock<std::shared_mutex>;
+
+void *as_pointer(CUdeviceptr at) {
+  return reinterpret_cast<void *>(at);
+}
+
+// One mprotect: adjacent mappings whose rights become the same.
+struct protect_run {
+  CUdeviceptr at;
+  std::size_t bytes;
+  unsigned before;
+  unsigned after;
+};
+
+unsigned union_of(access_bits bits) {
+  unsigned all = 0;
+  for (int i = 0; i <= kMaxDevices; ++i) all |= access_of(bits, i);
+  return all;
+}
+
+access_bits granted(access_bits bits, const CUmemAccessDesc *desc, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const bool device = desc[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+    bits = with_access(bits, device ? desc[i].location.id : kHostLocation,
+                       static_cast<unsigned>(desc[i].flags));
+  }
+  return bits;
+}
+
+CUresult check_descriptors(const CUmemAccessDesc *desc, std::size_t count) {
+  if (desc == nullptr || count == 0) return CUDA_ERROR_INVALID_VALUE;
+  for (std::size_t i = 0; i < count; ++i) {
+    const unsigned flags = static_cast<unsigned>(desc[i].flags);
+    if (flags != 0 && flags != 1 && flags != 3) return CUDA_ERROR_INVALID_VALUE;
+    const int type = static_cast<int>(desc[i].location.type);
+    if (type == 1 && !valid_device(desc[i].location.id)) return CUDA_ERROR_INVALID_DEVICE;
+    if (type < 1 || type > 3) return CUDA_ERROR_INVALID_VALUE;
+  }
+  return CUDA_SUCCESS;
+}
+
+bool names_host(const CUmemAccessDesc *desc, std::size_t count) {
+  return std::any_of(desc, desc + count, [](const CUmemAccessDesc &d) {
+    return d.location.type != CU_MEM_LOCATION_TYPE_DEVICE;
+  });
+}
+
+// Whether access would be given to a device that cannot reach memory of `owner`.
+bool names_stranger(const CUmemAccessDesc *desc, std::size_t count, int owner) {
+  return owner != kHostLocation &&
+         std::any_of(desc, desc + count, [owner](const CUmemAccessDesc &d) {
+           return d.location.type == CU_MEM_LOCATION_TYPE_DEVICE && d.flags != 0 &&
+                  !can_access_peer(d.location.id, owner);
+         });
+}
+
+// What a SetAccess would do; found under the lock, before anything is changed.
+struct access_plan {
+  mapping_iterator first;
+  std::vector<protect_run> runs;
+  std::int64_t newly_accessible = 0;
+  bool takes_away = false;
+};
+
+CUresult plan_access(CUdeviceptr at, std::size_t bytes, const CUmemAccessDesc *desc,
+                     std::size_t count, access_plan *plan) {
+  *plan = access_plan{};
+  if (!whole_mappings(at, bytes, &plan->first)) return CUDA_ERROR_INVALID_VALUE;
+  const bool host = names_host(desc, count);
+  CUresult refused = CUDA_SUCCESS;
+  each_mapping(plan->first, at + bytes, [&](CUdeviceptr begin, const mapping &m) {
+    if (refused != CUDA_SUCCESS) return;
+    if (host && m.handle->memory->location != kHostLocation) {
+      refused = CUDA_ERROR_INVALID_VALUE;
+      return;
+    }
+    if (names_stranger(desc, count, m.handle->memory->location)) {
+      refused = CUDA_ERROR_INVALID_DEVICE;
+      return;
+    }
+    if (current_settings().machine.fails_rdma_access &&
+        m.handle->prop.allocFlags.gpuDirectRDMACapable != 0) {
+      refused = CUDA_ERROR_UNKNOWN;
+      return;
+    }
+    const access_bits next = granted(m.access, desc, count);
+    if ((m.access & ~next) != 0) plan->takes_away = true;
+    plan->newly_accessible += (next != 0 ? 1 : 0) - (m.access != 0 ? 1 : 0);
+    const unsigned before = union_of(m.access);
+    const unsigned after = union_of(next);
+    if (before == after) return;
+    if (!plan->runs.empty() && plan->runs.back().at + plan->runs.back().bytes == begin &&
+        plan->runs.back().before == before && plan->runs.back().after == after) {
+      plan->runs.back().bytes += m.bytes;
+    } else {
+      plan->runs.push_back({begin, m.bytes, before, after});
+    }
+  });
+  if (refused != CUDA_SUCCESS) return refused;
+  const auto total =
+      static_cast<std::int64_t>(books().accessible_mappings) + plan->newly_accessible;
+  if (plan->newly_accessible > 0 &&
+      total > static_cast<std::int64_t>(current_settings().machine.mapping_ceiling))
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  return CUDA_SUCCESS;
+}
+
+// All runs or none. The host refuses when it has no area left to split.
+bool protect_all(const std::vector<protect_run> &runs) {
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    if (protect_range(as_pointer(runs[i].at), runs[i].bytes, runs[i].after)) continue;
+    for (std::size_t k = 0; k < i; ++k)
+      protect_range(as_pointer(runs[k].at), runs[k].bytes, runs[k].before);
+    return false;
+  }
+  return true;
+}
+
+CUresult set_access(CUdeviceptr at, std::size_t bytes, const CUmemAccessDesc *desc,
+                    std::size_t count) {
+  if (CUresult r = check_descriptors(desc, count); r != CUDA_SUCCESS) return r;
+  if (!sane_range(at, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  memory_books &b = books();
+  access_plan plan;
+  exclusive lock(b.mutex);
+  if (CUresult r = plan_access(at, bytes, desc, count, &plan); r != CUDA_SUCCESS) return r;
+  if (plan.takes_away) {
+    lock.unlock();
+    range_goes_away(at, bytes, "cuMemSetAccess", false);
+    lock.lock();
+    do {
+      if (CUresult r = plan_access(at, bytes, desc, count, &plan); r != CUDA_SUCCESS) return r;
+    } while (wait_for_pins(lock, at, bytes));
+  }
+  if (!protect_all(plan.runs)) return CUDA_ERROR_OUT_OF_MEMORY;
+  each_mapping(plan.first, at + bytes,
+               [&](CUdeviceptr, mapping &m) { m.access = granted(m.access, desc, count); });
+  b.accessible_mappings += static_cast<std::uint64_t>(plan.newly_accessible);
+  lock.unlock();
+  for (const protect_run &r : plan.runs)
+    if (r.before == 0) populate_range(as_pointer(r.at), r.bytes);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+}  // namespace hostcuda
+
+using namespace hostcuda;
+
+HOSTCUDA_ENTRY(cuMemSetAccess, 10020, plain, size,
+               (CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count), {
+                 if (CUresult r = allowed_now(); r != CUDA_SUCCESS) return r;
+                 return set_access(ptr, size, desc, count);
+               })
+
+HOSTCUDA_ENTRY(cuMemGetAccess, 10020, plain, 0,
+               (unsigned long long *flags, const CUmemLocation *location, CUdeviceptr ptr), {
+                 if (CUresult r = vmm_here(); r != CUDA_SUCCESS) return r;
+                 if (flags == nullptr || location == nullptr) return CUDA_ERROR_INVALID_VALUE;
+                 const int type = static_cast<int>(location->type);
+                 if (type < 1 || type > 3) return CUDA_ERROR_INVALID_VALUE;
+                 if (type == 1 && !valid_device(location->id)) return CUDA_ERROR_INVALID_DEVICE;
+                 memory_books &b = books();
+                 std::shared_lock<std::shared_mutex> lock(b.mutex);
+                 const auto it = containing(b.mappings, ptr);
+                 if (it == b.mappings.end()) return CUDA_ERROR_INVALID_VALUE;
+                 *flags = access_of(it->second.access, type == 1 ? location->id : kHostLocation);
+                 return CUDA_SUCCESS;
+               })
