@@ -1,6 +1,7 @@
 // Profiles and the configuration string.
 #include "machine.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -10,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "host_areas.h"
 #include "machine_set.h"
 
 namespace hostcuda {
@@ -230,6 +232,8 @@ bool parse_settings(const char *config, settings *out, std::string *reason) {
       *reason = quoted(key + (value.empty() ? "" : "=" + value)) + " is not understood";
       return false;
     }
+  // What the books allow the process must be able to hold; without bytes, nothing is mapped.
+  if (s.backed) s.machine.mapping_ceiling = std::min(s.machine.mapping_ceiling, most_areas());
   s.text = describe(s);
   *out = s;
   return true;

@@ -5,6 +5,7 @@
 #include "device.h"
 #include "entry.h"
 #include "execution.h"
+#include "host_areas.h"
 #include "machine.h"
 #include "memory_state.h"
 #include "vmm_rules.h"
@@ -121,6 +122,7 @@ CUresult plan_access(CUdeviceptr at, std::size_t bytes, const CUmemAccessDesc *d
 
 // All runs or none. The host refuses when it has no area left to split.
 bool protect_all(const std::vector<protect_run> &runs) {
+  if (current_settings().backed && !take_areas(2 * runs.size())) return false;
   for (std::size_t i = 0; i < runs.size(); ++i) {
     if (protect_range(as_pointer(runs[i].at), runs[i].bytes, runs[i].after)) continue;
     for (std::size_t k = 0; k < i; ++k)

@@ -1,0 +1,56 @@
+#include "host_areas.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <fstream>
+
+namespace hostcuda {
+namespace {
+
+std::atomic<std::int64_t> left{0};  // may be made before looking again
+
+// Lines of /proc/self/maps, read without the C++ library: the process may be short of everything.
+std::int64_t areas_now() {
+  const int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return 0;
+  std::int64_t lines = 0;
+  char buffer[16384];
+  for (;;) {
+    const ssize_t n = read(fd, buffer, sizeof buffer);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) break;
+    lines += std::count(buffer, buffer + n, '\n');
+  }
+  close(fd);
+  return lines;
+}
+
+}  // namespace
+
+std::uint64_t most_areas() {
+  static const std::uint64_t most = [] {
+    std::uint64_t allowed = 0;
+    std::ifstream in("/proc/sys/vm/max_map_count");
+    if (!(in >> allowed) || allowed == 0) allowed = 65530;
+    return allowed - allowed / 16;
+  }();
+  return most;
+}
+
+bool take_areas(std::uint64_t n) {
+  const auto wanted = static_cast<std::int64_t>(n);
+  if (left.fetch_sub(wanted) >= wanted) return true;
+  const std::int64_t free = static_cast<std::int64_t>(most_areas()) - areas_now();
+  left = std::max<std::int64_t>(free - wanted, 0);
+  return free >= wanted;
+}
+
+void spend_areas(std::uint64_t n) {
+  left.fetch_sub(static_cast<std::int64_t>(n));
+}
+
+}  // namespace hostcuda
