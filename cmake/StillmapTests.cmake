@@ -22,6 +22,7 @@ function(stillmap_tests kind)
   set(program ${kind}_program)
   add_executable(${program} ${sources})
   stillmap_program(${program})
+  target_compile_options(${program} PRIVATE -O0) # as in .bazelrc
   target_link_libraries(${program} PRIVATE stillmap_test_support)
 
   # Relative to nothing: golden files and the like are found from the source folder, as in Bazel.
