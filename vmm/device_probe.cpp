@@ -4,8 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
+#include <charconv>
 #include <optional>
+#include <string_view>
 
 #include "stillmap/vmm/device_state.h"
 
@@ -27,7 +28,8 @@ enum attribute : int {
 
 constexpr std::size_t fallback_page = 2_MiB;
 constexpr std::size_t smallest_trial = 1_GiB;
-// What one H100 driver was reported to hold before set-access fails with out of memory.
+// What one H100 driver was reported to hold before set-access fails with out of memory. No driver
+// tells its own.
 constexpr std::size_t mappings_a_driver_holds = 520000;
 
 // What a trial holds, given back when it ends however it ends.
@@ -98,7 +100,9 @@ class prober {
   void granularities();
   std::size_t largest_reservation();
   std::vector<int> peers();
+  std::string_view simulated() const;
   bool on_wsl() const;
+  std::size_t mapping_ceiling() const;
 
   const driver &drv_;
   int ordinal_;
@@ -208,14 +212,31 @@ std::vector<int> prober::peers() {
   return out;
 }
 
-bool prober::on_wsl() const {
-  if (!drv_.is_hostcuda()) return ::access("/dev/dxg", F_OK) == 0;
-  // A simulated machine has no device files; its configuration says what it plays.
+// What a simulated machine says of itself, "profile=wsl2,memory=..."; empty on a real driver.
+std::string_view prober::simulated() const {
   const auto configuration =
       reinterpret_cast<int (*)(const char **)>(drv_.symbol("hostcuda_config"));
   const char *text = nullptr;
-  return configuration != nullptr && configuration(&text) == 0 && text != nullptr &&
-         std::strstr(text, "profile=wsl2") != nullptr;
+  if (configuration == nullptr || configuration(&text) != 0 || text == nullptr) return {};
+  return text;
+}
+
+// A simulated machine has no device files.
+bool prober::on_wsl() const {
+  if (!drv_.is_hostcuda()) return ::access("/dev/dxg", F_OK) == 0;
+  return simulated().find("profile=wsl2") != std::string_view::npos;
+}
+
+// hostcuda knows: with real bytes it is what the process can hold, far below a real driver's.
+std::size_t prober::mapping_ceiling() const {
+  constexpr std::string_view key = ",mappings=";
+  const std::string_view text = simulated();
+  const std::size_t at = text.find(key);
+  std::size_t told = 0;
+  if (at != std::string_view::npos) {
+    std::from_chars(text.data() + at + key.size(), text.data() + text.size(), told);
+  }
+  return told != 0 ? told : mappings_a_driver_holds;
 }
 
 result<capabilities> prober::run() {
@@ -241,7 +262,7 @@ result<capabilities> prober::run() {
     found_.rdma = advertised(rdma_pages) && works(access_page(rdma, found_.page_bytes));
     found_.host_numa = advertised(host_numa_pages) && works(map_host_page());
     found_.largest_reservation = largest_reservation();
-    found_.mapping_ceiling = mappings_a_driver_holds;
+    found_.mapping_ceiling = mapping_ceiling();
   } else {
     found_.page_bytes = found_.recommended_page_bytes = fallback_page;
   }

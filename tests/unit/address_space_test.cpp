@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+
+#include "stillmap/vmm/context.h"
 #include "stillmap/vmm/remap.h"
 #include "stillmap/vmm/reservation.h"
 #include "stillmap/vmm/units.h"
@@ -260,7 +263,36 @@ TEST_F(address_space_test, retire_refuses_ranges_that_are_not_whole_live_mapping
   EXPECT_EQ(books().retiring_mappings, 0u);
 }
 
-class mapping_ceiling : public testing::buffer_test {};
+class mapping_ceiling : public testing::buffer_test {
+ protected:
+  // Pages that the driver holds for somebody else in this process: our ledger knows nothing of it.
+  class other_user {
+   public:
+    other_user(const device &d, std::size_t pages)
+        : drv_(d.drv()), page_(d.can().page_bytes), guard_(drv_, d.context()) {
+      range_ = {*drv_.reserve_addresses(pages * page_, 0, device_address()), pages * page_};
+      handle_ = *drv_.create_physical(page_, {on_device(0)});
+      for (std::size_t i = 0; i < pages; ++i) {
+        EXPECT_TRUE(drv_.map(range_.begin + i * page_, page_, handle_));
+      }
+      const access_grant grant{on_device(0), access_mode::read_write};
+      EXPECT_TRUE(drv_.set_access(range_, &grant, 1));
+    }
+    other_user(const other_user &) = delete;
+    ~other_user() {
+      EXPECT_TRUE(drv_.unmap(range_));
+      EXPECT_TRUE(drv_.release_physical(handle_));
+      EXPECT_TRUE(drv_.free_addresses(range_));
+    }
+
+   private:
+    const driver &drv_;
+    std::size_t page_;
+    context_guard guard_;
+    virtual_range range_;
+    physical_handle handle_{};
+  };
+};
 
 TEST_F(mapping_ceiling, the_drivers_own_is_out_of_memory_and_undone) {
   STILLMAP_NEEDS_HOSTCUDA();
@@ -269,16 +301,36 @@ TEST_F(mapping_ceiling, the_drivers_own_is_out_of_memory_and_undone) {
   buffer_options options;
   options.reserve = 64_MiB;
   growable_buffer b = make(options);
-  ASSERT_TRUE(b.resize(8 * page()));
-  put(dev(), b.address(), pattern(8 * page(), 1));
-  const status s = b.resize(12 * page());
-  ASSERT_FALSE(s);
-  EXPECT_TRUE(s.error().is(condition::out_of_memory) ||
-              s.error().is(condition::address_space_exhausted))
-      << s.error().message();
-  EXPECT_EQ(b.mapped_bytes(), 8 * page());
-  EXPECT_TRUE(holds(dev(), b.address(), 8 * page(), 1));
+  {
+    const other_user two(dev(), 2);
+    ASSERT_TRUE(b.resize(8 * page()));
+    put(dev(), b.address(), pattern(8 * page(), 1));
+    const status s = b.resize(9 * page());
+    ASSERT_FALSE(s);
+    EXPECT_TRUE(s.error().is(condition::out_of_memory)) << s.error().message();
+    EXPECT_EQ(b.mapped_bytes(), 8 * page());
+    EXPECT_TRUE(holds(dev(), b.address(), 8 * page(), 1));
+  }
   ASSERT_TRUE(b.resize(10 * page()));
+}
+
+TEST_F(mapping_ceiling, what_hostcuda_tells_is_ours) {
+  STILLMAP_NEEDS_HOSTCUDA();
+  STILLMAP_NEEDS_VMM();
+  restart_as("profile=h200,mappings=10");
+  EXPECT_EQ(dev().can().mapping_ceiling, 10u);
+  {
+    growable_buffer b = make();
+    ASSERT_TRUE(b.resize(10 * page()));
+    EXPECT_TRUE(
+        fails_with(b.resize(11 * page()), condition::address_space_exhausted, "remap", 11, 10));
+    EXPECT_EQ(b.mapped_bytes(), 10 * page());
+  }
+  // With real bytes a mapping is an area of this process, of which the kernel allows so many.
+  std::uint64_t allowed = 0;
+  ASSERT_TRUE(std::ifstream("/proc/sys/vm/max_map_count") >> allowed);
+  restart_as("profile=h200,backed");
+  EXPECT_LT(dev().can().mapping_ceiling, allowed);
 }
 
 TEST_F(mapping_ceiling, ours_is_refused_before_the_driver_is_asked) {
