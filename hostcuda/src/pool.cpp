@@ -1,45 +1,17 @@
-// Stream-ordered memory: pools, cuMemAllocAsync, cuMemFreeAsync.
-//
-// An address is chosen when cuMemAllocAsync is called. The block goes back to its pool when the
-// queued cuMemFreeAsync runs, so a pool never hands out bytes that queued work may still touch.
-#include <algorithm>
+// Pools of stream-ordered memory: making, trimming, attributes, access, which one a device uses.
+#include "pool.h"
+
 #include <atomic>
 #include <mutex>
-#include <set>
 
-#include "arena.h"
 #include "device.h"
 #include "entry.h"
-#include "execution.h"
 #include "machine.h"
-#include "memory_state.h"
 
 namespace hostcuda {
-
-// Guarded by books().mutex.
-struct memory_pool {
-  arena a;
-  access_bits access = 0;
-  std::uint64_t release_threshold = 0;
-  int reuse[3] = {1, 1, 1};
-  bool is_default = false;
-  bool destroyed = false;  // gone once its last block is
-};
-
 namespace {
 
 using exclusive = std::unique_lock<std::shared_mutex>;
-
-struct pool_books {
-  std::set<memory_pool *> all;
-  memory_pool *standard[kMaxDevices] = {};
-  memory_pool *current[kMaxDevices] = {};
-};
-
-pool_books &pools() {
-  static pool_books *const p = new pool_books;
-  return *p;
-}
 
 std::atomic<bool> may_trim{false};  // a pool may hold more than its threshold
 
@@ -52,101 +24,8 @@ memory_pool *add_pool_locked(CUdevice device) {
   return p;
 }
 
-memory_pool *standard_pool_locked(CUdevice device) {
-  memory_pool *&p = pools().standard[device];
-  if (p == nullptr) {
-    p = add_pool_locked(device);
-    p->is_default = true;
-  }
-  return p;
-}
-
-memory_pool *find_pool_locked(CUmemoryPool handle) {
-  auto *p = reinterpret_cast<memory_pool *>(handle);
-  return pools().all.count(p) != 0 && !p->destroyed ? p : nullptr;
-}
-
 CUmemoryPool handle_of_pool(memory_pool *p) {
   return reinterpret_cast<CUmemoryPool>(p);
-}
-
-bool pools_here() {
-  return current_settings().machine.has_pools;
-}
-
-void delete_if_done_locked(memory_pool *p, std::vector<physical *> *dead) {
-  if (!p->destroyed || p->a.used != 0) return;
-  arena_trim_locked(&p->a, 0, dead);
-  pools().all.erase(p);
-  delete p;
-}
-
-CUresult allocate(CUdeviceptr *out, std::size_t bytes, memory_pool *pool, CUstream stream) {
-  block proto;
-  proto.pool = pool;
-  CUresult r = arena_allocate(&pool->a, bytes, proto, out);
-  if (r == CUDA_ERROR_OUT_OF_MEMORY) {
-    // Frees that are queued may be all that is missing.
-    wait_for_device(pool->a.location);
-    r = arena_allocate(&pool->a, bytes, proto, out);
-  }
-  if (r != CUDA_SUCCESS) return r;
-  operation op{};
-  op.what = "cuMemAllocAsync";
-  op.body = [] { return CUDA_SUCCESS; };
-  r = enqueue(stream, std::move(op));
-  if (r == CUDA_SUCCESS) return r;
-  std::vector<physical *> dead;
-  {
-    exclusive lock(books().mutex);
-    arena_free_locked(books().blocks.find(*out), &dead);
-  }
-  dispose(dead);
-  return r;
-}
-
-// What the queued free does. `id` tells a block from a later one at the same address.
-CUresult give_back(CUdeviceptr at, std::uint64_t id) {
-  std::vector<physical *> dead;
-  {
-    memory_books &b = books();
-    exclusive lock(b.mutex);
-    auto it = b.blocks.end();
-    do {
-      it = b.blocks.find(at);
-      if (it == b.blocks.end() || it->second.id != id) return CUDA_SUCCESS;
-    } while (wait_for_pins(lock, at, it->second.bytes));
-    memory_pool *pool = it->second.pool;
-    arena_free_locked(it, &dead);
-    if (pool != nullptr) delete_if_done_locked(pool, &dead);
-  }
-  dispose(dead);
-  return CUDA_SUCCESS;
-}
-
-CUresult free_async(CUdeviceptr at, CUstream stream) {
-  std::uint64_t id = 0;
-  std::size_t bytes = 0;
-  {
-    exclusive lock(books().mutex);
-    const auto it = books().blocks.find(at);
-    if (it == books().blocks.end() || it->second.freeing || it->second.owner == nullptr)
-      return CUDA_ERROR_INVALID_VALUE;
-    it->second.freeing = true;
-    id = it->second.id;
-    bytes = it->second.bytes;
-  }
-  operation op{};
-  op.what = "cuMemFreeAsync";
-  op.touches = {{at, bytes, true}};
-  op.body = [at, id] { return give_back(at, id); };
-  const CUresult r = enqueue(stream, std::move(op));
-  if (r != CUDA_SUCCESS) {
-    exclusive lock(books().mutex);
-    if (const auto it = books().blocks.find(at); it != books().blocks.end())
-      it->second.freeing = false;
-  }
-  return r;
 }
 
 template <class T>
@@ -214,6 +93,36 @@ CUresult check_device(CUdevice device) {
 
 }  // namespace
 
+pool_books &pools() {
+  static pool_books *const p = new pool_books;
+  return *p;
+}
+
+bool pools_here() {
+  return current_settings().machine.has_pools;
+}
+
+memory_pool *standard_pool_locked(CUdevice device) {
+  memory_pool *&p = pools().standard[device];
+  if (p == nullptr) {
+    p = add_pool_locked(device);
+    p->is_default = true;
+  }
+  return p;
+}
+
+memory_pool *find_pool_locked(CUmemoryPool handle) {
+  auto *p = reinterpret_cast<memory_pool *>(handle);
+  return pools().all.count(p) != 0 && !p->destroyed ? p : nullptr;
+}
+
+void delete_if_done_locked(memory_pool *p, std::vector<physical *> *dead) {
+  if (!p->destroyed || p->a.used != 0) return;
+  arena_trim_locked(&p->a, 0, dead);
+  pools().all.erase(p);
+  delete p;
+}
+
 access_bits pool_access(const memory_pool *pool) {
   return pool->access;
 }
@@ -251,40 +160,6 @@ void reset_pools() {
 }  // namespace hostcuda
 
 using namespace hostcuda;
-
-HOSTCUDA_STREAM_ENTRY(cuMemAllocAsync, 11020, needs_context, bytes, stream,
-                      (CUdeviceptr * out, size_t bytes, CUstream stream), (out, bytes, stream), {
-                        if (!pools_here()) return CUDA_ERROR_NOT_SUPPORTED;
-                        if (out == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-                        const CUdevice device = current_context()->device;
-                        memory_pool *pool = nullptr;
-                        {
-                          exclusive lock(books().mutex);
-                          pool = pools().current[device];
-                          if (pool == nullptr) pool = standard_pool_locked(device);
-                        }
-                        return allocate(out, bytes, pool, stream);
-                      })
-
-HOSTCUDA_STREAM_ENTRY(cuMemAllocFromPoolAsync, 11020, needs_context, bytes, stream,
-                      (CUdeviceptr * out, size_t bytes, CUmemoryPool handle, CUstream stream),
-                      (out, bytes, handle, stream), {
-                        if (!pools_here()) return CUDA_ERROR_NOT_SUPPORTED;
-                        memory_pool *pool = nullptr;
-                        {
-                          exclusive lock(books().mutex);
-                          pool = find_pool_locked(handle);
-                        }
-                        if (out == nullptr || bytes == 0 || pool == nullptr)
-                          return CUDA_ERROR_INVALID_VALUE;
-                        return allocate(out, bytes, pool, stream);
-                      })
-
-HOSTCUDA_STREAM_ENTRY(cuMemFreeAsync, 11020, needs_context, 0, stream,
-                      (CUdeviceptr at, CUstream stream), (at, stream), {
-                        if (!pools_here()) return CUDA_ERROR_NOT_SUPPORTED;
-                        return at == 0 ? CUDA_SUCCESS : free_async(at, stream);
-                      })
 
 HOSTCUDA_ENTRY(cuMemPoolCreate, 11020, plain, 0, (CUmemoryPool * out, const CUmemPoolProps *props),
                {

@@ -1,0 +1,123 @@
+// Stream-ordered memory: cuMemAllocAsync, cuMemFreeAsync.
+//
+// An address is chosen when cuMemAllocAsync is called. The block goes back to its pool when the
+// queued cuMemFreeAsync runs, so a pool never hands out bytes that queued work may still touch.
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "entry.h"
+#include "execution.h"
+#include "pool.h"
+
+namespace hostcuda {
+namespace {
+
+using exclusive = std::unique_lock<std::shared_mutex>;
+
+CUresult allocate(CUdeviceptr *out, std::size_t bytes, memory_pool *pool, CUstream stream) {
+  block proto;
+  proto.pool = pool;
+  CUresult r = arena_allocate(&pool->a, bytes, proto, out);
+  if (r == CUDA_ERROR_OUT_OF_MEMORY) {
+    // Frees that are queued may be all that is missing.
+    wait_for_device(pool->a.location);
+    r = arena_allocate(&pool->a, bytes, proto, out);
+  }
+  if (r != CUDA_SUCCESS) return r;
+  operation op{};
+  op.what = "cuMemAllocAsync";
+  op.body = [] { return CUDA_SUCCESS; };
+  r = enqueue(stream, std::move(op));
+  if (r == CUDA_SUCCESS) return r;
+  std::vector<physical *> dead;
+  {
+    exclusive lock(books().mutex);
+    arena_free_locked(books().blocks.find(*out), &dead);
+  }
+  dispose(dead);
+  return r;
+}
+
+// What the queued free does. `id` tells a block from a later one at the same address.
+CUresult give_back(CUdeviceptr at, std::uint64_t id) {
+  std::vector<physical *> dead;
+  {
+    memory_books &b = books();
+    exclusive lock(b.mutex);
+    auto it = b.blocks.end();
+    do {
+      it = b.blocks.find(at);
+      if (it == b.blocks.end() || it->second.id != id) return CUDA_SUCCESS;
+    } while (wait_for_pins(lock, at, it->second.bytes));
+    memory_pool *pool = it->second.pool;
+    arena_free_locked(it, &dead);
+    if (pool != nullptr) delete_if_done_locked(pool, &dead);
+  }
+  dispose(dead);
+  return CUDA_SUCCESS;
+}
+
+CUresult free_async(CUdeviceptr at, CUstream stream) {
+  std::uint64_t id = 0;
+  std::size_t bytes = 0;
+  {
+    exclusive lock(books().mutex);
+    const auto it = books().blocks.find(at);
+    if (it == books().blocks.end() || it->second.freeing || it->second.owner == nullptr)
+      return CUDA_ERROR_INVALID_VALUE;
+    it->second.freeing = true;
+    id = it->second.id;
+    bytes = it->second.bytes;
+  }
+  operation op{};
+  op.what = "cuMemFreeAsync";
+  op.touches = {{at, bytes, true}};
+  op.body = [at, id] { return give_back(at, id); };
+  const CUresult r = enqueue(stream, std::move(op));
+  if (r != CUDA_SUCCESS) {
+    exclusive lock(books().mutex);
+    if (const auto it = books().blocks.find(at); it != books().blocks.end())
+      it->second.freeing = false;
+  }
+  return r;
+}
+
+}  // namespace
+}  // namespace hostcuda
+
+using namespace hostcuda;
+
+HOSTCUDA_STREAM_ENTRY(cuMemAllocAsync, 11020, needs_context, bytes, stream,
+                      (CUdeviceptr * out, size_t bytes, CUstream stream), (out, bytes, stream), {
+                        if (!pools_here()) return CUDA_ERROR_NOT_SUPPORTED;
+                        if (out == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+                        const CUdevice device = current_context()->device;
+                        memory_pool *pool = nullptr;
+                        {
+                          exclusive lock(books().mutex);
+                          pool = pools().current[device];
+                          if (pool == nullptr) pool = standard_pool_locked(device);
+                        }
+                        return allocate(out, bytes, pool, stream);
+                      })
+
+HOSTCUDA_STREAM_ENTRY(cuMemAllocFromPoolAsync, 11020, needs_context, bytes, stream,
+                      (CUdeviceptr * out, size_t bytes, CUmemoryPool handle, CUstream stream),
+                      (out, bytes, handle, stream), {
+                        if (!pools_here()) return CUDA_ERROR_NOT_SUPPORTED;
+                        memory_pool *pool = nullptr;
+                        {
+                          exclusive lock(books().mutex);
+                          pool = find_pool_locked(handle);
+                        }
+                        if (out == nullptr || bytes == 0 || pool == nullptr)
+                          return CUDA_ERROR_INVALID_VALUE;
+                        return allocate(out, bytes, pool, stream);
+                      })
+
+HOSTCUDA_STREAM_ENTRY(cuMemFreeAsync, 11020, needs_context, 0, stream,
+                      (CUdeviceptr at, CUstream stream), (at, stream), {
+                        if (!pools_here()) return CUDA_ERROR_NOT_SUPPORTED;
+                        return at == 0 ? CUDA_SUCCESS : free_async(at, stream);
+                      })
