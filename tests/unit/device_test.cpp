@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "stillmap/vmm/growable_buffer.h"
 #include "stillmap/vmm/page_pool.h"
 #include "stillmap/vmm/units.h"
 #include "tests/support/gpu_test.h"
@@ -126,7 +127,9 @@ TEST_F(device_open, finds_what_the_machine_can_do) {
   if (plays("old-driver-450")) {
     EXPECT_FALSE(can.memory_pools);
   }
-  EXPECT_EQ(can.peers.size(), plays("multi") ? static_cast<std::size_t>(*device::count()) - 1 : 0u);
+  const bool peers =
+      plays("multi") && testing::hostcuda_control::config().find("peers=none") == std::string::npos;
+  EXPECT_EQ(can.peers.size(), peers ? static_cast<std::size_t>(*device::count()) - 1 : 0u);
   EXPECT_EQ(std::count(can.peers.begin(), can.peers.end(), d.ordinal()), 0);
   EXPECT_EQ(can.mapping_ceiling > 0, can.vmm);
   EXPECT_EQ(can.largest_reservation > 0, can.vmm);
@@ -148,6 +151,20 @@ TEST_F(device_open, believes_a_page_and_not_an_attribute) {
   EXPECT_FALSE(d.can().rdma);
   EXPECT_TRUE(d.can().wsl);
   EXPECT_LT(d.can().largest_reservation, 32_GiB);
+}
+
+TEST_F(device_open, devices_that_are_no_peers_share_no_buffer) {
+  become("profile=multi:2,peers=none");
+  const device d = open_device();
+  EXPECT_TRUE(d.can().peers.empty());
+  buffer_options shared;
+  shared.also_accessible_from = {1};
+  const auto refused = growable_buffer::create(d, shared);
+  ASSERT_FALSE(refused);
+  EXPECT_TRUE(refused.error().is(condition::invalid_argument)) << refused.error().message();
+  auto own = growable_buffer::create(d);
+  ASSERT_TRUE(own);
+  EXPECT_TRUE(own->resize(4_MiB));
 }
 
 TEST_F(device_open, a_feature_that_fails_is_absent_and_the_rest_is_not) {
