@@ -1,10 +1,11 @@
-// Sizes, digests and JSON: what the commands read and write.
+// Sizes and JSON: what the commands read and write.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <random>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
 
-#include "tools/stillmap/digest.h"
 #include "tools/stillmap/growth_run.h"
 #include "tools/stillmap/json.h"
 #include "tools/stillmap/size.h"
@@ -54,46 +55,6 @@ TEST(Size, IsWrittenShort) {
   EXPECT_EQ(exact(999), "999");
   EXPECT_EQ(exact(1000), "1,000");
   EXPECT_EQ(exact(1073741824), "1,073,741,824");
-}
-
-std::vector<std::byte> noise(std::size_t n) {
-  std::mt19937 random(1);
-  std::vector<std::byte> out(n);
-  for (std::byte &b : out) b = static_cast<std::byte>(random());
-  return out;
-}
-
-std::uint64_t digest_of(std::span<const std::byte> bytes) {
-  stream_digest d;
-  d.add(bytes);
-  return d.value();
-}
-
-TEST(Digest, DoesNotDependOnHowTheStreamWasCut) {
-  const auto bytes = noise(1000);
-  const std::uint64_t whole = digest_of(bytes);
-  for (std::size_t piece = 1; piece < 200; piece += 7) {
-    stream_digest d;
-    for (std::size_t at = 0; at < bytes.size(); at += piece) {
-      d.add(std::span(bytes).subspan(at, std::min(piece, bytes.size() - at)));
-    }
-    EXPECT_EQ(d.value(), whole) << piece;
-  }
-}
-
-TEST(Digest, SeesEveryBitSwappedBlocksAndAppendedZeros) {
-  auto bytes = noise(400);
-  const std::uint64_t whole = digest_of(bytes);
-  for (std::size_t bit = 0; bit < bytes.size() * 8; ++bit) {
-    bytes[bit / 8] ^= static_cast<std::byte>(1u << bit % 8);
-    ASSERT_NE(digest_of(bytes), whole) << bit;
-    bytes[bit / 8] ^= static_cast<std::byte>(1u << bit % 8);
-  }
-  std::swap_ranges(bytes.begin(), bytes.begin() + 64, bytes.begin() + 128);
-  EXPECT_NE(digest_of(bytes), whole);
-  std::swap_ranges(bytes.begin(), bytes.begin() + 64, bytes.begin() + 128);
-  bytes.push_back(std::byte{0});
-  EXPECT_NE(digest_of(bytes), whole);
 }
 
 TEST(Json, IsWellFormed) {

@@ -51,6 +51,13 @@ _DEPENDENCIES = {
         package = "libcli11-dev",
         system = {"include/CLI": ["/usr/include/CLI"]},
     ),
+    "xxhash": struct(
+        url = "https://github.com/Cyan4973/xxHash/archive/refs/tags/v0.8.1.tar.gz",
+        sha256 = "3bb6b7d6f30c591dd65aaaff1c8b7a5b94d81687998ca9400082c739a690436c",
+        strip_prefix = "xxHash-0.8.1",
+        package = "libxxhash-dev",
+        system = {"xxhash.h": ["/usr/include/xxhash.h"]},
+    ),
 }
 
 def _dependency_impl(ctx):

@@ -1,6 +1,7 @@
 #include "tools/stillmap/growth_run.h"
 
 #include <fmt/format.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <chrono>
@@ -137,17 +138,18 @@ outcome<growth_run> grow_from(byte_source &source, device_bytes &to, const growt
                                : std::uint64_t{0};
   if (limits.most != UINT64_MAX) expected = std::min(expected, limits.most);
   progress shown(what, expected, limits.silent);
-  stream_digest digest;
+  XXH3_state_t digest;
+  XXH3_64bits_reset(&digest);
   auto run = grow(
       [&](std::span<std::byte> into) {
         auto n = source.read(into);
-        if (n && !source.rereadable()) digest.add(into.first(*n));
+        if (n && !source.rereadable()) XXH3_64bits_update(&digest, into.data(), *n);
         return n;
       },
       to, limits, shown);
   if (run) {
     run->digest_used = !source.rereadable();
-    run->digest = digest.value();
+    run->digest = XXH3_64bits_digest(&digest);
   }
   return run;
 }
@@ -171,7 +173,8 @@ outcome<void> check_content(byte_source &source, device_bytes &of, const growth_
   progress shown("checking", of.size(), limits.silent);
   std::vector<std::byte> device_side(limits.chunk);
   std::vector<std::byte> source_side(source.rereadable() ? limits.chunk : 0);
-  stream_digest digest;
+  XXH3_state_t digest;
+  XXH3_64bits_reset(&digest);
   if (source.rereadable()) source.rewind();
   observed &seen = run.seen;
   while (seen.bytes_checked < of.size()) {
@@ -194,12 +197,12 @@ outcome<void> check_content(byte_source &source, device_bytes &of, const growth_
         return {};
       }
     } else {
-      digest.add(device_bytes_now);
+      XXH3_64bits_update(&digest, device_bytes_now.data(), n);
     }
     seen.bytes_checked += n;
     shown.update(seen.bytes_checked, "read back from the device and compared");
   }
-  seen.digests_differ = !source.rereadable() && digest.value() != run.digest;
+  seen.digests_differ = !source.rereadable() && XXH3_64bits_digest(&digest) != run.digest;
   return {};
 }
 

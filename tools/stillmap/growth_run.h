@@ -8,7 +8,6 @@
 
 #include "stillmap/vmm/device_vector.h"
 #include "tools/stillmap/check.h"
-#include "tools/stillmap/digest.h"
 #include "tools/stillmap/progress.h"
 #include "tools/stillmap/source.h"
 
