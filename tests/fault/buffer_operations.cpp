@@ -119,20 +119,20 @@ void add_buffer_operations(std::vector<operation> &all) {
                      },
                  .run = [](bench &w) { return w.a.buffer->resize(4 * w.page()); },
                  .may_survive = {}});
-  all.push_back({.name = "growable_buffer resize, stealing what retires elsewhere",
-                 .set =
-                     [](bench &w) {
-                       retiring_tail(w);
-                       w.make(w.b, 8, 1);
-                       w.leave_free(1);
-                     },
-                 .run = [](bench &w) { return w.b.buffer->resize(4 * w.page(), *w.s); },
-                 // Out of memory is where stealing begins, whoever says it. Looking first whether
-                 // what retires may be undone is nobody's order: who fails there is the sink's.
-                 .may_survive = {"cuMemCreate", "cuCtxGetCurrent", "cuCtxPushCurrent",
-                                 "cuEventQuery"},
-                 .may_tell = {"cuEventQuery"},
-                 .compare_after = false});
+  all.push_back(
+      {.name = "growable_buffer resize, stealing what retires elsewhere",
+       .set =
+           [](bench &w) {
+             retiring_tail(w);
+             w.make(w.b, 8, 1);
+             w.leave_free(1);
+           },
+       .run = [](bench &w) { return w.b.buffer->resize(4 * w.page(), *w.s); },
+       // Out of memory is where stealing begins, whoever says it. Looking first whether
+       // what retires may be undone is nobody's order: who fails there is the sink's.
+       .may_survive = {"cuMemCreate", "cuCtxGetCurrent", "cuCtxPushCurrent", "cuEventQuery"},
+       .may_tell = {"cuEventQuery"},
+       .compare_after = false});
   all.push_back({.name = "growable_buffer commit, two gaps",
                  .set =
                      [](bench &w) {
