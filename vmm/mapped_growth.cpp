@@ -1,0 +1,214 @@
+// A buffer of pages grows: into its addresses, past them, and ahead of need.
+#include <algorithm>
+
+#include "stillmap/vmm/mapped_buffer.h"
+
+namespace stillmap {
+
+status mapped_buffer::reserve(std::size_t bytes, consumer_stream consumer) {
+  const std::lock_guard lock(mutex_);
+  if (closed_) return refuse(condition::invalid_argument, "growable_buffer::reserve", "closed");
+  if (bytes <= capacity()) return {};
+  if (bytes > round_up(SIZE_MAX / 2, page_)) {
+    return refuse(condition::invalid_argument, "growable_buffer::resize",
+                  "the size is over any address space", bytes, SIZE_MAX / 2);
+  }
+  if (bytes > reserved()) {
+    if (status s = outgrow(round_up(bytes, page_), consumer); !s) return s;
+  } else {
+    const std::size_t first = capacity() / page_;
+    if (status s = fill({first, divide_up(bytes, page_) - first}, consumer); !s) return s;
+  }
+  ++stats_.growths;
+  return {};
+}
+
+status mapped_buffer::commit(std::size_t offset, std::size_t bytes, consumer_stream consumer) {
+  const std::lock_guard lock(mutex_);
+  if (status s = check_range("growable_buffer::commit", offset, bytes, true); !s) return s;
+  return fill({offset / page_, bytes / page_}, consumer);
+}
+
+// Commits every slot of `run` that is not. All or nothing.
+status mapped_buffer::fill(slot_run run, consumer_stream consumer) {
+  std::vector<revived_range> revived;
+  status s;
+  for (const slot_run gap : runs(run, false)) {
+    if (s = revive(gap, consumer, revived); !s) break;
+  }
+  if (s) {
+    std::vector<slot_run> missing;
+    for (const slot_run gap : runs(run, false)) {
+      std::size_t next = gap.first;
+      for (const revived_range &r : revived) {
+        if (!span(gap).contains(r.range.begin)) continue;
+        const std::size_t first = (r.range.begin - address()) / page_;
+        if (first > next) missing.push_back({next, first - next});
+        next = first + r.range.bytes / page_;
+      }
+      if (next < gap.end()) missing.push_back({next, gap.end() - next});
+    }
+    s = map_fresh(missing, consumer);
+  }
+  if (!s) {
+    for (revived_range &r : revived) space().let_go(r.block, r.range, r.idle);
+    return s;
+  }
+  for (const slot_run gap : runs(run, false)) mark(gap, true);
+  return {};
+}
+
+// Mappings of our own that were given back under a fence and are still there cost nothing to take
+// back. Those whose pages went elsewhere must be undone before the addresses can be used.
+status mapped_buffer::revive(slot_run run, consumer_stream consumer,
+                             std::vector<revived_range> &revived) {
+  if (space().stats().retiring_mappings == 0) return {};
+  for (const slot_run part : by_block(run)) {
+    virtual_range left = span(part);
+    while (!left.empty()) {
+      fence idle;
+      const auto back = space().revive(left, access_, consumer, idle);
+      if (!back) return tl::unexpected(back.error());
+      if (*back != 0) revived.push_back({block_of(part.first), {left.begin, *back}, idle});
+      const std::size_t skip = std::min(std::max(*back, page_), left.bytes);
+      left = {left.begin + skip, left.bytes - skip};
+    }
+  }
+  return {};
+}
+
+status mapped_buffer::map_fresh(const std::vector<slot_run> &missing, consumer_stream consumer) {
+  for (const slot_run run : missing) {
+    if (space().stats().retiring_mappings != 0) {
+      if (status s = space().settle(span(run)); !s) return s;
+    }
+  }
+  remap_plan plan(access_);
+  if (status s = plan_fresh(plan, missing, address(), consumer); !s) return s;
+  return plan.empty() ? status{} : apply(std::move(plan));
+}
+
+// Pages for the slots of `missing`, to be mapped in the space that begins at `base`.
+status mapped_buffer::plan_fresh(remap_plan &plan, const std::vector<slot_run> &missing,
+                                 device_address base, consumer_stream consumer) {
+  std::vector<std::size_t> slots;
+  for (const slot_run run : missing) {
+    for (std::size_t s = run.first; s < run.end(); ++s) slots.push_back(s);
+  }
+  const std::size_t stripes = options_.pools.size();
+  for (std::size_t stripe = 0; stripe < stripes; ++stripe) {
+    const auto ours = [&](std::size_t slot) { return slot % stripes == stripe; };
+    const auto n = static_cast<std::size_t>(std::count_if(slots.begin(), slots.end(), ours));
+    std::vector<page_ref> pages;
+    if (status s = options_.pools[stripe]->acquire(n, pages, consumer); !s) return s;
+    auto next = pages.begin();
+    for (const std::size_t slot : slots) {
+      if (!ours(slot)) continue;
+      keep_pool_of(*next);  // memory was short: another pool's page
+      plan.map(base + slot * page_, std::move(*next++));
+    }
+  }
+  return {};
+}
+
+// The ledger's share of a page does not keep the page's pool alive; the buffers that show it do.
+void mapped_buffer::keep_pool_of(const page_ref &page) {
+  const auto in = [&](const auto &pools) {
+    return std::find(pools.begin(), pools.end(), page.home()) != pools.end();
+  };
+  if (!in(options_.pools) && !in(guests_)) guests_.push_back(page.home());
+}
+
+// Grows to `bytes` where the addresses end before: by addresses right behind the ones there are, or
+// else in a larger reservation to which the pages move (the data does not).
+status mapped_buffer::outgrow(std::size_t bytes, consumer_stream consumer) {
+  const std::size_t generous = reserved() > SIZE_MAX / 4 ? bytes : std::max(bytes, reserved() * 2);
+  const virtual_range now{address(), reserved()};
+  for (const std::size_t total : {generous, bytes}) {
+    auto more = space().reserve(total - now.bytes, page_ & (~page_ + 1), now.end(), options_.tag);
+    if (more && (*more)->range().begin == now.end()) {
+      blocks_.push_back(std::move(*more));
+      slots_.resize(total / page_, 0);
+      const std::size_t first = capacity() / page_;
+      const status filled = fill({first, bytes / page_ - first}, consumer);
+      if (!filled) {
+        slots_.resize(now.bytes / page_);
+        blocks_.pop_back();
+      }
+      return filled;
+    }
+    if (more) more->reset();
+    auto elsewhere = space().reserve(total, page_ & (~page_ + 1), {}, options_.tag);
+    if (elsewhere) return relocate(std::move(*elsewhere), bytes, consumer);
+    if (total == bytes) return tl::unexpected(elsewhere.error());
+  }
+  return {};
+}
+
+// Moves every page to `target` and fills it up to `bytes`, in one plan.
+status mapped_buffer::relocate(std::shared_ptr<address_block> target, std::size_t bytes,
+                               consumer_stream consumer) {
+  const device_address base = target->range().begin;
+  const std::vector<slot_run> old = runs({0, slots_.size()}, true);
+  std::vector<slot_run> missing = runs({0, slots_.size()}, false);
+  std::erase_if(missing, [&](slot_run r) { return r.first < capacity() / page_; });
+  missing.push_back({slots_.size(), bytes / page_ - slots_.size()});
+  fence idle;
+  if (!old.empty()) {
+    if (consumer) {
+      auto after = fence::after(device_, *consumer);
+      if (!after) return tl::unexpected(after.error());
+      idle = std::move(*after);
+    } else if (status s = wait_for_device(); !s) {
+      return s;
+    }
+  }
+  const auto passed = idle.passed();
+  if (!passed) return tl::unexpected(passed.error());
+  remap_plan plan(access_);
+  for (const slot_run run : old) {
+    for (auto &m : space().mappings(span(run))) {
+      plan.map(base + (m.range.begin - address()), std::move(m.backing), std::move(m.access));
+    }
+    if (*passed) plan.unmap(span(run));
+  }
+  if (status s = plan_fresh(plan, missing, base, consumer); !s) return s;
+  if (status s = apply(std::move(plan)); !s) return s;
+  if (!*passed) {
+    for (const slot_run run : old) {
+      for (const slot_run part : by_block(run)) {
+        space().let_go(block_of(part.first), span(part), idle);
+      }
+    }
+  }
+  for (const auto &block : blocks_) generation_before_ += block->generation();
+  ++stats_.relocations;
+  slots_.resize(target->range().bytes / page_, 0);
+  blocks_.assign(1, std::move(target));
+  for (const slot_run run : missing) mark(run, true);
+  return {};
+}
+
+void mapped_buffer::size_changed() {
+  const std::size_t ahead = options_.ahead;
+  if (ahead == 0) return;
+  const std::size_t spare = capacity() - size();
+  if (spare * 2 >= ahead || ahead_due_.exchange(true)) return;
+  options_.pools.front()->in_background(this, [this] { map_ahead(); });
+}
+
+void mapped_buffer::map_ahead() {
+  const std::lock_guard lock(mutex_);
+  ahead_due_ = false;
+  if (closed_) return;
+  const std::size_t target = std::min(reserved(), round_up(size() + options_.ahead, page_));
+  const std::size_t first = capacity() / page_;
+  if (target <= capacity()) return;
+  if (fill({first, target / page_ - first}, std::nullopt)) {
+    ++stats_.ahead_growths;
+  } else {
+    ++stats_.ahead_failures;
+  }
+}
+
+}  // namespace stillmap
