@@ -102,12 +102,16 @@ result<bool> stream::idle() const {
 namespace detail {
 
 struct recorded_event {
-  recorded_event(std::shared_ptr<device_core> c, event_handle e) : core(std::move(c)), event(e) {}
+  recorded_event(std::shared_ptr<device_core> c, event_handle e, bool pooled)
+      : core(std::move(c)), event(e), from_pool(pooled) {}
   recorded_event(const recorded_event &) = delete;
-  ~recorded_event() { core->events.give_back(event); }
+  ~recorded_event() {
+    if (from_pool) core->events.give_back(event);
+  }
 
   std::shared_ptr<device_core> core;
   event_handle event;
+  bool from_pool;  // else the user's
   std::atomic<bool> passed{false};  // copies of a fence on several threads share this
 };
 
@@ -147,10 +151,19 @@ result<fence> fence::after(const device &d, stream_ref s) {
   }
   const auto event = core->events.take(drv);
   if (!event) return tl::unexpected<error>(event.error());
-  auto recorded = std::make_shared<detail::recorded_event>(core, *event);
+  auto recorded = std::make_shared<detail::recorded_event>(core, *event, true);
   if (status r = drv.record_event(*event, s.get()); !r) return tl::unexpected<error>(r.error());
   fence out;
   out.events_.push_back(std::move(recorded));
+  return out;
+}
+
+result<fence> fence::of(const device &d, event_ref e) {
+  if (e.get() == nullptr) {
+    return refuse(condition::invalid_argument, "fence::of", "there is no event");
+  }
+  fence out;
+  out.events_.push_back(std::make_shared<detail::recorded_event>(d.shared()->core, e.get(), false));
   return out;
 }
 

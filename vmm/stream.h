@@ -1,5 +1,5 @@
-// Streams, events and fences. Streams are views of what the user made; events are owned and
-// recycled; a fence says when device work no longer touches something. docs/design.md#fences
+// Streams, events and fences. Streams and events of the user's are viewed, never owned; those that
+// fences record are recycled; a fence says when device work no longer touches something. docs/design.md#fences
 #pragma once
 
 #include <memory>
@@ -21,6 +21,17 @@ class stream_ref {
 
  private:
   stream_handle handle_ = nullptr;
+};
+
+// A view of a CUDA event; never destroys it.
+class event_ref {
+ public:
+  constexpr event_ref(event_handle e) : handle_(e) {}  // NOLINT: a view converts
+  constexpr event_handle get() const { return handle_; }
+  constexpr bool operator==(const event_ref &) const = default;
+
+ private:
+  event_handle handle_;
 };
 
 // A stream of our own. Destroying it does not wait for its work (as CUDA has it).
@@ -60,6 +71,11 @@ class fence {
   //         the driver's. Cost: is-capturing + one record; an event is created only when none
   //         is free to reuse.
   static result<fence> after(const device &d, stream_ref s);
+
+  // After the work that `e` was recorded behind, for those who record events anyway.
+  // Requires: until the fence has passed, `e` lives and is not recorded again.
+  // Errors: invalid_argument (no event). Cost: none.
+  static result<fence> of(const device &d, event_ref e);
 
   bool trivially_passed() const { return events_.empty(); }
 

@@ -35,6 +35,29 @@ class fence_test : public testing::device_test {
   std::optional<device> device_;
 };
 
+TEST_F(fence_test, of_the_users_own_event_leaves_it_to_the_user) {
+  const stream s = make_stream(), other = make_stream();
+  const context_guard guard(drv(), dev().context());
+  const auto event = drv().create_event();
+  ASSERT_TRUE(event);
+  hold(s.get());
+  ASSERT_TRUE(drv().record_event(*event, s.get()));
+  const driver_counts before = drv().counts();
+  auto f = fence::of(dev(), *event);
+  ASSERT_TRUE(f);
+  EXPECT_EQ((drv().counts() - before).total(), 0u);
+  EXPECT_FALSE(*f->passed());
+  ASSERT_TRUE(f->make_wait(dev(), other));
+  EXPECT_FALSE(*other.idle());
+  release(s.get());
+  ASSERT_TRUE(f->wait());
+  ASSERT_TRUE(other.synchronize());
+  EXPECT_TRUE(*f->passed());
+  f = fence();
+  EXPECT_TRUE(drv().destroy_event(*event)) << "still the user's";
+  EXPECT_FALSE(fence::of(dev(), event_handle{}));
+}
+
 TEST_F(fence_test, an_empty_one_has_passed_and_costs_nothing) {
   fence f;
   const stream s = make_stream();
