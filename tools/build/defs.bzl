@@ -79,6 +79,7 @@ def stillmap_tests(name, srcs, deps = [], data = [], profiles = HOSTCUDA_PROFILE
             binary = ":" + program,
             profile = profile,
             size = size,
+            tags = ["profile-" + profile],  # ./test --profile
         )
     if cuda:
         driver_test(
