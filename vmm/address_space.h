@@ -181,6 +181,11 @@ class address_space {
 
   // First entry that begins at or after `at`; requires mutex_.
   entry_map::iterator lower_locked(device_address at) { return mappings_.lower_bound(at.value()); }
+  // The entry after `it`. Stepping past the last one climbs the whole tree, and growing at the end
+  // would do that each time.
+  entry_map::iterator after_locked(entry_map::iterator it) {
+    return it == std::prev(mappings_.end()) ? mappings_.end() : std::next(it);
+  }
   static bool nobody_elses(const entry &e);
   void set_retiring_locked(virtual_range range);
   void cut_from_retiring_locked(virtual_range gone);

@@ -172,7 +172,7 @@ class remap {
 
   bool occupied_locked(virtual_range target) const {
     if (const auto last = space_.last_entered_; last != space_.mappings_.end()) {
-      const auto next = std::next(last);
+      const auto next = space_.after_locked(last);
       if (last->first + last->second.bytes <= target.begin.value() &&
           (next == space_.mappings_.end() || next->first >= target.end().value())) {
         return false;
@@ -304,7 +304,7 @@ class remap {
     };
     auto enter = [&](const present &p) {
       auto &last = space_.last_entered_;
-      const auto near = last == books.end() ? last : std::next(last);
+      const auto near = last == books.end() ? last : space_.after_locked(last);
       last = books.insert_or_assign(near, p.range.begin.value(),
                                     address_space::entry{p.page, p.range.bytes, p.access, false});
       space_.stats_.mapped_bytes += p.range.bytes;

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -140,12 +141,25 @@ void note_unmapped_locked(physical *memory, CUdeviceptr at);
 
 // ---- Looking up, all with the lock held ----
 
+// The first element of `m` that starts at or after `at`. A program that grows works at the upper end,
+// where no tree needs to be descended.
+template <class Map>
+typename Map::iterator first_from(Map &m, CUdeviceptr at) {
+  if (m.empty() || std::prev(m.end())->first < at) return m.end();
+  if (const auto last = std::prev(m.end()); last->first == at) return last;
+  return m.lower_bound(at);
+}
+
 // The element of `m` whose [start, start + bytes) contains `at`, or end().
 template <class Map>
 typename Map::iterator containing(Map &m, CUdeviceptr at) {
-  auto it = m.upper_bound(at);
-  if (it == m.begin()) return m.end();
-  --it;
+  if (m.empty()) return m.end();
+  auto it = std::prev(m.end());
+  if (at < it->first) {
+    it = m.upper_bound(at);
+    if (it == m.begin()) return m.end();
+    --it;
+  }
   return at - it->first < it->second.bytes ? it : m.end();
 }
 

@@ -70,8 +70,8 @@ CUresult allowed_now() {
 
 bool whole_mappings(CUdeviceptr at, std::size_t bytes, mapping_iterator *first) {
   memory_books &b = books();
-  auto it = b.mappings.find(at);
-  if (it == b.mappings.end()) return false;
+  auto it = first_from(b.mappings, at);
+  if (it == b.mappings.end() || it->first != at) return false;
   *first = it;
   // Stepping past the last mapping of all climbs the whole tree, so no loop here takes that step.
   for (CUdeviceptr reached = at;;) {
@@ -197,7 +197,7 @@ HOSTCUDA_ENTRY(cuMemMap, 10020, plain, size,
                  const auto r = containing(b.reservations, ptr);
                  if (r == b.reservations.end() || size > r->second.bytes - (ptr - r->first))
                    return CUDA_ERROR_INVALID_VALUE;
-                 const auto next = b.mappings.lower_bound(ptr);
+                 const auto next = first_from(b.mappings, ptr);
                  if (next != b.mappings.end() && next->first < ptr + size)
                    return CUDA_ERROR_INVALID_VALUE;
                  if (next != b.mappings.begin()) {
