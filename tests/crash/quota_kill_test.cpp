@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -58,6 +59,7 @@ struct beliefs {
 };
 
 [[noreturn]] void take_part(const std::string &path, beliefs &all, int me, unsigned seed) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // a test that fails leaves nobody behind
   std::mt19937 random(seed);
   for (;;) {
     const auto q = shared_quota::open(path, kLimit);
