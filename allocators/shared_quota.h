@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "stillmap/vmm/error.h"
+#include "stillmap/vmm/memory_quota.h"
 
 namespace stillmap {
 
@@ -30,7 +30,7 @@ struct quota_stats {
 // One participant's view of a shared limit.
 // Threads: safe. Processes: safe. After fork() the child has no share in the parent's: every call
 // there is refused with not_supported, and it opens the quota itself.
-class shared_quota {
+class shared_quota final : public memory_quota {
  public:
   static constexpr std::size_t max_participants = 1000;
 
@@ -42,7 +42,7 @@ class shared_quota {
   //         none and no limit is given), busy (value = participants), corrupt (the file is
   //         something else), the system's (std::system_category).
   static result<std::shared_ptr<shared_quota>> open(const std::string &name, std::uint64_t limit);
-  ~shared_quota();  // gives back what it holds
+  ~shared_quota() override;  // gives back what it holds
   shared_quota(const shared_quota &) = delete;
   shared_quota &operator=(const shared_quota &) = delete;
 
@@ -50,11 +50,11 @@ class shared_quota {
   // Errors: out_of_memory (value = bytes, limit = what was left), not_supported (after fork()).
   // Cost:   two system calls; where there is not enough, two more per other participant, to see
   //         whether it still lives.
-  status reserve(std::uint64_t bytes);
+  status reserve(std::uint64_t bytes) override;
 
   // After freeing, or when allocating failed.
   // Errors: invalid_argument (more than this participant holds: value, limit; nothing changes).
-  status release(std::uint64_t bytes);
+  status release(std::uint64_t bytes) override;
 
   // A new limit for all. Lower than what is reserved: nobody loses anything, and nobody gets more
   // until enough is given back.
