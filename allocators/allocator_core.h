@@ -100,11 +100,10 @@ class caching_allocator::core {
   arena_directory directory_;
 
   mutable std::mutex growth_mutex_;
-  std::vector<std::unique_ptr<arena>> arenas_;  // changes under growth_mutex_; never shrinks
+  std::vector<std::unique_ptr<arena>> arenas_;      // changes under growth_mutex_; never shrinks
   std::vector<std::shared_ptr<page_pool>> guests_;  // pools of pages that came from elsewhere
   std::size_t live_peak_ = 0, backed_peak_ = 0;
-  std::uint64_t growths_ = 0, created_ = 0, moved_ = 0, released_ = 0, host_waits_ = 0,
-                failed_ = 0;
+  std::uint64_t growths_ = 0, created_ = 0, moved_ = 0, released_ = 0, host_waits_ = 0, failed_ = 0;
 };
 
 }  // namespace stillmap

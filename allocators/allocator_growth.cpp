@@ -120,8 +120,7 @@ result<segment *> caching_allocator::core::extend(arena &a, const block_request 
 
 std::optional<heap_books::extent> caching_allocator::core::carve(arena &a, const block_request &r,
                                                                  effort how) {
-  const auto search = how == effort::all ? heap_books::search::thorough
-                                         : heap_books::search::quick;
+  const auto search = how == effort::all ? heap_books::search::thorough : heap_books::search::quick;
   const std::lock_guard lock(a.lock);
   return a.books.carve(r.bytes, r.alignment, search);
 }

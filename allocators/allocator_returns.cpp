@@ -114,8 +114,8 @@ status caching_allocator::core::retire(arena &a, std::size_t pages, std::size_t 
   for (taken &t : l.moved) {
     std::vector<segment *> going;
     for (segment *s : t.segments) {
-      const status gone = device_.space().retire(
-          device_.space().block_at(device_address(s->begin)), s->range(), t.idle);
+      const status gone = device_.space().retire(device_.space().block_at(device_address(s->begin)),
+                                                 s->range(), t.idle);
       if (gone) {
         going.push_back(s);
         bytes += static_cast<std::size_t>(s->bytes);

@@ -25,9 +25,7 @@ struct block_request {
   std::uint64_t alignment = allocation_granule;
   std::uint16_t slack = 0;
 
-  bool small() const {
-    return bytes <= slab::largest_block && alignment == allocation_granule;
-  }
+  bool small() const { return bytes <= slab::largest_block && alignment == allocation_granule; }
 };
 
 class arena {

@@ -26,9 +26,7 @@ class block_ref {
   explicit operator bool() const { return bits_ != 0; }
   bool in_slab() const { return (bits_ & 1) != 0; }
   segment *whole() const { return reinterpret_cast<segment *>(bits_); }
-  slab *of_slab() const {
-    return reinterpret_cast<slab *>(bits_ & ((std::uint64_t{1} << 56) - 2));
-  }
+  slab *of_slab() const { return reinterpret_cast<slab *>(bits_ & ((std::uint64_t{1} << 56) - 2)); }
   unsigned place() const { return static_cast<unsigned>(bits_ >> 56); }
 
  private:

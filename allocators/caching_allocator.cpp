@@ -33,8 +33,8 @@ result<std::unique_ptr<caching_allocator>> caching_allocator::create(
   pool.keep_free = 0;
   auto pages = page_pool::create(d, pool);
   if (!pages) return tl::unexpected<error>(pages.error());
-  return std::unique_ptr<caching_allocator>(new caching_allocator(std::make_unique<core>(
-      d, std::move(*pages), std::move(access), std::move(options))));
+  return std::unique_ptr<caching_allocator>(new caching_allocator(
+      std::make_unique<core>(d, std::move(*pages), std::move(access), std::move(options))));
 }
 
 result<void *> caching_allocator::allocate(std::size_t bytes, stream_ref s, allocate_options how) {
@@ -120,7 +120,8 @@ result<void *> caching_allocator::core::allocate(std::size_t bytes, stream_ref s
     a->lock.lock();
     void *const block = a->allocate(r);
     a->lock.unlock();
-    if (block != nullptr && !how.zero) [[likely]] return block;
+    if (block != nullptr && !how.zero) [[likely]]
+      return block;
     if (block != nullptr) {
       if (status z = zero(block, bytes, s); !z) return tl::unexpected<error>(z.error());
       return block;

@@ -1,6 +1,6 @@
-// Device memory by the block, for programs that allocate and free all the time. Freed memory is kept
-// for the next request; where free memory lies in the wrong places, its pages are moved to where
-// they are wanted, and no byte is copied. docs/design.md#the-caching-allocator
+// Device memory by the block, for programs that allocate and free all the time. Freed memory is
+// kept for the next request; where free memory lies in the wrong places, its pages are moved to
+// where they are wanted, and no byte is copied. docs/design.md#the-caching-allocator
 //
 // Every stream has addresses of its own. A block freed on the stream it was allocated for is
 // reusable there at once, since work is queued in order; pages go to another stream only behind an
@@ -19,8 +19,8 @@
 namespace stillmap {
 
 struct caching_allocator_options {
-  std::size_t limit = SIZE_MAX;       // most bytes of physical memory it may hold
-  std::size_t soft_limit = SIZE_MAX;  // beyond it, moving pages comes before creating them
+  std::size_t limit = SIZE_MAX;             // most bytes of physical memory it may hold
+  std::size_t soft_limit = SIZE_MAX;        // beyond it, moving pages comes before creating them
   std::vector<int> also_accessible_from{};  // devices that may touch the blocks too
   // Memory is short: frees some of its own and answers true to have the request of `bytes` tried
   // again, or false to let it fail. Called without any lock of the allocator, which it may use.
@@ -37,14 +37,14 @@ struct arena_stats {
   std::uint64_t id = 0;
   std::uint64_t pool = 0;  // the private pool it is of, or 0
   stream_ref stream;
-  std::size_t live = 0;       // handed out, rounded up to 512
+  std::size_t live = 0;  // handed out, rounded up to 512
   std::size_t live_peak = 0;
-  std::size_t requested = 0;  // handed out, as asked for
-  std::size_t blocks = 0;     // handed out
-  std::size_t held = 0;       // freed, but other streams may still be using it
-  std::size_t backed = 0;     // addresses with memory behind them
-  std::size_t reserved = 0;   // addresses
-  std::size_t cached = 0;     // freed, and kept as it is for the same size
+  std::size_t requested = 0;         // handed out, as asked for
+  std::size_t blocks = 0;            // handed out
+  std::size_t held = 0;              // freed, but other streams may still be using it
+  std::size_t backed = 0;            // addresses with memory behind them
+  std::size_t reserved = 0;          // addresses
+  std::size_t cached = 0;            // freed, and kept as it is for the same size
   std::size_t free_whole_pages = 0;  // bytes in pages without a byte of any block: could move
   std::size_t page_edges = 0;  // free bytes in pages that also have blocks: can only be reused
   std::uint64_t allocations = 0, frees = 0;

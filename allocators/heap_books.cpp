@@ -112,9 +112,8 @@ void heap_books::add(virtual_range range, bool backed) {
 }
 
 bool heap_books::remove(virtual_range range) {
-  const auto it = std::find_if(firsts_.begin(), firsts_.end(), [&](const segment *s) {
-    return s->begin == range.begin.value();
-  });
+  const auto it = std::find_if(firsts_.begin(), firsts_.end(),
+                               [&](const segment *s) { return s->begin == range.begin.value(); });
   if (it == firsts_.end() || (*it)->range() != range ||
       ((*it)->state != segment_state::free && (*it)->state != segment_state::unbacked)) {
     return false;
@@ -320,8 +319,7 @@ std::string heap_books::contradiction(bool growing) const {
           return "two neighbours that should be one";
         }
       }
-      const bool indexed =
-          s->state == segment_state::free || s->state == segment_state::unbacked;
+      const bool indexed = s->state == segment_state::free || s->state == segment_state::unbacked;
       if (s->by_size.in != indexed) return "in the wrong index";
       if (s->state == segment_state::unbacked || s->state == segment_state::leaving) {
         if (s->begin % page_ != 0 || s->bytes % page_ != 0) return "part of a page without backing";

@@ -33,9 +33,7 @@ struct segment {
   std::uint16_t slack = 0;      // bytes handed out that were not asked for
 
   std::uint64_t end() const { return begin + bytes; }
-  virtual_range range() const {
-    return {device_address(begin), static_cast<std::size_t>(bytes)};
-  }
+  virtual_range range() const { return {device_address(begin), static_cast<std::size_t>(bytes)}; }
 };
 
 // Segments come in chunks and go back to a list, so that splitting and merging never allocate once

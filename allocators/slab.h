@@ -1,5 +1,6 @@
-// Small blocks of one size, cut from one segment of about 64 KiB: which places are free is two words
-// of bits. Classes are the multiples of the granule up to 8 KiB, so no size is rounded further.
+// Small blocks of one size, cut from one segment of about 64 KiB: which places are free is two
+// words of bits. Classes are the multiples of the granule up to 8 KiB, so no size is rounded
+// further.
 #pragma once
 
 #include <array>

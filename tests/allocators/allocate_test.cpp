@@ -87,10 +87,10 @@ TEST_F(allocate, what_is_no_block_cannot_be_freed) {
     const auto got = h.heap().allocate(bytes);
     ASSERT_TRUE(got);
     char *const at = static_cast<char *>(*got);
-    for (void *const wrong : {static_cast<void *>(at + 512), static_cast<void *>(at + 1),
-                              static_cast<void *>(&mine)}) {
-      EXPECT_TRUE(fails_with(h.heap().free(wrong), condition::invalid_argument,
-                             "caching_allocator::free"))
+    for (void *const wrong :
+         {static_cast<void *>(at + 512), static_cast<void *>(at + 1), static_cast<void *>(&mine)}) {
+      EXPECT_TRUE(
+          fails_with(h.heap().free(wrong), condition::invalid_argument, "caching_allocator::free"))
           << bytes;
       EXPECT_FALSE(h.heap().usable_size(wrong));
       EXPECT_FALSE(h.heap().record_use(wrong, {}));

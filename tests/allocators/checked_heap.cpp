@@ -40,7 +40,7 @@ void checked_heap::must(const status &s) {
 }
 
 result<void *> checked_heap::allocate(std::size_t bytes, stream_ref s, allocate_options how) {
-  auto got = heap_->allocate(bytes, s, how);
+  auto got = called([&] { return heap_->allocate(bytes, s, how); });
   if (!got || *got == nullptr) return got;
   const std::uint64_t at = value_of(*got);
   const auto usable = heap_->usable_size(*got);
@@ -106,7 +106,7 @@ void checked_heap::settle() {
 status checked_heap::free(void *at) {
   read(at, blocks_.at(value_of(at)).stream);
   blocks_.erase(value_of(at));
-  return heap_->free(at);
+  return called([&] { return heap_->free(at); });
 }
 
 void checked_heap::order(stream_ref from, stream_ref to) {
@@ -117,14 +117,19 @@ void checked_heap::order(stream_ref from, stream_ref to) {
 status checked_heap::use_on(void *at, stream_ref s) {
   order(blocks_.at(value_of(at)).stream, s);
   read(at, s);
-  return heap_->record_use(at, s);
+  return called([&] { return heap_->record_use(at, s); });
 }
 
 status checked_heap::free_on(void *at, stream_ref s) {
   order(blocks_.at(value_of(at)).stream, s);
   read(at, s);
   blocks_.erase(value_of(at));
-  return heap_->free(at, s);
+  return called([&] { return heap_->free(at, s); });
+}
+
+status checked_heap::trim(std::size_t keep) {
+  const auto given = called([&] { return heap_->trim(keep); });
+  return given ? status{} : tl::unexpected<error>(given.error());
 }
 
 void checked_heap::drop_all() {

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -37,14 +38,19 @@ class checked_heap {
   // Queues a read of a block.
   void read(void *at, stream_ref s);
 
+  // Called around every call of the allocator, not around the work of the test itself.
+  std::function<void()> before_call = [] {};
+  std::function<void()> after_call = [] {};
+
   // Waits for the device and compares all that was read.
   void settle();
+  status trim(std::size_t keep);
   // Frees everything, without reading.
   void drop_all();
 
   const std::map<std::uint64_t, block> &blocks() const { return blocks_; }
   caching_allocator &heap() { return *heap_; }
-  std::size_t live() const;     // bytes of its blocks, rounded up
+  std::size_t live() const;                // bytes of its blocks, rounded up
   std::string &wrong() { return wrong_; }  // empty: nothing so far
   // The allocator's books against what was handed out.
   std::string disagreement();
@@ -55,6 +61,13 @@ class checked_heap {
     unsigned char value;
     std::uint64_t at;
   };
+  template <class Call>
+  auto called(Call call) {
+    before_call();
+    auto outcome = call();
+    after_call();
+    return outcome;
+  }
   void order(stream_ref from, stream_ref to);
   void must(const status &s);
 

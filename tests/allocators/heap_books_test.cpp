@@ -82,17 +82,16 @@ TEST_P(heap_books_model, agrees_with_a_byte_per_granule) {
       case 1:
       case 2:
       case 3: {  // allocate
-        const std::uint64_t bytes =
-            (1 + below(below(4) == 0 ? 100 : 20)) * allocation_granule;
+        const std::uint64_t bytes = (1 + below(below(4) == 0 ? 100 : 20)) * allocation_granule;
         const std::uint64_t alignment = allocation_granule << (below(3) == 0 ? below(6) : 0);
         segment *s = books.place(bytes, alignment);
         if (s == nullptr) {
           if (alignment == allocation_granule) {
             ASSERT_LT(model.longest("."), bytes) << "it would have fitted";
           }
-          const auto e = books.carve(bytes, alignment,
-                                     below(2) ? heap_books::search::quick
-                                              : heap_books::search::thorough);
+          const auto e =
+              books.carve(bytes, alignment,
+                          below(2) ? heap_books::search::quick : heap_books::search::thorough);
           if (!e) {
             if (alignment == allocation_granule) {
               ASSERT_LT(model.longest("-"), bytes) << "there were addresses";
@@ -174,14 +173,14 @@ INSTANTIATE_TEST_SUITE_P(seeds, heap_books_model, ::testing::Range(1u, 13u));
 TEST(heap_books, neighbours_share_their_boundary_page) {
   heap_books books(page);
   books.add({device_address(base), pages * page});
-  const auto first = books.carve(page + allocation_granule, allocation_granule,
-                                 heap_books::search::quick);
+  const auto first =
+      books.carve(page + allocation_granule, allocation_granule, heap_books::search::quick);
   ASSERT_TRUE(first);
   EXPECT_EQ(first->missing.bytes, 2 * page);
   segment *const a = books.commit(*first);
   // The second begins in the page that the first has started, and needs two pages, not three.
-  const auto second = books.carve(3 * page - 2 * allocation_granule, allocation_granule,
-                                  heap_books::search::quick);
+  const auto second =
+      books.carve(3 * page - 2 * allocation_granule, allocation_granule, heap_books::search::quick);
   ASSERT_TRUE(second);
   EXPECT_EQ(second->missing.bytes, 2 * page);
   segment *const b = books.commit(*second);

@@ -38,9 +38,9 @@ class training {
     }
   }
   void step(stream_ref s) {
-    std::mt19937 random(seed_);
     std::vector<std::vector<void *>> activations(layers_);
     for (unsigned l = 0; l < layers_; ++l) {
+      std::mt19937 random(seed_);  // all layers are alike
       for (int k = 0; k < 6; ++k) {
         void *const scratch = take(unit_ * (1 + random() % 7) + 512 * (random() % 9), s);
         activations[l].push_back(take(unit_ * (1 + random() % 5) / 2 + 100, s));
@@ -49,8 +49,10 @@ class training {
       }
     }
     std::vector<void *> gradients;
+    std::mt19937 random(seed_);
+    const std::size_t wide = 2 + random() % 9;
     for (unsigned l = layers_; l-- > 0;) {
-      void *const scratch = take(unit_ * (2 + random() % 9), s);
+      void *const scratch = take(unit_ * wide, s);
       gradients.push_back(take(17 * unit_ / 3, s));
       for (void *a : activations[l]) give(a);
       give(scratch);
@@ -89,7 +91,7 @@ class training {
 };
 
 TEST_F(steady, a_training_loop_makes_no_driver_call_after_its_second_step) {
-  restart_as(testing::hostcuda_control::config().c_str());
+  restart_as((testing::hostcuda_control::config() + ",unbacked").c_str());
   for (const unsigned seed : {1u, 2u, 3u, 4u, 5u, 6u, 7u, 8u}) {
     auto made = caching_allocator::create(dev());
     ASSERT_TRUE(made);
