@@ -53,6 +53,7 @@ class caching_allocator::core {
     arena *from;
     std::vector<segment *> segments;
     fence idle;
+    bool for_good = false;  // out of the allocator
   };
   struct loot {
     std::vector<taken> moved;
@@ -77,7 +78,8 @@ class caching_allocator::core {
   status fence_off(arena &a, loot &l);
   status map(const heap_books::extent &place, loot &l);
   void put_back(loot &l);
-  void let_go(loot &l);
+  void let_go(arena &a, const heap_books::extent &place, loot &l);
+  bool forget_lent(arena &a);
   bool capturing(stream_ref s) const;
 
   // allocator_returns.cpp; all require growth_mutex_

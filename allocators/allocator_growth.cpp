@@ -66,6 +66,9 @@ result<void *> caching_allocator::core::find_memory(arena &a, const block_reques
 
   // Whatever is free anywhere, and then whatever will be once streams have got there.
   for (const bool wait : {false, true}) {
+    if (found.error().is(condition::address_space_exhausted)) {
+      for (const auto &other : arenas_) forget_lent(*other);
+    }
     reclaim(wait);
     flush_all();
     if (void *const block = try_free(false)) return block;
@@ -103,7 +106,7 @@ result<segment *> caching_allocator::core::extend(arena &a, const block_request 
     a.books.abandon(*place);
     return tl::unexpected<error>(s.error());
   }
-  let_go(l);
+  let_go(a, *place, l);
   moved_ += l.moved_pages;
   created_ += l.created.size();
   segment *block = nullptr;
@@ -176,7 +179,7 @@ status caching_allocator::core::gather(arena &a, std::size_t pages, effort how, 
         for (const auto &other : arenas_) {
           if (missing == freely || other.get() == &a) continue;
           if (how == effort::ordinary && !(idle_ones && is_idle(*other))) continue;
-          take(*other);
+          if (forget_lent(*other)) take(*other);
         }
       }
     }
@@ -187,6 +190,28 @@ status caching_allocator::core::gather(arena &a, std::size_t pages, effort how, 
                   "over the limit of the allocator", missing * page(), most);
   }
   return create(a, missing, into);
+}
+
+// Before pages of an arena leave it, they are mapped at one address only. False: they are not.
+bool caching_allocator::core::forget_lent(arena &a) {
+  {
+    const std::lock_guard lock(a.lock);
+    if (a.books.lent_bytes() == 0) return true;
+  }
+  auto after = fence::after(device_, a.stream);
+  if (!after) return false;
+  arena::leaving_pages going{{}, std::move(*after)};
+  {
+    const std::lock_guard lock(a.lock);
+    a.books.forget_lent(going.segments);
+  }
+  for (const segment *s : going.segments) {
+    device_.space().let_go(device_.space().block_at(device_address(s->begin)), s->range(),
+                           going.idle);
+  }
+  const std::lock_guard lock(a.lock);
+  a.leaving.push_back(std::move(going));
+  return true;
 }
 
 std::size_t caching_allocator::core::take_from(arena &victim, std::size_t pages, loot &into) {
@@ -232,6 +257,7 @@ status caching_allocator::core::create(arena &a, std::size_t pages, loot &into) 
 // Work on `a`'s stream from here on comes after what is queued on the streams the pages are from.
 status caching_allocator::core::fence_off(arena &a, loot &l) {
   for (taken &t : l.moved) {
+    if (t.from == &a && !t.for_good) continue;  // work is queued in order, and nothing is unmapped
     auto after = fence::after(device_, t.from->stream);
     if (!after) return tl::unexpected<error>(after.error());
     t.idle = std::move(*after);
@@ -272,9 +298,20 @@ void caching_allocator::core::put_back(loot &l) {
   }
 }
 
-// The old mappings go when their streams have got there.
-void caching_allocator::core::let_go(loot &l) {
+// Pages of the same arena stay mapped where they were too, and can be had back there by writing it
+// down. Other old mappings go when their streams have got there.
+void caching_allocator::core::let_go(arena &a, const heap_books::extent &place, loot &l) {
+  std::uint64_t to = place.missing.begin.value();
   for (taken &t : l.moved) {
+    if (t.from == &a) {
+      const std::lock_guard lock(a.lock);
+      for (segment *s : t.segments) {
+        a.books.lend(s, to);
+        to += s->bytes;
+      }
+      continue;
+    }
+    for (const segment *s : t.segments) to += s->bytes;
     for (const segment *s : t.segments) {
       device_.space().let_go(device_.space().block_at(device_address(s->begin)), s->range(),
                              t.idle);

@@ -17,6 +17,7 @@ arena_stats figures_of(const arena &a) {
   out.held = static_cast<std::size_t>(n.held);
   out.backed = a.books.backed_bytes();
   out.reserved = a.books.reserved_bytes();
+  out.lent = a.books.lent_bytes();
   out.cached = static_cast<std::size_t>(a.cached_bytes());
   out.free_whole_pages = a.books.free_pages() * a.books.page_bytes();
   out.page_edges = a.books.free_bytes() - out.free_whole_pages;
@@ -32,6 +33,7 @@ void add(arena_stats &sum, const arena_stats &a) {
   sum.held += a.held;
   sum.backed += a.backed;
   sum.reserved += a.reserved;
+  sum.lent += a.lent;
   sum.cached += a.cached;
   sum.free_whole_pages += a.free_whole_pages;
   sum.page_edges += a.page_edges;
@@ -48,9 +50,11 @@ heap_part part_of(segment_state s) {
     case segment_state::live:
       return heap_part::live;
     case segment_state::leaving:
+      return heap_part::leaving;
+    case segment_state::lent:
       break;
   }
-  return heap_part::leaving;
+  return heap_part::lent;
 }
 
 }  // namespace

@@ -80,6 +80,7 @@ void caching_allocator::core::flush_all() {
 
 result<physical_size> caching_allocator::core::give_back(std::size_t keep) {
   const std::lock_guard growing(growth_mutex_);
+  for (const auto &a : arenas_) forget_lent(*a);
   reclaim(false);
   flush_all();
   std::size_t free_pages = 0;
@@ -104,8 +105,17 @@ result<physical_size> caching_allocator::core::give_back(std::size_t keep) {
 
 // Up to `pages` whole free pages of `a` leave for good. What cannot go stays.
 status caching_allocator::core::retire(arena &a, std::size_t pages, std::size_t &bytes) {
+  {
+    const std::lock_guard lock(a.lock);
+    // Pages that are lent still cannot leave: their stream could not be asked.
+    if (a.books.lent_bytes() != 0) {
+      return refuse(condition::busy, "caching_allocator::empty_cache",
+                    "the stream cannot be fenced off now");
+    }
+  }
   loot l;
   if (take_from(a, pages, l) == 0) return {};
+  for (taken &t : l.moved) t.for_good = true;
   if (status s = fence_off(a, l); !s) {
     put_back(l);
     return s;
@@ -143,7 +153,8 @@ status caching_allocator::core::wait_for_device() const {
 void caching_allocator::core::unmap_everything() noexcept {
   const std::lock_guard growing(growth_mutex_);
   bool any = false;
-  for (const auto &a : arenas_) any = any || a->books.backed_bytes() != 0 || !a->leaving.empty();
+  for (const auto &a : arenas_) any = any || a->books.backed_bytes() != 0 ||
+          a->books.lent_bytes() != 0 || !a->leaving.empty();
   if (!any) return;
   if (const status s = wait_for_device(); !s) report_unreturnable(s.error());
   for (const auto &a : arenas_) {

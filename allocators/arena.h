@@ -12,7 +12,7 @@
 #include "stillmap/allocators/arena_lock.h"
 #include "stillmap/allocators/block_table.h"
 #include "stillmap/allocators/heap_books.h"
-#include "stillmap/allocators/quick_bins.h"
+#include "stillmap/allocators/places.h"
 #include "stillmap/allocators/slab.h"
 #include "stillmap/vmm/address_space.h"
 #include "stillmap/vmm/stream.h"
@@ -69,7 +69,14 @@ class arena {
       return allocate_beyond_slabs(r);
     }
     if (r.alignment == allocation_granule) {
-      if (segment *const s = quick_.pop(r.bytes)) return hand_out(*s, r);
+      if (size_places *const known = places_.find(r.bytes)) {
+        const std::size_t i = known->first_open();
+        if (i != size_places::none && known->all[i].kept != nullptr) {
+          segment *const s = take_kept(*known, i);
+          if (!s->in_table) enter_in_table(*s);
+          return hand_out(*s, r);
+        }
+      }
     }
     return allocate_by_search(r);
   }
@@ -107,7 +114,7 @@ class arena {
   std::size_t usable_size(std::uint64_t address) const;  // 0: not handed out
   const counters &counted() const { return counters_; }
   std::size_t host_bytes() const;
-  std::uint64_t cached_bytes() const { return quick_.bytes(); }
+  std::uint64_t cached_bytes() const { return kept_bytes_; }
 
   template <class Use>
   void each_slab_with_room(Use use) const {
@@ -137,6 +144,7 @@ class arena {
     return device_address(s.begin).pointer();
   }
   void *take_place(slab &s, const block_request &r) {
+    if (s.free_places == s.places) --empty_slabs_;
     const unsigned place = s.take();
     if (s.free_places == 0) slabs_.unlink(&s);
     s.slack[place] = r.slack;
@@ -156,12 +164,43 @@ class arena {
   void return_place(slab &s, unsigned place) {
     s.give_back(place);
     if (s.free_places == 1) slabs_.link(&s);
-    // One empty slab of a class is kept.
-    if (s.free_places == s.places && (s.next != nullptr || s.previous != nullptr)) dissolve(s);
+    if (s.free_places < s.places) return;
+    ++empty_slabs_;
+    if (s.next != nullptr || s.previous != nullptr) dissolve(s);  // one of a class is kept
   }
+  // What is handed out no more is kept as it is, where its size has a place for it.
   void keep(segment &s) {
     s.handed_out = false;
-    if (!quick_.push(&s)) release(s);
+    if (!places_.knows(s)) {
+      release(s);
+      return;
+    }
+    size_places &of = *places_.find(s.bytes);
+    of.all[s.place - 1].kept = &s;
+    of.reopen(s.place - 1);
+    s.kept = true;
+    s.by_size.before = nullptr;  // live segments are in no index: the links make a list of the kept
+    s.by_size.after = kept_;
+    if (kept_ != nullptr) kept_->by_size.before = &s;
+    kept_ = &s;
+    kept_bytes_ += s.bytes;
+  }
+  void unkeep(segment &s) {
+    if (s.by_size.before != nullptr) {
+      s.by_size.before->by_size.after = s.by_size.after;
+    } else {
+      kept_ = s.by_size.after;
+    }
+    if (s.by_size.after != nullptr) s.by_size.after->by_size.before = s.by_size.before;
+    s.kept = false;
+    kept_bytes_ -= s.bytes;
+  }
+  segment *take_kept(size_places &of, std::size_t i) {
+    segment *const s = of.all[i].kept;
+    of.all[i].kept = nullptr;
+    of.close(i);
+    unkeep(*s);
+    return s;
   }
   void gave(std::uint64_t bytes, std::uint16_t slack) {
     counters_.live += bytes;
@@ -178,11 +217,24 @@ class arena {
   }
   void *allocate_beyond_slabs(const block_request &r);
   void *allocate_by_search(const block_request &r);
+  segment *find_segment(const block_request &r, heap_books::search how);
+  segment *find_place(const block_request &r);
+  segment *claim(size_places &of, std::size_t i);
+  bool claimable(std::uint64_t begin, std::uint64_t end);
+  bool free_or_kept(std::uint64_t begin, std::uint64_t end) const;
+  void loosen(std::uint64_t begin, std::uint64_t end);
+  void loosen(segment &s);
+  void enter_in_table(segment &s);
+  void note_place(segment *s);
   void release(segment &s);
   void dissolve(slab &s);
 
   slab_lists slabs_;
-  quick_bins quick_;
+  places places_;
+  segment *kept_ = nullptr;
+  std::uint64_t kept_bytes_ = 0;
+  std::uint64_t claims_ = 0;
+  std::size_t empty_slabs_ = 0;
   block_table blocks_;
   counters counters_;
   std::unordered_map<std::uint64_t, use_list> uses_;

@@ -44,6 +44,7 @@ struct arena_stats {
   std::size_t held = 0;              // freed, but other streams may still be using it
   std::size_t backed = 0;            // addresses with memory behind them
   std::size_t reserved = 0;          // addresses
+  std::size_t lent = 0;  // addresses mapped to pages that are used at another address now
   std::size_t cached = 0;            // freed, and kept as it is for the same size
   std::size_t free_whole_pages = 0;  // bytes in pages without a byte of any block: could move
   std::size_t page_edges = 0;  // free bytes in pages that also have blocks: can only be reused
@@ -69,6 +70,7 @@ enum class heap_part {
   free,      // memory without a block
   unbacked,  // addresses without memory
   leaving,   // pages that have gone elsewhere and are still mapped here
+  lent,      // the same, and they stay mapped here, to come back without a driver call
 };
 struct heap_segment {
   virtual_range range;

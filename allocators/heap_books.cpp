@@ -40,11 +40,13 @@ segment *heap_books::split(segment *s, std::uint64_t at) {
   if (s->next != nullptr) s->next->previous = rest;
   s->next = rest;
   s->bytes = at - s->begin;
+  pages_.began(rest);
   return rest;
 }
 
 void heap_books::swallow_next(segment *s) {
   segment *const other = s->next;
+  pages_.ended(other);
   s->bytes += other->bytes;
   s->next = other->next;
   if (other->next != nullptr) other->next->previous = s;
@@ -106,6 +108,8 @@ void heap_books::add(virtual_range range, bool backed) {
   s->begin = range.begin.value();
   s->bytes = range.bytes;
   firsts_.push_back(s);
+  pages_.add(range);
+  pages_.began(s);
   reserved_ += range.bytes;
   if (backed) backed_ += range.bytes;
   settle(s, backed ? segment_state::free : segment_state::unbacked);
@@ -122,6 +126,7 @@ bool heap_books::remove(virtual_range range) {
   lift(s);
   if (s->state == segment_state::free) backed_ -= s->bytes;
   reserved_ -= range.bytes;
+  pages_.remove(range);
   store_.give_back(s);
   firsts_.erase(it);
   return true;
@@ -302,10 +307,80 @@ void heap_books::gone(segment *leaving) {
   settle(leaving, segment_state::unbacked);
 }
 
+// ---- pages at several addresses ----
+
+void heap_books::lend(segment *leaving, std::uint64_t to) {
+  for (std::uint64_t at = leaving->begin; at < leaving->end(); at += page_, to += page_) {
+    std::shared_ptr<alias> &here = pages_.alias_at(at);
+    if (here == nullptr) here = std::make_shared<alias>();
+    here->owner = to;
+    pages_.alias_at(to) = here;
+  }
+  leaving->state = segment_state::lent;
+  lent_ += leaving->bytes;
+}
+
+void heap_books::recall(std::uint64_t lent) {
+  alias &page = *pages_.alias_at(lent);
+  segment *s = pages_.at(page.owner);
+  lift(s);
+  if (page.owner + page_ < s->end()) enter(split(s, page.owner + page_));
+  if (page.owner > s->begin) {
+    segment *const there = split(s, page.owner);
+    enter(s);
+    s = there;
+  }
+  s->state = segment_state::lent;
+  rekey(s->previous);
+  rekey(s->next);
+  page.owner = lent;
+
+  s = pages_.at(lent);
+  if (lent + page_ < s->end()) split(s, lent + page_);
+  if (lent > s->begin) s = split(s, lent);
+  settle(s, segment_state::free);
+}
+
+void heap_books::forget_lent(std::vector<segment *> &out) {
+  for (segment *first : firsts_) {
+    for (segment *s = first; s != nullptr; s = s->next) {
+      if (s->state != segment_state::lent) continue;
+      for (std::uint64_t at = s->begin; at < s->end(); at += page_) {
+        pages_.alias_at(pages_.alias_at(at)->owner).reset();
+        pages_.alias_at(at).reset();
+      }
+      s->state = segment_state::leaving;
+      out.push_back(s);
+    }
+  }
+  lent_ = 0;
+}
+
+segment *heap_books::place_at(std::uint64_t begin, std::uint64_t bytes) {
+  segment *s = pages_.at(begin);
+  lift(s);
+  if (begin + bytes < s->end()) {
+    segment *const rest = split(s, begin + bytes);
+    s->state = segment_state::live;
+    enter(rest);
+    s->state = segment_state::free;
+  }
+  if (begin > s->begin) {
+    segment *const block = split(s, begin);
+    block->state = segment_state::live;
+    enter(s);
+    s = block;
+  }
+  s->state = segment_state::live;
+  rekey(s->previous);
+  rekey(s->next);
+  return s;
+}
+
 // ---- for tests ----
 
 std::string heap_books::contradiction(bool growing) const {
-  std::size_t backed = 0, free = 0, pages = 0, reserved = 0;
+  std::size_t backed = 0, free = 0, pages = 0, reserved = 0, lent = 0;
   for (const segment *first : firsts_) {
     if (first->previous != nullptr) return "a first segment has one before it";
     for (const segment *s = first; s != nullptr; s = s->next) {
@@ -321,7 +396,8 @@ std::string heap_books::contradiction(bool growing) const {
       }
       const bool indexed = s->state == segment_state::free || s->state == segment_state::unbacked;
       if (s->by_size.in != indexed) return "in the wrong index";
-      if (s->state == segment_state::unbacked || s->state == segment_state::leaving) {
+      if (s->state == segment_state::unbacked || s->state == segment_state::leaving ||
+          s->state == segment_state::lent) {
         if (s->begin % page_ != 0 || s->bytes % page_ != 0) return "part of a page without backing";
       } else {
         backed += s->bytes;
@@ -329,6 +405,10 @@ std::string heap_books::contradiction(bool growing) const {
       if (s->state == segment_state::free) {
         free += s->bytes;
         pages += whole_pages(*s);
+      }
+      if (s->state == segment_state::lent) lent += s->bytes;
+      for (std::uint64_t at = s->begin; at < s->end(); at = floor(at) + page_) {
+        if (pages_.at(at) != s) return "an address that leads to another segment";
       }
       if (s->state == segment_state::unbacked) {
         bool found = false;
@@ -342,6 +422,7 @@ std::string heap_books::contradiction(bool growing) const {
   }
   if (reserved != reserved_) return "reserved bytes";
   if (free != free_) return "free bytes";
+  if (lent != lent_) return "lent bytes";
   if (pages != whole_pages_) return "whole free pages";
   if (growing ? backed < backed_ : backed != backed_) return "backed bytes";
   return "";

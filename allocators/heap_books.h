@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "stillmap/allocators/page_map.h"
 #include "stillmap/allocators/segment.h"
 
 namespace stillmap {
@@ -27,7 +28,7 @@ class heap_books {
   };
   enum class search { quick, thorough };  // the best of a few places, or of all
 
-  explicit heap_books(std::size_t page_bytes) : page_(page_bytes) {}
+  explicit heap_books(std::size_t page_bytes) : page_(page_bytes), pages_(page_bytes) {}
   heap_books(const heap_books &) = delete;
 
   // Addresses to place in, of whole pages; `backed`: they have pages already.
@@ -52,12 +53,31 @@ class heap_books {
   void put_back(segment *leaving);  // it stays after all
   void gone(segment *leaving);      // its mapping is undone
 
+  // The same page at two addresses: what was taken stays mapped where it was, and is only lent.
+  // `to`: where its pages are mapped too now, in order.
+  void lend(segment *leaving, std::uint64_t to);
+  std::uint64_t owner_of(std::uint64_t lent) const { return pages_.alias_at(lent)->owner; }
+  // False: the same page was asked for by the same asker already, at another address.
+  bool first_asked(std::uint64_t lent, std::uint64_t asker) {
+    alias &page = *pages_.alias_at(lent);
+    return page.asked_by != asker && (page.asked_by = asker) == asker;
+  }
+  // The page is free here now, and lent there. Requires: it is free where it is.
+  void recall(std::uint64_t lent);
+  // All that is lent leaves: `out` gets leaving segments.
+  void forget_lent(std::vector<segment *> &out);
+  std::size_t lent_bytes() const { return lent_; }
+
+  segment *at(std::uint64_t address) const { return pages_.at(address); }
+  // A live segment at this very place, which lies in one free segment.
+  segment *place_at(std::uint64_t begin, std::uint64_t bytes);
+
   std::size_t page_bytes() const { return page_; }
   std::size_t backed_bytes() const { return backed_; }
   std::size_t free_bytes() const { return free_; }
   std::size_t free_pages() const { return whole_pages_; }
   std::size_t reserved_bytes() const { return reserved_; }
-  std::size_t host_bytes() const { return store_.bytes(); }
+  std::size_t host_bytes() const { return store_.bytes() + pages_.host_bytes(); }
 
   // In address order within each reservation.
   template <class Use>
@@ -94,6 +114,8 @@ class heap_books {
   index free_index_;
   index unbacked_index_;  // by own size and that of free neighbours
   std::vector<segment *> firsts_;
+  mutable page_map pages_;
+  std::size_t lent_ = 0;
   std::size_t reserved_ = 0, backed_ = 0, free_ = 0, whole_pages_ = 0;
 };
 

@@ -1,6 +1,7 @@
 // A stretch of an arena's addresses, and where such nodes come from.
 // States: unbacked -> (pages mapped) -> free <-> live; whole pages of a free one that are taken for
-//         use elsewhere or given back: free -> leaving -> unbacked, once the old mapping is undone.
+//         use elsewhere or given back: free -> leaving -> unbacked, once the old mapping is undone;
+//         or free <-> lent, when they stay mapped here too.
 #pragma once
 
 #include <cstddef>
@@ -18,6 +19,7 @@ enum class segment_state : std::uint8_t {
   free,      // backed, nobody's
   live,      // handed out, cut into small blocks, kept for quick reuse, or being grown
   leaving,   // whole pages whose mapping goes: unusable until it is gone
+  lent,      // whole pages that are mapped here but used at another address of the arena
 };
 
 struct segment {
@@ -26,10 +28,13 @@ struct segment {
   segment *previous = nullptr;  // neighbours by address, of the same reservation
   segment *next = nullptr;
   size_links<segment> by_size;
-  segment *next_quick = nullptr;  // in its quick bin
   segment_state state = segment_state::unbacked;
   bool handed_out = false;      // somebody outside holds the address
   bool used_elsewhere = false;  // record_use was called
+  bool kept = false;            // live for the books, nobody's: ready for the same size
+  bool in_table = false;        // its address leads to it
+  std::uint32_t place = 0;      // its number among the places of its size, from 1; 0: none
+  std::uint32_t era = 0;        // of the places it has its number in
   std::uint16_t slack = 0;      // bytes handed out that were not asked for
 
   std::uint64_t end() const { return begin + bytes; }

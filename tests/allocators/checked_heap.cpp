@@ -165,7 +165,7 @@ std::string checked_heap::disagreement() {
     }
   }
   if (backed != s.total.backed) out += "backed by the map is not backed by the figures\n";
-  if (mapped != backed) {
+  if (mapped != backed + s.total.lent) {
     out += "the ledger has " + std::to_string(mapped) + " mapped, the allocator says " +
            std::to_string(backed) + "\n";
   }
