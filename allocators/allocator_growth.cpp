@@ -8,13 +8,16 @@ namespace stillmap {
 namespace {
 
 constexpr std::size_t GiB = std::size_t{1} << 30;
+// Addresses that an arena has beyond its memory, before those not in use are given up.
+constexpr std::size_t lent_per_backed = 3;
 // A callback that always answers yes does not keep a request forever.
 constexpr int callback_rounds = 16;
 
 // Free memory that is tolerated beyond the most that was ever in use, before moving pages comes
-// before creating them: enough that a steady loop settles and moves no more.
+// before creating them. Less makes the first steps of a loop move more pages, and moved pages leave
+// edges: where blocks are few pages large, those cost more than they save.
 std::size_t tolerated(std::size_t live_peak, std::size_t page) {
-  const std::size_t share = live_peak < GiB ? live_peak / 14 : live_peak / 28;
+  const std::size_t share = live_peak < 2 * GiB ? live_peak / 16 : live_peak / 28;
   return std::max(share, 4 * page);
 }
 
@@ -85,6 +88,14 @@ result<void *> caching_allocator::core::find_memory(arena &a, const block_reques
 
 // Sets a place aside, finds the pages that it lacks, maps them there: all of it, or nothing.
 result<segment *> caching_allocator::core::extend(arena &a, const block_request &r, effort how) {
+  // What does not repeat itself would map its pages at ever more addresses.
+  bool scattered = false;
+  {
+    const std::lock_guard lock(a.lock);
+    scattered = a.books.lent_bytes() > lent_per_backed * a.books.backed_bytes() + GiB;
+  }
+  if (scattered) forget_lent(a);  // not while it captures; then later
+
   auto place = carve(a, r, how);
   if (!place) {
     if (status s = reserve_addresses(a, static_cast<std::size_t>(r.bytes + r.alignment)); !s) {

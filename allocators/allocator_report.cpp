@@ -67,6 +67,7 @@ caching_allocator_stats caching_allocator::core::stats() const {
     const std::lock_guard lock(a->lock);
     out.arenas.push_back(figures_of(*a));
     out.host_bytes += a->host_bytes();
+    out.pages_recalled += a->counted().recalled;
     add(out.total, out.arenas.back());
     largest_peak = std::max(largest_peak, out.arenas.back().live_peak);
   }

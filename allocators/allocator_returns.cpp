@@ -153,8 +153,8 @@ status caching_allocator::core::wait_for_device() const {
 void caching_allocator::core::unmap_everything() noexcept {
   const std::lock_guard growing(growth_mutex_);
   bool any = false;
-  for (const auto &a : arenas_) any = any || a->books.backed_bytes() != 0 ||
-          a->books.lent_bytes() != 0 || !a->leaving.empty();
+  for (const auto &a : arenas_)
+    any = any || a->books.backed_bytes() != 0 || a->books.lent_bytes() != 0 || !a->leaving.empty();
   if (!any) return;
   if (const status s = wait_for_device(); !s) report_unreturnable(s.error());
   for (const auto &a : arenas_) {

@@ -26,8 +26,8 @@ void *arena::allocate_thoroughly(const block_request &r, bool whole) {
   return r.small() && !whole ? enter_slab(s, r) : enter(s, r);
 }
 
-// The first place of the size that can be had, or else a new one in what is free; and the same again
-// when nothing is kept for other sizes any more.
+// The first place of the size that can be had, or else a new one in what is free; and the same
+// again when nothing is kept for other sizes any more.
 segment *arena::find_segment(const block_request &r, heap_books::search how) {
   for (const bool again : {false, true}) {
     if (again && kept_ == nullptr && empty_slabs_ == 0) break;
@@ -97,6 +97,7 @@ segment *arena::claim(size_places &of, std::size_t i) {
     const std::uint64_t owner = books.owner_of(at);
     loosen(owner, owner + page);
     books.recall(at);
+    ++counters_.recalled;
   }
   segment *const s = books.place_at(begin, of.bytes);
   s->place = static_cast<std::uint32_t>(i + 1);

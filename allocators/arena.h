@@ -41,6 +41,7 @@ class arena {
     std::uint64_t blocks = 0;               // handed out
     std::uint64_t held = 0;                 // bytes freed, waiting for other streams
     std::uint64_t allocations = 0, frees = 0;
+    std::uint64_t recalled = 0;  // pages that came back to an address without a driver call
   };
   // Freed, but other streams were using it then.
   struct held_block {

@@ -39,13 +39,13 @@ struct arena_stats {
   stream_ref stream;
   std::size_t live = 0;  // handed out, rounded up to 512
   std::size_t live_peak = 0;
-  std::size_t requested = 0;         // handed out, as asked for
-  std::size_t blocks = 0;            // handed out
-  std::size_t held = 0;              // freed, but other streams may still be using it
-  std::size_t backed = 0;            // addresses with memory behind them
-  std::size_t reserved = 0;          // addresses
-  std::size_t lent = 0;  // addresses mapped to pages that are used at another address now
-  std::size_t cached = 0;            // freed, and kept as it is for the same size
+  std::size_t requested = 0;  // handed out, as asked for
+  std::size_t blocks = 0;     // handed out
+  std::size_t held = 0;       // freed, but other streams may still be using it
+  std::size_t backed = 0;     // addresses with memory behind them
+  std::size_t reserved = 0;   // addresses
+  std::size_t lent = 0;       // addresses mapped to pages that are used at another address now
+  std::size_t cached = 0;     // freed, and kept as it is for the same size
   std::size_t free_whole_pages = 0;  // bytes in pages without a byte of any block: could move
   std::size_t page_edges = 0;  // free bytes in pages that also have blocks: can only be reused
   std::uint64_t allocations = 0, frees = 0;
@@ -55,9 +55,10 @@ struct caching_allocator_stats {
   arena_stats total;  // of everything below; live_peak: as seen when memory grew or was asked about
   std::vector<arena_stats> arenas;
   std::size_t backed_peak = 0;
-  std::uint64_t growths = 0;        // times that memory had to be found for a request
-  std::uint64_t pages_created = 0;  // got from the device's page pool
-  std::uint64_t pages_moved = 0;    // taken from where they were free
+  std::uint64_t growths = 0;         // times that memory had to be found for a request
+  std::uint64_t pages_created = 0;   // got from the device's page pool
+  std::uint64_t pages_moved = 0;     // taken from where they were free
+  std::uint64_t pages_recalled = 0;  // of those, back where they were mapped already
   std::uint64_t pages_released = 0;
   std::uint64_t host_waits = 0;     // times the host waited for a stream
   std::uint64_t out_of_memory = 0;  // requests that failed for want of memory

@@ -87,8 +87,8 @@ class page_map {
   struct stretch {
     std::uint64_t begin = 0;
     std::size_t pages = 0;
-    std::vector<segment *> starts;      // the first segment that begins in the page
-    std::vector<std::uint64_t> marks;   // which pages have one
+    std::vector<segment *> starts;     // the first segment that begins in the page
+    std::vector<std::uint64_t> marks;  // which pages have one
     std::vector<std::shared_ptr<alias>> aliases;
   };
   const stretch &of(std::uint64_t address) const {

@@ -209,6 +209,52 @@ TEST(heap_books, a_hole_between_free_neighbours_is_preferred_to_the_end) {
   EXPECT_EQ(books.contradiction(), "");
 }
 
+TEST(heap_books, a_page_at_two_addresses_is_free_at_one) {
+  heap_books books(page);
+  books.add({device_address(base), pages * page});
+  segment *const first =
+      books.commit(*books.carve(4 * page, allocation_granule, heap_books::search::quick));
+  segment *const guard =
+      books.commit(*books.carve(page, allocation_granule, heap_books::search::quick));
+  const std::uint64_t here = first->begin, there = guard->end();
+  books.release(first);
+  std::vector<segment *> out;
+  ASSERT_EQ(books.take(4, out), 4u);
+  const auto e = books.carve(4 * page, allocation_granule, heap_books::search::quick);
+  ASSERT_TRUE(e);
+  ASSERT_EQ(e->missing.begin.value(), there);
+  books.lend(out[0], there);
+  segment *const second = books.commit(*e);
+  EXPECT_EQ(books.contradiction(), "");
+  EXPECT_EQ(books.backed_bytes(), 5 * page);
+  EXPECT_EQ(books.lent_bytes(), 4 * page);
+  EXPECT_EQ(books.place(page), nullptr);
+  EXPECT_EQ(books.at(here + 3 * page + 1)->state, segment_state::lent);
+  EXPECT_EQ(books.owner_of(here + page), there + page);
+  EXPECT_TRUE(books.first_asked(here, 7));
+  EXPECT_FALSE(books.first_asked(here, 7));
+
+  books.release(second);
+  books.recall(here + page);
+  EXPECT_EQ(books.contradiction(), "");
+  EXPECT_EQ(books.backed_bytes(), 5 * page);
+  EXPECT_EQ(books.at(here + page)->state, segment_state::free);
+  EXPECT_EQ(books.at(there + page)->state, segment_state::lent);
+  EXPECT_EQ(books.owner_of(there + page), here + page);
+  EXPECT_EQ(books.free_pages(), 4u);
+
+  out.clear();
+  books.forget_lent(out);
+  std::size_t bytes = 0;
+  for (segment *s : out) {
+    bytes += s->bytes;
+    books.gone(s);
+  }
+  EXPECT_EQ(bytes, 4 * page);
+  EXPECT_EQ(books.contradiction(), "");
+  EXPECT_EQ(books.backed_bytes(), 5 * page);
+}
+
 TEST(heap_books, backed_addresses_come_and_go_as_one) {
   heap_books books(page);
   const virtual_range range{device_address(base), 4 * page};
