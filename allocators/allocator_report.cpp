@@ -13,7 +13,7 @@ arena_stats figures_of(const arena &a) {
   out.live = static_cast<std::size_t>(n.live);
   out.live_peak = static_cast<std::size_t>(n.live_peak);
   out.requested = static_cast<std::size_t>(n.live - n.slack);
-  out.blocks = static_cast<std::size_t>(n.blocks);
+  out.blocks = static_cast<std::size_t>(n.allocations - n.frees);
   out.held = static_cast<std::size_t>(n.held);
   out.backed = a.books.backed_bytes();
   out.reserved = a.books.reserved_bytes();

@@ -44,7 +44,10 @@ segment *arena::find_place(const block_request &r) {
   size_places *const of = places_.find(r.bytes);
   if (of == nullptr) return nullptr;
   for (std::size_t i = of->first_open(); i != size_places::none; i = of->first_open(i + 1)) {
-    if (of->all[i].kept != nullptr) return take_kept(*of, i);
+    if (segment *const s = of->all[i].kept) {
+      take_kept(*s);
+      return s;
+    }
     if (segment *const s = claim(*of, i)) return s;
   }
   return nullptr;
@@ -100,8 +103,8 @@ segment *arena::claim(size_places &of, std::size_t i) {
     ++counters_.recalled;
   }
   segment *const s = books.place_at(begin, of.bytes);
-  s->place = static_cast<std::uint32_t>(i + 1);
-  s->era = places_.era();
+  s->place = static_cast<std::uint32_t>(i);
+  s->places = &of;
   of.close(i);
   return s;
 }
@@ -115,7 +118,7 @@ void arena::loosen(std::uint64_t begin, std::uint64_t end) {
 }
 
 void arena::loosen(segment &s) {
-  places_.find(s.bytes)->all[s.place - 1].kept = nullptr;
+  s.places->unkeep(&s);
   unkeep(s);
   release(s);
 }
@@ -141,10 +144,12 @@ void *arena::enter(segment *s, const block_request &r) {
 
 // A segment that comes from no place of its size makes a new one.
 void arena::note_place(segment *s) {
-  if (places_.knows(*s)) return;
+  if (s->places != nullptr) return;
   if (places_.full()) {
     flush();
+    books.each([](segment &other) { other.places = nullptr; });
     places_.forget_all();
+    last_places_ = nullptr;
   }
   places_.remember(s);
 }
@@ -180,7 +185,7 @@ void *arena::enter_slab(segment *memory, const block_request &r) {
 void arena::release(segment &s) {
   if (s.in_table) blocks_.erase(s.begin);
   s.in_table = false;
-  s.place = 0;
+  s.places = nullptr;
   books.release(&s);
 }
 

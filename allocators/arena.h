@@ -36,11 +36,10 @@ class arena {
     needs_fence,  // other streams used it: it goes on `held` once fences are recorded
   };
   struct counters {
-    std::uint64_t live = 0, live_peak = 0;  // bytes handed out
-    std::uint64_t slack = 0;                // of those, not asked for
-    std::uint64_t blocks = 0;               // handed out
-    std::uint64_t held = 0;                 // bytes freed, waiting for other streams
-    std::uint64_t allocations = 0, frees = 0;
+    std::uint64_t live = 0, live_peak = 0;     // bytes handed out
+    std::uint64_t slack = 0;                   // of those, not asked for
+    std::uint64_t held = 0;                    // bytes freed, waiting for other streams
+    std::uint64_t allocations = 0, frees = 0;  // the difference is handed out
     std::uint64_t recalled = 0;  // pages that came back to an address without a driver call
   };
   // Freed, but other streams were using it then.
@@ -70,10 +69,11 @@ class arena {
       return allocate_beyond_slabs(r);
     }
     if (r.alignment == allocation_granule) {
-      if (size_places *const known = places_.find(r.bytes)) {
-        const std::size_t i = known->first_open();
-        if (i != size_places::none && known->all[i].kept != nullptr) {
-          segment *const s = take_kept(*known, i);
+      size_places *known = last_places_;
+      if (known == nullptr || known->bytes != r.bytes) known = last_places_ = places_.find(r.bytes);
+      if (known != nullptr) {
+        if (segment *const s = known->first_kept()) {
+          take_kept(*s);
           if (!s->in_table) enter_in_table(*s);
           return hand_out(*s, r);
         }
@@ -83,10 +83,16 @@ class arena {
   }
 
   free_outcome free(std::uint64_t address) {
-    const block_ref block = blocks_.find(address);
-    if (!block) return free_outcome::not_ours;
-    if (block.in_slab()) return free_place(*block.of_slab(), block.place());
-    segment &s = *block.whole();
+    // Temporaries are freed right after they were made. (A segment that is no more is not handed
+    // out, so what begins there and is, is the block.)
+    segment *last = last_;
+    if (last->begin != address || !last->handed_out) {
+      const block_ref block = blocks_.find(address);
+      if (!block) return free_outcome::not_ours;
+      if (block.in_slab()) return free_place(*block.of_slab(), block.place());
+      last = block.whole();
+    }
+    segment &s = *last;
     if (!s.handed_out) return free_outcome::not_ours;
     if (s.used_elsewhere) return free_outcome::needs_fence;
     took_back(s.bytes, s.slack);
@@ -139,6 +145,7 @@ class arena {
   };
 
   void *hand_out(segment &s, const block_request &r) {
+    last_ = &s;
     s.handed_out = true;
     s.slack = r.slack;
     gave(r.bytes, r.slack);
@@ -172,13 +179,11 @@ class arena {
   // What is handed out no more is kept as it is, where its size has a place for it.
   void keep(segment &s) {
     s.handed_out = false;
-    if (!places_.knows(s)) {
+    if (s.places == nullptr) {
       release(s);
       return;
     }
-    size_places &of = *places_.find(s.bytes);
-    of.all[s.place - 1].kept = &s;
-    of.reopen(s.place - 1);
+    s.places->keep(&s);
     s.kept = true;
     s.by_size.before = nullptr;  // live segments are in no index: the links make a list of the kept
     s.by_size.after = kept_;
@@ -196,24 +201,20 @@ class arena {
     s.kept = false;
     kept_bytes_ -= s.bytes;
   }
-  segment *take_kept(size_places &of, std::size_t i) {
-    segment *const s = of.all[i].kept;
-    of.all[i].kept = nullptr;
-    of.close(i);
-    unkeep(*s);
-    return s;
+  void take_kept(segment &s) {
+    s.places->unkeep(&s);
+    s.places->close(s.place);
+    unkeep(s);
   }
   void gave(std::uint64_t bytes, std::uint16_t slack) {
     counters_.live += bytes;
     if (counters_.live > counters_.live_peak) counters_.live_peak = counters_.live;
     counters_.slack += slack;
-    ++counters_.blocks;
     ++counters_.allocations;
   }
   void took_back(std::uint64_t bytes, std::uint16_t slack) {
     counters_.live -= bytes;
     counters_.slack -= slack;
-    --counters_.blocks;
     ++counters_.frees;
   }
   void *allocate_beyond_slabs(const block_request &r);
@@ -232,6 +233,9 @@ class arena {
 
   slab_lists slabs_;
   places places_;
+  segment nothing_;
+  segment *last_ = &nothing_;           // the last that was handed out
+  size_places *last_places_ = nullptr;  // where the last request went
   segment *kept_ = nullptr;
   std::uint64_t kept_bytes_ = 0;
   std::uint64_t claims_ = 0;

@@ -1,7 +1,6 @@
 #include "stillmap/allocators/caching_allocator.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "stillmap/allocators/allocator_core.h"
 
@@ -102,7 +101,8 @@ result<void *> caching_allocator::core::allocate(std::size_t bytes, stream_ref s
   // No device has as much; rounding cannot wrap below it.
   constexpr std::size_t most = std::size_t{1} << 46;
   if (bytes == 0) return nullptr;
-  if (!std::has_single_bit(how.alignment) || how.alignment > most) {
+  // (std::has_single_bit is a call where the processor may lack the instruction.)
+  if (how.alignment == 0 || (how.alignment & (how.alignment - 1)) != 0 || how.alignment > most) {
     return refuse(condition::invalid_argument, op, "the alignment is not a power of two",
                   how.alignment);
   }

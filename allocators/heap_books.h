@@ -81,6 +81,12 @@ class heap_books {
 
   // In address order within each reservation.
   template <class Use>
+  void each(Use use) {
+    for (segment *first : firsts_) {
+      for (segment *s = first; s != nullptr; s = s->next) use(*s);
+    }
+  }
+  template <class Use>
   void each(Use use) const {
     for (const segment *first : firsts_) {
       for (const segment *s = first; s != nullptr; s = s->next) use(*s);

@@ -25,6 +25,7 @@ struct size_places {
   std::uint64_t bytes = 0;
   std::vector<place> all;
   std::vector<std::uint64_t> open;  // those not handed out
+  segment *front = nullptr;         // what is kept at the first open one, where that is known
 
   // The first from `from` on that is not handed out.
   std::size_t first_open(std::size_t from = 0) const {
@@ -34,6 +35,21 @@ struct size_places {
       if (bits != 0) return word * 64 + static_cast<std::size_t>(std::countr_zero(bits));
     }
     return none;
+  }
+  // What is kept at the first place that is not handed out; nullptr: nothing is there.
+  segment *first_kept() const {
+    if (front != nullptr) return front;
+    const std::size_t i = first_open();
+    return i != none ? all[i].kept : nullptr;
+  }
+  void keep(segment *s) {
+    all[s->place].kept = s;
+    reopen(s->place);
+    if (front != nullptr ? s->place < front->place : first_open() == s->place) front = s;
+  }
+  void unkeep(segment *s) {
+    all[s->place].kept = nullptr;
+    if (front == s) front = nullptr;
   }
   void close(std::size_t i) { open[i / 64] &= ~(std::uint64_t{1} << (i % 64)); }
   void reopen(std::size_t i) { open[i / 64] |= std::uint64_t{1} << (i % 64); }
@@ -52,7 +68,7 @@ class places {
 
   // `s` is handed out, and its place is new: it is remembered, if there is room to.
   void remember(segment *s) {
-    s->place = 0;
+    s->places = nullptr;
     if (count_ >= most_places) return;
     size_places *of = find(s->bytes);
     if (of == nullptr) {
@@ -64,20 +80,17 @@ class places {
     }
     if (of->all.size() == size_places::most) return;
     if (of->all.size() % 64 == 0) of->open.push_back(0);
-    of->all.push_back({s->begin, nullptr});
     s->place = static_cast<std::uint32_t>(of->all.size());
-    s->era = era_;
+    s->places = of;
+    of->all.push_back({s->begin, nullptr});
     ++count_;
   }
-  bool knows(const segment &s) const { return s.place != 0 && s.era == era_; }
-  std::uint32_t era() const { return era_; }
   bool full() const { return count_ >= most_places; }
-  // Requires: nothing is kept.
+  // Requires: no segment has a place.
   void forget_all() {
     slots_.assign(256, nullptr);
     sizes_.clear();
     count_ = 0;
-    ++era_;
   }
   std::size_t host_bytes() const {
     return slots_.capacity() * sizeof(void *) + sizes_.size() * sizeof(size_places) +
@@ -103,7 +116,6 @@ class places {
   std::vector<size_places *> slots_;
   std::vector<std::unique_ptr<size_places>> sizes_;
   std::size_t count_ = 0;
-  std::uint32_t era_ = 0;
 };
 
 }  // namespace stillmap

@@ -14,6 +14,8 @@
 
 namespace stillmap {
 
+struct size_places;
+
 enum class segment_state : std::uint8_t {
   unbacked,  // whole pages of addresses with nothing behind them
   free,      // backed, nobody's
@@ -29,13 +31,13 @@ struct segment {
   segment *next = nullptr;
   size_links<segment> by_size;
   segment_state state = segment_state::unbacked;
-  bool handed_out = false;      // somebody outside holds the address
-  bool used_elsewhere = false;  // record_use was called
-  bool kept = false;            // live for the books, nobody's: ready for the same size
-  bool in_table = false;        // its address leads to it
-  std::uint32_t place = 0;      // its number among the places of its size, from 1; 0: none
-  std::uint32_t era = 0;        // of the places it has its number in
-  std::uint16_t slack = 0;      // bytes handed out that were not asked for
+  bool handed_out = false;        // somebody outside holds the address
+  bool used_elsewhere = false;    // record_use was called
+  bool kept = false;              // live for the books, nobody's: ready for the same size
+  bool in_table = false;          // its address leads to it
+  std::uint32_t place = 0;        // its number among the places of its size
+  size_places *places = nullptr;  // those; none: it has no place
+  std::uint16_t slack = 0;        // bytes handed out that were not asked for
 
   std::uint64_t end() const { return begin + bytes; }
   virtual_range range() const { return {device_address(begin), static_cast<std::size_t>(bytes)}; }
