@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
+#include <memory>
+#include <new>
 
 #include "tools/stillmap/machine.h"
 #include "tools/stillmap/size.h"
@@ -28,6 +30,19 @@ class stopwatch {
   double &into_;
   clock::time_point begun_ = clock::now();
 };
+
+struct free_digest {
+  void operator()(XXH3_state_t *s) const { XXH3_freeState(s); }
+};
+using digest_state = std::unique_ptr<XXH3_state_t, free_digest>;
+
+// From the heap: it must lie at a multiple of 64, and a stack under AddressSanitizer does not.
+digest_state new_digest() {
+  digest_state s(XXH3_createState());
+  if (s == nullptr) throw std::bad_alloc();
+  XXH3_64bits_reset(s.get());
+  return s;
+}
 
 using reader = std::function<outcome<std::size_t>(std::span<std::byte>)>;
 
@@ -138,18 +153,17 @@ outcome<growth_run> grow_from(byte_source &source, device_bytes &to, const growt
                                : std::uint64_t{0};
   if (limits.most != UINT64_MAX) expected = std::min(expected, limits.most);
   progress shown(what, expected, limits.silent);
-  XXH3_state_t digest;
-  XXH3_64bits_reset(&digest);
+  const digest_state digest = new_digest();
   auto run = grow(
       [&](std::span<std::byte> into) {
         auto n = source.read(into);
-        if (n && !source.rereadable()) XXH3_64bits_update(&digest, into.data(), *n);
+        if (n && !source.rereadable()) XXH3_64bits_update(digest.get(), into.data(), *n);
         return n;
       },
       to, limits, shown);
   if (run) {
     run->digest_used = !source.rereadable();
-    run->digest = XXH3_64bits_digest(&digest);
+    run->digest = XXH3_64bits_digest(digest.get());
   }
   return run;
 }
@@ -173,8 +187,7 @@ outcome<void> check_content(byte_source &source, device_bytes &of, const growth_
   progress shown("checking", of.size(), limits.silent);
   std::vector<std::byte> device_side(limits.chunk);
   std::vector<std::byte> source_side(source.rereadable() ? limits.chunk : 0);
-  XXH3_state_t digest;
-  XXH3_64bits_reset(&digest);
+  const digest_state digest = new_digest();
   if (source.rereadable()) source.rewind();
   observed &seen = run.seen;
   while (seen.bytes_checked < of.size()) {
@@ -197,12 +210,12 @@ outcome<void> check_content(byte_source &source, device_bytes &of, const growth_
         return {};
       }
     } else {
-      XXH3_64bits_update(&digest, device_bytes_now.data(), n);
+      XXH3_64bits_update(digest.get(), device_bytes_now.data(), n);
     }
     seen.bytes_checked += n;
     shown.update(seen.bytes_checked, "read back from the device and compared");
   }
-  seen.digests_differ = !source.rereadable() && XXH3_64bits_digest(&digest) != run.digest;
+  seen.digests_differ = !source.rereadable() && XXH3_64bits_digest(digest.get()) != run.digest;
   return {};
 }
 
