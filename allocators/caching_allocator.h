@@ -92,6 +92,9 @@ struct heap_map {
 // Threads: safe. Threads that use different streams do not wait for each other, except where
 //          memory has to be found for one.
 // Streams: those it was used with must exist for as long as the allocator does.
+// Fork:    in a child of the process that made it, everything that would allocate, free or give
+// back
+//          is refused (not_supported), and its end gives nothing back.
 class caching_allocator {
  public:
   // Errors: not_supported (the device has no VMM), invalid_argument (a device in
