@@ -199,7 +199,7 @@ status caching_allocator::core::record_use(void *block, stream_ref s) {
 // Requires growth_mutex_.
 arena &caching_allocator::core::arena_for(stream_ref s) {
   if (arena *const a = directory_.of_stream(s)) return *a;
-  arenas_.push_back(std::make_unique<arena>(arenas_.size() + 1, s, page(), 0));
+  arenas_.push_back(std::make_unique<arena>(arenas_.size() + 1, s, page()));
   directory_.serve(s, arenas_.back().get());
   return *arenas_.back();
 }
