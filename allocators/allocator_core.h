@@ -13,6 +13,7 @@
 #include "stillmap/allocators/arena.h"
 #include "stillmap/allocators/arena_directory.h"
 #include "stillmap/allocators/caching_allocator.h"
+#include "stillmap/allocators/fork_watch.h"
 #include "stillmap/vmm/page_pool.h"
 #include "stillmap/vmm/remap.h"
 
@@ -41,6 +42,7 @@ class caching_allocator::core {
   }
 
   const device &home() const { return device_; }
+  bool in_child() const { return watch_.in_child(); }
   std::atomic<std::size_t> limit, soft_limit;
 
  private:
@@ -95,6 +97,7 @@ class caching_allocator::core {
   std::size_t live() const;
   std::size_t page() const { return pages_->page_bytes(); }
 
+  const fork_watch watch_;
   const device device_;
   const std::shared_ptr<page_pool> pages_;
   const std::vector<access_grant> access_;

@@ -185,7 +185,7 @@ status caching_allocator::core::gather(arena &a, std::size_t pages, effort how, 
       if (missing > freely) missing -= take_from(victim, missing - freely, into);
     };
     take(a);
-    if (missing > freely && a.pool == 0) {
+    if (missing > freely) {
       for (const bool idle_ones : {true, false}) {
         for (const auto &other : arenas_) {
           if (missing == freely || other.get() == &a) continue;
@@ -230,7 +230,6 @@ std::size_t caching_allocator::core::take_from(arena &victim, std::size_t pages,
   std::size_t got = 0;
   {
     const std::lock_guard lock(victim.lock);
-    if (victim.pool != 0 && !victim.released) return 0;  // a graph's memory is not to be moved
     got = victim.books.take(pages, t.segments);
     // What is kept for the same size is merged for it, if that is enough to matter.
     if (got < pages && victim.cached_bytes() >= page()) {

@@ -8,7 +8,6 @@ arena_stats figures_of(const arena &a) {
   const arena::counters &n = a.counted();
   arena_stats out;
   out.id = a.id;
-  out.pool = a.pool;
   out.stream = a.stream;
   out.live = static_cast<std::size_t>(n.live);
   out.live_peak = static_cast<std::size_t>(n.live_peak);
@@ -90,7 +89,6 @@ heap_map caching_allocator::core::map() const {
     const std::lock_guard lock(a->lock);
     heap_map::arena &drawn = out.arenas.emplace_back();
     drawn.id = a->id;
-    drawn.pool = a->pool;
     drawn.stream = a->stream;
     a->books.each([&](const segment &s) {
       drawn.segments.push_back({s.range(), part_of(s.state), s.handed_out});

@@ -79,6 +79,10 @@ void caching_allocator::core::flush_all() {
 // ---- giving back ----
 
 result<physical_size> caching_allocator::core::give_back(std::size_t keep) {
+  if (watch_.in_child()) {
+    return refuse(condition::not_supported, "caching_allocator::trim",
+                  "the process was forked: CUDA does not work here");
+  }
   const std::lock_guard growing(growth_mutex_);
   for (const auto &a : arenas_) forget_lent(*a);
   reclaim(false);
@@ -86,7 +90,7 @@ result<physical_size> caching_allocator::core::give_back(std::size_t keep) {
   std::size_t free_pages = 0;
   for (const auto &a : arenas_) {
     const std::lock_guard lock(a->lock);
-    if (a->pool == 0 || a->released) free_pages += a->books.free_pages();
+    free_pages += a->books.free_pages();
   }
   std::size_t surplus = free_pages - std::min(free_pages, keep / page());
   std::size_t given = 0;

@@ -1,4 +1,4 @@
-// All memory of one stream (or of one private pool): where its blocks are, and what is kept for
+// All memory of one stream: where its blocks are, and what is kept for
 // reuse. Knows no driver: whoever grows it brings pages. Internal.
 // docs/design.md#the-caching-allocator
 // Threads: everything requires `lock`, except what never changes.
@@ -55,8 +55,8 @@ class arena {
     fence idle;
   };
 
-  arena(std::uint64_t number, stream_ref s, std::size_t page_bytes, std::uint64_t private_pool)
-      : id(number), pool(private_pool), stream(s), books(page_bytes) {}
+  arena(std::uint64_t number, stream_ref s, std::size_t page_bytes)
+      : id(number), stream(s), books(page_bytes) {}
   arena(const arena &) = delete;
 
   // From what has pages already; nullptr: there is no room. Constant time, no heap allocation where
@@ -130,9 +130,7 @@ class arena {
 
   mutable arena_lock lock;
   const std::uint64_t id;
-  const std::uint64_t pool;  // 0: not private
   const stream_ref stream;
-  bool released = false;  // a private pool that no graph needs any more
   heap_books books;
   std::vector<std::shared_ptr<address_block>> reservations;
   std::vector<held_block> held;

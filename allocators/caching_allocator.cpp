@@ -6,10 +6,22 @@
 
 namespace stillmap {
 
+namespace {
+
+tl::unexpected<error> not_in_a_child(const char *op) {
+  return refuse(condition::not_supported, op, "the process was forked: CUDA does not work here");
+}
+
+}  // namespace
+
 // ---- the outside ----
 
 caching_allocator::caching_allocator(std::unique_ptr<core> c) : core_(std::move(c)) {}
-caching_allocator::~caching_allocator() = default;
+caching_allocator::~caching_allocator() {
+  // In a forked child nothing can be given back, and locks may be held by threads that are not
+  // here.
+  if (core_->in_child()) static_cast<void>(core_.release());
+}
 
 result<std::unique_ptr<caching_allocator>> caching_allocator::create(
     const device &d, caching_allocator_options options) {
@@ -101,6 +113,8 @@ result<void *> caching_allocator::core::allocate(std::size_t bytes, stream_ref s
   // No device has as much; rounding cannot wrap below it.
   constexpr std::size_t most = std::size_t{1} << 46;
   if (bytes == 0) return nullptr;
+  if (watch_.in_child()) [[unlikely]]
+    return not_in_a_child(op);
   // (std::has_single_bit is a call where the processor may lack the instruction.)
   if (how.alignment == 0 || (how.alignment & (how.alignment - 1)) != 0 || how.alignment > most) {
     return refuse(condition::invalid_argument, op, "the alignment is not a power of two",
@@ -141,6 +155,8 @@ result<void *> caching_allocator::core::allocate(std::size_t bytes, stream_ref s
 
 status caching_allocator::core::free(void *block, const stream_ref *last_used_on) {
   if (block == nullptr) return {};
+  if (watch_.in_child()) [[unlikely]]
+    return not_in_a_child("caching_allocator::free");
   const auto address = reinterpret_cast<std::uintptr_t>(block);
   arena *const a = directory_.at(address);
   arena::free_outcome outcome = arena::free_outcome::not_ours;
@@ -168,6 +184,7 @@ status caching_allocator::core::free(void *block, const stream_ref *last_used_on
 
 status caching_allocator::core::record_use(void *block, stream_ref s) {
   if (block == nullptr) return {};
+  if (watch_.in_child()) return not_in_a_child("caching_allocator::record_use");
   const auto address = reinterpret_cast<std::uintptr_t>(block);
   if (arena *const a = directory_.at(address)) {
     const std::lock_guard lock(a->lock);
@@ -182,7 +199,7 @@ status caching_allocator::core::record_use(void *block, stream_ref s) {
 // Requires growth_mutex_.
 arena &caching_allocator::core::arena_for(stream_ref s) {
   if (arena *const a = directory_.of_stream(s)) return *a;
-  arenas_.push_back(std::make_unique<arena>(arenas_.size() + 1, s, page(), 0));
+  arenas_.push_back(std::make_unique<arena>(arenas_.size() + 1, s, page()));
   directory_.serve(s, arenas_.back().get());
   return *arenas_.back();
 }

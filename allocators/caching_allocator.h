@@ -35,7 +35,6 @@ struct allocate_options {
 // Bytes, unless the name says pages. live <= backed <= reserved.
 struct arena_stats {
   std::uint64_t id = 0;
-  std::uint64_t pool = 0;  // the private pool it is of, or 0
   stream_ref stream;
   std::size_t live = 0;  // handed out, rounded up to 512
   std::size_t live_peak = 0;
@@ -81,7 +80,6 @@ struct heap_segment {
 struct heap_map {
   struct arena {
     std::uint64_t id = 0;
-    std::uint64_t pool = 0;
     stream_ref stream;
     std::vector<heap_segment> segments;
   };
@@ -92,6 +90,9 @@ struct heap_map {
 // Threads: safe. Threads that use different streams do not wait for each other, except where
 //          memory has to be found for one.
 // Streams: those it was used with must exist for as long as the allocator does.
+// Fork:    in a child of the process that made it, everything that would allocate, free or give
+// back
+//          is refused (not_supported), and its end gives nothing back.
 class caching_allocator {
  public:
   // Errors: not_supported (the device has no VMM), invalid_argument (a device in

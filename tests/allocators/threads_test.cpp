@@ -1,6 +1,8 @@
 // Threads with a stream each, on a heap that is too small for all: hot paths, growth, pages that
 // move between the streams, and blocks that another thread frees.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <mutex>
@@ -87,6 +89,30 @@ TEST_F(allocator_threads, use_one_heap) {
   ASSERT_TRUE(heap.empty_cache());
   EXPECT_EQ(heap.stats().total.backed, 0u);
   made->reset();
+}
+
+TEST_F(allocator_threads, a_forked_child_is_refused_and_does_no_harm) {
+  auto made = caching_allocator::create(dev());
+  ASSERT_TRUE(made);
+  const auto block = (*made)->allocate(1000);
+  ASSERT_TRUE(block);
+  const pid_t child = fork();
+  ASSERT_NE(child, -1);
+  if (child == 0) {
+    const auto refused = [](const status &s) {
+      return !s && s.error().is(condition::not_supported);
+    };
+    const bool right = refused(testing::outcome((*made)->allocate(1000))) &&
+                       refused((*made)->free(*block)) && refused((*made)->record_use(*block, {})) &&
+                       refused((*made)->empty_cache());
+    made->reset();
+    _exit(right ? 0 : 1);
+  }
+  int ended = 0;
+  ASSERT_EQ(waitpid(child, &ended, 0), child);
+  EXPECT_TRUE(WIFEXITED(ended));
+  EXPECT_EQ(WEXITSTATUS(ended), 0);
+  EXPECT_TRUE((*made)->free(*block)) << "the parent goes on";
 }
 
 }  // namespace
