@@ -173,7 +173,10 @@ void add_replay(CLI::App &app, command_body &body) {
             "Example: stillmap replay traces/llama_1b.trace.zst --iterations 5 "
             "--find-min-capacity\n\n" +
             exit_status_help);
-  c->add_option("trace", o->file, "a trace, plain or compressed with zstd; - is standard input")
+  c->add_option(
+       "trace", o->file,
+       "a trace, a PyTorch memory snapshot or a log of RMM, plain\nor compressed with zstd; - is "
+       "standard input")
       ->type_name("TRACE")
       ->required();
   c->add_option("--allocator", o->allocator, "which one, as below (default " + o->allocator + ")")

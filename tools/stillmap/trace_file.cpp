@@ -11,6 +11,7 @@
 #include <system_error>
 #include <vector>
 
+#include "tools/stillmap/import_trace.h"
 #include "tools/stillmap/size.h"
 #include "tools/stillmap/source.h"
 
@@ -18,6 +19,10 @@ namespace stillmap::tool {
 namespace {
 
 constexpr std::string_view zstd_begins = "\x28\xb5\x2f\xfd";
+
+std::string name_of(const std::string &file) {
+  return file == "-" ? "standard input" : file;
+}
 
 outcome<std::string> decompress(const std::string &file, const std::string &packed) {
   const auto damaged = [&](const char *why) {
@@ -66,11 +71,24 @@ outcome<std::string> read_text(const std::string &file) {
   return text.starts_with(zstd_begins) ? decompress(file, text) : std::move(text);
 }
 
+outcome<std::string> load_trace_text(const std::string &file) {
+  auto text = read_text(file);
+  if (!text) return text;
+  switch (kind_of(*text)) {
+    case record_kind::torch_snapshot:
+      return import_torch_snapshot(name_of(file), *text);
+    case record_kind::rmm_log:
+      return import_rmm_log(name_of(file), *text);
+    default:
+      return text;
+  }
+}
+
 outcome<trace> load_trace(const std::string &file) {
-  const auto text = read_text(file);
+  const auto text = load_trace_text(file);
   if (!text) return tl::unexpected(text.error());
   auto read = read_trace(*text);
-  if (!read) return fail(exit_usage, read.error().message(file == "-" ? "standard input" : file));
+  if (!read) return fail(exit_usage, read.error().message(name_of(file)));
   return std::move(*read);
 }
 

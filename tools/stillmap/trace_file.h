@@ -17,6 +17,9 @@ inline constexpr std::uint64_t most_trace_text = std::uint64_t{4} << 30;
 // Errors: exit_usage: not readable, a damaged or truncated archive, too large.
 outcome<std::string> read_text(const std::string &file);
 
+// The same as a trace: what import_trace.h knows is turned into one.
+outcome<std::string> load_trace_text(const std::string &file);
+
 // A trace from a file.
 // Errors: exit_usage: as above, or "file:line: what is wrong".
 outcome<trace> load_trace(const std::string &file);
