@@ -42,6 +42,7 @@ result<std::unique_ptr<caching_allocator>> caching_allocator::create(
   // Free pages stay mapped where they are; what leaves the allocator leaves for good.
   page_pool_options pool;
   pool.keep_free = 0;
+  pool.quota = options.quota;
   auto pages = page_pool::create(d, pool);
   if (!pages) return tl::unexpected<error>(pages.error());
   return std::unique_ptr<caching_allocator>(new caching_allocator(

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "stillmap/vmm/device.h"
+#include "stillmap/vmm/memory_quota.h"
 #include "stillmap/vmm/stream.h"
 
 namespace stillmap {
@@ -21,6 +22,7 @@ namespace stillmap {
 struct caching_allocator_options {
   std::size_t limit = SIZE_MAX;             // most bytes of physical memory it may hold
   std::size_t soft_limit = SIZE_MAX;        // beyond it, moving pages comes before creating them
+  std::shared_ptr<memory_quota> quota{};    // asked before memory is got: shared_quota.h
   std::vector<int> also_accessible_from{};  // devices that may touch the blocks too
   // Memory is short: frees some of its own and answers true to have the request of `bytes` tried
   // again, or false to let it fail. Called without any lock of the allocator, which it may use.
