@@ -111,10 +111,11 @@ TEST(quota_kill, a_thousand_deaths) {
     ASSERT_EQ(waitpid(running[victim], &how, 0), running[victim]);
     ASSERT_TRUE(WIFSIGNALED(how)) << "participant " << victim << " gave up by itself: " << how;
     all->of[victim].held = 0;
-    all->of[victim].version = 0;
-    all->epoch += 1;
+    all->of[victim].version += all->of[victim].version % 2;  // even, and never seen before
+    ++all->epoch;
     start(victim);
   }
+  ++all->epoch;
   for (const pid_t p : running) {
     kill(p, SIGKILL);
     waitpid(p, nullptr, 0);
