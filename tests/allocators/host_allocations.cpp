@@ -19,6 +19,10 @@ void *operator new(std::size_t bytes) {
   if (void *const at = std::malloc(bytes)) return at;
   throw std::bad_alloc();
 }
+void *operator new(std::size_t bytes, const std::nothrow_t &) noexcept {
+  counted.fetch_add(1, std::memory_order_relaxed);
+  return std::malloc(bytes);
+}
 void operator delete(void *at) noexcept {
   std::free(at);
 }
