@@ -8,7 +8,7 @@ STILLMAP_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 STILLMAP_PACKAGES=(
   g++ python3
   bazel-bootstrap bazel-platforms bazel-rules-java bazel-rules-proto bazel-skylib
-  googletest libbenchmark-dev libcli11-dev libexpected-dev libfmt-dev libxxhash-dev
+  googletest libbenchmark-dev libcli11-dev libexpected-dev libfmt-dev libxxhash-dev libzstd-dev
 )
 
 say() { printf '%s\n' "stillmap: $*" >&2; }

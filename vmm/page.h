@@ -37,6 +37,7 @@ class page {
   std::size_t bytes_;
   physical_properties properties_;
   bool imported_;
+  bool granted_ = false;  // by the pool's quota, which is told when it is gone
   std::atomic<std::uint32_t> references_{0};
   page_pool *pool_;
   fence idle_after_;  // guarded by the pool's mutex

@@ -248,10 +248,7 @@ result<page *> page_pool::make_page() {
     }
     created_bytes_ += bytes;
   }
-  const context_guard guard(drv(), device_.context());
-  auto made = guard.entered() ? drv().create_physical(bytes, properties_)
-                              : result<physical_handle>(tl::unexpected(guard.entered().error()));
-  if (made) device_.space->physical_created(bytes);
+  auto made = create_granted(bytes);
   const std::lock_guard lock(mutex_);
   if (!made) {
     created_bytes_ -= bytes;
@@ -260,7 +257,40 @@ result<page *> page_pool::make_page() {
   ++stats_.pages_created;
   stats_.created += physical_size(bytes);
   stats_.peak = std::max(stats_.peak, stats_.created);
-  return new page(*this, *made, bytes, properties_, false);
+  page *const p = new page(*this, *made, bytes, properties_, false);
+  p->granted_ = options_.quota != nullptr;
+  return p;
+}
+
+result<physical_handle> page_pool::create_granted(std::size_t bytes) {
+  if (options_.quota != nullptr) {
+    if (status s = options_.quota->reserve(bytes); !s) return tl::unexpected(s.error());
+  }
+  const context_guard guard(drv(), device_.context());
+  auto made = guard.entered() ? drv().create_physical(bytes, properties_)
+                              : result<physical_handle>(tl::unexpected(guard.entered().error()));
+  if (made) {
+    device_.space->physical_created(bytes);
+  } else {
+    give_up_grant(bytes);
+  }
+  return made;
+}
+
+void page_pool::give_up_grant(std::size_t bytes) noexcept {
+  if (options_.quota == nullptr) return;
+  if (const status s = options_.quota->release(bytes); !s) report_unreturnable(s.error());
+}
+
+// Its memory is gone, or will never go.
+void page_pool::forget(page *p) noexcept {
+  device_.space->physical_released(p->bytes_);
+  if (p->granted_) give_up_grant(p->bytes_);
+  const std::lock_guard lock(mutex_);
+  created_bytes_ -= p->bytes_;
+  ++stats_.pages_released;
+  stats_.created -= physical_size(p->bytes_);
+  delete p;
 }
 
 result<page_ref> page_pool::adopt(physical_memory memory) {
@@ -331,13 +361,9 @@ void page_pool::release_pages(std::vector<page *> &pages) noexcept {
         ready_.push_back(p);  // to be released another time
         continue;
       }
+      p->granted_ = false;  // still there, whatever becomes of the books
     }
-    device_.space->physical_released(p->bytes_);
-    const std::lock_guard lock(mutex_);
-    created_bytes_ -= p->bytes_;
-    ++stats_.pages_released;
-    stats_.created -= physical_size(p->bytes_);
-    delete p;
+    forget(p);
   }
   pages.clear();
 }
@@ -360,12 +386,7 @@ result<physical_size> page_pool::trim(std::size_t keep) {
       return tl::unexpected(released.error());
     }
     freed += physical_size(p->bytes_);
-    device_.space->physical_released(p->bytes_);
-    const std::lock_guard lock(mutex_);
-    created_bytes_ -= p->bytes_;
-    ++stats_.pages_released;
-    stats_.created -= physical_size(p->bytes_);
-    delete p;
+    forget(p);
   }
   return freed;
 }

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "stillmap/vmm/device.h"
+#include "stillmap/vmm/memory_quota.h"
 #include "stillmap/vmm/page.h"
 
 namespace stillmap {
@@ -26,6 +27,7 @@ struct page_pool_options {
   bool rdma = false;
   std::size_t keep_free = std::size_t{1} << 30;  // free bytes kept warm; the rest is released
   std::size_t limit = SIZE_MAX;                  // most bytes this pool may have created at once
+  std::shared_ptr<memory_quota> quota{};         // asked before each page is created
 };
 
 struct page_pool_stats {
@@ -109,6 +111,9 @@ class page_pool {
   status take_waiting(std::size_t more, std::vector<page *> &got, std::vector<page_ref> &stolen,
                       std::optional<stream_ref> consumer);
   result<page *> make_page();
+  result<physical_handle> create_granted(std::size_t bytes);
+  void give_up_grant(std::size_t bytes) noexcept;
+  void forget(page *p) noexcept;
   std::size_t free_others(std::size_t bytes);
   void join_fence(page &p, const fence &idle);
   bool unfenced(const page &p) const;

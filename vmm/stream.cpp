@@ -111,7 +111,7 @@ struct recorded_event {
 
   std::shared_ptr<device_core> core;
   event_handle event;
-  bool from_pool;  // else the user's
+  bool from_pool;                   // else the user's
   std::atomic<bool> passed{false};  // copies of a fence on several threads share this
 };
 

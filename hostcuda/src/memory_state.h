@@ -141,8 +141,8 @@ void note_unmapped_locked(physical *memory, CUdeviceptr at);
 
 // ---- Looking up, all with the lock held ----
 
-// The first element of `m` that starts at or after `at`. A program that grows works at the upper end,
-// where no tree needs to be descended.
+// The first element of `m` that starts at or after `at`. A program that grows works at the upper
+// end, where no tree needs to be descended.
 template <class Map>
 typename Map::iterator first_from(Map &m, CUdeviceptr at) {
   if (m.empty() || std::prev(m.end())->first < at) return m.end();

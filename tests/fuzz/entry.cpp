@@ -1,8 +1,11 @@
 #include "tests/fuzz/entry.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <map>
 #include <stdexcept>
 
+#include "stillmap/allocators/trace.h"
 #include "tests/support/buffer_model.h"
 #include "tests/support/hostcuda_control.h"
 #include "tests/support/vector_model.h"
@@ -61,6 +64,42 @@ std::string fuzz_driver_name(const std::string &text) {
   return "";
 }
 
+// A trace is taken whole or refused with a line that there is; what is taken survives being
+// written, and its sums are right.
+std::string fuzz_trace(const std::string &text) {
+  const auto read = read_trace(text);
+  if (!read) {
+    const auto lines = static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n')) + 1;
+    const bool sound = read.error().line >= 1 && read.error().line <= lines &&
+                       !read.error().what.empty() && read.error().what.size() < 300;
+    return sound ? "" : "no reason: " + read.error().message("t");
+  }
+  std::map<std::uint64_t, std::uint64_t> live;
+  std::uint64_t now = 0, peak = 0, next = 0;
+  for (const trace_event &e : read->events) {
+    if (e.verb == trace_verb::allocate) {
+      if (e.block != next++ || e.bytes == 0) return "a wrong block in: " + text;
+      live[e.block] = e.bytes;
+      peak = std::max(peak, now += e.bytes);
+    } else if (e.verb == trace_verb::free || e.verb == trace_verb::use) {
+      if (live.count(e.block) == 0) return "a dead block in: " + text;
+      if (e.verb == trace_verb::use) continue;
+      now -= live[e.block];
+      live.erase(e.block);
+    }
+    if (std::max(e.stream, e.waits) >= read->totals.streams && e.verb != trace_verb::free &&
+        e.verb != trace_verb::iteration) {
+      return "a stream over the number of streams in: " + text;
+    }
+  }
+  const trace_totals &t = read->totals;
+  if (t.peak_live_bytes != peak || t.live_bytes != now || t.live_blocks != live.size()) {
+    return "wrong sums of: " + text;
+  }
+  const auto again = read_trace(to_text(*read));
+  return again && again->events == read->events ? "" : "does not survive being written: " + text;
+}
+
 }  // namespace
 
 std::string fuzz_one(const std::uint8_t *data, std::size_t size) {
@@ -79,6 +118,8 @@ std::string fuzz_one(const std::uint8_t *data, std::size_t size) {
       return fuzz_sequence_text(text);
     case fuzz_target::config:
       return fuzz_config(text.substr(0, text.find('\0')));
+    case fuzz_target::trace_text:
+      return fuzz_trace(text);
     default:
       return fuzz_driver_name(text);
   }

@@ -7,7 +7,15 @@
 
 namespace stillmap::testing {
 
-enum class fuzz_target : std::uint8_t { buffer, vector, sequence_text, config, driver_name, count };
+enum class fuzz_target : std::uint8_t {
+  buffer,
+  vector,
+  sequence_text,
+  config,
+  driver_name,
+  trace_text,
+  count
+};
 
 // What went wrong, as text that pastes back as a regression test; empty: nothing.
 std::string fuzz_one(const std::uint8_t *data, std::size_t size);

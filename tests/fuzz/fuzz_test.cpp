@@ -95,6 +95,38 @@ TEST_F(fuzz_test, SequenceTexts) {
   }
 }
 
+TEST_F(fuzz_test, Traces) {
+  const std::string header = "# stillmap-trace v1\n";
+  for (const char *text : {"", "\n\n", "a,1,2,3\nf,1\na,1,1,0", "a,0,0,0", "f,18446744073709551615",
+                           "i\r\ni\r", "s,0,1\ns,4095,0\nu,1,1",
+                           "a,1,281474976710656,0\na,2,281474976710656,0", "#\n#a", "a,1,1,"}) {
+    expect_fine(fuzz_target::trace_text, text);
+    expect_fine(fuzz_target::trace_text, header + text);
+  }
+  std::mt19937_64 dice(seed_of_run(3));
+  const char *const lines[] = {"a,", "f,", "u,", "s,", "i", ",", "\n", "\n", "\r\n", "#", "-", " "};
+  for (int i = 0; i < 2000; ++i) {
+    std::string text = header;
+    for (std::uint64_t n = dice() % 60; n > 0; --n) {
+      switch (dice() % 4) {
+        case 0:
+          text += lines[dice() % std::size(lines)];
+          break;
+        case 1:
+          text += std::to_string(dice() % 4);
+          break;
+        case 2:
+          text += "a," + std::to_string(dice() % 6) + "," + std::to_string(dice() % 3) + ",0\n";
+          break;
+        default:
+          text += "f," + std::to_string(dice() % 6) + "\n";
+      }
+    }
+    if (dice() % 3 == 0 && !text.empty()) text[dice() % text.size()] = static_cast<char>(dice());
+    expect_fine(fuzz_target::trace_text, text);
+  }
+}
+
 TEST_F(fuzz_test, RandomInputs) {
   const auto until =
       std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds_of_run(3));
@@ -106,7 +138,9 @@ TEST_F(fuzz_test, RandomInputs) {
   do {
     std::vector<std::uint8_t> input(1 + dice() % 400);
     for (auto &b : input) b = static_cast<std::uint8_t>(dice());
-    if (static_cast<fuzz_target>(input[0] % 5) == fuzz_target::config && dice() % 4 != 0) {
+    if (static_cast<fuzz_target>(input[0] % static_cast<std::uint8_t>(fuzz_target::count)) ==
+            fuzz_target::config &&
+        dice() % 4 != 0) {
       input.resize(1);
       for (std::uint64_t n = dice() % 10; n > 0; --n) {
         for (const char *c = words[dice() % std::size(words)]; *c != '\0'; ++c) {

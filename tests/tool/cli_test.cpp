@@ -78,6 +78,11 @@ class CliTest : public device_test {
     std::ofstream(path, std::ios::binary) << text;
     return path.string();
   }
+  std::string trace(const std::string &lines) const {
+    const fs::path path = folder_ / "t.trace";
+    std::ofstream(path, std::ios::binary) << "# stillmap-trace v1\n" << lines;
+    return path.string();
+  }
   std::string demo(const std::string &more) const {
     return "demo --svg '" + (folder_ / "deep/er/map.svg").string() + "' " + more;
   }
@@ -182,7 +187,8 @@ TEST_F(CliTest, JsonIsAllThatIsPrinted) {
 
 TEST_F(CliTest, WrongUsageIsOneLineThatNamesIt) {
   expect_usage("", "subcommand");
-  expect_usage("dance", "there is no command 'dance'; there are demo, doctor, map");
+  expect_usage("dance",
+               "there is no command 'dance'; there are demo, doctor, map, replay, convert");
   expect_usage("demo --chunk 5Q", "'5Q' is no size");
   expect_usage("demo --chunk 0", "--chunk");
   expect_usage("demo --no-such", "--no-such");
@@ -192,6 +198,12 @@ TEST_F(CliTest, WrongUsageIsOneLineThatNamesIt) {
   expect_usage("map --ops 'grow a'", "line 1, column 1: 'grow a'");
   expect_usage("map --ops 'drop a'", "there is no buffer 'a' yet");
   expect_usage("map --script /no/such/file", "/no/such/file");
+  expect_usage("replay", "trace is required");
+  expect_usage("replay /no/such/file", "cannot read /no/such/file");
+  expect_usage("replay '" + trace("i\nf,1") + "'", ".trace:3: 'f,1': there is no block 1");
+  expect_usage("replay --allocator none '" + trace("") + "'", "there is no allocator 'none'");
+  expect_usage("replay --iterations 0 '" + trace("") + "'", "--iterations");
+  expect_usage("replay --every-byte '" + trace("") + "'", "--verify");
 }
 
 TEST_F(CliTest, AMachineWithoutBytesCannotBeChecked) {
@@ -218,6 +230,30 @@ TEST_F(CliTest, NoDriverAndNoDeviceAreThree) {
   const ran far = run("demo --device 99");
   EXPECT_EQ(far.status, 3);
   EXPECT_NE(far.err.find("there is no device 99"), std::string::npos) << far.err;
+}
+
+TEST_F(CliTest, AReplayTellsWhatItTook) {
+  const std::string file = trace("a,1,3000000,0\ni\na,2,100,0\nf,2\ni\na,3,100,0\nf,3\ni\n");
+  const ran text = run("replay --allocator segments --iterations 5 --verify '" + file + "'");
+  EXPECT_EQ(text.status, 0) << text.err;
+  EXPECT_NE(text.out.find("11 requests in 5 iterations, 1 stream"), std::string::npos) << text.out;
+  EXPECT_EQ(text.last_line().rfind("stillmap: ok: every block kept its content", 0), 0u);
+  const ran json = run("replay --json --find-min-capacity --allocator segments '" + file + "'");
+  EXPECT_EQ(json.status, 0) << json.err;
+  std::size_t at = 0;
+  for (const char *key :
+       {"peak_live_bytes", "peak_backed_bytes", "min_capacity_bytes", "utilization", "ops",
+        "ns_per_op", "driver_calls", "driver_calls_last_iteration", "modelled_driver_us", "oom"}) {
+    const std::size_t found = json.out.find("\n  \"" + std::string(key) + "\":", at);
+    ASSERT_NE(found, std::string::npos) << key << " in " << json.out;
+    at = found;
+  }
+  EXPECT_EQ(std::count(json.out.begin(), json.out.end(), ':'),
+            10 + (json.out.find("cuMemAlloc") != std::string::npos ? 1 : 0))
+      << json.out;
+  const ran little = run("replay --capacity 4M --allocator segments '" + file + "'");
+  EXPECT_EQ(little.status, 1);
+  EXPECT_NE(little.err.find("out of memory at operation 1 of"), std::string::npos) << little.err;
 }
 
 TEST_F(CliTest, TheSampleMapHasOneOfEach) {

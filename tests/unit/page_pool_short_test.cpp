@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "stillmap/vmm/page_pool.h"
+#include "stillmap/vmm/physical_memory.h"
 #include "tests/support/buffer_test.h"
 
 namespace stillmap {
@@ -45,6 +46,55 @@ TEST_F(page_pool_short, all_or_none_when_memory_is_out) {
   EXPECT_EQ(pool->stats().pages_reused, before.pages_reused);
   EXPECT_EQ(dev().memory()->free.bytes(), 2 * page());
   ASSERT_TRUE(pool->acquire(4, pages));
+}
+
+class counting_quota final : public memory_quota {
+ public:
+  explicit counting_quota(std::uint64_t limit) : limit_(limit) {}
+  status reserve(std::uint64_t bytes) override {
+    if (held_ + bytes > limit_) {
+      return refuse(condition::out_of_memory, "counting_quota", "no more", bytes, limit_ - held_);
+    }
+    held_ += bytes;
+    return {};
+  }
+  status release(std::uint64_t bytes) override {
+    held_ -= bytes;
+    return {};
+  }
+  std::uint64_t held() const { return held_; }
+
+ private:
+  const std::uint64_t limit_;
+  std::uint64_t held_ = 0;
+};
+
+TEST_F(page_pool_short, asks_its_quota_and_tells_it_what_is_gone) {
+  const auto quota = std::make_shared<counting_quota>(3 * page());
+  page_pool_options options;
+  options.quota = quota;
+  options.keep_free = page();
+  const auto pool = make_pool(options);
+  std::vector<page_ref> pages;
+  ASSERT_TRUE(pool->acquire(2, pages));
+  EXPECT_EQ(quota->held(), 2 * page());
+  EXPECT_TRUE(fails_with(pool->acquire(2, pages), condition::out_of_memory, "counting_quota"));
+  EXPECT_EQ(quota->held(), 2 * page()) << "the page it did get went back";
+  testing::hostcuda_control::fail("cuMemCreate", 1, CUDA_ERROR_UNKNOWN);
+  pages.pop_back();
+  ASSERT_TRUE(pool->trim());
+  EXPECT_EQ(quota->held(), page());
+  EXPECT_FALSE(pool->acquire(1, pages));
+  EXPECT_EQ(quota->held(), page()) << "what was not created is not held";
+  auto by_hand = physical_memory::create(dev(), page());
+  ASSERT_TRUE(by_hand);
+  auto adopted = pool->adopt(std::move(*by_hand));
+  ASSERT_TRUE(adopted);
+  EXPECT_EQ(quota->held(), page()) << "adopted memory was nobody's grant";
+  adopted = page_ref();
+  pages.clear();
+  ASSERT_TRUE(pool->trim());
+  EXPECT_EQ(quota->held(), 0u);
 }
 
 TEST_F(page_pool_short, has_a_limit_of_its_own) {

@@ -58,6 +58,21 @@ _DEPENDENCIES = {
         package = "libxxhash-dev",
         system = {"xxhash.h": ["/usr/include/xxhash.h"]},
     ),
+    "zstd": struct(
+        url = "https://github.com/facebook/zstd/archive/refs/tags/v1.5.4.tar.gz",
+        sha256 = "35ad983197f8f8eb0c963877bf8be50490a0b3df54b4edeb8399ba8a8b2f60a4",
+        strip_prefix = "zstd-1.5.4",
+        package = "libzstd-dev",
+        system = {
+            "lib/zstd.h": ["/usr/include/zstd.h"],
+            "lib/zstd_errors.h": ["/usr/include/zstd_errors.h"],
+            "lib/libzstd.so.1": [
+                "/usr/lib/x86_64-linux-gnu/libzstd.so.1",
+                "/usr/lib/aarch64-linux-gnu/libzstd.so.1",
+                "/usr/lib/libzstd.so.1",
+            ],
+        },
+    ),
 }
 
 def _dependency_impl(ctx):

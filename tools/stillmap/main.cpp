@@ -23,6 +23,8 @@ int run(int argc, char **argv) {
   add_demo(app, body);
   add_doctor(app, body);
   add_map(app, body);
+  add_replay(app, body);
+  add_convert(app, body);
 
   // CLI11 would only say that some command is required.
   if (argc > 1 && argv[1][0] != '-') {

@@ -1,0 +1,114 @@
+// What is behind a caching_allocator: arenas, and how pages come to them and go. Internal.
+// Lock order: growth_mutex_ > arena::lock (one at a time, except for sums) ; the ledger's and the
+// page pool's come below. growth_mutex_ is held across driver calls, since one thread at a time
+// looks for memory; an arena's lock never is, so that the others go on.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "stillmap/allocators/arena.h"
+#include "stillmap/allocators/arena_directory.h"
+#include "stillmap/allocators/caching_allocator.h"
+#include "stillmap/allocators/fork_watch.h"
+#include "stillmap/vmm/page_pool.h"
+#include "stillmap/vmm/remap.h"
+
+namespace stillmap {
+
+class caching_allocator::core {
+ public:
+  core(device d, std::shared_ptr<page_pool> pages, std::vector<access_grant> access,
+       caching_allocator_options options);
+  ~core();
+
+  // caching_allocator.cpp
+  result<void *> allocate(std::size_t bytes, stream_ref s, const allocate_options &how);
+  status free(void *block, const stream_ref *last_used_on);
+  status record_use(void *block, stream_ref s);
+
+  // allocator_returns.cpp
+  result<physical_size> give_back(std::size_t keep);
+
+  // allocator_report.cpp
+  caching_allocator_stats stats() const;
+  heap_map map() const;
+  result<std::size_t> usable_size(const void *block) const;
+  bool owns(const void *address) const {
+    return directory_.at(reinterpret_cast<std::uintptr_t>(address)) != nullptr;
+  }
+
+  const device &home() const { return device_; }
+  bool in_child() const { return watch_.in_child(); }
+  std::atomic<std::size_t> limit, soft_limit;
+
+ private:
+  // How far growing goes for its pages.
+  enum class effort {
+    ordinary,  // what is idle, and new pages within the limits
+    all,       // and every free page there is: the stream waits for whoever used it
+  };
+  struct taken {
+    arena *from;
+    std::vector<segment *> segments;
+    fence idle;
+    bool for_good = false;  // out of the allocator
+  };
+  struct loot {
+    std::vector<taken> moved;
+    std::size_t moved_pages = 0;
+    std::vector<page_ref> created;
+  };
+
+  arena &arena_for(stream_ref s);
+  status zero(void *block, std::size_t bytes, stream_ref s);
+  bool record(arena::held_block &h);
+
+  // allocator_growth.cpp; all require growth_mutex_
+  result<void *> grow(arena &a, const block_request &r, std::unique_lock<std::mutex> &growing);
+  result<void *> find_memory(arena &a, const block_request &r);
+  result<segment *> extend(arena &a, const block_request &r, effort how);
+  std::optional<heap_books::extent> carve(arena &a, const block_request &r, effort how);
+  status reserve_addresses(arena &a, std::size_t bytes);
+  status gather(arena &a, std::size_t pages, effort how, loot &into);
+  std::size_t take_from(arena &victim, std::size_t pages, loot &into);
+  bool is_idle(arena &a);
+  status create(arena &a, std::size_t pages, loot &into);
+  status fence_off(arena &a, loot &l);
+  status map(const heap_books::extent &place, loot &l);
+  void put_back(loot &l);
+  void let_go(arena &a, const heap_books::extent &place, loot &l);
+  bool forget_lent(arena &a);
+  bool capturing(stream_ref s) const;
+
+  // allocator_returns.cpp; all require growth_mutex_
+  void reclaim(bool wait);
+  void reclaim_held(arena &a, bool wait);
+  void reclaim_leaving(arena &a, bool wait);
+  status retire(arena &a, std::size_t pages, std::size_t &bytes);
+  void flush_all();
+  void unmap_everything() noexcept;
+  status wait_for_device() const;
+
+  std::size_t backed() const;
+  std::size_t live() const;
+  std::size_t page() const { return pages_->page_bytes(); }
+
+  const fork_watch watch_;
+  const device device_;
+  const std::shared_ptr<page_pool> pages_;
+  const std::vector<access_grant> access_;
+  const caching_allocator_options options_;
+  arena_directory directory_;
+
+  mutable std::mutex growth_mutex_;
+  std::vector<std::unique_ptr<arena>> arenas_;      // changes under growth_mutex_; never shrinks
+  std::vector<std::shared_ptr<page_pool>> guests_;  // pools of pages that came from elsewhere
+  std::size_t live_peak_ = 0, backed_peak_ = 0;
+  std::uint64_t growths_ = 0, created_ = 0, moved_ = 0, released_ = 0, host_waits_ = 0, failed_ = 0;
+};
+
+}  // namespace stillmap

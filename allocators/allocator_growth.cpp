@@ -1,0 +1,362 @@
+// Finding memory for a request that nothing backed can serve: which addresses, which pages, and how
+// far to go for them. docs/design.md#the-caching-allocator
+#include <algorithm>
+
+#include "stillmap/allocators/allocator_core.h"
+
+namespace stillmap {
+namespace {
+
+constexpr std::size_t GiB = std::size_t{1} << 30;
+// Addresses that an arena has beyond its memory, before those not in use are given up.
+constexpr std::size_t lent_per_backed = 3;
+// A callback that always answers yes does not keep a request forever.
+constexpr int callback_rounds = 16;
+
+// Free memory that is tolerated beyond the most that was ever in use, before moving pages comes
+// before creating them. Less makes the first steps of a loop move more pages, and moved pages leave
+// edges: where blocks are few pages large, those cost more than they save.
+std::size_t tolerated(std::size_t live_peak, std::size_t page) {
+  const std::size_t share = live_peak < 2 * GiB ? live_peak / 16 : live_peak / 28;
+  return std::max(share, 4 * page);
+}
+
+bool is_short(const error &e) {
+  return e.is(condition::out_of_memory) || e.is(condition::address_space_exhausted);
+}
+
+}  // namespace
+
+// ---- how far to go ----
+
+result<void *> caching_allocator::core::grow(arena &a, const block_request &r,
+                                             std::unique_lock<std::mutex> &growing) {
+  ++growths_;
+  for (int round = 0;; ++round) {
+    auto found = find_memory(a, r);
+    if (found || !found.error().is(condition::out_of_memory)) return found;
+    if (!options_.on_out_of_memory || round == callback_rounds) {
+      ++failed_;
+      return found;
+    }
+    growing.unlock();
+    const bool again = options_.on_out_of_memory(static_cast<std::size_t>(r.bytes));
+    growing.lock();
+    if (!again) {
+      ++failed_;
+      return found;
+    }
+  }
+}
+
+result<void *> caching_allocator::core::find_memory(arena &a, const block_request &r) {
+  const auto try_free = [&](bool whole) {
+    const std::lock_guard lock(a.lock);
+    return a.allocate_thoroughly(r, whole);
+  };
+  const auto try_growing = [&](effort how, bool whole) -> result<void *> {
+    auto s = extend(a, whole ? r : arena::growth_for(r), how);
+    if (!s) return tl::unexpected<error>(s.error());
+    const std::lock_guard lock(a.lock);
+    return r.small() && !whole ? a.enter_slab(*s, r) : a.enter(*s, r);
+  };
+
+  const bool quiet = capturing(a.stream);
+  if (!quiet) reclaim(false);
+  if (void *const block = try_free(false)) return block;
+  auto found = try_growing(effort::ordinary, false);
+  if (found || !is_short(found.error()) || quiet) return found;
+
+  // Whatever is free anywhere, and then whatever will be once streams have got there.
+  for (const bool wait : {false, true}) {
+    if (found.error().is(condition::address_space_exhausted)) {
+      for (const auto &other : arenas_) forget_lent(*other);
+    }
+    reclaim(wait);
+    flush_all();
+    if (void *const block = try_free(false)) return block;
+    found = try_growing(effort::all, false);
+    if (found || !is_short(found.error())) return found;
+    if (!r.small()) continue;
+    // No room for a slab; for the block alone there may be.
+    if (void *const block = try_free(true)) return block;
+    found = try_growing(effort::all, true);
+    if (found || !is_short(found.error())) return found;
+  }
+  return found;
+}
+
+// Sets a place aside, finds the pages that it lacks, maps them there: all of it, or nothing.
+result<segment *> caching_allocator::core::extend(arena &a, const block_request &r, effort how) {
+  // What does not repeat itself would map its pages at ever more addresses.
+  bool scattered = false;
+  {
+    const std::lock_guard lock(a.lock);
+    scattered = a.books.lent_bytes() > lent_per_backed * a.books.backed_bytes() + GiB;
+  }
+  if (scattered) forget_lent(a);  // not while it captures; then later
+
+  auto place = carve(a, r, how);
+  if (!place) {
+    if (status s = reserve_addresses(a, static_cast<std::size_t>(r.bytes + r.alignment)); !s) {
+      return tl::unexpected<error>(s.error());
+    }
+    place = carve(a, r, how);
+    if (!place) {
+      return refuse(condition::address_space_exhausted, "caching_allocator::allocate",
+                    "no addresses are left for it", r.bytes);
+    }
+  }
+  loot l;
+  status s = gather(a, place->missing.bytes / page(), how, l);
+  if (s) s = fence_off(a, l);
+  if (s) s = map(*place, l);
+  if (!s) {
+    put_back(l);
+    const std::lock_guard lock(a.lock);
+    a.books.abandon(*place);
+    return tl::unexpected<error>(s.error());
+  }
+  let_go(a, *place, l);
+  moved_ += l.moved_pages;
+  created_ += l.created.size();
+  segment *block = nullptr;
+  {
+    const std::lock_guard lock(a.lock);
+    block = a.books.commit(*place);
+  }
+  live_peak_ = std::max(live_peak_, live() + static_cast<std::size_t>(r.bytes));
+  backed_peak_ = std::max(backed_peak_, backed());
+  return block;
+}
+
+// ---- addresses ----
+
+std::optional<heap_books::extent> caching_allocator::core::carve(arena &a, const block_request &r,
+                                                                 effort how) {
+  const auto search = how == effort::all ? heap_books::search::thorough : heap_books::search::quick;
+  const std::lock_guard lock(a.lock);
+  return a.books.carve(r.bytes, r.alignment, search);
+}
+
+// Addresses cost nothing, and the more there are the less often what is still mapped somewhere has
+// to be waited for: twice the memory, or what can be had.
+status caching_allocator::core::reserve_addresses(arena &a, std::size_t bytes) {
+  const std::size_t least = round_up(bytes, page()) + page();
+  const std::size_t generous = round_up(
+      std::min(2 * device_.total_memory().bytes(), device_.can().largest_reservation / 2), page());
+  std::size_t wanted = std::max(least, generous);
+  for (;;) {
+    auto block = device_.space().reserve(wanted, page(), {}, "caching_allocator");
+    if (block) {
+      const virtual_range range = (*block)->range();
+      {
+        const std::lock_guard lock(a.lock);
+        a.books.add(range);
+        a.reservations.push_back(std::move(*block));
+      }
+      directory_.add(range, &a);
+      return {};
+    }
+    if (wanted == least || !block.error().is(condition::address_space_exhausted)) {
+      return tl::unexpected<error>(block.error());
+    }
+    wanted = std::max(least, round_up(wanted / 2, page()));
+  }
+}
+
+// ---- pages ----
+
+// `pages` pages for `a`: what is tolerated is created, then comes what lies idle, then creating up
+// to the limit; with effort::all every free page there is comes first.
+status caching_allocator::core::gather(arena &a, std::size_t pages, effort how, loot &into) {
+  const std::size_t holding = backed();
+  const std::size_t peak = std::max(live_peak_, live() + pages * page());
+  const std::size_t soft = std::min(soft_limit.load(), peak + tolerated(peak, page()));
+  const std::size_t most = limit;
+  const auto room = [&](std::size_t under) {
+    return under > holding ? (under - holding) / page() : std::size_t{0};
+  };
+  const bool quiet = capturing(a.stream);
+  std::size_t missing = pages;
+  if (!quiet) {
+    const std::size_t freely = how == effort::all ? 0 : std::min(pages, room(std::min(soft, most)));
+    const auto take = [&](arena &victim) {
+      if (missing > freely) missing -= take_from(victim, missing - freely, into);
+    };
+    take(a);
+    if (missing > freely) {
+      for (const bool idle_ones : {true, false}) {
+        for (const auto &other : arenas_) {
+          if (missing == freely || other.get() == &a) continue;
+          if (how == effort::ordinary && !(idle_ones && is_idle(*other))) continue;
+          if (forget_lent(*other)) take(*other);
+        }
+      }
+    }
+  }
+  if (missing == 0) return {};
+  if (missing > room(most)) {
+    return refuse(condition::out_of_memory, "caching_allocator::allocate",
+                  "over the limit of the allocator", missing * page(), most);
+  }
+  return create(a, missing, into);
+}
+
+// Before pages of an arena leave it, they are mapped at one address only. False: they are not.
+bool caching_allocator::core::forget_lent(arena &a) {
+  {
+    const std::lock_guard lock(a.lock);
+    if (a.books.lent_bytes() == 0) return true;
+  }
+  auto after = fence::after(device_, a.stream);
+  if (!after) return false;
+  arena::leaving_pages going{{}, std::move(*after)};
+  {
+    const std::lock_guard lock(a.lock);
+    a.books.forget_lent(going.segments);
+  }
+  for (const segment *s : going.segments) {
+    device_.space().let_go(device_.space().block_at(device_address(s->begin)), s->range(),
+                           going.idle);
+  }
+  const std::lock_guard lock(a.lock);
+  a.leaving.push_back(std::move(going));
+  return true;
+}
+
+std::size_t caching_allocator::core::take_from(arena &victim, std::size_t pages, loot &into) {
+  taken t{&victim, {}, {}};
+  std::size_t got = 0;
+  {
+    const std::lock_guard lock(victim.lock);
+    got = victim.books.take(pages, t.segments);
+    // What is kept for the same size is merged for it, if that is enough to matter.
+    if (got < pages && victim.cached_bytes() >= page()) {
+      victim.flush();
+      got += victim.books.take(pages - got, t.segments);
+    }
+  }
+  if (got != 0) into.moved.push_back(std::move(t));
+  into.moved_pages += got;
+  return got;
+}
+
+// Whether nothing is queued on its stream, so that its pages can be had without anybody waiting.
+bool caching_allocator::core::is_idle(arena &a) {
+  const context_guard guard(device_.drv(), device_.context());
+  if (!guard.entered()) return false;
+  const auto idle = device_.drv().stream_idle(a.stream.get());
+  return idle && *idle;
+}
+
+status caching_allocator::core::create(arena &a, std::size_t pages, loot &into) {
+  const bool quiet = capturing(a.stream);
+  const auto consumer = quiet ? std::nullopt : std::optional<stream_ref>(a.stream);
+  if (status s = pages_->acquire(pages, into.created, consumer); !s) return s;
+  for (const page_ref &p : into.created) {
+    const auto &home = p.home();
+    if (home == pages_ || std::find(guests_.begin(), guests_.end(), home) != guests_.end()) {
+      continue;
+    }
+    guests_.push_back(home);
+  }
+  return {};
+}
+
+// Work on `a`'s stream from here on comes after what is queued on the streams the pages are from.
+status caching_allocator::core::fence_off(arena &a, loot &l) {
+  for (taken &t : l.moved) {
+    if (t.from == &a && !t.for_good) continue;  // work is queued in order, and nothing is unmapped
+    auto after = fence::after(device_, t.from->stream);
+    if (!after) return tl::unexpected<error>(after.error());
+    t.idle = std::move(*after);
+    if (t.from == &a) continue;
+    if (status s = t.idle.make_wait(device_, a.stream); !s) return s;
+  }
+  return {};
+}
+
+// Pages that move are mapped at their new place before the old one goes: nobody waits for that.
+status caching_allocator::core::map(const heap_books::extent &place, loot &l) {
+  remap_plan plan(access_);
+  device_address at = place.missing.begin;
+  for (const taken &t : l.moved) {
+    for (const segment *s : t.segments) {
+      auto pages = device_.space().mappings(s->range());
+      if (pages.size() * page() != s->bytes) {
+        return refuse(condition::corrupt, "caching_allocator::allocate",
+                      "free pages are not mapped where they should be", s->begin, s->bytes);
+      }
+      for (mapping_record &m : pages) {
+        plan.map(at, std::move(m.backing));
+        at = at + page();
+      }
+    }
+  }
+  for (const page_ref &p : l.created) {
+    plan.map(at, p);
+    at = at + page();
+  }
+  return device_.space().apply(std::move(plan));
+}
+
+void caching_allocator::core::put_back(loot &l) {
+  for (taken &t : l.moved) {
+    const std::lock_guard lock(t.from->lock);
+    for (segment *s : t.segments) t.from->books.put_back(s);
+  }
+}
+
+// Pages of the same arena stay mapped where they were too, and can be had back there by writing it
+// down. Other old mappings go when their streams have got there.
+void caching_allocator::core::let_go(arena &a, const heap_books::extent &place, loot &l) {
+  std::uint64_t to = place.missing.begin.value();
+  for (taken &t : l.moved) {
+    if (t.from == &a) {
+      const std::lock_guard lock(a.lock);
+      for (segment *s : t.segments) {
+        a.books.lend(s, to);
+        to += s->bytes;
+      }
+      continue;
+    }
+    for (const segment *s : t.segments) to += s->bytes;
+    for (const segment *s : t.segments) {
+      device_.space().let_go(device_.space().block_at(device_address(s->begin)), s->range(),
+                             t.idle);
+    }
+    const std::lock_guard lock(t.from->lock);
+    t.from->leaving.push_back({std::move(t.segments), std::move(t.idle)});
+  }
+}
+
+// Whether the stream is capturing a graph, or cannot be asked because another one is.
+bool caching_allocator::core::capturing(stream_ref s) const {
+  const context_guard guard(device_.drv(), device_.context());
+  if (!guard.entered()) return false;
+  const auto answer = device_.drv().stream_capturing(s.get());
+  return !answer || *answer;
+}
+
+// ---- sums ----
+
+std::size_t caching_allocator::core::backed() const {
+  std::size_t sum = 0;
+  for (const auto &a : arenas_) {
+    const std::lock_guard lock(a->lock);
+    sum += a->books.backed_bytes();
+  }
+  return sum;
+}
+
+std::size_t caching_allocator::core::live() const {
+  std::size_t sum = 0;
+  for (const auto &a : arenas_) {
+    const std::lock_guard lock(a->lock);
+    sum += static_cast<std::size_t>(a->counted().live);
+  }
+  return sum;
+}
+
+}  // namespace stillmap

@@ -1,0 +1,110 @@
+// What the allocator says about itself.
+#include "stillmap/allocators/allocator_core.h"
+
+namespace stillmap {
+namespace {
+
+arena_stats figures_of(const arena &a) {
+  const arena::counters &n = a.counted();
+  arena_stats out;
+  out.id = a.id;
+  out.stream = a.stream;
+  out.live = static_cast<std::size_t>(n.live);
+  out.live_peak = static_cast<std::size_t>(n.live_peak);
+  out.requested = static_cast<std::size_t>(n.live - n.slack);
+  out.blocks = static_cast<std::size_t>(n.allocations - n.frees);
+  out.held = static_cast<std::size_t>(n.held);
+  out.backed = a.books.backed_bytes();
+  out.reserved = a.books.reserved_bytes();
+  out.lent = a.books.lent_bytes();
+  out.cached = static_cast<std::size_t>(a.cached_bytes());
+  out.free_whole_pages = a.books.free_pages() * a.books.page_bytes();
+  out.page_edges = a.books.free_bytes() - out.free_whole_pages;
+  out.allocations = n.allocations;
+  out.frees = n.frees;
+  return out;
+}
+
+void add(arena_stats &sum, const arena_stats &a) {
+  sum.live += a.live;
+  sum.requested += a.requested;
+  sum.blocks += a.blocks;
+  sum.held += a.held;
+  sum.backed += a.backed;
+  sum.reserved += a.reserved;
+  sum.lent += a.lent;
+  sum.cached += a.cached;
+  sum.free_whole_pages += a.free_whole_pages;
+  sum.page_edges += a.page_edges;
+  sum.allocations += a.allocations;
+  sum.frees += a.frees;
+}
+
+heap_part part_of(segment_state s) {
+  switch (s) {
+    case segment_state::unbacked:
+      return heap_part::unbacked;
+    case segment_state::free:
+      return heap_part::free;
+    case segment_state::live:
+      return heap_part::live;
+    case segment_state::leaving:
+      return heap_part::leaving;
+    case segment_state::lent:
+      break;
+  }
+  return heap_part::lent;
+}
+
+}  // namespace
+
+caching_allocator_stats caching_allocator::core::stats() const {
+  const std::lock_guard growing(growth_mutex_);
+  caching_allocator_stats out;
+  std::size_t largest_peak = 0;
+  for (const auto &a : arenas_) {
+    const std::lock_guard lock(a->lock);
+    out.arenas.push_back(figures_of(*a));
+    out.host_bytes += a->host_bytes();
+    out.pages_recalled += a->counted().recalled;
+    add(out.total, out.arenas.back());
+    largest_peak = std::max(largest_peak, out.arenas.back().live_peak);
+  }
+  out.total.live_peak = std::max({live_peak_, out.total.live, largest_peak});
+  out.backed_peak = std::max(backed_peak_, out.total.backed);
+  out.growths = growths_;
+  out.pages_created = created_;
+  out.pages_moved = moved_;
+  out.pages_released = released_;
+  out.host_waits = host_waits_;
+  out.out_of_memory = failed_;
+  return out;
+}
+
+heap_map caching_allocator::core::map() const {
+  const std::lock_guard growing(growth_mutex_);
+  heap_map out;
+  out.page_bytes = page();
+  for (const auto &a : arenas_) {
+    const std::lock_guard lock(a->lock);
+    heap_map::arena &drawn = out.arenas.emplace_back();
+    drawn.id = a->id;
+    drawn.stream = a->stream;
+    a->books.each([&](const segment &s) {
+      drawn.segments.push_back({s.range(), part_of(s.state), s.handed_out});
+    });
+  }
+  return out;
+}
+
+result<std::size_t> caching_allocator::core::usable_size(const void *block) const {
+  const auto address = reinterpret_cast<std::uintptr_t>(block);
+  if (const arena *const a = directory_.at(address)) {
+    const std::lock_guard lock(a->lock);
+    if (const std::size_t bytes = a->usable_size(address); bytes != 0) return bytes;
+  }
+  return refuse(condition::invalid_argument, "caching_allocator::usable_size",
+                "no block begins at this address, or it was freed already", address);
+}
+
+}  // namespace stillmap

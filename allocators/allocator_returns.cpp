@@ -1,0 +1,187 @@
+// Memory on its way back: blocks that other streams were using, pages whose old mapping has to go,
+// and what is given back to the device.
+#include <algorithm>
+
+#include "stillmap/allocators/allocator_core.h"
+
+namespace stillmap {
+
+// ---- what has passed ----
+
+void caching_allocator::core::reclaim(bool wait) {
+  for (const auto &a : arenas_) {
+    reclaim_held(*a, wait);
+    reclaim_leaving(*a, wait);
+  }
+}
+
+// Blocks whose other users have got there are free; with `wait`, the host waits for all.
+void caching_allocator::core::reclaim_held(arena &a, bool wait) {
+  std::vector<arena::held_block> due;
+  {
+    const std::lock_guard lock(a.lock);
+    due.swap(a.held);
+  }
+  for (arena::held_block &h : due) {
+    bool passed = record(h);
+    if (passed) {
+      const auto asked = h.idle.passed();
+      passed = asked && *asked;
+      if (!passed && wait) {
+        ++host_waits_;
+        passed = h.idle.wait().has_value();
+      }
+    }
+    const std::lock_guard lock(a.lock);
+    if (passed) {
+      a.finish(h);
+    } else {
+      a.held.push_back(std::move(h));
+    }
+  }
+}
+
+void caching_allocator::core::reclaim_leaving(arena &a, bool wait) {
+  std::vector<arena::leaving_pages> due;
+  {
+    const std::lock_guard lock(a.lock);
+    due.swap(a.leaving);
+  }
+  for (arena::leaving_pages &l : due) {
+    const auto asked = l.idle.passed();
+    bool passed = asked && *asked;
+    if (!passed && wait) {
+      ++host_waits_;
+      passed = l.idle.wait().has_value();
+    }
+    std::vector<segment *> left;
+    for (segment *s : l.segments) {
+      if (!passed || !device_.space().settle(s->range())) {
+        left.push_back(s);
+        continue;
+      }
+      const std::lock_guard lock(a.lock);
+      a.books.gone(s);
+    }
+    if (left.empty()) continue;
+    const std::lock_guard lock(a.lock);
+    a.leaving.push_back({std::move(left), std::move(l.idle)});
+  }
+}
+
+void caching_allocator::core::flush_all() {
+  for (const auto &a : arenas_) {
+    const std::lock_guard lock(a->lock);
+    a->flush();
+  }
+}
+
+// ---- giving back ----
+
+result<physical_size> caching_allocator::core::give_back(std::size_t keep) {
+  if (watch_.in_child()) {
+    return refuse(condition::not_supported, "caching_allocator::trim",
+                  "the process was forked: CUDA does not work here");
+  }
+  const std::lock_guard growing(growth_mutex_);
+  for (const auto &a : arenas_) forget_lent(*a);
+  reclaim(false);
+  flush_all();
+  std::size_t free_pages = 0;
+  for (const auto &a : arenas_) {
+    const std::lock_guard lock(a->lock);
+    free_pages += a->books.free_pages();
+  }
+  std::size_t surplus = free_pages - std::min(free_pages, keep / page());
+  std::size_t given = 0;
+  status outcome;
+  for (const auto &a : arenas_) {
+    if (surplus == 0) break;
+    std::size_t bytes = 0;
+    if (status s = retire(*a, surplus, bytes); !s) outcome = s;
+    given += bytes;
+    surplus -= bytes / page();
+  }
+  reclaim(false);
+  if (!outcome) return tl::unexpected<error>(outcome.error());
+  return physical_size(given);
+}
+
+// Up to `pages` whole free pages of `a` leave for good. What cannot go stays.
+status caching_allocator::core::retire(arena &a, std::size_t pages, std::size_t &bytes) {
+  {
+    const std::lock_guard lock(a.lock);
+    // Pages that are lent still cannot leave: their stream could not be asked.
+    if (a.books.lent_bytes() != 0) {
+      return refuse(condition::busy, "caching_allocator::empty_cache",
+                    "the stream cannot be fenced off now");
+    }
+  }
+  loot l;
+  if (take_from(a, pages, l) == 0) return {};
+  for (taken &t : l.moved) t.for_good = true;
+  if (status s = fence_off(a, l); !s) {
+    put_back(l);
+    return s;
+  }
+  status outcome;
+  for (taken &t : l.moved) {
+    std::vector<segment *> going;
+    for (segment *s : t.segments) {
+      const status gone = device_.space().retire(device_.space().block_at(device_address(s->begin)),
+                                                 s->range(), t.idle);
+      if (gone) {
+        going.push_back(s);
+        bytes += static_cast<std::size_t>(s->bytes);
+        released_ += s->bytes / page();
+        continue;
+      }
+      outcome = gone;
+      const std::lock_guard lock(a.lock);
+      a.books.put_back(s);
+    }
+    const std::lock_guard lock(a.lock);
+    if (!going.empty()) a.leaving.push_back({std::move(going), std::move(t.idle)});
+  }
+  return outcome;
+}
+
+// ---- the end ----
+
+status caching_allocator::core::wait_for_device() const {
+  const context_guard guard(device_.drv(), device_.context());
+  if (!guard.entered()) return guard.entered();
+  return device_.drv().synchronize_context();
+}
+
+void caching_allocator::core::unmap_everything() noexcept {
+  const std::lock_guard growing(growth_mutex_);
+  bool any = false;
+  for (const auto &a : arenas_)
+    any = any || a->books.backed_bytes() != 0 || a->books.lent_bytes() != 0 || !a->leaving.empty();
+  if (!any) return;
+  if (const status s = wait_for_device(); !s) report_unreturnable(s.error());
+  for (const auto &a : arenas_) {
+    reclaim_leaving(*a, true);
+    for (const auto &block : a->reservations) {
+      remap_plan plan({});
+      virtual_range run;
+      for (const mapping_record &m : device_.space().mappings(block->range())) {
+        if (m.state != mapping_state::mapped) continue;
+        if (run.end() != m.range.begin || run.empty()) {
+          plan.unmap(run);
+          run = m.range;
+        } else {
+          run.bytes += m.range.bytes;
+        }
+      }
+      plan.unmap(run);
+      if (plan.empty()) continue;
+      if (const status s = device_.space().apply(std::move(plan)); !s) {
+        report_unreturnable(s.error());
+      }
+    }
+  }
+}
+
+}  // namespace stillmap

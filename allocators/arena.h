@@ -1,0 +1,248 @@
+// All memory of one stream: where its blocks are, and what is kept for
+// reuse. Knows no driver: whoever grows it brings pages. Internal.
+// docs/design.md#the-caching-allocator
+// Threads: everything requires `lock`, except what never changes.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "stillmap/allocators/arena_lock.h"
+#include "stillmap/allocators/block_table.h"
+#include "stillmap/allocators/heap_books.h"
+#include "stillmap/allocators/places.h"
+#include "stillmap/allocators/slab.h"
+#include "stillmap/vmm/address_space.h"
+#include "stillmap/vmm/stream.h"
+
+namespace stillmap {
+
+// What is asked of an arena: `bytes` is rounded up to granules, by `slack`.
+struct block_request {
+  std::uint64_t bytes = 0;
+  std::uint64_t alignment = allocation_granule;
+  std::uint16_t slack = 0;
+
+  bool small() const { return bytes <= slab::largest_block && alignment == allocation_granule; }
+};
+
+class arena {
+ public:
+  enum class free_outcome {
+    done,
+    not_ours,     // no block begins there, or it is free already
+    needs_fence,  // other streams used it: it goes on `held` once fences are recorded
+  };
+  struct counters {
+    std::uint64_t live = 0, live_peak = 0;     // bytes handed out
+    std::uint64_t slack = 0;                   // of those, not asked for
+    std::uint64_t held = 0;                    // bytes freed, waiting for other streams
+    std::uint64_t allocations = 0, frees = 0;  // the difference is handed out
+    std::uint64_t recalled = 0;  // pages that came back to an address without a driver call
+  };
+  // Freed, but other streams were using it then.
+  struct held_block {
+    std::uint64_t address = 0;
+    std::vector<stream_ref> unrecorded;  // no fence could be recorded there so far
+    fence idle;
+  };
+  // Pages that have gone elsewhere; still mapped here until work queued on the arena's stream has
+  // passed.
+  struct leaving_pages {
+    std::vector<segment *> segments;
+    fence idle;
+  };
+
+  arena(std::uint64_t number, stream_ref s, std::size_t page_bytes)
+      : id(number), stream(s), books(page_bytes) {}
+  arena(const arena &) = delete;
+
+  // From what has pages already; nullptr: there is no room. Constant time, no heap allocation where
+  // as many blocks have existed before.
+  void *allocate(const block_request &r) {
+    if (r.small()) {
+      if (slab *const s = slabs_.first(static_cast<std::size_t>(r.bytes))) {
+        return take_place(*s, r);
+      }
+      return allocate_beyond_slabs(r);
+    }
+    if (r.alignment == allocation_granule) {
+      size_places *known = last_places_;
+      if (known == nullptr || known->bytes != r.bytes) known = last_places_ = places_.find(r.bytes);
+      if (known != nullptr) {
+        if (segment *const s = known->first_kept()) {
+          take_kept(*s);
+          if (!s->in_table) enter_in_table(*s);
+          return hand_out(*s, r);
+        }
+      }
+    }
+    return allocate_by_search(r);
+  }
+
+  free_outcome free(std::uint64_t address) {
+    // Temporaries are freed right after they were made. (A segment that is no more is not handed
+    // out, so what begins there and is, is the block.)
+    segment *last = last_;
+    if (last->begin != address || !last->handed_out) {
+      const block_ref block = blocks_.find(address);
+      if (!block) return free_outcome::not_ours;
+      if (block.in_slab()) return free_place(*block.of_slab(), block.place());
+      last = block.whole();
+    }
+    segment &s = *last;
+    if (!s.handed_out) return free_outcome::not_ours;
+    if (s.used_elsewhere) return free_outcome::needs_fence;
+    took_back(s.bytes, s.slack);
+    keep(s);
+    return free_outcome::done;
+  }
+
+  // `address` is used on `other` too. False: no block is handed out there.
+  bool record_use(std::uint64_t address, stream_ref other);
+  // The block counts as freed, though its memory waits. Requires: free() said needs_fence.
+  held_block hold(std::uint64_t address);
+  // The memory is free now. Requires: it was held.
+  void finish(const held_block &h);
+
+  // A segment set aside by books.carve() has its pages: the block that was asked for.
+  void *enter(segment *s, const block_request &r);
+  void *enter_slab(segment *s, const block_request &r);
+  // The segment request that makes room for `r`.
+  static block_request growth_for(const block_request &r);
+
+  // Merges all that is kept for quick reuse.
+  void flush();
+  // The same request again, after everything possible was merged; `whole`: not from a slab.
+  void *allocate_thoroughly(const block_request &r, bool whole);
+
+  std::size_t usable_size(std::uint64_t address) const;  // 0: not handed out
+  const counters &counted() const { return counters_; }
+  std::size_t host_bytes() const;
+  std::uint64_t cached_bytes() const { return kept_bytes_; }
+
+  template <class Use>
+  void each_slab_with_room(Use use) const {
+    slabs_.each(use);
+  }
+
+  mutable arena_lock lock;
+  const std::uint64_t id;
+  const stream_ref stream;
+  heap_books books;
+  std::vector<std::shared_ptr<address_block>> reservations;
+  std::vector<held_block> held;
+  std::vector<leaving_pages> leaving;
+
+ private:
+  struct use_list {
+    std::vector<stream_ref> streams;
+    bool held = false;
+  };
+
+  void *hand_out(segment &s, const block_request &r) {
+    last_ = &s;
+    s.handed_out = true;
+    s.slack = r.slack;
+    gave(r.bytes, r.slack);
+    return device_address(s.begin).pointer();
+  }
+  void *take_place(slab &s, const block_request &r) {
+    if (s.free_places == s.places) --empty_slabs_;
+    const unsigned place = s.take();
+    if (s.free_places == 0) slabs_.unlink(&s);
+    s.slack[place] = r.slack;
+    gave(r.bytes, r.slack);
+    return device_address(s.address(place)).pointer();
+  }
+  free_outcome free_place(slab &s, unsigned place) {
+    if (s.is_free(place)) return free_outcome::not_ours;
+    if ((s.used_elsewhere[place / 64] >> (place % 64) & 1) != 0) {
+      const auto it = uses_.find(s.address(place));
+      return it->second.held ? free_outcome::not_ours : free_outcome::needs_fence;
+    }
+    took_back(s.block_bytes, s.slack[place]);
+    return_place(s, place);
+    return free_outcome::done;
+  }
+  void return_place(slab &s, unsigned place) {
+    s.give_back(place);
+    if (s.free_places == 1) slabs_.link(&s);
+    if (s.free_places < s.places) return;
+    ++empty_slabs_;
+    if (s.next != nullptr || s.previous != nullptr) dissolve(s);  // one of a class is kept
+  }
+  // What is handed out no more is kept as it is, where its size has a place for it.
+  void keep(segment &s) {
+    s.handed_out = false;
+    if (s.places == nullptr) {
+      release(s);
+      return;
+    }
+    s.places->keep(&s);
+    s.kept = true;
+    s.by_size.before = nullptr;  // live segments are in no index: the links make a list of the kept
+    s.by_size.after = kept_;
+    if (kept_ != nullptr) kept_->by_size.before = &s;
+    kept_ = &s;
+    kept_bytes_ += s.bytes;
+  }
+  void unkeep(segment &s) {
+    if (s.by_size.before != nullptr) {
+      s.by_size.before->by_size.after = s.by_size.after;
+    } else {
+      kept_ = s.by_size.after;
+    }
+    if (s.by_size.after != nullptr) s.by_size.after->by_size.before = s.by_size.before;
+    s.kept = false;
+    kept_bytes_ -= s.bytes;
+  }
+  void take_kept(segment &s) {
+    s.places->unkeep(&s);
+    s.places->close(s.place);
+    unkeep(s);
+  }
+  void gave(std::uint64_t bytes, std::uint16_t slack) {
+    counters_.live += bytes;
+    if (counters_.live > counters_.live_peak) counters_.live_peak = counters_.live;
+    counters_.slack += slack;
+    ++counters_.allocations;
+  }
+  void took_back(std::uint64_t bytes, std::uint16_t slack) {
+    counters_.live -= bytes;
+    counters_.slack -= slack;
+    ++counters_.frees;
+  }
+  void *allocate_beyond_slabs(const block_request &r);
+  void *allocate_by_search(const block_request &r);
+  segment *find_segment(const block_request &r, heap_books::search how);
+  segment *find_place(const block_request &r);
+  segment *claim(size_places &of, std::size_t i);
+  bool claimable(std::uint64_t begin, std::uint64_t end);
+  bool free_or_kept(std::uint64_t begin, std::uint64_t end) const;
+  void loosen(std::uint64_t begin, std::uint64_t end);
+  void loosen(segment &s);
+  void enter_in_table(segment &s);
+  void note_place(segment *s);
+  void release(segment &s);
+  void dissolve(slab &s);
+
+  slab_lists slabs_;
+  places places_;
+  segment nothing_;
+  segment *last_ = &nothing_;           // the last that was handed out
+  size_places *last_places_ = nullptr;  // where the last request went
+  segment *kept_ = nullptr;
+  std::uint64_t kept_bytes_ = 0;
+  std::uint64_t claims_ = 0;
+  std::size_t empty_slabs_ = 0;
+  block_table blocks_;
+  counters counters_;
+  std::unordered_map<std::uint64_t, use_list> uses_;
+  std::vector<std::unique_ptr<slab>> all_slabs_;
+  std::vector<slab *> spare_slabs_;
+};
+
+}  // namespace stillmap

@@ -1,0 +1,95 @@
+// Which arena serves a stream, and which one an address belongs to. Looking takes no lock: readers
+// see an immutable copy; the few changes there are publish a new one. Old ones stay until the end,
+// since nobody knows who still reads them.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "stillmap/allocators/arena.h"
+
+namespace stillmap {
+
+// Threads: lookups are safe; changes are externally synchronised.
+class arena_directory {
+ public:
+  arena_directory() { publish({}); }
+
+  arena *of_stream(stream_ref s) const {
+    const copy &now = *now_.load(std::memory_order_acquire);
+    for (std::size_t i = slot(s, now);; i = (i + 1) & (now.slots.size() - 1)) {
+      if (now.slots[i].serves == nullptr) return nullptr;
+      if (now.slots[i].stream == s) return now.slots[i].serves;
+    }
+  }
+
+  arena *at(std::uint64_t address) const {
+    const copy &now = *now_.load(std::memory_order_acquire);
+    // The last that begins at or below; few and in order.
+    const place *found = now.places.data();
+    std::size_t n = now.places.size();
+    while (n > 1) {
+      const std::size_t half = n / 2;
+      found += found[half].begin <= address ? half : 0;
+      n -= half;
+    }
+    if (n == 0 || address < found->begin || address >= found->end) return nullptr;
+    return found->owner;
+  }
+
+  // From now on `a` serves `s`; nullptr: nobody does.
+  void serve(stream_ref s, arena *a) {
+    copy next = *now_.load(std::memory_order_relaxed);
+    std::vector<entry> all;
+    for (const entry &e : next.slots) {
+      if (e.serves != nullptr && e.stream != s) all.push_back(e);
+    }
+    if (a != nullptr) all.push_back({s, a});
+    next.slots.assign(std::bit_ceil(2 * all.size() + 2), {});
+    for (const entry &e : all) {
+      std::size_t i = slot(e.stream, next);
+      while (next.slots[i].serves != nullptr) i = (i + 1) & (next.slots.size() - 1);
+      next.slots[i] = e;
+    }
+    publish(std::move(next));
+  }
+
+  void add(virtual_range range, arena *a) {
+    copy next = *now_.load(std::memory_order_relaxed);
+    next.places.push_back({range.begin.value(), range.end().value(), a});
+    std::sort(next.places.begin(), next.places.end(),
+              [](const place &x, const place &y) { return x.begin < y.begin; });
+    publish(std::move(next));
+  }
+
+ private:
+  struct entry {
+    stream_ref stream;
+    arena *serves = nullptr;
+  };
+  struct place {
+    std::uint64_t begin, end;
+    arena *owner;
+  };
+  struct copy {
+    std::vector<entry> slots = std::vector<entry>(2);
+    std::vector<place> places;  // by address
+  };
+
+  static std::size_t slot(stream_ref s, const copy &in) {
+    const auto value = reinterpret_cast<std::uintptr_t>(s.get());
+    return static_cast<std::size_t>((value * 0x9E3779B97F4A7C15u) >> 32) & (in.slots.size() - 1);
+  }
+  void publish(copy next) {
+    all_.push_back(std::make_unique<const copy>(std::move(next)));
+    now_.store(all_.back().get(), std::memory_order_release);
+  }
+
+  std::atomic<const copy *> now_{nullptr};
+  std::vector<std::unique_ptr<const copy>> all_;
+};
+
+}  // namespace stillmap

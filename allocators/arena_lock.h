@@ -1,0 +1,31 @@
+// The lock of an arena: one exchange to take, one store to give, since it is held for nanoseconds
+// and nearly always by the one thread that uses the stream. Never held across a driver call.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <thread>
+
+namespace stillmap {
+
+class arena_lock {
+ public:
+  void lock() {
+    if (held_.exchange(1, std::memory_order_acquire) != 0) wait();
+  }
+  void unlock() { held_.store(0, std::memory_order_release); }
+
+ private:
+  void wait() {
+    for (int spins = 0;; ++spins) {
+      // Looking does not take the cache line away from the holder; the holder may not be running.
+      while (held_.load(std::memory_order_relaxed) != 0) {
+        if (++spins > 64) std::this_thread::yield();
+      }
+      if (held_.exchange(1, std::memory_order_acquire) == 0) return;
+    }
+  }
+  std::atomic<std::uint32_t> held_{0};
+};
+
+}  // namespace stillmap

@@ -1,0 +1,104 @@
+// From an address that was handed out to the block it belongs to: open addressing with linear
+// probes, and no tombstones. Looking up never allocates; inserting does when the table doubles.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "stillmap/allocators/size_index.h"
+
+namespace stillmap {
+
+struct segment;
+struct slab;
+
+// What is at an address: a segment of its own, or a place in a slab. Packed into one word: pointers
+// of this process have 48 bits, and are aligned.
+class block_ref {
+ public:
+  block_ref() = default;
+  explicit block_ref(segment *s) : bits_(reinterpret_cast<std::uintptr_t>(s)) {}
+  block_ref(slab *s, unsigned place)
+      : bits_(reinterpret_cast<std::uintptr_t>(s) | std::uint64_t{place} << 56 | 1) {}
+
+  explicit operator bool() const { return bits_ != 0; }
+  bool in_slab() const { return (bits_ & 1) != 0; }
+  segment *whole() const { return reinterpret_cast<segment *>(bits_); }
+  slab *of_slab() const { return reinterpret_cast<slab *>(bits_ & ((std::uint64_t{1} << 56) - 2)); }
+  unsigned place() const { return static_cast<unsigned>(bits_ >> 56); }
+
+ private:
+  std::uint64_t bits_ = 0;
+};
+
+// Threads: externally synchronised.
+class block_table {
+ public:
+  block_table() { entries_.resize(std::size_t{1} << 10); }
+
+  block_ref find(std::uint64_t address) const {
+    for (std::size_t i = home(address);; i = next(i)) {
+      if (entries_[i].address == address) return entries_[i].block;
+      if (entries_[i].address == 0) return {};
+    }
+  }
+
+  // Requires: the address is not there.
+  void insert(std::uint64_t address, block_ref block) {
+    if ((count_ + 1) * 8 > entries_.size() * 5) grow();
+    ++count_;
+    put(address, block);
+  }
+
+  // Requires: the address is there. What comes after in its run moves up, so that no gap is left
+  // between an entry and where its probe begins.
+  void erase(std::uint64_t address) {
+    std::size_t hole = home(address);
+    while (entries_[hole].address != address) hole = next(hole);
+    for (std::size_t i = next(hole); entries_[i].address != 0; i = next(i)) {
+      const std::size_t from = home(entries_[i].address);
+      if (((i - from) & (entries_.size() - 1)) >= ((i - hole) & (entries_.size() - 1))) {
+        entries_[hole] = entries_[i];
+        hole = i;
+      }
+    }
+    entries_[hole] = {};
+    --count_;
+  }
+
+  std::size_t size() const { return count_; }
+  std::size_t host_bytes() const { return entries_.capacity() * sizeof(entry); }
+
+ private:
+  struct entry {
+    std::uint64_t address = 0;  // 0: none
+    block_ref block;
+  };
+
+  std::size_t home(std::uint64_t address) const {
+    const std::uint64_t mixed = (address / allocation_granule) * 0x9E3779B97F4A7C15u;
+    return static_cast<std::size_t>(mixed >> shift_);
+  }
+  std::size_t next(std::size_t i) const { return (i + 1) & (entries_.size() - 1); }
+  void put(std::uint64_t address, block_ref block) {
+    std::size_t i = home(address);
+    while (entries_[i].address != 0) i = next(i);
+    entries_[i] = {address, block};
+  }
+  void grow() {
+    std::vector<entry> old(entries_.size() * 2);
+    old.swap(entries_);
+    --shift_;
+    for (const entry &e : old) {
+      if (e.address != 0) put(e.address, e.block);
+    }
+  }
+
+  std::vector<entry> entries_;
+  unsigned shift_ = 54;  // 64 - log2 of the number of entries
+  std::size_t count_ = 0;
+};
+
+}  // namespace stillmap

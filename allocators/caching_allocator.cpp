@@ -1,0 +1,231 @@
+#include "stillmap/allocators/caching_allocator.h"
+
+#include <algorithm>
+
+#include "stillmap/allocators/allocator_core.h"
+
+namespace stillmap {
+
+namespace {
+
+tl::unexpected<error> not_in_a_child(const char *op) {
+  return refuse(condition::not_supported, op, "the process was forked: CUDA does not work here");
+}
+
+}  // namespace
+
+// ---- the outside ----
+
+caching_allocator::caching_allocator(std::unique_ptr<core> c) : core_(std::move(c)) {}
+caching_allocator::~caching_allocator() {
+  // In a forked child nothing can be given back, and locks may be held by threads that are not
+  // here.
+  if (core_->in_child()) static_cast<void>(core_.release());
+}
+
+result<std::unique_ptr<caching_allocator>> caching_allocator::create(
+    const device &d, caching_allocator_options options) {
+  constexpr const char *op = "caching_allocator::create";
+  if (!d.can().vmm) {
+    return refuse(condition::not_supported, op, "the device cannot map pages");
+  }
+  std::vector<access_grant> access{{on_device(d.ordinal()), access_mode::read_write}};
+  for (const int peer : options.also_accessible_from) {
+    const auto &peers = d.can().peers;
+    if (peer != d.ordinal() && std::find(peers.begin(), peers.end(), peer) == peers.end()) {
+      return refuse(condition::invalid_argument, op, "that device cannot reach this one's memory",
+                    static_cast<std::uint64_t>(peer));
+    }
+    const access_grant grant{on_device(peer), access_mode::read_write};
+    if (std::find(access.begin(), access.end(), grant) == access.end()) access.push_back(grant);
+  }
+  // Free pages stay mapped where they are; what leaves the allocator leaves for good.
+  page_pool_options pool;
+  pool.keep_free = 0;
+  pool.quota = options.quota;
+  auto pages = page_pool::create(d, pool);
+  if (!pages) return tl::unexpected<error>(pages.error());
+  return std::unique_ptr<caching_allocator>(new caching_allocator(
+      std::make_unique<core>(d, std::move(*pages), std::move(access), std::move(options))));
+}
+
+result<void *> caching_allocator::allocate(std::size_t bytes, stream_ref s, allocate_options how) {
+  return core_->allocate(bytes, s, how);
+}
+status caching_allocator::free(void *block) {
+  return core_->free(block, nullptr);
+}
+status caching_allocator::free(void *block, stream_ref last_used_on) {
+  return core_->free(block, &last_used_on);
+}
+status caching_allocator::record_use(void *block, stream_ref s) {
+  return core_->record_use(block, s);
+}
+status caching_allocator::empty_cache() {
+  const auto given = core_->give_back(0);
+  return given ? status{} : tl::unexpected<error>(given.error());
+}
+result<physical_size> caching_allocator::trim(std::size_t keep) {
+  return core_->give_back(keep);
+}
+std::size_t caching_allocator::limit() const {
+  return core_->limit;
+}
+void caching_allocator::set_limit(std::size_t bytes) {
+  core_->limit = bytes;
+}
+void caching_allocator::set_soft_limit(std::size_t bytes) {
+  core_->soft_limit = bytes;
+}
+bool caching_allocator::owns(const void *address) const {
+  return core_->owns(address);
+}
+result<std::size_t> caching_allocator::usable_size(const void *block) const {
+  return core_->usable_size(block);
+}
+caching_allocator_stats caching_allocator::stats() const {
+  return core_->stats();
+}
+heap_map caching_allocator::map() const {
+  return core_->map();
+}
+const device &caching_allocator::home() const {
+  return core_->home();
+}
+
+// ---- the inside: what is fast ----
+
+caching_allocator::core::core(device d, std::shared_ptr<page_pool> pages,
+                              std::vector<access_grant> access, caching_allocator_options options)
+    : limit(options.limit),
+      soft_limit(options.soft_limit),
+      device_(std::move(d)),
+      pages_(std::move(pages)),
+      access_(std::move(access)),
+      options_(std::move(options)) {}
+
+caching_allocator::core::~core() {
+  unmap_everything();
+}
+
+result<void *> caching_allocator::core::allocate(std::size_t bytes, stream_ref s,
+                                                 const allocate_options &how) {
+  constexpr const char *op = "caching_allocator::allocate";
+  // No device has as much; rounding cannot wrap below it.
+  constexpr std::size_t most = std::size_t{1} << 46;
+  if (bytes == 0) return nullptr;
+  if (watch_.in_child()) [[unlikely]]
+    return not_in_a_child(op);
+  // (std::has_single_bit is a call where the processor may lack the instruction.)
+  if (how.alignment == 0 || (how.alignment & (how.alignment - 1)) != 0 || how.alignment > most) {
+    return refuse(condition::invalid_argument, op, "the alignment is not a power of two",
+                  how.alignment);
+  }
+  if (bytes > most) {
+    return refuse(condition::out_of_memory, op, "no device has as much", bytes,
+                  device_.total_memory().bytes());
+  }
+  block_request r;
+  r.bytes = (bytes + allocation_granule - 1) & ~(allocation_granule - 1);
+  r.slack = static_cast<std::uint16_t>(r.bytes - bytes);
+  r.alignment = std::max(how.alignment, allocation_granule);
+
+  arena *a = directory_.of_stream(s);
+  if (a != nullptr) [[likely]] {
+    a->lock.lock();
+    void *const block = a->allocate(r);
+    a->lock.unlock();
+    if (block != nullptr && !how.zero) [[likely]]
+      return block;
+    if (block != nullptr) {
+      if (status z = zero(block, bytes, s); !z) return tl::unexpected<error>(z.error());
+      return block;
+    }
+  }
+  result<void *> block = nullptr;
+  {
+    std::unique_lock growing(growth_mutex_);
+    if (a == nullptr) a = &arena_for(s);
+    block = grow(*a, r, growing);
+  }
+  if (block && how.zero) {
+    if (status z = zero(*block, bytes, s); !z) return tl::unexpected<error>(z.error());
+  }
+  return block;
+}
+
+status caching_allocator::core::free(void *block, const stream_ref *last_used_on) {
+  if (block == nullptr) return {};
+  if (watch_.in_child()) [[unlikely]]
+    return not_in_a_child("caching_allocator::free");
+  const auto address = reinterpret_cast<std::uintptr_t>(block);
+  arena *const a = directory_.at(address);
+  arena::free_outcome outcome = arena::free_outcome::not_ours;
+  if (a != nullptr) [[likely]] {
+    a->lock.lock();
+    if (last_used_on == nullptr || *last_used_on == a->stream ||
+        a->record_use(address, *last_used_on)) {
+      outcome = a->free(address);
+    }
+    if (outcome == arena::free_outcome::needs_fence) {
+      arena::held_block h = a->hold(address);
+      a->lock.unlock();
+      record(h);  // what cannot be recorded now is tried again when memory is wanted
+      a->lock.lock();
+      a->held.push_back(std::move(h));
+    }
+    a->lock.unlock();
+  }
+  if (outcome == arena::free_outcome::not_ours) [[unlikely]] {
+    return refuse(condition::invalid_argument, "caching_allocator::free",
+                  "no block begins at this address, or it was freed already", address);
+  }
+  return {};
+}
+
+status caching_allocator::core::record_use(void *block, stream_ref s) {
+  if (block == nullptr) return {};
+  if (watch_.in_child()) return not_in_a_child("caching_allocator::record_use");
+  const auto address = reinterpret_cast<std::uintptr_t>(block);
+  if (arena *const a = directory_.at(address)) {
+    const std::lock_guard lock(a->lock);
+    if (a->record_use(address, s)) return {};
+  }
+  return refuse(condition::invalid_argument, "caching_allocator::record_use",
+                "no block begins at this address, or it was freed already", address);
+}
+
+// ---- the inside: what is rare ----
+
+// Requires growth_mutex_.
+arena &caching_allocator::core::arena_for(stream_ref s) {
+  if (arena *const a = directory_.of_stream(s)) return *a;
+  arenas_.push_back(std::make_unique<arena>(arenas_.size() + 1, s, page()));
+  directory_.serve(s, arenas_.back().get());
+  return *arenas_.back();
+}
+
+// On failure the block is free again.
+status caching_allocator::core::zero(void *block, std::size_t bytes, stream_ref s) {
+  const context_guard guard(device_.drv(), device_.context());
+  status done = guard.entered();
+  if (done) {
+    const device_address at(reinterpret_cast<std::uintptr_t>(block));
+    done = device_.drv().set_bytes_async(at, 0, bytes, s.get());
+  }
+  if (!done) [[maybe_unused]]
+    const status freed = free(block, nullptr);
+  return done;
+}
+
+// Records a fence on each stream where none is so far. False: some could not be.
+bool caching_allocator::core::record(arena::held_block &h) {
+  std::erase_if(h.unrecorded, [&](stream_ref s) {
+    const auto after = fence::after(device_, s);
+    if (after) h.idle.join(*after);
+    return after.has_value();
+  });
+  return h.unrecorded.empty();
+}
+
+}  // namespace stillmap

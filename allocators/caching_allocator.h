@@ -1,0 +1,152 @@
+// Device memory by the block, for programs that allocate and free all the time. Freed memory is
+// kept for the next request; where free memory lies in the wrong places, its pages are moved to
+// where they are wanted, and no byte is copied. docs/design.md#the-caching-allocator
+//
+// Every stream has addresses of its own. A block freed on the stream it was allocated for is
+// reusable there at once, since work is queued in order; pages go to another stream only behind an
+// event. Blocks begin and end at multiples of 512 bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "stillmap/vmm/device.h"
+#include "stillmap/vmm/memory_quota.h"
+#include "stillmap/vmm/stream.h"
+
+namespace stillmap {
+
+struct caching_allocator_options {
+  std::size_t limit = SIZE_MAX;             // most bytes of physical memory it may hold
+  std::size_t soft_limit = SIZE_MAX;        // beyond it, moving pages comes before creating them
+  std::shared_ptr<memory_quota> quota{};    // asked before memory is got: shared_quota.h
+  std::vector<int> also_accessible_from{};  // devices that may touch the blocks too
+  // Memory is short: frees some of its own and answers true to have the request of `bytes` tried
+  // again, or false to let it fail. Called without any lock of the allocator, which it may use.
+  std::function<bool(std::size_t bytes)> on_out_of_memory{};
+};
+
+struct allocate_options {
+  std::size_t alignment = 512;  // a power of two
+  bool zero = false;            // all bytes zero, by work queued on the stream
+};
+
+// Bytes, unless the name says pages. live <= backed <= reserved.
+struct arena_stats {
+  std::uint64_t id = 0;
+  stream_ref stream;
+  std::size_t live = 0;  // handed out, rounded up to 512
+  std::size_t live_peak = 0;
+  std::size_t requested = 0;  // handed out, as asked for
+  std::size_t blocks = 0;     // handed out
+  std::size_t held = 0;       // freed, but other streams may still be using it
+  std::size_t backed = 0;     // addresses with memory behind them
+  std::size_t reserved = 0;   // addresses
+  std::size_t lent = 0;       // addresses mapped to pages that are used at another address now
+  std::size_t cached = 0;     // freed, and kept as it is for the same size
+  std::size_t free_whole_pages = 0;  // bytes in pages without a byte of any block: could move
+  std::size_t page_edges = 0;  // free bytes in pages that also have blocks: can only be reused
+  std::uint64_t allocations = 0, frees = 0;
+};
+
+struct caching_allocator_stats {
+  arena_stats total;  // of everything below; live_peak: as seen when memory grew or was asked about
+  std::vector<arena_stats> arenas;
+  std::size_t backed_peak = 0;
+  std::uint64_t growths = 0;         // times that memory had to be found for a request
+  std::uint64_t pages_created = 0;   // got from the device's page pool
+  std::uint64_t pages_moved = 0;     // taken from where they were free
+  std::uint64_t pages_recalled = 0;  // of those, back where they were mapped already
+  std::uint64_t pages_released = 0;
+  std::uint64_t host_waits = 0;     // times the host waited for a stream
+  std::uint64_t out_of_memory = 0;  // requests that failed for want of memory
+  std::size_t host_bytes = 0;       // of the allocator's own books
+};
+
+// What addresses are, for pictures: in address order within each arena.
+enum class heap_part {
+  live,      // one block, or free blocks kept for the same size (`cached`), or a slab
+  free,      // memory without a block
+  unbacked,  // addresses without memory
+  leaving,   // pages that have gone elsewhere and are still mapped here
+  lent,      // the same, and they stay mapped here, to come back without a driver call
+};
+struct heap_segment {
+  virtual_range range;
+  heap_part part = heap_part::unbacked;
+  bool handed_out = false;
+};
+struct heap_map {
+  struct arena {
+    std::uint64_t id = 0;
+    stream_ref stream;
+    std::vector<heap_segment> segments;
+  };
+  std::size_t page_bytes = 0;
+  std::vector<arena> arenas;
+};
+
+// Threads: safe. Threads that use different streams do not wait for each other, except where
+//          memory has to be found for one.
+// Streams: those it was used with must exist for as long as the allocator does.
+// Fork:    in a child of the process that made it, everything that would allocate, free or give
+// back
+//          is refused (not_supported), and its end gives nothing back.
+class caching_allocator {
+ public:
+  // Errors: not_supported (the device has no VMM), invalid_argument (a device in
+  //         also_accessible_from is none: value), the driver's. Cost: none of the driver's.
+  static result<std::unique_ptr<caching_allocator>> create(const device &d,
+                                                           caching_allocator_options options = {});
+  // Waits for the device and gives everything back. Blocks still handed out go with it.
+  ~caching_allocator();
+  caching_allocator(const caching_allocator &) = delete;
+  caching_allocator &operator=(const caching_allocator &) = delete;
+
+  // A block of at least `bytes` for work queued on `s` from now on; nullptr for zero bytes.
+  // Errors: invalid_argument (alignment: value), out_of_memory (value = bytes, limit = what the
+  //         device has free, or the allocator's limit), address_space_exhausted, device_lost.
+  //         Nothing has changed then.
+  // Cost:   none where the size was freed before; no driver call while memory that fits is free.
+  result<void *> allocate(std::size_t bytes, stream_ref s = {}, allocate_options how = {});
+
+  // Takes a block back; nullptr is no block. Without a stream: its last use was on the stream it
+  // was allocated for (and those told by record_use).
+  // Errors: invalid_argument (no block of this allocator begins there, or it was freed already).
+  // Cost:   none; one fence for each other stream that used it.
+  status free(void *block);
+  status free(void *block, stream_ref last_used_on);
+
+  // The block is used by work queued on `s` too: once freed, its memory waits until what is queued
+  // there at that moment has passed. Errors: as free.
+  status record_use(void *block, stream_ref s);
+
+  // Gives all whole pages that are free back to the device, once the work queued on their streams
+  // has passed. Errors: the driver's; what could not go stays.
+  status empty_cache();
+  // The same, until at most `keep` bytes of whole free pages are left. Returns what was given back
+  // (when work is queued: what will be).
+  result<physical_size> trim(std::size_t keep);
+
+  std::size_t limit() const;
+  void set_limit(std::size_t bytes);  // below what is held: nothing is created until it is not
+  void set_soft_limit(std::size_t bytes);
+
+  bool owns(const void *address) const;  // within the addresses of this allocator
+  // Errors: as free.
+  result<std::size_t> usable_size(const void *block) const;
+
+  caching_allocator_stats stats() const;
+  heap_map map() const;
+  const device &home() const;
+
+ private:
+  class core;
+  explicit caching_allocator(std::unique_ptr<core> c);
+  std::unique_ptr<core> core_;
+};
+
+}  // namespace stillmap

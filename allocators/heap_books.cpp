@@ -1,0 +1,431 @@
+#include "stillmap/allocators/heap_books.h"
+
+#include <algorithm>
+
+namespace stillmap {
+namespace {
+
+// Places that a quick search compares.
+constexpr int quick_looks = 32;
+
+std::uint64_t align_up(std::uint64_t at, std::uint64_t alignment) {
+  return (at + alignment - 1) & ~(alignment - 1);
+}
+
+}  // namespace
+
+// ---- the list ----
+
+std::size_t heap_books::whole_pages(const segment &s) const {
+  const std::uint64_t first = ceil(s.begin), last = floor(s.end());
+  return last > first ? static_cast<std::size_t>((last - first) / page_) : 0;
+}
+
+// How large a block could begin or end in this unbacked stretch, as its neighbours tell.
+std::uint64_t heap_books::key(const segment &unbacked) const {
+  std::uint64_t bytes = unbacked.bytes;
+  if (is(unbacked.previous, segment_state::free)) bytes += unbacked.previous->bytes;
+  if (is(unbacked.next, segment_state::free)) bytes += unbacked.next->bytes;
+  return bytes;
+}
+
+// Cuts `s`, which is in no index, at `at`: returns the second part, of the same state.
+segment *heap_books::split(segment *s, std::uint64_t at) {
+  segment *const rest = store_.take();
+  rest->begin = at;
+  rest->bytes = s->end() - at;
+  rest->state = s->state;
+  rest->previous = s;
+  rest->next = s->next;
+  if (s->next != nullptr) s->next->previous = rest;
+  s->next = rest;
+  s->bytes = at - s->begin;
+  pages_.began(rest);
+  return rest;
+}
+
+void heap_books::swallow_next(segment *s) {
+  segment *const other = s->next;
+  pages_.ended(other);
+  s->bytes += other->bytes;
+  s->next = other->next;
+  if (other->next != nullptr) other->next->previous = s;
+  store_.give_back(other);
+}
+
+void heap_books::enter(segment *s) {
+  if (s->state == segment_state::free) {
+    free_index_.insert(*s, s->bytes);
+    free_ += s->bytes;
+    whole_pages_ += whole_pages(*s);
+    rekey(s->previous);
+    rekey(s->next);
+  } else if (s->state == segment_state::unbacked) {
+    unbacked_index_.insert(*s, key(*s));
+  }
+}
+
+void heap_books::lift(segment *s) {
+  if (!s->by_size.in) return;
+  if (s->state == segment_state::free) {
+    free_index_.remove(*s);
+    free_ -= s->bytes;
+    whole_pages_ -= whole_pages(*s);
+  } else {
+    unbacked_index_.remove(*s);
+  }
+}
+
+void heap_books::rekey(segment *s) {
+  if (!is(s, segment_state::unbacked) || !s->by_size.in) return;
+  unbacked_index_.remove(*s);
+  unbacked_index_.insert(*s, key(*s));
+}
+
+// Gives `s`, which is in no index, its state, merges it with neighbours of the same and enters it.
+// Returns what it is part of now.
+segment *heap_books::settle(segment *s, segment_state state) {
+  s->state = state;
+  if (state == segment_state::free || state == segment_state::unbacked) {
+    if (is(s->next, state)) {
+      lift(s->next);
+      swallow_next(s);
+    }
+    if (is(s->previous, state)) {
+      s = s->previous;
+      lift(s);
+      swallow_next(s);
+    }
+    enter(s);
+  }
+  rekey(s->previous);
+  rekey(s->next);
+  return s;
+}
+
+void heap_books::add(virtual_range range, bool backed) {
+  segment *const s = store_.take();
+  s->begin = range.begin.value();
+  s->bytes = range.bytes;
+  firsts_.push_back(s);
+  pages_.add(range);
+  pages_.began(s);
+  reserved_ += range.bytes;
+  if (backed) backed_ += range.bytes;
+  settle(s, backed ? segment_state::free : segment_state::unbacked);
+}
+
+bool heap_books::remove(virtual_range range) {
+  const auto it = std::find_if(firsts_.begin(), firsts_.end(),
+                               [&](const segment *s) { return s->begin == range.begin.value(); });
+  if (it == firsts_.end() || (*it)->range() != range ||
+      ((*it)->state != segment_state::free && (*it)->state != segment_state::unbacked)) {
+    return false;
+  }
+  segment *const s = *it;
+  lift(s);
+  if (s->state == segment_state::free) backed_ -= s->bytes;
+  reserved_ -= range.bytes;
+  pages_.remove(range);
+  store_.give_back(s);
+  firsts_.erase(it);
+  return true;
+}
+
+// ---- placing ----
+
+segment *heap_books::place(std::uint64_t bytes, std::uint64_t alignment, search how) {
+  const auto size_of = [](const segment &s) { return s.bytes; };
+  const bool all = how == search::thorough;
+  segment *s = free_index_.find(bytes, size_of, all);
+  if (s == nullptr) return nullptr;
+  std::uint64_t at = align_up(s->begin, alignment);
+  if (at + bytes > s->end()) {  // any segment with room for the worst case will do
+    s = free_index_.find(bytes + alignment - allocation_granule, size_of, all);
+    if (s == nullptr) return nullptr;
+    at = align_up(s->begin, alignment);
+  }
+  lift(s);
+  if (at != s->begin) {
+    segment *const block = split(s, at);
+    enter(s);
+    s = block;
+  }
+  if (s->bytes != bytes) {
+    segment *const rest = split(s, at + bytes);
+    s->state = segment_state::live;
+    enter(rest);
+  }
+  s->state = segment_state::live;
+  rekey(s->previous);
+  rekey(s->next);
+  return s;
+}
+
+void heap_books::release(segment *live) {
+  settle(live, segment_state::free);
+}
+
+// ---- where pages are missing ----
+
+// The better of two places in an unbacked stretch and its free neighbours: from the left end, or up
+// to the right end.
+std::optional<heap_books::extent> heap_books::fit(const segment &unbacked, std::uint64_t bytes,
+                                                  std::uint64_t alignment) const {
+  const bool left = is(unbacked.previous, segment_state::free);
+  const bool right = is(unbacked.next, segment_state::free);
+  const std::uint64_t low = left ? unbacked.previous->begin : unbacked.begin;
+  const std::uint64_t high = right ? unbacked.next->end() : unbacked.end();
+  if (high - low < bytes) return std::nullopt;
+  std::optional<extent> best;
+  const auto consider = [&](std::uint64_t begin) {
+    if (begin < low || begin > high - bytes) return;
+    const std::uint64_t from = std::max(unbacked.begin, floor(begin));
+    const std::uint64_t to = std::min(unbacked.end(), ceil(begin + bytes));
+    if (to <= from) return;
+    extent e;
+    e.begin = begin;
+    e.bytes = bytes;
+    e.missing = {device_address(from), static_cast<std::size_t>(to - from)};
+    if (!best || e.missing.bytes < best->missing.bytes) best = e;
+  };
+  consider(align_up(low, alignment));
+  if (right) consider((high - bytes) & ~(alignment - 1));
+  return best;
+}
+
+std::optional<heap_books::extent> heap_books::carve(std::uint64_t bytes, std::uint64_t alignment,
+                                                    search how) {
+  std::optional<extent> best;
+  segment *chosen = nullptr;
+  int looked = 0;
+  unbacked_index_.each_from(bytes, [&](segment &s) {
+    const auto e = fit(s, bytes, alignment);
+    if (e && (!best || e->missing.bytes < best->missing.bytes)) {
+      best = e;
+      chosen = &s;
+    }
+    // Smaller stretches come first; one page is the least that can be missing.
+    return (how == search::thorough || ++looked < quick_looks || !best) &&
+           !(best && best->missing.bytes == page_);
+  });
+  if (!best) return std::nullopt;
+
+  segment *const left = is(chosen->previous, segment_state::free) ? chosen->previous : nullptr;
+  segment *const right = is(chosen->next, segment_state::free) ? chosen->next : nullptr;
+  const std::uint64_t from = std::min(best->begin, best->missing.begin.value());
+  const std::uint64_t to = std::max(best->begin + bytes, best->missing.end().value());
+  lift(chosen);
+  segment *busy = chosen;
+  if (from > chosen->begin) {
+    busy = split(chosen, from);
+  } else if (from < chosen->begin) {
+    lift(left);
+    busy = from > left->begin ? split(left, from) : left;
+    if (busy != left) enter(left);
+  }
+  segment *last = busy;
+  if (from < chosen->begin) last = chosen;
+  if (to < last->end()) {
+    enter(split(last, to));
+  } else if (to > last->end()) {
+    lift(right);
+    if (to < right->end()) enter(split(right, to));
+    last = right;
+  }
+  while (busy->end() < to) swallow_next(busy);
+  busy->state = segment_state::live;
+  if (chosen != busy && from > chosen->begin) enter(chosen);
+  rekey(busy->previous);
+  rekey(busy->next);
+  best->busy = busy;
+  return best;
+}
+
+segment *heap_books::commit(const extent &e) {
+  segment *s = e.busy;
+  backed_ += e.missing.bytes;
+  if (e.begin > s->begin) {
+    segment *const block = split(s, e.begin);
+    settle(s, segment_state::free);
+    s = block;
+  }
+  if (e.begin + e.bytes < s->end()) settle(split(s, e.begin + e.bytes), segment_state::free);
+  return s;
+}
+
+void heap_books::abandon(const extent &e) {
+  segment *s = e.busy;
+  if (e.missing.begin.value() > s->begin) {
+    segment *const middle = split(s, e.missing.begin.value());
+    settle(s, segment_state::free);
+    s = middle;
+  }
+  if (e.missing.end().value() < s->end()) {
+    settle(split(s, e.missing.end().value()), segment_state::free);
+  }
+  settle(s, segment_state::unbacked);
+}
+
+// ---- pages that go ----
+
+std::size_t heap_books::take(std::size_t pages, std::vector<segment *> &out) {
+  std::size_t got = 0;
+  while (got < pages && whole_pages_ != 0) {
+    segment *found = nullptr;
+    free_index_.each_from(page_, [&](segment &s) {
+      if (whole_pages(s) != 0) found = &s;
+      return found == nullptr;
+    });
+    segment *s = found;
+    const std::size_t n = std::min(pages - got, whole_pages(*s));
+    // From the upper end, so that what stays is in one piece with what lies below.
+    const std::uint64_t to = floor(s->end()), from = to - n * page_;
+    lift(s);
+    if (to < s->end()) enter(split(s, to));
+    if (from > s->begin) {
+      segment *const rest = split(s, from);
+      enter(s);
+      s = rest;
+    }
+    s->state = segment_state::leaving;
+    rekey(s->previous);
+    rekey(s->next);
+    backed_ -= n * page_;
+    got += n;
+    out.push_back(s);
+  }
+  return got;
+}
+
+void heap_books::put_back(segment *leaving) {
+  backed_ += leaving->bytes;
+  settle(leaving, segment_state::free);
+}
+
+void heap_books::gone(segment *leaving) {
+  settle(leaving, segment_state::unbacked);
+}
+
+// ---- pages at several addresses ----
+
+void heap_books::lend(segment *leaving, std::uint64_t to) {
+  for (std::uint64_t at = leaving->begin; at < leaving->end(); at += page_, to += page_) {
+    std::shared_ptr<alias> &here = pages_.alias_at(at);
+    if (here == nullptr) here = std::make_shared<alias>();
+    here->owner = to;
+    pages_.alias_at(to) = here;
+  }
+  leaving->state = segment_state::lent;
+  lent_ += leaving->bytes;
+}
+
+void heap_books::recall(std::uint64_t lent) {
+  alias &page = *pages_.alias_at(lent);
+  segment *s = pages_.at(page.owner);
+  lift(s);
+  if (page.owner + page_ < s->end()) enter(split(s, page.owner + page_));
+  if (page.owner > s->begin) {
+    segment *const there = split(s, page.owner);
+    enter(s);
+    s = there;
+  }
+  s->state = segment_state::lent;
+  rekey(s->previous);
+  rekey(s->next);
+  page.owner = lent;
+
+  s = pages_.at(lent);
+  if (lent + page_ < s->end()) split(s, lent + page_);
+  if (lent > s->begin) s = split(s, lent);
+  settle(s, segment_state::free);
+}
+
+void heap_books::forget_lent(std::vector<segment *> &out) {
+  for (segment *first : firsts_) {
+    for (segment *s = first; s != nullptr; s = s->next) {
+      if (s->state != segment_state::lent) continue;
+      for (std::uint64_t at = s->begin; at < s->end(); at += page_) {
+        pages_.alias_at(pages_.alias_at(at)->owner).reset();
+        pages_.alias_at(at).reset();
+      }
+      s->state = segment_state::leaving;
+      out.push_back(s);
+    }
+  }
+  lent_ = 0;
+}
+
+segment *heap_books::place_at(std::uint64_t begin, std::uint64_t bytes) {
+  segment *s = pages_.at(begin);
+  lift(s);
+  if (begin + bytes < s->end()) {
+    segment *const rest = split(s, begin + bytes);
+    s->state = segment_state::live;
+    enter(rest);
+    s->state = segment_state::free;
+  }
+  if (begin > s->begin) {
+    segment *const block = split(s, begin);
+    block->state = segment_state::live;
+    enter(s);
+    s = block;
+  }
+  s->state = segment_state::live;
+  rekey(s->previous);
+  rekey(s->next);
+  return s;
+}
+
+// ---- for tests ----
+
+std::string heap_books::contradiction(bool growing) const {
+  std::size_t backed = 0, free = 0, pages = 0, reserved = 0, lent = 0;
+  for (const segment *first : firsts_) {
+    if (first->previous != nullptr) return "a first segment has one before it";
+    for (const segment *s = first; s != nullptr; s = s->next) {
+      if (s->bytes == 0) return "an empty segment";
+      reserved += s->bytes;
+      if (s->next != nullptr) {
+        if (s->next->previous != s) return "neighbours that do not know each other";
+        if (s->next->begin != s->end()) return "a gap or an overlap";
+        if (s->next->state == s->state &&
+            (s->state == segment_state::free || s->state == segment_state::unbacked)) {
+          return "two neighbours that should be one";
+        }
+      }
+      const bool indexed = s->state == segment_state::free || s->state == segment_state::unbacked;
+      if (s->by_size.in != indexed) return "in the wrong index";
+      if (s->state == segment_state::unbacked || s->state == segment_state::leaving ||
+          s->state == segment_state::lent) {
+        if (s->begin % page_ != 0 || s->bytes % page_ != 0) return "part of a page without backing";
+      } else {
+        backed += s->bytes;
+      }
+      if (s->state == segment_state::free) {
+        free += s->bytes;
+        pages += whole_pages(*s);
+      }
+      if (s->state == segment_state::lent) lent += s->bytes;
+      for (std::uint64_t at = s->begin; at < s->end(); at = floor(at) + page_) {
+        if (pages_.at(at) != s) return "an address that leads to another segment";
+      }
+      if (s->state == segment_state::unbacked) {
+        bool found = false;
+        unbacked_index_.each_from(key(*s), [&](segment &other) {
+          found = found || &other == s;
+          return !found;
+        });
+        if (!found) return "an unbacked segment under a stale key";
+      }
+    }
+  }
+  if (reserved != reserved_) return "reserved bytes";
+  if (free != free_) return "free bytes";
+  if (lent != lent_) return "lent bytes";
+  if (pages != whole_pages_) return "whole free pages";
+  if (growing ? backed < backed_ : backed != backed_) return "backed bytes";
+  return "";
+}
+
+}  // namespace stillmap

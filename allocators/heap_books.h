@@ -1,0 +1,128 @@
+// Which addresses of an arena are handed out, free with pages behind them, or without: placement,
+// and the choice of where pages are missing least. Pure bookkeeping: no driver, no lock, no page.
+// docs/design.md#the-caching-allocator
+//
+// Neighbouring blocks share boundary pages: blocks are placed at granules, only what is unbacked or
+// leaving is made of whole pages. A page is backed when any part of it is free or live.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "stillmap/allocators/page_map.h"
+#include "stillmap/allocators/segment.h"
+
+namespace stillmap {
+
+class heap_books {
+ public:
+  // A place that still lacks pages: `busy` is set aside for it.
+  struct extent {
+    segment *busy = nullptr;
+    std::uint64_t begin = 0;  // where the block will be
+    std::uint64_t bytes = 0;
+    virtual_range missing;  // whole pages to be mapped; within busy
+  };
+  enum class search { quick, thorough };  // the best of a few places, or of all
+
+  explicit heap_books(std::size_t page_bytes) : page_(page_bytes), pages_(page_bytes) {}
+  heap_books(const heap_books &) = delete;
+
+  // Addresses to place in, of whole pages; `backed`: they have pages already.
+  void add(virtual_range range, bool backed = false);
+  // Undoes an add of which nothing is live or leaving. False: something is.
+  bool remove(virtual_range range);
+
+  // A live segment of `bytes` at a multiple of `alignment` (a power of two), from what is free and
+  // backed; nullptr where nothing fits (as far as a quick search sees).
+  segment *place(std::uint64_t bytes, std::uint64_t alignment = allocation_granule,
+                 search how = search::quick);
+  void release(segment *live);
+
+  // Sets aside the place that needs fewest new pages. Requires: place() found none.
+  std::optional<extent> carve(std::uint64_t bytes, std::uint64_t alignment, search how);
+  segment *commit(const extent &e);  // the missing pages are there: the live block
+  void abandon(const extent &e);     // they are not: as before carve
+
+  // Up to `pages` pages that lie whole in free segments, smallest segments first: `out` gets
+  // leaving segments. Returns how many pages.
+  std::size_t take(std::size_t pages, std::vector<segment *> &out);
+  void put_back(segment *leaving);  // it stays after all
+  void gone(segment *leaving);      // its mapping is undone
+
+  // The same page at two addresses: what was taken stays mapped where it was, and is only lent.
+  // `to`: where its pages are mapped too now, in order.
+  void lend(segment *leaving, std::uint64_t to);
+  std::uint64_t owner_of(std::uint64_t lent) const { return pages_.alias_at(lent)->owner; }
+  // False: the same page was asked for by the same asker already, at another address.
+  bool first_asked(std::uint64_t lent, std::uint64_t asker) {
+    alias &page = *pages_.alias_at(lent);
+    return page.asked_by != asker && (page.asked_by = asker) == asker;
+  }
+  // The page is free here now, and lent there. Requires: it is free where it is.
+  void recall(std::uint64_t lent);
+  // All that is lent leaves: `out` gets leaving segments.
+  void forget_lent(std::vector<segment *> &out);
+  std::size_t lent_bytes() const { return lent_; }
+
+  segment *at(std::uint64_t address) const { return pages_.at(address); }
+  // A live segment at this very place, which lies in one free segment.
+  segment *place_at(std::uint64_t begin, std::uint64_t bytes);
+
+  std::size_t page_bytes() const { return page_; }
+  std::size_t backed_bytes() const { return backed_; }
+  std::size_t free_bytes() const { return free_; }
+  std::size_t free_pages() const { return whole_pages_; }
+  std::size_t reserved_bytes() const { return reserved_; }
+  std::size_t host_bytes() const { return store_.bytes() + pages_.host_bytes(); }
+
+  // In address order within each reservation.
+  template <class Use>
+  void each(Use use) {
+    for (segment *first : firsts_) {
+      for (segment *s = first; s != nullptr; s = s->next) use(*s);
+    }
+  }
+  template <class Use>
+  void each(Use use) const {
+    for (const segment *first : firsts_) {
+      for (const segment *s = first; s != nullptr; s = s->next) use(*s);
+    }
+  }
+  // What contradicts itself; empty: nothing. `growing`: a carved extent is neither committed nor
+  // abandoned, so that some of what is set aside has no pages. For tests.
+  std::string contradiction(bool growing = false) const;
+
+ private:
+  using index = size_index<segment, &segment::by_size>;
+
+  std::uint64_t floor(std::uint64_t at) const { return at - at % page_; }
+  std::uint64_t ceil(std::uint64_t at) const { return floor(at + page_ - 1); }
+  std::size_t whole_pages(const segment &s) const;
+  std::uint64_t key(const segment &unbacked) const;
+  static bool is(const segment *s, segment_state state) {
+    return s != nullptr && s->state == state;
+  }
+  segment *split(segment *s, std::uint64_t at);
+  void swallow_next(segment *s);
+  void enter(segment *s);
+  void lift(segment *s);
+  void rekey(segment *s);
+  segment *settle(segment *s, segment_state state);
+  std::optional<extent> fit(const segment &unbacked, std::uint64_t bytes,
+                            std::uint64_t alignment) const;
+
+  const std::size_t page_;
+  segment_store store_;
+  index free_index_;
+  index unbacked_index_;  // by own size and that of free neighbours
+  std::vector<segment *> firsts_;
+  mutable page_map pages_;
+  std::size_t lent_ = 0;
+  std::size_t reserved_ = 0, backed_ = 0, free_ = 0, whole_pages_ = 0;
+};
+
+}  // namespace stillmap

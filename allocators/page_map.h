@@ -1,0 +1,107 @@
+// By page of address: which segment an address lies in, and at which other addresses the same
+// physical page is mapped. Pure bookkeeping. docs/design.md#the-caching-allocator
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "stillmap/allocators/segment.h"
+
+namespace stillmap {
+
+// One physical page that is mapped at several addresses of an arena. At one of them it is (its
+// owner); the others are lent, until it is called back there.
+struct alias {
+  std::uint64_t owner = 0;
+  std::uint64_t asked_by = 0;  // the last recall that looked at it
+};
+
+// Threads: externally synchronised.
+class page_map {
+ public:
+  explicit page_map(std::size_t page_bytes)
+      : shift_(static_cast<unsigned>(std::countr_zero(page_bytes))) {}
+
+  void add(virtual_range range) {
+    stretch &s = stretches_.emplace_back();
+    s.begin = range.begin.value();
+    s.pages = range.bytes >> shift_;
+    s.starts.resize(s.pages);
+    s.marks.resize(s.pages / 64 + 1);
+    s.aliases.resize(s.pages);
+  }
+  void remove(virtual_range range) {
+    std::erase_if(stretches_, [&](const stretch &s) { return s.begin == range.begin.value(); });
+  }
+
+  void began(segment *s) {
+    stretch &in = of(s->begin);
+    const std::size_t p = (s->begin - in.begin) >> shift_;
+    if (in.starts[p] != nullptr && in.starts[p]->begin <= s->begin) return;
+    in.starts[p] = s;
+    in.marks[p / 64] |= std::uint64_t{1} << (p % 64);
+  }
+  // Call while its neighbours are still known.
+  void ended(const segment *s) {
+    stretch &in = of(s->begin);
+    const std::size_t p = (s->begin - in.begin) >> shift_;
+    if (in.starts[p] != s) return;
+    segment *const next = s->next;
+    if (next != nullptr && (next->begin - in.begin) >> shift_ == p) {
+      in.starts[p] = next;
+      return;
+    }
+    in.starts[p] = nullptr;
+    in.marks[p / 64] &= ~(std::uint64_t{1} << (p % 64));
+  }
+
+  // The segment that contains the address, which is one of those added.
+  segment *at(std::uint64_t address) const {
+    const stretch &in = of(address);
+    const std::size_t p = (address - in.begin) >> shift_;
+    std::size_t word = p / 64;
+    std::uint64_t bits = in.marks[word] & (~std::uint64_t{0} >> (63 - p % 64));
+    while (bits == 0) bits = in.marks[--word];
+    segment *s = in.starts[word * 64 + 63 - static_cast<std::size_t>(std::countl_zero(bits))];
+    if (s->begin > address) return s->previous;
+    while (s->end() <= address) s = s->next;
+    return s;
+  }
+
+  std::shared_ptr<alias> &alias_at(std::uint64_t page_address) {
+    stretch &in = of(page_address);
+    return in.aliases[(page_address - in.begin) >> shift_];
+  }
+  std::size_t host_bytes() const {
+    std::size_t sum = 0;
+    for (const stretch &s : stretches_) {
+      sum += s.pages * (sizeof(segment *) + sizeof(std::shared_ptr<alias>)) + s.pages / 8;
+    }
+    return sum;
+  }
+
+ private:
+  struct stretch {
+    std::uint64_t begin = 0;
+    std::size_t pages = 0;
+    std::vector<segment *> starts;     // the first segment that begins in the page
+    std::vector<std::uint64_t> marks;  // which pages have one
+    std::vector<std::shared_ptr<alias>> aliases;
+  };
+  const stretch &of(std::uint64_t address) const {
+    std::size_t i = 0;
+    while (address - stretches_[i].begin >= stretches_[i].pages << shift_) ++i;
+    return stretches_[i];
+  }
+  stretch &of(std::uint64_t address) {
+    return const_cast<stretch &>(static_cast<const page_map &>(*this).of(address));
+  }
+
+  const unsigned shift_;
+  std::vector<stretch> stretches_;
+};
+
+}  // namespace stillmap

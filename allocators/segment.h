@@ -1,0 +1,73 @@
+// A stretch of an arena's addresses, and where such nodes come from.
+// States: unbacked -> (pages mapped) -> free <-> live; whole pages of a free one that are taken for
+//         use elsewhere or given back: free -> leaving -> unbacked, once the old mapping is undone;
+//         or free <-> lent, when they stay mapped here too.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "stillmap/allocators/size_index.h"
+#include "stillmap/vmm/units.h"
+
+namespace stillmap {
+
+struct size_places;
+
+enum class segment_state : std::uint8_t {
+  unbacked,  // whole pages of addresses with nothing behind them
+  free,      // backed, nobody's
+  live,      // handed out, cut into small blocks, kept for quick reuse, or being grown
+  leaving,   // whole pages whose mapping goes: unusable until it is gone
+  lent,      // whole pages that are mapped here but used at another address of the arena
+};
+
+struct segment {
+  std::uint64_t begin = 0;
+  std::uint64_t bytes = 0;
+  segment *previous = nullptr;  // neighbours by address, of the same reservation
+  segment *next = nullptr;
+  size_links<segment> by_size;
+  segment_state state = segment_state::unbacked;
+  bool handed_out = false;        // somebody outside holds the address
+  bool used_elsewhere = false;    // record_use was called
+  bool kept = false;              // live for the books, nobody's: ready for the same size
+  bool in_table = false;          // its address leads to it
+  std::uint32_t place = 0;        // its number among the places of its size
+  size_places *places = nullptr;  // those; none: it has no place
+  std::uint16_t slack = 0;        // bytes handed out that were not asked for
+
+  std::uint64_t end() const { return begin + bytes; }
+  virtual_range range() const { return {device_address(begin), static_cast<std::size_t>(bytes)}; }
+};
+
+// Segments come in chunks and go back to a list, so that splitting and merging never allocate once
+// as many have existed. Threads: externally synchronised.
+class segment_store {
+ public:
+  segment *take() {
+    if (free_ == nullptr) refill();
+    segment *const s = free_;
+    free_ = s->next;
+    *s = segment{};
+    return s;
+  }
+  void give_back(segment *s) {
+    s->next = free_;
+    free_ = s;
+  }
+  std::size_t bytes() const { return chunks_.size() * chunk * sizeof(segment); }
+
+ private:
+  static constexpr std::size_t chunk = 256;
+  void refill() {
+    chunks_.push_back(std::make_unique<segment[]>(chunk));
+    for (std::size_t i = chunk; i-- > 0;) give_back(&chunks_.back()[i]);
+  }
+  segment *free_ = nullptr;
+  std::vector<std::unique_ptr<segment[]>> chunks_;
+};
+
+}  // namespace stillmap

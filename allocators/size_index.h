@@ -1,0 +1,122 @@
+// Segments by size, two levels of bitmaps deep: insert, remove and a good fit in constant time.
+// Owns nothing; a node is in at most one index and carries the links. No driver.
+// docs/design.md#the-caching-allocator
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+namespace stillmap {
+
+// What an allocator counts in: every address it hands out and every size is a multiple.
+inline constexpr std::size_t allocation_granule = 512;
+
+// What a node brings: where it is in the index.
+template <class Node>
+struct size_links {
+  Node *before = nullptr;
+  Node *after = nullptr;
+  std::uint16_t bin = 0;
+  bool in = false;
+};
+
+// Units:   sizes are bytes, multiples of the granule, at least one.
+// Threads: externally synchronised.
+template <class Node, size_links<Node> Node::*Links>
+class size_index {
+ public:
+  void insert(Node &n, std::uint64_t bytes) {
+    size_links<Node> &links = n.*Links;
+    const std::size_t bin = bin_of(bytes / allocation_granule);
+    links.bin = static_cast<std::uint16_t>(bin);
+    links.in = true;
+    links.before = nullptr;
+    links.after = heads_[bin];
+    if (heads_[bin] != nullptr) (heads_[bin]->*Links).before = &n;
+    heads_[bin] = &n;
+    second_[bin / fine] |= std::uint32_t{1} << (bin % fine);
+    first_ |= std::uint64_t{1} << (bin / fine);
+  }
+
+  void remove(Node &n) {
+    size_links<Node> &links = n.*Links;
+    if (links.before != nullptr) {
+      (links.before->*Links).after = links.after;
+    } else {
+      heads_[links.bin] = links.after;
+    }
+    if (links.after != nullptr) (links.after->*Links).before = links.before;
+    if (heads_[links.bin] == nullptr) {
+      std::uint32_t &row = second_[links.bin / fine];
+      row &= ~(std::uint32_t{1} << (links.bin % fine));
+      if (row == 0) first_ &= ~(std::uint64_t{1} << (links.bin / fine));
+    }
+    links.in = false;
+  }
+
+  // A node of at least `bytes`, of the smallest sizes there are: a few nodes of the bin that the
+  // size itself falls into are looked at (all of them, if `thorough`), since it may hold smaller
+  // ones too; any of a later bin fits. `size_of(node)` is what the node was inserted with.
+  template <class Size>
+  Node *find(std::uint64_t bytes, Size size_of, bool thorough = false) const {
+    const std::size_t own = bin_of(bytes / allocation_granule);
+    Node *best = nullptr;
+    int looked = 0;
+    for (Node *n = heads_[own]; n != nullptr && (thorough || looked < looks);
+         n = (n->*Links).after, ++looked) {
+      if (size_of(*n) >= bytes && (best == nullptr || size_of(*n) < size_of(*best))) best = n;
+    }
+    if (best != nullptr) return best;
+    const std::size_t bin = next_bin(own + 1);
+    return bin < bins ? heads_[bin] : nullptr;
+  }
+
+  // Calls `use(node)` from the bin of `bytes` upwards (nodes a little smaller are among the first)
+  // until it answers false. `use` must not change the index.
+  template <class Use>
+  void each_from(std::uint64_t bytes, Use use) const {
+    for (std::size_t bin = next_bin(bin_of(bytes / allocation_granule)); bin < bins;
+         bin = next_bin(bin + 1)) {
+      for (Node *n = heads_[bin]; n != nullptr; n = (n->*Links).after) {
+        if (!use(*n)) return;
+      }
+    }
+  }
+
+  bool empty() const { return first_ == 0; }
+
+ private:
+  static constexpr int looks = 8;
+  static constexpr std::size_t fine_bits = 5, fine = std::size_t{1} << fine_bits;
+  static constexpr std::size_t rows = 64 - fine_bits;
+  static constexpr std::size_t bins = rows * fine;
+
+  // Sizes below `fine` granules have a bin each; after that each doubling has `fine` of them.
+  static std::size_t bin_of(std::uint64_t granules) {
+    if (granules < fine) return static_cast<std::size_t>(granules);
+    const std::size_t log = static_cast<std::size_t>(std::bit_width(granules)) - 1;
+    return (log - fine_bits + 1) * fine +
+           static_cast<std::size_t>((granules >> (log - fine_bits)) & (fine - 1));
+  }
+
+  // The first bin from `bin` on that has a node; `bins` when none has.
+  std::size_t next_bin(std::size_t bin) const {
+    if (bin >= bins) return bins;
+    std::size_t row = bin / fine;
+    const std::uint32_t here = second_[row] & (~std::uint32_t{0} << (bin % fine));
+    if (here != 0) return row * fine + static_cast<std::size_t>(std::countr_zero(here));
+    if (row + 1 >= rows) return bins;
+    const std::uint64_t later = first_ & (~std::uint64_t{0} << (row + 1));
+    if (later == 0) return bins;
+    row = static_cast<std::size_t>(std::countr_zero(later));
+    return row * fine + static_cast<std::size_t>(std::countr_zero(second_[row]));
+  }
+
+  std::uint64_t first_ = 0;
+  std::array<std::uint32_t, rows> second_{};
+  std::array<Node *, bins> heads_{};
+};
+
+}  // namespace stillmap

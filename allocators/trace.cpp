@@ -1,0 +1,292 @@
+#include "stillmap/allocators/trace.h"
+
+#include <algorithm>
+#include <charconv>
+#include <unordered_map>
+#include <utility>
+
+namespace stillmap {
+namespace {
+
+constexpr std::string_view header = "# stillmap-trace v1";
+
+// Of a line in a message: enough to recognise it, and nothing that a terminal would obey.
+std::string quoted(std::string_view line) {
+  constexpr std::size_t most = 60;
+  std::string out = "'";
+  for (const char c : line.substr(0, most)) out += c >= ' ' && c <= '~' ? c : '?';
+  return out + (line.size() > most ? "...'" : "'");
+}
+
+const char *form_of(char verb) {
+  switch (verb) {
+    case 'a':
+      return "a,<id>,<bytes>,<stream>";
+    case 'f':
+      return "f,<id>";
+    case 'u':
+      return "u,<id>,<stream>";
+    case 's':
+      return "s,<from>,<to>";
+    case 'i':
+      return "i";
+    default:
+      return nullptr;
+  }
+}
+
+struct block_state {
+  std::uint64_t block = 0;
+  std::uint64_t bytes = 0;
+  std::size_t line = 0;  // of its last `a` or `f`
+  bool live = false;
+};
+
+class reader {
+ public:
+  tl::expected<trace, trace_problem> read(std::string_view text) {
+    while (!text.empty()) {
+      ++line_;
+      const std::size_t end = std::min(text.find('\n'), text.size());
+      std::string_view line = text.substr(0, end);
+      text.remove_prefix(std::min(end + 1, text.size()));
+      if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
+      if (line_ == 1) {
+        if (std::string wrong = check_header(line); !wrong.empty()) return refuse(wrong);
+        continue;
+      }
+      if (line.empty() || line.front() == '#') continue;
+      if (std::string wrong = take(line); !wrong.empty()) {
+        return refuse(quoted(line) + ": " + wrong);
+      }
+    }
+    if (line_ == 0) {
+      line_ = 1;
+      return refuse("the file is empty; a trace begins with '" + std::string(header) + "'");
+    }
+    out_.totals.live_bytes = live_bytes_;
+    out_.totals.live_blocks = live_blocks_;
+    return std::move(out_);
+  }
+
+ private:
+  tl::unexpected<trace_problem> refuse(std::string what) const {
+    return tl::unexpected<trace_problem>(trace_problem{line_, std::move(what)});
+  }
+
+  static std::string check_header(std::string_view line) {
+    if (line == header) return "";
+    if (line.starts_with(header.substr(0, header.size() - 1))) {
+      return quoted(line) + ": this version of the format is not known; v1 is";
+    }
+    return quoted(line) + ": a trace begins with '" + std::string(header) + "'";
+  }
+
+  // What is wrong with a line; empty: nothing, and the event is in.
+  std::string take(std::string_view line) {
+    const char verb = line.front();
+    const char *const form = form_of(verb);
+    if (form == nullptr) return "a line begins with a, f, u, s, i or #";
+    std::uint64_t numbers[3] = {};
+    const auto wanted =
+        static_cast<std::size_t>(std::count(form, form + std::string_view(form).size(), ','));
+    std::string_view rest = line.substr(1);
+    for (std::size_t i = 0; i < wanted; ++i) {
+      if (rest.empty() || rest.front() != ',') return std::string("write it as ") + form;
+      rest.remove_prefix(1);
+      const char *const begin = rest.data(), *const end = begin + rest.size();
+      const auto [stop, code] = std::from_chars(begin, end, numbers[i]);
+      if (code == std::errc::result_out_of_range) return "a number is over 2^64 - 1";
+      if (code != std::errc()) return std::string("write it as ") + form;
+      rest.remove_prefix(static_cast<std::size_t>(stop - begin));
+    }
+    if (!rest.empty()) return std::string("write it as ") + form;
+    switch (verb) {
+      case 'a':
+        return allocate(numbers[0], numbers[1], numbers[2]);
+      case 'f':
+        return free(numbers[0]);
+      case 'u':
+        return use(numbers[0], numbers[1]);
+      case 's':
+        return wait(numbers[0], numbers[1]);
+      default:
+        ++out_.totals.iterations;
+        out_.events.push_back({});
+        return "";
+    }
+  }
+
+  std::string stream(std::uint64_t number, std::uint32_t &into) {
+    if (number >= trace_most_streams) {
+      return "stream " + std::to_string(number) + " is over the limit of " +
+             std::to_string(trace_most_streams - 1);
+    }
+    into = static_cast<std::uint32_t>(number);
+    out_.totals.streams = std::max(out_.totals.streams, into + 1);
+    return "";
+  }
+
+  std::string allocate(std::uint64_t id, std::uint64_t bytes, std::uint64_t on) {
+    trace_event e;
+    e.verb = trace_verb::allocate;
+    if (bytes == 0) return "a block has at least 1 byte";
+    if (bytes > trace_most_bytes) return "a block has at most 2^48 bytes";
+    if (std::string wrong = stream(on, e.stream); !wrong.empty()) return wrong;
+    block_state &b = ids_[id];
+    if (b.live) {
+      return "block " + std::to_string(id) + " is live: it was allocated on line " +
+             std::to_string(b.line);
+    }
+    e.block = out_.totals.blocks++;
+    e.bytes = bytes;
+    b = {e.block, bytes, line_, true};
+    live_bytes_ += bytes;
+    ++live_blocks_;
+    out_.totals.peak_live_bytes = std::max(out_.totals.peak_live_bytes, live_bytes_);
+    out_.events.push_back(e);
+    return "";
+  }
+
+  // The live block of an id; `wrong` says why there is none.
+  block_state *find(std::uint64_t id, std::string &wrong) {
+    const auto at = ids_.find(id);
+    if (at == ids_.end()) {
+      wrong = "there is no block " + std::to_string(id);
+      return nullptr;
+    }
+    if (at->second.live) return &at->second;
+    wrong = "block " + std::to_string(id) + " was freed on line " + std::to_string(at->second.line);
+    return nullptr;
+  }
+
+  std::string free(std::uint64_t id) {
+    std::string wrong;
+    block_state *const b = find(id, wrong);
+    if (b == nullptr) return wrong;
+    trace_event e;
+    e.verb = trace_verb::free;
+    e.block = b->block;
+    out_.events.push_back(e);
+    live_bytes_ -= b->bytes;
+    --live_blocks_;
+    b->live = false;
+    b->line = line_;
+    return "";
+  }
+
+  std::string use(std::uint64_t id, std::uint64_t on) {
+    trace_event e;
+    e.verb = trace_verb::use;
+    if (std::string wrong = stream(on, e.stream); !wrong.empty()) return wrong;
+    std::string wrong;
+    const block_state *const b = find(id, wrong);
+    if (b == nullptr) return wrong;
+    e.block = b->block;
+    out_.events.push_back(e);
+    return "";
+  }
+
+  std::string wait(std::uint64_t from, std::uint64_t to) {
+    trace_event e;
+    e.verb = trace_verb::wait;
+    if (from == to) return "a stream does not wait for itself";
+    if (std::string wrong = stream(from, e.stream); !wrong.empty()) return wrong;
+    if (std::string wrong = stream(to, e.waits); !wrong.empty()) return wrong;
+    out_.events.push_back(e);
+    return "";
+  }
+
+  trace out_;
+  std::unordered_map<std::uint64_t, block_state> ids_;
+  std::uint64_t live_bytes_ = 0, live_blocks_ = 0;
+  std::size_t line_ = 0;
+};
+
+}  // namespace
+
+std::string trace_problem::message(std::string_view file) const {
+  return std::string(file) + ":" + std::to_string(line) + ": " + what;
+}
+
+tl::expected<trace, trace_problem> read_trace(std::string_view text) {
+  return reader().read(text);
+}
+
+trace_writer::trace_writer(std::string_view about) {
+  text_ = header;
+  text_ += '\n';
+  if (!about.empty()) comment(about);
+}
+
+void trace_writer::line(char verb, const std::uint64_t *numbers, std::size_t count) {
+  char buffer[4 + 3 * 21];
+  char *at = buffer;
+  *at++ = verb;
+  for (std::size_t i = 0; i < count; ++i) {
+    *at++ = ',';
+    at = std::to_chars(at, buffer + sizeof(buffer) - 1, numbers[i]).ptr;
+  }
+  *at++ = '\n';
+  text_.append(buffer, static_cast<std::size_t>(at - buffer));
+}
+
+void trace_writer::allocate(std::uint64_t id, std::uint64_t bytes, std::uint32_t stream) {
+  const std::uint64_t numbers[] = {id, bytes, stream};
+  line('a', numbers, 3);
+}
+void trace_writer::free(std::uint64_t id) {
+  line('f', &id, 1);
+}
+void trace_writer::use(std::uint64_t id, std::uint32_t stream) {
+  const std::uint64_t numbers[] = {id, stream};
+  line('u', numbers, 2);
+}
+void trace_writer::wait(std::uint32_t from, std::uint32_t to) {
+  const std::uint64_t numbers[] = {from, to};
+  line('s', numbers, 2);
+}
+void trace_writer::iteration() {
+  line('i', nullptr, 0);
+}
+
+void trace_writer::comment(std::string_view text) {
+  for (bool more = true; more;) {
+    const std::size_t end = text.find('\n');
+    text_ += "# ";
+    text_ += text.substr(0, end);
+    text_ += '\n';
+    more = end != std::string_view::npos;
+    if (more) text.remove_prefix(end + 1);
+  }
+}
+
+std::string trace_writer::take() {
+  return std::exchange(text_, {});
+}
+
+std::string to_text(const trace &t, std::string_view comment) {
+  trace_writer out(comment);
+  for (const trace_event &e : t.events) {
+    switch (e.verb) {
+      case trace_verb::allocate:
+        out.allocate(e.block, e.bytes, e.stream);
+        break;
+      case trace_verb::free:
+        out.free(e.block);
+        break;
+      case trace_verb::use:
+        out.use(e.block, e.stream);
+        break;
+      case trace_verb::wait:
+        out.wait(e.stream, e.waits);
+        break;
+      case trace_verb::iteration:
+        out.iteration();
+        break;
+    }
+  }
+  return out.take();
+}
+
+}  // namespace stillmap

@@ -1,0 +1,97 @@
+// What a program asked of an allocator, written down: the trace format, its reader and its writer.
+// Text; the reader takes all of it or refuses it with the line and the reason, so that nothing is
+// ever replayed by half. docs/design.md#traces
+//
+//   # stillmap-trace v1          the first line; every other line that begins with # is a comment
+//   a,<id>,<bytes>,<stream>      allocate
+//   f,<id>                       free, on the stream it was allocated on
+//   u,<id>,<stream>              work on another stream uses it too
+//   s,<from>,<to>                stream <to> waits for what is queued on <from>
+//   i                            an iteration ends here, and the next begins
+//
+// Numbers are decimal. An id names one block from its `a` to its `f`, and may then name another.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <tl/expected.hpp>
+
+namespace stillmap {
+
+enum class trace_verb : std::uint8_t { allocate, free, use, wait, iteration };
+
+// One line. Blocks are counted in the order of their `a` lines, from 0: ids are for files only.
+struct trace_event {
+  trace_verb verb = trace_verb::iteration;
+  std::uint32_t stream = 0;  // allocate, use; wait: the one that is waited for
+  std::uint32_t waits = 0;   // wait: the one that waits
+  std::uint64_t block = 0;   // allocate, free, use
+  std::uint64_t bytes = 0;   // allocate
+  bool operator==(const trace_event &) const = default;
+};
+
+// What a correct trace says in sum.
+struct trace_totals {
+  std::uint64_t blocks = 0;      // `a` lines
+  std::uint64_t iterations = 0;  // `i` lines
+  std::uint64_t peak_live_bytes = 0;
+  std::uint64_t live_bytes = 0;   // at the end
+  std::uint64_t live_blocks = 0;  // at the end
+  std::uint32_t streams = 0;      // the largest number of a stream, and one
+};
+
+struct trace {
+  std::vector<trace_event> events;
+  trace_totals totals;
+};
+
+// Limits of the format: beyond them a number is a mistake, and memory for it would be one too.
+inline constexpr std::uint64_t trace_most_bytes = std::uint64_t{1} << 48;  // of one block
+inline constexpr std::uint32_t trace_most_streams = 4096;
+
+// Why a text is no trace.
+struct trace_problem {
+  std::size_t line = 0;  // from 1
+  std::string what;
+
+  // "step.trace:12: 'f,7': block 7 was freed on line 9 already".
+  std::string message(std::string_view file) const;
+};
+
+// Reads a whole text. Lines may end with CR LF; the last may lack its end; empty ones are skipped.
+// Errors: the first line that is wrong: no header, another version, an unknown letter, a missing,
+//         surplus or malformed number, an id that is live already, was freed or is unknown, a size
+//         of 0 or over the limit, a stream over the limit, a stream that waits for itself.
+// Cost:   one pass; memory for the events and for the ids that were ever used.
+tl::expected<trace, trace_problem> read_trace(std::string_view text);
+
+// Writes a trace line by line, with the same checks made by whoever reads it back. The text grows
+// in memory; `take` hands over what there is so far.
+// Threads: externally synchronised.
+class trace_writer {
+ public:
+  explicit trace_writer(std::string_view comment = {});  // several lines: several comments
+
+  void allocate(std::uint64_t id, std::uint64_t bytes, std::uint32_t stream);
+  void free(std::uint64_t id);
+  void use(std::uint64_t id, std::uint32_t stream);
+  void wait(std::uint32_t from, std::uint32_t to);
+  void iteration();
+  void comment(std::string_view text);
+
+  const std::string &text() const { return text_; }
+  std::string take();
+
+ private:
+  void line(char verb, const std::uint64_t *numbers, std::size_t count);
+  std::string text_;
+};
+
+// A trace as text; ids are the numbers of the blocks.
+std::string to_text(const trace &t, std::string_view comment = {});
+
+}  // namespace stillmap

@@ -1,0 +1,276 @@
+// Blocks of one stream: what they are, what they cost, and what is said when they are misused.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "stillmap/vmm/page_pool.h"
+#include "tests/allocators/checked_heap.h"
+#include "tests/support/buffer_test.h"
+
+namespace stillmap {
+namespace {
+
+using namespace literals;
+using testing::checked_heap;
+using testing::fails_with;
+using testing::outcome;
+
+class allocate : public testing::buffer_test {
+ protected:
+  void SetUp() override {
+    buffer_test::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    STILLMAP_NEEDS_VMM();
+  }
+};
+
+TEST_F(allocate, blocks_of_all_sizes_are_apart_and_keep_their_bytes) {
+  const stream s = make_stream();
+  checked_heap h(dev());
+  std::vector<void *> blocks;
+  for (const std::size_t bytes :
+       {std::size_t{1}, std::size_t{512}, std::size_t{513}, 8_KiB, 8_KiB + 1, 64_KiB, 1_MiB, 2_MiB,
+        2_MiB + 512, 5_MiB + 3, 17_MiB}) {
+    for (int i = 0; i < 5; ++i) {
+      const auto got = h.allocate(bytes, s);
+      ASSERT_TRUE(got) << got.error().message();
+      blocks.push_back(*got);
+    }
+  }
+  EXPECT_EQ(h.disagreement(), "");
+  for (std::size_t i = 0; i < blocks.size(); i += 2) ASSERT_TRUE(h.free(blocks[i]));
+  EXPECT_EQ(h.disagreement(), "");
+  for (std::size_t i = 1; i < blocks.size(); i += 2) ASSERT_TRUE(h.free(blocks[i]));
+  EXPECT_EQ(h.disagreement(), "");
+  EXPECT_EQ(h.heap().stats().total.live, 0u);
+}
+
+TEST_F(allocate, neighbours_share_pages_and_nothing_is_rounded_to_a_page) {
+  checked_heap h(dev());
+  const stream s = make_stream();
+  const std::size_t bytes = page() + page() / 4;  // alone it would take two pages
+  for (int i = 0; i < 16; ++i) ASSERT_TRUE(h.allocate(bytes, s));
+  EXPECT_EQ(h.heap().stats().total.backed, 20 * page());
+  h.drop_all();
+}
+
+TEST_F(allocate, nothing_is_a_block_too) {
+  checked_heap h(dev());
+  const auto none = h.heap().allocate(0);
+  ASSERT_TRUE(none);
+  EXPECT_EQ(*none, nullptr);
+  EXPECT_TRUE(h.heap().free(nullptr));
+  EXPECT_TRUE(h.heap().record_use(nullptr, {}));
+}
+
+TEST_F(allocate, refuses_what_makes_no_sense) {
+  checked_heap h(dev());
+  allocate_options odd;
+  odd.alignment = 768;
+  EXPECT_TRUE(fails_with(outcome(h.heap().allocate(1, {}, odd)), condition::invalid_argument,
+                         "caching_allocator::allocate", 768, 0));
+  odd.alignment = 0;
+  EXPECT_TRUE(fails_with(outcome(h.heap().allocate(1, {}, odd)), condition::invalid_argument,
+                         "caching_allocator::allocate"));
+  EXPECT_TRUE(fails_with(outcome(h.heap().allocate(SIZE_MAX)), condition::out_of_memory,
+                         "caching_allocator::allocate"));
+  caching_allocator_options options;
+  options.also_accessible_from = {97};
+  EXPECT_TRUE(fails_with(outcome(caching_allocator::create(dev(), options)),
+                         condition::invalid_argument, "caching_allocator::create", 97, 0));
+}
+
+TEST_F(allocate, what_is_no_block_cannot_be_freed) {
+  checked_heap h(dev());
+  int mine = 0;
+  for (const std::size_t bytes : {std::size_t{700}, 100_KiB, 3_MiB}) {
+    const auto got = h.heap().allocate(bytes);
+    ASSERT_TRUE(got);
+    char *const at = static_cast<char *>(*got);
+    for (void *const wrong :
+         {static_cast<void *>(at + 512), static_cast<void *>(at + 1), static_cast<void *>(&mine)}) {
+      EXPECT_TRUE(
+          fails_with(h.heap().free(wrong), condition::invalid_argument, "caching_allocator::free"))
+          << bytes;
+      EXPECT_FALSE(h.heap().usable_size(wrong));
+      EXPECT_FALSE(h.heap().record_use(wrong, {}));
+    }
+    EXPECT_TRUE(h.heap().owns(at));
+    EXPECT_FALSE(h.heap().owns(&mine));
+    ASSERT_TRUE(h.heap().free(at));
+    EXPECT_FALSE(h.heap().free(at)) << "twice, " << bytes;
+    EXPECT_FALSE(h.heap().record_use(at, {})) << bytes;
+  }
+}
+
+TEST_F(allocate, aligns_as_asked) {
+  const stream s = make_stream();
+  checked_heap h(dev());
+  std::mt19937 random(4);
+  std::vector<void *> blocks;
+  for (int i = 0; i < 60; ++i) {
+    allocate_options how;
+    how.alignment = std::size_t{1} << (random() % 25);
+    const auto got = h.allocate(1 + random() % 3_MiB, s, how);
+    ASSERT_TRUE(got) << got.error().message();
+    blocks.push_back(*got);
+    if (i % 3 == 2) {
+      ASSERT_TRUE(h.free(blocks[static_cast<std::size_t>(i) / 2]));
+    }
+  }
+  EXPECT_EQ(h.disagreement(), "");
+}
+
+TEST_F(allocate, zeroes_when_asked) {
+  const stream s = make_stream();
+  checked_heap h(dev());
+  for (const std::size_t bytes : {std::size_t{512}, 3_MiB}) {
+    const auto dirty = h.allocate(bytes, s);
+    ASSERT_TRUE(dirty);
+    ASSERT_TRUE(h.free(*dirty));
+    allocate_options how;
+    how.zero = true;
+    const auto clean = h.allocate(bytes, s, how);
+    ASSERT_TRUE(clean);
+    EXPECT_EQ(*clean, *dirty) << "the same memory, or the test shows nothing";
+    ASSERT_TRUE(h.free(*clean));
+  }
+}
+
+TEST_F(allocate, reports_what_it_holds) {
+  checked_heap h(dev());
+  const auto small = h.heap().allocate(100), large = h.heap().allocate(3_MiB + 1);
+  ASSERT_TRUE(small && large);
+  caching_allocator_stats s = h.heap().stats();
+  EXPECT_EQ(s.total.blocks, 2u);
+  EXPECT_EQ(s.total.requested, 100 + 3_MiB + 1);
+  EXPECT_EQ(s.total.live, 512 + 3_MiB + 512);
+  EXPECT_EQ(s.total.allocations, 2u);
+  EXPECT_EQ(s.total.frees, 0u);
+  EXPECT_EQ(s.pages_created * page(), s.total.backed);
+  EXPECT_GT(s.host_bytes, 0u);
+  ASSERT_EQ(s.arenas.size(), 1u);
+  EXPECT_EQ(*h.heap().usable_size(*small), 512u);
+  EXPECT_EQ(*h.heap().usable_size(*large), 3_MiB + 512);
+  ASSERT_TRUE(h.heap().free(*large));
+  s = h.heap().stats();
+  EXPECT_EQ(s.total.live, 512u);
+  EXPECT_EQ(s.total.live_peak, 512 + 3_MiB + 512);
+  EXPECT_EQ(s.total.cached, 3_MiB + 512);
+  ASSERT_TRUE(h.heap().free(*small));
+}
+
+TEST_F(allocate, gives_back_what_is_free_when_told_to) {
+  const stream s = make_stream();
+  checked_heap h(dev());
+  const auto stays = h.allocate(100_KiB, s), goes = h.allocate(20 * page(), s);
+  ASSERT_TRUE(stays && goes);
+  const std::size_t before = dev().space().stats().physical.bytes();
+  ASSERT_TRUE(h.free(*goes));
+  h.settle();
+  const auto some = h.heap().trim(5 * page());
+  ASSERT_TRUE(some);
+  EXPECT_EQ(h.heap().stats().total.free_whole_pages, 5 * page());
+  ASSERT_TRUE(h.heap().empty_cache());
+  EXPECT_EQ(h.heap().stats().total.free_whole_pages, 0u);
+  EXPECT_EQ(dev().space().stats().physical.bytes(), before - 20 * page());
+  EXPECT_EQ(h.disagreement(), "");
+  ASSERT_TRUE(h.allocate(20 * page(), s)) << "and can be had again";
+  EXPECT_EQ(h.disagreement(), "");
+  h.drop_all();
+}
+
+TEST_F(allocate, keeps_to_its_limit) {
+  caching_allocator_options options;
+  options.limit = 8 * page();
+  checked_heap h(dev(), options);
+  const stream s = make_stream();
+  const auto half = h.allocate(4 * page(), s);
+  ASSERT_TRUE(half);
+  EXPECT_TRUE(fails_with(outcome(h.allocate(5 * page(), s)), condition::out_of_memory,
+                         "caching_allocator::allocate", 5 * page(), 8 * page()));
+  EXPECT_EQ(h.heap().stats().out_of_memory, 1u);
+  EXPECT_EQ(h.disagreement(), "");
+  ASSERT_TRUE(h.allocate(4 * page(), s)) << "to the last byte";
+  ASSERT_TRUE(h.free(*half));
+  h.heap().set_limit(4 * page());
+  EXPECT_EQ(h.heap().limit(), 4 * page());
+  ASSERT_TRUE(h.allocate(2 * page(), s)) << "there are free pages";
+  ASSERT_TRUE(h.allocate(2 * page(), s));
+  EXPECT_FALSE(h.allocate(page(), s));
+  h.drop_all();
+}
+
+TEST_F(allocate, asks_who_may_have_memory_to_spare) {
+  checked_heap *me = nullptr;
+  void *spare = nullptr;
+  std::vector<std::size_t> asked;
+  caching_allocator_options options;
+  options.limit = 8 * page();
+  options.on_out_of_memory = [&](std::size_t bytes) {
+    asked.push_back(bytes);
+    if (spare == nullptr) return false;
+    EXPECT_TRUE(me->free(spare));
+    spare = nullptr;
+    return true;
+  };
+  checked_heap h(dev(), options);
+  me = &h;
+  const stream s = make_stream();
+  spare = *h.allocate(6 * page(), s);
+  ASSERT_TRUE(h.allocate(4 * page(), s));
+  EXPECT_EQ(asked, std::vector<std::size_t>{4 * page()});
+  EXPECT_FALSE(h.allocate(5 * page(), s));
+  EXPECT_EQ(asked, (std::vector<std::size_t>{4 * page(), 5 * page()}));
+  EXPECT_EQ(h.disagreement(), "");
+  h.drop_all();
+}
+
+// Free in pieces, none of which is large enough: their pages are put together at new addresses.
+TEST_F(allocate, free_pieces_serve_a_request_larger_than_any_of_them) {
+  const stream s = make_stream();
+  checked_heap h(dev());
+  caching_allocator &heap = h.heap();
+  std::vector<void *> blocks;
+  for (int i = 0; i < 16; ++i) blocks.push_back(*h.allocate(4 * page(), s));
+  heap.set_limit(heap.stats().total.backed);
+  for (std::size_t i = 0; i < blocks.size(); i += 2) ASSERT_TRUE(h.free(blocks[i]));
+  const driver_counts before = counts();
+  const auto large = h.allocate(32 * page(), s);
+  ASSERT_TRUE(large) << large.error().message();
+  const driver_counts spent = counts() - before;
+  EXPECT_EQ(spent[driver_call::MemCreate], 0u);
+  EXPECT_EQ(spent[driver_call::MemMap], 32u);
+  EXPECT_EQ(spent[driver_call::MemSetAccess], 1u);
+  EXPECT_EQ(heap.stats().pages_moved, 32u);
+  EXPECT_EQ(heap.stats().host_waits, 0u);
+  EXPECT_EQ(h.disagreement(), "");
+  EXPECT_FALSE(h.allocate(page(), s)) << "that was all there was";
+  h.drop_all();
+}
+
+TEST_F(allocate, memory_is_full_only_when_blocks_fill_it) {
+  STILLMAP_NEEDS_HOSTCUDA();
+  const stream s = make_stream();
+  checked_heap h(dev());
+  std::vector<void *> blocks;
+  leave_free(24);
+  for (int i = 0; i < 24; ++i) {
+    const auto got = h.allocate(page(), s);
+    ASSERT_TRUE(got) << i << ": " << got.error().message();
+    blocks.push_back(*got);
+  }
+  const auto over = h.allocate(512, s);
+  ASSERT_FALSE(over);
+  EXPECT_TRUE(over.error().is(condition::out_of_memory)) << over.error().message();
+  for (std::size_t i = 1; i < blocks.size(); i += 2) ASSERT_TRUE(h.free(blocks[i]));
+  ASSERT_TRUE(h.allocate(12 * page() - 512, s)) << "in twelve pieces";
+  ASSERT_TRUE(h.allocate(512, s)) << "too small for a slab, large enough for itself";
+  EXPECT_FALSE(h.allocate(512, s));
+  EXPECT_EQ(h.disagreement(), "");
+  h.drop_all();
+  testing::hostcuda_control::occupy(0, 0);
+}
+
+}  // namespace
+}  // namespace stillmap

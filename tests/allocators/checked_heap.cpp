@@ -1,0 +1,175 @@
+#include "tests/allocators/checked_heap.h"
+
+#include <set>
+#include <stdexcept>
+
+#include "stillmap/vmm/address_space.h"
+
+namespace stillmap::testing {
+namespace {
+
+constexpr std::size_t staging_bytes = std::size_t{4} << 20;
+constexpr std::size_t piece = 64;
+
+std::uint64_t value_of(const void *at) {
+  return reinterpret_cast<std::uintptr_t>(at);
+}
+
+}  // namespace
+
+checked_heap::checked_heap(const device &d, caching_allocator_options options) : device_(d) {
+  auto made = caching_allocator::create(d, std::move(options));
+  if (!made) throw std::runtime_error(made.error().message());
+  heap_ = std::move(*made);
+  const context_guard guard(d.drv(), d.context());
+  auto pinned = d.drv().allocate_host(staging_bytes);
+  if (!pinned) throw std::runtime_error(pinned.error().message());
+  staging_ = static_cast<unsigned char *>(*pinned);
+}
+
+checked_heap::~checked_heap() {
+  settle();
+  if (!wrong_.empty()) ADD_FAILURE() << wrong_;
+  heap_.reset();
+  const context_guard guard(device_.drv(), device_.context());
+  must(device_.drv().free_host(staging_));
+}
+
+void checked_heap::must(const status &s) {
+  if (!s) wrong_ += s.error().message() + "\n";
+}
+
+result<void *> checked_heap::allocate(std::size_t bytes, stream_ref s, allocate_options how) {
+  auto got = called([&] { return heap_->allocate(bytes, s, how); });
+  if (!got || *got == nullptr) return got;
+  const std::uint64_t at = value_of(*got);
+  const auto usable = heap_->usable_size(*got);
+  must(usable ? status{} : tl::unexpected<error>(usable.error()));
+  const std::size_t whole = usable ? *usable : bytes;
+  if (whole < bytes) wrong_ += "a block smaller than was asked for\n";
+  if (at % how.alignment != 0) wrong_ += "a block that is not aligned\n";
+  auto next = blocks_.lower_bound(at);
+  if (next != blocks_.end() && next->first < at + whole) wrong_ += "overlaps the block above\n";
+  if (next != blocks_.begin()) {
+    --next;
+    if (next->first + next->second.usable > at) wrong_ += "overlaps the block below\n";
+  }
+  block b{bytes, whole, s, static_cast<unsigned char>(how.zero ? 0 : next_value_++)};
+  if (next_value_ == 0) next_value_ = 1;
+  if (!how.zero) {
+    const context_guard guard(device_.drv(), device_.context());
+    must(device_.drv().set_bytes_async(device_address(at), b.value, bytes, s.get()));
+  }
+  blocks_[at] = b;
+  return got;
+}
+
+// A few bytes at either end and on both sides of each page boundary.
+void checked_heap::read(void *at, stream_ref s) {
+  const std::uint64_t begin = value_of(at);
+  const block &b = blocks_.at(begin);
+  const std::size_t page = device_.can().page_bytes;
+  std::set<std::uint64_t> places{begin, begin + b.bytes - std::min(piece, b.bytes)};
+  for (std::uint64_t edge = (begin / page + 1) * page; edge < begin + b.bytes; edge += page) {
+    if (edge - begin >= piece) places.insert(edge - piece);
+    if (begin + b.bytes - edge >= piece) places.insert(edge);
+  }
+  const context_guard guard(device_.drv(), device_.context());
+  for (const std::uint64_t place : places) {
+    const std::size_t n = std::min<std::size_t>(piece, begin + b.bytes - place);
+    if (staged_ + piece > staging_bytes) settle();
+    must(device_.drv().copy_to_host_async(staging_ + staged_, device_address(place), n, s.get()));
+    for (std::size_t i = n; i < piece; ++i) staging_[staged_ + i] = b.value;
+    reads_.push_back({staged_, b.value, place});
+    staged_ += piece;
+  }
+}
+
+void checked_heap::settle() {
+  {
+    const context_guard guard(device_.drv(), device_.context());
+    must(device_.drv().synchronize_context());
+  }
+  for (const pending &p : reads_) {
+    for (std::size_t i = 0; i < piece; ++i) {
+      if (staging_[p.staged + i] == p.value) continue;
+      wrong_ += "a wrong byte at " + std::to_string(p.at + i) + ": " +
+                std::to_string(staging_[p.staged + i]) + ", written was " +
+                std::to_string(p.value) + "\n";
+      break;
+    }
+  }
+  reads_.clear();
+  staged_ = 0;
+}
+
+status checked_heap::free(void *at) {
+  read(at, blocks_.at(value_of(at)).stream);
+  blocks_.erase(value_of(at));
+  return called([&] { return heap_->free(at); });
+}
+
+void checked_heap::order(stream_ref from, stream_ref to) {
+  const auto after = fence::after(device_, from);
+  must(after ? after->make_wait(device_, to) : tl::unexpected<error>(after.error()));
+}
+
+status checked_heap::use_on(void *at, stream_ref s) {
+  order(blocks_.at(value_of(at)).stream, s);
+  read(at, s);
+  return called([&] { return heap_->record_use(at, s); });
+}
+
+status checked_heap::free_on(void *at, stream_ref s) {
+  order(blocks_.at(value_of(at)).stream, s);
+  read(at, s);
+  blocks_.erase(value_of(at));
+  return called([&] { return heap_->free(at, s); });
+}
+
+status checked_heap::trim(std::size_t keep) {
+  const auto given = called([&] { return heap_->trim(keep); });
+  return given ? status{} : tl::unexpected<error>(given.error());
+}
+
+void checked_heap::drop_all() {
+  for (const auto &[at, b] : blocks_) must(heap_->free(device_address(at).pointer()));
+  blocks_.clear();
+}
+
+std::size_t checked_heap::live() const {
+  std::size_t sum = 0;
+  for (const auto &[at, b] : blocks_) sum += b.usable;
+  return sum;
+}
+
+std::string checked_heap::disagreement() {
+  std::string out = wrong_;
+  const caching_allocator_stats s = heap_->stats();
+  if (s.total.live != live()) {
+    out += "live is " + std::to_string(s.total.live) + ", not " + std::to_string(live()) + "\n";
+  }
+  if (s.total.blocks != blocks_.size()) out += "the number of blocks\n";
+  if (s.total.backed < s.total.live) out += "more live than backed\n";
+  // Pages mapped and not leaving are what the allocator says is backed.
+  std::size_t mapped = 0, backed = 0;
+  const heap_map m = heap_->map();
+  for (const mapping_record &r : device_.space().mappings()) {
+    if (r.state == mapping_state::mapped && heap_->owns(r.range.begin.pointer())) {
+      mapped += r.range.bytes;
+    }
+  }
+  for (const auto &a : m.arenas) {
+    for (const heap_segment &seg : a.segments) {
+      if (seg.part == heap_part::live || seg.part == heap_part::free) backed += seg.range.bytes;
+    }
+  }
+  if (backed != s.total.backed) out += "backed by the map is not backed by the figures\n";
+  if (mapped != backed + s.total.lent) {
+    out += "the ledger has " + std::to_string(mapped) + " mapped, the allocator says " +
+           std::to_string(backed) + "\n";
+  }
+  return out;
+}
+
+}  // namespace stillmap::testing

@@ -1,0 +1,274 @@
+// Placement without a driver: random operations against a model that keeps one byte per granule.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <vector>
+
+#include "stillmap/allocators/heap_books.h"
+
+namespace stillmap {
+namespace {
+
+constexpr std::size_t page = 16 * allocation_granule;
+constexpr std::uint64_t base = 0x10000000;
+constexpr std::size_t pages = 64;
+
+// What each granule is, written down by whoever did it.
+class naive {
+ public:
+  enum kind : char { unbacked = '-', free = '.', live = '#', leaving = '>' };
+  void set(std::uint64_t begin, std::uint64_t bytes, kind k) {
+    for (std::uint64_t at = begin; at < begin + bytes; at += allocation_granule) cell(at) = k;
+  }
+  bool all(std::uint64_t begin, std::uint64_t bytes, kind k) {
+    for (std::uint64_t at = begin; at < begin + bytes; at += allocation_granule) {
+      if (cell(at) != k) return false;
+    }
+    return true;
+  }
+  std::size_t count(kind k) const {
+    return static_cast<std::size_t>(std::count(cells_.begin(), cells_.end(), k)) *
+           allocation_granule;
+  }
+  std::size_t whole_free_pages() {
+    std::size_t n = 0;
+    for (std::size_t p = 0; p < pages; ++p) n += all(base + p * page, page, free);
+    return n;
+  }
+  // The longest run of granules of which each is one of `kinds`.
+  std::size_t longest(const std::string &kinds) const {
+    std::size_t best = 0, run = 0;
+    for (const char c : cells_) {
+      run = kinds.find(c) != std::string::npos ? run + allocation_granule : 0;
+      best = std::max(best, run);
+    }
+    return best;
+  }
+  std::string drawn() const { return {cells_.begin(), cells_.end()}; }
+
+ private:
+  char &cell(std::uint64_t at) { return cells_.at((at - base) / allocation_granule); }
+  std::vector<char> cells_ = std::vector<char>(pages * page / allocation_granule, unbacked);
+};
+
+std::string drawn(const heap_books &books) {
+  std::string out;
+  books.each([&](const segment &s) {
+    const char c = s.state == segment_state::unbacked ? '-'
+                   : s.state == segment_state::free   ? '.'
+                   : s.state == segment_state::live   ? '#'
+                                                      : '>';
+    out.append(s.bytes / allocation_granule, c);
+  });
+  return out;
+}
+
+class heap_books_model : public ::testing::TestWithParam<unsigned> {};
+
+TEST_P(heap_books_model, agrees_with_a_byte_per_granule) {
+  std::mt19937 random(GetParam());
+  const auto below = [&](std::size_t n) { return random() % n; };
+  heap_books books(page);
+  books.add({device_address(base), pages * page});
+  naive model;
+  std::map<std::uint64_t, segment *> blocks;
+  std::vector<segment *> leaving;
+  std::size_t carved = 0, abandoned = 0, placed = 0, taken = 0;
+
+  for (int step = 0; step < 4000; ++step) {
+    switch (below(8)) {
+      case 0:
+      case 1:
+      case 2:
+      case 3: {  // allocate
+        const std::uint64_t bytes = (1 + below(below(4) == 0 ? 100 : 20)) * allocation_granule;
+        const std::uint64_t alignment = allocation_granule << (below(3) == 0 ? below(6) : 0);
+        segment *s = books.place(bytes, alignment);
+        if (s == nullptr) {
+          if (alignment == allocation_granule) {
+            ASSERT_LT(model.longest("."), bytes) << "it would have fitted";
+          }
+          const auto e =
+              books.carve(bytes, alignment,
+                          below(2) ? heap_books::search::quick : heap_books::search::thorough);
+          if (!e) {
+            if (alignment == allocation_granule) {
+              ASSERT_LT(model.longest("-"), bytes) << "there were addresses";
+            }
+            break;
+          }
+          ASSERT_EQ(books.contradiction(true), "");
+          ASSERT_TRUE(model.all(e->missing.begin.value(), e->missing.bytes, naive::unbacked));
+          ASSERT_EQ(e->missing.begin.value() % page, 0u);
+          if (below(3) == 0) {
+            books.abandon(*e);
+            ++abandoned;
+            break;
+          }
+          s = books.commit(*e);
+          model.set(e->missing.begin.value(), e->missing.bytes, naive::free);
+          ++carved;
+        } else {
+          ++placed;
+        }
+        ASSERT_EQ(s->bytes, bytes);
+        ASSERT_EQ(s->begin % alignment, 0u);
+        ASSERT_TRUE(model.all(s->begin, s->bytes, naive::free)) << "not free, or not backed";
+        model.set(s->begin, s->bytes, naive::live);
+        blocks[s->begin] = s;
+        break;
+      }
+      case 4:
+      case 5: {  // free
+        if (blocks.empty()) break;
+        const auto it = std::next(blocks.begin(), static_cast<long>(below(blocks.size())));
+        model.set(it->second->begin, it->second->bytes, naive::free);
+        books.release(it->second);
+        blocks.erase(it);
+        break;
+      }
+      case 6: {  // pages go
+        std::vector<segment *> out;
+        const std::size_t wanted = 1 + below(12), there = model.whole_free_pages();
+        const std::size_t n = books.take(wanted, out);
+        ASSERT_EQ(n, std::min(wanted, there));
+        for (segment *s : out) {
+          ASSERT_TRUE(model.all(s->begin, s->bytes, naive::free));
+          ASSERT_EQ(s->begin % page, 0u);
+          model.set(s->begin, s->bytes, naive::leaving);
+          leaving.push_back(s);
+        }
+        taken += n;
+        break;
+      }
+      default: {  // and are gone, or stay after all
+        if (leaving.empty()) break;
+        const std::size_t i = below(leaving.size());
+        segment *const s = leaving[i];
+        leaving.erase(leaving.begin() + static_cast<long>(i));
+        if (below(3) == 0) {
+          model.set(s->begin, s->bytes, naive::free);
+          books.put_back(s);
+        } else {
+          model.set(s->begin, s->bytes, naive::unbacked);
+          books.gone(s);
+        }
+      }
+    }
+    ASSERT_EQ(books.contradiction(), "") << "step " << step;
+    ASSERT_EQ(drawn(books), model.drawn()) << "step " << step;
+    ASSERT_EQ(books.free_pages(), model.whole_free_pages());
+    ASSERT_EQ(books.free_bytes(), model.count(naive::free));
+    ASSERT_EQ(books.backed_bytes(), model.count(naive::free) + model.count(naive::live));
+  }
+  EXPECT_GT(carved, 20u);
+  EXPECT_GT(abandoned, 10u);
+  EXPECT_GT(placed, 50u);
+  EXPECT_GT(taken, 20u);
+}
+
+INSTANTIATE_TEST_SUITE_P(seeds, heap_books_model, ::testing::Range(1u, 13u));
+
+TEST(heap_books, neighbours_share_their_boundary_page) {
+  heap_books books(page);
+  books.add({device_address(base), pages * page});
+  const auto first =
+      books.carve(page + allocation_granule, allocation_granule, heap_books::search::quick);
+  ASSERT_TRUE(first);
+  EXPECT_EQ(first->missing.bytes, 2 * page);
+  segment *const a = books.commit(*first);
+  // The second begins in the page that the first has started, and needs two pages, not three.
+  const auto second =
+      books.carve(3 * page - 2 * allocation_granule, allocation_granule, heap_books::search::quick);
+  ASSERT_TRUE(second);
+  EXPECT_EQ(second->missing.bytes, 2 * page);
+  segment *const b = books.commit(*second);
+  EXPECT_EQ(b->begin, a->end());
+  EXPECT_EQ(books.backed_bytes(), 4 * page);
+  EXPECT_EQ(books.free_bytes(), allocation_granule);
+}
+
+TEST(heap_books, a_hole_between_free_neighbours_is_preferred_to_the_end) {
+  heap_books books(page);
+  books.add({device_address(base), pages * page});
+  segment *blocks[3];
+  for (segment *&b : blocks) {
+    b = books.commit(*books.carve(8 * page, allocation_granule, heap_books::search::quick));
+  }
+  books.release(blocks[1]);
+  std::vector<segment *> out;
+  ASSERT_EQ(books.take(2, out), 2u);
+  ASSERT_EQ(out.size(), 1u);
+  books.gone(out[0]);
+  const auto e = books.carve(8 * page, allocation_granule, heap_books::search::quick);
+  ASSERT_TRUE(e);
+  EXPECT_EQ(e->begin, base + 8 * page);
+  EXPECT_EQ(e->missing.bytes, 2 * page);
+  books.abandon(*e);
+  EXPECT_EQ(books.contradiction(), "");
+}
+
+TEST(heap_books, a_page_at_two_addresses_is_free_at_one) {
+  heap_books books(page);
+  books.add({device_address(base), pages * page});
+  segment *const first =
+      books.commit(*books.carve(4 * page, allocation_granule, heap_books::search::quick));
+  segment *const guard =
+      books.commit(*books.carve(page, allocation_granule, heap_books::search::quick));
+  const std::uint64_t here = first->begin, there = guard->end();
+  books.release(first);
+  std::vector<segment *> out;
+  ASSERT_EQ(books.take(4, out), 4u);
+  const auto e = books.carve(4 * page, allocation_granule, heap_books::search::quick);
+  ASSERT_TRUE(e);
+  ASSERT_EQ(e->missing.begin.value(), there);
+  books.lend(out[0], there);
+  segment *const second = books.commit(*e);
+  EXPECT_EQ(books.contradiction(), "");
+  EXPECT_EQ(books.backed_bytes(), 5 * page);
+  EXPECT_EQ(books.lent_bytes(), 4 * page);
+  EXPECT_EQ(books.place(page), nullptr);
+  EXPECT_EQ(books.at(here + 3 * page + 1)->state, segment_state::lent);
+  EXPECT_EQ(books.owner_of(here + page), there + page);
+  EXPECT_TRUE(books.first_asked(here, 7));
+  EXPECT_FALSE(books.first_asked(here, 7));
+
+  books.release(second);
+  books.recall(here + page);
+  EXPECT_EQ(books.contradiction(), "");
+  EXPECT_EQ(books.backed_bytes(), 5 * page);
+  EXPECT_EQ(books.at(here + page)->state, segment_state::free);
+  EXPECT_EQ(books.at(there + page)->state, segment_state::lent);
+  EXPECT_EQ(books.owner_of(there + page), here + page);
+  EXPECT_EQ(books.free_pages(), 4u);
+
+  out.clear();
+  books.forget_lent(out);
+  std::size_t bytes = 0;
+  for (segment *s : out) {
+    bytes += s->bytes;
+    books.gone(s);
+  }
+  EXPECT_EQ(bytes, 4 * page);
+  EXPECT_EQ(books.contradiction(), "");
+  EXPECT_EQ(books.backed_bytes(), 5 * page);
+}
+
+TEST(heap_books, backed_addresses_come_and_go_as_one) {
+  heap_books books(page);
+  const virtual_range range{device_address(base), 4 * page};
+  books.add(range, true);
+  EXPECT_EQ(books.backed_bytes(), 4 * page);
+  segment *const s = books.place(page);
+  ASSERT_NE(s, nullptr);
+  EXPECT_FALSE(books.remove(range)) << "something is live in it";
+  books.release(s);
+  EXPECT_TRUE(books.remove(range));
+  EXPECT_EQ(books.backed_bytes(), 0u);
+  EXPECT_EQ(books.reserved_bytes(), 0u);
+  EXPECT_EQ(books.place(page), nullptr);
+}
+
+}  // namespace
+}  // namespace stillmap

@@ -1,0 +1,240 @@
+#include "tests/allocators/heap_model.h"
+
+#include <algorithm>
+#include <random>
+
+#include "stillmap/vmm/address_space.h"
+#include "stillmap/vmm/page_pool.h"
+#include "tests/allocators/checked_heap.h"
+#include "tests/support/hostcuda_control.h"
+
+namespace stillmap::testing {
+namespace {
+
+constexpr std::size_t stream_count = 3;
+
+struct broken {
+  std::string what;
+};
+void demand(bool holds, const std::string &what) {
+  if (!holds) throw broken{what};
+}
+
+class world {
+ public:
+  world(std::size_t mib, std::uint64_t seed, const std::optional<planned_fault> &fault,
+        heap_model_outcome &out)
+      : out_(out), fault_(fault) {
+    const std::string schedule = seed == 0 ? "threads" : "seeded:" + std::to_string(seed);
+    hostcuda_control::reset(
+        machine_config("memory=" + std::to_string(mib) + "M,schedule=" + schedule).c_str());
+    const auto drv = driver::get();
+    demand(drv.has_value() && (*drv)->initialise().has_value(), "the driver does not start");
+    auto opened = device::open(0);
+    demand(opened.has_value(), "the device does not open");
+    device_.emplace(*opened);
+    for (std::size_t i = 0; i < stream_count; ++i) {
+      auto made = stream::create(*device_);
+      demand(made.has_value(), "no stream");
+      streams_.push_back(std::move(*made));
+    }
+    heap_.emplace(*device_);
+    heap_->before_call = [this] { arm(); };
+    heap_->after_call = [this] { disarm(); };
+  }
+
+  void perform(const op &o) {
+    fired_now_ = false;
+    if (o.name == "alloc") {
+      allocate(o);
+    } else if (o.name == "limit") {
+      heap_->heap().set_limit(o.arg(0) == 0 ? SIZE_MAX : o.arg(0) * page());
+    } else if (o.name == "trim") {
+      const status s = heap_->trim(o.arg(0) * page());
+      demand(s || fired_now_, "trim: " + (s ? "" : s.error().message()));
+    } else if (o.name == "settle") {
+      heap_->settle();
+    } else if (!heap_->blocks().empty()) {
+      const auto &blocks = heap_->blocks();
+      void *const at =
+          device_address(
+              std::next(blocks.begin(), static_cast<long>(o.arg(0) % blocks.size()))->first)
+              .pointer();
+      const stream_ref other = streams_[o.arg(1) % stream_count];
+      const status s = o.name == "use"       ? heap_->use_on(at, other)
+                       : o.name == "free_on" ? heap_->free_on(at, other)
+                                             : heap_->free(at);
+      demand(s.has_value(), o.name + ": " + (s ? "" : s.error().message()));
+    }
+    check();
+  }
+
+  void finish() {
+    heap_->drop_all();
+    heap_->settle();
+    check();
+    const status s = heap_->trim(0);
+    demand(s || fired_now_, "the last trim: " + (s ? "" : s.error().message()));
+    // A page that an unlucky call left behind goes with the next.
+    demand(heap_->heap().empty_cache().has_value(), "emptying at the end");
+    const caching_allocator_stats n = heap_->heap().stats();
+    demand(n.total.backed == 0,
+           "memory is kept when nothing is handed out: " + std::to_string(n.total.backed));
+    out_.pages_moved = n.pages_moved;
+    out_.host_waits = n.host_waits;
+    heap_.reset();
+    demand(device_->space().stats().live_mappings == 0, "mappings are left");
+    demand(device_->space().stats().live_blocks == 0, "reservations are left");
+  }
+
+  ~world() {
+    hostcuda_control::stop_failing(nullptr);
+    heap_.reset();
+    streams_.clear();
+    device_.reset();
+  }
+
+ private:
+  std::size_t page() const { return device_->can().page_bytes; }
+
+  void allocate(const op &o) {
+    allocate_options how;
+    how.alignment = std::size_t{1} << (o.arg(2) % 23);
+    how.zero = o.arg(3) == 1;
+    const stream_ref s = streams_[o.arg(1) % stream_count];
+    const std::size_t bytes = o.arg(0);
+    auto got = heap_->allocate(bytes, s, how);
+    if (got) return;
+    if (fired_now_) {
+      check();
+      fired_now_ = false;
+      got = heap_->allocate(bytes, s, how);
+      if (got) return;
+    }
+    demand(got.error().is(condition::out_of_memory), got.error().message());
+    ++out_.refused;
+    // Then there was not enough: neither in free pages, nor to create.
+    const caching_allocator_stats n = heap_->heap().stats();
+    const std::size_t limit = heap_->heap().limit();
+    const std::size_t allowed = limit > n.total.backed ? limit - n.total.backed : 0;
+    const std::size_t there = n.total.free_whole_pages + n.total.cached +
+                              std::min(device_->memory()->free.bytes(), allowed);
+    demand(there < bytes + how.alignment + page(),
+           "it would have fitted: " + std::to_string(there) + " for " + std::to_string(bytes));
+  }
+
+  void check() {
+    const std::string wrong = heap_->disagreement();
+    demand(wrong.empty(), wrong);
+  }
+
+  void arm() {
+    calls_before_ = device_->drv().counts();
+    if (fault_) hostcuda_control::fail(fault_->call.c_str(), fault_->nth, CUresult(fault_->code));
+  }
+  void disarm() {
+    const driver_counts made = device_->drv().counts() - calls_before_;
+    for (std::size_t i = 0; i < driver_call_count; ++i) out_.calls.calls[i] += made.calls[i];
+    if (!fault_) return;
+    hostcuda_control::stop_failing(fault_->call.c_str());
+    for (std::size_t i = 0; i < driver_call_count; ++i) {
+      if (fault_->call != name_of(static_cast<driver_call>(i))) continue;
+      if (made.calls[i] < fault_->nth) {
+        fault_->nth -= made.calls[i];
+        return;
+      }
+      fired_now_ = out_.fired = true;
+      fault_.reset();
+      return;
+    }
+  }
+
+  heap_model_outcome &out_;
+  std::optional<planned_fault> fault_;
+  bool fired_now_ = false;
+  driver_counts calls_before_{};
+  std::optional<device> device_;
+  std::vector<stream> streams_;
+  std::optional<checked_heap> heap_;
+};
+
+}  // namespace
+
+heap_model_outcome run_heap_model(const op_sequence &ops,
+                                  const std::optional<planned_fault> &fault) {
+  heap_model_outcome out;
+  std::size_t at = 0;
+  try {
+    std::size_t mib = 64;
+    std::uint64_t seed = 1;
+    if (!ops.empty() && ops.front().name == "machine") {
+      mib = std::clamp<std::size_t>(ops.front().arg(0), 8, 512);
+      seed = ops.front().arg(1);
+    }
+    {
+      world w(mib, seed, fault, out);
+      for (; at < ops.size(); ++at) {
+        if (ops[at].name != "machine") w.perform(ops[at]);
+      }
+      w.finish();
+    }
+    const hostcuda_counters left = hostcuda_control::counters();
+    demand(left.live_handles == 0 && left.live_mappings == 0 && left.live_reservations == 0 &&
+               left.live_streams == 0 && left.physical_bytes == 0,
+           "something is left behind on the device");
+    demand(left.violations == 0,
+           "work touched what it must not: " +
+               (left.violations ? std::string(hostcuda_control::violations().front().first) : ""));
+  } catch (const broken &b) {
+    out.failed = op_failure{at, b.what};
+  }
+  return out;
+}
+
+op_sequence generate_heap_ops(std::uint64_t seed, std::size_t count) {
+  std::mt19937_64 random(seed);
+  const auto below = [&](std::uint64_t n) { return random() % n; };
+  const std::uint64_t mib = 32 + 16 * below(4);
+  op_sequence out{{"machine", {mib, below(4) == 0 ? 0 : seed}}};
+  // A few sizes come again and again, as in programs.
+  std::uint64_t favourites[6];
+  for (std::uint64_t &f : favourites) {
+    f = 1 + below(std::uint64_t{1} << (9 + below(15)));
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint64_t bytes =
+        below(3) == 0 ? 1 + below(std::uint64_t{1} << (8 + below(17))) : favourites[below(6)];
+    switch (below(20)) {
+      case 0:
+        out.push_back({"use", {below(1000), below(3)}});
+        break;
+      case 1:
+        out.push_back({"free_on", {below(1000), below(3)}});
+        break;
+      case 2:
+        if (below(3) == 0) out.push_back({"trim", {below(6)}});
+        break;
+      case 3:
+        if (below(4) == 0) out.push_back({"limit", {below(2) == 0 ? 0 : below(mib / 2)}});
+        break;
+      case 4:
+        if (below(3) == 0) out.push_back({"settle", {}});
+        break;
+      case 5:
+      case 6:
+      case 7:
+      case 8:
+      case 9:
+      case 10:
+        out.push_back({"free", {below(1000)}});
+        break;
+      default:
+        out.push_back({"alloc",
+                       {bytes, below(3), below(8) == 0 ? below(23) : 0,
+                        static_cast<std::uint64_t>(below(10) == 0)}});
+    }
+  }
+  return out;
+}
+
+}  // namespace stillmap::testing

@@ -1,0 +1,88 @@
+// Random operations of several streams on a machine that is nearly full, every byte checked; and
+// the same with each driver call of the allocator failing.
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+#include "tests/allocators/heap_model.h"
+#include "tests/support/gpu_test.h"
+#include "tests/support/hostcuda_control.h"
+
+namespace stillmap::testing {
+namespace {
+
+class heap_model_test : public device_test {
+ protected:
+  void SetUp() override {
+    device_test::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    if (!on_hostcuda()) GTEST_SKIP() << "needs a driver that can be told what to do";
+    if (!open_device().can().vmm) GTEST_SKIP() << "needs VMM, which this device does not have";
+    expect_unreturnable();
+  }
+};
+
+std::optional<op_failure> judged(const op_sequence &ops) {
+  return run_heap_model(ops).failed;
+}
+
+TEST_F(heap_model_test, random_sequences_agree) {
+  if (const auto ops = replay_of_run()) {
+    const auto failed = judged(*ops);
+    EXPECT_FALSE(failed.has_value()) << failed->what << "\n  after operation " << failed->at;
+    return;
+  }
+  const auto until =
+      std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds_of_run(2));
+  std::uint64_t seed = seed_of_run(1), refused = 0, moved = 0;
+  std::size_t sequences = 0;
+  do {
+    const op_sequence ops = generate_heap_ops(seed, 150);
+    const heap_model_outcome out = run_heap_model(ops);
+    if (out.failed) {
+      FAIL() << "seed " << seed << ": " << out.failed->what << "\n" << report_failure(ops, judged);
+    }
+    refused += out.refused;
+    moved += out.pages_moved;
+    ++sequences;
+    ++seed;
+  } while (std::chrono::steady_clock::now() < until || sequences < 8);
+  std::printf("heap model: %zu sequences agree, %llu requests refused, %llu pages moved\n",
+              sequences, static_cast<unsigned long long>(refused),
+              static_cast<unsigned long long>(moved));
+  EXPECT_GT(refused, 0u) << "memory was never short";
+  EXPECT_GT(moved, 0u) << "no page ever moved";
+}
+
+TEST_F(heap_model_test, every_driver_call_failing_changes_nothing_but_the_answer) {
+  const std::uint64_t first = seed_of_run(1);
+  std::uint64_t points = 0, met = 0;
+  for (std::uint64_t seed = first; seed < first + 2; ++seed) {
+    op_sequence ops = generate_heap_ops(seed, 60);
+    ops.front() = {"machine", {32, seed}};
+    const heap_model_outcome plain = run_heap_model(ops);
+    ASSERT_FALSE(plain.failed) << plain.failed->what;
+    for (std::size_t i = 0; i < driver_call_count; ++i) {
+      const std::string call = name_of(static_cast<driver_call>(i));
+      // Of the many calls of one kind some, spread evenly.
+      const std::uint64_t n = plain.calls.calls[i];
+      const std::uint64_t step = std::max<std::uint64_t>(1, n / 12);
+      for (std::uint64_t nth = 1; nth <= n; nth += step) {
+        const int code = (nth + i) % 2 == 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_UNKNOWN;
+        const heap_model_outcome out = run_heap_model(ops, planned_fault{call, nth, code});
+        ++points;
+        met += out.fired ? 1 : 0;
+        ASSERT_FALSE(out.failed) << "seed " << seed << ", " << call << " #" << nth
+                                 << " failing with " << code << ", after operation "
+                                 << out.failed->at << ": " << out.failed->what << "\n"
+                                 << to_text(ops);
+      }
+    }
+  }
+  std::printf("heap faults: %llu points, %llu met\n", static_cast<unsigned long long>(points),
+              static_cast<unsigned long long>(met));
+  EXPECT_GT(met, points / 2);
+}
+
+}  // namespace
+}  // namespace stillmap::testing

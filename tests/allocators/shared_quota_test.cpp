@@ -1,0 +1,153 @@
+#include "stillmap/allocators/shared_quota.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <fstream>
+#include <thread>
+#include <vector>
+
+namespace stillmap {
+namespace {
+
+class shared_quota_test : public ::testing::Test {
+ protected:
+  void TearDown() override { (void)shared_quota::remove(path_); }
+  std::shared_ptr<shared_quota> join(std::uint64_t limit = 100) const {
+    auto q = shared_quota::open(path_, limit);
+    if (!q) throw std::runtime_error(q.error().message());
+    return *q;
+  }
+  const std::string path_ = ::testing::TempDir() + "stillmap-quota-" + std::to_string(getpid());
+};
+
+TEST_F(shared_quota_test, participants_share_one_limit) {
+  const auto a = join(), b = join(0);
+  ASSERT_TRUE(a->reserve(60));
+  const status refused = b->reserve(41);
+  ASSERT_FALSE(refused);
+  EXPECT_TRUE(refused.error().is(condition::out_of_memory));
+  EXPECT_EQ(refused.error().value, 41u);
+  EXPECT_EQ(refused.error().limit, 40u);
+  ASSERT_TRUE(b->reserve(40));
+  ASSERT_TRUE(a->release(10));
+  ASSERT_TRUE(b->reserve(10));
+  const auto s = a->stats();
+  ASSERT_TRUE(s);
+  EXPECT_EQ(s->limit, 100u);
+  EXPECT_EQ(s->reserved, 100u);
+  EXPECT_EQ(s->own, 50u);
+  EXPECT_EQ(s->participants.size(), 2u);
+}
+
+TEST_F(shared_quota_test, what_leaves_gives_back) {
+  const auto a = join();
+  {
+    const auto b = join();
+    ASSERT_TRUE(b->reserve(100));
+    EXPECT_FALSE(a->reserve(1));
+  }
+  EXPECT_TRUE(a->reserve(100));
+  EXPECT_EQ(a->stats()->participants.size(), 1u);
+}
+
+TEST_F(shared_quota_test, refuses_what_makes_no_sense) {
+  EXPECT_FALSE(shared_quota::open("", 100));
+  const auto none = shared_quota::open(path_, 0);
+  ASSERT_FALSE(none);
+  EXPECT_TRUE(none.error().is(condition::invalid_argument));
+  const auto a = join();
+  const auto other = shared_quota::open(path_, 101);
+  ASSERT_FALSE(other);
+  EXPECT_EQ(other.error().value, 101u);
+  EXPECT_EQ(other.error().limit, 100u);
+  ASSERT_TRUE(a->reserve(5));
+  const status more = a->release(6);
+  ASSERT_FALSE(more);
+  EXPECT_EQ(more.error().value, 6u);
+  EXPECT_EQ(more.error().limit, 5u);
+  EXPECT_EQ(a->stats()->own, 5u);
+  EXPECT_FALSE(a->set_limit(0));
+  EXPECT_FALSE(a->reserve(UINT64_MAX)) << "sums do not wrap";
+  EXPECT_FALSE(shared_quota::open("/nowhere/at/all", 100));
+}
+
+TEST_F(shared_quota_test, a_file_that_is_something_else_stays_as_it_is) {
+  std::ofstream(path_) << "my diary";
+  const auto q = shared_quota::open(path_, 100);
+  ASSERT_FALSE(q);
+  EXPECT_TRUE(q.error().is(condition::corrupt)) << q.error().message();
+  std::string text;
+  std::getline(std::ifstream(path_), text);
+  EXPECT_EQ(text, "my diary");
+}
+
+TEST_F(shared_quota_test, a_lower_limit_takes_nothing_away) {
+  const auto a = join();
+  ASSERT_TRUE(a->reserve(80));
+  ASSERT_TRUE(a->set_limit(50));
+  EXPECT_EQ(a->stats()->own, 80u);
+  EXPECT_FALSE(a->reserve(1));
+  ASSERT_TRUE(a->release(40));
+  EXPECT_TRUE(a->reserve(10));
+  EXPECT_FALSE(a->reserve(1));
+}
+
+TEST_F(shared_quota_test, threads_of_one_participant) {
+  const auto q = join(1000);
+  std::atomic<std::uint64_t> held{0}, most{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 500; ++i) {
+        if (!q->reserve(300)) continue;
+        const std::uint64_t now = held += 300;
+        for (std::uint64_t m = most; m < now && !most.compare_exchange_weak(m, now);) {
+        }
+        held -= 300;
+        EXPECT_TRUE(q->release(300));
+      }
+    });
+  }
+  for (auto &t : threads) t.join();
+  EXPECT_LE(most, 1000u);
+  EXPECT_EQ(q->stats()->reserved, 0u);
+}
+
+// The child has none of its parent's share, cannot spend it, and does not keep it alive.
+TEST_F(shared_quota_test, a_fork_takes_no_part) {
+  const auto observer = join();
+  int to_parent[2], to_child[2];
+  ASSERT_EQ(pipe(to_parent), 0);
+  ASSERT_EQ(pipe(to_child), 0);
+  const pid_t middle = fork();
+  if (middle == 0) {
+    const auto q = shared_quota::open(path_, 100);
+    if (!q || !(*q)->reserve(70)) _exit(1);
+    const pid_t inner = fork();
+    if (inner == 0) {
+      const status s = (*q)->reserve(1);
+      const char verdict = !s && s.error().is(condition::not_supported) ? 'y' : 'n';
+      (void)!write(to_parent[1], &verdict, 1);
+      char go = 0;
+      (void)!read(to_child[0], &go, 1);  // outlives its parent
+      _exit(0);
+    }
+    _exit(0);
+  }
+  char verdict = 0;
+  ASSERT_EQ(read(to_parent[0], &verdict, 1), 1);
+  EXPECT_EQ(verdict, 'y');
+  int exit_status = 0;
+  ASSERT_EQ(waitpid(middle, &exit_status, 0), middle);
+  EXPECT_EQ(exit_status, 0);
+  EXPECT_TRUE(observer->reserve(100)) << "the dead participant's child still holds its share";
+  (void)!write(to_child[1], "x", 1);
+  for (const int fd : {to_parent[0], to_parent[1], to_child[0], to_child[1]}) close(fd);
+}
+
+}  // namespace
+}  // namespace stillmap

@@ -1,0 +1,183 @@
+// Loops that do the same again and again: once they have settled they make no driver call, and the
+// memory held is little more than the memory in use at the peak.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "stillmap/vmm/address_space.h"
+#include "tests/allocators/checked_heap.h"
+#include "tests/allocators/host_allocations.h"
+#include "tests/support/buffer_test.h"
+
+namespace stillmap {
+namespace {
+
+using namespace literals;
+using testing::checked_heap;
+
+class steady : public testing::buffer_test {
+ protected:
+  void SetUp() override {
+    buffer_test::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    STILLMAP_NEEDS_VMM();
+    STILLMAP_NEEDS_HOSTCUDA();
+  }
+};
+
+// Something like a training step: parameters stay; each layer's forward leaves activations and uses
+// scratch, the backward frees them in reverse and makes gradients; the optimiser has temporaries.
+class training {
+ public:
+  training(caching_allocator &heap, unsigned layers, std::size_t unit, unsigned seed, bool alike)
+      : heap_(heap), layers_(layers), unit_(unit), seed_(seed), alike_(alike) {}
+
+  void set_up(stream_ref s) {
+    for (unsigned l = 0; l < layers_; ++l) {
+      for (const std::size_t part : {12, 4, 1}) parameters_.push_back(take(part * unit_ / 3, s));
+      parameters_.push_back(take(1000 + 8 * l, s));
+    }
+  }
+  void step(stream_ref s) {
+    std::vector<std::vector<void *>> activations(layers_);
+    for (unsigned l = 0; l < layers_; ++l) {
+      std::mt19937 random(alike_ ? seed_ : seed_ + 1000 * l);
+      for (int k = 0; k < 6; ++k) {
+        void *const scratch = take(unit_ * (1 + random() % 7) + 512 * (random() % 9), s);
+        activations[l].push_back(take(unit_ * (1 + random() % 5) / 2 + 100, s));
+        activations[l].push_back(take(300 * (1 + random() % 40), s));
+        give(scratch);
+      }
+    }
+    std::vector<void *> gradients;
+    for (unsigned l = layers_; l-- > 0;) {
+      std::mt19937 random(alike_ ? seed_ : seed_ + 1000 * l);
+      const std::size_t wide = 2 + random() % 9;
+      void *const scratch = take(unit_ * wide, s);
+      gradients.push_back(take(17 * unit_ / 3, s));
+      for (void *a : activations[l]) give(a);
+      give(scratch);
+    }
+    for (void *g : gradients) {
+      void *const temporary = take(17 * unit_ / 3, s);
+      give(g);
+      give(temporary);
+    }
+  }
+  void tear_down() {
+    for (void *p : parameters_) give(p);
+  }
+
+ private:
+  void *take(std::size_t bytes, stream_ref s) {
+    const auto got = heap_.allocate(bytes, s);
+    if (!got) throw std::runtime_error(got.error().message());
+    return *got;
+  }
+  void give(void *at) {
+    if (const status s = heap_.free(at); !s) throw std::runtime_error(s.error().message());
+  }
+
+  caching_allocator &heap_;
+  unsigned layers_;
+  std::size_t unit_;
+  unsigned seed_;
+  bool alike_;
+  std::vector<void *> parameters_;
+};
+
+TEST_F(steady, a_training_loop_makes_no_driver_call_after_its_second_step) {
+  restart_as((testing::hostcuda_control::config() + ",unbacked").c_str());
+  for (unsigned seed = 1; seed <= 16; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    auto made = caching_allocator::create(dev());
+    ASSERT_TRUE(made);
+    caching_allocator &heap = **made;
+    const stream s = make_stream();
+    const std::size_t unit = (seed % 4 < 2 ? 3_MiB : 30_MiB) + 4096 * seed;
+    training t(heap, 24, unit, seed, seed % 2 == 0);
+    t.set_up(s);
+    for (int step = 1; step <= 6; ++step) {
+      const driver_counts before = counts();
+      t.step(s);
+      if (step > 2) {
+        EXPECT_EQ((counts() - before).total(), 0u) << "in step " << step;
+      }
+    }
+    const caching_allocator_stats n = heap.stats();
+    EXPECT_LT(static_cast<double>(n.backed_peak), 1.10 * static_cast<double>(n.total.live_peak));
+    t.tear_down();
+  }
+}
+
+// Two shapes of the same memory, in turn: pages go to and fro by writing it down.
+TEST_F(steady, pages_come_back_to_where_they_were_without_a_call) {
+  checked_heap h(dev());
+  const stream s = make_stream();
+  std::vector<void *> small;
+  const auto in_small = [&] {
+    for (int i = 0; i < 8; ++i) small.push_back(*h.allocate(4 * page(), s));
+  };
+  const auto small_back = [&] {
+    for (std::size_t i = 0; i < small.size(); i += 2) ASSERT_TRUE(h.free(small[i]));
+    for (std::size_t i = 1; i < small.size(); i += 2) ASSERT_TRUE(h.free(small[i]));
+    small.clear();
+  };
+  in_small();
+  const auto stays = h.allocate(page(), s);
+  ASSERT_TRUE(stays);
+  small_back();
+  h.heap().set_limit(h.heap().stats().total.backed);
+  for (int round = 0; round < 4; ++round) {
+    const driver_counts before = counts();
+    for (int k = 0; k < 2; ++k) {
+      in_small();
+      for (std::size_t i = 0; i < 8; i += 2) ASSERT_TRUE(h.free(small[i]));
+      const auto large = h.allocate(16 * page(), s);  // from the pages of four
+      ASSERT_TRUE(large) << large.error().message();
+      EXPECT_EQ(h.disagreement(), "");
+      ASSERT_TRUE(h.free(*large));
+      for (std::size_t i = 1; i < 8; i += 2) ASSERT_TRUE(h.free(small[i]));
+      small.clear();
+    }
+    const driver_counts spent = counts() - before;
+    if (round > 0) {
+      EXPECT_EQ(spent[driver_call::MemMap], 0u) << "in round " << round;
+      EXPECT_EQ(spent[driver_call::MemUnmap], 0u) << "in round " << round;
+    }
+  }
+  EXPECT_GT(h.heap().stats().pages_recalled, 0u);
+  EXPECT_GT(h.heap().stats().total.lent, 0u);
+  h.settle();
+  EXPECT_EQ(h.disagreement(), "");
+  // What is mapped twice is given back as well.
+  ASSERT_TRUE(h.free(*stays));
+  h.settle();
+  ASSERT_TRUE(h.heap().empty_cache());
+  EXPECT_EQ(h.heap().stats().total.backed, 0u);
+  EXPECT_EQ(h.heap().stats().total.lent, 0u);
+  EXPECT_EQ(dev().space().stats().live_mappings, 0u);
+}
+
+TEST_F(steady, the_hot_path_allocates_nothing_and_calls_nobody) {
+  checked_heap h(dev());
+  const stream s = make_stream();
+  caching_allocator &heap = h.heap();
+  std::vector<void *> blocks(64);
+  const auto round = [&] {
+    for (std::size_t bytes = 512; bytes <= 32_MiB; bytes *= 2) {
+      for (void *&b : blocks) b = *heap.allocate(bytes + 512 * (bytes % 7), s);
+      for (void *b : blocks) ASSERT_TRUE(heap.free(b, s));
+    }
+  };
+  round();
+  round();
+  const driver_counts before = counts();
+  const std::uint64_t allocations = testing::host_allocations();
+  round();
+  EXPECT_EQ(testing::host_allocations(), allocations);
+  EXPECT_EQ((counts() - before).total(), 0u);
+}
+
+}  // namespace
+}  // namespace stillmap

@@ -1,0 +1,209 @@
+// PyTorch's snapshots and RMM's logs as traces, and pickles that want more than to be read.
+#include "tools/stillmap/import_trace.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "stillmap/allocators/trace.h"
+#include "tools/stillmap/pickle.h"
+
+namespace stillmap::tool {
+namespace {
+
+using namespace std::string_literals;
+
+// Pickle's operations, as Python's protocol 4 writes them.
+std::string text(const std::string &s) {
+  return "\x8c"s + static_cast<char>(s.size()) + s + "\x94";
+}
+std::string integer(std::uint64_t n) {
+  std::string bytes = "\x8a\x08"s;
+  for (int i = 0; i < 8; ++i) bytes += static_cast<char>(n >> (8 * i));
+  return bytes;
+}
+std::string list(const std::vector<std::string> &items) {
+  std::string all = "]\x94("s;
+  for (const std::string &item : items) all += item;
+  return all + "e";
+}
+using members = std::vector<std::pair<std::string, std::string>>;
+std::string dict(const members &of) {
+  std::string all = "}\x94("s;
+  for (const auto &[key, value] : of) all += text(key) + value;
+  return all + "u";
+}
+std::string pickled(const std::string &value) {
+  return "\x80\x04"s + value + ".";
+}
+std::string event(const std::string &action, std::uint64_t at, std::uint64_t size,
+                  std::uint64_t stream) {
+  return dict({{"action", text(action)},
+               {"addr", integer(at)},
+               {"size", integer(size)},
+               {"stream", integer(stream)},
+               {"frames", list({})}});
+}
+std::string snapshot(const std::vector<std::string> &events,
+                     const std::string &segments = list({})) {
+  return pickled(dict({{"segments", segments}, {"device_traces", list({list({}), list(events)})}}));
+}
+
+std::string body(const outcome<std::string> &imported) {
+  EXPECT_TRUE(imported) << (imported ? "" : imported.error().line);
+  if (!imported) return "";
+  const auto read = read_trace(*imported);
+  EXPECT_TRUE(read) << (read ? "" : read.error().message("t"));
+  const std::size_t first = imported->find('\n'), second = imported->find('\n', first + 1);
+  return imported->substr(second + 1);
+}
+std::string trouble(const outcome<std::string> &imported) {
+  EXPECT_FALSE(imported);
+  return imported ? "" : imported.error().line;
+}
+
+TEST(ImportTorch, AHistoryBecomesATrace) {
+  const auto imported = import_torch_snapshot(
+      "s", snapshot({event("alloc", 0x7f0000000000, 512, 0), event("segment_alloc", 1, 2, 3),
+                     event("alloc", 0x7f0000001000, 100, 77),
+                     event("free_requested", 0x7f0000000000, 512, 0),
+                     event("free_completed", 0x7f0000000000, 512, 0),
+                     event("alloc", 0x7f0000000000, 300, 77)}));
+  EXPECT_EQ(body(imported), "a,0,512,0\na,1,100,1\nf,0\na,2,300,1\n");
+}
+
+TEST(ImportTorch, WhatWasThereBeforeIsAllocatedFirst) {
+  const std::string segment = dict(
+      {{"device", integer(1)},
+       {"address", integer(0x1000)},
+       {"stream", integer(5)},
+       {"blocks", list({dict({{"size", integer(512)},
+                              {"requested_size", integer(400)},
+                              {"state", text("active_allocated")}}),
+                        dict({{"size", integer(512)}, {"state", text("inactive")}}),
+                        dict({{"size", integer(1024)}, {"state", text("active_allocated")}})})}});
+  const auto imported = import_torch_snapshot(
+      "s", snapshot({event("alloc", 0x1400, 1024, 5), event("free_requested", 0x9000, 64, 5)},
+                    list({segment})));
+  EXPECT_EQ(body(imported), "a,0,400,0\na,1,64,0\na,2,1024,0\nf,1\n");
+}
+
+TEST(ImportTorch, WhatIsNoSnapshotIsRefused) {
+  const auto import = [](const std::string &bytes) {
+    return trouble(import_torch_snapshot("s", bytes));
+  };
+  EXPECT_NE(import(pickled(list({}))).find("s: it has no history"), std::string::npos);
+  EXPECT_NE(import(snapshot({})).find("it has no history"), std::string::npos);
+  EXPECT_NE(import(snapshot({text("x")})).find("s: event 0: it has no action"), std::string::npos);
+  EXPECT_NE(import(snapshot({dict({{"action", text("alloc")}})})).find("s: event 0: no addr"),
+            std::string::npos);
+  EXPECT_NE(import(snapshot({event("alloc", 1, std::uint64_t{1} << 60, 0)})).find("a size of"),
+            std::string::npos);
+}
+
+TEST(Pickle, NothingIsImportedOrCalled) {
+  const auto refused = [](const std::string &bytes, const std::string &what) {
+    const auto read = pickle::read(bytes);
+    ASSERT_FALSE(read) << bytes;
+    EXPECT_NE(read.error().line.find(what), std::string::npos) << read.error().line;
+  };
+  refused(
+      "\x80\x02"
+      "cos\nsystem\n"s,
+      "byte 2: it wants to import something");
+  refused("\x80\x04"s + text("os") + text("system") + "\x93.", "byte 16: it wants to import");
+  refused("\x80\x02(ios\nsystem\n."s, "import");
+  refused("\x80\x04N)R."s, "it wants to make an object");
+  refused("\x80\x04N)\x81."s, "it wants to make an object");
+  refused("\x80\x04}}b."s, "it wants to make an object");
+}
+
+TEST(Pickle, DamageIsNamedByItsPlace) {
+  const auto wrong = [](const std::string &bytes) {
+    const auto read = pickle::read(bytes);
+    EXPECT_FALSE(read) << bytes;
+    return read ? "" : read.error().line;
+  };
+  EXPECT_EQ(wrong("\x80\x04"s), "byte 2: the file is truncated");
+  EXPECT_EQ(wrong("\x80\x04"
+                  "X\xff\xff\xff\xff"
+                  "a"s),
+            "byte 2: the file is truncated");
+  EXPECT_EQ(wrong("\x80\x04."s), "byte 2: nothing is there to be used");
+  EXPECT_EQ(wrong("\x80\x04(."s), "byte 3: nothing is there to be used");
+  EXPECT_EQ(wrong("\x80\x04h\x07."s), "byte 2: it refers to something that is not there");
+  EXPECT_EQ(wrong("\x80\x04}(Nu."s), "byte 5: a key without a value");
+  EXPECT_EQ(wrong("\x80\x04Nt."s), "byte 3: a mark is missing");
+  EXPECT_EQ(wrong("\x80\x09."s), "byte 0: protocol 9");
+  EXPECT_EQ(wrong("\x80\x04\xff."s), "byte 2: no known operation: 0xff");
+}
+
+TEST(Pickle, NumbersAndDeepNesting) {
+  const auto read =
+      pickle::read("\x80\x04(J\xfe\xff\xff\xffK\xffM\x01\x02\x8a\x01\x80G?\xf8\0\0\0\0\0\0\x88t."s);
+  ASSERT_TRUE(read) << read.error().line;
+  const auto &items = read->root().items;
+  ASSERT_EQ(items.size(), 6u);
+  EXPECT_EQ(items[0]->integer, -2);
+  EXPECT_EQ(items[1]->integer, 255);
+  EXPECT_EQ(items[2]->integer, 513);
+  EXPECT_EQ(items[3]->integer, -128);
+  EXPECT_EQ(items[4]->real, 1.5);
+  EXPECT_EQ(items[5]->integer, 1);
+  EXPECT_TRUE(pickle::read("\x80\x04]"s + std::string(1000000, '\x85') + "."));
+}
+
+TEST(Pickle, RandomBytesAreReadOrRefused) {
+  std::mt19937_64 dice(9);
+  const std::string whole = snapshot({event("alloc", 1, 2, 3), event("free_requested", 1, 2, 3)});
+  int refused = 0;
+  for (int i = 0; i < 20000; ++i) {
+    std::string bytes = whole;
+    for (std::uint64_t n = 1 + dice() % 4; n > 0; --n) {
+      bytes[dice() % bytes.size()] = static_cast<char>(dice());
+    }
+    const auto imported = import_torch_snapshot("s", bytes);
+    refused += imported ? 0 : 1;
+    if (imported) {
+      EXPECT_TRUE(read_trace(*imported));
+    }
+  }
+  EXPECT_GT(refused, 1000);
+}
+
+const std::string columns = "Thread,Time,Action,Pointer,Size,Stream\n";
+
+TEST(ImportRmm, ALogBecomesATrace) {
+  EXPECT_EQ(body(import_rmm_log("r", columns + "1,10:00:00:000001,allocate,0x7f00,100,0x0\r\n"
+                                               "1,t,allocate failure,0x0,999,0\n"
+                                               "2,t,allocate,0x7f80,5,99\n\n"
+                                               "1,t,free,0x7f00,100,99\n"
+                                               "1,t,allocate,0x0,0,0\n"
+                                               "1,t,free,0x7f80,5,99")),
+            "a,0,100,0\na,1,5,1\nu,0,1\nf,0\nf,1\n");
+}
+
+TEST(ImportRmm, BadLinesAreNamed) {
+  const auto import = [](const std::string &lines) {
+    return trouble(import_rmm_log("r", columns + lines));
+  };
+  EXPECT_EQ(trouble(import_rmm_log("r", "Thread,Time\n")),
+            "r:1: the columns are not " + columns.substr(0, columns.size() - 1));
+  EXPECT_EQ(import("1,t,free,0x1,2,0\n"), "r:2: 0x1 is not allocated");
+  EXPECT_EQ(import("1,t,allocate,0x1,2,0\n1,t,allocate,0x1,2,0"), "r:3: 0x1 is allocated already");
+  EXPECT_EQ(import("1,t,allocate,0x1,2\n"), "r:2: 5 columns instead of 6");
+  EXPECT_EQ(import("1,t,allocate,zz,2,0\n"), "r:2: 'zz' is no pointer");
+  EXPECT_EQ(import("1,t,allocate,0x1,-2,0\n"), "r:2: '-2' is no size");
+  EXPECT_EQ(import("1,t,allocate,0x1,2,x\n"), "r:2: 'x' is no stream");
+  EXPECT_EQ(import("1,t,moved,0x1,2,0\n"), "r:2: 'moved' is neither allocate nor free");
+}
+
+TEST(ImportTrace, ContentSaysWhatItIs) {
+  EXPECT_EQ(kind_of("\x80\x04"), record_kind::torch_snapshot);
+  EXPECT_EQ(kind_of(columns), record_kind::rmm_log);
+  EXPECT_EQ(kind_of("# stillmap-trace v1"), record_kind::stillmap);
+  EXPECT_EQ(kind_of(""), record_kind::stillmap);
+}
+
+}  // namespace
+}  // namespace stillmap::tool

@@ -1,0 +1,196 @@
+// Replays on every allocator that can be named: the same requests, checked byte by byte, with
+// memory short and not.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "stillmap/vmm/context.h"
+#include "tests/support/buffer_test.h"
+#include "tools/stillmap/replay_run.h"
+
+namespace stillmap::testing {
+namespace {
+
+using namespace stillmap::literals;
+using namespace stillmap::tool;
+
+constexpr std::size_t memory = 256_MiB;
+
+// A program of several streams that uses blocks across them in order, each iteration the same.
+std::string program(unsigned seed, int iterations, std::uint64_t largest, bool across = true) {
+  trace_writer out("random");
+  std::uint64_t next = 0;
+  std::vector<std::uint64_t> kept;
+  for (int i = 0; i < 8; ++i) {
+    out.allocate(kept.emplace_back(next++), 3_MiB + static_cast<std::uint64_t>(i) * 1000, 0);
+  }
+  for (int iteration = 0; iteration < iterations; ++iteration) {
+    std::mt19937_64 dice(seed);
+    out.iteration();
+    std::vector<std::uint64_t> live;
+    for (int step = 0; step < 120; ++step) {
+      const auto on = static_cast<std::uint32_t>(dice() % 3);
+      const std::uint64_t bytes = dice() % 3 == 0 ? dice() % largest + 1 : dice() % 5000 + 1;
+      out.allocate(live.emplace_back(next++), bytes, on);
+      if (across && dice() % 3 == 0) {
+        const std::uint32_t other = (on + 1) % 3;
+        out.wait(on, other);
+        out.use(live.back(), other);
+      }
+      while (live.size() > 12) {
+        const std::size_t at = dice() % live.size();
+        out.free(live[at]);
+        live.erase(live.begin() + static_cast<std::ptrdiff_t>(at));
+      }
+    }
+    for (const std::uint64_t id : live) out.free(id);
+  }
+  out.iteration();
+  return out.take();
+}
+
+class ReplayTest : public device_test, public ::testing::WithParamInterface<const char *> {
+ protected:
+  void SetUp() override {
+    device_test::SetUp();
+    if (IsSkipped()) return;
+    if (!on_hostcuda()) GTEST_SKIP() << "needs a small device with an oracle";
+    become("memory=256M");
+    device_.emplace(open_device());
+    kind_ = *find_target(GetParam());
+    const bool vmm = device_->can().vmm, pools = device_->can().memory_pools;
+    if (!vmm && kind_->name == std::string("segments-expanding")) GTEST_SKIP() << "has no VMM";
+    if (!pools && kind_->name == std::string("pool")) GTEST_SKIP() << "has no memory pools";
+  }
+  void TearDown() override {
+    device_.reset();
+    device_test::TearDown();
+  }
+  replay_plan plan(const std::string &text, std::optional<unsigned> iterations = std::nullopt) {
+    const auto read = read_trace(text);
+    EXPECT_TRUE(read) << read.error().message("t");
+    auto p = plan_replay(*read, iterations);
+    EXPECT_TRUE(p) << p.error().line;
+    return *p;
+  }
+  replay_options options() const {
+    replay_options o;
+    o.kind = kind_;
+    return o;
+  }
+
+  std::optional<device> device_;
+  const target_kind *kind_ = nullptr;
+};
+
+TEST_P(ReplayTest, EveryByteStaysWhereItIs) {
+  for (const unsigned seed : {1u, 2u}) {
+    replay_options o = options();
+    o.verify = seed == 1 ? check_depth::bytes : check_depth::pages;
+    const std::uint64_t largest = seed == 1 ? 300'000 : 3_MiB;  // each byte, or where pages meet
+    const auto r = replay(*device_, plan(program(seed, 3, largest)), o);
+    ASSERT_TRUE(r) << r.error().line;
+    EXPECT_FALSE(r->oom) << r->where_oom;
+    EXPECT_EQ(r->violations, 0u);
+    EXPECT_GT(r->bytes_checked, 10000u);
+  }
+}
+
+TEST_P(ReplayTest, CountsWhatItTook) {
+  const replay_plan p = plan(program(5, 4, 2_MiB), 6);
+  const auto r = replay(*device_, p, options());
+  ASSERT_TRUE(r) << r.error().line;
+  EXPECT_EQ(r->ops, p.requests);
+  EXPECT_EQ(r->peak_live_bytes, p.peak_live_bytes);
+  EXPECT_GE(r->peak_backed_bytes, r->peak_live_bytes);
+  EXPECT_GT(r->ns_per_op, 0);
+  EXPECT_GT(r->calls.total(), 0u);
+  EXPECT_EQ(r->calls[driver_call::MemcpyHtoDAsync], 0u);
+  const bool caches = kind_->name != std::string("direct") && kind_->name != std::string("pool");
+  if (caches) {  // only events, for what other streams used
+    EXPECT_EQ(r->last_iteration[driver_call::MemAlloc], 0u);
+    EXPECT_EQ(r->last_iteration[driver_call::MemCreate], 0u);
+  } else {
+    EXPECT_GT(r->last_iteration.total(), 200u);
+  }
+}
+
+TEST_P(ReplayTest, ShortMemoryIsAResultAndTheLeastIsFound) {
+  // Without use across streams nothing depends on when an event passes.
+  const replay_plan p = plan(program(7, 2, 6_MiB, false), 3);
+  const auto ample = replay(*device_, p, options());
+  ASSERT_TRUE(ample && !ample->oom);
+  const auto least = find_min_capacity(*device_, p, options(), memory / 2);
+  ASSERT_TRUE(least) << least.error().line;
+  EXPECT_GE(*least, p.peak_live_bytes);
+  replay_options o = options();
+  o.capacity = *least;
+  const auto enough = replay(*device_, p, o);
+  ASSERT_TRUE(enough);
+  // hostcuda's pool reuses what its threads have freed by then: another time, something else.
+  if (kind_->name != std::string("pool")) {
+    EXPECT_FALSE(enough->oom);
+  }
+  o.capacity = p.peak_live_bytes / 2;
+  o.verify = check_depth::pages;
+  const auto less = replay(*device_, p, o);
+  ASSERT_TRUE(less) << less.error().line;
+  EXPECT_TRUE(less->oom);
+  EXPECT_NE(less->where_oom.find("live"), std::string::npos) << less->where_oom;
+  EXPECT_EQ(leftovers().find("physical"), std::string::npos);
+}
+
+TEST_P(ReplayTest, MoreMemoryThanThereIsIsRefused) {
+  replay_options o = options();
+  o.capacity = memory * 2;
+  const auto r = replay(*device_, plan(program(1, 1, 1_MiB)), o);
+  ASSERT_FALSE(r);
+  EXPECT_EQ(r.error().status, exit_usage);
+}
+
+TEST_P(ReplayTest, TheDriversErrorsAreReported) {
+  hostcuda_control::fail(nullptr, 60, CUDA_ERROR_OPERATING_SYSTEM);
+  const auto r = replay(*device_, plan(program(1, 1, 1_MiB)), options());
+  if (hostcuda_control::faults_fired() == 0) GTEST_SKIP() << "so many calls it does not make";
+  ASSERT_FALSE(r);
+  EXPECT_EQ(r.error().status, exit_failed);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ReplayTest,
+                         ::testing::Values("segments", "segments-expanding", "pool", "direct"),
+                         [](const auto &name) {
+                           std::string text = name.param;
+                           for (char &c : text) c = c == '-' ? '_' : c;
+                           return text;
+                         });
+
+// An allocator that hands a block on while another stream still uses it is found out.
+class CheckerTest : public buffer_test {};
+
+TEST_F(CheckerTest, AWrongByteIsSeen) {
+  const context_guard guard(drv(), dev().context());
+  const stream s = make_stream();
+  const stream_ref refs[] = {s};
+  for (const check_depth depth : {check_depth::pages, check_depth::bytes}) {
+    const auto at = drv().allocate(3_MiB);
+    ASSERT_TRUE(at);
+    {
+      auto checker = block_checker::create(dev(), refs, 1, depth);
+      ASSERT_TRUE(checker);
+      ASSERT_TRUE(checker->allocated(0, at->pointer(), 3_MiB, 0));
+      // The last byte before the page boundary inside.
+      const std::size_t edge = page() - at->value() % page();
+      ASSERT_TRUE(drv().set_bytes_async(*at + (edge - 1), 0xee, 1, s.get()));
+      ASSERT_TRUE(checker->before_free(0));
+      const auto seen = checker->finish();
+      ASSERT_FALSE(seen);
+      EXPECT_NE(seen.error().line.find("a wrong byte: allocation 1"), std::string::npos);
+      EXPECT_NE(seen.error().line.find("offset " + std::to_string(edge - 1)), std::string::npos)
+          << seen.error().line;
+    }
+    ASSERT_TRUE(drv().free(*at));
+  }
+}
+
+}  // namespace
+}  // namespace stillmap::testing

@@ -1,0 +1,93 @@
+// Traces as files, compressed and not.
+#include "tools/stillmap/trace_file.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+namespace stillmap::tool {
+namespace {
+
+namespace fs = std::filesystem;
+
+class TraceFile : public ::testing::Test {
+ protected:
+  TraceFile() { fs::create_directories(folder_); }
+  ~TraceFile() override { fs::remove_all(folder_); }
+  std::string path(const std::string &name) const { return (folder_ / name).string(); }
+  std::string put(const std::string &name, const std::string &bytes) const {
+    std::ofstream(path(name), std::ios::binary) << bytes;
+    return path(name);
+  }
+  std::string get(const std::string &name) const {
+    std::ifstream in(path(name), std::ios::binary);
+    std::ostringstream all;
+    all << in.rdbuf();
+    return all.str();
+  }
+  static std::string trouble(const std::string &file) {
+    const auto read = load_trace(file);
+    EXPECT_FALSE(read) << file;
+    if (read) return "";
+    EXPECT_EQ(read.error().status, exit_usage);
+    return read.error().line;
+  }
+
+  fs::path folder_ = fs::path(::testing::TempDir()) / ("stillmap_tf_" + std::to_string(::getpid()));
+};
+
+// Over 1 MiB, so that it is read in several pieces.
+std::string long_trace() {
+  trace_writer out;
+  for (std::uint64_t i = 0; i < 60000; ++i) {
+    out.allocate(i, i * i % 100000 + 1, 0);
+    out.free(i);
+  }
+  return out.take();
+}
+
+TEST_F(TraceFile, PlainAndCompressedReadTheSame) {
+  const std::string text = long_trace();
+  ASSERT_TRUE(save_text(path("t.trace"), text));
+  ASSERT_TRUE(save_text(path("t.trace.zst"), text));
+  EXPECT_EQ(get("t.trace"), text);
+  EXPECT_LT(get("t.trace.zst").size(), text.size() / 2);
+  EXPECT_EQ(*read_text(path("t.trace.zst")), text);
+  put("renamed", get("t.trace.zst"));  // known by its content
+  for (const char *name : {"t.trace", "t.trace.zst", "renamed"}) {
+    const auto read = load_trace(path(name));
+    ASSERT_TRUE(read) << read.error().line;
+    EXPECT_EQ(read->totals.blocks, 60000u);
+  }
+}
+
+TEST_F(TraceFile, BadLinesAreNamedByFileAndLine) {
+  const std::string file = put("bad.trace", "# stillmap-trace v1\na,1,2,0\nf,2\n");
+  EXPECT_EQ(trouble(file), file + ":3: 'f,2': there is no block 2");
+  EXPECT_NE(trouble(put("empty", "")).find("empty:1: the file is empty"), std::string::npos);
+  EXPECT_NE(trouble(path("absent")).find("cannot read"), std::string::npos);
+}
+
+TEST_F(TraceFile, DamagedArchivesAreRefused) {
+  ASSERT_TRUE(save_text(path("t.zst"), long_trace()));
+  const std::string whole = get("t.zst");
+  EXPECT_NE(trouble(put("cut", whole.substr(0, whole.size() / 2))).find("truncated"),
+            std::string::npos);
+  EXPECT_NE(trouble(put("head", whole.substr(0, 4))).find("truncated"), std::string::npos);
+  EXPECT_NE(trouble(put("tail", whole + "more")).find("zstd says"), std::string::npos);
+  std::string bent = whole;
+  bent[bent.size() / 2] = static_cast<char>(bent[bent.size() / 2] ^ 0x55);
+  EXPECT_FALSE(load_trace(put("bent", bent)));
+}
+
+TEST_F(TraceFile, WhatCannotBeWrittenSaysSo) {
+  const auto saved = save_text(path("no/such/folder/t.trace"), "x");
+  ASSERT_FALSE(saved);
+  EXPECT_NE(saved.error().line.find("cannot write"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace stillmap::tool

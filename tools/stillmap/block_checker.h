@@ -1,0 +1,74 @@
+// Whether every block keeps its bytes from allocation to free: patterns are written to it through
+// the driver, on its own stream, and read back there before it is freed, behind all that is queued.
+// Neither waits for the device, so that whoever hands a block or a page on too early is seen.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "stillmap/vmm/device.h"
+#include "stillmap/vmm/stream.h"
+#include "tools/stillmap/outcome.h"
+
+namespace stillmap::tool {
+
+// `pages`: the first and last bytes of every block and what lies around each page boundary inside:
+// enough to see any page that was moved, lost or shared, at a thousandth of the writing. `bytes`:
+// all.
+enum class check_depth { pages, bytes };
+
+class block_checker {
+ public:
+  // `streams`: all that blocks are used on; they outlive this. The context is current throughout.
+  // Errors: the driver's (pinned memory).
+  static outcome<block_checker> create(const device &d, std::span<const stream_ref> streams,
+                                       std::uint32_t slots, check_depth depth);
+  block_checker(block_checker &&o) noexcept;
+  block_checker &operator=(block_checker &&) = delete;
+  ~block_checker();
+
+  // Errors, each: exit_failed: a byte was wrong, with the block and the offset; the driver's.
+  outcome<void> allocated(std::uint32_t slot, void *at, std::uint64_t bytes, std::uint32_t stream);
+  outcome<void> used(std::uint32_t slot, std::uint32_t stream);
+  outcome<void> before_free(std::uint32_t slot);
+  outcome<void> finish();  // what is still to be compared
+
+  std::uint64_t bytes_checked() const { return bytes_checked_; }
+
+ private:
+  struct block {
+    std::uint64_t at = 0, bytes = 0, serial = 0;
+    std::uint32_t stream = 0;
+    std::vector<std::uint32_t> uses;
+  };
+  struct read_back {
+    std::uint64_t serial, bytes_of_block, offset;
+    std::size_t in_arena, length;
+    std::uint32_t stream;
+  };
+
+  block_checker(const device &d, std::span<const stream_ref> streams, std::uint32_t slots,
+                check_depth depth, void *arena)
+      : device_(d),
+        streams_(streams.begin(), streams.end()),
+        blocks_(slots),
+        depth_(depth),
+        arena_(static_cast<unsigned char *>(arena)) {}
+  template <class Body>
+  outcome<void> each_part(const block &b, Body &&body);
+  outcome<std::size_t> room(std::size_t bytes);
+  outcome<void> read(const block &b, std::uint32_t stream);
+
+  device device_;
+  std::vector<stream_ref> streams_;
+  std::vector<block> blocks_;
+  check_depth depth_;
+  unsigned char *arena_ = nullptr;
+  std::size_t used_ = 0;
+  std::vector<read_back> pending_;
+  std::uint64_t serial_ = 0, bytes_checked_ = 0;
+};
+
+}  // namespace stillmap::tool

@@ -1,0 +1,27 @@
+// Records that others make, as traces: PyTorch's memory snapshots and RMM's logs.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "tools/stillmap/outcome.h"
+
+namespace stillmap::tool {
+
+enum class record_kind { stillmap, torch_snapshot, rmm_log };
+// By how the content begins; what is nothing else is taken for a trace.
+record_kind kind_of(std::string_view content);
+
+// The history of one device of torch.cuda.memory._snapshot(), as pickled by _dump_snapshot; which:
+// the first that has one. The history is a ring: a block that was there before it is allocated at
+// the trace's beginning. A block is freed where the program asked for it. Streams are numbered in
+// the order in which they appear.
+// Errors: exit_usage: "file: byte N: ...", "file: event N: ...".
+outcome<std::string> import_torch_snapshot(const std::string &file, std::string_view content);
+
+// The CSV of RMM's logging resource (Thread,Time,Action,Pointer,Size,Stream). A block that is freed
+// on another stream was used there.
+// Errors: exit_usage: "file:line: ...".
+outcome<std::string> import_rmm_log(const std::string &file, std::string_view content);
+
+}  // namespace stillmap::tool

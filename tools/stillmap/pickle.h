@@ -1,0 +1,42 @@
+// Python's pickle format as data only: numbers, texts, lists, tuples, dictionaries. A pickle that
+// wants to import or call anything is refused where it says so; nothing is ever run.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tools/stillmap/outcome.h"
+
+namespace stillmap::tool {
+
+enum class pickle_kind : std::uint8_t { none, boolean, integer, real, text, list, dict, mark };
+
+struct pickle_value {
+  pickle_kind kind = pickle_kind::none;
+  std::int64_t integer = 0;  // boolean, integer
+  double real = 0;
+  std::string_view text;                    // of the file's bytes
+  std::vector<const pickle_value *> items;  // list, tuple, set; dict: key, value, key, value...
+
+  // The value of a key; nullptr: not a dictionary, or no such key.
+  const pickle_value *find(std::string_view key) const;
+};
+
+// Values live as long as this, and as the bytes it was read from.
+class pickle {
+ public:
+  // Protocols 2 to 5.
+  // Errors: exit_usage: "byte N: what is wrong".
+  static outcome<pickle> read(std::string_view bytes);
+  const pickle_value &root() const { return *root_; }
+
+ private:
+  friend class pickle_machine;
+  std::deque<pickle_value> values_;  // flat: however deep the nesting, dropping it is not
+  const pickle_value *root_ = nullptr;
+};
+
+}  // namespace stillmap::tool

@@ -1,0 +1,78 @@
+// What a replay asks of an allocator. One small class for each that can be named.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "stillmap/vmm/device.h"
+#include "stillmap/vmm/stream.h"
+#include "tools/stillmap/outcome.h"
+
+namespace stillmap::tool {
+
+// Its device's context is current on the calling thread during every call. One thread.
+class replay_target {
+ public:
+  virtual ~replay_target() = default;  // gives everything back
+
+  // At least `bytes` (not 0) for work on `on`.
+  // Errors: out_of_memory: also when the limit is reached; the driver's.
+  virtual result<void *> allocate(std::size_t bytes, stream_ref on) = 0;
+  // Work queued so far, on the stream it was allocated for and on those it was also used on, may
+  // still use it; nothing later does.
+  virtual status free(void *at) = 0;
+  // Work on `on` uses it too.
+  virtual status record_use(void *at, stream_ref on) = 0;
+
+  // Device memory held, by its own books: now and at most.
+  virtual std::uint64_t backed_bytes() const = 0;
+  virtual std::uint64_t peak_backed_bytes() const = 0;
+};
+
+struct target_options {
+  std::uint64_t limit = UINT64_MAX;  // bytes of device memory it may hold, where it can be told
+  bool wait_before_free = false;     // direct: see direct_target.cpp
+};
+
+struct target_kind {
+  const char *name;
+  const char *what;  // one clause, for --help
+  bool has_limit;    // honours target_options::limit by itself
+  outcome<std::unique_ptr<replay_target>> (*make)(const device &, const target_options &);
+};
+
+// All that can be named, in the order in which they are shown.
+const std::vector<target_kind> &target_kinds();
+// Errors: exit_usage, with the names there are.
+outcome<const target_kind *> find_target(std::string_view name);
+
+outcome<std::unique_ptr<replay_target>> make_stillmap(const device &d, const target_options &o);
+outcome<std::unique_ptr<replay_target>> make_direct(const device &d, const target_options &o);
+outcome<std::unique_ptr<replay_target>> make_pool(const device &d, const target_options &o);
+outcome<std::unique_ptr<replay_target>> make_segments(const device &d, const target_options &o);
+outcome<std::unique_ptr<replay_target>> make_expanding_segments(const device &d,
+                                                                const target_options &o);
+
+// Bytes held, and the most.
+class held_bytes {
+ public:
+  explicit held_bytes(std::uint64_t limit) : limit_(limit) {}
+  bool fits(std::uint64_t more) const { return more <= limit_ - now_; }
+  void add(std::uint64_t bytes) {
+    now_ += bytes;
+    if (now_ > peak_) peak_ = now_;
+  }
+  void drop(std::uint64_t bytes) { now_ -= bytes; }
+  std::uint64_t now() const { return now_; }
+  std::uint64_t peak() const { return peak_; }
+  std::uint64_t limit() const { return limit_; }
+
+ private:
+  std::uint64_t limit_, now_ = 0, peak_ = 0;
+};
+
+}  // namespace stillmap::tool
