@@ -7,7 +7,7 @@
 
 #include "stillmap/vmm/mapping.h"
 #include "stillmap/vmm/physical_memory.h"
-#include "tests/support/buffer_test.h"
+#include "tests/support/pool_test.h"
 
 namespace stillmap {
 namespace {
@@ -17,21 +17,7 @@ using testing::outcome;
 using testing::hostcuda_control::hold;
 using testing::hostcuda_control::release;
 
-class page_pool_test : public testing::buffer_test {
- protected:
-  void SetUp() override {
-    buffer_test::SetUp();
-    if (IsSkipped() || HasFatalFailure()) return;
-    STILLMAP_NEEDS_VMM();
-    STILLMAP_NEEDS_HOSTCUDA();
-  }
-  std::shared_ptr<page_pool> make_pool(page_pool_options options = {}) const {
-    auto made = page_pool::create(dev(), options);
-    if (!made) throw std::runtime_error(made.error().message());
-    return *made;
-  }
-  std::uint64_t free_pages(const page_pool &p) const { return p.stats().free.bytes() / page(); }
-};
+class page_pool_test : public testing::pool_test {};
 
 TEST_F(page_pool_test, makes_pages_and_keeps_them_warm) {
   const auto pool = make_pool();
