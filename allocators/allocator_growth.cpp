@@ -114,7 +114,7 @@ result<segment *> caching_allocator::core::extend(arena &a, const block_request 
   if (!s) {
     put_back(l);
     const std::lock_guard lock(a.lock);
-    a.books.abandon(*place);
+    a.abandon(*place);
     return tl::unexpected<error>(s.error());
   }
   let_go(a, *place, l);
@@ -123,7 +123,7 @@ result<segment *> caching_allocator::core::extend(arena &a, const block_request 
   segment *block = nullptr;
   {
     const std::lock_guard lock(a.lock);
-    block = a.books.commit(*place);
+    block = a.commit(*place);
   }
   live_peak_ = std::max(live_peak_, live() + static_cast<std::size_t>(r.bytes));
   backed_peak_ = std::max(backed_peak_, backed());
@@ -304,7 +304,7 @@ status caching_allocator::core::map(const heap_books::extent &place, loot &l) {
 void caching_allocator::core::put_back(loot &l) {
   for (taken &t : l.moved) {
     const std::lock_guard lock(t.from->lock);
-    for (segment *s : t.segments) t.from->books.put_back(s);
+    for (segment *s : t.segments) t.from->put_back(s);
   }
 }
 
@@ -316,8 +316,9 @@ void caching_allocator::core::let_go(arena &a, const heap_books::extent &place, 
     if (t.from == &a) {
       const std::lock_guard lock(a.lock);
       for (segment *s : t.segments) {
-        a.books.lend(s, to);
-        to += s->bytes;
+        const std::uint64_t bytes = s->bytes;
+        a.books.lend(s, to);  // it may be part of another one then
+        to += bytes;
       }
       continue;
     }

@@ -86,7 +86,7 @@ void heap_books::rekey(segment *s) {
 // Returns what it is part of now.
 segment *heap_books::settle(segment *s, segment_state state) {
   s->state = state;
-  if (state == segment_state::free || state == segment_state::unbacked) {
+  if (state != segment_state::live && state != segment_state::leaving) {
     if (is(s->next, state)) {
       lift(s->next);
       swallow_next(s);
@@ -164,6 +164,27 @@ segment *heap_books::place(std::uint64_t bytes, std::uint64_t alignment, search 
 
 void heap_books::release(segment *live) {
   settle(live, segment_state::free);
+}
+
+segment *heap_books::place_at(std::uint64_t begin, std::uint64_t bytes) {
+  segment *s = pages_.at(begin);
+  lift(s);
+  if (begin + bytes < s->end()) {
+    segment *const rest = split(s, begin + bytes);
+    s->state = segment_state::live;
+    enter(rest);
+    s->state = segment_state::free;
+  }
+  if (begin > s->begin) {
+    segment *const block = split(s, begin);
+    block->state = segment_state::live;
+    enter(s);
+    s = block;
+  }
+  s->state = segment_state::live;
+  rekey(s->previous);
+  rekey(s->next);
+  return s;
 }
 
 // ---- where pages are missing ----
@@ -265,167 +286,6 @@ void heap_books::abandon(const extent &e) {
     settle(split(s, e.missing.end().value()), segment_state::free);
   }
   settle(s, segment_state::unbacked);
-}
-
-// ---- pages that go ----
-
-std::size_t heap_books::take(std::size_t pages, std::vector<segment *> &out) {
-  std::size_t got = 0;
-  while (got < pages && whole_pages_ != 0) {
-    segment *found = nullptr;
-    free_index_.each_from(page_, [&](segment &s) {
-      if (whole_pages(s) != 0) found = &s;
-      return found == nullptr;
-    });
-    segment *s = found;
-    const std::size_t n = std::min(pages - got, whole_pages(*s));
-    // From the upper end, so that what stays is in one piece with what lies below.
-    const std::uint64_t to = floor(s->end()), from = to - n * page_;
-    lift(s);
-    if (to < s->end()) enter(split(s, to));
-    if (from > s->begin) {
-      segment *const rest = split(s, from);
-      enter(s);
-      s = rest;
-    }
-    s->state = segment_state::leaving;
-    rekey(s->previous);
-    rekey(s->next);
-    backed_ -= n * page_;
-    got += n;
-    out.push_back(s);
-  }
-  return got;
-}
-
-void heap_books::put_back(segment *leaving) {
-  backed_ += leaving->bytes;
-  settle(leaving, segment_state::free);
-}
-
-void heap_books::gone(segment *leaving) {
-  settle(leaving, segment_state::unbacked);
-}
-
-// ---- pages at several addresses ----
-
-void heap_books::lend(segment *leaving, std::uint64_t to) {
-  for (std::uint64_t at = leaving->begin; at < leaving->end(); at += page_, to += page_) {
-    std::shared_ptr<alias> &here = pages_.alias_at(at);
-    if (here == nullptr) here = std::make_shared<alias>();
-    here->owner = to;
-    pages_.alias_at(to) = here;
-  }
-  leaving->state = segment_state::lent;
-  lent_ += leaving->bytes;
-}
-
-void heap_books::recall(std::uint64_t lent) {
-  alias &page = *pages_.alias_at(lent);
-  segment *s = pages_.at(page.owner);
-  lift(s);
-  if (page.owner + page_ < s->end()) enter(split(s, page.owner + page_));
-  if (page.owner > s->begin) {
-    segment *const there = split(s, page.owner);
-    enter(s);
-    s = there;
-  }
-  s->state = segment_state::lent;
-  rekey(s->previous);
-  rekey(s->next);
-  page.owner = lent;
-
-  s = pages_.at(lent);
-  if (lent + page_ < s->end()) split(s, lent + page_);
-  if (lent > s->begin) s = split(s, lent);
-  settle(s, segment_state::free);
-}
-
-void heap_books::forget_lent(std::vector<segment *> &out) {
-  for (segment *first : firsts_) {
-    for (segment *s = first; s != nullptr; s = s->next) {
-      if (s->state != segment_state::lent) continue;
-      for (std::uint64_t at = s->begin; at < s->end(); at += page_) {
-        pages_.alias_at(pages_.alias_at(at)->owner).reset();
-        pages_.alias_at(at).reset();
-      }
-      s->state = segment_state::leaving;
-      out.push_back(s);
-    }
-  }
-  lent_ = 0;
-}
-
-segment *heap_books::place_at(std::uint64_t begin, std::uint64_t bytes) {
-  segment *s = pages_.at(begin);
-  lift(s);
-  if (begin + bytes < s->end()) {
-    segment *const rest = split(s, begin + bytes);
-    s->state = segment_state::live;
-    enter(rest);
-    s->state = segment_state::free;
-  }
-  if (begin > s->begin) {
-    segment *const block = split(s, begin);
-    block->state = segment_state::live;
-    enter(s);
-    s = block;
-  }
-  s->state = segment_state::live;
-  rekey(s->previous);
-  rekey(s->next);
-  return s;
-}
-
-// ---- for tests ----
-
-std::string heap_books::contradiction(bool growing) const {
-  std::size_t backed = 0, free = 0, pages = 0, reserved = 0, lent = 0;
-  for (const segment *first : firsts_) {
-    if (first->previous != nullptr) return "a first segment has one before it";
-    for (const segment *s = first; s != nullptr; s = s->next) {
-      if (s->bytes == 0) return "an empty segment";
-      reserved += s->bytes;
-      if (s->next != nullptr) {
-        if (s->next->previous != s) return "neighbours that do not know each other";
-        if (s->next->begin != s->end()) return "a gap or an overlap";
-        if (s->next->state == s->state &&
-            (s->state == segment_state::free || s->state == segment_state::unbacked)) {
-          return "two neighbours that should be one";
-        }
-      }
-      const bool indexed = s->state == segment_state::free || s->state == segment_state::unbacked;
-      if (s->by_size.in != indexed) return "in the wrong index";
-      if (s->state == segment_state::unbacked || s->state == segment_state::leaving ||
-          s->state == segment_state::lent) {
-        if (s->begin % page_ != 0 || s->bytes % page_ != 0) return "part of a page without backing";
-      } else {
-        backed += s->bytes;
-      }
-      if (s->state == segment_state::free) {
-        free += s->bytes;
-        pages += whole_pages(*s);
-      }
-      if (s->state == segment_state::lent) lent += s->bytes;
-      for (std::uint64_t at = s->begin; at < s->end(); at = floor(at) + page_) {
-        if (pages_.at(at) != s) return "an address that leads to another segment";
-      }
-      if (s->state == segment_state::unbacked) {
-        bool found = false;
-        unbacked_index_.each_from(key(*s), [&](segment &other) {
-          found = found || &other == s;
-          return !found;
-        });
-        if (!found) return "an unbacked segment under a stale key";
-      }
-    }
-  }
-  if (reserved != reserved_) return "reserved bytes";
-  if (free != free_) return "free bytes";
-  if (lent != lent_) return "lent bytes";
-  if (pages != whole_pages_) return "whole free pages";
-  if (growing ? backed < backed_ : backed != backed_) return "backed bytes";
-  return "";
 }
 
 }  // namespace stillmap

@@ -235,13 +235,21 @@ TEST(heap_books, a_page_at_two_addresses_is_free_at_one) {
   EXPECT_FALSE(books.first_asked(here, 7));
 
   books.release(second);
-  books.recall(here + page);
+  books.recall(here + page, 1);
   EXPECT_EQ(books.contradiction(), "");
   EXPECT_EQ(books.backed_bytes(), 5 * page);
   EXPECT_EQ(books.at(here + page)->state, segment_state::free);
   EXPECT_EQ(books.at(there + page)->state, segment_state::lent);
   EXPECT_EQ(books.owner_of(there + page), here + page);
   EXPECT_EQ(books.free_pages(), 4u);
+
+  books.recall(there + page, 1);
+  books.recall(here + page, 3);
+  EXPECT_EQ(books.contradiction(), "");
+  EXPECT_EQ(books.at(here + page), books.at(here + 3 * page));
+  EXPECT_EQ(books.owner_of(there + 2 * page), here + 2 * page);
+  EXPECT_EQ(books.owner_of(there), there);
+  EXPECT_EQ(books.lent_bytes(), 4 * page);
 
   out.clear();
   books.forget_lent(out);
