@@ -203,18 +203,25 @@ void *arena::enter(segment *s, const block_request &r) {
 
 // A segment that comes from no place of its size makes a new one.
 void arena::note_place(segment *s) {
-  if (s->places != nullptr) return;
-  if (places_.full()) {
-    flush();
-    books.each([](segment &other) {
-      other.places = nullptr;
-      other.waiting = {};
-    });
-    want_pages_ = want_recall_ = {};
-    places_.forget_all();
-    last_places_ = nullptr;
-  }
+  if (s->places != nullptr || packed_) return;
+  if (places_.full()) forget_places();
   places_.remember(s);
+}
+
+void arena::forget_places() {
+  flush();
+  books.each([](segment &s) {
+    s.places = nullptr;
+    s.waiting = {};
+  });
+  want_pages_ = want_recall_ = {};
+  places_.forget_all();
+  last_places_ = nullptr;
+}
+
+void arena::pack(bool on) {
+  if (on && !packed_) forget_places();
+  packed_ = on;
 }
 
 void *arena::enter_slab(segment *memory, const block_request &r) {

@@ -119,6 +119,9 @@ class arena {
 
   // Merges all that is kept for quick reuse.
   void flush();
+  // Packed, blocks go where they break fewest pages, and not to where their size has been before.
+  void pack(bool on);
+  bool packed() const { return packed_; }
   // The same request again, after everything possible was merged; `whole`: not from a slab.
   void *allocate_thoroughly(const block_request &r, bool whole);
 
@@ -139,6 +142,7 @@ class arena {
   std::vector<std::shared_ptr<address_block>> reservations;
   std::vector<held_block> held;
   std::vector<leaving_pages> leaving;
+  std::uint64_t last_growth = 0;  // allocations there had been when pages were created for it
 
  private:
   struct use_list {
@@ -234,6 +238,7 @@ class arena {
   void loosen(segment &s);
   void enter_in_table(segment &s);
   void note_place(segment *s);
+  void forget_places();
   void release(segment &s);
   void dissolve(slab &s);
 
@@ -248,6 +253,7 @@ class arena {
   place_list want_pages_;   // waiting for pages where there are none
   place_list want_recall_;  // waiting until other places share their pages
   std::size_t empty_slabs_ = 0;
+  bool packed_ = false;
   block_table blocks_;
   counters counters_;
   std::unordered_map<std::uint64_t, use_list> uses_;

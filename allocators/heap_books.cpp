@@ -6,7 +6,7 @@ namespace stillmap {
 namespace {
 
 // Places that a quick search compares.
-constexpr int quick_looks = 32;
+constexpr int quick_looks = 256;
 
 std::uint64_t align_up(std::uint64_t at, std::uint64_t alignment) {
   return (at + alignment - 1) & ~(alignment - 1);
@@ -134,17 +134,51 @@ bool heap_books::remove(virtual_range range) {
 
 // ---- placing ----
 
-segment *heap_books::place(std::uint64_t bytes, std::uint64_t alignment, search how) {
-  const auto size_of = [](const segment &s) { return s.bytes; };
-  const bool all = how == search::thorough;
-  segment *s = free_index_.find(bytes, size_of, all);
+// A block of whole pages begins at a page: elsewhere it would keep one page more from being whole.
+std::uint64_t heap_books::alignment_of(std::uint64_t bytes, std::uint64_t asked) const {
+  return bytes % page_ == 0 ? std::max<std::uint64_t>(asked, page_) : asked;
+}
+
+// Whole free pages that would be whole no longer.
+std::size_t heap_books::broken_pages(const segment &free, std::uint64_t at,
+                                     std::uint64_t bytes) const {
+  const auto pages = [this](std::uint64_t from, std::uint64_t to) {
+    return ceil(from) < floor(to) ? (floor(to) - ceil(from)) / page_ : 0;
+  };
+  return static_cast<std::size_t>(pages(free.begin, free.end()) - pages(free.begin, at) -
+                                  pages(at + bytes, free.end()));
+}
+
+// An exact fit; or else where fewest whole pages are broken, and of those the lowest address, so
+// that what lives long gathers there.
+segment *heap_books::best_place(std::uint64_t bytes, std::uint64_t alignment, search how) const {
+  segment *best = nullptr;
+  std::size_t broken = 0;
+  int looked = 0;
+  free_index_.each_from(bytes, [&](segment &s) {
+    const std::uint64_t at = align_up(s.begin, alignment);
+    if (at + bytes <= s.end()) {
+      if (s.bytes == bytes) {
+        best = &s;
+        return false;
+      }
+      const std::size_t n = broken_pages(s, at, bytes);
+      if (best == nullptr || n < broken || (n == broken && s.begin < best->begin)) {
+        best = &s;
+        broken = n;
+      }
+    }
+    return how == search::thorough || ++looked < quick_looks || best == nullptr;
+  });
+  return best;
+}
+
+segment *heap_books::place(std::uint64_t bytes, std::uint64_t asked, search how) {
+  std::uint64_t alignment = alignment_of(bytes, asked);
+  segment *s = best_place(bytes, alignment, how);
+  if (s == nullptr && alignment != asked) s = best_place(bytes, alignment = asked, how);
   if (s == nullptr) return nullptr;
-  std::uint64_t at = align_up(s->begin, alignment);
-  if (at + bytes > s->end()) {  // any segment with room for the worst case will do
-    s = free_index_.find(bytes + alignment - allocation_granule, size_of, all);
-    if (s == nullptr) return nullptr;
-    at = align_up(s->begin, alignment);
-  }
+  const std::uint64_t at = align_up(s->begin, alignment);
   lift(s);
   if (at != s->begin) {
     segment *const block = split(s, at);
@@ -215,20 +249,20 @@ std::optional<heap_books::extent> heap_books::fit(const segment &unbacked, std::
   return best;
 }
 
-std::optional<heap_books::extent> heap_books::carve(std::uint64_t bytes, std::uint64_t alignment,
+std::optional<heap_books::extent> heap_books::carve(std::uint64_t bytes, std::uint64_t asked,
                                                     search how) {
+  const std::uint64_t alignment = alignment_of(bytes, asked);
   std::optional<extent> best;
   segment *chosen = nullptr;
   int looked = 0;
   unbacked_index_.each_from(bytes, [&](segment &s) {
     const auto e = fit(s, bytes, alignment);
-    if (e && (!best || e->missing.bytes < best->missing.bytes)) {
+    if (e && (!best || e->missing.bytes < best->missing.bytes ||
+              (e->missing.bytes == best->missing.bytes && e->begin < best->begin))) {
       best = e;
       chosen = &s;
     }
-    // Smaller stretches come first; one page is the least that can be missing.
-    return (how == search::thorough || ++looked < quick_looks || !best) &&
-           !(best && best->missing.bytes == page_);
+    return how == search::thorough || ++looked < quick_looks || !best;
   });
   if (!best) return std::nullopt;
 

@@ -113,6 +113,9 @@ class heap_books {
   void lift(segment *s);
   void rekey(segment *s);
   segment *settle(segment *s, segment_state state);
+  std::uint64_t alignment_of(std::uint64_t bytes, std::uint64_t asked) const;
+  std::size_t broken_pages(const segment &free, std::uint64_t at, std::uint64_t bytes) const;
+  segment *best_place(std::uint64_t bytes, std::uint64_t alignment, search how) const;
   std::optional<extent> fit(const segment &unbacked, std::uint64_t bytes,
                             std::uint64_t alignment) const;
 
