@@ -58,7 +58,9 @@ segment *arena::find_place(const block_request &r) {
 // What a place that `s` lies in has to wait for; nullptr: nothing.
 place_list *arena::in_the_way(segment &s) {
   if (s.state == segment_state::free || s.kept) return nullptr;
-  return s.state == segment_state::live ? &s.waiting : &want_pages_;
+  if (s.state != segment_state::live) return &want_pages_;
+  s.awaited = true;
+  return &s.waiting;
 }
 
 // A block could be there without a driver call if all of it is free, or lent to where it is free

@@ -185,7 +185,10 @@ class arena {
   // What is handed out no more is kept as it is, where its size has a place for it.
   void keep(segment &s) {
     s.handed_out = false;
-    if (s.waiting.of != nullptr) wake(s.waiting);
+    if (s.awaited) {
+      s.awaited = false;
+      wake(s.waiting);
+    }
     if (s.places == nullptr) {
       release(s);
       return;

@@ -30,21 +30,24 @@ enum class segment_state : std::uint8_t {
   lent,      // whole pages that are mapped here but used at another address of the arena
 };
 
-struct segment {
+// What handing out and taking back touches comes first, and fills one line of the cache.
+struct alignas(64) segment {
   std::uint64_t begin = 0;
   std::uint64_t bytes = 0;
+  size_links<segment> by_size;
+  size_places *places = nullptr;  // those of its size; none: it has no place
+  std::uint32_t place = 0;        // its number among them
+  std::uint16_t slack = 0;        // bytes handed out that were not asked for
+  segment_state state = segment_state::unbacked;
+  bool handed_out = false;      // somebody outside holds the address
+  bool used_elsewhere = false;  // record_use was called
+  bool kept = false;            // live for the books, nobody's: ready for the same size
+  bool in_table = false;        // its address leads to it
+  bool awaited = false;         // `waiting` may have places
+
   segment *previous = nullptr;  // neighbours by address, of the same reservation
   segment *next = nullptr;
-  size_links<segment> by_size;
-  segment_state state = segment_state::unbacked;
-  bool handed_out = false;        // somebody outside holds the address
-  bool used_elsewhere = false;    // record_use was called
-  bool kept = false;              // live for the books, nobody's: ready for the same size
-  bool in_table = false;          // its address leads to it
-  std::uint32_t place = 0;        // its number among the places of its size
-  size_places *places = nullptr;  // those; none: it has no place
-  place_list waiting;             // places that this block, while it lives, is in the way of
-  std::uint16_t slack = 0;        // bytes handed out that were not asked for
+  place_list waiting;  // places that this block, while it lives, is in the way of
 
   std::uint64_t end() const { return begin + bytes; }
   virtual_range range() const { return {device_address(begin), static_cast<std::size_t>(bytes)}; }
