@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <utility>
 
 #include "context_state.h"
 #include "device.h"
@@ -34,8 +35,19 @@ struct thread_stack {
   std::vector<context *> contexts;
 };
 
+thread_local constinit thread_stack *stack_of_thread = nullptr;
+
+// Programs call from handlers of exit too, after the destructors of their first thread have run:
+// then there is a new stack, and nobody is left to drop it.
 thread_stack &stack() {
-  static thread_local thread_stack s;
+  struct keeper {
+    ~keeper() { delete std::exchange(stack_of_thread, nullptr); }
+  };
+  if (stack_of_thread == nullptr) {
+    stack_of_thread = new thread_stack;
+    static thread_local const keeper drops_it;
+  }
+  thread_stack &s = *stack_of_thread;
   if (s.epoch != epoch) {
     s.contexts.clear();
     s.epoch = epoch;
