@@ -15,7 +15,7 @@
 namespace stillmap::tool {
 
 struct serving_request {
-  double arrives = 0;  // seconds
+  double arrives = 0;                    // seconds
   std::uint32_t prompt = 0, answer = 0;  // tokens
   bool operator==(const serving_request &) const = default;
 };
@@ -54,12 +54,12 @@ struct serving_options {
   std::uint64_t activation_bytes = std::uint64_t{56} << 10;  // of a token, while it is computed
   std::uint64_t weight_bytes = std::uint64_t{16} << 30;      // one block for each layer, for good
   std::uint64_t cache_bytes = std::uint64_t{100} << 30;      // a request that may need more waits
-  std::uint32_t chunk = 64;           // tokens: by so much a cache grows, in blocks of its own
+  std::uint32_t chunk = 64;  // tokens: by so much a cache grows, in blocks of its own
   std::uint32_t layers = 32;
-  std::uint32_t piece = 8192;         // tokens of a prompt that are computed at once
-  double step_seconds = 0.02;         // one token for each running request
+  std::uint32_t piece = 8192;  // tokens of a prompt that are computed at once
+  double step_seconds = 0.02;  // one token for each running request
   double prefill_tokens_a_second = 20000;
-  bool two_streams = false;           // prompts are computed on a stream of their own
+  bool two_streams = false;  // prompts are computed on a stream of their own
 };
 
 enum class serving_verb : std::uint8_t { allocate, free, use };

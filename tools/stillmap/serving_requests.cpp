@@ -26,8 +26,8 @@ std::optional<Number> number(std::string_view text) {
 // Seconds since some moment: "2023-11-16 18:15:46.6805900", or a plain number.
 std::optional<double> moment(std::string_view text) {
   if (const auto plain = number<double>(text)) return std::isfinite(*plain) ? plain : std::nullopt;
-  if (text.size() < 19 || text[4] != '-' || text[7] != '-' || (text[10] != ' ' && text[10] != 'T') ||
-      text[13] != ':' || text[16] != ':') {
+  if (text.size() < 19 || text[4] != '-' || text[7] != '-' ||
+      (text[10] != ' ' && text[10] != 'T') || text[13] != ':' || text[16] != ':') {
     return std::nullopt;
   }
   const auto year = number<int>(text.substr(0, 4));
@@ -87,8 +87,8 @@ outcome<std::vector<serving_request>> parse_requests(std::string_view text, std:
     if (line.empty() || (!json_lines && line_number == 1)) continue;  // the names of the columns
     const auto r = json_lines ? of_json(line) : of_csv(line);
     if (!r || r->prompt > most_tokens || r->answer > most_tokens) {
-      return fail(exit_usage, fmt::format("{}:{}: no request: '{}'", name, line_number,
-                                          line.substr(0, 80)));
+      return fail(exit_usage,
+                  fmt::format("{}:{}: no request: '{}'", name, line_number, line.substr(0, 80)));
     }
     out.push_back(*r);
   }
