@@ -65,16 +65,23 @@ bool arena::free_or_kept(std::uint64_t begin, std::uint64_t end) const {
   return true;
 }
 
+static bool could_be_had(const segment &s) {
+  return s.state == segment_state::free || s.state == segment_state::lent || s.kept;
+}
+
 // Whether a block could be there without a driver call: all of it is free, or lent to where it is
 // free now.
-bool arena::claimable(std::uint64_t begin, std::uint64_t end) {
+bool arena::claimable(std::uint64_t begin, std::uint64_t end, std::uint64_t &obstacle) {
+  // Mostly it is the same block as last time.
+  if (!could_be_had(*books.at(obstacle))) return false;
   const std::uint64_t page = books.page_bytes();
   const std::uint64_t low = begin - begin % page, high = end + (page - end % page) % page;
   bool lent = false;
   for (std::uint64_t at = begin; at < end;) {
-    const segment *const s = books.at(at);
+    segment *const s = books.at(at);
     lent = lent || s->state == segment_state::lent;
-    if (s->state != segment_state::free && s->state != segment_state::lent && !s->kept) {
+    if (!could_be_had(*s)) {
+      obstacle = std::max(begin, s->begin);
       return false;
     }
     at = s->end();
@@ -92,7 +99,7 @@ bool arena::claimable(std::uint64_t begin, std::uint64_t end) {
 
 segment *arena::claim(size_places &of, std::size_t i) {
   const std::uint64_t begin = of.all[i].begin, end = begin + of.bytes;
-  if (!claimable(begin, end)) return nullptr;
+  if (!claimable(begin, end, of.all[i].obstacle)) return nullptr;
   const std::uint64_t page = books.page_bytes();
   loosen(begin, end);
   for (std::uint64_t at = begin - begin % page; at < end; at += page) {

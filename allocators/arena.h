@@ -220,7 +220,7 @@ class arena {
   segment *find_segment(const block_request &r, heap_books::search how);
   segment *find_place(const block_request &r);
   segment *claim(size_places &of, std::size_t i);
-  bool claimable(std::uint64_t begin, std::uint64_t end);
+  bool claimable(std::uint64_t begin, std::uint64_t end, std::uint64_t &obstacle);
   bool free_or_kept(std::uint64_t begin, std::uint64_t end) const;
   void loosen(std::uint64_t begin, std::uint64_t end);
   void loosen(segment &s);

@@ -19,7 +19,8 @@ struct size_places {
   static constexpr std::size_t most = 2048;
   struct place {
     std::uint64_t begin = 0;
-    segment *kept = nullptr;  // free, and kept as it is
+    segment *kept = nullptr;     // free, and kept as it is
+    std::uint64_t obstacle = 0;  // an address of it that could not be had the last time
   };
 
   std::uint64_t bytes = 0;
@@ -82,7 +83,7 @@ class places {
     if (of->all.size() % 64 == 0) of->open.push_back(0);
     s->place = static_cast<std::uint32_t>(of->all.size());
     s->places = of;
-    of->all.push_back({s->begin, nullptr});
+    of->all.push_back({s->begin, nullptr, s->begin});
     ++count_;
   }
   bool full() const { return count_ >= most_places; }
