@@ -5,9 +5,9 @@
 #include <optional>
 #include <string>
 
-#include "tools/stillmap/block_checker.h"
-#include "tools/stillmap/replay_plan.h"
-#include "tools/stillmap/replay_target.h"
+#include "tools/stillmap/replay/block_checker.h"
+#include "tools/stillmap/replay/replay_plan.h"
+#include "tools/stillmap/replay/replay_target.h"
 
 namespace stillmap::tool {
 

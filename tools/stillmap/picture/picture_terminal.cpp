@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <array>
 
-#include "tools/stillmap/picture.h"
+#include "tools/stillmap/picture/picture.h"
 #include "tools/stillmap/size.h"
 
 namespace stillmap::tool {

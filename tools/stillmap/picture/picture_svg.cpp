@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "tools/stillmap/picture.h"
+#include "tools/stillmap/picture/picture.h"
 #include "tools/stillmap/size.h"
 
 namespace stillmap::tool {

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "stillmap/vmm/units.h"
-#include "tools/stillmap/segments.h"
+#include "tools/stillmap/replay/segments.h"
 
 namespace stillmap::tool {
 namespace {

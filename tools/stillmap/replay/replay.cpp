@@ -4,11 +4,11 @@
 #include <cstdio>
 
 #include "tools/stillmap/command.h"
-#include "tools/stillmap/device_books.h"
 #include "tools/stillmap/json.h"
 #include "tools/stillmap/machine.h"
-#include "tools/stillmap/replay_run.h"
-#include "tools/stillmap/trace_file.h"
+#include "tools/stillmap/replay/device_books.h"
+#include "tools/stillmap/replay/replay_run.h"
+#include "tools/stillmap/traces/trace_file.h"
 
 namespace stillmap::tool {
 namespace {

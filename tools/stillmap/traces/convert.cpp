@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 
 #include "tools/stillmap/command.h"
-#include "tools/stillmap/trace_file.h"
+#include "tools/stillmap/traces/trace_file.h"
 
 namespace stillmap::tool {
 namespace {

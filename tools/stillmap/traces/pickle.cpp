@@ -1,4 +1,4 @@
-#include "tools/stillmap/pickle.h"
+#include "tools/stillmap/traces/pickle.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "tools/stillmap/picture.h"
+#include "tools/stillmap/picture/picture.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "tools/stillmap/block_checker.h"
+#include "tools/stillmap/replay/block_checker.h"
 
 #include <fmt/format.h>
 

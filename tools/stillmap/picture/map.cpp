@@ -5,8 +5,8 @@
 
 #include "tools/stillmap/command.h"
 #include "tools/stillmap/machine.h"
-#include "tools/stillmap/picture.h"
-#include "tools/stillmap/scenario.h"
+#include "tools/stillmap/picture/picture.h"
+#include "tools/stillmap/picture/scenario.h"
 #include "tools/stillmap/source.h"
 
 namespace stillmap::tool {

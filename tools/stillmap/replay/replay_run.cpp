@@ -1,4 +1,4 @@
-#include "tools/stillmap/replay_run.h"
+#include "tools/stillmap/replay/replay_run.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "stillmap/vmm/units.h"
-#include "tools/stillmap/device_books.h"
+#include "tools/stillmap/replay/device_books.h"
 #include "tools/stillmap/size.h"
 
 namespace stillmap::tool {

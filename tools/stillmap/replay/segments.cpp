@@ -1,4 +1,4 @@
-#include "tools/stillmap/segments.h"
+#include "tools/stillmap/replay/segments.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "tools/stillmap/device_books.h"
+#include "tools/stillmap/replay/device_books.h"
 
 #include <fmt/format.h>
 #include <hostcuda/hostcuda.h>

@@ -1,4 +1,4 @@
-#include "tools/stillmap/ops_script.h"
+#include "tools/stillmap/picture/ops_script.h"
 
 #include <fmt/format.h>
 

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "stillmap/vmm/units.h"
-#include "tools/stillmap/replay_target.h"
+#include "tools/stillmap/replay/replay_target.h"
 
 namespace stillmap::tool {
 namespace {

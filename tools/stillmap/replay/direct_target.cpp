@@ -2,7 +2,7 @@
 #include <unordered_map>
 
 #include "stillmap/vmm/units.h"
-#include "tools/stillmap/replay_target.h"
+#include "tools/stillmap/replay/replay_target.h"
 
 namespace stillmap::tool {
 namespace {

@@ -1,4 +1,4 @@
-#include "tools/stillmap/scenario.h"
+#include "tools/stillmap/picture/scenario.h"
 
 #include <fmt/format.h>
 

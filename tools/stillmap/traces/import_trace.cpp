@@ -1,4 +1,4 @@
-#include "tools/stillmap/import_trace.h"
+#include "tools/stillmap/traces/import_trace.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "stillmap/allocators/trace.h"
-#include "tools/stillmap/pickle.h"
+#include "tools/stillmap/traces/pickle.h"
 
 namespace stillmap::tool {
 namespace {
