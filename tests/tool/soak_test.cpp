@@ -1,6 +1,6 @@
 // A simulated server: what it asks of an allocator, and that a long day of it leaves the allocator
 // as it was.
-#include "tools/stillmap/soak_run.h"
+#include "tools/stillmap/serving/soak_run.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <map>
 
 #include "tests/support/gpu_test.h"
-#include "tools/stillmap/device_books.h"
+#include "tools/stillmap/replay/device_books.h"
 
 namespace stillmap::testing {
 namespace {

@@ -1,4 +1,4 @@
-#include "tools/stillmap/soak_run.h"
+#include "tools/stillmap/serving/soak_run.h"
 
 #include <algorithm>
 #include <chrono>
@@ -10,7 +10,7 @@
 #include "stillmap/allocators/caching_allocator.h"
 #include "stillmap/vmm/context.h"
 #include "stillmap/vmm/stream.h"
-#include "tools/stillmap/device_books.h"
+#include "tools/stillmap/replay/device_books.h"
 
 namespace stillmap::tool {
 namespace {

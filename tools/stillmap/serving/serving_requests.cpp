@@ -9,7 +9,7 @@
 #include <optional>
 #include <sstream>
 
-#include "tools/stillmap/serving.h"
+#include "tools/stillmap/serving/serving.h"
 
 namespace stillmap::tool {
 namespace {

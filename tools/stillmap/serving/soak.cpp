@@ -7,11 +7,11 @@
 #include <memory>
 
 #include "tools/stillmap/command.h"
-#include "tools/stillmap/device_books.h"
 #include "tools/stillmap/json.h"
 #include "tools/stillmap/machine.h"
-#include "tools/stillmap/replay_run.h"
-#include "tools/stillmap/soak_run.h"
+#include "tools/stillmap/replay/device_books.h"
+#include "tools/stillmap/replay/replay_run.h"
+#include "tools/stillmap/serving/soak_run.h"
 
 namespace stillmap::tool {
 namespace {
