@@ -36,6 +36,12 @@ bool is_short(const error &e) {
 result<void *> caching_allocator::core::grow(arena &a, const block_request &r,
                                              std::unique_lock<std::mutex> &growing) {
   ++growths_;
+  // Not after having created all pages there are.
+  if (r.bytes > device_.total_memory().bytes()) {
+    ++failed_;
+    return refuse(condition::out_of_memory, "caching_allocator::allocate",
+                  "the device has not as much", r.bytes, device_.total_memory().bytes());
+  }
   for (int round = 0;; ++round) {
     auto found = find_memory(a, r);
     if (found || !found.error().is(condition::out_of_memory)) return found;

@@ -1,100 +1,139 @@
-// The caching allocator's hot path beside one uncontended std::mutex lock + unlock and the host's
-// malloc, by size and by number of threads. No driver call is made inside any timed loop.
+// The hot path beside its peers: a block allocated and freed, by size and by number of threads, and
+// a hundred at once. Beside each time stands how many uncontended std::mutex locks and unlocks it
+// is worth, measured right before. No driver call is made inside any timed loop: what is needed is
+// free already.
 #include <benchmark/benchmark.h>
 
-#include <cstdlib>
 #include <memory>
-#include <mutex>
-#include <vector>
+#include <string>
 
-#include "stillmap/allocators/caching_allocator.h"
+#include "bench/support/peers.h"
+#include "bench/support/session.h"
 
+namespace stillmap::bench {
 namespace {
 
-using stillmap::caching_allocator;
-using stillmap::device;
-using stillmap::stream;
+constexpr std::size_t KiB = 1024, MiB = 1024 * KiB, GiB = 1024 * MiB;
 
-struct machine {
-  machine() : dev(*device::open()), heap(std::move(*caching_allocator::create(dev))) {
-    for (int i = 0; i < 8; ++i) streams.push_back(std::move(*stream::create(dev)));
-  }
-  device dev;
-  std::vector<stream> streams;
-  std::unique_ptr<caching_allocator> heap;
+std::string in_words(std::size_t bytes) {
+  if (bytes >= GiB) return std::to_string(bytes / GiB) + " GiB";
+  if (bytes >= MiB) return std::to_string(bytes / MiB) + " MiB";
+  return bytes >= KiB ? std::to_string(bytes / KiB) + " KiB" : std::to_string(bytes) + " B";
+}
+
+// What the threads of one case share: made by its first thread, before the others begin to measure.
+template <class Peer>
+struct arena_of_case {
+  std::unique_ptr<session> machine_of_case;
+  std::unique_ptr<peer_machine> machine;
+  std::unique_ptr<Peer> peer;
+  double mutex = 0;
+  driver_counts before;
 };
+template <class Peer>
+arena_of_case<Peer> shared;
 
-machine &the_machine() {
-  static machine m;
-  return m;
+template <class Peer>
+bool set_up(benchmark::State &state, std::size_t bytes, int blocks) {
+  auto &c = shared<Peer>;
+  c.machine_of_case = std::make_unique<session>(state, memory_kind::unbacked, 4 * GiB);
+  if (!*c.machine_of_case) return false;
+  c.machine = std::make_unique<peer_machine>(c.machine_of_case->dev());
+  if (c.machine->streams.size() != most_threads) {
+    state.SkipWithError("no streams");
+    return false;
+  }
+  c.peer = std::make_unique<Peer>(*c.machine);
+  if (const char *const why = c.peer->missing()) {
+    state.SkipWithError(why);
+    return false;
+  }
+  c.mutex = mutex_ns();
+  // What the loops take, once, and freed.
+  const auto once = [&] {
+    const context_guard guard(c.machine->dev.drv(), c.machine->dev.context());
+    std::vector<void *> first(static_cast<std::size_t>(blocks));
+    bool fine = true;
+    for (int thread = 0; thread < state.threads(); ++thread) {
+      for (void *&block : first) block = c.peer->allocate(bytes, thread);
+      for (void *block : first) fine &= block != nullptr && c.peer->free(block, bytes, thread);
+    }
+    return fine;
+  };
+  if (!once()) {
+    state.SkipWithError("no memory");
+    return false;
+  }
+  c.before = c.machine->dev.drv().counts();
+  return true;
 }
 
-void mutex_lock_unlock(benchmark::State &state) {
-  static std::mutex mutex;
-  for (auto _ : state) {
-    mutex.lock();
-    benchmark::ClobberMemory();
-    mutex.unlock();
-  }
-}
-BENCHMARK(mutex_lock_unlock);
-
-// Each thread on its own stream; a block of the size is free already.
-void allocate_free(benchmark::State &state) {
-  machine &m = the_machine();
-  const auto &s = m.streams[static_cast<std::size_t>(state.thread_index())];
-  const auto bytes = static_cast<std::size_t>(state.range(0));
-  if (const auto first = m.heap->allocate(bytes, s); first) {
-    [[maybe_unused]] const auto freed = m.heap->free(*first, s);
-  }
-  const std::uint64_t calls = m.dev.drv().counts().total();
-  for (auto _ : state) {
-    const auto block = m.heap->allocate(bytes, s);
-    benchmark::DoNotOptimize(*block);
-    if (!m.heap->free(*block, s)) state.SkipWithError("the block could not be freed");
-  }
-  state.SetItemsProcessed(state.iterations());
-  if (state.threads() == 1 && m.dev.drv().counts().total() != calls) {
+template <class Peer>
+void tear_down(benchmark::State &state, bool measured) {
+  auto &c = shared<Peer>;
+  if (measured && Peer::on_device && (c.machine->dev.drv().counts() - c.before).total() != 0) {
     state.SkipWithError("a driver call in the loop");
   }
+  c.peer.reset();
+  c.machine.reset();
+  c.machine_of_case.reset();
 }
-BENCHMARK(allocate_free)->RangeMultiplier(8)->Range(512, std::int64_t{1} << 30);
-BENCHMARK(allocate_free)->Arg(4096)->Arg(1 << 20)->ThreadRange(1, 8)->UseRealTime();
 
-// The same without naming the stream when freeing.
-void allocate_free_by_pointer(benchmark::State &state) {
-  machine &m = the_machine();
-  const auto &s = m.streams[0];
+template <class Peer>
+void blocks_of(benchmark::State &state, std::size_t bytes, int blocks) {
+  const int thread = state.thread_index();
+  bool ready = true;
+  if (thread == 0) ready = set_up<Peer>(state, bytes, blocks);
+  std::vector<void *> held(static_cast<std::size_t>(blocks));
+  bool freed = true;
   for (auto _ : state) {
-    const auto block = m.heap->allocate(static_cast<std::size_t>(state.range(0)), s);
-    benchmark::DoNotOptimize(*block);
-    if (!m.heap->free(*block)) state.SkipWithError("the block could not be freed");
-  }
-}
-BENCHMARK(allocate_free_by_pointer)->Arg(4096)->Arg(1 << 20);
-
-// A hundred blocks at once, freed in the order they came.
-void hundred_blocks(benchmark::State &state) {
-  machine &m = the_machine();
-  const auto &s = m.streams[0];
-  std::vector<void *> blocks(100);
-  for (auto _ : state) {
-    for (void *&b : blocks) b = *m.heap->allocate(static_cast<std::size_t>(state.range(0)), s);
-    for (void *b : blocks) {
-      if (!m.heap->free(b, s)) state.SkipWithError("a block could not be freed");
+    Peer &peer = *shared<Peer>.peer;
+    for (void *&block : held) {
+      block = peer.allocate(bytes, thread);
+      benchmark::DoNotOptimize(block);
     }
+    for (void *block : held) freed &= peer.free(block, bytes, thread);
   }
-  state.SetItemsProcessed(state.iterations() * 100);
+  if (!freed) state.SkipWithError("a block could not be freed");
+  if (thread != 0) return;
+  if (ready) {
+    state.counters["mutex_ns"] = shared<Peer>.mutex;
+    state.counters["blocks"] = blocks;
+  }
+  tear_down<Peer>(state, ready && freed);
 }
-BENCHMARK(hundred_blocks)->Arg(512)->Arg(8192)->Arg(65536)->Arg(3 << 20);
 
-void host_malloc_free(benchmark::State &state) {
-  for (auto _ : state) {
-    void *const block = std::malloc(static_cast<std::size_t>(state.range(0)));
-    benchmark::DoNotOptimize(block);
-    std::free(block);
+// tools/bench_table.py makes a table of names with a bar: what | by whom.
+template <class Peer>
+void add(std::size_t bytes, int blocks, int threads) {
+  std::string name = blocks == 1 ? "" : std::to_string(blocks) + " x ";
+  name += in_words(bytes);
+  if (threads != 1) name += ", " + std::to_string(threads) + " threads";
+  auto *const b = benchmark::RegisterBenchmark(
+      (name + "|" + Peer::name).c_str(),
+      [bytes, blocks](benchmark::State &state) { blocks_of<Peer>(state, bytes, blocks); });
+  b->Threads(threads)->UseRealTime();
+  if (!smoke()) b->MinTime(0.2);
+}
+
+template <class... Peers>
+void add_all() {
+  for (const std::size_t bytes :
+       {std::size_t{512}, 4 * KiB, 32 * KiB, 256 * KiB, MiB, 4 * MiB, 64 * MiB, GiB}) {
+    (add<Peers>(bytes, 1, 1), ...);
+  }
+  for (const std::size_t bytes : {512 + std::size_t{0}, 8 * KiB, 64 * KiB, 3 * MiB}) {
+    (add<Peers>(bytes, 100, 1), ...);
+  }
+  for (const std::size_t bytes : {4 * KiB, MiB}) {
+    for (const int threads : {2, 4, 8}) (add<Peers>(bytes, 1, threads), ...);
   }
 }
-BENCHMARK(host_malloc_free)->RangeMultiplier(8)->Range(512, std::int64_t{1} << 30);
+
+[[maybe_unused]] const bool added = [] {
+  add_all<stillmap_peer, segments_peer, malloc_peer, mimalloc_peer, pmr_peer>();
+  return true;
+}();
 
 }  // namespace
+}  // namespace stillmap::bench

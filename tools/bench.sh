@@ -13,6 +13,8 @@ fi
 options+=("$@")
 
 ensure_machine
+# One of the peers. Loaded when it is there: without it its column is empty.
+if command -v dpkg-query >/dev/null; then ensure_packages libmimalloc2.0; fi
 bazel_quietly build //bench/... //hostcuda:libcuda.so.1
 export STILLMAP_HOSTCUDA="${STILLMAP_HOSTCUDA:-$STILLMAP_ROOT/bazel-bin/hostcuda/libcuda.so.1}"
 STILLMAP_COMMIT=$(git -C "$STILLMAP_ROOT" describe --always --dirty 2>/dev/null || echo unknown)

@@ -36,7 +36,9 @@ def number(name, value):
 def name_of(case):
     """Without what the harness adds to the names: how it was timed and how often."""
     parts = case["name"].split("/")
-    return "/".join(p for p in parts if p != "manual_time" and p.split(":")[0] not in ("iterations", "min_time"))
+    ours = ("iterations", "min_time", "threads") if "|" in case["name"] else ("iterations", "min_time")
+    return "/".join(p for p in parts
+                    if p not in ("manual_time", "real_time") and p.split(":")[0] not in ours)
 
 
 def rows(report):
@@ -58,6 +60,49 @@ def table(lines, markdown):
     return "\n".join("%-*s  %*s  %s" % (widths[0], l[0], widths[1], l[1], l[2]) for l in [head] + lines)
 
 
+def cell(case):
+    """The time, and what it is worth in something else measured beside it."""
+    if case.get("error_occurred") or case.get("skipped"):
+        return "-"
+    text = duration(case["real_time"] / case.get("blocks", 1), case["time_unit"])
+    if "mutex_ns" in case:
+        ns = case["real_time"] * NANOSECONDS[case["time_unit"]] / case.get("blocks", 1)
+        text += " (%.3g x)" % (ns / case["mutex_ns"])
+    if "calls_a_page" in case:
+        text += ", %.3g calls" % case["calls_a_page"]
+    return text
+
+
+def grid(cases, markdown):
+    """Cases named `what|by whom`: a row for each what, a column for each whom."""
+    rows, columns, cells, notes = [], [], {}, []
+    for case in cases:
+        row, column = name_of(case).split("|", 1)
+        for known, name in ((rows, row), (columns, column)):
+            if name not in known:
+                known.append(name)
+        cells[row, column] = cell(case)
+        why = case.get("error_message") or case.get("skip_message")
+        note = "%s: %s" % (column, why)
+        if why and note not in notes:
+            notes.append(note)
+    lines = [[""] + columns] + [[r] + [cells.get((r, c), "") for c in columns] for r in rows]
+    mutexes = [c["mutex_ns"] for c in cases if "mutex_ns" in c]
+    if mutexes:
+        notes.insert(0, "(x): times one uncontended std::mutex locked and unlocked, measured before each "
+                     "case: %.1f to %.1f ns" % (min(mutexes), max(mutexes)))
+    if any("calls_a_page" in c for c in cases):
+        notes.insert(0, "calls: of the driver, for each page")
+    if markdown:
+        lines.insert(1, ["---"] * len(lines[0]))
+        text = "\n".join("| %s |" % " | ".join(line) for line in lines)
+        return "\n\n".join([text] + notes)
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    text = "\n".join("  ".join([line[0].ljust(widths[0])] + [c.rjust(w) for c, w in zip(line[1:], widths[1:])])
+                     for line in lines)
+    return "\n".join([text] + notes)
+
+
 def main(arguments):
     markdown = "--markdown" in arguments
     files = [a for a in arguments if a != "--markdown"]
@@ -71,6 +116,9 @@ def main(arguments):
                 report = json.load(f)
             machine = {k: report["context"][k] for k in MACHINE if k in report["context"]}
             machine["date"] = report["context"].get("date", "unknown")[:10]
+            cases = report["benchmarks"]
+            in_grid = [c for c in cases if "|" in c["name"]]
+            report["benchmarks"] = [c for c in cases if "|" not in c["name"]]
             lines = list(rows(report))
         except (OSError, ValueError, KeyError) as e:
             print("%s: not a benchmark's report: %s" % (path, e), file=sys.stderr)
@@ -80,7 +128,10 @@ def main(arguments):
             said = machine
         title = report["context"].get("executable", path).split("/")[-1]
         print("\n%s%s\n" % ("## " if markdown else "== ", title))
-        print(table(lines, markdown))
+        if in_grid:
+            print(grid(in_grid, markdown))
+        if lines:
+            print(table(lines, markdown))
     return 0
 
 

@@ -17,6 +17,7 @@
 
 #include "stillmap/vmm/device.h"
 #include "stillmap/vmm/page.h"
+#include "stillmap/vmm/retiring_list.h"
 
 namespace stillmap {
 
@@ -168,11 +169,7 @@ class address_space {
     std::shared_ptr<const std::vector<access_grant>> access;
     bool retiring = false;
   };
-  struct retiree {
-    std::shared_ptr<address_block> block;
-    virtual_range range;
-    fence idle;
-  };
+  using retiree = retiring_range;
   using entry_map = std::map<std::uint64_t, entry>;
   struct touched_range {
     std::shared_ptr<address_block> block;
@@ -188,7 +185,6 @@ class address_space {
   }
   static bool nobody_elses(const entry &e);
   void set_retiring_locked(virtual_range range);
-  void cut_from_retiring_locked(virtual_range gone);
   std::size_t collect_from(std::vector<retiree> &due, bool wait, status &outcome);
   std::shared_ptr<address_block> block_at_locked(device_address at) const;
   void notify(backing_event::phase when, const std::vector<touched_range> &touched);
@@ -201,7 +197,7 @@ class address_space {
   // Buffers grow at their ends: what comes next belongs right behind this, without a search.
   entry_map::iterator last_entered_ = mappings_.end();
   std::map<std::uint64_t, mapping_record> fallbacks_;
-  std::vector<retiree> retiring_;
+  retiring_list retiring_;
   std::vector<std::weak_ptr<const backing_callback>> callbacks_;
   address_space_stats stats_;
   std::uint64_t next_block_ = 1;

@@ -86,14 +86,15 @@ std::atomic<std::uint64_t> unreported{0};
 
 }  // namespace
 
+// Never destroyed: whoever frees memory while the process ends may still fail, and says why.
 const std::error_category &cuda_category() noexcept {
-  static const cuda_category_type category;
-  return category;
+  static const auto *const category = new cuda_category_type;
+  return *category;
 }
 
 const std::error_category &stillmap_category() noexcept {
-  static const stillmap_category_type category;
-  return category;
+  static const auto *const category = new stillmap_category_type;
+  return *category;
 }
 
 std::error_code make_error_code(condition c) noexcept {

@@ -1,6 +1,6 @@
 // Mappings whose owner has let go while queued work may still touch them: undone when their fence
 // has passed, taken back by their owner for nothing, or robbed of their pages for use elsewhere.
-#include <algorithm>
+#include <utility>
 
 #include "stillmap/vmm/address_space.h"
 #include "stillmap/vmm/device_state.h"
@@ -40,7 +40,7 @@ status address_space::retire(std::shared_ptr<address_block> block, virtual_range
                   "nothing is mapped in the range", range.begin.value(), range.bytes);
   }
   set_retiring_locked(range);
-  retiring_.push_back({std::move(block), range, std::move(idle)});
+  retiring_.add({std::move(block), range, std::move(idle)});
   return {};
 }
 
@@ -52,17 +52,11 @@ result<std::size_t> address_space::revive(virtual_range range,
   {
     // Only what is on the list: what another thread is unmapping right now is gone.
     const std::lock_guard lock(mutex_);
-    const auto listed = [&](device_address at) -> const retiree * {
-      for (const retiree &r : retiring_) {
-        if (r.range.contains(at)) return &r;
-      }
-      return nullptr;
-    };
     for (auto it = lower_locked(range.begin);
          it != mappings_.end() && it->first == back.end().value() &&
          it->first < range.end().value() && it->second.retiring;
          ++it) {
-      const retiree *const r = listed(device_address(it->first));
+      const retiree *const r = retiring_.at(device_address(it->first));
       if (r == nullptr || !nobody_elses(it->second) || *it->second.access != access) {
         break;
       }
@@ -73,7 +67,7 @@ result<std::size_t> address_space::revive(virtual_range range,
       back.bytes += it->second.bytes;
     }
     if (back.empty()) return std::size_t{0};
-    cut_from_retiring_locked(back);
+    retiring_.cut(back);
   }
   const status ordered =
       consumer ? idle.make_wait(device(device_.self.lock()), *consumer) : fence(idle).wait();
@@ -87,7 +81,7 @@ result<std::size_t> address_space::revive(virtual_range range,
 void address_space::let_go(std::shared_ptr<address_block> block, virtual_range range, fence idle) {
   const std::lock_guard lock(mutex_);
   set_retiring_locked(range);
-  retiring_.push_back({std::move(block), range, std::move(idle)});
+  retiring_.add({std::move(block), range, std::move(idle)});
 }
 
 void address_space::set_retiring_locked(virtual_range range) {
@@ -96,23 +90,6 @@ void address_space::set_retiring_locked(virtual_range range) {
     it->second.retiring = true;
     ++stats_.retiring_mappings;
   }
-}
-
-void address_space::cut_from_retiring_locked(virtual_range gone) {
-  std::vector<retiree> kept;
-  for (retiree &r : retiring_) {
-    if (!r.range.overlaps(gone)) {
-      kept.push_back(std::move(r));
-      continue;
-    }
-    if (r.range.begin < gone.begin) {
-      kept.push_back({r.block, {r.range.begin, gone.begin - r.range.begin}, r.idle});
-    }
-    if (gone.end() < r.range.end()) {
-      kept.push_back({r.block, {gone.end(), r.range.end() - gone.end()}, r.idle});
-    }
-  }
-  retiring_ = std::move(kept);
 }
 
 status address_space::steal_retiring(std::size_t n, const page_pool &kin, stream_ref consumer,
@@ -170,7 +147,7 @@ std::size_t address_space::collect_from(std::vector<retiree> &due, bool wait, st
     }
     if (!gone) {
       const std::lock_guard lock(mutex_);
-      retiring_.push_back(std::move(r));
+      retiring_.add(std::move(r));
     }
   }
   return bytes;
@@ -186,7 +163,7 @@ std::size_t address_space::collect(bool wait) {
   std::vector<retiree> due;
   {
     const std::lock_guard lock(mutex_);
-    due.swap(retiring_);
+    due = retiring_.take_all();
   }
   status outcome;
   const std::size_t bytes = collect_from(due, wait, outcome);
@@ -195,9 +172,9 @@ std::size_t address_space::collect(bool wait) {
 }
 
 void address_space::abandon_retiring() noexcept {
-  std::vector<retiree> left;
+  retiring_list left;  // dropped when the lock is
   const std::lock_guard lock(mutex_);
-  left.swap(retiring_);
+  std::swap(left, retiring_);
 }
 
 status address_space::settle(virtual_range range) {
@@ -205,11 +182,7 @@ status address_space::settle(virtual_range range) {
   std::vector<retiree> due;
   {
     const std::lock_guard lock(mutex_);
-    auto concerned = [&](const retiree &r) { return r.range.overlaps(range); };
-    const auto it = std::stable_partition(retiring_.begin(), retiring_.end(),
-                                          [&](const retiree &r) { return !concerned(r); });
-    std::move(it, retiring_.end(), std::back_inserter(due));
-    retiring_.erase(it, retiring_.end());
+    due = retiring_.take(range);
   }
   status outcome;
   collect_from(due, true, outcome);

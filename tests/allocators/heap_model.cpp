@@ -23,8 +23,9 @@ void demand(bool holds, const std::string &what) {
 class world {
  public:
   world(std::size_t mib, std::uint64_t seed, const std::optional<planned_fault> &fault,
-        heap_model_outcome &out)
-      : out_(out), fault_(fault) {
+        const steady_faults *steady, heap_model_outcome &out)
+      : out_(out), fault_(fault), steady_(steady) {
+    if (steady_ != nullptr) dice_.seed(steady_->seed);
     const std::string schedule = seed == 0 ? "threads" : "seeded:" + std::to_string(seed);
     hostcuda_control::reset(
         machine_config("memory=" + std::to_string(mib) + "M,schedule=" + schedule).c_str());
@@ -45,13 +46,21 @@ class world {
 
   void perform(const op &o) {
     fired_now_ = false;
+    draw();
     if (o.name == "alloc") {
       allocate(o);
     } else if (o.name == "limit") {
       heap_->heap().set_limit(o.arg(0) == 0 ? SIZE_MAX : o.arg(0) * page());
     } else if (o.name == "trim") {
-      const status s = heap_->trim(o.arg(0) * page());
+      status s = heap_->trim(o.arg(0) * page());
       demand(s || fired_now_, "trim: " + (s ? "" : s.error().message()));
+      judge(s.has_value());
+      if (!s && steady_ != nullptr) {
+        check();
+        fired_now_ = false;
+        s = heap_->trim(o.arg(0) * page());
+        demand(s.has_value(), "trim, again: " + (s ? "" : s.error().message()));
+      }
     } else if (o.name == "settle") {
       heap_->settle();
     } else if (!heap_->blocks().empty()) {
@@ -65,11 +74,13 @@ class world {
                        : o.name == "free_on" ? heap_->free_on(at, other)
                                              : heap_->free(at);
       demand(s.has_value(), o.name + ": " + (s ? "" : s.error().message()));
+      judge(true);
     }
     check();
   }
 
   void finish() {
+    drawn_.reset();
     heap_->drop_all();
     heap_->settle();
     check();
@@ -104,13 +115,16 @@ class world {
     const stream_ref s = streams_[o.arg(1) % stream_count];
     const std::size_t bytes = o.arg(0);
     auto got = heap_->allocate(bytes, s, how);
-    if (got) return;
-    if (fired_now_) {
+    judge(got.has_value());
+    for (int attempt = 1; !got && fired_now_; ++attempt) {
       check();
       fired_now_ = false;
+      if (attempt < 6) draw();
+      if (attempt >= 6) drawn_.reset();
       got = heap_->allocate(bytes, s, how);
-      if (got) return;
+      judge(got.has_value());
     }
+    if (got) return;
     demand(got.error().is(condition::out_of_memory), got.error().message());
     ++out_.refused;
     // Then there was not enough: neither in free pages, nor to create.
@@ -128,13 +142,39 @@ class world {
     demand(wrong.empty(), wrong);
   }
 
+  // The next fault of steady_faults.
+  void draw() {
+    if (steady_ == nullptr || steady_->calls.empty()) return;
+    if (drawn_ && dice_() % 8 != 0) return;  // it was not met so far
+    planned_fault next;
+    next.call = steady_->calls[dice_() % steady_->calls.size()];
+    next.nth = dice_() % 2 == 0 ? 1 : 1 + dice_() % (dice_() % 3 == 0 ? 12 : 3);
+    next.code = dice_() % 2 == 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_UNKNOWN;
+    drawn_ = next;
+  }
+  // What became of an operation in which it was met.
+  void judge(bool done) {
+    if (!drawn_ || !fired_now_) return;
+    ++out_.faults.met[{drawn_->call, drawn_->code}];
+    ++(done ? out_.faults.served : out_.faults.said);
+    drawn_.reset();
+  }
+
   void arm() {
     calls_before_ = device_->drv().counts();
+    if (drawn_) {
+      hostcuda_control::faults_fired();
+      hostcuda_control::fail(drawn_->call.c_str(), drawn_->nth, CUresult(drawn_->code));
+    }
     if (fault_) hostcuda_control::fail(fault_->call.c_str(), fault_->nth, CUresult(fault_->code));
   }
   void disarm() {
     const driver_counts made = device_->drv().counts() - calls_before_;
     for (std::size_t i = 0; i < driver_call_count; ++i) out_.calls.calls[i] += made.calls[i];
+    if (drawn_) {
+      hostcuda_control::stop_failing(drawn_->call.c_str());
+      fired_now_ = hostcuda_control::faults_fired() != 0;
+    }
     if (!fault_) return;
     hostcuda_control::stop_failing(fault_->call.c_str());
     for (std::size_t i = 0; i < driver_call_count; ++i) {
@@ -151,6 +191,9 @@ class world {
 
   heap_model_outcome &out_;
   std::optional<planned_fault> fault_;
+  const steady_faults *steady_;
+  std::optional<planned_fault> drawn_;
+  std::mt19937_64 dice_;
   bool fired_now_ = false;
   driver_counts calls_before_{};
   std::optional<device> device_;
@@ -158,10 +201,8 @@ class world {
   std::optional<checked_heap> heap_;
 };
 
-}  // namespace
-
-heap_model_outcome run_heap_model(const op_sequence &ops,
-                                  const std::optional<planned_fault> &fault) {
+heap_model_outcome run(const op_sequence &ops, const std::optional<planned_fault> &fault,
+                       const steady_faults *steady) {
   heap_model_outcome out;
   std::size_t at = 0;
   try {
@@ -172,7 +213,7 @@ heap_model_outcome run_heap_model(const op_sequence &ops,
       seed = ops.front().arg(1);
     }
     {
-      world w(mib, seed, fault, out);
+      world w(mib, seed, fault, steady, out);
       for (; at < ops.size(); ++at) {
         if (ops[at].name != "machine") w.perform(ops[at]);
       }
@@ -189,6 +230,16 @@ heap_model_outcome run_heap_model(const op_sequence &ops,
     out.failed = op_failure{at, b.what};
   }
   return out;
+}
+
+}  // namespace
+
+heap_model_outcome run_heap_model(const op_sequence &ops,
+                                  const std::optional<planned_fault> &fault) {
+  return run(ops, fault, nullptr);
+}
+heap_model_outcome run_heap_model(const op_sequence &ops, const steady_faults &faults) {
+  return run(ops, std::nullopt, &faults);
 }
 
 op_sequence generate_heap_ops(std::uint64_t seed, std::size_t count) {

@@ -6,7 +6,7 @@
 
 #include "stillmap/vmm/context.h"
 #include "tests/support/buffer_test.h"
-#include "tools/stillmap/replay_run.h"
+#include "tools/stillmap/replay/replay_run.h"
 
 namespace stillmap::testing {
 namespace {

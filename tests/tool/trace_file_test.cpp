@@ -1,5 +1,5 @@
 // Traces as files, compressed and not.
-#include "tools/stillmap/trace_file.h"
+#include "tools/stillmap/traces/trace_file.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -22,7 +22,7 @@ MAY_INCLUDE = {
     "checkpoint": {"checkpoint", "vmm"},
     "tools": {"tools", "vmm", "allocators", "checkpoint", "hostcuda"},
     "tests": {"tests", "vmm", "allocators", "checkpoint", "tools", "hostcuda"},
-    "bench": {"bench", "tests", "vmm", "allocators", "checkpoint", "hostcuda"},
+    "bench": {"bench", "tests", "tools", "vmm", "allocators", "checkpoint", "hostcuda"},
     "examples": {"examples", "vmm", "allocators", "checkpoint"},
 }
 

@@ -22,6 +22,7 @@ void add_doctor(CLI::App &app, command_body &body);
 void add_map(CLI::App &app, command_body &body);
 void add_convert(CLI::App &app, command_body &body);
 void add_replay(CLI::App &app, command_body &body);
+void add_soak(CLI::App &app, command_body &body);
 
 // An option that takes a size ("64M").
 inline CLI::Option *add_size(CLI::App &app, const std::string &name, std::uint64_t &into,

@@ -9,7 +9,7 @@
 #include "tools/stillmap/command.h"
 #include "tools/stillmap/growth_run.h"
 #include "tools/stillmap/machine.h"
-#include "tools/stillmap/picture.h"
+#include "tools/stillmap/picture/picture.h"
 #include "tools/stillmap/report.h"
 
 namespace stillmap::tool {

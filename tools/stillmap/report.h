@@ -4,7 +4,7 @@
 #include <string>
 
 #include "tools/stillmap/growth_run.h"
-#include "tools/stillmap/picture.h"
+#include "tools/stillmap/picture/picture.h"
 
 namespace stillmap::tool {
 

@@ -1,0 +1,240 @@
+#include "stillmap/allocators/torch/torch_allocator.h"
+
+#include <array>
+#include <atomic>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+
+#include "stillmap/allocators/caching_allocator.h"
+#include "stillmap/allocators/fork_watch.h"
+#include "stillmap/allocators/torch/torch_settings.h"
+
+namespace stillmap::torch_plugin {
+namespace {
+
+constexpr const char *allocating = "stillmap_malloc";
+constexpr const char *freeing = "stillmap_free";
+constexpr std::size_t most_devices = 128;  // CUDA's own tables end there
+constexpr int most_complaints = 16;
+
+// All devices of the process. Never destroyed: Python drops tensors while the process ends, after
+// the destructors of this library would have run, and perhaps after the driver's have.
+struct heaps {
+  fork_watch born;
+  std::mutex making;  // held while a device is opened; lock order: first
+  std::array<std::atomic<caching_allocator *>, most_devices> of_device{};
+};
+
+std::atomic<heaps *> &slot() {
+  static constinit std::atomic<heaps *> all{nullptr};
+  return all;
+}
+
+// Nothing that has to be locked or destroyed: see `heaps`.
+heaps &all_heaps() {
+  heaps *known = slot().load(std::memory_order_acquire);
+  if (known != nullptr) return *known;
+  auto made = std::make_unique<heaps>();
+  if (slot().compare_exchange_strong(known, made.get(), std::memory_order_acq_rel)) {
+    return *made.release();
+  }
+  return *known;
+}
+
+// No std::string: it would be gone when a destructor of a static frees a block.
+thread_local constinit std::array<char, 512> last_error{};
+
+void remember(const error &e) {
+  std::snprintf(last_error.data(), last_error.size(), "%s", e.message().c_str());
+}
+
+void complain(const error &e) {
+  remember(e);
+  static constinit std::atomic<int> said{0};
+  if (said.fetch_add(1, std::memory_order_relaxed) < most_complaints) {
+    std::fprintf(stderr, "stillmap: %s\n", last_error.data());
+  }
+}
+
+caching_allocator *known_heap(int device) {
+  heaps *const all = slot().load(std::memory_order_acquire);
+  if (all == nullptr || static_cast<std::size_t>(device) >= most_devices) return nullptr;
+  return all->of_device[static_cast<std::size_t>(device)].load(std::memory_order_acquire);
+}
+
+result<caching_allocator *> make_heap(int ordinal) {
+  if (ordinal < 0 || static_cast<std::size_t>(ordinal) >= most_devices) {
+    return refuse(condition::invalid_argument, allocating, "there is no such device",
+                  static_cast<std::uint64_t>(ordinal));
+  }
+  heaps &all = all_heaps();
+  // Before the lock, which a thread that is not here may hold.
+  if (all.born.in_child()) {
+    return refuse(condition::not_supported, allocating,
+                  "the process was forked: CUDA does not work here");
+  }
+  std::atomic<caching_allocator *> &place = all.of_device[static_cast<std::size_t>(ordinal)];
+  const std::lock_guard lock(all.making);
+  if (caching_allocator *const made = place.load(std::memory_order_relaxed)) return made;
+  const auto say = read_settings();
+  if (!say) return tl::unexpected<error>(say.error());
+  const auto d = device::open(ordinal);
+  if (!d) return tl::unexpected<error>(d.error());
+  caching_allocator_options options;
+  options.limit = say->limit;
+  if (say->peers) options.also_accessible_from = d->can().peers;
+  auto made = caching_allocator::create(*d, std::move(options));
+  if (!made) return tl::unexpected<error>(made.error());
+  place.store(made->get(), std::memory_order_release);
+  return made->release();
+}
+
+result<void *> allocate(ssize_t size, int ordinal, stream_handle stream) {
+  if (size < 0) {
+    return refuse(condition::invalid_argument, allocating, "the size is negative");
+  }
+  if (size == 0) return nullptr;
+  caching_allocator *heap = known_heap(ordinal);
+  if (heap == nullptr) [[unlikely]] {
+    const auto made = make_heap(ordinal);
+    if (!made) return tl::unexpected<error>(made.error());
+    heap = *made;
+  }
+  return heap->allocate(static_cast<std::size_t>(size), stream);
+}
+
+// What Python shows. PyTorch's own words come first where memory is short, because programs look
+// for them.
+[[noreturn]] void raise(const error &e, ssize_t size, int ordinal) {
+  remember(e);
+  std::string text = e.is(condition::out_of_memory) ? "CUDA out of memory. " : "";
+  text += "Stillmap could not allocate " + std::to_string(size) + " bytes on device " +
+          std::to_string(ordinal) + ": " + e.message();
+  if (const caching_allocator *const heap = known_heap(ordinal);
+      heap != nullptr && e.is(condition::out_of_memory)) {
+    const arena_stats total = heap->stats().total;
+    constexpr double MiB = 1 << 20;
+    char room[160];
+    std::snprintf(room, sizeof room, ". In use: %.1f MiB; held of the device: %.1f MiB",
+                  static_cast<double>(total.live) / MiB, static_cast<double>(total.backed) / MiB);
+    text += room;
+  }
+  throw std::runtime_error(text);
+}
+
+template <class Use>
+void each_heap(Use use) {
+  heaps *const all = slot().load(std::memory_order_acquire);
+  if (all == nullptr || all->born.in_child()) return;
+  for (const auto &place : all->of_device) {
+    if (caching_allocator *const heap = place.load(std::memory_order_acquire)) use(*heap);
+  }
+}
+
+bool forked() {
+  heaps *const all = slot().load(std::memory_order_acquire);
+  return all != nullptr && all->born.in_child();
+}
+
+}  // namespace
+}  // namespace stillmap::torch_plugin
+
+using namespace stillmap;
+using namespace stillmap::torch_plugin;
+
+void *stillmap_malloc(ssize_t size, int device, CUstream_st *stream) {
+  const auto block = allocate(size, device, stream);
+  if (!block) [[unlikely]]
+    raise(block.error(), size, device);
+  return *block;
+}
+
+void *stillmap_try_malloc(ssize_t size, int device, CUstream_st *stream) {
+  const auto block = allocate(size, device, stream);
+  if (block) return *block;
+  remember(block.error());
+  return nullptr;
+}
+
+void stillmap_free(void *block, ssize_t, int device, CUstream_st *stream) {
+  if (block == nullptr) return;
+  caching_allocator *const heap = known_heap(device);
+  if (heap != nullptr) [[likely]] {
+    const status freed = heap->free(block, stream);
+    // A child drops what its parent had: not a mistake.
+    if (freed || forked()) return;
+    complain(freed.error());
+    return;
+  }
+  complain(error{make_error_code(condition::invalid_argument), freeing,
+                 "nothing was allocated on that device", static_cast<std::uint64_t>(device)});
+}
+
+void stillmap_record_stream(void *block, CUstream_st *stream) {
+  if (block == nullptr || forked()) return;
+  bool ours = false;
+  each_heap([&](caching_allocator &heap) {
+    if (ours || !heap.owns(block)) return;
+    ours = true;
+    if (const status s = heap.record_use(block, stream); !s) complain(s.error());
+  });
+  if (ours) return;
+  complain(error{make_error_code(condition::invalid_argument), "stillmap_record_stream",
+                 "no block begins at this address", reinterpret_cast<std::uint64_t>(block)});
+}
+
+void stillmap_empty_cache() {
+  each_heap([](caching_allocator &heap) {
+    if (const status s = heap.empty_cache(); !s) complain(s.error());
+  });
+}
+
+void stillmap_set_memory_fraction(double fraction, int device) {
+  constexpr const char *op = "stillmap_set_memory_fraction";
+  if (!(fraction >= 0 && fraction <= 1)) {
+    complain(error{make_error_code(condition::invalid_argument), op, "it is not between 0 and 1"});
+    return;
+  }
+  const auto heap = make_heap(device);
+  if (!heap) {
+    if (!forked()) complain(heap.error());
+    return;
+  }
+  const auto total = static_cast<double>((*heap)->home().total_memory().bytes());
+  (*heap)->set_limit(static_cast<std::size_t>(std::floor(total * fraction)));
+}
+
+size_t stillmap_stats(int device, char *json, size_t room) {
+  const caching_allocator *const heap = known_heap(device);
+  if (heap == nullptr || forked()) return 0;
+  const caching_allocator_stats s = heap->stats();
+  const int length = std::snprintf(
+      json, room,
+      "{\"device\": %d, \"live_bytes\": %zu, \"live_peak_bytes\": %zu, \"requested_bytes\": %zu, "
+      "\"blocks\": %zu, \"held_bytes\": %zu, \"backed_bytes\": %zu, \"backed_peak_bytes\": %zu, "
+      "\"reserved_bytes\": %zu, \"free_whole_page_bytes\": %zu, \"page_edge_bytes\": %zu, "
+      "\"limit_bytes\": %zu, \"streams\": %zu, \"allocations\": %llu, \"frees\": %llu, "
+      "\"growths\": %llu, \"pages_created\": %llu, \"pages_moved\": %llu, \"pages_recalled\": "
+      "%llu, "
+      "\"pages_released\": %llu, \"host_waits\": %llu, \"out_of_memory\": %llu, \"host_bytes\": "
+      "%zu}",
+      device, s.total.live, s.total.live_peak, s.total.requested, s.total.blocks, s.total.held,
+      s.total.backed, s.backed_peak, s.total.reserved, s.total.free_whole_pages, s.total.page_edges,
+      heap->limit(), s.arenas.size(), static_cast<unsigned long long>(s.total.allocations),
+      static_cast<unsigned long long>(s.total.frees), static_cast<unsigned long long>(s.growths),
+      static_cast<unsigned long long>(s.pages_created),
+      static_cast<unsigned long long>(s.pages_moved),
+      static_cast<unsigned long long>(s.pages_recalled),
+      static_cast<unsigned long long>(s.pages_released),
+      static_cast<unsigned long long>(s.host_waits),
+      static_cast<unsigned long long>(s.out_of_memory), s.host_bytes);
+  return length > 0 ? static_cast<size_t>(length) : 0;
+}
+
+const char *stillmap_last_error() {
+  return last_error.data();
+}

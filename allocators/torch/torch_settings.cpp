@@ -1,0 +1,51 @@
+#include "stillmap/allocators/torch/torch_settings.h"
+
+#include <charconv>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+
+namespace stillmap::torch_plugin {
+
+result<std::size_t> parse_bytes(std::string_view text) {
+  const auto refused = [](const char *why) {
+    return refuse(condition::invalid_argument, "STILLMAP_TORCH_LIMIT", why);
+  };
+  double number = 0;
+  const char *const end = text.data() + text.size();
+  const auto read = std::from_chars(text.data(), end, number, std::chars_format::fixed);
+  if (read.ec != std::errc() || !(number >= 0)) return refused("it does not begin with a number");
+  std::string_view unit(read.ptr, static_cast<std::size_t>(end - read.ptr));
+  double scale = 1;
+  if (!unit.empty() && unit != "B") {
+    constexpr std::string_view letters = "KMGT";
+    const std::size_t power = letters.find(unit.front());
+    unit.remove_prefix(1);
+    if (power == std::string_view::npos || (!unit.empty() && unit != "B" && unit != "iB")) {
+      return refused("its unit is none of KiB, MiB, GiB and TiB");
+    }
+    scale = std::exp2(10.0 * static_cast<double>(power + 1));
+  }
+  const double bytes = number * scale;
+  if (!(bytes < 9e18)) return refused("no device has as much");
+  return static_cast<std::size_t>(bytes);
+}
+
+result<settings> read_settings() {
+  settings out;
+  if (const char *const text = std::getenv("STILLMAP_TORCH_LIMIT"); text != nullptr && *text) {
+    const auto bytes = parse_bytes(text);
+    if (!bytes) return tl::unexpected<error>(bytes.error());
+    out.limit = *bytes;
+  }
+  if (const char *const text = std::getenv("STILLMAP_TORCH_PEERS"); text != nullptr && *text) {
+    const std::string_view said = text;
+    if (said != "0" && said != "1") {
+      return refuse(condition::invalid_argument, "STILLMAP_TORCH_PEERS", "it is neither 0 nor 1");
+    }
+    out.peers = said == "1";
+  }
+  return out;
+}
+
+}  // namespace stillmap::torch_plugin

@@ -1,0 +1,22 @@
+// What the environment says to the library that PyTorch loads. Internal.
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+
+#include "stillmap/vmm/error.h"
+
+namespace stillmap::torch_plugin {
+
+struct settings {
+  std::size_t limit = SIZE_MAX;  // STILLMAP_TORCH_LIMIT: of each device, "40GiB", "500MiB" or bytes
+  bool peers = false;            // STILLMAP_TORCH_PEERS=1: other devices may touch the blocks
+};
+
+// Errors: invalid_argument (a variable says something else; the operation is its name).
+result<settings> read_settings();
+
+// "1536", "1.5KiB", "40GiB", "40G": powers of 1024. Errors: invalid_argument.
+result<std::size_t> parse_bytes(std::string_view text);
+
+}  // namespace stillmap::torch_plugin

@@ -1,0 +1,115 @@
+// What a request costs that needs pages: moved from where they are free on the same stream, from
+// another stream, or new from the driver; by their number. hostcuda's calls are not a GPU's: the
+// number of them is what carries over.
+#include <string>
+
+#include "bench/support/session.h"
+#include "stillmap/allocators/caching_allocator.h"
+
+namespace stillmap::bench {
+namespace {
+
+enum class source { scattered, another_stream, driver };
+
+struct heap_of_case {
+  std::vector<stream> streams;
+  std::unique_ptr<caching_allocator> heap;
+};
+
+// Leaves `pages` pages free, where they are of no use as they lie, and no others to be had.
+bool prepare(session &s, heap_of_case &h, source from, std::size_t pages,
+             std::vector<void *> &kept) {
+  const std::size_t page = s.dev().can().page_bytes;
+  for (int i = 0; i < 2; ++i) {
+    auto made = stream::create(s.dev());
+    if (!s.check(made)) return false;
+    h.streams.push_back(std::move(*made));
+  }
+  auto made = caching_allocator::create(s.dev());
+  if (!s.check(made)) return false;
+  h.heap = std::move(*made);
+  // The stream's addresses are not what is measured.
+  const auto first = h.heap->allocate(page, h.streams[0]);
+  if (!s.check(first) || !s.check(h.heap->free(*first)) || !s.check(h.heap->empty_cache()) ||
+      !s.check(h.heap->empty_cache())) {
+    return false;
+  }
+  const stream_ref on = from == source::another_stream ? h.streams[1] : h.streams[0];
+  std::vector<void *> freed;
+  if (from == source::scattered) {
+    for (std::size_t i = 0; i < 2 * pages; ++i) {
+      const auto block = h.heap->allocate(page, on);
+      if (!s.check(block)) return false;
+      (i % 2 == 0 ? freed : kept).push_back(*block);
+    }
+  } else if (from == source::another_stream) {
+    const auto block = h.heap->allocate(pages * page, on);
+    if (!s.check(block)) return false;
+    freed.push_back(*block);
+  } else {
+    return true;
+  }
+  for (void *block : freed) {
+    if (!s.check(h.heap->free(block))) return false;
+  }
+  h.heap->set_limit(h.heap->stats().total.backed);
+  return true;
+}
+
+void get_pages(benchmark::State &state, source from, std::size_t pages) {
+  const std::size_t room = (2 * pages + 64) * std::size_t{2} * (1 << 20);
+  session s(state, memory_kind::unbacked, room);
+  if (!s) return;
+  if (!s.dev().can().vmm) {
+    state.SkipWithError("the device cannot map pages");
+    return;
+  }
+  for (auto _ : state) {
+    heap_of_case h;
+    std::vector<void *> kept;
+    if (!prepare(s, h, from, pages, kept)) return;
+    const tally before = s.now();
+    stopwatch watch;
+    watch.start();
+    const auto block = h.heap->allocate(pages * s.dev().can().page_bytes, h.streams[0]);
+    watch.stop();
+    if (!s.check(block)) return;
+    s.add(before);
+    state.SetIterationTime(watch.seconds());
+    const caching_allocator_stats stats = h.heap->stats();
+    if (from != source::driver && stats.pages_moved != pages) {
+      state.SkipWithError("the pages did not move");
+      return;
+    }
+  }
+  s.report(static_cast<double>(pages));
+  state.counters["calls_a_page"] = state.counters["calls"];
+  for (const char *name : {"calls", "copied_MiB", "peak_MiB"}) state.counters.erase(name);
+}
+
+[[maybe_unused]] const bool added = [] {
+  const struct {
+    source from;
+    const char *name;
+  } sources[] = {{source::scattered, "moved, same stream"},
+                 {source::another_stream, "moved, another stream"},
+                 {source::driver, "new from the driver"}};
+  for (std::size_t pages = 1; pages <= 4096; pages *= 4) {
+    for (const auto &each : sources) {
+      if (pages == 1 && each.from == source::scattered) continue;  // one page is where it is
+      const std::string name = std::to_string(pages) + (pages == 1 ? " page|" : " pages|");
+      benchmark::RegisterBenchmark(
+          (name + each.name).c_str(),
+          [=](benchmark::State &state) { get_pages(state, each.from, pages); })
+          ->UseManualTime()
+          ->Unit(benchmark::kMicrosecond)
+          ->Iterations(smoke()       ? 1
+                       : pages > 256 ? 5
+                                     : 50);
+    }
+  }
+  return true;
+}();
+
+}  // namespace
+}  // namespace stillmap::bench

@@ -1,0 +1,60 @@
+#include "bench/support/peers.h"
+
+#include <benchmark/benchmark.h>
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "stillmap/vmm/context.h"
+
+namespace stillmap::bench {
+
+peer_machine::peer_machine(device d) : dev(std::move(d)) {
+  for (int i = 0; i < most_threads; ++i) {
+    if (auto s = stream::create(dev)) streams.push_back(std::move(*s));
+  }
+}
+
+stillmap_peer::stillmap_peer(peer_machine &m) : machine_(m) {
+  if (auto made = caching_allocator::create(m.dev)) heap_ = std::move(*made);
+}
+
+segments_peer::segments_peer(peer_machine &m) : machine_(m) {
+  // It expects a context: here that of the thread that makes and ends it, and no call of the driver
+  // is made in between.
+  const context_guard guard(m.dev.drv(), m.dev.context());
+  if (auto made = tool::make_segments(m.dev, {})) policy_ = std::move(*made);
+}
+segments_peer::~segments_peer() {
+  const context_guard guard(machine_.dev.drv(), machine_.dev.context());
+  policy_.reset();
+}
+
+mimalloc_peer::mimalloc_peer(peer_machine &) {
+  void *const library = dlopen("libmimalloc.so.2", RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) return;
+  malloc_ = reinterpret_cast<void *(*)(std::size_t)>(dlsym(library, "mi_malloc"));
+  free_ = reinterpret_cast<void (*)(void *)>(dlsym(library, "mi_free"));
+  if (free_ == nullptr) malloc_ = nullptr;
+}
+
+double mutex_ns() {
+  using clock = std::chrono::steady_clock;
+  std::mutex mutex;
+  double best = 1e9;
+  constexpr int rounds = 20000;
+  for (int attempt = 0; attempt < 10; ++attempt) {
+    const auto begin = clock::now();
+    for (int i = 0; i < rounds; ++i) {
+      mutex.lock();
+      benchmark::ClobberMemory();
+      mutex.unlock();
+    }
+    const std::chrono::duration<double, std::nano> took = clock::now() - begin;
+    best = std::min(best, took.count() / rounds);
+  }
+  return best;
+}
+
+}  // namespace stillmap::bench

@@ -1,0 +1,127 @@
+// Every driver call that the allocator makes while random operations of several streams run on a
+// machine that is nearly full, failing: the allocator's books still agree with the ledger, every
+// byte is right, what was refused is had when it is asked for again, and nothing is left behind.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+
+#include "tests/allocators/heap_model.h"
+#include "tests/support/gpu_test.h"
+#include "tests/support/hostcuda_control.h"
+
+namespace stillmap::testing {
+namespace {
+
+constexpr int codes[] = {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN};
+
+std::string profile() {
+  const std::string config = hostcuda_control::config();
+  const std::size_t from = config.find('=') + 1;
+  return config.substr(from, config.find(',') - from);
+}
+
+class heap_faults : public device_test {
+ protected:
+  void SetUp() override {
+    device_test::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    if (!on_hostcuda()) GTEST_SKIP() << "needs a driver that can be told to fail";
+    if (!open_device().can().vmm) GTEST_SKIP() << "needs VMM, which this device does not have";
+    expect_unreturnable();
+    profile_ = profile();
+  }
+  // A sanitizer looks for what the code does wrong on the way: some of the points will do.
+  static std::uint64_t stride() { return std::getenv("STILLMAP_SANITIZER") != nullptr ? 10 : 1; }
+
+  std::string profile_;
+};
+
+// Calls that only look or switch contexts are many and alike.
+bool is_common(const std::string &call) {
+  return call.rfind("cuCtx", 0) == 0 || call == "cuStreamIsCapturing" || call == "cuEventQuery";
+}
+
+// One sequence, which moves pages, waits, and is refused; and again for each call in it.
+TEST_F(heap_faults, each_call_of_a_sequence_failing_once) {
+  op_sequence ops = generate_heap_ops(3, 40);
+  ops.front() = {"machine", {10, 3}};
+  const heap_model_outcome plain = run_heap_model(ops);
+  ASSERT_FALSE(plain.failed) << plain.failed->what;
+  ASSERT_GT(plain.pages_moved, 0u);
+  ASSERT_GT(plain.host_waits, 0u);
+  ASSERT_GT(plain.refused, 0u);
+  std::uint64_t points = 0, met = 0, turn = 0;
+  for (std::size_t i = 0; i < driver_call_count; ++i) {
+    const std::string call = name_of(static_cast<driver_call>(i));
+    for (std::uint64_t nth = 1; nth <= plain.calls.calls[i]; nth += is_common(call) ? 7 : 1) {
+      for (const int code : codes) {
+        if (++turn % stride() != 0) continue;
+        const heap_model_outcome out = run_heap_model(ops, planned_fault{call, nth, code});
+        ++points;
+        met += out.fired ? 1 : 0;
+        ASSERT_FALSE(out.failed) << call << " #" << nth << " failing with " << code
+                                 << ", after operation " << out.failed->at << ": "
+                                 << out.failed->what << "\n"
+                                 << to_text(ops);
+      }
+    }
+  }
+  EXPECT_GT(met, points * 9 / 10) << "of " << points;
+  std::printf(
+      "note: allocator faults on %s: %llu calls of one sequence failed, one at a time; nothing "
+      "leaked\n",
+      profile_.c_str(), static_cast<unsigned long long>(met));
+}
+
+// Many sequences, and calls failing in nearly every operation of them.
+TEST_F(heap_faults, calls_failing_all_the_time) {
+  const auto until =
+      std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds_of_run(3));
+  driver_counts made;
+  fault_tally sum;
+  std::size_t sequences = 0;
+  for (std::uint64_t seed = seed_of_run(1);
+       std::chrono::steady_clock::now() < until || sequences < 6; ++seed, ++sequences) {
+    op_sequence ops = generate_heap_ops(seed, 600);
+    ops.front() = {"machine", {10 + 2 * (seed % 6), seed}};
+    const heap_model_outcome plain = run_heap_model(ops);
+    ASSERT_FALSE(plain.failed) << plain.failed->what;
+    steady_faults faults;
+    faults.seed = seed;
+    for (std::size_t i = 0; i < driver_call_count; ++i) {
+      made.calls[i] += plain.calls.calls[i];
+      if (plain.calls.calls[i] != 0) {
+        faults.calls.emplace_back(name_of(static_cast<driver_call>(i)));
+      }
+    }
+    const heap_model_outcome out = run_heap_model(ops, faults);
+    ASSERT_FALSE(out.failed) << "seed " << seed << ", after operation " << out.failed->at << ": "
+                             << out.failed->what << "\n"
+                             << to_text(ops);
+    sum.said += out.faults.said;
+    sum.served += out.faults.served;
+    for (const auto &[point, n] : out.faults.met) sum.met[point] += n;
+  }
+  // Each function that is called often enough to be met has failed both ways.
+  for (std::size_t i = 0; i < driver_call_count; ++i) {
+    if (made.calls[i] < 3000) continue;
+    for (const int code : codes) {
+      const std::string call = name_of(static_cast<driver_call>(i));
+      EXPECT_GT((sum.met[{call, code}]), 0u) << call << " never failed with " << code;
+    }
+  }
+  EXPECT_GT(sum.said, 0u);
+  EXPECT_GT(sum.served, 0u);
+  std::printf(
+      "note: allocator faults on %s: %llu more in %zu random sequences: %llu operations refused "
+      "and "
+      "had later, %llu served all the same; nothing leaked\n",
+      profile_.c_str(), static_cast<unsigned long long>(sum.said + sum.served), sequences,
+      static_cast<unsigned long long>(sum.said), static_cast<unsigned long long>(sum.served));
+}
+
+}  // namespace
+}  // namespace stillmap::testing

@@ -1,0 +1,53 @@
+// The library that PyTorch loads, loaded the way PyTorch does it: by path, symbol by symbol.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/types.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "stillmap/vmm/driver_types.h"
+
+namespace stillmap::testing {
+
+struct plugin {
+  void *(*malloc)(ssize_t, int, stream_handle) = nullptr;
+  void *(*try_malloc)(ssize_t, int, stream_handle) = nullptr;
+  void (*free)(void *, ssize_t, int, stream_handle) = nullptr;
+  void (*record_stream)(void *, stream_handle) = nullptr;
+  void (*empty_cache)() = nullptr;
+  void (*set_memory_fraction)(double, int) = nullptr;
+  std::size_t (*stats)(int, char *, std::size_t) = nullptr;
+  const char *(*last_error)() = nullptr;
+
+  std::string why() const { return last_error(); }
+  // A figure of stats(); -1: there is none.
+  long long figure(const char *name, int device = 0) const;
+};
+
+// STILLMAP_TORCH, what CMake built, or what Bazel put beside the test.
+std::string plugin_path();
+// Ends the process where it cannot be loaded. Plays a machine with little memory, so that filling
+// it costs the host little.
+plugin load_plugin();
+
+// The library keeps its devices for as long as the process lives, so each case is a process of its
+// own: gtest starts this program again for it. What goes wrong there is said on stderr.
+[[noreturn]] void wrong(const char *file, int line, const std::string &what);
+
+}  // namespace stillmap::testing
+
+#define MUST(condition, what) \
+  if (!(condition))           \
+  ::stillmap::testing::wrong(__FILE__, __LINE__, std::string(#condition ": ") + (what))
+
+// Runs `scenario`, which ends by itself or by std::exit, in a process of its own.
+#define IN_OWN_PROCESS(scenario, on_stderr) \
+  EXPECT_EXIT(                              \
+      {                                     \
+        scenario();                         \
+        std::exit(0);                       \
+      },                                    \
+      ::testing::ExitedWithCode(0), on_stderr)

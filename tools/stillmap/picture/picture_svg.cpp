@@ -1,0 +1,397 @@
+// The address space as an SVG. Each reservation is a bar drawn to scale; where little of it is
+// used, the used part is enlarged below, with lines that say what is enlarged. No scripts, no
+// fonts, no links: one file that any browser shows; its colours follow the reader's light or dark
+// theme.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+
+#include "tools/stillmap/picture/picture.h"
+#include "tools/stillmap/size.h"
+
+namespace stillmap::tool {
+namespace {
+
+constexpr double page_width = 1000, margin = 40, bar_width = page_width - 2 * margin;
+constexpr double bar_height = 26, zoom_height = 44, gap_to_zoom = 34;
+constexpr std::array<const char *, backing_kinds> css_class = {"reserved", "mapped", "shared",
+                                                               "retiring"};
+
+constexpr const char *style = R"svg(<style>
+  text { font-family: system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif; font-size: 13px; fill: #1f2328; }
+  .title { font-size: 22px; font-weight: 600; }
+  .name { font-size: 16px; font-weight: 600; }
+  .soft { fill: #59636e; }
+  .address { font-family: ui-monospace, 'DejaVu Sans Mono', monospace; font-size: 12px; fill: #59636e; }
+  .page { fill: #ffffff; }
+  .reserved { fill: #eaeef2; stroke: #afb8c1; stroke-dasharray: 5 4; }
+  .mapped { fill: #009e73; }
+  .shared { fill: #0072b2; }
+  .retiring { fill: #e69f00; }
+  .outline { fill: none; stroke: #818b98; }
+  .axis { stroke: #818b98; fill: none; }
+  .lens { fill: #818b98; fill-opacity: 0.13; stroke: #818b98; stroke-opacity: 0.6; stroke-dasharray: 3 3; }
+  .grid { stroke: #818b98; stroke-opacity: 0.25; }
+  .area { fill: #009e73; fill-opacity: 0.25; stroke: none; }
+  .curve { fill: none; stroke: #009e73; stroke-width: 2; }
+  .moving { fill: none; stroke: #d55e00; stroke-width: 1.8; }
+  @media (prefers-color-scheme: dark) {
+    text { fill: #e6edf3; }
+    .soft, .address { fill: #9198a1; }
+    .page { fill: #0d1117; }
+    .reserved { fill: #212830; stroke: #656c76; }
+  }
+</style>
+<defs><pattern id="stripes" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">
+  <rect width="2.5" height="7" fill="#ffffff" fill-opacity="0.55"/>
+</pattern></defs>
+)svg";
+
+std::string escape(const std::string &text) {
+  std::string out;
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      default:
+        // Control characters are not allowed in XML at all.
+        out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+    }
+  }
+  return out;
+}
+
+// The round step that cuts `span` into four to eight parts: a power of two for sizes.
+std::uint64_t tick_of_bytes(std::uint64_t span) {
+  std::uint64_t tick = 1;
+  while (tick <= span / 16) tick *= 2;
+  return std::max<std::uint64_t>(tick * 2, 1);
+}
+
+class svg {
+ public:
+  explicit svg(const picture &p) : p_(p) {}
+  std::string draw();
+
+ private:
+  void text(double x, double y, const std::string &what, const char *css = "",
+            const char *anchor = "start") {
+    body_ +=
+        fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" class=\"{}\" text-anchor=\"{}\">{}</text>\n",
+                    x, y, css, anchor, escape(what));
+  }
+  void box(double x, double y, double w, double h, const char *css) {
+    body_ += fmt::format(
+        "<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{:.1f}\" class=\"{}\"/>\n", x, y,
+        w, h, css);
+  }
+  void line(double x1, double y1, double x2, double y2, const char *css) {
+    body_ += fmt::format(
+        "<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" class=\"{}\"/>\n", x1, y1,
+        x2, y2, css);
+  }
+  void heading(const std::string &name, const std::string &facts) {
+    body_ += fmt::format(
+        "<text x=\"{:.1f}\" y=\"{:.1f}\"><tspan class=\"name\">{}</tspan><tspan "
+        "class=\"soft\" dx=\"12\">{}</tspan></text>\n",
+        margin, y_, escape(name), escape(facts));
+  }
+  void bar(const picture_row &row, std::uint64_t span, double height);
+  void row(const picture_row &r);
+  void ticks(std::uint64_t span);
+  void legend();
+  void memory();
+  void history();
+
+  const picture &p_;
+  std::string body_;
+  double y_ = 0;
+};
+
+void svg::bar(const picture_row &row, std::uint64_t span, double height) {
+  box(margin, y_, bar_width, height, "reserved");
+  const double scale = bar_width / static_cast<double>(span);
+  for (const backing_run &r : row.runs) {
+    if (r.offset >= span) break;
+    const double x = margin + static_cast<double>(r.offset) * scale;
+    // Never thinner than can be seen, never past the end of the bar.
+    const double w =
+        std::min(std::max(static_cast<double>(r.bytes) * scale, 1.5), margin + bar_width - x);
+    const std::string what = fmt::format(
+        "{} {} at offset {}, address {}{}", human(r.bytes), word_for(r.kind), human(r.offset),
+        hexadecimal(row.begin + r.offset), r.read_only ? ", read-only until written" : "");
+    body_ += fmt::format("<g><title>{}</title>\n", escape(what));
+    box(x, y_, w, height, css_class[static_cast<std::size_t>(r.kind)]);
+    if (r.read_only) {
+      body_ += fmt::format(
+          "<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{:.1f}\" "
+          "fill=\"url(#stripes)\"/>\n",
+          x, y_, w, height);
+    }
+    body_ += "</g>\n";
+  }
+  box(margin, y_, bar_width, height, "outline");
+}
+
+// Offsets from the start of the bar, below it.
+void svg::ticks(std::uint64_t span) {
+  const std::uint64_t tick = tick_of_bytes(span);
+  for (std::uint64_t at = 0; at <= span; at += tick) {
+    const double x = margin + bar_width * static_cast<double>(at) / static_cast<double>(span);
+    line(x, y_, x, y_ + 5, "axis");
+    // The ends belong to the addresses' column below; a last label may not run over the edge.
+    text(x, y_ + 18, at == 0 ? std::string("0") : fmt::format("+{}", human(at)), "soft",
+         at == 0                       ? "start"
+         : x > margin + bar_width - 30 ? "end"
+                                       : "middle");
+    if (tick > span - at) break;
+  }
+}
+
+void svg::row(const picture_row &r) {
+  std::string facts = r.reservation
+                          ? fmt::format("{} of addresses reserved", human(r.bytes))
+                          : fmt::format("{} allocated; it cannot grow in place", human(r.bytes));
+  for (const backing kind : {backing::mapped, backing::shared, backing::retiring}) {
+    if (const std::uint64_t n = r.bytes_of(kind); n != 0 && r.reservation) {
+      facts += fmt::format(" \xC2\xB7 {} {}", human(n), word_for(kind));
+    }
+  }
+  if (r.reservation) facts += fmt::format(" \xC2\xB7 backing generation {}", r.generation);
+  heading(r.name.empty() ? "(no name)" : r.name, facts);
+  y_ += 12;
+
+  const std::uint64_t zoom = zoom_of(r, p_.page_bytes);
+  bar(r, r.bytes, bar_height);
+  y_ += bar_height;
+  if (zoom == 0) {
+    ticks(r.bytes);
+    y_ += 34;
+    text(margin, y_, hexadecimal(r.begin), "address");
+    text(margin + bar_width, y_, hexadecimal(r.begin + r.bytes), "address", "end");
+    y_ += 38;
+    return;
+  }
+  const double part = bar_width * static_cast<double>(zoom) / static_cast<double>(r.bytes);
+  const double right = margin + bar_width;
+  text(right, y_ + 15,
+       fmt::format("{} \xE2\x80\x93 {}", hexadecimal(r.begin), hexadecimal(r.begin + r.bytes)),
+       "address", "end");
+  const double below = y_ + gap_to_zoom;
+  body_ += fmt::format(
+      "<path class=\"lens\" d=\"M{:.1f} {:.1f}L{:.1f} {:.1f}L{:.1f} {:.1f}L{:.1f} {:.1f}Z\"/>\n",
+      margin, y_, margin + std::max(part, 1.5), y_, right, below, margin, below);
+  text(margin + 10, below - 7, fmt::format("the first {}, enlarged", human(zoom)), "soft");
+  y_ = below;
+  bar(r, zoom, zoom_height);
+  y_ += zoom_height;
+  ticks(zoom);
+  y_ += 34;
+  text(margin, y_, hexadecimal(r.begin), "address");
+  text(right, y_, hexadecimal(r.begin + zoom), "address", "end");
+  y_ += 38;
+}
+
+void svg::legend() {
+  double x = margin;
+  const auto entry = [&](const char *css, const std::string &label, bool striped) {
+    // Nobody measures text here: wide letters are assumed.
+    const double width = 25 + 7.6 * static_cast<double>(label.size()) + 20;
+    if (x + width > page_width) {
+      x = margin;
+      y_ += 24;
+    }
+    box(x, y_ - 11, 18, 13, css);
+    if (striped) {
+      body_ += fmt::format(
+          "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"18\" height=\"13\" "
+          "fill=\"url(#stripes)\"/>\n",
+          x, y_ - 11);
+    }
+    text(x + 25, y_, label);
+    x += width;
+  };
+  bool found[backing_kinds] = {}, read_only = false;
+  for (const picture_row &r : p_.rows) {
+    for (const backing_run &run : r.runs) {
+      found[static_cast<std::size_t>(run.kind)] = true;
+      read_only = read_only || run.read_only;
+    }
+  }
+  entry("reserved", "reserved: costs no memory", false);
+  entry("mapped", "mapped: memory", false);
+  if (found[static_cast<std::size_t>(backing::shared)]) {
+    entry("shared", "shared by two addresses", false);
+  }
+  if (read_only) entry("shared", "read-only until written", true);
+  if (found[static_cast<std::size_t>(backing::retiring)]) {
+    entry("retiring", "retiring: work is pending", false);
+  }
+  y_ += 42;
+}
+
+// Physical memory: what is behind addresses, what waits in the pool.
+void svg::memory() {
+  heading("device memory", fmt::format("{} of {} held, in pages of {}", human(p_.physical),
+                                       human(p_.device_memory), human(p_.page_bytes)));
+  y_ += 12;
+  const std::uint64_t pending = p_.pages_retiring + p_.pool_waiting;
+  const std::array<std::uint64_t, 3> parts = {p_.pages_in_use, pending, p_.pool_ready};
+  const std::array<const char *, 3> css = {"mapped", "retiring", "reserved"};
+  const std::uint64_t all = std::max<std::uint64_t>(parts[0] + parts[1] + parts[2], 1);
+  double x = margin;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const double w = bar_width * static_cast<double>(parts[i]) / static_cast<double>(all);
+    if (parts[i] != 0) box(x, y_, w, bar_height, css[i]);
+    x += w;
+  }
+  box(margin, y_, bar_width, bar_height, "outline");
+  y_ += bar_height + 18;
+  text(margin, y_,
+       fmt::format(
+           "{} in use \xC2\xB7 {} free once pending work is done \xC2\xB7 {} free in the pool",
+           human(parts[0]), human(parts[1]), human(parts[2])),
+       "soft");
+  y_ += 44;
+}
+
+// Memory held over bytes appended: in place a staircase along the content; by copying the doubled
+// buffer, and at each move the old one beside the new one.
+void svg::history() {
+  if (p_.history.size() < 2) return;
+  std::uint64_t most = 1;
+  const std::uint64_t length = std::max<std::uint64_t>(p_.history.back().size, 1);
+  for (const picture_step &s : p_.history) most = std::max(most, s.mapped);
+  std::uint64_t before = 0;
+  for (const picture_step &s : p_.copying) {
+    most = std::max(most, s.mapped + (s.mapped == before ? 0 : before));
+    before = s.mapped;
+  }
+  const std::string facts = p_.copying.empty()
+                                ? "memory held while the content grew"
+                                : "memory held while the content grew, in place and by copying";
+  heading(p_.history_name, facts);
+  y_ += 18;
+
+  constexpr double height = 170, left = margin + 75;
+  const double width = margin + bar_width - left;
+  const double floor = y_ + height;
+  const std::uint64_t tick = tick_of_bytes(most);
+  const std::uint64_t top = (most + tick - 1) / tick * tick;
+  const auto up = [&](std::uint64_t bytes) {
+    return floor - height * static_cast<double>(bytes) / static_cast<double>(top);
+  };
+  const auto along = [&](std::uint64_t bytes) {
+    return left + width * static_cast<double>(bytes) / static_cast<double>(length);
+  };
+  for (std::uint64_t at = 0; at <= top; at += tick) {
+    line(left, up(at), left + width, up(at), at == 0 ? "axis" : "grid");
+    if (at % (tick * 2) == 0 || top / tick <= 4) {
+      text(left - 8, up(at) + 4, at == 0 ? "0" : human(at), "soft", "end");
+    }
+  }
+
+  if (!p_.copying.empty()) {
+    std::string path = fmt::format("M{:.2f} {:.2f}", left, floor);
+    std::uint64_t size = 0;
+    before = 0;
+    for (const picture_step &s : p_.copying) {
+      // What did not fit made it move: both buffers at once, then the new one alone.
+      path += fmt::format("H{:.2f}", along(std::min(s.mapped == before ? s.size : size, length)));
+      if (s.mapped != before) path += fmt::format("V{:.2f}", up(before + s.mapped));
+      path += fmt::format("V{:.2f}", up(s.mapped));
+      size = std::min(s.mapped, length);
+      before = s.mapped;
+    }
+    body_ += fmt::format("<path class=\"moving\" d=\"{}H{:.2f}\"/>\n", path, left + width);
+  }
+  std::string path = fmt::format("M{:.2f} {:.2f}", left, floor);
+  std::uint64_t size = 0;
+  for (const picture_step &s : p_.history) {
+    path += fmt::format("H{:.2f}V{:.2f}", along(size), up(s.mapped));
+    size = s.size;
+  }
+  path += fmt::format("H{:.2f}", left + width);
+  body_ += fmt::format("<path class=\"area\" d=\"{}V{:.2f}Z\"/>\n", path, floor);
+  body_ += fmt::format("<path class=\"curve\" d=\"{}\"/>\n", path);
+  if (!p_.copying.empty()) {
+    line(left + 14, y_ + 10, left + 38, y_ + 10, "curve");
+    text(left + 45, y_ + 14, "in place: pages are added at one address");
+    line(left + 14, y_ + 32, left + 38, y_ + 32, "moving");
+    text(left + 45, y_ + 36, "by copying: doubled, and at each move old and new at once");
+  }
+
+  const std::uint64_t step = tick_of_bytes(length);
+  for (std::uint64_t at = 0; at <= length; at += step) {
+    line(along(at), floor, along(at), floor + 5, "axis");
+    text(along(at), floor + 19, at == 0 ? "0" : human(at), "soft",
+         along(at) > left + width - 30 ? "end" : "middle");
+    if (step > length - at) break;
+  }
+  text(left + width, floor + 37,
+       fmt::format("bytes appended; backing generation {} at the first growth, {} at the last",
+                   p_.history.front().generation, p_.history.back().generation),
+       "soft", "end");
+  y_ = floor + 60;
+}
+
+std::string svg::draw() {
+  y_ = 44;
+  text(margin, y_, p_.title, "title");
+  y_ += 24;
+  text(margin, y_, fmt::format("{} \xC2\xB7 address space and memory of one device", p_.device),
+       "soft");
+  y_ += 34;
+  legend();
+  if (p_.rows.empty()) {
+    text(margin, y_, "nothing is reserved", "soft");
+    y_ += 40;
+  }
+  for (const picture_row &r : p_.rows) row(r);
+  memory();
+  history();
+  return fmt::format(
+             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0f} {1:.0f}\" "
+             "width=\"{0:.0f}\" height=\"{1:.0f}\" role=\"img\" aria-label=\"{2}\">\n",
+             page_width, y_, escape(p_.title)) +
+         style +
+         fmt::format("<rect width=\"{:.0f}\" height=\"{:.0f}\" class=\"page\"/>\n", page_width,
+                     y_) +
+         body_ + "</svg>\n";
+}
+
+}  // namespace
+
+std::string draw_as_svg(const picture &p) {
+  return svg(p).draw();
+}
+
+outcome<void> write_svg(const picture &p, const std::string &path) {
+  std::error_code trouble;
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  if (!folder.empty()) std::filesystem::create_directories(folder, trouble);
+  if (!trouble) {
+    std::ofstream out(path, std::ios::binary | std::ios::trunc);
+    out << draw_as_svg(p);
+    out.close();
+    if (out) return {};
+    trouble = std::error_code(errno, std::generic_category());
+  }
+  return fail(exit_failed, fmt::format("cannot write {}: {}", path, trouble.message()));
+}
+
+}  // namespace stillmap::tool

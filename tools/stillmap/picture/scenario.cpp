@@ -1,0 +1,165 @@
+#include "tools/stillmap/picture/scenario.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "tools/stillmap/machine.h"
+#include "tools/stillmap/size.h"
+
+namespace stillmap::tool {
+namespace {
+
+outcome<void> done(const operation &op, const status &s) {
+  if (s) return {};
+  return fail(exit_failed, at_operation(op, s.error().message()));
+}
+
+}  // namespace
+
+outcome<scenario> scenario::create(const device &d, std::uint64_t reserve) {
+  auto s = stream::create(d);
+  if (!s) return fail(s.error());
+  return scenario(d, reserve, std::move(*s));
+}
+
+scenario::~scenario() {
+  if (held_) release_stream(device_.drv(), stream_);
+}
+
+std::string scenario::name_at(device_address at) const {
+  for (const auto &[name, buffer] : buffers_) {
+    if (buffer.address() == at) return name;
+  }
+  return "";
+}
+
+outcome<growable_buffer *> scenario::find(const operation &op, const std::string &name) {
+  const auto at = buffers_.find(name);
+  if (at != buffers_.end()) return &at->second;
+  return fail(exit_usage, at_operation(op, fmt::format("there is no buffer '{}' yet", name)));
+}
+
+outcome<growable_buffer *> scenario::find_or_make(const operation &op, const std::string &name) {
+  if (const auto at = buffers_.find(name); at != buffers_.end()) return &at->second;
+  buffer_options options;
+  options.reserve = static_cast<std::size_t>(reserve_);
+  options.tag = name;
+  if (auto added = add(op, name, growable_buffer::create(device_, std::move(options))); !added) {
+    return tl::unexpected(added.error());
+  }
+  return &buffers_.at(name);
+}
+
+outcome<void> scenario::add(const operation &op, const std::string &name,
+                            result<growable_buffer> made) {
+  if (!made) return fail(exit_failed, at_operation(op, made.error().message()));
+  if (!buffers_.emplace(name, std::move(*made)).second) {
+    return fail(exit_usage, at_operation(op, fmt::format("there is a buffer '{}' already", name)));
+  }
+  return {};
+}
+
+// Keeps the device busy, so that what is given back from here on waits for a fence. hostcuda holds
+// a stream for as long as we say; a GPU gets work that takes a while.
+outcome<void> scenario::hold(const operation &op) {
+  if (busy_) return {};
+  const driver &drv = device_.drv();
+  const context_guard guard(drv, device_.context());
+  held_ = hold_stream(drv, stream_);
+  if (!held_) {
+    constexpr std::size_t bytes = std::size_t{64} << 20;
+    constexpr int times = 10000;
+    buffer_options options;
+    options.reserve = bytes;
+    options.tag = "busy";
+    if (buffers_.find("busy") == buffers_.end()) {
+      if (auto added = add(op, "busy", growable_buffer::create(device_, std::move(options)));
+          !added) {
+        return added;
+      }
+    }
+    growable_buffer &scratch = buffers_.at("busy");
+    if (const status s = scratch.resize(std::max(bytes, scratch.size())); !s) return done(op, s);
+    for (int i = 0; i < times; ++i) {
+      const status s = drv.set_bytes_async(scratch.address(), 0, bytes, stream_.get());
+      if (!s) return done(op, s);
+    }
+  }
+  auto busy = fence::after(device_, stream_);
+  if (!busy) return done(op, tl::unexpected(busy.error()));
+  busy_ = std::move(*busy);
+  return {};
+}
+
+status scenario::give_back(growable_buffer &b, const operation &op) {
+  const auto offset = static_cast<std::size_t>(op.offset), size = static_cast<std::size_t>(op.size);
+  if (op.what == verb::decommit) {
+    return busy_ ? b.decommit(offset, size, *busy_) : b.decommit(offset, size);
+  }
+  if (size > b.size()) {
+    return refuse(condition::invalid_argument, "shrink", "the buffer is smaller than that", size,
+                  b.size());
+  }
+  if (status s = b.resize(b.size() - size); !s) return s;
+  return busy_ ? b.shrink_to_fit(*busy_) : b.shrink_to_fit();
+}
+
+outcome<void> scenario::perform(const operation &op) {
+  const auto offset = static_cast<std::size_t>(op.offset), size = static_cast<std::size_t>(op.size);
+  if (op.what == verb::hold) return hold(op);
+  if (op.what == verb::release) {
+    if (std::exchange(held_, false)) release_stream(device_.drv(), stream_);
+    if (busy_) {
+      if (auto waited = done(op, busy_->wait()); !waited) return waited;
+    }
+    busy_.reset();
+    device_.space().collect(true);
+    return {};
+  }
+
+  const bool may_make = op.what == verb::grow || op.what == verb::commit;
+  auto found = may_make ? find_or_make(op, op.name) : find(op, op.name);
+  if (!found) return tl::unexpected(found.error());
+  growable_buffer &b = **found;
+  switch (op.what) {
+    case verb::grow:
+      return done(op, b.resize(size > SIZE_MAX - b.size() ? SIZE_MAX : b.size() + size, stream_));
+    case verb::commit:
+      return done(op, b.commit(offset, size, stream_));
+    case verb::shrink:
+    case verb::decommit:
+      return done(op, give_back(b, op));
+    case verb::alias:
+    case verb::fork: {
+      if (buffers_.count(op.other) != 0) {
+        return fail(exit_usage,
+                    at_operation(op, fmt::format("there is a buffer '{}' already", op.other)));
+      }
+      return add(op, op.other,
+                 op.what == verb::fork ? b.fork()
+                                       : b.alias(offset, size, static_cast<std::size_t>(op.times)));
+    }
+    case verb::write:
+      return done(op, b.prepare_write(offset, size, stream_));
+    case verb::splice: {
+      auto to = find(op, op.other);
+      if (!to) return tl::unexpected(to.error());
+      const auto there = static_cast<std::size_t>(op.to_offset);
+      return done(op, busy_ ? b.splice(offset, size, **to, there, *busy_)
+                            : b.splice(offset, size, **to, there));
+    }
+    case verb::drop: {
+      if (auto closed = done(op, busy_ ? b.close(*busy_) : status()); !closed) return closed;
+      buffers_.erase(op.name);
+      return {};
+    }
+    case verb::hold:
+    case verb::release:
+      break;
+  }
+  return {};
+}
+
+}  // namespace stillmap::tool

@@ -1,0 +1,44 @@
+// Performs the operations of a script on buffers of one device.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+
+#include "stillmap/vmm/growable_buffer.h"
+#include "tools/stillmap/picture/ops_script.h"
+
+namespace stillmap::tool {
+
+class scenario {
+ public:
+  // Each buffer reserves `reserve` bytes of addresses.
+  static outcome<scenario> create(const device &d, std::uint64_t reserve);
+  scenario(scenario &&) = default;
+  ~scenario();  // releases the device first: buffers wait for its work
+
+  // Errors: exit_usage where the script is wrong (an unknown name), exit_failed where the library
+  // refuses; both with the position and the operation. What was done before stays.
+  outcome<void> perform(const operation &op);
+
+  // What the script calls the buffer at an address; empty where there is none.
+  std::string name_at(device_address at) const;
+
+ private:
+  scenario(device d, std::uint64_t reserve, stream s)
+      : device_(std::move(d)), reserve_(reserve), stream_(std::move(s)) {}
+  outcome<growable_buffer *> find(const operation &op, const std::string &name);
+  outcome<growable_buffer *> find_or_make(const operation &op, const std::string &name);
+  outcome<void> add(const operation &op, const std::string &name, result<growable_buffer> made);
+  outcome<void> hold(const operation &op);
+  status give_back(growable_buffer &b, const operation &op);
+
+  device device_;
+  std::uint64_t reserve_;
+  stream stream_;
+  std::optional<fence> busy_;  // while held: what is given back waits for this
+  bool held_ = false;
+  std::map<std::string, growable_buffer> buffers_;
+};
+
+}  // namespace stillmap::tool

@@ -1,0 +1,177 @@
+#include "tools/stillmap/replay/block_checker.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "stillmap/vmm/units.h"
+
+namespace stillmap::tool {
+namespace {
+
+constexpr std::size_t arena_bytes = std::size_t{32} << 20;
+constexpr std::size_t piece = std::size_t{1} << 20;  // of a block that is checked whole
+constexpr std::uint64_t around = 32;                 // bytes on either side of a page boundary
+
+// The word at `offset` (a multiple of 8) of the block with this number: any other place of any
+// other block has another.
+std::uint64_t word_at(std::uint64_t serial, std::uint64_t offset) {
+  std::uint64_t x = serial * 0x9e3779b97f4a7c15u + offset;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+void fill(unsigned char *to, std::uint64_t serial, std::uint64_t offset, std::size_t length) {
+  for (std::size_t i = 0; i < length;) {
+    const std::uint64_t in_word = (offset + i) % 8;
+    const std::uint64_t word = word_at(serial, offset + i - in_word) >> (8 * in_word);
+    const std::size_t n = std::min<std::size_t>(length - i, 8 - in_word);
+    std::memcpy(to + i, &word, n);
+    i += n;
+  }
+}
+
+}  // namespace
+
+outcome<block_checker> block_checker::create(const device &d, std::span<const stream_ref> streams,
+                                             std::uint32_t slots, check_depth depth) {
+  const auto arena = d.drv().allocate_host(arena_bytes);
+  if (!arena) return fail(arena.error());
+  return block_checker(d, streams, slots, depth, *arena);
+}
+
+block_checker::block_checker(block_checker &&o) noexcept
+    : device_(o.device_),
+      streams_(std::move(o.streams_)),
+      blocks_(std::move(o.blocks_)),
+      depth_(o.depth_),
+      arena_(std::exchange(o.arena_, nullptr)),
+      used_(o.used_),
+      pending_(std::move(o.pending_)),
+      serial_(o.serial_),
+      bytes_checked_(o.bytes_checked_) {}
+
+block_checker::~block_checker() {
+  if (arena_ == nullptr) return;
+  // Copies that are still queued read from it or write to it.
+  for (const stream_ref s : streams_) {
+    if (const status done = device_.drv().synchronize_stream(s.get()); !done) {
+      report_unreturnable(done.error());
+    }
+  }
+  if (const status s = device_.drv().free_host(arena_); !s) report_unreturnable(s.error());
+}
+
+// Calls body(offset, length) for each part of a block that is written and read, in order.
+template <class Body>
+outcome<void> block_checker::each_part(const block &b, Body &&body) {
+  if (depth_ == check_depth::bytes || b.bytes <= 4 * around) {
+    for (std::uint64_t at = 0; at < b.bytes; at += piece) {
+      if (auto done = body(at, std::min<std::uint64_t>(piece, b.bytes - at)); !done) return done;
+    }
+    return {};
+  }
+  const std::uint64_t page = device_.can().page_bytes;
+  std::uint64_t done_to = 0;  // parts do not overlap
+  const auto part = [&](std::uint64_t from, std::uint64_t to) -> outcome<void> {
+    from = std::max(from, done_to);
+    to = std::min(to, b.bytes);
+    if (from >= to) return {};
+    done_to = to;
+    return body(from, to - from);
+  };
+  if (auto first = part(0, 2 * around); !first) return first;
+  for (std::uint64_t edge = page - b.at % page; edge < b.bytes; edge += page) {
+    if (auto at = part(edge > around ? edge - around : 0, edge + around); !at) return at;
+  }
+  return part(b.bytes - 2 * around, b.bytes);
+}
+
+// A place in the arena; when it is full, everything queued is waited for and compared.
+outcome<std::size_t> block_checker::room(std::size_t bytes) {
+  if (used_ + bytes > arena_bytes) {
+    if (auto done = finish(); !done) return tl::unexpected(done.error());
+  }
+  const std::size_t at = used_;
+  used_ += round_up(bytes, 8);
+  return at;
+}
+
+outcome<void> block_checker::allocated(std::uint32_t slot, void *at, std::uint64_t bytes,
+                                       std::uint32_t stream) {
+  block &b = blocks_[slot];
+  b.at = reinterpret_cast<std::uintptr_t>(at);
+  b.bytes = bytes;
+  b.serial = ++serial_;
+  b.stream = stream;
+  b.uses.clear();
+  return each_part(b, [&](std::uint64_t offset, std::size_t length) -> outcome<void> {
+    const auto where = room(length);
+    if (!where) return tl::unexpected(where.error());
+    fill(arena_ + *where, b.serial, offset, length);
+    const status s = device_.drv().copy_to_device_async(
+        device_address(b.at + offset), arena_ + *where, length, streams_[stream].get());
+    if (!s) return fail(s.error());
+    return {};
+  });
+}
+
+outcome<void> block_checker::read(const block &b, std::uint32_t stream) {
+  return each_part(b, [&](std::uint64_t offset, std::size_t length) -> outcome<void> {
+    const auto where = room(length);
+    if (!where) return tl::unexpected(where.error());
+    const status s = device_.drv().copy_to_host_async(
+        arena_ + *where, device_address(b.at + offset), length, streams_[stream].get());
+    if (!s) return fail(s.error());
+    pending_.push_back({b.serial, b.bytes, offset, *where, length, stream});
+    return {};
+  });
+}
+
+outcome<void> block_checker::used(std::uint32_t slot, std::uint32_t stream) {
+  block &b = blocks_[slot];
+  if (stream == b.stream) return {};
+  if (std::find(b.uses.begin(), b.uses.end(), stream) == b.uses.end()) b.uses.push_back(stream);
+  return {};
+}
+
+// The other streams read first: their work is what the allocator must not forget.
+outcome<void> block_checker::before_free(std::uint32_t slot) {
+  const block &b = blocks_[slot];
+  for (const std::uint32_t stream : b.uses) {
+    if (auto done = read(b, stream); !done) return done;
+  }
+  return read(b, b.stream);
+}
+
+outcome<void> block_checker::finish() {
+  for (const stream_ref s : streams_) {
+    if (const status done = device_.drv().synchronize_stream(s.get()); !done) {
+      return fail(done.error());
+    }
+  }
+  std::vector<unsigned char> expected(depth_ == check_depth::bytes ? piece : 4 * around);
+  for (const read_back &r : pending_) {
+    fill(expected.data(), r.serial, r.offset, r.length);
+    const unsigned char *const found = arena_ + r.in_arena;
+    if (std::memcmp(expected.data(), found, r.length) == 0) {
+      bytes_checked_ += r.length;
+      continue;
+    }
+    const auto [want, got] = std::mismatch(
+        expected.begin(), expected.begin() + static_cast<std::ptrdiff_t>(r.length), found);
+    return fail(exit_failed,
+                fmt::format("a wrong byte: allocation {} ({} bytes) holds {:#04x} instead of "
+                            "{:#04x} at offset {}, as stream {} read it before the free",
+                            r.serial, r.bytes_of_block, *got, *want,
+                            r.offset + static_cast<std::uint64_t>(got - found), r.stream));
+  }
+  pending_.clear();
+  used_ = 0;
+  return {};
+}
+
+}  // namespace stillmap::tool

@@ -1,0 +1,169 @@
+#include "tools/stillmap/replay/device_books.h"
+
+#include <fmt/format.h>
+#include <hostcuda/hostcuda.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+#include "stillmap/vmm/units.h"
+#include "tools/stillmap/size.h"
+
+namespace stillmap::tool {
+namespace {
+
+template <class Function>
+bool find(const driver &drv, const char *name, Function *&out) {
+  out = reinterpret_cast<Function *>(drv.symbol(name));
+  return out != nullptr;
+}
+
+std::optional<hostcuda_counters> counters(const driver &drv) {
+  CUresult (*get)(hostcuda_counters *) = nullptr;
+  hostcuda_counters c = {};
+  if (!find(drv, "hostcuda_get_counters", get) || get(&c) != CUDA_SUCCESS) return std::nullopt;
+  return c;
+}
+
+// What memory calls cost, in ns and ns per MiB: of the order of what has been published of an A100
+// and an H100. A table measured on the GPU in question can be given with HOSTCUDA=costs=FILE.
+constexpr const char *usual_costs =
+    "cuMemAddressReserve 2000 0\n"
+    "cuMemAddressFree 2000 0\n"
+    "cuMemCreate 27000 1000\n"
+    "cuMemRelease 21000 1000\n"
+    "cuMemMap 2000 0\n"
+    "cuMemUnmap 30000 0\n"
+    "cuMemSetAccess 38000 36\n"
+    "cuMemAlloc 100000 1000\n"
+    "cuMemFree 100000 1000\n"
+    "cuMemAllocAsync 1500 0\n"
+    "cuMemFreeAsync 1000 0\n"
+    "cuEventCreate 1000 0\n"
+    "cuEventDestroy 1000 0\n"
+    "cuEventRecord 1500 0\n"
+    "cuEventQuery 700 0\n"
+    "cuEventSynchronize 5000 0\n"
+    "cuStreamWaitEvent 1000 0\n"
+    "cuStreamSynchronize 5000 0\n"
+    "cuCtxSynchronize 10000 0\n"
+    "cuCtxGetCurrent 50 0\n"
+    "cuCtxPushCurrent 200 0\n"
+    "cuCtxPopCurrent 200 0\n"
+    "cuStreamIsCapturing 100 0\n";
+
+// A file that lives as long as this.
+class temporary_file {
+ public:
+  explicit temporary_file(const char *text) {
+    const char *folder = std::getenv("TMPDIR");
+    path_ = std::string(folder != nullptr ? folder : "/tmp") + "/stillmap-costs-XXXXXX";
+    const int fd = ::mkstemp(path_.data());
+    if (fd < 0) return;
+    const std::string_view all(text);
+    good_ = ::write(fd, all.data(), all.size()) == static_cast<ssize_t>(all.size());
+    ::close(fd);
+  }
+  temporary_file(const temporary_file &) = delete;
+  temporary_file &operator=(const temporary_file &) = delete;
+  ~temporary_file() { std::remove(path_.c_str()); }
+  // Empty: it could not be written.
+  std::string path() const { return good_ ? path_ : ""; }
+
+ private:
+  std::string path_;
+  bool good_ = false;
+};
+
+}  // namespace
+
+outcome<void> become_machine(driver &drv, const std::string &profile, bool keep_bytes) {
+  CUresult (*reset)(const char *) = nullptr;
+  if (!find(drv, "hostcuda_reset", reset)) {
+    if (profile.empty()) return {};
+    return fail(exit_usage, "--profile is for hostcuda; this driver is " + drv.path());
+  }
+  const char *environment = std::getenv("HOSTCUDA");
+  std::string config = environment != nullptr ? environment : "";
+  const auto add = [&config](const std::string &more) {
+    config += (config.empty() ? "" : ",") + more;
+  };
+  if (!profile.empty()) add("profile=" + profile);
+  if (!keep_bytes) add("unbacked");
+  const temporary_file costs(usual_costs);
+  if (config.find("costs=") == std::string::npos && !costs.path().empty()) {
+    add("costs=" + costs.path());
+  }
+  if (reset(config.c_str()) != CUDA_SUCCESS) {
+    return fail(exit_usage, fmt::format("hostcuda does not know the machine '{}'", config));
+  }
+  // The reset forgot that the driver was initialised.
+  if (const status s = drv.initialise(); !s) return fail(s.error());
+  return {};
+}
+
+std::optional<std::uint64_t> physical_bytes(const driver &drv) {
+  const auto c = counters(drv);
+  return c ? std::optional(c->physical_bytes) : std::nullopt;
+}
+std::optional<std::uint64_t> physical_peak(const driver &drv) {
+  const auto c = counters(drv);
+  return c ? std::optional(c->physical_peak) : std::nullopt;
+}
+std::uint64_t violations(const driver &drv) {
+  const auto c = counters(drv);
+  return c ? c->violations : 0;
+}
+
+std::optional<std::uint64_t> modelled_ns(const driver &drv) {
+  CUresult (*get)(std::uint64_t *) = nullptr;
+  std::uint64_t ns = 0;
+  if (!find(drv, "hostcuda_modelled_ns", get) || get(&ns) != CUDA_SUCCESS) return std::nullopt;
+  return ns;
+}
+
+outcome<less_memory> less_memory::leave(const device &d, std::optional<std::uint64_t> bytes,
+                                        bool keeps_to_limit) {
+  less_memory out(d);
+  if (!bytes) return out;
+  const auto now = d.drv().memory_info_now();
+  if (!now) return fail(now.error());
+  const std::uint64_t free = now->free.bytes();
+  if (*bytes > free) {
+    return fail(exit_usage, fmt::format("--capacity {} is more than the {} that are free on this "
+                                        "device",
+                                        human(*bytes), human(free)));
+  }
+  CUresult (*occupy)(CUdevice, std::size_t) = nullptr;
+  if (find(d.drv(), "hostcuda_occupy", occupy)) {
+    if (occupy(d.ordinal(), free - *bytes) != CUDA_SUCCESS) {
+      return fail(exit_failed, "hostcuda refused to be smaller");
+    }
+    out.occupied_ = true;
+  } else if (!keeps_to_limit) {
+    physical_properties what;
+    what.location = on_device(d.ordinal());
+    const std::size_t ballast = round_down(free - *bytes, d.can().page_bytes);
+    if (ballast == 0) return out;
+    const auto made = d.drv().create_physical(ballast, what);
+    if (!made) return fail(made.error());
+    out.ballast_ = *made;
+  }
+  return out;
+}
+
+less_memory::less_memory(less_memory &&o) noexcept
+    : device_(o.device_),
+      occupied_(std::exchange(o.occupied_, false)),
+      ballast_(std::exchange(o.ballast_, physical_handle::none)) {}
+
+less_memory::~less_memory() {
+  CUresult (*occupy)(CUdevice, std::size_t) = nullptr;
+  if (occupied_ && find(device_.drv(), "hostcuda_occupy", occupy)) occupy(device_.ordinal(), 0);
+  if (ballast_ == physical_handle::none) return;
+  if (const status s = device_.drv().release_physical(ballast_); !s) report_unreturnable(s.error());
+}
+
+}  // namespace stillmap::tool

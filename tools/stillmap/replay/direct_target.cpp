@@ -1,0 +1,64 @@
+// The driver with nothing in between: what every call costs, and the least memory there can be.
+#include <unordered_map>
+
+#include "stillmap/vmm/units.h"
+#include "tools/stillmap/replay/replay_target.h"
+
+namespace stillmap::tool {
+namespace {
+
+class direct_target final : public replay_target {
+ public:
+  direct_target(const device &d, const target_options &o)
+      : device_(d), wait_before_free_(o.wait_before_free) {}
+  ~direct_target() override {
+    for (const auto &[at, bytes] : blocks_) {
+      if (const status s = device_.drv().free(device_address(at)); !s) {
+        report_unreturnable(s.error());
+      }
+    }
+  }
+
+  result<void *> allocate(std::size_t bytes, stream_ref) override {
+    const auto at = device_.drv().allocate(bytes);
+    if (!at) return tl::unexpected<error>(at.error());
+    const std::size_t whole = round_up(bytes, 512);
+    held_.add(whole);
+    blocks_.emplace(at->value(), whole);
+    return at->pointer();
+  }
+
+  status free(void *at) override {
+    const auto found = blocks_.find(reinterpret_cast<std::uintptr_t>(at));
+    if (found == blocks_.end()) {
+      return refuse(condition::invalid_argument, "direct::free", "no such block");
+    }
+    // A GPU's cuMemFree waits for the device by itself. Nobody promises that for work of streams
+    // that do not synchronise with the default one, so where work is really queued we wait first.
+    if (wait_before_free_) {
+      if (status s = device_.drv().synchronize_context(); !s) return s;
+    }
+    if (status s = device_.drv().free(device_address(found->first)); !s) return s;
+    held_.drop(found->second);
+    blocks_.erase(found);
+    return {};
+  }
+
+  status record_use(void *, stream_ref) override { return {}; }
+  std::uint64_t backed_bytes() const override { return held_.now(); }
+  std::uint64_t peak_backed_bytes() const override { return held_.peak(); }
+
+ private:
+  device device_;
+  bool wait_before_free_;
+  held_bytes held_{UINT64_MAX};
+  std::unordered_map<std::uint64_t, std::size_t> blocks_;
+};
+
+}  // namespace
+
+outcome<std::unique_ptr<replay_target>> make_direct(const device &d, const target_options &o) {
+  return std::make_unique<direct_target>(d, o);
+}
+
+}  // namespace stillmap::tool

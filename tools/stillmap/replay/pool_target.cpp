@@ -1,0 +1,124 @@
+// The driver's stream-ordered pool, told to keep what it has, as frameworks use it.
+#include <unordered_map>
+#include <vector>
+
+#include "stillmap/vmm/units.h"
+#include "tools/stillmap/replay/replay_target.h"
+
+namespace stillmap::tool {
+namespace {
+
+// Of the pool's attributes, by their numbers in CUDA's interface: the driver seam has no use for
+// them, so they are looked up here.
+constexpr int keeps_bytes = 4;     // CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+constexpr int reserved_bytes = 5;  // CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT
+constexpr int reserved_peak = 6;   // CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH
+
+struct pool_calls {
+  using pool = void *;
+  int (*get_default)(pool *, int) = nullptr;
+  int (*set)(pool, int, void *) = nullptr;
+  int (*get)(pool, int, void *) = nullptr;
+  int (*trim)(pool, std::size_t) = nullptr;
+
+  explicit pool_calls(const driver &drv) {
+    get_default = reinterpret_cast<decltype(get_default)>(drv.symbol("cuDeviceGetDefaultMemPool"));
+    set = reinterpret_cast<decltype(set)>(drv.symbol("cuMemPoolSetAttribute"));
+    get = reinterpret_cast<decltype(get)>(drv.symbol("cuMemPoolGetAttribute"));
+    trim = reinterpret_cast<decltype(trim)>(drv.symbol("cuMemPoolTrimTo"));
+  }
+  bool all() const { return get_default && set && get && trim; }
+};
+
+class pool_target final : public replay_target {
+ public:
+  pool_target(const device &d, const pool_calls &calls, pool_calls::pool of)
+      : device_(d), calls_(calls), pool_(of) {}
+  ~pool_target() override {
+    std::uint64_t nothing = 0;
+    for (const auto &[at, b] : blocks_)
+      note(device_.drv().free_async(device_address(at), b.on.get()));
+    for (const event_handle e : events_) note(device_.drv().destroy_event(e));
+    note(device_.drv().synchronize_context());
+    calls_.set(pool_, keeps_bytes, &nothing);
+    calls_.trim(pool_, 0);
+    calls_.set(pool_, reserved_peak, &nothing);  // falls to what is reserved now
+  }
+
+  result<void *> allocate(std::size_t bytes, stream_ref on) override {
+    const auto at = device_.drv().allocate_async(bytes, on.get());
+    if (!at) return tl::unexpected<error>(at.error());
+    blocks_.emplace(at->value(), block{on, {}});
+    return at->pointer();
+  }
+
+  status free(void *at) override {
+    const auto found = blocks_.find(reinterpret_cast<std::uintptr_t>(at));
+    if (found == blocks_.end()) {
+      return refuse(condition::invalid_argument, "pool::free", "no such block");
+    }
+    const driver &drv = device_.drv();
+    for (const stream_ref s :
+         found->second.uses) {  // the free is ordered after other streams' work
+      if (events_.empty()) {
+        const auto made = drv.create_event();
+        if (!made) return tl::unexpected<error>(made.error());
+        events_.push_back(*made);
+      }
+      if (status r = drv.record_event(events_.front(), s.get()); !r) return r;
+      if (status w = drv.stream_wait(found->second.on.get(), events_.front()); !w) return w;
+    }
+    if (status s = drv.free_async(device_address(found->first), found->second.on.get()); !s) {
+      return s;
+    }
+    blocks_.erase(found);
+    return {};
+  }
+
+  status record_use(void *at, stream_ref on) override {
+    const auto found = blocks_.find(reinterpret_cast<std::uintptr_t>(at));
+    if (found == blocks_.end()) {
+      return refuse(condition::invalid_argument, "pool::record_use", "no such block");
+    }
+    if (on != found->second.on) found->second.uses.push_back(on);
+    return {};
+  }
+
+  std::uint64_t backed_bytes() const override { return ask(reserved_bytes); }
+  std::uint64_t peak_backed_bytes() const override { return ask(reserved_peak); }
+
+ private:
+  struct block {
+    stream_ref on;
+    std::vector<stream_ref> uses;
+  };
+  static void note(const status &s) {
+    if (!s) report_unreturnable(s.error());
+  }
+  std::uint64_t ask(int what) const {
+    std::uint64_t bytes = 0;
+    return calls_.get(pool_, what, &bytes) == 0 ? bytes : 0;
+  }
+
+  device device_;
+  pool_calls calls_;
+  pool_calls::pool pool_;
+  std::vector<event_handle> events_;  // at most one: waits keep the recording they were made with
+  std::unordered_map<std::uint64_t, block> blocks_;
+};
+
+}  // namespace
+
+outcome<std::unique_ptr<replay_target>> make_pool(const device &d, const target_options &) {
+  const pool_calls calls(d.drv());
+  pool_calls::pool of = nullptr;
+  std::uint64_t all = UINT64_MAX;
+  if (!d.can().memory_pools || !calls.all() || calls.get_default(&of, d.ordinal()) != 0 ||
+      calls.set(of, keeps_bytes, &all) != 0) {
+    return fail(exit_failed,
+                "this driver has no memory pools (cuMemAllocAsync): 'pool' cannot be replayed");
+  }
+  return std::make_unique<pool_target>(d, calls, of);
+}
+
+}  // namespace stillmap::tool

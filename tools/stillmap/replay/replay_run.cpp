@@ -1,0 +1,292 @@
+#include "tools/stillmap/replay/replay_run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <mutex>
+#include <vector>
+
+#include "stillmap/vmm/units.h"
+#include "tools/stillmap/replay/device_books.h"
+#include "tools/stillmap/size.h"
+
+namespace stillmap::tool {
+namespace {
+
+using steady = std::chrono::steady_clock;
+
+double ns_since(steady::time_point begin) {
+  return std::chrono::duration<double, std::nano>(steady::now() - begin).count();
+}
+
+// Calls and their modelled time, without those made between pause() and resume().
+class call_meter {
+ public:
+  explicit call_meter(const driver &drv) : drv_(drv) { resume(); }
+  void resume() {
+    calls_ = drv_.counts();
+    modelled_ = modelled_ns(drv_);
+  }
+  void pause() {
+    const driver_counts now = drv_.counts();
+    for (std::size_t i = 0; i < now.calls.size(); ++i) {
+      sum_.calls[i] += now.calls[i] - calls_.calls[i];
+    }
+    if (modelled_) modelled_sum_ += *modelled_ns(drv_) - *modelled_;
+  }
+  const driver_counts &calls() const { return sum_; }
+  std::optional<double> modelled_us() const {
+    if (!modelled_) return std::nullopt;
+    return static_cast<double>(modelled_sum_) / 1000;
+  }
+
+ private:
+  const driver &drv_;
+  driver_counts calls_, sum_;
+  std::optional<std::uint64_t> modelled_;
+  std::uint64_t modelled_sum_ = 0;
+};
+
+class player {
+ public:
+  player(const device &d, const replay_plan &plan, const replay_options &o)
+      : device_(d), plan_(plan), options_(o), meter_(d.drv()), at_(plan.slots) {}
+
+  outcome<replay_result> play() {
+    if (auto made = prepare(); !made) return tl::unexpected(made.error());
+    driver_counts before_iteration;
+    std::size_t begin = 0;
+    while (begin < plan_.ops.size() && !out_.oom) {
+      // Between two interruptions nothing happens but requests.
+      const auto end =
+          std::find_if(plan_.ops.begin() + static_cast<std::ptrdiff_t>(begin), plan_.ops.end(),
+                       [](const planned_op &op) {
+                         return op.verb == trace_verb::wait || op.verb == trace_verb::iteration;
+                       });
+      const auto stop = static_cast<std::size_t>(end - plan_.ops.begin());
+      auto done = options_.verify ? checked(begin, stop) : timed(begin, stop);
+      if (!done) return tl::unexpected(done.error());
+      begin = stop;
+      if (out_.oom || stop == plan_.ops.size()) break;
+      if (end->verb == trace_verb::iteration) {
+        meter_.pause();
+        out_.last_iteration = meter_.calls() - before_iteration;
+        before_iteration = meter_.calls();
+        iteration_ns_.push_back({ns_, static_cast<double>(requests_)});
+        ns_ = requests_ = 0;
+        meter_.resume();
+      } else if (auto waited = wait(end->stream, end->slot); !waited) {
+        return tl::unexpected(waited.error());
+      }
+      ++begin;
+    }
+    meter_.pause();
+    return finish();
+  }
+
+ private:
+  outcome<void> prepare() {
+    meter_.pause();
+    for (std::uint32_t i = 0; i < plan_.streams; ++i) {
+      auto made = stream::create(device_);
+      if (!made) return fail(made.error());
+      streams_.push_back(std::move(*made));
+      refs_.push_back(streams_.back());
+    }
+    const auto event = device_.drv().create_event();
+    if (!event) return fail(event.error());
+    event_ = *event;
+    if (options_.verify) {
+      auto checker = block_checker::create(device_, refs_, plan_.slots, *options_.verify);
+      if (!checker) return tl::unexpected(checker.error());
+      checker_.emplace(std::move(*checker));
+    }
+    books_before_ = physical_bytes(device_.drv());
+    meter_.resume();
+    target_options t;
+    if (options_.capacity) t.limit = *options_.capacity;
+    t.wait_before_free = options_.verify.has_value();
+    auto made = options_.kind->make(device_, t);
+    if (!made) return tl::unexpected(made.error());
+    target_ = std::move(*made);
+    return {};
+  }
+
+  outcome<void> timed(std::size_t begin, std::size_t end) {
+    if (begin == end) return {};
+    replay_target &target = *target_;
+    const planned_op *const ops = plan_.ops.data();
+    status failed;
+    const auto start = steady::now();
+    std::size_t i = begin;
+    for (; i < end; ++i) {
+      const planned_op &op = ops[i];
+      if (op.verb == trace_verb::allocate) {
+        const auto got = target.allocate(op.bytes, refs_[op.stream]);
+        if (!got) {
+          failed = tl::unexpected<error>(got.error());
+          break;
+        }
+        at_[op.slot] = *got;
+      } else if (op.verb == trace_verb::free) {
+        failed = target.free(at_[op.slot]);
+        if (!failed) break;
+        at_[op.slot] = nullptr;
+      } else {
+        failed = target.record_use(at_[op.slot], refs_[op.stream]);
+        if (!failed) break;
+      }
+    }
+    ns_ += ns_since(start);
+    requests_ += i - begin;
+    if (!failed) return stopped(i, failed.error());
+    return {};
+  }
+
+  // The same with patterns in every block. The checker's own calls are not counted.
+  outcome<void> checked(std::size_t begin, std::size_t end) {
+    for (std::size_t i = begin; i < end; ++i) {
+      const planned_op &op = plan_.ops[i];
+      if (op.verb == trace_verb::free) {
+        meter_.pause();
+        if (auto c = checker_->before_free(op.slot); !c) return c;
+        meter_.resume();
+      }
+      if (auto done = timed(i, i + 1); !done || out_.oom) return done;
+      if (op.verb == trace_verb::free) continue;
+      meter_.pause();
+      auto c = op.verb == trace_verb::allocate
+                   ? checker_->allocated(op.slot, at_[op.slot], op.bytes, op.stream)
+                   : checker_->used(op.slot, op.stream);
+      if (!c) return c;
+      meter_.resume();
+    }
+    return {};
+  }
+
+  outcome<void> stopped(std::size_t i, const error &e) {
+    const planned_op &op = plan_.ops[i];
+    if (op.verb != trace_verb::allocate || !e.is(condition::out_of_memory)) return fail(e);
+    out_.oom = true;
+    std::uint64_t live = 0;
+    std::vector<std::uint64_t> of(plan_.slots);
+    for (std::size_t k = 0; k < i; ++k) {
+      const planned_op &past = plan_.ops[k];
+      if (past.verb == trace_verb::allocate) live += of[past.slot] = past.bytes;
+      if (past.verb == trace_verb::free) live -= of[past.slot];
+    }
+    out_.where_oom = fmt::format("operation {} of {}: {} on stream {}, with {} live and {} held",
+                                 i + 1, plan_.ops.size(), human(op.bytes), op.stream, human(live),
+                                 human(target_->backed_bytes()));
+    return {};
+  }
+
+  outcome<void> wait(std::uint32_t from, std::uint32_t to) {
+    meter_.pause();
+    status s = device_.drv().record_event(event_, refs_[from].get());
+    if (s) s = device_.drv().stream_wait(refs_[to].get(), event_);
+    if (!s) return fail(s.error());
+    meter_.resume();
+    return {};
+  }
+
+  outcome<replay_result> finish() {
+    out_.peak_live_bytes = plan_.peak_live_bytes;
+    out_.ops = plan_.requests;
+    out_.calls = meter_.calls();
+    out_.modelled_us = meter_.modelled_us();
+    out_.peak_backed_bytes = target_->peak_backed_bytes();
+    if (ns_ != 0) iteration_ns_.push_back({ns_, static_cast<double>(requests_)});
+    const std::size_t warm = iteration_ns_.size() > 2 ? 2 : 0;
+    double ns = 0, requests = 0;
+    for (std::size_t i = warm; i < iteration_ns_.size(); ++i) {
+      ns += iteration_ns_[i].first;
+      requests += iteration_ns_[i].second;
+    }
+    out_.ns_per_op = requests != 0 ? ns / requests : 0;
+    for (std::uint32_t slot = 0; slot < plan_.slots; ++slot) {
+      if (at_[slot] == nullptr) continue;
+      if (checker_) {
+        if (auto c = checker_->before_free(slot); !c) return tl::unexpected(c.error());
+      }
+      if (const status s = target_->free(at_[slot]); !s) return fail(s.error());
+    }
+    if (checker_) {
+      if (auto c = checker_->finish(); !c) return tl::unexpected(c.error());
+      out_.bytes_checked = checker_->bytes_checked();
+      checker_.reset();
+    }
+    target_.reset();
+    if (const status s = device_.drv().destroy_event(event_); !s) return fail(s.error());
+    streams_.clear();
+    out_.violations = violations(device_.drv());
+    const auto left = physical_bytes(device_.drv());
+    if (left && books_before_ && *left > *books_before_) {
+      return fail(exit_failed, fmt::format("'{}' left {} of device memory behind",
+                                           options_.kind->name, human(*left - *books_before_)));
+    }
+    return std::move(out_);
+  }
+
+  device device_;
+  const replay_plan &plan_;
+  const replay_options &options_;
+  call_meter meter_;
+  std::vector<stream> streams_;
+  std::vector<stream_ref> refs_;
+  event_handle event_ = nullptr;
+  std::unique_ptr<replay_target> target_;
+  std::optional<block_checker> checker_;
+  std::vector<void *> at_;
+  std::optional<std::uint64_t> books_before_;
+  double ns_ = 0;
+  std::size_t requests_ = 0;
+  std::vector<std::pair<double, double>> iteration_ns_;
+  replay_result out_;
+};
+
+}  // namespace
+
+outcome<replay_result> replay(const device &d, const replay_plan &plan, const replay_options &o) {
+  const context_guard guard(d.drv(), d.context());
+  if (!guard.entered()) return fail(guard.entered().error());
+  auto squeezed = less_memory::leave(d, o.capacity, o.kind->has_limit);
+  if (!squeezed) return tl::unexpected(squeezed.error());
+  return player(d, plan, o).play();
+}
+
+outcome<std::uint64_t> find_min_capacity(const device &d, const replay_plan &plan, replay_options o,
+                                         std::uint64_t enough) {
+  const std::uint64_t page = d.can().page_bytes;
+  std::uint64_t low = divide_up(plan.peak_live_bytes, page), high = divide_up(enough, page);
+  while (low < high) {
+    const std::uint64_t middle = low + (high - low) / 2;
+    o.capacity = middle * page;
+    const auto tried = replay(d, plan, o);
+    if (!tried) return tl::unexpected(tried.error());
+    if (tried->oom) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return high * page;
+}
+
+double mutex_ns() {
+  std::mutex m;
+  double best = 1e9;
+  constexpr int rounds = 100000;
+  for (int attempt = 0; attempt < 5; ++attempt) {
+    const auto begin = steady::now();
+    for (int i = 0; i < rounds; ++i) {
+      m.lock();
+      m.unlock();
+    }
+    best = std::min(best, ns_since(begin) / rounds);
+  }
+  return best;
+}
+
+}  // namespace stillmap::tool

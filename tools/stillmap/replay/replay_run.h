@@ -1,0 +1,47 @@
+// One replay: a plan, an allocator, a device with so much memory; what it took.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "tools/stillmap/replay/block_checker.h"
+#include "tools/stillmap/replay/replay_plan.h"
+#include "tools/stillmap/replay/replay_target.h"
+
+namespace stillmap::tool {
+
+struct replay_options {
+  const target_kind *kind = nullptr;
+  std::optional<std::uint64_t> capacity;  // bytes of device memory; none: all that there is
+  std::optional<check_depth> verify;
+};
+
+struct replay_result {
+  std::uint64_t peak_live_bytes = 0;
+  std::uint64_t peak_backed_bytes = 0;
+  std::uint64_t ops = 0;
+  double ns_per_op = 0;  // of the iterations from the third on, where there are any; else of all
+  driver_counts calls;   // the allocator's: not those of the trace's waits, nor of checking
+  driver_counts last_iteration;
+  std::optional<double> modelled_us;  // of those calls, where the driver has a table of costs
+  bool oom = false;
+  std::string where_oom;  // "request 1234 of 5678 (1 GiB on stream 0), with 3 GiB live"
+  std::uint64_t bytes_checked = 0;
+  std::uint64_t violations = 0;  // hostcuda's: work that touched what it must not
+};
+
+// Errors: exit_usage: a capacity over the device's; exit_failed: the driver's, a wrong byte.
+// Running
+//         out of memory is a result.
+outcome<replay_result> replay(const device &d, const replay_plan &plan, const replay_options &o);
+
+// The smallest capacity, in pages, at which a replay does not run out of memory; found by halving
+// between the peak of live bytes and `enough`, at which one did not.
+outcome<std::uint64_t> find_min_capacity(const device &d, const replay_plan &plan, replay_options o,
+                                         std::uint64_t enough);
+
+// One lock and unlock of an uncontended std::mutex, in ns: what the machine is worth just now.
+double mutex_ns();
+
+}  // namespace stillmap::tool

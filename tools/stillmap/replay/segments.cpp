@@ -1,0 +1,260 @@
+#include "tools/stillmap/replay/segments.h"
+
+#include <algorithm>
+
+#include "stillmap/vmm/units.h"
+
+namespace stillmap::tool {
+namespace {
+
+using namespace stillmap::literals;
+
+constexpr std::size_t unit = 512;
+constexpr std::size_t small_most = 1_MiB;  // larger requests are of the other kind
+constexpr std::size_t small_segment = 2_MiB;
+constexpr std::size_t middle_most = 10_MiB;  // below, requests share segments of:
+constexpr std::size_t middle_segment = 20_MiB;
+constexpr std::size_t large_step = 2_MiB;
+
+std::size_t segment_for(std::size_t size, bool small) {
+  if (small) return small_segment;
+  return size < middle_most ? middle_segment : round_up(size, large_step);
+}
+
+void note(const status &s) {
+  if (!s) report_unreturnable(s.error());
+}
+
+}  // namespace
+
+segments::segments(const device &d, const target_options &o, bool expanding)
+    : device_(d), drv_(d.drv()), expanding_(expanding), held_(o.limit) {}
+
+segments::~segments() {
+  note(take_passed_events(true));
+  note(drv_.synchronize_context());
+  for (const event_handle e : spare_events_) note(drv_.destroy_event(e));
+  drop_expanding_segments();
+  for (const segment_block &b : storage_) {
+    // A segment is known by its first block.
+    if (b.size != 0 && b.before == nullptr && b.of == nullptr) {
+      note(drv_.free(device_address(b.at)));
+    }
+  }
+}
+
+segment_block *segments::new_block() {
+  if (spare_.empty()) return &storage_.emplace_back();
+  segment_block *const b = spare_.back();
+  spare_.pop_back();
+  return b;
+}
+
+void segments::recycle(segment_block *b) {
+  *b = {};
+  spare_.push_back(b);
+}
+
+result<void *> segments::allocate(std::size_t bytes, stream_ref on) {
+  if (!events_.empty()) {
+    if (status s = take_passed_events(false); !s) return tl::unexpected<error>(s.error());
+  }
+  const std::size_t size = round_up(bytes, unit);
+  const bool small = size <= small_most;
+  segment_block *b = best_fit(size, on.get(), small);
+  if (b == nullptr) {
+    auto made = more(size, on.get(), small);
+    if (!made && made.error().is(condition::out_of_memory)) {
+      if (status s = release_cached(); !s) return tl::unexpected<error>(s.error());
+      made = more(size, on.get(), small);
+    }
+    if (!made) return tl::unexpected<error>(made.error());
+    b = *made;
+  }
+  free_of(*b).erase(b);
+  // A large block keeps a rest that is too small to be any use to its kind.
+  const std::size_t rest = b->size - size;
+  if (small || expanding_ ? rest >= unit : rest > small_most) split(b, size);
+  b->free = false;
+  given_.emplace(b->at, b);
+  return device_address(b->at).pointer();
+}
+
+status segments::free(void *at) {
+  const auto found = given_.find(reinterpret_cast<std::uintptr_t>(at));
+  if (found == given_.end()) {
+    return refuse(condition::invalid_argument, "segments::free", "no such block");
+  }
+  segment_block *const b = found->second;
+  given_.erase(found);
+  for (const stream_handle s : b->uses) {
+    if (spare_events_.empty()) {
+      const auto made = drv_.create_event();
+      if (!made) return tl::unexpected<error>(made.error());
+      spare_events_.push_back(*made);
+    }
+    if (status r = drv_.record_event(spare_events_.back(), s); !r) return r;
+    events_.push_back({spare_events_.back(), b});
+    spare_events_.pop_back();
+    ++b->waiting;
+  }
+  b->uses.clear();
+  if (b->waiting == 0) put_back(b);
+  return {};
+}
+
+status segments::record_use(void *at, stream_ref on) {
+  const auto found = given_.find(reinterpret_cast<std::uintptr_t>(at));
+  if (found == given_.end()) {
+    return refuse(condition::invalid_argument, "segments::record_use", "no such block");
+  }
+  std::vector<stream_handle> &uses = found->second->uses;
+  if (on.get() != found->second->on &&
+      std::find(uses.begin(), uses.end(), on.get()) == uses.end()) {
+    uses.push_back(on.get());
+  }
+  return {};
+}
+
+// Events that have passed, in the order in which they were recorded, until one has not.
+status segments::take_passed_events(bool wait) {
+  while (!events_.empty()) {
+    const waiting_event first = events_.front();
+    if (wait) {
+      if (status s = drv_.synchronize_event(first.event); !s) return s;
+    } else {
+      const auto done = drv_.event_done(first.event);
+      if (!done) return tl::unexpected<error>(done.error());
+      if (!*done) return {};
+    }
+    events_.pop_front();
+    spare_events_.push_back(first.event);
+    if (--first.block->waiting == 0) put_back(first.block);
+  }
+  return {};
+}
+
+segment_block *segments::best_fit(std::size_t size, stream_handle on, bool small) {
+  segment_block wanted;
+  wanted.size = size;
+  wanted.on = on;
+  free_set &from = free_[small ? 0 : 1];
+  auto at = from.lower_bound(&wanted);
+  if (at == from.end() || (*at)->on != on) return nullptr;
+  if (!expanding_) return *at;
+  // A block at a segment's growing end counts with all that it could grow to, so that it is left
+  // for what fits nowhere else.
+  const auto reach = [](const segment_block *b) {
+    return b->size + (b->after != nullptr && !b->after->mapped ? b->after->size : 0);
+  };
+  segment_block *best = *at;
+  while (++at != from.end() && (*at)->on == on && reach(*at) < reach(best)) best = *at;
+  return best;
+}
+
+// Cuts what is behind the first `size` bytes off; it is free.
+void segments::split(segment_block *b, std::size_t size) {
+  segment_block *const rest = new_block();
+  rest->at = b->at + size;
+  rest->size = b->size - size;
+  rest->on = b->on;
+  rest->small = b->small;
+  rest->mapped = b->mapped;
+  rest->of = b->of;
+  rest->before = b;
+  rest->after = b->after;
+  if (rest->after != nullptr) rest->after->before = rest;
+  b->after = rest;
+  b->size = size;
+  if (rest->mapped) {
+    free_of(*rest).insert(rest);
+  } else {
+    unmapped_[rest->small ? 0 : 1].insert(rest);
+  }
+}
+
+// Two neighbours that are in no set become one.
+segment_block *segments::join(segment_block *left, segment_block *right) {
+  left->size += right->size;
+  left->after = right->after;
+  if (left->after != nullptr) left->after->before = left;
+  recycle(right);
+  return left;
+}
+
+// Into the free set, joined with its free neighbours; returns what it is part of then.
+segment_block *segments::put_back(segment_block *b) {
+  b->free = true;
+  free_set &into = free_of(*b);
+  const auto joins = [](const segment_block *n) {
+    return n != nullptr && n->free && n->mapped && n->waiting == 0;
+  };
+  if (joins(b->after)) {
+    into.erase(b->after);
+    join(b, b->after);
+  }
+  if (joins(b->before)) {
+    into.erase(b->before);
+    b = join(b->before, b);
+  }
+  into.insert(b);
+  return b;
+}
+
+result<segment_block *> segments::more(std::size_t size, stream_handle on, bool small) {
+  return expanding_ ? expand(size, on, small) : new_segment(size, on, small);
+}
+
+// A block of a whole new segment, in the free set.
+result<segment_block *> segments::new_segment(std::size_t size, stream_handle on, bool small) {
+  const std::size_t bytes = segment_for(size, small);
+  if (!held_.fits(bytes)) {
+    return refuse(condition::out_of_memory, "segments", "the limit is reached", bytes,
+                  held_.limit() - held_.now());
+  }
+  const auto at = drv_.allocate(bytes);
+  if (!at) return tl::unexpected<error>(at.error());
+  held_.add(bytes);
+  segment_block *const b = new_block();
+  b->at = at->value();
+  b->size = bytes;
+  b->on = on;
+  b->small = small;
+  free_of(*b).insert(b);
+  return b;
+}
+
+// Gives back what is wholly free, after all work.
+status segments::release_cached() {
+  if (status s = take_passed_events(true); !s) return s;
+  if (status s = drv_.synchronize_context(); !s) return s;
+  for (free_set &set : free_) {
+    const std::vector<segment_block *> all(set.begin(), set.end());
+    for (segment_block *const b : all) {
+      if (expanding_) {
+        if (status s = release_pages_of(b); !s) return s;
+      } else if (b->before == nullptr && b->after == nullptr) {
+        if (status s = drv_.free(device_address(b->at)); !s) return s;
+        held_.drop(b->size);
+        set.erase(b);
+        recycle(b);
+      }
+    }
+  }
+  return {};
+}
+
+outcome<std::unique_ptr<replay_target>> make_segments(const device &d, const target_options &o) {
+  return std::make_unique<segments>(d, o, false);
+}
+
+outcome<std::unique_ptr<replay_target>> make_expanding_segments(const device &d,
+                                                                const target_options &o) {
+  if (!d.can().vmm) {
+    return fail(exit_failed,
+                "this device has no virtual memory management: segments cannot expand");
+  }
+  return std::make_unique<segments>(d, o, true);
+}
+
+}  // namespace stillmap::tool

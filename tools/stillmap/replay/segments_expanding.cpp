@@ -1,0 +1,181 @@
+// Segments that expand: the part of segments.h that maps and unmaps.
+#include <algorithm>
+
+#include "stillmap/vmm/units.h"
+#include "tools/stillmap/replay/segments.h"
+
+namespace stillmap::tool {
+namespace {
+
+using namespace stillmap::literals;
+
+constexpr std::size_t small_chunk = 2_MiB;
+constexpr std::size_t large_chunk = 20_MiB;
+
+void note(const status &s) {
+  if (!s) report_unreturnable(s.error());
+}
+
+}  // namespace
+
+// A free, mapped block of at least `size`, in the free set: the first place where free and unmapped
+// neighbours are enough together is mapped.
+result<segment_block *> segments::expand(std::size_t size, stream_handle on, bool small) {
+  segment_block *b = room_for(size, on, small);
+  if (b == nullptr) {
+    auto made = new_expanding_segment(on, small);
+    if (!made) return made;
+    b = *made;
+  }
+  if (!b->mapped) {
+    auto mapped = map_front(b, std::min(size, b->size));
+    if (!mapped) return mapped;
+    b = *mapped;
+  }
+  while (b->size < size) {
+    segment_block *const next = b->after;
+    if (next->mapped) {  // free: it would have been joined were it not for what lay between
+      free_of(*next).erase(next);
+      free_of(*b).erase(b);
+      join(b, next);
+      free_of(*b).insert(b);
+      continue;
+    }
+    auto mapped = map_front(next, std::min(size - b->size, next->size));
+    if (!mapped) return mapped;
+    b = *mapped;
+  }
+  return b;
+}
+
+segment_block *segments::room_for(std::size_t size, stream_handle on, bool small) {
+  const auto usable = [](const segment_block *b) {
+    return b != nullptr && b->free && b->waiting == 0;
+  };
+  for (segment_block *const u : unmapped_[small ? 0 : 1]) {
+    if (u->on != on) continue;
+    segment_block *const begin = usable(u->before) && u->before->mapped ? u->before : u;
+    std::size_t room = 0;
+    for (const segment_block *b = begin; usable(b) && room < size; b = b->after) room += b->size;
+    if (room >= size) return begin;
+  }
+  return nullptr;
+}
+
+result<segment_block *> segments::new_expanding_segment(stream_handle on, bool small) {
+  auto made = std::make_unique<expanding_segment>();
+  made->chunk = small ? small_chunk : large_chunk;
+  const std::uint64_t memory = device_.total_memory().bytes();
+  const std::size_t bytes = round_up(memory + memory / 8, made->chunk);
+  const auto at = drv_.reserve_addresses(bytes, 0, device_address());
+  if (!at) return tl::unexpected<error>(at.error());
+  made->range = {*at, bytes};
+  made->on = on;
+  made->small = small;
+  segment_block *const b = new_block();
+  b->at = at->value();
+  b->size = bytes;
+  b->on = on;
+  b->small = small;
+  b->mapped = false;
+  b->of = made.get();
+  growing_.push_back(std::move(made));
+  unmapped_[small ? 0 : 1].insert(b);
+  return b;
+}
+
+// Maps the first `size` bytes of an unmapped block, rounded up to whole chunks. Returns the free
+// block they are now part of, in the free set. On failure nothing has changed.
+result<segment_block *> segments::map_front(segment_block *b, std::size_t size) {
+  expanding_segment &s = *b->of;
+  const std::size_t bytes = round_up(size, s.chunk);
+  const virtual_range range{device_address(b->at), bytes};
+  physical_properties what;
+  what.location = on_device(device_.ordinal());
+  status fine;
+  std::size_t done = 0;
+  while (done < bytes && fine) {
+    if (!held_.fits(s.chunk)) {
+      fine = refuse(condition::out_of_memory, "segments", "the limit is reached", bytes,
+                    held_.limit() - held_.now());
+      break;
+    }
+    const auto handle = drv_.create_physical(s.chunk, what);
+    if (!handle) {
+      fine = tl::unexpected<error>(handle.error());
+      break;
+    }
+    fine = drv_.map(range.begin + done, s.chunk, *handle);
+    if (!fine) {
+      note(drv_.release_physical(*handle));
+      break;
+    }
+    held_.add(s.chunk);
+    s.chunks.emplace((range.begin + done).value(), *handle);
+    done += s.chunk;
+  }
+  const access_grant all{on_device(device_.ordinal()), access_mode::read_write};
+  if (fine) fine = drv_.set_access(range, &all, 1);
+  if (!fine) {
+    if (done != 0) note(drv_.unmap({range.begin, done}));
+    for (std::size_t at = 0; at < done; at += s.chunk) {
+      const auto chunk = s.chunks.find((range.begin + at).value());
+      note(drv_.release_physical(chunk->second));
+      s.chunks.erase(chunk);
+      held_.drop(s.chunk);
+    }
+    return tl::unexpected<error>(fine.error());
+  }
+  unmapped_[b->small ? 0 : 1].erase(b);
+  if (b->size > bytes) split(b, bytes);
+  b->mapped = true;
+  return put_back(b);
+}
+
+// Unmaps and releases the whole chunks inside a free block, after all work.
+status segments::release_pages_of(segment_block *b) {
+  expanding_segment &s = *b->of;
+  const std::size_t from = round_up(b->at - s.range.begin.value(), s.chunk);
+  const std::size_t to = round_down(b->at + b->size - s.range.begin.value(), s.chunk);
+  if (to <= from) return {};
+  const virtual_range range{s.range.begin + from, to - from};
+  if (status u = drv_.unmap(range); !u) return u;
+  for (std::size_t at = 0; at < range.bytes; at += s.chunk) {
+    const auto chunk = s.chunks.find((range.begin + at).value());
+    note(drv_.release_physical(chunk->second));
+    s.chunks.erase(chunk);
+    held_.drop(s.chunk);
+  }
+  free_of(*b).erase(b);
+  if (b->at != range.begin.value()) {  // what is before the first whole chunk stays
+    split(b, range.begin.value() - b->at);
+    free_of(*b).insert(b);
+    b = b->after;
+    free_of(*b).erase(b);
+  }
+  if (b->size > range.bytes) split(b, range.bytes);
+  b->mapped = false;
+  auto &unmapped = unmapped_[b->small ? 0 : 1];
+  if (b->after != nullptr && !b->after->mapped) {
+    unmapped.erase(b->after);
+    join(b, b->after);
+  }
+  if (b->before != nullptr && !b->before->mapped) {
+    unmapped.erase(b->before);
+    b = join(b->before, b);
+  }
+  unmapped.insert(b);
+  return {};
+}
+
+void segments::drop_expanding_segments() {
+  for (const auto &s : growing_) {
+    for (const auto &[at, handle] : s->chunks) {
+      note(drv_.unmap({device_address(at), s->chunk}));
+      note(drv_.release_physical(handle));
+    }
+    note(drv_.free_addresses(s->range));
+  }
+}
+
+}  // namespace stillmap::tool

@@ -1,0 +1,34 @@
+// The caching allocator of this project.
+#include "stillmap/allocators/caching_allocator.h"
+#include "tools/stillmap/replay/replay_target.h"
+
+namespace stillmap::tool {
+namespace {
+
+class stillmap_target final : public replay_target {
+ public:
+  explicit stillmap_target(std::unique_ptr<caching_allocator> heap) : heap_(std::move(heap)) {}
+
+  result<void *> allocate(std::size_t bytes, stream_ref on) override {
+    return heap_->allocate(bytes, on);
+  }
+  status free(void *at) override { return heap_->free(at); }
+  status record_use(void *at, stream_ref on) override { return heap_->record_use(at, on); }
+  std::uint64_t backed_bytes() const override { return heap_->stats().total.backed; }
+  std::uint64_t peak_backed_bytes() const override { return heap_->stats().backed_peak; }
+
+ private:
+  std::unique_ptr<caching_allocator> heap_;
+};
+
+}  // namespace
+
+outcome<std::unique_ptr<replay_target>> make_stillmap(const device &d, const target_options &o) {
+  caching_allocator_options options;
+  options.limit = o.limit;
+  auto heap = caching_allocator::create(d, std::move(options));
+  if (!heap) return fail(exit_failed, heap.error().message());
+  return std::make_unique<stillmap_target>(std::move(*heap));
+}
+
+}  // namespace stillmap::tool

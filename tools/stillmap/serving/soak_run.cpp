@@ -1,0 +1,168 @@
+#include "tools/stillmap/serving/soak_run.h"
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <memory>
+
+#include <unistd.h>
+
+#include "stillmap/allocators/caching_allocator.h"
+#include "stillmap/vmm/context.h"
+#include "stillmap/vmm/stream.h"
+#include "tools/stillmap/replay/device_books.h"
+
+namespace stillmap::tool {
+namespace {
+
+using steady = std::chrono::steady_clock;
+constexpr double minute = 60;
+
+std::uint64_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  std::uint64_t whole = 0, resident = 0;
+  file >> whole >> resident;
+  return resident * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
+class day {
+ public:
+  day(const device &d, server &of, const soak_options &o) : device_(d), server_(of), options_(o) {}
+
+  outcome<soak_result> run(const std::function<void(const soak_sample &)> &each) {
+    for (int i = 0; i < 2; ++i) {
+      auto made = stream::create(device_);
+      if (!made) return fail(made.error());
+      streams_.push_back(std::move(*made));
+      refs_.push_back(streams_.back());
+    }
+    caching_allocator_options options;
+    options.limit = static_cast<std::size_t>(options_.limit);
+    auto heap = caching_allocator::create(device_, options);
+    if (!heap) return fail(heap.error());
+    heap_ = std::move(*heap);
+
+    begin_sample(0);
+    double now = 0;
+    while (now < options_.seconds) {
+      const double until = std::min({now + minute, sample_.ends, options_.seconds});
+      ops_.clear();
+      server_.serve(until, ops_);
+      if (auto done = play(); !done) return tl::unexpected(done.error());
+      now = until;
+      if (now < sample_.ends) continue;
+      end_sample();
+      if (each) each(out_.samples.back());
+      begin_sample(now);
+    }
+    return finish();
+  }
+
+ private:
+  // What the server asks for in a minute, and nothing else, is timed.
+  outcome<void> play() {
+    if (at_.size() < server_.slots()) at_.resize(server_.slots());
+    caching_allocator &heap = *heap_;
+    void **const at = at_.data();
+    status failed;
+    const auto begin = steady::now();
+    for (const serving_op &op : ops_) {
+      if (op.verb == serving_verb::allocate) {
+        const auto got = heap.allocate(op.bytes, refs_[op.stream]);
+        if (got) {
+          at[op.slot] = *got;
+          continue;
+        }
+        failed = tl::unexpected<error>(got.error());
+        if (!got.error().is(condition::out_of_memory)) break;
+        at[op.slot] = nullptr;  // a server would turn somebody away
+        ++out_.refused;
+        failed = {};
+      } else {
+        failed = op.verb == serving_verb::free ? heap.free(at[op.slot])
+                                               : heap.record_use(at[op.slot], refs_[op.stream]);
+        if (!failed) break;
+      }
+    }
+    const double ns = std::chrono::duration<double, std::nano>(steady::now() - begin).count();
+    if (!failed) return fail(failed.error());
+    ns_ += ns;
+    sample_.ops += ops_.size();
+    // A minute in which little happens says little.
+    if (ops_.size() >= 1000) {
+      sample_.worst_ns_per_op =
+          std::max(sample_.worst_ns_per_op, ns / static_cast<double>(ops_.size()));
+    }
+    return {};
+  }
+
+  void begin_sample(double now) {
+    sample_ = {};
+    sample_.ends = std::min(now + options_.sample_seconds, options_.seconds);
+    ns_ = 0;
+    calls_ = device_.drv().counts();
+    modelled_ = modelled_ns(device_.drv()).value_or(0);
+  }
+
+  void end_sample() {
+    const driver_counts made = device_.drv().counts() - calls_;
+    const caching_allocator_stats s = heap_->stats();
+    sample_.answered = server_.answered() - out_.answered;
+    sample_.ns_per_op = sample_.ops != 0 ? ns_ / static_cast<double>(sample_.ops) : 0;
+    sample_.calls = made.total();
+    sample_.modelled_us =
+        static_cast<double>(modelled_ns(device_.drv()).value_or(0) - modelled_) / 1000;
+    sample_.moved = s.pages_moved - moved_;
+    sample_.recalled = s.pages_recalled - recalled_;
+    moved_ = s.pages_moved;
+    recalled_ = s.pages_recalled;
+    sample_.live = s.total.live;
+    sample_.backed = s.total.backed;
+    sample_.lent = s.total.lent;
+    sample_.host_bytes = s.host_bytes;
+    sample_.resident = resident_bytes();
+    sample_.behind = server_.behind();
+    out_.ops += sample_.ops;
+    out_.answered += sample_.answered;
+    out_.peak_backed = std::max<std::uint64_t>(out_.peak_backed, s.backed_peak);
+    out_.samples.push_back(sample_);
+  }
+
+  outcome<soak_result> finish() {
+    out_.peak_live = server_.peak_bytes();
+    ops_.clear();
+    server_.stop(ops_);
+    if (auto done = play(); !done) return tl::unexpected(done.error());
+    if (const status s = heap_->empty_cache(); !s) return fail(s.error());
+    if (const status s = heap_->empty_cache(); !s) return fail(s.error());
+    out_.left_backed = heap_->stats().total.backed;
+    heap_.reset();
+    out_.violations = violations(device_.drv());
+    return std::move(out_);
+  }
+
+  device device_;
+  server &server_;
+  const soak_options &options_;
+  std::vector<stream> streams_;
+  std::vector<stream_ref> refs_;
+  std::unique_ptr<caching_allocator> heap_;
+  std::vector<serving_op> ops_;
+  std::vector<void *> at_;
+  soak_result out_;
+  soak_sample sample_;
+  double ns_ = 0;
+  driver_counts calls_;
+  std::uint64_t modelled_ = 0, moved_ = 0, recalled_ = 0;
+};
+
+}  // namespace
+
+outcome<soak_result> soak(const device &d, server &of, const soak_options &o,
+                          const std::function<void(const soak_sample &)> &each) {
+  const context_guard guard(d.drv(), d.context());
+  if (!guard.entered()) return fail(guard.entered().error());
+  return day(d, of, o).run(each);
+}
+
+}  // namespace stillmap::tool

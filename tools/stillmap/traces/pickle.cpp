@@ -1,0 +1,257 @@
+#include "tools/stillmap/traces/pickle.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <unordered_map>
+
+namespace stillmap::tool {
+
+const pickle_value *pickle_value::find(std::string_view key) const {
+  if (kind != pickle_kind::dict) return nullptr;
+  // The last one with that key is the one that counts.
+  for (std::size_t i = items.size(); i >= 2; i -= 2) {
+    if (items[i - 2]->kind == pickle_kind::text && items[i - 2]->text == key) return items[i - 1];
+  }
+  return nullptr;
+}
+
+class pickle_machine {
+ public:
+  explicit pickle_machine(std::string_view bytes) : bytes_(bytes) {}
+
+  outcome<pickle> run() {
+    while (trouble_.empty()) {
+      op_at_ = at_;
+      const std::string_view op = take(1);
+      if (!trouble_.empty()) break;
+      if (op[0] == '.') {
+        if (pickle_value *root = pop(); root != nullptr) out_.root_ = root;
+        break;
+      }
+      perform(static_cast<unsigned char>(op[0]));
+    }
+    if (!trouble_.empty()) {
+      return fail(exit_usage, fmt::format("byte {}: {}", op_at_, trouble_));
+    }
+    return std::move(out_);
+  }
+
+ private:
+  void wrong(std::string what) {
+    if (trouble_.empty()) trouble_ = std::move(what);
+  }
+  std::string_view take(std::uint64_t count) {
+    if (count > bytes_.size() - at_) {
+      wrong("the file is truncated");
+      return {};
+    }
+    at_ += count;
+    return bytes_.substr(at_ - count, count);
+  }
+  std::uint64_t number(unsigned count) {  // little-endian
+    const std::string_view b = take(count);
+    std::uint64_t n = 0;
+    for (std::size_t i = 0; i < b.size(); ++i) {
+      n |= std::uint64_t{static_cast<unsigned char>(b[i])} << (8 * i);
+    }
+    return n;
+  }
+
+  pickle_value *push(pickle_kind kind) {
+    pickle_value *const v = &out_.values_.emplace_back();
+    v->kind = kind;
+    stack_.push_back(v);
+    return v;
+  }
+  void push_integer(std::int64_t n, pickle_kind kind = pickle_kind::integer) {
+    push(kind)->integer = n;
+  }
+  void push_text(std::uint64_t length) { push(pickle_kind::text)->text = take(length); }
+  void push_long(std::uint64_t length) {
+    const std::string_view b = take(length);
+    if (length > 8) return wrong("a number of over 64 bits");
+    std::uint64_t n = 0;
+    for (std::size_t i = 0; i < b.size(); ++i) {
+      n |= std::uint64_t{static_cast<unsigned char>(b[i])} << (8 * i);
+    }
+    if (!b.empty() && b.size() < 8 && (b.back() & 0x80) != 0)
+      n |= ~std::uint64_t{0} << (8 * b.size());
+    push_integer(static_cast<std::int64_t>(n));
+  }
+  pickle_value *pop() {
+    if (stack_.empty() || stack_.back()->kind == pickle_kind::mark) {
+      wrong("nothing is there to be used");
+      return nullptr;
+    }
+    pickle_value *const v = stack_.back();
+    stack_.pop_back();
+    return v;
+  }
+  pickle_value *top(pickle_kind kind) {
+    if (stack_.empty() || stack_.back()->kind != kind) {
+      wrong("what is filled is no list or dictionary");
+      return nullptr;
+    }
+    return stack_.back();
+  }
+  std::vector<const pickle_value *> pop_to_mark() {
+    std::size_t i = stack_.size();
+    while (i > 0 && stack_[i - 1]->kind != pickle_kind::mark) --i;
+    if (i == 0) {
+      wrong("a mark is missing");
+      return {};
+    }
+    std::vector<const pickle_value *> items(stack_.begin() + static_cast<std::ptrdiff_t>(i),
+                                            stack_.end());
+    stack_.resize(i - 1);
+    return items;
+  }
+  void tuple(std::size_t count) {
+    std::vector<const pickle_value *> items(count);
+    for (std::size_t i = count; i > 0; --i) items[i - 1] = pop();
+    if (trouble_.empty()) push(pickle_kind::list)->items = std::move(items);
+  }
+  void fill(pickle_kind kind, const std::vector<const pickle_value *> &items) {
+    if (kind == pickle_kind::dict && items.size() % 2 != 0) return wrong("a key without a value");
+    if (pickle_value *into = top(kind); into != nullptr) {
+      into->items.insert(into->items.end(), items.begin(), items.end());
+    }
+  }
+  void put(std::uint64_t name) {
+    if (stack_.empty()) return wrong("nothing is there to be remembered");
+    memo_[name] = stack_.back();
+  }
+  void get(std::uint64_t name) {
+    const auto found = memo_.find(name);
+    if (found == memo_.end()) return wrong("it refers to something that is not there");
+    stack_.push_back(found->second);
+  }
+
+  void perform(unsigned char op) {
+    switch (op) {
+      case 0x80:  // protocol
+        if (const auto n = number(1); n < 2 || n > 5) wrong(fmt::format("protocol {}", n));
+        return;
+      case 0x95:  // frame
+        number(8);
+        return;
+      case '(':
+        push(pickle_kind::mark);
+        return;
+      case '0':
+        pop();
+        return;
+      case '1':
+        pop_to_mark();
+        return;
+      case '2':
+        if (pickle_value *v = pop(); v != nullptr) stack_.insert(stack_.end(), 2, v);
+        return;
+      case 'N':
+        push(pickle_kind::none);
+        return;
+      case 0x88:
+      case 0x89:
+        return push_integer(op == 0x88, pickle_kind::boolean);
+      case 'J':
+        return push_integer(static_cast<std::int32_t>(number(4)));
+      case 'K':
+        return push_integer(static_cast<std::int64_t>(number(1)));
+      case 'M':
+        return push_integer(static_cast<std::int64_t>(number(2)));
+      case 0x8a:
+        return push_long(number(1));
+      case 0x8b:
+        return push_long(number(4));
+      case 'G': {  // big-endian
+        std::uint64_t bits = 0;
+        for (const char c : take(8)) bits = bits << 8 | static_cast<unsigned char>(c);
+        push(pickle_kind::real)->real = std::bit_cast<double>(bits);
+        return;
+      }
+      case 'U':
+      case 'C':
+      case 0x8c:
+        return push_text(number(1));
+      case 'T':
+      case 'B':
+      case 'X':
+        return push_text(number(4));
+      case 0x8d:
+      case 0x8e:
+        return push_text(number(8));
+      case ']':
+      case ')':
+      case 0x8f:  // an empty set
+        push(pickle_kind::list);
+        return;
+      case '}':
+        push(pickle_kind::dict);
+        return;
+      case 'a':
+        if (const pickle_value *v = pop(); v != nullptr) fill(pickle_kind::list, {v});
+        return;
+      case 'e':
+      case 0x90:
+        return fill(pickle_kind::list, pop_to_mark());
+      case 's': {
+        const pickle_value *const value = pop(), *const key = pop();
+        if (trouble_.empty()) fill(pickle_kind::dict, {key, value});
+        return;
+      }
+      case 'u':
+        return fill(pickle_kind::dict, pop_to_mark());
+      case 'l':
+      case 't': {
+        auto items = pop_to_mark();
+        push(pickle_kind::list)->items = std::move(items);
+        return;
+      }
+      case 'd': {
+        auto items = pop_to_mark();
+        push(pickle_kind::dict);
+        return fill(pickle_kind::dict, items);
+      }
+      case 0x85:
+      case 0x86:
+      case 0x87:
+        return tuple(op - 0x84u);
+      case 'q':
+        return put(number(1));
+      case 'r':
+        return put(number(4));
+      case 0x94:
+        return put(memo_.size());
+      case 'h':
+        return get(number(1));
+      case 'j':
+        return get(number(4));
+      case 'c':
+      case 0x93:
+      case 'i':
+        return wrong("it wants to import something, which is refused");
+      case 'R':
+      case 'b':
+      case 'o':
+      case 0x81:
+      case 0x92:
+        return wrong("it wants to make an object, which is refused");
+      default:
+        return wrong(fmt::format("no known operation: {:#04x}", op));
+    }
+  }
+
+  std::string_view bytes_;
+  std::size_t at_ = 0, op_at_ = 0;
+  std::string trouble_;
+  std::vector<pickle_value *> stack_;
+  std::unordered_map<std::uint64_t, pickle_value *> memo_;
+  pickle out_;
+};
+
+outcome<pickle> pickle::read(std::string_view bytes) {
+  return pickle_machine(bytes).run();
+}
+
+}  // namespace stillmap::tool
