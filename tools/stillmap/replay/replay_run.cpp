@@ -56,6 +56,7 @@ class player {
   outcome<replay_result> play() {
     if (auto made = prepare(); !made) return tl::unexpected(made.error());
     driver_counts before_iteration;
+    double modelled_before = 0;
     std::size_t begin = 0;
     while (begin < plan_.ops.size() && !out_.oom) {
       // Between two interruptions nothing happens but requests.
@@ -73,6 +74,10 @@ class player {
         meter_.pause();
         out_.last_iteration = meter_.calls() - before_iteration;
         before_iteration = meter_.calls();
+        if (const auto us = meter_.modelled_us()) {
+          out_.modelled_last_us = *us - modelled_before;
+          modelled_before = *us;
+        }
         iteration_ns_.push_back({ns_, static_cast<double>(requests_)});
         ns_ = requests_ = 0;
         meter_.resume();

@@ -24,7 +24,8 @@ struct replay_result {
   double ns_per_op = 0;  // of the iterations from the third on, where there are any; else of all
   driver_counts calls;   // the allocator's: not those of the trace's waits, nor of checking
   driver_counts last_iteration;
-  std::optional<double> modelled_us;  // of those calls, where the driver has a table of costs
+  std::optional<double> modelled_us;       // of those calls, where the driver has a table of costs
+  std::optional<double> modelled_last_us;  // of those of the last iteration
   bool oom = false;
   std::string where_oom;  // "request 1234 of 5678 (1 GiB on stream 0), with 3 GiB live"
   std::uint64_t bytes_checked = 0;
