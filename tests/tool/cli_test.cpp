@@ -188,7 +188,7 @@ TEST_F(CliTest, JsonIsAllThatIsPrinted) {
 TEST_F(CliTest, WrongUsageIsOneLineThatNamesIt) {
   expect_usage("", "subcommand");
   expect_usage("dance",
-               "there is no command 'dance'; there are demo, doctor, map, replay, convert");
+               "there is no command 'dance'; there are demo, doctor, map, replay, compare, convert");
   expect_usage("demo --chunk 5Q", "'5Q' is no size");
   expect_usage("demo --chunk 0", "--chunk");
   expect_usage("demo --no-such", "--no-such");
@@ -258,6 +258,38 @@ TEST_F(CliTest, AReplayTellsWhatItTook) {
   const ran little = run("replay --capacity 4M --allocator segments '" + file + "'");
   EXPECT_EQ(little.status, 1);
   EXPECT_NE(little.err.find("out of memory at operation 1 of"), std::string::npos) << little.err;
+}
+
+// Blocks that share large segments, of which few are left in each when a large one is wanted.
+TEST_F(CliTest, TwoHeapsAreComparedWhereOneRunsOut) {
+  std::string text;
+  for (int i = 0; i < 40; ++i) text += "a," + std::to_string(i) + ",5000000,0\n";
+  for (int i = 0; i < 40; ++i) {
+    if (i % 4 != 0) text += "f," + std::to_string(i) + "\n";
+  }
+  const std::string file = trace(text + "a,40,100000000,0\nf,40\n");
+  const ran r = run("compare --every-byte-shrink 2 --svg '" + file + ".svg' '" + file + "'");
+  if (!can_grow_) {
+    EXPECT_EQ(r.status, 1);
+    EXPECT_NE(r.err.find("no virtual memory management"), std::string::npos) << r.err;
+    return;
+  }
+  EXPECT_EQ(r.status, 0) << r.err << r.out;
+  EXPECT_NE(r.out.find("segments  OUT OF MEMORY at operation 71"), std::string::npos) << r.out;
+  EXPECT_NE(r.out.find("95.4 MiB wanted"), std::string::npos) << r.out;
+  EXPECT_NE(r.out.find("stillmap  got through all 72 requests"), std::string::npos) << r.out;
+  EXPECT_NE(r.out.find("segments: out of memory"), std::string::npos) << r.out;
+  EXPECT_EQ(r.last_line().rfind("stillmap: ok: where 'segments' ran out of memory", 0), 0u);
+  std::ifstream svg(file + ".svg");
+  EXPECT_NE(std::string(std::istreambuf_iterator<char>(svg), {}).find("</svg>"), std::string::npos);
+  // Enough for both, and for neither.
+  const ran much = run("compare --capacity 1G --svg '' '" + file + "'");
+  EXPECT_EQ(much.status, 1);
+  EXPECT_NE(much.last_line().find("is enough for 'segments' too"), std::string::npos) << much.out;
+  const ran little = run("compare --capacity 100M --svg '' '" + file + "'");
+  EXPECT_EQ(little.status, 1);
+  EXPECT_NE(little.last_line().find("'stillmap' did not get through"), std::string::npos)
+      << little.out;
 }
 
 TEST_F(CliTest, TheSampleMapHasOneOfEach) {

@@ -24,6 +24,7 @@ int run(int argc, char **argv) {
   add_doctor(app, body);
   add_map(app, body);
   add_replay(app, body);
+  add_compare(app, body);
   add_convert(app, body);
 
   // CLI11 would only say that some command is required.
