@@ -187,8 +187,9 @@ TEST_F(CliTest, JsonIsAllThatIsPrinted) {
 
 TEST_F(CliTest, WrongUsageIsOneLineThatNamesIt) {
   expect_usage("", "subcommand");
-  expect_usage("dance",
-               "there is no command 'dance'; there are demo, doctor, map, replay, compare, convert");
+  expect_usage(
+      "dance",
+      "there is no command 'dance'; there are demo, doctor, map, replay, compare, record, convert");
   expect_usage("demo --chunk 5Q", "'5Q' is no size");
   expect_usage("demo --chunk 0", "--chunk");
   expect_usage("demo --no-such", "--no-such");
@@ -290,6 +291,33 @@ TEST_F(CliTest, TwoHeapsAreComparedWhereOneRunsOut) {
   EXPECT_EQ(little.status, 1);
   EXPECT_NE(little.last_line().find("'stillmap' did not get through"), std::string::npos)
       << little.out;
+}
+
+// The command itself uses the allocator that is recorded.
+TEST_F(CliTest, AProgramIsRecorded) {
+  const std::string lines = "a,0,3000000,0\na,1,100,1\nf,1\na,2,700,0\nf,2\nf,0\n";
+  const std::string file = trace(lines), into = (folder_ / "r.trace").string();
+  const std::string replay = " -- '" + program() + "' replay '" + file + "'";
+  const ran r = run("record --into '" + into + "'" + replay);
+  if (!can_grow_) {
+    EXPECT_EQ(r.status, 1);
+    EXPECT_NE(r.err.find("nothing was recorded"), std::string::npos) << r.err;
+    return;
+  }
+  EXPECT_EQ(r.status, 0) << r.err;
+  EXPECT_NE(r.out.find("recorded  6 events: 3 blocks on 2 streams"), std::string::npos) << r.out;
+  const std::string text = content(into);
+  EXPECT_EQ(text.substr(text.find("a,0")), lines);
+  // A program that fails, one that is killed, one that does not use it.
+  const ran failed = run("record --into '" + into + "'" + replay + " --capacity 2M");
+  EXPECT_EQ(failed.status, 1);
+  EXPECT_NE(failed.err.find("ended with status 1; what it had asked for"), std::string::npos)
+      << failed.err;
+  const ran killed = run("record --into '" + into + "' -- sh -c 'kill -9 $$'");
+  EXPECT_EQ(killed.status, 1);
+  EXPECT_NE(killed.err.find("was ended by signal 9"), std::string::npos) << killed.err;
+  EXPECT_NE(killed.err.find("nothing was recorded"), std::string::npos) << killed.err;
+  expect_usage("record -- /no/such/program", "cannot start /no/such/program");
 }
 
 TEST_F(CliTest, TheSampleMapHasOneOfEach) {

@@ -1,5 +1,5 @@
 // What two heaps look like beside each other.
-#include "tools/stillmap/replay/heap_picture.h"
+#include "tools/stillmap/replay/two_heaps.h"
 
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ heap_map map_of(const std::vector<std::string> &arenas) {
   return m;
 }
 
-TEST(HeapPicture, WhatIsFreeIsCountedInPieces) {
+TEST(TwoHeaps, WhatIsFreeIsCountedInPieces) {
   const heap_sums s = sums_of(map_of({"##--c#-..-l#- -", "-"}));
   EXPECT_EQ(s.live, 400u);
   EXPECT_EQ(s.free, 800u);
@@ -38,7 +38,7 @@ TEST(HeapPicture, WhatIsFreeIsCountedInPieces) {
   EXPECT_EQ(sums_of({}).pieces, 0u);
 }
 
-TEST(HeapPicture, CellsHoldEqualPartsOfTheCapacity) {
+TEST(TwoHeaps, CellsHoldEqualPartsOfTheCapacity) {
   const auto cells = cells_of(map_of({"###-", ".#."}), 1000, 4);  // 250 bytes each
   ASSERT_EQ(cells.size(), 4u);
   EXPECT_DOUBLE_EQ(cells[0].live, 1);
@@ -57,7 +57,7 @@ TEST(HeapPicture, CellsHoldEqualPartsOfTheCapacity) {
   EXPECT_EQ(cells_of({}, 0, 3).size(), 3u);
 }
 
-TEST(HeapPicture, TheTerminalIsNotWiderThanItIs) {
+TEST(TwoHeaps, TheTerminalIsNotWiderThanItIs) {
   const heap_side left{"one", "1 GiB live, 200 MiB in a great many little pieces that nobody wants",
                        map_of({"####-#-#"}), 1000},
       right{"other", "all", map_of({"########"}), 1000};
@@ -79,7 +79,7 @@ TEST(HeapPicture, TheTerminalIsNotWiderThanItIs) {
   }
 }
 
-TEST(HeapPicture, TheSvgIsOneBalancedDocument) {
+TEST(TwoHeaps, TheSvgIsOneBalancedDocument) {
   const std::string svg = side_by_side_as_svg({"a<b", "x & y", map_of({"##-#"}), 1000},
                                               {"c", "d", map_of({"####"}), 1000}, "two");
   EXPECT_EQ(svg.rfind("<svg ", 0), 0u);

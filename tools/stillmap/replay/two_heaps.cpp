@@ -1,4 +1,4 @@
-#include "tools/stillmap/replay/heap_picture.h"
+#include "tools/stillmap/replay/two_heaps.h"
 
 #include <fmt/format.h>
 
