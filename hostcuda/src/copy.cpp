@@ -30,7 +30,8 @@ bool look_locked(const copy_side &s, std::size_t span, bool write, side_facts *f
   if (resolve_locked(s.device, s.at, span, write, peer_rule::copies) == nullptr) return false;
   const auto k = containing(b.blocks, s.at);
   facts->device = k != b.blocks.end() ? k->second.owner != nullptr
-                                      : containing(b.mappings, s.at) != b.mappings.end();
+                                      : containing(b.mappings, s.at) != b.mappings.end() ||
+                                            containing(b.chunks, s.at) != b.chunks.end();
   return true;
 }
 
