@@ -4,7 +4,8 @@
 tools/replay_table.py [options] [TRACE...]        default: all of traces/
 
   --allocators A,B   which (default: all that `stillmap replay --help` names)
-  --iterations N     of a training trace (default 5); what cannot be repeated runs as it stands
+  --iterations N     of a training trace (default 5); one that has more, or cannot be repeated,
+                     runs as it stands
   --markdown         as a Markdown table
   --json FILE        the figures too, as JSON
   --verify           instead of measuring: check the content of every block on hostcuda with its
@@ -69,7 +70,7 @@ def name_of(trace):
 
 
 def steps(tool, trace, iterations):
-    """The options that repeat a trace, or none where it does not repeat itself."""
+    """The options that repeat a trace, and whether it has iterations at all."""
     options = ["--iterations", str(iterations)]
     plain = tool.figures(trace, "--allocator", "segments")
     more = tool.figures(trace, "--allocator", "segments", *options)
@@ -77,11 +78,12 @@ def steps(tool, trace, iterations):
         raise SystemExit("%s: %s" % (trace, plain))
     # Without two boundaries N iterations are N times the whole program: no steady state.
     if isinstance(more, str) or more["ops"] >= iterations * plain["ops"]:
-        return []
-    return options
+        return [], False
+    # With more iterations than that, each is another: the peak may be in any of them.
+    return ([], True) if more["ops"] < plain["ops"] else (options, True)
 
 
-def measure(tool, trace, allocator, options):
+def measure(tool, trace, allocator, options, repeats):
     where = [trace, "--allocator", allocator]
     ample = tool.figures(*where, *options, "--find-min-capacity")
     if isinstance(ample, str):
@@ -91,10 +93,10 @@ def measure(tool, trace, allocator, options):
     least = ample.get("min_capacity_bytes")
     return {
         "trace": name_of(trace), "allocator": allocator, "peak_live_bytes": peak,
-        "repeats": bool(options),
+        "repeats": repeats,
         "least": least and least / peak,
         "held": ample["peak_backed_bytes"] / peak,
-        "calls": ample["driver_calls_last_iteration"] if options else None,
+        "calls": ample["driver_calls_last_iteration"] if repeats else None,
         "between_us": None if isinstance(tight, str) or tight["oom"]
         else tight["modelled_driver_us_last_iteration"],
         "between_oom": isinstance(tight, dict) and tight["oom"],
@@ -139,9 +141,9 @@ def table(tool, traces, allocators, iterations, markdown):
         print_row(["---", "---"] + ["---:"] * 7, widths, True)
     rows = []
     for trace in traces:
-        options = steps(tool, trace, iterations)
+        options, repeats = steps(tool, trace, iterations)
         for allocator in allocators:
-            rows.append(measure(tool, trace, allocator, options))
+            rows.append(measure(tool, trace, allocator, options, repeats))
             print_row(cells(rows[-1]), widths, markdown)
     return rows
 
