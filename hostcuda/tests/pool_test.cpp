@@ -121,7 +121,7 @@ TEST_F(pool, AStreamReusesWhatItHasFreedBeforeTheFreeHasRun) {
   EXPECT_EQ(attribute(p, CU_MEMPOOL_ATTR_USED_MEM_CURRENT), 0U);
   ASSERT_EQ(cuMemPoolTrimTo(p, 0), CUDA_SUCCESS);
   EXPECT_EQ(attribute(p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 4 * MiB);  // work is ahead of it
-  ASSERT_EQ(cuMemAllocFromPoolAsync(&c, 2 * MiB, p, t), CUDA_SUCCESS);         // nobody's order but s's
+  ASSERT_EQ(cuMemAllocFromPoolAsync(&c, 2 * MiB, p, t), CUDA_SUCCESS);     // nobody's order but s's
   EXPECT_TRUE(c < std::min(a, b) || c >= std::min(a, b) + 4 * MiB);
   // Two neighbours are one piece, and a smaller block over bytes that queued work still writes.
   ASSERT_EQ(cuMemAllocFromPoolAsync(&both, 4 * MiB, p, s), CUDA_SUCCESS);

@@ -9,8 +9,8 @@
 #include "tools/stillmap/command.h"
 #include "tools/stillmap/machine.h"
 #include "tools/stillmap/replay/device_books.h"
-#include "tools/stillmap/replay/two_heaps.h"
 #include "tools/stillmap/replay/replay_run.h"
+#include "tools/stillmap/replay/two_heaps.h"
 #include "tools/stillmap/traces/trace_file.h"
 
 namespace stillmap::tool {
