@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "stillmap/allocators/allocator_core.h"
+#include "stillmap/allocators/trace_recorder.h"
 
 namespace stillmap {
 
@@ -20,7 +21,11 @@ caching_allocator::caching_allocator(std::unique_ptr<core> c) : core_(std::move(
 caching_allocator::~caching_allocator() {
   // In a forked child nothing can be given back, and locks may be held by threads that are not
   // here.
-  if (core_->in_child()) static_cast<void>(core_.release());
+  if (core_->in_child()) {
+    static_cast<void>(core_.release());
+  } else if (recorder_) {
+    recorder_->gone(core_.get());
+  }
 }
 
 result<std::unique_ptr<caching_allocator>> caching_allocator::create(
@@ -45,21 +50,42 @@ result<std::unique_ptr<caching_allocator>> caching_allocator::create(
   pool.quota = options.quota;
   auto pages = page_pool::create(d, pool);
   if (!pages) return tl::unexpected<error>(pages.error());
-  return std::unique_ptr<caching_allocator>(new caching_allocator(
+  std::shared_ptr<trace_recorder> recorder;
+  if (options.record_to.empty()) {
+    recorder = trace_recorder::of_environment();
+  } else {
+    auto opened = trace_recorder::open(options.record_to);
+    if (!opened) return tl::unexpected<error>(opened.error());
+    recorder = std::move(*opened);
+  }
+  std::unique_ptr<caching_allocator> made(new caching_allocator(
       std::make_unique<core>(d, std::move(*pages), std::move(access), std::move(options))));
+  made->recorder_ = std::move(recorder);
+  return made;
 }
 
 result<void *> caching_allocator::allocate(std::size_t bytes, stream_ref s, allocate_options how) {
+  if (recorder_) [[unlikely]]
+    return allocate_and_tell(bytes, s, how);
   return core_->allocate(bytes, s, how);
 }
 status caching_allocator::free(void *block) {
+  if (recorder_) [[unlikely]]
+    return free_and_tell(block, nullptr);
   return core_->free(block, nullptr);
 }
 status caching_allocator::free(void *block, stream_ref last_used_on) {
+  if (recorder_) [[unlikely]]
+    return free_and_tell(block, &last_used_on);
   return core_->free(block, &last_used_on);
 }
 status caching_allocator::record_use(void *block, stream_ref s) {
-  return core_->record_use(block, s);
+  const status done = core_->record_use(block, s);
+  if (recorder_ && done && block != nullptr) recorder_->used(block, home().ordinal(), s);
+  return done;
+}
+void caching_allocator::mark_iteration() {
+  if (recorder_) recorder_->iteration();
 }
 status caching_allocator::empty_cache() {
   const auto given = core_->give_back(0);
@@ -91,6 +117,27 @@ heap_map caching_allocator::map() const {
 }
 const device &caching_allocator::home() const {
   return core_->home();
+}
+
+// ---- while a trace is recorded ----
+
+result<void *> caching_allocator::allocate_and_tell(std::size_t bytes, stream_ref s,
+                                                    const allocate_options &how) {
+  const result<void *> got = core_->allocate(bytes, s, how);
+  if (got && *got != nullptr) {
+    recorder_->allocated(core_.get(), *got, bytes, home().ordinal(), s);
+  }
+  return got;
+}
+
+// The line comes first: once the block is free, another thread may get its address. What is no
+// block, the recorder does not know either.
+status caching_allocator::free_and_tell(void *block, const stream_ref *last_used_on) {
+  if (block != nullptr && !core_->in_child()) {
+    if (last_used_on != nullptr) recorder_->used(block, home().ordinal(), *last_used_on);
+    recorder_->freed(block);
+  }
+  return core_->free(block, last_used_on);
 }
 
 // ---- the inside: what is fast ----

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "stillmap/vmm/device.h"
@@ -27,6 +28,11 @@ struct caching_allocator_options {
   // Memory is short: frees some of its own and answers true to have the request of `bytes` tried
   // again, or false to let it fail. Called without any lock of the allocator, which it may use.
   std::function<bool(std::size_t bytes)> on_out_of_memory{};
+  // A file to write every request to, as a trace (trace.h) that `stillmap replay` reads. Empty:
+  // what the environment variable STILLMAP_RECORD names, if anything. A file that is there already
+  // is kept, and path.<pid> written. Recorded: a lock and a line of text a request, for all
+  // allocators of the process that write to the same file.
+  std::string record_to{};
 };
 
 struct allocate_options {
@@ -98,7 +104,8 @@ struct heap_map {
 class caching_allocator {
  public:
   // Errors: not_supported (the device has no VMM), invalid_argument (a device in
-  //         also_accessible_from is none: value), the driver's. Cost: none of the driver's.
+  //         also_accessible_from is none: value; record_to cannot be made: value = errno), the
+  //         driver's. Cost: none of the driver's.
   static result<std::unique_ptr<caching_allocator>> create(const device &d,
                                                            caching_allocator_options options = {});
   // Waits for the device and gives everything back. Blocks still handed out go with it.
@@ -143,10 +150,16 @@ class caching_allocator {
   heap_map map() const;
   const device &home() const;
 
+  // Where a trace is recorded: an iteration of the program ends here; otherwise nothing.
+  void mark_iteration();
+
  private:
   class core;
+  result<void *> allocate_and_tell(std::size_t bytes, stream_ref s, const allocate_options &how);
+  status free_and_tell(void *block, const stream_ref *last_used_on);
   explicit caching_allocator(std::unique_ptr<core> c);
   std::unique_ptr<core> core_;
+  std::shared_ptr<class trace_recorder> recorder_;  // nullptr: nobody wants to know
 };
 
 }  // namespace stillmap

@@ -85,6 +85,7 @@ class trace_writer {
 
   const std::string &text() const { return text_; }
   std::string take();
+  void clear() { text_.clear(); }  // keeps its memory
 
  private:
   void line(char verb, const std::uint64_t *numbers, std::size_t count);

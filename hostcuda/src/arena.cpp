@@ -51,13 +51,129 @@ CUresult add_chunk(arena *a, std::size_t bytes) {
   return CUDA_SUCCESS;
 }
 
+void add_parked(parked_line &line, CUdeviceptr at, const parked_piece &p) {
+  line.at.emplace(at, p);
+  line.by_size.emplace(p.bytes, at);
+  line.by_tick.emplace(p.tick, at);
+}
+
+parked_piece remove_parked(parked_line &line, CUdeviceptr at) {
+  const auto it = line.at.find(at);
+  const parked_piece p = it->second;
+  line.by_size.erase({p.bytes, at});
+  line.by_tick.erase({p.tick, at});
+  line.at.erase(it);
+  return p;
+}
+
+// The piece that fits best among those that a stream may have.
+struct candidate {
+  std::size_t bytes = static_cast<std::size_t>(-1);
+  CUdeviceptr at = 0;
+  parked_line *line = nullptr;  // nullptr: anybody's
+};
+
+void look_among(parked_line &line, std::size_t footprint, std::uint64_t until, candidate *best) {
+  int tries = 16;  // nearly all pieces are as old as the first
+  for (auto it = line.by_size.lower_bound({footprint, 0});
+       it != line.by_size.end() && it->first < best->bytes && --tries > 0; ++it) {
+    if (line.at.find(it->second)->second.tick > until) continue;
+    *best = {it->first, it->second, &line};
+    return;
+  }
+}
+
+bool take_piece(arena *a, std::size_t footprint, const stream_order *order, bool follows,
+                CUdeviceptr *out) {
+  candidate best;
+  if (const auto fit = a->free_by_size.lower_bound({footprint, 0}); fit != a->free_by_size.end())
+    best = {fit->first, fit->second, nullptr};
+  if (order != nullptr && !order->capturing) {
+    if (const auto own = a->parked.find(order->line); own != a->parked.end())
+      look_among(own->second, footprint, static_cast<std::uint64_t>(-1), &best);
+    for (const place_in_time &p : order->after) {
+      const auto line = a->parked.find(p.line);
+      if (follows && line != a->parked.end()) look_among(line->second, footprint, p.tick, &best);
+    }
+  }
+  if (best.at == 0) return false;
+  if (best.line == nullptr) {
+    remove_free(a, a->free_at.find(best.at));
+    if (best.bytes > footprint) add_free(a, best.at + footprint, best.bytes - footprint);
+  } else {
+    const parked_piece p = remove_parked(*best.line, best.at);
+    if (p.bytes > footprint)
+      add_parked(*best.line, best.at + footprint, {p.bytes - footprint, p.tick});
+  }
+  *out = best.at;
+  return true;
+}
+
+// Into the pieces of a line, one with its neighbours there.
+void join_parked(parked_line &line, CUdeviceptr at, parked_piece p, const chunk &home,
+                 CUdeviceptr home_at) {
+  if (const auto next = line.at.find(at + p.bytes);
+      next != line.at.end() && next->first < home_at + home.bytes) {
+    const parked_piece other = remove_parked(line, next->first);
+    p = {p.bytes + other.bytes, std::max(p.tick, other.tick)};
+  }
+  if (auto before = line.at.lower_bound(at); before != line.at.begin()) {
+    --before;
+    if (before->first + before->second.bytes == at && before->first >= home_at) {
+      at = before->first;
+      const parked_piece other = remove_parked(line, at);
+      p = {p.bytes + other.bytes, std::max(p.tick, other.tick)};
+    }
+  }
+  add_parked(line, at, p);
+}
+
+// What is free beside a stream's parked piece becomes part of it: together they may be enough, and
+// what a stream finds does not depend on how far its work has come. For other streams it is free
+// again when the piece is. `at` is somewhere in the piece. True: it has become larger.
+bool absorb_beside(arena *a, parked_line &line, CUdeviceptr at) {
+  const auto home = containing(books().chunks, at);
+  const CUdeviceptr home_end = home->first + home->second.bytes;
+  bool any = false;
+  for (const bool above : {true, false}) {
+    const auto piece = std::prev(line.at.upper_bound(at));
+    const CUdeviceptr begin = piece->first, end = begin + piece->second.bytes;
+    const std::uint64_t tick = piece->second.tick;
+    auto beside = a->free_at.lower_bound(above ? end : begin);
+    if (above) {
+      if (beside == a->free_at.end() || beside->first != end || end == home_end) continue;
+    } else {
+      if (beside == a->free_at.begin()) continue;
+      --beside;
+      if (beside->first < home->first || beside->first + beside->second != begin) continue;
+    }
+    const CUdeviceptr start = beside->first;
+    const std::size_t bytes = beside->second;
+    remove_free(a, beside);
+    join_parked(line, start, {bytes, tick}, home->second, home->first);
+    any = true;
+  }
+  return any;
+}
+
+// The same for all of a stream's pieces: other streams' may have become free beside them.
+bool absorb_neighbours(arena *a, std::uint64_t line_id) {
+  const auto found = a->parked.find(line_id);
+  if (found == a->parked.end()) return false;
+  std::vector<CUdeviceptr> pieces;
+  for (const auto &[at, p] : found->second.at) pieces.push_back(at);
+  bool any = false;
+  for (const CUdeviceptr at : pieces) any = absorb_beside(a, found->second, at) || any;
+  return any;
+}
+
 bool carve_locked(arena *a, std::size_t footprint, const block &proto, std::size_t bytes,
-                  CUdeviceptr *out) {
-  const auto fit = a->free_by_size.lower_bound({footprint, 0});
-  if (fit == a->free_by_size.end()) return false;
-  const auto [size, at] = *fit;
-  remove_free(a, a->free_at.find(at));
-  if (size > footprint) add_free(a, at + footprint, size - footprint);
+                  CUdeviceptr *out, const stream_order *order, bool follows) {
+  CUdeviceptr at = 0;
+  if (!take_piece(a, footprint, order, follows, &at)) {
+    if (order == nullptr || order->capturing || !absorb_neighbours(a, order->line)) return false;
+    if (!take_piece(a, footprint, order, follows, &at)) return false;
+  }
   memory_books &b = books();
   block k = proto;
   k.bytes = bytes;
@@ -85,28 +201,26 @@ void remove_chunk(std::map<CUdeviceptr, chunk>::iterator it, std::vector<physica
 
 }  // namespace
 
-CUresult arena_allocate(arena *a, std::size_t bytes, const block &proto, CUdeviceptr *out) {
+CUresult arena_allocate(arena *a, std::size_t bytes, const block &proto, CUdeviceptr *out,
+                        const stream_order *order, bool follows) {
   if (bytes > (std::size_t{1} << 46)) return CUDA_ERROR_OUT_OF_MEMORY;
   const std::size_t footprint = round_up(bytes, kAlignment);
   for (;;) {
     {
       exclusive lock(books().mutex);
-      if (carve_locked(a, footprint, proto, bytes, out)) return CUDA_SUCCESS;
+      if (carve_locked(a, footprint, proto, bytes, out, order, follows)) return CUDA_SUCCESS;
     }
     // Another thread may take the new chunk first; then there will be another one.
     if (CUresult r = add_chunk(a, round_up(footprint, kGranularity)); r != CUDA_SUCCESS) return r;
   }
 }
 
-void arena_free_locked(std::map<CUdeviceptr, block>::iterator it, std::vector<physical *> *dead) {
-  memory_books &b = books();
-  arena *a = it->second.owner;
-  CUdeviceptr at = it->first;
-  std::size_t bytes = it->second.footprint;
-  const auto home = containing(b.chunks, at);
-  b.blocks.erase(it);
-  a->used -= bytes;
-  const CUdeviceptr home_end = home->first + home->second.bytes;
+namespace {
+
+// Bytes are anybody's; one with their free neighbours.
+void free_bytes(arena *a, CUdeviceptr at, std::size_t bytes, const chunk &home,
+                CUdeviceptr home_at) {
+  const CUdeviceptr home_end = home_at + home.bytes;
   if (const auto next = a->free_at.find(at + bytes);
       next != a->free_at.end() && next->first < home_end) {
     bytes += next->second;
@@ -114,19 +228,137 @@ void arena_free_locked(std::map<CUdeviceptr, block>::iterator it, std::vector<ph
   }
   if (auto before = a->free_at.lower_bound(at); before != a->free_at.begin()) {
     --before;
-    if (before->first + before->second == at && before->first >= home->first) {
+    if (before->first + before->second == at && before->first >= home_at) {
       at = before->first;
       bytes += before->second;
       remove_free(a, before);
     }
   }
   add_free(a, at, bytes);
+}
+
+void leave_chunk(std::map<CUdeviceptr, chunk>::iterator home, std::vector<physical *> *dead) {
   if (--home->second.live != 0) return;
-  if (a->keeps_empty) {
+  if (home->second.owner->keeps_empty) {
     pool_has_an_empty_chunk();
   } else {
     remove_chunk(home, dead);
   }
+}
+
+// Blocks that were parked and whose free has not run.
+struct parked_books {
+  struct block_parked {
+    arena *owner;
+    memory_pool *pool;
+    CUdeviceptr at;
+    std::size_t bytes;
+    place_in_time place;
+  };
+  std::unordered_map<std::uint64_t, block_parked> by_id;
+  // How many of them lie over each byte: from each address up to the next.
+  std::map<CUdeviceptr, int> depth;
+
+  void add(CUdeviceptr at, std::size_t bytes, int how_many) {
+    const auto first = boundary(at), last = boundary(at + bytes);
+    for (auto it = first; it != last; ++it) it->second += how_many;
+    unite(at + bytes);
+    for (auto it = depth.find(at); it != depth.end() && it->first < at + bytes;) {
+      const CUdeviceptr next = std::next(it) == depth.end() ? 0 : std::next(it)->first;
+      unite(it->first);
+      if (next == 0) break;
+      it = depth.find(next);
+    }
+  }
+  int over(CUdeviceptr at) const {
+    auto it = depth.upper_bound(at);
+    return it == depth.begin() ? 0 : std::prev(it)->second;
+  }
+
+ private:
+  std::map<CUdeviceptr, int>::iterator boundary(CUdeviceptr at) {
+    return depth.emplace(at, over(at)).first;
+  }
+  // A boundary between equal depths is none.
+  void unite(CUdeviceptr at) {
+    const auto it = depth.find(at);
+    if (it == depth.end()) return;
+    const int before = it == depth.begin() ? 0 : std::prev(it)->second;
+    if (before == it->second) depth.erase(it);
+  }
+};
+
+parked_books &parked() {
+  static parked_books *const p = new parked_books;
+  return *p;
+}
+
+}  // namespace
+
+void arena_free_locked(std::map<CUdeviceptr, block>::iterator it, std::vector<physical *> *dead) {
+  memory_books &b = books();
+  arena *a = it->second.owner;
+  const CUdeviceptr at = it->first;
+  const std::size_t bytes = it->second.footprint;
+  const auto home = containing(b.chunks, at);
+  b.blocks.erase(it);
+  a->used -= bytes;
+  free_bytes(a, at, bytes, home->second, home->first);
+  leave_chunk(home, dead);
+}
+
+void arena_park_locked(std::map<CUdeviceptr, block>::iterator it, const place_in_time &place) {
+  memory_books &b = books();
+  arena *a = it->second.owner;
+  const CUdeviceptr at = it->first;
+  const std::size_t bytes = it->second.footprint;
+  parked().by_id.emplace(it->second.id,
+                         parked_books::block_parked{a, it->second.pool, at, bytes, place});
+  parked().add(at, bytes, 1);
+  b.blocks.erase(it);
+  a->used -= bytes;
+  ++a->frees_queued;
+  // Its chunk counts it as long as its free has not run.
+  const auto home = containing(b.chunks, at);
+  parked_line &line = a->parked[place.line];
+  join_parked(line, at, {bytes, place.tick}, home->second, home->first);
+  absorb_beside(a, line, at);
+}
+
+bool arena_unpark_locked(std::uint64_t block_id, std::vector<physical *> *dead,
+                         memory_pool **pool) {
+  const auto found = parked().by_id.find(block_id);
+  if (found == parked().by_id.end()) return false;
+  const parked_books::block_parked k = found->second;
+  parked().by_id.erase(found);
+  parked().add(k.at, k.bytes, -1);
+  *pool = k.pool;
+  arena *a = k.owner;
+  --a->frees_queued;
+  if (const auto line = a->parked.find(k.place.line); line != a->parked.end()) {
+    parked_line &of = line->second;
+    while (!of.by_tick.empty() && of.by_tick.begin()->first <= k.place.tick) {
+      const CUdeviceptr at = of.by_tick.begin()->second;
+      const parked_piece p = remove_parked(of, at);
+      const auto home = containing(books().chunks, at);
+      free_bytes(a, at, p.bytes, home->second, home->first);
+    }
+    if (of.at.empty()) a->parked.erase(line);
+  }
+  leave_chunk(containing(books().chunks, k.at), dead);
+  return true;
+}
+
+bool freed_but_not_yet(CUdeviceptr at, std::size_t bytes) {
+  const auto &depth = parked().depth;
+  if (depth.empty() || parked().over(at) == 0) return false;
+  for (auto it = depth.upper_bound(at); it != depth.end() && it->first < at + bytes; ++it)
+    if (it->second == 0) return false;
+  return true;
+}
+
+void forget_parked() {
+  parked() = parked_books{};
 }
 
 void arena_trim_locked(arena *a, std::size_t keep, std::vector<physical *> *dead) {

@@ -30,7 +30,8 @@ bool look_locked(const copy_side &s, std::size_t span, bool write, side_facts *f
   if (resolve_locked(s.device, s.at, span, write, peer_rule::copies) == nullptr) return false;
   const auto k = containing(b.blocks, s.at);
   facts->device = k != b.blocks.end() ? k->second.owner != nullptr
-                                      : containing(b.mappings, s.at) != b.mappings.end();
+                                      : containing(b.mappings, s.at) != b.mappings.end() ||
+                                            containing(b.chunks, s.at) != b.chunks.end();
   return true;
 }
 
@@ -51,6 +52,9 @@ CUresult run(const copy_request &r, const side_facts &to, const side_facts &from
   pin_guard pins;
   if (!pins.take(sides, 2)) return CUDA_ERROR_ILLEGAL_ADDRESS;
   if (!unbacked() || (!to.device && !from.device)) {
+    const std::size_t device_sides = (to.device ? 1U : 0U) + (from.device ? 1U : 0U);
+    if (device_sides != 0 && !host_can_touch(device_sides * r.width * r.rows))
+      return CUDA_ERROR_OUT_OF_MEMORY;
     auto *d = static_cast<char *>(sides[0].host);
     const auto *s = static_cast<const char *>(sides[1].host);
     if (r.rows <= 1 || (r.to.pitch == r.width && r.from.pitch == r.width)) {

@@ -78,7 +78,9 @@ CUresult enqueue(CUstream handle, operation op) {
     }
   }
   if (const CUresult r = sticky_of(*s); r != CUDA_SUCCESS) return r;
+  place_in_time *const place = op.place;
   const auto n = post(call.lock, s, std::move(op), nullptr, false, &site);
+  if (place != nullptr) *place = {s->line->uid, n->tick};
   if (!n->op.touches.empty()) tell_oracle(call.lock, s, n, others);
   if (n->op.stage) {
     // Told to the oracle as queued: that it has run already is not for the program to rely on.
@@ -90,6 +92,14 @@ CUresult enqueue(CUstream handle, operation op) {
     n->op.body = n->op.stage();
   }
   announce(s);
+  return CUDA_SUCCESS;
+}
+
+CUresult order_of(CUstream handle, stream_order *out) {
+  stream_call call(handle);
+  if (!call.s) return call.error();
+  *out = {call.s->line->uid, call.s->cap != nullptr, {}};
+  for (const auto &[line, tick] : call.s->view.entries()) out->after.push_back({line->uid, tick});
   return CUDA_SUCCESS;
 }
 

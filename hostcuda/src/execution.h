@@ -30,6 +30,19 @@ struct touch {
   bool write;
 };
 
+// The place of an operation: the how-manieth of which stream's. tick 0: nowhere (a capture).
+struct place_in_time {
+  std::uint64_t line = 0;
+  std::uint64_t tick = 0;
+};
+
+// What work queued on a stream from now on comes after.
+struct stream_order {
+  std::uint64_t line = 0;  // all of its own
+  bool capturing = false;  // what is recorded runs at some other time
+  std::vector<place_in_time> after;
+};
+
 struct operation {
   const char *what;                  // the API function that queued it, for reports
   std::vector<touch> touches;        // device ranges it will read or write
@@ -44,6 +57,7 @@ struct operation {
   // The rest is for the execution side itself.
   std::function<void(CUresult)> after{};  // runs after the body, or instead of it with the error
   std::function<bool()> ready{};          // polled: the operation starts once it says true
+  place_in_time *place = nullptr;         // filled before it can run
   CUgraphNodeType type = CU_GRAPH_NODE_TYPE_MEMCPY;  // what it becomes in a captured graph
 };
 
@@ -55,6 +69,9 @@ void attach_execution(context *ctx);
 // alias). While the stream captures, the operation is recorded instead of run.
 // Errors: INVALID_HANDLE; STREAM_CAPTURE_* as CUDA defines them.
 CUresult enqueue(CUstream stream, operation op);
+
+// Errors: INVALID_HANDLE, INVALID_CONTEXT.
+CUresult order_of(CUstream stream, stream_order *out);
 
 // Queues `op` on the default stream and waits for it: the synchronous copies and memsets. Runs
 // the body on the calling thread where that is equivalent. Returns the body's error.

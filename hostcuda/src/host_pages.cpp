@@ -139,7 +139,7 @@ bool protect_range(void *at, std::size_t bytes, unsigned access) {
 }
 
 void populate_range(void *at, std::size_t bytes) {
-  if (!current_settings().backed) return;
+  if (!current_settings().backed || current_settings().lazy) return;
   first_touch_timer timer;
   // Reading is enough: in a shared file mapping a read fault maps the surrounding pages writable
   // too, sixteen at a time. An old kernel refuses and the first copy pays.
@@ -167,15 +167,20 @@ bool host_can_back(std::size_t bytes) {
   return true;
 }
 
+bool host_can_touch(std::size_t bytes) {
+  // Rounded up: a few bytes take a page, or two.
+  return !current_settings().lazy || host_can_back(round_up(bytes, kHostPage) + kHostPage);
+}
+
 int make_shared_pages(const char *name, std::size_t bytes) {
-  const bool backed = current_settings().backed;
-  if (backed && !host_can_back(bytes)) {
+  const bool present = current_settings().backed && !current_settings().lazy;
+  if (present && !host_can_back(bytes)) {
     errno = ENOMEM;
     return -1;
   }
   const int fd = memfd_create(name, MFD_CLOEXEC);
   if (fd < 0) return -1;
-  if (ftruncate(fd, static_cast<off_t>(bytes)) == 0 && (!backed || fill_with_zeros(fd, 0, bytes)))
+  if (ftruncate(fd, static_cast<off_t>(bytes)) == 0 && (!present || fill_with_zeros(fd, 0, bytes)))
     return fd;
   close(fd);
   errno = ENOMEM;
@@ -207,7 +212,8 @@ bool page_file::take_spare_locked(std::size_t bytes, extent *out) {
 bool page_file::take(std::size_t bytes, extent *out) {
   *out = extent{-1, 0, bytes};
   if (!current_settings().backed) return true;
-  {
+  const bool lazy = current_settings().lazy;
+  if (!lazy) {
     std::unique_lock<std::mutex> lock(mutex_);
     if (take_spare_locked(bytes, out)) {
       lock.unlock();
@@ -216,7 +222,7 @@ bool page_file::take(std::size_t bytes, extent *out) {
       return false;
     }
   }
-  if (!host_can_back(bytes)) return false;
+  if (!lazy && !host_can_back(bytes)) return false;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     out->fd = open_locked();
@@ -235,14 +241,15 @@ bool page_file::take(std::size_t bytes, extent *out) {
       end_ += bytes;
     }
   }
-  if (fill_with_zeros(out->fd, out->offset, bytes)) return true;
+  // A hole of a file reads as zeros, and give() leaves nothing but holes.
+  if (lazy || fill_with_zeros(out->fd, out->offset, bytes)) return true;
   give(*out);
   return false;
 }
 
 void page_file::give(const extent &what) {
   if (what.fd < 0) return;
-  {
+  if (!current_settings().lazy) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (what.bytes <= kSpareLimit - spare_bytes_) {
       spare_.push_back(what);

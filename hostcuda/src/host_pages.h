@@ -41,7 +41,8 @@ bool map_extent(void *at, const extent &what);
 bool unmap_range(void *at, std::size_t bytes);
 // `access` as CUmemAccess_flags: 0 none, 1 read, 3 read and write.
 bool protect_range(void *at, std::size_t bytes, unsigned access);
-// Fills the page tables, so that the first copy runs at the speed of the second.
+// Fills the page tables, so that the first copy runs at the speed of the second; not where the
+// machine is lazy.
 void populate_range(void *at, std::size_t bytes);
 
 // A file of its own for memory that other processes may import; zero filled. -1: the host is out of
@@ -51,10 +52,14 @@ int make_shared_pages(const char *name, std::size_t bytes);
 // Whether the host has `bytes` to give. Prints one line the first time it has not.
 bool host_can_back(std::size_t bytes);
 
+// Whether copies and fills may touch `bytes` of device memory: where the machine is lazy, that is
+// when the host pays for it.
+bool host_can_touch(std::size_t bytes);
+
 // The pages of one device. Thread-safe; take() and give() do their work outside the lock.
 class page_file {
  public:
-  // Zeroed and present. False: the host cannot back it.
+  // Zeroed, and present unless the machine is lazy. False: the host cannot back it.
   bool take(std::size_t bytes, extent *out);
   void give(const extent &what);
   // Forgets everything; nothing may be mapped any more.

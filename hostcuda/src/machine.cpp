@@ -122,8 +122,10 @@ bool parse_number(const std::string &s, std::uint64_t *out) {
 std::string describe(const settings &s) {
   std::ostringstream o;
   o << "profile=" << s.machine.name << ",memory=" << s.machine.device_memory << ','
-    << (s.backed ? "backed" : "unbacked") << ',' << (s.strict ? "strict" : "lenient")
-    << ",schedule=";
+    << (!s.backed ? "unbacked"
+        : s.lazy  ? "lazy"
+                  : "backed")
+    << ',' << (s.strict ? "strict" : "lenient") << ",schedule=";
   switch (s.schedule) {
     case schedule_kind::threads:
       o << "threads";
@@ -163,8 +165,9 @@ bool parse_schedule(const std::string &value, settings *out) {
 bool apply(const std::string &key, const std::string &value, settings *out) {
   std::uint64_t n = 0;
   if (key == "profile") return true;
-  if (key == "backed" || key == "unbacked") {
-    out->backed = key == "backed";
+  if (key == "backed" || key == "lazy" || key == "unbacked") {
+    out->backed = key != "unbacked";
+    out->lazy = key == "lazy";
     return value.empty();
   }
   if (key == "strict" || key == "lenient") {

@@ -36,6 +36,7 @@ struct settings {
   profile machine;
   std::string text;  // the effective configuration, in the form hostcuda_reset takes
   bool backed = true;
+  bool lazy = false;  // backed, and host memory is taken when bytes are first touched
   bool strict = true;
   schedule_kind schedule = schedule_kind::threads;
   std::uint64_t seed = 0;

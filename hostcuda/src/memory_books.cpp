@@ -163,6 +163,13 @@ void *resolve_locked(CUdevice device, CUdeviceptr at, std::size_t bytes, bool wr
       if (reached >= end) return as_pointer(at);
     }
   }
+  // Work that is ahead of a queued free; another block may begin there by now.
+  if (freed_but_not_yet(at, bytes)) {
+    const arena *const a = containing(b.chunks, at)->second.owner;
+    if (a->location == device || rule == peer_rule::copies ||
+        allows(pool_access(a->pool), device, write))
+      return as_pointer(at);
+  }
   if (auto it = containing(b.blocks, at); it != b.blocks.end()) {
     const block &k = it->second;
     if (end > it->first + k.bytes) return nullptr;

@@ -30,6 +30,7 @@ CUresult run(const fill &f, CUdevice device, bool real) {
   pinned_access target{device, f.at, span_of(f), true, false, nullptr};
   pin_guard pins;
   if (!pins.take(&target, 1)) return CUDA_ERROR_ILLEGAL_ADDRESS;
+  if (real && !host_can_touch(f.count * f.width * f.rows)) return CUDA_ERROR_OUT_OF_MEMORY;
   if (real)
     for (std::size_t row = 0; row < f.rows; ++row)
       fill_bytes(static_cast<char *>(target.host) + row * f.pitch, f.value, f.width, f.count);

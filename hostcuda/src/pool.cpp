@@ -18,6 +18,7 @@ std::atomic<bool> may_trim{false};  // a pool may hold more than its threshold
 memory_pool *add_pool_locked(CUdevice device) {
   auto *p = new memory_pool;
   p->a.location = device;
+  p->a.pool = p;
   p->a.keeps_empty = true;
   p->access = with_access(0, device, 3);
   pools().all.insert(p);
@@ -117,7 +118,7 @@ memory_pool *find_pool_locked(CUmemoryPool handle) {
 }
 
 void delete_if_done_locked(memory_pool *p, std::vector<physical *> *dead) {
-  if (!p->destroyed || p->a.used != 0) return;
+  if (!p->destroyed || p->a.used != 0 || p->a.frees_queued != 0) return;
   arena_trim_locked(&p->a, 0, dead);
   pools().all.erase(p);
   delete p;
@@ -154,6 +155,7 @@ void memory_synchronised() {
 void reset_pools() {
   for (memory_pool *p : pools().all) delete p;
   pools() = pool_books{};
+  forget_parked();
   may_trim = false;
 }
 

@@ -1,7 +1,8 @@
 // Stream-ordered memory: cuMemAllocAsync, cuMemFreeAsync.
 //
-// An address is chosen when cuMemAllocAsync is called. The block goes back to its pool when the
-// queued cuMemFreeAsync runs, so a pool never hands out bytes that queued work may still touch.
+// An address is chosen when cuMemAllocAsync is called. What cuMemFreeAsync frees is parked: whoever
+// comes behind the free in stream order may have it at once, all others when the free has run. So a
+// pool never hands out bytes that queued work of others may still touch.
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -18,11 +19,14 @@ using exclusive = std::unique_lock<std::shared_mutex>;
 CUresult allocate(CUdeviceptr *out, std::size_t bytes, memory_pool *pool, CUstream stream) {
   block proto;
   proto.pool = pool;
-  CUresult r = arena_allocate(&pool->a, bytes, proto, out);
+  stream_order order;
+  CUresult r = order_of(stream, &order);
+  if (r != CUDA_SUCCESS) return r;
+  r = arena_allocate(&pool->a, bytes, proto, out, &order, pool->reuse[0] != 0);
   if (r == CUDA_ERROR_OUT_OF_MEMORY) {
     // Frees that are queued may be all that is missing.
     wait_for_device(pool->a.location);
-    r = arena_allocate(&pool->a, bytes, proto, out);
+    r = arena_allocate(&pool->a, bytes, proto, out, &order, pool->reuse[0] != 0);
   }
   if (r != CUDA_SUCCESS) return r;
   operation op{};
@@ -45,6 +49,12 @@ CUresult give_back(CUdeviceptr at, std::uint64_t id) {
   {
     memory_books &b = books();
     exclusive lock(b.mutex);
+    if (memory_pool *pool = nullptr; arena_unpark_locked(id, &dead, &pool)) {
+      delete_if_done_locked(pool, &dead);
+      lock.unlock();
+      dispose(dead);
+      return CUDA_SUCCESS;
+    }
     auto it = b.blocks.end();
     do {
       it = b.blocks.find(at);
@@ -74,11 +84,16 @@ CUresult free_async(CUdeviceptr at, CUstream stream) {
   op.what = "cuMemFreeAsync";
   op.touches = {{at, bytes, true}};
   op.body = [at, id] { return give_back(at, id); };
+  place_in_time place;
+  op.place = &place;
   const CUresult r = enqueue(stream, std::move(op));
+  exclusive lock(books().mutex);
+  const auto it = books().blocks.find(at);
+  if (it == books().blocks.end() || it->second.id != id) return r;  // it has run already
   if (r != CUDA_SUCCESS) {
-    exclusive lock(books().mutex);
-    if (const auto it = books().blocks.find(at); it != books().blocks.end())
-      it->second.freeing = false;
+    it->second.freeing = false;
+  } else if (it->second.pool != nullptr && place.tick != 0) {
+    arena_park_locked(it, place);
   }
   return r;
 }

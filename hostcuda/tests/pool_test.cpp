@@ -1,4 +1,6 @@
 // Stream-ordered allocation and memory pools.
+#include <algorithm>
+#include <memory>
 #include <vector>
 
 #include "execution_fixture.h"
@@ -98,6 +100,141 @@ TEST_F(pool, ADestroyedPoolLivesUntilItsLastBlock) {
   hostcuda_counters c{};
   ASSERT_EQ(hostcuda_get_counters(&c), CUDA_SUCCESS);
   EXPECT_EQ(c.physical_bytes, 0U);
+}
+
+// What follows a free in stream order needs not wait until it has run.
+TEST_F(pool, AStreamReusesWhatItHasFreedBeforeTheFreeHasRun) {
+  const CUmemoryPool p = make_pool();
+  const CUstream s = make_stream(), t = make_stream();
+  CUdeviceptr a = 0, b = 0, c = 0, both = 0, small = 0;
+  ASSERT_EQ(cuMemAllocFromPoolAsync(&a, 3 * MiB, p, s), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemFreeAsync(a, s), CUDA_SUCCESS);  // makes a chunk of 4 MiB
+  ASSERT_EQ(cuMemAllocFromPoolAsync(&a, 2 * MiB, p, s), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemAllocFromPoolAsync(&b, 2 * MiB, p, s), CUDA_SUCCESS);
+  EXPECT_EQ(attribute(p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 4 * MiB);
+  ASSERT_EQ(hostcuda_hold(s), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemsetD8Async(a, 1, 2 * MiB, s), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemsetD8Async(b, 2, 2 * MiB, s), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemFreeAsync(b, s), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemFreeAsync(a, s), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemFreeAsync(a, s), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(attribute(p, CU_MEMPOOL_ATTR_USED_MEM_CURRENT), 0U);
+  ASSERT_EQ(cuMemPoolTrimTo(p, 0), CUDA_SUCCESS);
+  EXPECT_EQ(attribute(p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 4 * MiB);  // work is ahead of it
+  ASSERT_EQ(cuMemAllocFromPoolAsync(&c, 2 * MiB, p, t), CUDA_SUCCESS);     // nobody's order but s's
+  EXPECT_TRUE(c < std::min(a, b) || c >= std::min(a, b) + 4 * MiB);
+  // Two neighbours are one piece, and a smaller block over bytes that queued work still writes.
+  ASSERT_EQ(cuMemAllocFromPoolAsync(&both, 4 * MiB, p, s), CUDA_SUCCESS);
+  EXPECT_EQ(both, std::min(a, b));
+  ASSERT_EQ(cuMemFreeAsync(both, s), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemAllocFromPoolAsync(&small, 1000, p, s), CUDA_SUCCESS);
+  EXPECT_EQ(small, both);
+  ASSERT_EQ(cuMemsetD8Async(small, 3, 1000, s), CUDA_SUCCESS);
+  ASSERT_EQ(hostcuda_release(s), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamSynchronize(s), CUDA_SUCCESS);
+  unsigned char got = 0;
+  ASSERT_EQ(cuMemcpyDtoH(&got, small + 999, 1), CUDA_SUCCESS);
+  EXPECT_EQ(got, 3);
+  EXPECT_EQ(cuMemsetD8(small + MiB, 1, 1), CUDA_ERROR_INVALID_VALUE);  // free, and all has run
+  ASSERT_EQ(cuMemFreeAsync(small, s), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemFreeAsync(c, t), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemPoolDestroy(p), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+  hostcuda_counters counted{};
+  ASSERT_EQ(hostcuda_get_counters(&counted), CUDA_SUCCESS);
+  EXPECT_EQ(counted.physical_bytes, 0U);
+  EXPECT_EQ(counted.violations, 0U);
+}
+
+TEST_F(pool, AnotherStreamReusesBehindAnEventUnlessToldNotTo) {
+  for (const int follow : {1, 0}) {
+    start("profile=h200");
+    const CUmemoryPool p = make_pool();
+    int value = follow;
+    ASSERT_EQ(cuMemPoolSetAttribute(p, CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES, &value),
+              CUDA_SUCCESS);
+    const CUstream s = make_stream(), t = make_stream();
+    const CUevent e = make_event();
+    CUdeviceptr early = 0, late = 0, got = 0;
+    ASSERT_EQ(cuMemAllocFromPoolAsync(&early, 2 * MiB, p, s), CUDA_SUCCESS);
+    ASSERT_EQ(cuMemAllocFromPoolAsync(&late, 2 * MiB, p, s), CUDA_SUCCESS);
+    ASSERT_EQ(hostcuda_hold(s), CUDA_SUCCESS);
+    ASSERT_EQ(cuMemFreeAsync(early, s), CUDA_SUCCESS);
+    ASSERT_EQ(cuEventRecord(e, s), CUDA_SUCCESS);
+    ASSERT_EQ(cuMemFreeAsync(late, s), CUDA_SUCCESS);
+    ASSERT_EQ(cuStreamWaitEvent(t, e, 0), CUDA_SUCCESS);
+    ASSERT_EQ(cuMemAllocFromPoolAsync(&got, 2 * MiB, p, t), CUDA_SUCCESS);
+    EXPECT_EQ(got == early, follow == 1);
+    ASSERT_EQ(cuMemAllocFromPoolAsync(&got, 2 * MiB, p, t), CUDA_SUCCESS);
+    EXPECT_NE(got, late);  // freed behind the event
+    ASSERT_EQ(hostcuda_release(s), CUDA_SUCCESS);
+    ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+  }
+}
+
+// Random programs of three streams: every block keeps its bytes from its allocation to its free.
+TEST_F(pool, BlocksKeepTheirBytesWhateverHasRun) {
+  for (const char *schedule : {"threads", "seeded:1", "seeded:2", "jitter:3"}) {
+    start(std::string("profile=h200,jitter_us=20,schedule=") + schedule);
+    const CUmemoryPool p = make_pool();
+    cuuint64_t keep = ~cuuint64_t{0};
+    ASSERT_EQ(cuMemPoolSetAttribute(p, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep), CUDA_SUCCESS);
+    const CUstream streams[] = {make_stream(), make_stream(), make_stream()};
+    const CUevent e = make_event();
+    struct live {
+      CUdeviceptr at;
+      std::size_t bytes;
+      int on;
+      unsigned char value;
+    };
+    struct seen {
+      unsigned char first, last, value;
+    };
+    std::vector<live> blocks;
+    std::vector<std::unique_ptr<seen>> reads;
+    std::uint64_t dice = 7;
+    const auto roll = [&](std::uint64_t n) {
+      dice = dice * 6364136223846793005U + 1442695040888963407U;
+      return (dice >> 33) % n;
+    };
+    for (int step = 0; step < 2500; ++step) {
+      if (roll(20) == 0) {
+        const auto from = roll(3), to = roll(3);
+        ASSERT_EQ(cuEventRecord(e, streams[from]), CUDA_SUCCESS);
+        ASSERT_EQ(cuStreamWaitEvent(streams[to], e, 0), CUDA_SUCCESS);
+      }
+      if (blocks.size() < 3 || (blocks.size() < 24 && roll(2) == 0)) {
+        live b{0, roll(4) == 0 ? MiB + roll(3 * MiB) : 1 + roll(40000), static_cast<int>(roll(3)),
+               static_cast<unsigned char>(1 + step % 250)};
+        ASSERT_EQ(cuMemAllocFromPoolAsync(&b.at, b.bytes, p, streams[b.on]), CUDA_SUCCESS);
+        for (const live &other : blocks)
+          ASSERT_TRUE(b.at + b.bytes <= other.at || other.at + other.bytes <= b.at);
+        ASSERT_EQ(cuMemsetD8Async(b.at, b.value, 1, streams[b.on]), CUDA_SUCCESS);
+        ASSERT_EQ(cuMemsetD8Async(b.at + b.bytes - 1, b.value, 1, streams[b.on]), CUDA_SUCCESS);
+        blocks.push_back(b);
+      } else {
+        const auto which = static_cast<std::ptrdiff_t>(roll(blocks.size()));
+        const live b = blocks[static_cast<std::size_t>(which)];
+        blocks.erase(blocks.begin() + which);
+        seen *const r = reads.emplace_back(std::make_unique<seen>(seen{0, 0, b.value})).get();
+        ASSERT_EQ(cuMemcpyDtoHAsync(&r->first, b.at, 1, streams[b.on]), CUDA_SUCCESS);
+        ASSERT_EQ(cuMemcpyDtoHAsync(&r->last, b.at + b.bytes - 1, 1, streams[b.on]), CUDA_SUCCESS);
+        ASSERT_EQ(cuMemFreeAsync(b.at, streams[b.on]), CUDA_SUCCESS);
+      }
+    }
+    for (const live &b : blocks) ASSERT_EQ(cuMemFreeAsync(b.at, streams[b.on]), CUDA_SUCCESS);
+    EXPECT_EQ(attribute(p, CU_MEMPOOL_ATTR_USED_MEM_CURRENT), 0U);
+    ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+    for (const auto &r : reads) {
+      ASSERT_EQ(r->first, r->value) << schedule;
+      ASSERT_EQ(r->last, r->value) << schedule;
+    }
+    ASSERT_EQ(cuMemPoolTrimTo(p, 0), CUDA_SUCCESS);
+    EXPECT_EQ(attribute(p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 0U);  // all one again
+    hostcuda_counters c{};
+    ASSERT_EQ(hostcuda_get_counters(&c), CUDA_SUCCESS);
+    EXPECT_EQ(c.violations, 0U);
+  }
 }
 
 TEST_F(pool, AccessOfPeers) {

@@ -187,8 +187,9 @@ TEST_F(CliTest, JsonIsAllThatIsPrinted) {
 
 TEST_F(CliTest, WrongUsageIsOneLineThatNamesIt) {
   expect_usage("", "subcommand");
-  expect_usage("dance",
-               "there is no command 'dance'; there are demo, doctor, map, replay, convert");
+  expect_usage(
+      "dance",
+      "there is no command 'dance'; there are demo, doctor, map, replay, compare, record, convert");
   expect_usage("demo --chunk 5Q", "'5Q' is no size");
   expect_usage("demo --chunk 0", "--chunk");
   expect_usage("demo --no-such", "--no-such");
@@ -243,17 +244,80 @@ TEST_F(CliTest, AReplayTellsWhatItTook) {
   std::size_t at = 0;
   for (const char *key :
        {"peak_live_bytes", "peak_backed_bytes", "min_capacity_bytes", "utilization", "ops",
-        "ns_per_op", "driver_calls", "driver_calls_last_iteration", "modelled_driver_us", "oom"}) {
+        "ns_per_op", "driver_calls", "driver_calls_last_iteration", "modelled_driver_us",
+        "modelled_driver_us_last_iteration", "mutex_ns", "oom"}) {
     const std::size_t found = json.out.find("\n  \"" + std::string(key) + "\":", at);
     ASSERT_NE(found, std::string::npos) << key << " in " << json.out;
     at = found;
   }
   EXPECT_EQ(std::count(json.out.begin(), json.out.end(), ':'),
-            10 + (json.out.find("cuMemAlloc") != std::string::npos ? 1 : 0))
+            12 + (json.out.find("cuMemAlloc") != std::string::npos ? 1 : 0))
       << json.out;
+  EXPECT_EQ(run("replay --capacity 9x --allocator segments '" + file + "'").status, 0);
+  EXPECT_EQ(run("replay --capacity 0.5x --allocator segments '" + file + "'").status, 1);
+  EXPECT_EQ(run("replay --capacity -1x --allocator segments '" + file + "'").status, 2);
   const ran little = run("replay --capacity 4M --allocator segments '" + file + "'");
   EXPECT_EQ(little.status, 1);
   EXPECT_NE(little.err.find("out of memory at operation 1 of"), std::string::npos) << little.err;
+}
+
+// Blocks that share large segments, of which few are left in each when a large one is wanted.
+TEST_F(CliTest, TwoHeapsAreComparedWhereOneRunsOut) {
+  std::string text;
+  for (int i = 0; i < 40; ++i) text += "a," + std::to_string(i) + ",5000000,0\n";
+  for (int i = 0; i < 40; ++i) {
+    if (i % 4 != 0) text += "f," + std::to_string(i) + "\n";
+  }
+  const std::string file = trace(text + "a,40,100000000,0\nf,40\n");
+  const ran r = run("compare --every-byte-shrink 2 --svg '" + file + ".svg' '" + file + "'");
+  if (!can_grow_) {
+    EXPECT_EQ(r.status, 1);
+    EXPECT_NE(r.err.find("no virtual memory management"), std::string::npos) << r.err;
+    return;
+  }
+  EXPECT_EQ(r.status, 0) << r.err << r.out;
+  EXPECT_NE(r.out.find("segments  OUT OF MEMORY at operation 71"), std::string::npos) << r.out;
+  EXPECT_NE(r.out.find("95.4 MiB wanted"), std::string::npos) << r.out;
+  EXPECT_NE(r.out.find("stillmap  got through all 72 requests"), std::string::npos) << r.out;
+  EXPECT_NE(r.out.find("segments: out of memory"), std::string::npos) << r.out;
+  EXPECT_EQ(r.last_line().rfind("stillmap: ok: where 'segments' ran out of memory", 0), 0u);
+  std::ifstream svg(file + ".svg");
+  EXPECT_NE(std::string(std::istreambuf_iterator<char>(svg), {}).find("</svg>"), std::string::npos);
+  // Enough for both, and for neither.
+  const ran much = run("compare --capacity 1G --svg '' '" + file + "'");
+  EXPECT_EQ(much.status, 1);
+  EXPECT_NE(much.last_line().find("is enough for 'segments' too"), std::string::npos) << much.out;
+  const ran little = run("compare --capacity 100M --svg '' '" + file + "'");
+  EXPECT_EQ(little.status, 1);
+  EXPECT_NE(little.last_line().find("'stillmap' did not get through"), std::string::npos)
+      << little.out;
+}
+
+// The command itself uses the allocator that is recorded.
+TEST_F(CliTest, AProgramIsRecorded) {
+  const std::string lines = "a,0,3000000,0\na,1,100,1\nf,1\na,2,700,0\nf,2\nf,0\n";
+  const std::string file = trace(lines), into = (folder_ / "r.trace").string();
+  const std::string replay = " -- '" + program() + "' replay '" + file + "'";
+  const ran r = run("record --into '" + into + "'" + replay);
+  if (!can_grow_) {
+    EXPECT_EQ(r.status, 1);
+    EXPECT_NE(r.err.find("nothing was recorded"), std::string::npos) << r.err;
+    return;
+  }
+  EXPECT_EQ(r.status, 0) << r.err;
+  EXPECT_NE(r.out.find("recorded  6 events: 3 blocks on 2 streams"), std::string::npos) << r.out;
+  const std::string text = content(into);
+  EXPECT_EQ(text.substr(text.find("a,0")), lines);
+  // A program that fails, one that is killed, one that does not use it.
+  const ran failed = run("record --into '" + into + "'" + replay + " --capacity 2M");
+  EXPECT_EQ(failed.status, 1);
+  EXPECT_NE(failed.err.find("ended with status 1; what it had asked for"), std::string::npos)
+      << failed.err;
+  const ran killed = run("record --into '" + into + "' -- sh -c 'kill -9 $$'");
+  EXPECT_EQ(killed.status, 1);
+  EXPECT_NE(killed.err.find("was ended by signal 9"), std::string::npos) << killed.err;
+  EXPECT_NE(killed.err.find("nothing was recorded"), std::string::npos) << killed.err;
+  expect_usage("record -- /no/such/program", "cannot start /no/such/program");
 }
 
 TEST_F(CliTest, TheSampleMapHasOneOfEach) {

@@ -2,6 +2,7 @@
 // memory short and not.
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <random>
 
 #include "stillmap/vmm/context.h"
@@ -154,6 +155,87 @@ TEST_P(ReplayTest, TheDriversErrorsAreReported) {
   if (hostcuda_control::faults_fired() == 0) GTEST_SKIP() << "so many calls it does not make";
   ASSERT_FALSE(r);
   EXPECT_EQ(r.error().status, exit_failed);
+}
+
+// An allocator that hands out blocks one after the other and, at its tenth request, lets two of its
+// pages change places.
+class swapping_target final : public replay_target {
+ public:
+  explicit swapping_target(const device &d) : drv_(d.drv()), page_(d.can().page_bytes) {
+    physical_properties what;
+    what.location = on_device(d.ordinal());
+    const access_grant all{on_device(d.ordinal()), access_mode::read_write};
+    begin_ = *drv_.reserve_addresses(pages * page_, 0, device_address());
+    for (std::size_t i = 0; i < pages; ++i) {
+      handles_.push_back(*drv_.create_physical(page_, what));
+      EXPECT_TRUE(drv_.map(begin_ + i * page_, page_, handles_[i]));
+    }
+    EXPECT_TRUE(drv_.set_access({begin_, pages * page_}, &all, 1));
+    swap_ = [this, all] {
+      EXPECT_TRUE(drv_.synchronize_context());
+      EXPECT_TRUE(drv_.unmap({begin_ + first * page_, 2 * page_}));
+      EXPECT_TRUE(drv_.map(begin_ + first * page_, page_, handles_[first + 1]));
+      EXPECT_TRUE(drv_.map(begin_ + (first + 1) * page_, page_, handles_[first]));
+      EXPECT_TRUE(drv_.set_access({begin_ + first * page_, 2 * page_}, &all, 1));
+    };
+  }
+  ~swapping_target() override {
+    EXPECT_TRUE(drv_.synchronize_context());
+    EXPECT_TRUE(drv_.unmap({begin_, pages * page_}));
+    for (const physical_handle h : handles_) EXPECT_TRUE(drv_.release_physical(h));
+    EXPECT_TRUE(drv_.free_addresses({begin_, pages * page_}));
+  }
+  result<void *> allocate(std::size_t bytes, stream_ref) override {
+    if (++requests_ == 10) swap_();
+    void *const at = (begin_ + used_).pointer();
+    used_ += round_up(bytes, 512);
+    return at;
+  }
+  status free(void *) override { return {}; }
+  status record_use(void *, stream_ref) override { return {}; }
+  std::uint64_t backed_bytes() const override { return pages * page_; }
+  std::uint64_t peak_backed_bytes() const override { return pages * page_; }
+
+  static constexpr std::size_t pages = 32;
+  static inline std::size_t first = 0;  // of the two pages
+
+ private:
+  const driver &drv_;
+  std::size_t page_, used_ = 0;
+  int requests_ = 0;
+  device_address begin_;
+  std::vector<physical_handle> handles_;
+  std::function<void()> swap_;
+};
+
+// Whatever lies in the two pages: the middle of one block, two blocks, or many small ones.
+TEST_F(device_test, AWrongRemapIsAWrongByte) {
+  if (!on_hostcuda()) GTEST_SKIP() << "needs a small device";
+  become("memory=256M,lazy");
+  const device d = open_device();
+  if (!d.can().vmm) GTEST_SKIP() << "this device has no pages to swap";
+  const target_kind kind{
+      "swapping", "", true,
+      [](const device &on,
+         const target_options &) -> tool::outcome<std::unique_ptr<replay_target>> {
+        return std::make_unique<swapping_target>(on);
+      }};
+  std::string text = "# stillmap-trace v1\n";
+  for (int i = 0; i < 10; ++i) {
+    const std::uint64_t bytes = i < 3 ? 9_MiB : i < 6 ? 700'000 : 4_MiB;
+    text += "a," + std::to_string(i) + "," + std::to_string(bytes) + ",0\n";
+  }
+  const auto plan = plan_replay(*read_trace(text), std::nullopt);
+  ASSERT_TRUE(plan);
+  for (swapping_target::first = 0; swapping_target::first < 18; ++swapping_target::first) {
+    replay_options o;
+    o.kind = &kind;
+    o.verify = check_depth::pages;
+    const context_guard guard(d.drv(), d.context());
+    const auto r = replay(d, *plan, o);
+    ASSERT_FALSE(r) << swapping_target::first;
+    EXPECT_NE(r.error().line.find("a wrong byte"), std::string::npos) << r.error().line;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ReplayTest,

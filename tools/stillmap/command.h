@@ -20,6 +20,8 @@ using command_body = std::function<outcome<exit_status>()>;
 void add_demo(CLI::App &app, command_body &body);
 void add_doctor(CLI::App &app, command_body &body);
 void add_map(CLI::App &app, command_body &body);
+void add_compare(CLI::App &app, command_body &body);
+void add_record(CLI::App &app, command_body &body);
 void add_convert(CLI::App &app, command_body &body);
 void add_replay(CLI::App &app, command_body &body);
 void add_soak(CLI::App &app, command_body &body);

@@ -24,7 +24,9 @@ int run(int argc, char **argv) {
   add_doctor(app, body);
   add_map(app, body);
   add_replay(app, body);
+  add_compare(app, body);
   add_soak(app, body);
+  add_record(app, body);
   add_convert(app, body);
 
   // CLI11 would only say that some command is required.

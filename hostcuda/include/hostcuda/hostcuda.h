@@ -26,7 +26,8 @@ extern "C" {
  *
  *   profile=h200|a100|multi:N|wsl2|mig|vgpu-no-vmm|old-driver-450   (default h200)
  *   memory=SIZE          device memory, e.g. 80G (default: the profile's)
- *   backed | unbacked    real bytes (default), or only the books
+ *   backed | lazy        real bytes (default); lazy: host memory only for what is touched
+ *   unbacked             only the books
  *   lenient | strict     strict (default): a fence violation is error 700, sticky, and recorded
  *   schedule=threads     streams run at once, each on a thread of its own (default)
  *   schedule=jitter:SEED the same, each operation delayed by up to jitter_us (default 200)

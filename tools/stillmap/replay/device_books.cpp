@@ -91,7 +91,11 @@ outcome<void> become_machine(driver &drv, const std::string &profile, bool keep_
     config += (config.empty() ? "" : ",") + more;
   };
   if (!profile.empty()) add("profile=" + profile);
-  if (!keep_bytes) add("unbacked");
+  if (!keep_bytes) {
+    add("unbacked");
+  } else if (config.find("backed") == std::string::npos) {
+    add("lazy");  // unless told otherwise: only what is touched needs memory
+  }
   const temporary_file costs(usual_costs);
   if (config.find("costs=") == std::string::npos && !costs.path().empty()) {
     add("costs=" + costs.path());

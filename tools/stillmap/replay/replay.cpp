@@ -1,6 +1,8 @@
 // stillmap replay: what an allocator makes of a recorded program.
 #include <fmt/format.h>
 
+#include <charconv>
+#include <cmath>
 #include <cstdio>
 
 #include "tools/stillmap/command.h"
@@ -16,7 +18,7 @@ namespace {
 struct replay_command {
   driver_options driver;
   std::string file, allocator = target_kinds().front().name, profile;
-  std::uint64_t capacity = 0;
+  std::string capacity;
   unsigned iterations = 0, shrink = 1;
   bool min_capacity = false, verify = false, every_byte = false, json = false;
 };
@@ -56,7 +58,12 @@ std::string as_json(const replay_command &o, const replay_result &r,
   } else {
     json.nothing("modelled_driver_us");
   }
-  return json.field("oom", r.oom).end().text();
+  if (r.modelled_last_us) {
+    json.field("modelled_driver_us_last_iteration", *r.modelled_last_us);
+  } else {
+    json.nothing("modelled_driver_us_last_iteration");
+  }
+  return json.field("mutex_ns", mutex_ns()).field("oom", r.oom).end().text();
 }
 
 std::string calls_text(const driver_counts &calls) {
@@ -94,9 +101,27 @@ void print_text(const replay_command &o, const replay_result &r, const replay_pl
   fmt::print("driver calls  {}\n", calls_text(r.calls));
   fmt::print("in the last   {}\n", calls_text(r.last_iteration));
   if (r.modelled_us) {
-    fmt::print("modelled      {} of a GPU's driver for these calls\n",
+    fmt::print("modelled      {} of a GPU's driver for these calls",
                human_seconds(*r.modelled_us / 1e6));
+    if (r.modelled_last_us) {
+      fmt::print(", {} in the last iteration", human_seconds(*r.modelled_last_us / 1e6));
+    }
+    fmt::print("\n");
   }
+}
+
+// "40G", or "1.05x": so many times the peak of live bytes.
+outcome<std::uint64_t> capacity_of(const std::string &text, std::uint64_t peak) {
+  if (!text.ends_with('x')) return parse_size(text);
+  double factor = 0;
+  const char *const end = text.data() + text.size() - 1;
+  const auto [stop, code] = std::from_chars(text.data(), end, factor);
+  if (code != std::errc() || stop != end || !(factor > 0) || factor > 1e6) {
+    return fail(exit_usage, fmt::format("--capacity '{}': write a size, or times the peak of live "
+                                        "bytes as in 1.05x",
+                                        text));
+  }
+  return static_cast<std::uint64_t>(std::ceil(factor * static_cast<double>(peak)));
 }
 
 outcome<exit_status> run_replay(const replay_command &o) {
@@ -120,7 +145,11 @@ outcome<exit_status> run_replay(const replay_command &o) {
 
   replay_options options;
   options.kind = *kind;
-  if (o.capacity != 0) options.capacity = o.capacity;
+  if (!o.capacity.empty()) {
+    const auto bytes = capacity_of(o.capacity, plan->peak_live_bytes);
+    if (!bytes) return tl::unexpected(bytes.error());
+    options.capacity = *bytes;
+  }
   if (o.verify) options.verify = o.every_byte ? check_depth::bytes : check_depth::pages;
   const std::uint64_t before = physical_bytes(**drv).value_or(0);
   auto r = replay(*d, *plan, options);
@@ -168,11 +197,13 @@ void add_replay(CLI::App &app, command_body &body) {
   for (const target_kind &k : target_kinds()) {
     names += fmt::format("  {:<20}{}\n", k.name, k.what);
   }
-  c->footer(names +
-            "\nOn hostcuda, replays need no memory (they run `unbacked`), save with --verify.\n"
-            "Example: stillmap replay traces/llama_1b.trace.zst --iterations 5 "
-            "--find-min-capacity\n\n" +
-            exit_status_help);
+  c->footer(
+      names +
+      "\nOn hostcuda, replays need no memory (they run `unbacked`); with --verify, as much as is\n"
+      "written to (`lazy`).\n"
+      "Example: stillmap replay traces/llama_1b.trace.zst --iterations 5 "
+      "--find-min-capacity\n\n" +
+      exit_status_help);
   c->add_option(
        "trace", o->file,
        "a trace, a PyTorch memory snapshot or a log of RMM, plain\nor compressed with zstd; - is "
@@ -181,7 +212,11 @@ void add_replay(CLI::App &app, command_body &body) {
       ->required();
   c->add_option("--allocator", o->allocator, "which one, as below (default " + o->allocator + ")")
       ->type_name("NAME");
-  add_size(*c, "--capacity", o->capacity, "device memory there is (default: all of the device's)");
+  c->add_option(
+       "--capacity", o->capacity,
+       "device memory there is; 1.05x: so many times the peak\nof live bytes (default: all "
+       "of the device's)")
+      ->type_name("SIZE");
   c->add_flag("--find-min-capacity", o->min_capacity,
               "also search the least memory at which it does not run out");
   c->add_option("--iterations", o->iterations,

@@ -56,6 +56,7 @@ class player {
   outcome<replay_result> play() {
     if (auto made = prepare(); !made) return tl::unexpected(made.error());
     driver_counts before_iteration;
+    double modelled_before = 0;
     std::size_t begin = 0;
     while (begin < plan_.ops.size() && !out_.oom) {
       // Between two interruptions nothing happens but requests.
@@ -64,15 +65,24 @@ class player {
                        [](const planned_op &op) {
                          return op.verb == trace_verb::wait || op.verb == trace_verb::iteration;
                        });
-      const auto stop = static_cast<std::size_t>(end - plan_.ops.begin());
+      auto stop = static_cast<std::size_t>(end - plan_.ops.begin());
+      if (options_.look_at == begin) out_.seen = target_->map();
+      const bool to_look =
+          options_.look_at && begin < *options_.look_at && *options_.look_at < stop;
+      if (to_look) stop = *options_.look_at;
       auto done = options_.verify ? checked(begin, stop) : timed(begin, stop);
       if (!done) return tl::unexpected(done.error());
       begin = stop;
+      if (to_look && !out_.oom) continue;
       if (out_.oom || stop == plan_.ops.size()) break;
       if (end->verb == trace_verb::iteration) {
         meter_.pause();
         out_.last_iteration = meter_.calls() - before_iteration;
         before_iteration = meter_.calls();
+        if (const auto us = meter_.modelled_us()) {
+          out_.modelled_last_us = *us - modelled_before;
+          modelled_before = *us;
+        }
         iteration_ns_.push_back({ns_, static_cast<double>(requests_)});
         ns_ = requests_ = 0;
         meter_.resume();
@@ -169,6 +179,9 @@ class player {
     const planned_op &op = plan_.ops[i];
     if (op.verb != trace_verb::allocate || !e.is(condition::out_of_memory)) return fail(e);
     out_.oom = true;
+    out_.oom_at = i;
+    out_.oom_wanted = op.bytes;
+    out_.seen = target_->map();
     std::uint64_t live = 0;
     std::vector<std::uint64_t> of(plan_.slots);
     for (std::size_t k = 0; k < i; ++k) {
@@ -197,6 +210,7 @@ class player {
     out_.calls = meter_.calls();
     out_.modelled_us = meter_.modelled_us();
     out_.peak_backed_bytes = target_->peak_backed_bytes();
+    out_.moved_bytes = target_->moved_bytes();
     if (ns_ != 0) iteration_ns_.push_back({ns_, static_cast<double>(requests_)});
     const std::size_t warm = iteration_ns_.size() > 2 ? 2 : 0;
     double ns = 0, requests = 0;

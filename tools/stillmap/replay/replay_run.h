@@ -15,6 +15,7 @@ struct replay_options {
   const target_kind *kind = nullptr;
   std::optional<std::uint64_t> capacity;  // bytes of device memory; none: all that there is
   std::optional<check_depth> verify;
+  std::optional<std::size_t> look_at;  // an operation of the plan, before which the heap is mapped
 };
 
 struct replay_result {
@@ -24,9 +25,14 @@ struct replay_result {
   double ns_per_op = 0;  // of the iterations from the third on, where there are any; else of all
   driver_counts calls;   // the allocator's: not those of the trace's waits, nor of checking
   driver_counts last_iteration;
-  std::optional<double> modelled_us;  // of those calls, where the driver has a table of costs
+  std::optional<double> modelled_us;       // of those calls, where the driver has a table of costs
+  std::optional<double> modelled_last_us;  // of those of the last iteration
   bool oom = false;
-  std::string where_oom;  // "request 1234 of 5678 (1 GiB on stream 0), with 3 GiB live"
+  std::string where_oom;   // "operation 1234 of 5678: 1 GiB on stream 0, with 3 GiB live and ..."
+  std::size_t oom_at = 0;  // of the plan's operations
+  std::uint64_t oom_wanted = 0;  // bytes
+  heap_map seen;                 // at `look_at`, or where it ran out of memory
+  std::uint64_t moved_bytes = 0;
   std::uint64_t bytes_checked = 0;
   std::uint64_t violations = 0;  // hostcuda's: work that touched what it must not
 };

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "stillmap/allocators/caching_allocator.h"
 #include "stillmap/vmm/device.h"
 #include "stillmap/vmm/stream.h"
 #include "tools/stillmap/outcome.h"
@@ -31,6 +32,11 @@ class replay_target {
   // Device memory held, by its own books: now and at most.
   virtual std::uint64_t backed_bytes() const = 0;
   virtual std::uint64_t peak_backed_bytes() const = 0;
+
+  // What its memory is used for just now; one without a heap of its own has no map.
+  virtual heap_map map() const { return {}; }
+  // Bytes of pages that were moved to other addresses so far.
+  virtual std::uint64_t moved_bytes() const { return 0; }
 };
 
 struct target_options {

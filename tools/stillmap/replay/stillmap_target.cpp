@@ -16,6 +16,10 @@ class stillmap_target final : public replay_target {
   status record_use(void *at, stream_ref on) override { return heap_->record_use(at, on); }
   std::uint64_t backed_bytes() const override { return heap_->stats().total.backed; }
   std::uint64_t peak_backed_bytes() const override { return heap_->stats().backed_peak; }
+  heap_map map() const override { return heap_->map(); }
+  std::uint64_t moved_bytes() const override {
+    return heap_->stats().pages_moved * heap_->home().can().page_bytes;
+  }
 
  private:
   std::unique_ptr<caching_allocator> heap_;

@@ -1,0 +1,180 @@
+#include "stillmap/allocators/trace_recorder.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+
+namespace stillmap {
+namespace {
+
+constexpr std::size_t buffer_bytes = std::size_t{64} << 10;
+constexpr auto longest_kept = std::chrono::milliseconds(250);
+constexpr unsigned lines_between_looks = 32;  // at the clock
+
+tl::unexpected<error> cannot_write(const char *why) {
+  return refuse(condition::invalid_argument, "trace_recorder", why,
+                static_cast<std::uint64_t>(errno));
+}
+
+struct open_recorders {
+  std::mutex mutex;
+  std::map<std::string, std::shared_ptr<trace_recorder>> by_path;
+};
+
+// Never destroyed: allocators may live as long as the process, and end after any static object.
+open_recorders &all() {
+  static auto *const recorders = new open_recorders;
+  return *recorders;
+}
+
+}  // namespace
+
+result<std::shared_ptr<trace_recorder>> trace_recorder::open(const std::string &path) {
+  open_recorders &r = all();
+  const std::lock_guard lock(r.mutex);
+  if (const auto found = r.by_path.find(path);
+      found != r.by_path.end() && found->second->process_ == ::getpid()) {
+    return found->second;
+  }
+  constexpr int how = O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC;
+  std::string made = path;
+  int fd = ::open(made.c_str(), how, 0666);
+  if (fd < 0 && errno == EEXIST) {
+    made += "." + std::to_string(::getpid());
+    fd = ::open(made.c_str(), how, 0666);
+  }
+  if (fd < 0) return cannot_write("the file of the trace cannot be made (value: errno)");
+  if (r.by_path.empty()) {
+    [[maybe_unused]] const int registered = std::atexit([] {
+      open_recorders &still = all();
+      const std::lock_guard again(still.mutex);
+      for (const auto &[name, recorder] : still.by_path) recorder->flush();
+    });
+  }
+  std::shared_ptr<trace_recorder> recorder(new trace_recorder(fd, std::move(made)));
+  r.by_path[path] = recorder;
+  return recorder;
+}
+
+std::shared_ptr<trace_recorder> trace_recorder::of_environment() {
+  const char *const path = std::getenv("STILLMAP_RECORD");
+  if (path == nullptr || *path == '\0') return nullptr;
+  auto recorder = open(path);
+  if (recorder) return std::move(*recorder);
+  report_unreturnable(recorder.error());
+  return nullptr;
+}
+
+trace_recorder::trace_recorder(int fd, std::string path)
+    : fd_(fd),
+      process_(::getpid()),
+      path_(std::move(path)),
+      text_("recorded by stillmap"),
+      written_(std::chrono::steady_clock::now()) {
+  const std::lock_guard lock(mutex_);
+  write_out();
+}
+
+trace_recorder::~trace_recorder() {
+  flush();
+  if (fd_ >= 0) ::close(fd_);
+}
+
+std::uint32_t trace_recorder::number_of(int device, stream_ref s) {
+  const auto next = static_cast<std::uint32_t>(streams_.size());
+  // A program with more streams than the format has: the last number stands for all further ones.
+  if (next == trace_most_streams) {
+    const auto found = streams_.find({device, s.get()});
+    return found != streams_.end() ? found->second : trace_most_streams - 1;
+  }
+  return streams_.try_emplace({device, s.get()}, next).first->second;
+}
+
+void trace_recorder::allocated(const void *owner, const void *block, std::size_t bytes, int device,
+                               stream_ref s) {
+  const std::lock_guard lock(mutex_);
+  if (fd_ < 0) return;
+  const live_block b{next_id_++, owner, number_of(device, s)};
+  live_[block] = b;
+  text_.allocate(b.id, bytes, b.stream);
+  wrote();
+}
+
+void trace_recorder::used(const void *block, int device, stream_ref s) {
+  const std::lock_guard lock(mutex_);
+  const auto found = live_.find(block);
+  if (fd_ < 0 || found == live_.end()) return;
+  const std::uint32_t on = number_of(device, s);
+  if (on == found->second.stream) return;
+  text_.use(found->second.id, on);
+  wrote();
+}
+
+void trace_recorder::freed(const void *block) {
+  const std::lock_guard lock(mutex_);
+  const auto found = live_.find(block);
+  if (fd_ < 0 || found == live_.end()) return;
+  text_.free(found->second.id);
+  live_.erase(found);
+  wrote();
+}
+
+void trace_recorder::iteration() {
+  const std::lock_guard lock(mutex_);
+  if (fd_ < 0) return;
+  text_.iteration();
+  write_out();
+}
+
+void trace_recorder::gone(const void *owner) {
+  const std::lock_guard lock(mutex_);
+  std::map<std::uint64_t, const void *> its;  // in the order in which they were allocated
+  for (const auto &[block, b] : live_) {
+    if (b.owner == owner) its.emplace(b.id, block);
+  }
+  for (const auto &[id, block] : its) {
+    if (fd_ >= 0) text_.free(id);
+    live_.erase(block);
+  }
+  write_out();
+}
+
+void trace_recorder::flush() {
+  const std::lock_guard lock(mutex_);
+  write_out();
+}
+
+void trace_recorder::wrote() {
+  if (text_.text().size() >= buffer_bytes) return write_out();
+  if (++since_look_ < lines_between_looks) return;
+  since_look_ = 0;
+  if (std::chrono::steady_clock::now() - written_ >= longest_kept) write_out();
+}
+
+void trace_recorder::write_out() {
+  if (fd_ < 0) return;
+  if (process_ != ::getpid()) {  // a forked child: the file is its parent's
+    ::close(fd_);
+    fd_ = -1;
+    return;
+  }
+  const std::string &text = text_.text();
+  for (std::size_t at = 0; at < text.size();) {
+    const ssize_t n = ::write(fd_, text.data() + at, text.size() - at);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) {
+      const auto why = cannot_write("the trace cannot be written any further (value: errno)");
+      report_unreturnable(why.value());
+      ::close(fd_);
+      fd_ = -1;
+      break;
+    }
+    at += static_cast<std::size_t>(n);
+  }
+  text_.clear();
+  written_ = std::chrono::steady_clock::now();
+}
+
+}  // namespace stillmap

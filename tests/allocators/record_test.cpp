@@ -1,0 +1,234 @@
+// What an allocator is asked for becomes a trace, whole and in order, whoever asks and however the
+// program ends.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "stillmap/allocators/caching_allocator.h"
+#include "stillmap/allocators/trace_recorder.h"
+#include "tests/support/buffer_test.h"
+
+namespace stillmap {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace literals;
+
+std::string content(const fs::path &path) {
+  std::ifstream in(path, std::ios::binary);
+  return std::string(std::istreambuf_iterator<char>(in), {});
+}
+// Without the comments.
+std::string lines_of(const fs::path &path) {
+  const std::string text = content(path);
+  const auto read = read_trace(text);
+  EXPECT_TRUE(read) << read.error().message(path.string());
+  return read ? to_text(*read).substr(std::string("# stillmap-trace v1\n").size()) : "";
+}
+
+template <class Result>
+bool is(const Result &r, condition what) {
+  return !r && r.error().is(what);
+}
+
+fs::path fresh_folder() {
+  static int made = 0;
+  const fs::path folder =
+      fs::path(::testing::TempDir()) /
+      ("stillmap_record_" + std::to_string(::getpid()) + "_" + std::to_string(made++));
+  fs::create_directories(folder);
+  return folder;
+}
+
+class record : public testing::buffer_test {
+ protected:
+  void SetUp() override {
+    buffer_test::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    STILLMAP_NEEDS_VMM();
+    folder_ = fresh_folder();
+    options_.record_to = (folder_ / "t.trace").string();
+  }
+  void TearDown() override {
+    if (!folder_.empty()) fs::remove_all(folder_);
+    buffer_test::TearDown();
+  }
+  std::unique_ptr<caching_allocator> make() {
+    auto made = caching_allocator::create(dev(), options_);
+    EXPECT_TRUE(made) << made.error().message();
+    return std::move(*made);
+  }
+
+  fs::path folder_;
+  caching_allocator_options options_;
+};
+
+TEST_F(record, every_request_is_a_line) {
+  const stream s = make_stream(), t = make_stream();
+  auto heap = make();
+  void *const a = *heap->allocate(1000, s);
+  void *const b = *heap->allocate(3_MiB, t);
+  ASSERT_TRUE(heap->record_use(a, t));
+  ASSERT_TRUE(heap->record_use(a, s));  // its own: nothing new
+  heap->mark_iteration();
+  ASSERT_TRUE(heap->free(a));
+  ASSERT_TRUE(heap->free(b, s));  // its last use was elsewhere
+  EXPECT_TRUE(is(heap->free(b), condition::invalid_argument));
+  EXPECT_TRUE(heap->free(nullptr));
+  EXPECT_EQ(*heap->allocate(0, s), nullptr);
+  EXPECT_TRUE(is(heap->allocate(std::size_t{1} << 60, s), condition::out_of_memory));
+  ASSERT_TRUE(heap->allocate(5, t));  // still there at the end
+  heap.reset();
+  EXPECT_EQ(lines_of(options_.record_to),
+            "a,0,1000,0\na,1,3145728,1\nu,0,1\ni\nf,0\nu,1,0\nf,1\na,2,5,1\nf,2\n");
+}
+
+TEST_F(record, allocators_of_one_process_share_the_file_and_one_that_is_there_is_kept) {
+  const stream s = make_stream();
+  auto first = make(), second = make();
+  void *const a = *first->allocate(10, s);
+  ASSERT_TRUE(second->allocate(20, s));
+  second.reset();
+  ASSERT_TRUE(first->free(a));
+  first.reset();
+  EXPECT_EQ(lines_of(options_.record_to), "a,0,10,0\na,1,20,0\nf,1\nf,0\n");
+
+  options_.record_to = (folder_ / "there").string();
+  std::ofstream(options_.record_to) << "mine";
+  auto heap = make();
+  ASSERT_TRUE(heap->allocate(30, s));
+  heap.reset();
+  EXPECT_EQ(content(options_.record_to), "mine");
+  EXPECT_EQ(lines_of(options_.record_to + "." + std::to_string(::getpid())), "a,0,30,0\nf,0\n");
+}
+
+TEST_F(record, the_environment_says_where_and_its_mistakes_stop_nobody) {
+  options_.record_to.clear();
+  const stream s = make_stream();
+  const std::string path = (folder_ / "e.trace").string();
+  ASSERT_EQ(::setenv("STILLMAP_RECORD", path.c_str(), 1), 0);
+  auto heap = make();
+  ASSERT_EQ(::unsetenv("STILLMAP_RECORD"), 0);
+  ASSERT_TRUE(heap->allocate(7, s));
+  heap.reset();
+  EXPECT_EQ(lines_of(path), "a,0,7,0\nf,0\n");
+
+  expect_unreturnable();
+  const std::uint64_t before = unreported_errors();
+  const std::string nowhere = (folder_ / "no/such/folder").string();
+  ASSERT_EQ(::setenv("STILLMAP_RECORD", nowhere.c_str(), 1), 0);
+  heap = make();
+  ASSERT_EQ(::unsetenv("STILLMAP_RECORD"), 0);
+  ASSERT_TRUE(heap->allocate(7, s));
+  heap.reset();
+  options_.record_to = nowhere;
+  const auto refused = caching_allocator::create(dev(), options_);
+  EXPECT_TRUE(is(refused, condition::invalid_argument));
+  EXPECT_EQ(unreported_errors() - before, 1u);
+}
+
+// The same address goes from thread to thread: its free must be written before its next allocation.
+TEST_F(record, threads_make_one_order) {
+  const stream s = make_stream();
+  auto heap = make();
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      for (int round = 0; round < 2000; ++round) {
+        const auto got = heap->allocate(4096, s);
+        ASSERT_TRUE(got);
+        ASSERT_TRUE(heap->free(*got));
+      }
+    });
+  }
+  for (std::thread &t : threads) t.join();
+  heap.reset();
+  const auto read = read_trace(content(options_.record_to));  // refuses an id that is live already
+  ASSERT_TRUE(read) << read.error().message("t");
+  EXPECT_EQ(read->totals.blocks, 8000u);
+  EXPECT_EQ(read->totals.live_blocks, 0u);
+}
+
+// Needs no driver, so that the child of a fork can be the program.
+TEST(recorder, a_killed_program_leaves_what_was_flushed) {
+  const fs::path folder = fresh_folder();
+  const std::string path = (folder / "t.trace").string();
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const auto r = trace_recorder::open(path);
+    if (!r) ::_exit(1);
+    const auto block = [](std::uintptr_t n) { return reinterpret_cast<const void *>(n); };
+    for (std::uintptr_t i = 1; i <= 10'000; ++i) (*r)->allocated(nullptr, block(i), 100, 0, {});
+    (*r)->iteration();  // flushes
+    (*r)->freed(block(1));
+    ::raise(SIGKILL);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFSIGNALED(status));
+  const auto read = read_trace(content(path));
+  ASSERT_TRUE(read) << read.error().message(path);
+  EXPECT_EQ(read->totals.blocks, 10'000u);
+  EXPECT_EQ(read->totals.iterations, 1u);
+  fs::remove_all(folder);
+}
+
+TEST(recorder, a_child_of_a_fork_leaves_its_parents_file_alone) {
+  const fs::path folder = fresh_folder();
+  const std::string path = (folder / "t.trace").string();
+  const auto r = trace_recorder::open(path);
+  ASSERT_TRUE(r);
+  (*r)->allocated(nullptr, &folder, 100, 0, {});
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    (*r)->freed(&folder);
+    (*r)->flush();
+    ::_exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  (*r)->flush();
+  EXPECT_EQ(lines_of(path), "a,0,100,0\n");
+  fs::remove_all(folder);
+}
+
+// A limit on the size of files stands for a full disk.
+TEST(recorder, a_file_that_cannot_be_written_any_further_ends_the_recording_only) {
+  const fs::path folder = fresh_folder();
+  const fs::path path = folder / "full";
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    ::signal(SIGXFSZ, SIG_IGN);
+    const rlimit least{1024, 1024};
+    ::setrlimit(RLIMIT_FSIZE, &least);
+    const auto r = trace_recorder::open(path.string());
+    if (!r) ::_exit(1);
+    for (std::uintptr_t i = 1; i <= 1000; ++i) {
+      (*r)->allocated(nullptr, reinterpret_cast<const void *>(i), 100, 0, {});
+    }
+    (*r)->flush();
+    (*r)->freed(reinterpret_cast<const void *>(1));
+    (*r)->gone(nullptr);
+    (*r)->flush();
+    ::_exit(7);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7);
+  EXPECT_EQ(fs::file_size(path), 1024u);
+  fs::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace stillmap

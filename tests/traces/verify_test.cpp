@@ -1,0 +1,76 @@
+// The recorded programs at their real size, in little more memory than they need: no block loses a
+// byte, and no work touches a page before its fence or after its time. hostcuda is lazy here, so
+// that only what is checked costs memory. All of them in all capacities:
+// tools/replay_table.py --verify.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "tests/support/buffer_test.h"
+#include "tools/stillmap/replay/replay_run.h"
+#include "tools/stillmap/traces/trace_file.h"
+
+namespace stillmap::testing {
+namespace {
+
+using namespace stillmap::tool;
+
+struct recorded {
+  const char *trace;
+  std::optional<unsigned> iterations;
+  double capacity;  // times the peak of live bytes
+  const char *schedule;
+};
+
+std::ostream &operator<<(std::ostream &out, const recorded &r) {
+  return out << r.trace << " in " << r.capacity << " times, " << r.schedule;
+}
+
+class traces : public device_test, public ::testing::WithParamInterface<recorded> {
+ protected:
+  void SetUp() override {
+    device_test::SetUp();
+    if (IsSkipped()) return;
+    if (!on_hostcuda()) GTEST_SKIP() << "needs a device with an oracle";
+    become((std::string("lazy,strict,schedule=") + GetParam().schedule).c_str());
+  }
+};
+
+TEST_P(traces, keep_every_byte) {
+  const recorded &what = GetParam();
+  const std::string file = std::string("traces/") + what.trace + ".trace.zst";
+  ASSERT_TRUE(std::filesystem::exists(file)) << "run from the top of the source";
+  const auto read = load_trace(file);
+  ASSERT_TRUE(read) << read.error().line;
+  const auto plan = plan_replay(*read, what.iterations);
+  ASSERT_TRUE(plan) << plan.error().line;
+  const device d = open_device();
+  replay_options o;
+  o.kind = *find_target("stillmap");
+  o.verify = check_depth::pages;
+  o.capacity = static_cast<std::uint64_t>(
+      std::ceil(what.capacity * static_cast<double>(plan->peak_live_bytes)));
+  const auto r = replay(d, *plan, o);
+  ASSERT_TRUE(r) << r.error().line;
+  EXPECT_FALSE(r->oom) << r->where_oom;
+  EXPECT_EQ(r->violations, 0u);
+  EXPECT_LE(r->peak_backed_bytes, *o.capacity);
+  // At least the ends of every block.
+  std::uint64_t least = 0;
+  for (const planned_op &op : plan->ops) {
+    if (op.verb == trace_verb::allocate) least += std::min<std::uint64_t>(op.bytes, 128);
+  }
+  EXPECT_GE(r->bytes_checked, least);
+}
+
+INSTANTIATE_TEST_SUITE_P(recorded, traces,
+                         ::testing::Values(recorded{"resnet50", {}, 1.05, "threads"},
+                                           recorded{"resnet50", 2, 1.005, "seeded:7"},
+                                           recorded{"serving", {}, 1.05, "threads"},
+                                           recorded{"serving", {}, 2, "seeded:3"},
+                                           recorded{"gpt2_medium_parallel", 1, 1.05, "threads"},
+                                           recorded{"gpt2_medium_parallel", 2, 1.05, "seeded:5"}));
+
+}  // namespace
+}  // namespace stillmap::testing

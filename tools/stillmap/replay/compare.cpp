@@ -1,0 +1,285 @@
+// stillmap compare: one recorded program, in memory that is enough for this project's allocator and
+// not for a classic one; both heaps at the moment where that runs out, as a picture.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+
+#include "tools/stillmap/command.h"
+#include "tools/stillmap/machine.h"
+#include "tools/stillmap/replay/device_books.h"
+#include "tools/stillmap/replay/replay_run.h"
+#include "tools/stillmap/replay/two_heaps.h"
+#include "tools/stillmap/traces/trace_file.h"
+
+namespace stillmap::tool {
+namespace {
+
+struct compare_options {
+  driver_options driver;
+  std::string file, ours = "stillmap", other = "segments", profile, svg = "out/two-heaps.svg";
+  std::uint64_t capacity = 0;
+  unsigned shrink = 0, every_byte_shrink = 32;
+};
+
+void say(const std::string &line) {
+  fmt::print("{}\n", line);
+  std::fflush(stdout);
+}
+
+double times(std::uint64_t bytes, std::uint64_t of) {
+  return of == 0 ? 0 : static_cast<double>(bytes) / static_cast<double>(of);
+}
+
+class comparison {
+ public:
+  explicit comparison(const compare_options &o) : o_(o) {}
+
+  outcome<exit_status> run() {
+    const auto ours = find_target(o_.ours), other = find_target(o_.other);
+    if (!ours) return tl::unexpected(ours.error());
+    if (!other) return tl::unexpected(other.error());
+    ours_.kind = *ours;
+    other_.kind = *other;
+    auto read = load_trace(o_.file);
+    if (!read) return tl::unexpected(read.error());
+    trace_ = std::move(*read);
+    auto drv = choose_driver(o_.driver.driver);
+    if (!drv) return tl::unexpected(drv.error());
+    driver_ = *drv;
+    auto done = play(o_.shrink, check_depth::pages);
+    if (!done || *done != exit_ok || o_.every_byte_shrink == 0) return done;
+    const std::uint64_t compared = compared_;
+    say(fmt::format("\nThe same at 1/{} of its size, every byte of every block written and read:",
+                    shrink_ * o_.every_byte_shrink));
+    done = play(shrink_ * o_.every_byte_shrink, check_depth::bytes);
+    if (!done || *done != exit_ok) return done;
+    say(
+        fmt::format("stillmap: ok: where '{}' ran out of memory '{}' did not, {} bytes compared, 0 "
+                    "wrong",
+                    o_.other, o_.ours, compared + compared_));
+    return exit_ok;
+  }
+
+ private:
+  // The device as it is without bytes, to search, or with them. Only one at a time.
+  outcome<device> open(bool keep_bytes) {
+    if (auto became = become_machine(*driver_, o_.profile, keep_bytes); !became) {
+      return tl::unexpected(became.error());
+    }
+    return open_device(*driver_, o_.driver.device);
+  }
+
+  // A plan that this device has room for.
+  outcome<replay_plan> plan_for(std::uint64_t free, unsigned shrink) {
+    if (shrink != 0) return plan_replay(trace_, std::nullopt, shrink_ = shrink);
+    for (shrink_ = 1;; shrink_ *= 2) {
+      auto plan = plan_replay(trace_, std::nullopt, shrink_);
+      if (!plan || plan->peak_live_bytes / 4 * 5 <= free) return plan;
+    }
+  }
+
+  // Half way between what each needs at least; both are found by replaying.
+  outcome<std::uint64_t> between(const device &d, const replay_plan &plan) {
+    std::uint64_t least[2] = {};
+    for (int i = 0; i < 2; ++i) {
+      replay_options o = i == 0 ? ours_ : other_;
+      o.verify.reset();
+      o.capacity.reset();
+      o.look_at.reset();
+      const auto ample = replay(d, plan, o);
+      if (!ample) return tl::unexpected(ample.error());
+      if (ample->oom) {
+        return fail(exit_failed, fmt::format("'{}' runs out of all the memory of this device, {}",
+                                             o.kind->name, ample->where_oom));
+      }
+      const auto found = find_min_capacity(d, plan, o, ample->peak_backed_bytes);
+      if (!found) return tl::unexpected(found.error());
+      least[i] = *found;
+    }
+    if (least[0] >= least[1]) {
+      return fail(exit_failed, fmt::format("there is nothing between what '{}' needs ({}) and what "
+                                           "'{}' needs ({})",
+                                           o_.ours, human(least[0]), o_.other, human(least[1])));
+    }
+    const std::uint64_t page = d.can().page_bytes;
+    const std::uint64_t capacity = (least[0] + (least[1] - least[0]) / 2) / page * page;
+    say(fmt::format("memory    {}, half way between what each needs at least:", human(capacity)));
+    const replay_options *const who[] = {&other_, &ours_};
+    for (int i = 0; i < 2; ++i) {
+      const std::uint64_t bytes = least[1 - i];
+      say(fmt::format("            {:<10}{:>10}   {:.4f} times the live bytes", who[i]->kind->name,
+                      human(bytes), times(bytes, plan.peak_live_bytes)));
+    }
+    return capacity;
+  }
+
+  outcome<exit_status> play(unsigned shrink, check_depth depth) {
+    const bool draws = depth == check_depth::pages;
+    std::optional<replay_plan> plan;
+    std::uint64_t capacity = o_.capacity;
+    {
+      auto d = open(false);
+      if (!d) return tl::unexpected(d.error());
+      const auto memory = free_of(*d);
+      if (!memory) return tl::unexpected(memory.error());
+      auto made = plan_for(*memory, shrink);
+      if (!made) return tl::unexpected(made.error());
+      plan = std::move(*made);
+      if (draws) {
+        say(fmt::format("driver    {}", describe(*driver_, *d)));
+        say(fmt::format("trace     {}{}: {} requests, peak of live bytes {}",
+                        std::filesystem::path(o_.file).filename().string(),
+                        shrink_ == 1 ? "" : fmt::format(" at 1/{} of its size", shrink_),
+                        exact(plan->requests), human(plan->peak_live_bytes)));
+      }
+      if (!d->can().vmm) {
+        return fail(exit_failed,
+                    "this device has no virtual memory management: its pages "
+                    "cannot be moved, and there is nothing to compare");
+      }
+      if (capacity == 0) {
+        const auto found = between(*d, *plan);
+        if (!found) return tl::unexpected(found.error());
+        capacity = *found;
+      } else {
+        capacity /= draws ? 1 : o_.every_byte_shrink;
+        say(fmt::format("memory    {}", human(capacity)));
+      }
+    }
+    auto d = open(true);
+    if (!d) return tl::unexpected(d.error());
+    if (!keeps_content(*driver_)) {
+      return fail(exit_usage, "the content of blocks is checked, and HOSTCUDA says unbacked");
+    }
+    return contest(*d, *plan, capacity, depth);
+  }
+
+  static outcome<std::uint64_t> free_of(const device &d) {
+    const context_guard guard(d.drv(), d.context());
+    if (!guard.entered()) return fail(guard.entered().error());
+    const auto memory = d.drv().memory_info_now();
+    if (!memory) return fail(memory.error());
+    return memory->free.bytes();
+  }
+
+  outcome<exit_status> contest(const device &d, const replay_plan &plan, std::uint64_t capacity,
+                               check_depth depth) {
+    const bool draws = depth == check_depth::pages;
+    other_.capacity = ours_.capacity = capacity;
+    const auto loser = replay(d, plan, other_);
+    if (!loser) return tl::unexpected(loser.error());
+    if (!loser->oom) {
+      say(fmt::format("{:<10}did not run out of memory", o_.other));
+      say(fmt::format("stillmap: FAILED: '{}' is enough for '{}' too", human(capacity), o_.other));
+      return exit_failed;
+    }
+    const heap_sums lost = sums_of(loser->seen);
+    say(fmt::format("{:<10}OUT OF MEMORY at {}", o_.other, loser->where_oom));
+    if (draws) {
+      say(fmt::format(
+          "            {} wanted; {} never got, and {} free in {} pieces, the largest {}",
+          human(loser->oom_wanted), human(capacity - lost.live - lost.free), human(lost.free),
+          exact(lost.pieces), human(lost.largest)));
+    }
+    ours_.verify = depth;
+    ours_.look_at = loser->oom_at;
+    const auto winner = replay(d, plan, ours_);
+    if (!winner) return tl::unexpected(winner.error());
+    if (winner->oom || winner->violations != 0) {
+      say(fmt::format("{:<10}{}", o_.ours,
+                      winner->oom ? "OUT OF MEMORY at " + winner->where_oom
+                                  : "work touched memory that was no longer there for it"));
+      say(fmt::format("stillmap: FAILED: '{}' did not get through", o_.ours));
+      return exit_failed;
+    }
+    compared_ = winner->bytes_checked;
+    say(
+        fmt::format("{:<10}got through all {} requests; {} of free pages moved to where they were "
+                    "wanted",
+                    o_.ours, exact(plan.requests), human(winner->moved_bytes)));
+    say(fmt::format("            {}; {} compared, 0 wrong",
+                    draws
+                        ? "both ends of every block and both sides of each page edge in it checked"
+                        : "every byte of every block checked",
+                    human(winner->bytes_checked)));
+    return draws ? picture(*loser, *winner, capacity) : outcome<exit_status>(exit_ok);
+  }
+
+  outcome<exit_status> picture(const replay_result &loser, const replay_result &winner,
+                               std::uint64_t capacity) {
+    const auto side = [&](const std::string &title, const heap_map &map) {
+      const heap_sums s = sums_of(map);
+      return heap_side{
+          title,
+          fmt::format("{} live, {} in {} pieces", human(s.live), human(s.free), exact(s.pieces)),
+          map, capacity};
+    };
+    const heap_side left = side(o_.other + ": out of memory", loser.seen);
+    const heap_side right = side(o_.ours + ": goes on", winner.seen);
+    say(fmt::format("\nThe {} of memory, as they are when {} more are wanted:", human(capacity),
+                    human(loser.oom_wanted)));
+    fmt::print("\n{}", draw_side_by_side(left, right, terminal_of(stdout)));
+    if (o_.svg.empty()) return exit_ok;
+    std::error_code trouble;  // shows when the file is written
+    if (const auto folder = std::filesystem::path(o_.svg).parent_path(); !folder.empty()) {
+      std::filesystem::create_directories(folder, trouble);
+    }
+    const std::string title = fmt::format(
+        "{} in {}", std::filesystem::path(o_.file).filename().string(), human(capacity));
+    if (auto saved = save_text(o_.svg, side_by_side_as_svg(left, right, title)); !saved) {
+      return tl::unexpected(saved.error());
+    }
+    say(fmt::format("picture   {}", o_.svg));
+    return exit_ok;
+  }
+
+  const compare_options &o_;
+  replay_options ours_, other_;
+  trace trace_;
+  driver *driver_ = nullptr;
+  unsigned shrink_ = 1;
+  std::uint64_t compared_ = 0;
+};
+
+}  // namespace
+
+void add_compare(CLI::App &app, command_body &body) {
+  auto o = std::make_shared<compare_options>();
+  CLI::App *c = app.add_subcommand(
+      "compare",
+      "Replays a recorded program in memory that is too little for a classic allocator and enough\n"
+      "for this project's, checks the content of every block, and draws both heaps as they are\n"
+      "where the other one gives up.");
+  c->footer(
+      "On hostcuda only what is written to needs memory: about 1 GiB for a program of 24 GiB.\n"
+      "Example: stillmap compare traces/llama_1b_variable.trace.zst\n\n" +
+      std::string(exit_status_help));
+  c->add_option("trace", o->file, "a recorded program, as for stillmap replay")
+      ->type_name("TRACE")
+      ->required();
+  c->add_option("--allocator", o->ours, "whose pages can move (default " + o->ours + ")")
+      ->type_name("NAME");
+  c->add_option("--against", o->other, "the one beside it (default " + o->other + ")")
+      ->type_name("NAME");
+  add_size(*c, "--capacity", o->capacity,
+           "device memory there is (default: half way between what\neach needs at least)");
+  add_driver_options(*c, o->driver);
+  c->add_option("--profile", o->profile, "the machine that hostcuda plays: h200, a100, ...")
+      ->type_name("NAME");
+  c->add_option("--shrink", o->shrink,
+                "divide every size by N (default: by 1, or what the device\nhas room for)")
+      ->type_name("N")
+      ->check(CLI::Range(1u, 1000000u));
+  c->add_option("--every-byte-shrink", o->every_byte_shrink,
+                "once more at 1/N of that size, checking every byte of\nevery block; 0: not "
+                "(default 32)")
+      ->type_name("N")
+      ->check(CLI::Range(0u, 1000u));
+  c->add_option("--svg", o->svg, "where the picture goes; '' for none\n(default " + o->svg + ")")
+      ->type_name("PATH");
+  c->callback([o, &body] { body = [o] { return comparison(*o).run(); }; });
+}
+
+}  // namespace stillmap::tool

@@ -1,0 +1,202 @@
+#include "tools/stillmap/replay/two_heaps.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+namespace stillmap::tool {
+namespace {
+
+bool backed(const heap_segment &s) {
+  return s.part == heap_part::live || s.part == heap_part::free;
+}
+bool live(const heap_segment &s) {
+  return s.part == heap_part::live && s.handed_out;
+}
+
+// Columns of text, as far as our own titles go: UTF-8 without wide characters.
+std::size_t columns(const std::string &text) {
+  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
+  }));
+}
+std::string padded(std::string text, std::size_t width) {
+  const std::size_t has = columns(text);
+  return text + std::string(has < width ? width - has : 0, ' ');
+}
+
+// Wholly live, mostly, half, hardly, free, never got.
+constexpr std::array<const char *, 6> shades = {"█", "▓", "▒", "░", " ", "·"};
+constexpr std::array<const char *, 6> letters = {"#", "@", "+", "-", " ", "."};
+
+std::size_t shade_of(const heap_cell &c) {
+  if (c.live + c.free < 0.5) return 5;
+  const double share = c.live / (c.live + c.free);
+  return share > 0.999 ? 0 : share > 0.66 ? 1 : share > 0.33 ? 2 : share > 0.001 ? 3 : 4;
+}
+
+constexpr int svg_rows = 36, svg_columns = 120;
+constexpr double cell_width = 4, row_height = 9, row_gap = 2, margin = 30, head = 96;
+constexpr double panel = svg_columns * cell_width, gap = 50;
+
+std::string escaped(const std::string &text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '&') {
+      out += "&amp;";
+    } else if (c == '<') {
+      out += "&lt;";
+    } else {
+      out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+    }
+  }
+  return out;
+}
+
+void panel_as_svg(const heap_side &side, double x, std::string &out) {
+  out += fmt::format("<text class=\"name\" x=\"{}\" y=\"{}\">{}</text>\n", x, head - 32,
+                     escaped(side.title));
+  out += fmt::format("<text class=\"soft\" x=\"{}\" y=\"{}\">{}</text>\n", x, head - 13,
+                     escaped(side.below));
+  const auto cells = cells_of(side.map, side.capacity, svg_rows * svg_columns);
+  constexpr std::array<const char *, 6> classes = {"l", "m", "h", "f", "e", "n"};
+  for (int row = 0; row < svg_rows; ++row) {
+    const double y = head + row * (row_height + row_gap);
+    for (int i = 0; i < svg_columns;) {  // equal neighbours are one rectangle
+      const auto at = [&](int column) {
+        return shade_of(cells[static_cast<std::size_t>(row * svg_columns + column)]);
+      };
+      int end = i + 1;
+      while (end < svg_columns && at(end) == at(i)) ++end;
+      out += fmt::format("<rect class=\"{}\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"/>\n",
+                         classes[at(i)], x + i * cell_width, y, (end - i) * cell_width, row_height);
+      i = end;
+    }
+  }
+}
+
+}  // namespace
+
+heap_sums sums_of(const heap_map &m) {
+  heap_sums out;
+  for (const heap_map::arena &a : m.arenas) {
+    std::uint64_t piece = 0, end = 0;
+    const auto close = [&] {
+      if (piece != 0) ++out.pieces;
+      out.largest = std::max(out.largest, piece);
+      piece = 0;
+    };
+    for (const heap_segment &s : a.segments) {
+      if (!backed(s) || s.range.begin.value() != end) close();
+      end = s.range.begin.value() + s.range.bytes;
+      if (!backed(s)) continue;
+      if (live(s)) {
+        close();
+        out.live += s.range.bytes;
+      } else {
+        out.free += s.range.bytes;
+        piece += s.range.bytes;
+      }
+    }
+    close();
+  }
+  return out;
+}
+
+std::vector<heap_cell> cells_of(const heap_map &m, std::uint64_t capacity, std::size_t cells) {
+  std::vector<heap_cell> out(cells);
+  const heap_sums all = sums_of(m);
+  const double each =
+      static_cast<double>(std::max(capacity, all.live + all.free)) / static_cast<double>(cells);
+  if (!(each > 0)) return out;
+  double at = 0;
+  for (const heap_map::arena &a : m.arenas) {
+    for (const heap_segment &s : a.segments) {
+      if (!backed(s)) continue;
+      const double end = at + static_cast<double>(s.range.bytes);
+      for (auto i = static_cast<std::size_t>(at / each); i < cells; ++i) {
+        const double from = std::max(at, static_cast<double>(i) * each);
+        const double to = std::min(end, static_cast<double>(i + 1) * each);
+        if (to <= from) break;
+        (live(s) ? out[i].live : out[i].free) += (to - from) / each;
+      }
+      at = end;
+    }
+  }
+  return out;
+}
+
+std::string draw_side_by_side(const heap_side &left, const heap_side &right, const terminal &t) {
+  constexpr std::size_t rows = 14, between = 3;
+  const std::size_t width =
+      std::min<std::size_t>(56, (static_cast<std::size_t>(t.width) - between - 1) / 2);
+  const auto cut = [&](const std::string &text) {
+    return padded(columns(text) > width ? text.substr(0, width) : text, width);
+  };
+  const std::string space(between, ' ');
+  std::string out = cut(left.title) + space + right.title.substr(0, width) + '\n';
+  const auto a = cells_of(left.map, left.capacity, rows * width);
+  const auto b = cells_of(right.map, right.capacity, rows * width);
+  const auto line = [&](const std::vector<heap_cell> &cells, std::size_t row) {
+    std::string text;
+    std::size_t now = shades.size();
+    for (std::size_t i = row * width; i < (row + 1) * width; ++i) {
+      const std::size_t shade = shade_of(cells[i]);
+      if (t.colour && shade != now)
+        text += shade == 0 ? "\x1b[32m" : shade == 5 ? "\x1b[2m" : "\x1b[33m";
+      now = shade;
+      text += t.utf8 ? shades[shade] : letters[shade];
+      if (t.colour && (i + 1 == (row + 1) * width || shade_of(cells[i + 1]) != shade))
+        text += "\x1b[0m";
+    }
+    return text;
+  };
+  for (std::size_t row = 0; row < rows; ++row) {
+    out += line(a, row) + space + line(b, row) + '\n';
+  }
+  out += cut(left.below) + space + right.below.substr(0, width) + '\n';
+  const auto &l = t.utf8 ? shades : letters;
+  out += fmt::format("{} live  {} {} {} partly free  '{}' free  {} not in use\n", l[0], l[1], l[2],
+                     l[3], l[4], l[5]);
+  return out;
+}
+
+std::string side_by_side_as_svg(const heap_side &left, const heap_side &right,
+                                const std::string &title) {
+  const double width = 2 * margin + 2 * panel + gap;
+  const double bottom = head + svg_rows * (row_height + row_gap);
+  std::string out = fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" "
+      "height=\"{1}\">\n",
+      width, bottom + 50);
+  out += R"svg(<style>
+  text { font-family: system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif; font-size: 13px; fill: #1f2328; }
+  .title { font-size: 20px; font-weight: 600; }
+  .name { font-size: 15px; font-weight: 600; }
+  .soft { fill: #59636e; }
+  .page { fill: #ffffff; }
+  .l { fill: #009e73; } .m { fill: #66c5ab; } .h { fill: #e6c34d; } .f { fill: #e69f00; } .e { fill: #d55e00; }
+  .n { fill: #afb8c1; fill-opacity: 0.35; }
+  @media (prefers-color-scheme: dark) {
+    text { fill: #e6edf3; } .soft { fill: #9198a1; } .page { fill: #0d1117; }
+  }
+</style>
+)svg";
+  out += "<rect class=\"page\" width=\"100%\" height=\"100%\"/>\n";
+  out += fmt::format("<text class=\"title\" x=\"{}\" y=\"34\">{}</text>\n", margin, escaped(title));
+  panel_as_svg(left, margin, out);
+  panel_as_svg(right, margin + panel + gap, out);
+  constexpr std::array<std::pair<const char *, const char *>, 4> legend = {
+      {{"l", "live"}, {"m", "partly free"}, {"e", "free"}, {"n", "not in use"}}};
+  double x = margin;
+  for (const auto &[style, text] : legend) {
+    out += fmt::format("<rect class=\"{}\" x=\"{}\" y=\"{}\" width=\"18\" height=\"11\"/>\n", style,
+                       x, bottom + 16);
+    out += fmt::format("<text x=\"{}\" y=\"{}\">{}</text>\n", x + 25, bottom + 26, text);
+    x += 130;
+  }
+  return out + "</svg>\n";
+}
+
+}  // namespace stillmap::tool
