@@ -117,6 +117,7 @@ result<segment *> caching_allocator::core::extend(arena &a, const block_request 
     a.books.abandon(*place);
     return tl::unexpected<error>(s.error());
   }
+  tell_grown(a, *place, l);
   let_go(a, *place, l);
   moved_ += l.moved_pages;
   created_ += l.created.size();
@@ -125,8 +126,8 @@ result<segment *> caching_allocator::core::extend(arena &a, const block_request 
     const std::lock_guard lock(a.lock);
     block = a.books.commit(*place);
   }
-  live_peak_ = std::max(live_peak_, live() + static_cast<std::size_t>(r.bytes));
-  backed_peak_ = std::max(backed_peak_, backed());
+  live_peak_ = std::max(live_peak_.load(), live() + static_cast<std::size_t>(r.bytes));
+  backed_peak_ = std::max(backed_peak_.load(), backed());
   return block;
 }
 
@@ -171,7 +172,7 @@ status caching_allocator::core::reserve_addresses(arena &a, std::size_t bytes) {
 // to the limit; with effort::all every free page there is comes first.
 status caching_allocator::core::gather(arena &a, std::size_t pages, effort how, loot &into) {
   const std::size_t holding = backed();
-  const std::size_t peak = std::max(live_peak_, live() + pages * page());
+  const std::size_t peak = std::max(live_peak_.load(), live() + pages * page());
   const std::size_t soft = std::min(soft_limit.load(), peak + tolerated(peak, page()));
   const std::size_t most = limit;
   const auto room = [&](std::size_t under) {

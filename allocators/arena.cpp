@@ -101,6 +101,7 @@ segment *arena::claim(size_places &of, std::size_t i) {
     loosen(owner, owner + page);
     books.recall(at);
     ++counters_.recalled;
+    if (history != nullptr && history->on()) tell_recalled(at, owner);
   }
   segment *const s = books.place_at(begin, of.bytes);
   s->place = static_cast<std::uint32_t>(i);

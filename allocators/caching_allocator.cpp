@@ -50,12 +50,18 @@ result<std::unique_ptr<caching_allocator>> caching_allocator::create(
 }
 
 result<void *> caching_allocator::allocate(std::size_t bytes, stream_ref s, allocate_options how) {
+  if (core_->history.on()) [[unlikely]]
+    return core_->allocate_recorded(bytes, s, how);
   return core_->allocate(bytes, s, how);
 }
 status caching_allocator::free(void *block) {
+  if (core_->history.on()) [[unlikely]]
+    return core_->free_recorded(block, nullptr);
   return core_->free(block, nullptr);
 }
 status caching_allocator::free(void *block, stream_ref last_used_on) {
+  if (core_->history.on()) [[unlikely]]
+    return core_->free_recorded(block, &last_used_on);
   return core_->free(block, &last_used_on);
 }
 status caching_allocator::record_use(void *block, stream_ref s) {
@@ -88,6 +94,22 @@ caching_allocator_stats caching_allocator::stats() const {
 }
 heap_map caching_allocator::map() const {
   return core_->map();
+}
+status caching_allocator::record_history(history_options o) {
+  return core_->history.start(o);
+}
+void caching_allocator::stop_history() {
+  core_->history.stop();
+}
+void caching_allocator::forget_history() {
+  core_->history.forget();
+}
+bool caching_allocator::records_history() const {
+  return core_->history.on();
+}
+result<allocation_history> caching_allocator::history() const {
+  if (core_->in_child()) return not_in_a_child("caching_allocator::history");
+  return core_->history.copy();
 }
 const device &caching_allocator::home() const {
   return core_->home();
@@ -200,7 +222,12 @@ status caching_allocator::core::record_use(void *block, stream_ref s) {
 // Requires growth_mutex_.
 arena &caching_allocator::core::arena_for(stream_ref s) {
   if (arena *const a = directory_.of_stream(s)) return *a;
-  arenas_.push_back(std::make_unique<arena>(arenas_.size() + 1, s, page()));
+  auto made = std::make_unique<arena>(arenas_.size() + 1, s, page());
+  made->history = &history;
+  {
+    const std::lock_guard lock(arenas_mutex_);
+    arenas_.push_back(std::move(made));
+  }
   directory_.serve(s, arenas_.back().get());
   return *arenas_.back();
 }

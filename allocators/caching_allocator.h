@@ -13,6 +13,8 @@
 #include <memory>
 #include <vector>
 
+#include "stillmap/allocators/allocation_history.h"
+#include "stillmap/allocators/heap_map.h"
 #include "stillmap/vmm/device.h"
 #include "stillmap/vmm/memory_quota.h"
 #include "stillmap/vmm/stream.h"
@@ -66,29 +68,6 @@ struct caching_allocator_stats {
   std::size_t host_bytes = 0;       // of the allocator's own books
 };
 
-// What addresses are, for pictures: in address order within each arena.
-enum class heap_part {
-  live,      // one block, or free blocks kept for the same size (`cached`), or a slab
-  free,      // memory without a block
-  unbacked,  // addresses without memory
-  leaving,   // pages that have gone elsewhere and are still mapped here
-  lent,      // the same, and they stay mapped here, to come back without a driver call
-};
-struct heap_segment {
-  virtual_range range;
-  heap_part part = heap_part::unbacked;
-  bool handed_out = false;
-};
-struct heap_map {
-  struct arena {
-    std::uint64_t id = 0;
-    stream_ref stream;
-    std::vector<heap_segment> segments;
-  };
-  std::size_t page_bytes = 0;
-  std::vector<arena> arenas;
-};
-
 // Threads: safe. Threads that use different streams do not wait for each other, except where
 //          memory has to be found for one.
 // Streams: those it was used with must exist for as long as the allocator does.
@@ -139,8 +118,25 @@ class caching_allocator {
   // Errors: as free.
   result<std::size_t> usable_size(const void *block) const;
 
+  // Does not wait for a thread that is finding memory: what is on its way is then counted where it
+  // was, or where it will be, or not at all.
   caching_allocator_stats stats() const;
+  // One moment of all arenas. Waits for a thread that is finding memory.
   heap_map map() const;
+
+  // Keeps the last `o.events` events from now on, and forgets those kept so far. Recording costs a
+  // lock and two clock readings a request, and a walk of the stack where callers are wanted.
+  // Errors: invalid_argument (no events; more events or callers than can be kept: value, limit),
+  //         out_of_memory (the host's: value = bytes). Nothing has changed then.
+  // Cost:   all memory it needs is taken here; not recording costs one predictable branch a
+  // request.
+  status record_history(history_options o = {});
+  void stop_history();    // what is kept stays
+  void forget_history();  // stops, and gives the memory back
+  bool records_history() const;
+  // A copy of what is kept; of a forked child's: not_supported. Errors: out_of_memory (the host's).
+  result<allocation_history> history() const;
+
   const device &home() const;
 
  private:
