@@ -6,6 +6,7 @@
 #include <string>
 
 #include "tools/stillmap/block_checker.h"
+#include "tools/stillmap/replay_map.h"
 #include "tools/stillmap/replay_plan.h"
 #include "tools/stillmap/replay_target.h"
 
@@ -15,6 +16,9 @@ struct replay_options {
   const target_kind *kind = nullptr;
   std::optional<std::uint64_t> capacity;  // bytes of device memory; none: all that there is
   std::optional<check_depth> verify;
+  bool map = false;      // look at the heap at its peak, or where it runs out of memory
+  bool history = false;  // with its history, where it keeps one
+  std::optional<std::size_t> look_after;  // map: after this operation instead, by its index
 };
 
 struct replay_result {
@@ -28,7 +32,8 @@ struct replay_result {
   bool oom = false;
   std::string where_oom;  // "request 1234 of 5678 (1 GiB on stream 0), with 3 GiB live"
   std::uint64_t bytes_checked = 0;
-  std::uint64_t violations = 0;  // hostcuda's: work that touched what it must not
+  std::uint64_t violations = 0;         // hostcuda's: work that touched what it must not
+  std::optional<replay_moment> moment;  // where asked for, and the allocator knows
 };
 
 // Errors: exit_usage: a capacity over the device's; exit_failed: the driver's, a wrong byte.

@@ -4,10 +4,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "stillmap/allocators/heap_report.h"
 #include "stillmap/vmm/device.h"
 #include "stillmap/vmm/stream.h"
 #include "tools/stillmap/outcome.h"
@@ -31,11 +33,14 @@ class replay_target {
   // Device memory held, by its own books: now and at most.
   virtual std::uint64_t backed_bytes() const = 0;
   virtual std::uint64_t peak_backed_bytes() const = 0;
+  // What it holds where; none: it does not know.
+  virtual std::optional<heap_snapshot> snapshot() const { return std::nullopt; }
 };
 
 struct target_options {
   std::uint64_t limit = UINT64_MAX;  // bytes of device memory it may hold, where it can be told
   bool wait_before_free = false;     // direct: see direct_target.cpp
+  bool history = false;              // remember requests, where it can, for snapshot()
 };
 
 struct target_kind {

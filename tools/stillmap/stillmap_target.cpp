@@ -16,6 +16,10 @@ class stillmap_target final : public replay_target {
   status record_use(void *at, stream_ref on) override { return heap_->record_use(at, on); }
   std::uint64_t backed_bytes() const override { return heap_->stats().total.backed; }
   std::uint64_t peak_backed_bytes() const override { return heap_->stats().backed_peak; }
+  std::optional<heap_snapshot> snapshot() const override {
+    auto taken = snapshot_of(*heap_);
+    return taken ? std::optional(std::move(*taken)) : std::nullopt;
+  }
 
  private:
   std::unique_ptr<caching_allocator> heap_;
@@ -28,6 +32,9 @@ outcome<std::unique_ptr<replay_target>> make_stillmap(const device &d, const tar
   options.limit = o.limit;
   auto heap = caching_allocator::create(d, std::move(options));
   if (!heap) return fail(exit_failed, heap.error().message());
+  if (o.history) {
+    if (const status s = (*heap)->record_history(); !s) return fail(s.error());
+  }
   return std::make_unique<stillmap_target>(std::move(*heap));
 }
 
