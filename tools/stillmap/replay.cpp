@@ -70,6 +70,13 @@ std::string calls_text(const driver_counts &calls) {
   return text.empty() ? "none" : text;
 }
 
+// Pictures show no history.
+bool records_history(const replay_command &o) {
+  if (o.map.empty() || !o.beside.empty()) return false;
+  const auto format = map_format_of(o.map);
+  return format && (*format == map_format::json || *format == map_format::pickle);
+}
+
 double times(std::uint64_t bytes, std::uint64_t of) {
   return of == 0 ? 0 : static_cast<double>(bytes) / static_cast<double>(of);
 }
@@ -87,8 +94,9 @@ void print_text(const replay_command &o, const replay_result &r, const replay_pl
     fmt::print("least memory  {}, {:.4f} times the live bytes\n", human_and_exact(*min_capacity),
                times(*min_capacity, r.peak_live_bytes));
   }
-  // A wrong figure is worse than none: with checks in between, caches are cold.
-  if (!o.verify) {
+  // A wrong figure is worse than none: with checks in between, caches are cold; and writing history
+  // takes longer than what it tells of.
+  if (!o.verify && !records_history(o)) {
     fmt::print("time          {:.1f} ns a request; a std::mutex locked and unlocked: {:.1f} ns\n",
                r.ns_per_op, mutex_ns());
   }
@@ -172,7 +180,7 @@ outcome<exit_status> run_replay(const replay_command &o) {
   if (o.capacity != 0) options.capacity = o.capacity;
   if (o.verify) options.verify = o.every_byte ? check_depth::bytes : check_depth::pages;
   options.map = !o.map.empty();
-  options.history = options.map && o.beside.empty() && *map_format_of(o.map) >= map_format::json;
+  options.history = records_history(o);
   const std::uint64_t before = physical_bytes(**drv).value_or(0);
   auto r = replay(*d, *plan, options);
   if (!r) return tl::unexpected(r.error());

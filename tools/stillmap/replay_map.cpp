@@ -14,9 +14,10 @@ namespace stillmap::tool {
 
 std::size_t peak_of_last_iteration(const replay_plan &plan) {
   const auto is_boundary = [](const planned_op &op) { return op.verb == trace_verb::iteration; };
-  // A boundary is after each iteration: the last begins after the last but one.
-  auto last = std::find_if(plan.ops.rbegin(), plan.ops.rend(), is_boundary);
-  if (last != plan.ops.rend()) last = std::find_if(last + 1, plan.ops.rend(), is_boundary);
+  // A boundary may be at the very end too, behind the last iteration.
+  const bool closed = !plan.ops.empty() && is_boundary(plan.ops.back());
+  const auto last =
+      std::find_if(plan.ops.rbegin() + (closed ? 1 : 0), plan.ops.rend(), is_boundary);
   const auto begin = static_cast<std::size_t>(plan.ops.rend() - last);
   std::vector<std::uint64_t> of(plan.slots);
   std::uint64_t live = 0, most = 0;
