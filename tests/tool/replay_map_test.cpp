@@ -227,7 +227,7 @@ TEST_F(ReplayMapTest, ThePickleGoesBackToNothing) {
   std::string text;
   for (int k = 0; k < 12; ++k) text += "a," + std::to_string(k) + ",4194304,0\n";
   for (int k = 0; k < 12; k += 2) text += "f," + std::to_string(k) + "\n";
-  const replay_plan plan = plan_of(text + "i\na,12,22000000,0\na,13,100,1\n");
+  const replay_plan plan = plan_of(text + "i\ni\na,12,22000000,0\na,13,100,1\n");
   replay_options o;
   o.history = true;
   o.capacity = 52_MiB;

@@ -20,7 +20,8 @@ struct replay_moment {
   std::size_t op = 0;        // of the plan: the last that was served, or the one that failed
 };
 
-// The request after which most bytes are live for the first time in the last iteration; its index
+// The request after which most bytes are live for the first time in the last iteration (the first
+// one includes what came before it); its index
 // in plan.ops, or the number of them where nothing is allocated.
 std::size_t peak_of_last_iteration(const replay_plan &plan);
 
