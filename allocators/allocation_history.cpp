@@ -22,6 +22,8 @@ const char *name_of(history_action action) {
       return "page_move";
     case history_action::page_unmap:
       return "page_unmap";
+    case history_action::reserve:
+      return "reserve";
     case history_action::out_of_memory:
       return "out_of_memory";
     case history_action::snapshot:

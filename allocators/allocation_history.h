@@ -27,10 +27,11 @@ enum class history_action : std::uint8_t {
   page_map,        // addresses got memory that was created for them
   page_move,       // the same memory, at another address now: `from`
   page_unmap,      // addresses lost their memory to the device
+  reserve,         // a stream got addresses to place its blocks in
   out_of_memory,   // a request failed
   snapshot,        // map() was called
 };
-inline constexpr std::size_t history_actions = 8;
+inline constexpr std::size_t history_actions = 9;
 const char *name_of(history_action action);  // "allocate", ...
 
 struct history_event {
@@ -56,6 +57,17 @@ struct allocation_history {
   std::span<const void *const> stack_of(const history_event &e) const {
     return std::span(frames).subspan(e.first_frame, e.frames);
   }
+};
+
+// Is told of each event when it happens, whether history is recorded or not:
+// caching_allocator_options:: observer. Costs what recording costs, and what it does itself.
+class heap_observer {
+ public:
+  virtual ~heap_observer() = default;
+  // Of one address, events come in order. The event's time and callers are not set. False: it wants
+  // to hear no more. Threads: any, several at once, some with locks of the allocator held, which it
+  // must not call.
+  virtual bool happened(const history_event &e) noexcept = 0;
 };
 
 // One return address, for people.

@@ -78,6 +78,7 @@ class caching_allocator::core {
   void tell_finished(const arena &a, const arena::held_block &h);  // requires a.lock
   void tell_grown(const arena &a, const heap_books::extent &place, const loot &l);
   void tell_gone(const arena &a, const virtual_range &range);
+  void tell_reserved(const arena &a, const virtual_range &range);
 
   // allocator_growth.cpp; all require growth_mutex_
   result<void *> grow(arena &a, const block_request &r, std::unique_lock<std::mutex> &growing);

@@ -157,6 +157,7 @@ status caching_allocator::core::reserve_addresses(arena &a, std::size_t bytes) {
         a.reservations.push_back(std::move(*block));
       }
       directory_.add(range, &a);
+      tell_reserved(a, range);
       return {};
     }
     if (wanted == least || !block.error().is(condition::address_space_exhausted)) {

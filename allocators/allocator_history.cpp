@@ -4,6 +4,18 @@
 #include "stillmap/allocators/allocator_core.h"
 
 namespace stillmap {
+namespace {
+
+history_event about(history_action action, const arena &a, const virtual_range &range) {
+  history_event e;
+  e.action = action;
+  e.address = range.begin.value();
+  e.bytes = range.bytes;
+  e.stream = a.stream;
+  return e;
+}
+
+}  // namespace
 
 result<void *> caching_allocator::core::allocate_recorded(std::size_t bytes, stream_ref s,
                                                           const allocate_options &how) {
@@ -101,13 +113,11 @@ void caching_allocator::core::tell_grown(const arena &a, const heap_books::exten
 }
 
 void caching_allocator::core::tell_gone(const arena &a, const virtual_range &range) {
-  if (!history.on()) return;
-  history_event e;
-  e.action = history_action::page_unmap;
-  e.address = range.begin.value();
-  e.bytes = range.bytes;
-  e.stream = a.stream;
-  history.push(e);
+  if (history.on()) history.push(about(history_action::page_unmap, a, range));
+}
+
+void caching_allocator::core::tell_reserved(const arena &a, const virtual_range &range) {
+  if (history.on()) history.push(about(history_action::reserve, a, range));
 }
 
 }  // namespace stillmap

@@ -105,7 +105,7 @@ void caching_allocator::forget_history() {
   core_->history.forget();
 }
 bool caching_allocator::records_history() const {
-  return core_->history.on();
+  return core_->history.recording();
 }
 result<allocation_history> caching_allocator::history() const {
   if (core_->in_child()) return not_in_a_child("caching_allocator::history");
@@ -124,7 +124,9 @@ caching_allocator::core::core(device d, std::shared_ptr<page_pool> pages,
       device_(std::move(d)),
       pages_(std::move(pages)),
       access_(std::move(access)),
-      options_(std::move(options)) {}
+      options_(std::move(options)) {
+  history.watch(options_.observer);
+}
 
 caching_allocator::core::~core() {
   unmap_everything();

@@ -22,10 +22,11 @@
 namespace stillmap {
 
 struct caching_allocator_options {
-  std::size_t limit = SIZE_MAX;             // most bytes of physical memory it may hold
-  std::size_t soft_limit = SIZE_MAX;        // beyond it, moving pages comes before creating them
-  std::shared_ptr<memory_quota> quota{};    // asked before memory is got: shared_quota.h
-  std::vector<int> also_accessible_from{};  // devices that may touch the blocks too
+  std::size_t limit = SIZE_MAX;               // most bytes of physical memory it may hold
+  std::size_t soft_limit = SIZE_MAX;          // beyond it, moving pages comes before creating them
+  std::shared_ptr<memory_quota> quota{};      // asked before memory is got: shared_quota.h
+  std::vector<int> also_accessible_from{};    // devices that may touch the blocks too
+  std::shared_ptr<heap_observer> observer{};  // told of all that happens: heap_nvtx.h is one
   // Memory is short: frees some of its own and answers true to have the request of `bytes` tried
   // again, or false to let it fail. Called without any lock of the allocator, which it may use.
   std::function<bool(std::size_t bytes)> on_out_of_memory{};

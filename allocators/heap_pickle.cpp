@@ -151,6 +151,8 @@ void torch_writer::events(const history_event &e) {
     case history_action::page_unmap:
       event("segment_unmap", e.address, e.bytes, e);
       break;
+    case history_action::reserve:  // the viewer knows memory only
+      break;
     case history_action::out_of_memory:
       event("oom", 0, e.bytes, e);
       break;

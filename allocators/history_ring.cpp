@@ -62,12 +62,27 @@ status history_ring::start(const history_options &o) {
   recorded_ = 0;
   epoch_ns_ = ns_of<std::chrono::system_clock>() - ns_of<std::chrono::steady_clock>();
   depth_.store(o.stack_depth, std::memory_order_relaxed);
-  on_.store(true, std::memory_order_relaxed);
+  recording_ = true;
+  update();
   return {};
 }
 
+void history_ring::watch(std::shared_ptr<heap_observer> by) {
+  const std::lock_guard lock(lock_);
+  observer_ = std::move(by);
+  watched_ = observer_ != nullptr;
+  update();
+}
+
+bool history_ring::recording() const {
+  const std::lock_guard lock(lock_);
+  return recording_;
+}
+
 void history_ring::stop() {
-  on_.store(false, std::memory_order_relaxed);
+  const std::lock_guard lock(lock_);
+  recording_ = false;
+  update();
 }
 
 void history_ring::forget() {
@@ -94,9 +109,13 @@ void history_ring::capture(call_stack &into, unsigned skip) const {
 }
 
 void history_ring::push(history_event e, const call_stack *stack) {
-  if (!on()) return;
+  if (watched_.load(std::memory_order_relaxed) && !observer_->happened(e)) {
+    const std::lock_guard lock(lock_);
+    watched_ = false;
+    update();
+  }
   const std::lock_guard lock(lock_);
-  if (capacity_ == 0) return;
+  if (!recording_) return;
   // Under the lock, so that time goes forward from event to event.
   e.time_ns = epoch_ns_ + ns_of<std::chrono::steady_clock>();
   const std::size_t at = recorded_ % capacity_;

@@ -24,7 +24,11 @@ struct call_stack {
 // Threads: safe.
 class history_ring {
  public:
+  // Whether anybody wants to be told.
   bool on() const { return on_.load(std::memory_order_relaxed); }
+  bool recording() const;
+  // Before anything is told.
+  void watch(std::shared_ptr<heap_observer> by);
 
   // Begins anew; what was recorded before is gone.
   // Errors: invalid_argument (no events, or more than it may have: value, limit), out_of_memory.
@@ -43,9 +47,14 @@ class history_ring {
  private:
   std::uint64_t now() const;
 
+  void update() { on_.store(recording_ || watched_, std::memory_order_relaxed); }
+
   std::atomic<bool> on_{false};
   std::atomic<unsigned> depth_{0};
   mutable std::mutex lock_;
+  bool recording_ = false;
+  std::atomic<bool> watched_{false};
+  std::shared_ptr<heap_observer> observer_;
   history_options options_;
   std::unique_ptr<history_event[]> events_;
   std::unique_ptr<const void *[]> frames_;  // stack_depth for each event

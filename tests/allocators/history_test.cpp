@@ -58,10 +58,11 @@ TEST_F(history, a_block_is_told_from_its_memory_to_its_end) {
   ASSERT_TRUE(block);
   ASSERT_TRUE(heap().free(*block));
   const allocation_history h = told();
-  ASSERT_EQ(h.events.size(), 4u);
-  EXPECT_EQ(h.recorded, 4u);
+  ASSERT_EQ(h.events.size(), 5u);
+  EXPECT_EQ(h.recorded, 5u);
   EXPECT_EQ(h.lost, 0u);
-  const history_event &mapped = h.events[0], &made = h.events[1], &asked = h.events[2];
+  EXPECT_EQ(h.events[0].action, history_action::reserve);
+  const history_event &mapped = h.events[1], &made = h.events[2], &asked = h.events[3];
   EXPECT_EQ(mapped.action, history_action::page_map);
   EXPECT_EQ(mapped.bytes, 4_MiB);
   EXPECT_EQ(made.action, history_action::allocate);
@@ -71,8 +72,8 @@ TEST_F(history, a_block_is_told_from_its_memory_to_its_end) {
   EXPECT_EQ(made.stream, stream_ref(s));
   EXPECT_EQ(asked.action, history_action::free_requested);
   EXPECT_EQ(asked.bytes, 3_MiB + 5);
-  EXPECT_EQ(h.events[3].action, history_action::free_completed);
-  EXPECT_EQ(h.events[3].address, address_of(*block));
+  EXPECT_EQ(h.events[4].action, history_action::free_completed);
+  EXPECT_EQ(h.events[4].address, address_of(*block));
   for (std::size_t i = 1; i < h.events.size(); ++i) {
     EXPECT_LE(h.events[i - 1].time_ns, h.events[i].time_ns);
   }
@@ -169,11 +170,12 @@ TEST_F(history, a_request_that_failed_and_a_map_that_was_drawn) {
   odd.alignment = 3;
   EXPECT_FALSE(heap().allocate(1, {}, odd));  // no want of memory
   const allocation_history h = told();
-  ASSERT_EQ(h.events.size(), 2u);
-  EXPECT_EQ(h.events[0].action, history_action::out_of_memory);
-  EXPECT_EQ(h.events[0].bytes, 5 * page());
-  EXPECT_EQ(h.events[0].available, 4 * page());
-  EXPECT_EQ(h.events[1].action, history_action::snapshot);
+  ASSERT_EQ(h.events.size(), 3u);
+  EXPECT_EQ(h.events[0].action, history_action::reserve);
+  EXPECT_EQ(h.events[1].action, history_action::out_of_memory);
+  EXPECT_EQ(h.events[1].bytes, 5 * page());
+  EXPECT_EQ(h.events[1].available, 4 * page());
+  EXPECT_EQ(h.events[2].action, history_action::snapshot);
 }
 
 TEST_F(history, the_oldest_go_first_and_are_counted) {
