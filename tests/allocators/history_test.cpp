@@ -285,6 +285,35 @@ TEST_F(history, a_function_of_a_shared_library_has_its_name) {
   EXPECT_EQ(f.offset, 1u);
 }
 
+// Asks for figures in the midst of growing, from another thread, and waits for the answer.
+class curious : public heap_observer {
+ public:
+  bool happened(const history_event &e) noexcept override {
+    ++events;
+    if (e.action != history_action::page_map) return true;
+    std::thread([&] { seen = heap->stats(); }).join();
+    return false;
+  }
+  caching_allocator *heap = nullptr;
+  caching_allocator_stats seen;
+  int events = 0;
+};
+
+TEST_F(history, figures_do_not_wait_for_who_finds_memory) {
+  const auto observer = std::make_shared<curious>();
+  caching_allocator_options options;
+  options.observer = observer;
+  const auto watched = std::move(*caching_allocator::create(dev(), options));
+  observer->heap = watched.get();
+  const auto block = watched->allocate(3_MiB);
+  ASSERT_TRUE(block);
+  EXPECT_EQ(observer->seen.growths, 1u);
+  EXPECT_EQ(observer->seen.arenas.size(), 1u);
+  EXPECT_EQ(observer->events, 2);  // addresses, memory; then it wanted no more
+  ASSERT_TRUE(watched->free(*block));
+  EXPECT_EQ(observer->events, 2);
+}
+
 // Of every address: handed out, asked back, free; and that again.
 TEST_F(history, threads_do_not_mix_up_the_order_of_one_address) {
   std::vector<stream> streams;
