@@ -54,10 +54,11 @@ void list(std::string &out, const char *indent, const char *key, const Range &ra
   for (const auto &element : range) {
     out += first ? "\n" : ",\n";
     first = false;
-    out += std::string(indent) + "  ";
+    out.append(indent).append("  ");
     write(element);
   }
-  out += first ? "]" : "\n" + std::string(indent) + "]";
+  if (!first) out.append("\n").append(indent);
+  out += ']';
 }
 
 void write(std::string &out, const heap_figures &f) {

@@ -14,10 +14,13 @@ namespace stillmap {
 
 // For caching_allocator_options::observer; one for each allocator. The domain is "stillmap". The
 // tool is the one that NVTX finds at run time (NVTX_INJECTION64_PATH, set by the tool); where there
-// is none, the first event finds that out and the allocator is as fast as without. A region begins
-// when a block is handed out and has the bytes that were asked for; it ends when its memory is
-// reusable. Requests cost a call of the tool then; do not use it but under a tool. Errors:
-// not_supported (built without NVTX's headers: nvtx3/nvToolsExtMem.h, CUDA 12.9 or newer).
+// is none, the first event finds that out and the allocator is as fast as without.
+// A region begins when a block is handed out and has the bytes that were asked for; it ends when
+// its memory is reusable. A request costs calls of the tool: do not use it but under one.
+//
+// Requires: a device is open already: Compute Sanitizer wants CUDA to be there before NVTX.
+// Errors:   not_supported (built without NVTX's header nvtx3/nvToolsExtMem.h, which is among those
+//           of CUDA 13).
 result<std::shared_ptr<heap_observer>> nvtx_observer();
 
 }  // namespace stillmap

@@ -118,7 +118,8 @@ void canvas::legend() {
       x = margin;
       y_ += 22;
     }
-    const std::string css = "p" + std::to_string(static_cast<unsigned>(p));
+    std::string css;
+    print(css, "p%u", static_cast<unsigned>(p));
     const double thin = p == paint::gap ? 3 : 16;
     box(x + (16 - thin) / 2, y_ - 11, thin, 13, css.c_str());
     write(x + 23, y_, label);
@@ -183,6 +184,7 @@ double canvas::wanted(const heap_column &c, const heap_figures &f, double x, dou
   const std::size_t free = f.free + f.cached;
   const std::size_t left = c.capacity > f.backed ? c.capacity - f.backed : 0;
   if (free + left >= c.wanted) {
+    y += 6;
     write(x, y,
           left == 0 ? "all that is free: " + human(free) + ". Enough, but in pieces."
                     : "all that is free or not held yet: " + human(free + left) +
@@ -245,7 +247,8 @@ void canvas::piece(const drawn_piece &d, double x, double y) {
   } else {
     what = "a block of " + human(d.bytes) + " (" + exact(d.requested) + " bytes asked for)";
   }
-  what += "\n" + text::hex(d.begin) + " \xE2\x80\x93 " + text::hex(d.begin + d.bytes);
+  what.append("\n").append(text::hex(d.begin)).append(" \xE2\x80\x93 ");
+  what += text::hex(d.begin + d.bytes);
   print(body_, "<g class=\"p%u\"><title>", static_cast<unsigned>(d.color));
   body_ += xml(what) + "</title>";
   for (std::size_t i = 0; i < d.parts.size(); ++i) {
