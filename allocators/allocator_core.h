@@ -84,6 +84,9 @@ class caching_allocator::core {
   result<void *> grow(arena &a, const block_request &r, std::unique_lock<std::mutex> &growing);
   result<void *> find_memory(arena &a, const block_request &r);
   result<segment *> extend(arena &a, const block_request &r, effort how);
+  std::size_t ceiling() const;
+  void pack_all();
+  void unpack_if_settled(arena &a);
   std::optional<heap_books::extent> carve(arena &a, const block_request &r, effort how);
   status reserve_addresses(arena &a, std::size_t bytes);
   status gather(arena &a, std::size_t pages, effort how, loot &into);

@@ -13,11 +13,15 @@ constexpr std::size_t lent_per_backed = 3;
 // A callback that always answers yes does not keep a request forever.
 constexpr int callback_rounds = 16;
 
+// Nothing was created for so many allocations: the program repeats itself.
+constexpr std::uint64_t settled_after = 1 << 15;
+
 // Free memory that is tolerated beyond the most that was ever in use, before moving pages comes
-// before creating them. Less makes the first steps of a loop move more pages, and moved pages leave
-// edges: where blocks are few pages large, those cost more than they save.
-std::size_t tolerated(std::size_t live_peak, std::size_t page) {
-  const std::size_t share = live_peak < 2 * GiB ? live_peak / 16 : live_peak / 28;
+// before creating them. Within a stream, pages that were moved come back without a driver call:
+// next to none, except where blocks are few pages large and the edges that moving leaves cost more
+// than it saves. Between streams pages do not come back by themselves, and need room to settle.
+std::size_t tolerated(std::size_t live_peak, std::size_t streams, std::size_t page) {
+  const std::size_t share = live_peak < 2 * GiB ? live_peak / 16 : streams > 1 ? live_peak / 24 : 0;
   return std::max(share, 4 * page);
 }
 
@@ -96,6 +100,7 @@ result<segment *> caching_allocator::core::extend(arena &a, const block_request 
   }
   if (scattered) forget_lent(a);  // not while it captures; then later
 
+  unpack_if_settled(a);
   auto place = carve(a, r, how);
   if (!place) {
     if (status s = reserve_addresses(a, static_cast<std::size_t>(r.bytes + r.alignment)); !s) {
@@ -114,7 +119,7 @@ result<segment *> caching_allocator::core::extend(arena &a, const block_request 
   if (!s) {
     put_back(l);
     const std::lock_guard lock(a.lock);
-    a.books.abandon(*place);
+    a.abandon(*place);
     return tl::unexpected<error>(s.error());
   }
   tell_grown(a, *place, l);
@@ -124,11 +129,33 @@ result<segment *> caching_allocator::core::extend(arena &a, const block_request 
   segment *block = nullptr;
   {
     const std::lock_guard lock(a.lock);
-    block = a.books.commit(*place);
+    block = a.commit(*place);
   }
   live_peak_ = std::max(live_peak_.load(), live() + static_cast<std::size_t>(r.bytes));
   backed_peak_ = std::max(backed_peak_.load(), backed());
   return block;
+}
+
+// ---- where blocks go ----
+
+std::size_t caching_allocator::core::ceiling() const {
+  return std::min(limit.load(), device_.total_memory().bytes());
+}
+
+// Where little more can be had, what there is has to do.
+void caching_allocator::core::pack_all() {
+  for (const auto &a : arenas_) {
+    const std::lock_guard lock(a->lock);
+    a->pack(true);
+  }
+}
+
+// Where nothing had to be created for long, and some room is left, blocks go back to having places.
+void caching_allocator::core::unpack_if_settled(arena &a) {
+  const std::size_t most = ceiling();
+  if (backed() > most - most / 32) return;
+  const std::lock_guard lock(a.lock);
+  if (a.packed() && a.counted().allocations - a.last_growth > settled_after) a.pack(false);
 }
 
 // ---- addresses ----
@@ -174,7 +201,8 @@ status caching_allocator::core::reserve_addresses(arena &a, std::size_t bytes) {
 status caching_allocator::core::gather(arena &a, std::size_t pages, effort how, loot &into) {
   const std::size_t holding = backed();
   const std::size_t peak = std::max(live_peak_.load(), live() + pages * page());
-  const std::size_t soft = std::min(soft_limit.load(), peak + tolerated(peak, page()));
+  const std::size_t soft =
+      std::min(soft_limit.load(), peak + tolerated(peak, arenas_.size(), page()));
   const std::size_t most = limit;
   const auto room = [&](std::size_t under) {
     return under > holding ? (under - holding) / page() : std::size_t{0};
@@ -199,6 +227,7 @@ status caching_allocator::core::gather(arena &a, std::size_t pages, effort how, 
   }
   if (missing == 0) return {};
   if (missing > room(most)) {
+    pack_all();
     return refuse(condition::out_of_memory, "caching_allocator::allocate",
                   "over the limit of the allocator", missing * page(), most);
   }
@@ -253,9 +282,18 @@ bool caching_allocator::core::is_idle(arena &a) {
 }
 
 status caching_allocator::core::create(arena &a, std::size_t pages, loot &into) {
+  const std::size_t most = ceiling();
+  if (backed() + pages * page() > most - most / 4) pack_all();
+  {
+    const std::lock_guard lock(a.lock);
+    a.last_growth = a.counted().allocations;
+  }
   const bool quiet = capturing(a.stream);
   const auto consumer = quiet ? std::nullopt : std::optional<stream_ref>(a.stream);
-  if (status s = pages_->acquire(pages, into.created, consumer); !s) return s;
+  if (status s = pages_->acquire(pages, into.created, consumer); !s) {
+    pack_all();  // others have the rest of the device
+    return s;
+  }
   for (const page_ref &p : into.created) {
     const auto &home = p.home();
     if (home == pages_ || std::find(guests_.begin(), guests_.end(), home) != guests_.end()) {
@@ -306,7 +344,7 @@ status caching_allocator::core::map(const heap_books::extent &place, loot &l) {
 void caching_allocator::core::put_back(loot &l) {
   for (taken &t : l.moved) {
     const std::lock_guard lock(t.from->lock);
-    for (segment *s : t.segments) t.from->books.put_back(s);
+    for (segment *s : t.segments) t.from->put_back(s);
   }
 }
 
@@ -318,8 +356,9 @@ void caching_allocator::core::let_go(arena &a, const heap_books::extent &place, 
     if (t.from == &a) {
       const std::lock_guard lock(a.lock);
       for (segment *s : t.segments) {
-        a.books.lend(s, to);
-        to += s->bytes;
+        const std::uint64_t bytes = s->bytes;
+        a.books.lend(s, to);  // it may be part of another one then
+        to += bytes;
       }
       continue;
     }

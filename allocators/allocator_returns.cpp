@@ -140,7 +140,7 @@ status caching_allocator::core::retire(arena &a, std::size_t pages, std::size_t 
       }
       outcome = gone;
       const std::lock_guard lock(a.lock);
-      a.books.put_back(s);
+      a.put_back(s);
     }
     const std::lock_guard lock(a.lock);
     if (!going.empty()) a.leaving.push_back({std::move(going), std::move(t.idle)});

@@ -55,54 +55,90 @@ segment *arena::find_place(const block_request &r) {
 
 // ---- places that were used before ----
 
-// Only free memory, or memory kept for some size, between the two.
-bool arena::free_or_kept(std::uint64_t begin, std::uint64_t end) const {
-  for (std::uint64_t at = begin; at < end;) {
-    const segment *const s = books.at(at);
-    if (s->state != segment_state::free && !s->kept) return false;
-    at = s->end();
-  }
-  return true;
+// What a place that `s` lies in has to wait for; nullptr: nothing.
+place_list *arena::in_the_way(segment &s) {
+  if (s.state == segment_state::free || s.kept) return nullptr;
+  return s.state == segment_state::live ? &s.waiting : &want_pages_;
 }
 
-// Whether a block could be there without a driver call: all of it is free, or lent to where it is
-// free now.
-bool arena::claimable(std::uint64_t begin, std::uint64_t end) {
-  const std::uint64_t page = books.page_bytes();
-  const std::uint64_t low = begin - begin % page, high = end + (page - end % page) % page;
+// A block could be there without a driver call if all of it is free, or lent to where it is free
+// now. Otherwise: the list to wait in.
+place_list *arena::in_the_way(std::uint64_t begin, std::uint64_t end) {
   bool lent = false;
   for (std::uint64_t at = begin; at < end;) {
-    const segment *const s = books.at(at);
-    lent = lent || s->state == segment_state::lent;
-    if (s->state != segment_state::free && s->state != segment_state::lent && !s->kept) {
-      return false;
+    segment &s = *books.at(at);
+    at = s.end();
+    if (s.state == segment_state::lent) {
+      lent = true;
+    } else if (place_list *const list = in_the_way(s)) {
+      return list;
     }
-    at = s->end();
   }
-  if (!lent) return true;
+  return lent ? in_the_way_of_recall(begin, end) : nullptr;
+}
+
+// The same for pages that are lent: each has to be free where it is now, which must not be within
+// the block, nor the same for two of its pages.
+place_list *arena::in_the_way_of_recall(std::uint64_t begin, std::uint64_t end) {
+  const std::uint64_t page = books.page_bytes();
+  const std::uint64_t low = begin - begin % page, high = end + (page - end % page) % page;
   ++claims_;
-  for (std::uint64_t at = low; at < high; at += page) {
-    if (books.at(at)->state != segment_state::lent) continue;
-    const std::uint64_t owner = books.owner_of(at);
-    if (owner >= low && owner < high) return false;
-    if (!free_or_kept(owner, owner + page) || !books.first_asked(at, claims_)) return false;
+  for (std::uint64_t at = low; at < high;) {
+    const segment &here = *books.at(at);
+    if (here.state != segment_state::lent) {
+      at = here.end() + (page - here.end() % page) % page;
+      continue;
+    }
+    const segment *free = nullptr;  // where the last page is
+    for (const std::uint64_t last = std::min(high, here.end()); at < last; at += page) {
+      const std::uint64_t owner = books.owner_of(at);
+      if ((owner >= low && owner < high) || !books.first_asked(at, claims_)) return &want_recall_;
+      if (free != nullptr && free->begin <= owner && owner + page <= free->end()) continue;
+      for (std::uint64_t there = owner; there < owner + page; there = free->end()) {
+        segment &s = *books.at(there);
+        free = &s;
+        if (place_list *const list = in_the_way(s)) return list;
+      }
+    }
   }
-  return true;
+  return nullptr;
+}
+
+// How many bytes from `at` on are lent to addresses that follow each other too.
+std::uint64_t arena::lent_run(std::uint64_t at, std::uint64_t end) const {
+  const std::uint64_t page = books.page_bytes();
+  const std::uint64_t last = std::min(end, books.at(at)->end());
+  std::uint64_t owner = books.owner_of(at), run = page;
+  while (at + run < last && books.owner_of(at + run) == owner + run) run += page;
+  return run;
 }
 
 segment *arena::claim(size_places &of, std::size_t i) {
   const std::uint64_t begin = of.all[i].begin, end = begin + of.bytes;
-  if (!claimable(begin, end)) return nullptr;
+  if (place_list *const list = in_the_way(begin, end)) {
+    of.wait(i, *list);
+    return nullptr;
+  }
   const std::uint64_t page = books.page_bytes();
   loosen(begin, end);
-  for (std::uint64_t at = begin - begin % page; at < end; at += page) {
-    if (books.at(at)->state != segment_state::lent) continue;
+  bool recalled = false;
+  for (std::uint64_t at = begin - begin % page; at < end;) {
+    const segment &s = *books.at(at);
+    if (s.state != segment_state::lent) {
+      at = s.end() + (page - s.end() % page) % page;
+      continue;
+    }
     const std::uint64_t owner = books.owner_of(at);
-    loosen(owner, owner + page);
-    books.recall(at);
-    ++counters_.recalled;
-    if (history != nullptr && history->on()) tell_recalled(at, owner);
+    std::uint64_t run = lent_run(at, end);
+    loosen(owner, owner + run);
+    run = std::min(run, books.at(owner)->end() - owner);  // addresses may be neighbours by chance
+    books.recall(at, run / page);
+    counters_.recalled += run / page;
+    if (history != nullptr && history->on()) tell_recalled(at, owner, run);
+    recalled = true;
+    at += run;
   }
+  if (recalled) wake(want_recall_);
   segment *const s = books.place_at(begin, of.bytes);
   s->place = static_cast<std::uint32_t>(i);
   s->places = &of;
@@ -122,6 +158,29 @@ void arena::loosen(segment &s) {
   s.places->unkeep(&s);
   unkeep(s);
   release(s);
+}
+
+// ---- growing ----
+
+void arena::wake_for_pages(const heap_books::extent &e) {
+  wake(e.busy->waiting);
+  wake(want_pages_);
+  wake(want_recall_);
+}
+
+segment *arena::commit(const heap_books::extent &e) {
+  wake_for_pages(e);
+  return books.commit(e);
+}
+
+void arena::abandon(const heap_books::extent &e) {
+  wake_for_pages(e);
+  books.abandon(e);
+}
+
+void arena::put_back(segment *s) {
+  wake(want_pages_);
+  books.put_back(s);
 }
 
 // ---- what is handed out ----
@@ -145,14 +204,25 @@ void *arena::enter(segment *s, const block_request &r) {
 
 // A segment that comes from no place of its size makes a new one.
 void arena::note_place(segment *s) {
-  if (s->places != nullptr) return;
-  if (places_.full()) {
-    flush();
-    books.each([](segment &other) { other.places = nullptr; });
-    places_.forget_all();
-    last_places_ = nullptr;
-  }
+  if (s->places != nullptr || packed_) return;
+  if (places_.full()) forget_places();
   places_.remember(s);
+}
+
+void arena::forget_places() {
+  flush();
+  books.each([](segment &s) {
+    s.places = nullptr;
+    s.waiting = {};
+  });
+  want_pages_ = want_recall_ = {};
+  places_.forget_all();
+  last_places_ = nullptr;
+}
+
+void arena::pack(bool on) {
+  if (on && !packed_) forget_places();
+  packed_ = on;
 }
 
 void *arena::enter_slab(segment *memory, const block_request &r) {

@@ -112,11 +112,18 @@ class arena {
   // A segment set aside by books.carve() has its pages: the block that was asked for.
   void *enter(segment *s, const block_request &r);
   void *enter_slab(segment *s, const block_request &r);
+  // Pages are there for what books.carve() set aside, or are not; or stay where they were.
+  segment *commit(const heap_books::extent &e);
+  void abandon(const heap_books::extent &e);
+  void put_back(segment *s);  // it was leaving, and stays
   // The segment request that makes room for `r`.
   static block_request growth_for(const block_request &r);
 
   // Merges all that is kept for quick reuse.
   void flush();
+  // Packed, blocks go where they break fewest pages, and not to where their size has been before.
+  void pack(bool on);
+  bool packed() const { return packed_; }
   // The same request again, after everything possible was merged; `whole`: not from a slab.
   void *allocate_thoroughly(const block_request &r, bool whole);
 
@@ -147,6 +154,7 @@ class arena {
   std::vector<std::shared_ptr<address_block>> reservations;
   std::vector<held_block> held;
   std::vector<leaving_pages> leaving;
+  std::uint64_t last_growth = 0;    // allocations there had been when pages were created for it
   history_ring *history = nullptr;  // told of pages that are called back
 
  private:
@@ -190,6 +198,7 @@ class arena {
   // What is handed out no more is kept as it is, where its size has a place for it.
   void keep(segment &s) {
     s.handed_out = false;
+    if (s.waiting.of != nullptr) wake(s.waiting);
     if (s.places == nullptr) {
       release(s);
       return;
@@ -228,18 +237,22 @@ class arena {
     counters_.slack -= slack;
     ++counters_.frees;
   }
-  void tell_recalled(std::uint64_t to, std::uint64_t from) const;
+  void tell_recalled(std::uint64_t to, std::uint64_t from, std::uint64_t bytes) const;
   void *allocate_beyond_slabs(const block_request &r);
   void *allocate_by_search(const block_request &r);
   segment *find_segment(const block_request &r, heap_books::search how);
   segment *find_place(const block_request &r);
   segment *claim(size_places &of, std::size_t i);
-  bool claimable(std::uint64_t begin, std::uint64_t end);
-  bool free_or_kept(std::uint64_t begin, std::uint64_t end) const;
+  place_list *in_the_way(std::uint64_t begin, std::uint64_t end);
+  place_list *in_the_way_of_recall(std::uint64_t lent, std::uint64_t n);
+  place_list *in_the_way(segment &s);
+  std::uint64_t lent_run(std::uint64_t at, std::uint64_t end) const;
+  void wake_for_pages(const heap_books::extent &e);
   void loosen(std::uint64_t begin, std::uint64_t end);
   void loosen(segment &s);
   void enter_in_table(segment &s);
   void note_place(segment *s);
+  void forget_places();
   void release(segment &s);
   void dissolve(slab &s);
 
@@ -251,7 +264,10 @@ class arena {
   segment *kept_ = nullptr;
   std::uint64_t kept_bytes_ = 0;
   std::uint64_t claims_ = 0;
+  place_list want_pages_;   // waiting for pages where there are none
+  place_list want_recall_;  // waiting until other places share their pages
   std::size_t empty_slabs_ = 0;
+  bool packed_ = false;
   block_table blocks_;
   counters counters_;
   std::unordered_map<std::uint64_t, use_list> uses_;

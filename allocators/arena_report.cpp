@@ -83,12 +83,12 @@ void arena::describe(const segment &s, std::vector<heap_segment> &out) const {
   // Classes that do not divide the slab leave nothing over; see slab::places_for.
 }
 
-void arena::tell_recalled(std::uint64_t to, std::uint64_t from) const {
+void arena::tell_recalled(std::uint64_t to, std::uint64_t from, std::uint64_t bytes) const {
   history_event e;
   e.action = history_action::page_move;
   e.address = to;
   e.from = from;
-  e.bytes = books.page_bytes();
+  e.bytes = static_cast<std::size_t>(bytes);
   e.stream = stream;
   history->push(e);
 }

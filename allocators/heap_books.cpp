@@ -6,7 +6,7 @@ namespace stillmap {
 namespace {
 
 // Places that a quick search compares.
-constexpr int quick_looks = 32;
+constexpr int quick_looks = 256;
 
 std::uint64_t align_up(std::uint64_t at, std::uint64_t alignment) {
   return (at + alignment - 1) & ~(alignment - 1);
@@ -86,7 +86,7 @@ void heap_books::rekey(segment *s) {
 // Returns what it is part of now.
 segment *heap_books::settle(segment *s, segment_state state) {
   s->state = state;
-  if (state == segment_state::free || state == segment_state::unbacked) {
+  if (state != segment_state::live && state != segment_state::leaving) {
     if (is(s->next, state)) {
       lift(s->next);
       swallow_next(s);
@@ -134,17 +134,51 @@ bool heap_books::remove(virtual_range range) {
 
 // ---- placing ----
 
-segment *heap_books::place(std::uint64_t bytes, std::uint64_t alignment, search how) {
-  const auto size_of = [](const segment &s) { return s.bytes; };
-  const bool all = how == search::thorough;
-  segment *s = free_index_.find(bytes, size_of, all);
+// A block of whole pages begins at a page: elsewhere it would keep one page more from being whole.
+std::uint64_t heap_books::alignment_of(std::uint64_t bytes, std::uint64_t asked) const {
+  return bytes % page_ == 0 ? std::max<std::uint64_t>(asked, page_) : asked;
+}
+
+// Whole free pages that would be whole no longer.
+std::size_t heap_books::broken_pages(const segment &free, std::uint64_t at,
+                                     std::uint64_t bytes) const {
+  const auto pages = [this](std::uint64_t from, std::uint64_t to) {
+    return ceil(from) < floor(to) ? (floor(to) - ceil(from)) / page_ : 0;
+  };
+  return static_cast<std::size_t>(pages(free.begin, free.end()) - pages(free.begin, at) -
+                                  pages(at + bytes, free.end()));
+}
+
+// An exact fit; or else where fewest whole pages are broken, and of those the lowest address, so
+// that what lives long gathers there.
+segment *heap_books::best_place(std::uint64_t bytes, std::uint64_t alignment, search how) const {
+  segment *best = nullptr;
+  std::size_t broken = 0;
+  int looked = 0;
+  free_index_.each_from(bytes, [&](segment &s) {
+    const std::uint64_t at = align_up(s.begin, alignment);
+    if (at + bytes <= s.end()) {
+      if (s.bytes == bytes) {
+        best = &s;
+        return false;
+      }
+      const std::size_t n = broken_pages(s, at, bytes);
+      if (best == nullptr || n < broken || (n == broken && s.begin < best->begin)) {
+        best = &s;
+        broken = n;
+      }
+    }
+    return how == search::thorough || ++looked < quick_looks || best == nullptr;
+  });
+  return best;
+}
+
+segment *heap_books::place(std::uint64_t bytes, std::uint64_t asked, search how) {
+  std::uint64_t alignment = alignment_of(bytes, asked);
+  segment *s = best_place(bytes, alignment, how);
+  if (s == nullptr && alignment != asked) s = best_place(bytes, alignment = asked, how);
   if (s == nullptr) return nullptr;
-  std::uint64_t at = align_up(s->begin, alignment);
-  if (at + bytes > s->end()) {  // any segment with room for the worst case will do
-    s = free_index_.find(bytes + alignment - allocation_granule, size_of, all);
-    if (s == nullptr) return nullptr;
-    at = align_up(s->begin, alignment);
-  }
+  const std::uint64_t at = align_up(s->begin, alignment);
   lift(s);
   if (at != s->begin) {
     segment *const block = split(s, at);
@@ -164,6 +198,27 @@ segment *heap_books::place(std::uint64_t bytes, std::uint64_t alignment, search 
 
 void heap_books::release(segment *live) {
   settle(live, segment_state::free);
+}
+
+segment *heap_books::place_at(std::uint64_t begin, std::uint64_t bytes) {
+  segment *s = pages_.at(begin);
+  lift(s);
+  if (begin + bytes < s->end()) {
+    segment *const rest = split(s, begin + bytes);
+    s->state = segment_state::live;
+    enter(rest);
+    s->state = segment_state::free;
+  }
+  if (begin > s->begin) {
+    segment *const block = split(s, begin);
+    block->state = segment_state::live;
+    enter(s);
+    s = block;
+  }
+  s->state = segment_state::live;
+  rekey(s->previous);
+  rekey(s->next);
+  return s;
 }
 
 // ---- where pages are missing ----
@@ -194,20 +249,20 @@ std::optional<heap_books::extent> heap_books::fit(const segment &unbacked, std::
   return best;
 }
 
-std::optional<heap_books::extent> heap_books::carve(std::uint64_t bytes, std::uint64_t alignment,
+std::optional<heap_books::extent> heap_books::carve(std::uint64_t bytes, std::uint64_t asked,
                                                     search how) {
+  const std::uint64_t alignment = alignment_of(bytes, asked);
   std::optional<extent> best;
   segment *chosen = nullptr;
   int looked = 0;
   unbacked_index_.each_from(bytes, [&](segment &s) {
     const auto e = fit(s, bytes, alignment);
-    if (e && (!best || e->missing.bytes < best->missing.bytes)) {
+    if (e && (!best || e->missing.bytes < best->missing.bytes ||
+              (e->missing.bytes == best->missing.bytes && e->begin < best->begin))) {
       best = e;
       chosen = &s;
     }
-    // Smaller stretches come first; one page is the least that can be missing.
-    return (how == search::thorough || ++looked < quick_looks || !best) &&
-           !(best && best->missing.bytes == page_);
+    return how == search::thorough || ++looked < quick_looks || !best;
   });
   if (!best) return std::nullopt;
 
@@ -265,167 +320,6 @@ void heap_books::abandon(const extent &e) {
     settle(split(s, e.missing.end().value()), segment_state::free);
   }
   settle(s, segment_state::unbacked);
-}
-
-// ---- pages that go ----
-
-std::size_t heap_books::take(std::size_t pages, std::vector<segment *> &out) {
-  std::size_t got = 0;
-  while (got < pages && whole_pages_ != 0) {
-    segment *found = nullptr;
-    free_index_.each_from(page_, [&](segment &s) {
-      if (whole_pages(s) != 0) found = &s;
-      return found == nullptr;
-    });
-    segment *s = found;
-    const std::size_t n = std::min(pages - got, whole_pages(*s));
-    // From the upper end, so that what stays is in one piece with what lies below.
-    const std::uint64_t to = floor(s->end()), from = to - n * page_;
-    lift(s);
-    if (to < s->end()) enter(split(s, to));
-    if (from > s->begin) {
-      segment *const rest = split(s, from);
-      enter(s);
-      s = rest;
-    }
-    s->state = segment_state::leaving;
-    rekey(s->previous);
-    rekey(s->next);
-    backed_ -= n * page_;
-    got += n;
-    out.push_back(s);
-  }
-  return got;
-}
-
-void heap_books::put_back(segment *leaving) {
-  backed_ += leaving->bytes;
-  settle(leaving, segment_state::free);
-}
-
-void heap_books::gone(segment *leaving) {
-  settle(leaving, segment_state::unbacked);
-}
-
-// ---- pages at several addresses ----
-
-void heap_books::lend(segment *leaving, std::uint64_t to) {
-  for (std::uint64_t at = leaving->begin; at < leaving->end(); at += page_, to += page_) {
-    std::shared_ptr<alias> &here = pages_.alias_at(at);
-    if (here == nullptr) here = std::make_shared<alias>();
-    here->owner = to;
-    pages_.alias_at(to) = here;
-  }
-  leaving->state = segment_state::lent;
-  lent_ += leaving->bytes;
-}
-
-void heap_books::recall(std::uint64_t lent) {
-  alias &page = *pages_.alias_at(lent);
-  segment *s = pages_.at(page.owner);
-  lift(s);
-  if (page.owner + page_ < s->end()) enter(split(s, page.owner + page_));
-  if (page.owner > s->begin) {
-    segment *const there = split(s, page.owner);
-    enter(s);
-    s = there;
-  }
-  s->state = segment_state::lent;
-  rekey(s->previous);
-  rekey(s->next);
-  page.owner = lent;
-
-  s = pages_.at(lent);
-  if (lent + page_ < s->end()) split(s, lent + page_);
-  if (lent > s->begin) s = split(s, lent);
-  settle(s, segment_state::free);
-}
-
-void heap_books::forget_lent(std::vector<segment *> &out) {
-  for (segment *first : firsts_) {
-    for (segment *s = first; s != nullptr; s = s->next) {
-      if (s->state != segment_state::lent) continue;
-      for (std::uint64_t at = s->begin; at < s->end(); at += page_) {
-        pages_.alias_at(pages_.alias_at(at)->owner).reset();
-        pages_.alias_at(at).reset();
-      }
-      s->state = segment_state::leaving;
-      out.push_back(s);
-    }
-  }
-  lent_ = 0;
-}
-
-segment *heap_books::place_at(std::uint64_t begin, std::uint64_t bytes) {
-  segment *s = pages_.at(begin);
-  lift(s);
-  if (begin + bytes < s->end()) {
-    segment *const rest = split(s, begin + bytes);
-    s->state = segment_state::live;
-    enter(rest);
-    s->state = segment_state::free;
-  }
-  if (begin > s->begin) {
-    segment *const block = split(s, begin);
-    block->state = segment_state::live;
-    enter(s);
-    s = block;
-  }
-  s->state = segment_state::live;
-  rekey(s->previous);
-  rekey(s->next);
-  return s;
-}
-
-// ---- for tests ----
-
-std::string heap_books::contradiction(bool growing) const {
-  std::size_t backed = 0, free = 0, pages = 0, reserved = 0, lent = 0;
-  for (const segment *first : firsts_) {
-    if (first->previous != nullptr) return "a first segment has one before it";
-    for (const segment *s = first; s != nullptr; s = s->next) {
-      if (s->bytes == 0) return "an empty segment";
-      reserved += s->bytes;
-      if (s->next != nullptr) {
-        if (s->next->previous != s) return "neighbours that do not know each other";
-        if (s->next->begin != s->end()) return "a gap or an overlap";
-        if (s->next->state == s->state &&
-            (s->state == segment_state::free || s->state == segment_state::unbacked)) {
-          return "two neighbours that should be one";
-        }
-      }
-      const bool indexed = s->state == segment_state::free || s->state == segment_state::unbacked;
-      if (s->by_size.in != indexed) return "in the wrong index";
-      if (s->state == segment_state::unbacked || s->state == segment_state::leaving ||
-          s->state == segment_state::lent) {
-        if (s->begin % page_ != 0 || s->bytes % page_ != 0) return "part of a page without backing";
-      } else {
-        backed += s->bytes;
-      }
-      if (s->state == segment_state::free) {
-        free += s->bytes;
-        pages += whole_pages(*s);
-      }
-      if (s->state == segment_state::lent) lent += s->bytes;
-      for (std::uint64_t at = s->begin; at < s->end(); at = floor(at) + page_) {
-        if (pages_.at(at) != s) return "an address that leads to another segment";
-      }
-      if (s->state == segment_state::unbacked) {
-        bool found = false;
-        unbacked_index_.each_from(key(*s), [&](segment &other) {
-          found = found || &other == s;
-          return !found;
-        });
-        if (!found) return "an unbacked segment under a stale key";
-      }
-    }
-  }
-  if (reserved != reserved_) return "reserved bytes";
-  if (free != free_) return "free bytes";
-  if (lent != lent_) return "lent bytes";
-  if (pages != whole_pages_) return "whole free pages";
-  if (growing ? backed < backed_ : backed != backed_) return "backed bytes";
-  return "";
 }
 
 }  // namespace stillmap

@@ -62,8 +62,9 @@ class heap_books {
     alias &page = *pages_.alias_at(lent);
     return page.asked_by != asker && (page.asked_by = asker) == asker;
   }
-  // The page is free here now, and lent there. Requires: it is free where it is.
-  void recall(std::uint64_t lent);
+  // `n` pages from `lent` on are free here now, and lent there. Requires: they are in one lent
+  // segment, and free where they are, one after the other.
+  void recall(std::uint64_t lent, std::size_t n);
   // All that is lent leaves: `out` gets leaving segments.
   void forget_lent(std::vector<segment *> &out);
   std::size_t lent_bytes() const { return lent_; }
@@ -112,6 +113,9 @@ class heap_books {
   void lift(segment *s);
   void rekey(segment *s);
   segment *settle(segment *s, segment_state state);
+  std::uint64_t alignment_of(std::uint64_t bytes, std::uint64_t asked) const;
+  std::size_t broken_pages(const segment &free, std::uint64_t at, std::uint64_t bytes) const;
+  segment *best_place(std::uint64_t bytes, std::uint64_t alignment, search how) const;
   std::optional<extent> fit(const segment &unbacked, std::uint64_t bytes,
                             std::uint64_t alignment) const;
 

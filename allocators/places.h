@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "stillmap/allocators/segment.h"
@@ -20,14 +21,15 @@ struct size_places {
   struct place {
     std::uint64_t begin = 0;
     segment *kept = nullptr;  // free, and kept as it is
+    place_list next;          // the one that waits for the same
   };
 
   std::uint64_t bytes = 0;
   std::vector<place> all;
-  std::vector<std::uint64_t> open;  // those not handed out
+  std::vector<std::uint64_t> open;  // those not handed out, and not known to be in use otherwise
   segment *front = nullptr;         // what is kept at the first open one, where that is known
 
-  // The first from `from` on that is not handed out.
+  // The first open one from `from` on.
   std::size_t first_open(std::size_t from = 0) const {
     for (std::size_t word = from / 64; word < open.size(); ++word) {
       std::uint64_t bits = open[word];
@@ -36,7 +38,7 @@ struct size_places {
     }
     return none;
   }
-  // What is kept at the first place that is not handed out; nullptr: nothing is there.
+  // What is kept at the first open place; nullptr: nothing is there.
   segment *first_kept() const {
     if (front != nullptr) return front;
     const std::size_t i = first_open();
@@ -53,7 +55,24 @@ struct size_places {
   }
   void close(std::size_t i) { open[i / 64] &= ~(std::uint64_t{1} << (i % 64)); }
   void reopen(std::size_t i) { open[i / 64] |= std::uint64_t{1} << (i % 64); }
+
+  void wait(std::size_t i, place_list &with) {
+    close(i);
+    all[i].next = with;
+    with = {this, static_cast<std::uint32_t>(i)};
+  }
 };
+
+// What these places waited for has gone.
+inline void wake(place_list &waiting) {
+  for (place_list w = std::exchange(waiting, {}); w.of != nullptr;) {
+    size_places &of = *w.of;
+    const std::uint32_t i = w.index;
+    w = std::exchange(of.all[i].next, {});
+    of.reopen(i);
+    if (of.front != nullptr && i < of.front->place) of.front = nullptr;
+  }
+}
 
 // Threads: externally synchronised. Looking never allocates.
 class places {
@@ -82,11 +101,11 @@ class places {
     if (of->all.size() % 64 == 0) of->open.push_back(0);
     s->place = static_cast<std::uint32_t>(of->all.size());
     s->places = of;
-    of->all.push_back({s->begin, nullptr});
+    of->all.push_back({s->begin, nullptr, {}});
     ++count_;
   }
   bool full() const { return count_ >= most_places; }
-  // Requires: no segment has a place.
+  // Requires: no segment has a place, and none waits.
   void forget_all() {
     slots_.assign(256, nullptr);
     sizes_.clear();

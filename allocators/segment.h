@@ -16,6 +16,12 @@ namespace stillmap {
 
 struct size_places;
 
+// A chain of places that wait for the same thing; each is in at most one. places.h
+struct place_list {
+  size_places *of = nullptr;  // the first; none: the chain is empty
+  std::uint32_t index = 0;
+};
+
 enum class segment_state : std::uint8_t {
   unbacked,  // whole pages of addresses with nothing behind them
   free,      // backed, nobody's
@@ -37,6 +43,7 @@ struct segment {
   bool in_table = false;          // its address leads to it
   std::uint32_t place = 0;        // its number among the places of its size
   size_places *places = nullptr;  // those; none: it has no place
+  place_list waiting;             // places that this block, while it lives, is in the way of
   std::uint16_t slack = 0;        // bytes handed out that were not asked for
 
   std::uint64_t end() const { return begin + bytes; }

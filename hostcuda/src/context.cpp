@@ -10,6 +10,7 @@
 #include "entry.h"
 #include "execution.h"
 #include "memory_state.h"
+#include "thread_owned.h"
 
 namespace hostcuda {
 namespace {
@@ -35,7 +36,7 @@ struct thread_stack {
 };
 
 thread_stack &stack() {
-  static thread_local thread_stack s;
+  auto &s = thread_owned<thread_stack>();
   if (s.epoch != epoch) {
     s.contexts.clear();
     s.epoch = epoch;

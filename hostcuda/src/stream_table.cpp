@@ -9,6 +9,7 @@
 #include "graph.h"
 #include "module.h"
 #include "oracle.h"
+#include "thread_owned.h"
 
 namespace hostcuda {
 namespace {
@@ -37,7 +38,7 @@ struct thread_streams {
 };
 
 std::shared_ptr<stream> per_thread_stream(execution &exec) {
-  static thread_local thread_streams mine;
+  auto &mine = thread_owned<thread_streams>();
   const auto generation = the_engine().generation;
   for (const auto &entry : mine.entries) {
     if (entry.ctx != exec.ctx || entry.generation != generation) continue;

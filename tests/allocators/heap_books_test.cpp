@@ -209,6 +209,33 @@ TEST(heap_books, a_hole_between_free_neighbours_is_preferred_to_the_end) {
   EXPECT_EQ(books.contradiction(), "");
 }
 
+TEST(heap_books, a_block_of_whole_pages_begins_at_a_page) {
+  heap_books books(page);
+  books.add({device_address(base), pages * page}, true);
+  segment *const odd = books.place(page / 2);
+  ASSERT_EQ(odd->begin, base);
+  EXPECT_EQ(books.place(2 * page)->begin, base + page);
+  EXPECT_EQ(books.place(page + allocation_granule)->begin, base + 3 * page);
+  EXPECT_EQ(books.contradiction(), "");
+}
+
+TEST(heap_books, a_block_goes_where_fewest_pages_are_broken) {
+  heap_books books(page);
+  books.add({device_address(base), pages * page}, true);
+  // Free: two whole pages, and later one and a half with the other half of the first in use.
+  segment *const first = books.place(2 * page);
+  ASSERT_NE(books.place(page), nullptr);
+  segment *const half = books.place(page / 2);
+  segment *const second = books.place(page + page / 2);
+  while (books.place(page, allocation_granule, heap_books::search::thorough) != nullptr) {
+  }
+  books.release(first);
+  books.release(second);
+  ASSERT_EQ(half->end(), second->begin);
+  EXPECT_EQ(books.place(page + page / 4)->begin, base + 3 * page + page / 2) << "one, not two";
+  EXPECT_EQ(books.contradiction(), "");
+}
+
 TEST(heap_books, a_page_at_two_addresses_is_free_at_one) {
   heap_books books(page);
   books.add({device_address(base), pages * page});
@@ -235,13 +262,21 @@ TEST(heap_books, a_page_at_two_addresses_is_free_at_one) {
   EXPECT_FALSE(books.first_asked(here, 7));
 
   books.release(second);
-  books.recall(here + page);
+  books.recall(here + page, 1);
   EXPECT_EQ(books.contradiction(), "");
   EXPECT_EQ(books.backed_bytes(), 5 * page);
   EXPECT_EQ(books.at(here + page)->state, segment_state::free);
   EXPECT_EQ(books.at(there + page)->state, segment_state::lent);
   EXPECT_EQ(books.owner_of(there + page), here + page);
   EXPECT_EQ(books.free_pages(), 4u);
+
+  books.recall(there + page, 1);
+  books.recall(here + page, 3);
+  EXPECT_EQ(books.contradiction(), "");
+  EXPECT_EQ(books.at(here + page), books.at(here + 3 * page));
+  EXPECT_EQ(books.owner_of(there + 2 * page), here + 2 * page);
+  EXPECT_EQ(books.owner_of(there), there);
+  EXPECT_EQ(books.lent_bytes(), 4 * page);
 
   out.clear();
   books.forget_lent(out);

@@ -1,0 +1,95 @@
+// Pages that leave an arena's free memory, for good or to be lent.
+#include <algorithm>
+
+#include "stillmap/allocators/heap_books.h"
+
+namespace stillmap {
+
+// ---- pages that go ----
+
+std::size_t heap_books::take(std::size_t pages, std::vector<segment *> &out) {
+  std::size_t got = 0;
+  while (got < pages && whole_pages_ != 0) {
+    segment *found = nullptr;
+    free_index_.each_from(page_, [&](segment &s) {
+      if (whole_pages(s) != 0) found = &s;
+      return found == nullptr;
+    });
+    segment *s = found;
+    const std::size_t n = std::min(pages - got, whole_pages(*s));
+    // From the upper end, so that what stays is in one piece with what lies below.
+    const std::uint64_t to = floor(s->end()), from = to - n * page_;
+    lift(s);
+    if (to < s->end()) enter(split(s, to));
+    if (from > s->begin) {
+      segment *const rest = split(s, from);
+      enter(s);
+      s = rest;
+    }
+    s->state = segment_state::leaving;
+    rekey(s->previous);
+    rekey(s->next);
+    backed_ -= n * page_;
+    got += n;
+    out.push_back(s);
+  }
+  return got;
+}
+
+void heap_books::put_back(segment *leaving) {
+  backed_ += leaving->bytes;
+  settle(leaving, segment_state::free);
+}
+
+void heap_books::gone(segment *leaving) {
+  settle(leaving, segment_state::unbacked);
+}
+
+// ---- pages at several addresses ----
+
+void heap_books::lend(segment *leaving, std::uint64_t to) {
+  for (std::uint64_t at = leaving->begin; at < leaving->end(); at += page_, to += page_) {
+    std::shared_ptr<alias> &here = pages_.alias_at(at);
+    if (here == nullptr) here = std::make_shared<alias>();
+    here->owner = to;
+    pages_.alias_at(to) = here;
+  }
+  lent_ += leaving->bytes;
+  settle(leaving, segment_state::lent);
+}
+
+void heap_books::recall(std::uint64_t lent, std::size_t n) {
+  const std::uint64_t bytes = n * page_, owner = owner_of(lent);
+  segment *s = pages_.at(owner);
+  lift(s);
+  if (owner + bytes < s->end()) enter(split(s, owner + bytes));
+  if (owner > s->begin) {
+    segment *const there = split(s, owner);
+    enter(s);
+    s = there;
+  }
+  settle(s, segment_state::lent);
+
+  s = pages_.at(lent);
+  if (lent + bytes < s->end()) split(s, lent + bytes);
+  if (lent > s->begin) s = split(s, lent);
+  settle(s, segment_state::free);
+  for (std::size_t i = 0; i < n; ++i) pages_.alias_at(lent + i * page_)->owner = lent + i * page_;
+}
+
+void heap_books::forget_lent(std::vector<segment *> &out) {
+  for (segment *first : firsts_) {
+    for (segment *s = first; s != nullptr; s = s->next) {
+      if (s->state != segment_state::lent) continue;
+      for (std::uint64_t at = s->begin; at < s->end(); at += page_) {
+        pages_.alias_at(pages_.alias_at(at)->owner).reset();
+        pages_.alias_at(at).reset();
+      }
+      s->state = segment_state::leaving;
+      out.push_back(s);
+    }
+  }
+  lent_ = 0;
+}
+
+}  // namespace stillmap

@@ -1,0 +1,50 @@
+// The driver at the very end of a process, when static objects give back what they have.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "execution_fixture.h"
+
+namespace hostcuda_tests {
+namespace {
+
+CUcontext had = nullptr;
+CUdeviceptr block = 0;
+
+// Runs after the thread-locals of the main thread are gone.
+void give_back() {
+  for (std::size_t bytes = 8; bytes <= 128; bytes += 8) {  // whoever still reads freed memory sees
+    for (int i = 0; i < 16; ++i) {
+      void *const junk = std::malloc(bytes);
+      if (junk != nullptr) std::memset(junk, 0xAA, bytes);
+    }
+  }
+  CUcontext now = nullptr;
+  const bool kept = cuCtxGetCurrent(&now) == CUDA_SUCCESS && now == had;
+  const bool works = cuCtxPushCurrent(had) == CUDA_SUCCESS && cuCtxSynchronize() == CUDA_SUCCESS &&
+                     cuMemsetD8Async(block, 1, MiB, CU_STREAM_PER_THREAD) == CUDA_SUCCESS &&
+                     cuStreamSynchronize(CU_STREAM_PER_THREAD) == CUDA_SUCCESS &&
+                     cuMemFree(block) == CUDA_SUCCESS && cuCtxPopCurrent(&now) == CUDA_SUCCESS;
+  std::fprintf(stderr, "context %s, calls %s\n", kept ? "kept" : "lost",
+               works ? "worked" : "failed");
+  std::fflush(stderr);
+}
+
+using exit_test = machine_test;
+
+TEST_F(exit_test, StaticObjectsCanStillCallTheDriver) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto live_and_end = [this] {
+    had = ctx_;
+    if (cuMemAlloc(&block, MiB) != CUDA_SUCCESS ||
+        cuMemsetD8Async(block, 0, MiB, CU_STREAM_PER_THREAD) != CUDA_SUCCESS) {
+      std::_Exit(3);
+    }
+    std::atexit(give_back);
+    std::exit(0);
+  };
+  EXPECT_EXIT(live_and_end(), ::testing::ExitedWithCode(0), "context kept, calls worked");
+}
+
+}  // namespace
+}  // namespace hostcuda_tests
