@@ -14,6 +14,7 @@
 #include "stillmap/allocators/arena_directory.h"
 #include "stillmap/allocators/caching_allocator.h"
 #include "stillmap/allocators/fork_watch.h"
+#include "stillmap/allocators/history_ring.h"
 #include "stillmap/vmm/page_pool.h"
 #include "stillmap/vmm/remap.h"
 
@@ -32,6 +33,11 @@ class caching_allocator::core {
 
   // allocator_returns.cpp
   result<physical_size> give_back(std::size_t keep);
+
+  // allocator_history.cpp: the same, while history is recorded
+  result<void *> allocate_recorded(std::size_t bytes, stream_ref s, const allocate_options &how);
+  status free_recorded(void *block, const stream_ref *last_used_on);
+  mutable history_ring history;
 
   // allocator_report.cpp
   caching_allocator_stats stats() const;
@@ -66,6 +72,13 @@ class caching_allocator::core {
   arena &arena_for(stream_ref s);
   status zero(void *block, std::size_t bytes, stream_ref s);
   bool record(arena::held_block &h);
+
+  // allocator_history.cpp; each costs one load where nothing is recorded
+  void tell_failed(const error &e, std::size_t bytes, stream_ref s, const call_stack &stack);
+  void tell_finished(const arena &a, const arena::held_block &h);  // requires a.lock
+  void tell_grown(const arena &a, const heap_books::extent &place, const loot &l);
+  void tell_gone(const arena &a, const virtual_range &range);
+  void tell_reserved(const arena &a, const virtual_range &range);
 
   // allocator_growth.cpp; all require growth_mutex_
   result<void *> grow(arena &a, const block_request &r, std::unique_lock<std::mutex> &growing);
@@ -109,9 +122,12 @@ class caching_allocator::core {
 
   mutable std::mutex growth_mutex_;
   std::vector<std::unique_ptr<arena>> arenas_;      // changes under growth_mutex_; never shrinks
+  mutable std::mutex arenas_mutex_;                 // and under this: for who only counts
   std::vector<std::shared_ptr<page_pool>> guests_;  // pools of pages that came from elsewhere
-  std::size_t live_peak_ = 0, backed_peak_ = 0;
-  std::uint64_t growths_ = 0, created_ = 0, moved_ = 0, released_ = 0, host_waits_ = 0, failed_ = 0;
+  // Written under growth_mutex_, read by anybody.
+  std::atomic<std::size_t> live_peak_{0}, backed_peak_{0};
+  std::atomic<std::uint64_t> growths_{0}, created_{0}, moved_{0}, released_{0}, host_waits_{0},
+      failed_{0};
 };
 
 }  // namespace stillmap

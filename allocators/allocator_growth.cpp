@@ -128,6 +128,7 @@ result<segment *> caching_allocator::core::extend(arena &a, const block_request 
     a.abandon(*place);
     return tl::unexpected<error>(s.error());
   }
+  tell_grown(a, *place, l);
   let_go(a, *place, l);
   moved_ += l.moved_pages;
   created_ += l.created.size();
@@ -136,8 +137,8 @@ result<segment *> caching_allocator::core::extend(arena &a, const block_request 
     const std::lock_guard lock(a.lock);
     block = a.commit(*place);
   }
-  live_peak_ = std::max(live_peak_, live() + static_cast<std::size_t>(r.bytes));
-  backed_peak_ = std::max(backed_peak_, backed());
+  live_peak_ = std::max(live_peak_.load(), live() + static_cast<std::size_t>(r.bytes));
+  backed_peak_ = std::max(backed_peak_.load(), backed());
   return block;
 }
 
@@ -189,6 +190,7 @@ status caching_allocator::core::reserve_addresses(arena &a, std::size_t bytes) {
         a.reservations.push_back(std::move(*block));
       }
       directory_.add(range, &a);
+      tell_reserved(a, range);
       return {};
     }
     if (wanted == least || !block.error().is(condition::address_space_exhausted)) {
@@ -204,7 +206,7 @@ status caching_allocator::core::reserve_addresses(arena &a, std::size_t bytes) {
 // to the limit; with effort::all every free page there is comes first.
 status caching_allocator::core::gather(arena &a, std::size_t pages, effort how, loot &into) {
   const std::size_t holding = backed();
-  const std::size_t peak = std::max(live_peak_, live() + pages * page());
+  const std::size_t peak = std::max(live_peak_.load(), live() + pages * page());
   const std::size_t soft =
       std::min(soft_limit.load(), peak + tolerated(peak, arenas_.size(), page()));
   const std::size_t most = limit;

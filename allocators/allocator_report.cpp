@@ -40,29 +40,17 @@ void add(arena_stats &sum, const arena_stats &a) {
   sum.frees += a.frees;
 }
 
-heap_part part_of(segment_state s) {
-  switch (s) {
-    case segment_state::unbacked:
-      return heap_part::unbacked;
-    case segment_state::free:
-      return heap_part::free;
-    case segment_state::live:
-      return heap_part::live;
-    case segment_state::leaving:
-      return heap_part::leaving;
-    case segment_state::lent:
-      break;
-  }
-  return heap_part::lent;
-}
-
 }  // namespace
 
 caching_allocator_stats caching_allocator::core::stats() const {
-  const std::lock_guard growing(growth_mutex_);
   caching_allocator_stats out;
   std::size_t largest_peak = 0;
-  for (const auto &a : arenas_) {
+  std::vector<const arena *> all;  // they stay until the end
+  {
+    const std::lock_guard lock(arenas_mutex_);
+    for (const auto &a : arenas_) all.push_back(a.get());
+  }
+  for (const arena *const a : all) {
     const std::lock_guard lock(a->lock);
     out.arenas.push_back(figures_of(*a));
     out.host_bytes += a->host_bytes();
@@ -70,14 +58,15 @@ caching_allocator_stats caching_allocator::core::stats() const {
     add(out.total, out.arenas.back());
     largest_peak = std::max(largest_peak, out.arenas.back().live_peak);
   }
-  out.total.live_peak = std::max({live_peak_, out.total.live, largest_peak});
-  out.backed_peak = std::max(backed_peak_, out.total.backed);
+  out.total.live_peak = std::max({live_peak_.load(), out.total.live, largest_peak});
+  out.backed_peak = std::max(backed_peak_.load(), out.total.backed);
   out.growths = growths_;
   out.pages_created = created_;
   out.pages_moved = moved_;
   out.pages_released = released_;
   out.host_waits = host_waits_;
   out.out_of_memory = failed_;
+  out.host_bytes += history.host_bytes();
   return out;
 }
 
@@ -90,10 +79,10 @@ heap_map caching_allocator::core::map() const {
     heap_map::arena &drawn = out.arenas.emplace_back();
     drawn.id = a->id;
     drawn.stream = a->stream;
-    a->books.each([&](const segment &s) {
-      drawn.segments.push_back({s.range(), part_of(s.state), s.handed_out});
-    });
+    for (const auto &r : a->reservations) drawn.reserved.push_back(r->range());
+    a->books.each([&](const segment &s) { a->describe(s, drawn.segments); });
   }
+  if (history.on()) history.push({});
   return out;
 }
 

@@ -34,6 +34,7 @@ void caching_allocator::core::reclaim_held(arena &a, bool wait) {
     }
     const std::lock_guard lock(a.lock);
     if (passed) {
+      tell_finished(a, h);
       a.finish(h);
     } else {
       a.held.push_back(std::move(h));
@@ -133,6 +134,7 @@ status caching_allocator::core::retire(arena &a, std::size_t pages, std::size_t 
       if (gone) {
         going.push_back(s);
         bytes += static_cast<std::size_t>(s->bytes);
+        tell_gone(a, s->range());
         released_ += s->bytes / page();
         continue;
       }

@@ -136,6 +136,7 @@ segment *arena::claim(size_places &of, std::size_t i) {
     run = std::min(run, books.at(owner)->end() - owner);  // addresses may be neighbours by chance
     books.recall(at, run / page);
     counters_.recalled += run / page;
+    if (history != nullptr && history->on()) tell_recalled(at, owner, run);
     recalled = true;
     at += run;
   }

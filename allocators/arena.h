@@ -12,6 +12,8 @@
 #include "stillmap/allocators/arena_lock.h"
 #include "stillmap/allocators/block_table.h"
 #include "stillmap/allocators/heap_books.h"
+#include "stillmap/allocators/heap_map.h"
+#include "stillmap/allocators/history_ring.h"
 #include "stillmap/allocators/places.h"
 #include "stillmap/allocators/slab.h"
 #include "stillmap/vmm/address_space.h"
@@ -126,6 +128,16 @@ class arena {
   void *allocate_thoroughly(const block_request &r, bool whole);
 
   std::size_t usable_size(std::uint64_t address) const;  // 0: not handed out
+  // arena_report.cpp
+  struct block_facts {
+    std::size_t usable = 0;  // 0: not handed out
+    std::size_t requested = 0;
+    bool used_elsewhere = false;
+  };
+  block_facts facts_of(std::uint64_t address) const;
+  std::size_t size_of(const held_block &h) const;
+  // What a segment is, in one piece or, where it is a slab, one for each of its places.
+  void describe(const segment &s, std::vector<heap_segment> &out) const;
   const counters &counted() const { return counters_; }
   std::size_t host_bytes() const;
   std::uint64_t cached_bytes() const { return kept_bytes_; }
@@ -142,7 +154,8 @@ class arena {
   std::vector<std::shared_ptr<address_block>> reservations;
   std::vector<held_block> held;
   std::vector<leaving_pages> leaving;
-  std::uint64_t last_growth = 0;  // allocations there had been when pages were created for it
+  std::uint64_t last_growth = 0;    // allocations there had been when pages were created for it
+  history_ring *history = nullptr;  // told of pages that are called back
 
  private:
   struct use_list {
@@ -227,6 +240,7 @@ class arena {
     counters_.slack -= slack;
     ++counters_.frees;
   }
+  void tell_recalled(std::uint64_t to, std::uint64_t from, std::uint64_t bytes) const;
   void *allocate_beyond_slabs(const block_request &r);
   void *allocate_by_search(const block_request &r);
   segment *find_segment(const block_request &r, heap_books::search how);

@@ -67,16 +67,22 @@ result<std::unique_ptr<caching_allocator>> caching_allocator::create(
 result<void *> caching_allocator::allocate(std::size_t bytes, stream_ref s, allocate_options how) {
   if (recorder_) [[unlikely]]
     return allocate_and_tell(bytes, s, how);
+  if (core_->history.on()) [[unlikely]]
+    return core_->allocate_recorded(bytes, s, how);
   return core_->allocate(bytes, s, how);
 }
 status caching_allocator::free(void *block) {
   if (recorder_) [[unlikely]]
     return free_and_tell(block, nullptr);
+  if (core_->history.on()) [[unlikely]]
+    return core_->free_recorded(block, nullptr);
   return core_->free(block, nullptr);
 }
 status caching_allocator::free(void *block, stream_ref last_used_on) {
   if (recorder_) [[unlikely]]
     return free_and_tell(block, &last_used_on);
+  if (core_->history.on()) [[unlikely]]
+    return core_->free_recorded(block, &last_used_on);
   return core_->free(block, &last_used_on);
 }
 status caching_allocator::record_use(void *block, stream_ref s) {
@@ -115,6 +121,22 @@ caching_allocator_stats caching_allocator::stats() const {
 heap_map caching_allocator::map() const {
   return core_->map();
 }
+status caching_allocator::record_history(history_options o) {
+  return core_->history.start(o);
+}
+void caching_allocator::stop_history() {
+  core_->history.stop();
+}
+void caching_allocator::forget_history() {
+  core_->history.forget();
+}
+bool caching_allocator::records_history() const {
+  return core_->history.recording();
+}
+result<allocation_history> caching_allocator::history() const {
+  if (core_->in_child()) return not_in_a_child("caching_allocator::history");
+  return core_->history.copy();
+}
 const device &caching_allocator::home() const {
   return core_->home();
 }
@@ -123,7 +145,8 @@ const device &caching_allocator::home() const {
 
 result<void *> caching_allocator::allocate_and_tell(std::size_t bytes, stream_ref s,
                                                     const allocate_options &how) {
-  const result<void *> got = core_->allocate(bytes, s, how);
+  const result<void *> got = core_->history.on() ? core_->allocate_recorded(bytes, s, how)
+                                                 : core_->allocate(bytes, s, how);
   if (got && *got != nullptr) {
     recorder_->allocated(core_.get(), *got, bytes, home().ordinal(), s);
   }
@@ -137,7 +160,8 @@ status caching_allocator::free_and_tell(void *block, const stream_ref *last_used
     if (last_used_on != nullptr) recorder_->used(block, home().ordinal(), *last_used_on);
     recorder_->freed(block);
   }
-  return core_->free(block, last_used_on);
+  return core_->history.on() ? core_->free_recorded(block, last_used_on)
+                             : core_->free(block, last_used_on);
 }
 
 // ---- the inside: what is fast ----
@@ -149,7 +173,9 @@ caching_allocator::core::core(device d, std::shared_ptr<page_pool> pages,
       device_(std::move(d)),
       pages_(std::move(pages)),
       access_(std::move(access)),
-      options_(std::move(options)) {}
+      options_(std::move(options)) {
+  history.watch(options_.observer);
+}
 
 caching_allocator::core::~core() {
   unmap_everything();
@@ -247,7 +273,12 @@ status caching_allocator::core::record_use(void *block, stream_ref s) {
 // Requires growth_mutex_.
 arena &caching_allocator::core::arena_for(stream_ref s) {
   if (arena *const a = directory_.of_stream(s)) return *a;
-  arenas_.push_back(std::make_unique<arena>(arenas_.size() + 1, s, page()));
+  auto made = std::make_unique<arena>(arenas_.size() + 1, s, page());
+  made->history = &history;
+  {
+    const std::lock_guard lock(arenas_mutex_);
+    arenas_.push_back(std::move(made));
+  }
   directory_.serve(s, arenas_.back().get());
   return *arenas_.back();
 }

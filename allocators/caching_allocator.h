@@ -14,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "stillmap/allocators/allocation_history.h"
+#include "stillmap/allocators/heap_map.h"
 #include "stillmap/vmm/device.h"
 #include "stillmap/vmm/memory_quota.h"
 #include "stillmap/vmm/stream.h"
@@ -21,10 +23,11 @@
 namespace stillmap {
 
 struct caching_allocator_options {
-  std::size_t limit = SIZE_MAX;             // most bytes of physical memory it may hold
-  std::size_t soft_limit = SIZE_MAX;        // beyond it, moving pages comes before creating them
-  std::shared_ptr<memory_quota> quota{};    // asked before memory is got: shared_quota.h
-  std::vector<int> also_accessible_from{};  // devices that may touch the blocks too
+  std::size_t limit = SIZE_MAX;               // most bytes of physical memory it may hold
+  std::size_t soft_limit = SIZE_MAX;          // beyond it, moving pages comes before creating them
+  std::shared_ptr<memory_quota> quota{};      // asked before memory is got: shared_quota.h
+  std::vector<int> also_accessible_from{};    // devices that may touch the blocks too
+  std::shared_ptr<heap_observer> observer{};  // told of all that happens: heap_nvtx.h is one
   // Memory is short: frees some of its own and answers true to have the request of `bytes` tried
   // again, or false to let it fail. Called without any lock of the allocator, which it may use.
   std::function<bool(std::size_t bytes)> on_out_of_memory{};
@@ -70,29 +73,6 @@ struct caching_allocator_stats {
   std::uint64_t host_waits = 0;     // times the host waited for a stream
   std::uint64_t out_of_memory = 0;  // requests that failed for want of memory
   std::size_t host_bytes = 0;       // of the allocator's own books
-};
-
-// What addresses are, for pictures: in address order within each arena.
-enum class heap_part {
-  live,      // one block, or free blocks kept for the same size (`cached`), or a slab
-  free,      // memory without a block
-  unbacked,  // addresses without memory
-  leaving,   // pages that have gone elsewhere and are still mapped here
-  lent,      // the same, and they stay mapped here, to come back without a driver call
-};
-struct heap_segment {
-  virtual_range range;
-  heap_part part = heap_part::unbacked;
-  bool handed_out = false;
-};
-struct heap_map {
-  struct arena {
-    std::uint64_t id = 0;
-    stream_ref stream;
-    std::vector<heap_segment> segments;
-  };
-  std::size_t page_bytes = 0;
-  std::vector<arena> arenas;
 };
 
 // Threads: safe. Threads that use different streams do not wait for each other, except where
@@ -146,8 +126,25 @@ class caching_allocator {
   // Errors: as free.
   result<std::size_t> usable_size(const void *block) const;
 
+  // Does not wait for a thread that is finding memory: what is on its way is then counted where it
+  // was, or where it will be, or not at all.
   caching_allocator_stats stats() const;
+  // One moment of all arenas. Waits for a thread that is finding memory.
   heap_map map() const;
+
+  // Keeps the last `o.events` events from now on, and forgets those kept so far. Recording costs a
+  // lock and two clock readings a request, and a walk of the stack where callers are wanted.
+  // Errors: invalid_argument (no events; more events or callers than can be kept: value, limit),
+  //         out_of_memory (the host's: value = bytes). Nothing has changed then.
+  // Cost:   all memory it needs is taken here; not recording costs one predictable branch a
+  // request.
+  status record_history(history_options o = {});
+  void stop_history();    // what is kept stays
+  void forget_history();  // stops, and gives the memory back
+  bool records_history() const;
+  // A copy of what is kept; of a forked child's: not_supported. Errors: out_of_memory (the host's).
+  result<allocation_history> history() const;
+
   const device &home() const;
 
   // Where a trace is recorded: an iteration of the program ends here; otherwise nothing.

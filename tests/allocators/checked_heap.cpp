@@ -161,7 +161,7 @@ std::string checked_heap::disagreement() {
   }
   for (const auto &a : m.arenas) {
     for (const heap_segment &seg : a.segments) {
-      if (seg.part == heap_part::live || seg.part == heap_part::free) backed += seg.range.bytes;
+      if (has_memory(seg.part)) backed += seg.range.bytes;
     }
   }
   if (backed != s.total.backed) out += "backed by the map is not backed by the figures\n";

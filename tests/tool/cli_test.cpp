@@ -205,6 +205,8 @@ TEST_F(CliTest, WrongUsageIsOneLineThatNamesIt) {
   expect_usage("replay --allocator none '" + trace("") + "'", "there is no allocator 'none'");
   expect_usage("replay --iterations 0 '" + trace("") + "'", "--iterations");
   expect_usage("replay --every-byte '" + trace("") + "'", "--verify");
+  expect_usage("replay --map a.png '" + trace("") + "'", "'a.png' ends in none of");
+  expect_usage("replay --beside segments '" + trace("") + "'", "--map");
 }
 
 TEST_F(CliTest, AMachineWithoutBytesCannotBeChecked) {

@@ -87,7 +87,7 @@ class comparison {
       replay_options o = i == 0 ? ours_ : other_;
       o.verify.reset();
       o.capacity.reset();
-      o.look_at.reset();
+      o.map = false;
       const auto ample = replay(d, plan, o);
       if (!ample) return tl::unexpected(ample.error());
       if (ample->oom) {
@@ -168,6 +168,7 @@ class comparison {
                                check_depth depth) {
     const bool draws = depth == check_depth::pages;
     other_.capacity = ours_.capacity = capacity;
+    other_.map = ours_.map = true;
     const auto loser = replay(d, plan, other_);
     if (!loser) return tl::unexpected(loser.error());
     if (!loser->oom) {
@@ -175,16 +176,19 @@ class comparison {
       say(fmt::format("stillmap: FAILED: '{}' is enough for '{}' too", human(capacity), o_.other));
       return exit_failed;
     }
-    const heap_sums lost = sums_of(loser->seen);
+    if (!loser->moment) {
+      return fail(exit_usage, fmt::format("'{}' does not know where its memory is", o_.other));
+    }
+    const heap_sums lost = sums_of(loser->moment->heap.map);
     say(fmt::format("{:<10}OUT OF MEMORY at {}", o_.other, loser->where_oom));
     if (draws) {
       say(fmt::format(
           "            {} wanted; {} never got, and {} free in {} pieces, the largest {}",
-          human(loser->oom_wanted), human(capacity - lost.live - lost.free), human(lost.free),
+          human(loser->moment->wanted), human(capacity - lost.live - lost.free), human(lost.free),
           exact(lost.pieces), human(lost.largest)));
     }
     ours_.verify = depth;
-    ours_.look_at = loser->oom_at;
+    ours_.look_after = loser->moment->op;
     const auto winner = replay(d, plan, ours_);
     if (!winner) return tl::unexpected(winner.error());
     if (winner->oom || winner->violations != 0) {
@@ -204,10 +208,14 @@ class comparison {
                         ? "both ends of every block and both sides of each page edge in it checked"
                         : "every byte of every block checked",
                     human(winner->bytes_checked)));
-    return draws ? picture(*loser, *winner, capacity) : outcome<exit_status>(exit_ok);
+    if (!draws) return exit_ok;
+    if (!winner->moment) {
+      return fail(exit_usage, fmt::format("'{}' does not know where its memory is", o_.ours));
+    }
+    return picture(*loser->moment, *winner->moment, capacity);
   }
 
-  outcome<exit_status> picture(const replay_result &loser, const replay_result &winner,
+  outcome<exit_status> picture(const replay_moment &loser, const replay_moment &winner,
                                std::uint64_t capacity) {
     const auto side = [&](const std::string &title, const heap_map &map) {
       const heap_sums s = sums_of(map);
@@ -216,21 +224,17 @@ class comparison {
           fmt::format("{} live, {} in {} pieces", human(s.live), human(s.free), exact(s.pieces)),
           map, capacity};
     };
-    const heap_side left = side(o_.other + ": out of memory", loser.seen);
-    const heap_side right = side(o_.ours + ": goes on", winner.seen);
-    say(fmt::format("\nThe {} of memory, as they are when {} more are wanted:", human(capacity),
-                    human(loser.oom_wanted)));
+    const heap_side left = side(o_.other + ": out of memory", loser.heap.map);
+    const heap_side right = side(o_.ours + ": goes on", winner.heap.map);
+    say(fmt::format("\nThe {} of memory, where {} more are wanted, and where they were had:",
+                    human(capacity), human(loser.wanted)));
     fmt::print("\n{}", draw_side_by_side(left, right, terminal_of(stdout)));
     if (o_.svg.empty()) return exit_ok;
-    std::error_code trouble;  // shows when the file is written
-    if (const auto folder = std::filesystem::path(o_.svg).parent_path(); !folder.empty()) {
-      std::filesystem::create_directories(folder, trouble);
-    }
-    const std::string title = fmt::format(
+    const named_moment both[] = {{o_.other, capacity, false, loser},
+                                 {o_.ours, capacity, true, winner}};
+    const std::string of = fmt::format(
         "{} in {}", std::filesystem::path(o_.file).filename().string(), human(capacity));
-    if (auto saved = save_text(o_.svg, side_by_side_as_svg(left, right, title)); !saved) {
-      return tl::unexpected(saved.error());
-    }
+    if (auto saved = write_map(both, of, o_.svg); !saved) return tl::unexpected(saved.error());
     say(fmt::format("picture   {}", o_.svg));
     return exit_ok;
   }

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 
 #include "tools/stillmap/command.h"
 #include "tools/stillmap/json.h"
@@ -17,7 +18,7 @@ namespace {
 
 struct replay_command {
   driver_options driver;
-  std::string file, allocator = target_kinds().front().name, profile;
+  std::string file, allocator = target_kinds().front().name, profile, map, beside;
   std::string capacity;
   unsigned iterations = 0, shrink = 1;
   bool min_capacity = false, verify = false, every_byte = false, json = false;
@@ -76,6 +77,13 @@ std::string calls_text(const driver_counts &calls) {
   return text.empty() ? "none" : text;
 }
 
+// Pictures show no history.
+bool records_history(const replay_command &o) {
+  if (o.map.empty() || !o.beside.empty()) return false;
+  const auto format = map_format_of(o.map);
+  return format && (*format == map_format::json || *format == map_format::pickle);
+}
+
 double times(std::uint64_t bytes, std::uint64_t of) {
   return of == 0 ? 0 : static_cast<double>(bytes) / static_cast<double>(of);
 }
@@ -93,8 +101,9 @@ void print_text(const replay_command &o, const replay_result &r, const replay_pl
     fmt::print("least memory  {}, {:.4f} times the live bytes\n", human_and_exact(*min_capacity),
                times(*min_capacity, r.peak_live_bytes));
   }
-  // A wrong figure is worse than none: with checks in between, caches are cold.
-  if (!o.verify) {
+  // A wrong figure is worse than none: with checks in between, caches are cold; and writing history
+  // takes longer than what it tells of.
+  if (!o.verify && !records_history(o)) {
     fmt::print("time          {:.1f} ns a request; a std::mutex locked and unlocked: {:.1f} ns\n",
                r.ns_per_op, mutex_ns());
   }
@@ -124,6 +133,51 @@ outcome<std::uint64_t> capacity_of(const std::string &text, std::uint64_t peak) 
   return static_cast<std::uint64_t>(std::ceil(factor * static_cast<double>(peak)));
 }
 
+// The heap, and where asked for another allocator's: where one runs out of memory, the other is
+// shown having served that very request.
+outcome<void> draw_map(const replay_command &o, const device &d, const replay_plan &plan,
+                       const replay_options &options, replay_result &r) {
+  const auto moment_of = [&](const std::string &name,
+                             replay_result &from) -> outcome<named_moment> {
+    if (!from.moment) {
+      return fail(exit_usage, fmt::format("'{}' does not know where its memory is: no map", name));
+    }
+    return named_moment{name, options.capacity.value_or(0), false, std::move(*from.moment)};
+  };
+  const auto at_failure_of = [&](const named_moment &failed, const target_kind *kind) {
+    replay_options same = options;
+    same.kind = kind;
+    same.look_after = failed.moment.op;
+    return replay(d, plan, same);
+  };
+  std::vector<named_moment> moments;
+  auto first = moment_of(o.allocator, r);
+  if (!first) return tl::unexpected(first.error());
+  moments.push_back(std::move(*first));
+  if (!o.beside.empty()) {
+    const auto kind = find_target(o.beside);
+    if (!kind) return tl::unexpected(kind.error());
+    replay_options other = options;
+    other.kind = *kind;
+    auto played = moments[0].moment.oom ? at_failure_of(moments[0], *kind) : replay(d, plan, other);
+    if (!played) return tl::unexpected(played.error());
+    auto second = moment_of(o.beside, *played);
+    if (!second) return tl::unexpected(second.error());
+    moments.push_back(std::move(*second));
+    moments[1].beside_a_failure = moments[0].moment.oom;
+    if (moments[1].moment.oom && !moments[0].moment.oom) {
+      auto again = at_failure_of(moments[1], options.kind);
+      if (!again) return tl::unexpected(again.error());
+      auto moment = moment_of(o.allocator, *again);
+      if (!moment) return tl::unexpected(moment.error());
+      moments[0] = std::move(*moment);
+      moments[0].beside_a_failure = true;
+    }
+  }
+  const std::string trace = std::filesystem::path(o.file).filename().string();
+  return write_map(moments, fmt::format("{}, replayed on {}", trace, d.name()), o.map);
+}
+
 outcome<exit_status> run_replay(const replay_command &o) {
   const auto kind = find_target(o.allocator);
   if (!kind) return tl::unexpected(kind.error());
@@ -132,6 +186,9 @@ outcome<exit_status> run_replay(const replay_command &o) {
   const auto plan =
       plan_replay(*read, o.iterations != 0 ? std::optional(o.iterations) : std::nullopt, o.shrink);
   if (!plan) return tl::unexpected(plan.error());
+  if (!o.map.empty()) {
+    if (const auto known = map_format_of(o.map); !known) return tl::unexpected(known.error());
+  }
   auto drv = choose_driver(o.driver.driver);
   if (!drv) return tl::unexpected(drv.error());
   if (auto became = become_machine(**drv, o.profile, o.verify); !became) {
@@ -151,6 +208,8 @@ outcome<exit_status> run_replay(const replay_command &o) {
     options.capacity = *bytes;
   }
   if (o.verify) options.verify = o.every_byte ? check_depth::bytes : check_depth::pages;
+  options.map = !o.map.empty();
+  options.history = records_history(o);
   const std::uint64_t before = physical_bytes(**drv).value_or(0);
   auto r = replay(*d, *plan, options);
   if (!r) return tl::unexpected(r.error());
@@ -161,16 +220,23 @@ outcome<exit_status> run_replay(const replay_command &o) {
   if (o.min_capacity && !r->oom) {
     replay_options unchecked = options;
     unchecked.verify.reset();
+    unchecked.map = unchecked.history = false;
     const auto found = find_min_capacity(*d, *plan, unchecked, r->peak_backed_bytes);
     if (!found) return tl::unexpected(found.error());
     min_capacity = *found;
   }
 
+  if (options.map) {
+    if (auto drawn = draw_map(o, *d, *plan, options, *r); !drawn) {
+      return tl::unexpected(drawn.error());
+    }
+  }
   if (o.json) {
     fmt::print("{}", as_json(o, *r, min_capacity));
   } else {
     fmt::print("driver        {}\nallocator     {}\n", describe(**drv, *d), o.allocator);
     print_text(o, *r, *plan, min_capacity);
+    if (options.map) fmt::print("map           {}\n", o.map);
   }
   if (r->violations != 0) {
     return fail(exit_failed, fmt::format("FAILED: {} times, work touched memory that was no longer "
@@ -237,6 +303,16 @@ void add_replay(CLI::App &app, command_body &body) {
                 "memory")
       ->type_name("N")
       ->check(CLI::Range(1u, 1000000u));
+  CLI::Option *map =
+      c->add_option("--map", o->map,
+                    "write where the memory was at the peak of the last\niteration, or when it ran "
+                    "out: FILE.svg "
+                    "and .html are\npictures, .json is data, .pickle is for PyTorch's viewer")
+          ->type_name("FILE");
+  c->add_option("--beside", o->beside,
+                "with --map, in a picture: replay this allocator too and\ndraw it beside the first")
+      ->type_name("NAME")
+      ->needs(map);
   c->add_flag("--json", o->json, "print one JSON document and nothing else");
   c->callback([o, &body] { body = [o] { return run_replay(*o); }; });
 }

@@ -65,15 +65,15 @@ class player {
                        [](const planned_op &op) {
                          return op.verb == trace_verb::wait || op.verb == trace_verb::iteration;
                        });
-      auto stop = static_cast<std::size_t>(end - plan_.ops.begin());
-      if (options_.look_at == begin) out_.seen = target_->map();
-      const bool to_look =
-          options_.look_at && begin < *options_.look_at && *options_.look_at < stop;
-      if (to_look) stop = *options_.look_at;
+      const auto boundary = static_cast<std::size_t>(end - plan_.ops.begin());
+      const std::size_t stop = std::min(boundary, look_at_);
       auto done = options_.verify ? checked(begin, stop) : timed(begin, stop);
       if (!done) return tl::unexpected(done.error());
       begin = stop;
-      if (to_look && !out_.oom) continue;
+      if (stop == look_at_ && !out_.oom) {
+        look(stop - 1, std::nullopt);
+        if (stop != boundary) continue;
+      }
       if (out_.oom || stop == plan_.ops.size()) break;
       if (end->verb == trace_verb::iteration) {
         meter_.pause();
@@ -117,6 +117,8 @@ class player {
     target_options t;
     if (options_.capacity) t.limit = *options_.capacity;
     t.wait_before_free = options_.verify.has_value();
+    t.history = options_.history;
+    if (options_.map) look_at_ = options_.look_after.value_or(peak_of_last_iteration(plan_)) + 1;
     auto made = options_.kind->make(device_, t);
     if (!made) return tl::unexpected(made.error());
     target_ = std::move(*made);
@@ -179,9 +181,7 @@ class player {
     const planned_op &op = plan_.ops[i];
     if (op.verb != trace_verb::allocate || !e.is(condition::out_of_memory)) return fail(e);
     out_.oom = true;
-    out_.oom_at = i;
-    out_.oom_wanted = op.bytes;
-    out_.seen = target_->map();
+    if (options_.map) look(i, op.bytes);
     std::uint64_t live = 0;
     std::vector<std::uint64_t> of(plan_.slots);
     for (std::size_t k = 0; k < i; ++k) {
@@ -193,6 +193,21 @@ class player {
                                  i + 1, plan_.ops.size(), human(op.bytes), op.stream, human(live),
                                  human(target_->backed_bytes()));
     return {};
+  }
+
+  void look(std::size_t op, std::optional<std::uint64_t> failed) {
+    look_at_ = SIZE_MAX;
+    meter_.pause();
+    if (auto seen = target_->snapshot()) {
+      for (heap_map::arena &a : seen->map.arenas) {
+        const auto on = std::find(refs_.begin(), refs_.end(), a.stream);
+        if (on == refs_.end()) continue;
+        a.name =
+            fmt::format("stream {}{}{}", on - refs_.begin(), a.name.empty() ? "" : ", ", a.name);
+      }
+      out_.moment = replay_moment{std::move(*seen), failed.has_value(), failed.value_or(0), op};
+    }
+    meter_.resume();
   }
 
   outcome<void> wait(std::uint32_t from, std::uint32_t to) {
@@ -256,6 +271,7 @@ class player {
   std::optional<std::uint64_t> books_before_;
   double ns_ = 0;
   std::size_t requests_ = 0;
+  std::size_t look_at_ = SIZE_MAX;  // before this operation
   std::vector<std::pair<double, double>> iteration_ns_;
   replay_result out_;
 };

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "tools/stillmap/replay/block_checker.h"
+#include "tools/stillmap/replay/replay_map.h"
 #include "tools/stillmap/replay/replay_plan.h"
 #include "tools/stillmap/replay/replay_target.h"
 
@@ -15,7 +16,9 @@ struct replay_options {
   const target_kind *kind = nullptr;
   std::optional<std::uint64_t> capacity;  // bytes of device memory; none: all that there is
   std::optional<check_depth> verify;
-  std::optional<std::size_t> look_at;  // an operation of the plan, before which the heap is mapped
+  bool map = false;      // look at the heap at its peak, or where it runs out of memory
+  bool history = false;  // with its history, where it keeps one
+  std::optional<std::size_t> look_after;  // map: after this operation instead, by its index
 };
 
 struct replay_result {
@@ -28,13 +31,11 @@ struct replay_result {
   std::optional<double> modelled_us;       // of those calls, where the driver has a table of costs
   std::optional<double> modelled_last_us;  // of those of the last iteration
   bool oom = false;
-  std::string where_oom;   // "operation 1234 of 5678: 1 GiB on stream 0, with 3 GiB live and ..."
-  std::size_t oom_at = 0;  // of the plan's operations
-  std::uint64_t oom_wanted = 0;  // bytes
-  heap_map seen;                 // at `look_at`, or where it ran out of memory
+  std::string where_oom;  // "operation 1234 of 5678: 1 GiB on stream 0, with 3 GiB live and ..."
   std::uint64_t moved_bytes = 0;
   std::uint64_t bytes_checked = 0;
-  std::uint64_t violations = 0;  // hostcuda's: work that touched what it must not
+  std::uint64_t violations = 0;         // hostcuda's: work that touched what it must not
+  std::optional<replay_moment> moment;  // where asked for, and the allocator knows
 };
 
 // Errors: exit_usage: a capacity over the device's; exit_failed: the driver's, a wrong byte.

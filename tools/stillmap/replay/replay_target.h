@@ -4,11 +4,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "stillmap/allocators/caching_allocator.h"
+#include "stillmap/allocators/heap_report.h"
 #include "stillmap/vmm/device.h"
 #include "stillmap/vmm/stream.h"
 #include "tools/stillmap/outcome.h"
@@ -33,15 +34,16 @@ class replay_target {
   virtual std::uint64_t backed_bytes() const = 0;
   virtual std::uint64_t peak_backed_bytes() const = 0;
 
-  // What its memory is used for just now; one without a heap of its own has no map.
-  virtual heap_map map() const { return {}; }
   // Bytes of pages that were moved to other addresses so far.
   virtual std::uint64_t moved_bytes() const { return 0; }
+  // What it holds where; none: it does not know.
+  virtual std::optional<heap_snapshot> snapshot() const { return std::nullopt; }
 };
 
 struct target_options {
   std::uint64_t limit = UINT64_MAX;  // bytes of device memory it may hold, where it can be told
   bool wait_before_free = false;     // direct: see direct_target.cpp
+  bool history = false;              // remember requests, where it can, for snapshot()
 };
 
 struct target_kind {

@@ -244,27 +244,6 @@ status segments::release_cached() {
   return {};
 }
 
-// An arena for each stream. A free block that waits for events is free all the same.
-heap_map segments::map() const {
-  heap_map out;
-  out.page_bytes = device_.can().page_bytes;
-  std::map<stream_handle, std::vector<heap_segment>> of_stream;
-  for (const segment_block &b : storage_) {
-    if (b.size == 0) continue;  // recycled
-    const heap_part part = !b.mapped                 ? heap_part::unbacked
-                           : given_.count(b.at) != 0 ? heap_part::live
-                                                     : heap_part::free;
-    of_stream[b.on].push_back({{device_address(b.at), b.size}, part, part == heap_part::live});
-  }
-  for (auto &[on, all] : of_stream) {
-    std::sort(all.begin(), all.end(), [](const heap_segment &a, const heap_segment &b) {
-      return a.range.begin.value() < b.range.begin.value();
-    });
-    out.arenas.push_back({out.arenas.size(), stream_ref(on), std::move(all)});
-  }
-  return out;
-}
-
 outcome<std::unique_ptr<replay_target>> make_segments(const device &d, const target_options &o) {
   return std::make_unique<segments>(d, o, false);
 }

@@ -59,7 +59,7 @@ class segments final : public replay_target {
   status record_use(void *at, stream_ref on) override;
   std::uint64_t backed_bytes() const override { return held_.now(); }
   std::uint64_t peak_backed_bytes() const override { return held_.peak(); }
-  heap_map map() const override;
+  std::optional<heap_snapshot> snapshot() const override;
 
  private:
   struct by_fit {  // a stream's blocks side by side, small before large

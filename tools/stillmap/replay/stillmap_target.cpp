@@ -16,9 +16,12 @@ class stillmap_target final : public replay_target {
   status record_use(void *at, stream_ref on) override { return heap_->record_use(at, on); }
   std::uint64_t backed_bytes() const override { return heap_->stats().total.backed; }
   std::uint64_t peak_backed_bytes() const override { return heap_->stats().backed_peak; }
-  heap_map map() const override { return heap_->map(); }
   std::uint64_t moved_bytes() const override {
     return heap_->stats().pages_moved * heap_->home().can().page_bytes;
+  }
+  std::optional<heap_snapshot> snapshot() const override {
+    auto taken = snapshot_of(*heap_);
+    return taken ? std::optional(std::move(*taken)) : std::nullopt;
   }
 
  private:
@@ -32,6 +35,9 @@ outcome<std::unique_ptr<replay_target>> make_stillmap(const device &d, const tar
   options.limit = o.limit;
   auto heap = caching_allocator::create(d, std::move(options));
   if (!heap) return fail(exit_failed, heap.error().message());
+  if (o.history) {
+    if (const status s = (*heap)->record_history(); !s) return fail(s.error());
+  }
   return std::make_unique<stillmap_target>(std::move(*heap));
 }
 

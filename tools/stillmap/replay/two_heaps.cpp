@@ -9,10 +9,10 @@ namespace stillmap::tool {
 namespace {
 
 bool backed(const heap_segment &s) {
-  return s.part == heap_part::live || s.part == heap_part::free;
+  return has_memory(s.part);
 }
 bool live(const heap_segment &s) {
-  return s.part == heap_part::live && s.handed_out;
+  return s.part == heap_part::live;
 }
 
 // Columns of text, as far as our own titles go: UTF-8 without wide characters.
@@ -34,46 +34,6 @@ std::size_t shade_of(const heap_cell &c) {
   if (c.live + c.free < 0.5) return 5;
   const double share = c.live / (c.live + c.free);
   return share > 0.999 ? 0 : share > 0.66 ? 1 : share > 0.33 ? 2 : share > 0.001 ? 3 : 4;
-}
-
-constexpr int svg_rows = 36, svg_columns = 120;
-constexpr double cell_width = 4, row_height = 9, row_gap = 2, margin = 30, head = 96;
-constexpr double panel = svg_columns * cell_width, gap = 50;
-
-std::string escaped(const std::string &text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '&') {
-      out += "&amp;";
-    } else if (c == '<') {
-      out += "&lt;";
-    } else {
-      out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
-    }
-  }
-  return out;
-}
-
-void panel_as_svg(const heap_side &side, double x, std::string &out) {
-  out += fmt::format("<text class=\"name\" x=\"{}\" y=\"{}\">{}</text>\n", x, head - 32,
-                     escaped(side.title));
-  out += fmt::format("<text class=\"soft\" x=\"{}\" y=\"{}\">{}</text>\n", x, head - 13,
-                     escaped(side.below));
-  const auto cells = cells_of(side.map, side.capacity, svg_rows * svg_columns);
-  constexpr std::array<const char *, 6> classes = {"l", "m", "h", "f", "e", "n"};
-  for (int row = 0; row < svg_rows; ++row) {
-    const double y = head + row * (row_height + row_gap);
-    for (int i = 0; i < svg_columns;) {  // equal neighbours are one rectangle
-      const auto at = [&](int column) {
-        return shade_of(cells[static_cast<std::size_t>(row * svg_columns + column)]);
-      };
-      int end = i + 1;
-      while (end < svg_columns && at(end) == at(i)) ++end;
-      out += fmt::format("<rect class=\"{}\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"/>\n",
-                         classes[at(i)], x + i * cell_width, y, (end - i) * cell_width, row_height);
-      i = end;
-    }
-  }
 }
 
 }  // namespace
@@ -160,43 +120,6 @@ std::string draw_side_by_side(const heap_side &left, const heap_side &right, con
   out += fmt::format("{} live  {} {} {} partly free  '{}' free  {} not in use\n", l[0], l[1], l[2],
                      l[3], l[4], l[5]);
   return out;
-}
-
-std::string side_by_side_as_svg(const heap_side &left, const heap_side &right,
-                                const std::string &title) {
-  const double width = 2 * margin + 2 * panel + gap;
-  const double bottom = head + svg_rows * (row_height + row_gap);
-  std::string out = fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" "
-      "height=\"{1}\">\n",
-      width, bottom + 50);
-  out += R"svg(<style>
-  text { font-family: system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif; font-size: 13px; fill: #1f2328; }
-  .title { font-size: 20px; font-weight: 600; }
-  .name { font-size: 15px; font-weight: 600; }
-  .soft { fill: #59636e; }
-  .page { fill: #ffffff; }
-  .l { fill: #009e73; } .m { fill: #66c5ab; } .h { fill: #e6c34d; } .f { fill: #e69f00; } .e { fill: #d55e00; }
-  .n { fill: #afb8c1; fill-opacity: 0.35; }
-  @media (prefers-color-scheme: dark) {
-    text { fill: #e6edf3; } .soft { fill: #9198a1; } .page { fill: #0d1117; }
-  }
-</style>
-)svg";
-  out += "<rect class=\"page\" width=\"100%\" height=\"100%\"/>\n";
-  out += fmt::format("<text class=\"title\" x=\"{}\" y=\"34\">{}</text>\n", margin, escaped(title));
-  panel_as_svg(left, margin, out);
-  panel_as_svg(right, margin + panel + gap, out);
-  constexpr std::array<std::pair<const char *, const char *>, 4> legend = {
-      {{"l", "live"}, {"m", "partly free"}, {"e", "free"}, {"n", "not in use"}}};
-  double x = margin;
-  for (const auto &[style, text] : legend) {
-    out += fmt::format("<rect class=\"{}\" x=\"{}\" y=\"{}\" width=\"18\" height=\"11\"/>\n", style,
-                       x, bottom + 16);
-    out += fmt::format("<text x=\"{}\" y=\"{}\">{}</text>\n", x + 25, bottom + 26, text);
-    x += 130;
-  }
-  return out + "</svg>\n";
 }
 
 }  // namespace stillmap::tool

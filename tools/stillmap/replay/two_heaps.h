@@ -1,4 +1,4 @@
-// Two heaps beside each other, drawn in the terminal and as SVG: what the memory of a device is
+// Two heaps beside each other, drawn in the terminal: what the memory of a device is
 // used for, to the same scale. Values only.
 #pragma once
 
@@ -6,8 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "stillmap/allocators/caching_allocator.h"
-#include "tools/stillmap/outcome.h"
+#include "stillmap/allocators/heap_map.h"
 #include "tools/stillmap/terminal.h"
 
 namespace stillmap::tool {
@@ -35,8 +34,5 @@ std::vector<heap_cell> cells_of(const heap_map &m, std::uint64_t capacity, std::
 
 // Lines with newlines at their ends, at most t.width columns.
 std::string draw_side_by_side(const heap_side &left, const heap_side &right, const terminal &t);
-// One SVG document, for light and dark pages.
-std::string side_by_side_as_svg(const heap_side &left, const heap_side &right,
-                                const std::string &title);
 
 }  // namespace stillmap::tool

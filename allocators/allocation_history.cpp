@@ -1,0 +1,56 @@
+#include "stillmap/allocators/allocation_history.h"
+
+#include <cxxabi.h>
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <memory>
+
+namespace stillmap {
+
+const char *name_of(history_action action) {
+  switch (action) {
+    case history_action::allocate:
+      return "allocate";
+    case history_action::free_requested:
+      return "free_requested";
+    case history_action::free_completed:
+      return "free_completed";
+    case history_action::page_map:
+      return "page_map";
+    case history_action::page_move:
+      return "page_move";
+    case history_action::page_unmap:
+      return "page_unmap";
+    case history_action::reserve:
+      return "reserve";
+    case history_action::out_of_memory:
+      return "out_of_memory";
+    case history_action::snapshot:
+      break;
+  }
+  return "snapshot";
+}
+
+stack_frame describe_frame(const void *return_address) {
+  stack_frame out;
+  // The call is before the address it returns to, which may be the next function's first.
+  const auto at = reinterpret_cast<std::uintptr_t>(return_address);
+  if (at == 0) return out;
+  Dl_info found{};
+  if (dladdr(reinterpret_cast<const void *>(at - 1), &found) == 0) {
+    out.offset = at;
+    return out;
+  }
+  if (found.dli_fname != nullptr) out.module = found.dli_fname;
+  const void *const base = found.dli_sname != nullptr ? found.dli_saddr : found.dli_fbase;
+  out.offset = at - reinterpret_cast<std::uintptr_t>(base);
+  if (found.dli_sname == nullptr) return out;
+  int outcome = 0;
+  const std::unique_ptr<char, void (*)(void *)> plain(
+      abi::__cxa_demangle(found.dli_sname, nullptr, nullptr, &outcome), &std::free);
+  out.function = outcome == 0 && plain != nullptr ? plain.get() : found.dli_sname;
+  return out;
+}
+
+}  // namespace stillmap

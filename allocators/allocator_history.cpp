@@ -1,0 +1,123 @@
+// The same requests while history is recorded, and what else is told to it. An allocation is
+// written down after it was made and a free before it is done, so that of one address the events
+// are in order, whichever threads they come from.
+#include "stillmap/allocators/allocator_core.h"
+
+namespace stillmap {
+namespace {
+
+history_event about(history_action action, const arena &a, const virtual_range &range) {
+  history_event e;
+  e.action = action;
+  e.address = range.begin.value();
+  e.bytes = range.bytes;
+  e.stream = a.stream;
+  return e;
+}
+
+}  // namespace
+
+result<void *> caching_allocator::core::allocate_recorded(std::size_t bytes, stream_ref s,
+                                                          const allocate_options &how) {
+  call_stack stack;
+  history.capture(stack, 1);
+  auto block = allocate(bytes, s, how);
+  if (!block) {
+    tell_failed(block.error(), bytes, s, stack);
+    return block;
+  }
+  if (*block == nullptr) return block;
+  history_event e;
+  e.action = history_action::allocate;
+  e.address = reinterpret_cast<std::uintptr_t>(*block);
+  e.bytes = bytes;
+  e.stream = s;
+  if (const arena *const a = directory_.at(e.address)) {
+    const std::lock_guard lock(a->lock);
+    e.usable = a->usable_size(e.address);
+  }
+  history.push(e, &stack);
+  return block;
+}
+
+status caching_allocator::core::free_recorded(void *block, const stream_ref *last_used_on) {
+  const auto address = reinterpret_cast<std::uintptr_t>(block);
+  const arena *const a = block != nullptr && !in_child() ? directory_.at(address) : nullptr;
+  if (a == nullptr) return free(block, last_used_on);
+  call_stack stack;
+  history.capture(stack, 1);
+  arena::block_facts known;
+  {
+    const std::lock_guard lock(a->lock);
+    known = a->facts_of(address);
+  }
+  if (known.usable != 0) {
+    history_event e;
+    e.action = history_action::free_requested;
+    e.address = address;
+    e.bytes = known.requested;
+    e.usable = known.usable;
+    e.stream = a->stream;
+    history.push(e, &stack);
+    const bool on_another = last_used_on != nullptr && !(*last_used_on == a->stream);
+    if (!known.used_elsewhere && !on_another) {
+      e.action = history_action::free_completed;
+      history.push(e);
+    }
+  }
+  return free(block, last_used_on);
+}
+
+void caching_allocator::core::tell_failed(const error &e, std::size_t bytes, stream_ref s,
+                                          const call_stack &stack) {
+  if (!e.is(condition::out_of_memory)) return;
+  history_event told;
+  told.action = history_action::out_of_memory;
+  told.bytes = bytes;
+  told.stream = s;
+  told.available = static_cast<std::size_t>(e.limit);
+  history.push(told, &stack);
+}
+
+void caching_allocator::core::tell_finished(const arena &a, const arena::held_block &h) {
+  if (!history.on()) return;
+  history_event e;
+  e.action = history_action::free_completed;
+  e.address = h.address;
+  e.usable = a.size_of(h);
+  e.bytes = e.usable;
+  e.stream = a.stream;
+  history.push(e);
+}
+
+// Requires: growth_mutex_, and that the pages taken are still written down where they were.
+void caching_allocator::core::tell_grown(const arena &a, const heap_books::extent &place,
+                                         const loot &l) {
+  if (!history.on()) return;
+  history_event e;
+  e.stream = a.stream;
+  e.address = place.missing.begin.value();
+  e.action = history_action::page_move;
+  for (const taken &t : l.moved) {
+    for (const segment *s : t.segments) {
+      e.from = s->begin;
+      e.bytes = static_cast<std::size_t>(s->bytes);
+      history.push(e);
+      e.address += s->bytes;
+    }
+  }
+  e.action = history_action::page_map;
+  e.from = 0;
+  e.bytes = l.created.size() * page();
+  if (e.bytes != 0) history.push(e);
+}
+
+void caching_allocator::core::tell_gone(const arena &a, const virtual_range &range) {
+  if (history.on()) history.push(about(history_action::page_unmap, a, range));
+}
+
+void caching_allocator::core::tell_reserved(const arena &a, const virtual_range &range) {
+  if (history.on()) history.push(about(history_action::reserve, a, range));
+}
+
+}  // namespace stillmap

@@ -1,0 +1,44 @@
+// Where the memory of a heap is in its picture: rectangles in rows. No text, no colours. Internal.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "stillmap/allocators/heap_map.h"
+
+namespace stillmap {
+
+// What has a colour of its own. Live blocks by size: each kind up to the bound, and what is larger.
+enum class paint : std::uint8_t { live_0, live_1, live_2, live_3, live_4, held, free, gap };
+inline constexpr std::size_t paints = 8;
+inline constexpr std::array<std::size_t, 4> live_bounds = {
+    std::size_t{1} << 20, std::size_t{8} << 20, std::size_t{64} << 20, std::size_t{512} << 20};
+paint paint_of(const heap_segment &s);
+
+struct drawn_piece {
+  paint color = paint::free;
+  std::uint64_t begin = 0, bytes = 0;  // addresses
+  std::uint64_t pieces = 1;            // of what is too small to be drawn alone: how many
+  std::uint64_t live = 0;              // bytes of live blocks in it
+  std::uint64_t requested = 0;
+  std::uint64_t lent = 0, leaving = 0;  // of a gap
+  bool in_slab = false;
+  struct part {
+    unsigned row;
+    double x, width;
+  };
+  std::vector<part> parts;  // one, or one for each row it is in
+};
+
+struct drawn_arena {
+  std::vector<drawn_piece> pieces;
+  unsigned rows = 0;
+};
+
+// `row_width` and widths in pixels. `bytes_per_row` of memory; gaps take room of their own.
+drawn_arena lay_out(const heap_map::arena &a, double row_width, std::uint64_t bytes_per_row);
+// The round number of bytes a row at which the largest of `memories` has about `rows` rows.
+std::uint64_t row_bytes_for(std::uint64_t memory, unsigned rows);
+
+}  // namespace stillmap

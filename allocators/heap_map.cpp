@@ -1,0 +1,120 @@
+#include "stillmap/allocators/heap_map.h"
+
+#include <algorithm>
+
+namespace stillmap {
+namespace {
+
+bool is_free(heap_part part) {
+  return part == heap_part::free || part == heap_part::cached;
+}
+
+void add(heap_figures &sum, const heap_figures &f) {
+  sum.live += f.live;
+  sum.cached += f.cached;
+  sum.held += f.held;
+  sum.free += f.free;
+  sum.backed += f.backed;
+  sum.unbacked += f.unbacked;
+  sum.leaving += f.leaving;
+  sum.lent += f.lent;
+  sum.reserved += f.reserved;
+  sum.requested += f.requested;
+  sum.blocks += f.blocks;
+  sum.free_pieces += f.free_pieces;
+  sum.largest_free = std::max(sum.largest_free, f.largest_free);
+  sum.free_whole_pages += f.free_whole_pages;
+  sum.page_edges += f.page_edges;
+}
+
+// Bytes of the whole pages between the two addresses.
+std::uint64_t whole_pages(std::uint64_t begin, std::uint64_t end, std::uint64_t page) {
+  const std::uint64_t first = (begin + page - 1) / page * page, last = end / page * page;
+  return last > first ? last - first : 0;
+}
+
+}  // namespace
+
+const char *name_of(heap_part part) {
+  switch (part) {
+    case heap_part::live:
+      return "live";
+    case heap_part::cached:
+      return "cached";
+    case heap_part::held:
+      return "held";
+    case heap_part::free:
+      return "free";
+    case heap_part::unbacked:
+      return "unbacked";
+    case heap_part::leaving:
+      return "leaving";
+    case heap_part::lent:
+      break;
+  }
+  return "lent";
+}
+
+heap_figures figures_of(const heap_map::arena &a, std::size_t page_bytes) {
+  heap_figures f;
+  std::uint64_t piece = 0, piece_end = 0;  // of free memory
+  const auto end_piece = [&] {
+    if (piece_end == piece) return;
+    ++f.free_pieces;
+    f.largest_free = std::max<std::size_t>(f.largest_free, piece_end - piece);
+    if (page_bytes != 0) f.free_whole_pages += whole_pages(piece, piece_end, page_bytes);
+    piece = piece_end;
+  };
+  const auto begins_here = [&](std::uint64_t at) {
+    return std::any_of(a.reserved.begin(), a.reserved.end(),
+                       [&](const virtual_range &r) { return r.begin.value() == at; });
+  };
+  for (const heap_segment &s : a.segments) {
+    const std::size_t bytes = s.range.bytes;
+    f.reserved += bytes;
+    if (has_memory(s.part)) f.backed += bytes;
+    if (is_free(s.part)) {
+      if (s.range.begin.value() != piece_end || begins_here(piece_end)) {
+        end_piece();
+        piece = piece_end = s.range.begin.value();
+      }
+      piece_end += bytes;
+    }
+    switch (s.part) {
+      case heap_part::live:
+        f.live += bytes;
+        f.requested += s.requested;
+        ++f.blocks;
+        break;
+      case heap_part::cached:
+        f.cached += bytes;
+        break;
+      case heap_part::held:
+        f.held += bytes;
+        break;
+      case heap_part::free:
+        f.free += bytes;
+        break;
+      case heap_part::unbacked:
+        f.unbacked += bytes;
+        break;
+      case heap_part::leaving:
+        f.leaving += bytes;
+        break;
+      case heap_part::lent:
+        f.lent += bytes;
+        break;
+    }
+  }
+  end_piece();
+  if (page_bytes != 0) f.page_edges = f.free + f.cached - f.free_whole_pages;
+  return f;
+}
+
+heap_figures figures_of(const heap_map &m) {
+  heap_figures sum;
+  for (const heap_map::arena &a : m.arenas) add(sum, figures_of(a, m.page_bytes));
+  return sum;
+}
+
+}  // namespace stillmap

@@ -1,0 +1,136 @@
+#include "stillmap/allocators/heap_nvtx.h"
+
+#if __has_include(<nvtx3/nvToolsExtMem.h>)
+#define NVTX_AS_SYSTEM_HEADER
+#include <nvtx3/nvToolsExtMem.h>
+
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "stillmap/allocators/text_out.h"
+#endif
+
+namespace stillmap {
+
+#if __has_include(<nvtx3/nvToolsExtMem.h>)
+namespace {
+
+class nvtx_teller final : public heap_observer {
+ public:
+  nvtx_teller() : domain_(nvtxDomainCreateA("stillmap")) {}
+  nvtx_teller(const nvtx_teller &) = delete;
+  ~nvtx_teller() override {
+    for (const auto &[begin, h] : heaps_) nvtxMemHeapUnregister(domain_, h.handle);
+    nvtxDomainDestroy(domain_);
+  }
+
+  bool happened(const history_event &e) noexcept override {
+    if (e.action == history_action::reserve) return begin_heap(e);
+    if (e.action == history_action::allocate) begin_region(e);
+    if (e.action == history_action::free_completed) end_region(e);
+    return true;
+  }
+
+ private:
+  struct heap {
+    std::uint64_t end;
+    nvtxMemHeapHandle_t handle;
+  };
+
+  static const void *pointer(std::uint64_t address) {
+    return reinterpret_cast<const void *>(static_cast<std::uintptr_t>(address));
+  }
+
+  // False: nobody listens.
+  bool begin_heap(const history_event &e) {
+    const auto stream = reinterpret_cast<std::uintptr_t>(e.stream.get());
+    const std::string name = stream == 0 ? "the default stream" : "stream " + text::hex(stream);
+    const nvtxMemVirtualRangeDesc_t range{e.bytes, pointer(e.address)};
+    nvtxMemHeapDesc_t what{};
+    what.extCompatID = NVTX_EXT_COMPATID_MEM;
+    what.structSize = sizeof(what);
+    what.usage = NVTX_MEM_HEAP_USAGE_TYPE_SUB_ALLOCATOR;
+    what.type = NVTX_MEM_TYPE_VIRTUAL_ADDRESS;
+    what.typeSpecificDescSize = sizeof(range);
+    what.typeSpecificDesc = &range;
+    what.messageType = NVTX_MESSAGE_TYPE_ASCII;
+    what.message.ascii = name.c_str();
+    const nvtxMemHeapHandle_t made = nvtxMemHeapRegister(domain_, &what);
+    const std::lock_guard lock(mutex_);
+    if (made != nullptr) heaps_[e.address] = {e.address + e.bytes, made};
+    return !heaps_.empty();
+  }
+
+  nvtxMemHeapHandle_t heap_of(std::uint64_t address) {
+    const std::lock_guard lock(mutex_);
+    const auto after = heaps_.upper_bound(address);
+    if (after == heaps_.begin()) return nullptr;
+    const heap &h = std::prev(after)->second;
+    return address < h.end ? h.handle : nullptr;
+  }
+
+  void begin_region(const history_event &e) {
+    const nvtxMemHeapHandle_t in = heap_of(e.address);
+    if (in == nullptr) return;
+    const nvtxMemVirtualRangeDesc_t range{e.bytes, pointer(e.address)};
+    nvtxMemRegionsRegisterBatch_t batch{};
+    batch.extCompatID = NVTX_EXT_COMPATID_MEM;
+    batch.structSize = sizeof(batch);
+    batch.regionType = NVTX_MEM_TYPE_VIRTUAL_ADDRESS;
+    batch.heap = in;
+    batch.regionCount = 1;
+    batch.regionDescElementSize = sizeof(range);
+    batch.regionDescElements = &range;
+    nvtxMemRegionsRegister(domain_, &batch);
+
+    const std::string name = "block of " + text::human(e.bytes);
+    nvtxMemRegionNameDesc_t named{};
+    named.regionRefType = NVTX_MEM_REGION_REF_TYPE_POINTER;
+    named.region.pointer = pointer(e.address);
+    named.nameType = NVTX_MESSAGE_TYPE_ASCII;
+    named.name.ascii = name.c_str();
+    nvtxMemRegionsNameBatch_t names{};
+    names.extCompatID = NVTX_EXT_COMPATID_MEM;
+    names.structSize = sizeof(names);
+    names.regionCount = 1;
+    names.regionElementSize = sizeof(named);
+    names.regionElements = &named;
+    nvtxMemRegionsName(domain_, &names);
+  }
+
+  void end_region(const history_event &e) {
+    if (heap_of(e.address) == nullptr) return;
+    nvtxMemRegionRef_t block{};
+    block.pointer = pointer(e.address);
+    nvtxMemRegionsUnregisterBatch_t batch{};
+    batch.extCompatID = NVTX_EXT_COMPATID_MEM;
+    batch.structSize = sizeof(batch);
+    batch.refType = NVTX_MEM_REGION_REF_TYPE_POINTER;
+    batch.refCount = 1;
+    batch.refElementSize = sizeof(block);
+    batch.refElements = &block;
+    nvtxMemRegionsUnregister(domain_, &batch);
+  }
+
+  const nvtxDomainHandle_t domain_;
+  std::mutex mutex_;
+  std::map<std::uint64_t, heap> heaps_;  // by their first address
+};
+
+}  // namespace
+
+result<std::shared_ptr<heap_observer>> nvtx_observer() {
+  return std::make_shared<nvtx_teller>();
+}
+
+#else
+
+result<std::shared_ptr<heap_observer>> nvtx_observer() {
+  return refuse(condition::not_supported, "nvtx_observer",
+                "built without NVTX's header nvtx3/nvToolsExtMem.h");
+}
+
+#endif
+
+}  // namespace stillmap

@@ -1,0 +1,224 @@
+// What PyTorch's memory viewer reads. Its reader replays the events backwards from the segments at
+// the end, and expects of each page event that the page is in some segment then: so a segment is
+// everything side by side that has memory, and a page that moved goes from one place to another.
+#include <algorithm>
+#include <unordered_map>
+
+#include "stillmap/allocators/heap_report.h"
+#include "stillmap/allocators/pickle_writer.h"
+
+namespace stillmap {
+namespace {
+
+std::uint64_t value_of(stream_ref s) {
+  return reinterpret_cast<std::uintptr_t>(s.get());
+}
+
+class torch_writer {
+ public:
+  explicit torch_writer(const heap_snapshot &s) : s_(s) {
+    for (const history_event &e : s.history.events) {
+      // The newest one is who has it.
+      if (e.action == history_action::allocate) made_[e.address] = &e;
+    }
+  }
+  std::string write();
+
+ private:
+  using segments = std::vector<heap_segment>;
+  void segment(const heap_map::arena &a, segments::const_iterator from,
+               segments::const_iterator to);
+  void block(const heap_segment &b);
+  void frames(const history_event *e);
+  void frame(const void *at);
+  void event(const char *action, std::uint64_t address, std::size_t bytes, const history_event &e);
+  void events(const history_event &e);
+  void settings();
+
+  const heap_snapshot &s_;
+  pickle_writer out_;
+  std::unordered_map<std::uint64_t, const history_event *> made_;
+  std::unordered_map<const void *, std::uint32_t> named_;
+};
+
+const char *state_of(heap_part part) {
+  switch (part) {
+    case heap_part::live:
+      return "active_allocated";
+    case heap_part::held:
+      return "active_pending_free";
+    default:
+      return "inactive";
+  }
+}
+
+void torch_writer::frame(const void *at) {
+  if (const auto known = named_.find(at); known != named_.end()) {
+    out_.again(known->second);
+    return;
+  }
+  const stack_frame f = describe_frame(at);
+  std::string name = f.function.empty() ? "?" : f.function;
+  name += " + " + std::to_string(f.offset);
+  out_.begin_dict().add("name").add(name).add("filename").add(f.module);
+  out_.add("line").add(std::uint64_t{0}).end_dict();
+  named_.emplace(at, out_.remember());
+}
+
+void torch_writer::frames(const history_event *e) {
+  out_.add("frames").begin_list();
+  if (e != nullptr) {
+    for (const void *at : s_.history.stack_of(*e)) {
+      frame(at);
+      out_.next();
+    }
+  }
+  out_.end_list();
+}
+
+void torch_writer::block(const heap_segment &b) {
+  const std::uint64_t at = b.range.begin.value();
+  const bool free = b.part == heap_part::free || b.part == heap_part::cached;
+  out_.begin_dict().add("address").add(at).add("size").add(std::uint64_t{b.range.bytes});
+  // Of a free block it is what the viewer counts as such.
+  out_.add("requested_size");
+  out_.add(std::uint64_t{b.part == heap_part::live ? b.requested : free ? 0 : b.range.bytes});
+  out_.add("state").add(state_of(b.part));
+  const auto made = made_.find(at);
+  frames(made != made_.end() && !free ? made->second : nullptr);
+  out_.end_dict();
+}
+
+void torch_writer::segment(const heap_map::arena &a, segments::const_iterator from,
+                           segments::const_iterator to) {
+  std::uint64_t total = 0, live = 0, active = 0, requested = 0;
+  for (auto s = from; s != to; ++s) {
+    total += s->range.bytes;
+    if (s->part == heap_part::live) live += s->range.bytes;
+    if (s->part == heap_part::live || s->part == heap_part::held) active += s->range.bytes;
+    requested += s->requested;
+  }
+  out_.begin_dict().add("device").add(static_cast<std::uint64_t>(s_.ordinal));
+  out_.add("address").add(from->range.begin.value()).add("total_size").add(total);
+  out_.add("allocated_size").add(live).add("active_size").add(active);
+  out_.add("requested_size").add(requested).add("stream").add(value_of(a.stream));
+  out_.add("segment_type").add("large").add("segment_pool_id").add_pair(0, 0);
+  out_.add("is_expandable").add(s_.map.page_bytes != 0);
+  frames(nullptr);
+  out_.add("blocks").begin_list();
+  while (from != to) {
+    // Free memory side by side is one block to the viewer, however it is kept.
+    heap_segment b = *from++;
+    if (state_of(b.part) == state_of(heap_part::free)) {
+      while (from != to && state_of(from->part) == state_of(heap_part::free)) {
+        b.range.bytes += from++->range.bytes;
+      }
+    }
+    block(b);
+    out_.next();
+  }
+  out_.end_list().end_dict();
+}
+
+void torch_writer::event(const char *action, std::uint64_t address, std::size_t bytes,
+                         const history_event &e) {
+  const bool oom = e.action == history_action::out_of_memory;
+  out_.begin_dict().add("action").add(action).add(oom ? "device_free" : "addr");
+  out_.add(oom ? std::uint64_t{e.available} : address).add("size").add(std::uint64_t{bytes});
+  out_.add("stream").add(value_of(e.stream)).add("time_us").add(e.time_ns / 1000);
+  frames(&e);
+  out_.end_dict().next();
+}
+
+void torch_writer::events(const history_event &e) {
+  switch (e.action) {
+    case history_action::allocate:
+      event("alloc", e.address, e.bytes, e);
+      break;
+    case history_action::free_requested:
+      event("free_requested", e.address, e.bytes, e);
+      break;
+    case history_action::free_completed:
+      event("free_completed", e.address, e.bytes, e);
+      break;
+    case history_action::page_map:
+      event("segment_map", e.address, e.bytes, e);
+      break;
+    case history_action::page_move:
+      event("segment_unmap", e.from, e.bytes, e);
+      event("segment_map", e.address, e.bytes, e);
+      break;
+    case history_action::page_unmap:
+      event("segment_unmap", e.address, e.bytes, e);
+      break;
+    case history_action::reserve:  // the viewer knows memory only
+      break;
+    case history_action::out_of_memory:
+      event("oom", 0, e.bytes, e);
+      break;
+    case history_action::snapshot:
+      event("snapshot", 0, 0, e);
+      break;
+  }
+}
+
+void torch_writer::settings() {
+  out_.add("allocator_settings").begin_dict();
+  out_.add("backend").add("stillmap");
+  out_.add("expandable_segments").add(s_.map.page_bytes != 0);
+  out_.end_dict();
+}
+
+std::string torch_writer::write() {
+  out_.begin_dict().add("segments").begin_list();
+  for (const heap_map::arena &a : s_.map.arenas) {
+    for (auto from = a.segments.begin(); from != a.segments.end();) {
+      auto to = from + 1;
+      if (has_memory(from->part)) {
+        const auto is_reserved_at = [&](device_address at) {
+          return std::any_of(a.reserved.begin(), a.reserved.end(),
+                             [&](const virtual_range &r) { return r.begin == at; });
+        };
+        while (to != a.segments.end() && has_memory(to->part) &&
+               to->range.begin == (to - 1)->range.end() && !is_reserved_at(to->range.begin)) {
+          ++to;
+        }
+        segment(a, from, to);
+        out_.next();
+      }
+      from = to;
+    }
+  }
+  out_.end_list().add("device_traces").begin_list();
+  // One list for each device up to this one.
+  for (int device = 0; device <= s_.ordinal; ++device) {
+    out_.begin_list();
+    if (device == s_.ordinal) {
+      for (const history_event &e : s_.history.events) events(e);
+    }
+    out_.end_list().next();
+  }
+  out_.end_list();
+  settings();
+  return out_.end_dict().take();
+}
+
+}  // namespace
+
+result<heap_snapshot> snapshot_of(const caching_allocator &heap) {
+  heap_snapshot out;
+  out.device = heap.home().name();
+  out.ordinal = heap.home().ordinal();
+  auto history = heap.history();
+  if (!history) return tl::unexpected<error>(history.error());
+  out.history = std::move(*history);
+  out.map = heap.map();
+  out.stats = heap.stats();
+  return out;
+}
+
+std::string to_torch_pickle(const heap_snapshot &s) {
+  return torch_writer(s).write();
+}
+
+}  // namespace stillmap

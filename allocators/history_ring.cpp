@@ -1,0 +1,174 @@
+#include "stillmap/allocators/history_ring.h"
+
+#include <algorithm>
+#include <chrono>
+#include <new>
+
+#if __has_include(<execinfo.h>)
+#include <execinfo.h>
+#define STILLMAP_HAS_BACKTRACE 1
+#endif
+
+namespace stillmap {
+namespace {
+
+constexpr std::size_t most_events = std::size_t{1} << 26;
+
+template <class Clock>
+std::uint64_t ns_of() {
+  const auto since = Clock::now().time_since_epoch();
+  return static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(since).count());
+}
+
+unsigned walk_stack(void **into, unsigned most) {
+#ifdef STILLMAP_HAS_BACKTRACE
+  return static_cast<unsigned>(std::max(0, backtrace(into, static_cast<int>(most))));
+#else
+  static_cast<void>(into);
+  static_cast<void>(most);
+  return 0;
+#endif
+}
+
+}  // namespace
+
+status history_ring::start(const history_options &o) {
+  constexpr const char *op = "caching_allocator::record_history";
+  if (o.events == 0 || o.events > most_events) {
+    return refuse(condition::invalid_argument, op, "not so many events can be kept", o.events,
+                  most_events);
+  }
+  if (o.stack_depth > call_stack::most) {
+    return refuse(condition::invalid_argument, op, "not so many callers can be kept", o.stack_depth,
+                  call_stack::most);
+  }
+  const std::size_t depth = o.stack_depth;
+  std::unique_ptr<history_event[]> events(new (std::nothrow) history_event[o.events]);
+  std::unique_ptr<const void *[]> frames;
+  if (depth != 0) frames.reset(new (std::nothrow) const void *[o.events * depth]);
+  if (events == nullptr || (depth != 0 && frames == nullptr)) {
+    return refuse(condition::out_of_memory, op, "the host has no memory for so many events",
+                  o.events * (sizeof(history_event) + depth * sizeof(void *)));
+  }
+  // The first walk loads the unwinder, which takes memory.
+  void *first[1];
+  if (depth != 0) walk_stack(first, 1);
+  const std::lock_guard lock(lock_);
+  events_ = std::move(events);
+  frames_ = std::move(frames);
+  options_ = o;
+  capacity_ = o.events;
+  recorded_ = 0;
+  epoch_ns_ = ns_of<std::chrono::system_clock>() - ns_of<std::chrono::steady_clock>();
+  depth_.store(o.stack_depth, std::memory_order_relaxed);
+  recording_ = true;
+  update();
+  return {};
+}
+
+void history_ring::watch(std::shared_ptr<heap_observer> by) {
+  const std::lock_guard lock(lock_);
+  observer_ = std::move(by);
+  watched_ = observer_ != nullptr;
+  update();
+}
+
+bool history_ring::recording() const {
+  const std::lock_guard lock(lock_);
+  return recording_;
+}
+
+void history_ring::stop() {
+  const std::lock_guard lock(lock_);
+  recording_ = false;
+  update();
+}
+
+void history_ring::forget() {
+  stop();
+  std::unique_ptr<history_event[]> events;  // freed without the lock
+  std::unique_ptr<const void *[]> frames;
+  const std::lock_guard lock(lock_);
+  events.swap(events_);
+  frames.swap(frames_);
+  capacity_ = 0;
+  recorded_ = 0;
+  options_ = {};
+}
+
+void history_ring::capture(call_stack &into, unsigned skip) const {
+  const unsigned depth = depth_.load(std::memory_order_relaxed);
+  into.depth = 0;
+  if (depth == 0) return;
+  constexpr unsigned most_skipped = 8;
+  void *found[call_stack::most + most_skipped];
+  skip = std::min(skip + 1, most_skipped);  // and this function
+  const unsigned n = walk_stack(found, std::min(depth, call_stack::most) + skip);
+  for (unsigned i = skip; i < n; ++i) into.frames[into.depth++] = found[i];
+}
+
+void history_ring::push(history_event e, const call_stack *stack) {
+  if (watched_.load(std::memory_order_relaxed) && !observer_->happened(e)) {
+    const std::lock_guard lock(lock_);
+    watched_ = false;
+    update();
+  }
+  const std::lock_guard lock(lock_);
+  if (!recording_) return;
+  // Under the lock, so that time goes forward from event to event.
+  e.time_ns = epoch_ns_ + ns_of<std::chrono::steady_clock>();
+  const std::size_t at = recorded_ % capacity_;
+  e.first_frame = 0;
+  e.frames = 0;
+  if (stack != nullptr && options_.stack_depth != 0) {
+    e.frames = std::min(stack->depth, options_.stack_depth);
+    std::copy_n(stack->frames, e.frames, &frames_[at * options_.stack_depth]);
+  }
+  events_[at] = e;
+  ++recorded_;
+}
+
+result<allocation_history> history_ring::copy() const {
+  allocation_history out;
+  try {
+    // Room is made before the lock is taken; a ring begun anew meanwhile may be of another size.
+    for (;;) {
+      std::size_t events = 0, depth = 0;
+      {
+        const std::lock_guard lock(lock_);
+        events = static_cast<std::size_t>(std::min<std::uint64_t>(recorded_ + 64, capacity_));
+        depth = options_.stack_depth;
+      }
+      out.events.reserve(events);
+      out.frames.reserve(events * depth);
+      const std::lock_guard lock(lock_);
+      const auto kept = static_cast<std::size_t>(std::min<std::uint64_t>(recorded_, capacity_));
+      // Whoever goes on recording meanwhile is not chased: the newest that fit.
+      if (options_.stack_depth != depth) continue;
+      const std::size_t take = std::min(kept, events);
+      out.options = options_;
+      out.recorded = recorded_;
+      out.lost = recorded_ - take;
+      for (std::uint64_t i = recorded_ - take; i < recorded_; ++i) {
+        const std::size_t at = i % capacity_;
+        history_event e = events_[at];
+        const void *const *const stack = depth != 0 ? &frames_[at * depth] : nullptr;
+        e.first_frame = out.frames.size();
+        out.frames.insert(out.frames.end(), stack, stack + e.frames);
+        out.events.push_back(e);
+      }
+      return out;
+    }
+  } catch (const std::bad_alloc &) {
+    return refuse(condition::out_of_memory, "caching_allocator::history",
+                  "the host has no memory for a copy");
+  }
+}
+
+std::size_t history_ring::host_bytes() const {
+  const std::lock_guard lock(lock_);
+  return capacity_ * (sizeof(history_event) + options_.stack_depth * sizeof(void *));
+}
+
+}  // namespace stillmap

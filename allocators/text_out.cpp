@@ -1,0 +1,95 @@
+#include "stillmap/allocators/text_out.h"
+
+#include <cstdarg>
+#include <cstdio>
+
+namespace stillmap::text {
+
+void print(std::string &out, const char *format, ...) {
+  std::va_list arguments, again;
+  va_start(arguments, format);
+  va_copy(again, arguments);
+  char small[256];
+  const int length = std::vsnprintf(small, sizeof(small), format, arguments);
+  va_end(arguments);
+  if (length >= 0 && static_cast<std::size_t>(length) < sizeof(small)) {
+    out.append(small, static_cast<std::size_t>(length));
+  } else if (length >= 0) {
+    const std::size_t before = out.size();
+    out.resize(before + static_cast<std::size_t>(length) + 1);
+    std::vsnprintf(out.data() + before, static_cast<std::size_t>(length) + 1, format, again);
+    out.pop_back();
+  }
+  va_end(again);
+}
+
+std::string human(std::uint64_t bytes) {
+  static constexpr const char *units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  std::size_t unit = 0;
+  double value = static_cast<double>(bytes);
+  while (value >= 1023.995 && unit + 1 < std::size(units)) {
+    value /= 1024;
+    ++unit;
+  }
+  // Three digits that say something, and no zeros after them.
+  std::string out;
+  print(out, "%.*f", unit == 0 || value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2, value);
+  if (out.find('.') != std::string::npos) {
+    out.erase(out.find_last_not_of('0') + 1);
+    if (out.back() == '.') out.pop_back();
+  }
+  return out + ' ' + units[unit];
+}
+
+std::string exact(std::uint64_t number) {
+  std::string out = std::to_string(number);
+  for (std::size_t at = out.size(); at > 3;) out.insert(at -= 3, 1, ',');
+  return out;
+}
+
+std::string hex(std::uint64_t address) {
+  std::string out;
+  print(out, "0x%llx", static_cast<unsigned long long>(address));
+  return out;
+}
+
+std::string xml(std::string_view plain) {
+  std::string out;
+  for (const char c : plain) {
+    switch (c) {
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      default:
+        // Control characters are not allowed in XML at all.
+        out += static_cast<unsigned char>(c) < 0x20 && c != '\n' ? ' ' : c;
+    }
+  }
+  return out;
+}
+
+std::string json(std::string_view plain) {
+  std::string out = "\"";
+  for (const char c : plain) {
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      print(out, "\\u%04x", static_cast<unsigned>(c));
+    } else {
+      out += c;
+    }
+  }
+  return out + '"';
+}
+
+}  // namespace stillmap::text
