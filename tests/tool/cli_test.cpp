@@ -189,7 +189,8 @@ TEST_F(CliTest, WrongUsageIsOneLineThatNamesIt) {
   expect_usage("", "subcommand");
   expect_usage(
       "dance",
-      "there is no command 'dance'; there are demo, doctor, map, replay, compare, record, convert");
+      "there is no command 'dance'; there are demo, doctor, map, replay, compare, soak, record, "
+      "convert");
   expect_usage("demo --chunk 5Q", "'5Q' is no size");
   expect_usage("demo --chunk 0", "--chunk");
   expect_usage("demo --no-such", "--no-such");
