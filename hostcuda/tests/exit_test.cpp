@@ -13,10 +13,12 @@ CUdeviceptr block = 0;
 
 // Runs after the thread-locals of the main thread are gone.
 void give_back() {
-  for (std::size_t bytes = 8; bytes <= 128; bytes += 8) {  // whoever still reads freed memory sees
-    for (int i = 0; i < 16; ++i) {
-      void *const junk = std::malloc(bytes);
-      if (junk != nullptr) std::memset(junk, 0xAA, bytes);
+  // Whoever still reads memory that was freed sees this.
+  static void *junk[16][16];
+  for (std::size_t i = 0; i < 16; ++i) {
+    for (void *&piece : junk[i]) {
+      piece = std::malloc(8 * (i + 1));
+      if (piece != nullptr) std::memset(piece, 0xAA, 8 * (i + 1));
     }
   }
   CUcontext now = nullptr;
@@ -28,6 +30,9 @@ void give_back() {
   std::fprintf(stderr, "context %s, calls %s\n", kept ? "kept" : "lost",
                works ? "worked" : "failed");
   std::fflush(stderr);
+  for (auto &row : junk) {
+    for (void *piece : row) std::free(piece);
+  }
 }
 
 using exit_test = machine_test;
