@@ -172,7 +172,7 @@ TEST_F(torch_lifetime, blocks_may_be_alive_at_exit_and_freed_after_it) {
     left_over &l = at_the_end();
     l.p = load_plugin();
     const device d = *device::open();
-    auto *const s = new stream(std::move(*stream::create(d)));
+    static auto *const s = new stream(std::move(*stream::create(d)));  // never destroyed either
     for (int i = 0; i < 8; ++i) l.blocks.push_back(l.p.malloc(3 << 20, 0, nullptr));
     l.p.record_stream(l.blocks[2], s->get());
     std::thread([&] { l.p.malloc(1 << 20, 0, s->get()); }).join();
