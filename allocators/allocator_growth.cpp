@@ -158,10 +158,14 @@ void caching_allocator::core::pack_all() {
 
 // Where nothing had to be created for long, and some room is left, blocks go back to having places.
 void caching_allocator::core::unpack_if_settled(arena &a) {
+  {
+    const std::lock_guard lock(a.lock);
+    if (!a.packed() || a.counted().allocations - a.last_growth <= settled_after) return;
+  }
   const std::size_t most = ceiling();
   if (backed() > most - most / 32) return;
   const std::lock_guard lock(a.lock);
-  if (a.packed() && a.counted().allocations - a.last_growth > settled_after) a.pack(false);
+  a.pack(false);
 }
 
 // ---- addresses ----

@@ -61,8 +61,8 @@ class arena {
       : id(number), stream(s), books(page_bytes) {}
   arena(const arena &) = delete;
 
-  // From what has pages already; nullptr: there is no room. Constant time, no heap allocation where
-  // as many blocks have existed before.
+  // From what has pages already; nullptr: there is no room. Constant time where the size was freed
+  // before, else a search of bounded length; no heap allocation where as many blocks have existed.
   void *allocate(const block_request &r) {
     if (r.small()) {
       if (slab *const s = slabs_.first(static_cast<std::size_t>(r.bytes))) {
@@ -247,7 +247,7 @@ class arena {
   segment *find_place(const block_request &r);
   segment *claim(size_places &of, std::size_t i);
   place_list *in_the_way(std::uint64_t begin, std::uint64_t end);
-  place_list *in_the_way_of_recall(std::uint64_t lent, std::uint64_t n);
+  place_list *in_the_way_of_recall(std::uint64_t begin, std::uint64_t end);
   place_list *in_the_way(segment &s);
   std::uint64_t lent_run(std::uint64_t at, std::uint64_t end) const;
   void wake_for_pages(const heap_books::extent &e);

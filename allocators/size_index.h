@@ -1,4 +1,5 @@
-// Segments by size, two levels of bitmaps deep: insert, remove and a good fit in constant time.
+// Segments by size, two levels of bitmaps deep: insert, remove and the next larger bin in constant
+// time.
 // Owns nothing; a node is in at most one index and carries the links. No driver.
 // docs/design.md#the-caching-allocator
 #pragma once
@@ -56,23 +57,6 @@ class size_index {
     links.in = false;
   }
 
-  // A node of at least `bytes`, of the smallest sizes there are: a few nodes of the bin that the
-  // size itself falls into are looked at (all of them, if `thorough`), since it may hold smaller
-  // ones too; any of a later bin fits. `size_of(node)` is what the node was inserted with.
-  template <class Size>
-  Node *find(std::uint64_t bytes, Size size_of, bool thorough = false) const {
-    const std::size_t own = bin_of(bytes / allocation_granule);
-    Node *best = nullptr;
-    int looked = 0;
-    for (Node *n = heads_[own]; n != nullptr && (thorough || looked < looks);
-         n = (n->*Links).after, ++looked) {
-      if (size_of(*n) >= bytes && (best == nullptr || size_of(*n) < size_of(*best))) best = n;
-    }
-    if (best != nullptr) return best;
-    const std::size_t bin = next_bin(own + 1);
-    return bin < bins ? heads_[bin] : nullptr;
-  }
-
   // Calls `use(node)` from the bin of `bytes` upwards (nodes a little smaller are among the first)
   // until it answers false. `use` must not change the index.
   template <class Use>
@@ -88,7 +72,6 @@ class size_index {
   bool empty() const { return first_ == 0; }
 
  private:
-  static constexpr int looks = 8;
   static constexpr std::size_t fine_bits = 5, fine = std::size_t{1} << fine_bits;
   static constexpr std::size_t rows = 64 - fine_bits;
   static constexpr std::size_t bins = rows * fine;
