@@ -1,5 +1,5 @@
 // What is behind a caching_allocator: arenas, and how pages come to them and go. Internal.
-// Lock order: growth_mutex_ > arena::lock (one at a time, except for sums) ; the ledger's and the
+// Lock order: growth_mutex_ > arena::lock (one at a time, except in stats()) ; the ledger's and the
 // page pool's come below. growth_mutex_ is held across driver calls, since one thread at a time
 // looks for memory; an arena's lock never is, so that the others go on.
 #pragma once

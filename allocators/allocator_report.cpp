@@ -50,14 +50,19 @@ caching_allocator_stats caching_allocator::core::stats() const {
     const std::lock_guard lock(arenas_mutex_);
     for (const auto &a : arenas_) all.push_back(a.get());
   }
+  out.arenas.reserve(all.size());
+  // All at once, so that a page that moves is not seen at both ends. (Nobody else takes two.)
+  std::vector<std::unique_lock<arena_lock>> locked;
+  locked.reserve(all.size());
+  for (const arena *const a : all) locked.emplace_back(a->lock);
   for (const arena *const a : all) {
-    const std::lock_guard lock(a->lock);
     out.arenas.push_back(figures_of(*a));
     out.host_bytes += a->host_bytes();
     out.pages_recalled += a->counted().recalled;
     add(out.total, out.arenas.back());
     largest_peak = std::max(largest_peak, out.arenas.back().live_peak);
   }
+  locked.clear();
   out.total.live_peak = std::max({live_peak_.load(), out.total.live, largest_peak});
   out.backed_peak = std::max(backed_peak_.load(), out.total.backed);
   out.growths = growths_;

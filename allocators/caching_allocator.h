@@ -126,10 +126,10 @@ class caching_allocator {
   // Errors: as free.
   result<std::size_t> usable_size(const void *block) const;
 
-  // Does not wait for a thread that is finding memory: what is on its way is then counted where it
-  // was, or where it will be, or not at all.
+  // One moment of all arenas. Does not wait for a thread that is finding memory: what is on its way
+  // between two of them is in neither.
   caching_allocator_stats stats() const;
-  // One moment of all arenas. Waits for a thread that is finding memory.
+  // The same, block by block. Waits for a thread that is finding memory.
   heap_map map() const;
 
   // Keeps the last `o.events` events from now on, and forgets those kept so far. Recording costs a
