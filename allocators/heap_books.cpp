@@ -271,16 +271,15 @@ std::optional<heap_books::extent> heap_books::carve(std::uint64_t bytes, std::ui
   const std::uint64_t from = std::min(best->begin, best->missing.begin.value());
   const std::uint64_t to = std::max(best->begin + bytes, best->missing.end().value());
   lift(chosen);
-  segment *busy = chosen;
+  segment *busy = chosen, *before = nullptr, *last = chosen;
   if (from > chosen->begin) {
-    busy = split(chosen, from);
+    before = chosen;
+    busy = last = split(chosen, from);
   } else if (from < chosen->begin) {
     lift(left);
     busy = from > left->begin ? split(left, from) : left;
     if (busy != left) enter(left);
   }
-  segment *last = busy;
-  if (from < chosen->begin) last = chosen;
   if (to < last->end()) {
     enter(split(last, to));
   } else if (to > last->end()) {
@@ -290,7 +289,7 @@ std::optional<heap_books::extent> heap_books::carve(std::uint64_t bytes, std::ui
   }
   while (busy->end() < to) swallow_next(busy);
   busy->state = segment_state::live;
-  if (chosen != busy && from > chosen->begin) enter(chosen);
+  if (before != nullptr) enter(before);
   rekey(busy->previous);
   rekey(busy->next);
   best->busy = busy;

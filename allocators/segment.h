@@ -65,6 +65,7 @@ class segment_store {
     return s;
   }
   void give_back(segment *s) {
+    s->bytes = s->begin = 0;  // who still reads it shall not find what was there
     s->next = free_;
     free_ = s;
   }
