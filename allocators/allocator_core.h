@@ -15,6 +15,7 @@
 #include "stillmap/allocators/caching_allocator.h"
 #include "stillmap/allocators/fork_watch.h"
 #include "stillmap/allocators/history_ring.h"
+#include "stillmap/allocators/trace_recorder.h"
 #include "stillmap/vmm/page_pool.h"
 #include "stillmap/vmm/remap.h"
 
@@ -23,20 +24,20 @@ namespace stillmap {
 class caching_allocator::core {
  public:
   core(device d, std::shared_ptr<page_pool> pages, std::vector<access_grant> access,
-       caching_allocator_options options);
+       caching_allocator_options options, std::shared_ptr<trace_recorder> recorder);
   ~core();
 
   // caching_allocator.cpp
-  result<void *> allocate(std::size_t bytes, stream_ref s, const allocate_options &how);
-  status free(void *block, const stream_ref *last_used_on);
+  result<void *> allocate(std::size_t bytes, stream_ref s, allocate_options how);
+  status free(void *block, std::optional<stream_ref> last_used_on);
   status record_use(void *block, stream_ref s);
 
   // allocator_returns.cpp
   result<physical_size> give_back(std::size_t keep);
 
-  // allocator_history.cpp: the same, while history is recorded
-  result<void *> allocate_recorded(std::size_t bytes, stream_ref s, const allocate_options &how);
-  status free_recorded(void *block, const stream_ref *last_used_on);
+  // allocator_history.cpp
+  void mark_iteration();
+  void gone();  // no request comes any more
   mutable history_ring history;
 
   // allocator_report.cpp
@@ -69,11 +70,16 @@ class caching_allocator::core {
     std::vector<page_ref> created;
   };
 
+  result<void *> allocate_with_care(std::size_t bytes, stream_ref s, const allocate_options &how);
+  status free_with_care(void *block, std::optional<stream_ref> last_used_on);
   arena &arena_for(stream_ref s);
   status zero(void *block, std::size_t bytes, stream_ref s);
   bool record(arena::held_block &h);
 
-  // allocator_history.cpp; each costs one load where nothing is recorded
+  // allocator_history.cpp: requests, while somebody is told of them
+  result<void *> allocate_told(std::size_t bytes, stream_ref s, const allocate_options &how);
+  status free_told(void *block, std::optional<stream_ref> last_used_on);
+  // The rest; each costs one load where nothing is recorded.
   void tell_failed(const error &e, std::size_t bytes, stream_ref s, const call_stack &stack);
   void tell_finished(const arena &a, const arena::held_block &h);  // requires a.lock
   void tell_grown(const arena &a, const heap_books::extent &place, const loot &l);
@@ -118,6 +124,7 @@ class caching_allocator::core {
   const std::shared_ptr<page_pool> pages_;
   const std::vector<access_grant> access_;
   const caching_allocator_options options_;
+  const std::shared_ptr<trace_recorder> recorder_;  // nullptr: nobody wants a trace
   arena_directory directory_;
 
   mutable std::mutex growth_mutex_;

@@ -17,16 +17,14 @@ history_event about(history_action action, const arena &a, const virtual_range &
 
 }  // namespace
 
-result<void *> caching_allocator::core::allocate_recorded(std::size_t bytes, stream_ref s,
-                                                          const allocate_options &how) {
+result<void *> caching_allocator::core::allocate_told(std::size_t bytes, stream_ref s,
+                                                      const allocate_options &how) {
   call_stack stack;
   history.capture(stack, 1);
-  auto block = allocate(bytes, s, how);
-  if (!block) {
-    tell_failed(block.error(), bytes, s, stack);
-    return block;
-  }
-  if (*block == nullptr) return block;
+  const auto block = allocate_with_care(bytes, s, how);
+  if (!block) tell_failed(block.error(), bytes, s, stack);
+  if (!block || *block == nullptr) return block;
+  if (recorder_) recorder_->allocated(this, *block, bytes, device_.ordinal(), s);
   history_event e;
   e.action = history_action::allocate;
   e.address = reinterpret_cast<std::uintptr_t>(*block);
@@ -40,10 +38,16 @@ result<void *> caching_allocator::core::allocate_recorded(std::size_t bytes, str
   return block;
 }
 
-status caching_allocator::core::free_recorded(void *block, const stream_ref *last_used_on) {
+// Told first: once the block is free, another thread may get its address. What is no block, the
+// recorder does not know either.
+status caching_allocator::core::free_told(void *block, std::optional<stream_ref> last_used_on) {
   const auto address = reinterpret_cast<std::uintptr_t>(block);
-  const arena *const a = block != nullptr && !in_child() ? directory_.at(address) : nullptr;
-  if (a == nullptr) return free(block, last_used_on);
+  const arena *const a = in_child() ? nullptr : directory_.at(address);
+  if (a == nullptr) return free_with_care(block, last_used_on);
+  if (recorder_) {
+    if (last_used_on) recorder_->used(block, device_.ordinal(), *last_used_on);
+    recorder_->freed(block);
+  }
   call_stack stack;
   history.capture(stack, 1);
   arena::block_facts known;
@@ -59,13 +63,21 @@ status caching_allocator::core::free_recorded(void *block, const stream_ref *las
     e.usable = known.usable;
     e.stream = a->stream;
     history.push(e, &stack);
-    const bool on_another = last_used_on != nullptr && !(*last_used_on == a->stream);
+    const bool on_another = last_used_on && !(*last_used_on == a->stream);
     if (!known.used_elsewhere && !on_another) {
       e.action = history_action::free_completed;
       history.push(e);
     }
   }
-  return free(block, last_used_on);
+  return free_with_care(block, last_used_on);
+}
+
+void caching_allocator::core::mark_iteration() {
+  if (recorder_) recorder_->iteration();
+}
+
+void caching_allocator::core::gone() {
+  if (recorder_) recorder_->gone(this);
 }
 
 void caching_allocator::core::tell_failed(const error &e, std::size_t bytes, stream_ref s,

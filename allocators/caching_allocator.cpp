@@ -1,6 +1,7 @@
 #include "stillmap/allocators/caching_allocator.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "stillmap/allocators/allocator_core.h"
 #include "stillmap/allocators/trace_recorder.h"
@@ -8,6 +9,17 @@
 namespace stillmap {
 
 namespace {
+
+// No device has as much; rounding cannot wrap below it.
+constexpr std::size_t most = std::size_t{1} << 46;
+
+block_request request_for(std::size_t bytes, std::size_t alignment) {
+  block_request r;
+  r.bytes = (bytes + allocation_granule - 1) & ~(allocation_granule - 1);
+  r.slack = static_cast<std::uint16_t>(r.bytes - bytes);
+  r.alignment = std::max(alignment, allocation_granule);
+  return r;
+}
 
 tl::unexpected<error> not_in_a_child(const char *op) {
   return refuse(condition::not_supported, op, "the process was forked: CUDA does not work here");
@@ -23,8 +35,8 @@ caching_allocator::~caching_allocator() {
   // here.
   if (core_->in_child()) {
     static_cast<void>(core_.release());
-  } else if (recorder_) {
-    recorder_->gone(core_.get());
+  } else {
+    core_->gone();
   }
 }
 
@@ -58,40 +70,25 @@ result<std::unique_ptr<caching_allocator>> caching_allocator::create(
     if (!opened) return tl::unexpected<error>(opened.error());
     recorder = std::move(*opened);
   }
-  std::unique_ptr<caching_allocator> made(new caching_allocator(
-      std::make_unique<core>(d, std::move(*pages), std::move(access), std::move(options))));
-  made->recorder_ = std::move(recorder);
-  return made;
+  return std::unique_ptr<caching_allocator>(new caching_allocator(std::make_unique<core>(
+      d, std::move(*pages), std::move(access), std::move(options), std::move(recorder))));
 }
 
+// (Arguments by value: these are jumps.)
 result<void *> caching_allocator::allocate(std::size_t bytes, stream_ref s, allocate_options how) {
-  if (recorder_) [[unlikely]]
-    return allocate_and_tell(bytes, s, how);
-  if (core_->history.on()) [[unlikely]]
-    return core_->allocate_recorded(bytes, s, how);
   return core_->allocate(bytes, s, how);
 }
 status caching_allocator::free(void *block) {
-  if (recorder_) [[unlikely]]
-    return free_and_tell(block, nullptr);
-  if (core_->history.on()) [[unlikely]]
-    return core_->free_recorded(block, nullptr);
-  return core_->free(block, nullptr);
+  return core_->free(block, std::nullopt);
 }
 status caching_allocator::free(void *block, stream_ref last_used_on) {
-  if (recorder_) [[unlikely]]
-    return free_and_tell(block, &last_used_on);
-  if (core_->history.on()) [[unlikely]]
-    return core_->free_recorded(block, &last_used_on);
-  return core_->free(block, &last_used_on);
+  return core_->free(block, last_used_on);
 }
 status caching_allocator::record_use(void *block, stream_ref s) {
-  const status done = core_->record_use(block, s);
-  if (recorder_ && done && block != nullptr) recorder_->used(block, home().ordinal(), s);
-  return done;
+  return core_->record_use(block, s);
 }
 void caching_allocator::mark_iteration() {
-  if (recorder_) recorder_->iteration();
+  core_->mark_iteration();
 }
 status caching_allocator::empty_cache() {
   const auto given = core_->give_back(0);
@@ -141,40 +138,20 @@ const device &caching_allocator::home() const {
   return core_->home();
 }
 
-// ---- while a trace is recorded ----
-
-result<void *> caching_allocator::allocate_and_tell(std::size_t bytes, stream_ref s,
-                                                    const allocate_options &how) {
-  const result<void *> got = core_->history.on() ? core_->allocate_recorded(bytes, s, how)
-                                                 : core_->allocate(bytes, s, how);
-  if (got && *got != nullptr) {
-    recorder_->allocated(core_.get(), *got, bytes, home().ordinal(), s);
-  }
-  return got;
-}
-
-// The line comes first: once the block is free, another thread may get its address. What is no
-// block, the recorder does not know either.
-status caching_allocator::free_and_tell(void *block, const stream_ref *last_used_on) {
-  if (block != nullptr && !core_->in_child()) {
-    if (last_used_on != nullptr) recorder_->used(block, home().ordinal(), *last_used_on);
-    recorder_->freed(block);
-  }
-  return core_->history.on() ? core_->free_recorded(block, last_used_on)
-                             : core_->free(block, last_used_on);
-}
-
 // ---- the inside: what is fast ----
 
 caching_allocator::core::core(device d, std::shared_ptr<page_pool> pages,
-                              std::vector<access_grant> access, caching_allocator_options options)
+                              std::vector<access_grant> access, caching_allocator_options options,
+                              std::shared_ptr<trace_recorder> recorder)
     : limit(options.limit),
       soft_limit(options.soft_limit),
       device_(std::move(d)),
       pages_(std::move(pages)),
       access_(std::move(access)),
-      options_(std::move(options)) {
+      options_(std::move(options)),
+      recorder_(std::move(recorder)) {
   history.watch(options_.observer);
+  if (recorder_) history.tell_requests();
 }
 
 caching_allocator::core::~core() {
@@ -182,15 +159,47 @@ caching_allocator::core::~core() {
 }
 
 result<void *> caching_allocator::core::allocate(std::size_t bytes, stream_ref s,
-                                                 const allocate_options &how) {
+                                                 allocate_options how) {
+  if (history.on()) [[unlikely]]
+    return allocate_told(bytes, s, how);
+  if (bytes - 1 < most && how.alignment == allocation_granule && !how.zero && !watch_.in_child())
+      [[likely]] {
+    if (arena *const a = directory_.of_stream(s)) [[likely]] {
+      const block_request r = request_for(bytes, allocation_granule);
+      a->lock.lock();
+      void *const block = a->allocate(r);
+      a->lock.unlock();
+      if (block != nullptr) [[likely]]
+        return block;
+    }
+  }
+  return allocate_with_care(bytes, s, how);
+}
+
+status caching_allocator::core::free(void *block, std::optional<stream_ref> last_used_on) {
+  if (block == nullptr) return {};
+  if (history.on()) [[unlikely]]
+    return free_told(block, last_used_on);
+  const auto address = reinterpret_cast<std::uintptr_t>(block);
+  if (arena *const a = directory_.at(address)) [[likely]] {
+    if (!watch_.in_child() && (!last_used_on || *last_used_on == a->stream)) [[likely]] {
+      a->lock.lock();
+      const arena::free_outcome outcome = a->free(address);
+      a->lock.unlock();
+      if (outcome == arena::free_outcome::done) [[likely]]
+        return {};
+    }
+  }
+  return free_with_care(block, last_used_on);
+}
+
+// Everything that a request can be.
+result<void *> caching_allocator::core::allocate_with_care(std::size_t bytes, stream_ref s,
+                                                           const allocate_options &how) {
   constexpr const char *op = "caching_allocator::allocate";
-  // No device has as much; rounding cannot wrap below it.
-  constexpr std::size_t most = std::size_t{1} << 46;
   if (bytes == 0) return nullptr;
-  if (watch_.in_child()) [[unlikely]]
-    return not_in_a_child(op);
-  // (std::has_single_bit is a call where the processor may lack the instruction.)
-  if (how.alignment == 0 || (how.alignment & (how.alignment - 1)) != 0 || how.alignment > most) {
+  if (watch_.in_child()) return not_in_a_child(op);
+  if (!std::has_single_bit(how.alignment) || how.alignment > most) {
     return refuse(condition::invalid_argument, op, "the alignment is not a power of two",
                   how.alignment);
   }
@@ -198,25 +207,14 @@ result<void *> caching_allocator::core::allocate(std::size_t bytes, stream_ref s
     return refuse(condition::out_of_memory, op, "no device has as much", bytes,
                   device_.total_memory().bytes());
   }
-  block_request r;
-  r.bytes = (bytes + allocation_granule - 1) & ~(allocation_granule - 1);
-  r.slack = static_cast<std::uint16_t>(r.bytes - bytes);
-  r.alignment = std::max(how.alignment, allocation_granule);
-
-  arena *a = directory_.of_stream(s);
-  if (a != nullptr) [[likely]] {
-    a->lock.lock();
-    void *const block = a->allocate(r);
-    a->lock.unlock();
-    if (block != nullptr && !how.zero) [[likely]]
-      return block;
-    if (block != nullptr) {
-      if (status z = zero(block, bytes, s); !z) return tl::unexpected<error>(z.error());
-      return block;
-    }
-  }
+  const block_request r = request_for(bytes, how.alignment);
   result<void *> block = nullptr;
-  {
+  arena *a = directory_.of_stream(s);
+  if (a != nullptr) {
+    const std::lock_guard lock(a->lock);
+    block = a->allocate(r);
+  }
+  if (block && *block == nullptr) {
     std::unique_lock growing(growth_mutex_);
     if (a == nullptr) a = &arena_for(s);
     block = grow(*a, r, growing);
@@ -227,17 +225,15 @@ result<void *> caching_allocator::core::allocate(std::size_t bytes, stream_ref s
   return block;
 }
 
-status caching_allocator::core::free(void *block, const stream_ref *last_used_on) {
-  if (block == nullptr) return {};
-  if (watch_.in_child()) [[unlikely]]
-    return not_in_a_child("caching_allocator::free");
+status caching_allocator::core::free_with_care(void *block,
+                                               std::optional<stream_ref> last_used_on) {
+  if (watch_.in_child()) return not_in_a_child("caching_allocator::free");
   const auto address = reinterpret_cast<std::uintptr_t>(block);
   arena *const a = directory_.at(address);
   arena::free_outcome outcome = arena::free_outcome::not_ours;
-  if (a != nullptr) [[likely]] {
+  if (a != nullptr) {
     a->lock.lock();
-    if (last_used_on == nullptr || *last_used_on == a->stream ||
-        a->record_use(address, *last_used_on)) {
+    if (!last_used_on || *last_used_on == a->stream || a->record_use(address, *last_used_on)) {
       outcome = a->free(address);
     }
     if (outcome == arena::free_outcome::needs_fence) {
@@ -249,7 +245,7 @@ status caching_allocator::core::free(void *block, const stream_ref *last_used_on
     }
     a->lock.unlock();
   }
-  if (outcome == arena::free_outcome::not_ours) [[unlikely]] {
+  if (outcome == arena::free_outcome::not_ours) {
     return refuse(condition::invalid_argument, "caching_allocator::free",
                   "no block begins at this address, or it was freed already", address);
   }
@@ -262,7 +258,10 @@ status caching_allocator::core::record_use(void *block, stream_ref s) {
   const auto address = reinterpret_cast<std::uintptr_t>(block);
   if (arena *const a = directory_.at(address)) {
     const std::lock_guard lock(a->lock);
-    if (a->record_use(address, s)) return {};
+    if (a->record_use(address, s)) {
+      if (recorder_) recorder_->used(block, device_.ordinal(), s);
+      return {};
+    }
   }
   return refuse(condition::invalid_argument, "caching_allocator::record_use",
                 "no block begins at this address, or it was freed already", address);
@@ -292,7 +291,7 @@ status caching_allocator::core::zero(void *block, std::size_t bytes, stream_ref 
     done = device_.drv().set_bytes_async(at, 0, bytes, s.get());
   }
   if (!done) [[maybe_unused]]
-    const status freed = free(block, nullptr);
+    const status freed = free(block, std::nullopt);
   return done;
 }
 

@@ -152,11 +152,8 @@ class caching_allocator {
 
  private:
   class core;
-  result<void *> allocate_and_tell(std::size_t bytes, stream_ref s, const allocate_options &how);
-  status free_and_tell(void *block, const stream_ref *last_used_on);
   explicit caching_allocator(std::unique_ptr<core> c);
   std::unique_ptr<core> core_;
-  std::shared_ptr<class trace_recorder> recorder_;  // nullptr: nobody wants to know
 };
 
 }  // namespace stillmap

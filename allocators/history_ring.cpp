@@ -74,6 +74,12 @@ void history_ring::watch(std::shared_ptr<heap_observer> by) {
   update();
 }
 
+void history_ring::tell_requests() {
+  const std::lock_guard lock(lock_);
+  requests_ = true;
+  update();
+}
+
 bool history_ring::recording() const {
   const std::lock_guard lock(lock_);
   return recording_;

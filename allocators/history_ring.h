@@ -29,6 +29,7 @@ class history_ring {
   bool recording() const;
   // Before anything is told.
   void watch(std::shared_ptr<heap_observer> by);
+  void tell_requests();  // from now on it is on, whether or not anything is kept
 
   // Begins anew; what was recorded before is gone.
   // Errors: invalid_argument (no events, or more than it may have: value, limit), out_of_memory.
@@ -47,12 +48,12 @@ class history_ring {
  private:
   std::uint64_t now() const;
 
-  void update() { on_.store(recording_ || watched_, std::memory_order_relaxed); }
+  void update() { on_.store(recording_ || watched_ || requests_, std::memory_order_relaxed); }
 
   std::atomic<bool> on_{false};
   std::atomic<unsigned> depth_{0};
   mutable std::mutex lock_;
-  bool recording_ = false;
+  bool recording_ = false, requests_ = false;
   std::atomic<bool> watched_{false};
   std::shared_ptr<heap_observer> observer_;
   history_options options_;

@@ -4,6 +4,7 @@
 // was made ready for it once stays ready. docs/design.md#the-caching-allocator
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -27,10 +28,12 @@ struct size_places {
   std::uint64_t bytes = 0;
   std::vector<place> all;
   std::vector<std::uint64_t> open;  // those not handed out, and not known to be in use otherwise
+  std::size_t low = 0;              // no place below is open
   segment *front = nullptr;         // what is kept at the first open one, where that is known
 
   // The first open one from `from` on.
   std::size_t first_open(std::size_t from = 0) const {
+    from = std::max(from, low);
     for (std::size_t word = from / 64; word < open.size(); ++word) {
       std::uint64_t bits = open[word];
       if (word == from / 64) bits &= ~std::uint64_t{0} << (from % 64);
@@ -39,22 +42,27 @@ struct size_places {
     return none;
   }
   // What is kept at the first open place; nullptr: nothing is there.
-  segment *first_kept() const {
+  segment *first_kept() {
     if (front != nullptr) return front;
     const std::size_t i = first_open();
-    return i != none ? all[i].kept : nullptr;
+    if (i == none) return nullptr;
+    low = i;
+    return front = all[i].kept;
   }
   void keep(segment *s) {
     all[s->place].kept = s;
+    if (s->place <= low || (front != nullptr && s->place < front->place)) front = s;
     reopen(s->place);
-    if (front != nullptr ? s->place < front->place : first_open() == s->place) front = s;
   }
   void unkeep(segment *s) {
     all[s->place].kept = nullptr;
     if (front == s) front = nullptr;
   }
   void close(std::size_t i) { open[i / 64] &= ~(std::uint64_t{1} << (i % 64)); }
-  void reopen(std::size_t i) { open[i / 64] |= std::uint64_t{1} << (i % 64); }
+  void reopen(std::size_t i) {
+    open[i / 64] |= std::uint64_t{1} << (i % 64);
+    if (i < low) low = i;
+  }
 
   void wait(std::size_t i, place_list &with) {
     close(i);
@@ -103,6 +111,14 @@ class places {
     s->places = of;
     of->all.push_back({s->begin, nullptr, {}});
     ++count_;
+  }
+  template <class Use>
+  void each_kept(Use use) const {  // use may give up what it is given
+    for (const auto &of : sizes_) {
+      for (std::size_t i = of->first_open(); i != size_places::none; i = of->first_open(i + 1)) {
+        if (segment *const s = of->all[i].kept) use(*s);
+      }
+    }
   }
   bool full() const { return count_ >= most_places; }
   // Requires: no segment has a place, and none waits.

@@ -219,6 +219,22 @@ class player {
     return {};
   }
 
+  void sum_up_times() {
+    const std::size_t warm = iteration_ns_.size() > 2 ? 2 : 0;
+    double ns = 0, requests = 0;
+    std::vector<double> each;
+    for (std::size_t i = warm; i < iteration_ns_.size(); ++i) {
+      if (iteration_ns_[i].second == 0) continue;
+      ns += iteration_ns_[i].first;
+      requests += iteration_ns_[i].second;
+      each.push_back(iteration_ns_[i].first / iteration_ns_[i].second);
+    }
+    if (each.empty()) return;
+    out_.ns_per_op_mean = ns / requests;
+    std::sort(each.begin(), each.end());
+    out_.ns_per_op = (each[(each.size() - 1) / 2] + each[each.size() / 2]) / 2;
+  }
+
   outcome<replay_result> finish() {
     out_.peak_live_bytes = plan_.peak_live_bytes;
     out_.ops = plan_.requests;
@@ -227,13 +243,7 @@ class player {
     out_.peak_backed_bytes = target_->peak_backed_bytes();
     out_.moved_bytes = target_->moved_bytes();
     if (ns_ != 0) iteration_ns_.push_back({ns_, static_cast<double>(requests_)});
-    const std::size_t warm = iteration_ns_.size() > 2 ? 2 : 0;
-    double ns = 0, requests = 0;
-    for (std::size_t i = warm; i < iteration_ns_.size(); ++i) {
-      ns += iteration_ns_[i].first;
-      requests += iteration_ns_[i].second;
-    }
-    out_.ns_per_op = requests != 0 ? ns / requests : 0;
+    sum_up_times();
     for (std::uint32_t slot = 0; slot < plan_.slots; ++slot) {
       if (at_[slot] == nullptr) continue;
       if (checker_) {

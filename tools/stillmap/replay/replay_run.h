@@ -25,8 +25,11 @@ struct replay_result {
   std::uint64_t peak_live_bytes = 0;
   std::uint64_t peak_backed_bytes = 0;
   std::uint64_t ops = 0;
-  double ns_per_op = 0;  // of the iterations from the third on, where there are any; else of all
-  driver_counts calls;   // the allocator's: not those of the trace's waits, nor of checking
+  // Of the iterations from the third on, where there are any; else of all. The median iteration's,
+  // since others use the machine too; and all of them together, with those that were still
+  // settling.
+  double ns_per_op = 0, ns_per_op_mean = 0;
+  driver_counts calls;  // the allocator's: not those of the trace's waits, nor of checking
   driver_counts last_iteration;
   std::optional<double> modelled_us;       // of those calls, where the driver has a table of costs
   std::optional<double> modelled_last_us;  // of those of the last iteration
