@@ -103,6 +103,7 @@ class caching_allocator::core {
   status map(const heap_books::extent &place, loot &l);
   void put_back(loot &l);
   void let_go(arena &a, const heap_books::extent &place, loot &l);
+  void forget_if_scattered(arena &a);
   bool forget_lent(arena &a);
   bool capturing(stream_ref s) const;
 

@@ -10,6 +10,9 @@ namespace {
 constexpr std::size_t GiB = std::size_t{1} << 30;
 // Addresses that an arena has beyond its memory, before those not in use are given up.
 constexpr std::size_t lent_per_backed = 3;
+// What repeats itself has moved all it has three times at most before it needs to no more; and one
+// that begins to is trusted again after so many allocations.
+constexpr std::uint64_t restless_from = 6, restless_half_life = 1 << 20;
 // A callback that always answers yes does not keep a request forever.
 constexpr int callback_rounds = 16;
 
@@ -96,16 +99,26 @@ result<void *> caching_allocator::core::find_memory(arena &a, const block_reques
   return found;
 }
 
-// Sets a place aside, finds the pages that it lacks, maps them there: all of it, or nothing.
-result<segment *> caching_allocator::core::extend(arena &a, const block_request &r, effort how) {
-  // What does not repeat itself would map its pages at ever more addresses.
-  bool scattered = false;
+// What does not repeat itself maps its pages at ever more addresses, and what is lent cuts up those
+// that are left. A program is trusted to repeat itself until it has moved several times what it
+// has.
+void caching_allocator::core::forget_if_scattered(arena &a) {
   {
     const std::lock_guard lock(a.lock);
-    scattered = a.books.lent_bytes() > lent_per_backed * a.books.backed_bytes() + GiB;
+    if (a.counted().allocations - a.halved_at > restless_half_life) {
+      a.moved /= 2;
+      a.halved_at = a.counted().allocations;
+    }
+    const std::size_t backed = a.books.backed_bytes();
+    const bool trusted = a.moved * page() <= restless_from * backed;
+    if (a.books.lent_bytes() <= (trusted ? lent_per_backed * backed + GiB : GiB / 4)) return;
   }
-  if (scattered) forget_lent(a);  // not while it captures; then later
+  forget_lent(a);  // not while it captures; then later
+}
 
+// Sets a place aside, finds the pages that it lacks, maps them there: all of it, or nothing.
+result<segment *> caching_allocator::core::extend(arena &a, const block_request &r, effort how) {
+  forget_if_scattered(a);
   unpack_if_settled(a);
   auto place = carve(a, r, how);
   if (!place) {
@@ -136,6 +149,7 @@ result<segment *> caching_allocator::core::extend(arena &a, const block_request 
   {
     const std::lock_guard lock(a.lock);
     block = a.commit(*place);
+    a.moved += l.moved_pages;
   }
   live_peak_ = std::max(live_peak_.load(), live() + static_cast<std::size_t>(r.bytes));
   backed_peak_ = std::max(backed_peak_.load(), backed());

@@ -30,7 +30,7 @@ void *arena::allocate_thoroughly(const block_request &r, bool whole) {
 // again when nothing is kept for other sizes any more.
 segment *arena::find_segment(const block_request &r, heap_books::search how) {
   for (const bool again : {false, true}) {
-    if (again && kept_bytes_ == 0 && empty_slabs_ == 0) break;
+    if (again && kept_ == nullptr && empty_slabs_ == 0) break;
     if (again) flush();
     if (r.alignment == allocation_granule) {
       if (segment *const s = find_place(r)) return s;
@@ -275,7 +275,7 @@ void arena::flush() {
   slabs_.each([&](slab *s) {
     if (s->free_places == s->places) dissolve(*s);
   });
-  if (kept_bytes_ != 0) places_.each_kept([this](segment &s) { loosen(s); });
+  while (kept_ != nullptr) loosen(*kept_);
 }
 
 // ---- use on other streams ----

@@ -155,6 +155,8 @@ class arena {
   std::vector<held_block> held;
   std::vector<leaving_pages> leaving;
   std::uint64_t last_growth = 0;    // allocations there had been when pages were created for it
+  std::uint64_t moved = 0;          // pages moved for it, halved now and then: when it had this
+  std::uint64_t halved_at = 0;      // many allocations
   history_ring *history = nullptr;  // told of pages that are called back
 
  private:
@@ -208,9 +210,19 @@ class arena {
     }
     s.places->keep(&s);
     s.kept = true;
+    s.by_size.before = nullptr;  // live segments are in no index: the links make a list of the kept
+    s.by_size.after = kept_;
+    if (kept_ != nullptr) kept_->by_size.before = &s;
+    kept_ = &s;
     kept_bytes_ += s.bytes;
   }
   void unkeep(segment &s) {
+    if (s.by_size.before != nullptr) {
+      s.by_size.before->by_size.after = s.by_size.after;
+    } else {
+      kept_ = s.by_size.after;
+    }
+    if (s.by_size.after != nullptr) s.by_size.after->by_size.before = s.by_size.before;
     s.kept = false;
     kept_bytes_ -= s.bytes;
   }
@@ -254,6 +266,7 @@ class arena {
   segment nothing_;
   segment *last_ = &nothing_;           // the last that was handed out
   size_places *last_places_ = nullptr;  // where the last request went
+  segment *kept_ = nullptr;
   std::uint64_t kept_bytes_ = 0;
   std::uint64_t claims_ = 0;
   place_list want_pages_;   // waiting for pages where there are none

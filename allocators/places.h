@@ -112,14 +112,6 @@ class places {
     of->all.push_back({s->begin, nullptr, {}});
     ++count_;
   }
-  template <class Use>
-  void each_kept(Use use) const {  // use may give up what it is given
-    for (const auto &of : sizes_) {
-      for (std::size_t i = of->first_open(); i != size_places::none; i = of->first_open(i + 1)) {
-        if (segment *const s = of->all[i].kept) use(*s);
-      }
-    }
-  }
   bool full() const { return count_ >= most_places; }
   // Requires: no segment has a place, and none waits.
   void forget_all() {
