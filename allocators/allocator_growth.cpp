@@ -307,7 +307,7 @@ bool caching_allocator::core::is_idle(arena &a) {
 
 status caching_allocator::core::create(arena &a, std::size_t pages, loot &into) {
   const std::size_t most = ceiling();
-  if (backed() + pages * page() > most - most / 4) pack_all();
+  if (backed() + pages * page() > most / 16 * 9) pack_all();
   {
     const std::lock_guard lock(a.lock);
     a.last_growth = a.counted().allocations;
