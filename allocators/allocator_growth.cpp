@@ -107,6 +107,7 @@ result<segment *> caching_allocator::core::extend(arena &a, const block_request 
   if (scattered) forget_lent(a);  // not while it captures; then later
 
   unpack_if_settled(a);
+  if (in_chunks()) return extend_by_chunk(a, r, how);
   auto place = carve(a, r, how);
   if (!place) {
     if (status s = reserve_addresses(a, static_cast<std::size_t>(r.bytes + r.alignment)); !s) {

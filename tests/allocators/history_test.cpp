@@ -21,7 +21,6 @@ class history : public testing::buffer_test {
   void SetUp() override {
     buffer_test::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
-    STILLMAP_NEEDS_VMM();
     auto made = caching_allocator::create(dev());
     ASSERT_TRUE(made);
     heap_ = std::move(*made);

@@ -18,7 +18,6 @@ class streams : public testing::buffer_test {
   void SetUp() override {
     buffer_test::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
-    STILLMAP_NEEDS_VMM();
     STILLMAP_NEEDS_HOSTCUDA();
   }
 };
