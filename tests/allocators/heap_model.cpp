@@ -141,6 +141,7 @@ class world {
     }
     // Where pages stay where they are: no chunk is left that could have gone back, and what the
     // device has is too little.
+    if (bytes > device_->total_memory().bytes()) return;
     demand(unused_chunks() == 0, "a chunk that nobody uses was kept");
     const std::size_t fresh = std::min(device_->memory()->free.bytes(), allowed);
     demand(fresh < round_up(bytes + how.alignment, page()),

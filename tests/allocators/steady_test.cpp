@@ -104,13 +104,16 @@ TEST_F(steady, a_training_loop_makes_no_driver_call_after_its_second_step) {
       }
     }
     const caching_allocator_stats n = heap.stats();
-    EXPECT_LT(static_cast<double>(n.backed_peak), 1.10 * static_cast<double>(n.total.live_peak));
+    // What cannot move has to be had twice where it lies in the wrong place.
+    const double most = has_vmm() ? 1.10 : 1.50;
+    EXPECT_LT(static_cast<double>(n.backed_peak), most * static_cast<double>(n.total.live_peak));
     t.tear_down();
   }
 }
 
 // Two shapes of the same memory, in turn: pages go to and fro by writing it down.
 TEST_F(steady, pages_come_back_to_where_they_were_without_a_call) {
+  STILLMAP_NEEDS_VMM();
   checked_heap h(dev());
   const stream s = make_stream();
   std::vector<void *> small;
