@@ -138,18 +138,22 @@ std::size_t caching_allocator::core::give_back_chunks(std::size_t bytes, bool wa
   }
   const relaxed_capture_guard relaxed(device_.drv());  // streams that we do not know may capture
   std::size_t given = 0;
-  for (const bool idle_ones : {true, false}) {
-    if (!idle_ones && !wait) break;
-    for (const auto &a : arenas_) {
-      if (given >= bytes) return given;
-      std::size_t unused = 0;
-      {
-        const std::lock_guard lock(a->lock);
-        unused = a->unused_chunk_bytes();
-      }
-      if (unused == 0 || (idle_ones && !is_idle(*a))) continue;
-      given += give_back_chunks_of(*a, bytes - given, outcome);
+  std::vector<arena *> busy;
+  for (const auto &a : arenas_) {
+    if (given >= bytes) return given;
+    {
+      const std::lock_guard lock(a->lock);
+      if (a->unused_chunk_bytes() == 0) continue;
     }
+    if (is_idle(*a)) {
+      given += give_back_chunks_of(*a, bytes - given, outcome);
+    } else {
+      busy.push_back(a.get());
+    }
+  }
+  for (arena *const a : busy) {
+    if (!wait || given >= bytes) break;
+    given += give_back_chunks_of(*a, bytes - given, outcome);
   }
   return given;
 }

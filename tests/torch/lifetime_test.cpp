@@ -66,19 +66,6 @@ TEST_F(torch_lifetime, exports_its_c_functions_and_nothing_else) {
                        "stillmap_stats", "stillmap_try_malloc"}));
 }
 
-TEST_F(torch_lifetime, a_device_without_pages_is_refused_in_words) {
-  if (!::testing::internal::InDeathTestChild() && device::open()->can().vmm) {
-    GTEST_SKIP() << "this device can map pages";
-  }
-  const auto scenario = [] {
-    const plugin p = load_plugin();
-    MUST(p.try_malloc(512, 0, nullptr) == nullptr, "without VMM");
-    MUST(p.why().find("the device cannot map pages") != std::string::npos, p.why());
-    p.empty_cache();
-  };
-  IN_OWN_PROCESS(scenario, "");
-}
-
 TEST_F(torch_lifetime, a_missing_driver_is_refused_in_words) {
   const auto scenario = [] {
     setenv("STILLMAP_DRIVER", "/nowhere/libcuda.so.1", 1);
