@@ -115,7 +115,9 @@ class caching_allocator {
   status record_use(void *block, stream_ref s);
 
   // Gives all whole pages that are free back to the device, once the work queued on their streams
-  // has passed. Errors: the driver's; what could not go stays.
+  // has passed. Without VMM: all chunks of which nothing is in use, and the host waits for it.
+  // Errors: the driver's; busy (without VMM, while a stream captures a graph). What could not go
+  //         stays.
   status empty_cache();
   // The same, until at most `keep` bytes of whole free pages are left. Returns what was given back
   // (when work is queued: what will be).

@@ -67,8 +67,7 @@ class chunk_owners {
   }
   leaf_table &leaf_of(std::uint64_t address) {
     root_table &root = made(root_, roots_);
-    middle_table &middle =
-        made(root.at[address >> (unit_bits + 2 * table_bits) & mask], middles_);
+    middle_table &middle = made(root.at[address >> (unit_bits + 2 * table_bits) & mask], middles_);
     return made(middle.at[address >> (unit_bits + table_bits) & mask], leaves_);
   }
 

@@ -27,9 +27,9 @@ class page_map {
       : shift_(static_cast<unsigned>(std::countr_zero(page_bytes))) {}
 
   void add(virtual_range range) {
-    const auto after = std::find_if(stretches_.begin(), stretches_.end(), [&](const stretch &other) {
-      return other.begin > range.begin.value();
-    });
+    const auto after =
+        std::find_if(stretches_.begin(), stretches_.end(),
+                     [&](const stretch &other) { return other.begin > range.begin.value(); });
     stretch &s = *stretches_.emplace(after);
     s.begin = range.begin.value();
     s.pages = range.bytes >> shift_;

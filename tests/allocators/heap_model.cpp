@@ -144,9 +144,9 @@ class world {
     if (bytes > device_->total_memory().bytes()) return;
     demand(unused_chunks() == 0, "a chunk that nobody uses was kept");
     const std::size_t fresh = std::min(device_->memory()->free.bytes(), allowed);
-    demand(fresh < round_up(bytes + how.alignment, page()),
-           "a chunk could have been had: " + std::to_string(fresh) + " for " +
-               std::to_string(bytes));
+    demand(
+        fresh < round_up(bytes + how.alignment, page()),
+        "a chunk could have been had: " + std::to_string(fresh) + " for " + std::to_string(bytes));
   }
 
   std::size_t unused_chunks() {

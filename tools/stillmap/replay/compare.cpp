@@ -155,7 +155,8 @@ class comparison {
   // Where no allocator can move pages, none can be ahead for it. What is left to show is that ours
   // works there too.
   outcome<exit_status> without_vmm(const device &d, const replay_plan &plan) {
-    say("This device has no virtual memory management, so pages cannot be moved here, and there is\n"
+    say("This device has no virtual memory management, so pages cannot be moved here, and there "
+        "is\n"
         "nothing to compare: the same program in all the memory of the device instead.");
     ours_.verify = check_depth::pages;
     const auto done = replay(d, plan, ours_);
@@ -169,7 +170,8 @@ class comparison {
     say(fmt::format("{:<10}got through all {} requests in {}, {:.4f} times the live bytes", o_.ours,
                     exact(plan.requests), human(done->peak_backed_bytes),
                     times(done->peak_backed_bytes, plan.peak_live_bytes)));
-    say(fmt::format("stillmap: ok: every block kept its content ({} bytes compared); without "
+    say(
+        fmt::format("stillmap: ok: every block kept its content ({} bytes compared); without "
                     "virtual memory management there is nothing to compare",
                     done->bytes_checked));
     return exit_ok;
