@@ -274,7 +274,9 @@ TEST_F(chunks, come_but_do_not_go_while_a_graph_is_captured) {
     EXPECT_EQ(freed(before), 0u);
     CUgraph graph = nullptr;
     EXPECT_EQ(end(s.get(), &graph), CUDA_SUCCESS) << "the capture is as good as ever";
-    if (graph != nullptr) EXPECT_EQ(destroy(graph), CUDA_SUCCESS);
+    if (graph != nullptr) {
+      EXPECT_EQ(destroy(graph), CUDA_SUCCESS);
+    }
   }
 }
 

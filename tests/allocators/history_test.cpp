@@ -173,7 +173,9 @@ TEST_F(history, a_request_that_failed_and_a_map_that_was_drawn) {
   // Addresses that come only with memory were not had.
   const std::size_t first = has_vmm() ? 1 : 0;
   ASSERT_EQ(h.events.size(), first + 2);
-  if (has_vmm()) EXPECT_EQ(h.events[0].action, history_action::reserve);
+  if (has_vmm()) {
+    EXPECT_EQ(h.events[0].action, history_action::reserve);
+  }
   EXPECT_EQ(h.events[first].action, history_action::out_of_memory);
   EXPECT_EQ(h.events[first].bytes, 5 * page());
   EXPECT_EQ(h.events[first].available, 4 * page());
