@@ -85,6 +85,7 @@ class caching_allocator::core {
   void tell_grown(const arena &a, const heap_books::extent &place, const loot &l);
   void tell_gone(const arena &a, const virtual_range &range);
   void tell_reserved(const arena &a, const virtual_range &range);
+  void tell_chunk(const arena &a, const virtual_range &range);
 
   // allocator_growth.cpp; all require growth_mutex_
   result<void *> grow(arena &a, const block_request &r, std::unique_lock<std::mutex> &growing);
@@ -107,6 +108,18 @@ class caching_allocator::core {
   bool forget_lent(arena &a);
   bool capturing(stream_ref s) const;
 
+  // allocator_chunks.cpp: the same where there are no pages to map; all require growth_mutex_
+  bool in_chunks() const { return pages_ == nullptr; }
+  result<segment *> extend_by_chunk(arena &a, const block_request &r, effort how);
+  result<arena::chunk> get_chunk(std::size_t bytes);
+  status free_chunk(arena &a, const arena::chunk &c);
+  std::size_t give_back_chunks(std::size_t bytes, bool wait, status &outcome);
+  std::size_t give_back_chunks_of(arena &a, std::size_t bytes, status &outcome);
+  result<physical_size> trim_chunks(std::size_t keep);
+  void free_all_chunks() noexcept;
+  void give_up_grant(std::size_t bytes) const noexcept;
+  status nobody_captures() const;
+
   // allocator_returns.cpp; all require growth_mutex_
   void reclaim(bool wait);
   void reclaim_held(arena &a, bool wait);
@@ -118,17 +131,19 @@ class caching_allocator::core {
 
   std::size_t backed() const;
   std::size_t live() const;
-  std::size_t page() const { return pages_->page_bytes(); }
+  std::size_t page() const { return page_bytes_; }
 
   const fork_watch watch_;
   const device device_;
-  const std::shared_ptr<page_pool> pages_;
+  const std::shared_ptr<page_pool> pages_;  // nullptr: the device cannot map pages
+  const std::size_t page_bytes_;
   const std::vector<access_grant> access_;
   const caching_allocator_options options_;
   const std::shared_ptr<trace_recorder> recorder_;  // nullptr: nobody wants a trace
   arena_directory directory_;
 
   mutable std::mutex growth_mutex_;
+  std::size_t chunk_bytes_ = 0;                     // allocated; under growth_mutex_
   std::vector<std::unique_ptr<arena>> arenas_;      // changes under growth_mutex_; never shrinks
   mutable std::mutex arenas_mutex_;                 // and under this: for who only counts
   std::vector<std::shared_ptr<page_pool>> guests_;  // pools of pages that came from elsewhere

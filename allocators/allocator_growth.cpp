@@ -120,6 +120,7 @@ void caching_allocator::core::forget_if_scattered(arena &a) {
 result<segment *> caching_allocator::core::extend(arena &a, const block_request &r, effort how) {
   forget_if_scattered(a);
   unpack_if_settled(a);
+  if (in_chunks()) return extend_by_chunk(a, r, how);
   auto place = carve(a, r, how);
   if (!place) {
     if (status s = reserve_addresses(a, static_cast<std::size_t>(r.bytes + r.alignment)); !s) {

@@ -132,4 +132,10 @@ void caching_allocator::core::tell_reserved(const arena &a, const virtual_range 
   if (history.on()) history.push(about(history_action::reserve, a, range));
 }
 
+// Addresses and memory at once.
+void caching_allocator::core::tell_chunk(const arena &a, const virtual_range &range) {
+  tell_reserved(a, range);
+  if (history.on()) history.push(about(history_action::page_map, a, range));
+}
+
 }  // namespace stillmap

@@ -1,4 +1,6 @@
 // What the allocator says about itself.
+#include <algorithm>
+
 #include "stillmap/allocators/allocator_core.h"
 
 namespace stillmap {
@@ -38,6 +40,15 @@ void add(arena_stats &sum, const arena_stats &a) {
   sum.page_edges += a.page_edges;
   sum.allocations += a.allocations;
   sum.frees += a.frees;
+}
+
+// The books know reservations in the order in which they came; many, where they are chunks.
+void sort_by_address(heap_map::arena &a) {
+  std::sort(a.reserved.begin(), a.reserved.end(),
+            [](const virtual_range &x, const virtual_range &y) { return x.begin < y.begin; });
+  std::sort(a.segments.begin(), a.segments.end(), [](const heap_segment &x, const heap_segment &y) {
+    return x.range.begin < y.range.begin;
+  });
 }
 
 }  // namespace
@@ -85,7 +96,9 @@ heap_map caching_allocator::core::map() const {
     drawn.id = a->id;
     drawn.stream = a->stream;
     for (const auto &r : a->reservations) drawn.reserved.push_back(r->range());
+    for (const arena::chunk &c : a->chunks) drawn.reserved.push_back(c.range);
     a->books.each([&](const segment &s) { a->describe(s, drawn.segments); });
+    sort_by_address(drawn);
   }
   if (history.on()) history.push({});
   return out;

@@ -85,6 +85,7 @@ result<physical_size> caching_allocator::core::give_back(std::size_t keep) {
                   "the process was forked: CUDA does not work here");
   }
   const std::lock_guard growing(growth_mutex_);
+  if (in_chunks()) return trim_chunks(keep);
   for (const auto &a : arenas_) forget_lent(*a);
   reclaim(false);
   flush_all();
@@ -163,6 +164,7 @@ void caching_allocator::core::unmap_everything() noexcept {
     any = any || a->books.backed_bytes() != 0 || a->books.lent_bytes() != 0 || !a->leaving.empty();
   if (!any) return;
   if (const status s = wait_for_device(); !s) report_unreturnable(s.error());
+  if (in_chunks()) return free_all_chunks();
   for (const auto &a : arenas_) {
     reclaim_leaving(*a, true);
     for (const auto &block : a->reservations) {

@@ -57,6 +57,12 @@ class arena {
     fence idle;
   };
 
+  // Where there are no pages to map: what came from the driver as one, and can only go as one.
+  struct chunk {
+    virtual_range range;      // of whole pages, all of it in the books
+    virtual_range allocated;  // as the driver has it; contains range
+  };
+
   arena(std::uint64_t number, stream_ref s, std::size_t page_bytes)
       : id(number), stream(s), books(page_bytes) {}
   arena(const arena &) = delete;
@@ -128,6 +134,12 @@ class arena {
   void *allocate_thoroughly(const block_request &r, bool whole);
 
   std::size_t usable_size(std::uint64_t address) const;  // 0: not handed out
+  // arena_chunks.cpp
+  void add_chunk(const chunk &c);  // all of it is free
+  // Takes chunks of which nothing is in use out of the books: as few as make up `bytes`, or all.
+  std::vector<chunk> take_chunks(std::size_t bytes);
+  std::size_t unused_chunk_bytes();
+
   // arena_report.cpp
   struct block_facts {
     std::size_t usable = 0;  // 0: not handed out
@@ -152,6 +164,7 @@ class arena {
   const stream_ref stream;
   heap_books books;
   std::vector<std::shared_ptr<address_block>> reservations;
+  std::vector<chunk> chunks;
   std::vector<held_block> held;
   std::vector<leaving_pages> leaving;
   std::uint64_t last_growth = 0;    // allocations there had been when pages were created for it
@@ -258,6 +271,7 @@ class arena {
   void enter_in_table(segment &s);
   void note_place(segment *s);
   void forget_places();
+  bool unused(const chunk &c);
   void release(segment &s);
   void dissolve(slab &s);
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "stillmap/allocators/arena.h"
+#include "stillmap/allocators/chunk_owners.h"
 
 namespace stillmap {
 
@@ -36,7 +37,7 @@ class arena_directory {
       found += found[half].begin <= address ? half : 0;
       n -= half;
     }
-    if (n == 0 || address < found->begin || address >= found->end) return nullptr;
+    if (n == 0 || address < found->begin || address >= found->end) return chunks_.at(address);
     return found->owner;
   }
 
@@ -65,6 +66,10 @@ class arena_directory {
     publish(std::move(next));
   }
 
+  // The same of a chunk, which may go again: before it is given back.
+  void add_chunk(virtual_range range, arena *a) { chunks_.set(range, a); }
+  void remove_chunk(virtual_range range) { chunks_.set(range, nullptr); }
+
  private:
   struct entry {
     stream_ref stream;
@@ -90,6 +95,7 @@ class arena_directory {
 
   std::atomic<const copy *> now_{nullptr};
   std::vector<std::unique_ptr<const copy>> all_;
+  chunk_owners chunks_;
 };
 
 }  // namespace stillmap

@@ -43,9 +43,6 @@ caching_allocator::~caching_allocator() {
 result<std::unique_ptr<caching_allocator>> caching_allocator::create(
     const device &d, caching_allocator_options options) {
   constexpr const char *op = "caching_allocator::create";
-  if (!d.can().vmm) {
-    return refuse(condition::not_supported, op, "the device cannot map pages");
-  }
   std::vector<access_grant> access{{on_device(d.ordinal()), access_mode::read_write}};
   for (const int peer : options.also_accessible_from) {
     const auto &peers = d.can().peers;
@@ -56,12 +53,20 @@ result<std::unique_ptr<caching_allocator>> caching_allocator::create(
     const access_grant grant{on_device(peer), access_mode::read_write};
     if (std::find(access.begin(), access.end(), grant) == access.end()) access.push_back(grant);
   }
+  if (!d.can().vmm && access.size() > 1) {
+    return refuse(condition::not_supported, op,
+                  "the device cannot map pages, so other devices cannot be let in");
+  }
   // Free pages stay mapped where they are; what leaves the allocator leaves for good.
-  page_pool_options pool;
-  pool.keep_free = 0;
-  pool.quota = options.quota;
-  auto pages = page_pool::create(d, pool);
-  if (!pages) return tl::unexpected<error>(pages.error());
+  std::shared_ptr<page_pool> pages;
+  if (d.can().vmm) {
+    page_pool_options pool;
+    pool.keep_free = 0;
+    pool.quota = options.quota;
+    auto made = page_pool::create(d, pool);
+    if (!made) return tl::unexpected<error>(made.error());
+    pages = std::move(*made);
+  }
   std::shared_ptr<trace_recorder> recorder;
   if (options.record_to.empty()) {
     recorder = trace_recorder::of_environment();
@@ -71,7 +76,7 @@ result<std::unique_ptr<caching_allocator>> caching_allocator::create(
     recorder = std::move(*opened);
   }
   return std::unique_ptr<caching_allocator>(new caching_allocator(std::make_unique<core>(
-      d, std::move(*pages), std::move(access), std::move(options), std::move(recorder))));
+      d, std::move(pages), std::move(access), std::move(options), std::move(recorder))));
 }
 
 // (Arguments by value: these are jumps.)
@@ -147,6 +152,7 @@ caching_allocator::core::core(device d, std::shared_ptr<page_pool> pages,
       soft_limit(options.soft_limit),
       device_(std::move(d)),
       pages_(std::move(pages)),
+      page_bytes_(pages_ != nullptr ? pages_->page_bytes() : chunk_owners::unit),
       access_(std::move(access)),
       options_(std::move(options)),
       recorder_(std::move(recorder)) {

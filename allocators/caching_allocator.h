@@ -5,6 +5,9 @@
 // Every stream has addresses of its own. A block freed on the stream it was allocated for is
 // reusable there at once, since work is queued in order; pages go to another stream only behind an
 // event. Blocks begin and end at multiples of 512 bytes.
+//
+// Where the device has no VMM the same interface stands on cuMemAlloc: memory comes and goes in
+// whole chunks, and no page moves. docs/design.md#where-pages-cannot-be-mapped
 #pragma once
 
 #include <cstddef>
@@ -83,9 +86,9 @@ struct caching_allocator_stats {
 //          is refused (not_supported), and its end gives nothing back.
 class caching_allocator {
  public:
-  // Errors: not_supported (the device has no VMM), invalid_argument (a device in
-  //         also_accessible_from is none: value; record_to cannot be made: value = errno), the
-  //         driver's. Cost: none of the driver's.
+  // Errors: invalid_argument (a device in also_accessible_from is none: value; record_to cannot be
+  //         made: value = errno), not_supported (another device in also_accessible_from, and this
+  //         one has no VMM), the driver's. Cost: none of the driver's.
   static result<std::unique_ptr<caching_allocator>> create(const device &d,
                                                            caching_allocator_options options = {});
   // Waits for the device and gives everything back. Blocks still handed out go with it.
@@ -112,7 +115,9 @@ class caching_allocator {
   status record_use(void *block, stream_ref s);
 
   // Gives all whole pages that are free back to the device, once the work queued on their streams
-  // has passed. Errors: the driver's; what could not go stays.
+  // has passed. Without VMM: all chunks of which nothing is in use, and the host waits for it.
+  // Errors: the driver's; busy (without VMM, while a stream captures a graph). What could not go
+  //         stays.
   status empty_cache();
   // The same, until at most `keep` bytes of whole free pages are left. Returns what was given back
   // (when work is queued: what will be).

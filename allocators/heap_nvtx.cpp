@@ -29,6 +29,7 @@ class nvtx_teller final : public heap_observer {
     if (e.action == history_action::reserve) return begin_heap(e);
     if (e.action == history_action::allocate) begin_region(e);
     if (e.action == history_action::free_completed) end_region(e);
+    if (e.action == history_action::page_unmap) end_heap(e);
     return true;
   }
 
@@ -60,6 +61,19 @@ class nvtx_teller final : public heap_observer {
     const std::lock_guard lock(mutex_);
     if (made != nullptr) heaps_[e.address] = {e.address + e.bytes, made};
     return !heaps_.empty();
+  }
+
+  // Where a heap is one allocation of the driver's, its addresses go with its memory.
+  void end_heap(const history_event &e) {
+    nvtxMemHeapHandle_t gone = nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      const auto at = heaps_.find(e.address);
+      if (at == heaps_.end() || at->second.end != e.address + e.bytes) return;
+      gone = at->second.handle;
+      heaps_.erase(at);
+    }
+    nvtxMemHeapUnregister(domain_, gone);
   }
 
   nvtxMemHeapHandle_t heap_of(std::uint64_t address) {

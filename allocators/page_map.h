@@ -2,6 +2,7 @@
 // physical page is mapped. Pure bookkeeping. docs/design.md#the-caching-allocator
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -26,7 +27,10 @@ class page_map {
       : shift_(static_cast<unsigned>(std::countr_zero(page_bytes))) {}
 
   void add(virtual_range range) {
-    stretch &s = stretches_.emplace_back();
+    const auto after =
+        std::find_if(stretches_.begin(), stretches_.end(),
+                     [&](const stretch &other) { return other.begin > range.begin.value(); });
+    stretch &s = *stretches_.emplace(after);
     s.begin = range.begin.value();
     s.pages = range.bytes >> shift_;
     s.starts.resize(s.pages);
@@ -92,16 +96,22 @@ class page_map {
     std::vector<std::shared_ptr<alias>> aliases;
   };
   const stretch &of(std::uint64_t address) const {
-    std::size_t i = 0;
-    while (address - stretches_[i].begin >= stretches_[i].pages << shift_) ++i;
-    return stretches_[i];
+    const stretch *found = stretches_.data();
+    if (address - found->begin < found->pages << shift_) return *found;
+    // The last that begins at or below.
+    for (std::size_t n = stretches_.size(); n > 1;) {
+      const std::size_t half = n / 2;
+      found += found[half].begin <= address ? half : 0;
+      n -= half;
+    }
+    return *found;
   }
   stretch &of(std::uint64_t address) {
     return const_cast<stretch &>(static_cast<const page_map &>(*this).of(address));
   }
 
   const unsigned shift_;
-  std::vector<stretch> stretches_;
+  std::vector<stretch> stretches_;  // by address
 };
 
 }  // namespace stillmap

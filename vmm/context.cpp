@@ -44,4 +44,12 @@ context_guard::~context_guard() {
   if (const status s = driver_.pop_context(); !s) report_unreturnable(s.error());
 }
 
+relaxed_capture_guard::relaxed_capture_guard(const driver &drv)
+    : driver_(drv), before_(drv.exchange_capture_mode(capture_mode::relaxed)) {}
+
+relaxed_capture_guard::~relaxed_capture_guard() {
+  if (!before_) return;
+  if (const auto s = driver_.exchange_capture_mode(*before_); !s) report_unreturnable(s.error());
+}
+
 }  // namespace stillmap

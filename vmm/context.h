@@ -43,4 +43,20 @@ class context_guard {
   status entered_;
 };
 
+// While it lives, calls of this thread that CUDA forbids while graphs are captured, such as
+// cuMemAlloc, are made all the same: they are not part of what is captured, and spoil no capture.
+// Where the driver cannot (before CUDA 10.1), nothing changes, and such a call fails.
+// Cost: two calls.
+class relaxed_capture_guard {
+ public:
+  explicit relaxed_capture_guard(const driver &drv);
+  ~relaxed_capture_guard();
+  relaxed_capture_guard(const relaxed_capture_guard &) = delete;
+  relaxed_capture_guard &operator=(const relaxed_capture_guard &) = delete;
+
+ private:
+  const driver &driver_;
+  result<capture_mode> before_;
+};
+
 }  // namespace stillmap

@@ -113,7 +113,8 @@ class driver {
   result<bool> stream_idle(stream_handle s) const;  // cuStreamQuery
   status stream_wait(stream_handle s, event_handle e) const;
   result<bool> stream_capturing(stream_handle s) const;
-  result<event_handle> create_event() const;  // without timing
+  result<capture_mode> exchange_capture_mode(capture_mode now) const;  // returns what it was
+  result<event_handle> create_event() const;                           // without timing
   status destroy_event(event_handle e) const;
   status record_event(event_handle e, stream_handle s) const;
   result<bool> event_done(event_handle e) const;  // cuEventQuery

@@ -35,6 +35,13 @@ result<bool> driver::stream_capturing(stream_handle s) const {
       .map([&] { return capture != CU_STREAM_CAPTURE_STATUS_NONE; });
 }
 
+result<capture_mode> driver::exchange_capture_mode(capture_mode now) const {
+  auto mode = static_cast<CUstreamCaptureMode>(now);
+  return access::make(*this, {driver_call::ThreadExchangeStreamCaptureMode},
+                      table().ThreadExchangeStreamCaptureMode, &mode)
+      .map([&] { return static_cast<capture_mode>(mode); });
+}
+
 result<event_handle> driver::create_event() const {
   CUevent event = nullptr;
   const unsigned flags = CU_EVENT_DISABLE_TIMING;

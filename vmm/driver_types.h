@@ -72,9 +72,12 @@ struct memory_info {
   X(MemImportFromShareableHandle) X(MemGetAllocationGranularity) \
   X(MemGetAllocationPropertiesFromHandle) X(MemRetainAllocationHandle) X(StreamCreate) \
   X(StreamDestroy) X(StreamSynchronize) X(StreamQuery) X(StreamWaitEvent) \
-  X(StreamIsCapturing) X(EventCreate) X(EventDestroy) X(EventRecord) X(EventQuery) \
-  X(EventSynchronize)
+  X(StreamIsCapturing) X(ThreadExchangeStreamCaptureMode) X(EventCreate) X(EventDestroy) \
+  X(EventRecord) X(EventQuery) X(EventSynchronize)
 // clang-format on
+
+// What graphs being captured forbid the calling thread, by the value of CUstreamCaptureMode.
+enum class capture_mode : int { global = 0, of_this_thread = 1, relaxed = 2 };
 
 enum class driver_call : unsigned {
 #define STILLMAP_ENUMERATOR(name) name,

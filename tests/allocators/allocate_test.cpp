@@ -20,7 +20,6 @@ class allocate : public testing::buffer_test {
   void SetUp() override {
     buffer_test::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
-    STILLMAP_NEEDS_VMM();
   }
 };
 
@@ -46,6 +45,7 @@ TEST_F(allocate, blocks_of_all_sizes_are_apart_and_keep_their_bytes) {
 }
 
 TEST_F(allocate, neighbours_share_pages_and_nothing_is_rounded_to_a_page) {
+  STILLMAP_NEEDS_VMM();
   checked_heap h(dev());
   const stream s = make_stream();
   const std::size_t bytes = page() + page() / 4;  // alone it would take two pages
@@ -161,6 +161,7 @@ TEST_F(allocate, reports_what_it_holds) {
 }
 
 TEST_F(allocate, gives_back_what_is_free_when_told_to) {
+  STILLMAP_NEEDS_VMM();
   const stream s = make_stream();
   checked_heap h(dev());
   const auto stays = h.allocate(100_KiB, s), goes = h.allocate(20 * page(), s);
@@ -228,6 +229,7 @@ TEST_F(allocate, asks_who_may_have_memory_to_spare) {
 
 // Free in pieces, none of which is large enough: their pages are put together at new addresses.
 TEST_F(allocate, free_pieces_serve_a_request_larger_than_any_of_them) {
+  STILLMAP_NEEDS_VMM();
   const stream s = make_stream();
   checked_heap h(dev());
   caching_allocator &heap = h.heap();
@@ -250,6 +252,7 @@ TEST_F(allocate, free_pieces_serve_a_request_larger_than_any_of_them) {
 }
 
 TEST_F(allocate, memory_is_full_only_when_blocks_fill_it) {
+  STILLMAP_NEEDS_VMM();
   STILLMAP_NEEDS_HOSTCUDA();
   const stream s = make_stream();
   checked_heap h(dev());

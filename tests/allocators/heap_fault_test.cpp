@@ -29,7 +29,7 @@ class heap_faults : public device_test {
     device_test::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
     if (!on_hostcuda()) GTEST_SKIP() << "needs a driver that can be told to fail";
-    if (!open_device().can().vmm) GTEST_SKIP() << "needs VMM, which this device does not have";
+    pages_move_ = open_device().can().vmm;
     expect_unreturnable();
     profile_ = profile();
   }
@@ -37,6 +37,7 @@ class heap_faults : public device_test {
   static std::uint64_t stride() { return std::getenv("STILLMAP_SANITIZER") != nullptr ? 10 : 1; }
 
   std::string profile_;
+  bool pages_move_ = false;
 };
 
 // Calls that only look or switch contexts are many and alike.
@@ -50,7 +51,7 @@ TEST_F(heap_faults, each_call_of_a_sequence_failing_once) {
   ops.front() = {"machine", {10, 3}};
   const heap_model_outcome plain = run_heap_model(ops);
   ASSERT_FALSE(plain.failed) << plain.failed->what;
-  ASSERT_GT(plain.pages_moved, 0u);
+  ASSERT_EQ(plain.pages_moved > 0, pages_move_);
   ASSERT_GT(plain.host_waits, 0u);
   ASSERT_GT(plain.refused, 0u);
   std::uint64_t points = 0, met = 0, turn = 0;

@@ -64,7 +64,6 @@ class heap_maps : public testing::buffer_test {
   void SetUp() override {
     buffer_test::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
-    STILLMAP_NEEDS_VMM();
     heap_ = std::move(*caching_allocator::create(dev()));
   }
   void TearDown() override {

@@ -96,6 +96,7 @@ class world {
     heap_.reset();
     demand(device_->space().stats().live_mappings == 0, "mappings are left");
     demand(device_->space().stats().live_blocks == 0, "reservations are left");
+    demand(device_->space().stats().mapped_bytes == 0, "chunks are left");
   }
 
   ~world() {
@@ -133,8 +134,32 @@ class world {
     const std::size_t allowed = limit > n.total.backed ? limit - n.total.backed : 0;
     const std::size_t there = n.total.free_whole_pages + n.total.cached +
                               std::min(device_->memory()->free.bytes(), allowed);
-    demand(there < bytes + how.alignment + page(),
-           "it would have fitted: " + std::to_string(there) + " for " + std::to_string(bytes));
+    if (device_->can().vmm) {
+      demand(there < bytes + how.alignment + page(),
+             "it would have fitted: " + std::to_string(there) + " for " + std::to_string(bytes));
+      return;
+    }
+    // Where pages stay where they are: no chunk is left that could have gone back, and what the
+    // device has is too little.
+    if (bytes > device_->total_memory().bytes()) return;
+    demand(unused_chunks() == 0, "a chunk that nobody uses was kept");
+    const std::size_t fresh = std::min(device_->memory()->free.bytes(), allowed);
+    demand(
+        fresh < round_up(bytes + how.alignment, page()),
+        "a chunk could have been had: " + std::to_string(fresh) + " for " + std::to_string(bytes));
+  }
+
+  std::size_t unused_chunks() {
+    std::size_t n = 0;
+    for (const heap_map::arena &a : heap_->heap().map().arenas) {
+      for (const virtual_range &r : a.reserved) {
+        const auto used = [&](const heap_segment &s) {
+          return s.range.overlaps(r) && s.part != heap_part::free && s.part != heap_part::cached;
+        };
+        n += std::none_of(a.segments.begin(), a.segments.end(), used) ? 1 : 0;
+      }
+    }
+    return n;
   }
 
   void check() {

@@ -123,7 +123,6 @@ class nvtx : public testing::buffer_test {
   void SetUp() override {
     buffer_test::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
-    STILLMAP_NEEDS_VMM();
     tool &t = the_tool();
     t.listens = true;
     t.heaps.clear();

@@ -15,7 +15,6 @@ class quota_of_allocators : public testing::buffer_test {
   void SetUp() override {
     buffer_test::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
-    STILLMAP_NEEDS_VMM();
   }
   void TearDown() override {
     (void)shared_quota::remove(path_);

@@ -52,7 +52,6 @@ class record : public testing::buffer_test {
   void SetUp() override {
     buffer_test::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
-    STILLMAP_NEEDS_VMM();
     folder_ = fresh_folder();
     options_.record_to = (folder_ / "t.trace").string();
   }

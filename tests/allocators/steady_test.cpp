@@ -20,7 +20,6 @@ class steady : public testing::buffer_test {
   void SetUp() override {
     buffer_test::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
-    STILLMAP_NEEDS_VMM();
     STILLMAP_NEEDS_HOSTCUDA();
   }
 };
@@ -105,13 +104,16 @@ TEST_F(steady, a_training_loop_makes_no_driver_call_after_its_second_step) {
       }
     }
     const caching_allocator_stats n = heap.stats();
-    EXPECT_LT(static_cast<double>(n.backed_peak), 1.10 * static_cast<double>(n.total.live_peak));
+    if (has_vmm()) {
+      EXPECT_LT(static_cast<double>(n.backed_peak), 1.10 * static_cast<double>(n.total.live_peak));
+    }
     t.tear_down();
   }
 }
 
 // Two shapes of the same memory, in turn: pages go to and fro by writing it down.
 TEST_F(steady, pages_come_back_to_where_they_were_without_a_call) {
+  STILLMAP_NEEDS_VMM();
   checked_heap h(dev());
   const stream s = make_stream();
   std::vector<void *> small;
@@ -170,8 +172,7 @@ TEST_F(steady, the_hot_path_allocates_nothing_and_calls_nobody) {
       for (void *b : blocks) ASSERT_TRUE(heap.free(b, s));
     }
   };
-  round();
-  round();
+  for (int i = 0; i < 3; ++i) round();  // the books themselves settle last
   const driver_counts before = counts();
   const std::uint64_t allocations = testing::host_allocations();
   round();

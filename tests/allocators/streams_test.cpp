@@ -18,7 +18,6 @@ class streams : public testing::buffer_test {
   void SetUp() override {
     buffer_test::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
-    STILLMAP_NEEDS_VMM();
     STILLMAP_NEEDS_HOSTCUDA();
   }
 };
@@ -96,6 +95,7 @@ TEST_F(streams, freeing_on_another_stream_waits_for_that_one) {
 
 // The memory of a busy stream serves another: that one waits, the host does not.
 TEST_F(streams, pages_move_from_a_busy_stream_behind_its_work) {
+  STILLMAP_NEEDS_VMM();
   const stream s = make_stream(), t = make_stream();
   checked_heap h(dev());
   const auto block = h.allocate(16 * page(), s);
@@ -137,6 +137,7 @@ TEST_F(streams, a_busy_stream_is_not_waited_for_while_memory_can_be_created) {
 }
 
 TEST_F(streams, an_idle_streams_pages_are_moved_rather_than_created) {
+  STILLMAP_NEEDS_VMM();
   const stream s = make_stream(), t = make_stream();
   checked_heap h(dev());
   const auto block = h.allocate(64 * page(), s);
@@ -167,6 +168,7 @@ TEST_F(streams, the_host_waits_for_held_blocks_when_nothing_else_is_left) {
 }
 
 TEST_F(streams, what_is_given_back_waits_for_its_stream) {
+  STILLMAP_NEEDS_VMM();
   const stream s = make_stream();
   checked_heap h(dev());
   const auto block = h.allocate(8 * page(), s);

@@ -22,7 +22,6 @@ class allocator_threads : public testing::buffer_test {
   void SetUp() override {
     buffer_test::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
-    STILLMAP_NEEDS_VMM();
   }
 };
 
@@ -101,6 +100,7 @@ TEST_F(allocator_threads, use_one_heap) {
 
 // Pages go to and fro between the first stream and the last; none is ever counted on both.
 TEST_F(allocator_threads, figures_are_of_one_moment) {
+  STILLMAP_NEEDS_VMM();
   STILLMAP_NEEDS_HOSTCUDA();
   restart_as((testing::hostcuda_control::config() + ",unbacked").c_str());
   auto made = caching_allocator::create(dev());

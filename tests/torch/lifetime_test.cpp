@@ -24,14 +24,7 @@ class torch_lifetime : public ::testing::Test {
     if (::testing::internal::InDeathTestChild()) return;
     if (!hostcuda_control::available()) GTEST_SKIP() << "needs hostcuda's switches";
   }
-  static void needs_vmm(bool &skip) {
-    skip = !::testing::internal::InDeathTestChild() && !device::open()->can().vmm;
-  }
 };
-#define NEEDS_VMM()  \
-  bool skip = false; \
-  needs_vmm(skip);   \
-  if (skip) GTEST_SKIP() << "needs VMM, which this device does not have"
 
 // What `in_child` leaves behind: 0 is well. A child that hangs is ended.
 template <class Run>
@@ -66,19 +59,6 @@ TEST_F(torch_lifetime, exports_its_c_functions_and_nothing_else) {
                        "stillmap_stats", "stillmap_try_malloc"}));
 }
 
-TEST_F(torch_lifetime, a_device_without_pages_is_refused_in_words) {
-  if (!::testing::internal::InDeathTestChild() && device::open()->can().vmm) {
-    GTEST_SKIP() << "this device can map pages";
-  }
-  const auto scenario = [] {
-    const plugin p = load_plugin();
-    MUST(p.try_malloc(512, 0, nullptr) == nullptr, "without VMM");
-    MUST(p.why().find("the device cannot map pages") != std::string::npos, p.why());
-    p.empty_cache();
-  };
-  IN_OWN_PROCESS(scenario, "");
-}
-
 TEST_F(torch_lifetime, a_missing_driver_is_refused_in_words) {
   const auto scenario = [] {
     setenv("STILLMAP_DRIVER", "/nowhere/libcuda.so.1", 1);
@@ -91,7 +71,6 @@ TEST_F(torch_lifetime, a_missing_driver_is_refused_in_words) {
 
 // A DataLoader's worker: it was forked while other threads allocated, and drops what it inherited.
 TEST_F(torch_lifetime, a_forked_child_is_refused_and_never_waits) {
-  NEEDS_VMM();
   const auto scenario = [] {
     const plugin p = load_plugin();
     void *const block = p.malloc(1 << 20, 0, nullptr);
@@ -129,7 +108,6 @@ TEST_F(torch_lifetime, a_forked_child_is_refused_and_never_waits) {
 
 // What nobody used before the fork is the child's like any other.
 TEST_F(torch_lifetime, a_child_may_be_the_first_to_use_it) {
-  NEEDS_VMM();
   const auto scenario = [] {
     const plugin p = load_plugin();
     const int left = forked([&] { MUST(p.malloc(512, 0, nullptr) != nullptr, p.why()); });
@@ -151,7 +129,6 @@ left_over &at_the_end() {
 // Python drops its last tensors when the destructors of statics have run: this handler was
 // registered before the library was there, so it runs after all of the library's own.
 TEST_F(torch_lifetime, blocks_may_be_alive_at_exit_and_freed_after_it) {
-  NEEDS_VMM();
   const auto scenario = [] {
     std::atexit([] {
       left_over &l = at_the_end();
@@ -181,7 +158,6 @@ TEST_F(torch_lifetime, blocks_may_be_alive_at_exit_and_freed_after_it) {
 }
 
 TEST_F(torch_lifetime, a_driver_that_shuts_down_takes_its_memory_along) {
-  NEEDS_VMM();
   const auto scenario = [] {
     const plugin p = load_plugin();
     const device d = *device::open();

@@ -49,7 +49,7 @@ class comparison {
     if (!drv) return tl::unexpected(drv.error());
     driver_ = *drv;
     auto done = play(o_.shrink, check_depth::pages);
-    if (!done || *done != exit_ok || o_.every_byte_shrink == 0) return done;
+    if (!done || *done != exit_ok || fallen_back_ || o_.every_byte_shrink == 0) return done;
     const std::uint64_t compared = compared_;
     say(fmt::format("\nThe same at 1/{} of its size, every byte of every block written and read:",
                     shrink_ * o_.every_byte_shrink));
@@ -134,16 +134,12 @@ class comparison {
                         shrink_ == 1 ? "" : fmt::format(" at 1/{} of its size", shrink_),
                         exact(plan->requests), human(plan->peak_live_bytes)));
       }
-      if (!d->can().vmm) {
-        return fail(exit_failed,
-                    "this device has no virtual memory management: its pages "
-                    "cannot be moved, and there is nothing to compare");
-      }
-      if (capacity == 0) {
+      fallen_back_ = !d->can().vmm;
+      if (capacity == 0 && !fallen_back_) {
         const auto found = between(*d, *plan);
         if (!found) return tl::unexpected(found.error());
         capacity = *found;
-      } else {
+      } else if (!fallen_back_) {
         capacity /= draws ? 1 : o_.every_byte_shrink;
         say(fmt::format("memory    {}", human(capacity)));
       }
@@ -153,7 +149,32 @@ class comparison {
     if (!keeps_content(*driver_)) {
       return fail(exit_usage, "the content of blocks is checked, and HOSTCUDA says unbacked");
     }
-    return contest(*d, *plan, capacity, depth);
+    return fallen_back_ ? without_vmm(*d, *plan) : contest(*d, *plan, capacity, depth);
+  }
+
+  // Where no allocator can move pages, none can be ahead for it. What is left to show is that ours
+  // works there too.
+  outcome<exit_status> without_vmm(const device &d, const replay_plan &plan) {
+    say("This device has no virtual memory management, so pages cannot be moved here, and there "
+        "is\n"
+        "nothing to compare: the same program in all the memory of the device instead.");
+    ours_.verify = check_depth::pages;
+    const auto done = replay(d, plan, ours_);
+    if (!done) return tl::unexpected(done.error());
+    if (done->oom || done->violations != 0) {
+      say(fmt::format("stillmap: FAILED: '{}' did not get through: {}", o_.ours,
+                      done->oom ? "out of memory at " + done->where_oom
+                                : "work touched memory that was no longer there for it"));
+      return exit_failed;
+    }
+    say(fmt::format("{:<10}got through all {} requests in {}, {:.4f} times the live bytes", o_.ours,
+                    exact(plan.requests), human(done->peak_backed_bytes),
+                    times(done->peak_backed_bytes, plan.peak_live_bytes)));
+    say(
+        fmt::format("stillmap: ok: every block kept its content ({} bytes compared); without "
+                    "virtual memory management there is nothing to compare",
+                    done->bytes_checked));
+    return exit_ok;
   }
 
   static outcome<std::uint64_t> free_of(const device &d) {
@@ -245,6 +266,7 @@ class comparison {
   driver *driver_ = nullptr;
   unsigned shrink_ = 1;
   std::uint64_t compared_ = 0;
+  bool fallen_back_ = false;
 };
 
 }  // namespace

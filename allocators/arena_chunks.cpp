@@ -1,0 +1,51 @@
+// Chunks of an arena's memory: each is a stretch of its books of its own, backed from the begin.
+#include <algorithm>
+
+#include "stillmap/allocators/arena.h"
+
+namespace stillmap {
+
+void arena::add_chunk(const chunk &c) {
+  chunks.push_back(c);
+  books.add(c.range, true);
+}
+
+bool arena::unused(const chunk &c) {
+  const segment &first = *books.at(c.range.begin.value());
+  return first.state == segment_state::free && first.range() == c.range;
+}
+
+std::size_t arena::unused_chunk_bytes() {
+  flush();
+  std::size_t sum = 0;
+  for (const chunk &c : chunks) sum += unused(c) ? c.allocated.bytes : 0;
+  return sum;
+}
+
+// The smallest that is enough; or else the largest, and so on.
+std::vector<arena::chunk> arena::take_chunks(std::size_t bytes) {
+  flush();
+  std::vector<chunk> there, out;
+  std::copy_if(chunks.begin(), chunks.end(), std::back_inserter(there),
+               [&](const chunk &c) { return unused(c); });
+  std::sort(there.begin(), there.end(), [](const chunk &x, const chunk &y) {
+    return x.allocated.bytes < y.allocated.bytes ||
+           (x.allocated.bytes == y.allocated.bytes && x.range.begin > y.range.begin);
+  });
+  for (std::size_t got = 0; got < bytes && !there.empty(); got += out.back().allocated.bytes) {
+    auto one = std::find_if(there.begin(), there.end(),
+                            [&](const chunk &c) { return c.allocated.bytes >= bytes - got; });
+    if (one == there.end()) --one;
+    out.push_back(*one);
+    there.erase(one);
+  }
+  if (out.empty()) return out;
+  forget_places();  // some were there
+  for (const chunk &c : out) {
+    books.remove(c.range);
+    std::erase_if(chunks, [&](const chunk &other) { return other.range == c.range; });
+  }
+  return out;
+}
+
+}  // namespace stillmap

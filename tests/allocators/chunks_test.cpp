@@ -1,0 +1,292 @@
+// Where pages cannot be mapped: memory that comes and goes in chunks of one cuMemAlloc each.
+#include <gtest/gtest.h>
+
+#include <cuda.h>
+
+#include "stillmap/vmm/address_space.h"
+#include "tests/allocators/checked_heap.h"
+#include "tests/support/buffer_test.h"
+
+namespace stillmap {
+namespace {
+
+using namespace literals;
+using testing::checked_heap;
+using testing::fails_with;
+using testing::outcome;
+
+class chunks : public testing::buffer_test {
+ protected:
+  void SetUp() override {
+    buffer_test::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    if (has_vmm()) GTEST_SKIP() << "about devices that cannot map pages; this one can";
+  }
+  std::uint64_t made(const driver_counts &since) const {
+    return (counts() - since)[driver_call::MemAlloc];
+  }
+  std::uint64_t freed(const driver_counts &since) const {
+    return (counts() - since)[driver_call::MemFree];
+  }
+  std::size_t held() const { return dev().space().stats().physical.bytes(); }
+};
+
+TEST_F(chunks, are_shared_by_small_blocks_and_made_to_measure_for_large_ones) {
+  checked_heap h(dev());
+  const stream s = make_stream();
+  const driver_counts before = counts();
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(h.allocate(700, s));
+  EXPECT_EQ(made(before), 1u);
+  EXPECT_EQ(held(), 2_MiB);
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(h.allocate(5_MiB, s));
+  EXPECT_EQ(made(before), 2u);
+  EXPECT_EQ(held(), 22_MiB);
+  ASSERT_TRUE(h.allocate(31_MiB, s));
+  EXPECT_EQ(made(before), 3u);
+  EXPECT_EQ(held(), 54_MiB);
+  EXPECT_EQ(h.heap().stats().total.backed, 54_MiB);
+  EXPECT_EQ(h.heap().stats().total.reserved, 54_MiB);
+  EXPECT_EQ(h.heap().map().arenas[0].reserved.size(), 3u);
+  EXPECT_EQ(h.disagreement(), "");
+  h.drop_all();
+}
+
+TEST_F(chunks, go_back_whole_and_only_when_asked) {
+  checked_heap h(dev());
+  const stream s = make_stream();
+  const auto stays = h.allocate(100_KiB, s), goes = h.allocate(40_MiB, s);
+  const auto other = h.allocate(30_MiB, s);
+  ASSERT_TRUE(stays && goes && other);
+  const driver_counts before = counts();
+  ASSERT_TRUE(h.free(*goes) && h.free(*other));
+  EXPECT_EQ(freed(before), 0u);
+  const auto some = h.heap().trim(40_MiB);
+  ASSERT_TRUE(some);
+  EXPECT_EQ(some->bytes(), 30_MiB) << "the one that is enough";
+  EXPECT_EQ(held(), 42_MiB);
+  EXPECT_FALSE(h.heap().owns(*other));
+  EXPECT_TRUE(h.heap().owns(*goes));
+  ASSERT_TRUE(h.heap().empty_cache());
+  EXPECT_EQ(held(), 2_MiB) << "what is used in part stays";
+  EXPECT_EQ(freed(before), 2u);
+  EXPECT_EQ(h.heap().stats().pages_released, 35u);
+  EXPECT_FALSE(h.heap().free(*goes)) << "it is no block, and no address of ours any more";
+  EXPECT_FALSE(h.heap().usable_size(*goes));
+  EXPECT_EQ(h.disagreement(), "");
+  ASSERT_TRUE(h.allocate(40_MiB, s)) << "and can be had again";
+  h.drop_all();
+}
+
+TEST_F(chunks, of_another_stream_go_back_when_memory_is_short) {
+  caching_allocator_options o;
+  o.limit = 64_MiB;
+  checked_heap h(dev(), o);
+  const stream s = make_stream(), t = make_stream();
+  const auto first = h.allocate(48_MiB, s);
+  ASSERT_TRUE(first);
+  EXPECT_TRUE(fails_with(outcome(h.allocate(32_MiB, t)), condition::out_of_memory,
+                         "caching_allocator::allocate", 32_MiB, 64_MiB));
+  ASSERT_TRUE(h.free(*first));
+  ASSERT_TRUE(h.allocate(32_MiB, t)) << "as soon as nobody uses it";
+  EXPECT_EQ(held(), 32_MiB);
+  EXPECT_EQ(h.heap().stats().total.backed, 32_MiB);
+  EXPECT_EQ(h.heap().stats().pages_moved, 0u);
+  EXPECT_EQ(h.disagreement(), "");
+  h.drop_all();
+}
+
+// The work queued on their stream comes first, though its stream is one that cuMemFree does not
+// wait for.
+TEST_F(chunks, that_queued_work_touches_are_waited_for) {
+  STILLMAP_NEEDS_HOSTCUDA();
+  caching_allocator_options o;
+  o.limit = 64_MiB;
+  checked_heap h(dev(), o);
+  const stream s = make_stream(), t = make_stream();
+  for (int round = 0; round < 4; ++round) {
+    const auto busy = h.allocate(48_MiB, round % 2 == 0 ? s : t);
+    ASSERT_TRUE(busy) << busy.error().message();
+    ASSERT_TRUE(h.free(*busy));  // reads it first, on its stream
+  }
+  h.settle();
+  EXPECT_EQ(h.disagreement(), "");
+  EXPECT_EQ(held(), 48_MiB);
+}
+
+TEST_F(chunks, of_the_stream_itself_go_back_when_they_are_too_small) {
+  caching_allocator_options o;
+  o.limit = 64_MiB;
+  checked_heap h(dev(), o);
+  const stream s = make_stream();
+  std::vector<void *> small;
+  for (int i = 0; i < 4; ++i) small.push_back(*h.allocate(16_MiB, s));
+  for (void *b : small) ASSERT_TRUE(h.free(b));
+  ASSERT_TRUE(h.allocate(64_MiB, s));
+  EXPECT_EQ(held(), 64_MiB);
+  EXPECT_EQ(h.disagreement(), "");
+  h.drop_all();
+}
+
+TEST_F(chunks, a_full_device_is_said_so_and_what_is_unused_is_found) {
+  STILLMAP_NEEDS_HOSTCUDA();
+  checked_heap h(dev());
+  const stream s = make_stream();
+  leave_free(24);
+  const auto first = h.allocate(16 * page(), s);
+  ASSERT_TRUE(first);
+  const auto over = h.allocate(9 * page(), s);
+  ASSERT_FALSE(over);
+  EXPECT_TRUE(over.error().is(condition::out_of_memory)) << over.error().message();
+  ASSERT_TRUE(h.allocate(8 * page(), s)) << "no more than is asked for, where no more is there";
+  const auto none = h.allocate(512, s);
+  EXPECT_FALSE(none) << "to the last page";
+  ASSERT_TRUE(h.free(*first));
+  ASSERT_TRUE(h.allocate(9 * page(), s));
+  EXPECT_EQ(h.disagreement(), "");
+  h.drop_all();
+  testing::hostcuda_control::occupy(0, 0);
+}
+
+TEST_F(chunks, beyond_the_soft_limit_unused_ones_go_first) {
+  caching_allocator_options o;
+  o.soft_limit = 64_MiB;
+  checked_heap h(dev(), o);
+  const stream s = make_stream(), t = make_stream();
+  const auto first = h.allocate(48_MiB, s);
+  ASSERT_TRUE(first);
+  ASSERT_TRUE(h.allocate(48_MiB, t)) << "it is no limit";
+  EXPECT_EQ(held(), 96_MiB);
+  ASSERT_TRUE(h.free(*first));
+  h.settle();
+  ASSERT_TRUE(h.allocate(50_MiB, t));
+  EXPECT_EQ(held(), 98_MiB);
+  h.drop_all();
+}
+
+// A loop whose shapes alternate: everything is had again without the driver, and nothing goes back.
+TEST_F(chunks, stay_in_a_steady_loop) {
+  checked_heap h(dev());
+  const stream s = make_stream(), t = make_stream();
+  const auto step = [&](std::size_t unit) {
+    std::vector<void *> blocks;
+    for (std::size_t i = 1; i <= 12; ++i) {
+      blocks.push_back(*h.heap().allocate(i * unit, i % 3 == 0 ? t : s));
+    }
+    for (void *b : blocks) ASSERT_TRUE(h.heap().free(b));
+  };
+  for (int i = 0; i < 2; ++i) {
+    step(700_KiB);
+    step(3_MiB);
+  }
+  const driver_counts before = counts();
+  for (int i = 0; i < 10; ++i) {
+    step(700_KiB);
+    step(3_MiB);
+  }
+  EXPECT_EQ((counts() - before).total(), 0u);
+}
+
+TEST_F(chunks, what_the_driver_would_not_take_back_is_used_on) {
+  STILLMAP_NEEDS_HOSTCUDA();
+  checked_heap h(dev());
+  const stream s = make_stream();
+  const auto block = h.allocate(40_MiB, s);
+  ASSERT_TRUE(block);
+  ASSERT_TRUE(h.free(*block));
+  h.settle();
+  testing::hostcuda_control::fail("cuMemFree", 1, CUDA_ERROR_UNKNOWN);
+  EXPECT_FALSE(h.heap().empty_cache());
+  EXPECT_EQ(held(), 40_MiB);
+  EXPECT_TRUE(h.heap().owns(*block));
+  EXPECT_EQ(h.disagreement(), "");
+  const driver_counts before = counts();
+  ASSERT_TRUE(h.allocate(30_MiB, s));
+  EXPECT_EQ(made(before), 0u);
+  h.drop_all();
+  ASSERT_TRUE(h.heap().empty_cache());
+  EXPECT_EQ(held(), 0u);
+}
+
+// CUDA promises that memory is aligned for any type, not that it begins at a page.
+TEST_F(chunks, begin_at_a_page_wherever_the_driver_has_room) {
+  STILLMAP_NEEDS_HOSTCUDA();
+  const context_guard guard(drv(), dev().context());
+  const auto take = [&](std::size_t bytes) { return *drv().allocate(bytes); };
+  // A hole of 8 MiB that begins 512 bytes after a page, and nothing else that large.
+  const device_address large = take(8_MiB + 512), rest = take(2_MiB - 512);
+  ASSERT_EQ(rest, large + (8_MiB + 512));
+  ASSERT_TRUE(drv().free(large));
+  const device_address small = take(512);
+  ASSERT_EQ(small, large);
+  {
+    caching_allocator_options o;
+    o.limit = 10_MiB;
+    checked_heap h(dev(), o);
+    const stream s = make_stream();
+    const auto block = h.allocate(8_MiB, s);
+    ASSERT_TRUE(block) << block.error().message();
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(*block) % page(), 0u);
+    EXPECT_EQ(held(), 10_MiB) << "what it costs is counted";
+    EXPECT_EQ(h.heap().stats().total.backed, 8_MiB);
+    ASSERT_TRUE(h.free(*block));
+    h.settle();
+    ASSERT_TRUE(h.heap().empty_cache());
+    EXPECT_EQ(held(), 0u);
+  }
+  EXPECT_TRUE(drv().free(small) && drv().free(rest));
+}
+
+// Whatever the mode, growing is not part of the graph and does not spoil it; nothing goes back.
+TEST_F(chunks, come_but_do_not_go_while_a_graph_is_captured) {
+  const auto begin = reinterpret_cast<CUresult (*)(CUstream, CUstreamCaptureMode)>(
+      drv().symbol("cuStreamBeginCapture_v2"));
+  const auto end =
+      reinterpret_cast<CUresult (*)(CUstream, CUgraph *)>(drv().symbol("cuStreamEndCapture"));
+  const auto destroy = reinterpret_cast<CUresult (*)(CUgraph)>(drv().symbol("cuGraphDestroy"));
+  ASSERT_TRUE(begin != nullptr && end != nullptr && destroy != nullptr);
+  for (const CUstreamCaptureMode mode :
+       {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+        CU_STREAM_CAPTURE_MODE_RELAXED}) {
+    caching_allocator_options o;
+    o.limit = 64_MiB;
+    checked_heap h(dev(), o);
+    caching_allocator &heap = h.heap();
+    const stream s = make_stream(), t = make_stream();
+    const auto unused = h.allocate(32_MiB, t), captured = h.allocate(1_MiB, s);
+    ASSERT_TRUE(unused && captured);
+    ASSERT_TRUE(h.free(*unused));
+    h.settle();
+    const context_guard guard(drv(), dev().context());
+    ASSERT_EQ(begin(s.get(), mode), CUDA_SUCCESS);
+    const driver_counts before = counts();
+    const auto more = heap.allocate(20_MiB, s);
+    EXPECT_TRUE(more) << more.error().message();
+    EXPECT_TRUE(heap.allocate(5_MiB, t));
+    EXPECT_EQ(made(before), 1u) << "t has room";
+    const auto too_much = heap.allocate(40_MiB, s);
+    ASSERT_FALSE(too_much);
+    EXPECT_TRUE(too_much.error().is(condition::out_of_memory)) << too_much.error().message();
+    EXPECT_TRUE(heap.free(*captured));
+    EXPECT_TRUE(heap.allocate(12_MiB, t)) << "in what it has";
+    EXPECT_FALSE(heap.allocate(40_MiB, t)) << "another stream's request frees nothing either";
+    const status refused = heap.empty_cache();
+    EXPECT_FALSE(refused) << "something could have gone";
+    EXPECT_EQ(freed(before), 0u);
+    CUgraph graph = nullptr;
+    EXPECT_EQ(end(s.get(), &graph), CUDA_SUCCESS) << "the capture is as good as ever";
+    if (graph != nullptr) {
+      EXPECT_EQ(destroy(graph), CUDA_SUCCESS);
+    }
+  }
+}
+
+TEST_F(chunks, are_not_open_to_other_devices) {
+  if (dev().can().peers.empty()) GTEST_SKIP() << "needs a peer";
+  caching_allocator_options o;
+  o.also_accessible_from = {dev().can().peers.front()};
+  EXPECT_TRUE(fails_with(outcome(caching_allocator::create(dev(), o)), condition::not_supported,
+                         "caching_allocator::create"));
+}
+
+}  // namespace
+}  // namespace stillmap
