@@ -8,6 +8,7 @@ arena_stats figures_of(const arena &a) {
   const arena::counters &n = a.counted();
   arena_stats out;
   out.id = a.id;
+  out.pool = a.pool;
   out.stream = a.stream;
   out.live = static_cast<std::size_t>(n.live);
   out.live_peak = static_cast<std::size_t>(n.live_peak);
@@ -83,6 +84,7 @@ heap_map caching_allocator::core::map() const {
     const std::lock_guard lock(a->lock);
     heap_map::arena &drawn = out.arenas.emplace_back();
     drawn.id = a->id;
+    drawn.pool = a->pool;
     drawn.stream = a->stream;
     for (const auto &r : a->reservations) drawn.reserved.push_back(r->range());
     a->books.each([&](const segment &s) { a->describe(s, drawn.segments); });

@@ -154,6 +154,8 @@ class arena {
   std::vector<std::shared_ptr<address_block>> reservations;
   std::vector<held_block> held;
   std::vector<leaving_pages> leaving;
+  std::uint64_t pool = 0;           // the private pool whose it is, or was; 0: none
+  bool pinned = false;              // the pool lives: no page leaves, or moves within
   std::uint64_t last_growth = 0;    // allocations there had been when pages were created for it
   history_ring *history = nullptr;  // told of pages that are called back
 

@@ -44,4 +44,22 @@ context_guard::~context_guard() {
   if (const status s = driver_.pop_context(); !s) report_unreturnable(s.error());
 }
 
+relaxed_capture_mode::relaxed_capture_mode(const driver &drv) : driver_(drv) {
+  if (!drv.has(driver_call::ThreadExchangeStreamCaptureMode)) return;
+  const auto was = drv.exchange_capture_mode(2);  // CU_STREAM_CAPTURE_MODE_RELAXED
+  if (was) {
+    before_ = *was;
+  } else {
+    entered_ = tl::unexpected<error>(was.error());
+  }
+}
+
+// The mode is the caller's: what does not go back at once is tried again.
+relaxed_capture_mode::~relaxed_capture_mode() {
+  if (!before_) return;
+  auto back = driver_.exchange_capture_mode(*before_);
+  if (!back) back = driver_.exchange_capture_mode(*before_);
+  if (!back) report_unreturnable(back.error());
+}
+
 }  // namespace stillmap

@@ -1,5 +1,8 @@
-// Primary contexts: kept alive while used, and made current only while needed.
+// Primary contexts: kept alive while used, and made current only while needed. And what else a
+// thread is given for a while.
 #pragma once
+
+#include <optional>
 
 #include "stillmap/vmm/driver.h"
 
@@ -40,6 +43,25 @@ class context_guard {
  private:
   const driver &driver_;
   bool pushed_ = false;
+  status entered_;
+};
+
+// While it lives, this thread may make calls that a capture on another thread, or on this one,
+// forbids by default (creating and mapping memory, asking events), as long as they touch nothing
+// that is captured. What an allocator does is no part of a graph, so no capture depends on it.
+// Errors are kept, not thrown. Cost: two calls. Before CUDA 10.1 there are no modes: nothing then.
+class relaxed_capture_mode {
+ public:
+  explicit relaxed_capture_mode(const driver &drv);
+  ~relaxed_capture_mode();
+  relaxed_capture_mode(const relaxed_capture_mode &) = delete;
+  relaxed_capture_mode &operator=(const relaxed_capture_mode &) = delete;
+
+  const status &entered() const { return entered_; }
+
+ private:
+  const driver &driver_;
+  std::optional<int> before_;
   status entered_;
 };
 

@@ -113,6 +113,9 @@ class driver {
   result<bool> stream_idle(stream_handle s) const;  // cuStreamQuery
   status stream_wait(stream_handle s, event_handle e) const;
   result<bool> stream_capturing(stream_handle s) const;
+  // Swaps how much captures forbid this thread (CUstreamCaptureMode by value); returns what it was.
+  // No context needed.
+  result<int> exchange_capture_mode(int mode) const;
   result<event_handle> create_event() const;  // without timing
   status destroy_event(event_handle e) const;
   status record_event(event_handle e, stream_handle s) const;

@@ -35,6 +35,13 @@ result<bool> driver::stream_capturing(stream_handle s) const {
       .map([&] { return capture != CU_STREAM_CAPTURE_STATUS_NONE; });
 }
 
+result<int> driver::exchange_capture_mode(int mode) const {
+  auto swapped = static_cast<CUstreamCaptureMode>(mode);
+  return access::make(*this, {driver_call::ThreadExchangeStreamCaptureMode},
+                      table().ThreadExchangeStreamCaptureMode, &swapped)
+      .map([&] { return static_cast<int>(swapped); });
+}
+
 result<event_handle> driver::create_event() const {
   CUevent event = nullptr;
   const unsigned flags = CU_EVENT_DISABLE_TIMING;

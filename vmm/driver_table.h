@@ -86,6 +86,8 @@
   X(StreamWaitEvent, "cuStreamWaitEvent", 3020, (CUstream stream, CUevent event, unsigned flags)) \
   X(StreamIsCapturing, "cuStreamIsCapturing", 10000,                                              \
     (CUstream stream, CUstreamCaptureStatus * status))                                            \
+  X(ThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode", 10010,                  \
+    (CUstreamCaptureMode * mode))                                                                 \
   X(EventCreate, "cuEventCreate", 2000, (CUevent * event, unsigned flags))                        \
   X(EventDestroy, "cuEventDestroy_v2", 4000, (CUevent event))                                     \
   X(EventRecord, "cuEventRecord", 2000, (CUevent event, CUstream stream))                         \

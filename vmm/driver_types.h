@@ -72,8 +72,8 @@ struct memory_info {
   X(MemImportFromShareableHandle) X(MemGetAllocationGranularity) \
   X(MemGetAllocationPropertiesFromHandle) X(MemRetainAllocationHandle) X(StreamCreate) \
   X(StreamDestroy) X(StreamSynchronize) X(StreamQuery) X(StreamWaitEvent) \
-  X(StreamIsCapturing) X(EventCreate) X(EventDestroy) X(EventRecord) X(EventQuery) \
-  X(EventSynchronize)
+  X(StreamIsCapturing) X(ThreadExchangeStreamCaptureMode) X(EventCreate) X(EventDestroy) \
+  X(EventRecord) X(EventQuery) X(EventSynchronize)
 // clang-format on
 
 enum class driver_call : unsigned {

@@ -147,9 +147,13 @@ TEST_F(driver_load, finds_what_the_drivers_version_has_and_no_more) {
   const struct {
     driver_call call;
     int since;
-  } dated[] = {{driver_call::Init, 2000},           {driver_call::StreamIsCapturing, 10000},
-               {driver_call::MemCreate, 10020},     {driver_call::MemRetainAllocationHandle, 11000},
-               {driver_call::MemAllocAsync, 11020}, {driver_call::MemFreeAsync, 11020}};
+  } dated[] = {{driver_call::Init, 2000},
+               {driver_call::StreamIsCapturing, 10000},
+               {driver_call::ThreadExchangeStreamCaptureMode, 10010},
+               {driver_call::MemCreate, 10020},
+               {driver_call::MemRetainAllocationHandle, 11000},
+               {driver_call::MemAllocAsync, 11020},
+               {driver_call::MemFreeAsync, 11020}};
   for (const auto &d : dated) {
     EXPECT_EQ(drv().has(d.call), drv().version() >= d.since) << name_of(d.call);
   }
