@@ -64,6 +64,7 @@ class caching_allocator::core {
   enum class effort {
     ordinary,  // what is idle, and new pages within the limits
     all,       // and every free page there is: the stream waits for whoever used it
+    waiting,   // and where no stream may wait, the host does
   };
   struct taken {
     arena *from;

@@ -80,18 +80,19 @@ result<void *> caching_allocator::core::find_memory(arena &a, const block_reques
 
   // Whatever is free anywhere, and then whatever will be once streams have got there.
   for (const bool wait : {false, true}) {
+    const effort far = wait ? effort::waiting : effort::all;
     if (found.error().is(condition::address_space_exhausted)) {
       for (const auto &other : arenas_) forget_lent(*other);
     }
     reclaim(wait);
     flush_all();
     if (void *const block = try_free(false)) return block;
-    found = try_growing(effort::all, false);
+    found = try_growing(far, false);
     if (found || !is_short(found.error())) return found;
     if (!r.small()) continue;
     // No room for a slab; for the block alone there may be.
     if (void *const block = try_free(true)) return block;
-    found = try_growing(effort::all, true);
+    found = try_growing(far, true);
     if (found || !is_short(found.error())) return found;
   }
   return found;
@@ -174,7 +175,8 @@ void caching_allocator::core::unpack_if_settled(arena &a) {
 
 std::optional<heap_books::extent> caching_allocator::core::carve(arena &a, const block_request &r,
                                                                  effort how) {
-  const auto search = how == effort::all ? heap_books::search::thorough : heap_books::search::quick;
+  const auto search =
+      how == effort::ordinary ? heap_books::search::quick : heap_books::search::thorough;
   const std::lock_guard lock(a.lock);
   return a.books.carve(r.bytes, r.alignment, search);
 }
@@ -220,7 +222,8 @@ status caching_allocator::core::gather(arena &a, std::size_t pages, effort how, 
     return under > holding ? (under - holding) / page() : std::size_t{0};
   };
   std::size_t missing = pages;
-  const std::size_t freely = how == effort::all ? 0 : std::min(pages, room(std::min(soft, most)));
+  const std::size_t freely =
+      how == effort::ordinary ? std::min(pages, room(std::min(soft, most))) : 0;
   const auto take = [&](arena &victim) {
     if (missing > freely) missing -= take_from(victim, missing - freely, into);
   };
@@ -231,7 +234,8 @@ status caching_allocator::core::gather(arena &a, std::size_t pages, effort how, 
       for (const auto &other : arenas_) {
         if (missing == freely || other.get() == &a || other->pinned) continue;
         if (how == effort::ordinary && !(idle_ones && is_idle(*other))) continue;
-        if (how == effort::all && capturing(other->stream)) continue;  // cannot be fenced off
+        if (how == effort::all && into.by_host && !is_idle(*other)) continue;
+        if (how != effort::ordinary && capturing(other->stream)) continue;  // cannot be fenced off
         if (forget_lent(*other)) take(*other);
       }
     }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <list>
 #include <vector>
 
 #include "stillmap/allocators/arena.h"
@@ -56,7 +57,7 @@ class private_pools {
 
  private:
   std::uint64_t last_ = 0;
-  std::vector<pool> all_;
+  std::list<pool> all_;  // they stay where they are while others go
 };
 
 inline void add_stream(std::vector<stream_ref> &to, stream_ref s) {
