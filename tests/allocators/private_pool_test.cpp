@@ -317,9 +317,10 @@ TEST_F(private_pools_test, release_waits_for_all_streams_that_filled_it) {
 TEST_F(private_pools_test, a_capture_gets_pages_of_idle_streams_and_waits_for_no_busy_one) {
   STILLMAP_NEEDS_HOSTCUDA();
   const stream s = make_stream(), idle = make_stream(), busy = make_stream();
-  must_free(must_allocate(8 * page(), idle));
+  void *const unused = must_allocate(8 * page(), idle), *const used =
+                                                            must_allocate(8 * page(), busy);
+  must_free(unused);
   hold(busy.get());
-  void *const used = must_allocate(8 * page(), busy);
   {
     const context_guard guard(drv(), dev().context());
     ASSERT_TRUE(drv().set_bytes_async(device_address(value_of(used)), 1, page(), busy.get()));
@@ -379,8 +380,9 @@ TEST_F(private_pools_test, a_capture_that_is_short_lets_the_host_wait) {
 TEST_F(private_pools_test, what_a_capturing_stream_has_free_is_left_alone) {
   STILLMAP_NEEDS_HOSTCUDA();
   const stream s = make_stream(), t = make_stream(), u = make_stream();
-  must_free(must_allocate(8 * page(), s));
-  must_free(must_allocate(8 * page(), u));
+  void *const a = must_allocate(8 * page(), s), *const b = must_allocate(8 * page(), u);
+  must_free(a);
+  must_free(b);
   leave_free(0);
   captured_graph graph(dev(), s);
   void *const got = must_allocate(8 * page(), t);
