@@ -211,7 +211,7 @@ status caching_allocator::core::reserve_addresses(arena &a, std::size_t bytes) {
 // ---- pages ----
 
 // `pages` pages for `a`: what is tolerated is created, then comes what lies idle, then creating up
-// to the limit; with effort::all every free page there is comes first.
+// to the limit; with effort::all every free page there is comes first (by_host: that is idle).
 status caching_allocator::core::gather(arena &a, std::size_t pages, effort how, loot &into) {
   const std::size_t holding = backed();
   const std::size_t peak = std::max(live_peak_.load(), live() + kept_by_pools() + pages * page());
