@@ -125,6 +125,7 @@ class private_pool_faults : public testing::buffer_test {
       h.drop_all();
       h.settle();
       asked([&] { return heap.empty_cache(); });
+      h.settle();
       EXPECT_TRUE(heap.empty_cache());
       EXPECT_EQ(h.disagreement(), "");
       EXPECT_EQ(heap.stats().total.backed, 0u);

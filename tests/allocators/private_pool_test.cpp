@@ -56,6 +56,17 @@ class private_pools_test : public testing::buffer_test {
   }
   static std::uint64_t value_of(void *at) { return reinterpret_cast<std::uintptr_t>(at); }
 
+  void settle() {
+    const context_guard guard(drv(), dev().context());
+    EXPECT_TRUE(drv().synchronize_context());
+  }
+  // Fences that were recorded only now have passed the second time.
+  void give_all_back() {
+    EXPECT_TRUE(heap().empty_cache());
+    settle();
+    EXPECT_TRUE(heap().empty_cache());
+  }
+
   // Which page is behind which address of a pool.
   std::vector<std::pair<std::uint64_t, const void *>> pages_of(private_pool p) {
     std::vector<std::pair<std::uint64_t, const void *>> out;
@@ -143,13 +154,13 @@ TEST_F(private_pools_test, a_graph_replays_whatever_was_allocated_since) {
     for (void *const block : others) must_free(block);
     ASSERT_TRUE(s.synchronize());
     ASSERT_TRUE(t.synchronize());
-    ASSERT_TRUE(heap().empty_cache());
+    give_all_back();
     EXPECT_EQ(heap().stats().total.backed, backed_by(p)) << "only the pool keeps its pages";
     EXPECT_EQ(pages_of(p), pages);
     EXPECT_REPLAYS(one, t);
   }
   ASSERT_TRUE(heap().release_pool(p, {s, t}));
-  ASSERT_TRUE(heap().empty_cache());
+  give_all_back();
   EXPECT_EQ(heap().stats().total.backed, 0u);
 }
 
@@ -189,7 +200,7 @@ TEST_F(private_pools_test, its_pages_wait_for_the_last_replay) {
   EXPECT_EQ(heap().trim(0)->bytes(), 0u);
   EXPECT_EQ(backed_by(p), heap().stats().total.backed);
   release(r.get());
-  ASSERT_TRUE(r.synchronize());
+  settle();
   EXPECT_GE(heap().trim(0)->bytes(), 9 * page());
   EXPECT_EQ(heap().stats().total.backed, 0u);
 }
@@ -204,12 +215,12 @@ TEST_F(private_pools_test, blocks_outlive_their_pool) {
   must_free(gone);
   ASSERT_TRUE(heap().release_pool(p));
   ASSERT_TRUE(s.synchronize());
-  ASSERT_TRUE(heap().empty_cache());
+  give_all_back();
   EXPECT_EQ(heap().stats().total.backed, 3 * page());
   must_free(must_allocate(20 * page(), t));
   EXPECT_TRUE(testing::holds(dev(), device_address(value_of(kept)), 3 * page(), 1));
   must_free(kept);
-  ASSERT_TRUE(heap().empty_cache());
+  give_all_back();
   EXPECT_EQ(heap().stats().total.backed, 0u);
 }
 
@@ -226,13 +237,13 @@ TEST_F(private_pools_test, graphs_share_a_pool_until_the_last_lets_go) {
   EXPECT_REPLAYS(one, s);
   one.graph.reset();
   ASSERT_TRUE(heap().release_pool(p, {s}));
-  ASSERT_TRUE(heap().empty_cache());
+  give_all_back();
   EXPECT_EQ(pages_of(p), pages);
   EXPECT_REPLAYS(two, s);
   ASSERT_TRUE(heap().release_pool(p, {s}));
   EXPECT_TRUE(fails_with(heap().release_pool(p), condition::invalid_argument,
                          "caching_allocator::release_pool", p.id, 0));
-  ASSERT_TRUE(heap().empty_cache());
+  give_all_back();
   EXPECT_EQ(heap().stats().total.backed, 0u);
 }
 
@@ -250,7 +261,7 @@ TEST_F(private_pools_test, pools_do_not_share_with_each_other) {
   EXPECT_REPLAYS(two, s);
   EXPECT_TRUE(has(one.out, 3 * page(), 3));
   ASSERT_TRUE(heap().release_pool(p, {s}));
-  ASSERT_TRUE(heap().empty_cache());
+  give_all_back();
   EXPECT_EQ(heap().stats().total.backed, backed_by(q));
   ASSERT_TRUE(heap().release_pool(q, {s}));
 }
@@ -282,7 +293,7 @@ TEST_F(private_pools_test, streams_that_join_the_capture_have_arenas_of_the_pool
   graph.launch(s);
   ASSERT_TRUE(s.synchronize());
   EXPECT_TRUE(has(a, 3 * page(), 1) && has(b, 3 * page(), 2) && has(c, 3 * page(), 4));
-  ASSERT_TRUE(heap().empty_cache());
+  give_all_back();
   EXPECT_EQ(heap().stats().total.held, 0u) << "the capture has ended";
   must_free(a);
   must_free(c);
@@ -310,7 +321,7 @@ TEST_F(private_pools_test, release_waits_for_all_streams_that_filled_it) {
   ASSERT_TRUE(heap().release_pool(p));
   EXPECT_EQ(heap().trim(0)->bytes(), 0u);
   release(s.get());
-  ASSERT_TRUE(s.synchronize());
+  settle();
   EXPECT_EQ(heap().trim(0)->bytes(), 3 * page());
 }
 
@@ -456,7 +467,7 @@ TEST_F(private_pools_test, nothing_the_allocator_does_spoils_a_capture) {
       must_free(before);
       must_free(after);
       ASSERT_TRUE(heap().release_pool(p, {*s}));
-      ASSERT_TRUE(heap().empty_cache());
+      give_all_back();
       EXPECT_EQ(heap().stats().total.held, 0u);
       EXPECT_EQ(heap().stats().total.backed, 0u);
       made_->reset();  // before the stream
@@ -512,7 +523,7 @@ TEST_F(private_pools_test, threads_capture_while_others_allocate) {
   });
   for (std::thread &t : threads) t.join();
   for (const stream &s : streams) ASSERT_TRUE(s.synchronize());
-  ASSERT_TRUE(heap().empty_cache());
+  give_all_back();
   EXPECT_EQ(heap().stats().total.backed, 0u);
 }
 
@@ -527,6 +538,7 @@ TEST_F(private_pools_test, released_pools_leave_nothing_behind) {
       EXPECT_REPLAYS(one, s);
     }
     ASSERT_TRUE(heap().release_pool(p, {s}));
+    settle();
     const caching_allocator_stats n = heap().stats();
     if (round == 0) {
       backed = n.total.backed;
