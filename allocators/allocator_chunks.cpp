@@ -72,7 +72,6 @@ result<segment *> caching_allocator::core::extend_by_chunk(arena &a, const block
 result<arena::chunk> caching_allocator::core::get_chunk(std::size_t bytes) {
   const context_guard guard(device_.drv(), device_.context());
   if (!guard.entered()) return tl::unexpected<error>(guard.entered().error());
-  const relaxed_capture_guard relaxed(device_.drv());
   const std::size_t most = limit;
   for (std::size_t room = 0;; room = page()) {
     const std::size_t all = bytes + room;
@@ -136,7 +135,6 @@ std::size_t caching_allocator::core::give_back_chunks(std::size_t bytes, bool wa
     outcome = guard.entered();
     return 0;
   }
-  const relaxed_capture_guard relaxed(device_.drv());  // streams that we do not know may capture
   std::size_t given = 0;
   std::vector<arena *> busy;
   for (const auto &a : arenas_) {
@@ -209,7 +207,6 @@ result<physical_size> caching_allocator::core::trim_chunks(std::size_t keep) {
 // At the end, when the device has been waited for.
 void caching_allocator::core::free_all_chunks() noexcept {
   const context_guard guard(device_.drv(), device_.context());
-  const relaxed_capture_guard relaxed(device_.drv());
   for (const auto &a : arenas_) {
     for (const arena::chunk &c : a->chunks) {
       const status s = guard.entered() ? free_chunk(*a, c) : guard.entered();

@@ -15,6 +15,7 @@
 #include "stillmap/allocators/caching_allocator.h"
 #include "stillmap/allocators/fork_watch.h"
 #include "stillmap/allocators/history_ring.h"
+#include "stillmap/allocators/private_pools.h"
 #include "stillmap/allocators/trace_recorder.h"
 #include "stillmap/vmm/page_pool.h"
 #include "stillmap/vmm/remap.h"
@@ -34,6 +35,13 @@ class caching_allocator::core {
 
   // allocator_returns.cpp
   result<physical_size> give_back(std::size_t keep);
+
+  // private_pools.cpp
+  result<private_pool> create_pool();
+  status retain_pool(private_pool p);
+  status release_pool(private_pool p, const std::vector<stream_ref> &replayed_on);
+  status begin_allocate_to_pool(private_pool p, stream_ref s);
+  status end_allocate_to_pool(private_pool p, stream_ref s);
 
   // allocator_history.cpp
   void mark_iteration();
@@ -57,6 +65,7 @@ class caching_allocator::core {
   enum class effort {
     ordinary,  // what is idle, and new pages within the limits
     all,       // and every free page there is: the stream waits for whoever used it
+    waiting,   // and where no stream may wait, the host does
   };
   struct taken {
     arena *from;
@@ -68,13 +77,17 @@ class caching_allocator::core {
     std::vector<taken> moved;
     std::size_t moved_pages = 0;
     std::vector<page_ref> created;
+    // The host has seen that the pages are idle, not the stream waited: a graph cannot wait for
+    // what is outside, and is launched on any stream.
+    bool by_host = false;
   };
 
   result<void *> allocate_with_care(std::size_t bytes, stream_ref s, const allocate_options &how);
   status free_with_care(void *block, std::optional<stream_ref> last_used_on);
   arena &arena_for(stream_ref s);
+  arena &make_arena(stream_ref s);
   status zero(void *block, std::size_t bytes, stream_ref s);
-  bool record(arena::held_block &h);
+  bool record(std::vector<stream_ref> &unrecorded, fence &idle);
 
   // allocator_history.cpp: requests, while somebody is told of them
   result<void *> allocate_told(std::size_t bytes, stream_ref s, const allocate_options &how);
@@ -120,6 +133,12 @@ class caching_allocator::core {
   void give_up_grant(std::size_t bytes) const noexcept;
   status nobody_captures() const;
 
+  // private_pools.cpp; all require growth_mutex_
+  arena &arena_of(private_pools::pool &p, stream_ref s);
+  bool is_left_behind(arena &a);
+  void reclaim_pools(bool wait);
+  std::size_t kept_by_pools() const;
+
   // allocator_returns.cpp; all require growth_mutex_
   void reclaim(bool wait);
   void reclaim_held(arena &a, bool wait);
@@ -146,6 +165,7 @@ class caching_allocator::core {
   std::size_t chunk_bytes_ = 0;                     // allocated; under growth_mutex_
   std::vector<std::unique_ptr<arena>> arenas_;      // changes under growth_mutex_; never shrinks
   mutable std::mutex arenas_mutex_;                 // and under this: for who only counts
+  private_pools pools_;                             // under growth_mutex_
   std::vector<std::shared_ptr<page_pool>> guests_;  // pools of pages that came from elsewhere
   // Written under growth_mutex_, read by anybody.
   std::atomic<std::size_t> live_peak_{0}, backed_peak_{0};

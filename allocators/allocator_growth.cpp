@@ -74,26 +74,28 @@ result<void *> caching_allocator::core::find_memory(arena &a, const block_reques
     return r.small() && !whole ? a.enter_slab(*s, r) : a.enter(*s, r);
   };
 
-  const bool quiet = capturing(a.stream);
-  if (!quiet) reclaim(false);
+  const relaxed_capture_mode relaxed(device_.drv());
+  if (!relaxed.entered()) return tl::unexpected<error>(relaxed.entered().error());
+  reclaim(false);
   if (void *const block = try_free(false)) return block;
   auto found = try_growing(effort::ordinary, false);
-  if (found || !is_short(found.error()) || quiet) return found;
+  if (found || !is_short(found.error())) return found;
 
   // Whatever is free anywhere, and then whatever will be once streams have got there.
   for (const bool wait : {false, true}) {
+    const effort far = wait ? effort::waiting : effort::all;
     if (found.error().is(condition::address_space_exhausted)) {
       for (const auto &other : arenas_) forget_lent(*other);
     }
     reclaim(wait);
     flush_all();
     if (void *const block = try_free(false)) return block;
-    found = try_growing(effort::all, false);
+    found = try_growing(far, false);
     if (found || !is_short(found.error())) return found;
     if (!r.small()) continue;
     // No room for a slab; for the block alone there may be.
     if (void *const block = try_free(true)) return block;
-    found = try_growing(effort::all, true);
+    found = try_growing(far, true);
     if (found || !is_short(found.error())) return found;
   }
   return found;
@@ -133,6 +135,7 @@ result<segment *> caching_allocator::core::extend(arena &a, const block_request 
     }
   }
   loot l;
+  l.by_host = a.pinned || capturing(a.stream);
   status s = gather(a, place->missing.bytes / page(), how, l);
   if (s) s = fence_off(a, l);
   if (s) s = map(*place, l);
@@ -187,7 +190,8 @@ void caching_allocator::core::unpack_if_settled(arena &a) {
 
 std::optional<heap_books::extent> caching_allocator::core::carve(arena &a, const block_request &r,
                                                                  effort how) {
-  const auto search = how == effort::all ? heap_books::search::thorough : heap_books::search::quick;
+  const auto search =
+      how == effort::ordinary ? heap_books::search::quick : heap_books::search::thorough;
   const std::lock_guard lock(a.lock);
   return a.books.carve(r.bytes, r.alignment, search);
 }
@@ -222,31 +226,32 @@ status caching_allocator::core::reserve_addresses(arena &a, std::size_t bytes) {
 // ---- pages ----
 
 // `pages` pages for `a`: what is tolerated is created, then comes what lies idle, then creating up
-// to the limit; with effort::all every free page there is comes first.
+// to the limit; with effort::all every free page there is comes first (by_host: that is idle).
 status caching_allocator::core::gather(arena &a, std::size_t pages, effort how, loot &into) {
   const std::size_t holding = backed();
-  const std::size_t peak = std::max(live_peak_.load(), live() + pages * page());
+  const std::size_t peak = std::max(live_peak_.load(), live() + kept_by_pools() + pages * page());
   const std::size_t soft =
       std::min(soft_limit.load(), peak + tolerated(peak, arenas_.size(), page()));
   const std::size_t most = limit;
   const auto room = [&](std::size_t under) {
     return under > holding ? (under - holding) / page() : std::size_t{0};
   };
-  const bool quiet = capturing(a.stream);
   std::size_t missing = pages;
-  if (!quiet) {
-    const std::size_t freely = how == effort::all ? 0 : std::min(pages, room(std::min(soft, most)));
-    const auto take = [&](arena &victim) {
-      if (missing > freely) missing -= take_from(victim, missing - freely, into);
-    };
-    take(a);
-    if (missing > freely) {
-      for (const bool idle_ones : {true, false}) {
-        for (const auto &other : arenas_) {
-          if (missing == freely || other.get() == &a) continue;
-          if (how == effort::ordinary && !(idle_ones && is_idle(*other))) continue;
-          if (forget_lent(*other)) take(*other);
-        }
+  const std::size_t freely =
+      how == effort::ordinary ? std::min(pages, room(std::min(soft, most))) : 0;
+  const auto take = [&](arena &victim) {
+    if (missing > freely) missing -= take_from(victim, missing - freely, into);
+  };
+  // A graph may hold the addresses of its own free pages.
+  if (!into.by_host) take(a);
+  if (missing > freely) {
+    for (const bool idle_ones : {true, false}) {
+      for (const auto &other : arenas_) {
+        if (missing == freely || other.get() == &a || other->pinned) continue;
+        if (how == effort::ordinary && !(idle_ones && is_idle(*other))) continue;
+        if (how == effort::all && into.by_host && !is_idle(*other)) continue;
+        if (how != effort::ordinary && capturing(other->stream)) continue;  // cannot be fenced off
+        if (forget_lent(*other)) take(*other);
       }
     }
   }
@@ -301,7 +306,7 @@ std::size_t caching_allocator::core::take_from(arena &victim, std::size_t pages,
 // Whether nothing is queued on its stream, so that its pages can be had without anybody waiting.
 bool caching_allocator::core::is_idle(arena &a) {
   const context_guard guard(device_.drv(), device_.context());
-  if (!guard.entered()) return false;
+  if (!guard.entered() || capturing(a.stream)) return false;  // asking would spoil the capture
   const auto idle = device_.drv().stream_idle(a.stream.get());
   return idle && *idle;
 }
@@ -313,8 +318,7 @@ status caching_allocator::core::create(arena &a, std::size_t pages, loot &into) 
     const std::lock_guard lock(a.lock);
     a.last_growth = a.counted().allocations;
   }
-  const bool quiet = capturing(a.stream);
-  const auto consumer = quiet ? std::nullopt : std::optional<stream_ref>(a.stream);
+  const auto consumer = into.by_host ? std::nullopt : std::optional<stream_ref>(a.stream);
   if (status s = pages_->acquire(pages, into.created, consumer); !s) {
     pack_all();  // others have the rest of the device
     return s;
@@ -329,7 +333,8 @@ status caching_allocator::core::create(arena &a, std::size_t pages, loot &into) 
   return {};
 }
 
-// Work on `a`'s stream from here on comes after what is queued on the streams the pages are from.
+// Work on `a`'s stream from here on comes after what is queued on the streams the pages are from;
+// by_host, the host waits instead: in ordinary growth for streams that were seen idle.
 status caching_allocator::core::fence_off(arena &a, loot &l) {
   for (taken &t : l.moved) {
     if (t.from == &a && !t.for_good) continue;  // work is queued in order, and nothing is unmapped
@@ -337,7 +342,15 @@ status caching_allocator::core::fence_off(arena &a, loot &l) {
     if (!after) return tl::unexpected<error>(after.error());
     t.idle = std::move(*after);
     if (t.from == &a) continue;
-    if (status s = t.idle.make_wait(device_, a.stream); !s) return s;
+    if (!l.by_host) {
+      if (status s = t.idle.make_wait(device_, a.stream); !s) return s;
+      continue;
+    }
+    const auto passed = t.idle.passed();
+    if (!passed) return tl::unexpected<error>(passed.error());
+    if (*passed) continue;
+    ++host_waits_;
+    if (status s = t.idle.wait(); !s) return s;
   }
   return {};
 }

@@ -10,6 +10,7 @@ arena_stats figures_of(const arena &a) {
   const arena::counters &n = a.counted();
   arena_stats out;
   out.id = a.id;
+  out.pool = a.pool;
   out.stream = a.stream;
   out.live = static_cast<std::size_t>(n.live);
   out.live_peak = static_cast<std::size_t>(n.live_peak);
@@ -94,6 +95,7 @@ heap_map caching_allocator::core::map() const {
     const std::lock_guard lock(a->lock);
     heap_map::arena &drawn = out.arenas.emplace_back();
     drawn.id = a->id;
+    drawn.pool = a->pool;
     drawn.stream = a->stream;
     for (const auto &r : a->reservations) drawn.reserved.push_back(r->range());
     for (const arena::chunk &c : a->chunks) drawn.reserved.push_back(c.range);

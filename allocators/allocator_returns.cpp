@@ -9,6 +9,7 @@ namespace stillmap {
 // ---- what has passed ----
 
 void caching_allocator::core::reclaim(bool wait) {
+  reclaim_pools(wait);
   for (const auto &a : arenas_) {
     reclaim_held(*a, wait);
     reclaim_leaving(*a, wait);
@@ -23,7 +24,7 @@ void caching_allocator::core::reclaim_held(arena &a, bool wait) {
     due.swap(a.held);
   }
   for (arena::held_block &h : due) {
-    bool passed = record(h);
+    bool passed = record(h.unrecorded, h.idle);
     if (passed) {
       const auto asked = h.idle.passed();
       passed = asked && *asked;
@@ -85,19 +86,27 @@ result<physical_size> caching_allocator::core::give_back(std::size_t keep) {
                   "the process was forked: CUDA does not work here");
   }
   const std::lock_guard growing(growth_mutex_);
+  const relaxed_capture_mode relaxed(device_.drv());
+  if (!relaxed.entered()) return tl::unexpected<error>(relaxed.entered().error());
   if (in_chunks()) return trim_chunks(keep);
-  for (const auto &a : arenas_) forget_lent(*a);
+  reclaim_pools(false);
+  // A private pool's pages stay, and those of a stream that captures cannot be fenced off.
+  std::vector<arena *> giving;
+  for (const auto &a : arenas_) {
+    if (!a->pinned && !capturing(a->stream)) giving.push_back(a.get());
+  }
+  for (arena *const a : giving) forget_lent(*a);
   reclaim(false);
   flush_all();
   std::size_t free_pages = 0;
-  for (const auto &a : arenas_) {
+  for (const arena *const a : giving) {
     const std::lock_guard lock(a->lock);
     free_pages += a->books.free_pages();
   }
   std::size_t surplus = free_pages - std::min(free_pages, keep / page());
   std::size_t given = 0;
   status outcome;
-  for (const auto &a : arenas_) {
+  for (arena *const a : giving) {
     if (surplus == 0) break;
     std::size_t bytes = 0;
     if (status s = retire(*a, surplus, bytes); !s) outcome = s;
@@ -163,6 +172,8 @@ void caching_allocator::core::unmap_everything() noexcept {
   for (const auto &a : arenas_)
     any = any || a->books.backed_bytes() != 0 || a->books.lent_bytes() != 0 || !a->leaving.empty();
   if (!any) return;
+  const relaxed_capture_mode relaxed(device_.drv());
+  if (!relaxed.entered()) report_unreturnable(relaxed.entered().error());
   if (const status s = wait_for_device(); !s) report_unreturnable(s.error());
   if (in_chunks()) return free_all_chunks();
   for (const auto &a : arenas_) {

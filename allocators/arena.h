@@ -167,6 +167,8 @@ class arena {
   std::vector<chunk> chunks;
   std::vector<held_block> held;
   std::vector<leaving_pages> leaving;
+  std::uint64_t pool = 0;           // the private pool whose it is, or was; 0: none
+  bool pinned = false;              // the pool lives: no page leaves, or moves within
   std::uint64_t last_growth = 0;    // allocations there had been when pages were created for it
   std::uint64_t moved = 0;          // pages moved for it, halved now and then: when it had this
   std::uint64_t halved_at = 0;      // many allocations

@@ -22,8 +22,8 @@ class arena_directory {
   arena *of_stream(stream_ref s) const {
     const copy &now = *now_.load(std::memory_order_acquire);
     for (std::size_t i = slot(s, now);; i = (i + 1) & (now.slots.size() - 1)) {
-      if (now.slots[i].serves == nullptr) return nullptr;
-      if (now.slots[i].stream == s) return now.slots[i].serves;
+      arena *const serves = now.slots[i].serves.load(std::memory_order_acquire);
+      if (serves == nullptr || now.slots[i].stream == s) return serves;
     }
   }
 
@@ -43,16 +43,25 @@ class arena_directory {
 
   // From now on `a` serves `s`; nullptr: nobody does.
   void serve(stream_ref s, arena *a) {
+    if (a != nullptr && of_stream(s) != nullptr) {  // no copy: this happens at every capture
+      for (const entry &e : now_.load(std::memory_order_relaxed)->slots) {
+        if (e.stream != s || e.serves.load(std::memory_order_relaxed) == nullptr) continue;
+        e.serves.store(a, std::memory_order_release);
+      }
+      return;
+    }
     copy next = *now_.load(std::memory_order_relaxed);
     std::vector<entry> all;
     for (const entry &e : next.slots) {
-      if (e.serves != nullptr && e.stream != s) all.push_back(e);
+      if (e.serves.load(std::memory_order_relaxed) != nullptr && e.stream != s) all.push_back(e);
     }
     if (a != nullptr) all.push_back({s, a});
     next.slots.assign(std::bit_ceil(2 * all.size() + 2), {});
     for (const entry &e : all) {
       std::size_t i = slot(e.stream, next);
-      while (next.slots[i].serves != nullptr) i = (i + 1) & (next.slots.size() - 1);
+      while (next.slots[i].serves.load(std::memory_order_relaxed) != nullptr) {
+        i = (i + 1) & (next.slots.size() - 1);
+      }
       next.slots[i] = e;
     }
     publish(std::move(next));
@@ -72,8 +81,16 @@ class arena_directory {
 
  private:
   struct entry {
+    entry() = default;
+    entry(stream_ref s, arena *a) : stream(s), serves(a) {}
+    entry(const entry &e) : stream(e.stream), serves(e.serves.load(std::memory_order_relaxed)) {}
+    entry &operator=(const entry &e) {
+      stream = e.stream;
+      serves.store(e.serves.load(std::memory_order_relaxed), std::memory_order_relaxed);
+      return *this;
+    }
     stream_ref stream;
-    arena *serves = nullptr;
+    mutable std::atomic<arena *> serves{nullptr};  // changes where a stream goes to another arena
   };
   struct place {
     std::uint64_t begin, end;

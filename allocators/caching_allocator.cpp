@@ -95,6 +95,21 @@ status caching_allocator::record_use(void *block, stream_ref s) {
 void caching_allocator::mark_iteration() {
   core_->mark_iteration();
 }
+result<private_pool> caching_allocator::create_pool() {
+  return core_->create_pool();
+}
+status caching_allocator::retain_pool(private_pool p) {
+  return core_->retain_pool(p);
+}
+status caching_allocator::release_pool(private_pool p, const std::vector<stream_ref> &replayed_on) {
+  return core_->release_pool(p, replayed_on);
+}
+status caching_allocator::begin_allocate_to_pool(private_pool p, stream_ref s) {
+  return core_->begin_allocate_to_pool(p, s);
+}
+status caching_allocator::end_allocate_to_pool(private_pool p, stream_ref s) {
+  return core_->end_allocate_to_pool(p, s);
+}
 status caching_allocator::empty_cache() {
   const auto given = core_->give_back(0);
   return given ? status{} : tl::unexpected<error>(given.error());
@@ -222,7 +237,7 @@ result<void *> caching_allocator::core::allocate_with_care(std::size_t bytes, st
   }
   if (block && *block == nullptr) {
     std::unique_lock growing(growth_mutex_);
-    if (a == nullptr) a = &arena_for(s);
+    a = &arena_for(s);  // may have become another one
     block = grow(*a, r, growing);
   }
   if (block && how.zero) {
@@ -245,7 +260,10 @@ status caching_allocator::core::free_with_care(void *block,
     if (outcome == arena::free_outcome::needs_fence) {
       arena::held_block h = a->hold(address);
       a->lock.unlock();
-      record(h);  // what cannot be recorded now is tried again when memory is wanted
+      // What cannot be recorded now is tried again when memory is wanted.
+      if (const relaxed_capture_mode relaxed(device_.drv()); relaxed.entered()) {
+        record(h.unrecorded, h.idle);
+      }
       a->lock.lock();
       a->held.push_back(std::move(h));
     }
@@ -278,13 +296,19 @@ status caching_allocator::core::record_use(void *block, stream_ref s) {
 // Requires growth_mutex_.
 arena &caching_allocator::core::arena_for(stream_ref s) {
   if (arena *const a = directory_.of_stream(s)) return *a;
+  arena &made = make_arena(s);
+  directory_.serve(s, &made);
+  return made;
+}
+
+// Requires growth_mutex_.
+arena &caching_allocator::core::make_arena(stream_ref s) {
   auto made = std::make_unique<arena>(arenas_.size() + 1, s, page());
   made->history = &history;
   {
     const std::lock_guard lock(arenas_mutex_);
     arenas_.push_back(std::move(made));
   }
-  directory_.serve(s, arenas_.back().get());
   return *arenas_.back();
 }
 
@@ -302,13 +326,13 @@ status caching_allocator::core::zero(void *block, std::size_t bytes, stream_ref 
 }
 
 // Records a fence on each stream where none is so far. False: some could not be.
-bool caching_allocator::core::record(arena::held_block &h) {
-  std::erase_if(h.unrecorded, [&](stream_ref s) {
+bool caching_allocator::core::record(std::vector<stream_ref> &unrecorded, fence &idle) {
+  std::erase_if(unrecorded, [&](stream_ref s) {
     const auto after = fence::after(device_, s);
-    if (after) h.idle.join(*after);
+    if (after) idle.join(*after);
     return after.has_value();
   });
-  return h.unrecorded.empty();
+  return unrecorded.empty();
 }
 
 }  // namespace stillmap

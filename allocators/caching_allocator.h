@@ -49,6 +49,7 @@ struct allocate_options {
 // Bytes, unless the name says pages. live <= backed <= reserved.
 struct arena_stats {
   std::uint64_t id = 0;
+  std::uint64_t pool = 0;  // the private pool whose it is, or was before its release; 0: none
   stream_ref stream;
   std::size_t live = 0;  // handed out, rounded up to 512
   std::size_t live_peak = 0;
@@ -62,6 +63,12 @@ struct arena_stats {
   std::size_t free_whole_pages = 0;  // bytes in pages without a byte of any block: could move
   std::size_t page_edges = 0;  // free bytes in pages that also have blocks: can only be reused
   std::uint64_t allocations = 0, frees = 0;
+};
+
+// Memory that captured graphs replay on. A value; what it names belongs to one allocator.
+struct private_pool {
+  std::uint64_t id = 0;
+  constexpr bool operator==(const private_pool &) const = default;
 };
 
 struct caching_allocator_stats {
@@ -92,6 +99,7 @@ class caching_allocator {
   static result<std::unique_ptr<caching_allocator>> create(const device &d,
                                                            caching_allocator_options options = {});
   // Waits for the device and gives everything back. Blocks still handed out go with it.
+  // Requires: no stream of the device captures.
   ~caching_allocator();
   caching_allocator(const caching_allocator &) = delete;
   caching_allocator &operator=(const caching_allocator &) = delete;
@@ -106,7 +114,8 @@ class caching_allocator {
   // Takes a block back; nullptr is no block. Without a stream: its last use was on the stream it
   // was allocated for (and those told by record_use).
   // Errors: invalid_argument (no block of this allocator begins there, or it was freed already).
-  // Cost:   none; one fence for each other stream that used it.
+  // Cost:   none; one fence for each other stream that used it (where that one captures a graph:
+  //         later).
   status free(void *block);
   status free(void *block, stream_ref last_used_on);
 
@@ -114,9 +123,43 @@ class caching_allocator {
   // there at that moment has passed. Errors: as free.
   status record_use(void *block, stream_ref s);
 
+  // ---- private pools: for the capture of CUDA graphs ----
+  // A graph replays on the addresses it was captured with. While a stream is between begin and end,
+  // its blocks come from addresses that are the pool's alone, and as long as the pool is held its
+  // pages stay where they are, also when they are free: they are used again by what allocates to
+  // the pool on the same stream, and by nobody else; trim leaves them alone.
+  //   begin, begin the capture, allocate, launch, free, end the capture, end.
+  // A later capture that begins on the same pool shares its memory: then its graphs must not run
+  // at the same time. Without a pool, blocks that a graph uses must stay handed out.
+  //
+  // Whatever this allocator does while any stream captures, in whatever mode and on whatever
+  // thread, spoils no capture (except its end, which waits for the device). Memory is found for a
+  // stream that captures too: what is idle, what can be created, and last what the host waits for.
+  //
+  // Who makes a pool holds it; each retain is one more holder, as for a second graph.
+  // Errors: of all: not_supported (in a forked child), invalid_argument (no such pool, or it was
+  //         released: value = id). Nothing has changed then. Cost: none of the driver's unless
+  //         said.
+  result<private_pool> create_pool();
+  status retain_pool(private_pool p);
+  // One holder less. Of the last one: the graphs are not launched any more, and once what is queued
+  // on `replayed_on` (the streams that any of them was launched on) and on the streams that
+  // allocated to the pool has passed, its free pages are like all others; blocks that are still
+  // handed out are freed as ever.
+  // Errors: busy (the last holder, and a stream allocates to it). Cost: one fence for each stream.
+  status release_pool(private_pool p, const std::vector<stream_ref> &replayed_on = {});
+  // What `s` asks for is the pool's from now on, whoever calls; until end. For each stream that
+  // takes part in a capture and allocates.
+  // Errors: busy (the stream allocates to a pool already: limit = id of that one).
+  // Cost:   where pools were released, at most two questions for each.
+  status begin_allocate_to_pool(private_pool p, stream_ref s);
+  // Errors: invalid_argument (the stream does not allocate to it: value = id).
+  status end_allocate_to_pool(private_pool p, stream_ref s);
+
   // Gives all whole pages that are free back to the device, once the work queued on their streams
-  // has passed. Without VMM: all chunks of which nothing is in use, and the host waits for it.
-  // Errors: the driver's; busy (without VMM, while a stream captures a graph). What could not go
+  // has passed; those of private pools, and of streams that capture, stay. Without VMM: all chunks
+  // of which nothing is in use, and the host waits for it. Errors: the driver's; busy (without VMM,
+  // while a stream captures a graph). What could not go
   //         stays.
   status empty_cache();
   // The same, until at most `keep` bytes of whole free pages are left. Returns what was given back

@@ -97,7 +97,10 @@ void write(std::string &out, const heap_segment &s) {
 void write(std::string &out, const heap_map::arena &a, std::size_t page_bytes) {
   text::print(out,
               "{\n      \"id\": %llu,\n      \"stream\": ", static_cast<unsigned long long>(a.id));
-  out += json(text::hex(value_of(a.stream))) + ",\n      \"name\": " + json(a.name);
+  out += json(text::hex(value_of(a.stream)));
+  if (a.pool != 0)
+    text::print(out, ",\n      \"pool\": %llu", static_cast<unsigned long long>(a.pool));
+  out += ",\n      \"name\": " + json(a.name);
   out += ",\n      \"figures\": ";
   write(out, figures_of(a, page_bytes));
   out += ",\n";

@@ -39,6 +39,7 @@ struct heap_segment {
 struct heap_map {
   struct arena {
     std::uint64_t id = 0;
+    std::uint64_t pool = 0;  // the private pool whose it is, or was; 0: none
     stream_ref stream;
     std::string name;                     // for people; empty: the stream's
     std::vector<heap_segment> segments;   // in address order within each reservation

@@ -102,7 +102,7 @@ void torch_writer::segment(const heap_map::arena &a, segments::const_iterator fr
   out_.add("address").add(from->range.begin.value()).add("total_size").add(total);
   out_.add("allocated_size").add(live).add("active_size").add(active);
   out_.add("requested_size").add(requested).add("stream").add(value_of(a.stream));
-  out_.add("segment_type").add("large").add("segment_pool_id").add_pair(0, 0);
+  out_.add("segment_type").add("large").add("segment_pool_id").add_pair(0, a.pool);
   out_.add("is_expandable").add(s_.map.page_bytes != 0);
   frames(nullptr);
   out_.add("blocks").begin_list();

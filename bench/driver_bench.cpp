@@ -190,6 +190,8 @@ const struct {
      [](tools &t, std::size_t) { return outcome(t.s.drv().stream_idle(t.on.get())); }, false},
     {"StreamIsCapturing",
      [](tools &t, std::size_t) { return outcome(t.s.drv().stream_capturing(t.on.get())); }, false},
+    {"ThreadExchangeStreamCaptureMode",
+     [](tools &t, std::size_t) { return outcome(t.s.drv().exchange_capture_mode(0)); }, false},
     {"StreamSynchronize",
      [](tools &t, std::size_t) { return t.s.drv().synchronize_stream(t.on.get()); }, false},
     {"StreamCreate+Destroy",

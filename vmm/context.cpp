@@ -44,12 +44,22 @@ context_guard::~context_guard() {
   if (const status s = driver_.pop_context(); !s) report_unreturnable(s.error());
 }
 
-relaxed_capture_guard::relaxed_capture_guard(const driver &drv)
-    : driver_(drv), before_(drv.exchange_capture_mode(capture_mode::relaxed)) {}
+relaxed_capture_mode::relaxed_capture_mode(const driver &drv) : driver_(drv) {
+  if (!drv.has(driver_call::ThreadExchangeStreamCaptureMode)) return;
+  const auto was = drv.exchange_capture_mode(capture_mode::relaxed);
+  if (was) {
+    before_ = *was;
+  } else {
+    entered_ = tl::unexpected<error>(was.error());
+  }
+}
 
-relaxed_capture_guard::~relaxed_capture_guard() {
+// The mode is the caller's: what does not go back at once is tried again.
+relaxed_capture_mode::~relaxed_capture_mode() {
   if (!before_) return;
-  if (const auto s = driver_.exchange_capture_mode(*before_); !s) report_unreturnable(s.error());
+  auto back = driver_.exchange_capture_mode(*before_);
+  if (!back) back = driver_.exchange_capture_mode(*before_);
+  if (!back) report_unreturnable(back.error());
 }
 
 }  // namespace stillmap

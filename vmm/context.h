@@ -1,5 +1,8 @@
-// Primary contexts: kept alive while used, and made current only while needed.
+// Primary contexts: kept alive while used, and made current only while needed. And what else a
+// thread is given for a while.
 #pragma once
+
+#include <optional>
 
 #include "stillmap/vmm/driver.h"
 
@@ -43,20 +46,23 @@ class context_guard {
   status entered_;
 };
 
-// While it lives, calls of this thread that CUDA forbids while graphs are captured, such as
-// cuMemAlloc, are made all the same: they are not part of what is captured, and spoil no capture.
-// Where the driver cannot (before CUDA 10.1), nothing changes, and such a call fails.
-// Cost: two calls.
-class relaxed_capture_guard {
+// While it lives, this thread may make calls that a capture on another thread, or on this one,
+// forbids by default (creating and mapping memory, asking events), as long as they touch nothing
+// that is captured. What an allocator does is no part of a graph, so no capture depends on it.
+// Errors are kept, not thrown. Cost: two calls. Before CUDA 10.1 there are no modes: nothing then.
+class relaxed_capture_mode {
  public:
-  explicit relaxed_capture_guard(const driver &drv);
-  ~relaxed_capture_guard();
-  relaxed_capture_guard(const relaxed_capture_guard &) = delete;
-  relaxed_capture_guard &operator=(const relaxed_capture_guard &) = delete;
+  explicit relaxed_capture_mode(const driver &drv);
+  ~relaxed_capture_mode();
+  relaxed_capture_mode(const relaxed_capture_mode &) = delete;
+  relaxed_capture_mode &operator=(const relaxed_capture_mode &) = delete;
+
+  const status &entered() const { return entered_; }
 
  private:
   const driver &driver_;
-  result<capture_mode> before_;
+  std::optional<capture_mode> before_;
+  status entered_;
 };
 
 }  // namespace stillmap

@@ -167,6 +167,11 @@ CUresult join_capture(const std::shared_ptr<stream> &s, const std::shared_ptr<ca
 bool capture_forbids_unsafe_call() {
   if (thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED) return false;
   engine_lock lock(the_engine().mu);
+  return capture_forbids_unsafe_call_locked();
+}
+
+bool capture_forbids_unsafe_call_locked() {
+  if (thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED) return false;
   const auto here = std::this_thread::get_id();
   bool forbidden = false;
   for (const auto &cap : the_engine().captures) {

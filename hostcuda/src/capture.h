@@ -27,6 +27,8 @@ CUresult join_capture(const std::shared_ptr<stream> &s, const std::shared_ptr<ca
                       const std::vector<graph_node *> &tail);
 // Frees all streams of the capture and forgets it.
 void drop_capture(capture &cap);
+// capture_forbids_unsafe_call() (execution.h).
+bool capture_forbids_unsafe_call_locked();
 // Invalidates the captures that forbid using the legacy stream of `exec`; whether there were any.
 bool invalidate_blocking(const execution &exec);
 

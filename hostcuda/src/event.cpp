@@ -92,6 +92,10 @@ CUresult query_event(CUevent handle) {
   const auto ev = find_event(handle);
   if (!ev) return CUDA_ERROR_INVALID_HANDLE;
   if (const CUresult r = captured(*ev); r != CUDA_SUCCESS) return r;
+  // Seen on GPUs: a thread that polls an event recorded long before spoils a global capture of
+  // another thread (https://github.com/pytorch/pytorch/pull/104487), unless it is in another mode
+  // itself (https://github.com/pytorch/pytorch/pull/148594).
+  if (capture_forbids_unsafe_call_locked()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   const auto at = ev->last;
   if (!at) return CUDA_SUCCESS;
   if (!at->done()) nudge(lock);

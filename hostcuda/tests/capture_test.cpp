@@ -131,6 +131,27 @@ TEST_F(capture_test, ACapturedEventCannotBeAsked) {
   EXPECT_EQ(cuEventQuery(e), CUDA_ERROR_CAPTURED_EVENT);
 }
 
+TEST_F(capture_test, AskingAnyEventSpoilsAGlobalCaptureUnlessTheThreadIsRelaxed) {
+  const CUstream s = make_stream();
+  const CUevent before = make_event();
+  ASSERT_EQ(cuEventRecord(before, make_stream()), CUDA_SUCCESS);
+  CUgraph g = nullptr;
+  for (const CUstreamCaptureMode asking :
+       {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+        CU_STREAM_CAPTURE_MODE_RELAXED}) {
+    const bool spoils = asking == CU_STREAM_CAPTURE_MODE_GLOBAL;
+    ASSERT_EQ(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+    std::thread([&] {
+      CUstreamCaptureMode mode = asking;
+      EXPECT_EQ(cuThreadExchangeStreamCaptureMode(&mode), CUDA_SUCCESS);
+      EXPECT_EQ(cuCtxSetCurrent(ctx_), CUDA_SUCCESS);
+      EXPECT_EQ(cuEventQuery(before) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, spoils);
+    }).join();
+    EXPECT_EQ(cuStreamEndCapture(s, &g),
+              spoils ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS);
+  }
+}
+
 TEST_F(capture_test, GlobalModeMustEndOnItsThread) {
   const CUstream s = make_stream();
   ASSERT_EQ(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);

@@ -42,7 +42,8 @@ class heap_faults : public device_test {
 
 // Calls that only look or switch contexts are many and alike.
 bool is_common(const std::string &call) {
-  return call.rfind("cuCtx", 0) == 0 || call == "cuStreamIsCapturing" || call == "cuEventQuery";
+  return call.rfind("cuCtx", 0) == 0 || call == "cuStreamIsCapturing" || call == "cuEventQuery" ||
+         call == "cuThreadExchangeStreamCaptureMode";
 }
 
 // One sequence, which moves pages, waits, and is refused; and again for each call in it.

@@ -1,0 +1,155 @@
+// Private pools: memory that graphs replay on. docs/design.md#private-pools
+#include "stillmap/allocators/private_pools.h"
+
+#include "stillmap/allocators/allocator_core.h"
+
+namespace stillmap {
+namespace {
+
+tl::unexpected<error> no_such_pool(const char *op, private_pool p) {
+  return refuse(condition::invalid_argument, op, "there is no such pool, or it was released", p.id);
+}
+
+tl::unexpected<error> forked(const char *op) {
+  return refuse(condition::not_supported, op, "the process was forked: CUDA does not work here");
+}
+
+}  // namespace
+
+result<private_pool> caching_allocator::core::create_pool() {
+  if (watch_.in_child()) return forked("caching_allocator::create_pool");
+  const std::lock_guard growing(growth_mutex_);
+  return private_pool{pools_.make()};
+}
+
+status caching_allocator::core::retain_pool(private_pool p) {
+  constexpr const char *op = "caching_allocator::retain_pool";
+  if (watch_.in_child()) return forked(op);
+  const std::lock_guard growing(growth_mutex_);
+  private_pools::pool *const held = pools_.find(p.id);
+  if (held == nullptr) return no_such_pool(op, p);
+  ++held->holders;
+  return {};
+}
+
+status caching_allocator::core::release_pool(private_pool p,
+                                             const std::vector<stream_ref> &replayed_on) {
+  constexpr const char *op = "caching_allocator::release_pool";
+  if (watch_.in_child()) return forked(op);
+  const std::lock_guard growing(growth_mutex_);
+  private_pools::pool *const held = pools_.find(p.id);
+  if (held == nullptr) return no_such_pool(op, p);
+  if (held->holders == 1 && !held->serves.empty()) {
+    return refuse(condition::busy, op, "a stream still allocates to the pool", p.id);
+  }
+  for (const stream_ref s : replayed_on) add_stream(held->uses, s);
+  if (--held->holders != 0) return {};
+  for (const arena *const a : held->arenas) add_stream(held->uses, a->stream);
+  const relaxed_capture_mode relaxed(device_.drv());
+  if (relaxed.entered()) record(held->uses, held->idle);  // the rest when memory is wanted
+  return {};
+}
+
+status caching_allocator::core::begin_allocate_to_pool(private_pool p, stream_ref s) {
+  constexpr const char *op = "caching_allocator::begin_allocate_to_pool";
+  if (watch_.in_child()) return forked(op);
+  const std::lock_guard growing(growth_mutex_);
+  private_pools::pool *const into = pools_.find(p.id);
+  if (into == nullptr) return no_such_pool(op, p);
+  if (const private_pools::pool *const other = pools_.serving(s)) {
+    return refuse(condition::busy, op, "the stream allocates to a pool already", p.id, other->id);
+  }
+  arena &outside = arena_for(s);
+  arena &inside = arena_of(*into, s);
+  into->serves.push_back({s, &outside});
+  directory_.serve(s, &inside);
+  return {};
+}
+
+status caching_allocator::core::end_allocate_to_pool(private_pool p, stream_ref s) {
+  constexpr const char *op = "caching_allocator::end_allocate_to_pool";
+  if (watch_.in_child()) return forked(op);
+  const std::lock_guard growing(growth_mutex_);
+  private_pools::pool *const into = pools_.find(p.id);
+  if (into == nullptr) return no_such_pool(op, p);
+  const auto now = std::find_if(into->serves.begin(), into->serves.end(),
+                                [&](const private_pools::served &x) { return x.stream == s; });
+  if (now == into->serves.end()) {
+    return refuse(condition::invalid_argument, op, "the stream does not allocate to the pool",
+                  p.id);
+  }
+  directory_.serve(s, now->outside);
+  into->serves.erase(now);
+  return {};
+}
+
+// The pool's arena for a stream: the one it has; one that a released pool left behind, so that
+// capturing again and again does not take ever more addresses; or a new one.
+arena &caching_allocator::core::arena_of(private_pools::pool &p, stream_ref s) {
+  for (arena *const a : p.arenas) {
+    if (a->stream == s) return *a;
+  }
+  arena *found = nullptr;
+  if (const relaxed_capture_mode relaxed(device_.drv()); relaxed.entered()) {
+    reclaim_pools(false);
+    for (const auto &a : arenas_) {
+      if (a->stream == s && is_left_behind(*a)) found = a.get();
+      if (found != nullptr) break;
+    }
+  }
+  if (found == nullptr) found = &make_arena(s);
+  {
+    const std::lock_guard lock(found->lock);
+    found->pool = p.id;
+    found->pinned = true;
+  }
+  p.arenas.push_back(found);
+  return *found;
+}
+
+// Whether it was a pool's, and nothing of it is in use any more. What memory it still has comes
+// along, so nobody else's work may be queued that uses it.
+bool caching_allocator::core::is_left_behind(arena &a) {
+  bool backed = false;
+  {
+    const std::lock_guard lock(a.lock);
+    const arena::counters &n = a.counted();
+    if (a.pool == 0 || a.pinned || n.allocations != n.frees || n.held != 0) return false;
+    if (a.books.lent_bytes() != 0) return false;
+    backed = a.books.backed_bytes() != 0;
+  }
+  return !backed || is_idle(a);
+}
+
+// Pools whose last graph has run: their pages are like all others from now on.
+void caching_allocator::core::reclaim_pools(bool wait) {
+  pools_.each_released([&](private_pools::pool &p) {
+    bool passed = record(p.uses, p.idle);
+    if (passed) {
+      const auto asked = p.idle.passed();
+      passed = asked && *asked;
+      if (!passed && wait) {
+        ++host_waits_;
+        passed = p.idle.wait().has_value();
+      }
+    }
+    if (!passed) return false;
+    for (arena *const a : p.arenas) {
+      const std::lock_guard lock(a->lock);
+      a->pinned = false;
+    }
+    return true;
+  });
+}
+
+// Free memory that only its pool may use.
+std::size_t caching_allocator::core::kept_by_pools() const {
+  std::size_t sum = 0;
+  for (const auto &a : arenas_) {
+    const std::lock_guard lock(a->lock);
+    if (a->pinned) sum += a->books.free_bytes() + static_cast<std::size_t>(a->cached_bytes());
+  }
+  return sum;
+}
+
+}  // namespace stillmap

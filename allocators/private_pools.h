@@ -1,0 +1,67 @@
+// Which private pools there are, who holds them, and which streams they serve now. Bookkeeping
+// only: caching_allocator::core gives them arenas, and keeps others away from their pages.
+// Internal. docs/design.md#private-pools
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <vector>
+
+#include "stillmap/allocators/arena.h"
+
+namespace stillmap {
+
+// Threads: externally synchronised.
+class private_pools {
+ public:
+  struct served {
+    stream_ref stream;
+    arena *outside = nullptr;  // what serves the stream again afterwards
+  };
+  struct pool {
+    std::uint64_t id = 0;
+    std::size_t holders = 1;       // none: released, and on its way
+    std::vector<arena *> arenas;   // one for each stream that it ever served
+    std::vector<served> serves;    // now
+    std::vector<stream_ref> uses;  // where its graphs were launched, and no fence is recorded yet
+    fence idle;
+  };
+
+  std::uint64_t make() {
+    all_.emplace_back().id = ++last_;
+    return last_;
+  }
+  // nullptr: there is none, or it was released.
+  pool *find(std::uint64_t id) {
+    for (pool &p : all_) {
+      if (p.id == id && p.holders != 0) return &p;
+    }
+    return nullptr;
+  }
+  // The pool that serves a stream now.
+  pool *serving(stream_ref s) {
+    for (pool &p : all_) {
+      for (const served &now : p.serves) {
+        if (now.stream == s) return &p;
+      }
+    }
+    return nullptr;
+  }
+  // gone(pool): it was released, and its pages may go; forgotten where that is so.
+  template <class Gone>
+  void each_released(Gone gone) {
+    std::erase_if(all_, [&](pool &p) { return p.holders == 0 && gone(p); });
+  }
+
+ private:
+  std::uint64_t last_ = 0;
+  std::list<pool> all_;  // they stay where they are while others go
+};
+
+inline void add_stream(std::vector<stream_ref> &to, stream_ref s) {
+  if (std::find(to.begin(), to.end(), s) == to.end()) to.push_back(s);
+}
+
+}  // namespace stillmap

@@ -1,0 +1,608 @@
+// Memory that captured graphs replay on: it stays where it is as long as anybody holds its pool,
+// and nothing the allocator does spoils a capture.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
+#include "stillmap/vmm/address_space.h"
+#include "tests/allocators/captured_graph.h"
+#include "tests/allocators/checked_heap.h"
+#include "tests/support/buffer_test.h"
+
+namespace stillmap {
+namespace {
+
+using namespace literals;
+using testing::captured_graph;
+using testing::checked_heap;
+using testing::fails_with;
+using testing::outcome;
+using testing::hostcuda_control::hold;
+using testing::hostcuda_control::release;
+
+constexpr CUstreamCaptureMode modes[] = {CU_STREAM_CAPTURE_MODE_GLOBAL,
+                                         CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+                                         CU_STREAM_CAPTURE_MODE_RELAXED};
+
+class private_pools_test : public testing::buffer_test {
+ protected:
+  void SetUp() override {
+    buffer_test::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    STILLMAP_NEEDS_VMM();
+    if (drv().symbol("cuGraphInstantiate_v2") == nullptr) {
+      GTEST_SKIP() << "needs a driver of CUDA 11.0, this is " << drv().version();
+    }
+    made_ = caching_allocator::create(dev());
+    ASSERT_TRUE(made_) << made_.error().message();
+  }
+  void TearDown() override {
+    if (made_) made_->reset();
+    buffer_test::TearDown();
+  }
+  caching_allocator &heap() { return **made_; }
+
+  void *must_allocate(std::size_t bytes, stream_ref s) {
+    const auto got = heap().allocate(bytes, s);
+    EXPECT_TRUE(got) << got.error().message();
+    return got.value_or(nullptr);
+  }
+  void must_free(void *block) { EXPECT_TRUE(heap().free(block)); }
+  bool has(void *at, std::size_t bytes, unsigned char value) {
+    const auto there = testing::get(dev(), device_address(value_of(at)), bytes);
+    return std::all_of(there.begin(), there.end(), [&](unsigned char c) { return c == value; });
+  }
+  static std::uint64_t value_of(void *at) { return reinterpret_cast<std::uintptr_t>(at); }
+
+  void settle() {
+    const context_guard guard(drv(), dev().context());
+    EXPECT_TRUE(drv().synchronize_context());
+  }
+  // Fences that were recorded only now have passed the second time.
+  void give_all_back() {
+    EXPECT_TRUE(heap().empty_cache());
+    settle();
+    EXPECT_TRUE(heap().empty_cache());
+  }
+
+  // Which page is behind which address of a pool.
+  std::vector<std::pair<std::uint64_t, const void *>> pages_of(private_pool p) {
+    std::vector<std::pair<std::uint64_t, const void *>> out;
+    for (const heap_map::arena &a : heap().map().arenas) {
+      if (a.pool != p.id) continue;
+      for (const virtual_range &r : a.reserved) {
+        for (const mapping_record &m : dev().space().mappings(r)) {
+          EXPECT_EQ(m.state, mapping_state::mapped);
+          out.emplace_back(m.range.begin.value(), m.backing.operator->());
+        }
+      }
+    }
+    return out;
+  }
+  std::size_t backed_by(private_pool p) {
+    std::size_t sum = 0;
+    for (const arena_stats &a : heap().stats().arenas) {
+      if (a.pool == p.id) sum += a.backed;
+    }
+    return sum;
+  }
+
+  result<std::unique_ptr<caching_allocator>> made_ = nullptr;
+};
+
+// A graph of temporaries that are all freed before the capture ends, as a framework's are.
+struct step {
+  step(caching_allocator &heap, const device &d, private_pool p, stream_ref s, std::size_t large,
+       CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL)
+      : bytes(large) {
+    EXPECT_TRUE(heap.begin_allocate_to_pool(p, s));
+    graph = std::make_unique<captured_graph>(d, s, mode);
+    out = *heap.allocate(2 * large, s);
+    small = *heap.allocate(700, s);
+    void *const first = *heap.allocate(large, s);
+    graph->fill(first, 3, large, s);
+    graph->fill(small, 9, 700, s);
+    graph->copy(out, first, large, s);
+    EXPECT_TRUE(heap.free(first));
+    void *const second = *heap.allocate(large, s);
+    EXPECT_EQ(second, first) << "what is freed on the stream is reusable there at once";
+    graph->fill(second, 5, large, s);
+    graph->copy(static_cast<unsigned char *>(out) + large, second, large, s);
+    for (void *const block : {out, small, second}) EXPECT_TRUE(heap.free(block));
+    EXPECT_TRUE(graph->end());
+    EXPECT_TRUE(heap.end_allocate_to_pool(p, s));
+  }
+  std::size_t bytes;
+  std::unique_ptr<captured_graph> graph;
+  void *out = nullptr, *small = nullptr;
+};
+
+#define EXPECT_REPLAYS(step, on)                                                                \
+  do {                                                                                          \
+    (step).graph->launch(on);                                                                   \
+    EXPECT_TRUE((on).synchronize());                                                            \
+    EXPECT_TRUE(has((step).out, (step).bytes, 3));                                              \
+    EXPECT_TRUE(has(static_cast<unsigned char *>((step).out) + (step).bytes, (step).bytes, 5)); \
+    EXPECT_TRUE(has((step).small, 700, 9));                                                     \
+  } while (false)
+
+TEST_F(private_pools_test, a_graph_replays_whatever_was_allocated_since) {
+  const stream s = make_stream(), t = make_stream();
+  // The stream has memory of its own before, and that is not the pool's.
+  void *const before = must_allocate(5 * page(), s);
+  must_free(before);
+  const private_pool p = *heap().create_pool();
+  step one(heap(), dev(), p, s, 3 * page());
+  const auto pages = pages_of(p);
+  ASSERT_GE(pages.size(), 9u);
+  EXPECT_EQ(backed_by(p), pages.size() * page());
+  EXPECT_REPLAYS(one, s);
+
+  for (int round = 0; round < 3; ++round) {
+    std::vector<void *> others;
+    for (const stream *const on : {&s, &t}) {
+      for (const std::size_t bytes : {6 * page(), 3 * page(), std::size_t{700}, 40 * page()}) {
+        void *const block = must_allocate(bytes, *on);
+        EXPECT_TRUE(block < one.out || block >= static_cast<char *>(one.out) + 6 * page());
+        const context_guard guard(drv(), dev().context());
+        EXPECT_TRUE(drv().set_bytes_async(device_address(value_of(block)), 0xee, bytes, on->get()));
+        others.push_back(block);
+      }
+    }
+    for (void *const block : others) must_free(block);
+    ASSERT_TRUE(s.synchronize());
+    ASSERT_TRUE(t.synchronize());
+    give_all_back();
+    EXPECT_EQ(heap().stats().total.backed, backed_by(p)) << "only the pool keeps its pages";
+    EXPECT_EQ(pages_of(p), pages);
+    EXPECT_REPLAYS(one, t);
+  }
+  ASSERT_TRUE(heap().release_pool(p, {s, t}));
+  give_all_back();
+  EXPECT_EQ(heap().stats().total.backed, 0u);
+}
+
+TEST_F(private_pools_test, a_live_pool_keeps_its_free_pages_when_memory_is_short) {
+  STILLMAP_NEEDS_HOSTCUDA();
+  const stream s = make_stream(), t = make_stream();
+  const private_pool p = *heap().create_pool();
+  step one(heap(), dev(), p, s, 8 * page());
+  const auto pages = pages_of(p);
+  leave_free(4);
+  // Neither others nor the pool's own requests move a page of it.
+  EXPECT_TRUE(heap().allocate(12 * page(), t).error().is(condition::out_of_memory));
+  ASSERT_TRUE(heap().begin_allocate_to_pool(p, s));
+  EXPECT_TRUE(heap().allocate(40 * page(), s).error().is(condition::out_of_memory));
+  void *const grown = must_allocate(27 * page(), s);  // beside what is free
+  ASSERT_TRUE(heap().end_allocate_to_pool(p, s));
+  auto now = pages_of(p);
+  EXPECT_GT(now.size(), pages.size());
+  for (const auto &was : pages) EXPECT_TRUE(std::find(now.begin(), now.end(), was) != now.end());
+  must_free(grown);
+  EXPECT_REPLAYS(one, t);
+
+  ASSERT_TRUE(heap().release_pool(p, {t}));
+  void *const moved = must_allocate(24 * page(), t);
+  EXPECT_GE(heap().stats().pages_moved, 20u);
+  must_free(moved);
+}
+
+TEST_F(private_pools_test, its_pages_wait_for_the_last_replay) {
+  STILLMAP_NEEDS_HOSTCUDA();
+  const stream s = make_stream(), r = make_stream();
+  const private_pool p = *heap().create_pool();
+  step one(heap(), dev(), p, s, 3 * page());
+  hold(r.get());
+  one.graph->launch(r);
+  ASSERT_TRUE(heap().release_pool(p, {r}));
+  EXPECT_EQ(heap().trim(0)->bytes(), 0u);
+  EXPECT_EQ(backed_by(p), heap().stats().total.backed);
+  release(r.get());
+  settle();
+  EXPECT_GE(heap().trim(0)->bytes(), 9 * page());
+  EXPECT_EQ(heap().stats().total.backed, 0u);
+}
+
+TEST_F(private_pools_test, blocks_outlive_their_pool) {
+  const stream s = make_stream(), t = make_stream();
+  const private_pool p = *heap().create_pool();
+  ASSERT_TRUE(heap().begin_allocate_to_pool(p, s));
+  void *const kept = must_allocate(3 * page(), s), *const gone = must_allocate(5 * page(), s);
+  ASSERT_TRUE(heap().end_allocate_to_pool(p, s));
+  testing::put(dev(), device_address(value_of(kept)), testing::pattern(3 * page(), 1));
+  must_free(gone);
+  ASSERT_TRUE(heap().release_pool(p));
+  ASSERT_TRUE(s.synchronize());
+  give_all_back();
+  EXPECT_EQ(heap().stats().total.backed, 3 * page());
+  must_free(must_allocate(20 * page(), t));
+  EXPECT_TRUE(testing::holds(dev(), device_address(value_of(kept)), 3 * page(), 1));
+  must_free(kept);
+  give_all_back();
+  EXPECT_EQ(heap().stats().total.backed, 0u);
+}
+
+TEST_F(private_pools_test, graphs_share_a_pool_until_the_last_lets_go) {
+  const stream s = make_stream();
+  const private_pool p = *heap().create_pool();
+  step one(heap(), dev(), p, s, 3 * page());
+  const auto pages = pages_of(p);
+  ASSERT_TRUE(heap().retain_pool(p));
+  step two(heap(), dev(), p, s, 3 * page());
+  EXPECT_EQ(two.out, one.out);
+  EXPECT_EQ(pages_of(p), pages) << "the second graph needs no memory of its own";
+  EXPECT_REPLAYS(two, s);
+  EXPECT_REPLAYS(one, s);
+  one.graph.reset();
+  ASSERT_TRUE(heap().release_pool(p, {s}));
+  give_all_back();
+  EXPECT_EQ(pages_of(p), pages);
+  EXPECT_REPLAYS(two, s);
+  ASSERT_TRUE(heap().release_pool(p, {s}));
+  EXPECT_TRUE(fails_with(heap().release_pool(p), condition::invalid_argument,
+                         "caching_allocator::release_pool", p.id, 0));
+  give_all_back();
+  EXPECT_EQ(heap().stats().total.backed, 0u);
+}
+
+TEST_F(private_pools_test, pools_do_not_share_with_each_other) {
+  const stream s = make_stream();
+  const private_pool p = *heap().create_pool(), q = *heap().create_pool();
+  EXPECT_NE(p, q);
+  step one(heap(), dev(), p, s, 3 * page());
+  step two(heap(), dev(), q, s, 3 * page());
+  EXPECT_NE(one.out, two.out);
+  for (const auto &a : pages_of(p)) {
+    for (const auto &b : pages_of(q)) EXPECT_NE(a.second, b.second);
+  }
+  one.graph->launch(s);
+  EXPECT_REPLAYS(two, s);
+  EXPECT_TRUE(has(one.out, 3 * page(), 3));
+  ASSERT_TRUE(heap().release_pool(p, {s}));
+  give_all_back();
+  EXPECT_EQ(heap().stats().total.backed, backed_by(q));
+  ASSERT_TRUE(heap().release_pool(q, {s}));
+}
+
+TEST_F(private_pools_test, streams_that_join_the_capture_have_arenas_of_the_pool_too) {
+  const stream s = make_stream(), t = make_stream();
+  const private_pool p = *heap().create_pool();
+  ASSERT_TRUE(heap().begin_allocate_to_pool(p, s));
+  ASSERT_TRUE(heap().begin_allocate_to_pool(p, t));
+  captured_graph graph(dev(), s);
+  graph.fork(t);
+  void *const a = must_allocate(3 * page(), s), *const b = must_allocate(3 * page(), t);
+  graph.fill(a, 1, 3 * page(), s);
+  graph.fill(b, 2, 3 * page(), t);
+  // Used across: the block waits for a stream that cannot be asked until the capture has ended.
+  EXPECT_TRUE(heap().record_use(b, s));
+  must_free(b);
+  EXPECT_EQ(heap().stats().total.held, 3 * page());
+  void *const c = must_allocate(3 * page(), t);
+  EXPECT_NE(c, b);
+  graph.fill(c, 4, 3 * page(), t);
+  graph.join(t);
+  ASSERT_TRUE(graph.end());
+  ASSERT_TRUE(heap().end_allocate_to_pool(p, t));
+  ASSERT_TRUE(heap().end_allocate_to_pool(p, s));
+  std::size_t arenas = 0;
+  for (const arena_stats &x : heap().stats().arenas) arenas += x.pool == p.id ? 1 : 0;
+  EXPECT_EQ(arenas, 2u);
+  graph.launch(s);
+  ASSERT_TRUE(s.synchronize());
+  EXPECT_TRUE(has(a, 3 * page(), 1) && has(b, 3 * page(), 2) && has(c, 3 * page(), 4));
+  give_all_back();
+  EXPECT_EQ(heap().stats().total.held, 0u) << "the capture has ended";
+  must_free(a);
+  must_free(c);
+  ASSERT_TRUE(heap().release_pool(p, {s}));
+}
+
+// What one stream of a forked capture was given is used by the launch on another stream.
+TEST_F(private_pools_test, release_waits_for_all_streams_that_filled_it) {
+  STILLMAP_NEEDS_HOSTCUDA();
+  const stream s = make_stream(), t = make_stream();
+  const private_pool p = *heap().create_pool();
+  ASSERT_TRUE(heap().begin_allocate_to_pool(p, s));
+  ASSERT_TRUE(heap().begin_allocate_to_pool(p, t));
+  captured_graph graph(dev(), s);
+  graph.fork(t);
+  void *const b = must_allocate(3 * page(), t);
+  graph.fill(b, 2, 3 * page(), t);
+  must_free(b);
+  graph.join(t);
+  ASSERT_TRUE(graph.end());
+  ASSERT_TRUE(heap().end_allocate_to_pool(p, t));
+  ASSERT_TRUE(heap().end_allocate_to_pool(p, s));
+  hold(s.get());
+  graph.launch(s);
+  ASSERT_TRUE(heap().release_pool(p));
+  EXPECT_EQ(heap().trim(0)->bytes(), 0u);
+  release(s.get());
+  settle();
+  EXPECT_EQ(heap().trim(0)->bytes(), 3 * page());
+}
+
+TEST_F(private_pools_test, a_capture_gets_pages_of_idle_streams_and_waits_for_no_busy_one) {
+  STILLMAP_NEEDS_HOSTCUDA();
+  const stream s = make_stream(), idle = make_stream(), busy = make_stream();
+  void *const unused = must_allocate(8 * page(), idle), *const used =
+                                                            must_allocate(8 * page(), busy);
+  must_free(unused);
+  hold(busy.get());
+  {
+    const context_guard guard(drv(), dev().context());
+    ASSERT_TRUE(drv().set_bytes_async(device_address(value_of(used)), 1, page(), busy.get()));
+  }
+  must_free(used);
+  leave_free(2);
+  const private_pool p = *heap().create_pool();
+  ASSERT_TRUE(heap().begin_allocate_to_pool(p, s));
+  captured_graph graph(dev(), s);
+  void *const got = must_allocate(10 * page(), s);
+  graph.fill(got, 6, 10 * page(), s);
+  EXPECT_TRUE(graph.end());
+  EXPECT_EQ(heap().stats().pages_moved, 8u) << "those of the busy stream, still held, would hang";
+  ASSERT_TRUE(heap().end_allocate_to_pool(p, s));
+  release(busy.get());
+  graph.launch(s);
+  ASSERT_TRUE(s.synchronize());
+  EXPECT_TRUE(has(got, 10 * page(), 6));
+  must_free(got);
+}
+
+// The last resort of a capture as of everybody: the host waits, the captured stream does not.
+TEST_F(private_pools_test, a_capture_that_is_short_lets_the_host_wait) {
+  STILLMAP_NEEDS_HOSTCUDA();
+  const stream s = make_stream(), busy = make_stream();
+  void *const used = must_allocate(8 * page(), busy);
+  leave_free(0);
+  const private_pool p = *heap().create_pool();
+  ASSERT_TRUE(heap().begin_allocate_to_pool(p, s));
+  hold(busy.get());
+  {
+    const context_guard guard(drv(), dev().context());
+    ASSERT_TRUE(drv().set_bytes_async(device_address(value_of(used)), 1, page(), busy.get()));
+  }
+  must_free(used);
+  captured_graph graph(dev(), s);
+  std::atomic<bool> done{false};
+  std::thread other([&] {  // lets go once the host is seen to wait
+    while (heap().stats().host_waits == 0 && !done) std::this_thread::yield();
+    release(busy.get());
+  });
+  void *const got = must_allocate(8 * page(), s);
+  done = true;
+  other.join();
+  graph.fill(got, 6, 8 * page(), s);
+  EXPECT_TRUE(graph.end());
+  EXPECT_GE(heap().stats().host_waits, 1u);
+  ASSERT_TRUE(heap().end_allocate_to_pool(p, s));
+  graph.launch(s);
+  ASSERT_TRUE(s.synchronize());
+  EXPECT_TRUE(has(got, 8 * page(), 6));
+  must_free(got);
+}
+
+// Another stream that is short does not fall over what a capturing one has free.
+TEST_F(private_pools_test, what_a_capturing_stream_has_free_is_left_alone) {
+  STILLMAP_NEEDS_HOSTCUDA();
+  const stream s = make_stream(), t = make_stream(), u = make_stream();
+  void *const a = must_allocate(8 * page(), s), *const b = must_allocate(8 * page(), u);
+  must_free(a);
+  must_free(b);
+  leave_free(0);
+  captured_graph graph(dev(), s);
+  void *const got = must_allocate(8 * page(), t);
+  EXPECT_TRUE(heap().allocate(8 * page(), t).error().is(condition::out_of_memory));
+  EXPECT_TRUE(heap().empty_cache()) << "staying is no failure";
+  EXPECT_TRUE(graph.end());
+  must_free(must_allocate(8 * page(), t));
+  must_free(got);
+}
+
+// All that the allocator can be asked for, by the capturing thread and by another one.
+void keep_busy(caching_allocator &heap, std::size_t page, stream_ref on, stream_ref other,
+               stream_ref capturing) {
+  for (int round = 0; round < 3; ++round) {
+    std::vector<void *> blocks;
+    for (const std::size_t bytes : {std::size_t{300}, 70_KiB, 3 * page, 9 * page}) {
+      for (const stream_ref s : {on, other}) {
+        const auto got = heap.allocate(bytes, s);
+        ASSERT_TRUE(got) << got.error().message();
+        blocks.push_back(*got);
+      }
+    }
+    EXPECT_TRUE(heap.record_use(blocks[2], other));
+    EXPECT_TRUE(heap.record_use(blocks[3], capturing));
+    EXPECT_TRUE(heap.record_use(blocks[4], capturing));
+    EXPECT_TRUE(heap.free(blocks[5], on));
+    EXPECT_TRUE(heap.free(blocks[6], capturing));
+    for (const int i : {0, 1, 2, 3, 4, 7}) EXPECT_TRUE(heap.free(blocks[static_cast<unsigned>(i)]));
+    EXPECT_TRUE(heap.trim(4 * page));
+    EXPECT_FALSE(heap.allocate(std::size_t{1} << 45, on));
+    heap.set_limit(heap.stats().total.backed);  // and now by moving
+    const auto moved = heap.allocate(2 * page, other);
+    heap.set_limit(SIZE_MAX);
+    if (moved) {
+      EXPECT_TRUE(heap.free(*moved));
+    }
+    EXPECT_TRUE(heap.empty_cache());
+    EXPECT_FALSE(heap.stats().arenas.empty());
+    EXPECT_FALSE(heap.map().arenas.empty());
+    const private_pool p = *heap.create_pool();
+    EXPECT_TRUE(heap.begin_allocate_to_pool(p, other));
+    EXPECT_TRUE(heap.free(*heap.allocate(2 * page, other)));
+    EXPECT_TRUE(heap.end_allocate_to_pool(p, other));
+    EXPECT_TRUE(heap.release_pool(p, {on, capturing}));
+  }
+}
+
+TEST_F(private_pools_test, nothing_the_allocator_does_spoils_a_capture) {
+  const stream t = make_stream(), u = make_stream();
+  for (const CUstreamCaptureMode mode : modes) {
+    for (const bool blocking : {false, true}) {
+      auto s = stream::create(dev(), !blocking);
+      ASSERT_TRUE(s);
+      // The legacy stream cannot be asked anything while a blocking stream captures.
+      must_free(must_allocate(6 * page(), stream_ref()));
+      const private_pool p = *heap().create_pool();
+      ASSERT_TRUE(heap().begin_allocate_to_pool(p, *s));
+      captured_graph graph(dev(), *s, mode);
+      void *const before = must_allocate(2 * page(), *s);
+      graph.fill(before, 1, 2 * page(), *s);
+      keep_busy(heap(), page(), t, u, *s);
+      std::thread([&] { keep_busy(heap(), page(), u, t, *s); }).join();
+      void *const after = must_allocate(5 * page(), *s);
+      graph.fill(after, 2, 5 * page(), *s);
+      EXPECT_TRUE(graph.end()) << "mode " << mode << (blocking ? ", blocking" : "");
+      ASSERT_TRUE(heap().end_allocate_to_pool(p, *s));
+      graph.launch(*s);
+      ASSERT_TRUE(s->synchronize());
+      EXPECT_TRUE(has(before, 2 * page(), 1));
+      EXPECT_TRUE(has(after, 5 * page(), 2));
+      must_free(before);
+      must_free(after);
+      ASSERT_TRUE(heap().release_pool(p, {*s}));
+      give_all_back();
+      EXPECT_EQ(heap().stats().total.held, 0u);
+      EXPECT_EQ(heap().stats().total.backed, 0u);
+      made_->reset();  // before the stream
+      made_ = caching_allocator::create(dev());
+      ASSERT_TRUE(made_);
+    }
+  }
+}
+
+TEST_F(private_pools_test, without_a_pool_a_capture_is_not_spoiled_either) {
+  const stream s = make_stream(), t = make_stream(), u = make_stream();
+  captured_graph graph(dev(), s);
+  void *const block = must_allocate(3 * page(), s);
+  graph.fill(block, 7, 3 * page(), s);
+  std::thread([&] { keep_busy(heap(), page(), t, u, s); }).join();
+  EXPECT_TRUE(graph.end());
+  graph.launch(s);
+  ASSERT_TRUE(s.synchronize());
+  EXPECT_TRUE(has(block, 3 * page(), 7));
+  must_free(block);
+}
+
+TEST_F(private_pools_test, threads_capture_while_others_allocate) {
+  constexpr int captures = 3, rounds = 12;
+  std::vector<stream> streams;
+  for (int i = 0; i <= captures; ++i) streams.push_back(make_stream());
+  std::atomic<int> capturing{captures};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < captures; ++i) {
+    threads.emplace_back([&, i] {
+      const stream &s = streams[static_cast<std::size_t>(i)];
+      for (int round = 0; round < rounds; ++round) {
+        const private_pool p = *heap().create_pool();
+        {
+          step one(heap(), dev(), p, s, page() + 4096, modes[(i + round) % 2]);
+          one.graph->launch(s);
+          EXPECT_TRUE(s.synchronize());
+        }
+        EXPECT_TRUE(heap().release_pool(p, {s}));
+      }
+      --capturing;
+    });
+  }
+  threads.emplace_back([&] {
+    const stream &s = streams.back();
+    while (capturing != 0) {
+      void *const a = must_allocate(3 * page(), s), *const b = must_allocate(500, s);
+      EXPECT_TRUE(heap().record_use(a, streams[0]));
+      must_free(a);
+      must_free(b);
+      EXPECT_TRUE(heap().trim(page()));
+    }
+  });
+  for (std::thread &t : threads) t.join();
+  for (const stream &s : streams) ASSERT_TRUE(s.synchronize());
+  give_all_back();
+  EXPECT_EQ(heap().stats().total.backed, 0u);
+}
+
+// Capturing again and again takes neither more memory nor more addresses.
+TEST_F(private_pools_test, released_pools_leave_nothing_behind) {
+  const stream s = make_stream();
+  std::size_t backed = 0, arenas = 0, reserved = 0;
+  for (int round = 0; round < 50; ++round) {
+    const private_pool p = *heap().create_pool();
+    {
+      step one(heap(), dev(), p, s, 3 * page());
+      EXPECT_REPLAYS(one, s);
+    }
+    ASSERT_TRUE(heap().release_pool(p, {s}));
+    settle();
+    const caching_allocator_stats n = heap().stats();
+    if (round == 0) {
+      backed = n.total.backed;
+      arenas = n.arenas.size();
+      reserved = n.total.reserved;
+    }
+    EXPECT_EQ(n.total.backed, backed);
+    EXPECT_EQ(n.arenas.size(), arenas);
+    EXPECT_EQ(n.total.reserved, reserved);
+  }
+}
+
+TEST_F(private_pools_test, allocating_from_a_pool_again_makes_no_driver_call) {
+  const stream s = make_stream();
+  const private_pool p = *heap().create_pool();
+  for (int round = 0; round < 2; ++round) {
+    const driver_counts before = counts();
+    ASSERT_TRUE(heap().begin_allocate_to_pool(p, s));
+    for (const std::size_t bytes : {std::size_t{100}, 3_MiB, 64_KiB}) {
+      must_free(must_allocate(bytes, s));
+    }
+    ASSERT_TRUE(heap().end_allocate_to_pool(p, s));
+    if (round == 1) {
+      EXPECT_EQ((counts() - before).total(), 0u);
+    }
+  }
+  ASSERT_TRUE(heap().release_pool(p));
+}
+
+TEST_F(private_pools_test, mistakes_are_refused_and_change_nothing) {
+  const stream s = make_stream(), t = make_stream();
+  const private_pool p = *heap().create_pool(), q = *heap().create_pool(), none{77};
+  const auto wrong = condition::invalid_argument;
+  EXPECT_TRUE(fails_with(heap().retain_pool(none), wrong, "caching_allocator::retain_pool", 77, 0));
+  EXPECT_TRUE(
+      fails_with(heap().release_pool(none), wrong, "caching_allocator::release_pool", 77, 0));
+  EXPECT_TRUE(fails_with(heap().begin_allocate_to_pool(none, s), wrong,
+                         "caching_allocator::begin_allocate_to_pool", 77, 0));
+  EXPECT_TRUE(fails_with(heap().end_allocate_to_pool(none, s), wrong,
+                         "caching_allocator::end_allocate_to_pool", 77, 0));
+  EXPECT_TRUE(fails_with(heap().end_allocate_to_pool(p, s), wrong,
+                         "caching_allocator::end_allocate_to_pool", p.id, 0));
+  ASSERT_TRUE(heap().begin_allocate_to_pool(p, s));
+  for (const private_pool other : {p, q}) {
+    EXPECT_TRUE(fails_with(heap().begin_allocate_to_pool(other, s), condition::busy,
+                           "caching_allocator::begin_allocate_to_pool", other.id, p.id));
+  }
+  EXPECT_TRUE(fails_with(heap().end_allocate_to_pool(q, s), wrong,
+                         "caching_allocator::end_allocate_to_pool", q.id, 0));
+  EXPECT_TRUE(fails_with(heap().end_allocate_to_pool(p, t), wrong,
+                         "caching_allocator::end_allocate_to_pool", p.id, 0));
+  EXPECT_TRUE(fails_with(heap().release_pool(p), condition::busy, "caching_allocator::release_pool",
+                         p.id, 0));
+  void *const inside = must_allocate(3 * page(), s);
+  EXPECT_EQ(backed_by(p), 3 * page());
+  ASSERT_TRUE(heap().end_allocate_to_pool(p, s));
+  void *const outside = must_allocate(3 * page(), s);
+  EXPECT_EQ(backed_by(p), 3 * page());
+  must_free(inside);
+  must_free(outside);
+  EXPECT_TRUE(heap().release_pool(p));
+  EXPECT_TRUE(fails_with(heap().begin_allocate_to_pool(p, s), wrong,
+                         "caching_allocator::begin_allocate_to_pool", p.id, 0));
+  EXPECT_TRUE(heap().release_pool(q));
+}
+
+}  // namespace
+}  // namespace stillmap
