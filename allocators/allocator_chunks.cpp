@@ -23,8 +23,8 @@ std::size_t shared_by(std::size_t bytes, std::size_t least) {
 
 // ---- getting them ----
 
-// A chunk that the request fits in, the block in it. With effort::all, what is unused of others
-// goes back for it.
+// A chunk that the request fits in, the block in it. Beyond ordinary effort, what is unused of
+// others goes back for it.
 result<segment *> caching_allocator::core::extend_by_chunk(arena &a, const block_request &r,
                                                            effort how) {
   const bool quiet = capturing(a.stream);
@@ -38,7 +38,7 @@ result<segment *> caching_allocator::core::extend_by_chunk(arena &a, const block
   }
   auto got = get_chunk(chunk_bytes_ + generous > soft ? least : generous);
   if (!got && is_short(got.error()) && generous != least) got = get_chunk(least);
-  if (how == effort::all && !quiet) {
+  if (how != effort::ordinary && !quiet) {
     // Ever more, since what is free on the device need not be in one piece.
     std::size_t wanted = chunk_bytes_ + least > most ? chunk_bytes_ + least - most : least;
     for (; !got && is_short(got.error()); wanted *= 2) {

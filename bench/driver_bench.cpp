@@ -191,7 +191,10 @@ const struct {
     {"StreamIsCapturing",
      [](tools &t, std::size_t) { return outcome(t.s.drv().stream_capturing(t.on.get())); }, false},
     {"ThreadExchangeStreamCaptureMode",
-     [](tools &t, std::size_t) { return outcome(t.s.drv().exchange_capture_mode(0)); }, false},
+     [](tools &t, std::size_t) {
+       return outcome(t.s.drv().exchange_capture_mode(stillmap::capture_mode::global));
+     },
+     false},
     {"StreamSynchronize",
      [](tools &t, std::size_t) { return t.s.drv().synchronize_stream(t.on.get()); }, false},
     {"StreamCreate+Destroy",
