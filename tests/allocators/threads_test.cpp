@@ -118,7 +118,9 @@ TEST_F(allocator_threads, figures_are_of_one_moment) {
     for (int round = 0; round < 3000; ++round) {
       const auto got = heap.allocate(page(), round % 2 == 0 ? own.front() : own.back());
       EXPECT_TRUE(got) << got.error().message();
-      if (got) EXPECT_TRUE(heap.free(*got));
+      if (got) {
+        EXPECT_TRUE(heap.free(*got));
+      }
     }
     done = true;
   });

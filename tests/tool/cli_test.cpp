@@ -247,14 +247,14 @@ TEST_F(CliTest, AReplayTellsWhatItTook) {
   std::size_t at = 0;
   for (const char *key :
        {"peak_live_bytes", "peak_backed_bytes", "min_capacity_bytes", "utilization", "ops",
-        "ns_per_op", "driver_calls", "driver_calls_last_iteration", "modelled_driver_us",
-        "modelled_driver_us_last_iteration", "mutex_ns", "oom"}) {
+        "ns_per_op", "ns_per_op_mean", "driver_calls", "driver_calls_last_iteration",
+        "modelled_driver_us", "modelled_driver_us_last_iteration", "mutex_ns", "oom"}) {
     const std::size_t found = json.out.find("\n  \"" + std::string(key) + "\":", at);
     ASSERT_NE(found, std::string::npos) << key << " in " << json.out;
     at = found;
   }
   EXPECT_EQ(std::count(json.out.begin(), json.out.end(), ':'),
-            12 + (json.out.find("cuMemAlloc") != std::string::npos ? 1 : 0))
+            13 + (json.out.find("cuMemAlloc") != std::string::npos ? 1 : 0))
       << json.out;
   EXPECT_EQ(run("replay --capacity 9x --allocator segments '" + file + "'").status, 0);
   EXPECT_EQ(run("replay --capacity 0.5x --allocator segments '" + file + "'").status, 1);
