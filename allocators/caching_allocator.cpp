@@ -261,9 +261,7 @@ status caching_allocator::core::free_with_care(void *block,
       arena::held_block h = a->hold(address);
       a->lock.unlock();
       // What cannot be recorded now is tried again when memory is wanted.
-      if (const relaxed_capture_mode relaxed(device_.drv()); relaxed.entered()) {
-        record(h.unrecorded, h.idle);
-      }
+      record(h.unrecorded, h.idle);
       a->lock.lock();
       a->held.push_back(std::move(h));
     }

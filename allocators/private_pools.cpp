@@ -45,8 +45,7 @@ status caching_allocator::core::release_pool(private_pool p,
   for (const stream_ref s : replayed_on) add_stream(held->uses, s);
   if (--held->holders != 0) return {};
   for (const arena *const a : held->arenas) add_stream(held->uses, a->stream);
-  const relaxed_capture_mode relaxed(device_.drv());
-  if (relaxed.entered()) record(held->uses, held->idle);  // the rest when memory is wanted
+  record(held->uses, held->idle);  // the rest when memory is wanted
   return {};
 }
 

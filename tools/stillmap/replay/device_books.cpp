@@ -52,7 +52,8 @@ constexpr const char *usual_costs =
     "cuCtxGetCurrent 50 0\n"
     "cuCtxPushCurrent 200 0\n"
     "cuCtxPopCurrent 200 0\n"
-    "cuStreamIsCapturing 100 0\n";
+    "cuStreamIsCapturing 100 0\n"
+    "cuThreadExchangeStreamCaptureMode 50 0\n";
 
 // A file that lives as long as this.
 class temporary_file {
