@@ -204,7 +204,7 @@ status caching_allocator::core::reserve_addresses(arena &a, std::size_t bytes) {
       std::min(2 * device_.total_memory().bytes(), device_.can().largest_reservation / 2), page());
   std::size_t wanted = std::max(least, generous);
   for (;;) {
-    auto block = device_.space().reserve(wanted, page(), {}, "caching_allocator");
+    auto block = device_.space().reserve(wanted, page(), {}, options_.tag);
     if (block) {
       const virtual_range range = (*block)->range();
       {
@@ -366,7 +366,7 @@ status caching_allocator::core::map(const heap_books::extent &place, loot &l) {
         return refuse(condition::corrupt, "caching_allocator::allocate",
                       "free pages are not mapped where they should be", s->begin, s->bytes);
       }
-      for (mapping_record &m : pages) {
+      for (mapping_record &m : pages) {  // of suspended memory: refused as busy
         plan.map(at, std::move(m.backing));
         at = at + page();
       }
