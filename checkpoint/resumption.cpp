@@ -113,24 +113,22 @@ void resumption::plan_contents() {
   }
 }
 
+// Retires, so that what the driver refuses now is tried again by whoever needs the room.
 void resumption::finish() noexcept {
   if (!scratch_) return;
-  remap_plan plan({});
-  plan.unmap(scratch_->range());
-  const status s = device_.space().apply(std::move(plan));
-  if (!s) report_unreturnable(s.error());
-  scratch_.reset();
+  const virtual_range range = scratch_->range();
+  device_.space().let_go(std::move(scratch_), range, fence());
+  device_.space().collect();
 }
 
 void resumption::undo() noexcept {
   remap_plan plan({});
   for (const virtual_range r : ranges_) plan.suspend(r, id_);
-  if (scratch_) plan.unmap(scratch_->range());
   if (!plan.empty()) {
     const status s = device_.space().apply(std::move(plan));
     if (!s) report_unreturnable(s.error());
   }
-  scratch_.reset();
+  finish();
 }
 
 }  // namespace stillmap::checkpoint

@@ -26,7 +26,13 @@ status transfer::start(direction way, virtual_range range, std::byte *host, std:
 }
 
 status transfer::wait(std::size_t on) {
-  return streams_[on].synchronize();
+  const status s = streams_[on].synchronize();
+  if (s) return s;
+  // A call that failed may not have waited, and what it should have waited for may still run.
+  const context_guard guard(device_.drv(), device_.context());
+  if (guard.entered()) [[maybe_unused]]
+    const status all = device_.drv().synchronize_context();
+  return s;
 }
 
 status transfer::copy(direction way, std::span<const piece> pieces, std::byte *host,

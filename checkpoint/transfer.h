@@ -23,6 +23,7 @@ class transfer {
 
   // Queues one copy on stream `on`; host memory must stay until wait(on).
   status start(direction way, virtual_range range, std::byte *host, std::size_t on);
+  // Nothing is under way on it afterwards, also when it failed.
   status wait(std::size_t on);
 
   // All of `pieces`, each at its offset from `host`; over the streams, in parts of at most `part`
