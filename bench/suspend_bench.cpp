@@ -27,7 +27,8 @@ std::size_t total_bytes() {
 // What a program without any of this would do: copy it there and back.
 void plain_copy(benchmark::State &state) {
   const std::size_t bytes = total_bytes(), part = bytes / streams;
-  const std::unique_ptr<unsigned char[]> from(new unsigned char[bytes]), to(new unsigned char[bytes]);
+  const std::unique_ptr<unsigned char[]> from(new unsigned char[bytes]),
+      to(new unsigned char[bytes]);
   std::memset(from.get(), 1, bytes);
   std::memset(to.get(), 2, bytes);  // there already, as pinned memory is
   for (auto _ : state) {
@@ -91,8 +92,7 @@ void suspending(benchmark::State &state, half timed, keep_in where) {
     for (const half h : {half::suspend, half::resume}) {
       const std::string title = std::string(h == half::suspend ? "suspend/" : "resume/") + name;
       benchmark::RegisterBenchmark(
-          title.c_str(),
-          [h, w = where](benchmark::State &state) { suspending(state, h, w); })
+          title.c_str(), [h, w = where](benchmark::State &state) { suspending(state, h, w); })
           ->UseManualTime()
           ->Unit(benchmark::kMillisecond);
     }

@@ -43,8 +43,9 @@ void resumption::find_places() {
         adjacent = false;
         continue;
       }
-      next = std::lower_bound(next, what_.places.end(), m.range.begin,
-                              [](const selection::place &p, device_address at) { return p.at < at; });
+      next =
+          std::lower_bound(next, what_.places.end(), m.range.begin,
+                           [](const selection::place &p, device_address at) { return p.at < at; });
       wanted_.push_back(*next);
       fresh_page &page = pages_[next->page];
       const bool writable = writes(m, device_.ordinal());

@@ -41,9 +41,9 @@ class resumption {
   const device &device_;
   const selection &what_;
   const std::uint64_t id_;
-  std::vector<selection::place> wanted_;  // places that are still suspended
-  std::vector<virtual_range> ranges_;     // those, as runs within one block
-  std::vector<fresh_page> pages_;         // as what_.pages
+  std::vector<selection::place> wanted_;    // places that are still suspended
+  std::vector<virtual_range> ranges_;       // those, as runs within one block
+  std::vector<fresh_page> pages_;           // as what_.pages
   std::shared_ptr<address_block> scratch_;  // for pages that nobody may write where they are wanted
   std::size_t read_only_ = 0;
   std::vector<piece> contents_;

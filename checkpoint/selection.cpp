@@ -61,7 +61,8 @@ class selecting {
       const auto [at, first] = known_.try_emplace(m.backing->id(), out_.pages.size());
       const bool writable = writes(m, device_.ordinal());
       if (first) {
-        out_.pages.push_back({m.range.bytes, m.backing.home(), out_.bytes, m.range.begin, writable});
+        out_.pages.push_back(
+            {m.range.bytes, m.backing.home(), out_.bytes, m.range.begin, writable});
         holds_.push_back({std::move(m.backing), m.range.begin, 0});
         if (copying && out_.contents.back().range.end() == m.range.begin) {
           out_.contents.back().range.bytes += m.range.bytes;

@@ -71,7 +71,9 @@ class suspender::core {
     auto kept = make_contents(how, what->bytes);
     if (!kept) return tl::unexpected(kept.error());
     suspension a{{std::string(tag), how.contents, what->places.size(), what->bytes, {}},
-                 next_id(), std::move(*what), std::move(*kept)};
+                 next_id(),
+                 std::move(*what),
+                 std::move(*kept)};
     if (status s = a.kept->save(by_, a.what.contents); !s) {
       keep(a.kept->give_up());
       return tl::unexpected(s.error());

@@ -40,9 +40,9 @@ struct suspender_options {
 struct suspended_tag {
   std::string tag;
   keep_in contents = keep_in::pinned_memory;
-  std::size_t places = 0;          // addresses that pages were taken from
-  std::size_t bytes = 0;           // of pages, each once
-  physical_size released;          // what the device really got back
+  std::size_t places = 0;  // addresses that pages were taken from
+  std::size_t bytes = 0;   // of pages, each once
+  physical_size released;  // what the device really got back
 };
 
 // Suspends tags of one device. Buffers' and allocators' memory alike: whatever the ledger has under

@@ -40,10 +40,9 @@ status transfer::copy(direction way, std::span<const piece> pieces, std::byte *h
   const context_guard guard(device_.drv(), device_.context());  // once for all
   if (!guard.entered()) return guard.entered();
   std::size_t next = 0;
-  status outcome =
-      in_parts(pieces, part, [&](virtual_range range, std::size_t offset) {
-        return start(way, range, host + offset, next++ % streams_.size());
-      });
+  status outcome = in_parts(pieces, part, [&](virtual_range range, std::size_t offset) {
+    return start(way, range, host + offset, next++ % streams_.size());
+  });
   for (std::size_t i = 0; i < streams_.size(); ++i) {
     if (const status s = wait(i); !s && outcome) outcome = s;
   }

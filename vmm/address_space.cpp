@@ -218,8 +218,8 @@ std::vector<mapping_record> address_space::mappings(virtual_range within) const 
     const mapping_state state = it->second.retiring            ? mapping_state::retiring
                                 : it->second.suspended_by != 0 ? mapping_state::suspended
                                                                : mapping_state::mapped;
-    out.push_back({range, page_ref(it->second.backing), *it->second.access, state,
-                   it->second.suspended_by});
+    out.push_back(
+        {range, page_ref(it->second.backing), *it->second.access, state, it->second.suspended_by});
   }
   for (const auto &[begin, record] : fallbacks_) {
     if (record.range.overlaps(within)) out.push_back(record);

@@ -118,8 +118,8 @@ class remap {
     }
     for (auto &step : plan_.maps_) {
       if (!step.page) {
-        return refuse(condition::busy, "remap", "a step has no page to map, or one that is suspended",
-                      step.at.value());
+        return refuse(condition::busy, "remap",
+                      "a step has no page to map, or one that is suspended", step.at.value());
       }
       const virtual_range target{step.at, step.page->bytes()};
       const auto block = space_.block_at_locked(step.at);
@@ -136,8 +136,8 @@ class remap {
             it->second.suspended_by != step.suspended_by) {
           return no("no page of that size was suspended there", step.at.value(), target.bytes);
         }
-        arriving_.push_back({target, step.page.share(), it->second.access, block->id(),
-                             step.suspended_by});
+        arriving_.push_back(
+            {target, step.page.share(), it->second.access, block->id(), step.suspended_by});
         touch(block, target);
         continue;
       }
@@ -412,8 +412,8 @@ class remap {
   std::vector<address_space::touched_range> touched_;
   std::size_t mapped_ = 0, remapped_ = 0, unmapped_ = 0, regranted_done_ = 0;
   std::vector<virtual_range> forgotten_;  // suspended, and given up: nothing is mapped there
-  std::set<std::uint64_t> lost_;  // unmapped, and would not come back
-  std::vector<present> stuck_;    // mapped, and would not go
+  std::set<std::uint64_t> lost_;          // unmapped, and would not come back
+  std::vector<present> stuck_;            // mapped, and would not go
 };
 
 // What retires still counts against every ceiling, ours and the driver's. Before saying that there

@@ -23,8 +23,8 @@ class remap_plan {
   void unmap(virtual_range range);
   // Takes the pages of whole mappings away and keeps their places in the ledger, with their access:
   // to their owner they are there still, but touching them is a fault. Until resume the owner may
-  // give them up (nothing is left to unmap); growing elsewhere works; what needs these pages (alias,
-  // fork, splice, copy on write, a grant) is refused as busy. `by`: who does it, not 0.
+  // give them up (nothing is left to unmap); growing elsewhere works; what needs these pages
+  // (alias, fork, splice, copy on write, a grant) is refused as busy. `by`: who does it, not 0.
   // Contents are lost: save them first. No device work may touch them any more.
   void suspend(virtual_range range, std::uint64_t by);
   // Puts `p` at a place that `by` suspended, with the access that it had.
@@ -68,8 +68,8 @@ class remap_plan {
 //          mapping, access and generation as before. Should undoing itself be refused by the driver
 //          (it failed twice), the ledger shows what is really left and the sink is told.
 // Errors:  invalid_argument (a target mapped already, outside any reservation, misaligned; a range
-//          that cuts a mapping), busy (a page that is wanted is suspended), address_space_exhausted (mapping ceiling: value, limit),
-//          out_of_memory, device_lost, what the driver says.
+//          that cuts a mapping), busy (a page that is wanted is suspended), address_space_exhausted
+//          (mapping ceiling: value, limit), out_of_memory, device_lost, what the driver says.
 // Stream:  host-synchronous.
 // Cost:    where there is no room, retiring mappings are waited for and undone, and all is tried
 //          once more. Otherwise one map per page, one set-access per contiguous run, one unmap per

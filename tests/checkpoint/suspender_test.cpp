@@ -334,8 +334,8 @@ TEST_F(suspending_anywhere, needs_pages_that_can_be_mapped) {
   if (has_vmm()) GTEST_SKIP() << "this device maps pages";
   auto by = suspender::create(dev());
   ASSERT_TRUE(by);
-  EXPECT_TRUE(fails_with(outcome((*by)->suspend("task")), condition::not_supported,
-                         "checkpoint::select"));
+  EXPECT_TRUE(
+      fails_with(outcome((*by)->suspend("task")), condition::not_supported, "checkpoint::select"));
 }
 
 }  // namespace

@@ -33,8 +33,8 @@ void observe_buffer(std::ostream &out, const device &d, const char *name, const 
   out << name << ": " << (b.address() == t.first_address ? "here" : "moved") << " size " << b.size()
       << " capacity " << b.capacity() << " mapped " << b.mapped_bytes() << " reserved "
       << b.reserved() << " generation " << (generations ? b.generation() : 0) << " growths "
-      << stats.growths
-      << " relocations " << stats.relocations << " copied " << stats.bytes_copied << " pages ";
+      << stats.growths << " relocations " << stats.relocations << " copied " << stats.bytes_copied
+      << " pages ";
   const std::size_t page = b.page_bytes();
   for (std::size_t at = 0; page != 0 && at < std::min(b.reserved(), 64 * page); at += page) {
     out << (b.committed(at, page) ? '#' : '.');

@@ -101,7 +101,8 @@ TEST_F(suspended_places, what_needs_the_pages_is_busy_and_changes_nothing) {
   EXPECT_EQ(books().suspended_bytes, 3 * page());
   EXPECT_EQ(books().mapped_bytes, mapped - 3 * page());
   ASSERT_TRUE(suspend(elsewhere, 0, 2));
-  EXPECT_TRUE(fails_with(testing::outcome(elsewhere.alias(0, page(), 2)), condition::busy, "remap"));
+  EXPECT_TRUE(
+      fails_with(testing::outcome(elsewhere.alias(0, page(), 2)), condition::busy, "remap"));
   EXPECT_TRUE(resume(elsewhere, 0, 2));
   EXPECT_TRUE(elsewhere.alias(0, page(), 2));
 }
