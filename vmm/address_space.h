@@ -79,7 +79,7 @@ struct block_record {
   std::uint64_t generation;
   std::size_t mapped_bytes;
   std::size_t mappings;  // suspended ones not included
-  std::size_t suspended_bytes;
+  std::size_t suspended_bytes = 0;
 };
 
 struct address_space_stats {
