@@ -366,7 +366,11 @@ status caching_allocator::core::map(const heap_books::extent &place, loot &l) {
         return refuse(condition::corrupt, "caching_allocator::allocate",
                       "free pages are not mapped where they should be", s->begin, s->bytes);
       }
-      for (mapping_record &m : pages) {  // of suspended memory: refused as busy
+      for (mapping_record &m : pages) {
+        if (m.state == mapping_state::suspended) {
+          return refuse(condition::busy, "caching_allocator::allocate",
+                        "free pages that it takes are suspended", m.range.begin.value());
+        }
         plan.map(at, std::move(m.backing));
         at = at + page();
       }

@@ -117,10 +117,7 @@ class remap {
       for (present &p : concerned) regranted_.push_back({std::move(p), g.access});
     }
     for (auto &step : plan_.maps_) {
-      if (!step.page) {
-        return refuse(condition::busy, "remap",
-                      "a step has no page to map, or one that is suspended", step.at.value());
-      }
+      if (!step.page) return no("a step maps no page", step.at.value());
       const virtual_range target{step.at, step.page->bytes()};
       const auto block = space_.block_at_locked(step.at);
       if (!block || !block->range().contains(target)) {

@@ -96,15 +96,29 @@ TEST_F(suspended_places, what_needs_the_pages_is_busy_and_changes_nothing) {
   growable_buffer elsewhere = filled(3);
   const std::size_t mapped = books().mapped_bytes;
   ASSERT_TRUE(suspend(b, 0, 3));
-  EXPECT_TRUE(fails_with(testing::outcome(b.fork()), condition::busy, "remap"));
-  EXPECT_TRUE(fails_with(b.prepare_write(0, page(), {}), condition::busy, "remap"));
+  EXPECT_TRUE(fails_with(testing::outcome(b.fork()), condition::busy, "growable_buffer::fork"));
+  EXPECT_TRUE(fails_with(b.prepare_write(0, page(), {}), condition::busy,
+                         "growable_buffer::prepare_write"));
   EXPECT_EQ(books().suspended_bytes, 3 * page());
   EXPECT_EQ(books().mapped_bytes, mapped - 3 * page());
   ASSERT_TRUE(suspend(elsewhere, 0, 2));
-  EXPECT_TRUE(
-      fails_with(testing::outcome(elsewhere.alias(0, page(), 2)), condition::busy, "remap"));
+  EXPECT_TRUE(fails_with(testing::outcome(elsewhere.alias(0, page(), 2)), condition::busy,
+                         "growable_buffer::alias"));
+  EXPECT_TRUE(fails_with(elsewhere.splice(0, page(), child, 4 * page()), condition::busy,
+                         "growable_buffer::splice"));
+  EXPECT_TRUE(fails_with(elsewhere.resize(80_MiB), condition::busy, "growable_buffer::resize") ||
+              elsewhere.stats().relocations == 0);
   EXPECT_TRUE(resume(elsewhere, 0, 2));
   EXPECT_TRUE(elsewhere.alias(0, page(), 2));
+}
+
+TEST_F(suspended_places, a_plan_cannot_change_who_may_touch_them) {
+  growable_buffer b = filled(2);
+  ASSERT_TRUE(suspend(b, 1, 1));
+  remap_plan plan({});
+  plan.grant({b.address(), 2 * page()}, {{on_device(0), access_mode::read}});
+  EXPECT_TRUE(fails_with(dev().space().apply(std::move(plan)), condition::busy, "remap"));
+  ASSERT_TRUE(resume(b, 1, 1));
 }
 
 TEST_F(suspended_places, their_owner_grows_shrinks_and_goes_as_ever) {
