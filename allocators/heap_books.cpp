@@ -1,12 +1,14 @@
 #include "stillmap/allocators/heap_books.h"
 
 #include <algorithm>
+#include <climits>
 
 namespace stillmap {
 namespace {
 
 // Places that a quick search compares.
 constexpr int quick_looks = 256;
+constexpr std::uint64_t no_size = UINT64_MAX;
 
 std::uint64_t align_up(std::uint64_t at, std::uint64_t alignment) {
   return (at + alignment - 1) & ~(alignment - 1);
@@ -15,11 +17,6 @@ std::uint64_t align_up(std::uint64_t at, std::uint64_t alignment) {
 }  // namespace
 
 // ---- the list ----
-
-std::size_t heap_books::whole_pages(const segment &s) const {
-  const std::uint64_t first = ceil(s.begin), last = floor(s.end());
-  return last > first ? static_cast<std::size_t>((last - first) / page_) : 0;
-}
 
 // How large a block could begin or end in this unbacked stretch, as its neighbours tell.
 std::uint64_t heap_books::key(const segment &unbacked) const {
@@ -136,39 +133,40 @@ bool heap_books::remove(virtual_range range) {
 
 // A block of whole pages begins at a page: elsewhere it would keep one page more from being whole.
 std::uint64_t heap_books::alignment_of(std::uint64_t bytes, std::uint64_t asked) const {
-  return bytes % page_ == 0 ? std::max<std::uint64_t>(asked, page_) : asked;
-}
-
-// Whole free pages that would be whole no longer.
-std::size_t heap_books::broken_pages(const segment &free, std::uint64_t at,
-                                     std::uint64_t bytes) const {
-  const auto pages = [this](std::uint64_t from, std::uint64_t to) {
-    return ceil(from) < floor(to) ? (floor(to) - ceil(from)) / page_ : 0;
-  };
-  return static_cast<std::size_t>(pages(free.begin, free.end()) - pages(free.begin, at) -
-                                  pages(at + bytes, free.end()));
+  return (bytes & (page_ - 1)) == 0 ? std::max<std::uint64_t>(asked, page_) : asked;
 }
 
 // An exact fit; or else where fewest whole pages are broken, and of those the lowest address, so
 // that what lives long gathers there.
 segment *heap_books::best_place(std::uint64_t bytes, std::uint64_t alignment, search how) const {
+  // No place breaks fewer pages than the block has, or one less where it ends between two pages
+  // that are not whole. Most places need no more than a look at their address for that.
+  const std::size_t own = static_cast<std::size_t>(bytes >> page_bits_);
+  const std::size_t fewest = own != 0 ? own - 1 : 0;
+  const std::uint64_t roomy = alignment == allocation_granule ? (own + 1) << page_bits_ : no_size;
   segment *best = nullptr;
+  std::uint64_t begin = no_size;  // of the best
   std::size_t broken = 0;
-  int looked = 0;
+  int looks = how == search::thorough ? INT_MAX : quick_looks;
   free_index_.each_from(bytes, [&](segment &s) {
-    const std::uint64_t at = align_up(s.begin, alignment);
-    if (at + bytes <= s.end()) {
-      if (s.bytes == bytes) {
-        best = &s;
-        return false;
-      }
-      const std::size_t n = broken_pages(s, at, bytes);
-      if (best == nullptr || n < broken || (n == broken && s.begin < best->begin)) {
-        best = &s;
-        broken = n;
+    if (s.begin < begin || s.bytes == bytes || broken > (s.bytes >= roomy ? own : fewest)) {
+      const std::uint64_t at = align_up(s.begin, alignment);
+      if (at + bytes <= s.end()) {
+        if (s.bytes == bytes) {
+          best = &s;
+          return false;
+        }
+        // Whole free pages that would be whole no longer.
+        const std::size_t n =
+            whole_pages(s) - whole_pages(s.begin, at) - whole_pages(at + bytes, s.end());
+        if (best == nullptr || n < broken || (n == broken && s.begin < begin)) {
+          best = &s;
+          begin = s.begin;
+          broken = n;
+        }
       }
     }
-    return how == search::thorough || ++looked < quick_looks || best == nullptr;
+    return --looks > 0 || best == nullptr;
   });
   return best;
 }
@@ -254,7 +252,7 @@ std::optional<heap_books::extent> heap_books::carve(std::uint64_t bytes, std::ui
   const std::uint64_t alignment = alignment_of(bytes, asked);
   std::optional<extent> best;
   segment *chosen = nullptr;
-  int looked = 0;
+  int looks = how == search::thorough ? INT_MAX : quick_looks;
   unbacked_index_.each_from(bytes, [&](segment &s) {
     const auto e = fit(s, bytes, alignment);
     if (e && (!best || e->missing.bytes < best->missing.bytes ||
@@ -262,7 +260,7 @@ std::optional<heap_books::extent> heap_books::carve(std::uint64_t bytes, std::ui
       best = e;
       chosen = &s;
     }
-    return how == search::thorough || ++looked < quick_looks || !best;
+    return --looks > 0 || !best;
   });
   if (!best) return std::nullopt;
 

@@ -6,6 +6,7 @@
 // leaving is made of whole pages. A page is backed when any part of it is free or live.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -28,7 +29,11 @@ class heap_books {
   };
   enum class search { quick, thorough };  // the best of a few places, or of all
 
-  explicit heap_books(std::size_t page_bytes) : page_(page_bytes), pages_(page_bytes) {}
+  // Requires: a power of two.
+  explicit heap_books(std::size_t page_bytes)
+      : page_(page_bytes),
+        page_bits_(static_cast<unsigned>(std::countr_zero(page_bytes))),
+        pages_(page_bytes) {}
   heap_books(const heap_books &) = delete;
 
   // Addresses to place in, of whole pages; `backed`: they have pages already.
@@ -100,9 +105,14 @@ class heap_books {
  private:
   using index = size_index<segment, &segment::by_size>;
 
-  std::uint64_t floor(std::uint64_t at) const { return at - at % page_; }
+  // A page is a power of two, and these are asked all the time.
+  std::uint64_t floor(std::uint64_t at) const { return at & ~(page_ - 1); }
   std::uint64_t ceil(std::uint64_t at) const { return floor(at + page_ - 1); }
-  std::size_t whole_pages(const segment &s) const;
+  std::size_t whole_pages(std::uint64_t from, std::uint64_t to) const {
+    const std::uint64_t first = ceil(from), last = floor(to);
+    return last > first ? static_cast<std::size_t>((last - first) >> page_bits_) : 0;
+  }
+  std::size_t whole_pages(const segment &s) const { return whole_pages(s.begin, s.end()); }
   std::uint64_t key(const segment &unbacked) const;
   static bool is(const segment *s, segment_state state) {
     return s != nullptr && s->state == state;
@@ -114,12 +124,12 @@ class heap_books {
   void rekey(segment *s);
   segment *settle(segment *s, segment_state state);
   std::uint64_t alignment_of(std::uint64_t bytes, std::uint64_t asked) const;
-  std::size_t broken_pages(const segment &free, std::uint64_t at, std::uint64_t bytes) const;
   segment *best_place(std::uint64_t bytes, std::uint64_t alignment, search how) const;
   std::optional<extent> fit(const segment &unbacked, std::uint64_t bytes,
                             std::uint64_t alignment) const;
 
   const std::size_t page_;
+  const unsigned page_bits_;
   segment_store store_;
   index free_index_;
   index unbacked_index_;  // by own size and that of free neighbours
