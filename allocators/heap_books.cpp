@@ -194,12 +194,11 @@ segment *heap_books::place(std::uint64_t bytes, std::uint64_t asked, search how)
   return s;
 }
 
-void heap_books::release(segment *live) {
-  settle(live, segment_state::free);
+segment *heap_books::release(segment *live) {
+  return settle(live, segment_state::free);
 }
 
-segment *heap_books::place_at(std::uint64_t begin, std::uint64_t bytes) {
-  segment *s = pages_.at(begin);
+segment *heap_books::place_at(segment *s, std::uint64_t begin, std::uint64_t bytes) {
   lift(s);
   if (begin + bytes < s->end()) {
     segment *const rest = split(s, begin + bytes);

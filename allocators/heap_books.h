@@ -45,7 +45,7 @@ class heap_books {
   // backed; nullptr where nothing fits (as far as a quick search sees).
   segment *place(std::uint64_t bytes, std::uint64_t alignment = allocation_granule,
                  search how = search::quick);
-  void release(segment *live);
+  segment *release(segment *live);  // returns the free segment that it is part of now
 
   // Sets aside the place that needs fewest new pages. Requires: place() found none.
   std::optional<extent> carve(std::uint64_t bytes, std::uint64_t alignment, search how);
@@ -61,12 +61,16 @@ class heap_books {
   // The same page at two addresses: what was taken stays mapped where it was, and is only lent.
   // `to`: where its pages are mapped too now, in order.
   void lend(segment *leaving, std::uint64_t to);
-  std::uint64_t owner_of(std::uint64_t lent) const { return pages_.alias_at(lent)->owner; }
-  // False: the same page was asked for by the same asker already, at another address.
-  bool first_asked(std::uint64_t lent, std::uint64_t asker) {
-    alias &page = *pages_.alias_at(lent);
-    return page.asked_by != asker && (page.asked_by = asker) == asker;
+  std::uint64_t owner_of(std::uint64_t lent) const {
+    return pages_.shared(*pages_.shared_from(lent)).owner;
   }
+  struct run {
+    std::uint64_t owner = 0;
+    std::size_t pages = 0;
+  };
+  // Of `n` pages from `lent` on, in one lent segment: how many are at addresses that follow each
+  // other too. It ends before a page that the same asker was told of already, at another address.
+  run next_run(std::uint64_t lent, std::size_t n, std::uint64_t asker);
   // `n` pages from `lent` on are free here now, and lent there. Requires: they are in one lent
   // segment, and free where they are, one after the other.
   void recall(std::uint64_t lent, std::size_t n);
@@ -75,8 +79,8 @@ class heap_books {
   std::size_t lent_bytes() const { return lent_; }
 
   segment *at(std::uint64_t address) const { return pages_.at(address); }
-  // A live segment at this very place, which lies in one free segment.
-  segment *place_at(std::uint64_t begin, std::uint64_t bytes);
+  // A live segment at this very place, which lies in `free`.
+  segment *place_at(segment *free, std::uint64_t begin, std::uint64_t bytes);
 
   std::size_t page_bytes() const { return page_; }
   std::size_t backed_bytes() const { return backed_; }
@@ -134,7 +138,7 @@ class heap_books {
   index free_index_;
   index unbacked_index_;  // by own size and that of free neighbours
   std::vector<segment *> firsts_;
-  mutable page_map pages_;
+  page_map pages_;
   std::size_t lent_ = 0;
   std::size_t reserved_ = 0, backed_ = 0, free_ = 0, whole_pages_ = 0;
 };
