@@ -106,7 +106,7 @@ place_list *arena::in_the_way_of_run(std::uint64_t lent, std::uint64_t owner, st
 // A block can be there without a driver call if all of it is free, or lent to where it is free now.
 segment *arena::claim(size_places &of, std::size_t i) {
   const std::uint64_t begin = of.all[i].begin, end = begin + of.bytes;
-  segment *const first = books.at(begin);
+  segment *first = books.at(begin);
   bool kept = false, lent = false;
   for (segment *s = first;; s = s->next) {
     if (s->state == segment_state::lent) {
@@ -124,12 +124,16 @@ segment *arena::claim(size_places &of, std::size_t i) {
       return nullptr;
     }
   }
-  if (kept) loosen(begin, end);
   if (lent) {
     for (const recall &r : recalls_) call_back(r);
     wake(want_recall_);
+    first = books.at(begin);
   }
-  segment *const s = books.place_at(kept || lent ? books.at(begin) : first, begin, of.bytes);
+  for (segment *s = first; kept; s = s->next) {
+    if (s->kept) strip(*s, begin);
+    if (end <= s->end()) break;
+  }
+  segment *const s = books.place_at(first, begin, of.bytes);
   s->place = static_cast<std::uint32_t>(i);
   s->places = &of;
   of.close(i);
@@ -155,6 +159,16 @@ segment *arena::loosen(segment &s) {
   s.places->unkeep(&s);
   unkeep(s);
   return release(s);
+}
+
+// What was kept is part of what will begin at `begin`, where the table may lead to it already.
+void arena::strip(segment &s, std::uint64_t begin) {
+  s.places->unkeep(&s);
+  unkeep(s);
+  s.places = nullptr;
+  if (s.begin == begin || !s.in_table) return;
+  blocks_.erase(s.begin);
+  s.in_table = false;
 }
 
 // ---- growing ----

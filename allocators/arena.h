@@ -275,6 +275,7 @@ class arena {
   void wake_for_pages(const heap_books::extent &e);
   void loosen(std::uint64_t begin, std::uint64_t end);
   segment *loosen(segment &s);
+  void strip(segment &s, std::uint64_t begin);
   void enter_in_table(segment &s);
   void note_place(segment *s);
   void forget_places();

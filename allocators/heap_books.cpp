@@ -199,20 +199,36 @@ segment *heap_books::release(segment *live) {
 }
 
 segment *heap_books::place_at(segment *s, std::uint64_t begin, std::uint64_t bytes) {
-  lift(s);
-  if (begin + bytes < s->end()) {
-    segment *const rest = split(s, begin + bytes);
-    s->state = segment_state::live;
-    enter(rest);
-    s->state = segment_state::free;
+  const std::uint64_t end = begin + bytes;
+  bool was_free = s->state == segment_state::free;
+  if (was_free) lift(s);
+  segment *left = nullptr, *right = nullptr;  // what is cut off
+  if (s->begin < begin) {
+    left = s;
+    s = split(s, begin);
+    left->state = segment_state::free;
+    if (!was_free && is(left->previous, segment_state::free)) {
+      left = left->previous;
+      lift(left);
+      swallow_next(left);
+    }
   }
-  if (begin > s->begin) {
-    segment *const block = split(s, begin);
-    block->state = segment_state::live;
-    enter(s);
-    s = block;
+  while (s->end() < end) {
+    was_free = s->next->state == segment_state::free;
+    if (was_free) lift(s->next);
+    swallow_next(s);
+  }
+  if (end < s->end()) {
+    right = split(s, end);
+    right->state = segment_state::free;
+    if (!was_free && is(right->next, segment_state::free)) {
+      lift(right->next);
+      swallow_next(right);
+    }
   }
   s->state = segment_state::live;
+  if (right != nullptr) enter(right);
+  if (left != nullptr) enter(left);
   rekey(s->previous);
   rekey(s->next);
   return s;

@@ -79,8 +79,9 @@ class heap_books {
   std::size_t lent_bytes() const { return lent_; }
 
   segment *at(std::uint64_t address) const { return pages_.at(address); }
-  // A live segment at this very place, which lies in `free`.
-  segment *place_at(segment *free, std::uint64_t begin, std::uint64_t bytes);
+  // A live segment at this very place, which begins in `first`. What lies there is free, or live
+  // and nobody's: what of the latter lies outside the place is free then.
+  segment *place_at(segment *first, std::uint64_t begin, std::uint64_t bytes);
 
   std::size_t page_bytes() const { return page_; }
   std::size_t backed_bytes() const { return backed_; }
