@@ -63,103 +63,112 @@ place_list *arena::in_the_way(segment &s) {
   return &s.waiting;
 }
 
-// A block could be there without a driver call if all of it is free, or lent to where it is free
-// now. Otherwise: the list to wait in.
-place_list *arena::in_the_way(std::uint64_t begin, std::uint64_t end) {
-  bool lent = false;
-  for (std::uint64_t at = begin; at < end;) {
-    segment &s = *books.at(at);
-    at = s.end();
-    if (s.state == segment_state::lent) {
-      lent = true;
-    } else if (place_list *const list = in_the_way(s)) {
-      return list;
-    }
-  }
-  return lent ? in_the_way_of_recall(begin, end) : nullptr;
-}
-
-// The same for pages that are lent: each has to be free where it is now, which must not be within
-// the block, nor the same for two of its pages.
-place_list *arena::in_the_way_of_recall(std::uint64_t begin, std::uint64_t end) {
+// Pages that are lent to a place: each has to be free where it is now, which must not be within the
+// place, nor the same for two of its pages. Then what to call back is in `recalls_`; otherwise: the
+// list to wait in.
+place_list *arena::in_the_way_of_recall(const segment &first, std::uint64_t begin,
+                                        std::uint64_t end) {
   const std::uint64_t page = books.page_bytes();
-  const std::uint64_t low = begin - begin % page, high = end + (page - end % page) % page;
+  const std::uint64_t low = begin & ~(page - 1), high = (end + page - 1) & ~(page - 1);
   ++claims_;
-  for (std::uint64_t at = low; at < high;) {
-    const segment &here = *books.at(at);
-    if (here.state != segment_state::lent) {
-      at = here.end() + (page - here.end() % page) % page;
-      continue;
-    }
-    const segment *free = nullptr;  // where the last page is
-    for (const std::uint64_t last = std::min(high, here.end()); at < last; at += page) {
-      const std::uint64_t owner = books.owner_of(at);
-      if ((owner >= low && owner < high) || !books.first_asked(at, claims_)) return &want_recall_;
-      if (free != nullptr && free->begin <= owner && owner + page <= free->end()) continue;
-      for (std::uint64_t there = owner; there < owner + page; there = free->end()) {
-        segment &s = *books.at(there);
-        free = &s;
-        if (place_list *const list = in_the_way(s)) return list;
-      }
+  recalls_.clear();
+  for (const segment *s = &first; s != nullptr && s->begin < high; s = s->next) {
+    if (s->state != segment_state::lent) continue;
+    const std::uint64_t last = std::min(high, s->end());
+    for (std::uint64_t at = std::max(low, s->begin); at < last;) {
+      const heap_books::run there = books.next_run(at, (last - at) / page, claims_);
+      const std::uint64_t bytes = there.pages * page;
+      if (bytes == 0 || (there.owner < high && there.owner + bytes > low)) return &want_recall_;
+      if (place_list *const list = in_the_way_of_run(at, there.owner, bytes)) return list;
+      at += bytes;
     }
   }
   return nullptr;
 }
 
-// How many bytes from `at` on are lent to addresses that follow each other too.
-std::uint64_t arena::lent_run(std::uint64_t at, std::uint64_t end) const {
-  const std::uint64_t page = books.page_bytes();
-  const std::uint64_t last = std::min(end, books.at(at)->end());
-  std::uint64_t owner = books.owner_of(at), run = page;
-  while (at + run < last && books.owner_of(at + run) == owner + run) run += page;
-  return run;
+place_list *arena::in_the_way_of_run(std::uint64_t lent, std::uint64_t owner, std::uint64_t bytes) {
+  recall r{lent, owner, 0, false};
+  for (segment *s = books.at(owner);; s = s->next) {
+    if (place_list *const list = in_the_way(*s)) return list;
+    r.kept = r.kept || s->kept;
+    if (owner + bytes <= s->end()) break;
+    if (s->next != nullptr) continue;
+    // Addresses may be neighbours by chance.
+    r.bytes = s->end() - owner;
+    recalls_.push_back(r);
+    return in_the_way_of_run(lent + r.bytes, owner + r.bytes, bytes - r.bytes);
+  }
+  r.bytes = bytes;
+  recalls_.push_back(r);
+  return nullptr;
 }
 
+// A block can be there without a driver call if all of it is free, or lent to where it is free now.
 segment *arena::claim(size_places &of, std::size_t i) {
   const std::uint64_t begin = of.all[i].begin, end = begin + of.bytes;
-  if (place_list *const list = in_the_way(begin, end)) {
-    of.wait(i, *list);
-    return nullptr;
-  }
-  const std::uint64_t page = books.page_bytes();
-  loosen(begin, end);
-  bool recalled = false;
-  for (std::uint64_t at = begin - begin % page; at < end;) {
-    const segment &s = *books.at(at);
-    if (s.state != segment_state::lent) {
-      at = s.end() + (page - s.end() % page) % page;
-      continue;
+  segment *first = books.at(begin);
+  bool kept = false, lent = false;
+  for (segment *s = first;; s = s->next) {
+    if (s->state == segment_state::lent) {
+      lent = true;
+    } else if (place_list *const list = in_the_way(*s)) {
+      of.wait(i, *list);
+      return nullptr;
     }
-    const std::uint64_t owner = books.owner_of(at);
-    std::uint64_t run = lent_run(at, end);
-    loosen(owner, owner + run);
-    run = std::min(run, books.at(owner)->end() - owner);  // addresses may be neighbours by chance
-    books.recall(at, run / page);
-    counters_.recalled += run / page;
-    if (history != nullptr && history->on()) tell_recalled(at, owner, run);
-    recalled = true;
-    at += run;
+    kept = kept || s->kept;
+    if (end <= s->end()) break;
   }
-  if (recalled) wake(want_recall_);
-  segment *const s = books.place_at(begin, of.bytes);
+  if (lent) {
+    if (place_list *const list = in_the_way_of_recall(*first, begin, end)) {
+      of.wait(i, *list);
+      return nullptr;
+    }
+  }
+  if (lent) {
+    for (const recall &r : recalls_) call_back(r);
+    wake(want_recall_);
+    first = books.at(begin);
+  }
+  for (segment *s = first; kept; s = s->next) {
+    if (s->kept) strip(*s, begin);
+    if (end <= s->end()) break;
+  }
+  segment *const s = books.place_at(first, begin, of.bytes);
   s->place = static_cast<std::uint32_t>(i);
   s->places = &of;
   of.close(i);
   return s;
 }
 
+void arena::call_back(const recall &r) {
+  if (r.kept) loosen(r.owner, r.owner + r.bytes);
+  const std::size_t pages = static_cast<std::size_t>(r.bytes) / books.page_bytes();
+  books.recall(r.lent, pages);
+  counters_.recalled += pages;
+  if (history != nullptr && history->on()) tell_recalled(r.lent, r.owner, r.bytes);
+}
+
 void arena::loosen(std::uint64_t begin, std::uint64_t end) {
-  for (std::uint64_t at = begin; at < end;) {
-    segment *const s = books.at(at);
-    at = s->end();
-    if (s->kept) loosen(*s);
+  for (segment *s = books.at(begin);; s = s->next) {
+    if (s->kept) s = loosen(*s);
+    if (end <= s->end()) return;
   }
 }
 
-void arena::loosen(segment &s) {
+segment *arena::loosen(segment &s) {
   s.places->unkeep(&s);
   unkeep(s);
-  release(s);
+  return release(s);
+}
+
+// What was kept is part of what will begin at `begin`, where the table may lead to it already.
+void arena::strip(segment &s, std::uint64_t begin) {
+  s.places->unkeep(&s);
+  unkeep(s);
+  s.places = nullptr;
+  if (s.begin == begin || !s.in_table) return;
+  blocks_.erase(s.begin);
+  s.in_table = false;
 }
 
 // ---- growing ----
@@ -255,11 +264,11 @@ void *arena::enter_slab(segment *memory, const block_request &r) {
 
 // ---- taking back ----
 
-void arena::release(segment &s) {
+segment *arena::release(segment &s) {
   if (s.in_table) blocks_.erase(s.begin);
   s.in_table = false;
   s.places = nullptr;
-  books.release(&s);
+  return books.release(&s);
 }
 
 // Requires: all its places are free.

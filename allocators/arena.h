@@ -179,6 +179,11 @@ class arena {
     std::vector<stream_ref> streams;
     bool held = false;
   };
+  // Pages that are to be where they are lent again, instead of at `owner`.
+  struct recall {
+    std::uint64_t lent, owner, bytes;
+    bool kept;  // something at the owner is kept for quick reuse
+  };
 
   void *hand_out(segment &s, const block_request &r) {
     last_ = &s;
@@ -263,18 +268,19 @@ class arena {
   segment *find_segment(const block_request &r, heap_books::search how);
   segment *find_place(const block_request &r);
   segment *claim(size_places &of, std::size_t i);
-  place_list *in_the_way(std::uint64_t begin, std::uint64_t end);
-  place_list *in_the_way_of_recall(std::uint64_t begin, std::uint64_t end);
   place_list *in_the_way(segment &s);
-  std::uint64_t lent_run(std::uint64_t at, std::uint64_t end) const;
+  place_list *in_the_way_of_recall(const segment &first, std::uint64_t begin, std::uint64_t end);
+  place_list *in_the_way_of_run(std::uint64_t lent, std::uint64_t owner, std::uint64_t bytes);
+  void call_back(const recall &r);
   void wake_for_pages(const heap_books::extent &e);
   void loosen(std::uint64_t begin, std::uint64_t end);
-  void loosen(segment &s);
+  segment *loosen(segment &s);
+  void strip(segment &s, std::uint64_t begin);
   void enter_in_table(segment &s);
   void note_place(segment *s);
   void forget_places();
   bool unused(const chunk &c);
-  void release(segment &s);
+  segment *release(segment &s);
   void dissolve(slab &s);
 
   slab_lists slabs_;
@@ -284,9 +290,10 @@ class arena {
   size_places *last_places_ = nullptr;  // where the last request went
   segment *kept_ = nullptr;
   std::uint64_t kept_bytes_ = 0;
-  std::uint64_t claims_ = 0;
-  place_list want_pages_;   // waiting for pages where there are none
-  place_list want_recall_;  // waiting until other places share their pages
+  std::uint64_t claims_ = 0;     // that were for pages that are lent
+  std::vector<recall> recalls_;  // of the last
+  place_list want_pages_;        // waiting for pages where there are none
+  place_list want_recall_;       // waiting until other places share their pages
   std::size_t empty_slabs_ = 0;
   bool packed_ = false;
   block_table blocks_;

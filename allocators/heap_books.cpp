@@ -6,7 +6,8 @@ namespace stillmap {
 namespace {
 
 // Places that a quick search compares.
-constexpr int quick_looks = 256;
+constexpr std::size_t quick_looks = 1024;
+constexpr std::uint64_t no_place = UINT64_MAX;
 
 std::uint64_t align_up(std::uint64_t at, std::uint64_t alignment) {
   return (at + alignment - 1) & ~(alignment - 1);
@@ -15,11 +16,6 @@ std::uint64_t align_up(std::uint64_t at, std::uint64_t alignment) {
 }  // namespace
 
 // ---- the list ----
-
-std::size_t heap_books::whole_pages(const segment &s) const {
-  const std::uint64_t first = ceil(s.begin), last = floor(s.end());
-  return last > first ? static_cast<std::size_t>((last - first) / page_) : 0;
-}
 
 // How large a block could begin or end in this unbacked stretch, as its neighbours tell.
 std::uint64_t heap_books::key(const segment &unbacked) const {
@@ -55,7 +51,7 @@ void heap_books::swallow_next(segment *s) {
 
 void heap_books::enter(segment *s) {
   if (s->state == segment_state::free) {
-    free_index_.insert(*s, s->bytes);
+    free_rows_.insert(*s);
     free_ += s->bytes;
     whole_pages_ += whole_pages(*s);
     rekey(s->previous);
@@ -68,7 +64,7 @@ void heap_books::enter(segment *s) {
 void heap_books::lift(segment *s) {
   if (!s->by_size.in) return;
   if (s->state == segment_state::free) {
-    free_index_.remove(*s);
+    free_rows_.remove(*s);
     free_ -= s->bytes;
     whole_pages_ -= whole_pages(*s);
   } else {
@@ -136,41 +132,51 @@ bool heap_books::remove(virtual_range range) {
 
 // A block of whole pages begins at a page: elsewhere it would keep one page more from being whole.
 std::uint64_t heap_books::alignment_of(std::uint64_t bytes, std::uint64_t asked) const {
-  return bytes % page_ == 0 ? std::max<std::uint64_t>(asked, page_) : asked;
+  return (bytes & (page_ - 1)) == 0 ? std::max<std::uint64_t>(asked, page_) : asked;
 }
 
-// Whole free pages that would be whole no longer.
-std::size_t heap_books::broken_pages(const segment &free, std::uint64_t at,
-                                     std::uint64_t bytes) const {
-  const auto pages = [this](std::uint64_t from, std::uint64_t to) {
-    return ceil(from) < floor(to) ? (floor(to) - ceil(from)) / page_ : 0;
-  };
-  return static_cast<std::size_t>(pages(free.begin, free.end()) - pages(free.begin, at) -
-                                  pages(at + bytes, free.end()));
-}
-
-// An exact fit; or else where fewest whole pages are broken, and of those the lowest address, so
-// that what lives long gathers there.
+// An exact fit, or else where fewest whole pages are broken; of those the lowest address, so that
+// what lives long gathers there. All of it is one number, which has to be low: whole pages above
+// the address.
 segment *heap_books::best_place(std::uint64_t bytes, std::uint64_t alignment, search how) const {
-  segment *best = nullptr;
-  std::size_t broken = 0;
-  int looked = 0;
-  free_index_.each_from(bytes, [&](segment &s) {
-    const std::uint64_t at = align_up(s.begin, alignment);
-    if (at + bytes <= s.end()) {
-      if (s.bytes == bytes) {
-        best = &s;
-        return false;
+  const std::uint64_t own = bytes >> page_bits_, part = bytes & (page_ - 1);
+  const bool simple = alignment == allocation_granule || alignment == page_;
+  const auto rank = [](std::uint64_t n, std::uint64_t begin) { return n << 60 | begin; };
+  // The page of the block's last part is one more, unless as much precedes its first whole page.
+  const auto touched = [&](std::uint64_t at) { return own + ((-at & (page_ - 1)) < part ? 1 : 0); };
+  // No place breaks fewer pages than the block has, but for one less where too few are whole.
+  const auto rank_of = [&](const free_rows::entry &e) {
+    const std::uint64_t at = align_up(e.begin, alignment), end = e.begin + e.bytes;
+    if (at + bytes > end) return no_place;
+    if (e.bytes == bytes) return rank(0, e.begin);
+    const std::uint64_t broken = simple ? std::min<std::uint64_t>(whole_pages(at, end), touched(at))
+                                        : whole_pages(e.begin, end) - whole_pages(e.begin, at) -
+                                              whole_pages(at + bytes, end);
+    return rank(broken + 2 - own, e.begin);
+  };
+  std::uint64_t best = no_place, below = no_place;
+  segment *found = nullptr;
+  const auto consider = [&](const free_rows::entry &e, std::uint64_t here) {
+    if (here >= best) return;
+    best = here;
+    found = e.of;
+    below = here < rank(2, 0) ? 0 : here < rank(3, 0) ? e.begin : no_place;
+  };
+  std::size_t looks = how == search::thorough ? SIZE_MAX : quick_looks;
+  free_rows_.each_row(bytes, [&](std::span<const free_rows::entry> row, std::uint64_t least) {
+    if (found != nullptr && looks < row.size()) row = row.first(looks);
+    looks -= std::min(looks, row.size());
+    if (simple && least >= (own + 2) << page_bits_) {
+      // What it touches is whole, so that few need more than a look at their address.
+      for (const free_rows::entry &e : row) {
+        if (e.begin < below) consider(e, rank(touched(e.begin) + 2 - own, e.begin));
       }
-      const std::size_t n = broken_pages(s, at, bytes);
-      if (best == nullptr || n < broken || (n == broken && s.begin < best->begin)) {
-        best = &s;
-        broken = n;
-      }
+    } else {
+      for (const free_rows::entry &e : row) consider(e, rank_of(e));
     }
-    return how == search::thorough || ++looked < quick_looks || best == nullptr;
+    return looks != 0 || found == nullptr;
   });
-  return best;
+  return found;
 }
 
 segment *heap_books::place(std::uint64_t bytes, std::uint64_t asked, search how) {
@@ -196,26 +202,41 @@ segment *heap_books::place(std::uint64_t bytes, std::uint64_t asked, search how)
   return s;
 }
 
-void heap_books::release(segment *live) {
-  settle(live, segment_state::free);
+segment *heap_books::release(segment *live) {
+  return settle(live, segment_state::free);
 }
 
-segment *heap_books::place_at(std::uint64_t begin, std::uint64_t bytes) {
-  segment *s = pages_.at(begin);
-  lift(s);
-  if (begin + bytes < s->end()) {
-    segment *const rest = split(s, begin + bytes);
-    s->state = segment_state::live;
-    enter(rest);
-    s->state = segment_state::free;
+segment *heap_books::place_at(segment *s, std::uint64_t begin, std::uint64_t bytes) {
+  const std::uint64_t end = begin + bytes;
+  bool was_free = s->state == segment_state::free;
+  if (was_free) lift(s);
+  segment *left = nullptr, *right = nullptr;  // what is cut off
+  if (s->begin < begin) {
+    left = s;
+    s = split(s, begin);
+    left->state = segment_state::free;
+    if (!was_free && is(left->previous, segment_state::free)) {
+      left = left->previous;
+      lift(left);
+      swallow_next(left);
+    }
   }
-  if (begin > s->begin) {
-    segment *const block = split(s, begin);
-    block->state = segment_state::live;
-    enter(s);
-    s = block;
+  while (s->end() < end) {
+    was_free = s->next->state == segment_state::free;
+    if (was_free) lift(s->next);
+    swallow_next(s);
+  }
+  if (end < s->end()) {
+    right = split(s, end);
+    right->state = segment_state::free;
+    if (!was_free && is(right->next, segment_state::free)) {
+      lift(right->next);
+      swallow_next(right);
+    }
   }
   s->state = segment_state::live;
+  if (right != nullptr) enter(right);
+  if (left != nullptr) enter(left);
   rekey(s->previous);
   rekey(s->next);
   return s;
@@ -254,7 +275,7 @@ std::optional<heap_books::extent> heap_books::carve(std::uint64_t bytes, std::ui
   const std::uint64_t alignment = alignment_of(bytes, asked);
   std::optional<extent> best;
   segment *chosen = nullptr;
-  int looked = 0;
+  std::size_t looks = how == search::thorough ? SIZE_MAX : quick_looks;
   unbacked_index_.each_from(bytes, [&](segment &s) {
     const auto e = fit(s, bytes, alignment);
     if (e && (!best || e->missing.bytes < best->missing.bytes ||
@@ -262,7 +283,7 @@ std::optional<heap_books::extent> heap_books::carve(std::uint64_t bytes, std::ui
       best = e;
       chosen = &s;
     }
-    return how == search::thorough || ++looked < quick_looks || !best;
+    return --looks != 0 || !best;
   });
   if (!best) return std::nullopt;
 

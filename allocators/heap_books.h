@@ -6,12 +6,14 @@
 // leaving is made of whole pages. A page is backed when any part of it is free or live.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "stillmap/allocators/free_rows.h"
 #include "stillmap/allocators/page_map.h"
 #include "stillmap/allocators/segment.h"
 
@@ -28,7 +30,11 @@ class heap_books {
   };
   enum class search { quick, thorough };  // the best of a few places, or of all
 
-  explicit heap_books(std::size_t page_bytes) : page_(page_bytes), pages_(page_bytes) {}
+  // Requires: a power of two.
+  explicit heap_books(std::size_t page_bytes)
+      : page_(page_bytes),
+        page_bits_(static_cast<unsigned>(std::countr_zero(page_bytes))),
+        pages_(page_bytes) {}
   heap_books(const heap_books &) = delete;
 
   // Addresses to place in, of whole pages; `backed`: they have pages already.
@@ -40,7 +46,7 @@ class heap_books {
   // backed; nullptr where nothing fits (as far as a quick search sees).
   segment *place(std::uint64_t bytes, std::uint64_t alignment = allocation_granule,
                  search how = search::quick);
-  void release(segment *live);
+  segment *release(segment *live);  // returns the free segment that it is part of now
 
   // Sets aside the place that needs fewest new pages. Requires: place() found none.
   std::optional<extent> carve(std::uint64_t bytes, std::uint64_t alignment, search how);
@@ -56,12 +62,16 @@ class heap_books {
   // The same page at two addresses: what was taken stays mapped where it was, and is only lent.
   // `to`: where its pages are mapped too now, in order.
   void lend(segment *leaving, std::uint64_t to);
-  std::uint64_t owner_of(std::uint64_t lent) const { return pages_.alias_at(lent)->owner; }
-  // False: the same page was asked for by the same asker already, at another address.
-  bool first_asked(std::uint64_t lent, std::uint64_t asker) {
-    alias &page = *pages_.alias_at(lent);
-    return page.asked_by != asker && (page.asked_by = asker) == asker;
+  std::uint64_t owner_of(std::uint64_t lent) const {
+    return pages_.shared(*pages_.shared_from(lent)).owner;
   }
+  struct run {
+    std::uint64_t owner = 0;
+    std::size_t pages = 0;
+  };
+  // Of `n` pages from `lent` on, in one lent segment: how many are at addresses that follow each
+  // other too. It ends before a page that the same asker was told of already, at another address.
+  run next_run(std::uint64_t lent, std::size_t n, std::uint64_t asker);
   // `n` pages from `lent` on are free here now, and lent there. Requires: they are in one lent
   // segment, and free where they are, one after the other.
   void recall(std::uint64_t lent, std::size_t n);
@@ -70,15 +80,18 @@ class heap_books {
   std::size_t lent_bytes() const { return lent_; }
 
   segment *at(std::uint64_t address) const { return pages_.at(address); }
-  // A live segment at this very place, which lies in one free segment.
-  segment *place_at(std::uint64_t begin, std::uint64_t bytes);
+  // A live segment at this very place, which begins in `first`. What lies there is free, or live
+  // and nobody's: what of the latter lies outside the place is free then.
+  segment *place_at(segment *first, std::uint64_t begin, std::uint64_t bytes);
 
   std::size_t page_bytes() const { return page_; }
   std::size_t backed_bytes() const { return backed_; }
   std::size_t free_bytes() const { return free_; }
   std::size_t free_pages() const { return whole_pages_; }
   std::size_t reserved_bytes() const { return reserved_; }
-  std::size_t host_bytes() const { return store_.bytes() + pages_.host_bytes(); }
+  std::size_t host_bytes() const {
+    return store_.bytes() + pages_.host_bytes() + free_rows_.host_bytes();
+  }
 
   // In address order within each reservation.
   template <class Use>
@@ -100,9 +113,14 @@ class heap_books {
  private:
   using index = size_index<segment, &segment::by_size>;
 
-  std::uint64_t floor(std::uint64_t at) const { return at - at % page_; }
+  // A page is a power of two, and these are asked all the time.
+  std::uint64_t floor(std::uint64_t at) const { return at & ~(page_ - 1); }
   std::uint64_t ceil(std::uint64_t at) const { return floor(at + page_ - 1); }
-  std::size_t whole_pages(const segment &s) const;
+  std::size_t whole_pages(std::uint64_t from, std::uint64_t to) const {
+    const std::uint64_t first = ceil(from), last = floor(to);
+    return last > first ? static_cast<std::size_t>((last - first) >> page_bits_) : 0;
+  }
+  std::size_t whole_pages(const segment &s) const { return whole_pages(s.begin, s.end()); }
   std::uint64_t key(const segment &unbacked) const;
   static bool is(const segment *s, segment_state state) {
     return s != nullptr && s->state == state;
@@ -114,17 +132,17 @@ class heap_books {
   void rekey(segment *s);
   segment *settle(segment *s, segment_state state);
   std::uint64_t alignment_of(std::uint64_t bytes, std::uint64_t asked) const;
-  std::size_t broken_pages(const segment &free, std::uint64_t at, std::uint64_t bytes) const;
   segment *best_place(std::uint64_t bytes, std::uint64_t alignment, search how) const;
   std::optional<extent> fit(const segment &unbacked, std::uint64_t bytes,
                             std::uint64_t alignment) const;
 
   const std::size_t page_;
+  const unsigned page_bits_;
   segment_store store_;
-  index free_index_;
+  free_rows free_rows_;
   index unbacked_index_;  // by own size and that of free neighbours
   std::vector<segment *> firsts_;
-  mutable page_map pages_;
+  page_map pages_;
   std::size_t lent_ = 0;
   std::size_t reserved_ = 0, backed_ = 0, free_ = 0, whole_pages_ = 0;
 };

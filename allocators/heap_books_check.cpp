@@ -30,7 +30,19 @@ std::string heap_books::contradiction(bool growing) const {
         free += s->bytes;
         pages += whole_pages(*s);
       }
-      if (s->state == segment_state::lent) lent += s->bytes;
+      if (s->state == segment_state::lent) {
+        lent += s->bytes;
+        for (std::uint64_t at = s->begin; at < s->end(); at += page_) {
+          const std::uint32_t number = *pages_.shared_from(at);
+          if (number == 0) return "a lent page that is mapped nowhere else";
+          const std::uint64_t owner = pages_.shared(number).owner;
+          if (*pages_.shared_from(owner) != number) return "a lent page that its owner knows not";
+          const segment_state there = pages_.at(owner)->state;
+          if (there != segment_state::free && there != segment_state::live) {
+            return "a lent page that is nowhere";
+          }
+        }
+      }
       for (std::uint64_t at = s->begin; at < s->end(); at = floor(at) + page_) {
         if (pages_.at(at) != s) return "an address that leads to another segment";
       }

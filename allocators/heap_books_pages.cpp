@@ -10,12 +10,21 @@ namespace stillmap {
 std::size_t heap_books::take(std::size_t pages, std::vector<segment *> &out) {
   std::size_t got = 0;
   while (got < pages && whole_pages_ != 0) {
-    segment *found = nullptr;
-    free_index_.each_from(page_, [&](segment &s) {
-      if (whole_pages(s) != 0) found = &s;
+    // The smallest, as far as the first six bits of a size tell; of those the one freed last.
+    const free_rows::entry *found = nullptr;
+    free_rows_.each_row(page_, [&](std::span<const free_rows::entry> row, std::uint64_t least) {
+      const int bits = std::countr_zero(least) - 5;
+      for (const free_rows::entry &e : row) {
+        if (whole_pages(e.begin, e.begin + e.bytes) == 0) continue;
+        const std::uint64_t size = e.bytes >> bits;
+        if (found == nullptr || size < found->bytes >> bits ||
+            (size == found->bytes >> bits && e.of->freed > found->of->freed)) {
+          found = &e;
+        }
+      }
       return found == nullptr;
     });
-    segment *s = found;
+    segment *s = found->of;
     const std::size_t n = std::min(pages - got, whole_pages(*s));
     // From the upper end, so that what stays is in one piece with what lies below.
     const std::uint64_t to = floor(s->end()), from = to - n * page_;
@@ -49,13 +58,21 @@ void heap_books::gone(segment *leaving) {
 
 void heap_books::lend(segment *leaving, std::uint64_t to) {
   for (std::uint64_t at = leaving->begin; at < leaving->end(); at += page_, to += page_) {
-    std::shared_ptr<alias> &here = pages_.alias_at(at);
-    if (here == nullptr) here = std::make_shared<alias>();
-    here->owner = to;
-    pages_.alias_at(to) = here;
+    pages_.share(at, to);
   }
   lent_ += leaving->bytes;
   settle(leaving, segment_state::lent);
+}
+
+heap_books::run heap_books::next_run(std::uint64_t lent, std::size_t n, std::uint64_t asker) {
+  const std::uint32_t *const numbers = pages_.shared_from(lent);
+  run r{pages_.shared(*numbers).owner, 0};
+  for (std::uint64_t next = r.owner; r.pages < n; ++r.pages, next += page_) {
+    shared_page &page = pages_.shared(numbers[r.pages]);
+    if (page.owner != next || page.asked_by == asker) break;
+    page.asked_by = asker;
+  }
+  return r;
 }
 
 void heap_books::recall(std::uint64_t lent, std::size_t n) {
@@ -74,7 +91,8 @@ void heap_books::recall(std::uint64_t lent, std::size_t n) {
   if (lent + bytes < s->end()) split(s, lent + bytes);
   if (lent > s->begin) s = split(s, lent);
   settle(s, segment_state::free);
-  for (std::size_t i = 0; i < n; ++i) pages_.alias_at(lent + i * page_)->owner = lent + i * page_;
+  const std::uint32_t *const numbers = pages_.shared_from(lent);
+  for (std::size_t i = 0; i < n; ++i) pages_.shared(numbers[i]).owner = lent + i * page_;
 }
 
 void heap_books::forget_lent(std::vector<segment *> &out) {
@@ -82,14 +100,15 @@ void heap_books::forget_lent(std::vector<segment *> &out) {
     for (segment *s = first; s != nullptr; s = s->next) {
       if (s->state != segment_state::lent) continue;
       for (std::uint64_t at = s->begin; at < s->end(); at += page_) {
-        pages_.alias_at(pages_.alias_at(at)->owner).reset();
-        pages_.alias_at(at).reset();
+        pages_.unshare(owner_of(at));
+        pages_.unshare(at);
       }
       s->state = segment_state::leaving;
       out.push_back(s);
     }
   }
   lent_ = 0;
+  pages_.forget_shared();
 }
 
 }  // namespace stillmap

@@ -6,7 +6,6 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "stillmap/allocators/segment.h"
@@ -15,9 +14,9 @@ namespace stillmap {
 
 // One physical page that is mapped at several addresses of an arena. At one of them it is (its
 // owner); the others are lent, until it is called back there.
-struct alias {
+struct shared_page {
   std::uint64_t owner = 0;
-  std::uint64_t asked_by = 0;  // the last recall that looked at it
+  std::uint64_t asked_by = 0;  // the last who looked whether it can be called back
 };
 
 // Threads: externally synchronised.
@@ -35,7 +34,7 @@ class page_map {
     s.pages = range.bytes >> shift_;
     s.starts.resize(s.pages);
     s.marks.resize(s.pages / 64 + 1);
-    s.aliases.resize(s.pages);
+    s.shared.resize(s.pages);
   }
   void remove(virtual_range range) {
     std::erase_if(stretches_, [&](const stretch &s) { return s.begin == range.begin.value(); });
@@ -75,14 +74,31 @@ class page_map {
     return s;
   }
 
-  std::shared_ptr<alias> &alias_at(std::uint64_t page_address) {
-    stretch &in = of(page_address);
-    return in.aliases[(page_address - in.begin) >> shift_];
+  // The shared pages mapped at an address and those after it in the same stretch, by number: those
+  // that were shared together have numbers that follow each other. 0: it is mapped nowhere else.
+  const std::uint32_t *shared_from(std::uint64_t page_address) const {
+    const stretch &in = of(page_address);
+    return &in.shared[(page_address - in.begin) >> shift_];
   }
+  shared_page &shared(std::uint32_t number) { return shared_[number]; }
+  const shared_page &shared(std::uint32_t number) const { return shared_[number]; }
+  // What is mapped at `owner` from now on is what is mapped at `lent` already.
+  void share(std::uint64_t lent, std::uint64_t owner) {
+    std::uint32_t &number = number_at(lent);
+    if (number == 0) {
+      number = static_cast<std::uint32_t>(shared_.size());
+      shared_.emplace_back();
+    }
+    shared_[number].owner = owner;
+    number_at(owner) = number;
+  }
+  void unshare(std::uint64_t page_address) { number_at(page_address) = 0; }
+  // Requires: nothing is shared any more.
+  void forget_shared() { shared_.resize(1); }
   std::size_t host_bytes() const {
-    std::size_t sum = 0;
+    std::size_t sum = shared_.capacity() * sizeof(shared_page);
     for (const stretch &s : stretches_) {
-      sum += s.pages * (sizeof(segment *) + sizeof(std::shared_ptr<alias>)) + s.pages / 8;
+      sum += s.pages * (sizeof(segment *) + sizeof(std::uint32_t)) + s.pages / 8;
     }
     return sum;
   }
@@ -93,7 +109,8 @@ class page_map {
     std::size_t pages = 0;
     std::vector<segment *> starts;     // the first segment that begins in the page
     std::vector<std::uint64_t> marks;  // which pages have one
-    std::vector<std::shared_ptr<alias>> aliases;
+    std::vector<std::uint32_t>
+        shared;  // the number of the page mapped here, if it is elsewhere too
   };
   const stretch &of(std::uint64_t address) const {
     const stretch *found = stretches_.data();
@@ -109,9 +126,13 @@ class page_map {
   stretch &of(std::uint64_t address) {
     return const_cast<stretch &>(static_cast<const page_map &>(*this).of(address));
   }
+  std::uint32_t &number_at(std::uint64_t page_address) {
+    return const_cast<std::uint32_t &>(*shared_from(page_address));
+  }
 
   const unsigned shift_;
   std::vector<stretch> stretches_;  // by address
+  std::vector<shared_page> shared_ = std::vector<shared_page>(1);
 };
 
 }  // namespace stillmap

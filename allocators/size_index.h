@@ -61,11 +61,22 @@ class size_index {
   // until it answers false. `use` must not change the index.
   template <class Use>
   void each_from(std::uint64_t bytes, Use use) const {
-    for (std::size_t bin = next_bin(bin_of(bytes / allocation_granule)); bin < bins;
-         bin = next_bin(bin + 1)) {
-      for (Node *n = heads_[bin]; n != nullptr; n = (n->*Links).after) {
-        if (!use(*n)) return;
+    const std::size_t first = bin_of(bytes / allocation_granule);
+    std::size_t row = first / fine;
+    // Which bin is next depends on no node, so that nodes can be fetched ahead.
+    std::uint32_t here = second_[row] & (~std::uint32_t{0} << (first % fine));
+    std::uint64_t later = first_ & (~std::uint64_t{0} << row) & ~(std::uint64_t{1} << row);
+    for (;;) {
+      for (; here != 0; here &= here - 1) {
+        Node *n = heads_[row * fine + static_cast<std::size_t>(std::countr_zero(here))];
+        for (; n != nullptr; n = (n->*Links).after) {
+          if (!use(*n)) return;
+        }
       }
+      if (later == 0) return;
+      row = static_cast<std::size_t>(std::countr_zero(later));
+      here = second_[row];
+      later &= later - 1;
     }
   }
 
@@ -82,19 +93,6 @@ class size_index {
     const std::size_t log = static_cast<std::size_t>(std::bit_width(granules)) - 1;
     return (log - fine_bits + 1) * fine +
            static_cast<std::size_t>((granules >> (log - fine_bits)) & (fine - 1));
-  }
-
-  // The first bin from `bin` on that has a node; `bins` when none has.
-  std::size_t next_bin(std::size_t bin) const {
-    if (bin >= bins) return bins;
-    std::size_t row = bin / fine;
-    const std::uint32_t here = second_[row] & (~std::uint32_t{0} << (bin % fine));
-    if (here != 0) return row * fine + static_cast<std::size_t>(std::countr_zero(here));
-    if (row + 1 >= rows) return bins;
-    const std::uint64_t later = first_ & (~std::uint64_t{0} << (row + 1));
-    if (later == 0) return bins;
-    row = static_cast<std::size_t>(std::countr_zero(later));
-    return row * fine + static_cast<std::size_t>(std::countr_zero(second_[row]));
   }
 
   std::uint64_t first_ = 0;

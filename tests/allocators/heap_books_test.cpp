@@ -258,8 +258,9 @@ TEST(heap_books, a_page_at_two_addresses_is_free_at_one) {
   EXPECT_EQ(books.place(page), nullptr);
   EXPECT_EQ(books.at(here + 3 * page + 1)->state, segment_state::lent);
   EXPECT_EQ(books.owner_of(here + page), there + page);
-  EXPECT_TRUE(books.first_asked(here, 7));
-  EXPECT_FALSE(books.first_asked(here, 7));
+  EXPECT_EQ(books.next_run(here + page, 3, 7).owner, there + page);
+  EXPECT_EQ(books.next_run(here, 4, 7).pages, 1u) << "it was told of the others";
+  EXPECT_EQ(books.next_run(here, 4, 8).pages, 4u);
 
   books.release(second);
   books.recall(here + page, 1);
