@@ -290,10 +290,10 @@ class arena {
   size_places *last_places_ = nullptr;  // where the last request went
   segment *kept_ = nullptr;
   std::uint64_t kept_bytes_ = 0;
-  std::uint64_t claims_ = 0;      // that were for pages that are lent
+  std::uint64_t claims_ = 0;     // that were for pages that are lent
   std::vector<recall> recalls_;  // of the last
-  place_list want_pages_;   // waiting for pages where there are none
-  place_list want_recall_;  // waiting until other places share their pages
+  place_list want_pages_;        // waiting for pages where there are none
+  place_list want_recall_;       // waiting until other places share their pages
   std::size_t empty_slabs_ = 0;
   bool packed_ = false;
   block_table blocks_;

@@ -1,14 +1,13 @@
 #include "stillmap/allocators/heap_books.h"
 
 #include <algorithm>
-#include <climits>
 
 namespace stillmap {
 namespace {
 
 // Places that a quick search compares.
-constexpr int quick_looks = 256;
-constexpr std::uint64_t no_size = UINT64_MAX;
+constexpr std::size_t quick_looks = 1024;
+constexpr std::uint64_t no_place = UINT64_MAX;
 
 std::uint64_t align_up(std::uint64_t at, std::uint64_t alignment) {
   return (at + alignment - 1) & ~(alignment - 1);
@@ -52,7 +51,7 @@ void heap_books::swallow_next(segment *s) {
 
 void heap_books::enter(segment *s) {
   if (s->state == segment_state::free) {
-    free_index_.insert(*s, s->bytes);
+    free_rows_.insert(*s);
     free_ += s->bytes;
     whole_pages_ += whole_pages(*s);
     rekey(s->previous);
@@ -65,7 +64,7 @@ void heap_books::enter(segment *s) {
 void heap_books::lift(segment *s) {
   if (!s->by_size.in) return;
   if (s->state == segment_state::free) {
-    free_index_.remove(*s);
+    free_rows_.remove(*s);
     free_ -= s->bytes;
     whole_pages_ -= whole_pages(*s);
   } else {
@@ -136,39 +135,48 @@ std::uint64_t heap_books::alignment_of(std::uint64_t bytes, std::uint64_t asked)
   return (bytes & (page_ - 1)) == 0 ? std::max<std::uint64_t>(asked, page_) : asked;
 }
 
-// An exact fit; or else where fewest whole pages are broken, and of those the lowest address, so
-// that what lives long gathers there.
+// An exact fit, or else where fewest whole pages are broken; of those the lowest address, so that
+// what lives long gathers there. All of it is one number, which has to be low: whole pages above
+// the address.
 segment *heap_books::best_place(std::uint64_t bytes, std::uint64_t alignment, search how) const {
-  // No place breaks fewer pages than the block has, or one less where it ends between two pages
-  // that are not whole. Most places need no more than a look at their address for that.
-  const std::size_t own = static_cast<std::size_t>(bytes >> page_bits_);
-  const std::size_t fewest = own != 0 ? own - 1 : 0;
-  const std::uint64_t roomy = alignment == allocation_granule ? (own + 1) << page_bits_ : no_size;
-  segment *best = nullptr;
-  std::uint64_t begin = no_size;  // of the best
-  std::size_t broken = 0;
-  int looks = how == search::thorough ? INT_MAX : quick_looks;
-  free_index_.each_from(bytes, [&](segment &s) {
-    if (s.begin < begin || s.bytes == bytes || broken > (s.bytes >= roomy ? own : fewest)) {
-      const std::uint64_t at = align_up(s.begin, alignment);
-      if (at + bytes <= s.end()) {
-        if (s.bytes == bytes) {
-          best = &s;
-          return false;
-        }
-        // Whole free pages that would be whole no longer.
-        const std::size_t n =
-            whole_pages(s) - whole_pages(s.begin, at) - whole_pages(at + bytes, s.end());
-        if (best == nullptr || n < broken || (n == broken && s.begin < begin)) {
-          best = &s;
-          begin = s.begin;
-          broken = n;
-        }
+  const std::uint64_t own = bytes >> page_bits_, part = bytes & (page_ - 1);
+  const bool simple = alignment == allocation_granule || alignment == page_;
+  const auto rank = [](std::uint64_t n, std::uint64_t begin) { return n << 60 | begin; };
+  // The page of the block's last part is one more, unless as much precedes its first whole page.
+  const auto touched = [&](std::uint64_t at) { return own + ((-at & (page_ - 1)) < part ? 1 : 0); };
+  // No place breaks fewer pages than the block has, but for one less where too few are whole.
+  const auto rank_of = [&](const free_rows::entry &e) {
+    const std::uint64_t at = align_up(e.begin, alignment), end = e.begin + e.bytes;
+    if (at + bytes > end) return no_place;
+    if (e.bytes == bytes) return rank(0, e.begin);
+    const std::uint64_t broken = simple ? std::min<std::uint64_t>(whole_pages(at, end), touched(at))
+                                        : whole_pages(e.begin, end) - whole_pages(e.begin, at) -
+                                              whole_pages(at + bytes, end);
+    return rank(broken + 2 - own, e.begin);
+  };
+  std::uint64_t best = no_place, below = no_place;
+  segment *found = nullptr;
+  const auto consider = [&](const free_rows::entry &e, std::uint64_t here) {
+    if (here >= best) return;
+    best = here;
+    found = e.of;
+    below = here < rank(2, 0) ? 0 : here < rank(3, 0) ? e.begin : no_place;
+  };
+  std::size_t looks = how == search::thorough ? SIZE_MAX : quick_looks;
+  free_rows_.each_row(bytes, [&](std::span<const free_rows::entry> row, std::uint64_t least) {
+    if (found != nullptr && looks < row.size()) row = row.first(looks);
+    looks -= std::min(looks, row.size());
+    if (simple && least >= (own + 2) << page_bits_) {
+      // What it touches is whole, so that few need more than a look at their address.
+      for (const free_rows::entry &e : row) {
+        if (e.begin < below) consider(e, rank(touched(e.begin) + 2 - own, e.begin));
       }
+    } else {
+      for (const free_rows::entry &e : row) consider(e, rank_of(e));
     }
-    return --looks > 0 || best == nullptr;
+    return looks != 0 || found == nullptr;
   });
-  return best;
+  return found;
 }
 
 segment *heap_books::place(std::uint64_t bytes, std::uint64_t asked, search how) {
@@ -267,7 +275,7 @@ std::optional<heap_books::extent> heap_books::carve(std::uint64_t bytes, std::ui
   const std::uint64_t alignment = alignment_of(bytes, asked);
   std::optional<extent> best;
   segment *chosen = nullptr;
-  int looks = how == search::thorough ? INT_MAX : quick_looks;
+  std::size_t looks = how == search::thorough ? SIZE_MAX : quick_looks;
   unbacked_index_.each_from(bytes, [&](segment &s) {
     const auto e = fit(s, bytes, alignment);
     if (e && (!best || e->missing.bytes < best->missing.bytes ||
@@ -275,7 +283,7 @@ std::optional<heap_books::extent> heap_books::carve(std::uint64_t bytes, std::ui
       best = e;
       chosen = &s;
     }
-    return --looks > 0 || !best;
+    return --looks != 0 || !best;
   });
   if (!best) return std::nullopt;
 

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "stillmap/allocators/free_rows.h"
 #include "stillmap/allocators/page_map.h"
 #include "stillmap/allocators/segment.h"
 
@@ -88,7 +89,9 @@ class heap_books {
   std::size_t free_bytes() const { return free_; }
   std::size_t free_pages() const { return whole_pages_; }
   std::size_t reserved_bytes() const { return reserved_; }
-  std::size_t host_bytes() const { return store_.bytes() + pages_.host_bytes(); }
+  std::size_t host_bytes() const {
+    return store_.bytes() + pages_.host_bytes() + free_rows_.host_bytes();
+  }
 
   // In address order within each reservation.
   template <class Use>
@@ -136,7 +139,7 @@ class heap_books {
   const std::size_t page_;
   const unsigned page_bits_;
   segment_store store_;
-  index free_index_;
+  free_rows free_rows_;
   index unbacked_index_;  // by own size and that of free neighbours
   std::vector<segment *> firsts_;
   page_map pages_;

@@ -29,7 +29,8 @@ struct size_places {
   std::vector<place> all;
   std::vector<std::uint64_t> open;  // those not handed out, and not known to be in use otherwise
   std::size_t low = 0;              // no place below is open
-  segment *front = nullptr;         // what is kept at the first open one, where that is known
+  segment *front = nullptr;         // what is kept at the first open one, where that is known,
+  std::size_t front_at = 0;         // and which that is
 
   // The first open one from `from` on.
   std::size_t first_open(std::size_t from = 0) const {
@@ -47,21 +48,31 @@ struct size_places {
     const std::size_t i = first_open();
     if (i == none) return nullptr;
     low = i;
-    return front = all[i].kept;
+    front = all[i].kept;
+    front_at = front != nullptr ? i : 0;
+    return front;
   }
+  // Who comes first changes from block to block: nothing here depends on a guess.
   void keep(segment *s) {
-    all[s->place].kept = s;
-    if (s->place <= low || (front != nullptr && s->place < front->place)) front = s;
-    reopen(s->place);
+    const std::size_t i = s->place;
+    const bool first = (i <= low) | (i < front_at);
+    all[i].kept = s;
+    front = first ? s : front;
+    front_at = first ? i : front_at;
+    reopen(i);
   }
   void unkeep(segment *s) {
     all[s->place].kept = nullptr;
-    if (front == s) front = nullptr;
+    if (front == s) forget_front();
+  }
+  void forget_front() {
+    front = nullptr;
+    front_at = 0;
   }
   void close(std::size_t i) { open[i / 64] &= ~(std::uint64_t{1} << (i % 64)); }
   void reopen(std::size_t i) {
     open[i / 64] |= std::uint64_t{1} << (i % 64);
-    if (i < low) low = i;
+    low = std::min(low, i);
   }
 
   void wait(std::size_t i, place_list &with) {
@@ -78,7 +89,7 @@ inline void wake(place_list &waiting) {
     const std::uint32_t i = w.index;
     w = std::exchange(of.all[i].next, {});
     of.reopen(i);
-    if (of.front != nullptr && i < of.front->place) of.front = nullptr;
+    if (i < of.front_at) of.forget_front();
   }
 }
 

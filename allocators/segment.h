@@ -44,10 +44,12 @@ struct alignas(64) segment {
   bool kept = false;            // live for the books, nobody's: ready for the same size
   bool in_table = false;        // its address leads to it
   bool awaited = false;         // `waiting` may have places
+  std::uint32_t spot = 0;       // where it is among the free ones of about its size
 
   segment *previous = nullptr;  // neighbours by address, of the same reservation
   segment *next = nullptr;
-  place_list waiting;  // places that this block, while it lives, is in the way of
+  place_list waiting;       // places that this block, while it lives, is in the way of
+  std::uint64_t freed = 0;  // counts on: when it became one of the free ones
 
   std::uint64_t end() const { return begin + bytes; }
   virtual_range range() const { return {device_address(begin), static_cast<std::size_t>(bytes)}; }
