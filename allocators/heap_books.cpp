@@ -135,9 +135,9 @@ std::uint64_t heap_books::alignment_of(std::uint64_t bytes, std::uint64_t asked)
   return (bytes & (page_ - 1)) == 0 ? std::max<std::uint64_t>(asked, page_) : asked;
 }
 
-// An exact fit, or else where fewest whole pages are broken; of those the lowest address, so that
-// what lives long gathers there. All of it is one number, which has to be low: whole pages above
-// the address.
+// An exact fit, the one freed last; or else where fewest whole pages are broken, and of those the
+// lowest address, so that what lives long gathers there. All of it is one number, which has to be
+// low: whole pages above the address.
 segment *heap_books::best_place(std::uint64_t bytes, std::uint64_t alignment, search how) const {
   const std::uint64_t own = bytes >> page_bits_, part = bytes & (page_ - 1);
   const bool simple = alignment == allocation_granule || alignment == page_;
@@ -148,7 +148,7 @@ segment *heap_books::best_place(std::uint64_t bytes, std::uint64_t alignment, se
   const auto rank_of = [&](const free_rows::entry &e) {
     const std::uint64_t at = align_up(e.begin, alignment), end = e.begin + e.bytes;
     if (at + bytes > end) return no_place;
-    if (e.bytes == bytes) return rank(0, e.begin);
+    if (e.bytes == bytes) return rank(0, rank(1, 0) - 1 - e.of->freed);
     const std::uint64_t broken = simple ? std::min<std::uint64_t>(whole_pages(at, end), touched(at))
                                         : whole_pages(e.begin, end) - whole_pages(e.begin, at) -
                                               whole_pages(at + bytes, end);
