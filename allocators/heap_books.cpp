@@ -5,8 +5,8 @@
 namespace stillmap {
 namespace {
 
-// Places that a quick search compares.
-constexpr std::size_t quick_looks = 1024;
+// Places that a quick search compares: free ones, which lie in rows, and unbacked ones.
+constexpr std::size_t quick_looks = 1024, quick_fits = 256;
 constexpr std::uint64_t no_place = UINT64_MAX;
 
 std::uint64_t align_up(std::uint64_t at, std::uint64_t alignment) {
@@ -275,7 +275,7 @@ std::optional<heap_books::extent> heap_books::carve(std::uint64_t bytes, std::ui
   const std::uint64_t alignment = alignment_of(bytes, asked);
   std::optional<extent> best;
   segment *chosen = nullptr;
-  std::size_t looks = how == search::thorough ? SIZE_MAX : quick_looks;
+  std::size_t looks = how == search::thorough ? SIZE_MAX : quick_fits;
   unbacked_index_.each_from(bytes, [&](segment &s) {
     const auto e = fit(s, bytes, alignment);
     if (e && (!best || e->missing.bytes < best->missing.bytes ||
