@@ -204,7 +204,7 @@ status caching_allocator::core::reserve_addresses(arena &a, std::size_t bytes) {
       std::min(2 * device_.total_memory().bytes(), device_.can().largest_reservation / 2), page());
   std::size_t wanted = std::max(least, generous);
   for (;;) {
-    auto block = device_.space().reserve(wanted, page(), {}, "caching_allocator");
+    auto block = device_.space().reserve(wanted, page(), {}, options_.tag);
     if (block) {
       const virtual_range range = (*block)->range();
       {
@@ -367,6 +367,10 @@ status caching_allocator::core::map(const heap_books::extent &place, loot &l) {
                       "free pages are not mapped where they should be", s->begin, s->bytes);
       }
       for (mapping_record &m : pages) {
+        if (m.state == mapping_state::suspended) {
+          return refuse(condition::busy, "caching_allocator::allocate",
+                        "free pages that it takes are suspended", m.range.begin.value());
+        }
         plan.map(at, std::move(m.backing));
         at = at + page();
       }

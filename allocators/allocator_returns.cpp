@@ -182,7 +182,7 @@ void caching_allocator::core::unmap_everything() noexcept {
       remap_plan plan({});
       virtual_range run;
       for (const mapping_record &m : device_.space().mappings(block->range())) {
-        if (m.state != mapping_state::mapped) continue;
+        if (m.state == mapping_state::retiring) continue;
         if (run.end() != m.range.begin || run.empty()) {
           plan.unmap(run);
           run = m.range;

@@ -34,6 +34,7 @@ struct caching_allocator_options {
   // Memory is short: frees some of its own and answers true to have the request of `bytes` tried
   // again, or false to let it fail. Called without any lock of the allocator, which it may use.
   std::function<bool(std::size_t bytes)> on_out_of_memory{};
+  std::string tag = "caching_allocator";  // of its addresses, for what works by tag
   // A file to write every request to, as a trace (trace.h) that `stillmap replay` reads. Empty:
   // what the environment variable STILLMAP_RECORD names, if anything. A file that is there already
   // is kept, and path.<pid> written. Recorded: a lock and a line of text a request, for all

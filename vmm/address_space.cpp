@@ -64,6 +64,7 @@ result<std::shared_ptr<address_block>> address_space::reserve(std::size_t bytes,
 void address_space::release_block(address_block &block) noexcept {
   {
     const std::lock_guard lock(mutex_);
+    forget_suspended_locked(block.range());
     blocks_.erase(block.range().begin.value());
     stats_.reserved_bytes -= block.range().bytes;
     --stats_.live_blocks;
@@ -78,20 +79,40 @@ void address_space::abandon(const page_pool &pool) noexcept {
   std::vector<page_share> left;
   const std::lock_guard lock(mutex_);
   for (auto it = mappings_.begin(); it != mappings_.end();) {
-    if (it->second.backing.page_->pool_ != &pool) {
-      ++it;
-      continue;
+    const auto next = std::next(it);
+    if (it->second.backing && it->second.backing.page_->pool_ == &pool) {
+      left.push_back(it->second.backing);
+      erase_locked(it);
     }
-    stats_.mapped_bytes -= it->second.bytes;
-    if (it->second.retiring) --stats_.retiring_mappings;
-    left.push_back(std::move(it->second.backing));
-    if (it == last_entered_) last_entered_ = mappings_.end();
-    it = mappings_.erase(it);
+    it = next;
   }
-  stats_.live_mappings = mappings_.size();
+  stats_.live_mappings = mappings_.size() - suspended_;
   if (left.empty()) return;
   report_unreturnable({make_error_code(condition::corrupt), "page_pool::~page_pool",
                        "mappings the driver would not undo are left behind", left.size()});
+}
+
+// The page must be held elsewhere: under the lock none may return to its pool.
+void address_space::erase_locked(entry_map::iterator it) {
+  const entry &e = it->second;
+  if (e.retiring) --stats_.retiring_mappings;
+  if (e.suspended_by != 0) {
+    --suspended_;
+    stats_.suspended_bytes -= e.bytes;
+  } else {
+    stats_.mapped_bytes -= e.bytes;
+  }
+  if (it == last_entered_) last_entered_ = mappings_.end();
+  mappings_.erase(it);
+}
+
+void address_space::forget_suspended_locked(virtual_range range) {
+  for (auto it = lower_locked(range.begin);
+       suspended_ != 0 && it != mappings_.end() && it->first < range.end().value();) {
+    const auto next = std::next(it);
+    if (it->second.suspended_by != 0) erase_locked(it);
+    it = next;
+  }
 }
 
 std::shared_ptr<address_block> address_space::block_at_locked(device_address at) const {
@@ -170,9 +191,13 @@ std::vector<block_record> address_space::blocks() const {
   for (const auto &[begin, weak] : blocks_) {
     const auto block = held.emplace_back(weak.lock());
     if (!block) continue;
-    block_record r{block->range(), block->id(), block->tag(), block->generation(), 0, 0};
+    block_record r{block->range(), block->id(), block->tag(), block->generation(), 0, 0, 0};
     for (auto it = mappings_.lower_bound(begin);
          it != mappings_.end() && r.range.contains(device_address(it->first)); ++it) {
+      if (it->second.suspended_by != 0) {
+        r.suspended_bytes += it->second.bytes;
+        continue;
+      }
       r.mapped_bytes += it->second.bytes;
       ++r.mappings;
     }
@@ -190,8 +215,11 @@ std::vector<mapping_record> address_space::mappings(virtual_range within) const 
     const virtual_range range{device_address(it->first), it->second.bytes};
     if (range.begin >= within.end()) break;
     if (!range.overlaps(within)) continue;
-    out.push_back({range, page_ref(it->second.backing), *it->second.access,
-                   it->second.retiring ? mapping_state::retiring : mapping_state::mapped});
+    const mapping_state state = it->second.retiring            ? mapping_state::retiring
+                                : it->second.suspended_by != 0 ? mapping_state::suspended
+                                                               : mapping_state::mapped;
+    out.push_back(
+        {range, page_ref(it->second.backing), *it->second.access, state, it->second.suspended_by});
   }
   for (const auto &[begin, record] : fallbacks_) {
     if (record.range.overlaps(within)) out.push_back(record);

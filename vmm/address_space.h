@@ -58,13 +58,18 @@ struct backing_event {
 };
 using backing_callback = std::function<void(const backing_event &)>;
 
-enum class mapping_state { mapped, retiring };
+enum class mapping_state {
+  mapped,
+  retiring,
+  suspended,  // the addresses are its owner's still, the page is gone: remap_plan::suspend
+};
 
 struct mapping_record {
   virtual_range range;
-  page_ref backing;  // empty for a fallback (cuMemAlloc) allocation
+  page_ref backing;  // empty where suspended, and for a fallback (cuMemAlloc) allocation
   std::vector<access_grant> access;
   mapping_state state = mapping_state::mapped;
+  std::uint64_t suspended_by = 0;  // what remap_plan::suspend was given
 };
 
 struct block_record {
@@ -73,7 +78,8 @@ struct block_record {
   std::string tag;
   std::uint64_t generation;
   std::size_t mapped_bytes;
-  std::size_t mappings;
+  std::size_t mappings;  // suspended ones not included
+  std::size_t suspended_bytes = 0;
 };
 
 struct address_space_stats {
@@ -85,6 +91,7 @@ struct address_space_stats {
   std::size_t live_mappings = 0;  // retiring ones included: they count against the ceiling
   std::size_t retiring_mappings = 0;
   std::size_t mapping_ceiling = 0;
+  std::size_t suspended_bytes = 0;  // address space whose pages were taken away, to come back
 };
 
 class remap_plan;
@@ -168,6 +175,7 @@ class address_space {
     std::size_t bytes = 0;
     std::shared_ptr<const std::vector<access_grant>> access;
     bool retiring = false;
+    std::uint64_t suspended_by = 0;  // not 0: no page, and nothing is mapped
   };
   using retiree = retiring_range;
   using entry_map = std::map<std::uint64_t, entry>;
@@ -184,7 +192,9 @@ class address_space {
     return it == std::prev(mappings_.end()) ? mappings_.end() : std::next(it);
   }
   static bool nobody_elses(const entry &e);
-  void set_retiring_locked(virtual_range range);
+  bool set_retiring_locked(virtual_range range);
+  void erase_locked(entry_map::iterator it);
+  void forget_suspended_locked(virtual_range range);
   std::size_t collect_from(std::vector<retiree> &due, bool wait, status &outcome);
   std::shared_ptr<address_block> block_at_locked(device_address at) const;
   void notify(backing_event::phase when, const std::vector<touched_range> &touched);
@@ -199,6 +209,7 @@ class address_space {
   std::map<std::uint64_t, mapping_record> fallbacks_;
   retiring_list retiring_;
   std::vector<std::weak_ptr<const backing_callback>> callbacks_;
+  std::size_t suspended_ = 0;  // entries
   address_space_stats stats_;
   std::uint64_t next_block_ = 1;
 };

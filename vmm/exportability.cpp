@@ -46,6 +46,10 @@ class examiner {
       if (next < begin) missing(next, begin - next);
       next = end;
       if (m.range.begin < range.begin || m.range.end() > range.end()) report_.cut = true;
+      if (m.state == mapping_state::suspended) {
+        missing(begin, end - begin);
+        continue;
+      }
       if (!m.backing) {
         report_.fallback_bytes += end - begin;
       } else if (m.state == mapping_state::retiring) {

@@ -62,6 +62,7 @@ class mapped_buffer final : public growable_buffer::impl {
   std::shared_ptr<address_block> block_of(std::size_t slot) const;
   status apply(remap_plan &&plan);
   status check_range(const char *op, std::size_t offset, std::size_t bytes, bool pages) const;
+  status check_awake(const char *op, slot_run run) const;
   status check_shareable(const char *op, slot_run run, std::uint8_t forbidden);
   status fill(slot_run run, consumer_stream consumer);
   status revive(slot_run run, consumer_stream consumer, std::vector<revived_range> &revived);

@@ -165,6 +165,9 @@ status mapped_buffer::relocate(std::shared_ptr<address_block> target, std::size_
   }
   const auto passed = idle.passed();
   if (!passed) return tl::unexpected(passed.error());
+  for (const slot_run run : old) {
+    if (status s = check_awake("growable_buffer::resize", run); !s) return s;
+  }
   remap_plan plan(access_);
   for (const slot_run run : old) {
     for (auto &m : space().mappings(span(run))) {

@@ -20,9 +20,21 @@ std::vector<access_grant> mapped_buffer::reading() const {
   return out;
 }
 
+// What has no pages just now has none to share, and none to move.
+status mapped_buffer::check_awake(const char *op, slot_run run) const {
+  if (space().stats().suspended_bytes == 0) return {};
+  for (const mapping_record &m : space().mappings(span(run))) {
+    if (m.state != mapping_state::suspended) continue;
+    return refuse(condition::busy, op, "memory in the range is suspended",
+                  m.range.begin - address());
+  }
+  return {};
+}
+
 // Every slot committed and free of `forbidden` flags. An alias that is gone is forgotten here: it
 // cannot tell us itself.
 status mapped_buffer::check_shareable(const char *op, slot_run run, std::uint8_t forbidden) {
+  if (status s = check_awake(op, run); !s) return s;
   for (std::size_t s = run.first; s < run.end(); ++s) {
     if ((slots_[s] & live) == 0) {
       return refuse(condition::invalid_argument, op, "part of the range is not committed",

@@ -33,6 +33,14 @@ void remap_plan::unmap(virtual_range range) {
   if (!range.empty()) unmaps_.push_back(range);
 }
 
+void remap_plan::suspend(virtual_range range, std::uint64_t by) {
+  if (!range.empty()) suspends_.push_back({range, by});
+}
+
+void remap_plan::resume(device_address at, page_ref p, std::uint64_t by) {
+  maps_.push_back({at, std::move(p), access_, by});
+}
+
 void remap_plan::grant(virtual_range range, std::vector<access_grant> access) {
   if (range.empty()) return;
   grants_.push_back({range, listed(std::move(access))});
@@ -48,17 +56,20 @@ class remap {
       const std::lock_guard lock(space_.mutex_);
       if (status s = check_locked(); !s) return s;
     }
-    if (touched_.empty()) return {};
+    if (touched_.empty()) {
+      if (!forgotten_.empty()) settle_books(true);
+      return {};
+    }
     const context_guard guard(drv(), space_.device_.context());
     if (!guard.entered()) return guard.entered();
     space_.notify(backing_event::phase::about_to_change, touched_);
     if (status s = perform(); !s) {
       undo();
-      settle_books();
+      settle_books(false);
       space_.notify(backing_event::phase::abandoned, touched_);
       return s;
     }
-    settle_books();
+    settle_books(true);
     for (const auto &t : touched_) t.block->generation_.fetch_add(1, std::memory_order_acq_rel);
     space_.notify(backing_event::phase::changed, touched_);
     return {};
@@ -71,7 +82,9 @@ class remap {
     page_share page;
     access_ptr access;
     std::uint64_t block;
+    std::uint64_t suspend_by = 0;  // leaving: its place stays; arriving: whose place it is
   };
+  enum class purpose { unmap, collect, suspend, grant };
 
   const driver &drv() const { return *space_.device_.drv; }
 
@@ -84,7 +97,13 @@ class remap {
 
   status check_locked() {
     for (const virtual_range r : plan_.unmaps_) {
-      if (status s = gather_locked(r, leaving_, plan_.of_retired_); !s) return s;
+      const purpose why = plan_.of_retired_ ? purpose::collect : purpose::unmap;
+      if (status s = gather_locked(r, leaving_, why); !s) return s;
+    }
+    for (const auto &step : plan_.suspends_) {
+      const std::size_t before = leaving_.size();
+      if (status s = gather_locked(step.range, leaving_, purpose::suspend); !s) return s;
+      for (std::size_t i = before; i < leaving_.size(); ++i) leaving_[i].suspend_by = step.by;
     }
     std::sort(leaving_.begin(), leaving_.end(), by_address);
     for (std::size_t i = 1; i < leaving_.size(); ++i) {
@@ -94,7 +113,7 @@ class remap {
     }
     for (const auto &g : plan_.grants_) {
       std::vector<present> concerned;
-      if (status s = gather_locked(g.range, concerned, false); !s) return s;
+      if (status s = gather_locked(g.range, concerned, purpose::grant); !s) return s;
       for (present &p : concerned) regranted_.push_back({std::move(p), g.access});
     }
     for (auto &step : plan_.maps_) {
@@ -107,6 +126,17 @@ class remap {
       if (step.at.value() % space_.device_.caps.page_bytes != 0) {
         return no("the target is not page-aligned", step.at.value(),
                   space_.device_.caps.page_bytes);
+      }
+      if (step.suspended_by != 0) {
+        const auto it = space_.mappings_.find(step.at.value());
+        if (it == space_.mappings_.end() || it->second.bytes != target.bytes ||
+            it->second.suspended_by != step.suspended_by) {
+          return no("no page of that size was suspended there", step.at.value(), target.bytes);
+        }
+        arriving_.push_back(
+            {target, step.page.share(), it->second.access, block->id(), step.suspended_by});
+        touch(block, target);
+        continue;
       }
       const bool replacing = is_leaving(target);
       if (!replacing && occupied_locked(target)) {
@@ -124,7 +154,7 @@ class remap {
         }
       }
     }
-    const std::size_t live = space_.mappings_.size() + arriving_.size();
+    const std::size_t live = space_.mappings_.size() - space_.suspended_ + arriving_.size();
     const std::size_t ceiling = space_.stats_.mapping_ceiling;
     if (!arriving_.empty() && ceiling != 0 && live > ceiling) {
       return refuse(condition::address_space_exhausted, "remap",
@@ -137,12 +167,22 @@ class remap {
     return a.range.begin < b.range.begin;
   }
 
-  status gather_locked(virtual_range r, std::vector<present> &into, bool retiring) {
+  status gather_locked(virtual_range r, std::vector<present> &into, purpose why) {
+    const bool retiring = why == purpose::collect;
     std::size_t found = 0;
     for (auto it = space_.lower_locked(r.begin);
          it != space_.mappings_.end() && it->first < r.end().value(); ++it) {
       const virtual_range range{device_address(it->first), it->second.bytes};
       if (!r.contains(range)) return no("the range cuts a mapping", range.begin.value());
+      if (it->second.suspended_by != 0) {
+        if (why != purpose::unmap) {
+          return refuse(condition::busy, "remap", "memory in the range is suspended",
+                        range.begin.value());
+        }
+        forgotten_.push_back(range);
+        found += range.bytes;
+        continue;
+      }
       if (it->second.retiring != retiring) {
         return no("a mapping in the range is retiring", range.begin.value());
       }
@@ -292,17 +332,22 @@ class remap {
 
   // Makes the ledger say what the driver now has. leaving_ still holds the pages that go, so none
   // returns to its pool under the lock.
-  void settle_books() {
+  void settle_books(bool done) {
     const std::lock_guard lock(space_.mutex_);
     auto &books = space_.mappings_;
     auto leave = [&](const present &p) {
       const auto it = books.find(p.range.begin.value());
-      if (it->second.retiring) --space_.stats_.retiring_mappings;
-      if (it == space_.last_entered_) space_.last_entered_ = books.end();
-      books.erase(it);
+      if (p.suspend_by == 0 || lost_.contains(p.range.begin.value())) {
+        return space_.erase_locked(it);
+      }
+      it->second.backing = page_share();  // leaving_ holds the page
+      it->second.suspended_by = p.suspend_by;
+      ++space_.suspended_;
       space_.stats_.mapped_bytes -= p.range.bytes;
+      space_.stats_.suspended_bytes += p.range.bytes;
     };
     auto enter = [&](const present &p) {
+      if (p.suspend_by != 0) space_.erase_locked(books.find(p.range.begin.value()));
       auto &last = space_.last_entered_;
       const auto near = last == books.end() ? last : space_.after_locked(last);
       last = books.insert_or_assign(near, p.range.begin.value(),
@@ -316,12 +361,20 @@ class remap {
     for (std::size_t i = 0; i < mapped_; ++i) enter(arriving_[i]);
     for (std::size_t i = 0; i < remapped_; ++i) enter(replacing_[i]);
     for (const present &p : stuck_) {
-      if (!books.contains(p.range.begin.value())) enter(p);
+      const auto it = books.find(p.range.begin.value());
+      if (it == books.end()) {
+        enter(p);
+      } else {
+        it->second.backing = p.page;  // suspended as before, and the page cannot be used elsewhere
+      }
     }
     for (std::size_t i = 0; i < regranted_done_; ++i) {
       books[regranted_[i].was.range.begin.value()].access = regranted_[i].now;
     }
-    space_.stats_.live_mappings = books.size();
+    if (done) {
+      for (const virtual_range r : forgotten_) space_.forget_suspended_locked(r);
+    }
+    space_.stats_.live_mappings = books.size() - space_.suspended_;
   }
 
   // ---- runs -------------------------------------------------------------------------------------
@@ -355,8 +408,9 @@ class remap {
   std::vector<regrant> regranted_;
   std::vector<address_space::touched_range> touched_;
   std::size_t mapped_ = 0, remapped_ = 0, unmapped_ = 0, regranted_done_ = 0;
-  std::set<std::uint64_t> lost_;  // unmapped, and would not come back
-  std::vector<present> stuck_;    // mapped, and would not go
+  std::vector<virtual_range> forgotten_;  // suspended, and given up: nothing is mapped there
+  std::set<std::uint64_t> lost_;          // unmapped, and would not come back
+  std::vector<present> stuck_;            // mapped, and would not go
 };
 
 // What retires still counts against every ceiling, ours and the driver's. Before saying that there

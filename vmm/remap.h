@@ -21,10 +21,20 @@ class remap_plan {
   void map(device_address at, page_ref p, std::vector<access_grant> access);  // its own access
   // Takes whole mappings away; no device work may touch them any more (use retire otherwise).
   void unmap(virtual_range range);
+  // Takes the pages of whole mappings away and keeps their places in the ledger, with their access:
+  // to their owner they are there still, but touching them is a fault. Until resume the owner may
+  // give them up (nothing is left to unmap); growing elsewhere works; what needs these pages
+  // (alias, fork, splice, copy on write, a grant) is refused as busy. `by`: who does it, not 0.
+  // Contents are lost: save them first. No device work may touch them any more.
+  void suspend(virtual_range range, std::uint64_t by);
+  // Puts `p` at a place that `by` suspended, with the access that it had.
+  void resume(device_address at, page_ref p, std::uint64_t by);
   // Changes who may touch what is mapped in `range`.
   void grant(virtual_range range, std::vector<access_grant> access);
 
-  bool empty() const { return maps_.empty() && unmaps_.empty() && grants_.empty(); }
+  bool empty() const {
+    return maps_.empty() && unmaps_.empty() && grants_.empty() && suspends_.empty();
+  }
 
  private:
   friend class remap;
@@ -33,6 +43,11 @@ class remap_plan {
     device_address at;
     page_ref page;
     std::shared_ptr<const std::vector<access_grant>> access;
+    std::uint64_t suspended_by = 0;  // not 0: where that one suspended a page
+  };
+  struct suspend_step {
+    virtual_range range;
+    std::uint64_t by;
   };
   struct grant_step {
     virtual_range range;
@@ -44,6 +59,7 @@ class remap_plan {
   std::vector<map_step> maps_;
   std::vector<virtual_range> unmaps_;
   std::vector<grant_step> grants_;
+  std::vector<suspend_step> suspends_;
   bool of_retired_ = false;  // unmaps_ are mappings nobody owns any more
 };
 
@@ -52,8 +68,8 @@ class remap_plan {
 //          mapping, access and generation as before. Should undoing itself be refused by the driver
 //          (it failed twice), the ledger shows what is really left and the sink is told.
 // Errors:  invalid_argument (a target mapped already, outside any reservation, misaligned; a range
-//          that cuts a mapping), address_space_exhausted (mapping ceiling: value, limit),
-//          out_of_memory, device_lost, what the driver says.
+//          that cuts a mapping), busy (a page that is wanted is suspended), address_space_exhausted
+//          (mapping ceiling: value, limit), out_of_memory, device_lost, what the driver says.
 // Stream:  host-synchronous.
 // Cost:    where there is no room, retiring mappings are waited for and undone, and all is tried
 //          once more. Otherwise one map per page, one set-access per contiguous run, one unmap per

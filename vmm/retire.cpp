@@ -39,8 +39,7 @@ status address_space::retire(std::shared_ptr<address_block> block, virtual_range
     return refuse(condition::invalid_argument, "address_space::retire",
                   "nothing is mapped in the range", range.begin.value(), range.bytes);
   }
-  set_retiring_locked(range);
-  retiring_.add({std::move(block), range, std::move(idle)});
+  if (set_retiring_locked(range)) retiring_.add({std::move(block), range, std::move(idle)});
   return {};
 }
 
@@ -80,16 +79,20 @@ result<std::size_t> address_space::revive(virtual_range range,
 
 void address_space::let_go(std::shared_ptr<address_block> block, virtual_range range, fence idle) {
   const std::lock_guard lock(mutex_);
-  set_retiring_locked(range);
-  retiring_.add({std::move(block), range, std::move(idle)});
+  if (set_retiring_locked(range)) retiring_.add({std::move(block), range, std::move(idle)});
 }
 
-void address_space::set_retiring_locked(virtual_range range) {
+// What is suspended there is forgotten. False: there was nothing else.
+bool address_space::set_retiring_locked(virtual_range range) {
+  forget_suspended_locked(range);
+  bool any = false;
   for (auto it = lower_locked(range.begin);
        it != mappings_.end() && it->first < range.end().value(); ++it) {
     it->second.retiring = true;
     ++stats_.retiring_mappings;
+    any = true;
   }
+  return any;
 }
 
 status address_space::steal_retiring(std::size_t n, const page_pool &kin, stream_ref consumer,

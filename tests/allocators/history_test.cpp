@@ -254,7 +254,7 @@ TEST_F(history, refuses_what_it_cannot_keep) {
 TEST_F(history, callers_are_those_who_called) {
   history_options o;
   o.events = 64;
-  o.stack_depth = 4;
+  o.stack_depth = 8;  // how many frames of the allocator's own come first depends on the build
   ASSERT_TRUE(heap().record_history(o));
   void *const block = asks_for(heap(), 512);
   ASSERT_NE(block, nullptr);
@@ -263,11 +263,11 @@ TEST_F(history, callers_are_those_who_called) {
   std::size_t with_stack = 0;
   for (const history_event &e : h.events) {
     const auto stack = h.stack_of(e);
-    ASSERT_LE(stack.size(), 4u);
+    ASSERT_LE(stack.size(), 8u);
     if (!stack.empty()) ++with_stack;
     if (e.action != history_action::allocate) continue;
     ASSERT_FALSE(stack.empty());
-    // The innermost is the function that called allocate: its code is within a little of its begin.
+    // Among them is the function that called allocate: code within a little of its begin.
     std::size_t nearest = SIZE_MAX;
     for (const void *frame : stack) {
       const std::size_t at = address_of(frame),

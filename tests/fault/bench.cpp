@@ -18,14 +18,23 @@ std::uint64_t digest(const void *bytes, std::size_t n) {
   return h;
 }
 
-void observe_buffer(std::ostream &out, const device &d, const char *name, const bench::tracked &t) {
+bool suspended(const device &d, virtual_range range) {
+  for (const mapping_record &m : d.space().mappings(range)) {
+    if (m.state == mapping_state::suspended) return true;
+  }
+  return false;
+}
+
+void observe_buffer(std::ostream &out, const device &d, const char *name, const bench::tracked &t,
+                    bool generations) {
   if (!t.buffer) return;
   const growable_buffer &b = *t.buffer;
   const buffer_stats stats = b.stats();
   out << name << ": " << (b.address() == t.first_address ? "here" : "moved") << " size " << b.size()
       << " capacity " << b.capacity() << " mapped " << b.mapped_bytes() << " reserved "
-      << b.reserved() << " generation " << b.generation() << " growths " << stats.growths
-      << " relocations " << stats.relocations << " copied " << stats.bytes_copied << " pages ";
+      << b.reserved() << " generation " << (generations ? b.generation() : 0) << " growths "
+      << stats.growths << " relocations " << stats.relocations << " copied " << stats.bytes_copied
+      << " pages ";
   const std::size_t page = b.page_bytes();
   for (std::size_t at = 0; page != 0 && at < std::min(b.reserved(), 64 * page); at += page) {
     out << (b.committed(at, page) ? '#' : '.');
@@ -33,7 +42,9 @@ void observe_buffer(std::ostream &out, const device &d, const char *name, const 
   for (const virtual_range r : t.known) {
     const std::size_t offset = static_cast<std::size_t>(r.begin.value());
     out << "\n  bytes at " << offset << ": ";
-    if (b.committed(offset, r.bytes)) {
+    if (suspended(d, {b.address() + offset, r.bytes})) {
+      out << "suspended";
+    } else if (b.committed(offset, r.bytes)) {
       const auto bytes = get(d, b.address() + offset, r.bytes);
       out << digest(bytes.data(), bytes.size());
     } else {
@@ -51,6 +62,11 @@ void observe_buffer(std::ostream &out, const device &d, const char *name, const 
 
 bench::~bench() {
   let_pass();
+  if (sleeper) {
+    for (const auto &away : sleeper->suspended()) {
+      [[maybe_unused]] const status gone = sleeper->forget(away.tag);
+    }
+  }
   // What was mapped by plan has no owner but the test.
   if (space && !at_hand) {
     remap_plan plan({});
@@ -136,13 +152,14 @@ std::string bench::observe() {
         << digest(values->data(), values->size() * sizeof(std::uint32_t)) << '\n';
     return out.str();
   }
-  observe_buffer(out, *dev, "a", a);
-  observe_buffer(out, *dev, "b", b);
-  observe_buffer(out, *dev, "c", c);
+  observe_buffer(out, *dev, "a", a, sleeper == nullptr);
+  observe_buffer(out, *dev, "b", b, sleeper == nullptr);
+  observe_buffer(out, *dev, "c", c, sleeper == nullptr);
+  if (sleeper) dev->space().collect();  // what could not be unmapped at once is tried again
   const address_space_stats ledger = dev->space().stats();
   out << "ledger: reserved " << ledger.reserved_bytes << " mapped " << ledger.mapped_bytes
       << " blocks " << ledger.live_blocks << " mappings " << ledger.live_mappings << " retiring "
-      << ledger.retiring_mappings << '\n';
+      << ledger.retiring_mappings << " suspended " << ledger.suspended_bytes << '\n';
   const auto held_by_others = [&](const char *name, const page_pool &p) {
     const page_pool_stats stats = p.stats();
     out << name << ": " << (stats.created - stats.free).bytes() << " handed out\n";

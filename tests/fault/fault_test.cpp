@@ -315,6 +315,7 @@ std::vector<operation> operations() {
   add_sharing_operations(all);
   add_copying_operations(all);
   add_vector_operations(all);
+  add_suspend_operations(all);
   return all;
 }
 

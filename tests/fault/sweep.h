@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "stillmap/checkpoint/suspender.h"
 #include "stillmap/vmm/device_vector.h"
 #include "stillmap/vmm/mapping.h"
 #include "stillmap/vmm/physical_memory.h"
@@ -42,6 +43,7 @@ struct bench {
   std::optional<mapping> at_hand;
   tracked a, b, c;
   std::optional<device_vector<std::uint32_t>> v;
+  std::unique_ptr<checkpoint::suspender> sleeper;
   bool copying = false;
   std::string note;  // what the operation returned, where that is to be observed
 
@@ -83,5 +85,6 @@ void add_buffer_operations(std::vector<operation> &all);
 void add_sharing_operations(std::vector<operation> &all);
 void add_copying_operations(std::vector<operation> &all);
 void add_vector_operations(std::vector<operation> &all);
+void add_suspend_operations(std::vector<operation> &all);
 
 }  // namespace stillmap::testing

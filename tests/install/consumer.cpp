@@ -1,8 +1,11 @@
 // A program of somebody else's, as small as one can be: it grows a buffer and looks whether its
-// bytes and its address stayed. Built by each project in this folder against an installed Stillmap.
+// bytes and its address stayed, and has an allocator's memory taken away and given back. Built by
+// each project in this folder against an installed Stillmap.
 #include <cstdio>
 #include <vector>
 
+#include "stillmap/allocators/caching_allocator.h"
+#include "stillmap/checkpoint/suspender.h"
 #include "stillmap/vmm/context.h"
 #include "stillmap/vmm/device.h"
 #include "stillmap/vmm/driver.h"
@@ -36,14 +39,50 @@ stillmap::result<bool> grows_in_place() {
   return buffer->address() == before && read == written && buffer->stats().bytes_copied == 0;
 }
 
+stillmap::result<bool> sleeps_and_wakes() {
+  auto device = stillmap::device::open();
+  if (!device) return tl::unexpected(device.error());
+  stillmap::caching_allocator_options options;
+  options.tag = "task";
+  auto heap = stillmap::caching_allocator::create(*device, options);
+  if (!heap) return tl::unexpected(heap.error());
+  const auto block = (*heap)->allocate(3 * mib);
+  if (!block) return tl::unexpected(block.error());
+  const stillmap::device_address at(reinterpret_cast<std::uintptr_t>(*block));
+
+  const stillmap::driver &driver = device->drv();
+  const stillmap::context_guard guard(driver, device->context());
+  if (!guard.entered()) return tl::unexpected(guard.entered().error());
+  const std::vector<unsigned char> written(3 * mib, 0xa5);
+  if (auto done = driver.copy_to_device(at, written.data(), written.size()); !done) {
+    return tl::unexpected(done.error());
+  }
+  auto sleeper = stillmap::checkpoint::suspender::create(*device);
+  if (!sleeper) return tl::unexpected(sleeper.error());
+  if (auto done = (*sleeper)->suspend("task"); !done) return tl::unexpected(done.error());
+  if (auto done = (*sleeper)->resume("task"); !done) return tl::unexpected(done.error());
+
+  std::vector<unsigned char> read(written.size());
+  if (auto done = driver.copy_to_host(read.data(), at, read.size()); !done) {
+    return tl::unexpected(done.error());
+  }
+  if (auto done = (*heap)->free(*block); !done) return tl::unexpected(done.error());
+  return read == written;
+}
+
+bool says_yes(const char *what, const stillmap::result<bool> &answer) {
+  if (answer) {
+    std::printf("consumer: %s: %s\n", what, *answer ? "ok" : "the bytes are not what they were");
+    return *answer;
+  }
+  std::fprintf(stderr, "consumer: %s: %s\n", what, answer.error().message().c_str());
+  return false;
+}
+
 }  // namespace
 
 int main() {
-  const auto grown = grows_in_place();
-  if (!grown) {
-    std::fprintf(stderr, "consumer: %s\n", grown.error().message().c_str());
-    return 1;
-  }
-  std::puts(*grown ? "consumer: ok" : "consumer: the buffer moved or lost its bytes");
-  return *grown ? 0 : 1;
+  const bool grown = says_yes("a buffer grows in place", grows_in_place());
+  const bool woken = says_yes("a heap sleeps and wakes", sleeps_and_wakes());
+  return grown && woken ? 0 : 1;
 }

@@ -84,6 +84,7 @@ picture picture_of(std::span<const block_record> blocks, std::span<const mapping
   const auto pages = addresses_of_pages(mappings);
   std::map<std::uint64_t, bool> counted;
   for (const mapping_record &m : mappings) {
+    if (m.state == mapping_state::suspended) continue;  // addresses only
     backing_run run;
     run.bytes = m.range.bytes;
     const bool alone =

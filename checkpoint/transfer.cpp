@@ -1,0 +1,52 @@
+#include "stillmap/checkpoint/transfer.h"
+
+#include <algorithm>
+
+#include "stillmap/vmm/context.h"
+
+namespace stillmap::checkpoint {
+
+result<transfer> transfer::create(const device &d, std::size_t streams) {
+  transfer out(d);
+  for (std::size_t i = 0; i < streams; ++i) {
+    auto made = stream::create(d);
+    if (!made) return tl::unexpected(made.error());
+    out.streams_.push_back(std::move(*made));
+  }
+  return out;
+}
+
+status transfer::start(direction way, virtual_range range, std::byte *host, std::size_t on) {
+  const context_guard guard(device_.drv(), device_.context());
+  if (!guard.entered()) return guard.entered();
+  const stream_handle s = streams_[on].get();
+  return way == direction::to_host
+             ? device_.drv().copy_to_host_async(host, range.begin, range.bytes, s)
+             : device_.drv().copy_to_device_async(range.begin, host, range.bytes, s);
+}
+
+status transfer::wait(std::size_t on) {
+  const status s = streams_[on].synchronize();
+  if (s) return s;
+  // A call that failed may not have waited, and what it should have waited for may still run.
+  const context_guard guard(device_.drv(), device_.context());
+  if (guard.entered()) [[maybe_unused]]
+    const status all = device_.drv().synchronize_context();
+  return s;
+}
+
+status transfer::copy(direction way, std::span<const piece> pieces, std::byte *host,
+                      std::size_t part) {
+  const context_guard guard(device_.drv(), device_.context());  // once for all
+  if (!guard.entered()) return guard.entered();
+  std::size_t next = 0;
+  status outcome = in_parts(pieces, part, [&](virtual_range range, std::size_t offset) {
+    return start(way, range, host + offset, next++ % streams_.size());
+  });
+  for (std::size_t i = 0; i < streams_.size(); ++i) {
+    if (const status s = wait(i); !s && outcome) outcome = s;
+  }
+  return outcome;
+}
+
+}  // namespace stillmap::checkpoint

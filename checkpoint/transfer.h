@@ -1,0 +1,52 @@
+// Copies between device memory and host memory, on streams of its own, with several copies under
+// way at once.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "stillmap/checkpoint/selection.h"
+#include "stillmap/vmm/stream.h"
+
+namespace stillmap::checkpoint {
+
+enum class direction { to_host, to_device };
+
+// Threads: externally synchronised.
+class transfer {
+ public:
+  // Errors: the driver's. Cost: one call for each stream.
+  static result<transfer> create(const device &d, std::size_t streams);
+
+  std::size_t streams() const { return streams_.size(); }
+
+  // Queues one copy on stream `on`; host memory must stay until wait(on).
+  status start(direction way, virtual_range range, std::byte *host, std::size_t on);
+  // Nothing is under way on it afterwards, also when it failed.
+  status wait(std::size_t on);
+
+  // All of `pieces`, each at its offset from `host`; over the streams, in parts of at most `part`
+  // bytes. Host-synchronous. Errors: the driver's; nothing is under way then either.
+  status copy(direction way, std::span<const piece> pieces, std::byte *host, std::size_t part);
+
+ private:
+  explicit transfer(const device &d) : device_(d) {}
+  device device_;
+  std::vector<stream> streams_;
+};
+
+// Calls use(range, offset) for consecutive parts of at most `part` bytes, until it fails.
+template <class Use>
+status in_parts(std::span<const piece> pieces, std::size_t part, Use use) {
+  for (const piece &p : pieces) {
+    for (std::size_t done = 0; done < p.range.bytes;) {
+      const std::size_t bytes = std::min(part, p.range.bytes - done);
+      if (status s = use(virtual_range{p.range.begin + done, bytes}, p.offset + done); !s) return s;
+      done += bytes;
+    }
+  }
+  return {};
+}
+
+}  // namespace stillmap::checkpoint

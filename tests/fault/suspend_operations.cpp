@@ -1,0 +1,66 @@
+// Memory taken away by tag and given back. That a change was undone shows in generations, so these
+// are not compared.
+#include "tests/fault/sweep.h"
+
+namespace stillmap::testing {
+namespace {
+
+using checkpoint::keep_in;
+using checkpoint::suspender;
+
+// Two buffers, and one that shares pages with the first: all without a tag.
+void make_task(bench &w) {
+  w.make(w.a, 16, 5);
+  w.make(w.b, 8, 2);
+  w.c.buffer = std::move(*w.b.buffer->fork());
+  w.c.first_address = w.c.buffer->address();
+  w.c.known = w.b.known;
+  checkpoint::suspender_options options;
+  options.streams = 1;  // the same calls in the same order every time
+  w.sleeper = std::move(*suspender::create(*w.dev, options));
+}
+
+status suspend(bench &w, keep_in where) {
+  if (!w.sleeper->suspended().empty()) return {};
+  checkpoint::suspend_options how;
+  how.contents = where;
+  return outcome(w.sleeper->suspend("", how));
+}
+
+void add_pair(std::vector<operation> &all, keep_in where, const std::string &name) {
+  all.push_back({.name = "suspend, " + name,
+                 .set = make_task,
+                 .run = [where](bench &w) { return suspend(w, where); },
+                 .may_survive = {}});
+  all.push_back({.name = "resume, " + name,
+                 .set =
+                     [where](bench &w) {
+                       make_task(w);
+                       if (const status s = suspend(w, where); !s) {
+                         throw std::runtime_error(s.error().message());
+                       }
+                     },
+                 .run = [](bench &w) -> status {
+                   if (w.sleeper->suspended().empty()) return {};
+                   return outcome(w.sleeper->resume(""));
+                 },
+                 .may_survive = {}});
+}
+
+}  // namespace
+
+void add_suspend_operations(std::vector<operation> &all) {
+  all.push_back({.name = "suspender create",
+                 .set = [](bench &) {},
+                 .run = [](bench &w) -> status {
+                   auto made = suspender::create(*w.dev);
+                   if (made) w.sleeper = std::move(*made);
+                   return outcome(made);
+                 },
+                 .may_survive = {}});
+  add_pair(all, keep_in::pinned_memory, "pinned");
+  add_pair(all, keep_in::file, "file");
+  add_pair(all, keep_in::nothing, "dropped");
+}
+
+}  // namespace stillmap::testing
