@@ -283,13 +283,15 @@ class arena {
   segment *release(segment &s);
   void dissolve(slab &s);
 
+  // What every request touches, in two lines of the cache.
+  alignas(64) segment *last_ = &nothing_;  // the last that was handed out
+  size_places *last_places_ = nullptr;     // where the last request went
+  segment *kept_ = nullptr;
+  std::uint64_t kept_bytes_ = 0;
+  counters counters_;
   slab_lists slabs_;
   places places_;
   segment nothing_;
-  segment *last_ = &nothing_;           // the last that was handed out
-  size_places *last_places_ = nullptr;  // where the last request went
-  segment *kept_ = nullptr;
-  std::uint64_t kept_bytes_ = 0;
   std::uint64_t claims_ = 0;     // that were for pages that are lent
   std::vector<recall> recalls_;  // of the last
   place_list want_pages_;        // waiting for pages where there are none
@@ -297,7 +299,6 @@ class arena {
   std::size_t empty_slabs_ = 0;
   bool packed_ = false;
   block_table blocks_;
-  counters counters_;
   std::unordered_map<std::uint64_t, use_list> uses_;
   std::vector<std::unique_ptr<slab>> all_slabs_;
   std::vector<slab *> spare_slabs_;

@@ -47,7 +47,7 @@ class block_table {
 
   // Requires: the address is not there.
   void insert(std::uint64_t address, block_ref block) {
-    if ((count_ + 1) * 8 > entries_.size() * 5) grow();
+    if ((count_ + 1) * 8 > entries_.size() * 3) grow();  // few probes: none can be foreseen
     ++count_;
     put(address, block);
   }

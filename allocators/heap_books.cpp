@@ -5,8 +5,8 @@
 namespace stillmap {
 namespace {
 
-// Places that a quick search compares.
-constexpr std::size_t quick_looks = 1024;
+// Places that a quick search compares: free ones, which lie in rows, and unbacked ones.
+constexpr std::size_t quick_looks = 1024, quick_fits = 256;
 constexpr std::uint64_t no_place = UINT64_MAX;
 
 std::uint64_t align_up(std::uint64_t at, std::uint64_t alignment) {
@@ -135,9 +135,9 @@ std::uint64_t heap_books::alignment_of(std::uint64_t bytes, std::uint64_t asked)
   return (bytes & (page_ - 1)) == 0 ? std::max<std::uint64_t>(asked, page_) : asked;
 }
 
-// An exact fit, or else where fewest whole pages are broken; of those the lowest address, so that
-// what lives long gathers there. All of it is one number, which has to be low: whole pages above
-// the address.
+// An exact fit, the one freed last; or else where fewest whole pages are broken, and of those the
+// lowest address, so that what lives long gathers there. All of it is one number, which has to be
+// low: whole pages above the address.
 segment *heap_books::best_place(std::uint64_t bytes, std::uint64_t alignment, search how) const {
   const std::uint64_t own = bytes >> page_bits_, part = bytes & (page_ - 1);
   const bool simple = alignment == allocation_granule || alignment == page_;
@@ -148,7 +148,7 @@ segment *heap_books::best_place(std::uint64_t bytes, std::uint64_t alignment, se
   const auto rank_of = [&](const free_rows::entry &e) {
     const std::uint64_t at = align_up(e.begin, alignment), end = e.begin + e.bytes;
     if (at + bytes > end) return no_place;
-    if (e.bytes == bytes) return rank(0, e.begin);
+    if (e.bytes == bytes) return rank(0, rank(1, 0) - 1 - e.of->freed);
     const std::uint64_t broken = simple ? std::min<std::uint64_t>(whole_pages(at, end), touched(at))
                                         : whole_pages(e.begin, end) - whole_pages(e.begin, at) -
                                               whole_pages(at + bytes, end);
@@ -275,7 +275,7 @@ std::optional<heap_books::extent> heap_books::carve(std::uint64_t bytes, std::ui
   const std::uint64_t alignment = alignment_of(bytes, asked);
   std::optional<extent> best;
   segment *chosen = nullptr;
-  std::size_t looks = how == search::thorough ? SIZE_MAX : quick_looks;
+  std::size_t looks = how == search::thorough ? SIZE_MAX : quick_fits;
   unbacked_index_.each_from(bytes, [&](segment &s) {
     const auto e = fit(s, bytes, alignment);
     if (e && (!best || e->missing.bytes < best->missing.bytes ||

@@ -29,8 +29,8 @@ struct size_places {
   std::vector<place> all;
   std::vector<std::uint64_t> open;  // those not handed out, and not known to be in use otherwise
   std::size_t low = 0;              // no place below is open
-  segment *front = nullptr;         // what is kept at the first open one, where that is known,
-  std::size_t front_at = 0;         // and which that is
+  segment *front = &unknown;        // what is kept at the first open one, where that is known
+  static inline segment unknown{};  // stands for nothing; its place is the first
 
   // The first open one from `from` on.
   std::size_t first_open(std::size_t from = 0) const {
@@ -44,31 +44,26 @@ struct size_places {
   }
   // What is kept at the first open place; nullptr: nothing is there.
   segment *first_kept() {
-    if (front != nullptr) return front;
+    if (front != &unknown) return front;
     const std::size_t i = first_open();
     if (i == none) return nullptr;
     low = i;
-    front = all[i].kept;
-    front_at = front != nullptr ? i : 0;
-    return front;
+    if (all[i].kept != nullptr) front = all[i].kept;
+    return all[i].kept;
   }
   // Who comes first changes from block to block: nothing here depends on a guess.
   void keep(segment *s) {
     const std::size_t i = s->place;
-    const bool first = (i <= low) | (i < front_at);
+    const bool first = (i <= low) | (i < front->place);
     all[i].kept = s;
     front = first ? s : front;
-    front_at = first ? i : front_at;
     reopen(i);
   }
   void unkeep(segment *s) {
     all[s->place].kept = nullptr;
     if (front == s) forget_front();
   }
-  void forget_front() {
-    front = nullptr;
-    front_at = 0;
-  }
+  void forget_front() { front = &unknown; }
   void close(std::size_t i) { open[i / 64] &= ~(std::uint64_t{1} << (i % 64)); }
   void reopen(std::size_t i) {
     open[i / 64] |= std::uint64_t{1} << (i % 64);
@@ -89,7 +84,7 @@ inline void wake(place_list &waiting) {
     const std::uint32_t i = w.index;
     w = std::exchange(of.all[i].next, {});
     of.reopen(i);
-    if (i < of.front_at) of.forget_front();
+    if (i < of.front->place) of.forget_front();
   }
 }
 

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <vector>
 
 #include "stillmap/allocators/size_index.h"
@@ -63,8 +64,7 @@ class segment_store {
     if (free_ == nullptr) refill();
     segment *const s = free_;
     free_ = s->next;
-    *s = segment{};
-    return s;
+    return new (s) segment;  // field by field: assigning segment{} clears a line more slowly
   }
   void give_back(segment *s) {
     s->bytes = s->begin = 0;  // who still reads it shall not find what was there

@@ -236,6 +236,90 @@ TEST(heap_books, a_block_goes_where_fewest_pages_are_broken) {
   EXPECT_EQ(books.contradiction(), "");
 }
 
+// The same choice, made by looking at every free segment and counting pages one by one.
+const segment *best_of_all(const heap_books &books, std::uint64_t bytes) {
+  const auto whole = [](std::uint64_t from, std::uint64_t to) {
+    std::uint64_t n = 0;
+    for (std::uint64_t at = from / page * page; at + page <= to; at += page) n += at >= from;
+    return n;
+  };
+  const segment *best = nullptr;
+  std::uint64_t fewest = 0;
+  books.each([&](const segment &s) {
+    const std::uint64_t step = bytes % page == 0 ? page : allocation_granule;
+    const std::uint64_t at = (s.begin + step - 1) / step * step;
+    if (s.state != segment_state::free || at + bytes > s.end()) return;
+    const std::uint64_t n =
+        whole(s.begin, s.end()) - whole(s.begin, at) - whole(at + bytes, s.end());
+    if (best != nullptr && (best->bytes == bytes || n > fewest)) return;
+    if (best == nullptr || n < fewest || s.begin < best->begin) {
+      best = &s;
+      fewest = n;
+    }
+  });
+  books.each([&](const segment &s) {
+    const bool fits = bytes % page != 0 || s.begin % page == 0;
+    if (s.state == segment_state::free && s.bytes == bytes && fits) best = &s;
+  });
+  return best;
+}
+
+TEST(heap_books, the_place_that_is_chosen_is_the_best_of_all) {
+  std::mt19937_64 random(7);
+  const auto below = [&](std::uint64_t n) { return random() % n; };
+  int exact = 0, compared = 0;
+  for (int round = 0; round < 20; ++round) {
+    heap_books books(page);
+    books.add({device_address(base), pages * page}, true);
+    std::vector<segment *> live;
+    for (int i = 0; i < 400; ++i) {
+      if (!live.empty() && below(5) < 2) {
+        std::swap(live[below(live.size())], live.back());
+        books.release(live.back());
+        live.pop_back();
+        continue;
+      }
+      const std::uint64_t bytes = (1 + below(1 + below(80))) * allocation_granule;
+      const segment *const expected = best_of_all(books, bytes);
+      if (expected == nullptr) continue;
+      const segment wanted = *expected;
+      segment *const s = books.place(bytes);
+      ASSERT_NE(s, nullptr);
+      if (wanted.bytes == bytes) {  // there may be several
+        ASSERT_TRUE(s->bytes == bytes);
+        ++exact;
+      } else {
+        ASSERT_GE(s->begin, wanted.begin);
+        ASSERT_LE(s->end(), wanted.end());
+        ++compared;
+      }
+      live.push_back(s);
+    }
+    ASSERT_EQ(books.contradiction(), "");
+  }
+  EXPECT_GT(exact, 100);
+  EXPECT_GT(compared, 1000);
+}
+
+TEST(heap_books, a_place_takes_over_what_is_nobodys) {
+  heap_books books(page);
+  books.add({device_address(base), 8 * page}, true);
+  segment *const low = books.place(page + page / 2);
+  segment *const middle = books.place(page / 4);
+  segment *const high = books.place(2 * page + page / 4);
+  ASSERT_EQ(low->end(), middle->begin);
+  ASSERT_EQ(middle->end(), high->begin);
+  const std::uint64_t begin = base + page, bytes = 2 * page;
+  segment *const s = books.place_at(low, begin, bytes);
+  EXPECT_EQ(books.contradiction(), "");
+  EXPECT_EQ(s->begin, begin);
+  EXPECT_EQ(s->bytes, bytes);
+  EXPECT_EQ(s->state, segment_state::live);
+  EXPECT_EQ(books.free_bytes(), 6 * page) << "with what was cut off at both ends";
+  EXPECT_EQ(books.at(base)->state, segment_state::free);
+  EXPECT_EQ(books.at(begin + bytes)->end(), base + 8 * page);
+}
+
 TEST(heap_books, a_page_at_two_addresses_is_free_at_one) {
   heap_books books(page);
   books.add({device_address(base), pages * page});
