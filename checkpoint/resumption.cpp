@@ -6,15 +6,6 @@
 #include "stillmap/vmm/remap.h"
 
 namespace stillmap::checkpoint {
-namespace {
-
-bool writes(const mapping_record &m, int device) {
-  return std::any_of(m.access.begin(), m.access.end(), [&](const access_grant &g) {
-    return g.mode == access_mode::read_write && g.who == on_device(device);
-  });
-}
-
-}  // namespace
 
 status resumption::map() {
   pages_.resize(what_.pages.size());

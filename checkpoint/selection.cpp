@@ -8,12 +8,6 @@ namespace {
 
 constexpr const char *op = "checkpoint::select";
 
-bool writes(const mapping_record &m, int device) {
-  return std::any_of(m.access.begin(), m.access.end(), [&](const access_grant &g) {
-    return g.mode == access_mode::read_write && g.who == on_device(device);
-  });
-}
-
 // A run goes on where addresses do, within one reservation.
 void extend(std::vector<virtual_range> &runs, virtual_range by, bool same_block) {
   if (same_block && !runs.empty() && runs.back().end() == by.begin) {
@@ -107,6 +101,12 @@ class selecting {
 };
 
 }  // namespace
+
+bool writes(const mapping_record &m, int device) {
+  return std::any_of(m.access.begin(), m.access.end(), [&](const access_grant &g) {
+    return g.mode == access_mode::read_write && g.who == on_device(device);
+  });
+}
 
 result<selection> select(const device &d, std::string_view tag) {
   return selecting(d, tag).run();

@@ -50,4 +50,7 @@ struct selection {
 // Cost:    none, unless something retires.
 result<selection> select(const device &d, std::string_view tag);
 
+// Whether the device may write there.
+bool writes(const mapping_record &m, int device);
+
 }  // namespace stillmap::checkpoint
