@@ -8,6 +8,10 @@
 #include <cstdint>
 #include <cstring>
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
 #if defined(__has_feature)
 #if __has_feature(thread_sanitizer)
 #define HOSTCUDA_TSAN 1
@@ -44,10 +48,54 @@ inline void fill_bytes(void *at, unsigned value, std::size_t width, std::size_t 
 
 #else
 
+#ifdef __SSE2__
+constexpr std::size_t kLine = 64;
+
+inline void stream_line(char *to, const char *from) {
+  _mm_prefetch(from + 2 * kLine, _MM_HINT_T0);
+  const auto *const s = reinterpret_cast<const __m128i *>(from);
+  auto *const d = reinterpret_cast<__m128i *>(to);
+  // One by one: a loop of four is not unrolled at every level, and is a third slower then.
+  const __m128i a = _mm_loadu_si128(s), b = _mm_loadu_si128(s + 1);
+  const __m128i c = _mm_loadu_si128(s + 2), e = _mm_loadu_si128(s + 3);
+  _mm_stream_si128(d, a);
+  _mm_stream_si128(d + 1, b);
+  _mm_stream_si128(d + 2, c);
+  _mm_stream_si128(d + 3, e);
+}
+
+// Past the caches, a line of one page and a line of the next in turn, which keeps more of the
+// memory's banks busy: memcpy does so too, but only from hundreds of MiB on, and a copy is often
+// asked for in smaller parts. Requires: they do not overlap.
+inline void stream_bytes(char *to, const char *from, std::size_t bytes) {
+  constexpr std::size_t page = 4096;
+  const std::size_t lead = (kLine - reinterpret_cast<std::uintptr_t>(to) % kLine) % kLine;
+  std::memcpy(to, from, lead);
+  to += lead;
+  from += lead;
+  bytes -= lead;
+  for (; bytes >= 2 * page; bytes -= 2 * page, to += 2 * page, from += 2 * page) {
+    for (std::size_t at = 0; at < page; at += kLine) {
+      stream_line(to + at, from + at);
+      stream_line(to + at + page, from + at + page);
+    }
+  }
+  _mm_sfence();
+  std::memcpy(to, from, bytes);
+}
+constexpr std::size_t kStreamed = std::size_t{1} << 20;  // from where on it pays
+#else
+inline void stream_bytes(char *to, const char *from, std::size_t bytes) {
+  std::memcpy(to, from, bytes);
+}
+constexpr std::size_t kStreamed = ~std::size_t{0};
+#endif
+
 inline void move_bytes(void *to, const void *from, std::size_t bytes) {
   auto *d = static_cast<char *>(to);
   const auto *s = static_cast<const char *>(from);
   if (d + bytes <= s || s + bytes <= d) {
+    if (bytes >= kStreamed) return stream_bytes(d, s, bytes);
     std::memcpy(to, from, bytes);
   } else {
     std::memmove(to, from, bytes);

@@ -182,14 +182,22 @@ HOSTCUDA_CONTROL hostcuda_each_call(void (*cb)(const char *, uint64_t, void *), 
 HOSTCUDA_CONTROL hostcuda_fail(const char *name, uint64_t n, CUresult code) {
   call_group *g = find_group(name);
   if (g == nullptr) return CUDA_ERROR_NOT_FOUND;
-  set_rule(g, n, code, false);
+  set_rule(g, {n, false, code});
   return CUDA_SUCCESS;
 }
 
 HOSTCUDA_CONTROL hostcuda_fail_from(const char *name, uint64_t n, CUresult code) {
   call_group *g = find_group(name);
   if (g == nullptr) return CUDA_ERROR_NOT_FOUND;
-  set_rule(g, n, code, true);
+  set_rule(g, {n, true, code});
+  return CUDA_SUCCESS;
+}
+
+HOSTCUDA_CONTROL hostcuda_before(const char *name, uint64_t n, void (*cb)(void *), void *user) {
+  call_group *g = find_group(name);
+  if (g == nullptr) return CUDA_ERROR_NOT_FOUND;
+  if (cb == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  set_rule(g, {n, false, CUDA_SUCCESS, cb, user});
   return CUDA_SUCCESS;
 }
 

@@ -1,5 +1,6 @@
 #include "copy.h"
 
+#include <algorithm>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -45,21 +46,52 @@ void count(const side_facts &to, const side_facts &from, std::size_t bytes) {
   }
 }
 
+// All of one side, piece by piece.
+class reader {
+ public:
+  explicit reader(const pinned_access &a)
+      : only_{a.host, a.bytes}, next_(a.pieces.empty() ? &only_ : a.pieces.data()) {}
+  char *at() const { return next_->at + done_; }
+  std::size_t bytes() const { return next_->bytes - done_; }
+  void skip(std::size_t n) {
+    done_ += n;
+    if (done_ != next_->bytes) return;
+    ++next_;
+    done_ = 0;
+  }
+
+ private:
+  const host_bytes only_;
+  const host_bytes *next_;
+  std::size_t done_ = 0;
+};
+
+void move(const pinned_access &to, const pinned_access &from) {
+  reader d(to), s(from);
+  for (std::size_t left = to.bytes; left != 0;) {
+    const std::size_t n = std::min(d.bytes(), s.bytes());
+    move_bytes(d.at(), s.at(), n);
+    d.skip(n);
+    s.skip(n);
+    left -= n;
+  }
+}
+
 CUresult run(const copy_request &r, const side_facts &to, const side_facts &from) {
   pinned_access sides[2];
-  sides[0] = {r.to.device, r.to.at, span_of(r.to, r), true, !to.known, nullptr};
-  sides[1] = {r.from.device, r.from.at, span_of(r.from, r), false, !from.known, nullptr};
+  sides[0] = {r.to.device, r.to.at, span_of(r.to, r), true, !to.known, nullptr, {}};
+  sides[1] = {r.from.device, r.from.at, span_of(r.from, r), false, !from.known, nullptr, {}};
   pin_guard pins;
   if (!pins.take(sides, 2)) return CUDA_ERROR_ILLEGAL_ADDRESS;
   if (!unbacked() || (!to.device && !from.device)) {
     const std::size_t device_sides = (to.device ? 1U : 0U) + (from.device ? 1U : 0U);
     if (device_sides != 0 && !host_can_touch(device_sides * r.width * r.rows))
       return CUDA_ERROR_OUT_OF_MEMORY;
-    auto *d = static_cast<char *>(sides[0].host);
-    const auto *s = static_cast<const char *>(sides[1].host);
     if (r.rows <= 1 || (r.to.pitch == r.width && r.from.pitch == r.width)) {
-      move_bytes(d, s, r.width * r.rows);
+      move(sides[0], sides[1]);
     } else {
+      char *const d = sides[0].host;
+      const char *const s = sides[1].host;
       for (std::size_t row = 0; row < r.rows; ++row)
         move_bytes(d + row * r.to.pitch, s + row * r.from.pitch, r.width);
     }

@@ -60,18 +60,21 @@ bool ends_with(const std::string &s, const char *suffix) {
 // What the rule says about one more call; CUDA_SUCCESS when nothing fires.
 CUresult consult(call_group &g) {
   if (!g.armed.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
-  std::lock_guard<std::mutex> lock(rule_mutex());
-  if (g.countdown == 0) return CUDA_SUCCESS;
-  if (g.countdown > 1) {
-    --g.countdown;
+  std::unique_lock<std::mutex> lock(rule_mutex());
+  if (g.rule.countdown == 0) return CUDA_SUCCESS;
+  if (g.rule.countdown > 1) {
+    --g.rule.countdown;
     return CUDA_SUCCESS;
   }
-  if (!g.stays) {
-    g.countdown = 0;
+  const call_rule now = g.rule;
+  if (!now.stays) {
+    g.rule = {};
     g.armed = false;
   }
   ++fired;
-  return g.code;
+  lock.unlock();  // it may call the driver
+  if (now.before != nullptr) now.before(now.user);
+  return now.code;
 }
 
 void model_cost(const call_group &g, std::size_t bytes) {
@@ -185,12 +188,10 @@ std::vector<call_group *> all_groups() {
   return out;
 }
 
-void set_rule(call_group *group, std::uint64_t n, CUresult code, bool stays) {
+void set_rule(call_group *group, const call_rule &rule) {
   std::lock_guard<std::mutex> lock(rule_mutex());
-  group->countdown = n;
-  group->code = code;
-  group->stays = stays;
-  group->armed = n != 0;
+  group->rule = rule;
+  group->armed = rule.countdown != 0;
 }
 
 std::uint64_t take_fired() {
@@ -205,9 +206,9 @@ void reset_entries() {
   for (call_group *g : all_groups()) {
     g->calls = 0;
     g->has_cost = false;
-    set_rule(g, 0, CUDA_SUCCESS, false);
+    set_rule(g, {});
   }
-  set_rule(&any_function(), 0, CUDA_SUCCESS, false);
+  set_rule(&any_function(), {});
   modelled = 0;
   fired = 0;
   initialised = false;

@@ -10,6 +10,15 @@
 
 namespace hostcuda {
 
+// What happens to one of the next calls.
+struct call_rule {
+  std::uint64_t countdown = 0;       // 0: there is no rule; 1: the very next call
+  bool stays = false;                // and all later ones
+  CUresult code = CUDA_SUCCESS;      // what the call returns instead of doing anything
+  void (*before)(void *) = nullptr;  // is called before the call goes in
+  void *user = nullptr;
+};
+
 // All exports of one function, whatever their suffix.
 struct call_group {
   std::string name;
@@ -18,19 +27,16 @@ struct call_group {
   std::atomic<bool> has_cost{false};
   double fixed_ns = 0;
   double ns_per_mib = 0;
-  // Fault rule, guarded by one mutex; `armed` lets the common case look without it.
+  // Guarded by one mutex; `armed` lets the common case look without it.
   std::atomic<bool> armed{false};
-  std::uint64_t countdown = 0;
-  bool stays = false;
-  CUresult code = CUDA_SUCCESS;
+  call_rule rule;
 };
 
 // nullptr names the rule that stands for every function; an unknown name gives nullptr.
 call_group *find_group(const char *name);
 std::vector<call_group *> all_groups();
 
-// n = 0 removes the rule.
-void set_rule(call_group *group, std::uint64_t n, CUresult code, bool stays);
+void set_rule(call_group *group, const call_rule &rule);
 std::uint64_t take_fired();
 std::uint64_t modelled_ns();
 

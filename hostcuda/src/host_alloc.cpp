@@ -27,7 +27,10 @@ CUresult allocate(void **out, std::size_t bytes, unsigned flags) {
   if (capture_forbids_unsafe_call()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   const std::size_t size = round_up(bytes, kHostPage);
   if (size < bytes || !host_can_back(size)) return CUDA_ERROR_OUT_OF_MEMORY;
-  void *at = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  // Pinned memory is present.
+  const bool present = current_settings().backed && !current_settings().lazy;
+  void *at = mmap(nullptr, size, PROT_READ | PROT_WRITE,
+                  MAP_PRIVATE | MAP_ANONYMOUS | (present ? MAP_POPULATE : 0), -1, 0);
   if (at == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
   exclusive lock(books().mutex);
   books().host.emplace(address_of(at),

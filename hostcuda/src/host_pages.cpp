@@ -12,11 +12,12 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
-#include <iterator>
 #include <string>
 
+#include "bytes.h"
 #include "counters.h"
 #include "host_areas.h"
+#include "janitor.h"
 #include "machine_set.h"
 
 #ifndef MADV_POPULATE_READ
@@ -88,6 +89,16 @@ std::size_t available_now() {
   return available;
 }
 
+// A mapping of the driver's own, which no child and no core file needs.
+char *own_mapping(int fd, std::size_t bytes) {
+  void *const at =
+      raw_mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+  if (at == MAP_FAILED) return nullptr;
+  (void)syscall(SYS_madvise, at, bytes, MADV_DONTDUMP);
+  (void)syscall(SYS_madvise, at, bytes, MADV_DONTFORK);
+  return static_cast<char *>(at);
+}
+
 // Writes zeros: that makes the pages present and up to date, so that one fault can later map many
 // of them, which fallocate() alone does not.
 bool fill_with_zeros(int fd, std::size_t offset, std::size_t bytes) {
@@ -103,7 +114,23 @@ bool fill_with_zeros(int fd, std::size_t offset, std::size_t bytes) {
   return true;
 }
 
+// Zeroes in place where the page tables are filled in.
+bool clear(const extent &what) {
+  if (what.view == nullptr) return fill_with_zeros(what.fd, what.offset, what.bytes);
+  fill_bytes(what.view, 0, 1, what.bytes);
+  return true;
+}
+
 }  // namespace
+
+std::size_t host_memory() {
+  static const std::size_t all = [] {
+    const std::size_t limit = read_number("/sys/fs/cgroup/memory.max");
+    const auto pages = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES));
+    return limit != 0 ? std::min(limit, pages * kHostPage) : pages * kHostPage;
+  }();
+  return all;
+}
 
 void *reserve_range(std::size_t bytes, std::size_t alignment, void *hint) {
   const auto wanted = reinterpret_cast<std::uintptr_t>(hint);
@@ -146,6 +173,18 @@ void populate_range(void *at, std::size_t bytes) {
   (void)syscall(SYS_madvise, at, bytes, MADV_POPULATE_READ);
 }
 
+namespace {
+
+// What is kept, or on its way back, goes to the host. False: there was nothing.
+bool give_up_kept() {
+  finish_later();
+  const std::size_t before = available_now();
+  for (int i = 0; i <= kMaxDevices; ++i) pages_of(i).drop_kept();
+  return available_now() > before;
+}
+
+}  // namespace
+
 bool host_can_back(std::size_t bytes) {
   constexpr std::size_t kHeadroom = std::size_t{512} << 20;
   constexpr std::size_t kRecheck = std::size_t{64} << 20;
@@ -153,7 +192,9 @@ bool host_can_back(std::size_t bytes) {
   std::size_t have = trusted.load();
   while (have >= bytes)
     if (trusted.compare_exchange_weak(have, have - bytes)) return true;
-  const std::size_t available = available_now();
+  std::size_t available = available_now();
+  if ((available < kHeadroom || available - kHeadroom < bytes) && give_up_kept())
+    available = available_now();
   if (available < kHeadroom || available - kHeadroom < bytes) {
     static std::atomic<bool> said{false};
     if (!said.exchange(true))
@@ -172,13 +213,31 @@ bool host_can_touch(std::size_t bytes) {
   return !current_settings().lazy || host_can_back(round_up(bytes, kHostPage) + kHostPage);
 }
 
+char *map_view(int fd, std::size_t bytes) {
+  if (!current_settings().backed || current_settings().lazy || !take_areas(1)) return nullptr;
+  char *const view = own_mapping(fd, bytes);
+  if (view != nullptr) populate_range(view, bytes);
+  return view;
+}
+
+void drop_shared_pages(int fd, char *view, std::size_t bytes) {
+  do_later([fd, view, bytes] {
+    if (view != nullptr) release_range(view, bytes);
+    close(fd);
+  });
+}
+
 int make_shared_pages(const char *name, std::size_t bytes) {
   const bool present = current_settings().backed && !current_settings().lazy;
   if (present && !host_can_back(bytes)) {
     errno = ENOMEM;
     return -1;
   }
-  const int fd = memfd_create(name, MFD_CLOEXEC);
+  int fd = memfd_create(name, MFD_CLOEXEC);
+  if (fd < 0 && errno == EMFILE) {  // some may be on their way back
+    finish_later();
+    fd = memfd_create(name, MFD_CLOEXEC);
+  }
   if (fd < 0) return -1;
   if (ftruncate(fd, static_cast<off_t>(bytes)) == 0 && (!present || fill_with_zeros(fd, 0, bytes)))
     return fd;
@@ -190,22 +249,59 @@ int make_shared_pages(const char *name, std::size_t bytes) {
 int page_file::open_locked() {
   if (fd_ >= 0) return fd_;
   fd_ = memfd_create("hostcuda-device", MFD_CLOEXEC);
-  // The size is only a bound on offsets; pages cost memory when written.
-  if (fd_ >= 0 && ftruncate(fd_, off_t{1} << 46) != 0) {
-    close(fd_);
-    fd_ = -1;
-  }
+  if (fd_ < 0 || current_settings().lazy) return fd_;
+  // Twice what there can be, for what fragments; what lies behind that has no view.
+  const std::size_t wanted =
+      2 * std::min(round_up(current_settings().machine.device_memory, kGranularity),
+                   round_up(host_memory(), kGranularity));
+  view_ = own_mapping(fd_, wanted);
+  view_bytes_ = view_ != nullptr ? wanted : 0;
   return fd_;
 }
 
-bool page_file::take_spare_locked(std::size_t bytes, extent *out) {
-  if (spare_.empty() || spare_.front().bytes < bytes) return false;
-  extent &oldest = spare_.front();
-  *out = extent{oldest.fd, oldest.offset, bytes};
-  oldest.offset += bytes;
-  oldest.bytes -= bytes;
-  if (oldest.bytes == 0) spare_.pop_front();
-  spare_bytes_ -= bytes;
+extent page_file::extent_locked(std::size_t offset, std::size_t bytes) const {
+  const bool seen = offset + bytes <= view_bytes_;
+  return extent{fd_, offset, bytes, seen ? view_ + offset : nullptr};
+}
+
+bool page_file::take_kept(std::size_t bytes, extent *out) {
+  bool dirty = false;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    // What is clear already comes first only where it lies first: neighbours are worth more.
+    constexpr std::size_t nowhere = ~std::size_t{0};
+    const std::size_t clean = clean_.lowest(bytes).value_or(nowhere);
+    const std::size_t other = dirty_.lowest(bytes).value_or(nowhere);
+    if (clean == other) return false;
+    dirty = other < clean;
+    const std::size_t at = std::min(clean, other);
+    (dirty ? dirty_ : clean_).take(at, bytes);
+    *out = extent_locked(at, bytes);
+  }
+  if (!dirty) return true;
+  first_touch_timer timer;
+  if (clear(*out)) return true;
+  give(*out);
+  return false;
+}
+
+// The lowest hole that fits, or the end. The file is not much longer than what was ever in use at
+// once: whoever saves the process (CRIU) looks at every page that the file could have.
+bool page_file::take_fresh_locked(std::size_t bytes, extent *out) {
+  constexpr std::size_t step = std::size_t{64} << 20;
+  std::size_t offset = end_;
+  if (const auto hole = holes_.lowest(bytes)) {
+    offset = *hole;
+    holes_.take(offset, bytes);
+  } else {
+    const std::size_t wanted = round_up(end_ + bytes, step);
+    if (wanted > length_) {
+      if (ftruncate(fd_, static_cast<off_t>(wanted)) != 0) return false;
+      length_ = wanted;
+    }
+    end_ += bytes;
+  }
+  *out = extent_locked(offset, bytes);
   return true;
 }
 
@@ -213,37 +309,18 @@ bool page_file::take(std::size_t bytes, extent *out) {
   *out = extent{-1, 0, bytes};
   if (!current_settings().backed) return true;
   const bool lazy = current_settings().lazy;
-  if (!lazy) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    if (take_spare_locked(bytes, out)) {
-      lock.unlock();
-      if (fill_with_zeros(out->fd, out->offset, bytes)) return true;
-      give(*out);
-      return false;
-    }
-  }
+  if (!lazy && take_kept(bytes, out)) return true;
   if (!lazy && !host_can_back(bytes)) return false;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    out->fd = open_locked();
-    if (out->fd < 0) return false;
-    // The lowest hole that fits, looking at a bounded number: holes are nearly always of one page.
-    int tries = 64;
-    auto it = holes_.begin();
-    while (it != holes_.end() && it->second < bytes && --tries > 0) ++it;
-    if (it != holes_.end() && it->second >= bytes) {
-      out->offset = it->first;
-      const std::size_t left = it->second - bytes;
-      holes_.erase(it);
-      if (left != 0) holes_.emplace(out->offset + bytes, left);
-    } else {
-      out->offset = end_;
-      end_ += bytes;
-    }
+    if (open_locked() < 0 || !take_fresh_locked(bytes, out)) return false;
   }
-  // A hole of a file reads as zeros, and give() leaves nothing but holes.
-  if (lazy || fill_with_zeros(out->fd, out->offset, bytes)) return true;
-  give(*out);
+  if (lazy) return true;  // a hole of a file reads as zeros
+  if (fill_with_zeros(out->fd, out->offset, bytes)) {
+    if (out->view != nullptr) populate_range(out->view, bytes);
+    return true;
+  }
+  give_back(out->fd, {out->offset, bytes});
   return false;
 }
 
@@ -251,43 +328,74 @@ void page_file::give(const extent &what) {
   if (what.fd < 0) return;
   if (!current_settings().lazy) {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (what.bytes <= kSpareLimit - spare_bytes_) {
-      spare_.push_back(what);
-      spare_bytes_ += what.bytes;
+    const std::size_t kept = clean_.bytes() + dirty_.bytes() + clearing_;
+    if (what.bytes <= current_settings().keep && kept <= current_settings().keep - what.bytes) {
+      const bool idle = dirty_.bytes() == 0;
+      dirty_.add(what.offset, what.bytes);
+      if (idle) do_later([this] { clear_kept(); });
       return;
     }
   }
-  // Really back to the host: the machine needs it.
-  (void)fallocate(what.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                  static_cast<off_t>(what.offset), static_cast<off_t>(what.bytes));
+  give_back(what.fd, {what.offset, what.bytes});
+}
+
+// Really back to the host.
+void page_file::give_back(int fd, offset_ranges::range what) {
+  (void)fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(what.offset),
+                  static_cast<off_t>(what.bytes));
   std::lock_guard<std::mutex> lock(mutex_);
-  auto at = holes_.emplace(what.offset, what.bytes).first;
-  if (const auto next = std::next(at);
-      next != holes_.end() && at->first + at->second == next->first) {
-    at->second += next->second;
-    holes_.erase(next);
-  }
-  if (at != holes_.begin()) {
-    if (const auto before = std::prev(at); before->first + before->second == at->first) {
-      before->second += at->second;
-      holes_.erase(at);
-      at = before;
+  const offset_ranges::range hole = holes_.add(what.offset, what.bytes);
+  if (hole.offset + hole.bytes != end_) return;
+  end_ = hole.offset;
+  holes_.take(hole.offset, hole.bytes);
+}
+
+void page_file::clear_kept() {
+  constexpr std::size_t part = 4 * kGranularity;
+  for (;;) {
+    extent what;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      const auto next = dirty_.take_first(part);
+      if (!next) return;
+      what = extent_locked(next->offset, next->bytes);
+      clearing_ += what.bytes;
     }
+    const bool cleared = clear(what);
+    if (!cleared) give_back(what.fd, {what.offset, what.bytes});
+    std::lock_guard<std::mutex> lock(mutex_);
+    clearing_ -= what.bytes;
+    if (cleared) clean_.add(what.offset, what.bytes);
   }
-  if (at->first + at->second == end_) {
-    end_ = at->first;
-    holes_.erase(at);
+}
+
+void page_file::drop_kept() {
+  for (;;) {
+    offset_ranges::range what;
+    int fd = -1;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      auto next = clean_.take_first(~std::size_t{0});
+      if (!next) next = dirty_.take_first(~std::size_t{0});
+      if (!next) return;
+      what = *next;
+      fd = fd_;
+    }
+    give_back(fd, what);
   }
 }
 
 void page_file::reset() {
   std::lock_guard<std::mutex> lock(mutex_);
+  if (view_ != nullptr) release_range(view_, view_bytes_);
+  view_ = nullptr;
+  view_bytes_ = 0;
   if (fd_ >= 0) close(fd_);
   fd_ = -1;
-  end_ = 0;
+  end_ = length_ = 0;
   holes_.clear();
-  spare_.clear();
-  spare_bytes_ = 0;
+  clean_.clear();
+  dirty_.clear();
 }
 
 page_file &pages_of(int location) {
@@ -296,6 +404,7 @@ page_file &pages_of(int location) {
 }
 
 void reset_pages() {
+  finish_later();
   for (int i = 0; i <= kMaxDevices; ++i) pages_of(i).reset();
 }
 

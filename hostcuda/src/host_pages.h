@@ -9,9 +9,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
-#include <map>
 #include <mutex>
+
+#include "offset_ranges.h"
 
 namespace hostcuda {
 
@@ -27,6 +27,7 @@ struct extent {
   int fd = -1;
   std::size_t offset = 0;
   std::size_t bytes = 0;
+  char *view = nullptr;  // the driver's own mapping of it; nullptr: there is none
 };
 
 // Address space with nothing behind it, at `hint` when that is free, elsewhere otherwise. nullptr:
@@ -41,13 +42,21 @@ bool map_extent(void *at, const extent &what);
 bool unmap_range(void *at, std::size_t bytes);
 // `access` as CUmemAccess_flags: 0 none, 1 read, 3 read and write.
 bool protect_range(void *at, std::size_t bytes, unsigned access);
-// Fills the page tables, so that the first copy runs at the speed of the second; not where the
+// Fills the page tables, so that the first touch runs at the speed of the second; not where the
 // machine is lazy.
 void populate_range(void *at, std::size_t bytes);
 
 // A file of its own for memory that other processes may import; zero filled. -1: the host is out of
 // memory (errno ENOMEM) or of descriptors.
 int make_shared_pages(const char *name, std::size_t bytes);
+
+// The driver's own mapping of such a file, filled in; nullptr: no room for it, or no bytes at all.
+char *map_view(int fd, std::size_t bytes);
+// Gives both back, in the driver's own time. `view` may be nullptr.
+void drop_shared_pages(int fd, char *view, std::size_t bytes);
+
+// Memory of the host, or what the memory cgroup allows of it.
+std::size_t host_memory();
 
 // Whether the host has `bytes` to give. Prints one line the first time it has not.
 bool host_can_back(std::size_t bytes);
@@ -57,28 +66,37 @@ bool host_can_back(std::size_t bytes);
 bool host_can_touch(std::size_t bytes);
 
 // The pages of one device. Thread-safe; take() and give() do their work outside the lock.
+//
+// Released pages stay present, up to settings::keep, and are zeroed in the background: neither is
+// anything that a GPU's program would wait for. The lowest go first, so that pages that are
+// created together are neighbours.
 class page_file {
  public:
   // Zeroed, and present unless the machine is lazy. False: the host cannot back it.
   bool take(std::size_t bytes, extent *out);
   void give(const extent &what);
+  // Gives all that is kept back to the host.
+  void drop_kept();
   // Forgets everything; nothing may be mapped any more.
   void reset();
 
  private:
-  static constexpr std::size_t kSpareLimit = std::size_t{64} << 20;
-
   int open_locked();
-  bool take_spare_locked(std::size_t bytes, extent *out);
+  extent extent_locked(std::size_t offset, std::size_t bytes) const;
+  bool take_kept(std::size_t bytes, extent *out);
+  bool take_fresh_locked(std::size_t bytes, extent *out);
+  void give_back(int fd, offset_ranges::range what);
+  void clear_kept();
 
   std::mutex mutex_;
-  // Given back and still present: writing zeros again is several times cheaper than taking memory
-  // from the host and faulting it in. Oldest first, so that neighbours come out as neighbours.
-  std::deque<extent> spare_;
-  std::size_t spare_bytes_ = 0;
   int fd_ = -1;
-  std::size_t end_ = 0;                       // first offset never used
-  std::map<std::size_t, std::size_t> holes_;  // offset -> bytes, coalesced
+  char *view_ = nullptr;  // all of the file that can have bytes, in one piece
+  std::size_t view_bytes_ = 0;
+  std::size_t end_ = 0;          // first offset never used
+  std::size_t length_ = 0;       // of the file
+  offset_ranges holes_;          // below it, and not present
+  offset_ranges clean_, dirty_;  // present and nobody's: zero, and still to be zeroed
+  std::size_t clearing_ = 0;     // bytes on their way from one to the other
 };
 
 // One per device; the last one is the host's.

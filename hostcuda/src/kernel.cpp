@@ -201,7 +201,8 @@ __attribute__((visibility("default"))) void *hostcuda_access(CUdeviceptr at, siz
     oracle_note(where, t, true);
   }
   lock.unlock();
-  void *const host = resolve(s.ctx->device, at, bytes, t.write);
+  void *const host = t.write ? resolve(s.ctx->device, at, bytes, true)
+                             : const_cast<void *>(resolve_for_reading(s.ctx->device, at, bytes));
   if (host != nullptr && !n.discard) return host;
   lock.lock();
   if (!n.faulted) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "host_areas.h"
+#include "host_pages.h"
 #include "machine_set.h"
 
 namespace hostcuda {
@@ -139,6 +140,7 @@ std::string describe(const settings &s) {
   }
   o << ",mappings=" << s.machine.mapping_ceiling;
   if (!s.machine.has_peers) o << ",peers=none";
+  if (s.keep != host_memory() / 8) o << ",keep=" << s.keep;
   if (!s.costs_file.empty()) o << ",costs=" << s.costs_file;
   return o.str();
 }
@@ -192,6 +194,10 @@ bool apply(const std::string &key, const std::string &value, settings *out) {
     out->machine.mapping_ceiling = n;
     return n != 0;
   }
+  if (key == "keep") {
+    out->keep = n;
+    return true;
+  }
   if (key == "jitter_us") {
     out->jitter_us = static_cast<unsigned>(n);
     return n <= 10000000;
@@ -217,6 +223,7 @@ std::atomic<settings *> published{nullptr};
 
 bool parse_settings(const char *config, settings *out, std::string *reason) {
   settings s;
+  s.keep = host_memory() / 8;
   find_profile("h200", &s.machine);
   std::vector<std::pair<std::string, std::string>> items;
   std::istringstream in(config == nullptr ? "" : config);

@@ -36,7 +36,8 @@ struct settings {
   profile machine;
   std::string text;  // the effective configuration, in the form hostcuda_reset takes
   bool backed = true;
-  bool lazy = false;  // backed, and host memory is taken when bytes are first touched
+  bool lazy = false;     // backed, and host memory is taken when bytes are first touched
+  std::size_t keep = 0;  // bytes of released pages that stay present, for each device
   bool strict = true;
   schedule_kind schedule = schedule_kind::threads;
   std::uint64_t seed = 0;

@@ -23,6 +23,10 @@ struct physical_piece {
 // see unbacked().
 void *resolve(CUdevice device, CUdeviceptr at, std::size_t bytes, bool write);
 
+// The same for who only reads: where the driver has all of it in one piece, the driver's own
+// mapping of it, which takes no page faults.
+const void *resolve_for_reading(CUdevice device, CUdeviceptr at, std::size_t bytes);
+
 // The physical pieces under a range, in address order; whatever is unmapped is left out.
 std::vector<physical_piece> pieces(CUdeviceptr at, std::size_t bytes);
 

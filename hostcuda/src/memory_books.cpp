@@ -124,7 +124,7 @@ void dispose(const std::vector<physical *> &dead) {
   int run_location = -1;
   for (physical *p : dead) {
     if (p->own_file) {
-      close(p->where.fd);
+      drop_shared_pages(p->where.fd, p->where.view, p->where.bytes);
     } else if (run_location == p->location && run.fd == p->where.fd && run.fd >= 0 &&
                run.offset + run.bytes == p->where.offset) {
       run.bytes += p->where.bytes;
@@ -238,6 +238,55 @@ std::vector<virtual_range> aliases(CUdeviceptr at, std::size_t bytes) {
   return out;
 }
 
+namespace {
+
+// A file of its own gets its view when its bytes are first wanted: who only passes memory on does
+// not pay for it.
+char *view_of(physical &p) {
+  if (p.own_file)
+    std::call_once(p.viewed, [&] { p.where.view = map_view(p.where.fd, p.where.bytes); });
+  return p.where.view;
+}
+
+// Where the bytes of mapped pages are, for one that needs no access rights. Requires the lock.
+void find_bytes_locked(pinned_access &a) {
+  memory_books &b = books();
+  auto m = containing(b.mappings, a.at);
+  if (m == b.mappings.end()) return;
+  std::vector<host_bytes> &found = a.pieces;
+  host_bytes run{nullptr, 0};
+  for (CUdeviceptr at = a.at, end = a.at + a.bytes; at < end; ++m) {
+    char *const view = view_of(*m->second.handle->memory);
+    if (view == nullptr) return found.clear();
+    char *const here = view + (at - m->first);
+    const std::size_t bytes = std::min<std::size_t>(end, m->first + m->second.bytes) - at;
+    if (run.bytes != 0 && run.at + run.bytes == here) {
+      run.bytes += bytes;
+    } else {
+      if (run.bytes != 0) found.push_back(run);
+      run = {here, bytes};
+    }
+    at += bytes;
+  }
+  if (found.empty()) {
+    a.host = run.at;
+  } else {
+    found.push_back(run);
+  }
+}
+
+}  // namespace
+
+const void *resolve_for_reading(CUdevice device, CUdeviceptr at, std::size_t bytes) {
+  std::shared_lock<std::shared_mutex> lock(books().mutex);
+  pinned_access a;
+  a.at = at;
+  a.bytes = bytes;
+  a.host = static_cast<char *>(resolve_locked(device, at, bytes, false, peer_rule::strict));
+  if (a.host != nullptr && !unbacked()) find_bytes_locked(a);
+  return a.host;  // the address itself where the view is in several pieces
+}
+
 pin_guard::~pin_guard() {
   if (pins_.empty()) return;
   pin_book &p = pin_books();
@@ -252,9 +301,11 @@ bool pin_guard::take(pinned_access *list, std::size_t count) {
   std::shared_lock<std::shared_mutex> lock(books().mutex);
   for (std::size_t i = 0; i < count; ++i) {
     pinned_access &a = list[i];
-    a.host = resolve_locked(a.device, a.at, a.bytes, a.write, peer_rule::copies);
-    if (a.host == nullptr && a.maybe_host && !known_locked(a.at)) a.host = as_pointer(a.at);
-    if (a.host == nullptr) return false;
+    void *at = resolve_locked(a.device, a.at, a.bytes, a.write, peer_rule::copies);
+    if (at == nullptr && a.maybe_host && !known_locked(a.at)) at = as_pointer(a.at);
+    if (at == nullptr) return false;
+    a.host = static_cast<char *>(at);
+    if (!unbacked()) find_bytes_locked(a);
   }
   pin_book &p = pin_books();
   std::lock_guard<std::mutex> pin_lock(p.mutex);

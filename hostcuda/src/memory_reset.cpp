@@ -23,7 +23,7 @@ void reset_memory() {
   std::unordered_set<physical *> memory;  // one may have several handles: imports
   for (const auto &[value, h] : b.handles) memory.insert(h->memory);
   for (physical *p : memory) {
-    if (p->own_file) close(p->where.fd);
+    if (p->own_file) drop_shared_pages(p->where.fd, p->where.view, p->where.bytes);
     delete p;
   }
   b.handles.clear();

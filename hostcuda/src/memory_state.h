@@ -48,6 +48,7 @@ struct physical {
   std::uint64_t refs = 0;
   std::pair<std::uint64_t, std::uint64_t> file_id{};  // device and inode, where own_file
   std::set<CUdeviceptr> mapped_at;                    // every address it is mapped at
+  std::once_flag viewed;                              // where own_file: `where.view` is looked for
 };
 
 // A CUmemGenericAllocationHandle. Alive while the program holds it or it is mapped.
@@ -174,13 +175,22 @@ bool known_locked(CUdeviceptr at);
 
 // ---- Pins: bytes a copy is moving right now; whoever takes them away waits for it ----
 
+struct host_bytes {
+  char *at;
+  std::size_t bytes;
+};
+
 struct pinned_access {
   CUdevice device = 0;  // on whose behalf
   CUdeviceptr at = 0;
   std::size_t bytes = 0;
   bool write = false;
   bool maybe_host = false;  // an address the books do not know is plain host memory
-  void *host = nullptr;     // out
+  // Out. Mapped pages are reached through the driver's own mapping of them, as a copy engine needs
+  // no page tables of the host either. Where that is not in one piece, `host` is the address
+  // itself.
+  char *host = nullptr;
+  std::vector<host_bytes> pieces;  // all of it, where it is more than one
 };
 
 class pin_guard {

@@ -27,13 +27,15 @@ std::size_t span_of(const fill &f) {
 }
 
 CUresult run(const fill &f, CUdevice device, bool real) {
-  pinned_access target{device, f.at, span_of(f), true, false, nullptr};
+  pinned_access target{device, f.at, span_of(f), true, false, nullptr, {}};
   pin_guard pins;
   if (!pins.take(&target, 1)) return CUDA_ERROR_ILLEGAL_ADDRESS;
   if (real && !host_can_touch(f.count * f.width * f.rows)) return CUDA_ERROR_OUT_OF_MEMORY;
-  if (real)
+  if (real && f.rows == 1)
+    for (const host_bytes &p : target.pieces) fill_bytes(p.at, f.value, f.width, p.bytes / f.width);
+  if (real && (f.rows != 1 || target.pieces.empty()))
     for (std::size_t row = 0; row < f.rows; ++row)
-      fill_bytes(static_cast<char *>(target.host) + row * f.pitch, f.value, f.width, f.count);
+      fill_bytes(target.host + row * f.pitch, f.value, f.width, f.count);
   counters().bytes_set += f.count * f.width * f.rows;
   return CUDA_SUCCESS;
 }

@@ -152,9 +152,6 @@ CUresult set_access(CUdeviceptr at, std::size_t bytes, const CUmemAccessDesc *de
   each_mapping(plan.first, at + bytes,
                [&](CUdeviceptr, mapping &m) { m.access = granted(m.access, desc, count); });
   b.accessible_mappings += static_cast<std::uint64_t>(plan.newly_accessible);
-  lock.unlock();
-  for (const protect_run &r : plan.runs)
-    if (r.before == 0) populate_range(as_pointer(r.at), r.bytes);
   return CUDA_SUCCESS;
 }
 

@@ -35,6 +35,8 @@ extern "C" {
  *                        SEED. Reproducible for a program with one host thread.
  *   mappings=N           ceiling of accessible mappings (default: the profile's). Backed, never
  *                        more than this process can hold: hostcuda_config() tells
+ *   keep=SIZE            released pages that stay present, for each device (default: an eighth of
+ *                        the host's memory)
  *   peers=all|none       whether the devices reach each other's memory (default all)
  *   costs=FILE           cost table (see hostcuda_modelled_ns)
  *
@@ -93,6 +95,11 @@ CUresult hostcuda_fail(const char *name, uint64_t n, CUresult code);
 /* As above, and every later call of `name` too, until removed. */
 CUresult hostcuda_fail_from(const char *name, uint64_t n, CUresult code);
 
+/* Calls cb(user) on the calling thread just before the nth next call of `name` does anything: what
+ * another thread could have done in between, at the one moment that matters. It may call the
+ * driver. The same rule as above: one at a time per name. */
+CUresult hostcuda_before(const char *name, uint64_t n, void (*cb)(void *user), void *user);
+
 /* How many rules have fired since the last reset of the count (reading resets it). */
 CUresult hostcuda_faults_fired(uint64_t *out);
 
@@ -114,7 +121,8 @@ CUresult hostcuda_register_kernel(const char *entry, hostcuda_kernel fn, unsigne
 
 /* Only inside a host kernel: the host address of `bytes` at device address `at`, if all of it is
  * mapped and accessible to the kernel's device. Otherwise NULL, and the context is broken (700),
- * sticky, as on a GPU; the kernel should return. The oracle sees the access. */
+ * sticky, as on a GPU; the kernel should return. The oracle sees the access. Without `write` the
+ * address is for reading only, and may be another than `at`. */
 void *hostcuda_access(CUdeviceptr at, size_t bytes, int write);
 
 /* The same, declared at launch time for the next cuLaunchKernel on `stream`, so that the oracle

@@ -1,0 +1,63 @@
+#include "janitor.h"
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+namespace hostcuda {
+namespace {
+
+struct work {
+  std::mutex mutex;
+  std::condition_variable wake, done;
+  std::deque<std::function<void()>> jobs;
+  std::uint64_t asked = 0, finished = 0;
+  bool started = false;
+};
+
+// Never destroyed: the thread outlives statics.
+work &the_work() {
+  static work *const w = new work;
+  return *w;
+}
+
+void run() {
+  work &w = the_work();
+  std::unique_lock<std::mutex> lock(w.mutex);
+  for (;;) {
+    w.wake.wait(lock, [&] { return !w.jobs.empty(); });
+    const std::function<void()> job = std::move(w.jobs.front());
+    w.jobs.pop_front();
+    lock.unlock();
+    job();
+    lock.lock();
+    ++w.finished;
+    w.done.notify_all();
+  }
+}
+
+}  // namespace
+
+void do_later(std::function<void()> job) {
+  work &w = the_work();
+  const std::lock_guard<std::mutex> lock(w.mutex);
+  w.jobs.push_back(std::move(job));
+  ++w.asked;
+  if (!w.started) {
+    w.started = true;
+    std::thread(run).detach();
+  }
+  w.wake.notify_one();
+}
+
+void finish_later() {
+  work &w = the_work();
+  std::unique_lock<std::mutex> lock(w.mutex);
+  const std::uint64_t until = w.asked;
+  w.done.wait(lock, [&] { return w.finished >= until; });
+}
+
+}  // namespace hostcuda
