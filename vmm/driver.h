@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -53,7 +54,8 @@ class driver {
   // Context: memory, stream and event calls need a current context (context_guard) unless said.
   // Threads: safe.
 
-  // cuInit, which load() has called once already: again after a hostcuda_reset.
+  // cuInit, which load() has called once already: again after a hostcuda_reset, which has taken all
+  // handles along.
   status initialise() const;
   result<int> device_count() const;
   result<int> device_handle(int ordinal) const;  // cuDeviceGet; what `device` is below
@@ -103,6 +105,9 @@ class driver {
   result<int> export_fd(physical_handle h) const;  // caller closes it
   result<std::array<unsigned char, 64>> export_fabric(physical_handle h) const;
   result<physical_handle> import_fd(int fd) const;  // fd stays the caller's
+  // What import_fd gave (and retain_physical once more) and release_physical has not had yet.
+  // Cost: a lock.
+  std::vector<physical_handle> imports() const;
   result<std::size_t> granularity(const physical_properties &p, bool recommended) const;
   result<physical_properties> properties(physical_handle h) const;
   result<physical_handle> retain_physical(device_address at) const;
@@ -120,6 +125,28 @@ class driver {
   result<bool> event_done(event_handle e) const;  // cuEventQuery
   status synchronize_event(event_handle e) const;
 
+  // `image`: PTX, or code for this device; the driver compiles what it has to.
+  result<module_handle> load_module(const char *image) const;
+  status unload_module(module_handle m) const;  // nothing of it runs any more
+  result<function_handle> module_function(module_handle m, const char *name) const;
+  // One-dimensional. `params[i]` points at the i-th parameter, which is copied.
+  status launch(function_handle f, unsigned blocks, unsigned threads, void **params,
+                stream_handle stream) const;
+
+  // Processes as a whole (CUDA 12.8): `pid` is this one or another of the same user's.
+  // stillmap/process/driver_process.h puts them together.
+  // Errors: not_supported (an older driver; a process or memory that the driver cannot save),
+  //         busy (the time is over), invalid_argument (no process that uses the driver; one that
+  //         is not in the state that the step begins with).
+  result<process_state> state_of_process(int pid) const;
+  // milliseconds 0: as long as it takes.
+  status lock_process(int pid, unsigned milliseconds) const;
+  status checkpoint_process(int pid) const;
+  // Every GPU there was must be among the changes, or there are none.
+  status restore_process(int pid, const device_change *changes, std::size_t count) const;
+  status unlock_process(int pid) const;
+  result<int> restore_thread_of_process(int pid) const;
+
  private:
   friend struct driver_access;  // driver_calls_internal.h: the implementation's way in
   driver() = default;
@@ -131,6 +158,9 @@ class driver {
   std::unique_ptr<driver_table, void (*)(driver_table *)> table_{nullptr, nullptr};
   mutable std::array<std::atomic<std::uint64_t>, driver_call_count> calls_{};
   mutable std::atomic<std::uint64_t> to_device_{0}, to_host_{0}, on_device_{0};
+  mutable std::atomic<std::size_t> import_count_{0};
+  mutable std::mutex import_mutex_;
+  mutable std::vector<physical_handle> imports_;  // a handle as often as it was given
 };
 
 }  // namespace stillmap

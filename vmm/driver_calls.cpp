@@ -39,6 +39,11 @@ tl::unexpected<error> null_pointer(driver_call call, std::size_t bytes) {
 // ---- the driver and its devices ----
 
 status driver::initialise() const {
+  {
+    const std::lock_guard lock(import_mutex_);
+    imports_.clear();
+    import_count_.store(0, std::memory_order_release);
+  }
   return access::make(*this, {driver_call::Init}, table().Init, 0u);
 }
 

@@ -1,5 +1,6 @@
 // The seam's calls about addresses, physical memory and mappings, and the translation between
 // CUDA's structs and ours.
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -139,7 +140,20 @@ result<physical_handle> driver::create_physical(std::size_t bytes,
 }
 
 status driver::release_physical(physical_handle h) const {
-  return access::make(*this, {driver_call::MemRelease}, table().MemRelease, raw(h));
+  const status s = access::make(*this, {driver_call::MemRelease}, table().MemRelease, raw(h));
+  if (s && import_count_.load(std::memory_order_acquire) != 0) {
+    const std::lock_guard lock(import_mutex_);
+    if (const auto at = std::find(imports_.begin(), imports_.end(), h); at != imports_.end()) {
+      imports_.erase(at);
+      import_count_.store(imports_.size(), std::memory_order_release);
+    }
+  }
+  return s;
+}
+
+std::vector<physical_handle> driver::imports() const {
+  const std::lock_guard lock(import_mutex_);
+  return imports_;
 }
 
 status driver::map(device_address at, std::size_t bytes, physical_handle h) const {
@@ -207,7 +221,12 @@ result<physical_handle> driver::import_fd(int fd) const {
   return access::make(*this, {driver_call::MemImportFromShareableHandle},
                       table().MemImportFromShareableHandle, &handle, os_handle,
                       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
-      .map([&] { return static_cast<physical_handle>(handle); });
+      .map([&] {
+        const std::lock_guard lock(import_mutex_);
+        imports_.push_back(static_cast<physical_handle>(handle));
+        import_count_.store(imports_.size(), std::memory_order_release);
+        return static_cast<physical_handle>(handle);
+      });
 }
 
 result<std::size_t> driver::granularity(const physical_properties &p, bool recommended) const {
@@ -232,7 +251,17 @@ result<physical_handle> driver::retain_physical(device_address at) const {
   CUmemGenericAllocationHandle handle = 0;
   return access::make(*this, {driver_call::MemRetainAllocationHandle},
                       table().MemRetainAllocationHandle, &handle, at.pointer())
-      .map([&] { return static_cast<physical_handle>(handle); });
+      .map([&] {
+        const auto h = static_cast<physical_handle>(handle);
+        if (import_count_.load(std::memory_order_acquire) != 0) {
+          const std::lock_guard lock(import_mutex_);
+          if (std::find(imports_.begin(), imports_.end(), h) != imports_.end()) {
+            imports_.push_back(h);
+          }
+          import_count_.store(imports_.size(), std::memory_order_release);
+        }
+        return h;
+      });
 }
 
 }  // namespace stillmap

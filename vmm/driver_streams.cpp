@@ -65,4 +65,32 @@ status driver::synchronize_event(event_handle e) const {
   return access::make(*this, {driver_call::EventSynchronize}, table().EventSynchronize, e);
 }
 
+// ---- kernels ----
+
+result<module_handle> driver::load_module(const char *image) const {
+  CUmodule module = nullptr;
+  const void *const code = image;
+  return access::make(*this, {driver_call::ModuleLoadData}, table().ModuleLoadData, &module, code)
+      .map([&] { return module; });
+}
+
+status driver::unload_module(module_handle m) const {
+  return access::make(*this, {driver_call::ModuleUnload}, table().ModuleUnload, m);
+}
+
+result<function_handle> driver::module_function(module_handle m, const char *name) const {
+  CUfunction function = nullptr;
+  return access::make(*this, {driver_call::ModuleGetFunction}, table().ModuleGetFunction, &function,
+                      m, name)
+      .map([&] { return function; });
+}
+
+status driver::launch(function_handle f, unsigned blocks, unsigned threads, void **params,
+                      stream_handle stream) const {
+  void **const extra = nullptr;
+  const unsigned one = 1, none = 0;
+  return access::make(*this, {driver_call::LaunchKernel}, table().LaunchKernel, f, blocks, one, one,
+                      threads, one, one, none, stream, params, extra);
+}
+
 }  // namespace stillmap

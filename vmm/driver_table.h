@@ -92,7 +92,22 @@
   X(EventDestroy, "cuEventDestroy_v2", 4000, (CUevent event))                                     \
   X(EventRecord, "cuEventRecord", 2000, (CUevent event, CUstream stream))                         \
   X(EventQuery, "cuEventQuery", 2000, (CUevent event))                                            \
-  X(EventSynchronize, "cuEventSynchronize", 2000, (CUevent event))
+  X(EventSynchronize, "cuEventSynchronize", 2000, (CUevent event))                                \
+  X(ModuleLoadData, "cuModuleLoadData", 2000, (CUmodule * module, const void *image))             \
+  X(ModuleUnload, "cuModuleUnload", 2000, (CUmodule module))                                      \
+  X(ModuleGetFunction, "cuModuleGetFunction", 2000,                                               \
+    (CUfunction * function, CUmodule module, const char *name))                                   \
+  X(LaunchKernel, "cuLaunchKernel", 4000,                                                         \
+    (CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,    \
+     unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream, void **params,   \
+     void **extra))                                                                               \
+  X(CheckpointProcessGetState, "cuCheckpointProcessGetState", 12080, (int pid, int *state))       \
+  X(CheckpointProcessLock, "cuCheckpointProcessLock", 12080, (int pid, void *how))                \
+  X(CheckpointProcessCheckpoint, "cuCheckpointProcessCheckpoint", 12080, (int pid, void *how))    \
+  X(CheckpointProcessRestore, "cuCheckpointProcessRestore", 12080, (int pid, void *how))          \
+  X(CheckpointProcessUnlock, "cuCheckpointProcessUnlock", 12080, (int pid, void *how))            \
+  X(CheckpointProcessGetRestoreThreadId, "cuCheckpointProcessGetRestoreThreadId", 12080,          \
+    (int pid, int *thread))
 
 namespace stillmap {
 

@@ -12,12 +12,16 @@
 struct CUctx_st;
 struct CUstream_st;
 struct CUevent_st;
+struct CUmod_st;
+struct CUfunc_st;
 
 namespace stillmap {
 
 using context_handle = CUctx_st *;
 using stream_handle = CUstream_st *;  // nullptr: the legacy default stream
 using event_handle = CUevent_st *;
+using module_handle = CUmod_st *;
+using function_handle = CUfunc_st *;
 enum class physical_handle : std::uint64_t { none = 0 };  // CUmemGenericAllocationHandle
 
 enum class location_kind { device, host, host_numa, host_numa_current };
@@ -58,6 +62,19 @@ struct memory_info {
   physical_size total;
 };
 
+// How far the driver has taken a process apart, by the value of CUprocessState.
+enum class process_state : int {
+  running = 0,
+  locked = 1,        // its CUDA calls block
+  checkpointed = 2,  // its device memory is host memory, and it holds no device
+  failed = 3,        // for good
+};
+
+// A GPU that was, and the one of the same kind to be used in its place.
+struct device_change {
+  std::array<unsigned char, 16> from{}, to{};  // UUIDs
+};
+
 // Every driver function the seam calls; the enumerator is cuX with X.
 // clang-format off
 #define STILLMAP_DRIVER_CALLS(X) \
@@ -73,7 +90,10 @@ struct memory_info {
   X(MemGetAllocationPropertiesFromHandle) X(MemRetainAllocationHandle) X(StreamCreate) \
   X(StreamDestroy) X(StreamSynchronize) X(StreamQuery) X(StreamWaitEvent) \
   X(StreamIsCapturing) X(ThreadExchangeStreamCaptureMode) X(EventCreate) X(EventDestroy) \
-  X(EventRecord) X(EventQuery) X(EventSynchronize)
+  X(EventRecord) X(EventQuery) X(EventSynchronize) X(ModuleLoadData) X(ModuleUnload) \
+  X(ModuleGetFunction) X(LaunchKernel) X(CheckpointProcessGetState) X(CheckpointProcessLock) \
+  X(CheckpointProcessCheckpoint) X(CheckpointProcessRestore) X(CheckpointProcessUnlock) \
+  X(CheckpointProcessGetRestoreThreadId)
 // clang-format on
 
 // What graphs being captured forbid the calling thread, by the value of CUstreamCaptureMode.

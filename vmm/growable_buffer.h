@@ -25,6 +25,9 @@ struct buffer_options {
   // Reserving costs no memory. Growing past it extends or moves the reservation, never the data.
   std::size_t reserve = 0;
   std::string tag{};  // name of the group it belongs to: the unit of suspend and snapshot
+  // Where the addresses would be welcome; elsewhere where it is taken. For memory that another
+  // process is to have at the same addresses: far from where the kernel puts things.
+  device_address hint{};
 
   // Who may read and write besides the device itself: other devices that are peers.
   std::vector<int> also_accessible_from{};

@@ -22,7 +22,8 @@ result<std::unique_ptr<growable_buffer::impl>> make_mapped_buffer(const device &
   }
   std::size_t wanted = options.reserve;
   if (wanted == 0) wanted = std::min(d.total_memory().bytes(), d.can().largest_reservation);
-  auto block = d.space().reserve(round_up(wanted, page), page & (~page + 1), {}, options.tag);
+  auto block =
+      d.space().reserve(round_up(wanted, page), page & (~page + 1), options.hint, options.tag);
   if (!block) return tl::unexpected(block.error());
   return std::make_unique<mapped_buffer>(d, std::move(options), std::move(access),
                                          std::move(*block));

@@ -37,4 +37,8 @@ void page_ref::retire(const fence &idle) {
   share_ = page_share();
 }
 
+void page_ref::set_imported(bool imported) const {
+  share_.page_->imported_.store(imported, std::memory_order_relaxed);
+}
+
 }  // namespace stillmap

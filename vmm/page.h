@@ -22,7 +22,8 @@ class page {
   physical_handle handle() const { return handle_; }
   std::size_t bytes() const { return bytes_; }
   const physical_properties &properties() const { return properties_; }
-  bool imported() const { return imported_; }  // memory another process made
+  // Memory that another process has too: released when dropped, and not handed out again.
+  bool imported() const { return imported_.load(std::memory_order_relaxed); }
 
  private:
   friend class page_pool;
@@ -36,7 +37,7 @@ class page {
   physical_handle handle_;
   std::size_t bytes_;
   physical_properties properties_;
-  bool imported_;
+  std::atomic<bool> imported_;
   bool granted_ = false;  // by the pool's quota, which is told when it is gone
   std::atomic<std::uint32_t> references_{0};
   page_pool *pool_;
@@ -102,6 +103,10 @@ class page_ref {
 
   // How many references exist, mappings included; another thread may change it at once.
   std::uint32_t use_count() const { return share_.use_count(); }
+
+  // Whether another process has the memory too, when that changes.
+  // Requires: the page is not being dropped.
+  void set_imported(bool imported) const;
 
   // Drops this reference; should it be the last, the page is reusable only after `idle`.
   void retire(const fence &idle);

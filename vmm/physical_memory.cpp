@@ -1,20 +1,62 @@
 #include "stillmap/vmm/physical_memory.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
+#include <mutex>
+#include <set>
 #include <utility>
 
 #include "stillmap/vmm/address_space.h"
 
 namespace stillmap {
 
-owned_fd &owned_fd::operator=(owned_fd &&o) noexcept {
-  owned_fd old(std::exchange(fd_, o.release()));
-  return *this;
+namespace {
+
+// Never destroyed: statics of the user may own some.
+struct exports {
+  std::mutex mutex;
+  std::set<int> fds;
+};
+exports &all_exports() {
+  static auto *const all = new exports;
+  return *all;
 }
 
+}  // namespace
+
 owned_fd::~owned_fd() {
-  if (fd_ >= 0) ::close(fd_);
+  if (fd_ < 0) return;
+  if (!exported_) {
+    ::close(fd_);
+    return;
+  }
+  // Under the lock: once closed, the number may be somebody else's.
+  const std::lock_guard lock(all_exports().mutex);
+  all_exports().fds.erase(fd_);
+  ::close(fd_);
+}
+
+int owned_fd::release() {
+  if (std::exchange(exported_, false)) {
+    const std::lock_guard lock(all_exports().mutex);
+    all_exports().fds.erase(fd_);
+  }
+  return std::exchange(fd_, -1);
+}
+
+std::vector<int> exported_fds() {
+  const std::lock_guard lock(all_exports().mutex);
+  return {all_exports().fds.begin(), all_exports().fds.end()};
+}
+
+std::size_t disarm_exported_fds(const owned_fd &nothing) noexcept {
+  const std::lock_guard lock(all_exports().mutex);
+  auto &fds = all_exports().fds;
+  const std::size_t n = fds.size();
+  for (const int fd : fds) ::dup3(nothing.get(), fd, O_CLOEXEC);  // onto an open one: succeeds
+  fds.clear();
+  return n;
 }
 
 result<physical_memory> physical_memory::create(const device &d, std::size_t bytes) {
@@ -102,7 +144,11 @@ result<owned_fd> physical_memory::export_fd() const {
   if (!guard.entered()) return tl::unexpected(guard.entered().error());
   const auto fd = device_.drv().export_fd(handle_);
   if (!fd) return tl::unexpected(fd.error());
-  return owned_fd(*fd);
+  owned_fd owned(*fd);
+  const std::lock_guard lock(all_exports().mutex);
+  all_exports().fds.insert(*fd);
+  owned.exported_ = true;
+  return owned;
 }
 
 physical_memory::physical_memory(physical_memory &&o) noexcept

@@ -2,6 +2,9 @@
 // this is for those who map by hand or pass memory between processes. docs/design.md#pages
 #pragma once
 
+#include <utility>
+#include <vector>
+
 #include "stillmap/vmm/device.h"
 
 namespace stillmap {
@@ -11,19 +14,32 @@ class owned_fd {
  public:
   owned_fd() = default;
   explicit owned_fd(int fd) : fd_(fd) {}
-  owned_fd(owned_fd &&o) noexcept : fd_(o.release()) {}
-  owned_fd &operator=(owned_fd &&o) noexcept;
+  owned_fd(owned_fd &&o) noexcept { swap(o); }
+  owned_fd &operator=(owned_fd &&o) noexcept {
+    owned_fd(std::move(o)).swap(*this);
+    return *this;
+  }
   ~owned_fd();
   int get() const { return fd_; }
-  int release() {
-    const int fd = fd_;
-    fd_ = -1;
-    return fd;
-  }
+  // From now on nobody knows that it is of memory: exported_fds().
+  int release();
 
  private:
+  friend class physical_memory;
+  void swap(owned_fd &o) noexcept {
+    std::swap(fd_, o.fd_);
+    std::swap(exported_, o.exported_);
+  }
   int fd_ = -1;
+  bool exported_ = false;  // and is entered as such
 };
+
+// Descriptors that physical_memory::export_fd gave out and that are open, in order. A process that
+// has one cannot be saved as a whole. Threads: safe; whoever owns one may close it at any time.
+std::vector<int> exported_fds();
+// Each of those refers to what `nothing` does (open /dev/null) from now on; the number stays its
+// owner's. Requires: `nothing` is open. Returns how many.
+std::size_t disarm_exported_fds(const owned_fd &nothing) noexcept;
 
 // Owner of one handle. The memory itself lives until the last handle, mapping and exported copy is
 // gone (conformance 45, 52, 53).

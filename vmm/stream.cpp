@@ -139,20 +139,29 @@ class entered_context {
 
 }  // namespace
 
+namespace {
+
+status refuse_if_capturing(const driver &drv, stream_ref s) {
+  const auto capturing = drv.stream_capturing(s.get());
+  if (!capturing) return tl::unexpected<error>(capturing.error());
+  if (!*capturing) return {};
+  return refuse(condition::not_supported, "fence::after", "the stream is capturing a graph");
+}
+
+}  // namespace
+
 result<fence> fence::after(const device &d, stream_ref s) {
   const std::shared_ptr<device_core> &core = d.shared()->core;
   const driver &drv = *core->drv;
   const context_guard guard(drv, core->context.get());
   if (!guard.entered()) return tl::unexpected<error>(guard.entered().error());
-  const auto capturing = drv.stream_capturing(s.get());
-  if (!capturing) return tl::unexpected<error>(capturing.error());
-  if (*capturing) {
-    return refuse(condition::not_supported, "fence::after", "the stream is capturing a graph");
-  }
+  if (status free = refuse_if_capturing(drv, s); !free) return tl::unexpected(free.error());
   const auto event = core->events.take(drv);
   if (!event) return tl::unexpected<error>(event.error());
   auto recorded = std::make_shared<detail::recorded_event>(core, *event, true);
   if (status r = drv.record_event(*event, s.get()); !r) return tl::unexpected<error>(r.error());
+  // Another thread may have begun to between the question and the record.
+  if (status free = refuse_if_capturing(drv, s); !free) return tl::unexpected(free.error());
   fence out;
   out.events_.push_back(std::move(recorded));
   return out;

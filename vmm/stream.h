@@ -69,8 +69,9 @@ class fence {
 
   // After everything queued on `s` so far. `s` belongs to `d`'s primary context.
   // Errors: not_supported while `s` captures a graph (an event recorded there never passes);
-  //         the driver's. Cost: is-capturing + one record; an event is created only when none
-  //         is free to reuse.
+  //         the driver's. Where another thread begins and ends a whole capture of `s` during the
+  //         call, the fence may be one that fails to be asked or waited for.
+  // Cost:   is-capturing twice + one record; an event is created only when none is free to reuse.
   static result<fence> after(const device &d, stream_ref s);
 
   // After the work that `e` was recorded behind, for those who record events anyway.

@@ -1,0 +1,109 @@
+// The seam's calls about whole processes. Their arguments are written out here, since toolkits
+// before 12.8 do not have them; where the toolkit does, it is asked whether they are right.
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+#include "stillmap/vmm/driver_calls_internal.h"
+
+namespace stillmap {
+
+using access = driver_access;
+
+namespace {
+
+struct lock_arguments {
+  unsigned milliseconds = 0;
+  unsigned reserved0 = 0;
+  std::uint64_t reserved1[7] = {};
+};
+
+struct device_pair {
+  unsigned char from[16], to[16];
+};
+
+struct restore_arguments {
+  device_pair *pairs = nullptr;
+  unsigned count = 0;
+  char reserved0[52 - sizeof(device_pair *)] = {};
+  std::uint64_t reserved1 = 0;
+};
+
+// Not one of the arguments of these two means anything yet.
+struct no_arguments {
+  std::uint64_t reserved[8] = {};
+};
+
+#if CUDA_VERSION >= 12080
+static_assert(sizeof(lock_arguments) == sizeof(CUcheckpointLockArgs));
+static_assert(sizeof(no_arguments) == sizeof(CUcheckpointCheckpointArgs));
+static_assert(sizeof(no_arguments) == sizeof(CUcheckpointUnlockArgs));
+static_assert(sizeof(CUprocessState) == sizeof(int));
+static_assert(static_cast<int>(process_state::failed) == CU_PROCESS_STATE_FAILED);
+#endif
+#if CUDA_VERSION >= 13000  // before, a restore could not change devices
+static_assert(sizeof(device_pair) == sizeof(CUcheckpointGpuPair));
+static_assert(sizeof(restore_arguments) == sizeof(CUcheckpointRestoreArgs));
+static_assert(offsetof(restore_arguments, count) ==
+              offsetof(CUcheckpointRestoreArgs, gpuPairsCount));
+#endif
+
+driver_access::what about(driver_call call, int pid) {
+  return {call, static_cast<std::uint64_t>(pid)};
+}
+
+}  // namespace
+
+result<process_state> driver::state_of_process(int pid) const {
+  int state = 0;
+  return access::make(*this, about(driver_call::CheckpointProcessGetState, pid),
+                      table().CheckpointProcessGetState, pid, &state)
+      .map([&] { return static_cast<process_state>(state); });
+}
+
+status driver::lock_process(int pid, unsigned milliseconds) const {
+  lock_arguments how;
+  how.milliseconds = milliseconds;
+  return access::make(*this, about(driver_call::CheckpointProcessLock, pid),
+                      table().CheckpointProcessLock, pid, static_cast<void *>(&how));
+}
+
+status driver::checkpoint_process(int pid) const {
+  no_arguments how;
+  return access::make(*this, about(driver_call::CheckpointProcessCheckpoint, pid),
+                      table().CheckpointProcessCheckpoint, pid, static_cast<void *>(&how));
+}
+
+status driver::restore_process(int pid, const device_change *changes, std::size_t count) const {
+  constexpr auto call = driver_call::CheckpointProcessRestore;
+  if (count == 0) {  // what the first drivers that could restore were called with
+    no_arguments how;
+    return access::make(*this, about(call, pid), table().CheckpointProcessRestore, pid,
+                        static_cast<void *>(&how));
+  }
+  std::vector<device_pair> pairs(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    std::copy(changes[i].from.begin(), changes[i].from.end(), pairs[i].from);
+    std::copy(changes[i].to.begin(), changes[i].to.end(), pairs[i].to);
+  }
+  restore_arguments how;
+  how.pairs = pairs.data();
+  how.count = static_cast<unsigned>(count);
+  return access::make(*this, about(call, pid), table().CheckpointProcessRestore, pid,
+                      static_cast<void *>(&how));
+}
+
+status driver::unlock_process(int pid) const {
+  no_arguments how;
+  return access::make(*this, about(driver_call::CheckpointProcessUnlock, pid),
+                      table().CheckpointProcessUnlock, pid, static_cast<void *>(&how));
+}
+
+result<int> driver::restore_thread_of_process(int pid) const {
+  int thread = 0;
+  return access::make(*this, about(driver_call::CheckpointProcessGetRestoreThreadId, pid),
+                      table().CheckpointProcessGetRestoreThreadId, pid, &thread)
+      .map([&] { return thread; });
+}
+
+}  // namespace stillmap
