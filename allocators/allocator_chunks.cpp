@@ -168,11 +168,7 @@ std::size_t caching_allocator::core::give_back_chunks_of(arena &a, std::size_t b
   // last use by then, so that no such work comes after this.
   status idle;
   if (auto after = fence::after(device_, a.stream); after) {
-    const auto passed = after->passed();
-    if (!passed || !*passed) {
-      ++host_waits_;
-      idle = after->wait();
-    }
+    if (const auto past = is_past(*after, true); !past) idle = tl::unexpected(past.error());
   } else {
     idle = tl::unexpected<error>(after.error());
   }

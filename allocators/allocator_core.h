@@ -22,6 +22,10 @@
 
 namespace stillmap {
 
+inline tl::unexpected<error> not_in_a_child(const char *op) {
+  return refuse(condition::not_supported, op, "the process was forked: CUDA does not work here");
+}
+
 class caching_allocator::core {
  public:
   core(device d, std::shared_ptr<page_pool> pages, std::vector<access_grant> access,
@@ -87,7 +91,7 @@ class caching_allocator::core {
   arena &arena_for(stream_ref s);
   arena &make_arena(stream_ref s);
   status zero(void *block, std::size_t bytes, stream_ref s);
-  bool record(std::vector<stream_ref> &unrecorded, fence &idle);
+  bool record(arena::other_use &u);
 
   // allocator_history.cpp: requests, while somebody is told of them
   result<void *> allocate_told(std::size_t bytes, stream_ref s, const allocate_options &how);
@@ -117,6 +121,7 @@ class caching_allocator::core {
   status map(const heap_books::extent &place, loot &l);
   void put_back(loot &l);
   void let_go(arena &a, const heap_books::extent &place, loot &l);
+  bool repeats_itself(arena &a);
   void forget_if_scattered(arena &a);
   bool forget_lent(arena &a);
   bool capturing(stream_ref s) const;
@@ -140,6 +145,8 @@ class caching_allocator::core {
   std::size_t kept_by_pools() const;
 
   // allocator_returns.cpp; all require growth_mutex_
+  result<bool> is_past(fence &idle, bool wait);
+  bool is_past(arena::other_use &u, bool wait);
   void reclaim(bool wait);
   void reclaim_held(arena &a, bool wait);
   void reclaim_leaving(arena &a, bool wait);

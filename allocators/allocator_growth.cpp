@@ -22,10 +22,11 @@ constexpr std::uint64_t settled_after = 1 << 15;
 // Free memory that is tolerated beyond the most that was ever in use, before moving pages comes
 // before creating them. Within a stream, pages that were moved come back without a driver call:
 // next to none, except where blocks are few pages large and the edges that moving leaves cost more
-// than it saves. Between streams pages do not come back by themselves, and need room to settle.
-std::size_t tolerated(std::size_t live_peak, std::size_t streams, std::size_t page) {
-  const std::size_t share = live_peak < 2 * GiB ? live_peak / 16 : streams > 1 ? live_peak / 24 : 0;
-  return std::max(share, 4 * page);
+// than it saves. Between streams pages do not come back by themselves, and need room to settle; so
+// they do where a program does not repeat itself, while there is plenty.
+std::size_t tolerated(std::size_t live_peak, bool settles, std::size_t page) {
+  const std::size_t share = live_peak < 2 * GiB ? live_peak / 16 : settles ? 0 : live_peak / 24;
+  return std::max(share, 2 * page);
 }
 
 bool is_short(const error &e) {
@@ -101,19 +102,24 @@ result<void *> caching_allocator::core::find_memory(arena &a, const block_reques
   return found;
 }
 
+// A program is trusted to repeat itself until it has moved several times what it has.
+bool caching_allocator::core::repeats_itself(arena &a) {
+  const std::lock_guard lock(a.lock);
+  if (a.counted().allocations - a.halved_at > restless_half_life) {
+    a.moved /= 2;
+    a.halved_at = a.counted().allocations;
+  }
+  return a.moved * page() <= restless_from * a.books.backed_bytes();
+}
+
 // What does not repeat itself maps its pages at ever more addresses, and what is lent cuts up those
-// that are left. A program is trusted to repeat itself until it has moved several times what it
-// has.
+// that are left.
 void caching_allocator::core::forget_if_scattered(arena &a) {
+  const bool trusted = repeats_itself(a);
   {
     const std::lock_guard lock(a.lock);
-    if (a.counted().allocations - a.halved_at > restless_half_life) {
-      a.moved /= 2;
-      a.halved_at = a.counted().allocations;
-    }
-    const std::size_t backed = a.books.backed_bytes();
-    const bool trusted = a.moved * page() <= restless_from * backed;
-    if (a.books.lent_bytes() <= (trusted ? lent_per_backed * backed + GiB : GiB / 4)) return;
+    const std::size_t most = trusted ? lent_per_backed * a.books.backed_bytes() + GiB : GiB / 4;
+    if (a.books.lent_bytes() <= most) return;
   }
   forget_lent(a);  // not while it captures; then later
 }
@@ -204,7 +210,7 @@ status caching_allocator::core::reserve_addresses(arena &a, std::size_t bytes) {
       std::min(2 * device_.total_memory().bytes(), device_.can().largest_reservation / 2), page());
   std::size_t wanted = std::max(least, generous);
   for (;;) {
-    auto block = device_.space().reserve(wanted, page(), {}, options_.tag);
+    auto block = device_.space().reserve(wanted, page(), options_.hint, options_.tag);
     if (block) {
       const virtual_range range = (*block)->range();
       {
@@ -230,8 +236,8 @@ status caching_allocator::core::reserve_addresses(arena &a, std::size_t bytes) {
 status caching_allocator::core::gather(arena &a, std::size_t pages, effort how, loot &into) {
   const std::size_t holding = backed();
   const std::size_t peak = std::max(live_peak_.load(), live() + kept_by_pools() + pages * page());
-  const std::size_t soft =
-      std::min(soft_limit.load(), peak + tolerated(peak, arenas_.size(), page()));
+  const bool settles = arenas_.size() == 1 && (repeats_itself(a) || a.packed());
+  const std::size_t soft = std::min(soft_limit.load(), peak + tolerated(peak, settles, page()));
   const std::size_t most = limit;
   const auto room = [&](std::size_t under) {
     return under > holding ? (under - holding) / page() : std::size_t{0};
@@ -346,11 +352,7 @@ status caching_allocator::core::fence_off(arena &a, loot &l) {
       if (status s = t.idle.make_wait(device_, a.stream); !s) return s;
       continue;
     }
-    const auto passed = t.idle.passed();
-    if (!passed) return tl::unexpected<error>(passed.error());
-    if (*passed) continue;
-    ++host_waits_;
-    if (status s = t.idle.wait(); !s) return s;
+    if (const auto past = is_past(t.idle, true); !past) return tl::unexpected(past.error());
   }
   return {};
 }

@@ -16,31 +16,68 @@ void caching_allocator::core::reclaim(bool wait) {
   }
 }
 
-// Blocks whose other users have got there are free; with `wait`, the host waits for all.
+// With `wait` the host waits for it.
+result<bool> caching_allocator::core::is_past(fence &idle, bool wait) {
+  const auto passed = idle.passed();
+  if (!passed || *passed || !wait) return passed;
+  ++host_waits_;
+  if (status s = idle.wait(); !s) return tl::unexpected<error>(s.error());
+  return true;
+}
+
+// A fence that cannot be asked became part of a graph: another thread began to capture just then.
+bool caching_allocator::core::is_past(arena::other_use &u, bool wait) {
+  if (!record(u)) return false;
+  const auto past = is_past(u.idle, wait);
+  u.recorded = past.has_value();
+  return past && *past;
+}
+
+// Blocks whose other users have got there are free; with `wait`, the host waits for all. The latest
+// are asked first: a stream that is past those is past the earlier ones.
 void caching_allocator::core::reclaim_held(arena &a, bool wait) {
   std::vector<arena::held_block> due;
   {
     const std::lock_guard lock(a.lock);
     due.swap(a.held);
   }
+  if (due.empty()) return;
+  struct stream_progress {
+    stream_ref stream;
+    std::uint64_t past;  // all that have smaller numbers
+  };
+  std::vector<stream_progress> known;
+  const auto progress = [&](stream_ref s) -> std::uint64_t & {
+    for (stream_progress &p : known) {
+      if (p.stream == s) return p.past;
+    }
+    return known.emplace_back(stream_progress{s, 0}).past;
+  };
+  for (std::size_t i = due.size(); i-- > 0;) {
+    arena::held_block &h = due[i];
+    std::erase_if(h.uses, [&](arena::other_use &u) {
+      std::uint64_t &past = progress(u.stream);
+      if (u.recorded && h.number < past) return true;
+      const bool recorded_then = u.recorded;
+      if (!is_past(u, wait)) return false;
+      if (recorded_then) past = std::max(past, h.earlier);
+      return true;
+    });
+  }
+  std::vector<arena::held_block> left;
   for (arena::held_block &h : due) {
-    bool passed = record(h.unrecorded, h.idle);
-    if (passed) {
-      const auto asked = h.idle.passed();
-      passed = asked && *asked;
-      if (!passed && wait) {
-        ++host_waits_;
-        passed = h.idle.wait().has_value();
-      }
+    if (!h.uses.empty()) {
+      left.push_back(std::move(h));
+      continue;
     }
     const std::lock_guard lock(a.lock);
-    if (passed) {
-      tell_finished(a, h);
-      a.finish(h);
-    } else {
-      a.held.push_back(std::move(h));
-    }
+    tell_finished(a, h);
+    a.finish(h);
   }
+  if (left.empty()) return;
+  const std::lock_guard lock(a.lock);
+  std::move(a.held.begin(), a.held.end(), std::back_inserter(left));
+  a.held.swap(left);
 }
 
 void caching_allocator::core::reclaim_leaving(arena &a, bool wait) {
@@ -50,15 +87,10 @@ void caching_allocator::core::reclaim_leaving(arena &a, bool wait) {
     due.swap(a.leaving);
   }
   for (arena::leaving_pages &l : due) {
-    const auto asked = l.idle.passed();
-    bool passed = asked && *asked;
-    if (!passed && wait) {
-      ++host_waits_;
-      passed = l.idle.wait().has_value();
-    }
+    const auto past = is_past(l.idle, wait);
     std::vector<segment *> left;
     for (segment *s : l.segments) {
-      if (!passed || !device_.space().settle(s->range())) {
+      if (!past || !*past || !device_.space().settle(s->range())) {
         left.push_back(s);
         continue;
       }
@@ -81,10 +113,7 @@ void caching_allocator::core::flush_all() {
 // ---- giving back ----
 
 result<physical_size> caching_allocator::core::give_back(std::size_t keep) {
-  if (watch_.in_child()) {
-    return refuse(condition::not_supported, "caching_allocator::trim",
-                  "the process was forked: CUDA does not work here");
-  }
+  if (watch_.in_child()) return not_in_a_child("caching_allocator::trim");
   const std::lock_guard growing(growth_mutex_);
   const relaxed_capture_mode relaxed(device_.drv());
   if (!relaxed.entered()) return tl::unexpected<error>(relaxed.entered().error());

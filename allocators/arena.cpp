@@ -30,7 +30,7 @@ void *arena::allocate_thoroughly(const block_request &r, bool whole) {
 // again when nothing is kept for other sizes any more.
 segment *arena::find_segment(const block_request &r, heap_books::search how) {
   for (const bool again : {false, true}) {
-    if (again && kept_ == nullptr && empty_slabs_ == 0) break;
+    if (again && kept_bytes_ == 0 && empty_slabs_ == 0) break;
     if (again) flush();
     if (r.alignment == allocation_granule) {
       if (segment *const s = find_place(r)) return s;
@@ -44,7 +44,7 @@ segment *arena::find_place(const block_request &r) {
   size_places *const of = places_.find(r.bytes);
   if (of == nullptr) return nullptr;
   for (std::size_t i = of->first_open(); i != size_places::none; i = of->first_open(i + 1)) {
-    if (segment *const s = of->all[i].kept) {
+    if (segment *const s = of->kept_at(i)) {
       take_kept(*s);
       return s;
     }
@@ -106,7 +106,9 @@ place_list *arena::in_the_way_of_run(std::uint64_t lent, std::uint64_t owner, st
 // A block can be there without a driver call if all of it is free, or lent to where it is free now.
 segment *arena::claim(size_places &of, std::size_t i) {
   const std::uint64_t begin = of.all[i].begin, end = begin + of.bytes;
-  segment *first = books.at(begin);
+  // What was there last is there still, more often than not. (Those that are no more are empty.)
+  segment *first = of.all[i].at;
+  if (begin - first->begin >= first->bytes) first = books.at(begin);
   bool kept = false, lent = false;
   for (segment *s = first;; s = s->next) {
     if (s->state == segment_state::lent) {
@@ -123,8 +125,6 @@ segment *arena::claim(size_places &of, std::size_t i) {
       of.wait(i, *list);
       return nullptr;
     }
-  }
-  if (lent) {
     for (const recall &r : recalls_) call_back(r);
     wake(want_recall_);
     first = books.at(begin);
@@ -134,8 +134,7 @@ segment *arena::claim(size_places &of, std::size_t i) {
     if (end <= s->end()) break;
   }
   segment *const s = books.place_at(first, begin, of.bytes);
-  s->place = static_cast<std::uint32_t>(i);
-  s->places = &of;
+  of.settle(i, s);
   of.close(i);
   return s;
 }
@@ -156,14 +155,12 @@ void arena::loosen(std::uint64_t begin, std::uint64_t end) {
 }
 
 segment *arena::loosen(segment &s) {
-  s.places->unkeep(&s);
   unkeep(s);
   return release(s);
 }
 
 // What was kept is part of what will begin at `begin`, where the table may lead to it already.
 void arena::strip(segment &s, std::uint64_t begin) {
-  s.places->unkeep(&s);
   unkeep(s);
   s.places = nullptr;
   if (s.begin == begin || !s.in_table) return;
@@ -284,7 +281,7 @@ void arena::flush() {
   slabs_.each([&](slab *s) {
     if (s->free_places == s->places) dissolve(*s);
   });
-  while (kept_ != nullptr) loosen(*kept_);
+  if (kept_bytes_ != 0) places_.each_kept([&](segment &s) { loosen(s); });
 }
 
 // ---- use on other streams ----
@@ -324,7 +321,9 @@ arena::held_block arena::hold(std::uint64_t address) {
     took_back(s.bytes, s.slack);
     counters_.held += s.bytes;
   }
-  return {address, std::move(use.streams), {}};
+  held_block h{address, {}, held_count_, 0};
+  for (const stream_ref s : use.streams) h.uses.push_back({s, {}, false});
+  return h;
 }
 
 void arena::finish(const held_block &h) {

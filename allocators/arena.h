@@ -44,11 +44,19 @@ class arena {
     std::uint64_t allocations = 0, frees = 0;  // the difference is handed out
     std::uint64_t recalled = 0;  // pages that came back to an address without a driver call
   };
-  // Freed, but other streams were using it then.
+  // A stream that used a block, and when it has got past that.
+  struct other_use {
+    stream_ref stream;
+    fence idle;
+    bool recorded = false;  // false: no fence could be recorded there so far
+  };
+  // Freed, but other streams were using it then. A stream that has got past one has got past all
+  // that had a smaller number than `earlier` when its fence was recorded.
   struct held_block {
     std::uint64_t address = 0;
-    std::vector<stream_ref> unrecorded;  // no fence could be recorded there so far
-    fence idle;
+    std::vector<other_use> uses;
+    std::uint64_t earlier = 0;  // how many had been put into held by then
+    std::uint64_t number = 0;   // which of them it is, from 0
   };
   // Pages that have gone elsewhere; still mapped here until work queued on the arena's stream has
   // passed.
@@ -112,6 +120,11 @@ class arena {
   bool record_use(std::uint64_t address, stream_ref other);
   // The block counts as freed, though its memory waits. Requires: free() said needs_fence.
   held_block hold(std::uint64_t address);
+  // Its fences are recorded, as far as can be.
+  void put_into_held(held_block h) {
+    h.number = held_count_++;
+    held.push_back(std::move(h));
+  }
   // The memory is free now. Requires: it was held.
   void finish(const held_block &h);
 
@@ -165,7 +178,7 @@ class arena {
   heap_books books;
   std::vector<std::shared_ptr<address_block>> reservations;
   std::vector<chunk> chunks;
-  std::vector<held_block> held;
+  std::vector<held_block> held;  // in the order of their numbers
   std::vector<leaving_pages> leaving;
   std::uint64_t pool = 0;           // the private pool whose it is, or was; 0: none
   bool pinned = false;              // the pool lives: no page leaves, or moves within
@@ -230,26 +243,18 @@ class arena {
     }
     s.places->keep(&s);
     s.kept = true;
-    s.by_size.before = nullptr;  // live segments are in no index: the links make a list of the kept
-    s.by_size.after = kept_;
-    if (kept_ != nullptr) kept_->by_size.before = &s;
-    kept_ = &s;
     kept_bytes_ += s.bytes;
   }
+  // Its place is open still.
   void unkeep(segment &s) {
-    if (s.by_size.before != nullptr) {
-      s.by_size.before->by_size.after = s.by_size.after;
-    } else {
-      kept_ = s.by_size.after;
-    }
-    if (s.by_size.after != nullptr) s.by_size.after->by_size.before = s.by_size.before;
+    s.places->unkeep(&s);
     s.kept = false;
     kept_bytes_ -= s.bytes;
   }
   void take_kept(segment &s) {
-    s.places->unkeep(&s);
-    s.places->close(s.place);
-    unkeep(s);
+    s.places->take(&s);
+    s.kept = false;
+    kept_bytes_ -= s.bytes;
   }
   void gave(std::uint64_t bytes, std::uint16_t slack) {
     counters_.live += bytes;
@@ -286,7 +291,6 @@ class arena {
   // What every request touches, in two lines of the cache.
   alignas(64) segment *last_ = &nothing_;  // the last that was handed out
   size_places *last_places_ = nullptr;     // where the last request went
-  segment *kept_ = nullptr;
   std::uint64_t kept_bytes_ = 0;
   counters counters_;
   slab_lists slabs_;
@@ -297,6 +301,7 @@ class arena {
   place_list want_pages_;        // waiting for pages where there are none
   place_list want_recall_;       // waiting until other places share their pages
   std::size_t empty_slabs_ = 0;
+  std::uint64_t held_count_ = 0;  // ever
   bool packed_ = false;
   block_table blocks_;
   std::unordered_map<std::uint64_t, use_list> uses_;

@@ -21,10 +21,6 @@ block_request request_for(std::size_t bytes, std::size_t alignment) {
   return r;
 }
 
-tl::unexpected<error> not_in_a_child(const char *op) {
-  return refuse(condition::not_supported, op, "the process was forked: CUDA does not work here");
-}
-
 }  // namespace
 
 // ---- the outside ----
@@ -63,6 +59,7 @@ result<std::unique_ptr<caching_allocator>> caching_allocator::create(
     page_pool_options pool;
     pool.keep_free = 0;
     pool.quota = options.quota;
+    pool.exportable = options.exportable;
     auto made = page_pool::create(d, pool);
     if (!made) return tl::unexpected<error>(made.error());
     pages = std::move(*made);
@@ -261,9 +258,9 @@ status caching_allocator::core::free_with_care(void *block,
       arena::held_block h = a->hold(address);
       a->lock.unlock();
       // What cannot be recorded now is tried again when memory is wanted.
-      record(h.unrecorded, h.idle);
+      for (arena::other_use &u : h.uses) record(u);
       a->lock.lock();
-      a->held.push_back(std::move(h));
+      a->put_into_held(std::move(h));
     }
     a->lock.unlock();
   }
@@ -323,14 +320,13 @@ status caching_allocator::core::zero(void *block, std::size_t bytes, stream_ref 
   return done;
 }
 
-// Records a fence on each stream where none is so far. False: some could not be.
-bool caching_allocator::core::record(std::vector<stream_ref> &unrecorded, fence &idle) {
-  std::erase_if(unrecorded, [&](stream_ref s) {
-    const auto after = fence::after(device_, s);
-    if (after) idle.join(*after);
-    return after.has_value();
-  });
-  return unrecorded.empty();
+// False: there is no fence on that stream, and none can be recorded now.
+bool caching_allocator::core::record(arena::other_use &u) {
+  if (u.recorded) return true;
+  auto after = fence::after(device_, u.stream);
+  if (!after) return false;
+  u.idle = std::move(*after);
+  return u.recorded = true;
 }
 
 }  // namespace stillmap

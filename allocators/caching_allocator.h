@@ -35,6 +35,10 @@ struct caching_allocator_options {
   // again, or false to let it fail. Called without any lock of the allocator, which it may use.
   std::function<bool(std::size_t bytes)> on_out_of_memory{};
   std::string tag = "caching_allocator";  // of its addresses, for what works by tag
+  // For memory that another process is to have at the same addresses (docs/handoff.md): where they
+  // would be welcome, elsewhere where that is taken; and how its pages can be exported.
+  device_address hint{};
+  handle_type exportable = handle_type::none;
   // A file to write every request to, as a trace (trace.h) that `stillmap replay` reads. Empty:
   // what the environment variable STILLMAP_RECORD names, if anything. A file that is there already
   // is kept, and path.<pid> written. Recorded: a lock and a line of text a request, for all
@@ -159,9 +163,9 @@ class caching_allocator {
 
   // Gives all whole pages that are free back to the device, once the work queued on their streams
   // has passed; those of private pools, and of streams that capture, stay. Without VMM: all chunks
-  // of which nothing is in use, and the host waits for it. Errors: the driver's; busy (without VMM,
-  // while a stream captures a graph). What could not go
-  //         stays.
+  // of which nothing is in use, and the host waits for it.
+  // Ensures: what could not go stays.
+  // Errors:  the driver's; busy (without VMM, while a stream captures a graph).
   status empty_cache();
   // The same, until at most `keep` bytes of whole free pages are left. Returns what was given back
   // (when work is queued: what will be).

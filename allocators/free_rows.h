@@ -27,7 +27,6 @@ class free_rows {
   void insert(segment &s) {
     const std::size_t row = row_of(s.bytes);
     s.spot = static_cast<std::uint32_t>(rows_[row].size());
-    s.freed = ++inserted_;
     s.by_size.in = true;
     rows_[row].push_back({s.begin, s.bytes, &s});
     filled_ |= std::uint64_t{1} << row;
@@ -65,8 +64,7 @@ class free_rows {
     return static_cast<std::size_t>(std::bit_width(bytes)) - 1;
   }
 
-  std::uint64_t filled_ = 0;    // rows in which there is something
-  std::uint64_t inserted_ = 0;  // ever
+  std::uint64_t filled_ = 0;  // rows in which there is something
   std::array<std::vector<entry>, 64> rows_;
 };
 

@@ -8,6 +8,7 @@ namespace {
 // Places that a quick search compares: free ones, which lie in rows, and unbacked ones.
 constexpr std::size_t quick_looks = 1024, quick_fits = 256;
 constexpr std::uint64_t no_place = UINT64_MAX;
+constexpr std::uint64_t sliver = 8 * allocation_granule;
 
 std::uint64_t align_up(std::uint64_t at, std::uint64_t alignment) {
   return (at + alignment - 1) & ~(alignment - 1);
@@ -135,9 +136,9 @@ std::uint64_t heap_books::alignment_of(std::uint64_t bytes, std::uint64_t asked)
   return (bytes & (page_ - 1)) == 0 ? std::max<std::uint64_t>(asked, page_) : asked;
 }
 
-// An exact fit, the one freed last; or else where fewest whole pages are broken, and of those the
-// lowest address, so that what lives long gathers there. All of it is one number, which has to be
-// low: whole pages above the address.
+// An exact fit; or one that leaves a sliver, and breaks no whole page; or else where fewest are
+// broken. Of equals the lowest address, so that what lives long gathers there. All of it is one
+// number, which has to be low: whole pages above the address.
 segment *heap_books::best_place(std::uint64_t bytes, std::uint64_t alignment, search how) const {
   const std::uint64_t own = bytes >> page_bits_, part = bytes & (page_ - 1);
   const bool simple = alignment == allocation_granule || alignment == page_;
@@ -148,11 +149,13 @@ segment *heap_books::best_place(std::uint64_t bytes, std::uint64_t alignment, se
   const auto rank_of = [&](const free_rows::entry &e) {
     const std::uint64_t at = align_up(e.begin, alignment), end = e.begin + e.bytes;
     if (at + bytes > end) return no_place;
-    if (e.bytes == bytes) return rank(0, rank(1, 0) - 1 - e.of->freed);
+    if (e.bytes == bytes) return rank(0, e.begin);
     const std::uint64_t broken = simple ? std::min<std::uint64_t>(whole_pages(at, end), touched(at))
                                         : whole_pages(e.begin, end) - whole_pages(e.begin, at) -
                                               whole_pages(at + bytes, end);
-    return rank(broken + 2 - own, e.begin);
+    const std::uint64_t left = e.bytes - bytes;
+    if (broken == 0 && left <= sliver) return rank(1, left << 43 | e.begin);
+    return rank(broken + 3 - own, e.begin);
   };
   std::uint64_t best = no_place, below = no_place;
   segment *found = nullptr;
@@ -160,7 +163,7 @@ segment *heap_books::best_place(std::uint64_t bytes, std::uint64_t alignment, se
     if (here >= best) return;
     best = here;
     found = e.of;
-    below = here < rank(2, 0) ? 0 : here < rank(3, 0) ? e.begin : no_place;
+    below = here < rank(3, 0) ? 0 : here < rank(4, 0) ? e.begin : no_place;
   };
   std::size_t looks = how == search::thorough ? SIZE_MAX : quick_looks;
   free_rows_.each_row(bytes, [&](std::span<const free_rows::entry> row, std::uint64_t least) {
@@ -169,7 +172,7 @@ segment *heap_books::best_place(std::uint64_t bytes, std::uint64_t alignment, se
     if (simple && least >= (own + 2) << page_bits_) {
       // What it touches is whole, so that few need more than a look at their address.
       for (const free_rows::entry &e : row) {
-        if (e.begin < below) consider(e, rank(touched(e.begin) + 2 - own, e.begin));
+        if (e.begin < below) consider(e, rank(touched(e.begin) + 3 - own, e.begin));
       }
     } else {
       for (const free_rows::entry &e : row) consider(e, rank_of(e));

@@ -53,7 +53,7 @@ class heap_books {
   segment *commit(const extent &e);  // the missing pages are there: the live block
   void abandon(const extent &e);     // they are not: as before carve
 
-  // Up to `pages` pages that lie whole in free segments, smallest segments first: `out` gets
+  // Up to `pages` pages that lie whole in free segments, from the lowest address up: `out` gets
   // leaving segments. Returns how many pages.
   std::size_t take(std::size_t pages, std::vector<segment *> &out);
   void put_back(segment *leaving);  // it stays after all

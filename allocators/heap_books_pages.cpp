@@ -8,23 +8,19 @@ namespace stillmap {
 // ---- pages that go ----
 
 std::size_t heap_books::take(std::size_t pages, std::vector<segment *> &out) {
+  if (whole_pages_ == 0) return 0;
+  std::vector<segment *> whole;
+  free_rows_.each_row(page_, [&](std::span<const free_rows::entry> row, std::uint64_t) {
+    for (const free_rows::entry &e : row) {
+      if (whole_pages(*e.of) != 0) whole.push_back(e.of);
+    }
+    return true;
+  });
+  std::sort(whole.begin(), whole.end(),
+            [](const segment *a, const segment *b) { return a->begin < b->begin; });
   std::size_t got = 0;
-  while (got < pages && whole_pages_ != 0) {
-    // The smallest, as far as the first six bits of a size tell; of those the one freed last.
-    const free_rows::entry *found = nullptr;
-    free_rows_.each_row(page_, [&](std::span<const free_rows::entry> row, std::uint64_t least) {
-      const int bits = std::countr_zero(least) - 5;
-      for (const free_rows::entry &e : row) {
-        if (whole_pages(e.begin, e.begin + e.bytes) == 0) continue;
-        const std::uint64_t size = e.bytes >> bits;
-        if (found == nullptr || size < found->bytes >> bits ||
-            (size == found->bytes >> bits && e.of->freed > found->of->freed)) {
-          found = &e;
-        }
-      }
-      return found == nullptr;
-    });
-    segment *s = found->of;
+  for (segment *s : whole) {
+    if (got == pages) break;
     const std::size_t n = std::min(pages - got, whole_pages(*s));
     // From the upper end, so that what stays is in one piece with what lies below.
     const std::uint64_t to = floor(s->end()), from = to - n * page_;

@@ -109,8 +109,8 @@ class page_map {
     std::size_t pages = 0;
     std::vector<segment *> starts;     // the first segment that begins in the page
     std::vector<std::uint64_t> marks;  // which pages have one
-    std::vector<std::uint32_t>
-        shared;  // the number of the page mapped here, if it is elsewhere too
+    // The number of the page that is mapped here, if it is elsewhere too.
+    std::vector<std::uint32_t> shared;
   };
   const stretch &of(std::uint64_t address) const {
     const stretch *found = stretches_.data();

@@ -16,58 +16,97 @@
 
 namespace stillmap {
 
-struct size_places {
+// What every request of the size touches comes first, and fills one line of the cache.
+struct alignas(64) size_places {
   static constexpr std::size_t none = SIZE_MAX;
   static constexpr std::size_t most = 2048;
   struct place {
     std::uint64_t begin = 0;
-    segment *kept = nullptr;  // free, and kept as it is
-    place_list next;          // the one that waits for the same
+    segment *at = nullptr;  // the last that was there; there now, where it is kept
+    place_list next;        // the one that waits for the same
+  };
+  // Of 64 places: those not handed out, and not known to be in use otherwise; and of these, those
+  // where a block is kept as it is.
+  struct word {
+    std::uint64_t open = 0, kept = 0;
   };
 
   std::uint64_t bytes = 0;
+  word first;                     // of places 0 to 63
+  segment *front = nullptr;       // what is kept at the first open one, where that is known
+  std::uint32_t front_place = 0;  // and its number, else 0
+  std::uint32_t low = 0;          // no place below is open
   std::vector<place> all;
-  std::vector<std::uint64_t> open;  // those not handed out, and not known to be in use otherwise
-  std::size_t low = 0;              // no place below is open
-  segment *front = &unknown;        // what is kept at the first open one, where that is known
-  static inline segment unknown{};  // stands for nothing; its place is the first
+  std::vector<word> more;
+
+  word &word_of(std::size_t i) { return i < 64 ? first : more[i / 64 - 1]; }
+  const word &word_of(std::size_t i) const { return i < 64 ? first : more[i / 64 - 1]; }
+  static std::uint64_t bit(std::size_t i) { return std::uint64_t{1} << (i % 64); }
 
   // The first open one from `from` on.
   std::size_t first_open(std::size_t from = 0) const {
-    from = std::max(from, low);
-    for (std::size_t word = from / 64; word < open.size(); ++word) {
-      std::uint64_t bits = open[word];
-      if (word == from / 64) bits &= ~std::uint64_t{0} << (from % 64);
-      if (bits != 0) return word * 64 + static_cast<std::size_t>(std::countr_zero(bits));
+    from = std::max<std::size_t>(from, low);
+    std::uint64_t among = ~std::uint64_t{0} << (from % 64);
+    for (std::size_t i = from & ~std::size_t{63}; i < all.size(); i += 64) {
+      const std::uint64_t open = word_of(i).open & among;
+      if (open != 0) return i + static_cast<std::size_t>(std::countr_zero(open));
+      among = ~std::uint64_t{0};
     }
     return none;
   }
+  segment *kept_at(std::size_t i) const {
+    return (word_of(i).kept & bit(i)) != 0 ? all[i].at : nullptr;
+  }
   // What is kept at the first open place; nullptr: nothing is there.
   segment *first_kept() {
-    if (front != &unknown) return front;
+    if (front != nullptr) return front;
     const std::size_t i = first_open();
     if (i == none) return nullptr;
-    low = i;
-    if (all[i].kept != nullptr) front = all[i].kept;
-    return all[i].kept;
+    low = static_cast<std::uint32_t>(i);
+    segment *const s = kept_at(i);
+    if (s != nullptr) {
+      front = s;
+      front_place = low;
+    }
+    return s;
+  }
+  // From now on `s`, of this size, is what is at place `i`.
+  void settle(std::size_t i, segment *s) {
+    all[i].at = s;
+    s->place = static_cast<std::uint32_t>(i);
+    s->places = this;
   }
   // Who comes first changes from block to block: nothing here depends on a guess.
   void keep(segment *s) {
-    const std::size_t i = s->place;
-    const bool first = (i <= low) | (i < front->place);
-    all[i].kept = s;
-    front = first ? s : front;
-    reopen(i);
+    const std::uint32_t i = s->place;
+    const bool comes_first = (i <= low) | (i < front_place);
+    front = comes_first ? s : front;
+    front_place = comes_first ? i : front_place;
+    low = std::min(low, i);
+    word &w = word_of(i);
+    w.open |= bit(i);
+    w.kept |= bit(i);
   }
+  // It is open still.
   void unkeep(segment *s) {
-    all[s->place].kept = nullptr;
+    word_of(s->place).kept &= ~bit(s->place);
     if (front == s) forget_front();
   }
-  void forget_front() { front = &unknown; }
-  void close(std::size_t i) { open[i / 64] &= ~(std::uint64_t{1} << (i % 64)); }
+  void take(segment *s) {
+    word &w = word_of(s->place);
+    w.open &= ~bit(s->place);
+    w.kept &= ~bit(s->place);
+    if (front == s) forget_front();
+  }
+  void forget_front() {
+    front = nullptr;
+    front_place = 0;
+  }
+  void close(std::size_t i) { word_of(i).open &= ~bit(i); }
   void reopen(std::size_t i) {
-    open[i / 64] |= std::uint64_t{1} << (i % 64);
-    low = std::min(low, i);
+    word_of(i).open |= bit(i);
+    low = std::min(low, static_cast<std::uint32_t>(i));
+    if (i < front_place) forget_front();
   }
 
   void wait(std::size_t i, place_list &with) {
@@ -84,7 +123,6 @@ inline void wake(place_list &waiting) {
     const std::uint32_t i = w.index;
     w = std::exchange(of.all[i].next, {});
     of.reopen(i);
-    if (i < of.front->place) of.forget_front();
   }
 }
 
@@ -112,11 +150,21 @@ class places {
       put(of);
     }
     if (of->all.size() == size_places::most) return;
-    if (of->all.size() % 64 == 0) of->open.push_back(0);
-    s->place = static_cast<std::uint32_t>(of->all.size());
-    s->places = of;
+    if (of->all.size() % 64 == 0 && !of->all.empty()) of->more.emplace_back();
     of->all.push_back({s->begin, nullptr, {}});
+    of->settle(of->all.size() - 1, s);
     ++count_;
+  }
+  // `use(segment &)` may stop keeping it.
+  template <class Use>
+  void each_kept(Use use) const {
+    for (const auto &of : sizes_) {
+      for (std::size_t i = 0; i < of->all.size(); i += 64) {
+        for (std::uint64_t left = of->word_of(i).kept; left != 0; left &= left - 1) {
+          use(*of->all[i + static_cast<std::size_t>(std::countr_zero(left))].at);
+        }
+      }
+    }
   }
   bool full() const { return count_ >= most_places; }
   // Requires: no segment has a place, and none waits.

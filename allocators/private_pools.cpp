@@ -10,21 +10,17 @@ tl::unexpected<error> no_such_pool(const char *op, private_pool p) {
   return refuse(condition::invalid_argument, op, "there is no such pool, or it was released", p.id);
 }
 
-tl::unexpected<error> forked(const char *op) {
-  return refuse(condition::not_supported, op, "the process was forked: CUDA does not work here");
-}
-
 }  // namespace
 
 result<private_pool> caching_allocator::core::create_pool() {
-  if (watch_.in_child()) return forked("caching_allocator::create_pool");
+  if (watch_.in_child()) return not_in_a_child("caching_allocator::create_pool");
   const std::lock_guard growing(growth_mutex_);
   return private_pool{pools_.make()};
 }
 
 status caching_allocator::core::retain_pool(private_pool p) {
   constexpr const char *op = "caching_allocator::retain_pool";
-  if (watch_.in_child()) return forked(op);
+  if (watch_.in_child()) return not_in_a_child(op);
   const std::lock_guard growing(growth_mutex_);
   private_pools::pool *const held = pools_.find(p.id);
   if (held == nullptr) return no_such_pool(op, p);
@@ -35,23 +31,23 @@ status caching_allocator::core::retain_pool(private_pool p) {
 status caching_allocator::core::release_pool(private_pool p,
                                              const std::vector<stream_ref> &replayed_on) {
   constexpr const char *op = "caching_allocator::release_pool";
-  if (watch_.in_child()) return forked(op);
+  if (watch_.in_child()) return not_in_a_child(op);
   const std::lock_guard growing(growth_mutex_);
   private_pools::pool *const held = pools_.find(p.id);
   if (held == nullptr) return no_such_pool(op, p);
   if (held->holders == 1 && !held->serves.empty()) {
     return refuse(condition::busy, op, "a stream still allocates to the pool", p.id);
   }
-  for (const stream_ref s : replayed_on) add_stream(held->uses, s);
+  for (const stream_ref s : replayed_on) held->add_use(s);
   if (--held->holders != 0) return {};
-  for (const arena *const a : held->arenas) add_stream(held->uses, a->stream);
-  record(held->uses, held->idle);  // the rest when memory is wanted
+  for (const arena *const a : held->arenas) held->add_use(a->stream);
+  for (arena::other_use &u : held->uses) record(u);  // the rest when memory is wanted
   return {};
 }
 
 status caching_allocator::core::begin_allocate_to_pool(private_pool p, stream_ref s) {
   constexpr const char *op = "caching_allocator::begin_allocate_to_pool";
-  if (watch_.in_child()) return forked(op);
+  if (watch_.in_child()) return not_in_a_child(op);
   const std::lock_guard growing(growth_mutex_);
   private_pools::pool *const into = pools_.find(p.id);
   if (into == nullptr) return no_such_pool(op, p);
@@ -67,7 +63,7 @@ status caching_allocator::core::begin_allocate_to_pool(private_pool p, stream_re
 
 status caching_allocator::core::end_allocate_to_pool(private_pool p, stream_ref s) {
   constexpr const char *op = "caching_allocator::end_allocate_to_pool";
-  if (watch_.in_child()) return forked(op);
+  if (watch_.in_child()) return not_in_a_child(op);
   const std::lock_guard growing(growth_mutex_);
   private_pools::pool *const into = pools_.find(p.id);
   if (into == nullptr) return no_such_pool(op, p);
@@ -123,16 +119,8 @@ bool caching_allocator::core::is_left_behind(arena &a) {
 // Pools whose last graph has run: their pages are like all others from now on.
 void caching_allocator::core::reclaim_pools(bool wait) {
   pools_.each_released([&](private_pools::pool &p) {
-    bool passed = record(p.uses, p.idle);
-    if (passed) {
-      const auto asked = p.idle.passed();
-      passed = asked && *asked;
-      if (!passed && wait) {
-        ++host_waits_;
-        passed = p.idle.wait().has_value();
-      }
-    }
-    if (!passed) return false;
+    std::erase_if(p.uses, [&](arena::other_use &u) { return is_past(u, wait); });
+    if (!p.uses.empty()) return false;
     for (arena *const a : p.arenas) {
       const std::lock_guard lock(a->lock);
       a->pinned = false;

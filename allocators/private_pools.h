@@ -22,11 +22,15 @@ class private_pools {
   };
   struct pool {
     std::uint64_t id = 0;
-    std::size_t holders = 1;       // none: released, and on its way
-    std::vector<arena *> arenas;   // one for each stream that it ever served
-    std::vector<served> serves;    // now
-    std::vector<stream_ref> uses;  // where its graphs were launched, and no fence is recorded yet
-    fence idle;
+    std::size_t holders = 1;             // none: released, and on its way
+    std::vector<arena *> arenas;         // one for each stream that it ever served
+    std::vector<served> serves;          // now
+    std::vector<arena::other_use> uses;  // where its graphs were launched, that may not be past
+
+    void add_use(stream_ref s) {
+      const auto same = [&](const arena::other_use &u) { return u.stream == s; };
+      if (std::none_of(uses.begin(), uses.end(), same)) uses.push_back({s, {}, false});
+    }
   };
 
   std::uint64_t make() {
@@ -59,9 +63,5 @@ class private_pools {
   std::uint64_t last_ = 0;
   std::list<pool> all_;  // they stay where they are while others go
 };
-
-inline void add_stream(std::vector<stream_ref> &to, stream_ref s) {
-  if (std::find(to.begin(), to.end(), s) == to.end()) to.push_back(s);
-}
 
 }  // namespace stillmap

@@ -49,8 +49,7 @@ struct alignas(64) segment {
 
   segment *previous = nullptr;  // neighbours by address, of the same reservation
   segment *next = nullptr;
-  place_list waiting;       // places that this block, while it lives, is in the way of
-  std::uint64_t freed = 0;  // counts on: when it became one of the free ones
+  place_list waiting;  // places that this block, while it lives, is in the way of
 
   std::uint64_t end() const { return begin + bytes; }
   virtual_range range() const { return {device_address(begin), static_cast<std::size_t>(bytes)}; }
