@@ -1,0 +1,226 @@
+#include "stillmap/image/extents.h"
+
+#include <cerrno>
+#include <cstring>
+#include <new>
+#include <unordered_map>
+
+#include "stillmap/image/wire.h"
+#include "stillmap/image/workers.h"
+
+namespace stillmap::image {
+namespace {
+
+constexpr const char *op = "image::write";
+constexpr std::size_t none = SIZE_MAX;
+
+}  // namespace
+
+// One thread's part of it.
+class extent_writer::worker {
+ public:
+  explicit worker(extent_writer &all)
+      : all_(all), queue_(all.file_, std::max(1u, all.how_.writes_at_once)) {}
+
+  done prepare() {
+    std::size_t largest = 0;
+    for (const chunk_record &r : all_.table_) largest = std::max<std::size_t>(largest, r.bytes);
+    const bool changes = all_.how_.compress != codec::none || all_.sealed_with_ != nullptr;
+    rooms_.resize(std::max(1u, all_.how_.writes_at_once));
+    for (slot &s : rooms_) {
+      auto read = aligned_memory::create(largest);
+      if (!read) return tl::unexpected<failure>(read.error());
+      s.read = std::move(*read);
+      if (!changes) continue;
+      auto changed = aligned_memory::create(to_block(largest + tag_bytes));
+      if (!changed) return tl::unexpected<failure>(changed.error());
+      s.changed = std::move(*changed);
+    }
+    return {};
+  }
+
+  done work() {
+    for (;;) {
+      const std::size_t i = all_.next_.fetch_add(1, std::memory_order_relaxed);
+      if (i >= all_.table_.size() || all_.stop_.load(std::memory_order_relaxed)) break;
+      if (const auto ok = one(i); !ok) return ok;
+      if (!all_.report(all_.table_[i])) return fail_system(ECANCELED, op, "given up, as was asked");
+    }
+    return queue_.finish();
+  }
+
+ private:
+  struct slot {
+    aligned_memory read, changed;
+  };
+
+  done one(std::size_t i) {
+    chunk_record &r = all_.table_[i];
+    const std::size_t in_parent = all_.in_parent_.empty() ? none : all_.in_parent_[i];
+    if (in_parent != none) {
+      if (const auto known = all_.from_.digest_of(r.at, r.bytes)) {
+        r.contents = *known;
+        if (is_parents(r, in_parent)) return {};
+      }
+    }
+    const auto free = queue_.free_slot();
+    if (!free) return tl::unexpected<failure>(free.error());
+    slot &s = rooms_[*free];
+    const auto room = s.read.bytes().first(r.bytes);
+    const auto got = all_.from_.chunk(r.at, room);
+    if (!got) return tl::unexpected<failure>(got.error());
+    const bytes_view contents = *got;
+    if (contents.size() != r.bytes) {
+      return fail(condition::invalid_argument, op, "the source gave another number of bytes",
+                  part::extents, 0, std::to_string(contents.size()), std::to_string(r.bytes));
+    }
+    if (all_zero(contents)) {
+      r.kind = chunk_kind::zero;
+      r.contents = digest_of_zeros(r.bytes);
+      return {};
+    }
+    const bool as_it_is = all_.how_.compress == codec::none && all_.sealed_with_ == nullptr;
+    both_digests sums;
+    if (as_it_is && in_parent == none) {
+      sums = digests_of(contents);
+    } else {
+      sums.contents = digest_of_contents(contents);
+    }
+    r.contents = sums.contents;
+    if (in_parent != none) {
+      if (is_parents(r, in_parent)) return {};
+      if (as_it_is) sums.stored = digest_of(contents);
+    }
+    if (all_.how_.share) {
+      if (const std::size_t first = all_.first_with(r.contents, r.bytes, i); first != i) {
+        r.kind = chunk_kind::same;
+        r.where = first;
+        return {};
+      }
+    }
+    return store(i, *free, contents, sums.stored);
+  }
+
+  // Where the parent has the same, its record is referred to.
+  bool is_parents(chunk_record &r, std::size_t in_parent) const {
+    if (all_.how_.parent->chunks()[in_parent].contents != r.contents) return false;
+    r.kind = chunk_kind::parent;
+    r.where = in_parent;
+    return true;
+  }
+
+  // What the file gets of contents that are nowhere yet.
+  done store(std::size_t i, unsigned slot_number, bytes_view contents, const digest &as_it_is) {
+    chunk_record &r = all_.table_[i];
+    slot &s = rooms_[slot_number];
+    r.kind = chunk_kind::raw;
+    bytes_view stored = contents;
+    if (all_.how_.compress != codec::none) {
+      const std::size_t n = packer_.compress(all_.how_.compress, contents, s.changed.bytes());
+      if (n != 0) {
+        r.kind = all_.how_.compress == codec::lz4 ? chunk_kind::lz4 : chunk_kind::zstd;
+        stored = s.changed.bytes().first(n);
+      }
+    }
+    if (all_.sealed_with_ != nullptr) {
+      const auto to = s.changed.bytes().first(stored.size() + tag_bytes);
+      if (const auto ok = all_.sealed_with_->encrypt({i, 0}, stored, to); !ok) return ok;
+      stored = to;
+    }
+    const bool changed = stored.data() != contents.data();
+    r.stored = static_cast<std::uint32_t>(stored.size());
+    r.stored_bytes = changed || all_.how_.compress != codec::none ? digest_of(stored) : as_it_is;
+    if (!all_.seals_.empty()) all_.seals_[i] = sha256_of(stored);
+    const std::uint64_t room = to_block(r.stored);
+    r.where = all_.next_offset_.fetch_add(room, std::memory_order_relaxed);
+    bytes_view blocks = stored;
+    if (changed) {
+      const auto padded = s.changed.bytes().first(room);
+      std::memset(padded.data() + r.stored, 0, padded.size() - r.stored);
+      blocks = padded;
+    } else if (all_.file_.direct() && !is_aligned(stored.data())) {
+      std::memcpy(s.read.bytes().data(), stored.data(), stored.size());
+      blocks = s.read.bytes().first(stored.size());
+    }
+    return queue_.write(slot_number, blocks, r.where);
+  }
+
+  extent_writer &all_;
+  std::vector<slot> rooms_;
+  compressor packer_;
+  write_queue queue_;  // goes before the memory that it writes from
+};
+
+extent_writer::extent_writer(image_file &file, std::vector<chunk_record> &table,
+                             contents_source &from, const write_options &how, const manifest &what,
+                             const cipher *sealed_with)
+    : file_(file), table_(table), from_(from), how_(how), sealed_with_(sealed_with) {
+  for (const chunk_record &r : table) progress_.of_bytes += r.bytes;
+  if (how.sign_with) seals_.resize(table.size());
+  if (how.parent) find_parents(what);
+}
+
+void extent_writer::find_parents(const manifest &what) {
+  in_parent_.assign(table_.size(), none);
+  const reader &parent = *how_.parent;
+  const auto theirs = parent.what().lowest_addresses();
+  const auto ours = what.lowest_addresses();
+  std::unordered_map<std::uint64_t, std::size_t> first;  // chunk of the page at that address
+  const auto chunks = parent.chunks();
+  std::size_t c = 0;
+  for (std::size_t p = 0; p < theirs.size(); ++p) {
+    first[theirs[p]] = c;
+    for (std::uint64_t in = 0; in < parent.what().pages[p].bytes; ++c) in += chunks[c].bytes;
+  }
+  c = 0;
+  for (std::size_t p = 0; p < ours.size(); ++p) {
+    const auto there = first.find(ours[p]);
+    std::uint64_t in = 0;
+    for (std::size_t k = 0; in < what.pages[p].bytes; ++k, ++c) {
+      in += table_[c].bytes;
+      if (there == first.end()) continue;
+      const std::size_t n = there->second + k;
+      // Past the end of a shorter page is another page's chunk, whose contents may be the same all
+      // the same; only its size must be.
+      if (n < chunks.size() && chunks[n].bytes == table_[c].bytes) in_parent_[c] = n;
+    }
+  }
+}
+
+std::size_t extent_writer::first_with(const digest &d, std::uint32_t bytes, std::size_t number) {
+  const std::lock_guard lock(mutex_);
+  const auto [at, is_new] = known_.try_emplace({d, bytes}, number);
+  if (is_new || at->second < number) return at->second;
+  // A later chunk was faster, and references only go back: this one is stored too.
+  at->second = number;
+  return number;
+}
+
+bool extent_writer::report(const chunk_record &r) {
+  const std::lock_guard lock(mutex_);
+  progress_.bytes += r.bytes;
+  progress_.stored += r.stored;
+  return !how_.on_progress || how_.on_progress(progress_);
+}
+
+void extent_writer::end_with(done why) {
+  const std::lock_guard lock(mutex_);
+  stop_ = true;
+  if (result_) result_ = std::move(why);
+}
+
+done extent_writer::run() {
+  run_on(threads_for(how_.threads, table_.size()), [this] {
+    try {
+      worker w(*this);
+      auto ok = w.prepare();
+      if (ok) ok = w.work();
+      if (!ok) end_with(std::move(ok));
+    } catch (const std::bad_alloc &) {
+      end_with(fail(condition::out_of_memory, op, "no memory to write"));
+    }
+  });
+  return result_;
+}
+
+}  // namespace stillmap::image

@@ -1,0 +1,114 @@
+#include "stillmap/image/file_calls.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <stdio.h>
+#include <sys/file.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+namespace stillmap::image {
+namespace {
+
+template <class T>
+T or_errno(T returned) {
+  return returned < 0 ? -errno : returned;
+}
+
+// What a signal interrupted is called again. (Not close: its descriptor is gone either way.)
+template <class Call>
+auto again(const Call &call) {
+  for (;;) {
+    const auto r = or_errno(call());
+    if (r != -EINTR) return r;
+  }
+}
+
+}  // namespace
+
+file_calls::~file_calls() = default;
+
+file_calls &file_calls::system() {
+  static auto *const calls = new file_calls;
+  return *calls;
+}
+
+int file_calls::open_at(int directory, const char *name, int flags, unsigned mode) {
+  return again([&] { return ::openat(directory, name, flags, mode); });
+}
+int file_calls::close(int fd) {
+  return or_errno(::close(fd));
+}
+long file_calls::write_at(int fd, const void *from, std::size_t bytes, std::uint64_t offset) {
+  return again([&] { return ::pwrite(fd, from, bytes, static_cast<off_t>(offset)); });
+}
+long file_calls::read_at(int fd, void *to, std::size_t bytes, std::uint64_t offset) {
+  return again([&] { return ::pread(fd, to, bytes, static_cast<off_t>(offset)); });
+}
+int file_calls::sync_data(int fd) {
+  return again([&] { return ::fdatasync(fd); });
+}
+int file_calls::sync(int fd) {
+  return again([&] { return ::fsync(fd); });
+}
+int file_calls::set_aside(int fd, std::uint64_t bytes) {
+  return again([&] { return ::fallocate(fd, 0, 0, static_cast<off_t>(bytes)); });
+}
+int file_calls::truncate(int fd, std::uint64_t bytes) {
+  return again([&] { return ::ftruncate(fd, static_cast<off_t>(bytes)); });
+}
+int file_calls::drop_cached(int fd) {
+  return -::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+}
+int file_calls::set_flags(int fd, int flags) {
+  return or_errno(::fcntl(fd, F_SETFL, flags));
+}
+int file_calls::lock(int fd) {
+  return again([&] { return ::flock(fd, LOCK_EX | LOCK_NB); });
+}
+int file_calls::status(int fd, struct stat *to) {
+  return or_errno(::fstat(fd, to));
+}
+int file_calls::status_at(int directory, const char *name, struct stat *to) {
+  return or_errno(::fstatat(directory, name, to, AT_SYMLINK_NOFOLLOW));
+}
+int file_calls::rename_at(int directory, const char *from, const char *to, unsigned flags) {
+  return or_errno(::renameat2(directory, from, directory, to, flags));
+}
+int file_calls::link_at(int directory, const char *from, const char *to) {
+  return or_errno(::linkat(directory, from, directory, to, 0));
+}
+int file_calls::unlink_at(int directory, const char *name) {
+  return or_errno(::unlinkat(directory, name, 0));
+}
+
+bool file_calls::is_in_memory(int fd) {
+  struct statfs s {};
+  return ::fstatfs(fd, &s) == 0 && (s.f_type == TMPFS_MAGIC || s.f_type == RAMFS_MAGIC);
+}
+
+std::vector<std::string> file_calls::names_in(int directory) {
+  std::vector<std::string> names;
+  // A descriptor of its own: a stream closes what it reads.
+  const int fd = open_at(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+  DIR *const d = fd < 0 ? nullptr : ::fdopendir(fd);
+  if (d == nullptr) {
+    if (fd >= 0) close(fd);
+    return names;
+  }
+  while (const dirent *entry = ::readdir(d)) names.emplace_back(entry->d_name);
+  ::closedir(d);
+  return names;
+}
+
+bool file_calls::may_use_ring() {
+  return true;
+}
+int file_calls::ring_wrote(int result, std::size_t) {
+  return result;
+}
+
+}  // namespace stillmap::image

@@ -1,0 +1,155 @@
+#include "stillmap/image/image_set.h"
+
+#include <fcntl.h>
+
+#include <new>
+
+#include "stillmap/image/seal.h"
+#include "stillmap/image/temporary.h"
+#include "stillmap/image/wire.h"
+
+namespace stillmap::image {
+namespace {
+
+constexpr std::array<unsigned char, 8> magic = {0x89, 'S', 'M', 'S', 0x0d, 0x0a, 0x1a, 0x0a};
+constexpr std::size_t head_bytes = 64, member_bytes = 64, sum_bytes = sizeof(digest);
+constexpr const char *op = "image::read_set";
+
+tl::unexpected<failure> pass_on(failure f) {
+  return tl::unexpected<failure>(std::move(f));
+}
+
+tl::unexpected<failure> wrong(std::uint64_t at, const char *reason, std::string found = {},
+                              std::string expected = {}) {
+  return fail(condition::corrupt, op, reason, part::set, at, std::move(found), std::move(expected));
+}
+
+std::string file_of(const std::string &folder) {
+  return folder + "/set";
+}
+
+std::vector<std::byte> encode(const image_set &s) {
+  std::vector<std::byte> b(head_bytes + s.images.size() * member_bytes + sum_bytes);
+  store(b, 0, magic);
+  store(b, 8, std::uint32_t{1});
+  store(b, 12, static_cast<std::uint32_t>(s.images.size()));
+  store(b, 16, s.set.bytes);
+  for (std::size_t i = 0; i < s.images.size(); ++i) {
+    const std::size_t at = head_bytes + i * member_bytes;
+    store(b, at, s.images[i].image.bytes);
+    store(b, at + 16, s.images[i].file_bytes);
+    store(b, at + 24, s.images[i].root.bytes);
+  }
+  const std::size_t end = b.size() - sum_bytes;
+  store(b, end, digest_of(bytes_view(b).first(end)).bytes);
+  return b;
+}
+
+outcome<image_set> decode(bytes_view b) {
+  if (b.size() < head_bytes + member_bytes + sum_bytes || load<decltype(magic)>(b, 0) != magic) {
+    return wrong(0, "no set");
+  }
+  const std::size_t end = b.size() - sum_bytes;
+  const digest sum = digest_of(b.first(end)), there{load<decltype(digest::bytes)>(b, end)};
+  if (sum != there) return wrong(end, "a damaged set", there.text(), sum.text());
+  if (const auto major = load<std::uint32_t>(b, 8); major != 1) {
+    return fail(condition::not_supported, op, "another version of the format", part::set, 8,
+                std::to_string(major), "1");
+  }
+  const auto count = load<std::uint32_t>(b, 12);
+  if (count > most_images_in_set || end != head_bytes + count * member_bytes) {
+    return wrong(12, "another number of images than there are", std::to_string(count));
+  }
+  image_set s;
+  s.set.bytes = load<decltype(image_id::bytes)>(b, 16);
+  if (s.set.is_zero()) return wrong(16, "the set has no number");
+  if (!all_zero(b.subspan(32, 32))) return wrong(32, "something where zeros should be");
+  for (std::size_t at = head_bytes; at < end; at += member_bytes) {
+    set_member &m = s.images.emplace_back();
+    m.image.bytes = load<decltype(image_id::bytes)>(b, at);
+    m.file_bytes = load<std::uint64_t>(b, at + 16);
+    m.root.bytes = load<decltype(sha256::bytes)>(b, at + 24);
+    if (load<std::uint64_t>(b, at + 56) != 0) {
+      return wrong(at + 56, "something where zeros should be");
+    }
+  }
+  return s;
+}
+
+done write_file(const std::string &folder, const image_set &what, bool replace, file_calls &calls) {
+  if (what.set.is_zero() || what.images.empty() || what.images.size() > most_images_in_set) {
+    return fail(condition::invalid_argument, "image::write_set",
+                "a set without a number, or without images");
+  }
+  const auto target = target_name::create(calls, file_of(folder));
+  if (!target) return pass_on(target.error());
+  auto temp = temporary::create(*target, false);
+  if (!temp) return pass_on(temp.error());
+  if (const auto ok = temp->file().write(encode(what), 0); !ok) return ok;
+  if (const auto ok = temp->file().sync_data(); !ok) return ok;
+  return temp->publish(replace);
+}
+
+outcome<image_set> read_file(const std::string &folder, file_calls &calls) {
+  auto f = image_file::open_to_read(calls, AT_FDCWD, file_of(folder), false);
+  if (!f) return pass_on(f.error());
+  const auto size = f->size();
+  if (!size) return pass_on(size.error());
+  if (*size > head_bytes + most_images_in_set * member_bytes + sum_bytes) {
+    return wrong(0, "no set: too long", std::to_string(*size));
+  }
+  std::vector<std::byte> bytes(*size);
+  if (const auto ok = f->read(bytes, 0); !ok) return pass_on(ok.error());
+  return decode(bytes);
+}
+
+}  // namespace
+
+std::string name_in_set(std::uint32_t index) {
+  return "device-" + std::to_string(index) + ".smi";
+}
+
+outcome<image_id> make_id() {
+  image_id id;
+  if (const auto ok = fill_random(id.bytes); !ok) return pass_on(ok.error());
+  return id;
+}
+
+done write_set(const std::string &folder, const image_set &what, bool replace, file_calls *calls) {
+  return in_file(
+      write_file(folder, what, replace, calls != nullptr ? *calls : file_calls::system()),
+      file_of(folder));
+}
+
+outcome<image_set> read_set(const std::string &folder, file_calls *calls) {
+  return in_file(read_file(folder, calls != nullptr ? *calls : file_calls::system()),
+                 file_of(folder));
+}
+
+outcome<std::vector<reader>> open_set(const std::string &folder, const open_options &options) {
+  const auto s = read_set(folder, options.calls);
+  if (!s) return pass_on(s.error());
+  std::vector<reader> images;
+  for (std::uint32_t i = 0; i < s->images.size(); ++i) {
+    const std::string path = folder + "/" + name_in_set(i);
+    auto r = reader::open(path, options);
+    if (!r) return pass_on(r.error());
+    const superblock &h = r->head();
+    const set_member named{h.image, h.file_bytes, h.root};
+    if (named != s->images[i]) {
+      return in_file<std::vector<reader>>(
+          wrong(0, "not the image that the set names", h.root.text(), s->images[i].root.text()),
+          path);
+    }
+    if (h.set != s->set || h.set_images != s->images.size() || h.set_index != i) {
+      return in_file<std::vector<reader>>(
+          wrong(48, "an image of another set, or of another place in it", h.set.text(),
+                s->set.text()),
+          path);
+    }
+    images.push_back(std::move(*r));
+  }
+  return images;
+}
+
+}  // namespace stillmap::image

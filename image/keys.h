@@ -1,0 +1,18 @@
+// What encrypts and what signs images. docs/image_format.md#encryption
+#pragma once
+
+#include "stillmap/image/digest.h"
+#include "stillmap/image/failure.h"
+
+namespace stillmap::image {
+
+using secret_key = fixed_bytes<32, struct secret_key_tag>;        // random; encrypts
+using signing_key = fixed_bytes<32, struct signing_key_tag>;      // an Ed25519 private key
+using verifying_key = fixed_bytes<32, struct verifying_key_tag>;  // its public half
+
+// Errors: the random source's; invalid_argument (no such key). Threads: safe.
+outcome<secret_key> make_secret_key();
+outcome<signing_key> make_signing_key();
+outcome<verifying_key> verifying_key_of(const signing_key &key);
+
+}  // namespace stillmap::image

@@ -1,0 +1,185 @@
+#include "stillmap/image/seal.h"
+
+#include <openssl/core_names.h>
+#include <openssl/evp.h>
+#include <openssl/kdf.h>
+#include <openssl/params.h>
+#include <sys/random.h>
+
+#include <cerrno>
+#include <memory>
+#include <string_view>
+
+#include "stillmap/image/superblock.h"
+#include "stillmap/image/wire.h"
+
+namespace stillmap::image {
+namespace {
+
+template <auto Free>
+struct freed_by {
+  template <class T>
+  void operator()(T *p) const {
+    Free(p);
+  }
+};
+using pkey = std::unique_ptr<EVP_PKEY, freed_by<EVP_PKEY_free>>;
+using digest_context = std::unique_ptr<EVP_MD_CTX, freed_by<EVP_MD_CTX_free>>;
+using cipher_context = std::unique_ptr<EVP_CIPHER_CTX, freed_by<EVP_CIPHER_CTX_free>>;
+
+unsigned char *raw(std::byte *p) {
+  return reinterpret_cast<unsigned char *>(p);
+}
+const unsigned char *raw(const std::byte *p) {
+  return reinterpret_cast<const unsigned char *>(p);
+}
+
+tl::unexpected<failure> refused(const char *operation, const char *reason) {
+  return fail(condition::invalid_argument, operation, reason);
+}
+
+pkey private_key(const signing_key &key) {
+  return pkey(EVP_PKEY_new_raw_private_key(EVP_PKEY_ED25519, nullptr, raw(key.bytes.data()),
+                                           key.bytes.size()));
+}
+
+// What is authenticated beside the bytes: which image, and which part of it.
+struct bound {
+  std::array<std::byte, 12> iv{};
+  std::array<std::byte, 28> also{};
+  bound(nonce n, const image_id &image) {
+    store(iv, 0, n.low);
+    store(iv, 8, n.high);
+    store(also, 0, image.bytes);
+    store(also, 16, iv);
+  }
+};
+
+}  // namespace
+
+done fill_random(std::span<std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::getrandom(bytes.data(), bytes.size(), 0);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return fail_system(errno, "image::random", "no random numbers");
+    bytes = bytes.subspan(static_cast<std::size_t>(n));
+  }
+  return {};
+}
+
+outcome<secret_key> make_secret_key() {
+  secret_key key;
+  if (const auto ok = fill_random(key.bytes); !ok) return tl::unexpected<failure>(ok.error());
+  return key;
+}
+
+outcome<signing_key> make_signing_key() {
+  signing_key key;
+  if (const auto ok = fill_random(key.bytes); !ok) return tl::unexpected<failure>(ok.error());
+  return key;
+}
+
+outcome<verifying_key> verifying_key_of(const signing_key &key) {
+  const pkey k = private_key(key);
+  verifying_key half;
+  std::size_t size = half.bytes.size();
+  if (!k || EVP_PKEY_get_raw_public_key(k.get(), raw(half.bytes.data()), &size) != 1 ||
+      size != half.bytes.size()) {
+    return refused("image::verifying_key_of", "no such key");
+  }
+  return half;
+}
+
+outcome<signature> sign(const signing_key &key, const sha256 &root) {
+  const pkey k = private_key(key);
+  const digest_context context(EVP_MD_CTX_new());
+  signature s;
+  std::size_t size = s.bytes.size();
+  if (!k || !context ||
+      EVP_DigestSignInit(context.get(), nullptr, nullptr, nullptr, k.get()) != 1 ||
+      EVP_DigestSign(context.get(), raw(s.bytes.data()), &size, raw(root.bytes.data()),
+                     root.bytes.size()) != 1 ||
+      size != s.bytes.size()) {
+    return refused("image::sign", "no such key");
+  }
+  return s;
+}
+
+bool is_signature(const signature &s, const verifying_key &key, const sha256 &root) {
+  const pkey k(EVP_PKEY_new_raw_public_key(EVP_PKEY_ED25519, nullptr, raw(key.bytes.data()),
+                                           key.bytes.size()));
+  const digest_context context(EVP_MD_CTX_new());
+  return k && context &&
+         EVP_DigestVerifyInit(context.get(), nullptr, nullptr, nullptr, k.get()) == 1 &&
+         EVP_DigestVerify(context.get(), raw(s.bytes.data()), s.bytes.size(),
+                          raw(root.bytes.data()), root.bytes.size()) == 1;
+}
+
+outcome<cipher> cipher::create(const secret_key &key, const image_id &image) {
+  constexpr std::string_view info = "stillmap image 1";
+  cipher c;
+  c.image_ = image;
+  const std::unique_ptr<EVP_KDF, freed_by<EVP_KDF_free>> kdf(
+      EVP_KDF_fetch(nullptr, "HKDF", nullptr));
+  const std::unique_ptr<EVP_KDF_CTX, freed_by<EVP_KDF_CTX_free>> context(
+      kdf ? EVP_KDF_CTX_new(kdf.get()) : nullptr);
+  char hash[] = "SHA256";
+  secret_key secret = key;
+  image_id salt = image;
+  std::array<char, info.size()> label{};
+  info.copy(label.data(), label.size());
+  const OSSL_PARAM params[] = {
+      OSSL_PARAM_construct_utf8_string(OSSL_KDF_PARAM_DIGEST, hash, 0),
+      OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_KEY, secret.bytes.data(),
+                                        secret.bytes.size()),
+      OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_SALT, salt.bytes.data(), salt.bytes.size()),
+      OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_INFO, label.data(), label.size()),
+      OSSL_PARAM_construct_end(),
+  };
+  if (!context ||
+      EVP_KDF_derive(context.get(), raw(c.key_.bytes.data()), c.key_.bytes.size(), params) != 1) {
+    return fail(condition::not_supported, "image::encrypt", "this OpenSSL has no HKDF");
+  }
+  return c;
+}
+
+done cipher::encrypt(nonce n, bytes_view from, std::span<std::byte> to) const {
+  const bound b(n, image_);
+  const cipher_context c(EVP_CIPHER_CTX_new());
+  int wrote = 0;
+  const bool ok =
+      c &&
+      EVP_EncryptInit_ex(c.get(), EVP_aes_256_gcm(), nullptr, raw(key_.bytes.data()),
+                         raw(b.iv.data())) == 1 &&
+      EVP_EncryptUpdate(c.get(), nullptr, &wrote, raw(b.also.data()),
+                        static_cast<int>(b.also.size())) == 1 &&
+      EVP_EncryptUpdate(c.get(), raw(to.data()), &wrote, raw(from.data()),
+                        static_cast<int>(from.size())) == 1 &&
+      EVP_EncryptFinal_ex(c.get(), raw(to.data() + from.size()), &wrote) == 1 &&
+      EVP_CIPHER_CTX_ctrl(c.get(), EVP_CTRL_GCM_GET_TAG, tag_bytes, to.data() + from.size()) == 1;
+  if (!ok) return fail(condition::not_supported, "image::encrypt", "OpenSSL refuses to encrypt");
+  return {};
+}
+
+done cipher::decrypt(nonce n, bytes_view from, std::span<std::byte> to) const {
+  const bound b(n, image_);
+  const cipher_context c(EVP_CIPHER_CTX_new());
+  std::array<std::byte, tag_bytes> tag;
+  std::memcpy(tag.data(), from.data() + to.size(), tag.size());
+  int wrote = 0;
+  const bool ok = c &&
+                  EVP_DecryptInit_ex(c.get(), EVP_aes_256_gcm(), nullptr, raw(key_.bytes.data()),
+                                     raw(b.iv.data())) == 1 &&
+                  EVP_DecryptUpdate(c.get(), nullptr, &wrote, raw(b.also.data()),
+                                    static_cast<int>(b.also.size())) == 1 &&
+                  EVP_DecryptUpdate(c.get(), raw(to.data()), &wrote, raw(from.data()),
+                                    static_cast<int>(to.size())) == 1 &&
+                  EVP_CIPHER_CTX_ctrl(c.get(), EVP_CTRL_GCM_SET_TAG, tag_bytes, tag.data()) == 1 &&
+                  EVP_DecryptFinal_ex(c.get(), raw(tag.data()), &wrote) == 1;
+  if (!ok) {
+    return fail(condition::corrupt, "image::decrypt", "encrypted with another key, or damaged");
+  }
+  return {};
+}
+
+}  // namespace stillmap::image

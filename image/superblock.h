@@ -1,0 +1,78 @@
+// The first block of an image: what the file is, and where the rest is.
+// docs/image_format.md#superblock
+#pragma once
+
+#include <array>
+
+#include "stillmap/image/digest.h"
+#include "stillmap/image/failure.h"
+
+namespace stillmap::image {
+
+inline constexpr std::uint64_t flag_encrypted = 1;
+inline constexpr std::uint64_t flag_signed = 2;
+inline constexpr std::uint64_t flag_incremental = 4;
+
+inline constexpr std::uint64_t tag_bytes = 16;        // after each encrypted part
+inline constexpr std::uint64_t signature_bytes = 96;  // the public key, and the signature
+inline constexpr std::uint64_t record_bytes = 64;     // of a chunk
+inline constexpr std::uint64_t seal_bytes = 32;
+inline constexpr std::uint64_t largest_manifest = std::uint64_t{256} << 20;
+inline constexpr std::uint64_t largest_file = std::uint64_t{1} << 56;
+inline constexpr std::uint32_t smallest_chunk = 64 << 10;
+inline constexpr std::uint32_t largest_chunk = 64 << 20;
+inline constexpr std::uint32_t usual_chunk = 2 << 20;
+inline constexpr std::uint32_t most_images_in_set = 4096;
+
+// Bytes of the file.
+struct file_range {
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t end() const { return offset + bytes; }
+  bool operator==(const file_range &) const = default;
+};
+
+struct superblock {
+  std::uint32_t minor = 0;
+  std::uint64_t flags = 0;
+  std::uint64_t file_bytes = 0;
+  image_id image;
+  image_id set;
+  image_id parent;
+  sha256 parent_root;
+  std::uint64_t time = 0;  // nanoseconds since 1970, UTC
+  std::uint32_t chunk_bytes = usual_chunk;
+  std::uint32_t set_images = 1;
+  std::uint32_t set_index = 0;
+  std::uint64_t contents_bytes = 0;
+  std::uint64_t chunks = 0;
+  file_range chunk_table;
+  file_range manifest;
+  file_range seals;      // zero unless signed
+  file_range signature;  // zero unless signed
+  sha256 chunk_table_sum;
+  sha256 manifest_sum;
+  sha256 seals_sum;  // zero unless signed
+  sha256 root;       // of all of the above; made by encode, checked by decode
+
+  bool encrypted() const { return (flags & flag_encrypted) != 0; }
+  bool is_signed() const { return (flags & flag_signed) != 0; }
+  bool incremental() const { return (flags & flag_incremental) != 0; }
+  // What lies behind each encrypted part.
+  std::uint64_t tag() const { return encrypted() ? tag_bytes : 0; }
+
+  bool operator==(const superblock &) const = default;
+};
+
+using superblock_bytes = std::array<std::byte, block_bytes>;
+
+// Sets `root`. Checks nothing.
+superblock_bytes encode(superblock &s);
+
+// Checks all that can be said without the rest of the file: digests, version, flags, zeros, limits,
+// and that the parts follow one another up to `file_bytes`.
+// Requires: bytes.size() == block_bytes.
+// Errors: corrupt, not_supported (a newer version, unknown flags).
+outcome<superblock> decode_superblock(bytes_view bytes);
+
+}  // namespace stillmap::image

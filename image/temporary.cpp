@@ -1,0 +1,183 @@
+#include "stillmap/image/temporary.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/random.h>
+
+#include <cerrno>
+#include <string_view>
+#include <utility>
+
+namespace stillmap::image {
+namespace {
+
+constexpr const char *op = "image::write";
+constexpr std::string_view letters = "abcdefghijklmnopqrstuvwxyz0123456789";
+constexpr std::size_t random_letters = 6;
+
+std::string prefix_of(const target_name &to) {
+  return "." + to.name() + ".";
+}
+
+std::string any_name(const target_name &to) {
+  std::string name = prefix_of(to);
+  unsigned char random[random_letters] = {};
+  // Uniqueness is O_EXCL's, so that too little randomness only means trying again.
+  static_cast<void>(!::getrandom(random, sizeof random, 0));
+  for (const unsigned char r : random) name += letters[r % letters.size()];
+  return name;
+}
+
+// The name still leads to this file, which nobody removed between its creation and its lock.
+bool is_still(const target_name &to, const std::string &name, int fd) {
+  struct stat by_name {
+  }, by_fd{};
+  return to.calls().status_at(to.directory(), name.c_str(), &by_name) >= 0 &&
+         to.calls().status(fd, &by_fd) >= 0 && by_name.st_ino == by_fd.st_ino &&
+         by_name.st_dev == by_fd.st_dev;
+}
+
+void remove_left_overs(const target_name &to) {
+  file_calls &calls = to.calls();
+  const std::string prefix = prefix_of(to);
+  for (const std::string &name : calls.names_in(to.directory())) {
+    if (name.size() != prefix.size() + random_letters || !name.starts_with(prefix)) continue;
+    if (name.find_first_not_of(letters, prefix.size()) != std::string::npos) continue;
+    const int fd = calls.open_at(to.directory(), name.c_str(),
+                                 O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0);
+    if (fd < 0) continue;
+    struct stat st {};
+    const bool dead = calls.status(fd, &st) >= 0 && S_ISREG(st.st_mode) && calls.lock(fd) >= 0 &&
+                      is_still(to, name, fd);
+    if (dead) static_cast<void>(calls.unlink_at(to.directory(), name.c_str()));
+    calls.close(fd);
+  }
+}
+
+}  // namespace
+
+outcome<target_name> target_name::create(file_calls &calls, const std::string &path) {
+  const std::size_t slash = path.rfind('/');
+  const std::string directory = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  std::string name = slash == std::string::npos ? path : path.substr(slash + 1);
+  if (name.empty() || name == "." || name == "..") {
+    return fail(condition::invalid_argument, op, "the path names no file");
+  }
+  const int fd = calls.open_at(AT_FDCWD, directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+  if (fd < 0) return fail_system(-fd, op, "cannot open the directory");
+  return target_name(calls, fd, std::move(name));
+}
+
+target_name::target_name(target_name &&o) noexcept
+    : calls_(o.calls_), directory_(std::exchange(o.directory_, -1)), name_(std::move(o.name_)) {}
+
+target_name::~target_name() {
+  if (directory_ >= 0) calls_->close(directory_);
+}
+
+outcome<temporary> temporary::create(const target_name &to, bool direct) {
+  file_calls &calls = to.calls();
+  remove_left_overs(to);
+  // tmpfs opens it so, and is slower then.
+  direct = direct && !calls.is_in_memory(to.directory());
+  for (int attempt = 0; attempt < 100; ++attempt) {
+    std::string name = any_name(to);
+    const int flags = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+    int fd = direct ? calls.open_at(to.directory(), name.c_str(), flags | O_DIRECT, 0600) : -EINVAL;
+    const bool is_direct = fd >= 0;
+    if (fd == -EINVAL) {
+      // A file system that opens nothing so may have created it all the same.
+      if (direct) static_cast<void>(calls.unlink_at(to.directory(), name.c_str()));
+      fd = calls.open_at(to.directory(), name.c_str(), flags, 0600);
+    }
+    if (fd == -EEXIST) continue;
+    if (fd < 0) return fail_system(-fd, op, "cannot create a file beside it");
+    temporary t(to, std::move(name), image_file(calls, fd, is_direct));
+    const int locked = calls.lock(fd);
+    // Somebody who clears up after the dead was faster than our lock.
+    if (locked == -EWOULDBLOCK || (locked >= 0 && !is_still(to, t.name_, fd))) continue;
+    if (locked < 0 && locked != -EOPNOTSUPP && locked != -ENOLCK && locked != -EINVAL) {
+      return fail_system(-locked, op, "cannot lock the file");
+    }
+    return t;
+  }
+  return fail_system(EEXIST, op, "found no name for a file beside it");
+}
+
+temporary::temporary(temporary &&o) noexcept
+    : to_(o.to_),
+      name_(std::move(o.name_)),
+      file_(std::move(o.file_)),
+      there_(std::exchange(o.there_, false)) {}
+
+temporary::~temporary() {
+  // While it is still locked: afterwards the name may be somebody else's to remove.
+  if (there_) static_cast<void>(to_->calls().unlink_at(to_->directory(), name_.c_str()));
+}
+
+done temporary::publish(bool replace) {
+  return replace ? exchange_names() : take_name();
+}
+
+done temporary::make_sure() {
+  if (const int r = to_->calls().sync(to_->directory()); r < 0) {
+    return fail_system(-r, op, "cannot make sure of the name");
+  }
+  return {};
+}
+
+done temporary::take_name() {
+  file_calls &calls = to_->calls();
+  const char *const from = name_.c_str(), *const to = to_->name().c_str();
+  int r = calls.rename_at(to_->directory(), from, to, RENAME_NOREPLACE);
+  if (r == -EINVAL || r == -ENOSYS) {
+    // As good, in two steps: a link never replaces anything.
+    r = calls.link_at(to_->directory(), from, to);
+    if (r >= 0) {
+      if (const auto ok = make_sure(); !ok) {
+        static_cast<void>(calls.unlink_at(to_->directory(), to));
+        return ok;
+      }
+      return {};  // the other name goes with this object
+    }
+  }
+  if (r == -EEXIST) return fail_system(EEXIST, op, "there is something of this name already");
+  if (r < 0) return fail_system(-r, op, "cannot give the file its name");
+  there_ = false;
+  if (const auto ok = make_sure(); !ok) {
+    there_ = calls.rename_at(to_->directory(), to, from, RENAME_NOREPLACE) >= 0;
+    if (!there_) static_cast<void>(calls.unlink_at(to_->directory(), to));
+    return ok;
+  }
+  return {};
+}
+
+done temporary::exchange_names() {
+  file_calls &calls = to_->calls();
+  const char *const from = name_.c_str(), *const to = to_->name().c_str();
+  struct stat st {};
+  const int there = calls.status_at(to_->directory(), to, &st);
+  if (there == -ENOENT) return take_name();
+  if (there < 0) return fail_system(-there, op, "cannot ask for what is to be replaced");
+  if (!S_ISREG(st.st_mode)) {
+    return fail_system(EEXIST, op, "what is to be replaced is no regular file");
+  }
+  int r = calls.rename_at(to_->directory(), from, to, RENAME_EXCHANGE);
+  if (r == -EINVAL || r == -ENOSYS) {
+    // A file system that cannot exchange: the old one goes in the same moment.
+    r = calls.rename_at(to_->directory(), from, to, 0);
+    if (r < 0) return fail_system(-r, op, "cannot give the file its name");
+    there_ = false;
+    return make_sure();
+  }
+  if (r < 0) return fail_system(-r, op, "cannot give the file its name");
+  // What is under our name now is the old file, which goes with this object: once it is sure that
+  // it may.
+  if (const auto ok = make_sure(); !ok) {
+    if (calls.rename_at(to_->directory(), from, to, RENAME_EXCHANGE) < 0) there_ = false;
+    return ok;
+  }
+  return {};
+}
+
+}  // namespace stillmap::image
