@@ -12,25 +12,15 @@ namespace {
 // Large enough that a call costs nothing beside it, small enough that all streams have some.
 constexpr std::size_t copy_part = std::size_t{64} << 20;
 
-struct part {
-  virtual_range range;
-  std::size_t offset;
-};
-
 // Calls work(part, lane) for every part, on a thread for each lane; the first failure ends it.
 template <class Work>
 status on_lanes(std::size_t lanes, std::span<const piece> pieces, std::size_t part_bytes,
                 Work work) {
-  std::vector<part> parts;
-  const status listed =
-      in_parts(pieces, part_bytes, [&](virtual_range range, std::size_t offset) -> status {
-        parts.push_back({range, offset});
-        return {};
-      });
+  const std::vector<piece> parts = in_parts(pieces, part_bytes);
   std::atomic<std::size_t> next{0};
-  std::atomic<bool> failed{!listed};
+  std::atomic<bool> failed{false};
   std::mutex mutex;
-  status outcome = listed;
+  status outcome;
   const auto run = [&](std::size_t lane) {
     for (std::size_t i = next++; i < parts.size() && !failed; i = next++) {
       const status s = work(parts[i], lane);
@@ -60,7 +50,7 @@ status pinned_contents::load(transfer &by, std::span<const piece> pieces) {
 }
 
 status file_contents::save(transfer &by, std::span<const piece> pieces) {
-  return on_lanes(by.streams(), pieces, buffer_bytes_, [&](const part &p, std::size_t lane) {
+  return on_lanes(by.streams(), pieces, buffer_bytes_, [&](const piece &p, std::size_t lane) {
     std::byte *const buffer = buffers_.data() + lane * buffer_bytes_;
     status s = by.start(direction::to_host, p.range, buffer, lane);
     if (s) s = by.wait(lane);
@@ -70,7 +60,7 @@ status file_contents::save(transfer &by, std::span<const piece> pieces) {
 }
 
 status file_contents::load(transfer &by, std::span<const piece> pieces) {
-  return on_lanes(by.streams(), pieces, buffer_bytes_, [&](const part &p, std::size_t lane) {
+  return on_lanes(by.streams(), pieces, buffer_bytes_, [&](const piece &p, std::size_t lane) {
     std::byte *const buffer = buffers_.data() + lane * buffer_bytes_;
     status s = file_.read(buffer, p.range.bytes, p.offset);
     if (s) s = by.start(direction::to_device, p.range, buffer, lane);

@@ -6,6 +6,16 @@
 #include "stillmap/vmm/remap.h"
 
 namespace stillmap::checkpoint {
+namespace {
+
+// Whether the device may write there.
+bool writes(const mapping_record &m, int device) {
+  return std::any_of(m.access.begin(), m.access.end(), [&](const access_grant &g) {
+    return g.mode == access_mode::read_write && g.who == on_device(device);
+  });
+}
+
+}  // namespace
 
 status resumption::map() {
   pages_.resize(what_.pages.size());
@@ -28,12 +38,9 @@ status resumption::map() {
 void resumption::find_places() {
   auto next = what_.places.begin();
   for (const virtual_range range : what_.ranges) {
-    bool adjacent = false;
+    bool inside = false;  // the place before is of this run too
     for (const mapping_record &m : device_.space().mappings(range)) {
-      if (m.suspended_by != id_) {
-        adjacent = false;
-        continue;
-      }
+      if (m.suspended_by != id_) continue;
       next =
           std::lower_bound(next, what_.places.end(), m.range.begin,
                            [](const selection::place &p, device_address at) { return p.at < at; });
@@ -43,16 +50,10 @@ void resumption::find_places() {
       if (!page.wanted || (writable && !page.writable)) page.at = m.range.begin;
       page.wanted = true;
       page.writable = page.writable || writable;
-      adjacent = adjacent && ranges_.back().end() == m.range.begin;
-      if (adjacent) {
-        ranges_.back().bytes += m.range.bytes;
-      } else {
-        ranges_.push_back(m.range);
-      }
-      adjacent = true;
+      extend(ranges_, m.range, inside);
+      inside = true;
     }
   }
-  places_ = wanted_.size();
 }
 
 status resumption::get_pages() {
@@ -86,22 +87,15 @@ status resumption::get_scratch() {
   return {};
 }
 
-// Pages that follow each other both in memory and among the saved bytes are one copy.
 void resumption::plan_contents() {
   const auto one_block = [&](device_address at, device_address before) {
     return device_.space().block_at(at) == device_.space().block_at(before);
   };
   for (std::size_t i = 0; i < pages_.size(); ++i) {
     if (!pages_[i].wanted) continue;
-    const virtual_range range{pages_[i].at, what_.pages[i].bytes};
-    const std::size_t offset = what_.pages[i].offset;
-    piece *const last = contents_.empty() ? nullptr : &contents_.back();
-    if (last != nullptr && last->range.end() == range.begin &&
-        last->offset + last->range.bytes == offset && one_block(range.begin, last->range.begin)) {
-      last->range.bytes += range.bytes;
-    } else {
-      contents_.push_back({range, offset});
-    }
+    const piece next{{pages_[i].at, what_.pages[i].bytes}, what_.pages[i].offset};
+    extend(contents_, next,
+           !contents_.empty() && one_block(next.range.begin, contents_.back().range.begin));
   }
 }
 

@@ -23,7 +23,7 @@ class resumption {
   void finish() noexcept;
   void undo() noexcept;
 
-  std::size_t places() const { return places_; }
+  std::size_t places() const { return wanted_.size(); }
   std::size_t bytes() const { return bytes_; }
 
  private:
@@ -47,7 +47,7 @@ class resumption {
   std::shared_ptr<address_block> scratch_;  // for pages that nobody may write where they are wanted
   std::size_t read_only_ = 0;
   std::vector<piece> contents_;
-  std::size_t places_ = 0, bytes_ = 0;
+  std::size_t bytes_ = 0;
 };
 
 }  // namespace stillmap::checkpoint

@@ -1,6 +1,6 @@
 #include "stillmap/checkpoint/selection.h"
 
-#include <algorithm>
+#include <atomic>
 #include <unordered_map>
 
 namespace stillmap::checkpoint {
@@ -8,18 +8,10 @@ namespace {
 
 constexpr const char *op = "checkpoint::select";
 
-// A run goes on where addresses do, within one reservation.
-void extend(std::vector<virtual_range> &runs, virtual_range by, bool same_block) {
-  if (same_block && !runs.empty() && runs.back().end() == by.begin) {
-    runs.back().bytes += by.bytes;
-  } else {
-    runs.push_back(by);
-  }
-}
-
 class selecting {
  public:
-  selecting(const device &d, std::string_view tag) : device_(d), tag_(tag) {}
+  selecting(const device &d, std::string_view tag, bool imports)
+      : device_(d), tag_(tag), imports_(imports) {}
 
   result<selection> run() {
     if (!device_.can().vmm) {
@@ -41,34 +33,23 @@ class selecting {
  private:
   status take(virtual_range block) {
     bool inside = false;  // the place before is of this block too
-    bool copying = false;
     for (mapping_record &m : device_.space().mappings(block)) {
       if (m.state == mapping_state::suspended) {
         suspended_ = true;
         continue;
       }
       if (!m.backing) continue;  // cannot be: the block is reserved
-      if (m.backing->imported()) {
+      if (!imports_ && m.backing->imported()) {
         return refuse(condition::not_supported, op, "the memory is another process's",
                       m.range.begin.value());
       }
       const auto [at, first] = known_.try_emplace(m.backing->id(), out_.pages.size());
-      const bool writable = writes(m, device_.ordinal());
       if (first) {
-        out_.pages.push_back(
-            {m.range.bytes, m.backing.home(), out_.bytes, m.range.begin, writable});
+        out_.pages.push_back({m.range.bytes, m.backing.home(), out_.bytes});
         holds_.push_back({std::move(m.backing), m.range.begin, 0});
-        if (copying && out_.contents.back().range.end() == m.range.begin) {
-          out_.contents.back().range.bytes += m.range.bytes;
-        } else {
-          out_.contents.push_back({m.range, out_.bytes});
-        }
+        extend(out_.contents, {m.range, out_.bytes}, inside);
         out_.bytes += m.range.bytes;
-      } else if (writable && !out_.pages[at->second].writable) {
-        out_.pages[at->second].at = m.range.begin;
-        out_.pages[at->second].writable = true;
       }
-      copying = first;
       out_.places.push_back({m.range.begin, at->second});
       ++holds_[at->second].places;
       extend(out_.ranges, m.range, inside);
@@ -94,6 +75,7 @@ class selecting {
   };
   const device &device_;
   std::string_view tag_;
+  bool imports_;
   selection out_;
   bool suspended_ = false;
   std::unordered_map<std::uint64_t, std::size_t> known_;  // by id of the page
@@ -102,14 +84,31 @@ class selecting {
 
 }  // namespace
 
-bool writes(const mapping_record &m, int device) {
-  return std::any_of(m.access.begin(), m.access.end(), [&](const access_grant &g) {
-    return g.mode == access_mode::read_write && g.who == on_device(device);
-  });
+std::uint64_t next_suspension() {
+  static std::atomic<std::uint64_t> last{0};
+  return ++last;
 }
 
-result<selection> select(const device &d, std::string_view tag) {
-  return selecting(d, tag).run();
+void extend(std::vector<virtual_range> &runs, virtual_range by, bool same_block) {
+  if (same_block && !runs.empty() && runs.back().end() == by.begin) {
+    runs.back().bytes += by.bytes;
+  } else {
+    runs.push_back(by);
+  }
+}
+
+void extend(std::vector<piece> &pieces, piece by, bool same_block) {
+  piece *const last = pieces.empty() ? nullptr : &pieces.back();
+  if (same_block && last != nullptr && last->range.end() == by.range.begin &&
+      last->offset + last->range.bytes == by.offset) {
+    last->range.bytes += by.range.bytes;
+  } else {
+    pieces.push_back(by);
+  }
+}
+
+result<selection> select(const device &d, std::string_view tag, bool imports) {
+  return selecting(d, tag, imports).run();
 }
 
 }  // namespace stillmap::checkpoint

@@ -29,8 +29,6 @@ struct selection {
     std::size_t bytes = 0;
     std::shared_ptr<page_pool> home;  // where another of its kind comes from
     std::size_t offset = 0;           // of its bytes among those saved
-    device_address at;                // one of its places
-    bool writable = false;            // there, by this device
   };
   std::vector<place> places;         // in address order
   std::vector<selected_page> pages;  // in order of their first place
@@ -48,9 +46,15 @@ struct selection {
 //         process's memory: value = the address; a device without VMM), the driver's.
 // Threads: as the owners of the memory allow: none of it may change meanwhile.
 // Cost:    none, unless something retires.
-result<selection> select(const device &d, std::string_view tag);
+// `imports`: memory of other processes is taken too; what comes back for it is not theirs any more.
+result<selection> select(const device &d, std::string_view tag, bool imports = false);
 
-// Whether the device may write there.
-bool writes(const mapping_record &m, int device);
+// A number for remap_plan::suspend that nobody else has: the ledger is everybody's.
+std::uint64_t next_suspension();
+
+// Adds to the end of a list, where possible as more of what is last there. `same_block`: that one
+// is in the same reservation; one driver call over two of them is nobody's promise.
+void extend(std::vector<virtual_range> &runs, virtual_range by, bool same_block);
+void extend(std::vector<piece> &pieces, piece by, bool same_block);
 
 }  // namespace stillmap::checkpoint

@@ -1,15 +1,14 @@
 #include "stillmap/checkpoint/suspender.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstdlib>
 #include <map>
 #include <mutex>
 
 #include "stillmap/checkpoint/contents.h"
+#include "stillmap/checkpoint/idle.h"
 #include "stillmap/checkpoint/resumption.h"
 #include "stillmap/checkpoint/selection.h"
-#include "stillmap/vmm/context.h"
 #include "stillmap/vmm/remap.h"
 
 namespace stillmap::checkpoint {
@@ -17,32 +16,34 @@ namespace {
 
 constexpr std::size_t file_part = std::size_t{16} << 20;
 
-std::uint64_t next_id() {
-  static std::atomic<std::uint64_t> last{0};  // the ledger is shared by all suspenders
-  return ++last;
-}
-
 std::string directory_of(const suspend_options &how) {
   if (!how.directory.empty()) return how.directory;
   const char *const usual = std::getenv("TMPDIR");
   return usual != nullptr && *usual != 0 ? usual : "/tmp";
 }
 
-// Pages of pools that nobody wants now go back to the device.
-physical_size return_free_pages(const selection &what) {
-  std::vector<page_pool *> trimmed;
-  physical_size released;
+std::vector<page_pool *> homes_of(const selection &what) {
+  std::vector<page_pool *> out;
   for (const selection::selected_page &p : what.pages) {
-    if (std::find(trimmed.begin(), trimmed.end(), p.home.get()) != trimmed.end()) continue;
-    trimmed.push_back(p.home.get());
-    const auto went = p.home->trim();
-    if (went) {
-      released += *went;
-    } else {
-      report_unreturnable(went.error());  // it is free in its pool all the same
-    }
+    if (std::find(out.begin(), out.end(), p.home.get()) == out.end()) out.push_back(p.home.get());
   }
-  return released;
+  return out;
+}
+
+// Pages of pools that nobody wants now go back to the device.
+void return_free_pages(const selection &what) {
+  for (page_pool *const home : homes_of(what)) {
+    // Where that fails it is free in its pool all the same.
+    if (const auto went = home->trim(); !went) report_unreturnable(went.error());
+  }
+}
+
+// What the pools of these pages have of the device. Those that keep nothing have given it back
+// before anybody trims them.
+std::size_t held_for(const selection &what) {
+  std::size_t sum = 0;
+  for (const page_pool *const home : homes_of(what)) sum += home->stats().created.bytes();
+  return sum;
 }
 
 }  // namespace
@@ -65,26 +66,29 @@ class suspender::core {
     if (away_.find(tag) != away_.end()) {
       return refuse(condition::busy, "suspender::suspend", "the tag is suspended already");
     }
-    if (status s = wait_until_idle(how); !s) return tl::unexpected(s.error());
-    auto what = select(device_, tag);
+    if (status s = wait_until_idle(device_, how.idle); !s) return tl::unexpected(s.error());
+    auto what = select(device_, tag, how.imports);
     if (!what) return tl::unexpected(what.error());
     auto kept = make_contents(how, what->bytes);
     if (!kept) return tl::unexpected(kept.error());
     suspension a{{std::string(tag), how.contents, what->places.size(), what->bytes, {}},
-                 next_id(),
+                 next_suspension(),
                  std::move(*what),
                  std::move(*kept)};
-    if (status s = a.kept->save(by_, a.what.contents); !s) {
+    const std::size_t held = held_for(a.what);
+    status s = a.kept->save(by_, a.what.contents);
+    if (s) {
+      remap_plan plan({});
+      for (const virtual_range r : a.what.ranges) plan.suspend(r, a.id);
+      s = device_.space().apply(std::move(plan));
+    }
+    if (!s) {
       keep(a.kept->give_up());
       return tl::unexpected(s.error());
     }
-    remap_plan plan({});
-    for (const virtual_range r : a.what.ranges) plan.suspend(r, a.id);
-    if (status s = device_.space().apply(std::move(plan)); !s) {
-      keep(a.kept->give_up());
-      return tl::unexpected(s.error());
-    }
-    a.told.released = return_free_pages(a.what);
+    return_free_pages(a.what);
+    const std::size_t left = held_for(a.what);
+    a.told.released = physical_size(held - std::min(held, left));
     return away_.emplace(std::string(tag), std::move(a)).first->second.told;
   }
 
@@ -96,16 +100,15 @@ class suspender::core {
     }
     suspension &a = found->second;
     resumption r(device_, a.what, a.id);
-    if (status s = r.map(); !s) {
+    status s = r.map();
+    if (s) {
+      s = a.kept->load(by_, r.contents());
+      s ? r.finish() : r.undo();
+    }
+    if (!s) {
       return_free_pages(a.what);  // what was had of the memory may be another's turn
       return tl::unexpected(s.error());
     }
-    if (status s = a.kept->load(by_, r.contents()); !s) {
-      r.undo();
-      return_free_pages(a.what);
-      return tl::unexpected(s.error());
-    }
-    r.finish();
     suspended_tag told = std::move(a.told);
     told.places = r.places();
     told.bytes = r.bytes();
@@ -147,12 +150,6 @@ class suspender::core {
     selection what;
     std::unique_ptr<contents> kept;
   };
-
-  status wait_until_idle(const suspend_options &how) const {
-    if (how.idle) return fence(*how.idle).wait();
-    const context_guard guard(device_.drv(), device_.context());
-    return guard.entered() ? device_.drv().synchronize_context() : guard.entered();
-  }
 
   result<std::unique_ptr<contents>> make_contents(const suspend_options &how, std::size_t bytes) {
     if (how.contents == keep_in::nothing) return std::make_unique<no_contents>();

@@ -27,6 +27,9 @@ struct suspend_options {
   // All work on the memory has been queued, and this is when it has passed. Without: the host waits
   // for everything on the device.
   std::optional<fence> idle;
+  // Memory of other processes too, instead of refusing it: their memory is let go of, and what
+  // comes back is a copy that is this process's own.
+  bool imports = false;
 };
 
 struct suspender_options {

@@ -25,6 +25,12 @@ status transfer::start(direction way, virtual_range range, std::byte *host, std:
              : device_.drv().copy_to_device_async(range.begin, host, range.bytes, s);
 }
 
+status transfer::clear(virtual_range range, std::size_t on) {
+  const context_guard guard(device_.drv(), device_.context());
+  if (!guard.entered()) return guard.entered();
+  return device_.drv().set_bytes_async(range.begin, 0, range.bytes, streams_[on].get());
+}
+
 status transfer::wait(std::size_t on) {
   const status s = streams_[on].synchronize();
   if (s) return s;
@@ -40,13 +46,27 @@ status transfer::copy(direction way, std::span<const piece> pieces, std::byte *h
   const context_guard guard(device_.drv(), device_.context());  // once for all
   if (!guard.entered()) return guard.entered();
   std::size_t next = 0;
-  status outcome = in_parts(pieces, part, [&](virtual_range range, std::size_t offset) {
-    return start(way, range, host + offset, next++ % streams_.size());
-  });
+  status outcome;
+  for (const piece &p : in_parts(pieces, part)) {
+    outcome = start(way, p.range, host + p.offset, next++ % streams_.size());
+    if (!outcome) break;
+  }
   for (std::size_t i = 0; i < streams_.size(); ++i) {
     if (const status s = wait(i); !s && outcome) outcome = s;
   }
   return outcome;
+}
+
+std::vector<piece> in_parts(std::span<const piece> pieces, std::size_t part_bytes) {
+  std::vector<piece> parts;
+  for (const piece &p : pieces) {
+    for (std::size_t done = 0; done < p.range.bytes;) {
+      const std::size_t bytes = std::min(part_bytes, p.range.bytes - done);
+      parts.push_back({{p.range.begin + done, bytes}, p.offset + done});
+      done += bytes;
+    }
+  }
+  return parts;
 }
 
 }  // namespace stillmap::checkpoint

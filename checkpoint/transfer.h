@@ -23,6 +23,8 @@ class transfer {
 
   // Queues one copy on stream `on`; host memory must stay until wait(on).
   status start(direction way, virtual_range range, std::byte *host, std::size_t on);
+  // Queues zeros.
+  status clear(virtual_range range, std::size_t on);
   // Nothing is under way on it afterwards, also when it failed.
   status wait(std::size_t on);
 
@@ -36,17 +38,7 @@ class transfer {
   std::vector<stream> streams_;
 };
 
-// Calls use(range, offset) for consecutive parts of at most `part` bytes, until it fails.
-template <class Use>
-status in_parts(std::span<const piece> pieces, std::size_t part, Use use) {
-  for (const piece &p : pieces) {
-    for (std::size_t done = 0; done < p.range.bytes;) {
-      const std::size_t bytes = std::min(part, p.range.bytes - done);
-      if (status s = use(virtual_range{p.range.begin + done, bytes}, p.offset + done); !s) return s;
-      done += bytes;
-    }
-  }
-  return {};
-}
+// The same, in consecutive parts of at most `part_bytes`.
+std::vector<piece> in_parts(std::span<const piece> pieces, std::size_t part_bytes);
 
 }  // namespace stillmap::checkpoint

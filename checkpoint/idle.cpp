@@ -1,0 +1,13 @@
+#include "stillmap/checkpoint/idle.h"
+
+#include "stillmap/vmm/context.h"
+
+namespace stillmap::checkpoint {
+
+status wait_until_idle(const device &d, const std::optional<fence> &idle) {
+  if (idle) return fence(*idle).wait();
+  const context_guard guard(d.drv(), d.context());
+  return guard.entered() ? d.drv().synchronize_context() : guard.entered();
+}
+
+}  // namespace stillmap::checkpoint

@@ -1,0 +1,65 @@
+// Memory that came from elsewhere, at the addresses that it had there or, if so asked, at others:
+// reserved, mapped all or not at all, and owned. docs/design.md#layout-and-landing
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "stillmap/checkpoint/layout.h"
+#include "stillmap/vmm/page_pool.h"
+#include "stillmap/vmm/reservation.h"
+
+namespace stillmap::checkpoint {
+
+enum class landing_place {
+  same,      // each block at the addresses that it has in the layout
+  anywhere,  // wherever there is room: layout() tells
+};
+
+// Owner of the blocks of a layout. They are in the ledger under their tags like all others, so what
+// works by tag (suspend, hand over) works on them.
+// Threads: externally synchronised.
+class landed_memory {
+ public:
+  // Requires: check(layout, ...) was good.
+  // Ensures:  blocks are in the order of the layout that was given. Failure: nothing is reserved.
+  // Errors:   busy (an address is taken: value = it; who_holds() says by whom),
+  //           address_space_exhausted, the driver's. Cost: one reserve for each block.
+  static result<landed_memory> reserve(const device &d, memory_layout layout,
+                                       landing_place where = landing_place::same);
+  landed_memory(landed_memory &&) noexcept = default;
+  landed_memory &operator=(landed_memory &&o) noexcept;  // `o` leaves with what was here
+  // Waits for the device, as cuMemFree does, where release() was not called.
+  ~landed_memory();
+
+  // Puts pages[i] wherever the layout has page i, with the access that it has there. Once.
+  // Ensures: failure: nothing is mapped. Errors: as a remap.
+  // Cost:    one map a place, one set-access a contiguous run of equal access.
+  status map(const std::vector<page_ref> &pages);
+
+  const device &on() const { return device_; }
+  const memory_layout &layout() const { return layout_; }
+  // Whole blocks of this tag, in address order: what buffers and allocators were there before.
+  std::vector<virtual_range> tagged(std::string_view tag) const { return layout_.tagged(tag); }
+  std::size_t bytes() const { return layout_.bytes(); }
+
+  // Gives up all of it when `idle` has passed; pages that are mapped nowhere else are released.
+  // Errors: the driver's; then the rest is given up all the same.
+  status release(const fence &idle);
+
+ private:
+  landed_memory(const device &d, memory_layout l) : device_(d), layout_(std::move(l)) {}
+  device device_;
+  memory_layout layout_;
+  std::vector<std::shared_ptr<page_pool>> homes_;  // of the pages, which do not keep them
+  std::vector<reservation> blocks_;                // as layout_.blocks
+  bool mapped_ = false;
+};
+
+// Who has addresses of that range in this process, as the kernel tells it:
+// "7f1200000000-7f1200021000 rw-p /usr/lib/libfoo.so". Empty: nobody.
+std::string who_holds(virtual_range range);
+
+}  // namespace stillmap::checkpoint

@@ -1,0 +1,41 @@
+// Pages side by side at addresses of their own, where the device may read and write them whatever
+// their places elsewhere allow, and whatever happens to those.
+#pragma once
+
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "stillmap/vmm/device.h"
+#include "stillmap/vmm/page_pool.h"
+#include "stillmap/vmm/reservation.h"
+
+namespace stillmap::checkpoint {
+
+// Owner of the addresses, not of the pages. Threads: externally synchronised.
+class workbench {
+ public:
+  // Errors: as reserving and remapping. Cost: one reserve, one map a page, one set-access.
+  static result<workbench> create(const device &d, std::span<const page_ref> pages);
+  workbench(workbench &&o) noexcept
+      : device_(o.device_),
+        room_(std::move(o.room_)),
+        at_(std::move(o.at_)),
+        mapped_(std::exchange(o.mapped_, false)) {}
+  workbench &operator=(workbench &&o) noexcept;
+  // Requires: nothing uses it any more.
+  ~workbench() { clear(); }
+
+  // Where each page is.
+  const std::vector<device_address> &at() const { return at_; }
+
+ private:
+  workbench(const device &d, reservation room) : device_(d), room_(std::move(room)) {}
+  void clear();
+  device device_;
+  reservation room_;
+  std::vector<device_address> at_;
+  bool mapped_ = false;
+};
+
+}  // namespace stillmap::checkpoint
