@@ -1,0 +1,167 @@
+#include "stillmap/snapshot/chunk_digests.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "stillmap/snapshot/chunk_digests_ptx.h"
+#include "stillmap/snapshot/host_kernel.h"
+#include "stillmap/vmm/context.h"
+#include "stillmap/vmm/stream.h"
+
+namespace stillmap::snapshot {
+namespace {
+
+constexpr const char *op = "snapshot::chunk_digests";
+constexpr std::size_t least = 16 * image::block_bytes;
+constexpr unsigned threads = 256;      // as the kernel has it
+constexpr unsigned most_blocks = 256;  // of a launch: several for each of a GPU's processors
+
+// Device memory of the old kind, for what a kernel is told and tells.
+class device_room {
+ public:
+  static result<device_room> create(const driver &drv, std::size_t bytes) {
+    auto at = drv.allocate(bytes);
+    if (!at) return tl::unexpected(at.error());
+    return device_room(drv, *at);
+  }
+  device_room(device_room &&o) noexcept : drv_(o.drv_), at_(std::exchange(o.at_, {})) {}
+  device_room &operator=(device_room &&) = delete;
+  ~device_room() {
+    if (!at_) return;
+    if (const status s = drv_.free(at_); !s) report_unreturnable(s.error());
+  }
+  device_address at() const { return at_; }
+
+ private:
+  device_room(const driver &drv, device_address at) : drv_(drv), at_(at) {}
+  const driver &drv_;
+  device_address at_;
+};
+
+class digest_module {
+ public:
+  static result<digest_module> load(const driver &drv) {
+    if (!drv.has(driver_call::ModuleLoadData) || !drv.has(driver_call::LaunchKernel)) {
+      return refuse(condition::not_supported, op, "the driver loads no modules");
+    }
+    offer_host_kernel(drv);
+    auto module = drv.load_module(chunk_digests_ptx);
+    if (!module) return tl::unexpected(module.error());
+    digest_module out(drv, *module);
+    auto function = drv.module_function(*module, kernel_name);
+    if (!function) return tl::unexpected(function.error());
+    out.kernel_ = *function;
+    return out;
+  }
+  digest_module(digest_module &&o) noexcept
+      : drv_(o.drv_), module_(std::exchange(o.module_, nullptr)), kernel_(o.kernel_) {}
+  digest_module &operator=(digest_module &&) = delete;
+  ~digest_module() {
+    if (module_ == nullptr) return;
+    if (const status s = drv_.unload_module(module_); !s) report_unreturnable(s.error());
+  }
+  function_handle kernel() const { return kernel_; }
+
+ private:
+  digest_module(const driver &drv, module_handle m) : drv_(drv), module_(m) {}
+  const driver &drv_;
+  module_handle module_;
+  function_handle kernel_ = nullptr;
+};
+
+struct kernel_chunk {
+  std::uint64_t address, bytes;
+};
+
+// Part of the chunks, on a stream of its own.
+struct share {
+  std::size_t first = 0, count = 0;
+  unsigned blocks = 0;
+};
+
+class digesting {
+ public:
+  digesting(const device &d, std::span<const virtual_range> chunks) : device_(d), chunks_(chunks) {}
+
+  result<std::vector<image::digest>> run() {
+    const context_guard guard(device_.drv(), device_.context());
+    if (!guard.entered()) return tl::unexpected(guard.entered().error());
+    std::size_t largest = 0;
+    for (const virtual_range c : chunks_) {
+      if (c.bytes < least || c.bytes % image::block_bytes != 0) {
+        return refuse(condition::not_supported, op, "a chunk is too small, or not of whole blocks",
+                      c.bytes, least);
+      }
+      largest = std::max(largest, c.bytes);
+    }
+    const auto module = digest_module::load(device_.drv());
+    if (!module) return tl::unexpected(module.error());
+    plan_shares();
+    std::vector<stream> streams;
+    for (std::size_t i = 0; i < shares_.size(); ++i) {
+      auto s = stream::create(device_);
+      if (!s) return tl::unexpected(s.error());
+      streams.push_back(std::move(*s));
+    }
+    const std::size_t words = 2 * largest / image::block_bytes;  // of scratch, a thread block
+    std::size_t blocks = 0;
+    for (const share &s : shares_) blocks += s.blocks;
+    const std::size_t list_bytes = chunks_.size() * sizeof(kernel_chunk);
+    const std::size_t digest_bytes = chunks_.size() * sizeof(image::digest);
+    auto room = device_room::create(device_.drv(), list_bytes + digest_bytes + blocks * words * 8);
+    if (!room) return tl::unexpected(room.error());
+    std::vector<kernel_chunk> list;
+    for (const virtual_range c : chunks_) list.push_back({c.begin.value(), c.bytes});
+    status s = device_.drv().copy_to_device(room->at(), list.data(), list_bytes);
+    const device_address digests = room->at() + list_bytes, scratch = digests + digest_bytes;
+    std::size_t used = 0;
+    for (std::size_t i = 0; s && i < shares_.size(); ++i) {
+      s = launch(*module, shares_[i], room->at(), digests, scratch + used * words * 8, words,
+                 streams[i]);
+      used += shares_[i].blocks;
+    }
+    // All of them, before the room goes: also when one failed.
+    for (const stream &each : streams) {
+      if (status done = each.synchronize(); s) s = done;
+    }
+    std::vector<image::digest> out(chunks_.size());
+    if (s) s = device_.drv().copy_to_host(out.data(), digests, digest_bytes);
+    if (!s) return tl::unexpected(s.error());
+    return out;
+  }
+
+ private:
+  void plan_shares() {
+    const std::size_t most = std::clamp(std::thread::hardware_concurrency(), 1U, 8U);
+    const std::size_t n = std::min(most, chunks_.size());
+    for (std::size_t i = 0; i < n; ++i) {
+      const std::size_t first = chunks_.size() * i / n, end = chunks_.size() * (i + 1) / n;
+      shares_.push_back({first, end - first,
+                         static_cast<unsigned>(std::min<std::size_t>(end - first, most_blocks))});
+    }
+  }
+
+  status launch(const digest_module &module, const share &part, device_address list,
+                device_address digests, device_address scratch, std::uint64_t words,
+                stream_ref on) const {
+    std::uint64_t chunks = (list + part.first * sizeof(kernel_chunk)).value(), count = part.count,
+                  room = scratch.value(),
+                  to = (digests + part.first * sizeof(image::digest)).value();
+    void *params[] = {&chunks, &count, &room, &words, &to};
+    return device_.drv().launch(module.kernel(), part.blocks, threads, params, on.get());
+  }
+
+  const device &device_;
+  const std::span<const virtual_range> chunks_;
+  std::vector<share> shares_;
+};
+
+}  // namespace
+
+result<std::vector<image::digest>> chunk_digests(const device &d,
+                                                 std::span<const virtual_range> chunks) {
+  if (chunks.empty()) return std::vector<image::digest>();
+  return digesting(d, chunks).run();
+}
+
+}  // namespace stillmap::snapshot

@@ -1,0 +1,53 @@
+// The contents of an image, read from a device's memory. Internal.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "stillmap/checkpoint/layout.h"
+#include "stillmap/checkpoint/transfer.h"
+#include "stillmap/image/writer.h"
+
+namespace stillmap::snapshot {
+
+// Threads: as the base says; as many copy at once as there are streams.
+class device_contents final : public image::contents_source {
+ public:
+  // Errors: not_supported (a page that the device may not read: value = its address), the driver's.
+  static result<std::unique_ptr<device_contents>> create(const device &d,
+                                                         const checkpoint::memory_layout &l,
+                                                         std::size_t streams);
+
+  // Asks the device for the digests of all chunks, so that digest_of() knows them. Where it cannot
+  // tell, nothing changes. Errors: the driver's.
+  status learn_digests(const device &d, std::uint32_t chunk_bytes);
+
+  image::outcome<image::bytes_view> chunk(std::uint64_t offset, std::span<std::byte> room) override;
+  std::optional<image::digest> digest_of(std::uint64_t offset, std::size_t bytes) override;
+
+ private:
+  struct page {
+    std::uint64_t offset;  // in the contents
+    std::size_t bytes;
+    device_address at;  // where the device may read it
+  };
+  struct known_digest {
+    std::uint64_t offset;
+    std::size_t bytes;
+    image::digest digest;
+  };
+  device_contents(checkpoint::transfer by, std::vector<page> pages);
+  std::size_t take_stream();
+  void give_back(std::size_t stream);
+
+  checkpoint::transfer by_;
+  const std::vector<page> pages_;
+  std::mutex mutex_;
+  std::condition_variable given_back_;
+  std::vector<std::size_t> idle_;
+  std::vector<known_digest> digests_;  // in the order of the contents
+};
+
+}  // namespace stillmap::snapshot

@@ -1,0 +1,82 @@
+#include "stillmap/snapshot/layout_manifest.h"
+
+#include <algorithm>
+#include <cstring>
+#include <unordered_map>
+
+#include "stillmap/vmm/driver.h"
+
+namespace stillmap::snapshot {
+namespace {
+
+using checkpoint::memory_layout;
+
+constexpr std::uint32_t none = UINT32_MAX;
+
+}  // namespace
+
+image::manifest manifest_of(const device &d, const memory_layout &l) {
+  image::manifest m;
+  m.device.name = d.name();
+  const auto uuid = d.uuid();
+  std::memcpy(m.device.uuid.data(), uuid.data(), uuid.size());
+  m.device.memory_bytes = d.total_memory().bytes();
+  m.device.granularity = d.can().page_bytes;
+  m.device.driver_version = static_cast<std::uint32_t>(d.drv().version());
+  std::unordered_map<std::string, std::uint32_t> tags;
+  for (const memory_layout::block &b : l.blocks) {
+    const auto [tag, fresh] = tags.try_emplace(b.tag, static_cast<std::uint32_t>(m.tags.size()));
+    if (fresh) m.tags.push_back(b.tag);
+    m.blocks.push_back({b.range.begin.value(), b.range.bytes, b.generation, tag->second});
+  }
+  for (const memory_layout::page &p : l.pages) {
+    m.pages.push_back({p.bytes, p.properties.location, p.properties.exportable, p.properties.rdma});
+  }
+  m.access_lists = l.access;
+  for (const memory_layout::place &p : l.places) {
+    m.places.push_back({p.at.value(), p.page, p.access});
+  }
+  return m;
+}
+
+result<wanted_memory> wanted_of(const image::manifest &m, std::span<const std::string> tags) {
+  std::vector<bool> chosen(m.tags.size(), tags.empty());
+  for (std::size_t i = 0; i < tags.size(); ++i) {
+    const auto found = std::find(m.tags.begin(), m.tags.end(), tags[i]);
+    if (found == m.tags.end()) {
+      return refuse(condition::invalid_argument, "snapshot::restore",
+                    "the image has no memory of that tag", i, tags.size());
+    }
+    chosen[static_cast<std::size_t>(found - m.tags.begin())] = true;
+  }
+  std::vector<std::uint64_t> offsets;
+  std::uint64_t end = 0;
+  for (const image::manifest::page &p : m.pages) {
+    offsets.push_back(end);
+    end += p.bytes;
+  }
+  wanted_memory out;
+  out.layout.access = m.access_lists;
+  std::vector<std::uint32_t> renumbered(m.pages.size(), none);
+  auto place = m.places.begin();
+  for (const image::manifest::block &b : m.blocks) {
+    const virtual_range range{device_address(b.begin), static_cast<std::size_t>(b.bytes)};
+    const bool take = chosen[b.tag];
+    if (take) out.layout.blocks.push_back({range, m.tags[b.tag], b.generation});
+    for (; place != m.places.end() && range.contains(device_address(place->address)); ++place) {
+      if (!take) continue;
+      std::uint32_t &page = renumbered[place->page];
+      if (page == none) {
+        page = static_cast<std::uint32_t>(out.layout.pages.size());
+        const image::manifest::page &p = m.pages[place->page];
+        out.layout.pages.push_back(
+            {static_cast<std::size_t>(p.bytes), {p.where, p.exportable, p.rdma}});
+        out.offsets.push_back(offsets[place->page]);
+      }
+      out.layout.places.push_back({device_address(place->address), page, place->access});
+    }
+  }
+  return out;
+}
+
+}  // namespace stillmap::snapshot
