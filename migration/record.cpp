@@ -1,0 +1,154 @@
+#include "stillmap/migration/record.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <sstream>
+
+namespace stillmap::migration {
+namespace {
+
+constexpr const char *op = "migration::record";
+constexpr const char *first_line = "stillmap-migration 1";
+constexpr std::size_t largest = 4096;
+constexpr std::array names{"owner", "running", "intent", "released", "refused"};
+
+tl::unexpected<error> system_error(const char *what) {
+  return tl::unexpected(error{{errno, std::generic_category()}, op, what});
+}
+
+std::string seal_of(const std::string &text) {
+  return image::sha256_of(std::as_bytes(std::span(text))).text();
+}
+
+template <class Bytes>
+bool parse(const std::string &text, Bytes &into) {
+  if (text.size() != 2 * into.bytes.size()) return false;
+  for (std::size_t i = 0; i < into.bytes.size(); ++i) {
+    unsigned value = 0;
+    for (const char c : {text[2 * i], text[2 * i + 1]}) {
+      const bool letter = c >= 'a' && c <= 'f';
+      if (!letter && (c < '0' || c > '9')) return false;
+      value = value * 16 + static_cast<unsigned>(letter ? c - 'a' + 10 : c - '0');
+    }
+    into.bytes[i] = static_cast<std::byte>(value);
+  }
+  return true;
+}
+
+// On one line.
+std::string plain(std::string text) {
+  for (char &c : text) {
+    if (static_cast<unsigned char>(c) < ' ') c = '?';
+  }
+  return text.substr(0, 512);
+}
+
+// Lines for people; the last one is the digest of those before.
+std::string text_of(const record &r) {
+  std::ostringstream out;
+  out << first_line << "\ntask " << r.task.text() << "\nepoch " << r.epoch << "\nstate "
+      << name_of(r.state) << "\nsession " << r.session.text() << "\ncontents " << r.contents.text()
+      << "\npeer " << plain(r.peer) << '\n';
+  const std::string text = out.str();
+  return text + "seal " + seal_of(text) + '\n';
+}
+
+std::optional<record> record_of(const std::string &text) {
+  const std::size_t seal = text.rfind("seal ");
+  if (seal == std::string::npos ||
+      text.substr(seal) != "seal " + seal_of(text.substr(0, seal)) + '\n') {
+    return std::nullopt;
+  }
+  std::istringstream in(text.substr(0, seal));
+  record r;
+  std::string line, word;
+  if (!std::getline(in, line) || line != first_line) return std::nullopt;
+  const auto field = [&](const char *name, std::string &into) {
+    if (!std::getline(in, line)) return false;
+    const std::string start = std::string(name) + ' ';
+    into = line.substr(0, start.size()) == start ? line.substr(start.size()) : "";
+    return line.substr(0, start.size()) == start;
+  };
+  std::string epoch, state;
+  if (!field("task", word) || !parse(word, r.task) || !field("epoch", epoch) ||
+      !field("state", state) || !field("session", word) || !parse(word, r.session) ||
+      !field("contents", word) || !parse(word, r.contents) || !field("peer", r.peer)) {
+    return std::nullopt;
+  }
+  r.epoch = std::strtoull(epoch.c_str(), nullptr, 10);
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (state == names[i]) {
+      r.state = static_cast<ownership>(i);
+      return r;
+    }
+  }
+  return std::nullopt;
+}
+
+status write_all(int fd, const std::string &text) {
+  for (std::size_t done = 0; done < text.size();) {
+    const ssize_t n = ::write(fd, text.data() + done, text.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return system_error("writing a record failed");
+    done += static_cast<std::size_t>(n);
+  }
+  if (::fsync(fd) != 0) return system_error("a record could not be made sure of");
+  return {};
+}
+
+}  // namespace
+
+const char *name_of(ownership o) noexcept {
+  return names[static_cast<std::size_t>(o)];
+}
+
+result<record_file> record_file::open(const std::string &folder, const task_id &task) {
+  const std::string name = folder + '/' + task.text() + ".lock";
+  owned_fd lock(::open(name.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600));
+  if (lock.get() < 0) return system_error("the lock of a record cannot be opened");
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return system_error("a record cannot be locked");
+    return refuse(condition::busy, op, "another process has this task's record");
+  }
+  return record_file(folder, task, std::move(lock));
+}
+
+result<std::optional<record>> record_file::read() const {
+  const std::string name = folder_ + '/' + task_.text() + ".record";
+  const owned_fd in(::open(name.c_str(), O_RDONLY | O_CLOEXEC));
+  if (in.get() < 0) {
+    if (errno == ENOENT) return std::optional<record>();
+    return system_error("a record cannot be opened");
+  }
+  std::string text(largest, '\0');
+  const ssize_t n = ::read(in.get(), text.data(), text.size());
+  if (n < 0) return system_error("a record cannot be read");
+  text.resize(static_cast<std::size_t>(n));
+  std::optional<record> r = record_of(text);
+  if (!r || r->task != task_) {
+    return refuse(condition::corrupt, op, "the record of this task is damaged");
+  }
+  return r;
+}
+
+status record_file::write(const record &r) {
+  const std::string name = folder_ + '/' + task_.text() + ".record", fresh = name + ".new";
+  {
+    const owned_fd out(::open(fresh.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0600));
+    if (out.get() < 0) return system_error("a record cannot be made");
+    if (status s = write_all(out.get(), text_of(r)); !s) return s;
+  }
+  if (::rename(fresh.c_str(), name.c_str()) != 0) return system_error("a record cannot be renamed");
+  const owned_fd at(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (at.get() < 0 || ::fsync(at.get()) != 0) {
+    return system_error("a record could not be made sure of");
+  }
+  return {};
+}
+
+}  // namespace stillmap::migration

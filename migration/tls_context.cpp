@@ -1,0 +1,120 @@
+// Whom a connection believes.
+#include <openssl/err.h>
+#include <openssl/pem.h>
+#include <openssl/x509v3.h>
+
+#include <algorithm>
+#include <cctype>
+
+#include "stillmap/migration/openssl.h"
+
+namespace stillmap::migration {
+namespace {
+
+constexpr const char *op = "migration::credentials";
+
+tl::unexpected<error> no(const char *why) {
+  return tl::unexpected(openssl_error(condition::invalid_argument, op, why));
+}
+
+// Fingerprints first: whoever signed it. Then what OpenSSL makes of it.
+int believe(X509_STORE_CTX *chain, void *known) {
+  const auto &pinned = *static_cast<const std::vector<std::string> *>(known);
+  const std::string seen = fingerprint_of(X509_STORE_CTX_get0_cert(chain));
+  if (!seen.empty() && std::find(pinned.begin(), pinned.end(), seen) != pinned.end()) {
+    X509_STORE_CTX_set_error(chain, X509_V_OK);
+    return 1;
+  }
+  return X509_verify_cert(chain) > 0 ? 1 : 0;
+}
+
+// "AB:CD" as "abcd".
+std::string plain(const std::string &fingerprint) {
+  std::string out;
+  for (const char c : fingerprint) {
+    if (c != ':') out += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  return out;
+}
+
+void forget_pins(void *, void *pins, CRYPTO_EX_DATA *, int, long, void *) {
+  delete static_cast<std::vector<std::string> *>(pins);
+}
+
+int pins_index() {
+  static const int index = SSL_CTX_get_ex_new_index(0, nullptr, nullptr, nullptr, &forget_pins);
+  return index;
+}
+
+bool load_chain(SSL_CTX *into, const std::string &pem) {
+  const owned_bio in = reading(pem);
+  const owned_certificate first(PEM_read_bio_X509(in.get(), nullptr, nullptr, nullptr));
+  if (first == nullptr || SSL_CTX_use_certificate(into, first.get()) != 1) return false;
+  for (;;) {
+    owned_certificate next(PEM_read_bio_X509(in.get(), nullptr, nullptr, nullptr));
+    if (next == nullptr) break;
+    if (SSL_CTX_add0_chain_cert(into, next.get()) != 1) return false;
+    next.release();  // the context's now
+  }
+  ERR_clear_error();  // the end of the text
+  return true;
+}
+
+bool load_authorities(SSL_CTX *into, const std::string &pem) {
+  const owned_bio in = reading(pem);
+  X509_STORE *const store = SSL_CTX_get_cert_store(into);
+  int n = 0;
+  for (;; ++n) {
+    const owned_certificate next(PEM_read_bio_X509(in.get(), nullptr, nullptr, nullptr));
+    if (next == nullptr) break;
+    if (X509_STORE_add_cert(store, next.get()) != 1) return false;
+  }
+  ERR_clear_error();
+  return n != 0;
+}
+
+}  // namespace
+
+result<owned_context> make_context(const credentials &c, bool listening) {
+  ERR_clear_error();
+  owned_context out(SSL_CTX_new(listening ? TLS_server_method() : TLS_client_method()));
+  if (out == nullptr) return no("OpenSSL makes no context");
+  SSL_CTX_set_min_proto_version(out.get(), TLS1_3_VERSION);
+  // The shorter key first: it is what the processors are fastest at, and as good.
+  SSL_CTX_set_ciphersuites(out.get(),
+                           "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:"
+                           "TLS_CHACHA20_POLY1305_SHA256");
+  SSL_CTX_set_num_tickets(out.get(), 0);
+  SSL_CTX_set_session_cache_mode(out.get(), SSL_SESS_CACHE_OFF);
+  SSL_CTX_set_mode(out.get(), SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+  if (!load_chain(out.get(), c.certificate)) return no("there is no certificate of ours");
+  const owned_bio in = reading(c.key);
+  const owned_key key(PEM_read_bio_PrivateKey(in.get(), nullptr, nullptr, nullptr));
+  if (key == nullptr || SSL_CTX_use_PrivateKey(out.get(), key.get()) != 1 ||
+      SSL_CTX_check_private_key(out.get()) != 1) {
+    return no("there is no key for our certificate");
+  }
+  if (c.authorities.empty() && c.fingerprints.empty()) {
+    return no("nobody is believed: neither an authority nor a fingerprint");
+  }
+  if (!c.authorities.empty() && !load_authorities(out.get(), c.authorities)) {
+    return no("there is no authority's certificate");
+  }
+  if (!c.name.empty()) {
+    X509_VERIFY_PARAM *const param = SSL_CTX_get0_param(out.get());
+    if (X509_VERIFY_PARAM_set1_ip_asc(param, c.name.c_str()) != 1 &&
+        X509_VERIFY_PARAM_set1_host(param, c.name.data(), c.name.size()) != 1) {
+      return no("this is no name");
+    }
+    ERR_clear_error();  // of trying it as an address
+  }
+  auto pins = std::make_unique<std::vector<std::string>>();
+  for (const std::string &f : c.fingerprints) pins->push_back(plain(f));
+  SSL_CTX_set_cert_verify_callback(out.get(), &believe, pins.get());
+  if (SSL_CTX_set_ex_data(out.get(), pins_index(), pins.get()) != 1) return no("out of memory");
+  pins.release();  // goes with the context
+  SSL_CTX_set_verify(out.get(), SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
+  return out;
+}
+
+}  // namespace stillmap::migration

@@ -1,0 +1,215 @@
+#include "stillmap/migration/wire.h"
+
+#include <algorithm>
+
+#include "stillmap/checkpoint/fields.h"
+
+namespace stillmap::migration {
+namespace {
+
+using checkpoint::field_reader;
+using checkpoint::field_writer;
+
+constexpr std::uint32_t magic = 0x674d6d53;  // "SmMg"
+constexpr std::uint16_t version = 1;
+
+tl::unexpected<error> garbled(const char *what) {
+  return refuse(condition::corrupt, "migration::decode", what);
+}
+
+template <class T>
+result<T> whole(const field_reader &r, T value, const char *otherwise) {
+  if (!r.done()) return garbled(otherwise);
+  return value;
+}
+
+}  // namespace
+
+void encode(const header &h, std::span<std::byte, header::bytes> into) {
+  field_writer w;
+  w.u32(magic);
+  w.number(version, 2);
+  w.number(static_cast<std::uint16_t>(h.what), 2);
+  w.u64(h.body);
+  w.u64(h.number);
+  w.bytes(h.digest.bytes);
+  const auto bytes = w.take();
+  std::copy(bytes.begin(), bytes.end(), into.begin());
+}
+
+result<header> decode_header(std::span<const std::byte, header::bytes> from) {
+  field_reader r(from);
+  header h;
+  const std::uint32_t first = r.u32();
+  const std::uint64_t of = r.number(2), what = r.number(2);
+  h.body = r.u64();
+  h.number = r.u64();
+  r.bytes(h.digest.bytes);
+  if (first != magic) return garbled("this is no message of a migration");
+  if (of != version) {
+    return refuse(condition::not_supported, "migration::decode", "another version of the protocol",
+                  of, version);
+  }
+  if (what < 1 || what > static_cast<std::uint16_t>(kind::refusal)) {
+    return garbled("there is no such message");
+  }
+  h.what = static_cast<kind>(what);
+  return h;
+}
+
+std::vector<std::byte> encode(const hello &h) {
+  field_writer w;
+  w.bytes(h.task.bytes);
+  w.u64(h.epoch);
+  w.u64(h.page_bytes);
+  w.u32(h.chunk_bytes);
+  w.u32(h.channels);
+  return w.take();
+}
+
+result<hello> decode_hello(std::span<const std::byte> from) {
+  field_reader r(from);
+  hello h;
+  r.bytes(h.task.bytes);
+  h.epoch = r.u64();
+  h.page_bytes = r.u64();
+  h.chunk_bytes = r.u32();
+  h.channels = r.u32();
+  if (h.epoch == 0 || h.epoch == ~std::uint64_t{0} || h.page_bytes == 0 ||
+      h.chunk_bytes < least_chunk || h.chunk_bytes > largest_chunk ||
+      h.chunk_bytes % image::block_bytes != 0 || h.page_bytes % h.chunk_bytes != 0 ||
+      h.channels == 0 || h.channels > most_channels) {
+    r.spoil();
+  }
+  return whole(r, h, "the greeting makes no sense");
+}
+
+std::vector<std::byte> encode(const layout_message &l) {
+  field_writer w;
+  for (const std::uint32_t page : l.pages) w.u32(page);
+  const std::vector<std::byte> layout = encode(l.layout), pages = w.take();
+  field_writer all;
+  all.u32(l.pages.size());
+  all.bytes(pages);
+  all.bytes(layout);
+  return all.take();
+}
+
+result<layout_message> decode_layout_message(std::span<const std::byte> from) {
+  field_reader r(from);
+  layout_message out;
+  const std::size_t n = r.count(4);
+  out.pages.resize(n);
+  for (std::uint32_t &page : out.pages) page = r.u32();
+  if (!r.good()) return garbled("the pages of a layout make no sense");
+  auto layout = checkpoint::decode_layout(from.subspan(4 + 4 * n));
+  if (!layout) return tl::unexpected(layout.error());
+  out.layout = std::move(*layout);
+  std::vector<std::uint32_t> sorted = out.pages;
+  std::sort(sorted.begin(), sorted.end());
+  if (out.layout.pages.size() != n ||
+      std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
+    return garbled("the pages of a layout are not those that it has");
+  }
+  return out;
+}
+
+std::vector<std::byte> encode(const question &q) {
+  field_writer w;
+  w.bytes(q.task.bytes);
+  w.bytes(q.session.bytes);
+  w.u64(q.epoch);
+  return w.take();
+}
+
+result<question> decode_question(std::span<const std::byte> from) {
+  field_reader r(from);
+  question q;
+  r.bytes(q.task.bytes);
+  r.bytes(q.session.bytes);
+  q.epoch = r.u64();
+  return whole(r, q, "the question makes no sense");
+}
+
+std::vector<std::byte> encode(const session_id &s) {
+  return {s.bytes.begin(), s.bytes.end()};
+}
+
+result<session_id> decode_session(std::span<const std::byte> from) {
+  field_reader r(from);
+  session_id s;
+  r.bytes(s.bytes);
+  return whole(r, s, "this is no session");
+}
+
+std::vector<std::byte> encode(const std::vector<std::uint64_t> &numbers) {
+  field_writer w;
+  for (const std::uint64_t n : numbers) w.u64(n);
+  return w.take();
+}
+
+result<std::vector<std::uint64_t>> decode_numbers(std::span<const std::byte> from) {
+  field_reader r(from);
+  std::vector<std::uint64_t> out(from.size() / 8);
+  for (std::uint64_t &n : out) n = r.u64();
+  return whole(r, std::move(out), "a list of numbers makes no sense");
+}
+
+std::vector<std::byte> encode(const std::vector<image::digest> &digests) {
+  field_writer w;
+  for (const image::digest &d : digests) w.bytes(d.bytes);
+  return w.take();
+}
+
+result<std::vector<image::digest>> decode_digests(std::span<const std::byte> from) {
+  field_reader r(from);
+  std::vector<image::digest> out(from.size() / image::digest().bytes.size());
+  for (image::digest &d : out) r.bytes(d.bytes);
+  return whole(r, std::move(out), "a list of digests makes no sense");
+}
+
+status send(channel &to, kind what, std::span<const std::byte> body, patience wait,
+            std::uint64_t number) {
+  std::vector<std::byte> all(header::bytes + body.size());
+  encode(header{what, body.size(), number, {}}, std::span(all).first<header::bytes>());
+  std::copy(body.begin(), body.end(), all.begin() + header::bytes);
+  return to.send(all, wait);
+}
+
+result<message> receive(channel &from, std::uint64_t limit, patience wait) {
+  std::byte head[header::bytes];
+  if (status s = from.receive(head, wait); !s) return tl::unexpected(s.error());
+  const auto h = decode_header(head);
+  if (!h) return tl::unexpected(h.error());
+  if (h->body > limit) {
+    return refuse(condition::corrupt, "migration::receive", "a message is larger than it may be",
+                  h->body, limit);
+  }
+  // As much as really comes, a piece at a time: a header alone takes no memory.
+  message m{*h, {}};
+  constexpr std::size_t piece = std::size_t{1} << 20;
+  while (m.body.size() < h->body) {
+    const std::size_t had = m.body.size();
+    m.body.resize(had + std::min<std::size_t>(piece, h->body - had));
+    if (status s = from.receive(std::span(m.body).subspan(had), wait); !s) {
+      return tl::unexpected(s.error());
+    }
+  }
+  return m;
+}
+
+result<message> receive(channel &from, kind want, std::uint64_t limit, patience wait,
+                        const char *op) {
+  auto m = receive(from, std::max<std::uint64_t>(limit, 64), wait);
+  if (!m) return m;
+  if (m->head.what == kind::refusal) {
+    return tl::unexpected(checkpoint::decode_refusal(m->body, op));
+  }
+  if (m->head.what != want || m->body.size() > limit) {
+    return refuse(condition::corrupt, op, "the other side says something else than it should",
+                  static_cast<std::uint64_t>(m->head.what), static_cast<std::uint64_t>(want));
+  }
+  return m;
+}
+
+}  // namespace stillmap::migration
