@@ -1,0 +1,171 @@
+#include "stillmap/control/messages.h"
+
+#include "stillmap/checkpoint/fields.h"
+
+namespace stillmap::control {
+namespace {
+
+using checkpoint::field_reader;
+using checkpoint::field_writer;
+
+tl::unexpected<error> garbled(const char *what) {
+  return refuse(condition::corrupt, "control::decode", what);
+}
+
+field_writer begun() {
+  field_writer w;
+  w.u32(protocol_version);
+  return w;
+}
+
+// Of what a request must say to make sense, apart from its bytes.
+bool is_absolute(const std::string &path) {
+  return path.starts_with('/') && path.find('\0') == std::string::npos;
+}
+
+void put(field_writer &w, const std::vector<std::string> &texts) {
+  w.u32(texts.size());
+  for (const std::string &t : texts) w.text(t);
+}
+
+std::vector<std::string> get_tags(field_reader &r) {
+  std::vector<std::string> out(r.count(4));
+  for (std::string &t : out) {
+    t = r.text();
+    if (t.empty()) r.spoil();
+  }
+  if (out.empty()) r.spoil();
+  return out;
+}
+
+result<field_reader> versioned(bytes_view from) {
+  field_reader r(from);
+  const std::uint32_t version = r.u32();
+  if (!r.good()) return garbled("the request is too short");
+  if (version != protocol_version) {
+    return refuse(condition::not_supported, "control::decode",
+                  "the request is of another version of the protocol", version, protocol_version);
+  }
+  return r;
+}
+
+}  // namespace
+
+bytes encode_status_request() {
+  return begun().take();
+}
+
+bytes encode(const suspend_request &r) {
+  field_writer w = begun();
+  w.text(r.tag);
+  w.u32(static_cast<std::uint32_t>(r.contents));
+  w.text(r.directory);
+  return w.take();
+}
+
+bytes encode_resume(const std::string &tag) {
+  field_writer w = begun();
+  w.text(tag);
+  return w.take();
+}
+
+bytes encode(const snapshot_request &r) {
+  field_writer w = begun();
+  put(w, r.tags);
+  w.text(r.path);
+  w.text(r.parent);
+  w.u32(static_cast<std::uint32_t>(r.compress));
+  w.u32(r.replace ? 1 : 0);
+  w.u32(r.verify ? 1 : 0);
+  return w.take();
+}
+
+bytes encode(const give_request &r) {
+  field_writer w = begun();
+  put(w, r.tags);
+  w.text(r.to);
+  w.u32(static_cast<std::uint32_t>(r.wait.count()));
+  return w.take();
+}
+
+status decode_status_request(bytes_view from) {
+  const auto r = versioned(from);
+  if (!r) return tl::unexpected(r.error());
+  if (!r->done()) return garbled("the request makes no sense");
+  return {};
+}
+
+result<suspend_request> decode_suspend(bytes_view from) {
+  auto r = versioned(from);
+  if (!r) return tl::unexpected(r.error());
+  suspend_request out;
+  out.tag = r->text();
+  out.contents = r->one_of(checkpoint::keep_in::nothing);
+  out.directory = r->text();
+  if (!r->done() || out.tag.empty()) return garbled("the request makes no sense");
+  if (!out.directory.empty() && !is_absolute(out.directory)) {
+    return garbled("the folder has no absolute path");
+  }
+  return out;
+}
+
+result<std::string> decode_resume(bytes_view from) {
+  auto r = versioned(from);
+  if (!r) return tl::unexpected(r.error());
+  std::string tag = r->text();
+  if (!r->done() || tag.empty()) return garbled("the request makes no sense");
+  return tag;
+}
+
+result<snapshot_request> decode_snapshot(bytes_view from) {
+  auto r = versioned(from);
+  if (!r) return tl::unexpected(r.error());
+  snapshot_request out;
+  out.tags = get_tags(*r);
+  out.path = r->text();
+  out.parent = r->text();
+  out.compress = r->one_of(image::codec::zstd);
+  out.replace = r->flag();
+  out.verify = r->flag();
+  if (!r->done()) return garbled("the request makes no sense");
+  if (!is_absolute(out.path) || (!out.parent.empty() && !is_absolute(out.parent))) {
+    return garbled("an image has no absolute path");
+  }
+  return out;
+}
+
+result<give_request> decode_give(bytes_view from) {
+  auto r = versioned(from);
+  if (!r) return tl::unexpected(r.error());
+  give_request out;
+  out.tags = get_tags(*r);
+  out.to = r->text();
+  out.wait = std::chrono::milliseconds(r->u32());
+  if (!r->done()) return garbled("the request makes no sense");
+  if (!is_absolute(out.to) && !out.to.starts_with('@')) {
+    return garbled("the taker's socket has no absolute path, nor an abstract name");
+  }
+  return out;
+}
+
+bytes encode(const snapshot_progress &p) {
+  field_writer w;
+  w.u32(p.verifying ? 1 : 0);
+  w.u64(p.bytes);
+  w.u64(p.of_bytes);
+  w.u64(p.stored);
+  return w.take();
+}
+
+result<snapshot_progress> decode_progress(bytes_view from) {
+  field_reader r(from);
+  snapshot_progress p;
+  p.verifying = r.flag();
+  p.bytes = r.u64();
+  p.of_bytes = r.u64();
+  p.stored = r.u64();
+  if (!r.done()) return garbled("the progress makes no sense");
+  return p;
+}
+
+}  // namespace stillmap::control
