@@ -18,6 +18,7 @@ using command_body = std::function<outcome<exit_status>()>;
 
 // Each adds one subcommand to `app`; where that is the one asked for, it sets `body`.
 void add_demo(CLI::App &app, command_body &body);
+void add_journey(CLI::App &app, command_body &body);
 void add_doctor(CLI::App &app, command_body &body);
 void add_map(CLI::App &app, command_body &body);
 void add_compare(CLI::App &app, command_body &body);
@@ -25,6 +26,18 @@ void add_record(CLI::App &app, command_body &body);
 void add_convert(CLI::App &app, command_body &body);
 void add_replay(CLI::App &app, command_body &body);
 void add_soak(CLI::App &app, command_body &body);
+void add_inspect(CLI::App &app, command_body &body);
+void add_verify(CLI::App &app, command_body &body);
+void add_diff(CLI::App &app, command_body &body);
+void add_flatten(CLI::App &app, command_body &body);
+void add_status(CLI::App &app, command_body &body);
+void add_suspend(CLI::App &app, command_body &body);
+void add_resume(CLI::App &app, command_body &body);
+void add_snapshot(CLI::App &app, command_body &body);
+void add_restore(CLI::App &app, command_body &body);
+void add_handoff(CLI::App &app, command_body &body);
+void add_completion(CLI::App &app, command_body &body);
+void add_man(CLI::App &app, command_body &body);
 
 // An option that takes a size ("64M").
 inline CLI::Option *add_size(CLI::App &app, const std::string &name, std::uint64_t &into,

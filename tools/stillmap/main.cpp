@@ -28,6 +28,19 @@ int run(int argc, char **argv) {
   add_soak(app, body);
   add_record(app, body);
   add_convert(app, body);
+  add_inspect(app, body);
+  add_verify(app, body);
+  add_diff(app, body);
+  add_flatten(app, body);
+  add_status(app, body);
+  add_suspend(app, body);
+  add_resume(app, body);
+  add_snapshot(app, body);
+  add_restore(app, body);
+  add_handoff(app, body);
+  add_journey(app, body);
+  add_completion(app, body);
+  add_man(app, body);
 
   // CLI11 would only say that some command is required.
   if (argc > 1 && argv[1][0] != '-') {

@@ -1,0 +1,124 @@
+#include "tools/stillmap/images/image_diff.h"
+
+#include <algorithm>
+#include <array>
+
+namespace stillmap::tool {
+namespace {
+
+struct mapped {
+  std::uint64_t begin, end;  // addresses
+  std::uint64_t at;          // in the contents
+  std::uint32_t tag;
+};
+
+std::vector<mapped> places_of(const image::manifest &m) {
+  std::vector<std::uint64_t> at;
+  std::uint64_t end = 0;
+  for (const image::manifest::page &p : m.pages) {
+    at.push_back(end);
+    end += p.bytes;
+  }
+  std::vector<mapped> out;
+  auto block = m.blocks.begin();
+  for (const image::manifest::place &p : m.places) {
+    while (p.address >= block->begin + block->bytes) ++block;
+    out.push_back({p.address, p.address + m.pages[p.page].bytes, at[p.page], block->tag});
+  }
+  return out;
+}
+
+class comparing {
+ public:
+  comparing(const image::reader &first, const image::reader &second)
+      : first_(first), second_(second) {}
+
+  image::outcome<image_difference> run() {
+    const std::vector<mapped> a = places_of(first_.what()), b = places_of(second_.what());
+    std::size_t i = 0, j = 0;
+    std::uint64_t from = 0;  // all addresses below are dealt with
+    while (i < a.size() || j < b.size()) {
+      const std::uint64_t in_a = i < a.size() ? std::max(from, a[i].begin) : UINT64_MAX;
+      const std::uint64_t in_b = j < b.size() ? std::max(from, b[j].begin) : UINT64_MAX;
+      const std::uint64_t begin = std::min(in_a, in_b);
+      std::uint64_t end = UINT64_MAX;
+      for (const auto &[at, place] : {std::pair(in_a, i < a.size() ? &a[i] : nullptr),
+                                      std::pair(in_b, j < b.size() ? &b[j] : nullptr)}) {
+        if (place != nullptr) end = std::min(end, at == begin ? place->end : at);
+      }
+      if (in_a == in_b) {
+        const std::uint64_t at_a = a[i].at + (begin - a[i].begin);
+        const std::uint64_t at_b = b[j].at + (begin - b[j].begin);
+        if (auto done = contents(begin, end - begin, at_a, at_b, a[i].tag); !done) {
+          return tl::unexpected(done.error());
+        }
+      } else if (in_a < in_b) {
+        out_.only_in_first += end - begin;
+        add(begin, end - begin, difference::only_in_first, first_.what().tags[a[i].tag]);
+      } else {
+        out_.only_in_second += end - begin;
+        add(begin, end - begin, difference::only_in_second, second_.what().tags[b[j].tag]);
+      }
+      from = end;
+      if (i < a.size() && a[i].end <= from) ++i;
+      if (j < b.size() && b[j].end <= from) ++j;
+    }
+    return std::move(out_);
+  }
+
+ private:
+  image::done contents(std::uint64_t address, std::uint64_t bytes, std::uint64_t at_a,
+                       std::uint64_t at_b, std::uint32_t tag) {
+    while (bytes != 0) {
+      const image::chunk_record &a = chunk_at(first_, at_a), &b = chunk_at(second_, at_b);
+      bool same = false;
+      std::uint64_t step = 0;
+      if (a.at == at_a && b.at == at_b && a.bytes == b.bytes && a.bytes <= bytes) {
+        step = a.bytes;
+        same = a.contents == b.contents;
+      } else {
+        step = std::min<std::uint64_t>(bytes, image::block_bytes);
+        std::array<std::byte, image::block_bytes> x{}, y{};
+        if (auto read = first_.read(at_a, std::span(x).first(step)); !read) return read;
+        if (auto read = second_.read(at_b, std::span(y).first(step)); !read) return read;
+        out_.bytes_read += step;
+        same = x == y;
+      }
+      (same ? out_.same : out_.changed) += step;
+      if (!same) add(address, step, difference::contents, first_.what().tags[tag]);
+      address += step;
+      at_a += step;
+      at_b += step;
+      bytes -= step;
+    }
+    return {};
+  }
+
+  static const image::chunk_record &chunk_at(const image::reader &r, std::uint64_t at) {
+    return *std::prev(
+        std::upper_bound(r.chunks().begin(), r.chunks().end(), at,
+                         [](std::uint64_t x, const image::chunk_record &c) { return x < c.at; }));
+  }
+
+  void add(std::uint64_t begin, std::uint64_t bytes, difference what, const std::string &tag) {
+    if (!out_.ranges.empty()) {
+      differing_range &last = out_.ranges.back();
+      if (last.what == what && last.tag == tag && last.range.end().value() == begin) {
+        last.range.bytes += static_cast<std::size_t>(bytes);
+        return;
+      }
+    }
+    out_.ranges.push_back({{device_address(begin), static_cast<std::size_t>(bytes)}, what, tag});
+  }
+
+  const image::reader &first_, &second_;
+  image_difference out_;
+};
+
+}  // namespace
+
+image::outcome<image_difference> compare(const image::reader &first, const image::reader &second) {
+  return comparing(first, second).run();
+}
+
+}  // namespace stillmap::tool

@@ -1,0 +1,34 @@
+// Where the memory of two images differs, address by address.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "stillmap/image/reader.h"
+#include "stillmap/vmm/units.h"
+
+namespace stillmap::tool {
+
+enum class difference { contents, only_in_first, only_in_second };
+
+struct differing_range {
+  virtual_range range;
+  difference what = difference::contents;
+  std::string tag;  // of the block it is in, in the first image that has it
+
+  bool operator==(const differing_range &) const = default;
+};
+
+struct image_difference {
+  std::vector<differing_range> ranges;  // in address order, merged where they touch
+  std::uint64_t same = 0, changed = 0, only_in_first = 0, only_in_second = 0;  // bytes of addresses
+  std::uint64_t bytes_read = 0;  // where digests could not tell
+};
+
+// Contents are compared by the digests that the images hold; where their chunks do not begin at the
+// same addresses, they are read. To a chunk, or to a block of 4,096 bytes where they are read.
+// Errors: of reader::read.
+image::outcome<image_difference> compare(const image::reader &first, const image::reader &second);
+
+}  // namespace stillmap::tool

@@ -1,0 +1,258 @@
+// stillmap inspect: what is in an image.
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "tools/stillmap/command.h"
+#include "tools/stillmap/images/image_options.h"
+#include "tools/stillmap/json.h"
+
+namespace stillmap::tool {
+namespace {
+
+using image::chunk_kind;
+
+struct inspect_command {
+  std::string file;
+  image_options image;
+  bool tree = false, json = false;
+};
+
+struct chunk_sums {
+  std::uint64_t raw = 0, lz4 = 0, zstd = 0, zero = 0, same = 0, parents = 0;  // chunks
+  std::uint64_t stored = 0;                                                   // bytes
+};
+
+chunk_sums sums_of(const image::reader &r) {
+  chunk_sums n;
+  for (const image::chunk_record &c : r.chunks()) {
+    n.stored += c.stored;
+    switch (c.kind) {
+      case chunk_kind::zero:
+        ++n.zero;
+        break;
+      case chunk_kind::raw:
+        ++n.raw;
+        break;
+      case chunk_kind::lz4:
+        ++n.lz4;
+        break;
+      case chunk_kind::zstd:
+        ++n.zstd;
+        break;
+      case chunk_kind::same:
+        ++n.same;
+        break;
+      case chunk_kind::parent:
+        ++n.parents;
+        break;
+    }
+  }
+  return n;
+}
+
+// What has one tag.
+struct tag_sums {
+  std::uint64_t blocks = 0, addresses = 0, places = 0, memory = 0;  // memory: each page once
+};
+
+std::vector<tag_sums> by_tag(const image::manifest &m) {
+  std::vector<tag_sums> out(m.tags.size());
+  std::vector<bool> seen(m.pages.size());
+  auto place = m.places.begin();
+  for (const image::manifest::block &b : m.blocks) {
+    tag_sums &t = out[b.tag];
+    ++t.blocks;
+    t.addresses += b.bytes;
+    for (; place != m.places.end() && place->address < b.begin + b.bytes; ++place) {
+      ++t.places;
+      if (!seen[place->page]) t.memory += m.pages[place->page].bytes;
+      seen[place->page] = true;
+    }
+  }
+  return out;
+}
+
+std::string when(std::uint64_t ns) {
+  const auto seconds = static_cast<std::time_t>(ns / 1'000'000'000);
+  return fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(seconds));
+}
+
+std::string name_of_access(const std::vector<access_grant> &list) {
+  std::string text;
+  for (const access_grant &g : list) {
+    const std::string who = g.who.kind != location_kind::device ? fmt::format("host {}", g.who.id)
+                            : g.who.id < 0                      ? "device"
+                                           : fmt::format("device {}", g.who.id);
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", who,
+                        g.mode == access_mode::read_write ? "rw"
+                        : g.mode == access_mode::read     ? "r"
+                                                          : "-");
+  }
+  return text.empty() ? "nobody" : text;
+}
+
+std::string how_stored(const chunk_sums &n) {
+  std::string text;
+  const auto add = [&](std::uint64_t count, const char *what) {
+    if (count == 0) return;
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", exact(count), what);
+  };
+  add(n.raw, "as they are");
+  add(n.lz4, "by lz4");
+  add(n.zstd, "by zstd");
+  add(n.zero, "zero");
+  add(n.same, "same as others");
+  add(n.parents, "in the parent");
+  return text.empty() ? "none" : text;
+}
+
+std::string uuid_text(const std::array<std::byte, 16> &uuid) {
+  std::string text = "GPU-";
+  for (std::size_t i = 0; i < uuid.size(); ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += fmt::format("{:02x}", std::to_integer<unsigned>(uuid[i]));
+  }
+  return text;
+}
+
+std::string as_json(const image::reader &r) {
+  const image::superblock &h = r.head();
+  const image::manifest &m = r.what();
+  const chunk_sums n = sums_of(r);
+  json_writer json;
+  json.begin_object().field("file", r.path()).field("image", h.image.text());
+  json.field("root", h.root.text()).field("time_ns", h.time).field("file_bytes", h.file_bytes);
+  json.field("contents_bytes", h.contents_bytes).field("stored_bytes", n.stored);
+  json.field("chunk_bytes", std::uint64_t{h.chunk_bytes}).field("encrypted", h.encrypted());
+  if (const auto by = r.signer()) {
+    json.field("signed_by", by->text());
+  } else {
+    json.nothing("signed_by");
+  }
+  json.begin_object("chunks").field("raw", n.raw).field("lz4", n.lz4).field("zstd", n.zstd);
+  json.field("zero", n.zero).field("same", n.same).field("parent", n.parents).end();
+  json.begin_array("chain");
+  for (std::optional<image::reader> at = r; at; at = at->parent()) {
+    json.begin_object().field("file", at->path()).field("image", at->head().image.text()).end();
+  }
+  json.end();
+  json.begin_object("set").field("set", h.set.text());
+  json.field("images", std::uint64_t{h.set_images}).field("index", std::uint64_t{h.set_index});
+  json.end();
+  json.begin_object("device").field("name", m.device.name);
+  json.field("uuid", uuid_text(m.device.uuid)).field("memory_bytes", m.device.memory_bytes);
+  json.field("page_bytes", m.device.granularity);
+  json.field("driver_version", std::uint64_t{m.device.driver_version}).end();
+  json.begin_array("blocks");
+  auto place = m.places.begin();
+  for (const image::manifest::block &b : m.blocks) {
+    json.begin_object().field("begin", b.begin).field("bytes", b.bytes).field("tag", m.tags[b.tag]);
+    json.field("generation", b.generation).begin_array("places");
+    for (; place != m.places.end() && place->address < b.begin + b.bytes; ++place) {
+      json.begin_object()
+          .field("address", place->address)
+          .field("page", std::uint64_t{place->page});
+      json.field("bytes", m.pages[place->page].bytes);
+      json.field("access", name_of_access(m.access_lists[place->access])).end();
+    }
+    json.end().end();
+  }
+  json.end().begin_array("notes");
+  for (const image::manifest::note &note : m.notes) {
+    json.begin_object().field("name", note.name);
+    json.field("bytes", std::uint64_t{note.bytes.size()}).end();
+  }
+  return json.end().end().text();
+}
+
+void print_head(const image::reader &r) {
+  const image::superblock &h = r.head();
+  const image::manifest &m = r.what();
+  const chunk_sums n = sums_of(r);
+  fmt::print("image     {}, {}; what it says of itself is whole (stillmap verify reads the rest)\n",
+             r.path(), human_and_exact(h.file_bytes));
+  fmt::print("of        {}, number {}\n", when(h.time), h.image.text());
+  fmt::print("root      {}\n", h.root.text());
+  fmt::print("device    {}, {}, {}, CUDA {}.{}\n", m.device.name, uuid_text(m.device.uuid),
+             human(m.device.memory_bytes), m.device.driver_version / 1000,
+             m.device.driver_version % 1000 / 10);
+  fmt::print("contents  {} in {} pages; {} stored\n", human_and_exact(h.contents_bytes),
+             exact(m.pages.size()), human(n.stored));
+  fmt::print("chunks    {} of at most {}: {}\n", exact(h.chunks), human(h.chunk_bytes),
+             how_stored(n));
+  if (h.set_images > 1) {
+    fmt::print("set       {}, image {} of {}\n", h.set.text(), h.set_index + 1, h.set_images);
+  }
+  if (h.encrypted()) fmt::print("          encrypted\n");
+  if (const auto by = r.signer()) fmt::print("signed by {}\n", by->text());
+  for (auto at = r.parent(); at; at = at->parent()) fmt::print("parent    {}\n", at->path());
+  for (const image::manifest::note &note : m.notes) {
+    fmt::print("note      {}: {} bytes\n", note.name, exact(note.bytes.size()));
+  }
+}
+
+void print_table(const image::manifest &m) {
+  const std::vector<tag_sums> sums = by_tag(m);
+  std::size_t width = 3;
+  for (const std::string &tag : m.tags) width = std::max(width, tag.size());
+  fmt::print("\n {:<{}}  {:>7}  {:>10}  {:>8}  {:>10}\n", "tag", width, "blocks", "addresses",
+             "places", "memory");
+  for (std::size_t i = 0; i < m.tags.size(); ++i) {
+    const tag_sums &t = sums[i];
+    fmt::print(" {:<{}}  {:>7}  {:>10}  {:>8}  {:>10}\n", m.tags[i].empty() ? "-" : m.tags[i],
+               width, exact(t.blocks), human(t.addresses), exact(t.places), human(t.memory));
+  }
+}
+
+// Blocks, and in each of them runs of places with the same access.
+void print_tree(const image::manifest &m) {
+  auto place = m.places.begin();
+  for (const image::manifest::block &b : m.blocks) {
+    fmt::print("\n{} {}, {}, generation {}\n", hexadecimal(b.begin), human(b.bytes),
+               m.tags[b.tag].empty() ? "no tag" : m.tags[b.tag], exact(b.generation));
+    while (place != m.places.end() && place->address < b.begin + b.bytes) {
+      const auto first = place;
+      std::uint64_t end = place->address;
+      for (; place != m.places.end() && place->address == end && place->access == first->access &&
+             place->address < b.begin + b.bytes;
+           ++place) {
+        end += m.pages[place->page].bytes;
+      }
+      fmt::print("  {} {}, {} pages from {}, {}\n", hexadecimal(first->address),
+                 human(end - first->address), exact(static_cast<std::uint64_t>(place - first)),
+                 exact(first->page), name_of_access(m.access_lists[first->access]));
+    }
+  }
+}
+
+outcome<exit_status> run_inspect(const inspect_command &o) {
+  const auto opened = open_image(o.file, o.image);
+  if (!opened) return tl::unexpected(opened.error());
+  if (o.json) {
+    fmt::print("{}\n", as_json(*opened));
+    return exit_ok;
+  }
+  print_head(*opened);
+  o.tree ? print_tree(opened->what()) : print_table(opened->what());
+  return exit_ok;
+}
+
+}  // namespace
+
+void add_inspect(CLI::App &app, command_body &body) {
+  CLI::App *const c = app.add_subcommand(
+      "inspect",
+      "What is in an image of device memory: which device it is of, what\nwas where, how it is "
+      "stored. Checks all it says of itself, not the contents.");
+  const auto o = std::make_shared<inspect_command>();
+  c->add_option("image", o->file, "the image")->required()->type_name("IMAGE");
+  c->add_flag("--tree", o->tree, "every block, and what is mapped in it");
+  c->add_flag("--json", o->json, "all of it for programs");
+  add_image_options(*c, o->image);
+  c->callback([o, &body] { body = [o] { return run_inspect(*o); }; });
+}
+
+}  // namespace stillmap::tool

@@ -1,0 +1,212 @@
+#include "tools/stillmap/journey/travelling_task.h"
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <thread>
+
+#include "stillmap/vmm/context.h"
+#include "stillmap/vmm/page_pool.h"
+
+namespace stillmap::tool {
+namespace {
+
+constexpr std::size_t cell_bytes = 64 << 10;
+constexpr std::size_t cell_words = cell_bytes / 8;
+constexpr std::uint64_t blocks_begin_at = task_begins_at + 0x10'0000'0000;
+constexpr std::size_t block_count = 64;
+constexpr std::uint64_t first_cells = 1024;
+
+// What leads a cell or a block.
+struct lead {
+  std::uint64_t here;     // its own address
+  std::uint64_t version;  // how often it was written
+  std::uint64_t next;     // of a block: the next one; of the first cell: the first block
+  std::uint64_t count;    // of a block: its bytes; of the first cell: how many cells there are
+};
+constexpr std::size_t lead_words = sizeof(lead) / 8;
+
+std::uint64_t word_at(std::uint64_t address, std::uint64_t version) {
+  std::uint64_t z = address * 0x9e3779b97f4a7c15ull + version;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+  return z ^ (z >> 31);
+}
+
+std::vector<std::uint64_t> contents(const lead &l, std::size_t words) {
+  std::vector<std::uint64_t> out(words);
+  out[0] = l.here;
+  out[1] = l.version;
+  out[2] = l.next;
+  out[3] = l.count;
+  for (std::size_t i = lead_words; i < words; ++i) out[i] = word_at(l.here + 8 * i, l.version);
+  return out;
+}
+
+outcome<std::vector<std::uint64_t>> read(const device &d, std::uint64_t at, std::size_t bytes) {
+  const context_guard guard(d.drv(), d.context());
+  std::vector<std::uint64_t> out(bytes / 8);
+  if (status s = d.drv().copy_to_host(out.data(), device_address(at), bytes); !s) {
+    return fail(s.error());
+  }
+  return out;
+}
+
+outcome<lead> check_piece(const device &d, std::uint64_t at, std::size_t bytes) {
+  const auto words = read(d, at, bytes);
+  if (!words) return tl::unexpected(words.error());
+  const lead l{(*words)[0], (*words)[1], (*words)[2], (*words)[3]};
+  if (*words != contents({at, l.version, l.next, l.count}, words->size())) {
+    return fail(exit_failed, fmt::format("what is at {:#x} is not what the task wrote there", at));
+  }
+  return l;
+}
+
+}  // namespace
+
+outcome<travelling_task> travelling_task::create(const device &d) {
+  page_pool_options pool;
+  pool.exportable = handle_type::posix_fd;
+  auto pages = page_pool::create(d, pool);
+  if (!pages) return fail(pages.error());
+  vector_options options;
+  options.buffer.tag = task_tags[0];
+  options.buffer.reserve = std::size_t{16} << 30;
+  options.buffer.hint = device_address(task_begins_at);
+  options.buffer.pools = {*pages};
+  auto cells = device_vector<std::uint64_t>::create(d, options);
+  if (!cells) return fail(cells.error());
+  caching_allocator_options heap;
+  heap.tag = task_tags[1];
+  heap.hint = device_address(blocks_begin_at);
+  heap.exportable = handle_type::posix_fd;
+  auto made = caching_allocator::create(d, heap);
+  if (!made) return fail(made.error());
+  travelling_task out(d, std::move(*cells), std::move(*made));
+  if (auto blocks = out.make_blocks(); !blocks) return tl::unexpected(blocks.error());
+  return out;
+}
+
+// A chain through all blocks, from the first cell on.
+outcome<void> travelling_task::make_blocks() {
+  std::vector<std::size_t> sizes;
+  for (std::size_t i = 0; i < block_count; ++i) {
+    const std::size_t bytes = (std::size_t{96} << 10) * (1 + i * i % 37);
+    const auto block = heap_->allocate(bytes);
+    if (!block) return fail(block.error());
+    blocks_.push_back(*block);
+    sizes.push_back(bytes);
+  }
+  const context_guard guard(device_.drv(), device_.context());
+  for (std::size_t i = 0; i < block_count; ++i) {
+    const auto at = reinterpret_cast<std::uint64_t>(blocks_[i]);
+    const std::uint64_t next =
+        i + 1 < block_count ? reinterpret_cast<std::uint64_t>(blocks_[i + 1]) : 0;
+    const auto words = contents({at, 1, next, sizes[i]}, sizes[i] / 8);
+    const status s = device_.drv().copy_to_device(device_address(at), words.data(), sizes[i]);
+    if (!s) return fail(s.error());
+  }
+  if (auto grown = grow(first_cells); !grown) return grown;
+  first_head_ = head();
+  return {};
+}
+
+outcome<void> travelling_task::grow(std::size_t more) {
+  const std::uint64_t had = cells_.size() / cell_words;
+  for (std::uint64_t i = had; i < had + more; ++i) {
+    // The address is known before there is anything at it: it stays.
+    const std::uint64_t base = cells_.buffer().address().value();
+    const auto words = contents({base + i * cell_bytes, 1, 0, 0}, cell_words);
+    if (status s = cells_.append(words); !s) return fail(s.error());
+  }
+  // The first cell tells how many there are, and where the blocks begin.
+  const std::uint64_t base = head().value();
+  const auto first =
+      contents({base, 1, reinterpret_cast<std::uint64_t>(blocks_.front()), had + more}, cell_words);
+  status s = cells_.flush();
+  const context_guard guard(device_.drv(), device_.context());
+  if (s) s = device_.drv().synchronize_context();
+  if (s) s = device_.drv().copy_to_device(device_address(base), first.data(), cell_bytes);
+  if (!s) return fail(s.error());
+  return {};
+}
+
+outcome<task_check> check_task(const device &d, device_address head) {
+  task_check out;
+  const auto first = check_piece(d, head.value(), cell_bytes);
+  if (!first) return tl::unexpected(first.error());
+  for (std::uint64_t i = 0; i < first->count; ++i) {
+    const auto cell = check_piece(d, head.value() + i * cell_bytes, cell_bytes);
+    if (!cell) return tl::unexpected(cell.error());
+    out.writes += cell->version;
+    out.bytes += cell_bytes;
+    ++out.cells;
+  }
+  for (std::uint64_t at = first->next; at != 0;) {
+    const auto start = read(d, at, sizeof(lead));
+    if (!start) return tl::unexpected(start.error());
+    const std::uint64_t bytes = (*start)[3];
+    if (bytes < sizeof(lead) || bytes > (std::uint64_t{64} << 20) || out.blocks == block_count) {
+      return fail(exit_failed, fmt::format("the pointer to {:#x} leads to no block", at));
+    }
+    const auto block = check_piece(d, at, bytes);
+    if (!block) return tl::unexpected(block.error());
+    out.bytes += bytes;
+    ++out.blocks;
+    at = block->next;
+  }
+  return out;
+}
+
+struct task_at_work::state {
+  explicit state(const device &on) : d(on) {}
+  void run();
+
+  const device d;
+  std::uint64_t head = 0;
+  std::vector<std::uint64_t> versions;  // of the cells
+  std::atomic<bool> stop{false};
+  std::uint64_t writes = 0;
+  status outcome;
+  std::thread thread;
+};
+
+void task_at_work::state::run() {
+  const context_guard guard(d.drv(), d.context());
+  const std::uint64_t cells = versions.size();
+  for (std::uint64_t i = 1; !stop; i = i + 1 < cells ? i + 1 : 1) {
+    const std::uint64_t at = head + i * cell_bytes;
+    const auto words = contents({at, ++versions[i], 0, 0}, cell_words);
+    outcome = d.drv().copy_to_device(device_address(at), words.data(), cell_bytes);
+    if (!outcome) return;
+    ++writes;
+    std::this_thread::sleep_for(std::chrono::microseconds(500));
+  }
+}
+
+outcome<task_at_work> task_at_work::start(const device &d, device_address head,
+                                          std::uint64_t cells) {
+  auto s = std::make_unique<state>(d);
+  s->head = head.value();
+  for (std::uint64_t i = 0; i < cells; ++i) {
+    const auto first = read(d, s->head + i * cell_bytes, sizeof(lead));
+    if (!first) return tl::unexpected(first.error());
+    s->versions.push_back((*first)[1]);
+  }
+  s->thread = std::thread([mine = s.get()] { mine->run(); });
+  return task_at_work(std::move(s));
+}
+
+task_at_work::task_at_work(std::unique_ptr<state> s) : state_(std::move(s)) {}
+task_at_work::task_at_work(task_at_work &&) noexcept = default;
+task_at_work::~task_at_work() {
+  if (state_ != nullptr) (void)stop();
+}
+
+outcome<std::uint64_t> task_at_work::stop() {
+  state_->stop = true;
+  if (state_->thread.joinable()) state_->thread.join();
+  if (!state_->outcome) return fail(state_->outcome.error());
+  return state_->writes;
+}
+
+}  // namespace stillmap::tool
