@@ -6,6 +6,7 @@
 #include "stillmap/vmm/page_pool.h"
 #include "tests/allocators/checked_heap.h"
 #include "tests/support/buffer_test.h"
+#include "tests/support/far_away.h"
 
 namespace stillmap {
 namespace {
@@ -52,6 +53,25 @@ TEST_F(allocate, neighbours_share_pages_and_nothing_is_rounded_to_a_page) {
   for (int i = 0; i < 16; ++i) ASSERT_TRUE(h.allocate(bytes, s));
   EXPECT_EQ(h.heap().stats().total.backed, 20 * page());
   h.drop_all();
+}
+
+TEST_F(allocate, blocks_are_where_another_process_can_have_them_too) {
+  STILLMAP_NEEDS_VMM();
+  if (!dev().can().posix_fd_export) GTEST_SKIP() << "needs pages that can be exported";
+  caching_allocator_options options;
+  options.hint = device_address(testing::far_away);
+  options.exportable = handle_type::posix_fd;
+  const auto heap = caching_allocator::create(dev(), options);
+  ASSERT_TRUE(heap) << heap.error().message();
+  const auto block = (*heap)->allocate(3 * page());
+  ASSERT_TRUE(block) << block.error().message();
+  const auto range =
+      dev().space().block_at(device_address(reinterpret_cast<std::uint64_t>(*block)))->range();
+  EXPECT_EQ(range.begin, options.hint);
+  for (const mapping_record &m : dev().space().mappings(range)) {
+    EXPECT_EQ(m.backing->properties().exportable, handle_type::posix_fd);
+  }
+  EXPECT_TRUE((*heap)->free(*block));
 }
 
 TEST_F(allocate, nothing_is_a_block_too) {

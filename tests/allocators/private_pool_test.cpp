@@ -19,6 +19,7 @@ using testing::captured_graph;
 using testing::checked_heap;
 using testing::fails_with;
 using testing::outcome;
+namespace hostcuda_control = testing::hostcuda_control;
 using testing::hostcuda_control::hold;
 using testing::hostcuda_control::release;
 
@@ -491,6 +492,39 @@ TEST_F(private_pools_test, without_a_pool_a_capture_is_not_spoiled_either) {
   must_free(block);
 }
 
+// free() asks whether the stream that used the block captures, records an event, and asks again:
+// whenever the stream begins to capture meanwhile, the block is free once it has ended.
+TEST_F(private_pools_test, a_capture_that_begins_beside_a_free_holds_nothing_for_ever) {
+  if (!hostcuda_control::available()) GTEST_SKIP() << "only hostcuda can be told when";
+  const stream s = make_stream(), other = make_stream();
+  const struct {
+    const char *when, *begins;
+    std::uint64_t nth;
+    bool ends;  // before the second question
+  } cases[] = {{"before the record", "cuEventRecord", 1, false},
+               {"all of it around the record", "cuEventRecord", 1, true},
+               {"after the record", "cuStreamIsCapturing", 2, false}};
+  for (const auto &c : cases) {
+    SCOPED_TRACE(c.when);
+    void *const block = must_allocate(3 * page(), s);
+    ASSERT_TRUE(heap().record_use(block, other));
+    std::unique_ptr<captured_graph> graph;
+    std::function<void()> begin = [&] { graph = std::make_unique<captured_graph>(dev(), other); };
+    std::function<void()> end = [&] { EXPECT_TRUE(graph->end()); };
+    hostcuda_control::before(c.begins, c.nth, begin);
+    if (c.ends) hostcuda_control::before("cuStreamIsCapturing", 2, end);
+    must_free(block);
+    ASSERT_NE(graph, nullptr);
+    if (!c.ends) {
+      EXPECT_TRUE(graph->end());
+    }
+    graph.reset();
+    give_all_back();
+    EXPECT_EQ(heap().stats().total.held, 0u);
+    EXPECT_EQ(heap().stats().total.backed, 0u);
+  }
+}
+
 TEST_F(private_pools_test, threads_capture_while_others_allocate) {
   constexpr int captures = 3, rounds = 12;
   std::vector<stream> streams;
@@ -516,6 +550,7 @@ TEST_F(private_pools_test, threads_capture_while_others_allocate) {
     const stream &s = streams.back();
     while (capturing != 0) {
       void *const a = must_allocate(3 * page(), s), *const b = must_allocate(500, s);
+      EXPECT_TRUE(heap().record_use(a, streams[0]));
       must_free(a);
       must_free(b);
       EXPECT_TRUE(heap().trim(page()));

@@ -45,15 +45,6 @@ class suspending : public stillmap::testing::buffer_test {
   }
   suspender &by() { return *by_; }
 
-  growable_buffer filled(std::size_t pages, const char *tag, unsigned seed) const {
-    buffer_options options;
-    options.reserve = 64_MiB;
-    options.tag = tag;
-    growable_buffer b = make(std::move(options));
-    if (!b.resize(pages * page())) throw std::runtime_error("resize");
-    put(dev(), b.address(), pattern(pages * page(), seed));
-    return b;
-  }
   std::uint64_t device_free() const { return dev().memory()->free.bytes(); }
   address_space_stats books() const { return dev().space().stats(); }
 
@@ -147,7 +138,11 @@ TEST_F(suspending, an_allocators_blocks_keep_their_place) {
     put(dev(), device_address(reinterpret_cast<std::uintptr_t>(*got)), pattern(1000, i));
   }
   ASSERT_TRUE((*heap)->empty_cache());
-  ASSERT_TRUE(by().suspend("heap"));
+  const std::uint64_t free_before = device_free();
+  const auto slept = by().suspend("heap");
+  ASSERT_TRUE(slept) << slept.error().message();
+  EXPECT_EQ(slept->released.bytes(), slept->bytes);
+  EXPECT_EQ(device_free(), free_before + slept->bytes);
   // What is free needs no memory; what would need some is refused, and nothing is lost.
   ASSERT_TRUE((*heap)->free(blocks[0]));
   ASSERT_TRUE(by().resume("heap"));

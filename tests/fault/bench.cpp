@@ -67,6 +67,8 @@ bench::~bench() {
       [[maybe_unused]] const status gone = sleeper->forget(away.tag);
     }
   }
+  if (fit) [[maybe_unused]]
+    const status back = fit->resume_after();
   // What was mapped by plan has no owner but the test.
   if (space && !at_hand) {
     remap_plan plan({});
@@ -152,10 +154,10 @@ std::string bench::observe() {
         << digest(values->data(), values->size() * sizeof(std::uint32_t)) << '\n';
     return out.str();
   }
-  observe_buffer(out, *dev, "a", a, sleeper == nullptr);
-  observe_buffer(out, *dev, "b", b, sleeper == nullptr);
-  observe_buffer(out, *dev, "c", c, sleeper == nullptr);
-  if (sleeper) dev->space().collect();  // what could not be unmapped at once is tried again
+  observe_buffer(out, *dev, "a", a, !sleeper && !fit);
+  observe_buffer(out, *dev, "b", b, !sleeper && !fit);
+  observe_buffer(out, *dev, "c", c, !sleeper && !fit);
+  if (sleeper || fit) dev->space().collect();  // what could not be unmapped at once is tried again
   const address_space_stats ledger = dev->space().stats();
   out << "ledger: reserved " << ledger.reserved_bytes << " mapped " << ledger.mapped_bytes
       << " blocks " << ledger.live_blocks << " mappings " << ledger.live_mappings << " retiring "

@@ -316,6 +316,7 @@ std::vector<operation> operations() {
   add_copying_operations(all);
   add_vector_operations(all);
   add_suspend_operations(all);
+  add_process_operations(all);
   return all;
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "stillmap/checkpoint/suspender.h"
+#include "stillmap/process/preparation.h"
 #include "stillmap/vmm/device_vector.h"
 #include "stillmap/vmm/mapping.h"
 #include "stillmap/vmm/physical_memory.h"
@@ -44,6 +45,7 @@ struct bench {
   tracked a, b, c;
   std::optional<device_vector<std::uint32_t>> v;
   std::unique_ptr<checkpoint::suspender> sleeper;
+  std::unique_ptr<process::preparation> fit;
   bool copying = false;
   std::string note;  // what the operation returned, where that is to be observed
 
@@ -86,5 +88,6 @@ void add_sharing_operations(std::vector<operation> &all);
 void add_copying_operations(std::vector<operation> &all);
 void add_vector_operations(std::vector<operation> &all);
 void add_suspend_operations(std::vector<operation> &all);
+void add_process_operations(std::vector<operation> &all);
 
 }  // namespace stillmap::testing

@@ -1,11 +1,16 @@
 // A program of somebody else's, as small as one can be: it grows a buffer and looks whether its
-// bytes and its address stayed, and has an allocator's memory taken away and given back. Built by
-// each project in this folder against an installed Stillmap.
+// bytes and its address stayed, has an allocator's memory taken away and given back, and saves and
+// restores a buffer. Built by each project in this folder against an installed Stillmap.
+#include <unistd.h>
+
 #include <cstdio>
+#include <cstdlib>
+#include <string>
 #include <vector>
 
 #include "stillmap/allocators/caching_allocator.h"
 #include "stillmap/checkpoint/suspender.h"
+#include "stillmap/snapshot/snapshot.h"
 #include "stillmap/vmm/context.h"
 #include "stillmap/vmm/device.h"
 #include "stillmap/vmm/driver.h"
@@ -70,6 +75,31 @@ stillmap::result<bool> sleeps_and_wakes() {
   return read == written;
 }
 
+// What a buffer held is saved, gone, and brought back at the same address.
+stillmap::result<bool> is_saved_and_restored() {
+  const auto device = stillmap::device::open();
+  if (!device) return tl::unexpected(device.error());
+  const char *const folder = std::getenv("TMPDIR");
+  const std::string path = std::string(folder != nullptr ? folder : "/tmp") +
+                           "/stillmap-consumer-" + std::to_string(::getpid()) + ".smi";
+  const std::vector<std::string> tags{"weights"};
+  stillmap::device_address at;
+  {
+    stillmap::buffer_options options;
+    options.tag = tags.front();
+    auto buffer = stillmap::growable_buffer::create(*device, options);
+    if (!buffer) return tl::unexpected(buffer.error());
+    if (auto done = buffer->resize(3 * mib); !done) return tl::unexpected(done.error());
+    at = buffer->address();
+    const auto saved = stillmap::snapshot::save(*device, tags, path);
+    if (!saved) return tl::unexpected(saved.error().why);
+  }
+  const auto restored = stillmap::snapshot::restore(*device, path);
+  ::unlink(path.c_str());
+  if (!restored) return tl::unexpected(restored.error().why);
+  return restored->memory.tagged(tags.front()).at(0).begin == at;
+}
+
 bool says_yes(const char *what, const stillmap::result<bool> &answer) {
   if (answer) {
     std::printf("consumer: %s: %s\n", what, *answer ? "ok" : "the bytes are not what they were");
@@ -84,5 +114,6 @@ bool says_yes(const char *what, const stillmap::result<bool> &answer) {
 int main() {
   const bool grown = says_yes("a buffer grows in place", grows_in_place());
   const bool woken = says_yes("a heap sleeps and wakes", sleeps_and_wakes());
-  return grown && woken ? 0 : 1;
+  const bool kept = says_yes("memory is saved and restored", is_saved_and_restored());
+  return grown && woken && kept ? 0 : 1;
 }

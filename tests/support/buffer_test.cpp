@@ -80,6 +80,16 @@ growable_buffer buffer_test::make(buffer_options options) const {
   return std::move(*made);
 }
 
+growable_buffer buffer_test::filled(std::size_t pages, const char *tag, unsigned seed) const {
+  buffer_options options;
+  options.reserve = std::size_t{64} << 20;
+  options.tag = tag;
+  growable_buffer b = make(std::move(options));
+  if (!b.resize(pages * page())) throw std::runtime_error("resize");
+  put(dev(), b.address(), pattern(pages * page(), seed));
+  return b;
+}
+
 stream buffer_test::make_stream() const {
   auto made = stream::create(dev());
   if (!made) throw std::runtime_error(made.error().message());

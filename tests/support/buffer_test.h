@@ -45,6 +45,8 @@ class buffer_test : public device_test {
   bool has_vmm() const { return device_->can().vmm; }
   std::size_t page() const { return device_->can().page_bytes; }
   growable_buffer make(buffer_options options = {}) const;
+  // One of so many pages with pattern(.., seed) in them.
+  growable_buffer filled(std::size_t pages, const char *tag, unsigned seed) const;
   stream make_stream() const;
   fence after(const stream &s) const;
   driver_counts counts() const { return drv().counts(); }

@@ -65,6 +65,11 @@ void fail_from(const char *name, std::uint64_t nth, CUresult code) {
   HOSTCUDA_CALL(hostcuda_fail_from, name, nth, code);
 }
 
+void before(const char *name, std::uint64_t nth, std::function<void()> &act) {
+  const auto run = [](void *user) { (*static_cast<std::function<void()> *>(user))(); };
+  HOSTCUDA_CALL(hostcuda_before, name, nth, +run, &act);
+}
+
 void stop_failing(const char *name) {
   HOSTCUDA_CALL(hostcuda_fail, name, 0, CUDA_SUCCESS);
 }

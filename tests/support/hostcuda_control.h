@@ -6,6 +6,7 @@
 #include <hostcuda/hostcuda.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,9 @@ hostcuda_counters counters();
 // The nth next call of `name` (nullptr: of any) fails; with fail_from, all later ones too.
 void fail(const char *name, std::uint64_t nth, CUresult code);
 void fail_from(const char *name, std::uint64_t nth, CUresult code);
+// `act` is called on the calling thread just before the nth next call of `name` does anything.
+// Requires: it lives until then.
+void before(const char *name, std::uint64_t nth, std::function<void()> &act);
 void stop_failing(const char *name);
 std::uint64_t faults_fired();  // since this was last asked
 

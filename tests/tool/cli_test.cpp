@@ -1,74 +1,25 @@
 // The program itself: what it prints last, what it exits with, and what it says of bad input.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <random>
-#include <sstream>
 
-#include "tests/support/gpu_test.h"
+#include "tests/tool/command_test.h"
 
 namespace stillmap::testing {
 namespace {
 
 namespace fs = std::filesystem;
 
-// STILLMAP_TOOL, what CMake built, or what Bazel put beside the test.
-std::string program() {
-  if (const char *given = std::getenv("STILLMAP_TOOL")) return fs::absolute(given).string();
-#ifdef STILLMAP_TOOL_BUILT
-  return STILLMAP_TOOL_BUILT;
-#else
-  return fs::absolute("tools/stillmap").string();
-#endif
-}
-
-struct ran {
-  int status = -1;
-  std::string out, err;
-  std::string last_line() const {
-    const std::size_t end = out.find_last_not_of('\n');
-    if (end == std::string::npos) return "";
-    const std::size_t before = out.rfind('\n', end);
-    return out.substr(before == std::string::npos ? 0 : before + 1, end - before);
-  }
-};
-
-std::string content(const fs::path &p) {
-  std::ifstream in(p, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  return text.str();
-}
-
-class CliTest : public device_test {
+class CliTest : public command_test {
  protected:
   void SetUp() override {
-    device_test::SetUp();
-    if (IsSkipped()) return;
-    folder_ = fs::path(::testing::TempDir()) / ("stillmap_cli_" + std::to_string(::getpid()));
-    fs::create_directories(folder_);
-    if (!fs::is_regular_file(program())) {
-      GTEST_SKIP() << "the command is not here (" << program() << "): STILLMAP_TOOL says where";
-    }
-    can_grow_ = open_device().can().vmm;
-  }
-  void TearDown() override {
-    if (!folder_.empty()) fs::remove_all(folder_);
-    device_test::TearDown();
-  }
-
-  // Runs the command by a shell: `arguments` are its words, redirections and variables included.
-  ran run(const std::string &arguments, const std::string &before = "") const {
-    const fs::path out = folder_ / "stdout", err = folder_ / "stderr";
-    const std::string line = before + " '" + program() + "' " + arguments + " >'" + out.string() +
-                             "' 2>'" + err.string() + "'";
-    const int status = std::system(("env " + line).c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, content(out), content(err)};
+    command_test::SetUp();
+    if (!IsSkipped()) can_grow_ = open_device().can().vmm;
   }
   std::string file(const char *name, std::size_t bytes) const {
     const fs::path path = folder_ / name;
@@ -86,16 +37,6 @@ class CliTest : public device_test {
   std::string demo(const std::string &more) const {
     return "demo --svg '" + (folder_ / "deep/er/map.svg").string() + "' " + more;
   }
-  void expect_usage(const std::string &arguments, const std::string &says) const {
-    const ran r = run(arguments);
-    EXPECT_EQ(r.status, 2) << arguments << "\n" << r.err;
-    EXPECT_EQ(r.out, "") << arguments;
-    EXPECT_EQ(r.err.rfind("stillmap: ", 0), 0u) << r.err;
-    EXPECT_NE(r.err.find(says), std::string::npos) << r.err;
-    EXPECT_EQ(std::count(r.err.begin(), r.err.end(), '\n'), 1) << r.err;
-  }
-
-  fs::path folder_;
   bool can_grow_ = true;
 };
 

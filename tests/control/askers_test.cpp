@@ -1,0 +1,286 @@
+// Those who ask: two at once, one that is gone, one that stalls, one that is not allowed, and the
+// server that goes while something is being done.
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <future>
+#include <thread>
+
+#include "stillmap/control/messages.h"
+#include "stillmap/handoff/connection.h"
+#include "tests/control/task.h"
+
+namespace stillmap::control::testing {
+namespace {
+
+using checkpoint::keep_in;
+using handoff::connection;
+using handoff::patience;
+using words = std::vector<std::string>;
+
+constexpr patience long_enough(30'000);
+
+class askers : public control_test {
+ protected:
+  void SetUp() override {
+    control_test::SetUp();
+    if (!IsSkipped() && !HasFatalFailure()) make_memory();
+  }
+  // A task that is being stopped until it is let go.
+  server_options held() {
+    server_options o = written_down();
+    o.task.quiesce = [this, before = o.task.quiesce](auto tags, std::stop_token stop) {
+      const status s = before(tags, stop);
+      stopping_.set_value();
+      while (release_.wait_for(std::chrono::milliseconds(5)) != std::future_status::ready) {
+        if (stop.stop_requested()) {
+          return status(refuse(condition::busy, "my_task::stop", "told to hurry"));
+        }
+      }
+      return s;
+    };
+    return o;
+  }
+  connection reach() const {
+    auto c = connection::connect(where(), long_enough);
+    if (!c) throw std::runtime_error(c.error().message());
+    return std::move(*c);
+  }
+  snapshot_request save() const {
+    snapshot_request r;
+    r.tags = {"weights"};
+    r.path = file("a.smi");
+    return r;
+  }
+  // What it says to that, if it says anything.
+  outcome<bytes> said(connection &c) const {
+    const auto came = c.receive(largest_answer, long_enough, {});
+    if (!came) return fail(came.error());
+    if (came->kind != static_cast<std::uint16_t>(kind::refusal)) return bytes(came->body);
+    return tl::unexpected<failure>(decode_refusal(came->body));
+  }
+
+  std::promise<void> stopping_, let_go_;
+  std::future<void> release_ = let_go_.get_future();
+};
+
+TEST_F(askers, a_second_one_is_told_that_it_is_busy_and_status_is_answered) {
+  start(held());
+  auto first = std::async(std::launch::async, [&] {
+    return ask().suspend({"weights", keep_in::pinned_memory, ""});
+  });
+  stopping_.get_future().wait();
+  const auto second = ask().resume("cache");
+  ASSERT_FALSE(second);
+  EXPECT_TRUE(second.error().is(condition::busy));
+  EXPECT_EQ(second.error().value, static_cast<std::uint64_t>(request_kind::suspend));
+  EXPECT_NE(second.error().text.find("(suspend, for "), std::string::npos) << second.error().text;
+  EXPECT_FALSE(ask().snapshot(save()));
+  const auto s = ask().status();
+  ASSERT_TRUE(s) << s.error().text;
+  EXPECT_EQ(s->job.what, request_kind::suspend);
+  let_go_.set_value();
+  EXPECT_TRUE(first.get());
+  EXPECT_EQ(ask().status()->job.what, request_kind::none);
+  EXPECT_TRUE(ask().resume("weights"));
+  EXPECT_TRUE(memory_is_whole());
+  EXPECT_EQ(seen(), (words{"stop weights", "go weights"}));
+}
+
+TEST_F(askers, one_that_is_gone_does_not_get_its_snapshot) {
+  start(held());
+  {
+    connection gone = reach();
+    ASSERT_TRUE(
+        gone.send(static_cast<std::uint16_t>(kind::snapshot), encode(save()), {}, long_enough, {}));
+    stopping_.get_future().wait();
+  }
+  let_go_.set_value();
+  while (ask().status()->job.what != request_kind::none) std::this_thread::yield();
+  EXPECT_EQ(seen(), (words{"stop weights", "go weights"}));
+  EXPECT_EQ(files(), 0u);
+}
+
+TEST_F(askers, the_server_can_go_while_something_is_done) {
+  start(held());
+  auto first = std::async(std::launch::async, [&] { return ask().snapshot(save()); });
+  stopping_.get_future().wait();
+  stop();
+  const auto no = first.get();
+  ASSERT_FALSE(no);
+  EXPECT_EQ(files(), 0u);
+  EXPECT_TRUE(memory_is_whole());
+  const auto nobody = ask().status();
+  ASSERT_FALSE(nobody);
+  EXPECT_TRUE(nobody.error().code == std::errc::connection_refused) << nobody.error().text;
+}
+
+// The snapshot has begun when the server is told to go: it is given up, and the task goes on.
+TEST_F(askers, a_snapshot_under_way_is_given_up_by_a_server_that_goes) {
+  STILLMAP_NEEDS_HOSTCUDA();
+  server_options o = written_down();
+  std::stop_token told;
+  o.task.quiesce = [&, before = o.task.quiesce](auto tags, std::stop_token stop) {
+    told = stop;
+    return before(tags, stop);
+  };
+  start(std::move(o));
+  std::thread ends;
+  std::function<void()> act = [&] {
+    ends = std::thread([this] { stop(); });
+    while (!told.stop_requested()) std::this_thread::yield();
+  };
+  stillmap::testing::hostcuda_control::before("cuMemcpyDtoHAsync", 1, act);
+  auto first = std::async(std::launch::async, [&] { return ask().snapshot(save()); });
+  EXPECT_FALSE(first.get());
+  ends.join();
+  EXPECT_EQ(seen(), (words{"stop weights", "go weights"}));
+  EXPECT_EQ(files(), 0u);
+  EXPECT_TRUE(memory_is_whole());
+}
+
+TEST_F(askers, who_is_not_allowed_is_told_so) {
+  server_options o = written_down();
+  handoff::peer who;
+  o.allow = [&](const handoff::peer &p) {
+    who = p;
+    return false;
+  };
+  start(std::move(o));
+  const auto no = ask().status();
+  ASSERT_FALSE(no);
+  EXPECT_TRUE(no.error().is(condition::not_supported)) << no.error().text;
+  EXPECT_EQ(no.error().value, ::geteuid());
+  EXPECT_EQ(who.pid, ::getpid());
+  EXPECT_FALSE(ask().suspend({"weights", keep_in::nothing, ""}));
+  EXPECT_EQ(seen(), words{});
+}
+
+TEST_F(askers, one_that_stalls_is_let_go_of_and_holds_nobody_up) {
+  server_options o;
+  o.wait = patience(200);
+  start(std::move(o));
+  connection silent = reach();
+  connection drips = reach();
+  const std::byte one{0x53};
+  ASSERT_EQ(::send(drips.fd(), &one, 1, MSG_NOSIGNAL), 1);
+  EXPECT_TRUE(ask().status());
+  const auto told = said(silent);
+  ASSERT_FALSE(told);
+  EXPECT_TRUE(told.error().is(condition::busy)) << told.error().text;
+  EXPECT_FALSE(said(drips));
+  EXPECT_FALSE(said(silent)) << "and then it is closed";
+}
+
+TEST_F(askers, a_crowd_is_turned_away_until_there_is_room) {
+  server_options o;
+  o.wait = long_enough;
+  o.most_askers = 2;
+  start(std::move(o));
+  {
+    // Whoever is answered was let in.
+    connection a = reach(), b = reach();
+    const auto third = ask().status();
+    ASSERT_FALSE(third);
+    EXPECT_TRUE(third.error().is(condition::busy)) << third.error().text;
+    EXPECT_EQ(third.error().limit, 2u);
+  }
+  while (!ask().status()) std::this_thread::yield();
+  server_options none;
+  none.most_askers = 0;
+  EXPECT_FALSE(server::start(dev(), new_place(), none));
+}
+
+TEST_F(askers, garbage_is_refused_and_harms_nobody) {
+  server_options o = written_down();
+  o.wait = long_enough;
+  start(std::move(o));
+  const auto refused = [&](std::uint16_t k, bytes_view body) {
+    connection c = reach();
+    // Who refuses it by its head need not read the rest.
+    [[maybe_unused]] const stillmap::status sent = c.send(k, body, {}, long_enough, {});
+    const auto told = said(c);
+    EXPECT_FALSE(told) << k << " with " << body.size() << " bytes";
+    return told ? failure() : told.error();
+  };
+  // No frame of ours; one that announces more than a request may be; an answer; unknown kinds.
+  {
+    connection c = reach();
+    const char text[] = "GET / HTTP/1.1\r\n\r\n";
+    ASSERT_GT(::send(c.fd(), text, sizeof text, MSG_NOSIGNAL), 0);
+    const auto told = said(c);
+    ASSERT_FALSE(told);
+    EXPECT_TRUE(told.error().is(condition::corrupt)) << told.error().text;
+  }
+  EXPECT_TRUE(refused(static_cast<std::uint16_t>(kind::suspend), bytes(largest_request + 1))
+                  .is(condition::corrupt));
+  EXPECT_TRUE(refused(static_cast<std::uint16_t>(kind::answer), {}).is(condition::corrupt));
+  EXPECT_TRUE(refused(2, {}).is(condition::corrupt));
+  // Descriptors with it.
+  {
+    connection c = reach();
+    const int fd = STDOUT_FILENO;
+    ASSERT_TRUE(c.send(static_cast<std::uint16_t>(kind::status), encode_status_request(), {&fd, 1},
+                       long_enough, {}));
+    const auto told = said(c);
+    ASSERT_FALSE(told);
+    EXPECT_TRUE(told.error().is(condition::corrupt)) << told.error().text;
+  }
+  // Another version, a path that is not absolute, no tags, cut off everywhere.
+  bytes later = encode_status_request();
+  later[0] = std::byte{9};
+  const failure version = refused(static_cast<std::uint16_t>(kind::status), later);
+  EXPECT_TRUE(version.is(condition::not_supported));
+  EXPECT_EQ(version.value, 9u);
+  EXPECT_EQ(version.limit, protocol_version);
+  snapshot_request r = save();
+  r.path = "here.smi";
+  refused(static_cast<std::uint16_t>(kind::snapshot), encode(r));
+  r = save();
+  r.tags.clear();
+  refused(static_cast<std::uint16_t>(kind::snapshot), encode(r));
+  const bytes good = encode(suspend_request{"weights", keep_in::nothing, "/tmp"});
+  for (std::size_t n = 0; n < good.size(); ++n) {
+    refused(static_cast<std::uint16_t>(kind::suspend), bytes_view(good).first(n));
+  }
+  EXPECT_EQ(seen(), words{});
+  EXPECT_TRUE(ask().status());
+  EXPECT_TRUE(memory_is_whole());
+}
+
+TEST_F(askers, a_path_is_somebodys_until_he_is_dead) {
+  // A name of a socket has 107 bytes at most, which a folder for tests can be longer than.
+  char folder[] = "/tmp/stillmap-control-XXXXXX";
+  ASSERT_NE(::mkdtemp(folder), nullptr);
+  const std::string path = std::string(folder) + "/socket";
+  {
+    auto one = server::start(dev(), path);
+    ASSERT_TRUE(one) << one.error().message();
+    EXPECT_EQ((*one)->where(), path);
+    EXPECT_TRUE(client(path).status());
+    const auto two = server::start(dev(), path);
+    ASSERT_FALSE(two);
+    EXPECT_TRUE(two.error().is(condition::busy));
+    EXPECT_TRUE(client(path).status());
+  }
+  EXPECT_FALSE(std::filesystem::exists(path));
+  // Left by one that died: bound, and nobody listens.
+  {
+    const owned_fd dead(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_un name{};
+    name.sun_family = AF_UNIX;
+    path.copy(name.sun_path, sizeof name.sun_path - 1);
+    ASSERT_EQ(::bind(dead.get(), reinterpret_cast<const sockaddr *>(&name), sizeof name), 0);
+  }
+  EXPECT_TRUE(server::start(dev(), path));
+  // What is no socket is not ours to remove.
+  std::filesystem::create_directory(path);
+  EXPECT_FALSE(server::start(dev(), path));
+  EXPECT_TRUE(std::filesystem::is_directory(path));
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace stillmap::control::testing

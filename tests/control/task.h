@@ -1,0 +1,47 @@
+// A process that can be asked: memory with tags, a control server, and what its callbacks saw.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "stillmap/checkpoint/landed_memory.h"
+#include "stillmap/control/client.h"
+#include "stillmap/control/server.h"
+#include "tests/control/memory.h"
+#include "tests/support/buffer_test.h"
+
+namespace stillmap::control::testing {
+
+class control_test : public stillmap::testing::buffer_test {
+ protected:
+  void SetUp() override;
+  void TearDown() override;
+
+  void make_memory() { memory_.emplace(weights_and_cache(dev())); }
+  void start(server_options options = {});
+  void stop() { server_.reset(); }
+
+  const std::string &where() const { return where_; }
+  client ask() const { return client(where_); }
+  std::string file(const std::string &name) const { return folder_ + "/" + name; }
+  std::size_t files() const;
+  // Options whose callbacks write down what happens: "stop weights", "go weights", ...
+  server_options written_down();
+  std::vector<std::string> seen() const;
+  ::testing::AssertionResult memory_is_whole() const { return is_whole(dev()); }
+
+ private:
+  void see(const char *what, server_callbacks::tags_view tags);
+
+  std::string where_, folder_;
+  std::optional<checkpoint::landed_memory> memory_;
+  std::unique_ptr<server> server_;
+  mutable std::mutex mutex_;
+  std::vector<std::string> seen_;
+};
+
+}  // namespace stillmap::control::testing

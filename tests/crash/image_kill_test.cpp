@@ -1,0 +1,170 @@
+// A writer of an image killed at every system call it makes, before and after it: the name then
+// leads to the old image, or to the new one, or to nothing where nothing was.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+
+#include "stillmap/image/file_calls.h"
+#include "tests/image/sample.h"
+
+namespace stillmap::image {
+namespace {
+
+class no_ring final : public file_calls {
+  bool may_use_ring() override { return false; }
+};
+
+class image_kill : public image_test {
+ protected:
+  image_kill() : before_(make_sample({1, 3, 20})), after_(make_sample({2, 4, 30})) {}
+
+  struct setting {
+    bool replace, ring, incremental;
+    unsigned threads;
+  };
+
+  [[noreturn]] void be_the_writer(const setting &s, const std::optional<reader> &parent) {
+    no_ring calls;
+    write_options how = small();
+    how.replace = s.replace;
+    how.threads = s.threads;
+    if (!s.ring) how.calls = &calls;
+    how.parent = parent;
+    contents_in_memory from(after_.contents);
+    if (ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) _exit(3);
+    raise(SIGSTOP);
+    _exit(write(path("a.smi"), after_.what, from, how) ? 0 : 4);
+  }
+
+  // Lets the writer make `n` steps, each up to or out of a system call, and kills it. True: it came
+  // to its end before.
+  bool kill_after(std::size_t n, const setting &s, const std::optional<reader> &parent,
+                  bool &forbidden) {
+    const pid_t child = fork();
+    if (child == 0) be_the_writer(s, parent);
+    int how = 0;
+    waitpid(child, &how, 0);
+    if (WIFEXITED(how)) {
+      forbidden = WEXITSTATUS(how) == 3;
+      EXPECT_TRUE(forbidden);
+      return true;
+    }
+    ptrace(PTRACE_SETOPTIONS, child, nullptr,
+           PTRACE_O_EXITKILL | PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACECLONE);
+    pid_t stopped = child;
+    int signal = 0;
+    for (std::size_t i = 0; i < n;) {
+      ptrace(PTRACE_SYSCALL, stopped, nullptr, signal);
+      stopped = waitpid(-1, &how, __WALL);
+      if (stopped < 0) return true;
+      signal = 0;
+      if (WIFEXITED(how) || WIFSIGNALED(how)) {
+        if (stopped != child) {  // a thread that is done
+          stopped = waitpid(-1, &how, __WALL);
+          if (stopped < 0) return true;
+          continue;
+        }
+        EXPECT_TRUE(WIFEXITED(how) && WEXITSTATUS(how) == 0) << how;
+        return true;
+      }
+      if (WSTOPSIG(how) == (SIGTRAP | 0x80)) {
+        ++i;
+      } else if (WSTOPSIG(how) != SIGTRAP && WSTOPSIG(how) != SIGSTOP) {
+        signal = WSTOPSIG(how);
+      }
+    }
+    ::kill(child, SIGKILL);
+    // Its threads too, or the end of the process is not told.
+    for (pid_t gone = 0; gone >= 0;) {
+      gone = waitpid(-1, &how, __WALL);
+      if (gone == child && (WIFSIGNALED(how) || WIFEXITED(how))) break;
+    }
+    return false;
+  }
+
+  std::size_t kill_everywhere(const setting &s) {
+    std::size_t kills = 0, with_old = 0, with_new = 0, with_nothing = 0;
+    for (std::size_t n = 1;; ++n) {
+      std::filesystem::remove(path("a.smi"));
+      std::filesystem::remove(path("parent.smi"));
+      if (s.replace) put("a.smi", before_);
+      std::optional<reader> parent;
+      if (s.incremental) {
+        put("parent.smi", after_);
+        const auto p = reader::open(path("parent.smi"));
+        EXPECT_TRUE(p);
+        if (p) parent = *p;
+      }
+      bool forbidden = false;
+      const bool over = kill_after(n, s, parent, forbidden);
+      if (forbidden) return 0;
+      if (!over) ++kills;
+      const bool there = std::filesystem::exists(path("a.smi"));
+      const auto r = reader::open(path("a.smi"));
+      if (!there) {
+        EXPECT_FALSE(s.replace) << "the old image is gone";
+        ++with_nothing;
+      } else if (!r) {
+        ADD_FAILURE() << r.error().message();
+      } else if (r->what() == before_.what) {
+        EXPECT_TRUE(s.replace);
+        expect_holds("a.smi", before_);
+        ++with_old;
+      } else {
+        expect_holds("a.smi", after_);
+        ++with_new;
+      }
+      EXPECT_TRUE(!over || with_new != 0);
+      // What the dead left is removed by whoever writes next and can lock it: a ring's last hold on
+      // the file is given up by the kernel a moment after the process is gone.
+      write_options again = small();
+      again.replace = true;
+      again.verify = false;
+      const std::size_t expected = s.incremental ? 2 : 1;
+      for (int i = 0; i < 200 && (i == 0 || names_in(folder()).size() > expected); ++i) {
+        put("a.smi", before_, again);
+      }
+      EXPECT_EQ(names_in(folder()).size(), expected) << "left over after step " << n;
+      if (HasFailure()) {
+        ADD_FAILURE() << "killed after step " << n;
+        return kills;
+      }
+      if (over) break;
+    }
+    EXPECT_GT(kills, 60u);
+    EXPECT_GT(with_new, 1u);
+    EXPECT_GT(s.replace ? with_old : with_nothing, 50u);
+    std::printf(
+        "note: a writer of an image killed at %zu steps (%s, %s, %u threads): %zu times the "
+        "old image, %zu times the new one, %zu times none\n",
+        kills,
+        s.incremental ? "incremental"
+        : s.replace   ? "replacing"
+                      : "new",
+        s.ring ? "io_uring" : "plain writes", s.threads, with_old, with_new, with_nothing);
+    return kills;
+  }
+
+  sample before_, after_;
+};
+
+TEST_F(image_kill, at_every_system_call) {
+  for (const bool replace : {false, true}) {
+    for (const bool ring : {false, true}) {
+      if (kill_everywhere({replace, ring, false, 1}) == 0 && !HasFailure()) {
+        GTEST_SKIP() << "this machine lets nobody trace system calls";
+      }
+      if (HasFailure()) return;
+    }
+  }
+  kill_everywhere({false, true, true, 1});
+  kill_everywhere({true, true, false, 3});
+}
+
+}  // namespace
+}  // namespace stillmap::image

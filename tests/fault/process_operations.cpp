@@ -1,0 +1,53 @@
+// A process made fit to be saved, and put right again. That a change was undone shows in
+// generations, so these are not compared.
+#include "tests/fault/sweep.h"
+
+namespace stillmap::testing {
+namespace {
+
+// Two buffers with pages in common, all without a tag; and a descriptor of exported memory.
+void make_process(bench &w) {
+  w.make(w.a, 16, 5);
+  w.c.buffer = std::move(*w.a.buffer->fork());
+  w.c.first_address = w.c.buffer->address();
+  w.c.known = w.a.known;
+  w.fit = std::move(*process::preparation::create({*w.dev}));
+  if (!w.dev->can().posix_fd_export) return;
+  physical_properties p;
+  p.location = on_device(w.dev->ordinal());
+  p.exportable = handle_type::posix_fd;
+  w.memory.emplace(std::move(*physical_memory::create(*w.dev, w.page(), p)));
+  w.fd = std::move(*w.memory->export_fd());
+}
+
+status prepare(bench &w) {
+  if (w.fit->fit()) return {};
+  return outcome(w.fit->prepare({.evict = {""}}));
+}
+
+}  // namespace
+
+void add_process_operations(std::vector<operation> &all) {
+  all.push_back({.name = "process preparation create",
+                 .set = [](bench &) {},
+                 .run = [](bench &w) -> status {
+                   auto made = process::preparation::create({*w.dev});
+                   if (made) w.fit = std::move(*made);
+                   return outcome(made);
+                 },
+                 .may_survive = {}});
+  all.push_back(
+      {.name = "process prepare", .set = make_process, .run = prepare, .may_survive = {}});
+  all.push_back({.name = "process resume_after",
+                 .set =
+                     [](bench &w) {
+                       make_process(w);
+                       if (const status s = prepare(w); !s) {
+                         throw std::runtime_error(s.error().message());
+                       }
+                     },
+                 .run = [](bench &w) { return w.fit->resume_after(); },
+                 .may_survive = {}});
+}
+
+}  // namespace stillmap::testing

@@ -1,0 +1,204 @@
+#include "tests/handoff/fuzz_entry.h"
+
+#include <sys/socket.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+
+#include "stillmap/handoff/connection.h"
+#include "stillmap/handoff/wire.h"
+
+namespace stillmap::handoff {
+namespace {
+
+using checkpoint::memory_layout;
+using bytes_view = std::span<const std::byte>;
+
+constexpr std::size_t granularity = std::size_t{2} << 20;
+constexpr std::size_t largest_body = std::size_t{1} << 16;
+
+template <class T>
+bool refused_well(const result<T> &r) {
+  return r.error().is(condition::corrupt) && r.error().reason[0] != '\0';
+}
+
+bool same(const memory_layout &a, const memory_layout &b) {
+  const auto all = [](const auto &x, const auto &y, auto alike) {
+    return std::equal(x.begin(), x.end(), y.begin(), y.end(), alike);
+  };
+  using l = memory_layout;
+  return all(a.blocks, b.blocks,
+             [](const l::block &x, const l::block &y) {
+               return x.range == y.range && x.tag == y.tag;
+             }) &&
+         all(a.pages, b.pages,
+             [](const l::page &x, const l::page &y) {
+               return x.bytes == y.bytes && x.properties == y.properties;
+             }) &&
+         a.access == b.access && all(a.places, b.places, [](const l::place &x, const l::place &y) {
+           return x.at == y.at && x.page == y.page && x.access == y.access;
+         });
+}
+
+std::string fuzz_hello(bytes_view from) {
+  const auto h = decode_hello(from);
+  if (!h) return refused_well(h) ? "" : "a greeting was refused without a reason";
+  const auto again = encode(*h);
+  return std::equal(again.begin(), again.end(), from.begin(), from.end())
+             ? ""
+             : "a greeting is not what was read";
+}
+
+// What landing relies on, in words of its own.
+std::string landable(const memory_layout &l) {
+  std::vector<bool> used(l.pages.size());
+  device_address end;
+  for (const auto &p : l.places) {
+    if (p.page >= l.pages.size() || p.access >= l.access.size()) return "an index is none";
+    const virtual_range r{p.at, l.pages[p.page].bytes};
+    if (r.begin < end || r.bytes == 0 || r.end() < r.begin) return "places overlap";
+    end = r.end();
+    std::size_t inside = 0;
+    for (const auto &b : l.blocks) inside += b.range.contains(r) ? 1 : 0;
+    if (inside != 1) return "a place is not in one block";
+    used[p.page] = true;
+  }
+  for (const bool u : used) {
+    if (!u) return "a page is used nowhere";
+  }
+  return "";
+}
+
+std::string fuzz_layout(bytes_view from) {
+  const auto l = checkpoint::decode_layout(from);
+  if (!l) return refused_well(l) ? "" : "a layout was refused without a reason";
+  if (l->blocks.size() + l->pages.size() + l->places.size() > from.size()) {
+    return "more came out of a layout than was in it";
+  }
+  const auto back = checkpoint::decode_layout(encode(*l));
+  if (!back || !same(*l, *back)) return "a layout does not survive being written";
+  const status s = check(*l, granularity);
+  if (!s) return refused_well(s) ? "" : "a layout was refused without a reason";
+  if (const std::string wrong = landable(*l); !wrong.empty()) return "taken though " + wrong;
+  [[maybe_unused]] const std::size_t sums = l->bytes() + l->tagged("a").size();
+  return "";
+}
+
+std::string fuzz_refusal(bytes_view from) {
+  const error e = checkpoint::decode_refusal(from, "fuzz");
+  return e.code && e.reason[0] != '\0' ? "" : "a refusal is no error";
+}
+
+std::string fuzz_stream(bytes_view from) {
+  int pair[2];
+  if (from.size() > (std::size_t{64} << 10) ||
+      ::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
+    return "";
+  }
+  auto here = connection::adopt(owned_fd(pair[0]));
+  {
+    const owned_fd there(pair[1]);
+    if (!from.empty() && ::send(pair[1], from.data(), from.size(), MSG_DONTWAIT) < 0) return "";
+  }
+  if (!here) return "a socket was not taken";
+  std::size_t taken = 0;
+  for (;;) {
+    const auto m = here->receive(largest_body, patience(1000), {});
+    if (!m) return m.error().reason[0] != '\0' ? "" : "a message was refused without a reason";
+    if (!m->fds.empty()) return "descriptors came out of nothing";
+    taken += m->body.size() + 1;
+    if (m->body.size() > largest_body || taken > from.size()) return "more came than was sent";
+  }
+}
+
+std::vector<std::byte> number(std::uint64_t n, int bytes) {
+  std::vector<std::byte> out;
+  for (int i = 0; i < bytes; ++i) out.push_back(static_cast<std::byte>(n >> (8 * i)));
+  return out;
+}
+
+memory_layout sample_layout(unsigned kind) {
+  const std::uint64_t at = 0x2000'0000'0000;
+  memory_layout l;
+  l.blocks = {{{device_address(at), 8 * granularity}, "weights", 0}};
+  if (kind != 0) l.blocks.push_back({{device_address(at + 64 * granularity), granularity}, "", 0});
+  physical_properties p;
+  p.location = {location_kind::device, memory_layout::own_device};
+  p.exportable = kind % 2 == 0 ? handle_type::posix_fd : handle_type::none;
+  p.rdma = kind == 3;
+  l.pages = {{granularity, p}, {2 * granularity, p}};
+  if (kind == 2) l.pages[0].properties.location = on_host_numa(1);
+  l.access = {{{{location_kind::device, memory_layout::own_device}, access_mode::read_write}}};
+  if (kind == 3) l.access.push_back({{on_host_numa(0), access_mode::read}});
+  l.places = {{device_address(at), 0, 0}, {device_address(at + granularity), 1, 0}};
+  if (kind == 3) l.places.push_back({device_address(at + 5 * granularity), 0, 1});
+  return l;
+}
+
+}  // namespace
+
+std::string fuzz_wire(const std::uint8_t *data, std::size_t size) {
+  if (size == 0) return "";
+  const bytes_view rest(reinterpret_cast<const std::byte *>(data + 1), size - 1);
+  switch (static_cast<fuzz_mode>(data[0] % static_cast<unsigned>(fuzz_mode::count))) {
+    case fuzz_mode::hello:
+      return fuzz_hello(rest);
+    case fuzz_mode::layout:
+      return fuzz_layout(rest);
+    case fuzz_mode::refusal:
+      return fuzz_refusal(rest);
+    default:
+      return fuzz_stream(rest);
+  }
+}
+
+std::vector<std::vector<std::uint8_t>> fuzz_corpus() {
+  std::vector<std::vector<std::uint8_t>> inputs;
+  std::vector<std::byte> all;  // as the messages of one conversation
+  const auto add = [&](fuzz_mode mode, std::uint16_t k, const std::vector<std::byte> &body) {
+    auto &input = inputs.emplace_back(1, static_cast<std::uint8_t>(mode));
+    for (const std::byte b : body) input.push_back(std::to_integer<std::uint8_t>(b));
+    if (mode == fuzz_mode::stream) return;
+    // magic, version, kind, bytes, descriptors: connection.cpp's header
+    const auto put = [&](std::uint64_t n, int bytes) {
+      for (const std::byte b : number(n, bytes)) all.push_back(b);
+    };
+    for (const char c : {'S', 'M', 'H', 'O'}) all.push_back(static_cast<std::byte>(c));
+    put(connection::version, 2);
+    put(k, 2);
+    put(body.size(), 4);
+    put(0, 4);
+    all.insert(all.end(), body.begin(), body.end());
+  };
+  for (const role as : {role::giver, role::taker}) {
+    add(fuzz_mode::hello, 1, encode(hello{as, {1, 2, 3}, granularity}));
+  }
+  for (unsigned i = 0; i < 4; ++i) add(fuzz_mode::layout, 2, encode(sample_layout(i)));
+  add(fuzz_mode::refusal, 7,
+      checkpoint::encode(error{make_error_code(condition::busy), "", "", 17, 0}));
+  add(fuzz_mode::stream, 0, all);
+  return inputs;
+}
+
+}  // namespace stillmap::handoff
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size) {
+  const std::string wrong = stillmap::handoff::fuzz_wire(data, size);
+  if (!wrong.empty()) {
+    std::fprintf(stderr, "%s\n", wrong.c_str());
+    __builtin_trap();
+  }
+  return 0;
+}
+
+extern "C" int LLVMFuzzerInitialize(int *, char ***) {
+  const char *const folder = std::getenv("STILLMAP_FUZZ_CORPUS");
+  if (folder == nullptr) return 0;
+  int n = 0;
+  for (const auto &input : stillmap::handoff::fuzz_corpus()) {
+    std::ofstream out(std::string(folder) + "/wire-" + std::to_string(n++), std::ios::binary);
+    out.write(reinterpret_cast<const char *>(input.data()), static_cast<long>(input.size()));
+  }
+  return 0;
+}

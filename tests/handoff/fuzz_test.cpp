@@ -1,0 +1,67 @@
+// The fuzzer's entry without a fuzzer: its corpus, and changes of it by dice.
+// tests/fuzz/README.md says how to run it under libFuzzer.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "stillmap/checkpoint/layout.h"
+#include "stillmap/handoff/wire.h"
+#include "tests/handoff/fuzz_entry.h"
+
+namespace stillmap::handoff {
+namespace {
+
+TEST(wire_fuzz, the_corpus_is_good_messages) {
+  const auto corpus = fuzz_corpus();
+  std::size_t layouts = 0;
+  for (const auto &input : corpus) {
+    EXPECT_EQ(fuzz_wire(input.data(), input.size()), "");
+    const auto *begin = reinterpret_cast<const std::byte *>(input.data() + 1);
+    const std::span<const std::byte> body(begin, input.size() - 1);
+    if (input[0] == static_cast<std::uint8_t>(fuzz_mode::hello)) {
+      EXPECT_TRUE(decode_hello(body));
+    }
+    if (input[0] != static_cast<std::uint8_t>(fuzz_mode::layout)) continue;
+    ++layouts;
+    const auto l = checkpoint::decode_layout(body);
+    ASSERT_TRUE(l);
+    const status s = check(*l, std::size_t{2} << 20);
+    EXPECT_TRUE(s) << s.error().message();
+  }
+  EXPECT_EQ(layouts, 4u);
+}
+
+TEST(wire_fuzz, changes_of_the_corpus) {
+  std::mt19937_64 random(78);
+  for (const auto &good : fuzz_corpus()) {
+    for (int i = 0; i < 3000; ++i) {
+      auto input = good;
+      for (auto n = random() % 4; n < 4 && input.size() > 1; ++n) {
+        const std::size_t at = 1 + random() % (input.size() - 1);
+        switch (random() % 6) {
+          case 0:
+            input[at] = static_cast<std::uint8_t>(random());
+            break;
+          case 1:
+            input[at] ^= static_cast<std::uint8_t>(1u << random() % 8);
+            break;
+          case 2:
+            input[at] = random() % 2 == 0 ? 0 : 0xff;
+            break;
+          case 3:
+            ++input[at];
+            break;
+          case 4:
+            input.insert(input.begin() + static_cast<std::ptrdiff_t>(at), input[at]);
+            break;
+          default:
+            if (random() % 8 == 0) input.resize(at);
+        }
+      }
+      ASSERT_EQ(fuzz_wire(input.data(), input.size()), "");
+    }
+  }
+}
+
+}  // namespace
+}  // namespace stillmap::handoff

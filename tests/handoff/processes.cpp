@@ -1,0 +1,122 @@
+#include "tests/handoff/processes.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+extern char **environ;
+
+namespace stillmap::handoff::testing {
+namespace {
+
+constexpr const char *mark = "VERDICT ";
+
+std::string told(const char *name) {
+  const char *const text = std::getenv(name);
+  return text != nullptr ? text : "";
+}
+
+}  // namespace
+
+std::string part() {
+  return told("STILLMAP_HANDOFF_PART");
+}
+std::string meeting_place() {
+  return told("STILLMAP_HANDOFF_PLACE");
+}
+
+void die_if_told(step s) {
+  if (told("STILLMAP_HANDOFF_DIES") == std::to_string(static_cast<int>(s))) ::raise(SIGKILL);
+}
+
+other_process::other_process(const std::string &part, const std::string &where, int dies_at) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("pipe2");
+  output_ = ends[0];
+  const auto *const test = ::testing::UnitTest::GetInstance()->current_test_info();
+  std::string filter =
+      std::string("--gtest_filter=") + test->test_suite_name() + '.' + test->name();
+  std::vector<std::string> words;
+  for (char **e = environ; *e != nullptr; ++e) {
+    bool ours = true;  // it reports to nobody but this process, and is no shard
+    for (const char *start : {"GTEST_", "XML_OUTPUT_FILE=", "TEST_TOTAL_SHARDS=", "TEST_SHARD_",
+                              "TESTBRIDGE_TEST_ONLY=", "TEST_PREMATURE_EXIT_FILE="}) {
+      ours = ours && std::strncmp(*e, start, std::strlen(start)) != 0;
+    }
+    if (ours) words.push_back(*e);
+  }
+  words.push_back("STILLMAP_HANDOFF_PART=" + part);
+  words.push_back("STILLMAP_HANDOFF_PLACE=" + where);
+  words.push_back("STILLMAP_HANDOFF_DIES=" + std::to_string(dies_at));
+  std::vector<char *> environment;
+  for (std::string &w : words) environment.push_back(w.data());
+  environment.push_back(nullptr);
+  char self[] = "/proc/self/exe";
+  char *arguments[] = {self, filter.data(), nullptr};
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+  const int failed =
+      ::posix_spawn(&pid_, "/proc/self/exe", &actions, nullptr, arguments, environment.data());
+  posix_spawn_file_actions_destroy(&actions);
+  ::close(ends[1]);
+  if (failed != 0) throw std::runtime_error("posix_spawn");
+}
+
+other_process::~other_process() {
+  if (output_ >= 0) ::close(output_);
+  if (pid_ <= 0) return;
+  ::kill(pid_, SIGKILL);
+  ::waitpid(pid_, nullptr, 0);
+}
+
+// What it says within `wait`, if anything; false: nothing, or no more.
+bool other_process::listen(int wait) {
+  pollfd p{output_, POLLIN, 0};
+  if (::poll(&p, 1, wait) <= 0) return false;
+  char buffer[4096];
+  const ssize_t n = ::read(output_, buffer, sizeof buffer);
+  if (n <= 0) return false;
+  said_.append(buffer, static_cast<std::size_t>(n));
+  return true;
+}
+
+std::string other_process::last_verdict() const {
+  const std::size_t at = said_.rfind(mark);
+  if (at == std::string::npos) return "no verdict: " + said_;
+  const std::size_t from = at + std::strlen(mark);
+  return said_.substr(from, said_.find('\n', from) - from);
+}
+
+std::string other_process::verdict() {
+  while (listen(60'000)) {  // it hangs: the destructor ends it
+  }
+  int how = 0;
+  const bool ended = ::waitpid(pid_, &how, 0) == pid_;
+  pid_ = -1;
+  if (ended && WIFSIGNALED(how) && WTERMSIG(how) == SIGKILL) return "killed";
+  return last_verdict();
+}
+
+std::string other_process::verdict_so_far(const std::string &wanted) {
+  while (last_verdict() != wanted && listen(20'000)) {
+  }
+  return last_verdict();
+}
+
+void say_and_end(const std::string &verdict) {
+  std::printf("\n%s%s\n", mark, verdict.c_str());
+  std::fflush(nullptr);
+  ::_exit(0);  // what is left goes with the process, as it would
+}
+
+}  // namespace stillmap::handoff::testing

@@ -1,0 +1,393 @@
+// Every call to the system refused in turn, while an image is written and while one is read: then
+// either all of it is there, or what was before.
+#include <fcntl.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <mutex>
+
+#include "stillmap/image/file_calls.h"
+#include "stillmap/image/image_file.h"
+#include "tests/image/sample.h"
+
+namespace stillmap::image {
+namespace {
+
+enum class call {
+  open,
+  close,
+  write,
+  read,
+  sync_data,
+  sync,
+  set_aside,
+  truncate,
+  drop_cached,
+  set_flags,
+  lock,
+  status,
+  status_at,
+  rename,
+  link,
+  unlink,
+  ring
+};
+
+// Counts calls and refuses some. What is called after a refusal works again, unless `for_good`.
+class refusing_calls final : public file_calls {
+ public:
+  static constexpr int half = -1'000'000;  // no error: only half of it is written or read
+
+  bool ring = true;
+  std::size_t refuse_at = SIZE_MAX;  // which call, from 0
+  int with = EIO;
+  bool for_good = false;
+  std::optional<call> only;  // counts only these
+
+  std::size_t counted() const { return count_; }
+  std::optional<call> refused() const { return refused_; }
+  // What was written since the last time that it was made sure of.
+  std::size_t unsure_at_rename = 0, renames = 0, unsure_at_superblock = 0, superblocks = 0;
+
+  int open_at(int d, const char *n, int f, unsigned m) override {
+    // To look for left-overs, which may fail.
+    const int r = std::string_view(n) == "." ? 0 : pick(call::open);
+    return r != 0 ? r : file_calls::open_at(d, n, f, m);
+  }
+  int close(int fd) override {
+    const int r = pick(call::close);
+    const int closed = file_calls::close(fd);  // as the system does, whatever it says
+    return r != 0 ? r : closed;
+  }
+  long write_at(int fd, const void *p, std::size_t n, std::uint64_t o) override {
+    if (o == 0) {
+      ++superblocks;
+      unsure_at_superblock += unsure_;
+    }
+    ++unsure_;
+    const int r = pick(call::write);
+    if (r == half && n > block_bytes) n /= 2;
+    return r != 0 && r != half ? r : file_calls::write_at(fd, p, n, o);
+  }
+  long read_at(int fd, void *p, std::size_t n, std::uint64_t o) override {
+    const int r = pick(call::read);
+    if (r == half && n > block_bytes) n /= 2;
+    return r != 0 && r != half ? r : file_calls::read_at(fd, p, n, o);
+  }
+  int sync_data(int fd) override {
+    const int r = pick(call::sync_data);
+    if (r == 0) unsure_ = 0;
+    return r != 0 ? r : file_calls::sync_data(fd);
+  }
+  int sync(int fd) override {
+    const int r = pick(call::sync);
+    return r != 0 ? r : file_calls::sync(fd);
+  }
+  int set_aside(int fd, std::uint64_t n) override {
+    const int r = pick(call::set_aside);
+    return r != 0 ? r : file_calls::set_aside(fd, n);
+  }
+  int truncate(int fd, std::uint64_t n) override {
+    ++unsure_;
+    const int r = pick(call::truncate);
+    return r != 0 ? r : file_calls::truncate(fd, n);
+  }
+  int drop_cached(int fd) override {
+    const int r = pick(call::drop_cached);
+    return r != 0 ? r : file_calls::drop_cached(fd);
+  }
+  int set_flags(int fd, int f) override {
+    const int r = pick(call::set_flags);
+    return r != 0 ? r : file_calls::set_flags(fd, f);
+  }
+  int lock(int fd) override {
+    const int r = pick(call::lock);
+    return r != 0 ? r : file_calls::lock(fd);
+  }
+  int status(int fd, struct stat *s) override {
+    const int r = pick(call::status);
+    return r != 0 ? r : file_calls::status(fd, s);
+  }
+  int status_at(int d, const char *n, struct stat *s) override {
+    const int r = pick(call::status_at);
+    return r != 0 ? r : file_calls::status_at(d, n, s);
+  }
+  int rename_at(int d, const char *a, const char *b, unsigned f) override {
+    ++renames;
+    unsure_at_rename += unsure_;
+    const int r = pick(call::rename);
+    return r != 0 ? r : file_calls::rename_at(d, a, b, f);
+  }
+  int link_at(int d, const char *a, const char *b) override {
+    const int r = pick(call::link);
+    return r != 0 ? r : file_calls::link_at(d, a, b);
+  }
+  int unlink_at(int d, const char *n) override {
+    const int r = pick(call::unlink);
+    return r != 0 ? r : file_calls::unlink_at(d, n);
+  }
+  bool may_use_ring() override { return ring; }
+  int ring_wrote(int result, std::size_t n) override {
+    ++unsure_;
+    const int r = pick(call::ring);
+    // What was written is there all the same: a torn write is one whose rest was not.
+    if (r == half) return static_cast<int>(n / 2);
+    return r != 0 ? r : result;
+  }
+
+ private:
+  int pick(call c) {
+    const std::lock_guard lock_of_counts(mutex_);
+    if (only && *only != c) return 0;
+    const std::size_t n = count_++;
+    if (for_good ? n < refuse_at : n != refuse_at) return 0;
+    // That the disk is full is no answer to anything else.
+    if (for_good && c != call::write && c != call::ring && c != call::set_aside) return 0;
+    const bool halves = c == call::write || c == call::read || c == call::ring;
+    if (with == half && !halves) return 0;
+    refused_ = c;
+    return with == half ? half : -with;
+  }
+
+  std::mutex mutex_;
+  std::size_t count_ = 0;
+  std::atomic<std::size_t> unsure_{0};
+  std::optional<call> refused_;
+};
+
+struct setting {
+  bool replace = false, ring = true, direct = true;
+  int with = EIO;
+  bool for_good = false;
+};
+
+class image_fault : public image_test {
+ protected:
+  image_fault() : before_(make_sample({1, 4, 20})), after_(make_sample({2, 7, 30})) {}
+
+  write_options how_for(const setting &s, refusing_calls &calls) {
+    write_options how = small();
+    how.replace = s.replace;
+    how.past_page_cache = s.direct;
+    how.writes_at_once = 3;
+    how.calls = &calls;
+    return how;
+  }
+
+  // Refuses each call in turn, until one more is not made. Returns how many were refused.
+  std::size_t sweep(const setting &s) {
+    std::size_t refused = 0, failed = 0;
+    for (std::size_t n = 0;; ++n) {
+      refusing_calls calls;
+      calls.ring = s.ring;
+      calls.refuse_at = n;
+      calls.with = s.with;
+      calls.for_good = s.for_good;
+      std::filesystem::remove(path("a.smi"));
+      if (s.replace) put("a.smi", before_);
+      contents_in_memory from(after_.contents);
+      const auto w = write(path("a.smi"), after_.what, from, how_for(s, calls));
+      const bool over = calls.counted() <= n;
+      if (over) {
+        EXPECT_TRUE(w) << w.error().message();
+      }
+      refused += calls.refused().has_value();
+      failed += !w;
+      if (w) {
+        expect_holds("a.smi", after_);
+        if (calls.refused()) expect_harmless(*calls.refused(), s.with);
+      } else {
+        EXPECT_FALSE(w.error().message().empty());
+        EXPECT_EQ(w.error().file, path("a.smi"));
+        if (s.replace) {
+          expect_holds("a.smi", before_);
+        } else {
+          EXPECT_FALSE(std::filesystem::exists(path("a.smi")));
+        }
+      }
+      // Left over is at most what could not be removed, and the next writer does that.
+      const std::size_t names = names_in(folder()).size();
+      const std::size_t image = std::filesystem::exists(path("a.smi")) ? 1 : 0;
+      if (calls.refused() != call::unlink) {
+        EXPECT_EQ(names, image) << "after call " << n;
+      } else if (names > image) {
+        write_options again = small();
+        again.replace = true;
+        put("a.smi", after_, again);
+        EXPECT_EQ(names_in(folder()).size(), 1u);
+      }
+      if (::testing::Test::HasFailure()) {
+        ADD_FAILURE() << "call " << n << " of kind "
+                      << static_cast<int>(calls.refused().value_or(call::open)) << " refused with "
+                      << s.with << (w ? "" : ": " + w.error().message());
+        return refused;
+      }
+      if (over) break;
+    }
+    EXPECT_GT(refused, 0u);
+    if (s.with == EIO) {
+      EXPECT_GT(failed, 10u);
+    }
+    return refused;
+  }
+
+  // Those that may fail without the image failing.
+  static void expect_harmless(call c, int with) {
+    const bool fine = with == refusing_calls::half || c == call::close || c == call::set_aside ||
+                      c == call::drop_cached || c == call::unlink || c == call::status_at ||
+                      c == call::status || (with == EINVAL && c != call::sync_data);
+    EXPECT_TRUE(fine) << static_cast<int>(c) << " was refused with " << with
+                      << " and nobody noticed";
+  }
+
+  sample before_, after_;
+};
+
+TEST_F(image_fault, every_call_refused) {
+  std::size_t refused = 0;
+  for (const bool replace : {false, true}) {
+    for (const bool ring : {false, true}) {
+      for (const int with : {EIO, ENOSPC, EINVAL, refusing_calls::half}) {
+        setting s;
+        s.replace = replace;
+        s.ring = ring;
+        s.with = with;
+        SCOPED_TRACE(::testing::Message() << replace << ring << " " << with);
+        refused += sweep(s);
+        if (HasFailure()) return;
+      }
+    }
+  }
+  setting s;
+  s.direct = false;
+  for (const int with : {EIO, refusing_calls::half}) {
+    s.with = with;
+    refused += sweep(s);
+  }
+  std::printf("note: %zu calls refused while images were written\n", refused);
+}
+
+TEST_F(image_fault, a_disk_that_is_full_and_stays_full) {
+  for (const bool ring : {false, true}) {
+    setting s;
+    s.replace = true;
+    s.ring = ring;
+    s.with = ENOSPC;
+    s.for_good = true;
+    sweep(s);
+  }
+}
+
+TEST_F(image_fault, file_systems_that_cannot_exchange_names) {
+  // EINVAL for every renameat2 with flags, as some say.
+  class plain final : public file_calls {
+    int rename_at(int d, const char *a, const char *b, unsigned f) override {
+      return f != 0 ? -EINVAL : file_calls::rename_at(d, a, b, f);
+    }
+  };
+  plain calls;
+  write_options how = small();
+  how.calls = &calls;
+  put("a.smi", before_, how);
+  expect_holds("a.smi", before_);
+  contents_in_memory from(after_.contents);
+  const auto w = write(path("a.smi"), after_.what, from, how);
+  ASSERT_FALSE(w);
+  EXPECT_EQ(w.error().why.code, std::errc::file_exists);
+  how.replace = true;
+  put("a.smi", after_, how);
+  expect_holds("a.smi", after_);
+  EXPECT_EQ(names_in(folder()).size(), 1u);
+}
+
+// A disk that writes other bytes than it was given: seen when all is read again, before the name is
+// taken.
+TEST_F(image_fault, a_disk_that_lies) {
+  class lying final : public file_calls {
+   public:
+    std::size_t at = 0, writes = 0;
+    bool may_use_ring() override { return false; }
+    long write_at(int fd, const void *from, std::size_t bytes, std::uint64_t offset) override {
+      if (writes++ != at) return file_calls::write_at(fd, from, bytes, offset);
+      auto other = aligned_memory::create(bytes).value();
+      std::memcpy(other.bytes().data(), from, bytes);
+      other.bytes()[bytes / 3] ^= std::byte{4};
+      return file_calls::write_at(fd, other.bytes().data(), bytes, offset);
+    }
+  };
+  put("a.smi", before_);
+  for (std::size_t at = 0;; ++at) {
+    lying calls;
+    calls.at = at;
+    write_options how = small();
+    how.calls = &calls;
+    how.replace = true;
+    contents_in_memory from(after_.contents);
+    const auto w = write(path("a.smi"), after_.what, from, how);
+    if (calls.writes <= at) {
+      EXPECT_TRUE(w);
+      EXPECT_GT(at, 5u);
+      break;
+    }
+    ASSERT_FALSE(w) << "write " << at;
+    EXPECT_TRUE(w.error().is(condition::corrupt)) << w.error().message();
+    expect_holds("a.smi", before_);
+    EXPECT_EQ(names_in(folder()).size(), 1u);
+  }
+}
+
+// Nothing takes a name, and no superblock is written, before all it speaks of has been made sure
+// of.
+TEST_F(image_fault, the_order_of_things) {
+  for (const bool ring : {false, true}) {
+    refusing_calls calls;
+    setting s;
+    s.ring = ring;
+    put("a.smi", before_, how_for(s, calls));
+    s.replace = true;
+    put("a.smi", after_, how_for(s, calls));
+    EXPECT_EQ(calls.renames, 2u);
+    EXPECT_EQ(calls.unsure_at_rename, 0u);
+    EXPECT_EQ(calls.superblocks, 2u);
+    EXPECT_EQ(calls.unsure_at_superblock, 0u);
+    std::filesystem::remove(path("a.smi"));
+  }
+}
+
+TEST_F(image_fault, every_call_refused_while_reading) {
+  put("a.smi", before_);
+  write_options child = small();
+  child.parent = *reader::open(path("a.smi"));
+  const sample s = changed(before_, 3);
+  put("b.smi", s, child);
+  std::size_t failed = 0;
+  for (const int with : {EIO, refusing_calls::half}) {
+    for (std::size_t n = 0;; ++n) {
+      refusing_calls calls;
+      calls.refuse_at = n;
+      calls.with = with;
+      open_options how;
+      how.calls = &calls;
+      const auto r = reader::open(path("b.smi"), how);
+      std::vector<std::byte> to(s.contents.size(), std::byte{1});
+      done ok;
+      if (r) {
+        ok = r->read(0, to);
+        EXPECT_TRUE(ok ? std::equal(to.begin(), to.end(), s.contents.begin()) : all_zero(to));
+      }
+      failed += !r || !ok;
+      if (calls.counted() <= n) {
+        EXPECT_TRUE(r && ok);
+        break;
+      }
+      EXPECT_TRUE(with != refusing_calls::half || (r && ok)) << n;
+    }
+  }
+  EXPECT_GT(failed, 10u);
+}
+
+}  // namespace
+}  // namespace stillmap::image

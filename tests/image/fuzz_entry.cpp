@@ -1,0 +1,174 @@
+#include "tests/image/fuzz_entry.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "stillmap/image/file_calls.h"
+#include "stillmap/image/wire.h"
+#include "tests/image/sample.h"
+
+namespace stillmap::image {
+namespace {
+
+// A file that is only in memory, so that an input costs no disk.
+class file_in_memory final : public file_calls {
+ public:
+  explicit file_in_memory(const std::vector<std::byte> &bytes) : bytes_(bytes) {}
+  int open_at(int, const char *, int, unsigned) override { return 1'000'000; }
+  int close(int) override { return 0; }
+  int status(int, struct stat *s) override {
+    *s = {};
+    s->st_mode = S_IFREG;
+    s->st_size = static_cast<off_t>(bytes_.size());
+    return 0;
+  }
+  long read_at(int, void *to, std::size_t bytes, std::uint64_t offset) override {
+    if (offset >= bytes_.size()) return 0;
+    const std::size_t n = std::min(bytes, bytes_.size() - offset);
+    std::memcpy(to, bytes_.data() + offset, n);
+    return static_cast<long>(n);
+  }
+
+ private:
+  const std::vector<std::byte> &bytes_;
+};
+
+bool within(const file_range &r, const std::vector<std::byte> &file) {
+  return r.offset <= file.size() && r.bytes <= file.size() - r.offset;
+}
+
+file_range range_at(const std::vector<std::byte> &file, std::size_t at) {
+  return {load<std::uint64_t>(file, at), load<std::uint64_t>(file, at + 8)};
+}
+
+void reseal_extents(std::vector<std::byte> &file, const file_range &table) {
+  for (std::uint64_t at = table.offset; at + record_bytes <= table.end(); at += record_bytes) {
+    const auto record = std::span(file).subspan(at, record_bytes);
+    const file_range extent{load<std::uint64_t>(record, 16), load<std::uint32_t>(record, 12)};
+    if (extent.bytes != 0 && within(extent, file)) {
+      store(record, 48, digest_of(bytes_view(file).subspan(extent.offset, extent.bytes)).bytes);
+    }
+  }
+}
+
+// Digests as somebody would make them who means it.
+void reseal(std::vector<std::byte> &file, bool extents) {
+  if (file.size() < block_bytes) return;
+  const file_range table = range_at(file, 152), what = range_at(file, 168);
+  if (extents && within(table, file)) reseal_extents(file, table);
+  for (const auto &[r, at] : {std::pair{table, 216}, std::pair{what, 248}}) {
+    if (!within(r, file)) continue;
+    store(std::span(file), static_cast<std::size_t>(at),
+          sha256_of(bytes_view(file).subspan(r.offset, r.bytes)).bytes);
+  }
+  store(std::span(file), 4048, sha256_of(bytes_view(file).first(4048)).bytes);
+  store(std::span(file), 4080, digest_of(bytes_view(file).first(4080)).bytes);
+}
+
+std::string fuzz_manifest(const std::vector<std::byte> &bytes) {
+  const auto m = decode_manifest(bytes.data(), bytes.size());
+  if (!m) return m.error().why.reason[0] != '\0' ? "" : "refused without a reason";
+  if (!check(*m)) return "a manifest was taken that contradicts itself";
+  const auto again = encode(*m);
+  if (!again) return "";  // larger than what it was read from
+  const auto back = decode_manifest(again->data(), again->size());
+  return back && *back == *m ? "" : "a manifest does not survive being written";
+}
+
+std::string fuzz_file(const std::vector<std::byte> &bytes) {
+  file_in_memory calls(bytes);
+  open_options how;
+  how.calls = &calls;
+  how.look_beside = false;
+  how.past_page_cache = false;
+  how.most_contents = 8 << 20;
+  how.most_metadata = 8 << 20;
+  const auto r = reader::open("input.smi", how);
+  if (!r) {
+    return r.error().message().find("input.smi: ") == 0 ? "" : "no reason: " + r.error().message();
+  }
+  verify_options verify;
+  verify.threads = 1;
+  const bool sound = r->verify(verify).has_value();
+  std::vector<std::byte> to(r->head().contents_bytes);
+  const bool whole = r->read(0, to).has_value();
+  if (sound && !whole) return "verified, and cannot be read";
+  if (!whole && !all_zero(to)) return "something was shown that is not sound";
+  for (const chunk_record &c : r->chunks()) {
+    if (whole && digest_of_contents(bytes_view(to).subspan(c.at, c.bytes)) != c.contents) {
+      return "contents were shown that have another digest";
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string fuzz_image(const std::uint8_t *data, std::size_t size) {
+  if (size == 0) return "";
+  const auto mode = static_cast<fuzz_mode>(data[0] % static_cast<unsigned>(fuzz_mode::count));
+  const auto *begin = reinterpret_cast<const std::byte *>(data + 1);
+  std::vector<std::byte> bytes(begin, begin + size - 1);
+  if (mode == fuzz_mode::manifest) return fuzz_manifest(bytes);
+  if (mode != fuzz_mode::as_it_is) reseal(bytes, mode == fuzz_mode::all_digests);
+  return fuzz_file(bytes);
+}
+
+std::vector<std::vector<std::uint8_t>> fuzz_corpus() {
+  std::vector<std::vector<std::uint8_t>> inputs;
+  std::string folder = std::filesystem::temp_directory_path() / "stillmap-corpus-XXXXXX";
+  if (::mkdtemp(folder.data()) == nullptr) return inputs;
+  const auto add = [&](fuzz_mode mode, const std::vector<std::byte> &bytes) {
+    auto &input = inputs.emplace_back();
+    input.push_back(static_cast<std::uint8_t>(mode));
+    for (const std::byte b : bytes) input.push_back(std::to_integer<std::uint8_t>(b));
+  };
+  for (unsigned i = 0; i < 12; ++i) {
+    const sample s = make_sample({i, i % 5, 1 + i % 3});
+    write_options how;
+    how.compress = static_cast<codec>(i % 3);
+    how.threads = 1;
+    how.replace = true;
+    how.chunk_bytes = smallest_chunk;
+    if (i % 6 == 5) how.sign_with.emplace();
+    contents_in_memory from(s.contents);
+    if (!write(folder + "/a.smi", s.what, from, how)) continue;
+    const auto file = bytes_of_file(folder + "/a.smi");
+    add(fuzz_mode::as_it_is, file);
+    if (i % 6 == 5) continue;
+    add(fuzz_mode::resealed, file);
+    add(fuzz_mode::all_digests, file);
+    if (const auto what = encode(s.what)) add(fuzz_mode::manifest, *what);
+  }
+  std::filesystem::remove_all(folder);
+  return inputs;
+}
+
+}  // namespace stillmap::image
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size) {
+  const std::string wrong = stillmap::image::fuzz_image(data, size);
+  if (!wrong.empty()) {
+    std::fprintf(stderr, "%s\n", wrong.c_str());
+    __builtin_trap();
+  }
+  return 0;
+}
+
+extern "C" int LLVMFuzzerInitialize(int *, char ***) {
+  const char *const folder = std::getenv("STILLMAP_FUZZ_CORPUS");
+  if (folder == nullptr) return 0;
+  int n = 0;
+  for (const auto &input : stillmap::image::fuzz_corpus()) {
+    std::ofstream out(std::string(folder) + "/image-" + std::to_string(n++), std::ios::binary);
+    out.write(reinterpret_cast<const char *>(input.data()), static_cast<long>(input.size()));
+  }
+  return 0;
+}

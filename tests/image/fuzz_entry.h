@@ -1,0 +1,28 @@
+// One input, any bytes: the first says how they are taken, the rest is a file.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace stillmap::image {
+
+enum class fuzz_mode : std::uint8_t {
+  as_it_is,  // a file
+  resealed,  // a file whose digests are made right first, as far as it can be told where they are
+  all_digests,  // and those of stored bytes, so that compressors see the bytes
+  manifest,     // a manifest
+  count
+};
+
+// What went wrong; empty: nothing.
+std::string fuzz_image(const std::uint8_t *data, std::size_t size);
+// Small images of every kind, as inputs to begin with.
+std::vector<std::vector<std::uint8_t>> fuzz_corpus();
+
+}  // namespace stillmap::image
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size);
+// Writes the corpus into the folder that STILLMAP_FUZZ_CORPUS names.
+extern "C" int LLVMFuzzerInitialize(int *, char ***);

@@ -1,0 +1,56 @@
+// The fuzzer's entry without a fuzzer: its corpus, and changes of it by dice.
+// tests/fuzz/README.md says how to run it under libFuzzer.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "tests/image/fuzz_entry.h"
+
+namespace stillmap::image {
+namespace {
+
+TEST(image_fuzz, corpus_and_changes_of_it) {
+  const auto corpus = fuzz_corpus();
+  ASSERT_GT(corpus.size(), 30u);
+  std::mt19937_64 random(77);
+  // Where it matters: the superblock's fields, and the last blocks.
+  const auto place = [&](std::size_t size) -> std::size_t {
+    switch (random() % 3) {
+      case 0:
+        return 1 + random() % std::min<std::size_t>(size - 1, 312);
+      case 1:
+        return size - 1 - random() % std::min<std::size_t>(size - 1, 2 * 4096);
+      default:
+        return 1 + random() % (size - 1);
+    }
+  };
+  for (const auto &good : corpus) {
+    EXPECT_EQ(fuzz_image(good.data(), good.size()), "");
+    for (int i = 0; i < 300; ++i) {
+      auto input = good;
+      for (auto n = random() % 4; n < 4 && input.size() > 1; ++n) {
+        const std::size_t at = place(input.size());
+        switch (random() % 5) {
+          case 0:
+            input[at] = static_cast<std::uint8_t>(random());
+            break;
+          case 1:
+            input[at] ^= static_cast<std::uint8_t>(1u << random() % 8);
+            break;
+          case 2:
+            input[at] = random() % 2 == 0 ? 0 : 0xff;
+            break;
+          case 3:
+            ++input[at];
+            break;
+          default:
+            if (random() % 8 == 0) input.resize(at);
+        }
+      }
+      ASSERT_EQ(fuzz_image(input.data(), input.size()), "");
+    }
+  }
+}
+
+}  // namespace
+}  // namespace stillmap::image

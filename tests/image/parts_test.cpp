@@ -1,0 +1,215 @@
+// The parts of an image by themselves.
+#include <cstring>
+#include <numeric>
+
+#include "stillmap/image/codec.h"
+#include "stillmap/image/image_file.h"
+#include "stillmap/image/seal.h"
+#include "stillmap/image/wire.h"
+#include "tests/image/sample.h"
+
+namespace stillmap::image {
+namespace {
+
+std::vector<std::byte> counting(std::size_t n) {
+  std::vector<std::byte> b(n);
+  for (std::size_t i = 0; i < n; ++i) b[i] = static_cast<std::byte>(i * 7 + i / 256);
+  return b;
+}
+
+// Computed by other implementations, so that others can compare too.
+TEST(image_digest, known_values) {
+  EXPECT_EQ(digest_of({}).text(), "99aa06d3014798d86001c324468d497f");
+  EXPECT_EQ(sha256_of({}).text(),
+            "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  EXPECT_EQ(digest_of(counting(4096)).text(), "08ef8fc6d37a71915c722d9ceb6f9064");
+  EXPECT_EQ(digest_of_contents(counting(4096)).text(), "e4585abeb48d64c31cc516e2fac352f0");
+  EXPECT_EQ(digest_of_contents(counting(3 * 65536)).text(), "a8529942572c79acb23f4a3627a4e2d3");
+}
+
+TEST(image_digest, of_contents_is_of_the_digests_of_blocks) {
+  for (const std::size_t blocks : {1u, 2u, 63u, 64u, 65u, 200u}) {
+    const auto b = counting(blocks * block_bytes);
+    std::vector<std::byte> digests;
+    for (std::size_t i = 0; i < blocks; ++i) {
+      const digest d = digest_of(bytes_view(b).subspan(i * block_bytes, block_bytes));
+      digests.insert(digests.end(), d.bytes.begin(), d.bytes.end());
+    }
+    EXPECT_EQ(digest_of_contents(b), digest_of(digests)) << blocks;
+    EXPECT_EQ(digests_of(b).contents, digest_of_contents(b));
+    EXPECT_EQ(digests_of(b).stored, digest_of(b));
+    const std::vector<std::byte> zeros(b.size());
+    EXPECT_EQ(digest_of_zeros(b.size()), digest_of_contents(zeros));
+    EXPECT_EQ(digest_of_zeros(b.size()), digest_of_contents(zeros));  // and from memory
+  }
+}
+
+TEST(image_digest, zeros) {
+  EXPECT_TRUE(all_zero({}));
+  for (const std::size_t n : {1u, 63u, 64u, 65u, 128u, 5000u}) {
+    std::vector<std::byte> b(n);
+    EXPECT_TRUE(all_zero(b));
+    for (std::size_t i = 0; i < n; ++i) {
+      b[i] = std::byte{0x80};
+      EXPECT_FALSE(all_zero(b)) << i << " of " << n;
+      b[i] = {};
+    }
+  }
+}
+
+TEST(image_superblock, survives_being_written) {
+  superblock s;
+  s.image.bytes[0] = s.set.bytes[1] = std::byte{1};
+  s.time = 5;
+  s.set_images = 3;
+  s.set_index = 2;
+  s.chunks = 2;
+  s.contents_bytes = 8192;
+  s.flags = flag_signed | flag_encrypted;
+  s.chunk_table = {8192, 2 * record_bytes + tag_bytes};
+  s.manifest = {12288, 5000};
+  s.seals = {20480, 48};
+  s.signature = {24576, 96};
+  s.file_bytes = 28672;
+  auto b = encode(s);
+  const auto back = decode_superblock(b);
+  ASSERT_TRUE(back) << back.error().message();
+  EXPECT_EQ(*back, s);
+  const unsigned char magic[] = {0x89, 0x53, 0x4d, 0x49, 0x0d, 0x0a, 0x1a, 0x0a, 1, 0, 0, 0};
+  EXPECT_EQ(std::memcmp(b.data(), magic, sizeof magic), 0);
+  EXPECT_EQ(load<std::uint64_t>(b, 24), 28672u);  // as the specification has it
+  EXPECT_EQ(load<std::uint32_t>(b, 128), 2u);
+  EXPECT_EQ(load<std::uint64_t>(b, 200), 24576u);
+}
+
+TEST(image_chunks, no_chunk_crosses_a_page) {
+  const std::uint64_t pages[] = {4096, 65536, 65536 + 4096, 3 * 65536};
+  const auto t = lay_out(pages, 65536);
+  const std::uint32_t bytes[] = {4096, 65536, 65536, 4096, 65536, 65536, 65536};
+  ASSERT_EQ(t.size(), std::size(bytes));
+  std::uint64_t at = 0;
+  for (std::size_t i = 0; i < t.size(); ++i) {
+    EXPECT_EQ(t[i].bytes, bytes[i]);
+    EXPECT_EQ(t[i].at, at);
+    at += bytes[i];
+  }
+}
+
+TEST(image_manifest, survives_being_written) {
+  for (unsigned seed = 0; seed < 20; ++seed) {
+    const manifest m = make_sample({seed, seed}).what;
+    ASSERT_TRUE(check(m)) << check(m).error().message();
+    const auto bytes = encode(m);
+    ASSERT_TRUE(bytes);
+    const auto back = decode_manifest(bytes->data(), bytes->size());
+    ASSERT_TRUE(back) << back.error().message();
+    EXPECT_EQ(*back, m);
+  }
+}
+
+// Where what is empty lies, depends on what is not.
+TEST(image_manifest, of_nothing_but_names) {
+  for (std::size_t tags = 0; tags < 9; ++tags) {
+    for (std::size_t letters = 0; letters < 9; ++letters) {
+      manifest m;
+      m.device.name.assign(letters, 'n');
+      m.tags.assign(tags, std::string(letters, 't'));
+      m.access_lists.resize(tags % 3);
+      const auto bytes = encode(m);
+      ASSERT_TRUE(bytes);
+      const auto back = decode_manifest(bytes->data(), bytes->size());
+      ASSERT_TRUE(back) << back.error().message();
+      EXPECT_EQ(*back, m);
+    }
+  }
+}
+
+TEST(image_codec, there_and_back_or_not_worth_it) {
+  compressor c;
+  std::mt19937_64 random(1);
+  for (const std::size_t size : {std::size_t{4096}, std::size_t{65536}, std::size_t{2} << 20}) {
+    std::vector<std::byte> noise(size), text(size), back(size), room(size);
+    for (auto &b : noise) b = static_cast<std::byte>(random());
+    for (std::size_t i = 0; i < size; ++i) text[i] = static_cast<std::byte>(i / 9 % 50);
+    for (const auto &[how, kind] :
+         {std::pair{codec::lz4, chunk_kind::lz4}, std::pair{codec::zstd, chunk_kind::zstd}}) {
+      EXPECT_EQ(c.compress(how, noise, room), 0u);
+      const std::size_t n = c.compress(how, text, room);
+      ASSERT_GT(n, 0u);
+      EXPECT_LE(n, worth_storing(size));
+      ASSERT_TRUE(c.decompress(kind, bytes_view(room).first(n), back));
+      EXPECT_EQ(back, text);
+      EXPECT_FALSE(c.decompress(kind, bytes_view(room).first(n - 1), back));
+      EXPECT_FALSE(c.decompress(kind, bytes_view(room).first(n), std::span(back).first(size - 1)));
+      back.resize(size + 1);
+      EXPECT_FALSE(c.decompress(kind, bytes_view(room).first(n), back));
+      back.resize(size);
+      EXPECT_FALSE(c.decompress(kind, {}, back));
+    }
+  }
+}
+
+// RFC 8032's first key; and what another implementation of HKDF and AES-256-GCM gave.
+TEST(image_keys, known_values) {
+  signing_key key;
+  const unsigned char seed[] = {0x9d, 0x61, 0xb1, 0x9d, 0xef, 0xfd, 0x5a, 0x60, 0xba, 0x84, 0x4a,
+                                0xf4, 0x92, 0xec, 0x2c, 0xc4, 0x44, 0x49, 0xc5, 0x69, 0x7b, 0x32,
+                                0x69, 0x19, 0x70, 0x3b, 0xac, 0x03, 0x1c, 0xae, 0x7f, 0x60};
+  std::memcpy(key.bytes.data(), seed, sizeof seed);
+  EXPECT_EQ(verifying_key_of(key)->text(),
+            "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a");
+  const sha256 root = sha256_of({});
+  const auto s = sign(key, root);
+  ASSERT_TRUE(s);
+  EXPECT_TRUE(is_signature(*s, *verifying_key_of(key), root));
+  EXPECT_FALSE(is_signature(*s, *verifying_key_of(key), sha256_of(counting(1))));
+  EXPECT_FALSE(is_signature(signature{}, *verifying_key_of(key), root));
+  EXPECT_FALSE(is_signature(*s, verifying_key{}, root));
+
+  const auto c = cipher::create({}, {});
+  ASSERT_TRUE(c);
+  const auto plain = counting(20);
+  std::vector<std::byte> sealed(36), back(20);
+  ASSERT_TRUE(c->encrypt({3, 0}, plain, sealed));
+  std::string hex;
+  for (const std::byte b : sealed) {
+    char two[3];
+    std::snprintf(two, sizeof two, "%02x", std::to_integer<unsigned>(b));
+    hex += two;
+  }
+  EXPECT_EQ(hex, "68fb1296c8a293b3a2534478f2dd441dc62bd85eabb06fbf45a12ad524e6a7624a25deaa");
+}
+
+TEST(image_keys, each_part_is_bound_to_its_place) {
+  image_id one, two;
+  one.bytes[0] = std::byte{1};
+  two.bytes[0] = std::byte{2};
+  const auto c = cipher::create({}, one), d = cipher::create({}, two);
+  const auto plain = counting(100);
+  std::vector<std::byte> sealed(116), back(100);
+  ASSERT_TRUE(c->encrypt({3, 0}, plain, sealed));
+  ASSERT_TRUE(c->decrypt({3, 0}, sealed, back));
+  EXPECT_EQ(back, plain);
+  EXPECT_FALSE(c->decrypt({4, 0}, sealed, back));
+  EXPECT_FALSE(c->decrypt({3, 1}, sealed, back));
+  EXPECT_FALSE(d->decrypt({3, 0}, sealed, back));
+  for (std::size_t i = 0; i < sealed.size(); ++i) {
+    sealed[i] ^= std::byte{1};
+    EXPECT_FALSE(c->decrypt({3, 0}, sealed, back)) << i;
+    sealed[i] ^= std::byte{1};
+  }
+}
+
+TEST(image_failure, says_where_and_what) {
+  failure f = fail(condition::corrupt, "image::open", "a file of another size than it says",
+                   part::superblock, 24, "8192", "4096")
+                  .value();
+  f.file = "x.smi";
+  EXPECT_EQ(
+      f.message(),
+      "x.smi: superblock at 24: a file of another size than it says (there is 8192, should be "
+      "4096): corrupt [image::open]");
+}
+
+}  // namespace
+}  // namespace stillmap::image

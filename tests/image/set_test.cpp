@@ -1,0 +1,86 @@
+// Sets: several images of one moment.
+#include <filesystem>
+
+#include "stillmap/image/image_set.h"
+#include "tests/image/sample.h"
+
+namespace stillmap::image {
+namespace {
+
+class image_sets : public image_test {
+ protected:
+  image_set put_set(std::uint32_t n) {
+    image_set s;
+    s.set = make_id().value();
+    for (std::uint32_t i = 0; i < n; ++i) {
+      write_options how = small();
+      how.set = s.set;
+      how.set_images = n;
+      how.set_index = i;
+      const written w = put(name_in_set(i), make_sample({i, 2, 10}), how);
+      s.images.push_back({w.image, w.file_bytes, w.root});
+    }
+    return s;
+  }
+};
+
+TEST_F(image_sets, round_trip) {
+  const image_set s = put_set(3);
+  EXPECT_EQ(read_set(folder()).error().why.code, std::errc::no_such_file_or_directory);
+  ASSERT_TRUE(write_set(folder(), s));
+  EXPECT_EQ(read_set(folder()).value(), s);
+  const auto images = open_set(folder());
+  ASSERT_TRUE(images) << images.error().message();
+  ASSERT_EQ(images->size(), 3u);
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    EXPECT_EQ((*images)[i].what(), make_sample({i, 2, 10}).what);
+  }
+  const auto twice = write_set(folder(), s);
+  ASSERT_FALSE(twice);
+  EXPECT_EQ(twice.error().why.code, std::errc::file_exists);
+  EXPECT_TRUE(write_set(folder(), s, true));
+  EXPECT_FALSE(write_set(folder(), {}, true));
+  EXPECT_EQ(names_in(folder()),
+            (std::vector<std::string>{"device-0.smi", "device-1.smi", "device-2.smi", "set"}));
+}
+
+TEST_F(image_sets, images_that_are_not_its_own) {
+  const image_set s = put_set(2);
+  ASSERT_TRUE(write_set(folder(), s));
+  std::filesystem::rename(path("device-0.smi"), path("x"));
+  EXPECT_FALSE(open_set(folder()));
+  std::filesystem::rename(path("device-1.smi"), path("device-0.smi"));
+  std::filesystem::rename(path("x"), path("device-1.smi"));
+  const auto swapped = open_set(folder());
+  ASSERT_FALSE(swapped);
+  EXPECT_TRUE(swapped.error().is(condition::corrupt)) << swapped.error().message();
+  // Named as they lie there, and still not where they say they belong.
+  image_set other = s;
+  std::swap(other.images[0], other.images[1]);
+  ASSERT_TRUE(write_set(folder(), other, true));
+  EXPECT_FALSE(open_set(folder()));
+}
+
+TEST_F(image_sets, every_bit_and_every_length) {
+  const image_set s = put_set(2);
+  ASSERT_TRUE(write_set(folder(), s));
+  const auto good = bytes_of_file(path("set"));
+  for (std::size_t i = 0; i < good.size() * 8; ++i) {
+    auto b = good;
+    b[i / 8] ^= static_cast<std::byte>(1u << i % 8);
+    put_file(path("set"), b);
+    ASSERT_FALSE(read_set(folder())) << i;
+  }
+  for (std::size_t n = 0; n < good.size() + 70; ++n) {
+    if (n == good.size()) continue;
+    auto b = good;
+    b.resize(n);
+    put_file(path("set"), b);
+    const auto r = read_set(folder());
+    ASSERT_FALSE(r) << n;
+    EXPECT_TRUE(r.error().is(condition::corrupt)) << r.error().message();
+  }
+}
+
+}  // namespace
+}  // namespace stillmap::image

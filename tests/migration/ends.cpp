@@ -1,0 +1,102 @@
+#include "tests/migration/ends.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <stdexcept>
+#include <thread>
+
+#include "tests/handoff/processes.h"
+
+namespace stillmap::migration::testing {
+namespace {
+
+constexpr std::array<const char *, 2> ends{"source", "destination"};
+
+template <class T>
+T must(result<T> r) {
+  if (!r) throw std::runtime_error(r.error().message());
+  return std::move(*r);
+}
+
+void write(const std::string &path, const std::string &text) {
+  std::ofstream(path + ".new") << text;
+  std::rename((path + ".new").c_str(), path.c_str());
+}
+
+}  // namespace
+
+meeting::meeting() {
+  std::string name = ::testing::TempDir() + "/stillmap_migration_XXXXXX";
+  if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp");
+  folder_ = name;
+  for (const char *const end : ends) {
+    ::mkdir(records(end).c_str(), 0700);
+    const credentials c = must(make_self_signed(std::string("the ") + end));
+    write(folder_ + '/' + end + ".crt", c.certificate);
+    write(folder_ + '/' + end + ".key", c.key);
+  }
+}
+
+credentials meeting::of(const char *end) const {
+  const std::string mine = folder_ + '/' + end;
+  credentials c = must(load_credentials(mine + ".crt", mine + ".key"));
+  const std::string theirs = folder_ + '/' + (end == std::string("source") ? ends[1] : ends[0]);
+  c.fingerprints = {must(fingerprint_of(must(load_credentials(theirs + ".crt", ""))))};
+  return c;
+}
+
+void meeting::say_where(const std::string &where) const {
+  write(folder_ + "/where", where);
+}
+
+std::string meeting::where() const {
+  std::ifstream in(folder_ + "/where");
+  std::string text;
+  std::getline(in, text);
+  return text;
+}
+
+send_options sending(const meeting &m) {
+  send_options how;
+  how.records = m.records("source");
+  how.task.bytes.fill(std::byte{7});
+  how.chunk_bytes = 64 << 10;
+  how.wait = patience(30'000);
+  how.settle = patience(0);
+  how.at = [](const progress &p) { die_at(p.at); };
+  return how;
+}
+
+receive_options receiving(const meeting &m) {
+  receive_options how;
+  how.records = m.records("destination");
+  how.wait = patience(30'000);
+  how.at = die_at;
+  return how;
+}
+
+std::unique_ptr<transport> to_destination(const meeting &m) {
+  for (int i = 0; i < 3000 && m.where().empty(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return must(tls_to(m.where(), m.of("source")));
+}
+
+std::unique_ptr<acceptor> at_destination(const meeting &m) {
+  const std::string before = m.where();
+  auto out = must(tls_at(before.empty() ? "127.0.0.1:0" : before, m.of("destination")));
+  m.say_where(out->where());
+  return out;
+}
+
+void die_at(step s) {
+  handoff::testing::die_if_told(static_cast<handoff::step>(s));
+}
+
+}  // namespace stillmap::migration::testing

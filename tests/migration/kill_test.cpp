@@ -1,0 +1,240 @@
+// Either end killed at every step, and the link cut at every message: who owns the task afterwards.
+// Never two, and never nobody while anyone who could own it lives.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdio>
+#include <map>
+#include <thread>
+
+#include "tests/handoff/processes.h"
+#include "tests/migration/ends.h"
+#include "tests/support/sample_task.h"
+
+namespace stillmap::migration::testing {
+namespace {
+
+using handoff::testing::meeting_place;
+using handoff::testing::other_process;
+using handoff::testing::part;
+using handoff::testing::say_and_end;
+using namespace stillmap::testing::sample;
+
+// Fails all its channels for good at the n-th message, sent or received, of all of them together.
+class cutting_transport final : public transport {
+ public:
+  cutting_transport(std::unique_ptr<transport> to, int at) : to_(std::move(to)), left_(at) {}
+  int seen() const { return seen_; }
+
+  result<std::unique_ptr<channel>> connect(patience wait) override {
+    if (left_ <= 0) return refuse(condition::busy, "test", "the link is cut");
+    auto c = to_->connect(wait);
+    if (!c) return c;
+    return std::make_unique<cut_channel>(*this, std::move(*c));
+  }
+
+ private:
+  class cut_channel final : public channel {
+   public:
+    cut_channel(cutting_transport &of, std::unique_ptr<channel> c) : of_(of), c_(std::move(c)) {}
+    status open(patience wait) override { return step(c_->open(wait)); }
+    peer who() const override { return c_->who(); }
+    status send(std::span<const std::byte> bytes, patience wait) override {
+      if (of_.left_ <= 0) return cut_off();
+      return step(c_->send(bytes, wait));
+    }
+    status receive(std::span<std::byte> into, patience wait) override {
+      if (of_.left_ <= 0) return cut_off();
+      return step(c_->receive(into, wait));
+    }
+    void cut() noexcept override { c_->cut(); }
+
+   private:
+    // What was sent has gone, and what was received is lost.
+    status step(status s) {
+      ++of_.seen_;
+      if (--of_.left_ > 0) return s;
+      return cut_off();
+    }
+    status cut_off() {
+      c_->cut();
+      return refuse(condition::busy, "test", "the link is cut");
+    }
+    cutting_transport &of_;
+    std::unique_ptr<channel> c_;
+  };
+  std::unique_ptr<transport> to_;
+  std::atomic<int> left_, seen_{0};
+};
+
+class dying : public stillmap::testing::buffer_test {
+ protected:
+  void SetUp() override {
+    buffer_test::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    STILLMAP_NEEDS_VMM();
+    const meeting m(meeting_place());
+    if (part() == "source") source(m, false);
+    if (part() == "settling source") source(m, true);
+    if (part() == "destination") destination(m);
+  }
+
+  [[noreturn]] void source(const meeting &m, bool again) {
+    std::optional<task> t;
+    if (!again) t.emplace(dev());
+    const auto to = to_destination(m);
+    sender s(dev(), both, again ? settling(m) : sending(m));
+    const sent_memory sent = again ? s.settle(*to) : s.send(*to);
+    if (sent.whose == whose::destination) say_and_end("not owner");
+    say_and_end(sent.whose == whose::undecided ? "undecided" : "owner");
+  }
+
+  static send_options settling(const meeting &m) {
+    send_options how = sending(m);
+    how.settle = patience(20'000);
+    return how;
+  }
+
+  // Says what it has whenever it has something, or else when nobody comes for a while.
+  [[noreturn]] void destination(const meeting &m) {
+    receive_options how = receiving(m);
+    auto at = receiver::start(dev(), at_destination(m), how);
+    if (!at) say_and_end(at.error().message());
+    std::printf("\nVERDICT not owner\n");
+    std::fflush(stdout);
+    const auto came = at->receive(patience(60'000));
+    if (!came) say_and_end("not owner");
+    const std::string wrong = task::wrong(dev());
+    std::printf("\nVERDICT %s\n", wrong.empty() ? "owner" : wrong.c_str());
+    std::fflush(stdout);
+    // There to answer whoever asks, until this process is killed.
+    std::this_thread::sleep_for(std::chrono::seconds(60));
+    ::_exit(0);
+  }
+
+  static std::string state_of(const sent_memory &s, const device &d) {
+    if (s.whose == whose::undecided) return "undecided";
+    if (s.whose == whose::destination) return "not owner";
+    const std::string wrong = task::wrong(d);
+    return wrong.empty() ? "owner" : wrong;
+  }
+};
+
+TEST_F(dying, DestinationAtEveryStep) {
+  std::string table =
+      "note: a migration whose destination is killed (source, after it is back: source; "
+      "destination):";
+  for (int s = static_cast<int>(step::accepted); s <= static_cast<int>(step::running_recorded);
+       ++s) {
+    const meeting m;
+    task t(dev());
+    std::string first, then, there = "killed";
+    {
+      other_process dies("destination", m.folder(), s);
+      const auto to = to_destination(m);
+      sender from(dev(), both, sending(m));
+      sent_memory sent = from.send(*to);
+      first = then = state_of(sent, dev());
+      EXPECT_EQ(dies.verdict(), "killed") << name_of(static_cast<step>(s));
+      if (sent.whose == whose::undecided) {
+        EXPECT_TRUE(sent.why);
+        // It comes back, on the same port and with the same records, and says what it knows.
+        other_process back("destination", m.folder());
+        sent_memory settled = from.settle(*to);
+        for (int i = 0; i < 50 && settled.whose == whose::undecided; ++i) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(100));
+          settled = from.settle(*to);
+        }
+        then = state_of(settled, dev());
+      }
+    }
+    const auto at = static_cast<step>(s);
+    table += std::string("\nnote:   ") + name_of(at) + ": " + first + "; " + then + "; " + there;
+    // Before the source hears that it owns, the dead one has not run it: the source has it, whole.
+    // Afterwards it went with its owner.
+    const bool went = at == step::said_owner || at == step::running_recorded;
+    EXPECT_EQ(then, went ? "not owner" : "owner") << name_of(at);
+    if (at < step::waiting) {
+      EXPECT_EQ(first, "owner") << name_of(at);
+    }
+  }
+  std::printf("%s\n", table.c_str());
+}
+
+TEST_F(dying, SourceAtEveryStep) {
+  std::string table =
+      "note: a migration whose source is killed (destination; after the source's machine has asked "
+      "again):";
+  for (int s = static_cast<int>(step::described); s <= static_cast<int>(step::released); ++s) {
+    const meeting m;
+    const auto at = static_cast<step>(s);
+    auto here = receiver::start(dev(), at_destination(m), receiving(m));
+    ASSERT_TRUE(here);
+    {
+      other_process dies("source", m.folder(), s);
+      EXPECT_EQ(dies.verdict(), "killed") << name_of(at);
+    }
+    const auto state = [&](const result<arrived_memory> &a) {
+      if (!a) return std::string("not owner");
+      const std::string wrong = task::wrong(dev());
+      return wrong.empty() ? std::string("owner") : wrong;
+    };
+    auto came = here->receive(patience(300));
+    const std::string first = state(came);
+    std::string then = first;
+    if (at == step::intent) {
+      // On record that it gives it away, and everything is here: its machine can still say the
+      // word.
+      other_process again("settling source", m.folder());
+      EXPECT_EQ(again.verdict(), "not owner");
+      came = here->receive(patience(5000));
+      then = state(came);
+    }
+    table += std::string("\nnote:   ") + name_of(at) + ": " + first + "; " + then;
+    // Until then it dies with its process, as it would without any migration.
+    EXPECT_EQ(then, at >= step::intent ? "owner" : "not owner") << name_of(at);
+  }
+  std::printf("%s\n", table.c_str());
+}
+
+TEST_F(dying, LinkAtEveryMessage) {
+  std::map<std::string, int> outcomes;
+  int messages = 0;
+  for (int n = 1;; ++n) {
+    const meeting m;
+    task t(dev());
+    other_process there("destination", m.folder());
+    cutting_transport cuts(to_destination(m), n);
+    sender from(dev(), both, sending(m));
+    sent_memory sent = from.send(cuts);
+    const bool through = cuts.seen() < n;
+    std::string outcome = state_of(sent, dev());
+    if (sent.whose == whose::undecided) {
+      // The link is there again.
+      const auto to = to_destination(m);
+      sent = from.settle(*to);
+      outcome += ", then " + state_of(sent, dev());
+    }
+    ASSERT_NE(sent.whose, whose::undecided) << n;
+    ++outcomes[outcome];
+    if (sent.whose == whose::source) {
+      ASSERT_EQ(task::wrong(dev()), "") << n;
+    } else {
+      ASSERT_EQ(there.verdict_so_far("owner"), "owner") << n;
+    }
+    if (through) break;
+    messages = n;
+    // Chunks are alike: not every one of them.
+    if (n > 40 && n < 190) n += 24;
+  }
+  EXPECT_GT(messages, 20);
+  std::string table = "note: a migration whose link is cut at each of " + std::to_string(messages) +
+                      " messages (chunks: one in 25):";
+  for (const auto &[what, times] : outcomes) {
+    table += "\nnote:   the source is " + what + ": " + std::to_string(times);
+  }
+  std::printf("%s\n", table.c_str());
+}
+
+}  // namespace
+}  // namespace stillmap::migration::testing

@@ -1,0 +1,380 @@
+// A task's memory on another "machine", which is another process: contents, addresses, sharing,
+// what is copied while it writes and grows, and what is refused.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "stillmap/vmm/context.h"
+#include "stillmap/vmm/growable_buffer.h"
+#include "tests/handoff/processes.h"
+#include "tests/migration/ends.h"
+#include "tests/support/sample_task.h"
+
+namespace stillmap::migration::testing {
+namespace {
+
+using handoff::testing::meeting_place;
+using handoff::testing::other_process;
+using handoff::testing::part;
+using handoff::testing::say_and_end;
+using stillmap::testing::get;
+using stillmap::testing::holds;
+using stillmap::testing::pattern;
+using stillmap::testing::put;
+using namespace stillmap::testing::sample;
+
+// Flips a bit in so many of the chunks that come.
+class damaging_acceptor final : public acceptor {
+ public:
+  damaging_acceptor(std::unique_ptr<acceptor> at, int chunks) : at_(std::move(at)), left_(chunks) {}
+  result<std::unique_ptr<channel>> accept(patience wait) override {
+    auto c = at_->accept(wait);
+    if (!c) return c;
+    return std::make_unique<damaged>(*this, std::move(*c));
+  }
+  std::string where() const override { return at_->where(); }
+  void cut() noexcept override { at_->cut(); }
+
+ private:
+  class damaged final : public channel {
+   public:
+    damaged(damaging_acceptor &of, std::unique_ptr<channel> c) : of_(of), c_(std::move(c)) {}
+    status open(patience wait) override { return c_->open(wait); }
+    peer who() const override { return c_->who(); }
+    status send(std::span<const std::byte> b, patience wait) override { return c_->send(b, wait); }
+    status receive(std::span<std::byte> into, patience wait) override {
+      const status s = c_->receive(into, wait);
+      if (s && into.size() == 64 << 10 && of_.left_-- > 0) into[4711] ^= std::byte{16};
+      return s;
+    }
+    void cut() noexcept override { c_->cut(); }
+
+   private:
+    damaging_acceptor &of_;
+    std::unique_ptr<channel> c_;
+  };
+  std::unique_ptr<acceptor> at_;
+  std::atomic<int> left_;
+};
+
+class migrating : public stillmap::testing::buffer_test {
+ protected:
+  void SetUp() override {
+    buffer_test::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    STILLMAP_NEEDS_VMM();
+    if (part() == "destination") destination();
+    if (part() == "grown") grown();
+    if (part() == "damaging") destination(3);
+    if (part() == "always damaging") destination(1 << 30);
+    if (part() == "damaging, not reading back") destination(3, false);
+  }
+
+  // What came, or why not.
+  result<arrived_memory> arrive(const meeting &m, int damaged = 0, bool read_back = true) {
+    receive_options how = receiving(m);
+    how.read_back = read_back;
+    auto at = receiver::start(dev(),
+                              std::make_unique<damaging_acceptor>(at_destination(m), damaged), how);
+    if (!at) say_and_end(at.error().message());
+    for (int i = 0; i < 600; ++i) {
+      auto came = at->receive(patience(100));
+      if (came) return came;
+      if (damaged > 1000 && at->last_failure()) return tl::unexpected(*at->last_failure());
+    }
+    return tl::unexpected(at->last_failure().value_or(error{}));
+  }
+
+  [[noreturn]] void destination(int damaged = 0, bool read_back = true) {
+    const auto came = arrive(meeting(meeting_place()), damaged, read_back);
+    if (!came) say_and_end(came.error().message());
+    const auto &l = came->memory.layout();
+    if (l.blocks.size() != 2 || l.pages.size() != 6 || l.places.size() != 7) {
+      say_and_end("another layout");
+    }
+    const auto first = get(dev(), device_address(weights_at), 8);  // the pointer
+    put(dev(), device_address(weights_at + 16), pattern(64, 9));
+    if (!holds(dev(), device_address(weights_at + 5 * page() + 16), 64, 9)) say_and_end("no alias");
+    put(dev(), device_address(weights_at), pattern(page(), 1));
+    put(dev(), device_address(weights_at), first);
+    const std::string wrong = task::wrong(dev());
+    say_and_end(wrong.empty() ? "here, epoch " + std::to_string(came->epoch) : wrong);
+  }
+
+  // Memory of a task that wrote its number of writes into its first word.
+  [[noreturn]] void grown() {
+    const auto came = arrive(meeting(meeting_place()));
+    if (!came) say_and_end(came.error().message());
+    const auto where = came->memory.tagged("grows");
+    if (where.size() != 1) say_and_end("no such memory");
+    const std::size_t bytes = came->memory.layout().mapped_bytes(where[0]);
+    for (std::size_t i = 0; i < bytes / page(); ++i) {
+      std::uint32_t seed = 0;
+      const auto word = get(dev(), where[0].begin + i * page(), 4);
+      std::memcpy(&seed, word.data(), 4);
+      auto want = pattern(page(), seed);
+      const auto is = get(dev(), where[0].begin + i * page(), page());
+      want.erase(want.begin(), want.begin() + 4);
+      if (!std::equal(want.begin(), want.end(), is.begin() + 4)) {
+        say_and_end("page " + std::to_string(i) + " differs");
+      }
+    }
+    say_and_end("here: " + std::to_string(bytes / page()) + " pages");
+  }
+
+  static std::string said(const sent_memory &s) {
+    if (s.why) return s.why->message();
+    return s.whose == whose::destination ? "moved"
+           : s.whose == whose::source    ? "kept"
+                                         : "undecided";
+  }
+};
+
+TEST_F(migrating, SameAddressesSameContents) {
+  const meeting m;
+  task t(dev());
+  other_process there("destination", m.folder());
+  const auto to = to_destination(m);
+  sender s(dev(), both, sending(m));
+  const sent_memory sent = s.send(*to);
+  EXPECT_EQ(sent.whose, whose::destination) << said(sent);
+  EXPECT_EQ(sent.epoch, 2u);
+  EXPECT_EQ(sent.to.name, "the destination");
+  EXPECT_EQ(sent.bytes, 6 * page());
+  EXPECT_GE(sent.bytes_sent + sent.zero_bytes, 6 * page());
+  EXPECT_TRUE(sent.unmapped);
+  EXPECT_EQ(there.verdict(), "here, epoch 2");
+  // Nothing is left behind the addresses, and what did not go is untouched.
+  const address_space_stats books = dev().space().stats();
+  EXPECT_EQ(books.mapped_bytes, page());
+  EXPECT_EQ(books.suspended_bytes, 7 * page());
+  EXPECT_TRUE(holds(dev(), device_address(other_at), page(), 7));
+  // It is not this machine's any more, and no second sender can give it away.
+  sender again(dev(), {"other"}, sending(m));
+  const sent_memory twice = again.send(*to);
+  EXPECT_EQ(twice.whose, whose::source);
+  ASSERT_TRUE(twice.why);
+  EXPECT_TRUE(twice.why->is(condition::busy)) << twice.why->message();
+}
+
+// While it is copied the task writes, grows and shrinks; it stops only for the end.
+TEST_F(migrating, WritesAndGrowsMeanwhile) {
+  const meeting m;
+  buffer_options options;
+  options.reserve = 64 * page();
+  options.hint = device_address(far_away);
+  options.tag = "grows";
+  auto buffer = growable_buffer::create(dev(), options);
+  ASSERT_TRUE(buffer) << buffer.error().message();
+  ASSERT_EQ(buffer->address(), device_address(far_away));
+  ASSERT_TRUE(buffer->resize(16 * page()));
+  std::uint32_t writes = 0;
+  const auto write_page = [&](std::size_t i) {
+    auto bytes = pattern(page(), ++writes);
+    std::memcpy(bytes.data(), &writes, 4);
+    put(dev(), buffer->address() + i * page(), bytes);
+  };
+  for (std::size_t i = 0; i < 16; ++i) write_page(i);
+
+  std::mutex mutex;  // the task's own: its steps, and its stop
+  std::atomic<bool> stop{false};
+  std::size_t pages = 16, steps = 0;
+  std::thread task([&] {
+    while (!stop) {
+      {
+        const std::lock_guard lock(mutex);
+        if (stop) break;
+        if (steps % 3 == 0 && pages < 40) {
+          ASSERT_TRUE(buffer->resize(++pages * page()));
+          write_page(pages - 1);
+        } else if (steps % 7 == 5) {
+          ASSERT_TRUE(buffer->resize((pages -= 2) * page()));
+          ASSERT_TRUE(buffer->shrink_to_fit());
+        }
+        write_page(steps % 8);
+        ++steps;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  });
+  other_process there("grown", m.folder());
+  const auto to = to_destination(m);
+  send_options how = sending(m);
+  std::size_t rounds = 0, steps_then = 0;
+  how.pause = std::chrono::milliseconds(1);  // no guess is good enough: as many rounds as may be
+  how.most_rounds = 4;
+  how.at = [&](const progress &p) {
+    if (p.at == step::copied) rounds = p.round;
+  };
+  how.quiesce = [&]() -> status {
+    stop = true;
+    const std::lock_guard lock(mutex);
+    steps_then = steps;
+    return {};
+  };
+  sender s(dev(), {"grows"}, how);
+  const sent_memory sent = s.send(*to);
+  stop = true;
+  task.join();
+  EXPECT_EQ(sent.whose, whose::destination) << said(sent);
+  EXPECT_EQ(steps, steps_then);
+  EXPECT_GE(rounds, 3u);
+  EXPECT_GT(steps, 4u);
+  EXPECT_EQ(there.verdict(), "here: " + std::to_string(pages) + " pages");
+}
+
+// What is zero is not sent, and what has not changed is not sent again.
+TEST_F(migrating, SendsOnlyWhatChanged) {
+  const meeting m;
+  task t(dev());
+  other_process there("destination", m.folder());
+  const auto to = to_destination(m);
+  send_options how = sending(m);
+  std::size_t looks = 0;
+  how.quiesce = [&]() -> status {
+    ++looks;
+    return {};
+  };
+  sender s(dev(), both, how);
+  const sent_memory sent = s.send(*to);
+  ASSERT_EQ(sent.whose, whose::destination) << said(sent);
+  EXPECT_EQ(looks, 1u);
+  EXPECT_EQ(sent.bytes_sent, 6 * page()) << "nothing changed";
+  EXPECT_EQ(sent.clean_bytes, 6 * page());
+  EXPECT_EQ(there.verdict(), "here, epoch 2");
+}
+
+TEST_F(migrating, SendsDamagedChunksAgain) {
+  for (const char *const how : {"damaging", "damaging, not reading back"}) {
+    const meeting m;
+    task t(dev());
+    other_process there(how, m.folder());
+    const sent_memory sent = sender(dev(), both, sending(m)).send(*to_destination(m));
+    EXPECT_EQ(sent.whose, whose::destination) << said(sent);
+    EXPECT_EQ(sent.resent, 3u) << how;
+    EXPECT_EQ(there.verdict(), "here, epoch 2");
+  }
+  const meeting m;
+  task t(dev());
+  other_process there("always damaging", m.folder());
+  const sent_memory sent = sender(dev(), both, sending(m)).send(*to_destination(m));
+  EXPECT_EQ(sent.whose, whose::source);
+  ASSERT_TRUE(sent.why);
+  EXPECT_TRUE(sent.why->is(condition::corrupt)) << said(sent);
+  EXPECT_EQ(task::wrong(dev()), "");
+  EXPECT_NE(there.verdict(), "here, epoch 2");
+}
+
+TEST_F(migrating, StaysWhenTheTaskDoesNotStop) {
+  const meeting m;
+  task t(dev());
+  other_process there("destination", m.folder());
+  const auto to = to_destination(m);
+  send_options how = sending(m);
+  bool goes_on = false;
+  how.quiesce = [] { return status(refuse(condition::busy, "test", "it does not stop")); };
+  how.go_on = [&] { goes_on = true; };
+  const sent_memory sent = sender(dev(), both, how).send(*to);
+  EXPECT_EQ(sent.whose, whose::source);
+  EXPECT_EQ(said(sent), "test: it does not stop: busy");
+  EXPECT_TRUE(goes_on);
+  EXPECT_EQ(task::wrong(dev()), "");
+  // Nothing has happened: it can go another time, and the destination is there still.
+  const sent_memory later = sender(dev(), both, sending(m)).send(*to);
+  EXPECT_EQ(later.whose, whose::destination) << said(later);
+  EXPECT_EQ(there.verdict(), "here, epoch 2");
+}
+
+TEST_F(migrating, IsAbortedAtAnyStep) {
+  const meeting m;
+  task t(dev());
+  other_process there("destination", m.folder());
+  const auto to = to_destination(m);
+  for (int s = 0; s < static_cast<int>(step::intent); ++s) {
+    send_options how = sending(m);
+    std::stop_source abort;
+    how.abort = abort.get_token();
+    how.at = [&](const progress &p) {
+      if (p.at == static_cast<step>(s)) abort.request_stop();
+    };
+    const sent_memory sent = sender(dev(), both, how).send(*to);
+    ASSERT_EQ(sent.whose, whose::source) << name_of(static_cast<step>(s));
+    EXPECT_TRUE(sent.why->is(condition::busy)) << said(sent);
+    ASSERT_EQ(task::wrong(dev()), "");
+    // The destination may need a moment to see that this one is over.
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  // Too late: it goes.
+  send_options how = sending(m);
+  std::stop_source abort;
+  how.abort = abort.get_token();
+  how.at = [&](const progress &p) {
+    if (p.at == step::intent) abort.request_stop();
+  };
+  const sent_memory sent = sender(dev(), both, how).send(*to);
+  EXPECT_EQ(sent.whose, whose::destination) << said(sent);
+  EXPECT_EQ(there.verdict(), "here, epoch 2");
+}
+
+TEST_F(migrating, AnAddressThatIsTaken) {
+  const meeting m;
+  task t(dev());  // and the destination is this process too
+  auto at = receiver::start(dev(), at_destination(m), receiving(m));
+  ASSERT_TRUE(at);
+  const sent_memory sent = sender(dev(), both, sending(m)).send(*to_destination(m));
+  EXPECT_EQ(sent.whose, whose::source);
+  ASSERT_TRUE(sent.why);
+  EXPECT_TRUE(sent.why->is(condition::busy));
+  EXPECT_EQ(sent.why->value, weights_at) << said(sent);
+  EXPECT_EQ(task::wrong(dev()), "");
+}
+
+TEST_F(migrating, BelievesNobodyElse) {
+  const meeting m, others;
+  task t(dev());
+  auto at = receiver::start(dev(), at_destination(m), receiving(m));
+  ASSERT_TRUE(at);
+  // A destination that is another than the one that is known.
+  auto to = tls_to(m.where(), others.of("source"));
+  ASSERT_TRUE(to);
+  sent_memory sent = sender(dev(), both, sending(m)).send(**to);
+  ASSERT_TRUE(sent.why);
+  EXPECT_TRUE(sent.why->is(condition::not_supported)) << said(sent);
+  // And one that does not know us. With TLS 1.3 it shows with the first answer.
+  credentials stranger = others.of("source");
+  stranger.fingerprints = m.of("source").fingerprints;
+  to = tls_to(m.where(), stranger);
+  ASSERT_TRUE(to);
+  sent = sender(dev(), both, sending(m)).send(**to);
+  EXPECT_EQ(sent.whose, whose::source);
+  EXPECT_TRUE(sent.why);
+  EXPECT_EQ(task::wrong(dev()), "");
+  EXPECT_FALSE(at->receive(patience(0)));
+}
+
+TEST_F(migrating, OptionsThatCannotBe) {
+  const meeting m;
+  task t(dev());
+  const auto refused = [&](const std::function<void(send_options &)> &with) {
+    send_options how = sending(m);
+    with(how);
+    class nowhere final : public transport {
+      result<std::unique_ptr<channel>> connect(patience) override {
+        return refuse(condition::busy, "test", "nothing is asked for");
+      }
+    } to;
+    const sent_memory sent = sender(dev(), both, how).send(to);
+    return sent.whose == whose::source && sent.why->is(condition::invalid_argument);
+  };
+  EXPECT_TRUE(refused([](send_options &o) { o.records = ""; }));
+  EXPECT_TRUE(refused([](send_options &o) { o.channels = 0; }));
+  EXPECT_TRUE(refused([](send_options &o) { o.channels = 65; }));
+  EXPECT_TRUE(refused([](send_options &o) { o.chunk_bytes = 96 << 10; }));
+  EXPECT_TRUE(refused([](send_options &o) { o.chunk_bytes = 4096; }));
+  EXPECT_TRUE(refused([](send_options &o) { o.most_rounds = 0; }));
+  EXPECT_FALSE(refused([](send_options &) {}));
+}
+
+}  // namespace
+}  // namespace stillmap::migration::testing

@@ -1,0 +1,189 @@
+// What comes over the wire from whoever: cut, damaged, swapped, much too large; and records on
+// disk.
+#include "stillmap/migration/wire.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <deque>
+#include <fstream>
+#include <random>
+
+#include "tests/migration/ends.h"
+
+namespace stillmap::migration::testing {
+namespace {
+
+template <class T>
+bool fails_with(const result<T> &r, condition c) {
+  return !r && r.error().is(c);
+}
+
+// What is put in comes out at the same end.
+class loop final : public channel {
+ public:
+  status open(patience) override { return {}; }
+  peer who() const override { return {}; }
+  status send(std::span<const std::byte> b, patience) override {
+    bytes.insert(bytes.end(), b.begin(), b.end());
+    return {};
+  }
+  status receive(std::span<std::byte> into, patience) override {
+    asked += into.size();
+    if (into.size() > bytes.size()) return refuse(condition::busy, "test", "there is no more");
+    std::copy_n(bytes.begin(), into.size(), into.begin());
+    bytes.erase(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(into.size()));
+    return {};
+  }
+  void cut() noexcept override {}
+  std::deque<std::byte> bytes;
+  std::size_t asked = 0;
+};
+
+template <class T>
+void every_damage(const std::vector<std::byte> &good, T decode) {
+  ASSERT_TRUE(decode(good));
+  for (std::size_t n = 0; n < good.size(); ++n) {
+    EXPECT_FALSE(decode(std::vector(good.begin(), good.begin() + static_cast<std::ptrdiff_t>(n))))
+        << n;
+  }
+  std::vector<std::byte> longer = good;
+  longer.push_back(std::byte{0});
+  EXPECT_FALSE(decode(longer));
+  // Whatever it makes of them, it makes it without harm; the sanitizers look.
+  for (std::size_t bit = 0; bit < 8 * good.size(); ++bit) {
+    std::vector<std::byte> bad = good;
+    bad[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
+    (void)decode(bad);
+  }
+  std::mt19937 dice(1);
+  for (int i = 0; i < 2000; ++i) {
+    std::vector<std::byte> noise(dice() % 200);
+    for (std::byte &b : noise) b = static_cast<std::byte>(dice());
+    (void)decode(noise);
+  }
+}
+
+hello a_hello() {
+  return {task_id{}, 7, 2 << 20, 64 << 10, 2};
+}
+
+TEST(migration_wire, EveryMessageDamaged) {
+  every_damage(encode(a_hello()),
+               [](const std::vector<std::byte> &b) { return decode_hello(b).has_value(); });
+  every_damage(encode(question{task_id{}, session_id{}, 9}),
+               [](const std::vector<std::byte> &b) { return decode_question(b).has_value(); });
+  layout_message l;
+  l.layout.blocks = {{{device_address(2 << 20), 4 << 20}, "weights"}};
+  physical_properties here;
+  here.location = on_device(checkpoint::memory_layout::own_device);
+  l.layout.pages.assign(2, {2 << 20, here});
+  l.layout.access = {{{on_device(-1), access_mode::read_write}}};
+  l.layout.places = {{device_address(2 << 20), 0, 0}, {device_address(4 << 20), 1, 0}};
+  l.pages = {3, 5};
+  every_damage(encode(l), [](const std::vector<std::byte> &b) {
+    return decode_layout_message(b).has_value();
+  });
+  l.pages = {3, 3};
+  EXPECT_FALSE(decode_layout_message(encode(l))) << "two pages of one number";
+}
+
+TEST(migration_wire, GreetingsThatMakeNoSense) {
+  const auto refused = [](const std::function<void(hello &)> &change) {
+    hello h = a_hello();
+    change(h);
+    const auto read = decode_hello(encode(h));
+    return !read && read.error().is(condition::corrupt);
+  };
+  EXPECT_FALSE(refused([](hello &) {}));
+  EXPECT_TRUE(refused([](hello &h) { h.epoch = 0; }));
+  EXPECT_TRUE(refused([](hello &h) { h.epoch = ~0ull; }));
+  EXPECT_TRUE(refused([](hello &h) { h.page_bytes = 0; }));
+  EXPECT_TRUE(refused([](hello &h) { h.chunk_bytes = 4096; }));
+  EXPECT_TRUE(refused([](hello &h) { h.chunk_bytes = 96 << 10; }));
+  EXPECT_TRUE(refused([](hello &h) { h.channels = 0; }));
+  EXPECT_TRUE(refused([](hello &h) { h.channels = 65; }));
+}
+
+TEST(migration_wire, HeadersDamaged) {
+  std::byte good[header::bytes];
+  encode(header{kind::seal, 5, 6, {}}, good);
+  ASSERT_TRUE(decode_header(good));
+  for (std::size_t bit = 0; bit < 64; ++bit) {  // magic, version, kind
+    std::byte bad[header::bytes];
+    std::memcpy(bad, good, sizeof bad);
+    bad[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
+    const auto h = decode_header(bad);
+    EXPECT_TRUE(!h || h->what != kind::seal) << bit;
+  }
+}
+
+// A header alone takes no memory, whatever length it speaks of.
+TEST(migration_wire, ALengthThatNothingFollows) {
+  loop c;
+  std::byte head[header::bytes];
+  encode(header{kind::layout, std::uint64_t{1} << 40, 0, {}}, head);
+  ASSERT_TRUE(c.send(head, {}));
+  auto m = receive(c, checkpoint::largest_layout, {});
+  ASSERT_FALSE(m);
+  EXPECT_TRUE(m.error().is(condition::corrupt));
+  EXPECT_EQ(c.asked, header::bytes);
+  encode(header{kind::layout, checkpoint::largest_layout, 0, {}}, head);
+  ASSERT_TRUE(c.send(head, {}));
+  EXPECT_FALSE(receive(c, checkpoint::largest_layout, {}));
+  EXPECT_LE(c.asked, 2 * header::bytes + (1 << 20));
+}
+
+TEST(migration_wire, AnotherMessageThanWanted) {
+  loop c;
+  ASSERT_TRUE(send(c, kind::landed, {}, {}));
+  EXPECT_TRUE(fails_with(receive(c, kind::owner, 0, {}, "test"), condition::corrupt));
+  const error why = refuse(condition::busy, "there", "taken", 42).value();
+  ASSERT_TRUE(send(c, kind::refusal, checkpoint::encode(why), {}));
+  const auto m = receive(c, kind::owner, 0, {}, "test");
+  ASSERT_FALSE(m);
+  EXPECT_TRUE(m.error().is(condition::busy));
+  EXPECT_EQ(m.error().value, 42u);
+}
+
+TEST(migration_record, IsWholeOrRefused) {
+  const meeting m;
+  task_id task;
+  task.bytes.fill(std::byte{1});
+  record r{task, 5, ownership::intent, {}, "other:1 the\nother", {}};
+  {
+    auto file = record_file::open(m.records("source"), task);
+    ASSERT_TRUE(file);
+    EXPECT_FALSE(file->read()->has_value());
+    ASSERT_TRUE(file->write(r));
+    const auto back = file->read();
+    ASSERT_TRUE(back && *back);
+    EXPECT_EQ((*back)->epoch, 5u);
+    EXPECT_EQ((*back)->state, ownership::intent);
+    EXPECT_EQ((*back)->peer, "other:1 the?other");
+    EXPECT_TRUE(fails_with(record_file::open(m.records("source"), task), condition::busy));
+  }
+  auto file = record_file::open(m.records("source"), task);
+  ASSERT_TRUE(file) << "it is free again";
+  const std::string path = m.records("source") + '/' + task.text() + ".record";
+  std::string text;
+  {
+    std::ifstream in(path);
+    text.assign(std::istreambuf_iterator<char>(in), {});
+  }
+  for (std::size_t bit = 0; bit < 8 * text.size(); ++bit) {
+    std::string bad = text;
+    bad[bit / 8] = static_cast<char>(bad[bit / 8] ^ (1 << bit % 8));
+    std::ofstream(path) << bad;
+    EXPECT_TRUE(fails_with(file->read(), condition::corrupt)) << bit;
+  }
+  for (std::size_t n = 0; n < text.size(); ++n) {
+    std::ofstream(path) << text.substr(0, n);
+    EXPECT_TRUE(fails_with(file->read(), condition::corrupt)) << n;
+  }
+  std::ofstream(path) << text;
+  EXPECT_TRUE(file->read());
+}
+
+}  // namespace
+}  // namespace stillmap::migration::testing

@@ -1,0 +1,345 @@
+// A process made fit to be saved, and put right again: what is let go of, what comes back where,
+// and what is in the way.
+#include "stillmap/process/preparation.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "stillmap/vmm/mapping.h"
+#include "stillmap/vmm/page_pool.h"
+#include "stillmap/vmm/physical_memory.h"
+#include "stillmap/vmm/remap.h"
+#include "tests/support/buffer_test.h"
+
+namespace stillmap::process {
+namespace {
+
+using namespace literals;
+using stillmap::testing::fails_with;
+using stillmap::testing::get;
+using stillmap::testing::holds;
+using stillmap::testing::outcome;
+using stillmap::testing::pattern;
+using stillmap::testing::put;
+
+class preparing : public stillmap::testing::buffer_test {
+ protected:
+  void SetUp() override {
+    buffer_test::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    make_preparation();
+  }
+  void TearDown() override {
+    by_.reset();
+    buffer_test::TearDown();
+  }
+  void make_preparation() {
+    auto made = preparation::create({dev()});
+    ASSERT_TRUE(made) << made.error().message();
+    by_ = std::move(*made);
+  }
+  preparation &by() { return *by_; }
+
+  std::vector<obstacle> in_the_way() const { return obstacles({{dev()}}); }
+  std::uint64_t device_free() const { return dev().memory()->free.bytes(); }
+
+ private:
+  std::unique_ptr<preparation> by_;
+};
+
+// Memory that can be exported, and is: with the descriptor open.
+struct shared_memory {
+  explicit shared_memory(const device &d) {
+    page_pool_options options;
+    options.exportable = handle_type::posix_fd;
+    options.keep_free = 0;
+    auto made = page_pool::create(d, options);
+    if (!made) throw std::runtime_error(made.error().message());
+    pool = *made;
+    auto own = physical_memory::create(d, pool->page_bytes(), pool->properties());
+    if (!own) throw std::runtime_error(own.error().message());
+    memory.emplace(std::move(*own));
+    auto opened = memory->export_fd();
+    if (!opened) throw std::runtime_error(opened.error().message());
+    fd = std::move(*opened);
+  }
+  // As another process would: what is behind the descriptor, at an address of its own.
+  mapping map(const device &d, const char *tag) {
+    reservation_options where;
+    where.tag = tag;
+    const auto r = reservation::create(d, pool->page_bytes(), where);
+    auto import = physical_memory::import_fd(d, fd, pool->page_bytes());
+    if (!r || !import) throw std::runtime_error("import");
+    auto page = pool->adopt(std::move(*import));
+    auto m = mapping::create(*r, 0, std::move(*page));
+    if (!m) throw std::runtime_error(m.error().message());
+    return std::move(*m);
+  }
+  std::shared_ptr<page_pool> pool;
+  std::optional<physical_memory> memory;
+  owned_fd fd;
+};
+
+std::string target_of(int fd) {
+  char to[256] = {};
+  const ssize_t n = ::readlink(("/proc/self/fd/" + std::to_string(fd)).c_str(), to, sizeof to - 1);
+  return n < 0 ? "" : to;
+}
+
+TEST_F(preparing, nothing_in_the_way_is_nothing_to_do) {
+  EXPECT_TRUE(in_the_way().empty());
+  growable_buffer b = make();
+  ASSERT_TRUE(b.resize(2 * page()));
+  put(dev(), b.address(), pattern(2 * page(), 1));
+  const auto fit = by().prepare();
+  ASSERT_TRUE(fit) << fit.error().message();
+  EXPECT_TRUE(by().fit());
+  EXPECT_EQ(fit->tags + fit->bytes + fit->imports + fit->exports, 0u);
+  EXPECT_TRUE(by().away().empty());
+  EXPECT_TRUE(fails_with(outcome(by().prepare()), condition::busy, "process::prepare"));
+  ASSERT_TRUE(by().resume_after());
+  EXPECT_FALSE(by().fit());
+  EXPECT_TRUE(by().resume_after());
+  EXPECT_TRUE(holds(dev(), b.address(), 2 * page(), 1));
+}
+
+TEST_F(preparing, evicted_tags_come_back_where_they_were) {
+  STILLMAP_NEEDS_VMM();
+  growable_buffer weights = filled(5, "weights", 1);
+  growable_buffer cache = filled(3, "cache", 2);
+  const std::uint64_t before = device_free();
+  const auto fit = by().prepare({.evict = {"weights"}});
+  ASSERT_TRUE(fit) << fit.error().message();
+  EXPECT_EQ(fit->tags, 1u);
+  EXPECT_EQ(fit->bytes, 5 * page());
+  EXPECT_GE(device_free(), before + 5 * page());
+  EXPECT_EQ(by().away().size(), 1u);
+  EXPECT_TRUE(holds(dev(), cache.address(), 3 * page(), 2));
+  ASSERT_TRUE(by().resume_after());
+  EXPECT_TRUE(holds(dev(), weights.address(), 5 * page(), 1));
+
+  const auto all = by().prepare({.evict_everything = true});
+  ASSERT_TRUE(all) << all.error().message();
+  EXPECT_EQ(all->tags, 2u);
+  EXPECT_EQ(all->bytes, 8 * page());
+  EXPECT_EQ(dev().space().stats().mapped_bytes, 0u);
+  ASSERT_TRUE(by().resume_after());
+  EXPECT_TRUE(holds(dev(), weights.address(), 5 * page(), 1));
+  EXPECT_TRUE(holds(dev(), cache.address(), 3 * page(), 2));
+}
+
+TEST_F(preparing, one_tag_that_cannot_go_leaves_all_where_it_was) {
+  STILLMAP_NEEDS_VMM();
+  growable_buffer weights = filled(4, "a", 1);
+  growable_buffer other = filled(2, "b", 2);
+  reservation_options elsewhere;
+  elsewhere.tag = "c";
+  const auto r = reservation::create(dev(), page(), elsewhere);
+  ASSERT_TRUE(r);
+  const auto shared = dev().space().mappings({other.address(), 1}).front().backing;
+  auto second = mapping::create(*r, 0, shared);
+  ASSERT_TRUE(second);
+  EXPECT_TRUE(fails_with(outcome(by().prepare({.evict = {"a", "b"}})), condition::busy,
+                         "checkpoint::select", other.address().value(), page()));
+  EXPECT_FALSE(by().fit());
+  EXPECT_TRUE(by().away().empty());
+  EXPECT_TRUE(holds(dev(), weights.address(), 4 * page(), 1));
+  EXPECT_TRUE(fails_with(outcome(by().prepare({.evict = {"a", "nobody"}})),
+                         condition::invalid_argument, "process::prepare"));
+  EXPECT_TRUE(by().away().empty());
+  EXPECT_TRUE(holds(dev(), weights.address(), 4 * page(), 1));
+}
+
+TEST_F(preparing, exported_descriptors_are_listed_and_closed) {
+  STILLMAP_NEEDS_VMM();
+  if (!dev().can().posix_fd_export) GTEST_SKIP() << "the device exports no file descriptors";
+  shared_memory m(dev());
+  const int fd = m.fd.get();
+  ASSERT_EQ(in_the_way().size(), 1u);
+  EXPECT_EQ(in_the_way()[0].kind, obstacle_kind::exported_fd);
+  EXPECT_EQ(in_the_way()[0].fd, fd);
+  EXPECT_NE(describe(in_the_way()[0]).find(std::to_string(fd)), std::string::npos);
+  EXPECT_TRUE(fails_with(outcome(by().prepare({.close_exports = false})), condition::busy,
+                         "process::prepare", static_cast<std::uint64_t>(fd), 0));
+  EXPECT_NE(target_of(fd), "/dev/null");
+  const auto fit = by().prepare();
+  ASSERT_TRUE(fit) << fit.error().message();
+  EXPECT_EQ(fit->exports, 1u);
+  EXPECT_EQ(target_of(fd), "/dev/null");
+  EXPECT_TRUE(in_the_way().empty());
+  ASSERT_TRUE(by().resume_after());
+  EXPECT_EQ(m.fd.get(), fd);
+  // Exported again, it is what it was.
+  const auto again = m.memory->export_fd();
+  ASSERT_TRUE(again);
+  EXPECT_TRUE(physical_memory::import_fd(dev(), *again, m.pool->page_bytes()));
+}
+
+TEST_F(preparing, a_descriptor_passed_on_or_closed_is_not_listed) {
+  STILLMAP_NEEDS_VMM();
+  if (!dev().can().posix_fd_export) GTEST_SKIP() << "the device exports no file descriptors";
+  shared_memory m(dev());
+  owned_fd moved = std::move(m.fd);
+  EXPECT_EQ(exported_fds(), std::vector<int>{moved.get()});
+  moved = owned_fd();
+  EXPECT_TRUE(exported_fds().empty());
+  m.fd = std::move(*m.memory->export_fd());
+  EXPECT_EQ(exported_fds().size(), 1u);
+  const owned_fd by_hand(m.fd.release());
+  EXPECT_TRUE(exported_fds().empty());
+}
+
+TEST_F(preparing, memory_of_another_process_is_refused_with_its_address) {
+  STILLMAP_NEEDS_VMM();
+  if (!dev().can().posix_fd_export) GTEST_SKIP() << "the device exports no file descriptors";
+  shared_memory m(dev());
+  const mapping here = m.map(dev(), "theirs");
+  m.fd = owned_fd();
+  put(dev(), here.range().begin, pattern(page(), 7));
+  ASSERT_EQ(in_the_way().size(), 1u);
+  EXPECT_EQ(in_the_way()[0].kind, obstacle_kind::imported);
+  EXPECT_EQ(in_the_way()[0].range, here.range());
+  EXPECT_NE(describe(in_the_way()[0]).find("theirs"), std::string::npos);
+  EXPECT_TRUE(fails_with(outcome(by().prepare()), condition::not_supported, "process::prepare",
+                         here.range().begin.value(), 0));
+  EXPECT_TRUE(holds(dev(), here.range().begin, page(), 7));
+  // Who holds a page by hand keeps it from going.
+  EXPECT_TRUE(fails_with(outcome(by().prepare({.copy_imports = true})), condition::busy,
+                         "checkpoint::select"));
+  EXPECT_TRUE(holds(dev(), here.range().begin, page(), 7));
+}
+
+TEST_F(preparing, a_handle_that_is_mapped_nowhere_is_refused) {
+  STILLMAP_NEEDS_VMM();
+  if (!dev().can().posix_fd_export) GTEST_SKIP() << "the device exports no file descriptors";
+  shared_memory m(dev());
+  auto held = physical_memory::import_fd(dev(), m.fd, page());
+  ASSERT_TRUE(held);
+  std::optional<physical_memory> import(std::move(*held));
+  ASSERT_EQ(in_the_way().size(), 2u);
+  EXPECT_EQ(in_the_way()[0].kind, obstacle_kind::imported_handle);
+  EXPECT_TRUE(fails_with(outcome(by().prepare({.copy_imports = true})), condition::busy,
+                         "process::prepare"));
+  import.reset();
+  {
+    const mapping here = m.map(dev(), "theirs");
+    const auto once_more = physical_memory::retain(dev(), here.range().begin);
+    ASSERT_TRUE(once_more);
+    EXPECT_EQ(dev().drv().imports().size(), 2u);
+    ASSERT_EQ(in_the_way().size(), 3u);
+    EXPECT_EQ(in_the_way()[0].kind, obstacle_kind::imported);
+    EXPECT_EQ(in_the_way()[1].kind, obstacle_kind::imported_handle);
+  }
+  EXPECT_TRUE(dev().drv().imports().empty());
+  EXPECT_TRUE(by().prepare());
+  EXPECT_TRUE(by().resume_after());
+}
+
+TEST_F(preparing, without_pages_there_is_nothing_to_evict) {
+  if (has_vmm()) GTEST_SKIP() << "this device can map pages";
+  growable_buffer b = filled(2, "a", 1);
+  EXPECT_TRUE(fails_with(outcome(by().prepare({.evict = {"a"}})), condition::not_supported,
+                         "process::prepare"));
+  EXPECT_FALSE(by().fit());
+  EXPECT_TRUE(by().prepare({.evict_everything = true}));
+  EXPECT_TRUE(by().resume_after());
+  EXPECT_TRUE(holds(dev(), b.address(), 2 * page(), 1));
+}
+
+// Owned by the ledger alone, as what came by a handoff is.
+class with_an_import : public preparing {
+ protected:
+  void SetUp() override {
+    preparing::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    STILLMAP_NEEDS_VMM();
+    if (!dev().can().posix_fd_export) GTEST_SKIP() << "the device exports no file descriptors";
+    m_.emplace(dev());
+    buffer_options options;
+    options.reserve = 16_MiB;
+    options.tag = "came over";
+    options.pools = {m_->pool};
+    buffer_.emplace(make(std::move(options)));
+    ASSERT_TRUE(buffer_->resize(page()));
+    auto import = physical_memory::import_fd(dev(), m_->fd, page());
+    ASSERT_TRUE(import);
+    auto adopted = m_->pool->adopt(std::move(*import));
+    ASSERT_TRUE(adopted);
+    remap_plan plan({{on_device(dev().ordinal()), access_mode::read_write}});
+    plan.unmap({buffer_->address(), page()});
+    plan.map(buffer_->address(), *adopted);
+    ASSERT_TRUE(dev().space().apply(std::move(plan)));
+    page_ = std::move(*adopted);
+    put(dev(), buffer_->address(), pattern(page(), 5));
+  }
+  void TearDown() override {
+    page_ = page_ref();
+    buffer_.reset();
+    m_.reset();
+    preparing::TearDown();
+  }
+  // Nobody else has it any more, as after a handoff.
+  void take_over() {
+    page_.set_imported(false);
+    page_ = page_ref();
+    m_->memory.reset();
+    m_->fd = owned_fd();
+  }
+  device_address at() const { return buffer_->address(); }
+
+  std::optional<shared_memory> m_;
+  std::optional<growable_buffer> buffer_;
+  page_ref page_;
+};
+
+TEST_F(with_an_import, what_was_taken_over_is_replaced_by_memory_of_its_own) {
+  take_over();
+  ASSERT_EQ(in_the_way().size(), 1u);
+  EXPECT_EQ(in_the_way()[0].kind, obstacle_kind::taken_over);
+  const auto fit = by().prepare();
+  ASSERT_TRUE(fit) << fit.error().message();
+  EXPECT_EQ(fit->imports, 1u);
+  EXPECT_TRUE(dev().drv().imports().empty());
+  ASSERT_TRUE(by().resume_after());
+  EXPECT_TRUE(in_the_way().empty());
+  EXPECT_TRUE(holds(dev(), at(), page(), 5));
+  EXPECT_TRUE(dev().drv().imports().empty());
+}
+
+TEST_F(with_an_import, a_copy_is_nobody_elses) {
+  page_ = page_ref();
+  const mapping theirs = [&] {
+    const auto r = reservation::create(dev(), page(), {});
+    auto p = m_->pool->adopt(std::move(*m_->memory));
+    return std::move(*mapping::create(*r, 0, std::move(*p)));
+  }();
+  EXPECT_TRUE(holds(dev(), theirs.range().begin, page(), 5));
+  ASSERT_TRUE(by().prepare({.copy_imports = true}));
+  EXPECT_TRUE(dev().drv().imports().empty());
+  ASSERT_TRUE(by().resume_after());
+  EXPECT_TRUE(holds(dev(), at(), page(), 5));
+  put(dev(), at(), pattern(page(), 6));
+  EXPECT_TRUE(holds(dev(), theirs.range().begin, page(), 5));
+}
+
+TEST_F(preparing, memory_that_somebody_else_took_meanwhile_is_waited_for) {
+  STILLMAP_NEEDS_VMM();
+  STILLMAP_NEEDS_HOSTCUDA();
+  growable_buffer a = filled(4, "a", 1);
+  growable_buffer b = filled(4, "b", 2);
+  ASSERT_TRUE(by().prepare({.evict_everything = true}));
+  leave_free(4);
+  const status s = by().resume_after();
+  ASSERT_FALSE(s);
+  EXPECT_TRUE(s.error().is(condition::out_of_memory)) << s.error().message();
+  EXPECT_TRUE(by().fit());
+  EXPECT_EQ(by().away().size(), 1u);
+  stillmap::testing::hostcuda_control::occupy(0, 0);
+  ASSERT_TRUE(by().resume_after());
+  EXPECT_TRUE(holds(dev(), a.address(), 4 * page(), 1));
+  EXPECT_TRUE(holds(dev(), b.address(), 4 * page(), 2));
+}
+
+}  // namespace
+}  // namespace stillmap::process

@@ -1,0 +1,100 @@
+// Digests made by the device, and the arithmetic of the kernel that makes them.
+#include "stillmap/snapshot/chunk_digests.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+
+#include "stillmap/snapshot/kernels/xxh3_lanes.h"
+#include "tests/support/buffer_test.h"
+
+namespace stillmap::snapshot {
+namespace {
+
+using namespace literals;
+
+std::vector<std::byte> random_bytes(std::size_t n, unsigned seed) {
+  std::mt19937_64 random(seed);
+  std::vector<std::byte> out(n);
+  for (std::size_t i = 0; i < n; ++i) out[i] = static_cast<std::byte>(random());
+  return out;
+}
+
+// What eight threads of the kernel do, one lane after the other.
+image::digest by_lanes(const std::vector<std::byte> &bytes) {
+  using namespace stillmap_kernels;
+  const auto word = [&](std::size_t stripe, unsigned lane) {
+    std::uint64_t w = 0;
+    std::memcpy(&w, bytes.data() + stripe * stripe_bytes + lane * 8, 8);
+    return w;
+  };
+  std::uint64_t sums[lanes];
+  std::copy(std::begin(first_sums), std::end(first_sums), sums);
+  const std::size_t stripes = (bytes.size() - 1) / stripe_bytes;
+  for (std::size_t s = 0; s <= stripes; ++s) {
+    const std::size_t in_block = s % stripes_in_block;
+    for (unsigned lane = 0; lane < lanes; ++lane) {
+      const std::uint64_t key = s < stripes ? secret[in_block + lane] : secret_of_last[lane];
+      sums[lane] = take_in(sums[lane], word(s, lane), word(s, lane ^ 1), key);
+      if (s < stripes && in_block + 1 == stripes_in_block) {
+        sums[lane] = scramble(sums[lane], secret[stripes_in_block + lane]);
+      }
+    }
+  }
+  const digest128 d = digest_of(sums, bytes.size());
+  const std::uint64_t canonical[] = {big_endian(d.high), big_endian(d.low)};
+  image::digest out;
+  std::memcpy(out.bytes.data(), canonical, sizeof canonical);
+  return out;
+}
+
+TEST(xxh3_lanes, make_the_digest_that_xxhash_makes) {
+  for (const std::size_t n : {256U, 320U, 1024U, 1088U, 2048U, 4096U, 8192U, 65'536U}) {
+    const std::vector<std::byte> bytes = random_bytes(n, static_cast<unsigned>(n));
+    EXPECT_EQ(by_lanes(bytes), image::digest_of(bytes)) << n << " bytes";
+  }
+}
+
+class chunk_digests_test : public stillmap::testing::buffer_test {};
+
+TEST_F(chunk_digests_test, of_device_memory_are_those_that_images_store) {
+  STILLMAP_NEEDS_VMM();
+  growable_buffer b = make();
+  ASSERT_TRUE(b.resize(5 * page()));
+  const std::vector<unsigned char> bytes = testing::pattern(5 * page(), 1);
+  testing::put(dev(), b.address(), bytes);
+  // Of several sizes, and in another order than they lie in.
+  const std::size_t sizes[] = {64 << 10, page(), 1 << 20, (64 << 10) + 4096};
+  std::vector<virtual_range> chunks;
+  for (std::size_t i = 0; i < 40; ++i) {
+    const std::size_t size = sizes[i % 4];
+    chunks.push_back({b.address() + (39 - i) * 100'000 / 8 * 8, size});
+  }
+  const driver_counts before = counts();
+  const auto made = chunk_digests(dev(), chunks);
+  ASSERT_TRUE(made) << made.error().message();
+  EXPECT_EQ((counts() - before).bytes_to_host, chunks.size() * 16)
+      << "only digests leave the device";
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    const std::size_t at = chunks[i].begin - b.address();
+    EXPECT_EQ((*made)[i], image::digest_of_contents(
+                              std::as_bytes(std::span(bytes).subspan(at, chunks[i].bytes))))
+        << "chunk " << i;
+  }
+}
+
+TEST_F(chunk_digests_test, chunks_that_are_too_small_are_refused) {
+  STILLMAP_NEEDS_VMM();
+  growable_buffer b = make();
+  ASSERT_TRUE(b.resize(page()));
+  for (const std::size_t bytes : {std::size_t{15} * 4096, std::size_t{65'536 + 8}}) {
+    const virtual_range chunk{b.address(), bytes};
+    const auto made = chunk_digests(dev(), {&chunk, 1});
+    ASSERT_FALSE(made);
+    EXPECT_TRUE(made.error().is(condition::not_supported));
+  }
+}
+
+}  // namespace
+}  // namespace stillmap::snapshot

@@ -1,0 +1,168 @@
+// inspect, verify, diff and flatten on small images.
+#include <fstream>
+#include <random>
+
+#include "stillmap/image/writer.h"
+#include "tests/tool/command_test.h"
+#include "tools/stillmap/images/image_diff.h"
+
+namespace stillmap::testing {
+namespace {
+
+using image::manifest;
+using tool::difference;
+using tool::differing_range;
+
+constexpr std::uint64_t page = 256 << 10, base = 0x7f0000000000;
+
+struct memory {
+  manifest what;
+  std::vector<std::byte> contents;
+};
+
+// Two tags of two and three pages; the last page is zero.
+memory small() {
+  memory m;
+  m.what.device.name = "a device";
+  m.what.device.granularity = page;
+  m.what.tags = {"weights", "cache"};
+  m.what.blocks = {{base, 4 * page, 1, 0}, {base + 8 * page, 4 * page, 1, 1}};
+  m.what.access_lists = {{{on_device(0), access_mode::read_write}}};
+  for (std::uint32_t i = 0; i < 5; ++i) {
+    m.what.pages.push_back({page, on_device(0), handle_type::none, false});
+    m.what.places.push_back({base + (i < 2 ? i : i + 6) * page, i, 0});
+  }
+  std::mt19937_64 random(1);
+  for (std::uint64_t i = 0; i < 4 * page / 8; ++i) {
+    const std::uint64_t word = random();
+    for (int k = 0; k < 8; ++k) m.contents.push_back(static_cast<std::byte>(word >> (8 * k)));
+  }
+  m.contents.resize(5 * page);
+  return m;
+}
+
+class image_commands : public command_test {
+ protected:
+  std::string put(const char *name, const memory &m, const image::write_options &how = {}) const {
+    const std::string path = folder_ / name;
+    image::contents_in_memory from(m.contents);
+    const auto w = image::write(path, m.what, from, how);
+    EXPECT_TRUE(w) << w.error().message();
+    return path;
+  }
+  static image::reader open(const std::string &path) {
+    auto r = image::reader::open(path);
+    EXPECT_TRUE(r) << r.error().message();
+    return *r;
+  }
+};
+
+TEST_F(image_commands, inspect_shows_what_is_where) {
+  const std::string path = put("a.smi", small());
+  const ran table = run("inspect '" + path + "'");
+  EXPECT_EQ(table.status, 0) << table.err;
+  for (const char *says : {"a device", "1.25 MiB (1,310,720 bytes) in 5 pages; 1 MiB stored",
+                           "4 as they are, 1 zero", "weights", "cache"}) {
+    EXPECT_NE(table.out.find(says), std::string::npos) << says << "\n" << table.out;
+  }
+  const ran tree = run("inspect --tree '" + path + "'");
+  EXPECT_NE(tree.out.find("0x7f0000000000 512 KiB, 2 pages from 0, device 0 rw"), std::string::npos)
+      << tree.out;
+  const ran json = run("inspect --json '" + path + "'");
+  EXPECT_EQ(json.status, 0) << json.err;
+  EXPECT_NE(json.out.find("\"contents_bytes\": 1310720"), std::string::npos) << json.out;
+}
+
+TEST_F(image_commands, verify_finds_one_bit) {
+  const std::string path = put("a.smi", small());
+  const ran good = run("verify '" + path + "'");
+  EXPECT_EQ(good.status, 0) << good.err;
+  EXPECT_NE(good.last_line().find("is whole: 4 stored chunks, 1 MiB"), std::string::npos)
+      << good.out;
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(static_cast<std::streamoff>(page));
+  const char was = static_cast<char>(file.get());
+  file.seekp(static_cast<std::streamoff>(page));
+  file.put(static_cast<char>(was ^ 1));
+  file.close();
+  const ran bad = run("verify '" + path + "'");
+  EXPECT_EQ(bad.status, 1);
+  EXPECT_NE(bad.err.find("a.smi"), std::string::npos) << bad.err;
+  EXPECT_NE(bad.err.find("corrupt"), std::string::npos) << bad.err;
+}
+
+TEST_F(image_commands, what_is_no_image_is_said_to_be_none) {
+  const std::string path = folder_ / "text";
+  std::ofstream(path) << "no image";
+  for (const char *command : {"inspect", "verify"}) {
+    const ran r = run(std::string(command) + " '" + path + "'");
+    EXPECT_EQ(r.status, 1);
+    EXPECT_NE(r.err.find("text"), std::string::npos) << r.err;
+    EXPECT_EQ(run(std::string(command) + " /nowhere.smi").status, 1);
+  }
+  const std::string image = put("a.smi", small());
+  expect_usage("inspect --key '" + path + "' '" + image + "'", "64 hexadecimal digits");
+}
+
+TEST_F(image_commands, diff_names_the_pages_that_changed) {
+  memory m = small();
+  const std::string a = put("a.smi", m);
+  const ran same = run("diff '" + a + "' '" + a + "'");
+  EXPECT_EQ(same.status, 0) << same.err;
+  m.contents[3 * page + 5] ^= std::byte{1};
+  const std::string b = put("b.smi", m);
+  const ran changed = run("diff '" + a + "' '" + b + "'");
+  EXPECT_EQ(changed.status, 1);
+  EXPECT_EQ(changed.out.rfind("0x7f0000240000    256 KiB  cache  changed\n", 0), 0u) << changed.out;
+  EXPECT_EQ(changed.last_line(),
+            "stillmap: 1 MiB the same, 256 KiB changed, 0 B only in the first, 0 B only in the "
+            "second");
+}
+
+TEST_F(image_commands, differences_do_not_depend_on_how_it_is_stored) {
+  memory m = small();
+  const image::reader a = open(put("a.smi", m));
+  // The same with smaller chunks, one page gone, another new, and one block of bytes different.
+  image::write_options finer;
+  finer.chunk_bytes = image::smallest_chunk;
+  finer.compress = image::codec::lz4;
+  const auto same = tool::compare(a, open(put("fine.smi", m, finer)));
+  ASSERT_TRUE(same);
+  EXPECT_TRUE(same->ranges.empty());
+  EXPECT_EQ(same->same, 5 * page);
+  EXPECT_EQ(same->bytes_read, 4 * page + page);
+
+  m.contents[page + 3 * 4096] ^= std::byte{1};
+  m.what.places[4].address += page;
+  const auto moved = tool::compare(a, open(put("moved.smi", m, finer)));
+  ASSERT_TRUE(moved);
+  const std::vector<differing_range> expected = {
+      {{device_address(base + page + 3 * 4096), 4096}, difference::contents, "weights"},
+      {{device_address(base + 10 * page), page}, difference::only_in_first, "cache"},
+      {{device_address(base + 11 * page), page}, difference::only_in_second, "cache"}};
+  EXPECT_EQ(moved->ranges, expected);
+  EXPECT_EQ(moved->changed, 4096u);
+}
+
+TEST_F(image_commands, flatten_needs_no_parent) {
+  memory m = small();
+  const std::string a = put("a.smi", m);
+  m.contents[9] ^= std::byte{1};
+  image::write_options how;
+  how.parent = open(a);
+  const std::string b = put("b.smi", m, how);
+  const std::string flat = folder_ / "flat.smi";
+  const ran r = run("flatten --compress zstd '" + b + "' '" + flat + "'");
+  EXPECT_EQ(r.status, 0) << r.err;
+  EXPECT_EQ(run("flatten '" + b + "' '" + flat + "'").status, 1) << "not without --replace";
+  std::filesystem::remove(a);
+  EXPECT_EQ(run("verify '" + b + "'").status, 1) << "its parent is gone";
+  const ran whole = run("verify '" + flat + "'");
+  EXPECT_EQ(whole.status, 0) << whole.err;
+  std::vector<std::byte> read(m.contents.size());
+  ASSERT_TRUE(open(flat).read(0, read));
+  EXPECT_EQ(read, m.contents);
+}
+
+}  // namespace
+}  // namespace stillmap::testing
