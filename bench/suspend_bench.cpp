@@ -1,7 +1,10 @@
 // Taking memory away and giving it back, against a plain copy of the same bytes in host memory by
 // as many threads. A row's bytes_per_second is contents over time.
+#include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -24,59 +27,98 @@ std::size_t total_bytes() {
   return smoke() ? 64_MiB : 2_GiB;
 }
 
-// What a program without any of this would do: copy it there and back.
-void plain_copy(benchmark::State &state) {
-  const std::size_t bytes = total_bytes(), part = bytes / streams;
-  const std::unique_ptr<unsigned char[]> from(new unsigned char[bytes]),
-      to(new unsigned char[bytes]);
-  std::memset(from.get(), 1, bytes);
-  std::memset(to.get(), 2, bytes);  // there already, as pinned memory is
-  for (auto _ : state) {
+// What a program without any of this would do: copy it there and back, between memory that is there
+// already, as pinned memory is.
+class plain_copy {
+ public:
+  explicit plain_copy(std::size_t bytes)
+      : part_(bytes / streams), from_(new unsigned char[bytes]), to_(new unsigned char[bytes]) {
+    std::memset(from_.get(), 1, bytes);
+    std::memset(to_.get(), 2, bytes);
+  }
+  void run() const {
     std::vector<std::thread> threads;
     for (std::size_t i = 0; i < streams; ++i) {
       threads.emplace_back(
-          [&, i] { std::memcpy(to.get() + i * part, from.get() + i * part, part); });
+          [&, i] { std::memcpy(to_.get() + i * part_, from_.get() + i * part_, part_); });
     }
     for (std::thread &t : threads) t.join();
     benchmark::ClobberMemory();
   }
-  state.SetBytesProcessed(static_cast<std::int64_t>(bytes) * state.iterations());
+
+ private:
+  std::size_t part_;
+  std::unique_ptr<unsigned char[]> from_, to_;
+};
+
+void plain(benchmark::State &state) {
+  const plain_copy copy(total_bytes());
+  for (auto _ : state) copy.run();
+  state.SetBytesProcessed(static_cast<std::int64_t>(total_bytes()) * state.iterations());
 }
 
-enum class half { suspend, resume };
+enum class half { suspend, resume, resume_at_once };
+
+// Between two of them a task sleeps, and hostcuda zeroes what was released, which it cannot do as
+// fast as a GPU. What it costs not to sleep has a row of its own.
+void pause() {
+  std::this_thread::sleep_for(std::chrono::milliseconds(smoke() ? 1 : 250));
+}
+
+// A buffer that was written, and who suspends it; once done already, so that pinned memory is
+// there.
+class task {
+ public:
+  task(session &s, std::size_t bytes, keep_in where) : s_(s) {
+    how_.contents = where;
+    buffer_options shape;
+    shape.reserve = bytes;
+    shape.tag = "task";
+    auto made = growable_buffer::create(s.dev(), shape);
+    if (!s.check(made) || !s.check(made->resize(bytes))) return;
+    buffer_ = std::move(*made);
+    const context_guard guard(s.drv(), s.dev().context());
+    if (!s.check(s.drv().set_bytes_async(buffer_->address(), 0x5a, bytes, nullptr))) return;
+    if (!s.check(s.drv().synchronize_context())) return;
+    checkpoint::suspender_options options;
+    options.keep_pinned = 2 * bytes;
+    options.streams = streams;
+    auto by = suspender::create(s.dev(), options);
+    if (!s.check(by)) return;
+    by_ = std::move(*by);
+    good_ = true;
+    suspend();
+    resume();
+  }
+  explicit operator bool() const { return good_; }
+  void suspend() { good_ = good_ && s_.check(by_->suspend("task", how_)); }
+  void resume() { good_ = good_ && s_.check(by_->resume("task")); }
+
+ private:
+  session &s_;
+  suspend_options how_;
+  std::optional<growable_buffer> buffer_;
+  std::unique_ptr<suspender> by_;
+  bool good_ = false;
+};
 
 void suspending(benchmark::State &state, half timed, keep_in where) {
   const std::size_t bytes = total_bytes();
   session s(state, memory_kind::backed, where == keep_in::pinned_memory ? 2 * bytes : bytes);
   if (!s) return;
-  buffer_options shape;
-  shape.reserve = bytes;
-  shape.tag = "task";
-  auto buffer = growable_buffer::create(s.dev(), shape);
-  if (!s.check(buffer) || !s.check(buffer->resize(bytes))) return;
-  {
-    const context_guard guard(s.drv(), s.dev().context());
-    if (!s.check(s.drv().set_bytes_async(buffer->address(), 0x5a, bytes, nullptr))) return;
-    if (!s.check(s.drv().synchronize_context())) return;
-  }
-  checkpoint::suspender_options options;
-  options.keep_pinned = 2 * bytes;
-  options.streams = streams;
-  auto by = suspender::create(s.dev(), options);
-  if (!s.check(by)) return;
-  suspend_options how;
-  how.contents = where;
-  // Once before, so that pinned memory is there.
-  if (!s.check((*by)->suspend("task", how)) || !s.check((*by)->resume("task"))) return;
+  task t(s, bytes, where);
+  if (!t) return;
   for (auto _ : state) {
     stopwatch watch;
     const tally before = s.now();
     if (timed == half::suspend) watch.start();
-    if (!s.check((*by)->suspend("task", how))) return;
+    t.suspend();
     if (timed == half::suspend) watch.stop();
-    if (timed == half::resume) watch.start();
-    if (!s.check((*by)->resume("task"))) return;
-    if (timed == half::resume) watch.stop();
+    if (timed != half::resume_at_once) pause();
+    if (timed != half::suspend) watch.start();
+    t.resume();
+    if (timed != half::suspend) watch.stop();
+    if (!t) return;
     s.add(before);
     state.SetIterationTime(watch.seconds());
   }
@@ -84,15 +126,59 @@ void suspending(benchmark::State &state, half timed, keep_in where) {
   s.report();
 }
 
+double median(std::vector<double> v) {
+  std::sort(v.begin(), v.end());
+  return v[v.size() / 2];
+}
+
+// All three in turn, so that what else the machine does meets all of them: medians, and the speed
+// of each half as a part of memcpy's.
+void side_by_side(benchmark::State &state) {
+  const std::size_t bytes = total_bytes();
+  session s(state, memory_kind::backed, 4 * bytes);
+  if (!s) return;
+  const plain_copy copy(bytes);
+  task t(s, bytes, keep_in::pinned_memory);
+  if (!t) return;
+  std::vector<double> copies, suspends, resumes;
+  const auto timed = [](std::vector<double> &into, auto what) {
+    stopwatch watch;
+    watch.start();
+    what();
+    watch.stop();
+    into.push_back(watch.seconds());
+  };
+  for (auto _ : state) {
+    timed(copies, [&] { copy.run(); });
+    timed(suspends, [&] { t.suspend(); });
+    pause();
+    timed(copies, [&] { copy.run(); });
+    timed(resumes, [&] { t.resume(); });
+    if (!t) return;
+  }
+  const double plain_copies = median(copies);
+  state.counters["memcpy_ms"] = plain_copies * 1e3;
+  state.counters["suspend_ms"] = median(suspends) * 1e3;
+  state.counters["resume_ms"] = median(resumes) * 1e3;
+  state.counters["suspend_of_memcpy"] = plain_copies / median(suspends);
+  state.counters["resume_of_memcpy"] = plain_copies / median(resumes);
+}
+
 [[maybe_unused]] const bool registered = [] {
-  benchmark::RegisterBenchmark("memcpy", plain_copy)->UseRealTime()->Unit(benchmark::kMillisecond);
+  benchmark::RegisterBenchmark("memcpy", plain)->UseRealTime()->Unit(benchmark::kMillisecond);
+  benchmark::RegisterBenchmark("side_by_side/pinned", side_by_side)
+      ->Iterations(smoke() ? 1 : 9)
+      ->UseRealTime()
+      ->Unit(benchmark::kMillisecond);
   for (const auto &[where, name] : {std::pair{keep_in::pinned_memory, "pinned"},
                                     {keep_in::file, "file"},
                                     {keep_in::nothing, "dropped"}}) {
-    for (const half h : {half::suspend, half::resume}) {
-      const std::string title = std::string(h == half::suspend ? "suspend/" : "resume/") + name;
+    for (const auto &[h, verb] : {std::pair{half::suspend, "suspend/"},
+                                  {half::resume, "resume/"},
+                                  {half::resume_at_once, "resume_at_once/"}}) {
+      const std::string title = std::string(verb) + name;
       benchmark::RegisterBenchmark(
-          title.c_str(), [h, w = where](benchmark::State &state) { suspending(state, h, w); })
+          title.c_str(), [h = h, w = where](benchmark::State &state) { suspending(state, h, w); })
           ->UseManualTime()
           ->Unit(benchmark::kMillisecond);
     }

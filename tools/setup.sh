@@ -9,6 +9,7 @@ STILLMAP_PACKAGES=(
   g++ python3
   bazel-bootstrap bazel-platforms bazel-rules-java bazel-rules-proto bazel-skylib
   googletest libbenchmark-dev libcli11-dev libexpected-dev libfmt-dev libxxhash-dev libzstd-dev
+  flatbuffers-compiler libflatbuffers-dev liblz4-dev libssl-dev liburing-dev
 )
 
 say() { printf '%s\n' "stillmap: $*" >&2; }
@@ -98,7 +99,7 @@ find_bazel() { type -P bazel || type -P bazelisk; }
 ensure_machine() {
   local packages=("${STILLMAP_PACKAGES[@]}") bazel
   if bazel=$(find_bazel) && [[ $bazel != /usr/bin/bazel || ! -x /usr/bin/bazel-4 ]]; then
-    packages=(g++ python3)
+    packages=(g++ libssl-dev python3)
   fi
   ensure_packages "${packages[@]}"
   ensure_cuda_headers

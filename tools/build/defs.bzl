@@ -11,7 +11,7 @@ STILLMAP_COPTS = [
     "-Wshadow",
 ]
 
-# For the two libraries: only what is marked for export leaves them.
+# For the libraries: only what is marked for export leaves them.
 STILLMAP_LIBRARY_COPTS = STILLMAP_COPTS + [
     "-fvisibility=hidden",
     "-fvisibility-inlines-hidden",
@@ -108,4 +108,29 @@ def header_alone_checks(name, headers, deps):
         srcs = sources,
         copts = STILLMAP_COPTS,
         deps = deps,
+    )
+
+def stillmap_library(name, deps, linkopts = ["-pthread"]):
+    """The library of the folder it is called in, which has its name: includes read "stillmap/NAME/...".
+
+    Args:
+      name: the folder's.
+      deps: what it needs.
+      linkopts: and of the system.
+    """
+    headers = native.glob(["*.h"])
+    cc_library(
+        name = name,
+        srcs = native.glob(["*.cpp"]),
+        hdrs = headers,
+        copts = STILLMAP_LIBRARY_COPTS,
+        include_prefix = "stillmap/" + name,
+        linkopts = linkopts,
+        strip_include_prefix = "",
+        deps = deps,
+    )
+    header_alone_checks(
+        name = "headers_alone",
+        headers = {header: "stillmap/%s/%s" % (name, header) for header in headers},
+        deps = [":" + name],
     )

@@ -2,7 +2,7 @@
 
 Each entry is a pinned archive. Where STILLMAP_SYSTEM_PACKAGES=1 (tools/bazel sets it on Debian 12)
 the same repository is made of the files that the distribution's package installed instead, so that
-nothing is downloaded. Both shapes are read by the same BUILD file in third_party/.
+nothing is downloaded (OpenSSL is always the system's). Both shapes are read by the same BUILD file in third_party/.
 """
 
 _DEPENDENCIES = {
@@ -73,11 +73,76 @@ _DEPENDENCIES = {
             ],
         },
     ),
+    "lz4": struct(
+        url = "https://github.com/lz4/lz4/archive/refs/tags/v1.9.4.tar.gz",
+        sha256 = "0b0e3aa07c8c063ddf40b082bdf7e37a1562bda40a0ff5272957f3e987e0e54b",
+        strip_prefix = "lz4-1.9.4",
+        package = "liblz4-dev",
+        system = {
+            "lib/lz4.h": ["/usr/include/lz4.h"],
+            "lib/liblz4.so.1": [
+                "/usr/lib/x86_64-linux-gnu/liblz4.so.1",
+                "/usr/lib/aarch64-linux-gnu/liblz4.so.1",
+                "/usr/lib/liblz4.so.1",
+            ],
+        },
+    ),
+    "flatbuffers": struct(
+        url = "https://github.com/google/flatbuffers/archive/refs/tags/v2.0.8.tar.gz",
+        sha256 = "f97965a727d26386afaefff950badef2db3ab6af9afe23ed6d94bfb65f95f37e",
+        strip_prefix = "flatbuffers-2.0.8",
+        package = "libflatbuffers-dev flatbuffers-compiler",
+        system = {
+            "include/flatbuffers": ["/usr/include/flatbuffers"],
+            "bin/flatc": ["/usr/bin/flatc"],
+        },
+    ),
+    "liburing": struct(
+        url = "https://github.com/axboe/liburing/archive/refs/tags/liburing-2.3.tar.gz",
+        sha256 = "60b367dbdc6f2b0418a6e0cd203ee0049d9d629a36706fcf91dfb9428bae23c8",
+        strip_prefix = "liburing-liburing-2.3",
+        package = "liburing-dev",
+        system = {
+            "include/liburing.h": ["/usr/include/liburing.h"],
+            "include/liburing": ["/usr/include/liburing"],
+            "lib/liburing.so.2": [
+                "/usr/lib/x86_64-linux-gnu/liburing.so.2",
+                "/usr/lib/aarch64-linux-gnu/liburing.so.2",
+                "/usr/lib/liburing.so.2",
+            ],
+        },
+    ),
+    # Always the system's: cryptography is what a distribution keeps patched, and its build is no
+    # Bazel's business.
+    "openssl": struct(
+        url = "",
+        package = "libssl-dev",
+        system = {
+            "include/openssl": ["/usr/include/openssl"],
+            "include/configuration/openssl": [
+                "/usr/include/x86_64-linux-gnu/openssl",
+                "/usr/include/aarch64-linux-gnu/openssl",
+                "/usr/include/openssl",
+            ],
+            "lib/libcrypto.so.3": [
+                "/usr/lib/x86_64-linux-gnu/libcrypto.so.3",
+                "/usr/lib/aarch64-linux-gnu/libcrypto.so.3",
+                "/usr/lib64/libcrypto.so.3",
+                "/usr/lib/libcrypto.so.3",
+            ],
+            "lib/libssl.so.3": [
+                "/usr/lib/x86_64-linux-gnu/libssl.so.3",
+                "/usr/lib/aarch64-linux-gnu/libssl.so.3",
+                "/usr/lib64/libssl.so.3",
+                "/usr/lib/libssl.so.3",
+            ],
+        },
+    ),
 }
 
 def _dependency_impl(ctx):
     entry = _DEPENDENCIES[ctx.attr.entry]
-    if ctx.os.environ.get("STILLMAP_SYSTEM_PACKAGES", "") == "1":
+    if not entry.url or ctx.os.environ.get("STILLMAP_SYSTEM_PACKAGES", "") == "1":
         for inside, candidates in entry.system.items():
             found = [path for path in candidates if ctx.path(path).exists]
             if not found:
@@ -92,7 +157,7 @@ def _dependency_impl(ctx):
         )
 
         # The archive may bring BUILD files of its own, for rules that we do not use.
-        for name in ["BUILD.bazel", "WORKSPACE", "WORKSPACE.bazel", "MODULE.bazel"]:
+        for name in ["BUILD.bazel", "WORKSPACE", "WORKSPACE.bazel", "MODULE.bazel", "src/BUILD.bazel"]:
             ctx.delete(name)
         for part in ["googletest", "googlemock"]:
             ctx.delete(part + "/BUILD.bazel")

@@ -8,7 +8,7 @@ formatter=$(type -P clang-format-14 || type -P clang-format) || {
   exit 1
 }
 folders=()
-for folder in vmm hostcuda allocators checkpoint tools tests bench examples; do
+for folder in vmm hostcuda allocators image checkpoint handoff migration process snapshot control tools tests bench examples; do
   [[ -d $folder ]] && folders+=("$folder")
 done
 mapfile -t files < <(find "${folders[@]}" -name '*.cpp' -o -name '*.h' | sort)

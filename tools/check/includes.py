@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Checks which part of the project includes which: the layers of CONTRIBUTING.md.
 
-    vmm <- {allocators, checkpoint} <- tools;  hostcuda stands alone
+    vmm <- {allocators, checkpoint, image} <- {handoff, process, snapshot} <- {control, migration} <- tools;
+    hostcuda stands alone
 
 Usage: includes.py [--self-test] [ROOT]
 """
@@ -11,19 +12,29 @@ import re
 import sys
 import tempfile
 
-PARTS = ("vmm", "hostcuda", "allocators", "checkpoint", "tools", "tests", "bench", "examples")
+PARTS = ("vmm", "hostcuda", "allocators", "image", "checkpoint", "handoff", "process", "snapshot",
+         "control", "migration", "tools", "tests", "bench", "examples")
 
-# What each part may include of the others. Tests, benchmarks and tools may look into hostcuda's
+LIBRARIES = {"vmm", "allocators", "image", "checkpoint", "handoff", "process", "snapshot", "control",
+             "migration"}
+
+# What each part may include of the others. Tests, benchmarks, tools and snapshot may look into hostcuda's
 # own switches, which they find at run time; nobody may include hostcuda's sources.
 MAY_INCLUDE = {
     "vmm": {"vmm"},
     "hostcuda": {"hostcuda"},
     "allocators": {"allocators", "vmm"},
+    "image": {"image", "vmm"},
     "checkpoint": {"checkpoint", "vmm"},
-    "tools": {"tools", "vmm", "allocators", "checkpoint", "hostcuda"},
-    "tests": {"tests", "vmm", "allocators", "checkpoint", "tools", "hostcuda"},
-    "bench": {"bench", "tests", "tools", "vmm", "allocators", "checkpoint", "hostcuda"},
-    "examples": {"examples", "vmm", "allocators", "checkpoint"},
+    "handoff": {"handoff", "checkpoint", "vmm"},
+    "migration": {"migration", "snapshot", "image", "checkpoint", "vmm"},
+    "process": {"process", "checkpoint", "vmm"},
+    "snapshot": {"snapshot", "image", "checkpoint", "vmm", "hostcuda"},
+    "control": {"control", "handoff", "snapshot", "image", "checkpoint", "vmm"},
+    "tools": LIBRARIES | {"tools", "hostcuda"},
+    "tests": LIBRARIES | {"tests", "tools", "hostcuda"},
+    "bench": LIBRARIES | {"bench", "tests", "tools", "hostcuda"},
+    "examples": LIBRARIES | {"examples"},
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
@@ -68,10 +79,12 @@ def check_file(path, root):
             continue
         if target not in MAY_INCLUDE[part]:
             problems.append(where + "%s must not include %s (%s)" % (part, target, include))
+        light = ("vmm/error.h", "vmm/units.h", "vmm/driver_types.h")
+        if part == "image" and target == "vmm" and not include.endswith(light):
+            problems.append(where + "image needs no driver: of vmm only %s" % ", ".join(light))
         if part != "hostcuda" and include.startswith("hostcuda/src/"):
             problems.append(where + "hostcuda/src is hostcuda's own")
-        public = ("vmm", "allocators", "checkpoint")
-        if target in public and (quote != '"' or not include.startswith("stillmap/")):
+        if target in LIBRARIES and (quote != '"' or not include.startswith("stillmap/")):
             problems.append(where + 'write "stillmap/%s/..."' % target)
     return problems
 
@@ -101,6 +114,16 @@ def self_test():
         ("allocators/a.h", '#include "stillmap/checkpoint/c.h"', "must not include checkpoint"),
         ("checkpoint/c.h", '#include "stillmap/allocators/a.h"', "must not include allocators"),
         ("checkpoint/c.h", '#include "stillmap/vmm/units.h"', None),
+        ("image/i.h", '#include "stillmap/vmm/error.h"', None),
+        ("image/i.h", '#include "stillmap/vmm/device.h"', "image needs no driver"),
+        ("image/i.h", '#include "stillmap/checkpoint/c.h"', "must not include checkpoint"),
+        ("snapshot/s.h", '#include "stillmap/image/reader.h"', None),
+        ("checkpoint/c.h", '#include "stillmap/handoff/h.h"', "must not include handoff"),
+        ("snapshot/s.h", '#include "stillmap/migration/m.h"', "must not include migration"),
+        ("handoff/h.h", '#include "stillmap/vmm/units.h"', None),
+        ("control/c.h", '#include "stillmap/snapshot/s.h"', None),
+        ("handoff/h.h", '#include "stillmap/control/c.h"', "must not include control"),
+        ("process/p.h", '#include "stillmap/handoff/h.h"', "must not include handoff"),
         ("hostcuda/src/a.cpp", '#include "stillmap/vmm/units.h"', "must not include vmm"),
         ("hostcuda/src/a.cpp", "#include <cuda.h>", None),
         ("tests/unit/a_test.cpp", '#include "hostcuda/src/machine.h"', "hostcuda's own"),

@@ -1,0 +1,208 @@
+// Writing an image, against copying as many bytes by hand: to memory against what cp does, to disk
+// against writes past the page cache. And how fast contents are digested.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+
+#include "bench/support/session.h"
+#include "stillmap/image/writer.h"
+
+namespace stillmap::bench {
+namespace {
+
+using image::block_bytes;
+
+std::size_t total_bytes() {
+  return smoke() ? 16_MiB : 1_GiB;
+}
+
+// Contents that neither compress nor repeat; the same for all.
+image::bytes_view contents() {
+  static std::byte *const memory = [] {
+    auto *const m = static_cast<std::byte *>(std::aligned_alloc(block_bytes, total_bytes()));
+    std::mt19937_64 random(1);
+    for (std::size_t i = 0; i < total_bytes(); i += 8) {
+      const std::uint64_t r = random();
+      std::memcpy(m + i, &r, 8);
+    }
+    return m;
+  }();
+  return {memory, total_bytes()};
+}
+
+image::manifest whole_pages() {
+  constexpr std::uint64_t at = 0x7f00'0000'0000, page = 2_MiB;
+  image::manifest m;
+  m.tags = {"benchmark"};
+  m.access_lists = {{}};
+  m.blocks = {{at, total_bytes(), 0, 0}};
+  for (std::uint64_t p = 0; p < total_bytes() / page; ++p) {
+    m.pages.push_back({page, {}, handle_type::none, false});
+    m.places.push_back({at + p * page, static_cast<std::uint32_t>(p), 0});
+  }
+  return m;
+}
+
+std::string file_in(const std::string &folder, const char *name) {
+  return folder + "/stillmap-image-bench-" + std::to_string(::getpid()) + name;
+}
+
+std::string disk() {
+  const char *const folder = std::getenv("TMPDIR");
+  return folder != nullptr && *folder != '\0' ? folder : "/tmp";
+}
+std::string tmpfs() {
+  return "/dev/shm";
+}
+
+void count(benchmark::State &state) {
+  state.SetBytesProcessed(static_cast<std::int64_t>(total_bytes()) * state.iterations());
+}
+
+void write_image(benchmark::State &state, const std::string &folder, image::codec codec,
+                 bool verify) {
+  const std::string path = file_in(folder, ".smi");
+  const image::manifest what = whole_pages();
+  image::write_options how;
+  how.compress = codec;
+  how.verify = verify;
+  contents();
+  for (auto _ : state) {
+    image::contents_in_memory from(contents());
+    stopwatch watch;
+    watch.start();
+    const auto w = image::write(path, what, from, how);
+    watch.stop();
+    if (!w) return state.SkipWithError(w.error().message().c_str());
+    state.counters["past_page_cache"] = w->past_page_cache;
+    state.SetIterationTime(watch.seconds());
+    ::unlink(path.c_str());
+  }
+  count(state);
+}
+
+void read_image(benchmark::State &state, const std::string &folder) {
+  const std::string path = file_in(folder, ".smi");
+  image::contents_in_memory from(contents());
+  if (const auto w = image::write(path, whole_pages(), from); !w) {
+    return state.SkipWithError(w.error().message().c_str());
+  }
+  for (auto _ : state) {
+    const auto r = image::reader::open(path);
+    const auto ok = r ? r->verify() : image::done();
+    if (!r || !ok) return state.SkipWithError("the image is not sound");
+  }
+  ::unlink(path.c_str());
+  count(state);
+}
+
+// All of it, from memory.
+bool write_all(int fd, std::size_t piece) {
+  const image::bytes_view from = contents();
+  for (std::size_t at = 0; at < from.size(); at += piece) {
+    if (::pwrite(fd, from.data() + at, piece, static_cast<off_t>(at)) !=
+        static_cast<ssize_t>(piece)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+enum class by_hand { read_and_write, copy_file_range, direct };
+
+void copy(benchmark::State &state, const std::string &folder, by_hand how) {
+  const std::string from = file_in(folder, ".from"), to = file_in(folder, ".to");
+  const int in = ::open(from.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  if (in < 0 || (how != by_hand::direct && !write_all(in, 2_MiB))) {
+    return state.SkipWithError("no room");
+  }
+  const std::unique_ptr<char[]> room(new char[2_MiB]);
+  for (auto _ : state) {
+    stopwatch watch;
+    watch.start();
+    const int out = ::open(
+        to.c_str(),
+        O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | (how == by_hand::direct ? O_DIRECT : 0), 0600);
+    bool ok = out >= 0;
+    if (how == by_hand::direct) {
+      ok = ok && ::fallocate(out, 0, 0, static_cast<off_t>(total_bytes())) == 0 &&
+           write_all(out, 2_MiB) && ::fdatasync(out) == 0;
+    } else {
+      for (std::size_t done = 0; ok && done < total_bytes();) {
+        auto at = static_cast<off_t>(done);
+        auto to_at = at;
+        ssize_t n = 0;
+        if (how == by_hand::copy_file_range) {
+          n = ::copy_file_range(in, &at, out, &to_at, total_bytes() - done, 0);
+        } else {
+          n = ::pread(in, room.get(), 2_MiB, at);
+          if (n > 0) n = ::pwrite(out, room.get(), static_cast<std::size_t>(n), to_at);
+        }
+        ok = n > 0;
+        done += ok ? static_cast<std::size_t>(n) : 0;
+      }
+    }
+    watch.stop();
+    state.SetIterationTime(watch.seconds());
+    ::close(out);
+    ::unlink(to.c_str());
+    if (!ok) {
+      state.SkipWithError("this file system does not do that");
+      break;
+    }
+  }
+  ::close(in);
+  ::unlink(from.c_str());
+  count(state);
+}
+
+void digesting(benchmark::State &state, bool both) {
+  const image::bytes_view all = contents();
+  for (auto _ : state) {
+    for (std::size_t at = 0; at < all.size(); at += 2_MiB) {
+      const auto chunk = all.subspan(at, 2_MiB);
+      if (both) {
+        benchmark::DoNotOptimize(image::digests_of(chunk));
+      } else {
+        benchmark::DoNotOptimize(image::digest_of_contents(chunk));
+      }
+    }
+  }
+  count(state);
+}
+
+[[maybe_unused]] const bool registered = [] {
+  const auto add = [](const std::string &name, auto work) {
+    benchmark::RegisterBenchmark(name.c_str(), work)
+        ->UseManualTime()
+        ->Unit(benchmark::kMillisecond);
+  };
+  for (const auto &[folder, where] :
+       {std::pair{tmpfs(), std::string("to tmpfs|")}, std::pair{disk(), std::string("to disk|")}}) {
+    add(where + "image", [f = folder](auto &s) { write_image(s, f, image::codec::none, true); });
+    add(where + "image, not read again",
+        [f = folder](auto &s) { write_image(s, f, image::codec::none, false); });
+    add(where + "read and write", [f = folder](auto &s) { copy(s, f, by_hand::read_and_write); });
+    add(where + "copy_file_range", [f = folder](auto &s) { copy(s, f, by_hand::copy_file_range); });
+    add(where + "O_DIRECT", [f = folder](auto &s) { copy(s, f, by_hand::direct); });
+    benchmark::RegisterBenchmark((where + "verify").c_str(),
+                                 [f = folder](auto &s) { read_image(s, f); })
+        ->UseRealTime()
+        ->Unit(benchmark::kMillisecond);
+  }
+  for (const bool both : {false, true}) {
+    benchmark::RegisterBenchmark(both ? "digest|contents and stored" : "digest|contents",
+                                 [both](auto &s) { digesting(s, both); })
+        ->Unit(benchmark::kMillisecond);
+  }
+  return true;
+}();
+
+}  // namespace
+}  // namespace stillmap::bench

@@ -1,0 +1,299 @@
+// A task that moves while it is written to, against a plain copy of as many bytes over a link of
+// the same kind, in the same run: how long the task stands still, and how long all of it takes.
+// Both ends are on this machine, and share its processors.
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "bench/support/session.h"
+#include "stillmap/migration/migration.h"
+#include "stillmap/migration/tls.h"
+#include "stillmap/vmm/context.h"
+#include "stillmap/vmm/page_pool.h"
+
+extern char **environ;
+
+namespace stillmap::bench {
+namespace {
+
+using checkpoint::landed_memory;
+using checkpoint::memory_layout;
+using migration::patience;
+
+constexpr const char *part_name = "STILLMAP_BENCH_DESTINATION";
+constexpr const char *folder_name = "STILLMAP_BENCH_FOLDER";
+// Far from where a kernel puts things, so that the other process has the addresses free too.
+constexpr std::uint64_t begin_at = 0x2000'0000'0000;
+constexpr std::size_t piece = 256_KiB;
+constexpr std::size_t channels = 2;
+constexpr patience wait{60'000};
+
+std::size_t total_bytes() {
+  return smoke() ? 64_MiB : 1_GiB;
+}
+
+template <class T>
+T must(result<T> r) {
+  if (r) return std::move(*r);
+  std::fprintf(stderr, "migration_bench: %s\n", r.error().message().c_str());
+  ::_exit(4);
+}
+void must(const status &s) {
+  if (s) return;
+  std::fprintf(stderr, "migration_bench: %s\n", s.error().message().c_str());
+  ::_exit(5);
+}
+
+migration::credentials credentials_in(const std::string &folder, const char *mine,
+                                      const char *theirs) {
+  const std::string here = folder + '/';
+  auto c = must(migration::load_credentials(here + mine + ".crt", here + mine + ".key"));
+  const auto other = must(migration::load_credentials(here + theirs + ".crt", ""));
+  c.fingerprints = {must(migration::fingerprint_of(other))};
+  return c;
+}
+
+// The other process: a receiver, or what only reads.
+[[noreturn]] void be(const std::string &part, const std::string &folder) {
+  auto at = must(migration::tls_at("127.0.0.1:0", credentials_in(folder, "there", "here")));
+  std::ofstream(folder + "/where.new") << at->where();
+  std::rename((folder + "/where.new").c_str(), (folder + "/where").c_str());
+  if (part == "sink") {
+    std::vector<std::thread> readers;
+    for (std::size_t i = 0; i < channels; ++i) {
+      std::shared_ptr<migration::channel> c = must(at->accept(wait));
+      must(c->open(wait));
+      readers.emplace_back([c] {
+        std::vector<std::byte> room(piece);
+        for (std::size_t n = 0; n < total_bytes() / channels; n += piece) {
+          must(c->receive(room, wait));
+        }
+        must(c->send({room.data(), 1}, wait));
+      });
+    }
+    for (std::thread &t : readers) t.join();
+    ::_exit(0);
+  }
+  driver *const drv = the_driver();
+  const device d = must(device::open(*drv, 0));
+  migration::receive_options how;
+  how.records = folder + "/records_there";
+  how.read_back = part == "reading back";
+  auto r = must(migration::receiver::start(d, std::move(at), how));
+  const auto came = r.receive(wait);
+  ::_exit(came && came->memory.bytes() == total_bytes() ? 0 : 6);
+}
+
+// Before main, since the other process is this program again: forking is not for users of CUDA.
+[[maybe_unused]] const bool is_destination = [] {
+  const char *const part = std::getenv(part_name), *const folder = std::getenv(folder_name);
+  if (part != nullptr && folder != nullptr) be(part, folder);
+  return false;
+}();
+
+// A folder with certificates and records for both, and the other process.
+class other_side {
+ public:
+  explicit other_side(const std::string &part) {
+    char name[] = "/tmp/stillmap-bench-XXXXXX";
+    folder_ = ::mkdtemp(name);
+    for (const char *const end : {"here", "there"}) {
+      const auto c = must(migration::make_self_signed(end));
+      std::ofstream(folder_ + '/' + end + ".crt") << c.certificate;
+      std::ofstream(folder_ + '/' + end + ".key") << c.key;
+      ::mkdir((folder_ + "/records_" + end).c_str(), 0700);
+    }
+    const std::string what = std::string(part_name) + '=' + part,
+                      where = std::string(folder_name) + '=' + folder_;
+    std::vector<char *> environment;
+    for (char **e = environ; *e != nullptr; ++e) environment.push_back(*e);
+    environment.push_back(const_cast<char *>(what.c_str()));
+    environment.push_back(const_cast<char *>(where.c_str()));
+    environment.push_back(nullptr);
+    char self[] = "/proc/self/exe";
+    char *arguments[] = {self, nullptr};
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      ::execve(self, arguments, environment.data());
+      ::_exit(7);
+    }
+  }
+  other_side(const other_side &) = delete;
+  ~other_side() {
+    if (pid_ > 0) good();
+    std::error_code left;
+    std::filesystem::remove_all(folder_, left);
+  }
+
+  const std::string &folder() const { return folder_; }
+  std::unique_ptr<migration::transport> way() const {
+    std::string where;
+    while (where.empty()) {
+      std::ifstream in(folder_ + "/where");
+      std::getline(in, where);
+      if (where.empty()) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return must(migration::tls_to(where, credentials_in(folder_, "here", "there")));
+  }
+  bool good() {
+    int how = 0;
+    ::waitpid(pid_, &how, 0);
+    pid_ = -1;
+    return WIFEXITED(how) && WEXITSTATUS(how) == 0;
+  }
+
+ private:
+  std::string folder_;
+  pid_t pid_ = -1;
+};
+
+// From host memory to host memory, over as many links.
+double seconds_of_plain_copy() {
+  other_side sink("sink");
+  const auto to = sink.way();
+  std::vector<std::shared_ptr<migration::channel>> links;
+  for (std::size_t i = 0; i < channels; ++i) {
+    links.emplace_back(must(to->connect(wait)));
+    must(links.back()->open(wait));
+  }
+  const std::vector<std::byte> bytes(total_bytes(), std::byte{0x5a});
+  stopwatch watch;
+  watch.start();
+  std::vector<std::thread> writers;
+  for (std::size_t i = 0; i < channels; ++i) {
+    writers.emplace_back([&, i] {
+      const std::size_t share = bytes.size() / channels;
+      for (std::size_t n = 0; n < share; n += piece) {
+        must(links[i]->send({bytes.data() + i * share + n, piece}, wait));
+      }
+      std::byte last;
+      must(links[i]->receive({&last, 1}, wait));
+    });
+  }
+  for (std::thread &t : writers) t.join();
+  watch.stop();
+  return watch.seconds();
+}
+
+landed_memory make_task(const device &d) {
+  const std::size_t page = d.can().page_bytes, pages = total_bytes() / page;
+  page_pool_options options;
+  options.keep_free = 0;
+  const auto pool = must(page_pool::create(d, options));
+  std::vector<page_ref> got;
+  must(pool->acquire(pages, got));
+  memory_layout l;
+  l.blocks = {{{device_address(begin_at), total_bytes()}, "task"}};
+  l.pages.assign(pages, {page, pool->properties()});
+  l.access = {{{on_device(d.ordinal()), access_mode::read_write}}};
+  for (std::size_t i = 0; i < pages; ++i) {
+    l.places.push_back({device_address(begin_at + i * page), static_cast<std::uint32_t>(i), 0});
+  }
+  auto made = must(landed_memory::reserve(d, std::move(l)));
+  must(made.map(got));
+  const context_guard guard(d.drv(), d.context());
+  std::vector<std::uint64_t> noise(piece / 8);
+  std::uint64_t next = 1;
+  for (std::size_t n = 0; n < total_bytes(); n += piece) {
+    for (std::uint64_t &word : noise)
+      word = next = next * 6364136223846793005u + 1442695040888963407u;
+    must(d.drv().copy_to_device(device_address(begin_at + n), noise.data(), piece));
+  }
+  return made;
+}
+
+// Writes one chunk after the other, so many bytes a second.
+class writer {
+ public:
+  writer(const device &d, double bytes_per_second)
+      : thread_([this, d, bytes_per_second] {
+          const context_guard guard(d.drv(), d.context());
+          std::vector<std::uint64_t> noise(piece / 8, 7);
+          const auto began = std::chrono::steady_clock::now();
+          for (std::size_t n = 0; !stop_; ++n) {
+            noise[n % noise.size()] += n + 1;
+            must(d.drv().copy_to_device(device_address(begin_at + n * piece % total_bytes()),
+                                        noise.data(), piece));
+            std::this_thread::sleep_until(
+                began +
+                std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(
+                    static_cast<double>((n + 1) * piece) / bytes_per_second)));
+          }
+        }) {}
+  ~writer() { stop(); }
+  void stop() {
+    stop_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+// `slower`: the link at most so many bytes a second; 0: what this machine manages.
+void moving(benchmark::State &state, const char *part, std::uint64_t slower) {
+  const double unlimited = seconds_of_plain_copy();
+  const double bytes = static_cast<double>(total_bytes());
+  const double plain =
+      slower == 0 ? unlimited : std::max(unlimited, bytes / static_cast<double>(slower));
+  for (auto _ : state) {
+    session s(state, memory_kind::backed, total_bytes());
+    if (!s) return;
+    const landed_memory task = make_task(s.dev());
+    other_side there(part);
+    const auto to = there.way();
+    writer writes(s.dev(), 0.1 * bytes / plain);
+    migration::send_options how;
+    how.records = there.folder() + "/records_here";
+    how.channels = channels;
+    how.bytes_per_second = slower;
+    how.quiesce = [&]() -> status {
+      writes.stop();
+      return {};
+    };
+    const auto sent = migration::sender(s.dev(), {"task"}, how).send(*to);
+    if (sent.whose != migration::whose::destination) {
+      s.fail(*sent.why);
+      return;
+    }
+    if (!there.good()) {
+      state.SkipWithError("the other process did not find what was sent");
+      return;
+    }
+    state.SetIterationTime(sent.seconds);
+    state.counters["pause_ms"] = sent.pause * 1e3;
+    state.counters["pause_of_all"] = sent.pause / sent.seconds;
+    state.counters["of_plain_copy"] = sent.seconds / plain;
+    state.counters["rounds"] = static_cast<double>(sent.rounds);
+    state.counters["sent_of_all"] = static_cast<double>(sent.bytes_sent) / bytes;
+  }
+  state.counters["plain_copy_ms"] = plain * 1e3;
+}
+
+[[maybe_unused]] const bool registered = [] {
+  const auto add = [](const char *name, const char *part, std::uint64_t slower) {
+    benchmark::RegisterBenchmark(name, [=](benchmark::State &s) { moving(s, part, slower); })
+        ->Iterations(1)
+        ->UseManualTime()
+        ->Unit(benchmark::kMillisecond);
+  };
+  add("migration/loopback", "reading back", 0);
+  add("migration/loopback_without_reading_back", "not reading back", 0);
+  if (!smoke()) add("migration/link_of_2_Gbit", "reading back", 250'000'000);
+  return true;
+}();
+
+}  // namespace
+}  // namespace stillmap::bench

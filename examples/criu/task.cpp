@@ -1,0 +1,173 @@
+#include "examples/criu/task.h"
+
+#include <csignal>
+#include <cstdint>
+#include <numeric>
+
+#include "examples/example.h"
+#include "stillmap/allocators/caching_allocator.h"
+#include "stillmap/process/preparation.h"
+#include "stillmap/vmm/device_vector.h"
+
+using namespace stillmap;
+
+namespace criu_example {
+namespace {
+
+void say(const char *what) {
+  std::printf("%s\n", what);
+  std::fflush(stdout);
+}
+
+int next_signal() {
+  sigset_t both;
+  sigemptyset(&both);
+  sigaddset(&both, SIGUSR1);
+  sigaddset(&both, SIGUSR2);
+  int got = 0;
+  if (sigwait(&both, &got) != 0) example::stop("no signal");
+  return got;
+}
+
+// Every thread that the driver starts inherits it.
+void signals_wait_for_us() {
+  sigset_t both;
+  sigemptyset(&both);
+  sigaddset(&both, SIGUSR1);
+  sigaddset(&both, SIGUSR2);
+  if (sigprocmask(SIG_BLOCK, &both, nullptr) != 0) example::stop("no signal mask");
+}
+
+// A block of the allocator: where the next one is, as the device sees it, and bytes of its own.
+struct node {
+  std::uint64_t next = 0;
+  std::uint64_t values[511] = {};
+};
+
+class task {
+ public:
+  task()
+      : device_(example::must(device::open())),
+        stream_(example::must(stream::create(device_))),
+        heap_(example::must(caching_allocator::create(device_, {.tag = "heap"}))),
+        numbers_(example::must(device_vector<std::uint32_t>::create(
+            device_, {.buffer = {.reserve = std::size_t{1} << 30, .tag = "numbers"}}, stream_))) {
+    grow();
+    for (std::size_t i = 0; i < nodes; ++i) {
+      blocks_.push_back(example::must(heap_->allocate(sizeof(node), stream_)));
+    }
+    for (std::size_t i = 0; i < nodes; ++i) {
+      const node n = made(i);
+      example::write(device_, address_of(blocks_[i]), &n, sizeof n);
+    }
+    first_ = numbers_.data();
+  }
+
+  void check() {
+    example::check(numbers_.data() == first_, "the vector is where it was");
+    const auto seen = example::read<std::uint32_t>(device_, numbers_.address(), numbers_.size());
+    example::check(seen == counted(numbers_.size()), "the vector has its elements");
+    std::uint64_t at = address_of(blocks_[0]).value();
+    for (std::size_t i = 0; i < nodes; ++i) {
+      const node n = example::read<node>(device_, device_address(at), 1).front();
+      const node want = made(i);
+      if (n.next != want.next || !std::equal(n.values, n.values + 511, want.values)) {
+        example::stop("block " + std::to_string(i) + " has other contents");
+      }
+      at = n.next;
+    }
+    example::check(at == address_of(blocks_[0]).value(), "pointers between blocks lead around");
+  }
+
+  // The heap goes to host memory, the vector stays on the device: both have to come back.
+  void prepare() {
+    example::must(stream_.synchronize());
+    process::prepare_options how;
+    if (device_.can().vmm) how.evict = {"heap"};  // what are no pages stays on the device
+    const process::prepared p = example::must(fit_->prepare(how));
+    std::printf("evicted: %.1f MiB of the heap; the device got %.1f MiB back\n", mib(p.bytes),
+                mib(p.released.bytes()));
+  }
+  void resume() { example::must(fit_->resume_after()); }
+
+  void go_on() {
+    grow();
+    if (!device_.can().vmm) first_ = numbers_.data();  // a copying vector, which may move
+    example::check(numbers_.data() == first_, "the vector grew where it was");
+    example::must(heap_->free(blocks_.back()));
+    blocks_.back() = example::must(heap_->allocate(sizeof(node), stream_));
+    const node n = made(nodes - 1);
+    example::write(device_, address_of(blocks_.back()), &n, sizeof n);
+    blocks_.push_back(example::must(heap_->allocate(std::size_t{24} << 20, stream_)));
+  }
+
+ private:
+  static constexpr std::size_t nodes = 300;
+
+  static double mib(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
+  static std::vector<std::uint32_t> counted(std::size_t n) {
+    std::vector<std::uint32_t> out(n);
+    std::iota(out.begin(), out.end(), 1U);
+    return out;
+  }
+  static device_address address_of(void *block) {
+    return device_address(reinterpret_cast<std::uintptr_t>(block));
+  }
+  node made(std::size_t i) const {
+    node n;
+    n.next = address_of(blocks_[(i + 1) % nodes]).value();
+    for (std::size_t k = 0; k < 511; ++k) n.values[k] = i * 1000003 + k;
+    return n;
+  }
+  void grow() {
+    const std::size_t before = numbers_.size();
+    const auto all = counted(before + (std::size_t{3} << 20));
+    example::must(numbers_.append(std::span(all).subspan(before)));
+  }
+
+  device device_;
+  stream stream_;
+  std::unique_ptr<caching_allocator> heap_;
+  device_vector<std::uint32_t> numbers_;
+  std::unique_ptr<process::preparation> fit_ =
+      example::must(process::preparation::create({device_}));
+  std::vector<void *> blocks_;
+  const std::uint32_t *first_ = nullptr;
+};
+
+}  // namespace
+
+int hold_and_wait() {
+  signals_wait_for_us();
+  task t;
+  t.check();
+  say("holding");
+  for (;;) {
+    if (next_signal() == SIGUSR1) {
+      t.prepare();
+      say("fit");
+    } else {
+      t.resume();
+      t.check();
+      t.go_on();
+      t.check();
+      say("whole");
+      return 0;
+    }
+  }
+}
+
+int only_wait() {
+  signals_wait_for_us();
+  say("holding");
+  for (;;) {
+    if (next_signal() == SIGUSR1) {
+      say("fit");
+    } else {
+      say("whole");
+      return 0;
+    }
+  }
+}
+
+}  // namespace criu_example
