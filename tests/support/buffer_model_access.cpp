@@ -34,7 +34,7 @@ void fill_kernel(const hostcuda_launch *launch) {
 }
 
 template <class Function>
-Function *symbol(const driver &drv, const char *name, Function *) {
+Function *symbol(const driver &drv, const char *name) {
   return reinterpret_cast<Function *>(drv.symbol(name));
 }
 
@@ -138,15 +138,16 @@ void buffer_model::launch_fill(device_address at, std::size_t bytes, unsigned ch
   const driver &drv = device_->drv();
   if (fill_ == nullptr) {
     const std::size_t sizes[] = {8, 8, 4};
-    demand(symbol(drv, "hostcuda_register_kernel", hostcuda_register_kernel)(
+    demand(symbol<decltype(hostcuda_register_kernel)>(drv, "hostcuda_register_kernel")(
                "stillmap_model_fill", fill_kernel, 3, sizes) == CUDA_SUCCESS,
            "no kernel");
     CUmodule module = nullptr;
     CUfunction function = nullptr;
-    demand(symbol(drv, "cuModuleLoadData", cuModuleLoadData)(&module, ptx) == CUDA_SUCCESS,
-           "no module");
+    demand(
+        symbol<decltype(cuModuleLoadData)>(drv, "cuModuleLoadData")(&module, ptx) == CUDA_SUCCESS,
+        "no module");
     module_ = module;
-    demand(symbol(drv, "cuModuleGetFunction", cuModuleGetFunction)(
+    demand(symbol<decltype(cuModuleGetFunction)>(drv, "cuModuleGetFunction")(
                &function, module, "stillmap_model_fill") == CUDA_SUCCESS,
            "no function");
     fill_ = function;
@@ -155,12 +156,13 @@ void buffer_model::launch_fill(device_address at, std::size_t bytes, unsigned ch
   std::uint64_t count = bytes;
   std::uint32_t v = value;
   void *params[] = {&to, &count, &v};
-  demand(symbol(drv, "hostcuda_declare", hostcuda_declare)(s.get(), to, bytes, 1) == CUDA_SUCCESS,
+  demand(symbol<decltype(hostcuda_declare)>(drv, "hostcuda_declare")(s.get(), to, bytes, 1) ==
+             CUDA_SUCCESS,
          "the kernel's range was refused");
-  demand(
-      symbol(drv, "cuLaunchKernel", cuLaunchKernel)(static_cast<CUfunction>(fill_), 1, 1, 1, 1, 1,
-                                                    1, 0, s.get(), params, nullptr) == CUDA_SUCCESS,
-      "the kernel was refused");
+  demand(symbol<decltype(cuLaunchKernel)>(drv, "cuLaunchKernel")(static_cast<CUfunction>(fill_), 1,
+                                                                 1, 1, 1, 1, 1, 0, s.get(), params,
+                                                                 nullptr) == CUDA_SUCCESS,
+         "the kernel was refused");
 }
 
 // copy B CELL N TO TO_CELL STREAM

@@ -50,7 +50,7 @@ driver_test = rule(
     doc = "Runs a GoogleTest program on one driver: hostcuda as one profile, or the machine's.",
 )
 
-def stillmap_tests(name, srcs, deps = [], data = [], profiles = HOSTCUDA_PROFILES, cuda = False, size = "medium"):
+def stillmap_tests(name, srcs, deps = [], data = [], profiles = HOSTCUDA_PROFILES, cuda = False, size = "medium", threads = True):
     """One program of one kind of test, and a Bazel test for each driver it runs on.
 
     Args:
@@ -61,6 +61,8 @@ def stillmap_tests(name, srcs, deps = [], data = [], profiles = HOSTCUDA_PROFILE
       profiles: the profiles of hostcuda it runs on.
       cuda: also on the machine's own driver, as <name>_cuda.
       size: Bazel's test size.
+      threads: worth a run under ThreadSanitizer. Not where nothing but one thread is tested, and
+        not where the threads are those that another kind tests.
     """
     if not srcs:
         return
@@ -79,7 +81,8 @@ def stillmap_tests(name, srcs, deps = [], data = [], profiles = HOSTCUDA_PROFILE
             binary = ":" + program,
             profile = profile,
             size = size,
-            tags = ["profile-" + profile],  # ./test --profile
+            tags = ["profile-" + profile] +  # ./test --profile
+                   ([] if threads else ["no-threads"]),  # ./test --tsan
         )
     if cuda:
         driver_test(
