@@ -1,8 +1,7 @@
 #include "stillmap/checkpoint/new_pages.h"
 
 #include <algorithm>
-
-#include "stillmap/vmm/page_pool.h"
+#include <iterator>
 
 namespace stillmap::checkpoint {
 
@@ -30,24 +29,18 @@ status can_hold(const device &d, const memory_layout &l) {
   return {};
 }
 
-result<std::vector<page_ref>> make_pages(const device &d, const memory_layout &l) {
-  struct kind {
-    std::size_t bytes;
-    physical_properties properties;
-    std::vector<std::size_t> pages;
-  };
-  std::vector<kind> kinds;
-  for (std::size_t i = 0; i < l.pages.size(); ++i) {
-    const memory_layout::page &p = l.pages[i];
-    const auto same = [&](const kind &k) {
+result<page_maker> page_maker::create(const device &d, const memory_layout &l) {
+  page_maker out;
+  std::vector<memory_layout::page> kinds;
+  for (const memory_layout::page &p : l.pages) {
+    const auto same = [&](const memory_layout::page &k) {
       return k.bytes == p.bytes && k.properties == p.properties;
     };
-    auto found = std::find_if(kinds.begin(), kinds.end(), same);
-    if (found == kinds.end()) found = kinds.insert(found, {p.bytes, p.properties, {}});
-    found->pages.push_back(i);
+    const auto found = std::find_if(kinds.begin(), kinds.end(), same);
+    out.kinds_.push_back(static_cast<std::uint32_t>(found - kinds.begin()));
+    if (found == kinds.end()) kinds.push_back(p);
   }
-  std::vector<page_ref> out(l.pages.size());
-  for (const kind &k : kinds) {
+  for (const memory_layout::page &k : kinds) {
     page_pool_options options;
     options.page_bytes = k.bytes;
     if (k.properties.location.kind != location_kind::device) {
@@ -58,11 +51,28 @@ result<std::vector<page_ref>> make_pages(const device &d, const memory_layout &l
     options.keep_free = 0;
     auto pool = page_pool::create(d, options);
     if (!pool) return tl::unexpected(pool.error());
-    std::vector<page_ref> got;
-    if (status s = (*pool)->acquire(k.pages.size(), got); !s) return tl::unexpected(s.error());
-    for (std::size_t i = 0; i < got.size(); ++i) out[k.pages[i]] = std::move(got[i]);
+    out.pools_.push_back(std::move(*pool));
   }
   return out;
+}
+
+result<std::vector<page_ref>> page_maker::make(std::size_t first, std::size_t count) {
+  std::vector<page_ref> out;
+  for (std::size_t i = first; i < first + count;) {
+    std::size_t end = i + 1;  // of those of one kind
+    while (end < first + count && kinds_[end] == kinds_[i]) ++end;
+    std::vector<page_ref> got;
+    if (status s = pools_[kinds_[i]]->acquire(end - i, got); !s) return tl::unexpected(s.error());
+    std::move(got.begin(), got.end(), std::back_inserter(out));
+    i = end;
+  }
+  return out;
+}
+
+result<std::vector<page_ref>> make_pages(const device &d, const memory_layout &l) {
+  auto by = page_maker::create(d, l);
+  if (!by) return tl::unexpected(by.error());
+  return by->make(0, l.pages.size());
 }
 
 }  // namespace stillmap::checkpoint

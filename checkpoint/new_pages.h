@@ -1,9 +1,12 @@
 // New pages on a device, of the kinds that a layout has.
 #pragma once
 
+#include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "stillmap/checkpoint/layout.h"
+#include "stillmap/vmm/page_pool.h"
 
 namespace stillmap::checkpoint {
 
@@ -12,8 +15,22 @@ namespace stillmap::checkpoint {
 //         out_of_memory (value = bytes wanted, limit = all that the device has), the driver's.
 status can_hold(const device &d, const memory_layout &l);
 
-// Pages as the layout has them, in its order. Failure: none are left. Errors: out_of_memory, the
-// driver's. Cost: one create a page.
+// Makes the pages of a layout, a few at a time. Threads: externally synchronised.
+class page_maker {
+ public:
+  // Errors: as page_pool::create. Cost: none.
+  static result<page_maker> create(const device &d, const memory_layout &l);
+
+  // Pages `first` to `first + count` of the layout, new ones, in its order. Failure: none of them
+  // are left. Errors: out_of_memory, the driver's. Cost: one create a page.
+  result<std::vector<page_ref>> make(std::size_t first, std::size_t count);
+
+ private:
+  std::vector<std::shared_ptr<page_pool>> pools_;  // one for each kind of page
+  std::vector<std::uint32_t> kinds_;               // of the layout's pages
+};
+
+// All of them.
 result<std::vector<page_ref>> make_pages(const device &d, const memory_layout &l);
 
 }  // namespace stillmap::checkpoint

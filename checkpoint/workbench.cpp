@@ -7,19 +7,31 @@ namespace stillmap::checkpoint {
 result<workbench> workbench::create(const device &d, std::span<const page_ref> pages) {
   std::size_t bytes = 0;
   for (const page_ref &p : pages) bytes += p->bytes();
+  auto out = reserve(d, bytes);
+  if (!out) return out;
+  if (status s = out->add(pages); !s) return tl::unexpected(s.error());
+  return out;
+}
+
+result<workbench> workbench::reserve(const device &d, std::size_t bytes) {
   auto made = reservation::create(d, bytes, {});
   if (!made) return tl::unexpected(made.error());
-  workbench out(d, std::move(*made));
-  remap_plan plan({{on_device(d.ordinal()), access_mode::read_write}});
-  device_address next = out.room_.range().begin;
+  return workbench(d, std::move(*made));
+}
+
+status workbench::add(std::span<const page_ref> pages) {
+  remap_plan plan({{on_device(device_.ordinal()), access_mode::read_write}});
+  std::vector<device_address> at;
+  std::size_t end = mapped_;
   for (const page_ref &p : pages) {
-    out.at_.push_back(next);
-    plan.map(next, p);
-    next = next + p->bytes();
+    at.push_back(room_.range().begin + end);
+    plan.map(at.back(), p);
+    end += p->bytes();
   }
-  if (status s = d.space().apply(std::move(plan)); !s) return tl::unexpected(s.error());
-  out.mapped_ = true;
-  return out;
+  if (status s = device_.space().apply(std::move(plan)); !s) return s;
+  at_.insert(at_.end(), at.begin(), at.end());
+  mapped_ = end;
+  return {};
 }
 
 workbench &workbench::operator=(workbench &&o) noexcept {
@@ -27,14 +39,16 @@ workbench &workbench::operator=(workbench &&o) noexcept {
   device_ = o.device_;
   room_ = std::move(o.room_);
   at_ = std::move(o.at_);
-  mapped_ = std::exchange(o.mapped_, false);
+  mapped_ = std::exchange(o.mapped_, 0);
   return *this;
 }
 
 // Retires, so that what the driver refuses now is tried again by whoever needs the room.
 void workbench::clear() {
-  if (!std::exchange(mapped_, false)) return;
-  device_.space().let_go(room_.block(), room_.range(), fence());
+  const std::size_t bytes = std::exchange(mapped_, 0);
+  at_.clear();
+  if (bytes == 0) return;
+  device_.space().let_go(room_.block(), {room_.range().begin, bytes}, fence());
   device_.space().collect();
 }
 

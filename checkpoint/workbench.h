@@ -17,11 +17,16 @@ class workbench {
  public:
   // Errors: as reserving and remapping. Cost: one reserve, one map a page, one set-access.
   static result<workbench> create(const device &d, std::span<const page_ref> pages);
+  // Room for pages of so many bytes, which come later. Errors: as reserving. Cost: one reserve.
+  static result<workbench> reserve(const device &d, std::size_t bytes);
+  // Puts these behind those that are there. Requires: there is room. Failure: as before.
+  // Errors: as remapping. Cost: one map a page, one set-access.
+  status add(std::span<const page_ref> pages);
   workbench(workbench &&o) noexcept
       : device_(o.device_),
         room_(std::move(o.room_)),
         at_(std::move(o.at_)),
-        mapped_(std::exchange(o.mapped_, false)) {}
+        mapped_(std::exchange(o.mapped_, 0)) {}
   workbench &operator=(workbench &&o) noexcept;
   // Requires: nothing uses it any more.
   ~workbench() { clear(); }
@@ -35,7 +40,7 @@ class workbench {
   device device_;
   reservation room_;
   std::vector<device_address> at_;
-  bool mapped_ = false;
+  std::size_t mapped_ = 0;  // bytes, from the beginning
 };
 
 }  // namespace stillmap::checkpoint

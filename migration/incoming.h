@@ -1,43 +1,54 @@
 // A task on its way here: its addresses, its pages, and what of them has come. Internal.
 #pragma once
 
+#include <condition_variable>
 #include <map>
+#include <mutex>
 #include <optional>
-#include <shared_mutex>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "stillmap/checkpoint/landed_memory.h"
+#include "stillmap/checkpoint/new_pages.h"
 #include "stillmap/checkpoint/workbench.h"
 #include "stillmap/migration/wire.h"
 
 namespace stillmap::migration {
 
-// Threads: arrived() and place_of() from many; the others exclude all.
+// Pages are made while the contents of the first ones come: making them takes a good part of the
+// time that a fast link takes to fill them.
+//
+// Threads: begin_round(), place_of(), landed() and end_round() from many; the others exclude each
+// other.
 class incoming {
  public:
-  incoming(const device &d, std::uint32_t chunk_bytes, std::uint64_t most_bytes, bool read_back)
-      : device_(d), chunk_bytes_(chunk_bytes), most_bytes_(most_bytes), read_back_(read_back) {}
+  incoming(const device &d, std::uint32_t chunk_bytes, std::uint64_t most_bytes)
+      : device_(d), chunk_bytes_(chunk_bytes), most_bytes_(most_bytes) {}
+  incoming(const incoming &) = delete;
+  incoming &operator=(const incoming &) = delete;
+  ~incoming() { stop_making(); }
 
-  // Reserves and maps what the source describes; pages that were there before keep what they have.
-  // Errors: as reserving, creating and mapping; corrupt. Failure: nothing is left of it.
+  // Reserves what the source describes, and begins to make its pages; those that were there before
+  // keep what they have. Errors: as reserving; out_of_memory (more than the device or this receiver
+  // has, ever), not_supported (kinds of pages), corrupt (also: in the middle of a round).
+  // Failure: nothing is left of it.
   status prepare(layout_message l);
   bool prepared() const;
+  std::size_t chunks() const;
 
-  // Where a chunk belongs. Errors: corrupt (there is none, or not of so many bytes).
-  result<virtual_range> place_of(std::uint64_t number) const;
-  bool reads_back() const { return reads_back_; }
+  // Between these the layout stays as it is. Errors: corrupt (nothing is prepared).
+  status begin_round();
+  void end_round();
 
-  // What came of a round, with the digest that it left with (bad: it came otherwise).
-  struct piece {
-    std::uint64_t number;
-    image::digest digest;
-    bool bad = false;
-  };
-  // Requires: all copies are over. Those that are not what they left as. Errors: the driver's.
-  result<std::vector<std::uint64_t>> landed(const std::vector<piece> &pieces);
+  // Where a chunk belongs, to be written; waits until its page is there. Requires: in a round.
+  // Errors: corrupt (there is none), as making and mapping its page.
+  result<virtual_range> place_of(std::uint64_t number);
+  // It is there as it left: with this digest.
+  void landed(std::uint64_t number, const image::digest &d);
 
-  // Numbers of the chunks that are not as sealed, in the order of the layout. Errors: corrupt (not
-  // as many as there are).
+  // Numbers of the chunks that are not as sealed, in the order of the layout; waits until all is
+  // mapped where it belongs. Errors: corrupt (not as many as there are), as making and mapping.
   result<std::vector<std::uint64_t>> compare(const std::vector<image::digest> &sealed) const;
 
   // Requires: compared, and equal. The memory, an owner.
@@ -51,22 +62,31 @@ class incoming {
   struct page {
     page_ref memory;
     std::size_t bytes = 0;
-    device_address at;  // on the workbench
+    device_address at;  // on the workbench, once it is there
     std::vector<chunk> chunks;
   };
-  status make_new(const layout_message &l, std::map<std::uint32_t, page> &into) const;
-  const page *find(std::uint64_t number, std::uint32_t &index) const;
+  status between_rounds() const;
+  status reserve(layout_message l);
+  void make(checkpoint::page_maker by, const std::stop_token &stop);
+  status make_some(checkpoint::page_maker &by, std::size_t first, std::size_t end);
+  void stop_making();
+  // Requires the mutex. Nothing: there is no such chunk.
+  std::optional<std::pair<page *, std::uint32_t>> find(std::uint64_t number);
 
   const device device_;
   const std::uint32_t chunk_bytes_;
   const std::uint64_t most_bytes_;
-  const bool read_back_;
-  bool reads_back_ = false;
-  mutable std::shared_mutex mutex_;
+
+  mutable std::mutex mutex_;
+  mutable std::condition_variable made_;
+  std::size_t rounds_ = 0;               // under way
   std::map<std::uint32_t, page> pages_;  // by the source's numbers
   std::vector<std::uint32_t> numbers_;   // in the order of the layout
   std::optional<checkpoint::workbench> bench_;
   std::optional<checkpoint::landed_memory> memory_;
+  status making_;           // why it ended, where it failed
+  bool all_there_ = false;  // and where they belong
+  std::jthread maker_;
 };
 
 }  // namespace stillmap::migration

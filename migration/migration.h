@@ -24,7 +24,7 @@ namespace stillmap::migration {
 enum class step {
   described,         // source: knows what is to go
   greeted,           // source: the destination is who it should be
-  prepared,          // source: addresses and pages are there
+  prepared,          // source: the destination has the addresses
   joined,            // source: all channels are open
   copied,            // source: a round is over (more than once)
   quiet,             // source: the task has stopped
@@ -35,7 +35,7 @@ enum class step {
   told_owner,        // source: the destination owns it
   released,          // source: nothing is left here
   accepted,          // destination: the source is who it should be
-  reserved,          // destination: has the addresses and pages
+  reserved,          // destination: has the addresses, and begins to make pages
   round_landed,      // destination: a round is there (more than once)
   sealed_here,       // destination: knows what it should be
   waiting,           // destination: it is that; and nobody but the source decides
@@ -128,8 +128,8 @@ class sender {
   //           address is taken there, a newer epoch), corrupt (messages that make no sense), the
   //           system's, the driver's.
   // Memory:   two chunks a channel, pinned, and 16 bytes a chunk.
-  // Cost:     a copy for each chunk that is sent, and one launch a channel for each look at what
-  //           has changed.
+  // Cost:     a copy for each chunk that is sent, and a few launches for each look at what has
+  //           changed.
   sent_memory send(transport &to);
   // After `undecided`: asks again. Also in another process than the one that is gone, which has
   // nothing to give any more: tags empty, the task that is on record.

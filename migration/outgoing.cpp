@@ -4,9 +4,6 @@
 #include <numeric>
 #include <unordered_map>
 #include <unordered_set>
-
-#include "stillmap/snapshot/chunk_digests.h"
-
 namespace stillmap::migration {
 
 outgoing::outgoing(const device &d, std::vector<std::string> tags, std::uint32_t chunk_bytes)
@@ -134,7 +131,7 @@ result<std::vector<std::size_t>> outgoing::changed(const std::vector<std::size_t
     }
     gate_->read.insert(gate_->read.end(), ranges.begin(), ranges.end());
   }
-  const auto digests = snapshot::chunk_digests(device_, ranges);
+  const auto digests = digester_->digests_of(ranges);
   {
     const std::lock_guard lock(gate_->mutex);
     gate_->read.clear();  // nobody else reads meanwhile
@@ -149,11 +146,14 @@ result<std::vector<std::size_t>> outgoing::changed(const std::vector<std::size_t
   return out;
 }
 
-status outgoing::try_digests() {
-  // Whatever is first and still there.
+status outgoing::prepare_digests() {
+  auto made = snapshot::chunk_digester::create(device_);
+  if (!made) return tl::unexpected(made.error());
+  digester_.emplace(std::move(*made));
+  // Whatever is first and still there: that the kernel is loaded does not say that it runs.
   for (const chunk &c : chunks_) {
     if (!enter(c.at)) continue;
-    const auto one = snapshot::chunk_digests(device_, {&c.at, 1});
+    const auto one = digester_->digests_of({&c.at, 1});
     leave(c.at);
     if (!one) return tl::unexpected(one.error());
     break;

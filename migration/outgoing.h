@@ -5,12 +5,14 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "stillmap/checkpoint/layout.h"
 #include "stillmap/image/digest.h"
 #include "stillmap/migration/wire.h"
+#include "stillmap/snapshot/chunk_digests.h"
 
 namespace stillmap::migration {
 
@@ -45,11 +47,11 @@ class outgoing {
   bool enter(virtual_range r);
   void leave(virtual_range r);
 
-  // Those of `which` that are not what the other side has. Errors: the driver's; not_supported
-  // (the device makes no digests).
+  // Those of `which` that are not what the other side has. Requires: prepare_digests() was good.
+  // Errors: the driver's; not_supported (the device makes no digests of these chunks).
   result<std::vector<std::size_t>> changed(const std::vector<std::size_t> &which);
-  // Whether the device makes digests. Errors: the driver's; not_supported.
-  status try_digests();
+  // Makes ready for changed(). Errors: the driver's; not_supported (the device makes no digests).
+  status prepare_digests();
   std::vector<std::size_t> all() const;
   // Every so many, for a guess: about `n`.
   std::vector<std::size_t> some(std::size_t n) const;
@@ -67,6 +69,7 @@ class outgoing {
   std::uint32_t next_number_ = 0;
   std::vector<chunk> chunks_;
   std::uint64_t bytes_ = 0;
+  std::optional<snapshot::chunk_digester> digester_;
 
   // What is read now, and what is not there any more since the last look. Shared with the callback,
   // which may be running when this goes.

@@ -159,7 +159,7 @@ class sender::core {
   status copy_while_it_runs() {
     if (memory_->chunks().empty()) return {};
     // A device that cannot tell what has changed gets one round, standing still.
-    tells_ = memory_->try_digests().has_value();
+    tells_ = memory_->prepare_digests().has_value();
     if (!tells_) {
       if (how_.otherwise == when_it_does_not_converge::stop_and_copy) return {};
       return refuse(condition::not_supported, op,

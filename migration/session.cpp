@@ -2,9 +2,8 @@
 
 #include <algorithm>
 
-#include "stillmap/checkpoint/host_memory.h"
-#include "stillmap/checkpoint/transfer.h"
 #include "stillmap/image/image_set.h"
+#include "stillmap/migration/inbound.h"
 
 namespace stillmap::migration {
 namespace {
@@ -22,7 +21,7 @@ session::session(const device &d, const receive_options &how, const hello &h, pe
       hello_(h),
       from_(std::move(from)),
       id_(id),
-      memory_(d, h.chunk_bytes, how.most_bytes, how.read_back),
+      memory_(d, h.chunk_bytes, how.most_bytes),
       record_(std::move(r)) {
   moved();
 }
@@ -196,80 +195,55 @@ status session::carry(channel &from) {
     }
     carrying_.push_back(&from);
   }
-  const auto leave = [&] {
+  const status s = bring(from);
+  // What is missing never comes. Where it was not the link, the source may want to know why.
+  bool tell = false;
+  {
     const std::lock_guard lock(mutex_);
-    carrying_.erase(std::find(carrying_.begin(), carrying_.end(), &from));
-    // What is missing never comes.
-    if (state_ == state::copying && talking_ != nullptr) talking_->cut();
-    changed_.notify_all();
-  };
-  auto by = checkpoint::transfer::create(device_, 2);
-  auto room = checkpoint::host_memory::create(device_, std::size_t{2} * hello_.chunk_bytes);
-  status s;
-  if (!by) s = tl::unexpected(by.error());
-  if (s && !room) s = tl::unexpected(room.error());
-  if (s) s = send(from, kind::welcome, {}, how_.wait);
-  std::vector<incoming::piece> pieces;
-  for (std::size_t b = 0; s;) {
-    std::byte head[header::bytes];
-    if (s = from.receive(head, for_good); !s) break;
-    moved();
-    const auto h = decode_header(head);
-    if (!h) {
-      s = tl::unexpected(h.error());
-      break;
-    }
-    if (h->what == kind::mark && h->body == 0) {
-      for (std::size_t i = 0; i < 2; ++i) {
-        if (status done = by->wait(i); s) s = done;
-      }
-      if (s) s = land(std::move(pieces), h->number);
-      pieces.clear();
-      continue;
-    }
-    const auto place = memory_.place_of(h->number);
-    if (!place) {
-      s = tl::unexpected(place.error());
-      break;
-    }
-    incoming::piece p{h->number, h->digest, false};
-    b ^= 1;
-    if (s = by->wait(b); !s) break;  // what is in the buffer is on its way
-    if (h->what == kind::zeros && h->body == 0) {
-      p.bad = h->digest != image::digest_of_zeros(place->bytes);
-      s = by->clear(*place, b);
-    } else if (h->what == kind::chunk && h->body == place->bytes) {
-      std::byte *const at = room->data() + b * hello_.chunk_bytes;
-      if (s = from.receive({at, place->bytes}, how_.wait); !s) break;
-      if (!memory_.reads_back()) p.bad = image::digest_of_contents({at, place->bytes}) != p.digest;
-      s = by->start(checkpoint::direction::to_device, *place, at, b);
-    } else {
-      s = refuse(condition::corrupt, op, "a chunk is not of its size", h->body, place->bytes);
-    }
-    pieces.push_back(p);
+    tell = state_ == state::copying;
   }
-  if (by) {
-    for (std::size_t i = 0; i < 2; ++i) (void)by->wait(i);
-  }
-  leave();
+  if (tell) (void)say(kind::refusal, checkpoint::encode(s.error()), 0);
+  const std::lock_guard lock(mutex_);
+  carrying_.erase(std::find(carrying_.begin(), carrying_.end(), &from));
+  if (state_ == state::copying && talking_ != nullptr) talking_->cut();
+  changed_.notify_all();
   return s;
 }
 
-// The last channel that is through with a round looks at what has come, and tells.
-status session::land(std::vector<incoming::piece> pieces, std::uint64_t round) {
-  std::vector<incoming::piece> all;
+// Until it is cut.
+status session::bring(channel &from) {
+  auto by = inbound::create(device_, memory_, hello_.chunk_bytes, how_.read_back);
+  if (!by) return tl::unexpected(by.error());
+  if (status s = send(from, kind::welcome, {}, how_.wait); !s) return s;
+  for (;;) {
+    std::byte head[header::bytes];
+    if (status s = from.receive(head, for_good); !s) return s;
+    moved();
+    const auto h = decode_header(head);
+    if (!h) return tl::unexpected(h.error());
+    if (h->what != kind::mark || h->body != 0) {
+      if (status s = by->take(from, *h, how_.wait); !s) return s;
+      continue;
+    }
+    const auto bad = by->through();
+    if (!bad) return tl::unexpected(bad.error());
+    if (status s = round_over(*bad, h->number); !s) return s;
+  }
+}
+
+// The last channel that is through with a round tells.
+status session::round_over(const std::vector<std::uint64_t> &bad, std::uint64_t round) {
+  std::vector<std::uint64_t> all;
   {
     const std::lock_guard lock(mutex_);
     if (state_ == state::waiting) state_ = state::copying;
-    round_.insert(round_.end(), pieces.begin(), pieces.end());
+    bad_.insert(bad_.end(), bad.begin(), bad.end());
     if (++through_ < hello_.channels) return {};
     through_ = 0;
-    all.swap(round_);
+    all.swap(bad_);
   }
-  const auto bad = memory_.landed(all);
-  if (!bad) return tl::unexpected(bad.error());
   reached(step::round_landed);
-  return say(kind::landed, encode(*bad), round);
+  return say(kind::landed, encode(all), round);
 }
 
 bool session::alive() const {

@@ -53,7 +53,8 @@ class session {
           session_id id);
   status say(kind what, std::span<const std::byte> body, std::uint64_t number);
   status listen(channel &with);
-  status land(std::vector<incoming::piece> pieces, std::uint64_t round);
+  status bring(channel &from);
+  status round_over(const std::vector<std::uint64_t> &bad, std::uint64_t round);
   void moved() { last_moved_ = clock::now().time_since_epoch().count(); }
   void reached(step s) const {
     if (how_.at) how_.at(s);
@@ -74,8 +75,8 @@ class session {
   image::digest contents_;
   channel *talking_ = nullptr;
   std::vector<channel *> carrying_;
-  std::vector<incoming::piece> round_;  // what has come of it, of all channels that are through
-  std::size_t through_ = 0;
+  std::size_t through_ = 0;         // with this round, so many channels
+  std::vector<std::uint64_t> bad_;  // of it, theirs
 };
 
 }  // namespace stillmap::migration

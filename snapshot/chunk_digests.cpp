@@ -1,6 +1,7 @@
 #include "stillmap/snapshot/chunk_digests.h"
 
 #include <algorithm>
+#include <optional>
 #include <thread>
 
 #include "stillmap/snapshot/chunk_digests_ptx.h"
@@ -79,89 +80,133 @@ struct share {
   unsigned blocks = 0;
 };
 
-class digesting {
- public:
-  digesting(const device &d, std::span<const virtual_range> chunks) : device_(d), chunks_(chunks) {}
+}  // namespace
 
-  result<std::vector<image::digest>> run() {
+class chunk_digester::core {
+ public:
+  static result<std::unique_ptr<core>> create(const device &d) {
+    const context_guard guard(d.drv(), d.context());
+    if (!guard.entered()) return tl::unexpected(guard.entered().error());
+    auto module = digest_module::load(d.drv());
+    if (!module) return tl::unexpected(module.error());
+    std::unique_ptr<core> out(new core(d, std::move(*module)));
+    const std::size_t most = std::clamp(std::thread::hardware_concurrency(), 1U, 8U);
+    for (std::size_t i = 0; i < most; ++i) {
+      auto s = stream::create(d);
+      if (!s) return tl::unexpected(s.error());
+      out->streams_.push_back(std::move(*s));
+    }
+    return out;
+  }
+  ~core() {
+    const context_guard guard(device_.drv(), device_.context());
+    room_.reset();
+    module_.reset();
+  }
+
+  result<std::vector<image::digest>> run(std::span<const virtual_range> chunks) {
     const context_guard guard(device_.drv(), device_.context());
     if (!guard.entered()) return tl::unexpected(guard.entered().error());
     std::size_t largest = 0;
-    for (const virtual_range c : chunks_) {
+    for (const virtual_range c : chunks) {
       if (c.bytes < least || c.bytes % image::block_bytes != 0) {
         return refuse(condition::not_supported, op, "a chunk is too small, or not of whole blocks",
                       c.bytes, least);
       }
       largest = std::max(largest, c.bytes);
     }
-    const auto module = digest_module::load(device_.drv());
-    if (!module) return tl::unexpected(module.error());
-    plan_shares();
-    std::vector<stream> streams;
-    for (std::size_t i = 0; i < shares_.size(); ++i) {
-      auto s = stream::create(device_);
-      if (!s) return tl::unexpected(s.error());
-      streams.push_back(std::move(*s));
-    }
+    const std::vector<share> shares = plan_shares(chunks.size());
     const std::size_t words = 2 * largest / image::block_bytes;  // of scratch, a thread block
     std::size_t blocks = 0;
-    for (const share &s : shares_) blocks += s.blocks;
-    const std::size_t list_bytes = chunks_.size() * sizeof(kernel_chunk);
-    const std::size_t digest_bytes = chunks_.size() * sizeof(image::digest);
-    auto room = device_room::create(device_.drv(), list_bytes + digest_bytes + blocks * words * 8);
-    if (!room) return tl::unexpected(room.error());
+    for (const share &s : shares) blocks += s.blocks;
+    const std::size_t list_bytes = chunks.size() * sizeof(kernel_chunk);
+    const std::size_t digest_bytes = chunks.size() * sizeof(image::digest);
+    if (status s = have_room(list_bytes + digest_bytes + blocks * words * 8); !s) {
+      return tl::unexpected(s.error());
+    }
     std::vector<kernel_chunk> list;
-    for (const virtual_range c : chunks_) list.push_back({c.begin.value(), c.bytes});
-    status s = device_.drv().copy_to_device(room->at(), list.data(), list_bytes);
-    const device_address digests = room->at() + list_bytes, scratch = digests + digest_bytes;
-    std::size_t used = 0;
-    for (std::size_t i = 0; s && i < shares_.size(); ++i) {
-      s = launch(*module, shares_[i], room->at(), digests, scratch + used * words * 8, words,
-                 streams[i]);
-      used += shares_[i].blocks;
+    for (const virtual_range c : chunks) list.push_back({c.begin.value(), c.bytes});
+    status s = device_.drv().copy_to_device(room_->at(), list.data(), list_bytes);
+    const device_address digests = room_->at() + list_bytes, scratch = digests + digest_bytes;
+    std::size_t used = 0, launched = 0;
+    for (; s && launched < shares.size(); ++launched) {
+      s = launch(shares[launched], room_->at(), digests, scratch + used * words * 8, words,
+                 streams_[launched]);
+      used += shares[launched].blocks;
     }
-    // All of them, before the room goes: also when one failed.
-    for (const stream &each : streams) {
-      if (status done = each.synchronize(); s) s = done;
+    // All of them, before the room is used again: also when one failed.
+    for (std::size_t i = 0; i < launched; ++i) {
+      if (status done = streams_[i].synchronize(); s) s = done;
     }
-    std::vector<image::digest> out(chunks_.size());
+    std::vector<image::digest> out(chunks.size());
     if (s) s = device_.drv().copy_to_host(out.data(), digests, digest_bytes);
     if (!s) return tl::unexpected(s.error());
     return out;
   }
 
  private:
-  void plan_shares() {
-    const std::size_t most = std::clamp(std::thread::hardware_concurrency(), 1U, 8U);
-    const std::size_t n = std::min(most, chunks_.size());
+  core(const device &d, digest_module m) : device_(d), module_(std::move(m)) {}
+
+  std::vector<share> plan_shares(std::size_t chunks) const {
+    std::vector<share> out;
+    const std::size_t n = std::min(streams_.size(), chunks);
     for (std::size_t i = 0; i < n; ++i) {
-      const std::size_t first = chunks_.size() * i / n, end = chunks_.size() * (i + 1) / n;
-      shares_.push_back({first, end - first,
-                         static_cast<unsigned>(std::min<std::size_t>(end - first, most_blocks))});
+      const std::size_t first = chunks * i / n, end = chunks * (i + 1) / n;
+      out.push_back({first, end - first,
+                     static_cast<unsigned>(std::min<std::size_t>(end - first, most_blocks))});
     }
+    return out;
   }
 
-  status launch(const digest_module &module, const share &part, device_address list,
-                device_address digests, device_address scratch, std::uint64_t words,
-                stream_ref on) const {
+  status have_room(std::size_t bytes) {
+    if (room_ && room_bytes_ >= bytes) return {};
+    room_.reset();
+    auto made = device_room::create(device_.drv(), bytes);
+    if (!made) return tl::unexpected(made.error());
+    room_.emplace(std::move(*made));
+    room_bytes_ = bytes;
+    return {};
+  }
+
+  status launch(const share &part, device_address list, device_address digests,
+                device_address scratch, std::uint64_t words, stream_ref on) const {
     std::uint64_t chunks = (list + part.first * sizeof(kernel_chunk)).value(), count = part.count,
                   room = scratch.value(),
                   to = (digests + part.first * sizeof(image::digest)).value();
     void *params[] = {&chunks, &count, &room, &words, &to};
-    return device_.drv().launch(module.kernel(), part.blocks, threads, params, on.get());
+    return device_.drv().launch(module_->kernel(), part.blocks, threads, params, on.get());
   }
 
-  const device &device_;
-  const std::span<const virtual_range> chunks_;
-  std::vector<share> shares_;
+  const device device_;
+  std::optional<digest_module> module_;
+  std::vector<stream> streams_;
+  std::optional<device_room> room_;
+  std::size_t room_bytes_ = 0;
 };
 
-}  // namespace
+chunk_digester::chunk_digester(std::unique_ptr<core> c) : core_(std::move(c)) {}
+chunk_digester::chunk_digester(chunk_digester &&) noexcept = default;
+chunk_digester &chunk_digester::operator=(chunk_digester &&) noexcept = default;
+chunk_digester::~chunk_digester() = default;
+
+result<chunk_digester> chunk_digester::create(const device &d) {
+  auto made = core::create(d);
+  if (!made) return tl::unexpected(made.error());
+  return chunk_digester(std::move(*made));
+}
+
+result<std::vector<image::digest>> chunk_digester::digests_of(
+    std::span<const virtual_range> chunks) {
+  if (chunks.empty()) return std::vector<image::digest>();
+  return core_->run(chunks);
+}
 
 result<std::vector<image::digest>> chunk_digests(const device &d,
                                                  std::span<const virtual_range> chunks) {
   if (chunks.empty()) return std::vector<image::digest>();
-  return digesting(d, chunks).run();
+  auto with = chunk_digester::create(d);
+  if (!with) return tl::unexpected(with.error());
+  return with->digests_of(chunks);
 }
 
 }  // namespace stillmap::snapshot

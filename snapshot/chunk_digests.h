@@ -2,7 +2,7 @@
 // knows what has changed without reading it. docs/design.md#snapshots. Internal.
 #pragma once
 
-#include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -11,14 +11,34 @@
 
 namespace stillmap::snapshot {
 
-// The digests of `chunks`, by a kernel on a few streams.
-// Requires: chunks of at least 16 blocks of 4,096 bytes, whole ones, which the device may read;
-//           nothing writes to them meanwhile.
-// Errors: not_supported (the device cannot run the kernel, the driver has no modules; a chunk is
-// too
-//         small); the driver's.
-// Memory: 32 bytes a chunk and a few MiB of the device's, for as long as it takes.
-// Cost:   one module, and a launch for each stream.
+// What digests are made with, kept for the next ones: loading the kernel may compile it, and giving
+// device memory back waits for the device.
+//
+// Owner of a module, a few streams, and room on the device: 32 bytes a chunk and a few MiB, as much
+// as was needed at most so far. Threads: externally synchronised; several at once are independent.
+class chunk_digester {
+ public:
+  // Errors: not_supported (the device cannot run the kernel, the driver has no modules); the
+  // driver's. Cost: one module, and up to 8 streams.
+  static result<chunk_digester> create(const device &d);
+  chunk_digester(chunk_digester &&) noexcept;
+  chunk_digester &operator=(chunk_digester &&) noexcept;
+  ~chunk_digester();
+
+  // The digests of `chunks`, in their order.
+  // Requires: chunks of at least 16 blocks of 4,096 bytes, whole ones, which the device may read;
+  //           nothing writes to them meanwhile.
+  // Errors: not_supported (a chunk is too small); the driver's.
+  // Cost:   two copies, a launch for each stream; an allocation when it needs more room than ever.
+  result<std::vector<image::digest>> digests_of(std::span<const virtual_range> chunks);
+
+ private:
+  class core;
+  explicit chunk_digester(std::unique_ptr<core> c);
+  std::unique_ptr<core> core_;
+};
+
+// Once: with a digester for this call.
 result<std::vector<image::digest>> chunk_digests(const device &d,
                                                  std::span<const virtual_range> chunks);
 
