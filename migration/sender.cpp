@@ -1,11 +1,12 @@
 #include <algorithm>
-#include <mutex>
 #include <thread>
 
 #include "stillmap/checkpoint/idle.h"
 #include "stillmap/image/image_set.h"
+#include "stillmap/migration/copying.h"
 #include "stillmap/migration/link.h"
 #include "stillmap/migration/migration.h"
+#include "stillmap/migration/reporter.h"
 #include "stillmap/vmm/page_pool.h"
 
 namespace stillmap::migration {
@@ -84,10 +85,7 @@ class sender::core {
     return out_.whose == whose::source ? stay(*out_.why) : out_;
   }
 
-  progress now() const {
-    const std::lock_guard lock(telling_);
-    return told_;
-  }
+  progress now() const { return tells_.now(); }
 
  private:
   // Until the destination owns it. Failure: it is ours, unless out_ says otherwise.
@@ -142,7 +140,10 @@ class sender::core {
     reached(step::prepared);
     if (status s = link_->join(to); !s) return s;
     reached(step::joined);
-    if (status s = copy_while_it_runs(); !s) return s;
+    copying copies(how_, *memory_, *link_, tells_, out_);
+    const status copied = copies.while_it_runs();
+    throttled_ = copies.throttled();
+    if (!copied) return copied;
     stopped_at_ = clock::now();
     if (how_.quiesce) {
       stopped_ = true;
@@ -151,147 +152,7 @@ class sender::core {
     const auto idle = how_.idle ? std::optional<fence>(how_.idle()) : std::nullopt;
     if (status s = checkpoint::wait_until_idle(device_, idle); !s) return s;
     reached(step::quiet);
-    if (status s = look_again(true); !s) return s;
-    return copy_the_rest();
-  }
-
-  // Until what is left fits into the pause.
-  status copy_while_it_runs() {
-    if (memory_->chunks().empty()) return {};
-    // A device that cannot tell what has changed gets one round, standing still.
-    tells_ = memory_->prepare_digests().has_value();
-    if (!tells_) {
-      if (how_.otherwise == when_it_does_not_converge::stop_and_copy) return {};
-      return refuse(condition::not_supported, op,
-                    "the device cannot tell what has changed, and a long pause is not wanted");
-    }
-    std::vector<std::size_t> which = memory_->all();
-    std::size_t before = which.size(), stuck = 0;
-    double slower = 0;
-    for (;;) {
-      if (status s = copy(which); !s) return s;
-      if (const auto guess = expected_pause(); !guess) {
-        return tl::unexpected(guess.error());
-      } else if (*guess <= 0.8 * std::chrono::duration<double>(how_.pause).count()) {
-        break;
-      }
-      if (status s = look_again(false); !s) return s;
-      const auto dirty = look_for_changes();
-      if (!dirty) return tl::unexpected(dirty.error());
-      which = std::move(*dirty);
-      if (which.empty()) break;
-      stuck = which.size() * 10 > before * 8 ? stuck + 1 : 0;
-      before = which.size();
-      if (out_.rounds < how_.most_rounds && stuck < 2) continue;
-      if (how_.throttle && slower < 0.9) {
-        slower = std::min(0.95, slower + 0.3);
-        how_.throttle(slower);
-        throttled_ = true;
-        stuck = 0;
-        if (out_.rounds < 2 * how_.most_rounds) continue;
-      }
-      if (how_.otherwise == when_it_does_not_converge::stop_and_copy) break;
-      return refuse(
-          condition::busy, op,
-          "the task writes faster than it can be copied (bytes left, bytes that fit)",
-          bytes_of(which),
-          static_cast<std::uint64_t>(rate_ * std::chrono::duration<double>(how_.pause).count()));
-    }
-    return {};
-  }
-
-  // Standing still: what is left, until all is as it should be.
-  status copy_the_rest() {
-    auto dirty = tells_ ? look_for_changes() : result<std::vector<std::size_t>>(memory_->all());
-    if (!dirty) return tl::unexpected(dirty.error());
-    for (int attempts = 0; attempts < 4; ++attempts) {
-      if (status s = copy(*dirty); !s) return s;
-      reached(step::sealed);
-      const auto bad = link_->seal(*memory_);
-      if (!bad) return tl::unexpected(bad.error());
-      if (bad->empty()) {
-        reached(step::verified);
-        return {};
-      }
-      out_.resent += bad->size();
-      dirty->clear();
-      for (const std::size_t i : memory_->all()) {
-        const std::uint64_t number = memory_->chunks()[i].number;
-        if (std::find(bad->begin(), bad->end(), number) != bad->end()) dirty->push_back(i);
-      }
-    }
-    return refuse(condition::corrupt, op, "the same chunks arrive damaged again and again",
-                  dirty->size());
-  }
-
-  // A round: `which`, and again what did not arrive as it left.
-  status copy(const std::vector<std::size_t> &which) {
-    std::vector<std::size_t> now = which;
-    {
-      const std::lock_guard lock(telling_);
-      told_.round = ++out_.rounds;
-      told_.round_sent = 0;
-      told_.round_bytes = bytes_of(which);
-    }
-    const auto began = clock::now();
-    for (int attempts = 0; attempts < 4; ++attempts) {
-      const auto bad = link_->copy(*memory_, now, out_.rounds,
-                                   [this](std::uint64_t bytes, bool zeros) { went(bytes, zeros); });
-      if (!bad) return tl::unexpected(bad.error());
-      if (*bad == 0) {
-        const double took = seconds_since(began);
-        const std::uint64_t bytes = bytes_of(which);
-        // Of a round that is too short nothing is learned.
-        if (bytes >= (1 << 20) && took > 0) rate_ = static_cast<double>(bytes) / took;
-        reached(step::copied);
-        return {};
-      }
-      out_.resent += *bad;
-      now.clear();
-      for (const std::size_t i : which) {
-        if (!memory_->chunks()[i].known) now.push_back(i);
-      }
-    }
-    return refuse(condition::corrupt, op, "the same chunks arrive damaged again and again",
-                  now.size());
-  }
-
-  // Seconds it would stand still if it stopped now: from a few chunks, and so for all.
-  result<double> expected_pause() {
-    const std::size_t all = memory_->chunks().size();
-    const std::vector<std::size_t> some =
-        memory_->some(std::clamp<std::size_t>(all / 16, 64, 4096));
-    const auto began = clock::now();
-    const auto dirty = memory_->changed(some);
-    if (!dirty) return tl::unexpected(dirty.error());
-    const double share = static_cast<double>(all) / static_cast<double>(some.size());
-    const double looking = seconds_since(began) * share;
-    const double left = share * static_cast<double>(bytes_of(*dirty));
-    const double guess = 0.01 + looking + (rate_ > 0 ? left / rate_ : 0);
-    const std::lock_guard lock(telling_);
-    told_.expected_pause = guess;
-    return guess;
-  }
-
-  result<std::vector<std::size_t>> look_for_changes() {
-    auto dirty = memory_->changed(memory_->all());
-    if (dirty) out_.clean_bytes += memory_->bytes() - bytes_of(*dirty);
-    return dirty;
-  }
-
-  // The task may have grown. While it runs, what cannot be seen now is seen later.
-  status look_again(bool standing_still) {
-    const auto seen = memory_->look();
-    if (!seen) return standing_still ? status(tl::unexpected(seen.error())) : status();
-    if (!*seen) return {};
-    out_.bytes = memory_->bytes();
-    return link_->prepare(memory_->layout());
-  }
-
-  std::uint64_t bytes_of(const std::vector<std::size_t> &which) const {
-    std::uint64_t sum = 0;
-    for (const std::size_t i : which) sum += memory_->chunks()[i].at.bytes;
-    return sum;
+    return copies.the_rest();
   }
 
   // The other side has all of it, and waits for our word.
@@ -389,32 +250,9 @@ class sender::core {
     return out_;
   }
 
-  void went(std::uint64_t bytes, bool zeros) {
-    (zeros ? out_.zero_bytes : out_.bytes_sent) += bytes;
-    progress p;
-    {
-      const std::lock_guard lock(telling_);
-      told_.bytes = out_.bytes;
-      told_.sent = out_.bytes_sent;
-      told_.round_sent += bytes;
-      told_.bytes_per_second = rate_;
-      if (clock::now() - last_told_ < std::chrono::milliseconds(250)) return;
-      last_told_ = clock::now();
-      p = told_;
-    }
-    if (how_.at) how_.at(p);
-  }
-
   void reached(step at) {
-    progress p;
-    {
-      const std::lock_guard lock(telling_);
-      told_.at = at;
-      told_.bytes = out_.bytes;
-      told_.bytes_per_second = rate_;
-      p = told_;
-    }
-    if (how_.at) how_.at(p);
+    tells_.note([&](progress &p) { p.bytes = out_.bytes; });
+    tells_.reached(at);
   }
 
   const device device_;
@@ -425,11 +263,9 @@ class sender::core {
   std::optional<outgoing> memory_;
   std::optional<link> link_;
   sent_memory out_;
-  bool tells_ = true, stopped_ = false, throttled_ = false;
-  double rate_ = 0;  // bytes a second, of the last round
-  clock::time_point began_, stopped_at_, last_told_;
-  mutable std::mutex telling_;
-  progress told_;
+  bool stopped_ = false, throttled_ = false;
+  clock::time_point began_, stopped_at_;
+  reporter tells_{how_.at};
 };
 
 sender::sender(const device &d, std::vector<std::string> tags, send_options how)
