@@ -120,9 +120,13 @@ class digesting {
                  streams[i]);
       used += shares_[i].blocks;
     }
-    // All of them, before the room goes: also when one failed.
+    // All of them, before the room goes and before the caller changes the chunks: also when one
+    // failed. A wait that failed may not have waited.
     for (const stream &each : streams) {
-      if (status done = each.synchronize(); s) s = done;
+      const status done = each.synchronize();
+      if (done) continue;
+      if (s) s = done;
+      [[maybe_unused]] const status all = device_.drv().synchronize_context();
     }
     std::vector<image::digest> out(chunks_.size());
     if (s) s = device_.drv().copy_to_host(out.data(), digests, digest_bytes);
