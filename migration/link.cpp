@@ -115,6 +115,10 @@ result<std::size_t> link::copy(outgoing &from, const std::vector<std::size_t> &w
       if (outcome) outcome = s;
     }
   });
+  // It has nothing to do with the other side.
+  if (!outcome && outcome.error().code.category() == cuda_category()) {
+    return tl::unexpected(outcome.error());
+  }
   const auto m = receive(*control_, kind::landed, largest_table,
                          outcome ? how_.wait : std::min(how_.wait, patience(500)), op);
   // Where the other side cut the link, it may have said why.

@@ -1,10 +1,12 @@
 #include "stillmap/migration/tls.h"
 
+#include <linux/sockios.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <openssl/err.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -169,7 +171,17 @@ class tls_channel final : public channel {
     return {};
   }
 
-  void cut() noexcept override { ::shutdown(socket_.get(), SHUT_RDWR); }
+  void cut() noexcept override {
+    // Who reads on after shutdown() tells the other side of no room any more, and where that waits
+    // for room it would not hear of the end either: it is told by a reset. Not where a reset could
+    // overtake what was sent before.
+    int underway = 0;
+    if (::ioctl(socket_.get(), SIOCOUTQ, &underway) == 0 && underway == 0) {
+      const linger at_once{1, 0};
+      ::setsockopt(socket_.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    }
+    ::shutdown(socket_.get(), SHUT_RDWR);
+  }
 
  private:
   // A call of OpenSSL until it succeeds. Only calls exclude each other, not what waits: one thread

@@ -134,9 +134,13 @@ class chunk_digester::core {
                  streams_[launched]);
       used += shares[launched].blocks;
     }
-    // All of them, before the room is used again: also when one failed.
+    // All of them, before the room is used again and before the caller changes the chunks: also
+    // when one failed. A wait that failed may not have waited.
     for (std::size_t i = 0; i < launched; ++i) {
-      if (status done = streams_[i].synchronize(); s) s = done;
+      const status done = streams_[i].synchronize();
+      if (done) continue;
+      if (s) s = done;
+      [[maybe_unused]] const status all = device_.drv().synchronize_context();
     }
     std::vector<image::digest> out(chunks.size());
     if (s) s = device_.drv().copy_to_host(out.data(), digests, digest_bytes);

@@ -163,6 +163,7 @@ HOSTCUDA_CONTROL hostcuda_get_counters(hostcuda_counters *out) {
   out->live_handles = b.vmm_allocations;
   out->live_mappings = b.mappings.size();
   out->live_reservations = b.reservations.size();
+  out->live_host_ranges = b.host.size();
   return CUDA_SUCCESS;
 }
 

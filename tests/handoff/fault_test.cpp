@@ -2,21 +2,19 @@
 // other has none of it, and nothing leaks that nobody was told of.
 #include <gtest/gtest.h>
 
-#include <chrono>
-#include <filesystem>
-#include <iterator>
 #include <random>
 #include <set>
 #include <sstream>
-#include <thread>
 
 #include "stillmap/handoff/handoff.h"
 #include "tests/handoff/processes.h"
+#include "tests/support/held.h"
 #include "tests/support/sample_task.h"
 
 namespace stillmap::handoff::testing {
 namespace {
 
+using stillmap::testing::held;
 using namespace stillmap::testing::sample;
 
 using checkpoint::landed_memory;
@@ -31,35 +29,6 @@ orders told() {
   orders o;
   std::istringstream(part()) >> o.side >> o.function >> o.nth;
   return o;
-}
-
-// What this process has of the driver and of the system.
-struct holdings {
-  std::string driver;
-  std::ptrdiff_t descriptors = 0;
-  // Fewer descriptors are no leak: hostcuda may have been about to close one when it was counted.
-  bool within(const holdings &before) const {
-    return driver == before.driver && descriptors <= before.descriptors;
-  }
-  std::string text() const { return driver + " descriptors " + std::to_string(descriptors); }
-};
-
-holdings held(const driver &d) {
-  const hostcuda_counters n = control::counters();
-  std::ostringstream out;
-  out << "handles " << n.live_handles << " mappings " << n.live_mappings << " reservations "
-      << n.live_reservations << " imports " << d.imports().size();
-  return {out.str(), std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {})};
-}
-
-// What has leaked since `before`, to say: hostcuda closes files in its own time.
-std::string leaks(const driver &d, const holdings &before, bool wait) {
-  holdings now = held(d);
-  for (int i = 0; wait && i < 2000 && !now.within(before); ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    now = held(d);
-  }
-  return now.within(before) ? "" : ", leaks: " + before.text() + " / " + now.text();
 }
 
 class failing_calls : public stillmap::testing::buffer_test {
@@ -112,12 +81,14 @@ class failing_calls : public stillmap::testing::buffer_test {
     task t(dev());
     auto to = connection::connect(meeting_place(), patience(30'000));
     if (!to) say_and_end(to.error().message());
-    const holdings before = held(drv());
+    const held before = held::now(drv());
     result<given_memory> given = tl::unexpected<error>(error{});
     const std::string more = run([&] { given = give(dev(), *to, both, options()); });
     if (given) say_and_end((given->unmapped ? "gave" : "gave, mapped") + more);
     if (const std::string wrong = task::wrong(dev()); !wrong.empty()) say_and_end(wrong);
-    say_and_end("owner" + more + leaks(drv(), before, more.empty()));
+    // What the sink was told of may be left.
+    const std::string left = more.empty() ? before.more_now(drv()) : "";
+    say_and_end("owner" + more + (left.empty() ? "" : ", leaks: " + left));
   }
 
   [[noreturn]] void taker() {
@@ -125,14 +96,16 @@ class failing_calls : public stillmap::testing::buffer_test {
     if (!at) say_and_end(at.error().message());
     auto from = at->accept(patience(30'000));
     if (!from) say_and_end(from.error().message());
-    const holdings before = held(drv());
+    const held before = held::now(drv());
     result<landed_memory> taken = tl::unexpected<error>(error{});
     const std::string more = run([&] { taken = take(dev(), *from, options()); });
     if (taken) {
       const std::string wrong = task::wrong(dev());
       say_and_end((wrong.empty() ? "owner" : wrong) + more);
     }
-    say_and_end("nothing" + more + leaks(drv(), before, more.empty()));
+    // What the sink was told of may be left.
+    const std::string left = more.empty() ? before.more_now(drv()) : "";
+    say_and_end("nothing" + more + (left.empty() ? "" : ", leaks: " + left));
   }
 
   struct verdicts {

@@ -91,8 +91,10 @@ bool other_process::listen(int wait) {
 }
 
 std::string other_process::last_verdict() const {
-  const std::size_t at = said_.rfind(mark);
-  if (at == std::string::npos) return "no verdict: " + said_;
+  // Of whole lines.
+  const std::size_t line = said_.rfind('\n');
+  const std::size_t at = said_.rfind(mark, line);
+  if (line == std::string::npos || at == std::string::npos) return "no verdict: " + said_;
   const std::size_t from = at + std::strlen(mark);
   return said_.substr(from, said_.find('\n', from) - from);
 }
@@ -109,6 +111,12 @@ std::string other_process::verdict() {
 
 std::string other_process::verdict_so_far(const std::string &wanted) {
   while (last_verdict() != wanted && listen(20'000)) {
+  }
+  return last_verdict();
+}
+
+std::string other_process::verdict_that_begins(const std::string &with) {
+  while (last_verdict().rfind(with, 0) != 0 && listen(20'000)) {
   }
   return last_verdict();
 }

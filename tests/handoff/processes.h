@@ -26,6 +26,8 @@ class other_process {
   std::string verdict();
   // Does not: the last verdict, once it is `wanted`, or after a while.
   std::string verdict_so_far(const std::string &wanted);
+  // The same, once it begins so.
+  std::string verdict_that_begins(const std::string &with);
 
  private:
   bool listen(int wait);

@@ -84,6 +84,26 @@ TEST_F(chunk_digests_test, of_device_memory_are_those_that_images_store) {
   }
 }
 
+// A wait that failed did not wait: kernels must be over all the same before their room goes, and
+// before the caller takes away what they read. The oracle tells.
+TEST_F(chunk_digests_test, a_wait_that_fails_leaves_nothing_running) {
+  STILLMAP_NEEDS_HOSTCUDA();
+  STILLMAP_NEEDS_VMM();
+  namespace control = testing::hostcuda_control;
+  restart_as("profile=h200,schedule=seeded:1");  // nothing runs until somebody waits
+  {
+    growable_buffer b = make();
+    ASSERT_TRUE(b.resize(4 * page()));
+    const virtual_range chunks[] = {{b.address(), page()}, {b.address() + page(), page()}};
+    ASSERT_TRUE(chunk_digests(dev(), chunks));
+    control::fail("cuStreamSynchronize", 1, CUDA_ERROR_UNKNOWN);
+    EXPECT_FALSE(chunk_digests(dev(), chunks));
+    EXPECT_TRUE(b.resize(page()));
+    EXPECT_TRUE(b.shrink_to_fit());
+  }
+  EXPECT_TRUE(control::violations().empty());
+}
+
 TEST_F(chunk_digests_test, chunks_that_are_too_small_are_refused) {
   STILLMAP_NEEDS_VMM();
   growable_buffer b = make();

@@ -72,6 +72,7 @@ std::string device_test::leftovers() {
   line("streams", now.live_streams);
   line("events", now.live_events);
   line("bytes of device memory", now.physical_bytes);
+  line("pinned host ranges", now.live_host_ranges);
   return out.str();
 }
 

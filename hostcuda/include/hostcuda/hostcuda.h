@@ -71,8 +71,9 @@ typedef struct hostcuda_counters {
   uint64_t live_streams; /* created and not destroyed; default streams do not count     */
   uint64_t live_events;
   uint64_t live_contexts;
-  uint64_t violations;     /* see hostcuda_violation                                      */
-  uint64_t first_touch_ns; /* host time spent making pages present and zero               */
+  uint64_t violations;       /* see hostcuda_violation                                      */
+  uint64_t first_touch_ns;   /* host time spent making pages present and zero               */
+  uint64_t live_host_ranges; /* pinned host memory, allocated or registered             */
 } hostcuda_counters;
 
 CUresult hostcuda_get_counters(hostcuda_counters *out);

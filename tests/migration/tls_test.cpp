@@ -1,0 +1,63 @@
+// Channels of TLS by themselves: what either end sees of the other's end.
+#include <gtest/gtest.h>
+
+#include <future>
+#include <thread>
+
+#include "tests/migration/ends.h"
+
+namespace stillmap::migration::testing {
+namespace {
+
+struct both_ends {
+  std::unique_ptr<acceptor> at;
+  std::unique_ptr<transport> to;
+  std::unique_ptr<channel> here, there;
+
+  explicit both_ends(const meeting &m) : at(at_destination(m)), to(to_destination(m)) {
+    here = std::move(*to->connect(patience(5000)));
+    there = std::move(*at->accept(patience(5000)));
+    auto opened = std::async(std::launch::async, [&] { return there->open(patience(5000)); });
+    EXPECT_TRUE(here->open(patience(5000)));
+    EXPECT_TRUE(opened.get());
+  }
+};
+
+// A receiver that is cut reads what had come, and goes. Who waits for room to send more hears of it
+// at once: not when its patience ends.
+TEST(migration_tls, WhoWaitsForRoomHearsOfTheEnd) {
+  const meeting m;
+  both_ends c(m);
+  const std::vector<std::byte> much(64 << 20);
+  auto sent = std::async(std::launch::async, [&] { return c.here->send(much, patience(4000)); });
+  // Until nothing more goes into the socket.
+  std::vector<std::byte> some(16 << 10);
+  ASSERT_TRUE(c.there->receive(some, patience(5000)));
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  c.there->cut();
+  while (c.there->receive(some, patience(5000))) {
+  }
+  c.there.reset();
+  const status s = sent.get();
+  ASSERT_FALSE(s);
+  EXPECT_FALSE(s.error().is(condition::busy)) << s.error().message();
+}
+
+// What was sent before the end arrives before it.
+TEST(migration_tls, WhatWasSentBeforeTheEndArrives) {
+  const meeting m;
+  for (int i = 0; i < 20; ++i) {
+    both_ends c(m);
+    const std::vector<std::byte> words(100 << 10, std::byte{7});
+    ASSERT_TRUE(c.there->send(words, patience(5000)));
+    c.there->cut();
+    c.there.reset();
+    std::vector<std::byte> heard(words.size());
+    const status s = c.here->receive(heard, patience(5000));
+    ASSERT_TRUE(s) << s.error().message();
+    EXPECT_EQ(heard, words);
+  }
+}
+
+}  // namespace
+}  // namespace stillmap::migration::testing
