@@ -46,12 +46,17 @@ std::string host_name() {
 }
 
 outcome<exit_status> run_credentials(const credentials_command &o) {
+  const std::string key = o.folder + '/' + key_name, mine = o.folder + '/' + certificate_name;
+  for (const std::string &path : {key, mine}) {
+    if (::access(path.c_str(), F_OK) == 0) {
+      return fail(exit_failed, path + " is there already: the other side may know it");
+    }
+  }
   const auto made = migration::make_self_signed(o.name.empty() ? host_name() : o.name, o.days);
   if (!made) return fail(made.error());
   const auto hash = migration::fingerprint_of(*made);
   if (!hash) return fail(hash.error());
   if (::mkdir(o.folder.c_str(), 0700) != 0 && errno != EEXIST) return no(o.folder);
-  const std::string key = o.folder + '/' + key_name, mine = o.folder + '/' + certificate_name;
   if (auto w = write_new(key, made->key, 0600); !w) return tl::unexpected(w.error());
   if (auto w = write_new(mine, made->certificate, 0644); !w) {
     ::unlink(key.c_str());  // half a pair is in the way of the next
@@ -66,7 +71,8 @@ outcome<exit_status> run_credentials(const credentials_command &o) {
   fmt::print("{} and {} ({}, good for {} days)\n", mine, key_name,
              printable(o.name.empty() ? host_name() : o.name), o.days);
   fmt::print("The other side believes us by: --peer-fingerprint {}\n", *hash);
-  fmt::print("stillmap: ok: here, --credentials {}; keep {} to yourself\n", o.folder, key_name);
+  fmt::print("stillmap: ok: on this machine use --credentials {}; show {} to nobody\n", o.folder,
+             key_name);
   return exit_ok;
 }
 

@@ -124,6 +124,18 @@ std::string text_of(const migration::peer &p) {
   return printable(p.name.empty() ? p.where : fmt::format("{} ({})", p.name, p.where));
 }
 
+tl::unexpected<failure> fail_reaching(const std::string &where, const control::failure &why) {
+  const auto says = [&](const char *words) { return why.reason.find(words) != std::string::npos; };
+  const bool of_link = why.operation == "migration::channel" || why.operation == "migration::tls";
+  std::string line = (of_link ? where + ": " : std::string()) + why.text;
+  if (of_link && says("certificate verify failed")) {
+    line += "\n  Whoever answers there is not whom --peer-fingerprint or --authority names.";
+  } else if (of_link && says("alert")) {
+    line += "\n  The other side does not believe our certificate: has it our fingerprint?";
+  }
+  return fail(exit_failed, line);
+}
+
 outcome<exit_status> tell_migrated(const control::migrated &m, const std::string &socket, bool json,
                                    bool settling) {
   const migration::sent_memory &x = m.sent;

@@ -49,6 +49,9 @@ void add_task_id(CLI::App &app, migration::task_id &into, const std::string &hel
 // "name (192.0.2.7:4711)"
 std::string text_of(const migration::peer &p);
 
+// A failure on the way to `where`, with what to do where that is known.
+tl::unexpected<failure> fail_reaching(const std::string &where, const control::failure &why);
+
 // What became of it, as the last lines of a command: exit_ok where the memory is where it was sent
 // or, for settle, where it is clear whose it is.
 outcome<exit_status> tell_migrated(const control::migrated &m, const std::string &socket, bool json,

@@ -126,7 +126,7 @@ void add_migrate_receive(CLI::App &app, command_body &body) {
       "SIGTERM, SIGINT, the end of a pipe it reads from, or\nuntil they have been handed or "
       "migrated on. It can be asked meanwhile.\nIt takes one task.");
   const auto o = std::make_shared<receive_command>();
-  c->add_option("at", o->at,
+  c->add_option("listen", o->at,
                 "where to listen; without HOST at all of its addresses, with\nport 0 "
                 "at one that is free")
       ->required()

@@ -28,8 +28,16 @@ std::string place_of(const std::string &peer) {
   return peer.substr(0, peer.find(' '));
 }
 
+// "192.0.2.7:4711 name" as "name (192.0.2.7:4711)".
+std::string peer_of(const migration::record &r) {
+  if (r.peer.empty()) return "the other side";
+  const std::string where = place_of(r.peer);
+  return text_of(
+      migration::peer{where, r.peer.substr(std::min(where.size() + 1, r.peer.size())), {}});
+}
+
 words words_of(const migration::record &r, bool held, const std::string &folder) {
-  const std::string peer = r.peer.empty() ? "the other side" : printable(r.peer);
+  const std::string peer = peer_of(r);
   switch (r.state) {
     case ownership::owner:
       if (held) return {"It is here.", ""};

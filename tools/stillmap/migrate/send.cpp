@@ -93,7 +93,7 @@ outcome<exit_status> run_send(const send_command &o) {
       return true;
     });
   }
-  if (!done) return fail(done.error());
+  if (!done) return fail_reaching(r.to, done.error());
   return tell_migrated(*done, o.socket, o.json, false);
 }
 
