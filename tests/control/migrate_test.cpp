@@ -29,6 +29,11 @@ constexpr handoff::patience long_enough(30'000);
 
 #define ASSERT_DONE(outcome) ASSERT_TRUE(outcome) << (outcome).error().text
 
+template <class Outcome>
+bool fails_as(condition c, const Outcome &o) {
+  return !o && o.error().is(c);
+}
+
 class migrations : public control_test {
  protected:
   void SetUp() override {
@@ -144,13 +149,11 @@ TEST_F(migrations, memory_moves_and_everybody_is_told) {
 TEST_F(migrations, given_up_halfway_it_is_as_it_was_and_can_be_sent_again) {
   other_process there("destination", meeting_.folder());
   start(held());
-  const auto nothing = ask().abort();
-  ASSERT_FALSE(nothing);
-  EXPECT_TRUE(nothing.error().is(condition::invalid_argument)) << nothing.error().text;
+  EXPECT_TRUE(fails_as(condition::invalid_argument, ask().abort()));
   auto first = std::async(std::launch::async, [&] { return ask().migrate(request()); });
   stopping_.get_future().wait();
-  EXPECT_TRUE(ask().resume("cache").error().is(condition::busy));
-  EXPECT_TRUE(ask().settle().error().is(condition::busy));
+  EXPECT_TRUE(fails_as(condition::busy, ask().resume("cache")));
+  EXPECT_TRUE(fails_as(condition::busy, ask().settle()));
   const auto what = ask().abort();
   ASSERT_DONE(what);
   EXPECT_EQ(*what, request_kind::migrate);
@@ -234,8 +237,8 @@ TEST_F(migrations, what_is_undecided_stands_still_until_it_is_settled) {
   ASSERT_FALSE(busy);
   EXPECT_TRUE(busy.error().is(condition::busy));
   EXPECT_NE(busy.error().text.find("undecided"), std::string::npos) << busy.error().text;
-  EXPECT_TRUE(ask().migrate(request()).error().is(condition::busy));
-  EXPECT_TRUE(ask().abort().error().is(condition::invalid_argument));
+  EXPECT_TRUE(fails_as(condition::busy, ask().migrate(request())));
+  EXPECT_TRUE(fails_as(condition::invalid_argument, ask().abort()));
   const auto nobody = ask().settle();
   ASSERT_DONE(nobody);
   EXPECT_EQ(nobody->sent.whose, whose::undecided);
@@ -248,7 +251,7 @@ TEST_F(migrations, what_is_undecided_stands_still_until_it_is_settled) {
   EXPECT_EQ(told->sent.whose, whose::source);
   EXPECT_EQ(seen(), (words{"stop weights cache", "go weights cache"}));
   EXPECT_TRUE(memory_is_whole());
-  EXPECT_TRUE(ask().settle().error().is(condition::invalid_argument));
+  EXPECT_TRUE(fails_as(condition::invalid_argument, ask().settle()));
   ASSERT_DONE(ask().migrate(request()));
   EXPECT_EQ(again.verdict(), "owner, epoch 3");
 }
@@ -309,7 +312,7 @@ TEST_F(migrations, a_record_that_is_open_is_given_up_and_taken_again) {
   r.task = {};
   r.fingerprints = {std::string(64, 'a')};
   EXPECT_FALSE(ask().migrate(r));
-  EXPECT_TRUE(record_file::open(whole.records, whole.task).error().is(condition::busy));
+  EXPECT_TRUE(fails_as(condition::busy, record_file::open(whole.records, whole.task)));
   migrate_request other = whole;
   other.task.bytes[0] = std::byte{1};
   const auto no = ask().migrate(other);
