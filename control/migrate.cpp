@@ -73,6 +73,7 @@ result<migration::send_options> operations::how_to_send(const migrate_request &r
     return refuse(condition::invalid_argument, op,
                   "the task is on record elsewhere, or under another number");
   }
+  if (how.task.is_zero() && how.records == stayed_in_) how.task = stayed_as_;
   how.channels = r.channels;
   how.pause = r.pause;
   how.most_rounds = r.most_rounds;
@@ -137,9 +138,12 @@ outcome<migrated> operations::ended(std::unique_ptr<moving> m, const migration::
   switch (sent.whose) {
     case migration::whose::destination:
       m->mine->went_well();
+      stayed_in_.clear();
       if (how_.task.given_away) how_.task.given_away(m->tags);
       break;
     case migration::whose::source:
+      stayed_in_ = m->records;
+      stayed_as_ = sent.task;
       if (how_.record) {
         m->by.reset();
         auto again = migration::record_file::open(m->records, sent.task);

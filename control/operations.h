@@ -72,6 +72,9 @@ class operations {
   std::map<std::string, checkpoint::keep_in> kept_;  // by tag, of what was suspended here
   std::shared_ptr<checkpoint::suspender> own_;       // touched by whoever has the turn
   std::unique_ptr<moving> undecided_;                // has the turn
+  // What was sent without a number of its own and stayed, to be known by the same one again.
+  std::string stayed_in_;  // a folder of records
+  migration::task_id stayed_as_;
 };
 
 // While one lives, nobody else has one.

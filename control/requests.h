@@ -102,8 +102,9 @@ struct migrate_request {
   std::string authorities;       // PEM: whose certificates are believed, and
   std::string name;              // which of them; either these or
   std::vector<std::string> fingerprints;
-  std::string records;      // a folder; empty: what server_options says
-  migration::task_id task;  // zero: what server_options says, or a new one
+  std::string records;  // a folder; empty: what server_options says
+  // Zero: what server_options says, that of the last one that stayed, or a new one.
+  migration::task_id task;
   std::chrono::milliseconds pause{300};
   std::uint32_t most_rounds = 30;
   std::uint32_t channels = 2;

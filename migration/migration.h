@@ -179,7 +179,7 @@ class receiver {
   // The next task that has come here, when it is on record that it is here.
   // Errors: busy (none within `wait`; cancelled), the system's (the record).
   result<arrived_memory> receive(patience wait, std::stop_token cancel = {});
-  // Why the last one that was on its way did not come; nothing: none.
+  // Why the last one that was on its way did not come; nothing: none, or it still may.
   std::optional<error> last_failure() const;
 
  private:

@@ -163,6 +163,7 @@ class receiver::core {
         failure_ = made.error();
         return refuse_to(with, made.error());
       }
+      failure_.reset();
       mine = current_ = std::move(*made);
       talking_ = true;
     }

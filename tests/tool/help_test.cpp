@@ -120,6 +120,7 @@ TEST_F(help, bash_completes) {
   EXPECT_EQ(offers("stillmap handoff give --t"), "--tag --to\n");
   EXPECT_EQ(offers("stillmap migrate s"), "send status settle\n");
   EXPECT_EQ(offers("stillmap migrate send --pe"), "--peer-fingerprint\n");
+  EXPECT_EQ(offers("stillmap migrate send @x --to ''"), "\n");
   EXPECT_EQ(offers("stillmap snapshot @x --compress ''"), "none lz4 zstd\n");
   EXPECT_EQ(offers("stillmap status --wait ''"), "\n");
   std::ofstream(folder_ / "one.smi") << "x";

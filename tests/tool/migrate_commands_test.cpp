@@ -251,7 +251,7 @@ TEST_F(migrate_commands, records_are_read_and_settled_without_their_process) {
        "stillmap migrate settle " + file("records-here") + " --task " + task + " --to " + place});
   expect(run("migrate status --json " + records("here")), 0, {"\"undecided\": true"});
   expect(run(settle), 0, {"stillmap: ok: it never came to " + place, "epoch 5"});
-  expect(run("migrate status " + records("here")), 0, {"owner, epoch 5\n", "no process has it"});
+  expect(run("migrate status " + records("here")), 0, {"owner, epoch 5\n", "It is this machine's"});
   expect(run(settle), 1, {"nothing is undecided"});
   // That it is there, its record says.
   write_record("here", ownership::intent, 4, "192.0.2.1:1 elsewhere");

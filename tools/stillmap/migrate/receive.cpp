@@ -127,10 +127,10 @@ void add_migrate_receive(CLI::App &app, command_body &body) {
       "migrated on. It can be asked meanwhile.\nIt takes one task.");
   const auto o = std::make_shared<receive_command>();
   c->add_option("listen", o->at,
-                "where to listen; without HOST at all of its addresses, with\nport 0 "
+                "where to listen: [HOST]:PORT; without HOST at all of its\naddresses, with port 0 "
                 "at one that is free")
       ->required()
-      ->type_name("[HOST]:PORT");
+      ->type_name("ADDRESS");
   add_identity(*c, o->who);
   c->add_option("--records", o->records,
                 "a folder for the record of whose the task is, on a disk\nthat outlives this "

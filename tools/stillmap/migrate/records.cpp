@@ -41,10 +41,14 @@ words words_of(const migration::record &r, bool held, const std::string &folder)
   switch (r.state) {
     case ownership::owner:
       if (held) return {"It is here.", ""};
-      return {"It is here by its record, but no process has it.",
-              fmt::format("If its process died before it was told so, {} has it as soon as it "
-                          "asks:\nwith a receiver that listens here, settle there.",
-                          peer)};
+      // A source has it only while it sends, so nobody need have died.
+      return {"It is this machine's. No process is sending it, or was told that it came.",
+              r.peer.empty()
+                  ? ""
+                  : fmt::format("Nothing, if it runs here. If it was on its way here and "
+                                "its process died: {} has it\nas soon as it asks. Have a "
+                                "receiver listen here, and settle there.",
+                                peer)};
     case ownership::running:
       if (held) return {fmt::format("It came here from {}, and a process has it.", peer), ""};
       return {fmt::format("It came here from {}. The process that received it has ended.", peer),
@@ -237,8 +241,9 @@ void add_migrate_settle(CLI::App &app, command_body &body) {
       ->required()
       ->type_name("SOCKET|DIR");
   add_task_id(*c, o->task, "the task's number");
-  c->add_option("--to", o->to, "where its receiver is found (default: what the record says)")
-      ->type_name("HOST:PORT");
+  c->add_option("--to", o->to,
+                "where its receiver is found: HOST:PORT (default: what the\nrecord says)")
+      ->type_name("ADDRESS");
   add_identity(*c, o->who);
   add_wait_option(*c, o->wait, "how long to ask (default: 10)");
   c->add_flag("--json", o->json, "the result for programs");

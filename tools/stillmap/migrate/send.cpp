@@ -119,9 +119,9 @@ void add_migrate_send(CLI::App &app, command_body &body) {
       ->type_name("SOCKET");
   add_tags(*c, o->what.tags, "whose memory; again for more of them");
   c->add_flag("--all", o->all, "all memory that has a tag");
-  c->add_option("--to", o->what.to, "where the receiver is found")
+  c->add_option("--to", o->what.to, "where the receiver is found: HOST:PORT")
       ->required()
-      ->type_name("HOST:PORT");
+      ->type_name("ADDRESS");
   add_identity(*c, o->who);
   c->add_option("--records", o->what.records,
                 "a folder for the record of whose the task is, on a disk\nthat outlives the "
