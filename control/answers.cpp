@@ -48,6 +48,37 @@ std::string_view cut(const std::string &text) {
   return std::string_view(text).substr(0, field_reader::longest_text);
 }
 
+void put(field_writer &w, const failure &f) {
+  w.u32(static_cast<std::uint32_t>(source_of(f.code)));
+  w.u32(static_cast<std::uint32_t>(f.code.value()));
+  w.u64(f.value);
+  w.u64(f.limit);
+  w.text(cut(f.operation));
+  w.text(cut(f.reason));
+  w.text(cut(f.text));
+}
+
+failure get_failure(field_reader &r) {
+  failure f;
+  const auto s = r.one_of(source::generic);
+  const int number = static_cast<int>(r.u32());
+  f.value = r.u64();
+  f.limit = r.u64();
+  f.operation = r.text();
+  f.reason = r.text();
+  f.text = r.text();
+  f.code = number == 0 ? std::error_code() : code_from(s, number);
+  return f;
+}
+
+// Seconds and rates are whole numbers on the way: nobody has to believe in a NaN.
+std::uint64_t nanoseconds(double seconds) {
+  return seconds > 0 ? static_cast<std::uint64_t>(std::min(seconds, 1e9) * 1e9) : 0;
+}
+double seconds(std::uint64_t nanoseconds) {
+  return static_cast<double>(nanoseconds) / 1e9;
+}
+
 }  // namespace
 
 bytes encode(const process_status &s) {
@@ -80,6 +111,10 @@ bytes encode(const process_status &s) {
   w.u64(static_cast<std::uint64_t>(s.job.since.count()));
   w.u64(s.job.bytes);
   w.u64(s.job.of_bytes);
+  w.u32(s.job.step ? static_cast<std::uint32_t>(*s.job.step) : unknown);
+  w.u64(s.job.round);
+  w.u64(s.job.sent);
+  w.u32(s.job.undecided ? 1 : 0);
   w.u64(s.more_tags + (s.tags.size() - told));
   w.u32(told);
   bytes out = w.take();
@@ -98,10 +133,19 @@ result<process_status> decode_status(bytes_view from) {
   s.page_bytes = r.u64();
   s.memory_total = r.u64();
   s.memory_free = r.u64();
-  s.job.what = r.one_of(request_kind::give);
+  s.job.what = r.one_of(request_kind::settle);
   s.job.since = std::chrono::milliseconds(static_cast<std::int64_t>(r.u64() & INT64_MAX));
   s.job.bytes = r.u64();
   s.job.of_bytes = r.u64();
+  const std::uint32_t step = r.u32();
+  if (step <= static_cast<std::uint32_t>(migration::step::running_recorded)) {
+    s.job.step = static_cast<migration::step>(step);
+  } else if (step != unknown) {
+    r.spoil();
+  }
+  s.job.round = r.u64();
+  s.job.sent = r.u64();
+  s.job.undecided = r.flag();
   s.more_tags = r.u64();
   const std::size_t tags = r.count(40);
   for (std::size_t i = 0; i < tags && r.good(); ++i) {
@@ -197,31 +241,92 @@ result<handoff::given_memory> decode_given(bytes_view from) {
 
 bytes encode(const failure &f) {
   field_writer w;
-  const source s = source_of(f.code);
-  w.u32(static_cast<std::uint32_t>(s));
-  w.u32(static_cast<std::uint32_t>(f.code.value()));
-  w.u64(f.value);
-  w.u64(f.limit);
-  w.text(cut(f.operation));
-  w.text(cut(f.reason));
-  w.text(cut(f.text));
+  put(w, f);
+  return w.take();
+}
+failure decode_refusal(bytes_view from) {
+  field_reader r(from);
+  failure f = get_failure(r);
+  // A refusal without a code would be none.
+  if (!r.done() || !f.code) return failure(garbled().value());
+  return f;
+}
+
+bytes encode(const migration::progress &p) {
+  field_writer w;
+  w.u32(static_cast<std::uint32_t>(p.at));
+  for (const std::uint64_t n :
+       {std::uint64_t{p.round}, p.bytes, p.sent, p.round_sent, p.round_bytes}) {
+    w.u64(n);
+  }
+  w.u64(p.bytes_per_second > 0 ? static_cast<std::uint64_t>(std::min(p.bytes_per_second, 1e18))
+                               : 0);
+  w.u64(nanoseconds(p.expected_pause));
   return w.take();
 }
 
-failure decode_refusal(bytes_view from) {
+result<migration::progress> decode_migrating(bytes_view from) {
   field_reader r(from);
-  failure f;
-  const auto s = r.one_of(source::generic);
-  const int number = static_cast<int>(r.u32());
-  f.value = r.u64();
-  f.limit = r.u64();
-  f.operation = r.text();
-  f.reason = r.text();
-  f.text = r.text();
-  // A refusal without a code would be none.
-  if (!r.done() || number == 0) return failure(garbled().value());
-  f.code = code_from(s, number);
-  return f;
+  migration::progress p;
+  p.at = r.one_of(migration::step::running_recorded);
+  p.round = r.u64();
+  for (std::uint64_t *n : {&p.bytes, &p.sent, &p.round_sent, &p.round_bytes}) *n = r.u64();
+  p.bytes_per_second = static_cast<double>(r.u64());
+  p.expected_pause = seconds(r.u64());
+  if (!r.done()) return garbled();
+  return p;
+}
+
+bytes encode(const migrated &m) {
+  const migration::sent_memory &x = m.sent;
+  field_writer w;
+  w.u32(static_cast<std::uint32_t>(x.whose));
+  put(w, x.task);
+  w.u64(x.epoch);
+  for (const std::string *s : {&x.to.where, &x.to.name, &x.to.fingerprint}) w.text(cut(*s));
+  for (const std::uint64_t n :
+       {std::uint64_t{x.rounds}, x.bytes, x.bytes_sent, x.zero_bytes, x.clean_bytes, x.resent}) {
+    w.u64(n);
+  }
+  w.u64(nanoseconds(x.pause));
+  w.u64(nanoseconds(x.seconds));
+  w.u32(x.unmapped ? 1 : 0);
+  put(w, m.why);
+  return w.take();
+}
+
+result<migrated> decode_migrated(bytes_view from) {
+  field_reader r(from);
+  migrated m;
+  migration::sent_memory &x = m.sent;
+  x.whose = r.one_of(migration::whose::undecided);
+  get(r, x.task);
+  x.epoch = r.u64();
+  for (std::string *s : {&x.to.where, &x.to.name, &x.to.fingerprint}) *s = r.text();
+  x.rounds = r.u64();
+  for (std::uint64_t *n : {&x.bytes, &x.bytes_sent, &x.zero_bytes, &x.clean_bytes, &x.resent}) {
+    *n = r.u64();
+  }
+  x.pause = seconds(r.u64());
+  x.seconds = seconds(r.u64());
+  x.unmapped = r.flag();
+  m.why = get_failure(r);
+  // Where it is not the destination's, it is known why.
+  if (!r.done() || (x.whose != migration::whose::destination && !m.why.code)) return garbled();
+  return m;
+}
+
+bytes encode(request_kind aborted) {
+  field_writer w;
+  w.u32(static_cast<std::uint32_t>(aborted));
+  return w.take();
+}
+
+result<request_kind> decode_aborted(bytes_view from) {
+  field_reader r(from);
+  const auto k = r.one_of(request_kind::settle);
+  if (!r.done()) return garbled();
+  return k;
 }
 
 }  // namespace stillmap::control

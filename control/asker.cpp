@@ -3,23 +3,31 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <thread>
+#include <utility>
+
 namespace stillmap::control {
 namespace {
 
 constexpr const char *op = "control::server";
 constexpr auto tell_every = std::chrono::milliseconds(50);
+constexpr int look_every = 50;  // milliseconds
 
 tl::unexpected<failure> refused(condition c, const char *why, std::uint64_t value = 0) {
   return fail(error{make_error_code(c), op, why, value});
+}
+
+template <class T>
+outcome<bytes> encoded(outcome<T> done) {
+  if (!done) return tl::unexpected(std::move(done.error()));
+  return encode(*done);
 }
 
 // The answer to what was read, done if it could be read.
 template <class Request, class Do>
 outcome<bytes> after(const result<Request> &read, Do &&carry_out) {
   if (!read) return fail(read.error());
-  auto done = carry_out(*read);
-  if (!done) return tl::unexpected(std::move(done.error()));
-  return encode(*done);
+  return encoded(carry_out(*read));
 }
 
 short events_of(int fd, short asked) {
@@ -71,9 +79,18 @@ outcome<bytes> asker::answer(const handoff::message &m) {
     case kind::give:
       return after(decode_give(m.body),
                    [&](const give_request &r) { return does_.give(r, stop_); });
+    case kind::migrate:
+      return after(decode_migrate(m.body), [&](const migrate_request &r) { return migrate(r); });
+    case kind::settle:
+      if (status s = decode_settle_request(m.body); !s) return fail(s.error());
+      return encoded(does_.settle());
+    case kind::abort:
+      if (status s = decode_abort_request(m.body); !s) return fail(s.error());
+      return encoded(does_.abort(stop_));
     case kind::progress:
     case kind::answer:
     case kind::refusal:
+    case kind::migrating:
       break;
   }
   return refused(condition::corrupt, "this is no request (its kind)", m.kind);
@@ -82,12 +99,36 @@ outcome<bytes> asker::answer(const handoff::message &m) {
 // An asker that is gone does not want its snapshot any more. One that only does not listen gets it
 // all the same, but holds nothing up.
 bool asker::tell(const snapshot_progress &p) {
-  if (is_gone()) return false;
+  return !is_gone() && say(kind::progress, encode(p), false);
+}
+
+// Now and then, or at once; where there is no room, not at all.
+bool asker::say(kind k, const bytes &body, bool at_once) {
   const auto now = std::chrono::steady_clock::now();
-  if (now - told_ < tell_every || (events_of(with_.fd(), POLLOUT) & POLLOUT) == 0) return true;
+  if ((!at_once && now - told_ < tell_every) || (events_of(with_.fd(), POLLOUT) & POLLOUT) == 0) {
+    return true;
+  }
   told_ = now;
-  return with_.send(static_cast<std::uint16_t>(kind::progress), encode(p), {}, how_.wait, {})
-      .has_value();
+  return with_.send(static_cast<std::uint16_t>(k), body, {}, how_.wait, {}).has_value();
+}
+
+// Like a snapshot, it is given up when the asker is gone. A migration may be silent for long, so
+// somebody has an eye on that.
+outcome<migrated> asker::migrate(const migrate_request &r) {
+  std::stop_source give_up;
+  const std::stop_callback going(stop_, [&] { give_up.request_stop(); });
+  const std::jthread watching([&](const std::stop_token &over) {
+    while (!over.stop_requested()) {
+      pollfd p{with_.fd(), POLLRDHUP, 0};
+      if (::poll(&p, 1, look_every) <= 0) continue;
+      give_up.request_stop();
+      return;
+    }
+  });
+  auto last = migration::step::described;
+  return does_.migrate(r, give_up.get_token(), [&](const migration::progress &p) {
+    say(kind::migrating, encode(p), std::exchange(last, p.at) != p.at);
+  });
 }
 
 bool asker::is_gone() const {

@@ -22,7 +22,9 @@ class asker {
 
  private:
   outcome<bytes> answer(const handoff::message &m);
+  outcome<migrated> migrate(const migrate_request &r);
   bool tell(const snapshot_progress &p);
+  bool say(kind k, const bytes &body, bool at_once);
   bool is_gone() const;
 
   handoff::connection with_;

@@ -15,8 +15,21 @@ struct question {
   kind what;
   bytes body;
   patience answered_in = as_long_as_it_takes;
-  std::function<bool(const snapshot_progress &)> on_progress = {};
+  // Of these messages on the way; false: give up.
+  kind told = kind::progress;
+  std::function<result<bool>(bytes_view)> on_progress = {};
 };
+
+template <class Progress>
+std::function<result<bool>(bytes_view)> reading(
+    result<Progress> (*decode)(bytes_view),
+    const std::function<bool(const Progress &)> &on_progress) {
+  return [decode, &on_progress](bytes_view body) -> result<bool> {
+    const auto p = decode(body);
+    if (!p) return tl::unexpected(p.error());
+    return !on_progress || on_progress(*p);
+  };
+}
 
 // What the other side answered, as bytes.
 outcome<bytes> ask(const std::string &where, const client_options &how, const question &q) {
@@ -32,23 +45,18 @@ outcome<bytes> ask(const std::string &where, const client_options &how, const qu
   for (;;) {
     auto came = with->receive(largest_answer, asked ? q.answered_in : patience(0), how.cancel);
     if (!came) return fail(asked ? came.error() : asked.error());
-    switch (static_cast<kind>(came->kind)) {
-      case kind::answer:
-        return std::move(came->body);
-      case kind::refusal:
-        return tl::unexpected<failure>(decode_refusal(came->body));
-      case kind::progress: {
-        const auto p = decode_progress(came->body);
-        if (!p) return fail(p.error());
-        if (q.on_progress && !q.on_progress(*p)) {
-          return fail(
-              error{std::make_error_code(std::errc::operation_canceled), op, "it was given up"});
-        }
-        continue;
-      }
-      default:
-        return fail(error{make_error_code(condition::corrupt), op, "another message was expected",
-                          came->kind});
+    const auto k = static_cast<kind>(came->kind);
+    if (k == kind::answer) return std::move(came->body);
+    if (k == kind::refusal) return tl::unexpected<failure>(decode_refusal(came->body));
+    if (k != q.told || !q.on_progress) {
+      return fail(error{make_error_code(condition::corrupt), op, "another message was expected",
+                        came->kind});
+    }
+    const auto wanted = q.on_progress(came->body);
+    if (!wanted) return fail(wanted.error());
+    if (!*wanted) {
+      return fail(
+          error{std::make_error_code(std::errc::operation_canceled), op, "it was given up"});
     }
   }
 }
@@ -79,13 +87,31 @@ outcome<checkpoint::suspended_tag> client::resume(const std::string &tag) const 
 outcome<image::written> client::snapshot(
     const snapshot_request &r,
     const std::function<bool(const snapshot_progress &)> &on_progress) const {
-  return understood(
-      ask(where_, how_, {kind::snapshot, encode(r), as_long_as_it_takes, on_progress}),
-      decode_written);
+  return understood(ask(where_, how_,
+                        {kind::snapshot, encode(r), as_long_as_it_takes, kind::progress,
+                         reading(decode_progress, on_progress)}),
+                    decode_written);
 }
 
 outcome<handoff::given_memory> client::give(const give_request &r) const {
   return understood(ask(where_, how_, {kind::give, encode(r)}), decode_given);
+}
+
+outcome<migrated> client::migrate(
+    const migrate_request &r,
+    const std::function<bool(const migration::progress &)> &on_progress) const {
+  return understood(ask(where_, how_,
+                        {kind::migrate, encode(r), as_long_as_it_takes, kind::migrating,
+                         reading(decode_migrating, on_progress)}),
+                    decode_migrated);
+}
+
+outcome<migrated> client::settle() const {
+  return understood(ask(where_, how_, {kind::settle, encode_settle_request()}), decode_migrated);
+}
+
+outcome<request_kind> client::abort() const {
+  return understood(ask(where_, how_, {kind::abort, encode_abort_request()}), decode_aborted);
 }
 
 }  // namespace stillmap::control

@@ -17,7 +17,8 @@ struct client_options {
   // How long it may take to hear what is said, and to say what it holds. What it is asked to do
   // takes as long as it takes: that it has ended is noticed at once.
   handoff::patience wait{5'000};
-  std::stop_token cancel;  // stops waiting; a snapshot is then given up by the other side
+  // Stops waiting; a snapshot, and a migration up to its intent, is then given up.
+  std::stop_token cancel;
 };
 
 // Every call is a connection of its own.
@@ -40,6 +41,17 @@ class client {
       const snapshot_request &r,
       const std::function<bool(const snapshot_progress &)> &on_progress = {}) const;
   outcome<handoff::given_memory> give(const give_request &r) const;
+  // As snapshot. Ensures: success: the memory is the destination's, or `undecided`: then nobody
+  // runs it until settle() says whose it is. Failure: it is as it was.
+  outcome<migrated> migrate(
+      const migrate_request &r,
+      const std::function<bool(const migration::progress &)> &on_progress = {}) const;
+  // Whose an undecided migration's memory is, if that can be heard by now. `source`: it goes on
+  // there. Errors: invalid_argument (nothing is undecided).
+  outcome<migrated> settle() const;
+  // Gives up the snapshot or the migration that is under way, and waits until it is over. Which.
+  // Errors: invalid_argument (there is none), busy (it was too late: it is done, or undecided).
+  outcome<request_kind> abort() const;
 
  private:
   const std::string where_;

@@ -28,12 +28,16 @@ void put(field_writer &w, const std::vector<std::string> &texts) {
   for (const std::string &t : texts) w.text(t);
 }
 
-std::vector<std::string> get_tags(field_reader &r) {
+std::vector<std::string> get_texts(field_reader &r) {
   std::vector<std::string> out(r.count(4));
   for (std::string &t : out) {
     t = r.text();
     if (t.empty()) r.spoil();
   }
+  return out;
+}
+std::vector<std::string> get_tags(field_reader &r) {
+  std::vector<std::string> out = get_texts(r);
   if (out.empty()) r.spoil();
   return out;
 }
@@ -52,6 +56,12 @@ result<field_reader> versioned(bytes_view from) {
 }  // namespace
 
 bytes encode_status_request() {
+  return begun().take();
+}
+bytes encode_abort_request() {
+  return begun().take();
+}
+bytes encode_settle_request() {
   return begun().take();
 }
 
@@ -93,6 +103,12 @@ status decode_status_request(bytes_view from) {
   if (!r) return tl::unexpected(r.error());
   if (!r->done()) return garbled("the request makes no sense");
   return {};
+}
+status decode_abort_request(bytes_view from) {
+  return decode_status_request(from);
+}
+status decode_settle_request(bytes_view from) {
+  return decode_status_request(from);
 }
 
 result<suspend_request> decode_suspend(bytes_view from) {
@@ -144,6 +160,51 @@ result<give_request> decode_give(bytes_view from) {
   if (!r->done()) return garbled("the request makes no sense");
   if (!is_absolute(out.to) && !out.to.starts_with('@')) {
     return garbled("the taker's socket has no absolute path, nor an abstract name");
+  }
+  return out;
+}
+
+bytes encode(const migrate_request &r) {
+  field_writer w = begun();
+  put(w, r.tags);
+  for (const std::string *s : {&r.to, &r.certificate, &r.key, &r.authorities, &r.name}) w.text(*s);
+  put(w, r.fingerprints);
+  w.text(r.records);
+  w.bytes(r.task.bytes);
+  w.u32(static_cast<std::uint32_t>(r.pause.count()));
+  w.u32(r.most_rounds);
+  w.u32(r.channels);
+  w.u32(static_cast<std::uint32_t>(r.otherwise));
+  w.u64(r.bytes_per_second);
+  w.u32(static_cast<std::uint32_t>(r.wait.count()));
+  w.u32(static_cast<std::uint32_t>(r.settle.count()));
+  return w.take();
+}
+
+result<migrate_request> decode_migrate(bytes_view from) {
+  auto r = versioned(from);
+  if (!r) return tl::unexpected(r.error());
+  migrate_request out;
+  out.tags = get_tags(*r);
+  for (std::string *s : {&out.to, &out.certificate, &out.key, &out.authorities, &out.name}) {
+    *s = r->text();
+  }
+  out.fingerprints = get_texts(*r);
+  out.records = r->text();
+  r->bytes(out.task.bytes);
+  out.pause = std::chrono::milliseconds(r->u32());
+  out.most_rounds = r->u32();
+  out.channels = r->u32();
+  out.otherwise = r->one_of(migration::when_it_does_not_converge::give_up);
+  out.bytes_per_second = r->u64();
+  out.wait = std::chrono::milliseconds(r->u32());
+  out.settle = std::chrono::milliseconds(r->u32());
+  if (!r->done() || out.to.empty()) return garbled("the request makes no sense");
+  for (const std::string *s : {&out.certificate, &out.key, &out.authorities, &out.records}) {
+    const bool needed = s == &out.certificate || s == &out.key;
+    if ((needed || !s->empty()) && !is_absolute(*s)) {
+      return garbled("a certificate, a key or the folder of records has no absolute path");
+    }
   }
   return out;
 }

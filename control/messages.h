@@ -20,9 +20,13 @@ enum class kind : std::uint16_t {
   resume,
   snapshot,
   give,
+  migrate,
+  abort,
+  settle,
   progress = 0x180,
   answer,
   refusal,
+  migrating,
 };
 
 // Every request begins with it.
@@ -41,6 +45,9 @@ bytes encode(const suspend_request &r);
 bytes encode_resume(const std::string &tag);
 bytes encode(const snapshot_request &r);
 bytes encode(const give_request &r);
+bytes encode(const migrate_request &r);
+bytes encode_abort_request();
+bytes encode_settle_request();
 
 // Errors of all: corrupt; not_supported (another version: value, limit = ours). Paths are absolute,
 // tags are not empty, and there is at least one of them.
@@ -49,12 +56,18 @@ result<suspend_request> decode_suspend(bytes_view from);
 result<std::string> decode_resume(bytes_view from);
 result<snapshot_request> decode_snapshot(bytes_view from);
 result<give_request> decode_give(bytes_view from);
+result<migrate_request> decode_migrate(bytes_view from);
+status decode_abort_request(bytes_view from);
+status decode_settle_request(bytes_view from);
 
 bytes encode(const process_status &s);  // as many tags as fit
 bytes encode(const checkpoint::suspended_tag &s);
 bytes encode(const image::written &w);
 bytes encode(const handoff::given_memory &g);
 bytes encode(const snapshot_progress &p);
+bytes encode(const migration::progress &p);
+bytes encode(const migrated &m);
+bytes encode(request_kind aborted);
 bytes encode(const failure &f);
 
 result<process_status> decode_status(bytes_view from);
@@ -62,6 +75,9 @@ result<checkpoint::suspended_tag> decode_suspended(bytes_view from);
 result<image::written> decode_written(bytes_view from);
 result<handoff::given_memory> decode_given(bytes_view from);
 result<snapshot_progress> decode_progress(bytes_view from);
+result<migration::progress> decode_migrating(bytes_view from);
+result<migrated> decode_migrated(bytes_view from);
+result<request_kind> decode_aborted(bytes_view from);
 failure decode_refusal(bytes_view from);
 
 }  // namespace stillmap::control

@@ -23,33 +23,30 @@ tl::unexpected<failure> fail_image(const image::failure &f) {
 }  // namespace
 
 const char *name_of(request_kind k) noexcept {
-  static constexpr const char *names[] = {"none",   "status",   "suspend",
-                                          "resume", "snapshot", "give"};
+  static constexpr const char *names[] = {"none", "status",  "suspend", "resume", "snapshot",
+                                          "give", "migrate", "abort",   "settle"};
   return names[static_cast<std::size_t>(k)];
 }
 
-// While one lives, nobody else has one.
-class operations::turn {
- public:
-  explicit turn(operations &of) : of_(&of) {}
-  turn(turn &&o) noexcept : of_(std::exchange(o.of_, nullptr)) {}
-  turn &operator=(turn &&) = delete;
-  ~turn() {
-    if (of_ == nullptr) return;
-    const std::lock_guard lock(of_->mutex_);
-    of_->job_ = {};
+operations::turn::~turn() {
+  const std::lock_guard lock(of_.mutex_);
+  of_.job_ = {};
+  ++of_.jobs_ended_;
+  of_.ended_well_ = well_;
+  of_.changed_.notify_all();
+}
+
+std::unique_ptr<operations::turn> operations::take_turn(request_kind k,
+                                                        const std::stop_token &stop) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (job_.what != request_kind::none) return nullptr;
+    job_ = {};
+    job_.what = k;
+    abort_ = {};
+    begun_ = clock::now();
   }
-
- private:
-  operations *of_;
-};
-
-std::optional<operations::turn> operations::take_turn(request_kind k) {
-  const std::lock_guard lock(mutex_);
-  if (job_.what != request_kind::none) return std::nullopt;
-  job_ = {k, {}, 0, 0};
-  begun_ = clock::now();
-  return turn(*this);
+  return std::make_unique<turn>(*this, stop);
 }
 
 job_status operations::job() const {
@@ -66,7 +63,8 @@ failure operations::busy() const {
   failure f(error{make_error_code(condition::busy), "control::server",
                   "another request is being carried out", static_cast<std::uint64_t>(j.what)});
   f.text = std::string("control::server: another request is being carried out (") +
-           name_of(j.what) + ", for " + std::to_string(j.since.count()) + " ms): busy";
+           name_of(j.what) + ", for " + std::to_string(j.since.count()) + " ms" +
+           (j.undecided ? ", undecided: ask for settle" : "") + "): busy";
   return f;
 }
 
@@ -127,7 +125,7 @@ outcome<void> operations::check_live(tags_view tags, const char *op) const {
 
 status operations::quiesce(tags_view tags, const std::stop_token &stop) const {
   if (stop.stop_requested()) {
-    return refuse(condition::busy, "control::server", "the process stops answering");
+    return refuse(condition::busy, "control::server", "it was given up, or the server goes");
   }
   return how_.task.quiesce ? how_.task.quiesce(tags, stop) : status{};
 }
@@ -186,8 +184,9 @@ outcome<suspended_tag> operations::resume(const std::string &tag) {
 outcome<image::written> operations::snapshot(
     const snapshot_request &r, std::stop_token stop,
     const std::function<bool(const snapshot_progress &)> &told) {
-  const auto mine = take_turn(request_kind::snapshot);
+  const auto mine = take_turn(request_kind::snapshot, stop);
   if (!mine) return tl::unexpected<failure>(busy());
+  const std::stop_token given_up = abort_.get_token();
   if (auto s = check_live(r.tags, "control::snapshot"); !s) return tl::unexpected(s.error());
   snapshot::save_options how;
   how.image.replace = r.replace;
@@ -204,14 +203,15 @@ outcome<image::written> operations::snapshot(
       job_.bytes = p.bytes;
       job_.of_bytes = p.of_bytes;
     }
-    return !stop.stop_requested() &&
+    return !given_up.stop_requested() &&
            told({p.phase == image::write_phase::verifying, p.bytes, p.of_bytes, p.stored});
   };
-  if (status s = quiesce(r.tags, stop); !s) return fail(s.error());
+  if (status s = quiesce(r.tags, given_up); !s) return fail(s.error());
   if (how_.idle) how.idle = how_.idle();
   auto saved = snapshot::save(device_, r.tags, r.path, how);
   go_on(r.tags);
   if (!saved) return fail_image(saved.error());
+  mine->went_well();
   return std::move(*saved);
 }
 

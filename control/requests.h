@@ -11,11 +11,23 @@
 #include <vector>
 
 #include "stillmap/checkpoint/suspender.h"
+#include "stillmap/control/failure.h"
 #include "stillmap/image/codec.h"
+#include "stillmap/migration/migration.h"
 
 namespace stillmap::control {
 
-enum class request_kind : std::uint32_t { none, status, suspend, resume, snapshot, give };
+enum class request_kind : std::uint32_t {
+  none,
+  status,
+  suspend,
+  resume,
+  snapshot,
+  give,
+  migrate,
+  abort,
+  settle,
+};
 const char *name_of(request_kind k) noexcept;
 
 // All blocks of one name.
@@ -34,6 +46,10 @@ struct job_status {
   request_kind what = request_kind::none;
   std::chrono::milliseconds since{0};
   std::uint64_t bytes = 0, of_bytes = 0;  // of contents; 0 where that is not known
+  // Of a migration, whose bytes are those of the round.
+  std::optional<migration::step> step;
+  std::uint64_t round = 0, sent = 0;
+  bool undecided = false;  // it is over, and nobody knows yet whose the memory is: settle
 };
 
 struct process_status {
@@ -75,6 +91,34 @@ struct give_request {
   std::string to;  // where the taker listens: an absolute path, or an abstract name behind '@'
   // How long to wait for it to listen, and then for each of its answers.
   std::chrono::milliseconds wait{10'000};
+};
+
+// As migration::send_options says. Files are the process's that is asked, their paths absolute: it
+// reads them with its own rights, and no key goes over the socket.
+struct migrate_request {
+  std::vector<std::string> tags;
+  std::string to;                // "host:port"
+  std::string certificate, key;  // PEM: who we are
+  std::string authorities;       // PEM: whose certificates are believed, and
+  std::string name;              // which of them; either these or
+  std::vector<std::string> fingerprints;
+  std::string records;  // a folder; empty: what server_options says
+  // Zero: what server_options says, that of the last one that stayed, or a new one.
+  migration::task_id task;
+  std::chrono::milliseconds pause{300};
+  std::uint32_t most_rounds = 30;
+  std::uint32_t channels = 2;
+  migration::when_it_does_not_converge otherwise =
+      migration::when_it_does_not_converge::stop_and_copy;
+  std::uint64_t bytes_per_second = 0;
+  std::chrono::milliseconds wait{10'000};
+  std::chrono::milliseconds settle{
+      10'000};  // then it is undecided, until settle has been asked for
+};
+
+struct migrated {
+  migration::sent_memory sent;  // without `why`, which has no texts of its own
+  failure why;                  // where it is not the destination's
 };
 
 }  // namespace stillmap::control

@@ -10,6 +10,7 @@
 
 #include "stillmap/checkpoint/suspender.h"
 #include "stillmap/handoff/connection.h"
+#include "stillmap/migration/record.h"
 #include "stillmap/vmm/device.h"
 #include "stillmap/vmm/stream.h"
 
@@ -26,8 +27,12 @@ struct server_callbacks {
   // Work may go on: the memory is there as it was. Follows every good quiesce, for a tag that was
   // suspended when it has been resumed. Not called for memory that was handed over.
   std::function<void(tags_view tags)> go_on;
-  // The memory is another process's now: nothing is behind its addresses (see handoff::give).
+  // The memory is another process's now, here or on another machine: nothing is behind its
+  // addresses (see handoff::give).
   std::function<void(tags_view tags)> given_away;
+  // While it is migrated and writes faster than it can be copied: to write less, by that part of
+  // its speed (0: as it likes again; below 1).
+  std::function<void(tags_view tags, double part)> throttle;
 };
 
 struct server_options {
@@ -40,6 +45,14 @@ struct server_options {
   // What suspends; of this device. Without: one of the server's own, and what is suspended when the
   // server goes is lost.
   std::shared_ptr<checkpoint::suspender> suspender;
+  // For migrations that say neither: the folder of the record that says whose the task is, and its
+  // number there. Without: a request has to name a folder, and its task is a new one.
+  std::string records;
+  migration::task_id id;
+  // That record, where it is open already, as for memory that came here by a migration. The server
+  // gives it up while the task is sent on, and takes it again if it stays. With it no request names
+  // another.
+  std::shared_ptr<migration::record_file> record;
   // How long an asker may take to say what it wants, and to take its answer.
   handoff::patience wait{5'000};
   // Askers at once; one more is turned away as busy.
@@ -59,8 +72,9 @@ class server {
   // system's. Cost:   no driver call.
   static result<std::unique_ptr<server>> start(const device &d, const std::string &where,
                                                server_options options = {});
-  // Waits for the request that is under way: a snapshot and a handoff that is not offered yet are
-  // given up, suspending and resuming end.
+  // Waits for the request that is under way: a snapshot, a handoff that is not offered yet and a
+  // migration whose intent is not on record are given up, suspending and resuming end. What is
+  // undecided stays stopped, and its record `intent`: migration::sender::settle() finds out.
   ~server();
   server(const server &) = delete;
   server &operator=(const server &) = delete;

@@ -1,7 +1,8 @@
 // A task that its operator can ask: it counts in device memory, and stops between two steps when it
 // is asked to let go of that memory.
 //   asked_task           asks itself, and checks what happens
-//   asked_task SOCKET    waits for stillmap status|suspend|resume|snapshot SOCKET, until Ctrl-D
+//   asked_task SOCKET    waits for stillmap status|suspend|resume|snapshot SOCKET, handoff give and
+//                        migrate send, until Ctrl-D
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
@@ -110,6 +111,8 @@ int main(int argc, char **argv) {
   control::server_options how;
   how.task.quiesce = [&](auto, std::stop_token stop) { return t.pause(stop); };
   how.task.go_on = [&](auto) { t.go_on(); };
+  // It stays paused: nothing is behind its addresses any more.
+  how.task.given_away = [](auto) { std::printf("the memory is another process's now\n"); };
   const std::string where =
       argc > 1 ? argv[1] : "@stillmap-asked-task-" + std::to_string(std::random_device()());
   const auto server = example::must(control::server::start(d, where, how));

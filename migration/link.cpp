@@ -39,7 +39,15 @@ struct link::lane {
 result<std::unique_ptr<channel>> link::open(transport &to) {
   auto c = to.connect(how_.wait);
   if (!c) return c;
-  if (status s = (*c)->open(how_.wait); !s) return tl::unexpected(s.error());
+  const auto opening = [&](channel *now) {
+    const std::lock_guard lock(cutting_);
+    opening_ = now;
+    if (cut_ && now != nullptr) now->cut();
+  };
+  opening(c->get());
+  const status s = (*c)->open(how_.wait);
+  opening(nullptr);
+  if (!s) return tl::unexpected(s.error());
   return c;
 }
 
@@ -227,6 +235,7 @@ void link::discard() {
 void link::cut() {
   const std::lock_guard lock(cutting_);
   cut_ = true;
+  if (opening_ != nullptr) opening_->cut();
   if (control_ != nullptr) control_->cut();
   for (const auto &c : data_) c->cut();
 }

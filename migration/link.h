@@ -69,6 +69,7 @@ class link {
   pace pace_;
   std::mutex cutting_;
   bool cut_ = false;
+  channel *opening_ = nullptr;
   std::mutex telling_;
   std::unique_ptr<channel> control_;
   std::vector<std::unique_ptr<channel>> data_;

@@ -148,6 +148,7 @@ struct receive_options {
   patience settle{
       60'000};  // with all here and the link cut: how long the source's word is waited for
   std::uint64_t most_bytes = 0;  // of a task's memory; 0: what the device has
+  std::size_t most_tasks = 0;    // one after the other, then no more; 0: any number
   // Reads back what has landed, by digests that the device makes. Without: what arrives is checked.
   bool read_back = true;
   std::function<bool(const peer &)> allow;  // whether to take from them
@@ -178,7 +179,7 @@ class receiver {
   // The next task that has come here, when it is on record that it is here.
   // Errors: busy (none within `wait`; cancelled), the system's (the record).
   result<arrived_memory> receive(patience wait, std::stop_token cancel = {});
-  // Why the last one that was on its way did not come; nothing: none.
+  // Why the last one that was on its way did not come; nothing: none, or it still may.
   std::optional<error> last_failure() const;
 
  private:

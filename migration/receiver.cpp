@@ -153,11 +153,17 @@ class receiver::core {
                          refuse(condition::busy, op, "another task is on its way here").value());
       }
       current_.reset();
+      if (how_.most_tasks != 0 && owned_.size() >= how_.most_tasks) {
+        return refuse_to(with, refuse(condition::busy, op, "no further task is taken here",
+                                      owned_.size(), how_.most_tasks)
+                                   .value());
+      }
       auto made = session::create(device_, how_, *h, with.who());
       if (!made) {
         failure_ = made.error();
         return refuse_to(with, made.error());
       }
+      failure_.reset();
       mine = current_ = std::move(*made);
       talking_ = true;
     }

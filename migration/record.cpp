@@ -1,12 +1,15 @@
 #include "stillmap/migration/record.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <memory>
 #include <sstream>
 
 namespace stillmap::migration {
@@ -26,7 +29,7 @@ std::string seal_of(const std::string &text) {
 }
 
 template <class Bytes>
-bool parse(const std::string &text, Bytes &into) {
+bool parse(std::string_view text, Bytes &into) {
   if (text.size() != 2 * into.bytes.size()) return false;
   for (std::size_t i = 0; i < into.bytes.size(); ++i) {
     unsigned value = 0;
@@ -90,6 +93,30 @@ std::optional<record> record_of(const std::string &text) {
   return std::nullopt;
 }
 
+result<std::optional<record>> read_record(const std::string &folder, const task_id &task) {
+  const std::string name = folder + '/' + task.text() + ".record";
+  const owned_fd in(::open(name.c_str(), O_RDONLY | O_CLOEXEC));
+  if (in.get() < 0) {
+    if (errno == ENOENT) return std::optional<record>();
+    return system_error("a record cannot be opened");
+  }
+  std::string text(largest, '\0');
+  const ssize_t n = ::read(in.get(), text.data(), text.size());
+  if (n < 0) return system_error("a record cannot be read");
+  text.resize(static_cast<std::size_t>(n));
+  std::optional<record> r = record_of(text);
+  if (!r || r->task != task) {
+    return refuse(condition::corrupt, op, "the record of this task is damaged");
+  }
+  return r;
+}
+
+bool is_held(const std::string &folder, const task_id &task) {
+  const std::string name = folder + '/' + task.text() + ".lock";
+  const owned_fd lock(::open(name.c_str(), O_RDONLY | O_CLOEXEC));
+  return lock.get() >= 0 && ::flock(lock.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+}
+
 status write_all(int fd, const std::string &text) {
   for (std::size_t done = 0; done < text.size();) {
     const ssize_t n = ::write(fd, text.data() + done, text.size() - done);
@@ -107,6 +134,11 @@ const char *name_of(ownership o) noexcept {
   return names[static_cast<std::size_t>(o)];
 }
 
+std::optional<task_id> task_id_of(std::string_view text) {
+  task_id out;
+  return parse(text, out) ? std::optional(out) : std::nullopt;
+}
+
 result<record_file> record_file::open(const std::string &folder, const task_id &task) {
   const std::string name = folder + '/' + task.text() + ".lock";
   owned_fd lock(::open(name.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600));
@@ -119,21 +151,35 @@ result<record_file> record_file::open(const std::string &folder, const task_id &
 }
 
 result<std::optional<record>> record_file::read() const {
-  const std::string name = folder_ + '/' + task_.text() + ".record";
-  const owned_fd in(::open(name.c_str(), O_RDONLY | O_CLOEXEC));
-  if (in.get() < 0) {
-    if (errno == ENOENT) return std::optional<record>();
-    return system_error("a record cannot be opened");
+  return read_record(folder_, task_);
+}
+
+result<std::vector<record_seen>> records_in(const std::string &folder) {
+  const std::unique_ptr<DIR, int (*)(DIR *)> in(::opendir(folder.c_str()), &::closedir);
+  if (in == nullptr) return system_error("a folder of records cannot be opened");
+  std::vector<record_seen> out;
+  for (;;) {
+    errno = 0;
+    const dirent *const e = ::readdir(in.get());
+    if (e == nullptr && errno != 0) return system_error("a folder of records cannot be read");
+    if (e == nullptr) break;
+    const std::string_view name = e->d_name;
+    if (!name.ends_with(".record")) continue;
+    if (const auto task = task_id_of(name.substr(0, name.size() - 7)))
+      out.emplace_back().task = *task;
   }
-  std::string text(largest, '\0');
-  const ssize_t n = ::read(in.get(), text.data(), text.size());
-  if (n < 0) return system_error("a record cannot be read");
-  text.resize(static_cast<std::size_t>(n));
-  std::optional<record> r = record_of(text);
-  if (!r || r->task != task_) {
-    return refuse(condition::corrupt, op, "the record of this task is damaged");
+  std::sort(out.begin(), out.end(),
+            [](const record_seen &a, const record_seen &b) { return a.task < b.task; });
+  for (record_seen &r : out) {
+    r.held = is_held(folder, r.task);
+    auto read = read_record(folder, r.task);
+    if (read) {
+      r.what = std::move(*read);
+    } else {
+      r.trouble = read.error();
+    }
   }
-  return r;
+  return out;
 }
 
 status record_file::write(const record &r) {

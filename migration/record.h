@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "stillmap/image/digest.h"
 #include "stillmap/vmm/physical_memory.h"
@@ -22,6 +24,9 @@ enum class ownership : std::uint8_t {
 };
 const char *name_of(ownership o) noexcept;
 
+// From 32 hexadecimal digits, as text() writes them; nothing: it is something else.
+std::optional<task_id> task_id_of(std::string_view text);
+
 struct record {
   task_id task;
   std::uint64_t epoch = 1;  // how often it has changed hands: a fencing token
@@ -30,6 +35,17 @@ struct record {
   std::string peer;        // the other side
   image::digest contents;  // of what went over, where it did
 };
+
+// One of a folder's tasks, as somebody sees it who does not take its record.
+struct record_seen {
+  task_id task;
+  std::optional<record> what;    // empty: there is none yet, or
+  std::optional<error> trouble;  // it cannot be read
+  bool held = false;             // a process has it
+};
+// All of a folder, by number. Whoever has one may change it at once; who takes one at the very
+// moment that it is looked at may be told that it is another's. Errors: the system's.
+result<std::vector<record_seen>> records_in(const std::string &folder);
 
 // The record of one task in a folder, of this process alone as long as it is there.
 // Threads: externally synchronised.

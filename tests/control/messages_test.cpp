@@ -18,8 +18,96 @@ process_status a_status() {
   s.memory_total = std::uint64_t{140} << 30;
   s.memory_free = std::uint64_t{139} << 30;
   s.tags = {{"", 1, 2, 3, 0, {}}, {"weights", 4, 5, 6, 7, checkpoint::keep_in::file}};
-  s.job = {request_kind::snapshot, std::chrono::milliseconds(1234), 8, 9};
+  s.job = {request_kind::migrate,
+           std::chrono::milliseconds(1234),
+           8,
+           9,
+           migration::step::copied,
+           3,
+           10,
+           true};
   return s;
+}
+
+migrate_request a_migration() {
+  migrate_request r;
+  r.tags = {"a", "b"};
+  r.to = "host:4711";
+  r.certificate = "/c";
+  r.key = "/k";
+  r.authorities = "/a";
+  r.name = "me";
+  r.fingerprints = {"01", "02"};
+  r.records = "/r";
+  r.task.bytes[2] = std::byte{9};
+  r.pause = std::chrono::milliseconds(1);
+  r.most_rounds = 2;
+  r.channels = 3;
+  r.otherwise = migration::when_it_does_not_converge::give_up;
+  r.bytes_per_second = 4;
+  r.wait = std::chrono::milliseconds(5);
+  r.settle = std::chrono::milliseconds(6);
+  return r;
+}
+
+migrated an_end(migration::whose w) {
+  migrated m;
+  m.sent.whose = w;
+  m.sent.task.bytes[1] = std::byte{7};
+  m.sent.epoch = 3;
+  m.sent.to = {"host:1", "name", "ff"};
+  m.sent.rounds = 4;
+  m.sent.bytes = 5;
+  m.sent.bytes_sent = 6;
+  m.sent.zero_bytes = 7;
+  m.sent.clean_bytes = 8;
+  m.sent.resent = 9;
+  m.sent.pause = 0.25;
+  m.sent.seconds = 2.5;
+  m.sent.unmapped = false;
+  if (w != migration::whose::destination) {
+    m.why = failure(error{make_error_code(condition::busy), "op", "why", 1, 2});
+  }
+  return m;
+}
+
+TEST(messages, what_is_written_about_a_migration_is_read_again) {
+  const migrate_request r = a_migration();
+  const auto read = decode_migrate(encode(r));
+  ASSERT_TRUE(read);
+  EXPECT_EQ(encode(*read), encode(r));
+  EXPECT_EQ(read->fingerprints, r.fingerprints);
+  EXPECT_EQ(read->task, r.task);
+  EXPECT_EQ(read->otherwise, r.otherwise);
+  EXPECT_EQ(read->settle, r.settle);
+
+  migration::progress p;
+  p.at = migration::step::sealed;
+  p.round = 2;
+  p.bytes = 3;
+  p.sent = 4;
+  p.round_sent = 5;
+  p.round_bytes = 6;
+  p.bytes_per_second = 7;
+  p.expected_pause = 0.125;
+  const auto told = decode_migrating(encode(p));
+  ASSERT_TRUE(told);
+  EXPECT_EQ(encode(*told), encode(p));
+  EXPECT_EQ(told->at, p.at);
+  EXPECT_EQ(told->round_bytes, 6u);
+  EXPECT_EQ(told->expected_pause, 0.125);
+
+  for (const auto w :
+       {migration::whose::source, migration::whose::destination, migration::whose::undecided}) {
+    const auto m = decode_migrated(encode(an_end(w)));
+    ASSERT_TRUE(m);
+    EXPECT_EQ(encode(*m), encode(an_end(w)));
+    EXPECT_EQ(m->sent.whose, w);
+    EXPECT_EQ(m->sent.pause, 0.25);
+    EXPECT_EQ(m->sent.to.name, "name");
+    EXPECT_EQ(m->why.reason, w == migration::whose::destination ? "" : "why");
+  }
+  EXPECT_EQ(decode_aborted(encode(request_kind::snapshot)), request_kind::snapshot);
 }
 
 TEST(messages, what_is_written_is_read_again) {
@@ -128,6 +216,10 @@ TEST(messages, what_is_cut_off_or_garbled_is_not_believed) {
   hold_against(encode(image::written{}), decode_written);
   hold_against(encode(handoff::given_memory{}), decode_given);
   hold_against(encode(snapshot_progress{true, 1, 2, 3}), decode_progress);
+  hold_against(encode(a_migration()), decode_migrate);
+  hold_against(encode(migration::progress{}), decode_migrating);
+  hold_against(encode(an_end(migration::whose::undecided)), decode_migrated);
+  hold_against(encode(request_kind::migrate), decode_aborted);
 }
 
 TEST(messages, what_makes_no_sense_is_refused) {
@@ -144,6 +236,25 @@ TEST(messages, what_makes_no_sense_is_refused) {
   EXPECT_FALSE(decode_snapshot(encode(snapshot_request{{"a"}, "/x", "y"})));
   EXPECT_FALSE(decode_give(encode(give_request{{"a"}, ""})));
   EXPECT_FALSE(decode_give(encode(give_request{{}, "/x"})));
+  const auto refused = [](auto change) {
+    migrate_request r = a_migration();
+    change(r);
+    return !decode_migrate(encode(r));
+  };
+  EXPECT_TRUE(refused([](auto &r) { r.tags.clear(); }));
+  EXPECT_TRUE(refused([](auto &r) { r.to.clear(); }));
+  EXPECT_TRUE(refused([](auto &r) { r.certificate.clear(); }));
+  EXPECT_TRUE(refused([](auto &r) { r.key = "k"; }));
+  EXPECT_TRUE(refused([](auto &r) { r.authorities = "a"; }));
+  EXPECT_TRUE(refused([](auto &r) { r.records = "r"; }));
+  EXPECT_TRUE(refused([](auto &r) { r.fingerprints = {""}; }));
+  EXPECT_TRUE(
+      refused([](auto &r) { r.otherwise = static_cast<migration::when_it_does_not_converge>(2); }));
+  EXPECT_FALSE(refused([](auto &r) { r.records.clear(), r.authorities.clear(); }));
+  // Who does not have it knows why.
+  migrated m = an_end(migration::whose::undecided);
+  m.why = {};
+  EXPECT_FALSE(decode_migrated(encode(m)));
 }
 
 }  // namespace

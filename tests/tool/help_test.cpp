@@ -93,8 +93,10 @@ TEST(help_tree, is_told_to_each_in_its_own_language) {
 TEST_F(help, every_command_has_a_manual_and_is_offered) {
   const ran all = run("man");
   EXPECT_EQ(all.status, 0) << all.err;
-  for (const char *command : {"demo", "doctor", "replay", "inspect", "status", "snapshot",
-                              "restore", "handoff give", "handoff take", "completion"}) {
+  for (const char *command :
+       {"demo", "doctor", "replay", "inspect", "status", "snapshot", "restore", "handoff give",
+        "handoff take", "migrate send", "migrate receive", "migrate status", "migrate settle",
+        "completion"}) {
     expect_in(all.out, std::string(".SS stillmap ") + command);
     const ran one = run(std::string("man ") + command);
     EXPECT_EQ(one.status, 0) << one.err;
@@ -116,6 +118,9 @@ TEST_F(help, bash_completes) {
   EXPECT_EQ(offers("stillmap re"), "replay record resume restore\n");
   EXPECT_EQ(offers("stillmap handoff ''"), "give take\n");
   EXPECT_EQ(offers("stillmap handoff give --t"), "--tag --to\n");
+  EXPECT_EQ(offers("stillmap migrate s"), "send status settle\n");
+  EXPECT_EQ(offers("stillmap migrate send --pe"), "--peer-fingerprint\n");
+  EXPECT_EQ(offers("stillmap migrate send @x --to ''"), "\n");
   EXPECT_EQ(offers("stillmap snapshot @x --compress ''"), "none lz4 zstd\n");
   EXPECT_EQ(offers("stillmap status --wait ''"), "\n");
   std::ofstream(folder_ / "one.smi") << "x";

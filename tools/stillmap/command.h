@@ -36,6 +36,7 @@ void add_resume(CLI::App &app, command_body &body);
 void add_snapshot(CLI::App &app, command_body &body);
 void add_restore(CLI::App &app, command_body &body);
 void add_handoff(CLI::App &app, command_body &body);
+void add_migrate(CLI::App &app, command_body &body);
 void add_completion(CLI::App &app, command_body &body);
 void add_man(CLI::App &app, command_body &body);
 

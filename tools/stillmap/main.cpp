@@ -38,6 +38,7 @@ int run(int argc, char **argv) {
   add_snapshot(app, body);
   add_restore(app, body);
   add_handoff(app, body);
+  add_migrate(app, body);
   add_journey(app, body);
   add_completion(app, body);
   add_man(app, body);

@@ -15,8 +15,9 @@ bool is_word(const std::string &s) {
 }
 
 bool is_kind_of_path(const std::string &s) {
-  static const char *const others[] = {"N",    "SIZE", "SECONDS", "TAG",  "NAME",    "TEXT",
-                                       "LIST", "OPS",  "COUNT",   "SEED", "COMMAND", "RATE"};
+  static const char *const others[] = {"N",       "SIZE", "SECONDS", "TAG",   "NAME",
+                                       "TEXT",    "LIST", "OPS",     "COUNT", "SEED",
+                                       "COMMAND", "RATE", "ADDRESS", "HEX",   "MS"};
   return !s.empty() && std::isupper(static_cast<unsigned char>(s.front())) != 0 &&
          std::find(std::begin(others), std::end(others), s) == std::end(others);
 }

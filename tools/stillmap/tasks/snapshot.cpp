@@ -17,18 +17,6 @@ struct snapshot_command {
   bool all = false, trust = false, json = false;
 };
 
-outcome<std::vector<std::string>> tags_of(const snapshot_command &o) {
-  if (!o.all) return o.what.tags;
-  const auto s = client_of(o.task).status();
-  if (!s) return fail(s.error());
-  std::vector<std::string> out;
-  for (const control::tag_status &t : s->tags) {
-    if (!t.tag.empty()) out.push_back(t.tag);
-  }
-  if (out.empty()) return fail(exit_failed, "the process has no memory with a tag");
-  return out;
-}
-
 void print(const snapshot_command &o, const image::written &w) {
   if (o.json) {
     json_writer json;
@@ -50,7 +38,7 @@ void print(const snapshot_command &o, const image::written &w) {
 
 outcome<exit_status> run_snapshot(const snapshot_command &given) {
   snapshot_command o = given;
-  auto tags = tags_of(o);
+  auto tags = tags_of(client_of(o.task), o.what.tags, o.all);
   if (!tags) return tl::unexpected(tags.error());
   o.what.tags = std::move(*tags);
   o.what.path = absolute(o.what.path);

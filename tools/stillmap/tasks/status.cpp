@@ -36,13 +36,7 @@ std::string as_json(const control::process_status &s) {
     json.end();
   }
   json.end().field("more_tags", s.more_tags);
-  if (s.job.what == control::request_kind::none) {
-    json.nothing("doing");
-  } else {
-    json.begin_object("doing").field("what", control::name_of(s.job.what));
-    json.field("milliseconds", static_cast<std::uint64_t>(s.job.since.count()));
-    json.field("bytes", s.job.bytes).field("of_bytes", s.job.of_bytes).end();
-  }
+  job_json(json, s.job);
   return json.end().text();
 }
 
@@ -61,13 +55,7 @@ void print(const control::process_status &s) {
   }
   if (s.tags.empty()) fmt::print("  nothing\n");
   if (s.more_tags != 0) fmt::print("  and {} more tags\n", s.more_tags);
-  if (s.job.what != control::request_kind::none) {
-    fmt::print("busy: {}, for {}{}\n", control::name_of(s.job.what),
-               human_seconds(static_cast<double>(s.job.since.count()) / 1000),
-               s.job.of_bytes == 0
-                   ? ""
-                   : fmt::format(", {} of {}", human(s.job.bytes), human(s.job.of_bytes)));
-  }
+  if (const std::string busy = job_text(s.job); !busy.empty()) fmt::print("busy: {}\n", busy);
 }
 
 outcome<exit_status> run_status(const status_command &o) {

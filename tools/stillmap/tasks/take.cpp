@@ -6,11 +6,10 @@
 #include <memory>
 #include <optional>
 
-#include "stillmap/control/server.h"
 #include "stillmap/handoff/handoff.h"
 #include "tools/stillmap/machine.h"
+#include "tools/stillmap/tasks/hold.h"
 #include "tools/stillmap/tasks/task_options.h"
-#include "tools/stillmap/tasks/until_told.h"
 
 namespace stillmap::tool {
 namespace {
@@ -34,16 +33,6 @@ void print(const take_command &o, const checkpoint::memory_layout &l, int from,
                                : fmt::format("; held, to be asked at {}", control));
   }
   std::fflush(stdout);
-}
-
-// Whether there is anything left to be held.
-bool is_empty(const device &d, const checkpoint::memory_layout &l) {
-  for (const auto &b : l.blocks) {
-    for (const mapping_record &m : d.space().mappings(b.range)) {
-      if (m.state == mapping_state::mapped) return false;
-    }
-  }
-  return true;
 }
 
 }  // namespace
@@ -74,20 +63,8 @@ outcome<exit_status> run_take(const take_command &o) {
     print(o, memory->layout(), from, "");
     return exit_ok;
   }
-  control::server_options how;
-  // What is away by suspending comes back; what was handed on does not.
-  how.task.given_away = [&](auto) {
-    if (is_empty(*d, memory->layout())) end.tell();
-  };
   const std::string where = o.control.empty() ? o.socket + ".control" : o.control;
-  const auto server = control::server::start(*d, where, std::move(how));
-  if (!server) {
-    // The memory is here and nowhere else: better held without being asked than lost.
-    fmt::print(stderr, "stillmap: {}: {}; the memory is held, but nobody can ask for it\n", where,
-               server.error().message());
-  }
-  print(o, memory->layout(), from, where);
-  end.wait();
+  hold(*d, *memory, where, {}, end, [&] { print(o, memory->layout(), from, where); });
   return exit_ok;
 }
 

@@ -30,6 +30,19 @@ std::chrono::milliseconds milliseconds_of(double seconds) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
 }
 
+outcome<std::vector<std::string>> tags_of(const control::client &c,
+                                          const std::vector<std::string> &named, bool all) {
+  if (!all) return named;
+  const auto s = c.status();
+  if (!s) return fail(s.error());
+  std::vector<std::string> out;
+  for (const control::tag_status &t : s->tags) {
+    if (!t.tag.empty()) out.push_back(t.tag);
+  }
+  if (out.empty()) return fail(exit_failed, "the process has no memory with a tag");
+  return out;
+}
+
 control::client client_of(const task_options &o) {
   control::client_options how;
   how.reach = milliseconds_of(o.wait);
@@ -52,6 +65,37 @@ const char *name_of(checkpoint::keep_in where) {
   return where == checkpoint::keep_in::pinned_memory ? "pinned"
          : where == checkpoint::keep_in::file        ? "file"
                                                      : "dropped";
+}
+
+std::string job_text(const control::job_status &job) {
+  if (job.what == control::request_kind::none) return "";
+  std::string out = fmt::format("{}, for {}", control::name_of(job.what),
+                                human_seconds(static_cast<double>(job.since.count()) / 1000));
+  if (job.undecided) return out + ", undecided whose the memory is";
+  if (job.round != 0) out += fmt::format(", round {}", job.round);
+  if (job.of_bytes != 0) {
+    out += fmt::format(", {} of {}", human(job.bytes), human(job.of_bytes));
+  }
+  if (job.step) {
+    out +=
+        fmt::format(", {} sent so far (step: {})", human(job.sent), migration::name_of(*job.step));
+  }
+  return out;
+}
+
+void job_json(json_writer &json, const control::job_status &job) {
+  if (job.what == control::request_kind::none) {
+    json.nothing("doing");
+    return;
+  }
+  json.begin_object("doing").field("what", control::name_of(job.what));
+  json.field("milliseconds", static_cast<std::uint64_t>(job.since.count()));
+  json.field("bytes", job.bytes).field("of_bytes", job.of_bytes);
+  if (job.step) {
+    json.field("step", migration::name_of(*job.step)).field("round", job.round);
+    json.field("sent_bytes", job.sent).field("undecided", job.undecided);
+  }
+  json.end();
 }
 
 std::string blocks_table(const checkpoint::memory_layout &l) {

@@ -1,0 +1,350 @@
+// A task that is sent to another machine by request: what it is told, and whose it is when it is
+// given up, when whoever asked goes away, and when the other side dies at the worst moment.
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <future>
+#include <thread>
+
+#include "stillmap/control/messages.h"
+#include "stillmap/handoff/connection.h"
+#include "tests/control/task.h"
+#include "tests/handoff/processes.h"
+#include "tests/migration/ends.h"
+
+namespace stillmap::control::testing {
+namespace {
+
+using handoff::testing::other_process;
+using handoff::testing::say_and_end;
+using migration::ownership;
+using migration::record_file;
+using migration::step;
+using migration::whose;
+using migration::testing::meeting;
+using words = std::vector<std::string>;
+
+constexpr handoff::patience long_enough(30'000);
+
+#define ASSERT_DONE(outcome) ASSERT_TRUE(outcome) << (outcome).error().text
+
+template <class Outcome>
+bool fails_as(condition c, const Outcome &o) {
+  return !o && o.error().is(c);
+}
+
+class migrations : public control_test {
+ protected:
+  void SetUp() override {
+    control_test::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    if (handoff::testing::part() == "destination") destination();
+    make_memory();
+  }
+
+  // Another process, to which it goes.
+  [[noreturn]] void destination() {
+    const meeting m(handoff::testing::meeting_place());
+    auto at = migration::receiver::start(dev(), migration::testing::at_destination(m),
+                                         migration::testing::receiving(m));
+    if (!at) say_and_end(at.error().message());
+    auto came = at->receive(std::chrono::minutes(2));
+    if (!came) say_and_end(came.error().message());
+    if (!is_whole(dev())) say_and_end("it has something else");
+    say_and_end("owner, epoch " + std::to_string(came->epoch));
+  }
+  other_process somewhere(step dies_at) const {
+    return other_process("destination", meeting_.folder(), static_cast<int>(dies_at));
+  }
+
+  // All of it, to whoever listens at the meeting.
+  migrate_request request() const {
+    const migration::send_options how = migration::testing::sending(meeting_);
+    migrate_request r;
+    r.tags = {"weights", "cache"};
+    for (int i = 0; i < 3000 && meeting_.where().empty(); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    r.to = meeting_.where();
+    r.certificate = meeting_.folder() + "/source.crt";
+    r.key = meeting_.folder() + "/source.key";
+    r.fingerprints = meeting_.of("source").fingerprints;
+    r.records = how.records;
+    r.task = how.task;
+    r.wait = how.wait;
+    r.settle = std::chrono::milliseconds(0);
+    return r;
+  }
+  std::optional<migration::record> record() const {
+    auto file = record_file::open(request().records, request().task);
+    if (!file) throw std::runtime_error(file.error().message());
+    auto r = file->read();
+    if (!r) throw std::runtime_error(r.error().message());
+    return *r;
+  }
+  // A task that stops when it is given up, and not before.
+  server_options held() {
+    server_options o = written_down();
+    o.task.quiesce = [this, before = o.task.quiesce](auto tags, std::stop_token stop) {
+      const status s = before(tags, stop);
+      stopping_.set_value();
+      while (!stop.stop_requested()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      return s;
+    };
+    return o;
+  }
+  void wait_until_idle() const {
+    while (ask().status()->job.what != request_kind::none) std::this_thread::yield();
+  }
+
+  const meeting meeting_;
+  std::promise<void> stopping_;
+};
+
+TEST_F(migrations, memory_moves_and_everybody_is_told) {
+  other_process there("destination", meeting_.folder());
+  server_options o = written_down();
+  std::optional<process_status> meanwhile;
+  o.task.quiesce = [&, before = o.task.quiesce](auto tags, auto stop) {
+    if (auto s = ask().status()) meanwhile = std::move(*s);
+    return before(tags, stop);
+  };
+  start(std::move(o));
+  const std::uint64_t mapped = dev().space().stats().mapped_bytes;
+  std::vector<step> steps;
+  std::uint64_t of = 0;
+  const auto done = ask().migrate(request(), [&](const migration::progress &p) {
+    if (steps.empty() || steps.back() != p.at) steps.push_back(p.at);
+    of = std::max(of, p.round_bytes);
+    return true;
+  });
+  ASSERT_DONE(done);
+  EXPECT_EQ(done->sent.whose, whose::destination);
+  EXPECT_EQ(done->sent.task, request().task);
+  EXPECT_EQ(done->sent.epoch, 2u);
+  EXPECT_EQ(done->sent.to.name, "the destination");
+  EXPECT_EQ(done->sent.bytes, 6 * page());
+  EXPECT_GE(done->sent.bytes_sent, 6 * page());
+  EXPECT_GE(done->sent.rounds, 2u);
+  EXPECT_TRUE(done->sent.unmapped);
+  EXPECT_FALSE(done->why.code);
+  EXPECT_EQ(there.verdict(), "owner, epoch 2");
+  EXPECT_EQ(seen(), (words{"stop weights cache", "given weights cache"}));
+  EXPECT_EQ(dev().space().stats().mapped_bytes, mapped - 6 * page());
+  EXPECT_EQ(record()->state, ownership::released);
+  EXPECT_EQ(of, 6 * page());
+  for (const step s : {step::prepared, step::quiet, step::intent, step::released}) {
+    EXPECT_NE(std::find(steps.begin(), steps.end(), s), steps.end()) << name_of(s);
+  }
+  ASSERT_TRUE(meanwhile);
+  EXPECT_EQ(meanwhile->job.what, request_kind::migrate);
+  EXPECT_EQ(meanwhile->job.step, step::copied);
+  EXPECT_GE(meanwhile->job.round, 1u);
+  EXPECT_GE(meanwhile->job.sent, 6 * page());
+  EXPECT_FALSE(meanwhile->job.undecided);
+  EXPECT_EQ(ask().status()->job.what, request_kind::none);
+}
+
+TEST_F(migrations, given_up_halfway_it_is_as_it_was_and_can_be_sent_again) {
+  other_process there("destination", meeting_.folder());
+  start(held());
+  EXPECT_TRUE(fails_as(condition::invalid_argument, ask().abort()));
+  auto first = std::async(std::launch::async, [&] { return ask().migrate(request()); });
+  stopping_.get_future().wait();
+  EXPECT_TRUE(fails_as(condition::busy, ask().resume("cache")));
+  EXPECT_TRUE(fails_as(condition::busy, ask().settle()));
+  const auto what = ask().abort();
+  ASSERT_DONE(what);
+  EXPECT_EQ(*what, request_kind::migrate);
+  // Its answer comes when it is over, not when it was heard.
+  EXPECT_EQ(ask().status()->job.what, request_kind::none);
+  const auto no = first.get();
+  ASSERT_FALSE(no);
+  EXPECT_TRUE(no.error().is(condition::busy));
+  EXPECT_NE(no.error().text.find("aborted"), std::string::npos) << no.error().text;
+  EXPECT_EQ(seen(), (words{"stop weights cache", "go weights cache"}));
+  EXPECT_TRUE(memory_is_whole());
+  EXPECT_FALSE(record());
+  stop();
+  start(written_down());
+  ASSERT_DONE(ask().migrate(request()));
+  EXPECT_EQ(there.verdict(), "owner, epoch 2");
+}
+
+TEST_F(migrations, an_asker_that_goes_away_gives_it_up) {
+  other_process there("destination", meeting_.folder());
+  start(held());
+  {
+    auto gone = handoff::connection::connect(where(), long_enough);
+    ASSERT_TRUE(gone);
+    ASSERT_TRUE(gone->send(static_cast<std::uint16_t>(kind::migrate), encode(request()), {},
+                           long_enough, {}));
+    stopping_.get_future().wait();
+  }
+  wait_until_idle();
+  EXPECT_EQ(seen(), (words{"stop weights cache", "go weights cache"}));
+  EXPECT_TRUE(memory_is_whole());
+}
+
+// Nothing is said by somebody who is connected to and answers nothing.
+TEST_F(migrations, it_is_given_up_before_the_other_side_has_said_a_word) {
+  const owned_fd silent(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t bytes = sizeof at;
+  ASSERT_EQ(::bind(silent.get(), reinterpret_cast<sockaddr *>(&at), bytes), 0);
+  ASSERT_EQ(::listen(silent.get(), 1), 0);
+  ASSERT_EQ(::getsockname(silent.get(), reinterpret_cast<sockaddr *>(&at), &bytes), 0);
+  meeting_.say_where("127.0.0.1:" + std::to_string(ntohs(at.sin_port)));
+  start(written_down());
+  migrate_request r = request();
+  r.wait = std::chrono::hours(1);
+  auto first = std::async(std::launch::async, [&] { return ask().migrate(r); });
+  while (!ask().status()->job.step) std::this_thread::yield();
+  EXPECT_TRUE(ask().abort());
+  EXPECT_FALSE(first.get());
+  EXPECT_EQ(seen(), words{});
+}
+
+TEST_F(migrations, a_server_that_goes_gives_it_up) {
+  other_process there("destination", meeting_.folder());
+  start(held());
+  auto first = std::async(std::launch::async, [&] { return ask().migrate(request()); });
+  stopping_.get_future().wait();
+  stop();
+  EXPECT_FALSE(first.get());
+  EXPECT_EQ(seen(), (words{"stop weights cache", "go weights cache"}));
+  EXPECT_TRUE(memory_is_whole());
+}
+
+// The other side dies with the word in its hands: whose it is, it alone could say.
+TEST_F(migrations, what_is_undecided_stands_still_until_it_is_settled) {
+  other_process first = somewhere(step::commit_received);
+  start(written_down());
+  const auto open = ask().migrate(request());
+  ASSERT_DONE(open);
+  EXPECT_EQ(open->sent.whose, whose::undecided);
+  EXPECT_TRUE(open->why.code);
+  EXPECT_EQ(first.verdict(), "killed");
+  EXPECT_EQ(seen(), words{"stop weights cache"});
+  const process_status s = *ask().status();
+  EXPECT_EQ(s.job.what, request_kind::migrate);
+  EXPECT_TRUE(s.job.undecided);
+  // Nothing else is done with it.
+  const auto busy = ask().suspend({"weights", checkpoint::keep_in::nothing, ""});
+  ASSERT_FALSE(busy);
+  EXPECT_TRUE(busy.error().is(condition::busy));
+  EXPECT_NE(busy.error().text.find("undecided"), std::string::npos) << busy.error().text;
+  EXPECT_TRUE(fails_as(condition::busy, ask().migrate(request())));
+  EXPECT_TRUE(fails_as(condition::invalid_argument, ask().abort()));
+  const auto nobody = ask().settle();
+  ASSERT_DONE(nobody);
+  EXPECT_EQ(nobody->sent.whose, whose::undecided);
+  EXPECT_EQ(seen(), words{"stop weights cache"});
+
+  other_process again("destination", meeting_.folder());
+  auto told = ask().settle();
+  while (told && told->sent.whose == whose::undecided) told = ask().settle();
+  ASSERT_DONE(told);
+  EXPECT_EQ(told->sent.whose, whose::source);
+  EXPECT_EQ(seen(), (words{"stop weights cache", "go weights cache"}));
+  EXPECT_TRUE(memory_is_whole());
+  EXPECT_TRUE(fails_as(condition::invalid_argument, ask().settle()));
+  // It is still the same task.
+  migrate_request r = request();
+  r.task = {};
+  const auto done = ask().migrate(r);
+  ASSERT_DONE(done);
+  EXPECT_EQ(done->sent.task, request().task);
+  EXPECT_EQ(again.verdict(), "owner, epoch 3");
+}
+
+TEST_F(migrations, what_is_refused_leaves_the_task_alone) {
+  other_process there("destination", meeting_.folder());
+  start(written_down());
+  const auto refused = [&](const char *says, auto change) {
+    migrate_request r = request();
+    change(r);
+    const auto no = ask().migrate(r);
+    ASSERT_FALSE(no) << says;
+    EXPECT_NE(no.error().text.find(says), std::string::npos) << no.error().text;
+  };
+  refused("nothing has this tag", [](auto &r) { r.tags = {"weights", "nobody"}; });
+  refused("/nowhere.pem: ", [](auto &r) { r.key = "/nowhere.pem"; });
+  refused("neither an authority nor a fingerprint", [](auto &r) { r.fingerprints.clear(); });
+  refused("certificate verify failed", [](auto &r) { r.fingerprints = {std::string(64, 'a')}; });
+  refused("no folder for the record", [](auto &r) { r.records.clear(); });
+  refused("cannot be opened", [&](auto &r) { r.records = file("nowhere"); });
+  refused("no place", [](auto &r) { r.to = "here"; });
+  refused("channels", [](auto &r) { r.channels = 65; });
+  refused("no round", [](auto &r) { r.most_rounds = 0; });
+  EXPECT_EQ(seen(), words{});
+  EXPECT_TRUE(memory_is_whole());
+  EXPECT_FALSE(record());
+}
+
+TEST_F(migrations, a_task_that_does_not_stop_is_not_told_to_go_on) {
+  other_process there("destination", meeting_.folder());
+  server_options o = written_down();
+  o.task.quiesce = [](auto, auto) {
+    return status(refuse(condition::busy, "my_task::stop", "a step cannot be interrupted", 7, 9));
+  };
+  start(std::move(o));
+  const auto no = ask().migrate(request());
+  ASSERT_FALSE(no);
+  EXPECT_EQ(no.error().operation, "my_task::stop");
+  EXPECT_EQ(no.error().limit, 9u);
+  EXPECT_EQ(seen(), words{});
+  EXPECT_TRUE(memory_is_whole());
+}
+
+// As a process has it that received the task: the record is open, and the request names none.
+TEST_F(migrations, a_record_that_is_open_is_given_up_and_taken_again) {
+  other_process there("destination", meeting_.folder());
+  const migrate_request whole = request();
+  server_options o = written_down();
+  o.records = whole.records;
+  o.id = whole.task;
+  auto file = record_file::open(o.records, o.id);
+  ASSERT_TRUE(file);
+  ASSERT_TRUE(file->write({o.id, 5, ownership::running, {}, "elsewhere", {}}));
+  o.record = std::make_shared<record_file>(std::move(*file));
+  start(o);
+  migrate_request r = whole;
+  r.records.clear();
+  r.task = {};
+  r.fingerprints = {std::string(64, 'a')};
+  EXPECT_FALSE(ask().migrate(r));
+  EXPECT_TRUE(fails_as(condition::busy, record_file::open(whole.records, whole.task)));
+  migrate_request other = whole;
+  other.task.bytes[0] = std::byte{1};
+  const auto no = ask().migrate(other);
+  ASSERT_FALSE(no);
+  EXPECT_TRUE(no.error().is(condition::invalid_argument)) << no.error().text;
+  r.fingerprints = whole.fingerprints;
+  const auto done = ask().migrate(r);
+  ASSERT_DONE(done);
+  EXPECT_EQ(done->sent.epoch, 6u);
+  EXPECT_EQ(there.verdict(), "owner, epoch 6");
+  EXPECT_EQ(record()->state, ownership::released);
+}
+
+TEST_F(migrations, a_snapshot_can_be_given_up_too) {
+  start(held());
+  snapshot_request r;
+  r.tags = {"weights"};
+  r.path = file("a.smi");
+  auto first = std::async(std::launch::async, [&] { return ask().snapshot(r); });
+  stopping_.get_future().wait();
+  const auto what = ask().abort();
+  ASSERT_DONE(what);
+  EXPECT_EQ(*what, request_kind::snapshot);
+  EXPECT_FALSE(first.get());
+  EXPECT_EQ(seen(), (words{"stop weights", "go weights"}));
+  EXPECT_EQ(files(), 0u);
+}
+
+}  // namespace
+}  // namespace stillmap::control::testing

@@ -1,0 +1,308 @@
+// stillmap migrate: a task of one process, sent to others, with the command on either side.
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <map>
+#include <thread>
+
+#include "stillmap/control/server.h"
+#include "stillmap/migration/credentials.h"
+#include "stillmap/migration/record.h"
+#include "tests/control/memory.h"
+#include "tests/support/buffer_test.h"
+#include "tests/tool/command_test.h"
+
+namespace stillmap::testing {
+namespace {
+
+using control::testing::is_whole;
+using control::testing::new_place;
+using control::testing::weights_and_cache;
+using migration::ownership;
+
+const std::string task = "00112233445566778899aabbccddeeff";
+
+class migrate_commands : public command_test {
+ protected:
+  void SetUp() override {
+    command_test::SetUp();
+    if (IsSkipped()) return;
+    device_.emplace(open_device());
+    if (!device_->can().vmm) GTEST_SKIP() << "this device has no pages to send";
+    for (const char *who : {"here", "there"}) {
+      ASSERT_EQ(run(std::string("migrate credentials '") + file(who) + "' --name " + who).status,
+                0);
+      std::filesystem::create_directory(file(std::string("records-") + who));
+    }
+  }
+  void TearDown() override {
+    for (const auto &[name, pid] : receivers_) {
+      ::kill(pid, SIGKILL);
+      ::waitpid(pid, nullptr, 0);
+    }
+    server_.reset();
+    memory_.reset();
+    device_.reset();
+    command_test::TearDown();
+  }
+
+  void start_task(control::server_options how = {}) {
+    memory_.emplace(weights_and_cache(*device_));
+    where_ = new_place();
+    how.task.go_on = [this](auto) { ++went_on_; };
+    how.task.given_away = [this](auto) { ++given_away_; };
+    auto made = control::server::start(*device_, where_, std::move(how));
+    ASSERT_TRUE(made) << made.error().message();
+    server_ = std::move(*made);
+  }
+  const device &dev() const { return *device_; }
+  std::string file(const std::string &name) const { return (folder_ / name).string(); }
+  std::string fingerprint(const char *who) const {
+    const auto c = migration::load_credentials(file(who) + "/certificate.pem", "");
+    return *migration::fingerprint_of(*c);
+  }
+  // Who we are, and that we believe the other.
+  std::string as(const char *who, const char *other) const {
+    return " --credentials '" + file(who) + "' --peer-fingerprint " + fingerprint(other) + ' ';
+  }
+  std::string records(const char *who) const { return "'" + file("records-") + who + "'"; }
+  std::string send(const std::string &more) const {
+    return "migrate send " + where_ + " --all --to " + place_of("there") + as("here", "there") +
+           "--records " + records("here") + " --task " + task + ' ' + more;
+  }
+  void expect(const ran &r, int status, std::initializer_list<std::string> says) const {
+    EXPECT_EQ(r.status, status) << r.out << r.err;
+    const std::string &text = status == 0 ? r.out : r.err;
+    for (const std::string &s : says) {
+      EXPECT_NE(text.find(s), std::string::npos) << "'" << s << "' in:\n" << text;
+    }
+  }
+
+  // stillmap migrate receive, as a process of its own: what it prints is in `name`.out and .err.
+  void start_receiver(const std::string &name, const std::string &arguments) {
+    const std::string line = "exec '" + program() + "' migrate receive 127.0.0.1:0 " + arguments +
+                             " >'" + file(name) + ".out' 2>'" + file(name) + ".err' </dev/null";
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      ::execl("/bin/sh", "sh", "-c", line.c_str(), static_cast<char *>(nullptr));
+      ::_exit(127);
+    }
+    receivers_[name] = pid;
+  }
+  // What is there, once `says` is in it.
+  std::string once(const std::string &name, const std::string &says) const {
+    for (int i = 0; i < 6000; ++i) {
+      std::string text = content(file(name));
+      if (text.find(says) != std::string::npos) return text;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    ADD_FAILURE() << "no '" << says << "' in " << name << ":\n"
+                  << content(file(name)) << content(file(name.substr(0, name.rfind('.')) + ".err"));
+    return "";
+  }
+  std::string place_of(const std::string &name) const {
+    const std::string text = once(name + ".err", "; our certificate: "), before = "waiting at ";
+    const std::size_t at = text.find(before) + before.size();
+    return text.substr(at, text.find(';', at) - at);
+  }
+  int ended(const std::string &name) {
+    int how = 0;
+    ::waitpid(receivers_.at(name), &how, 0);
+    receivers_.erase(name);
+    return WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
+  }
+  void write_record(const char *who, ownership state, std::uint64_t epoch,
+                    const std::string &peer) const {
+    migration::record r;
+    r.task = *migration::task_id_of(task);
+    r.session.bytes[0] = std::byte{1};
+    r.state = state;
+    r.epoch = epoch;
+    r.peer = peer;
+    auto file_of = migration::record_file::open(file(std::string("records-") + who), r.task);
+    ASSERT_TRUE(file_of);
+    ASSERT_TRUE(file_of->write(r));
+  }
+
+  std::optional<device> device_;
+  std::optional<checkpoint::landed_memory> memory_;
+  std::string where_;
+  std::unique_ptr<control::server> server_;
+  std::atomic<int> went_on_{0}, given_away_{0};
+  std::map<std::string, pid_t> receivers_;
+};
+
+TEST_F(migrate_commands, a_task_goes_to_another_process_and_on_to_a_third) {
+  start_task();
+  const std::string before = file("a.smi"), after = file("b.smi"), last = file("c.smi");
+  expect(run("snapshot " + where_ + " --all -o '" + before + "'"), 0, {});
+  const int went_on = went_on_;
+  expect(run("migrate status " + records("here")), 0, {"no records"});
+  expect(run("migrate status " + where_), 0, {"no migration is under way"});
+  start_receiver("there", as("there", "here") + "--records " + records("there"));
+  const ran sent = run(send(""));
+  expect(sent, 0,
+         {"task " + task + ", epoch 2: ", "stillmap: ok: now memory of there (127.0.0.1:"});
+  for (const char *says : {"migrate: the addresses are free there", "migrate: round 1: ",
+                           "migrate: the task stands still", "migrate: all is there"}) {
+    EXPECT_NE(sent.err.find(says), std::string::npos) << sent.err;
+  }
+  EXPECT_EQ(given_away_, 1);
+  EXPECT_EQ(went_on_, went_on);
+  EXPECT_EQ(dev().space().stats().mapped_bytes, 0u);
+  const std::string came = once("there.out", "stillmap: ok: ");
+  const std::string holder = "@stillmap-" + std::to_string(receivers_.at("there"));
+  for (const std::string &says : {"task " + task + ", epoch 2, from here (127.0.0.1:",
+                                  std::string("weights"), "held, to be asked at " + holder}) {
+    EXPECT_NE(came.find(says), std::string::npos) << came;
+  }
+  expect(run("migrate status " + records("here")), 0,
+         {"task " + task + ": released, epoch 2", "there (127.0.0.1:", " has it."});
+  expect(run("migrate status " + records("there")), 0,
+         {"running, epoch 2, held by a process", "It came here from here ("});
+  expect(run("migrate status --json " + records("there") + " 0011"), 0,
+         {"\"state\": \"running\"", "\"held\": true", "\"undecided\": false"});
+  expect(run("snapshot " + holder + " --all -o '" + after + "'"), 0, {});
+  EXPECT_EQ(run("diff '" + before + "' '" + after + "'").status, 0) << "other bytes or addresses";
+
+  // On: the holder knows its records and its task by itself, and with nothing left it ends.
+  std::filesystem::create_directory(file("records-third"));
+  start_receiver("third", as("here", "there") + "--json --records " + records("third"));
+  expect(run("migrate send " + holder + " --all --json --to " + place_of("third") +
+             as("there", "here")),
+         0, {"\"owner\": \"destination\"", "\"task\": \"" + task, "\"epoch\": 3", "\"why\": null"});
+  once("third.out", "\"epoch\": 3");
+  EXPECT_EQ(ended("there"), 0);
+  expect(run("snapshot @stillmap-" + std::to_string(receivers_.at("third")) + " --all -o '" + last +
+             "'"),
+         0, {});
+  EXPECT_EQ(run("diff '" + before + "' '" + last + "'").status, 0) << "other bytes or addresses";
+  ::kill(receivers_.at("third"), SIGTERM);
+  EXPECT_EQ(ended("third"), 0);
+  expect(run("migrate status " + records("third")), 0, {"running, epoch 3\n", "has ended"});
+}
+
+TEST_F(migrate_commands, one_that_is_given_up_leaves_the_task_as_it_was) {
+  std::promise<void> stopping;
+  control::server_options how;
+  how.task.quiesce = [&](auto, std::stop_token stop) {
+    stopping.set_value();
+    while (!stop.stop_requested()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    return status();
+  };
+  start_task(std::move(how));
+  start_receiver("there", as("there", "here") + "--records " + records("there"));
+  const std::string line = send("") + " >'" + file("send.out") + "' 2>'" + file("send.err") + "'";
+  auto sending = std::async(std::launch::async,
+                            [&] { return std::system(("'" + program() + "' " + line).c_str()); });
+  stopping.get_future().wait();
+  expect(run("migrate status " + where_), 0,
+         {"migrate, for ", "(step: copied)", "To give it up: stillmap migrate abort " + where_});
+  expect(run("status --json " + where_), 0,
+         {"\"what\": \"migrate\"", "\"step\": \"copied\"", "\"undecided\": false"});
+  expect(run("suspend " + where_ + " weights"), 1, {"(migrate, for "});
+  expect(run("migrate abort " + where_), 0, {"stillmap: ok: migrate given up; all is as it was"});
+  EXPECT_EQ(WEXITSTATUS(sending.get()), 1);
+  once("send.err", "aborted");
+  EXPECT_EQ(went_on_, 1);
+  EXPECT_EQ(given_away_, 0);
+  EXPECT_TRUE(is_whole(dev()));
+  expect(run("migrate status " + records("here")), 0, {"no records"});
+  expect(run("migrate abort " + where_), 1, {"nothing is under way"});
+  expect(run("migrate settle " + where_), 1, {"nothing is undecided"});
+  once("there.err", "receive: the task did not come: ");
+  ::kill(receivers_.at("there"), SIGTERM);
+  EXPECT_EQ(ended("there"), 1);
+}
+
+TEST_F(migrate_commands, who_is_not_believed_gets_nothing) {
+  start_task();
+  start_receiver("there", as("there", "here") + "--records " + records("there"));
+  const std::string to = "migrate send " + where_ + " --all --to " + place_of("there") +
+                         " --records " + records("here");
+  expect(run(to + as("here", "here")), 1,
+         {place_of("there") + ": ", "certificate verify failed", "--peer-fingerprint"});
+  expect(run(to + as("there", "there")), 1, {"does not believe our certificate"});
+  expect(run(to + " --peer-fingerprint " + fingerprint("there") + " --credentials '" +
+             file("nowhere") + "'"),
+         1, {"nowhere/certificate.pem: "});
+  expect(run("migrate send " + where_ + " --all --to 127.0.0.1:1 --records " + records("here") +
+             as("here", "there")),
+         1, {"127.0.0.1:1: "});
+  EXPECT_EQ(went_on_ + given_away_, 0);
+  EXPECT_TRUE(is_whole(dev()));
+}
+
+// What a process leaves behind that dies between its intent and the answer.
+TEST_F(migrate_commands, records_are_read_and_settled_without_their_process) {
+  start_receiver("there", as("there", "here") + "--records " + records("there"));
+  const std::string place = place_of("there");
+  const std::string settle =
+      "migrate settle " + records("here") + " --task " + task + as("here", "there");
+  write_record("here", ownership::intent, 4, place + " there");
+  expect(
+      run("migrate status " + records("here")), 0,
+      {"intent, epoch 4\n", "UNDECIDED", "there (" + place + ")",
+       "stillmap migrate settle " + file("records-here") + " --task " + task + " --to " + place});
+  expect(run("migrate status --json " + records("here")), 0, {"\"undecided\": true"});
+  expect(run(settle), 0, {"stillmap: ok: it never came to " + place, "epoch 5"});
+  expect(run("migrate status " + records("here")), 0, {"owner, epoch 5\n", "It is this machine's"});
+  expect(run(settle), 1, {"nothing is undecided"});
+  // That it is there, its record says.
+  write_record("here", ownership::intent, 4, "192.0.2.1:1 elsewhere");
+  write_record("there", ownership::running, 5, "of here");
+  expect(run(settle + " --to " + place + " --json"), 0,
+         {"\"owner\": \"destination\"", "\"epoch\": 5"});
+  expect(run("migrate status " + records("here")), 0, {"released, epoch 5\n"});
+  // Nobody answers.
+  write_record("here", ownership::intent, 6, "127.0.0.1:1 there");
+  expect(run(settle + " --wait 0"), 1, {"undecided: ", "127.0.0.1:1 decides"});
+  expect(run("migrate status " + records("here")), 0, {"UNDECIDED"});
+  // Damaged, and not there.
+  std::filesystem::resize_file(file("records-here") + '/' + task + ".record", 20);
+  const ran damaged = run("migrate status " + records("here"));
+  EXPECT_EQ(damaged.status, 1);
+  EXPECT_NE(damaged.out.find("damaged"), std::string::npos) << damaged.out;
+  expect(run("migrate status " + records("here") + " ff"), 1, {"no record of a task ff"});
+}
+
+TEST_F(migrate_commands, credentials_are_made_once_and_for_oneself) {
+  struct stat st {};
+  ASSERT_EQ(::stat((file("here") + "/key.pem").c_str(), &st), 0);
+  EXPECT_EQ(st.st_mode & 0777, 0600u);
+  expect(run("migrate credentials '" + file("here") + "'"), 1, {"is there already"});
+  const ran third = run("migrate credentials --json '" + file("third") + "'");
+  ASSERT_EQ(third.status, 0) << third.err;
+  expect(third, 0, {"\"fingerprint\": \"" + fingerprint("third")});
+  expect(run("migrate credentials '" + file("no/where") + "'"), 1, {"No such file"});
+}
+
+TEST_F(migrate_commands, wrong_usage_is_told_at_once) {
+  const std::string who = " --credentials x --peer-fingerprint " + std::string(64, 'a') + ' ';
+  expect_usage("migrate", "subcommand");
+  expect_usage("migrate send @x --all" + who, "--to");
+  expect_usage("migrate send @x --to h:1" + who, "either some tags, or --all");
+  expect_usage("migrate send @x --all --to h:1 --credentials x", "who is believed");
+  expect_usage("migrate send @x --all --to h:1 --peer-fingerprint " + std::string(64, 'a'),
+               "who we are");
+  expect_usage("migrate send @x --all --to h:1 --cert x" + who, "who we are");
+  expect_usage("migrate send @x --all --to h:1 --credentials x --peer-fingerprint abc",
+               "64 hexadecimal digits");
+  expect_usage("migrate send @x --all --to h:1 --name n" + who, "--authority");
+  expect_usage("migrate send @x --all --to h:1 --task 12" + who, "32 hexadecimal digits");
+  expect_usage("migrate send @x --all --to h:1 --pause 0" + who, "--pause");
+  expect_usage("migrate send @x --all --to h:1 --channels 65" + who, "--channels");
+  expect_usage("migrate receive :1" + who, "--records");
+  expect_usage("migrate receive :1 --records r" + who, "certificate.pem");
+  expect_usage("migrate settle '" + file("records-here") + "'", "--task");
+  expect_usage("migrate settle @x --task " + task, "by itself");
+  expect(run("migrate status @nobody-at-all"), 1, {"nobody can be reached there"});
+}
+
+}  // namespace
+}  // namespace stillmap::testing
