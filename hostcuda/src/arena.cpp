@@ -25,7 +25,7 @@ void remove_free(arena *a, std::map<CUdeviceptr, std::size_t>::iterator it) {
   a->free_at.erase(it);
 }
 
-CUresult add_chunk(arena *a, std::size_t bytes) {
+CUresult add_chunk(arena *a, std::size_t bytes, CUdeviceptr *out) {
   physical *memory = nullptr;
   if (CUresult r = create_physical(a->location, bytes, nullptr, &memory); r != CUDA_SUCCESS)
     return r;
@@ -48,6 +48,7 @@ CUresult add_chunk(arena *a, std::size_t bytes) {
   a->reserved += bytes;
   a->reserved_high = std::max(a->reserved_high, a->reserved);
   add_free(a, start, bytes);
+  *out = start;
   return CUDA_SUCCESS;
 }
 
@@ -199,19 +200,39 @@ void remove_chunk(std::map<CUdeviceptr, chunk>::iterator it, std::vector<physica
   books().chunks.erase(it);
 }
 
+// Where threads add chunks at the same time, one may find room in another's: nobody would ever
+// leave its own.
+void drop_unused_locked(arena *a, const std::vector<CUdeviceptr> &added,
+                        std::vector<physical *> *dead) {
+  if (a->keeps_empty) return;
+  for (const CUdeviceptr at : added) {
+    const auto it = books().chunks.find(at);
+    if (it != books().chunks.end() && it->second.owner == a && it->second.live == 0)
+      remove_chunk(it, dead);
+  }
+}
+
 }  // namespace
 
 CUresult arena_allocate(arena *a, std::size_t bytes, const block &proto, CUdeviceptr *out,
                         const stream_order *order, bool follows) {
   if (bytes > (std::size_t{1} << 46)) return CUDA_ERROR_OUT_OF_MEMORY;
   const std::size_t footprint = round_up(bytes, kAlignment);
-  for (;;) {
+  for (std::vector<CUdeviceptr> added;;) {
+    std::vector<physical *> dead;
+    bool carved = false;
     {
       exclusive lock(books().mutex);
-      if (carve_locked(a, footprint, proto, bytes, out, order, follows)) return CUDA_SUCCESS;
+      carved = carve_locked(a, footprint, proto, bytes, out, order, follows);
+      if (carved) drop_unused_locked(a, added, &dead);
     }
+    dispose(dead);
+    if (carved) return CUDA_SUCCESS;
     // Another thread may take the new chunk first; then there will be another one.
-    if (CUresult r = add_chunk(a, round_up(footprint, kGranularity)); r != CUDA_SUCCESS) return r;
+    CUdeviceptr at = 0;
+    if (CUresult r = add_chunk(a, round_up(footprint, kGranularity), &at); r != CUDA_SUCCESS)
+      return r;
+    added.push_back(at);
   }
 }
 

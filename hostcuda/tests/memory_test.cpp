@@ -1,6 +1,8 @@
 // cuMemAlloc, pinned and managed host memory, copies and memsets.
+#include <atomic>
 #include <cstring>
 #include <numeric>
+#include <thread>
 #include <vector>
 
 #include "execution_fixture.h"
@@ -43,6 +45,27 @@ TEST_F(memory, AllocationsAreDistinctAlignedAndReturned) {
   EXPECT_EQ(free_bytes(), before);
   EXPECT_EQ(cuMemFree(all[0]), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cuMemFree(0), CUDA_SUCCESS);
+}
+
+// Of the room that threads make for themselves at the same time, none is left over.
+TEST_F(memory, ThreadsThatAllocateAtOnceLeaveNothing) {
+  const std::size_t before = free_bytes();
+  for (int round = 0; round < 200; ++round) {
+    std::atomic<int> waiting{2};
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 2; ++i) {
+      threads.emplace_back([&] {
+        EXPECT_EQ(cuCtxSetCurrent(ctx_), CUDA_SUCCESS);
+        --waiting;
+        while (waiting != 0) std::this_thread::yield();
+        CUdeviceptr at = 0;
+        EXPECT_EQ(cuMemAlloc(&at, 1000), CUDA_SUCCESS);
+        EXPECT_EQ(cuMemFree(at), CUDA_SUCCESS);
+      });
+    }
+    for (std::thread &t : threads) t.join();
+    ASSERT_EQ(free_bytes(), before) << "round " << round;
+  }
 }
 
 TEST_F(memory, OutOfMemoryIsRecoverable) {

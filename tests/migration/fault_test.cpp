@@ -356,6 +356,13 @@ TEST_F(failing_calls, each_once_leaves_one_owner) {
   ASSERT_NE(source_calls_, "");
   ASSERT_EQ(destination_calls_.rfind(" cu", 0), 0u) << destination_calls_;
   const bool every = std::getenv("STILLMAP_MODEL_SECONDS") != nullptr;  // there is time
+  // Else of many that are alike the first, the last and some between. Two thirds of all calls enter
+  // and leave a context, around each of the others.
+  const auto tried = [](const fault &f, std::uint64_t of) {
+    const bool context = f.function.rfind("cuCtx", 0) == 0;
+    const std::uint64_t every_so_many = context ? 20 : 5;
+    return f.nth % every_so_many == of % every_so_many || (!context && f.nth == 1);
+  };
   for (const bool at_source : {true, false}) {
     std::istringstream all(at_source ? source_calls_ : destination_calls_);
     fault f;
@@ -363,20 +370,20 @@ TEST_F(failing_calls, each_once_leaves_one_owner) {
     while (all >> f.function >> n) {
       for (f.nth = 1; f.nth <= n; ++f.nth) {
         p = {p.number + 1, at_source ? f : fault{}, at_source ? fault{} : f};
-        // Two thirds of all calls enter and leave a context, around each of the others.
-        if (f.function.rfind("cuCtx", 0) == 0 && f.nth % 7 != n % 7 && !every) continue;
+        if (!every && !tried(f, n)) continue;
         try_at(p);
       }
     }
   }
-  EXPECT_GT(points_, 200u);
+  EXPECT_GT(points_, every ? 200u : 80u);
   std::printf(
-      "note: migration, each driver call of either end failed once (%s of those that change "
-      "contexts): %zu points; %zu with the source as owner, %zu with the destination as owner, of "
+      "note: migration, %s driver call%s of either end failed once: %zu points; %zu with the "
+      "source as owner, %zu with the destination as owner, of "
       "these %zu with nothing to tell (no digests are made then, or there was no copy to wait "
       "for); "
       "%zu of the task's own\n",
-      every ? "all" : "one in 7", points_, kept_, moved_, survived_, own_);
+      every ? "each" : "some of each kind of", every ? "" : "s", points_, kept_, moved_, survived_,
+      own_);
 }
 
 }  // namespace
