@@ -48,7 +48,19 @@ std::string plain(std::string text) {
   return text.substr(0, 512);
 }
 
-// Lines for people; the last one is the digest of those before.
+status write_all(int fd, const std::string &text) {
+  for (std::size_t done = 0; done < text.size();) {
+    const ssize_t n = ::write(fd, text.data() + done, text.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return system_error("writing a record failed");
+    done += static_cast<std::size_t>(n);
+  }
+  if (::fsync(fd) != 0) return system_error("a record could not be made sure of");
+  return {};
+}
+
+}  // namespace
+
 std::string text_of(const record &r) {
   std::ostringstream out;
   out << first_line << "\ntask " << r.task.text() << "\nepoch " << r.epoch << "\nstate "
@@ -89,19 +101,6 @@ std::optional<record> record_of(const std::string &text) {
   }
   return std::nullopt;
 }
-
-status write_all(int fd, const std::string &text) {
-  for (std::size_t done = 0; done < text.size();) {
-    const ssize_t n = ::write(fd, text.data() + done, text.size() - done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return system_error("writing a record failed");
-    done += static_cast<std::size_t>(n);
-  }
-  if (::fsync(fd) != 0) return system_error("a record could not be made sure of");
-  return {};
-}
-
-}  // namespace
 
 const char *name_of(ownership o) noexcept {
   return names[static_cast<std::size_t>(o)];

@@ -31,6 +31,10 @@ struct record {
   image::digest contents;  // of what went over, where it did
 };
 
+// Lines for people; the last one is the digest of those before. Empty: they are no record.
+std::string text_of(const record &r);
+std::optional<record> record_of(const std::string &text);
+
 // The record of one task in a folder, of this process alone as long as it is there.
 // Threads: externally synchronised.
 class record_file {
