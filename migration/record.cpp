@@ -51,7 +51,43 @@ std::string plain(std::string text) {
   return text.substr(0, 512);
 }
 
-// Lines for people; the last one is the digest of those before.
+status write_all(int fd, const std::string &text) {
+  for (std::size_t done = 0; done < text.size();) {
+    const ssize_t n = ::write(fd, text.data() + done, text.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return system_error("writing a record failed");
+    done += static_cast<std::size_t>(n);
+  }
+  if (::fsync(fd) != 0) return system_error("a record could not be made sure of");
+  return {};
+}
+
+result<std::optional<record>> read_record(const std::string &folder, const task_id &task) {
+  const std::string name = folder + '/' + task.text() + ".record";
+  const owned_fd in(::open(name.c_str(), O_RDONLY | O_CLOEXEC));
+  if (in.get() < 0) {
+    if (errno == ENOENT) return std::optional<record>();
+    return system_error("a record cannot be opened");
+  }
+  std::string text(largest, '\0');
+  const ssize_t n = ::read(in.get(), text.data(), text.size());
+  if (n < 0) return system_error("a record cannot be read");
+  text.resize(static_cast<std::size_t>(n));
+  std::optional<record> r = record_of(text);
+  if (!r || r->task != task) {
+    return refuse(condition::corrupt, op, "the record of this task is damaged");
+  }
+  return r;
+}
+
+bool is_held(const std::string &folder, const task_id &task) {
+  const std::string name = folder + '/' + task.text() + ".lock";
+  const owned_fd lock(::open(name.c_str(), O_RDONLY | O_CLOEXEC));
+  return lock.get() >= 0 && ::flock(lock.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+}
+
+}  // namespace
+
 std::string text_of(const record &r) {
   std::ostringstream out;
   out << first_line << "\ntask " << r.task.text() << "\nepoch " << r.epoch << "\nstate "
@@ -92,43 +128,6 @@ std::optional<record> record_of(const std::string &text) {
   }
   return std::nullopt;
 }
-
-result<std::optional<record>> read_record(const std::string &folder, const task_id &task) {
-  const std::string name = folder + '/' + task.text() + ".record";
-  const owned_fd in(::open(name.c_str(), O_RDONLY | O_CLOEXEC));
-  if (in.get() < 0) {
-    if (errno == ENOENT) return std::optional<record>();
-    return system_error("a record cannot be opened");
-  }
-  std::string text(largest, '\0');
-  const ssize_t n = ::read(in.get(), text.data(), text.size());
-  if (n < 0) return system_error("a record cannot be read");
-  text.resize(static_cast<std::size_t>(n));
-  std::optional<record> r = record_of(text);
-  if (!r || r->task != task) {
-    return refuse(condition::corrupt, op, "the record of this task is damaged");
-  }
-  return r;
-}
-
-bool is_held(const std::string &folder, const task_id &task) {
-  const std::string name = folder + '/' + task.text() + ".lock";
-  const owned_fd lock(::open(name.c_str(), O_RDONLY | O_CLOEXEC));
-  return lock.get() >= 0 && ::flock(lock.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-}
-
-status write_all(int fd, const std::string &text) {
-  for (std::size_t done = 0; done < text.size();) {
-    const ssize_t n = ::write(fd, text.data() + done, text.size() - done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return system_error("writing a record failed");
-    done += static_cast<std::size_t>(n);
-  }
-  if (::fsync(fd) != 0) return system_error("a record could not be made sure of");
-  return {};
-}
-
-}  // namespace
 
 const char *name_of(ownership o) noexcept {
   return names[static_cast<std::size_t>(o)];

@@ -36,6 +36,10 @@ struct record {
   image::digest contents;  // of what went over, where it did
 };
 
+// Lines for people; the last one is the digest of those before. Empty: they are no record.
+std::string text_of(const record &r);
+std::optional<record> record_of(const std::string &text);
+
 // One of a folder's tasks, as somebody sees it who does not take its record.
 struct record_seen {
   task_id task;

@@ -2,10 +2,6 @@
 
 #include <sys/socket.h>
 
-#include <cstdio>
-#include <cstdlib>
-#include <fstream>
-
 #include "stillmap/handoff/connection.h"
 #include "stillmap/handoff/wire.h"
 
@@ -153,12 +149,11 @@ std::string fuzz_wire(const std::uint8_t *data, std::size_t size) {
   }
 }
 
-std::vector<std::vector<std::uint8_t>> fuzz_corpus() {
-  std::vector<std::vector<std::uint8_t>> inputs;
+std::vector<testing::fuzz_input> fuzz_corpus() {
+  std::vector<testing::fuzz_input> inputs;
   std::vector<std::byte> all;  // as the messages of one conversation
   const auto add = [&](fuzz_mode mode, std::uint16_t k, const std::vector<std::byte> &body) {
-    auto &input = inputs.emplace_back(1, static_cast<std::uint8_t>(mode));
-    for (const std::byte b : body) input.push_back(std::to_integer<std::uint8_t>(b));
+    inputs.push_back(testing::fuzz_input_of(static_cast<std::uint8_t>(mode), body));
     if (mode == fuzz_mode::stream) return;
     // magic, version, kind, bytes, descriptors: connection.cpp's header
     const auto put = [&](std::uint64_t n, int bytes) {
@@ -183,22 +178,4 @@ std::vector<std::vector<std::uint8_t>> fuzz_corpus() {
 
 }  // namespace stillmap::handoff
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size) {
-  const std::string wrong = stillmap::handoff::fuzz_wire(data, size);
-  if (!wrong.empty()) {
-    std::fprintf(stderr, "%s\n", wrong.c_str());
-    __builtin_trap();
-  }
-  return 0;
-}
-
-extern "C" int LLVMFuzzerInitialize(int *, char ***) {
-  const char *const folder = std::getenv("STILLMAP_FUZZ_CORPUS");
-  if (folder == nullptr) return 0;
-  int n = 0;
-  for (const auto &input : stillmap::handoff::fuzz_corpus()) {
-    std::ofstream out(std::string(folder) + "/wire-" + std::to_string(n++), std::ios::binary);
-    out.write(reinterpret_cast<const char *>(input.data()), static_cast<long>(input.size()));
-  }
-  return 0;
-}
+STILLMAP_FUZZ_ENTRY("wire", stillmap::handoff::fuzz_wire, stillmap::handoff::fuzz_corpus)

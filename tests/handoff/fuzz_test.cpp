@@ -35,29 +35,7 @@ TEST(wire_fuzz, changes_of_the_corpus) {
   std::mt19937_64 random(78);
   for (const auto &good : fuzz_corpus()) {
     for (int i = 0; i < 3000; ++i) {
-      auto input = good;
-      for (auto n = random() % 4; n < 4 && input.size() > 1; ++n) {
-        const std::size_t at = 1 + random() % (input.size() - 1);
-        switch (random() % 6) {
-          case 0:
-            input[at] = static_cast<std::uint8_t>(random());
-            break;
-          case 1:
-            input[at] ^= static_cast<std::uint8_t>(1u << random() % 8);
-            break;
-          case 2:
-            input[at] = random() % 2 == 0 ? 0 : 0xff;
-            break;
-          case 3:
-            ++input[at];
-            break;
-          case 4:
-            input.insert(input.begin() + static_cast<std::ptrdiff_t>(at), input[at]);
-            break;
-          default:
-            if (random() % 8 == 0) input.resize(at);
-        }
-      }
+      const auto input = testing::changed_by_dice(good, random);
       ASSERT_EQ(fuzz_wire(input.data(), input.size()), "");
     }
   }

@@ -4,11 +4,9 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 
 #include "stillmap/image/file_calls.h"
 #include "stillmap/image/wire.h"
@@ -121,14 +119,12 @@ std::string fuzz_image(const std::uint8_t *data, std::size_t size) {
   return fuzz_file(bytes);
 }
 
-std::vector<std::vector<std::uint8_t>> fuzz_corpus() {
-  std::vector<std::vector<std::uint8_t>> inputs;
+std::vector<testing::fuzz_input> fuzz_corpus() {
+  std::vector<testing::fuzz_input> inputs;
   std::string folder = std::filesystem::temp_directory_path() / "stillmap-corpus-XXXXXX";
   if (::mkdtemp(folder.data()) == nullptr) return inputs;
   const auto add = [&](fuzz_mode mode, const std::vector<std::byte> &bytes) {
-    auto &input = inputs.emplace_back();
-    input.push_back(static_cast<std::uint8_t>(mode));
-    for (const std::byte b : bytes) input.push_back(std::to_integer<std::uint8_t>(b));
+    inputs.push_back(testing::fuzz_input_of(static_cast<std::uint8_t>(mode), bytes));
   };
   for (unsigned i = 0; i < 12; ++i) {
     const sample s = make_sample({i, i % 5, 1 + i % 3});
@@ -153,22 +149,4 @@ std::vector<std::vector<std::uint8_t>> fuzz_corpus() {
 
 }  // namespace stillmap::image
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size) {
-  const std::string wrong = stillmap::image::fuzz_image(data, size);
-  if (!wrong.empty()) {
-    std::fprintf(stderr, "%s\n", wrong.c_str());
-    __builtin_trap();
-  }
-  return 0;
-}
-
-extern "C" int LLVMFuzzerInitialize(int *, char ***) {
-  const char *const folder = std::getenv("STILLMAP_FUZZ_CORPUS");
-  if (folder == nullptr) return 0;
-  int n = 0;
-  for (const auto &input : stillmap::image::fuzz_corpus()) {
-    std::ofstream out(std::string(folder) + "/image-" + std::to_string(n++), std::ios::binary);
-    out.write(reinterpret_cast<const char *>(input.data()), static_cast<long>(input.size()));
-  }
-  return 0;
-}
+STILLMAP_FUZZ_ENTRY("image", stillmap::image::fuzz_image, stillmap::image::fuzz_corpus)

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/fuzz.h"
+
 namespace stillmap::image {
 
 enum class fuzz_mode : std::uint8_t {
@@ -19,10 +21,6 @@ enum class fuzz_mode : std::uint8_t {
 // What went wrong; empty: nothing.
 std::string fuzz_image(const std::uint8_t *data, std::size_t size);
 // Small images of every kind, as inputs to begin with.
-std::vector<std::vector<std::uint8_t>> fuzz_corpus();
+std::vector<testing::fuzz_input> fuzz_corpus();
 
 }  // namespace stillmap::image
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size);
-// Writes the corpus into the folder that STILLMAP_FUZZ_CORPUS names.
-extern "C" int LLVMFuzzerInitialize(int *, char ***);

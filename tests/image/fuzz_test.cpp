@@ -27,26 +27,7 @@ TEST(image_fuzz, corpus_and_changes_of_it) {
   for (const auto &good : corpus) {
     EXPECT_EQ(fuzz_image(good.data(), good.size()), "");
     for (int i = 0; i < 300; ++i) {
-      auto input = good;
-      for (auto n = random() % 4; n < 4 && input.size() > 1; ++n) {
-        const std::size_t at = place(input.size());
-        switch (random() % 5) {
-          case 0:
-            input[at] = static_cast<std::uint8_t>(random());
-            break;
-          case 1:
-            input[at] ^= static_cast<std::uint8_t>(1u << random() % 8);
-            break;
-          case 2:
-            input[at] = random() % 2 == 0 ? 0 : 0xff;
-            break;
-          case 3:
-            ++input[at];
-            break;
-          default:
-            if (random() % 8 == 0) input.resize(at);
-        }
-      }
+      const auto input = testing::changed_by_dice(good, random, place);
       ASSERT_EQ(fuzz_image(input.data(), input.size()), "");
     }
   }

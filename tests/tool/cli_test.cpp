@@ -282,6 +282,17 @@ TEST_F(CliTest, TheDoctorKnowsThisMachine) {
   EXPECT_NE(r.out.find(can_grow_ ? "Usable: buffers grow in place" : "Usable with the fallback"),
             std::string::npos)
       << r.out;
+  // Each area of checkpointing has its line.
+  for (const char *part :
+       {"suspend", "snapshots: digests", "snapshots: io_uring", "snapshots: direct I/O", "handoff",
+        "migration", "migration: TLS 1.3", "the driver's state", "CRIU"}) {
+    EXPECT_NE(r.out.find(part), std::string::npos) << part;
+  }
+  const ran json = run("doctor --json");
+  for (const char *key : {"suspend_room", "device_digests", "io_uring", "direct_io", "handoff",
+                          "migration", "migration_tls", "driver_checkpoint", "criu"}) {
+    EXPECT_NE(json.out.find('"' + std::string(key) + '"'), std::string::npos) << key;
+  }
 }
 
 TEST_F(CliTest, HelpExplainsItself) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tools/stillmap/command.h"
+#include "tools/stillmap/doctor/checkpoint.h"
 #include "tools/stillmap/json.h"
 #include "tools/stillmap/machine.h"
 #include "tools/stillmap/terminal.h"
@@ -16,7 +17,7 @@
 namespace stillmap::tool {
 namespace {
 
-struct finding {
+struct fact {
   const char *key;
   std::string name;
   bool good;         // there; or simply a fact
@@ -29,7 +30,8 @@ struct device_report {
   std::string name;
   std::uint64_t total = 0, free = 0;
   capabilities can;
-  std::vector<finding> findings;
+  std::vector<fact> facts;
+  std::vector<finding> checkpoint;
 };
 
 std::string list(const std::vector<int> &numbers) {
@@ -38,8 +40,8 @@ std::string list(const std::vector<int> &numbers) {
   return out;
 }
 
-finding vmm_finding(const driver &drv, const capabilities &can) {
-  finding f{"vmm", "grow in place", can.vmm, ""};
+fact vmm_fact(const driver &drv, const capabilities &can) {
+  fact f{"vmm", "grow in place", can.vmm, ""};
   if (can.vmm) {
     f.says = fmt::format("yes: addresses and memory are separate, in pages of {}{}",
                          human(can.page_bytes),
@@ -62,7 +64,7 @@ finding vmm_finding(const driver &drv, const capabilities &can) {
   return f;
 }
 
-void sharing_findings(const capabilities &can, std::vector<finding> &out) {
+void sharing_facts(const capabilities &can, std::vector<fact> &out) {
   const bool vmm = can.vmm;
   constexpr const char *needs = "no: needs virtual memory management.";
   out.push_back(
@@ -97,7 +99,7 @@ void sharing_findings(const capabilities &can, std::vector<finding> &out) {
                        : needs});
 }
 
-void memory_findings(const device &d, std::vector<finding> &out) {
+void memory_facts(const device &d, std::vector<fact> &out) {
   const capabilities &can = d.can();
   constexpr const char *needs = "no: needs virtual memory management.";
   out.push_back({"host_numa", "pages on the host", can.host_numa,
@@ -149,21 +151,25 @@ device_report examine(driver &drv, int ordinal) {
   r.total = d->total_memory().bytes();
   if (const auto m = d->memory()) r.free = m->free.bytes();
   r.can = d->can();
-  r.findings.push_back(vmm_finding(drv, r.can));
-  sharing_findings(r.can, r.findings);
-  memory_findings(*d, r.findings);
+  r.facts.push_back(vmm_fact(drv, r.can));
+  sharing_facts(r.can, r.facts);
+  memory_facts(*d, r.facts);
   if (r.can.wsl) {
-    r.findings.push_back(
-        {"wsl", "WSL 2", true,
-         "this is Windows' Linux: the driver is Windows', pinned memory is limited "
-         "and NVML is partial"});
+    r.facts.push_back({"wsl", "WSL 2", true,
+                       "this is Windows' Linux: the driver is Windows', pinned memory is limited "
+                       "and NVML is partial"});
   }
+  r.checkpoint = suspend_findings(*d);
+  r.checkpoint.push_back(device_digests(*d));
+  const bool digests = r.checkpoint.back().does == works::yes;
+  r.checkpoint.push_back(handoff(r.can));
+  r.checkpoint.push_back(migration_pages(r.can, digests));
   return r;
 }
 
 // Limits of this machine that matter where device memory is the host's.
-std::vector<finding> host_findings(const driver &drv) {
-  std::vector<finding> out;
+std::vector<fact> host_facts(const driver &drv) {
+  std::vector<fact> out;
   const auto left = available_host_memory();
   out.push_back({"host_memory", "free host memory", true, left ? human(*left) : "unknown"});
   rlimit files = {};
@@ -216,9 +222,9 @@ std::string wrap(const std::string &text, std::size_t indent, std::size_t width)
   return out;
 }
 
-void print(const std::vector<finding> &findings, const terminal &t) {
+void print(const std::vector<fact> &facts, const terminal &t) {
   constexpr std::size_t indent = 27;
-  for (const finding &f : findings) {
+  for (const fact &f : facts) {
     const char *mark = f.good ? "+" : "-";
     const char *colour = f.good ? "32" : "33";
     const std::string drawn = t.colour ? fmt::format("\x1b[{}m{}\x1b[0m", colour, mark) : mark;
@@ -227,9 +233,37 @@ void print(const std::vector<finding> &findings, const terminal &t) {
   }
 }
 
-void write(const std::vector<finding> &findings, json_writer &json) {
-  json.begin_array("findings");
+const char *name_of(works w) {
+  return w == works::yes ? "works" : w == works::limited ? "limited" : "does not work";
+}
+
+void print(const std::vector<finding> &findings, const terminal &t) {
+  constexpr std::size_t indent = 27;
   for (const finding &f : findings) {
+    const char *mark = f.does == works::yes ? "+" : f.does == works::limited ? "~" : "-";
+    const char *colour = f.does == works::yes ? "32" : "33";
+    const std::string drawn = t.colour ? fmt::format("\x1b[{}m{}\x1b[0m", colour, mark) : mark;
+    const std::string text =
+        fmt::format("{}: {}{}{}", name_of(f.does), f.says, f.fix.empty() ? "" : ". Fix: ", f.fix);
+    fmt::print("  {} {:<23}{}\n", drawn, f.name,
+               wrap(text, indent, static_cast<std::size_t>(t.width)));
+  }
+}
+
+void write(const std::vector<finding> &findings, json_writer &json) {
+  json.begin_array("checkpoint");
+  for (const finding &f : findings) {
+    json.begin_object();
+    json.field("key", f.key).field("works", f.does == works::yes).field("state", name_of(f.does));
+    json.field("says", f.says).field("fix", f.fix);
+    json.end();
+  }
+  json.end();
+}
+
+void write(const std::vector<fact> &facts, json_writer &json) {
+  json.begin_array("findings");
+  for (const fact &f : facts) {
     json.begin_object();
     json.field("key", f.key).field("good", f.good).field("says", f.says);
     json.end();
@@ -263,7 +297,8 @@ void write_device(const device_report &r, json_writer &json) {
   json.field("page_bytes", static_cast<std::uint64_t>(r.can.page_bytes));
   json.field("largest_reservation", static_cast<std::uint64_t>(r.can.largest_reservation));
   json.field("mapping_ceiling", static_cast<std::uint64_t>(r.can.mapping_ceiling));
-  write(r.findings, json);
+  write(r.facts, json);
+  write(r.checkpoint, json);
   json.end();
 }
 
@@ -275,7 +310,9 @@ outcome<exit_status> examine_all(const std::string &which, bool as_json) {
   if (!count) return fail(exit_no_driver, count.error().message());
   std::vector<device_report> devices;
   for (int i = 0; i < *count; ++i) devices.push_back(examine(drv, i));
-  const auto host = host_findings(drv);
+  const auto host = host_facts(drv);
+  const std::vector<finding> checkpoint{io_uring_here(), direct_io_here(), migration_tls(),
+                                        driver_checkpoint(drv), criu_here()};
   const std::string verdict = conclusion(devices);
   bool usable = false;
   for (const device_report &r : devices) usable = usable || r.trouble.empty();
@@ -290,6 +327,7 @@ outcome<exit_status> examine_all(const std::string &which, bool as_json) {
     json.end();
     json.begin_object("host");
     write(host, json);
+    write(checkpoint, json);
     json.end().end();
     fmt::print("{}", json.text());
     return usable ? exit_ok : exit_no_driver;
@@ -307,10 +345,12 @@ outcome<exit_status> examine_all(const std::string &which, bool as_json) {
       continue;
     }
     fmt::print("  {} of memory, {} free\n", human(r.total), human(r.free));
-    print(r.findings, t);
+    print(r.facts, t);
+    print(r.checkpoint, t);
   }
   fmt::print("\nThis machine\n");
   print(host, t);
+  print(checkpoint, t);
   fmt::print("\n{}\n", verdict);
   return usable ? exit_ok : exit_no_driver;
 }

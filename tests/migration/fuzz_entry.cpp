@@ -1,0 +1,193 @@
+#include "tests/migration/fuzz_entry.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "stillmap/migration/record.h"
+#include "stillmap/migration/wire.h"
+#include "tests/migration/hostile_source.h"
+#include "tests/support/far_away.h"
+
+namespace stillmap::migration {
+namespace {
+
+using bytes_view = std::span<const std::byte>;
+constexpr std::size_t granularity = std::size_t{2} << 20;
+constexpr std::uint32_t chunk_bytes = 64 << 10;
+
+bool alike(const std::vector<std::byte> &a, bytes_view b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end());
+}
+
+// What was taken is written as it was read; what was not says why.
+template <class T>
+std::string there_and_back(const result<T> &r, bytes_view from, const char *what) {
+  if (!r) {
+    return r.error().is(condition::corrupt) && r.error().reason[0] != '\0'
+               ? ""
+               : std::string(what) + " was refused without a reason";
+  }
+  return alike(encode(*r), from) ? "" : std::string(what) + " is not what was read";
+}
+
+std::string fuzz_header(bytes_view from) {
+  if (from.size() < header::bytes) return "";
+  const auto h = decode_header(from.first<header::bytes>());
+  if (!h) return h.error().reason[0] != '\0' ? "" : "a header was refused without a reason";
+  std::vector<std::byte> again(header::bytes);
+  encode(*h, std::span(again).first<header::bytes>());
+  return alike(again, from.first<header::bytes>()) ? "" : "a header is not what was read";
+}
+
+std::string fuzz_layout(bytes_view from) {
+  const auto l = decode_layout_message(from);
+  if (!l) return l.error().is(condition::corrupt) ? "" : "a layout was refused without a reason";
+  if (l->pages.size() != l->layout.pages.size() || 4 * l->pages.size() > from.size()) {
+    return "more came out of a layout than was in it";
+  }
+  const auto again = decode_layout_message(encode(*l));
+  if (!again || again->pages != l->pages) return "a layout does not survive being written";
+  [[maybe_unused]] const status s = checkpoint::check(l->layout, granularity);
+  return "";
+}
+
+std::string fuzz_numbers(bytes_view from) {
+  std::string wrong = there_and_back(decode_numbers(from), from, "a list of numbers");
+  if (wrong.empty()) wrong = there_and_back(decode_digests(from), from, "a list of digests");
+  if (wrong.empty()) wrong = there_and_back(decode_session(from), from, "a session");
+  return wrong;
+}
+
+std::string fuzz_record(bytes_view from) {
+  std::string text(reinterpret_cast<const char *>(from.data()), from.size());
+  [[maybe_unused]] const auto as_it_is = record_of(text);
+  text += "seal " + image::sha256_of(std::as_bytes(std::span(text))).text() + '\n';
+  const auto r = record_of(text);
+  if (!r) return "";
+  const auto again = record_of(text_of(*r));
+  if (!again || again->task != r->task || again->epoch != r->epoch || again->state != r->state ||
+      again->session != r->session || again->contents != r->contents) {
+    return "a record does not survive being written";
+  }
+  return "";
+}
+
+hello a_hello(std::uint32_t with_channels) {
+  return {task_id{}, 7, granularity, chunk_bytes, with_channels};
+}
+
+layout_message a_layout(std::size_t pages, device_address at) {
+  layout_message l;
+  l.layout.blocks = {{{at, (pages + 1) * granularity}, "weights"}};
+  physical_properties here;
+  here.location = on_device(checkpoint::memory_layout::own_device);
+  l.layout.pages.assign(pages, {granularity, here});
+  l.layout.access = {{{on_device(checkpoint::memory_layout::own_device), access_mode::read_write}}};
+  for (std::uint32_t i = 0; i < pages; ++i) {
+    l.layout.places.push_back({at + i * granularity, i, 0});
+    l.pages.push_back(i + 3);
+  }
+  return l;
+}
+
+// A whole session of a page of zeros, told so far.
+std::vector<std::byte> a_session(unsigned steps, bool again) {
+  hostile_script s;
+  const auto next = [&] { return steps != 0 && steps-- != 0; };
+  const device_address at(testing::far_away);
+  if (next()) s.message(0, kind::hello, 0, false, encode(a_hello(1)));
+  if (next()) s.message(0, kind::layout, 0, false, encode(a_layout(1, at)));
+  if (next()) s.message(1, kind::join, 0, false, encode(session_id{}));
+  if (next()) {
+    for (std::uint32_t i = 0; i < granularity / chunk_bytes; ++i) {
+      if (i == 1) {
+        s.chunk_of_zeros(1, chunk_number(3, i));
+      } else {
+        s.message(1, kind::zeros, chunk_number(3, i), true, {});
+      }
+    }
+    s.message(1, kind::mark, 1, false, {});
+  }
+  if (again) s.message(0, kind::layout, 0, false, encode(a_layout(2, at)));
+  if (next()) {
+    s.message(0, kind::seal, 0, false,
+              encode(std::vector<image::digest>(granularity / chunk_bytes,
+                                                image::digest_of_zeros(chunk_bytes))));
+  }
+  if (next()) s.message(2, kind::ask, 0, false, encode(question{task_id{}, session_id{}, 8}));
+  if (next()) s.message(0, kind::commit, 0, false, encode(question{task_id{}, session_id{}, 8}));
+  if (next()) s.message(3, kind::ask, 0, false, encode(question{task_id{}, session_id{}, 8}));
+  if (again) s.message(0, kind::discard, 0, false, {});
+  return s.bytes();
+}
+
+}  // namespace
+
+std::string fuzz_migration(const device &d, const std::uint8_t *data, std::size_t size) {
+  if (size == 0) return "";
+  const bytes_view rest(reinterpret_cast<const std::byte *>(data + 1), size - 1);
+  switch (static_cast<fuzz_mode>(data[0] % static_cast<unsigned>(fuzz_mode::count))) {
+    case fuzz_mode::header:
+      return fuzz_header(rest);
+    case fuzz_mode::hello:
+      return there_and_back(decode_hello(rest), rest, "a greeting");
+    case fuzz_mode::layout:
+      return fuzz_layout(rest);
+    case fuzz_mode::question:
+      return there_and_back(decode_question(rest), rest, "a question");
+    case fuzz_mode::numbers:
+      return fuzz_numbers(rest);
+    case fuzz_mode::record:
+      return fuzz_record(rest);
+    default:
+      return run_hostile_source(d, rest).wrong;
+  }
+}
+
+std::vector<testing::fuzz_input> fuzz_corpus() {
+  std::vector<testing::fuzz_input> inputs;
+  const auto add = [&](fuzz_mode mode, bytes_view bytes) {
+    inputs.push_back(testing::fuzz_input_of(static_cast<std::uint8_t>(mode), bytes));
+  };
+  std::vector<std::byte> head(header::bytes);
+  encode(header{kind::chunk, chunk_bytes, 5, {}}, std::span(head).first<header::bytes>());
+  add(fuzz_mode::header, head);
+  add(fuzz_mode::hello, encode(a_hello(2)));
+  add(fuzz_mode::layout, encode(a_layout(3, device_address(testing::far_away))));
+  add(fuzz_mode::question, encode(question{task_id{}, session_id{}, 9}));
+  add(fuzz_mode::numbers, encode(std::vector<std::uint64_t>{1, 2, 3, 4}));
+  std::string text = text_of(record{{}, 5, ownership::intent, {}, "other:1 the other", {}});
+  text.resize(text.rfind("seal "));
+  add(fuzz_mode::record, std::as_bytes(std::span(text)));
+  for (unsigned steps = 1; steps <= 8; ++steps) {
+    add(fuzz_mode::session, a_session(steps, false));
+    add(fuzz_mode::session, a_session(steps, true));
+  }
+  return inputs;
+}
+
+}  // namespace stillmap::migration
+
+namespace {
+
+// Open as long as the fuzzer runs.
+const stillmap::device &fuzzed_device() {
+  static const stillmap::device d = [] {
+    const auto drv = stillmap::driver::get();
+    if (!drv) throw std::runtime_error(drv.error().message());
+    if (const stillmap::status s = (*drv)->initialise(); !s)
+      throw std::runtime_error(s.error().message());
+    auto opened = stillmap::device::open(**drv, 0);
+    if (!opened) throw std::runtime_error(opened.error().message());
+    return *opened;
+  }();
+  return d;
+}
+
+std::string fuzz_alone(const std::uint8_t *data, std::size_t size) {
+  return stillmap::migration::fuzz_migration(fuzzed_device(), data, size);
+}
+
+}  // namespace
+
+STILLMAP_FUZZ_ENTRY("migration", fuzz_alone, stillmap::migration::fuzz_corpus)

@@ -1,0 +1,258 @@
+#include "tests/migration/hostile_source.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <condition_variable>
+#include <cstdlib>
+#include <deque>
+#include <filesystem>
+#include <mutex>
+
+#include "stillmap/checkpoint/fields.h"
+#include "stillmap/migration/migration.h"
+
+namespace stillmap::migration {
+namespace {
+
+using bytes_view = std::span<const std::byte>;
+constexpr std::size_t channels = 4;
+constexpr std::uint32_t chunk_bytes = 64 << 10;
+
+// What one channel's two ends share.
+struct pipe {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<std::byte> to_receiver;
+  std::vector<std::byte> from_receiver;
+  bool starves = false;  // the receiver waits for more
+  bool cut = false, gone = false;
+};
+
+class pipe_channel final : public channel {
+ public:
+  explicit pipe_channel(std::shared_ptr<pipe> p) : pipe_(std::move(p)) {}
+  ~pipe_channel() override {
+    const std::lock_guard lock(pipe_->mutex);
+    pipe_->gone = true;
+    pipe_->changed.notify_all();
+  }
+  status open(patience) override { return {}; }
+  peer who() const override { return {"memory", "fuzz", "00"}; }
+  status send(bytes_view bytes, patience) override {
+    const std::lock_guard lock(pipe_->mutex);
+    if (pipe_->cut) return refuse(condition::busy, "fuzz", "cut");
+    pipe_->from_receiver.insert(pipe_->from_receiver.end(), bytes.begin(), bytes.end());
+    return {};
+  }
+  status receive(std::span<std::byte> into, patience) override {
+    std::unique_lock lock(pipe_->mutex);
+    while (pipe_->to_receiver.size() < into.size() && !pipe_->cut) {
+      pipe_->starves = true;
+      pipe_->changed.notify_all();
+      pipe_->changed.wait(lock);
+    }
+    pipe_->starves = false;
+    if (pipe_->to_receiver.size() < into.size()) return refuse(condition::busy, "fuzz", "cut");
+    const auto end = pipe_->to_receiver.begin() + static_cast<std::ptrdiff_t>(into.size());
+    std::copy(pipe_->to_receiver.begin(), end, into.begin());
+    pipe_->to_receiver.erase(pipe_->to_receiver.begin(), end);
+    return {};
+  }
+  void cut() noexcept override { end(*pipe_); }
+  static void end(pipe &p) {
+    const std::lock_guard lock(p.mutex);
+    p.cut = true;
+    p.changed.notify_all();
+  }
+
+ private:
+  const std::shared_ptr<pipe> pipe_;
+};
+
+struct door {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<std::unique_ptr<channel>> waiting;
+  bool cut = false;
+};
+
+class pipe_acceptor final : public acceptor {
+ public:
+  explicit pipe_acceptor(std::shared_ptr<door> d) : door_(std::move(d)) {}
+  result<std::unique_ptr<channel>> accept(patience wait) override {
+    std::unique_lock lock(door_->mutex);
+    door_->changed.wait_for(lock, wait, [&] { return door_->cut || !door_->waiting.empty(); });
+    if (door_->waiting.empty()) return refuse(condition::busy, "fuzz", "nobody comes");
+    auto c = std::move(door_->waiting.front());
+    door_->waiting.pop_front();
+    return c;
+  }
+  std::string where() const override { return "memory"; }
+  void cut() noexcept override {
+    const std::lock_guard lock(door_->mutex);
+    door_->cut = true;
+    door_->changed.notify_all();
+  }
+
+ private:
+  const std::shared_ptr<door> door_;
+};
+
+class source {
+ public:
+  explicit source(std::shared_ptr<door> d) : door_(std::move(d)) {}
+  ~source() {
+    for (const auto &p : pipes_) {
+      if (p) pipe_channel::end(*p);
+    }
+  }
+
+  void say(std::size_t on, bytes_view bytes) {
+    if (!pipes_[on]) {
+      pipes_[on] = std::make_shared<pipe>();
+      const std::lock_guard lock(door_->mutex);
+      door_->waiting.push_back(std::make_unique<pipe_channel>(pipes_[on]));
+      door_->changed.notify_all();
+    }
+    pipe &p = *pipes_[on];
+    std::unique_lock lock(p.mutex);
+    p.to_receiver.insert(p.to_receiver.end(), bytes.begin(), bytes.end());
+    p.starves = false;
+    p.changed.notify_all();
+    p.changed.wait(lock, [&] { return p.starves || p.cut || p.gone; });
+    if (p.gone) {
+      heard(p);
+      lock.unlock();
+      pipes_[on].reset();  // what comes next is on another connection
+    } else {
+      heard(p);
+    }
+  }
+  const std::optional<session_id> &session() const { return session_; }
+  const std::string &wrong() const { return wrong_; }
+
+ private:
+  // All that the receiver says makes sense.
+  void heard(pipe &p) {
+    bytes_view rest = p.from_receiver;
+    while (!rest.empty() && wrong_.empty()) {
+      const auto h = rest.size() >= header::bytes
+                         ? decode_header(rest.first<header::bytes>())
+                         : result<header>(refuse(condition::corrupt, "fuzz", "half a header"));
+      if (!h || h->body > rest.size() - header::bytes) {
+        wrong_ = "the receiver says what makes no sense";
+        return;
+      }
+      const bytes_view body = rest.subspan(header::bytes, h->body);
+      if (h->what == kind::welcome && body.size() == 16) session_ = *decode_session(body);
+
+      rest = rest.subspan(header::bytes + h->body);
+    }
+    p.from_receiver.clear();
+  }
+  const std::shared_ptr<door> door_;
+  std::array<std::shared_ptr<pipe>, channels> pipes_;
+  std::optional<session_id> session_;
+  std::string wrong_;
+};
+
+// Puts in what only the two ends know.
+void put_names(kind what, std::vector<std::byte> &body, const std::optional<session_id> &session) {
+  const auto put = [&](std::size_t at, const auto &bytes) {
+    if (at + bytes.size() <= body.size()) {
+      std::copy(bytes.begin(), bytes.end(), body.begin() + static_cast<std::ptrdiff_t>(at));
+    }
+  };
+  const task_id task{};
+  const bool asks = what == kind::commit || what == kind::ask;
+  if (what == kind::hello || asks) put(0, task.bytes);
+  if (session && what == kind::join) put(0, session->bytes);
+  if (session && asks) put(16, session->bytes);
+}
+
+std::string play(source &from, bytes_view operations) {
+  checkpoint::field_reader r(operations);
+  for (int n = 0; n < 64 && r.good() && !r.done(); ++n) {
+    const auto op = static_cast<unsigned>(r.number(1));
+    std::vector<std::byte> all;
+    if ((op >> 2) % 4 == 3) {
+      std::vector<std::byte> raw(r.number(2));
+      r.bytes(raw);
+      all = std::move(raw);
+    } else {
+      header h;
+      h.what = static_cast<kind>(r.number(1) % (static_cast<unsigned>(kind::refusal) + 2));
+      h.number = r.u64();
+      const bool zeros = r.number(1) % 2 == 1;
+      const std::uint64_t length = r.number(2);
+      std::vector<std::byte> body(length == 0xffff ? chunk_bytes : length);
+      if (length != 0xffff) r.bytes(body);
+      if (zeros) h.digest = image::digest_of_zeros(chunk_bytes);
+      put_names(h.what, body, from.session());
+      h.body = body.size();
+      all.resize(header::bytes);
+      encode(h, std::span(all).first<header::bytes>());
+      all.insert(all.end(), body.begin(), body.end());
+    }
+    if (!r.good()) break;
+    from.say(op % channels, all);
+    if (!from.wrong().empty()) return from.wrong();
+  }
+  return {};
+}
+
+const std::string &records_folder() {
+  static const std::string folder = [] {
+    std::string name = std::filesystem::temp_directory_path() / "stillmap-fuzz-XXXXXX";
+    return ::mkdtemp(name.data()) != nullptr ? name : std::string();
+  }();
+  return folder;
+}
+
+}  // namespace
+
+hostile_outcome run_hostile_source(const device &d, bytes_view operations) {
+  for (const auto &f : std::filesystem::directory_iterator(records_folder())) {
+    std::filesystem::remove(f.path());
+  }
+  hostile_outcome out;
+  {
+    const auto in = std::make_shared<door>();
+    receive_options how;
+    how.records = records_folder();
+    how.wait = patience(1000);
+    how.most_bytes = 8 * d.can().page_bytes;
+    auto at = receiver::start(d, std::make_unique<pipe_acceptor>(in), how);
+    if (!at) return {"no receiver: " + at.error().message(), false};
+    source from(in);
+    out.wrong = play(from, operations);
+    out.came = at->receive(patience(0)).has_value();
+  }
+  const address_space_stats left = d.space().stats();
+  if (out.wrong.empty() && (left.live_blocks != 0 || left.mapped_bytes != 0)) {
+    out.wrong = "something is left of a session: " + std::to_string(left.mapped_bytes) + " bytes";
+  }
+  return out;
+}
+
+void hostile_script::put(std::uint64_t n, int bytes) {
+  for (int i = 0; i < bytes; ++i) bytes_.push_back(static_cast<std::byte>(n >> (8 * i)));
+}
+
+void hostile_script::message(unsigned on, kind what, std::uint64_t number, bool zeros,
+                             const std::vector<std::byte> &body) {
+  put(on, 1);
+  put(static_cast<std::uint64_t>(what), 1);
+  put(number, 8);
+  put(zeros ? 1 : 0, 1);
+  put(body.size(), 2);
+  bytes_.insert(bytes_.end(), body.begin(), body.end());
+}
+
+void hostile_script::chunk_of_zeros(unsigned on, std::uint64_t number) {
+  message(on, kind::chunk, number, true, {});
+  bytes_[bytes_.size() - 2] = bytes_[bytes_.size() - 1] = std::byte{0xff};
+}
+
+}  // namespace stillmap::migration

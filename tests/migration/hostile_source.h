@@ -1,0 +1,39 @@
+// A source that says whatever bytes tell it to, to a receiver in this process: over channels of
+// memory, one message after the other, each when all that was said before has been dealt with.
+//
+// The bytes are operations: a channel (its two lowest bits) and a form.
+//   raw:     u16 length, bytes as they are
+//   message: kind, u64 number, 1 byte (odd: with the digest of zeros), u16 length, body. 0xffff is
+//            a chunk's length of zeros. The task, and the session where the receiver has told one,
+//            are put in where they belong, or else nothing would get far.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "stillmap/migration/wire.h"
+#include "stillmap/vmm/device.h"
+
+namespace stillmap::migration {
+
+struct hostile_outcome {
+  std::string wrong;  // of what the receiver said, or of what is left; empty: nothing
+  bool came = false;  // it took the task
+};
+hostile_outcome run_hostile_source(const device &d, std::span<const std::byte> operations);
+
+// Writes such bytes.
+class hostile_script {
+ public:
+  void message(unsigned on, kind what, std::uint64_t number, bool zeros,
+               const std::vector<std::byte> &body);
+  void chunk_of_zeros(unsigned on, std::uint64_t number);
+  const std::vector<std::byte> &bytes() const { return bytes_; }
+
+ private:
+  void put(std::uint64_t n, int bytes);
+  std::vector<std::byte> bytes_;
+};
+
+}  // namespace stillmap::migration

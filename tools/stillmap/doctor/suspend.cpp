@@ -1,0 +1,71 @@
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+
+#include "stillmap/checkpoint/host_memory.h"
+#include "tools/stillmap/doctor/checkpoint.h"
+#include "tools/stillmap/machine.h"
+#include "tools/stillmap/size.h"
+
+namespace stillmap::tool {
+namespace {
+
+constexpr std::uint64_t to_try = std::uint64_t{64} << 20;
+
+}  // namespace
+
+finding host_room(std::uint64_t device_bytes, std::optional<std::uint64_t> host_bytes) {
+  finding f{"suspend_room", "suspend: room", works::yes, "", ""};
+  if (!host_bytes) {
+    f.says = fmt::format("how much host memory is free is not known; all of the device is {}",
+                         human(device_bytes));
+    return f;
+  }
+  f.says = fmt::format("{} of host memory free for the contents of {} of device memory",
+                       human(*host_bytes), human(device_bytes));
+  if (*host_bytes >= device_bytes) return f;
+  f.does = works::limited;
+  f.says += ": not all of it can be suspended to pinned memory at once";
+  f.fix = "suspend to a file (stillmap suspend --to file), or one tag at a time";
+  return f;
+}
+
+finding pinned_memory(std::uint64_t tried, const std::string &refused,
+                      std::optional<std::uint64_t> limit) {
+  finding f{"pinned_memory", "suspend: pinned memory", works::yes, "", ""};
+  const std::string allowed =
+      limit ? human(*limit) + " may be locked (ulimit -l)" : "no limit of locked memory";
+  if (refused.empty()) {
+    f.says = fmt::format("{} were pinned; {}", human(tried), allowed);
+    return f;
+  }
+  f.does = works::no;
+  f.says = fmt::format("{} could not be pinned: {}; {}", human(tried), refused, allowed);
+  f.fix = limit && *limit < tried
+              ? "ulimit -l unlimited (LimitMEMLOCK=infinity in systemd, --ulimit "
+                "memlock=-1 for containers)"
+              : "free host memory, or a larger limit of the control group";
+  return f;
+}
+
+std::vector<finding> suspend_findings(const device &d) {
+  if (!d.can().vmm) {
+    return {{"suspend_room", "suspend", works::no,
+             "addresses cannot be kept while the memory is away without virtual memory management",
+             ""}};
+  }
+  rlimit locked = {};
+  std::optional<std::uint64_t> limit;
+  if (::getrlimit(RLIMIT_MEMLOCK, &locked) == 0 && locked.rlim_cur != RLIM_INFINITY) {
+    limit = locked.rlim_cur;
+  }
+  const auto free = available_host_memory();
+  const std::uint64_t bytes =
+      std::min(to_try, std::max<std::uint64_t>(4096, free.value_or(to_try)));
+  const auto pinned = checkpoint::host_memory::create(d, bytes);
+  return {host_room(d.total_memory().bytes(), free),
+          pinned_memory(bytes, pinned ? "" : pinned.error().message(), limit)};
+}
+
+}  // namespace stillmap::tool
