@@ -110,22 +110,8 @@ outcome<std::vector<reader>> open_images(const std::string &folder, const image_
                                          const open_options &options) {
   std::vector<reader> images;
   for (std::uint32_t i = 0; i < s.images.size(); ++i) {
-    const std::string path = folder + "/" + name_in_set(i, s.set);
-    auto r = reader::open(path, options);
+    auto r = open_in_set(folder, s, i, options);
     if (!r) return pass_on(r.error());
-    const superblock &h = r->head();
-    const set_member named{h.image, h.file_bytes, h.root};
-    if (named != s.images[i]) {
-      return in_file<std::vector<reader>>(
-          wrong(0, "not the image that the set names", h.root.text(), s.images[i].root.text()),
-          path);
-    }
-    if (h.set != s.set || h.set_images != s.images.size() || h.set_index != i) {
-      return in_file<std::vector<reader>>(
-          wrong(48, "an image of another set, or of another place in it", h.set.text(),
-                s.set.text()),
-          path);
-    }
     images.push_back(std::move(*r));
   }
   return images;
@@ -172,6 +158,26 @@ done write_set(const std::string &folder, const image_set &what, bool replace, f
 outcome<image_set> read_set(const std::string &folder, file_calls *calls) {
   return in_file(read_file(folder, calls != nullptr ? *calls : file_calls::system()),
                  file_of(folder));
+}
+
+outcome<reader> open_in_set(const std::string &folder, const image_set &set, std::uint32_t index,
+                            const open_options &options) {
+  const std::string path = folder + "/" + name_in_set(index, set.set);
+  auto r = reader::open(path, options);
+  if (!r) return r;
+  const superblock &h = r->head();
+  const set_member named{h.image, h.file_bytes, h.root};
+  if (named != set.images[index]) {
+    return in_file<reader>(
+        wrong(0, "not the image that the set names", h.root.text(), set.images[index].root.text()),
+        path);
+  }
+  if (h.set != set.set || h.set_images != set.images.size() || h.set_index != index) {
+    return in_file<reader>(wrong(48, "an image of another set, or of another place in it",
+                                 h.set.text(), set.set.text()),
+                           path);
+  }
+  return r;
 }
 
 bool needs(const reader &parent, const image_set &set) {

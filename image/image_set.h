@@ -55,6 +55,11 @@ outcome<image_set> read_set(const std::string &folder, file_calls *calls = nullp
 // Errors: of read_set and of reader::open.
 outcome<std::vector<reader>> open_set(const std::string &folder, const open_options &options = {});
 
+// Only one of its images, without a look at the others. Requires: index < set.images.size().
+// Errors: of reader::open; corrupt (not the image that the set names).
+outcome<reader> open_in_set(const std::string &folder, const image_set &set, std::uint32_t index,
+                            const open_options &options = {});
+
 // Whether an image with this parent needs an image of that set, the parent's parents included.
 bool needs(const reader &parent, const image_set &set);
 
