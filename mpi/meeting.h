@@ -60,7 +60,7 @@ auto attempt(const Work &work) -> decltype(work()) {
   } catch (const std::bad_alloc &) {
     return image::fail(condition::out_of_memory, "mpi", "no memory on the host");
   } catch (...) {
-    return image::fail(condition::invalid_argument, "mpi", "a callback threw");
+    return image::fail(condition::invalid_argument, "mpi", "an exception, of a callback perhaps");
   }
 }
 
