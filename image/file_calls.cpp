@@ -84,6 +84,12 @@ int file_calls::link_at(int directory, const char *from, const char *to) {
 int file_calls::unlink_at(int directory, const char *name) {
   return or_errno(::unlinkat(directory, name, 0));
 }
+int file_calls::make_folder_at(int directory, const char *name, unsigned mode) {
+  return or_errno(::mkdirat(directory, name, mode));
+}
+int file_calls::remove_folder_at(int directory, const char *name) {
+  return or_errno(::unlinkat(directory, name, AT_REMOVEDIR));
+}
 
 bool file_calls::is_in_memory(int fd) {
   struct statfs s {};

@@ -34,6 +34,8 @@ class file_calls {
   virtual int rename_at(int directory, const char *from, const char *to, unsigned flags);
   virtual int link_at(int directory, const char *from, const char *to);
   virtual int unlink_at(int directory, const char *name);
+  virtual int make_folder_at(int directory, const char *name, unsigned mode);
+  virtual int remove_folder_at(int directory, const char *name);  // an empty one
   // Whether a file system has nothing but the page cache (tmpfs), which nothing gets past.
   virtual bool is_in_memory(int fd);
   // Names in a directory; empty where it cannot be read.

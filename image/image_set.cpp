@@ -2,7 +2,8 @@
 
 #include <fcntl.h>
 
-#include <new>
+#include <charconv>
+#include <system_error>
 
 #include "stillmap/image/seal.h"
 #include "stillmap/image/temporary.h"
@@ -13,6 +14,8 @@ namespace {
 
 constexpr std::array<unsigned char, 8> magic = {0x89, 'S', 'M', 'S', 0x0d, 0x0a, 0x1a, 0x0a};
 constexpr std::size_t head_bytes = 64, member_bytes = 64, sum_bytes = sizeof(digest);
+constexpr int most_replacements = 16;  // of a set while it is opened
+constexpr std::string_view before_index = "device-", after_set = ".smi";
 constexpr const char *op = "image::read_set";
 
 tl::unexpected<failure> pass_on(failure f) {
@@ -103,10 +106,41 @@ outcome<image_set> read_file(const std::string &folder, file_calls &calls) {
   return decode(bytes);
 }
 
+outcome<std::vector<reader>> open_images(const std::string &folder, const image_set &s,
+                                         const open_options &options) {
+  std::vector<reader> images;
+  for (std::uint32_t i = 0; i < s.images.size(); ++i) {
+    auto r = open_in_set(folder, s, i, options);
+    if (!r) return pass_on(r.error());
+    images.push_back(std::move(*r));
+  }
+  return images;
+}
+
 }  // namespace
 
-std::string name_in_set(std::uint32_t index) {
-  return "device-" + std::to_string(index) + ".smi";
+std::string name_in_set(std::uint32_t index, const image_id &set) {
+  return std::string(before_index) + std::to_string(index) + "." + set.text() +
+         std::string(after_set);
+}
+
+std::optional<place_in_set> place_of(std::string_view name) {
+  if (!name.starts_with(before_index)) return std::nullopt;
+  place_in_set p;
+  const char *const end = name.data() + name.size();
+  const auto [after, wrong] = std::from_chars(name.data() + before_index.size(), end, p.index);
+  if (wrong != std::errc{} || end - after < 1 + 2 * static_cast<long>(p.set.bytes.size())) {
+    return std::nullopt;
+  }
+  for (std::size_t i = 0; i < p.set.bytes.size(); ++i) {
+    const char *const digits = after + 1 + 2 * i;
+    unsigned char byte = 0;
+    if (std::from_chars(digits, digits + 2, byte, 16).ptr != digits + 2) return std::nullopt;
+    p.set.bytes[i] = static_cast<std::byte>(byte);
+  }
+  // One name for each: no leading zeros, no capitals.
+  if (name != name_in_set(p.index, p.set)) return std::nullopt;
+  return p;
 }
 
 outcome<image_id> make_id() {
@@ -126,30 +160,45 @@ outcome<image_set> read_set(const std::string &folder, file_calls *calls) {
                  file_of(folder));
 }
 
-outcome<std::vector<reader>> open_set(const std::string &folder, const open_options &options) {
-  const auto s = read_set(folder, options.calls);
-  if (!s) return pass_on(s.error());
-  std::vector<reader> images;
-  for (std::uint32_t i = 0; i < s->images.size(); ++i) {
-    const std::string path = folder + "/" + name_in_set(i);
-    auto r = reader::open(path, options);
-    if (!r) return pass_on(r.error());
-    const superblock &h = r->head();
-    const set_member named{h.image, h.file_bytes, h.root};
-    if (named != s->images[i]) {
-      return in_file<std::vector<reader>>(
-          wrong(0, "not the image that the set names", h.root.text(), s->images[i].root.text()),
-          path);
-    }
-    if (h.set != s->set || h.set_images != s->images.size() || h.set_index != i) {
-      return in_file<std::vector<reader>>(
-          wrong(48, "an image of another set, or of another place in it", h.set.text(),
-                s->set.text()),
-          path);
-    }
-    images.push_back(std::move(*r));
+outcome<reader> open_in_set(const std::string &folder, const image_set &set, std::uint32_t index,
+                            const open_options &options) {
+  const std::string path = folder + "/" + name_in_set(index, set.set);
+  auto r = reader::open(path, options);
+  if (!r) return r;
+  const superblock &h = r->head();
+  const set_member named{h.image, h.file_bytes, h.root};
+  if (named != set.images[index]) {
+    return in_file<reader>(
+        wrong(0, "not the image that the set names", h.root.text(), set.images[index].root.text()),
+        path);
   }
-  return images;
+  if (h.set != set.set || h.set_images != set.images.size() || h.set_index != index) {
+    return in_file<reader>(wrong(48, "an image of another set, or of another place in it",
+                                 h.set.text(), set.set.text()),
+                           path);
+  }
+  return r;
+}
+
+bool needs(const reader &parent, const image_set &set) {
+  for (std::optional<reader> at = parent; at; at = at->parent()) {
+    for (const set_member &m : set.images) {
+      if (m.image == at->head().image) return true;
+    }
+  }
+  return false;
+}
+
+outcome<std::vector<reader>> open_set(const std::string &folder, const open_options &options) {
+  auto s = read_set(folder, options.calls);
+  for (int replaced = 0; s; ++replaced) {
+    auto images = open_images(folder, *s, options);
+    if (images) return images;
+    const auto now = read_set(folder, options.calls);
+    if (!now || now->set == s->set || replaced == most_replacements) return images;
+    s = now;
+  }
+  return pass_on(s.error());
 }
 
 }  // namespace stillmap::image

@@ -131,23 +131,40 @@ done image_opener::find_parent(core &c, int directory) {
     c.chain = p->chain + 1;
     return {};
   };
+  // True: taken. Among the images in a folder whose path is `prefix`.
+  const auto look_in = [&](int folder, const std::string &prefix) -> outcome<bool> {
+    std::vector<std::string> names = c.file.calls().names_in(folder);
+    std::sort(names.begin(), names.end());
+    for (const std::string &name : names) {
+      if (!name.ends_with(".smi") || name.starts_with('.')) continue;
+      const auto p = try_parent(c, folder, name, prefix + name, replaced);
+      if (!p) return pass_on(p.error());
+      if (!*p) continue;
+      if (const auto ok = take(*p); !ok) return pass_on(ok.error());
+      return true;
+    }
+    return false;
+  };
   for (const std::string &path : options_.parents) {
-    const auto at = target_name::create(c.file.calls(), path);
+    file_calls &calls = c.file.calls();
+    const int folder = calls.open_at(AT_FDCWD, path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    if (folder >= 0) {
+      const auto there = look_in(folder, path.ends_with('/') ? path : path + "/");
+      calls.close(folder);
+      if (!there) return pass_on(there.error());
+      if (*there) return {};
+      continue;
+    }
+    const auto at = target_name::create(calls, path);
     if (!at) continue;
     const auto p = try_parent(c, at->directory(), at->name(), path, replaced);
     if (!p) return pass_on(p.error());
     if (*p) return take(*p);
   }
   if (options_.look_beside) {
-    std::vector<std::string> names = c.file.calls().names_in(directory);
-    std::sort(names.begin(), names.end());
-    const std::string folder = c.path.substr(0, c.path.rfind('/') + 1);
-    for (const std::string &name : names) {
-      if (!name.ends_with(".smi") || name.starts_with('.')) continue;
-      const auto p = try_parent(c, directory, name, folder + name, replaced);
-      if (!p) return pass_on(p.error());
-      if (*p) return take(*p);
-    }
+    const auto there = look_in(directory, c.path.substr(0, c.path.rfind('/') + 1));
+    if (!there) return pass_on(there.error());
+    if (*there) return {};
   }
   failure f = fail_system(ENOENT, op, "the parent was not found", 64).value();
   if (replaced) f.why.code = make_error_code(condition::corrupt);

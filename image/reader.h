@@ -20,7 +20,8 @@ class file_calls;
 inline constexpr unsigned longest_chain = 64;  // images, the one that is read included
 
 struct open_options {
-  // Where parents may be, by path: tried in order, taken by number and root.
+  // Where parents may be, by path: images, or folders with images (sets) in them. Tried in order,
+  // taken by number and root.
   std::vector<std::string> parents;
   bool look_beside = true;  // also among the *.smi in the image's directory
   // For encrypted images; of the parents too.

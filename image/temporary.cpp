@@ -29,32 +29,40 @@ std::string any_name(const target_name &to) {
 }
 
 // The name still leads to this file, which nobody removed between its creation and its lock.
-bool is_still(const target_name &to, const std::string &name, int fd) {
+bool is_still(file_calls &calls, int directory, const std::string &name, int fd) {
   struct stat by_name {
   }, by_fd{};
-  return to.calls().status_at(to.directory(), name.c_str(), &by_name) >= 0 &&
-         to.calls().status(fd, &by_fd) >= 0 && by_name.st_ino == by_fd.st_ino &&
-         by_name.st_dev == by_fd.st_dev;
+  return calls.status_at(directory, name.c_str(), &by_name) >= 0 && calls.status(fd, &by_fd) >= 0 &&
+         by_name.st_ino == by_fd.st_ino && by_name.st_dev == by_fd.st_dev;
 }
 
 void remove_left_overs(const target_name &to) {
-  file_calls &calls = to.calls();
-  const std::string prefix = prefix_of(to);
-  for (const std::string &name : calls.names_in(to.directory())) {
-    if (name.size() != prefix.size() + random_letters || !name.starts_with(prefix)) continue;
-    if (name.find_first_not_of(letters, prefix.size()) != std::string::npos) continue;
-    const int fd = calls.open_at(to.directory(), name.c_str(),
-                                 O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0);
-    if (fd < 0) continue;
-    struct stat st {};
-    const bool dead = calls.status(fd, &st) >= 0 && S_ISREG(st.st_mode) && calls.lock(fd) >= 0 &&
-                      is_still(to, name, fd);
-    if (dead) static_cast<void>(calls.unlink_at(to.directory(), name.c_str()));
-    calls.close(fd);
+  for (const std::string &name : to.calls().names_in(to.directory())) {
+    if (meant_for(name) == to.name()) remove_if_dead(to.calls(), to.directory(), name);
   }
 }
 
 }  // namespace
+
+std::string_view meant_for(std::string_view name) {
+  if (name.size() < random_letters + 3 || name.front() != '.') return {};
+  const std::size_t dot = name.size() - random_letters - 1;
+  if (name[dot] != '.' || name.find_first_not_of(letters, dot + 1) != std::string_view::npos) {
+    return {};
+  }
+  return name.substr(1, dot - 1);
+}
+
+void remove_if_dead(file_calls &calls, int directory, const std::string &name) {
+  const int fd =
+      calls.open_at(directory, name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0);
+  if (fd < 0) return;
+  struct stat st {};
+  const bool dead = calls.status(fd, &st) >= 0 && S_ISREG(st.st_mode) && calls.lock(fd) >= 0 &&
+                    is_still(calls, directory, name, fd);
+  if (dead) static_cast<void>(calls.unlink_at(directory, name.c_str()));
+  calls.close(fd);
+}
 
 outcome<target_name> target_name::create(file_calls &calls, const std::string &path) {
   const std::size_t slash = path.rfind('/');
@@ -95,7 +103,8 @@ outcome<temporary> temporary::create(const target_name &to, bool direct) {
     temporary t(to, std::move(name), image_file(calls, fd, is_direct));
     const int locked = calls.lock(fd);
     // Somebody who clears up after the dead was faster than our lock.
-    if (locked == -EWOULDBLOCK || (locked >= 0 && !is_still(to, t.name_, fd))) continue;
+    if (locked == -EWOULDBLOCK || (locked >= 0 && !is_still(calls, to.directory(), t.name_, fd)))
+      continue;
     if (locked < 0 && locked != -EOPNOTSUPP && locked != -ENOLCK && locked != -EINVAL) {
       return fail_system(-locked, op, "cannot lock the file");
     }

@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "stillmap/image/image_file.h"
 
@@ -29,6 +30,11 @@ class target_name {
   int directory_;
   std::string name_;
 };
+
+// Removes a temporary if nobody writes it any more: it can be locked. What cannot be removed stays.
+void remove_if_dead(file_calls &calls, int directory, const std::string &name);
+// Of which name that is a temporary; empty: of none.
+std::string_view meant_for(std::string_view name);
 
 class temporary {
  public:

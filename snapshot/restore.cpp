@@ -2,8 +2,7 @@
 #include "stillmap/checkpoint/workbench.h"
 #include "stillmap/snapshot/failures.h"
 #include "stillmap/snapshot/filling.h"
-#include "stillmap/snapshot/layout_manifest.h"
-#include "stillmap/snapshot/snapshot.h"
+#include "stillmap/snapshot/restoring.h"
 
 namespace stillmap::snapshot {
 namespace {
@@ -21,33 +20,57 @@ std::string holder_of(const error &why, const memory_layout &l) {
 
 }  // namespace
 
-image::outcome<restored> restore(const device &d, const image::reader &from,
-                                 const restore_options &how) {
-  auto what = wanted_of(from.what(), how.tags);
+image::outcome<restoring> restoring::create(const device &d, const image::reader &from,
+                                            std::span<const std::string> tags,
+                                            const restore_options &how) {
+  auto what = wanted_of(from.what(), tags);
   if (!what) return pass_on(what.error());
   if (how.exportable) {
     for (memory_layout::page &p : what->layout.pages) p.properties.exportable = *how.exportable;
   }
-  const memory_layout &l = what->layout;
-  if (status s = checkpoint::can_hold(d, l); !s) return pass_on(s.error());
-  std::vector<virtual_range> was;
-  if (how.relocate) {
-    for (const memory_layout::block &b : l.blocks) was.push_back(b.range);
-  }
+  if (status s = checkpoint::can_hold(d, what->layout); !s) return pass_on(s.error());
+  return restoring(d, from, std::move(*what), how.relocate);
+}
+
+image::done restoring::reserve() {
+  const memory_layout &l = what_.layout;
   auto landing = landed_memory::reserve(
-      d, l, how.relocate ? checkpoint::landing_place::anywhere : checkpoint::landing_place::same);
+      device_, l,
+      relocate_ ? checkpoint::landing_place::anywhere : checkpoint::landing_place::same);
   if (!landing) return pass_on(landing.error(), holder_of(landing.error(), l));
-  auto pages = checkpoint::make_pages(d, l);
+  landing_.emplace(std::move(*landing));
+  return {};
+}
+
+image::done restoring::fetch(const restore_options &how) {
+  auto pages = checkpoint::make_pages(device_, what_.layout);
   if (!pages) return pass_on(pages.error());
   if (!pages->empty()) {
-    auto bench = checkpoint::workbench::create(d, *pages);
+    auto bench = checkpoint::workbench::create(device_, *pages);
     if (!bench) return pass_on(bench.error());
-    if (auto filled = fill(d, from, *what, bench->at(), how); !filled) {
-      return tl::unexpected(filled.error());
-    }
+    if (auto filled = fill(device_, from_, what_, bench->at(), how); !filled) return filled;
   }
-  if (status s = landing->map(*pages); !s) return pass_on(s.error());
-  return restored{std::move(*landing), from.what().notes, std::move(was)};
+  pages_ = std::move(*pages);
+  return {};
+}
+
+image::outcome<restored> restoring::finish() && {
+  if (status s = landing_->map(pages_); !s) return pass_on(s.error());
+  pages_.clear();
+  std::vector<virtual_range> was;
+  if (relocate_) {
+    for (const memory_layout::block &b : what_.layout.blocks) was.push_back(b.range);
+  }
+  return restored{std::move(*landing_), from_.what().notes, std::move(was)};
+}
+
+image::outcome<restored> restore(const device &d, const image::reader &from,
+                                 const restore_options &how) {
+  auto memory = restoring::create(d, from, how.tags, how);
+  if (!memory) return tl::unexpected(memory.error());
+  if (auto ok = memory->reserve(); !ok) return tl::unexpected(ok.error());
+  if (auto ok = memory->fetch(how); !ok) return tl::unexpected(ok.error());
+  return std::move(*memory).finish();
 }
 
 image::outcome<restored> restore(const device &d, const std::string &path,

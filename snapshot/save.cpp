@@ -1,28 +1,39 @@
 #include "stillmap/checkpoint/idle.h"
 #include "stillmap/image/workers.h"
-#include "stillmap/snapshot/device_contents.h"
 #include "stillmap/snapshot/failures.h"
 #include "stillmap/snapshot/layout_manifest.h"
-#include "stillmap/snapshot/snapshot.h"
+#include "stillmap/snapshot/saving.h"
 
 namespace stillmap::snapshot {
+
+image::outcome<saving> saving::create(const device &d, std::span<const std::string> tags,
+                                      const std::vector<image::manifest::note> &notes) {
+  auto memory = checkpoint::describe(d, tags);
+  if (!memory) return pass_on(memory.error());
+  image::manifest what = manifest_of(d, memory->layout);
+  what.notes = notes;
+  return saving(d, std::move(memory->layout), std::move(what));
+}
+
+image::outcome<image::written> saving::write(const std::string &path,
+                                             const image::write_options &how) {
+  const unsigned threads = image::threads_for(how.threads, layout_.pages.size());
+  const auto contents = device_contents::create(device_, layout_, threads);
+  if (!contents) return pass_on(contents.error());
+  if (how.parent) {
+    const std::uint32_t chunk =
+        how.chunk_bytes != 0 ? how.chunk_bytes : how.parent->head().chunk_bytes;
+    if (status s = (*contents)->learn_digests(device_, chunk); !s) return pass_on(s.error());
+  }
+  return image::write(path, what_, **contents, how);
+}
 
 image::outcome<image::written> save(const device &d, std::span<const std::string> tags,
                                     const std::string &path, const save_options &how) {
   if (status s = checkpoint::wait_until_idle(d, how.idle); !s) return pass_on(s.error());
-  const auto memory = checkpoint::describe(d, tags);
-  if (!memory) return pass_on(memory.error());
-  image::manifest what = manifest_of(d, memory->layout);
-  what.notes = how.notes;
-  const unsigned threads = image::threads_for(how.image.threads, memory->layout.pages.size());
-  const auto contents = device_contents::create(d, memory->layout, threads);
-  if (!contents) return pass_on(contents.error());
-  if (how.image.parent) {
-    const std::uint32_t chunk =
-        how.image.chunk_bytes != 0 ? how.image.chunk_bytes : how.image.parent->head().chunk_bytes;
-    if (status s = (*contents)->learn_digests(d, chunk); !s) return pass_on(s.error());
-  }
-  return image::write(path, what, **contents, how.image);
+  auto memory = saving::create(d, tags, how.notes);
+  if (!memory) return tl::unexpected(memory.error());
+  return memory->write(path, how.image);
 }
 
 }  // namespace stillmap::snapshot

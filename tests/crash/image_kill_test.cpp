@@ -1,15 +1,12 @@
 // A writer of an image killed at every system call it makes, before and after it: the name then
 // leads to the old image, or to the new one, or to nothing where nothing was.
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/ptrace.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <filesystem>
 
 #include "stillmap/image/file_calls.h"
+#include "tests/crash/kill_after.h"
 #include "tests/image/sample.h"
 
 namespace stillmap::image {
@@ -28,7 +25,7 @@ class image_kill : public image_test {
     unsigned threads;
   };
 
-  [[noreturn]] void be_the_writer(const setting &s, const std::optional<reader> &parent) {
+  bool be_the_writer(const setting &s, const std::optional<reader> &parent) {
     no_ring calls;
     write_options how = small();
     how.replace = s.replace;
@@ -36,55 +33,7 @@ class image_kill : public image_test {
     if (!s.ring) how.calls = &calls;
     how.parent = parent;
     contents_in_memory from(after_.contents);
-    if (ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) _exit(3);
-    raise(SIGSTOP);
-    _exit(write(path("a.smi"), after_.what, from, how) ? 0 : 4);
-  }
-
-  // Lets the writer make `n` steps, each up to or out of a system call, and kills it. True: it came
-  // to its end before.
-  bool kill_after(std::size_t n, const setting &s, const std::optional<reader> &parent,
-                  bool &forbidden) {
-    const pid_t child = fork();
-    if (child == 0) be_the_writer(s, parent);
-    int how = 0;
-    waitpid(child, &how, 0);
-    if (WIFEXITED(how)) {
-      forbidden = WEXITSTATUS(how) == 3;
-      EXPECT_TRUE(forbidden);
-      return true;
-    }
-    ptrace(PTRACE_SETOPTIONS, child, nullptr,
-           PTRACE_O_EXITKILL | PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACECLONE);
-    pid_t stopped = child;
-    int signal = 0;
-    for (std::size_t i = 0; i < n;) {
-      ptrace(PTRACE_SYSCALL, stopped, nullptr, signal);
-      stopped = waitpid(-1, &how, __WALL);
-      if (stopped < 0) return true;
-      signal = 0;
-      if (WIFEXITED(how) || WIFSIGNALED(how)) {
-        if (stopped != child) {  // a thread that is done
-          stopped = waitpid(-1, &how, __WALL);
-          if (stopped < 0) return true;
-          continue;
-        }
-        EXPECT_TRUE(WIFEXITED(how) && WEXITSTATUS(how) == 0) << how;
-        return true;
-      }
-      if (WSTOPSIG(how) == (SIGTRAP | 0x80)) {
-        ++i;
-      } else if (WSTOPSIG(how) != SIGTRAP && WSTOPSIG(how) != SIGSTOP) {
-        signal = WSTOPSIG(how);
-      }
-    }
-    ::kill(child, SIGKILL);
-    // Its threads too, or the end of the process is not told.
-    for (pid_t gone = 0; gone >= 0;) {
-      gone = waitpid(-1, &how, __WALL);
-      if (gone == child && (WIFSIGNALED(how) || WIFEXITED(how))) break;
-    }
-    return false;
+    return write(path("a.smi"), after_.what, from, how).has_value();
   }
 
   std::size_t kill_everywhere(const setting &s) {
@@ -101,7 +50,8 @@ class image_kill : public image_test {
         if (p) parent = *p;
       }
       bool forbidden = false;
-      const bool over = kill_after(n, s, parent, forbidden);
+      const bool over = testing::kill_after(
+          n, [&] { return be_the_writer(s, parent); }, forbidden);
       if (forbidden) return 0;
       if (!over) ++kills;
       const bool there = std::filesystem::exists(path("a.smi"));

@@ -1,162 +1,17 @@
 // Every call to the system refused in turn, while an image is written and while one is read: then
 // either all of it is there, or what was before.
-#include <fcntl.h>
-
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <mutex>
 
 #include "stillmap/image/file_calls.h"
 #include "stillmap/image/image_file.h"
+#include "tests/image/refusing_calls.h"
 #include "tests/image/sample.h"
 
 namespace stillmap::image {
 namespace {
-
-enum class call {
-  open,
-  close,
-  write,
-  read,
-  sync_data,
-  sync,
-  set_aside,
-  truncate,
-  drop_cached,
-  set_flags,
-  lock,
-  status,
-  status_at,
-  rename,
-  link,
-  unlink,
-  ring
-};
-
-// Counts calls and refuses some. What is called after a refusal works again, unless `for_good`.
-class refusing_calls final : public file_calls {
- public:
-  static constexpr int half = -1'000'000;  // no error: only half of it is written or read
-
-  bool ring = true;
-  std::size_t refuse_at = SIZE_MAX;  // which call, from 0
-  int with = EIO;
-  bool for_good = false;
-  std::optional<call> only;  // counts only these
-
-  std::size_t counted() const { return count_; }
-  std::optional<call> refused() const { return refused_; }
-  // What was written since the last time that it was made sure of.
-  std::size_t unsure_at_rename = 0, renames = 0, unsure_at_superblock = 0, superblocks = 0;
-
-  int open_at(int d, const char *n, int f, unsigned m) override {
-    // To look for left-overs, which may fail.
-    const int r = std::string_view(n) == "." ? 0 : pick(call::open);
-    return r != 0 ? r : file_calls::open_at(d, n, f, m);
-  }
-  int close(int fd) override {
-    const int r = pick(call::close);
-    const int closed = file_calls::close(fd);  // as the system does, whatever it says
-    return r != 0 ? r : closed;
-  }
-  long write_at(int fd, const void *p, std::size_t n, std::uint64_t o) override {
-    if (o == 0) {
-      ++superblocks;
-      unsure_at_superblock += unsure_;
-    }
-    ++unsure_;
-    const int r = pick(call::write);
-    if (r == half && n > block_bytes) n /= 2;
-    return r != 0 && r != half ? r : file_calls::write_at(fd, p, n, o);
-  }
-  long read_at(int fd, void *p, std::size_t n, std::uint64_t o) override {
-    const int r = pick(call::read);
-    if (r == half && n > block_bytes) n /= 2;
-    return r != 0 && r != half ? r : file_calls::read_at(fd, p, n, o);
-  }
-  int sync_data(int fd) override {
-    const int r = pick(call::sync_data);
-    if (r == 0) unsure_ = 0;
-    return r != 0 ? r : file_calls::sync_data(fd);
-  }
-  int sync(int fd) override {
-    const int r = pick(call::sync);
-    return r != 0 ? r : file_calls::sync(fd);
-  }
-  int set_aside(int fd, std::uint64_t n) override {
-    const int r = pick(call::set_aside);
-    return r != 0 ? r : file_calls::set_aside(fd, n);
-  }
-  int truncate(int fd, std::uint64_t n) override {
-    ++unsure_;
-    const int r = pick(call::truncate);
-    return r != 0 ? r : file_calls::truncate(fd, n);
-  }
-  int drop_cached(int fd) override {
-    const int r = pick(call::drop_cached);
-    return r != 0 ? r : file_calls::drop_cached(fd);
-  }
-  int set_flags(int fd, int f) override {
-    const int r = pick(call::set_flags);
-    return r != 0 ? r : file_calls::set_flags(fd, f);
-  }
-  int lock(int fd) override {
-    const int r = pick(call::lock);
-    return r != 0 ? r : file_calls::lock(fd);
-  }
-  int status(int fd, struct stat *s) override {
-    const int r = pick(call::status);
-    return r != 0 ? r : file_calls::status(fd, s);
-  }
-  int status_at(int d, const char *n, struct stat *s) override {
-    const int r = pick(call::status_at);
-    return r != 0 ? r : file_calls::status_at(d, n, s);
-  }
-  int rename_at(int d, const char *a, const char *b, unsigned f) override {
-    ++renames;
-    unsure_at_rename += unsure_;
-    const int r = pick(call::rename);
-    return r != 0 ? r : file_calls::rename_at(d, a, b, f);
-  }
-  int link_at(int d, const char *a, const char *b) override {
-    const int r = pick(call::link);
-    return r != 0 ? r : file_calls::link_at(d, a, b);
-  }
-  int unlink_at(int d, const char *n) override {
-    const int r = pick(call::unlink);
-    return r != 0 ? r : file_calls::unlink_at(d, n);
-  }
-  bool may_use_ring() override { return ring; }
-  int ring_wrote(int result, std::size_t n) override {
-    ++unsure_;
-    const int r = pick(call::ring);
-    // What was written is there all the same: a torn write is one whose rest was not.
-    if (r == half) return static_cast<int>(n / 2);
-    return r != 0 ? r : result;
-  }
-
- private:
-  int pick(call c) {
-    const std::lock_guard lock_of_counts(mutex_);
-    if (only && *only != c) return 0;
-    const std::size_t n = count_++;
-    if (for_good ? n < refuse_at : n != refuse_at) return 0;
-    // That the disk is full is no answer to anything else.
-    if (for_good && c != call::write && c != call::ring && c != call::set_aside) return 0;
-    const bool halves = c == call::write || c == call::read || c == call::ring;
-    if (with == half && !halves) return 0;
-    refused_ = c;
-    return with == half ? half : -with;
-  }
-
-  std::mutex mutex_;
-  std::size_t count_ = 0;
-  std::atomic<std::size_t> unsure_{0};
-  std::optional<call> refused_;
-};
 
 struct setting {
   bool replace = false, ring = true, direct = true;

@@ -17,7 +17,7 @@ class image_sets : public image_test {
       how.set = s.set;
       how.set_images = n;
       how.set_index = i;
-      const written w = put(name_in_set(i), make_sample({i, 2, 10}), how);
+      const written w = put(name_in_set(i, s.set), make_sample({i, 2, 10}), how);
       s.images.push_back({w.image, w.file_bytes, w.root});
     }
     return s;
@@ -41,16 +41,32 @@ TEST_F(image_sets, round_trip) {
   EXPECT_TRUE(write_set(folder(), s, true));
   EXPECT_FALSE(write_set(folder(), {}, true));
   EXPECT_EQ(names_in(folder()),
-            (std::vector<std::string>{"device-0.smi", "device-1.smi", "device-2.smi", "set"}));
+            (std::vector<std::string>{name_in_set(0, s.set), name_in_set(1, s.set),
+                                      name_in_set(2, s.set), "set"}));
+}
+
+TEST_F(image_sets, names_say_which_image_of_which_set) {
+  const image_id id = make_id().value();
+  for (const std::uint32_t i : {0u, 7u, 4095u}) {
+    EXPECT_EQ(place_of(name_in_set(i, id)), (place_in_set{i, id}));
+  }
+  const std::string good = name_in_set(12, id);
+  for (std::size_t n = 0; n < good.size(); ++n) EXPECT_FALSE(place_of(good.substr(0, n))) << n;
+  for (const std::string &bad :
+       {good + "x", "." + good, "device-012." + good.substr(10), "device--1." + good.substr(10),
+        "device-12." + std::string(32, 'A') + ".smi", "device-12." + std::string(32, 'g') + ".smi",
+        std::string("device-3.smi"), std::string("device-99999999999.") + good.substr(10)}) {
+    EXPECT_FALSE(place_of(bad)) << bad;
+  }
 }
 
 TEST_F(image_sets, images_that_are_not_its_own) {
   const image_set s = put_set(2);
   ASSERT_TRUE(write_set(folder(), s));
-  std::filesystem::rename(path("device-0.smi"), path("x"));
+  std::filesystem::rename(path(name_in_set(0, s.set)), path("x"));
   EXPECT_FALSE(open_set(folder()));
-  std::filesystem::rename(path("device-1.smi"), path("device-0.smi"));
-  std::filesystem::rename(path("x"), path("device-1.smi"));
+  std::filesystem::rename(path(name_in_set(1, s.set)), path(name_in_set(0, s.set)));
+  std::filesystem::rename(path("x"), path(name_in_set(1, s.set)));
   const auto swapped = open_set(folder());
   ASSERT_FALSE(swapped);
   EXPECT_TRUE(swapped.error().is(condition::corrupt)) << swapped.error().message();

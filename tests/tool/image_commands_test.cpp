@@ -2,6 +2,7 @@
 #include <fstream>
 #include <random>
 
+#include "stillmap/image/set_writer.h"
 #include "stillmap/image/writer.h"
 #include "tests/tool/command_test.h"
 #include "tools/stillmap/images/image_diff.h"
@@ -89,6 +90,49 @@ TEST_F(image_commands, verify_finds_one_bit) {
   EXPECT_EQ(bad.status, 1);
   EXPECT_NE(bad.err.find("a.smi"), std::string::npos) << bad.err;
   EXPECT_NE(bad.err.find("corrupt"), std::string::npos) << bad.err;
+}
+
+TEST_F(image_commands, a_set_is_inspected_and_verified_as_one) {
+  const std::string folder = folder_ / "a.stillmap";
+  std::string second;
+  {
+    auto set = image::set_writer::create(folder, 2);
+    ASSERT_TRUE(set) << set.error().message();
+    std::vector<image::set_member> members;
+    for (std::uint32_t i = 0; i < 2; ++i) {
+      const memory m = small();
+      image::write_options how;
+      set->place(i, how);
+      image::contents_in_memory from(m.contents);
+      const auto w = image::write(set->path(i), m.what, from, how);
+      ASSERT_TRUE(w) << w.error().message();
+      members.push_back({w->image, w->file_bytes, w->root});
+    }
+    ASSERT_TRUE(set->commit(std::move(members)));
+    second = set->path(1);
+  }
+  const ran table = run("inspect '" + folder + "'");
+  EXPECT_EQ(table.status, 0) << table.err;
+  for (const char *says : {"2 images, number ", "image 1 of 2", "image 2 of 2"}) {
+    EXPECT_NE(table.out.find(says), std::string::npos) << says << "\n" << table.out;
+  }
+  const ran json = run("inspect --json '" + folder + "'");
+  EXPECT_EQ(json.status, 0) << json.err;
+  EXPECT_NE(json.out.find("\"images\": [\n"), std::string::npos) << json.out;
+  const ran good = run("verify '" + folder + "'");
+  EXPECT_EQ(good.status, 0) << good.err;
+  EXPECT_NE(good.last_line().find("8 stored chunks, 2 MiB"), std::string::npos) << good.out;
+  EXPECT_NE(good.last_line().find("in 2 images"), std::string::npos) << good.out;
+  std::fstream file(second, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(static_cast<std::streamoff>(page));
+  const char was = static_cast<char>(file.get());
+  file.seekp(static_cast<std::streamoff>(page));
+  file.put(static_cast<char>(was ^ 1));
+  file.close();
+  const ran bad = run("verify '" + folder + "'");
+  EXPECT_EQ(bad.status, 1);
+  EXPECT_NE(bad.err.find(second), std::string::npos) << bad.err;
+  EXPECT_EQ(run("verify '" + folder_.string() + "'").status, 1) << "a folder without a set";
 }
 
 TEST_F(image_commands, what_is_no_image_is_said_to_be_none) {

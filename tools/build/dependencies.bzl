@@ -219,6 +219,36 @@ _cuda_headers = repository_rule(
     doc = "cuda.h from the toolkit, or from where tools/setup.sh put the one from PyPI.",
 )
 
+_MPI_BUILD = """
+load("@rules_cc//cc:defs.bzl", "cc_library")
+
+cc_library(
+    name = "mpi",
+    srcs = glob(["lib/*"]),
+    hdrs = glob(["include/**/*.h"]),
+    includes = ["include"],
+    visibility = ["//visibility:public"],
+)
+"""
+
+def _mpi_impl(ctx):
+    # Open MPI as distributions install it. Without it what needs it has no targets.
+    triplets = ["x86_64-linux-gnu", "aarch64-linux-gnu"]
+    roots = ["/usr/lib/%s/openmpi" % t for t in triplets] + ["/usr/lib64/openmpi", "/usr/lib/openmpi"]
+    found = [r for r in roots if ctx.path(r + "/include/mpi.h").exists and ctx.path(r + "/lib/libmpi.so").exists]
+    if found:
+        ctx.symlink(found[0] + "/include", "include")
+        ctx.symlink(found[0] + "/lib/libmpi.so", "lib/libmpi.so.40")
+    ctx.file("BUILD", _MPI_BUILD if found else "")
+    ctx.file("have.bzl", "HAVE_MPI = %s\n" % bool(found))
+
+_mpi = repository_rule(
+    implementation = _mpi_impl,
+    configure = True,
+    local = True,
+    doc = "The system's Open MPI (on Debian: libopenmpi-dev), or nothing.",
+)
+
 def declare_dependencies(existing = {}):
     """Declares every repository that Stillmap's BUILD files name, save @rules_cc."""
     for name in _DEPENDENCIES:
@@ -230,6 +260,8 @@ def declare_dependencies(existing = {}):
             )
     if "cuda" not in existing:
         _cuda_headers(name = "cuda", workspace_file = Label("//:WORKSPACE"))
+    if "mpi" not in existing:
+        _mpi(name = "mpi")
 
 def stillmap_dependencies():
     """For a WORKSPACE. What it has already declared under one of these names is left alone."""

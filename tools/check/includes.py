@@ -2,6 +2,7 @@
 """Checks which part of the project includes which: the layers of CONTRIBUTING.md.
 
     vmm <- {allocators, checkpoint, image} <- {handoff, process, snapshot} <- migration <- control <- tools;
+    mpi on snapshot, by itself;
     hostcuda stands alone
 
 Usage: includes.py [--self-test] [ROOT]
@@ -13,10 +14,10 @@ import sys
 import tempfile
 
 PARTS = ("vmm", "hostcuda", "allocators", "image", "checkpoint", "handoff", "process", "snapshot",
-         "control", "migration", "tools", "tests", "bench", "examples")
+         "control", "migration", "mpi", "tools", "tests", "bench", "examples")
 
 LIBRARIES = {"vmm", "allocators", "image", "checkpoint", "handoff", "process", "snapshot", "control",
-             "migration"}
+             "migration", "mpi"}
 
 # What each part may include of the others. Tests, benchmarks, tools and snapshot may look into hostcuda's
 # own switches, which they find at run time; nobody may include hostcuda's sources.
@@ -28,13 +29,15 @@ MAY_INCLUDE = {
     "checkpoint": {"checkpoint", "vmm"},
     "handoff": {"handoff", "checkpoint", "vmm"},
     "migration": {"migration", "snapshot", "image", "checkpoint", "vmm"},
+    "mpi": {"mpi", "snapshot", "image", "checkpoint", "vmm"},
     "process": {"process", "checkpoint", "vmm"},
     "snapshot": {"snapshot", "image", "checkpoint", "vmm", "hostcuda"},
     "control": {"control", "migration", "handoff", "snapshot", "image", "checkpoint", "vmm"},
-    "tools": LIBRARIES | {"tools", "hostcuda"},
+    # Nobody needs an MPI for anything else.
+    "tools": LIBRARIES - {"mpi"} | {"tools", "hostcuda"},
     "tests": LIBRARIES | {"tests", "tools", "hostcuda"},
-    "bench": LIBRARIES | {"bench", "tests", "tools", "hostcuda"},
-    "examples": LIBRARIES | {"examples"},
+    "bench": LIBRARIES - {"mpi"} | {"bench", "tests", "tools", "hostcuda"},
+    "examples": LIBRARIES - {"mpi"} | {"examples"},
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
@@ -125,6 +128,9 @@ def self_test():
         ("control/c.h", '#include "stillmap/migration/m.h"', None),
         ("migration/m.h", '#include "stillmap/control/c.h"', "must not include control"),
         ("handoff/h.h", '#include "stillmap/control/c.h"', "must not include control"),
+        ("mpi/m.h", '#include "stillmap/snapshot/s.h"', None),
+        ("snapshot/s.h", '#include "stillmap/mpi/m.h"', "must not include mpi"),
+        ("tools/stillmap/t.cpp", '#include "stillmap/mpi/m.h"', "must not include mpi"),
         ("process/p.h", '#include "stillmap/handoff/h.h"', "must not include handoff"),
         ("hostcuda/src/a.cpp", '#include "stillmap/vmm/units.h"', "must not include vmm"),
         ("hostcuda/src/a.cpp", "#include <cuda.h>", None),

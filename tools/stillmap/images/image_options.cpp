@@ -2,15 +2,20 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <system_error>
+
+#include "stillmap/image/image_set.h"
 
 namespace stillmap::tool {
 
 void add_image_options(CLI::App &app, image_options &into) {
   app.add_option("--parent", into.parents,
-                 "where a parent of an incremental image is, if not beside it")
-      ->type_name("IMAGE");
+                 "where a parent of an incremental image is, if not beside it: an\nimage, or a "
+                 "folder of them")
+      ->type_name("PATH");
   app.add_option("--key", into.key,
                  "of an encrypted image: a file with 32 bytes, or 64\nhexadecimal digits")
       ->type_name("FILE");
@@ -66,6 +71,20 @@ outcome<image::reader> open_image(const std::string &path, const image_options &
   const auto how = open_options_of(o);
   if (!how) return tl::unexpected(how.error());
   auto opened = image::reader::open(path, *how);
+  if (!opened) return fail(opened.error());
+  return std::move(*opened);
+}
+
+outcome<std::vector<image::reader>> open_images(const std::string &path, const image_options &o) {
+  std::error_code none;
+  if (!std::filesystem::is_directory(path, none)) {
+    auto one = open_image(path, o);
+    if (!one) return tl::unexpected(one.error());
+    return std::vector<image::reader>{std::move(*one)};
+  }
+  const auto how = open_options_of(o);
+  if (!how) return tl::unexpected(how.error());
+  auto opened = image::open_set(path, *how);
   if (!opened) return fail(opened.error());
   return std::move(*opened);
 }

@@ -118,11 +118,10 @@ std::string uuid_text(const std::array<std::byte, 16> &uuid) {
   return text;
 }
 
-std::string as_json(const image::reader &r) {
+void add_json(json_writer &json, const image::reader &r) {
   const image::superblock &h = r.head();
   const image::manifest &m = r.what();
   const chunk_sums n = sums_of(r);
-  json_writer json;
   json.begin_object().field("file", r.path()).field("image", h.image.text());
   json.field("root", h.root.text()).field("time_ns", h.time).field("file_bytes", h.file_bytes);
   json.field("contents_bytes", h.contents_bytes).field("stored_bytes", n.stored);
@@ -165,7 +164,7 @@ std::string as_json(const image::reader &r) {
     json.begin_object().field("name", note.name);
     json.field("bytes", std::uint64_t{note.bytes.size()}).end();
   }
-  return json.end().end().text();
+  json.end().end();
 }
 
 void print_head(const image::reader &r) {
@@ -229,26 +228,43 @@ void print_tree(const image::manifest &m) {
 }
 
 outcome<exit_status> run_inspect(const inspect_command &o) {
-  const auto opened = open_image(o.file, o.image);
+  const auto opened = open_images(o.file, o.image);
   if (!opened) return tl::unexpected(opened.error());
+  const bool is_set = opened->front().path() != o.file;
   if (o.json) {
-    fmt::print("{}\n", as_json(*opened));
+    json_writer json;
+    if (is_set) {
+      json.begin_object().field("folder", o.file);
+      json.field("set", opened->front().head().set.text()).begin_array("images");
+    }
+    for (const image::reader &r : *opened) add_json(json, r);
+    if (is_set) json.end().end();
+    fmt::print("{}\n", json.text());
     return exit_ok;
   }
-  print_head(*opened);
-  o.tree ? print_tree(opened->what()) : print_table(opened->what());
+  if (is_set) {
+    fmt::print("set       {}, {} images, number {}\n", o.file, exact(opened->size()),
+               opened->front().head().set.text());
+  }
+  for (const image::reader &r : *opened) {
+    if (is_set) fmt::print("\n");
+    print_head(r);
+    o.tree ? print_tree(r.what()) : print_table(r.what());
+  }
   return exit_ok;
 }
 
 }  // namespace
 
 void add_inspect(CLI::App &app, command_body &body) {
-  CLI::App *const c = app.add_subcommand(
-      "inspect",
-      "What is in an image of device memory: which device it is of, what\nwas where, how it is "
-      "stored. Checks all it says of itself, not the contents.");
+  CLI::App *const c = app.add_subcommand("inspect",
+                                         "What is in an image of device memory, or in a set of "
+                                         "them: which device it is of, what\nwas where, how it is "
+                                         "stored. Checks all it says of itself, not the contents.");
   const auto o = std::make_shared<inspect_command>();
-  c->add_option("image", o->file, "the image")->required()->type_name("IMAGE");
+  c->add_option("image", o->file, "the image, or the folder of a set")
+      ->required()
+      ->type_name("IMAGE");
   c->add_flag("--tree", o->tree, "every block, and what is mapped in it");
   c->add_flag("--json", o->json, "all of it for programs");
   add_image_options(*c, o->image);

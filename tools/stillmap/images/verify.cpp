@@ -16,37 +16,52 @@ struct verify_command {
   bool alone = false, json = false;
 };
 
-outcome<exit_status> run_verify(const verify_command &o) {
-  const auto opened = open_image(o.file, o.image);
-  if (!opened) return tl::unexpected(opened.error());
+std::uint64_t stored_bytes(const image::reader &r, bool alone) {
   std::uint64_t stored = 0;
-  for (std::optional<image::reader> at = *opened; at; at = at->parent()) {
+  for (std::optional<image::reader> at = r; at; at = at->parent()) {
     for (const image::chunk_record &c : at->chunks()) stored += c.stored;
-    if (o.alone) break;
+    if (alone) break;
+  }
+  return stored;
+}
+
+outcome<exit_status> run_verify(const verify_command &o) {
+  const auto opened = open_images(o.file, o.image);
+  if (!opened) return tl::unexpected(opened.error());
+  std::uint64_t stored = 0, images = 0;
+  for (const image::reader &r : *opened) {
+    stored += stored_bytes(r, o.alone);
+    images += o.alone ? 1 : r.chain();
   }
   progress bar("verify", stored, o.json);
   image::verify_options how;
   how.threads = o.threads;
   how.parents = !o.alone;
-  std::uint64_t chunks = 0, bytes = 0;
-  how.on_progress = [&](const image::verify_progress &p) {
-    chunks = p.chunks;
-    bytes = p.bytes;
-    bar.update(p.bytes, {});
-    return true;
-  };
-  const auto whole = opened->verify(how);
+  std::uint64_t chunks = 0, bytes = 0;  // of those before, then of all
+  for (const image::reader &r : *opened) {
+    image::verify_progress last;
+    how.on_progress = [&](const image::verify_progress &p) {
+      last = p;
+      bar.update(bytes + p.bytes, {});
+      return true;
+    };
+    const auto whole = r.verify(how);
+    if (!whole) {
+      bar.finish();
+      return fail(whole.error());
+    }
+    chunks += last.chunks;
+    bytes += last.bytes;
+  }
   bar.finish();
-  if (!whole) return fail(whole.error());
   if (o.json) {
     json_writer json;
     json.begin_object().field("whole", true).field("chunks", chunks).field("bytes", bytes);
-    fmt::print("{}\n", json.field("images", std::uint64_t{opened->chain()}).end().text());
+    fmt::print("{}\n", json.field("images", images).end().text());
   } else {
-    fmt::print(
-        "stillmap: ok: {} is whole: {} stored chunks, {}, every byte as it was written{}\n", o.file,
-        exact(chunks), human(bytes),
-        opened->chain() > 1 && !o.alone ? fmt::format(", in {} images", opened->chain()) : "");
+    fmt::print("stillmap: ok: {} is whole: {} stored chunks, {}, every byte as it was written{}\n",
+               o.file, exact(chunks), human(bytes),
+               images > 1 ? fmt::format(", in {} images", images) : "");
   }
   return exit_ok;
 }
@@ -55,9 +70,11 @@ outcome<exit_status> run_verify(const verify_command &o) {
 
 void add_verify(CLI::App &app, command_body &body) {
   CLI::App *const c = app.add_subcommand(
-      "verify", "Reads all of an image and of its parents, and checks every byte.");
+      "verify", "Reads all of an image, or of a set, and of its parents, and checks\nevery byte.");
   const auto o = std::make_shared<verify_command>();
-  c->add_option("image", o->file, "the image")->required()->type_name("IMAGE");
+  c->add_option("image", o->file, "the image, or the folder of a set")
+      ->required()
+      ->type_name("IMAGE");
   c->add_option("--threads", o->threads, "that read (default: as many as there are processors)")
       ->check(CLI::Range(1u, 256u))
       ->type_name("N");

@@ -1,0 +1,58 @@
+#include "tests/crash/kill_after.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace stillmap::testing {
+
+bool kill_after(std::size_t n, const std::function<bool()> &work, bool &forbidden) {
+  const pid_t child = fork();
+  if (child == 0) {
+    if (ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) _exit(3);
+    raise(SIGSTOP);
+    _exit(work() ? 0 : 4);
+  }
+  int how = 0;
+  waitpid(child, &how, 0);
+  if (WIFEXITED(how)) {
+    forbidden = WEXITSTATUS(how) == 3;
+    EXPECT_TRUE(forbidden);
+    return true;
+  }
+  ptrace(PTRACE_SETOPTIONS, child, nullptr,
+         PTRACE_O_EXITKILL | PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACECLONE);
+  pid_t stopped = child;
+  int signal = 0;
+  for (std::size_t i = 0; i < n;) {
+    ptrace(PTRACE_SYSCALL, stopped, nullptr, signal);
+    stopped = waitpid(-1, &how, __WALL);
+    if (stopped < 0) return true;
+    signal = 0;
+    if (WIFEXITED(how) || WIFSIGNALED(how)) {
+      if (stopped != child) {  // a thread that is done
+        stopped = waitpid(-1, &how, __WALL);
+        if (stopped < 0) return true;
+        continue;
+      }
+      EXPECT_TRUE(WIFEXITED(how) && WEXITSTATUS(how) == 0) << how;
+      return true;
+    }
+    if (WSTOPSIG(how) == (SIGTRAP | 0x80)) {
+      ++i;
+    } else if (WSTOPSIG(how) != SIGTRAP && WSTOPSIG(how) != SIGSTOP) {
+      signal = WSTOPSIG(how);
+    }
+  }
+  ::kill(child, SIGKILL);
+  // Its threads too, or the end of the process is not told.
+  for (pid_t gone = 0; gone >= 0;) {
+    gone = waitpid(-1, &how, __WALL);
+    if (gone == child && (WIFSIGNALED(how) || WIFEXITED(how))) break;
+  }
+  return false;
+}
+
+}  // namespace stillmap::testing

@@ -1,0 +1,233 @@
+// Sets written and replaced: whole, or not at all, whatever the system refuses.
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <functional>
+
+#include "stillmap/image/set_writer.h"
+#include "tests/image/refusing_calls.h"
+#include "tests/image/sample.h"
+
+namespace stillmap::image {
+namespace {
+
+class set_writers : public image_test {
+ protected:
+  std::string set_folder() const { return path("a.stillmap"); }
+
+  outcome<image_id> save(std::span<const sample> images, const set_options &how = {},
+                         std::span<const reader> parents = {}) {
+    auto w = set_writer::create(set_folder(), static_cast<std::uint32_t>(images.size()), how);
+    if (!w) return tl::unexpected(w.error());
+    std::vector<set_member> members;
+    for (std::uint32_t i = 0; i < images.size(); ++i) {
+      write_options image = small();
+      image.calls = how.calls;
+      if (!parents.empty()) image.parent = parents[i];
+      w->place(i, image);
+      contents_in_memory from(images[i].contents);
+      const auto one = write(w->path(i), images[i].what, from, image);
+      if (!one) return tl::unexpected(one.error());
+      members.push_back({one->image, one->file_bytes, one->root});
+    }
+    if (const auto ok = w->commit(std::move(members)); !ok) return tl::unexpected(ok.error());
+    return w->set();
+  }
+
+  // Exactly these images, all of them whole, and nothing else in the folder.
+  void expect_set(std::span<const sample> images, const open_options &how = {}) const {
+    const auto there = open_set(set_folder(), how);
+    ASSERT_TRUE(there) << there.error().message();
+    ASSERT_EQ(there->size(), images.size());
+    for (std::size_t i = 0; i < images.size(); ++i) {
+      const reader &r = (*there)[i];
+      EXPECT_EQ(r.what(), images[i].what);
+      ASSERT_TRUE(r.verify());
+      std::vector<std::byte> back(images[i].contents.size());
+      ASSERT_TRUE(r.read(0, back));
+      EXPECT_TRUE(back == images[i].contents);
+    }
+  }
+  std::size_t files() const {
+    return std::filesystem::exists(set_folder()) ? names_in(set_folder()).size() : 0;
+  }
+
+  const std::vector<sample> before_ = {make_sample({1, 2, 5}), make_sample({2, 1, 5})};
+  const std::vector<sample> after_ = {make_sample({3, 1, 5}), make_sample({4, 2, 5}),
+                                      make_sample({5, 1, 5})};
+};
+
+TEST_F(set_writers, a_set_takes_the_place_of_another) {
+  ASSERT_TRUE(save(before_));
+  expect_set(before_);
+  EXPECT_EQ(files(), 3u);
+  const auto twice = save(after_);
+  ASSERT_FALSE(twice);
+  EXPECT_EQ(twice.error().why.code, std::errc::file_exists);
+  expect_set(before_);
+  ASSERT_TRUE(save(after_, {.replace = true}));
+  expect_set(after_);
+  EXPECT_EQ(files(), 4u);
+}
+
+TEST_F(set_writers, one_writer_at_a_time) {
+  ASSERT_TRUE(save(before_));
+  {
+    const auto first = set_writer::create(set_folder(), 1, {.replace = true});
+    ASSERT_TRUE(first) << first.error().message();
+    const auto second = save(after_, {.replace = true});
+    ASSERT_FALSE(second);
+    EXPECT_TRUE(second.error().is(condition::busy)) << second.error().message();
+    expect_set(before_);
+  }
+  EXPECT_TRUE(save(after_, {.replace = true}));
+}
+
+TEST_F(set_writers, what_is_no_set_is_left_alone) {
+  std::filesystem::create_directory(set_folder());
+  put("a.stillmap/memory.smi", before_[0]);
+  put("a.stillmap/device-0.smi", before_[0]);
+  { ASSERT_TRUE(set_writer::create(set_folder(), 2)); }
+  EXPECT_EQ(files(), 2u) << "nothing was committed, and the folder was there";
+  ASSERT_TRUE(save(after_));
+  ASSERT_TRUE(save(before_, {.replace = true}));
+  expect_set(before_);
+  EXPECT_EQ(files(), 5u);
+  EXPECT_FALSE(set_writer::create(path("no/such/folder"), 2));
+  for (const std::uint32_t n : {0u, most_images_in_set + 1}) {
+    const auto w = set_writer::create(path("b.stillmap"), n);
+    ASSERT_FALSE(w);
+    EXPECT_TRUE(w.error().is(condition::invalid_argument));
+  }
+  EXPECT_FALSE(std::filesystem::exists(path("b.stillmap")));
+}
+
+TEST_F(set_writers, what_dead_writers_left_is_removed) {
+  ASSERT_TRUE(save(before_));
+  const image_id dead = make_id().value();
+  put("a.stillmap/" + name_in_set(0, dead), after_[0]);
+  put_file(set_folder() + "/." + name_in_set(1, dead) + ".abc123", {std::byte{1}});
+  put_file(set_folder() + "/.set.abc123", {std::byte{1}});
+  EXPECT_EQ(files(), 6u);
+  { ASSERT_TRUE(set_writer::create(set_folder(), 2, {.replace = true})); }
+  expect_set(before_);
+  EXPECT_EQ(files(), 3u);
+}
+
+TEST_F(set_writers, a_damaged_set_is_replaced_by_nobody) {
+  ASSERT_TRUE(save(before_));
+  auto bytes = bytes_of_file(set_folder() + "/set");
+  bytes[70] ^= std::byte{1};
+  put_file(set_folder() + "/set", bytes);
+  const auto w = save(after_, {.replace = true});
+  ASSERT_FALSE(w);
+  EXPECT_TRUE(w.error().is(condition::corrupt)) << w.error().message();
+  EXPECT_EQ(files(), 3u);
+}
+
+TEST_F(set_writers, parents_are_found_in_their_sets_folder) {
+  ASSERT_TRUE(save(before_));
+  std::filesystem::rename(set_folder(), path("parent.stillmap"));
+  const auto parents = open_set(path("parent.stillmap"));
+  ASSERT_TRUE(parents);
+  const std::vector<sample> later = {changed(before_[0], 7), changed(before_[1], 8)};
+  ASSERT_TRUE(save(later, {}, *parents));
+  const auto without = open_set(set_folder());
+  ASSERT_FALSE(without);
+  EXPECT_EQ(without.error().where, part::parent);
+  open_options how;
+  how.parents = {path("nowhere"), path("parent.stillmap")};
+  expect_set(later, how);
+  const auto there = open_set(set_folder(), how);
+  ASSERT_TRUE(there);
+  const auto parent_set = read_set(path("parent.stillmap"));
+  EXPECT_TRUE(needs((*there)[0], *parent_set)) << "by way of its parent";
+  EXPECT_FALSE(needs((*parents)[0], *read_set(set_folder())));
+}
+
+// Each reading is of one set, the old one or the new one.
+TEST_F(set_writers, a_set_replaced_while_it_is_opened) {
+  class replacing final : public file_calls {
+   public:
+    explicit replacing(std::function<void()> act) : act_(std::move(act)) {}
+    std::size_t at = 0;
+    int open_at(int d, const char *n, int f, unsigned m) override {
+      if (opened_++ == at) act_();
+      return file_calls::open_at(d, n, f, m);
+    }
+    bool came() const { return opened_ > at; }
+
+   private:
+    std::function<void()> act_;
+    std::size_t opened_ = 0;
+  };
+  std::size_t replaced = 0;
+  for (std::size_t at = 0;; ++at) {
+    ASSERT_TRUE(save(before_, {.replace = true}));
+    replacing calls([&] { ASSERT_TRUE(save(after_, {.replace = true})); });
+    calls.at = at;
+    open_options how;
+    how.calls = &calls;
+    const auto there = open_set(set_folder(), how);
+    ASSERT_TRUE(there) << at << ": " << there.error().message();
+    const auto &expected = there->size() == before_.size() ? before_ : after_;
+    ASSERT_EQ(there->size(), expected.size());
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_EQ((*there)[i].what(), expected[i].what);
+      EXPECT_TRUE((*there)[i].verify());
+    }
+    if (!calls.came()) break;
+    ++replaced;
+  }
+  EXPECT_GE(replaced, 3u);
+}
+
+// Refuses each call in turn, until one more is not made.
+TEST_F(set_writers, whatever_is_refused_it_is_the_old_set_or_the_new_one) {
+  ASSERT_TRUE(save(before_));
+  std::filesystem::rename(set_folder(), path("before"));
+  std::size_t refused = 0, failed = 0;
+  for (const bool replace : {false, true}) {
+    for (const int with : {EIO, EINVAL}) {
+      for (std::size_t n = 0;; ++n) {
+        SCOPED_TRACE(::testing::Message() << "call " << n << " refused with " << with);
+        std::filesystem::remove_all(set_folder());
+        if (replace) std::filesystem::copy(path("before"), set_folder());
+        refusing_calls calls;
+        calls.ring = false;
+        calls.refuse_at = n;
+        calls.with = with;
+        const auto w = save(after_, {.replace = replace, .calls = &calls});
+        const bool over = calls.counted() <= n;
+        refused += calls.refused().has_value();
+        failed += !w;
+        EXPECT_TRUE(!over || w) << w.error().message();
+        if (w) {
+          expect_set(after_);
+        } else if (replace) {
+          expect_set(before_);
+        } else {
+          EXPECT_FALSE(std::filesystem::exists(set_folder() + "/set")) << w.error().message();
+        }
+        // Left over is at most what could not be removed, or not be seen to be removable; and the
+        // next writer does that.
+        const std::size_t expected = w ? after_.size() + 1 : replace ? before_.size() + 1 : 0;
+        const auto c = calls.refused();
+        if (c != call::unlink && c != call::remove_folder && !(w && c == call::open)) {
+          EXPECT_EQ(files(), expected) << (w ? "it worked" : w.error().message());
+          EXPECT_EQ(std::filesystem::exists(set_folder()), expected != 0);
+        }
+        { const auto next = set_writer::create(set_folder(), 1, {.replace = true}); }
+        EXPECT_EQ(files(), expected) << "after another writer";
+        if (HasFailure()) return;
+        if (over) break;
+      }
+    }
+  }
+  EXPECT_GT(failed, 30u);
+  std::printf("note: %zu calls refused while sets were written: %zu times no new set\n", refused,
+              failed);
+}
+
+}  // namespace
+}  // namespace stillmap::image
