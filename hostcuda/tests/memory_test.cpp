@@ -1,6 +1,8 @@
 // cuMemAlloc, pinned and managed host memory, copies and memsets.
+#include <atomic>
 #include <cstring>
 #include <numeric>
+#include <thread>
 #include <vector>
 
 #include "execution_fixture.h"
@@ -23,6 +25,29 @@ class memory : public machine_test {
     return v;
   }
 };
+
+// Two that find no room at once may both make some; what one of them then does without goes back.
+TEST_F(memory, ThreadsThatAllocateTogetherLeaveNothing) {
+  const std::size_t before = free_bytes();
+  CUcontext ctx = nullptr;
+  ASSERT_EQ(cuCtxGetCurrent(&ctx), CUDA_SUCCESS);
+  for (int round = 0; round < 50; ++round) {
+    std::atomic<int> ready{0};
+    const auto allocate = [&] {
+      EXPECT_EQ(cuCtxSetCurrent(ctx), CUDA_SUCCESS);
+      ++ready;
+      while (ready < 2) {
+      }
+      CUdeviceptr at = 0;
+      EXPECT_EQ(cuMemAlloc(&at, 1000), CUDA_SUCCESS);
+      EXPECT_EQ(cuMemFree(at), CUDA_SUCCESS);
+    };
+    std::thread other(allocate);
+    allocate();
+    other.join();
+  }
+  EXPECT_EQ(free_bytes(), before);
+}
 
 TEST_F(memory, AllocationsAreDistinctAlignedAndReturned) {
   const std::size_t before = free_bytes();
