@@ -56,16 +56,23 @@ std::uint64_t now() {
       duration_cast<nanoseconds>(system_clock::now().time_since_epoch()).count());
 }
 
-image::outcome<image::written> write_part(saving &memory, std::uint32_t part,
-                                          const image::set_writer &set, const save_set_options &how,
-                                          image::write_options image, company &all) {
-  set.place(part, image);
-  image.parent.reset();
-  if (!how.parents.empty()) image.parent = how.parents[part];
-  image.on_progress = [&all, &how, part](const image::write_progress &p) {
-    return all.tell([&] { return !how.on_progress || how.on_progress({part, p}); });
-  };
-  return of(memory.write(set.path(part), image), set, part);
+// How each image is written.
+std::vector<image::write_options> options_of(const image::set_writer &set, std::size_t parts,
+                                             const save_set_options &how, company &all) {
+  std::vector<image::write_options> out(parts, how.image);
+  const std::uint64_t time = how.image.time.value_or(now());
+  for (std::uint32_t part = 0; part < parts; ++part) {
+    image::write_options &image = out[part];
+    set.place(part, image);
+    image.threads = share_of_threads(how.image.threads, parts);
+    image.time = time;
+    image.parent.reset();
+    if (!how.parents.empty()) image.parent = how.parents[part];
+    image.on_progress = [&all, &how, part](const image::write_progress &p) {
+      return all.tell([&] { return !how.on_progress || how.on_progress({part, p}); });
+    };
+  }
+  return out;
 }
 
 }  // namespace
@@ -90,13 +97,12 @@ image::outcome<written_set> save_set(std::span<const set_part> parts, const std:
     if (!m) return tl::unexpected(m.error());
     memory.push_back(std::move(*m));
   }
-  image::write_options image = how.image;
-  image.threads = share_of_threads(image.threads, parts.size());
-  if (!image.time) image.time = now();
   written_set out{set->set(), std::vector<image::written>(parts.size())};
   company all;
+  const auto images = options_of(*set, parts.size(), how, all);
   const auto written = for_each_part(all, parts.size(), [&](std::size_t i) -> image::done {
-    auto w = write_part(memory[i], static_cast<std::uint32_t>(i), *set, how, image, all);
+    const std::string path = set->path(static_cast<std::uint32_t>(i));
+    const auto w = image::in_file(memory[i].write(path, images[i]), path);
     if (!w) return tl::unexpected(w.error());
     out.images[i] = *w;
     return {};

@@ -25,31 +25,32 @@ void remove_free(arena *a, std::map<CUdeviceptr, std::size_t>::iterator it) {
   a->free_at.erase(it);
 }
 
-CUresult add_chunk(arena *a, std::size_t bytes, CUdeviceptr *out) {
-  physical *memory = nullptr;
-  if (CUresult r = create_physical(a->location, bytes, nullptr, &memory); r != CUDA_SUCCESS)
+// Memory with an address, of which nobody knows yet.
+CUresult make_chunk(const arena *a, std::size_t bytes, physical **memory, void **at) {
+  if (CUresult r = create_physical(a->location, bytes, nullptr, memory); r != CUDA_SUCCESS)
     return r;
-  void *at = reserve_range(bytes, kGranularity, nullptr);
-  if (at == nullptr || !map_extent(at, memory->where) || !protect_range(at, bytes, 3)) {
-    if (at != nullptr) release_range(at, bytes);
+  *at = reserve_range(bytes, kGranularity, nullptr);
+  if (*at == nullptr || !map_extent(*at, (*memory)->where) || !protect_range(*at, bytes, 3)) {
+    if (*at != nullptr) release_range(*at, bytes);
     std::vector<physical *> dead;
     {
       exclusive lock(books().mutex);
-      drop_locked(memory, &dead);
+      drop_locked(*memory, &dead);
     }
     dispose(dead);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  populate_range(at, bytes);
-  exclusive lock(books().mutex);
+  populate_range(*at, bytes);
+  return CUDA_SUCCESS;
+}
+
+void enter_chunk_locked(arena *a, std::size_t bytes, physical *memory, void *at) {
   const auto start = reinterpret_cast<CUdeviceptr>(at);
   books().chunks.emplace(start, chunk{bytes, memory, a, 0});
   a->chunks.insert(start);
   a->reserved += bytes;
   a->reserved_high = std::max(a->reserved_high, a->reserved);
   add_free(a, start, bytes);
-  *out = start;
-  return CUDA_SUCCESS;
 }
 
 void add_parked(parked_line &line, CUdeviceptr at, const parked_piece &p) {
@@ -200,40 +201,36 @@ void remove_chunk(std::map<CUdeviceptr, chunk>::iterator it, std::vector<physica
   books().chunks.erase(it);
 }
 
-// Where threads add chunks at the same time, one may find room in another's: nobody would ever
-// leave its own.
-void drop_unused_locked(arena *a, const std::vector<CUdeviceptr> &added,
-                        std::vector<physical *> *dead) {
-  if (a->keeps_empty) return;
-  for (const CUdeviceptr at : added) {
-    const auto it = books().chunks.find(at);
-    if (it != books().chunks.end() && it->second.owner == a && it->second.live == 0)
-      remove_chunk(it, dead);
-  }
-}
-
 }  // namespace
 
 CUresult arena_allocate(arena *a, std::size_t bytes, const block &proto, CUdeviceptr *out,
                         const stream_order *order, bool follows) {
   if (bytes > (std::size_t{1} << 46)) return CUDA_ERROR_OUT_OF_MEMORY;
   const std::size_t footprint = round_up(bytes, kAlignment);
-  for (std::vector<CUdeviceptr> added;;) {
-    std::vector<physical *> dead;
-    bool carved = false;
-    {
-      exclusive lock(books().mutex);
-      carved = carve_locked(a, footprint, proto, bytes, out, order, follows);
-      if (carved) drop_unused_locked(a, added, &dead);
-    }
-    dispose(dead);
-    if (carved) return CUDA_SUCCESS;
-    // Another thread may take the new chunk first; then there will be another one.
-    CUdeviceptr at = 0;
-    if (CUresult r = add_chunk(a, round_up(footprint, kGranularity), &at); r != CUDA_SUCCESS)
-      return r;
-    added.push_back(at);
+  const auto carve = [&] { return carve_locked(a, footprint, proto, bytes, out, order, follows); };
+  {
+    exclusive lock(books().mutex);
+    if (carve()) return CUDA_SUCCESS;
   }
+  const std::size_t room = round_up(footprint, kGranularity);
+  physical *memory = nullptr;
+  void *at = nullptr;
+  if (CUresult r = make_chunk(a, room, &memory, &at); r != CUDA_SUCCESS) return r;
+  std::vector<physical *> dead;
+  {
+    exclusive lock(books().mutex);
+    // Another thread may have made room meanwhile. A chunk that nobody takes a block of would stay:
+    // empty ones go with their last block.
+    if (carve()) {
+      release_range(at, room);
+      drop_locked(memory, &dead);
+    } else {
+      enter_chunk_locked(a, room, memory, at);
+      carve();
+    }
+  }
+  dispose(dead);
+  return CUDA_SUCCESS;
 }
 
 namespace {

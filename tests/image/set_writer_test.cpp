@@ -186,9 +186,11 @@ TEST_F(set_writers, a_set_replaced_while_it_is_opened) {
 TEST_F(set_writers, whatever_is_refused_it_is_the_old_set_or_the_new_one) {
   ASSERT_TRUE(save(before_));
   std::filesystem::rename(set_folder(), path("before"));
+  const std::span<const sample> after(after_.data(), 2);
   std::size_t refused = 0, failed = 0;
   for (const bool replace : {false, true}) {
     for (const int with : {EIO, EINVAL}) {
+      if (with == EINVAL && !replace) continue;
       for (std::size_t n = 0;; ++n) {
         SCOPED_TRACE(::testing::Message() << "call " << n << " refused with " << with);
         std::filesystem::remove_all(set_folder());
@@ -197,13 +199,13 @@ TEST_F(set_writers, whatever_is_refused_it_is_the_old_set_or_the_new_one) {
         calls.ring = false;
         calls.refuse_at = n;
         calls.with = with;
-        const auto w = save(after_, {.replace = replace, .calls = &calls});
+        const auto w = save(after, {.replace = replace, .calls = &calls});
         const bool over = calls.counted() <= n;
         refused += calls.refused().has_value();
         failed += !w;
         EXPECT_TRUE(!over || w) << w.error().message();
         if (w) {
-          expect_set(after_);
+          expect_set(after);
         } else if (replace) {
           expect_set(before_);
         } else {
@@ -211,7 +213,7 @@ TEST_F(set_writers, whatever_is_refused_it_is_the_old_set_or_the_new_one) {
         }
         // Left over is at most what could not be removed, or not be seen to be removable; and the
         // next writer does that.
-        const std::size_t expected = w ? after_.size() + 1 : replace ? before_.size() + 1 : 0;
+        const std::size_t expected = w ? after.size() + 1 : replace ? before_.size() + 1 : 0;
         const auto c = calls.refused();
         if (c != call::unlink && c != call::remove_folder && !(w && c == call::open)) {
           EXPECT_EQ(files(), expected) << (w ? "it worked" : w.error().message());

@@ -262,7 +262,7 @@ class mpi_sets : public ::testing::Test {
   // Whether all ranks were content.
   ::testing::AssertionResult run(const char *what, int n = ranks) const {
     std::string command = "env -u XML_OUTPUT_FILE -u GTEST_OUTPUT -u TESTBRIDGE_TEST_ONLY";
-    command += " -u GTEST_TOTAL_SHARDS -u GTEST_SHARD_INDEX -u TEST_TOTAL_SHARDS";
+    command += " -u TEST_PREMATURE_EXIT_FILE -u GTEST_TOTAL_SHARDS -u GTEST_SHARD_INDEX";
     command += " HOME=" + root_ + " TMPDIR=" + root_ + " OMPI_MCA_plm=isolated";
     command += " OMPI_MCA_btl=self,vader OMPI_MCA_btl_vader_single_copy_mechanism=none";
     command += " STILLMAP_TEST_MPI=" + folder();

@@ -506,6 +506,7 @@ TEST_F(sets, a_fresh_process_has_all_of_it) {
     ::unsetenv("XML_OUTPUT_FILE");
     ::unsetenv("GTEST_OUTPUT");
     ::unsetenv("TESTBRIDGE_TEST_ONLY");
+    ::unsetenv("TEST_PREMATURE_EXIT_FILE");
     ::execl("/proc/self/exe", "sets", "--gtest_also_run_disabled_tests",
             "--gtest_filter=sets.DISABLED_in_a_fresh_process", "--gtest_brief=1", nullptr);
     ::_exit(127);
