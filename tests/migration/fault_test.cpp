@@ -335,7 +335,11 @@ class failing_calls : public stillmap::testing::buffer_test {
     EXPECT_TRUE(has_it || a.there.rfind("nothing", 0) == 0) << a.there;
     EXPECT_EQ(a.there.find("leaks"), std::string::npos) << a.there;
     EXPECT_EQ(a.left, "") << "at the source";
-    EXPECT_TRUE(a.reached && a.there.find("not reached") == std::string::npos) << a.there;
+    // How many calls there are depends on which channel gets which chunks.
+    if (!a.reached || a.there.find("not reached") != std::string::npos) {
+      ++missed_;
+      EXPECT_TRUE(has_it) << "nothing failed";
+    }
     const bool at_source = p.at_source.nth != 0;
     EXPECT_FALSE(at_source ? told_there : a.told) << "the other end was told";
     if (has_it && !a.told && !told_there) ++survived_;
@@ -344,7 +348,7 @@ class failing_calls : public stillmap::testing::buffer_test {
   std::optional<meeting> meeting_;
   std::unique_ptr<other_process> there_;
   std::string source_calls_, destination_calls_;
-  std::size_t points_ = 0, kept_ = 0, moved_ = 0, survived_ = 0, own_ = 0;
+  std::size_t points_ = 0, kept_ = 0, moved_ = 0, survived_ = 0, own_ = 0, missed_ = 0;
 };
 
 TEST_F(failing_calls, each_once_leaves_one_owner) {
@@ -376,14 +380,15 @@ TEST_F(failing_calls, each_once_leaves_one_owner) {
     }
   }
   EXPECT_GT(points_, every ? 200u : 80u);
+  EXPECT_LT(missed_, points_ / 8) << "calls that were not reached";
   std::printf(
       "note: migration, %s driver call%s of either end failed once: %zu points; %zu with the "
       "source as owner, %zu with the destination as owner, of "
       "these %zu with nothing to tell (no digests are made then, or there was no copy to wait "
       "for); "
-      "%zu of the task's own\n",
+      "%zu of the task's own, %zu not reached\n",
       every ? "each" : "some of each kind of", every ? "" : "s", points_, kept_, moved_, survived_,
-      own_);
+      own_, missed_);
 }
 
 }  // namespace
