@@ -204,10 +204,10 @@ TEST_F(image_fault, the_order_of_things) {
     put("a.smi", before_, how_for(s, calls));
     s.replace = true;
     put("a.smi", after_, how_for(s, calls));
-    EXPECT_EQ(calls.renames, 2u);
-    EXPECT_EQ(calls.unsure_at_rename, 0u);
-    EXPECT_EQ(calls.superblocks, 2u);
-    EXPECT_EQ(calls.unsure_at_superblock, 0u);
+    EXPECT_EQ(calls.renames.load(), 2u);
+    EXPECT_EQ(calls.unsure_at_rename.load(), 0u);
+    EXPECT_EQ(calls.superblocks.load(), 2u);
+    EXPECT_EQ(calls.unsure_at_superblock.load(), 0u);
     std::filesystem::remove(path("a.smi"));
   }
 }

@@ -49,7 +49,7 @@ class refusing_calls final : public file_calls {
   std::size_t counted() const { return count_; }
   std::optional<call> refused() const { return refused_; }
   // What was written since the last time that it was made sure of.
-  std::size_t unsure_at_rename = 0, renames = 0, unsure_at_superblock = 0, superblocks = 0;
+  std::atomic<std::size_t> unsure_at_rename{0}, renames{0}, unsure_at_superblock{0}, superblocks{0};
 
   int open_at(int d, const char *n, int f, unsigned m) override {
     // To look for left-overs, which may fail.
