@@ -81,7 +81,7 @@ def stillmap_tests(name, srcs, deps = [], data = [], profiles = HOSTCUDA_PROFILE
             binary = ":" + program,
             profile = profile,
             size = size,
-            tags = ["profile-" + profile] +  # ./test --profile
+            tags = ["profile-" + profile, "kind-" + name] +  # ./test --profile, --without
                    ([] if threads else ["no-threads"]),  # ./test --tsan
         )
     if cuda:
