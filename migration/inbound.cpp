@@ -32,13 +32,14 @@ inbound::~inbound() {
 
 status inbound::take(channel &from, const header &h, patience wait) {
   if (!round_) {
-    if (status s = into_->begin_round(); !s) return s;
+    const auto chunks = into_->begin_round();
+    if (!chunks) return tl::unexpected(chunks.error());
     round_.emplace(*into_);
+    chunks_ = *chunks;
     came_ = 0;
   }
-  if (++came_ > into_->chunks()) {
-    return refuse(condition::corrupt, op, "more chunks in a round than there are", came_,
-                  into_->chunks());
+  if (++came_ > chunks_) {
+    return refuse(condition::corrupt, op, "more chunks in a round than there are", came_, chunks_);
   }
   if (status s = land(from, h, wait); !s) return s;
   return pieces_.size() * chunk_bytes_ < looked_at_once ? status() : look();

@@ -68,7 +68,8 @@ class inbound {
   std::optional<snapshot::chunk_digester> reads_back_;
   std::size_t buffer_ = 0;
   std::optional<round> round_;
-  std::size_t came_ = 0;       // in this round
+  std::size_t came_ = 0;       // in this round, of at most
+  std::size_t chunks_ = 0;     // so many
   std::vector<piece> pieces_;  // not looked at yet
   std::vector<std::uint64_t> bad_;
 };

@@ -15,7 +15,10 @@ constexpr std::size_t at_a_time = 16;
 }  // namespace
 
 status incoming::prepare(layout_message l) {
-  if (status s = between_rounds(); !s) return s;
+  {
+    const std::lock_guard lock(mutex_);
+    if (status s = between_rounds(); !s) return s;
+  }
   stop_making();
   checkpoint::memory_layout kinds;
   kinds.pages = l.layout.pages;
@@ -36,7 +39,6 @@ status incoming::prepare(layout_message l) {
 }
 
 status incoming::between_rounds() const {
-  const std::lock_guard lock(mutex_);
   if (rounds_ == 0) return {};
   return refuse(condition::corrupt, op, "a new layout in the middle of a round", rounds_);
 }
@@ -56,8 +58,8 @@ status incoming::reserve(layout_message l) {
     }
     bytes += p.bytes;
   }
-  if (status s = between_rounds(); !s) return s;
   const std::lock_guard lock(mutex_);
+  if (status s = between_rounds(); !s) return s;
   memory_.reset();
   bench_.reset();
   std::map<std::uint32_t, page> before;
@@ -140,18 +142,13 @@ bool incoming::prepared() const {
   return memory_.has_value();
 }
 
-std::size_t incoming::chunks() const {
-  const std::lock_guard lock(mutex_);
-  std::size_t all = 0;
-  for (const auto &[number, p] : pages_) all += p.chunks.size();
-  return all;
-}
-
-status incoming::begin_round() {
+result<std::size_t> incoming::begin_round() {
   const std::lock_guard lock(mutex_);
   if (!memory_) return refuse(condition::corrupt, op, "contents before there is a layout");
   ++rounds_;
-  return {};
+  std::size_t chunks = 0;
+  for (const auto &[number, p] : pages_) chunks += p.chunks.size();
+  return chunks;
 }
 
 void incoming::end_round() {

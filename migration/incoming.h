@@ -35,10 +35,10 @@ class incoming {
   // Failure: nothing is left of it.
   status prepare(layout_message l);
   bool prepared() const;
-  std::size_t chunks() const;
 
-  // Between these the layout stays as it is. Errors: corrupt (nothing is prepared).
-  status begin_round();
+  // Between these the layout stays as it is: how many chunks it has.
+  // Errors: corrupt (nothing is prepared).
+  result<std::size_t> begin_round();
   void end_round();
 
   // Where a chunk belongs, to be written; waits until its page is there. Requires: in a round.
@@ -65,7 +65,7 @@ class incoming {
     device_address at;  // on the workbench, once it is there
     std::vector<chunk> chunks;
   };
-  status between_rounds() const;
+  status between_rounds() const;  // requires the mutex
   status reserve(layout_message l);
   void make(checkpoint::page_maker by, const std::stop_token &stop);
   status make_some(checkpoint::page_maker &by, std::size_t first, std::size_t end);

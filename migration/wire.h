@@ -19,7 +19,7 @@ enum class kind : std::uint16_t {
   welcome,    // to it: the session
   join,       // the first on a data channel
   layout,     // what memory is where, and the numbers of its pages
-  prepared,   // addresses and pages are there
+  prepared,   // the addresses are there
   chunk,      // data: number, digest; contents follow
   zeros,      // data: number
   mark,       // data: the end of round `number` on this channel
