@@ -102,7 +102,7 @@ image::outcome<written_set> save_set(std::span<const set_part> parts, const std:
   const auto images = options_of(*set, parts.size(), how, all);
   const auto written = for_each_part(all, parts.size(), [&](std::size_t i) -> image::done {
     const std::string path = set->path(static_cast<std::uint32_t>(i));
-    const auto w = image::in_file(memory[i].write(path, images[i]), path);
+    const auto w = of(memory[i].write(path, images[i]), *set, i);
     if (!w) return tl::unexpected(w.error());
     out.images[i] = *w;
     return {};

@@ -222,15 +222,16 @@ std::string wrap(const std::string &text, std::size_t indent, std::size_t width)
   return out;
 }
 
-void print(const std::vector<fact> &facts, const terminal &t) {
+void print_row(works does, const std::string &name, const std::string &text, const terminal &t) {
   constexpr std::size_t indent = 27;
-  for (const fact &f : facts) {
-    const char *mark = f.good ? "+" : "-";
-    const char *colour = f.good ? "32" : "33";
-    const std::string drawn = t.colour ? fmt::format("\x1b[{}m{}\x1b[0m", colour, mark) : mark;
-    fmt::print("  {} {:<23}{}\n", drawn, f.name,
-               wrap(f.says, indent, static_cast<std::size_t>(t.width)));
-  }
+  const char *mark = does == works::yes ? "+" : does == works::limited ? "~" : "-";
+  const char *colour = does == works::yes ? "32" : "33";
+  const std::string drawn = t.colour ? fmt::format("\x1b[{}m{}\x1b[0m", colour, mark) : mark;
+  fmt::print("  {} {:<23}{}\n", drawn, name, wrap(text, indent, static_cast<std::size_t>(t.width)));
+}
+
+void print(const std::vector<fact> &facts, const terminal &t) {
+  for (const fact &f : facts) print_row(f.good ? works::yes : works::no, f.name, f.says, t);
 }
 
 const char *name_of(works w) {
@@ -238,15 +239,10 @@ const char *name_of(works w) {
 }
 
 void print(const std::vector<finding> &findings, const terminal &t) {
-  constexpr std::size_t indent = 27;
   for (const finding &f : findings) {
-    const char *mark = f.does == works::yes ? "+" : f.does == works::limited ? "~" : "-";
-    const char *colour = f.does == works::yes ? "32" : "33";
-    const std::string drawn = t.colour ? fmt::format("\x1b[{}m{}\x1b[0m", colour, mark) : mark;
     const std::string text =
         fmt::format("{}: {}{}{}", name_of(f.does), f.says, f.fix.empty() ? "" : ". Fix: ", f.fix);
-    fmt::print("  {} {:<23}{}\n", drawn, f.name,
-               wrap(text, indent, static_cast<std::size_t>(t.width)));
+    print_row(f.does, f.name, text, t);
   }
 }
 

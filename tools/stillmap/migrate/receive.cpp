@@ -34,7 +34,7 @@ void tell(step s) {
     case step::accepted:
       return say("a task is on its way here");
     case step::reserved:
-      return say("its addresses and pages are there");
+      return say("its addresses are free here; its pages are made as they come");
     case step::waiting:
       return say("all of it is here; the source decides");
     default:

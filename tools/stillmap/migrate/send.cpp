@@ -50,7 +50,7 @@ class send_view {
   static const char *words_of(step s) {
     switch (s) {
       case step::prepared:
-        return "the addresses are free there and the memory is reserved";
+        return "the addresses are free there";
       case step::quiet:
         return "the task stands still";
       case step::verified:
