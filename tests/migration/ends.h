@@ -7,8 +7,14 @@
 
 #include "stillmap/migration/migration.h"
 #include "stillmap/migration/tls.h"
+#include "tests/handoff/processes.h"
 
 namespace stillmap::migration::testing {
+
+using handoff::testing::meeting_place;
+using handoff::testing::other_process;
+using handoff::testing::part;
+using handoff::testing::say_and_end;
 
 // A folder that both processes know: records of either end, and who they are. Made in TempDir().
 class meeting {

@@ -10,7 +10,6 @@
 #include <sstream>
 #include <thread>
 
-#include "tests/handoff/processes.h"
 #include "tests/migration/ends.h"
 #include "tests/support/held.h"
 #include "tests/support/sample_task.h"
@@ -18,10 +17,6 @@
 namespace stillmap::migration::testing {
 namespace {
 
-using handoff::testing::meeting_place;
-using handoff::testing::other_process;
-using handoff::testing::part;
-using handoff::testing::say_and_end;
 using stillmap::testing::held;
 using stillmap::testing::put;
 using namespace stillmap::testing::sample;

@@ -7,17 +7,12 @@
 #include <map>
 #include <thread>
 
-#include "tests/handoff/processes.h"
 #include "tests/migration/ends.h"
 #include "tests/support/sample_task.h"
 
 namespace stillmap::migration::testing {
 namespace {
 
-using handoff::testing::meeting_place;
-using handoff::testing::other_process;
-using handoff::testing::part;
-using handoff::testing::say_and_end;
 using namespace stillmap::testing::sample;
 
 // Fails all its channels for good at the n-th message, sent or received, of all of them together.

@@ -7,17 +7,12 @@
 
 #include "stillmap/vmm/context.h"
 #include "stillmap/vmm/growable_buffer.h"
-#include "tests/handoff/processes.h"
 #include "tests/migration/ends.h"
 #include "tests/support/sample_task.h"
 
 namespace stillmap::migration::testing {
 namespace {
 
-using handoff::testing::meeting_place;
-using handoff::testing::other_process;
-using handoff::testing::part;
-using handoff::testing::say_and_end;
 using stillmap::testing::get;
 using stillmap::testing::holds;
 using stillmap::testing::pattern;

@@ -15,6 +15,7 @@
 #include "tests/image/refusing_calls.h"
 #include "tests/support/buffer_test.h"
 #include "tests/support/far_away.h"
+#include "tests/support/refuse_each.h"
 
 namespace stillmap::snapshot {
 namespace {
@@ -22,6 +23,7 @@ namespace {
 using stillmap::testing::holds;
 using stillmap::testing::pattern;
 using stillmap::testing::put;
+using stillmap::testing::refuse_each;
 namespace hostcuda_control = stillmap::testing::hostcuda_control;
 
 #define ASSERT_DONE(outcome)                       \
@@ -372,26 +374,6 @@ constexpr const char *driver_calls[] = {
     "cuMemGetInfo",        "cuMemHostAlloc",     "cuStreamCreate", "cuMemcpyHtoDAsync",
     "cuMemcpyDtoHAsync",   "cuStreamSynchronize"};
 
-// Calls `run` with the first, second, ... call of each name refused, until none is. Returns how
-// often it failed.
-template <class Run>
-std::uint64_t refuse_each(const Run &run) {
-  std::uint64_t failed = 0;
-  for (const char *const name : driver_calls) {
-    for (std::uint64_t n = 1;; ++n) {
-      SCOPED_TRACE(std::string(name) + ", number " + std::to_string(n));
-      hostcuda_control::faults_fired();
-      hostcuda_control::fail(name, n, CUDA_ERROR_OUT_OF_MEMORY);
-      const bool done = run();
-      hostcuda_control::stop_failing(name);
-      if (hostcuda_control::faults_fired() == 0) break;
-      failed += done ? 0 : 1;
-      if (::testing::Test::HasFailure()) return failed;
-    }
-  }
-  return failed;
-}
-
 TEST_F(sets, whatever_driver_call_is_refused_it_is_the_old_set_or_the_new_one) {
   STILLMAP_NEEDS_HOSTCUDA();
   const growable_buffer a = memory(0, 2, 1), b = memory(1, 2, 2);
@@ -402,7 +384,7 @@ TEST_F(sets, whatever_driver_call_is_refused_it_is_the_old_set_or_the_new_one) {
       ASSERT_DONE(old);
       before = old->set;
     }
-    const std::uint64_t failed = refuse_each([&] {
+    const std::uint64_t failed = refuse_each(driver_calls, [&] {
       const auto w = saved(replace ? replacing() : save_set_options());
       const auto there = image::open_set(folder());
       EXPECT_EQ(there.has_value(), replace || w);
@@ -469,7 +451,7 @@ TEST_F(sets, whatever_driver_call_is_refused_nothing_is_half_restored) {
     ASSERT_DONE(saved());
   }
   give_back_pages();
-  const std::uint64_t failed = refuse_each([&] {
+  const std::uint64_t failed = refuse_each(driver_calls, [&] {
     {
       const auto r = restore_set(devices_, folder());
       if (r) return true;

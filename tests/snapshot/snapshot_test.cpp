@@ -16,6 +16,7 @@
 #include "stillmap/vmm/remap.h"
 #include "tests/support/buffer_test.h"
 #include "tests/support/far_away.h"
+#include "tests/support/refuse_each.h"
 
 namespace stillmap::snapshot {
 namespace {
@@ -24,7 +25,7 @@ using namespace literals;
 using stillmap::testing::holds;
 using stillmap::testing::pattern;
 using stillmap::testing::put;
-namespace hostcuda_control = stillmap::testing::hostcuda_control;
+using stillmap::testing::refuse_each;
 
 class snapshots : public stillmap::testing::buffer_test {
  protected:
@@ -391,29 +392,11 @@ constexpr const char *calls[] = {"cuMemAddressReserve", "cuMemGetAllocationGranu
                                  "cuMemcpyHtoDAsync",   "cuMemcpyDtoHAsync",
                                  "cuMemsetD8Async",     "cuStreamSynchronize"};
 
-// Calls `run` with the first, second, ... call of each name refused, until none is.
-template <class Run>
-std::uint64_t refuse_each(const Run &run) {
-  std::uint64_t refused = 0;
-  for (const char *const name : calls) {
-    for (std::uint64_t n = 1;; ++n) {
-      SCOPED_TRACE(std::string(name) + ", number " + std::to_string(n));
-      hostcuda_control::faults_fired();
-      hostcuda_control::fail(name, n, CUDA_ERROR_OUT_OF_MEMORY);
-      const bool done = run();
-      hostcuda_control::stop_failing(name);
-      if (hostcuda_control::faults_fired() == 0) break;
-      refused += done ? 0 : 1;
-    }
-  }
-  return refused;
-}
-
 TEST_F(snapshots, whatever_call_is_refused_nothing_is_half_saved) {
   STILLMAP_NEEDS_HOSTCUDA();
   growable_buffer a = filled(3, "a", 1);
   const address_space_stats before = books();
-  const std::uint64_t refused = refuse_each([&] {
+  const std::uint64_t refused = refuse_each(calls, [&] {
     const auto w = saved({"a"});
     EXPECT_EQ(books().live_mappings, before.live_mappings);
     EXPECT_EQ(files(), w ? 1u : 0u);
@@ -435,7 +418,7 @@ TEST_F(snapshots, whatever_call_is_refused_nothing_is_half_restored) {
   }
   ASSERT_TRUE(dev().pool()->trim());
   dev().space().collect(true);
-  const std::uint64_t refused = refuse_each([&] {
+  const std::uint64_t refused = refuse_each(calls, [&] {
     {
       const auto r = back();
       if (r) return true;
