@@ -1,7 +1,11 @@
 #include "stillmap/image/digest.h"
 
 #include <openssl/sha.h>
+#define XXH_STATIC_LINKING_ONLY  // the states' sizes
 #include <xxhash.h>
+#ifdef __x86_64__
+#include <xxh_x86dispatch.h>  // the widest instructions that this machine has
+#endif
 
 #include <algorithm>
 #include <cstring>

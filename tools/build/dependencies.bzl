@@ -56,7 +56,15 @@ _DEPENDENCIES = {
         sha256 = "3bb6b7d6f30c591dd65aaaff1c8b7a5b94d81687998ca9400082c739a690436c",
         strip_prefix = "xxHash-0.8.1",
         package = "libxxhash-dev",
-        system = {"xxhash.h": ["/usr/include/xxhash.h"]},
+        system = {
+            "xxhash.h": ["/usr/include/xxhash.h"],
+            "xxh_x86dispatch.h": ["/usr/include/xxh_x86dispatch.h"],
+            "libxxhash.so.0": [
+                "/usr/lib/x86_64-linux-gnu/libxxhash.so.0",
+                "/usr/lib/aarch64-linux-gnu/libxxhash.so.0",
+                "/usr/lib/libxxhash.so.0",
+            ],
+        },
     ),
     "zstd": struct(
         url = "https://github.com/facebook/zstd/archive/refs/tags/v1.5.4.tar.gz",
