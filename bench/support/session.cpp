@@ -66,12 +66,24 @@ driver *the_driver() {
   return found;
 }
 
+const char *name_of(memory_kind kind) {
+  switch (kind) {
+    case memory_kind::backed:
+      return "backed";
+    case memory_kind::lazy:
+      return "lazy";
+    case memory_kind::unbacked:
+      break;
+  }
+  return "unbacked";
+}
+
 session::session(benchmark::State &state, memory_kind kind, std::size_t needs)
     : state_(state), kind_(kind) {
   if (the_driver()->is_hostcuda()) {
     std::string config = environment("HOSTCUDA");
     if (!config.empty()) config += ',';
-    config += kind == memory_kind::backed ? "backed" : "unbacked";
+    config += name_of(kind);
     // A quarter more than needed, so that a machine at work is not brought to its knees.
     if (kind == memory_kind::backed && host_memory_available() / 5 * 4 < needs) {
       state_.SkipWithError("too little host memory");

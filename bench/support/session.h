@@ -24,8 +24,12 @@ driver *the_driver();
 // Whether hostcuda holds real bytes. A GPU always does.
 enum class memory_kind {
   backed,    // bytes are there: copies and first touches take their time
+  lazy,      // they come when they are touched: more fits than the host has
   unbacked,  // only the books: any size fits, copies cost nothing
 };
+
+// As HOSTCUDA has it.
+const char *name_of(memory_kind kind);
 
 // What has been counted up to now.
 struct tally {

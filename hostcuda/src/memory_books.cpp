@@ -11,6 +11,7 @@
 #include "arena.h"
 #include "context_state.h"
 #include "memory_state.h"
+#include "vmm_props.h"
 
 namespace hostcuda {
 
@@ -78,7 +79,8 @@ void uncharge(int location, std::size_t bytes) {
 
 }  // namespace
 
-CUresult create_physical(int location, std::size_t bytes, const char *share_name, physical **out) {
+CUresult create_physical(int location, std::size_t bytes, const CUmemAllocationProp *shared,
+                         physical **out) {
   if (CUresult r = charge(location, bytes); r != CUDA_SUCCESS) {
     // As the driver does: what pools keep for later goes first.
     trim_every_pool(location);
@@ -88,14 +90,16 @@ CUresult create_physical(int location, std::size_t bytes, const char *share_name
   p->location = location;
   p->where.bytes = bytes;
   p->refs = 1;
-  if (share_name != nullptr) {
+  if (shared != nullptr) {
     p->own_file = true;
-    p->where.fd = make_shared_pages(share_name, bytes);
+    p->where.fd = make_shared_pages(share_name(*shared).c_str(), bytes);
     if (p->where.fd < 0) {
       const bool memory = errno == ENOMEM;
       uncharge(location, bytes);
       return memory ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_OPERATING_SYSTEM;
     }
+    mode_t mode = 0;
+    if (share_mode(*shared, &mode)) (void)fchmod(p->where.fd, mode);  // or its name says it
     struct stat st {};
     fstat(p->where.fd, &st);
     p->file_id = {st.st_dev, st.st_ino};

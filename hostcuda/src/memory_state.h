@@ -128,7 +128,8 @@ memory_books &books();
 
 // Creates memory of `bytes` at a location, zeroed, with one reference. CUDA_ERROR_OUT_OF_MEMORY
 // when the device or the host is full. Requires: books().mutex is not held.
-CUresult create_physical(int location, std::size_t bytes, const char *share_name, physical **out);
+CUresult create_physical(int location, std::size_t bytes, const CUmemAllocationProp *shared,
+                         physical **out);
 
 // Drops one reference; what reached zero is appended to `dead`. Requires the lock.
 void drop_locked(physical *memory, std::vector<physical *> *dead);

@@ -156,8 +156,7 @@ HOSTCUDA_ENTRY(cuMemCreate, 10020, plain, size,
                  if (size == 0 || size % kGranularity != 0) return CUDA_ERROR_INVALID_VALUE;
                  const bool shared = prop->requestedHandleTypes != 0;
                  physical *memory = nullptr;
-                 if (CUresult r = create_physical(
-                         location, size, shared ? share_name(*prop).c_str() : nullptr, &memory);
+                 if (CUresult r = create_physical(location, size, shared ? prop : nullptr, &memory);
                      r != CUDA_SUCCESS)
                    return r;
                  exclusive lock(books().mutex);

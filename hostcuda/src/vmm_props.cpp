@@ -1,5 +1,6 @@
 #include "vmm_props.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -47,6 +48,18 @@ CUresult check_location(const CUmemAllocationProp &prop, int *location) {
   }
 }
 
+CUmemAllocationProp shared_properties(int type, int id, int handles, int rdma, int usage) {
+  CUmemAllocationProp prop;
+  std::memset(&prop, 0, sizeof prop);
+  prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  prop.location.type = static_cast<CUmemLocationType>(type);
+  prop.location.id = id;
+  prop.requestedHandleTypes = static_cast<CUmemAllocationHandleType>(handles);
+  prop.allocFlags.gpuDirectRDMACapable = static_cast<unsigned char>(rdma);
+  prop.allocFlags.usage = static_cast<unsigned short>(usage);
+  return prop;
+}
+
 CUresult check_handle_types(const CUmemAllocationProp &prop) {
   const unsigned types = static_cast<unsigned>(prop.requestedHandleTypes);
   if ((types & ~15U) != 0) return CUDA_ERROR_INVALID_VALUE;
@@ -87,13 +100,28 @@ bool parse_share_name(const std::string &name, CUmemAllocationProp *prop) {
   if (std::sscanf(name.c_str(), "/memfd:hostcuda-vmm:%d:%d:%d:%d:%d", &type, &id, &handles, &rdma,
                   &usage) != 5)
     return false;
-  std::memset(prop, 0, sizeof *prop);
-  prop->type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  prop->location.type = static_cast<CUmemLocationType>(type);
-  prop->location.id = id;
-  prop->requestedHandleTypes = static_cast<CUmemAllocationHandleType>(handles);
-  prop->allocFlags.gpuDirectRDMACapable = static_cast<unsigned char>(rdma);
-  prop->allocFlags.usage = static_cast<unsigned short>(usage);
+  *prop = shared_properties(type, id, handles, rdma, usage);
+  return true;
+}
+
+// The sticky bit, which no new file has and no write takes away; then 0, 0, RDMA, NUMA node or
+// device, five bits of which.
+bool share_mode(const CUmemAllocationProp &prop, mode_t *mode) {
+  const bool numa = static_cast<int>(prop.location.type) == kLocationHostNuma;
+  const unsigned which = static_cast<unsigned>(prop.location.id);
+  if ((!numa && static_cast<int>(prop.location.type) != kLocationDevice) || which > 31 ||
+      static_cast<int>(prop.requestedHandleTypes) != kHandleFd || prop.allocFlags.usage != 0)
+    return false;
+  *mode = S_ISVTX | (prop.allocFlags.gpuDirectRDMACapable != 0 ? 1U << 6 : 0U) |
+          (numa ? 1U << 5 : 0U) | which;
+  return true;
+}
+
+bool parse_share_mode(mode_t mode, CUmemAllocationProp *prop) {
+  if ((mode & 07777U & ~0177U) != S_ISVTX) return false;
+  *prop = shared_properties((mode >> 5 & 1U) != 0 ? kLocationHostNuma : kLocationDevice,
+                            static_cast<int>(mode & 31U), kHandleFd,
+                            static_cast<int>(mode >> 6 & 1U), 0);
   return true;
 }
 

@@ -1,5 +1,6 @@
 // Sharing physical memory between processes, and the parts of the VMM API no profile has.
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -24,11 +25,24 @@ std::string file_behind(int fd) {
   return n <= 0 ? std::string() : std::string(target, static_cast<std::size_t>(n));
 }
 
+// All of them are on one file system, which nothing else is on that has a descriptor to pass.
+bool is_memfd(const struct stat &st) {
+  static const dev_t where = [] {
+    const int fd = memfd_create("hostcuda-where", MFD_CLOEXEC);
+    struct stat own {};
+    const bool known = fd >= 0 && fstat(fd, &own) == 0;
+    if (fd >= 0) close(fd);
+    return known ? own.st_dev : dev_t{};
+  }();
+  return where != dev_t{} && st.st_dev == where;
+}
+
 // Takes over a file descriptor of an allocation made by this or another process.
 CUresult import_fd(int fd, CUmemGenericAllocationHandle *out) {
   CUmemAllocationProp prop;
   struct stat st {};
-  if (!parse_share_name(file_behind(fd), &prop) || fstat(fd, &st) != 0)
+  if (fstat(fd, &st) != 0 || (!(is_memfd(st) && parse_share_mode(st.st_mode, &prop)) &&
+                              !parse_share_name(file_behind(fd), &prop)))
     return CUDA_ERROR_INVALID_VALUE;
   const auto bytes = static_cast<std::size_t>(st.st_size);
   int location = 0;
