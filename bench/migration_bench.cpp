@@ -1,6 +1,8 @@
-// A task that moves while it is written to, against a plain copy of as many bytes over a link of
-// the same kind, in the same run: how long the task stands still, and how long all of it takes.
-// Both ends are on this machine, and share its processors.
+// A task that moves while it is written to, against a plain copy of as many bytes, standing still,
+// from device memory to device memory over a link of the same kind, in the same run: how long the
+// task stands still, and how long all of it takes. Both ends are on this machine, and share its
+// processors. Either destination has had as much device memory before: what a host takes to make it
+// present is not a device's time.
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -64,8 +66,41 @@ migration::credentials credentials_in(const std::string &folder, const char *min
   return c;
 }
 
-// The other process: a receiver, or what only reads.
+landed_memory make_memory(const device &d) {
+  const std::size_t page = d.can().page_bytes, pages = total_bytes() / page;
+  page_pool_options options;
+  options.keep_free = 0;
+  const auto pool = must(page_pool::create(d, options));
+  std::vector<page_ref> got;
+  must(pool->acquire(pages, got));
+  memory_layout l;
+  l.blocks = {{{device_address(begin_at), total_bytes()}, "task"}};
+  l.pages.assign(pages, {page, pool->properties()});
+  l.access = {{{on_device(d.ordinal()), access_mode::read_write}}};
+  for (std::size_t i = 0; i < pages; ++i) {
+    l.places.push_back({device_address(begin_at + i * page), static_cast<std::uint32_t>(i), 0});
+  }
+  auto made = must(landed_memory::reserve(d, std::move(l)));
+  must(made.map(got));
+  return made;
+}
+
+// A thread of the plain copy.
+template <class Work>
+void each_piece(const device &d, device_address begin, std::size_t share, const Work &work) {
+  const context_guard guard(d.drv(), d.context());
+  for (std::size_t n = 0; n < total_bytes() / channels; n += piece) {
+    work(begin + (share * (total_bytes() / channels) + n));
+  }
+}
+
+// The other process: a receiver, or what only takes bytes as they come.
 [[noreturn]] void be(const std::string &part, const std::string &folder) {
+  driver *const drv = the_driver();
+  const device d = must(device::open(*drv, 0));
+  std::optional<landed_memory> memory(make_memory(d));
+  if (part != "sink") memory.reset();
+  std::this_thread::sleep_for(std::chrono::milliseconds(smoke() ? 1 : 500));  // zeroes what it had
   auto at = must(migration::tls_at("127.0.0.1:0", credentials_in(folder, "there", "here")));
   std::ofstream(folder + "/where.new") << at->where();
   std::rename((folder + "/where.new").c_str(), (folder + "/where").c_str());
@@ -74,19 +109,20 @@ migration::credentials credentials_in(const std::string &folder, const char *min
     for (std::size_t i = 0; i < channels; ++i) {
       std::shared_ptr<migration::channel> c = must(at->accept(wait));
       must(c->open(wait));
-      readers.emplace_back([c] {
+      readers.emplace_back([&d, c] {
         std::vector<std::byte> room(piece);
-        for (std::size_t n = 0; n < total_bytes() / channels; n += piece) {
+        must(c->receive({room.data(), 1}, wait));
+        const auto share = std::to_integer<std::size_t>(room[0]);
+        each_piece(d, device_address(begin_at), share, [&](device_address to) {
           must(c->receive(room, wait));
-        }
+          must(d.drv().copy_to_device(to, room.data(), piece));
+        });
         must(c->send({room.data(), 1}, wait));
       });
     }
     for (std::thread &t : readers) t.join();
     ::_exit(0);
   }
-  driver *const drv = the_driver();
-  const device d = must(device::open(*drv, 0));
   migration::receive_options how;
   how.records = folder + "/records_there";
   how.read_back = part == "reading back";
@@ -158,8 +194,8 @@ class other_side {
   pid_t pid_ = -1;
 };
 
-// From host memory to host memory, over as many links.
-double seconds_of_plain_copy() {
+// By as many threads, over as many links.
+double seconds_of_plain_copy(const device &d) {
   other_side sink("sink");
   const auto to = sink.way();
   std::vector<std::shared_ptr<migration::channel>> links;
@@ -167,18 +203,18 @@ double seconds_of_plain_copy() {
     links.emplace_back(must(to->connect(wait)));
     must(links.back()->open(wait));
   }
-  const std::vector<std::byte> bytes(total_bytes(), std::byte{0x5a});
   stopwatch watch;
   watch.start();
   std::vector<std::thread> writers;
   for (std::size_t i = 0; i < channels; ++i) {
     writers.emplace_back([&, i] {
-      const std::size_t share = bytes.size() / channels;
-      for (std::size_t n = 0; n < share; n += piece) {
-        must(links[i]->send({bytes.data() + i * share + n, piece}, wait));
-      }
-      std::byte last;
-      must(links[i]->receive({&last, 1}, wait));
+      std::vector<std::byte> room(piece, static_cast<std::byte>(i));
+      must(links[i]->send({room.data(), 1}, wait));
+      each_piece(d, device_address(begin_at), i, [&](device_address from) {
+        must(d.drv().copy_to_host(room.data(), from, piece));
+        must(links[i]->send(room, wait));
+      });
+      must(links[i]->receive({room.data(), 1}, wait));
     });
   }
   for (std::thread &t : writers) t.join();
@@ -187,21 +223,7 @@ double seconds_of_plain_copy() {
 }
 
 landed_memory make_task(const device &d) {
-  const std::size_t page = d.can().page_bytes, pages = total_bytes() / page;
-  page_pool_options options;
-  options.keep_free = 0;
-  const auto pool = must(page_pool::create(d, options));
-  std::vector<page_ref> got;
-  must(pool->acquire(pages, got));
-  memory_layout l;
-  l.blocks = {{{device_address(begin_at), total_bytes()}, "task"}};
-  l.pages.assign(pages, {page, pool->properties()});
-  l.access = {{{on_device(d.ordinal()), access_mode::read_write}}};
-  for (std::size_t i = 0; i < pages; ++i) {
-    l.places.push_back({device_address(begin_at + i * page), static_cast<std::uint32_t>(i), 0});
-  }
-  auto made = must(landed_memory::reserve(d, std::move(l)));
-  must(made.map(got));
+  landed_memory made = make_memory(d);
   const context_guard guard(d.drv(), d.context());
   std::vector<std::uint64_t> noise(piece / 8);
   std::uint64_t next = 1;
@@ -244,14 +266,14 @@ class writer {
 
 // `slower`: the link at most so many bytes a second; 0: what this machine manages.
 void moving(benchmark::State &state, const char *part, std::uint64_t slower) {
-  const double unlimited = seconds_of_plain_copy();
   const double bytes = static_cast<double>(total_bytes());
-  const double plain =
-      slower == 0 ? unlimited : std::max(unlimited, bytes / static_cast<double>(slower));
+  double plain = 0;
   for (auto _ : state) {
     session s(state, memory_kind::backed, total_bytes());
     if (!s) return;
     const landed_memory task = make_task(s.dev());
+    plain = seconds_of_plain_copy(s.dev());
+    if (slower != 0) plain = std::max(plain, bytes / static_cast<double>(slower));
     other_side there(part);
     const auto to = there.way();
     writer writes(s.dev(), 0.1 * bytes / plain);

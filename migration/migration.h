@@ -66,8 +66,8 @@ struct send_options {
   std::string records;       // a folder for the record of ownership, on a disk that outlives us
   task_id task;              // zero: a new random one
   std::size_t channels = 2;  // connections for data, 1 to 64
-  std::uint32_t chunk_bytes = 256 << 10;  // what is compared and sent: 64 KiB to a page, 2^n
-  std::chrono::milliseconds pause{300};   // the longest that is wanted
+  std::uint32_t chunk_bytes = 512 << 10;  // what is compared and sent: 64 KiB to a page, 2^n
+  std::chrono::milliseconds pause{100};   // the longest that is wanted
   std::size_t most_rounds = 30;
   when_it_does_not_converge otherwise = when_it_does_not_converge::stop_and_copy;
   std::uint64_t bytes_per_second = 0;  // of the link, at most; 0: as fast as it goes

@@ -12,10 +12,10 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
 #include <mutex>
 
 #include "stillmap/migration/openssl.h"
+#include "stillmap/migration/tls_socket.h"
 #include "stillmap/vmm/physical_memory.h"
 
 namespace stillmap::migration {
@@ -87,33 +87,6 @@ status wait_for(int fd, short what, clock::time_point until) {
   }
 }
 
-// A write to a socket that the other side closed must not end the process, and OpenSSL's socket
-// writes do not ask for that.
-class no_sigpipe {
- public:
-  no_sigpipe() {
-    sigemptyset(&pipe_);
-    sigaddset(&pipe_, SIGPIPE);
-    sigset_t pending;
-    sigpending(&pending);
-    was_pending_ = sigismember(&pending, SIGPIPE) == 1;
-    ::pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
-  }
-  no_sigpipe(const no_sigpipe &) = delete;
-  ~no_sigpipe() {
-    const timespec now{};
-    if (!was_pending_) {
-      while (::sigtimedwait(&pipe_, nullptr, &now) == -1 && errno == EINTR) {
-      }
-    }
-    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  }
-
- private:
-  sigset_t pipe_, before_;
-  bool was_pending_;
-};
-
 class tls_channel final : public channel {
  public:
   // `context` has to outlive it.
@@ -126,15 +99,11 @@ class tls_channel final : public channel {
     const int on = 1;
     ::setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   }
-  ~tls_channel() override {
-    const no_sigpipe quiet;
-    ssl_.reset();
-  }
 
   status open(patience wait) override {
     ERR_clear_error();
     ssl_.reset(SSL_new(context_->get()));
-    if (ssl_ == nullptr || SSL_set_fd(ssl_.get(), socket_.get()) != 1) {
+    if (ssl_ == nullptr || !use_socket(ssl_.get(), socket_.get())) {
       return tl::unexpected(openssl_error(condition::not_supported, op, "no TLS to be had"));
     }
     SSL_set_read_ahead(ssl_.get(), 1);
@@ -157,7 +126,7 @@ class tls_channel final : public channel {
       if (status s = once(wrote, clock::now() + wait, condition::corrupt); !s) return s;
       bytes = bytes.subspan(done);
     }
-    return {};
+    return flush(clock::now() + wait);
   }
 
   status receive(std::span<std::byte> into, patience wait) override {
@@ -192,7 +161,6 @@ class tls_channel final : public channel {
       short what = 0;
       {
         const std::lock_guard lock(mutex_);
-        const no_sigpipe quiet;
         ERR_clear_error();
         errno = 0;
         const int n = call(ssl_.get());
@@ -218,6 +186,22 @@ class tls_channel final : public channel {
         }
       }
       if (status s = wait_for(socket_.get(), what, until); !s) return s;
+    }
+  }
+
+  // What OpenSSL has written goes.
+  status flush(clock::time_point until) {
+    for (;;) {
+      {
+        const std::lock_guard lock(mutex_);
+        BIO *const out = SSL_get_wbio(ssl_.get());
+        errno = 0;
+        if (BIO_flush(out) > 0) return {};
+        if (!BIO_should_retry(out)) {
+          return system_error("the link is cut", errno != 0 ? errno : ECONNRESET);
+        }
+      }
+      if (status s = wait_for(socket_.get(), POLLOUT, until); !s) return s;
     }
   }
 

@@ -7,6 +7,7 @@
 #include <cctype>
 
 #include "stillmap/migration/openssl.h"
+#include "stillmap/migration/tls_socket.h"
 
 namespace stillmap::migration {
 namespace {
@@ -86,6 +87,7 @@ result<owned_context> make_context(const credentials &c, bool listening) {
                            "TLS_CHACHA20_POLY1305_SHA256");
   SSL_CTX_set_num_tickets(out.get(), 0);
   SSL_CTX_set_session_cache_mode(out.get(), SSL_SESS_CACHE_OFF);
+  SSL_CTX_set_default_read_buffer_len(out.get(), socket_buffer);
   SSL_CTX_set_mode(out.get(), SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
   if (!load_chain(out.get(), c.certificate)) return no("there is no certificate of ours");
   const owned_bio in = reading(c.key);
