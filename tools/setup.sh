@@ -10,6 +10,7 @@ STILLMAP_PACKAGES=(
   bazel-bootstrap bazel-platforms bazel-rules-java bazel-rules-proto bazel-skylib
   googletest libbenchmark-dev libcli11-dev libexpected-dev libfmt-dev libxxhash-dev libzstd-dev
   flatbuffers-compiler libflatbuffers-dev liblz4-dev libssl-dev liburing-dev
+  libopenmpi-dev openmpi-bin
 )
 
 say() { printf '%s\n' "stillmap: $*" >&2; }
