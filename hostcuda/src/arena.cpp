@@ -30,7 +30,7 @@ CUresult make_chunk(const arena *a, std::size_t bytes, physical **memory, void *
   if (CUresult r = create_physical(a->location, bytes, nullptr, memory); r != CUDA_SUCCESS)
     return r;
   *at = reserve_range(bytes, kGranularity, nullptr);
-  if (*at == nullptr || !map_extent(*at, (*memory)->where) || !protect_range(*at, bytes, 3)) {
+  if (*at == nullptr || !may_map_extent() || !map_extent(*at, (*memory)->where, 3)) {
     if (*at != nullptr) release_range(*at, bytes);
     std::vector<physical *> dead;
     {

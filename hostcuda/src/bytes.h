@@ -64,7 +64,7 @@ inline void stream_line(char *to, const char *from) {
   _mm_stream_si128(d + 3, e);
 }
 
-// Past the caches, a line of one page and a line of the next in turn, which keeps more of the
+// Past the caches, a line of each of four pages in turn, which keeps more of the
 // memory's banks busy: memcpy does so too, but only from hundreds of MiB on, and a copy is often
 // asked for in smaller parts. Requires: they do not overlap.
 inline void stream_bytes(char *to, const char *from, std::size_t bytes) {
@@ -74,10 +74,12 @@ inline void stream_bytes(char *to, const char *from, std::size_t bytes) {
   to += lead;
   from += lead;
   bytes -= lead;
-  for (; bytes >= 2 * page; bytes -= 2 * page, to += 2 * page, from += 2 * page) {
+  for (; bytes >= 4 * page; bytes -= 4 * page, to += 4 * page, from += 4 * page) {
     for (std::size_t at = 0; at < page; at += kLine) {
       stream_line(to + at, from + at);
       stream_line(to + at + page, from + at + page);
+      stream_line(to + at + 2 * page, from + at + 2 * page);
+      stream_line(to + at + 3 * page, from + at + 3 * page);
     }
   }
   _mm_sfence();

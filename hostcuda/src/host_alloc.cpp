@@ -1,6 +1,7 @@
 // Pinned host memory: allocated here, or the program's own made known.
 #include <sys/mman.h>
 
+#include <cerrno>
 #include <cstring>
 #include <mutex>
 
@@ -9,6 +10,10 @@
 #include "execution.h"
 #include "memory_parts.h"
 #include "memory_state.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
 
 namespace hostcuda {
 namespace {
@@ -22,16 +27,27 @@ CUdeviceptr address_of(const void *p) {
   return reinterpret_cast<CUdeviceptr>(p);
 }
 
+// Pinned memory is present, and in large pieces where the host has them.
+bool make_present(void *at, std::size_t bytes) {
+  if (bytes >= kGranularity) (void)madvise(at, bytes, MADV_HUGEPAGE);
+  if (madvise(at, bytes, MADV_POPULATE_WRITE) == 0) return true;
+  if (errno != EINVAL) return false;  // else a kernel before 5.14
+  for (std::size_t i = 0; i < bytes; i += kHostPage) static_cast<volatile char *>(at)[i] = 0;
+  return true;
+}
+
 CUresult allocate(void **out, std::size_t bytes, unsigned flags) {
   if (out == nullptr || bytes == 0 || (flags & ~kAllocFlags) != 0) return CUDA_ERROR_INVALID_VALUE;
   if (capture_forbids_unsafe_call()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   const std::size_t size = round_up(bytes, kHostPage);
   if (size < bytes || !host_can_back(size)) return CUDA_ERROR_OUT_OF_MEMORY;
-  // Pinned memory is present.
-  const bool present = current_settings().backed && !current_settings().lazy;
-  void *at = mmap(nullptr, size, PROT_READ | PROT_WRITE,
-                  MAP_PRIVATE | MAP_ANONYMOUS | (present ? MAP_POPULATE : 0), -1, 0);
+  void *at = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (at == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+  const bool present = current_settings().backed && !current_settings().lazy;
+  if (present && !make_present(at, size)) {
+    munmap(at, size);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
   exclusive lock(books().mutex);
   books().host.emplace(address_of(at),
                        host_range{bytes, flags, false, current_context(), books().next_id++});

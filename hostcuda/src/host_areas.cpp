@@ -12,6 +12,7 @@ namespace hostcuda {
 namespace {
 
 std::atomic<std::int64_t> left{0};  // may be made before looking again
+std::atomic<std::int64_t> owed{0};
 
 // Lines of /proc/self/maps, read without the C++ library: the process may be short of everything.
 std::int64_t areas_now() {
@@ -44,13 +45,17 @@ std::uint64_t most_areas() {
 bool take_areas(std::uint64_t n) {
   const auto wanted = static_cast<std::int64_t>(n);
   if (left.fetch_sub(wanted) >= wanted) return true;
-  const std::int64_t free = static_cast<std::int64_t>(most_areas()) - areas_now();
+  const std::int64_t free = static_cast<std::int64_t>(most_areas()) - areas_now() - owed;
   left = std::max<std::int64_t>(free - wanted, 0);
   return free >= wanted;
 }
 
 void spend_areas(std::uint64_t n) {
   left.fetch_sub(static_cast<std::int64_t>(n));
+}
+
+void owe_areas(std::int64_t n) {
+  owed += n;
 }
 
 }  // namespace hostcuda

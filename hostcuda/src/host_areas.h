@@ -18,4 +18,7 @@ bool take_areas(std::uint64_t n);
 // The same for what must not be refused: taking a mapping back.
 void spend_areas(std::uint64_t n);
 
+// So many of those that were taken are made later, or (below zero) are made now or never.
+void owe_areas(std::int64_t n);
+
 }  // namespace hostcuda

@@ -35,6 +35,10 @@ void *raw_mmap(void *at, std::size_t bytes, int prot, int flags, int fd, std::si
   return r == -1 ? MAP_FAILED : reinterpret_cast<void *>(r);
 }
 
+int protection(unsigned access) {
+  return ((access & 1U) != 0 ? PROT_READ : 0) | ((access & 2U) != 0 ? PROT_WRITE : 0);
+}
+
 class first_touch_timer {
  public:
   ~first_touch_timer() {
@@ -146,11 +150,15 @@ void release_range(void *at, std::size_t bytes) {
   syscall(SYS_munmap, at, bytes);
 }
 
-bool map_extent(void *at, const extent &what) {
+bool may_map_extent() {
+  // The mapping, and the rest of the reservation behind it.
+  return !current_settings().backed || take_areas(2);
+}
+
+bool map_extent(void *at, const extent &what, unsigned access) {
   if (what.fd < 0 || !current_settings().backed) return true;
-  if (!take_areas(2)) return false;  // the mapping, and the rest of the reservation behind it
-  return raw_mmap(at, what.bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, what.fd, what.offset) !=
-         MAP_FAILED;
+  return raw_mmap(at, what.bytes, protection(access), MAP_SHARED | MAP_FIXED, what.fd,
+                  what.offset) != MAP_FAILED;
 }
 
 bool unmap_range(void *at, std::size_t bytes) {
@@ -161,8 +169,7 @@ bool unmap_range(void *at, std::size_t bytes) {
 
 bool protect_range(void *at, std::size_t bytes, unsigned access) {
   if (!current_settings().backed) return true;
-  const int prot = ((access & 1U) != 0 ? PROT_READ : 0) | ((access & 2U) != 0 ? PROT_WRITE : 0);
-  return syscall(SYS_mprotect, at, bytes, prot) == 0;
+  return syscall(SYS_mprotect, at, bytes, protection(access)) == 0;
 }
 
 void populate_range(void *at, std::size_t bytes) {

@@ -35,9 +35,12 @@ struct extent {
 void *reserve_range(std::size_t bytes, std::size_t alignment, void *hint);
 void release_range(void *at, std::size_t bytes);
 
-// Replaces reserved address space by the pages of `what`, inaccessible until protect_range().
-// False: the host refused, or would soon (too many mappings, host_areas.h).
-bool map_extent(void *at, const extent &what);
+// Whether a mapping may be made, now or later: not where the host would soon refuse (too many of
+// them, host_areas.h).
+bool may_map_extent();
+// Replaces reserved address space by the pages of `what`. `access` as below. False: the host
+// refused.
+bool map_extent(void *at, const extent &what, unsigned access);
 // Puts the reservation back.
 bool unmap_range(void *at, std::size_t bytes);
 // `access` as CUmemAccess_flags: 0 none, 1 read, 3 read and write.

@@ -4,6 +4,7 @@
 #include <unordered_set>
 
 #include "arena.h"
+#include "host_areas.h"
 #include "memory_parts.h"
 #include "memory_state.h"
 
@@ -19,6 +20,8 @@ void reset_memory() {
   std::unique_lock<std::shared_mutex> lock(b.mutex);
   for (const auto &[at, r] : b.reservations) release_range(reinterpret_cast<void *>(at), r.bytes);
   b.reservations.clear();
+  for (const auto &[at, m] : b.mappings)
+    if (!m.present) owe_areas(-2);
   b.mappings.clear();
   std::unordered_set<physical *> memory;  // one may have several handles: imports
   for (const auto &[value, h] : b.handles) memory.insert(h->memory);

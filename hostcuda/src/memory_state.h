@@ -69,6 +69,7 @@ struct mapping {
   std::size_t bytes = 0;
   vmm_handle *handle = nullptr;
   access_bits access = 0;
+  bool present = false;  // the host has it there: from when somebody may touch it
 };
 
 struct arena;

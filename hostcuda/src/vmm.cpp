@@ -5,6 +5,7 @@
 #include "device.h"
 #include "entry.h"
 #include "execution.h"
+#include "host_areas.h"
 #include "machine.h"
 #include "memory_state.h"
 #include "vmm_handles.h"
@@ -39,6 +40,7 @@ CUresult unmap(CUdeviceptr at, std::size_t bytes) {
     auto it = first;
     for (; it != b.mappings.end() && it->first < at + bytes; ++it) {
       if (it->second.access != 0) --b.accessible_mappings;
+      if (!it->second.present) owe_areas(-2);
       vmm_handle *h = it->second.handle;
       --h->mappings;
       note_unmapped_locked(h->memory, it->first);
@@ -203,9 +205,9 @@ HOSTCUDA_ENTRY(cuMemMap, 10020, plain, size,
                    const auto before = std::prev(next);
                    if (before->first + before->second.bytes > ptr) return CUDA_ERROR_INVALID_VALUE;
                  }
-                 if (!map_extent(as_pointer(ptr), h->memory->where))
-                   return CUDA_ERROR_OUT_OF_MEMORY;
-                 b.mappings.emplace_hint(next, ptr, mapping{size, h, 0});
+                 if (!may_map_extent()) return CUDA_ERROR_OUT_OF_MEMORY;
+                 owe_areas(2);
+                 b.mappings.emplace_hint(next, ptr, mapping{size, h, 0, false});
                  ++h->mappings;
                  note_mapped_locked(h->memory, ptr);
                  r->second.mapped += size;

@@ -19,12 +19,20 @@ void *as_pointer(CUdeviceptr at) {
   return reinterpret_cast<void *>(at);
 }
 
-// One mprotect: adjacent mappings whose rights become the same.
+// One mprotect, or one mmap where the host does not have them there yet: adjacent mappings whose
+// rights become the same and, for that, whose bytes are neighbours.
 struct protect_run {
   CUdeviceptr at;
-  std::size_t bytes;
   unsigned before;
   unsigned after;
+  bool present;
+  extent what;
+
+  bool goes_on_with(const protect_run &r) const {
+    return at + what.bytes == r.at && before == r.before && after == r.after &&
+           present == r.present &&
+           (present || (what.fd == r.what.fd && what.offset + what.bytes == r.what.offset));
+  }
 };
 
 unsigned union_of(access_bits bits) {
@@ -104,11 +112,12 @@ CUresult plan_access(CUdeviceptr at, std::size_t bytes, const CUmemAccessDesc *d
     const unsigned before = union_of(m.access);
     const unsigned after = union_of(next);
     if (before == after) return;
-    if (!plan->runs.empty() && plan->runs.back().at + plan->runs.back().bytes == begin &&
-        plan->runs.back().before == before && plan->runs.back().after == after) {
-      plan->runs.back().bytes += m.bytes;
+    const extent &memory = m.handle->memory->where;
+    const protect_run run{begin, before, after, m.present, {memory.fd, memory.offset, m.bytes}};
+    if (!plan->runs.empty() && plan->runs.back().goes_on_with(run)) {
+      plan->runs.back().what.bytes += m.bytes;
     } else {
-      plan->runs.push_back({begin, m.bytes, before, after});
+      plan->runs.push_back(run);
     }
   });
   if (refused != CUDA_SUCCESS) return refused;
@@ -120,16 +129,34 @@ CUresult plan_access(CUdeviceptr at, std::size_t bytes, const CUmemAccessDesc *d
   return CUDA_SUCCESS;
 }
 
-// All runs or none. The host refuses when it has no area left to split.
+bool apply(const protect_run &r) {
+  return r.present ? protect_range(as_pointer(r.at), r.what.bytes, r.after)
+                   : map_extent(as_pointer(r.at), r.what, r.after);
+}
+bool take_back(const protect_run &r) {
+  return r.present ? protect_range(as_pointer(r.at), r.what.bytes, r.before)
+                   : unmap_range(as_pointer(r.at), r.what.bytes);
+}
+
+// All runs or none. The host refuses when it has no area left to split; those of what it does not
+// have yet were taken when that was mapped.
 bool protect_all(const std::vector<protect_run> &runs) {
-  if (current_settings().backed && !take_areas(2 * runs.size())) return false;
+  const auto splits = static_cast<std::uint64_t>(
+      std::count_if(runs.begin(), runs.end(), [](const protect_run &r) { return r.present; }));
+  if (current_settings().backed && !take_areas(2 * splits)) return false;
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    if (protect_range(as_pointer(runs[i].at), runs[i].bytes, runs[i].after)) continue;
-    for (std::size_t k = 0; k < i; ++k)
-      protect_range(as_pointer(runs[k].at), runs[k].bytes, runs[k].before);
+    if (apply(runs[i])) continue;
+    for (std::size_t k = 0; k < i; ++k) take_back(runs[k]);
     return false;
   }
   return true;
+}
+
+void grant(mapping &m, const CUmemAccessDesc *desc, std::size_t count) {
+  m.access = granted(m.access, desc, count);
+  if (m.present || union_of(m.access) == 0) return;
+  m.present = true;
+  owe_areas(-2);
 }
 
 CUresult set_access(CUdeviceptr at, std::size_t bytes, const CUmemAccessDesc *desc,
@@ -149,8 +176,7 @@ CUresult set_access(CUdeviceptr at, std::size_t bytes, const CUmemAccessDesc *de
     } while (wait_for_pins(lock, at, bytes));
   }
   if (!protect_all(plan.runs)) return CUDA_ERROR_OUT_OF_MEMORY;
-  each_mapping(plan.first, at + bytes,
-               [&](CUdeviceptr, mapping &m) { m.access = granted(m.access, desc, count); });
+  each_mapping(plan.first, at + bytes, [&](CUdeviceptr, mapping &m) { grant(m, desc, count); });
   b.accessible_mappings += static_cast<std::uint64_t>(plan.newly_accessible);
   return CUDA_SUCCESS;
 }
