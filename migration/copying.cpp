@@ -30,9 +30,12 @@ status copying::while_it_runs() {
   double slower = 0;
   for (;;) {
     if (status s = copy(which); !s) return s;
-    const auto guess = expected_pause();
+    const auto guess = guess_pause();
     if (!guess) return tl::unexpected(guess.error());
-    if (*guess <= 0.8 * wanted_pause()) return {};
+    if (guess->all() <= 0.8 * wanted_pause()) return {};
+    // Looking takes as long after another round: with little to send, that is of no use.
+    const bool any = how_.otherwise == when_it_does_not_converge::stop_and_copy;
+    if (guess->sending * 4 <= guess->looking && (any || guess->all() <= wanted_pause())) return {};
     if (status s = look_again(false); !s) return s;
     auto dirty = look_for_changes();
     if (!dirty) return tl::unexpected(dirty.error());
@@ -118,18 +121,17 @@ status copying::copy(const std::vector<std::size_t> &which) {
                 now.size());
 }
 
-// Seconds it would stand still if it stopped now: from a few chunks, and so for all.
-result<double> copying::expected_pause() {
+// If it stopped now: from a few chunks, and so for all.
+result<copying::pause_guess> copying::guess_pause() {
   const std::size_t all = from_.chunks().size();
   const std::vector<std::size_t> some = from_.some(std::clamp<std::size_t>(all / 16, 64, 4096));
   const auto began = clock::now();
   const auto dirty = from_.changed(some);
   if (!dirty) return tl::unexpected(dirty.error());
   const double share = static_cast<double>(all) / static_cast<double>(some.size());
-  const double looking = seconds_since(began) * share;
   const double left = share * static_cast<double>(bytes_of(*dirty));
-  const double guess = 0.01 + looking + (rate_ > 0 ? left / rate_ : 0);
-  tells_.note([&](progress &p) { p.expected_pause = guess; });
+  const pause_guess guess{seconds_since(began) * share, rate_ > 0 ? left / rate_ : 0};
+  tells_.note([&](progress &p) { p.expected_pause = guess.all(); });
   return guess;
 }
 

@@ -30,9 +30,14 @@ class copying {
   bool throttled() const { return throttled_; }
 
  private:
+  // Seconds that the task would stand still.
+  struct pause_guess {
+    double looking = 0, sending = 0;
+    double all() const { return 0.01 + looking + sending; }
+  };
   status copy(const std::vector<std::size_t> &which);
   status too_fast(const std::vector<std::size_t> &left) const;
-  result<double> expected_pause();
+  result<pause_guess> guess_pause();
   result<std::vector<std::size_t>> look_for_changes();
   status look_again(bool standing_still);
   std::uint64_t bytes_of(const std::vector<std::size_t> &which) const;

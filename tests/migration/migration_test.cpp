@@ -219,6 +219,40 @@ TEST_F(migrating, WritesAndGrowsMeanwhile) {
   EXPECT_EQ(there.verdict(), "here: " + std::to_string(pages) + " pages");
 }
 
+// A pause that looking alone is too long for: more rounds would not make it shorter.
+TEST_F(migrating, MakesNoRoundForNothing) {
+  const meeting m;
+  task t(dev());
+  const device_address at(weights_at + 1024);
+  const auto before = get(dev(), at, 1024);
+  std::atomic<bool> stop{false};
+  std::thread busy([&] {
+    std::uint32_t writes = 0;
+    while (!stop) put(dev(), at, pattern(1024, ++writes));
+  });
+  other_process there("destination", m.folder());
+  const auto to = to_destination(m);
+  send_options how = sending(m);
+  how.pause = std::chrono::milliseconds(1);
+  std::size_t asked = 0;
+  how.throttle = [&](double) { ++asked; };
+  how.quiesce = [&]() -> status {
+    stop = true;
+    busy.join();
+    put(dev(), at, before);
+    return {};
+  };
+  const sent_memory sent = sender(dev(), both, how).send(*to);
+  EXPECT_EQ(sent.whose, whose::destination) << said(sent);
+  EXPECT_EQ(sent.rounds, 2u) << "all of it, and the rest";
+  EXPECT_EQ(asked, 0u);
+  EXPECT_EQ(there.verdict(), "here, epoch 2");
+  if (!stop) {
+    stop = true;
+    busy.join();
+  }
+}
+
 // What is zero is not sent, and what has not changed is not sent again.
 TEST_F(migrating, SendsOnlyWhatChanged) {
   const meeting m;
