@@ -105,7 +105,7 @@ struct migrate_request {
   std::string records;  // a folder; empty: what server_options says
   // Zero: what server_options says, that of the last one that stayed, or a new one.
   migration::task_id task;
-  std::chrono::milliseconds pause{100};
+  std::chrono::milliseconds pause = migration::send_options().pause;
   std::uint32_t most_rounds = 30;
   std::uint32_t channels = 2;
   migration::when_it_does_not_converge otherwise =

@@ -34,8 +34,9 @@ status copying::while_it_runs() {
     if (!guess) return tl::unexpected(guess.error());
     if (guess->all() <= 0.8 * wanted_pause()) return {};
     // Looking takes as long after another round: with little to send, that is of no use.
-    const bool any = how_.otherwise == when_it_does_not_converge::stop_and_copy;
-    if (guess->sending * 4 <= guess->looking && (any || guess->all() <= wanted_pause())) return {};
+    const bool bearable = guess->all() <= wanted_pause() ||
+                          how_.otherwise == when_it_does_not_converge::stop_and_copy;
+    if (guess->sending * 4 <= guess->looking && bearable) return {};
     if (status s = look_again(false); !s) return s;
     auto dirty = look_for_changes();
     if (!dirty) return tl::unexpected(dirty.error());

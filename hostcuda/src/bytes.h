@@ -64,9 +64,9 @@ inline void stream_line(char *to, const char *from) {
   _mm_stream_si128(d + 3, e);
 }
 
-// Past the caches, a line of each of four pages in turn, which keeps more of the
-// memory's banks busy: memcpy does so too, but only from hundreds of MiB on, and a copy is often
-// asked for in smaller parts. Requires: they do not overlap.
+// Past the caches, a line of each of four pages in turn, which keeps more of the memory's banks
+// busy: memcpy does so too, but only from hundreds of MiB on, and a copy is often asked for in
+// smaller parts. Requires: they do not overlap.
 inline void stream_bytes(char *to, const char *from, std::size_t bytes) {
   constexpr std::size_t page = 4096;
   const std::size_t lead = (kLine - reinterpret_cast<std::uintptr_t>(to) % kLine) % kLine;

@@ -12,7 +12,7 @@ namespace hostcuda {
 namespace {
 
 std::atomic<std::int64_t> left{0};  // may be made before looking again
-std::atomic<std::int64_t> owed{0};
+std::atomic<std::int64_t> owed{0};  // taken, and not made yet
 
 // Lines of /proc/self/maps, read without the C++ library: the process may be short of everything.
 std::int64_t areas_now() {
@@ -54,8 +54,12 @@ void spend_areas(std::uint64_t n) {
   left.fetch_sub(static_cast<std::int64_t>(n));
 }
 
-void owe_areas(std::int64_t n) {
-  owed += n;
+void owe_mapping() {
+  owed += kAreasOfMapping;
+}
+
+void settle_mapping() {
+  owed -= kAreasOfMapping;
 }
 
 }  // namespace hostcuda

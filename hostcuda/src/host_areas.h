@@ -18,7 +18,12 @@ bool take_areas(std::uint64_t n);
 // The same for what must not be refused: taking a mapping back.
 void spend_areas(std::uint64_t n);
 
-// So many of those that were taken are made later, or (below zero) are made now or never.
-void owe_areas(std::int64_t n);
+// What a mapping takes: itself, and the rest of the reservation behind it.
+constexpr std::uint64_t kAreasOfMapping = 2;
+
+// Of what was taken, one mapping is made later; or one that was to be made later is made now, or
+// never. Who counts the process's areas cannot see those.
+void owe_mapping();
+void settle_mapping();
 
 }  // namespace hostcuda

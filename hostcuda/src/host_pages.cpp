@@ -151,8 +151,7 @@ void release_range(void *at, std::size_t bytes) {
 }
 
 bool may_map_extent() {
-  // The mapping, and the rest of the reservation behind it.
-  return !current_settings().backed || take_areas(2);
+  return !current_settings().backed || take_areas(kAreasOfMapping);
 }
 
 bool map_extent(void *at, const extent &what, unsigned access) {
@@ -163,7 +162,7 @@ bool map_extent(void *at, const extent &what, unsigned access) {
 
 bool unmap_range(void *at, std::size_t bytes) {
   if (!current_settings().backed) return true;
-  spend_areas(2);
+  spend_areas(kAreasOfMapping);
   return raw_mmap(at, bytes, PROT_NONE, kReserveFlags | MAP_FIXED, -1, 0) != MAP_FAILED;
 }
 

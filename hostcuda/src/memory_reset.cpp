@@ -21,7 +21,7 @@ void reset_memory() {
   for (const auto &[at, r] : b.reservations) release_range(reinterpret_cast<void *>(at), r.bytes);
   b.reservations.clear();
   for (const auto &[at, m] : b.mappings)
-    if (!m.present) owe_areas(-2);
+    if (!m.present) settle_mapping();
   b.mappings.clear();
   std::unordered_set<physical *> memory;  // one may have several handles: imports
   for (const auto &[value, h] : b.handles) memory.insert(h->memory);

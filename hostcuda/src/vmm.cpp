@@ -40,7 +40,7 @@ CUresult unmap(CUdeviceptr at, std::size_t bytes) {
     auto it = first;
     for (; it != b.mappings.end() && it->first < at + bytes; ++it) {
       if (it->second.access != 0) --b.accessible_mappings;
-      if (!it->second.present) owe_areas(-2);
+      if (!it->second.present) settle_mapping();
       vmm_handle *h = it->second.handle;
       --h->mappings;
       note_unmapped_locked(h->memory, it->first);
@@ -206,7 +206,7 @@ HOSTCUDA_ENTRY(cuMemMap, 10020, plain, size,
                    if (before->first + before->second.bytes > ptr) return CUDA_ERROR_INVALID_VALUE;
                  }
                  if (!may_map_extent()) return CUDA_ERROR_OUT_OF_MEMORY;
-                 owe_areas(2);
+                 owe_mapping();
                  b.mappings.emplace_hint(next, ptr, mapping{size, h, 0, false});
                  ++h->mappings;
                  note_mapped_locked(h->memory, ptr);

@@ -143,7 +143,7 @@ bool take_back(const protect_run &r) {
 bool protect_all(const std::vector<protect_run> &runs) {
   const auto splits = static_cast<std::uint64_t>(
       std::count_if(runs.begin(), runs.end(), [](const protect_run &r) { return r.present; }));
-  if (current_settings().backed && !take_areas(2 * splits)) return false;
+  if (current_settings().backed && !take_areas(kAreasOfMapping * splits)) return false;
   for (std::size_t i = 0; i < runs.size(); ++i) {
     if (apply(runs[i])) continue;
     for (std::size_t k = 0; k < i; ++k) take_back(runs[k]);
@@ -156,7 +156,7 @@ void grant(mapping &m, const CUmemAccessDesc *desc, std::size_t count) {
   m.access = granted(m.access, desc, count);
   if (m.present || union_of(m.access) == 0) return;
   m.present = true;
-  owe_areas(-2);
+  settle_mapping();
 }
 
 CUresult set_access(CUdeviceptr at, std::size_t bytes, const CUmemAccessDesc *desc,

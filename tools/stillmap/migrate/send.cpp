@@ -17,7 +17,7 @@ struct send_command {
   control::migrate_request what;
   identity_options who;
   double wait = 10;
-  int pause = 100;
+  int pause = static_cast<int>(control::migrate_request().pause.count());
   bool all = false, give_up = false, json = false;
 };
 
@@ -129,7 +129,8 @@ void add_migrate_send(CLI::App &app, command_body &body) {
       ->type_name("DIR");
   add_task_id(*c, o->what.task,
               "the task's number there (default: the process's own, or a\nnew one)");
-  c->add_option("--pause", o->pause, "the longest pause that is wanted (default: 100)")
+  c->add_option("--pause", o->pause,
+                fmt::format("the longest pause that is wanted (default: {})", o->pause))
       ->check(CLI::Range(1, 86'400'000))
       ->type_name("MS");
   c->add_option("--rounds", o->what.most_rounds, "copy so often at most (default: 30)")
