@@ -315,7 +315,7 @@ void moving(benchmark::State &state, const char *part, std::uint64_t slower) {
   add("migration/loopback_without_reading_back", "not reading back", 0);
   if (smoke()) return true;
   add("migration/link_of_2_Gbit", "reading back", 250'000'000);
-  add("migration/link_of_8_Gbit", "reading back", 1'000'000'000);
+  add("migration/link_of_10_Gbit", "reading back", 1'250'000'000);
   return true;
 }();
 

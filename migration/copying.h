@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "stillmap/migration/link.h"
@@ -33,12 +34,15 @@ class copying {
   // Seconds that the task would stand still.
   struct pause_guess {
     double looking = 0, sending = 0;
+    std::uint64_t left = 0;  // bytes
     double all() const { return 0.01 + looking + sending; }
   };
-  status copy(const std::vector<std::size_t> &which);
-  status too_fast(const std::vector<std::size_t> &left) const;
+  // Rounds: how many chunks went.
+  result<std::size_t> copy(std::vector<std::size_t> which);
+  result<std::size_t> copy_what_changed();
+  result<std::size_t> copy(round &which, const std::function<status()> &finding);
+  status find_changes(round &into);
   result<pause_guess> guess_pause();
-  result<std::vector<std::size_t>> look_for_changes();
   status look_again(bool standing_still);
   std::uint64_t bytes_of(const std::vector<std::size_t> &which) const;
   double wanted_pause() const { return std::chrono::duration<double>(how_.pause).count(); }
@@ -49,7 +53,8 @@ class copying {
   reporter &tells_;
   sent_memory &out_;
   bool can_look_ = true, throttled_ = false;
-  double rate_ = 0;  // bytes a second, of the last round
+  double rate_ = 0;    // bytes a second, of the last round that told
+  double looked_ = 0;  // seconds of this round
 };
 
 }  // namespace stillmap::migration

@@ -1,6 +1,7 @@
 #include "stillmap/migration/link.h"
 
 #include <algorithm>
+#include <atomic>
 #include <string_view>
 #include <thread>
 
@@ -12,6 +13,8 @@ namespace {
 constexpr const char *op = "migration::send";
 // In front of the contents, so that both go in one piece.
 constexpr std::size_t head_room = 64;
+// What a sender was kept from may go at once afterwards, as what waits in a socket's buffer does.
+constexpr std::chrono::milliseconds catches_up{10};
 static_assert(head_room >= header::bytes);
 
 }  // namespace
@@ -21,7 +24,7 @@ void pace::take(std::uint64_t bytes) {
   std::chrono::steady_clock::time_point mine;
   {
     const std::lock_guard lock(mutex_);
-    free_ = std::max(free_, std::chrono::steady_clock::now());
+    free_ = std::max(free_, std::chrono::steady_clock::now() - catches_up);
     mine = free_;
     free_ += std::chrono::nanoseconds(
         static_cast<std::int64_t>(1e9 * static_cast<double>(bytes) / static_cast<double>(rate_)));
@@ -105,20 +108,23 @@ status link::prepare(const layout_message &l) {
   return {};
 }
 
-result<std::size_t> link::copy(outgoing &from, const std::vector<std::size_t> &which,
-                               std::uint64_t round, const told &tell) {
-  std::atomic<std::size_t> next{0}, lanes{0};
+result<std::size_t> link::copy(outgoing &from, round &which, const std::function<status()> &finding,
+                               std::uint64_t number, const told &tell) {
+  std::atomic<std::size_t> next{0};
   std::mutex failing;
   status outcome;
-  image::run_on(static_cast<unsigned>(data_.size()), [&] {
-    // A channel each; where there are fewer threads than channels, one after the other.
-    for (std::size_t i = lanes++; i < data_.size(); i = lanes++) {
-      std::byte *const room = buffers_.data() + 2 * i * chunk_room_;
-      lane l{data_[i].get(), 2 * i, {room, room + chunk_room_}};
-      status s = carry(l, from, which, next, tell);
-      if (s) s = migration::send(*l.to, kind::mark, {}, how_.wait, round);
+  const auto go = [&](std::size_t i) {
+    std::byte *const room = buffers_.data() + 2 * i * chunk_room_;
+    lane l{data_[i].get(), 2 * i, {room, room + chunk_room_}};
+    if (status s = carry(l, from, which, tell); !s) return s;
+    return migration::send(*l.to, kind::mark, {}, how_.wait, number);
+  };
+  image::run_on(static_cast<unsigned>(data_.size()) + 1, [&] {
+    // Where there are fewer threads, one after the other: finding first, which waits for nobody.
+    for (std::size_t i = next++; i <= data_.size(); i = next++) {
+      const status s = i == 0 ? finding() : go(i - 1);
       if (s) continue;
-      next = which.size();  // the others need not go on
+      which.give_up();  // the others need not go on
       const std::lock_guard lock(failing);
       if (outcome) outcome = s;
     }
@@ -136,9 +142,9 @@ result<std::size_t> link::copy(outgoing &from, const std::vector<std::size_t> &w
   if (!m) return tl::unexpected(m.error());
   const auto bad = decode_numbers(m->body);
   if (!bad) return tl::unexpected(bad.error());
-  if (m->head.number != round) {
+  if (m->head.number != number) {
     return refuse(condition::corrupt, op, "the other side speaks of another round", m->head.number,
-                  round);
+                  number);
   }
   if (bad->empty()) return std::size_t{0};
   for (outgoing::chunk &c : from.chunks()) {
@@ -148,8 +154,7 @@ result<std::size_t> link::copy(outgoing &from, const std::vector<std::size_t> &w
 }
 
 // Two buffers: one is filled while the other goes.
-status link::carry(lane &l, outgoing &from, const std::vector<std::size_t> &which,
-                   std::atomic<std::size_t> &next, const told &tell) {
+status link::carry(lane &l, outgoing &from, round &which, const told &tell) {
   std::optional<std::size_t> filling[2];
   status s;
   const auto filled = [&](std::size_t b) {
@@ -158,23 +163,24 @@ status link::carry(lane &l, outgoing &from, const std::vector<std::size_t> &whic
     from.leave(at);
   };
   for (std::size_t b = 0;; b ^= 1) {
+    const std::size_t other = b ^ 1;
+    const bool full = filling[other].has_value();  // and does not wait until more is found
     // The next one that is still there.
-    for (std::size_t mine = next++; s && mine < which.size(); mine = next++) {
-      outgoing::chunk &c = from.chunks()[which[mine]];
+    while (const auto mine = s ? which.take(!full) : std::nullopt) {
+      outgoing::chunk &c = from.chunks()[*mine];
       c.known = false;
       if (!from.enter(c.at)) continue;
-      filling[b] = which[mine];
+      filling[b] = mine;
       s = by_->start(checkpoint::direction::to_host, c.at, l.room[b] + head_room,
                      l.first_stream + b);
       break;
     }
-    const std::size_t other = b ^ 1;
-    if (filling[other]) {
+    if (full) {
       filled(other);
       if (s) s = send_chunk(l, other, from.chunks()[*filling[other]], tell);
       filling[other].reset();
     }
-    if (!filling[b]) return s;
+    if (!filling[b] && (!s || !full)) return s;
     if (!s) {  // nothing may be under way afterwards
       filled(b);
       return s;

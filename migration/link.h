@@ -1,7 +1,6 @@
 // The connections of one migration at its source: one to talk, others for contents. Internal.
 #pragma once
 
-#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -12,6 +11,7 @@
 #include "stillmap/checkpoint/transfer.h"
 #include "stillmap/migration/migration.h"
 #include "stillmap/migration/outgoing.h"
+#include "stillmap/migration/round.h"
 #include "stillmap/migration/wire.h"
 
 namespace stillmap::migration {
@@ -44,8 +44,9 @@ class link {
   // The layout, and waits until it is there.
   status prepare(const layout_message &l);
   // Chunks `which`; those that did not arrive are unknown again afterwards. How many those are.
-  result<std::size_t> copy(outgoing &from, const std::vector<std::size_t> &which,
-                           std::uint64_t round, const told &tell);
+  // `finding` is what fills `which`, on a thread of its own if there is one to be had.
+  result<std::size_t> copy(outgoing &from, round &which, const std::function<status()> &finding,
+                           std::uint64_t number, const told &tell);
   // What all should be. Empty: it is; else chunks that are not.
   result<std::vector<std::uint64_t>> seal(const outgoing &from);
   // Errors: after these nobody knows whether the destination has heard it.
@@ -59,8 +60,7 @@ class link {
 
  private:
   struct lane;
-  status carry(lane &l, outgoing &from, const std::vector<std::size_t> &which,
-               std::atomic<std::size_t> &next, const told &tell);
+  status carry(lane &l, outgoing &from, round &which, const told &tell);
   status send_chunk(lane &l, std::size_t buffer, outgoing::chunk &c, const told &tell);
   result<std::unique_ptr<channel>> open(transport &to);
 

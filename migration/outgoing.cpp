@@ -100,10 +100,11 @@ void outgoing::gate::going(const backing_event &e) {
   if (std::find(tags.begin(), tags.end(), e.block->tag()) == tags.end()) return;
   std::unique_lock lock(mutex);
   gone.push_back(e.range);
-  left.wait(lock, [&] {
-    return std::none_of(read.begin(), read.end(),
+  const auto free = [&](const std::vector<virtual_range> &in_use) {
+    return std::none_of(in_use.begin(), in_use.end(),
                         [&](virtual_range r) { return r.overlaps(e.range); });
-  });
+  };
+  left.wait(lock, [&] { return free(read) && free(looked_at); });
 }
 
 bool outgoing::enter(virtual_range r) {
@@ -119,7 +120,7 @@ void outgoing::leave(virtual_range r) {
   gate_->left.notify_all();
 }
 
-result<std::vector<std::size_t>> outgoing::changed(const std::vector<std::size_t> &which) {
+result<std::vector<std::size_t>> outgoing::changed(std::span<const std::size_t> which) {
   std::vector<virtual_range> ranges;
   std::vector<bool> looked(which.size());
   {
@@ -129,12 +130,13 @@ result<std::vector<std::size_t>> outgoing::changed(const std::vector<std::size_t
       looked[i] = c.known && !gate_->is_gone(c.at);
       if (looked[i]) ranges.push_back(c.at);
     }
-    gate_->read.insert(gate_->read.end(), ranges.begin(), ranges.end());
+    gate_->looked_at = ranges;
   }
-  const auto digests = digester_->digests_of(ranges);
+  const auto digests =
+      ranges.empty() ? result<std::vector<image::digest>>() : digester_->digests_of(ranges);
   {
     const std::lock_guard lock(gate_->mutex);
-    gate_->read.clear();  // nobody else reads meanwhile
+    gate_->looked_at.clear();
     gate_->left.notify_all();
   }
   if (!digests) return tl::unexpected(digests.error());

@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -49,7 +50,8 @@ class outgoing {
 
   // Those of `which` that are not what the other side has. Requires: prepare_digests() was good.
   // Errors: the driver's; not_supported (the device makes no digests of these chunks).
-  result<std::vector<std::size_t>> changed(const std::vector<std::size_t> &which);
+  // Others may enter(), leave() and mark chunks that are not of `which` meanwhile.
+  result<std::vector<std::size_t>> changed(std::span<const std::size_t> which);
   // Makes ready for changed(). Errors: the driver's; not_supported (the device makes no digests).
   status prepare_digests();
   std::vector<std::size_t> all() const;
@@ -78,7 +80,8 @@ class outgoing {
     const std::vector<std::string> tags;
     std::mutex mutex;
     std::condition_variable left;
-    std::vector<virtual_range> read, gone;
+    // Read one by one; all of them by changed(); not there any more.
+    std::vector<virtual_range> read, looked_at, gone;
 
     bool is_gone(virtual_range r) const;  // requires the mutex
     void going(const backing_event &e);

@@ -82,15 +82,16 @@ CUresult enqueue(CUstream handle, operation op) {
   const auto n = post(call.lock, s, std::move(op), nullptr, false, &site);
   if (place != nullptr) *place = {s->line->uid, n->tick};
   if (!n->op.touches.empty()) tell_oracle(call.lock, s, n, others);
-  if (n->op.stage) {
-    // Told to the oracle as queued: that it has run already is not for the program to rely on.
-    if (current_settings().schedule != schedule_kind::seeded && !s->queue.empty() &&
-        s->queue.front() == n && s->running == nullptr && is_ready(*s)) {
-      run_head(call.lock, s);
-      return CUDA_SUCCESS;
-    }
-    n->op.body = n->op.stage();
+  // Told to the oracle as queued: that it has run already is not for the program to rely on.
+  const schedule_kind schedule = current_settings().schedule;
+  const bool at_once = (n->op.stage && schedule != schedule_kind::seeded) ||
+                       (n->op.brief && schedule == schedule_kind::threads);
+  if (at_once && !s->queue.empty() && s->queue.front() == n && s->running == nullptr &&
+      is_ready(*s)) {
+    run_head(call.lock, s);
+    return CUDA_SUCCESS;
   }
+  if (n->op.stage) n->op.body = n->op.stage();
   announce(s);
   return CUDA_SUCCESS;
 }

@@ -54,6 +54,9 @@ struct operation {
   // queue, from what it reads now.
   std::function<std::function<CUresult()>()> stage{};
 
+  // Shorter than waking a worker for it: where nothing is ahead of it, it runs at once as well.
+  bool brief = false;
+
   // The rest is for the execution side itself.
   std::function<void(CUresult)> after{};  // runs after the body, or instead of it with the error
   std::function<bool()> ready{};          // polled: the operation starts once it says true

@@ -1,5 +1,7 @@
 #include "execution_fixture.h"
 
+#include <algorithm>
+
 namespace hostcuda_tests {
 namespace {
 
@@ -48,6 +50,50 @@ TEST_F(stream_test, HoldKeepsWorkPendingUntilReleased) {
   EXPECT_EQ(cuStreamSynchronize(s), CUDA_SUCCESS);
   EXPECT_EQ(cuStreamQuery(s), CUDA_SUCCESS);
   EXPECT_EQ(j.order.size(), 1U);
+}
+
+// On the calling thread: a worker would be woken for less than that takes. In order all the same.
+TEST_F(stream_test, ABriefCopyRunsAtOnceWhereNothingIsAheadOfIt) {
+  const CUstream s = make_stream();
+  const std::size_t bytes = 64 << 10;
+  const CUdeviceptr at = reserve(2 * MiB);
+  map(at, create(2 * MiB), 2 * MiB);
+  void *pinned = nullptr;
+  ASSERT_EQ(cuMemAllocHost(&pinned, 2 * bytes), CUDA_SUCCESS);
+  auto *const from = static_cast<std::uint8_t *>(pinned), *const to = from + bytes;
+  std::fill_n(from, bytes, std::uint8_t{7});
+  ASSERT_EQ(cuMemcpyHtoDAsync(at, from, bytes, s), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemcpyDtoHAsync(to, at, bytes, s), CUDA_SUCCESS);
+  EXPECT_EQ(cuStreamQuery(s), CUDA_SUCCESS);
+  EXPECT_EQ(to[bytes - 1], 7);
+
+  ASSERT_EQ(hostcuda_hold(s), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemsetD8Async(at, 9, bytes, s), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemcpyDtoHAsync(to, at, bytes, s), CUDA_SUCCESS);
+  EXPECT_EQ(cuStreamQuery(s), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(to[bytes - 1], 7);
+  ASSERT_EQ(hostcuda_release(s), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamSynchronize(s), CUDA_SUCCESS);
+  EXPECT_EQ(to[bytes - 1], 9);
+  EXPECT_EQ(cuMemFreeHost(pinned), CUDA_SUCCESS);
+}
+
+// With another schedule it is queued like any other: that is where a missing wait shows.
+TEST_F(stream_test, ABriefCopyOfASeededScheduleWaitsItsTurn) {
+  start("profile=h200,schedule=seeded:3");
+  const CUstream s = make_stream();
+  const CUdeviceptr at = reserve(2 * MiB);
+  map(at, create(2 * MiB), 2 * MiB);
+  void *pinned = nullptr;
+  ASSERT_EQ(cuMemAllocHost(&pinned, 4096), CUDA_SUCCESS);
+  auto *const bytes = static_cast<std::uint8_t *>(pinned);
+  std::fill_n(bytes, 4096, std::uint8_t{7});
+  ASSERT_EQ(cuMemsetD8Async(at, 9, 4096, s), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemcpyDtoHAsync(bytes, at, 4096, s), CUDA_SUCCESS);
+  EXPECT_EQ(bytes[0], 7);
+  ASSERT_EQ(cuStreamSynchronize(s), CUDA_SUCCESS);
+  EXPECT_EQ(bytes[0], 9);
+  EXPECT_EQ(cuMemFreeHost(pinned), CUDA_SUCCESS);
 }
 
 TEST_F(stream_test, DestroyLetsQueuedWorkFinishAndKillsTheHandle) {

@@ -1,0 +1,65 @@
+// What the lanes of a migration take from: known at once, or found while they take.
+#include "stillmap/migration/round.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <numeric>
+#include <thread>
+
+namespace stillmap::migration::testing {
+namespace {
+
+TEST(round, HandsOutEachOnceAndThenNothing) {
+  round r({4, 7, 9});
+  EXPECT_EQ(r.take(true), 4u);
+  EXPECT_EQ(r.take(false), 7u);
+  EXPECT_EQ(r.take(true), 9u);
+  EXPECT_EQ(r.take(true), std::nullopt);
+  EXPECT_EQ(r.take(false), std::nullopt);
+  EXPECT_EQ(r.all(), (std::vector<std::size_t>{4, 7, 9}));
+}
+
+TEST(round, OfNothingIsOver) {
+  round none(std::vector<std::size_t>{});
+  EXPECT_EQ(none.take(true), std::nullopt);
+  round found;
+  EXPECT_EQ(found.take(false), std::nullopt) << "not yet, and it is not to wait";
+  EXPECT_TRUE(found.add({}));
+  found.complete();
+  EXPECT_EQ(found.take(true), std::nullopt);
+}
+
+TEST(round, GivenUpHandsOutNothingMoreAndSaysSo) {
+  round r;
+  EXPECT_TRUE(r.add({1, 2}));
+  EXPECT_EQ(r.take(true), 1u);
+  r.give_up();
+  EXPECT_EQ(r.take(true), std::nullopt);
+  EXPECT_FALSE(r.add({3}));
+  EXPECT_EQ(r.take(false), std::nullopt);
+}
+
+TEST(round, WhoWaitsIsWokenByMoreAndByTheEnd) {
+  constexpr std::size_t most = 20'000;
+  round r;
+  std::vector<std::atomic<int>> times(most);
+  std::vector<std::thread> takers;
+  for (int i = 0; i < 3; ++i) {
+    takers.emplace_back([&] {
+      while (const auto got = r.take(true)) ++times[*got];
+    });
+  }
+  std::vector<std::size_t> some(100);
+  for (std::size_t at = 0; at < most; at += some.size()) {
+    std::iota(some.begin(), some.end(), at);
+    EXPECT_TRUE(r.add(some));
+    std::this_thread::yield();
+  }
+  r.complete();
+  for (std::thread &t : takers) t.join();
+  for (std::size_t i = 0; i < most; ++i) ASSERT_EQ(times[i], 1) << i;
+}
+
+}  // namespace
+}  // namespace stillmap::migration::testing
