@@ -1,0 +1,65 @@
+"""One part's results: rows, what was skipped and why; a JSON file and a table."""
+
+import json
+import os
+
+from figures import table
+
+FORMAT = "stillmap-torch 1"
+
+
+def say(text):
+    print(f"torch_check: {text}", flush=True)
+
+
+class Result:
+    def __init__(self, part, machine):
+        self.part, self.machine = part, machine
+        self.rows, self.skipped = [], []
+
+    def add(self, row):
+        self.rows.append(row)
+        return row
+
+    def skip(self, reason):
+        self.skipped.append(reason)
+        say(f"{self.part}: skipped: {reason}")
+
+    def failed(self):
+        return sum("error" in row for row in self.rows)
+
+    def document(self):
+        return {
+            "format": FORMAT,
+            "part": self.part,
+            "machine": self.machine,
+            "rows": self.rows,
+            "skipped": self.skipped,
+        }
+
+    def write(self, folder):
+        """A file that is there is whole: a run that is stopped leaves no half of one."""
+        path = os.path.join(folder, f"torch_{self.part}.json")
+        with open(path + ".part", "w", encoding="utf-8") as out:
+            json.dump(self.document(), out, indent=1)
+            out.write("\n")
+        os.replace(path + ".part", path)
+        return path
+
+    def show(self, columns):
+        good = [row for row in self.rows if "error" not in row]
+        print(f"\n{self.part}")
+        for line in table(good, columns) if good else ["no figures"]:
+            print(f"  {line}")
+        for row in self.rows:
+            if "error" in row:
+                print(f"  FAILED {label(row)}: {row['error']}")
+        for reason in self.skipped:
+            print(f"  skipped: {reason}")
+        print(flush=True)
+
+
+def label(row):
+    """What tells a row from the others: its words, its switches that are on."""
+    words = [v if isinstance(v, str) else k for k, v in row.items() if k != "error" and (v is True or isinstance(v, str))]
+    return " ".join(words)

@@ -1,0 +1,98 @@
+"""Growth as NVIDIA's cuda.core has it: VirtualMemoryResource.modify_allocation. What it cannot do is
+a finding about it and no failure here: the row then says where it stopped."""
+
+import time
+
+WEIGHT = 5
+COLUMNS = (
+    "growth", "version", "reached_bytes", "moved", "total_seconds", "last_seconds",
+    "peak_of_device_bytes", "stopped",
+)  # fmt: skip
+MIB = 1 << 20
+# Sizes one after another: doubling as programs do that cannot grow, and by equal pieces as those do
+# that can.
+FULL = {"doubling": [2 * MIB << i for i in range(15)], "by 64 MiB": [64 * MIB * i for i in range(1, 65)]}
+TINY = {"doubling": [2 * MIB << i for i in range(6)], "by 2 MiB": [2 * MIB * i for i in range(1, 17)]}
+
+
+def measure(lab):
+    if lab.options.device != "cuda":
+        lab.skip("cuda.core is about GPUs")
+        return
+    ways = TINY if lab.tiny else FULL
+    for way, sizes in ways.items():
+        labels = {"growth": way, "allocator": "cuda.core"}
+        said = lab.answer(labels, "default", {"sizes": sizes}, lab.share.for_one_of(len(ways)))
+        if said is None:
+            continue
+        if "skipped" in said:
+            lab.skip(f"{way}: {said['skipped']}")
+        else:
+            lab.result.add({**labels, **said})
+
+
+def resource_of():
+    """(the module that has it, or None; why not). Its place has changed with the versions."""
+    try:
+        import cuda.core
+    except ImportError as error:
+        return None, f"cuda.core is not here: {error}"
+    if hasattr(cuda.core, "VirtualMemoryResource"):
+        return cuda.core, None
+    try:
+        import cuda.core.experimental as experimental
+    except ImportError:
+        experimental = None
+    if hasattr(experimental, "VirtualMemoryResource"):
+        return experimental, None
+    return None, f"cuda.core {version()} has no VirtualMemoryResource"
+
+
+def version():
+    import cuda.core
+
+    return getattr(cuda.core, "__version__", None)
+
+
+def work(bench):
+    core, reason = resource_of()
+    if core is None:
+        return {"skipped": reason}
+    if not hasattr(core.VirtualMemoryResource, "modify_allocation"):
+        return {"skipped": f"cuda.core {version()} has no modify_allocation"}
+    from cuda.bindings import driver
+
+    device = core.Device(0)
+    device.set_current()
+    memory = core.VirtualMemoryResource(device.device_id)
+    return {"version": version(), **grown(memory, driver, bench.job["sizes"])}
+
+
+def free_bytes(driver):
+    return driver.cuMemGetInfo()[1]
+
+
+def grown(memory, driver, sizes):
+    before = least = free_bytes(driver)
+    buffer = memory.allocate(sizes[0])
+    place, moved, steps, stopped = int(buffer.handle), 0, [], None
+    for size in sizes[1:]:
+        begin = time.perf_counter()
+        try:
+            buffer = memory.modify_allocation(buffer, size)
+        except Exception as error:  # its own kinds, which have changed with the versions
+            stopped = f"at {size} bytes: {type(error).__name__}: {error}".splitlines()[0]
+            break
+        steps.append({"bytes": size, "seconds": time.perf_counter() - begin})
+        moved += int(buffer.handle) != place
+        place = int(buffer.handle)
+        least = min(least, free_bytes(driver))
+    return {
+        "reached_bytes": steps[-1]["bytes"] if steps else sizes[0],
+        "moved": moved,
+        "total_seconds": sum(step["seconds"] for step in steps),
+        "last_seconds": steps[-1]["seconds"] if steps else None,
+        "peak_of_device_bytes": before - least,
+        "stopped": stopped,
+        "sizes": steps,
+    }
