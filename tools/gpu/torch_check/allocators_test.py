@@ -10,11 +10,13 @@ from gauge import Gauge, NoGauge
 class AllocatorsTest(unittest.TestCase):
     def test_settings_of_others_are_not_inherited(self):
         inherited = {
-            "PATH": "/bin", "PYTORCH_CUDA_ALLOC_CONF": "x", "PYTORCH_ALLOC_CONF": "x", "STILLMAP_TORCH_LIMIT": "1",
+            "PATH": "/bin", "PYTORCH_CUDA_ALLOC_CONF": "x", "PYTORCH_ALLOC_CONF": "x",
+            "STILLMAP_TORCH_LIMIT": "1",
         }  # fmt: skip
         self.assertEqual(allocators.environment("default", inherited), {"PATH": "/bin"})
         self.assertEqual(
-            allocators.environment("async", inherited)["PYTORCH_CUDA_ALLOC_CONF"], "backend:cudaMallocAsync"
+            allocators.environment("async", inherited)["PYTORCH_CUDA_ALLOC_CONF"],
+            "backend:cudaMallocAsync",
         )
 
     def test_one_allocator_without_a_gpu(self):
@@ -27,7 +29,11 @@ class Cuda:
 
     def __init__(self):
         self.free = 1000
-        self.stats = {"num_device_alloc": 3, "reserved_bytes.all.peak": 400, "allocated_bytes.all.peak": 300}
+        self.stats = {
+            "num_device_alloc": 3,
+            "reserved_bytes.all.peak": 400,
+            "allocated_bytes.all.peak": 300,
+        }
 
     def init(self):
         pass

@@ -4,16 +4,16 @@ import ctypes
 
 
 def open_libraries(torch):
-    """What cuBLAS takes when it is first used, for both threads of a training step: where no memory is
-    left it says so in words of its own."""
+    """What cuBLAS takes when it is first used, for both threads of a training step: where no
+    memory is left it says so in words of its own."""
     for dtype in (torch.float32, torch.bfloat16):
         x = torch.ones(64, 64, device="cuda", dtype=dtype, requires_grad=True)
         (x @ x).sum().backward()
 
 
 def leave(torch, bytes_):
-    """Holds everything but `bytes_` until the process ends. By the driver itself: an allocator's own
-    limit would count what each of them counts. Returns how much it took."""
+    """Holds everything but `bytes_` until the process ends. By the driver itself: an allocator's
+    own limit would count what each of them counts. Returns how much it took."""
     torch.cuda.synchronize()
     take = torch.cuda.mem_get_info()[0] - bytes_
     if take <= 0:

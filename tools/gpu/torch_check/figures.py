@@ -2,7 +2,8 @@
 
 
 def percentile(values, part):
-    """The value that `part` (0 to 1) of all are not above, between two by proportion; None of none."""
+    """The value that `part` (0 to 1) of all are not above, between two by proportion; None of
+    none."""
     if not values:
         return None
     ordered = sorted(values)
@@ -44,7 +45,13 @@ def human_bytes(bytes_):
 
 
 def human_seconds(seconds):
-    return "-" if seconds is None else f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.2f} ms"
+    return (
+        "-"
+        if seconds is None
+        else f"{seconds:.2f} s"
+        if seconds >= 1
+        else f"{seconds * 1e3:.2f} ms"
+    )
 
 
 def cell(name, value):
@@ -62,4 +69,6 @@ def table(rows, columns):
     """Lines of plain text, the columns as wide as what is in them."""
     cells = [list(columns)] + [[cell(c, row.get(c)) for c in columns] for row in rows]
     widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
-    return ["  ".join(text.ljust(width) for text, width in zip(line, widths)).rstrip() for line in cells]
+    return [
+        "  ".join(text.ljust(width) for text, width in zip(line, widths)).rstrip() for line in cells
+    ]

@@ -7,7 +7,12 @@ from figures import ratio
 STILLMAP_COUNTERS = (
     "growths", "pages_created", "pages_moved", "pages_recalled", "pages_released", "host_waits",
 )  # fmt: skip
-TORCH_COUNTERS = ("num_device_alloc", "num_device_free", "num_alloc_retries", "num_sync_all_streams")
+TORCH_COUNTERS = (
+    "num_device_alloc",
+    "num_device_free",
+    "num_alloc_retries",
+    "num_sync_all_streams",
+)
 
 
 class NoGauge:
@@ -23,7 +28,12 @@ class NoGauge:
         return None
 
     def figures(self):
-        names = ("peak_reserved_bytes", "peak_allocated_bytes", "utilisation", "peak_of_device_bytes")
+        names = (
+            "peak_reserved_bytes",
+            "peak_allocated_bytes",
+            "utilisation",
+            "peak_of_device_bytes",
+        )
         return dict.fromkeys(names)
 
 
@@ -49,7 +59,8 @@ class Gauge:
         self.least_free = min(self.least_free, self.free())
 
     def counters(self):
-        """Counts that only rise; None where the allocator keeps none (cudaMallocAsync is the driver)."""
+        """Counts that only rise; None where the allocator keeps none (cudaMallocAsync is the
+        driver)."""
         if self.allocator == allocators.STILLMAP:
             stats, names = allocators.stillmap_stats(self.library), STILLMAP_COUNTERS
         elif self.allocator == "async":
@@ -72,5 +83,14 @@ class Gauge:
             "peak_allocated_bytes": allocated,
             "utilisation": ratio(allocated, reserved),
             "peak_of_device_bytes": self.free_before - self.least_free,
-            "backend": self.torch.cuda.get_allocator_backend(),
+            **self.proof(),
         }
+
+    def proof(self):
+        """That the allocator is the one that was asked for: a setting that PyTorch does not know is
+        passed over with a warning."""
+        said = {"backend": self.torch.cuda.get_allocator_backend()}
+        if self.allocator == "expandable":
+            settings = self.torch.cuda.memory._snapshot().get("allocator_settings", {})
+            said["expandable_segments"] = settings.get("expandable_segments")
+        return said

@@ -39,8 +39,8 @@ class Lab:
         return None if said is None else self.result.add({**labels, **said})
 
     def compare(self, cases, applies=lambda case, allocator: None):
-        """Every case with every allocator, each case whole or not at all; all allocators make as many
-        steps as the first. applies(case, allocator): why a pair makes no sense, or None."""
+        """Every case with every allocator, each case whole or not at all; all allocators make as
+        many steps as the first. applies(case, allocator): why a pair makes no sense, or None."""
         jobs_left = len(cases) * len(self.allocators)
         for index, case in enumerate(cases):
             if self.share.spent():

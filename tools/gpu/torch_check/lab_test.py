@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import io
+import tempfile
 import unittest
 
 from budget import Share
@@ -31,16 +32,19 @@ class LabTest(unittest.TestCase):
     def setUp(self):
         self.clock = Clock()
         self.enterContext(contextlib.redirect_stdout(io.StringIO()))
+        self.folder = self.enterContext(tempfile.TemporaryDirectory())
 
     def lab(self, part, answer, seconds=100, allocators=ALL, device="cuda"):
-        options = argparse.Namespace(device=device, quick=True, out=".")
-        self.workers, self.result = Workers(self.clock, answer), Result(part, {})
+        options = argparse.Namespace(device=device, quick=True, out=self.folder)
+        self.workers, self.result = Workers(self.clock, answer), Result(part, {}, self.folder)
         return Lab(part, options, self.workers, self.result, Share(seconds, self.clock), allocators)
 
     def test_all_allocators_make_the_steps_of_the_first(self):
         lab = self.lab("training", lambda allocator, job: {"steps": job["steps"] or 17})
         lab.compare([{"model": "gpt2"}, {"model": "llama"}])
-        self.assertEqual([job["steps"] for _, job, _, _ in self.workers.asked], [None, 17, 17, 17] * 2)
+        self.assertEqual(
+            [job["steps"] for _, job, _, _ in self.workers.asked], [None, 17, 17, 17] * 2
+        )
         self.assertEqual([row["allocator"] for row in self.result.rows], ALL * 2)
 
     def test_the_next_worker_is_named(self):
@@ -57,7 +61,9 @@ class LabTest(unittest.TestCase):
 
         self.lab("training", answer).compare([{"model": "gpt2"}])
         self.assertEqual(self.result.failed(), 1)
-        self.assertEqual(self.result.rows[0], {"model": "gpt2", "allocator": "default", "error": "it broke"})
+        self.assertEqual(
+            self.result.rows[0], {"model": "gpt2", "allocator": "default", "error": "it broke"}
+        )
         self.assertEqual([job["steps"] for _, job, _, _ in self.workers.asked], [None, None, 5, 5])
 
     def test_a_case_is_whole_or_skipped(self):
@@ -69,9 +75,13 @@ class LabTest(unittest.TestCase):
     def test_graphs_are_not_asked_of_a_plugged_in_allocator(self):
         lab = self.lab("training", lambda allocator, job: {"steps": 1})
         training.measure(lab)
-        self.assertNotIn(("stillmap", True), [(a, job["graph"]) for a, job, _, _ in self.workers.asked])
+        self.assertNotIn(
+            ("stillmap", True), [(a, job["graph"]) for a, job, _, _ in self.workers.asked]
+        )
         self.assertEqual(len(self.result.skipped), 1)
-        self.assertIn("gpt2 fixed graph stillmap: an allocator that is plugged in", self.result.skipped[0])
+        self.assertIn(
+            "gpt2 fixed graph stillmap: an allocator that is plugged in", self.result.skipped[0]
+        )
 
     def test_the_largest_batch_begins_where_the_last_one_ended(self):
         limits = {"default": 3, "expandable": 4, "async": 2, "stillmap": 3}
@@ -106,7 +116,9 @@ class LabTest(unittest.TestCase):
         self.assertEqual(self.result.skipped, ["files disk default: it is full"])
 
     def test_what_is_not_there_is_skipped(self):
-        cuda_core.measure(self.lab("cuda_core", lambda allocator, job: {"skipped": "it is not here"}))
+        cuda_core.measure(
+            self.lab("cuda_core", lambda allocator, job: {"skipped": "it is not here"})
+        )
         self.assertEqual(self.result.rows, [])
         self.assertEqual(self.result.skipped[0], "doubling: it is not here")
 

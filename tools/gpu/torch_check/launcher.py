@@ -9,8 +9,8 @@ import tempfile
 import allocators
 
 WORKER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "worker.py")
-# What a worker may take over its time before it counts as hung: PyTorch from a cold disk, the device
-# opened, a model built, the last step.
+# What a worker may take over its time before it counts as hung: PyTorch from a cold disk, the
+# device opened, a model built, the last step.
 GRACE = 60
 
 
@@ -21,8 +21,8 @@ class WorkerFailed(Exception):
 
 
 class Launcher:
-    """Loading PyTorch takes seconds and no device, so the next worker is started while one measures,
-    and waits for its job. A context manager: at its end no worker is left."""
+    """Loading PyTorch takes seconds and no device, so the next worker is started while one
+    measures, and waits for its job. A context manager: at its end no worker is left."""
 
     def __init__(self, device, library, command=None):
         self.device, self.library = device, library
@@ -44,7 +44,9 @@ class Launcher:
             self.started += 1
             place = os.path.join(self.folder.name, f"worker{self.started}")
             command = [*self.command, allocator, self.device, self.library]
-            self.spares[allocator] = Worker(command, allocators.environment(allocator, os.environ), place)
+            self.spares[allocator] = Worker(
+                command, allocators.environment(allocator, os.environ), place
+            )
 
     def ask(self, allocator, job, seconds, then=None):
         """The answer to a job, which may take `seconds`; `then` is the allocator of the next one.
@@ -68,7 +70,9 @@ class Worker:
     def ask(self, job, limit):
         answer = self.place + ".json"
         try:
-            self.process.communicate((json.dumps({**job, "answer": answer}) + "\n").encode(), timeout=limit)
+            self.process.communicate(
+                (json.dumps({**job, "answer": answer}) + "\n").encode(), timeout=limit
+            )
         except subprocess.TimeoutExpired:
             self.stop()
             raise WorkerFailed(f"no answer after {limit:.0f} s{self.last_words()}") from None
@@ -90,7 +94,7 @@ class Worker:
         return f": {lines[-1][:300]}" if lines else ""
 
     def stop(self):
-        """Without standard input it ends by itself, unless it hangs."""
+        """Nothing is lost: it has got no job, or it hangs."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.communicate()

@@ -23,7 +23,8 @@ if do == "crash":
     os._exit(3)
 if do == "hang":
     time.sleep(600)
-said = {"result": {"allocator": sys.argv[1], "conf": os.environ.get("PYTORCH_CUDA_ALLOC_CONF"), "pid": os.getpid()}}
+conf = os.environ.get("PYTORCH_CUDA_ALLOC_CONF")
+said = {"result": {"allocator": sys.argv[1], "conf": conf, "pid": os.getpid()}}
 if do == "fail":
     said = {"error": "ValueError: no", "out_of_memory": False}
 if do == "memory":

@@ -4,16 +4,20 @@ import random
 
 
 def lengths(count, most, seed=7):
-    """As texts have them: many short, few long, none over `most`; multiples of 8. The longest of all
-    is among them, so that the peak does not hang on how many are drawn."""
+    """As texts have them: many short, few long, none over `most`; multiples of 8. The longest of
+    all is among them, so that the peak does not hang on how many are drawn."""
     dice = random.Random(seed)
-    drawn = [min(most, max(16, int(most * dice.lognormvariate(-0.8, 0.6)) // 8 * 8)) for _ in range(count)]
+    drawn = [
+        min(most, max(16, int(most * dice.lognormvariate(-0.8, 0.6)) // 8 * 8))
+        for _ in range(count)
+    ]
     drawn[count // 2] = most
     return drawn
 
 
 def requests(most_prompt, most_output, seed=11):
-    """Prompts and answers without an end, log-normal both: (tokens of the prompt, of the answer)."""
+    """Prompts and answers without an end, log-normal both: (tokens of the prompt, of the
+    answer)."""
     dice = random.Random(seed)
     while True:
         prompt = int(most_prompt * dice.lognormvariate(-1.9, 0.9))

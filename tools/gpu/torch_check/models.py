@@ -45,7 +45,9 @@ def trace_models(torch):
 
 def gpt2(torch, size, device):
     with torch.device(device):
-        return trace_models(torch).Gpt2(*size["shape"], vocabulary=size["vocabulary"], positions=size["length"])
+        return trace_models(torch).Gpt2(
+            *size["shape"], vocabulary=size["vocabulary"], positions=size["length"]
+        )
 
 
 def llama(torch, size, device):
@@ -61,4 +63,6 @@ def llama(torch, size, device):
 
 def mixed_precision(torch, model, device, cache=True):
     """What training has around the forward pass: GPT-2 is float32 and computes in bfloat16."""
-    return torch.autocast(device, dtype=torch.bfloat16, enabled=model == "gpt2", cache_enabled=cache)
+    return torch.autocast(
+        device, dtype=torch.bfloat16, enabled=model == "gpt2", cache_enabled=cache
+    )

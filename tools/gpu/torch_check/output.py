@@ -13,16 +13,21 @@ def say(text):
 
 
 class Result:
-    def __init__(self, part, machine):
+    """Written anew with each row: what stops the run takes no more than the row it was at."""
+
+    def __init__(self, part, machine, folder):
         self.part, self.machine = part, machine
+        self.path = os.path.join(folder, f"torch_{part}.json")
         self.rows, self.skipped = [], []
 
     def add(self, row):
         self.rows.append(row)
+        self.write()
         return row
 
     def skip(self, reason):
         self.skipped.append(reason)
+        self.write()
         say(f"{self.part}: skipped: {reason}")
 
     def failed(self):
@@ -37,14 +42,12 @@ class Result:
             "skipped": self.skipped,
         }
 
-    def write(self, folder):
-        """A file that is there is whole: a run that is stopped leaves no half of one."""
-        path = os.path.join(folder, f"torch_{self.part}.json")
-        with open(path + ".part", "w", encoding="utf-8") as out:
+    def write(self):
+        """A file that is there is whole."""
+        with open(self.path + ".part", "w", encoding="utf-8") as out:
             json.dump(self.document(), out, indent=1)
             out.write("\n")
-        os.replace(path + ".part", path)
-        return path
+        os.replace(self.path + ".part", self.path)
 
     def show(self, columns):
         good = [row for row in self.rows if "error" not in row]
@@ -60,6 +63,11 @@ class Result:
 
 
 def label(row):
-    """What tells a row from the others: its words, its switches that are on."""
-    words = [v if isinstance(v, str) else k for k, v in row.items() if k != "error" and (v is True or isinstance(v, str))]
+    """What tells a row from the others: its words, and its switches that are on."""
+    words = []
+    for name, value in row.items():
+        if isinstance(value, str) and name != "error":
+            words.append(value)
+        elif value is True:
+            words.append(name)
     return " ".join(words)

@@ -31,7 +31,9 @@ def options_of(arguments):
     parser.add_argument("--library", default="", metavar="FILE", help="libstillmap_torch.so")
     parser.add_argument("--out", required=True, metavar="FOLDER", help="where to write")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--quick", action="store_true", help="tiny models; the numbers mean nothing")
+    parser.add_argument(
+        "--quick", action="store_true", help="tiny models; the numbers mean nothing"
+    )
     parser.add_argument(
         "--only", nargs="+", choices=parts.NAMES, default=list(parts.NAMES), metavar="PART",
         help=f"some of the parts: {', '.join(parts.NAMES)}",
@@ -49,7 +51,7 @@ def options_of(arguments):
 
 def measure(name, options, launcher, machine, share):
     """How many rows failed. A mistake in a part is a failed row of that part."""
-    result = Result(name, machine)
+    result = Result(name, machine, options.out)
     part = importlib.import_module(f"parts.{name}")
     say(f"{name}: {share.seconds:.0f} s")
     try:
@@ -58,7 +60,8 @@ def measure(name, options, launcher, machine, share):
         traceback.print_exc()
         result.add({"error": f"{type(error).__name__}: {error}"})
     result.show(part.COLUMNS)
-    say(f"{name}: {result.write(options.out)}")
+    result.write()
+    say(f"{name}: {result.path}")
     return result.failed()
 
 
@@ -71,7 +74,9 @@ def main(arguments=None):
         budget = Budget(options.seconds, weights)
         say("loading PyTorch for the first time")
         try:
-            machine = launcher.ask("default", {"part": "machine", "tiny": True}, FIRST_START, "default")
+            machine = launcher.ask(
+                "default", {"part": "machine", "tiny": True}, FIRST_START, "default"
+            )
         except WorkerFailed as failure:
             say(f"PyTorch does not work here: {failure}")
             return 1

@@ -44,8 +44,12 @@ class RunTest(unittest.TestCase):
         self.assertEqual(options.only, list(parts.NAMES))
         self.assertEqual(options.seconds, 420)
         self.assertIn("there is no file", self.refused("--out", "x", "--library", "/there/is/none"))
-        self.assertIn("more than 0", self.refused("--out", "x", "--device", "cpu", "--seconds", "0"))
-        self.assertIn("invalid choice", self.refused("--out", "x", "--device", "cpu", "--only", "none"))
+        self.assertIn(
+            "more than 0", self.refused("--out", "x", "--device", "cpu", "--seconds", "0")
+        )
+        self.assertIn(
+            "invalid choice", self.refused("--out", "x", "--device", "cpu", "--only", "none")
+        )
         self.assertIn("--out", self.refused("--device", "cpu"))
 
     def test_every_part_writes_its_file(self):

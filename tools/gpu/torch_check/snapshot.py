@@ -21,7 +21,10 @@ def trimmed(snapshot):
             for history in snapshot["device_traces"]
         ],
         "segments": [
-            {**only(SEGMENT, segment), "blocks": [only(BLOCK, block) for block in segment["blocks"]]}
+            {
+                **only(SEGMENT, segment),
+                "blocks": [only(BLOCK, block) for block in segment["blocks"]],
+            }
             for segment in snapshot["segments"]
         ],
     }
@@ -30,6 +33,6 @@ def trimmed(snapshot):
 def save(snapshot, path):
     """How many events it has. Protocol 4 is what the importer is tried with."""
     small = trimmed(snapshot)
-    with gzip.open(path, "wb", compresslevel=9) as out:
+    with gzip.open(path, "wb", compresslevel=6) as out:
         pickle.dump(small, out, protocol=4)
     return sum(len(history) for history in small["device_traces"])

@@ -8,9 +8,17 @@ import unittest
 
 import snapshot
 
-BLOCK = {"address": 4096, "size": 512, "requested_size": 500, "state": "active_allocated", "frames": []}
+BLOCK = {
+    "address": 4096,
+    "size": 512,
+    "requested_size": 500,
+    "state": "active_allocated",
+    "frames": [],
+}
 FULL = {
-    "segments": [{"device": 0, "address": 4096, "stream": 0, "total_size": 2 << 20, "blocks": [BLOCK]}],
+    "segments": [
+        {"device": 0, "address": 4096, "stream": 0, "total_size": 2 << 20, "blocks": [BLOCK]}
+    ],
     "device_traces": [
         [
             {"action": "segment_alloc", "addr": 4096, "size": 2 << 20, "stream": 0, "time_us": 1},

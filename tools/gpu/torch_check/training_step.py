@@ -5,8 +5,8 @@ from lengths import lengths
 
 
 class Training:
-    """A model with its optimizer. `most` is the longest text; variable: each step has another length,
-    which is what breaks an allocator's free memory into pieces."""
+    """A model with its optimizer. `most` is the longest text; variable: each step has another
+    length, which is what breaks an allocator's free memory into pieces."""
 
     WARM_UP = 3
     DRAWN = 12  # lengths, which then come again
@@ -49,8 +49,8 @@ class Training:
 
 
 def captured(training):
-    """A step as a CUDA graph: what it takes to run it again. As PyTorch's notes say: some steps on a
-    side stream first, and what is captured reads its input from one place."""
+    """A step as a CUDA graph: what it takes to run it again. As PyTorch's notes say: some steps
+    on a side stream first, and what is captured reads its input from one place."""
     torch = training.torch
     tokens = training.tokens()
     side = torch.cuda.Stream()

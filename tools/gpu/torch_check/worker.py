@@ -28,7 +28,9 @@ class Bench:
         self.tiny = job["tiny"]
         self.began = began
         self.library = library
-        self.hooks = allocators.connect(torch, library) if allocator == allocators.STILLMAP else None
+        self.hooks = (
+            allocators.connect(torch, library) if allocator == allocators.STILLMAP else None
+        )
         self.gauge = NoGauge()
         if device == "cuda" and job["part"] != "cuda_core":  # which has a context of its own
             self.gauge = Gauge(torch, allocator, library)
@@ -63,7 +65,9 @@ OUT_OF_MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUBLAS_STATUS_N
 
 def out_of_memory(error):
     said = str(error)
-    return type(error).__name__ == "OutOfMemoryError" or any(words in said for words in OUT_OF_MEMORY)
+    return type(error).__name__ == "OutOfMemoryError" or any(
+        words in said for words in OUT_OF_MEMORY
+    )
 
 
 def answer(torch, allocator, device, library, job):
@@ -85,6 +89,8 @@ def main():
     allocator, device, library = sys.argv[1:4]
     import torch
 
+    if device == "cpu":  # its models are too small for more, and the machine may be busy
+        torch.set_num_threads(1)
     line = sys.stdin.readline()
     if not line:  # it was not needed
         return

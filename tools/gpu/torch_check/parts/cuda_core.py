@@ -1,5 +1,5 @@
-"""Growth as NVIDIA's cuda.core has it: VirtualMemoryResource.modify_allocation. What it cannot do is
-a finding about it and no failure here: the row then says where it stopped."""
+"""Growth as NVIDIA's cuda.core has it: VirtualMemoryResource.modify_allocation. What it cannot
+do is a finding about it and no failure here: the row then says where it stopped."""
 
 import time
 
@@ -11,8 +11,14 @@ COLUMNS = (
 MIB = 1 << 20
 # Sizes one after another: doubling as programs do that cannot grow, and by equal pieces as those do
 # that can.
-FULL = {"doubling": [2 * MIB << i for i in range(15)], "by 64 MiB": [64 * MIB * i for i in range(1, 65)]}
-TINY = {"doubling": [2 * MIB << i for i in range(6)], "by 2 MiB": [2 * MIB * i for i in range(1, 17)]}
+FULL = {
+    "doubling": [2 * MIB << i for i in range(15)],
+    "by 64 MiB": [64 * MIB * i for i in range(1, 65)],
+}
+TINY = {
+    "doubling": [2 * MIB << i for i in range(6)],
+    "by 2 MiB": [2 * MIB * i for i in range(1, 17)],
+}
 
 
 def measure(lab):
@@ -74,21 +80,23 @@ def free_bytes(driver):
 
 def grown(memory, driver, sizes):
     before = least = free_bytes(driver)
-    buffer = memory.allocate(sizes[0])
-    place, moved, steps, stopped = int(buffer.handle), 0, [], None
-    for size in sizes[1:]:
+    buffer, place, moved, steps, stopped = None, None, 0, [], None
+    for size in sizes:
         begin = time.perf_counter()
         try:
-            buffer = memory.modify_allocation(buffer, size)
+            if buffer is None:
+                buffer = memory.allocate(size)
+            else:
+                buffer = memory.modify_allocation(buffer, size)
         except Exception as error:  # its own kinds, which have changed with the versions
             stopped = f"at {size} bytes: {type(error).__name__}: {error}".splitlines()[0]
             break
         steps.append({"bytes": size, "seconds": time.perf_counter() - begin})
-        moved += int(buffer.handle) != place
+        moved += place not in (None, int(buffer.handle))
         place = int(buffer.handle)
         least = min(least, free_bytes(driver))
     return {
-        "reached_bytes": steps[-1]["bytes"] if steps else sizes[0],
+        "reached_bytes": steps[-1]["bytes"] if steps else 0,
         "moved": moved,
         "total_seconds": sum(step["seconds"] for step in steps),
         "last_seconds": steps[-1]["seconds"] if steps else None,

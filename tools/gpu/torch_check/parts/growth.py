@@ -1,5 +1,6 @@
-"""A tensor that doubles from 2 MiB on, as programs do it that do not know how long it will be: by
-torch.cat, and by Tensor.resize_. Both copy; Stillmap's growth without a copy has no name in PyTorch."""
+"""A tensor that doubles from 2 MiB on, as programs do it that do not know how long it will be:
+by torch.cat, and by Tensor.resize_. Both copy; Stillmap's growth without a copy has no name in
+PyTorch."""
 
 import time
 

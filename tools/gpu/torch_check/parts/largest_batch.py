@@ -10,8 +10,8 @@ from training_step import Training
 
 WEIGHT = 18
 COLUMNS = (
-    "model", "allocator", "largest", "failed_at", "trials", "median_seconds", "peak_allocated_bytes",
-    "peak_reserved_bytes", "peak_of_device_bytes", "utilisation",
+    "model", "allocator", "largest", "failed_at", "trials", "median_seconds",
+    "peak_allocated_bytes", "peak_reserved_bytes", "peak_of_device_bytes", "utilisation",
 )  # fmt: skip
 MEMORY = 16 << 30
 STEPS = 8
@@ -36,7 +36,8 @@ def measure(lab):
 
 
 def search_with(lab, allocator, hint, step, say_of, seconds):
-    row = {"model": "gpt2", "allocator": allocator}
+    labels = {"model": "gpt2", "allocator": allocator}
+    row = dict(labels)
     trials, end = [], lab.share.left() - seconds
 
     def fits(batch):
@@ -48,7 +49,7 @@ def search_with(lab, allocator, hint, step, say_of, seconds):
                 raise
             best = None
         trials.append({"batch": batch, "fits": best is not None})
-        say(f"{lab.part}: {label(row)}: {batch} {'fits' if best else 'does not fit'}")
+        say(f"{lab.part}: {label(labels)}: {batch} {'fits' if best else 'does not fit'}")
         if best:
             row.update(best)
         return best is not None

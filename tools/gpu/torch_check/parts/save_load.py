@@ -21,7 +21,9 @@ def measure(lab):
     if not cuda:
         lab.skip("copies to and from pinned memory, and within the device: not without a GPU")
     # A file does not know by whom the memory was; a copy may.
-    jobs = [("default", {"what": "copies"}), (allocators.STILLMAP, {"what": "copies"})] if cuda else []
+    jobs = (
+        [("default", {"what": "copies"}), (allocators.STILLMAP, {"what": "copies"})] if cuda else []
+    )
     jobs += [("default", {"what": "files", "place": name}) for name, _, _ in places.candidates()]
     for index, (allocator, job) in enumerate(jobs):
         then = jobs[index + 1][0] if index + 1 < len(jobs) else None
@@ -109,7 +111,8 @@ def size_for(bytes_in_time, most):
 
 
 def save_and_load(bench, place, path, size):
-    """A file counts as saved when the disk has it; it is loaded from the disk, not from its cache."""
+    """A file counts as saved when the disk has it; it is loaded from the disk, not from its
+    cache."""
     torch = bench.torch
     tensor = torch.randint(0, 256, (size,), dtype=torch.uint8, device=bench.device)
     bench.wait()

@@ -17,14 +17,14 @@ def measure(lab):
     lab.compare([{"load": "lognormal"}])
 
 
-def server(torch, device, tiny):
+def server(torch, device, tiny, load):
     size = models.size_of("served", tiny)
     model = models.llama(torch, size, device)
-    return Server(torch, device, model, size["vocabulary"], **(TINY if tiny else FULL))
+    return Server(torch, device, model, size["vocabulary"], **load)
 
 
 def work(bench):
-    served = server(bench.torch, bench.device, bench.tiny)
+    served = server(bench.torch, bench.device, bench.tiny, TINY if bench.tiny else FULL)
     for _ in range(WARM_UP):
         served.round()
         bench.gauge.sample()

@@ -12,7 +12,9 @@ WEIGHT = 6
 COLUMNS = ("trace", "events", "file_bytes", "file", "peak_allocated_bytes", "peak_reserved_bytes")
 MOST_EVENTS = 2_000_000
 STEPS = 6
-ROUNDS = 150
+# Short answers, so that requests go and others come within few events.
+ROUNDS = 120
+SERVED = {"at_once": 4, "most_prompt": 4096, "most_output": 64}
 NAMES = ("gpt2_variable", "llama_variable", "llama_checkpointed", "serving")
 
 
@@ -35,7 +37,8 @@ def measure(lab):
 def program(torch, device, tiny, name):
     """(what is repeated, how often)."""
     if name == "serving":
-        return serving.server(torch, device, tiny).round, ROUNDS
+        load = serving.TINY if tiny else SERVED
+        return serving.server(torch, device, tiny, load).round, ROUNDS
     model, kind = name.split("_")
     size = models.size_of(model, tiny)
     training = Training(

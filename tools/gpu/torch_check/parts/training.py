@@ -7,8 +7,8 @@ from training_step import Training, captured
 
 WEIGHT = 40
 COLUMNS = (
-    "model", "lengths", "checkpointing", "graph", "allocator", "steps", "median_seconds", "p95_seconds",
-    "peak_allocated_bytes", "peak_reserved_bytes", "peak_of_device_bytes", "utilisation",
+    "model", "lengths", "checkpointing", "graph", "allocator", "steps", "median_seconds",
+    "p95_seconds", "peak_allocated_bytes", "peak_reserved_bytes", "peak_of_device_bytes", "utilisation",
 )  # fmt: skip
 
 
@@ -37,7 +37,9 @@ CASES = [
 
 def applies(of, allocator):
     if of["graph"] and allocator == allocators.STILLMAP:
-        return "an allocator that is plugged in is asked for no pools, so it cannot serve CUDA graphs"
+        return (
+            "an allocator that is plugged in is asked for no pools, so it cannot serve CUDA graphs"
+        )
     return None
 
 
