@@ -215,6 +215,8 @@ void large(benchmark::internal::Benchmark *b) {
 void real(benchmark::internal::Benchmark *b) {
   b->Args({1, 64});
   if (!smoke()) b->Args({1, 2})->Args({4, 64});
+  // A GPU has the memory for it, and for the copies.
+  if (amount(0, 1) != 0) b->Args({32, 1024});
   b->ArgNames({"GiB", "step_MiB"})->UseManualTime()->Unit(benchmark::kMillisecond);
   b->Iterations(smoke() ? 1 : 2);
 }

@@ -37,6 +37,8 @@ constexpr unsigned char filling = 0x5a;
 std::size_t handles() {
   return smoke() ? 32 : 2048;
 }
+// Of 64 MiB each: 100 GiB where a device has so much.
+constexpr std::size_t handles_of_100_gib = 1600;
 std::size_t copied_bytes() {
   return handles() * 2_MiB;
 }
@@ -131,9 +133,9 @@ pid_t start_taker(const std::string &place, memory_kind kind) {
 }
 
 // Pages of that size. All is written, or only what is looked at.
-result<landed_memory> make_task(const device &d, std::size_t page, bool all) {
+result<landed_memory> make_task(const device &d, std::size_t pages, std::size_t page, bool all) {
   memory_layout l;
-  const std::size_t pages = handles(), bytes = pages * page;
+  const std::size_t bytes = pages * page;
   page_pool_options options;
   options.page_bytes = page;
   options.exportable = handle_type::posix_fd;
@@ -167,15 +169,15 @@ result<landed_memory> make_task(const device &d, std::size_t page, bool all) {
   return made;
 }
 
-void handing_over(benchmark::State &state, std::size_t page, memory_kind kind) {
+void handing_over(benchmark::State &state, std::size_t pages, std::size_t page, memory_kind kind) {
   raise_descriptors();
   const auto plain = seconds_of_memcpy();
   double spent = 0;
   int round = 0;
   for (auto _ : state) {
-    session s(state, kind, handles() * page);
+    session s(state, kind, pages * page);
     if (!s) return;
-    auto task = make_task(s.dev(), page, kind == memory_kind::backed);
+    auto task = make_task(s.dev(), pages, page, kind == memory_kind::backed);
     if (!s.check(task)) return;
     const std::string place =
         "@stillmap-bench-" + std::to_string(::getpid()) + '-' + std::to_string(++round);
@@ -209,15 +211,16 @@ void handing_over(benchmark::State &state, std::size_t page, memory_kind kind) {
 }
 
 [[maybe_unused]] const bool registered = [] {
-  const auto add = [](const char *name, std::size_t page, memory_kind kind) {
-    benchmark::RegisterBenchmark(name, [=](auto &state) { handing_over(state, page, kind); })
+  const auto add = [](const char *name, std::size_t pages, std::size_t page, memory_kind kind) {
+    benchmark::RegisterBenchmark(name, [=](auto &state) { handing_over(state, pages, page, kind); })
         ->Iterations(smoke() ? 1 : 7)
         ->UseManualTime()
         ->Unit(benchmark::kMillisecond);
   };
-  add("handoff/2_MiB", 2_MiB, memory_kind::backed);
-  add("handoff/2_MiB_little_of_it_present", 2_MiB, memory_kind::lazy);
-  add("handoff/8_MiB_little_of_it_present", 8_MiB, memory_kind::lazy);
+  add("handoff/2_MiB", handles(), 2_MiB, memory_kind::backed);
+  add("handoff/2_MiB_little_of_it_present", handles(), 2_MiB, memory_kind::lazy);
+  add("handoff/8_MiB_little_of_it_present", handles(), 8_MiB, memory_kind::lazy);
+  if (!smoke()) add("handoff/100_GiB", handles_of_100_gib, 64_MiB, memory_kind::lazy);
   return true;
 }();
 

@@ -42,7 +42,7 @@ constexpr std::size_t channels = 2;
 constexpr patience wait{60'000};
 
 std::size_t total_bytes() {
-  return smoke() ? 64_MiB : 2_GiB;
+  return smoke() ? 64_MiB : amount(2_GiB, 8_GiB);
 }
 
 template <class T>

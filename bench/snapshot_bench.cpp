@@ -20,7 +20,7 @@ namespace {
 const std::vector<std::string> tags{"benchmark"};
 
 std::size_t total_bytes() {
-  return smoke() ? 32_MiB : 2_GiB;
+  return smoke() ? 32_MiB : amount(2_GiB, 16_GiB);
 }
 std::string file_in(const std::string &folder, const char *name) {
   return folder + "/stillmap-snapshot-bench-" + std::to_string(::getpid()) + name;
@@ -133,7 +133,7 @@ void copy_file(benchmark::State &state, const std::string &folder) {
 }
 
 std::size_t large() {
-  return smoke() ? 64_MiB : 8_GiB;
+  return smoke() ? 64_MiB : amount(8_GiB, 32_GiB);
 }
 
 // One page in a hundred changes before each round.

@@ -1,5 +1,6 @@
 // Taking memory away and giving it back, against a plain copy of the same bytes in host memory by
-// as many threads. A row's bytes_per_second is contents over time.
+// as many threads, and against what the device's own copies do between its memory and pinned
+// memory. A row's bytes_per_second is contents over time.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -10,7 +11,9 @@
 #include <vector>
 
 #include "bench/support/session.h"
+#include "stillmap/checkpoint/host_memory.h"
 #include "stillmap/checkpoint/suspender.h"
+#include "stillmap/checkpoint/transfer.h"
 #include "stillmap/vmm/context.h"
 #include "stillmap/vmm/page_pool.h"
 
@@ -24,7 +27,7 @@ using checkpoint::suspender;
 constexpr std::size_t streams = 2;
 
 std::size_t total_bytes() {
-  return smoke() ? 64_MiB : 2_GiB;
+  return smoke() ? 64_MiB : amount(2_GiB, 16_GiB);
 }
 
 // What a program without any of this would do: copy it there and back, between memory that is there
@@ -91,6 +94,7 @@ class task {
     resume();
   }
   explicit operator bool() const { return good_; }
+  device_address address() const { return buffer_->address(); }
   void suspend() { good_ = good_ && s_.check(by_->suspend("task", how_)); }
   void resume() { good_ = good_ && s_.check(by_->resume("task")); }
 
@@ -126,21 +130,46 @@ void suspending(benchmark::State &state, half timed, keep_in where) {
   s.report();
 }
 
+// The device's copies alone: a task's memory to pinned memory and back.
+class engine_copy {
+ public:
+  engine_copy(session &s, virtual_range memory) : s_(s), memory_(memory) {
+    auto room = checkpoint::host_memory::create(s.dev(), memory.bytes);
+    auto by = checkpoint::transfer::create(s.dev(), streams);
+    if (!s.check(room) || !s.check(by)) return;
+    room_ = std::move(*room);
+    by_.emplace(std::move(*by));
+  }
+  explicit operator bool() const { return by_.has_value(); }
+  bool run(checkpoint::direction way) {
+    const checkpoint::piece all{memory_, 0};
+    return s_.check(by_->copy(way, {&all, 1}, room_.data(), 16_MiB));
+  }
+
+ private:
+  session &s_;
+  virtual_range memory_;
+  checkpoint::host_memory room_;
+  std::optional<checkpoint::transfer> by_;
+};
+
 double median(std::vector<double> v) {
   std::sort(v.begin(), v.end());
   return v[v.size() / 2];
 }
 
-// All three in turn, so that what else the machine does meets all of them: medians, and the speed
-// of each half as a part of memcpy's.
+// All in turn, so that what else the machine does meets all of them: medians, and the speed of each
+// half as a part of memcpy's, and of the device's own copies'.
 void side_by_side(benchmark::State &state) {
   const std::size_t bytes = total_bytes();
-  session s(state, memory_kind::backed, 4 * bytes);
+  session s(state, memory_kind::backed, 5 * bytes);
   if (!s) return;
   const plain_copy copy(bytes);
   task t(s, bytes, keep_in::pinned_memory);
   if (!t) return;
-  std::vector<double> copies, suspends, resumes;
+  engine_copy engine(s, {t.address(), bytes});
+  if (!engine) return;
+  std::vector<double> copies, suspends, resumes, to_host, to_device;
   const auto timed = [](std::vector<double> &into, auto what) {
     stopwatch watch;
     watch.start();
@@ -149,12 +178,15 @@ void side_by_side(benchmark::State &state) {
     into.push_back(watch.seconds());
   };
   for (auto _ : state) {
+    bool good = true;
     timed(copies, [&] { copy.run(); });
+    timed(to_host, [&] { good = engine.run(checkpoint::direction::to_host); });
     timed(suspends, [&] { t.suspend(); });
     pause();
     timed(copies, [&] { copy.run(); });
     timed(resumes, [&] { t.resume(); });
-    if (!t) return;
+    timed(to_device, [&] { good = engine.run(checkpoint::direction::to_device) && good; });
+    if (!t || !good) return;
   }
   const double plain_copies = median(copies);
   state.counters["memcpy_ms"] = plain_copies * 1e3;
@@ -162,6 +194,8 @@ void side_by_side(benchmark::State &state) {
   state.counters["resume_ms"] = median(resumes) * 1e3;
   state.counters["suspend_of_memcpy"] = plain_copies / median(suspends);
   state.counters["resume_of_memcpy"] = plain_copies / median(resumes);
+  state.counters["suspend_of_engine"] = median(to_host) / median(suspends);
+  state.counters["resume_of_engine"] = median(to_device) / median(resumes);
 }
 
 [[maybe_unused]] const bool registered = [] {

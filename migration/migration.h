@@ -51,6 +51,7 @@ struct progress {
   std::size_t round = 0;    // of copying, from 1; 0: not yet
   std::uint64_t bytes = 0;  // of memory
   std::uint64_t sent = 0;   // bytes of contents so far, again and again counted
+  // Of this round. From the second on, round_bytes grows while the rest is looked at.
   std::uint64_t round_sent = 0, round_bytes = 0;
   double bytes_per_second = 0;  // over the link
   double expected_pause = 0;    // seconds, if it stopped now; 0: nobody knows yet

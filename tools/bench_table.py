@@ -103,6 +103,14 @@ def grid(cases, markdown):
     return "\n".join([text] + notes)
 
 
+def tables(report, markdown):
+    """All of a report's cases: a grid of those named `what|by whom`, a list of the others."""
+    in_grid = [c for c in report["benchmarks"] if "|" in c["name"]]
+    lines = list(rows({"benchmarks": [c for c in report["benchmarks"] if "|" not in c["name"]]}))
+    texts = [grid(in_grid, markdown)] if in_grid else []
+    return "\n\n".join(texts + ([table(lines, markdown)] if lines else []))
+
+
 def main(arguments):
     markdown = "--markdown" in arguments
     files = [a for a in arguments if a != "--markdown"]
@@ -116,10 +124,7 @@ def main(arguments):
                 report = json.load(f)
             machine = {k: report["context"][k] for k in MACHINE if k in report["context"]}
             machine["date"] = report["context"].get("date", "unknown")[:10]
-            cases = report["benchmarks"]
-            in_grid = [c for c in cases if "|" in c["name"]]
-            report["benchmarks"] = [c for c in cases if "|" not in c["name"]]
-            lines = list(rows(report))
+            text = tables(report, markdown)
         except (OSError, ValueError, KeyError) as e:
             print("%s: not a benchmark's report: %s" % (path, e), file=sys.stderr)
             return 1
@@ -128,10 +133,7 @@ def main(arguments):
             said = machine
         title = report["context"].get("executable", path).split("/")[-1]
         print("\n%s%s\n" % ("## " if markdown else "== ", title))
-        if in_grid:
-            print(grid(in_grid, markdown))
-        if lines:
-            print(table(lines, markdown))
+        print(text)
     return 0
 
 

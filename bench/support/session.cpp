@@ -61,6 +61,12 @@ bool smoke() {
   return std::string(environment("STILLMAP_BENCH_SMOKE")) == "1";
 }
 
+std::size_t amount(std::size_t here, std::size_t gpu) {
+  if (the_driver() == nullptr || the_driver()->is_hostcuda() || smoke()) return here;
+  const std::size_t asked = std::strtoull(environment("STILLMAP_BENCH_GIB"), nullptr, 10);
+  return asked != 0 ? asked << 30 : gpu;
+}
+
 driver *the_driver() {
   static driver *const found = find_driver();
   return found;
@@ -124,9 +130,10 @@ void session::report(double per) {
   const double n = static_cast<double>(state_.iterations()) * per;
   state_.counters["calls"] = static_cast<double>(calls_) / n;
   state_.counters["copied_MiB"] = static_cast<double>(copied_ >> 20) / n;
+  const std::uint64_t peak = drv().is_hostcuda() ? books().physical_peak - peak_before_
+                                                 : dev().space().stats().physical_peak.bytes();
+  state_.counters["peak_MiB"] = static_cast<double>(peak >> 20);  // of the whole case
   if (!drv().is_hostcuda()) return;
-  state_.counters["peak_MiB"] =
-      static_cast<double>((books().physical_peak - peak_before_) >> 20);  // of the whole case
   if (kind_ == memory_kind::backed) {
     state_.counters["touch_ms"] = static_cast<double>(first_touch_ns_) / 1e6 / n;
   }

@@ -21,6 +21,10 @@ bool smoke();
 // Null, and said on stderr, where there is none.
 driver *the_driver();
 
+// How much memory a case is about: `here` where device memory is the host's, `gpu` on a GPU, for
+// which that is nothing. STILLMAP_BENCH_GIB is another amount for a GPU.
+std::size_t amount(std::size_t here, std::size_t gpu);
+
 // Whether hostcuda holds real bytes. A GPU always does.
 enum class memory_kind {
   backed,    // bytes are there: copies and first touches take their time

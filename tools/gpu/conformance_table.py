@@ -63,7 +63,11 @@ def cases_of_xml(text):
 
 
 def cases_of_json(text):
-    for suite in json.loads(text).get("testsuites", []):
+    return cases_of_found(json.loads(text))
+
+
+def cases_of_found(report):
+    for suite in report.get("testsuites", []):
         for case in suite.get("testsuite", []):
             properties = {k: v for k, v in case.items() if isinstance(v, (str, int))}
             if case.get("failures"):
@@ -154,6 +158,15 @@ def heading(cases):
     return lines
 
 
+def page(cases, expectations):
+    lines = ["# Conformance", ""]
+    for line in heading(cases):
+        lines += [line, ""]
+    lines += numbered_table(cases, expectations)
+    lines += ["", "## Beyond the list", ""] + other_table(cases)
+    return "\n".join(lines)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("report", help="gtest's XML or JSON report of conformance_test; - for stdin")
@@ -171,12 +184,7 @@ def main():
     if not expectations:
         print("conformance_table.py: no table in %s" % arguments.expectations, file=sys.stderr)
         return 2
-    lines = ["# Conformance", ""]
-    for line in heading(cases):
-        lines += [line, ""]
-    lines += numbered_table(cases, expectations)
-    lines += ["", "## Beyond the list", ""] + other_table(cases)
-    print("\n".join(lines))
+    print(page(cases, expectations))
     if arguments.check:
         missing = sorted(set(expectations) - {c.number() for c in cases})
         if missing:

@@ -18,6 +18,8 @@ class progress {
   progress(const progress &) = delete;
   ~progress() { finish(); }
 
+  // So many after all.
+  void expect(std::uint64_t bytes) { expected_ = bytes; }
   // `detail` follows the numbers. Cheap enough to call for every chunk.
   void update(std::uint64_t bytes, std::string_view detail);
   // Takes the line away from a terminal.

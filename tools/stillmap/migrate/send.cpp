@@ -28,13 +28,17 @@ class send_view {
 
   void show(const migration::progress &p) {
     if (silent_) return;
+    if (p.at == step::quiet) say_what_changed();
     if (p.round != round_ && p.at < step::quiet) {
+      say_what_changed();
       bar_.reset();
       round_ = p.round;
-      if (!terminal_.tty) say(fmt::format("round {}: {}", p.round, human(p.round_bytes)));
+      if (!terminal_.tty && round_ == 1) say(fmt::format("round 1: {}", human(p.round_bytes)));
       bar_.emplace(fmt::format("round {}", p.round), p.round_bytes, !terminal_.tty);
     }
+    bytes_ = p.round_bytes;
     if (bar_) {
+      bar_->expect(bytes_);
       const auto pause = fmt::format("a pause now: {}", human_seconds(p.expected_pause));
       bar_->update(p.round_sent, p.expected_pause > 0 ? pause : std::string());
     }
@@ -47,6 +51,12 @@ class send_view {
   }
 
  private:
+  // Of later rounds that is known when they are over.
+  void say_what_changed() {
+    if (terminal_.tty || round_ <= said_ || round_ < 2) return;
+    said_ = round_;
+    say(fmt::format("round {}: {} had changed", round_, human(bytes_)));
+  }
   static const char *words_of(step s) {
     switch (s) {
       case step::prepared:
@@ -66,7 +76,8 @@ class send_view {
   const bool silent_;
   const terminal terminal_;
   std::optional<progress> bar_;
-  std::size_t round_ = 0;
+  std::size_t round_ = 0, said_ = 0;
+  std::uint64_t bytes_ = 0;  // of the round
   step last_ = step::described;
 };
 

@@ -1,0 +1,65 @@
+// Digests of device memory made on the device, against the device's own copies within its memory,
+// which say how fast that memory is: a copy reads and writes each byte, a digest reads it.
+#include <vector>
+
+#include "bench/support/session.h"
+#include "stillmap/snapshot/chunk_digests.h"
+#include "stillmap/vmm/context.h"
+
+namespace stillmap::bench {
+namespace {
+
+std::size_t total_bytes() {
+  return smoke() ? 64_MiB : amount(2_GiB, 16_GiB);
+}
+
+// In turn, so that what else the machine does meets both.
+void digests(benchmark::State &state) {
+  const std::size_t bytes = total_bytes(), half = bytes / 2;
+  const auto chunk = static_cast<std::size_t>(state.range(0)) << 10;
+  session s(state, memory_kind::backed, bytes);
+  if (!s) return;
+  buffer_options shape;
+  shape.reserve = bytes;
+  auto memory = growable_buffer::create(s.dev(), shape);
+  if (!s.check(memory) || !s.check(memory->resize(bytes))) return;
+  auto digester = snapshot::chunk_digester::create(s.dev());
+  if (!s.check(digester)) return;
+  std::vector<virtual_range> chunks;
+  for (std::size_t at = 0; at < bytes; at += chunk)
+    chunks.push_back({memory->address() + at, chunk});
+  const context_guard guard(s.drv(), s.dev().context());
+  auto on = stream::create(s.dev());
+  if (!s.check(on)) return;
+  if (!s.check(s.drv().set_bytes_async(memory->address(), 0x5a, bytes, on->get()))) return;
+  stopwatch digesting, copying;
+  for (auto _ : state) {
+    copying.start();
+    const status copied =
+        s.drv().copy_on_device_async(memory->address(), memory->address() + half, half, on->get());
+    if (!s.check(copied) || !s.check(s.drv().synchronize_stream(on->get()))) return;
+    copying.stop();
+    stopwatch now;
+    now.start();
+    digesting.start();
+    const auto made = digester->digests_of(chunks);
+    digesting.stop();
+    now.stop();
+    if (!s.check(made)) return;
+    state.SetIterationTime(now.seconds());
+  }
+  // Either took the same number of bytes from memory or to it.
+  state.counters["copy_ms"] = copying.seconds() * 1e3 / static_cast<double>(state.iterations());
+  state.counters["of_copy_bandwidth"] = copying.seconds() / digesting.seconds();
+  state.SetBytesProcessed(static_cast<std::int64_t>(bytes) * state.iterations());
+}
+
+BENCHMARK(digests)
+    ->ArgName("chunk_KiB")
+    ->Arg(512)
+    ->Arg(2048)
+    ->UseManualTime()
+    ->Unit(benchmark::kMillisecond);
+
+}  // namespace
+}  // namespace stillmap::bench

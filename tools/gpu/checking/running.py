@@ -1,0 +1,107 @@
+"""Runs one job, shows that it goes on, and reads what it found."""
+import json
+import os
+import signal
+import subprocess
+import time
+
+
+def read_json(path):
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def counts_of_tests(found):
+    """GoogleTest's report: how many passed, failed and were skipped; the names of what failed."""
+    cases = [c for s in found.get("testsuites", []) for c in s.get("testsuite", [])]
+    ran = [c for c in cases if c.get("status") != "NOTRUN"]
+    failed = ["%s.%s" % (c["classname"], c["name"]) for c in ran if c.get("failures")]
+    skipped = sum(c.get("result") == "SKIPPED" for c in ran)
+    return len(ran) - len(failed) - skipped, failed, skipped
+
+
+def counts_of_benchmarks(found):
+    """Google Benchmark's report. A case that says why it cannot run is skipped, not failed."""
+    cases = found.get("benchmarks", [])
+    unable = sum(bool(c.get("error_occurred") or c.get("skipped")) for c in cases)
+    return len(cases) - unable, [], unable
+
+
+def end(process):
+    """With what it has started."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
+
+
+def wait(process, seconds, name):
+    """The exit status; None when time is up, and then nothing of it is left."""
+    began = told = time.time()
+    while True:
+        try:
+            return process.wait(timeout=1)
+        except subprocess.TimeoutExpired:
+            pass
+        except BaseException:
+            end(process)
+            raise
+        now = time.time()
+        if now - began > seconds:
+            end(process)
+            return None
+        if now - told > 30:
+            told = now
+            print("check: %s: %d s" % (name, now - began), flush=True)
+
+
+def run(job, environment, out, until):
+    """A dictionary of what came of it. `until`: when its part is over."""
+    done = {"name": job.name, "kind": job.kind, "passed": 0, "failed": 0, "skipped": 0, "why": [],
+            "unable": "", "results": None, "seconds": 0}
+    left = min(job.seconds, until - time.time())
+    unable = job.absent or ("the part's time was over" if left < 1 else "")
+    if unable:
+        done.update(skipped=1, status="not begun", unable=unable)
+        print("check:   %s: not begun: %s" % (job.name, unable), flush=True)
+        return done
+    report = out / (job.name + ".json")
+    command = list(job.command)
+    if job.kind != "json":
+        report.unlink() if report.exists() else None
+        flag = "--gtest_output=json:" if job.kind == "tests" else "--benchmark_out="
+        command.append(flag + str(report))
+    began = time.time()
+    with open(out / (job.name + ".txt"), "wb") as text:
+        try:
+            process = subprocess.Popen(command, env=dict(environment, **job.environment), stdout=text,
+                                       stderr=subprocess.STDOUT, start_new_session=True)
+        except OSError as error:
+            done.update(failed=1, status="does not start", why=[str(error)])
+            print("check:   %s: %s" % (job.name, error), flush=True)
+            return done
+        status = wait(process, left, job.name)
+    done["seconds"] = round(time.time() - began, 1)
+    done["status"] = "out of time" if status is None else status
+    found = read_json(report) if job.kind != "json" else None
+    if found is not None:
+        done["results"] = found
+        count = counts_of_tests if job.kind == "tests" else counts_of_benchmarks
+        done["passed"], done["why"], done["skipped"] = count(found)
+        done["failed"] = len(done["why"])
+        if job.kind != "json":
+            report.unlink()  # it is in the part's file
+    elif job.kind == "json" and status == 0:
+        done["passed"] = 1
+    if (status != 0 and done["failed"] == 0) or (done["passed"] == 0 and done["skipped"] == 0):
+        done["failed"] += 1
+        lines = (out / (job.name + ".txt")).read_text("utf-8", "replace").strip().splitlines()
+        done["why"].append("ended with %s: %s" % (
+            "status %d" % status if status is not None else "its time",
+            lines[-1] if lines else "without a word"))
+    print("check:   %s: %d passed, %d failed, %d skipped, %.0f s" % (
+        job.name, done["passed"], done["failed"], done["skipped"], done["seconds"]), flush=True)
+    return done
