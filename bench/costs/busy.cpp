@@ -119,6 +119,7 @@ status busy_kernel::start(stream_handle stream, unsigned milliseconds) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   while (__atomic_load_n(&flags()[1], __ATOMIC_ACQUIRE) == 0) {
     if (std::chrono::steady_clock::now() > until) {
+      (void)end(stream);  // its memory must not go before it
       return refuse(condition::busy, "busy_kernel::start", "it does not start to run");
     }
     (void)driver_->stream_idle(stream);  // Windows's driver keeps launches back until asked

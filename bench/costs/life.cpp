@@ -1,5 +1,7 @@
 #include "bench/costs/life.h"
 
+#include <unistd.h>
+
 namespace stillmap::costs {
 namespace {
 
@@ -8,9 +10,7 @@ tl::unexpected<error> failed(const T &r) {
   return tl::unexpected(r.error());
 }
 
-}  // namespace
-
-status live_once(const machine &m, std::size_t bytes, call_times &into) {
+status mapped(const machine &m, stream_handle, std::size_t bytes, call_times &into) {
   const driver &drv = m.drv();
   piece p;
   auto at = into.time("cuMemAddressReserve", [&] { return m.reserve(bytes); });
@@ -38,5 +38,62 @@ status live_once(const machine &m, std::size_t bytes, call_times &into) {
   if (auto s = into.time("cuMemRelease", [&] { return p.pages.give_back(); }); !s) return s;
   return into.time("cuMemAddressFree", [&] { return p.at.give_back(); });
 }
+
+status shared(const machine &m, stream_handle, std::size_t bytes, call_times &into) {
+  const driver &drv = m.drv();
+  auto pages =
+      into.time("cuMemCreate (shareable)", [&] { return m.create(bytes, handle_type::posix_fd); });
+  if (!pages) return failed(pages);
+  const auto fd =
+      into.time("cuMemExportToShareableHandle", [&] { return drv.export_fd(pages->get()); });
+  if (!fd) return failed(fd);
+  const auto imported =
+      into.time("cuMemImportFromShareableHandle", [&] { return drv.import_fd(*fd); });
+  ::close(*fd);
+  if (!imported) return failed(imported);
+  physical twin(drv, *imported);
+  if (const status s = twin.give_back(); !s) return s;
+  return into.time("cuMemRelease (shareable)", [&] { return pages->give_back(); });
+}
+
+status plain(const machine &m, stream_handle, std::size_t bytes, call_times &into) {
+  const driver &drv = m.drv();
+  const auto at = into.time("cuMemAlloc", [&] { return drv.allocate(bytes); });
+  if (!at) return failed(at);
+  plain_memory owner(drv, *at);
+  return into.time("cuMemFree", [&] { return owner.give_back(); });
+}
+
+status ordered(const machine &m, stream_handle stream, std::size_t bytes, call_times &into) {
+  const driver &drv = m.drv();
+  // What is freed is kept until somebody waits: the second is what the pool is for.
+  for (const char *const name : {"cuMemAllocAsync (empty pool)", "cuMemAllocAsync"}) {
+    const auto at = into.time(name, [&] { return drv.allocate_async(bytes, stream); });
+    if (!at) return failed(at);
+    const status freed = into.time("cuMemFreeAsync", [&] { return drv.free_async(*at, stream); });
+    if (!freed) {
+      (void)drv.free(*at);
+      return freed;
+    }
+  }
+  return into.time("cuStreamSynchronize (empties the pool)",
+                   [&] { return drv.synchronize_stream(stream); });
+}
+
+status pinned(const machine &m, stream_handle, std::size_t bytes, call_times &into) {
+  const driver &drv = m.drv();
+  const auto at = into.time("cuMemHostAlloc", [&] { return drv.allocate_host(bytes); });
+  if (!at) return failed(at);
+  pinned_memory owner(drv, *at);
+  return into.time("cuMemFreeHost", [&] { return owner.give_back(); });
+}
+
+}  // namespace
+
+const life mapped_life{true, mapped};
+const life shared_life{true, shared};
+const life plain_life{false, plain};
+const life ordered_life{false, ordered};
+const life pinned_life{false, pinned};
 
 }  // namespace stillmap::costs

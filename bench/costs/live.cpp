@@ -6,6 +6,10 @@
 namespace stillmap::costs {
 
 void measure_live(const machine &m, time_left left, bool quick, table &out) {
+  const auto made = m.drv().create_stream(true);
+  if (!made) return out.refused(made.error(), against::live, 0);
+  const own_stream stream(m.drv(), *made);
+  const life *const lives[] = {&mapped_life, &plain_life, &ordered_life};
   many_mappings others(m);
   std::vector<std::size_t> counts{0, 1000, 10000};
   if (!quick) counts.push_back(100000);
@@ -13,15 +17,18 @@ void measure_live(const machine &m, time_left left, bool quick, table &out) {
     const time_left now = left.share(1.0 / static_cast<double>(counts.size() - i));
     // Making them is no sample, and taking them away again wants time too.
     others.grow(counts[i], now.share(0.4));
-    if (others.refusal()) {
-      return out.refused(*others.refusal(), against::live, static_cast<double>(others.count() + 1));
+    const auto there = static_cast<double>(others.count());
+    if (others.refusal()) return out.refused(*others.refusal(), against::live, there + 1);
+    for (const life *const one : lives) {
+      const time_left sampling = now.share(0.3);
+      call_times times, first;
+      status done = one->once(m, stream.get(), m.page(), first);
+      for (std::size_t n = 0; done && sampling.more(n); ++n) {
+        done = one->once(m, stream.get(), m.page(), times);
+      }
+      out.add(times, against::live, there);
+      if (!done) out.refused(done.error(), against::live, there);
     }
-    call_times times, first;
-    status done = live_once(m, m.page(), first);
-    const time_left sampling = now.share(0.6);
-    for (std::size_t n = 0; done && sampling.more(n); ++n) done = live_once(m, m.page(), times);
-    out.add(times, against::live, static_cast<double>(others.count()));
-    if (!done) return out.refused(done.error(), against::live, static_cast<double>(others.count()));
     if (others.count() < counts[i]) return;  // no time for so many, nor for more
   }
 }

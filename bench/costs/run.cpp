@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <fstream>
 
 #include "bench/costs/machine.h"
 #include "bench/costs/parts.h"
@@ -9,10 +10,23 @@
 namespace stillmap::costs {
 namespace {
 
+// "580.65.06", of the kernel's part of NVIDIA's driver: where CUDA's version stays, costs change.
+std::string kernel_driver() {
+  std::ifstream file("/proc/driver/nvidia/version");
+  for (std::string word; file >> word;) {
+    const auto is_version = [](char c) { return c == '.' || (c >= '0' && c <= '9'); };
+    if (word.find('.') != std::string::npos && std::all_of(word.begin(), word.end(), is_version)) {
+      return word;
+    }
+  }
+  return "of unknown version";
+}
+
 std::string version_of(const driver &drv) {
   const std::string number =
       std::to_string(drv.version() / 1000) + "." + std::to_string(drv.version() % 1000 / 10);
-  return (drv.is_hostcuda() ? "hostcuda, as CUDA " : "CUDA driver, CUDA ") + number;
+  if (drv.is_hostcuda()) return "hostcuda, as CUDA " + number;
+  return "driver " + kernel_driver() + ", CUDA " + number;
 }
 
 bool wanted(const part &p, const std::vector<std::string> &only) {
@@ -28,7 +42,7 @@ const std::vector<part> &all_parts() {
       {"sizes", "each call against the size", unbacked, false, 4, measure_sizes},
       {"adjacent", "against neighbouring mappings under one call", unbacked, true, 3,
        measure_adjacent},
-      {"threads", "against threads that call at once", unbacked, true, 2, measure_threads},
+      {"threads", "against threads that call at once", unbacked, false, 2, measure_threads},
       {"live", "against the mappings there are", unbacked, true, 4, measure_live},
       {"touch", "first touch, and who writes the zeros", lazy, true, 3, measure_touch},
       {"waits", "what waits for work on other memory", lazy, false, 3, measure_waits},

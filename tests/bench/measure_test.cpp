@@ -51,6 +51,7 @@ TEST_F(cost_measure, all_of_it_runs_and_leaves_nothing) {
     EXPECT_NE(f.name.rfind("failed.", 0), 0u) << f.text;
   }
   EXPECT_TRUE(has_row(t, "cuMemAlloc", against::size, 2 << 20));
+  EXPECT_TRUE(has_row(t, "cuMemFree", against::threads, 8));
   EXPECT_TRUE(has_row(t, "cuEventRecord", against::nothing, 0));
   EXPECT_EQ(text(t, "waits.non-blocking.cuMemGetInfo"), "does not wait");
   EXPECT_EQ(text(t, "waits.blocking.cuMemFree"), "waits");

@@ -55,6 +55,10 @@ def microseconds(ns):
     return "%.2f" % us if us < 10 else "%.1f" % us if us < 100 else "{:,.0f}".format(us)
 
 
+def both(row):
+    return "%s / %s" % (microseconds(row["median_ns"]), microseconds(row["p99_ns"]))
+
+
 def amount(x, unit):
     if unit == "bytes":
         for size, letter in ((1 << 30, "GiB"), (1 << 20, "MiB")):
@@ -87,8 +91,7 @@ def grid(rows, unit):
         counts = sorted({r["n"] for r in mine})
         told = "%d" % counts[0] if len(counts) == 1 else "%d–%d" % (counts[0], counts[-1])
         lines.append("| %s | %s | %s |" % (cell(call), " | ".join(
-            "%s / %s" % (microseconds(at[call, x]["median_ns"]), microseconds(at[call, x]["p99_ns"]))
-            if (call, x) in at else "–" for x in xs), told))
+            both(at[call, x]) if (call, x) in at else "–" for x in xs), told))
     return lines
 
 
@@ -115,7 +118,7 @@ def waits(facts):
     for call, by_kind in said.items():
         verdicts = [short(by_kind.get(k, "–")) for k in KINDS]
         lines.append("| %s | %s |" % (cell(call), " | ".join(
-            "**%s**" % cell(v) if v in ("waits", "sometimes waits") else cell(v) for v in verdicts)))
+            "**%s**" % cell(v) if v.endswith("waits") else cell(v) for v in verdicts)))
     return lines
 
 
@@ -175,7 +178,7 @@ def page(table, plots, no_plots_because="", costs=""):
     words = ["- %s" % f["text"] for f in facts if not is_in_a_grid(f)]
     if words:
         lines += ["", "## Found", ""] + words
-    lines += ["", "Times are the median / the 99th percentile, in µs."]
+    lines += ["", "Times are the median / the 99th percentile, in µs; of fewer than 100 samples, the slowest."]
     for against, title, unit in GROUPS:
         mine = [r for r in rows if r["against"] == against and r["n"]]
         if mine:
@@ -210,8 +213,8 @@ def series(rows, against):
 
 def draw(axes, lines, label, scale=1.0, from_zero=False):
     for i, (call, (xs, ys)) in enumerate(lines.items()):
-        axes.plot([x / scale for x in xs], ys, marker="osv^Dx"[i % 6], linestyle=("-", "--")[i // 10 % 2],
-                  markersize=3, linewidth=1, label=call)
+        axes.plot([x / scale for x in xs], ys, marker="osv^Dx"[i % 6], label=call,
+                  linestyle=("-", "--")[i // 10 % 2], markersize=3, linewidth=1)
     if from_zero:
         axes.set_xscale("symlog", base=10, linthresh=1000, linscale=0.5)
     else:
