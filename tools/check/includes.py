@@ -35,7 +35,7 @@ MAY_INCLUDE = {
     "control": {"control", "migration", "handoff", "snapshot", "image", "checkpoint", "vmm"},
     # Nobody needs an MPI for anything else.
     "tools": LIBRARIES - {"mpi"} | {"tools", "hostcuda"},
-    "tests": LIBRARIES | {"tests", "tools", "hostcuda"},
+    "tests": LIBRARIES | {"tests", "bench", "tools", "hostcuda"},
     "bench": LIBRARIES - {"mpi"} | {"bench", "tests", "tools", "hostcuda"},
     "examples": LIBRARIES - {"mpi"} | {"examples"},
 }

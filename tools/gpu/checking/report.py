@@ -3,6 +3,7 @@ import pathlib
 
 import bench_table
 import conformance_table
+import cost_page
 from checking import claims, plots, results
 
 HEAD = ("commit", "machine", "processor", "processors", "driver", "gpu")
@@ -104,7 +105,8 @@ def write(out, gathered, here):
     lines += overview(gathered) + what_failed(gathered) + what_did_not_run(gathered)
     lines += promised(gathered, results.extra(out))
     lines += conformance(gathered, out, here)
-    if (out / "costs.md").exists():
+    costs = out / "costs.json"
+    if costs.exists() and cost_page.main([str(costs), "--out", str(out)]) == 0:
         lines += ["What each call costs: [costs.md](costs.md)", ""]
     lines += benchmarks(gathered, drawn) + printed(gathered, out)
     lines += ["## What this driver can do", "", "```", gathered[-1]["machine"]["doctor"], "```", ""]

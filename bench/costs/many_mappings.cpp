@@ -1,0 +1,91 @@
+#include "bench/costs/many_mappings.h"
+
+#include <algorithm>
+
+namespace stillmap::costs {
+
+virtual_range many_mappings::pages_of(const chunk &c, std::size_t first, std::size_t n) const {
+  return {c.at.get().begin + first * machine_.page(), n * machine_.page()};
+}
+
+void many_mappings::grow(std::size_t count, const time_left &left) {
+  const auto need = [&]() -> status {
+    if (!page_) {
+      auto made = machine_.create(machine_.page());
+      if (!made) return tl::unexpected(made.error());
+      page_ = std::move(*made);
+    }
+    while (count_ < count && !left.over()) {
+      if (chunks_.empty() || chunks_.back().mapped == per_chunk) {
+        auto at = machine_.reserve(per_chunk * machine_.page());
+        if (!at) return tl::unexpected(at.error());
+        chunks_.push_back({std::move(*at), 0});
+      }
+      chunk &last = chunks_.back();
+      const std::size_t n = std::min(count - count_, per_chunk - last.mapped);
+      if (const status s = extend(last, n); !s) return s;
+    }
+    return {};
+  };
+  if (refusal_) return;
+  if (const status s = need(); !s) refusal_ = s.error();
+}
+
+status many_mappings::extend(chunk &c, std::size_t n) {
+  const std::size_t first = c.mapped;
+  status mapped;
+  for (std::size_t i = 0; i < n; ++i) {
+    mapped = machine_.drv().map(pages_of(c, c.mapped, 1).begin, machine_.page(), page_.get());
+    if (!mapped) break;
+    ++c.mapped;
+  }
+  const status allowed = c.mapped == first ? status{} : allow(c, first);
+  return mapped ? allowed : mapped;
+}
+
+// All at once; where that is refused one after the other, to see which is the first that cannot be.
+status many_mappings::allow(chunk &c, std::size_t first) {
+  if (machine_.allow(pages_of(c, first, c.mapped - first))) {
+    count_ += c.mapped - first;
+    return {};
+  }
+  for (std::size_t i = first; i < c.mapped; ++i) {
+    const status one = machine_.allow(pages_of(c, i, 1));
+    if (one) {
+      ++count_;
+      continue;
+    }
+    (void)unmap(c, i);  // what may not be touched is no mapping to count
+    return one;
+  }
+  return {};
+}
+
+status many_mappings::unmap(chunk &c, std::size_t first) {
+  const std::size_t n = c.mapped - first;
+  if (n == 0) return {};
+  status done = machine_.drv().unmap(pages_of(c, first, n));
+  // A driver that does not take several at once, or not in this state.
+  for (std::size_t i = first; !done && i < c.mapped; ++i) {
+    const status one = machine_.drv().unmap(pages_of(c, i, 1));
+    if (!one) return one;
+    if (i + 1 == c.mapped) done = {};
+  }
+  c.mapped = first;
+  return {};
+}
+
+status many_mappings::undo() {
+  status first;
+  for (chunk &c : chunks_) {
+    const status s = unmap(c, 0);
+    if (first && !s) first = s;
+  }
+  chunks_.clear();
+  if (const status s = page_.give_back(); first && !s) first = s;
+  count_ = 0;
+  refusal_.reset();
+  return first;
+}
+
+}  // namespace stillmap::costs

@@ -1,0 +1,31 @@
+// The program `cost_table` but for its command line.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "bench/costs/table.h"
+#include "stillmap/vmm/driver.h"
+
+namespace stillmap::costs {
+
+struct run_options {
+  double seconds = 240;
+  bool quick = false;
+  std::vector<std::string> only;  // names of parts; empty: all
+  std::function<void(const std::string &)> progress = [](const std::string &) {};
+};
+
+// At least so many samples of everything, whatever the time.
+constexpr std::size_t least_samples(bool quick) {
+  return quick ? 2 : 5;
+}
+constexpr std::size_t most_samples(bool quick) {
+  return quick ? 20 : 1000;
+}
+
+// Errors: no device to measure. What else is refused is in the table.
+result<table> measure(driver &drv, const run_options &options);
+
+}  // namespace stillmap::costs

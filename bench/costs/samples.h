@@ -1,0 +1,58 @@
+// Times of one call, and the two of them that are told: the usual one and the bad one.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace stillmap::costs {
+
+struct spread {
+  std::size_t n = 0;
+  double median_ns = 0;
+  double p99_ns = 0;
+};
+
+// The smallest of `times` that at least `percent` of them do not exceed: a time that was really
+// seen, the largest where there are few. 0 of none.
+double percentile(std::vector<double> times, double percent);
+// With an even count the middle of the two in the middle.
+double median(std::vector<double> times);
+
+class samples {
+ public:
+  void add(double ns) { times_.push_back(ns); }
+  void add(const samples &more);
+  std::size_t size() const { return times_.size(); }
+  spread summary() const;
+
+ private:
+  std::vector<double> times_;
+};
+
+// Samples by the name of the call, in the order in which calls came first.
+class call_times {
+ public:
+  samples &of(const std::string &call);
+  void add(const call_times &more);
+  const std::vector<std::pair<std::string, samples>> &all() const { return all_; }
+
+  // Makes the call, and keeps its time unless it was refused: a refusal takes another way through
+  // the driver.
+  template <class Call>
+  auto time(const char *name, Call &&call) {
+    samples &into = of(name);
+    const auto began = std::chrono::steady_clock::now();
+    auto outcome = call();
+    const auto ended = std::chrono::steady_clock::now();
+    if (outcome) into.add(std::chrono::duration<double, std::nano>(ended - began).count());
+    return outcome;
+  }
+
+ private:
+  std::vector<std::pair<std::string, samples>> all_;
+};
+
+}  // namespace stillmap::costs

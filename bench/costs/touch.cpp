@@ -1,0 +1,176 @@
+// Whether the first touch of new memory costs more than the next, and who pays for its zeros.
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "bench/costs/parts.h"
+
+namespace stillmap::costs {
+namespace {
+
+using namespace stillmap::literals;
+
+constexpr const char *untouched = "cuMemRelease (never written)",
+                     *written = "cuMemRelease (written)",
+                     *after_release = "cuMemCreate (after a release)",
+                     *after_pause = "cuMemCreate (after a pause)";
+
+template <class T>
+tl::unexpected<error> failed(const T &r) {
+  return tl::unexpected(r.error());
+}
+
+struct found {
+  bool new_is_zero = true, reused_is_zero = true;
+  std::size_t looked_at = 0;
+};
+
+// All of small memory, and 64 places of large.
+result<bool> is_zero(const driver &drv, device_address at, std::size_t bytes, found &f) {
+  std::vector<unsigned char> seen(1_MiB);
+  const std::size_t step = std::max(seen.size(), round_down(bytes / 64, seen.size()));
+  for (std::size_t from = 0; from + seen.size() <= bytes; from += step) {
+    if (const status s = drv.copy_to_host(seen.data(), at + from, seen.size()); !s) {
+      return failed(s);
+    }
+    f.looked_at += seen.size();
+    if (seen[0] != 0 || std::memcmp(seen.data(), seen.data() + 1, seen.size() - 1) != 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
+class toucher {
+ public:
+  toucher(const machine &m, const own_stream &stream, std::size_t bytes)
+      : m_(m), drv_(m.drv()), stream_(stream.get()), bytes_(bytes) {}
+
+  status once(std::chrono::milliseconds pause, call_times &into, found &f) const {
+    std::this_thread::sleep_for(pause);
+    piece a, b;
+    if (const status s = make(after_pause, a, into); !s) return s;
+    if (const auto zero = is_zero(drv_, a.begin(), bytes_, f); !zero) {
+      return failed(zero);
+    } else if (!*zero) {
+      f.new_is_zero = false;
+    }
+    if (const status s = give_back(untouched, a, into); !s) return s;
+    if (const status s = make(nullptr, b, into); !s) return s;
+    if (const status s = fill("memset, first", b, into); !s) return s;
+    if (const status s = fill("memset, again", b, into); !s) return s;
+    piece c;
+    if (const status s = make(nullptr, c, into); !s) return s;
+    if (const status s = copy("copy, first", c, b, into); !s) return s;
+    if (const status s = copy("copy, again", c, b, into); !s) return s;
+    if (const status s = give_back(written, c, into); !s) return s;
+    if (const status s = give_back(written, b, into); !s) return s;
+    piece d;
+    if (const status s = make(after_release, d, into); !s) return s;
+    if (const auto zero = is_zero(drv_, d.begin(), bytes_, f); !zero) {
+      return failed(zero);
+    } else if (!*zero) {
+      f.reused_is_zero = false;
+    }
+    return {};
+  }
+
+ private:
+  // make_piece() with the creation timed under `name`, if any.
+  status make(const char *name, piece &p, call_times &into) const {
+    auto at = m_.reserve(bytes_);
+    if (!at) return failed(at);
+    p.at = std::move(*at);
+    call_times nobody;
+    auto pages = (name != nullptr ? into : nobody).time(name != nullptr ? name : "", [&] {
+      return m_.create(bytes_);
+    });
+    if (!pages) return failed(pages);
+    p.pages = std::move(*pages);
+    auto there = m_.map(p.begin(), bytes_, p.pages.get());
+    if (!there) return failed(there);
+    p.there = std::move(*there);
+    return m_.allow(p.at.get());
+  }
+  status give_back(const char *name, piece &p, call_times &into) const {
+    if (const status s = p.there.give_back(); !s) return s;
+    return into.time(name, [&] { return p.pages.give_back(); });
+  }
+  status fill(const char *name, const piece &p, call_times &into) const {
+    return into.time(name, [&] {
+      const status s = drv_.set_bytes_async(p.begin(), 0xA5, bytes_, stream_);
+      return s ? drv_.synchronize_stream(stream_) : s;
+    });
+  }
+  status copy(const char *name, const piece &to, const piece &from, call_times &into) const {
+    return into.time(name, [&] {
+      const status s = drv_.copy_on_device_async(to.begin(), from.begin(), bytes_, stream_);
+      return s ? drv_.synchronize_stream(stream_) : s;
+    });
+  }
+
+  const machine &m_;
+  const driver &drv_;
+  stream_handle stream_;
+  std::size_t bytes_;
+};
+
+void say_who_pays(call_times &times, std::size_t bytes, table &out) {
+  const auto at = [&](const char *name) { return times.of(name).summary().median_ns; };
+  const double again = at("memset, again");
+  if (again <= 0) return;
+  const struct {
+    const char *who;
+    const char *takes;
+    double ns;
+  } payers[] = {
+      {"cuMemCreate", "cuMemCreate after a pause ", at(after_pause)},
+      {"cuMemCreate", "cuMemCreate right after a release ", at(after_release)},
+      {"cuMemRelease", "cuMemRelease of what was written ", at(written)},
+      {"the first touch", "what the first memset takes more ", at("memset, first") - again},
+  };
+  const auto *const most = std::max_element(std::begin(payers), std::end(payers),
+                                            [](auto &a, auto &b) { return a.ns < b.ns; });
+  // Writing zeros cannot be had for much less than a memset takes.
+  const std::string who = most->ns >= again / 2 ? most->who : "nothing that was looked at";
+  std::string text = "the zeros of new memory are paid for by " + who + ": of " +
+                     std::to_string(bytes >> 20) + " MiB a memset takes " + microseconds(again) +
+                     " µs";
+  for (const auto &p : payers) text += ", " + (p.takes + microseconds(p.ns)) + " µs";
+  out.add_fact("zero.paid_by", who, text);
+}
+
+}  // namespace
+
+void measure_touch(const machine &m, time_left left, bool quick, table &out) {
+  const auto made = m.drv().create_stream(true);
+  if (!made) return out.refused(made.error(), against::touched, 0);
+  const own_stream stream(m.drv(), *made);
+  // hostcuda's bytes are the host's: enough to see that it runs.
+  const std::size_t largest = quick ? 8_MiB : m.drv().is_hostcuda() ? 128_MiB : 1_GiB;
+  const std::chrono::milliseconds pause(quick ? 5 : 100);
+  std::vector<std::size_t> sizes{2_MiB, 8_MiB, 32_MiB, 128_MiB, 512_MiB, 1_GiB};
+  std::erase_if(sizes, [&](std::size_t n) { return n > largest || n > m.allowance() / 3; });
+  found f;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    const std::size_t bytes = round_up(sizes[i], m.page());
+    const time_left now = left.share(1.0 / static_cast<double>(sizes.size() - i)).at_most(100);
+    const toucher t(m, stream, bytes);
+    call_times times, first;
+    status done = t.once(pause, first, f);
+    for (std::size_t n = 0; done && now.more(n); ++n) done = t.once(pause, times, f);
+    out.add(times, against::touched, static_cast<double>(bytes));
+    if (!done) return out.refused(done.error(), against::touched, static_cast<double>(bytes));
+    if (i + 1 == sizes.size()) say_who_pays(times, bytes, out);
+  }
+  if (f.looked_at == 0) return;
+  const std::string looked = " (" + std::to_string(f.looked_at >> 20) + " MiB were read)";
+  out.add_fact("zero.new", f.new_is_zero ? "yes" : "no",
+               (f.new_is_zero ? "new memory is zero" : "new memory is NOT zero") + looked);
+  out.add_fact("zero.reused", f.reused_is_zero ? "yes" : "no",
+               std::string("memory created after as much was written and released is ") +
+                   (f.reused_is_zero ? "zero" : "NOT zero") + looked);
+}
+
+}  // namespace stillmap::costs

@@ -1,0 +1,107 @@
+// Which calls wait for work that runs on memory they have nothing to do with.
+#include "bench/costs/busy.h"
+#include "bench/costs/parts.h"
+#include "bench/costs/stage.h"
+
+namespace stillmap::costs {
+namespace {
+
+struct seen {
+  std::size_t looked = 0, waited = 0;
+};
+
+status look_without(const machine &m, const staged_call &c, call_times &idle) {
+  stage quiet(m);
+  status done = c.prepare(quiet);
+  if (done) done = m.drv().synchronize_context();
+  return done ? idle.time(c.name, [&] { return c.act(quiet); }) : done;
+}
+
+// Once without work, and once while a stream has some for `milliseconds`.
+status look(const machine &m, const staged_call &c, busy_kernel &work, stream_handle stream,
+            unsigned milliseconds, call_times &idle, call_times &busy, seen &s) {
+  const driver &drv = m.drv();
+  if (const status quiet = look_without(m, c, idle); !quiet) return quiet;
+  stage there(m);
+  status done = c.prepare(there);
+  if (done) done = drv.synchronize_context();
+  if (done) done = work.start(stream, milliseconds);
+  if (!done) return done;
+  done = busy.time(c.name, [&] { return c.act(there); });
+  const auto over = drv.stream_idle(stream);
+  const status ended = work.end(stream);  // before anything is given back: that may wait too
+  if (!done || !ended) return done ? ended : done;
+  if (!over) return tl::unexpected(over.error());
+  ++s.looked;
+  if (*over) ++s.waited;
+  return {};
+}
+
+void say(const staged_call &c, const char *kind, unsigned milliseconds, call_times &idle,
+         call_times &busy, const seen &s, table &out) {
+  const double took = busy.of(c.name).summary().median_ns,
+               alone = idle.of(c.name).summary().median_ns;
+  // What takes as long by itself leaves no work to be seen running after it.
+  const bool slow = alone > milliseconds * 1e6 / 2;
+  const std::string verdict = s.waited == 0          ? "does not wait"
+                              : slow                 ? "too slow to tell"
+                              : s.waited == s.looked ? "waits"
+                                                     : "sometimes waits";
+  out.add_fact(std::string("waits.") + kind + "." + c.name, verdict,
+               std::string(c.name) + ": " + verdict + " (work on other memory in a " + kind +
+                   " stream): " + microseconds(took) + " µs with work for " +
+                   std::to_string(milliseconds) + " ms, " + microseconds(alone) +
+                   " µs without; it waited " + std::to_string(s.waited) + " times of " +
+                   std::to_string(s.looked));
+}
+
+}  // namespace
+
+void measure_waits(const machine &m, time_left left, bool quick, table &out) {
+  const driver &drv = m.drv();
+  const unsigned milliseconds = quick ? 10 : 50;
+  out.add_fact("waits.work_ms", static_cast<double>(milliseconds),
+               "work on other memory had " + std::to_string(milliseconds) + " ms to run");
+  auto work = busy_kernel::load(m);
+  if (!work) {
+    out.refused(work.error(), against::work, milliseconds);
+    return out.add_fact("waits", name_of(work.error()),
+                        "there is no kernel to wait for: " + work.error().message());
+  }
+  // What CUDA calls synchronous waits for blocking streams, if for any.
+  double to_do = 2.0 * static_cast<double>(staged_calls().size());
+  for (const bool non_blocking : {true, false}) {
+    const char *const kind = non_blocking ? "non-blocking" : "blocking";
+    const auto made = drv.create_stream(non_blocking);
+    if (!made) return out.refused(made.error(), against::work, milliseconds);
+    const own_stream stream(drv, *made);
+    // A first launch makes the driver load what it has left until then.
+    status launched = work->start(stream.get(), 1);
+    if (launched) launched = work->end(stream.get());
+    if (!launched) return out.refused(launched.error(), against::work, milliseconds);
+    for (const staged_call &c : staged_calls()) {
+      const time_left now = left.share(1 / to_do--).at_most(quick ? 2 : 20);
+      if (c.vmm && !m.vmm()) continue;
+      call_times idle, busy, first;
+      seen s;
+      status done = look_without(m, c, first);
+      for (std::size_t n = 0; done && now.more(n); ++n) {
+        done = look(m, c, *work, stream.get(), milliseconds, idle, busy, s);
+      }
+      if (non_blocking) {
+        out.add(idle, against::work, 0);
+        out.add(busy, against::work, milliseconds);
+      }
+      if (!done) {
+        if (non_blocking) out.refused(done.error(), against::work, milliseconds);
+        out.add_fact(std::string("waits.") + kind + "." + c.name, name_of(done.error()),
+                     std::string(c.name) + " could not be tried: " + done.error().message());
+        if (done.error().is(condition::device_lost)) return;
+        continue;
+      }
+      say(c, kind, milliseconds, idle, busy, s, out);
+    }
+  }
+}
+
+}  // namespace stillmap::costs
