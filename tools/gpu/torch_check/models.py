@@ -31,7 +31,7 @@ def folder_of_models(here=HERE):
 
 
 def trace_models(torch):
-    sys.path.insert(0, folder_of_models())
+    sys.path.append(folder_of_models())
     import trace_models as module
 
     # There it calls the fused kernel by its name, which the processor does not have. cuDNN's would

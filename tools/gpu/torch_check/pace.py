@@ -5,9 +5,10 @@ import time
 
 class Pace:
     """Until the time is over, or exactly as many steps as the first allocator made: peaks can be
-    compared only where the same was done. Three times its time is the end even then."""
+    compared only where the same was done. Even then there is an end, well before the
+    launcher takes the worker for hung."""
 
-    PATIENCE = 3
+    PATIENCE, SLACK = 3, 20
 
     def __init__(self, seconds, steps=None, least=5, most=200, began=None, clock=time.monotonic):
         self.seconds, self.steps, self.least, self.most = seconds, steps, least, most
@@ -17,7 +18,8 @@ class Pace:
     def more(self, done):
         spent = self.clock() - self.began
         if self.steps is not None:
-            return done < self.steps and (done < self.least or spent < self.PATIENCE * self.seconds)
+            late = spent > self.PATIENCE * self.seconds + self.SLACK
+            return done < self.steps and (done < self.least or not late)
         return done < self.least or (done < self.most and spent < self.seconds)
 
 

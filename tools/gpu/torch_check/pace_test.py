@@ -28,7 +28,7 @@ class PaceTest(unittest.TestCase):
         self.assertEqual(self.steps(Pace(10, steps=25, clock=self.clock), 1), 25)
 
     def test_patience_ends(self):
-        self.assertEqual(self.steps(Pace(10, steps=1000, clock=self.clock), 1), 30)
+        self.assertEqual(self.steps(Pace(10, steps=1000, clock=self.clock), 1), 51)
 
     def test_the_time_before_counts(self):
         pace = Pace(10, began=self.clock.now - 6, clock=self.clock)

@@ -88,6 +88,7 @@ def answer(torch, allocator, device, library, job):
 def main():
     allocator, device, library = sys.argv[1:4]
     import torch
+    import torch._dynamo  # noqa: F401  the first optimizer would load it, in the job's time
 
     if device == "cpu":  # its models are too small for more, and the machine may be busy
         torch.set_num_threads(1)

@@ -3,7 +3,7 @@ do is a finding about it and no failure here: the row then says where it stopped
 
 import time
 
-WEIGHT = 5
+WEIGHT = 3
 COLUMNS = (
     "growth", "version", "reached_bytes", "moved", "total_seconds", "last_seconds",
     "peak_of_device_bytes", "stopped",

@@ -4,7 +4,7 @@ PyTorch."""
 
 import time
 
-WEIGHT = 9
+WEIGHT = 10
 COLUMNS = (
     "method", "allocator", "reached_bytes", "total_seconds", "last_seconds", "peak_allocated_bytes",
     "peak_reserved_bytes", "peak_of_device_bytes", "utilisation",

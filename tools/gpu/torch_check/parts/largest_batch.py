@@ -8,7 +8,7 @@ from output import label, say
 from search import largest
 from training_step import Training
 
-WEIGHT = 18
+WEIGHT = 24
 COLUMNS = (
     "model", "allocator", "largest", "failed_at", "trials", "median_seconds",
     "peak_allocated_bytes", "peak_reserved_bytes", "peak_of_device_bytes", "utilisation",
@@ -29,7 +29,9 @@ def measure(lab):
         if lab.share.spent():
             lab.skip(f"{allocator}: no time was left")
             continue
-        seconds = lab.share.for_one_of(len(lab.allocators) - index)
+        # The first search has no answer of another to begin at.
+        twice = 1 if index == 0 and len(lab.allocators) > 1 else 0
+        seconds = lab.share.for_one_of(len(lab.allocators) - index - twice)
         row = search_with(lab, allocator, hint, step, say_of, seconds)
         if row.get("largest"):
             hint, step = row["largest"], 1

@@ -8,7 +8,8 @@ from training_step import Training, captured
 WEIGHT = 40
 COLUMNS = (
     "model", "lengths", "checkpointing", "graph", "allocator", "steps", "median_seconds",
-    "p95_seconds", "peak_allocated_bytes", "peak_reserved_bytes", "peak_of_device_bytes", "utilisation",
+    "p95_seconds", "peak_allocated_bytes", "peak_reserved_bytes", "peak_of_device_bytes",
+    "utilisation",
 )  # fmt: skip
 
 
@@ -25,11 +26,11 @@ def case(model, variable, checkpointing, graph=False):
 CASES = [
     case("gpt2", False, False),
     case("llama", True, False),
-    case("gpt2", True, False),
-    case("llama", False, False),
     case("gpt2", False, False, graph=True),
-    case("llama", True, True),
     case("gpt2", True, True),
+    case("gpt2", True, False),
+    case("llama", True, True),
+    case("llama", False, False),
     case("llama", False, True),
     case("gpt2", False, True),
 ]
