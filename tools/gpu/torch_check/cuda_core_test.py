@@ -49,6 +49,13 @@ class CudaCoreTest(unittest.TestCase):
             said["stopped"], f"at {8 * MIB} bytes: RuntimeError: CUDA_ERROR_INVALID_VALUE"
         )
 
+    def test_each_size_once(self):
+        resource = Resource(fails_at=16 * MIB, moves_at=4 * MIB)
+        said = cuda_core.grown_once(resource, resource.driver, [2 * MIB, 4 * MIB, 8 * MIB])
+        self.assertEqual([step["bytes"] for step in said["sizes"]], [4 * MIB, 8 * MIB])
+        self.assertEqual((said["reached_bytes"], said["moved"]), (8 * MIB, 1))
+        self.assertIn("at 16777216 bytes", said["stopped"])
+
     def test_it_may_not_even_begin(self):
         said = self.grown(fails_at=2 * MIB)
         self.assertEqual((said["reached_bytes"], said["last_seconds"]), (0, None))

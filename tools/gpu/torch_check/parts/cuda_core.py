@@ -9,15 +9,18 @@ COLUMNS = (
     "peak_of_device_bytes", "stopped",
 )  # fmt: skip
 MIB = 1 << 20
-# Sizes one after another: doubling as programs do that cannot grow, and by equal pieces as those do
-# that can.
+# Sizes one after another: doubling as programs do that cannot grow, by equal pieces as those do
+# that can; and, since what has grown once may not grow again, from each size to twice as much.
+ONCE = "once"
 FULL = {
     "doubling": [2 * MIB << i for i in range(15)],
     "by 64 MiB": [64 * MIB * i for i in range(1, 65)],
+    ONCE: [2 * MIB << i for i in range(12)],
 }
 TINY = {
     "doubling": [2 * MIB << i for i in range(6)],
     "by 2 MiB": [2 * MIB * i for i in range(1, 17)],
+    ONCE: [2 * MIB << i for i in range(4)],
 }
 
 
@@ -28,7 +31,8 @@ def measure(lab):
     ways = TINY if lab.tiny else FULL
     for way, sizes in ways.items():
         labels = {"growth": way, "allocator": "cuda.core"}
-        said = lab.answer(labels, "default", {"sizes": sizes}, lab.share.for_one_of(len(ways)))
+        job = {"sizes": sizes, "once": way == ONCE}
+        said = lab.answer(labels, "default", job, lab.share.for_one_of(len(ways)))
         if said is None:
             continue
         if "skipped" in said:
@@ -71,7 +75,8 @@ def work(bench):
     device = core.Device(0)
     device.set_current()
     memory = core.VirtualMemoryResource(device.device_id)
-    return {"version": version(), **grown(memory, driver, bench.job["sizes"])}
+    grow = grown_once if bench.job["once"] else grown
+    return {"version": version(), **grow(memory, driver, bench.job["sizes"])}
 
 
 def free_bytes(driver):
@@ -102,5 +107,20 @@ def grown(memory, driver, sizes):
         "last_seconds": steps[-1]["seconds"] if steps else None,
         "peak_of_device_bytes": before - least,
         "stopped": stopped,
+        "sizes": steps,
+    }
+
+
+def grown_once(memory, driver, sizes):
+    """As grown(), but each size is a buffer of its own, which grows to twice as much."""
+    all_of = [grown(memory, driver, [size, 2 * size]) for size in sizes]
+    steps = [of["sizes"][-1] for of in all_of if not of["stopped"]]
+    return {
+        "reached_bytes": steps[-1]["bytes"] if steps else 0,
+        "moved": sum(of["moved"] for of in all_of),
+        "total_seconds": sum(step["seconds"] for step in steps),
+        "last_seconds": steps[-1]["seconds"] if steps else None,
+        "peak_of_device_bytes": max(of["peak_of_device_bytes"] for of in all_of),
+        "stopped": next((of["stopped"] for of in all_of if of["stopped"]), None),
         "sizes": steps,
     }
