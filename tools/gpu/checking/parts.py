@@ -4,6 +4,7 @@ A machine with a GPU is lent by the minute: all parts together take at most 25.
 """
 import collections
 import importlib.util
+import os
 import sys
 
 # kind: how its results are read (running.py). seconds: of this job; a part may have fewer left.
@@ -49,7 +50,9 @@ def torch(here, out, given):
     if given.driver == "host":
         command += ["--device", "cpu"]
     absent = "" if importlib.util.find_spec("torch") else "PyTorch is not installed"
-    return Job("torch", "json", command, 425, absent=absent)
+    # Python has its own C++ runtime, and the plug-in needs nothing of ours.
+    environment = {"LD_LIBRARY_PATH": os.environ.get("LD_LIBRARY_PATH", "")}
+    return Job("torch", "json", command, 425, environment, absent)
 
 
 def of(*makers):

@@ -1,5 +1,6 @@
 """The files that parts leave behind, and what they say together."""
 import json
+import tarfile
 import time
 
 FORMAT = "stillmap-check 2"
@@ -45,6 +46,16 @@ def extra(out):
 
 def write_all(out, gathered):
     save(out / "check.json", dict({"format": FORMAT, "parts": gathered}, **extra(out)))
+
+
+def pack(out):
+    """All of it in one file, for machines that give back only a few."""
+    whole = out / "results.tar.gz"
+    with tarfile.open(str(whole), "w:gz") as packed:
+        for path in sorted(out.iterdir()):
+            if path != whole:
+                packed.add(str(path), arcname="results/" + path.name)
+    return whole
 
 
 def count(gathered):
