@@ -84,15 +84,21 @@ void blocks_of(benchmark::State &state, std::size_t bytes, int blocks) {
   const int thread = state.thread_index();
   bool ready = true;
   if (thread == 0) ready = set_up<Peer>(state, bytes, blocks);
+  if (!ready) shared<Peer>.peer.reset();
   std::vector<void *> held(static_cast<std::size_t>(blocks));
   bool freed = true;
   for (auto _ : state) {
-    Peer &peer = *shared<Peer>.peer;
+    // Set up by the first thread, whose reason for having none is not the others'.
+    Peer *const peer = shared<Peer>.peer.get();
+    if (peer == nullptr) {
+      state.SkipWithError("not set up");
+      break;
+    }
     for (void *&block : held) {
-      block = peer.allocate(bytes, thread);
+      block = peer->allocate(bytes, thread);
       benchmark::DoNotOptimize(block);
     }
-    for (void *block : held) freed &= peer.free(block, bytes, thread);
+    for (void *block : held) freed &= peer->free(block, bytes, thread);
   }
   if (!freed) state.SkipWithError("a block could not be freed");
   if (thread != 0) return;
