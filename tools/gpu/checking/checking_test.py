@@ -173,10 +173,11 @@ class Claims(unittest.TestCase):
             "torch_training": {"rows": [
                 row("gpt2", "default", median_seconds=1.0),
                 row("gpt2", "expandable", utilisation=0.95),
-                row("gpt2", "stillmap", median_seconds=1.005, utilisation=0.99, calls_per_step=0),
+                row("gpt2", "stillmap", median_seconds=1.005, utilisation=0.99,
+                    calls_per_step={"growths": 0.0, "pages_moved": 0.0}),
                 row("llama", "default", median_seconds=1.0),
                 row("llama", "expandable", utilisation=0.99),
-                row("llama", "stillmap", median_seconds=1.02, utilisation=0.985, calls_per_step=0),
+                row("llama", "stillmap", median_seconds=1.02, utilisation=0.985),
                 row("other", "stillmap", error="out of memory")]},
             "torch_largest_batch": {"rows": [
                 row("gpt2", "default", largest=40), row("gpt2", "async", largest=44),
@@ -184,7 +185,9 @@ class Claims(unittest.TestCase):
         self.assertEqual(self.claim([], "expandable segments has less", files).text(), "0.99")
         self.assertFalse(self.claim([], "less that of", files).holds)
         self.assertFalse(self.claim([], "time of a step", files).holds)
-        self.assertTrue(self.claim([], "steady step", files).holds)
+        self.assertTrue(self.claim([], "texts of one length", files).holds)
+        files["torch_training"]["rows"][2]["calls_per_step"]["growths"] = 0.5
+        self.assertFalse(self.claim([], "texts of one length", files).holds)
         self.assertTrue(self.claim([], "largest batch", files).holds)
 
     def test_a_case_that_could_not_run_is_not_measured(self):

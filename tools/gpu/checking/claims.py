@@ -111,7 +111,10 @@ def against_torch(files):
     """Of the worst case, each time."""
     training = files.get("torch_training", {}).get("rows", [])
     used, steps = side_by_side(training, "utilisation"), side_by_side(training, "median_seconds")
-    calls = side_by_side(training, "calls_per_step")
+    # With texts of many lengths the steps that are timed may be the first of their length.
+    steady = [row["calls_per_step"] for row in training
+              if row.get("allocator") == "stillmap" and row.get("lengths") == "fixed"
+              and row.get("calls_per_step")]
     largest = side_by_side(files.get("torch_largest_batch", {}).get("rows", []), "largest")
     others = [max(v for k, v in of.items() if k != "stillmap") for of in largest if len(of) > 1]
     return [
@@ -122,8 +125,8 @@ def against_torch(files):
                  0, "%.4f"),
         at_most("time of a step, of that with PyTorch's default",
                 worst([ratio(of["stillmap"], of.get("default")) for of in steps], max), 1.01),
-        at_most("pages made, moved and given back, and waits, in a steady step",
-                worst([of["stillmap"] for of in calls], max), 0),
+        at_most("pages made, moved and given back, and waits, in a step with texts of one length",
+                worst([sum(of.values()) for of in steady], max), 0),
         at_least("largest batch, of the best of the others",
                  ratio(largest[0]["stillmap"], others[0]) if others else None, 1),
     ]
