@@ -3,7 +3,6 @@
 // mapped here any more. The larger handles hold four times as much, of which only what is looked at
 // is present on the host: handing over depends on how many there are.
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,12 +15,11 @@
 #include <thread>
 #include <vector>
 
+#include "bench/support/other_process.h"
 #include "bench/support/session.h"
 #include "stillmap/handoff/handoff.h"
 #include "stillmap/vmm/context.h"
 #include "stillmap/vmm/page_pool.h"
-
-extern char **environ;
 
 namespace stillmap::bench {
 namespace {
@@ -105,31 +103,18 @@ std::array<double, 2> seconds_of_memcpy() {
   ::_exit(good ? 0 : 5);
 }
 
-// Before main, since the other process is this program again: forking is not for users of CUDA.
+// Before main, since the other process is this program again.
 [[maybe_unused]] const bool is_taker = [] {
   const char *const place = std::getenv(place_name);
   if (place != nullptr) take_there(place);
   return false;
 }();
 
-pid_t start_taker(const std::string &place, memory_kind kind) {
+other_process start_taker(const std::string &place, memory_kind kind) {
   const char *const given = std::getenv("HOSTCUDA");
-  const std::string word = std::string(place_name) + '=' + place,
-                    machine = std::string("HOSTCUDA=") + (given != nullptr ? given : "") +
-                              (given != nullptr ? "," : "") + name_of(kind);
-  // The first of a name is the one that counts.
-  std::vector<char *> environment{const_cast<char *>(word.c_str()),
-                                  const_cast<char *>(machine.c_str())};
-  for (char **e = environ; *e != nullptr; ++e) environment.push_back(*e);
-  environment.push_back(nullptr);
-  char self[] = "/proc/self/exe";
-  char *arguments[] = {self, nullptr};
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::execve(self, arguments, environment.data());
-    ::_exit(6);
-  }
-  return child;
+  const std::string machine = given != nullptr ? given + std::string(",") : std::string();
+  return other_process(
+      {std::string(place_name) + '=' + place, "HOSTCUDA=" + machine + name_of(kind)});
 }
 
 // Pages of that size. All is written, or only what is looked at.
@@ -181,7 +166,7 @@ void handing_over(benchmark::State &state, std::size_t pages, std::size_t page, 
     if (!s.check(task)) return;
     const std::string place =
         "@stillmap-bench-" + std::to_string(::getpid()) + '-' + std::to_string(++round);
-    const pid_t taker = start_taker(place, kind);
+    other_process taker = start_taker(place, kind);
     auto to = handoff::connection::connect(place, handoff::patience(60'000));
     if (!s.check(to)) return;
     const tally before = s.now();
@@ -193,9 +178,7 @@ void handing_over(benchmark::State &state, std::size_t pages, std::size_t page, 
     s.add(before);
     state.SetIterationTime(watch.seconds());
     spent += watch.seconds();
-    int how = 0;
-    ::waitpid(taker, &how, 0);
-    if (!WIFEXITED(how) || WEXITSTATUS(how) != 0) {
+    if (!taker.ended_well()) {
       state.SkipWithError("the other process did not find what was given");
       return;
     }

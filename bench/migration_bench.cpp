@@ -4,7 +4,6 @@
 // processors. Either destination has had as much device memory before: what a host takes to make it
 // present is not a device's time.
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,17 +13,17 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "bench/support/other_process.h"
 #include "bench/support/session.h"
 #include "stillmap/migration/migration.h"
 #include "stillmap/migration/tls.h"
 #include "stillmap/vmm/context.h"
 #include "stillmap/vmm/page_pool.h"
-
-extern char **environ;
 
 namespace stillmap::bench {
 namespace {
@@ -131,7 +130,7 @@ void each_piece(const device &d, device_address begin, std::size_t share, const 
   ::_exit(came && came->memory.bytes() == total_bytes() ? 0 : 6);
 }
 
-// Before main, since the other process is this program again: forking is not for users of CUDA.
+// Before main, since the other process is this program again.
 [[maybe_unused]] const bool is_destination = [] {
   const char *const part = std::getenv(part_name), *const folder = std::getenv(folder_name);
   if (part != nullptr && folder != nullptr) be(part, folder);
@@ -150,24 +149,12 @@ class other_side {
       std::ofstream(folder_ + '/' + end + ".key") << c.key;
       ::mkdir((folder_ + "/records_" + end).c_str(), 0700);
     }
-    const std::string what = std::string(part_name) + '=' + part,
-                      where = std::string(folder_name) + '=' + folder_;
-    std::vector<char *> environment;
-    for (char **e = environ; *e != nullptr; ++e) environment.push_back(*e);
-    environment.push_back(const_cast<char *>(what.c_str()));
-    environment.push_back(const_cast<char *>(where.c_str()));
-    environment.push_back(nullptr);
-    char self[] = "/proc/self/exe";
-    char *arguments[] = {self, nullptr};
-    pid_ = ::fork();
-    if (pid_ == 0) {
-      ::execve(self, arguments, environment.data());
-      ::_exit(7);
-    }
+    process_.emplace(
+        std::vector{std::string(part_name) + '=' + part, std::string(folder_name) + '=' + folder_});
   }
   other_side(const other_side &) = delete;
   ~other_side() {
-    if (pid_ > 0) good();
+    process_.reset();
     std::error_code left;
     std::filesystem::remove_all(folder_, left);
   }
@@ -182,16 +169,11 @@ class other_side {
     }
     return must(migration::tls_to(where, credentials_in(folder_, "here", "there")));
   }
-  bool good() {
-    int how = 0;
-    ::waitpid(pid_, &how, 0);
-    pid_ = -1;
-    return WIFEXITED(how) && WEXITSTATUS(how) == 0;
-  }
+  bool good() { return process_->ended_well(); }
 
  private:
   std::string folder_;
-  pid_t pid_ = -1;
+  std::optional<other_process> process_;
 };
 
 // By as many threads, over as many links.

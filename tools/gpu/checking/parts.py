@@ -70,6 +70,7 @@ ALL = (
     Part("allocator", "the caching allocator's hot path", 60, of(bench("allocator_bench"))),
     Part("checkpoint", "suspend, snapshot, handoff, migration, against the copy engine", 300,
          of(bench("suspend_bench"), bench("digest_bench"), bench("handoff_bench"),
-            bench("migration_bench"), bench("snapshot_bench"), bench("image_bench"))),
+            bench("migration_bench"), bench("process_bench"), bench("snapshot_bench"),
+            bench("image_bench"))),
     Part("torch", "training and serving with PyTorch, four allocators side by side", 430, of(torch)),
 )

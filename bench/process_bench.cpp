@@ -1,0 +1,110 @@
+// A process taken off its device and put back by the driver itself (cuCheckpointProcess*), where it
+// can: what suspend_bench's rows are an alternative to. The other process holds the memory, and
+// says by its exit whether it was there afterwards.
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+
+#include "bench/support/other_process.h"
+#include "bench/support/session.h"
+#include "stillmap/process/driver_process.h"
+#include "stillmap/vmm/context.h"
+
+namespace stillmap::bench {
+namespace {
+
+constexpr const char *folder_name = "STILLMAP_BENCH_FROZEN";
+constexpr unsigned char filling = 0x5a;
+
+std::size_t total_bytes() {
+  return smoke() ? 64_MiB : amount(2_GiB, 16_GiB);
+}
+void leave(const std::string &file) {
+  std::ofstream(file) << "there";
+}
+bool wait_for(const std::string &file) {
+  for (int i = 0; i < 60'000; ++i) {
+    if (std::filesystem::exists(file)) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return false;
+}
+
+// The other process: writes, is frozen and thawed without knowing, and looks.
+[[noreturn]] void hold(const std::string &folder) {
+  driver *const drv = the_driver();
+  const auto d = drv != nullptr ? device::open(*drv, 0) : result<device>(tl::unexpect, error{});
+  if (!d) ::_exit(2);
+  buffer_options shape;
+  shape.reserve = total_bytes();
+  auto memory = growable_buffer::create(*d, shape);
+  if (!memory || !memory->resize(total_bytes())) ::_exit(3);
+  const context_guard guard(*drv, d->context());
+  if (!drv->set_bytes_async(memory->address(), filling, total_bytes(), nullptr)) ::_exit(4);
+  if (!drv->synchronize_context()) ::_exit(4);
+  leave(folder + "/ready");
+  if (!wait_for(folder + "/over")) ::_exit(5);
+  for (std::size_t at = 0; at < total_bytes(); at += 1_MiB) {
+    unsigned char seen = 0;
+    if (!drv->copy_to_host(&seen, memory->address() + at, 1) || seen != filling) ::_exit(6);
+  }
+  ::_exit(0);
+}
+
+// Before main, since the other process is this program again.
+[[maybe_unused]] const bool is_other = [] {
+  if (const char *const folder = std::getenv(folder_name); folder != nullptr) hold(folder);
+  return false;
+}();
+
+void freezing(benchmark::State &state) {
+  for (auto _ : state) {
+    session s(state, memory_kind::backed, total_bytes());
+    if (!s) return;
+    if (!s.drv().has(driver_call::CheckpointProcessLock)) {
+      return state.SkipWithError("this driver has no cuCheckpointProcess");
+    }
+    char name[] = "/tmp/stillmap-bench-XXXXXX";
+    const std::string folder = ::mkdtemp(name);
+    stopwatch away, back;
+    status done;
+    bool good = false;
+    {
+      other_process other({std::string(folder_name) + '=' + folder});
+      if (wait_for(folder + "/ready")) {
+        away.start();
+        done = process::freeze(s.drv(), other.pid(), std::chrono::seconds(10));
+        away.stop();
+        if (done) {
+          back.start();
+          done = process::thaw(s.drv(), other.pid());
+          back.stop();
+        }
+      }
+      leave(folder + "/over");
+      good = other.ended_well();
+    }
+    std::error_code left;
+    std::filesystem::remove_all(folder, left);
+    if (!s.check(done)) return;
+    if (!good) return state.SkipWithError("the other process did not find what it had");
+    state.SetIterationTime(away.seconds() + back.seconds());
+    state.counters["away_ms"] = away.seconds() * 1e3;
+    state.counters["back_ms"] = back.seconds() * 1e3;
+  }
+  state.SetBytesProcessed(static_cast<std::int64_t>(2 * total_bytes()) * state.iterations());
+}
+
+BENCHMARK(freezing)
+    ->Name("process/away_and_back")
+    ->Iterations(smoke() ? 1 : 3)
+    ->UseManualTime()
+    ->Unit(benchmark::kMillisecond);
+
+}  // namespace
+}  // namespace stillmap::bench
