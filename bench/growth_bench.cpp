@@ -216,7 +216,7 @@ void real(benchmark::internal::Benchmark *b) {
   b->Args({1, 64});
   if (!smoke()) b->Args({1, 2})->Args({4, 64});
   // A GPU has the memory for it, and for the copies.
-  if (amount(0, 1) != 0) b->Args({32, 1024});
+  if (on_gpu() && !smoke()) b->Args({32, 1024});
   b->ArgNames({"GiB", "step_MiB"})->UseManualTime()->Unit(benchmark::kMillisecond);
   b->Iterations(smoke() ? 1 : 2);
 }

@@ -34,7 +34,6 @@ class round {
   // Something failed: who takes gets no more.
   void give_up() {
     const std::lock_guard lock(mutex_);
-    next_ = all_.size();
     complete_ = given_up_ = true;
     more_.notify_all();
   }

@@ -75,11 +75,6 @@ status teach_hostcuda(const driver &drv) {
   return {};
 }
 
-template <class T>
-tl::unexpected<error> failed(const T &r) {
-  return tl::unexpected(r.error());
-}
-
 }  // namespace
 
 result<busy_kernel> busy_kernel::load(const machine &m) {

@@ -5,11 +5,6 @@
 namespace stillmap::costs {
 namespace {
 
-template <class T>
-tl::unexpected<error> failed(const T &r) {
-  return tl::unexpected(r.error());
-}
-
 status mapped(const machine &m, stream_handle, std::size_t bytes, call_times &into) {
   const driver &drv = m.drv();
   piece p;

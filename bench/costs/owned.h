@@ -7,6 +7,12 @@
 
 namespace stillmap::costs {
 
+// What did not come, as the failure of whoever wanted it.
+template <class T>
+tl::unexpected<error> failed(const T &r) {
+  return tl::unexpected(r.error());
+}
+
 template <class T, status (driver::*Undo)(T) const>
 class owned {
  public:

@@ -16,11 +16,6 @@ constexpr const char *untouched = "cuMemRelease (never written)",
                      *after_release = "cuMemCreate (after a release)",
                      *after_pause = "cuMemCreate (after a pause)";
 
-template <class T>
-tl::unexpected<error> failed(const T &r) {
-  return tl::unexpected(r.error());
-}
-
 struct found {
   bool new_is_zero = true, reused_is_zero = true;
   std::size_t looked_at = 0;

@@ -61,8 +61,12 @@ bool smoke() {
   return std::string(environment("STILLMAP_BENCH_SMOKE")) == "1";
 }
 
+bool on_gpu() {
+  return the_driver() != nullptr && !the_driver()->is_hostcuda();
+}
+
 std::size_t amount(std::size_t here, std::size_t gpu) {
-  if (the_driver() == nullptr || the_driver()->is_hostcuda() || smoke()) return here;
+  if (!on_gpu() || smoke()) return here;
   const std::size_t asked = std::strtoull(environment("STILLMAP_BENCH_GIB"), nullptr, 10);
   return asked != 0 ? asked << 30 : gpu;
 }

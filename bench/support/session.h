@@ -21,6 +21,9 @@ bool smoke();
 // Null, and said on stderr, where there is none.
 driver *the_driver();
 
+// Whether the driver is a GPU's.
+bool on_gpu();
+
 // How much memory a case is about: `here` where device memory is the host's, `gpu` on a GPU, for
 // which that is nothing. STILLMAP_BENCH_GIB is another amount for a GPU.
 std::size_t amount(std::size_t here, std::size_t gpu);
