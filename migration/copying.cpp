@@ -11,6 +11,8 @@ constexpr const char *op = "migration::send";
 constexpr int most_attempts = 4;  // of chunks that arrive damaged
 // A launch for fewer chunks than a device has processors takes as long.
 constexpr std::size_t least_looked_at = 256;
+// As many chunks keep the channels busy while some are looked at.
+constexpr std::size_t few = 16;
 
 double seconds_since(clock::time_point t) {
   return std::chrono::duration<double>(clock::now() - t).count();
@@ -33,16 +35,17 @@ status copying::while_it_runs() {
     if (out_.rounds != 0) {
       if (status s = look_again(false); !s) return s;
     }
-    const auto went = out_.rounds == 0 ? copy(from_.all()) : copy_what_changed();
+    const auto went = out_.rounds == 0 ? copy(from_.all()) : copy_what_changed(true);
     if (!went) return tl::unexpected(went.error());
     if (*went == 0) return {};
     const auto guess = guess_pause();
     if (!guess) return tl::unexpected(guess.error());
-    if (guess->all() <= 0.8 * wanted_pause()) return {};
+    if (guess->all() <= wanted_pause()) return {};
     // Looking takes as long after another round: with little to send, that is of no use.
-    const bool bearable = guess->all() <= wanted_pause() ||
-                          how_.otherwise == when_it_does_not_converge::stop_and_copy;
-    if (guess->sending * 4 <= guess->looking && bearable) return {};
+    if (guess->sending * 4 <= guess->looking &&
+        how_.otherwise == when_it_does_not_converge::stop_and_copy) {
+      return {};
+    }
     stuck = before != 0 && *went * 10 > before * 8 ? stuck + 1 : 0;
     before = *went;
     if (out_.rounds < how_.most_rounds && stuck < 2) continue;
@@ -62,7 +65,7 @@ status copying::while_it_runs() {
 
 status copying::the_rest() {
   if (status s = look_again(true); !s) return s;
-  auto went = can_look_ ? copy_what_changed() : copy(from_.all());
+  auto went = can_look_ ? copy_what_changed(false) : copy(from_.all());
   for (int attempts = 0; went && attempts < most_attempts; ++attempts) {
     tells_.reached(step::sealed);
     const auto bad = over_.seal(from_);
@@ -91,27 +94,29 @@ result<std::size_t> copying::copy(std::vector<std::size_t> which) {
 }
 
 // They go while the rest is looked at.
-result<std::size_t> copying::copy_what_changed() {
+result<std::size_t> copying::copy_what_changed(bool running) {
   tells_.note([](progress &p) { p.round_bytes = 0; });
   round changed;
-  auto went = copy(changed, [&] { return find_changes(changed); });
+  auto went = copy(changed, [&] { return find_changes(changed, running); });
   if (went) out_.clean_bytes += from_.bytes() - bytes_of(changed.all());
   return went;
 }
 
-status copying::find_changes(round &into) {
-  const auto began = clock::now();
+status copying::find_changes(round &into, bool running) {
   const std::vector<std::size_t> all = from_.all();
   const std::size_t at_once = std::max(least_looked_at, all.size() / 16 + 1);
   for (std::size_t at = 0; at < all.size(); at += at_once) {
     const auto some = std::span(all).subspan(at, std::min(at_once, all.size() - at));
+    const auto began = clock::now();
     const auto dirty = from_.changed(some);
+    looked_ += seconds_since(began);
     if (!dirty) return tl::unexpected(dirty.error());
     tells_.note([&](progress &p) { p.round_bytes += bytes_of(*dirty); });
     if (!into.add(*dirty)) return {};
+    // What is looked at later is up to date for longer.
+    if (running) into.await_takers(few);
   }
   into.complete();
-  looked_ = seconds_since(began);
   return {};
 }
 
@@ -146,8 +151,8 @@ result<std::size_t> copying::copy(round &which, const std::function<status()> &f
   }
   const double took = seconds_since(began);
   const std::uint64_t bytes = bytes_of(which.all());
-  // Nothing is learned of the link by a round that is too short, or where looking took the time.
-  if (bytes >= (1 << 20) && took > 2 * looked_) rate_ = static_cast<double>(bytes) / took;
+  // Nothing is learned of the link by a round that is too short, or where looking took time.
+  if (bytes >= (1 << 20) && took > 8 * looked_) rate_ = static_cast<double>(bytes) / took;
   tells_.note([&](progress &p) { p.bytes_per_second = rate_; });
   tells_.reached(step::copied);
   return which.all().size();

@@ -39,9 +39,9 @@ class copying {
   };
   // Rounds: how many chunks went.
   result<std::size_t> copy(std::vector<std::size_t> which);
-  result<std::size_t> copy_what_changed();
+  result<std::size_t> copy_what_changed(bool running);
   result<std::size_t> copy(round &which, const std::function<status()> &finding);
-  status find_changes(round &into);
+  status find_changes(round &into, bool running);
   result<pause_guess> guess_pause();
   status look_again(bool standing_still);
   std::uint64_t bytes_of(const std::vector<std::size_t> &which) const;

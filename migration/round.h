@@ -25,6 +25,12 @@ class round {
     more_.notify_all();
     return !given_up_;
   }
+  // Waits until at most so many are still to be taken; not where nobody has taken any, which is so
+  // where there is no thread for it.
+  void await_takers(std::size_t most) {
+    std::unique_lock lock(mutex_);
+    fewer_.wait(lock, [&] { return next_ == 0 || all_.size() - next_ <= most || given_up_; });
+  }
   // There are no more.
   void complete() {
     const std::lock_guard lock(mutex_);
@@ -36,6 +42,7 @@ class round {
     const std::lock_guard lock(mutex_);
     complete_ = given_up_ = true;
     more_.notify_all();
+    fewer_.notify_all();
   }
 
   // The next one for whoever asks. None: there are no more, or, unless it is to `wait`, not yet.
@@ -43,6 +50,7 @@ class round {
     std::unique_lock lock(mutex_);
     if (wait) more_.wait(lock, [this] { return next_ < all_.size() || complete_; });
     if (next_ == all_.size() || given_up_) return std::nullopt;
+    fewer_.notify_all();
     return all_[next_++];
   }
 
@@ -50,7 +58,7 @@ class round {
 
  private:
   std::mutex mutex_;
-  std::condition_variable more_;
+  std::condition_variable more_, fewer_;
   std::vector<std::size_t> all_;
   std::size_t next_ = 0;  // of all_
   bool complete_ = false, given_up_ = false;

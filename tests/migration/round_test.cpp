@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <numeric>
 #include <thread>
 
@@ -59,6 +60,38 @@ TEST(round, WhoWaitsIsWokenByMoreAndByTheEnd) {
   r.complete();
   for (std::thread &t : takers) t.join();
   for (std::size_t i = 0; i < most; ++i) ASSERT_EQ(times[i], 1) << i;
+}
+
+TEST(round, FinderWaitsUntilFewAreLeft) {
+  round r;
+  EXPECT_TRUE(r.add({0, 1, 2, 3, 4}));
+  r.await_takers(2);  // nobody takes, so nobody is waited for
+  EXPECT_EQ(r.take(true), 0u);
+  std::atomic<std::size_t> taken{1};
+  std::thread taker([&] {
+    while (taken < 3) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      ++taken;
+      (void)r.take(true);
+    }
+  });
+  r.await_takers(2);
+  EXPECT_EQ(taken, 3u);
+  taker.join();
+  r.await_takers(2);  // as few as asked for
+}
+
+TEST(round, FinderOfARoundGivenUpWaitsForNobody) {
+  round r;
+  EXPECT_TRUE(r.add({0, 1, 2, 3, 4}));
+  EXPECT_EQ(r.take(true), 0u);
+  std::thread fails([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    r.give_up();
+  });
+  r.await_takers(0);
+  fails.join();
+  EXPECT_FALSE(r.add({5}));
 }
 
 }  // namespace
