@@ -6,6 +6,7 @@
 #include <array>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <stdexcept>
@@ -35,12 +36,18 @@ meeting::meeting() {
   std::string name = ::testing::TempDir() + "/stillmap_migration_XXXXXX";
   if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp");
   folder_ = name;
+  made_ = true;
   for (const char *const end : ends) {
     ::mkdir(records(end).c_str(), 0700);
     const credentials c = must(make_self_signed(std::string("the ") + end));
     write(folder_ + '/' + end + ".crt", c.certificate);
     write(folder_ + '/' + end + ".key", c.key);
   }
+}
+
+meeting::~meeting() {
+  std::error_code left;
+  if (made_) std::filesystem::remove_all(folder_, left);
 }
 
 credentials meeting::of(const char *end) const {

@@ -16,11 +16,14 @@ using handoff::testing::other_process;
 using handoff::testing::part;
 using handoff::testing::say_and_end;
 
-// A folder that both processes know: records of either end, and who they are. Made in TempDir().
+// A folder that both processes know: records of either end, and who they are. Made in TempDir(),
+// and removed by who made it.
 class meeting {
  public:
   meeting();  // a new one, with certificates
   explicit meeting(std::string folder) : folder_(std::move(folder)) {}  // one that is there
+  meeting(const meeting &) = delete;
+  ~meeting();
 
   const std::string &folder() const { return folder_; }
   std::string records(const char *end) const { return folder_ + '/' + end; }
@@ -32,6 +35,7 @@ class meeting {
 
  private:
   std::string folder_;
+  bool made_ = false;
 };
 
 // Both ends as the tests want them: at most 30 s of silence, two channels, chunks of 64 KiB.
