@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "bench/support/median.h"
 #include "bench/support/other_process.h"
 #include "bench/support/session.h"
 #include "stillmap/handoff/handoff.h"
@@ -48,12 +49,6 @@ void raise_descriptors() {
   if (::getrlimit(RLIMIT_NOFILE, &l) != 0) return;
   l.rlim_cur = l.rlim_max;
   ::setrlimit(RLIMIT_NOFILE, &l);
-}
-
-double median(std::vector<double> all) {
-  if (all.empty()) return 0;
-  std::sort(all.begin(), all.end());
-  return all[all.size() / 2];
 }
 
 // By one thread, and by two.

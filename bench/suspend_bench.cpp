@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "bench/support/median.h"
 #include "bench/support/session.h"
 #include "stillmap/checkpoint/host_memory.h"
 #include "stillmap/checkpoint/suspender.h"
@@ -152,11 +153,6 @@ class engine_copy {
   checkpoint::host_memory room_;
   std::optional<checkpoint::transfer> by_;
 };
-
-double median(std::vector<double> v) {
-  std::sort(v.begin(), v.end());
-  return v[v.size() / 2];
-}
 
 // All in turn, so that what else the machine does meets all of them: medians, and the speed of each
 // half as a part of memcpy's, and of the device's own copies'.
