@@ -133,7 +133,8 @@ class growable_buffer {
   // A copy of the whole buffer that shares every page until one of the two is about to write it:
   // afterwards both are read-only where shared, and a write without prepare_write is an access
   // fault. Waits for the device's work (it takes write access away). Errors: as alias; busy
-  // (aliased pages cannot be shared by copying). Cost: one reserve, one map per page, two
+  // (aliased pages cannot be shared by copying; until what an alias was closed with has passed, it
+  // may still count as one). Cost: one reserve, one map per page, two
   // set-access.
   result<growable_buffer> fork();
 

@@ -41,7 +41,7 @@ class mapped_buffer final : public growable_buffer::impl {
   enum slot_flag : std::uint8_t {
     live = 1,     // committed
     forked = 2,   // read-only until prepare_write
-    aliased = 4,  // the page is another buffer's too, on purpose; stays when that one is gone
+    aliased = 4,  // the page is another buffer's too, on purpose, or was: check_shareable() looks
   };
   struct slot_run {
     std::size_t first, count;

@@ -38,6 +38,8 @@ constexpr found_before finds[] = {
      "machine 24 252; create 0 1 8; resize 0 12712561 3; create 1 6 0; resize 1 2510946 3; "
      "create 2 1 11; resize 2 12801759 1; copy 0 75 3 2 73 0; create 3 6 15; "
      "reserve 2 17416029 1; shrink 2 1; reserve 3 12276475 1; drop_pool 2"},
+    {"the model took pages for aliased whose alias was gone",
+     "create 1 7 2; resize 1 16626039 1; alias 1 0 1 3 1; close 3 1; fork 1 3"},
 };
 
 TEST_F(buffer_model_test, FoundBefore) {

@@ -245,12 +245,13 @@ bool buffer_model::perform_surroundings(const op &o) {
 
 bool buffer_model::call(const std::string &what, std::optional<condition> refused,
                         std::size_t fresh, const std::vector<std::size_t> &from,
-                        const std::function<status()> &perform_it) {
+                        const std::function<status()> &perform_it, bool or_busy) {
   arm();
   const status s = perform_it();
   const bool fired = disarm();
   tally &seen = tallies_[what];
   ++(s ? seen.done : refused ? seen.refused : seen.failed);
+  if (or_busy && !s && s.error().is(condition::busy)) return false;
   if (refused) {
     demand(!s, what + " succeeded where it must be refused");
     demand(fired || s.error().is(*refused), what + " gave the wrong error: " + s.error().message());

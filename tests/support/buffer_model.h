@@ -57,6 +57,9 @@ class buffer_model {
     std::shared_ptr<page_model> page = std::make_shared<page_model>();
     stream_set users;  // the same, at this address
     bool forked = false, aliased = false;
+    // As far as the library can know: what is taken away may be mapped until a fence has passed.
+    bool surely_aliased() const { return aliased && page.use_count() > 1; }
+    bool perhaps_aliased() const { return aliased && page.use_count() == 1; }
   };
   struct buffer_state {
     std::optional<growable_buffer> real;
@@ -121,9 +124,10 @@ class buffer_model {
 
   // One call of the library: with the fault that was asked for, judged by what it may say.
   // `fresh`: bytes of new memory it may need from the pools `from`; out_of_memory is an answer only
-  // where there are fewer.
+  // where there are fewer. `or_busy`: that is an answer too.
   bool call(const std::string &what, std::optional<condition> refused, std::size_t fresh,
-            const std::vector<std::size_t> &from, const std::function<status()> &perform_it);
+            const std::vector<std::size_t> &from, const std::function<status()> &perform_it,
+            bool or_busy = false);
   void arm();
   bool disarm();
   fence fence_over(const stream_set &streams);

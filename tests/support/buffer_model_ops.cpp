@@ -77,7 +77,7 @@ std::optional<condition> buffer_model::check_pages(const buffer_state &b, std::s
   for (std::size_t s = first; s < first + n; ++s) {
     const auto it = b.slots.find(s);
     if (it == b.slots.end()) return condition::invalid_argument;
-    if ((no_forked && it->second.forked) || (no_aliased && it->second.aliased)) {
+    if ((no_forked && it->second.forked) || (no_aliased && it->second.surely_aliased())) {
       return condition::busy;
     }
   }
@@ -268,24 +268,27 @@ void buffer_model::fork(const op &o) {
   buffer_state &to = buffers_[o.arg(1) % max_buffers];
   if (b == nullptr || to.real) return;
   std::optional<condition> refused;
+  bool perhaps_busy = false;
   for (const auto &[s, slot] : b->slots) {
-    if (slot.aliased) refused = condition::busy;
+    if (slot.surely_aliased()) refused = condition::busy;
+    perhaps_busy = perhaps_busy || slot.perhaps_aliased();
   }
   buffer_state made;
   made.pools = b->pools;
-  const bool done = call("fork", refused, b->in_place ? 0 : b->capacity, {}, [&]() -> status {
+  const auto forking = [&]() -> status {
     auto real = b->real->fork();
     if (!real) return tl::unexpected(real.error());
     adopt(made, std::move(*real));
     return {};
-  });
-  if (!done) return;
+  };
+  if (!call("fork", refused, b->in_place ? 0 : b->capacity, {}, forking, perhaps_busy)) return;
   demand(made.size == b->size, "a fork has another size");
   for (auto &[s, slot] : b->slots) {
     slot_model &copy = made.slots[s];
     if (b->in_place) {
       copy.page = slot.page;
       copy.forked = slot.forked = true;
+      slot.aliased = false;
       continue;
     }
     for (std::size_t c = 0; c < cells_per_page; ++c) {
@@ -349,18 +352,24 @@ void buffer_model::splice(const op &o) {
       refused = condition::invalid_argument;
     }
   }
+  bool perhaps_busy = false;
+  for (std::size_t s = first; s < first + n; ++s) {
+    const auto it = b->slots.find(s);
+    perhaps_busy = perhaps_busy || (it != b->slots.end() && it->second.perhaps_aliased());
+  }
   const bool waits = o.arg(5) % 3 == 0;
   fence idle;
   if (!waits) idle = fence_for(o, 5, users_of(*b, first, first + n));
-  const bool done = call("splice", refused, 0, {}, [&] {
+  const auto splicing = [&] {
     return waits ? b->real->splice(first * b->page, n * b->page, *to->real, target * b->page)
                  : b->real->splice(first * b->page, n * b->page, *to->real, target * b->page, idle);
-  });
-  if (!done) return;
+  };
+  if (!call("splice", refused, 0, {}, splicing, perhaps_busy)) return;
   for (std::size_t i = 0; i < n; ++i) {
     slot_model moved = std::move(b->slots.at(first + i));
     b->slots.erase(first + i);
     moved.users.clear();
+    moved.aliased = false;
     to->slots[target + i] = std::move(moved);
   }
 }
