@@ -73,6 +73,8 @@ page_pool::~page_pool() {
   }
   background_wake_.notify_all();
   if (background_.joinable()) background_.join();
+  // Nobody can try again after this: a call that failed gets a second chance.
+  device_.space->collect(true);
   device_.space->collect(true);
   device_.space->abandon(*this);
   std::vector<page *> all;

@@ -40,6 +40,9 @@ constexpr found_before finds[] = {
      "reserve 2 17416029 1; shrink 2 1; reserve 3 12276475 1; drop_pool 2"},
     {"the model took pages for aliased whose alias was gone",
      "create 1 7 2; resize 1 16626039 1; alias 1 0 1 3 1; close 3 1; fork 1 3"},
+    {"a call that failed once while a pool went left its mappings behind for good",
+     "create 1 2 4; resize 1 5404533 1; drop_pool 1; resize 1 13944797 2; fault 10 3 3; "
+     "close 1 1"},
 };
 
 TEST_F(buffer_model_test, FoundBefore) {
