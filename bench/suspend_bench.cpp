@@ -1,7 +1,6 @@
 // Taking memory away and giving it back, against a plain copy of the same bytes in host memory by
 // as many threads, and against what the device's own copies do between its memory and pinned
 // memory. A row's bytes_per_second is contents over time.
-#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <memory>

@@ -132,10 +132,10 @@ class growable_buffer {
 
   // A copy of the whole buffer that shares every page until one of the two is about to write it:
   // afterwards both are read-only where shared, and a write without prepare_write is an access
-  // fault. Waits for the device's work (it takes write access away). Errors: as alias; busy
-  // (aliased pages cannot be shared by copying; until what an alias was closed with has passed, it
-  // may still count as one). Cost: one reserve, one map per page, two
-  // set-access.
+  // fault. Waits for the device's work (it takes write access away).
+  // Errors: as alias; busy (aliased pages cannot be shared by copying; until the fence an alias was
+  // closed with has passed, its pages may still count as aliased).
+  // Cost: one reserve, one map per page, two set-access.
   result<growable_buffer> fork();
 
   // Makes a byte range writable: pages still shared are copied to pages of its own, on `stream`, at
@@ -146,7 +146,7 @@ class growable_buffer {
   // Moves pages, not bytes: the range leaves this buffer and appears in `to` at `to_offset`, whose
   // pages there must not be committed. Same page size, same device. Size() of both stays.
   // `idle`: when device work no longer touches the old addresses. Without: it waits for the device.
-  // Errors: invalid_argument, busy (forked or aliased), not_supported (fallback).
+  // Errors: invalid_argument, busy (forked or aliased, as for fork), not_supported (fallback).
   // Cost: one map per page, one set-access, one unmap (later, when `idle` has not passed).
   status splice(std::size_t offset, std::size_t bytes, growable_buffer &to, std::size_t to_offset);
   status splice(std::size_t offset, std::size_t bytes, growable_buffer &to, std::size_t to_offset,

@@ -14,13 +14,6 @@ double percentile(std::vector<double> times, double percent) {
   return *place;
 }
 
-double median(std::vector<double> times) {
-  if (times.empty()) return 0;
-  std::sort(times.begin(), times.end());
-  const std::size_t half = times.size() / 2;
-  return times.size() % 2 == 1 ? times[half] : (times[half - 1] + times[half]) / 2;
-}
-
 void samples::add(const samples &more) {
   times_.insert(times_.end(), more.times_.begin(), more.times_.end());
 }

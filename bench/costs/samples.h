@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "bench/support/median.h"
+
 namespace stillmap::costs {
 
 struct spread {
@@ -18,8 +20,7 @@ struct spread {
 // The smallest of `times` that at least `percent` of them do not exceed: a time that was really
 // seen, the largest where there are few. 0 of none.
 double percentile(std::vector<double> times, double percent);
-// With an even count the middle of the two in the middle.
-double median(std::vector<double> times);
+using bench::median;
 
 class samples {
  public:

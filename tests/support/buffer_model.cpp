@@ -249,9 +249,10 @@ bool buffer_model::call(const std::string &what, std::optional<condition> refuse
   arm();
   const status s = perform_it();
   const bool fired = disarm();
+  const bool busy = or_busy && !s && s.error().is(condition::busy);
   tally &seen = tallies_[what];
-  ++(s ? seen.done : refused ? seen.refused : seen.failed);
-  if (or_busy && !s && s.error().is(condition::busy)) return false;
+  ++(s ? seen.done : refused || busy ? seen.refused : seen.failed);
+  if (busy) return false;
   if (refused) {
     demand(!s, what + " succeeded where it must be refused");
     demand(fired || s.error().is(*refused), what + " gave the wrong error: " + s.error().message());

@@ -142,6 +142,7 @@ class buffer_model {
   stream_set users_of(const buffer_state &b, std::size_t first, std::size_t end) const;
   std::optional<condition> check_pages(const buffer_state &b, std::size_t first, std::size_t n,
                                        bool no_forked, bool no_aliased) const;
+  bool perhaps_aliased(const buffer_state &b, std::size_t first, std::size_t end) const;
 
   static inline std::map<std::string, tally> tallies_;
   std::optional<device> device_;

@@ -84,6 +84,12 @@ std::optional<condition> buffer_model::check_pages(const buffer_state &b, std::s
   return std::nullopt;
 }
 
+bool buffer_model::perhaps_aliased(const buffer_state &b, std::size_t first,
+                                   std::size_t end) const {
+  return std::any_of(b.slots.lower_bound(first), b.slots.lower_bound(end),
+                     [](const auto &slot) { return slot.second.perhaps_aliased(); });
+}
+
 void buffer_model::create(const op &o) {
   buffer_state &b = buffers_[o.arg(0) % max_buffers];
   if (b.real) return;
@@ -268,11 +274,10 @@ void buffer_model::fork(const op &o) {
   buffer_state &to = buffers_[o.arg(1) % max_buffers];
   if (b == nullptr || to.real) return;
   std::optional<condition> refused;
-  bool perhaps_busy = false;
   for (const auto &[s, slot] : b->slots) {
     if (slot.surely_aliased()) refused = condition::busy;
-    perhaps_busy = perhaps_busy || slot.perhaps_aliased();
   }
+  const bool perhaps_busy = perhaps_aliased(*b, 0, SIZE_MAX);
   buffer_state made;
   made.pools = b->pools;
   const auto forking = [&]() -> status {
@@ -352,11 +357,7 @@ void buffer_model::splice(const op &o) {
       refused = condition::invalid_argument;
     }
   }
-  bool perhaps_busy = false;
-  for (std::size_t s = first; s < first + n; ++s) {
-    const auto it = b->slots.find(s);
-    perhaps_busy = perhaps_busy || (it != b->slots.end() && it->second.perhaps_aliased());
-  }
+  const bool perhaps_busy = perhaps_aliased(*b, first, first + n);
   const bool waits = o.arg(5) % 3 == 0;
   fence idle;
   if (!waits) idle = fence_for(o, 5, users_of(*b, first, first + n));
