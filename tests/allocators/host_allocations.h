@@ -1,4 +1,5 @@
-// How many times this test program has asked the host for memory.
+// How many times the calling thread has asked the host for memory. Only that one: hostcuda runs in
+// this process, and its streams' threads take memory whenever they come to their work.
 #pragma once
 
 #include <cstdint>
