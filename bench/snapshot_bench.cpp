@@ -1,16 +1,21 @@
-// Device memory saved as an image and brought back, against copying a file of as many bytes; and an
-// incremental image of memory of which one page in a hundred has changed, against digesting all of
-// it once.
+// Device memory saved as an image and brought back, beside what copies or writes a file of as many
+// bytes; and an incremental image of memory of which one page in a hundred has changed, beside
+// digesting all of it once.
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdlib>
+#include <cstring>
+#include <functional>
 #include <memory>
 #include <random>
 #include <string>
 #include <thread>
 
+#include "bench/support/median.h"
 #include "bench/support/session.h"
+#include "stillmap/snapshot/chunk_digests.h"
 #include "stillmap/snapshot/snapshot.h"
 #include "stillmap/vmm/context.h"
 
@@ -52,26 +57,6 @@ std::optional<growable_buffer> make_task(session &on, std::size_t bytes) {
   return std::move(*b);
 }
 
-void save(benchmark::State &state, const std::string &folder, bool verify) {
-  session on(state, memory_kind::backed, total_bytes());
-  if (!on) return;
-  const auto task = make_task(on, total_bytes());
-  if (!task) return;
-  const std::string path = file_in(folder, ".smi");
-  snapshot::save_options how;
-  how.image.verify = verify;
-  for (auto _ : state) {
-    stopwatch watch;
-    watch.start();
-    const auto w = snapshot::save(on.dev(), tags, path, how);
-    watch.stop();
-    ::unlink(path.c_str());
-    if (!w) return state.SkipWithError(w.error().message().c_str());
-    state.SetIterationTime(watch.seconds());
-  }
-  state.SetBytesProcessed(static_cast<std::int64_t>(total_bytes()) * state.iterations());
-}
-
 void restore(benchmark::State &state, const std::string &folder) {
   session on(state, memory_kind::backed, total_bytes());
   if (!on) return;
@@ -97,38 +82,112 @@ void restore(benchmark::State &state, const std::string &folder) {
   state.SetBytesProcessed(static_cast<std::int64_t>(total_bytes()) * state.iterations());
 }
 
-// What cp does, by read and write: from a file in memory to another one.
-void copy_file(benchmark::State &state, const std::string &folder) {
-  const std::string from = file_in(folder, ".from"), to = file_in(folder, ".to");
-  const int in = ::open(from.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-  const std::vector<char> piece(2_MiB, 1);
-  for (std::size_t at = 0; at < total_bytes(); at += piece.size()) {
-    if (::write(in, piece.data(), piece.size()) != static_cast<ssize_t>(piece.size())) {
-      ::unlink(from.c_str());
-      return state.SkipWithError("no room");
-    }
+// A file of as many bytes, and what copies them into another one without us.
+class plain_file {
+ public:
+  plain_file(std::string folder, std::size_t bytes)
+      : from_(file_in(folder, ".from")), to_(file_in(folder, ".to")), bytes_(bytes) {
+    std::memset(room_.get(), 1, piece);
   }
-  const std::unique_ptr<char[]> room(new char[2_MiB]);
-  for (auto _ : state) {
-    stopwatch watch;
-    watch.start();
-    const int out = ::open(to.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    ::lseek(in, 0, SEEK_SET);
+  ~plain_file() {
+    if (in_ >= 0) ::close(in_);
+    ::unlink(from_.c_str());
+  }
+  plain_file(const plain_file &) = delete;
+  plain_file &operator=(const plain_file &) = delete;
+
+  // What cp does, by read and write.
+  bool copy() {
+    if (in_ < 0 && !make()) return false;
+    const int out = ::open(to_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    ::lseek(in_, 0, SEEK_SET);
     ssize_t n = 0;
-    while ((n = ::read(in, room.get(), 2_MiB)) > 0) {
-      if (::write(out, room.get(), static_cast<std::size_t>(n)) != n) break;
+    while ((n = ::read(in_, room_.get(), 2_MiB)) > 0) {
+      if (::write(out, room_.get(), static_cast<std::size_t>(n)) != n) break;
     }
-    watch.stop();
     ::close(out);
-    ::unlink(to.c_str());
-    state.SetIterationTime(watch.seconds());
-    if (n != 0) {
-      state.SkipWithError("no room");
-      break;
-    }
+    return n == 0;
   }
-  ::close(in);
-  ::unlink(from.c_str());
+  // What dd with oflag=direct conv=fsync does, from memory.
+  bool write_direct() const {
+    const int out = ::open(to_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_DIRECT, 0600);
+    bool good = out >= 0;
+    for (std::size_t at = 0; good && at < bytes_; at += piece) {
+      good = ::write(out, room_.get(), piece) == static_cast<ssize_t>(piece);
+    }
+    good = good && ::fsync(out) == 0;
+    if (out >= 0) ::close(out);
+    return good;
+  }
+  void remove_copy() const { ::unlink(to_.c_str()); }
+
+ private:
+  static constexpr std::size_t piece = 16_MiB;
+  bool make() {
+    in_ = ::open(from_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    for (std::size_t at = 0; at < bytes_; at += piece) {
+      if (::write(in_, room_.get(), piece) != static_cast<ssize_t>(piece)) return false;
+    }
+    return true;
+  }
+  struct by_free {
+    void operator()(void *at) const { std::free(at); }
+  };
+  const std::string from_, to_;
+  const std::size_t bytes_;
+  const std::unique_ptr<void, by_free> room_{std::aligned_alloc(image::block_bytes, piece)};
+  int in_ = -1;
+};
+
+// Seconds of what `what` takes; it has failed where it says false.
+template <class What>
+bool timed(std::vector<double> &into, What &&what) {
+  stopwatch watch;
+  watch.start();
+  const bool good = what();
+  watch.stop();
+  into.push_back(watch.seconds());
+  return good;
+}
+
+// All in turn, so that what else the machine does meets all of them; medians.
+void save_beside_files(benchmark::State &state, const std::string &folder, bool on_disk) {
+  session on(state, memory_kind::backed, total_bytes());
+  if (!on) return;
+  const auto task = make_task(on, total_bytes());
+  if (!task) return;
+  const std::string path = file_in(folder, ".smi");
+  const auto save = [&](bool verify) {
+    snapshot::save_options how;
+    how.image.verify = verify;
+    const auto w = snapshot::save(on.dev(), tags, path, how);
+    if (!w) state.SkipWithError(w.error().message().c_str());
+    return w.has_value();
+  };
+  plain_file plain(folder, total_bytes());
+  std::vector<double> saves, unread, files;
+  const std::array<std::function<bool()>, 3> ways{
+      [&] { return timed(unread, [&] { return save(false); }); },
+      [&] { return timed(files, [&] { return on_disk ? plain.write_direct() : plain.copy(); }); },
+      [&] { return timed(saves, [&] { return save(true); }); }};
+  // Each is first as often: what comes first may have to fetch memory that the next ones find.
+  for (std::size_t first = 0; auto _ : state) {
+    for (std::size_t i = 0; i < ways.size(); ++i) {
+      if (!ways[(first + i) % ways.size()]()) {
+        return state.SkipWithError("a file could not be written");
+      }
+      ::unlink(path.c_str());
+      plain.remove_copy();
+    }
+    ++first;
+    state.SetIterationTime(unread.back());
+  }
+  const double file = median(files);
+  state.counters["save_ms"] = median(saves) * 1e3;
+  state.counters["unread_ms"] = median(unread) * 1e3;
+  state.counters[on_disk ? "direct_ms" : "cp_ms"] = file * 1e3;
+  state.counters[on_disk ? "of_direct" : "of_cp"] = file / median(saves);
+  state.counters[on_disk ? "unread_of_direct" : "unread_of_cp"] = file / median(unread);
   state.SetBytesProcessed(static_cast<std::int64_t>(total_bytes()) * state.iterations());
 }
 
@@ -136,7 +195,7 @@ std::size_t large() {
   return smoke() ? 64_MiB : amount(8_GiB, 32_GiB);
 }
 
-// One page in a hundred changes before each round.
+// One page in a hundred changes before each round; beside it, all of that memory digested once.
 void incremental(benchmark::State &state) {
   session on(state, memory_kind::backed, large());
   if (!on) return;
@@ -147,38 +206,49 @@ void incremental(benchmark::State &state) {
   how.image.verify = false;
   const auto w = snapshot::save(on.dev(), tags, base, how);
   auto parent = image::reader::open(base);
-  if (!w || !parent) {
+  auto digester = snapshot::chunk_digester::create(on.dev());
+  if (!w || !parent || !digester) {
     ::unlink(base.c_str());
-    return state.SkipWithError("no room for the base");
+    return state.SkipWithError("no room for the base, or no digests");
   }
   how.image.parent = *parent;
   const std::size_t page = on.dev().can().page_bytes, pages = large() / page;
+  std::vector<virtual_range> chunks;
+  for (std::size_t at = 0; at < large(); at += parent->head().chunk_bytes) {
+    chunks.push_back({task->address() + at, parent->head().chunk_bytes});
+  }
   double stored = 0, dirty = 0;
   std::uint64_t seed = 2;
+  std::vector<double> saves, digests;
   for (auto _ : state) {
     const std::size_t changed = std::max<std::size_t>(1, pages / 100);
     for (std::size_t i = 0; i < changed; ++i) {
       put_random(on.dev(), task->address() + i * (pages / changed) * page, page, ++seed);
     }
-    stopwatch watch;
-    watch.start();
-    const auto i = snapshot::save(on.dev(), tags, next, how);
-    watch.stop();
+    image::outcome<image::written> i;
+    bool good = timed(saves, [&] {
+      i = snapshot::save(on.dev(), tags, next, how);
+      return i.has_value();
+    });
     ::unlink(next.c_str());
-    if (!i) {
-      state.SkipWithError(i.error().message().c_str());
+    good = good && timed(digests, [&] { return digester->digests_of(chunks).has_value(); });
+    if (!good) {
+      state.SkipWithError(i ? "no digests" : i.error().message().c_str());
       break;
     }
-    state.SetIterationTime(watch.seconds());
+    state.SetIterationTime(saves.back());
     stored = static_cast<double>(i->stored_bytes);
     dirty = static_cast<double>(changed * page);
   }
   ::unlink(base.c_str());
+  state.counters["save_ms"] = median(saves) * 1e3;
+  state.counters["digests_ms"] = median(digests) * 1e3;
+  state.counters["of_digests"] = median(saves) / median(digests);
   state.counters["stored/dirty"] = stored / dirty;
   state.SetBytesProcessed(static_cast<std::int64_t>(large()) * state.iterations());
 }
 
-// The same memory's digests, by as many threads, from host memory.
+// As many digests by as many threads, from plain host memory: what the ones above could be at best.
 void digest_all(benchmark::State &state) {
   const std::size_t threads = std::min(std::thread::hardware_concurrency(), 8U);
   const std::size_t bytes = std::min<std::size_t>(large(), 1_GiB);
@@ -204,20 +274,19 @@ void digest_all(benchmark::State &state) {
 }
 
 [[maybe_unused]] const bool registered = [] {
-  const auto add = [](const std::string &name, auto work) {
+  const auto add = [](const std::string &name, int times, auto work) {
     benchmark::RegisterBenchmark(name.c_str(), work)
         ->UseManualTime()
+        ->Iterations(smoke() ? 1 : times)
         ->Unit(benchmark::kMillisecond);
   };
   const std::string tmpfs = "/dev/shm";
-  add("tmpfs|save", [=](auto &s) { save(s, tmpfs, true); });
-  add("tmpfs|save, not read again", [=](auto &s) { save(s, tmpfs, false); });
-  add("tmpfs|restore", [=](auto &s) { restore(s, tmpfs); });
-  add("tmpfs|read and write", [=](auto &s) { copy_file(s, tmpfs); });
-  add("disk|save, not read again", [](auto &s) { save(s, disk(), false); });
-  add("disk|restore", [](auto &s) { restore(s, disk()); });
-  add("incremental|1 % changed", incremental);
-  benchmark::RegisterBenchmark("incremental|digest of all", digest_all)
+  add("tmpfs/save", 6, [=](auto &s) { save_beside_files(s, tmpfs, false); });
+  add("tmpfs/restore", 3, [=](auto &s) { restore(s, tmpfs); });
+  add("disk/save", 9, [](auto &s) { save_beside_files(s, disk(), true); });
+  add("disk/restore", 3, [](auto &s) { restore(s, disk()); });
+  add("incremental/1_percent_changed", 15, incremental);
+  benchmark::RegisterBenchmark("incremental/digests_of_host_memory", digest_all)
       ->UseRealTime()
       ->Unit(benchmark::kMillisecond);
   return true;

@@ -57,10 +57,12 @@ class extent_writer::worker {
   done one(std::size_t i) {
     chunk_record &r = all_.table_[i];
     const std::size_t in_parent = all_.in_parent_.empty() ? none : all_.in_parent_[i];
-    if (in_parent != none) {
+    bool changed = in_parent == none;  // as far as is known
+    if (!changed) {
       if (const auto known = all_.from_.digest_of(r.at, r.bytes)) {
         r.contents = *known;
         if (is_parents(r, in_parent)) return {};
+        changed = true;
       }
     }
     const auto free = queue_.free_slot();
@@ -81,13 +83,13 @@ class extent_writer::worker {
     }
     const bool as_it_is = all_.how_.compress == codec::none && all_.sealed_with_ == nullptr;
     both_digests sums;
-    if (as_it_is && in_parent == none) {
+    if (as_it_is && changed) {
       sums = digests_of(contents);
     } else {
       sums.contents = digest_of_contents(contents);
     }
     r.contents = sums.contents;
-    if (in_parent != none) {
+    if (!changed) {
       if (is_parents(r, in_parent)) return {};
       if (as_it_is) sums.stored = digest_of(contents);
     }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "stillmap/snapshot/chunk_digests.h"
 #include "stillmap/snapshot/failures.h"
 
 namespace stillmap::snapshot {
@@ -28,34 +27,26 @@ result<std::unique_ptr<device_contents>> device_contents::create(const device &d
   return std::unique_ptr<device_contents>(new device_contents(std::move(*by), std::move(pages)));
 }
 
-status device_contents::learn_digests(const device &d, std::uint32_t chunk_bytes) {
-  std::vector<virtual_range> chunks;
-  std::vector<known_digest> known;
+void device_contents::learn_digests(const device &d, std::uint32_t chunk_bytes) {
+  std::vector<virtual_range> ranges;
   for (const page &p : pages_) {
     for (std::size_t at = 0; at < p.bytes; at += chunk_bytes) {
       const std::size_t bytes = std::min<std::size_t>(chunk_bytes, p.bytes - at);
-      chunks.push_back({p.at + at, bytes});
-      known.push_back({p.offset + at, bytes, {}});
+      ranges.push_back({p.at + at, bytes});
+      chunks_.push_back({p.offset + at, bytes});
     }
   }
-  const auto made = chunk_digests(d, chunks);
-  if (!made) {
-    if (made.error().is(condition::device_lost)) return tl::unexpected(made.error());
-    return {};  // then they are read
-  }
-  for (std::size_t i = 0; i < known.size(); ++i) known[i].digest = (*made)[i];
-  digests_ = std::move(known);
-  return {};
+  digests_ = std::make_unique<digests_ahead>(d, std::move(ranges));
 }
 
 std::optional<image::digest> device_contents::digest_of(std::uint64_t offset, std::size_t bytes) {
   const auto found =
-      std::lower_bound(digests_.begin(), digests_.end(), offset,
-                       [](const known_digest &k, std::uint64_t at) { return k.offset < at; });
-  if (found == digests_.end() || found->offset != offset || found->bytes != bytes) {
+      std::lower_bound(chunks_.begin(), chunks_.end(), offset,
+                       [](const looked_at &c, std::uint64_t at) { return c.offset < at; });
+  if (found == chunks_.end() || found->offset != offset || found->bytes != bytes) {
     return std::nullopt;
   }
-  return found->digest;
+  return digests_->of(static_cast<std::size_t>(found - chunks_.begin()));
 }
 
 image::outcome<image::bytes_view> device_contents::chunk(std::uint64_t offset,

@@ -9,6 +9,7 @@
 #include "stillmap/checkpoint/layout.h"
 #include "stillmap/checkpoint/transfer.h"
 #include "stillmap/image/writer.h"
+#include "stillmap/snapshot/digests_ahead.h"
 
 namespace stillmap::snapshot {
 
@@ -20,9 +21,9 @@ class device_contents final : public image::contents_source {
                                                          const checkpoint::memory_layout &l,
                                                          std::size_t streams);
 
-  // Asks the device for the digests of all chunks, so that digest_of() knows them. Where it cannot
-  // tell, nothing changes. Errors: the driver's.
-  status learn_digests(const device &d, std::uint32_t chunk_bytes);
+  // From now on the device makes the digests of all chunks, and digest_of() waits for them. Where
+  // it cannot tell, they are read.
+  void learn_digests(const device &d, std::uint32_t chunk_bytes);
 
   image::outcome<image::bytes_view> chunk(std::uint64_t offset, std::span<std::byte> room) override;
   std::optional<image::digest> digest_of(std::uint64_t offset, std::size_t bytes) override;
@@ -33,10 +34,9 @@ class device_contents final : public image::contents_source {
     std::size_t bytes;
     device_address at;  // where the device may read it
   };
-  struct known_digest {
+  struct looked_at {
     std::uint64_t offset;
     std::size_t bytes;
-    image::digest digest;
   };
   device_contents(checkpoint::transfer by, std::vector<page> pages);
   std::size_t take_stream();
@@ -47,7 +47,8 @@ class device_contents final : public image::contents_source {
   std::mutex mutex_;
   std::condition_variable given_back_;
   std::vector<std::size_t> idle_;
-  std::vector<known_digest> digests_;  // in the order of the contents
+  std::vector<looked_at> chunks_;  // in the order of the contents
+  std::unique_ptr<digests_ahead> digests_;
 };
 
 }  // namespace stillmap::snapshot

@@ -1,0 +1,64 @@
+#include "stillmap/snapshot/digests_ahead.h"
+
+#include <new>
+#include <span>
+#include <system_error>
+
+#include "stillmap/snapshot/chunk_digests.h"
+
+namespace stillmap::snapshot {
+
+digests_ahead::digests_ahead(const device &d, std::vector<virtual_range> chunks,
+                             std::size_t part_bytes)
+    : device_(d), chunks_(std::move(chunks)), part_bytes_(part_bytes) {
+  known_.reserve(chunks_.size());
+  try {
+    thread_ = std::thread([this] { run(); });
+  } catch (const std::system_error &) {
+    over_ = true;  // no thread to be had: chunks are read
+  }
+}
+
+digests_ahead::~digests_ahead() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+std::optional<image::digest> digests_ahead::of(std::size_t i) {
+  std::unique_lock lock(mutex_);
+  progressed_.wait(lock, [&] { return over_ || i < known_.size(); });
+  if (i >= known_.size()) return std::nullopt;
+  return known_[i];
+}
+
+std::size_t digests_ahead::end_of_part(std::size_t first) const {
+  std::size_t end = first;
+  for (std::size_t bytes = 0; end < chunks_.size() && bytes < part_bytes_; ++end) {
+    bytes += chunks_[end].bytes;
+  }
+  return end;
+}
+
+void digests_ahead::run() {
+  try {
+    auto with = chunk_digester::create(device_);
+    for (std::size_t first = 0, end = 0; with && first < chunks_.size(); first = end) {
+      end = end_of_part(first);
+      const auto made = with->digests_of(std::span(chunks_).subspan(first, end - first));
+      if (!made) break;
+      const std::lock_guard lock(mutex_);
+      if (stop_) break;
+      known_.insert(known_.end(), made->begin(), made->end());
+      progressed_.notify_all();
+    }
+  } catch (const std::bad_alloc &) {  // as above
+  }
+  const std::lock_guard lock(mutex_);
+  over_ = true;
+  progressed_.notify_all();
+}
+
+}  // namespace stillmap::snapshot

@@ -1,0 +1,86 @@
+// Digests that are made part after part while others use them.
+#include "stillmap/snapshot/digests_ahead.h"
+
+#include <gtest/gtest.h>
+
+#include "stillmap/snapshot/chunk_digests.h"
+#include "tests/support/buffer_test.h"
+#include "tests/support/hostcuda_control.h"
+
+namespace stillmap::snapshot {
+namespace {
+
+constexpr std::size_t chunk = 64 << 10;
+
+class digests_ahead_test : public testing::buffer_test {
+ protected:
+  growable_buffer filled() {
+    growable_buffer b = make();
+    EXPECT_TRUE(b.resize(2 * page()));
+    testing::put(dev(), b.address(), testing::pattern(2 * page(), 1));
+    return b;
+  }
+  std::vector<virtual_range> chunks_of(const growable_buffer &b) const {
+    std::vector<virtual_range> out;
+    for (std::size_t at = 0; at < b.size(); at += chunk) out.push_back({b.address() + at, chunk});
+    return out;
+  }
+};
+
+TEST_F(digests_ahead_test, are_the_same_in_parts_as_at_once_and_whoever_asks_first) {
+  STILLMAP_NEEDS_VMM();
+  const growable_buffer b = filled();
+  const auto chunks = chunks_of(b);
+  const auto all = chunk_digests(dev(), chunks);
+  ASSERT_TRUE(all) << all.error().message();
+  for (const std::size_t part : {std::size_t{1}, 3 * chunk, b.size(), 9 * b.size()}) {
+    digests_ahead ahead(dev(), chunks, part);
+    EXPECT_EQ(ahead.of(chunks.size() - 1), all->back());
+    std::thread other([&] {
+      for (std::size_t i = 0; i < chunks.size(); ++i) EXPECT_EQ(ahead.of(i), (*all)[i]) << i;
+    });
+    for (std::size_t i = chunks.size(); i-- != 0;) EXPECT_EQ(ahead.of(i), (*all)[i]) << i;
+    other.join();
+  }
+}
+
+TEST_F(digests_ahead_test, go_while_the_rest_is_still_to_be_looked_at) {
+  STILLMAP_NEEDS_VMM();
+  growable_buffer b = filled();
+  for (int i = 0; i < 8; ++i) {
+    digests_ahead ahead(dev(), chunks_of(b), 1);
+    if (i % 2 == 0) {
+      EXPECT_TRUE(ahead.of(0));
+    }
+  }
+  EXPECT_TRUE(b.resize(page()));
+  EXPECT_TRUE(b.shrink_to_fit());
+}
+
+// What comes before the failure is known; what comes after it has to be read.
+TEST_F(digests_ahead_test, end_where_the_driver_fails) {
+  STILLMAP_NEEDS_HOSTCUDA();
+  STILLMAP_NEEDS_VMM();
+  namespace control = testing::hostcuda_control;
+  const growable_buffer b = filled();
+  const auto chunks = chunks_of(b);
+  const auto all = chunk_digests(dev(), chunks);
+  ASSERT_TRUE(all);
+  control::fail("cuLaunchKernel", 3, CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
+  digests_ahead ahead(dev(), chunks, 1);
+  EXPECT_EQ(ahead.of(0), (*all)[0]);
+  EXPECT_EQ(ahead.of(1), (*all)[1]);
+  EXPECT_FALSE(ahead.of(2));
+  EXPECT_FALSE(ahead.of(chunks.size() - 1));
+  EXPECT_EQ(ahead.of(1), (*all)[1]);
+}
+
+TEST_F(digests_ahead_test, say_nothing_of_what_the_device_cannot_look_at) {
+  STILLMAP_NEEDS_VMM();
+  const growable_buffer b = filled();
+  digests_ahead ahead(dev(), {{b.address(), 15 * 4096}});
+  EXPECT_FALSE(ahead.of(0));
+}
+
+}  // namespace
+}  // namespace stillmap::snapshot
