@@ -1,7 +1,6 @@
 #include "stillmap/image/image_file.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -9,26 +8,16 @@
 #include <utility>
 
 namespace stillmap::image {
-namespace {
-
-constexpr std::size_t huge_page = std::size_t{2} << 20;
-
-}  // namespace
 
 outcome<aligned_memory> aligned_memory::create(std::size_t bytes) {
   aligned_memory m;
   const std::size_t rounded =
       (std::max<std::size_t>(bytes, 1) + block_bytes - 1) / block_bytes * block_bytes;
-  const bool huge = rounded >= huge_page;
-  m.memory_.reset(
-      static_cast<std::byte *>(std::aligned_alloc(huge ? huge_page : block_bytes, rounded)));
+  m.memory_.reset(static_cast<std::byte *>(std::aligned_alloc(block_bytes, rounded)));
   if (!m.memory_) {
     return fail(condition::out_of_memory, "image", "no memory for a buffer", part::file, 0, {},
                 std::to_string(rounded) + " bytes");
   }
-  // One fault and one piece of a direct write instead of 512 of each; only where the kernel likes.
-  if (huge) [[maybe_unused]]
-    const int advised = ::madvise(m.memory_.get(), rounded, MADV_HUGEPAGE);
   m.size_ = bytes;
   return m;
 }
