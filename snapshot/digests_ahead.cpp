@@ -54,7 +54,7 @@ void digests_ahead::run() {
       known_.insert(known_.end(), made->begin(), made->end());
       progressed_.notify_all();
     }
-  } catch (const std::bad_alloc &) {  // as above
+  } catch (const std::bad_alloc &) {  // no memory: chunks are read
   }
   const std::lock_guard lock(mutex_);
   over_ = true;

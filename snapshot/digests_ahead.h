@@ -16,7 +16,7 @@ namespace stillmap::snapshot {
 // Threads: of() from any; one of its own makes the digests.
 class digests_ahead {
  public:
-  // A GPU looks at that in a fraction of a millisecond, of which starting and waiting is little.
+  // Large beside what a launch and a wait cost, small beside what is worth looking at ahead.
   static constexpr std::size_t usual_part = std::size_t{512} << 20;
 
   // Begins with the first of `chunks`.

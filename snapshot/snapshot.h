@@ -31,10 +31,9 @@ struct save_options {
 //           tags: value = its address; or some of it is suspended), not_supported (another
 //           process's memory; memory that other devices use too, or that this one may not read:
 //           value = the address; a device without VMM), the driver's, and those of image::write.
-// Threads:  safe. Cost: one copy for each chunk, and what image::write says. With a parent: a
-// module,
-//           two copies and a launch a stream for each 512 MiB, and one copy for each chunk that is
-//           not as it was.
+// Threads:  safe.
+// Cost:     one copy for each chunk, and what image::write says. With a parent: a module, two
+//           copies and a launch a stream for each 512 MiB, one copy for each chunk that changed.
 image::outcome<image::written> save(const device &d, std::span<const std::string> tags,
                                     const std::string &path, const save_options &how = {});
 
