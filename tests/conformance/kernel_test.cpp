@@ -36,7 +36,7 @@ class kernel : public driver_test {
   void SetUp() override {
     driver_test::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
-    if (cu().is_hostcuda()) {
+    if (cu().hostcuda_register_kernel != nullptr) {
       const std::array<std::size_t, 2> sizes{sizeof(CUdeviceptr), sizeof(std::uint32_t)};
       MUST(cu().hostcuda_register_kernel("stillmap_store", store_on_host, 2, sizes.data()));
     }

@@ -189,7 +189,7 @@ TEST_F(growth_under_kernels, grows_to_four_fifths_of_the_memory) {
   const std::size_t free = dev().memory()->free.bytes();
   // hostcuda's memory is the machine's: enough to see that it works.
   const std::size_t target = round_down(
-      on_hostcuda() ? std::min<std::size_t>(free / 5 * 4, 512_MiB) : free / 5 * 4, page());
+      runs_on_host() ? std::min<std::size_t>(free / 5 * 4, 512_MiB) : free / 5 * 4, page());
   const device_address at = b.address();
   const std::size_t step = round_up(target / 16, page());
   for (std::size_t size = step;; size = std::min(size + step, target)) {

@@ -139,7 +139,7 @@ void gpu_test::SetUp() {
   buffer_test::SetUp();
   if (IsSkipped() || HasFatalFailure()) return;
   enter();
-  if (on_hostcuda()) {
+  if (runs_on_host()) {
     access_on_host = raw<decltype(hostcuda_access)>(cu(), "hostcuda_access");
     const std::size_t words[] = {8, 8, 8}, store[] = {8, 4};
     CU(hostcuda_register_kernel, "stillmap_counting", counting_on_host, 3, words);
@@ -185,7 +185,7 @@ void gpu_test::launch_increment(device_address at, device_address count, stream_
   std::uint64_t where = at.value(), how_many = count.value();
   void *params[] = {&where, &how_many};
   // A host kernel is one thread that does all of it.
-  launch(increment_, s, params, on_hostcuda() ? 1 : 64, on_hostcuda() ? 1 : 128);
+  launch(increment_, s, params, runs_on_host() ? 1 : 64, runs_on_host() ? 1 : 128);
 }
 
 void gpu_test::launch_store_through(device_address pointer, std::uint32_t value, stream_ref s) {

@@ -44,6 +44,8 @@ class gpu_test : public buffer_test {
   void enter();
 
   const driver &cu() const { return drv(); }
+  // Kernels are host functions here, and memory is the host's.
+  bool runs_on_host() const { return cu().symbol("hostcuda_register_kernel") != nullptr; }
 
  private:
   void launch(CUfunction f, stream_ref s, void **params, unsigned blocks, unsigned threads);

@@ -37,7 +37,8 @@ class device_test : public ::testing::Test {
   // stays behind.
   void expect_unreturnable() { unreturnable_expected_ = true; }
 
-  // What is left behind on hostcuda right now, one line each; empty when nothing is.
+  // What is left behind on hostcuda right now, one line each; empty when nothing is. No other
+  // driver tells: empty.
   static std::string leftovers();
 
  private:

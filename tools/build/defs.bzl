@@ -18,6 +18,7 @@ STILLMAP_LIBRARY_COPTS = STILLMAP_COPTS + [
 ]
 
 _HOSTCUDA = Label("//hostcuda:libcuda.so.1")
+_PLAIN_HOSTCUDA = Label("//hostcuda:plain/libcuda.so.1")
 
 def _driver_test_impl(ctx):
     executable = ctx.actions.declare_file(ctx.label.name)
@@ -32,6 +33,11 @@ def _driver_test_impl(ctx):
         files = ctx.files.hostcuda
         environment["STILLMAP_HOSTCUDA"] = files[0].short_path
         environment["HOSTCUDA"] = "profile=" + ctx.attr.profile
+    elif ctx.attr.driver == "plain":
+        files = ctx.files.plain_hostcuda
+        environment["STILLMAP_DRIVER"] = files[0].short_path
+        environment["STILLMAP_REQUIRE_GPU"] = "1"
+        environment["HOSTCUDA"] = "profile=" + ctx.attr.profile + ",memory=8G"
     runfiles = ctx.runfiles(files = files).merge(ctx.attr.binary[DefaultInfo].default_runfiles)
     return [
         DefaultInfo(executable = executable, runfiles = runfiles),
@@ -43,14 +49,15 @@ driver_test = rule(
     test = True,
     attrs = {
         "binary": attr.label(mandatory = True, executable = True, cfg = "target"),
-        "driver": attr.string(default = "host", values = ["host", "cuda"]),
+        "driver": attr.string(default = "host", values = ["host", "plain", "cuda"]),
         "profile": attr.string(default = "h200"),
         "hostcuda": attr.label(default = _HOSTCUDA, allow_files = True),
+        "plain_hostcuda": attr.label(default = _PLAIN_HOSTCUDA, allow_files = True),
     },
     doc = "Runs a GoogleTest program on one driver: hostcuda as one profile, or the machine's.",
 )
 
-def stillmap_tests(name, srcs, deps = [], data = [], profiles = HOSTCUDA_PROFILES, cuda = False, size = "medium", threads = True):
+def stillmap_tests(name, srcs, deps = [], data = [], profiles = HOSTCUDA_PROFILES, plain = False, cuda = False, size = "medium", threads = True):
     """One program of one kind of test, and a Bazel test for each driver it runs on.
 
     Args:
@@ -59,6 +66,8 @@ def stillmap_tests(name, srcs, deps = [], data = [], profiles = HOSTCUDA_PROFILE
       deps: what it needs beside Stillmap and the test support.
       data: programs and files that it needs when it runs.
       profiles: the profiles of hostcuda it runs on.
+      plain: also as on a GPU (hostcuda with nothing to steer it by), as <name>_plain; such a
+        program goes into the bundle of tools/gpu/bundle.
       cuda: also on the machine's own driver, as <name>_cuda.
       size: Bazel's test size.
       threads: worth a run under ThreadSanitizer. Not where nothing but one thread is tested, and
@@ -83,6 +92,14 @@ def stillmap_tests(name, srcs, deps = [], data = [], profiles = HOSTCUDA_PROFILE
             size = size,
             tags = ["profile-" + profile, "kind-" + name] +  # ./test --profile, --without
                    ([] if threads else ["no-threads"]),  # ./test --tsan
+        )
+    if plain:
+        driver_test(
+            name = name + "_plain",
+            binary = ":" + program,
+            driver = "plain",
+            size = size,
+            tags = ["kind-" + name, "plain"],
         )
     if cuda:
         driver_test(

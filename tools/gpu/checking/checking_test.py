@@ -94,6 +94,32 @@ class Running(InAFolder):
         else:
             self.fail("its child lives on")
 
+    def test_of_a_program_that_died_the_tests_before_count(self):
+        done = self.run_it("""
+echo "[ RUN      ] a/growth.one/x"; echo "[       OK ] a/growth.one/x (3 ms)"
+echo "[ RUN      ] growth.two"; echo "[  FAILED  ] growth.two (1 ms)"
+echo "[ RUN      ] growth.three"; echo "[  SKIPPED ] growth.three (1 ms)"
+echo "[ RUN      ] growth.four"; kill -SEGV $$""")
+        self.assertEqual((done["passed"], done["failed"], done["skipped"]), (1, 2, 1))
+        self.assertEqual(done["why"], ["growth.two", "growth.four"])
+        self.assertEqual(done["status"], -11)
+
+    def test_of_a_benchmark_that_ran_out_of_time_the_cases_before_count(self):
+        whole = json.dumps({"context": {"a": 1}, "benchmarks": [case("a"), case("b")]}, indent=1)
+        for cut in (whole[:-len("\n ]\n}")], whole[:-len("\n ]\n}")] + ",\n"):
+            (self.out / "say").write_text(cut)
+            done = self.run_it('cp "%s/say" "${1#--benchmark_out=}"; sleep 60' % self.out, "benchmark",
+                               seconds=2)
+            self.assertEqual((done["passed"], done["failed"], done["status"]), (2, 1, "out of time"))
+            self.assertIn("ended with its time", done["why"][0])
+            self.assertEqual([c["name"] for c in done["results"]["benchmarks"]], ["a", "b"])
+
+    def test_what_it_prints_is_not_where_it_may_write(self):
+        # costs.txt, the cost table, was overwritten by what the program `costs` had printed.
+        self.run_it('echo mine >"%s/it.txt"; echo printed' % self.out, "json")
+        self.assertEqual((self.out / "it.txt").read_text(), "mine\n")
+        self.assertEqual((self.out / "it.log").read_text(), "printed\n")
+
     def test_a_program_that_is_not_there(self):
         made = parts.Job("it", "tests", [str(self.out / "nothing")], 5, {})
         done = running.run(made, dict(os.environ), self.out, time.time() + 5)

@@ -23,14 +23,21 @@ class Part:
         self.jobs = jobs  # (bundle's folder, results' folder, options) -> list of Job
 
 
-def test(name):
-    return lambda here, out, given: Job(name, "tests", [str(here / "tests" / name)], 300)
+def test(name, seconds):
+    def job(here, out, given):
+        environment = {"STILLMAP_TOOL": str(here / "bin" / "stillmap"), "STILLMAP_MODEL_SECONDS": "10"}
+        if given.driver == "host":
+            # As they run on a GPU: by a driver that has no switches for tests.
+            environment.update(STILLMAP_DRIVER=str(here / "lib" / "plain" / "libcuda.so.1"),
+                               STILLMAP_REQUIRE_GPU="1", HOSTCUDA="profile=h200,memory=8G")
+        return Job(name, "tests", [str(here / "tests" / name)], seconds, environment)
+    return job
 
 
-def bench(name):
+def bench(name, seconds):
     def job(here, out, given):
         quickly = ["--benchmark_min_time=0.001"] if given.quick else []
-        return Job(name, "benchmark", [str(here / "bench" / name)] + quickly, 300)
+        return Job(name, "benchmark", [str(here / "bench" / name)] + quickly, seconds)
     return job
 
 
@@ -60,17 +67,21 @@ def of(*makers):
 
 
 ALL = (
-    Part("conformance", "what is assumed of CUDA, number by number", 120, of(test("conformance"))),
-    Part("tests", "growth, with kernels that look at the data", 120, of(test("gpu"))),
+    Part("conformance", "what is assumed of CUDA, number by number", 90,
+         of(test("conformance", 90))),
+    Part("tests", "all tests that need no hostcuda; `gpu`: with kernels that look at the data", 180,
+         of(*(test(kind, 60) for kind in (
+             "gpu", "unit", "checkpoint", "snapshot", "handoff", "allocators", "migration", "control",
+             "process", "tool")))),
     Part("costs", "every call of the driver against size, neighbours, threads, mappings", 240,
          of(costs)),
     Part("growth", "growing in place, against copying and the driver's own pools", 200,
-         of(bench("driver_bench"), bench("growth_bench"), bench("append_bench"),
-            bench("vector_bench"), bench("remap_bench"))),
-    Part("allocator", "the caching allocator's hot path", 60, of(bench("allocator_bench"))),
+         of(bench("driver_bench", 40), bench("growth_bench", 100), bench("append_bench", 40),
+            bench("vector_bench", 30), bench("remap_bench", 30))),
+    Part("allocator", "the caching allocator's hot path", 60, of(bench("allocator_bench", 60))),
     Part("checkpoint", "suspend, snapshot, handoff, migration, against the copy engine", 300,
-         of(bench("suspend_bench"), bench("digest_bench"), bench("handoff_bench"),
-            bench("migration_bench"), bench("process_bench"), bench("snapshot_bench"),
-            bench("image_bench"))),
+         of(bench("suspend_bench", 60), bench("digest_bench", 20), bench("handoff_bench", 40),
+            bench("migration_bench", 90), bench("process_bench", 60), bench("snapshot_bench", 120),
+            bench("image_bench", 60))),
     Part("torch", "training and serving with PyTorch, four allocators side by side", 430, of(torch)),
 )

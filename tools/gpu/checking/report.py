@@ -74,7 +74,7 @@ def printed(gathered, out):
     lines = []
     for part in gathered:
         for job in part["jobs"]:
-            text = out / (job["name"] + ".txt")
+            text = out / (job["name"] + ".log")
             if job["kind"] == "json" and text.exists():
                 lines += ["## %s" % job["name"], "", "```",
                           text.read_text("utf-8", "replace").strip(), "```", ""]

@@ -1,6 +1,8 @@
-"""Runs one job, shows that it goes on, and reads what it found."""
+"""Runs one job, shows that it goes on, and reads what it found: of one that did not come to its
+end, what it had found by then. What it prints is in NAME.log."""
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -11,6 +13,35 @@ def read_json(path):
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
+
+
+def read_benchmarks(path):
+    """Google Benchmark's report; of one that was cut short the cases that are whole."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    for ending in ("", "]}"):
+        try:
+            return json.loads(text.rstrip().rstrip(",") + ending)
+        except ValueError:
+            continue
+    return None
+
+
+def read_log_of_tests(text):
+    """What GoogleTest's report would say, of a program that did not live to write it. A case that was
+    running has failed."""
+    cases = {}
+    for result, name in re.findall(r"^\[ *(RUN|OK|FAILED|SKIPPED) *\] ([^\s.]+\.[^\s,]+)", text, re.M):
+        suite, of_suite = name.split(".", 1)
+        case = {"classname": suite, "name": of_suite, "status": "RUN", "result": "COMPLETED"}
+        if result == "SKIPPED":
+            case["result"] = "SKIPPED"
+        elif result != "OK":
+            case["failures"] = [{"failure": "it was running" if result == "RUN" else "see the log"}]
+        cases[name] = case
+    return {"testsuites": [{"testsuite": list(cases.values())}]} if cases else None
 
 
 def counts_of_tests(found):
@@ -68,14 +99,14 @@ def run(job, environment, out, until):
         done.update(skipped=1, status="not begun", unable=unable)
         print("check:   %s: not begun: %s" % (job.name, unable), flush=True)
         return done
-    report = out / (job.name + ".json")
+    report, log = out / (job.name + ".json"), out / (job.name + ".log")
     command = list(job.command)
     if job.kind != "json":
         report.unlink() if report.exists() else None
         flag = "--gtest_output=json:" if job.kind == "tests" else "--benchmark_out="
         command.append(flag + str(report))
     began = time.time()
-    with open(out / (job.name + ".txt"), "wb") as text:
+    with open(log, "wb") as text:
         try:
             process = subprocess.Popen(command, env=dict(environment, **job.environment), stdout=text,
                                        stderr=subprocess.STDOUT, start_new_session=True)
@@ -86,19 +117,25 @@ def run(job, environment, out, until):
         status = wait(process, left, job.name)
     done["seconds"] = round(time.time() - began, 1)
     done["status"] = "out of time" if status is None else status
-    found = read_json(report) if job.kind != "json" else None
+    said = log.read_text("utf-8", "replace")
+    found = None
+    if job.kind == "tests":
+        found = read_json(report) or read_log_of_tests(said)
+    elif job.kind == "benchmark":
+        found = read_benchmarks(report)
     if found is not None:
         done["results"] = found
         count = counts_of_tests if job.kind == "tests" else counts_of_benchmarks
         done["passed"], done["why"], done["skipped"] = count(found)
         done["failed"] = len(done["why"])
-        if job.kind != "json":
+        if report.exists():
             report.unlink()  # it is in the part's file
     elif job.kind == "json" and status == 0:
         done["passed"] = 1
-    if (status != 0 and done["failed"] == 0) or (done["passed"] == 0 and done["skipped"] == 0):
+    if status is None or (status != 0 and done["failed"] == 0) or (
+            done["passed"] == 0 and done["skipped"] == 0 and done["failed"] == 0):
         done["failed"] += 1
-        lines = (out / (job.name + ".txt")).read_text("utf-8", "replace").strip().splitlines()
+        lines = said.strip().splitlines()
         done["why"].append("ended with %s: %s" % (
             "status %d" % status if status is not None else "its time",
             lines[-1] if lines else "without a word"))
