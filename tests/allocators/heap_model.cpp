@@ -1,12 +1,14 @@
 #include "tests/allocators/heap_model.h"
 
+#include <cuda.h>
+
 #include <algorithm>
 #include <random>
 
 #include "stillmap/vmm/address_space.h"
 #include "stillmap/vmm/page_pool.h"
 #include "tests/allocators/checked_heap.h"
-#include "tests/support/hostcuda_control.h"
+#include "tests/support/small_machine.h"
 
 namespace stillmap::testing {
 namespace {
@@ -26,11 +28,7 @@ class world {
         const steady_faults *steady, heap_model_outcome &out)
       : out_(out), fault_(fault), steady_(steady) {
     if (steady_ != nullptr) dice_.seed(steady_->seed);
-    const std::string schedule = seed == 0 ? "threads" : "seeded:" + std::to_string(seed);
-    hostcuda_control::reset(
-        machine_config("memory=" + std::to_string(mib) + "M,schedule=" + schedule).c_str());
-    const auto drv = driver::get();
-    demand(drv.has_value() && (*drv)->initialise().has_value(), "the driver does not start");
+    demand(small_machine::start(mib, seed) != nullptr, "the driver does not start");
     auto opened = device::open(0);
     demand(opened.has_value(), "the device does not open");
     device_.emplace(*opened);
@@ -100,7 +98,7 @@ class world {
   }
 
   ~world() {
-    hostcuda_control::stop_failing(nullptr);
+    static_cast<void>(small_machine::stop_failing(""));
     heap_.reset();
     streams_.clear();
     device_.reset();
@@ -187,21 +185,16 @@ class world {
 
   void arm() {
     calls_before_ = device_->drv().counts();
-    if (drawn_) {
-      hostcuda_control::faults_fired();
-      hostcuda_control::fail(drawn_->call.c_str(), drawn_->nth, CUresult(drawn_->code));
+    for (const auto &f : {drawn_, fault_}) {
+      if (f) small_machine::fail(f->call, f->nth, f->code);
     }
-    if (fault_) hostcuda_control::fail(fault_->call.c_str(), fault_->nth, CUresult(fault_->code));
   }
   void disarm() {
     const driver_counts made = device_->drv().counts() - calls_before_;
     for (std::size_t i = 0; i < driver_call_count; ++i) out_.calls.calls[i] += made.calls[i];
-    if (drawn_) {
-      hostcuda_control::stop_failing(drawn_->call.c_str());
-      fired_now_ = hostcuda_control::faults_fired() != 0;
-    }
+    if (drawn_) fired_now_ = small_machine::stop_failing(drawn_->call);
     if (!fault_) return;
-    hostcuda_control::stop_failing(fault_->call.c_str());
+    static_cast<void>(small_machine::stop_failing(fault_->call));
     for (std::size_t i = 0; i < driver_call_count; ++i) {
       if (fault_->call != name_of(static_cast<driver_call>(i))) continue;
       if (made.calls[i] < fault_->nth) {
@@ -244,13 +237,9 @@ heap_model_outcome run(const op_sequence &ops, const std::optional<planned_fault
       }
       w.finish();
     }
-    const hostcuda_counters left = hostcuda_control::counters();
-    demand(left.live_handles == 0 && left.live_mappings == 0 && left.live_reservations == 0 &&
-               left.live_streams == 0 && left.physical_bytes == 0,
-           "something is left behind on the device");
-    demand(left.violations == 0,
-           "work touched what it must not: " +
-               (left.violations ? std::string(hostcuda_control::violations().front().first) : ""));
+    const std::string left = small_machine::leftovers(), wrong = small_machine::violation();
+    demand(left.empty(), "left behind: " + left);
+    demand(wrong.empty(), wrong);
   } catch (const broken &b) {
     out.failed = op_failure{at, b.what};
   }

@@ -9,15 +9,7 @@
 namespace stillmap::testing {
 namespace {
 
-class vector_model_test : public device_test {
- protected:
-  void SetUp() override {
-    device_test::SetUp();
-    if (!IsSkipped() && !HasFatalFailure() && !on_hostcuda()) {
-      GTEST_SKIP() << "the model makes the driver fail; this driver is no hostcuda";
-    }
-  }
-};
+class vector_model_test : public device_test {};
 
 // Each of these failed once, and says what was wrong.
 struct found_before {

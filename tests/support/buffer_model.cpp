@@ -1,10 +1,12 @@
 #include "tests/support/buffer_model.h"
 
+#include <cuda.h>
+
 #include <algorithm>
 #include <random>
 
 #include "stillmap/vmm/context.h"
-#include "tests/support/hostcuda_control.h"
+#include "tests/support/small_machine.h"
 
 namespace stillmap::testing {
 namespace {
@@ -60,11 +62,7 @@ void buffer_model::demand(bool holds, const std::string &what) {
 }
 
 buffer_model::buffer_model(std::size_t mib, std::uint64_t seed) {
-  hostcuda_control::reset(machine_config("memory=" + std::to_string(mib) + "M,schedule=" +
-                                         (seed == 0 ? "threads" : "seeded:" + std::to_string(seed)))
-                              .c_str());
-  const auto drv = driver::get();
-  demand(drv.has_value() && (*drv)->initialise().has_value(), "the driver does not start");
+  demand(small_machine::start(mib, seed) != nullptr, "the driver does not start");
   unreported_ = unreported_errors();
   auto opened = device::open(0);
   demand(opened.has_value(), "the device does not open");
@@ -83,7 +81,7 @@ buffer_model::buffer_model(std::size_t mib, std::uint64_t seed) {
 
 // Also after a failure, when the context may be broken: whatever complains now is of no interest.
 buffer_model::~buffer_model() {
-  hostcuda_control::stop_failing(nullptr);
+  static_cast<void>(small_machine::stop_failing(""));
   for (buffer_state &b : buffers_) b = {};
   for (auto &p : pools_) p.reset();
   if (device_) {
@@ -124,14 +122,8 @@ std::optional<op_failure> buffer_model::run(const op_sequence &ops, const std::s
       world.check_books();
     }
     demand(unreported == unreported_errors(), "closing everything reported failures");
-    const hostcuda_counters left = hostcuda_control::counters();
-    demand(left.live_handles == 0 && left.live_mappings == 0 && left.live_reservations == 0 &&
-               left.live_events == 0 && left.live_streams == 0 && left.physical_bytes == 0,
-           "left behind: " + std::to_string(left.live_handles) + " allocations, " +
-               std::to_string(left.live_mappings) + " mappings, " +
-               std::to_string(left.live_reservations) + " reservations, " +
-               std::to_string(left.live_events) + " events, " +
-               std::to_string(left.physical_bytes) + " bytes");
+    const std::string left = small_machine::leftovers();
+    demand(left.empty(), "left behind: " + left);
   } catch (const broken &b) {
     return op_failure{at, b.what};
   }
@@ -228,7 +220,7 @@ bool buffer_model::perform_surroundings(const op &o) {
       demand(pool->stats().free.bytes() >= bytes, "prepare made too little");
     }
   } else if (o.name == "squeeze") {
-    hostcuda_control::occupy(0, (o.arg(0) % 64) << 20);
+    small_machine::occupy((o.arg(0) % 64) << 20);
   } else if (o.name == "collect") {
     device_->space().collect(o.arg(0) % 2 != 0);
   } else if (o.name == "drop_pool") {
@@ -281,14 +273,12 @@ bool buffer_model::memory_is_short(std::size_t fresh, const std::vector<std::siz
 
 void buffer_model::arm() {
   if (!fault_) return;
-  static_cast<void>(hostcuda_control::faults_fired());
-  hostcuda_control::fail(fault_->call.c_str(), fault_->nth, static_cast<CUresult>(fault_->code));
+  small_machine::fail(fault_->call, fault_->nth, fault_->code);
 }
 
 bool buffer_model::disarm() {
   if (!fault_) return false;
-  hostcuda_control::stop_failing(fault_->call.c_str());
-  const bool fired = hostcuda_control::faults_fired() != 0;
+  const bool fired = small_machine::stop_failing(fault_->call);
   // What cannot be undone now is tried again later, and said to the sink.
   may_report_ = fired && (fault_->call == "cuMemUnmap" || fault_->call == "cuEventSynchronize" ||
                           fault_->call == "cuEventQuery");

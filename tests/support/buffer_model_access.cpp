@@ -2,20 +2,45 @@
 #include <algorithm>
 #include <cstring>
 
+#include <hostcuda/hostcuda.h>
 #include "stillmap/vmm/context.h"
 #include "tests/support/buffer_model.h"
-#include "tests/support/hostcuda_control.h"
 
 namespace stillmap::testing {
 namespace {
 
 constexpr const char *ptx = R"(
-.version 7.0
-.target sm_70
+.version 6.0
+.target sm_50
 .address_size 64
-.visible .entry stillmap_model_fill(
-  .param .u64 at, .param .u64 bytes, .param .u32 value
-) { ret; }
+
+.visible .entry stillmap_model_fill(.param .u64 p_at, .param .u64 p_bytes, .param .u32 p_value)
+{
+  .reg .pred %p<2>;
+  .reg .u32 %r<6>;
+  .reg .u64 %rd<7>;
+  ld.param.u64 %rd1, [p_at];
+  ld.param.u64 %rd2, [p_bytes];
+  ld.param.u32 %r1, [p_value];
+  cvta.to.global.u64 %rd3, %rd1;
+  mov.u32 %r2, %ctaid.x;
+  mov.u32 %r3, %ntid.x;
+  mov.u32 %r4, %tid.x;
+  mad.lo.u32 %r5, %r2, %r3, %r4;
+  cvt.u64.u32 %rd4, %r5;
+  mov.u32 %r2, %nctaid.x;
+  mul.lo.u32 %r3, %r2, %r3;
+  cvt.u64.u32 %rd5, %r3;
+next:
+  setp.ge.u64 %p1, %rd4, %rd2;
+  @%p1 bra done;
+  add.u64 %rd6, %rd3, %rd4;
+  st.global.u8 [%rd6], %r1;
+  add.u64 %rd4, %rd4, %rd5;
+  bra next;
+done:
+  ret;
+}
 )";
 
 void fill_kernel(const hostcuda_launch *launch) {
@@ -138,8 +163,8 @@ void buffer_model::launch_fill(device_address at, std::size_t bytes, unsigned ch
   const driver &drv = device_->drv();
   if (fill_ == nullptr) {
     const std::size_t sizes[] = {8, 8, 4};
-    demand(symbol<decltype(hostcuda_register_kernel)>(drv, "hostcuda_register_kernel")(
-               "stillmap_model_fill", fill_kernel, 3, sizes) == CUDA_SUCCESS,
+    const auto offer = symbol<decltype(hostcuda_register_kernel)>(drv, "hostcuda_register_kernel");
+    demand(offer == nullptr || offer("stillmap_model_fill", fill_kernel, 3, sizes) == CUDA_SUCCESS,
            "no kernel");
     CUmodule module = nullptr;
     CUfunction function = nullptr;
@@ -156,12 +181,13 @@ void buffer_model::launch_fill(device_address at, std::size_t bytes, unsigned ch
   std::uint64_t count = bytes;
   std::uint32_t v = value;
   void *params[] = {&to, &count, &v};
-  demand(symbol<decltype(hostcuda_declare)>(drv, "hostcuda_declare")(s.get(), to, bytes, 1) ==
-             CUDA_SUCCESS,
+  const auto declare = symbol<decltype(hostcuda_declare)>(drv, "hostcuda_declare");
+  demand(declare == nullptr || declare(s.get(), to, bytes, 1) == CUDA_SUCCESS,
          "the kernel's range was refused");
-  demand(symbol<decltype(cuLaunchKernel)>(drv, "cuLaunchKernel")(static_cast<CUfunction>(fill_), 1,
-                                                                 1, 1, 1, 1, 1, 0, s.get(), params,
-                                                                 nullptr) == CUDA_SUCCESS,
+  // A host kernel is called once and does all of it, however many it stands for.
+  demand(symbol<decltype(cuLaunchKernel)>(drv, "cuLaunchKernel")(static_cast<CUfunction>(fill_), 32,
+                                                                 1, 1, 128, 1, 1, 0, s.get(),
+                                                                 params, nullptr) == CUDA_SUCCESS,
          "the kernel was refused");
 }
 

@@ -3,17 +3,13 @@
 #include <algorithm>
 
 #include "tests/support/buffer_model.h"
-#include "tests/support/hostcuda_control.h"
+#include "tests/support/small_machine.h"
 
 namespace stillmap::testing {
 
 void buffer_model::check_books() {
-  const hostcuda_counters driver_says = hostcuda_control::counters();
-  if (driver_says.violations != 0) {
-    const auto seen = hostcuda_control::violations();
-    demand(false, "violation " + std::to_string(seen.front().kind) + ": " + seen.front().first +
-                      "\n  broken by: " + seen.front().second);
-  }
+  const std::string violation = small_machine::violation();
+  demand(violation.empty(), violation);
   demand(unreported_errors() == unreported_ || may_report_, "a failure went to the error sink");
   unreported_ = unreported_errors();
   for (buffer_state &b : buffers_) {
@@ -23,10 +19,9 @@ void buffer_model::check_books() {
     b.generation = b.real->generation();
   }
   check_ledger();
-  demand(driver_says.physical_bytes == device_->space().stats().physical.bytes(),
-         "the driver has " + std::to_string(driver_says.physical_bytes) +
-             " bytes of memory in use, the ledger says " +
-             std::to_string(device_->space().stats().physical.bytes()));
+  const std::string memory =
+      small_machine::disagreement_about(device_->space().stats().physical.bytes());
+  demand(memory.empty(), memory);
 }
 
 void buffer_model::check_buffer(buffer_state &b) const {

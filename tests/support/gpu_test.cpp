@@ -1,11 +1,11 @@
 #include "tests/support/gpu_test.h"
 
 #include <cstdlib>
-#include <sstream>
 #include <stdexcept>
 #include <string_view>
 
 #include "tests/support/hostcuda_control.h"
+#include "tests/support/small_machine.h"
 
 namespace stillmap::testing {
 namespace {
@@ -66,20 +66,7 @@ void device_test::become(const char *config) const {
 }
 
 std::string device_test::leftovers() {
-  if (!hostcuda_control::available()) return "";
-  const hostcuda_counters now = hostcuda_control::counters();
-  std::ostringstream out;
-  const auto line = [&](const char *what, std::uint64_t n) {
-    if (n != 0) out << what << ": " << n << "\n";
-  };
-  line("physical allocations", now.live_handles);
-  line("mappings", now.live_mappings);
-  line("reservations", now.live_reservations);
-  line("streams", now.live_streams);
-  line("events", now.live_events);
-  line("bytes of device memory", now.physical_bytes);
-  line("pinned host ranges", now.live_host_ranges);
-  return out.str();
+  return small_machine::leftovers();
 }
 
 }  // namespace stillmap::testing

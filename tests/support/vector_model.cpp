@@ -1,6 +1,8 @@
 // Performs a sequence on two real vectors and on two of the standard library, side by side.
 #include "tests/support/vector_model.h"
 
+#include <cuda.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -8,7 +10,7 @@
 
 #include "stillmap/vmm/context.h"
 #include "stillmap/vmm/device_vector.h"
-#include "tests/support/hostcuda_control.h"
+#include "tests/support/small_machine.h"
 
 namespace stillmap::testing {
 namespace {
@@ -254,14 +256,13 @@ class vector_world {
 
   void arm() {
     if (!fault_) return;
-    static_cast<void>(hostcuda_control::faults_fired());
-    hostcuda_control::fail(call(), fault_->arg(1) % 8 + 1, CUDA_ERROR_OUT_OF_MEMORY);
+    small_machine::fail(call(), fault_->arg(1) % 8 + 1, CUDA_ERROR_OUT_OF_MEMORY);
   }
   bool disarm() {
     if (!fault_) return false;
-    hostcuda_control::stop_failing(call());
+    const bool fired = small_machine::stop_failing(call());
     fault_.reset();
-    return hostcuda_control::faults_fired() != 0;
+    return fired;
   }
   const char *call() const { return fault_calls[fault_->arg(0) % std::size(fault_calls)]; }
 
@@ -279,9 +280,8 @@ void run_all(const device &d, const op_sequence &ops, std::size_t &at) {
   vector_world<element<Bytes>> world(d);
   for (; at < ops.size(); ++at) {
     if (ops[at].name != "machine") world.perform(ops[at]);
-    const auto seen = hostcuda_control::violations();
-    demand(seen.empty(), "violation: " + std::string(seen.empty() ? "" : seen.front().first) +
-                             "\n  broken by: " + (seen.empty() ? "" : seen.front().second));
+    const std::string violation = small_machine::violation();
+    demand(violation.empty(), violation);
   }
   world.check(0);
   world.check(1);
@@ -296,14 +296,9 @@ std::optional<op_failure> run_vector_model(const op_sequence &ops) {
   try {
     op machine{"machine", {64, 1, 2}};
     if (!ops.empty() && ops.front().name == "machine") machine = ops.front();
-    const std::uint64_t seed = machine.arg(1);
-    hostcuda_control::reset(
-        machine_config(
-            "memory=" + std::to_string(std::clamp<std::uint64_t>(machine.arg(0), 8, 512)) +
-            "M,schedule=" + (seed == 0 ? "threads" : "seeded:" + std::to_string(seed)))
-            .c_str());
-    const auto drv = driver::get();
-    demand(drv.has_value() && (*drv)->initialise().has_value(), "the driver does not start");
+    demand(small_machine::start(std::clamp<std::uint64_t>(machine.arg(0), 8, 512),
+                                machine.arg(1)) != nullptr,
+           "the driver does not start");
     auto d = device::open(0);
     demand(d.has_value(), "the device does not open");
     switch (vector_element_sizes[machine.arg(2) % std::size(vector_element_sizes)]) {
@@ -326,12 +321,10 @@ std::optional<op_failure> run_vector_model(const op_sequence &ops) {
   } catch (const broken &b) {
     failed = op_failure{at, b.what};
   }
-  hostcuda_control::stop_failing(nullptr);
+  static_cast<void>(small_machine::stop_failing(""));
   if (failed) return failed;
-  const hostcuda_counters left = hostcuda_control::counters();
-  if (left.live_handles != 0 || left.live_mappings != 0 || left.live_reservations != 0 ||
-      left.live_events != 0 || left.live_streams != 0 || left.physical_bytes != 0) {
-    return op_failure{at, "something was left behind"};
+  if (const std::string left = small_machine::leftovers(); !left.empty()) {
+    return op_failure{at, "left behind: " + left};
   }
   if (unreported_errors() != before) return op_failure{at, "a failure went to the error sink"};
   return std::nullopt;

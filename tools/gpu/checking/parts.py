@@ -71,8 +71,8 @@ ALL = (
          of(test("conformance", 90))),
     Part("tests", "all tests that need no hostcuda; `gpu`: with kernels that look at the data", 180,
          of(*(test(kind, 60) for kind in (
-             "gpu", "unit", "checkpoint", "snapshot", "handoff", "allocators", "migration", "control",
-             "process", "tool")))),
+             "gpu", "unit", "model", "checkpoint", "snapshot", "handoff", "allocators", "migration",
+             "control", "process", "tool")))),
     Part("costs", "every call of the driver against size, neighbours, threads, mappings", 240,
          of(costs)),
     Part("growth", "growing in place, against copying and the driver's own pools", 200,
