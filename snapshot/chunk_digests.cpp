@@ -7,37 +7,20 @@
 #include "stillmap/snapshot/chunk_digests_ptx.h"
 #include "stillmap/snapshot/host_kernel.h"
 #include "stillmap/vmm/context.h"
+#include "stillmap/vmm/growable_buffer.h"
+#include "stillmap/vmm/page_pool.h"
 #include "stillmap/vmm/stream.h"
+#include "stillmap/vmm/units.h"
 
 namespace stillmap::snapshot {
 namespace {
+
+using namespace literals;
 
 constexpr const char *op = "snapshot::chunk_digests";
 constexpr std::size_t least = 16 * image::block_bytes;
 constexpr unsigned threads = 256;      // as the kernel has it
 constexpr unsigned most_blocks = 256;  // of a launch: several for each of a GPU's processors
-
-// Device memory of the old kind, for what a kernel is told and tells.
-class device_room {
- public:
-  static result<device_room> create(const driver &drv, std::size_t bytes) {
-    auto at = drv.allocate(bytes);
-    if (!at) return tl::unexpected(at.error());
-    return device_room(drv, *at);
-  }
-  device_room(device_room &&o) noexcept : drv_(o.drv_), at_(std::exchange(o.at_, {})) {}
-  device_room &operator=(device_room &&) = delete;
-  ~device_room() {
-    if (!at_) return;
-    if (const status s = drv_.free(at_); !s) report_unreturnable(s.error());
-  }
-  device_address at() const { return at_; }
-
- private:
-  device_room(const driver &drv, device_address at) : drv_(drv), at_(at) {}
-  const driver &drv_;
-  device_address at_;
-};
 
 class digest_module {
  public:
@@ -100,7 +83,10 @@ class chunk_digester::core {
   }
   ~core() {
     const context_guard guard(device_.drv(), device_.context());
-    room_.reset();
+    // Every call has waited for what it launched.
+    if (room_) {
+      if (const status s = room_->close({}); !s) report_unreturnable(s.error());
+    }
     module_.reset();
   }
 
@@ -126,24 +112,26 @@ class chunk_digester::core {
     }
     std::vector<kernel_chunk> list;
     for (const virtual_range c : chunks) list.push_back({c.begin.value(), c.bytes});
-    status s = device_.drv().copy_to_device(room_->at(), list.data(), list_bytes);
-    const device_address digests = room_->at() + list_bytes, scratch = digests + digest_bytes;
+    // On a stream of our own: whatever goes the way of the default stream waits for others' work.
+    const stream &first = streams_.front();
+    const device_address at = room_->address();
+    status s = device_.drv().copy_to_device_async(at, list.data(), list_bytes, first.get());
+    wait_for(first, s);
+    const device_address digests = at + list_bytes, scratch = digests + digest_bytes;
     std::size_t used = 0, launched = 0;
     for (; s && launched < shares.size(); ++launched) {
-      s = launch(shares[launched], room_->at(), digests, scratch + used * words * 8, words,
+      s = launch(shares[launched], at, digests, scratch + used * words * 8, words,
                  streams_[launched]);
       used += shares[launched].blocks;
     }
     // All of them, before the room is used again and before the caller changes the chunks: also
-    // when one failed. A wait that failed may not have waited.
-    for (std::size_t i = 0; i < launched; ++i) {
-      const status done = streams_[i].synchronize();
-      if (done) continue;
-      if (s) s = done;
-      [[maybe_unused]] const status all = device_.drv().synchronize_context();
-    }
+    // when one failed.
+    for (std::size_t i = 0; i < launched; ++i) wait_for(streams_[i], s);
     std::vector<image::digest> out(chunks.size());
-    if (s) s = device_.drv().copy_to_host(out.data(), digests, digest_bytes);
+    if (s) {
+      s = device_.drv().copy_to_host_async(out.data(), digests, digest_bytes, first.get());
+      wait_for(first, s);
+    }
     if (!s) return tl::unexpected(s.error());
     return out;
   }
@@ -162,14 +150,32 @@ class chunk_digester::core {
     return out;
   }
 
+  // A wait that failed may not have waited. `s` keeps the first failure.
+  void wait_for(const stream &of, status &s) const {
+    const status done = of.synchronize();
+    if (done) return;
+    if (s) s = done;
+    [[maybe_unused]] const status all = device_.drv().synchronize_context();
+  }
+
+  // For what kernels are told and tell. Memory from cuMemAlloc would not do: giving it back waits
+  // for the whole device.
   status have_room(std::size_t bytes) {
-    if (room_ && room_bytes_ >= bytes) return {};
-    room_.reset();
-    auto made = device_room::create(device_.drv(), bytes);
-    if (!made) return tl::unexpected(made.error());
-    room_.emplace(std::move(*made));
-    room_bytes_ = bytes;
-    return {};
+    if (!room_) {
+      buffer_options options;
+      options.reserve = 64_MiB;
+      if (device_.can().vmm) {
+        page_pool_options of;
+        of.keep_free = 0;
+        auto pool = page_pool::create(device_, of);
+        if (!pool) return tl::unexpected(pool.error());
+        options.pools = {std::move(*pool)};
+      }
+      auto made = growable_buffer::create(device_, options);
+      if (!made) return tl::unexpected(made.error());
+      room_.emplace(std::move(*made));
+    }
+    return room_->size() >= bytes ? status() : room_->resize(bytes);
   }
 
   status launch(const share &part, device_address list, device_address digests,
@@ -184,8 +190,7 @@ class chunk_digester::core {
   const device device_;
   std::optional<digest_module> module_;
   std::vector<stream> streams_;
-  std::optional<device_room> room_;
-  std::size_t room_bytes_ = 0;
+  std::optional<growable_buffer> room_;
 };
 
 chunk_digester::chunk_digester(std::unique_ptr<core> c) : core_(std::move(c)) {}

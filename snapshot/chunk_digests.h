@@ -11,8 +11,9 @@
 
 namespace stillmap::snapshot {
 
-// What digests are made with, kept for the next ones: loading the kernel may compile it, and giving
-// device memory back waits for the device.
+// What digests are made with, kept for the next ones: loading the kernel may compile it. Waits for
+// nobody else's work on the device, but where loading the kernel does: CUDA may synchronise the
+// context for that (CUDA C++ Programming Guide, "Lazy Loading").
 //
 // Owner of a module, a few streams, and room on the device: 32 bytes a chunk and a few MiB, as much
 // as was needed at most so far. Threads: externally synchronised; several at once are independent.
@@ -29,7 +30,9 @@ class chunk_digester {
   // Requires: chunks of at least 16 blocks of 4,096 bytes, whole ones, which the device may read;
   //           nothing writes to them meanwhile.
   // Errors: not_supported (a chunk is too small); the driver's.
-  // Cost:   two copies, a launch for each stream; an allocation when it needs more room than ever.
+  // Cost:   two copies, a launch for each stream, and waiting for each; pages when it needs more
+  // room
+  //         than ever.
   result<std::vector<image::digest>> digests_of(std::span<const virtual_range> chunks);
 
  private:

@@ -6,9 +6,9 @@
 #include <cstdlib>
 
 #include "stillmap/vmm/address_space.h"
-#include "tests/allocators/captured_graph.h"
 #include "tests/allocators/checked_heap.h"
 #include "tests/support/buffer_test.h"
+#include "tests/support/captured_graph.h"
 #include "tests/support/op_sequence.h"
 
 namespace stillmap {

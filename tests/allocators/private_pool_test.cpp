@@ -7,9 +7,9 @@
 #include <thread>
 
 #include "stillmap/vmm/address_space.h"
-#include "tests/allocators/captured_graph.h"
 #include "tests/allocators/checked_heap.h"
 #include "tests/support/buffer_test.h"
+#include "tests/support/captured_graph.h"
 
 namespace stillmap {
 namespace {

@@ -8,13 +8,12 @@
 #include "stillmap/vmm/device_vector.h"
 #include "stillmap/vmm/units.h"
 #include "tests/gpu/kernels.h"
+#include "tests/support/captured_graph.h"
 
 namespace stillmap::testing {
 namespace {
 
 using namespace literals;
-
-#define CU(name, ...) check(raw<decltype(name)>(cu(), #name)(__VA_ARGS__), #name)
 
 class growth_under_kernels : public gpu_test {
  protected:
@@ -34,6 +33,7 @@ TEST_F(growth_under_kernels, a_running_kernel_writes_on_while_the_buffer_grows) 
   std::uint32_t *const stop = pinned();
   const stream s = make_stream();
   launch_counting(at, stop, 10, s);
+  await_counting(at);
   bool grown_while_running = true;
   for (std::size_t pages = 2; pages <= 64; ++pages) {
     ASSERT_TRUE(b.resize(pages * page()));
@@ -90,9 +90,6 @@ TEST_F(growth_under_kernels, a_pointer_stored_on_the_device_stays_good) {
 }
 
 TEST_F(growth_under_kernels, a_captured_graph_replays_on_what_has_grown) {
-  if (cu().symbol("cuGraphInstantiateWithFlags") == nullptr || cu().version() < 11040) {
-    GTEST_SKIP() << "needs a driver of CUDA 11.4, this is " << cu().version();
-  }
   growable_buffer b = make(), count = make();
   ASSERT_TRUE(b.resize(page()));
   ASSERT_TRUE(count.resize(page()));
@@ -100,31 +97,24 @@ TEST_F(growth_under_kernels, a_captured_graph_replays_on_what_has_grown) {
   ASSERT_TRUE(cu().set_bytes_async(b.address(), 0, page(), nullptr));
   write(count.address(), words());
   const stream s = make_stream();
-  CUgraph graph = nullptr;
-  CUgraphExec replay = nullptr;
-  CU(cuStreamBeginCapture_v2, s.get(), CU_STREAM_CAPTURE_MODE_RELAXED);
+  captured_graph graph(dev(), s);
   launch_increment(b.address(), count.address(), s);
-  CU(cuStreamEndCapture, s.get(), &graph);
-  check(raw<decltype(cuGraphInstantiateWithFlags)>(cu(), "cuGraphInstantiateWithFlags")(&replay,
-                                                                                        graph, 0),
-        "cuGraphInstantiateWithFlags");
-  CU(cuGraphLaunch, replay, s.get());
+  ASSERT_TRUE(graph.end());
+  graph.launch(s);
   ASSERT_TRUE(s.synchronize());
   EXPECT_EQ(read(b.address()), 1u);
   // Replays are queued while it grows; none of them knows that it did.
-  for (int i = 0; i < 4; ++i) CU(cuGraphLaunch, replay, s.get());
+  for (int i = 0; i < 4; ++i) graph.launch(s);
   ASSERT_TRUE(b.resize(8 * page()));
   ASSERT_TRUE(s.synchronize());
   ASSERT_TRUE(cu().set_bytes_async(b.address() + page(), 0, 7 * page(), nullptr));
   write(count.address(), words());
-  CU(cuGraphLaunch, replay, s.get());
+  graph.launch(s);
   ASSERT_TRUE(s.synchronize());
   EXPECT_EQ(read(b.address()), 6u);
   EXPECT_EQ(read(b.address() + (page() - 4)), 6u);
   EXPECT_EQ(read(b.address() + page()), 1u);
   EXPECT_EQ(read(b.address() + (8 * page() - 4)), 1u);
-  CU(cuGraphExecDestroy, replay);
-  CU(cuGraphDestroy, graph);
 }
 
 TEST_F(growth_under_kernels, kernels_write_forks_rings_and_spliced_pages) {

@@ -181,6 +181,18 @@ void gpu_test::launch_counting(device_address at, std::uint32_t *stop, unsigned 
   launch(counting_, s, params, 1, 1);
 }
 
+void gpu_test::await_counting(device_address at) const {
+  const stream aside = make_stream();  // a plain copy would wait for the kernel
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+  for (std::uint32_t n = 0; n < 2;) {
+    if (!cu().copy_to_host_async(&n, at, sizeof n, aside.get()) || !aside.synchronize()) {
+      throw std::runtime_error("what it counts cannot be read");
+    }
+    if (std::chrono::steady_clock::now() > until) throw std::runtime_error("it does not count");
+    std::this_thread::yield();
+  }
+}
+
 void gpu_test::launch_increment(device_address at, device_address count, stream_ref s) {
   std::uint64_t where = at.value(), how_many = count.value();
   void *params[] = {&where, &how_many};

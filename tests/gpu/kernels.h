@@ -32,6 +32,8 @@ class gpu_test : public buffer_test {
   // Writes 1, 2, 3, ... to the word at `at` until `*stop` (pinned host memory) is not 0, or for
   // `seconds`.
   void launch_counting(device_address at, std::uint32_t *stop, unsigned seconds, stream_ref s);
+  // Until it has begun to.
+  void await_counting(device_address at) const;
   // Adds 1 to each of the words at `at`, as many as the word at `count` says.
   void launch_increment(device_address at, device_address count, stream_ref s);
   // Writes `value` to the word that the pointer at `pointer` points at.

@@ -101,13 +101,23 @@ class running_task {
 };
 
 // The ledger as text.
+// Of the task: what has no tag is the sender's own, while it works.
 std::string books_of(const device &d) {
   std::ostringstream out;
+  std::vector<virtual_range> others;
   for (const block_record &b : d.space().blocks()) {
+    if (b.tag.empty()) {
+      others.push_back(b.range);
+      continue;
+    }
     out << b.range.begin.value() << ' ' << b.range.bytes << ' ' << b.tag << ' ' << b.generation
         << '\n';
   }
   for (const mapping_record &m : d.space().mappings()) {
+    if (std::any_of(others.begin(), others.end(),
+                    [&](const virtual_range &o) { return o.contains(m.range); })) {
+      continue;
+    }
     out << m.range.begin.value() << ' ' << m.range.bytes << " page "
         << (m.backing ? m.backing->id() : 0) << " state " << static_cast<int>(m.state);
     for (const access_grant &a : m.access) out << " access " << static_cast<int>(a.mode);
