@@ -10,6 +10,7 @@
 #include "tests/allocators/checked_heap.h"
 #include "tests/support/buffer_test.h"
 #include "tests/support/captured_graph.h"
+#include "tests/support/stream_gate.h"
 
 namespace stillmap {
 namespace {
@@ -20,8 +21,8 @@ using testing::checked_heap;
 using testing::fails_with;
 using testing::outcome;
 namespace hostcuda_control = testing::hostcuda_control;
-using testing::hostcuda_control::hold;
-using testing::hostcuda_control::release;
+using testing::hold;
+using testing::release;
 
 constexpr CUstreamCaptureMode modes[] = {CU_STREAM_CAPTURE_MODE_GLOBAL,
                                          CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
@@ -193,7 +194,6 @@ TEST_F(private_pools_test, a_live_pool_keeps_its_free_pages_when_memory_is_short
 }
 
 TEST_F(private_pools_test, its_pages_wait_for_the_last_replay) {
-  STILLMAP_NEEDS_HOSTCUDA();
   const stream s = make_stream(), r = make_stream();
   const private_pool p = *heap().create_pool();
   step one(heap(), dev(), p, s, 3 * page());
@@ -305,7 +305,6 @@ TEST_F(private_pools_test, streams_that_join_the_capture_have_arenas_of_the_pool
 
 // What one stream of a forked capture was given is used by the launch on another stream.
 TEST_F(private_pools_test, release_waits_for_all_streams_that_filled_it) {
-  STILLMAP_NEEDS_HOSTCUDA();
   const stream s = make_stream(), t = make_stream();
   const private_pool p = *heap().create_pool();
   ASSERT_TRUE(heap().begin_allocate_to_pool(p, s));

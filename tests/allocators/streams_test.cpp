@@ -4,23 +4,17 @@
 #include "stillmap/vmm/address_space.h"
 #include "tests/allocators/checked_heap.h"
 #include "tests/support/buffer_test.h"
+#include "tests/support/stream_gate.h"
 
 namespace stillmap {
 namespace {
 
 using namespace literals;
 using testing::checked_heap;
-using testing::hostcuda_control::hold;
-using testing::hostcuda_control::release;
+using testing::hold;
+using testing::release;
 
-class streams : public testing::buffer_test {
- protected:
-  void SetUp() override {
-    buffer_test::SetUp();
-    if (IsSkipped() || HasFatalFailure()) return;
-    STILLMAP_NEEDS_HOSTCUDA();
-  }
-};
+class streams : public testing::buffer_test {};
 
 TEST_F(streams, a_block_freed_on_its_own_stream_is_reusable_there_at_once) {
   const stream s = make_stream();

@@ -11,6 +11,7 @@
 #include "stillmap/vmm/mapping.h"
 #include "stillmap/vmm/page_pool.h"
 #include "tests/support/buffer_test.h"
+#include "tests/support/stream_gate.h"
 
 namespace stillmap::checkpoint {
 namespace {
@@ -18,12 +19,12 @@ namespace {
 using namespace literals;
 using stillmap::testing::fails_with;
 using stillmap::testing::get;
+using stillmap::testing::hold;
 using stillmap::testing::holds;
 using stillmap::testing::outcome;
 using stillmap::testing::pattern;
 using stillmap::testing::put;
-using stillmap::testing::hostcuda_control::hold;
-using stillmap::testing::hostcuda_control::release;
+using stillmap::testing::release;
 
 class suspending : public stillmap::testing::buffer_test {
  protected:
@@ -246,7 +247,6 @@ TEST_F(suspending, what_its_owner_gave_up_does_not_come_back) {
 }
 
 TEST_F(suspending, it_waits_for_the_work_that_it_is_told_of) {
-  STILLMAP_NEEDS_HOSTCUDA();
   growable_buffer b = filled(2, "task", 1);
   const stream s = make_stream();
   hold(s.get());

@@ -3,6 +3,7 @@
 
 #include "stillmap/vmm/remap.h"
 #include "tests/fault/sweep.h"
+#include "tests/support/stream_gate.h"
 
 namespace stillmap::testing {
 namespace {
@@ -85,13 +86,13 @@ bench::~bench() {
 
 void bench::hold_fence() {
   held = std::move(*stream::create(*dev));
-  hostcuda_control::hold(held->get());
+  hold(held->get());
   idle = *fence::after(*dev, *held);
 }
 
 void bench::let_pass() {
   if (!held) return;
-  hostcuda_control::release(held->get());
+  release(held->get());
   // Asked of the driver by hand: this is no part of any operation.
   [[maybe_unused]] const status done = held->synchronize();
   held.reset();

@@ -13,6 +13,7 @@
 #include "stillmap/vmm/context.h"
 #include "stillmap/vmm/stream.h"
 #include "tests/support/buffer_test.h"
+#include "tests/support/stream_gate.h"
 
 namespace stillmap::snapshot {
 namespace {
@@ -116,7 +117,6 @@ TEST_F(chunk_digests_test, a_wait_that_fails_leaves_nothing_running) {
 // Room from cuMemAlloc, given back for a larger one, had waited for the whole device, and a plain
 // copy for every stream that the default stream waits for: a long kernel held up a migration.
 TEST_F(chunk_digests_test, wait_for_nobody_elses_work) {
-  STILLMAP_NEEDS_HOSTCUDA();
   STILLMAP_NEEDS_VMM();
   namespace control = testing::hostcuda_control;
   growable_buffer b = make(), others = make();
@@ -124,7 +124,7 @@ TEST_F(chunk_digests_test, wait_for_nobody_elses_work) {
   ASSERT_TRUE(others.resize(page()));
   const auto busy = stream::create(dev(), /*non_blocking=*/false);
   ASSERT_TRUE(busy);
-  control::hold(busy->get());
+  testing::hold(busy->get());
   {
     const context_guard guard(drv(), dev().context());
     ASSERT_TRUE(drv().set_bytes_async(others.address(), 1, page(), busy->get()));
@@ -133,7 +133,7 @@ TEST_F(chunk_digests_test, wait_for_nobody_elses_work) {
   std::thread in_the_end([&] {
     for (int i = 0; i < 500 && !over; ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    control::release(busy->get());
+    testing::release(busy->get());
   });
   {
     auto with = chunk_digester::create(dev());

@@ -16,6 +16,7 @@
 #include "tests/support/buffer_test.h"
 #include "tests/support/far_away.h"
 #include "tests/support/refuse_each.h"
+#include "tests/support/stream_gate.h"
 
 namespace stillmap::snapshot {
 namespace {
@@ -156,7 +157,7 @@ TEST_F(sets, no_device_is_read_before_all_are_idle) {
   const growable_buffer a = memory(0, 1, 1), b = memory(1, 1, 2);
   auto busy = stream::create(devices_[1]);
   ASSERT_TRUE(busy);
-  hostcuda_control::hold(busy->get());
+  stillmap::testing::hold(busy->get());
   auto passes = fence::after(devices_[1], *busy);
   ASSERT_TRUE(passes);
   auto what = parts();
@@ -166,7 +167,7 @@ TEST_F(sets, no_device_is_read_before_all_are_idle) {
   bool released = false, read_before = false;
   std::function<void()> release = [&] {
     released = true;
-    hostcuda_control::release(busy->get());
+    stillmap::testing::release(busy->get());
   };
   std::function<void()> reading = [&] { read_before = !released; };
   hostcuda_control::before("cuEventSynchronize", 1, release);
@@ -174,7 +175,7 @@ TEST_F(sets, no_device_is_read_before_all_are_idle) {
   const auto w = save_set(what, folder());
   hostcuda_control::stop_failing("cuEventSynchronize");
   hostcuda_control::stop_failing("cuMemcpyDtoHAsync");
-  if (!released) hostcuda_control::release(busy->get());
+  if (!released) stillmap::testing::release(busy->get());
   ASSERT_DONE(w);
   EXPECT_TRUE(released) << "the fence was waited for";
   EXPECT_FALSE(read_before);

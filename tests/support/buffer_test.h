@@ -65,6 +65,3 @@ class buffer_test : public device_test {
 // Stops the test, saying why, where there are no pages to map.
 #define STILLMAP_NEEDS_VMM() \
   if (!has_vmm()) GTEST_SKIP() << "needs VMM, which this device does not have"
-// Stops the test, saying why, on a driver that cannot be told what to do.
-#define STILLMAP_NEEDS_HOSTCUDA() \
-  if (!on_hostcuda()) GTEST_SKIP() << "needs hostcuda's switches"

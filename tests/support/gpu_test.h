@@ -49,3 +49,7 @@ class device_test : public ::testing::Test {
 };
 
 }  // namespace stillmap::testing
+
+// Stops the test, saying why, on a driver that cannot be told what to do.
+#define STILLMAP_NEEDS_HOSTCUDA() \
+  if (!on_hostcuda()) GTEST_SKIP() << "needs hostcuda's switches"

@@ -1,4 +1,4 @@
-// The fixture of tests that make page pools of their own on a hostcuda that maps pages.
+// The fixture of tests that make page pools of their own where pages can be mapped.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,6 @@ class pool_test : public buffer_test {
     buffer_test::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
     STILLMAP_NEEDS_VMM();
-    STILLMAP_NEEDS_HOSTCUDA();
   }
   std::shared_ptr<page_pool> make_pool(page_pool_options options = {}) const {
     auto made = page_pool::create(dev(), options);

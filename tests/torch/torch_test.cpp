@@ -11,6 +11,7 @@
 #include "stillmap/vmm/stream.h"
 #include "stillmap/vmm/units.h"
 #include "tests/support/hostcuda_control.h"
+#include "tests/support/stream_gate.h"
 #include "tests/torch/plugin.h"
 
 namespace stillmap::testing {
@@ -243,7 +244,7 @@ TEST_F(torch_plugin, recorded_streams_are_waited_for) {
     const plugin p = load_plugin();
     const device d = open();
     const stream mine = new_stream(d), other = new_stream(d);
-    hostcuda_control::hold(other.get());
+    hold(other.get());
     void *const block = p.malloc(8 << 20, 0, mine.get());
     fill(d, block, 1, 8 << 20, other.get());
     p.record_stream(block, other.get());
@@ -252,7 +253,7 @@ TEST_F(torch_plugin, recorded_streams_are_waited_for) {
     void *const next = p.malloc(8 << 20, 0, mine.get());
     MUST(next != block, "handed on too early");
     fill(d, next, 2, 8 << 20, mine.get());
-    hostcuda_control::release(other.get());
+    release(other.get());
     MUST(all_are(d, next, 2, 8 << 20, mine.get()), "overwritten");
     p.free(next, 8 << 20, 0, mine.get());
     MUST(d.drv().synchronize_stream(other.get()), "the other stream");

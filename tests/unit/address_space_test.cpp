@@ -10,6 +10,7 @@
 #include "stillmap/vmm/reservation.h"
 #include "stillmap/vmm/units.h"
 #include "tests/support/buffer_test.h"
+#include "tests/support/stream_gate.h"
 
 namespace stillmap {
 namespace {
@@ -242,10 +243,9 @@ TEST_F(address_space_test, retiring_is_announced_when_it_is_undone) {
 }
 
 TEST_F(address_space_test, retire_refuses_ranges_that_are_not_whole_live_mappings) {
-  STILLMAP_NEEDS_HOSTCUDA();
   ASSERT_TRUE(map(0, 2));
   const stream s = make_stream();
-  testing::hostcuda_control::hold(s.get());
+  testing::hold(s.get());
   const fence busy = after(s);
   const char *op = "address_space::retire";
   const auto invalid = condition::invalid_argument;
@@ -258,7 +258,7 @@ TEST_F(address_space_test, retire_refuses_ranges_that_are_not_whole_live_mapping
   remap_plan plan({});
   plan.unmap(slots(0, 1));
   EXPECT_TRUE(fails_with(apply(plan), invalid, "remap")) << "it is not ours to unmap any more";
-  testing::hostcuda_control::release(s.get());
+  testing::release(s.get());
   dev().space().collect(true);
   EXPECT_EQ(books().retiring_mappings, 0u);
 }

@@ -8,6 +8,7 @@
 #include "stillmap/vmm/physical_memory.h"
 #include "stillmap/vmm/reservation.h"
 #include "tests/support/buffer_test.h"
+#include "tests/support/stream_gate.h"
 
 namespace stillmap {
 namespace {
@@ -319,16 +320,15 @@ TEST_F(by_hand, mappings_move_and_outlive_their_reservation) {
 }
 
 TEST_F(by_hand, unmapping_under_a_fence_waits_for_it) {
-  STILLMAP_NEEDS_HOSTCUDA();
   const reservation r = some(1);
   auto m = mapping::create(r, 0, a_page());
   ASSERT_TRUE(m);
   const stream s = make_stream();
-  testing::hostcuda_control::hold(s.get());
+  testing::hold(s.get());
   ASSERT_TRUE(m->unmap(after(s)));
   EXPECT_EQ(dev().space().stats().retiring_mappings, 1u);
   EXPECT_EQ(dev().pool()->stats().free.bytes(), 0u);
-  testing::hostcuda_control::release(s.get());
+  testing::release(s.get());
   ASSERT_TRUE(s.synchronize());
   EXPECT_EQ(dev().space().collect(), page());
   EXPECT_EQ(dev().pool()->stats().free.bytes(), page());

@@ -8,6 +8,7 @@
 #include "stillmap/vmm/mapping.h"
 #include "stillmap/vmm/physical_memory.h"
 #include "tests/support/buffer_test.h"
+#include "tests/support/stream_gate.h"
 
 namespace stillmap {
 namespace {
@@ -122,12 +123,11 @@ TEST_F(exportability, a_hole_is_named) {
 
 TEST_F(exportability, what_retires_is_nobodys_to_share) {
   STILLMAP_NEEDS_VMM();
-  STILLMAP_NEEDS_HOSTCUDA();
   growable_buffer b = make({.reserve = 16 * page()});
   ASSERT_TRUE(b.resize(3 * page()));
   {
     const stream s = make_stream();
-    testing::hostcuda_control::hold(s.get());
+    testing::hold(s.get());
     const context_guard guard(drv(), dev().context());
     ASSERT_TRUE(drv().set_bytes_async(b.address(), 1, 3 * page(), s.get()));
     ASSERT_TRUE(b.decommit(page(), page(), after(s)));
@@ -136,7 +136,7 @@ TEST_F(exportability, what_retires_is_nobodys_to_share) {
     EXPECT_EQ(r.mappings, 2u);
     EXPECT_EQ(r.missing_bytes, 0u);
     expect_all_refused(r, b.address() + page());
-    testing::hostcuda_control::release(s.get());
+    testing::release(s.get());
     ASSERT_TRUE(s.synchronize());
   }
 }

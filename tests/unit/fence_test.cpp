@@ -8,19 +8,19 @@
 #include "stillmap/vmm/driver_table.h"
 #include "tests/support/gpu_test.h"
 #include "tests/support/hostcuda_control.h"
+#include "tests/support/stream_gate.h"
 
 namespace stillmap {
 namespace {
 
-using testing::hostcuda_control::hold;
-using testing::hostcuda_control::release;
+using testing::hold;
+using testing::release;
 
 class fence_test : public testing::device_test {
  protected:
   void SetUp() override {
     device_test::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
-    if (!on_hostcuda()) GTEST_SKIP() << "needs streams that can be held";
     device_ = open_device();
   }
   void TearDown() override {
@@ -235,6 +235,7 @@ TEST_F(fence_test, is_refused_while_its_stream_captures) {
 }
 
 TEST_F(fence_test, a_record_that_fails_gives_its_event_back) {
+  STILLMAP_NEEDS_HOSTCUDA();
   const stream s = make_stream();
   const std::uint64_t before = events_created();
   testing::hostcuda_control::fail("cuEventRecord", 1, CUDA_ERROR_INVALID_HANDLE);
@@ -246,6 +247,7 @@ TEST_F(fence_test, a_record_that_fails_gives_its_event_back) {
 }
 
 TEST_F(fence_test, a_failed_query_forgets_nothing) {
+  STILLMAP_NEEDS_HOSTCUDA();
   const stream a = make_stream(), b = make_stream();
   fence f = after(a);
   f.join(after(b));
@@ -271,6 +273,7 @@ TEST_F(fence_test, streams_move_and_refuse_once_moved_from) {
 }
 
 TEST_F(fence_test, a_stream_that_cannot_be_destroyed_is_reported) {
+  STILLMAP_NEEDS_HOSTCUDA();
   expect_unreturnable();
   const std::uint64_t before = unreported_errors();
   {

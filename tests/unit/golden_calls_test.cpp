@@ -10,13 +10,14 @@
 #include "stillmap/vmm/device_vector.h"
 #include "stillmap/vmm/units.h"
 #include "tests/support/buffer_test.h"
+#include "tests/support/stream_gate.h"
 
 namespace stillmap {
 namespace {
 
 using namespace literals;
-using testing::hostcuda_control::hold;
-using testing::hostcuda_control::release;
+using testing::hold;
+using testing::release;
 
 void must(const status &s) {
   if (!s) throw std::runtime_error(s.error().message());

@@ -5,16 +5,24 @@
 #include "stillmap/vmm/page_pool.h"
 #include "stillmap/vmm/physical_memory.h"
 #include "tests/support/pool_test.h"
+#include "tests/support/stream_gate.h"
 
 namespace stillmap {
 namespace {
 
 using testing::fails_with;
+using testing::hold;
 using testing::outcome;
-using testing::hostcuda_control::hold;
-using testing::hostcuda_control::release;
+using testing::release;
 
-class page_pool_short : public testing::pool_test {};
+class page_pool_short : public testing::pool_test {
+ protected:
+  void SetUp() override {
+    pool_test::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    STILLMAP_NEEDS_HOSTCUDA();
+  }
+};
 
 TEST_F(page_pool_short, all_or_none_when_memory_is_out) {
   const auto pool = make_pool();

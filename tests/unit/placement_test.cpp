@@ -11,6 +11,7 @@
 #include "stillmap/vmm/reservation.h"
 #include "stillmap/vmm/units.h"
 #include "tests/support/buffer_test.h"
+#include "tests/support/stream_gate.h"
 
 namespace stillmap {
 namespace {
@@ -132,7 +133,6 @@ TEST_F(placement, moves_its_pages_where_the_next_addresses_are_taken) {
 }
 
 TEST_F(placement, moving_on_a_stream_leaves_the_old_addresses_to_running_work) {
-  STILLMAP_NEEDS_HOSTCUDA();
   growable_buffer b = reserving(2), sink = reserving(2);
   ASSERT_TRUE(b.resize(2 * page()));
   ASSERT_TRUE(sink.resize(2 * page()));
@@ -140,7 +140,7 @@ TEST_F(placement, moving_on_a_stream_leaves_the_old_addresses_to_running_work) {
   const auto wall = wall_behind(b);
   if (!wall) GTEST_SKIP() << "the addresses behind are taken on this machine";
   const stream s = make_stream();
-  testing::hostcuda_control::hold(s.get());
+  testing::hold(s.get());
   {
     const context_guard guard(drv(), dev().context());
     ASSERT_TRUE(drv().copy_on_device_async(sink.address(), b.address(), 2 * page(), s.get()));
@@ -149,7 +149,7 @@ TEST_F(placement, moving_on_a_stream_leaves_the_old_addresses_to_running_work) {
   ASSERT_TRUE(b.resize(5 * page(), s));
   EXPECT_NE(b.address(), at);
   EXPECT_EQ(dev().space().mappings({at, 2 * page()}).size(), 2u) << "still there, retiring";
-  testing::hostcuda_control::release(s.get());
+  testing::release(s.get());
   ASSERT_TRUE(s.synchronize());
   EXPECT_TRUE(holds(dev(), sink.address(), 2 * page(), 1));
   EXPECT_TRUE(holds(dev(), b.address(), 2 * page(), 1));

@@ -4,17 +4,18 @@
 
 #include "stillmap/vmm/units.h"
 #include "tests/support/buffer_test.h"
+#include "tests/support/stream_gate.h"
 
 namespace stillmap {
 namespace {
 
 using namespace literals;
 using testing::fails_with;
+using testing::hold;
 using testing::holds;
 using testing::pattern;
 using testing::put;
-using testing::hostcuda_control::hold;
-using testing::hostcuda_control::release;
+using testing::release;
 
 class retiring : public testing::buffer_test {
  protected:
@@ -22,7 +23,6 @@ class retiring : public testing::buffer_test {
     buffer_test::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
     STILLMAP_NEEDS_VMM();
-    STILLMAP_NEEDS_HOSTCUDA();
   }
   growable_buffer small() const {
     buffer_options options;
@@ -162,10 +162,10 @@ TEST_F(retiring, what_has_passed_its_fence_is_reused_before_a_page_is_created) {
   growable_buffer a = small(), b = small();
   const stream s = make_stream();
   ASSERT_TRUE(a.resize(3 * page()));
-  testing::hostcuda_control::hold(s.get());
+  testing::hold(s.get());
   ASSERT_TRUE(a.resize(page()));
   ASSERT_TRUE(a.shrink_to_fit(after(s)));
-  testing::hostcuda_control::release(s.get());
+  testing::release(s.get());
   ASSERT_TRUE(s.synchronize());
   const driver_counts before = counts();
   ASSERT_TRUE(b.resize(2 * page()));
@@ -176,6 +176,7 @@ TEST_F(retiring, what_has_passed_its_fence_is_reused_before_a_page_is_created) {
 }
 
 TEST_F(retiring, stolen_by_another_buffer_when_memory_is_short_and_its_stream_waits) {
+  STILLMAP_NEEDS_HOSTCUDA();
   growable_buffer a = small(), b = small();
   const stream busy = make_stream(), other = make_stream();
   ASSERT_TRUE(a.resize(4 * page()));
@@ -201,6 +202,7 @@ TEST_F(retiring, stolen_by_another_buffer_when_memory_is_short_and_its_stream_wa
 }
 
 TEST_F(retiring, what_was_stolen_is_not_revived) {
+  STILLMAP_NEEDS_HOSTCUDA();
   growable_buffer a = small(), b = small();
   const stream busy = make_stream(), other = make_stream();
   ASSERT_TRUE(a.resize(4 * page()));
@@ -220,6 +222,7 @@ TEST_F(retiring, what_was_stolen_is_not_revived) {
 }
 
 TEST_F(retiring, without_a_stream_the_host_waits_for_pages_when_memory_is_short) {
+  STILLMAP_NEEDS_HOSTCUDA();
   growable_buffer a = small(), b = small();
   const stream s = make_stream();
   ASSERT_TRUE(a.resize(4 * page()));
@@ -234,6 +237,7 @@ TEST_F(retiring, without_a_stream_the_host_waits_for_pages_when_memory_is_short)
 }
 
 TEST_F(retiring, a_failed_theft_leaves_them_where_they_were) {
+  STILLMAP_NEEDS_HOSTCUDA();
   growable_buffer a = small(), b = small();
   const stream busy = make_stream(), other = make_stream();
   ASSERT_TRUE(a.resize(4 * page()));

@@ -6,6 +6,7 @@
 
 #include "stillmap/vmm/units.h"
 #include "tests/support/buffer_test.h"
+#include "tests/support/stream_gate.h"
 
 namespace stillmap {
 namespace {
@@ -276,10 +277,9 @@ TEST_F(sharing, splice_moves_pages_not_bytes) {
 }
 
 TEST_F(sharing, splice_under_a_fence_leaves_the_old_addresses_to_running_work) {
-  STILLMAP_NEEDS_HOSTCUDA();
   growable_buffer a = filled(2, 1), b = filled(0, 0), sink = filled(2, 0);
   const stream s = make_stream();
-  testing::hostcuda_control::hold(s.get());
+  testing::hold(s.get());
   {
     const context_guard guard(drv(), dev().context());
     ASSERT_TRUE(drv().copy_on_device_async(sink.address(), a.address(), 2 * page(), s.get()));
@@ -288,7 +288,7 @@ TEST_F(sharing, splice_under_a_fence_leaves_the_old_addresses_to_running_work) {
   EXPECT_TRUE(b.committed(3 * page(), 2 * page()));
   EXPECT_FALSE(a.committed(0, 1));
   EXPECT_EQ(dev().space().stats().retiring_mappings, 2u);
-  testing::hostcuda_control::release(s.get());
+  testing::release(s.get());
   ASSERT_TRUE(s.synchronize());
   EXPECT_TRUE(holds(dev(), sink.address(), 2 * page(), 1));
   EXPECT_TRUE(holds(dev(), b.address() + 3 * page(), 2 * page(), 1));

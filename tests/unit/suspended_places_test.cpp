@@ -5,14 +5,15 @@
 #include "stillmap/vmm/page_pool.h"
 #include "stillmap/vmm/remap.h"
 #include "tests/support/buffer_test.h"
+#include "tests/support/stream_gate.h"
 
 namespace stillmap {
 namespace {
 
 using namespace literals;
 using testing::fails_with;
-using testing::hostcuda_control::hold;
-using testing::hostcuda_control::release;
+using testing::hold;
+using testing::release;
 
 class suspended_places : public testing::buffer_test {
  protected:
