@@ -18,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "bench/support/kernels.h"
 #include "bench/support/median.h"
 #include "bench/support/other_process.h"
 #include "bench/support/session.h"
@@ -25,6 +26,7 @@
 #include "stillmap/migration/tls.h"
 #include "stillmap/vmm/context.h"
 #include "stillmap/vmm/page_pool.h"
+#include "stillmap/vmm/stream.h"
 
 namespace stillmap::bench {
 namespace {
@@ -219,18 +221,19 @@ landed_memory make_task(const device &d) {
   return made;
 }
 
-// Writes one chunk after the other, so many bytes a second.
+// A kernel writes one chunk after the other, so many bytes a second.
 class writer {
  public:
   writer(const device &d, double bytes_per_second)
       : thread_([this, d, bytes_per_second] {
           const context_guard guard(d.drv(), d.context());
-          std::vector<std::uint64_t> noise(piece / 8, 7);
+          const kernels with = must(kernels::load(d.drv()));
+          const stream s = must(stream::create(d));
           const auto began = std::chrono::steady_clock::now();
           for (std::size_t n = 0; !stop_; ++n) {
-            noise[n % noise.size()] += n + 1;
-            must(d.drv().copy_to_device(device_address(begin_at + n * piece % total_bytes()),
-                                        noise.data(), piece));
+            must(with.fill({device_address(begin_at + n * piece % total_bytes()), piece},
+                           static_cast<std::uint32_t>(n + 1), s.get()));
+            must(s.synchronize());
             std::this_thread::sleep_until(
                 began +
                 std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(

@@ -1,10 +1,10 @@
-// Work that keeps a stream busy for as long as it is wanted: a kernel that watches a flag and a
-// clock. On hostcuda a host function stands for it.
+// Work that keeps a stream busy for as long as it is wanted, on memory of its own.
 #pragma once
 
-#include <cstdint>
+#include <utility>
 
 #include "bench/costs/machine.h"
+#include "bench/support/kernels.h"
 
 namespace stillmap::costs {
 
@@ -12,21 +12,19 @@ class busy_kernel {
  public:
   static result<busy_kernel> load(const machine &m);
 
-  // Returns when it runs. It ends with end(), at the latest after `milliseconds`. It writes to
-  // memory of its own.
-  status start(stream_handle stream, unsigned milliseconds);
-  status end(stream_handle stream);
+  // Returns when it runs. It ends with end(), at the latest after `milliseconds`.
+  status start(stream_handle stream, unsigned milliseconds) {
+    return kernels_.start_busy(mapped_.there ? mapped_.begin() : plain_.get(), milliseconds,
+                               stream);
+  }
+  status end(stream_handle stream) { return kernels_.end_busy(stream); }
 
  private:
-  busy_kernel() = default;
-  std::uint32_t *flags() const { return static_cast<std::uint32_t *>(flags_.get()); }
+  explicit busy_kernel(bench::kernels k) : kernels_(std::move(k)) {}
 
-  const driver *driver_ = nullptr;
-  piece mapped_;         // what it writes to, where there is VMM
-  plain_memory plain_;   // and where there is none
-  pinned_memory flags_;  // [0]: stop, [1]: it runs
-  own_module module_;
-  function_handle function_ = nullptr;
+  piece mapped_;        // what it writes to, where there is VMM
+  plain_memory plain_;  // and where there is none
+  bench::kernels kernels_;
 };
 
 }  // namespace stillmap::costs

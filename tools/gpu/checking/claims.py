@@ -53,7 +53,7 @@ def at_least(what, value, limit, form="%.3g"):
 
 def growth(gathered):
     calls, grown = cases(gathered, "driver_bench"), cases(gathered, "growth_bench")
-    page = number(grown, r"^grow_by_one_page/MiB:1024/", "median_us")
+    page = number(grown, r"^grow_by_one_page/idle/MiB:1024/", "median_us")
     driver = [number(calls, r"^%s/MiB:2/" % call, "real_time") for call in ("MemMap", "MemSetAccess")]
     own = sum(driver) if None not in driver else None
     large = r"^grow_buffer/backed_%s/GiB:32/step_MiB:1024/"

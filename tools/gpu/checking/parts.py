@@ -25,7 +25,8 @@ class Part:
 
 def test(name, seconds):
     def job(here, out, given):
-        environment = {"STILLMAP_TOOL": str(here / "bin" / "stillmap"), "STILLMAP_MODEL_SECONDS": "10"}
+        environment = {"STILLMAP_TOOL": str(here / "bin" / "stillmap"),
+                       "STILLMAP_MODEL_SECONDS": "2" if given.quick else "10"}
         if given.driver == "host":
             # As they run on a GPU: by a driver that has no switches for tests.
             environment.update(STILLMAP_DRIVER=str(here / "lib" / "plain" / "libcuda.so.1"),
@@ -80,8 +81,8 @@ ALL = (
             bench("vector_bench", 30), bench("remap_bench", 30))),
     Part("allocator", "the caching allocator's hot path", 60, of(bench("allocator_bench", 60))),
     Part("checkpoint", "suspend, snapshot, handoff, migration, against the copy engine", 300,
-         of(bench("suspend_bench", 60), bench("digest_bench", 20), bench("handoff_bench", 40),
-            bench("migration_bench", 90), bench("process_bench", 60), bench("snapshot_bench", 120),
-            bench("image_bench", 60))),
+         of(bench("suspend_bench", 80), bench("digest_bench", 20), bench("handoff_bench", 40),
+            bench("migration_bench", 80), bench("snapshot_bench", 80), bench("process_bench", 40),
+            bench("image_bench", 40))),
     Part("torch", "training and serving with PyTorch, four allocators side by side", 430, of(torch)),
 )

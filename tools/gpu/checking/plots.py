@@ -10,7 +10,8 @@ GROWTH = {
     "copying": r"^grow_buffer/backed_copying/GiB:(\d+)/",
     "copying, cuMemAllocAsync": r"^grow_async/backed_copying_async/GiB:(\d+)/",
 }
-ONE_PAGE = {"one page more": r"^grow_by_one_page/MiB:(\d+)/"}
+ONE_PAGE = {"one page more": r"^grow_by_one_page/idle/MiB:(\d+)/",
+            "while a kernel writes to it": r"^grow_by_one_page/under_a_kernel/MiB:(\d+)/"}
 PICTURES = (
     ("growth_bench", "growth.svg", "GiB", "ms to grow there", "real_time", GROWTH),
     ("growth_bench", "one_page.svg", "MiB in the buffer", "us for 2 MiB more", "median_us", ONE_PAGE),

@@ -45,10 +45,11 @@ def read_log_of_tests(text):
 
 
 def counts_of_tests(found):
-    """GoogleTest's report: how many passed, failed and were skipped; the names of what failed."""
+    """GoogleTest's report: how many passed, failed and were skipped; what failed and how it began."""
     cases = [c for s in found.get("testsuites", []) for c in s.get("testsuite", [])]
     ran = [c for c in cases if c.get("status") != "NOTRUN"]
-    failed = ["%s.%s" % (c["classname"], c["name"]) for c in ran if c.get("failures")]
+    failed = ["%s.%s: %s" % (c["classname"], c["name"], " ".join(
+        c["failures"][0].get("failure", "").split())[:300]) for c in ran if c.get("failures")]
     skipped = sum(c.get("result") == "SKIPPED" for c in ran)
     return len(ran) - len(failed) - skipped, failed, skipped
 

@@ -1,0 +1,45 @@
+// The kernels of benchmarks: PTX that every driver since CUDA 9 compiles, and host functions that
+// stand for them on hostcuda.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "stillmap/vmm/driver.h"
+
+namespace stillmap::bench {
+
+// Owner of a module and a little pinned memory, in the context that is current. Threads: externally
+// synchronised.
+class kernels {
+ public:
+  // Requires: one context of `drv` is current from here to the destructor.
+  static result<kernels> load(const driver &drv);
+  kernels(kernels &&other) noexcept
+      : drv_(other.drv_),
+        module_(std::exchange(other.module_, nullptr)),
+        flags_(std::exchange(other.flags_, nullptr)),
+        busy_(other.busy_),
+        fill_(other.fill_) {}
+  kernels &operator=(kernels &&) = delete;
+  ~kernels();
+
+  // Writes to the word at `at` again and again, until end(), at the latest for `milliseconds`.
+  // Returns when it runs. One at a time.
+  status start_busy(device_address at, unsigned milliseconds, stream_handle on);
+  status end_busy(stream_handle on);
+
+  // Writes `value` to all words of `range`, which is whole ones.
+  status fill(virtual_range range, std::uint32_t value, stream_handle on) const;
+
+ private:
+  explicit kernels(const driver &drv) : drv_(&drv) {}
+
+  const driver *drv_;
+  module_handle module_ = nullptr;
+  std::uint32_t *flags_ = nullptr;  // [0]: stop, [1]: it runs
+  function_handle busy_ = nullptr, fill_ = nullptr;
+};
+
+}  // namespace stillmap::bench
