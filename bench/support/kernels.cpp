@@ -91,8 +91,9 @@ void busy_on_host(const hostcuda_launch *launch) {
       access_on_host.load()(word(launch, 0), sizeof(std::uint32_t), 1));
   if (at == nullptr) return;
   __atomic_store_n(&flags[1], 1, __ATOMIC_RELEASE);
-  while (__atomic_load_n(&flags[0], __ATOMIC_ACQUIRE) == 0 && clock::now() < until) {
-    ++*at;
+  for (std::uint32_t n = 1; __atomic_load_n(&flags[0], __ATOMIC_ACQUIRE) == 0; ++n) {
+    if (clock::now() >= until) break;
+    *at = n;
     // A device would not take the processor of the thread that is timed.
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
@@ -168,8 +169,12 @@ status kernels::start_busy(device_address to, unsigned milliseconds, stream_hand
   return {};
 }
 
-status kernels::end_busy(stream_handle on) {
+void kernels::stop_busy() noexcept {
   __atomic_store_n(&flags_[0], 1, __ATOMIC_RELEASE);
+}
+
+status kernels::end_busy(stream_handle on) {
+  stop_busy();
   return drv_->synchronize_stream(on);
 }
 

@@ -1,5 +1,5 @@
-// The kernels of benchmarks: PTX that every driver since CUDA 9 compiles, and host functions that
-// stand for them on hostcuda.
+// The kernels of benchmarks, and one of the GPU tests: PTX that every driver since CUDA 9 compiles,
+// and host functions that stand for them on hostcuda.
 #pragma once
 
 #include <cstddef>
@@ -25,10 +25,11 @@ class kernels {
   kernels &operator=(kernels &&) = delete;
   ~kernels();
 
-  // Writes to the word at `at` again and again, until end(), at the latest for `milliseconds`.
-  // Returns when it runs. One at a time.
+  // Writes 1, 2, 3, ... to the word at `at` until it is told to stop, at the latest for
+  // `milliseconds`. Returns when it runs. One at a time.
   status start_busy(device_address at, unsigned milliseconds, stream_handle on);
-  status end_busy(stream_handle on);
+  void stop_busy() noexcept;
+  status end_busy(stream_handle on);  // tells it, and waits
 
   // Writes `value` to all words of `range`, which is whole ones.
   status fill(virtual_range range, std::uint32_t value, stream_handle on) const;

@@ -33,8 +33,7 @@ TEST_F(allocator_under_kernels, memory_freed_behind_a_running_kernel_goes_to_nob
   caching_allocator &heap = **made;
   for (const std::size_t bytes : {4_KiB, 512_KiB, 24_MiB}) {
     void *const block = must(heap.allocate(bytes, busy));
-    std::uint32_t *const stop = pinned();
-    launch_counting(at(block), stop, 10, busy);
+    start_counting(at(block), 10, busy);
     ASSERT_TRUE(heap.free(block));
     // As much as it can hold again and again, on a stream that does not wait for the kernel.
     std::vector<void *> blocks;
@@ -45,7 +44,7 @@ TEST_F(allocator_under_kernels, memory_freed_behind_a_running_kernel_goes_to_nob
     }
     ASSERT_TRUE(other.synchronize());
     EXPECT_FALSE(*busy.idle()) << "the kernel had ended before";
-    __atomic_store_n(stop, 1u, __ATOMIC_RELEASE);
+    stop_counting();
     ASSERT_TRUE(busy.synchronize()) << "an access fault, were the pages gone";
     for (void *const b : blocks) {
       EXPECT_EQ(read(at(b)), 0x5a5a5a5au) << "the kernel wrote what was somebody else's";
@@ -60,8 +59,7 @@ TEST_F(allocator_under_kernels, memory_used_on_two_streams_waits_for_both) {
   ASSERT_TRUE(made) << made.error().message();
   caching_allocator &heap = **made;
   void *const block = must(heap.allocate(24_MiB, mine));
-  std::uint32_t *const stop = pinned();
-  launch_counting(at(block), stop, 10, reader);
+  start_counting(at(block), 10, reader);
   ASSERT_TRUE(heap.record_use(block, reader));
   ASSERT_TRUE(heap.free(block));
   // Its own stream is idle, but the block is not free.
@@ -72,7 +70,7 @@ TEST_F(allocator_under_kernels, memory_used_on_two_streams_waits_for_both) {
   }
   ASSERT_TRUE(mine.synchronize());
   EXPECT_FALSE(*reader.idle()) << "the kernel had ended before";
-  __atomic_store_n(stop, 1u, __ATOMIC_RELEASE);
+  stop_counting();
   ASSERT_TRUE(reader.synchronize());
   for (void *const b : blocks) {
     EXPECT_EQ(read(at(b)), 0x5a5a5a5au);

@@ -30,10 +30,8 @@ TEST_F(growth_under_kernels, a_running_kernel_writes_on_while_the_buffer_grows) 
   write(b.address(), 0);
   put(dev(), b.address() + 4096, pattern(4096, 1));
   const device_address at = b.address();
-  std::uint32_t *const stop = pinned();
   const stream s = make_stream();
-  launch_counting(at, stop, 10, s);
-  await_counting(at);
+  start_counting(at, 10, s);
   bool grown_while_running = true;
   for (std::size_t pages = 2; pages <= 64; ++pages) {
     ASSERT_TRUE(b.resize(pages * page()));
@@ -42,7 +40,7 @@ TEST_F(growth_under_kernels, a_running_kernel_writes_on_while_the_buffer_grows) 
     ASSERT_TRUE(idle) << idle.error().message();
     grown_while_running = grown_while_running && !*idle;
   }
-  __atomic_store_n(stop, 1u, __ATOMIC_RELEASE);
+  stop_counting();
   ASSERT_TRUE(s.synchronize());
   EXPECT_TRUE(grown_while_running) << "the kernel had ended before the buffer was grown";
   EXPECT_GT(read(at), 1u);
@@ -54,15 +52,14 @@ TEST_F(growth_under_kernels, a_running_kernel_writes_on_while_the_buffer_grows) 
 TEST_F(growth_under_kernels, shrinking_under_a_fence_leaves_a_running_kernel_its_memory) {
   growable_buffer b = make();
   ASSERT_TRUE(b.resize(4 * page()));
-  std::uint32_t *const stop = pinned();
   const stream s = make_stream();
-  launch_counting(b.address() + 3 * page(), stop, 10, s);
+  start_counting(b.address() + 3 * page(), 10, s);
   const fence busy = after(s);
   ASSERT_TRUE(b.resize(page()));
   ASSERT_TRUE(b.shrink_to_fit(busy));
   EXPECT_EQ(b.mapped_bytes(), page());
   std::this_thread::sleep_for(std::chrono::milliseconds(5));  // some more writes of the kernel's
-  __atomic_store_n(stop, 1u, __ATOMIC_RELEASE);
+  stop_counting();
   ASSERT_TRUE(s.synchronize()) << "an access fault, were the pages gone";
   EXPECT_EQ(dev().space().collect(), 3 * page());
 }

@@ -15,32 +15,6 @@ constexpr const char *ptx = R"(
 .target sm_50
 .address_size 64
 
-.visible .entry stillmap_counting(.param .u64 p_at, .param .u64 p_stop, .param .u64 p_nanoseconds)
-{
-  .reg .pred %p<3>;
-  .reg .u32 %r<3>;
-  .reg .u64 %rd<8>;
-  ld.param.u64 %rd1, [p_at];
-  ld.param.u64 %rd2, [p_stop];
-  ld.param.u64 %rd3, [p_nanoseconds];
-  cvta.to.global.u64 %rd4, %rd1;
-  cvta.to.global.u64 %rd5, %rd2;
-  mov.u64 %rd6, %globaltimer;
-  mov.u32 %r1, 0;
-again:
-  add.u32 %r1, %r1, 1;
-  st.volatile.global.u32 [%rd4], %r1;
-  ld.volatile.global.u32 %r2, [%rd5];
-  setp.ne.u32 %p1, %r2, 0;
-  @%p1 bra done;
-  mov.u64 %rd7, %globaltimer;
-  sub.u64 %rd7, %rd7, %rd6;
-  setp.lt.u64 %p2, %rd7, %rd3;
-  @%p2 bra again;
-done:
-  ret;
-}
-
 .visible .entry stillmap_increment(.param .u64 p_at, .param .u64 p_count)
 {
   .reg .pred %p<2>;
@@ -97,20 +71,6 @@ T *reach(CUdeviceptr at, std::size_t count, bool write) {
   return static_cast<T *>(access_on_host(at, count * sizeof(T), write ? 1 : 0));
 }
 
-void counting_on_host(const hostcuda_launch *launch) {
-  using clock = std::chrono::steady_clock;
-  const auto until = clock::now() + std::chrono::nanoseconds(param<std::uint64_t>(launch, 2));
-  const auto *stop = reinterpret_cast<const volatile std::uint32_t *>(
-      static_cast<std::uintptr_t>(param<std::uint64_t>(launch, 1)));
-  std::uint32_t n = 0;
-  do {
-    auto *const word = reach<std::uint32_t>(param<CUdeviceptr>(launch, 0), 1, true);
-    if (word == nullptr) return;
-    *word = ++n;
-    std::this_thread::yield();
-  } while (__atomic_load_n(stop, __ATOMIC_ACQUIRE) == 0 && clock::now() < until);
-}
-
 void increment_on_host(const hostcuda_launch *launch) {
   const auto *count = reach<std::uint32_t>(param<CUdeviceptr>(launch, 1), 1, false);
   if (count == nullptr) return;
@@ -141,20 +101,21 @@ void gpu_test::SetUp() {
   enter();
   if (runs_on_host()) {
     access_on_host = raw<decltype(hostcuda_access)>(cu(), "hostcuda_access");
-    const std::size_t words[] = {8, 8, 8}, store[] = {8, 4};
-    CU(hostcuda_register_kernel, "stillmap_counting", counting_on_host, 3, words);
+    const std::size_t words[] = {8, 8}, store[] = {8, 4};
     CU(hostcuda_register_kernel, "stillmap_increment", increment_on_host, 2, words);
     CU(hostcuda_register_kernel, "stillmap_store_through", store_through_on_host, 2, store);
   }
+  auto counting = bench::kernels::load(cu());
+  ASSERT_TRUE(counting) << counting.error().message();
+  counting_.emplace(std::move(*counting));
   CU(cuModuleLoadData, &module_, ptx);
-  CU(cuModuleGetFunction, &counting_, module_, "stillmap_counting");
   CU(cuModuleGetFunction, &increment_, module_, "stillmap_increment");
   CU(cuModuleGetFunction, &store_through_, module_, "stillmap_store_through");
 }
 
 void gpu_test::TearDown() {
   if (inside_) {
-    for (void *p : pinned_) EXPECT_TRUE(cu().free_host(p));
+    counting_.reset();
     if (module_ != nullptr) {
       EXPECT_EQ(raw<decltype(cuModuleUnload)>(cu(), "cuModuleUnload")(module_), CUDA_SUCCESS);
     }
@@ -173,15 +134,10 @@ void gpu_test::launch(CUfunction f, stream_ref s, void **params, unsigned blocks
   CU(cuLaunchKernel, f, blocks, 1, 1, threads, 1, 1, 0, s.get(), params, nullptr);
 }
 
-void gpu_test::launch_counting(device_address at, std::uint32_t *stop, unsigned seconds,
-                               stream_ref s) {
-  std::uint64_t where = at.value(), flag = reinterpret_cast<std::uintptr_t>(stop),
-                nanoseconds = std::uint64_t{seconds} * 1000000000u;
-  void *params[] = {&where, &flag, &nanoseconds};
-  launch(counting_, s, params, 1, 1);
-}
-
-void gpu_test::await_counting(device_address at) const {
+void gpu_test::start_counting(device_address at, unsigned seconds, stream_ref s) {
+  if (const status begun = counting_->start_busy(at, seconds * 1000, s.get()); !begun) {
+    throw std::runtime_error(begun.error().message());
+  }
   const stream aside = make_stream();  // a plain copy would wait for the kernel
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(5);
   for (std::uint32_t n = 0; n < 2;) {
@@ -191,6 +147,10 @@ void gpu_test::await_counting(device_address at) const {
     if (std::chrono::steady_clock::now() > until) throw std::runtime_error("it does not count");
     std::this_thread::yield();
   }
+}
+
+void gpu_test::stop_counting() {
+  counting_->stop_busy();
 }
 
 void gpu_test::launch_increment(device_address at, device_address count, stream_ref s) {
@@ -216,15 +176,6 @@ std::uint32_t gpu_test::read(device_address at) const {
   const status s = cu().copy_to_host(&value, at, sizeof value);
   if (!s) throw std::runtime_error(s.error().message());
   return value;
-}
-
-std::uint32_t *gpu_test::pinned() {
-  const auto made = cu().allocate_host(sizeof(std::uint32_t));
-  if (!made) throw std::runtime_error(made.error().message());
-  pinned_.push_back(*made);
-  auto *const word = static_cast<std::uint32_t *>(*made);
-  *word = 0;
-  return word;
 }
 
 }  // namespace stillmap::testing

@@ -8,8 +8,8 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <vector>
 
+#include "bench/support/kernels.h"
 #include "tests/support/buffer_test.h"
 
 namespace stillmap::testing {
@@ -29,11 +29,10 @@ class gpu_test : public buffer_test {
   void SetUp() override;
   void TearDown() override;
 
-  // Writes 1, 2, 3, ... to the word at `at` until `*stop` (pinned host memory) is not 0, or for
-  // `seconds`.
-  void launch_counting(device_address at, std::uint32_t *stop, unsigned seconds, stream_ref s);
-  // Until it has begun to.
-  void await_counting(device_address at) const;
+  // A kernel writes 1, 2, 3, ... to the word at `at` until it is told to stop, at the latest for
+  // `seconds`. Returns when it has begun to. One at a time.
+  void start_counting(device_address at, unsigned seconds, stream_ref s);
+  void stop_counting();
   // Adds 1 to each of the words at `at`, as many as the word at `count` says.
   void launch_increment(device_address at, device_address count, stream_ref s);
   // Writes `value` to the word that the pointer at `pointer` points at.
@@ -41,8 +40,6 @@ class gpu_test : public buffer_test {
 
   void write(device_address at, std::uint32_t value) const;
   std::uint32_t read(device_address at) const;
-  // Pinned host memory that the device can reach; freed by the fixture.
-  std::uint32_t *pinned();
   void enter();
 
   const driver &cu() const { return drv(); }
@@ -53,8 +50,8 @@ class gpu_test : public buffer_test {
   void launch(CUfunction f, stream_ref s, void **params, unsigned blocks, unsigned threads);
   std::optional<context_guard> inside_;
   CUmodule module_ = nullptr;
-  CUfunction counting_ = nullptr, increment_ = nullptr, store_through_ = nullptr;
-  std::vector<void *> pinned_;
+  std::optional<bench::kernels> counting_;
+  CUfunction increment_ = nullptr, store_through_ = nullptr;
 };
 
 }  // namespace stillmap::testing

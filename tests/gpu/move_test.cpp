@@ -124,9 +124,7 @@ TEST_F(moving_under_kernels, what_a_kernel_writes_to_all_the_time_moves) {
   ASSERT_TRUE(made);
   const stream &s = *made;
   launch_increment(b.address() + page(), count.address(), s);
-  std::uint32_t *const stop = pinned();
-  launch_counting(b.address(), stop, 20, s);
-  await_counting(b.address());
+  start_counting(b.address(), 20, s);
   const auto to = migration::testing::to_destination(m);
   migration::send_options how = migration::testing::sending(m);
   how.pause = std::chrono::milliseconds(100);
@@ -135,13 +133,13 @@ TEST_F(moving_under_kernels, what_a_kernel_writes_to_all_the_time_moves) {
   how.quiesce = [&]() -> status {
     const auto idle = s.idle();
     ran_all_the_time = idle && !*idle;
-    __atomic_store_n(stop, 1u, __ATOMIC_RELEASE);
+    stop_counting();
     const status done = s.synchronize();
     counted = read(b.address());
     return done;
   };
   const auto sent = migration::sender(dev(), {"task"}, how).send(*to);
-  __atomic_store_n(stop, 1u, __ATOMIC_RELEASE);
+  stop_counting();
   EXPECT_EQ(sent.whose, migration::whose::destination) << (sent.why ? sent.why->message() : "");
   EXPECT_TRUE(ran_all_the_time) << "the copying waited for the kernel";
   EXPECT_GT(counted, 1u);
