@@ -34,7 +34,8 @@ struct suspend_options {
 
 struct suspender_options {
   // Pinned memory is kept for the next suspension instead of returned, up to this much: pinning
-  // takes longer than copying.
+  // takes longer than copying, and returning it waits for all work on the device where the driver's
+  // cuMemFreeHost does (hostcuda's does; of a GPU bench/cost_table tells).
   std::size_t keep_pinned = 0;
   // Copies under way at once.
   std::size_t streams = 4;
