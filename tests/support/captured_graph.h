@@ -50,12 +50,11 @@ class captured_graph {
       ADD_FAILURE() << "the capture ends with " << r;
       return false;
     }
-    const CUresult made =
-        device_.drv().symbol("cuGraphInstantiateWithFlags") != nullptr  // the older one is going
-            ? call<CUgraphExec *, CUgraph, unsigned long long>("cuGraphInstantiateWithFlags",
-                                                               &replay_, graph, 0)
-            : call<CUgraphExec *, CUgraph, CUgraphNode *, char *, std::size_t>(
-                  "cuGraphInstantiate_v2", &replay_, graph, nullptr, nullptr, 0);
+    const CUresult made = device_.drv().version() >= 11040
+                              ? call<CUgraphExec *, CUgraph, unsigned long long>(
+                                    "cuGraphInstantiateWithFlags", &replay_, graph, 0)
+                              : call<CUgraphExec *, CUgraph, CUgraphNode *, char *, std::size_t>(
+                                    "cuGraphInstantiate_v2", &replay_, graph, nullptr, nullptr, 0);
     EXPECT_EQ(made, CUDA_SUCCESS);
     EXPECT_EQ(call<CUgraph>("cuGraphDestroy", graph), CUDA_SUCCESS);
     return true;
