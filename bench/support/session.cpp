@@ -24,16 +24,17 @@ driver *find_driver() {
   return nullptr;
 }
 
-// hostcuda's own functions, looked up where they are: a GPU's driver has none.
+// hostcuda's own functions, looked up where they are: a GPU's driver has none. Their declarations
+// give the types; nothing is linked, however it is compiled.
 template <class Function, class... Arguments>
-bool control(const char *name, Function *, Arguments... arguments) {
+bool control(const char *name, Arguments... arguments) {
   void *const symbol = the_driver()->symbol(name);
   return symbol != nullptr && reinterpret_cast<Function *>(symbol)(arguments...) == CUDA_SUCCESS;
 }
 
 hostcuda_counters books() {
   hostcuda_counters out = {};
-  control("hostcuda_get_counters", &hostcuda_get_counters, &out);
+  control<decltype(hostcuda_get_counters)>("hostcuda_get_counters", &out);
   return out;
 }
 
@@ -99,7 +100,7 @@ session::session(benchmark::State &state, memory_kind kind, std::size_t needs)
       state_.SkipWithError("too little host memory");
       return;
     }
-    if (!control("hostcuda_reset", &hostcuda_reset, config.c_str())) {
+    if (!control<decltype(hostcuda_reset)>("hostcuda_reset", config.c_str())) {
       state_.SkipWithError("hostcuda refused to start again");
       return;
     }
@@ -165,7 +166,7 @@ int main(int argc, char **argv) {
   }
   if (drv->is_hostcuda()) {
     const char *config = "";
-    control("hostcuda_config", &hostcuda_config, &config);
+    control<decltype(hostcuda_config)>("hostcuda_config", &config);
     benchmark::AddCustomContext("hostcuda", config);
   }
   const char *commit = environment("STILLMAP_COMMIT");
