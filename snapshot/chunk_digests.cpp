@@ -10,12 +10,9 @@
 #include "stillmap/vmm/growable_buffer.h"
 #include "stillmap/vmm/page_pool.h"
 #include "stillmap/vmm/stream.h"
-#include "stillmap/vmm/units.h"
 
 namespace stillmap::snapshot {
 namespace {
-
-using namespace literals;
 
 constexpr const char *op = "snapshot::chunk_digests";
 constexpr std::size_t least = 16 * image::block_bytes;
@@ -163,7 +160,6 @@ class chunk_digester::core {
   status have_room(std::size_t bytes) {
     if (!room_) {
       buffer_options options;
-      options.reserve = 64_MiB;
       if (device_.can().vmm) {
         page_pool_options of;
         of.keep_free = 0;

@@ -14,11 +14,6 @@ using namespace literals;
 
 class allocator_under_kernels : public gpu_test {
  protected:
-  void SetUp() override {
-    gpu_test::SetUp();
-    if (IsSkipped() || HasFatalFailure()) return;
-    STILLMAP_NEEDS_VMM();
-  }
   static device_address at(void *p) { return device_address(reinterpret_cast<std::uintptr_t>(p)); }
   void *must(const result<void *> &r) const {
     if (!r) throw std::runtime_error(r.error().message());

@@ -24,7 +24,6 @@ class checkpoint_under_kernels : public gpu_test {
   void SetUp() override {
     gpu_test::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
-    STILLMAP_NEEDS_VMM();
     std::string name = ::testing::TempDir() + "/stillmap-gpu-XXXXXX";
     ASSERT_NE(::mkdtemp(name.data()), nullptr);
     folder_ = name;
@@ -38,13 +37,7 @@ class checkpoint_under_kernels : public gpu_test {
   growable_buffer tagged(const char *tag, std::size_t pages) const {
     buffer_options options;
     options.tag = tag;
-    growable_buffer b = make(options);
-    if (!b.resize(pages * page()) ||
-        !cu().set_bytes_async(b.address(), 0, pages * page(), nullptr) ||
-        !cu().synchronize_stream(nullptr)) {
-      throw std::runtime_error("no buffer of zeros");
-    }
-    return b;
+    return zeros(pages, std::move(options));
   }
   std::uint32_t words(const growable_buffer &b) const {
     return static_cast<std::uint32_t>(b.size() / 4);

@@ -15,14 +15,7 @@ namespace {
 
 using namespace literals;
 
-class growth_under_kernels : public gpu_test {
- protected:
-  void SetUp() override {
-    gpu_test::SetUp();
-    if (IsSkipped() || HasFatalFailure()) return;
-    STILLMAP_NEEDS_VMM();
-  }
-};
+class growth_under_kernels : public gpu_test {};
 
 TEST_F(growth_under_kernels, a_running_kernel_writes_on_while_the_buffer_grows) {
   growable_buffer b = make();

@@ -98,6 +98,7 @@ void check(CUresult r, const char *what) {
 void gpu_test::SetUp() {
   buffer_test::SetUp();
   if (IsSkipped() || HasFatalFailure()) return;
+  STILLMAP_NEEDS_VMM();
   enter();
   if (runs_on_host()) {
     access_on_host = raw<decltype(hostcuda_access)>(cu(), "hostcuda_access");
@@ -164,6 +165,15 @@ void gpu_test::launch_store_through(device_address pointer, std::uint32_t value,
   std::uint64_t where = pointer.value();
   void *params[] = {&where, &value};
   launch(store_through_, s, params, 1, 1);
+}
+
+growable_buffer gpu_test::zeros(std::size_t pages, buffer_options options) const {
+  growable_buffer b = make(std::move(options));
+  if (!b.resize(pages * page()) || !cu().set_bytes_async(b.address(), 0, b.size(), nullptr) ||
+      !cu().synchronize_stream(nullptr)) {
+    throw std::runtime_error("no buffer of zeros");
+  }
+  return b;
 }
 
 void gpu_test::write(device_address at, std::uint32_t value) const {

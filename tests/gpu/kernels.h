@@ -24,6 +24,7 @@ Function *raw(const driver &drv, const char *name) {
 }
 void check(CUresult r, const char *what);
 
+// On devices that map pages.
 class gpu_test : public buffer_test {
  protected:
   void SetUp() override;
@@ -38,6 +39,7 @@ class gpu_test : public buffer_test {
   // Writes `value` to the word that the pointer at `pointer` points at.
   void launch_store_through(device_address pointer, std::uint32_t value, stream_ref s);
 
+  growable_buffer zeros(std::size_t pages, buffer_options options) const;
   void write(device_address at, std::uint32_t value) const;
   std::uint32_t read(device_address at) const;
   void enter();

@@ -128,12 +128,12 @@ TEST_F(suspended_places, their_owner_grows_shrinks_and_goes_as_ever) {
   ASSERT_TRUE(b.resize(5 * page()));
   EXPECT_EQ(books().live_mappings, 2u);
   const stream s = make_stream();
-  if (on_hostcuda()) hold(s.get());
+  hold(s.get());
   const fence busy = after(s);
   ASSERT_TRUE(b.resize(page()));
   ASSERT_TRUE(b.shrink_to_fit(busy));
   EXPECT_EQ(books().suspended_bytes, page());
-  if (on_hostcuda()) release(s.get());
+  release(s.get());
   ASSERT_TRUE(s.synchronize());
   // The places that were given up can be used again, and are not resumed.
   ASSERT_TRUE(b.resize(3 * page()));

@@ -69,13 +69,18 @@ def of(*makers):
     return lambda here, out, given: [make(here, out, given) for make in makers]
 
 
+def tests(here, out, given):
+    """All that the bundle has, kernels first; conformance is a part of its own."""
+    kinds = sorted((p.name for p in (here / "tests").iterdir() if p.name != "conformance"),
+                   key=lambda kind: (kind != "gpu", kind))
+    return [test(kind, 60)(here, out, given) for kind in kinds]
+
+
 ALL = (
     Part("conformance", "what is assumed of CUDA, number by number", 90,
          of(test("conformance", 90))),
     Part("tests", "all tests that need no hostcuda; `gpu`: with kernels that look at the data", 180,
-         of(*(test(kind, 60) for kind in (
-             "gpu", "unit", "model", "checkpoint", "snapshot", "handoff", "allocators", "migration",
-             "control", "process", "tool")))),
+         tests),
     Part("costs", "every call of the driver against size, neighbours, threads, mappings", 240,
          of(costs)),
     Part("growth", "growing in place, against copying and the driver's own pools", 200,

@@ -133,8 +133,8 @@ def run(job, environment, out, until):
             report.unlink()  # it is in the part's file
     elif job.kind == "json" and status == 0:
         done["passed"] = 1
-    if status is None or (status != 0 and done["failed"] == 0) or (
-            done["passed"] == 0 and done["skipped"] == 0 and done["failed"] == 0):
+    nothing = done["passed"] == 0 and done["skipped"] == 0
+    if status is None or (done["failed"] == 0 and (status != 0 or nothing)):
         done["failed"] += 1
         lines = said.strip().splitlines()
         done["why"].append("ended with %s: %s" % (
