@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <bit>
 
-#include "stillmap/allocators/allocator_core.h"
-#include "stillmap/allocators/trace_recorder.h"
+#include "stillmap/allocators/internal/allocator_core.h"
+#include "stillmap/allocators/trace/internal/trace_recorder.h"
 
 namespace stillmap {
 

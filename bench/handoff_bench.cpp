@@ -18,7 +18,7 @@
 #include "bench/support/median.h"
 #include "bench/support/other_process.h"
 #include "bench/support/session.h"
-#include "stillmap/handoff/handoff.h"
+#include "stillmap/checkpoint/handoff/handoff.h"
 #include "stillmap/vmm/context.h"
 #include "stillmap/vmm/page_pool.h"
 

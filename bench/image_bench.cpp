@@ -11,7 +11,7 @@
 #include <string>
 
 #include "bench/support/session.h"
-#include "stillmap/image/writer.h"
+#include "stillmap/checkpoint/image/writer.h"
 
 namespace stillmap::bench {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "bench/support/other_process.h"
 #include "bench/support/session.h"
-#include "stillmap/process/driver_process.h"
+#include "stillmap/checkpoint/process/driver_process.h"
 #include "stillmap/vmm/context.h"
 
 namespace stillmap::bench {

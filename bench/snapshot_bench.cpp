@@ -15,8 +15,8 @@
 
 #include "bench/support/median.h"
 #include "bench/support/session.h"
-#include "stillmap/snapshot/chunk_digests.h"
-#include "stillmap/snapshot/snapshot.h"
+#include "stillmap/checkpoint/snapshot/internal/chunk_digests.h"
+#include "stillmap/checkpoint/snapshot/snapshot.h"
 #include "stillmap/vmm/context.h"
 
 namespace stillmap::bench {

@@ -11,9 +11,9 @@
 
 #include "bench/support/median.h"
 #include "bench/support/session.h"
-#include "stillmap/checkpoint/host_memory.h"
-#include "stillmap/checkpoint/suspender.h"
-#include "stillmap/checkpoint/transfer.h"
+#include "stillmap/checkpoint/common/internal/batch_copier.h"
+#include "stillmap/checkpoint/common/internal/host_memory.h"
+#include "stillmap/checkpoint/suspend/suspender.h"
 #include "stillmap/vmm/context.h"
 #include "stillmap/vmm/page_pool.h"
 

@@ -10,8 +10,8 @@
 #include <thread>
 
 #include "examples/example.h"
-#include "stillmap/control/client.h"
-#include "stillmap/control/server.h"
+#include "stillmap/checkpoint/control/client.h"
+#include "stillmap/checkpoint/control/server.h"
 #include "stillmap/vmm/growable_buffer.h"
 
 using namespace stillmap;

@@ -5,7 +5,7 @@ The programs run on PyTorch's "meta" device: every operator of the full-size mod
 forward, backward and optimizer, but no tensor has memory and no kernel runs. So this needs no GPU,
 and little memory. Every storage that an operator returns is recorded when it appears and when
 Python and autograd have dropped it. What a kernel takes for itself inside an operator (workspaces)
-cannot be seen this way; traces/README.md says what that leaves out.
+cannot be seen this way; bench/traces/README.md says what that leaves out.
 
     pip install torch          # any build, 2.6 or newer
     tools/record_torch_trace.py --list

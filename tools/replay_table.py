@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Replays every trace on every allocator and prints one table.
 
-tools/replay_table.py [options] [TRACE...]        default: all of traces/
+tools/replay_table.py [options] [TRACE...]        default: all of bench/traces/
 
   --allocators A,B   which (default: all that `stillmap replay --help` names)
   --iterations N     of a training trace (default 5); one that has more, or cannot be repeated,
@@ -197,7 +197,7 @@ def main():
         subprocess.run(["bash", "-c", 'source "$0/tools/setup.sh"; ensure_machine; bazel_quietly '
                         "build //tools:stillmap //hostcuda:libcuda.so.1", str(ROOT)], check=True)
     tool = Tool()
-    traces = o.traces or sorted(str(t) for t in (ROOT / "traces").glob("*.trace.zst"))
+    traces = o.traces or sorted(str(t) for t in (ROOT / "bench" / "traces").glob("*.trace.zst"))
     default = ALLOCATORS[:1] if o.verify else ALLOCATORS
     allocators = o.allocators.split(",") if o.allocators else default
     if o.verify:

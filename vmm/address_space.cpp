@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "stillmap/vmm/device_state.h"
+#include "stillmap/vmm/internal/device_state.h"
 
 namespace stillmap {
 

@@ -4,7 +4,7 @@
 #include <mutex>
 #include <utility>
 
-#include "stillmap/vmm/device_state.h"
+#include "stillmap/vmm/internal/device_state.h"
 
 namespace stillmap {
 namespace {

@@ -5,7 +5,7 @@
 #include <iterator>
 #include <mutex>
 
-#include "stillmap/vmm/driver_errors.h"
+#include "stillmap/vmm/driver/cuda_errors.h"
 
 namespace stillmap {
 namespace {

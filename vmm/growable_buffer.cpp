@@ -1,6 +1,6 @@
 #include "stillmap/vmm/growable_buffer.h"
 
-#include "stillmap/vmm/buffer_impl.h"
+#include "stillmap/vmm/internal/buffer_impl.h"
 
 namespace stillmap {
 namespace {

@@ -98,7 +98,7 @@ class growable_buffer {
   // Errors: out_of_memory (value = bytes missing, limit = free), address_space_exhausted,
   //         invalid_argument (over the address space: value, limit), device_lost.
   // Cost:   within capacity() none. Otherwise per missing page one map, and a create where the pool
-  //         is cold; one set-access in all.  tests/golden
+  //         is cold; one set-access in all.  tests/vmm/golden
   status resize(std::size_t bytes);
   status resize(std::size_t bytes, stream_ref stream);
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "stillmap/vmm/address_space.h"
-#include "stillmap/vmm/device_state.h"
+#include "stillmap/vmm/internal/device_state.h"
 #include "stillmap/vmm/physical_memory.h"
 
 namespace stillmap {

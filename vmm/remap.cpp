@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "stillmap/vmm/device_state.h"
+#include "stillmap/vmm/internal/device_state.h"
 
 namespace stillmap {
 

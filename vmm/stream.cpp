@@ -5,7 +5,7 @@
 #include <optional>
 #include <utility>
 
-#include "stillmap/vmm/device_state.h"
+#include "stillmap/vmm/internal/device_state.h"
 
 namespace stillmap {
 

@@ -2,7 +2,7 @@
 // are, belong to one stream, and go back whole. docs/design.md#where-pages-cannot-be-mapped
 #include <algorithm>
 
-#include "stillmap/allocators/allocator_core.h"
+#include "stillmap/allocators/internal/allocator_core.h"
 
 namespace stillmap {
 namespace {

@@ -10,13 +10,13 @@
 #include <optional>
 #include <vector>
 
-#include "stillmap/allocators/arena.h"
-#include "stillmap/allocators/arena_directory.h"
 #include "stillmap/allocators/caching_allocator.h"
-#include "stillmap/allocators/fork_watch.h"
-#include "stillmap/allocators/history_ring.h"
-#include "stillmap/allocators/private_pools.h"
-#include "stillmap/allocators/trace_recorder.h"
+#include "stillmap/allocators/internal/arena.h"
+#include "stillmap/allocators/internal/arena_directory.h"
+#include "stillmap/allocators/internal/fork_watch.h"
+#include "stillmap/allocators/internal/history_ring.h"
+#include "stillmap/allocators/internal/private_pools.h"
+#include "stillmap/allocators/trace/internal/trace_recorder.h"
 #include "stillmap/vmm/page_pool.h"
 #include "stillmap/vmm/remap.h"
 

@@ -2,7 +2,7 @@
 // far to go for them. docs/design.md#the-caching-allocator
 #include <algorithm>
 
-#include "stillmap/allocators/allocator_core.h"
+#include "stillmap/allocators/internal/allocator_core.h"
 
 namespace stillmap {
 namespace {

@@ -1,7 +1,7 @@
 // The same requests while history is recorded, and what else is told to it. An allocation is
 // written down after it was made and a free before it is done, so that of one address the events
 // are in order, whichever threads they come from.
-#include "stillmap/allocators/allocator_core.h"
+#include "stillmap/allocators/internal/allocator_core.h"
 
 namespace stillmap {
 namespace {

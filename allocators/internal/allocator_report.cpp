@@ -1,7 +1,7 @@
 // What the allocator says about itself.
 #include <algorithm>
 
-#include "stillmap/allocators/allocator_core.h"
+#include "stillmap/allocators/internal/allocator_core.h"
 
 namespace stillmap {
 namespace {

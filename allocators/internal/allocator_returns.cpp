@@ -2,7 +2,7 @@
 // and what is given back to the device.
 #include <algorithm>
 
-#include "stillmap/allocators/allocator_core.h"
+#include "stillmap/allocators/internal/allocator_core.h"
 
 namespace stillmap {
 

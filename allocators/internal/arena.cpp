@@ -1,4 +1,4 @@
-#include "stillmap/allocators/arena.h"
+#include "stillmap/allocators/internal/arena.h"
 
 #include <algorithm>
 

@@ -9,13 +9,13 @@
 #include <unordered_map>
 #include <vector>
 
-#include "stillmap/allocators/arena_lock.h"
-#include "stillmap/allocators/block_table.h"
-#include "stillmap/allocators/heap_books.h"
 #include "stillmap/allocators/heap_map.h"
-#include "stillmap/allocators/history_ring.h"
-#include "stillmap/allocators/places.h"
-#include "stillmap/allocators/slab.h"
+#include "stillmap/allocators/internal/arena_lock.h"
+#include "stillmap/allocators/internal/block_table.h"
+#include "stillmap/allocators/internal/extent_map.h"
+#include "stillmap/allocators/internal/history_ring.h"
+#include "stillmap/allocators/internal/places.h"
+#include "stillmap/allocators/internal/slab.h"
 #include "stillmap/vmm/address_space.h"
 #include "stillmap/vmm/stream.h"
 

@@ -1,7 +1,7 @@
 // Chunks of an arena's memory: each is a stretch of its books of its own, backed from the begin.
 #include <algorithm>
 
-#include "stillmap/allocators/arena.h"
+#include "stillmap/allocators/internal/arena.h"
 
 namespace stillmap {
 

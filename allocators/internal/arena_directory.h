@@ -9,8 +9,8 @@
 #include <memory>
 #include <vector>
 
-#include "stillmap/allocators/arena.h"
-#include "stillmap/allocators/chunk_owners.h"
+#include "stillmap/allocators/internal/arena.h"
+#include "stillmap/allocators/internal/chunk_directory.h"
 
 namespace stillmap {
 

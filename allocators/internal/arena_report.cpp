@@ -1,5 +1,5 @@
 // What an arena says about its blocks: for maps and for history. Nothing here is on the fast path.
-#include "stillmap/allocators/arena.h"
+#include "stillmap/allocators/internal/arena.h"
 
 namespace stillmap {
 namespace {

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "stillmap/allocators/size_index.h"
+#include "stillmap/allocators/internal/tlsf_index.h"
 
 namespace stillmap {
 

@@ -10,7 +10,7 @@
 #include <new>
 #include <vector>
 
-#include "stillmap/allocators/size_index.h"
+#include "stillmap/allocators/internal/tlsf_index.h"
 #include "stillmap/vmm/units.h"
 
 namespace stillmap {

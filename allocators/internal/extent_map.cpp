@@ -1,4 +1,4 @@
-#include "stillmap/allocators/heap_books.h"
+#include "stillmap/allocators/internal/extent_map.h"
 
 #include <algorithm>
 

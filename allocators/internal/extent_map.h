@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "stillmap/allocators/free_rows.h"
-#include "stillmap/allocators/page_map.h"
-#include "stillmap/allocators/segment.h"
+#include "stillmap/allocators/internal/extent.h"
+#include "stillmap/allocators/internal/free_bins.h"
+#include "stillmap/allocators/internal/page_map.h"
 
 namespace stillmap {
 

@@ -1,5 +1,5 @@
 // What an arena's books must never say.
-#include "stillmap/allocators/heap_books.h"
+#include "stillmap/allocators/internal/extent_map.h"
 
 namespace stillmap {
 

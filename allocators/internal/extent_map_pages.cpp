@@ -1,7 +1,7 @@
 // Pages that leave an arena's free memory, for good or to be lent.
 #include <algorithm>
 
-#include "stillmap/allocators/heap_books.h"
+#include "stillmap/allocators/internal/extent_map.h"
 
 namespace stillmap {
 

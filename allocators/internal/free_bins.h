@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "stillmap/allocators/segment.h"
+#include "stillmap/allocators/internal/extent.h"
 
 namespace stillmap {
 

@@ -1,4 +1,4 @@
-#include "stillmap/allocators/history_ring.h"
+#include "stillmap/allocators/internal/history_ring.h"
 
 #include <algorithm>
 #include <chrono>

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "stillmap/allocators/segment.h"
+#include "stillmap/allocators/internal/extent.h"
 
 namespace stillmap {
 

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "stillmap/allocators/segment.h"
+#include "stillmap/allocators/internal/extent.h"
 
 namespace stillmap {
 

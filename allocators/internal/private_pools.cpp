@@ -1,7 +1,7 @@
 // Private pools: memory that graphs replay on. docs/design.md#private-pools
-#include "stillmap/allocators/private_pools.h"
+#include "stillmap/allocators/internal/private_pools.h"
 
-#include "stillmap/allocators/allocator_core.h"
+#include "stillmap/allocators/internal/allocator_core.h"
 
 namespace stillmap {
 namespace {

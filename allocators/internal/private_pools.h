@@ -9,7 +9,7 @@
 #include <list>
 #include <vector>
 
-#include "stillmap/allocators/arena.h"
+#include "stillmap/allocators/internal/arena.h"
 
 namespace stillmap {
 

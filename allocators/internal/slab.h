@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "stillmap/allocators/segment.h"
+#include "stillmap/allocators/internal/extent.h"
 
 namespace stillmap {
 

@@ -1,4 +1,4 @@
-#include "tools/stillmap/replay/block_checker.h"
+#include "stillmap/allocators/replay/block_checker.h"
 
 #include <fmt/format.h>
 

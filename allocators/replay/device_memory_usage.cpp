@@ -1,4 +1,4 @@
-#include "tools/stillmap/replay/device_books.h"
+#include "stillmap/allocators/replay/device_memory_usage.h"
 
 #include <fmt/format.h>
 #include <hostcuda/hostcuda.h>
@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "stillmap/vmm/units.h"
-#include "tools/stillmap/size.h"
+#include "tools/stillmap/common/size.h"
 
 namespace stillmap::tool {
 namespace {

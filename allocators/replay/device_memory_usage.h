@@ -7,7 +7,7 @@
 #include <string>
 
 #include "stillmap/vmm/device.h"
-#include "tools/stillmap/outcome.h"
+#include "tools/stillmap/common/outcome.h"
 
 namespace stillmap::tool {
 

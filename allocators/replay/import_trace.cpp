@@ -1,4 +1,4 @@
-#include "tools/stillmap/traces/import_trace.h"
+#include "stillmap/allocators/replay/import_trace.h"
 
 #include <fmt/format.h>
 
@@ -9,8 +9,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "stillmap/allocators/trace.h"
-#include "tools/stillmap/traces/pickle.h"
+#include "stillmap/allocators/replay/pickle_reader.h"
+#include "stillmap/allocators/trace/trace.h"
 
 namespace stillmap::tool {
 namespace {

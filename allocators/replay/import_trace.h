@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "tools/stillmap/outcome.h"
+#include "tools/stillmap/common/outcome.h"
 
 namespace stillmap::tool {
 

@@ -1,4 +1,4 @@
-#include "tools/stillmap/traces/pickle.h"
+#include "stillmap/allocators/replay/pickle_reader.h"
 
 #include <fmt/format.h>
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "tools/stillmap/outcome.h"
+#include "tools/stillmap/common/outcome.h"
 
 namespace stillmap::tool {
 

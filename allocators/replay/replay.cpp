@@ -1,4 +1,4 @@
-#include "tools/stillmap/replay/replay_run.h"
+#include "stillmap/allocators/replay/replay.h"
 
 #include <fmt/format.h>
 
@@ -7,9 +7,9 @@
 #include <mutex>
 #include <vector>
 
+#include "stillmap/allocators/replay/device_memory_usage.h"
 #include "stillmap/vmm/units.h"
-#include "tools/stillmap/replay/device_books.h"
-#include "tools/stillmap/size.h"
+#include "tools/stillmap/common/size.h"
 
 namespace stillmap::tool {
 namespace {

@@ -5,10 +5,10 @@
 #include <optional>
 #include <string>
 
-#include "tools/stillmap/replay/block_checker.h"
-#include "tools/stillmap/replay/replay_map.h"
-#include "tools/stillmap/replay/replay_plan.h"
-#include "tools/stillmap/replay/replay_target.h"
+#include "stillmap/allocators/replay/block_checker.h"
+#include "stillmap/allocators/replay/replay_map.h"
+#include "stillmap/allocators/replay/replay_plan.h"
+#include "stillmap/allocators/replay/replay_target.h"
 
 namespace stillmap::tool {
 

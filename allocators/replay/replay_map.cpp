@@ -1,4 +1,4 @@
-#include "tools/stillmap/replay/replay_map.h"
+#include "stillmap/allocators/replay/replay_map.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "tools/stillmap/size.h"
+#include "tools/stillmap/common/size.h"
 
 namespace stillmap::tool {
 

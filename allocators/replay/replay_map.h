@@ -6,10 +6,10 @@
 #include <span>
 #include <string>
 
-#include "stillmap/allocators/heap_picture.h"
-#include "stillmap/allocators/heap_report.h"
-#include "tools/stillmap/outcome.h"
-#include "tools/stillmap/replay/replay_plan.h"
+#include "stillmap/allocators/replay/replay_plan.h"
+#include "stillmap/allocators/report/heap_picture.h"
+#include "stillmap/allocators/report/heap_report.h"
+#include "tools/stillmap/common/outcome.h"
 
 namespace stillmap::tool {
 

@@ -1,4 +1,4 @@
-#include "tools/stillmap/replay/replay_plan.h"
+#include "stillmap/allocators/replay/replay_plan.h"
 
 #include <fmt/format.h>
 

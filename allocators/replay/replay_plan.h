@@ -7,8 +7,8 @@
 #include <optional>
 #include <vector>
 
-#include "stillmap/allocators/trace.h"
-#include "tools/stillmap/outcome.h"
+#include "stillmap/allocators/trace/trace.h"
+#include "tools/stillmap/common/outcome.h"
 
 namespace stillmap::tool {
 

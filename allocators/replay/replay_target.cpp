@@ -1,4 +1,4 @@
-#include "tools/stillmap/replay/replay_target.h"
+#include "stillmap/allocators/replay/replay_target.h"
 
 #include <fmt/format.h>
 

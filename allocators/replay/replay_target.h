@@ -9,10 +9,10 @@
 #include <string_view>
 #include <vector>
 
-#include "stillmap/allocators/heap_report.h"
+#include "stillmap/allocators/report/heap_report.h"
 #include "stillmap/vmm/device.h"
 #include "stillmap/vmm/stream.h"
-#include "tools/stillmap/outcome.h"
+#include "tools/stillmap/common/outcome.h"
 
 namespace stillmap::tool {
 

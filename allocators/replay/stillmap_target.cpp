@@ -1,6 +1,6 @@
 // The caching allocator of this project.
 #include "stillmap/allocators/caching_allocator.h"
-#include "tools/stillmap/replay/replay_target.h"
+#include "stillmap/allocators/replay/replay_target.h"
 
 namespace stillmap::tool {
 namespace {

@@ -1,4 +1,4 @@
-#include "tools/stillmap/traces/trace_file.h"
+#include "stillmap/allocators/replay/trace_file.h"
 
 #include <fmt/format.h>
 #include <zstd.h>
@@ -11,9 +11,9 @@
 #include <system_error>
 #include <vector>
 
-#include "tools/stillmap/size.h"
-#include "tools/stillmap/source.h"
-#include "tools/stillmap/traces/import_trace.h"
+#include "stillmap/allocators/replay/import_trace.h"
+#include "tools/stillmap/common/size.h"
+#include "tools/stillmap/common/source.h"
 
 namespace stillmap::tool {
 namespace {

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <string>
 
-#include "stillmap/allocators/trace.h"
-#include "tools/stillmap/outcome.h"
+#include "stillmap/allocators/trace/trace.h"
+#include "tools/stillmap/common/outcome.h"
 
 namespace stillmap::tool {
 

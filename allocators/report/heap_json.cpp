@@ -2,8 +2,8 @@
 #include <set>
 #include <string_view>
 
-#include "stillmap/allocators/heap_report.h"
-#include "stillmap/allocators/text_out.h"
+#include "stillmap/allocators/report/heap_report.h"
+#include "stillmap/allocators/report/internal/text_out.h"
 
 namespace stillmap {
 namespace {

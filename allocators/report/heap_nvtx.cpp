@@ -1,4 +1,4 @@
-#include "stillmap/allocators/heap_nvtx.h"
+#include "stillmap/allocators/report/heap_nvtx.h"
 
 #if __has_include(<nvtx3/nvToolsExtMem.h>)
 #define NVTX_AS_SYSTEM_HEADER
@@ -8,7 +8,7 @@
 #include <mutex>
 #include <string>
 
-#include "stillmap/allocators/text_out.h"
+#include "stillmap/allocators/report/internal/text_out.h"
 #endif
 
 namespace stillmap {

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <unordered_map>
 
-#include "stillmap/allocators/heap_report.h"
-#include "stillmap/allocators/pickle_writer.h"
+#include "stillmap/allocators/report/heap_report.h"
+#include "stillmap/allocators/report/internal/pickle_writer.h"
 
 namespace stillmap {
 namespace {

@@ -1,10 +1,10 @@
 // The picture as an SVG.
-#include "stillmap/allocators/heap_picture.h"
+#include "stillmap/allocators/report/heap_picture.h"
 
 #include <algorithm>
 
-#include "stillmap/allocators/heap_layout.h"
-#include "stillmap/allocators/text_out.h"
+#include "stillmap/allocators/report/internal/heap_layout.h"
+#include "stillmap/allocators/report/internal/text_out.h"
 
 namespace stillmap {
 namespace {

@@ -10,7 +10,7 @@
 #include <stdexcept>
 
 #include "stillmap/allocators/caching_allocator.h"
-#include "stillmap/allocators/fork_watch.h"
+#include "stillmap/allocators/internal/fork_watch.h"
 #include "stillmap/allocators/torch/torch_settings.h"
 
 namespace stillmap::torch_plugin {

@@ -1,4 +1,4 @@
-#include "stillmap/allocators/trace.h"
+#include "stillmap/allocators/trace/trace.h"
 
 #include <algorithm>
 #include <charconv>

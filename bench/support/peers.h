@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "stillmap/allocators/caching_allocator.h"
+#include "stillmap/allocators/replay/replay_target.h"
 #include "stillmap/vmm/stream.h"
-#include "tools/stillmap/replay/replay_target.h"
 
 namespace stillmap::bench {
 

@@ -1,9 +1,9 @@
-#include "stillmap/checkpoint/layout.h"
+#include "stillmap/checkpoint/common/layout.h"
 
 #include <algorithm>
 #include <unordered_map>
 
-#include "stillmap/checkpoint/selection.h"
+#include "stillmap/checkpoint/common/internal/selection.h"
 #include "stillmap/vmm/remap.h"
 
 namespace stillmap::checkpoint {

@@ -1,11 +1,11 @@
-#include "stillmap/checkpoint/landed_memory.h"
+#include "stillmap/checkpoint/common/restored_memory.h"
 
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
 
-#include "stillmap/checkpoint/idle.h"
-#include "stillmap/checkpoint/selection.h"
+#include "stillmap/checkpoint/common/internal/selection.h"
+#include "stillmap/checkpoint/common/internal/wait_idle.h"
 #include "stillmap/vmm/remap.h"
 
 namespace stillmap::checkpoint {

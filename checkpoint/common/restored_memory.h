@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "stillmap/checkpoint/layout.h"
+#include "stillmap/checkpoint/common/layout.h"
 #include "stillmap/vmm/page_pool.h"
 #include "stillmap/vmm/reservation.h"
 

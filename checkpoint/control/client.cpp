@@ -1,6 +1,6 @@
-#include "stillmap/control/client.h"
+#include "stillmap/checkpoint/control/client.h"
 
-#include "stillmap/control/messages.h"
+#include "stillmap/checkpoint/control/internal/messages.h"
 
 namespace stillmap::control {
 namespace {

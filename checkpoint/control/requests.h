@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "stillmap/checkpoint/suspender.h"
-#include "stillmap/control/failure.h"
-#include "stillmap/image/codec.h"
-#include "stillmap/migration/migration.h"
+#include "stillmap/checkpoint/control/failure.h"
+#include "stillmap/checkpoint/image/codec.h"
+#include "stillmap/checkpoint/migration/migration.h"
+#include "stillmap/checkpoint/suspend/suspender.h"
 
 namespace stillmap::control {
 

@@ -1,4 +1,4 @@
-#include "stillmap/control/server.h"
+#include "stillmap/checkpoint/control/server.h"
 
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -10,9 +10,9 @@
 #include <list>
 #include <thread>
 
-#include "stillmap/control/asker.h"
-#include "stillmap/control/messages.h"
-#include "stillmap/control/operations.h"
+#include "stillmap/checkpoint/control/internal/connection_handler.h"
+#include "stillmap/checkpoint/control/internal/executor.h"
+#include "stillmap/checkpoint/control/internal/messages.h"
 
 namespace stillmap::control {
 namespace {

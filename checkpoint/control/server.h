@@ -8,9 +8,9 @@
 #include <stop_token>
 #include <string>
 
-#include "stillmap/checkpoint/suspender.h"
-#include "stillmap/handoff/connection.h"
-#include "stillmap/migration/record.h"
+#include "stillmap/checkpoint/handoff/connection.h"
+#include "stillmap/checkpoint/migration/record.h"
+#include "stillmap/checkpoint/suspend/suspender.h"
 #include "stillmap/vmm/device.h"
 #include "stillmap/vmm/stream.h"
 

@@ -1,4 +1,4 @@
-#include "stillmap/handoff/connection.h"
+#include "stillmap/checkpoint/handoff/connection.h"
 
 #include <fcntl.h>
 #include <poll.h>

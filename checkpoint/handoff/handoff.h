@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "stillmap/checkpoint/landed_memory.h"
-#include "stillmap/handoff/connection.h"
+#include "stillmap/checkpoint/common/restored_memory.h"
+#include "stillmap/checkpoint/handoff/connection.h"
 #include "stillmap/vmm/device.h"
 #include "stillmap/vmm/stream.h"
 

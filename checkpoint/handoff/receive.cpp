@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "stillmap/handoff/session.h"
-#include "stillmap/handoff/ticket.h"
+#include "stillmap/checkpoint/handoff/internal/ownership_word.h"
+#include "stillmap/checkpoint/handoff/internal/session.h"
 #include "stillmap/vmm/context.h"
 #include "stillmap/vmm/page_pool.h"
 #include "stillmap/vmm/physical_memory.h"

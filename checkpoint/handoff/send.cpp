@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "stillmap/checkpoint/idle.h"
-#include "stillmap/handoff/session.h"
-#include "stillmap/handoff/ticket.h"
+#include "stillmap/checkpoint/common/internal/wait_idle.h"
+#include "stillmap/checkpoint/handoff/internal/ownership_word.h"
+#include "stillmap/checkpoint/handoff/internal/session.h"
 #include "stillmap/vmm/context.h"
 #include "stillmap/vmm/page_pool.h"
 

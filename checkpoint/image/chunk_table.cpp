@@ -1,8 +1,8 @@
-#include "stillmap/image/chunk_table.h"
+#include "stillmap/checkpoint/image/chunk_table.h"
 
 #include <algorithm>
 
-#include "stillmap/image/wire.h"
+#include "stillmap/checkpoint/image/internal/wire.h"
 
 namespace stillmap::image {
 namespace {

@@ -4,9 +4,9 @@
 #include <span>
 #include <vector>
 
-#include "stillmap/image/digest.h"
-#include "stillmap/image/failure.h"
-#include "stillmap/image/superblock.h"
+#include "stillmap/checkpoint/image/digest.h"
+#include "stillmap/checkpoint/image/failure.h"
+#include "stillmap/checkpoint/image/superblock.h"
 
 namespace stillmap::image {
 

@@ -1,4 +1,4 @@
-#include "stillmap/image/codec.h"
+#include "stillmap/checkpoint/image/codec.h"
 
 #include <lz4.h>
 #include <zstd.h>

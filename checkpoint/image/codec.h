@@ -4,7 +4,7 @@
 #include <memory>
 #include <span>
 
-#include "stillmap/image/chunk_table.h"
+#include "stillmap/checkpoint/image/chunk_table.h"
 
 namespace stillmap::image {
 

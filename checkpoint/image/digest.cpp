@@ -1,4 +1,4 @@
-#include "stillmap/image/digest.h"
+#include "stillmap/checkpoint/image/digest.h"
 
 #include <openssl/sha.h>
 #define XXH_STATIC_LINKING_ONLY  // the states' sizes

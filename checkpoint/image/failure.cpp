@@ -1,4 +1,4 @@
-#include "stillmap/image/failure.h"
+#include "stillmap/checkpoint/image/failure.h"
 
 namespace stillmap::image {
 

@@ -1,13 +1,13 @@
-#include "stillmap/image/image_set.h"
+#include "stillmap/checkpoint/image/image_set.h"
 
 #include <fcntl.h>
 
 #include <charconv>
 #include <system_error>
 
-#include "stillmap/image/seal.h"
-#include "stillmap/image/temporary.h"
-#include "stillmap/image/wire.h"
+#include "stillmap/checkpoint/image/internal/atomic_file.h"
+#include "stillmap/checkpoint/image/internal/seal.h"
+#include "stillmap/checkpoint/image/internal/wire.h"
 
 namespace stillmap::image {
 namespace {

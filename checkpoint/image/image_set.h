@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "stillmap/image/reader.h"
+#include "stillmap/checkpoint/image/reader.h"
 
 namespace stillmap::image {
 

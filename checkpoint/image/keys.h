@@ -1,8 +1,8 @@
 // What encrypts and what signs images. docs/image_format.md#encryption
 #pragma once
 
-#include "stillmap/image/digest.h"
-#include "stillmap/image/failure.h"
+#include "stillmap/checkpoint/image/digest.h"
+#include "stillmap/checkpoint/image/failure.h"
 
 namespace stillmap::image {
 

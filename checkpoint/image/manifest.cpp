@@ -1,10 +1,10 @@
-#include "stillmap/image/manifest.h"
+#include "stillmap/checkpoint/image/manifest.h"
 
 #include <algorithm>
 #include <limits>
 #include <unordered_set>
 
-#include "stillmap/image/digest.h"
+#include "stillmap/checkpoint/image/digest.h"
 
 namespace stillmap::image {
 namespace {

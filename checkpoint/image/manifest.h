@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "stillmap/image/failure.h"
+#include "stillmap/checkpoint/image/failure.h"
 #include "stillmap/vmm/driver_types.h"
 
 namespace stillmap::image {

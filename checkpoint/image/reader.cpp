@@ -1,11 +1,11 @@
-#include "stillmap/image/reader.h"
+#include "stillmap/checkpoint/image/reader.h"
 
 #include <algorithm>
 #include <cstring>
 #include <new>
 
-#include "stillmap/image/reader_internal.h"
-#include "stillmap/image/wire.h"
+#include "stillmap/checkpoint/image/internal/reader_internal.h"
+#include "stillmap/checkpoint/image/internal/wire.h"
 
 namespace stillmap::image {
 namespace {

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "stillmap/image/chunk_table.h"
-#include "stillmap/image/keys.h"
-#include "stillmap/image/manifest.h"
-#include "stillmap/image/superblock.h"
+#include "stillmap/checkpoint/image/chunk_table.h"
+#include "stillmap/checkpoint/image/keys.h"
+#include "stillmap/checkpoint/image/manifest.h"
+#include "stillmap/checkpoint/image/superblock.h"
 
 namespace stillmap::image {
 

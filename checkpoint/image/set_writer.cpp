@@ -1,11 +1,11 @@
-#include "stillmap/image/set_writer.h"
+#include "stillmap/checkpoint/image/set_writer.h"
 
 #include <fcntl.h>
 
 #include <cerrno>
 #include <utility>
 
-#include "stillmap/image/temporary.h"
+#include "stillmap/checkpoint/image/internal/atomic_file.h"
 
 namespace stillmap::image {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "stillmap/image/image_set.h"
-#include "stillmap/image/writer.h"
+#include "stillmap/checkpoint/image/image_set.h"
+#include "stillmap/checkpoint/image/writer.h"
 
 namespace stillmap::image {
 

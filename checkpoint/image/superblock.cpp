@@ -1,9 +1,9 @@
-#include "stillmap/image/superblock.h"
+#include "stillmap/checkpoint/image/superblock.h"
 
 #include <algorithm>
 #include <bit>
 
-#include "stillmap/image/wire.h"
+#include "stillmap/checkpoint/image/internal/wire.h"
 
 namespace stillmap::image {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <array>
 
-#include "stillmap/image/digest.h"
-#include "stillmap/image/failure.h"
+#include "stillmap/checkpoint/image/digest.h"
+#include "stillmap/checkpoint/image/failure.h"
 
 namespace stillmap::image {
 

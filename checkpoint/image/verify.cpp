@@ -2,8 +2,8 @@
 #include <cerrno>
 #include <new>
 
-#include "stillmap/image/reader_internal.h"
-#include "stillmap/image/workers.h"
+#include "stillmap/checkpoint/image/internal/parallel_for.h"
+#include "stillmap/checkpoint/image/internal/reader_internal.h"
 
 namespace stillmap::image {
 

@@ -1,4 +1,4 @@
-#include "stillmap/image/writer.h"
+#include "stillmap/checkpoint/image/writer.h"
 
 #include <algorithm>
 #include <bit>
@@ -7,10 +7,10 @@
 #include <cstring>
 #include <new>
 
-#include "stillmap/image/extents.h"
-#include "stillmap/image/reader_internal.h"
-#include "stillmap/image/temporary.h"
-#include "stillmap/image/wire.h"
+#include "stillmap/checkpoint/image/internal/atomic_file.h"
+#include "stillmap/checkpoint/image/internal/extents.h"
+#include "stillmap/checkpoint/image/internal/reader_internal.h"
+#include "stillmap/checkpoint/image/internal/wire.h"
 
 namespace stillmap::image {
 namespace {

@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 
-#include "stillmap/image/codec.h"
-#include "stillmap/image/reader.h"
+#include "stillmap/checkpoint/image/codec.h"
+#include "stillmap/checkpoint/image/reader.h"
 
 namespace stillmap::image {
 

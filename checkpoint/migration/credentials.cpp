@@ -1,4 +1,4 @@
-#include "stillmap/migration/credentials.h"
+#include "stillmap/checkpoint/migration/credentials.h"
 
 #include <openssl/err.h>
 #include <openssl/pem.h>
@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <fstream>
 
-#include "stillmap/migration/openssl.h"
+#include "stillmap/checkpoint/migration/internal/openssl.h"
 
 namespace stillmap::migration {
 namespace {

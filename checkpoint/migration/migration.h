@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "stillmap/checkpoint/landed_memory.h"
-#include "stillmap/migration/record.h"
-#include "stillmap/migration/transport.h"
+#include "stillmap/checkpoint/common/restored_memory.h"
+#include "stillmap/checkpoint/migration/record.h"
+#include "stillmap/checkpoint/migration/transport.h"
 #include "stillmap/vmm/device.h"
 #include "stillmap/vmm/stream.h"
 

@@ -3,8 +3,8 @@
 #include <map>
 #include <thread>
 
-#include "stillmap/migration/migration.h"
-#include "stillmap/migration/session.h"
+#include "stillmap/checkpoint/migration/internal/session.h"
+#include "stillmap/checkpoint/migration/migration.h"
 
 namespace stillmap::migration {
 namespace {

@@ -1,4 +1,4 @@
-#include "stillmap/migration/record.h"
+#include "stillmap/checkpoint/migration/record.h"
 
 #include <dirent.h>
 #include <fcntl.h>

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "stillmap/image/digest.h"
+#include "stillmap/checkpoint/image/digest.h"
 #include "stillmap/vmm/physical_memory.h"
 
 namespace stillmap::migration {

@@ -1,12 +1,12 @@
 #include <algorithm>
 #include <thread>
 
-#include "stillmap/checkpoint/idle.h"
-#include "stillmap/image/image_set.h"
-#include "stillmap/migration/copying.h"
-#include "stillmap/migration/link.h"
-#include "stillmap/migration/migration.h"
-#include "stillmap/migration/reporter.h"
+#include "stillmap/checkpoint/common/internal/wait_idle.h"
+#include "stillmap/checkpoint/image/image_set.h"
+#include "stillmap/checkpoint/migration/internal/copying.h"
+#include "stillmap/checkpoint/migration/internal/link.h"
+#include "stillmap/checkpoint/migration/internal/reporter.h"
+#include "stillmap/checkpoint/migration/migration.h"
 #include "stillmap/vmm/page_pool.h"
 
 namespace stillmap::migration {

@@ -1,4 +1,4 @@
-#include "stillmap/migration/tls.h"
+#include "stillmap/checkpoint/migration/tls.h"
 
 #include <linux/sockios.h>
 #include <netdb.h>
@@ -14,8 +14,8 @@
 #include <cerrno>
 #include <mutex>
 
-#include "stillmap/migration/openssl.h"
-#include "stillmap/migration/tls_socket.h"
+#include "stillmap/checkpoint/migration/internal/openssl.h"
+#include "stillmap/checkpoint/migration/internal/tls_socket.h"
 #include "stillmap/vmm/physical_memory.h"
 
 namespace stillmap::migration {

@@ -4,8 +4,8 @@
 #include <memory>
 #include <string>
 
-#include "stillmap/migration/credentials.h"
-#include "stillmap/migration/transport.h"
+#include "stillmap/checkpoint/migration/credentials.h"
+#include "stillmap/checkpoint/migration/transport.h"
 
 namespace stillmap::migration {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <system_error>
 
-#include "stillmap/image/failure.h"
+#include "stillmap/checkpoint/image/failure.h"
 
 namespace stillmap::mpi {
 

@@ -1,5 +1,5 @@
-#include "stillmap/mpi/meeting.h"
-#include "stillmap/snapshot/restoring.h"
+#include "stillmap/checkpoint/mpi/internal/collective.h"
+#include "stillmap/checkpoint/snapshot/internal/restoring.h"
 
 namespace stillmap::mpi {
 namespace {

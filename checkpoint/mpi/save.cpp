@@ -2,12 +2,12 @@
 
 #include <memory>
 
-#include "stillmap/checkpoint/idle.h"
-#include "stillmap/image/image_file.h"
-#include "stillmap/image/set_writer.h"
-#include "stillmap/mpi/meeting.h"
-#include "stillmap/snapshot/failures.h"
-#include "stillmap/snapshot/saving.h"
+#include "stillmap/checkpoint/common/internal/wait_idle.h"
+#include "stillmap/checkpoint/image/internal/image_file.h"
+#include "stillmap/checkpoint/image/set_writer.h"
+#include "stillmap/checkpoint/mpi/internal/collective.h"
+#include "stillmap/checkpoint/snapshot/internal/failures.h"
+#include "stillmap/checkpoint/snapshot/internal/saving.h"
 
 namespace stillmap::mpi {
 namespace {
@@ -147,8 +147,7 @@ outcome<std::vector<image::set_member>> write_all(const meeting &all, rank_of_sa
   const auto opened = all.agree(attempt([&] { return mine.open(); }));
   if (!opened) return tl::unexpected(opened.error());
   if (const auto ok = all.tell(mine.id()); !ok) return tl::unexpected(ok.error());
-  const auto prepared =
-      all.agree(attempt([&] { return mine.prepare(tags, how.snapshot.notes); }));
+  const auto prepared = all.agree(attempt([&] { return mine.prepare(tags, how.snapshot.notes); }));
   if (!prepared) return tl::unexpected(prepared.error());
   const auto written = all.agree(attempt([&] { return mine.write(); }));
   if (!written) return tl::unexpected(written.error());

@@ -24,9 +24,9 @@
 #include <string>
 #include <vector>
 
-#include "stillmap/image/image_set.h"
-#include "stillmap/mpi/failure.h"
-#include "stillmap/snapshot/snapshot.h"
+#include "stillmap/checkpoint/image/image_set.h"
+#include "stillmap/checkpoint/mpi/failure.h"
+#include "stillmap/checkpoint/snapshot/snapshot.h"
 
 namespace stillmap::mpi {
 

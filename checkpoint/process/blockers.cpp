@@ -1,4 +1,4 @@
-#include "stillmap/process/obstacles.h"
+#include "stillmap/checkpoint/process/blockers.h"
 
 #include <algorithm>
 #include <cstdio>

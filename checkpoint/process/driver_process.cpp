@@ -1,4 +1,4 @@
-#include "stillmap/process/driver_process.h"
+#include "stillmap/checkpoint/process/driver_process.h"
 
 #include <algorithm>
 #include <limits>

@@ -1,11 +1,11 @@
-#include "stillmap/process/preparation.h"
+#include "stillmap/checkpoint/process/process_checkpoint.h"
 
 #include <fcntl.h>
 
 #include <algorithm>
 #include <cerrno>
 
-#include "stillmap/checkpoint/idle.h"
+#include "stillmap/checkpoint/common/internal/wait_idle.h"
 #include "stillmap/vmm/address_space.h"
 #include "stillmap/vmm/physical_memory.h"
 

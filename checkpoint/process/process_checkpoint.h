@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "stillmap/checkpoint/suspender.h"
-#include "stillmap/process/obstacles.h"
+#include "stillmap/checkpoint/process/blockers.h"
+#include "stillmap/checkpoint/suspend/suspender.h"
 #include "stillmap/vmm/device.h"
 
 namespace stillmap::process {

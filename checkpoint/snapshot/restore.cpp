@@ -1,8 +1,8 @@
-#include "stillmap/checkpoint/new_pages.h"
-#include "stillmap/checkpoint/workbench.h"
-#include "stillmap/snapshot/failures.h"
-#include "stillmap/snapshot/filling.h"
-#include "stillmap/snapshot/restoring.h"
+#include "stillmap/checkpoint/common/internal/page_factory.h"
+#include "stillmap/checkpoint/common/internal/staging_mapping.h"
+#include "stillmap/checkpoint/snapshot/internal/contents_reader.h"
+#include "stillmap/checkpoint/snapshot/internal/failures.h"
+#include "stillmap/checkpoint/snapshot/internal/restoring.h"
 
 namespace stillmap::snapshot {
 namespace {

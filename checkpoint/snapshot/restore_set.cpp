@@ -1,8 +1,8 @@
 #include <algorithm>
 
-#include "stillmap/snapshot/restoring.h"
-#include "stillmap/snapshot/set.h"
-#include "stillmap/snapshot/together.h"
+#include "stillmap/checkpoint/snapshot/internal/all_or_none.h"
+#include "stillmap/checkpoint/snapshot/internal/restoring.h"
+#include "stillmap/checkpoint/snapshot/set.h"
 
 namespace stillmap::snapshot {
 namespace {

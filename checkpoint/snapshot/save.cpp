@@ -1,8 +1,8 @@
-#include "stillmap/checkpoint/idle.h"
-#include "stillmap/image/workers.h"
-#include "stillmap/snapshot/failures.h"
-#include "stillmap/snapshot/layout_manifest.h"
-#include "stillmap/snapshot/saving.h"
+#include "stillmap/checkpoint/common/internal/wait_idle.h"
+#include "stillmap/checkpoint/image/internal/parallel_for.h"
+#include "stillmap/checkpoint/snapshot/internal/failures.h"
+#include "stillmap/checkpoint/snapshot/internal/layout_manifest.h"
+#include "stillmap/checkpoint/snapshot/internal/saving.h"
 
 namespace stillmap::snapshot {
 

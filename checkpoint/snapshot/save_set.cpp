@@ -1,11 +1,11 @@
 #include <chrono>
 
-#include "stillmap/checkpoint/idle.h"
-#include "stillmap/image/set_writer.h"
-#include "stillmap/snapshot/failures.h"
-#include "stillmap/snapshot/saving.h"
-#include "stillmap/snapshot/set.h"
-#include "stillmap/snapshot/together.h"
+#include "stillmap/checkpoint/common/internal/wait_idle.h"
+#include "stillmap/checkpoint/image/set_writer.h"
+#include "stillmap/checkpoint/snapshot/internal/all_or_none.h"
+#include "stillmap/checkpoint/snapshot/internal/failures.h"
+#include "stillmap/checkpoint/snapshot/internal/saving.h"
+#include "stillmap/checkpoint/snapshot/set.h"
 
 namespace stillmap::snapshot {
 namespace {

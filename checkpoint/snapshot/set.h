@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "stillmap/image/image_set.h"
-#include "stillmap/snapshot/snapshot.h"
+#include "stillmap/checkpoint/image/image_set.h"
+#include "stillmap/checkpoint/snapshot/snapshot.h"
 
 namespace stillmap::snapshot {
 

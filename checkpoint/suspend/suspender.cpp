@@ -1,14 +1,14 @@
-#include "stillmap/checkpoint/suspender.h"
+#include "stillmap/checkpoint/suspend/suspender.h"
 
 #include <algorithm>
 #include <cstdlib>
 #include <map>
 #include <mutex>
 
-#include "stillmap/checkpoint/contents.h"
-#include "stillmap/checkpoint/idle.h"
-#include "stillmap/checkpoint/resumption.h"
-#include "stillmap/checkpoint/selection.h"
+#include "stillmap/checkpoint/common/internal/selection.h"
+#include "stillmap/checkpoint/common/internal/wait_idle.h"
+#include "stillmap/checkpoint/suspend/internal/backing_store.h"
+#include "stillmap/checkpoint/suspend/internal/resumption.h"
 #include "stillmap/vmm/remap.h"
 
 namespace stillmap::checkpoint {

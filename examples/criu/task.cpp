@@ -6,7 +6,7 @@
 
 #include "examples/example.h"
 #include "stillmap/allocators/caching_allocator.h"
-#include "stillmap/process/preparation.h"
+#include "stillmap/checkpoint/process/process_checkpoint.h"
 #include "stillmap/vmm/device_vector.h"
 
 using namespace stillmap;

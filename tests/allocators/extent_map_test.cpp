@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "stillmap/allocators/heap_books.h"
+#include "stillmap/allocators/internal/extent_map.h"
 
 namespace stillmap {
 namespace {

@@ -1,6 +1,6 @@
 // What fuzzers' entries have in common: inputs of bytes of which the first says how the rest is
 // taken, a corpus to begin with, and changes of it by dice where there is no fuzzer.
-// tests/fuzz/README.md says how an entry is run under libFuzzer.
+// tests/system/fuzz/README.md says how an entry is run under libFuzzer.
 #pragma once
 
 #include <cstddef>

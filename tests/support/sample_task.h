@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "stillmap/checkpoint/landed_memory.h"
+#include "stillmap/checkpoint/common/restored_memory.h"
 #include "stillmap/vmm/page_pool.h"
 #include "stillmap/vmm/remap.h"
 #include "tests/support/buffer_test.h"

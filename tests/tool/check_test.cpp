@@ -1,5 +1,5 @@
 // What the demonstration's verdict is made of, and that each way of failing is named.
-#include "tools/stillmap/check.h"
+#include "tools/stillmap/demo/check.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // A stream grown from and checked: what can be read only once is compared by its digest.
-#include "tools/stillmap/growth_run.h"
+#include "tools/stillmap/demo/growth_run.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>

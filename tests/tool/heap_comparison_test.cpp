@@ -1,5 +1,5 @@
 // What two heaps look like beside each other.
-#include "tools/stillmap/replay/two_heaps.h"
+#include "tools/stillmap/trace/heap_comparison.h"
 
 #include <gtest/gtest.h>
 

@@ -2,9 +2,9 @@
 #include <fstream>
 
 #include "tests/tool/command_test.h"
-#include "tools/stillmap/help/app_tree.h"
-#include "tools/stillmap/help/completion.h"
-#include "tools/stillmap/help/man_page.h"
+#include "tools/stillmap/cli/app_tree.h"
+#include "tools/stillmap/cli/completion.h"
+#include "tools/stillmap/cli/man_page.h"
 
 namespace stillmap::testing {
 namespace {

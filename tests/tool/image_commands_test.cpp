@@ -2,10 +2,10 @@
 #include <fstream>
 #include <random>
 
-#include "stillmap/image/set_writer.h"
-#include "stillmap/image/writer.h"
+#include "stillmap/checkpoint/image/set_writer.h"
+#include "stillmap/checkpoint/image/writer.h"
 #include "tests/tool/command_test.h"
-#include "tools/stillmap/images/image_diff.h"
+#include "tools/stillmap/image/image_diff.h"
 
 namespace stillmap::testing {
 namespace {

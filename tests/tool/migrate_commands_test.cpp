@@ -10,10 +10,10 @@
 #include <map>
 #include <thread>
 
-#include "stillmap/control/server.h"
-#include "stillmap/migration/credentials.h"
-#include "stillmap/migration/record.h"
-#include "tests/control/memory.h"
+#include "stillmap/checkpoint/control/server.h"
+#include "stillmap/checkpoint/migration/credentials.h"
+#include "stillmap/checkpoint/migration/record.h"
+#include "tests/checkpoint/control/memory.h"
 #include "tests/support/buffer_test.h"
 #include "tests/tool/command_test.h"
 

@@ -1,5 +1,5 @@
 // The little language of stillmap map.
-#include "tools/stillmap/picture/ops_script.h"
+#include "tools/stillmap/map/ops_script.h"
 
 #include <gtest/gtest.h>
 

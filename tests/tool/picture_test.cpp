@@ -1,5 +1,5 @@
 // The picture of an address space: what it is made of, and that both drawings of it hold together.
-#include "tools/stillmap/picture/picture.h"
+#include "tools/stillmap/map/picture.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 
 #include "stillmap/vmm/growable_buffer.h"
 #include "tests/support/gpu_test.h"
-#include "tools/stillmap/picture/ops_script.h"
-#include "tools/stillmap/picture/scenario.h"
+#include "tools/stillmap/map/ops_script.h"
+#include "tools/stillmap/map/scenario.h"
 
 namespace stillmap::tool {
 namespace {

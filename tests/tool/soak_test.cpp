@@ -1,14 +1,14 @@
 // A simulated server: what it asks of an allocator, and that a long day of it leaves the allocator
 // as it was.
-#include "tools/stillmap/serving/soak_run.h"
+#include "stillmap/allocators/replay/serving/soak_run.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <map>
 
+#include "stillmap/allocators/replay/device_memory_usage.h"
 #include "tests/support/gpu_test.h"
-#include "tools/stillmap/replay/device_books.h"
 
 namespace stillmap::testing {
 namespace {

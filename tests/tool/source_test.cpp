@@ -1,5 +1,5 @@
 // The stream that is read: files once and repeatedly, pipes, and what cannot be read.
-#include "tools/stillmap/source.h"
+#include "tools/stillmap/common/source.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>

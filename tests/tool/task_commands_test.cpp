@@ -8,9 +8,9 @@
 #include <fstream>
 #include <thread>
 
-#include "stillmap/control/client.h"
-#include "stillmap/control/server.h"
-#include "tests/control/memory.h"
+#include "stillmap/checkpoint/control/client.h"
+#include "stillmap/checkpoint/control/server.h"
+#include "tests/checkpoint/control/memory.h"
 #include "tests/support/buffer_test.h"
 #include "tests/tool/command_test.h"
 

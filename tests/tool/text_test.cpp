@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "tools/stillmap/growth_run.h"
-#include "tools/stillmap/json.h"
-#include "tools/stillmap/size.h"
+#include "tools/stillmap/common/json.h"
+#include "tools/stillmap/common/size.h"
+#include "tools/stillmap/demo/growth_run.h"
 
 namespace stillmap::tool {
 namespace {

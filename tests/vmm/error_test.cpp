@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "stillmap/vmm/driver_errors.h"
+#include "stillmap/vmm/driver/cuda_errors.h"
 
 namespace stillmap {
 namespace {

@@ -1,5 +1,5 @@
-// How many driver calls each operation makes, against tests/golden: what it costs on a GPU, to the
-// call, on a machine without one. STILLMAP_UPDATE_GOLDEN=1 writes the files anew.
+// How many driver calls each operation makes, against tests/vmm/golden: what it costs on a GPU, to
+// the call, on a machine without one. STILLMAP_UPDATE_GOLDEN=1 writes the files anew.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -60,7 +60,7 @@ class golden_calls : public testing::buffer_test {
   }
 
   void compare(const std::string &file) {
-    const std::string path = "tests/golden/" + file;
+    const std::string path = "tests/vmm/golden/" + file;
     if (const char *update = std::getenv("STILLMAP_UPDATE_GOLDEN"); update != nullptr) {
       const char *workspace = std::getenv("BUILD_WORKSPACE_DIRECTORY");
       std::ofstream((workspace != nullptr ? workspace + std::string("/") : "") + path)

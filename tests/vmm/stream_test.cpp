@@ -5,7 +5,7 @@
 #include <optional>
 #include <thread>
 
-#include "stillmap/vmm/driver_table.h"
+#include "stillmap/vmm/driver/table.h"
 #include "tests/support/gpu_test.h"
 #include "tests/support/hostcuda_control.h"
 #include "tests/support/stream_gate.h"

@@ -1,6 +1,7 @@
 """How Stillmap's own targets are compiled, and how its tests meet their drivers."""
 
 load("@rules_cc//cc:defs.bzl", "cc_binary", "cc_library")
+load("//tools/build:modules.bzl", "STILLMAP_MODULES")
 load("//tools/build:profiles.bzl", "HOSTCUDA_PROFILES")
 
 STILLMAP_COPTS = [
@@ -130,27 +131,32 @@ def header_alone_checks(name, headers, deps):
         deps = deps,
     )
 
-def stillmap_library(name, deps, linkopts = ["-pthread"]):
-    """The library of the folder it is called in, which has its name: includes read "stillmap/NAME/...".
+def stillmap_library(name, deps = [], linkopts = ["-pthread"], exclude = []):
+    """The library of the package it is called in, sub-folders included.
+
+    A file's path is its include: checkpoint/image/reader.h is "stillmap/checkpoint/image/reader.h".
+    The libraries of Stillmap that it uses are those of modules.bzl.
 
     Args:
-      name: the folder's.
-      deps: what it needs.
-      linkopts: and of the system.
+      name: the target; the package's last folder.
+      deps: libraries of others that it uses.
+      linkopts: linker options.
+      exclude: sources of the folder that are not part of the library.
     """
-    headers = native.glob(["*.h"])
+    folder = native.package_name()
+    headers = native.glob(["**/*.h"], exclude = exclude)
     cc_library(
         name = name,
-        srcs = native.glob(["*.cpp"]),
+        srcs = native.glob(["**/*.cpp"], exclude = exclude),
         hdrs = headers,
         copts = STILLMAP_LIBRARY_COPTS,
-        include_prefix = "stillmap/" + name,
+        include_prefix = "stillmap/" + folder,
         linkopts = linkopts,
         strip_include_prefix = "",
-        deps = deps,
+        deps = deps + ["//" + module for module in STILLMAP_MODULES[folder]],
     )
     header_alone_checks(
         name = "headers_alone",
-        headers = {header: "stillmap/%s/%s" % (name, header) for header in headers},
+        headers = {header: "stillmap/%s/%s" % (folder, header) for header in headers},
         deps = [":" + name],
     )

@@ -109,7 +109,7 @@ def self_test():
     cases = [
         ("vmm/page.h", '#include "stillmap/vmm/units.h"', None),
         ("vmm/page.h", "#include <cuda.h>", "only vmm/driver*"),
-        ("vmm/driver_load.cpp", "#include <cuda.h>", None),
+        ("vmm/driver/load.cpp", "#include <cuda.h>", None),
         ("vmm/page.h", '#include "hostcuda/hostcuda.h"', "vmm must not include hostcuda"),
         ("vmm/page.h", '#include "stillmap/allocators/a.h"', "vmm must not include allocators"),
         ("vmm/page.h", '#include "units.h"', 'write "stillmap/vmm/..."'),
@@ -120,7 +120,7 @@ def self_test():
         ("image/i.h", '#include "stillmap/vmm/error.h"', None),
         ("image/i.h", '#include "stillmap/vmm/device.h"', "image needs no driver"),
         ("image/i.h", '#include "stillmap/checkpoint/c.h"', "must not include checkpoint"),
-        ("snapshot/s.h", '#include "stillmap/image/reader.h"', None),
+        ("snapshot/s.h", '#include "stillmap/checkpoint/image/reader.h"', None),
         ("checkpoint/c.h", '#include "stillmap/handoff/h.h"', "must not include handoff"),
         ("snapshot/s.h", '#include "stillmap/migration/m.h"', "must not include migration"),
         ("handoff/h.h", '#include "stillmap/vmm/units.h"', None),

@@ -2,7 +2,7 @@
 """Turns a gtest report of conformance_test (XML or JSON) into a markdown table.
 
 One row per numbered assertion: what is expected, how it came out, what the driver answered.
-Expectations are read from tests/conformance/README.md. Needs Python 3.7 and nothing else.
+Expectations are read from tests/system/conformance/README.md. Needs Python 3.7 and nothing else.
 """
 import argparse
 import json

@@ -6,7 +6,7 @@
 #include <new>
 #include <string>
 
-#include "tools/stillmap/command.h"
+#include "tools/stillmap/cli/command.h"
 
 namespace {
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "stillmap/vmm/driver.h"
-#include "stillmap/vmm/driver_table.h"
+#include "stillmap/vmm/driver/table.h"
 
 namespace stillmap {
 

@@ -1,4 +1,4 @@
-#include "stillmap/vmm/driver_errors.h"
+#include "stillmap/vmm/driver/cuda_errors.h"
 
 #include <algorithm>
 #include <iterator>

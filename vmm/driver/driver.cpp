@@ -2,8 +2,8 @@
 // driver_memory.cpp, streams and events in driver_streams.cpp.
 #include <cstring>
 
-#include "stillmap/vmm/driver_calls_internal.h"
-#include "stillmap/vmm/driver_errors.h"
+#include "stillmap/vmm/driver/calls.h"
+#include "stillmap/vmm/driver/cuda_errors.h"
 
 namespace stillmap {
 

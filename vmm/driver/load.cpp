@@ -8,9 +8,9 @@
 #include <map>
 #include <mutex>
 
-#include "stillmap/vmm/driver_calls_internal.h"
-#include "stillmap/vmm/driver_errors.h"
-#include "stillmap/vmm/driver_search_internal.h"
+#include "stillmap/vmm/driver/calls.h"
+#include "stillmap/vmm/driver/cuda_errors.h"
+#include "stillmap/vmm/driver/search_paths.h"
 
 namespace stillmap {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <vector>
 
-#include "stillmap/vmm/driver_calls_internal.h"
+#include "stillmap/vmm/driver/calls.h"
 
 namespace stillmap {
 

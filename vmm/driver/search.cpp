@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "stillmap/vmm/driver_search_internal.h"
+#include "stillmap/vmm/driver/search_paths.h"
 
 namespace stillmap::driver_search {
 namespace {

@@ -1,5 +1,5 @@
 // The seam's calls about streams and events.
-#include "stillmap/vmm/driver_calls_internal.h"
+#include "stillmap/vmm/driver/calls.h"
 
 namespace stillmap {
 

@@ -2,7 +2,7 @@
 // copied when it is full. What every buffer would be without virtual memory, and the yardstick.
 #include <algorithm>
 
-#include "stillmap/vmm/buffer_impl.h"
+#include "stillmap/vmm/internal/buffer_impl.h"
 
 namespace stillmap {
 namespace {

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string_view>
 
-#include "stillmap/vmm/device_state.h"
+#include "stillmap/vmm/internal/device_state.h"
 
 namespace stillmap {
 namespace {

@@ -1,4 +1,4 @@
-#include "stillmap/vmm/mapped_buffer.h"
+#include "stillmap/vmm/internal/mapped_buffer.h"
 
 #include <algorithm>
 

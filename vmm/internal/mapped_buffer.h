@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "stillmap/vmm/buffer_impl.h"
+#include "stillmap/vmm/internal/buffer_impl.h"
 #include "stillmap/vmm/remap.h"
 
 namespace stillmap {

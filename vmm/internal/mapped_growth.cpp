@@ -1,7 +1,7 @@
 // A buffer of pages grows: into its addresses, past them, and ahead of need.
 #include <algorithm>
 
-#include "stillmap/vmm/mapped_buffer.h"
+#include "stillmap/vmm/internal/mapped_buffer.h"
 
 namespace stillmap {
 

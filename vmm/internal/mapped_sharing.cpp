@@ -1,7 +1,7 @@
 // Pages behind more than one address: alias, fork, prepare_write, splice.
 #include <algorithm>
 
-#include "stillmap/vmm/mapped_buffer.h"
+#include "stillmap/vmm/internal/mapped_buffer.h"
 
 namespace stillmap {
 

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "stillmap/vmm/address_space.h"
-#include "stillmap/vmm/device_state.h"
+#include "stillmap/vmm/internal/device_state.h"
 #include "stillmap/vmm/page_pool.h"
 #include "stillmap/vmm/remap.h"
 

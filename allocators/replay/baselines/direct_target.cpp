@@ -1,8 +1,8 @@
 // The driver with nothing in between: what every call costs, and the least memory there can be.
 #include <unordered_map>
 
+#include "stillmap/allocators/replay/replay_target.h"
 #include "stillmap/vmm/units.h"
-#include "tools/stillmap/replay/replay_target.h"
 
 namespace stillmap::tool {
 namespace {

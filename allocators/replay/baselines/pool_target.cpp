@@ -2,8 +2,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "stillmap/allocators/replay/replay_target.h"
 #include "stillmap/vmm/units.h"
-#include "tools/stillmap/replay/replay_target.h"
 
 namespace stillmap::tool {
 namespace {

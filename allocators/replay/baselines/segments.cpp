@@ -1,4 +1,4 @@
-#include "tools/stillmap/replay/segments.h"
+#include "stillmap/allocators/replay/baselines/segments.h"
 
 #include <algorithm>
 

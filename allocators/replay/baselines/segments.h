@@ -23,7 +23,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "tools/stillmap/replay/replay_target.h"
+#include "stillmap/allocators/replay/replay_target.h"
 
 namespace stillmap::tool {
 

@@ -1,8 +1,8 @@
 // Segments that expand: the part of segments.h that maps and unmaps.
 #include <algorithm>
 
+#include "stillmap/allocators/replay/baselines/segments.h"
 #include "stillmap/vmm/units.h"
-#include "tools/stillmap/replay/segments.h"
 
 namespace stillmap::tool {
 namespace {

@@ -2,7 +2,7 @@
 // kind of request.
 #include <algorithm>
 
-#include "tools/stillmap/replay/segments.h"
+#include "stillmap/allocators/replay/baselines/segments.h"
 
 namespace stillmap::tool {
 namespace {

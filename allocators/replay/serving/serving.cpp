@@ -1,4 +1,4 @@
-#include "tools/stillmap/serving/serving.h"
+#include "stillmap/allocators/replay/serving/serving.h"
 
 #include <algorithm>
 #include <cmath>

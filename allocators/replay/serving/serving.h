@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tools/stillmap/outcome.h"
+#include "tools/stillmap/common/outcome.h"
 
 namespace stillmap::tool {
 

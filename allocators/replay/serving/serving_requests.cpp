@@ -9,7 +9,7 @@
 #include <optional>
 #include <sstream>
 
-#include "tools/stillmap/serving/serving.h"
+#include "stillmap/allocators/replay/serving/serving.h"
 
 namespace stillmap::tool {
 namespace {

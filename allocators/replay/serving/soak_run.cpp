@@ -1,4 +1,4 @@
-#include "tools/stillmap/serving/soak_run.h"
+#include "stillmap/allocators/replay/serving/soak_run.h"
 
 #include <algorithm>
 #include <chrono>
@@ -8,9 +8,9 @@
 #include <unistd.h>
 
 #include "stillmap/allocators/caching_allocator.h"
+#include "stillmap/allocators/replay/device_memory_usage.h"
 #include "stillmap/vmm/context.h"
 #include "stillmap/vmm/stream.h"
-#include "tools/stillmap/replay/device_books.h"
 
 namespace stillmap::tool {
 namespace {

@@ -6,8 +6,8 @@
 #include <functional>
 #include <vector>
 
-#include "tools/stillmap/replay/replay_target.h"
-#include "tools/stillmap/serving/serving.h"
+#include "stillmap/allocators/replay/replay_target.h"
+#include "stillmap/allocators/replay/serving/serving.h"
 
 namespace stillmap::tool {
 

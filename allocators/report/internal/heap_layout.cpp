@@ -1,4 +1,4 @@
-#include "stillmap/allocators/heap_layout.h"
+#include "stillmap/allocators/report/internal/heap_layout.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,4 +1,4 @@
-#include "stillmap/allocators/pickle_writer.h"
+#include "stillmap/allocators/report/internal/pickle_writer.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,4 +1,4 @@
-#include "stillmap/allocators/text_out.h"
+#include "stillmap/allocators/report/internal/text_out.h"
 
 #include <cstdarg>
 #include <cstdio>

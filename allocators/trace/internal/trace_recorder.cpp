@@ -1,4 +1,4 @@
-#include "stillmap/allocators/trace_recorder.h"
+#include "stillmap/allocators/trace/internal/trace_recorder.h"
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -17,7 +17,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "stillmap/allocators/trace.h"
+#include "stillmap/allocators/trace/trace.h"
 #include "stillmap/vmm/error.h"
 #include "stillmap/vmm/stream.h"
 

@@ -1,7 +1,7 @@
-#include "stillmap/checkpoint/host_memory.h"
+#include "stillmap/checkpoint/common/internal/host_memory.h"
 
 #include "stillmap/vmm/context.h"
-#include "stillmap/vmm/device_state.h"
+#include "stillmap/vmm/internal/device_state.h"
 
 namespace stillmap::checkpoint {
 

@@ -1,8 +1,8 @@
-#include "stillmap/checkpoint/layout_wire.h"
+#include "stillmap/checkpoint/common/internal/layout_wire.h"
 
 #include <algorithm>
 
-#include "stillmap/checkpoint/fields.h"
+#include "stillmap/checkpoint/common/internal/wire_format.h"
 
 namespace stillmap::checkpoint {
 namespace {

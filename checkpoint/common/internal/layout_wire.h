@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "stillmap/checkpoint/layout.h"
+#include "stillmap/checkpoint/common/layout.h"
 
 namespace stillmap::checkpoint {
 

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "stillmap/checkpoint/layout.h"
+#include "stillmap/checkpoint/common/layout.h"
 #include "stillmap/vmm/page_pool.h"
 
 namespace stillmap::checkpoint {

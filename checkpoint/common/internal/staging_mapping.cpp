@@ -1,4 +1,4 @@
-#include "stillmap/checkpoint/workbench.h"
+#include "stillmap/checkpoint/common/internal/staging_mapping.h"
 
 #include "stillmap/vmm/remap.h"
 

@@ -1,4 +1,4 @@
-#include "stillmap/checkpoint/idle.h"
+#include "stillmap/checkpoint/common/internal/wait_idle.h"
 
 #include "stillmap/vmm/context.h"
 

@@ -1,4 +1,4 @@
-#include "stillmap/control/asker.h"
+#include "stillmap/checkpoint/control/internal/connection_handler.h"
 
 #include <poll.h>
 #include <unistd.h>

@@ -4,8 +4,8 @@
 #include <chrono>
 #include <stop_token>
 
-#include "stillmap/control/messages.h"
-#include "stillmap/control/operations.h"
+#include "stillmap/checkpoint/control/internal/executor.h"
+#include "stillmap/checkpoint/control/internal/messages.h"
 
 namespace stillmap::control {
 

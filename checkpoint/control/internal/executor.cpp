@@ -1,11 +1,11 @@
-#include "stillmap/control/operations.h"
+#include "stillmap/checkpoint/control/internal/executor.h"
 
 #include <unistd.h>
 
 #include <algorithm>
 #include <utility>
 
-#include "stillmap/snapshot/snapshot.h"
+#include "stillmap/checkpoint/snapshot/snapshot.h"
 #include "stillmap/vmm/address_space.h"
 
 namespace stillmap::control {

@@ -8,11 +8,11 @@
 #include <mutex>
 #include <span>
 
-#include "stillmap/control/failure.h"
-#include "stillmap/control/requests.h"
-#include "stillmap/control/server.h"
-#include "stillmap/handoff/handoff.h"
-#include "stillmap/image/writer.h"
+#include "stillmap/checkpoint/control/failure.h"
+#include "stillmap/checkpoint/control/requests.h"
+#include "stillmap/checkpoint/control/server.h"
+#include "stillmap/checkpoint/handoff/handoff.h"
+#include "stillmap/checkpoint/image/writer.h"
 
 namespace stillmap::control {
 

@@ -1,6 +1,6 @@
-#include "stillmap/control/messages.h"
+#include "stillmap/checkpoint/control/internal/messages.h"
 
-#include "stillmap/checkpoint/fields.h"
+#include "stillmap/checkpoint/common/internal/wire_format.h"
 
 namespace stillmap::control {
 namespace {

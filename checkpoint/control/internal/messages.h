@@ -6,10 +6,10 @@
 #include <span>
 #include <vector>
 
-#include "stillmap/control/failure.h"
-#include "stillmap/control/requests.h"
-#include "stillmap/handoff/handoff.h"
-#include "stillmap/image/writer.h"
+#include "stillmap/checkpoint/control/failure.h"
+#include "stillmap/checkpoint/control/requests.h"
+#include "stillmap/checkpoint/handoff/handoff.h"
+#include "stillmap/checkpoint/image/writer.h"
 
 namespace stillmap::control {
 

@@ -1,9 +1,9 @@
 // Memory that is sent to another machine by request, and what became of it.
 #include <utility>
 
-#include "stillmap/control/operations.h"
-#include "stillmap/migration/credentials.h"
-#include "stillmap/migration/tls.h"
+#include "stillmap/checkpoint/control/internal/executor.h"
+#include "stillmap/checkpoint/migration/credentials.h"
+#include "stillmap/checkpoint/migration/tls.h"
 
 namespace stillmap::control {
 namespace {

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <iterator>
 
-#include "stillmap/checkpoint/fields.h"
-#include "stillmap/control/messages.h"
+#include "stillmap/checkpoint/common/internal/wire_format.h"
+#include "stillmap/checkpoint/control/internal/messages.h"
 
 namespace stillmap::control {
 namespace {

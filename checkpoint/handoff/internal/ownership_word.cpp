@@ -1,4 +1,4 @@
-#include "stillmap/handoff/ticket.h"
+#include "stillmap/checkpoint/handoff/internal/ownership_word.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -1,4 +1,4 @@
-#include "stillmap/handoff/session.h"
+#include "stillmap/checkpoint/handoff/internal/session.h"
 
 #include <unistd.h>
 

@@ -1,8 +1,8 @@
 // What both sides do alike. Internal to give and take.
 #pragma once
 
-#include "stillmap/handoff/handoff.h"
-#include "stillmap/handoff/wire.h"
+#include "stillmap/checkpoint/handoff/handoff.h"
+#include "stillmap/checkpoint/handoff/internal/wire.h"
 
 namespace stillmap::handoff {
 

@@ -1,6 +1,6 @@
-#include "stillmap/handoff/wire.h"
+#include "stillmap/checkpoint/handoff/internal/wire.h"
 
-#include "stillmap/checkpoint/fields.h"
+#include "stillmap/checkpoint/common/internal/wire_format.h"
 
 namespace stillmap::handoff {
 

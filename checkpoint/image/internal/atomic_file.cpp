@@ -1,4 +1,4 @@
-#include "stillmap/image/temporary.h"
+#include "stillmap/checkpoint/image/internal/atomic_file.h"
 
 #include <fcntl.h>
 #include <stdio.h>

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "stillmap/image/image_file.h"
+#include "stillmap/checkpoint/image/internal/image_file.h"
 
 namespace stillmap::image {
 

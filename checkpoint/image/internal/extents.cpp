@@ -1,12 +1,12 @@
-#include "stillmap/image/extents.h"
+#include "stillmap/checkpoint/image/internal/extents.h"
 
 #include <cerrno>
 #include <cstring>
 #include <new>
 #include <unordered_map>
 
-#include "stillmap/image/wire.h"
-#include "stillmap/image/workers.h"
+#include "stillmap/checkpoint/image/internal/parallel_for.h"
+#include "stillmap/checkpoint/image/internal/wire.h"
 
 namespace stillmap::image {
 namespace {

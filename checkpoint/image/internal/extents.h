@@ -5,9 +5,9 @@
 #include <map>
 #include <mutex>
 
-#include "stillmap/image/seal.h"
-#include "stillmap/image/write_queue.h"
-#include "stillmap/image/writer.h"
+#include "stillmap/checkpoint/image/internal/seal.h"
+#include "stillmap/checkpoint/image/internal/write_queue.h"
+#include "stillmap/checkpoint/image/writer.h"
 
 namespace stillmap::image {
 

@@ -1,4 +1,4 @@
-#include "stillmap/image/file_calls.h"
+#include "stillmap/checkpoint/image/internal/file_calls.h"
 
 #include <dirent.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-#include "stillmap/image/image_file.h"
+#include "stillmap/checkpoint/image/internal/image_file.h"
 
 #include <fcntl.h>
 

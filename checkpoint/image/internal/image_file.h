@@ -7,9 +7,9 @@
 #include <span>
 #include <string>
 
-#include "stillmap/image/digest.h"
-#include "stillmap/image/failure.h"
-#include "stillmap/image/file_calls.h"
+#include "stillmap/checkpoint/image/digest.h"
+#include "stillmap/checkpoint/image/failure.h"
+#include "stillmap/checkpoint/image/internal/file_calls.h"
 
 namespace stillmap::image {
 

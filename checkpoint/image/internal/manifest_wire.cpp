@@ -3,8 +3,8 @@
 #include <new>
 
 #include "manifest_generated.h"
-#include "stillmap/image/manifest.h"
-#include "stillmap/image/superblock.h"
+#include "stillmap/checkpoint/image/manifest.h"
+#include "stillmap/checkpoint/image/superblock.h"
 
 namespace stillmap::image {
 namespace {

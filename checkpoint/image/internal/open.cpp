@@ -6,9 +6,9 @@
 #include <cerrno>
 #include <new>
 
-#include "stillmap/image/reader_internal.h"
-#include "stillmap/image/temporary.h"
-#include "stillmap/image/wire.h"
+#include "stillmap/checkpoint/image/internal/atomic_file.h"
+#include "stillmap/checkpoint/image/internal/reader_internal.h"
+#include "stillmap/checkpoint/image/internal/wire.h"
 
 namespace stillmap::image {
 namespace {

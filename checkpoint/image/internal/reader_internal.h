@@ -3,10 +3,10 @@
 
 #include <mutex>
 
-#include "stillmap/image/codec.h"
-#include "stillmap/image/image_file.h"
-#include "stillmap/image/reader.h"
-#include "stillmap/image/seal.h"
+#include "stillmap/checkpoint/image/codec.h"
+#include "stillmap/checkpoint/image/internal/image_file.h"
+#include "stillmap/checkpoint/image/internal/seal.h"
+#include "stillmap/checkpoint/image/reader.h"
 
 namespace stillmap::image {
 

@@ -1,4 +1,4 @@
-#include "stillmap/image/seal.h"
+#include "stillmap/checkpoint/image/internal/seal.h"
 
 #include <openssl/core_names.h>
 #include <openssl/evp.h>
@@ -10,8 +10,8 @@
 #include <memory>
 #include <string_view>
 
-#include "stillmap/image/superblock.h"
-#include "stillmap/image/wire.h"
+#include "stillmap/checkpoint/image/internal/wire.h"
+#include "stillmap/checkpoint/image/superblock.h"
 
 namespace stillmap::image {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <span>
 
-#include "stillmap/image/keys.h"
+#include "stillmap/checkpoint/image/keys.h"
 
 namespace stillmap::image {
 

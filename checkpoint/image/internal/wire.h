@@ -7,7 +7,7 @@
 #include <span>
 #include <type_traits>
 
-#include "stillmap/image/digest.h"
+#include "stillmap/checkpoint/image/digest.h"
 
 namespace stillmap::image {
 

@@ -1,4 +1,4 @@
-#include "stillmap/image/write_queue.h"
+#include "stillmap/checkpoint/image/internal/write_queue.h"
 
 #include <liburing.h>
 

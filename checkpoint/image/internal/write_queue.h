@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "stillmap/image/image_file.h"
+#include "stillmap/checkpoint/image/internal/image_file.h"
 
 namespace stillmap::image {
 

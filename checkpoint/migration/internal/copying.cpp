@@ -1,4 +1,4 @@
-#include "stillmap/migration/copying.h"
+#include "stillmap/checkpoint/migration/internal/copying.h"
 
 #include <algorithm>
 

@@ -6,10 +6,10 @@
 #include <functional>
 #include <vector>
 
-#include "stillmap/migration/link.h"
-#include "stillmap/migration/migration.h"
-#include "stillmap/migration/outgoing.h"
-#include "stillmap/migration/reporter.h"
+#include "stillmap/checkpoint/migration/internal/link.h"
+#include "stillmap/checkpoint/migration/internal/outgoing.h"
+#include "stillmap/checkpoint/migration/internal/reporter.h"
+#include "stillmap/checkpoint/migration/migration.h"
 
 namespace stillmap::migration {
 

@@ -1,4 +1,4 @@
-#include "stillmap/migration/inbound.h"
+#include "stillmap/checkpoint/migration/internal/inbound.h"
 
 namespace stillmap::migration {
 namespace {

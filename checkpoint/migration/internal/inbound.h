@@ -5,12 +5,12 @@
 #include <optional>
 #include <vector>
 
-#include "stillmap/checkpoint/host_memory.h"
-#include "stillmap/checkpoint/transfer.h"
-#include "stillmap/migration/incoming.h"
-#include "stillmap/migration/transport.h"
-#include "stillmap/migration/wire.h"
-#include "stillmap/snapshot/chunk_digests.h"
+#include "stillmap/checkpoint/common/internal/batch_copier.h"
+#include "stillmap/checkpoint/common/internal/host_memory.h"
+#include "stillmap/checkpoint/migration/internal/incoming.h"
+#include "stillmap/checkpoint/migration/internal/wire.h"
+#include "stillmap/checkpoint/migration/transport.h"
+#include "stillmap/checkpoint/snapshot/internal/chunk_digests.h"
 
 namespace stillmap::migration {
 

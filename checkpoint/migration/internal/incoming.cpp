@@ -1,4 +1,4 @@
-#include "stillmap/migration/incoming.h"
+#include "stillmap/checkpoint/migration/internal/incoming.h"
 
 #include <algorithm>
 #include <iterator>

@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "stillmap/checkpoint/landed_memory.h"
-#include "stillmap/checkpoint/new_pages.h"
-#include "stillmap/checkpoint/workbench.h"
-#include "stillmap/migration/wire.h"
+#include "stillmap/checkpoint/common/internal/page_factory.h"
+#include "stillmap/checkpoint/common/internal/staging_mapping.h"
+#include "stillmap/checkpoint/common/restored_memory.h"
+#include "stillmap/checkpoint/migration/internal/wire.h"
 
 namespace stillmap::migration {
 

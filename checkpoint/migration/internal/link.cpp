@@ -1,11 +1,11 @@
-#include "stillmap/migration/link.h"
+#include "stillmap/checkpoint/migration/internal/link.h"
 
 #include <algorithm>
 #include <atomic>
 #include <string_view>
 #include <thread>
 
-#include "stillmap/image/workers.h"
+#include "stillmap/checkpoint/image/internal/parallel_for.h"
 
 namespace stillmap::migration {
 namespace {

@@ -7,12 +7,12 @@
 #include <optional>
 #include <vector>
 
-#include "stillmap/checkpoint/host_memory.h"
-#include "stillmap/checkpoint/transfer.h"
-#include "stillmap/migration/migration.h"
-#include "stillmap/migration/outgoing.h"
-#include "stillmap/migration/round.h"
-#include "stillmap/migration/wire.h"
+#include "stillmap/checkpoint/common/internal/batch_copier.h"
+#include "stillmap/checkpoint/common/internal/host_memory.h"
+#include "stillmap/checkpoint/migration/internal/outgoing.h"
+#include "stillmap/checkpoint/migration/internal/round.h"
+#include "stillmap/checkpoint/migration/internal/wire.h"
+#include "stillmap/checkpoint/migration/migration.h"
 
 namespace stillmap::migration {
 

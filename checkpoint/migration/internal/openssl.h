@@ -8,7 +8,7 @@
 #include <memory>
 #include <string>
 
-#include "stillmap/migration/credentials.h"
+#include "stillmap/checkpoint/migration/credentials.h"
 
 namespace stillmap::migration {
 

@@ -1,4 +1,4 @@
-#include "stillmap/migration/outgoing.h"
+#include "stillmap/checkpoint/migration/internal/outgoing.h"
 
 #include <algorithm>
 #include <numeric>

@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "stillmap/checkpoint/layout.h"
-#include "stillmap/image/digest.h"
-#include "stillmap/migration/wire.h"
-#include "stillmap/snapshot/chunk_digests.h"
+#include "stillmap/checkpoint/common/layout.h"
+#include "stillmap/checkpoint/image/digest.h"
+#include "stillmap/checkpoint/migration/internal/wire.h"
+#include "stillmap/checkpoint/snapshot/internal/chunk_digests.h"
 
 namespace stillmap::migration {
 

@@ -7,7 +7,7 @@
 #include <mutex>
 #include <utility>
 
-#include "stillmap/migration/migration.h"
+#include "stillmap/checkpoint/migration/migration.h"
 
 namespace stillmap::migration {
 

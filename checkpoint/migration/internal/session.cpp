@@ -1,9 +1,9 @@
-#include "stillmap/migration/session.h"
+#include "stillmap/checkpoint/migration/internal/session.h"
 
 #include <algorithm>
 
-#include "stillmap/image/image_set.h"
-#include "stillmap/migration/inbound.h"
+#include "stillmap/checkpoint/image/image_set.h"
+#include "stillmap/checkpoint/migration/internal/inbound.h"
 
 namespace stillmap::migration {
 namespace {

@@ -6,8 +6,8 @@
 #include <mutex>
 #include <vector>
 
-#include "stillmap/migration/incoming.h"
-#include "stillmap/migration/migration.h"
+#include "stillmap/checkpoint/migration/internal/incoming.h"
+#include "stillmap/checkpoint/migration/migration.h"
 
 namespace stillmap::migration {
 

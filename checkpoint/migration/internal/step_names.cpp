@@ -1,4 +1,4 @@
-#include "stillmap/migration/migration.h"
+#include "stillmap/checkpoint/migration/migration.h"
 
 namespace stillmap::migration {
 

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <cctype>
 
-#include "stillmap/migration/openssl.h"
-#include "stillmap/migration/tls_socket.h"
+#include "stillmap/checkpoint/migration/internal/openssl.h"
+#include "stillmap/checkpoint/migration/internal/tls_socket.h"
 
 namespace stillmap::migration {
 namespace {

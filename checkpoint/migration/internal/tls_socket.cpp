@@ -1,4 +1,4 @@
-#include "stillmap/migration/tls_socket.h"
+#include "stillmap/checkpoint/migration/internal/tls_socket.h"
 
 #include <openssl/bio.h>
 #include <sys/socket.h>

@@ -1,7 +1,7 @@
 // A socket as TLS reads and writes it. Internal.
 #pragma once
 
-#include "stillmap/migration/openssl.h"
+#include "stillmap/checkpoint/migration/internal/openssl.h"
 
 namespace stillmap::migration {
 

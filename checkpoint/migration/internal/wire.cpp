@@ -1,8 +1,8 @@
-#include "stillmap/migration/wire.h"
+#include "stillmap/checkpoint/migration/internal/wire.h"
 
 #include <algorithm>
 
-#include "stillmap/checkpoint/fields.h"
+#include "stillmap/checkpoint/common/internal/wire_format.h"
 
 namespace stillmap::migration {
 namespace {

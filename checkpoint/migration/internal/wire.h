@@ -7,10 +7,10 @@
 #include <span>
 #include <vector>
 
-#include "stillmap/checkpoint/layout_wire.h"
-#include "stillmap/image/digest.h"
-#include "stillmap/migration/record.h"
-#include "stillmap/migration/transport.h"
+#include "stillmap/checkpoint/common/internal/layout_wire.h"
+#include "stillmap/checkpoint/image/digest.h"
+#include "stillmap/checkpoint/migration/record.h"
+#include "stillmap/checkpoint/migration/transport.h"
 
 namespace stillmap::migration {
 

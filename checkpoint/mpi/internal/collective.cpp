@@ -1,4 +1,4 @@
-#include "stillmap/mpi/meeting.h"
+#include "stillmap/checkpoint/mpi/internal/collective.h"
 
 #include <utility>
 
@@ -19,8 +19,8 @@ report report_of(const image::done &mine, const std::string &text) {
   if (mine) return {};
   const std::error_code &c = mine.error().why.code;
   const auto &category = c.category();
-  const kind k = category == stillmap_category()                                    ? kind::stillmaps
-                 : category == cuda_category()                                      ? kind::cudas
+  const kind k = category == stillmap_category() ? kind::stillmaps
+                 : category == cuda_category()   ? kind::cudas
                  : category == std::system_category() || category == std::generic_category()
                      ? kind::systems
                      : kind::other;
@@ -68,7 +68,8 @@ outcome<meeting> meeting::create(MPI_Comm ranks) {
   }
   if (between_groups != 0) return refuse("a communicator between two groups");
   MPI_Comm own = MPI_COMM_NULL;
-  if (const auto ok = mpi_said(MPI_Comm_dup(ranks, &own), 0); !ok) return tl::unexpected(ok.error());
+  if (const auto ok = mpi_said(MPI_Comm_dup(ranks, &own), 0); !ok)
+    return tl::unexpected(ok.error());
   meeting m(own);
   MPI_Comm_rank(own, &m.rank_);
   MPI_Comm_size(own, &m.size_);

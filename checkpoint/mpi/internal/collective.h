@@ -5,7 +5,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "stillmap/mpi/set.h"
+#include "stillmap/checkpoint/mpi/set.h"
 
 namespace stillmap::mpi {
 

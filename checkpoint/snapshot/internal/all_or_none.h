@@ -8,8 +8,8 @@
 #include <optional>
 #include <thread>
 
-#include "stillmap/image/failure.h"
-#include "stillmap/image/workers.h"
+#include "stillmap/checkpoint/image/failure.h"
+#include "stillmap/checkpoint/image/internal/parallel_for.h"
 
 namespace stillmap::snapshot {
 

@@ -1,11 +1,11 @@
-#include "stillmap/snapshot/chunk_digests.h"
+#include "stillmap/checkpoint/snapshot/internal/chunk_digests.h"
 
 #include <algorithm>
 #include <optional>
 #include <thread>
 
-#include "stillmap/snapshot/chunk_digests_ptx.h"
-#include "stillmap/snapshot/host_kernel.h"
+#include "stillmap/checkpoint/snapshot/internal/chunk_digests_ptx.h"
+#include "stillmap/checkpoint/snapshot/internal/host_kernel.h"
 #include "stillmap/vmm/context.h"
 #include "stillmap/vmm/growable_buffer.h"
 #include "stillmap/vmm/page_pool.h"

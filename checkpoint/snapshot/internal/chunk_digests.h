@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "stillmap/image/digest.h"
+#include "stillmap/checkpoint/image/digest.h"
 #include "stillmap/vmm/device.h"
 
 namespace stillmap::snapshot {

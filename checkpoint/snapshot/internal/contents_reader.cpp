@@ -1,14 +1,14 @@
-#include "stillmap/snapshot/filling.h"
+#include "stillmap/checkpoint/snapshot/internal/contents_reader.h"
 
 #include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <optional>
 
-#include "stillmap/checkpoint/host_memory.h"
-#include "stillmap/checkpoint/transfer.h"
-#include "stillmap/image/workers.h"
-#include "stillmap/snapshot/failures.h"
+#include "stillmap/checkpoint/common/internal/batch_copier.h"
+#include "stillmap/checkpoint/common/internal/host_memory.h"
+#include "stillmap/checkpoint/image/internal/parallel_for.h"
+#include "stillmap/checkpoint/snapshot/internal/failures.h"
 #include "stillmap/vmm/context.h"
 
 namespace stillmap::snapshot {

@@ -3,9 +3,9 @@
 
 #include <vector>
 
-#include "stillmap/image/reader.h"
-#include "stillmap/snapshot/layout_manifest.h"
-#include "stillmap/snapshot/snapshot.h"
+#include "stillmap/checkpoint/image/reader.h"
+#include "stillmap/checkpoint/snapshot/internal/layout_manifest.h"
+#include "stillmap/checkpoint/snapshot/snapshot.h"
 
 namespace stillmap::snapshot {
 

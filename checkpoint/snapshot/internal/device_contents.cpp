@@ -1,8 +1,8 @@
-#include "stillmap/snapshot/device_contents.h"
+#include "stillmap/checkpoint/snapshot/internal/device_contents.h"
 
 #include <algorithm>
 
-#include "stillmap/snapshot/failures.h"
+#include "stillmap/checkpoint/snapshot/internal/failures.h"
 
 namespace stillmap::snapshot {
 

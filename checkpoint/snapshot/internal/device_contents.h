@@ -6,10 +6,10 @@
 #include <mutex>
 #include <vector>
 
-#include "stillmap/checkpoint/layout.h"
-#include "stillmap/checkpoint/transfer.h"
-#include "stillmap/image/writer.h"
-#include "stillmap/snapshot/digests_ahead.h"
+#include "stillmap/checkpoint/common/internal/batch_copier.h"
+#include "stillmap/checkpoint/common/layout.h"
+#include "stillmap/checkpoint/image/writer.h"
+#include "stillmap/checkpoint/snapshot/internal/digest_prefetch.h"
 
 namespace stillmap::snapshot {
 

@@ -1,10 +1,10 @@
-#include "stillmap/snapshot/digests_ahead.h"
+#include "stillmap/checkpoint/snapshot/internal/digest_prefetch.h"
 
 #include <new>
 #include <span>
 #include <system_error>
 
-#include "stillmap/snapshot/chunk_digests.h"
+#include "stillmap/checkpoint/snapshot/internal/chunk_digests.h"
 
 namespace stillmap::snapshot {
 

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "stillmap/image/digest.h"
+#include "stillmap/checkpoint/image/digest.h"
 #include "stillmap/vmm/device.h"
 
 namespace stillmap::snapshot {

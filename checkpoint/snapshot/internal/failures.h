@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "stillmap/image/failure.h"
+#include "stillmap/checkpoint/image/failure.h"
 
 namespace stillmap::snapshot {
 

@@ -1,11 +1,11 @@
-#include "stillmap/snapshot/host_kernel.h"
+#include "stillmap/checkpoint/snapshot/internal/host_kernel.h"
 
 #include <hostcuda/hostcuda.h>
 
 #include <atomic>
 #include <cstring>
 
-#include "stillmap/image/digest.h"
+#include "stillmap/checkpoint/image/digest.h"
 
 namespace stillmap::snapshot {
 namespace {

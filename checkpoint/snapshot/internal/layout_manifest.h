@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "stillmap/checkpoint/layout.h"
-#include "stillmap/image/manifest.h"
+#include "stillmap/checkpoint/common/layout.h"
+#include "stillmap/checkpoint/image/manifest.h"
 #include "stillmap/vmm/device.h"
 
 namespace stillmap::snapshot {

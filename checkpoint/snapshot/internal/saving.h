@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "stillmap/snapshot/device_contents.h"
-#include "stillmap/snapshot/snapshot.h"
+#include "stillmap/checkpoint/snapshot/internal/device_contents.h"
+#include "stillmap/checkpoint/snapshot/snapshot.h"
 
 namespace stillmap::snapshot {
 

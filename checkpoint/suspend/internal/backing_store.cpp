@@ -1,4 +1,4 @@
-#include "stillmap/checkpoint/contents.h"
+#include "stillmap/checkpoint/suspend/internal/backing_store.h"
 
 #include <algorithm>
 #include <atomic>

@@ -5,9 +5,9 @@
 #include <span>
 #include <string>
 
-#include "stillmap/checkpoint/host_memory.h"
-#include "stillmap/checkpoint/scratch_file.h"
-#include "stillmap/checkpoint/transfer.h"
+#include "stillmap/checkpoint/common/internal/batch_copier.h"
+#include "stillmap/checkpoint/common/internal/host_memory.h"
+#include "stillmap/checkpoint/suspend/internal/scratch_file.h"
 
 namespace stillmap::checkpoint {
 

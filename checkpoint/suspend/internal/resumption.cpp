@@ -1,4 +1,4 @@
-#include "stillmap/checkpoint/resumption.h"
+#include "stillmap/checkpoint/suspend/internal/resumption.h"
 
 #include <algorithm>
 #include <map>

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "stillmap/checkpoint/selection.h"
+#include "stillmap/checkpoint/common/internal/selection.h"
 
 namespace stillmap::checkpoint {
 

@@ -1,4 +1,4 @@
-#include "stillmap/checkpoint/scratch_file.h"
+#include "stillmap/checkpoint/suspend/internal/scratch_file.h"
 
 #include <fcntl.h>
 #include <unistd.h>

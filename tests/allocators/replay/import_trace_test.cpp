@@ -1,12 +1,12 @@
 // PyTorch's snapshots and RMM's logs as traces, and pickles that want more than to be read.
-#include "tools/stillmap/traces/import_trace.h"
+#include "stillmap/allocators/replay/import_trace.h"
 
 #include <gtest/gtest.h>
 
 #include <random>
 
-#include "stillmap/allocators/trace.h"
-#include "tools/stillmap/traces/pickle.h"
+#include "stillmap/allocators/replay/pickle_reader.h"
+#include "stillmap/allocators/trace/trace.h"
 
 namespace stillmap::tool {
 namespace {

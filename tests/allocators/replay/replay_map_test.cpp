@@ -1,5 +1,5 @@
 // The map of a replay: of the right moment, and readable by who it is for.
-#include "tools/stillmap/replay/replay_map.h"
+#include "stillmap/allocators/replay/replay_map.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -11,11 +11,11 @@
 #include <map>
 #include <sstream>
 
-#include "stillmap/allocators/trace.h"
+#include "stillmap/allocators/replay/import_trace.h"
+#include "stillmap/allocators/replay/pickle_reader.h"
+#include "stillmap/allocators/replay/replay.h"
+#include "stillmap/allocators/trace/trace.h"
 #include "tests/support/buffer_test.h"
-#include "tools/stillmap/replay/replay_run.h"
-#include "tools/stillmap/traces/import_trace.h"
-#include "tools/stillmap/traces/pickle.h"
 
 namespace stillmap::testing {
 namespace {

@@ -1,5 +1,5 @@
 // A trace made flat: slots, iterations, repetition.
-#include "tools/stillmap/replay/replay_plan.h"
+#include "stillmap/allocators/replay/replay_plan.h"
 
 #include <gtest/gtest.h>
 

@@ -5,9 +5,9 @@
 #include <functional>
 #include <random>
 
+#include "stillmap/allocators/replay/replay.h"
 #include "stillmap/vmm/context.h"
 #include "tests/support/buffer_test.h"
-#include "tools/stillmap/replay/replay_run.h"
 
 namespace stillmap::testing {
 namespace {

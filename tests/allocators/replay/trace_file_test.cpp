@@ -1,5 +1,5 @@
 // Traces as files, compressed and not.
-#include "tools/stillmap/traces/trace_file.h"
+#include "stillmap/allocators/replay/trace_file.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -14,7 +14,7 @@
 #include <mutex>
 
 #include "stillmap/allocators/caching_allocator.h"
-#include "stillmap/allocators/heap_nvtx.h"
+#include "stillmap/allocators/report/heap_nvtx.h"
 #include "tests/support/buffer_test.h"
 
 #ifdef STILLMAP_TEST_HAS_NVTX

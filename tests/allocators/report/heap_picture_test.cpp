@@ -1,14 +1,14 @@
 // Pictures of a heap: that area is memory, that everything is drawn once, and that what is drawn is
 // said.
-#include "stillmap/allocators/heap_picture.h"
+#include "stillmap/allocators/report/heap_picture.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <random>
 
-#include "stillmap/allocators/heap_layout.h"
-#include "stillmap/allocators/text_out.h"
+#include "stillmap/allocators/report/internal/heap_layout.h"
+#include "stillmap/allocators/report/internal/text_out.h"
 #include "stillmap/vmm/units.h"
 
 namespace stillmap {

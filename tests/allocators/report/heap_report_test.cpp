@@ -1,5 +1,5 @@
 // Heaps written down as JSON: that it is JSON, and that it says what the map says.
-#include "stillmap/allocators/heap_report.h"
+#include "stillmap/allocators/report/heap_report.h"
 
 #include <gtest/gtest.h>
 

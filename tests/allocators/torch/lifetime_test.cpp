@@ -12,8 +12,8 @@
 
 #include "stillmap/vmm/device.h"
 #include "stillmap/vmm/stream.h"
+#include "tests/allocators/torch/plugin.h"
 #include "tests/support/hostcuda_control.h"
-#include "tests/torch/plugin.h"
 
 namespace stillmap::testing {
 namespace {

@@ -1,4 +1,4 @@
-#include "tests/torch/plugin.h"
+#include "tests/allocators/torch/plugin.h"
 
 #include <dlfcn.h>
 #include <unistd.h>

@@ -10,9 +10,9 @@
 #include "stillmap/vmm/device.h"
 #include "stillmap/vmm/stream.h"
 #include "stillmap/vmm/units.h"
+#include "tests/allocators/torch/plugin.h"
 #include "tests/support/hostcuda_control.h"
 #include "tests/support/stream_gate.h"
-#include "tests/torch/plugin.h"
 
 namespace stillmap::testing {
 namespace {

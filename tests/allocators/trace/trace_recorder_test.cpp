@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "stillmap/allocators/caching_allocator.h"
-#include "stillmap/allocators/trace_recorder.h"
+#include "stillmap/allocators/trace/internal/trace_recorder.h"
 #include "tests/support/buffer_test.h"
 
 namespace stillmap {

@@ -1,5 +1,5 @@
 // The trace format: what is read, what is refused and where, what is written.
-#include "stillmap/allocators/trace.h"
+#include "stillmap/allocators/trace/trace.h"
 
 #include <gtest/gtest.h>
 

@@ -8,9 +8,9 @@
 #include <future>
 #include <thread>
 
-#include "stillmap/control/messages.h"
-#include "stillmap/handoff/connection.h"
-#include "tests/control/task.h"
+#include "stillmap/checkpoint/control/internal/messages.h"
+#include "stillmap/checkpoint/handoff/connection.h"
+#include "tests/checkpoint/control/task.h"
 
 namespace stillmap::control::testing {
 namespace {

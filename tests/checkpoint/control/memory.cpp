@@ -1,4 +1,4 @@
-#include "tests/control/memory.h"
+#include "tests/checkpoint/control/memory.h"
 
 #include <random>
 #include <stdexcept>

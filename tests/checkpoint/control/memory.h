@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "stillmap/checkpoint/landed_memory.h"
+#include "stillmap/checkpoint/common/restored_memory.h"
 
 namespace stillmap::control::testing {
 

@@ -1,5 +1,5 @@
 // Requests and answers as bytes: what is written is read again, and nothing else is believed.
-#include "stillmap/control/messages.h"
+#include "stillmap/checkpoint/control/internal/messages.h"
 
 #include <gtest/gtest.h>
 

@@ -7,11 +7,11 @@
 #include <future>
 #include <thread>
 
-#include "stillmap/control/messages.h"
-#include "stillmap/handoff/connection.h"
-#include "tests/control/task.h"
-#include "tests/handoff/processes.h"
-#include "tests/migration/ends.h"
+#include "stillmap/checkpoint/control/internal/messages.h"
+#include "stillmap/checkpoint/handoff/connection.h"
+#include "tests/checkpoint/control/task.h"
+#include "tests/checkpoint/handoff/processes.h"
+#include "tests/checkpoint/migration/ends.h"
 
 namespace stillmap::control::testing {
 namespace {

@@ -5,10 +5,10 @@
 #include <filesystem>
 #include <thread>
 
-#include "stillmap/handoff/handoff.h"
-#include "stillmap/image/reader.h"
-#include "tests/control/task.h"
-#include "tests/handoff/processes.h"
+#include "stillmap/checkpoint/handoff/handoff.h"
+#include "stillmap/checkpoint/image/reader.h"
+#include "tests/checkpoint/control/task.h"
+#include "tests/checkpoint/handoff/processes.h"
 
 namespace stillmap::control::testing {
 namespace {

@@ -1,4 +1,4 @@
-#include "tests/control/task.h"
+#include "tests/checkpoint/control/task.h"
 
 #include <stdlib.h>
 

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "stillmap/checkpoint/landed_memory.h"
-#include "stillmap/control/client.h"
-#include "stillmap/control/server.h"
-#include "tests/control/memory.h"
+#include "stillmap/checkpoint/common/restored_memory.h"
+#include "stillmap/checkpoint/control/client.h"
+#include "stillmap/checkpoint/control/server.h"
+#include "tests/checkpoint/control/memory.h"
 #include "tests/support/buffer_test.h"
 
 namespace stillmap::control::testing {

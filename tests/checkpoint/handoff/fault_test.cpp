@@ -7,8 +7,8 @@
 #include <set>
 #include <sstream>
 
-#include "stillmap/handoff/handoff.h"
-#include "tests/handoff/processes.h"
+#include "stillmap/checkpoint/handoff/handoff.h"
+#include "tests/checkpoint/handoff/processes.h"
 #include "tests/support/held.h"
 #include "tests/support/sample_task.h"
 

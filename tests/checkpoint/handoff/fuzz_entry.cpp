@@ -1,9 +1,9 @@
-#include "tests/handoff/fuzz_entry.h"
+#include "tests/checkpoint/handoff/fuzz_entry.h"
 
 #include <sys/socket.h>
 
-#include "stillmap/handoff/connection.h"
-#include "stillmap/handoff/wire.h"
+#include "stillmap/checkpoint/handoff/connection.h"
+#include "stillmap/checkpoint/handoff/internal/wire.h"
 
 namespace stillmap::handoff {
 namespace {

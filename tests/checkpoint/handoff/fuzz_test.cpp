@@ -1,12 +1,12 @@
 // The fuzzer's entry without a fuzzer: its corpus, and changes of it by dice.
-// tests/fuzz/README.md says how to run it under libFuzzer.
+// tests/system/fuzz/README.md says how to run it under libFuzzer.
 #include <gtest/gtest.h>
 
 #include <random>
 
-#include "stillmap/checkpoint/layout.h"
-#include "stillmap/handoff/wire.h"
-#include "tests/handoff/fuzz_entry.h"
+#include "stillmap/checkpoint/common/layout.h"
+#include "stillmap/checkpoint/handoff/internal/wire.h"
+#include "tests/checkpoint/handoff/fuzz_entry.h"
 
 namespace stillmap::handoff {
 namespace {

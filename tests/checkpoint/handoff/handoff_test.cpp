@@ -1,6 +1,6 @@
 // Memory handed over: contents, addresses and sharing, who owns it when either side dies at any
 // step, and what is refused.
-#include "stillmap/handoff/handoff.h"
+#include "stillmap/checkpoint/handoff/handoff.h"
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -11,12 +11,12 @@
 #include <random>
 #include <thread>
 
-#include "stillmap/handoff/wire.h"
+#include "stillmap/checkpoint/handoff/internal/wire.h"
 #include "stillmap/vmm/context.h"
 #include "stillmap/vmm/mapping.h"
 #include "stillmap/vmm/page_pool.h"
 #include "stillmap/vmm/remap.h"
-#include "tests/handoff/processes.h"
+#include "tests/checkpoint/handoff/processes.h"
 #include "tests/support/buffer_test.h"
 #include "tests/support/sample_task.h"
 

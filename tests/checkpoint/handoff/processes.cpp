@@ -1,4 +1,4 @@
-#include "tests/handoff/processes.h"
+#include "tests/checkpoint/handoff/processes.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

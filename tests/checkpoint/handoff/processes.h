@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "stillmap/handoff/handoff.h"
+#include "stillmap/checkpoint/handoff/handoff.h"
 
 namespace stillmap::handoff::testing {
 

@@ -10,8 +10,8 @@
 #include <filesystem>
 #include <random>
 
-#include "stillmap/image/wire.h"
-#include "tests/image/sample.h"
+#include "stillmap/checkpoint/image/internal/wire.h"
+#include "tests/checkpoint/image/sample.h"
 
 namespace stillmap::image {
 namespace {

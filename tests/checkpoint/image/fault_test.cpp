@@ -5,10 +5,10 @@
 #include <cstring>
 #include <filesystem>
 
-#include "stillmap/image/file_calls.h"
-#include "stillmap/image/image_file.h"
-#include "tests/image/refusing_calls.h"
-#include "tests/image/sample.h"
+#include "stillmap/checkpoint/image/internal/file_calls.h"
+#include "stillmap/checkpoint/image/internal/image_file.h"
+#include "tests/checkpoint/image/refusing_calls.h"
+#include "tests/checkpoint/image/sample.h"
 
 namespace stillmap::image {
 namespace {

@@ -1,8 +1,8 @@
-#include "tests/image/forged.h"
+#include "tests/checkpoint/image/forged.h"
 
 #include <algorithm>
 
-#include "stillmap/image/wire.h"
+#include "stillmap/checkpoint/image/internal/wire.h"
 
 namespace stillmap::image {
 

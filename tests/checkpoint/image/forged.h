@@ -5,9 +5,9 @@
 #include <functional>
 #include <vector>
 
-#include "stillmap/image/chunk_table.h"
-#include "stillmap/image/manifest.h"
-#include "stillmap/image/superblock.h"
+#include "stillmap/checkpoint/image/chunk_table.h"
+#include "stillmap/checkpoint/image/manifest.h"
+#include "stillmap/checkpoint/image/superblock.h"
 
 namespace stillmap::image {
 

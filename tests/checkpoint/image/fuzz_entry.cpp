@@ -1,4 +1,4 @@
-#include "tests/image/fuzz_entry.h"
+#include "tests/checkpoint/image/fuzz_entry.h"
 
 #include <unistd.h>
 
@@ -8,9 +8,9 @@
 #include <cstring>
 #include <filesystem>
 
-#include "stillmap/image/file_calls.h"
-#include "stillmap/image/wire.h"
-#include "tests/image/sample.h"
+#include "stillmap/checkpoint/image/internal/file_calls.h"
+#include "stillmap/checkpoint/image/internal/wire.h"
+#include "tests/checkpoint/image/sample.h"
 
 namespace stillmap::image {
 namespace {

@@ -1,10 +1,10 @@
 // The fuzzer's entry without a fuzzer: its corpus, and changes of it by dice.
-// tests/fuzz/README.md says how to run it under libFuzzer.
+// tests/system/fuzz/README.md says how to run it under libFuzzer.
 #include <gtest/gtest.h>
 
 #include <random>
 
-#include "tests/image/fuzz_entry.h"
+#include "tests/checkpoint/image/fuzz_entry.h"
 
 namespace stillmap::image {
 namespace {

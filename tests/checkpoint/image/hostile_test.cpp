@@ -4,9 +4,9 @@
 #include <cstring>
 #include <map>
 
-#include "stillmap/image/wire.h"
-#include "tests/image/forged.h"
-#include "tests/image/sample.h"
+#include "stillmap/checkpoint/image/internal/wire.h"
+#include "tests/checkpoint/image/forged.h"
+#include "tests/checkpoint/image/sample.h"
 
 namespace stillmap::image {
 namespace {

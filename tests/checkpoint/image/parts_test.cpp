@@ -2,11 +2,11 @@
 #include <cstring>
 #include <numeric>
 
-#include "stillmap/image/codec.h"
-#include "stillmap/image/image_file.h"
-#include "stillmap/image/seal.h"
-#include "stillmap/image/wire.h"
-#include "tests/image/sample.h"
+#include "stillmap/checkpoint/image/codec.h"
+#include "stillmap/checkpoint/image/internal/image_file.h"
+#include "stillmap/checkpoint/image/internal/seal.h"
+#include "stillmap/checkpoint/image/internal/wire.h"
+#include "tests/checkpoint/image/sample.h"
 
 namespace stillmap::image {
 namespace {

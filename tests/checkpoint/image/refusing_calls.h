@@ -8,8 +8,8 @@
 #include <optional>
 #include <string_view>
 
-#include "stillmap/image/digest.h"
-#include "stillmap/image/file_calls.h"
+#include "stillmap/checkpoint/image/digest.h"
+#include "stillmap/checkpoint/image/internal/file_calls.h"
 
 namespace stillmap::image {
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "tests/image/sample.h"
+#include "tests/checkpoint/image/sample.h"
 
 namespace stillmap::image {
 namespace {

@@ -1,4 +1,4 @@
-#include "tests/image/sample.h"
+#include "tests/checkpoint/image/sample.h"
 
 #include <unistd.h>
 

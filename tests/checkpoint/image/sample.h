@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "stillmap/image/reader.h"
-#include "stillmap/image/writer.h"
+#include "stillmap/checkpoint/image/reader.h"
+#include "stillmap/checkpoint/image/writer.h"
 
 namespace stillmap::image {
 

@@ -1,8 +1,8 @@
 // Sets: several images of one moment.
 #include <filesystem>
 
-#include "stillmap/image/image_set.h"
-#include "tests/image/sample.h"
+#include "stillmap/checkpoint/image/image_set.h"
+#include "tests/checkpoint/image/sample.h"
 
 namespace stillmap::image {
 namespace {

@@ -4,9 +4,9 @@
 #include <filesystem>
 #include <functional>
 
-#include "stillmap/image/set_writer.h"
-#include "tests/image/refusing_calls.h"
-#include "tests/image/sample.h"
+#include "stillmap/checkpoint/image/set_writer.h"
+#include "tests/checkpoint/image/refusing_calls.h"
+#include "tests/checkpoint/image/sample.h"
 
 namespace stillmap::image {
 namespace {

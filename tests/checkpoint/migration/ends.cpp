@@ -1,4 +1,4 @@
-#include "tests/migration/ends.h"
+#include "tests/checkpoint/migration/ends.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -12,7 +12,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "tests/handoff/processes.h"
+#include "tests/checkpoint/handoff/processes.h"
 
 namespace stillmap::migration::testing {
 namespace {

@@ -5,9 +5,9 @@
 #include <memory>
 #include <string>
 
-#include "stillmap/migration/migration.h"
-#include "stillmap/migration/tls.h"
-#include "tests/handoff/processes.h"
+#include "stillmap/checkpoint/migration/migration.h"
+#include "stillmap/checkpoint/migration/tls.h"
+#include "tests/checkpoint/handoff/processes.h"
 
 namespace stillmap::migration::testing {
 

@@ -10,7 +10,7 @@
 #include <sstream>
 #include <thread>
 
-#include "tests/migration/ends.h"
+#include "tests/checkpoint/migration/ends.h"
 #include "tests/support/held.h"
 #include "tests/support/sample_task.h"
 

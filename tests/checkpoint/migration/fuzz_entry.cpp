@@ -1,11 +1,11 @@
-#include "tests/migration/fuzz_entry.h"
+#include "tests/checkpoint/migration/fuzz_entry.h"
 
 #include <algorithm>
 #include <stdexcept>
 
-#include "stillmap/migration/record.h"
-#include "stillmap/migration/wire.h"
-#include "tests/migration/hostile_source.h"
+#include "stillmap/checkpoint/migration/internal/wire.h"
+#include "stillmap/checkpoint/migration/record.h"
+#include "tests/checkpoint/migration/hostile_source.h"
 #include "tests/support/far_away.h"
 
 namespace stillmap::migration {

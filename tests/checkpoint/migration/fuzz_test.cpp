@@ -1,9 +1,9 @@
 // The fuzzer's entry without a fuzzer: its corpus, and changes of it by dice.
-// tests/fuzz/README.md says how to run it under libFuzzer.
+// tests/system/fuzz/README.md says how to run it under libFuzzer.
 #include <gtest/gtest.h>
 
-#include "tests/migration/fuzz_entry.h"
-#include "tests/migration/hostile_source.h"
+#include "tests/checkpoint/migration/fuzz_entry.h"
+#include "tests/checkpoint/migration/hostile_source.h"
 #include "tests/support/buffer_test.h"
 
 namespace stillmap::migration {

@@ -1,4 +1,4 @@
-#include "tests/migration/hostile_source.h"
+#include "tests/checkpoint/migration/hostile_source.h"
 
 #include <unistd.h>
 
@@ -9,8 +9,8 @@
 #include <filesystem>
 #include <mutex>
 
-#include "stillmap/checkpoint/fields.h"
-#include "stillmap/migration/migration.h"
+#include "stillmap/checkpoint/common/internal/wire_format.h"
+#include "stillmap/checkpoint/migration/migration.h"
 
 namespace stillmap::migration {
 namespace {

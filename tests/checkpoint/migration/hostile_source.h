@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "stillmap/migration/wire.h"
+#include "stillmap/checkpoint/migration/internal/wire.h"
 #include "stillmap/vmm/device.h"
 
 namespace stillmap::migration {

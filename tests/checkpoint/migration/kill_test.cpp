@@ -7,7 +7,7 @@
 #include <map>
 #include <thread>
 
-#include "tests/migration/ends.h"
+#include "tests/checkpoint/migration/ends.h"
 #include "tests/support/sample_task.h"
 
 namespace stillmap::migration::testing {

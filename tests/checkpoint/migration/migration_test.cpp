@@ -7,7 +7,7 @@
 
 #include "stillmap/vmm/context.h"
 #include "stillmap/vmm/growable_buffer.h"
-#include "tests/migration/ends.h"
+#include "tests/checkpoint/migration/ends.h"
 #include "tests/support/sample_task.h"
 
 namespace stillmap::migration::testing {

@@ -1,5 +1,5 @@
 // What the lanes of a migration take from: known at once, or found while they take.
-#include "stillmap/migration/round.h"
+#include "stillmap/checkpoint/migration/internal/round.h"
 
 #include <gtest/gtest.h>
 

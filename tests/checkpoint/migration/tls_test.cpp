@@ -4,7 +4,7 @@
 #include <future>
 #include <thread>
 
-#include "tests/migration/ends.h"
+#include "tests/checkpoint/migration/ends.h"
 
 namespace stillmap::migration::testing {
 namespace {

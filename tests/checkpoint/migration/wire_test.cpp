@@ -1,6 +1,6 @@
 // What comes over the wire from whoever: cut, damaged, swapped, much too large; and records on
 // disk.
-#include "stillmap/migration/wire.h"
+#include "stillmap/checkpoint/migration/internal/wire.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <fstream>
 #include <random>
 
-#include "tests/migration/ends.h"
+#include "tests/checkpoint/migration/ends.h"
 
 namespace stillmap::migration::testing {
 namespace {

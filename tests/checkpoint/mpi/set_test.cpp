@@ -11,8 +11,8 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "stillmap/image/file_calls.h"
-#include "stillmap/mpi/set.h"
+#include "stillmap/checkpoint/image/internal/file_calls.h"
+#include "stillmap/checkpoint/mpi/set.h"
 #include "tests/support/buffer_test.h"
 #include "tests/support/far_away.h"
 

@@ -1,5 +1,5 @@
 // The driver's part: in which order, what is undone, and what a driver without it says.
-#include "stillmap/process/driver_process.h"
+#include "stillmap/checkpoint/process/driver_process.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "stillmap/vmm/driver_table.h"
+#include "stillmap/vmm/driver/table.h"
 #include "tests/support/buffer_test.h"
 
 namespace stillmap::process {

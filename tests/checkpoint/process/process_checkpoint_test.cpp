@@ -1,6 +1,6 @@
 // A process made fit to be saved, and put right again: what is let go of, what comes back where,
 // and what is in the way.
-#include "stillmap/process/preparation.h"
+#include "stillmap/checkpoint/process/process_checkpoint.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

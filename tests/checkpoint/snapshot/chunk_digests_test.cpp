@@ -1,5 +1,5 @@
 // Digests made by the device, and the arithmetic of the kernel that makes them.
-#include "stillmap/snapshot/chunk_digests.h"
+#include "stillmap/checkpoint/snapshot/internal/chunk_digests.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <random>
 #include <thread>
 
-#include "stillmap/snapshot/kernels/xxh3_lanes.h"
+#include "stillmap/checkpoint/snapshot/internal/kernels/xxh3_lanes.h"
 #include "stillmap/vmm/context.h"
 #include "stillmap/vmm/stream.h"
 #include "tests/support/buffer_test.h"

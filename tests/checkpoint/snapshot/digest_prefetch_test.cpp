@@ -1,9 +1,9 @@
 // Digests that are made part after part while others use them.
-#include "stillmap/snapshot/digests_ahead.h"
+#include "stillmap/checkpoint/snapshot/internal/digest_prefetch.h"
 
 #include <gtest/gtest.h>
 
-#include "stillmap/snapshot/chunk_digests.h"
+#include "stillmap/checkpoint/snapshot/internal/chunk_digests.h"
 #include "tests/support/buffer_test.h"
 #include "tests/support/hostcuda_control.h"
 

@@ -1,6 +1,6 @@
 // The memory of several devices saved as one set and brought back, all of it or none. On a machine
 // with one device it is two parts of that one.
-#include "stillmap/snapshot/set.h"
+#include "stillmap/checkpoint/snapshot/set.h"
 
 #include <gtest/gtest.h>
 
@@ -11,8 +11,8 @@
 #include <filesystem>
 #include <functional>
 
-#include "stillmap/image/set_writer.h"
-#include "tests/image/refusing_calls.h"
+#include "stillmap/checkpoint/image/set_writer.h"
+#include "tests/checkpoint/image/refusing_calls.h"
 #include "tests/support/buffer_test.h"
 #include "tests/support/far_away.h"
 #include "tests/support/refuse_each.h"

@@ -1,5 +1,5 @@
 // Memory saved as an image and brought back: addresses, contents, sharing, and what goes wrong.
-#include "stillmap/snapshot/snapshot.h"
+#include "stillmap/checkpoint/snapshot/snapshot.h"
 
 #include <gtest/gtest.h>
 

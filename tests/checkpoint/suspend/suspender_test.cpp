@@ -1,5 +1,5 @@
 // Memory taken away by tag and given back: addresses, contents, sharing, and what goes wrong.
-#include "stillmap/checkpoint/suspender.h"
+#include "stillmap/checkpoint/suspend/suspender.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // cuMemSetAccess and cuMemGetAccess: who may touch a mapping, and what a copy says otherwise.
-#include "child.h"
-#include "conformance.h"
+#include "tests/system/conformance/child.h"
+#include "tests/system/conformance/conformance.h"
 
 namespace stillmap::conformance {
 namespace {

@@ -1,8 +1,8 @@
 // Mapping while a stream captures.
 #include <string>
 
-#include "child.h"
-#include "conformance.h"
+#include "tests/system/conformance/child.h"
+#include "tests/system/conformance/conformance.h"
 
 namespace stillmap::conformance {
 namespace {

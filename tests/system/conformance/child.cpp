@@ -1,4 +1,4 @@
-#include "child.h"
+#include "tests/system/conformance/child.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "conformance.h"
+#include "tests/system/conformance/conformance.h"
 
 extern char **environ;
 

@@ -1,4 +1,4 @@
-#include "conformance.h"
+#include "tests/system/conformance/conformance.h"
 
 #include <algorithm>
 #include <chrono>

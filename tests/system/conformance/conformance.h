@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "raw_driver.h"
+#include "tests/system/conformance/raw_driver.h"
 
 namespace stillmap::conformance {
 

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "conformance.h"
+#include "tests/system/conformance/conformance.h"
 
 namespace stillmap::conformance {
 namespace {

@@ -6,8 +6,8 @@
 #include <functional>
 #include <string>
 
-#include "child.h"
-#include "conformance.h"
+#include "tests/system/conformance/child.h"
+#include "tests/system/conformance/conformance.h"
 
 namespace stillmap::conformance {
 namespace {

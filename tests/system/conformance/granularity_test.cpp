@@ -1,5 +1,5 @@
 // cuMemGetAllocationGranularity.
-#include "conformance.h"
+#include "tests/system/conformance/conformance.h"
 
 namespace stillmap::conformance {
 namespace {

@@ -1,7 +1,7 @@
 // cuMemRetainAllocationHandle, and the ways to refuse an export.
 #include <unistd.h>
 
-#include "conformance.h"
+#include "tests/system/conformance/conformance.h"
 
 namespace stillmap::conformance {
 namespace {

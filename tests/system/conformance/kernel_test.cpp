@@ -2,8 +2,8 @@
 // compiles, and the host function that stands for it on hostcuda.
 #include <array>
 
-#include "child.h"
-#include "conformance.h"
+#include "tests/system/conformance/child.h"
+#include "tests/system/conformance/conformance.h"
 
 namespace stillmap::conformance {
 namespace {

@@ -1,6 +1,6 @@
 // cuMemMap: where a handle may be placed, and that its bytes are the handle's, not the address's.
-#include "child.h"
-#include "conformance.h"
+#include "tests/system/conformance/child.h"
+#include "tests/system/conformance/conformance.h"
 
 namespace stillmap::conformance {
 namespace {

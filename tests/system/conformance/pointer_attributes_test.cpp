@@ -2,7 +2,7 @@
 #include <array>
 #include <memory>
 
-#include "conformance.h"
+#include "tests/system/conformance/conformance.h"
 
 namespace stillmap::conformance {
 namespace {

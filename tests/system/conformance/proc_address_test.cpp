@@ -1,5 +1,5 @@
 // cuGetProcAddress with a status, as drivers of CUDA 12.0 and later have it.
-#include "conformance.h"
+#include "tests/system/conformance/conformance.h"
 
 namespace stillmap::conformance {
 namespace {

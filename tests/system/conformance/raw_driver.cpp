@@ -1,4 +1,4 @@
-#include "raw_driver.h"
+#include "tests/system/conformance/raw_driver.h"
 
 #include <dlfcn.h>
 

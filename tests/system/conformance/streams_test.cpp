@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "conformance.h"
+#include "tests/system/conformance/conformance.h"
 
 namespace stillmap::conformance {
 namespace {

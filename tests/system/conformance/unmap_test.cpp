@@ -1,8 +1,8 @@
 // cuMemUnmap, and what keeps physical memory alive.
 #include <string>
 
-#include "child.h"
-#include "conformance.h"
+#include "tests/system/conformance/child.h"
+#include "tests/system/conformance/conformance.h"
 
 namespace stillmap::conformance {
 namespace {

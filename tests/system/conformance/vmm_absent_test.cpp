@@ -1,6 +1,6 @@
 // A device without virtual memory management says so, by 801, at every door.
-#include "child.h"
-#include "conformance.h"
+#include "tests/system/conformance/child.h"
+#include "tests/system/conformance/conformance.h"
 
 namespace stillmap::conformance {
 namespace {

@@ -5,9 +5,9 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "stillmap/image/file_calls.h"
-#include "tests/crash/kill_after.h"
-#include "tests/image/sample.h"
+#include "stillmap/checkpoint/image/internal/file_calls.h"
+#include "tests/checkpoint/image/sample.h"
+#include "tests/system/crash/kill_after.h"
 
 namespace stillmap::image {
 namespace {

@@ -1,4 +1,4 @@
-#include "tests/crash/kill_after.h"
+#include "tests/system/crash/kill_after.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -2,8 +2,8 @@
 #include <stdexcept>
 
 #include "stillmap/vmm/remap.h"
-#include "tests/fault/sweep.h"
 #include "tests/support/stream_gate.h"
+#include "tests/system/fault/sweep.h"
 
 namespace stillmap::testing {
 namespace {

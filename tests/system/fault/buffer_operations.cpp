@@ -1,5 +1,5 @@
 // Growable buffers of pages, alone.
-#include "tests/fault/sweep.h"
+#include "tests/system/fault/sweep.h"
 
 namespace stillmap::testing {
 namespace {

@@ -1,6 +1,6 @@
 // Devices, contexts, streams and fences.
 #include "stillmap/vmm/context.h"
-#include "tests/fault/sweep.h"
+#include "tests/system/fault/sweep.h"
 
 namespace stillmap::testing {
 

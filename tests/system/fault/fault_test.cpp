@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "stillmap/vmm/driver_types.h"
-#include "tests/fault/sweep.h"
+#include "tests/system/fault/sweep.h"
 
 namespace stillmap::testing {
 namespace {

@@ -1,7 +1,7 @@
 // Physical memory and page pools.
 #include <future>
 
-#include "tests/fault/sweep.h"
+#include "tests/system/fault/sweep.h"
 
 namespace stillmap::testing {
 namespace {

@@ -1,6 +1,6 @@
 // A process made fit to be saved, and put right again. That a change was undone shows in
 // generations, so these are not compared.
-#include "tests/fault/sweep.h"
+#include "tests/system/fault/sweep.h"
 
 namespace stillmap::testing {
 namespace {

@@ -1,6 +1,6 @@
 // Reservations, mappings by hand, and the ledger's own verbs.
 #include "stillmap/vmm/remap.h"
-#include "tests/fault/sweep.h"
+#include "tests/system/fault/sweep.h"
 
 namespace stillmap::testing {
 namespace {

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "stillmap/checkpoint/suspender.h"
-#include "stillmap/process/preparation.h"
+#include "stillmap/checkpoint/process/process_checkpoint.h"
+#include "stillmap/checkpoint/suspend/suspender.h"
 #include "stillmap/vmm/device_vector.h"
 #include "stillmap/vmm/mapping.h"
 #include "stillmap/vmm/physical_memory.h"

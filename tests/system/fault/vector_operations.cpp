@@ -1,7 +1,7 @@
 // device_vector, on pages and on copies.
 #include <functional>
 
-#include "tests/fault/sweep.h"
+#include "tests/system/fault/sweep.h"
 
 namespace stillmap::testing {
 namespace {

@@ -1,11 +1,11 @@
-#include "tests/fuzz/entry.h"
+#include "tests/system/fuzz/entry.h"
 
 #include <algorithm>
 #include <cstdio>
 #include <map>
 #include <stdexcept>
 
-#include "stillmap/allocators/trace.h"
+#include "stillmap/allocators/trace/trace.h"
 #include "tests/support/buffer_model.h"
 #include "tests/support/hostcuda_control.h"
 #include "tests/support/vector_model.h"

@@ -6,10 +6,10 @@
 #include <random>
 #include <vector>
 
-#include "tests/fuzz/entry.h"
 #include "tests/support/gpu_test.h"
 #include "tests/support/hostcuda_control.h"
 #include "tests/support/op_sequence.h"
+#include "tests/system/fuzz/entry.h"
 
 namespace stillmap::testing {
 namespace {

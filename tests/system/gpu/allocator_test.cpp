@@ -5,7 +5,7 @@
 
 #include "stillmap/allocators/caching_allocator.h"
 #include "stillmap/vmm/units.h"
-#include "tests/gpu/kernels.h"
+#include "tests/system/gpu/kernels.h"
 
 namespace stillmap::testing {
 namespace {

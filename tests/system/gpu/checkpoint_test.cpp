@@ -8,11 +8,11 @@
 #include <optional>
 #include <thread>
 
-#include "stillmap/checkpoint/suspender.h"
-#include "stillmap/snapshot/snapshot.h"
+#include "stillmap/checkpoint/snapshot/snapshot.h"
+#include "stillmap/checkpoint/suspend/suspender.h"
 #include "stillmap/vmm/units.h"
-#include "tests/gpu/kernels.h"
 #include "tests/support/captured_graph.h"
+#include "tests/system/gpu/kernels.h"
 
 namespace stillmap::testing {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "stillmap/vmm/device_vector.h"
 #include "stillmap/vmm/units.h"
-#include "tests/gpu/kernels.h"
 #include "tests/support/captured_graph.h"
+#include "tests/system/gpu/kernels.h"
 
 namespace stillmap::testing {
 namespace {

@@ -1,11 +1,11 @@
-#include "tests/gpu/kernels.h"
+#include "tests/system/gpu/kernels.h"
 
 #include <chrono>
 #include <stdexcept>
 #include <string>
 #include <thread>
 
-#include "stillmap/vmm/driver_errors.h"
+#include "stillmap/vmm/driver/cuda_errors.h"
 
 namespace stillmap::testing {
 namespace {

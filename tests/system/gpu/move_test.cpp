@@ -5,12 +5,12 @@
 #include <random>
 #include <string>
 
-#include "stillmap/handoff/handoff.h"
-#include "stillmap/migration/migration.h"
-#include "tests/gpu/kernels.h"
-#include "tests/handoff/processes.h"
-#include "tests/migration/ends.h"
+#include "stillmap/checkpoint/handoff/handoff.h"
+#include "stillmap/checkpoint/migration/migration.h"
+#include "tests/checkpoint/handoff/processes.h"
+#include "tests/checkpoint/migration/ends.h"
 #include "tests/support/far_away.h"
+#include "tests/system/gpu/kernels.h"
 
 namespace stillmap::testing {
 namespace {

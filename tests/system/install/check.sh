@@ -1,11 +1,11 @@
 #!/bin/bash
 # Can other projects use an installed Stillmap? Builds and runs the same small program three ways.
-#   tests/install/check.sh PREFIX     PREFIX: where `cmake --install` put Stillmap
+#   tests/system/install/check.sh PREFIX     PREFIX: where `cmake --install` put Stillmap
 # Prints one line per way, and exits 1 when one fails.
 set -euo pipefail
 here=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
 root=$(cd "$here/../.." && pwd)
-prefix=$(cd "${1:?usage: tests/install/check.sh PREFIX}" && pwd)
+prefix=$(cd "${1:?usage: tests/system/install/check.sh PREFIX}" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "stillmap/allocators/caching_allocator.h"
-#include "stillmap/checkpoint/suspender.h"
-#include "stillmap/snapshot/snapshot.h"
+#include "stillmap/checkpoint/snapshot/snapshot.h"
+#include "stillmap/checkpoint/suspend/suspender.h"
 #include "stillmap/vmm/context.h"
 #include "stillmap/vmm/device.h"
 #include "stillmap/vmm/driver.h"

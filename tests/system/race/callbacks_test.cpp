@@ -1,6 +1,6 @@
 // Everything else that several threads may do at once: watch the backing change, ask for the books,
 // open and close the device, drop fences.
-#include "tests/race/race_fixture.h"
+#include "tests/system/race/race_fixture.h"
 
 #include <atomic>
 

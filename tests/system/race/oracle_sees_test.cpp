@@ -1,7 +1,7 @@
 // That the oracle sees: programs that break the rules, by bare calls of the driver through the
 // seam, have to be caught, with both places in the report. Where these pass, silence in the other
 // race tests means something.
-#include "tests/race/race_fixture.h"
+#include "tests/system/race/race_fixture.h"
 
 #include <cstring>
 

@@ -1,6 +1,6 @@
 // Buffers of several threads on one device: every buffer belongs to one thread, but pool, ledger,
 // memory and the driver are everybody's.
-#include "tests/race/race_fixture.h"
+#include "tests/system/race/race_fixture.h"
 
 #include <atomic>
 #include <random>

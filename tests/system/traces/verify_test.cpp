@@ -7,9 +7,9 @@
 #include <cmath>
 #include <filesystem>
 
+#include "stillmap/allocators/replay/replay.h"
+#include "stillmap/allocators/replay/trace_file.h"
 #include "tests/support/buffer_test.h"
-#include "tools/stillmap/replay/replay_run.h"
-#include "tools/stillmap/traces/trace_file.h"
 
 namespace stillmap::testing {
 namespace {
@@ -39,7 +39,7 @@ class traces : public device_test, public ::testing::WithParamInterface<recorded
 
 TEST_P(traces, keep_every_byte) {
   const recorded &what = GetParam();
-  const std::string file = std::string("traces/") + what.trace + ".trace.zst";
+  const std::string file = std::string("bench/traces/") + what.trace + ".trace.zst";
   ASSERT_TRUE(std::filesystem::exists(file)) << "run from the top of the source";
   const auto read = load_trace(file);
   ASSERT_TRUE(read) << read.error().line;

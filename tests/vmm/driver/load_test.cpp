@@ -8,8 +8,8 @@
 #include <string>
 
 #include "stillmap/vmm/driver.h"
-#include "stillmap/vmm/driver_errors.h"
-#include "stillmap/vmm/driver_table.h"
+#include "stillmap/vmm/driver/cuda_errors.h"
+#include "stillmap/vmm/driver/table.h"
 #include "tests/support/gpu_test.h"
 #include "tests/support/hostcuda_control.h"
 

@@ -1,4 +1,4 @@
-#include "tools/stillmap/help/app_tree.h"
+#include "tools/stillmap/cli/app_tree.h"
 
 #include <algorithm>
 #include <cctype>

@@ -8,8 +8,8 @@
 #include <functional>
 #include <string>
 
-#include "tools/stillmap/outcome.h"
-#include "tools/stillmap/size.h"
+#include "tools/stillmap/common/outcome.h"
+#include "tools/stillmap/common/size.h"
 
 namespace stillmap::tool {
 

@@ -1,4 +1,4 @@
-#include "tools/stillmap/help/completion.h"
+#include "tools/stillmap/cli/completion.h"
 
 #include <fmt/format.h>
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "tools/stillmap/help/app_tree.h"
+#include "tools/stillmap/cli/app_tree.h"
 
 namespace stillmap::tool {
 

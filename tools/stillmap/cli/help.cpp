@@ -1,9 +1,9 @@
 // stillmap completion and man: made from the very options that are parsed.
 #include <fmt/format.h>
 
-#include "tools/stillmap/command.h"
-#include "tools/stillmap/help/completion.h"
-#include "tools/stillmap/help/man_page.h"
+#include "tools/stillmap/cli/command.h"
+#include "tools/stillmap/cli/completion.h"
+#include "tools/stillmap/cli/man_page.h"
 
 namespace stillmap::tool {
 namespace {

@@ -1,10 +1,10 @@
-#include "tools/stillmap/help/man_page.h"
+#include "tools/stillmap/cli/man_page.h"
 
 #include <fmt/format.h>
 
 #include <cctype>
 
-#include "tools/stillmap/outcome.h"
+#include "tools/stillmap/common/outcome.h"
 
 namespace stillmap::tool {
 namespace {

@@ -1,4 +1,4 @@
-#include "tools/stillmap/json.h"
+#include "tools/stillmap/common/json.h"
 
 #include <fmt/format.h>
 

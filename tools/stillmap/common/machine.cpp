@@ -1,4 +1,4 @@
-#include "tools/stillmap/machine.h"
+#include "tools/stillmap/common/machine.h"
 
 #include <fmt/format.h>
 #include <hostcuda/hostcuda.h>

@@ -8,7 +8,7 @@
 
 #include "stillmap/vmm/device.h"
 #include "stillmap/vmm/stream.h"
-#include "tools/stillmap/outcome.h"
+#include "tools/stillmap/common/outcome.h"
 
 namespace stillmap::tool {
 

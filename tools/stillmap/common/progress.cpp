@@ -1,11 +1,11 @@
-#include "tools/stillmap/progress.h"
+#include "tools/stillmap/common/progress.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdio>
 
-#include "tools/stillmap/size.h"
+#include "tools/stillmap/common/size.h"
 
 namespace stillmap::tool {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "tools/stillmap/terminal.h"
+#include "tools/stillmap/common/terminal.h"
 
 namespace stillmap::tool {
 

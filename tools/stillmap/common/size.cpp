@@ -1,4 +1,4 @@
-#include "tools/stillmap/size.h"
+#include "tools/stillmap/common/size.h"
 
 #include <fmt/format.h>
 

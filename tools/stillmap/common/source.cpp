@@ -1,4 +1,4 @@
-#include "tools/stillmap/source.h"
+#include "tools/stillmap/common/source.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/stillmap/outcome.h"
+#include "tools/stillmap/common/outcome.h"
 
 namespace stillmap::tool {
 

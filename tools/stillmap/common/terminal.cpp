@@ -1,4 +1,4 @@
-#include "tools/stillmap/terminal.h"
+#include "tools/stillmap/common/terminal.h"
 
 #include <langinfo.h>
 #include <sys/ioctl.h>

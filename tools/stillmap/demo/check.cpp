@@ -1,4 +1,4 @@
-#include "tools/stillmap/check.h"
+#include "tools/stillmap/demo/check.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 #include <cstring>
 #include <vector>
 
-#include "tools/stillmap/size.h"
+#include "tools/stillmap/common/size.h"
 
 namespace stillmap::tool {
 

@@ -1,4 +1,4 @@
-#include "tools/stillmap/journey/stations.h"
+#include "tools/stillmap/demo/child_process.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "stillmap/migration/credentials.h"
-#include "tools/stillmap/command.h"
+#include "stillmap/checkpoint/migration/credentials.h"
+#include "tools/stillmap/cli/command.h"
 
 namespace stillmap::tool {
 

@@ -6,11 +6,11 @@
 #include <cstdio>
 #include <optional>
 
-#include "tools/stillmap/command.h"
-#include "tools/stillmap/growth_run.h"
-#include "tools/stillmap/machine.h"
-#include "tools/stillmap/picture/picture.h"
-#include "tools/stillmap/report.h"
+#include "tools/stillmap/cli/command.h"
+#include "tools/stillmap/common/machine.h"
+#include "tools/stillmap/demo/growth_run.h"
+#include "tools/stillmap/demo/report.h"
+#include "tools/stillmap/map/picture.h"
 
 namespace stillmap::tool {
 namespace {

@@ -1,4 +1,4 @@
-#include "tools/stillmap/journey/travelling_task.h"
+#include "tools/stillmap/demo/demo_task.h"
 
 #include <fmt/format.h>
 

@@ -10,7 +10,7 @@
 
 #include "stillmap/allocators/caching_allocator.h"
 #include "stillmap/vmm/device_vector.h"
-#include "tools/stillmap/outcome.h"
+#include "tools/stillmap/common/outcome.h"
 
 namespace stillmap::tool {
 

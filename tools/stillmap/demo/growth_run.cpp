@@ -1,4 +1,4 @@
-#include "tools/stillmap/growth_run.h"
+#include "tools/stillmap/demo/growth_run.h"
 
 #include <fmt/format.h>
 #include <xxhash.h>
@@ -9,8 +9,8 @@
 #include <memory>
 #include <new>
 
-#include "tools/stillmap/machine.h"
-#include "tools/stillmap/size.h"
+#include "tools/stillmap/common/machine.h"
+#include "tools/stillmap/common/size.h"
 
 namespace stillmap::tool {
 namespace {

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "stillmap/vmm/device_vector.h"
-#include "tools/stillmap/check.h"
-#include "tools/stillmap/progress.h"
-#include "tools/stillmap/source.h"
+#include "tools/stillmap/common/progress.h"
+#include "tools/stillmap/common/source.h"
+#include "tools/stillmap/demo/check.h"
 
 namespace stillmap::tool {
 

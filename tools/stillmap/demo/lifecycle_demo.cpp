@@ -7,12 +7,12 @@
 #include <memory>
 #include <thread>
 
-#include "stillmap/handoff/handoff.h"
-#include "stillmap/snapshot/snapshot.h"
-#include "tools/stillmap/images/image_options.h"
-#include "tools/stillmap/journey/stations.h"
-#include "tools/stillmap/journey/travelling_task.h"
-#include "tools/stillmap/machine.h"
+#include "stillmap/checkpoint/handoff/handoff.h"
+#include "stillmap/checkpoint/snapshot/snapshot.h"
+#include "tools/stillmap/common/machine.h"
+#include "tools/stillmap/demo/child_process.h"
+#include "tools/stillmap/demo/demo_task.h"
+#include "tools/stillmap/image/image_options.h"
 
 namespace stillmap::tool {
 namespace {

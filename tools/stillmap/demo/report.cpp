@@ -1,10 +1,10 @@
-#include "tools/stillmap/report.h"
+#include "tools/stillmap/demo/report.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "tools/stillmap/size.h"
+#include "tools/stillmap/common/size.h"
 
 namespace stillmap::tool {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "tools/stillmap/growth_run.h"
-#include "tools/stillmap/picture/picture.h"
+#include "tools/stillmap/demo/growth_run.h"
+#include "tools/stillmap/map/picture.h"
 
 namespace stillmap::tool {
 

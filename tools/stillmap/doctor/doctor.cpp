@@ -8,11 +8,11 @@
 #include <fstream>
 #include <vector>
 
-#include "tools/stillmap/command.h"
+#include "tools/stillmap/cli/command.h"
+#include "tools/stillmap/common/json.h"
+#include "tools/stillmap/common/machine.h"
+#include "tools/stillmap/common/terminal.h"
 #include "tools/stillmap/doctor/checkpoint.h"
-#include "tools/stillmap/json.h"
-#include "tools/stillmap/machine.h"
-#include "tools/stillmap/terminal.h"
 
 namespace stillmap::tool {
 namespace {

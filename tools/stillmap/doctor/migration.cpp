@@ -1,5 +1,5 @@
-#include "stillmap/migration/credentials.h"
-#include "stillmap/migration/tls.h"
+#include "stillmap/checkpoint/migration/credentials.h"
+#include "stillmap/checkpoint/migration/tls.h"
 #include "tools/stillmap/doctor/checkpoint.h"
 
 namespace stillmap::tool {

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <fstream>
 
-#include "stillmap/snapshot/chunk_digests.h"
+#include "stillmap/checkpoint/snapshot/internal/chunk_digests.h"
 #include "stillmap/vmm/growable_buffer.h"
 #include "tools/stillmap/doctor/checkpoint.h"
 

@@ -3,10 +3,10 @@
 
 #include <algorithm>
 
-#include "stillmap/checkpoint/host_memory.h"
+#include "stillmap/checkpoint/common/internal/host_memory.h"
+#include "tools/stillmap/common/machine.h"
+#include "tools/stillmap/common/size.h"
 #include "tools/stillmap/doctor/checkpoint.h"
-#include "tools/stillmap/machine.h"
-#include "tools/stillmap/size.h"
 
 namespace stillmap::tool {
 namespace {

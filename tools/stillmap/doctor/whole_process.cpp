@@ -8,8 +8,8 @@
 #include <memory>
 #include <utility>
 
+#include "tools/stillmap/common/machine.h"
 #include "tools/stillmap/doctor/checkpoint.h"
-#include "tools/stillmap/machine.h"
 
 namespace stillmap::tool {
 namespace {

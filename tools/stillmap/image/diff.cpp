@@ -1,10 +1,10 @@
 // stillmap diff: which pages two images have different contents at.
 #include <fmt/format.h>
 
-#include "tools/stillmap/command.h"
-#include "tools/stillmap/images/image_diff.h"
-#include "tools/stillmap/images/image_options.h"
-#include "tools/stillmap/json.h"
+#include "tools/stillmap/cli/command.h"
+#include "tools/stillmap/common/json.h"
+#include "tools/stillmap/image/image_diff.h"
+#include "tools/stillmap/image/image_options.h"
 
 namespace stillmap::tool {
 namespace {

@@ -1,9 +1,9 @@
 // stillmap flatten: an incremental image and its parents as one that needs no parent.
 #include <fmt/format.h>
 
-#include "tools/stillmap/command.h"
-#include "tools/stillmap/images/image_options.h"
-#include "tools/stillmap/progress.h"
+#include "tools/stillmap/cli/command.h"
+#include "tools/stillmap/common/progress.h"
+#include "tools/stillmap/image/image_options.h"
 
 namespace stillmap::tool {
 namespace {

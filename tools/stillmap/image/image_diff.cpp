@@ -1,4 +1,4 @@
-#include "tools/stillmap/images/image_diff.h"
+#include "tools/stillmap/image/image_diff.h"
 
 #include <algorithm>
 #include <array>

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "stillmap/image/reader.h"
+#include "stillmap/checkpoint/image/reader.h"
 #include "stillmap/vmm/units.h"
 
 namespace stillmap::tool {

@@ -1,4 +1,4 @@
-#include "tools/stillmap/images/image_options.h"
+#include "tools/stillmap/image/image_options.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 #include <iterator>
 #include <system_error>
 
-#include "stillmap/image/image_set.h"
+#include "stillmap/checkpoint/image/image_set.h"
 
 namespace stillmap::tool {
 

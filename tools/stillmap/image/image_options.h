@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "stillmap/image/reader.h"
-#include "stillmap/image/writer.h"
-#include "tools/stillmap/outcome.h"
+#include "stillmap/checkpoint/image/reader.h"
+#include "stillmap/checkpoint/image/writer.h"
+#include "tools/stillmap/common/outcome.h"
 
 namespace stillmap::tool {
 

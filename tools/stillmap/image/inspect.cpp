@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "tools/stillmap/command.h"
-#include "tools/stillmap/images/image_options.h"
-#include "tools/stillmap/json.h"
+#include "tools/stillmap/cli/command.h"
+#include "tools/stillmap/common/json.h"
+#include "tools/stillmap/image/image_options.h"
 
 namespace stillmap::tool {
 namespace {

@@ -1,14 +1,14 @@
 // stillmap restore: the memory of an image in this process, and from here to another.
 #include <fmt/format.h>
 
-#include "stillmap/handoff/handoff.h"
-#include "stillmap/snapshot/snapshot.h"
-#include "tools/stillmap/command.h"
-#include "tools/stillmap/images/image_options.h"
-#include "tools/stillmap/machine.h"
-#include "tools/stillmap/progress.h"
-#include "tools/stillmap/tasks/restored_check.h"
-#include "tools/stillmap/tasks/task_options.h"
+#include "stillmap/checkpoint/handoff/handoff.h"
+#include "stillmap/checkpoint/snapshot/snapshot.h"
+#include "tools/stillmap/cli/command.h"
+#include "tools/stillmap/common/machine.h"
+#include "tools/stillmap/common/progress.h"
+#include "tools/stillmap/image/image_options.h"
+#include "tools/stillmap/image/restored_check.h"
+#include "tools/stillmap/task/task_options.h"
 
 namespace stillmap::tool {
 namespace {

@@ -1,14 +1,14 @@
-#include "tools/stillmap/tasks/restored_check.h"
+#include "tools/stillmap/image/restored_check.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
 
-#include "stillmap/snapshot/layout_manifest.h"
+#include "stillmap/checkpoint/snapshot/internal/layout_manifest.h"
 #include "stillmap/vmm/context.h"
-#include "tools/stillmap/images/image_options.h"
-#include "tools/stillmap/size.h"
+#include "tools/stillmap/common/size.h"
+#include "tools/stillmap/image/image_options.h"
 
 namespace stillmap::tool {
 namespace {

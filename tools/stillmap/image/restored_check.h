@@ -3,9 +3,9 @@
 
 #include <functional>
 
-#include "stillmap/checkpoint/landed_memory.h"
-#include "stillmap/image/reader.h"
-#include "tools/stillmap/outcome.h"
+#include "stillmap/checkpoint/common/restored_memory.h"
+#include "stillmap/checkpoint/image/reader.h"
+#include "tools/stillmap/common/outcome.h"
 
 namespace stillmap::tool {
 

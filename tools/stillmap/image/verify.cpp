@@ -1,10 +1,10 @@
 // stillmap verify: reads all of an image, and checks every byte of it.
 #include <fmt/format.h>
 
-#include "tools/stillmap/command.h"
-#include "tools/stillmap/images/image_options.h"
-#include "tools/stillmap/json.h"
-#include "tools/stillmap/progress.h"
+#include "tools/stillmap/cli/command.h"
+#include "tools/stillmap/common/json.h"
+#include "tools/stillmap/common/progress.h"
+#include "tools/stillmap/image/image_options.h"
 
 namespace stillmap::tool {
 namespace {

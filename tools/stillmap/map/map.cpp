@@ -3,11 +3,11 @@
 
 #include <cstdio>
 
-#include "tools/stillmap/command.h"
-#include "tools/stillmap/machine.h"
-#include "tools/stillmap/picture/picture.h"
-#include "tools/stillmap/picture/scenario.h"
-#include "tools/stillmap/source.h"
+#include "tools/stillmap/cli/command.h"
+#include "tools/stillmap/common/machine.h"
+#include "tools/stillmap/common/source.h"
+#include "tools/stillmap/map/picture.h"
+#include "tools/stillmap/map/scenario.h"
 
 namespace stillmap::tool {
 namespace {

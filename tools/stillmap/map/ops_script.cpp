@@ -1,4 +1,4 @@
-#include "tools/stillmap/picture/ops_script.h"
+#include "tools/stillmap/map/ops_script.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 #include <array>
 #include <cctype>
 
-#include "tools/stillmap/size.h"
+#include "tools/stillmap/common/size.h"
 
 namespace stillmap::tool {
 namespace {

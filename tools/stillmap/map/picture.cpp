@@ -1,4 +1,4 @@
-#include "tools/stillmap/picture/picture.h"
+#include "tools/stillmap/map/picture.h"
 
 #include <fmt/format.h>
 

@@ -10,9 +10,9 @@
 
 #include "stillmap/vmm/address_space.h"
 #include "stillmap/vmm/page_pool.h"
-#include "tools/stillmap/json.h"
-#include "tools/stillmap/outcome.h"
-#include "tools/stillmap/terminal.h"
+#include "tools/stillmap/common/json.h"
+#include "tools/stillmap/common/outcome.h"
+#include "tools/stillmap/common/terminal.h"
 
 namespace stillmap::tool {
 

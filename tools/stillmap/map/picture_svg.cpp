@@ -10,8 +10,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "tools/stillmap/picture/picture.h"
-#include "tools/stillmap/size.h"
+#include "tools/stillmap/common/size.h"
+#include "tools/stillmap/map/picture.h"
 
 namespace stillmap::tool {
 namespace {

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <array>
 
-#include "tools/stillmap/picture/picture.h"
-#include "tools/stillmap/size.h"
+#include "tools/stillmap/common/size.h"
+#include "tools/stillmap/map/picture.h"
 
 namespace stillmap::tool {
 namespace {

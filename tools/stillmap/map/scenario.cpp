@@ -1,12 +1,12 @@
-#include "tools/stillmap/picture/scenario.h"
+#include "tools/stillmap/map/scenario.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <utility>
 
-#include "tools/stillmap/machine.h"
-#include "tools/stillmap/size.h"
+#include "tools/stillmap/common/machine.h"
+#include "tools/stillmap/common/size.h"
 
 namespace stillmap::tool {
 namespace {

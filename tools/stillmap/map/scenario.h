@@ -6,7 +6,7 @@
 #include <string>
 
 #include "stillmap/vmm/growable_buffer.h"
-#include "tools/stillmap/picture/ops_script.h"
+#include "tools/stillmap/map/ops_script.h"
 
 namespace stillmap::tool {
 

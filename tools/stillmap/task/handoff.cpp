@@ -1,9 +1,9 @@
 // stillmap handoff give and take: memory of one process becomes another's.
 #include <fmt/format.h>
 
-#include "tools/stillmap/command.h"
-#include "tools/stillmap/tasks/take.h"
-#include "tools/stillmap/tasks/task_options.h"
+#include "tools/stillmap/cli/command.h"
+#include "tools/stillmap/task/handoff_receive.h"
+#include "tools/stillmap/task/task_options.h"
 
 namespace stillmap::tool {
 namespace {

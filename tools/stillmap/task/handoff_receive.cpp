@@ -1,4 +1,4 @@
-#include "tools/stillmap/tasks/take.h"
+#include "tools/stillmap/task/handoff_receive.h"
 
 #include <fmt/format.h>
 
@@ -6,10 +6,10 @@
 #include <memory>
 #include <optional>
 
-#include "stillmap/handoff/handoff.h"
-#include "tools/stillmap/machine.h"
-#include "tools/stillmap/tasks/hold.h"
-#include "tools/stillmap/tasks/task_options.h"
+#include "stillmap/checkpoint/handoff/handoff.h"
+#include "tools/stillmap/common/machine.h"
+#include "tools/stillmap/task/hold.h"
+#include "tools/stillmap/task/task_options.h"
 
 namespace stillmap::tool {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "tools/stillmap/command.h"
+#include "tools/stillmap/cli/command.h"
 
 namespace stillmap::tool {
 

@@ -1,4 +1,4 @@
-#include "tools/stillmap/tasks/hold.h"
+#include "tools/stillmap/task/hold.h"
 
 #include <fmt/format.h>
 

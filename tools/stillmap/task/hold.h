@@ -4,9 +4,9 @@
 #include <functional>
 #include <string>
 
-#include "stillmap/checkpoint/landed_memory.h"
-#include "stillmap/control/server.h"
-#include "tools/stillmap/tasks/until_told.h"
+#include "stillmap/checkpoint/common/restored_memory.h"
+#include "stillmap/checkpoint/control/server.h"
+#include "tools/stillmap/task/wait_for_signal.h"
 
 namespace stillmap::tool {
 

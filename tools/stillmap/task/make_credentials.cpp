@@ -8,9 +8,9 @@
 #include <cstring>
 
 #include "stillmap/vmm/physical_memory.h"
-#include "tools/stillmap/json.h"
-#include "tools/stillmap/migrate/migrate_options.h"
-#include "tools/stillmap/tasks/task_options.h"
+#include "tools/stillmap/common/json.h"
+#include "tools/stillmap/task/migrate_options.h"
+#include "tools/stillmap/task/task_options.h"
 
 namespace stillmap::tool {
 namespace {

@@ -1,5 +1,5 @@
 // stillmap migrate: a task's memory moves to another machine while it works.
-#include "tools/stillmap/migrate/migrate_options.h"
+#include "tools/stillmap/task/migrate_options.h"
 
 namespace stillmap::tool {
 

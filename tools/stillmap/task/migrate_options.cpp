@@ -1,11 +1,11 @@
-#include "tools/stillmap/migrate/migrate_options.h"
+#include "tools/stillmap/task/migrate_options.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cctype>
 
-#include "tools/stillmap/tasks/task_options.h"
+#include "tools/stillmap/task/task_options.h"
 
 namespace stillmap::tool {
 namespace {

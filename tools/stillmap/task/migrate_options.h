@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "stillmap/control/requests.h"
-#include "stillmap/migration/credentials.h"
-#include "tools/stillmap/command.h"
+#include "stillmap/checkpoint/control/requests.h"
+#include "stillmap/checkpoint/migration/credentials.h"
+#include "tools/stillmap/cli/command.h"
 
 namespace stillmap::tool {
 

@@ -3,10 +3,10 @@
 
 #include <filesystem>
 
-#include "stillmap/migration/tls.h"
-#include "tools/stillmap/machine.h"
-#include "tools/stillmap/migrate/migrate_options.h"
-#include "tools/stillmap/tasks/task_options.h"
+#include "stillmap/checkpoint/migration/tls.h"
+#include "tools/stillmap/common/machine.h"
+#include "tools/stillmap/task/migrate_options.h"
+#include "tools/stillmap/task/task_options.h"
 
 namespace stillmap::tool {
 namespace {

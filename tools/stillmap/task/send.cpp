@@ -3,9 +3,9 @@
 
 #include <optional>
 
-#include "tools/stillmap/migrate/migrate_options.h"
-#include "tools/stillmap/progress.h"
-#include "tools/stillmap/tasks/task_options.h"
+#include "tools/stillmap/common/progress.h"
+#include "tools/stillmap/task/migrate_options.h"
+#include "tools/stillmap/task/task_options.h"
 
 namespace stillmap::tool {
 namespace {

@@ -1,8 +1,8 @@
 // stillmap status: what a process that can be asked holds, and what it is doing.
 #include <fmt/format.h>
 
-#include "tools/stillmap/command.h"
-#include "tools/stillmap/tasks/task_options.h"
+#include "tools/stillmap/cli/command.h"
+#include "tools/stillmap/task/task_options.h"
 
 namespace stillmap::tool {
 namespace {

@@ -1,8 +1,8 @@
 // stillmap suspend and resume: takes the memory of a running process away, and gives it back.
 #include <fmt/format.h>
 
-#include "tools/stillmap/command.h"
-#include "tools/stillmap/tasks/task_options.h"
+#include "tools/stillmap/cli/command.h"
+#include "tools/stillmap/task/task_options.h"
 
 namespace stillmap::tool {
 namespace {

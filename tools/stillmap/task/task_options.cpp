@@ -1,11 +1,11 @@
-#include "tools/stillmap/tasks/task_options.h"
+#include "tools/stillmap/task/task_options.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <filesystem>
 
-#include "tools/stillmap/size.h"
+#include "tools/stillmap/common/size.h"
 
 namespace stillmap::tool {
 

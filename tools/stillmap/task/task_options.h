@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "stillmap/checkpoint/layout.h"
-#include "stillmap/control/client.h"
-#include "tools/stillmap/json.h"
-#include "tools/stillmap/outcome.h"
+#include "stillmap/checkpoint/common/layout.h"
+#include "stillmap/checkpoint/control/client.h"
+#include "tools/stillmap/common/json.h"
+#include "tools/stillmap/common/outcome.h"
 
 namespace stillmap::tool {
 

@@ -1,4 +1,4 @@
-#include "tools/stillmap/tasks/until_told.h"
+#include "tools/stillmap/task/wait_for_signal.h"
 
 #include <fmt/format.h>
 #include <poll.h>

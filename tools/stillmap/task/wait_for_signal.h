@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "stillmap/vmm/physical_memory.h"
-#include "tools/stillmap/outcome.h"
+#include "tools/stillmap/common/outcome.h"
 
 namespace stillmap::tool {
 

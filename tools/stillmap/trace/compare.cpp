@@ -6,12 +6,12 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "tools/stillmap/command.h"
-#include "tools/stillmap/machine.h"
-#include "tools/stillmap/replay/device_books.h"
-#include "tools/stillmap/replay/replay_run.h"
-#include "tools/stillmap/replay/two_heaps.h"
-#include "tools/stillmap/traces/trace_file.h"
+#include "stillmap/allocators/replay/device_memory_usage.h"
+#include "stillmap/allocators/replay/replay.h"
+#include "stillmap/allocators/replay/trace_file.h"
+#include "tools/stillmap/cli/command.h"
+#include "tools/stillmap/common/machine.h"
+#include "tools/stillmap/trace/heap_comparison.h"
 
 namespace stillmap::tool {
 namespace {
@@ -280,7 +280,7 @@ void add_compare(CLI::App &app, command_body &body) {
       "where the other one gives up.");
   c->footer(
       "On hostcuda only what is written to needs memory: about 1 GiB for a program of 24 GiB.\n"
-      "Example: stillmap compare traces/llama_1b_variable.trace.zst\n\n" +
+      "Example: stillmap compare bench/traces/llama_1b_variable.trace.zst\n\n" +
       std::string(exit_status_help));
   c->add_option("trace", o->file, "a recorded program, as for stillmap replay")
       ->type_name("TRACE")

@@ -1,4 +1,4 @@
-#include "tools/stillmap/replay/two_heaps.h"
+#include "tools/stillmap/trace/heap_comparison.h"
 
 #include <fmt/format.h>
 

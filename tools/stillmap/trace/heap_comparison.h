@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "stillmap/allocators/heap_map.h"
-#include "tools/stillmap/terminal.h"
+#include "tools/stillmap/common/terminal.h"
 
 namespace stillmap::tool {
 

@@ -1,8 +1,8 @@
 // stillmap convert: what others recorded, as a trace.
 #include <fmt/format.h>
 
-#include "tools/stillmap/command.h"
-#include "tools/stillmap/traces/trace_file.h"
+#include "stillmap/allocators/replay/trace_file.h"
+#include "tools/stillmap/cli/command.h"
 
 namespace stillmap::tool {
 namespace {

@@ -12,8 +12,8 @@
 #include <system_error>
 #include <vector>
 
-#include "tools/stillmap/command.h"
-#include "tools/stillmap/traces/trace_file.h"
+#include "stillmap/allocators/replay/trace_file.h"
+#include "tools/stillmap/cli/command.h"
 
 extern char **environ;
 

@@ -6,12 +6,12 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "tools/stillmap/command.h"
-#include "tools/stillmap/json.h"
-#include "tools/stillmap/machine.h"
-#include "tools/stillmap/replay/device_books.h"
-#include "tools/stillmap/replay/replay_run.h"
-#include "tools/stillmap/traces/trace_file.h"
+#include "stillmap/allocators/replay/device_memory_usage.h"
+#include "stillmap/allocators/replay/replay.h"
+#include "stillmap/allocators/replay/trace_file.h"
+#include "tools/stillmap/cli/command.h"
+#include "tools/stillmap/common/json.h"
+#include "tools/stillmap/common/machine.h"
 
 namespace stillmap::tool {
 namespace {
@@ -270,7 +270,7 @@ void add_replay(CLI::App &app, command_body &body) {
       names +
       "\nOn hostcuda, replays need no memory (they run `unbacked`); with --verify, as much as is\n"
       "written to (`lazy`).\n"
-      "Example: stillmap replay traces/llama_1b.trace.zst --iterations 5 "
+      "Example: stillmap replay bench/traces/llama_1b.trace.zst --iterations 5 "
       "--find-min-capacity\n\n" +
       exit_status_help);
   c->add_option(

@@ -6,12 +6,12 @@
 #include <cstdio>
 #include <memory>
 
-#include "tools/stillmap/command.h"
-#include "tools/stillmap/json.h"
-#include "tools/stillmap/machine.h"
-#include "tools/stillmap/replay/device_books.h"
-#include "tools/stillmap/replay/replay_run.h"
-#include "tools/stillmap/serving/soak_run.h"
+#include "stillmap/allocators/replay/device_memory_usage.h"
+#include "stillmap/allocators/replay/replay.h"
+#include "stillmap/allocators/replay/serving/soak_run.h"
+#include "tools/stillmap/cli/command.h"
+#include "tools/stillmap/common/json.h"
+#include "tools/stillmap/common/machine.h"
 
 namespace stillmap::tool {
 namespace {

@@ -1,7 +1,7 @@
 // The digests of chunks as an image stores them (docs/image_format.md#digests), at the speed of the
 // memory: XXH3-128 of each 4,096 bytes, and of those digests one after the other.
 // tools/gpu/kernels makes ../chunk_digests_ptx.h of it.
-#include "stillmap/snapshot/kernels/xxh3_lanes.h"
+#include "stillmap/checkpoint/snapshot/internal/kernels/xxh3_lanes.h"
 
 namespace {
 
