@@ -40,22 +40,22 @@ result<std::unique_ptr<caching_allocator>> caching_allocator::create(
     const device &d, caching_allocator_options options) {
   constexpr const char *op = "caching_allocator::create";
   std::vector<access_grant> access{{on_device(d.ordinal()), access_mode::read_write}};
-  for (const int peer : options.also_accessible_from) {
-    const auto &peers = d.can().peers;
+  for (const int peer : options.peer_devices) {
+    const auto &peers = d.capabilities().peers;
     if (peer != d.ordinal() && std::find(peers.begin(), peers.end(), peer) == peers.end()) {
-      return refuse(condition::invalid_argument, op, "that device cannot reach this one's memory",
+      return make_error(errc::invalid_argument, op, "that device cannot reach this one's memory",
                     static_cast<std::uint64_t>(peer));
     }
     const access_grant grant{on_device(peer), access_mode::read_write};
     if (std::find(access.begin(), access.end(), grant) == access.end()) access.push_back(grant);
   }
-  if (!d.can().vmm && access.size() > 1) {
-    return refuse(condition::not_supported, op,
+  if (!d.capabilities().vmm && access.size() > 1) {
+    return make_error(errc::not_supported, op,
                   "the device cannot map pages, so other devices cannot be let in");
   }
   // Free pages stay mapped where they are; what leaves the allocator leaves for good.
   std::shared_ptr<page_pool> pages;
-  if (d.can().vmm) {
+  if (d.capabilities().vmm) {
     page_pool_options pool;
     pool.keep_free = 0;
     pool.quota = options.quota;
@@ -151,8 +151,8 @@ result<allocation_history> caching_allocator::history() const {
   if (core_->in_child()) return not_in_a_child("caching_allocator::history");
   return core_->history.copy();
 }
-const device &caching_allocator::home() const {
-  return core_->home();
+const device &caching_allocator::device() const {
+  return core_->device();
 }
 
 // ---- the inside: what is fast ----
@@ -164,7 +164,7 @@ caching_allocator::core::core(device d, std::shared_ptr<page_pool> pages,
       soft_limit(options.soft_limit),
       device_(std::move(d)),
       pages_(std::move(pages)),
-      page_bytes_(pages_ != nullptr ? pages_->page_bytes() : chunk_owners::unit),
+      page_bytes_(pages_ != nullptr ? pages_->page_bytes() : chunk_directory::unit),
       access_(std::move(access)),
       options_(std::move(options)),
       recorder_(std::move(recorder)) {
@@ -178,7 +178,7 @@ caching_allocator::core::~core() {
 
 result<void *> caching_allocator::core::allocate(std::size_t bytes, stream_ref s,
                                                  allocate_options how) {
-  if (history.on()) [[unlikely]]
+  if (history.enabled()) [[unlikely]]
     return allocate_told(bytes, s, how);
   if (bytes - 1 < most && how.alignment == allocation_granule && !how.zero && !watch_.in_child())
       [[likely]] {
@@ -191,12 +191,12 @@ result<void *> caching_allocator::core::allocate(std::size_t bytes, stream_ref s
         return block;
     }
   }
-  return allocate_with_care(bytes, s, how);
+  return allocate_slow(bytes, s, how);
 }
 
 status caching_allocator::core::free(void *block, std::optional<stream_ref> last_used_on) {
   if (block == nullptr) return {};
-  if (history.on()) [[unlikely]]
+  if (history.enabled()) [[unlikely]]
     return free_told(block, last_used_on);
   const auto address = reinterpret_cast<std::uintptr_t>(block);
   if (arena *const a = directory_.at(address)) [[likely]] {
@@ -212,17 +212,17 @@ status caching_allocator::core::free(void *block, std::optional<stream_ref> last
 }
 
 // Everything that a request can be.
-result<void *> caching_allocator::core::allocate_with_care(std::size_t bytes, stream_ref s,
+result<void *> caching_allocator::core::allocate_slow(std::size_t bytes, stream_ref s,
                                                            const allocate_options &how) {
   constexpr const char *op = "caching_allocator::allocate";
   if (bytes == 0) return nullptr;
   if (watch_.in_child()) return not_in_a_child(op);
   if (!std::has_single_bit(how.alignment) || how.alignment > most) {
-    return refuse(condition::invalid_argument, op, "the alignment is not a power of two",
+    return make_error(errc::invalid_argument, op, "the alignment is not a power of two",
                   how.alignment);
   }
   if (bytes > most) {
-    return refuse(condition::out_of_memory, op, "no device has as much", bytes,
+    return make_error(errc::out_of_memory, op, "no device has as much", bytes,
                   device_.total_memory().bytes());
   }
   const block_request r = request_for(bytes, how.alignment);
@@ -265,7 +265,7 @@ status caching_allocator::core::free_with_care(void *block,
     a->lock.unlock();
   }
   if (outcome == arena::free_outcome::not_ours) {
-    return refuse(condition::invalid_argument, "caching_allocator::free",
+    return make_error(errc::invalid_argument, "caching_allocator::free",
                   "no block begins at this address, or it was freed already", address);
   }
   return {};
@@ -282,7 +282,7 @@ status caching_allocator::core::record_use(void *block, stream_ref s) {
       return {};
     }
   }
-  return refuse(condition::invalid_argument, "caching_allocator::record_use",
+  return make_error(errc::invalid_argument, "caching_allocator::record_use",
                 "no block begins at this address, or it was freed already", address);
 }
 
@@ -309,11 +309,11 @@ arena &caching_allocator::core::make_arena(stream_ref s) {
 
 // On failure the block is free again.
 status caching_allocator::core::zero(void *block, std::size_t bytes, stream_ref s) {
-  const context_guard guard(device_.drv(), device_.context());
+  const context_guard guard(device_.driver(), device_.context());
   status done = guard.entered();
   if (done) {
     const device_address at(reinterpret_cast<std::uintptr_t>(block));
-    done = device_.drv().set_bytes_async(at, 0, bytes, s.get());
+    done = device_.driver().set_bytes_async(at, 0, bytes, s.get());
   }
   if (!done) [[maybe_unused]]
     const status freed = free(block, std::nullopt);

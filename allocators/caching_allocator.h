@@ -29,7 +29,7 @@ struct caching_allocator_options {
   std::size_t limit = SIZE_MAX;               // most bytes of physical memory it may hold
   std::size_t soft_limit = SIZE_MAX;          // beyond it, moving pages comes before creating them
   std::shared_ptr<memory_quota> quota{};      // asked before memory is got: shared_quota.h
-  std::vector<int> also_accessible_from{};    // devices that may touch the blocks too
+  std::vector<int> peer_devices{};    // devices that may touch the blocks too
   std::shared_ptr<heap_observer> observer{};  // told of all that happens: heap_nvtx.h is one
   // Memory is short: frees some of its own and answers true to have the request of `bytes` tried
   // again, or false to let it fail. Called without any lock of the allocator, which it may use.
@@ -98,10 +98,10 @@ struct caching_allocator_stats {
 //          is refused (not_supported), and its end gives nothing back.
 class caching_allocator {
  public:
-  // Errors: invalid_argument (a device in also_accessible_from is none: value; record_to cannot be
-  //         made: value = errno), not_supported (another device in also_accessible_from, and this
+  // Errors: invalid_argument (a device in peer_devices is none: value; record_to cannot be
+  //         made: value = errno), not_supported (another device in peer_devices, and this
   //         one has no VMM), the driver's. Cost: none of the driver's.
-  static result<std::unique_ptr<caching_allocator>> create(const device &d,
+  static result<std::unique_ptr<caching_allocator>> create(const stillmap::device &d,
                                                            caching_allocator_options options = {});
   // Waits for the device and gives everything back. Blocks still handed out go with it.
   // Requires: no stream of the device captures.
@@ -198,7 +198,7 @@ class caching_allocator {
   // A copy of what is kept; of a forked child's: not_supported. Errors: out_of_memory (the host's).
   result<allocation_history> history() const;
 
-  const device &home() const;
+  const stillmap::device &device() const;
 
   // Where a trace is recorded: an iteration of the program ends here; otherwise nothing.
   void mark_iteration();

@@ -76,7 +76,7 @@ class shared_quota::ledger {
       return system_error(op, "there is no room for the ledger");
     }
     if (st.st_size != 0 && st.st_size != sizeof(ledger_file)) {
-      return refuse(condition::corrupt, op, "the file is no quota", st.st_size,
+      return make_error(errc::corrupt, op, "the file is no quota", st.st_size,
                     sizeof(ledger_file));
     }
     void *const at = mmap(nullptr, sizeof(ledger_file), PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
@@ -88,17 +88,17 @@ class shared_quota::ledger {
     }
     const std::uint64_t magic = file_->magic;
     if (magic != 0 && magic != kMagic) {
-      return refuse(condition::corrupt, op, "the file is no quota");
+      return make_error(errc::corrupt, op, "the file is no quota");
     }
     if (magic == 0) {  // new, or its maker died before it was done
       if (limit == 0) {
-        return refuse(condition::invalid_argument, op, "there is no such quota, and no limit");
+        return make_error(errc::invalid_argument, op, "there is no such quota, and no limit");
       }
       file_->limit = limit;
       file_->magic = kMagic;
     }
     if (limit != 0 && file_->limit != limit) {
-      return refuse(condition::invalid_argument, op, "the quota has another limit", limit,
+      return make_error(errc::invalid_argument, op, "the quota has another limit", limit,
                     file_->limit);
     }
     return take_slot();
@@ -113,7 +113,7 @@ class shared_quota::ledger {
     std::uint64_t left = room();
     if (left < bytes && bury_the_dead()) left = room();
     if (left < bytes) {
-      return refuse(condition::out_of_memory, op, "the quota is used up", bytes, left);
+      return make_error(errc::out_of_memory, op, "the quota is used up", bytes, left);
     }
     own_->reserved.fetch_add(bytes);
     return {};
@@ -125,7 +125,7 @@ class shared_quota::ledger {
     if (!alive()) return forked(op);
     const std::uint64_t held = own_->reserved;
     if (bytes > held) {
-      return refuse(condition::invalid_argument, op, "more than was reserved", bytes, held);
+      return make_error(errc::invalid_argument, op, "more than was reserved", bytes, held);
     }
     own_->reserved.store(held - bytes);  // nobody else writes it while this one lives
     return {};
@@ -133,7 +133,7 @@ class shared_quota::ledger {
 
   status set_limit(std::uint64_t bytes) {
     constexpr const char *op = "shared_quota::set_limit";
-    if (bytes == 0) return refuse(condition::invalid_argument, op, "a limit of nothing");
+    if (bytes == 0) return make_error(errc::invalid_argument, op, "a limit of nothing");
     const std::lock_guard threads(mutex_);
     if (!alive()) return forked(op);
     const holding books(*this);
@@ -249,12 +249,12 @@ class shared_quota::ledger {
       own_->process = static_cast<std::uint32_t>(getpid());
       return {};
     }
-    return refuse(condition::busy, op, "all places are taken", max_participants, max_participants);
+    return make_error(errc::busy, op, "all places are taken", max_participants, max_participants);
   }
 
   bool alive() const { return process_ == getpid(); }
   static status forked(const char *op) {
-    return refuse(condition::not_supported, op, "this process is a fork of the participant");
+    return make_error(errc::not_supported, op, "this process is a fork of the participant");
   }
 
   int fd_;  // -1 in a child
@@ -270,7 +270,7 @@ shared_quota::~shared_quota() = default;
 result<std::shared_ptr<shared_quota>> shared_quota::open(const std::string &name,
                                                          std::uint64_t limit) {
   constexpr const char *op = "shared_quota::open";
-  if (name.empty()) return refuse(condition::invalid_argument, op, "there is no name");
+  if (name.empty()) return make_error(errc::invalid_argument, op, "there is no name");
   const int fd = ::open(path_of(name).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (fd < 0) return system_error(op, "the file cannot be opened");
   auto joined = std::make_unique<ledger>(fd);

@@ -51,7 +51,7 @@ bool set_up(benchmark::State &state, std::size_t bytes, int blocks) {
   c.mutex = mutex_ns();
   // What the loops take, once, and freed.
   const auto once = [&] {
-    const context_guard guard(c.machine->dev.drv(), c.machine->dev.context());
+    const context_guard guard(c.machine->dev.driver(), c.machine->dev.context());
     std::vector<void *> first(static_cast<std::size_t>(blocks));
     bool fine = true;
     for (int thread = 0; thread < state.threads(); ++thread) {
@@ -64,14 +64,14 @@ bool set_up(benchmark::State &state, std::size_t bytes, int blocks) {
     state.SkipWithError("no memory");
     return false;
   }
-  c.before = c.machine->dev.drv().counts();
+  c.before = c.machine->dev.driver().counts();
   return true;
 }
 
 template <class Peer>
 void tear_down(benchmark::State &state, bool measured) {
   auto &c = shared<Peer>;
-  if (measured && Peer::on_device && (c.machine->dev.drv().counts() - c.before).total() != 0) {
+  if (measured && Peer::on_device && (c.machine->dev.driver().counts() - c.before).total() != 0) {
     state.SkipWithError("a driver call in the loop");
   }
   c.peer.reset();

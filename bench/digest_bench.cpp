@@ -28,17 +28,17 @@ void digests(benchmark::State &state) {
   std::vector<virtual_range> chunks;
   for (std::size_t at = 0; at < bytes; at += chunk)
     chunks.push_back({memory->address() + at, chunk});
-  const context_guard guard(s.drv(), s.dev().context());
+  const context_guard guard(s.driver(), s.dev().context());
   auto on = stream::create(s.dev());
   if (!s.check(on)) return;
-  if (!s.check(s.drv().set_bytes_async(memory->address(), 0x5a, bytes, on->get()))) return;
+  if (!s.check(s.driver().set_bytes_async(memory->address(), 0x5a, bytes, on->get()))) return;
   stopwatch copying;
   double digesting = 0;
   for (auto _ : state) {
     copying.start();
     const status copied =
-        s.drv().copy_on_device_async(memory->address(), memory->address() + half, half, on->get());
-    if (!s.check(copied) || !s.check(s.drv().synchronize_stream(on->get()))) return;
+        s.driver().copy_on_device_async(memory->address(), memory->address() + half, half, on->get());
+    if (!s.check(copied) || !s.check(s.driver().synchronize_stream(on->get()))) return;
     copying.stop();
     stopwatch now;
     now.start();

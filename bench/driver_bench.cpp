@@ -38,7 +38,7 @@ status keep(const result<T> &from, U &to) {
 
 // The life of `n` pieces: each step for all of them, then the next.
 bool live(session &s, std::size_t n, std::size_t bytes, step which, stopwatch &watch) {
-  const driver &drv = s.drv();
+  const driver &drv = s.driver();
   const access_grant grant{on_device(0), access_mode::read_write};
   std::vector<device_address> at(n);
   std::vector<physical_handle> pages(n), again(n);
@@ -71,8 +71,8 @@ void vmm_call(benchmark::State &state, step which) {
   const std::size_t n = std::clamp<std::size_t>(1_GiB / bytes, 1, smoke() ? 4 : 64);
   session s(state, memory_kind::backed, n * bytes);
   if (!s) return;
-  if (!s.dev().can().vmm) return state.SkipWithError("no VMM");
-  const context_guard guard(s.drv(), s.dev().context());
+  if (!s.dev().capabilities().vmm) return state.SkipWithError("no VMM");
+  const context_guard guard(s.driver(), s.dev().context());
   for (auto _ : state) {
     stopwatch watch;
     if (!live(s, n, bytes, which, watch)) return;
@@ -88,8 +88,8 @@ void allocate_and_free(benchmark::State &state, allocator which, bool time_free)
   const std::size_t n = std::clamp<std::size_t>(1_GiB / bytes, 1, smoke() ? 4 : 64);
   session s(state, memory_kind::backed, n * bytes);
   if (!s) return;
-  const driver &drv = s.drv();
-  if (which == allocator::async && !s.dev().can().memory_pools) {
+  const driver &drv = s.driver();
+  if (which == allocator::async && !s.dev().capabilities().memory_pools) {
     return state.SkipWithError("no cuMemAllocAsync");
   }
   const context_guard guard(drv, s.dev().context());
@@ -130,7 +130,7 @@ void small_call(benchmark::State &state, tool_call call) {
   const auto bytes = static_cast<std::size_t>(state.range(0));
   session s(state, memory_kind::backed, 1_GiB);
   if (!s) return;
-  const driver &drv = s.drv();
+  const driver &drv = s.driver();
   const context_guard guard(drv, s.dev().context());
   auto on = stream::create(s.dev());
   if (!s.check(on)) return;
@@ -145,8 +145,8 @@ void small_call(benchmark::State &state, tool_call call) {
     if (!s.check(drv.synchronize_context())) break;
     state.SetIterationTime(watch.seconds() / batch);
   }
-  if (const status d = drv.destroy_event(t.event); !d) report_unreturnable(d.error());
-  if (const status d = drv.free(t.memory); !d) report_unreturnable(d.error());
+  if (const status d = drv.destroy_event(t.event); !d) report_background_error(d.error());
+  if (const status d = drv.free(t.memory); !d) report_background_error(d.error());
 }
 
 template <class T>
@@ -160,67 +160,67 @@ const struct {
   tool_call call;
   bool sized;
 } small_calls[] = {
-    {"CtxGetCurrent", [](tools &t, std::size_t) { return outcome(t.s.drv().current_context()); },
+    {"CtxGetCurrent", [](tools &t, std::size_t) { return outcome(t.s.driver().current_context()); },
      false},
     {"CtxPushCurrent+PopCurrent",
      [](tools &t, std::size_t) {
-       const status s = t.s.drv().push_context(t.s.dev().context());
-       return s ? t.s.drv().pop_context() : s;
+       const status s = t.s.driver().push_context(t.s.dev().context());
+       return s ? t.s.driver().pop_context() : s;
      },
      false},
-    {"CtxSynchronize", [](tools &t, std::size_t) { return t.s.drv().synchronize_context(); },
+    {"CtxSynchronize", [](tools &t, std::size_t) { return t.s.driver().synchronize_context(); },
      false},
-    {"MemGetInfo", [](tools &t, std::size_t) { return outcome(t.s.drv().memory_info_now()); },
+    {"MemGetInfo", [](tools &t, std::size_t) { return outcome(t.s.driver().memory_info_now()); },
      false},
     {"EventCreate+Destroy",
      [](tools &t, std::size_t) {
-       const auto e = t.s.drv().create_event();
-       return e ? t.s.drv().destroy_event(*e) : outcome(e);
+       const auto e = t.s.driver().create_event();
+       return e ? t.s.driver().destroy_event(*e) : outcome(e);
      },
      false},
     {"EventRecord",
-     [](tools &t, std::size_t) { return t.s.drv().record_event(t.event, t.on.get()); }, false},
-    {"EventQuery", [](tools &t, std::size_t) { return outcome(t.s.drv().event_done(t.event)); },
+     [](tools &t, std::size_t) { return t.s.driver().record_event(t.event, t.on.get()); }, false},
+    {"EventQuery", [](tools &t, std::size_t) { return outcome(t.s.driver().event_done(t.event)); },
      false},
-    {"EventSynchronize", [](tools &t, std::size_t) { return t.s.drv().synchronize_event(t.event); },
+    {"EventSynchronize", [](tools &t, std::size_t) { return t.s.driver().synchronize_event(t.event); },
      false},
     {"StreamWaitEvent",
-     [](tools &t, std::size_t) { return t.s.drv().stream_wait(t.on.get(), t.event); }, false},
+     [](tools &t, std::size_t) { return t.s.driver().stream_wait(t.on.get(), t.event); }, false},
     {"StreamQuery",
-     [](tools &t, std::size_t) { return outcome(t.s.drv().stream_idle(t.on.get())); }, false},
+     [](tools &t, std::size_t) { return outcome(t.s.driver().stream_idle(t.on.get())); }, false},
     {"StreamIsCapturing",
-     [](tools &t, std::size_t) { return outcome(t.s.drv().stream_capturing(t.on.get())); }, false},
+     [](tools &t, std::size_t) { return outcome(t.s.driver().stream_capturing(t.on.get())); }, false},
     {"ThreadExchangeStreamCaptureMode",
      [](tools &t, std::size_t) {
-       return outcome(t.s.drv().exchange_capture_mode(stillmap::capture_mode::global));
+       return outcome(t.s.driver().exchange_capture_mode(stillmap::capture_mode::global));
      },
      false},
     {"StreamSynchronize",
-     [](tools &t, std::size_t) { return t.s.drv().synchronize_stream(t.on.get()); }, false},
+     [](tools &t, std::size_t) { return t.s.driver().synchronize_stream(t.on.get()); }, false},
     {"StreamCreate+Destroy",
      [](tools &t, std::size_t) {
-       const auto made = t.s.drv().create_stream(true);
-       return made ? t.s.drv().destroy_stream(*made) : outcome(made);
+       const auto made = t.s.driver().create_stream(true);
+       return made ? t.s.driver().destroy_stream(*made) : outcome(made);
      },
      false},
     {"MemcpyHtoD",
-     [](tools &t, std::size_t n) { return t.s.drv().copy_to_device(t.memory, t.host.data(), n); },
+     [](tools &t, std::size_t n) { return t.s.driver().copy_to_device(t.memory, t.host.data(), n); },
      true},
     {"MemcpyDtoH",
-     [](tools &t, std::size_t n) { return t.s.drv().copy_to_host(t.host.data(), t.memory, n); },
+     [](tools &t, std::size_t n) { return t.s.driver().copy_to_host(t.host.data(), t.memory, n); },
      true},
     {"MemcpyDtoDAsync",
      [](tools &t, std::size_t n) {
-       return t.s.drv().copy_on_device_async(t.memory, t.memory + n, n, t.on.get());
+       return t.s.driver().copy_on_device_async(t.memory, t.memory + n, n, t.on.get());
      },
      true},
     {"MemcpyHtoDAsync",
      [](tools &t, std::size_t n) {
-       return t.s.drv().copy_to_device_async(t.memory, t.host.data(), n, t.on.get());
+       return t.s.driver().copy_to_device_async(t.memory, t.host.data(), n, t.on.get());
      },
      true},
     {"MemsetD8Async",
-     [](tools &t, std::size_t n) { return t.s.drv().set_bytes_async(t.memory, 1, n, t.on.get()); },
+     [](tools &t, std::size_t n) { return t.s.driver().set_bytes_async(t.memory, 1, n, t.on.get()); },
      true},
 };
 

@@ -26,10 +26,10 @@ std::shared_ptr<page_pool> make_pool(session &s, pool_state state, std::size_t b
 
 // Data for the copying to carry. Only where there are bytes.
 bool write_step(session &s, memory_kind kind, device_address at, std::size_t bytes) {
-  if (kind == memory_kind::unbacked && s.drv().is_hostcuda()) return true;
-  const context_guard guard(s.drv(), s.dev().context());
-  return s.check(s.drv().set_bytes_async(at, 0x5a, bytes, nullptr)) &&
-         s.check(s.drv().synchronize_context());
+  if (kind == memory_kind::unbacked && s.driver().is_hostcuda()) return true;
+  const context_guard guard(s.driver(), s.dev().context());
+  return s.check(s.driver().set_bytes_async(at, 0x5a, bytes, nullptr)) &&
+         s.check(s.driver().synchronize_context());
 }
 
 // Arguments of all growth cases: GiB to reach, MiB a step.
@@ -81,11 +81,11 @@ void grow_async(benchmark::State &state, memory_kind kind) {
   const shape to(state);
   session s(state, kind, to.total + to.total / 2);
   if (!s) return;
-  if (!s.dev().can().memory_pools) return state.SkipWithError("no cuMemAllocAsync");
-  const context_guard guard(s.drv(), s.dev().context());
+  if (!s.dev().capabilities().memory_pools) return state.SkipWithError("no cuMemAllocAsync");
+  const context_guard guard(s.driver(), s.dev().context());
   auto stream = stream::create(s.dev());
   if (!s.check(stream)) return;
-  const driver &drv = s.drv();
+  const driver &drv = s.driver();
   const auto grow = [&](device_address &at, std::size_t size, std::size_t capacity) -> status {
     const auto fresh = drv.allocate_async(capacity, stream->get());
     if (!fresh) return tl::unexpected(fresh.error());
@@ -175,8 +175,8 @@ void grow_by_one_page(benchmark::State &state, bool under_a_kernel) {
   options.pools = {pages};
   auto buffer = growable_buffer::create(s.dev(), options);
   if (!s.check(buffer) || !s.check(buffer->resize(size))) return;
-  const context_guard guard(s.drv(), s.dev().context());
-  auto with = kernels::load(s.drv());
+  const context_guard guard(s.driver(), s.dev().context());
+  auto with = kernels::load(s.driver());
   const auto stream = stillmap::stream::create(s.dev());
   if (!s.check(with) || !s.check(stream)) return;
   std::vector<double> costs;

@@ -25,7 +25,7 @@
 namespace stillmap::bench {
 namespace {
 
-using checkpoint::landed_memory;
+using checkpoint::restored_memory;
 using checkpoint::memory_layout;
 
 constexpr const char *place_name = "STILLMAP_BENCH_TAKES_AT";
@@ -121,7 +121,7 @@ other_process start_taker(const std::string &place, memory_kind kind) {
 }
 
 // Pages of that size. All is written, or only what is looked at.
-result<landed_memory> make_task(const device &d, std::size_t pages, std::size_t page, bool all) {
+result<restored_memory> make_task(const device &d, std::size_t pages, std::size_t page, bool all) {
   memory_layout l;
   const std::size_t bytes = pages * page;
   page_pool_options options;
@@ -130,7 +130,7 @@ result<landed_memory> make_task(const device &d, std::size_t pages, std::size_t 
   options.keep_free = 0;
   auto pool = page_pool::create(d, options);
   if (!pool) return tl::unexpected(pool.error());
-  std::vector<page_ref> got;
+  std::vector<page_ptr> got;
   if (status s = (*pool)->acquire(pages, got); !s) return tl::unexpected(s.error());
   l.blocks = {{{device_address(begin_at), bytes}, "task"}};
   l.pages.assign(pages, {page, (*pool)->properties()});
@@ -138,21 +138,21 @@ result<landed_memory> make_task(const device &d, std::size_t pages, std::size_t 
   for (std::size_t i = 0; i < pages; ++i) {
     l.places.push_back({device_address(begin_at + i * page), static_cast<std::uint32_t>(i), 0});
   }
-  auto made = landed_memory::reserve(d, std::move(l));
+  auto made = restored_memory::reserve(d, std::move(l));
   if (!made) return made;
   if (status s = made->map(got); !s) return tl::unexpected(s.error());
-  const context_guard guard(d.drv(), d.context());
+  const context_guard guard(d.driver(), d.context());
   status s;
   if (all) {
-    s = d.drv().set_bytes_async(device_address(begin_at), filling, bytes, nullptr);
+    s = d.driver().set_bytes_async(device_address(begin_at), filling, bytes, nullptr);
   } else {
     for (std::size_t i = 0; s && i < pages; ++i) {
       const device_address at(begin_at + i * page);
-      s = d.drv().set_bytes_async(at, filling, 1, nullptr);
-      if (s) s = d.drv().set_bytes_async(at + (page - 1), filling, 1, nullptr);
+      s = d.driver().set_bytes_async(at, filling, 1, nullptr);
+      if (s) s = d.driver().set_bytes_async(at + (page - 1), filling, 1, nullptr);
     }
   }
-  if (s) s = d.drv().synchronize_context();
+  if (s) s = d.driver().synchronize_context();
   if (!s) return tl::unexpected(s.error());
   return made;
 }

@@ -31,7 +31,7 @@
 namespace stillmap::bench {
 namespace {
 
-using checkpoint::landed_memory;
+using checkpoint::restored_memory;
 using checkpoint::memory_layout;
 using migration::patience;
 
@@ -68,12 +68,12 @@ migration::credentials credentials_in(const std::string &folder, const char *min
   return c;
 }
 
-landed_memory make_memory(const device &d) {
-  const std::size_t page = d.can().page_bytes, pages = total_bytes() / page;
+restored_memory make_memory(const device &d) {
+  const std::size_t page = d.capabilities().page_bytes, pages = total_bytes() / page;
   page_pool_options options;
   options.keep_free = 0;
   const auto pool = must(page_pool::create(d, options));
-  std::vector<page_ref> got;
+  std::vector<page_ptr> got;
   must(pool->acquire(pages, got));
   memory_layout l;
   l.blocks = {{{device_address(begin_at), total_bytes()}, "task"}};
@@ -82,7 +82,7 @@ landed_memory make_memory(const device &d) {
   for (std::size_t i = 0; i < pages; ++i) {
     l.places.push_back({device_address(begin_at + i * page), static_cast<std::uint32_t>(i), 0});
   }
-  auto made = must(landed_memory::reserve(d, std::move(l)));
+  auto made = must(restored_memory::reserve(d, std::move(l)));
   must(made.map(got));
   return made;
 }
@@ -90,7 +90,7 @@ landed_memory make_memory(const device &d) {
 // A thread of the plain copy.
 template <class Work>
 void each_piece(const device &d, device_address begin, std::size_t share, const Work &work) {
-  const context_guard guard(d.drv(), d.context());
+  const context_guard guard(d.driver(), d.context());
   for (std::size_t n = 0; n < total_bytes() / channels; n += piece) {
     work(begin + (share * (total_bytes() / channels) + n));
   }
@@ -100,7 +100,7 @@ void each_piece(const device &d, device_address begin, std::size_t share, const 
 [[noreturn]] void be(const std::string &part, const std::string &folder) {
   driver *const drv = the_driver();
   const device d = must(device::open(*drv, 0));
-  std::optional<landed_memory> memory(make_memory(d));
+  std::optional<restored_memory> memory(make_memory(d));
   if (part != "sink") memory.reset();
   // It zeroes what it had, at a few GB/s.
   std::this_thread::sleep_for(std::chrono::milliseconds(smoke() ? 1 : total_bytes() >> 21));
@@ -118,7 +118,7 @@ void each_piece(const device &d, device_address begin, std::size_t share, const 
         const auto share = std::to_integer<std::size_t>(room[0]);
         each_piece(d, device_address(begin_at), share, [&](device_address to) {
           must(c->receive(room, wait));
-          must(d.drv().copy_to_device(to, room.data(), piece));
+          must(d.driver().copy_to_device(to, room.data(), piece));
         });
         must(c->send({room.data(), 1}, wait));
       });
@@ -197,7 +197,7 @@ double seconds_of_plain_copy(const device &d) {
       std::vector<std::byte> room(piece, static_cast<std::byte>(i));
       must(links[i]->send({room.data(), 1}, wait));
       each_piece(d, device_address(begin_at), i, [&](device_address from) {
-        must(d.drv().copy_to_host(room.data(), from, piece));
+        must(d.driver().copy_to_host(room.data(), from, piece));
         must(links[i]->send(room, wait));
       });
       must(links[i]->receive({room.data(), 1}, wait));
@@ -208,15 +208,15 @@ double seconds_of_plain_copy(const device &d) {
   return watch.seconds();
 }
 
-landed_memory make_task(const device &d) {
-  landed_memory made = make_memory(d);
-  const context_guard guard(d.drv(), d.context());
+restored_memory make_task(const device &d) {
+  restored_memory made = make_memory(d);
+  const context_guard guard(d.driver(), d.context());
   std::vector<std::uint64_t> noise(piece / 8);
   std::uint64_t next = 1;
   for (std::size_t n = 0; n < total_bytes(); n += piece) {
     for (std::uint64_t &word : noise)
       word = next = next * 6364136223846793005u + 1442695040888963407u;
-    must(d.drv().copy_to_device(device_address(begin_at + n), noise.data(), piece));
+    must(d.driver().copy_to_device(device_address(begin_at + n), noise.data(), piece));
   }
   return made;
 }
@@ -226,8 +226,8 @@ class writer {
  public:
   writer(const device &d, double bytes_per_second)
       : thread_([this, d, bytes_per_second] {
-          const context_guard guard(d.drv(), d.context());
-          const kernels with = must(kernels::load(d.drv()));
+          const context_guard guard(d.driver(), d.context());
+          const kernels with = must(kernels::load(d.driver()));
           const stream s = must(stream::create(d));
           const auto began = std::chrono::steady_clock::now();
           for (std::size_t n = 0; !stop_; ++n) {
@@ -258,7 +258,7 @@ void moving(benchmark::State &state, const char *part, std::uint64_t slower) {
   for (auto _ : state) {
     session s(state, memory_kind::backed, 2 * total_bytes());  // for both ends
     if (!s) return;
-    const landed_memory task = make_task(s.dev());
+    const restored_memory task = make_task(s.dev());
     double plain = seconds_of_plain_copy(s.dev());
     if (slower != 0) plain = std::max(plain, bytes / static_cast<double>(slower));
     other_side there(part);

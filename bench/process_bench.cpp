@@ -66,7 +66,7 @@ void freezing(benchmark::State &state) {
   for (auto _ : state) {
     session s(state, memory_kind::backed, total_bytes());
     if (!s) return;
-    if (!s.drv().has(driver_call::CheckpointProcessLock)) {
+    if (!s.driver().has(driver_call::CheckpointProcessLock)) {
       return state.SkipWithError("this driver has no cuCheckpointProcess");
     }
     char name[] = "/tmp/stillmap-bench-XXXXXX";
@@ -78,11 +78,11 @@ void freezing(benchmark::State &state) {
       other_process other({std::string(folder_name) + '=' + folder});
       if (wait_for(folder + "/ready")) {
         away.start();
-        done = process::freeze(s.drv(), other.pid(), std::chrono::seconds(10));
+        done = process::freeze(s.driver(), other.pid(), std::chrono::seconds(10));
         away.stop();
         if (done) {
           back.start();
-          done = process::thaw(s.drv(), other.pid());
+          done = process::thaw(s.driver(), other.pid());
           back.stop();
         }
       }

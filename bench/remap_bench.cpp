@@ -19,7 +19,7 @@ struct heap_of_case {
 // Leaves `pages` pages free, where they are of no use as they lie, and no others to be had.
 bool prepare(session &s, heap_of_case &h, source from, std::size_t pages,
              std::vector<void *> &kept) {
-  const std::size_t page = s.dev().can().page_bytes;
+  const std::size_t page = s.dev().capabilities().page_bytes;
   for (int i = 0; i < 2; ++i) {
     auto made = stream::create(s.dev());
     if (!s.check(made)) return false;
@@ -60,7 +60,7 @@ void get_pages(benchmark::State &state, source from, std::size_t pages) {
   const std::size_t room = (2 * pages + 64) * std::size_t{2} * (1 << 20);
   session s(state, memory_kind::unbacked, room);
   if (!s) return;
-  if (!s.dev().can().vmm) {
+  if (!s.dev().capabilities().vmm) {
     state.SkipWithError("the device cannot map pages");
     return;
   }
@@ -71,7 +71,7 @@ void get_pages(benchmark::State &state, source from, std::size_t pages) {
     const tally before = s.now();
     stopwatch watch;
     watch.start();
-    const auto block = h.heap->allocate(pages * s.dev().can().page_bytes, h.streams[0]);
+    const auto block = h.heap->allocate(pages * s.dev().capabilities().page_bytes, h.streams[0]);
     watch.stop();
     if (!s.check(block)) return;
     s.add(before);

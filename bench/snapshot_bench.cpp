@@ -39,10 +39,10 @@ std::string disk() {
 void put_random(const device &d, device_address at, std::size_t bytes, std::uint64_t seed) {
   std::mt19937_64 random(seed);
   std::vector<std::uint64_t> words(std::min<std::size_t>(bytes, 64_MiB) / 8);
-  const context_guard guard(d.drv(), d.context());
+  const context_guard guard(d.driver(), d.context());
   for (std::size_t done = 0; done < bytes; done += words.size() * 8) {
     for (std::uint64_t &w : words) w = random();
-    static_cast<void>(d.drv().copy_to_device(at + done, words.data(), words.size() * 8));
+    static_cast<void>(d.driver().copy_to_device(at + done, words.data(), words.size() * 8));
   }
 }
 
@@ -212,7 +212,7 @@ void incremental(benchmark::State &state) {
     return state.SkipWithError("no room for the base, or no digests");
   }
   how.image.parent = *parent;
-  const std::size_t page = on.dev().can().page_bytes, pages = large() / page;
+  const std::size_t page = on.dev().capabilities().page_bytes, pages = large() / page;
   std::vector<virtual_range> chunks;
   for (std::size_t at = 0; at < large(); at += parent->head().chunk_bytes) {
     chunks.push_back({task->address() + at, parent->head().chunk_bytes});

@@ -80,9 +80,9 @@ class task {
     auto made = growable_buffer::create(s.dev(), shape);
     if (!s.check(made) || !s.check(made->resize(bytes))) return;
     buffer_ = std::move(*made);
-    const context_guard guard(s.drv(), s.dev().context());
-    if (!s.check(s.drv().set_bytes_async(buffer_->address(), 0x5a, bytes, nullptr))) return;
-    if (!s.check(s.drv().synchronize_context())) return;
+    const context_guard guard(s.driver(), s.dev().context());
+    if (!s.check(s.driver().set_bytes_async(buffer_->address(), 0x5a, bytes, nullptr))) return;
+    if (!s.check(s.driver().synchronize_context())) return;
     checkpoint::suspender_options options;
     options.keep_pinned = 2 * bytes;
     options.streams = streams;

@@ -35,7 +35,7 @@ class task {
     pause_ = true;
     if (!changed_.wait(lock, stop, [this] { return !working_; })) {
       pause_ = false;
-      return refuse(condition::busy, "task::pause", "told to hurry");
+      return make_error(errc::busy, "task::pause", "told to hurry");
     }
     return {};
   }

@@ -25,7 +25,7 @@ int main() {
   // The fine-tuned version changes a few words, somewhere in the sixth page.
   const std::size_t offset = 5 * page + 1000;
   const stream work = example::must(stream::create(d));
-  example::must(tuned.prepare_write(offset, 64, work));
+  example::must(tuned.make_writable(offset, 64, work));
   example::write(d, tuned.address() + offset, std::vector<std::uint32_t>(16, 42).data(), 64);
   example::check(memory() == before + page, "writing took one page");
   example::check(tuned.stats().bytes_copied == page, "and copied one page");

@@ -34,7 +34,7 @@ inline void check(bool holds, const char *claim) {
 // The first device; ends the program in peace where it cannot map pages, which `what` needs.
 inline stillmap::device open_mapping_device(const char *what) {
   auto d = must(stillmap::device::open());
-  if (!d.can().vmm) {
+  if (!d.capabilities().vmm) {
     std::printf("skipped: %s needs virtual memory management, which %s lacks\n", what,
                 d.name().c_str());
     std::exit(0);
@@ -44,14 +44,14 @@ inline stillmap::device open_mapping_device(const char *what) {
 
 inline void write(const stillmap::device &d, stillmap::device_address to, const void *from,
                   std::size_t bytes) {
-  const stillmap::context_guard current(d.drv(), d.context());
-  must(d.drv().copy_to_device(to, from, bytes));
+  const stillmap::context_guard current(d.driver(), d.context());
+  must(d.driver().copy_to_device(to, from, bytes));
 }
 template <class T>
 std::vector<T> read(const stillmap::device &d, stillmap::device_address from, std::size_t n) {
   std::vector<T> out(n);
-  const stillmap::context_guard current(d.drv(), d.context());
-  must(d.drv().copy_to_host(out.data(), from, n * sizeof(T)));
+  const stillmap::context_guard current(d.driver(), d.context());
+  must(d.driver().copy_to_host(out.data(), from, n * sizeof(T)));
   return out;
 }
 

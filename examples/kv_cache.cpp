@@ -14,7 +14,7 @@ class kv_cache {
  public:
   kv_cache(const device &d, std::size_t requests, std::size_t longest)
       : device_(d),
-        slot_bytes_(round_up(longest, d.can().page_bytes)),
+        slot_bytes_(round_up(longest, d.capabilities().page_bytes)),
         buffer_(example::must(
             growable_buffer::create(d, {.reserve = requests * slot_bytes_, .tag = "kv cache"}))),
         used_(requests, 0) {}

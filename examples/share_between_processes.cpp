@@ -90,7 +90,7 @@ int importer(int socket) {
 
 void exporter(int socket) {
   const device d = example::open_mapping_device("sharing pages");
-  if (!d.can().posix_fd_export) {
+  if (!d.capabilities().posix_fd_export) {
     std::printf("skipped: %s exports no file descriptors\n", d.name().c_str());
     return;
   }

@@ -29,5 +29,5 @@ int main() {
   }
   // Without virtual memory management the vector is a copying one, and says so.
   std::puts(*stayed ? "the address never changed" : "the address changed");
-  return *stayed == gpu->can().vmm ? 0 : 1;
+  return *stayed == gpu->capabilities().vmm ? 0 : 1;
 }

@@ -26,30 +26,30 @@ result<std::shared_ptr<address_block>> address_space::reserve(std::size_t bytes,
   constexpr const char *op = "address_space::reserve";
   const std::size_t page = device_.caps.page_bytes;
   if (!device_.caps.vmm) {
-    return refuse(condition::not_supported, op, "this device cannot reserve addresses");
+    return make_error(errc::not_supported, op, "this device cannot reserve addresses");
   }
   if (bytes == 0 || bytes % page != 0) {
-    return refuse(condition::invalid_argument, op, "the size is not a multiple of the page size",
+    return make_error(errc::invalid_argument, op, "the size is not a multiple of the page size",
                   bytes, page);
   }
   if ((alignment & (alignment - 1)) != 0) {
-    return refuse(condition::invalid_argument, op, "the alignment is not a power of two",
+    return make_error(errc::invalid_argument, op, "the alignment is not a power of two",
                   alignment);
   }
   if (hint.value() % page != 0) {
-    return refuse(condition::invalid_argument, op, "the wanted address is not page-aligned",
+    return make_error(errc::invalid_argument, op, "the wanted address is not page-aligned",
                   hint.value(), page);
   }
   const context_guard guard(*device_.drv, device_.context());
   if (!guard.entered()) return tl::unexpected(guard.entered().error());
   auto at = device_.drv->reserve_addresses(bytes, std::max(alignment, page), hint);
   // What retires keeps its addresses until it is undone.
-  if (!at && !at.error().is(condition::invalid_argument) && collect() != 0) {
+  if (!at && !at.error().is(errc::invalid_argument) && collect() != 0) {
     at = device_.drv->reserve_addresses(bytes, std::max(alignment, page), hint);
   }
   if (!at) {
     error e = at.error();
-    if (e.is(condition::address_space_exhausted)) e.limit = device_.caps.largest_reservation;
+    if (e.is(errc::address_space_exhausted)) e.limit = device_.caps.largest_reservation;
     return tl::unexpected(e);
   }
   const std::lock_guard lock(mutex_);
@@ -72,11 +72,11 @@ void address_space::release_block(address_block &block) noexcept {
   const context_guard guard(*device_.drv, device_.context());
   const status freed =
       guard.entered() ? device_.drv->free_addresses(block.range()) : guard.entered();
-  if (!freed) report_unreturnable(freed.error());
+  if (!freed) report_background_error(freed.error());
 }
 
 void address_space::abandon(const page_pool &pool) noexcept {
-  std::vector<page_share> left;
+  std::vector<ledger_page_ptr> left;
   const std::lock_guard lock(mutex_);
   for (auto it = mappings_.begin(); it != mappings_.end();) {
     const auto next = std::next(it);
@@ -88,7 +88,7 @@ void address_space::abandon(const page_pool &pool) noexcept {
   }
   stats_.live_mappings = mappings_.size() - suspended_;
   if (left.empty()) return;
-  report_unreturnable({make_error_code(condition::corrupt), "page_pool::~page_pool",
+  report_background_error({make_error_code(errc::corrupt), "page_pool::~page_pool",
                        "mappings the driver would not undo are left behind", left.size()});
 }
 
@@ -219,7 +219,7 @@ std::vector<mapping_record> address_space::mappings(virtual_range within) const 
                                 : it->second.suspended_by != 0 ? mapping_state::suspended
                                                                : mapping_state::mapped;
     out.push_back(
-        {range, page_ref(it->second.backing), *it->second.access, state, it->second.suspended_by});
+        {range, page_ptr(it->second.backing), *it->second.access, state, it->second.suspended_by});
   }
   for (const auto &[begin, record] : fallbacks_) {
     if (record.range.overlaps(within)) out.push_back(record);

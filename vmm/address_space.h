@@ -66,7 +66,7 @@ enum class mapping_state {
 
 struct mapping_record {
   virtual_range range;
-  page_ref backing;  // empty where suspended, and for a fallback (cuMemAlloc) allocation
+  page_ptr backing;  // empty where suspended, and for a fallback (cuMemAlloc) allocation
   std::vector<access_grant> access;
   mapping_state state = mapping_state::mapped;
   std::uint64_t suspended_by = 0;  // what remap_plan::suspend was given
@@ -136,7 +136,7 @@ class address_space {
   // second address at once, and `consumer` is made to wait for the fence. At most `n`, into `out`.
   // conformance 29
   status steal_retiring(std::size_t n, const page_pool &kin, stream_ref consumer,
-                        std::vector<page_ref> &out);
+                        std::vector<page_ptr> &out);
 
   // Called before and after every change of backing on this device. Keep the result alive for as
   // long as wanted.
@@ -171,7 +171,7 @@ class address_space {
  private:
   friend class remap;
   struct entry {
-    page_share backing;
+    ledger_page_ptr backing;
     std::size_t bytes = 0;
     std::shared_ptr<const std::vector<access_grant>> access;
     bool retiring = false;

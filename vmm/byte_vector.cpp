@@ -10,7 +10,7 @@ namespace {
 constexpr std::size_t longest_move = std::size_t{64} << 20;
 
 tl::unexpected<error> past_end(const char *op, std::uint64_t value, std::uint64_t limit) {
-  return refuse(condition::invalid_argument, op, "the position is past the end", value, limit);
+  return make_error(errc::invalid_argument, op, "the position is past the end", value, limit);
 }
 
 }  // namespace
@@ -18,7 +18,7 @@ tl::unexpected<error> past_end(const char *op, std::uint64_t value, std::uint64_
 result<byte_vector> byte_vector::create(const device &d, buffer_options options, stream_ref stream,
                                         std::size_t staging_bytes) {
   if (staging_bytes < 2) {
-    return refuse(condition::invalid_argument, "device_vector::create",
+    return make_error(errc::invalid_argument, "device_vector::create",
                   "push_back needs some staging memory", staging_bytes, 2);
   }
   auto buffer = growable_buffer::create(d, std::move(options));
@@ -62,12 +62,12 @@ byte_vector::~byte_vector() {
 // Pinned memory is freed only after the copies out of it.
 void byte_vector::drop_staging() noexcept {
   if (halves_[0].begin == nullptr) return;
-  const context_guard guard(drv(), device_.context());
+  const context_guard guard(driver(), device_.context());
   for (half &h : halves_) {
-    if (const status s = h.copied.wait(); !s) report_unreturnable(s.error());
+    if (const status s = h.copied.wait(); !s) report_background_error(s.error());
   }
-  const status freed = guard.entered() ? drv().free_host(halves_[0].begin) : guard.entered();
-  if (!freed) report_unreturnable(freed.error());
+  const status freed = guard.entered() ? driver().free_host(halves_[0].begin) : guard.entered();
+  if (!freed) report_background_error(freed.error());
   halves_ = {};
 }
 
@@ -98,10 +98,10 @@ status byte_vector::push_slow(const void *from, std::size_t bytes) {
 }
 
 status byte_vector::begin_half() {
-  const context_guard guard(drv(), device_.context());
+  const context_guard guard(driver(), device_.context());
   if (!guard.entered()) return guard.entered();
   if (halves_[0].begin == nullptr) {
-    auto pinned = drv().allocate_host(half_bytes_ * 2);
+    auto pinned = driver().allocate_host(half_bytes_ * 2);
     if (!pinned) return tl::unexpected(pinned.error());
     halves_[0].begin = static_cast<char *>(*pinned);
     halves_[1].begin = halves_[0].begin + half_bytes_;
@@ -115,11 +115,11 @@ status byte_vector::begin_half() {
 
 status byte_vector::flush() {
   if (staged_ == 0) return {};
-  const context_guard guard(drv(), device_.context());
+  const context_guard guard(driver(), device_.context());
   if (!guard.entered()) return guard.entered();
   half &h = halves_[current_];
   if (status s =
-          drv().copy_to_device_async(at(flushed_), cursor_ - staged_, staged_, stream_.get());
+          driver().copy_to_device_async(at(flushed_), cursor_ - staged_, staged_, stream_.get());
       !s) {
     return s;
   }
@@ -139,8 +139,8 @@ status byte_vector::flush() {
 // Copies to or from the caller's memory must be over before the caller goes on, also when waiting
 // for the stream is refused: then for the device.
 status byte_vector::wait_for_copies() const {
-  const status waited = drv().synchronize_stream(stream_.get());
-  if (waited || drv().synchronize_context()) return {};
+  const status waited = driver().synchronize_stream(stream_.get());
+  if (waited || driver().synchronize_context()) return {};
   return waited;
 }
 
@@ -150,9 +150,9 @@ status byte_vector::append(const void *from, std::size_t bytes, bool wait) {
   room_ = 0;
   if (bytes > SIZE_MAX - flushed_) return buffer_.resize(SIZE_MAX);  // says why not
   if (status s = buffer_.reserve(flushed_ + bytes, stream_); !s) return s;
-  const context_guard guard(drv(), device_.context());
+  const context_guard guard(driver(), device_.context());
   if (!guard.entered()) return guard.entered();
-  if (status s = drv().copy_to_device_async(at(flushed_), from, bytes, stream_.get()); !s) return s;
+  if (status s = driver().copy_to_device_async(at(flushed_), from, bytes, stream_.get()); !s) return s;
   if (wait) {
     if (status s = wait_for_copies(); !s) return s;
   }
@@ -171,9 +171,9 @@ status byte_vector::append_from_device(device_address from, std::size_t bytes) {
   const std::size_t offset = own ? from - mine.begin : 0;
   if (status s = buffer_.reserve(flushed_ + bytes, stream_); !s) return s;
   if (own) from = at(offset);
-  const context_guard guard(drv(), device_.context());
+  const context_guard guard(driver(), device_.context());
   if (!guard.entered()) return guard.entered();
-  if (status s = drv().copy_on_device_async(at(flushed_), from, bytes, stream_.get()); !s) return s;
+  if (status s = driver().copy_on_device_async(at(flushed_), from, bytes, stream_.get()); !s) return s;
   flushed_ += bytes;
   return buffer_.resize(flushed_, stream_);
 }
@@ -184,9 +184,9 @@ status byte_vector::assign(const void *from, std::size_t bytes) {
   if (status s = flush(); !s) return s;
   room_ = 0;
   if (status s = buffer_.reserve(bytes, stream_); !s) return s;
-  const context_guard guard(drv(), device_.context());
+  const context_guard guard(driver(), device_.context());
   if (!guard.entered()) return guard.entered();
-  if (status s = drv().copy_to_device_async(at(0), from, bytes, stream_.get()); !s) return s;
+  if (status s = driver().copy_to_device_async(at(0), from, bytes, stream_.get()); !s) return s;
   if (status s = wait_for_copies(); !s) return s;
   flushed_ = bytes;
   return buffer_.resize(bytes, stream_);
@@ -198,9 +198,9 @@ status byte_vector::resize(std::size_t bytes, bool zero) {
   const std::size_t old = flushed_;
   if (status s = buffer_.reserve(bytes, stream_); !s) return s;
   if (zero && bytes > old) {
-    const context_guard guard(drv(), device_.context());
+    const context_guard guard(driver(), device_.context());
     if (!guard.entered()) return guard.entered();
-    if (status s = drv().set_bytes_async(at(old), 0, bytes - old, stream_.get()); !s) return s;
+    if (status s = driver().set_bytes_async(at(old), 0, bytes - old, stream_.get()); !s) return s;
   }
   flushed_ = bytes;
   return buffer_.resize(bytes, stream_);
@@ -216,16 +216,16 @@ status byte_vector::insert(std::size_t position, std::size_t bytes, const void *
   if (bytes > SIZE_MAX - flushed_) return buffer_.resize(SIZE_MAX);
   if (status s = buffer_.reserve(flushed_ + bytes, stream_); !s) return s;
   if (status s = move_up(position, flushed_, bytes); !s) return s;
-  const context_guard guard(drv(), device_.context());
+  const context_guard guard(driver(), device_.context());
   status s = guard.entered();
   if (s) {
-    s = host != nullptr ? drv().copy_to_device_async(at(position), host, bytes, stream_.get())
-                        : drv().copy_on_device_async(at(position), from, bytes, stream_.get());
+    s = host != nullptr ? driver().copy_to_device_async(at(position), host, bytes, stream_.get())
+                        : driver().copy_on_device_async(at(position), from, bytes, stream_.get());
   }
   if (s && host != nullptr) s = wait_for_copies();
   if (!s) {
     if (const status back = move_down(position + bytes, flushed_ + bytes, bytes, false); !back) {
-      report_unreturnable(back.error());
+      report_background_error(back.error());
     }
     return s;
   }
@@ -267,8 +267,8 @@ void byte_vector::done_with(growable_buffer &scratch) {
 
 status byte_vector::move_through(device_address scratch, std::size_t to, std::size_t from,
                                  std::size_t bytes) {
-  if (status s = drv().copy_on_device_async(scratch, at(from), bytes, stream_.get()); !s) return s;
-  return drv().copy_on_device_async(at(to), scratch, bytes, stream_.get());
+  if (status s = driver().copy_on_device_async(scratch, at(from), bytes, stream_.get()); !s) return s;
+  return driver().copy_on_device_async(at(to), scratch, bytes, stream_.get());
 }
 
 // Moves [from, end) up by `by` bytes, last chunk first. A failure part-way moves back what moved,
@@ -277,7 +277,7 @@ status byte_vector::move_up(std::size_t from, std::size_t end, std::size_t by) {
   if (from == end) return {};
   auto room = scratch(std::min(end - from, longest_move));
   if (!room) return tl::unexpected(room.error());
-  const context_guard guard(drv(), device_.context());
+  const context_guard guard(driver(), device_.context());
   if (!guard.entered()) return guard.entered();
   status s;
   std::size_t left = end;
@@ -289,7 +289,7 @@ status byte_vector::move_up(std::size_t from, std::size_t end, std::size_t by) {
   for (std::size_t back = left; !s && back < end;) {
     const std::size_t n = std::min(room->size(), end - back);
     if (const status u = move_through(room->address(), back, back + by, n); !u) {
-      report_unreturnable(u.error());
+      report_background_error(u.error());
       break;
     }
     back += n;
@@ -305,7 +305,7 @@ status byte_vector::move_down(std::size_t from, std::size_t end, std::size_t by,
   if (from == end) return {};
   auto room = scratch(std::min(end - from, longest_move));
   if (!room) return tl::unexpected(room.error());
-  const context_guard guard(drv(), device_.context());
+  const context_guard guard(driver(), device_.context());
   if (!guard.entered()) return guard.entered();
   const bool saving = keep && end - from > room->size();
   std::optional<growable_buffer> saved;
@@ -314,7 +314,7 @@ status byte_vector::move_down(std::size_t from, std::size_t end, std::size_t by,
     auto made = scratch(by);
     if (!made) return tl::unexpected(made.error());
     saved.emplace(std::move(*made));
-    s = drv().copy_on_device_async(saved->address(), at(from - by), by, stream_.get());
+    s = driver().copy_on_device_async(saved->address(), at(from - by), by, stream_.get());
   }
   std::size_t moved = from;
   while (s && moved < end) {
@@ -329,8 +329,8 @@ status byte_vector::move_down(std::size_t from, std::size_t end, std::size_t by,
       back = move_through(room->address(), left - n, left - n - by, n);
       left -= n;
     }
-    if (back) back = drv().copy_on_device_async(at(from - by), saved->address(), by, stream_.get());
-    if (!back) report_unreturnable(back.error());
+    if (back) back = driver().copy_on_device_async(at(from - by), saved->address(), by, stream_.get());
+    if (!back) report_background_error(back.error());
   }
   if (saved) done_with(*saved);
   done_with(*room);
@@ -342,9 +342,9 @@ status byte_vector::write(std::size_t position, const void *from, std::size_t by
     return past_end("device_vector::set", position, size());
   }
   if (status s = flush(); !s) return s;
-  const context_guard guard(drv(), device_.context());
+  const context_guard guard(driver(), device_.context());
   if (!guard.entered()) return guard.entered();
-  if (status s = drv().copy_to_device_async(at(position), from, bytes, stream_.get()); !s) return s;
+  if (status s = driver().copy_to_device_async(at(position), from, bytes, stream_.get()); !s) return s;
   return wait_for_copies();
 }
 
@@ -354,9 +354,9 @@ status byte_vector::read(std::size_t position, void *to, std::size_t bytes) {
   }
   if (bytes == 0) return {};
   if (status s = flush(); !s) return s;
-  const context_guard guard(drv(), device_.context());
+  const context_guard guard(driver(), device_.context());
   if (!guard.entered()) return guard.entered();
-  if (status s = drv().copy_to_host_async(to, at(position), bytes, stream_.get()); !s) return s;
+  if (status s = driver().copy_to_host_async(to, at(position), bytes, stream_.get()); !s) return s;
   return wait_for_copies();
 }
 
@@ -370,8 +370,8 @@ status byte_vector::shrink_to_fit() {
 
 status byte_vector::synchronize() {
   if (status s = flush(); !s) return s;
-  const context_guard guard(drv(), device_.context());
-  return guard.entered() ? drv().synchronize_stream(stream_.get()) : guard.entered();
+  const context_guard guard(driver(), device_.context());
+  return guard.entered() ? driver().synchronize_stream(stream_.get()) : guard.entered();
 }
 
 }  // namespace stillmap::detail

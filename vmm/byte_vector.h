@@ -66,7 +66,7 @@ class byte_vector {
   status wait_for_copies() const;
   void drop_staging() noexcept;
   device_address at(std::size_t offset) const { return buffer_.address() + offset; }
-  const driver &drv() const { return device_.drv(); }
+  const stillmap::driver &driver() const { return device_.driver(); }
 
   device device_;
   growable_buffer buffer_;

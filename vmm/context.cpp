@@ -25,7 +25,7 @@ primary_context &primary_context::operator=(primary_context &&other) noexcept {
 primary_context::~primary_context() {
   if (handle_ == nullptr) return;
   if (const status s = driver_->release_primary_context(ordinal_); !s) {
-    report_unreturnable(s.error());
+    report_background_error(s.error());
   }
 }
 
@@ -41,7 +41,7 @@ context_guard::context_guard(const driver &drv, context_handle context) : driver
 
 context_guard::~context_guard() {
   if (!pushed_) return;
-  if (const status s = driver_.pop_context(); !s) report_unreturnable(s.error());
+  if (const status s = driver_.pop_context(); !s) report_background_error(s.error());
 }
 
 relaxed_capture_mode::relaxed_capture_mode(const driver &drv) : driver_(drv) {
@@ -59,7 +59,7 @@ relaxed_capture_mode::~relaxed_capture_mode() {
   if (!before_) return;
   auto back = driver_.exchange_capture_mode(*before_);
   if (!back) back = driver_.exchange_capture_mode(*before_);
-  if (!back) report_unreturnable(back.error());
+  if (!back) report_background_error(back.error());
 }
 
 }  // namespace stillmap

@@ -22,11 +22,11 @@ open_devices &registry() {
 
 status check_ordinal(const driver &drv, int ordinal) {
   constexpr const char *operation = "device::open";
-  if (ordinal < 0) return refuse(condition::invalid_argument, operation, "the ordinal is negative");
+  if (ordinal < 0) return make_error(errc::invalid_argument, operation, "the ordinal is negative");
   const auto count = drv.device_count();
   if (!count) return tl::unexpected<error>(count.error());
   if (ordinal >= *count) {
-    return refuse(condition::invalid_argument, operation,
+    return make_error(errc::invalid_argument, operation,
                   *count > 0 ? "there is no such device" : "the driver reports no device",
                   static_cast<std::uint64_t>(ordinal), static_cast<std::uint64_t>(*count));
   }
@@ -34,7 +34,7 @@ status check_ordinal(const driver &drv, int ordinal) {
   if (!handle) return tl::unexpected<error>(handle.error());
   // Locations name devices by ordinal, calls by handle. On every driver they are one number.
   if (*handle != ordinal) {
-    return refuse(condition::not_supported, operation, "the driver numbers its devices unusually",
+    return make_error(errc::not_supported, operation, "the driver numbers its devices unusually",
                   static_cast<std::uint64_t>(ordinal), static_cast<std::uint64_t>(*handle));
   }
   return {};
@@ -49,7 +49,7 @@ result<std::shared_ptr<device::state>> open_state(const driver &drv, int ordinal
   const auto total = drv.device_total_memory(ordinal);
   if (!total) return tl::unexpected<error>(total.error());
   const auto uuid = drv.device_uuid(ordinal);
-  if (!uuid && !uuid.error().is(condition::not_supported)) {
+  if (!uuid && !uuid.error().is(errc::not_supported)) {
     return tl::unexpected<error>(uuid.error());
   }
   auto context = primary_context::retain(drv, ordinal);
@@ -79,7 +79,7 @@ device_core::~device_core() {
   if (guard.entered()) {
     events.destroy_all(*drv);
   } else {
-    report_unreturnable(guard.entered().error());  // the events go with the context
+    report_background_error(guard.entered().error());  // the events go with the context
   }
 }
 
@@ -127,10 +127,10 @@ std::array<unsigned char, 16> device::uuid() const {
 physical_size device::total_memory() const {
   return state_->total;
 }
-const capabilities &device::can() const {
+const capabilities &device::capabilities() const {
   return state_->caps;
 }
-const driver &device::drv() const {
+const driver &device::driver() const {
   return *state_->drv;
 }
 context_handle device::context() const {
@@ -145,9 +145,9 @@ std::shared_ptr<page_pool> device::pool() const {
 }
 
 result<memory_info> device::memory() const {
-  const context_guard guard(drv(), context());
+  const context_guard guard(driver(), context());
   if (!guard.entered()) return tl::unexpected<error>(guard.entered().error());
-  return drv().memory_info_now();
+  return driver().memory_info_now();
 }
 
 }  // namespace stillmap

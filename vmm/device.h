@@ -46,15 +46,15 @@ class device {
   // Errors: invalid_argument (no such device: limit = how many there are), not_supported (no
   //         driver), the driver's. Cost: first time some twenty calls and one page; later none.
   static result<device> open(int ordinal = 0);
-  static result<device> open(driver &drv, int ordinal);
+  static result<device> open(stillmap::driver &drv, int ordinal);
   static result<int> count();
 
   int ordinal() const;
   const std::string &name() const;
   std::array<unsigned char, 16> uuid() const;
   physical_size total_memory() const;
-  const capabilities &can() const;
-  const driver &drv() const;
+  const stillmap::capabilities &capabilities() const;
+  const stillmap::driver &driver() const;
   context_handle context() const;
 
   address_space &space() const;             // the ledger

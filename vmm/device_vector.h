@@ -82,7 +82,7 @@ class device_vector {
   // The address of the first element; the same for life unless buffer().stats().relocations says
   // otherwise. A flush that fails is reported to the error sink and again by the next flush().
   T *data() {
-    if (const status s = flush(); !s) report_unreturnable(s.error());
+    if (const status s = flush(); !s) report_background_error(s.error());
     return static_cast<T *>(bytes_.buffer().data());
   }
   device_address address() const { return bytes_.buffer().address(); }
@@ -120,7 +120,7 @@ class device_vector {
   }
   status erase(size_type position, size_type n) { return bytes_.erase(bytes(position), bytes(n)); }
   status pop_back() {
-    if (empty()) return refuse(condition::invalid_argument, "device_vector::pop_back", "empty");
+    if (empty()) return make_error(errc::invalid_argument, "device_vector::pop_back", "empty");
     return bytes_.resize(bytes_.size() - sizeof(T), false);
   }
   status clear() { return bytes_.resize(0, false); }

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <iterator>
 #include <mutex>
+#include <new>
 
 #include "stillmap/vmm/driver/cuda_errors.h"
 
@@ -22,8 +23,8 @@ class cuda_category_type final : public std::error_category {
   }
 
   std::error_condition default_error_condition(int code) const noexcept override {
-    const condition c = describe_cuda_error(code).acts_as;
-    return c == condition{} ? std::error_condition(code, *this) : make_error_condition(c);
+    const errc c = describe_cuda_error(code).acts_as;
+    return c == errc{} ? std::error_condition(code, *this) : make_error_condition(c);
   }
 };
 
@@ -32,31 +33,30 @@ class stillmap_category_type final : public std::error_category {
   const char *name() const noexcept override { return "stillmap"; }
 
   std::string message(int code) const override {
-    switch (static_cast<condition>(code)) {
-      case condition::out_of_memory:
+    switch (static_cast<errc>(code)) {
+      case errc::out_of_memory:
         return "out of memory";
-      case condition::address_space_exhausted:
+      case errc::address_space_exhausted:
         return "address space exhausted";
-      case condition::invalid_argument:
+      case errc::invalid_argument:
         return "invalid argument";
-      case condition::not_supported:
+      case errc::not_supported:
         return "not supported";
-      case condition::busy:
+      case errc::busy:
         return "busy";
-      case condition::device_lost:
+      case errc::device_lost:
         return "device lost";
-      case condition::corrupt:
+      case errc::corrupt:
         return "corrupt";
     }
-    return code == 0 ? "no error" : "unknown condition " + std::to_string(code);
+    return code == 0 ? "no error" : "unknown code " + std::to_string(code);
   }
 };
 
-// "96.0 GiB = 103079215104": the first to read, the second to compute with. Below a kibibyte the
-// number says it all, and may well count something other than bytes.
-std::string amount(std::uint64_t n) {
+// "96.0 GiB = 103079215104 B": rounded for reading, and exact.
+std::string bytes_text(std::uint64_t n) {
   static constexpr const char *units[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  std::string exact = std::to_string(n);
+  const std::string exact = std::to_string(n) + " B";
   if (n < 1024) return exact;
   double scaled = static_cast<double>(n) / 1024;
   std::size_t unit = 0;
@@ -70,6 +70,27 @@ std::string amount(std::uint64_t n) {
   return text + exact;
 }
 
+std::string amount(std::uint64_t n, error_unit unit) {
+  char text[32];
+  switch (unit) {
+    case error_unit::bytes:
+      return bytes_text(n);
+    case error_unit::address:
+      std::snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(n));
+      return text;
+    case error_unit::pages:
+      return std::to_string(n) + (n == 1 ? " page" : " pages");
+    case error_unit::milliseconds:
+      return std::to_string(n) + " ms";
+    case error_unit::none:
+    case error_unit::items:
+      break;
+  }
+  return std::to_string(n);
+}
+
+const error_detail no_detail;
+
 struct sink_state {
   std::mutex mutex;
   error_sink sink = nullptr;
@@ -82,7 +103,7 @@ sink_state &sink() {
   return *state;
 }
 
-std::atomic<std::uint64_t> unreported{0};
+std::atomic<std::uint64_t> background_errors{0};
 
 }  // namespace
 
@@ -97,23 +118,63 @@ const std::error_category &stillmap_category() noexcept {
   return *category;
 }
 
-std::error_code make_error_code(condition c) noexcept {
+std::error_code make_error_code(errc c) noexcept {
   return {static_cast<int>(c), stillmap_category()};
 }
 
-std::error_condition make_error_condition(condition c) noexcept {
+std::error_condition make_error_condition(errc c) noexcept {
   return {static_cast<int>(c), stillmap_category()};
+}
+
+const error_detail &error::detail() const noexcept {
+  return more != nullptr ? *more : no_detail;
+}
+
+error error::with(error_detail d) const noexcept {
+  error out = *this;
+  try {
+    error_detail all = detail();
+    const auto take = [](std::string &into, std::string &from) {
+      if (!from.empty()) into = std::move(from);
+    };
+    take(all.subject, d.subject);
+    take(all.where, d.where);
+    take(all.found, d.found);
+    take(all.expected, d.expected);
+    take(all.cause, d.cause);
+    out.more = std::make_shared<const error_detail>(std::move(all));
+  } catch (const std::bad_alloc &) {
+    // The error itself matters more than its detail.
+  }
+  return out;
+}
+
+error error::about(std::string subject) const noexcept {
+  return detail().subject.empty() ? with({.subject = std::move(subject)}) : *this;
 }
 
 std::string error::message() const {
-  std::string text = operation;
-  if (*reason != '\0') text += (text.empty() ? "" : ": ") + std::string(reason);
-  if (value != 0 || limit != 0) {
-    text += " (asked " + amount(value);
-    if (limit != 0) text += ", limit " + amount(limit);
-    text += ")";
-  }
-  return (text.empty() ? text : text + ": ") + code.message();
+  const error_detail &d = detail();
+  std::string text;
+  const auto part = [&text](const std::string &s) {
+    if (!s.empty()) text += (text.empty() ? "" : ": ") + s;
+  };
+  part(d.subject);
+  part(d.where);
+  part(operation);
+  part(reason);
+  std::string numbers;
+  const auto number = [&numbers](const char *what, const std::string &s) {
+    if (!s.empty()) numbers += (numbers.empty() ? "" : ", ") + std::string(what) + s;
+  };
+  number("found ", d.found);
+  number("expected ", d.expected);
+  if (value != 0 || limit != 0) number("requested ", amount(value, unit));
+  if (limit != 0) number("limit ", amount(limit, unit));
+  if (!numbers.empty()) text += " (" + numbers + ")";
+  part(code.message());
+  part(d.cause);
+  return text;
 }
 
 void set_error_sink(error_sink new_sink, void *user) noexcept {
@@ -123,13 +184,13 @@ void set_error_sink(error_sink new_sink, void *user) noexcept {
   s.user = user;
 }
 
-std::uint64_t unreported_errors() noexcept {
-  return unreported.load(std::memory_order_relaxed);
+std::uint64_t background_error_count() noexcept {
+  return background_errors.load(std::memory_order_relaxed);
 }
 
-void report_unreturnable(const error &e) noexcept {
+void report_background_error(const error &e) noexcept {
   if (driver_is_gone(e)) return;
-  unreported.fetch_add(1, std::memory_order_relaxed);
+  background_errors.fetch_add(1, std::memory_order_relaxed);
   // Called outside the lock, so that a sink may set another sink or report in turn.
   error_sink call = nullptr;
   void *user = nullptr;

@@ -143,11 +143,11 @@ class examiner {
     if (sharing_answer a = common(how); *a.reason != '\0') return a;
     if (const auto *m = first(unpaged)) {
       return no(how, "memory of cuMemAlloc has no such handle",
-                device_.can().vmm ? "make the buffer without force_copying, from an exportable pool"
+                device_.capabilities().vmm ? "make the buffer without force_copying, from an exportable pool"
                                   : "legacy IPC is what this device has",
                 m->range.begin);
     }
-    if (!(fabric ? device_.can().fabric_export : device_.can().posix_fd_export)) {
+    if (!(fabric ? device_.capabilities().fabric_export : device_.capabilities().posix_fd_export)) {
       return no(how,
                 fabric ? "this device did not export a fabric handle when it was probed"
                        : "this device did not export a file descriptor when it was probed",
@@ -176,7 +176,7 @@ class examiner {
     constexpr sharing how = sharing::rdma;
     if (sharing_answer a = common(how); *a.reason != '\0') return a;
     const auto incapable = [](const auto &p) { return p.backing && !p.backing->properties().rdma; };
-    if (first(paged) != nullptr && !device_.can().rdma) {
+    if (first(paged) != nullptr && !device_.capabilities().rdma) {
       return no(how, "this device did not map an RDMA-capable page when it was probed",
                 "stage through pinned host memory", first(paged)->range.begin);
     }

@@ -7,28 +7,28 @@ namespace {
 
 // What every operation on an empty (moved-from or closed) buffer says.
 tl::unexpected<error> gone(const char *op) {
-  return refuse(condition::invalid_argument, op, "the buffer was closed or moved from");
+  return make_error(errc::invalid_argument, op, "the buffer was closed or moved from");
 }
 
 }  // namespace
 
 result<growable_buffer> growable_buffer::create(const device &d, buffer_options options) {
-  for (const int peer : options.also_accessible_from) {
+  for (const int peer : options.peer_devices) {
     bool known = peer == d.ordinal();
-    for (const int p : d.can().peers) known = known || p == peer;
+    for (const int p : d.capabilities().peers) known = known || p == peer;
     if (!known) {
-      return refuse(condition::invalid_argument, "growable_buffer::create",
+      return make_error(errc::invalid_argument, "growable_buffer::create",
                     "the device cannot reach this one's memory", static_cast<std::uint64_t>(peer));
     }
   }
-  const bool mapped = d.can().vmm && !options.force_copying;
+  const bool mapped = d.capabilities().vmm && !options.force_copying;
   auto made = mapped ? make_mapped_buffer(d, std::move(options))
                      : make_copied_buffer(d, std::move(options));
   if (!made) return tl::unexpected(made.error());
   return growable_buffer(std::move(*made));
 }
 
-growable_buffer::growable_buffer(std::unique_ptr<impl> i) : device_(i->on()), impl_(std::move(i)) {}
+growable_buffer::growable_buffer(std::unique_ptr<impl> i) : device_(i->device()), impl_(std::move(i)) {}
 
 growable_buffer::growable_buffer(growable_buffer &&other) noexcept = default;
 
@@ -43,7 +43,7 @@ growable_buffer &growable_buffer::operator=(growable_buffer &&other) noexcept {
 
 growable_buffer::~growable_buffer() {
   if (!impl_ || impl_->closed()) return;
-  if (const status s = impl_->close(nullptr); !s) report_unreturnable(s.error());
+  if (const status s = impl_->close(nullptr); !s) report_background_error(s.error());
 }
 
 status growable_buffer::close(const fence &idle) {
@@ -134,9 +134,9 @@ result<growable_buffer> growable_buffer::fork() {
   return growable_buffer(std::move(*made));
 }
 
-status growable_buffer::prepare_write(std::size_t offset, std::size_t bytes, stream_ref stream) {
-  return impl_ ? impl_->prepare_write(offset, bytes, stream)
-               : gone("growable_buffer::prepare_write");
+status growable_buffer::make_writable(std::size_t offset, std::size_t bytes, stream_ref stream) {
+  return impl_ ? impl_->make_writable(offset, bytes, stream)
+               : gone("growable_buffer::make_writable");
 }
 
 status growable_buffer::splice(std::size_t offset, std::size_t bytes, growable_buffer &to,

@@ -30,7 +30,7 @@ struct buffer_options {
   device_address hint{};
 
   // Who may read and write besides the device itself: other devices that are peers.
-  std::vector<int> also_accessible_from{};
+  std::vector<int> peer_devices{};
 
   // Where pages come from; default: the device's own pool. Several: page i comes from pool
   // i mod n (striping over devices: one pool of each). All must have the same page size.
@@ -65,7 +65,7 @@ class growable_buffer {
   // Cost: one reserve; no memory.
   // Errors: invalid_argument (pools of unequal page size, a device that is no peer: value),
   //         address_space_exhausted, not_supported.
-  static result<growable_buffer> create(const device &d, buffer_options options = {});
+  static result<growable_buffer> create(const stillmap::device &d, buffer_options options = {});
 
   growable_buffer(growable_buffer &&other) noexcept;
   growable_buffer &operator=(growable_buffer &&other) noexcept;
@@ -85,7 +85,7 @@ class growable_buffer {
   std::size_t mapped_bytes() const;  // with pages behind them, anywhere
   bool in_place() const;             // false on the copying fallback
   std::uint64_t generation() const;  // rises whenever pages behind it change
-  const device &on() const { return device_; }
+  const stillmap::device &device() const { return device_; }
   const std::string &tag() const;  // empty once closed or moved from
   buffer_stats stats() const;
 
@@ -131,7 +131,7 @@ class growable_buffer {
   result<growable_buffer> alias(std::size_t offset, std::size_t bytes, std::size_t times = 1) const;
 
   // A copy of the whole buffer that shares every page until one of the two is about to write it:
-  // afterwards both are read-only where shared, and a write without prepare_write is an access
+  // afterwards both are read-only where shared, and a write without make_writable is an access
   // fault. Waits for the device's work (it takes write access away).
   // Errors: as alias; busy (aliased pages cannot be shared by copying; until the fence an alias was
   // closed with has passed, its pages may still count as aliased).
@@ -141,7 +141,7 @@ class growable_buffer {
   // Makes a byte range writable: pages still shared are copied to pages of its own, on `stream`, at
   // the same address; the host waits for that. Pages no longer shared only get write access back.
   // Errors: as resize; invalid_argument (not committed).
-  status prepare_write(std::size_t offset, std::size_t bytes, stream_ref stream);
+  status make_writable(std::size_t offset, std::size_t bytes, stream_ref stream);
 
   // Moves pages, not bytes: the range leaves this buffer and appears in `to` at `to_offset`, whose
   // pages there must not be committed. Same page size, same device. Size() of both stays.
@@ -159,7 +159,7 @@ class growable_buffer {
 
  private:
   explicit growable_buffer(std::unique_ptr<impl> i);
-  device device_;
+  stillmap::device device_;
   std::unique_ptr<impl> impl_;  // empty once closed or moved from
 };
 

@@ -6,21 +6,21 @@
 
 namespace stillmap {
 
-result<mapping> mapping::create(const reservation &r, std::size_t offset, page_ref page,
+result<mapping> mapping::create(const reservation &r, std::size_t offset, page_ptr page,
                                 std::vector<access_grant> access) {
   constexpr const char *op = "mapping::create";
-  if (!page) return refuse(condition::invalid_argument, op, "there is no page to map");
-  if (!r.block()) return refuse(condition::invalid_argument, op, "the reservation was moved from");
+  if (!page) return make_error(errc::invalid_argument, op, "there is no page to map");
+  if (!r.block()) return make_error(errc::invalid_argument, op, "the reservation was moved from");
   if (offset > r.range().bytes || r.range().bytes - offset < page->bytes()) {
-    return refuse(condition::invalid_argument, op, "the page does not fit in the reservation",
+    return make_error(errc::invalid_argument, op, "the page does not fit in the reservation",
                   offset, r.range().bytes);
   }
-  if (access.empty()) access.push_back({on_device(r.on().ordinal()), access_mode::read_write});
+  if (access.empty()) access.push_back({on_device(r.device().ordinal()), access_mode::read_write});
   const virtual_range range{r.range().begin + offset, page->bytes()};
   remap_plan plan(std::move(access));
   plan.map(range.begin, page);
-  if (const status s = r.on().space().apply(std::move(plan)); !s) return tl::unexpected(s.error());
-  return mapping(r.on(), r.block(), range, std::move(page));
+  if (const status s = r.device().space().apply(std::move(plan)); !s) return tl::unexpected(s.error());
+  return mapping(r.device(), r.block(), range, std::move(page));
 }
 
 mapping::mapping(mapping &&o) noexcept
@@ -46,7 +46,7 @@ mapping::~mapping() {
 
 status mapping::set_access(std::vector<access_grant> access) {
   if (range_.empty()) {
-    return refuse(condition::invalid_argument, "mapping::set_access", "the mapping is empty");
+    return make_error(errc::invalid_argument, "mapping::set_access", "the mapping is empty");
   }
   remap_plan plan({});
   plan.grant(range_, std::move(access));
@@ -55,11 +55,11 @@ status mapping::set_access(std::vector<access_grant> access) {
 
 status mapping::unmap(const fence &idle) {
   if (range_.empty()) {
-    return refuse(condition::invalid_argument, "mapping::unmap", "the mapping is empty");
+    return make_error(errc::invalid_argument, "mapping::unmap", "the mapping is empty");
   }
   if (status s = device_.space().retire(block_, range_, idle); !s) return s;
   range_ = {};
-  page_ = page_ref();
+  page_ = page_ptr();
   block_.reset();
   return {};
 }
@@ -67,11 +67,11 @@ status mapping::unmap(const fence &idle) {
 void mapping::destroy() noexcept {
   if (range_.empty()) return;
   {
-    const context_guard guard(device_.drv(), device_.context());
-    const status idle = guard.entered() ? device_.drv().synchronize_context() : guard.entered();
-    if (!idle) report_unreturnable(idle.error());
+    const context_guard guard(device_.driver(), device_.context());
+    const status idle = guard.entered() ? device_.driver().synchronize_context() : guard.entered();
+    if (!idle) report_background_error(idle.error());
   }
-  if (const status s = unmap(fence()); !s) report_unreturnable(s.error());
+  if (const status s = unmap(fence()); !s) report_background_error(s.error());
 }
 
 }  // namespace stillmap

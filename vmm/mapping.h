@@ -13,14 +13,14 @@ class mapping {
   // Requires: [offset, offset + page bytes) of `r` is unmapped.  (checked)
   // Errors:   as a remap. Cost: one map, one set-access.
   // An empty `access`: read and write for the reservation's device.
-  static result<mapping> create(const reservation &r, std::size_t offset, page_ref page,
+  static result<mapping> create(const reservation &r, std::size_t offset, page_ptr page,
                                 std::vector<access_grant> access = {});
   mapping(mapping &&o) noexcept;
   mapping &operator=(mapping &&o) noexcept;
   ~mapping();
 
   virtual_range range() const { return range_; }
-  const page_ref &backing() const { return page_; }
+  const page_ptr &backing() const { return page_; }
 
   // Replaces who may touch it. Errors: as a remap; the old access stays. Cost: one set-access.
   status set_access(std::vector<access_grant> access);
@@ -30,13 +30,13 @@ class mapping {
   status unmap(const fence &idle);
 
  private:
-  mapping(device d, std::shared_ptr<address_block> block, virtual_range range, page_ref page)
+  mapping(device d, std::shared_ptr<address_block> block, virtual_range range, page_ptr page)
       : device_(std::move(d)), block_(std::move(block)), range_(range), page_(std::move(page)) {}
   void destroy() noexcept;
   device device_;
   std::shared_ptr<address_block> block_;
   virtual_range range_;
-  page_ref page_;
+  page_ptr page_;
 };
 
 }  // namespace stillmap

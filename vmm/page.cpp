@@ -21,23 +21,23 @@ page::page(page_pool &pool, physical_handle handle, std::size_t bytes,
       imported_(imported),
       pool_(&pool) {}
 
-void page_share::drop() noexcept {
+void ledger_page_ptr::drop() noexcept {
   page *const p = std::exchange(page_, nullptr);
   if (p != nullptr && p->references_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
     p->pool_->give_back(p);
   }
 }
 
-page_ref::page_ref(page_share share)
+page_ptr::page_ptr(ledger_page_ptr share)
     : home_(share ? share.page_->pool_->share() : nullptr), share_(std::move(share)) {}
 
-void page_ref::retire(const fence &idle) {
+void page_ptr::retire(const fence &idle) {
   if (!share_) return;
   if (!idle.trivially_passed()) share_.page_->pool_->join_fence(*share_.page_, idle);
-  share_ = page_share();
+  share_ = ledger_page_ptr();
 }
 
-void page_ref::set_imported(bool imported) const {
+void page_ptr::set_imported(bool imported) const {
   share_.page_->imported_.store(imported, std::memory_order_relaxed);
 }
 

@@ -27,8 +27,8 @@ class page {
 
  private:
   friend class page_pool;
-  friend class page_share;
-  friend class page_ref;
+  friend class ledger_page_ptr;
+  friend class page_ptr;
   friend class address_space;
   page(page_pool &pool, physical_handle handle, std::size_t bytes, physical_properties properties,
        bool imported);
@@ -45,29 +45,29 @@ class page {
 };
 
 // A counted reference that does not keep the pool alive: what the ledger holds, so that a device is
-// not kept alive by its own books. Everybody else holds a page_ref.
-class page_share {
+// not kept alive by its own books. Everybody else holds a page_ptr.
+class ledger_page_ptr {
  public:
-  page_share() = default;
-  explicit page_share(page *p) : page_(p) { acquire(); }
-  page_share(const page_share &o) : page_(o.page_) { acquire(); }
-  page_share(page_share &&o) noexcept : page_(std::exchange(o.page_, nullptr)) {}
-  page_share &operator=(page_share o) noexcept {
+  ledger_page_ptr() = default;
+  explicit ledger_page_ptr(page *p) : page_(p) { acquire(); }
+  ledger_page_ptr(const ledger_page_ptr &o) : page_(o.page_) { acquire(); }
+  ledger_page_ptr(ledger_page_ptr &&o) noexcept : page_(std::exchange(o.page_, nullptr)) {}
+  ledger_page_ptr &operator=(ledger_page_ptr o) noexcept {
     std::swap(page_, o.page_);
     return *this;
   }
-  ~page_share() { drop(); }
+  ~ledger_page_ptr() { drop(); }
 
   explicit operator bool() const { return page_ != nullptr; }
   const page *operator->() const { return page_; }
-  bool operator==(const page_share &o) const { return page_ == o.page_; }
+  bool operator==(const ledger_page_ptr &o) const { return page_ == o.page_; }
   std::uint32_t use_count() const {
     return page_ ? page_->references_.load(std::memory_order_acquire) : 0;
   }
 
  private:
   friend class page_pool;
-  friend class page_ref;
+  friend class page_ptr;
   friend class address_space;
   void acquire() {
     if (page_) page_->references_.fetch_add(1, std::memory_order_relaxed);
@@ -79,27 +79,27 @@ class page_share {
 
 // A share of a page, and of the pool it goes back to. Threads: copies are independent; one object
 // is externally synchronised.
-class page_ref {
+class page_ptr {
  public:
-  page_ref() = default;
-  explicit page_ref(page_share share);
-  page_ref(const page_ref &) = default;
-  page_ref(page_ref &&) noexcept = default;
+  page_ptr() = default;
+  explicit page_ptr(ledger_page_ptr share);
+  page_ptr(const page_ptr &) = default;
+  page_ptr(page_ptr &&) noexcept = default;
   // By swapping: the share that was here must go before the pool it may be the last to keep.
-  page_ref &operator=(page_ref o) noexcept {
+  page_ptr &operator=(page_ptr o) noexcept {
     std::swap(home_, o.home_);
     std::swap(share_, o.share_);
     return *this;
   }
-  ~page_ref() = default;
+  ~page_ptr() = default;
 
   explicit operator bool() const { return static_cast<bool>(share_); }
   const page *operator->() const { return share_.page_; }
   const page &operator*() const { return *share_.page_; }
-  bool operator==(const page_ref &o) const { return share_ == o.share_; }
-  const page_share &share() const { return share_; }
+  bool operator==(const page_ptr &o) const { return share_ == o.share_; }
+  const ledger_page_ptr &share() const { return share_; }
 
-  const std::shared_ptr<page_pool> &home() const { return home_; }  // where it goes back to
+  const std::shared_ptr<page_pool> &pool() const { return home_; }  // the pool it returns to
 
   // How many references exist, mappings included; another thread may change it at once.
   std::uint32_t use_count() const { return share_.use_count(); }
@@ -114,7 +114,7 @@ class page_ref {
  private:
   friend class page_pool;
   std::shared_ptr<page_pool> home_;  // before share_: outlives it
-  page_share share_;
+  ledger_page_ptr share_;
 };
 
 }  // namespace stillmap

@@ -26,33 +26,33 @@ page_pool::page_pool(device::state &d, const page_pool_options &options)
 
 result<std::shared_ptr<page_pool>> page_pool::create(const device &d, page_pool_options options) {
   constexpr const char *op = "page_pool::create";
-  if (!d.can().vmm) {
-    return refuse(condition::not_supported, op, "this device cannot map physical pages");
+  if (!d.capabilities().vmm) {
+    return make_error(errc::not_supported, op, "this device cannot map physical pages");
   }
-  if (options.exportable == handle_type::posix_fd && !d.can().posix_fd_export) {
-    return refuse(condition::not_supported, op, "this device cannot export pages as fds");
+  if (options.exportable == handle_type::posix_fd && !d.capabilities().posix_fd_export) {
+    return make_error(errc::not_supported, op, "this device cannot export pages as fds");
   }
-  if (options.exportable == handle_type::fabric && !d.can().fabric_export) {
-    return refuse(condition::not_supported, op, "this device cannot export fabric handles");
+  if (options.exportable == handle_type::fabric && !d.capabilities().fabric_export) {
+    return make_error(errc::not_supported, op, "this device cannot export fabric handles");
   }
-  if (options.rdma && !d.can().rdma) {
-    return refuse(condition::not_supported, op, "this device cannot map RDMA-capable pages");
+  if (options.rdma && !d.capabilities().rdma) {
+    return make_error(errc::not_supported, op, "this device cannot map RDMA-capable pages");
   }
   const bool on_host = options.location && options.location->kind != location_kind::device;
-  if (on_host && !d.can().host_numa) {
-    return refuse(condition::not_supported, op, "this driver cannot map host memory");
+  if (on_host && !d.capabilities().host_numa) {
+    return make_error(errc::not_supported, op, "this driver cannot map host memory");
   }
   physical_properties wanted;
   wanted.location = options.location.value_or(on_device(d.ordinal()));
   wanted.exportable = options.exportable;
   wanted.rdma = options.rdma;
-  const context_guard guard(d.drv(), d.context());
+  const context_guard guard(d.driver(), d.context());
   if (!guard.entered()) return tl::unexpected(guard.entered().error());
-  const auto granularity = d.drv().granularity(wanted, false);
+  const auto granularity = d.driver().granularity(wanted, false);
   if (!granularity) return tl::unexpected(granularity.error());
   if (options.page_bytes == 0) options.page_bytes = *granularity;
   if (options.page_bytes % *granularity != 0) {
-    return refuse(condition::invalid_argument, op,
+    return make_error(errc::invalid_argument, op,
                   "the page size is not a multiple of the granularity", options.page_bytes,
                   *granularity);
   }
@@ -84,13 +84,13 @@ page_pool::~page_pool() {
     all.assign(ready_.begin(), ready_.end());
   }
   for (page *p : waiting_) {
-    if (const status waited = p->idle_after_.wait(); !waited) report_unreturnable(waited.error());
+    if (const status waited = p->idle_after_.wait(); !waited) report_background_error(waited.error());
     all.push_back(p);
   }
   release_pages(all);
 }
 
-const driver &page_pool::drv() const {
+const driver &page_pool::driver() const {
   return *device_.drv;
 }
 
@@ -108,15 +108,15 @@ std::shared_ptr<page_pool> page_pool::share() {
   return std::shared_ptr<page_pool>(device_.self.lock(), this);
 }
 
-status page_pool::acquire(std::size_t n, std::vector<page_ref> &out,
+status page_pool::acquire(std::size_t n, std::vector<page_ptr> &out,
                           std::optional<stream_ref> consumer) {
   std::vector<page *> got, fresh;
   got.reserve(n);
-  std::vector<page_ref> stolen;
+  std::vector<page_ptr> stolen;
   status outcome = take_free(n, got);
   // Current once for all the pages to make, so that each costs a look instead of a switch.
   std::optional<context_guard> guard;
-  if (outcome && got.size() < n) outcome = guard.emplace(drv(), device_.context()).entered();
+  if (outcome && got.size() < n) outcome = guard.emplace(driver(), device_.context()).entered();
   // Undoing a mapping is cheaper than creating a page, and keeps the device's memory to others.
   if (outcome && got.size() < n && device_.space->collect() != 0) outcome = take_free(n, got);
   const auto have = [&] { return got.size() + fresh.size() + stolen.size(); };
@@ -126,7 +126,7 @@ status page_pool::acquire(std::size_t n, std::vector<page_ref> &out,
       fresh.push_back(*made);
       continue;
     }
-    if (!made.error().is(condition::out_of_memory)) {
+    if (!made.error().is(errc::out_of_memory)) {
       outcome = tl::unexpected(made.error());
       break;
     }
@@ -147,8 +147,8 @@ status page_pool::acquire(std::size_t n, std::vector<page_ref> &out,
   }
   got.insert(got.end(), fresh.begin(), fresh.end());
   out.reserve(out.size() + n);
-  for (page *p : got) out.push_back(page_ref(page_share(p)));
-  for (page_ref &p : stolen) out.push_back(std::move(p));
+  for (page *p : got) out.push_back(page_ptr(ledger_page_ptr(p)));
+  for (page_ptr &p : stolen) out.push_back(std::move(p));
   const std::lock_guard lock(background_mutex_);
   if (keep_ready_ != 0) {
     keep_ready_due_ = true;
@@ -189,7 +189,7 @@ void page_pool::put_back(const std::vector<page *> &pages) {
 // cost: behind a stream wait, behind a host wait, and last the mappings that only wait to be
 // undone.
 status page_pool::take_waiting(std::size_t more, std::vector<page *> &got,
-                               std::vector<page_ref> &stolen, std::optional<stream_ref> consumer) {
+                               std::vector<page_ptr> &stolen, std::optional<stream_ref> consumer) {
   address_space &space = *device_.space;
   const std::size_t wanted = got.size() + stolen.size() + more;
   if (consumer) {
@@ -245,7 +245,7 @@ result<page *> page_pool::make_page() {
   {
     const std::lock_guard lock(mutex_);
     if (created_bytes_ + bytes > options_.limit) {
-      return refuse(condition::out_of_memory, "page_pool::acquire", "the pool's limit is reached",
+      return make_error(errc::out_of_memory, "page_pool::acquire", "the pool's limit is reached",
                     created_bytes_ + bytes, options_.limit);
     }
     created_bytes_ += bytes;
@@ -268,8 +268,8 @@ result<physical_handle> page_pool::create_granted(std::size_t bytes) {
   if (options_.quota != nullptr) {
     if (status s = options_.quota->reserve(bytes); !s) return tl::unexpected(s.error());
   }
-  const context_guard guard(drv(), device_.context());
-  auto made = guard.entered() ? drv().create_physical(bytes, properties_)
+  const context_guard guard(driver(), device_.context());
+  auto made = guard.entered() ? driver().create_physical(bytes, properties_)
                               : result<physical_handle>(tl::unexpected(guard.entered().error()));
   if (made) {
     device_.space->physical_created(bytes);
@@ -281,7 +281,7 @@ result<physical_handle> page_pool::create_granted(std::size_t bytes) {
 
 void page_pool::give_up_grant(std::size_t bytes) noexcept {
   if (options_.quota == nullptr) return;
-  if (const status s = options_.quota->release(bytes); !s) report_unreturnable(s.error());
+  if (const status s = options_.quota->release(bytes); !s) report_background_error(s.error());
 }
 
 // Its memory is gone, or will never go.
@@ -295,18 +295,18 @@ void page_pool::forget(page *p) noexcept {
   delete p;
 }
 
-result<page_ref> page_pool::adopt(physical_memory memory) {
+result<page_ptr> page_pool::adopt(physical_memory memory) {
   if (memory.bytes() != options_.page_bytes) {
-    return refuse(condition::invalid_argument, "page_pool::adopt",
+    return make_error(errc::invalid_argument, "page_pool::adopt",
                   "the memory is not one page of this pool", memory.bytes(), options_.page_bytes);
   }
   if (memory.handle() == physical_handle::none) {
-    return refuse(condition::invalid_argument, "page_pool::adopt", "the memory was moved from");
+    return make_error(errc::invalid_argument, "page_pool::adopt", "the memory was moved from");
   }
-  if (memory.on().shared().get() != &device_) {
-    return refuse(condition::invalid_argument, "page_pool::adopt",
+  if (memory.device().shared().get() != &device_) {
+    return make_error(errc::invalid_argument, "page_pool::adopt",
                   "the memory belongs to another device",
-                  static_cast<std::uint64_t>(memory.on().ordinal()),
+                  static_cast<std::uint64_t>(memory.device().ordinal()),
                   static_cast<std::uint64_t>(device_.ordinal));
   }
   const physical_properties properties = memory.properties();
@@ -319,7 +319,7 @@ result<page_ref> page_pool::adopt(physical_memory memory) {
     stats_.created += physical_size(options_.page_bytes);
     stats_.peak = std::max(stats_.peak, stats_.created);
   }
-  return page_ref(page_share(new page(*this, handle, options_.page_bytes, properties, imported)));
+  return page_ptr(ledger_page_ptr(new page(*this, handle, options_.page_bytes, properties, imported)));
 }
 
 bool page_pool::unfenced(const page &p) const {
@@ -353,11 +353,11 @@ void page_pool::give_back(page *p) noexcept {
 
 void page_pool::release_pages(std::vector<page *> &pages) noexcept {
   if (pages.empty()) return;
-  const context_guard guard(drv(), device_.context());
+  const context_guard guard(driver(), device_.context());
   for (page *p : pages) {
-    const status released = guard.entered() ? drv().release_physical(p->handle_) : guard.entered();
+    const status released = guard.entered() ? driver().release_physical(p->handle_) : guard.entered();
     if (!released) {
-      report_unreturnable(released.error());
+      report_background_error(released.error());
       const std::lock_guard lock(mutex_);
       if (!dying_ && !p->imported_ && p->properties_ == properties_) {
         ready_.push_back(p);  // to be released another time
@@ -372,7 +372,7 @@ void page_pool::release_pages(std::vector<page *> &pages) noexcept {
 
 result<physical_size> page_pool::trim(std::size_t keep) {
   physical_size freed;
-  const context_guard guard(drv(), device_.context());
+  const context_guard guard(driver(), device_.context());
   if (!guard.entered()) return tl::unexpected(guard.entered().error());
   for (;;) {
     page *p = nullptr;
@@ -382,7 +382,7 @@ result<physical_size> page_pool::trim(std::size_t keep) {
       p = ready_.back();
       ready_.pop_back();
     }
-    if (const status released = drv().release_physical(p->handle_); !released) {
+    if (const status released = driver().release_physical(p->handle_); !released) {
       const std::lock_guard lock(mutex_);
       ready_.push_back(p);
       return tl::unexpected(released.error());

@@ -70,13 +70,13 @@ class page_pool {
   // Threads:  safe.
   // Cost:     none when warm; else one create per page, and where something retires one query per
   //           fence and one unmap per run whose fence has passed.
-  status acquire(std::size_t n, std::vector<page_ref> &out,
+  status acquire(std::size_t n, std::vector<page_ptr> &out,
                  std::optional<stream_ref> consumer = std::nullopt);
 
   // Takes over memory made elsewhere (imported, retained or created by hand) as one page of this
   // pool. What others hold too (imported, retained) is released, not pooled, when dropped.
   // Errors: invalid_argument (size is not the pool's page size: limit; moved from; another device).
-  result<page_ref> adopt(class physical_memory memory);
+  result<page_ptr> adopt(class physical_memory memory);
 
   // Creates until `bytes` are free and ready. Errors: as acquire; what was made is kept.
   status prepare(std::size_t bytes);
@@ -94,11 +94,11 @@ class page_pool {
   void in_background(const void *owner, std::function<void()> run);
   void cancel_background(const void *owner);
 
-  const driver &drv() const;
+  const stillmap::driver &driver() const;
 
  private:
-  friend class page_share;
-  friend class page_ref;
+  friend class ledger_page_ptr;
+  friend class page_ptr;
   friend class address_space;
   struct job {
     const void *owner;
@@ -108,7 +108,7 @@ class page_pool {
   std::shared_ptr<page_pool> share();
   status take_free(std::size_t n, std::vector<page *> &got);
   void put_back(const std::vector<page *> &pages);
-  status take_waiting(std::size_t more, std::vector<page *> &got, std::vector<page_ref> &stolen,
+  status take_waiting(std::size_t more, std::vector<page *> &got, std::vector<page_ptr> &stolen,
                       std::optional<stream_ref> consumer);
   result<page *> make_page();
   result<physical_handle> create_granted(std::size_t bytes);

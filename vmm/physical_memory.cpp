@@ -68,35 +68,35 @@ result<physical_memory> physical_memory::create(const device &d, std::size_t byt
 result<physical_memory> physical_memory::create(const device &d, std::size_t bytes,
                                                 physical_properties properties) {
   constexpr const char *op = "physical_memory::create";
-  if (!d.can().vmm) {
-    return refuse(condition::not_supported, op, "this device cannot map physical pages");
+  if (!d.capabilities().vmm) {
+    return make_error(errc::not_supported, op, "this device cannot map physical pages");
   }
-  const context_guard guard(d.drv(), d.context());
+  const context_guard guard(d.driver(), d.context());
   if (!guard.entered()) return tl::unexpected(guard.entered().error());
-  if (bytes == 0 || bytes % d.can().page_bytes != 0) {
-    return refuse(condition::invalid_argument, op, "the size is not a multiple of the granularity",
-                  bytes, d.can().page_bytes);
+  if (bytes == 0 || bytes % d.capabilities().page_bytes != 0) {
+    return make_error(errc::invalid_argument, op, "the size is not a multiple of the granularity",
+                  bytes, d.capabilities().page_bytes);
   }
-  const auto handle = d.drv().create_physical(bytes, properties);
+  const auto handle = d.driver().create_physical(bytes, properties);
   if (!handle) return tl::unexpected(handle.error());
   d.space().physical_created(bytes);
   return physical_memory(d, *handle, bytes, properties, false);
 }
 
 result<physical_memory> physical_memory::retain(const device &d, device_address at) {
-  const context_guard guard(d.drv(), d.context());
+  const context_guard guard(d.driver(), d.context());
   if (!guard.entered()) return tl::unexpected(guard.entered().error());
   std::size_t bytes = 0;
   for (const mapping_record &m : d.space().mappings({at, 1})) bytes = m.range.bytes;
   if (bytes == 0) {
-    return refuse(condition::invalid_argument, "physical_memory::retain",
+    return make_error(errc::invalid_argument, "physical_memory::retain",
                   "nothing of this ledger is mapped at the address", at.value());
   }
-  const auto handle = d.drv().retain_physical(at);
+  const auto handle = d.driver().retain_physical(at);
   if (!handle) return tl::unexpected(handle.error());
-  const auto properties = d.drv().properties(*handle);
+  const auto properties = d.driver().properties(*handle);
   if (!properties) {
-    if (const status s = d.drv().release_physical(*handle); !s) report_unreturnable(s.error());
+    if (const status s = d.driver().release_physical(*handle); !s) report_background_error(s.error());
     return tl::unexpected(properties.error());
   }
   // Another handle to memory the ledger counts already.
@@ -108,23 +108,23 @@ result<physical_memory> physical_memory::retain(const device &d, device_address 
 result<physical_memory> physical_memory::import_fd(const device &d, const owned_fd &fd,
                                                    std::size_t bytes) {
   constexpr const char *op = "physical_memory::import_fd";
-  if (!d.can().vmm) {
-    return refuse(condition::not_supported, op, "this device cannot map physical pages");
+  if (!d.capabilities().vmm) {
+    return make_error(errc::not_supported, op, "this device cannot map physical pages");
   }
   if (fd.get() < 0) {
-    return refuse(condition::invalid_argument, op, "there is no file descriptor to import");
+    return make_error(errc::invalid_argument, op, "there is no file descriptor to import");
   }
-  if (bytes == 0 || bytes % d.can().page_bytes != 0) {
-    return refuse(condition::invalid_argument, op, "the size is not a multiple of the granularity",
-                  bytes, d.can().page_bytes);
+  if (bytes == 0 || bytes % d.capabilities().page_bytes != 0) {
+    return make_error(errc::invalid_argument, op, "the size is not a multiple of the granularity",
+                  bytes, d.capabilities().page_bytes);
   }
-  const context_guard guard(d.drv(), d.context());
+  const context_guard guard(d.driver(), d.context());
   if (!guard.entered()) return tl::unexpected(guard.entered().error());
-  const auto handle = d.drv().import_fd(fd.get());
+  const auto handle = d.driver().import_fd(fd.get());
   if (!handle) return tl::unexpected(handle.error());
-  const auto properties = d.drv().properties(*handle);
+  const auto properties = d.driver().properties(*handle);
   if (!properties) {
-    if (const status s = d.drv().release_physical(*handle); !s) report_unreturnable(s.error());
+    if (const status s = d.driver().release_physical(*handle); !s) report_background_error(s.error());
     return tl::unexpected(properties.error());
   }
   d.space().physical_created(bytes);
@@ -133,16 +133,16 @@ result<physical_memory> physical_memory::import_fd(const device &d, const owned_
 
 result<owned_fd> physical_memory::export_fd() const {
   if (properties_.exportable != handle_type::posix_fd) {
-    return refuse(condition::invalid_argument, "physical_memory::export_fd",
+    return make_error(errc::invalid_argument, "physical_memory::export_fd",
                   "it was not created exportable as an fd");
   }
   if (handle_ == physical_handle::none) {
-    return refuse(condition::invalid_argument, "physical_memory::export_fd",
+    return make_error(errc::invalid_argument, "physical_memory::export_fd",
                   "the memory was moved from");
   }
-  const context_guard guard(device_.drv(), device_.context());
+  const context_guard guard(device_.driver(), device_.context());
   if (!guard.entered()) return tl::unexpected(guard.entered().error());
-  const auto fd = device_.drv().export_fd(handle_);
+  const auto fd = device_.driver().export_fd(handle_);
   if (!fd) return tl::unexpected(fd.error());
   owned_fd owned(*fd);
   const std::lock_guard lock(all_exports().mutex);
@@ -184,10 +184,10 @@ physical_handle physical_memory::release() && {
 void physical_memory::destroy() noexcept {
   const physical_handle handle = std::move(*this).release();
   if (handle == physical_handle::none) return;
-  const context_guard guard(device_.drv(), device_.context());
+  const context_guard guard(device_.driver(), device_.context());
   const status released =
-      guard.entered() ? device_.drv().release_physical(handle) : guard.entered();
-  if (!released) report_unreturnable(released.error());
+      guard.entered() ? device_.driver().release_physical(handle) : guard.entered();
+  if (!released) report_background_error(released.error());
 }
 
 }  // namespace stillmap

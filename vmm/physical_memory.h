@@ -49,17 +49,17 @@ class physical_memory {
   // Errors: invalid_argument (value, limit = granularity), out_of_memory (limit = free),
   //         not_supported (place or handle type).
   // Cost:   one create.
-  static result<physical_memory> create(const device &d, std::size_t bytes,
+  static result<physical_memory> create(const stillmap::device &d, std::size_t bytes,
                                         physical_properties properties);
-  static result<physical_memory> create(const device &d, std::size_t bytes);
+  static result<physical_memory> create(const stillmap::device &d, std::size_t bytes);
 
   // Another handle to what is mapped at `at` (any interior address). Cost: two calls.
   // Errors: invalid_argument (nothing of VMM is mapped there).  conformance 46, 47
-  static result<physical_memory> retain(const device &d, device_address at);
+  static result<physical_memory> retain(const stillmap::device &d, device_address at);
 
   // What another process exported. `fd` stays the caller's. The size is not in the handle: the two
   // sides agree on it, and mapping refuses a wrong one.
-  static result<physical_memory> import_fd(const device &d, const owned_fd &fd, std::size_t bytes);
+  static result<physical_memory> import_fd(const stillmap::device &d, const owned_fd &fd, std::size_t bytes);
 
   physical_memory(physical_memory &&o) noexcept;
   physical_memory &operator=(physical_memory &&o) noexcept;
@@ -71,7 +71,7 @@ class physical_memory {
   bool imported() const { return imported_; }
   // Imported or retained: somebody else has a handle to the same memory.
   bool shared() const { return imported_ || !counted_; }
-  const device &on() const { return device_; }
+  const stillmap::device &device() const { return device_; }
 
   // Errors: invalid_argument (no such handle type was asked for at creation).  conformance 49
   result<owned_fd> export_fd() const;
@@ -80,12 +80,12 @@ class physical_memory {
   physical_handle release() &&;
 
  private:
-  physical_memory(device d, physical_handle h, std::size_t bytes, physical_properties p,
+  physical_memory(stillmap::device d, physical_handle h, std::size_t bytes, physical_properties p,
                   bool imported)
       : device_(std::move(d)), handle_(h), bytes_(bytes), properties_(p), imported_(imported) {}
   void destroy() noexcept;
 
-  device device_;
+  stillmap::device device_;
   physical_handle handle_ = physical_handle::none;
   std::size_t bytes_ = 0;
   physical_properties properties_;

@@ -10,7 +10,7 @@ namespace stillmap {
 remap_plan::remap_plan(std::vector<access_grant> access)
     : access_(std::make_shared<const std::vector<access_grant>>(std::move(access))) {}
 
-void remap_plan::map(device_address at, page_ref p) {
+void remap_plan::map(device_address at, page_ptr p) {
   maps_.push_back({at, std::move(p), access_});
 }
 
@@ -25,7 +25,7 @@ std::shared_ptr<const std::vector<access_grant>> remap_plan::listed(
   return listed_;
 }
 
-void remap_plan::map(device_address at, page_ref p, std::vector<access_grant> access) {
+void remap_plan::map(device_address at, page_ptr p, std::vector<access_grant> access) {
   maps_.push_back({at, std::move(p), listed(std::move(access))});
 }
 
@@ -37,7 +37,7 @@ void remap_plan::suspend(virtual_range range, std::uint64_t by) {
   if (!range.empty()) suspends_.push_back({range, by});
 }
 
-void remap_plan::resume(device_address at, page_ref p, std::uint64_t by) {
+void remap_plan::resume(device_address at, page_ptr p, std::uint64_t by) {
   maps_.push_back({at, std::move(p), access_, by});
 }
 
@@ -60,7 +60,7 @@ class remap {
       if (!forgotten_.empty()) settle_books(true);
       return {};
     }
-    const context_guard guard(drv(), space_.device_.context());
+    const context_guard guard(driver(), space_.device_.context());
     if (!guard.entered()) return guard.entered();
     space_.notify(backing_event::phase::about_to_change, touched_);
     if (status s = perform(); !s) {
@@ -79,18 +79,18 @@ class remap {
   using access_ptr = std::shared_ptr<const std::vector<access_grant>>;
   struct present {  // one mapping as it is, or was
     virtual_range range;
-    page_share page;
+    ledger_page_ptr page;
     access_ptr access;
     std::uint64_t block;
     std::uint64_t suspend_by = 0;  // leaving: its place stays; arriving: whose place it is
   };
   enum class purpose { unmap, collect, suspend, grant };
 
-  const driver &drv() const { return *space_.device_.drv; }
+  const stillmap::driver &driver() const { return *space_.device_.drv; }
 
   static tl::unexpected<error> no(const char *why, std::uint64_t value = 0,
                                   std::uint64_t limit = 0) {
-    return refuse(condition::invalid_argument, "remap", why, value, limit);
+    return make_error(errc::invalid_argument, "remap", why, value, limit);
   }
 
   // ---- plan against ledger; no driver ----------------------------------------------------------
@@ -157,7 +157,7 @@ class remap {
     const std::size_t live = space_.mappings_.size() - space_.suspended_ + arriving_.size();
     const std::size_t ceiling = space_.stats_.mapping_ceiling;
     if (!arriving_.empty() && ceiling != 0 && live > ceiling) {
-      return refuse(condition::address_space_exhausted, "remap",
+      return make_error(errc::address_space_exhausted, "remap",
                     "the ceiling of live mappings is reached", live, ceiling);
     }
     return {};
@@ -176,7 +176,7 @@ class remap {
       if (!r.contains(range)) return no("the range cuts a mapping", range.begin.value());
       if (it->second.suspended_by != 0) {
         if (why != purpose::unmap) {
-          return refuse(condition::busy, "remap", "memory in the range is suspended",
+          return make_error(errc::busy, "remap", "memory in the range is suspended",
                         range.begin.value());
         }
         forgotten_.push_back(range);
@@ -248,7 +248,7 @@ class remap {
           regranted_.size());
       const virtual_range run = span_of(regranted_[i].was, regranted_[i + n - 1].was);
       regranted_done_ = i + n;  // a failed call may have done part of it
-      if (status s = drv().set_access(run, regranted_[i].now->data(), regranted_[i].now->size());
+      if (status s = driver().set_access(run, regranted_[i].now->data(), regranted_[i].now->size());
           !s) {
         return s;
       }
@@ -256,7 +256,7 @@ class remap {
     }
     for (std::size_t i = 0; i < leaving_.size();) {
       const std::size_t n = adjacent_from(leaving_, i);
-      if (status s = drv().unmap(span_of(leaving_[i], leaving_[i + n - 1])); !s) return s;
+      if (status s = driver().unmap(span_of(leaving_[i], leaving_[i + n - 1])); !s) return s;
       i += n;
       unmapped_ = i;
     }
@@ -265,7 +265,7 @@ class remap {
 
   status map_all(const std::vector<present> &pages, std::size_t &done) {
     for (const present &p : pages) {
-      if (status s = drv().map(p.range.begin, p.range.bytes, p.page->handle()); !s) return s;
+      if (status s = driver().map(p.range.begin, p.range.bytes, p.page->handle()); !s) return s;
       ++done;
     }
     return grant_runs(pages, pages.size());
@@ -282,7 +282,7 @@ class remap {
       const auto &access = *pages[i].access;
       if (!access.empty()) {
         if (status s =
-                drv().set_access(span_of(pages[i], pages[i + n - 1]), access.data(), access.size());
+                driver().set_access(span_of(pages[i], pages[i + n - 1]), access.data(), access.size());
             !s) {
           return s;
         }
@@ -298,8 +298,8 @@ class remap {
     unmap_first(replacing_, remapped_);
     for (std::size_t i = 0; i < unmapped_; ++i) {  // what left comes back
       const present &p = leaving_[i];
-      if (const status s = drv().map(p.range.begin, p.range.bytes, p.page->handle()); !s) {
-        report_unreturnable(s.error());
+      if (const status s = driver().map(p.range.begin, p.range.bytes, p.page->handle()); !s) {
+        report_background_error(s.error());
         lost_.insert(p.range.begin.value());
       }
     }
@@ -307,10 +307,10 @@ class remap {
     for (std::size_t i = 0; i < unmapped_; ++i) {
       if (!lost_.contains(leaving_[i].range.begin.value())) back.push_back(leaving_[i]);
     }
-    if (const status s = grant_runs(back, back.size()); !s) report_unreturnable(s.error());
+    if (const status s = grant_runs(back, back.size()); !s) report_background_error(s.error());
     std::vector<present> granted;
     for (std::size_t i = 0; i < regranted_done_; ++i) granted.push_back(regranted_[i].was);
-    if (const status s = grant_runs(granted, granted.size()); !s) report_unreturnable(s.error());
+    if (const status s = grant_runs(granted, granted.size()); !s) report_background_error(s.error());
     unmap_first(arriving_, mapped_);
     unmapped_ = 0;
     regranted_done_ = 0;
@@ -319,9 +319,9 @@ class remap {
   void unmap_first(const std::vector<present> &pages, std::size_t &count) {
     for (std::size_t i = 0; i < count;) {
       const std::size_t n = std::min(adjacent_from(pages, i), count - i);
-      const status s = drv().unmap(span_of(pages[i], pages[i + n - 1]));
+      const status s = driver().unmap(span_of(pages[i], pages[i + n - 1]));
       if (!s) {
-        report_unreturnable(s.error());
+        report_background_error(s.error());
         stuck_.insert(stuck_.end(), pages.begin() + static_cast<std::ptrdiff_t>(i),
                       pages.begin() + static_cast<std::ptrdiff_t>(i + n));
       }
@@ -340,7 +340,7 @@ class remap {
       if (p.suspend_by == 0 || lost_.contains(p.range.begin.value())) {
         return space_.erase_locked(it);
       }
-      it->second.backing = page_share();  // leaving_ holds the page
+      it->second.backing = ledger_page_ptr();  // leaving_ holds the page
       it->second.suspended_by = p.suspend_by;
       ++space_.suspended_;
       space_.stats_.mapped_bytes -= p.range.bytes;
@@ -420,8 +420,8 @@ status address_space::apply(remap_plan &&plan) {
   remap_plan mine = std::move(plan);
   const status s = remap(*this, mine).run();
   if (s || mine.maps_.empty()) return s;
-  const bool full = s.error().is(condition::address_space_exhausted);
-  if (!full && !s.error().is(condition::out_of_memory)) return s;
+  const bool full = s.error().is(errc::address_space_exhausted);
+  if (!full && !s.error().is(errc::out_of_memory)) return s;
   const bool ours = full && s.error().code.category() == stillmap_category();
   return collect(ours) == 0 ? s : remap(*this, mine).run();
 }

@@ -17,8 +17,8 @@ class remap_plan {
   explicit remap_plan(std::vector<access_grant> access);
 
   // Puts `p` at `at`. If the same plan unmaps that address, the page there is replaced.
-  void map(device_address at, page_ref p);
-  void map(device_address at, page_ref p, std::vector<access_grant> access);  // its own access
+  void map(device_address at, page_ptr p);
+  void map(device_address at, page_ptr p, std::vector<access_grant> access);  // its own access
   // Takes whole mappings away; no device work may touch them any more (use retire otherwise).
   void unmap(virtual_range range);
   // Takes the pages of whole mappings away and keeps their places in the ledger, with their access:
@@ -28,7 +28,7 @@ class remap_plan {
   // Contents are lost: save them first. No device work may touch them any more.
   void suspend(virtual_range range, std::uint64_t by);
   // Puts `p` at a place that `by` suspended, with the access that it had.
-  void resume(device_address at, page_ref p, std::uint64_t by);
+  void resume(device_address at, page_ptr p, std::uint64_t by);
   // Changes who may touch what is mapped in `range`.
   void grant(virtual_range range, std::vector<access_grant> access);
 
@@ -41,7 +41,7 @@ class remap_plan {
   friend class address_space;
   struct map_step {
     device_address at;
-    page_ref page;
+    page_ptr page;
     std::shared_ptr<const std::vector<access_grant>> access;
     std::uint64_t suspended_by = 0;  // not 0: where that one suspended a page
   };

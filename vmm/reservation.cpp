@@ -8,7 +8,7 @@ result<reservation> reservation::create(const device &d, std::size_t bytes,
   auto block = d.space().reserve(bytes, options.alignment, options.hint, std::move(options.tag));
   if (!block) return tl::unexpected(block.error());
   if (options.exactly_there && (*block)->range().begin != wanted) {
-    return refuse(condition::busy, "reservation::create", "the address asked for is taken",
+    return make_error(errc::busy, "reservation::create", "the address asked for is taken",
                   wanted.value(), (*block)->range().begin.value());
   }
   return reservation(d, std::move(*block));

@@ -18,7 +18,7 @@ class reservation {
  public:
   // Errors: as address_space::reserve; busy (exactly_there, and the driver chose another address).
   // Cost:   one reserve (and one free when it lands elsewhere).
-  static result<reservation> create(const device &d, std::size_t bytes,
+  static result<reservation> create(const stillmap::device &d, std::size_t bytes,
                                     reservation_options options = {});
 
   reservation(reservation &&) noexcept = default;
@@ -34,13 +34,13 @@ class reservation {
   // Of a reservation that was moved from: nothing, and 0.
   virtual_range range() const { return block_ ? block_->range() : virtual_range{}; }
   std::uint64_t generation() const { return block_ ? block_->generation() : 0; }
-  const device &on() const { return device_; }
+  const stillmap::device &device() const { return device_; }
   const std::shared_ptr<address_block> &block() const { return block_; }
 
  private:
-  reservation(device d, std::shared_ptr<address_block> b)
+  reservation(stillmap::device d, std::shared_ptr<address_block> b)
       : device_(std::move(d)), block_(std::move(b)) {}
-  device device_;
+  stillmap::device device_;
   std::shared_ptr<address_block> block_;  // after device_: goes first
 };
 

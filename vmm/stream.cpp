@@ -38,7 +38,7 @@ void event_pool::give_back(event_handle e) noexcept {
 void event_pool::destroy_all(const driver &drv) noexcept {
   const std::lock_guard lock(mutex_);
   for (const event_handle e : free_) {
-    if (const status s = drv.destroy_event(e); !s) report_unreturnable(s.error());
+    if (const status s = drv.destroy_event(e); !s) report_background_error(s.error());
   }
   free_.clear();
   created_ = 0;
@@ -51,9 +51,9 @@ struct stream::state {
 };
 
 result<stream> stream::create(const device &d, bool non_blocking) {
-  const context_guard guard(d.drv(), d.context());
+  const context_guard guard(d.driver(), d.context());
   if (!guard.entered()) return tl::unexpected<error>(guard.entered().error());
-  const auto handle = d.drv().create_stream(non_blocking);
+  const auto handle = d.driver().create_stream(non_blocking);
   if (!handle) return tl::unexpected<error>(handle.error());
   stream out;
   out.handle_ = *handle;
@@ -73,28 +73,28 @@ stream &stream::operator=(stream &&other) noexcept {
 
 stream::~stream() {
   if (handle_ == nullptr) return;
-  const driver &drv = state_->of.drv();
+  const driver &drv = state_->of.driver();
   const context_guard guard(drv, state_->of.context());
   const status s = guard.entered() ? drv.destroy_stream(handle_) : guard.entered();
-  if (!s) report_unreturnable(s.error());
+  if (!s) report_background_error(s.error());
 }
 
 status stream::synchronize() const {
   if (handle_ == nullptr) {
-    return refuse(condition::invalid_argument, "stream::synchronize", "the stream was moved from");
+    return make_error(errc::invalid_argument, "stream::synchronize", "the stream was moved from");
   }
-  const context_guard guard(state_->of.drv(), state_->of.context());
+  const context_guard guard(state_->of.driver(), state_->of.context());
   if (!guard.entered()) return guard.entered();
-  return state_->of.drv().synchronize_stream(handle_);
+  return state_->of.driver().synchronize_stream(handle_);
 }
 
 result<bool> stream::idle() const {
   if (handle_ == nullptr) {
-    return refuse(condition::invalid_argument, "stream::idle", "the stream was moved from");
+    return make_error(errc::invalid_argument, "stream::idle", "the stream was moved from");
   }
-  const context_guard guard(state_->of.drv(), state_->of.context());
+  const context_guard guard(state_->of.driver(), state_->of.context());
   if (!guard.entered()) return tl::unexpected<error>(guard.entered().error());
-  return state_->of.drv().stream_idle(handle_);
+  return state_->of.driver().stream_idle(handle_);
 }
 
 // ---- fence ----
@@ -145,7 +145,7 @@ status refuse_if_capturing(const driver &drv, stream_ref s) {
   const auto capturing = drv.stream_capturing(s.get());
   if (!capturing) return tl::unexpected<error>(capturing.error());
   if (!*capturing) return {};
-  return refuse(condition::not_supported, "fence::after", "the stream is capturing a graph");
+  return make_error(errc::not_supported, "fence::after", "the stream is capturing a graph");
 }
 
 }  // namespace
@@ -169,7 +169,7 @@ result<fence> fence::after(const device &d, stream_ref s) {
 
 result<fence> fence::of(const device &d, event_ref e) {
   if (e.get() == nullptr) {
-    return refuse(condition::invalid_argument, "fence::of", "there is no event");
+    return make_error(errc::invalid_argument, "fence::of", "there is no event");
   }
   fence out;
   out.events_.push_back(std::make_shared<detail::recorded_event>(d.shared()->core, e.get(), false));

@@ -10,7 +10,7 @@ namespace {
 constexpr std::size_t MiB = std::size_t{1} << 20;
 
 bool is_short(const error &e) {
-  return e.is(condition::out_of_memory);
+  return e.is(errc::out_of_memory);
 }
 
 // Small requests share a chunk, so that the driver is asked less often than they are.
@@ -60,7 +60,7 @@ result<segment *> caching_allocator::core::extend_by_chunk(arena &a, const block
     const std::lock_guard lock(a.lock);
     a.last_growth = a.counted().allocations;
     a.add_chunk(*got);
-    block = a.books.place(r.bytes, r.alignment, heap_books::search::thorough);
+    block = a.books.place(r.bytes, r.alignment, extent_map::search::thorough);
   }
   live_peak_ = std::max(live_peak_.load(), live() + bytes);
   backed_peak_ = std::max(backed_peak_.load(), backed());
@@ -70,19 +70,19 @@ result<segment *> caching_allocator::core::extend_by_chunk(arena &a, const block
 // Within the limit and the quota. CUDA promises less alignment than drivers give: what does not
 // begin at a page is asked for again, with room to.
 result<arena::chunk> caching_allocator::core::get_chunk(std::size_t bytes) {
-  const context_guard guard(device_.drv(), device_.context());
+  const context_guard guard(device_.driver(), device_.context());
   if (!guard.entered()) return tl::unexpected<error>(guard.entered().error());
   const std::size_t most = limit;
   for (std::size_t room = 0;; room = page()) {
     const std::size_t all = bytes + room;
     if (chunk_bytes_ + all > most) {
-      return refuse(condition::out_of_memory, "caching_allocator::allocate",
+      return make_error(errc::out_of_memory, "caching_allocator::allocate",
                     "over the limit of the allocator", all, most);
     }
     if (options_.quota != nullptr) {
       if (status s = options_.quota->reserve(all); !s) return tl::unexpected<error>(s.error());
     }
-    const auto at = device_.drv().allocate(all);
+    const auto at = device_.driver().allocate(all);
     if (!at) {
       give_up_grant(all);
       return tl::unexpected<error>(at.error());
@@ -94,8 +94,8 @@ result<arena::chunk> caching_allocator::core::get_chunk(std::size_t bytes) {
       chunk_bytes_ += all;
       return arena::chunk{{begin, bytes}, allocated};
     }
-    if (const status s = device_.drv().free(*at); !s) {
-      report_unreturnable(s.error());
+    if (const status s = device_.driver().free(*at); !s) {
+      report_background_error(s.error());
       return tl::unexpected<error>(s.error());
     }
     give_up_grant(all);
@@ -109,7 +109,7 @@ status caching_allocator::core::free_chunk(arena &a, const arena::chunk &c) {
   // Nobody may be told that it is there any more: another may be given the addresses at once.
   directory_.remove_chunk(c.range);
   device_.space().leave_fallback(c.allocated);
-  const status s = device_.drv().free(c.allocated.begin);
+  const status s = device_.driver().free(c.allocated.begin);
   if (!s) {
     device_.space().enter_fallback(c.allocated);
     directory_.add_chunk(c.range, &a);
@@ -130,7 +130,7 @@ std::size_t caching_allocator::core::give_back_chunks(std::size_t bytes, bool wa
     outcome = s;
     return 0;
   }
-  const context_guard guard(device_.drv(), device_.context());
+  const context_guard guard(device_.driver(), device_.context());
   if (!guard.entered()) {
     outcome = guard.entered();
     return 0;
@@ -202,12 +202,12 @@ result<physical_size> caching_allocator::core::trim_chunks(std::size_t keep) {
 
 // At the end, when the device has been waited for.
 void caching_allocator::core::free_all_chunks() noexcept {
-  const context_guard guard(device_.drv(), device_.context());
+  const context_guard guard(device_.driver(), device_.context());
   for (const auto &a : arenas_) {
     for (const arena::chunk &c : a->chunks) {
       const status s = guard.entered() ? free_chunk(*a, c) : guard.entered();
       if (s) continue;
-      report_unreturnable(s.error());
+      report_background_error(s.error());
       device_.space().leave_fallback(c.allocated);  // nobody will ever try again
       give_up_grant(c.allocated.bytes);
     }
@@ -216,21 +216,21 @@ void caching_allocator::core::free_all_chunks() noexcept {
 
 void caching_allocator::core::give_up_grant(std::size_t bytes) const noexcept {
   if (options_.quota == nullptr) return;
-  if (const status s = options_.quota->release(bytes); !s) report_unreturnable(s.error());
+  if (const status s = options_.quota->release(bytes); !s) report_background_error(s.error());
 }
 
 // Giving memory back in the middle of a capture could wait for what never runs. Asking the default
 // stream also tells of streams that are not ours, as long as they are of the blocking kind.
 status caching_allocator::core::nobody_captures() const {
-  const context_guard guard(device_.drv(), device_.context());
+  const context_guard guard(device_.driver(), device_.context());
   if (!guard.entered()) return guard.entered();
   const auto ask = [&](stream_ref s) -> status {
-    const auto answer = device_.drv().stream_capturing(s.get());
-    if (!answer && !answer.error().is(condition::not_supported)) {
+    const auto answer = device_.driver().stream_capturing(s.get());
+    if (!answer && !answer.error().is(errc::not_supported)) {
       return tl::unexpected<error>(answer.error());
     }
     if (answer && !*answer) return {};
-    return refuse(condition::busy, "caching_allocator::empty_cache",
+    return make_error(errc::busy, "caching_allocator::empty_cache",
                   "nothing can be given back while a stream captures a graph");
   };
   if (status s = ask({}); !s) return s;

@@ -23,12 +23,12 @@
 namespace stillmap {
 
 inline tl::unexpected<error> not_in_a_child(const char *op) {
-  return refuse(condition::not_supported, op, "the process was forked: CUDA does not work here");
+  return make_error(errc::not_supported, op, "the process was forked: CUDA does not work here");
 }
 
 class caching_allocator::core {
  public:
-  core(device d, std::shared_ptr<page_pool> pages, std::vector<access_grant> access,
+  core(stillmap::device d, std::shared_ptr<page_pool> pages, std::vector<access_grant> access,
        caching_allocator_options options, std::shared_ptr<trace_recorder> recorder);
   ~core();
 
@@ -60,7 +60,7 @@ class caching_allocator::core {
     return directory_.at(reinterpret_cast<std::uintptr_t>(address)) != nullptr;
   }
 
-  const device &home() const { return device_; }
+  const stillmap::device &device() const { return device_; }
   bool in_child() const { return watch_.in_child(); }
   std::atomic<std::size_t> limit, soft_limit;
 
@@ -80,13 +80,13 @@ class caching_allocator::core {
   struct loot {
     std::vector<taken> moved;
     std::size_t moved_pages = 0;
-    std::vector<page_ref> created;
+    std::vector<page_ptr> created;
     // The host has seen that the pages are idle, not the stream waited: a graph cannot wait for
     // what is outside, and is launched on any stream.
     bool by_host = false;
   };
 
-  result<void *> allocate_with_care(std::size_t bytes, stream_ref s, const allocate_options &how);
+  result<void *> allocate_slow(std::size_t bytes, stream_ref s, const allocate_options &how);
   status free_with_care(void *block, std::optional<stream_ref> last_used_on);
   arena &arena_for(stream_ref s);
   arena &make_arena(stream_ref s);
@@ -99,7 +99,7 @@ class caching_allocator::core {
   // The rest; each costs one load where nothing is recorded.
   void tell_failed(const error &e, std::size_t bytes, stream_ref s, const call_stack &stack);
   void tell_finished(const arena &a, const arena::held_block &h);  // requires a.lock
-  void tell_grown(const arena &a, const heap_books::extent &place, const loot &l);
+  void tell_grown(const arena &a, const extent_map::extent &place, const loot &l);
   void tell_gone(const arena &a, const virtual_range &range);
   void tell_reserved(const arena &a, const virtual_range &range);
   void tell_chunk(const arena &a, const virtual_range &range);
@@ -111,16 +111,16 @@ class caching_allocator::core {
   std::size_t ceiling() const;
   void pack_all();
   void unpack_if_settled(arena &a);
-  std::optional<heap_books::extent> carve(arena &a, const block_request &r, effort how);
+  std::optional<extent_map::extent> carve(arena &a, const block_request &r, effort how);
   status reserve_addresses(arena &a, std::size_t bytes);
   status gather(arena &a, std::size_t pages, effort how, loot &into);
   std::size_t take_from(arena &victim, std::size_t pages, loot &into);
   bool is_idle(arena &a);
   status create(arena &a, std::size_t pages, loot &into);
   status fence_off(arena &a, loot &l);
-  status map(const heap_books::extent &place, loot &l);
+  status map(const extent_map::extent &place, loot &l);
   void put_back(loot &l);
-  void let_go(arena &a, const heap_books::extent &place, loot &l);
+  void let_go(arena &a, const extent_map::extent &place, loot &l);
   bool repeats_itself(arena &a);
   void forget_if_scattered(arena &a);
   bool forget_lent(arena &a);
@@ -160,7 +160,7 @@ class caching_allocator::core {
   std::size_t page() const { return page_bytes_; }
 
   const fork_watch watch_;
-  const device device_;
+  const stillmap::device device_;
   const std::shared_ptr<page_pool> pages_;  // nullptr: the device cannot map pages
   const std::size_t page_bytes_;
   const std::vector<access_grant> access_;

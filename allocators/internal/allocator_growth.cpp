@@ -30,7 +30,7 @@ std::size_t tolerated(std::size_t live_peak, bool settles, std::size_t page) {
 }
 
 bool is_short(const error &e) {
-  return e.is(condition::out_of_memory) || e.is(condition::address_space_exhausted);
+  return e.is(errc::out_of_memory) || e.is(errc::address_space_exhausted);
 }
 
 }  // namespace
@@ -43,12 +43,12 @@ result<void *> caching_allocator::core::grow(arena &a, const block_request &r,
   // Not after having created all pages there are.
   if (r.bytes > device_.total_memory().bytes()) {
     ++failed_;
-    return refuse(condition::out_of_memory, "caching_allocator::allocate",
+    return make_error(errc::out_of_memory, "caching_allocator::allocate",
                   "the device has not as much", r.bytes, device_.total_memory().bytes());
   }
   for (int round = 0;; ++round) {
     auto found = find_memory(a, r);
-    if (found || !found.error().is(condition::out_of_memory)) return found;
+    if (found || !found.error().is(errc::out_of_memory)) return found;
     if (!options_.on_out_of_memory || round == callback_rounds) {
       ++failed_;
       return found;
@@ -75,7 +75,7 @@ result<void *> caching_allocator::core::find_memory(arena &a, const block_reques
     return r.small() && !whole ? a.enter_slab(*s, r) : a.enter(*s, r);
   };
 
-  const relaxed_capture_mode relaxed(device_.drv());
+  const relaxed_capture_mode relaxed(device_.driver());
   if (!relaxed.entered()) return tl::unexpected<error>(relaxed.entered().error());
   reclaim(false);
   if (void *const block = try_free(false)) return block;
@@ -85,7 +85,7 @@ result<void *> caching_allocator::core::find_memory(arena &a, const block_reques
   // Whatever is free anywhere, and then whatever will be once streams have got there.
   for (const bool wait : {false, true}) {
     const effort far = wait ? effort::waiting : effort::all;
-    if (found.error().is(condition::address_space_exhausted)) {
+    if (found.error().is(errc::address_space_exhausted)) {
       for (const auto &other : arenas_) forget_lent(*other);
     }
     reclaim(wait);
@@ -136,7 +136,7 @@ result<segment *> caching_allocator::core::extend(arena &a, const block_request 
     }
     place = carve(a, r, how);
     if (!place) {
-      return refuse(condition::address_space_exhausted, "caching_allocator::allocate",
+      return make_error(errc::address_space_exhausted, "caching_allocator::allocate",
                     "no addresses are left for it", r.bytes);
     }
   }
@@ -194,10 +194,10 @@ void caching_allocator::core::unpack_if_settled(arena &a) {
 
 // ---- addresses ----
 
-std::optional<heap_books::extent> caching_allocator::core::carve(arena &a, const block_request &r,
+std::optional<extent_map::extent> caching_allocator::core::carve(arena &a, const block_request &r,
                                                                  effort how) {
   const auto search =
-      how == effort::ordinary ? heap_books::search::quick : heap_books::search::thorough;
+      how == effort::ordinary ? extent_map::search::quick : extent_map::search::thorough;
   const std::lock_guard lock(a.lock);
   return a.books.carve(r.bytes, r.alignment, search);
 }
@@ -207,7 +207,7 @@ std::optional<heap_books::extent> caching_allocator::core::carve(arena &a, const
 status caching_allocator::core::reserve_addresses(arena &a, std::size_t bytes) {
   const std::size_t least = round_up(bytes, page()) + page();
   const std::size_t generous = round_up(
-      std::min(2 * device_.total_memory().bytes(), device_.can().largest_reservation / 2), page());
+      std::min(2 * device_.total_memory().bytes(), device_.capabilities().largest_reservation / 2), page());
   std::size_t wanted = std::max(least, generous);
   for (;;) {
     auto block = device_.space().reserve(wanted, page(), options_.hint, options_.tag);
@@ -222,7 +222,7 @@ status caching_allocator::core::reserve_addresses(arena &a, std::size_t bytes) {
       tell_reserved(a, range);
       return {};
     }
-    if (wanted == least || !block.error().is(condition::address_space_exhausted)) {
+    if (wanted == least || !block.error().is(errc::address_space_exhausted)) {
       return tl::unexpected<error>(block.error());
     }
     wanted = std::max(least, round_up(wanted / 2, page()));
@@ -264,7 +264,7 @@ status caching_allocator::core::gather(arena &a, std::size_t pages, effort how, 
   if (missing == 0) return {};
   if (missing > room(most)) {
     pack_all();
-    return refuse(condition::out_of_memory, "caching_allocator::allocate",
+    return make_error(errc::out_of_memory, "caching_allocator::allocate",
                   "over the limit of the allocator", missing * page(), most);
   }
   return create(a, missing, into);
@@ -311,9 +311,9 @@ std::size_t caching_allocator::core::take_from(arena &victim, std::size_t pages,
 
 // Whether nothing is queued on its stream, so that its pages can be had without anybody waiting.
 bool caching_allocator::core::is_idle(arena &a) {
-  const context_guard guard(device_.drv(), device_.context());
+  const context_guard guard(device_.driver(), device_.context());
   if (!guard.entered() || capturing(a.stream)) return false;  // asking would spoil the capture
-  const auto idle = device_.drv().stream_idle(a.stream.get());
+  const auto idle = device_.driver().stream_idle(a.stream.get());
   return idle && *idle;
 }
 
@@ -329,8 +329,8 @@ status caching_allocator::core::create(arena &a, std::size_t pages, loot &into) 
     pack_all();  // others have the rest of the device
     return s;
   }
-  for (const page_ref &p : into.created) {
-    const auto &home = p.home();
+  for (const page_ptr &p : into.created) {
+    const auto &home = p.pool();
     if (home == pages_ || std::find(guests_.begin(), guests_.end(), home) != guests_.end()) {
       continue;
     }
@@ -358,19 +358,19 @@ status caching_allocator::core::fence_off(arena &a, loot &l) {
 }
 
 // Pages that move are mapped at their new place before the old one goes: nobody waits for that.
-status caching_allocator::core::map(const heap_books::extent &place, loot &l) {
+status caching_allocator::core::map(const extent_map::extent &place, loot &l) {
   remap_plan plan(access_);
   device_address at = place.missing.begin;
   for (const taken &t : l.moved) {
     for (const segment *s : t.segments) {
       auto pages = device_.space().mappings(s->range());
       if (pages.size() * page() != s->bytes) {
-        return refuse(condition::corrupt, "caching_allocator::allocate",
+        return make_error(errc::corrupt, "caching_allocator::allocate",
                       "free pages are not mapped where they should be", s->begin, s->bytes);
       }
       for (mapping_record &m : pages) {
         if (m.state == mapping_state::suspended) {
-          return refuse(condition::busy, "caching_allocator::allocate",
+          return make_error(errc::busy, "caching_allocator::allocate",
                         "free pages that it takes are suspended", m.range.begin.value());
         }
         plan.map(at, std::move(m.backing));
@@ -378,7 +378,7 @@ status caching_allocator::core::map(const heap_books::extent &place, loot &l) {
       }
     }
   }
-  for (const page_ref &p : l.created) {
+  for (const page_ptr &p : l.created) {
     plan.map(at, p);
     at = at + page();
   }
@@ -394,7 +394,7 @@ void caching_allocator::core::put_back(loot &l) {
 
 // Pages of the same arena stay mapped where they were too, and can be had back there by writing it
 // down. Other old mappings go when their streams have got there.
-void caching_allocator::core::let_go(arena &a, const heap_books::extent &place, loot &l) {
+void caching_allocator::core::let_go(arena &a, const extent_map::extent &place, loot &l) {
   std::uint64_t to = place.missing.begin.value();
   for (taken &t : l.moved) {
     if (t.from == &a) {
@@ -418,9 +418,9 @@ void caching_allocator::core::let_go(arena &a, const heap_books::extent &place, 
 
 // Whether the stream is capturing a graph, or cannot be asked because another one is.
 bool caching_allocator::core::capturing(stream_ref s) const {
-  const context_guard guard(device_.drv(), device_.context());
+  const context_guard guard(device_.driver(), device_.context());
   if (!guard.entered()) return false;
-  const auto answer = device_.drv().stream_capturing(s.get());
+  const auto answer = device_.driver().stream_capturing(s.get());
   return !answer || *answer;
 }
 

@@ -21,7 +21,7 @@ result<void *> caching_allocator::core::allocate_told(std::size_t bytes, stream_
                                                       const allocate_options &how) {
   call_stack stack;
   history.capture(stack, 1);
-  const auto block = allocate_with_care(bytes, s, how);
+  const auto block = allocate_slow(bytes, s, how);
   if (!block) tell_failed(block.error(), bytes, s, stack);
   if (!block || *block == nullptr) return block;
   if (recorder_) recorder_->allocated(this, *block, bytes, device_.ordinal(), s);
@@ -82,7 +82,7 @@ void caching_allocator::core::gone() {
 
 void caching_allocator::core::tell_failed(const error &e, std::size_t bytes, stream_ref s,
                                           const call_stack &stack) {
-  if (!e.is(condition::out_of_memory)) return;
+  if (!e.is(errc::out_of_memory)) return;
   history_event told;
   told.action = history_action::out_of_memory;
   told.bytes = bytes;
@@ -92,7 +92,7 @@ void caching_allocator::core::tell_failed(const error &e, std::size_t bytes, str
 }
 
 void caching_allocator::core::tell_finished(const arena &a, const arena::held_block &h) {
-  if (!history.on()) return;
+  if (!history.enabled()) return;
   history_event e;
   e.action = history_action::free_completed;
   e.address = h.address;
@@ -103,9 +103,9 @@ void caching_allocator::core::tell_finished(const arena &a, const arena::held_bl
 }
 
 // Requires: growth_mutex_, and that the pages taken are still written down where they were.
-void caching_allocator::core::tell_grown(const arena &a, const heap_books::extent &place,
+void caching_allocator::core::tell_grown(const arena &a, const extent_map::extent &place,
                                          const loot &l) {
-  if (!history.on()) return;
+  if (!history.enabled()) return;
   history_event e;
   e.stream = a.stream;
   e.address = place.missing.begin.value();
@@ -125,17 +125,17 @@ void caching_allocator::core::tell_grown(const arena &a, const heap_books::exten
 }
 
 void caching_allocator::core::tell_gone(const arena &a, const virtual_range &range) {
-  if (history.on()) history.push(about(history_action::page_unmap, a, range));
+  if (history.enabled()) history.push(about(history_action::page_unmap, a, range));
 }
 
 void caching_allocator::core::tell_reserved(const arena &a, const virtual_range &range) {
-  if (history.on()) history.push(about(history_action::reserve, a, range));
+  if (history.enabled()) history.push(about(history_action::reserve, a, range));
 }
 
 // Addresses and memory at once.
 void caching_allocator::core::tell_chunk(const arena &a, const virtual_range &range) {
   tell_reserved(a, range);
-  if (history.on()) history.push(about(history_action::page_map, a, range));
+  if (history.enabled()) history.push(about(history_action::page_map, a, range));
 }
 
 }  // namespace stillmap

@@ -102,7 +102,7 @@ heap_map caching_allocator::core::map() const {
     a->books.each([&](const segment &s) { a->describe(s, drawn.segments); });
     sort_by_address(drawn);
   }
-  if (history.on()) history.push({});
+  if (history.enabled()) history.push({});
   return out;
 }
 
@@ -112,7 +112,7 @@ result<std::size_t> caching_allocator::core::usable_size(const void *block) cons
     const std::lock_guard lock(a->lock);
     if (const std::size_t bytes = a->usable_size(address); bytes != 0) return bytes;
   }
-  return refuse(condition::invalid_argument, "caching_allocator::usable_size",
+  return make_error(errc::invalid_argument, "caching_allocator::usable_size",
                 "no block begins at this address, or it was freed already", address);
 }
 

@@ -115,7 +115,7 @@ void caching_allocator::core::flush_all() {
 result<physical_size> caching_allocator::core::give_back(std::size_t keep) {
   if (watch_.in_child()) return not_in_a_child("caching_allocator::trim");
   const std::lock_guard growing(growth_mutex_);
-  const relaxed_capture_mode relaxed(device_.drv());
+  const relaxed_capture_mode relaxed(device_.driver());
   if (!relaxed.entered()) return tl::unexpected<error>(relaxed.entered().error());
   if (in_chunks()) return trim_chunks(keep);
   reclaim_pools(false);
@@ -153,7 +153,7 @@ status caching_allocator::core::retire(arena &a, std::size_t pages, std::size_t 
     const std::lock_guard lock(a.lock);
     // Pages that are lent still cannot leave: their stream could not be asked.
     if (a.books.lent_bytes() != 0) {
-      return refuse(condition::busy, "caching_allocator::empty_cache",
+      return make_error(errc::busy, "caching_allocator::empty_cache",
                     "the stream cannot be fenced off now");
     }
   }
@@ -190,9 +190,9 @@ status caching_allocator::core::retire(arena &a, std::size_t pages, std::size_t 
 // ---- the end ----
 
 status caching_allocator::core::wait_for_device() const {
-  const context_guard guard(device_.drv(), device_.context());
+  const context_guard guard(device_.driver(), device_.context());
   if (!guard.entered()) return guard.entered();
-  return device_.drv().synchronize_context();
+  return device_.driver().synchronize_context();
 }
 
 void caching_allocator::core::unmap_everything() noexcept {
@@ -201,9 +201,9 @@ void caching_allocator::core::unmap_everything() noexcept {
   for (const auto &a : arenas_)
     any = any || a->books.backed_bytes() != 0 || a->books.lent_bytes() != 0 || !a->leaving.empty();
   if (!any) return;
-  const relaxed_capture_mode relaxed(device_.drv());
-  if (!relaxed.entered()) report_unreturnable(relaxed.entered().error());
-  if (const status s = wait_for_device(); !s) report_unreturnable(s.error());
+  const relaxed_capture_mode relaxed(device_.driver());
+  if (!relaxed.entered()) report_background_error(relaxed.entered().error());
+  if (const status s = wait_for_device(); !s) report_background_error(s.error());
   if (in_chunks()) return free_all_chunks();
   for (const auto &a : arenas_) {
     reclaim_leaving(*a, true);
@@ -222,7 +222,7 @@ void caching_allocator::core::unmap_everything() noexcept {
       plan.unmap(run);
       if (plan.empty()) continue;
       if (const status s = device_.space().apply(std::move(plan)); !s) {
-        report_unreturnable(s.error());
+        report_background_error(s.error());
       }
     }
   }

@@ -7,12 +7,12 @@ namespace stillmap {
 // ---- allocating beyond the first look ----
 
 void *arena::allocate_beyond_slabs(const block_request &r) {
-  segment *const s = find_segment(growth_for(r), heap_books::search::quick);
+  segment *const s = find_segment(growth_for(r), extent_map::search::quick);
   return s != nullptr ? enter_slab(s, r) : nullptr;
 }
 
 void *arena::allocate_by_search(const block_request &r) {
-  segment *const s = find_segment(r, heap_books::search::quick);
+  segment *const s = find_segment(r, extent_map::search::quick);
   return s != nullptr ? enter(s, r) : nullptr;
 }
 
@@ -21,14 +21,14 @@ void *arena::allocate_thoroughly(const block_request &r, bool whole) {
   if (r.small() && !whole) {
     if (slab *const s = slabs_.first(static_cast<std::size_t>(r.bytes))) return take_place(*s, r);
   }
-  segment *const s = find_segment(whole ? r : growth_for(r), heap_books::search::thorough);
+  segment *const s = find_segment(whole ? r : growth_for(r), extent_map::search::thorough);
   if (s == nullptr) return nullptr;
   return r.small() && !whole ? enter_slab(s, r) : enter(s, r);
 }
 
 // The first place of the size that can be had, or else a new one in what is free; and the same
 // again when nothing is kept for other sizes any more.
-segment *arena::find_segment(const block_request &r, heap_books::search how) {
+segment *arena::find_segment(const block_request &r, extent_map::search how) {
   for (const bool again : {false, true}) {
     if (again && kept_bytes_ == 0 && empty_slabs_ == 0) break;
     if (again) flush();
@@ -76,7 +76,7 @@ place_list *arena::in_the_way_of_recall(const segment &first, std::uint64_t begi
     if (s->state != segment_state::lent) continue;
     const std::uint64_t last = std::min(high, s->end());
     for (std::uint64_t at = std::max(low, s->begin); at < last;) {
-      const heap_books::run there = books.next_run(at, (last - at) / page, claims_);
+      const extent_map::run there = books.next_run(at, (last - at) / page, claims_);
       const std::uint64_t bytes = there.pages * page;
       if (bytes == 0 || (there.owner < high && there.owner + bytes > low)) return &want_recall_;
       if (place_list *const list = in_the_way_of_run(at, there.owner, bytes)) return list;
@@ -144,7 +144,7 @@ void arena::call_back(const recall &r) {
   const std::size_t pages = static_cast<std::size_t>(r.bytes) / books.page_bytes();
   books.recall(r.lent, pages);
   counters_.recalled += pages;
-  if (history != nullptr && history->on()) tell_recalled(r.lent, r.owner, r.bytes);
+  if (history != nullptr && history->enabled()) tell_recalled(r.lent, r.owner, r.bytes);
 }
 
 void arena::loosen(std::uint64_t begin, std::uint64_t end) {
@@ -170,18 +170,18 @@ void arena::strip(segment &s, std::uint64_t begin) {
 
 // ---- growing ----
 
-void arena::wake_for_pages(const heap_books::extent &e) {
+void arena::wake_for_pages(const extent_map::extent &e) {
   wake(e.busy->waiting);
   wake(want_pages_);
   wake(want_recall_);
 }
 
-segment *arena::commit(const heap_books::extent &e) {
+segment *arena::commit(const extent_map::extent &e) {
   wake_for_pages(e);
   return books.commit(e);
 }
 
-void arena::abandon(const heap_books::extent &e) {
+void arena::abandon(const extent_map::extent &e) {
   wake_for_pages(e);
   books.abandon(e);
 }

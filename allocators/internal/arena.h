@@ -132,8 +132,8 @@ class arena {
   void *enter(segment *s, const block_request &r);
   void *enter_slab(segment *s, const block_request &r);
   // Pages are there for what books.carve() set aside, or are not; or stay where they were.
-  segment *commit(const heap_books::extent &e);
-  void abandon(const heap_books::extent &e);
+  segment *commit(const extent_map::extent &e);
+  void abandon(const extent_map::extent &e);
   void put_back(segment *s);  // it was leaving, and stays
   // The segment request that makes room for `r`.
   static block_request growth_for(const block_request &r);
@@ -175,7 +175,7 @@ class arena {
   mutable arena_lock lock;
   const std::uint64_t id;
   const stream_ref stream;
-  heap_books books;
+  extent_map books;
   std::vector<std::shared_ptr<address_block>> reservations;
   std::vector<chunk> chunks;
   std::vector<held_block> held;  // in the order of their numbers
@@ -270,14 +270,14 @@ class arena {
   void tell_recalled(std::uint64_t to, std::uint64_t from, std::uint64_t bytes) const;
   void *allocate_beyond_slabs(const block_request &r);
   void *allocate_by_search(const block_request &r);
-  segment *find_segment(const block_request &r, heap_books::search how);
+  segment *find_segment(const block_request &r, extent_map::search how);
   segment *find_place(const block_request &r);
   segment *claim(size_places &of, std::size_t i);
   place_list *in_the_way(segment &s);
   place_list *in_the_way_of_recall(const segment &first, std::uint64_t begin, std::uint64_t end);
   place_list *in_the_way_of_run(std::uint64_t lent, std::uint64_t owner, std::uint64_t bytes);
   void call_back(const recall &r);
-  void wake_for_pages(const heap_books::extent &e);
+  void wake_for_pages(const extent_map::extent &e);
   void loosen(std::uint64_t begin, std::uint64_t end);
   segment *loosen(segment &s);
   void strip(segment &s, std::uint64_t begin);

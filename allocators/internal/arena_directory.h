@@ -112,7 +112,7 @@ class arena_directory {
 
   std::atomic<const copy *> now_{nullptr};
   std::vector<std::unique_ptr<const copy>> all_;
-  chunk_owners chunks_;
+  chunk_directory chunks_;
 };
 
 }  // namespace stillmap

@@ -17,7 +17,7 @@ class arena;
 
 // Threads: lookups are safe and take no lock; changes are externally synchronised. An address that
 // is in no chunk any more may be answered with who had it, or has it now.
-class chunk_owners {
+class chunk_directory {
  public:
   static constexpr std::size_t unit = std::size_t{2} << 20;  // chunks begin and end at multiples
 

@@ -19,7 +19,7 @@ std::uint64_t align_up(std::uint64_t at, std::uint64_t alignment) {
 // ---- the list ----
 
 // How large a block could begin or end in this unbacked stretch, as its neighbours tell.
-std::uint64_t heap_books::key(const segment &unbacked) const {
+std::uint64_t extent_map::key(const segment &unbacked) const {
   std::uint64_t bytes = unbacked.bytes;
   if (is(unbacked.previous, segment_state::free)) bytes += unbacked.previous->bytes;
   if (is(unbacked.next, segment_state::free)) bytes += unbacked.next->bytes;
@@ -27,7 +27,7 @@ std::uint64_t heap_books::key(const segment &unbacked) const {
 }
 
 // Cuts `s`, which is in no index, at `at`: returns the second part, of the same state.
-segment *heap_books::split(segment *s, std::uint64_t at) {
+segment *extent_map::split(segment *s, std::uint64_t at) {
   segment *const rest = store_.take();
   rest->begin = at;
   rest->bytes = s->end() - at;
@@ -41,7 +41,7 @@ segment *heap_books::split(segment *s, std::uint64_t at) {
   return rest;
 }
 
-void heap_books::swallow_next(segment *s) {
+void extent_map::swallow_next(segment *s) {
   segment *const other = s->next;
   pages_.ended(other);
   s->bytes += other->bytes;
@@ -50,7 +50,7 @@ void heap_books::swallow_next(segment *s) {
   store_.give_back(other);
 }
 
-void heap_books::enter(segment *s) {
+void extent_map::enter(segment *s) {
   if (s->state == segment_state::free) {
     free_rows_.insert(*s);
     free_ += s->bytes;
@@ -62,7 +62,7 @@ void heap_books::enter(segment *s) {
   }
 }
 
-void heap_books::lift(segment *s) {
+void extent_map::lift(segment *s) {
   if (!s->by_size.in) return;
   if (s->state == segment_state::free) {
     free_rows_.remove(*s);
@@ -73,7 +73,7 @@ void heap_books::lift(segment *s) {
   }
 }
 
-void heap_books::rekey(segment *s) {
+void extent_map::rekey(segment *s) {
   if (!is(s, segment_state::unbacked) || !s->by_size.in) return;
   unbacked_index_.remove(*s);
   unbacked_index_.insert(*s, key(*s));
@@ -81,7 +81,7 @@ void heap_books::rekey(segment *s) {
 
 // Gives `s`, which is in no index, its state, merges it with neighbours of the same and enters it.
 // Returns what it is part of now.
-segment *heap_books::settle(segment *s, segment_state state) {
+segment *extent_map::settle(segment *s, segment_state state) {
   s->state = state;
   if (state != segment_state::live && state != segment_state::leaving) {
     if (is(s->next, state)) {
@@ -100,7 +100,7 @@ segment *heap_books::settle(segment *s, segment_state state) {
   return s;
 }
 
-void heap_books::add(virtual_range range, bool backed) {
+void extent_map::add(virtual_range range, bool backed) {
   segment *const s = store_.take();
   s->begin = range.begin.value();
   s->bytes = range.bytes;
@@ -112,7 +112,7 @@ void heap_books::add(virtual_range range, bool backed) {
   settle(s, backed ? segment_state::free : segment_state::unbacked);
 }
 
-bool heap_books::remove(virtual_range range) {
+bool extent_map::remove(virtual_range range) {
   const auto it = std::find_if(firsts_.begin(), firsts_.end(),
                                [&](const segment *s) { return s->begin == range.begin.value(); });
   if (it == firsts_.end() || (*it)->range() != range ||
@@ -132,21 +132,21 @@ bool heap_books::remove(virtual_range range) {
 // ---- placing ----
 
 // A block of whole pages begins at a page: elsewhere it would keep one page more from being whole.
-std::uint64_t heap_books::alignment_of(std::uint64_t bytes, std::uint64_t asked) const {
+std::uint64_t extent_map::alignment_of(std::uint64_t bytes, std::uint64_t asked) const {
   return (bytes & (page_ - 1)) == 0 ? std::max<std::uint64_t>(asked, page_) : asked;
 }
 
 // An exact fit; or one that leaves a sliver, and breaks no whole page; or else where fewest are
 // broken. Of equals the lowest address, so that what lives long gathers there. All of it is one
 // number, which has to be low: whole pages above the address.
-segment *heap_books::best_place(std::uint64_t bytes, std::uint64_t alignment, search how) const {
+segment *extent_map::best_place(std::uint64_t bytes, std::uint64_t alignment, search how) const {
   const std::uint64_t own = bytes >> page_bits_, part = bytes & (page_ - 1);
   const bool simple = alignment == allocation_granule || alignment == page_;
   const auto rank = [](std::uint64_t n, std::uint64_t begin) { return n << 60 | begin; };
   // The page of the block's last part is one more, unless as much precedes its first whole page.
   const auto touched = [&](std::uint64_t at) { return own + ((-at & (page_ - 1)) < part ? 1 : 0); };
   // No place breaks fewer pages than the block has, but for one less where too few are whole.
-  const auto rank_of = [&](const free_rows::entry &e) {
+  const auto rank_of = [&](const free_bins::entry &e) {
     const std::uint64_t at = align_up(e.begin, alignment), end = e.begin + e.bytes;
     if (at + bytes > end) return no_place;
     if (e.bytes == bytes) return rank(0, e.begin);
@@ -159,30 +159,30 @@ segment *heap_books::best_place(std::uint64_t bytes, std::uint64_t alignment, se
   };
   std::uint64_t best = no_place, below = no_place;
   segment *found = nullptr;
-  const auto consider = [&](const free_rows::entry &e, std::uint64_t here) {
+  const auto consider = [&](const free_bins::entry &e, std::uint64_t here) {
     if (here >= best) return;
     best = here;
     found = e.of;
     below = here < rank(3, 0) ? 0 : here < rank(4, 0) ? e.begin : no_place;
   };
   std::size_t looks = how == search::thorough ? SIZE_MAX : quick_looks;
-  free_rows_.each_row(bytes, [&](std::span<const free_rows::entry> row, std::uint64_t least) {
+  free_rows_.each_row(bytes, [&](std::span<const free_bins::entry> row, std::uint64_t least) {
     if (found != nullptr && looks < row.size()) row = row.first(looks);
     looks -= std::min(looks, row.size());
     if (simple && least >= (own + 2) << page_bits_) {
       // What it touches is whole, so that few need more than a look at their address.
-      for (const free_rows::entry &e : row) {
+      for (const free_bins::entry &e : row) {
         if (e.begin < below) consider(e, rank(touched(e.begin) + 3 - own, e.begin));
       }
     } else {
-      for (const free_rows::entry &e : row) consider(e, rank_of(e));
+      for (const free_bins::entry &e : row) consider(e, rank_of(e));
     }
     return looks != 0 || found == nullptr;
   });
   return found;
 }
 
-segment *heap_books::place(std::uint64_t bytes, std::uint64_t asked, search how) {
+segment *extent_map::place(std::uint64_t bytes, std::uint64_t asked, search how) {
   std::uint64_t alignment = alignment_of(bytes, asked);
   segment *s = best_place(bytes, alignment, how);
   if (s == nullptr && alignment != asked) s = best_place(bytes, alignment = asked, how);
@@ -205,11 +205,11 @@ segment *heap_books::place(std::uint64_t bytes, std::uint64_t asked, search how)
   return s;
 }
 
-segment *heap_books::release(segment *live) {
+segment *extent_map::release(segment *live) {
   return settle(live, segment_state::free);
 }
 
-segment *heap_books::place_at(segment *s, std::uint64_t begin, std::uint64_t bytes) {
+segment *extent_map::place_at(segment *s, std::uint64_t begin, std::uint64_t bytes) {
   const std::uint64_t end = begin + bytes;
   bool was_free = s->state == segment_state::free;
   if (was_free) lift(s);
@@ -249,7 +249,7 @@ segment *heap_books::place_at(segment *s, std::uint64_t begin, std::uint64_t byt
 
 // The better of two places in an unbacked stretch and its free neighbours: from the left end, or up
 // to the right end.
-std::optional<heap_books::extent> heap_books::fit(const segment &unbacked, std::uint64_t bytes,
+std::optional<extent_map::extent> extent_map::fit(const segment &unbacked, std::uint64_t bytes,
                                                   std::uint64_t alignment) const {
   const bool left = is(unbacked.previous, segment_state::free);
   const bool right = is(unbacked.next, segment_state::free);
@@ -273,7 +273,7 @@ std::optional<heap_books::extent> heap_books::fit(const segment &unbacked, std::
   return best;
 }
 
-std::optional<heap_books::extent> heap_books::carve(std::uint64_t bytes, std::uint64_t asked,
+std::optional<extent_map::extent> extent_map::carve(std::uint64_t bytes, std::uint64_t asked,
                                                     search how) {
   const std::uint64_t alignment = alignment_of(bytes, asked);
   std::optional<extent> best;
@@ -320,7 +320,7 @@ std::optional<heap_books::extent> heap_books::carve(std::uint64_t bytes, std::ui
   return best;
 }
 
-segment *heap_books::commit(const extent &e) {
+segment *extent_map::commit(const extent &e) {
   segment *s = e.busy;
   backed_ += e.missing.bytes;
   if (e.begin > s->begin) {
@@ -332,7 +332,7 @@ segment *heap_books::commit(const extent &e) {
   return s;
 }
 
-void heap_books::abandon(const extent &e) {
+void extent_map::abandon(const extent &e) {
   segment *s = e.busy;
   if (e.missing.begin.value() > s->begin) {
     segment *const middle = split(s, e.missing.begin.value());

@@ -19,7 +19,7 @@
 
 namespace stillmap {
 
-class heap_books {
+class extent_map {
  public:
   // A place that still lacks pages: `busy` is set aside for it.
   struct extent {
@@ -31,11 +31,11 @@ class heap_books {
   enum class search { quick, thorough };  // the best of a few places, or of all
 
   // Requires: a power of two.
-  explicit heap_books(std::size_t page_bytes)
+  explicit extent_map(std::size_t page_bytes)
       : page_(page_bytes),
         page_bits_(static_cast<unsigned>(std::countr_zero(page_bytes))),
         pages_(page_bytes) {}
-  heap_books(const heap_books &) = delete;
+  extent_map(const extent_map &) = delete;
 
   // Addresses to place in, of whole pages; `backed`: they have pages already.
   void add(virtual_range range, bool backed = false);
@@ -111,7 +111,7 @@ class heap_books {
   std::string contradiction(bool growing = false) const;
 
  private:
-  using index = size_index<segment, &segment::by_size>;
+  using index = tlsf_index<segment, &segment::by_size>;
 
   // A page is a power of two, and these are asked all the time.
   std::uint64_t floor(std::uint64_t at) const { return at & ~(page_ - 1); }
@@ -139,7 +139,7 @@ class heap_books {
   const std::size_t page_;
   const unsigned page_bits_;
   segment_store store_;
-  free_rows free_rows_;
+  free_bins free_rows_;
   index unbacked_index_;  // by own size and that of free neighbours
   std::vector<segment *> firsts_;
   page_map pages_;

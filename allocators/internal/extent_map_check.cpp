@@ -3,7 +3,7 @@
 
 namespace stillmap {
 
-std::string heap_books::contradiction(bool growing) const {
+std::string extent_map::contradiction(bool growing) const {
   std::size_t backed = 0, free = 0, pages = 0, reserved = 0, lent = 0;
   for (const segment *first : firsts_) {
     if (first->previous != nullptr) return "a first segment has one before it";

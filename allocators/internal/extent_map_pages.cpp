@@ -7,11 +7,11 @@ namespace stillmap {
 
 // ---- pages that go ----
 
-std::size_t heap_books::take(std::size_t pages, std::vector<segment *> &out) {
+std::size_t extent_map::take(std::size_t pages, std::vector<segment *> &out) {
   if (whole_pages_ == 0) return 0;
   std::vector<segment *> whole;
-  free_rows_.each_row(page_, [&](std::span<const free_rows::entry> row, std::uint64_t) {
-    for (const free_rows::entry &e : row) {
+  free_rows_.each_row(page_, [&](std::span<const free_bins::entry> row, std::uint64_t) {
+    for (const free_bins::entry &e : row) {
       if (whole_pages(*e.of) != 0) whole.push_back(e.of);
     }
     return true;
@@ -41,18 +41,18 @@ std::size_t heap_books::take(std::size_t pages, std::vector<segment *> &out) {
   return got;
 }
 
-void heap_books::put_back(segment *leaving) {
+void extent_map::put_back(segment *leaving) {
   backed_ += leaving->bytes;
   settle(leaving, segment_state::free);
 }
 
-void heap_books::gone(segment *leaving) {
+void extent_map::gone(segment *leaving) {
   settle(leaving, segment_state::unbacked);
 }
 
 // ---- pages at several addresses ----
 
-void heap_books::lend(segment *leaving, std::uint64_t to) {
+void extent_map::lend(segment *leaving, std::uint64_t to) {
   for (std::uint64_t at = leaving->begin; at < leaving->end(); at += page_, to += page_) {
     pages_.share(at, to);
   }
@@ -60,7 +60,7 @@ void heap_books::lend(segment *leaving, std::uint64_t to) {
   settle(leaving, segment_state::lent);
 }
 
-heap_books::run heap_books::next_run(std::uint64_t lent, std::size_t n, std::uint64_t asker) {
+extent_map::run extent_map::next_run(std::uint64_t lent, std::size_t n, std::uint64_t asker) {
   const std::uint32_t *const numbers = pages_.shared_from(lent);
   run r{pages_.shared(*numbers).owner, 0};
   for (std::uint64_t next = r.owner; r.pages < n; ++r.pages, next += page_) {
@@ -71,7 +71,7 @@ heap_books::run heap_books::next_run(std::uint64_t lent, std::size_t n, std::uin
   return r;
 }
 
-void heap_books::recall(std::uint64_t lent, std::size_t n) {
+void extent_map::recall(std::uint64_t lent, std::size_t n) {
   const std::uint64_t bytes = n * page_, owner = owner_of(lent);
   segment *s = pages_.at(owner);
   lift(s);
@@ -91,7 +91,7 @@ void heap_books::recall(std::uint64_t lent, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) pages_.shared(numbers[i]).owner = lent + i * page_;
 }
 
-void heap_books::forget_lent(std::vector<segment *> &out) {
+void extent_map::forget_lent(std::vector<segment *> &out) {
   for (segment *first : firsts_) {
     for (segment *s = first; s != nullptr; s = s->next) {
       if (s->state != segment_state::lent) continue;

@@ -15,7 +15,7 @@
 namespace stillmap {
 
 // Threads: externally synchronised.
-class free_rows {
+class free_bins {
  public:
   struct entry {
     std::uint64_t begin = 0;

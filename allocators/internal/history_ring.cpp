@@ -36,11 +36,11 @@ unsigned walk_stack(void **into, unsigned most) {
 status history_ring::start(const history_options &o) {
   constexpr const char *op = "caching_allocator::record_history";
   if (o.events == 0 || o.events > most_events) {
-    return refuse(condition::invalid_argument, op, "not so many events can be kept", o.events,
+    return make_error(errc::invalid_argument, op, "not so many events can be kept", o.events,
                   most_events);
   }
   if (o.stack_depth > call_stack::most) {
-    return refuse(condition::invalid_argument, op, "not so many callers can be kept", o.stack_depth,
+    return make_error(errc::invalid_argument, op, "not so many callers can be kept", o.stack_depth,
                   call_stack::most);
   }
   const std::size_t depth = o.stack_depth;
@@ -48,7 +48,7 @@ status history_ring::start(const history_options &o) {
   std::unique_ptr<const void *[]> frames;
   if (depth != 0) frames.reset(new (std::nothrow) const void *[o.events * depth]);
   if (events == nullptr || (depth != 0 && frames == nullptr)) {
-    return refuse(condition::out_of_memory, op, "the host has no memory for so many events",
+    return make_error(errc::out_of_memory, op, "the host has no memory for so many events",
                   o.events * (sizeof(history_event) + depth * sizeof(void *)));
   }
   // The first walk loads the unwinder, which takes memory.
@@ -167,7 +167,7 @@ result<allocation_history> history_ring::copy() const {
       return out;
     }
   } catch (const std::bad_alloc &) {
-    return refuse(condition::out_of_memory, "caching_allocator::history",
+    return make_error(errc::out_of_memory, "caching_allocator::history",
                   "the host has no memory for a copy");
   }
 }

@@ -25,7 +25,7 @@ struct call_stack {
 class history_ring {
  public:
   // Whether anybody wants to be told.
-  bool on() const { return on_.load(std::memory_order_relaxed); }
+  bool enabled() const { return on_.load(std::memory_order_relaxed); }
   bool recording() const;
   // Before anything is told.
   void watch(std::shared_ptr<heap_observer> by);

@@ -7,7 +7,7 @@ namespace stillmap {
 namespace {
 
 tl::unexpected<error> no_such_pool(const char *op, private_pool p) {
-  return refuse(condition::invalid_argument, op, "there is no such pool, or it was released", p.id);
+  return make_error(errc::invalid_argument, op, "there is no such pool, or it was released", p.id);
 }
 
 }  // namespace
@@ -36,7 +36,7 @@ status caching_allocator::core::release_pool(private_pool p,
   private_pools::pool *const held = pools_.find(p.id);
   if (held == nullptr) return no_such_pool(op, p);
   if (held->holders == 1 && !held->serves.empty()) {
-    return refuse(condition::busy, op, "a stream still allocates to the pool", p.id);
+    return make_error(errc::busy, op, "a stream still allocates to the pool", p.id);
   }
   for (const stream_ref s : replayed_on) held->add_use(s);
   if (--held->holders != 0) return {};
@@ -52,7 +52,7 @@ status caching_allocator::core::begin_allocate_to_pool(private_pool p, stream_re
   private_pools::pool *const into = pools_.find(p.id);
   if (into == nullptr) return no_such_pool(op, p);
   if (const private_pools::pool *const other = pools_.serving(s)) {
-    return refuse(condition::busy, op, "the stream allocates to a pool already", p.id, other->id);
+    return make_error(errc::busy, op, "the stream allocates to a pool already", p.id, other->id);
   }
   arena &outside = arena_for(s);
   arena &inside = arena_of(*into, s);
@@ -70,7 +70,7 @@ status caching_allocator::core::end_allocate_to_pool(private_pool p, stream_ref 
   const auto now = std::find_if(into->serves.begin(), into->serves.end(),
                                 [&](const private_pools::served &x) { return x.stream == s; });
   if (now == into->serves.end()) {
-    return refuse(condition::invalid_argument, op, "the stream does not allocate to the pool",
+    return make_error(errc::invalid_argument, op, "the stream does not allocate to the pool",
                   p.id);
   }
   directory_.serve(s, now->outside);
@@ -85,7 +85,7 @@ arena &caching_allocator::core::arena_of(private_pools::pool &p, stream_ref s) {
     if (a->stream == s) return *a;
   }
   arena *found = nullptr;
-  if (const relaxed_capture_mode relaxed(device_.drv()); relaxed.entered()) {
+  if (const relaxed_capture_mode relaxed(device_.driver()); relaxed.entered()) {
     reclaim_pools(false);
     for (const auto &a : arenas_) {
       if (a->stream == s && is_left_behind(*a)) found = a.get();

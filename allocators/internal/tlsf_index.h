@@ -26,7 +26,7 @@ struct size_links {
 // Units:   sizes are bytes, multiples of the granule, at least one.
 // Threads: externally synchronised.
 template <class Node, size_links<Node> Node::*Links>
-class size_index {
+class tlsf_index {
  public:
   void insert(Node &n, std::uint64_t bytes) {
     size_links<Node> &links = n.*Links;

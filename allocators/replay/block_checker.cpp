@@ -44,7 +44,7 @@ void fill(unsigned char *to, std::uint64_t serial, std::uint64_t offset, std::si
 
 outcome<block_checker> block_checker::create(const device &d, std::span<const stream_ref> streams,
                                              std::uint32_t slots, check_depth depth) {
-  const auto arena = d.drv().allocate_host(arena_bytes);
+  const auto arena = d.driver().allocate_host(arena_bytes);
   if (!arena) return fail(arena.error());
   return block_checker(d, streams, slots, depth, *arena);
 }
@@ -64,11 +64,11 @@ block_checker::~block_checker() {
   if (arena_ == nullptr) return;
   // Copies that are still queued read from it or write to it.
   for (const stream_ref s : streams_) {
-    if (const status done = device_.drv().synchronize_stream(s.get()); !done) {
-      report_unreturnable(done.error());
+    if (const status done = device_.driver().synchronize_stream(s.get()); !done) {
+      report_background_error(done.error());
     }
   }
-  if (const status s = device_.drv().free_host(arena_); !s) report_unreturnable(s.error());
+  if (const status s = device_.driver().free_host(arena_); !s) report_background_error(s.error());
 }
 
 // Calls body(offset, length) for each part of a block that is written and read, in order.
@@ -80,7 +80,7 @@ outcome<void> block_checker::each_part(const block &b, Body &&body) {
     }
     return {};
   }
-  const std::uint64_t page = device_.can().page_bytes;
+  const std::uint64_t page = device_.capabilities().page_bytes;
   std::uint64_t done_to = 0;  // parts do not overlap
   const auto part = [&](std::uint64_t from, std::uint64_t to) -> outcome<void> {
     from = std::max(from, done_to);
@@ -118,7 +118,7 @@ outcome<void> block_checker::allocated(std::uint32_t slot, void *at, std::uint64
     const auto where = room(length);
     if (!where) return tl::unexpected(where.error());
     fill(arena_ + *where, b.serial, offset, length);
-    const status s = device_.drv().copy_to_device_async(
+    const status s = device_.driver().copy_to_device_async(
         device_address(b.at + offset), arena_ + *where, length, streams_[stream].get());
     if (!s) return fail(s.error());
     return {};
@@ -129,7 +129,7 @@ outcome<void> block_checker::read(const block &b, std::uint32_t stream) {
   return each_part(b, [&](std::uint64_t offset, std::size_t length) -> outcome<void> {
     const auto where = room(length);
     if (!where) return tl::unexpected(where.error());
-    const status s = device_.drv().copy_to_host_async(
+    const status s = device_.driver().copy_to_host_async(
         arena_ + *where, device_address(b.at + offset), length, streams_[stream].get());
     if (!s) return fail(s.error());
     pending_.push_back({b.serial, b.bytes, offset, *where, length, stream});
@@ -155,7 +155,7 @@ outcome<void> block_checker::before_free(std::uint32_t slot) {
 
 outcome<void> block_checker::finish() {
   for (const stream_ref s : streams_) {
-    if (const status done = device_.drv().synchronize_stream(s.get()); !done) {
+    if (const status done = device_.driver().synchronize_stream(s.get()); !done) {
       return fail(done.error());
     }
   }

@@ -133,7 +133,7 @@ outcome<less_memory> less_memory::leave(const device &d, std::optional<std::uint
                                         bool keeps_to_limit) {
   less_memory out(d);
   if (!bytes) return out;
-  const auto now = d.drv().memory_info_now();
+  const auto now = d.driver().memory_info_now();
   if (!now) return fail(now.error());
   const std::uint64_t free = now->free.bytes();
   if (*bytes > free) {
@@ -142,7 +142,7 @@ outcome<less_memory> less_memory::leave(const device &d, std::optional<std::uint
                                         human(*bytes), human(free)));
   }
   CUresult (*occupy)(CUdevice, std::size_t) = nullptr;
-  if (find(d.drv(), "hostcuda_occupy", occupy)) {
+  if (find(d.driver(), "hostcuda_occupy", occupy)) {
     if (occupy(d.ordinal(), free - *bytes) != CUDA_SUCCESS) {
       return fail(exit_failed, "hostcuda refused to be smaller");
     }
@@ -150,9 +150,9 @@ outcome<less_memory> less_memory::leave(const device &d, std::optional<std::uint
   } else if (!keeps_to_limit) {
     physical_properties what;
     what.location = on_device(d.ordinal());
-    const std::size_t ballast = round_down(free - *bytes, d.can().page_bytes);
+    const std::size_t ballast = round_down(free - *bytes, d.capabilities().page_bytes);
     if (ballast == 0) return out;
-    const auto made = d.drv().create_physical(ballast, what);
+    const auto made = d.driver().create_physical(ballast, what);
     if (!made) return fail(made.error());
     out.ballast_ = *made;
   }
@@ -166,9 +166,9 @@ less_memory::less_memory(less_memory &&o) noexcept
 
 less_memory::~less_memory() {
   CUresult (*occupy)(CUdevice, std::size_t) = nullptr;
-  if (occupied_ && find(device_.drv(), "hostcuda_occupy", occupy)) occupy(device_.ordinal(), 0);
+  if (occupied_ && find(device_.driver(), "hostcuda_occupy", occupy)) occupy(device_.ordinal(), 0);
   if (ballast_ == physical_handle::none) return;
-  if (const status s = device_.drv().release_physical(ballast_); !s) report_unreturnable(s.error());
+  if (const status s = device_.driver().release_physical(ballast_); !s) report_background_error(s.error());
 }
 
 }  // namespace stillmap::tool

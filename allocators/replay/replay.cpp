@@ -51,7 +51,7 @@ class call_meter {
 class player {
  public:
   player(const device &d, const replay_plan &plan, const replay_options &o)
-      : device_(d), plan_(plan), options_(o), meter_(d.drv()), at_(plan.slots) {}
+      : device_(d), plan_(plan), options_(o), meter_(d.driver()), at_(plan.slots) {}
 
   outcome<replay_result> play() {
     if (auto made = prepare(); !made) return tl::unexpected(made.error());
@@ -104,7 +104,7 @@ class player {
       streams_.push_back(std::move(*made));
       refs_.push_back(streams_.back());
     }
-    const auto event = device_.drv().create_event();
+    const auto event = device_.driver().create_event();
     if (!event) return fail(event.error());
     event_ = *event;
     if (options_.verify) {
@@ -112,7 +112,7 @@ class player {
       if (!checker) return tl::unexpected(checker.error());
       checker_.emplace(std::move(*checker));
     }
-    books_before_ = physical_bytes(device_.drv());
+    books_before_ = physical_bytes(device_.driver());
     meter_.resume();
     target_options t;
     if (options_.capacity) t.limit = *options_.capacity;
@@ -179,7 +179,7 @@ class player {
 
   outcome<void> stopped(std::size_t i, const error &e) {
     const planned_op &op = plan_.ops[i];
-    if (op.verb != trace_verb::allocate || !e.is(condition::out_of_memory)) return fail(e);
+    if (op.verb != trace_verb::allocate || !e.is(errc::out_of_memory)) return fail(e);
     out_.oom = true;
     if (options_.map) look(i, op.bytes);
     std::uint64_t live = 0;
@@ -212,8 +212,8 @@ class player {
 
   outcome<void> wait(std::uint32_t from, std::uint32_t to) {
     meter_.pause();
-    status s = device_.drv().record_event(event_, refs_[from].get());
-    if (s) s = device_.drv().stream_wait(refs_[to].get(), event_);
+    status s = device_.driver().record_event(event_, refs_[from].get());
+    if (s) s = device_.driver().stream_wait(refs_[to].get(), event_);
     if (!s) return fail(s.error());
     meter_.resume();
     return {};
@@ -257,10 +257,10 @@ class player {
       checker_.reset();
     }
     target_.reset();
-    if (const status s = device_.drv().destroy_event(event_); !s) return fail(s.error());
+    if (const status s = device_.driver().destroy_event(event_); !s) return fail(s.error());
     streams_.clear();
-    out_.violations = violations(device_.drv());
-    const auto left = physical_bytes(device_.drv());
+    out_.violations = violations(device_.driver());
+    const auto left = physical_bytes(device_.driver());
     if (left && books_before_ && *left > *books_before_) {
       return fail(exit_failed, fmt::format("'{}' left {} of device memory behind",
                                            options_.kind->name, human(*left - *books_before_)));
@@ -289,7 +289,7 @@ class player {
 }  // namespace
 
 outcome<replay_result> replay(const device &d, const replay_plan &plan, const replay_options &o) {
-  const context_guard guard(d.drv(), d.context());
+  const context_guard guard(d.driver(), d.context());
   if (!guard.entered()) return fail(guard.entered().error());
   auto squeezed = less_memory::leave(d, o.capacity, o.kind->has_limit);
   if (!squeezed) return tl::unexpected(squeezed.error());
@@ -298,7 +298,7 @@ outcome<replay_result> replay(const device &d, const replay_plan &plan, const re
 
 outcome<std::uint64_t> find_min_capacity(const device &d, const replay_plan &plan, replay_options o,
                                          std::uint64_t enough) {
-  const std::uint64_t page = d.can().page_bytes;
+  const std::uint64_t page = d.capabilities().page_bytes;
   std::uint64_t low = divide_up(plan.peak_live_bytes, page), high = divide_up(enough, page);
   while (low < high) {
     const std::uint64_t middle = low + (high - low) / 2;

@@ -17,7 +17,7 @@ class stillmap_target final : public replay_target {
   std::uint64_t backed_bytes() const override { return heap_->stats().total.backed; }
   std::uint64_t peak_backed_bytes() const override { return heap_->stats().backed_peak; }
   std::uint64_t moved_bytes() const override {
-    return heap_->stats().pages_moved * heap_->home().can().page_bytes;
+    return heap_->stats().pages_moved * heap_->device().capabilities().page_bytes;
   }
   std::optional<heap_snapshot> snapshot() const override {
     auto taken = snapshot_of(*heap_);

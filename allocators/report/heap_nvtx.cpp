@@ -141,7 +141,7 @@ result<std::shared_ptr<heap_observer>> nvtx_observer() {
 #else
 
 result<std::shared_ptr<heap_observer>> nvtx_observer() {
-  return refuse(condition::not_supported, "nvtx_observer",
+  return make_error(errc::not_supported, "nvtx_observer",
                 "built without NVTX's header nvtx3/nvToolsExtMem.h");
 }
 

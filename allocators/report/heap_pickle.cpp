@@ -207,8 +207,8 @@ std::string torch_writer::write() {
 
 result<heap_snapshot> snapshot_of(const caching_allocator &heap) {
   heap_snapshot out;
-  out.device = heap.home().name();
-  out.ordinal = heap.home().ordinal();
+  out.device = heap.device().name();
+  out.ordinal = heap.device().ordinal();
   auto history = heap.history();
   if (!history) return tl::unexpected<error>(history.error());
   out.history = std::move(*history);

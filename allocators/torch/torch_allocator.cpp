@@ -68,13 +68,13 @@ caching_allocator *known_heap(int device) {
 
 result<caching_allocator *> make_heap(int ordinal) {
   if (ordinal < 0 || static_cast<std::size_t>(ordinal) >= most_devices) {
-    return refuse(condition::invalid_argument, allocating, "there is no such device",
+    return make_error(errc::invalid_argument, allocating, "there is no such device",
                   static_cast<std::uint64_t>(ordinal));
   }
   heaps &all = all_heaps();
   // Before the lock, which a thread that is not here may hold.
   if (all.born.in_child()) {
-    return refuse(condition::not_supported, allocating,
+    return make_error(errc::not_supported, allocating,
                   "the process was forked: CUDA does not work here");
   }
   std::atomic<caching_allocator *> &place = all.of_device[static_cast<std::size_t>(ordinal)];
@@ -86,7 +86,7 @@ result<caching_allocator *> make_heap(int ordinal) {
   if (!d) return tl::unexpected<error>(d.error());
   caching_allocator_options options;
   options.limit = say->limit;
-  if (say->peers) options.also_accessible_from = d->can().peers;
+  if (say->peers) options.peer_devices = d->capabilities().peers;
   auto made = caching_allocator::create(*d, std::move(options));
   if (!made) return tl::unexpected<error>(made.error());
   place.store(made->get(), std::memory_order_release);
@@ -95,7 +95,7 @@ result<caching_allocator *> make_heap(int ordinal) {
 
 result<void *> allocate(ssize_t size, int ordinal, stream_handle stream) {
   if (size < 0) {
-    return refuse(condition::invalid_argument, allocating, "the size is negative");
+    return make_error(errc::invalid_argument, allocating, "the size is negative");
   }
   if (size == 0) return nullptr;
   caching_allocator *heap = known_heap(ordinal);
@@ -111,11 +111,11 @@ result<void *> allocate(ssize_t size, int ordinal, stream_handle stream) {
 // for them.
 [[noreturn]] void raise(const error &e, ssize_t size, int ordinal) {
   remember(e);
-  std::string text = e.is(condition::out_of_memory) ? "CUDA out of memory. " : "";
+  std::string text = e.is(errc::out_of_memory) ? "CUDA out of memory. " : "";
   text += "Stillmap could not allocate " + std::to_string(size) + " bytes on device " +
           std::to_string(ordinal) + ": " + e.message();
   if (const caching_allocator *const heap = known_heap(ordinal);
-      heap != nullptr && e.is(condition::out_of_memory)) {
+      heap != nullptr && e.is(errc::out_of_memory)) {
     const arena_stats total = heap->stats().total;
     constexpr double MiB = 1 << 20;
     char room[160];
@@ -170,7 +170,7 @@ void stillmap_free(void *block, ssize_t, int device, CUstream_st *stream) {
     complain(freed.error());
     return;
   }
-  complain(error{make_error_code(condition::invalid_argument), freeing,
+  complain(error{make_error_code(errc::invalid_argument), freeing,
                  "nothing was allocated on that device", static_cast<std::uint64_t>(device)});
 }
 
@@ -183,7 +183,7 @@ void stillmap_record_stream(void *block, CUstream_st *stream) {
     if (const status s = heap.record_use(block, stream); !s) complain(s.error());
   });
   if (ours) return;
-  complain(error{make_error_code(condition::invalid_argument), "stillmap_record_stream",
+  complain(error{make_error_code(errc::invalid_argument), "stillmap_record_stream",
                  "no block begins at this address", reinterpret_cast<std::uint64_t>(block)});
 }
 
@@ -196,7 +196,7 @@ void stillmap_empty_cache() {
 void stillmap_set_memory_fraction(double fraction, int device) {
   constexpr const char *op = "stillmap_set_memory_fraction";
   if (!(fraction >= 0 && fraction <= 1)) {
-    complain(error{make_error_code(condition::invalid_argument), op, "it is not between 0 and 1"});
+    complain(error{make_error_code(errc::invalid_argument), op, "it is not between 0 and 1"});
     return;
   }
   const auto heap = make_heap(device);
@@ -204,7 +204,7 @@ void stillmap_set_memory_fraction(double fraction, int device) {
     if (!forked()) complain(heap.error());
     return;
   }
-  const auto total = static_cast<double>((*heap)->home().total_memory().bytes());
+  const auto total = static_cast<double>((*heap)->device().total_memory().bytes());
   (*heap)->set_limit(static_cast<std::size_t>(std::floor(total * fraction)));
 }
 

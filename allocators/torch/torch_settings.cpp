@@ -9,7 +9,7 @@ namespace stillmap::torch_plugin {
 
 result<std::size_t> parse_bytes(std::string_view text) {
   const auto refused = [](const char *why) {
-    return refuse(condition::invalid_argument, "STILLMAP_TORCH_LIMIT", why);
+    return make_error(errc::invalid_argument, "STILLMAP_TORCH_LIMIT", why);
   };
   double number = 0;
   const char *const end = text.data() + text.size();
@@ -41,7 +41,7 @@ result<settings> read_settings() {
   if (const char *const text = std::getenv("STILLMAP_TORCH_PEERS"); text != nullptr && *text) {
     const std::string_view said = text;
     if (said != "0" && said != "1") {
-      return refuse(condition::invalid_argument, "STILLMAP_TORCH_PEERS", "it is neither 0 nor 1");
+      return make_error(errc::invalid_argument, "STILLMAP_TORCH_PEERS", "it is neither 0 nor 1");
     }
     out.peers = said == "1";
   }

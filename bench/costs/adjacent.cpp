@@ -26,7 +26,7 @@ status together(const machine &m, device_address at, const std::vector<physical>
   const virtual_range all{at, n * m.page()};
   if (const status s = into.time("cuMemSetAccess", [&] { return m.allow(all); }); !s) return s;
   // One call takes them all away, so that each alone must not be given back again.
-  const status gone = into.time("cuMemUnmap", [&] { return m.drv().unmap(all); });
+  const status gone = into.time("cuMemUnmap", [&] { return m.driver().unmap(all); });
   if (gone) {
     for (mapping &one : there) one.forget();
   }

@@ -36,7 +36,7 @@ status call_from(caller who, const machine &m, const staged_call &c, stage &s) {
     case caller::here:
       return c.act(s);
     case caller::here_relaxed: {
-      const relaxed_capture_mode relaxed(m.drv());
+      const relaxed_capture_mode relaxed(m.driver());
       return relaxed.entered() ? c.act(s) : relaxed.entered();
     }
     case caller::elsewhere:
@@ -44,7 +44,7 @@ status call_from(caller who, const machine &m, const staged_call &c, stage &s) {
   }
   status done;
   std::thread([&] {
-    const context_guard guard(m.drv(), m.context());
+    const context_guard guard(m.driver(), m.context());
     done = guard.entered() ? c.act(s) : guard.entered();
   }).join();
   return done;
@@ -61,7 +61,7 @@ answer ask(const machine &m, const capture_calls &cu, const staged_call &c,
   answer a;
   stage s(m);
   a.prepared = c.prepare(s);
-  if (a.prepared) a.prepared = m.drv().synchronize_context();
+  if (a.prepared) a.prepared = m.driver().synchronize_context();
   if (!a.prepared) return a;
   a.begun = cu.begin(stream, mode);
   if (a.begun != CUDA_SUCCESS) return a;
@@ -80,12 +80,12 @@ const char *code_name(CUresult r) {
 }  // namespace
 
 void measure_capture(const machine &m, time_left, bool, table &out) {
-  const capture_calls cu(m.drv());
+  const capture_calls cu(m.driver());
   if (!cu)
     return out.add_fact("capture", "missing", "this driver has no stream capture (CUDA 10.1)");
-  const auto made = m.drv().create_stream(true);
+  const auto made = m.driver().create_stream(true);
   if (!made) return out.add_fact("capture", name_of(made.error()), made.error().message());
-  const own_stream stream(m.drv(), *made);
+  const own_stream stream(m.driver(), *made);
   const struct {
     const char *name;
     CUstreamCaptureMode mode;
@@ -102,7 +102,7 @@ void measure_capture(const machine &m, time_left, bool, table &out) {
         if (!a.prepared) {
           out.add_fact(name, name_of(a.prepared.error()),
                        "not tried: " + a.prepared.error().message());
-          if (a.prepared.error().is(condition::device_lost)) return;
+          if (a.prepared.error().is(errc::device_lost)) return;
           continue;
         }
         if (a.begun != CUDA_SUCCESS) {

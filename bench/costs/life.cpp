@@ -6,7 +6,7 @@ namespace stillmap::costs {
 namespace {
 
 status mapped(const machine &m, stream_handle, std::size_t bytes, call_times &into) {
-  const driver &drv = m.drv();
+  const driver &drv = m.driver();
   piece p;
   auto at = into.time("cuMemAddressReserve", [&] { return m.reserve(bytes); });
   if (!at) return failed(at);
@@ -35,7 +35,7 @@ status mapped(const machine &m, stream_handle, std::size_t bytes, call_times &in
 }
 
 status shared(const machine &m, stream_handle, std::size_t bytes, call_times &into) {
-  const driver &drv = m.drv();
+  const driver &drv = m.driver();
   auto pages =
       into.time("cuMemCreate (shareable)", [&] { return m.create(bytes, handle_type::posix_fd); });
   if (!pages) return failed(pages);
@@ -52,7 +52,7 @@ status shared(const machine &m, stream_handle, std::size_t bytes, call_times &in
 }
 
 status plain(const machine &m, stream_handle, std::size_t bytes, call_times &into) {
-  const driver &drv = m.drv();
+  const driver &drv = m.driver();
   const auto at = into.time("cuMemAlloc", [&] { return drv.allocate(bytes); });
   if (!at) return failed(at);
   plain_memory owner(drv, *at);
@@ -60,7 +60,7 @@ status plain(const machine &m, stream_handle, std::size_t bytes, call_times &int
 }
 
 status ordered(const machine &m, stream_handle stream, std::size_t bytes, call_times &into) {
-  const driver &drv = m.drv();
+  const driver &drv = m.driver();
   // What is freed is kept until somebody waits: the second is what the pool is for.
   for (const char *const name : {"cuMemAllocAsync (empty pool)", "cuMemAllocAsync"}) {
     const auto at = into.time(name, [&] { return drv.allocate_async(bytes, stream); });
@@ -76,7 +76,7 @@ status ordered(const machine &m, stream_handle stream, std::size_t bytes, call_t
 }
 
 status pinned(const machine &m, stream_handle, std::size_t bytes, call_times &into) {
-  const driver &drv = m.drv();
+  const driver &drv = m.driver();
   const auto at = into.time("cuMemHostAlloc", [&] { return drv.allocate_host(bytes); });
   if (!at) return failed(at);
   pinned_memory owner(drv, *at);

@@ -6,9 +6,9 @@
 namespace stillmap::costs {
 
 void measure_live(const machine &m, time_left left, bool quick, table &out) {
-  const auto made = m.drv().create_stream(true);
+  const auto made = m.driver().create_stream(true);
   if (!made) return out.refused(made.error(), against::live, 0);
-  const own_stream stream(m.drv(), *made);
+  const own_stream stream(m.driver(), *made);
   const life *const lives[] = {&mapped_life, &plain_life, &ordered_life};
   many_mappings others(m);
   std::vector<std::size_t> counts{0, 1000, 10000};

@@ -23,7 +23,7 @@ status restart(const driver &drv, hostcuda_memory kind) {
   config += kind == hostcuda_memory::unbacked ? "unbacked" : "lazy";
   auto *const reset = control<decltype(hostcuda_reset)>(drv, "hostcuda_reset");
   if (reset == nullptr || reset(config.c_str()) != CUDA_SUCCESS) {
-    return refuse(condition::not_supported, "hostcuda_reset", "it refused to start again");
+    return make_error(errc::not_supported, "hostcuda_reset", "it refused to start again");
   }
   return drv.initialise();
 }

@@ -18,7 +18,7 @@ enum class hostcuda_memory {
 
 class machine {
  public:
-  explicit machine(driver &drv) : driver_(&drv) {}
+  explicit machine(stillmap::driver &drv) : driver_(&drv) {}
   machine(const machine &) = delete;
   machine &operator=(const machine &) = delete;
   ~machine() { leave(); }
@@ -27,7 +27,7 @@ class machine {
   // Returns what is still there of what was made since enter(), as a sentence; empty: nothing.
   std::string leave();
 
-  const driver &drv() const { return *driver_; }
+  const stillmap::driver &driver() const { return *driver_; }
   context_handle context() const { return context_; }
   std::string device_name() const;
   std::string hostcuda_config() const;  // empty on a GPU
@@ -47,7 +47,7 @@ class machine {
   status allow(virtual_range range) const;
 
  private:
-  driver *driver_;
+  stillmap::driver *driver_;
   int device_ = 0;
   context_handle context_ = nullptr;
   status vmm_;

@@ -35,7 +35,7 @@ status many_mappings::extend(chunk &c, std::size_t n) {
   const std::size_t first = c.mapped;
   status mapped;
   for (std::size_t i = 0; i < n; ++i) {
-    mapped = machine_.drv().map(pages_of(c, c.mapped, 1).begin, machine_.page(), page_.get());
+    mapped = machine_.driver().map(pages_of(c, c.mapped, 1).begin, machine_.page(), page_.get());
     if (!mapped) break;
     ++c.mapped;
   }
@@ -64,10 +64,10 @@ status many_mappings::allow(chunk &c, std::size_t first) {
 status many_mappings::unmap(chunk &c, std::size_t first) {
   const std::size_t n = c.mapped - first;
   if (n == 0) return {};
-  status done = machine_.drv().unmap(pages_of(c, first, n));
+  status done = machine_.driver().unmap(pages_of(c, first, n));
   // A driver that does not take several at once, or not in this state.
   for (std::size_t i = first; !done && i < c.mapped; ++i) {
-    const status one = machine_.drv().unmap(pages_of(c, i, 1));
+    const status one = machine_.driver().unmap(pages_of(c, i, 1));
     if (!one) return one;
     if (i + 1 == c.mapped) done = {};
   }

@@ -33,9 +33,9 @@ void against_size(const machine &m, stream_handle stream, time_left left, std::s
 
 void measure_sizes(const machine &m, time_left left, bool quick, table &out) {
   const std::size_t most = std::min(m.allowance(), quick ? 32_MiB : 1_GiB);
-  const auto made = m.drv().create_stream(true);
+  const auto made = m.driver().create_stream(true);
   if (!made) return out.refused(made.error(), against::size, 0);
-  const own_stream stream(m.drv(), *made);
+  const own_stream stream(m.driver(), *made);
   if (m.vmm()) {
     against_size(m, stream.get(), left.share(0.3), most, mapped_life, out);
     against_size(m, stream.get(), left.share(0.3), most, shared_life, out);

@@ -118,7 +118,7 @@ void time_the_clock(table &out) {
 
 void measure_small(const machine &m, time_left left, bool, table &out) {
   time_the_clock(out);
-  const driver &drv = m.drv();
+  const driver &drv = m.driver();
   subject s{drv, {}, {}, {}};
   const auto stream = drv.create_stream(true);
   if (!stream) return out.refused(stream.error(), against::nothing, 0);

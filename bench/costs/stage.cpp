@@ -15,7 +15,7 @@ status keep(result<T> made, Owner &into) {
 template <class T, class Owner>
 status own(const stage &s, const result<T> &made, Owner &into) {
   if (!made) return tl::unexpected(made.error());
-  into = Owner(s.m.drv(), *made);
+  into = Owner(s.m.driver(), *made);
   return {};
 }
 
@@ -49,25 +49,25 @@ status all(stage &s) {
   return done;
 }
 status side_stream(stage &s) {
-  return own(s, s.m.drv().create_stream(true), s.side);
+  return own(s, s.m.driver().create_stream(true), s.side);
 }
 status allocate_ordered(stage &s) {
-  return keep(s.m.drv().allocate_async(s.m.page(), s.side.get()), s.ordered);
+  return keep(s.m.driver().allocate_async(s.m.page(), s.side.get()), s.ordered);
 }
 status allocate(stage &s) {
-  return own(s, s.m.drv().allocate(s.m.page()), s.plain);
+  return own(s, s.m.driver().allocate(s.m.page()), s.plain);
 }
 status pin(stage &s) {
-  return own(s, s.m.drv().allocate_host(s.m.page()), s.pinned);
+  return own(s, s.m.driver().allocate_host(s.m.page()), s.pinned);
 }
 status export_pages(stage &s) {
-  return keep(s.m.drv().export_fd(s.pages.get()), s.descriptor);
+  return keep(s.m.driver().export_fd(s.pages.get()), s.descriptor);
 }
 
 // The pool has room already: what is timed is the call, not the device's memory behind it.
 status used_pool(stage &s) {
   if (const status made = all<side_stream, allocate_ordered>(s); !made) return made;
-  const status freed = s.m.drv().free_async(s.ordered, s.side.get());
+  const status freed = s.m.driver().free_async(s.ordered, s.side.get());
   if (freed) s.ordered = {};
   return freed;
 }
@@ -76,8 +76,8 @@ status used_pool(stage &s) {
 
 stage::~stage() {
   if (descriptor >= 0) ::close(descriptor);
-  if (ordered && !m.drv().free_async(ordered, side.get())) (void)m.drv().free(ordered);
-  if (side) (void)m.drv().synchronize_stream(side.get());
+  if (ordered && !m.driver().free_async(ordered, side.get())) (void)m.driver().free(ordered);
+  if (side) (void)m.driver().synchronize_stream(side.get());
 }
 
 const std::vector<staged_call> &staged_calls() {
@@ -87,26 +87,26 @@ const std::vector<staged_call> &staged_calls() {
       {"cuMemMap", true, all<reserve, create>, map},
       {"cuMemSetAccess", true, all<reserve, create, map>, allow},
       {"cuMemGetAccess", true, all<reserve, create, map, allow>,
-       [](stage &s) { return outcome(s.m.drv().get_access(s.range.get().begin, on_device(0))); }},
+       [](stage &s) { return outcome(s.m.driver().get_access(s.range.get().begin, on_device(0))); }},
       {"cuMemRetainAllocationHandle", true, all<reserve, create, map, allow>,
-       [](stage &s) { return own(s, s.m.drv().retain_physical(s.range.get().begin), s.again); }},
+       [](stage &s) { return own(s, s.m.driver().retain_physical(s.range.get().begin), s.again); }},
       {"cuMemUnmap", true, all<reserve, create, map, allow>,
        [](stage &s) { return s.there.give_back(); }},
       {"cuMemRelease", true, create, [](stage &s) { return s.pages.give_back(); }},
       {"cuMemAddressFree", true, reserve, [](stage &s) { return s.range.give_back(); }},
       {"cuMemExportToShareableHandle", true, create_shareable, export_pages},
       {"cuMemImportFromShareableHandle", true, all<create_shareable, export_pages>,
-       [](stage &s) { return own(s, s.m.drv().import_fd(s.descriptor), s.again); }},
+       [](stage &s) { return own(s, s.m.driver().import_fd(s.descriptor), s.again); }},
       {"cuMemGetAllocationGranularity", true, nothing,
-       [](stage &s) { return outcome(s.m.drv().granularity({on_device(0)}, false)); }},
+       [](stage &s) { return outcome(s.m.driver().granularity({on_device(0)}, false)); }},
       {"cuMemGetInfo", false, nothing,
-       [](stage &s) { return outcome(s.m.drv().memory_info_now()); }},
+       [](stage &s) { return outcome(s.m.driver().memory_info_now()); }},
       {"cuMemAlloc", false, nothing, allocate},
       {"cuMemFree", false, allocate, [](stage &s) { return s.plain.give_back(); }},
       {"cuMemAllocAsync", false, used_pool, allocate_ordered},
       {"cuMemFreeAsync", false, all<side_stream, allocate_ordered>,
        [](stage &s) {
-         const status freed = s.m.drv().free_async(s.ordered, s.side.get());
+         const status freed = s.m.driver().free_async(s.ordered, s.side.get());
          if (freed) s.ordered = {};
          return freed;
        }},

@@ -24,7 +24,7 @@ struct caller {
 // Each goes on until all have enough: those that end sooner would leave the others alone.
 void call(const machine &m, const life &one, const time_left &left, int of, std::barrier<> &start,
           std::atomic<int> &enough, caller &me) {
-  const driver &drv = m.drv();
+  const driver &drv = m.driver();
   const context_guard guard(drv, m.context());
   me.done = guard.entered();
   own_stream stream;

@@ -40,7 +40,7 @@ result<bool> is_zero(const driver &drv, device_address at, std::size_t bytes, fo
 class toucher {
  public:
   toucher(const machine &m, const own_stream &stream, std::size_t bytes)
-      : m_(m), drv_(m.drv()), stream_(stream.get()), bytes_(bytes) {}
+      : m_(m), drv_(m.driver()), stream_(stream.get()), bytes_(bytes) {}
 
   status once(std::chrono::milliseconds pause, call_times &into, found &f) const {
     std::this_thread::sleep_for(pause);
@@ -139,11 +139,11 @@ void say_who_pays(call_times &times, std::size_t bytes, table &out) {
 }  // namespace
 
 void measure_touch(const machine &m, time_left left, bool quick, table &out) {
-  const auto made = m.drv().create_stream(true);
+  const auto made = m.driver().create_stream(true);
   if (!made) return out.refused(made.error(), against::touched, 0);
-  const own_stream stream(m.drv(), *made);
+  const own_stream stream(m.driver(), *made);
   // hostcuda's bytes are the host's: enough to see that it runs.
-  const std::size_t largest = quick ? 8_MiB : m.drv().is_hostcuda() ? 128_MiB : 1_GiB;
+  const std::size_t largest = quick ? 8_MiB : m.driver().is_hostcuda() ? 128_MiB : 1_GiB;
   const std::chrono::milliseconds pause(quick ? 5 : 100);
   std::vector<std::size_t> sizes{2_MiB, 8_MiB, 32_MiB, 128_MiB, 512_MiB, 1_GiB};
   std::erase_if(sizes, [&](std::size_t n) { return n > largest || n > m.allowance() / 3; });

@@ -13,14 +13,14 @@ struct seen {
 status look_without(const machine &m, const staged_call &c, call_times &idle) {
   stage quiet(m);
   status done = c.prepare(quiet);
-  if (done) done = m.drv().synchronize_context();
+  if (done) done = m.driver().synchronize_context();
   return done ? idle.time(c.name, [&] { return c.act(quiet); }) : done;
 }
 
 // Once without work, and once while a stream has some for `milliseconds`.
 status look(const machine &m, const staged_call &c, busy_kernel &work, stream_handle stream,
             unsigned milliseconds, call_times &idle, call_times &busy, seen &s) {
-  const driver &drv = m.drv();
+  const driver &drv = m.driver();
   if (const status quiet = look_without(m, c, idle); !quiet) return quiet;
   stage there(m);
   status done = c.prepare(there);
@@ -58,7 +58,7 @@ void say(const staged_call &c, const char *kind, unsigned milliseconds, call_tim
 }  // namespace
 
 void measure_waits(const machine &m, time_left left, bool quick, table &out) {
-  const driver &drv = m.drv();
+  const driver &drv = m.driver();
   const unsigned milliseconds = quick ? 10 : 50;
   out.add_fact("waits.work_ms", static_cast<double>(milliseconds),
                "work on other memory had " + std::to_string(milliseconds) + " ms to run");
@@ -96,7 +96,7 @@ void measure_waits(const machine &m, time_left left, bool quick, table &out) {
         if (non_blocking) out.refused(done.error(), against::work, milliseconds);
         out.add_fact(std::string("waits.") + kind + "." + c.name, name_of(done.error()),
                      std::string(c.name) + " could not be tried: " + done.error().message());
-        if (done.error().is(condition::device_lost)) return;
+        if (done.error().is(errc::device_lost)) return;
         continue;
       }
       say(c, kind, milliseconds, idle, busy, s, out);

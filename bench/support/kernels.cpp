@@ -116,7 +116,7 @@ status teach_hostcuda(const driver &drv) {
   const std::size_t sizes[] = {8, 8, 8};
   if (learn(busy_name, busy_on_host, 3, sizes) != CUDA_SUCCESS ||
       learn(fill_name, fill_on_host, 3, sizes) != CUDA_SUCCESS) {
-    return refuse(condition::not_supported, "hostcuda_register_kernel", "it is refused");
+    return make_error(errc::not_supported, "hostcuda_register_kernel", "it is refused");
   }
   return {};
 }
@@ -143,10 +143,10 @@ result<kernels> kernels::load(const driver &drv) {
 
 kernels::~kernels() {
   if (module_ != nullptr) {
-    if (const status s = drv_->unload_module(module_); !s) report_unreturnable(s.error());
+    if (const status s = drv_->unload_module(module_); !s) report_background_error(s.error());
   }
   if (flags_ != nullptr) {
-    if (const status s = drv_->free_host(flags_); !s) report_unreturnable(s.error());
+    if (const status s = drv_->free_host(flags_); !s) report_background_error(s.error());
   }
 }
 
@@ -161,7 +161,7 @@ status kernels::start_busy(device_address to, unsigned milliseconds, stream_hand
   while (__atomic_load_n(&flags_[1], __ATOMIC_ACQUIRE) == 0) {
     if (std::chrono::steady_clock::now() > until) {
       (void)end_busy(on);  // its memory must not go before it
-      return refuse(condition::busy, "kernels::start_busy", "it does not start to run");
+      return make_error(errc::busy, "kernels::start_busy", "it does not start to run");
     }
     (void)drv_->stream_idle(on);  // Windows's driver keeps launches back until asked
     std::this_thread::yield();

@@ -119,7 +119,7 @@ session::session(benchmark::State &state, memory_kind kind, std::size_t needs)
 }
 
 tally session::now() const {
-  return {drv().counts(), drv().is_hostcuda() ? books().first_touch_ns : 0};
+  return {driver().counts(), driver().is_hostcuda() ? books().first_touch_ns : 0};
 }
 
 void session::add(const tally &before) {
@@ -135,10 +135,10 @@ void session::report(double per) {
   const double n = static_cast<double>(state_.iterations()) * per;
   state_.counters["calls"] = static_cast<double>(calls_) / n;
   state_.counters["copied_MiB"] = static_cast<double>(copied_ >> 20) / n;
-  const std::uint64_t peak = drv().is_hostcuda() ? books().physical_peak - peak_before_
+  const std::uint64_t peak = driver().is_hostcuda() ? books().physical_peak - peak_before_
                                                  : dev().space().stats().physical_peak.bytes();
   state_.counters["peak_MiB"] = static_cast<double>(peak >> 20);  // of the whole case
-  if (!drv().is_hostcuda()) return;
+  if (!driver().is_hostcuda()) return;
   if (kind_ == memory_kind::backed) {
     state_.counters["touch_ms"] = static_cast<double>(first_touch_ns_) / 1e6 / n;
   }

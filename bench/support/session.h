@@ -54,7 +54,7 @@ class session {
 
   explicit operator bool() const { return device_.has_value(); }
   const device &dev() const { return *device_; }
-  const driver &drv() const { return device_->drv(); }
+  const stillmap::driver &driver() const { return device_->driver(); }
 
   tally now() const;
   // Counts from `before` until now go to the case's counters, per iteration: calls, bytes_copied.

@@ -17,8 +17,8 @@ class describing {
       : device_(d), tags_(tags), holders_(holders) {}
 
   result<described_memory> run() {
-    if (!device_.can().vmm) {
-      return refuse(condition::not_supported, op, "this device cannot map pages at addresses");
+    if (!device_.capabilities().vmm) {
+      return make_error(errc::not_supported, op, "this device cannot map pages at addresses");
     }
     std::vector<bool> seen(tags_.size());
     for (const block_record &b : device_.space().blocks()) {
@@ -31,13 +31,13 @@ class describing {
     }
     const auto missing = std::find(seen.begin(), seen.end(), false);
     if (missing != seen.end() || tags_.empty()) {
-      return refuse(condition::invalid_argument, op, "no memory has one of these tags",
+      return make_error(errc::invalid_argument, op, "no memory has one of these tags",
                     static_cast<std::uint64_t>(missing - seen.begin()), tags_.size());
     }
     for (const hold &h : holds_) {
-      const page_ref &p = out_.pages[h.page];
+      const page_ptr &p = out_.pages[h.page];
       if (p.use_count() == h.places + 1 + (holders_ ? holders_(p) : 0)) continue;
-      return refuse(condition::busy, op, "a page is used outside of these tags", h.at.value(),
+      return make_error(errc::busy, op, "a page is used outside of these tags", h.at.value(),
                     p->bytes());
     }
     return std::move(out_);
@@ -50,10 +50,10 @@ class describing {
     for (mapping_record &m : device_.space().mappings(b.range)) {
       const std::uint64_t at = m.range.begin.value();
       if (m.state == mapping_state::suspended) {
-        return refuse(condition::busy, op, "memory of these tags is suspended", at);
+        return make_error(errc::busy, op, "memory of these tags is suspended", at);
       }
       if (m.backing->imported()) {
-        return refuse(condition::not_supported, op, "the memory is another process's", at);
+        return make_error(errc::not_supported, op, "the memory is another process's", at);
       }
       for (access_grant &g : m.access) {
         if (status s = name(g.who, at); !s) return s;
@@ -78,7 +78,7 @@ class describing {
   status name(memory_location &l, std::uint64_t at) const {
     if (l.kind != location_kind::device) return {};
     if (l.id != device_.ordinal()) {
-      return refuse(condition::not_supported, op, "another device takes part in the memory", at);
+      return make_error(errc::not_supported, op, "another device takes part in the memory", at);
     }
     l.id = memory_layout::own_device;
     return {};
@@ -158,7 +158,7 @@ result<std::vector<device_address>> readable_at(const memory_layout &l) {
   }
   for (const memory_layout::place &p : l.places) {
     if (at[p.page]) continue;
-    return refuse(condition::not_supported, "checkpoint::readable_at",
+    return make_error(errc::not_supported, "checkpoint::readable_at",
                   "the device may not read this page", p.at.value());
   }
   return at;
@@ -166,7 +166,7 @@ result<std::vector<device_address>> readable_at(const memory_layout &l) {
 
 status check(const memory_layout &l, std::size_t granularity) {
   const auto no = [](const char *why, std::uint64_t value) {
-    return refuse(condition::corrupt, "checkpoint::check", why, value);
+    return make_error(errc::corrupt, "checkpoint::check", why, value);
   };
   for (std::size_t i = 0; i < l.blocks.size(); ++i) {
     const virtual_range r = l.blocks[i].range;

@@ -45,12 +45,12 @@ struct memory_layout {
 // A layout and the pages that are behind it now.
 struct described_memory {
   memory_layout layout;
-  std::vector<page_ref> pages;
+  std::vector<page_ptr> pages;
   std::vector<virtual_range> runs;  // of adjacent places within one block
 };
 
 // How many hold a page beside its places: whoever keeps pages of these tags themselves says so.
-using other_holders = std::function<long(const page_ref &)>;
+using other_holders = std::function<long(const page_ptr &)>;
 
 // Blocks of these tags, also those with nothing mapped.
 // Waits for what retires in them, so that no page is on its way out.

@@ -10,13 +10,13 @@
 
 namespace stillmap::checkpoint {
 
-result<landed_memory> landed_memory::reserve(const device &d, memory_layout layout,
-                                             landing_place where) {
-  landed_memory out(d, std::move(layout));
+result<restored_memory> restored_memory::reserve(const device &d, memory_layout layout,
+                                             placement where) {
+  restored_memory out(d, std::move(layout));
   auto place = out.layout_.places.begin();
   for (memory_layout::block &b : out.layout_.blocks) {
     reservation_options options;
-    options.exactly_there = where == landing_place::same;
+    options.exactly_there = where == placement::same;
     if (options.exactly_there) options.hint = b.range.begin;
     options.tag = b.tag;
     auto made = reservation::create(d, b.range.bytes, options);
@@ -30,9 +30,9 @@ result<landed_memory> landed_memory::reserve(const device &d, memory_layout layo
   return out;
 }
 
-status landed_memory::map(const std::vector<page_ref> &pages) {
+status restored_memory::map(const std::vector<page_ptr> &pages) {
   if (pages.size() != layout_.pages.size() || mapped_) {
-    return refuse(condition::invalid_argument, "landed_memory::map",
+    return make_error(errc::invalid_argument, "restored_memory::map",
                   "these are not the pages of the layout", pages.size(), layout_.pages.size());
   }
   std::vector<std::vector<access_grant>> access = layout_.access;
@@ -49,13 +49,13 @@ status landed_memory::map(const std::vector<page_ref> &pages) {
   const status s = plan.empty() ? status{} : device_.space().apply(std::move(plan));
   if (!s) return s;
   mapped_ = true;
-  for (const page_ref &p : pages) homes_.push_back(p.home());
+  for (const page_ptr &p : pages) homes_.push_back(p.pool());
   std::sort(homes_.begin(), homes_.end());
   homes_.erase(std::unique(homes_.begin(), homes_.end()), homes_.end());
   return {};
 }
 
-status landed_memory::release(const fence &idle) {
+status restored_memory::release(const fence &idle) {
   status outcome;
   if (mapped_) {
     std::size_t i = 0;
@@ -78,7 +78,7 @@ status landed_memory::release(const fence &idle) {
   return outcome;
 }
 
-landed_memory &landed_memory::operator=(landed_memory &&o) noexcept {
+restored_memory &restored_memory::operator=(restored_memory &&o) noexcept {
   std::swap(device_, o.device_);
   std::swap(layout_, o.layout_);
   std::swap(homes_, o.homes_);
@@ -87,15 +87,15 @@ landed_memory &landed_memory::operator=(landed_memory &&o) noexcept {
   return *this;
 }
 
-landed_memory::~landed_memory() {
+restored_memory::~restored_memory() {
   if (!mapped_ || blocks_.empty()) return;  // or moved from
   status s = wait_until_idle(device_);
-  if (!s) report_unreturnable(s.error());
+  if (!s) report_background_error(s.error());
   s = release(fence());
-  if (!s) report_unreturnable(s.error());
+  if (!s) report_background_error(s.error());
 }
 
-std::string who_holds(virtual_range range) {
+std::string find_mapping_owner(virtual_range range) {
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
     unsigned long long begin = 0, end = 0;

@@ -13,7 +13,7 @@
 
 namespace stillmap::checkpoint {
 
-enum class landing_place {
+enum class placement {
   same,      // each block at the addresses that it has in the layout
   anywhere,  // wherever there is room: layout() tells
 };
@@ -21,25 +21,25 @@ enum class landing_place {
 // Owner of the blocks of a layout. They are in the ledger under their tags like all others, so what
 // works by tag (suspend, hand over) works on them.
 // Threads: externally synchronised.
-class landed_memory {
+class restored_memory {
  public:
   // Requires: check(layout, ...) was good.
   // Ensures:  blocks are in the order of the layout that was given. Failure: nothing is reserved.
-  // Errors:   busy (an address is taken: value = it; who_holds() says by whom),
+  // Errors:   busy (an address is taken: value = it; find_mapping_owner() says by whom),
   //           address_space_exhausted, the driver's. Cost: one reserve for each block.
-  static result<landed_memory> reserve(const device &d, memory_layout layout,
-                                       landing_place where = landing_place::same);
-  landed_memory(landed_memory &&) noexcept = default;
-  landed_memory &operator=(landed_memory &&o) noexcept;  // `o` leaves with what was here
+  static result<restored_memory> reserve(const stillmap::device &d, memory_layout layout,
+                                       placement where = placement::same);
+  restored_memory(restored_memory &&) noexcept = default;
+  restored_memory &operator=(restored_memory &&o) noexcept;  // `o` leaves with what was here
   // Waits for the device, as cuMemFree does, where release() was not called.
-  ~landed_memory();
+  ~restored_memory();
 
   // Puts pages[i] wherever the layout has page i, with the access that it has there. Once.
   // Ensures: failure: nothing is mapped. Errors: as a remap.
   // Cost:    one map a place, one set-access a contiguous run of equal access.
-  status map(const std::vector<page_ref> &pages);
+  status map(const std::vector<page_ptr> &pages);
 
-  const device &on() const { return device_; }
+  const stillmap::device &device() const { return device_; }
   const memory_layout &layout() const { return layout_; }
   // Whole blocks of this tag, in address order: what buffers and allocators were there before.
   std::vector<virtual_range> tagged(std::string_view tag) const { return layout_.tagged(tag); }
@@ -50,8 +50,8 @@ class landed_memory {
   status release(const fence &idle);
 
  private:
-  landed_memory(const device &d, memory_layout l) : device_(d), layout_(std::move(l)) {}
-  device device_;
+  restored_memory(const stillmap::device &d, memory_layout l) : device_(d), layout_(std::move(l)) {}
+  stillmap::device device_;
   memory_layout layout_;
   std::vector<std::shared_ptr<page_pool>> homes_;  // of the pages, which do not keep them
   std::vector<reservation> blocks_;                // as layout_.blocks
@@ -60,6 +60,6 @@ class landed_memory {
 
 // Who has addresses of that range in this process, as the kernel tells it:
 // "7f1200000000-7f1200021000 rw-p /usr/lib/libfoo.so". Empty: nobody.
-std::string who_holds(virtual_range range);
+std::string find_mapping_owner(virtual_range range);
 
 }  // namespace stillmap::checkpoint

@@ -34,7 +34,7 @@ std::function<result<bool>(bytes_view)> reading(
 // What the other side answered, as bytes.
 outcome<bytes> ask(const std::string &where, const client_options &how, const question &q) {
   if (q.body.size() > largest_request) {
-    return fail(error{make_error_code(condition::invalid_argument), op,
+    return fail(error{make_error_code(errc::invalid_argument), op,
                       "the request is larger than one may be", q.body.size(), largest_request});
   }
   auto with = connection::connect(where, how.reach, how.cancel);
@@ -49,7 +49,7 @@ outcome<bytes> ask(const std::string &where, const client_options &how, const qu
     if (k == kind::answer) return std::move(came->body);
     if (k == kind::refusal) return tl::unexpected<failure>(decode_refusal(came->body));
     if (k != q.told || !q.on_progress) {
-      return fail(error{make_error_code(condition::corrupt), op, "another message was expected",
+      return fail(error{make_error_code(errc::corrupt), op, "another message was expected",
                         came->kind});
     }
     const auto wanted = q.on_progress(came->body);

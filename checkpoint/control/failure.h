@@ -25,7 +25,7 @@ struct failure {
         limit(e.limit),
         text(e.message()) {}
 
-  bool is(condition c) const { return code == make_error_condition(c); }
+  bool is(errc c) const { return code == make_error_condition(c); }
 };
 
 template <class T>

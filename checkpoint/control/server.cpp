@@ -33,7 +33,7 @@ bool is_left_over(const std::string &where) {
 
 result<listener> listen_at(const std::string &where) {
   auto made = listener::create(where);
-  if (made || !made.error().is(condition::busy) || !is_left_over(where)) return made;
+  if (made || !made.error().is(errc::busy) || !is_left_over(where)) return made;
   ::unlink(where.c_str());
   return listener::create(where);
 }
@@ -87,7 +87,7 @@ class server::core {
 
   void receive(connection with) {
     if (visits_.size() >= options_.most_askers) {
-      turn_away(with, error{make_error_code(condition::busy), op, "too many ask at once",
+      turn_away(with, error{make_error_code(errc::busy), op, "too many ask at once",
                             visits_.size(), options_.most_askers});
       return;
     }
@@ -110,7 +110,7 @@ class server::core {
 result<std::unique_ptr<server>> server::start(const device &d, const std::string &where,
                                               server_options options) {
   if (options.most_askers == 0) {
-    return refuse(condition::invalid_argument, op, "nobody could ask");
+    return make_error(errc::invalid_argument, op, "nobody could ask");
   }
   auto at = listen_at(where);
   if (!at) return tl::unexpected(at.error());

@@ -34,7 +34,7 @@ status wait_for(int fd, short what, patience wait, const std::stop_token &cancel
   constexpr patience slice{20};
   const auto until = std::min(std::chrono::steady_clock::now() + wait, by);
   for (;;) {
-    if (cancel.stop_requested()) return refuse(condition::busy, op, "cancelled");
+    if (cancel.stop_requested()) return make_error(errc::busy, op, "cancelled");
     const auto left =
         std::chrono::duration_cast<patience>(until - std::chrono::steady_clock::now());
     pollfd p{fd, what, 0};
@@ -42,7 +42,7 @@ status wait_for(int fd, short what, patience wait, const std::stop_token &cancel
     if (n > 0) return {};
     if (n < 0 && errno != EINTR) return system_error("the socket cannot be waited for");
     if (n == 0 && left <= patience(0)) {
-      return refuse(condition::busy, op, "the other side did not answer in time (ms)",
+      return make_error(errc::busy, op, "the other side did not answer in time (ms)",
                     static_cast<std::uint64_t>(wait.count()));
     }
   }
@@ -72,7 +72,7 @@ owned_fd new_socket() {
 }
 
 tl::unexpected<error> bad_name(const std::string &where) {
-  return refuse(condition::invalid_argument, op, "this is no name of a Unix socket", where.size(),
+  return make_error(errc::invalid_argument, op, "this is no name of a Unix socket", where.size(),
                 sizeof(sockaddr_un::sun_path) - 1);
 }
 
@@ -83,7 +83,7 @@ result<connection> connection::adopt(owned_fd socket) {
   socklen_t bytes = sizeof credentials;
   if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) != 0 ||
       credentials.pid == 0) {
-    return refuse(condition::invalid_argument, op, "this is no connected Unix socket");
+    return make_error(errc::invalid_argument, op, "this is no connected Unix socket");
   }
   const int flags = ::fcntl(socket.get(), F_GETFL);
   if (flags < 0 || ::fcntl(socket.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
@@ -106,7 +106,7 @@ result<connection> connection::connect(const std::string &where, patience wait,
     }
     const int why = errno;
     const bool later = why == ENOENT || why == ECONNREFUSED || why == EAGAIN || why == EINTR;
-    if (cancel.stop_requested()) return refuse(condition::busy, op, "cancelled");
+    if (cancel.stop_requested()) return make_error(errc::busy, op, "cancelled");
     if (!later || std::chrono::steady_clock::now() >= until) {
       return system_error("nobody can be reached there", why);
     }
@@ -183,7 +183,7 @@ status connection::read(std::byte *to, std::size_t bytes, std::vector<owned_fd> 
     }
     if ((m.msg_flags & MSG_CTRUNC) != 0 ||
         (!came.empty() && (fds == nullptr || fds->size() + came.size() > most_fds))) {
-      return refuse(condition::corrupt, op, "file descriptors came that nobody waits for");
+      return make_error(errc::corrupt, op, "file descriptors came that nobody waits for");
     }
     for (owned_fd &fd : came) fds->push_back(std::move(fd));
     to += n;
@@ -201,17 +201,17 @@ result<message> connection::receive(std::size_t limit, patience wait, std::stop_
       !s) {
     return tl::unexpected(s.error());
   }
-  if (head.magic != magic) return refuse(condition::corrupt, op, "this is no message of ours");
+  if (head.magic != magic) return make_error(errc::corrupt, op, "this is no message of ours");
   if (head.version != version) {
-    return refuse(condition::corrupt, op, "the other side speaks another version", head.version,
+    return make_error(errc::corrupt, op, "the other side speaks another version", head.version,
                   version);
   }
   if (head.bytes > limit) {
-    return refuse(condition::corrupt, op, "the message is larger than one may be", head.bytes,
+    return make_error(errc::corrupt, op, "the message is larger than one may be", head.bytes,
                   limit);
   }
   if (head.fds != out.fds.size()) {
-    return refuse(condition::corrupt, op, "not as many file descriptors came as were announced",
+    return make_error(errc::corrupt, op, "not as many file descriptors came as were announced",
                   out.fds.size(), head.fds);
   }
   out.kind = head.kind;
@@ -235,7 +235,7 @@ result<listener> listener::create(const std::string &where) {
   owned_fd socket = new_socket();
   if (socket.get() < 0) return system_error("no socket can be made");
   if (::bind(socket.get(), reinterpret_cast<const sockaddr *>(&name), bytes) != 0) {
-    if (errno == EADDRINUSE) return refuse(condition::busy, op, "the name is in use");
+    if (errno == EADDRINUSE) return make_error(errc::busy, op, "the name is in use");
     return system_error("the name cannot be taken");
   }
   listener out(std::move(socket), where.front() == '@' ? std::string() : where);

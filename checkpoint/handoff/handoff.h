@@ -75,13 +75,13 @@ result<given_memory> give(const device &d, connection &to, const std::vector<std
                           const handoff_options &how = {});
 
 // Takes what the process at the other end gives. Reserve early: an address that is in use here is a
-// refusal (busy, value = the address; checkpoint::who_holds says by whom).
+// refusal (busy, value = the address; checkpoint::find_mapping_owner says by whom).
 // Ensures: success: this process owns the memory, and nobody else. Failure: it has none of it.
 // Errors:  busy (an address is taken; silence; cancelled; the giver revoked), invalid_argument
 //          (another device: its UUID differs), corrupt (messages that make no sense), the other
 //          side's refusal, the system's, the driver's.
 // Cost:    one reserve a block, one import and one map a page, one set-access a contiguous run.
-result<checkpoint::landed_memory> take(const device &d, connection &from,
+result<checkpoint::restored_memory> take(const device &d, connection &from,
                                        const handoff_options &how = {});
 
 }  // namespace stillmap::handoff

@@ -13,7 +13,7 @@ namespace stillmap::handoff {
 namespace {
 
 constexpr const char *op = "handoff::take";
-using checkpoint::landed_memory;
+using checkpoint::restored_memory;
 using checkpoint::memory_layout;
 
 class taking {
@@ -21,7 +21,7 @@ class taking {
   taking(const device &d, connection &from, const handoff_options &how)
       : device_(d), with_(d, from, how, op) {}
 
-  result<landed_memory> run() {
+  result<restored_memory> run() {
     status s = prepare();
     if (!s) return with_.give_up(s.error());
     with_.past_return();
@@ -31,9 +31,9 @@ class taking {
     if (offered) with_.reached(step::offer_received);
     if (!whose_->take()) {
       if (!offered) return with_.give_up(offered.error());
-      return refuse(condition::busy, op, "the giver took its offer back");
+      return make_error(errc::busy, op, "the giver took its offer back");
     }
-    for (const page_ref &p : pages_) p.set_imported(false);  // nobody else's any more
+    for (const page_ptr &p : pages_) p.set_imported(false);  // nobody else's any more
     with_.reached(step::taken);
     [[maybe_unused]] const status told = with_.send(kind::taken);  // or the giver is dead
     with_.reached(step::done);
@@ -42,8 +42,8 @@ class taking {
 
  private:
   status prepare() {
-    if (!device_.can().vmm) {
-      return refuse(condition::not_supported, op, "this device cannot map pages at addresses");
+    if (!device_.capabilities().vmm) {
+      return make_error(errc::not_supported, op, "this device cannot map pages at addresses");
     }
     if (status s = with_.greet(role::taker); !s) return s;
     auto came = with_.receive(kind::layout, checkpoint::largest_layout, 1, 1);
@@ -53,9 +53,9 @@ class taking {
     whose_.emplace(std::move(*whose));
     auto layout = checkpoint::decode_layout(came->body);
     if (!layout) return tl::unexpected(layout.error());
-    if (status s = check(*layout, device_.can().page_bytes); !s) return s;
+    if (status s = check(*layout, device_.capabilities().page_bytes); !s) return s;
     with_.reached(step::layout_received);
-    auto reserved = landed_memory::reserve(device_, std::move(*layout));
+    auto reserved = restored_memory::reserve(device_, std::move(*layout));
     if (!reserved) return tl::unexpected(reserved.error());
     memory_.emplace(std::move(*reserved));
     with_.reached(step::reserved);
@@ -72,7 +72,7 @@ class taking {
 
   status receive_pages() {
     const auto &wanted = memory_->layout().pages;
-    const context_guard guard(device_.drv(), device_.context());  // once for all
+    const context_guard guard(device_.driver(), device_.context());  // once for all
     if (!guard.entered()) return guard.entered();
     pages_.reserve(wanted.size());
     while (pages_.size() < wanted.size()) {
@@ -94,7 +94,7 @@ class taking {
     auto memory = physical_memory::import_fd(device_, fd, wanted.bytes);
     if (!memory) return tl::unexpected(memory.error());
     if (memory->properties() != expected) {
-      return refuse(condition::corrupt, op, "a page is not what the giver said", pages_.size());
+      return make_error(errc::corrupt, op, "a page is not what the giver said", pages_.size());
     }
     const auto home = pool_of(wanted.bytes, expected);
     if (!home) return tl::unexpected(home.error());
@@ -123,14 +123,14 @@ class taking {
   const device &device_;
   session with_;
   std::optional<ticket> whose_;
-  std::optional<landed_memory> memory_;
+  std::optional<restored_memory> memory_;
   std::vector<std::shared_ptr<page_pool>> pools_;
-  std::vector<page_ref> pages_;
+  std::vector<page_ptr> pages_;
 };
 
 }  // namespace
 
-result<landed_memory> take(const device &d, connection &from, const handoff_options &how) {
+result<restored_memory> take(const device &d, connection &from, const handoff_options &how) {
   return taking(d, from, how).run();
 }
 

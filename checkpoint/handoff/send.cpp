@@ -27,7 +27,7 @@ class giving {
     // Whatever went wrong: either the taker cannot take it any more, or it has.
     if (!made->revoke()) {
       if (!taker_is_dead() || !made->take_back()) return finish();
-      return refuse(condition::busy, op, "the taker died as soon as it had taken; it is back here");
+      return make_error(errc::busy, op, "the taker died as soon as it had taken; it is back here");
     }
     return with_.give_up(s.error());
   }
@@ -41,7 +41,7 @@ class giving {
     if (status s = check_exportable(); !s) return s;
     const std::vector<std::byte> layout = encode(what_.layout);
     if (layout.size() > checkpoint::largest_layout) {
-      return refuse(condition::not_supported, op, "the layout is larger than a message may be",
+      return make_error(errc::not_supported, op, "the layout is larger than a message may be",
                     layout.size(), checkpoint::largest_layout);
     }
     const int fd = whose.fd();
@@ -60,7 +60,7 @@ class giving {
   status check_exportable() const {
     for (const auto &p : what_.layout.places) {
       if (what_.layout.pages[p.page].properties.exportable == handle_type::posix_fd) continue;
-      return refuse(condition::not_supported, op,
+      return make_error(errc::not_supported, op,
                     "a page was not created exportable as a file descriptor", p.at.value());
     }
     return {};
@@ -73,10 +73,10 @@ class giving {
       std::vector<owned_fd> open;
       std::vector<int> fds;
       {
-        const context_guard guard(device_.drv(), device_.context());
+        const context_guard guard(device_.driver(), device_.context());
         if (!guard.entered()) return guard.entered();
         for (std::size_t k = 0; k < n; ++k) {
-          const auto fd = device_.drv().export_fd(what_.pages[i + k]->handle());
+          const auto fd = device_.driver().export_fd(what_.pages[i + k]->handle());
           if (!fd) return tl::unexpected(fd.error());
           open.push_back(owned_fd(*fd));
           fds.push_back(*fd);
@@ -95,14 +95,14 @@ class giving {
     if (status s = checkpoint::wait_until_idle(device_, idle); !s) return s;
     if (status s = check_unchanged(); !s) return s;
     with_.reached(step::quiet);
-    if (how_.cancel.stop_requested()) return refuse(condition::busy, op, "cancelled");
-    if (!whose.offer()) return refuse(condition::corrupt, op, "the taker changed the ticket");
+    if (how_.cancel.stop_requested()) return make_error(errc::busy, op, "cancelled");
+    if (!whose.offer()) return make_error(errc::corrupt, op, "the taker changed the ticket");
     if (status s = with_.send(kind::offer); !s) return s;
     with_.reached(step::offered);
     const auto taken = with_.receive(kind::taken, 0, 0, 0);
     if (!taken) return tl::unexpected(taken.error());
     if (whose.now() != ownership::taker) {
-      return refuse(condition::corrupt, op, "the taker says that it took, and did not");
+      return make_error(errc::corrupt, op, "the taker says that it took, and did not");
     }
     with_.reached(step::told_taken);
     return {};
@@ -112,7 +112,7 @@ class giving {
     for (const auto &b : what_.layout.blocks) {
       const auto now = device_.space().block_at(b.range.begin);
       if (now && now->range() == b.range && now->generation() == b.generation) continue;
-      return refuse(condition::busy, op, "pages of these tags were changed meanwhile",
+      return make_error(errc::busy, op, "pages of these tags were changed meanwhile",
                     b.range.begin.value());
     }
     return {};
@@ -134,9 +134,9 @@ class giving {
                      what_.layout.bytes(),
                      true,
                      to_.who()};
-    for (const page_ref &p : what_.pages) p.set_imported(true);
+    for (const page_ptr &p : what_.pages) p.set_imported(true);
     if (const status s = checkpoint::take_away(device_, what_); !s) {
-      report_unreturnable(s.error());
+      report_background_error(s.error());
       out.unmapped = false;
     }
     what_.pages.clear();

@@ -12,7 +12,7 @@ constexpr const char *op = "image::open";
 // A record's number leads to where it is in the file, unless the table is encrypted.
 tl::unexpected<failure> wrong(const superblock &s, std::size_t record, std::size_t field,
                               const char *reason, std::uint64_t found, std::string expected) {
-  return fail(condition::corrupt, op, reason, part::chunk_table,
+  return fail(errc::corrupt, op, reason, part::chunk_table,
               s.chunk_table.offset + record * record_bytes + field, std::to_string(found),
               std::move(expected));
 }
@@ -33,7 +33,7 @@ done check_record(const chunk_record &r, const superblock &s, std::size_t i, std
       return wrong(s, i, 16, "a chunk of zeros that is somewhere", r.where, "0");
     }
     if (r.kind == chunk_kind::zero && r.contents != digest_of_zeros(r.bytes)) {
-      return fail(condition::corrupt, op, "a chunk of zeros with another digest", part::chunk_table,
+      return fail(errc::corrupt, op, "a chunk of zeros with another digest", part::chunk_table,
                   s.chunk_table.offset + i * record_bytes + 32, r.contents.text(),
                   digest_of_zeros(r.bytes).text());
     }
@@ -143,7 +143,7 @@ done check_layout(std::span<const chunk_record> table, std::span<const std::uint
     return wrong(s, i, 0, "more chunks than the pages have", table.size(), std::to_string(i));
   }
   if (at != s.contents_bytes) {
-    return fail(condition::corrupt, op, "the pages are not the contents", part::superblock, 136,
+    return fail(errc::corrupt, op, "the pages are not the contents", part::superblock, 136,
                 std::to_string(s.contents_bytes), std::to_string(at));
   }
   return {};
@@ -166,12 +166,12 @@ done check_extents(std::span<const chunk_record> table, const superblock &s) {
     end = to_block(table[i].extent().end());
   }
   if (end != s.chunk_table.offset) {
-    return fail(condition::corrupt, op, "the chunk table does not follow the extents",
+    return fail(errc::corrupt, op, "the chunk table does not follow the extents",
                 part::superblock, 152, std::to_string(s.chunk_table.offset), std::to_string(end));
   }
   const std::uint64_t seals = stored.size() * seal_bytes + s.tag();
   if (s.is_signed() && s.seals.bytes != seals) {
-    return fail(condition::corrupt, op, "more or fewer seals than extents", part::superblock, 192,
+    return fail(errc::corrupt, op, "more or fewer seals than extents", part::superblock, 192,
                 std::to_string(s.seals.bytes), std::to_string(seals));
   }
   return {};
@@ -191,7 +191,7 @@ done check_references(std::span<const chunk_record> table, const superblock &s) 
                    std::to_string(to.bytes));
     }
     if (to.contents != r.contents) {
-      return fail(condition::corrupt, op, "a reference to a chunk with another digest",
+      return fail(errc::corrupt, op, "a reference to a chunk with another digest",
                   part::chunk_table, s.chunk_table.offset + i * record_bytes + 32,
                   r.contents.text(), to.contents.text());
     }
@@ -214,7 +214,7 @@ done check_parent_references(std::span<const chunk_record> table, const superblo
                    std::to_string(to.bytes));
     }
     if (to.contents != r.contents) {
-      return fail(condition::corrupt, op, "a reference to a parent's chunk with another digest",
+      return fail(errc::corrupt, op, "a reference to a parent's chunk with another digest",
                   part::chunk_table, s.chunk_table.offset + i * record_bytes + 32,
                   r.contents.text(), to.contents.text());
     }

@@ -11,7 +11,7 @@ constexpr const char *op = "image::decompress";
 constexpr int zstd_level = 1;
 
 tl::unexpected<failure> wrong(const char *reason, std::string found, std::size_t expected) {
-  return fail(condition::corrupt, op, reason, part::extents, 0, std::move(found),
+  return fail(errc::corrupt, op, reason, part::extents, 0, std::move(found),
               std::to_string(expected));
 }
 
@@ -72,7 +72,7 @@ done compressor::decompress(chunk_kind how, bytes_view from, std::span<std::byte
   }
   if (!state_->decompress) state_->decompress.reset(ZSTD_createDCtx());
   if (!state_->decompress) {
-    return fail(condition::out_of_memory, op, "no memory to decompress", part::extents);
+    return fail(errc::out_of_memory, op, "no memory to decompress", part::extents);
   }
   const std::size_t n =
       ZSTD_decompressDCtx(state_->decompress.get(), to.data(), to.size(), from.data(), from.size());

@@ -42,7 +42,7 @@ std::string failure::message() const {
   return text + ": " + why.code.message() + " [" + why.operation + "]";
 }
 
-tl::unexpected<failure> fail(condition c, const char *operation, const char *reason, part where,
+tl::unexpected<failure> fail(errc c, const char *operation, const char *reason, part where,
                              std::uint64_t offset, std::string found, std::string expected) {
   return tl::unexpected<failure>(failure{error{make_error_code(c), operation, reason, offset, 0},
                                          {},

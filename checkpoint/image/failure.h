@@ -25,9 +25,9 @@ enum class part : std::uint8_t {
 const char *name_of(part p) noexcept;
 
 // Unlike `error` it owns its text. `why` is what to act on: its code compares equal to
-//   condition::corrupt           damaged, forged, or not an image
-//   condition::not_supported     a newer version, unknown flags
-//   condition::invalid_argument  the call was wrong, or a key is missing or another
+//   errc::corrupt           damaged, forged, or not an image
+//   errc::not_supported     a newer version, unknown flags
+//   errc::invalid_argument  the call was wrong, or a key is missing or another
 //   std::errc::...               what the system said
 struct failure {
   error why;
@@ -37,7 +37,7 @@ struct failure {
   std::string found;         // what is there; empty where that says nothing
   std::string expected;
 
-  bool is(condition c) const { return why.is(c); }
+  bool is(errc c) const { return why.is(c); }
   // "a.smi: superblock at 24: the file is longer than it says (there is 8192, should be 4096):
   // corrupt". Allocates.
   std::string message() const;
@@ -48,7 +48,7 @@ using outcome = tl::expected<T, failure>;
 using done = outcome<void>;
 
 // For the code that fails. Operation and reason are literals.
-tl::unexpected<failure> fail(condition c, const char *operation, const char *reason,
+tl::unexpected<failure> fail(errc c, const char *operation, const char *reason,
                              part where = part::file, std::uint64_t offset = 0,
                              std::string found = {}, std::string expected = {});
 // What the system said, `code` being an errno.

@@ -24,7 +24,7 @@ tl::unexpected<failure> pass_on(failure f) {
 
 tl::unexpected<failure> wrong(std::uint64_t at, const char *reason, std::string found = {},
                               std::string expected = {}) {
-  return fail(condition::corrupt, op, reason, part::set, at, std::move(found), std::move(expected));
+  return fail(errc::corrupt, op, reason, part::set, at, std::move(found), std::move(expected));
 }
 
 std::string file_of(const std::string &folder) {
@@ -56,7 +56,7 @@ outcome<image_set> decode(bytes_view b) {
   const digest sum = digest_of(b.first(end)), there{load<decltype(digest::bytes)>(b, end)};
   if (sum != there) return wrong(end, "a damaged set", there.text(), sum.text());
   if (const auto major = load<std::uint32_t>(b, 8); major != 1) {
-    return fail(condition::not_supported, op, "another version of the format", part::set, 8,
+    return fail(errc::not_supported, op, "another version of the format", part::set, 8,
                 std::to_string(major), "1");
   }
   const auto count = load<std::uint32_t>(b, 12);
@@ -81,7 +81,7 @@ outcome<image_set> decode(bytes_view b) {
 
 done write_file(const std::string &folder, const image_set &what, bool replace, file_calls &calls) {
   if (what.set.is_zero() || what.images.empty() || what.images.size() > most_images_in_set) {
-    return fail(condition::invalid_argument, "image::write_set",
+    return fail(errc::invalid_argument, "image::write_set",
                 "a set without a number, or without images");
   }
   const auto target = target_name::create(calls, file_of(folder));

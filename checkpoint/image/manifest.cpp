@@ -16,7 +16,7 @@ std::string number(const char *what, std::uint64_t n) {
 }
 
 tl::unexpected<failure> wrong(const char *reason, std::string found, std::string expected = {}) {
-  return fail(condition::corrupt, op, reason, part::manifest, 0, std::move(found),
+  return fail(errc::corrupt, op, reason, part::manifest, 0, std::move(found),
               std::move(expected));
 }
 

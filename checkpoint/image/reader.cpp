@@ -94,7 +94,7 @@ done reader::core::load_checked(std::size_t n, std::span<std::byte> to, chunk_sc
     return {};
   }
   const auto wrong = [&](const char *reason, std::string found, std::string expected) {
-    return fail(condition::corrupt, op, reason, part::extents, r.where, std::move(found),
+    return fail(errc::corrupt, op, reason, part::extents, r.where, std::move(found),
                 std::move(expected));
   };
   // Straight to where it goes, when it is stored as it is.
@@ -156,7 +156,7 @@ done reader::core::load_checked(std::size_t n, std::span<std::byte> to, chunk_sc
 
 done reader::read_chunk(std::size_t number, std::span<std::byte> to) const {
   if (number >= core_->table.size() || to.size() != core_->table[number].bytes) {
-    return in_file<void>(fail(condition::invalid_argument, op, "no such chunk, or another size"),
+    return in_file<void>(fail(errc::invalid_argument, op, "no such chunk, or another size"),
                          core_->path);
   }
   try {
@@ -166,7 +166,7 @@ done reader::read_chunk(std::size_t number, std::span<std::byte> to) const {
     f.image->give_scratch(std::move(scratch));
     return ok;
   } catch (const std::bad_alloc &) {
-    return in_file<void>(fail(condition::out_of_memory, op, "no memory to read"), core_->path);
+    return in_file<void>(fail(errc::out_of_memory, op, "no memory to read"), core_->path);
   }
 }
 
@@ -174,7 +174,7 @@ done reader::read(std::uint64_t offset, std::span<std::byte> to) const {
   const std::uint64_t size = core_->head.contents_bytes;
   if (offset > size || to.size() > size - offset) {
     return in_file<void>(
-        fail(condition::invalid_argument, op, "past the end of the contents", part::file, 0,
+        fail(errc::invalid_argument, op, "past the end of the contents", part::file, 0,
              std::to_string(offset) + " and " + std::to_string(to.size()) + " bytes",
              "at most " + std::to_string(size)),
         core_->path);

@@ -56,7 +56,7 @@ outcome<set_writer> set_writer::create(const std::string &folder, std::uint32_t 
   set_writer w(without_end(folder), images, how);
   if (images == 0 || images > most_images_in_set) {
     return in_file<set_writer>(
-        fail(condition::invalid_argument, op, "a set of no images, or too many", part::set, 12,
+        fail(errc::invalid_argument, op, "a set of no images, or too many", part::set, 12,
              std::to_string(images), "1 to " + std::to_string(most_images_in_set)),
         folder);
   }
@@ -87,7 +87,7 @@ done set_writer::open() {
   locked_ = r >= 0;
   if (r == -EWOULDBLOCK) {
     made_folder_ = false;  // it is the other one's now
-    return fail(condition::busy, op, "somebody else is writing a set into this folder", part::set);
+    return fail(errc::busy, op, "somebody else is writing a set into this folder", part::set);
   }
   // Network file systems lock no folders. Then nobody clears up after the dead: they may be alive.
   const bool cannot = r == -EOPNOTSUPP || r == -ENOLCK || r == -EINVAL || r == -EBADF;
@@ -139,7 +139,7 @@ void set_writer::place(std::uint32_t index, write_options &image) const {
 done set_writer::commit(std::vector<set_member> images) {
   if (images.size() != images_) {
     return in_file(
-        done(fail(condition::invalid_argument, op, "another number of images than was said",
+        done(fail(errc::invalid_argument, op, "another number of images than was said",
                   part::set, 12, std::to_string(images.size()), std::to_string(images_))),
         folder_);
   }

@@ -40,7 +40,7 @@ static_assert(sizeof(file_range) == 16);
 
 tl::unexpected<failure> wrong(std::uint64_t at, const char *reason, std::string found = {},
                               std::string expected = {}) {
-  return fail(condition::corrupt, op, reason, part::superblock, at, std::move(found),
+  return fail(errc::corrupt, op, reason, part::superblock, at, std::move(found),
               std::move(expected));
 }
 
@@ -154,7 +154,7 @@ outcome<superblock> decode_superblock(bytes_view b) {
   }
   if (load<decltype(magic)>(b, 0) != magic) return wrong(0, "no image");
   if (const auto major = load<std::uint32_t>(b, major_at); major != 1) {
-    return fail(condition::not_supported, op, "another version of the format", part::superblock,
+    return fail(errc::not_supported, op, "another version of the format", part::superblock,
                 major_at, std::to_string(major), "1");
   }
   superblock s;
@@ -163,7 +163,7 @@ outcome<superblock> decode_superblock(bytes_view b) {
   });
   constexpr std::uint64_t known = flag_encrypted | flag_signed | flag_incremental;
   if ((s.flags & ~known) != 0) {
-    return fail(condition::not_supported, op, "unknown flags", part::superblock, 16,
+    return fail(errc::not_supported, op, "unknown flags", part::superblock, 16,
                 std::to_string(s.flags), "of " + std::to_string(known));
   }
   s.root.bytes = load<decltype(s.root.bytes)>(b, root_at);

@@ -24,11 +24,11 @@ class image_check {
   }
 
   done run() {
-    run_on(threads_for(how_.threads, chunks_.size()), [this] {
+    parallel_for(threads_for(how_.threads, chunks_.size()), [this] {
       try {
         work();
       } catch (const std::bad_alloc &) {
-        end(fail(condition::out_of_memory, "image::verify", "no memory to verify"));
+        end(fail(errc::out_of_memory, "image::verify", "no memory to verify"));
       }
     });
     return result_;
@@ -86,7 +86,7 @@ done reader::verify(const verify_options &options) const {
   try {
     return in_file(image_check(*this, options).run(), core_->path);
   } catch (const std::bad_alloc &) {
-    return in_file<void>(fail(condition::out_of_memory, "image::verify", "no memory to verify"),
+    return in_file<void>(fail(errc::out_of_memory, "image::verify", "no memory to verify"),
                          core_->path);
   }
 }

@@ -22,7 +22,7 @@ tl::unexpected<failure> pass_on(failure f) {
 }
 
 tl::unexpected<failure> refused(const char *reason) {
-  return fail(condition::invalid_argument, op, reason);
+  return fail(errc::invalid_argument, op, reason);
 }
 
 // What comes behind the extents, one part after the other, in memory that goes out at once.
@@ -90,7 +90,7 @@ class image_writer {
  private:
   done begin() {
     if (auto ok = check(what_); !ok) {
-      ok.error().why.code = make_error_code(condition::invalid_argument);
+      ok.error().why.code = make_error_code(errc::invalid_argument);
       return ok;
     }
     if (how_.writes_at_once > 1024 || how_.threads > 1024) return refused("too many at once");
@@ -254,7 +254,7 @@ class image_writer {
       };
     }
     if (again->head().root != head_.root) {
-      return fail(condition::corrupt, op, "another image was read than was written");
+      return fail(errc::corrupt, op, "another image was read than was written");
     }
     return again->verify(verify);
   }
@@ -302,7 +302,7 @@ outcome<written> write(const std::string &path, const manifest &what, contents_s
   try {
     return in_file(image_writer(path, what, from, options).run(), path);
   } catch (const std::bad_alloc &) {
-    return in_file<written>(fail(condition::out_of_memory, op, "no memory to write"), path);
+    return in_file<written>(fail(errc::out_of_memory, op, "no memory to write"), path);
   }
 }
 

@@ -26,7 +26,7 @@ result<std::string> read_file(const std::string &path) {
   }
   text.resize(static_cast<std::size_t>(in.gcount()));
   if (text.size() > largest_file) {
-    return refuse(condition::invalid_argument, op, "the file is too large", text.size(),
+    return make_error(errc::invalid_argument, op, "the file is too large", text.size(),
                   largest_file);
   }
   return text;
@@ -42,7 +42,7 @@ std::string written(const auto &write) {
 
 }  // namespace
 
-error openssl_error(condition like, const char *operation, const char *otherwise) {
+error openssl_error(errc like, const char *operation, const char *otherwise) {
   const char *said = nullptr;
   for (unsigned long e = ERR_get_error(); e != 0; e = ERR_get_error()) {
     if (said == nullptr) said = ERR_reason_error_string(e);
@@ -116,7 +116,7 @@ result<credentials> make_self_signed(const std::string &name, int days) {
   }
   if (out.certificate.empty() || out.key.empty()) {
     return tl::unexpected(
-        openssl_error(condition::not_supported, op, "no certificate could be made"));
+        openssl_error(errc::not_supported, op, "no certificate could be made"));
   }
   return out;
 }
@@ -125,7 +125,7 @@ result<std::string> fingerprint_of(const credentials &c) {
   const owned_bio in = reading(c.certificate);
   const owned_certificate first(PEM_read_bio_X509(in.get(), nullptr, nullptr, nullptr));
   if (first == nullptr) {
-    return tl::unexpected(openssl_error(condition::invalid_argument, "migration::fingerprint_of",
+    return tl::unexpected(openssl_error(errc::invalid_argument, "migration::fingerprint_of",
                                         "there is no certificate"));
   }
   return fingerprint_of(first.get());

@@ -157,7 +157,7 @@ struct receive_options {
 };
 
 struct arrived_memory {
-  checkpoint::landed_memory memory;
+  checkpoint::restored_memory memory;
   task_id task;
   std::uint64_t epoch = 0;
   peer from;

@@ -47,7 +47,7 @@ class receiver::core {
       const std::stop_callback waking(cancel, [this] { changed_.notify_all(); });
       const auto there = [&] { return !arrived_.empty() || cancel.stop_requested(); };
       if (!changed_.wait_for(lock, wait, there) || arrived_.empty()) {
-        return refuse(condition::busy, op,
+        return make_error(errc::busy, op,
                       cancel.stop_requested() ? "cancelled" : "no task has come here");
       }
       next = arrived_.front();
@@ -90,7 +90,7 @@ class receiver::core {
       }
       for (connection &e : ended) e.thread.join();
       if (!c) {
-        if (!c.error().is(condition::busy)) {  // no descriptor, for one: later, perhaps
+        if (!c.error().is(errc::busy)) {  // no descriptor, for one: later, perhaps
           std::this_thread::sleep_for(std::chrono::milliseconds(50));
         }
         continue;
@@ -119,7 +119,7 @@ class receiver::core {
   void answer(channel &with) {
     if (status s = with.open(how_.wait); !s) return;
     if (how_.allow && !how_.allow(with.who())) {
-      return refuse_to(with, refuse(condition::not_supported, op, "not from them").value());
+      return refuse_to(with, make_error(errc::not_supported, op, "not from them").value());
     }
     const auto first = migration::receive(with, 4096, how_.wait);
     if (!first) return;
@@ -132,7 +132,7 @@ class receiver::core {
         return tell(with, first->body);
       default:
         return refuse_to(
-            with, refuse(condition::corrupt, op, "nothing begins with this message").value());
+            with, make_error(errc::corrupt, op, "nothing begins with this message").value());
     }
   }
 
@@ -150,11 +150,11 @@ class receiver::core {
       if (current_ && !talking_ && current_->is_of(h->task, with.who())) current_->end();
       if (stopping_ || talking_ || (current_ && current_->alive())) {
         return refuse_to(with,
-                         refuse(condition::busy, op, "another task is on its way here").value());
+                         make_error(errc::busy, op, "another task is on its way here").value());
       }
       current_.reset();
       if (how_.most_tasks != 0 && owned_.size() >= how_.most_tasks) {
-        return refuse_to(with, refuse(condition::busy, op, "no further task is taken here",
+        return refuse_to(with, make_error(errc::busy, op, "no further task is taken here",
                                       owned_.size(), how_.most_tasks)
                                    .value());
       }
@@ -183,7 +183,7 @@ class receiver::core {
       if (id && current_ && current_->id() == *id) of = current_;
     }
     if (!of) {
-      return refuse_to(with, refuse(condition::corrupt, op, "there is no such session").value());
+      return refuse_to(with, make_error(errc::corrupt, op, "there is no such session").value());
     }
     const status s = of->carry(with);
     if (s || !of->alive()) return;
@@ -268,7 +268,7 @@ class receiver::core {
 result<receiver> receiver::start(const device &d, std::unique_ptr<acceptor> at,
                                  receive_options how) {
   if (how.records.empty()) {
-    return refuse(condition::invalid_argument, op, "no folder for the record of ownership");
+    return make_error(errc::invalid_argument, op, "no folder for the record of ownership");
   }
   auto c = std::make_unique<core>(d, std::move(at), std::move(how));
   try {

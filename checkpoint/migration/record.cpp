@@ -75,7 +75,7 @@ result<std::optional<record>> read_record(const std::string &folder, const task_
   text.resize(static_cast<std::size_t>(n));
   std::optional<record> r = record_of(text);
   if (!r || r->task != task) {
-    return refuse(condition::corrupt, op, "the record of this task is damaged");
+    return make_error(errc::corrupt, op, "the record of this task is damaged");
   }
   return r;
 }
@@ -144,7 +144,7 @@ result<record_file> record_file::open(const std::string &folder, const task_id &
   if (lock.get() < 0) return system_error("the lock of a record cannot be opened");
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) return system_error("a record cannot be locked");
-    return refuse(condition::busy, op, "another process has this task's record");
+    return make_error(errc::busy, op, "another process has this task's record");
   }
   return record_file(folder, task, std::move(lock));
 }

@@ -28,7 +28,7 @@ result<task_id> random_id() {
 
 status check(const send_options &how, std::size_t page_bytes) {
   const auto no = [](const char *why, std::uint64_t value, std::uint64_t limit) {
-    return refuse(condition::invalid_argument, op, why, value, limit);
+    return make_error(errc::invalid_argument, op, why, value, limit);
   };
   if (how.records.empty()) return no("no folder for the record of ownership", 0, 0);
   if (how.channels == 0 || how.channels > most_channels) {
@@ -53,7 +53,7 @@ class sender::core {
   sent_memory send(transport &to) {
     if (out_.whose != whose::source) {
       sent_memory told = out_;
-      told.why = refuse(condition::invalid_argument, op, "it has been sent already").value();
+      told.why = make_error(errc::invalid_argument, op, "it has been sent already").value();
       return told;
     }
     out_ = {};
@@ -74,14 +74,14 @@ class sender::core {
     }
     if (mine_.state != ownership::intent) {
       out_.whose = mine_.state == ownership::released ? whose::destination : whose::source;
-      return say({make_error_code(condition::invalid_argument), "migration::settle",
+      return say({make_error_code(errc::invalid_argument), "migration::settle",
                   "nothing is undecided about this task", mine_.epoch, 0});
     }
     out_.whose = whose::undecided;
     out_.task = mine_.task;
     find_out(
         to,
-        refuse(condition::busy, "migration::settle", "the destination cannot be reached").value());
+        make_error(errc::busy, "migration::settle", "the destination cannot be reached").value());
     return out_.whose == whose::source ? stay(*out_.why) : out_;
   }
 
@@ -90,10 +90,10 @@ class sender::core {
  private:
   // Until the destination owns it. Failure: it is ours, unless out_ says otherwise.
   status attempt(transport &to) {
-    if (status s = check(how_, device_.can().page_bytes); !s) return s;
+    if (status s = check(how_, device_.capabilities().page_bytes); !s) return s;
     if (status s = take_record(); !s) return s;
     if (mine_.state != ownership::owner && mine_.state != ownership::running) {
-      return refuse(condition::busy, op, "by its record the task is not this machine's",
+      return make_error(errc::busy, op, "by its record the task is not this machine's",
                     mine_.epoch);
     }
     memory_.emplace(device_, tags_, how_.chunk_bytes);
@@ -104,7 +104,7 @@ class sender::core {
     {
       const std::stop_callback cutting(how_.abort, [this] { link_->cut(); });
       status s = copy_all(to);
-      if (how_.abort.stop_requested()) s = refuse(condition::busy, op, "aborted");
+      if (how_.abort.stop_requested()) s = make_error(errc::busy, op, "aborted");
       if (!s) return s;
       // From here on the abort is not heard.
     }
@@ -131,7 +131,7 @@ class sender::core {
   }
 
   status copy_all(transport &to) {
-    const hello h{how_.task, mine_.epoch, device_.can().page_bytes, how_.chunk_bytes,
+    const hello h{how_.task, mine_.epoch, device_.capabilities().page_bytes, how_.chunk_bytes,
                   static_cast<std::uint32_t>(how_.channels)};
     if (status s = link_->greet(to, h); !s) return s;
     out_.to = link_->who();
@@ -213,7 +213,7 @@ class sender::core {
     reached(step::told_owner);
     mine_.state = ownership::released;
     // Where it does not get onto the disk, `intent` is there, and settle() finds out the same.
-    if (const status s = record_->write(mine_); !s) report_unreturnable(s.error());
+    if (const status s = record_->write(mine_); !s) report_background_error(s.error());
     record_.reset();
     link_.reset();
     if (memory_) let_go();
@@ -223,16 +223,16 @@ class sender::core {
   // It is another machine's. The addresses stay their owners', with nothing behind them.
   void let_go() {
     std::vector<std::shared_ptr<page_pool>> homes;
-    for (const page_ref &p : memory_->memory().pages) {
-      if (std::find(homes.begin(), homes.end(), p.home()) == homes.end()) homes.push_back(p.home());
+    for (const page_ptr &p : memory_->memory().pages) {
+      if (std::find(homes.begin(), homes.end(), p.pool()) == homes.end()) homes.push_back(p.pool());
     }
     if (const status s = checkpoint::take_away(device_, memory_->memory()); !s) {
-      report_unreturnable(s.error());
+      report_background_error(s.error());
       out_.unmapped = false;
     }
     memory_.reset();
     for (const auto &pool : homes) {
-      if (const auto went = pool->trim(); !went) report_unreturnable(went.error());
+      if (const auto went = pool->trim(); !went) report_background_error(went.error());
     }
   }
 

@@ -36,7 +36,7 @@ struct place {
 result<place> parse(const std::string &where) {
   const std::size_t colon = where.rfind(':');
   if (colon == std::string::npos || colon + 1 == where.size()) {
-    return refuse(condition::invalid_argument, "migration::tls", "no place: want HOST:PORT");
+    return make_error(errc::invalid_argument, "migration::tls", "no place: want HOST:PORT");
   }
   std::string host = where.substr(0, colon);
   if (host.size() >= 2 && host.front() == '[' && host.back() == ']') {
@@ -61,7 +61,7 @@ status look_up(const place &p, bool listening, addresses &into) {
   const int failed =
       ::getaddrinfo(p.host.empty() ? nullptr : p.host.c_str(), p.port.c_str(), &want, &into.first);
   if (failed != 0) {
-    return refuse(condition::invalid_argument, "migration::tls", ::gai_strerror(failed));
+    return make_error(errc::invalid_argument, "migration::tls", ::gai_strerror(failed));
   }
   return {};
 }
@@ -82,7 +82,7 @@ status wait_for(int fd, short what, clock::time_point until) {
     pollfd p{fd, what, 0};
     const int n = ::poll(&p, 1, static_cast<int>(std::clamp<long long>(left, 0, 1 << 30)));
     if (n > 0) return {};
-    if (n == 0) return refuse(condition::busy, op, "the other side is silent");
+    if (n == 0) return make_error(errc::busy, op, "the other side is silent");
     if (errno != EINTR) return system_error("waiting failed", errno);
   }
 }
@@ -104,13 +104,13 @@ class tls_channel final : public channel {
     ERR_clear_error();
     ssl_.reset(SSL_new(context_->get()));
     if (ssl_ == nullptr || !use_socket(ssl_.get(), socket_.get())) {
-      return tl::unexpected(openssl_error(condition::not_supported, op, "no TLS to be had"));
+      return tl::unexpected(openssl_error(errc::not_supported, op, "no TLS to be had"));
     }
     SSL_set_read_ahead(ssl_.get(), 1);
     accepting_ ? SSL_set_accept_state(ssl_.get()) : SSL_set_connect_state(ssl_.get());
     const auto until = clock::now() + wait;
     const auto handshake = [&](SSL *s) { return SSL_do_handshake(s); };
-    if (status s = once(handshake, until, condition::not_supported); !s) return s;
+    if (status s = once(handshake, until, errc::not_supported); !s) return s;
     const owned_certificate theirs(SSL_get1_peer_certificate(ssl_.get()));
     who_ = {where_, common_name_of(theirs.get()), migration::fingerprint_of(theirs.get())};
     return {};
@@ -119,22 +119,22 @@ class tls_channel final : public channel {
   peer who() const override { return who_; }
 
   status send(std::span<const std::byte> bytes, patience wait) override {
-    if (ssl_ == nullptr) return refuse(condition::invalid_argument, op, "it is not open");
+    if (ssl_ == nullptr) return make_error(errc::invalid_argument, op, "it is not open");
     while (!bytes.empty()) {
       std::size_t done = 0;
       const auto wrote = [&](SSL *s) { return SSL_write_ex(s, bytes.data(), bytes.size(), &done); };
-      if (status s = once(wrote, clock::now() + wait, condition::corrupt); !s) return s;
+      if (status s = once(wrote, clock::now() + wait, errc::corrupt); !s) return s;
       bytes = bytes.subspan(done);
     }
     return flush(clock::now() + wait);
   }
 
   status receive(std::span<std::byte> into, patience wait) override {
-    if (ssl_ == nullptr) return refuse(condition::invalid_argument, op, "it is not open");
+    if (ssl_ == nullptr) return make_error(errc::invalid_argument, op, "it is not open");
     while (!into.empty()) {
       std::size_t done = 0;
       const auto read = [&](SSL *s) { return SSL_read_ex(s, into.data(), into.size(), &done); };
-      if (status s = once(read, clock::now() + wait, condition::corrupt); !s) return s;
+      if (status s = once(read, clock::now() + wait, errc::corrupt); !s) return s;
       into = into.subspan(done);
     }
     return {};
@@ -156,7 +156,7 @@ class tls_channel final : public channel {
   // A call of OpenSSL until it succeeds. Only calls exclude each other, not what waits: one thread
   // sends while another waits for something to come.
   template <class Call>
-  status once(const Call &call, clock::time_point until, condition otherwise) {
+  status once(const Call &call, clock::time_point until, errc otherwise) {
     for (;;) {
       short what = 0;
       {

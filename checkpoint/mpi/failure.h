@@ -14,7 +14,7 @@ struct failure {
   std::error_code code;
   std::string text;  // what that rank's own failure says
 
-  bool is(condition c) const { return code == make_error_condition(c); }
+  bool is(errc c) const { return code == make_error_condition(c); }
   std::string message() const { return "rank " + std::to_string(rank) + ": " + text; }
 };
 

@@ -11,7 +11,7 @@ image::outcome<image::image_set> read(const meeting &all, const std::string &fol
   auto set = image::read_set(folder, how.image.calls);
   if (!set || set->images.size() == static_cast<std::size_t>(all.size())) return set;
   return image::in_file<image::image_set>(
-      image::fail(condition::invalid_argument, op,
+      image::fail(errc::invalid_argument, op,
                   "the set is of another number of ranks than it is to go to", image::part::set, 12,
                   std::to_string(set->images.size()), std::to_string(all.size())),
       folder);
@@ -22,7 +22,7 @@ image::outcome<image::reader> open_mine(const meeting &all, const std::string &f
                                         const snapshot::restore_options &how) {
   if (set.set != of_all) {
     return image::in_file<image::reader>(
-        image::fail(condition::busy, op, "another set than rank 0 sees: replaced just now?",
+        image::fail(errc::busy, op, "another set than rank 0 sees: replaced just now?",
                     image::part::set, 16, set.set.text(), of_all.text()),
         folder);
   }

@@ -99,7 +99,7 @@ class rank_of_save {
     const auto there = image::read_set(folder_, how_.calls);
     if (!there || !image::needs(*how_.parent, *there)) return {};
     return image::in_file(
-        image::done(image::fail(condition::invalid_argument, op,
+        image::done(image::fail(errc::invalid_argument, op,
                                 "a set cannot replace what its own parents need: save it elsewhere",
                                 image::part::set, 0, how_.parent->path())),
         folder_);
@@ -117,12 +117,12 @@ class rank_of_save {
       const auto head = image::decode_superblock(block->bytes());
       if (!head) return tl::unexpected(head.error());
       if (head->image == m.image && head->root == m.root) return {};
-      return image::fail(condition::corrupt, op, "another image than the rank wrote",
+      return image::fail(errc::corrupt, op, "another image than the rank wrote",
                          image::part::set, 0, head->root.text(), m.root.text());
     }();
     if (looked) return {};
     return image::in_file(
-        image::done(image::fail(condition::corrupt, op,
+        image::done(image::fail(errc::corrupt, op,
                                 "rank 0 cannot read what another rank wrote: is the folder shared?",
                                 image::part::set, 0, looked.error().message())),
         path);

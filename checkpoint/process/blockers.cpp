@@ -13,10 +13,10 @@ std::vector<obstacle> obstacles(std::span<const device> devices) {
   std::vector<obstacle> out;
   if (!devices.empty()) {
     for (const device &d : devices) d.space().collect(true);
-    std::vector<physical_handle> handles = devices.front().drv().imports();
+    std::vector<physical_handle> handles = devices.front().driver().imports();
     for (const device &d : devices) {
       if (handles.empty()) break;
-      const std::vector<physical_handle> all = d.drv().imports();
+      const std::vector<physical_handle> all = d.driver().imports();
       std::unordered_set<std::uint64_t> seen;  // pages
       for (const mapping_record &m : d.space().mappings()) {
         if (!m.backing) continue;

@@ -9,7 +9,7 @@ status freeze(const driver &d, pid_t pid, std::chrono::milliseconds wait) {
   const auto state = d.state_of_process(pid);
   if (!state) return tl::unexpected(state.error());
   if (*state != process_state::running) {
-    return refuse(condition::invalid_argument, "process::freeze", "the process does not run",
+    return make_error(errc::invalid_argument, "process::freeze", "the process does not run",
                   static_cast<std::uint64_t>(*state));
   }
   const auto most =
@@ -22,7 +22,7 @@ status freeze(const driver &d, pid_t pid, std::chrono::milliseconds wait) {
   }
   status s = d.checkpoint_process(pid);
   if (!s) {
-    if (const status back = d.unlock_process(pid); !back) report_unreturnable(back.error());
+    if (const status back = d.unlock_process(pid); !back) report_background_error(back.error());
   }
   return s;
 }
@@ -31,7 +31,7 @@ status thaw(const driver &d, pid_t pid, std::span<const device_change> changes) 
   auto state = d.state_of_process(pid);
   if (!state) return tl::unexpected(state.error());
   if (*state == process_state::failed) {
-    return refuse(condition::corrupt, "process::thaw",
+    return make_error(errc::corrupt, "process::thaw",
                   "the driver could not put the process together again");
   }
   if (*state == process_state::checkpointed) {

@@ -23,13 +23,13 @@ status check(const std::vector<obstacle> &in_the_way, const prepare_options &how
   for (const obstacle &o : in_the_way) {
     const std::uint64_t at = o.range.begin.value();
     if (o.kind == obstacle_kind::imported && !how.copy_imports) {
-      return refuse(condition::not_supported, op, "the memory is another process's", at);
+      return make_error(errc::not_supported, op, "the memory is another process's", at);
     }
     if (o.kind == obstacle_kind::imported_handle) {
-      return refuse(condition::busy, op, "memory of another process is held, and mapped nowhere");
+      return make_error(errc::busy, op, "memory of another process is held, and mapped nowhere");
     }
     if (o.kind == obstacle_kind::exported_fd && !how.close_exports) {
-      return refuse(condition::busy, op, "a descriptor of exported memory is open",
+      return make_error(errc::busy, op, "a descriptor of exported memory is open",
                     static_cast<std::uint64_t>(o.fd));
     }
   }
@@ -49,7 +49,7 @@ std::vector<std::string> tags_of(const device &d) {
 
 result<std::unique_ptr<preparation>> preparation::create(std::vector<device> devices) {
   if (devices.empty()) {
-    return refuse(condition::invalid_argument, "preparation::create", "there is no device");
+    return make_error(errc::invalid_argument, "preparation::create", "there is no device");
   }
   std::vector<unit> units;
   for (const device &d : devices) {
@@ -64,10 +64,10 @@ preparation::~preparation() = default;
 
 result<prepared> preparation::prepare(const prepare_options &how) {
   const std::lock_guard lock(mutex_);
-  if (fit_) return refuse(condition::busy, op, "this process is prepared already");
+  if (fit_) return make_error(errc::busy, op, "this process is prepared already");
   for (const unit &u : units_) {
     if (u.by->suspended().empty()) continue;
-    return refuse(condition::busy, op, "memory is away that did not come back: resume_after()");
+    return make_error(errc::busy, op, "memory is away that did not come back: resume_after()");
   }
   for (const device &d : devices_) {
     if (status s = checkpoint::wait_until_idle(d); !s) return tl::unexpected(s.error());
@@ -82,7 +82,7 @@ result<prepared> preparation::prepare(const prepare_options &how) {
   }
   prepared told;
   if (status s = suspend(how, in_the_way, told); !s) {
-    if (const status back = bring_back(); !back) report_unreturnable(back.error());
+    if (const status back = bring_back(); !back) report_background_error(back.error());
     return tl::unexpected(s.error());
   }
   told.exports = disarm_exported_fds(nothing);
@@ -121,16 +121,16 @@ status preparation::suspend(const prepare_options &how, const std::vector<obstac
     const auto unknown = std::find(known.begin(), known.end(), false);
     if (unknown != known.end()) {
       const bool can = std::any_of(devices_.begin(), devices_.end(),
-                                   [](const device &d) { return d.can().vmm; });
-      return refuse(can ? condition::invalid_argument : condition::not_supported, op,
+                                   [](const device &d) { return d.capabilities().vmm; });
+      return make_error(can ? errc::invalid_argument : errc::not_supported, op,
                     can ? "no memory that is mapped has this tag"
                         : "nothing can be evicted where pages cannot be mapped",
                     static_cast<std::uint64_t>(unknown - known.begin()));
     }
   }
   for (const device &d : devices_) {
-    if (d.drv().imports().empty()) continue;
-    return refuse(condition::busy, op, "the driver does not let go of another process's memory");
+    if (d.driver().imports().empty()) continue;
+    return make_error(errc::busy, op, "the driver does not let go of another process's memory");
   }
   return {};
 }

@@ -7,13 +7,13 @@
 namespace stillmap::snapshot {
 namespace {
 
-using checkpoint::landed_memory;
+using checkpoint::restored_memory;
 using checkpoint::memory_layout;
 
 std::string holder_of(const error &why, const memory_layout &l) {
-  if (!why.is(condition::busy)) return {};
+  if (!why.is(errc::busy)) return {};
   for (const memory_layout::block &b : l.blocks) {
-    if (b.range.contains(device_address(why.value))) return checkpoint::who_holds(b.range);
+    if (b.range.contains(device_address(why.value))) return checkpoint::find_mapping_owner(b.range);
   }
   return {};
 }
@@ -34,9 +34,9 @@ image::outcome<restoring> restoring::create(const device &d, const image::reader
 
 image::done restoring::reserve() {
   const memory_layout &l = what_.layout;
-  auto landing = landed_memory::reserve(
+  auto landing = restored_memory::reserve(
       device_, l,
-      relocate_ ? checkpoint::landing_place::anywhere : checkpoint::landing_place::same);
+      relocate_ ? checkpoint::placement::anywhere : checkpoint::placement::same);
   if (!landing) return pass_on(landing.error(), holder_of(landing.error(), l));
   landing_.emplace(std::move(*landing));
   return {};
@@ -46,7 +46,7 @@ image::done restoring::fetch(const restore_options &how) {
   auto pages = checkpoint::make_pages(device_, what_.layout);
   if (!pages) return pass_on(pages.error());
   if (!pages->empty()) {
-    auto bench = checkpoint::workbench::create(device_, *pages);
+    auto bench = checkpoint::staging_mapping::create(device_, *pages);
     if (!bench) return pass_on(bench.error());
     if (auto filled = fill(device_, from_, what_, bench->at(), how); !filled) return filled;
   }

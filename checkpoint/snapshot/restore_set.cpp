@@ -17,14 +17,14 @@ bool has(const image::reader &r, const std::string &tag) {
 image::done check(std::span<const device> devices, std::span<const image::reader> images,
                   std::span<const std::string> tags) {
   if (devices.size() != images.size() || images.empty()) {
-    return image::fail(condition::invalid_argument, op,
+    return image::fail(errc::invalid_argument, op,
                        "the set is of another number of devices than it is to go to",
                        image::part::set, 12, std::to_string(images.size()),
                        std::to_string(devices.size()));
   }
   for (const std::string &tag : tags) {
     if (std::none_of(images.begin(), images.end(), [&](const auto &r) { return has(r, tag); })) {
-      return image::fail(condition::invalid_argument, op, "no image has memory of that tag",
+      return image::fail(errc::invalid_argument, op, "no image has memory of that tag",
                          image::part::set, 0, tag);
     }
   }
@@ -45,7 +45,7 @@ image::outcome<std::optional<restoring>> begin(const device &d, const image::rea
 }
 
 image::outcome<restored> nothing(const device &d) {
-  auto none = checkpoint::landed_memory::reserve(d, {});
+  auto none = checkpoint::restored_memory::reserve(d, {});
   if (!none) return tl::unexpected(image::failure{none.error(), {}, image::part::file, 0, {}, {}});
   return restored{std::move(*none), {}, {}};
 }

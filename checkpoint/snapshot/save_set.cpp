@@ -19,7 +19,7 @@ image::outcome<T> of(image::outcome<T> o, const image::set_writer &set, std::siz
 
 image::done check(std::span<const set_part> parts, const save_set_options &how) {
   if (!how.parents.empty() && how.parents.size() != parts.size()) {
-    return image::fail(condition::invalid_argument, op, "another number of parents than of parts",
+    return image::fail(errc::invalid_argument, op, "another number of parents than of parts",
                        image::part::set, 0, std::to_string(how.parents.size()),
                        std::to_string(parts.size()));
   }
@@ -30,7 +30,7 @@ image::done check(std::span<const set_part> parts, const save_set_options &how) 
         if (std::find(parts[k].tags.begin(), parts[k].tags.end(), tag) == parts[k].tags.end()) {
           continue;
         }
-        return image::fail(condition::invalid_argument, op, "a tag of one device in two parts",
+        return image::fail(errc::invalid_argument, op, "a tag of one device in two parts",
                            image::part::set, i, tag);
       }
     }
@@ -42,7 +42,7 @@ image::done check_replaced(const image::set_writer &set, const save_set_options 
   if (!set.replaces()) return {};
   for (const image::reader &parent : how.parents) {
     if (!image::needs(parent, *set.replaces())) continue;
-    return image::fail(condition::invalid_argument, op,
+    return image::fail(errc::invalid_argument, op,
                        "a set cannot replace what its own parents need: save it elsewhere",
                        image::part::set, 0, parent.path());
   }

@@ -56,7 +56,7 @@ struct restore_options {
 };
 
 struct restored {
-  checkpoint::landed_memory memory;
+  checkpoint::restored_memory memory;
   std::vector<image::manifest::note> notes;
   // With relocate: where each block of memory.layout() was, in the same order as these are now.
   std::vector<virtual_range> was;

@@ -34,7 +34,7 @@ std::vector<page_pool *> homes_of(const selection &what) {
 void return_free_pages(const selection &what) {
   for (page_pool *const home : homes_of(what)) {
     // Where that fails it is free in its pool all the same.
-    if (const auto went = home->trim(); !went) report_unreturnable(went.error());
+    if (const auto went = home->trim(); !went) report_background_error(went.error());
   }
 }
 
@@ -57,14 +57,14 @@ class suspender::core {
     if (away_.empty()) return;
     std::size_t lost = 0;
     for (const auto &[tag, a] : away_) lost += a.told.bytes;
-    report_unreturnable({make_error_code(condition::busy), "suspender::~suspender",
+    report_background_error({make_error_code(errc::busy), "suspender::~suspender",
                          "what was suspended is lost", lost});
   }
 
   result<suspended_tag> suspend(std::string_view tag, const suspend_options &how) {
     const std::lock_guard lock(mutex_);
     if (away_.find(tag) != away_.end()) {
-      return refuse(condition::busy, "suspender::suspend", "the tag is suspended already");
+      return make_error(errc::busy, "suspender::suspend", "the tag is suspended already");
     }
     if (status s = wait_until_idle(device_, how.idle); !s) return tl::unexpected(s.error());
     auto what = select(device_, tag, how.imports);
@@ -96,7 +96,7 @@ class suspender::core {
     const std::lock_guard lock(mutex_);
     const auto found = away_.find(tag);
     if (found == away_.end()) {
-      return refuse(condition::invalid_argument, "suspender::resume", "the tag is not suspended");
+      return make_error(errc::invalid_argument, "suspender::resume", "the tag is not suspended");
     }
     suspension &a = found->second;
     resumption r(device_, a.what, a.id);
@@ -121,7 +121,7 @@ class suspender::core {
     const std::lock_guard lock(mutex_);
     const auto found = away_.find(tag);
     if (found == away_.end()) {
-      return refuse(condition::invalid_argument, "suspender::forget", "the tag is not suspended");
+      return make_error(errc::invalid_argument, "suspender::forget", "the tag is not suspended");
     }
     keep(found->second.kept->give_up());
     away_.erase(found);
@@ -190,7 +190,7 @@ suspender::~suspender() = default;
 
 result<std::unique_ptr<suspender>> suspender::create(const device &d, suspender_options options) {
   if (options.streams == 0) {
-    return refuse(condition::invalid_argument, "suspender::create", "copies need a stream");
+    return make_error(errc::invalid_argument, "suspender::create", "copies need a stream");
   }
   auto by = transfer::create(d, options.streams);
   if (!by) return tl::unexpected(by.error());

@@ -83,7 +83,7 @@ class task {
   void prepare() {
     example::must(stream_.synchronize());
     process::prepare_options how;
-    if (device_.can().vmm) how.evict = {"heap"};  // what are no pages stays on the device
+    if (device_.capabilities().vmm) how.evict = {"heap"};  // what are no pages stays on the device
     const process::prepared p = example::must(fit_->prepare(how));
     std::printf("evicted: %.1f MiB of the heap; the device got %.1f MiB back\n", mib(p.bytes),
                 mib(p.released.bytes()));
@@ -92,7 +92,7 @@ class task {
 
   void go_on() {
     grow();
-    if (!device_.can().vmm) first_ = numbers_.data();  // a copying vector, which may move
+    if (!device_.capabilities().vmm) first_ = numbers_.data();  // a copying vector, which may move
     example::check(numbers_.data() == first_, "the vector grew where it was");
     example::must(heap_->free(blocks_.back()));
     blocks_.back() = example::must(heap_->allocate(sizeof(node), stream_));

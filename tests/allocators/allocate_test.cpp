@@ -57,7 +57,7 @@ TEST_F(allocate, neighbours_share_pages_and_nothing_is_rounded_to_a_page) {
 
 TEST_F(allocate, blocks_are_where_another_process_can_have_them_too) {
   STILLMAP_NEEDS_VMM();
-  if (!dev().can().posix_fd_export) GTEST_SKIP() << "needs pages that can be exported";
+  if (!dev().capabilities().posix_fd_export) GTEST_SKIP() << "needs pages that can be exported";
   caching_allocator_options options;
   options.hint = device_address(testing::far_away);
   options.exportable = handle_type::posix_fd;
@@ -87,17 +87,17 @@ TEST_F(allocate, refuses_what_makes_no_sense) {
   checked_heap h(dev());
   allocate_options odd;
   odd.alignment = 768;
-  EXPECT_TRUE(fails_with(outcome(h.heap().allocate(1, {}, odd)), condition::invalid_argument,
+  EXPECT_TRUE(fails_with(outcome(h.heap().allocate(1, {}, odd)), errc::invalid_argument,
                          "caching_allocator::allocate", 768, 0));
   odd.alignment = 0;
-  EXPECT_TRUE(fails_with(outcome(h.heap().allocate(1, {}, odd)), condition::invalid_argument,
+  EXPECT_TRUE(fails_with(outcome(h.heap().allocate(1, {}, odd)), errc::invalid_argument,
                          "caching_allocator::allocate"));
-  EXPECT_TRUE(fails_with(outcome(h.heap().allocate(SIZE_MAX)), condition::out_of_memory,
+  EXPECT_TRUE(fails_with(outcome(h.heap().allocate(SIZE_MAX)), errc::out_of_memory,
                          "caching_allocator::allocate"));
   caching_allocator_options options;
-  options.also_accessible_from = {97};
+  options.peer_devices = {97};
   EXPECT_TRUE(fails_with(outcome(caching_allocator::create(dev(), options)),
-                         condition::invalid_argument, "caching_allocator::create", 97, 0));
+                         errc::invalid_argument, "caching_allocator::create", 97, 0));
 }
 
 TEST_F(allocate, what_is_no_block_cannot_be_freed) {
@@ -110,7 +110,7 @@ TEST_F(allocate, what_is_no_block_cannot_be_freed) {
     for (void *const wrong :
          {static_cast<void *>(at + 512), static_cast<void *>(at + 1), static_cast<void *>(&mine)}) {
       EXPECT_TRUE(
-          fails_with(h.heap().free(wrong), condition::invalid_argument, "caching_allocator::free"))
+          fails_with(h.heap().free(wrong), errc::invalid_argument, "caching_allocator::free"))
           << bytes;
       EXPECT_FALSE(h.heap().usable_size(wrong));
       EXPECT_FALSE(h.heap().record_use(wrong, {}));
@@ -208,7 +208,7 @@ TEST_F(allocate, keeps_to_its_limit) {
   const stream s = make_stream();
   const auto half = h.allocate(4 * page(), s);
   ASSERT_TRUE(half);
-  EXPECT_TRUE(fails_with(outcome(h.allocate(5 * page(), s)), condition::out_of_memory,
+  EXPECT_TRUE(fails_with(outcome(h.allocate(5 * page(), s)), errc::out_of_memory,
                          "caching_allocator::allocate", 5 * page(), 8 * page()));
   EXPECT_EQ(h.heap().stats().out_of_memory, 1u);
   EXPECT_EQ(h.disagreement(), "");
@@ -285,7 +285,7 @@ TEST_F(allocate, memory_is_full_only_when_blocks_fill_it) {
   }
   const auto over = h.allocate(512, s);
   ASSERT_FALSE(over);
-  EXPECT_TRUE(over.error().is(condition::out_of_memory)) << over.error().message();
+  EXPECT_TRUE(over.error().is(errc::out_of_memory)) << over.error().message();
   for (std::size_t i = 1; i < blocks.size(); i += 2) ASSERT_TRUE(h.free(blocks[i]));
   ASSERT_TRUE(h.allocate(12 * page() - 512, s)) << "in twelve pieces";
   ASSERT_TRUE(h.allocate(512, s)) << "too small for a slab, large enough for itself";

@@ -21,8 +21,8 @@ checked_heap::checked_heap(const device &d, caching_allocator_options options) :
   auto made = caching_allocator::create(d, std::move(options));
   if (!made) throw std::runtime_error(made.error().message());
   heap_ = std::move(*made);
-  const context_guard guard(d.drv(), d.context());
-  auto pinned = d.drv().allocate_host(staging_bytes);
+  const context_guard guard(d.driver(), d.context());
+  auto pinned = d.driver().allocate_host(staging_bytes);
   if (!pinned) throw std::runtime_error(pinned.error().message());
   staging_ = static_cast<unsigned char *>(*pinned);
 }
@@ -31,8 +31,8 @@ checked_heap::~checked_heap() {
   settle();
   if (!wrong_.empty()) ADD_FAILURE() << wrong_;
   heap_.reset();
-  const context_guard guard(device_.drv(), device_.context());
-  must(device_.drv().free_host(staging_));
+  const context_guard guard(device_.driver(), device_.context());
+  must(device_.driver().free_host(staging_));
 }
 
 void checked_heap::must(const status &s) {
@@ -57,8 +57,8 @@ result<void *> checked_heap::allocate(std::size_t bytes, stream_ref s, allocate_
   block b{bytes, whole, s, static_cast<unsigned char>(how.zero ? 0 : next_value_++)};
   if (next_value_ == 0) next_value_ = 1;
   if (!how.zero) {
-    const context_guard guard(device_.drv(), device_.context());
-    must(device_.drv().set_bytes_async(device_address(at), b.value, bytes, s.get()));
+    const context_guard guard(device_.driver(), device_.context());
+    must(device_.driver().set_bytes_async(device_address(at), b.value, bytes, s.get()));
   }
   blocks_[at] = b;
   return got;
@@ -68,17 +68,17 @@ result<void *> checked_heap::allocate(std::size_t bytes, stream_ref s, allocate_
 void checked_heap::read(void *at, stream_ref s) {
   const std::uint64_t begin = value_of(at);
   const block &b = blocks_.at(begin);
-  const std::size_t page = device_.can().page_bytes;
+  const std::size_t page = device_.capabilities().page_bytes;
   std::set<std::uint64_t> places{begin, begin + b.bytes - std::min(piece, b.bytes)};
   for (std::uint64_t edge = (begin / page + 1) * page; edge < begin + b.bytes; edge += page) {
     if (edge - begin >= piece) places.insert(edge - piece);
     if (begin + b.bytes - edge >= piece) places.insert(edge);
   }
-  const context_guard guard(device_.drv(), device_.context());
+  const context_guard guard(device_.driver(), device_.context());
   for (const std::uint64_t place : places) {
     const std::size_t n = std::min<std::size_t>(piece, begin + b.bytes - place);
     if (staged_ + piece > staging_bytes) settle();
-    must(device_.drv().copy_to_host_async(staging_ + staged_, device_address(place), n, s.get()));
+    must(device_.driver().copy_to_host_async(staging_ + staged_, device_address(place), n, s.get()));
     for (std::size_t i = n; i < piece; ++i) staging_[staged_ + i] = b.value;
     reads_.push_back({staged_, b.value, place});
     staged_ += piece;
@@ -87,8 +87,8 @@ void checked_heap::read(void *at, stream_ref s) {
 
 void checked_heap::settle() {
   {
-    const context_guard guard(device_.drv(), device_.context());
-    must(device_.drv().synchronize_context());
+    const context_guard guard(device_.driver(), device_.context());
+    must(device_.driver().synchronize_context());
   }
   for (const pending &p : reads_) {
     for (std::size_t i = 0; i < piece; ++i) {

@@ -84,7 +84,7 @@ TEST_F(chunks, of_another_stream_go_back_when_memory_is_short) {
   const stream s = make_stream(), t = make_stream();
   const auto first = h.allocate(48_MiB, s);
   ASSERT_TRUE(first);
-  EXPECT_TRUE(fails_with(outcome(h.allocate(32_MiB, t)), condition::out_of_memory,
+  EXPECT_TRUE(fails_with(outcome(h.allocate(32_MiB, t)), errc::out_of_memory,
                          "caching_allocator::allocate", 32_MiB, 64_MiB));
   ASSERT_TRUE(h.free(*first));
   ASSERT_TRUE(h.allocate(32_MiB, t)) << "as soon as nobody uses it";
@@ -136,7 +136,7 @@ TEST_F(chunks, a_full_device_is_said_so_and_what_is_unused_is_found) {
   ASSERT_TRUE(first);
   const auto over = h.allocate(9 * page(), s);
   ASSERT_FALSE(over);
-  EXPECT_TRUE(over.error().is(condition::out_of_memory)) << over.error().message();
+  EXPECT_TRUE(over.error().is(errc::out_of_memory)) << over.error().message();
   ASSERT_TRUE(h.allocate(8 * page(), s)) << "no more than is asked for, where no more is there";
   const auto none = h.allocate(512, s);
   EXPECT_FALSE(none) << "to the last page";
@@ -210,12 +210,12 @@ TEST_F(chunks, what_the_driver_would_not_take_back_is_used_on) {
 // CUDA promises that memory is aligned for any type, not that it begins at a page.
 TEST_F(chunks, begin_at_a_page_wherever_the_driver_has_room) {
   STILLMAP_NEEDS_HOSTCUDA();
-  const context_guard guard(drv(), dev().context());
-  const auto take = [&](std::size_t bytes) { return *drv().allocate(bytes); };
+  const context_guard guard(driver(), dev().context());
+  const auto take = [&](std::size_t bytes) { return *driver().allocate(bytes); };
   // A hole of 8 MiB that begins 512 bytes after a page, and nothing else that large.
   const device_address large = take(8_MiB + 512), rest = take(2_MiB - 512);
   ASSERT_EQ(rest, large + (8_MiB + 512));
-  ASSERT_TRUE(drv().free(large));
+  ASSERT_TRUE(driver().free(large));
   const device_address small = take(512);
   ASSERT_EQ(small, large);
   {
@@ -233,16 +233,16 @@ TEST_F(chunks, begin_at_a_page_wherever_the_driver_has_room) {
     ASSERT_TRUE(h.heap().empty_cache());
     EXPECT_EQ(held(), 0u);
   }
-  EXPECT_TRUE(drv().free(small) && drv().free(rest));
+  EXPECT_TRUE(driver().free(small) && driver().free(rest));
 }
 
 // Whatever the mode, growing is not part of the graph and does not spoil it; nothing goes back.
 TEST_F(chunks, come_but_do_not_go_while_a_graph_is_captured) {
   const auto begin = reinterpret_cast<CUresult (*)(CUstream, CUstreamCaptureMode)>(
-      drv().symbol("cuStreamBeginCapture_v2"));
+      driver().symbol("cuStreamBeginCapture_v2"));
   const auto end =
-      reinterpret_cast<CUresult (*)(CUstream, CUgraph *)>(drv().symbol("cuStreamEndCapture"));
-  const auto destroy = reinterpret_cast<CUresult (*)(CUgraph)>(drv().symbol("cuGraphDestroy"));
+      reinterpret_cast<CUresult (*)(CUstream, CUgraph *)>(driver().symbol("cuStreamEndCapture"));
+  const auto destroy = reinterpret_cast<CUresult (*)(CUgraph)>(driver().symbol("cuGraphDestroy"));
   ASSERT_TRUE(begin != nullptr && end != nullptr && destroy != nullptr);
   for (const CUstreamCaptureMode mode :
        {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
@@ -256,7 +256,7 @@ TEST_F(chunks, come_but_do_not_go_while_a_graph_is_captured) {
     ASSERT_TRUE(unused && captured);
     ASSERT_TRUE(h.free(*unused));
     h.settle();
-    const context_guard guard(drv(), dev().context());
+    const context_guard guard(driver(), dev().context());
     ASSERT_EQ(begin(s.get(), mode), CUDA_SUCCESS);
     const driver_counts before = counts();
     const auto more = heap.allocate(20_MiB, s);
@@ -265,7 +265,7 @@ TEST_F(chunks, come_but_do_not_go_while_a_graph_is_captured) {
     EXPECT_EQ(made(before), 1u) << "t has room";
     const auto too_much = heap.allocate(40_MiB, s);
     ASSERT_FALSE(too_much);
-    EXPECT_TRUE(too_much.error().is(condition::out_of_memory)) << too_much.error().message();
+    EXPECT_TRUE(too_much.error().is(errc::out_of_memory)) << too_much.error().message();
     EXPECT_TRUE(heap.free(*captured));
     EXPECT_TRUE(heap.allocate(12_MiB, t)) << "in what it has";
     EXPECT_FALSE(heap.allocate(40_MiB, t)) << "another stream's request frees nothing either";
@@ -281,10 +281,10 @@ TEST_F(chunks, come_but_do_not_go_while_a_graph_is_captured) {
 }
 
 TEST_F(chunks, are_not_open_to_other_devices) {
-  if (dev().can().peers.empty()) GTEST_SKIP() << "needs a peer";
+  if (dev().capabilities().peers.empty()) GTEST_SKIP() << "needs a peer";
   caching_allocator_options o;
-  o.also_accessible_from = {dev().can().peers.front()};
-  EXPECT_TRUE(fails_with(outcome(caching_allocator::create(dev(), o)), condition::not_supported,
+  o.peer_devices = {dev().capabilities().peers.front()};
+  EXPECT_TRUE(fails_with(outcome(caching_allocator::create(dev(), o)), errc::not_supported,
                          "caching_allocator::create"));
 }
 

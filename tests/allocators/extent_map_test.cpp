@@ -53,7 +53,7 @@ class naive {
   std::vector<char> cells_ = std::vector<char>(pages * page / allocation_granule, unbacked);
 };
 
-std::string drawn(const heap_books &books) {
+std::string drawn(const extent_map &books) {
   std::string out;
   books.each([&](const segment &s) {
     const char c = s.state == segment_state::unbacked ? '-'
@@ -70,7 +70,7 @@ class heap_books_model : public ::testing::TestWithParam<unsigned> {};
 TEST_P(heap_books_model, agrees_with_a_byte_per_granule) {
   std::mt19937 random(GetParam());
   const auto below = [&](std::size_t n) { return random() % n; };
-  heap_books books(page);
+  extent_map books(page);
   books.add({device_address(base), pages * page});
   naive model;
   std::map<std::uint64_t, segment *> blocks;
@@ -92,7 +92,7 @@ TEST_P(heap_books_model, agrees_with_a_byte_per_granule) {
           }
           const auto e =
               books.carve(bytes, alignment,
-                          below(2) ? heap_books::search::quick : heap_books::search::thorough);
+                          below(2) ? extent_map::search::quick : extent_map::search::thorough);
           if (!e) {
             if (alignment == allocation_granule) {
               ASSERT_LT(model.longest("-"), bytes) << "there were addresses";
@@ -171,17 +171,17 @@ TEST_P(heap_books_model, agrees_with_a_byte_per_granule) {
 
 INSTANTIATE_TEST_SUITE_P(seeds, heap_books_model, ::testing::Range(1u, 13u));
 
-TEST(heap_books, neighbours_share_their_boundary_page) {
-  heap_books books(page);
+TEST(extent_map, neighbours_share_their_boundary_page) {
+  extent_map books(page);
   books.add({device_address(base), pages * page});
   const auto first =
-      books.carve(page + allocation_granule, allocation_granule, heap_books::search::quick);
+      books.carve(page + allocation_granule, allocation_granule, extent_map::search::quick);
   ASSERT_TRUE(first);
   EXPECT_EQ(first->missing.bytes, 2 * page);
   segment *const a = books.commit(*first);
   // The second begins in the page that the first has started, and needs two pages, not three.
   const auto second =
-      books.carve(3 * page - 2 * allocation_granule, allocation_granule, heap_books::search::quick);
+      books.carve(3 * page - 2 * allocation_granule, allocation_granule, extent_map::search::quick);
   ASSERT_TRUE(second);
   EXPECT_EQ(second->missing.bytes, 2 * page);
   segment *const b = books.commit(*second);
@@ -190,19 +190,19 @@ TEST(heap_books, neighbours_share_their_boundary_page) {
   EXPECT_EQ(books.free_bytes(), allocation_granule);
 }
 
-TEST(heap_books, a_hole_between_free_neighbours_is_preferred_to_the_end) {
-  heap_books books(page);
+TEST(extent_map, a_hole_between_free_neighbours_is_preferred_to_the_end) {
+  extent_map books(page);
   books.add({device_address(base), pages * page});
   segment *blocks[3];
   for (segment *&b : blocks) {
-    b = books.commit(*books.carve(8 * page, allocation_granule, heap_books::search::quick));
+    b = books.commit(*books.carve(8 * page, allocation_granule, extent_map::search::quick));
   }
   books.release(blocks[1]);
   std::vector<segment *> out;
   ASSERT_EQ(books.take(2, out), 2u);
   ASSERT_EQ(out.size(), 1u);
   books.gone(out[0]);
-  const auto e = books.carve(8 * page, allocation_granule, heap_books::search::quick);
+  const auto e = books.carve(8 * page, allocation_granule, extent_map::search::quick);
   ASSERT_TRUE(e);
   EXPECT_EQ(e->begin, base + 8 * page);
   EXPECT_EQ(e->missing.bytes, 2 * page);
@@ -210,8 +210,8 @@ TEST(heap_books, a_hole_between_free_neighbours_is_preferred_to_the_end) {
   EXPECT_EQ(books.contradiction(), "");
 }
 
-TEST(heap_books, a_block_of_whole_pages_begins_at_a_page) {
-  heap_books books(page);
+TEST(extent_map, a_block_of_whole_pages_begins_at_a_page) {
+  extent_map books(page);
   books.add({device_address(base), pages * page}, true);
   segment *const odd = books.place(page / 2);
   ASSERT_EQ(odd->begin, base);
@@ -220,15 +220,15 @@ TEST(heap_books, a_block_of_whole_pages_begins_at_a_page) {
   EXPECT_EQ(books.contradiction(), "");
 }
 
-TEST(heap_books, a_block_goes_where_fewest_pages_are_broken) {
-  heap_books books(page);
+TEST(extent_map, a_block_goes_where_fewest_pages_are_broken) {
+  extent_map books(page);
   books.add({device_address(base), pages * page}, true);
   // Free: two whole pages, and later one and a half with the other half of the first in use.
   segment *const first = books.place(2 * page);
   ASSERT_NE(books.place(page), nullptr);
   segment *const half = books.place(page / 2);
   segment *const second = books.place(page + page / 2);
-  while (books.place(page, allocation_granule, heap_books::search::thorough) != nullptr) {
+  while (books.place(page, allocation_granule, extent_map::search::thorough) != nullptr) {
   }
   books.release(first);
   books.release(second);
@@ -238,7 +238,7 @@ TEST(heap_books, a_block_goes_where_fewest_pages_are_broken) {
 }
 
 // The same choice, made by looking at every free segment and counting pages one by one.
-const segment *best_of_all(const heap_books &books, std::uint64_t bytes) {
+const segment *best_of_all(const extent_map &books, std::uint64_t bytes) {
   const auto whole = [](std::uint64_t from, std::uint64_t to) {
     std::uint64_t n = 0;
     for (std::uint64_t at = from / page * page; at + page <= to; at += page) n += at >= from;
@@ -264,12 +264,12 @@ const segment *best_of_all(const heap_books &books, std::uint64_t bytes) {
   return best;
 }
 
-TEST(heap_books, the_place_that_is_chosen_is_the_best_of_all) {
+TEST(extent_map, the_place_that_is_chosen_is_the_best_of_all) {
   std::mt19937_64 random(7);
   const auto below = [&](std::uint64_t n) { return random() % n; };
   int exact = 0, compared = 0;
   for (int round = 0; round < 20; ++round) {
-    heap_books books(page);
+    extent_map books(page);
     books.add({device_address(base), pages * page}, true);
     std::vector<segment *> live;
     for (int i = 0; i < 400; ++i) {
@@ -295,8 +295,8 @@ TEST(heap_books, the_place_that_is_chosen_is_the_best_of_all) {
   EXPECT_GT(compared, 1000);
 }
 
-TEST(heap_books, a_place_takes_over_what_is_nobodys) {
-  heap_books books(page);
+TEST(extent_map, a_place_takes_over_what_is_nobodys) {
+  extent_map books(page);
   books.add({device_address(base), 8 * page}, true);
   segment *const low = books.place(page + page / 2);
   segment *const middle = books.place(page / 4);
@@ -314,18 +314,18 @@ TEST(heap_books, a_place_takes_over_what_is_nobodys) {
   EXPECT_EQ(books.at(begin + bytes)->end(), base + 8 * page);
 }
 
-TEST(heap_books, a_page_at_two_addresses_is_free_at_one) {
-  heap_books books(page);
+TEST(extent_map, a_page_at_two_addresses_is_free_at_one) {
+  extent_map books(page);
   books.add({device_address(base), pages * page});
   segment *const first =
-      books.commit(*books.carve(4 * page, allocation_granule, heap_books::search::quick));
+      books.commit(*books.carve(4 * page, allocation_granule, extent_map::search::quick));
   segment *const guard =
-      books.commit(*books.carve(page, allocation_granule, heap_books::search::quick));
+      books.commit(*books.carve(page, allocation_granule, extent_map::search::quick));
   const std::uint64_t here = first->begin, there = guard->end();
   books.release(first);
   std::vector<segment *> out;
   ASSERT_EQ(books.take(4, out), 4u);
-  const auto e = books.carve(4 * page, allocation_granule, heap_books::search::quick);
+  const auto e = books.carve(4 * page, allocation_granule, extent_map::search::quick);
   ASSERT_TRUE(e);
   ASSERT_EQ(e->missing.begin.value(), there);
   books.lend(out[0], there);
@@ -369,8 +369,8 @@ TEST(heap_books, a_page_at_two_addresses_is_free_at_one) {
   EXPECT_EQ(books.backed_bytes(), 5 * page);
 }
 
-TEST(heap_books, backed_addresses_come_and_go_as_one) {
-  heap_books books(page);
+TEST(extent_map, backed_addresses_come_and_go_as_one) {
+  extent_map books(page);
   const virtual_range range{device_address(base), 4 * page};
   books.add(range, true);
   EXPECT_EQ(books.backed_bytes(), 4 * page);

@@ -29,7 +29,7 @@ class heap_faults : public device_test {
     device_test::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
     if (!on_hostcuda()) GTEST_SKIP() << "needs a driver that can be told to fail";
-    pages_move_ = open_device().can().vmm;
+    pages_move_ = open_device().capabilities().vmm;
     expect_unreturnable();
     profile_ = profile();
   }

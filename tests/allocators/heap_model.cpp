@@ -105,7 +105,7 @@ class world {
   }
 
  private:
-  std::size_t page() const { return device_->can().page_bytes; }
+  std::size_t page() const { return device_->capabilities().page_bytes; }
 
   void allocate(const op &o) {
     allocate_options how;
@@ -124,7 +124,7 @@ class world {
       judge(got.has_value());
     }
     if (got) return;
-    demand(got.error().is(condition::out_of_memory), got.error().message());
+    demand(got.error().is(errc::out_of_memory), got.error().message());
     ++out_.refused;
     // Then there was not enough: neither in free pages, nor to create.
     const caching_allocator_stats n = heap_->heap().stats();
@@ -132,7 +132,7 @@ class world {
     const std::size_t allowed = limit > n.total.backed ? limit - n.total.backed : 0;
     const std::size_t there = n.total.free_whole_pages + n.total.cached +
                               std::min(device_->memory()->free.bytes(), allowed);
-    if (device_->can().vmm) {
+    if (device_->capabilities().vmm) {
       demand(there < bytes + how.alignment + page(),
              "it would have fitted: " + std::to_string(there) + " for " + std::to_string(bytes));
       return;
@@ -184,13 +184,13 @@ class world {
   }
 
   void arm() {
-    calls_before_ = device_->drv().counts();
+    calls_before_ = device_->driver().counts();
     for (const auto &f : {drawn_, fault_}) {
       if (f) small_machine::fail(f->call, f->nth, f->code);
     }
   }
   void disarm() {
-    const driver_counts made = device_->drv().counts() - calls_before_;
+    const driver_counts made = device_->driver().counts() - calls_before_;
     for (std::size_t i = 0; i < driver_call_count; ++i) out_.calls.calls[i] += made.calls[i];
     if (drawn_) fired_now_ = small_machine::stop_failing(drawn_->call);
     if (!fault_) return;

@@ -15,7 +15,7 @@ class heap_model_test : public device_test {
   void SetUp() override {
     device_test::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
-    pages_move_ = open_device().can().vmm;
+    pages_move_ = open_device().capabilities().vmm;
     expect_unreturnable();
   }
   bool pages_move_ = false;

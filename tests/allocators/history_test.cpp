@@ -232,14 +232,14 @@ TEST_F(history, begins_anew_stops_and_forgets) {
 TEST_F(history, refuses_what_it_cannot_keep) {
   history_options o;
   o.events = 0;
-  EXPECT_TRUE(fails_with(outcome(heap().record_history(o)), condition::invalid_argument,
+  EXPECT_TRUE(fails_with(outcome(heap().record_history(o)), errc::invalid_argument,
                          "caching_allocator::record_history"));
   o.events = SIZE_MAX;
-  EXPECT_TRUE(fails_with(outcome(heap().record_history(o)), condition::invalid_argument,
+  EXPECT_TRUE(fails_with(outcome(heap().record_history(o)), errc::invalid_argument,
                          "caching_allocator::record_history"));
   o.events = 16;
   o.stack_depth = 65;
-  EXPECT_TRUE(fails_with(outcome(heap().record_history(o)), condition::invalid_argument,
+  EXPECT_TRUE(fails_with(outcome(heap().record_history(o)), errc::invalid_argument,
                          "caching_allocator::record_history", 65, 64));
   EXPECT_FALSE(heap().records_history());
   EXPECT_TRUE(told().events.empty());

@@ -30,7 +30,7 @@ class private_pool_faults : public testing::buffer_test {
     if (IsSkipped() || HasFatalFailure()) return;
     STILLMAP_NEEDS_VMM();
     STILLMAP_NEEDS_HOSTCUDA();
-    if (drv().symbol("cuGraphInstantiate_v2") == nullptr) GTEST_SKIP() << "needs CUDA 11.0";
+    if (driver().symbol("cuGraphInstantiate_v2") == nullptr) GTEST_SKIP() << "needs CUDA 11.0";
     expect_unreturnable();
   }
 

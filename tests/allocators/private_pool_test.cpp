@@ -34,8 +34,8 @@ class private_pools_test : public testing::buffer_test {
     buffer_test::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
     STILLMAP_NEEDS_VMM();
-    if (drv().symbol("cuGraphInstantiate_v2") == nullptr) {
-      GTEST_SKIP() << "needs a driver of CUDA 11.0, this is " << drv().version();
+    if (driver().symbol("cuGraphInstantiate_v2") == nullptr) {
+      GTEST_SKIP() << "needs a driver of CUDA 11.0, this is " << driver().version();
     }
     made_ = caching_allocator::create(dev());
     ASSERT_TRUE(made_) << made_.error().message();
@@ -59,8 +59,8 @@ class private_pools_test : public testing::buffer_test {
   static std::uint64_t value_of(void *at) { return reinterpret_cast<std::uintptr_t>(at); }
 
   void settle() {
-    const context_guard guard(drv(), dev().context());
-    EXPECT_TRUE(drv().synchronize_context());
+    const context_guard guard(driver(), dev().context());
+    EXPECT_TRUE(driver().synchronize_context());
   }
   // A fence that is recorded only now may have passed the next time: that of a pool, then those of
   // its blocks, then those of pages.
@@ -150,8 +150,8 @@ TEST_F(private_pools_test, a_graph_replays_whatever_was_allocated_since) {
       for (const std::size_t bytes : {6 * page(), 3 * page(), std::size_t{700}, 40 * page()}) {
         void *const block = must_allocate(bytes, *on);
         EXPECT_TRUE(block < one.out || block >= static_cast<char *>(one.out) + 6 * page());
-        const context_guard guard(drv(), dev().context());
-        EXPECT_TRUE(drv().set_bytes_async(device_address(value_of(block)), 0xee, bytes, on->get()));
+        const context_guard guard(driver(), dev().context());
+        EXPECT_TRUE(driver().set_bytes_async(device_address(value_of(block)), 0xee, bytes, on->get()));
         others.push_back(block);
       }
     }
@@ -176,9 +176,9 @@ TEST_F(private_pools_test, a_live_pool_keeps_its_free_pages_when_memory_is_short
   const auto pages = pages_of(p);
   leave_free(4);
   // Neither others nor the pool's own requests move a page of it.
-  EXPECT_TRUE(heap().allocate(12 * page(), t).error().is(condition::out_of_memory));
+  EXPECT_TRUE(heap().allocate(12 * page(), t).error().is(errc::out_of_memory));
   ASSERT_TRUE(heap().begin_allocate_to_pool(p, s));
-  EXPECT_TRUE(heap().allocate(40 * page(), s).error().is(condition::out_of_memory));
+  EXPECT_TRUE(heap().allocate(40 * page(), s).error().is(errc::out_of_memory));
   void *const grown = must_allocate(27 * page(), s);  // beside what is free
   ASSERT_TRUE(heap().end_allocate_to_pool(p, s));
   auto now = pages_of(p);
@@ -244,7 +244,7 @@ TEST_F(private_pools_test, graphs_share_a_pool_until_the_last_lets_go) {
   EXPECT_EQ(pages_of(p), pages);
   EXPECT_REPLAYS(two, s);
   ASSERT_TRUE(heap().release_pool(p, {s}));
-  EXPECT_TRUE(fails_with(heap().release_pool(p), condition::invalid_argument,
+  EXPECT_TRUE(fails_with(heap().release_pool(p), errc::invalid_argument,
                          "caching_allocator::release_pool", p.id, 0));
   give_all_back();
   EXPECT_EQ(heap().stats().total.backed, 0u);
@@ -335,8 +335,8 @@ TEST_F(private_pools_test, a_capture_gets_pages_of_idle_streams_and_waits_for_no
   must_free(unused);
   hold(busy.get());
   {
-    const context_guard guard(drv(), dev().context());
-    ASSERT_TRUE(drv().set_bytes_async(device_address(value_of(used)), 1, page(), busy.get()));
+    const context_guard guard(driver(), dev().context());
+    ASSERT_TRUE(driver().set_bytes_async(device_address(value_of(used)), 1, page(), busy.get()));
   }
   must_free(used);
   leave_free(2);
@@ -365,8 +365,8 @@ TEST_F(private_pools_test, a_capture_that_is_short_lets_the_host_wait) {
   ASSERT_TRUE(heap().begin_allocate_to_pool(p, s));
   hold(busy.get());
   {
-    const context_guard guard(drv(), dev().context());
-    ASSERT_TRUE(drv().set_bytes_async(device_address(value_of(used)), 1, page(), busy.get()));
+    const context_guard guard(driver(), dev().context());
+    ASSERT_TRUE(driver().set_bytes_async(device_address(value_of(used)), 1, page(), busy.get()));
   }
   must_free(used);
   captured_graph graph(dev(), s);
@@ -398,7 +398,7 @@ TEST_F(private_pools_test, what_a_capturing_stream_has_free_is_left_alone) {
   leave_free(0);
   captured_graph graph(dev(), s);
   void *const got = must_allocate(8 * page(), t);
-  EXPECT_TRUE(heap().allocate(8 * page(), t).error().is(condition::out_of_memory));
+  EXPECT_TRUE(heap().allocate(8 * page(), t).error().is(errc::out_of_memory));
   EXPECT_TRUE(heap().empty_cache()) << "staying is no failure";
   EXPECT_TRUE(graph.end());
   must_free(must_allocate(8 * page(), t));
@@ -605,7 +605,7 @@ TEST_F(private_pools_test, allocating_from_a_pool_again_makes_no_driver_call) {
 TEST_F(private_pools_test, mistakes_are_refused_and_change_nothing) {
   const stream s = make_stream(), t = make_stream();
   const private_pool p = *heap().create_pool(), q = *heap().create_pool(), none{77};
-  const auto wrong = condition::invalid_argument;
+  const auto wrong = errc::invalid_argument;
   EXPECT_TRUE(fails_with(heap().retain_pool(none), wrong, "caching_allocator::retain_pool", 77, 0));
   EXPECT_TRUE(
       fails_with(heap().release_pool(none), wrong, "caching_allocator::release_pool", 77, 0));
@@ -617,14 +617,14 @@ TEST_F(private_pools_test, mistakes_are_refused_and_change_nothing) {
                          "caching_allocator::end_allocate_to_pool", p.id, 0));
   ASSERT_TRUE(heap().begin_allocate_to_pool(p, s));
   for (const private_pool other : {p, q}) {
-    EXPECT_TRUE(fails_with(heap().begin_allocate_to_pool(other, s), condition::busy,
+    EXPECT_TRUE(fails_with(heap().begin_allocate_to_pool(other, s), errc::busy,
                            "caching_allocator::begin_allocate_to_pool", other.id, p.id));
   }
   EXPECT_TRUE(fails_with(heap().end_allocate_to_pool(q, s), wrong,
                          "caching_allocator::end_allocate_to_pool", q.id, 0));
   EXPECT_TRUE(fails_with(heap().end_allocate_to_pool(p, t), wrong,
                          "caching_allocator::end_allocate_to_pool", p.id, 0));
-  EXPECT_TRUE(fails_with(heap().release_pool(p), condition::busy, "caching_allocator::release_pool",
+  EXPECT_TRUE(fails_with(heap().release_pool(p), errc::busy, "caching_allocator::release_pool",
                          p.id, 0));
   void *const inside = must_allocate(3 * page(), s);
   EXPECT_EQ(backed_by(p), 3 * page());

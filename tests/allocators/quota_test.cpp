@@ -45,7 +45,7 @@ TEST_F(quota_of_allocators, two_of_them_share_what_there_is) {
   EXPECT_EQ(mine->stats()->own, 6 * page());
   const auto refused = b->allocate(3 * page(), s);
   ASSERT_FALSE(refused);
-  EXPECT_TRUE(refused.error().is(condition::out_of_memory)) << refused.error().message();
+  EXPECT_TRUE(refused.error().is(errc::out_of_memory)) << refused.error().message();
   EXPECT_EQ(yours->stats()->own, 0u) << "nothing is held for what was refused";
   const auto small = b->allocate(2 * page(), s);
   ASSERT_TRUE(small) << small.error().message();

@@ -29,7 +29,7 @@ TEST_F(shared_quota_test, participants_share_one_limit) {
   ASSERT_TRUE(a->reserve(60));
   const status refused = b->reserve(41);
   ASSERT_FALSE(refused);
-  EXPECT_TRUE(refused.error().is(condition::out_of_memory));
+  EXPECT_TRUE(refused.error().is(errc::out_of_memory));
   EXPECT_EQ(refused.error().value, 41u);
   EXPECT_EQ(refused.error().limit, 40u);
   ASSERT_TRUE(b->reserve(40));
@@ -58,7 +58,7 @@ TEST_F(shared_quota_test, refuses_what_makes_no_sense) {
   EXPECT_FALSE(shared_quota::open("", 100));
   const auto none = shared_quota::open(path_, 0);
   ASSERT_FALSE(none);
-  EXPECT_TRUE(none.error().is(condition::invalid_argument));
+  EXPECT_TRUE(none.error().is(errc::invalid_argument));
   const auto a = join();
   const auto other = shared_quota::open(path_, 101);
   ASSERT_FALSE(other);
@@ -79,7 +79,7 @@ TEST_F(shared_quota_test, a_file_that_is_something_else_stays_as_it_is) {
   std::ofstream(path_) << "my diary";
   const auto q = shared_quota::open(path_, 100);
   ASSERT_FALSE(q);
-  EXPECT_TRUE(q.error().is(condition::corrupt)) << q.error().message();
+  EXPECT_TRUE(q.error().is(errc::corrupt)) << q.error().message();
   std::string text;
   std::getline(std::ifstream(path_), text);
   EXPECT_EQ(text, "my diary");
@@ -130,7 +130,7 @@ TEST_F(shared_quota_test, a_fork_takes_no_part) {
     const pid_t inner = fork();
     if (inner == 0) {
       const status s = (*q)->reserve(1);
-      const char verdict = !s && s.error().is(condition::not_supported) ? 'y' : 'n';
+      const char verdict = !s && s.error().is(errc::not_supported) ? 'y' : 'n';
       (void)!write(to_parent[1], &verdict, 1);
       char go = 0;
       (void)!read(to_child[0], &go, 1);  // outlives its parent

@@ -59,7 +59,7 @@ TEST_F(allocator_threads, use_one_heap) {
         if (const auto got = heap.allocate(bytes, s)) {
           mine.push_back(*got);
           ++served;
-        } else if (!got.error().is(condition::out_of_memory)) {
+        } else if (!got.error().is(errc::out_of_memory)) {
           is_wrong(got.error().message());
         }
         if (mine.size() > 6) {
@@ -149,7 +149,7 @@ TEST_F(allocator_threads, a_forked_child_is_refused_and_does_no_harm) {
   ASSERT_NE(child, -1);
   if (child == 0) {
     const auto refused = [](const status &s) {
-      return !s && s.error().is(condition::not_supported);
+      return !s && s.error().is(errc::not_supported);
     };
     const bool right = refused(testing::outcome((*made)->allocate(1000))) &&
                        refused((*made)->free(*block)) && refused((*made)->record_use(*block, {})) &&

@@ -42,7 +42,7 @@ TEST_F(cost_measure, all_of_it_runs_and_leaves_nothing) {
   run_options options;
   options.seconds = 4;
   options.quick = true;
-  const auto measured = measure(drv(), options);
+  const auto measured = measure(driver(), options);
   ASSERT_TRUE(measured.has_value()) << measured.error().message();
   EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(60));
   const table &t = *measured;
@@ -86,7 +86,7 @@ TEST_F(cost_measure, the_first_mapping_that_is_refused_is_counted_to_one) {
   if (!on_hostcuda()) GTEST_SKIP() << "how many a GPU holds is what the program is to find out";
   const char *const given = std::getenv("HOSTCUDA");
   const std::string before = given != nullptr ? given : "";
-  machine m(drv());
+  machine m(driver());
   ::setenv("HOSTCUDA", (before + (before.empty() ? "" : ",") + "mappings=3001").c_str(), 1);
   const status entered = m.enter(hostcuda_memory::unbacked);
   ::setenv("HOSTCUDA", before.c_str(), 1);
@@ -114,7 +114,7 @@ TEST_F(cost_measure, what_is_refused_leaves_nothing_behind) {
           "cuStreamCreate", "cuEventCreate", "cuModuleLoadData", "cuLaunchKernel",
           "cuMemsetD8Async", "cuMemcpyDtoH", "cuStreamBeginCapture"}) {
       for (const std::uint64_t nth : {1, 3}) {
-        machine m(drv());
+        machine m(driver());
         ASSERT_TRUE(m.enter(p.memory).has_value());
         if (p.needs_vmm && !m.vmm()) continue;
         control::fail(call, nth, CUDA_ERROR_OUT_OF_MEMORY);
@@ -131,7 +131,7 @@ TEST_F(cost_measure, what_is_refused_leaves_nothing_behind) {
 
 TEST_F(cost_measure, what_is_refused_is_told) {
   if (!on_hostcuda()) GTEST_SKIP() << "only hostcuda refuses when asked";
-  machine m(drv());
+  machine m(driver());
   for (const char *call : {"cuMemCreate", "cuMemUnmap", "cuMemRelease", "cuMemFree"}) {
     ASSERT_TRUE(m.enter(hostcuda_memory::unbacked).has_value());
     if (!m.vmm()) GTEST_SKIP() << "no VMM";

@@ -139,20 +139,20 @@ TEST_F(cost_file, is_what_hostcuda_reads) {
   become(("unbacked,costs=" + file).c_str());
   std::remove(file.c_str());
   using modelled = CUresult(std::uint64_t *);
-  auto *const ask = reinterpret_cast<modelled *>(drv().symbol("hostcuda_modelled_ns"));
+  auto *const ask = reinterpret_cast<modelled *>(driver().symbol("hostcuda_modelled_ns"));
   ASSERT_NE(ask, nullptr);
-  const auto context = drv().retain_primary_context(0);
+  const auto context = driver().retain_primary_context(0);
   ASSERT_TRUE(context.has_value());
-  ASSERT_TRUE(drv().push_context(*context).has_value());
+  ASSERT_TRUE(driver().push_context(*context).has_value());
   std::uint64_t before = 0, after = 0;
   ASSERT_EQ(ask(&before), CUDA_SUCCESS);
-  const auto at = drv().allocate(8 << 20);
+  const auto at = driver().allocate(8 << 20);
   ASSERT_TRUE(at.has_value());
   ASSERT_EQ(ask(&after), CUDA_SUCCESS);
   EXPECT_EQ(after - before, 10000u + 8 * 1000);
-  EXPECT_TRUE(drv().free(*at).has_value());
-  EXPECT_TRUE(drv().pop_context().has_value());
-  EXPECT_TRUE(drv().release_primary_context(0).has_value());
+  EXPECT_TRUE(driver().free(*at).has_value());
+  EXPECT_TRUE(driver().pop_context().has_value());
+  EXPECT_TRUE(driver().release_primary_context(0).has_value());
 }
 
 }  // namespace

@@ -63,7 +63,7 @@ void buffer_model::demand(bool holds, const std::string &what) {
 
 buffer_model::buffer_model(std::size_t mib, std::uint64_t seed) {
   demand(small_machine::start(mib, seed) != nullptr, "the driver does not start");
-  unreported_ = unreported_errors();
+  unreported_ = background_error_count();
   auto opened = device::open(0);
   demand(opened.has_value(), "the device does not open");
   device_.emplace(*opened);
@@ -72,9 +72,9 @@ buffer_model::buffer_model(std::size_t mib, std::uint64_t seed) {
     demand(made.has_value(), "no stream");
     streams_.push_back(std::move(*made));
   }
-  if (device_->can().vmm) pools_[0] = device_->pool();
-  const context_guard guard(device_->drv(), device_->context());
-  const auto pinned = device_->drv().allocate_host(pinned_bytes);
+  if (device_->capabilities().vmm) pools_[0] = device_->pool();
+  const context_guard guard(device_->driver(), device_->context());
+  const auto pinned = device_->driver().allocate_host(pinned_bytes);
   demand(pinned.has_value(), "no pinned memory");
   pinned_ = static_cast<unsigned char *>(*pinned);
 }
@@ -85,14 +85,14 @@ buffer_model::~buffer_model() {
   for (buffer_state &b : buffers_) b = {};
   for (auto &p : pools_) p.reset();
   if (device_) {
-    const context_guard guard(device_->drv(), device_->context());
-    static_cast<void>(device_->drv().synchronize_context());
+    const context_guard guard(device_->driver(), device_->context());
+    static_cast<void>(device_->driver().synchronize_context());
     if (module_ != nullptr) {
       const auto unload =
-          reinterpret_cast<CUresult (*)(CUmodule)>(device_->drv().symbol("cuModuleUnload"));
+          reinterpret_cast<CUresult (*)(CUmodule)>(device_->driver().symbol("cuModuleUnload"));
       static_cast<void>(unload(static_cast<CUmodule>(module_)));
     }
-    if (pinned_ != nullptr) static_cast<void>(device_->drv().free_host(pinned_));
+    if (pinned_ != nullptr) static_cast<void>(device_->driver().free_host(pinned_));
   }
   streams_.clear();
   device_.reset();
@@ -117,11 +117,11 @@ std::optional<op_failure> buffer_model::run(const op_sequence &ops, const std::s
         if (!plant.empty() && ops[at].name == plant) world.corrupt_a_byte();
       }
       world.check_contents();
-      world.unreported_ = unreported = unreported_errors();
+      world.unreported_ = unreported = background_error_count();
       for (std::size_t b = 0; b < max_buffers; ++b) world.close({"close", {b, b % 3}});
       world.check_books();
     }
-    demand(unreported == unreported_errors(), "closing everything reported failures");
+    demand(unreported == background_error_count(), "closing everything reported failures");
     const std::string left = small_machine::leftovers();
     demand(left.empty(), "left behind: " + left);
   } catch (const broken &b) {
@@ -235,13 +235,13 @@ bool buffer_model::perform_surroundings(const op &o) {
 
 // ---- calling the library ------------------------------------------------------------------------
 
-bool buffer_model::call(const std::string &what, std::optional<condition> refused,
+bool buffer_model::call(const std::string &what, std::optional<errc> refused,
                         std::size_t fresh, const std::vector<std::size_t> &from,
                         const std::function<status()> &perform_it, bool or_busy) {
   arm();
   const status s = perform_it();
   const bool fired = disarm();
-  const bool busy = or_busy && !s && s.error().is(condition::busy);
+  const bool busy = or_busy && !s && s.error().is(errc::busy);
   tally &seen = tallies_[what];
   ++(s ? seen.done : refused || busy ? seen.refused : seen.failed);
   if (busy) return false;
@@ -251,7 +251,7 @@ bool buffer_model::call(const std::string &what, std::optional<condition> refuse
     return false;
   }
   if (s || fired) return s.has_value();
-  demand(s.error().is(condition::out_of_memory), what + " failed: " + s.error().message());
+  demand(s.error().is(errc::out_of_memory), what + " failed: " + s.error().message());
   demand(memory_is_short(fresh, from), what + " ran out of memory with enough of it free: asked " +
                                            std::to_string(fresh) + ", " + s.error().message());
   return false;

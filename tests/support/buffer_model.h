@@ -125,7 +125,7 @@ class buffer_model {
   // One call of the library: with the fault that was asked for, judged by what it may say.
   // `fresh`: bytes of new memory it may need from the pools `from`; out_of_memory is an answer only
   // where there are fewer. `or_busy`: that is an answer too.
-  bool call(const std::string &what, std::optional<condition> refused, std::size_t fresh,
+  bool call(const std::string &what, std::optional<errc> refused, std::size_t fresh,
             const std::vector<std::size_t> &from, const std::function<status()> &perform_it,
             bool or_busy = false);
   void arm();
@@ -140,7 +140,7 @@ class buffer_model {
   void show(buffer_state &b, const std::vector<std::size_t> &fresh, std::size_t stream);
   std::vector<std::size_t> missing(const buffer_state &b, std::size_t first, std::size_t end) const;
   stream_set users_of(const buffer_state &b, std::size_t first, std::size_t end) const;
-  std::optional<condition> check_pages(const buffer_state &b, std::size_t first, std::size_t n,
+  std::optional<errc> check_pages(const buffer_state &b, std::size_t first, std::size_t n,
                                        bool no_forked, bool no_aliased) const;
   bool perhaps_aliased(const buffer_state &b, std::size_t first, std::size_t end) const;
 

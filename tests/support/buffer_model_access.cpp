@@ -105,11 +105,11 @@ unsigned char *buffer_model::staging(std::size_t bytes) {
 }
 
 void buffer_model::synchronize() {
-  const context_guard guard(device_->drv(), device_->context());
-  const status idle = device_->drv().synchronize_context();
+  const context_guard guard(device_->driver(), device_->context());
+  const status idle = device_->driver().synchronize_context();
   demand(idle.has_value(), "the device failed: " + (idle ? "" : idle.error().message()));
   for (const pending_read &r : reads_) {
-    const std::size_t cell_bytes = device_->can().page_bytes / cells_per_page;
+    const std::size_t cell_bytes = device_->capabilities().page_bytes / cells_per_page;
     for (std::size_t i = 0; i < r.cells.size(); ++i) {
       if (!r.cells[i]) continue;
       demand(all_equal(r.at + i * cell_bytes, cell_bytes, *r.cells[i]),
@@ -142,14 +142,14 @@ void buffer_model::write(const op &o) {
   for (std::size_t s = first / cells_per_page; s <= (first + n - 1) / cells_per_page; ++s) {
     order(stream, *b, s);
   }
-  const context_guard guard(device_->drv(), device_->context());
+  const context_guard guard(device_->driver(), device_->context());
   const stream_ref on = streams_[stream - 1];
   status s;
   if (o.name == "fill") {
-    s = device_->drv().set_bytes_async(at, value, bytes, on.get());
+    s = device_->driver().set_bytes_async(at, value, bytes, on.get());
   } else if (o.name == "upload") {
     std::memset(from, value, bytes);
-    s = device_->drv().copy_to_device_async(at, from, bytes, on.get());
+    s = device_->driver().copy_to_device_async(at, from, bytes, on.get());
   } else {
     launch_fill(at, bytes, value, on);
   }
@@ -160,7 +160,7 @@ void buffer_model::write(const op &o) {
 
 void buffer_model::launch_fill(device_address at, std::size_t bytes, unsigned char value,
                                stream_ref s) {
-  const driver &drv = device_->drv();
+  const driver &drv = device_->driver();
   if (fill_ == nullptr) {
     const std::size_t sizes[] = {8, 8, 4};
     const auto offer = symbol<decltype(hostcuda_register_kernel)>(drv, "hostcuda_register_kernel");
@@ -211,8 +211,8 @@ void buffer_model::copy(const op &o) {
     order(stream, *to, t);
   }
   const std::size_t cell_bytes = b->page / cells_per_page;
-  const context_guard guard(device_->drv(), device_->context());
-  const status s = device_->drv().copy_on_device_async(to->address + target * cell_bytes,
+  const context_guard guard(device_->driver(), device_->context());
+  const status s = device_->driver().copy_on_device_async(to->address + target * cell_bytes,
                                                        b->address + first * cell_bytes,
                                                        n * cell_bytes, streams_[stream - 1].get());
   demand(s.has_value(), "copy failed: " + (s ? "" : s.error().message()));
@@ -232,8 +232,8 @@ void buffer_model::read(const op &o) {
   for (std::size_t s = first / cells_per_page; s <= (first + n - 1) / cells_per_page; ++s) {
     order(stream, *b, s);
   }
-  const context_guard guard(device_->drv(), device_->context());
-  const status s = device_->drv().copy_to_host_async(into, b->address + first * cell_bytes,
+  const context_guard guard(device_->driver(), device_->context());
+  const status s = device_->driver().copy_to_host_async(into, b->address + first * cell_bytes,
                                                      n * cell_bytes, streams_[stream - 1].get());
   demand(s.has_value(), "read failed: " + (s ? "" : s.error().message()));
   pending_read r{into, {}, first, to_text({o})};
@@ -244,7 +244,7 @@ void buffer_model::read(const op &o) {
 
 void buffer_model::check_contents() {
   synchronize();
-  const context_guard guard(device_->drv(), device_->context());
+  const context_guard guard(device_->driver(), device_->context());
   std::vector<unsigned char> page;
   for (std::size_t i = 0; i < max_buffers; ++i) {
     buffer_state &b = buffers_[i];
@@ -253,7 +253,7 @@ void buffer_model::check_contents() {
     for (const auto &[s, slot] : b.slots) {
       for (std::size_t c = 0; c < cells_per_page; ++c) {
         if (!slot.page->cells[c]) continue;
-        const status got = device_->drv().copy_to_host(
+        const status got = device_->driver().copy_to_host(
             page.data(), b.address + s * b.page + c * cell_bytes, cell_bytes);
         const std::string where =
             "buffer " + std::to_string(i) + ", cell " + std::to_string(s * cells_per_page + c);
@@ -268,14 +268,14 @@ void buffer_model::check_contents() {
 
 void buffer_model::corrupt_a_byte() {
   synchronize();
-  const context_guard guard(device_->drv(), device_->context());
+  const context_guard guard(device_->driver(), device_->context());
   for (buffer_state &b : buffers_) {
     for (const auto &[s, slot] : b.slots) {
       for (std::size_t c = 0; c < cells_per_page && !slot.forked; ++c) {
         if (!slot.page->cells[c]) continue;
         const auto wrong = static_cast<unsigned char>(*slot.page->cells[c] ^ 0x40);
         const device_address at = b.address + s * b.page + c * (b.page / cells_per_page) + 77;
-        demand(device_->drv().copy_to_device(at, &wrong, 1).has_value(), "planting failed");
+        demand(device_->driver().copy_to_device(at, &wrong, 1).has_value(), "planting failed");
         return;
       }
     }

@@ -10,8 +10,8 @@ namespace stillmap::testing {
 void buffer_model::check_books() {
   const std::string violation = small_machine::violation();
   demand(violation.empty(), violation);
-  demand(unreported_errors() == unreported_ || may_report_, "a failure went to the error sink");
-  unreported_ = unreported_errors();
+  demand(background_error_count() == unreported_ || may_report_, "a failure went to the error sink");
+  unreported_ = background_error_count();
   for (buffer_state &b : buffers_) {
     if (!b.real) continue;
     check_buffer(b);
@@ -51,7 +51,7 @@ void buffer_model::check_ledger() const {
   const address_space_stats stats = space.stats();
   const auto mappings = space.mappings();
   const auto blocks = space.blocks();
-  const std::size_t page = device_->can().page_bytes;
+  const std::size_t page = device_->capabilities().page_bytes;
 
   std::size_t mapped = 0, live_bytes = 0, paged = 0, retiring = 0, fallback = 0;
   std::map<std::uint64_t, const mapping_record *> at;

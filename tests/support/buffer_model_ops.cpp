@@ -71,14 +71,14 @@ buffer_model::stream_set buffer_model::users_of(const buffer_state &b, std::size
 }
 
 // The first thing wrong with a range that should be committed, as the headers have it.
-std::optional<condition> buffer_model::check_pages(const buffer_state &b, std::size_t first,
+std::optional<errc> buffer_model::check_pages(const buffer_state &b, std::size_t first,
                                                    std::size_t n, bool no_forked,
                                                    bool no_aliased) const {
   for (std::size_t s = first; s < first + n; ++s) {
     const auto it = b.slots.find(s);
-    if (it == b.slots.end()) return condition::invalid_argument;
+    if (it == b.slots.end()) return errc::invalid_argument;
     if ((no_forked && it->second.forked) || (no_aliased && it->second.surely_aliased())) {
-      return condition::busy;
+      return errc::busy;
     }
   }
   return std::nullopt;
@@ -99,15 +99,15 @@ void buffer_model::create(const op &o) {
   options.force_copying = (flags & 15) == 15;
   options.reserve = (o.arg(2) % 64) << 21;
   options.tag = "model";
-  if ((flags & 4) != 0) options.also_accessible_from = device_->can().peers;
+  if ((flags & 4) != 0) options.peer_devices = device_->capabilities().peers;
   made.pools = (flags & 3) == 3 ? std::vector<std::size_t>{0, 1}
                                 : std::vector<std::size_t>{static_cast<std::size_t>(flags & 3)};
   for (const std::size_t p : made.pools) {
-    if (!device_->can().vmm) break;
+    if (!device_->capabilities().vmm) break;
     if (pools_[p] == nullptr) {
       page_pool_options limits;
-      if (p == 2) limits.limit = 6 * device_->can().page_bytes;
-      if (p == 2) limits.keep_free = 2 * device_->can().page_bytes;
+      if (p == 2) limits.limit = 6 * device_->capabilities().page_bytes;
+      if (p == 2) limits.keep_free = 2 * device_->capabilities().page_bytes;
       auto pool = page_pool::create(*device_, limits);
       demand(pool.has_value(), "page_pool::create failed");
       pools_[p] = *pool;
@@ -158,8 +158,8 @@ void buffer_model::commit(const op &o) {
   if (b == nullptr) return;
   const std::size_t first = o.arg(1) % 4096, n = o.arg(2) % 64;
   const auto consumer = stream_of(o, 3);
-  std::optional<condition> refused;
-  if (b->in_place && (first + n) * b->page > b->reserved) refused = condition::invalid_argument;
+  std::optional<errc> refused;
+  if (b->in_place && (first + n) * b->page > b->reserved) refused = errc::invalid_argument;
   const std::vector<std::size_t> fresh = missing(*b, first, first + n);
   const std::size_t need = b->in_place ? fresh.size() * b->page : (first + n) * b->page;
   const bool done = call("commit", refused, need, b->pools, [&] {
@@ -180,12 +180,12 @@ void buffer_model::give_back(const op &o) {
   const std::size_t n =
       shrinking ? b->reserved / b->page - std::min(first, b->reserved / b->page) : o.arg(2) % 64;
   const std::size_t mode_arg = shrinking ? 1 : 3;
-  std::optional<condition> refused;
+  std::optional<errc> refused;
   if (!shrinking) {
     if (!b->in_place) {
-      refused = condition::not_supported;
+      refused = errc::not_supported;
     } else if ((first + n) * b->page > b->reserved) {
-      refused = condition::invalid_argument;
+      refused = errc::invalid_argument;
     }
   }
   const bool waits = o.arg(mode_arg) % 3 == 0;
@@ -218,7 +218,7 @@ void buffer_model::close(const op &o) {
   const fence idle = fence_for(o, 1, users_of(*b, 0, SIZE_MAX));
   if (!call("close", std::nullopt, 0, {}, [&] { return b->real->close(idle); })) return;
   const status after = b->real->resize(1);
-  demand(!after && after.error().is(condition::invalid_argument), "a closed buffer still grows");
+  demand(!after && after.error().is(errc::invalid_argument), "a closed buffer still grows");
   demand(b->real->size() == 0 && b->real->capacity() == 0, "a closed buffer has a size");
   *b = {};
 }
@@ -230,7 +230,7 @@ void buffer_model::move(const op &o) {
   if (to.real) {  // what was there is closed as by its destructor
     *to.real = std::move(*b->real);
     const status after = b->real->reserve(1);
-    demand(!after && after.error().is(condition::invalid_argument), "a moved-from buffer grows");
+    demand(!after && after.error().is(errc::invalid_argument), "a moved-from buffer grows");
     std::swap(to.real, b->real);
   }
   to = std::move(*b);
@@ -242,11 +242,11 @@ void buffer_model::alias(const op &o) {
   buffer_state &to = buffers_[o.arg(3) % max_buffers];
   if (b == nullptr || to.real) return;
   const std::size_t first = o.arg(1) % 4096, n = o.arg(2) % 64, times = o.arg(4) % 8;
-  std::optional<condition> refused;
+  std::optional<errc> refused;
   if (!b->in_place) {
-    refused = condition::not_supported;
+    refused = errc::not_supported;
   } else if ((first + n) * b->page > b->reserved || n == 0 || times == 0) {
-    refused = condition::invalid_argument;
+    refused = errc::invalid_argument;
   } else {
     refused = check_pages(*b, first, n, true, false);
   }
@@ -273,9 +273,9 @@ void buffer_model::fork(const op &o) {
   buffer_state *const b = live(o);
   buffer_state &to = buffers_[o.arg(1) % max_buffers];
   if (b == nullptr || to.real) return;
-  std::optional<condition> refused;
+  std::optional<errc> refused;
   for (const auto &[s, slot] : b->slots) {
-    if (slot.surely_aliased()) refused = condition::busy;
+    if (slot.surely_aliased()) refused = errc::busy;
   }
   const bool perhaps_busy = perhaps_aliased(*b, 0, SIZE_MAX);
   buffer_state made;
@@ -313,9 +313,9 @@ void buffer_model::prepare(const op &o) {
   // Any bytes will do: some inside the first and the last page.
   const std::size_t offset = first * b->page + (n != 0 ? 5 : 0);
   const std::size_t bytes = n != 0 ? n * b->page - 10 : 0;
-  std::optional<condition> refused;
+  std::optional<errc> refused;
   if (offset + bytes > (b->in_place ? b->reserved : b->capacity)) {
-    refused = condition::invalid_argument;
+    refused = errc::invalid_argument;
   } else if (b->in_place) {
     refused = check_pages(*b, first, n, false, false);
   }
@@ -323,8 +323,8 @@ void buffer_model::prepare(const op &o) {
   for (std::size_t s = first; s < first + n && !refused; ++s) {
     if (b->slots.at(s).forked) shared.push_back(s);
   }
-  if (!call("prepare_write", refused, shared.size() * b->page, b->pools,
-            [&] { return b->real->prepare_write(offset, bytes, streams_[stream - 1]); })) {
+  if (!call("make_writable", refused, shared.size() * b->page, b->pools,
+            [&] { return b->real->make_writable(offset, bytes, streams_[stream - 1]); })) {
     return;
   }
   for (const std::size_t s : shared) {
@@ -342,19 +342,19 @@ void buffer_model::splice(const op &o) {
   buffer_state *const to = live(o, 3);
   if (b == nullptr || to == nullptr) return;
   const std::size_t first = o.arg(1) % 4096, n = o.arg(2) % 64, target = o.arg(4) % 4096;
-  std::optional<condition> refused;
+  std::optional<errc> refused;
   if (!b->in_place) {
-    refused = condition::not_supported;
+    refused = errc::not_supported;
   } else if (to == b) {
-    refused = condition::invalid_argument;
+    refused = errc::invalid_argument;
   } else if (!to->in_place) {
-    refused = condition::not_supported;
+    refused = errc::not_supported;
   } else if ((first + n) * b->page > b->reserved || (target + n) * b->page > to->reserved) {
-    refused = condition::invalid_argument;
+    refused = errc::invalid_argument;
   } else {
     refused = check_pages(*b, first, n, true, true);
     if (!refused && missing(*to, target, target + n).size() != n) {
-      refused = condition::invalid_argument;
+      refused = errc::invalid_argument;
     }
   }
   const bool perhaps_busy = perhaps_aliased(*b, first, first + n);

@@ -21,15 +21,15 @@ std::vector<unsigned char> pattern(std::size_t bytes, unsigned seed) {
 }
 
 void put(const device &d, device_address at, const std::vector<unsigned char> &bytes) {
-  const context_guard guard(d.drv(), d.context());
-  const status s = d.drv().copy_to_device(at, bytes.data(), bytes.size());
+  const context_guard guard(d.driver(), d.context());
+  const status s = d.driver().copy_to_device(at, bytes.data(), bytes.size());
   if (!s) throw std::runtime_error(s.error().message());
 }
 
 std::vector<unsigned char> get(const device &d, device_address at, std::size_t bytes) {
   std::vector<unsigned char> out(bytes);
-  const context_guard guard(d.drv(), d.context());
-  const status s = d.drv().copy_to_host(out.data(), at, bytes);
+  const context_guard guard(d.driver(), d.context());
+  const status s = d.driver().copy_to_host(out.data(), at, bytes);
   if (!s) throw std::runtime_error(s.error().message());
   return out;
 }
@@ -44,7 +44,7 @@ std::vector<unsigned char> get(const device &d, device_address at, std::size_t b
          << " where pattern " << seed << " has " << int{*w};
 }
 
-::testing::AssertionResult fails_with(const status &s, condition c, const char *operation) {
+::testing::AssertionResult fails_with(const status &s, errc c, const char *operation) {
   if (s) return ::testing::AssertionFailure() << "it succeeded";
   if (!s.error().is(c) || std::string_view(s.error().operation) != operation) {
     return ::testing::AssertionFailure() << s.error().message();
@@ -52,7 +52,7 @@ std::vector<unsigned char> get(const device &d, device_address at, std::size_t b
   return ::testing::AssertionSuccess();
 }
 
-::testing::AssertionResult fails_with(const status &s, condition c, const char *operation,
+::testing::AssertionResult fails_with(const status &s, errc c, const char *operation,
                                       std::uint64_t value, std::uint64_t limit) {
   const auto kind = fails_with(s, c, operation);
   if (!kind) return kind;

@@ -25,8 +25,8 @@ std::vector<unsigned char> get(const device &d, device_address at, std::size_t b
                                  unsigned seed);
 
 // What an error says of itself: condition, operation, value and limit.
-::testing::AssertionResult fails_with(const status &s, condition c, const char *operation);
-::testing::AssertionResult fails_with(const status &s, condition c, const char *operation,
+::testing::AssertionResult fails_with(const status &s, errc c, const char *operation);
+::testing::AssertionResult fails_with(const status &s, errc c, const char *operation,
                                       std::uint64_t value, std::uint64_t limit);
 template <class T>
 status outcome(const result<T> &r) {
@@ -42,14 +42,14 @@ class buffer_test : public device_test {
 
   const device &dev() const { return *device_; }
   // Skips, saying why, where the device cannot map pages.
-  bool has_vmm() const { return device_->can().vmm; }
-  std::size_t page() const { return device_->can().page_bytes; }
+  bool has_vmm() const { return device_->capabilities().vmm; }
+  std::size_t page() const { return device_->capabilities().page_bytes; }
   growable_buffer make(buffer_options options = {}) const;
   // One of so many pages with pattern(.., seed) in them.
   growable_buffer filled(std::size_t pages, const char *tag, unsigned seed) const;
   stream make_stream() const;
   fence after(const stream &s) const;
-  driver_counts counts() const { return drv().counts(); }
+  driver_counts counts() const { return driver().counts(); }
   // Leaves `pages` pages of memory free.
   void leave_free(std::size_t pages) const;
   // Starts again as another machine, with its device 0 open.

@@ -33,12 +33,12 @@ class captured_graph {
 
   // What is queued while it captures.
   void fill(void *at, unsigned char value, std::size_t bytes, stream_ref s) {
-    const context_guard guard(device_.drv(), device_.context());
-    must(device_.drv().set_bytes_async(address(at), value, bytes, s.get()));
+    const context_guard guard(device_.driver(), device_.context());
+    must(device_.driver().set_bytes_async(address(at), value, bytes, s.get()));
   }
   void copy(void *to, void *from, std::size_t bytes, stream_ref s) {
-    const context_guard guard(device_.drv(), device_.context());
-    must(device_.drv().copy_on_device_async(address(to), address(from), bytes, s.get()));
+    const context_guard guard(device_.driver(), device_.context());
+    must(device_.driver().copy_on_device_async(address(to), address(from), bytes, s.get()));
   }
 
   // Ends it. False: something spoiled it.
@@ -50,7 +50,7 @@ class captured_graph {
       ADD_FAILURE() << "the capture ends with " << r;
       return false;
     }
-    const CUresult made = device_.drv().version() >= 11040
+    const CUresult made = device_.driver().version() >= 11040
                               ? call<CUgraphExec *, CUgraph, unsigned long long>(
                                     "cuGraphInstantiateWithFlags", &replay_, graph, 0)
                               : call<CUgraphExec *, CUgraph, CUgraphNode *, char *, std::size_t>(
@@ -67,9 +67,9 @@ class captured_graph {
  private:
   template <class... A>
   CUresult call(const char *name, A... arguments) {
-    const auto function = reinterpret_cast<CUresult (*)(A...)>(device_.drv().symbol(name));
+    const auto function = reinterpret_cast<CUresult (*)(A...)>(device_.driver().symbol(name));
     if (function == nullptr) return CUDA_ERROR_NOT_FOUND;
-    const context_guard guard(device_.drv(), device_.context());
+    const context_guard guard(device_.driver(), device_.context());
     return function(arguments...);
   }
   static device_address address(void *at) {
@@ -77,12 +77,12 @@ class captured_graph {
   }
   static void must(const status &s) { EXPECT_TRUE(s) << s.error().message(); }
   void after(stream_ref first, stream_ref then) {
-    const context_guard guard(device_.drv(), device_.context());
-    const auto e = device_.drv().create_event();
+    const context_guard guard(device_.driver(), device_.context());
+    const auto e = device_.driver().create_event();
     ASSERT_TRUE(e) << e.error().message();
-    must(device_.drv().record_event(*e, first.get()));
-    must(device_.drv().stream_wait(then.get(), *e));
-    must(device_.drv().destroy_event(*e));
+    must(device_.driver().record_event(*e, first.get()));
+    must(device_.driver().stream_wait(then.get(), *e));
+    must(device_.driver().destroy_event(*e));
   }
 
   device device_;

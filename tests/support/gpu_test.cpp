@@ -18,7 +18,7 @@ bool gpu_required() {
 }  // namespace
 
 void device_test::SetUp() {
-  unreported_before_ = unreported_errors();
+  unreported_before_ = background_error_count();
   const auto loaded = driver::get();
   if (!loaded) {
     if (gpu_required()) FAIL() << "STILLMAP_REQUIRE_GPU=1, but " << loaded.error().message();
@@ -40,7 +40,7 @@ void device_test::SetUp() {
 void device_test::TearDown() {
   if (driver_ == nullptr) return;
   if (!unreturnable_expected_) {
-    EXPECT_EQ(unreported_errors(), unreported_before_) << "failures that nobody was told of";
+    EXPECT_EQ(background_error_count(), unreported_before_) << "failures that nobody was told of";
   }
   if (!on_hostcuda()) return;
   hostcuda_control::stop_failing(nullptr);

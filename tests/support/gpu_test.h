@@ -22,7 +22,7 @@ class device_test : public ::testing::Test {
   void SetUp() override;
   void TearDown() override;
 
-  driver &drv() const { return *driver_; }
+  stillmap::driver &driver() const { return *driver_; }
   bool on_hostcuda() const { return driver_->is_hostcuda(); }
 
   // The device, or the test stops.
@@ -42,7 +42,7 @@ class device_test : public ::testing::Test {
   static std::string leftovers();
 
  private:
-  driver *driver_ = nullptr;
+  stillmap::driver *driver_ = nullptr;
   std::uint64_t unreported_before_ = 0;
   bool violations_expected_ = false;
   bool unreturnable_expected_ = false;

@@ -28,13 +28,13 @@ inline const std::vector<std::string> both{"weights", "cache"};
 class task {
  public:
   explicit task(const device &d, handle_type exportable = handle_type::posix_fd) : device_(d) {
-    const std::size_t page = d.can().page_bytes;
+    const std::size_t page = d.capabilities().page_bytes;
     page_pool_options options;
     options.exportable = exportable;
     options.keep_free = 0;
     auto pool = page_pool::create(d, options);
     if (!pool) throw std::runtime_error(pool.error().message());
-    std::vector<page_ref> pages;
+    std::vector<page_ptr> pages;
     check((*pool)->acquire(7, pages));
     checkpoint::memory_layout l;
     l.blocks = {{{device_address(weights_at), 16 * page}, "weights"},
@@ -54,7 +54,7 @@ class task {
     for (std::size_t i = 0; i < std::size(of); ++i) {
       l.places.push_back({device_address(at[i]), of[i], 0});
     }
-    auto made = checkpoint::landed_memory::reserve(d, std::move(l));
+    auto made = checkpoint::restored_memory::reserve(d, std::move(l));
     if (!made) throw std::runtime_error(made.error().message());
     memory_.emplace(std::move(*made));
     check(memory_->map(pages));
@@ -66,7 +66,7 @@ class task {
   }
 
   static std::string wrong(const device &d) {
-    const std::size_t page = d.can().page_bytes;
+    const std::size_t page = d.capabilities().page_bytes;
     const auto is = [&](std::uint64_t at, unsigned seed, std::size_t skip = 0) {
       auto want = pattern(page, seed);
       want.erase(want.begin(), want.begin() + static_cast<std::ptrdiff_t>(skip));
@@ -88,7 +88,7 @@ class task {
     if (!s) throw std::runtime_error(s.error().message());
   }
   void fill() const {
-    const std::size_t page = device_.can().page_bytes;
+    const std::size_t page = device_.capabilities().page_bytes;
     for (const auto &[at, seed] : {std::pair{weights_at, 1U},
                                    {weights_at + page, 2U},
                                    {weights_at + 3 * page, 3U},
@@ -105,7 +105,7 @@ class task {
   }
 
   device device_;
-  std::optional<checkpoint::landed_memory> memory_;
+  std::optional<checkpoint::restored_memory> memory_;
 };
 
 }  // namespace stillmap::testing::sample

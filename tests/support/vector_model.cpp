@@ -45,7 +45,7 @@ class vector_world {
     for (std::size_t i = 0; i < 2; ++i) {
       vector_options options;
       options.staging_bytes = 1500;
-      options.buffer.reserve = i == 0 ? 0 : device_.can().page_bytes;  // the other has to move
+      options.buffer.reserve = i == 0 ? 0 : device_.capabilities().page_bytes;  // the other has to move
       auto v = device_vector<T>::create(d, options, streams_[i]);
       demand(v.has_value(), "no vector");
       real_.push_back(std::move(*v));
@@ -76,7 +76,7 @@ class vector_world {
     if (s) {
       model_[i] = std::move(after);
     } else {
-      demand(fired || s.error().is(condition::out_of_memory),
+      demand(fired || s.error().is(errc::out_of_memory),
              to_text({o}) + " failed: " + s.error().message());
     }
     demand(real_[i].size() == model_[i].size(), "size() is " + std::to_string(real_[i].size()) +
@@ -215,13 +215,13 @@ class vector_world {
         model.pop_back();
         return s;
       }
-      demand(!s && s.error().is(condition::invalid_argument), "pop_back of nothing");
+      demand(!s && s.error().is(errc::invalid_argument), "pop_back of nothing");
       return {};
     }
     if (o.name == "set" || o.name == "get") {
       if (model.empty()) {
         const auto nothing = real.get(0);
-        demand(!nothing && nothing.error().is(condition::invalid_argument), "get of nothing");
+        demand(!nothing && nothing.error().is(errc::invalid_argument), "get of nothing");
         return {};
       }
       const std::size_t at = position(o.arg(1));
@@ -291,7 +291,7 @@ void run_all(const device &d, const op_sequence &ops, std::size_t &at) {
 
 std::optional<op_failure> run_vector_model(const op_sequence &ops) {
   std::size_t at = 0;
-  const std::uint64_t before = unreported_errors();
+  const std::uint64_t before = background_error_count();
   std::optional<op_failure> failed;
   try {
     op machine{"machine", {64, 1, 2}};
@@ -326,7 +326,7 @@ std::optional<op_failure> run_vector_model(const op_sequence &ops) {
   if (const std::string left = small_machine::leftovers(); !left.empty()) {
     return op_failure{at, "left behind: " + left};
   }
-  if (unreported_errors() != before) return op_failure{at, "a failure went to the error sink"};
+  if (background_error_count() != before) return op_failure{at, "a failure went to the error sink"};
   return std::nullopt;
 }
 

@@ -19,7 +19,7 @@ class CliTest : public command_test {
  protected:
   void SetUp() override {
     command_test::SetUp();
-    if (!IsSkipped()) can_grow_ = open_device().can().vmm;
+    if (!IsSkipped()) can_grow_ = open_device().capabilities().vmm;
   }
   std::string file(const char *name, std::size_t bytes) const {
     const fs::path path = folder_ / name;

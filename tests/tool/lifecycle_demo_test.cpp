@@ -9,7 +9,7 @@ using journey = command_test;
 TEST_F(journey, arrives_whole_or_says_why_it_cannot_begin) {
   const bool can = [&] {
     const device d = open_device();
-    return d.can().vmm && d.can().posix_fd_export;
+    return d.capabilities().vmm && d.capabilities().posix_fd_export;
   }();
   const ran r = run("journey");
   if (!can) {

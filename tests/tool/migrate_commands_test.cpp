@@ -33,7 +33,7 @@ class migrate_commands : public command_test {
     command_test::SetUp();
     if (IsSkipped()) return;
     device_.emplace(open_device());
-    if (!device_->can().vmm) GTEST_SKIP() << "this device has no pages to send";
+    if (!device_->capabilities().vmm) GTEST_SKIP() << "this device has no pages to send";
     for (const char *who : {"here", "there"}) {
       ASSERT_EQ(run(std::string("migrate credentials '") + file(who) + "' --name " + who).status,
                 0);
@@ -130,7 +130,7 @@ class migrate_commands : public command_test {
   }
 
   std::optional<device> device_;
-  std::optional<checkpoint::landed_memory> memory_;
+  std::optional<checkpoint::restored_memory> memory_;
   std::string where_;
   std::unique_ptr<control::server> server_;
   std::atomic<int> went_on_{0}, given_away_{0};

@@ -179,8 +179,8 @@ TEST_F(PictureOfDevice, NothingIsReserved) {
 TEST_F(PictureOfDevice, AliasesAreSharedAndForksReadOnly) {
   if (IsSkipped()) return;
   const device d = open_device();
-  if (!d.can().vmm) GTEST_SKIP() << "this device cannot share pages";
-  const std::size_t bytes = d.can().page_bytes;
+  if (!d.capabilities().vmm) GTEST_SKIP() << "this device cannot share pages";
+  const std::size_t bytes = d.capabilities().page_bytes;
   buffer_options options;
   options.reserve = 16 * bytes;
   options.tag = "one";
@@ -218,7 +218,7 @@ TEST_F(PictureOfDevice, WhatIsGivenBackUnderWorkRetires) {
   if (IsSkipped()) return;
   if (!on_hostcuda()) GTEST_SKIP() << "only hostcuda's streams can be held";
   const device d = open_device();
-  if (!d.can().vmm) GTEST_SKIP() << "this device has no pages to retire";
+  if (!d.capabilities().vmm) GTEST_SKIP() << "this device has no pages to retire";
   auto s = scenario::create(d, 32 * page);
   ASSERT_TRUE(s);
   const auto ops = parse_operations("grow a 8M; hold; shrink a 4M");

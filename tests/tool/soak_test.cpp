@@ -114,7 +114,7 @@ class SoakTest : public device_test {
     device_test::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
     if (!on_hostcuda()) GTEST_SKIP() << "needs a machine without bytes";
-    if (!open_device().can().vmm) GTEST_SKIP() << "needs VMM, which this device does not have";
+    if (!open_device().capabilities().vmm) GTEST_SKIP() << "needs VMM, which this device does not have";
     become("profile=h200,unbacked");
   }
 };

@@ -27,7 +27,7 @@ class task_commands : public command_test {
     command_test::SetUp();
     if (IsSkipped()) return;
     device_.emplace(open_device());
-    if (!device_->can().vmm) GTEST_SKIP() << "this device has no pages to take away";
+    if (!device_->capabilities().vmm) GTEST_SKIP() << "this device has no pages to take away";
     memory_.emplace(weights_and_cache(*device_));
     where_ = new_place();
     control::server_options how;
@@ -48,7 +48,7 @@ class task_commands : public command_test {
   }
 
   const device &dev() const { return *device_; }
-  std::size_t page() const { return dev().can().page_bytes; }
+  std::size_t page() const { return dev().capabilities().page_bytes; }
   std::string file(const char *name) const { return (folder_ / name).string(); }
   void expect(const ran &r, int status, std::initializer_list<std::string> says) const {
     EXPECT_EQ(r.status, status) << r.out << r.err;
@@ -88,7 +88,7 @@ class task_commands : public command_test {
   }
 
   std::optional<device> device_;
-  std::optional<checkpoint::landed_memory> memory_;
+  std::optional<checkpoint::restored_memory> memory_;
   std::string where_;
   std::unique_ptr<control::server> server_;
   std::atomic<int> went_on_{0};
@@ -142,7 +142,7 @@ TEST_F(task_commands, a_snapshot_is_made_and_can_be_restored) {
 }
 
 TEST_F(task_commands, memory_goes_from_an_image_to_a_holder_and_on) {
-  if (!dev().can().posix_fd_export) GTEST_SKIP() << "needs pages that can be exported";
+  if (!dev().capabilities().posix_fd_export) GTEST_SKIP() << "needs pages that can be exported";
   const std::string image = file("a.smi"), again = file("b.smi");
   // Of pages that nobody could export.
   server_.reset();
@@ -184,7 +184,7 @@ TEST_F(task_commands, memory_goes_from_an_image_to_a_holder_and_on) {
 }
 
 TEST_F(task_commands, what_is_taken_can_be_given_back_to_the_device) {
-  if (!dev().can().posix_fd_export) GTEST_SKIP() << "needs pages that can be exported";
+  if (!dev().capabilities().posix_fd_export) GTEST_SKIP() << "needs pages that can be exported";
   const std::string taker = new_place();
   start_taker(taker, "--free");
   expect(run("handoff give " + where_ + " --tag weights --json --to " + taker), 0,

@@ -57,7 +57,7 @@ class address_space_test : public testing::buffer_test {
   address_space_stats books() const { return dev().space().stats(); }
 
   std::optional<reservation> space_;
-  std::vector<page_ref> pages_;
+  std::vector<page_ptr> pages_;
 };
 
 TEST_F(address_space_test, counts_what_is_there) {
@@ -66,7 +66,7 @@ TEST_F(address_space_test, counts_what_is_there) {
   EXPECT_EQ(before.live_blocks, 1u);
   EXPECT_EQ(before.live_mappings, 0u);
   EXPECT_EQ(before.physical.bytes(), 8 * page());
-  EXPECT_EQ(before.mapping_ceiling, dev().can().mapping_ceiling);
+  EXPECT_EQ(before.mapping_ceiling, dev().capabilities().mapping_ceiling);
   ASSERT_TRUE(map(0, 3));
   EXPECT_EQ(books().live_mappings, 3u);
   EXPECT_EQ(books().mapped_bytes, 3 * page());
@@ -131,13 +131,13 @@ TEST_F(address_space_test, refuses_plans_that_do_not_fit_without_a_driver_call) 
   const auto refused = [&](auto make) {
     remap_plan plan(writing());
     make(plan);
-    return fails_with(apply(plan), condition::invalid_argument, "remap");
+    return fails_with(apply(plan), errc::invalid_argument, "remap");
   };
   EXPECT_TRUE(refused([&](remap_plan &p) { p.map(slot(0), pages_[3]); })) << "mapped already";
   EXPECT_TRUE(refused([&](remap_plan &p) { p.map(slot(16), pages_[3]); })) << "outside";
   EXPECT_TRUE(refused([&](remap_plan &p) { p.map(device_address(64_KiB), pages_[3]); }));
   EXPECT_TRUE(refused([&](remap_plan &p) { p.map(slot(4) + 1, pages_[3]); })) << "misaligned";
-  EXPECT_TRUE(refused([&](remap_plan &p) { p.map(slot(4), page_ref()); })) << "no page";
+  EXPECT_TRUE(refused([&](remap_plan &p) { p.map(slot(4), page_ptr()); })) << "no page";
   EXPECT_TRUE(refused([&](remap_plan &p) {
     p.map(slot(4), pages_[3]);
     p.map(slot(4), pages_[4]);
@@ -167,7 +167,7 @@ TEST_F(address_space_test, a_failed_plan_is_undone_completely) {
   plan.grant(slots(3, 1), reading());
   testing::hostcuda_control::fail("cuMemMap", 2, CUDA_ERROR_OUT_OF_MEMORY);
   const status s = apply(plan);
-  EXPECT_TRUE(fails_with(s, condition::out_of_memory, "cuMemMap"));
+  EXPECT_TRUE(fails_with(s, errc::out_of_memory, "cuMemMap"));
   EXPECT_EQ(space_->generation(), 1u);
   EXPECT_EQ(books().live_mappings, 4u);
   EXPECT_EQ(books().mapped_bytes, 4 * page());
@@ -239,7 +239,7 @@ TEST_F(address_space_test, retiring_is_announced_when_it_is_undone) {
   EXPECT_EQ(events[1].when, phase::changed);
   EXPECT_EQ(books().live_mappings, 0u);
   EXPECT_TRUE(fails_with(dev().space().retire(space_->block(), slots(0, 2), fence()),
-                         condition::invalid_argument, "remap"));
+                         errc::invalid_argument, "remap"));
 }
 
 TEST_F(address_space_test, retire_refuses_ranges_that_are_not_whole_live_mappings) {
@@ -248,7 +248,7 @@ TEST_F(address_space_test, retire_refuses_ranges_that_are_not_whole_live_mapping
   testing::hold(s.get());
   const fence busy = after(s);
   const char *op = "address_space::retire";
-  const auto invalid = condition::invalid_argument;
+  const auto invalid = errc::invalid_argument;
   EXPECT_TRUE(fails_with(dev().space().retire(space_->block(), slots(4, 2), busy), invalid, op));
   EXPECT_TRUE(
       fails_with(dev().space().retire(space_->block(), {slot(0), page() / 2}, busy), invalid, op));
@@ -269,7 +269,7 @@ class mapping_ceiling : public testing::buffer_test {
   class other_user {
    public:
     other_user(const device &d, std::size_t pages)
-        : drv_(d.drv()), page_(d.can().page_bytes), guard_(drv_, d.context()) {
+        : drv_(d.driver()), page_(d.capabilities().page_bytes), guard_(drv_, d.context()) {
       range_ = {*drv_.reserve_addresses(pages * page_, 0, device_address()), pages * page_};
       handle_ = *drv_.create_physical(page_, {on_device(0)});
       for (std::size_t i = 0; i < pages; ++i) {
@@ -307,7 +307,7 @@ TEST_F(mapping_ceiling, the_drivers_own_is_out_of_memory_and_undone) {
     put(dev(), b.address(), pattern(8 * page(), 1));
     const status s = b.resize(9 * page());
     ASSERT_FALSE(s);
-    EXPECT_TRUE(s.error().is(condition::out_of_memory)) << s.error().message();
+    EXPECT_TRUE(s.error().is(errc::out_of_memory)) << s.error().message();
     EXPECT_EQ(b.mapped_bytes(), 8 * page());
     EXPECT_TRUE(holds(dev(), b.address(), 8 * page(), 1));
   }
@@ -318,28 +318,28 @@ TEST_F(mapping_ceiling, what_hostcuda_tells_is_ours) {
   STILLMAP_NEEDS_HOSTCUDA();
   STILLMAP_NEEDS_VMM();
   restart_as("profile=h200,mappings=10");
-  EXPECT_EQ(dev().can().mapping_ceiling, 10u);
+  EXPECT_EQ(dev().capabilities().mapping_ceiling, 10u);
   {
     growable_buffer b = make();
     ASSERT_TRUE(b.resize(10 * page()));
     EXPECT_TRUE(
-        fails_with(b.resize(11 * page()), condition::address_space_exhausted, "remap", 11, 10));
+        fails_with(b.resize(11 * page()), errc::address_space_exhausted, "remap", 11, 10));
     EXPECT_EQ(b.mapped_bytes(), 10 * page());
   }
   // With real bytes a mapping is an area of this process, of which the kernel allows so many.
   std::uint64_t allowed = 0;
   ASSERT_TRUE(std::ifstream("/proc/sys/vm/max_map_count") >> allowed);
   restart_as("profile=h200,backed");
-  EXPECT_LT(dev().can().mapping_ceiling, allowed);
+  EXPECT_LT(dev().capabilities().mapping_ceiling, allowed);
 }
 
 TEST_F(mapping_ceiling, ours_is_refused_before_the_driver_is_asked) {
   STILLMAP_NEEDS_HOSTCUDA();
   STILLMAP_NEEDS_VMM();
   restart_as("profile=h200,unbacked");
-  const std::size_t ceiling = dev().can().mapping_ceiling;
+  const std::size_t ceiling = dev().capabilities().mapping_ceiling;
   const reservation space = *reservation::create(dev(), 4 * page());
-  std::vector<page_ref> one;
+  std::vector<page_ptr> one;
   ASSERT_TRUE(dev().pool()->acquire(1, one));
   // As many as may be, by aliases of one page, would take long; the books are told of that many.
   ASSERT_GT(ceiling, 100000u);
@@ -349,7 +349,7 @@ TEST_F(mapping_ceiling, ours_is_refused_before_the_driver_is_asked) {
     plan.map(wide.range().begin + i * page(), one[0]);
   }
   const driver_counts before = counts();
-  EXPECT_TRUE(fails_with(dev().space().apply(std::move(plan)), condition::address_space_exhausted,
+  EXPECT_TRUE(fails_with(dev().space().apply(std::move(plan)), errc::address_space_exhausted,
                          "remap", ceiling + 1, ceiling));
   EXPECT_EQ((counts() - before).total(), 0u);
 }
@@ -358,11 +358,11 @@ class without_vmm : public testing::buffer_test {};
 
 TEST_F(without_vmm, pages_and_reservations_say_not_supported) {
   if (has_vmm()) GTEST_SKIP() << "this device has VMM";
-  const auto no = condition::not_supported;
+  const auto no = errc::not_supported;
   EXPECT_TRUE(fails_with(testing::outcome(reservation::create(dev(), page())), no,
                          "address_space::reserve"));
   EXPECT_TRUE(fails_with(testing::outcome(page_pool::create(dev())), no, "page_pool::create"));
-  EXPECT_EQ(dev().can().page_bytes, 2_MiB);
+  EXPECT_EQ(dev().capabilities().page_bytes, 2_MiB);
   buffer_options options;
   options.pools = {dev().pool()};
   EXPECT_FALSE(make(options).in_place());

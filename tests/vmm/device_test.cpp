@@ -40,32 +40,32 @@ TEST_F(device_open, gives_equal_handles_of_one_state) {
   EXPECT_FALSE(a.name().empty());
   EXPECT_GT(a.total_memory().bytes(), 0u);
   EXPECT_NE(a.uuid(), (std::array<unsigned char, 16>{}));
-  EXPECT_EQ(&a.drv(), &drv());
+  EXPECT_EQ(&a.driver(), &driver());
 }
 
 TEST_F(device_open, a_second_time_calls_nothing) {
   const device a = open_device();
-  const driver_counts before = drv().counts();
+  const driver_counts before = driver().counts();
   const device b = open_device();
-  EXPECT_EQ((drv().counts() - before).total(), 0u);
+  EXPECT_EQ((driver().counts() - before).total(), 0u);
 }
 
 TEST_F(device_open, leaves_the_threads_context_as_it_was) {
   const device a = open_device();
-  EXPECT_EQ(*drv().current_context(), nullptr);
+  EXPECT_EQ(*driver().current_context(), nullptr);
 }
 
 TEST_F(device_open, refuses_a_device_that_is_not_there) {
   const int count = *device::count();
-  const auto past = device::open(drv(), count);
+  const auto past = device::open(driver(), count);
   ASSERT_FALSE(past);
-  EXPECT_TRUE(past.error().is(condition::invalid_argument));
+  EXPECT_TRUE(past.error().is(errc::invalid_argument));
   EXPECT_EQ(past.error().value, static_cast<std::uint64_t>(count));
   EXPECT_EQ(past.error().limit, static_cast<std::uint64_t>(count));
   EXPECT_STREQ(past.error().reason, "there is no such device");
-  const auto negative = device::open(drv(), -1);
+  const auto negative = device::open(driver(), -1);
   ASSERT_FALSE(negative);
-  EXPECT_TRUE(negative.error().is(condition::invalid_argument));
+  EXPECT_TRUE(negative.error().is(errc::invalid_argument));
 }
 
 TEST_F(device_open, the_last_handle_releases_the_context) {
@@ -82,7 +82,7 @@ TEST_F(device_open, the_last_handle_releases_the_context) {
 TEST_F(device_open, the_pool_keeps_the_device) {
   std::shared_ptr<page_pool> pool = open_device().pool();
   EXPECT_EQ(counters().live_contexts, 1u);
-  EXPECT_EQ(&pool->drv(), &drv());
+  EXPECT_EQ(&pool->driver(), &driver());
   pool.reset();
   EXPECT_EQ(counters().live_contexts, 0u);
 }
@@ -95,14 +95,14 @@ TEST_F(device_open, works_again_after_the_machine_was_switched_off) {
 }
 
 TEST_F(device_open, probes_once_when_many_threads_open_at_once) {
-  const driver_counts before = drv().counts();
+  const driver_counts before = driver().counts();
   std::vector<std::optional<device>> opened(8);
   {
     std::vector<std::jthread> threads;
     for (auto &slot : opened) threads.emplace_back([&] { slot = open_device(); });
   }
   for (const auto &d : opened) EXPECT_EQ(*d, *opened.front());
-  EXPECT_EQ((drv().counts() - before)[driver_call::DevicePrimaryCtxRetain], 1u);
+  EXPECT_EQ((driver().counts() - before)[driver_call::DevicePrimaryCtxRetain], 1u);
 }
 
 TEST_F(device_open, memory_is_what_the_driver_says) {
@@ -110,16 +110,16 @@ TEST_F(device_open, memory_is_what_the_driver_says) {
   const auto before = a.memory();
   ASSERT_TRUE(before) << before.error().message();
   EXPECT_LE(before->free, before->total);
-  const context_guard guard(drv(), a.context());
-  const auto at = drv().allocate(4_MiB);
+  const context_guard guard(driver(), a.context());
+  const auto at = driver().allocate(4_MiB);
   ASSERT_TRUE(at);
   EXPECT_EQ((before->free - a.memory()->free).bytes(), 4_MiB);
-  EXPECT_TRUE(drv().free(*at));
+  EXPECT_TRUE(driver().free(*at));
 }
 
 TEST_F(device_open, finds_what_the_machine_can_do) {
   const device d = open_device();
-  const capabilities &can = d.can();
+  const capabilities &can = d.capabilities();
   EXPECT_EQ(can.vmm, !plays("vgpu-no-vmm"));
   EXPECT_EQ(can.page_bytes, 2_MiB);
   EXPECT_GE(can.recommended_page_bytes, can.page_bytes);
@@ -145,23 +145,23 @@ TEST_F(device_open, finds_what_the_machine_can_do) {
 TEST_F(device_open, believes_a_page_and_not_an_attribute) {
   become("profile=wsl2");
   const device d = open_device();
-  ASSERT_TRUE(d.can().vmm);
+  ASSERT_TRUE(d.capabilities().vmm);
   // Advertised, and refused by cuMemSetAccess.
-  EXPECT_EQ(*drv().device_attribute(110, 0), 1);
-  EXPECT_FALSE(d.can().rdma);
-  EXPECT_TRUE(d.can().wsl);
-  EXPECT_LT(d.can().largest_reservation, 32_GiB);
+  EXPECT_EQ(*driver().device_attribute(110, 0), 1);
+  EXPECT_FALSE(d.capabilities().rdma);
+  EXPECT_TRUE(d.capabilities().wsl);
+  EXPECT_LT(d.capabilities().largest_reservation, 32_GiB);
 }
 
 TEST_F(device_open, devices_that_are_no_peers_share_no_buffer) {
   become("profile=multi:2,peers=none");
   const device d = open_device();
-  EXPECT_TRUE(d.can().peers.empty());
+  EXPECT_TRUE(d.capabilities().peers.empty());
   buffer_options shared;
-  shared.also_accessible_from = {1};
+  shared.peer_devices = {1};
   const auto refused = growable_buffer::create(d, shared);
   ASSERT_FALSE(refused);
-  EXPECT_TRUE(refused.error().is(condition::invalid_argument)) << refused.error().message();
+  EXPECT_TRUE(refused.error().is(errc::invalid_argument)) << refused.error().message();
   auto own = growable_buffer::create(d);
   ASSERT_TRUE(own);
   EXPECT_TRUE(own->resize(4_MiB));
@@ -181,15 +181,15 @@ TEST_F(device_open, a_feature_that_fails_is_absent_and_the_rest_is_not) {
                 {"cuMemAddressReserve", 1, &capabilities::vmm}};
   for (const auto &b : broken) {
     // The functions are looked up once a process, on the machine it started as.
-    if (b.feature == &capabilities::memory_pools && !drv().has(driver_call::MemAllocAsync))
+    if (b.feature == &capabilities::memory_pools && !driver().has(driver_call::MemAllocAsync))
       continue;
-    const bool before = open_device().can().*b.feature;
+    const bool before = open_device().capabilities().*b.feature;
     EXPECT_TRUE(before) << b.function;
     testing::hostcuda_control::fail(b.function, b.nth, CUDA_ERROR_UNKNOWN);
     const device d = open_device();
-    EXPECT_FALSE(d.can().*b.feature) << b.function;
-    EXPECT_TRUE(d.can().vmm || b.feature == &capabilities::vmm) << b.function;
-    EXPECT_EQ(d.can().page_bytes, 2_MiB);
+    EXPECT_FALSE(d.capabilities().*b.feature) << b.function;
+    EXPECT_TRUE(d.capabilities().vmm || b.feature == &capabilities::vmm) << b.function;
+    EXPECT_EQ(d.capabilities().page_bytes, 2_MiB);
   }
 }
 
@@ -200,11 +200,11 @@ TEST_F(device_open, a_full_device_is_not_taken_for_one_without_virtual_memory) {
     const device d = open_device();
     testing::hostcuda_control::occupy(0, static_cast<std::size_t>(d.memory()->free.bytes()));
   }
-  const auto full = device::open(drv(), 0);
+  const auto full = device::open(driver(), 0);
   ASSERT_FALSE(full);
-  EXPECT_TRUE(full.error().is(condition::out_of_memory)) << full.error().message();
+  EXPECT_TRUE(full.error().is(errc::out_of_memory)) << full.error().message();
   testing::hostcuda_control::occupy(0, 0);
-  EXPECT_TRUE(open_device().can().vmm);
+  EXPECT_TRUE(open_device().capabilities().vmm);
 }
 
 // Whatever call fails, and however: an open device or a clear error, and nothing left behind. A
@@ -224,18 +224,18 @@ TEST_F(device_open, leaks_nothing_wherever_it_fails) {
     std::uint64_t refused = 0;
     for (std::uint64_t n = 1; n <= calls; ++n) {
       testing::hostcuda_control::reset();
-      const std::uint64_t reported = unreported_errors();
+      const std::uint64_t reported = background_error_count();
       testing::hostcuda_control::fail(nullptr, n, code);
       bool opened = false;
       {
-        const auto d = device::open(drv(), 0);
+        const auto d = device::open(driver(), 0);
         opened = d.has_value();
         if (!opened) {
           ++refused;
           EXPECT_EQ(d.error().code.value(), static_cast<int>(code)) << d.error().message();
         }
       }
-      if (unreported_errors() != reported) continue;
+      if (background_error_count() != reported) continue;
       EXPECT_EQ(testing::hostcuda_control::faults_fired(), 1u) << n;
       EXPECT_EQ(leftovers(), "") << "call " << n << " failed with " << code;
       EXPECT_EQ(counters().live_contexts, 0u) << "call " << n << " failed with " << code;
@@ -250,36 +250,36 @@ TEST_F(device_open, leaks_nothing_wherever_it_fails) {
 
 TEST_F(device_open, guards_enter_nest_and_leave) {
   const device d = open_device();
-  const context_handle none = *drv().current_context();
+  const context_handle none = *driver().current_context();
   EXPECT_EQ(none, nullptr);
   {
-    const context_guard outer(drv(), d.context());
+    const context_guard outer(driver(), d.context());
     EXPECT_TRUE(outer.entered());
-    const driver_counts before = drv().counts();
+    const driver_counts before = driver().counts();
     {
-      const context_guard inner(drv(), d.context());
+      const context_guard inner(driver(), d.context());
       EXPECT_TRUE(inner.entered());
     }
-    EXPECT_EQ((drv().counts() - before).total(), 1u);
-    EXPECT_EQ(*drv().current_context(), d.context());
+    EXPECT_EQ((driver().counts() - before).total(), 1u);
+    EXPECT_EQ(*driver().current_context(), d.context());
   }
-  EXPECT_EQ(*drv().current_context(), nullptr);
+  EXPECT_EQ(*driver().current_context(), nullptr);
 }
 
 TEST_F(device_open, a_guard_that_cannot_enter_says_so_and_leaves_nothing) {
   const device d = open_device();
   testing::hostcuda_control::fail("cuCtxPushCurrent", 1, CUDA_ERROR_INVALID_CONTEXT);
   {
-    const context_guard guard(drv(), d.context());
+    const context_guard guard(driver(), d.context());
     ASSERT_FALSE(guard.entered());
     EXPECT_STREQ(guard.entered().error().operation, "cuCtxPushCurrent");
   }
-  EXPECT_EQ(*drv().current_context(), nullptr);
+  EXPECT_EQ(*driver().current_context(), nullptr);
 }
 
 TEST_F(device_open, primary_contexts_move_and_are_released_once) {
   {
-    auto first = primary_context::retain(drv(), 0);
+    auto first = primary_context::retain(driver(), 0);
     ASSERT_TRUE(first) << first.error().message();
     primary_context second = std::move(*first);
     EXPECT_EQ(first->get(), nullptr);

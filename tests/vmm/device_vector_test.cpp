@@ -269,7 +269,7 @@ TYPED_TEST(device_vector_test, shrinks_to_whole_pages) {
 TYPED_TEST(device_vector_test, refuses_what_is_past_the_end) {
   auto v = this->make_vector();
   ASSERT_TRUE(v.append(this->values(10)));
-  const auto invalid = condition::invalid_argument;
+  const auto invalid = errc::invalid_argument;
   const std::size_t e = sizeof(typename TestFixture::T);
   EXPECT_TRUE(
       fails_with(v.insert(11, this->values(1)), invalid, "device_vector::insert", 11 * e, 10 * e));
@@ -356,7 +356,7 @@ TYPED_TEST(device_vector_test, runs_out_of_memory_and_keeps_its_elements) {
   ASSERT_TRUE(v.append(this->values(n)));
   this->leave_free(0);
   const auto some = this->values(n, n);
-  EXPECT_TRUE(fails_with(v.append(some), condition::out_of_memory,
+  EXPECT_TRUE(fails_with(v.append(some), errc::out_of_memory,
                          TypeParam::copying ? "cuMemAlloc" : "cuMemCreate"));
   EXPECT_FALSE(v.insert(3, some));
   EXPECT_FALSE(v.resize(2 * n));

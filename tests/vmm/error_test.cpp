@@ -15,7 +15,7 @@ error from_driver(int code) {
 }
 
 TEST(error, says_what_was_refused_and_why_and_how_much) {
-  const status s = refuse(condition::invalid_argument, "growable_buffer::resize",
+  const status s = make_error(errc::invalid_argument, "growable_buffer::resize",
                           "the size is over the reservation", 103079215104u, 68719476736u);
   EXPECT_EQ(s.error().message(),
             "growable_buffer::resize: the size is over the reservation (asked 96.0 GiB = "
@@ -23,9 +23,9 @@ TEST(error, says_what_was_refused_and_why_and_how_much) {
 }
 
 TEST(error, leaves_out_numbers_it_does_not_have) {
-  EXPECT_EQ(refuse(condition::busy, "page_pool::trim", "pages are in use").value().message(),
+  EXPECT_EQ(make_error(errc::busy, "page_pool::trim", "pages are in use").value().message(),
             "page_pool::trim: pages are in use: busy");
-  EXPECT_EQ(refuse(condition::busy, "page_pool::trim", "", 3).value().message(),
+  EXPECT_EQ(make_error(errc::busy, "page_pool::trim", "", 3).value().message(),
             "page_pool::trim (asked 3): busy");
   EXPECT_EQ(from_driver(700).message(),
             "cuMemMap: CUDA_ERROR_ILLEGAL_ADDRESS (a kernel touched memory it may not)");
@@ -34,7 +34,7 @@ TEST(error, leaves_out_numbers_it_does_not_have) {
 
 TEST(error, never_prints_a_unit_that_rounds_up_to_the_next) {
   const auto asked = [](std::uint64_t n) {
-    return refuse(condition::busy, "f", "", n).value().message();
+    return make_error(errc::busy, "f", "", n).value().message();
   };
   EXPECT_EQ(asked(1023), "f (asked 1023): busy");
   EXPECT_EQ(asked(1024), "f (asked 1.0 KiB = 1024): busy");
@@ -46,27 +46,27 @@ TEST(error, a_drivers_code_keeps_its_number_and_has_a_condition) {
   const error e = from_driver(2);
   EXPECT_EQ(e.code.value(), 2);
   EXPECT_STREQ(e.code.category().name(), "cuda");
-  EXPECT_TRUE(e.is(condition::out_of_memory));
-  EXPECT_TRUE(e.code == condition::out_of_memory);
-  EXPECT_FALSE(e.is(condition::address_space_exhausted));
+  EXPECT_TRUE(e.is(errc::out_of_memory));
+  EXPECT_TRUE(e.code == errc::out_of_memory);
+  EXPECT_FALSE(e.is(errc::address_space_exhausted));
   EXPECT_NE(e.code.message().find("CUDA_ERROR_OUT_OF_MEMORY"), std::string::npos);
 }
 
 TEST(error, conditions_of_the_codes_callers_act_on) {
-  const auto all = [](condition c, std::vector<int> codes) {
+  const auto all = [](errc c, std::vector<int> codes) {
     for (int code : codes) EXPECT_TRUE(from_driver(code).is(c)) << describe_cuda_error(code).name;
   };
-  all(condition::out_of_memory, {2});
-  all(condition::invalid_argument, {1, 101, 201, 400});
-  all(condition::not_supported, {3, 34, 100, 500, 800, 801, 802, 803, 900, 906});
-  all(condition::busy, {46, 600, 708, 712, 807, 919});
-  all(condition::device_lost, {4, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719});
+  all(errc::out_of_memory, {2});
+  all(errc::invalid_argument, {1, 101, 201, 400});
+  all(errc::not_supported, {3, 34, 100, 500, 800, 801, 802, 803, 900, 906});
+  all(errc::busy, {46, 600, 708, 712, 807, 919});
+  all(errc::device_lost, {4, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719});
 }
 
 TEST(error, a_code_that_says_nothing_has_no_condition) {
   for (int code : {0, 304, 999, 12345, -7}) {
-    for (int c = 1; c <= static_cast<int>(condition::corrupt); ++c) {
-      EXPECT_FALSE(from_driver(code).is(static_cast<condition>(c))) << code;
+    for (int c = 1; c <= static_cast<int>(errc::corrupt); ++c) {
+      EXPECT_FALSE(from_driver(code).is(static_cast<errc>(c))) << code;
     }
   }
   EXPECT_EQ(from_driver(12345).code.message(),
@@ -74,9 +74,9 @@ TEST(error, a_code_that_says_nothing_has_no_condition) {
 }
 
 TEST(error, conditions_of_our_own_are_themselves) {
-  for (int c = 1; c <= static_cast<int>(condition::corrupt); ++c) {
-    const std::error_code code = make_error_code(static_cast<condition>(c));
-    EXPECT_TRUE(code == static_cast<condition>(c));
+  for (int c = 1; c <= static_cast<int>(errc::corrupt); ++c) {
+    const std::error_code code = make_error_code(static_cast<errc>(c));
+    EXPECT_TRUE(code == static_cast<errc>(c));
     EXPECT_EQ(code.message().find("unknown"), std::string::npos);
     EXPECT_STREQ(code.category().name(), "stillmap");
     // The number means something else in the other category.
@@ -94,39 +94,39 @@ struct heard {
 
 TEST(error, what_nobody_can_be_told_is_counted_and_handed_to_the_sink) {
   heard h;
-  const std::uint64_t before = unreported_errors();
+  const std::uint64_t before = background_error_count();
   set_error_sink(&heard::listen, &h);
-  report_unreturnable(from_driver(400));
+  report_background_error(from_driver(400));
   set_error_sink(nullptr, nullptr);
-  report_unreturnable(from_driver(1));
-  EXPECT_EQ(unreported_errors() - before, 2u);
+  report_background_error(from_driver(1));
+  EXPECT_EQ(background_error_count() - before, 2u);
   ASSERT_EQ(h.all.size(), 1u);
   EXPECT_EQ(h.all[0].code.value(), 400);
 }
 
 TEST(error, a_driver_that_shuts_down_has_taken_everything_back) {
   heard h;
-  const std::uint64_t before = unreported_errors();
+  const std::uint64_t before = background_error_count();
   set_error_sink(&heard::listen, &h);
   for (int code : {3, 4, 709}) {
     EXPECT_TRUE(driver_is_gone(from_driver(code)));
-    report_unreturnable(from_driver(code));
+    report_background_error(from_driver(code));
   }
   set_error_sink(nullptr, nullptr);
-  EXPECT_EQ(unreported_errors(), before);
+  EXPECT_EQ(background_error_count(), before);
   EXPECT_TRUE(h.all.empty());
-  // condition::invalid_argument is 3 too, and is none of a driver's business.
-  EXPECT_FALSE(driver_is_gone(refuse(condition::invalid_argument, "f", "").value()));
+  // errc::invalid_argument is 3 too, and is none of a driver's business.
+  EXPECT_FALSE(driver_is_gone(make_error(errc::invalid_argument, "f", "").value()));
   EXPECT_FALSE(driver_is_gone(from_driver(700)));
 }
 
 TEST(error, a_sink_may_replace_itself) {
   const error_sink once = [](const error &, void *) noexcept { set_error_sink(nullptr, nullptr); };
   set_error_sink(once, nullptr);
-  const std::uint64_t before = unreported_errors();
-  report_unreturnable(from_driver(400));
-  report_unreturnable(from_driver(400));
-  EXPECT_EQ(unreported_errors() - before, 2u);
+  const std::uint64_t before = background_error_count();
+  report_background_error(from_driver(400));
+  report_background_error(from_driver(400));
+  EXPECT_EQ(background_error_count() - before, 2u);
 }
 
 }  // namespace

@@ -71,7 +71,7 @@ TEST_F(exportability, ordinary_pages_go_nowhere_and_it_says_why) {
 
 TEST_F(exportability, exportable_pages_go_one_by_one) {
   STILLMAP_NEEDS_VMM();
-  if (!dev().can().posix_fd_export) GTEST_SKIP() << "this device exports no file descriptors";
+  if (!dev().capabilities().posix_fd_export) GTEST_SKIP() << "this device exports no file descriptors";
   growable_buffer b = pages_of({.exportable = handle_type::posix_fd}, 3);
   const exportability_report three = of(b, 0, 3 * page());
   expect(three, sharing::posix_fd, sharing_verdict::in_parts);
@@ -88,7 +88,7 @@ TEST_F(exportability, exportable_pages_go_one_by_one) {
 
 TEST_F(exportability, part_of_a_page_is_no_handle) {
   STILLMAP_NEEDS_VMM();
-  if (!dev().can().posix_fd_export) GTEST_SKIP() << "this device exports no file descriptors";
+  if (!dev().capabilities().posix_fd_export) GTEST_SKIP() << "this device exports no file descriptors";
   growable_buffer b = pages_of({.exportable = handle_type::posix_fd}, 2);
   const exportability_report r = of(b, 0, page() + 1);
   EXPECT_TRUE(r.cut);
@@ -98,7 +98,7 @@ TEST_F(exportability, part_of_a_page_is_no_handle) {
 
 TEST_F(exportability, rdma_pages_register_one_by_one) {
   STILLMAP_NEEDS_VMM();
-  if (!dev().can().rdma) {
+  if (!dev().capabilities().rdma) {
     growable_buffer b = make();
     ASSERT_TRUE(b.resize(page()));
     expect(of(b, 0, page()), sharing::rdma, sharing_verdict::refused);
@@ -128,8 +128,8 @@ TEST_F(exportability, what_retires_is_nobodys_to_share) {
   {
     const stream s = make_stream();
     testing::hold(s.get());
-    const context_guard guard(drv(), dev().context());
-    ASSERT_TRUE(drv().set_bytes_async(b.address(), 1, 3 * page(), s.get()));
+    const context_guard guard(driver(), dev().context());
+    ASSERT_TRUE(driver().set_bytes_async(b.address(), 1, 3 * page(), s.get()));
     ASSERT_TRUE(b.decommit(page(), page(), after(s)));
     const exportability_report r = of(b, 0, 3 * page());
     EXPECT_EQ(r.retiring_bytes, page());
@@ -153,7 +153,7 @@ TEST_F(exportability, aliases_are_counted) {
 
 TEST_F(exportability, imported_pages_are_their_makers_to_export) {
   STILLMAP_NEEDS_VMM();
-  if (!dev().can().posix_fd_export) GTEST_SKIP() << "this device exports no file descriptors";
+  if (!dev().capabilities().posix_fd_export) GTEST_SKIP() << "this device exports no file descriptors";
   physical_properties shared;
   shared.location = on_device(dev().ordinal());
   shared.exportable = handle_type::posix_fd;

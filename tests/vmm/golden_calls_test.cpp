@@ -131,13 +131,13 @@ TEST_F(golden_calls, of_buffers_made_of_pages) {
   growable_buffer b = reserving(16);
   must(b.resize(8 * page()));
   note("fork 8 pages", [&] { child = std::move(*b.fork()); });
-  spent = note("prepare_write of 2 shared pages",
-               [&] { must(child->prepare_write(0, 2 * page(), s)); });
+  spent = note("make_writable of 2 shared pages",
+               [&] { must(child->make_writable(0, 2 * page(), s)); });
   EXPECT_EQ(spent.bytes_on_device, 2 * page());
-  note("prepare_write of what is writable", [&] { must(child->prepare_write(0, 1, s)); });
+  note("make_writable of what is writable", [&] { must(child->make_writable(0, 1, s)); });
   must(child->close(fence()));
-  spent = note("prepare_write of 8 pages nobody shares any more",
-               [&] { must(b.prepare_write(0, 8 * page(), s)); });
+  spent = note("make_writable of 8 pages nobody shares any more",
+               [&] { must(b.make_writable(0, 8 * page(), s)); });
   EXPECT_EQ(spent.bytes_on_device, 0u);
   growable_buffer c = reserving(16);
   spent = note("splice 4 pages", [&] { must(b.splice(4 * page(), 4 * page(), c, 0, fence())); });

@@ -46,7 +46,7 @@ TEST_P(growable_buffer_contract, begins_empty_and_without_memory) {
   EXPECT_EQ(b.in_place(), mapped());
   EXPECT_EQ(b.page_bytes(), page());
   EXPECT_EQ(b.tag(), "weights");
-  EXPECT_EQ(b.on(), dev());
+  EXPECT_EQ(b.device(), dev());
   EXPECT_EQ(b.stats().growths, 0u);
   EXPECT_EQ(dev().space().stats().physical.bytes(), before);
   if (mapped()) {
@@ -197,9 +197,9 @@ TEST_P(growable_buffer_contract, commit_works_in_pages_and_twice_is_once) {
   EXPECT_EQ((counts() - before)[driver_call::MemMap], 0u);
   EXPECT_EQ((counts() - before)[driver_call::MemAlloc], 0u);
   EXPECT_TRUE(holds(dev(), b.address(), 3 * page(), 4));
-  EXPECT_TRUE(fails_with(b.commit(1, page()), condition::invalid_argument,
+  EXPECT_TRUE(fails_with(b.commit(1, page()), errc::invalid_argument,
                          "growable_buffer::commit", 1, page()));
-  EXPECT_TRUE(fails_with(b.commit(page(), 1), condition::invalid_argument,
+  EXPECT_TRUE(fails_with(b.commit(page(), 1), errc::invalid_argument,
                          "growable_buffer::commit", 1, page()));
   EXPECT_EQ(b.mapped_bytes(), 3 * page());
 }
@@ -214,9 +214,9 @@ TEST_P(growable_buffer_contract, refuses_sizes_no_machine_has_and_stays_as_it_wa
   for (const std::size_t bytes : {SIZE_MAX, SIZE_MAX - 1, SIZE_MAX / 2 + page(), SIZE_MAX / 4}) {
     for (const status &s : {b.resize(bytes), b.reserve(bytes), b.resize(bytes, stream_ref())}) {
       ASSERT_FALSE(s) << bytes;
-      EXPECT_TRUE(s.error().is(condition::invalid_argument) ||
-                  s.error().is(condition::out_of_memory) ||
-                  s.error().is(condition::address_space_exhausted))
+      EXPECT_TRUE(s.error().is(errc::invalid_argument) ||
+                  s.error().is(errc::out_of_memory) ||
+                  s.error().is(errc::address_space_exhausted))
           << s.error().message();
       EXPECT_GE(s.error().value, bytes - reserved - page()) << s.error().message();
       EXPECT_NE(s.error().limit, 0u) << s.error().message();
@@ -238,7 +238,7 @@ TEST_P(growable_buffer_contract, runs_out_of_memory_and_stays_as_it_was) {
   leave_free(3);
   const status s = b.resize(8 * page());
   ASSERT_FALSE(s);
-  EXPECT_TRUE(s.error().is(condition::out_of_memory)) << s.error().message();
+  EXPECT_TRUE(s.error().is(errc::out_of_memory)) << s.error().message();
   EXPECT_EQ(s.error().limit % page(), 0u);
   EXPECT_EQ(b.size(), 2 * page());
   EXPECT_EQ(b.capacity(), 2 * page());
@@ -267,12 +267,12 @@ TEST_P(growable_buffer_contract, moves_and_leaves_an_empty_buffer_that_refuses) 
   EXPECT_EQ(a.generation(), 0u);
   EXPECT_FALSE(a.address());
   EXPECT_FALSE(a.in_place());
-  EXPECT_EQ(a.on(), dev());
+  EXPECT_EQ(a.device(), dev());
   EXPECT_EQ(a.tag(), "");
   EXPECT_EQ(a.stats().growths, 0u);
   EXPECT_FALSE(a.committed(0, 0));
   const auto refused = [](const status &s, const char *op) {
-    return fails_with(s, condition::invalid_argument, op);
+    return fails_with(s, errc::invalid_argument, op);
   };
   EXPECT_TRUE(refused(a.resize(1), "growable_buffer::resize"));
   EXPECT_TRUE(refused(a.resize(1, stream_ref()), "growable_buffer::resize"));
@@ -285,7 +285,7 @@ TEST_P(growable_buffer_contract, moves_and_leaves_an_empty_buffer_that_refuses) 
   EXPECT_TRUE(refused(a.decommit(0, 0, fence()), "growable_buffer::decommit"));
   EXPECT_TRUE(refused(testing::outcome(a.alias(0, page())), "growable_buffer::alias"));
   EXPECT_TRUE(refused(testing::outcome(a.fork()), "growable_buffer::fork"));
-  EXPECT_TRUE(refused(a.prepare_write(0, 1, {}), "growable_buffer::prepare_write"));
+  EXPECT_TRUE(refused(a.make_writable(0, 1, {}), "growable_buffer::make_writable"));
   EXPECT_TRUE(refused(a.splice(0, 0, b, 0), "growable_buffer::splice"));
   EXPECT_TRUE(refused(b.splice(0, 0, a, 0), "growable_buffer::splice"));
   EXPECT_TRUE(refused(a.close(fence()), "growable_buffer::close"));
@@ -314,8 +314,8 @@ TEST_P(growable_buffer_contract, closes_once) {
   EXPECT_FALSE(b.address());
   EXPECT_EQ(dev().space().stats().mapped_bytes, 0u);
   EXPECT_EQ(dev().space().stats().reserved_bytes, 0u);
-  EXPECT_TRUE(fails_with(b.close(fence()), condition::invalid_argument, "growable_buffer::close"));
-  EXPECT_TRUE(fails_with(b.resize(1), condition::invalid_argument, "growable_buffer::resize"));
+  EXPECT_TRUE(fails_with(b.close(fence()), errc::invalid_argument, "growable_buffer::close"));
+  EXPECT_TRUE(fails_with(b.resize(1), errc::invalid_argument, "growable_buffer::resize"));
 }
 
 TEST_P(growable_buffer_contract, the_ledger_knows_its_memory) {
@@ -347,15 +347,15 @@ TEST_P(growable_buffer_contract, fork_is_a_copy_that_can_be_written_apart) {
   EXPECT_NE(b.address(), a.address());
   EXPECT_TRUE(holds(dev(), b.address(), 3 * page(), 1));
   const stream s = make_stream();
-  ASSERT_TRUE(b.prepare_write(page(), 1, s));
+  ASSERT_TRUE(b.make_writable(page(), 1, s));
   put(dev(), b.address() + page(), pattern(page(), 2));
   EXPECT_TRUE(holds(dev(), a.address(), 3 * page(), 1));
   EXPECT_TRUE(holds(dev(), b.address() + page(), page(), 2));
-  ASSERT_TRUE(a.prepare_write(0, 3 * page(), s));
+  ASSERT_TRUE(a.make_writable(0, 3 * page(), s));
   put(dev(), a.address(), pattern(3 * page(), 3));
   EXPECT_TRUE(holds(dev(), b.address() + page(), page(), 2));
   EXPECT_TRUE(holds(dev(), a.address(), 3 * page(), 3));
-  EXPECT_FALSE(b.prepare_write(b.capacity(), 1, s));
+  EXPECT_FALSE(b.make_writable(b.capacity(), 1, s));
 }
 
 TEST_P(growable_buffer_contract, leaves_no_context_or_a_foreign_one_as_it_was) {
@@ -366,16 +366,16 @@ TEST_P(growable_buffer_contract, leaves_no_context_or_a_foreign_one_as_it_was) {
     ASSERT_TRUE(b.resize(page()));
     ASSERT_TRUE(b.shrink_to_fit(after(s)));
     ASSERT_TRUE(b.fork());
-    ASSERT_TRUE(b.prepare_write(0, 1, s));
+    ASSERT_TRUE(b.make_writable(0, 1, s));
   };
-  ASSERT_EQ(*drv().current_context(), nullptr);
+  ASSERT_EQ(*driver().current_context(), nullptr);
   run();
-  EXPECT_EQ(*drv().current_context(), nullptr);
+  EXPECT_EQ(*driver().current_context(), nullptr);
   if (device::count().value() < 2) return;
   const device other = open_device(1);
-  const context_guard guard(drv(), other.context());
+  const context_guard guard(driver(), other.context());
   run();
-  EXPECT_EQ(*drv().current_context(), other.context());
+  EXPECT_EQ(*driver().current_context(), other.context());
 }
 
 INSTANTIATE_TEST_SUITE_P(on, growable_buffer_contract,

@@ -26,8 +26,8 @@ class by_hand : public testing::buffer_test {
     if (IsSkipped() || HasFatalFailure()) return;
     STILLMAP_NEEDS_VMM();
   }
-  page_ref a_page() const {
-    std::vector<page_ref> out;
+  page_ptr a_page() const {
+    std::vector<page_ptr> out;
     if (!dev().pool()->acquire(1, out)) throw std::runtime_error("no page");
     return out[0];
   }
@@ -52,7 +52,7 @@ TEST_F(by_hand, physical_memory_is_counted_and_given_back) {
     EXPECT_NE(made->handle(), physical_handle::none);
     EXPECT_FALSE(made->imported());
     EXPECT_FALSE(made->shared());
-    EXPECT_EQ(made->on(), dev());
+    EXPECT_EQ(made->device(), dev());
     EXPECT_EQ(dev().space().stats().physical.bytes(), 3 * page());
     physical_memory other = std::move(*made);
     EXPECT_EQ(made->handle(), physical_handle::none);  // NOLINT: moved from, on purpose
@@ -68,29 +68,29 @@ TEST_F(by_hand, released_memory_is_the_callers) {
   ASSERT_TRUE(made);
   const physical_handle h = std::move(*made).release();
   EXPECT_EQ(dev().space().stats().physical.bytes(), 0u);
-  const context_guard guard(drv(), dev().context());
-  EXPECT_TRUE(drv().release_physical(h));
+  const context_guard guard(driver(), dev().context());
+  EXPECT_TRUE(driver().release_physical(h));
 }
 
 TEST_F(by_hand, physical_memory_refuses_what_cannot_be) {
   const char *op = "physical_memory::create";
-  EXPECT_TRUE(fails_with(outcome(physical_memory::create(dev(), 0)), condition::invalid_argument,
+  EXPECT_TRUE(fails_with(outcome(physical_memory::create(dev(), 0)), errc::invalid_argument,
                          op, 0, page()));
   EXPECT_TRUE(fails_with(outcome(physical_memory::create(dev(), page() + 1)),
-                         condition::invalid_argument, op, page() + 1, page()));
+                         errc::invalid_argument, op, page() + 1, page()));
   const auto much = physical_memory::create(dev(), round_down(SIZE_MAX / 2, page()));
   ASSERT_FALSE(much);
-  EXPECT_TRUE(much.error().is(condition::out_of_memory) ||
-              much.error().is(condition::invalid_argument))
+  EXPECT_TRUE(much.error().is(errc::out_of_memory) ||
+              much.error().is(errc::invalid_argument))
       << much.error().message();
   const auto over =
       physical_memory::create(dev(), round_up(dev().total_memory().bytes() + page(), page()));
-  EXPECT_TRUE(fails_with(outcome(over), condition::out_of_memory, "cuMemCreate"));
+  EXPECT_TRUE(fails_with(outcome(over), errc::out_of_memory, "cuMemCreate"));
   EXPECT_EQ(over.error().limit, dev().memory()->free.bytes());
   physical_properties nowhere;
   nowhere.location = on_device(99);
   EXPECT_TRUE(fails_with(outcome(physical_memory::create(dev(), page(), nowhere)),
-                         condition::invalid_argument, "cuMemCreate"));
+                         errc::invalid_argument, "cuMemCreate"));
 }
 
 TEST_F(by_hand, retain_gives_another_handle_to_what_is_mapped) {
@@ -98,20 +98,20 @@ TEST_F(by_hand, retain_gives_another_handle_to_what_is_mapped) {
   ASSERT_TRUE(b.resize(2 * page()));
   put(dev(), b.address(), pattern(2 * page(), 1));
   auto kept = physical_memory::retain(dev(), b.address() + page() + 17);
-  if (!kept && kept.error().is(condition::not_supported)) {
+  if (!kept && kept.error().is(errc::not_supported)) {
     GTEST_SKIP() << "this driver cannot retain by address";
   }
   ASSERT_TRUE(kept) << kept.error().message();
   EXPECT_EQ(kept->bytes(), page());
   EXPECT_EQ(dev().space().stats().physical.bytes(), 2 * page()) << "counted once";
   EXPECT_TRUE(fails_with(outcome(physical_memory::retain(dev(), b.address() + 3 * page())),
-                         condition::invalid_argument, "physical_memory::retain",
+                         errc::invalid_argument, "physical_memory::retain",
                          (b.address() + 3 * page()).value(), 0));
   EXPECT_FALSE(physical_memory::retain(dev(), device_address(4096)));
 }
 
 TEST_F(by_hand, an_exported_descriptor_is_the_same_memory_once_imported) {
-  if (!dev().can().posix_fd_export) GTEST_SKIP() << "this device cannot export pages as fds";
+  if (!dev().capabilities().posix_fd_export) GTEST_SKIP() << "this device cannot export pages as fds";
   page_pool_options options;
   options.exportable = handle_type::posix_fd;
   const auto pool = *page_pool::create(dev(), options);
@@ -141,7 +141,7 @@ TEST_F(by_hand, an_exported_descriptor_is_the_same_memory_once_imported) {
     put(dev(), m->range().begin, pattern(page(), 7));
     EXPECT_TRUE(holds(dev(), b.address(), page(), 7));
   }
-  *adopted = page_ref();
+  *adopted = page_ptr();
   EXPECT_EQ(pool->stats().free.bytes(), 0u) << "imported pages are not pooled";
 }
 
@@ -149,18 +149,18 @@ TEST_F(by_hand, what_was_not_made_for_export_is_not_exported) {
   auto made = physical_memory::create(dev(), page());
   ASSERT_TRUE(made);
   const char *op = "physical_memory::export_fd";
-  EXPECT_TRUE(fails_with(outcome(made->export_fd()), condition::invalid_argument, op));
+  EXPECT_TRUE(fails_with(outcome(made->export_fd()), errc::invalid_argument, op));
   physical_memory other = std::move(*made);
-  EXPECT_TRUE(fails_with(outcome(made->export_fd()), condition::invalid_argument, op));
+  EXPECT_TRUE(fails_with(outcome(made->export_fd()), errc::invalid_argument, op));
 }
 
 TEST_F(by_hand, import_refuses_what_is_no_memory) {
   const char *op = "physical_memory::import_fd";
   EXPECT_TRUE(fails_with(outcome(physical_memory::import_fd(dev(), owned_fd(), page())),
-                         condition::invalid_argument, op));
+                         errc::invalid_argument, op));
   const owned_fd null(::open("/dev/null", O_RDONLY));
   EXPECT_TRUE(fails_with(outcome(physical_memory::import_fd(dev(), null, 1)),
-                         condition::invalid_argument, op, 1, page()));
+                         errc::invalid_argument, op, 1, page()));
   EXPECT_FALSE(physical_memory::import_fd(dev(), null, page()));
   EXPECT_EQ(dev().space().stats().physical.bytes(), 0u);
 }
@@ -193,7 +193,7 @@ TEST_F(by_hand, a_reservation_has_addresses_and_no_memory) {
   reservation moved = std::move(*made);
   EXPECT_TRUE(made->range().empty());  // NOLINT: moved from, on purpose
   EXPECT_EQ(made->generation(), 0u);
-  EXPECT_TRUE(fails_with(outcome(mapping::create(*made, 0, a_page())), condition::invalid_argument,
+  EXPECT_TRUE(fails_with(outcome(mapping::create(*made, 0, a_page())), errc::invalid_argument,
                          "mapping::create"));
 }
 
@@ -205,27 +205,27 @@ TEST_F(by_hand, a_reservation_assigned_over_goes_before_its_device) {
   ASSERT_TRUE(other);
   close_device();
   *r = std::move(*other);
-  EXPECT_EQ(r->on().ordinal(), 1);
+  EXPECT_EQ(r->device().ordinal(), 1);
 }
 
 TEST_F(by_hand, reservations_refuse_what_cannot_be) {
   const char *op = "address_space::reserve";
-  EXPECT_TRUE(fails_with(outcome(reservation::create(dev(), 0)), condition::invalid_argument, op, 0,
+  EXPECT_TRUE(fails_with(outcome(reservation::create(dev(), 0)), errc::invalid_argument, op, 0,
                          page()));
   EXPECT_TRUE(fails_with(outcome(reservation::create(dev(), page() + 4096)),
-                         condition::invalid_argument, op, page() + 4096, page()));
+                         errc::invalid_argument, op, page() + 4096, page()));
   reservation_options options;
   options.alignment = 3 * page();
   EXPECT_TRUE(fails_with(outcome(reservation::create(dev(), page(), options)),
-                         condition::invalid_argument, op, 3 * page(), 0));
+                         errc::invalid_argument, op, 3 * page(), 0));
   options = {};
   options.hint = device_address(4096 + 1);
   EXPECT_TRUE(fails_with(outcome(reservation::create(dev(), page(), options)),
-                         condition::invalid_argument, op, 4097, page()));
+                         errc::invalid_argument, op, 4097, page()));
   const std::size_t huge = round_down(SIZE_MAX / 2, page());
   const auto over = reservation::create(dev(), huge);
-  EXPECT_TRUE(fails_with(outcome(over), condition::address_space_exhausted, "cuMemAddressReserve",
-                         huge, dev().can().largest_reservation));
+  EXPECT_TRUE(fails_with(outcome(over), errc::address_space_exhausted, "cuMemAddressReserve",
+                         huge, dev().capabilities().largest_reservation));
   EXPECT_EQ(dev().space().stats().live_blocks, 0u);
 }
 
@@ -236,15 +236,15 @@ TEST_F(by_hand, exactly_there_or_not_at_all) {
   options.exactly_there = true;
   const auto refused = reservation::create(dev(), page(), options);
   ASSERT_FALSE(refused);
-  EXPECT_TRUE(refused.error().is(condition::busy) ||
-              refused.error().is(condition::address_space_exhausted))
+  EXPECT_TRUE(refused.error().is(errc::busy) ||
+              refused.error().is(errc::address_space_exhausted))
       << refused.error().message();
   EXPECT_EQ(dev().space().stats().live_blocks, 1u);
 }
 
 TEST_F(by_hand, a_mapping_puts_a_page_where_it_is_told) {
   const reservation r = some(4);
-  page_ref p = a_page();
+  page_ptr p = a_page();
   auto made = mapping::create(r, 2 * page(), p);
   ASSERT_TRUE(made) << made.error().message();
   EXPECT_EQ(made->range().begin, r.range().begin + 2 * page());
@@ -257,8 +257,8 @@ TEST_F(by_hand, a_mapping_puts_a_page_where_it_is_told) {
   EXPECT_TRUE(holds(dev(), again->range().begin, page(), 1));
   ASSERT_TRUE(made->unmap(fence()));
   EXPECT_TRUE(made->range().empty());
-  EXPECT_TRUE(fails_with(made->unmap(fence()), condition::invalid_argument, "mapping::unmap"));
-  EXPECT_TRUE(fails_with(made->set_access({}), condition::invalid_argument, "mapping::set_access"));
+  EXPECT_TRUE(fails_with(made->unmap(fence()), errc::invalid_argument, "mapping::unmap"));
+  EXPECT_TRUE(fails_with(made->set_access({}), errc::invalid_argument, "mapping::set_access"));
   EXPECT_TRUE(holds(dev(), again->range().begin, page(), 1));
 }
 
@@ -266,16 +266,16 @@ TEST_F(by_hand, mappings_refuse_what_cannot_be) {
   const reservation r = some(2);
   const char *op = "mapping::create";
   EXPECT_TRUE(
-      fails_with(outcome(mapping::create(r, 0, page_ref())), condition::invalid_argument, op));
+      fails_with(outcome(mapping::create(r, 0, page_ptr())), errc::invalid_argument, op));
   EXPECT_TRUE(fails_with(outcome(mapping::create(r, 2 * page(), a_page())),
-                         condition::invalid_argument, op, 2 * page(), 2 * page()));
+                         errc::invalid_argument, op, 2 * page(), 2 * page()));
   EXPECT_TRUE(fails_with(outcome(mapping::create(r, SIZE_MAX, a_page())),
-                         condition::invalid_argument, op, SIZE_MAX, 2 * page()));
+                         errc::invalid_argument, op, SIZE_MAX, 2 * page()));
   EXPECT_TRUE(fails_with(outcome(mapping::create(r, page() / 2, a_page())),
-                         condition::invalid_argument, "remap"));
+                         errc::invalid_argument, "remap"));
   auto first = mapping::create(r, 0, a_page());
   ASSERT_TRUE(first);
-  EXPECT_TRUE(fails_with(outcome(mapping::create(r, 0, a_page())), condition::invalid_argument,
+  EXPECT_TRUE(fails_with(outcome(mapping::create(r, 0, a_page())), errc::invalid_argument,
                          "remap", r.range().begin.value(), 0));
   EXPECT_EQ(r.generation(), 1u);
   EXPECT_EQ(dev().space().stats().live_mappings, 1u);
@@ -290,10 +290,10 @@ TEST_F(by_hand, access_can_be_changed) {
   ASSERT_TRUE(m->set_access({{on_device(0), access_mode::read}}));
   EXPECT_EQ(r.generation(), 2u);
   {
-    const context_guard guard(drv(), dev().context());
+    const context_guard guard(driver(), dev().context());
     const unsigned char byte = 0;
-    EXPECT_FALSE(drv().copy_to_device(m->range().begin, &byte, 1));
-    EXPECT_EQ(*drv().get_access(m->range().begin, on_device(0)), access_mode::read);
+    EXPECT_FALSE(driver().copy_to_device(m->range().begin, &byte, 1));
+    EXPECT_EQ(*driver().get_access(m->range().begin, on_device(0)), access_mode::read);
   }
   EXPECT_TRUE(holds(dev(), m->range().begin, page(), 1));
   EXPECT_EQ(dev().space().mappings(m->range()).at(0).access.at(0).mode, access_mode::read);

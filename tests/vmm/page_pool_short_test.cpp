@@ -28,11 +28,11 @@ TEST_F(page_pool_short, all_or_none_when_memory_is_out) {
   const auto pool = make_pool();
   ASSERT_TRUE(pool->prepare(2 * page()));
   leave_free(2);
-  std::vector<page_ref> pages;
+  std::vector<page_ptr> pages;
   const page_pool_stats before = pool->stats();
   const status s = pool->acquire(6, pages);
   ASSERT_FALSE(s);
-  EXPECT_TRUE(s.error().is(condition::out_of_memory));
+  EXPECT_TRUE(s.error().is(errc::out_of_memory));
   EXPECT_EQ(s.error().value, 6 * page());
   EXPECT_TRUE(pages.empty());
   EXPECT_EQ(pool->stats().created, before.created);
@@ -47,7 +47,7 @@ class counting_quota final : public memory_quota {
   explicit counting_quota(std::uint64_t limit) : limit_(limit) {}
   status reserve(std::uint64_t bytes) override {
     if (held_ + bytes > limit_) {
-      return refuse(condition::out_of_memory, "counting_quota", "no more", bytes, limit_ - held_);
+      return make_error(errc::out_of_memory, "counting_quota", "no more", bytes, limit_ - held_);
     }
     held_ += bytes;
     return {};
@@ -69,10 +69,10 @@ TEST_F(page_pool_short, asks_its_quota_and_tells_it_what_is_gone) {
   options.quota = quota;
   options.keep_free = page();
   const auto pool = make_pool(options);
-  std::vector<page_ref> pages;
+  std::vector<page_ptr> pages;
   ASSERT_TRUE(pool->acquire(2, pages));
   EXPECT_EQ(quota->held(), 2 * page());
-  EXPECT_TRUE(fails_with(pool->acquire(2, pages), condition::out_of_memory, "counting_quota"));
+  EXPECT_TRUE(fails_with(pool->acquire(2, pages), errc::out_of_memory, "counting_quota"));
   EXPECT_EQ(quota->held(), 2 * page()) << "the page it did get went back";
   testing::hostcuda_control::fail("cuMemCreate", 1, CUDA_ERROR_UNKNOWN);
   pages.pop_back();
@@ -85,7 +85,7 @@ TEST_F(page_pool_short, asks_its_quota_and_tells_it_what_is_gone) {
   auto adopted = pool->adopt(std::move(*by_hand));
   ASSERT_TRUE(adopted);
   EXPECT_EQ(quota->held(), page()) << "adopted memory was nobody's grant";
-  adopted = page_ref();
+  adopted = page_ptr();
   pages.clear();
   ASSERT_TRUE(pool->trim());
   EXPECT_EQ(quota->held(), 0u);
@@ -95,8 +95,8 @@ TEST_F(page_pool_short, has_a_limit_of_its_own) {
   page_pool_options options;
   options.limit = 2 * page();
   const auto pool = make_pool(options);
-  std::vector<page_ref> pages;
-  EXPECT_TRUE(fails_with(pool->acquire(3, pages), condition::out_of_memory, "page_pool::acquire",
+  std::vector<page_ptr> pages;
+  EXPECT_TRUE(fails_with(pool->acquire(3, pages), errc::out_of_memory, "page_pool::acquire",
                          3 * page(), 2 * page()));
   ASSERT_TRUE(pool->acquire(2, pages));
   pages.clear();
@@ -106,12 +106,12 @@ TEST_F(page_pool_short, has_a_limit_of_its_own) {
 TEST_F(page_pool_short, waiting_pages_serve_a_stream_that_waits_when_memory_is_short) {
   const auto pool = make_pool();
   const stream busy = make_stream(), s = make_stream();
-  std::vector<page_ref> pages;
+  std::vector<page_ptr> pages;
   ASSERT_TRUE(pool->acquire(2, pages));
   leave_free(0);
   hold(busy.get());
   const fence f = after(busy);
-  for (page_ref &p : pages) p.retire(f);
+  for (page_ptr &p : pages) p.retire(f);
   pages.clear();
   const driver_counts before = counts();
   ASSERT_TRUE(pool->acquire(2, pages, s));
@@ -129,11 +129,11 @@ TEST_F(page_pool_short, waiting_pages_serve_a_stream_that_waits_when_memory_is_s
 TEST_F(page_pool_short, waiting_pages_make_the_host_wait_where_there_is_no_stream) {
   const auto pool = make_pool();
   const stream s = make_stream();
-  std::vector<page_ref> pages;
+  std::vector<page_ptr> pages;
   ASSERT_TRUE(pool->acquire(2, pages));
   leave_free(0);
   const fence f = after(s);
-  for (page_ref &p : pages) p.retire(f);
+  for (page_ptr &p : pages) p.retire(f);
   pages.clear();
   ASSERT_TRUE(pool->acquire(2, pages));
 }
@@ -142,7 +142,7 @@ TEST_F(page_pool_short, what_lies_free_in_another_pool_of_the_device_is_used_whe
   const auto rich = make_pool(), poor = make_pool();
   ASSERT_TRUE(rich->prepare(3 * page()));
   leave_free(1);
-  std::vector<page_ref> pages;
+  std::vector<page_ptr> pages;
   ASSERT_TRUE(poor->acquire(3, pages));
   EXPECT_EQ(free_pages(*rich), 1u) << "no more than was needed";
   const stream busy = make_stream(), s = make_stream();
@@ -152,7 +152,7 @@ TEST_F(page_pool_short, what_lies_free_in_another_pool_of_the_device_is_used_whe
   pages.pop_back();
   ASSERT_TRUE(poor->acquire(1, pages, s));
   EXPECT_EQ(free_pages(*rich), 0u) << "rather than have a stream wait";
-  EXPECT_TRUE(fails_with(poor->acquire(2, pages, s), condition::out_of_memory, "cuMemCreate"))
+  EXPECT_TRUE(fails_with(poor->acquire(2, pages, s), errc::out_of_memory, "cuMemCreate"))
       << "nothing is left anywhere";
   EXPECT_EQ(pages.size(), 3u);
   release(busy.get());
@@ -162,7 +162,7 @@ TEST_F(page_pool_short, the_devices_own_pool_helps_out_too) {
   const auto poor = make_pool();
   ASSERT_TRUE(dev().pool()->prepare(2 * page()));
   leave_free(0);
-  std::vector<page_ref> pages;
+  std::vector<page_ptr> pages;
   ASSERT_TRUE(poor->acquire(2, pages));
   EXPECT_EQ(free_pages(*dev().pool()), 0u);
 }
@@ -172,7 +172,7 @@ TEST_F(page_pool_short, a_pools_own_limit_costs_the_others_nothing) {
   options.limit = page();
   const auto rich = make_pool(), limited = make_pool(options);
   ASSERT_TRUE(rich->prepare(page()));
-  std::vector<page_ref> pages;
+  std::vector<page_ptr> pages;
   EXPECT_FALSE(limited->acquire(2, pages));
   EXPECT_EQ(free_pages(*rich), 1u);
 }
@@ -181,12 +181,12 @@ TEST_F(page_pool_short, a_pools_own_limit_costs_the_others_nothing) {
 TEST_F(page_pool_short, a_failed_acquire_does_not_make_waiting_pages_ready) {
   const auto pool = make_pool();
   const stream busy = make_stream(), s = make_stream();
-  std::vector<page_ref> pages;
+  std::vector<page_ptr> pages;
   ASSERT_TRUE(pool->acquire(2, pages));
   leave_free(0);
   hold(busy.get());
   const fence f = after(busy);
-  for (page_ref &p : pages) p.retire(f);
+  for (page_ptr &p : pages) p.retire(f);
   pages.clear();
   EXPECT_FALSE(pool->acquire(3, pages, s));
   EXPECT_EQ(pool->stats().waiting.bytes(), 2 * page());

@@ -23,11 +23,11 @@ class page_pool_test : public testing::pool_test {};
 TEST_F(page_pool_test, makes_pages_and_keeps_them_warm) {
   const auto pool = make_pool();
   EXPECT_EQ(pool->page_bytes(), page());
-  std::vector<page_ref> pages;
+  std::vector<page_ptr> pages;
   ASSERT_TRUE(pool->acquire(3, pages));
   ASSERT_EQ(pages.size(), 3u);
   std::set<std::uint64_t> ids;
-  for (const page_ref &p : pages) {
+  for (const page_ptr &p : pages) {
     ids.insert(p->id());
     EXPECT_EQ(p->bytes(), page());
     EXPECT_EQ(p.use_count(), 1u);
@@ -43,13 +43,13 @@ TEST_F(page_pool_test, makes_pages_and_keeps_them_warm) {
   ASSERT_TRUE(pool->acquire(3, pages));
   EXPECT_EQ((counts() - before).total(), 0u) << "warm pages cost nothing";
   EXPECT_EQ(pool->stats().pages_reused, 3u);
-  for (const page_ref &p : pages) EXPECT_TRUE(ids.contains(p->id()));
+  for (const page_ptr &p : pages) EXPECT_TRUE(ids.contains(p->id()));
   EXPECT_EQ(pool->stats().peak.bytes(), 3 * page());
 }
 
 TEST_F(page_pool_test, acquiring_appends_and_none_is_none) {
   const auto pool = make_pool();
-  std::vector<page_ref> pages;
+  std::vector<page_ptr> pages;
   ASSERT_TRUE(pool->acquire(1, pages));
   ASSERT_TRUE(pool->acquire(0, pages));
   ASSERT_TRUE(pool->acquire(1, pages));
@@ -60,7 +60,7 @@ TEST_F(page_pool_test, keeps_free_only_up_to_its_watermark) {
   page_pool_options options;
   options.keep_free = 2 * page();
   const auto pool = make_pool(options);
-  std::vector<page_ref> pages;
+  std::vector<page_ptr> pages;
   ASSERT_TRUE(pool->acquire(5, pages));
   pages.clear();
   EXPECT_EQ(free_pages(*pool), 2u);
@@ -95,7 +95,7 @@ TEST_F(page_pool_test, keeps_pages_ready_in_the_background) {
     }
   };
   until(3);
-  std::vector<page_ref> pages;
+  std::vector<page_ptr> pages;
   ASSERT_TRUE(pool->acquire(2, pages));
   until(3);
   EXPECT_EQ(pool->stats().created.bytes(), 5 * page());
@@ -124,7 +124,7 @@ TEST_F(page_pool_test, background_jobs_run_in_order_and_can_be_forgotten) {
 TEST_F(page_pool_test, a_page_dropped_under_a_fence_waits_for_it) {
   const auto pool = make_pool();
   const stream s = make_stream();
-  std::vector<page_ref> pages;
+  std::vector<page_ptr> pages;
   ASSERT_TRUE(pool->acquire(2, pages));
   hold(s.get());
   const fence busy = after(s);
@@ -147,15 +147,15 @@ TEST_F(page_pool_test, a_page_dropped_under_a_fence_waits_for_it) {
 TEST_F(page_pool_test, retiring_one_of_two_references_fences_the_page_for_later) {
   const auto pool = make_pool();
   const stream s = make_stream();
-  std::vector<page_ref> pages;
+  std::vector<page_ptr> pages;
   ASSERT_TRUE(pool->acquire(1, pages));
-  page_ref second = pages[0];
+  page_ptr second = pages[0];
   EXPECT_EQ(second.use_count(), 2u);
   hold(s.get());
   pages[0].retire(after(s));
   pages.clear();
   EXPECT_EQ(second.use_count(), 1u);
-  second = page_ref();
+  second = page_ptr();
   EXPECT_EQ(pool->stats().waiting.bytes(), page());
   release(s.get());
 }
@@ -170,7 +170,7 @@ TEST_F(page_pool_test, adopts_memory_made_by_hand) {
   EXPECT_EQ((*adopted)->handle(), handle);
   EXPECT_EQ(pool->stats().created.bytes(), page());
   EXPECT_EQ(dev().space().stats().physical.bytes(), page());
-  *adopted = page_ref();
+  *adopted = page_ptr();
   EXPECT_EQ(free_pages(*pool), 1u) << "as good as one of its own";
 }
 
@@ -183,7 +183,7 @@ TEST_F(page_pool_test, adopted_memory_that_others_hold_is_not_pooled) {
   EXPECT_TRUE(retained->shared());
   auto adopted = pool->adopt(std::move(*retained));
   ASSERT_TRUE(adopted);
-  *adopted = page_ref();
+  *adopted = page_ptr();
   EXPECT_EQ(free_pages(*pool), 0u) << "b has it still";
 }
 
@@ -192,19 +192,19 @@ TEST_F(page_pool_test, adopt_refuses_what_it_cannot_have) {
   auto big = physical_memory::create(dev(), 2 * page());
   ASSERT_TRUE(big);
   const char *op = "page_pool::adopt";
-  EXPECT_TRUE(fails_with(outcome(pool->adopt(std::move(*big))), condition::invalid_argument, op,
+  EXPECT_TRUE(fails_with(outcome(pool->adopt(std::move(*big))), errc::invalid_argument, op,
                          2 * page(), page()));
   auto one = physical_memory::create(dev(), page());
   ASSERT_TRUE(one);
   physical_memory moved = std::move(*one);
   EXPECT_TRUE(fails_with(outcome(pool->adopt(std::move(*one))),  // NOLINT: moved from, on purpose
-                         condition::invalid_argument, op));
+                         errc::invalid_argument, op));
   if (*device::count() > 1) {
     const device second = open_device(1);
     auto other = physical_memory::create(second, page());
     ASSERT_TRUE(other);
     EXPECT_TRUE(
-        fails_with(outcome(pool->adopt(std::move(*other))), condition::invalid_argument, op, 1, 0));
+        fails_with(outcome(pool->adopt(std::move(*other))), errc::invalid_argument, op, 1, 0));
   }
 }
 
@@ -224,19 +224,19 @@ TEST_F(page_pool_test, pages_of_several_granules) {
   testing::put(dev(), b.address(), testing::pattern(8 * page(), 3));
   EXPECT_TRUE(testing::holds(dev(), b.address(), 8 * page(), 3));
   options.page_bytes = page() + 4096;
-  EXPECT_TRUE(fails_with(outcome(page_pool::create(dev(), options)), condition::invalid_argument,
+  EXPECT_TRUE(fails_with(outcome(page_pool::create(dev(), options)), errc::invalid_argument,
                          "page_pool::create", page() + 4096, page()));
   buffer.pools = {pool, dev().pool()};
   EXPECT_TRUE(fails_with(outcome(growable_buffer::create(dev(), buffer)),
-                         condition::invalid_argument, "growable_buffer::create", page(),
+                         errc::invalid_argument, "growable_buffer::create", page(),
                          4 * page()));
 }
 
 TEST_F(page_pool_test, a_page_keeps_its_pool_and_a_pool_its_device) {
-  page_ref kept;
+  page_ptr kept;
   {
     const auto pool = make_pool();
-    std::vector<page_ref> pages;
+    std::vector<page_ptr> pages;
     ASSERT_TRUE(pool->acquire(1, pages));
     kept = pages[0];
   }
@@ -245,7 +245,7 @@ TEST_F(page_pool_test, a_page_keeps_its_pool_and_a_pool_its_device) {
   if (on_hostcuda()) {
     EXPECT_EQ(testing::hostcuda_control::counters().live_handles, 1u);
   }
-  kept = page_ref();
+  kept = page_ptr();
   EXPECT_EQ(leftovers(), "");
 }
 
@@ -265,7 +265,7 @@ TEST_F(page_pool_test, a_pool_that_dies_undoes_what_retires) {
 }
 
 TEST_F(page_pool_test, a_page_outlives_the_buffer_it_was_in) {
-  page_ref kept;
+  page_ptr kept;
   {
     growable_buffer b = make();
     ASSERT_TRUE(b.resize(page()));
@@ -274,21 +274,21 @@ TEST_F(page_pool_test, a_page_outlives_the_buffer_it_was_in) {
   }
   EXPECT_EQ(kept.use_count(), 1u);
   EXPECT_EQ(free_pages(*dev().pool()), 0u);
-  kept = page_ref();
+  kept = page_ptr();
   EXPECT_EQ(free_pages(*dev().pool()), 1u);
 }
 
 TEST_F(page_pool_test, refuses_what_the_device_cannot) {
   page_pool_options options;
   options.exportable = handle_type::fabric;
-  if (!dev().can().fabric_export) {
-    EXPECT_TRUE(fails_with(outcome(page_pool::create(dev(), options)), condition::not_supported,
+  if (!dev().capabilities().fabric_export) {
+    EXPECT_TRUE(fails_with(outcome(page_pool::create(dev(), options)), errc::not_supported,
                            "page_pool::create"));
   }
   options = {};
   options.rdma = true;
-  if (!dev().can().rdma) {
-    EXPECT_TRUE(fails_with(outcome(page_pool::create(dev(), options)), condition::not_supported,
+  if (!dev().capabilities().rdma) {
+    EXPECT_TRUE(fails_with(outcome(page_pool::create(dev(), options)), errc::not_supported,
                            "page_pool::create"));
   } else {
     EXPECT_TRUE(page_pool::create(dev(), options));

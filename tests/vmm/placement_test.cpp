@@ -142,8 +142,8 @@ TEST_F(placement, moving_on_a_stream_leaves_the_old_addresses_to_running_work) {
   const stream s = make_stream();
   testing::hold(s.get());
   {
-    const context_guard guard(drv(), dev().context());
-    ASSERT_TRUE(drv().copy_on_device_async(sink.address(), b.address(), 2 * page(), s.get()));
+    const context_guard guard(driver(), dev().context());
+    ASSERT_TRUE(driver().copy_on_device_async(sink.address(), b.address(), 2 * page(), s.get()));
   }
   const device_address at = b.address();
   ASSERT_TRUE(b.resize(5 * page(), s));
@@ -203,11 +203,11 @@ TEST_F(placement, stripes_its_pages_over_pools) {
 TEST_F(placement, stripes_over_devices_and_lets_peers_in) {
   if (*device::count() < 2) GTEST_SKIP() << "needs two devices";
   const device second = open_device(1);
-  ASSERT_FALSE(dev().can().peers.empty());
+  ASSERT_FALSE(dev().capabilities().peers.empty());
   buffer_options options;
   options.reserve = 16 * page();
   options.pools = {dev().pool(), second.pool()};
-  options.also_accessible_from = {1};
+  options.peer_devices = {1};
   growable_buffer b = make(options);
   ASSERT_TRUE(b.resize(4 * page())) << "two pages on each";
   EXPECT_EQ(second.pool()->stats().created.bytes(), 2 * page());
@@ -227,17 +227,17 @@ TEST_F(placement, stripes_over_devices_and_lets_peers_in) {
 
 TEST_F(placement, only_peers_can_be_let_in) {
   buffer_options options;
-  options.also_accessible_from = {42};
+  options.peer_devices = {42};
   EXPECT_TRUE(fails_with(outcome(growable_buffer::create(dev(), options)),
-                         condition::invalid_argument, "growable_buffer::create", 42, 0));
-  options.also_accessible_from = {-1};
+                         errc::invalid_argument, "growable_buffer::create", 42, 0));
+  options.peer_devices = {-1};
   EXPECT_FALSE(growable_buffer::create(dev(), options));
-  options.also_accessible_from = {0};
+  options.peer_devices = {0};
   EXPECT_TRUE(growable_buffer::create(dev(), options)) << "itself is no news";
 }
 
 TEST_F(placement, lives_on_the_host_where_asked) {
-  if (!dev().can().host_numa) GTEST_SKIP() << "this driver cannot map host memory";
+  if (!dev().capabilities().host_numa) GTEST_SKIP() << "this driver cannot map host memory";
   page_pool_options where;
   where.location = on_host_numa(0);
   const auto pool = page_pool::create(dev(), where);
@@ -254,17 +254,17 @@ TEST_F(placement, lives_on_the_host_where_asked) {
 }
 
 TEST_F(placement, host_pages_are_refused_where_they_cannot_be) {
-  if (dev().can().host_numa) GTEST_SKIP() << "this driver maps host memory";
+  if (dev().capabilities().host_numa) GTEST_SKIP() << "this driver maps host memory";
   page_pool_options where;
   where.location = on_host_numa(0);
-  EXPECT_TRUE(fails_with(outcome(page_pool::create(dev(), where)), condition::not_supported,
+  EXPECT_TRUE(fails_with(outcome(page_pool::create(dev(), where)), errc::not_supported,
                          "page_pool::create"));
 }
 
 TEST_F(placement, reserves_the_devices_memory_unless_told) {
   const growable_buffer b = make();
   EXPECT_GE(b.reserved(),
-            std::min<std::size_t>(dev().total_memory().bytes(), dev().can().largest_reservation));
+            std::min<std::size_t>(dev().total_memory().bytes(), dev().capabilities().largest_reservation));
   EXPECT_EQ(b.mapped_bytes(), 0u);
 }
 
@@ -344,7 +344,7 @@ TEST_F(lifetime, a_buffer_keeps_the_device_it_is_on) {
   ASSERT_TRUE(b->resize(page()));
   put(dev(), b->address(), pattern(page(), 1));
   close_device();
-  EXPECT_TRUE(holds(b->on(), b->address(), page(), 1));
+  EXPECT_TRUE(holds(b->device(), b->address(), page(), 1));
   ASSERT_TRUE(b->resize(2 * page()));
   b.reset();
   EXPECT_EQ(leftovers(), "");

@@ -71,8 +71,8 @@ TEST_F(retiring, the_device_may_use_them_until_the_fence) {
   hold(s.get());
   std::vector<unsigned char> out(page());
   {
-    const context_guard guard(drv(), dev().context());
-    ASSERT_TRUE(drv().copy_on_device_async(b.address(), b.address() + 3 * page(), page(), s.get()));
+    const context_guard guard(driver(), dev().context());
+    ASSERT_TRUE(driver().copy_on_device_async(b.address(), b.address() + 3 * page(), page(), s.get()));
   }
   const fence busy = after(s);
   ASSERT_TRUE(b.resize(page()));

@@ -1,4 +1,4 @@
-// Pages behind more than one address: alias and ring, fork and prepare_write, splice.
+// Pages behind more than one address: alias and ring, fork and make_writable, splice.
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -92,19 +92,19 @@ TEST_F(sharing, an_alias_can_grow_by_pages_of_its_own) {
 TEST_F(sharing, alias_refuses_what_cannot_be) {
   growable_buffer a = filled(2, 1);
   const char *op = "growable_buffer::alias";
-  EXPECT_TRUE(fails_with(outcome(a.alias(1, page())), condition::invalid_argument, op, 1, page()));
-  EXPECT_TRUE(fails_with(outcome(a.alias(0, 7)), condition::invalid_argument, op, 7, page()));
-  EXPECT_TRUE(fails_with(outcome(a.alias(0, 0)), condition::invalid_argument, op));
-  EXPECT_TRUE(fails_with(outcome(a.alias(0, page(), 0)), condition::invalid_argument, op));
-  EXPECT_TRUE(fails_with(outcome(a.alias(0, page(), SIZE_MAX)), condition::invalid_argument, op));
-  EXPECT_TRUE(fails_with(outcome(a.alias(page(), 2 * page())), condition::invalid_argument, op,
+  EXPECT_TRUE(fails_with(outcome(a.alias(1, page())), errc::invalid_argument, op, 1, page()));
+  EXPECT_TRUE(fails_with(outcome(a.alias(0, 7)), errc::invalid_argument, op, 7, page()));
+  EXPECT_TRUE(fails_with(outcome(a.alias(0, 0)), errc::invalid_argument, op));
+  EXPECT_TRUE(fails_with(outcome(a.alias(0, page(), 0)), errc::invalid_argument, op));
+  EXPECT_TRUE(fails_with(outcome(a.alias(0, page(), SIZE_MAX)), errc::invalid_argument, op));
+  EXPECT_TRUE(fails_with(outcome(a.alias(page(), 2 * page())), errc::invalid_argument, op,
                          2 * page(), 0));
-  EXPECT_TRUE(fails_with(outcome(a.alias(a.reserved(), page())), condition::invalid_argument, op,
+  EXPECT_TRUE(fails_with(outcome(a.alias(a.reserved(), page())), errc::invalid_argument, op,
                          a.reserved() + page(), a.reserved()));
   auto child = a.fork();
   ASSERT_TRUE(child);
-  EXPECT_TRUE(fails_with(outcome(a.alias(0, page())), condition::busy, op));
-  EXPECT_TRUE(fails_with(outcome(child->alias(0, page())), condition::busy, op));
+  EXPECT_TRUE(fails_with(outcome(a.alias(0, page())), errc::busy, op));
+  EXPECT_TRUE(fails_with(outcome(child->alias(0, page())), errc::busy, op));
 }
 
 TEST_F(sharing, a_fork_shares_until_one_writes) {
@@ -121,7 +121,7 @@ TEST_F(sharing, a_fork_shares_until_one_writes) {
   }
   const stream s = make_stream();
   const device_address at = b.address();
-  ASSERT_TRUE(b.prepare_write(page() + 5, page(), s));  // touches two pages
+  ASSERT_TRUE(b.make_writable(page() + 5, page(), s));  // touches two pages
   EXPECT_EQ(b.address(), at);
   EXPECT_EQ(b.stats().bytes_copied, 2 * page());
   EXPECT_EQ(physical(), before + 2 * page());
@@ -135,10 +135,10 @@ TEST_F(sharing, writing_a_forked_page_unprepared_is_refused) {
   auto b = a.fork();
   ASSERT_TRUE(b);
   STILLMAP_NEEDS_HOSTCUDA();
-  const context_guard guard(drv(), dev().context());
+  const context_guard guard(driver(), dev().context());
   const unsigned char byte = 1;
-  EXPECT_FALSE(drv().copy_to_device(a.address(), &byte, 1));
-  EXPECT_FALSE(drv().copy_to_device(b->address(), &byte, 1));
+  EXPECT_FALSE(driver().copy_to_device(a.address(), &byte, 1));
+  EXPECT_FALSE(driver().copy_to_device(b->address(), &byte, 1));
   EXPECT_TRUE(holds(dev(), a.address(), page(), 1));
 }
 
@@ -147,7 +147,7 @@ TEST_F(sharing, a_page_no_longer_shared_is_written_without_a_copy) {
   { ASSERT_TRUE(a.fork()); }
   const stream s = make_stream();
   const driver_counts before = counts();
-  ASSERT_TRUE(a.prepare_write(0, 2 * page(), s));
+  ASSERT_TRUE(a.make_writable(0, 2 * page(), s));
   const driver_counts spent = counts() - before;
   EXPECT_EQ(spent.bytes_on_device, 0u);
   EXPECT_EQ(spent[driver_call::MemMap], 0u);
@@ -160,13 +160,13 @@ TEST_F(sharing, a_page_no_longer_shared_is_written_without_a_copy) {
 TEST_F(sharing, prepare_write_of_what_is_writable_calls_nothing) {
   growable_buffer a = filled(2, 1);
   const driver_counts before = counts();
-  ASSERT_TRUE(a.prepare_write(0, 2 * page(), {}));
-  ASSERT_TRUE(a.prepare_write(5, 0, {}));
+  ASSERT_TRUE(a.make_writable(0, 2 * page(), {}));
+  ASSERT_TRUE(a.make_writable(5, 0, {}));
   EXPECT_EQ((counts() - before).total(), 0u);
-  EXPECT_TRUE(fails_with(a.prepare_write(2 * page(), 1, {}), condition::invalid_argument,
-                         "growable_buffer::prepare_write"));
-  EXPECT_TRUE(fails_with(a.prepare_write(SIZE_MAX, 2, {}), condition::invalid_argument,
-                         "growable_buffer::prepare_write", SIZE_MAX, a.reserved()));
+  EXPECT_TRUE(fails_with(a.make_writable(2 * page(), 1, {}), errc::invalid_argument,
+                         "growable_buffer::make_writable"));
+  EXPECT_TRUE(fails_with(a.make_writable(SIZE_MAX, 2, {}), errc::invalid_argument,
+                         "growable_buffer::make_writable", SIZE_MAX, a.reserved()));
 }
 
 TEST_F(sharing, forks_of_forks_stay_apart) {
@@ -180,7 +180,7 @@ TEST_F(sharing, forks_of_forks_stay_apart) {
   const stream s = make_stream();
   unsigned seed = 10;
   for (growable_buffer *each : {&a, &*b, &*c, &*d}) {
-    ASSERT_TRUE(each->prepare_write(0, each->size(), s));
+    ASSERT_TRUE(each->make_writable(0, each->size(), s));
     put(dev(), each->address(), pattern(2 * page(), seed++));
   }
   seed = 10;
@@ -220,7 +220,7 @@ TEST_F(sharing, both_sides_of_a_fork_can_grow_and_relocate) {
   EXPECT_TRUE(holds(dev(), a.address(), 2 * page(), 1));
   EXPECT_TRUE(holds(dev(), b->address(), 2 * page(), 1));
   const stream s = make_stream();
-  ASSERT_TRUE(b->prepare_write(0, page(), s));
+  ASSERT_TRUE(b->make_writable(0, page(), s));
   put(dev(), b->address(), pattern(page(), 3));
   EXPECT_TRUE(holds(dev(), a.address(), 2 * page(), 1));
 }
@@ -229,8 +229,8 @@ TEST_F(sharing, aliased_pages_cannot_be_forked) {
   growable_buffer a = filled(2, 1);
   auto b = a.alias(0, page());
   ASSERT_TRUE(b);
-  EXPECT_TRUE(fails_with(outcome(a.fork()), condition::busy, "growable_buffer::fork"));
-  EXPECT_TRUE(fails_with(outcome(b->fork()), condition::busy, "growable_buffer::fork"));
+  EXPECT_TRUE(fails_with(outcome(a.fork()), errc::busy, "growable_buffer::fork"));
+  EXPECT_TRUE(fails_with(outcome(b->fork()), errc::busy, "growable_buffer::fork"));
 }
 
 TEST_F(sharing, an_alias_that_is_gone_is_forgotten) {
@@ -238,7 +238,7 @@ TEST_F(sharing, an_alias_that_is_gone_is_forgotten) {
   {
     auto b = a.alias(0, page());
     ASSERT_TRUE(b);
-    EXPECT_TRUE(fails_with(a.splice(0, page(), to, 0), condition::busy, "growable_buffer::splice"));
+    EXPECT_TRUE(fails_with(a.splice(0, page(), to, 0), errc::busy, "growable_buffer::splice"));
   }
   auto child = a.fork();
   ASSERT_TRUE(child) << child.error().message();
@@ -251,7 +251,7 @@ TEST_F(sharing, a_ring_stays_aliased_without_its_source) {
   auto ring = a->alias(0, page(), 2);
   ASSERT_TRUE(ring);
   a.reset();
-  EXPECT_TRUE(fails_with(outcome(ring->fork()), condition::busy, "growable_buffer::fork"));
+  EXPECT_TRUE(fails_with(outcome(ring->fork()), errc::busy, "growable_buffer::fork"));
 }
 
 TEST_F(sharing, splice_moves_pages_not_bytes) {
@@ -281,8 +281,8 @@ TEST_F(sharing, splice_under_a_fence_leaves_the_old_addresses_to_running_work) {
   const stream s = make_stream();
   testing::hold(s.get());
   {
-    const context_guard guard(drv(), dev().context());
-    ASSERT_TRUE(drv().copy_on_device_async(sink.address(), a.address(), 2 * page(), s.get()));
+    const context_guard guard(driver(), dev().context());
+    ASSERT_TRUE(driver().copy_on_device_async(sink.address(), a.address(), 2 * page(), s.get()));
   }
   ASSERT_TRUE(a.splice(0, 2 * page(), b, 3 * page(), after(s)));
   EXPECT_TRUE(b.committed(3 * page(), 2 * page()));
@@ -299,7 +299,7 @@ TEST_F(sharing, splice_under_a_fence_leaves_the_old_addresses_to_running_work) {
 TEST_F(sharing, splice_refuses_what_cannot_be) {
   growable_buffer a = filled(2, 1), b = filled(1, 2);
   const char *op = "growable_buffer::splice";
-  const auto invalid = condition::invalid_argument;
+  const auto invalid = errc::invalid_argument;
   EXPECT_TRUE(fails_with(a.splice(1, page(), b, page()), invalid, op, 1, page()));
   EXPECT_TRUE(fails_with(a.splice(0, page(), b, 3), invalid, op, 3, page()));
   EXPECT_TRUE(fails_with(a.splice(0, page(), b, 0), invalid, op));
@@ -312,18 +312,18 @@ TEST_F(sharing, splice_refuses_what_cannot_be) {
   options.force_copying = true;
   growable_buffer copying = make(std::move(options));
   ASSERT_TRUE(copying.resize(page()));
-  EXPECT_TRUE(fails_with(a.splice(0, page(), copying, page()), condition::not_supported, op));
-  EXPECT_TRUE(fails_with(copying.splice(0, page(), a, 2 * page()), condition::not_supported, op));
-  EXPECT_TRUE(fails_with(outcome(copying.alias(0, page())), condition::not_supported,
+  EXPECT_TRUE(fails_with(a.splice(0, page(), copying, page()), errc::not_supported, op));
+  EXPECT_TRUE(fails_with(copying.splice(0, page(), a, 2 * page()), errc::not_supported, op));
+  EXPECT_TRUE(fails_with(outcome(copying.alias(0, page())), errc::not_supported,
                          "growable_buffer::alias"));
-  EXPECT_TRUE(fails_with(copying.decommit(0, page()), condition::not_supported,
+  EXPECT_TRUE(fails_with(copying.decommit(0, page()), errc::not_supported,
                          "growable_buffer::decommit"));
   auto twin = a.alias(0, page());
   ASSERT_TRUE(twin);
-  EXPECT_TRUE(fails_with(a.splice(0, page(), b, page()), condition::busy, op));
+  EXPECT_TRUE(fails_with(a.splice(0, page(), b, page()), errc::busy, op));
   auto child = b.fork();
   ASSERT_TRUE(child);
-  EXPECT_TRUE(fails_with(b.splice(0, page(), a, 2 * page()), condition::busy, op));
+  EXPECT_TRUE(fails_with(b.splice(0, page(), a, 2 * page()), errc::busy, op));
   EXPECT_TRUE(holds(dev(), a.address(), 2 * page(), 1));
   EXPECT_TRUE(holds(dev(), b.address(), page(), 2));
 }
@@ -336,7 +336,7 @@ TEST_F(sharing, splice_between_devices_is_refused) {
   options.reserve = 8_MiB;
   auto b = growable_buffer::create(second, options);
   ASSERT_TRUE(b);
-  EXPECT_TRUE(fails_with(a.splice(0, page(), *b, 0), condition::invalid_argument,
+  EXPECT_TRUE(fails_with(a.splice(0, page(), *b, 0), errc::invalid_argument,
                          "growable_buffer::splice", 1, 0));
 }
 

@@ -30,22 +30,22 @@ class fence_test : public testing::device_test {
   const device &dev() const { return *device_; }
   stream make_stream() const { return *stream::create(dev()); }
   fence after(const stream &s) const { return *fence::after(dev(), s); }
-  std::uint64_t events_created() const { return drv().counts()[driver_call::EventCreate]; }
+  std::uint64_t events_created() const { return driver().counts()[driver_call::EventCreate]; }
 
   std::optional<device> device_;
 };
 
 TEST_F(fence_test, of_the_users_own_event_leaves_it_to_the_user) {
   const stream s = make_stream(), other = make_stream();
-  const context_guard guard(drv(), dev().context());
-  const auto event = drv().create_event();
+  const context_guard guard(driver(), dev().context());
+  const auto event = driver().create_event();
   ASSERT_TRUE(event);
   hold(s.get());
-  ASSERT_TRUE(drv().record_event(*event, s.get()));
-  const driver_counts before = drv().counts();
+  ASSERT_TRUE(driver().record_event(*event, s.get()));
+  const driver_counts before = driver().counts();
   auto f = fence::of(dev(), *event);
   ASSERT_TRUE(f);
-  EXPECT_EQ((drv().counts() - before).total(), 0u);
+  EXPECT_EQ((driver().counts() - before).total(), 0u);
   EXPECT_FALSE(*f->passed());
   ASSERT_TRUE(f->make_wait(dev(), other));
   EXPECT_FALSE(*other.idle());
@@ -54,19 +54,19 @@ TEST_F(fence_test, of_the_users_own_event_leaves_it_to_the_user) {
   ASSERT_TRUE(other.synchronize());
   EXPECT_TRUE(*f->passed());
   f = fence();
-  EXPECT_TRUE(drv().destroy_event(*event)) << "still the user's";
+  EXPECT_TRUE(driver().destroy_event(*event)) << "still the user's";
   EXPECT_FALSE(fence::of(dev(), event_handle{}));
 }
 
 TEST_F(fence_test, an_empty_one_has_passed_and_costs_nothing) {
   fence f;
   const stream s = make_stream();
-  const driver_counts before = drv().counts();
+  const driver_counts before = driver().counts();
   EXPECT_TRUE(f.trivially_passed());
   EXPECT_TRUE(*f.passed());
   EXPECT_TRUE(f.wait());
   EXPECT_TRUE(f.make_wait(dev(), s));
-  EXPECT_EQ((drv().counts() - before).total(), 0u);
+  EXPECT_EQ((driver().counts() - before).total(), 0u);
 }
 
 TEST_F(fence_test, passes_when_the_work_before_it_has) {
@@ -127,12 +127,12 @@ TEST_F(fence_test, asks_once_about_an_event_that_copies_share) {
   fence copy = f;
   f.join(copy);  // the same event is not asked about twice
   EXPECT_TRUE(s.synchronize());
-  const driver_counts before = drv().counts();
+  const driver_counts before = driver().counts();
   EXPECT_TRUE(*f.passed());
   EXPECT_TRUE(*copy.passed());
   EXPECT_TRUE(copy.wait());
-  EXPECT_EQ((drv().counts() - before)[driver_call::EventQuery], 1u);
-  EXPECT_EQ((drv().counts() - before)[driver_call::EventSynchronize], 0u);
+  EXPECT_EQ((driver().counts() - before)[driver_call::EventQuery], 1u);
+  EXPECT_EQ((driver().counts() - before)[driver_call::EventSynchronize], 0u);
 }
 
 TEST_F(fence_test, another_stream_waits_for_it_without_the_host) {
@@ -204,7 +204,7 @@ TEST_F(fence_test, works_on_a_thread_that_never_had_a_context) {
     auto f = fence::after(dev(), s);
     ASSERT_TRUE(f) << f.error().message();
     EXPECT_TRUE(f->wait());
-    EXPECT_EQ(*drv().current_context(), nullptr);
+    EXPECT_EQ(*driver().current_context(), nullptr);
   });
   other.join();
 }
@@ -217,20 +217,20 @@ TEST_F(fence_test, the_default_stream_will_do) {
 
 TEST_F(fence_test, is_refused_while_its_stream_captures) {
   const auto begin = reinterpret_cast<CUresult (*)(CUstream, CUstreamCaptureMode)>(
-      drv().symbol("cuStreamBeginCapture_v2"));
+      driver().symbol("cuStreamBeginCapture_v2"));
   const auto end =
-      reinterpret_cast<CUresult (*)(CUstream, CUgraph *)>(drv().symbol("cuStreamEndCapture"));
-  const auto destroy = reinterpret_cast<CUresult (*)(CUgraph)>(drv().symbol("cuGraphDestroy"));
+      reinterpret_cast<CUresult (*)(CUstream, CUgraph *)>(driver().symbol("cuStreamEndCapture"));
+  const auto destroy = reinterpret_cast<CUresult (*)(CUgraph)>(driver().symbol("cuGraphDestroy"));
   ASSERT_TRUE(begin != nullptr && end != nullptr && destroy != nullptr);
   const stream s = make_stream();
-  const context_guard guard(drv(), dev().context());
+  const context_guard guard(driver(), dev().context());
   ASSERT_EQ(begin(s.get(), CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
   const auto f = fence::after(dev(), s);
   CUgraph graph = nullptr;
   EXPECT_EQ(end(s.get(), &graph), CUDA_SUCCESS);
   EXPECT_EQ(destroy(graph), CUDA_SUCCESS);
   ASSERT_FALSE(f);
-  EXPECT_TRUE(f.error().is(condition::not_supported));
+  EXPECT_TRUE(f.error().is(errc::not_supported));
   EXPECT_STREQ(f.error().operation, "fence::after");
 }
 
@@ -266,8 +266,8 @@ TEST_F(fence_test, streams_move_and_refuse_once_moved_from) {
   const stream_handle handle = a.get();
   stream b = std::move(a);
   EXPECT_EQ(b.get(), handle);
-  EXPECT_TRUE(a.synchronize().error().is(condition::invalid_argument));
-  EXPECT_TRUE(a.idle().error().is(condition::invalid_argument));
+  EXPECT_TRUE(a.synchronize().error().is(errc::invalid_argument));
+  EXPECT_TRUE(a.idle().error().is(errc::invalid_argument));
   b = make_stream();
   EXPECT_TRUE(b.synchronize());
 }
@@ -275,12 +275,12 @@ TEST_F(fence_test, streams_move_and_refuse_once_moved_from) {
 TEST_F(fence_test, a_stream_that_cannot_be_destroyed_is_reported) {
   STILLMAP_NEEDS_HOSTCUDA();
   expect_unreturnable();
-  const std::uint64_t before = unreported_errors();
+  const std::uint64_t before = background_error_count();
   {
     const stream s = make_stream();
     testing::hostcuda_control::fail("cuStreamDestroy", 1, CUDA_ERROR_INVALID_HANDLE);
   }
-  EXPECT_EQ(unreported_errors() - before, 1u);
+  EXPECT_EQ(background_error_count() - before, 1u);
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ class suspended_places : public testing::buffer_test {
   }
   status resume(const growable_buffer &b, std::size_t first, std::size_t pages,
                 std::uint64_t by = me) const {
-    std::vector<page_ref> fresh;
+    std::vector<page_ptr> fresh;
     if (status s = dev().pool()->acquire(pages, fresh); !s) return s;
     remap_plan plan({});
     for (std::size_t i = 0; i < pages; ++i) {
@@ -83,9 +83,9 @@ TEST_F(suspended_places, pages_go_and_come_back_with_the_access_they_had) {
 TEST_F(suspended_places, what_was_not_suspended_by_the_same_cannot_be_resumed) {
   growable_buffer b = filled(2);
   ASSERT_TRUE(suspend(b, 0, 1));
-  EXPECT_TRUE(fails_with(resume(b, 0, 1, me + 1), condition::invalid_argument, "remap"));
-  EXPECT_TRUE(fails_with(resume(b, 1, 1), condition::invalid_argument, "remap"));
-  EXPECT_TRUE(fails_with(suspend(b, 0, 2), condition::busy, "remap"));
+  EXPECT_TRUE(fails_with(resume(b, 0, 1, me + 1), errc::invalid_argument, "remap"));
+  EXPECT_TRUE(fails_with(resume(b, 1, 1), errc::invalid_argument, "remap"));
+  EXPECT_TRUE(fails_with(suspend(b, 0, 2), errc::busy, "remap"));
   EXPECT_EQ(state_at(b.address() + page()), mapping_state::mapped);
   EXPECT_EQ(books().suspended_bytes, page());
   EXPECT_TRUE(resume(b, 0, 1));
@@ -97,17 +97,17 @@ TEST_F(suspended_places, what_needs_the_pages_is_busy_and_changes_nothing) {
   growable_buffer elsewhere = filled(3);
   const std::size_t mapped = books().mapped_bytes;
   ASSERT_TRUE(suspend(b, 0, 3));
-  EXPECT_TRUE(fails_with(testing::outcome(b.fork()), condition::busy, "growable_buffer::fork"));
-  EXPECT_TRUE(fails_with(b.prepare_write(0, page(), {}), condition::busy,
-                         "growable_buffer::prepare_write"));
+  EXPECT_TRUE(fails_with(testing::outcome(b.fork()), errc::busy, "growable_buffer::fork"));
+  EXPECT_TRUE(fails_with(b.make_writable(0, page(), {}), errc::busy,
+                         "growable_buffer::make_writable"));
   EXPECT_EQ(books().suspended_bytes, 3 * page());
   EXPECT_EQ(books().mapped_bytes, mapped - 3 * page());
   ASSERT_TRUE(suspend(elsewhere, 0, 2));
-  EXPECT_TRUE(fails_with(testing::outcome(elsewhere.alias(0, page(), 2)), condition::busy,
+  EXPECT_TRUE(fails_with(testing::outcome(elsewhere.alias(0, page(), 2)), errc::busy,
                          "growable_buffer::alias"));
-  EXPECT_TRUE(fails_with(elsewhere.splice(0, page(), child, 4 * page()), condition::busy,
+  EXPECT_TRUE(fails_with(elsewhere.splice(0, page(), child, 4 * page()), errc::busy,
                          "growable_buffer::splice"));
-  EXPECT_TRUE(fails_with(elsewhere.resize(80_MiB), condition::busy, "growable_buffer::resize") ||
+  EXPECT_TRUE(fails_with(elsewhere.resize(80_MiB), errc::busy, "growable_buffer::resize") ||
               elsewhere.stats().relocations == 0);
   EXPECT_TRUE(resume(elsewhere, 0, 2));
   EXPECT_TRUE(elsewhere.alias(0, page(), 2));
@@ -118,7 +118,7 @@ TEST_F(suspended_places, a_plan_cannot_change_who_may_touch_them) {
   ASSERT_TRUE(suspend(b, 1, 1));
   remap_plan plan({});
   plan.grant({b.address(), 2 * page()}, {{on_device(0), access_mode::read}});
-  EXPECT_TRUE(fails_with(dev().space().apply(std::move(plan)), condition::busy, "remap"));
+  EXPECT_TRUE(fails_with(dev().space().apply(std::move(plan)), errc::busy, "remap"));
   ASSERT_TRUE(resume(b, 1, 1));
 }
 
@@ -137,7 +137,7 @@ TEST_F(suspended_places, their_owner_grows_shrinks_and_goes_as_ever) {
   ASSERT_TRUE(s.synchronize());
   // The places that were given up can be used again, and are not resumed.
   ASSERT_TRUE(b.resize(3 * page()));
-  EXPECT_TRUE(fails_with(resume(b, 0, 3), condition::invalid_argument, "remap"));
+  EXPECT_TRUE(fails_with(resume(b, 0, 3), errc::invalid_argument, "remap"));
   EXPECT_EQ(books().suspended_bytes, page());
   ASSERT_TRUE(b.close({}));
   EXPECT_EQ(books().suspended_bytes, 0u);

@@ -6,12 +6,12 @@
 namespace stillmap {
 namespace {
 
-constexpr condition nothing{};
-constexpr condition memory = condition::out_of_memory;
-constexpr condition wrong = condition::invalid_argument;
-constexpr condition cannot = condition::not_supported;
-constexpr condition busy = condition::busy;
-constexpr condition lost = condition::device_lost;
+constexpr errc nothing{};
+constexpr errc memory = errc::out_of_memory;
+constexpr errc wrong = errc::invalid_argument;
+constexpr errc cannot = errc::not_supported;
+constexpr errc busy = errc::busy;
+constexpr errc lost = errc::device_lost;
 
 // Sorted by code. How the last column was chosen:
 //   lost     the context answers every later call with the same error, or is gone

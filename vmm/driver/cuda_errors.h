@@ -10,7 +10,7 @@ struct cuda_error {
   int code;
   const char *name;     // as cuGetErrorName spells it
   const char *meaning;  // ours, one clause
-  condition acts_as;    // condition{} where a caller cannot act on the code alone
+  errc acts_as;    // errc{} where a caller cannot act on the code alone
 };
 
 // The entry of a CUresult; one named CUDA_ERROR_UNRECOGNISED, meaning nothing, for a code that is

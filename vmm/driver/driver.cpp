@@ -10,7 +10,7 @@ namespace stillmap {
 using access = driver_access;
 
 tl::unexpected<error> driver_access::absent(const what &w) {
-  return refuse(condition::not_supported, name_of(w.call), "this driver lacks the function",
+  return make_error(errc::not_supported, name_of(w.call), "this driver lacks the function",
                 w.value);
 }
 
@@ -31,7 +31,7 @@ bool readable(const void *host, std::size_t bytes) {
 }
 
 tl::unexpected<error> null_pointer(driver_call call, std::size_t bytes) {
-  return refuse(condition::invalid_argument, name_of(call), "the host pointer is null", bytes);
+  return make_error(errc::invalid_argument, name_of(call), "the host pointer is null", bytes);
 }
 
 }  // namespace

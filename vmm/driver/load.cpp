@@ -21,7 +21,7 @@ constexpr int oldest_version = 10000;  // CUDA 10.0: cuStreamIsCapturing, which 
 
 tl::unexpected<error> unusable(const char *reason, std::uint64_t value = 0,
                                std::uint64_t limit = 0) {
-  return refuse(condition::not_supported, operation, reason, value, limit);
+  return make_error(errc::not_supported, operation, reason, value, limit);
 }
 
 // Drivers by the handle of their library: two names of one file are one driver. Never destroyed,
@@ -169,7 +169,7 @@ result<driver *> driver_access::build(void *library, std::string path) {
   made->table_ = {table.release(), [](driver_table *t) { delete t; }};
 
   if (const status s = made->initialise(); !s) {
-    return tl::unexpected<error>(error{make_error_code(condition::not_supported),
+    return tl::unexpected<error>(error{make_error_code(errc::not_supported),
                                        s.error().operation,
                                        s.error().code.category() == cuda_category()
                                            ? describe_cuda_error(s.error().code.value()).name

@@ -77,7 +77,7 @@ result<physical_properties> from_cuda(const CUmemAllocationProp &p) {
       out.location = {location_kind::host_numa_current, 0};
       break;
     default:
-      return refuse(condition::not_supported, operation, "memory of an unknown kind of location",
+      return make_error(errc::not_supported, operation, "memory of an unknown kind of location",
                     static_cast<std::uint64_t>(p.location.type));
   }
   const auto types = static_cast<unsigned>(p.requestedHandleTypes);
@@ -117,7 +117,7 @@ result<device_address> driver::reserve_addresses(std::size_t bytes, std::size_t 
   if (s) return device_address(at);
   // Freeing memory would not help: it is addresses that ran out.
   if (s.error().code == std::error_code(CUDA_ERROR_OUT_OF_MEMORY, cuda_category())) {
-    return refuse(condition::address_space_exhausted, name_of(driver_call::MemAddressReserve),
+    return make_error(errc::address_space_exhausted, name_of(driver_call::MemAddressReserve),
                   "CUDA_ERROR_OUT_OF_MEMORY", bytes);
   }
   return tl::unexpected<error>(s.error());

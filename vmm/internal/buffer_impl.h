@@ -16,7 +16,7 @@ using consumer_stream = std::optional<stream_ref>;
 
 class growable_buffer::impl {
  public:
-  impl(device d, buffer_options options) : device_(std::move(d)), options_(std::move(options)) {}
+  impl(stillmap::device d, buffer_options options) : device_(std::move(d)), options_(std::move(options)) {}
   virtual ~impl() = default;
   impl(const impl &) = delete;
   impl &operator=(const impl &) = delete;
@@ -37,7 +37,7 @@ class growable_buffer::impl {
   virtual result<std::unique_ptr<impl>> alias(std::size_t offset, std::size_t bytes,
                                               std::size_t times) = 0;
   virtual result<std::unique_ptr<impl>> fork() = 0;
-  virtual status prepare_write(std::size_t offset, std::size_t bytes, stream_ref stream) = 0;
+  virtual status make_writable(std::size_t offset, std::size_t bytes, stream_ref stream) = 0;
   virtual status splice(std::size_t offset, std::size_t bytes, impl &to, std::size_t to_offset,
                         release_fence idle) = 0;
   virtual void size_changed() {}  // may start mapping ahead
@@ -51,7 +51,7 @@ class growable_buffer::impl {
     return {};
   }
 
-  const device &on() const { return device_; }
+  const stillmap::device &device() const { return device_; }
   const buffer_options &options() const { return options_; }
   std::size_t size() const { return size_.load(std::memory_order_acquire); }
   std::size_t capacity() const { return capacity_.load(std::memory_order_acquire); }
@@ -65,11 +65,11 @@ class growable_buffer::impl {
   friend class growable_buffer;
   // Waits for everything queued on the device: what cuMemFree does by itself, unmap does not.
   status wait_for_device() const {
-    const context_guard guard(device_.drv(), device_.context());
-    return guard.entered() ? device_.drv().synchronize_context() : guard.entered();
+    const context_guard guard(device_.driver(), device_.context());
+    return guard.entered() ? device_.driver().synchronize_context() : guard.entered();
   }
 
-  device device_;
+  stillmap::device device_;
   buffer_options options_;
   // Guards everything below and the subclass's books, against the ahead thread.
   mutable std::mutex mutex_;
@@ -79,9 +79,9 @@ class growable_buffer::impl {
   std::atomic<bool> closed_{false};
 };
 
-result<std::unique_ptr<growable_buffer::impl>> make_mapped_buffer(const device &d,
+result<std::unique_ptr<growable_buffer::impl>> make_mapped_buffer(const stillmap::device &d,
                                                                   buffer_options options);
-result<std::unique_ptr<growable_buffer::impl>> make_copied_buffer(const device &d,
+result<std::unique_ptr<growable_buffer::impl>> make_copied_buffer(const stillmap::device &d,
                                                                   buffer_options options);
 
 }  // namespace stillmap

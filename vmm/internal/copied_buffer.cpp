@@ -17,7 +17,7 @@ class copied_buffer final : public growable_buffer::impl {
     return at_;
   }
   std::size_t reserved() const override { return capacity(); }
-  std::size_t page_bytes() const override { return device_.can().page_bytes; }
+  std::size_t page_bytes() const override { return device_.capabilities().page_bytes; }
   std::size_t mapped_bytes() const override { return capacity(); }
   bool in_place() const override { return false; }
   std::uint64_t generation() const override {
@@ -33,7 +33,7 @@ class copied_buffer final : public growable_buffer::impl {
     if (bytes <= capacity()) return {};
     const std::size_t total = device_.total_memory().bytes();
     if (bytes > total) {
-      return refuse(condition::out_of_memory, "growable_buffer::resize",
+      return make_error(errc::out_of_memory, "growable_buffer::resize",
                     "the size is over the device's memory", bytes, total);
     }
     // Doubling makes appending linear over all; where that no longer fits, just enough may.
@@ -55,12 +55,12 @@ class copied_buffer final : public growable_buffer::impl {
   status commit(std::size_t offset, std::size_t bytes, consumer_stream consumer) override {
     const std::size_t page = page_bytes();
     if (offset % page != 0 || bytes % page != 0) {
-      return refuse(condition::invalid_argument, "growable_buffer::commit",
+      return make_error(errc::invalid_argument, "growable_buffer::commit",
                     "the range is not a multiple of the page size",
                     offset % page != 0 ? offset : bytes, page);
     }
     if (offset > SIZE_MAX - bytes) {
-      return refuse(condition::invalid_argument, "growable_buffer::commit",
+      return make_error(errc::invalid_argument, "growable_buffer::commit",
                     "the range is over any address space", offset, SIZE_MAX);
     }
     return reserve(offset + bytes, consumer);
@@ -85,23 +85,23 @@ class copied_buffer final : public growable_buffer::impl {
     return no("growable_buffer::alias");
   }
 
-  // Sharing is not to be had, so the copy is made at once; nothing is left for prepare_write.
+  // Sharing is not to be had, so the copy is made at once; nothing is left for make_writable.
   result<std::unique_ptr<impl>> fork() override {
     const std::lock_guard lock(mutex_);
     auto child = std::make_unique<copied_buffer>(device_, options_);
-    const context_guard guard(device_.drv(), device_.context());
+    const context_guard guard(device_.driver(), device_.context());
     if (!guard.entered()) return tl::unexpected(guard.entered().error());
     if (capacity() != 0) {
       if (status s = child->move_to(capacity()); !s) return tl::unexpected(s.error());
       if (size() != 0) {
         // After what any stream still has to write, and before what any stream reads from it: the
         // copy itself is ordered with neither.
-        const driver &drv = device_.drv();
+        const driver &drv = device_.driver();
         status s = drv.synchronize_context();
         if (s) s = drv.copy_on_device(child->at_, at_, size());
         if (s) s = drv.synchronize_context();
         if (!s) {
-          if (const status d = child->drop(); !d) report_unreturnable(d.error());
+          if (const status d = child->drop(); !d) report_background_error(d.error());
           return tl::unexpected(s.error());
         }
       }
@@ -112,9 +112,9 @@ class copied_buffer final : public growable_buffer::impl {
     return child;
   }
 
-  status prepare_write(std::size_t offset, std::size_t bytes, stream_ref) override {
+  status make_writable(std::size_t offset, std::size_t bytes, stream_ref) override {
     if (committed(offset, bytes)) return {};
-    return refuse(condition::invalid_argument, "growable_buffer::prepare_write",
+    return make_error(errc::invalid_argument, "growable_buffer::make_writable",
                   "the range is outside the allocation", offset, capacity());
   }
 
@@ -124,7 +124,7 @@ class copied_buffer final : public growable_buffer::impl {
 
  private:
   static tl::unexpected<error> no(const char *op) {
-    return refuse(condition::not_supported, op, "this buffer is not made of pages");
+    return make_error(errc::not_supported, op, "this buffer is not made of pages");
   }
 
   status wait(release_fence idle) {
@@ -134,7 +134,7 @@ class copied_buffer final : public growable_buffer::impl {
 
   // Allocates `bytes`, copies what is in use, frees the old. All or nothing.
   status move_to(std::size_t bytes) {
-    const driver &drv = device_.drv();
+    const driver &drv = device_.driver();
     const context_guard guard(drv, device_.context());
     if (!guard.entered()) return guard.entered();
     const auto fresh = drv.allocate(bytes);
@@ -152,7 +152,7 @@ class copied_buffer final : public growable_buffer::impl {
       if (!s) device_.space().leave_fallback({*fresh, bytes});
     }
     if (!s) {
-      if (const status back = drv.free(*fresh); !back) report_unreturnable(back.error());
+      if (const status back = drv.free(*fresh); !back) report_background_error(back.error());
       return s;
     }
     if (at_) {
@@ -169,14 +169,14 @@ class copied_buffer final : public growable_buffer::impl {
   // The ledger forgets it first: the moment it is freed, another thread may be given the address.
   status free_entered() {
     device_.space().leave_fallback({at_, capacity()});
-    const status s = device_.drv().free(at_);
+    const status s = device_.driver().free(at_);
     if (!s) device_.space().enter_fallback({at_, capacity()});
     return s;
   }
 
   status drop() {
     if (!at_) return {};
-    const context_guard guard(device_.drv(), device_.context());
+    const context_guard guard(device_.driver(), device_.context());
     if (!guard.entered()) return guard.entered();
     if (status s = free_entered(); !s) return s;
     at_ = device_address();

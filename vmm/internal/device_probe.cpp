@@ -39,7 +39,7 @@ class trial_page {
   trial_page(const trial_page &) = delete;
   ~trial_page() { note(drv_.release_physical(handle_)); }
   static void note(const status &s) {
-    if (!s) report_unreturnable(s.error());
+    if (!s) report_background_error(s.error());
   }
 
  private:
@@ -89,7 +89,7 @@ class prober {
     return s.has_value();
   }
   void lost(const error &e) {
-    if (!fatal_ && e.is(condition::device_lost)) fatal_ = e;
+    if (!fatal_ && e.is(errc::device_lost)) fatal_ = e;
   }
 
   physical_properties page_here() const { return {on_device(ordinal_), handle_type::none, false}; }
@@ -248,7 +248,7 @@ result<capabilities> prober::run() {
   if (drv_.has(driver_call::MemCreate) && advertised(virtual_memory_management)) {
     granularities();
     const status one_page = access_page(page_here(), found_.page_bytes);
-    if (!one_page && one_page.error().is(condition::out_of_memory)) {
+    if (!one_page && one_page.error().is(errc::out_of_memory)) {
       return tl::unexpected<error>(one_page.error());
     }
     found_.vmm = works(one_page);

@@ -24,10 +24,10 @@ namespace stillmap {
 // Threads: safe. Lock order: a leaf; never held across a driver call.
 class event_pool {
  public:
-  result<event_handle> take(const driver &drv);
+  result<event_handle> take(const stillmap::driver &drv);
   // Its work need not have passed: recording an event again forgets the earlier recording.
   void give_back(event_handle e) noexcept;
-  void destroy_all(const driver &drv) noexcept;
+  void destroy_all(const stillmap::driver &drv) noexcept;
 
  private:
   std::mutex mutex_;
@@ -36,13 +36,13 @@ class event_pool {
 };
 
 struct device_core {
-  device_core(const driver &d, int device, primary_context held)
+  device_core(const stillmap::driver &d, int device, primary_context held)
       : drv(&d), ordinal(device), context(std::move(held)) {}
   ~device_core();
   device_core(const device_core &) = delete;
   device_core &operator=(const device_core &) = delete;
 
-  const driver *drv;
+  const stillmap::driver *drv;
   int ordinal;
   primary_context context;
   event_pool events;
@@ -70,12 +70,12 @@ struct device::state {
   context_handle context() const { return core->context.get(); }
 
   std::shared_ptr<device_core> core;
-  const driver *drv;
+  const stillmap::driver *drv;
   int ordinal;
   std::string name;
   std::array<unsigned char, 16> uuid{};
   physical_size total;
-  capabilities caps;
+  stillmap::capabilities caps;
   std::weak_ptr<state> self;  // empty once the state is being destroyed
 
   // In this order, so that pages go back before the ledger that counts them goes.
@@ -87,6 +87,6 @@ struct device::state {
 // Tries every feature. Needs the device's context current, and leaves nothing behind.
 // Errors: device_lost; out_of_memory when not even one page is free, which says nothing about what
 //         the device can do. Whatever else fails is absent.
-result<capabilities> probe(const driver &drv, int ordinal);
+result<capabilities> probe(const stillmap::driver &drv, int ordinal);
 
 }  // namespace stillmap

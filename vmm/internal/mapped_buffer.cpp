@@ -11,17 +11,17 @@ result<std::unique_ptr<growable_buffer::impl>> make_mapped_buffer(const device &
   const std::size_t page = options.pools.front()->page_bytes();
   for (const auto &pool : options.pools) {
     if (pool->page_bytes() != page) {
-      return refuse(condition::invalid_argument, op, "the pools have different page sizes",
+      return make_error(errc::invalid_argument, op, "the pools have different page sizes",
                     pool->page_bytes(), page);
     }
   }
   std::vector<access_grant> access{{on_device(d.ordinal()), access_mode::read_write}};
-  for (const int peer : options.also_accessible_from) {
+  for (const int peer : options.peer_devices) {
     const access_grant grant{on_device(peer), access_mode::read_write};
     if (std::find(access.begin(), access.end(), grant) == access.end()) access.push_back(grant);
   }
   std::size_t wanted = options.reserve;
-  if (wanted == 0) wanted = std::min(d.total_memory().bytes(), d.can().largest_reservation);
+  if (wanted == 0) wanted = std::min(d.total_memory().bytes(), d.capabilities().largest_reservation);
   auto block =
       d.space().reserve(round_up(wanted, page), page & (~page + 1), options.hint, options.tag);
   if (!block) return tl::unexpected(block.error());
@@ -119,32 +119,32 @@ void mapped_buffer::mark(slot_run run, bool committed) {
 status mapped_buffer::check_range(const char *op, std::size_t offset, std::size_t bytes,
                                   bool pages) const {
   if (pages && offset % page_ != 0) {
-    return refuse(condition::invalid_argument, op, "the offset is not a multiple of the page size",
+    return make_error(errc::invalid_argument, op, "the offset is not a multiple of the page size",
                   offset, page_);
   }
   if (pages && bytes % page_ != 0) {
-    return refuse(condition::invalid_argument, op, "the length is not a multiple of the page size",
+    return make_error(errc::invalid_argument, op, "the length is not a multiple of the page size",
                   bytes, page_);
   }
   if (offset > reserved() || bytes > reserved() - offset) {
-    return refuse(condition::invalid_argument, op, "the range is outside the reservation",
+    return make_error(errc::invalid_argument, op, "the range is outside the reservation",
                   bytes > SIZE_MAX - offset ? SIZE_MAX : offset + bytes, reserved());
   }
   return {};
 }
 
-std::vector<page_ref> mapped_buffer::pages_of(slot_run run) const {
-  std::vector<page_ref> out;
+std::vector<page_ptr> mapped_buffer::pages_of(slot_run run) const {
+  std::vector<page_ptr> out;
   out.reserve(run.count);
   for (auto &m : space().mappings(span(run))) out.push_back(std::move(m.backing));
   return out;
 }
 
 status mapped_buffer::apply(remap_plan &&plan) {
-  const std::uint64_t told = unreported_errors();
+  const std::uint64_t told = background_error_count();
   status s = space().apply(std::move(plan));
   // A way back that was refused is told to the sink; what was lost on it is no longer committed.
-  if (!s && unreported_errors() != told) {
+  if (!s && background_error_count() != told) {
     for (const slot_run run : runs({0, slots_.size()}, true)) {
       for (std::size_t slot = run.first; slot < run.end(); ++slot) {
         if (space().mappings(span({slot, 1})).empty()) mark({slot, 1}, false);

@@ -12,7 +12,7 @@ namespace stillmap {
 
 class mapped_buffer final : public growable_buffer::impl {
  public:
-  mapped_buffer(device d, buffer_options options, std::vector<access_grant> access,
+  mapped_buffer(stillmap::device d, buffer_options options, std::vector<access_grant> access,
                 std::shared_ptr<address_block> first);
   ~mapped_buffer() override;
 
@@ -32,7 +32,7 @@ class mapped_buffer final : public growable_buffer::impl {
   result<std::unique_ptr<impl>> alias(std::size_t offset, std::size_t bytes,
                                       std::size_t times) override;
   result<std::unique_ptr<impl>> fork() override;
-  status prepare_write(std::size_t offset, std::size_t bytes, stream_ref stream) override;
+  status make_writable(std::size_t offset, std::size_t bytes, stream_ref stream) override;
   status splice(std::size_t offset, std::size_t bytes, impl &to, std::size_t to_offset,
                 release_fence idle) override;
   void size_changed() override;
@@ -40,7 +40,7 @@ class mapped_buffer final : public growable_buffer::impl {
  private:
   enum slot_flag : std::uint8_t {
     live = 1,     // committed
-    forked = 2,   // read-only until prepare_write
+    forked = 2,   // read-only until make_writable
     aliased = 4,  // the page is another buffer's too, on purpose, or was: check_shareable() looks
   };
   struct slot_run {
@@ -75,8 +75,8 @@ class mapped_buffer final : public growable_buffer::impl {
                   consumer_stream consumer);
   void mark(slot_run run, bool committed);
   void update_capacity();
-  std::vector<page_ref> pages_of(slot_run run) const;
-  void keep_pool_of(const page_ref &page);
+  std::vector<page_ptr> pages_of(slot_run run) const;
+  void keep_pool_of(const page_ptr &page);
   std::vector<access_grant> reading() const;
   status unshare(const std::vector<std::size_t> &slots, stream_ref stream);
   void drop_scratch(std::shared_ptr<address_block> scratch, stream_ref stream);

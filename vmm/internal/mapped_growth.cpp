@@ -7,10 +7,10 @@ namespace stillmap {
 
 status mapped_buffer::reserve(std::size_t bytes, consumer_stream consumer) {
   const std::lock_guard lock(mutex_);
-  if (closed_) return refuse(condition::invalid_argument, "growable_buffer::reserve", "closed");
+  if (closed_) return make_error(errc::invalid_argument, "growable_buffer::reserve", "closed");
   if (bytes <= capacity()) return {};
   if (bytes > round_up(SIZE_MAX / 2, page_)) {
-    return refuse(condition::invalid_argument, "growable_buffer::resize",
+    return make_error(errc::invalid_argument, "growable_buffer::resize",
                   "the size is over any address space", bytes, SIZE_MAX / 2);
   }
   if (bytes > reserved()) {
@@ -99,7 +99,7 @@ status mapped_buffer::plan_fresh(remap_plan &plan, const std::vector<slot_run> &
   for (std::size_t stripe = 0; stripe < stripes; ++stripe) {
     const auto ours = [&](std::size_t slot) { return slot % stripes == stripe; };
     const auto n = static_cast<std::size_t>(std::count_if(slots.begin(), slots.end(), ours));
-    std::vector<page_ref> pages;
+    std::vector<page_ptr> pages;
     if (status s = options_.pools[stripe]->acquire(n, pages, consumer); !s) return s;
     auto next = pages.begin();
     for (const std::size_t slot : slots) {
@@ -112,11 +112,11 @@ status mapped_buffer::plan_fresh(remap_plan &plan, const std::vector<slot_run> &
 }
 
 // The ledger's share of a page does not keep the page's pool alive; the buffers that show it do.
-void mapped_buffer::keep_pool_of(const page_ref &page) {
+void mapped_buffer::keep_pool_of(const page_ptr &page) {
   const auto in = [&](const auto &pools) {
-    return std::find(pools.begin(), pools.end(), page.home()) != pools.end();
+    return std::find(pools.begin(), pools.end(), page.pool()) != pools.end();
   };
-  if (!in(options_.pools) && !in(guests_)) guests_.push_back(page.home());
+  if (!in(options_.pools) && !in(guests_)) guests_.push_back(page.pool());
 }
 
 // Grows to `bytes` where the addresses end before: by addresses right behind the ones there are, or

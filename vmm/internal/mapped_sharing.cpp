@@ -1,4 +1,4 @@
-// Pages behind more than one address: alias, fork, prepare_write, splice.
+// Pages behind more than one address: alias, fork, make_writable, splice.
 #include <algorithm>
 
 #include "stillmap/vmm/internal/mapped_buffer.h"
@@ -8,7 +8,7 @@ namespace stillmap {
 namespace {
 
 // Two references are ours: the one asked about, and the mapping it was found in.
-bool shown_elsewhere(const page_ref &found) {
+bool shown_elsewhere(const page_ptr &found) {
   return found.use_count() > 2;
 }
 
@@ -25,7 +25,7 @@ status mapped_buffer::check_awake(const char *op, slot_run run) const {
   if (space().stats().suspended_bytes == 0) return {};
   for (const mapping_record &m : space().mappings(span(run))) {
     if (m.state != mapping_state::suspended) continue;
-    return refuse(condition::busy, op, "memory in the range is suspended",
+    return make_error(errc::busy, op, "memory in the range is suspended",
                   m.range.begin - address());
   }
   return {};
@@ -37,14 +37,14 @@ status mapped_buffer::check_shareable(const char *op, slot_run run, std::uint8_t
   if (status s = check_awake(op, run); !s) return s;
   for (std::size_t s = run.first; s < run.end(); ++s) {
     if ((slots_[s] & live) == 0) {
-      return refuse(condition::invalid_argument, op, "part of the range is not committed",
+      return make_error(errc::invalid_argument, op, "part of the range is not committed",
                     s * page_);
     }
     if ((slots_[s] & forbidden & aliased) != 0 && !shown_elsewhere(pages_of({s, 1}).front())) {
       slots_[s] &= static_cast<std::uint8_t>(~aliased);
     }
     if ((slots_[s] & forbidden) != 0) {
-      return refuse(condition::busy, op,
+      return make_error(errc::busy, op,
                     (slots_[s] & forked) != 0 ? "a page in the range is shared by a fork"
                                               : "a page in the range is aliased",
                     s * page_);
@@ -60,7 +60,7 @@ result<std::unique_ptr<growable_buffer::impl>> mapped_buffer::alias(std::size_t 
   const std::lock_guard lock(mutex_);
   if (status s = check_range(op, offset, bytes, true); !s) return tl::unexpected(s.error());
   if (bytes == 0 || times == 0 || times > SIZE_MAX / 2 / bytes) {
-    return refuse(condition::invalid_argument, op, "there is nothing to alias, or too much", times);
+    return make_error(errc::invalid_argument, op, "there is nothing to alias, or too much", times);
   }
   const slot_run run{offset / page_, bytes / page_};
   if (status s = check_shareable(op, run, forked); !s) return tl::unexpected(s.error());
@@ -69,14 +69,14 @@ result<std::unique_ptr<growable_buffer::impl>> mapped_buffer::alias(std::size_t 
   auto block = space().reserve(bytes * times, page_ & (~page_ + 1), {}, options.tag);
   if (!block) return tl::unexpected(block.error());
   remap_plan plan(access_);
-  const std::vector<page_ref> pages = pages_of(run);
+  const std::vector<page_ptr> pages = pages_of(run);
   for (std::size_t i = 0; i < pages.size() * times; ++i) {
     plan.map((*block)->range().begin + i * page_, pages[i % pages.size()]);
   }
   if (status s = apply(std::move(plan)); !s) return tl::unexpected(s.error());
   auto other = std::make_unique<mapped_buffer>(device_, std::move(options), access_, *block);
   other->mark({0, pages.size() * times}, true);
-  for (const page_ref &p : pages) other->keep_pool_of(p);
+  for (const page_ptr &p : pages) other->keep_pool_of(p);
   for (std::uint8_t &slot : other->slots_) slot |= aliased;
   for (std::size_t s = run.first; s < run.end(); ++s) slots_[s] |= aliased;
   other->size_ = bytes * times;
@@ -98,7 +98,7 @@ result<std::unique_ptr<growable_buffer::impl>> mapped_buffer::fork() {
   for (const slot_run run : full) {
     plan.grant(span(run), reading());
     std::size_t slot = run.first;
-    for (page_ref &p : pages_of(run)) {
+    for (page_ptr &p : pages_of(run)) {
       plan.map(child->address() + slot++ * page_, std::move(p));
     }
   }
@@ -117,8 +117,8 @@ result<std::unique_ptr<growable_buffer::impl>> mapped_buffer::fork() {
   return child;
 }
 
-status mapped_buffer::prepare_write(std::size_t offset, std::size_t bytes, stream_ref stream) {
-  constexpr const char *op = "growable_buffer::prepare_write";
+status mapped_buffer::make_writable(std::size_t offset, std::size_t bytes, stream_ref stream) {
+  constexpr const char *op = "growable_buffer::make_writable";
   const std::lock_guard lock(mutex_);
   if (status s = check_range(op, offset, bytes, false); !s) return s;
   if (bytes == 0) return {};
@@ -137,12 +137,12 @@ status mapped_buffer::prepare_write(std::size_t offset, std::size_t bytes, strea
 status mapped_buffer::unshare(const std::vector<std::size_t> &slots, stream_ref stream) {
   struct copying {
     std::size_t slot;
-    page_ref fresh;
+    page_ptr fresh;
   };
   std::vector<copying> copies;
   remap_plan plan(access_);
   for (const std::size_t slot : slots) {
-    const page_ref now = pages_of({slot, 1}).front();
+    const page_ptr now = pages_of({slot, 1}).front();
     if (shown_elsewhere(now)) {
       copies.push_back({slot, {}});
     } else {
@@ -156,7 +156,7 @@ status mapped_buffer::unshare(const std::vector<std::size_t> &slots, stream_ref 
     scratch = std::move(*block);
     remap_plan aside(access_);
     for (std::size_t i = 0; i < copies.size(); ++i) {
-      std::vector<page_ref> page;
+      std::vector<page_ptr> page;
       page_pool &pool = *options_.pools[copies[i].slot % options_.pools.size()];
       if (status s = pool.acquire(1, page); !s) return s;
       copies[i].fresh = std::move(page.front());
@@ -166,15 +166,15 @@ status mapped_buffer::unshare(const std::vector<std::size_t> &slots, stream_ref 
   }
   status outcome;
   {
-    const context_guard guard(device_.drv(), device_.context());
+    const context_guard guard(device_.driver(), device_.context());
     outcome = guard.entered();
     for (std::size_t i = 0; outcome && i < copies.size(); ++i) {
-      outcome = device_.drv().copy_on_device_async(scratch->range().begin + i * page_,
+      outcome = device_.driver().copy_on_device_async(scratch->range().begin + i * page_,
                                                    address() + copies[i].slot * page_, page_,
                                                    stream.get());
     }
     // The old pages leave these addresses: nothing on any stream may still be at work there.
-    if (outcome && !copies.empty()) outcome = device_.drv().synchronize_context();
+    if (outcome && !copies.empty()) outcome = device_.driver().synchronize_context();
   }
   if (outcome) {
     for (copying &c : copies) {
@@ -198,14 +198,14 @@ status mapped_buffer::unshare(const std::vector<std::size_t> &slots, stream_ref 
 void mapped_buffer::drop_scratch(std::shared_ptr<address_block> scratch, stream_ref stream) {
   const virtual_range range = scratch->range();
   fence idle;
-  const context_guard guard(device_.drv(), device_.context());
+  const context_guard guard(device_.driver(), device_.context());
   const status waited =
-      guard.entered() ? device_.drv().synchronize_stream(stream.get()) : guard.entered();
+      guard.entered() ? device_.driver().synchronize_stream(stream.get()) : guard.entered();
   if (!waited) {
     if (auto after = fence::after(device_, stream)) {
       idle = std::move(*after);
     } else {
-      report_unreturnable(waited.error());
+      report_background_error(waited.error());
     }
   }
   // Undone at the next occasion; failing now would have nobody to tell.
@@ -218,18 +218,18 @@ status mapped_buffer::splice(std::size_t offset, std::size_t bytes, impl &other,
   constexpr const char *op = "growable_buffer::splice";
   auto *const to = dynamic_cast<mapped_buffer *>(&other);
   if (to == nullptr) {
-    return refuse(condition::not_supported, op, "the other buffer is not made of pages");
+    return make_error(errc::not_supported, op, "the other buffer is not made of pages");
   }
   if (to == this) {
-    return refuse(condition::invalid_argument, op, "a buffer cannot be spliced into itself");
+    return make_error(errc::invalid_argument, op, "a buffer cannot be spliced into itself");
   }
   const std::scoped_lock lock(mutex_, to->mutex_);
   if (!(device_ == to->device_)) {
-    return refuse(condition::invalid_argument, op, "the buffers are on different devices",
+    return make_error(errc::invalid_argument, op, "the buffers are on different devices",
                   static_cast<std::uint64_t>(to->device_.ordinal()));
   }
   if (to->page_ != page_) {
-    return refuse(condition::invalid_argument, op, "the buffers have different page sizes",
+    return make_error(errc::invalid_argument, op, "the buffers have different page sizes",
                   to->page_, page_);
   }
   if (status s = check_range(op, offset, bytes, true); !s) return s;
@@ -239,7 +239,7 @@ status mapped_buffer::splice(std::size_t offset, std::size_t bytes, impl &other,
   const slot_run to_run{to_offset / page_, bytes / page_};
   if (status s = check_shareable(op, from_run, forked | aliased); !s) return s;
   if (!to->runs(to_run, true).empty()) {
-    return refuse(condition::invalid_argument, op, "the target range is committed already",
+    return make_error(errc::invalid_argument, op, "the target range is committed already",
                   to_offset);
   }
   fence after = idle != nullptr ? *idle : fence();
@@ -251,7 +251,7 @@ status mapped_buffer::splice(std::size_t offset, std::size_t bytes, impl &other,
   if (!passed) return tl::unexpected(passed.error());
   remap_plan plan(to->access_);
   std::size_t slot = to_run.first;
-  for (page_ref &p : pages_of(from_run)) {
+  for (page_ptr &p : pages_of(from_run)) {
     to->keep_pool_of(p);
     plan.map(to->address() + slot++ * page_, std::move(p));
   }

@@ -29,14 +29,14 @@ status address_space::retire(std::shared_ptr<address_block> block, virtual_range
   for (auto it = lower_locked(range.begin);
        it != mappings_.end() && it->first < range.end().value(); ++it) {
     if (it->second.retiring || it->first + it->second.bytes > range.end().value()) {
-      return refuse(condition::invalid_argument, "address_space::retire",
+      return make_error(errc::invalid_argument, "address_space::retire",
                     "the range is not made of whole live mappings", range.begin.value(),
                     range.bytes);
     }
     covered += it->second.bytes;
   }
   if (covered == 0) {
-    return refuse(condition::invalid_argument, "address_space::retire",
+    return make_error(errc::invalid_argument, "address_space::retire",
                   "nothing is mapped in the range", range.begin.value(), range.bytes);
   }
   if (set_retiring_locked(range)) retiring_.add({std::move(block), range, std::move(idle)});
@@ -96,8 +96,8 @@ bool address_space::set_retiring_locked(virtual_range range) {
 }
 
 status address_space::steal_retiring(std::size_t n, const page_pool &kin, stream_ref consumer,
-                                     std::vector<page_ref> &out) {
-  std::vector<page_share> found;
+                                     std::vector<page_ptr> &out) {
+  std::vector<ledger_page_ptr> found;
   fence idle;
   {
     const std::lock_guard lock(mutex_);
@@ -119,7 +119,7 @@ status address_space::steal_retiring(std::size_t n, const page_pool &kin, stream
   }
   const status ordered = idle.make_wait(device(device_.self.lock()), consumer);
   if (!ordered) return ordered;
-  for (page_share &p : found) out.emplace_back(std::move(p));
+  for (ledger_page_ptr &p : found) out.emplace_back(std::move(p));
   return {};
 }
 
@@ -170,7 +170,7 @@ std::size_t address_space::collect(bool wait) {
   }
   status outcome;
   const std::size_t bytes = collect_from(due, wait, outcome);
-  if (!outcome) report_unreturnable(outcome.error());
+  if (!outcome) report_background_error(outcome.error());
   return bytes;
 }
 

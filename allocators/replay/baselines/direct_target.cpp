@@ -13,14 +13,14 @@ class direct_target final : public replay_target {
       : device_(d), wait_before_free_(o.wait_before_free) {}
   ~direct_target() override {
     for (const auto &[at, bytes] : blocks_) {
-      if (const status s = device_.drv().free(device_address(at)); !s) {
-        report_unreturnable(s.error());
+      if (const status s = device_.driver().free(device_address(at)); !s) {
+        report_background_error(s.error());
       }
     }
   }
 
   result<void *> allocate(std::size_t bytes, stream_ref) override {
-    const auto at = device_.drv().allocate(bytes);
+    const auto at = device_.driver().allocate(bytes);
     if (!at) return tl::unexpected<error>(at.error());
     const std::size_t whole = round_up(bytes, 512);
     held_.add(whole);
@@ -31,14 +31,14 @@ class direct_target final : public replay_target {
   status free(void *at) override {
     const auto found = blocks_.find(reinterpret_cast<std::uintptr_t>(at));
     if (found == blocks_.end()) {
-      return refuse(condition::invalid_argument, "direct::free", "no such block");
+      return make_error(errc::invalid_argument, "direct::free", "no such block");
     }
     // A GPU's cuMemFree waits for the device by itself. Nobody promises that for work of streams
     // that do not synchronise with the default one, so where work is really queued we wait first.
     if (wait_before_free_) {
-      if (status s = device_.drv().synchronize_context(); !s) return s;
+      if (status s = device_.driver().synchronize_context(); !s) return s;
     }
-    if (status s = device_.drv().free(device_address(found->first)); !s) return s;
+    if (status s = device_.driver().free(device_address(found->first)); !s) return s;
     held_.drop(found->second);
     blocks_.erase(found);
     return {};

@@ -37,16 +37,16 @@ class pool_target final : public replay_target {
   ~pool_target() override {
     std::uint64_t nothing = 0;
     for (const auto &[at, b] : blocks_)
-      note(device_.drv().free_async(device_address(at), b.on.get()));
-    for (const event_handle e : events_) note(device_.drv().destroy_event(e));
-    note(device_.drv().synchronize_context());
+      note(device_.driver().free_async(device_address(at), b.on.get()));
+    for (const event_handle e : events_) note(device_.driver().destroy_event(e));
+    note(device_.driver().synchronize_context());
     calls_.set(pool_, keeps_bytes, &nothing);
     calls_.trim(pool_, 0);
     calls_.set(pool_, reserved_peak, &nothing);  // falls to what is reserved now
   }
 
   result<void *> allocate(std::size_t bytes, stream_ref on) override {
-    const auto at = device_.drv().allocate_async(bytes, on.get());
+    const auto at = device_.driver().allocate_async(bytes, on.get());
     if (!at) return tl::unexpected<error>(at.error());
     blocks_.emplace(at->value(), block{on, {}});
     return at->pointer();
@@ -55,9 +55,9 @@ class pool_target final : public replay_target {
   status free(void *at) override {
     const auto found = blocks_.find(reinterpret_cast<std::uintptr_t>(at));
     if (found == blocks_.end()) {
-      return refuse(condition::invalid_argument, "pool::free", "no such block");
+      return make_error(errc::invalid_argument, "pool::free", "no such block");
     }
-    const driver &drv = device_.drv();
+    const driver &drv = device_.driver();
     for (const stream_ref s :
          found->second.uses) {  // the free is ordered after other streams' work
       if (events_.empty()) {
@@ -78,7 +78,7 @@ class pool_target final : public replay_target {
   status record_use(void *at, stream_ref on) override {
     const auto found = blocks_.find(reinterpret_cast<std::uintptr_t>(at));
     if (found == blocks_.end()) {
-      return refuse(condition::invalid_argument, "pool::record_use", "no such block");
+      return make_error(errc::invalid_argument, "pool::record_use", "no such block");
     }
     if (on != found->second.on) found->second.uses.push_back(on);
     return {};
@@ -93,7 +93,7 @@ class pool_target final : public replay_target {
     std::vector<stream_ref> uses;
   };
   static void note(const status &s) {
-    if (!s) report_unreturnable(s.error());
+    if (!s) report_background_error(s.error());
   }
   std::uint64_t ask(int what) const {
     std::uint64_t bytes = 0;
@@ -110,10 +110,10 @@ class pool_target final : public replay_target {
 }  // namespace
 
 outcome<std::unique_ptr<replay_target>> make_pool(const device &d, const target_options &) {
-  const pool_calls calls(d.drv());
+  const pool_calls calls(d.driver());
   pool_calls::pool of = nullptr;
   std::uint64_t all = UINT64_MAX;
-  if (!d.can().memory_pools || !calls.all() || calls.get_default(&of, d.ordinal()) != 0 ||
+  if (!d.capabilities().memory_pools || !calls.all() || calls.get_default(&of, d.ordinal()) != 0 ||
       calls.set(of, keeps_bytes, &all) != 0) {
     return fail(exit_failed,
                 "this driver has no memory pools (cuMemAllocAsync): 'pool' cannot be replayed");

@@ -22,13 +22,13 @@ std::size_t segment_for(std::size_t size, bool small) {
 }
 
 void note(const status &s) {
-  if (!s) report_unreturnable(s.error());
+  if (!s) report_background_error(s.error());
 }
 
 }  // namespace
 
 segments::segments(const device &d, const target_options &o, bool expanding)
-    : device_(d), drv_(d.drv()), expanding_(expanding), held_(o.limit) {}
+    : device_(d), drv_(d.driver()), expanding_(expanding), held_(o.limit) {}
 
 segments::~segments() {
   note(take_passed_events(true));
@@ -64,7 +64,7 @@ result<void *> segments::allocate(std::size_t bytes, stream_ref on) {
   segment_block *b = best_fit(size, on.get(), small);
   if (b == nullptr) {
     auto made = more(size, on.get(), small);
-    if (!made && made.error().is(condition::out_of_memory)) {
+    if (!made && made.error().is(errc::out_of_memory)) {
       if (status s = release_cached(); !s) return tl::unexpected<error>(s.error());
       made = more(size, on.get(), small);
     }
@@ -83,7 +83,7 @@ result<void *> segments::allocate(std::size_t bytes, stream_ref on) {
 status segments::free(void *at) {
   const auto found = given_.find(reinterpret_cast<std::uintptr_t>(at));
   if (found == given_.end()) {
-    return refuse(condition::invalid_argument, "segments::free", "no such block");
+    return make_error(errc::invalid_argument, "segments::free", "no such block");
   }
   segment_block *const b = found->second;
   given_.erase(found);
@@ -106,7 +106,7 @@ status segments::free(void *at) {
 status segments::record_use(void *at, stream_ref on) {
   const auto found = given_.find(reinterpret_cast<std::uintptr_t>(at));
   if (found == given_.end()) {
-    return refuse(condition::invalid_argument, "segments::record_use", "no such block");
+    return make_error(errc::invalid_argument, "segments::record_use", "no such block");
   }
   std::vector<stream_handle> &uses = found->second->uses;
   if (on.get() != found->second->on &&
@@ -209,7 +209,7 @@ result<segment_block *> segments::more(std::size_t size, stream_handle on, bool 
 result<segment_block *> segments::new_segment(std::size_t size, stream_handle on, bool small) {
   const std::size_t bytes = segment_for(size, small);
   if (!held_.fits(bytes)) {
-    return refuse(condition::out_of_memory, "segments", "the limit is reached", bytes,
+    return make_error(errc::out_of_memory, "segments", "the limit is reached", bytes,
                   held_.limit() - held_.now());
   }
   const auto at = drv_.allocate(bytes);
@@ -250,7 +250,7 @@ outcome<std::unique_ptr<replay_target>> make_segments(const device &d, const tar
 
 outcome<std::unique_ptr<replay_target>> make_expanding_segments(const device &d,
                                                                 const target_options &o) {
-  if (!d.can().vmm) {
+  if (!d.capabilities().vmm) {
     return fail(exit_failed,
                 "this device has no virtual memory management: segments cannot expand");
   }

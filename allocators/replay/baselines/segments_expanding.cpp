@@ -13,7 +13,7 @@ constexpr std::size_t small_chunk = 2_MiB;
 constexpr std::size_t large_chunk = 20_MiB;
 
 void note(const status &s) {
-  if (!s) report_unreturnable(s.error());
+  if (!s) report_background_error(s.error());
 }
 
 }  // namespace
@@ -96,7 +96,7 @@ result<segment_block *> segments::map_front(segment_block *b, std::size_t size) 
   std::size_t done = 0;
   while (done < bytes && fine) {
     if (!held_.fits(s.chunk)) {
-      fine = refuse(condition::out_of_memory, "segments", "the limit is reached", bytes,
+      fine = make_error(errc::out_of_memory, "segments", "the limit is reached", bytes,
                     held_.limit() - held_.now());
       break;
     }

@@ -74,7 +74,7 @@ class day {
           continue;
         }
         failed = tl::unexpected<error>(got.error());
-        if (!got.error().is(condition::out_of_memory)) break;
+        if (!got.error().is(errc::out_of_memory)) break;
         at[op.slot] = nullptr;  // a server would turn somebody away
         ++out_.refused;
         failed = {};
@@ -100,18 +100,18 @@ class day {
     sample_ = {};
     sample_.ends = std::min(now + options_.sample_seconds, options_.seconds);
     ns_ = 0;
-    calls_ = device_.drv().counts();
-    modelled_ = modelled_ns(device_.drv()).value_or(0);
+    calls_ = device_.driver().counts();
+    modelled_ = modelled_ns(device_.driver()).value_or(0);
   }
 
   void end_sample() {
-    const driver_counts made = device_.drv().counts() - calls_;
+    const driver_counts made = device_.driver().counts() - calls_;
     const caching_allocator_stats s = heap_->stats();
     sample_.answered = server_.answered() - out_.answered;
     sample_.ns_per_op = sample_.ops != 0 ? ns_ / static_cast<double>(sample_.ops) : 0;
     sample_.calls = made.total();
     sample_.modelled_us =
-        static_cast<double>(modelled_ns(device_.drv()).value_or(0) - modelled_) / 1000;
+        static_cast<double>(modelled_ns(device_.driver()).value_or(0) - modelled_) / 1000;
     sample_.moved = s.pages_moved - moved_;
     sample_.recalled = s.pages_recalled - recalled_;
     moved_ = s.pages_moved;
@@ -137,7 +137,7 @@ class day {
     if (const status s = heap_->empty_cache(); !s) return fail(s.error());
     out_.left_backed = heap_->stats().total.backed;
     heap_.reset();
-    out_.violations = violations(device_.drv());
+    out_.violations = violations(device_.driver());
     return std::move(out_);
   }
 
@@ -160,7 +160,7 @@ class day {
 
 outcome<soak_result> soak(const device &d, server &of, const soak_options &o,
                           const std::function<void(const soak_sample &)> &each) {
-  const context_guard guard(d.drv(), d.context());
+  const context_guard guard(d.driver(), d.context());
   if (!guard.entered()) return fail(guard.entered().error());
   return day(d, of, o).run(each);
 }

@@ -14,7 +14,7 @@ constexpr auto longest_kept = std::chrono::milliseconds(250);
 constexpr unsigned lines_between_looks = 32;  // at the clock
 
 tl::unexpected<error> cannot_write(const char *why) {
-  return refuse(condition::invalid_argument, "trace_recorder", why,
+  return make_error(errc::invalid_argument, "trace_recorder", why,
                 static_cast<std::uint64_t>(errno));
 }
 
@@ -63,7 +63,7 @@ std::shared_ptr<trace_recorder> trace_recorder::of_environment() {
   if (path == nullptr || *path == '\0') return nullptr;
   auto recorder = open(path);
   if (recorder) return std::move(*recorder);
-  report_unreturnable(recorder.error());
+  report_background_error(recorder.error());
   return nullptr;
 }
 
@@ -166,7 +166,7 @@ void trace_recorder::write_out() {
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
       const auto why = cannot_write("the trace cannot be written any further (value: errno)");
-      report_unreturnable(why.value());
+      report_background_error(why.value());
       ::close(fd_);
       fd_ = -1;
       break;

@@ -31,7 +31,7 @@ class trace_recorder {
   // Errors: invalid_argument (value = errno: the file cannot be made).
   static result<std::shared_ptr<trace_recorder>> open(const std::string &path);
   // What STILLMAP_RECORD names; nullptr: nothing. A file that cannot be made is reported
-  // (report_unreturnable) and nothing is recorded.
+  // (report_background_error) and nothing is recorded.
   static std::shared_ptr<trace_recorder> of_environment();
 
   ~trace_recorder();

@@ -17,33 +17,33 @@ result<transfer> transfer::create(const device &d, std::size_t streams) {
 }
 
 status transfer::start(direction way, virtual_range range, std::byte *host, std::size_t on) {
-  const context_guard guard(device_.drv(), device_.context());
+  const context_guard guard(device_.driver(), device_.context());
   if (!guard.entered()) return guard.entered();
   const stream_handle s = streams_[on].get();
   return way == direction::to_host
-             ? device_.drv().copy_to_host_async(host, range.begin, range.bytes, s)
-             : device_.drv().copy_to_device_async(range.begin, host, range.bytes, s);
+             ? device_.driver().copy_to_host_async(host, range.begin, range.bytes, s)
+             : device_.driver().copy_to_device_async(range.begin, host, range.bytes, s);
 }
 
 status transfer::clear(virtual_range range, std::size_t on) {
-  const context_guard guard(device_.drv(), device_.context());
+  const context_guard guard(device_.driver(), device_.context());
   if (!guard.entered()) return guard.entered();
-  return device_.drv().set_bytes_async(range.begin, 0, range.bytes, streams_[on].get());
+  return device_.driver().set_bytes_async(range.begin, 0, range.bytes, streams_[on].get());
 }
 
 status transfer::wait(std::size_t on) {
   const status s = streams_[on].synchronize();
   if (s) return s;
   // A call that failed may not have waited, and what it should have waited for may still run.
-  const context_guard guard(device_.drv(), device_.context());
+  const context_guard guard(device_.driver(), device_.context());
   if (guard.entered()) [[maybe_unused]]
-    const status all = device_.drv().synchronize_context();
+    const status all = device_.driver().synchronize_context();
   return s;
 }
 
 status transfer::copy(direction way, std::span<const piece> pieces, std::byte *host,
                       std::size_t part) {
-  const context_guard guard(device_.drv(), device_.context());  // once for all
+  const context_guard guard(device_.driver(), device_.context());  // once for all
   if (!guard.entered()) return guard.entered();
   std::size_t next = 0;
   status outcome;

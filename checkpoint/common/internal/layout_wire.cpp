@@ -90,22 +90,22 @@ result<memory_layout> decode_layout(std::span<const std::byte> from) {
     l.places.push_back(p);
   }
   if (!r.done())
-    return refuse(condition::corrupt, "checkpoint::decode_layout", "the layout makes no sense");
+    return make_error(errc::corrupt, "checkpoint::decode_layout", "the layout makes no sense");
   return l;
 }
 
 std::vector<std::byte> encode(const error &e) {
-  static constexpr condition all[] = {condition::out_of_memory,
-                                      condition::address_space_exhausted,
-                                      condition::invalid_argument,
-                                      condition::not_supported,
-                                      condition::busy,
-                                      condition::device_lost,
-                                      condition::corrupt};
+  static constexpr condition all[] = {errc::out_of_memory,
+                                      errc::address_space_exhausted,
+                                      errc::invalid_argument,
+                                      errc::not_supported,
+                                      errc::busy,
+                                      errc::device_lost,
+                                      errc::corrupt};
   const auto *const like =
-      std::find_if(std::begin(all), std::end(all), [&](condition c) { return e.is(c); });
+      std::find_if(std::begin(all), std::end(all), [&](errc c) { return e.is(c); });
   field_writer w;
-  w.u32(static_cast<std::uint32_t>(like == std::end(all) ? condition::not_supported : *like));
+  w.u32(static_cast<std::uint32_t>(like == std::end(all) ? errc::not_supported : *like));
   w.u64(e.value);
   return w.take();
 }
@@ -115,8 +115,8 @@ error decode_refusal(std::span<const std::byte> from, const char *op) {
   const std::uint32_t like = r.u32();
   const std::uint64_t value = r.u64();
   const bool known =
-      r.done() && like >= 1 && like <= static_cast<std::uint32_t>(condition::corrupt);
-  return {make_error_code(known ? static_cast<condition>(like) : condition::corrupt), op,
+      r.done() && like >= 1 && like <= static_cast<std::uint32_t>(errc::corrupt);
+  return {make_error_code(known ? static_cast<errc>(like) : errc::corrupt), op,
           refused_there, known ? value : 0, 0};
 }
 

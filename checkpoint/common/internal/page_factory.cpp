@@ -6,13 +6,13 @@
 namespace stillmap::checkpoint {
 
 status can_hold(const device &d, const memory_layout &l) {
-  if (!d.can().vmm) {
-    return refuse(condition::not_supported, "checkpoint::can_hold",
+  if (!d.capabilities().vmm) {
+    return make_error(errc::not_supported, "checkpoint::can_hold",
                   "this device cannot map pages at addresses");
   }
-  if (status s = check(l, d.can().page_bytes); !s) {
+  if (status s = check(l, d.capabilities().page_bytes); !s) {
     error e = s.error();
-    e.code = make_error_code(condition::not_supported);
+    e.code = make_error_code(errc::not_supported);
     e.reason = "pages of this size and kind cannot be made here";
     return tl::unexpected(e);
   }
@@ -23,7 +23,7 @@ status can_hold(const device &d, const memory_layout &l) {
     if (p.properties.location.kind == location_kind::device) wanted += p.bytes;
   }
   if (wanted > memory->total.bytes()) {
-    return refuse(condition::out_of_memory, "checkpoint::can_hold", "the device has not as much",
+    return make_error(errc::out_of_memory, "checkpoint::can_hold", "the device has not as much",
                   wanted, memory->total.bytes());
   }
   return {};
@@ -56,12 +56,12 @@ result<page_maker> page_maker::create(const device &d, const memory_layout &l) {
   return out;
 }
 
-result<std::vector<page_ref>> page_maker::make(std::size_t first, std::size_t count) {
-  std::vector<page_ref> out;
+result<std::vector<page_ptr>> page_maker::make(std::size_t first, std::size_t count) {
+  std::vector<page_ptr> out;
   for (std::size_t i = first; i < first + count;) {
     std::size_t end = i + 1;  // of those of one kind
     while (end < first + count && kinds_[end] == kinds_[i]) ++end;
-    std::vector<page_ref> got;
+    std::vector<page_ptr> got;
     if (status s = pools_[kinds_[i]]->acquire(end - i, got); !s) return tl::unexpected(s.error());
     std::move(got.begin(), got.end(), std::back_inserter(out));
     i = end;
@@ -69,7 +69,7 @@ result<std::vector<page_ref>> page_maker::make(std::size_t first, std::size_t co
   return out;
 }
 
-result<std::vector<page_ref>> make_pages(const device &d, const memory_layout &l) {
+result<std::vector<page_ptr>> make_pages(const device &d, const memory_layout &l) {
   auto by = page_maker::create(d, l);
   if (!by) return tl::unexpected(by.error());
   return by->make(0, l.pages.size());

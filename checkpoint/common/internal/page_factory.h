@@ -23,7 +23,7 @@ class page_maker {
 
   // Pages `first` to `first + count` of the layout, new ones, in its order. Failure: none of them
   // are left. Errors: out_of_memory, the driver's. Cost: one create a page.
-  result<std::vector<page_ref>> make(std::size_t first, std::size_t count);
+  result<std::vector<page_ptr>> make(std::size_t first, std::size_t count);
 
  private:
   std::vector<std::shared_ptr<page_pool>> pools_;  // one for each kind of page
@@ -31,6 +31,6 @@ class page_maker {
 };
 
 // All of them.
-result<std::vector<page_ref>> make_pages(const device &d, const memory_layout &l);
+result<std::vector<page_ptr>> make_pages(const device &d, const memory_layout &l);
 
 }  // namespace stillmap::checkpoint

@@ -14,8 +14,8 @@ class selecting {
       : device_(d), tag_(tag), imports_(imports) {}
 
   result<selection> run() {
-    if (!device_.can().vmm) {
-      return refuse(condition::not_supported, op, "this device cannot map pages at addresses");
+    if (!device_.capabilities().vmm) {
+      return make_error(errc::not_supported, op, "this device cannot map pages at addresses");
     }
     for (const block_record &b : device_.space().blocks()) {
       if (b.tag != tag_) continue;
@@ -23,8 +23,8 @@ class selecting {
       if (status s = take(b.range); !s) return tl::unexpected(s.error());
     }
     if (out_.places.empty()) {
-      if (suspended_) return refuse(condition::busy, op, "all memory of this tag is suspended");
-      return refuse(condition::invalid_argument, op, "no memory that is mapped has this tag");
+      if (suspended_) return make_error(errc::busy, op, "all memory of this tag is suspended");
+      return make_error(errc::invalid_argument, op, "no memory that is mapped has this tag");
     }
     if (status s = check_alone(); !s) return tl::unexpected(s.error());
     return std::move(out_);
@@ -40,12 +40,12 @@ class selecting {
       }
       if (!m.backing) continue;  // cannot be: the block is reserved
       if (!imports_ && m.backing->imported()) {
-        return refuse(condition::not_supported, op, "the memory is another process's",
+        return make_error(errc::not_supported, op, "the memory is another process's",
                       m.range.begin.value());
       }
       const auto [at, first] = known_.try_emplace(m.backing->id(), out_.pages.size());
       if (first) {
-        out_.pages.push_back({m.range.bytes, m.backing.home(), out_.bytes});
+        out_.pages.push_back({m.range.bytes, m.backing.pool(), out_.bytes});
         holds_.push_back({std::move(m.backing), m.range.begin, 0});
         extend(out_.contents, {m.range, out_.bytes}, inside);
         out_.bytes += m.range.bytes;
@@ -62,14 +62,14 @@ class selecting {
   status check_alone() const {
     for (const hold &h : holds_) {
       if (h.page.use_count() == h.places + 1) continue;
-      return refuse(condition::busy, op, "a page is used outside of what has this tag",
+      return make_error(errc::busy, op, "a page is used outside of what has this tag",
                     h.at.value(), h.page->bytes());
     }
     return {};
   }
 
   struct hold {
-    page_ref page;
+    page_ptr page;
     device_address at;
     std::uint32_t places;
   };

@@ -4,26 +4,26 @@
 
 namespace stillmap::checkpoint {
 
-result<workbench> workbench::create(const device &d, std::span<const page_ref> pages) {
+result<staging_mapping> staging_mapping::create(const device &d, std::span<const page_ptr> pages) {
   std::size_t bytes = 0;
-  for (const page_ref &p : pages) bytes += p->bytes();
+  for (const page_ptr &p : pages) bytes += p->bytes();
   auto out = reserve(d, bytes);
   if (!out) return out;
   if (status s = out->add(pages); !s) return tl::unexpected(s.error());
   return out;
 }
 
-result<workbench> workbench::reserve(const device &d, std::size_t bytes) {
+result<staging_mapping> staging_mapping::reserve(const device &d, std::size_t bytes) {
   auto made = reservation::create(d, bytes, {});
   if (!made) return tl::unexpected(made.error());
-  return workbench(d, std::move(*made));
+  return staging_mapping(d, std::move(*made));
 }
 
-status workbench::add(std::span<const page_ref> pages) {
+status staging_mapping::add(std::span<const page_ptr> pages) {
   remap_plan plan({{on_device(device_.ordinal()), access_mode::read_write}});
   std::vector<device_address> at;
   std::size_t end = mapped_;
-  for (const page_ref &p : pages) {
+  for (const page_ptr &p : pages) {
     at.push_back(room_.range().begin + end);
     plan.map(at.back(), p);
     end += p->bytes();
@@ -34,7 +34,7 @@ status workbench::add(std::span<const page_ref> pages) {
   return {};
 }
 
-workbench &workbench::operator=(workbench &&o) noexcept {
+staging_mapping &staging_mapping::operator=(staging_mapping &&o) noexcept {
   clear();
   device_ = o.device_;
   room_ = std::move(o.room_);
@@ -44,7 +44,7 @@ workbench &workbench::operator=(workbench &&o) noexcept {
 }
 
 // Retires, so that what the driver refuses now is tried again by whoever needs the room.
-void workbench::clear() {
+void staging_mapping::clear() {
   const std::size_t bytes = std::exchange(mapped_, 0);
   at_.clear();
   if (bytes == 0) return;

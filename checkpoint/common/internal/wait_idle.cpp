@@ -6,8 +6,8 @@ namespace stillmap::checkpoint {
 
 status wait_until_idle(const device &d, const std::optional<fence> &idle) {
   if (idle) return fence(*idle).wait();
-  const context_guard guard(d.drv(), d.context());
-  return guard.entered() ? d.drv().synchronize_context() : guard.entered();
+  const context_guard guard(d.driver(), d.context());
+  return guard.entered() ? d.driver().synchronize_context() : guard.entered();
 }
 
 }  // namespace stillmap::checkpoint

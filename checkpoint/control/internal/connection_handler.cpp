@@ -13,7 +13,7 @@ constexpr const char *op = "control::server";
 constexpr auto tell_every = std::chrono::milliseconds(50);
 constexpr int look_every = 50;  // milliseconds
 
-tl::unexpected<failure> refused(condition c, const char *why, std::uint64_t value = 0) {
+tl::unexpected<failure> refused(errc c, const char *why, std::uint64_t value = 0) {
   return fail(error{make_error_code(c), op, why, value});
 }
 
@@ -45,7 +45,7 @@ void turn_away(handoff::connection &with, const failure &why) {
 void asker::serve() {
   const handoff::peer &who = with_.who();
   if (!(how_.allow ? how_.allow(who) : who.uid == ::geteuid())) {
-    return turn_away(with_, error{make_error_code(condition::not_supported), op,
+    return turn_away(with_, error{make_error_code(errc::not_supported), op,
                                   "this user may not ask (its number)", who.uid});
   }
   const auto by = std::chrono::steady_clock::now() + how_.wait;
@@ -60,7 +60,7 @@ void asker::serve() {
 
 outcome<bytes> asker::answer(const handoff::message &m) {
   if (!m.fds.empty()) {
-    return refused(condition::corrupt, "file descriptors came that nobody waits for", m.fds.size());
+    return refused(errc::corrupt, "file descriptors came that nobody waits for", m.fds.size());
   }
   switch (static_cast<kind>(m.kind)) {
     case kind::status:
@@ -93,7 +93,7 @@ outcome<bytes> asker::answer(const handoff::message &m) {
     case kind::migrating:
       break;
   }
-  return refused(condition::corrupt, "this is no request (its kind)", m.kind);
+  return refused(errc::corrupt, "this is no request (its kind)", m.kind);
 }
 
 // An asker that is gone does not want its snapshot any more. One that only does not listen gets it

@@ -60,7 +60,7 @@ job_status operations::job() const {
 
 failure operations::busy() const {
   const job_status j = job();
-  failure f(error{make_error_code(condition::busy), "control::server",
+  failure f(error{make_error_code(errc::busy), "control::server",
                   "another request is being carried out", static_cast<std::uint64_t>(j.what)});
   f.text = std::string("control::server: another request is being carried out (") +
            name_of(j.what) + ", for " + std::to_string(j.since.count()) + " ms" +
@@ -74,7 +74,7 @@ process_status operations::now() const {
   s.device = device_.name();
   s.ordinal = device_.ordinal();
   s.uuid = device_.uuid();
-  s.page_bytes = device_.can().page_bytes;
+  s.page_bytes = device_.capabilities().page_bytes;
   s.memory_total = device_.total_memory().bytes();
   if (const auto memory = device_.memory()) s.memory_free = memory->free.bytes();
   std::map<std::string, tag_status> tags;
@@ -100,7 +100,7 @@ process_status operations::now() const {
 
 // What would be refused anyway, before the task is brought to a stop for it.
 outcome<void> operations::check_live(tags_view tags, const char *op) const {
-  const auto refused = [&](condition c, const char *why, std::size_t which, std::uint64_t value,
+  const auto refused = [&](errc c, const char *why, std::size_t which, std::uint64_t value,
                            std::uint64_t limit) {
     failure f(error{make_error_code(c), op, why, value, limit});
     f.text = std::string(op) + ": '" + tags[which] + "': " + why + ": " + f.code.message();
@@ -113,11 +113,11 @@ outcome<void> operations::check_live(tags_view tags, const char *op) const {
       if (b.tag != tags[i]) continue;
       found = true;
       if (b.suspended_bytes == 0) continue;
-      return refused(condition::busy, "memory of this tag is suspended, or was given away", i,
+      return refused(errc::busy, "memory of this tag is suspended, or was given away", i,
                      b.range.begin.value(), 0);
     }
     if (!found) {
-      return refused(condition::invalid_argument, "nothing has this tag", i, i, tags.size());
+      return refused(errc::invalid_argument, "nothing has this tag", i, i, tags.size());
     }
   }
   return {};
@@ -125,7 +125,7 @@ outcome<void> operations::check_live(tags_view tags, const char *op) const {
 
 status operations::quiesce(tags_view tags, const std::stop_token &stop) const {
   if (stop.stop_requested()) {
-    return refuse(condition::busy, "control::server", "it was given up, or the server goes");
+    return make_error(errc::busy, "control::server", "it was given up, or the server goes");
   }
   return how_.task.quiesce ? how_.task.quiesce(tags, stop) : status{};
 }

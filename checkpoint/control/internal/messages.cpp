@@ -9,7 +9,7 @@ using checkpoint::field_reader;
 using checkpoint::field_writer;
 
 tl::unexpected<error> garbled(const char *what) {
-  return refuse(condition::corrupt, "control::decode", what);
+  return make_error(errc::corrupt, "control::decode", what);
 }
 
 field_writer begun() {
@@ -47,7 +47,7 @@ result<field_reader> versioned(bytes_view from) {
   const std::uint32_t version = r.u32();
   if (!r.good()) return garbled("the request is too short");
   if (version != protocol_version) {
-    return refuse(condition::not_supported, "control::decode",
+    return make_error(errc::not_supported, "control::decode",
                   "the request is of another version of the protocol", version, protocol_version);
   }
   return r;

@@ -10,7 +10,7 @@ namespace {
 
 constexpr const char *op = "control::migrate";
 
-tl::unexpected<failure> refused(condition c, const char *operation, const char *why,
+tl::unexpected<failure> refused(errc c, const char *operation, const char *why,
                                 std::uint64_t value = 0, std::uint64_t limit = 0) {
   return fail(error{make_error_code(c), operation, why, value, limit});
 }
@@ -70,7 +70,7 @@ result<migration::send_options> operations::how_to_send(const migrate_request &r
   how.records = r.records.empty() ? how_.records : r.records;
   how.task = r.task.is_zero() ? how_.id : r.task;
   if (how_.record && (how.records != how_.records || how.task != how_.id)) {
-    return refuse(condition::invalid_argument, op,
+    return make_error(errc::invalid_argument, op,
                   "the task is on record elsewhere, or under another number");
   }
   if (how.task.is_zero() && how.records == stayed_in_) how.task = stayed_as_;
@@ -150,7 +150,7 @@ outcome<migrated> operations::ended(std::unique_ptr<moving> m, const migration::
         if (again) {
           *how_.record = std::move(*again);
         } else {
-          report_unreturnable(again.error());
+          report_background_error(again.error());
         }
       }
       break;
@@ -174,7 +174,7 @@ outcome<migrated> operations::settle() {
     what = job_.what;
   }
   if (!m && what == request_kind::none) {
-    return refused(condition::invalid_argument, "control::settle", "nothing is undecided here");
+    return refused(errc::invalid_argument, "control::settle", "nothing is undecided here");
   }
   if (!m) return tl::unexpected<failure>(busy());
   const migration::sent_memory sent = m->by->settle(*m->to);
@@ -185,7 +185,7 @@ outcome<request_kind> operations::abort(const std::stop_token &stop) {
   std::unique_lock lock(mutex_);
   const request_kind what = job_.what;
   if ((what != request_kind::snapshot && what != request_kind::migrate) || job_.undecided) {
-    return refused(condition::invalid_argument, "control::abort",
+    return refused(errc::invalid_argument, "control::abort",
                    job_.undecided ? "the migration is over and undecided: ask for settle"
                                   : "nothing is under way that can be given up",
                    static_cast<std::uint64_t>(what));
@@ -197,7 +197,7 @@ outcome<request_kind> operations::abort(const std::stop_token &stop) {
   lock.lock();
   changed_.wait(lock, stop, [&] { return jobs_ended_ != before || job_.undecided; });
   if (jobs_ended_ == before || ended_well_) {
-    return refused(condition::busy, "control::abort",
+    return refused(errc::busy, "control::abort",
                    jobs_ended_ != before ? "it was too late: it has been done"
                    : job_.undecided      ? "it was too late: the migration is undecided"
                                          : "it was told to, and has not ended yet",

@@ -14,7 +14,7 @@ using checkpoint::field_writer;
 constexpr std::uint32_t unknown = UINT32_MAX;
 
 tl::unexpected<error> garbled() {
-  return refuse(condition::corrupt, "control::decode", "the answer makes no sense");
+  return make_error(errc::corrupt, "control::decode", "the answer makes no sense");
 }
 
 template <std::size_t N, class Tag>

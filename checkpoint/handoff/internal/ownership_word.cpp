@@ -36,7 +36,7 @@ result<ticket> ticket::open(owned_fd fd) {
   const int sealed = ::fcntl(fd.get(), F_GET_SEALS);
   if (sealed < 0 || (sealed & F_SEAL_SHRINK) == 0 || (sealed & F_SEAL_WRITE) != 0 ||
       ::fstat(fd.get(), &st) != 0 || st.st_size != static_cast<off_t>(bytes)) {
-    return refuse(condition::corrupt, op, "what the other side sent is no ticket");
+    return make_error(errc::corrupt, op, "what the other side sent is no ticket");
   }
   return map(std::move(fd));
 }

@@ -17,17 +17,17 @@ const char *name_of(step s) noexcept {
 status session::greet(role as) {
   const bool welcome = how_.allow ? how_.allow(with_.who()) : with_.who().uid == ::geteuid();
   if (!welcome) {
-    return give_up({make_error_code(condition::not_supported), op_,
+    return give_up({make_error_code(errc::not_supported), op_,
                     "the process at the other end is not allowed (its user)", with_.who().uid});
   }
-  const hello mine{as, device_.uuid(), device_.can().page_bytes};
+  const hello mine{as, device_.uuid(), device_.capabilities().page_bytes};
   if (status s = send(kind::hello, encode(mine)); !s) return s;
   const auto came = receive(kind::hello, 64, 0, 0);
   if (!came) return tl::unexpected(came.error());
   const auto theirs = decode_hello(came->body);
   if (!theirs) return give_up(theirs.error());
   const auto no = [&](const char *why) {
-    return give_up({make_error_code(condition::invalid_argument), op_, why});
+    return give_up({make_error_code(errc::invalid_argument), op_, why});
   };
   if (theirs->as == as) return no("both sides want to do the same");
   if (theirs->device != mine.device) return no("the other side uses another device");
@@ -50,7 +50,7 @@ result<message> session::receive(kind k, std::size_t limit, std::size_t fds_at_l
   }
   if (came->kind != static_cast<std::uint16_t>(k) || came->fds.size() < fds_at_least ||
       came->fds.size() > fds_at_most) {
-    return refuse(condition::corrupt, op_, "another message was expected", came->kind,
+    return make_error(errc::corrupt, op_, "another message was expected", came->kind,
                   static_cast<std::uint64_t>(k));
   }
   return came;

@@ -19,7 +19,7 @@ result<hello> decode_hello(std::span<const std::byte> from) {
   for (unsigned char &c : h.device) c = static_cast<unsigned char>(r.number(1));
   h.page_bytes = r.u64();
   if (!r.done() || as < 1 || as > 2) {
-    return refuse(condition::corrupt, "handoff::decode_hello", "the greeting makes no sense");
+    return make_error(errc::corrupt, "handoff::decode_hello", "the greeting makes no sense");
   }
   h.as = static_cast<role>(as);
   return h;

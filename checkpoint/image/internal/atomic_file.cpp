@@ -69,7 +69,7 @@ outcome<target_name> target_name::create(file_calls &calls, const std::string &p
   const std::string directory = slash == std::string::npos ? "." : path.substr(0, slash + 1);
   std::string name = slash == std::string::npos ? path : path.substr(slash + 1);
   if (name.empty() || name == "." || name == "..") {
-    return fail(condition::invalid_argument, op, "the path names no file");
+    return fail(errc::invalid_argument, op, "the path names no file");
   }
   const int fd = calls.open_at(AT_FDCWD, directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
   if (fd < 0) return fail_system(-fd, op, "cannot open the directory");

@@ -73,7 +73,7 @@ class extent_writer::worker {
     if (!got) return tl::unexpected<failure>(got.error());
     const bytes_view contents = *got;
     if (contents.size() != r.bytes) {
-      return fail(condition::invalid_argument, op, "the source gave another number of bytes",
+      return fail(errc::invalid_argument, op, "the source gave another number of bytes",
                   part::extents, 0, std::to_string(contents.size()), std::to_string(r.bytes));
     }
     if (all_zero(contents)) {
@@ -212,14 +212,14 @@ void extent_writer::end_with(done why) {
 }
 
 done extent_writer::run() {
-  run_on(threads_for(how_.threads, table_.size()), [this] {
+  parallel_for(threads_for(how_.threads, table_.size()), [this] {
     try {
       worker w(*this);
       auto ok = w.prepare();
       if (ok) ok = w.work();
       if (!ok) end_with(std::move(ok));
     } catch (const std::bad_alloc &) {
-      end_with(fail(condition::out_of_memory, op, "no memory to write"));
+      end_with(fail(errc::out_of_memory, op, "no memory to write"));
     }
   });
   return result_;

@@ -15,7 +15,7 @@ outcome<aligned_memory> aligned_memory::create(std::size_t bytes) {
       (std::max<std::size_t>(bytes, 1) + block_bytes - 1) / block_bytes * block_bytes;
   m.memory_.reset(static_cast<std::byte *>(std::aligned_alloc(block_bytes, rounded)));
   if (!m.memory_) {
-    return fail(condition::out_of_memory, "image", "no memory for a buffer", part::file, 0, {},
+    return fail(errc::out_of_memory, "image", "no memory for a buffer", part::file, 0, {},
                 std::to_string(rounded) + " bytes");
   }
   m.size_ = bytes;
@@ -51,7 +51,7 @@ outcome<image_file> image_file::open_to_read(file_calls &calls, int directory,
   struct stat st {};
   if (const int r = calls.status(fd, &st); r < 0) return fail_system(-r, op, "cannot ask for it");
   if (!S_ISREG(st.st_mode)) {
-    return fail(condition::not_supported, op, "no regular file");
+    return fail(errc::not_supported, op, "no regular file");
   }
   return f;
 }
@@ -88,14 +88,14 @@ done image_file::read_aligned(std::span<std::byte> to, std::uint64_t offset) {
     if (n == -EINVAL && give_up_direct()) continue;
     if (n < 0) return fail_system(static_cast<int>(-n), op, "cannot read", offset);
     if (n == 0) {
-      return fail(condition::corrupt, op, "the file ends before", part::file, offset, "the end",
+      return fail(errc::corrupt, op, "the file ends before", part::file, offset, "the end",
                   std::to_string(to.size()) + " bytes more");
     }
     const auto whole = direct_ && static_cast<std::size_t>(n) < to.size()
                            ? static_cast<std::size_t>(n) / block_bytes * block_bytes
                            : static_cast<std::size_t>(n);
     if (whole == 0 && !give_up_direct()) {
-      return fail(condition::corrupt, op, "the file ends within a block", part::file, offset,
+      return fail(errc::corrupt, op, "the file ends within a block", part::file, offset,
                   std::to_string(n), "4096");
     }
     to = to.subspan(whole);

@@ -13,7 +13,7 @@ constexpr const char *op = "image::open";
 
 tl::unexpected<failure> wrong(const char *reason, std::string found = {},
                               std::string expected = {}) {
-  return fail(condition::corrupt, op, reason, part::manifest, 0, std::move(found),
+  return fail(errc::corrupt, op, reason, part::manifest, 0, std::move(found),
               std::move(expected));
 }
 
@@ -155,7 +155,7 @@ outcome<std::vector<std::byte>> encode(const manifest &m) {
   wire::FinishManifestBuffer(b, wire::CreateManifest(b, device, all_tags, all_blocks, all_pages,
                                                      all_lists, all_places, all_notes));
   if (b.GetSize() > largest_manifest) {
-    return fail(condition::invalid_argument, "image::encode(manifest)", "the manifest is too large",
+    return fail(errc::invalid_argument, "image::encode(manifest)", "the manifest is too large",
                 part::manifest, 0, std::to_string(b.GetSize()),
                 "at most " + std::to_string(largest_manifest));
   }

@@ -23,21 +23,21 @@ tl::unexpected<failure> pass_on(failure f) {
 
 done image_opener::check_limits(const superblock &s) const {
   if (s.contents_bytes > options_.most_contents) {
-    return fail(condition::invalid_argument, op, "more contents than are wanted", part::superblock,
+    return fail(errc::invalid_argument, op, "more contents than are wanted", part::superblock,
                 136, std::to_string(s.contents_bytes),
                 "at most " + std::to_string(options_.most_contents));
   }
   const std::uint64_t metadata = s.chunk_table.bytes + s.manifest.bytes + s.seals.bytes;
   if (metadata > options_.most_metadata) {
-    return fail(condition::invalid_argument, op, "more metadata than is wanted", part::superblock,
+    return fail(errc::invalid_argument, op, "more metadata than is wanted", part::superblock,
                 152, std::to_string(metadata), "at most " + std::to_string(options_.most_metadata));
   }
   if (s.encrypted() && !options_.key) {
-    return fail(condition::invalid_argument, op, "the image is encrypted, and there is no key",
+    return fail(errc::invalid_argument, op, "the image is encrypted, and there is no key",
                 part::superblock, 16);
   }
   if (options_.signed_by && !s.is_signed()) {
-    return fail(condition::corrupt, op, "the image is not signed", part::superblock, 16, "nothing",
+    return fail(errc::corrupt, op, "the image is not signed", part::superblock, 16, "nothing",
                 "signed with " + options_.signed_by->text());
   }
   return {};
@@ -50,17 +50,17 @@ done image_opener::read_signature(core &c) const {
   const auto b = room->bytes();
   if (const auto ok = c.file.read(b, at); !ok) return ok;
   if (!all_zero(b.subspan(signature_bytes))) {
-    return fail(condition::corrupt, op, "something where zeros should be", part::signature,
+    return fail(errc::corrupt, op, "something where zeros should be", part::signature,
                 at + signature_bytes);
   }
   const verifying_key key{load<decltype(verifying_key::bytes)>(b, 0)};
   const signature s{load<decltype(signature::bytes)>(b, key.bytes.size())};
   if (options_.signed_by && key != *options_.signed_by) {
-    return fail(condition::corrupt, op, "signed with another key", part::signature, at, key.text(),
+    return fail(errc::corrupt, op, "signed with another key", part::signature, at, key.text(),
                 options_.signed_by->text());
   }
   if (!is_signature(s, key, c.head.root)) {
-    return fail(condition::corrupt, op, "no signature of this root", part::signature,
+    return fail(errc::corrupt, op, "no signature of this root", part::signature,
                 at + key.bytes.size(), s.text());
   }
   c.signer = key;
@@ -74,11 +74,11 @@ outcome<std::vector<std::byte>> image_opener::read_part(core &c, part p, const f
   if (const auto ok = c.file.read(room->bytes(), r.offset); !ok) return pass_on(ok.error());
   const bytes_view stored = room->bytes().first(r.bytes);
   if (const sha256 there = sha256_of(stored); there != sum) {
-    return fail(condition::corrupt, op, "another digest than the superblock says", p, r.offset,
+    return fail(errc::corrupt, op, "another digest than the superblock says", p, r.offset,
                 there.text(), sum.text());
   }
   if (!all_zero(room->bytes().subspan(r.bytes))) {
-    return fail(condition::corrupt, op, "something where zeros should be", p, r.end());
+    return fail(errc::corrupt, op, "something where zeros should be", p, r.end());
   }
   std::vector<std::byte> bytes(r.bytes - c.head.tag());
   if (!c.opened_with) {
@@ -167,7 +167,7 @@ done image_opener::find_parent(core &c, int directory) {
     if (*there) return {};
   }
   failure f = fail_system(ENOENT, op, "the parent was not found", 64).value();
-  if (replaced) f.why.code = make_error_code(condition::corrupt);
+  if (replaced) f.why.code = make_error_code(errc::corrupt);
   if (replaced) f.why.reason = "the parent was replaced: its root is another";
   f.where = part::parent;
   f.expected = c.head.parent.text() + " with root " + c.head.parent_root.text();
@@ -184,13 +184,13 @@ outcome<std::shared_ptr<reader::core>> image_opener::open_core(
 
   const auto open = [&]() -> done {
     if (++depth_ > longest_chain) {
-      return fail(condition::corrupt, op, "a chain of too many parents", part::parent, 64, {},
+      return fail(errc::corrupt, op, "a chain of too many parents", part::parent, 64, {},
                   "at most " + std::to_string(longest_chain));
     }
     const auto size = c->file.size();
     if (!size) return pass_on(size.error());
     if (*size < block_bytes) {
-      return fail(condition::corrupt, op, "too short for an image", part::file, 0,
+      return fail(errc::corrupt, op, "too short for an image", part::file, 0,
                   std::to_string(*size), "at least 4096");
     }
     const auto block = aligned_memory::create(block_bytes);
@@ -200,7 +200,7 @@ outcome<std::shared_ptr<reader::core>> image_opener::open_core(
     if (!head) return pass_on(head.error());
     c->head = *head;
     if (*size != c->head.file_bytes) {
-      return fail(condition::corrupt, op, "a file of another size than it says", part::superblock,
+      return fail(errc::corrupt, op, "a file of another size than it says", part::superblock,
                   24, std::to_string(*size), std::to_string(c->head.file_bytes));
     }
     if (const auto ok = check_limits(c->head); !ok) return ok;
@@ -254,7 +254,7 @@ outcome<reader> image_opener::open(int directory, const std::string &name, const
     if (!c) return pass_on(c.error());
     return reader(std::move(*c));
   } catch (const std::bad_alloc &) {
-    return in_file<reader>(fail(condition::out_of_memory, op, "no memory for the metadata"), path);
+    return in_file<reader>(fail(errc::out_of_memory, op, "no memory for the metadata"), path);
   }
 }
 

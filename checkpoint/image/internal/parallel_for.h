@@ -17,7 +17,7 @@ inline unsigned threads_for(unsigned asked, std::size_t pieces) {
 // Runs `work` on that many threads, or on fewer where there are no more to be had.
 // Requires: work throws nothing.
 template <class Work>
-void run_on(unsigned threads, const Work &work) {
+void parallel_for(unsigned threads, const Work &work) {
   std::vector<std::thread> others;
   others.reserve(threads - 1);
   for (unsigned i = 1; i < threads; ++i) {

@@ -35,7 +35,7 @@ const unsigned char *raw(const std::byte *p) {
 }
 
 tl::unexpected<failure> refused(const char *operation, const char *reason) {
-  return fail(condition::invalid_argument, operation, reason);
+  return fail(errc::invalid_argument, operation, reason);
 }
 
 pkey private_key(const signing_key &key) {
@@ -138,7 +138,7 @@ outcome<cipher> cipher::create(const secret_key &key, const image_id &image) {
   };
   if (!context ||
       EVP_KDF_derive(context.get(), raw(c.key_.bytes.data()), c.key_.bytes.size(), params) != 1) {
-    return fail(condition::not_supported, "image::encrypt", "this OpenSSL has no HKDF");
+    return fail(errc::not_supported, "image::encrypt", "this OpenSSL has no HKDF");
   }
   return c;
 }
@@ -157,7 +157,7 @@ done cipher::encrypt(nonce n, bytes_view from, std::span<std::byte> to) const {
                         static_cast<int>(from.size())) == 1 &&
       EVP_EncryptFinal_ex(c.get(), raw(to.data() + from.size()), &wrote) == 1 &&
       EVP_CIPHER_CTX_ctrl(c.get(), EVP_CTRL_GCM_GET_TAG, tag_bytes, to.data() + from.size()) == 1;
-  if (!ok) return fail(condition::not_supported, "image::encrypt", "OpenSSL refuses to encrypt");
+  if (!ok) return fail(errc::not_supported, "image::encrypt", "OpenSSL refuses to encrypt");
   return {};
 }
 
@@ -177,7 +177,7 @@ done cipher::decrypt(nonce n, bytes_view from, std::span<std::byte> to) const {
                   EVP_CIPHER_CTX_ctrl(c.get(), EVP_CTRL_GCM_SET_TAG, tag_bytes, tag.data()) == 1 &&
                   EVP_DecryptFinal_ex(c.get(), raw(tag.data()), &wrote) == 1;
   if (!ok) {
-    return fail(condition::corrupt, "image::decrypt", "encrypted with another key, or damaged");
+    return fail(errc::corrupt, "image::decrypt", "encrypted with another key, or damaged");
   }
   return {};
 }

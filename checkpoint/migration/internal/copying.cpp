@@ -26,7 +26,7 @@ status copying::while_it_runs() {
   can_look_ = from_.prepare_digests().has_value();
   if (!can_look_) {
     if (how_.otherwise == when_it_does_not_converge::stop_and_copy) return {};
-    return refuse(condition::not_supported, op,
+    return make_error(errc::not_supported, op,
                   "the device cannot tell what has changed, and a long pause is not wanted");
   }
   std::size_t before = 0, stuck = 0;
@@ -57,7 +57,7 @@ status copying::while_it_runs() {
       if (out_.rounds < 2 * how_.most_rounds) continue;
     }
     if (how_.otherwise == when_it_does_not_converge::stop_and_copy) return {};
-    return refuse(condition::busy, op,
+    return make_error(errc::busy, op,
                   "the task writes faster than it can be copied (bytes left, bytes that fit)",
                   guess->left, static_cast<std::uint64_t>(rate_ * wanted_pause()));
   }
@@ -83,7 +83,7 @@ status copying::the_rest() {
     went = copy(std::move(again));
   }
   if (!went) return tl::unexpected(went.error());
-  return refuse(condition::corrupt, op, "the same chunks arrive damaged again and again", *went);
+  return make_error(errc::corrupt, op, "the same chunks arrive damaged again and again", *went);
 }
 
 result<std::size_t> copying::copy(std::vector<std::size_t> which) {
@@ -147,7 +147,7 @@ result<std::size_t> copying::copy(round &which, const std::function<status()> &f
   }
   if (!bad) return tl::unexpected(bad.error());
   if (*bad != 0) {
-    return refuse(condition::corrupt, op, "the same chunks arrive damaged again and again", *bad);
+    return make_error(errc::corrupt, op, "the same chunks arrive damaged again and again", *bad);
   }
   const double took = seconds_since(began);
   const std::uint64_t bytes = bytes_of(which.all());

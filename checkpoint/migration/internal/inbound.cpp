@@ -19,7 +19,7 @@ result<inbound> inbound::create(const device &d, incoming &into, std::uint32_t c
     auto made = snapshot::chunk_digester::create(d);
     if (made) {
       out.reads_back_.emplace(std::move(*made));
-    } else if (made.error().is(condition::device_lost)) {
+    } else if (made.error().is(errc::device_lost)) {
       return tl::unexpected(made.error());
     }
   }
@@ -39,7 +39,7 @@ status inbound::take(channel &from, const header &h, patience wait) {
     came_ = 0;
   }
   if (++came_ > chunks_) {
-    return refuse(condition::corrupt, op, "more chunks in a round than there are", came_, chunks_);
+    return make_error(errc::corrupt, op, "more chunks in a round than there are", came_, chunks_);
   }
   if (status s = land(from, h, wait); !s) return s;
   return pieces_.size() * chunk_bytes_ < looked_at_once ? status() : look();
@@ -56,7 +56,7 @@ status inbound::land(channel &from, const header &h, patience wait) {
     return by_.clear(*place, buffer_);
   }
   if (h.what != kind::chunk || h.body != place->bytes) {
-    return refuse(condition::corrupt, op, "a chunk is not of its size", h.body, place->bytes);
+    return make_error(errc::corrupt, op, "a chunk is not of its size", h.body, place->bytes);
   }
   std::byte *const at = room_.data() + buffer_ * chunk_bytes_;
   if (status s = from.receive({at, place->bytes}, wait); !s) return s;

@@ -40,21 +40,21 @@ status incoming::prepare(layout_message l) {
 
 status incoming::between_rounds() const {
   if (rounds_ == 0) return {};
-  return refuse(condition::corrupt, op, "a new layout in the middle of a round", rounds_);
+  return make_error(errc::corrupt, op, "a new layout in the middle of a round", rounds_);
 }
 
 // Addresses first: somebody else may have them. Those that are ours are given up, and had again.
 status incoming::reserve(layout_message l) {
-  if (status s = checkpoint::check(l.layout, device_.can().page_bytes); !s) return s;
+  if (status s = checkpoint::check(l.layout, device_.capabilities().page_bytes); !s) return s;
   if (status s = checkpoint::can_hold(device_, l.layout); !s) return s;
   if (most_bytes_ != 0 && l.layout.bytes() > most_bytes_) {
-    return refuse(condition::out_of_memory, op, "it is more than this receiver takes",
+    return make_error(errc::out_of_memory, op, "it is more than this receiver takes",
                   l.layout.bytes(), most_bytes_);
   }
   std::size_t bytes = 0;
   for (const auto &p : l.layout.pages) {
     if (p.bytes % chunk_bytes_ != 0) {
-      return refuse(condition::corrupt, op, "a page is not of whole chunks", p.bytes, chunk_bytes_);
+      return make_error(errc::corrupt, op, "a page is not of whole chunks", p.bytes, chunk_bytes_);
     }
     bytes += p.bytes;
   }
@@ -64,10 +64,10 @@ status incoming::reserve(layout_message l) {
   bench_.reset();
   std::map<std::uint32_t, page> before;
   before.swap(pages_);
-  auto landing = checkpoint::landed_memory::reserve(device_, l.layout);
+  auto landing = checkpoint::restored_memory::reserve(device_, l.layout);
   if (!landing) return tl::unexpected(landing.error());
   if (bytes != 0) {
-    auto bench = checkpoint::workbench::reserve(device_, bytes);
+    auto bench = checkpoint::staging_mapping::reserve(device_, bytes);
     if (!bench) return tl::unexpected(bench.error());
     bench_ = std::move(*bench);
   }
@@ -96,9 +96,9 @@ void incoming::make(checkpoint::page_maker by, const std::stop_token &stop) {
     s = make_some(by, i, std::min(i + at_a_time, numbers_.size()));
   }
   const std::lock_guard lock(mutex_);
-  if (s && stop.stop_requested()) s = refuse(condition::busy, op, "it is given up");
+  if (s && stop.stop_requested()) s = make_error(errc::busy, op, "it is given up");
   if (s) {
-    std::vector<page_ref> order;
+    std::vector<page_ptr> order;
     for (const std::uint32_t n : numbers_) order.push_back(pages_.at(n).memory);
     s = memory_->map(order);
   }
@@ -108,7 +108,7 @@ void incoming::make(checkpoint::page_maker by, const std::stop_token &stop) {
 }
 
 status incoming::make_some(checkpoint::page_maker &by, std::size_t first, std::size_t end) {
-  std::vector<page_ref> here;
+  std::vector<page_ptr> here;
   for (std::size_t i = first; i < end; ++i) {
     if (const page &p = pages_.at(numbers_[i]); p.memory) {
       here.push_back(p.memory);
@@ -144,7 +144,7 @@ bool incoming::prepared() const {
 
 result<std::size_t> incoming::begin_round() {
   const std::lock_guard lock(mutex_);
-  if (!memory_) return refuse(condition::corrupt, op, "contents before there is a layout");
+  if (!memory_) return make_error(errc::corrupt, op, "contents before there is a layout");
   ++rounds_;
   std::size_t chunks = 0;
   for (const auto &[number, p] : pages_) chunks += p.chunks.size();
@@ -166,7 +166,7 @@ std::optional<std::pair<incoming::page *, std::uint32_t>> incoming::find(std::ui
 result<virtual_range> incoming::place_of(std::uint64_t number) {
   std::unique_lock lock(mutex_);
   const auto found = find(number);
-  if (!found) return refuse(condition::corrupt, op, "there is no such chunk", number);
+  if (!found) return make_error(errc::corrupt, op, "there is no such chunk", number);
   const auto [p, index] = *found;
   made_.wait(lock, [p = p, this] { return bool(p->at) || !making_; });
   if (!p->at) return tl::unexpected(making_.error());
@@ -182,13 +182,13 @@ void incoming::landed(std::uint64_t number, const image::digest &d) {
 result<std::vector<std::uint64_t>> incoming::compare(
     const std::vector<image::digest> &sealed) const {
   std::unique_lock lock(mutex_);
-  if (!memory_) return refuse(condition::corrupt, op, "a seal before there is a layout");
+  if (!memory_) return make_error(errc::corrupt, op, "a seal before there is a layout");
   made_.wait(lock, [&] { return all_there_ || !making_; });
   if (!making_) return tl::unexpected(making_.error());
   std::size_t all = 0;
   for (const std::uint32_t n : numbers_) all += pages_.at(n).chunks.size();
   if (all != sealed.size()) {
-    return refuse(condition::corrupt, op, "not as many chunks are sealed as there are",
+    return make_error(errc::corrupt, op, "not as many chunks are sealed as there are",
                   sealed.size(), all);
   }
   std::vector<std::uint64_t> bad;
@@ -202,10 +202,10 @@ result<std::vector<std::uint64_t>> incoming::compare(
   return bad;
 }
 
-checkpoint::landed_memory incoming::take() {
+checkpoint::restored_memory incoming::take() {
   stop_making();
   const std::lock_guard lock(mutex_);
-  checkpoint::landed_memory out = std::move(*memory_);
+  checkpoint::restored_memory out = std::move(*memory_);
   memory_.reset();
   bench_.reset();
   pages_.clear();

@@ -52,7 +52,7 @@ class incoming {
   result<std::vector<std::uint64_t>> compare(const std::vector<image::digest> &sealed) const;
 
   // Requires: compared, and equal. The memory, an owner.
-  checkpoint::landed_memory take();
+  checkpoint::restored_memory take();
 
  private:
   struct chunk {
@@ -60,9 +60,9 @@ class incoming {
     bool known = false;
   };
   struct page {
-    page_ref memory;
+    page_ptr memory;
     std::size_t bytes = 0;
-    device_address at;  // on the workbench, once it is there
+    device_address at;  // on the staging_mapping, once it is there
     std::vector<chunk> chunks;
   };
   status between_rounds() const;  // requires the mutex
@@ -82,8 +82,8 @@ class incoming {
   std::size_t rounds_ = 0;               // under way
   std::map<std::uint32_t, page> pages_;  // by the source's numbers
   std::vector<std::uint32_t> numbers_;   // in the order of the layout
-  std::optional<checkpoint::workbench> bench_;
-  std::optional<checkpoint::landed_memory> memory_;
+  std::optional<checkpoint::staging_mapping> bench_;
+  std::optional<checkpoint::restored_memory> memory_;
   status making_;           // why it ended, where it failed
   bool all_there_ = false;  // and where they belong
   std::jthread maker_;

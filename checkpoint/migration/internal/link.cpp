@@ -78,7 +78,7 @@ status link::join(transport &to) {
     auto c = open(to);
     if (!c) return tl::unexpected(c.error());
     if ((*c)->who().fingerprint != who_.fingerprint) {
-      return refuse(condition::not_supported, op, "somebody else answers than before", i);
+      return make_error(errc::not_supported, op, "somebody else answers than before", i);
     }
     if (status s = migration::send(**c, kind::join, encode(session_), how_.wait, i); !s) return s;
     const auto m = receive(**c, kind::welcome, 0, how_.wait, op);
@@ -99,7 +99,7 @@ status link::join(transport &to) {
 status link::prepare(const layout_message &l) {
   const std::vector<std::byte> body = encode(l);
   if (body.size() > checkpoint::largest_layout) {
-    return refuse(condition::not_supported, op, "the layout is larger than a message may be",
+    return make_error(errc::not_supported, op, "the layout is larger than a message may be",
                   body.size(), checkpoint::largest_layout);
   }
   if (status s = migration::send(*control_, kind::layout, body, how_.wait); !s) return s;
@@ -119,7 +119,7 @@ result<std::size_t> link::copy(outgoing &from, round &which, const std::function
     if (status s = carry(l, from, which, tell); !s) return s;
     return migration::send(*l.to, kind::mark, {}, how_.wait, number);
   };
-  image::run_on(static_cast<unsigned>(data_.size()) + 1, [&] {
+  image::parallel_for(static_cast<unsigned>(data_.size()) + 1, [&] {
     // Where there are fewer threads, one after the other: finding first, which waits for nobody.
     for (std::size_t i = next++; i <= data_.size(); i = next++) {
       const status s = i == 0 ? finding() : go(i - 1);
@@ -143,7 +143,7 @@ result<std::size_t> link::copy(outgoing &from, round &which, const std::function
   const auto bad = decode_numbers(m->body);
   if (!bad) return tl::unexpected(bad.error());
   if (m->head.number != number) {
-    return refuse(condition::corrupt, op, "the other side speaks of another round", m->head.number,
+    return make_error(errc::corrupt, op, "the other side speaks of another round", m->head.number,
                   number);
   }
   if (bad->empty()) return std::size_t{0};
@@ -261,7 +261,7 @@ result<standing> ask(transport &to, const question &q, patience wait) {
       if (status s = commit_on(**c, q, wait); !s) return tl::unexpected(s.error());
       return standing::owns;
   }
-  return refuse(condition::corrupt, op, "there is no such answer", m->head.number);
+  return make_error(errc::corrupt, op, "there is no such answer", m->head.number);
 }
 
 }  // namespace stillmap::migration

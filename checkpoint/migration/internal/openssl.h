@@ -30,7 +30,7 @@ using owned_ssl = owned<SSL, SSL_free>;
 
 // What OpenSSL said last, in this thread; `otherwise` where it said nothing. Its texts are
 // literals.
-error openssl_error(condition like, const char *operation, const char *otherwise);
+error openssl_error(errc like, const char *operation, const char *otherwise);
 
 owned_bio reading(const std::string &pem);
 std::string fingerprint_of(const X509 *certificate);

@@ -21,9 +21,9 @@ result<bool> outgoing::look() {
     before.swap(gate_->gone);
   }
   std::unordered_set<std::uint64_t> ours;  // held by what_
-  for (const page_ref &p : what_.pages) ours.insert(p->id());
+  for (const page_ptr &p : what_.pages) ours.insert(p->id());
   auto seen = checkpoint::describe(
-      device_, tags_, [&](const page_ref &p) { return ours.count(p->id()) != 0 ? 1L : 0L; });
+      device_, tags_, [&](const page_ptr &p) { return ours.count(p->id()) != 0 ? 1L : 0L; });
   auto different = seen ? take(std::move(*seen)) : tl::unexpected(seen.error());
   if (!different) {
     const std::lock_guard lock(gate_->mutex);
@@ -41,7 +41,7 @@ result<bool> outgoing::take(checkpoint::described_memory seen) {
     known.emplace(what_.pages[i]->id(), numbers_[i]);
   }
   numbers_.clear();
-  for (const page_ref &p : seen.pages) {
+  for (const page_ptr &p : seen.pages) {
     const auto before = known.find(p->id());
     numbers_.push_back(before != known.end() ? before->second : next_number_++);
   }
@@ -52,7 +52,7 @@ result<bool> outgoing::take(checkpoint::described_memory seen) {
 }
 
 bool outgoing::same_as(const checkpoint::memory_layout &l,
-                       const std::vector<page_ref> &pages) const {
+                       const std::vector<page_ptr> &pages) const {
   const checkpoint::memory_layout &had = what_.layout;
   const auto same = [](const auto &a, const auto &b, const auto &equal) {
     return std::equal(a.begin(), a.end(), b.begin(), b.end(), equal);
@@ -60,7 +60,7 @@ bool outgoing::same_as(const checkpoint::memory_layout &l,
   return same(l.blocks, had.blocks,
               [](const auto &a, const auto &b) { return a.range == b.range && a.tag == b.tag; }) &&
          same(pages, what_.pages,
-              [](const page_ref &a, const page_ref &b) { return a->id() == b->id(); }) &&
+              [](const page_ptr &a, const page_ptr &b) { return a->id() == b->id(); }) &&
          same(l.places, had.places,
               [](const auto &a, const auto &b) {
                 return a.at == b.at && a.page == b.page && a.access == b.access;

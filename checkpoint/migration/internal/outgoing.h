@@ -60,7 +60,7 @@ class outgoing {
 
  private:
   result<bool> take(checkpoint::described_memory seen);
-  bool same_as(const checkpoint::memory_layout &l, const std::vector<page_ref> &pages) const;
+  bool same_as(const checkpoint::memory_layout &l, const std::vector<page_ptr> &pages) const;
   void list_chunks(const std::vector<device_address> &at);
 
   const device device_;

@@ -28,12 +28,12 @@ session::session(const device &d, const receive_options &how, const hello &h, pe
 
 result<std::shared_ptr<session>> session::create(const device &d, const receive_options &how,
                                                  const hello &h, peer from) {
-  if (!d.can().vmm) {
-    return refuse(condition::not_supported, op, "this device cannot map pages at addresses");
+  if (!d.capabilities().vmm) {
+    return make_error(errc::not_supported, op, "this device cannot map pages at addresses");
   }
-  if (h.page_bytes % d.can().page_bytes != 0) {
-    return refuse(condition::not_supported, op, "pages of this size cannot be made here",
-                  h.page_bytes, d.can().page_bytes);
+  if (h.page_bytes % d.capabilities().page_bytes != 0) {
+    return make_error(errc::not_supported, op, "pages of this size cannot be made here",
+                  h.page_bytes, d.capabilities().page_bytes);
   }
   auto file = record_file::open(how.records, h.task);
   if (!file) return tl::unexpected(file.error());
@@ -43,11 +43,11 @@ result<std::shared_ptr<session>> session::create(const device &d, const receive_
     const record &r = **before;
     const bool here = r.state == ownership::owner || r.state == ownership::running;
     if (r.state == ownership::intent) {
-      return refuse(condition::busy, op, "it is not known yet what became of this task's leaving",
+      return make_error(errc::busy, op, "it is not known yet what became of this task's leaving",
                     h.epoch, r.epoch);
     }
     if (here ? h.epoch <= r.epoch : h.epoch < r.epoch) {
-      return refuse(condition::busy, op, "this machine's record of the task is newer", h.epoch,
+      return make_error(errc::busy, op, "this machine's record of the task is newer", h.epoch,
                     r.epoch);
     }
   }
@@ -60,7 +60,7 @@ result<std::shared_ptr<session>> session::create(const device &d, const receive_
 status session::say(kind what, std::span<const std::byte> body, std::uint64_t number) {
   const std::lock_guard lock(mutex_);
   if (talking_ == nullptr || state_ == state::dead) {
-    return refuse(condition::busy, op, "nobody listens any more");
+    return make_error(errc::busy, op, "nobody listens any more");
   }
   return send(*talking_, what, body, how_.wait, number);
 }
@@ -115,7 +115,7 @@ status session::listen(channel &with) {
         if (bad->empty()) {
           const std::lock_guard lock(mutex_);
           if (state_ != state::copying && state_ != state::waiting) {
-            return refuse(condition::corrupt, op, "it is too late to say what it should be");
+            return make_error(errc::corrupt, op, "it is too late to say what it should be");
           }
           state_ = state::waiting;
           contents_ = image::digest_of(m->body);
@@ -136,10 +136,10 @@ status session::listen(channel &with) {
       case kind::discard: {
         const std::lock_guard lock(mutex_);
         if (state_ == state::waiting) state_ = state::copying;
-        return refuse(condition::busy, op, "the source keeps it");
+        return make_error(errc::busy, op, "the source keeps it");
       }
       default:
-        return refuse(condition::corrupt, op, "the source says something else than it should",
+        return make_error(errc::corrupt, op, "the source says something else than it should",
                       static_cast<std::uint64_t>(m->head.what));
     }
   }
@@ -151,7 +151,7 @@ status session::commit(const question &q) {
     if (state_ == state::owned || state_ == state::delivered) return {};  // said twice
     if (state_ != state::waiting || q.session != id_ || q.task != hello_.task ||
         q.epoch != hello_.epoch + 1) {
-      return refuse(condition::corrupt, op, "it is not time for this word, or it is about another",
+      return make_error(errc::corrupt, op, "it is not time for this word, or it is about another",
                     q.epoch, hello_.epoch + 1);
     }
     record r{hello_.task, hello_.epoch + 1, ownership::owner, id_, from_.where + ' ' + from_.name,
@@ -190,7 +190,7 @@ status session::carry(channel &from) {
   {
     const std::lock_guard lock(mutex_);
     if (state_ == state::dead || carrying_.size() >= hello_.channels || !memory_.prepared()) {
-      return refuse(condition::corrupt, op, "no channel is waited for", carrying_.size(),
+      return make_error(errc::corrupt, op, "no channel is waited for", carrying_.size(),
                     hello_.channels);
     }
     carrying_.push_back(&from);

@@ -15,7 +15,7 @@ namespace {
 constexpr const char *op = "migration::credentials";
 
 tl::unexpected<error> no(const char *why) {
-  return tl::unexpected(openssl_error(condition::invalid_argument, op, why));
+  return tl::unexpected(openssl_error(errc::invalid_argument, op, why));
 }
 
 // Fingerprints first: whoever signed it. Then what OpenSSL makes of it.

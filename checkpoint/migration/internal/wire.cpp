@@ -14,7 +14,7 @@ constexpr std::uint32_t magic = 0x674d6d53;  // "SmMg"
 constexpr std::uint16_t version = 1;
 
 tl::unexpected<error> garbled(const char *what) {
-  return refuse(condition::corrupt, "migration::decode", what);
+  return make_error(errc::corrupt, "migration::decode", what);
 }
 
 template <class T>
@@ -47,7 +47,7 @@ result<header> decode_header(std::span<const std::byte, header::bytes> from) {
   r.bytes(h.digest.bytes);
   if (first != magic) return garbled("this is no message of a migration");
   if (of != version) {
-    return refuse(condition::not_supported, "migration::decode", "another version of the protocol",
+    return make_error(errc::not_supported, "migration::decode", "another version of the protocol",
                   of, version);
   }
   if (what < 1 || what > static_cast<std::uint16_t>(kind::refusal)) {
@@ -182,7 +182,7 @@ result<message> receive(channel &from, std::uint64_t limit, patience wait) {
   const auto h = decode_header(head);
   if (!h) return tl::unexpected(h.error());
   if (h->body > limit) {
-    return refuse(condition::corrupt, "migration::receive", "a message is larger than it may be",
+    return make_error(errc::corrupt, "migration::receive", "a message is larger than it may be",
                   h->body, limit);
   }
   // As much as really comes, a piece at a time: a header alone takes no memory.
@@ -206,7 +206,7 @@ result<message> receive(channel &from, kind want, std::uint64_t limit, patience 
     return tl::unexpected(checkpoint::decode_refusal(m->body, op));
   }
   if (m->head.what != want || m->body.size() > limit) {
-    return refuse(condition::corrupt, op, "the other side says something else than it should",
+    return make_error(errc::corrupt, op, "the other side says something else than it should",
                   static_cast<std::uint64_t>(m->head.what), static_cast<std::uint64_t>(want));
   }
   return m;

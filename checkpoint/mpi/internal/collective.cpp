@@ -51,8 +51,8 @@ done mpi_said(int code, int rank) {
                                 "MPI: " + std::string(text, static_cast<std::size_t>(length))});
 }
 
-tl::unexpected<failure> refuse(const char *why) {
-  return tl::unexpected(failure{0, make_error_code(condition::invalid_argument), why});
+tl::unexpected<failure> make_error(const char *why) {
+  return tl::unexpected(failure{0, make_error_code(errc::invalid_argument), why});
 }
 
 }  // namespace
@@ -61,12 +61,12 @@ outcome<meeting> meeting::create(MPI_Comm ranks) {
   int begun = 0, ended = 0, between_groups = 0;
   MPI_Initialized(&begun);
   MPI_Finalized(&ended);
-  if (begun == 0 || ended != 0) return refuse("MPI is not initialised, or is finalised already");
-  if (ranks == MPI_COMM_NULL) return refuse("no communicator");
+  if (begun == 0 || ended != 0) return make_error("MPI is not initialised, or is finalised already");
+  if (ranks == MPI_COMM_NULL) return make_error("no communicator");
   if (const auto ok = mpi_said(MPI_Comm_test_inter(ranks, &between_groups), 0); !ok) {
     return tl::unexpected(ok.error());
   }
-  if (between_groups != 0) return refuse("a communicator between two groups");
+  if (between_groups != 0) return make_error("a communicator between two groups");
   MPI_Comm own = MPI_COMM_NULL;
   if (const auto ok = mpi_said(MPI_Comm_dup(ranks, &own), 0); !ok)
     return tl::unexpected(ok.error());

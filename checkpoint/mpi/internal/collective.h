@@ -58,9 +58,9 @@ auto attempt(const Work &work) -> decltype(work()) {
   try {
     return work();
   } catch (const std::bad_alloc &) {
-    return image::fail(condition::out_of_memory, "mpi", "no memory on the host");
+    return image::fail(errc::out_of_memory, "mpi", "no memory on the host");
   } catch (...) {
-    return image::fail(condition::invalid_argument, "mpi", "an exception, of a callback perhaps");
+    return image::fail(errc::invalid_argument, "mpi", "an exception, of a callback perhaps");
   }
 }
 

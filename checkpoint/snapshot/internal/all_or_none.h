@@ -46,7 +46,7 @@ class company {
 template <class Work>
 image::done for_each_part(company &all, std::size_t parts, const Work &work) {
   std::atomic<std::size_t> next{0};
-  image::run_on(static_cast<unsigned>(std::min<std::size_t>(parts, 64)), [&] {
+  image::parallel_for(static_cast<unsigned>(std::min<std::size_t>(parts, 64)), [&] {
     for (std::size_t i = next++; i < parts && !all.failed(); i = next++) {
       if (const image::done ok = work(i); !ok) all.fail(ok.error());
     }

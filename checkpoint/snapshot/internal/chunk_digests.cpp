@@ -23,7 +23,7 @@ class digest_module {
  public:
   static result<digest_module> load(const driver &drv) {
     if (!drv.has(driver_call::ModuleLoadData) || !drv.has(driver_call::LaunchKernel)) {
-      return refuse(condition::not_supported, op, "the driver loads no modules");
+      return make_error(errc::not_supported, op, "the driver loads no modules");
     }
     offer_host_kernel(drv);
     auto module = drv.load_module(chunk_digests_ptx);
@@ -39,7 +39,7 @@ class digest_module {
   digest_module &operator=(digest_module &&) = delete;
   ~digest_module() {
     if (module_ == nullptr) return;
-    if (const status s = drv_.unload_module(module_); !s) report_unreturnable(s.error());
+    if (const status s = drv_.unload_module(module_); !s) report_background_error(s.error());
   }
   function_handle kernel() const { return kernel_; }
 
@@ -65,9 +65,9 @@ struct share {
 class chunk_digester::core {
  public:
   static result<std::unique_ptr<core>> create(const device &d) {
-    const context_guard guard(d.drv(), d.context());
+    const context_guard guard(d.driver(), d.context());
     if (!guard.entered()) return tl::unexpected(guard.entered().error());
-    auto module = digest_module::load(d.drv());
+    auto module = digest_module::load(d.driver());
     if (!module) return tl::unexpected(module.error());
     std::unique_ptr<core> out(new core(d, std::move(*module)));
     const std::size_t most = std::clamp(std::thread::hardware_concurrency(), 1U, 8U);
@@ -79,21 +79,21 @@ class chunk_digester::core {
     return out;
   }
   ~core() {
-    const context_guard guard(device_.drv(), device_.context());
+    const context_guard guard(device_.driver(), device_.context());
     // Every call has waited for what it launched.
     if (room_) {
-      if (const status s = room_->close({}); !s) report_unreturnable(s.error());
+      if (const status s = room_->close({}); !s) report_background_error(s.error());
     }
     module_.reset();
   }
 
   result<std::vector<image::digest>> run(std::span<const virtual_range> chunks) {
-    const context_guard guard(device_.drv(), device_.context());
+    const context_guard guard(device_.driver(), device_.context());
     if (!guard.entered()) return tl::unexpected(guard.entered().error());
     std::size_t largest = 0;
     for (const virtual_range c : chunks) {
       if (c.bytes < least || c.bytes % image::block_bytes != 0) {
-        return refuse(condition::not_supported, op, "a chunk is too small, or not of whole blocks",
+        return make_error(errc::not_supported, op, "a chunk is too small, or not of whole blocks",
                       c.bytes, least);
       }
       largest = std::max(largest, c.bytes);
@@ -112,7 +112,7 @@ class chunk_digester::core {
     // On a stream of our own: whatever goes the way of the default stream waits for others' work.
     const stream &first = streams_.front();
     const device_address at = room_->address();
-    status s = device_.drv().copy_to_device_async(at, list.data(), list_bytes, first.get());
+    status s = device_.driver().copy_to_device_async(at, list.data(), list_bytes, first.get());
     wait_for(first, s);
     const device_address digests = at + list_bytes, scratch = digests + digest_bytes;
     std::size_t used = 0, launched = 0;
@@ -126,7 +126,7 @@ class chunk_digester::core {
     for (std::size_t i = 0; i < launched; ++i) wait_for(streams_[i], s);
     std::vector<image::digest> out(chunks.size());
     if (s) {
-      s = device_.drv().copy_to_host_async(out.data(), digests, digest_bytes, first.get());
+      s = device_.driver().copy_to_host_async(out.data(), digests, digest_bytes, first.get());
       wait_for(first, s);
     }
     if (!s) return tl::unexpected(s.error());
@@ -152,7 +152,7 @@ class chunk_digester::core {
     const status done = of.synchronize();
     if (done) return;
     if (s) s = done;
-    [[maybe_unused]] const status all = device_.drv().synchronize_context();
+    [[maybe_unused]] const status all = device_.driver().synchronize_context();
   }
 
   // For what kernels are told and tell. Memory from cuMemAlloc would not do: giving it back waits
@@ -160,7 +160,7 @@ class chunk_digester::core {
   status have_room(std::size_t bytes) {
     if (!room_) {
       buffer_options options;
-      if (device_.can().vmm) {
+      if (device_.capabilities().vmm) {
         page_pool_options of;
         of.keep_free = 0;
         auto pool = page_pool::create(device_, of);
@@ -180,7 +180,7 @@ class chunk_digester::core {
                   room = scratch.value(),
                   to = (digests + part.first * sizeof(image::digest)).value();
     void *params[] = {&chunks, &count, &room, &words, &to};
-    return device_.drv().launch(module_->kernel(), part.blocks, threads, params, on.get());
+    return device_.driver().launch(module_->kernel(), part.blocks, threads, params, on.get());
   }
 
   const device device_;

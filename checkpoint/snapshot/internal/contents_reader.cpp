@@ -54,7 +54,7 @@ class filling {
     auto buffers = checkpoint::host_memory::create(device_, threads * room);
     if (!buffers) return pass_on(buffers.error());
     std::atomic<std::size_t> lanes{0};
-    image::run_on(threads, [&] {
+    image::parallel_for(threads, [&] {
       const std::size_t lane = lanes++;
       work(lane, {buffers->data() + lane * room, room});
     });

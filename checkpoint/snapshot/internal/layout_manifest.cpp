@@ -21,8 +21,8 @@ image::manifest manifest_of(const device &d, const memory_layout &l) {
   const auto uuid = d.uuid();
   std::memcpy(m.device.uuid.data(), uuid.data(), uuid.size());
   m.device.memory_bytes = d.total_memory().bytes();
-  m.device.granularity = d.can().page_bytes;
-  m.device.driver_version = static_cast<std::uint32_t>(d.drv().version());
+  m.device.granularity = d.capabilities().page_bytes;
+  m.device.driver_version = static_cast<std::uint32_t>(d.driver().version());
   std::unordered_map<std::string, std::uint32_t> tags;
   for (const memory_layout::block &b : l.blocks) {
     const auto [tag, fresh] = tags.try_emplace(b.tag, static_cast<std::uint32_t>(m.tags.size()));
@@ -44,7 +44,7 @@ result<wanted_memory> wanted_of(const image::manifest &m, std::span<const std::s
   for (std::size_t i = 0; i < tags.size(); ++i) {
     const auto found = std::find(m.tags.begin(), m.tags.end(), tags[i]);
     if (found == m.tags.end()) {
-      return refuse(condition::invalid_argument, "snapshot::restore",
+      return make_error(errc::invalid_argument, "snapshot::restore",
                     "the image has no memory of that tag", i, tags.size());
     }
     chosen[static_cast<std::size_t>(found - m.tags.begin())] = true;

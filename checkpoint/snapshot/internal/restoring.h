@@ -34,8 +34,8 @@ class restoring {
   image::reader from_;
   wanted_memory what_;
   bool relocate_;
-  std::optional<checkpoint::landed_memory> landing_;
-  std::vector<page_ref> pages_;
+  std::optional<checkpoint::restored_memory> landing_;
+  std::vector<page_ptr> pages_;
 };
 
 }  // namespace stillmap::snapshot

@@ -30,7 +30,7 @@ status resumption::map() {
   }
   if (status s = device_.space().apply(std::move(plan)); !s) return s;
   plan_contents();
-  for (fresh_page &p : pages_) p.page = page_ref();  // the ledger has them now
+  for (fresh_page &p : pages_) p.page = page_ptr();  // the ledger has them now
   return {};
 }
 
@@ -65,7 +65,7 @@ status resumption::get_pages() {
     read_only_ += pages_[i].writable ? 0 : what_.pages[i].bytes;
   }
   for (const auto &[home, which] : by_home) {
-    std::vector<page_ref> got;
+    std::vector<page_ptr> got;
     got.reserve(which.size());
     if (status s = home->acquire(which.size(), got); !s) return s;
     for (std::size_t i = 0; i < which.size(); ++i) pages_[which[i]].page = std::move(got[i]);
@@ -112,7 +112,7 @@ void resumption::undo() noexcept {
   for (const virtual_range r : ranges_) plan.suspend(r, id_);
   if (!plan.empty()) {
     const status s = device_.space().apply(std::move(plan));
-    if (!s) report_unreturnable(s.error());
+    if (!s) report_background_error(s.error());
   }
   finish();
 }

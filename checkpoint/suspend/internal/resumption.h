@@ -28,7 +28,7 @@ class resumption {
 
  private:
   struct fresh_page {
-    page_ref page;
+    page_ptr page;
     device_address at;      // where to write it
     bool wanted = false;    // at some place
     bool writable = false;  // `at` is

@@ -80,7 +80,7 @@ status scratch_file::read(std::byte *to, std::size_t bytes, std::size_t offset) 
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return system_error("checkpoint::scratch_file", "cannot be read", offset);
     if (n == 0) {
-      return refuse(condition::corrupt, "checkpoint::scratch_file", "the file ends early", offset);
+      return make_error(errc::corrupt, "checkpoint::scratch_file", "the file ends early", offset);
     }
     to += n;
     bytes -= static_cast<std::size_t>(n);

@@ -86,7 +86,7 @@ class ReplayMapTest : public device_test {
     if (!on_hostcuda()) GTEST_SKIP() << "needs a small device with an oracle";
     become("memory=256M");
     device_.emplace(open_device());
-    if (!device_->can().vmm) GTEST_SKIP() << "needs VMM, which this device does not have";
+    if (!device_->capabilities().vmm) GTEST_SKIP() << "needs VMM, which this device does not have";
     folder_ = fs::path(::testing::TempDir()) / ("stillmap_map_" + std::to_string(::getpid()));
   }
   void TearDown() override {

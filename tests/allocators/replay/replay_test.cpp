@@ -59,7 +59,7 @@ class ReplayTest : public device_test, public ::testing::WithParamInterface<cons
     become("memory=256M");
     device_.emplace(open_device());
     kind_ = *find_target(GetParam());
-    const bool vmm = device_->can().vmm, pools = device_->can().memory_pools;
+    const bool vmm = device_->capabilities().vmm, pools = device_->capabilities().memory_pools;
     if (!vmm && kind_->name == std::string("segments-expanding")) GTEST_SKIP() << "has no VMM";
     if (!pools && kind_->name == std::string("pool")) GTEST_SKIP() << "has no memory pools";
   }
@@ -161,7 +161,7 @@ TEST_P(ReplayTest, TheDriversErrorsAreReported) {
 // pages change places.
 class swapping_target final : public replay_target {
  public:
-  explicit swapping_target(const device &d) : drv_(d.drv()), page_(d.can().page_bytes) {
+  explicit swapping_target(const device &d) : drv_(d.driver()), page_(d.capabilities().page_bytes) {
     physical_properties what;
     what.location = on_device(d.ordinal());
     const access_grant all{on_device(d.ordinal()), access_mode::read_write};
@@ -213,7 +213,7 @@ TEST_F(device_test, AWrongRemapIsAWrongByte) {
   if (!on_hostcuda()) GTEST_SKIP() << "needs a small device";
   become("memory=256M,lazy");
   const device d = open_device();
-  if (!d.can().vmm) GTEST_SKIP() << "this device has no pages to swap";
+  if (!d.capabilities().vmm) GTEST_SKIP() << "this device has no pages to swap";
   const target_kind kind{
       "swapping", "", true,
       [](const device &on,
@@ -231,7 +231,7 @@ TEST_F(device_test, AWrongRemapIsAWrongByte) {
     replay_options o;
     o.kind = &kind;
     o.verify = check_depth::pages;
-    const context_guard guard(d.drv(), d.context());
+    const context_guard guard(d.driver(), d.context());
     const auto r = replay(d, *plan, o);
     ASSERT_FALSE(r) << swapping_target::first;
     EXPECT_NE(r.error().line.find("a wrong byte"), std::string::npos) << r.error().line;
@@ -250,11 +250,11 @@ INSTANTIATE_TEST_SUITE_P(All, ReplayTest,
 class CheckerTest : public buffer_test {};
 
 TEST_F(CheckerTest, AWrongByteIsSeen) {
-  const context_guard guard(drv(), dev().context());
+  const context_guard guard(driver(), dev().context());
   const stream s = make_stream();
   const stream_ref refs[] = {s};
   for (const check_depth depth : {check_depth::pages, check_depth::bytes}) {
-    const auto at = drv().allocate(3_MiB);
+    const auto at = driver().allocate(3_MiB);
     ASSERT_TRUE(at);
     {
       auto checker = block_checker::create(dev(), refs, 1, depth);
@@ -262,7 +262,7 @@ TEST_F(CheckerTest, AWrongByteIsSeen) {
       ASSERT_TRUE(checker->allocated(0, at->pointer(), 3_MiB, 0));
       // The last byte before the page boundary inside.
       const std::size_t edge = page() - at->value() % page();
-      ASSERT_TRUE(drv().set_bytes_async(*at + (edge - 1), 0xee, 1, s.get()));
+      ASSERT_TRUE(driver().set_bytes_async(*at + (edge - 1), 0xee, 1, s.get()));
       ASSERT_TRUE(checker->before_free(0));
       const auto seen = checker->finish();
       ASSERT_FALSE(seen);
@@ -270,7 +270,7 @@ TEST_F(CheckerTest, AWrongByteIsSeen) {
       EXPECT_NE(seen.error().line.find("offset " + std::to_string(edge - 1)), std::string::npos)
           << seen.error().line;
     }
-    ASSERT_TRUE(drv().free(*at));
+    ASSERT_TRUE(driver().free(*at));
   }
 }
 

@@ -113,7 +113,7 @@ using namespace literals;
 TEST(Nvtx, WithoutItsHeadersItSaysSo) {
   const auto made = nvtx_observer();
   ASSERT_FALSE(made);
-  EXPECT_TRUE(made.error().is(condition::not_supported));
+  EXPECT_TRUE(made.error().is(errc::not_supported));
 }
 
 #else

@@ -38,24 +38,24 @@ stream new_stream(const device &d) {
   return std::move(*s);
 }
 void *current_context(const device &d) {
-  const auto c = d.drv().current_context();
+  const auto c = d.driver().current_context();
   MUST(c, c.error().message());
   return *c;
 }
 // Work of the test itself: it makes the context current and puts it back.
 void fill(const device &d, void *at, unsigned char value, std::size_t bytes, stream_handle s) {
-  const context_guard guard(d.drv(), d.context());
-  const auto done = d.drv().set_bytes_async(device_address(reinterpret_cast<std::uintptr_t>(at)),
+  const context_guard guard(d.driver(), d.context());
+  const auto done = d.driver().set_bytes_async(device_address(reinterpret_cast<std::uintptr_t>(at)),
                                             value, bytes, s);
   MUST(done, done.error().message());
 }
 bool all_are(const device &d, void *at, unsigned char value, std::size_t bytes, stream_handle s) {
-  const context_guard guard(d.drv(), d.context());
+  const context_guard guard(d.driver(), d.context());
   std::vector<unsigned char> seen(bytes);
-  const auto done = d.drv().copy_to_host_async(
+  const auto done = d.driver().copy_to_host_async(
       seen.data(), device_address(reinterpret_cast<std::uintptr_t>(at)), bytes, s);
   MUST(done, done.error().message());
-  MUST(d.drv().synchronize_stream(s), "the stream");
+  MUST(d.driver().synchronize_stream(s), "the stream");
   return seen == std::vector<unsigned char>(bytes, value);
 }
 std::size_t violations() {
@@ -98,7 +98,7 @@ TEST_F(torch_plugin, leaves_the_callers_context_current) {
   const auto scenario = [] {
     const plugin p = load_plugin();
     const device d = open();
-    const context_guard mine(d.drv(), d.context());
+    const context_guard mine(d.driver(), d.context());
     void *const block = p.malloc(1 << 20, 0, nullptr);
     p.free(block, 1 << 20, 0, nullptr);
     MUST(current_context(d) == d.context(), "taken away");
@@ -256,7 +256,7 @@ TEST_F(torch_plugin, recorded_streams_are_waited_for) {
     release(other.get());
     MUST(all_are(d, next, 2, 8 << 20, mine.get()), "overwritten");
     p.free(next, 8 << 20, 0, mine.get());
-    MUST(d.drv().synchronize_stream(other.get()), "the other stream");
+    MUST(d.driver().synchronize_stream(other.get()), "the other stream");
     MUST(violations() == 0, "violations");
   };
   IN_OWN_PROCESS(scenario, "");

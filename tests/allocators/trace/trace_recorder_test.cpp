@@ -34,7 +34,7 @@ std::string lines_of(const fs::path &path) {
 }
 
 template <class Result>
-bool is(const Result &r, condition what) {
+bool is(const Result &r, errc what) {
   return !r && r.error().is(what);
 }
 
@@ -79,10 +79,10 @@ TEST_F(record, every_request_is_a_line) {
   heap->mark_iteration();
   ASSERT_TRUE(heap->free(a));
   ASSERT_TRUE(heap->free(b, s));  // its last use was elsewhere
-  EXPECT_TRUE(is(heap->free(b), condition::invalid_argument));
+  EXPECT_TRUE(is(heap->free(b), errc::invalid_argument));
   EXPECT_TRUE(heap->free(nullptr));
   EXPECT_EQ(*heap->allocate(0, s), nullptr);
-  EXPECT_TRUE(is(heap->allocate(std::size_t{1} << 60, s), condition::out_of_memory));
+  EXPECT_TRUE(is(heap->allocate(std::size_t{1} << 60, s), errc::out_of_memory));
   ASSERT_TRUE(heap->allocate(5, t));  // still there at the end
   heap.reset();
   EXPECT_EQ(lines_of(options_.record_to),
@@ -120,7 +120,7 @@ TEST_F(record, the_environment_says_where_and_its_mistakes_stop_nobody) {
   EXPECT_EQ(lines_of(path), "a,0,7,0\nf,0\n");
 
   expect_unreturnable();
-  const std::uint64_t before = unreported_errors();
+  const std::uint64_t before = background_error_count();
   const std::string nowhere = (folder_ / "no/such/folder").string();
   ASSERT_EQ(::setenv("STILLMAP_RECORD", nowhere.c_str(), 1), 0);
   heap = make();
@@ -129,8 +129,8 @@ TEST_F(record, the_environment_says_where_and_its_mistakes_stop_nobody) {
   heap.reset();
   options_.record_to = nowhere;
   const auto refused = caching_allocator::create(dev(), options_);
-  EXPECT_TRUE(is(refused, condition::invalid_argument));
-  EXPECT_EQ(unreported_errors() - before, 1u);
+  EXPECT_TRUE(is(refused, errc::invalid_argument));
+  EXPECT_EQ(background_error_count() - before, 1u);
 }
 
 // The same address goes from thread to thread: its free must be written before its next allocation.

@@ -36,7 +36,7 @@ class askers : public control_test {
       stopping_.set_value();
       while (release_.wait_for(std::chrono::milliseconds(5)) != std::future_status::ready) {
         if (stop.stop_requested()) {
-          return status(refuse(condition::busy, "my_task::stop", "told to hurry"));
+          return status(make_error(errc::busy, "my_task::stop", "told to hurry"));
         }
       }
       return s;
@@ -74,7 +74,7 @@ TEST_F(askers, a_second_one_is_told_that_it_is_busy_and_status_is_answered) {
   stopping_.get_future().wait();
   const auto second = ask().resume("cache");
   ASSERT_FALSE(second);
-  EXPECT_TRUE(second.error().is(condition::busy));
+  EXPECT_TRUE(second.error().is(errc::busy));
   EXPECT_EQ(second.error().value, static_cast<std::uint64_t>(request_kind::suspend));
   EXPECT_NE(second.error().text.find("(suspend, for "), std::string::npos) << second.error().text;
   EXPECT_FALSE(ask().snapshot(save()));
@@ -151,7 +151,7 @@ TEST_F(askers, who_is_not_allowed_is_told_so) {
   start(std::move(o));
   const auto no = ask().status();
   ASSERT_FALSE(no);
-  EXPECT_TRUE(no.error().is(condition::not_supported)) << no.error().text;
+  EXPECT_TRUE(no.error().is(errc::not_supported)) << no.error().text;
   EXPECT_EQ(no.error().value, ::geteuid());
   EXPECT_EQ(who.pid, ::getpid());
   EXPECT_FALSE(ask().suspend({"weights", keep_in::nothing, ""}));
@@ -169,7 +169,7 @@ TEST_F(askers, one_that_stalls_is_let_go_of_and_holds_nobody_up) {
   EXPECT_TRUE(ask().status());
   const auto told = said(silent);
   ASSERT_FALSE(told);
-  EXPECT_TRUE(told.error().is(condition::busy)) << told.error().text;
+  EXPECT_TRUE(told.error().is(errc::busy)) << told.error().text;
   EXPECT_FALSE(said(drips));
   EXPECT_FALSE(said(silent)) << "and then it is closed";
 }
@@ -184,7 +184,7 @@ TEST_F(askers, a_crowd_is_turned_away_until_there_is_room) {
     connection a = reach(), b = reach();
     const auto third = ask().status();
     ASSERT_FALSE(third);
-    EXPECT_TRUE(third.error().is(condition::busy)) << third.error().text;
+    EXPECT_TRUE(third.error().is(errc::busy)) << third.error().text;
     EXPECT_EQ(third.error().limit, 2u);
   }
   while (!ask().status()) std::this_thread::yield();
@@ -212,12 +212,12 @@ TEST_F(askers, garbage_is_refused_and_harms_nobody) {
     ASSERT_GT(::send(c.fd(), text, sizeof text, MSG_NOSIGNAL), 0);
     const auto told = said(c);
     ASSERT_FALSE(told);
-    EXPECT_TRUE(told.error().is(condition::corrupt)) << told.error().text;
+    EXPECT_TRUE(told.error().is(errc::corrupt)) << told.error().text;
   }
   EXPECT_TRUE(refused(static_cast<std::uint16_t>(kind::suspend), bytes(largest_request + 1))
-                  .is(condition::corrupt));
-  EXPECT_TRUE(refused(static_cast<std::uint16_t>(kind::answer), {}).is(condition::corrupt));
-  EXPECT_TRUE(refused(2, {}).is(condition::corrupt));
+                  .is(errc::corrupt));
+  EXPECT_TRUE(refused(static_cast<std::uint16_t>(kind::answer), {}).is(errc::corrupt));
+  EXPECT_TRUE(refused(2, {}).is(errc::corrupt));
   // Descriptors with it.
   {
     connection c = reach();
@@ -226,13 +226,13 @@ TEST_F(askers, garbage_is_refused_and_harms_nobody) {
                        long_enough, {}));
     const auto told = said(c);
     ASSERT_FALSE(told);
-    EXPECT_TRUE(told.error().is(condition::corrupt)) << told.error().text;
+    EXPECT_TRUE(told.error().is(errc::corrupt)) << told.error().text;
   }
   // Another version, a path that is not absolute, no tags, cut off everywhere.
   bytes later = encode_status_request();
   later[0] = std::byte{9};
   const failure version = refused(static_cast<std::uint16_t>(kind::status), later);
-  EXPECT_TRUE(version.is(condition::not_supported));
+  EXPECT_TRUE(version.is(errc::not_supported));
   EXPECT_EQ(version.value, 9u);
   EXPECT_EQ(version.limit, protocol_version);
   snapshot_request r = save();
@@ -262,7 +262,7 @@ TEST_F(askers, a_path_is_somebodys_until_he_is_dead) {
     EXPECT_TRUE(client(path).status());
     const auto two = server::start(dev(), path);
     ASSERT_FALSE(two);
-    EXPECT_TRUE(two.error().is(condition::busy));
+    EXPECT_TRUE(two.error().is(errc::busy));
     EXPECT_TRUE(client(path).status());
   }
   EXPECT_FALSE(std::filesystem::exists(path));

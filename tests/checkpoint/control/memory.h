@@ -20,7 +20,7 @@ constexpr std::uint64_t far_away = 0x2100'0000'0000;
 constexpr std::uint64_t weights_at = far_away, cache_at = far_away + 0x10'0000'0000;
 
 // Four pages of weights, pattern 1, and two of cache, pattern 2. Exportable where the device can.
-checkpoint::landed_memory weights_and_cache(const device &d, bool exportable = true);
+checkpoint::restored_memory weights_and_cache(const device &d, bool exportable = true);
 ::testing::AssertionResult is_whole(const device &d);
 
 // An abstract name that no other sandbox has.

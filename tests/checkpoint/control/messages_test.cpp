@@ -66,7 +66,7 @@ migrated an_end(migration::whose w) {
   m.sent.seconds = 2.5;
   m.sent.unmapped = false;
   if (w != migration::whose::destination) {
-    m.why = failure(error{make_error_code(condition::busy), "op", "why", 1, 2});
+    m.why = failure(error{make_error_code(errc::busy), "op", "why", 1, 2});
   }
   return m;
 }
@@ -153,7 +153,7 @@ TEST(messages, what_is_written_is_read_again) {
 
 TEST(messages, failures_keep_their_code_and_their_text) {
   for (const std::error_code code :
-       {make_error_code(condition::busy), std::error_code(2, cuda_category()),
+       {make_error_code(errc::busy), std::error_code(2, cuda_category()),
         std::error_code(ENOSPC, std::system_category()),
         std::make_error_code(std::errc::operation_canceled)}) {
     const failure f = decode_refusal(encode(failure(error{code, "op", "why", 1, 2})));
@@ -164,13 +164,13 @@ TEST(messages, failures_keep_their_code_and_their_text) {
     EXPECT_EQ(f.limit, 2u);
     EXPECT_EQ(f.text, (error{code, "op", "why", 1, 2}).message());
   }
-  EXPECT_TRUE(failure(error{std::error_code(2, cuda_category())}).is(condition::out_of_memory));
-  failure endless(error{make_error_code(condition::busy)});
+  EXPECT_TRUE(failure(error{std::error_code(2, cuda_category())}).is(errc::out_of_memory));
+  failure endless(error{make_error_code(errc::busy)});
   endless.text.assign(1 << 20, 'x');
   EXPECT_EQ(decode_refusal(encode(endless)).text.size(), 4096u);
   // A refusal that is none is a failure all the same.
-  EXPECT_TRUE(decode_refusal({}).is(condition::corrupt));
-  EXPECT_TRUE(decode_refusal(encode(failure(error{}))).is(condition::corrupt));
+  EXPECT_TRUE(decode_refusal({}).is(errc::corrupt));
+  EXPECT_TRUE(decode_refusal(encode(failure(error{}))).is(errc::corrupt));
 }
 
 TEST(messages, a_status_is_never_larger_than_an_answer_may_be) {

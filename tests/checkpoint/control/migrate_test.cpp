@@ -30,7 +30,7 @@ constexpr handoff::patience long_enough(30'000);
 #define ASSERT_DONE(outcome) ASSERT_TRUE(outcome) << (outcome).error().text
 
 template <class Outcome>
-bool fails_as(condition c, const Outcome &o) {
+bool fails_as(errc c, const Outcome &o) {
   return !o && o.error().is(c);
 }
 
@@ -149,11 +149,11 @@ TEST_F(migrations, memory_moves_and_everybody_is_told) {
 TEST_F(migrations, given_up_halfway_it_is_as_it_was_and_can_be_sent_again) {
   other_process there("destination", meeting_.folder());
   start(held());
-  EXPECT_TRUE(fails_as(condition::invalid_argument, ask().abort()));
+  EXPECT_TRUE(fails_as(errc::invalid_argument, ask().abort()));
   auto first = std::async(std::launch::async, [&] { return ask().migrate(request()); });
   stopping_.get_future().wait();
-  EXPECT_TRUE(fails_as(condition::busy, ask().resume("cache")));
-  EXPECT_TRUE(fails_as(condition::busy, ask().settle()));
+  EXPECT_TRUE(fails_as(errc::busy, ask().resume("cache")));
+  EXPECT_TRUE(fails_as(errc::busy, ask().settle()));
   const auto what = ask().abort();
   ASSERT_DONE(what);
   EXPECT_EQ(*what, request_kind::migrate);
@@ -161,7 +161,7 @@ TEST_F(migrations, given_up_halfway_it_is_as_it_was_and_can_be_sent_again) {
   EXPECT_EQ(ask().status()->job.what, request_kind::none);
   const auto no = first.get();
   ASSERT_FALSE(no);
-  EXPECT_TRUE(no.error().is(condition::busy));
+  EXPECT_TRUE(no.error().is(errc::busy));
   EXPECT_NE(no.error().text.find("aborted"), std::string::npos) << no.error().text;
   EXPECT_EQ(seen(), (words{"stop weights cache", "go weights cache"}));
   EXPECT_TRUE(memory_is_whole());
@@ -235,10 +235,10 @@ TEST_F(migrations, what_is_undecided_stands_still_until_it_is_settled) {
   // Nothing else is done with it.
   const auto busy = ask().suspend({"weights", checkpoint::keep_in::nothing, ""});
   ASSERT_FALSE(busy);
-  EXPECT_TRUE(busy.error().is(condition::busy));
+  EXPECT_TRUE(busy.error().is(errc::busy));
   EXPECT_NE(busy.error().text.find("undecided"), std::string::npos) << busy.error().text;
-  EXPECT_TRUE(fails_as(condition::busy, ask().migrate(request())));
-  EXPECT_TRUE(fails_as(condition::invalid_argument, ask().abort()));
+  EXPECT_TRUE(fails_as(errc::busy, ask().migrate(request())));
+  EXPECT_TRUE(fails_as(errc::invalid_argument, ask().abort()));
   const auto nobody = ask().settle();
   ASSERT_DONE(nobody);
   EXPECT_EQ(nobody->sent.whose, whose::undecided);
@@ -251,7 +251,7 @@ TEST_F(migrations, what_is_undecided_stands_still_until_it_is_settled) {
   EXPECT_EQ(told->sent.whose, whose::source);
   EXPECT_EQ(seen(), (words{"stop weights cache", "go weights cache"}));
   EXPECT_TRUE(memory_is_whole());
-  EXPECT_TRUE(fails_as(condition::invalid_argument, ask().settle()));
+  EXPECT_TRUE(fails_as(errc::invalid_argument, ask().settle()));
   // It is still the same task.
   migrate_request r = request();
   r.task = {};
@@ -289,7 +289,7 @@ TEST_F(migrations, a_task_that_does_not_stop_is_not_told_to_go_on) {
   other_process there("destination", meeting_.folder());
   server_options o = written_down();
   o.task.quiesce = [](auto, auto) {
-    return status(refuse(condition::busy, "my_task::stop", "a step cannot be interrupted", 7, 9));
+    return status(make_error(errc::busy, "my_task::stop", "a step cannot be interrupted", 7, 9));
   };
   start(std::move(o));
   const auto no = ask().migrate(request());
@@ -317,12 +317,12 @@ TEST_F(migrations, a_record_that_is_open_is_given_up_and_taken_again) {
   r.task = {};
   r.fingerprints = {std::string(64, 'a')};
   EXPECT_FALSE(ask().migrate(r));
-  EXPECT_TRUE(fails_as(condition::busy, record_file::open(whole.records, whole.task)));
+  EXPECT_TRUE(fails_as(errc::busy, record_file::open(whole.records, whole.task)));
   migrate_request other = whole;
   other.task.bytes[0] = std::byte{1};
   const auto no = ask().migrate(other);
   ASSERT_FALSE(no);
-  EXPECT_TRUE(no.error().is(condition::invalid_argument)) << no.error().text;
+  EXPECT_TRUE(no.error().is(errc::invalid_argument)) << no.error().text;
   r.fingerprints = whole.fingerprints;
   const auto done = ask().migrate(r);
   ASSERT_DONE(done);

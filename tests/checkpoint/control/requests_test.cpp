@@ -144,7 +144,7 @@ TEST_F(requests, a_snapshot_is_written_and_the_next_one_builds_on_it) {
 }
 
 TEST_F(requests, memory_is_given_to_a_process_that_waits_for_it) {
-  if (!dev().can().posix_fd_export) GTEST_SKIP() << "needs pages that can be exported";
+  if (!dev().capabilities().posix_fd_export) GTEST_SKIP() << "needs pages that can be exported";
   start(written_down());
   give_request r;
   r.tags = {"weights"};
@@ -163,7 +163,7 @@ TEST_F(requests, memory_is_given_to_a_process_that_waits_for_it) {
   // It is nobody's here any more.
   const auto gone = ask().suspend({"weights", keep_in::pinned_memory, ""});
   ASSERT_FALSE(gone);
-  EXPECT_TRUE(gone.error().is(condition::busy)) << gone.error().text;
+  EXPECT_TRUE(gone.error().is(errc::busy)) << gone.error().text;
   EXPECT_EQ(gone.error().value, weights_at);
 }
 
@@ -171,7 +171,7 @@ TEST_F(requests, refusals_come_whole_and_before_the_task_is_stopped) {
   start(written_down());
   const auto unknown = ask().suspend({"nobody's", keep_in::pinned_memory, ""});
   ASSERT_FALSE(unknown);
-  EXPECT_TRUE(unknown.error().is(condition::invalid_argument));
+  EXPECT_TRUE(unknown.error().is(errc::invalid_argument));
   EXPECT_EQ(unknown.error().operation, "control::suspend");
   EXPECT_EQ(unknown.error().limit, 1u);
   EXPECT_NE(unknown.error().text.find("'nobody's': nothing has this tag: invalid"),
@@ -192,7 +192,7 @@ TEST_F(requests, refusals_come_whole_and_before_the_task_is_stopped) {
 
   const auto awake = ask().resume("weights");
   ASSERT_FALSE(awake);
-  EXPECT_TRUE(awake.error().is(condition::invalid_argument));
+  EXPECT_TRUE(awake.error().is(errc::invalid_argument));
   EXPECT_EQ(awake.error().operation, "suspender::resume") << awake.error().text;
 
   give_request nobody;
@@ -210,7 +210,7 @@ TEST_F(requests, refusals_come_whole_and_before_the_task_is_stopped) {
   save.parent.clear();
   const auto away = ask().snapshot(save);
   ASSERT_FALSE(away);
-  EXPECT_TRUE(away.error().is(condition::busy)) << away.error().text;
+  EXPECT_TRUE(away.error().is(errc::busy)) << away.error().text;
   EXPECT_EQ(away.error().value, cache_at);
   EXPECT_FALSE(ask().suspend({"cache", keep_in::pinned_memory, ""}));
   EXPECT_EQ(seen(), words{"stop cache"});
@@ -222,7 +222,7 @@ TEST_F(requests, refusals_come_whole_and_before_the_task_is_stopped) {
 TEST_F(requests, a_task_that_does_not_stop_keeps_its_memory) {
   server_options o = written_down();
   o.task.quiesce = [](auto, auto) {
-    return status(refuse(condition::busy, "my_task::stop", "a step cannot be interrupted", 7, 9));
+    return status(make_error(errc::busy, "my_task::stop", "a step cannot be interrupted", 7, 9));
   };
   start(std::move(o));
   snapshot_request save;
@@ -230,7 +230,7 @@ TEST_F(requests, a_task_that_does_not_stop_keeps_its_memory) {
   save.path = file("a.smi");
   const auto no = ask().snapshot(save);
   ASSERT_FALSE(no);
-  EXPECT_TRUE(no.error().is(condition::busy));
+  EXPECT_TRUE(no.error().is(errc::busy));
   EXPECT_EQ(no.error().operation, "my_task::stop");
   EXPECT_EQ(no.error().reason, "a step cannot be interrupted");
   EXPECT_EQ(no.error().value, 7u);
@@ -268,7 +268,7 @@ TEST_F(requests, a_resume_without_memory_can_be_asked_for_again) {
   leave_free(1);
   const auto no = ask().resume("weights");
   ASSERT_FALSE(no);
-  EXPECT_TRUE(no.error().is(condition::out_of_memory)) << no.error().text;
+  EXPECT_TRUE(no.error().is(errc::out_of_memory)) << no.error().text;
   hostcuda_control::occupy(0, 0);
   ASSERT_TRUE(ask().resume("weights"));
   EXPECT_TRUE(memory_is_whole());

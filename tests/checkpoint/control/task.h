@@ -38,7 +38,7 @@ class control_test : public stillmap::testing::buffer_test {
   void see(const char *what, server_callbacks::tags_view tags);
 
   std::string where_, folder_;
-  std::optional<checkpoint::landed_memory> memory_;
+  std::optional<checkpoint::restored_memory> memory_;
   std::unique_ptr<server> server_;
   mutable std::mutex mutex_;
   std::vector<std::string> seen_;

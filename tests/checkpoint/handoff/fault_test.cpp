@@ -18,7 +18,7 @@ namespace {
 using stillmap::testing::held;
 using namespace stillmap::testing::sample;
 
-using checkpoint::landed_memory;
+using checkpoint::restored_memory;
 namespace control = stillmap::testing::hostcuda_control;
 
 // "giver", "giver count", "giver cuMemMap 3": what fails during give; in the taker during take.
@@ -39,7 +39,7 @@ class failing_calls : public stillmap::testing::buffer_test {
     if (IsSkipped() || HasFatalFailure()) return;
     STILLMAP_NEEDS_HOSTCUDA();
     STILLMAP_NEEDS_VMM();
-    if (!dev().can().posix_fd_export) GTEST_SKIP() << "needs pages that can be exported";
+    if (!dev().capabilities().posix_fd_export) GTEST_SKIP() << "needs pages that can be exported";
     if (control::config().rfind("profile=h200", 0) != 0) {
       GTEST_SKIP() << "which call fails is the same on every machine: one is enough";
     }
@@ -59,7 +59,7 @@ class failing_calls : public stillmap::testing::buffer_test {
   std::string run(Run step) {
     const orders o = told();
     const driver_counts before = counts();
-    const std::uint64_t reported = unreported_errors();
+    const std::uint64_t reported = background_error_count();
     control::faults_fired();
     if (o.nth != 0) control::fail(o.function.c_str(), o.nth, CUDA_ERROR_UNKNOWN);
     step();
@@ -75,20 +75,20 @@ class failing_calls : public stillmap::testing::buffer_test {
       return all;
     }
     if (o.nth != 0 && control::faults_fired() == 0) return ", not reached";
-    return unreported_errors() != reported ? ", told" : "";
+    return background_error_count() != reported ? ", told" : "";
   }
 
   [[noreturn]] void giver() {
     task t(dev());
     auto to = connection::connect(meeting_place(), patience(30'000));
     if (!to) say_and_end(to.error().message());
-    const held before = held::now(drv());
+    const held before = held::now(driver());
     result<given_memory> given = tl::unexpected<error>(error{});
     const std::string more = run([&] { given = give(dev(), *to, both, options()); });
     if (given) say_and_end((given->unmapped ? "gave" : "gave, mapped") + more);
     if (const std::string wrong = task::wrong(dev()); !wrong.empty()) say_and_end(wrong);
     // What the sink was told of may be left.
-    const std::string left = more.empty() ? before.more_now(drv()) : "";
+    const std::string left = more.empty() ? before.more_now(driver()) : "";
     say_and_end("owner" + more + (left.empty() ? "" : ", leaks: " + left));
   }
 
@@ -97,15 +97,15 @@ class failing_calls : public stillmap::testing::buffer_test {
     if (!at) say_and_end(at.error().message());
     auto from = at->accept(patience(30'000));
     if (!from) say_and_end(from.error().message());
-    const held before = held::now(drv());
-    result<landed_memory> taken = tl::unexpected<error>(error{});
+    const held before = held::now(driver());
+    result<restored_memory> taken = tl::unexpected<error>(error{});
     const std::string more = run([&] { taken = take(dev(), *from, options()); });
     if (taken) {
       const std::string wrong = task::wrong(dev());
       say_and_end((wrong.empty() ? "owner" : wrong) + more);
     }
     // What the sink was told of may be left.
-    const std::string left = more.empty() ? before.more_now(drv()) : "";
+    const std::string left = more.empty() ? before.more_now(driver()) : "";
     say_and_end("nothing" + more + (left.empty() ? "" : ", leaks: " + left));
   }
 

@@ -16,7 +16,7 @@ constexpr std::size_t largest_body = std::size_t{1} << 16;
 
 template <class T>
 bool refused_well(const result<T> &r) {
-  return r.error().is(condition::corrupt) && r.error().reason[0] != '\0';
+  return r.error().is(errc::corrupt) && r.error().reason[0] != '\0';
 }
 
 bool same(const memory_layout &a, const memory_layout &b) {
@@ -171,7 +171,7 @@ std::vector<testing::fuzz_input> fuzz_corpus() {
   }
   for (unsigned i = 0; i < 4; ++i) add(fuzz_mode::layout, 2, encode(sample_layout(i)));
   add(fuzz_mode::refusal, 7,
-      checkpoint::encode(error{make_error_code(condition::busy), "", "", 17, 0}));
+      checkpoint::encode(error{make_error_code(errc::busy), "", "", 17, 0}));
   add(fuzz_mode::stream, 0, all);
   return inputs;
 }

@@ -26,7 +26,7 @@ namespace {
 using namespace stillmap::testing::sample;
 
 using namespace literals;
-using checkpoint::landed_memory;
+using checkpoint::restored_memory;
 using stillmap::testing::fails_with;
 using stillmap::testing::get;
 using stillmap::testing::holds;
@@ -44,7 +44,7 @@ class handing_over : public stillmap::testing::buffer_test {
     buffer_test::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
     STILLMAP_NEEDS_VMM();
-    if (!dev().can().posix_fd_export) GTEST_SKIP() << "needs pages that can be exported";
+    if (!dev().capabilities().posix_fd_export) GTEST_SKIP() << "needs pages that can be exported";
     if (part() == "giver") giver();
     if (part() == "taker") taker();
   }
@@ -89,7 +89,7 @@ class handing_over : public stillmap::testing::buffer_test {
     say_and_end(use(*taken));
   }
 
-  std::string use(landed_memory &m) const {
+  std::string use(restored_memory &m) const {
     if (const std::string wrong = task::wrong(dev()); !wrong.empty()) return wrong;
     if (m.tagged("weights") !=
             std::vector<virtual_range>{{device_address(weights_at), 16 * page()}} ||
@@ -99,8 +99,8 @@ class handing_over : public stillmap::testing::buffer_test {
     // Still one page at two addresses, and another that is not to be written.
     put(dev(), device_address(weights_at + 16), pattern(64, 9));
     if (!holds(dev(), device_address(weights_at + 5 * page() + 16), 64, 9)) return "no alias";
-    const context_guard guard(drv(), dev().context());
-    if (drv().set_bytes_async(device_address(cache_at + page()), 1, 64, nullptr)) {
+    const context_guard guard(driver(), dev().context());
+    if (driver().set_bytes_async(device_address(cache_at + page()), 1, 64, nullptr)) {
       return "a page that was read only can be written";
     }
     return "owner";
@@ -175,11 +175,11 @@ TEST_F(handing_over, an_address_that_is_taken_is_a_refusal_that_names_it) {
   std::thread giver([&, &to = mine] { given = give(dev(), to, both); });
   const auto taken = take(dev(), others);  // here, where the giver has it
   giver.join();
-  EXPECT_TRUE(fails_with(outcome(taken), condition::busy, "reservation::create"));
+  EXPECT_TRUE(fails_with(outcome(taken), errc::busy, "reservation::create"));
   EXPECT_EQ(taken.error().value, weights_at);
-  EXPECT_NE(checkpoint::who_holds({device_address(weights_at), page()}), "");
-  EXPECT_EQ(checkpoint::who_holds({device_address(far_away + 3 * apart), page()}), "");
-  EXPECT_TRUE(fails_with(outcome(given), condition::busy, "handoff::give"));
+  EXPECT_NE(checkpoint::find_mapping_owner({device_address(weights_at), page()}), "");
+  EXPECT_EQ(checkpoint::find_mapping_owner({device_address(far_away + 3 * apart), page()}), "");
+  EXPECT_TRUE(fails_with(outcome(given), errc::busy, "handoff::give"));
   EXPECT_EQ(given.error().value, weights_at);
   EXPECT_EQ(task::wrong(dev()), "");
 }
@@ -187,13 +187,13 @@ TEST_F(handing_over, an_address_that_is_taken_is_a_refusal_that_names_it) {
 TEST_F(handing_over, what_cannot_be_exported_is_refused_before_anything_is_sent) {
   task t(dev(), handle_type::none);
   auto [mine, others] = connected();
-  result<landed_memory> taken = tl::unexpected<error>(error{});
+  result<restored_memory> taken = tl::unexpected<error>(error{});
   std::thread taker([&, &from = others] { taken = take(dev(), from); });
   const auto given = give(dev(), mine, both);
   taker.join();
-  EXPECT_TRUE(fails_with(outcome(given), condition::not_supported, "handoff::give"));
+  EXPECT_TRUE(fails_with(outcome(given), errc::not_supported, "handoff::give"));
   EXPECT_EQ(given.error().value, weights_at);
-  EXPECT_TRUE(fails_with(outcome(taken), condition::not_supported, "handoff::take"));
+  EXPECT_TRUE(fails_with(outcome(taken), errc::not_supported, "handoff::take"));
   EXPECT_EQ(task::wrong(dev()), "");
 }
 
@@ -207,10 +207,10 @@ TEST_F(handing_over, who_is_not_allowed_gets_nothing) {
     return false;
   };
   EXPECT_TRUE(
-      fails_with(outcome(give(dev(), mine, both, how)), condition::not_supported, "handoff::give"));
+      fails_with(outcome(give(dev(), mine, both, how)), errc::not_supported, "handoff::give"));
   EXPECT_EQ(seen.pid, ::getpid());
   EXPECT_EQ(seen.uid, ::geteuid());
-  EXPECT_TRUE(fails_with(outcome(take(dev(), others)), condition::not_supported, "handoff::take"));
+  EXPECT_TRUE(fails_with(outcome(take(dev(), others)), errc::not_supported, "handoff::take"));
 }
 
 TEST_F(handing_over, silence_and_cancelling_end_it) {
@@ -220,7 +220,7 @@ TEST_F(handing_over, silence_and_cancelling_end_it) {
   {
     auto [mine, others] = connected();
     EXPECT_TRUE(
-        fails_with(outcome(give(dev(), mine, both, how)), condition::busy, "handoff::connection"));
+        fails_with(outcome(give(dev(), mine, both, how)), errc::busy, "handoff::connection"));
   }
   std::stop_source stop;
   how.wait = patience(60'000);
@@ -228,20 +228,20 @@ TEST_F(handing_over, silence_and_cancelling_end_it) {
   auto [mine, others] = connected();
   stop.request_stop();
   EXPECT_TRUE(
-      fails_with(outcome(give(dev(), mine, both, how)), condition::busy, "handoff::connection"));
+      fails_with(outcome(give(dev(), mine, both, how)), errc::busy, "handoff::connection"));
   EXPECT_EQ(task::wrong(dev()), "");
 }
 
 TEST_F(handing_over, tags_that_nobody_has_and_memory_in_use_elsewhere_are_refused) {
   task t(dev());
-  const auto refused = [&](const std::vector<std::string> &tags, condition c) {
+  const auto refused = [&](const std::vector<std::string> &tags, errc c) {
     auto [mine, others] = connected();
     std::thread taker([&, &from = others] { EXPECT_FALSE(take(dev(), from)); });
     EXPECT_TRUE(fails_with(outcome(give(dev(), mine, tags)), c, "checkpoint::describe"));
     taker.join();
   };
-  refused({"nobody's"}, condition::invalid_argument);
-  refused({}, condition::invalid_argument);
+  refused({"nobody's"}, errc::invalid_argument);
+  refused({}, errc::invalid_argument);
   reservation_options where;
   where.tag = "elsewhere";
   auto block = reservation::create(dev(), page(), where);
@@ -249,7 +249,7 @@ TEST_F(handing_over, tags_that_nobody_has_and_memory_in_use_elsewhere_are_refuse
   const auto first = dev().space().mappings({device_address(weights_at), page()});
   auto again = mapping::create(*block, 0, first.front().backing);
   ASSERT_TRUE(again);
-  refused(both, condition::busy);
+  refused(both, errc::busy);
   EXPECT_EQ(task::wrong(dev()), "");
 }
 
@@ -310,7 +310,7 @@ TEST_F(handing_over, a_message_that_announces_too_much_takes_no_memory) {
   ASSERT_TRUE(from);
   const std::array<std::uint32_t, 4> head{0x4f484d53, 1U | 2U << 16, 0xfffffff0U, 0};
   ASSERT_EQ(::write(raw.get(), head.data(), sizeof head), static_cast<ssize_t>(sizeof head));
-  EXPECT_TRUE(fails_with(outcome(from->receive(1 << 20, patience(1000), {})), condition::corrupt,
+  EXPECT_TRUE(fails_with(outcome(from->receive(1 << 20, patience(1000), {})), errc::corrupt,
                          "handoff::connection", 0xfffffff0U, 1 << 20));
 }
 

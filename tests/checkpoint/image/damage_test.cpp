@@ -43,7 +43,7 @@ class image_damage : public image_test {
       const auto ok = r->verify(v);
       found = !ok;
       if (!ok) {
-        EXPECT_TRUE(ok.error().is(condition::corrupt)) << ok.error().message();
+        EXPECT_TRUE(ok.error().is(errc::corrupt)) << ok.error().message();
       }
     }
     if (!r) {
@@ -194,7 +194,7 @@ TEST_F(image_damage, every_length_but_its_own) {
       put_file(path("b.smi"), other);
       const auto r = reader::open(path("b.smi"));
       ASSERT_FALSE(r) << size;
-      EXPECT_TRUE(r.error().is(condition::corrupt)) << r.error().message();
+      EXPECT_TRUE(r.error().is(errc::corrupt)) << r.error().message();
       EXPECT_NE(r.error().message().find("b.smi"), std::string::npos);
     }
   }
@@ -248,7 +248,7 @@ TEST_F(image_damage, other_files) {
   ASSERT_EQ(::mkfifo(path("pipe.smi").c_str(), 0600), 0);
   const auto pipe = reader::open(path("pipe.smi"));  // and does not wait for a writer
   ASSERT_FALSE(pipe);
-  EXPECT_TRUE(pipe.error().is(condition::not_supported)) << pipe.error().message();
+  EXPECT_TRUE(pipe.error().is(errc::not_supported)) << pipe.error().message();
   const auto none = reader::open(path("none.smi"));
   ASSERT_FALSE(none);
   EXPECT_EQ(none.error().why.code, std::errc::no_such_file_or_directory);

@@ -188,7 +188,7 @@ TEST_F(image_fault, a_disk_that_lies) {
       break;
     }
     ASSERT_FALSE(w) << "write " << at;
-    EXPECT_TRUE(w.error().is(condition::corrupt)) << w.error().message();
+    EXPECT_TRUE(w.error().is(errc::corrupt)) << w.error().message();
     expect_holds("a.smi", before_);
     EXPECT_EQ(names_in(folder()).size(), 1u);
   }

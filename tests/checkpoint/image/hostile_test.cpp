@@ -26,7 +26,7 @@ class image_hostile : public image_test {
 
   // Refused when it is opened, with a reason, the file's name and the part.
   void refused(const char *what, const std::vector<std::byte> &bytes, part where,
-               condition c = condition::corrupt) {
+               errc c = errc::corrupt) {
     SCOPED_TRACE(what);
     put_file(path("b.smi"), bytes);
     const auto r = reader::open(path("b.smi"));
@@ -43,7 +43,7 @@ class image_hostile : public image_test {
     ASSERT_TRUE(r) << r.error().message();
     const auto v = r->verify();
     ASSERT_FALSE(v);
-    EXPECT_TRUE(v.error().is(condition::corrupt)) << v.error().message();
+    EXPECT_TRUE(v.error().is(errc::corrupt)) << v.error().message();
     std::vector<std::byte> to(sample_.contents.size());
     EXPECT_FALSE(r->read(0, to));
   }
@@ -56,7 +56,7 @@ class image_hostile : public image_test {
     refused(what, f.bytes(), where);
   }
   void head_refused(const char *what, const std::function<void(superblock &)> &change,
-                    condition c = condition::corrupt) {
+                    errc c = errc::corrupt) {
     refused(what, forged::of(good_).bytes(change), part::superblock, c);
   }
   void manifest_refused(const char *what, const std::function<void(manifest &)> &change) {
@@ -127,16 +127,16 @@ TEST_F(image_hostile, superblocks) {
   });
   head_refused("signed without a signature", [](superblock &s) { s.flags |= flag_signed; });
   head_refused(
-      "unknown flags", [](superblock &s) { s.flags |= 8; }, condition::not_supported);
+      "unknown flags", [](superblock &s) { s.flags |= 8; }, errc::not_supported);
   head_refused(
-      "unknown high flags", [](superblock &s) { s.flags |= 1ull << 63; }, condition::not_supported);
+      "unknown high flags", [](superblock &s) { s.flags |= 1ull << 63; }, errc::not_supported);
 }
 
 TEST_F(image_hostile, versions) {
   auto b = good_;
   b[8] = std::byte{2};
   forged::reseal(b);
-  refused("a later version", b, part::superblock, condition::not_supported);
+  refused("a later version", b, part::superblock, errc::not_supported);
   b = good_;
   b[400] = std::byte{1};
   forged::reseal(b);
@@ -399,13 +399,13 @@ TEST_F(image_hostile, limits_of_the_caller) {
   how.most_contents = sample_.contents.size() - 1;
   auto r = reader::open(path("a.smi"), how);
   ASSERT_FALSE(r);
-  EXPECT_TRUE(r.error().is(condition::invalid_argument));
+  EXPECT_TRUE(r.error().is(errc::invalid_argument));
   how.most_contents = sample_.contents.size();
   EXPECT_TRUE(reader::open(path("a.smi"), how));
   how.most_metadata = 100;
   r = reader::open(path("a.smi"), how);
   ASSERT_FALSE(r);
-  EXPECT_TRUE(r.error().is(condition::invalid_argument));
+  EXPECT_TRUE(r.error().is(errc::invalid_argument));
   EXPECT_FALSE(reader::open(path("a.smi"))->read(sample_.contents.size(), {good_.data(), 1}));
   EXPECT_FALSE(reader::open(path("a.smi"))->read(UINT64_MAX, {good_.data(), 2}));
   EXPECT_FALSE(reader::open(path("a.smi"))->read_chunk(1'000'000, {good_.data(), 4096}));

@@ -201,7 +201,7 @@ TEST(image_keys, each_part_is_bound_to_its_place) {
 }
 
 TEST(image_failure, says_where_and_what) {
-  failure f = fail(condition::corrupt, "image::open", "a file of another size than it says",
+  failure f = fail(errc::corrupt, "image::open", "a file of another size than it says",
                    part::superblock, 24, "8192", "4096")
                   .value();
   f.file = "x.smi";

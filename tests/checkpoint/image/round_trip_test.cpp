@@ -126,7 +126,7 @@ TEST_F(image_round_trip, a_chain_and_what_is_left_of_it) {
   contents_in_memory from(steps.back().contents);
   const auto too_long = write(path("over.smi"), steps.back().what, from, more);
   ASSERT_FALSE(too_long);
-  EXPECT_TRUE(too_long.error().is(condition::invalid_argument));
+  EXPECT_TRUE(too_long.error().is(errc::invalid_argument));
   // Flattened, it needs none of the others.
   const auto flat = flatten(*last, path("flat.smi"));
   ASSERT_TRUE(flat) << flat.error().message();
@@ -164,7 +164,7 @@ TEST_F(image_round_trip, an_image_does_not_replace_its_parent) {
   contents_in_memory from(s.contents);
   const auto w = write(path("a.smi"), s.what, from, how);
   ASSERT_FALSE(w);
-  EXPECT_TRUE(w.error().is(condition::invalid_argument));
+  EXPECT_TRUE(w.error().is(errc::invalid_argument));
   expect_holds("a.smi", s);
 }
 
@@ -206,11 +206,11 @@ TEST_F(image_round_trip, keys) {
   open_options open;
   auto r = reader::open(path("a.smi"), open);
   ASSERT_FALSE(r);
-  EXPECT_TRUE(r.error().is(condition::invalid_argument)) << r.error().message();
+  EXPECT_TRUE(r.error().is(errc::invalid_argument)) << r.error().message();
   open.key = a_secret(3);
   r = reader::open(path("a.smi"), open);
   ASSERT_FALSE(r);
-  EXPECT_TRUE(r.error().is(condition::corrupt)) << r.error().message();
+  EXPECT_TRUE(r.error().is(errc::corrupt)) << r.error().message();
   open.key = a_secret(1);
   open.signed_by = *verifying_key_of(a_signer(3));
   r = reader::open(path("a.smi"), open);
@@ -224,7 +224,7 @@ TEST_F(image_round_trip, keys) {
   open.key.reset();
   r = reader::open(path("unsigned.smi"), open);
   ASSERT_FALSE(r);
-  EXPECT_TRUE(r.error().is(condition::corrupt));
+  EXPECT_TRUE(r.error().is(errc::corrupt));
 }
 
 TEST_F(image_round_trip, keys_of_a_chain) {
@@ -241,7 +241,7 @@ TEST_F(image_round_trip, keys_of_a_chain) {
   open.signed_by = *verifying_key_of(a_signer(2));
   const auto r = reader::open(path("b.smi"), open);
   ASSERT_FALSE(r);
-  EXPECT_TRUE(r.error().is(condition::corrupt));
+  EXPECT_TRUE(r.error().is(errc::corrupt));
   EXPECT_EQ(r.error().file, path("a.smi"));
   write_options again = small();
   again.key = how.key;
@@ -285,7 +285,7 @@ TEST_F(image_round_trip, sources_that_fail) {
    public:
     outcome<bytes_view> chunk(std::uint64_t offset, std::span<std::byte> room) override {
       if (offset >= 3 * smallest_chunk) {
-        return fail(condition::device_lost, "test", "the device is gone");
+        return fail(errc::device_lost, "test", "the device is gone");
       }
       std::fill(room.begin(), room.end(), std::byte{9});
       return bytes_view(room);
@@ -295,7 +295,7 @@ TEST_F(image_round_trip, sources_that_fail) {
   failing f;
   const auto w = write(path("a.smi"), s.what, f, small());
   ASSERT_FALSE(w);
-  EXPECT_TRUE(w.error().is(condition::device_lost));
+  EXPECT_TRUE(w.error().is(errc::device_lost));
   contents_in_memory less(bytes_view(s.contents).first(s.contents.size() - block_bytes));
   EXPECT_FALSE(write(path("a.smi"), s.what, less, small()));
   EXPECT_TRUE(names_in(folder()).empty());

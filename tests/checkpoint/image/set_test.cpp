@@ -69,7 +69,7 @@ TEST_F(image_sets, images_that_are_not_its_own) {
   std::filesystem::rename(path("x"), path(name_in_set(1, s.set)));
   const auto swapped = open_set(folder());
   ASSERT_FALSE(swapped);
-  EXPECT_TRUE(swapped.error().is(condition::corrupt)) << swapped.error().message();
+  EXPECT_TRUE(swapped.error().is(errc::corrupt)) << swapped.error().message();
   // Named as they lie there, and still not where they say they belong.
   image_set other = s;
   std::swap(other.images[0], other.images[1]);
@@ -94,7 +94,7 @@ TEST_F(image_sets, every_bit_and_every_length) {
     put_file(path("set"), b);
     const auto r = read_set(folder());
     ASSERT_FALSE(r) << n;
-    EXPECT_TRUE(r.error().is(condition::corrupt)) << r.error().message();
+    EXPECT_TRUE(r.error().is(errc::corrupt)) << r.error().message();
   }
 }
 

@@ -77,7 +77,7 @@ TEST_F(set_writers, one_writer_at_a_time) {
     ASSERT_TRUE(first) << first.error().message();
     const auto second = save(after_, {.replace = true});
     ASSERT_FALSE(second);
-    EXPECT_TRUE(second.error().is(condition::busy)) << second.error().message();
+    EXPECT_TRUE(second.error().is(errc::busy)) << second.error().message();
     expect_set(before_);
   }
   EXPECT_TRUE(save(after_, {.replace = true}));
@@ -97,7 +97,7 @@ TEST_F(set_writers, what_is_no_set_is_left_alone) {
   for (const std::uint32_t n : {0u, most_images_in_set + 1}) {
     const auto w = set_writer::create(path("b.stillmap"), n);
     ASSERT_FALSE(w);
-    EXPECT_TRUE(w.error().is(condition::invalid_argument));
+    EXPECT_TRUE(w.error().is(errc::invalid_argument));
   }
   EXPECT_FALSE(std::filesystem::exists(path("b.stillmap")));
 }
@@ -121,7 +121,7 @@ TEST_F(set_writers, a_damaged_set_is_replaced_by_nobody) {
   put_file(set_folder() + "/set", bytes);
   const auto w = save(after_, {.replace = true});
   ASSERT_FALSE(w);
-  EXPECT_TRUE(w.error().is(condition::corrupt)) << w.error().message();
+  EXPECT_TRUE(w.error().is(errc::corrupt)) << w.error().message();
   EXPECT_EQ(files(), 3u);
 }
 

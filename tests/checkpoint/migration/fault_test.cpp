@@ -57,7 +57,7 @@ class running_task {
     pages.keep_free = 0;
     auto pool = page_pool::create(d, pages);
     buffer_options options;
-    options.reserve = 8 * d.can().page_bytes;
+    options.reserve = 8 * d.capabilities().page_bytes;
     options.hint = device_address(grows_at);
     options.tag = "grows";
     options.pools = {*pool};
@@ -71,7 +71,7 @@ class running_task {
   bool last_steps() { return step(12, 2); }
 
   static std::string wrong(const device &d, bool stopped) {
-    const std::size_t page = d.can().page_bytes;
+    const std::size_t page = d.capabilities().page_bytes;
     if (const std::string w = task::wrong(d); !w.empty()) return w;
     for (unsigned i = 0; i < (stopped ? 2u : 1u); ++i) {
       if (!stillmap::testing::holds(d, device_address(grows_at + i * page), page,
@@ -84,7 +84,7 @@ class running_task {
 
  private:
   bool step(unsigned seed, std::size_t pages) {
-    const std::size_t page = device_.can().page_bytes;
+    const std::size_t page = device_.capabilities().page_bytes;
     if (!grows_->resize(pages * page)) return false;
     try {
       for (unsigned i = 0; i < pages; ++i) {
@@ -197,10 +197,10 @@ class failing_calls : public stillmap::testing::buffer_test {
 
   std::string receive_once(receiver &at, const meeting &m, const point &p) {
     const fault &f = p.at_destination;
-    const held before = held::now(drv());
+    const held before = held::now(driver());
     const driver_counts calls = counts();
-    const std::uint64_t reported = unreported_errors();
-    const auto told = [&] { return unreported_errors() != reported; };
+    const std::uint64_t reported = background_error_count();
+    const auto told = [&] { return background_error_count() != reported; };
     f.arm();
     std::printf("\nVERDICT %llu ready\n", static_cast<unsigned long long>(p.number));
     std::fflush(stdout);
@@ -229,7 +229,7 @@ class failing_calls : public stillmap::testing::buffer_test {
       here.reset();
     }
     if (told()) return said + ", told";
-    if (const std::string more = before.more_now(drv()); !more.empty()) said += ", leaks: " + more;
+    if (const std::string more = before.more_now(driver()); !more.empty()) said += ", leaks: " + more;
     return f.function == "count" ? said + spent : said;
   }
 
@@ -270,9 +270,9 @@ class failing_calls : public stillmap::testing::buffer_test {
     };
     how.go_on = [&] { --stops; };
     const auto to = to_destination(m);
-    const held before = held::now(drv());
+    const held before = held::now(driver());
     const driver_counts calls = counts();
-    const std::uint64_t reported = unreported_errors();
+    const std::uint64_t reported = background_error_count();
     {
       sender from(dev(), all_tags, how);
       f.arm();
@@ -281,7 +281,7 @@ class failing_calls : public stillmap::testing::buffer_test {
       f.disarm();
     }
     a.reached = f.nth == 0 || control::faults_fired() != 0;
-    a.told = unreported_errors() != reported;
+    a.told = background_error_count() != reported;
     a.spent = text_of(counts() - calls);
     leave(m, "over", "");
     a.there = there.verdict_that_begins(number + ": ");
@@ -293,7 +293,7 @@ class failing_calls : public stillmap::testing::buffer_test {
       EXPECT_EQ(stops, 0);
       EXPECT_EQ(books_of(dev()), books);
       EXPECT_EQ(running_task::wrong(dev(), a.stopped), "");
-      if (!a.told && !a.stopped) a.left = before.more_now(drv());
+      if (!a.told && !a.stopped) a.left = before.more_now(driver());
     } else {
       EXPECT_FALSE(a.sent.why) << a.sent.why->message();
       EXPECT_TRUE(a.sent.unmapped || a.told);

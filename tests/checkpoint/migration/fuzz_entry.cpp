@@ -23,7 +23,7 @@ bool alike(const std::vector<std::byte> &a, bytes_view b) {
 template <class T>
 std::string there_and_back(const result<T> &r, bytes_view from, const char *what) {
   if (!r) {
-    return r.error().is(condition::corrupt) && r.error().reason[0] != '\0'
+    return r.error().is(errc::corrupt) && r.error().reason[0] != '\0'
                ? ""
                : std::string(what) + " was refused without a reason";
   }
@@ -41,7 +41,7 @@ std::string fuzz_header(bytes_view from) {
 
 std::string fuzz_layout(bytes_view from) {
   const auto l = decode_layout_message(from);
-  if (!l) return l.error().is(condition::corrupt) ? "" : "a layout was refused without a reason";
+  if (!l) return l.error().is(errc::corrupt) ? "" : "a layout was refused without a reason";
   if (l->pages.size() != l->layout.pages.size() || 4 * l->pages.size() > from.size()) {
     return "more came out of a layout than was in it";
   }

@@ -41,7 +41,7 @@ class pipe_channel final : public channel {
   peer who() const override { return {"memory", "fuzz", "00"}; }
   status send(bytes_view bytes, patience) override {
     const std::lock_guard lock(pipe_->mutex);
-    if (pipe_->cut) return refuse(condition::busy, "fuzz", "cut");
+    if (pipe_->cut) return make_error(errc::busy, "fuzz", "cut");
     pipe_->from_receiver.insert(pipe_->from_receiver.end(), bytes.begin(), bytes.end());
     return {};
   }
@@ -53,7 +53,7 @@ class pipe_channel final : public channel {
       pipe_->changed.wait(lock);
     }
     pipe_->starves = false;
-    if (pipe_->to_receiver.size() < into.size()) return refuse(condition::busy, "fuzz", "cut");
+    if (pipe_->to_receiver.size() < into.size()) return make_error(errc::busy, "fuzz", "cut");
     const auto end = pipe_->to_receiver.begin() + static_cast<std::ptrdiff_t>(into.size());
     std::copy(pipe_->to_receiver.begin(), end, into.begin());
     pipe_->to_receiver.erase(pipe_->to_receiver.begin(), end);
@@ -83,7 +83,7 @@ class pipe_acceptor final : public acceptor {
   result<std::unique_ptr<channel>> accept(patience wait) override {
     std::unique_lock lock(door_->mutex);
     door_->changed.wait_for(lock, wait, [&] { return door_->cut || !door_->waiting.empty(); });
-    if (door_->waiting.empty()) return refuse(condition::busy, "fuzz", "nobody comes");
+    if (door_->waiting.empty()) return make_error(errc::busy, "fuzz", "nobody comes");
     auto c = std::move(door_->waiting.front());
     door_->waiting.pop_front();
     return c;
@@ -139,7 +139,7 @@ class source {
     while (!rest.empty() && wrong_.empty()) {
       const auto h = rest.size() >= header::bytes
                          ? decode_header(rest.first<header::bytes>())
-                         : result<header>(refuse(condition::corrupt, "fuzz", "half a header"));
+                         : result<header>(make_error(errc::corrupt, "fuzz", "half a header"));
       if (!h || h->body > rest.size() - header::bytes) {
         wrong_ = "the receiver says what makes no sense";
         return;
@@ -222,7 +222,7 @@ hostile_outcome run_hostile_source(const device &d, bytes_view operations) {
     receive_options how;
     how.records = records_folder();
     how.wait = patience(1000);
-    how.most_bytes = 8 * d.can().page_bytes;
+    how.most_bytes = 8 * d.capabilities().page_bytes;
     auto at = receiver::start(d, std::make_unique<pipe_acceptor>(in), how);
     if (!at) return {"no receiver: " + at.error().message(), false};
     source from(in);

@@ -22,7 +22,7 @@ class cutting_transport final : public transport {
   int seen() const { return seen_; }
 
   result<std::unique_ptr<channel>> connect(patience wait) override {
-    if (left_ <= 0) return refuse(condition::busy, "test", "the link is cut");
+    if (left_ <= 0) return make_error(errc::busy, "test", "the link is cut");
     auto c = to_->connect(wait);
     if (!c) return c;
     return std::make_unique<cut_channel>(*this, std::move(*c));
@@ -53,7 +53,7 @@ class cutting_transport final : public transport {
     }
     status cut_off() {
       c_->cut();
-      return refuse(condition::busy, "test", "the link is cut");
+      return make_error(errc::busy, "test", "the link is cut");
     }
     cutting_transport &of_;
     std::unique_ptr<channel> c_;

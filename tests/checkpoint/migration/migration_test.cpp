@@ -150,7 +150,7 @@ TEST_F(migrating, SameAddressesSameContents) {
   const sent_memory twice = again.send(*to);
   EXPECT_EQ(twice.whose, whose::source);
   ASSERT_TRUE(twice.why);
-  EXPECT_TRUE(twice.why->is(condition::busy)) << twice.why->message();
+  EXPECT_TRUE(twice.why->is(errc::busy)) << twice.why->message();
 }
 
 // While it is copied the task writes, grows and shrinks; it stops only for the end.
@@ -290,7 +290,7 @@ TEST_F(migrating, SendsDamagedChunksAgain) {
   const sent_memory sent = sender(dev(), both, sending(m)).send(*to_destination(m));
   EXPECT_EQ(sent.whose, whose::source);
   ASSERT_TRUE(sent.why);
-  EXPECT_TRUE(sent.why->is(condition::corrupt)) << said(sent);
+  EXPECT_TRUE(sent.why->is(errc::corrupt)) << said(sent);
   EXPECT_EQ(task::wrong(dev()), "");
   EXPECT_NE(there.verdict(), "here, epoch 2");
 }
@@ -302,7 +302,7 @@ TEST_F(migrating, StaysWhenTheTaskDoesNotStop) {
   const auto to = to_destination(m);
   send_options how = sending(m);
   bool goes_on = false;
-  how.quiesce = [] { return status(refuse(condition::busy, "test", "it does not stop")); };
+  how.quiesce = [] { return status(make_error(errc::busy, "test", "it does not stop")); };
   how.go_on = [&] { goes_on = true; };
   const sent_memory sent = sender(dev(), both, how).send(*to);
   EXPECT_EQ(sent.whose, whose::source);
@@ -329,7 +329,7 @@ TEST_F(migrating, IsAbortedAtAnyStep) {
     };
     const sent_memory sent = sender(dev(), both, how).send(*to);
     ASSERT_EQ(sent.whose, whose::source) << name_of(static_cast<step>(s));
-    EXPECT_TRUE(sent.why->is(condition::busy)) << said(sent);
+    EXPECT_TRUE(sent.why->is(errc::busy)) << said(sent);
     ASSERT_EQ(task::wrong(dev()), "");
     // The destination may need a moment to see that this one is over.
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -354,7 +354,7 @@ TEST_F(migrating, AnAddressThatIsTaken) {
   const sent_memory sent = sender(dev(), both, sending(m)).send(*to_destination(m));
   EXPECT_EQ(sent.whose, whose::source);
   ASSERT_TRUE(sent.why);
-  EXPECT_TRUE(sent.why->is(condition::busy));
+  EXPECT_TRUE(sent.why->is(errc::busy));
   EXPECT_EQ(sent.why->value, weights_at) << said(sent);
   EXPECT_EQ(task::wrong(dev()), "");
 }
@@ -369,7 +369,7 @@ TEST_F(migrating, BelievesNobodyElse) {
   ASSERT_TRUE(to);
   sent_memory sent = sender(dev(), both, sending(m)).send(**to);
   ASSERT_TRUE(sent.why);
-  EXPECT_TRUE(sent.why->is(condition::not_supported)) << said(sent);
+  EXPECT_TRUE(sent.why->is(errc::not_supported)) << said(sent);
   // And one that does not know us. With TLS 1.3 it shows with the first answer.
   credentials stranger = others.of("source");
   stranger.fingerprints = m.of("source").fingerprints;
@@ -390,11 +390,11 @@ TEST_F(migrating, OptionsThatCannotBe) {
     with(how);
     class nowhere final : public transport {
       result<std::unique_ptr<channel>> connect(patience) override {
-        return refuse(condition::busy, "test", "nothing is asked for");
+        return make_error(errc::busy, "test", "nothing is asked for");
       }
     } to;
     const sent_memory sent = sender(dev(), both, how).send(to);
-    return sent.whose == whose::source && sent.why->is(condition::invalid_argument);
+    return sent.whose == whose::source && sent.why->is(errc::invalid_argument);
   };
   EXPECT_TRUE(refused([](send_options &o) { o.records = ""; }));
   EXPECT_TRUE(refused([](send_options &o) { o.channels = 0; }));

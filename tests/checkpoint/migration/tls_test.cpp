@@ -40,7 +40,7 @@ TEST(migration_tls, WhoWaitsForRoomHearsOfTheEnd) {
   c.there.reset();
   const status s = sent.get();
   ASSERT_FALSE(s);
-  EXPECT_FALSE(s.error().is(condition::busy)) << s.error().message();
+  EXPECT_FALSE(s.error().is(errc::busy)) << s.error().message();
 }
 
 // What was sent before the end arrives before it.

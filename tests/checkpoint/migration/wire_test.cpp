@@ -15,7 +15,7 @@ namespace stillmap::migration::testing {
 namespace {
 
 template <class T>
-bool fails_with(const result<T> &r, condition c) {
+bool fails_with(const result<T> &r, errc c) {
   return !r && r.error().is(c);
 }
 
@@ -30,7 +30,7 @@ class loop final : public channel {
   }
   status receive(std::span<std::byte> into, patience) override {
     asked += into.size();
-    if (into.size() > bytes.size()) return refuse(condition::busy, "test", "there is no more");
+    if (into.size() > bytes.size()) return make_error(errc::busy, "test", "there is no more");
     std::copy_n(bytes.begin(), into.size(), into.begin());
     bytes.erase(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(into.size()));
     return {};
@@ -93,7 +93,7 @@ TEST(migration_wire, GreetingsThatMakeNoSense) {
     hello h = a_hello();
     change(h);
     const auto read = decode_hello(encode(h));
-    return !read && read.error().is(condition::corrupt);
+    return !read && read.error().is(errc::corrupt);
   };
   EXPECT_FALSE(refused([](hello &) {}));
   EXPECT_TRUE(refused([](hello &h) { h.epoch = 0; }));
@@ -126,7 +126,7 @@ TEST(migration_wire, ALengthThatNothingFollows) {
   ASSERT_TRUE(c.send(head, {}));
   auto m = receive(c, checkpoint::largest_layout, {});
   ASSERT_FALSE(m);
-  EXPECT_TRUE(m.error().is(condition::corrupt));
+  EXPECT_TRUE(m.error().is(errc::corrupt));
   EXPECT_EQ(c.asked, header::bytes);
   encode(header{kind::layout, checkpoint::largest_layout, 0, {}}, head);
   ASSERT_TRUE(c.send(head, {}));
@@ -137,12 +137,12 @@ TEST(migration_wire, ALengthThatNothingFollows) {
 TEST(migration_wire, AnotherMessageThanWanted) {
   loop c;
   ASSERT_TRUE(send(c, kind::landed, {}, {}));
-  EXPECT_TRUE(fails_with(receive(c, kind::owner, 0, {}, "test"), condition::corrupt));
-  const error why = refuse(condition::busy, "there", "taken", 42).value();
+  EXPECT_TRUE(fails_with(receive(c, kind::owner, 0, {}, "test"), errc::corrupt));
+  const error why = make_error(errc::busy, "there", "taken", 42).value();
   ASSERT_TRUE(send(c, kind::refusal, checkpoint::encode(why), {}));
   const auto m = receive(c, kind::owner, 0, {}, "test");
   ASSERT_FALSE(m);
-  EXPECT_TRUE(m.error().is(condition::busy));
+  EXPECT_TRUE(m.error().is(errc::busy));
   EXPECT_EQ(m.error().value, 42u);
 }
 
@@ -161,7 +161,7 @@ TEST(migration_record, IsWholeOrRefused) {
     EXPECT_EQ((*back)->epoch, 5u);
     EXPECT_EQ((*back)->state, ownership::intent);
     EXPECT_EQ((*back)->peer, "other:1 the?other");
-    EXPECT_TRUE(fails_with(record_file::open(m.records("source"), task), condition::busy));
+    EXPECT_TRUE(fails_with(record_file::open(m.records("source"), task), errc::busy));
   }
   auto file = record_file::open(m.records("source"), task);
   ASSERT_TRUE(file) << "it is free again";
@@ -175,11 +175,11 @@ TEST(migration_record, IsWholeOrRefused) {
     std::string bad = text;
     bad[bit / 8] = static_cast<char>(bad[bit / 8] ^ (1 << bit % 8));
     std::ofstream(path) << bad;
-    EXPECT_TRUE(fails_with(file->read(), condition::corrupt)) << bit;
+    EXPECT_TRUE(fails_with(file->read(), errc::corrupt)) << bit;
   }
   for (std::size_t n = 0; n < text.size(); ++n) {
     std::ofstream(path) << text.substr(0, n);
-    EXPECT_TRUE(fails_with(file->read(), condition::corrupt)) << n;
+    EXPECT_TRUE(fails_with(file->read(), errc::corrupt)) << n;
   }
   std::ofstream(path) << text;
   EXPECT_TRUE(file->read());

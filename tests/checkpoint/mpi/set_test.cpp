@@ -142,7 +142,7 @@ TEST_F(mpi_rank, DISABLED_saves_where_one_fails) {
       ASSERT_FALSE(w);
       EXPECT_EQ(w.error().rank, culprit) << w.error().message();
       const std::error_condition expected =
-          step == 0   ? make_error_condition(condition::invalid_argument)
+          step == 0   ? make_error_condition(errc::invalid_argument)
           : step == 1 ? make_error_condition(std::errc::operation_canceled)
                       : make_error_condition(std::errc::no_space_on_device);
       EXPECT_EQ(w.error().code, expected) << w.error().message();
@@ -175,7 +175,7 @@ TEST_F(mpi_rank, DISABLED_saves_another) {
   ASSERT_TRUE(parent);
   how.snapshot.image.parent = *parent;
   const auto over_parent = save(MPI_COMM_WORLD, dev(), tags_, folder(), how);
-  EXPECT_TRUE(!over_parent && over_parent.error().is(condition::invalid_argument));
+  EXPECT_TRUE(!over_parent && over_parent.error().is(errc::invalid_argument));
   const auto later = save(MPI_COMM_WORLD, dev(), tags_, folder() + ".later/", how);
   EXPECT_TRUE(later && later->mine.stored_bytes == 0);
   meet();
@@ -189,7 +189,7 @@ TEST_F(mpi_rank, DISABLED_restores_where_one_address_is_taken) {
       const auto r = restore(MPI_COMM_WORLD, dev(), folder());
       ASSERT_FALSE(r);
       EXPECT_EQ(r.error().rank, culprit);
-      EXPECT_TRUE(r.error().is(condition::busy)) << r.error().message();
+      EXPECT_TRUE(r.error().is(errc::busy)) << r.error().message();
       EXPECT_EQ(dev().space().stats().live_blocks, rank_ == culprit ? 1u : 0u);
     }
     ASSERT_TRUE(dev().pool()->trim());
@@ -216,7 +216,7 @@ TEST_F(mpi_rank, DISABLED_restores_a_set_of_others) {
   const auto r = restore(MPI_COMM_WORLD, dev(), folder());
   EXPECT_FALSE(r);
   if (!r) {
-    EXPECT_TRUE(r.error().is(condition::invalid_argument));
+    EXPECT_TRUE(r.error().is(errc::invalid_argument));
     EXPECT_NE(r.error().message().find("there is 4, should be 3"), std::string::npos)
         << r.error().message();
   }
@@ -237,7 +237,7 @@ TEST_F(mpi_rank, DISABLED_dies_while_it_saves) {
 TEST_F(mpi_rank, DISABLED_needs_mpi) {
   const auto no_ranks = save(MPI_COMM_NULL, dev(), tags_, folder());
   ASSERT_FALSE(no_ranks);
-  EXPECT_TRUE(no_ranks.error().is(condition::invalid_argument));
+  EXPECT_TRUE(no_ranks.error().is(errc::invalid_argument));
 }
 
 // ---- who starts the ranks ----

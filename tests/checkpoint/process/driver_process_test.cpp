@@ -80,7 +80,7 @@ class played_driver : public driver_process {
   void SetUp() override {
     driver_process::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
-    table_ = const_cast<driver_table *>(&drv().table());
+    table_ = const_cast<driver_table *>(&driver().table());
     was_ = *table_;
     table_->CheckpointProcessGetState = get_state;
     table_->CheckpointProcessLock = lock;
@@ -102,34 +102,34 @@ class played_driver : public driver_process {
 
 TEST_F(driver_process, hostcuda_has_none_and_says_so) {
   if (!on_hostcuda()) GTEST_SKIP() << "about hostcuda";
-  const status s = freeze(drv(), ::getpid());
+  const status s = freeze(driver(), ::getpid());
   ASSERT_FALSE(s);
-  EXPECT_TRUE(s.error().is(condition::not_supported)) << s.error().message();
+  EXPECT_TRUE(s.error().is(errc::not_supported)) << s.error().message();
   EXPECT_NE(s.error().message().find("cuCheckpointProcessGetState"), std::string::npos);
-  EXPECT_FALSE(thaw(drv(), ::getpid()));
-  EXPECT_FALSE(drv().restore_thread_of_process(::getpid()));
-  EXPECT_EQ(drv().has(driver_call::CheckpointProcessLock), drv().version() >= 12080);
+  EXPECT_FALSE(thaw(driver(), ::getpid()));
+  EXPECT_FALSE(driver().restore_thread_of_process(::getpid()));
+  EXPECT_EQ(driver().has(driver_call::CheckpointProcessLock), driver().version() >= 12080);
 }
 
 TEST_F(played_driver, frozen_and_thawed) {
-  ASSERT_TRUE(freeze(drv(), ::getpid(), std::chrono::milliseconds(250)));
+  ASSERT_TRUE(freeze(driver(), ::getpid(), std::chrono::milliseconds(250)));
   EXPECT_EQ(the.state, 2);
   EXPECT_EQ(the.wait, 250u);
   EXPECT_TRUE(
-      fails_with(freeze(drv(), ::getpid()), condition::invalid_argument, "process::freeze", 2, 0));
-  ASSERT_TRUE(thaw(drv(), ::getpid()));
+      fails_with(freeze(driver(), ::getpid()), errc::invalid_argument, "process::freeze", 2, 0));
+  ASSERT_TRUE(thaw(driver(), ::getpid()));
   EXPECT_EQ(the.state, 0);
   EXPECT_EQ(the.calls, (calls{"lock", "checkpoint", "restore", "unlock"}));
-  EXPECT_TRUE(thaw(drv(), ::getpid()));
+  EXPECT_TRUE(thaw(driver(), ::getpid()));
   EXPECT_EQ(the.calls.size(), 4u);
   EXPECT_TRUE(the.zeroed);
-  EXPECT_EQ(*drv().restore_thread_of_process(1), 4711);
+  EXPECT_EQ(*driver().restore_thread_of_process(1), 4711);
 }
 
 TEST_F(played_driver, a_checkpoint_that_fails_is_unlocked_again) {
   the.refuses = "checkpoint";
   the.with = CUDA_ERROR_NOT_SUPPORTED;
-  EXPECT_TRUE(fails_with(freeze(drv(), ::getpid()), condition::not_supported,
+  EXPECT_TRUE(fails_with(freeze(driver(), ::getpid()), errc::not_supported,
                          "cuCheckpointProcessCheckpoint"));
   EXPECT_EQ(the.state, 0);
   EXPECT_EQ(the.calls, (calls{"lock", "checkpoint", "unlock"}));
@@ -138,7 +138,7 @@ TEST_F(played_driver, a_checkpoint_that_fails_is_unlocked_again) {
 TEST_F(played_driver, a_lock_that_takes_too_long_changes_nothing) {
   the.refuses = "lock";
   the.with = CUDA_ERROR_NOT_READY;
-  EXPECT_TRUE(fails_with(freeze(drv(), ::getpid()), condition::busy, "cuCheckpointProcessLock"));
+  EXPECT_TRUE(fails_with(freeze(driver(), ::getpid()), errc::busy, "cuCheckpointProcessLock"));
   EXPECT_EQ(the.calls, calls{"lock"});
   EXPECT_EQ(the.state, 0);
 }
@@ -146,13 +146,13 @@ TEST_F(played_driver, a_lock_that_takes_too_long_changes_nothing) {
 TEST_F(played_driver, a_thaw_that_failed_goes_on_where_it_was) {
   the.state = 2;
   the.refuses = "unlock";
-  EXPECT_FALSE(thaw(drv(), ::getpid()));
+  EXPECT_FALSE(thaw(driver(), ::getpid()));
   EXPECT_EQ(the.state, 1);
   the.refuses = "";
-  EXPECT_TRUE(thaw(drv(), ::getpid()));
+  EXPECT_TRUE(thaw(driver(), ::getpid()));
   EXPECT_EQ(the.calls, (calls{"restore", "unlock", "unlock"}));
   the.state = 3;
-  EXPECT_TRUE(fails_with(thaw(drv(), ::getpid()), condition::corrupt, "process::thaw"));
+  EXPECT_TRUE(fails_with(thaw(driver(), ::getpid()), errc::corrupt, "process::thaw"));
 }
 
 TEST_F(played_driver, on_other_devices) {
@@ -163,7 +163,7 @@ TEST_F(played_driver, on_other_devices) {
     changes[0].to[i] = static_cast<unsigned char>(100 + i);
     changes[1].to[i] = 7;
   }
-  ASSERT_TRUE(thaw(drv(), ::getpid(), changes));
+  ASSERT_TRUE(thaw(driver(), ::getpid(), changes));
   ASSERT_EQ(the.pairs.size(), 64u);
   EXPECT_EQ(the.pairs[3], 3);
   EXPECT_EQ(the.pairs[19], 103);

@@ -97,7 +97,7 @@ TEST_F(preparing, nothing_in_the_way_is_nothing_to_do) {
   EXPECT_TRUE(by().fit());
   EXPECT_EQ(fit->tags + fit->bytes + fit->imports + fit->exports, 0u);
   EXPECT_TRUE(by().away().empty());
-  EXPECT_TRUE(fails_with(outcome(by().prepare()), condition::busy, "process::prepare"));
+  EXPECT_TRUE(fails_with(outcome(by().prepare()), errc::busy, "process::prepare"));
   ASSERT_TRUE(by().resume_after());
   EXPECT_FALSE(by().fit());
   EXPECT_TRUE(by().resume_after());
@@ -140,27 +140,27 @@ TEST_F(preparing, one_tag_that_cannot_go_leaves_all_where_it_was) {
   const auto shared = dev().space().mappings({other.address(), 1}).front().backing;
   auto second = mapping::create(*r, 0, shared);
   ASSERT_TRUE(second);
-  EXPECT_TRUE(fails_with(outcome(by().prepare({.evict = {"a", "b"}})), condition::busy,
+  EXPECT_TRUE(fails_with(outcome(by().prepare({.evict = {"a", "b"}})), errc::busy,
                          "checkpoint::select", other.address().value(), page()));
   EXPECT_FALSE(by().fit());
   EXPECT_TRUE(by().away().empty());
   EXPECT_TRUE(holds(dev(), weights.address(), 4 * page(), 1));
   EXPECT_TRUE(fails_with(outcome(by().prepare({.evict = {"a", "nobody"}})),
-                         condition::invalid_argument, "process::prepare"));
+                         errc::invalid_argument, "process::prepare"));
   EXPECT_TRUE(by().away().empty());
   EXPECT_TRUE(holds(dev(), weights.address(), 4 * page(), 1));
 }
 
 TEST_F(preparing, exported_descriptors_are_listed_and_closed) {
   STILLMAP_NEEDS_VMM();
-  if (!dev().can().posix_fd_export) GTEST_SKIP() << "the device exports no file descriptors";
+  if (!dev().capabilities().posix_fd_export) GTEST_SKIP() << "the device exports no file descriptors";
   shared_memory m(dev());
   const int fd = m.fd.get();
   ASSERT_EQ(in_the_way().size(), 1u);
   EXPECT_EQ(in_the_way()[0].kind, obstacle_kind::exported_fd);
   EXPECT_EQ(in_the_way()[0].fd, fd);
   EXPECT_NE(describe(in_the_way()[0]).find(std::to_string(fd)), std::string::npos);
-  EXPECT_TRUE(fails_with(outcome(by().prepare({.close_exports = false})), condition::busy,
+  EXPECT_TRUE(fails_with(outcome(by().prepare({.close_exports = false})), errc::busy,
                          "process::prepare", static_cast<std::uint64_t>(fd), 0));
   EXPECT_NE(target_of(fd), "/dev/null");
   const auto fit = by().prepare();
@@ -178,7 +178,7 @@ TEST_F(preparing, exported_descriptors_are_listed_and_closed) {
 
 TEST_F(preparing, a_descriptor_passed_on_or_closed_is_not_listed) {
   STILLMAP_NEEDS_VMM();
-  if (!dev().can().posix_fd_export) GTEST_SKIP() << "the device exports no file descriptors";
+  if (!dev().capabilities().posix_fd_export) GTEST_SKIP() << "the device exports no file descriptors";
   shared_memory m(dev());
   owned_fd moved = std::move(m.fd);
   EXPECT_EQ(exported_fds(), std::vector<int>{moved.get()});
@@ -192,7 +192,7 @@ TEST_F(preparing, a_descriptor_passed_on_or_closed_is_not_listed) {
 
 TEST_F(preparing, memory_of_another_process_is_refused_with_its_address) {
   STILLMAP_NEEDS_VMM();
-  if (!dev().can().posix_fd_export) GTEST_SKIP() << "the device exports no file descriptors";
+  if (!dev().capabilities().posix_fd_export) GTEST_SKIP() << "the device exports no file descriptors";
   shared_memory m(dev());
   const mapping here = m.map(dev(), "theirs");
   m.fd = owned_fd();
@@ -201,37 +201,37 @@ TEST_F(preparing, memory_of_another_process_is_refused_with_its_address) {
   EXPECT_EQ(in_the_way()[0].kind, obstacle_kind::imported);
   EXPECT_EQ(in_the_way()[0].range, here.range());
   EXPECT_NE(describe(in_the_way()[0]).find("theirs"), std::string::npos);
-  EXPECT_TRUE(fails_with(outcome(by().prepare()), condition::not_supported, "process::prepare",
+  EXPECT_TRUE(fails_with(outcome(by().prepare()), errc::not_supported, "process::prepare",
                          here.range().begin.value(), 0));
   EXPECT_TRUE(holds(dev(), here.range().begin, page(), 7));
   // Who holds a page by hand keeps it from going.
-  EXPECT_TRUE(fails_with(outcome(by().prepare({.copy_imports = true})), condition::busy,
+  EXPECT_TRUE(fails_with(outcome(by().prepare({.copy_imports = true})), errc::busy,
                          "checkpoint::select"));
   EXPECT_TRUE(holds(dev(), here.range().begin, page(), 7));
 }
 
 TEST_F(preparing, a_handle_that_is_mapped_nowhere_is_refused) {
   STILLMAP_NEEDS_VMM();
-  if (!dev().can().posix_fd_export) GTEST_SKIP() << "the device exports no file descriptors";
+  if (!dev().capabilities().posix_fd_export) GTEST_SKIP() << "the device exports no file descriptors";
   shared_memory m(dev());
   auto held = physical_memory::import_fd(dev(), m.fd, page());
   ASSERT_TRUE(held);
   std::optional<physical_memory> import(std::move(*held));
   ASSERT_EQ(in_the_way().size(), 2u);
   EXPECT_EQ(in_the_way()[0].kind, obstacle_kind::imported_handle);
-  EXPECT_TRUE(fails_with(outcome(by().prepare({.copy_imports = true})), condition::busy,
+  EXPECT_TRUE(fails_with(outcome(by().prepare({.copy_imports = true})), errc::busy,
                          "process::prepare"));
   import.reset();
   {
     const mapping here = m.map(dev(), "theirs");
     const auto once_more = physical_memory::retain(dev(), here.range().begin);
     ASSERT_TRUE(once_more);
-    EXPECT_EQ(dev().drv().imports().size(), 2u);
+    EXPECT_EQ(dev().driver().imports().size(), 2u);
     ASSERT_EQ(in_the_way().size(), 3u);
     EXPECT_EQ(in_the_way()[0].kind, obstacle_kind::imported);
     EXPECT_EQ(in_the_way()[1].kind, obstacle_kind::imported_handle);
   }
-  EXPECT_TRUE(dev().drv().imports().empty());
+  EXPECT_TRUE(dev().driver().imports().empty());
   EXPECT_TRUE(by().prepare());
   EXPECT_TRUE(by().resume_after());
 }
@@ -239,7 +239,7 @@ TEST_F(preparing, a_handle_that_is_mapped_nowhere_is_refused) {
 TEST_F(preparing, without_pages_there_is_nothing_to_evict) {
   if (has_vmm()) GTEST_SKIP() << "this device can map pages";
   growable_buffer b = filled(2, "a", 1);
-  EXPECT_TRUE(fails_with(outcome(by().prepare({.evict = {"a"}})), condition::not_supported,
+  EXPECT_TRUE(fails_with(outcome(by().prepare({.evict = {"a"}})), errc::not_supported,
                          "process::prepare"));
   EXPECT_FALSE(by().fit());
   EXPECT_TRUE(by().prepare({.evict_everything = true}));
@@ -254,7 +254,7 @@ class with_an_import : public preparing {
     preparing::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
     STILLMAP_NEEDS_VMM();
-    if (!dev().can().posix_fd_export) GTEST_SKIP() << "the device exports no file descriptors";
+    if (!dev().capabilities().posix_fd_export) GTEST_SKIP() << "the device exports no file descriptors";
     m_.emplace(dev());
     buffer_options options;
     options.reserve = 16_MiB;
@@ -274,7 +274,7 @@ class with_an_import : public preparing {
     put(dev(), buffer_->address(), pattern(page(), 5));
   }
   void TearDown() override {
-    page_ = page_ref();
+    page_ = page_ptr();
     buffer_.reset();
     m_.reset();
     preparing::TearDown();
@@ -282,7 +282,7 @@ class with_an_import : public preparing {
   // Nobody else has it any more, as after a handoff.
   void take_over() {
     page_.set_imported(false);
-    page_ = page_ref();
+    page_ = page_ptr();
     m_->memory.reset();
     m_->fd = owned_fd();
   }
@@ -290,7 +290,7 @@ class with_an_import : public preparing {
 
   std::optional<shared_memory> m_;
   std::optional<growable_buffer> buffer_;
-  page_ref page_;
+  page_ptr page_;
 };
 
 TEST_F(with_an_import, what_was_taken_over_is_replaced_by_memory_of_its_own) {
@@ -300,15 +300,15 @@ TEST_F(with_an_import, what_was_taken_over_is_replaced_by_memory_of_its_own) {
   const auto fit = by().prepare();
   ASSERT_TRUE(fit) << fit.error().message();
   EXPECT_EQ(fit->imports, 1u);
-  EXPECT_TRUE(dev().drv().imports().empty());
+  EXPECT_TRUE(dev().driver().imports().empty());
   ASSERT_TRUE(by().resume_after());
   EXPECT_TRUE(in_the_way().empty());
   EXPECT_TRUE(holds(dev(), at(), page(), 5));
-  EXPECT_TRUE(dev().drv().imports().empty());
+  EXPECT_TRUE(dev().driver().imports().empty());
 }
 
 TEST_F(with_an_import, a_copy_is_nobody_elses) {
-  page_ = page_ref();
+  page_ = page_ptr();
   const mapping theirs = [&] {
     const auto r = reservation::create(dev(), page(), {});
     auto p = m_->pool->adopt(std::move(*m_->memory));
@@ -316,7 +316,7 @@ TEST_F(with_an_import, a_copy_is_nobody_elses) {
   }();
   EXPECT_TRUE(holds(dev(), theirs.range().begin, page(), 5));
   ASSERT_TRUE(by().prepare({.copy_imports = true}));
-  EXPECT_TRUE(dev().drv().imports().empty());
+  EXPECT_TRUE(dev().driver().imports().empty());
   ASSERT_TRUE(by().resume_after());
   EXPECT_TRUE(holds(dev(), at(), page(), 5));
   put(dev(), at(), pattern(page(), 6));
@@ -332,7 +332,7 @@ TEST_F(preparing, memory_that_somebody_else_took_meanwhile_is_waited_for) {
   leave_free(4);
   const status s = by().resume_after();
   ASSERT_FALSE(s);
-  EXPECT_TRUE(s.error().is(condition::out_of_memory)) << s.error().message();
+  EXPECT_TRUE(s.error().is(errc::out_of_memory)) << s.error().message();
   EXPECT_TRUE(by().fit());
   EXPECT_EQ(by().away().size(), 1u);
   stillmap::testing::hostcuda_control::occupy(0, 0);

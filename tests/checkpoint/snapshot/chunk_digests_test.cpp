@@ -126,8 +126,8 @@ TEST_F(chunk_digests_test, wait_for_nobody_elses_work) {
   ASSERT_TRUE(busy);
   testing::hold(busy->get());
   {
-    const context_guard guard(drv(), dev().context());
-    ASSERT_TRUE(drv().set_bytes_async(others.address(), 1, page(), busy->get()));
+    const context_guard guard(driver(), dev().context());
+    ASSERT_TRUE(driver().set_bytes_async(others.address(), 1, page(), busy->get()));
   }
   std::atomic<bool> over{false};
   std::thread in_the_end([&] {
@@ -157,7 +157,7 @@ TEST_F(chunk_digests_test, chunks_that_are_too_small_are_refused) {
     const virtual_range chunk{b.address(), bytes};
     const auto made = chunk_digests(dev(), {&chunk, 1});
     ASSERT_FALSE(made);
-    EXPECT_TRUE(made.error().is(condition::not_supported));
+    EXPECT_TRUE(made.error().is(errc::not_supported));
   }
 }
 

@@ -129,7 +129,7 @@ TEST_F(sets, memory_of_all_devices_comes_back_at_the_same_addresses) {
     ASSERT_DONE(r);
     ASSERT_EQ(r->devices.size(), 2u);
     for (unsigned i = 0; i < 2; ++i) {
-      EXPECT_EQ(r->devices[i].memory.on(), devices_[i]);
+      EXPECT_EQ(r->devices[i].memory.device(), devices_[i]);
       EXPECT_EQ(r->devices[i].memory.tagged(tags[i]).at(0).begin, at[i]);
       EXPECT_TRUE(holds(devices_[i], at[i], (3 - i) * page(), i + 1));
     }
@@ -183,20 +183,20 @@ TEST_F(sets, no_device_is_read_before_all_are_idle) {
 
 TEST_F(sets, wrong_calls_change_nothing) {
   const growable_buffer a = memory(0, 1, 1), b = memory(1, 1, 2);
-  const auto refused = [&](const image::outcome<written_set> &w, condition c) {
+  const auto refused = [&](const image::outcome<written_set> &w, errc c) {
     ASSERT_FALSE(w);
     EXPECT_TRUE(w.error().is(c)) << w.error().message();
     EXPECT_EQ(files(), 0u) << w.error().message();
     EXPECT_FALSE(std::filesystem::exists(folder()));
   };
-  refused(save_set({}, folder()), condition::invalid_argument);
+  refused(save_set({}, folder()), errc::invalid_argument);
   auto what = parts();
   what[1] = what[0];
-  refused(save_set(what, folder()), condition::invalid_argument);
+  refused(save_set(what, folder()), errc::invalid_argument);
   what = parts();
   what[1].tags = {"nothing has this"};
   const auto no_tag = save_set(what, folder());
-  refused(no_tag, condition::invalid_argument);
+  refused(no_tag, errc::invalid_argument);
   EXPECT_NE(no_tag.error().file.find("device-1."), std::string::npos) << "it says of which part";
   ASSERT_DONE(saved());
   const auto images = image::open_set(folder());
@@ -205,7 +205,7 @@ TEST_F(sets, wrong_calls_change_nothing) {
   how.parents = {images->front()};
   const auto w = saved(how, "b.stillmap");
   ASSERT_FALSE(w);
-  EXPECT_TRUE(w.error().is(condition::invalid_argument)) << w.error().message();
+  EXPECT_TRUE(w.error().is(errc::invalid_argument)) << w.error().message();
   EXPECT_EQ(files("b.stillmap"), 0u);
 }
 
@@ -221,7 +221,7 @@ TEST_F(sets, another_number_of_devices_is_refused) {
        {std::span<const device>(devices_).first(1), std::span<const device>(three)}) {
     const auto r = restore_set(to, folder());
     ASSERT_FALSE(r);
-    EXPECT_TRUE(r.error().is(condition::invalid_argument)) << r.error().message();
+    EXPECT_TRUE(r.error().is(errc::invalid_argument)) << r.error().message();
     EXPECT_EQ(r.error().found, "2");
     EXPECT_EQ(r.error().expected, std::to_string(to.size()));
   }
@@ -239,7 +239,7 @@ TEST_F(sets, where_one_address_is_taken_nothing_comes_back) {
     const growable_buffer in_the_way = memory(1, 1, 9);
     const auto r = restore_set(devices_, folder());
     ASSERT_FALSE(r);
-    EXPECT_TRUE(r.error().is(condition::busy)) << r.error().message();
+    EXPECT_TRUE(r.error().is(errc::busy)) << r.error().message();
     EXPECT_NE(r.error().file.find("device-1."), std::string::npos) << r.error().message();
     EXPECT_EQ(devices_[0].space().stats().live_blocks, two_devices() ? 0u : 1u);
     EXPECT_TRUE(holds(devices_[1], in_the_way.address(), page(), 9));
@@ -267,7 +267,7 @@ TEST_F(sets, one_bit_in_one_image_and_nothing_comes_back) {
   std::fclose(f);
   const auto r = restore_set(devices_, folder());
   ASSERT_FALSE(r);
-  EXPECT_TRUE(r.error().is(condition::corrupt)) << r.error().message();
+  EXPECT_TRUE(r.error().is(errc::corrupt)) << r.error().message();
   EXPECT_EQ(r.error().file, path);
   expect_nothing_there();
 }
@@ -289,7 +289,7 @@ TEST_F(sets, some_of_the_tags_come_back) {
   how.tags = {tags[1], "nothing"};
   const auto r = restore_set(devices_, folder(), how);
   ASSERT_FALSE(r);
-  EXPECT_TRUE(r.error().is(condition::invalid_argument)) << r.error().message();
+  EXPECT_TRUE(r.error().is(errc::invalid_argument)) << r.error().message();
   expect_nothing_there();
 }
 
@@ -306,7 +306,7 @@ TEST_F(sets, only_what_changed_is_stored_again) {
     how.parents = *parents;
     const auto over_its_parent = saved(how);
     ASSERT_FALSE(over_its_parent);
-    EXPECT_TRUE(over_its_parent.error().is(condition::invalid_argument))
+    EXPECT_TRUE(over_its_parent.error().is(errc::invalid_argument))
         << over_its_parent.error().message();
     const auto w = saved(how, "later.stillmap");
     ASSERT_DONE(w);

@@ -69,18 +69,18 @@ constexpr device_address far_away(stillmap::testing::far_away);
 class far_memory {
  public:
   far_memory(const device &d, std::size_t pages, const char *tag, unsigned seed) : device_(d) {
-    const std::size_t bytes = pages * d.can().page_bytes;
+    const std::size_t bytes = pages * d.capabilities().page_bytes;
     reservation_options there;
     there.hint = far_away;
     there.exactly_there = true;
     there.tag = tag;
     auto block = reservation::create(d, bytes, there);
-    std::vector<page_ref> memory;
+    std::vector<page_ptr> memory;
     if (!block || !d.pool()->acquire(pages, memory)) throw std::runtime_error("no far memory");
     block_ = block->block();
     remap_plan plan({{on_device(d.ordinal()), access_mode::read_write}});
     for (std::size_t i = 0; i < pages; ++i) {
-      plan.map(far_away + i * d.can().page_bytes, std::move(memory[i]));
+      plan.map(far_away + i * d.capabilities().page_bytes, std::move(memory[i]));
     }
     if (!d.space().apply(std::move(plan))) throw std::runtime_error("no far memory");
     put(d, far_away, pattern(bytes, seed));
@@ -171,7 +171,7 @@ TEST_F(snapshots, memory_that_may_only_be_read_comes_back_so) {
   {
     auto block = reservation::create(dev(), 2 * page(), {.tag = "constant"});
     ASSERT_TRUE(block);
-    std::vector<page_ref> pages;
+    std::vector<page_ptr> pages;
     ASSERT_TRUE(dev().pool()->acquire(2, pages));
     at = block->range().begin;
     remap_plan plan({{on_device(dev().ordinal()), access_mode::read_write}});
@@ -212,7 +212,7 @@ TEST_F(snapshots, some_of_the_tags_come_back) {
   how.tags = {"cache", "nothing"};
   const auto none = back(how);
   ASSERT_FALSE(none);
-  EXPECT_TRUE(none.error().is(condition::invalid_argument));
+  EXPECT_TRUE(none.error().is(errc::invalid_argument));
 }
 
 TEST_F(snapshots, an_address_that_is_taken_is_refused_and_its_holder_named) {
@@ -221,7 +221,7 @@ TEST_F(snapshots, an_address_that_is_taken_is_refused_and_its_holder_named) {
   const address_space_stats before = books();
   const auto r = back();
   ASSERT_FALSE(r);
-  EXPECT_TRUE(r.error().is(condition::busy)) << r.error().message();
+  EXPECT_TRUE(r.error().is(errc::busy)) << r.error().message();
   if (on_hostcuda()) {
     EXPECT_FALSE(r.error().found.empty()) << r.error().message();
   }
@@ -248,7 +248,7 @@ TEST_F(snapshots, what_holds_no_pointers_can_go_elsewhere) {
 }
 
 TEST_F(snapshots, pages_can_be_made_for_handing_them_over) {
-  if (!dev().can().posix_fd_export) GTEST_SKIP() << "needs pages that can be exported";
+  if (!dev().capabilities().posix_fd_export) GTEST_SKIP() << "needs pages that can be exported";
   {
     const growable_buffer b = filled(2, "weights", 1);
     ASSERT_DONE(saved({"weights"}));
@@ -277,7 +277,7 @@ TEST_F(snapshots, another_device_takes_it_over) {
   auto r = restore(*second, file());
   ASSERT_DONE(r);
   EXPECT_TRUE(holds(*second, far_away, 3 * page(), 1));
-  EXPECT_EQ(r->memory.on(), *second);
+  EXPECT_EQ(r->memory.device(), *second);
 }
 
 TEST_F(snapshots, only_what_changed_is_stored_again) {
@@ -349,7 +349,7 @@ TEST_F(snapshots, without_memory_nothing_is_there_and_later_all_is) {
   leave_free(5);
   const auto r = back();
   ASSERT_FALSE(r);
-  EXPECT_TRUE(r.error().is(condition::out_of_memory)) << r.error().message();
+  EXPECT_TRUE(r.error().is(errc::out_of_memory)) << r.error().message();
   EXPECT_EQ(books().live_blocks, 0u);
   EXPECT_EQ(books().physical.bytes(), 0u);
   leave_free(6);
@@ -376,7 +376,7 @@ TEST_F(snapshots, damaged_contents_are_shown_to_nobody) {
   dev().space().collect(true);
   const auto r = back();
   ASSERT_FALSE(r);
-  EXPECT_TRUE(r.error().is(condition::corrupt)) << r.error().message();
+  EXPECT_TRUE(r.error().is(errc::corrupt)) << r.error().message();
   EXPECT_EQ(books().live_blocks, 0u);
   EXPECT_EQ(books().physical.bytes(), 0u);
 }

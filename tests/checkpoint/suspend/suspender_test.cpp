@@ -118,7 +118,7 @@ TEST_F(suspending, aliases_and_forks_stay_what_they_are) {
   EXPECT_TRUE(holds(dev(), twice->address() + 4 * page(), 64, 9));
 
   EXPECT_TRUE(holds(dev(), parent.address(), 2 * page(), 2));
-  ASSERT_TRUE(child->prepare_write(0, page(), {}));
+  ASSERT_TRUE(child->make_writable(0, page(), {}));
   put(dev(), child->address(), pattern(page(), 5));
   EXPECT_TRUE(holds(dev(), parent.address(), 2 * page(), 2));
   EXPECT_TRUE(holds(dev(), child->address(), page(), 5));
@@ -159,27 +159,27 @@ TEST_F(suspending, an_allocators_blocks_keep_their_place) {
 
 TEST_F(suspending, wrong_calls_say_so_and_change_nothing) {
   growable_buffer b = filled(2, "here", 1);
-  EXPECT_TRUE(fails_with(outcome(by().suspend("nowhere")), condition::invalid_argument,
+  EXPECT_TRUE(fails_with(outcome(by().suspend("nowhere")), errc::invalid_argument,
                          "checkpoint::select"));
   EXPECT_TRUE(
-      fails_with(outcome(by().resume("here")), condition::invalid_argument, "suspender::resume"));
-  EXPECT_TRUE(fails_with(by().forget("here"), condition::invalid_argument, "suspender::forget"));
+      fails_with(outcome(by().resume("here")), errc::invalid_argument, "suspender::resume"));
+  EXPECT_TRUE(fails_with(by().forget("here"), errc::invalid_argument, "suspender::forget"));
   suspender_options none;
   none.streams = 0;
-  EXPECT_TRUE(fails_with(outcome(suspender::create(dev(), none)), condition::invalid_argument,
+  EXPECT_TRUE(fails_with(outcome(suspender::create(dev(), none)), errc::invalid_argument,
                          "suspender::create"));
   ASSERT_TRUE(by().suspend("here"));
-  EXPECT_TRUE(fails_with(outcome(by().suspend("here")), condition::busy, "suspender::suspend"));
+  EXPECT_TRUE(fails_with(outcome(by().suspend("here")), errc::busy, "suspender::suspend"));
   auto other = suspender::create(dev());
   ASSERT_TRUE(other);
   EXPECT_TRUE(
-      fails_with(outcome((*other)->suspend("here")), condition::busy, "checkpoint::select"));
+      fails_with(outcome((*other)->suspend("here")), errc::busy, "checkpoint::select"));
   ASSERT_TRUE(by().resume("here"));
   EXPECT_TRUE(holds(dev(), b.address(), 2 * page(), 1));
 }
 
 TEST_F(suspending, pages_that_others_use_too_are_refused) {
-  std::vector<page_ref> held;
+  std::vector<page_ptr> held;
   ASSERT_TRUE(dev().pool()->acquire(1, held));
   reservation_options options;
   options.tag = "by hand";
@@ -187,7 +187,7 @@ TEST_F(suspending, pages_that_others_use_too_are_refused) {
   ASSERT_TRUE(place);
   const auto mapped = mapping::create(*place, page(), held[0]);
   ASSERT_TRUE(mapped);
-  EXPECT_TRUE(fails_with(outcome(by().suspend("by hand")), condition::busy, "checkpoint::select",
+  EXPECT_TRUE(fails_with(outcome(by().suspend("by hand")), errc::busy, "checkpoint::select",
                          (place->range().begin + page()).value(), page()));
   EXPECT_EQ(books().suspended_bytes, 0u);
 }
@@ -215,7 +215,7 @@ TEST_F(suspending, resuming_without_memory_can_be_tried_again) {
     for (int i = 0; i < 2; ++i) {
       const auto woke = by().resume("task");
       ASSERT_FALSE(woke);
-      EXPECT_TRUE(woke.error().is(condition::out_of_memory)) << woke.error().message();
+      EXPECT_TRUE(woke.error().is(errc::out_of_memory)) << woke.error().message();
       EXPECT_EQ(books().suspended_bytes, 6 * page());
       EXPECT_EQ(device_free(), 3 * page());
     }
@@ -251,8 +251,8 @@ TEST_F(suspending, it_waits_for_the_work_that_it_is_told_of) {
   const stream s = make_stream();
   hold(s.get());
   {
-    const context_guard guard(drv(), dev().context());
-    ASSERT_TRUE(drv().set_bytes_async(b.address(), 42, 2 * page(), s.get()));
+    const context_guard guard(driver(), dev().context());
+    ASSERT_TRUE(driver().set_bytes_async(b.address(), 42, 2 * page(), s.get()));
   }
   suspend_options how;
   how.idle = after(s);
@@ -290,12 +290,12 @@ TEST_F(suspending, pinned_memory_is_returned_or_kept_as_asked) {
 }
 
 TEST_F(suspending, a_suspender_that_goes_first_says_what_is_lost) {
-  const std::uint64_t before = unreported_errors();
+  const std::uint64_t before = background_error_count();
   {
     growable_buffer b = filled(2, "task", 1);
     ASSERT_TRUE(by().suspend("task"));
     make_suspender();
-    EXPECT_EQ(unreported_errors(), before + 1);
+    EXPECT_EQ(background_error_count(), before + 1);
     EXPECT_EQ(books().suspended_bytes, 2 * page());
   }
   EXPECT_EQ(books().suspended_bytes, 0u);
@@ -330,7 +330,7 @@ TEST_F(suspending_anywhere, needs_pages_that_can_be_mapped) {
   auto by = suspender::create(dev());
   ASSERT_TRUE(by);
   EXPECT_TRUE(
-      fails_with(outcome((*by)->suspend("task")), condition::not_supported, "checkpoint::select"));
+      fails_with(outcome((*by)->suspend("task")), errc::not_supported, "checkpoint::select"));
 }
 
 }  // namespace

@@ -80,7 +80,7 @@ bench::~bench() {
       any = true;
     }
     const status gone = any ? dev->space().apply(std::move(plan)) : status{};
-    if (!gone) report_unreturnable(gone.error());
+    if (!gone) report_background_error(gone.error());
   }
 }
 
@@ -167,7 +167,7 @@ std::string bench::observe() {
     const page_pool_stats stats = p.stats();
     out << name << ": " << (stats.created - stats.free).bytes() << " handed out\n";
   };
-  if (dev->can().vmm) held_by_others("device's pool", *dev->pool());
+  if (dev->capabilities().vmm) held_by_others("device's pool", *dev->pool());
   if (pool) held_by_others("pool", *pool);
   out << "pages " << pages.size() << " memory " << (memory ? memory->bytes() : 0) << '\n';
   if (at_hand) {

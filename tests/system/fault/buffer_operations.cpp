@@ -212,27 +212,27 @@ void add_sharing_operations(std::vector<operation> &all) {
     w.make_stream();
   };
   all.push_back(
-      {.name = "growable_buffer prepare_write, shared",
+      {.name = "growable_buffer make_writable, shared",
        .set = forked,
-       .run = [](bench &w) { return w.b.buffer->prepare_write(w.page(), 2 * w.page(), *w.s); },
+       .run = [](bench &w) { return w.b.buffer->make_writable(w.page(), 2 * w.page(), *w.s); },
        .may_survive = {}});
-  all.push_back({.name = "growable_buffer prepare_write, shared and not",
+  all.push_back({.name = "growable_buffer make_writable, shared and not",
                  .set =
                      [forked](bench &w) {
                        forked(w);
                        // One page of b becomes its own, and a's of that slot unshared with it.
-                       must(w.b.buffer->prepare_write(0, 1, *w.s));
+                       must(w.b.buffer->make_writable(0, 1, *w.s));
                      },
-                 .run = [](bench &w) { return w.a.buffer->prepare_write(0, 4 * w.page(), *w.s); },
+                 .run = [](bench &w) { return w.a.buffer->make_writable(0, 4 * w.page(), *w.s); },
                  .may_survive = {}});
-  all.push_back({.name = "growable_buffer prepare_write, exclusive",
+  all.push_back({.name = "growable_buffer make_writable, exclusive",
                  .set =
                      [forked](bench &w) {
                        forked(w);
                        must(w.b.buffer->close(fence()));
                        w.b = {};
                      },
-                 .run = [](bench &w) { return w.a.buffer->prepare_write(0, 4 * w.page(), *w.s); },
+                 .run = [](bench &w) { return w.a.buffer->make_writable(0, 4 * w.page(), *w.s); },
                  .may_survive = {}});
   const auto two = [](bench &w) {
     w.make(w.a, 8, 4);

@@ -113,7 +113,7 @@ class fault_sweep : public device_test, public ::testing::WithParamInterface<ope
     }
     become(machine.c_str());
     device_ = open_device();
-    vmm_ = device_->can().vmm;
+    vmm_ = device_->capabilities().vmm;
     if (op().own_device) device_.reset();
     // Once to the end: what is made once and kept (events) is there afterwards.
     std::unique_ptr<bench> w = set();
@@ -124,7 +124,7 @@ class fault_sweep : public device_test, public ::testing::WithParamInterface<ope
   }
 
   std::unique_ptr<bench> set() {
-    auto w = std::make_unique<bench>(drv());
+    auto w = std::make_unique<bench>(driver());
     w->dev = device_;
     if (vmm_ || !op().vmm) op().set(*w);
     return w;
@@ -133,8 +133,8 @@ class fault_sweep : public device_test, public ::testing::WithParamInterface<ope
   void drop(std::unique_ptr<bench> &w) {
     hostcuda_control::occupy(0, 0);
     w.reset();
-    for (int i = 0; i < 8 && *drv().current_context() != nullptr; ++i) {
-      ASSERT_TRUE(drv().pop_context());
+    for (int i = 0; i < 8 && *driver().current_context() != nullptr; ++i) {
+      ASSERT_TRUE(driver().pop_context());
     }
     if (!device_) return;
     device_->space().collect(true);
@@ -161,9 +161,9 @@ class fault_sweep : public device_test, public ::testing::WithParamInterface<ope
     before_ = w->observe();
     drop(w);
     w = set();
-    const driver_counts start_counts = drv().counts();
+    const driver_counts start_counts = driver().counts();
     const status ran = op().run(*w);
-    const driver_counts spent = drv().counts() - start_counts;
+    const driver_counts spent = driver().counts() - start_counts;
     EXPECT_TRUE(ran) << (ran ? "" : ran.error().message());
     after_ = w->observe();
     drop(w);
@@ -186,7 +186,7 @@ class fault_sweep : public device_test, public ::testing::WithParamInterface<ope
     SCOPED_TRACE(op().name + ", " + c.function + " #" + std::to_string(c.nth) + " failing with " +
                  std::to_string(code));
     std::unique_ptr<bench> w = set();
-    const std::uint64_t told = unreported_errors();
+    const std::uint64_t told = background_error_count();
     hostcuda_control::faults_fired();
     hostcuda_control::fail(c.function.c_str(), c.nth, code);
     const status ran = op().run(*w);
@@ -196,7 +196,7 @@ class fault_sweep : public device_test, public ::testing::WithParamInterface<ope
       return false;
     }
     ++all_totals().points[op().name];
-    const bool reported = unreported_errors() != told;
+    const bool reported = background_error_count() != told;
     EXPECT_TRUE(!reported || giving_back().contains(c.function) ||
                 op().may_tell.contains(c.function))
         << "the sink was told";
@@ -227,7 +227,7 @@ class fault_sweep : public device_test, public ::testing::WithParamInterface<ope
     hostcuda_control::fail_from(function, nth, code);
     const status ran = op().run(*w);
     if (!ran && code == CUDA_ERROR_ILLEGAL_ADDRESS) {
-      EXPECT_TRUE(ran.error().is(condition::device_lost)) << ran.error().message();
+      EXPECT_TRUE(ran.error().is(errc::device_lost)) << ran.error().message();
     }
     if (code == CUDA_ERROR_ILLEGAL_ADDRESS) {
       // All of it goes while nothing works.

@@ -15,7 +15,7 @@ void make_pool(bench &w, page_pool_options options = {}) {
 physical_properties exportable(const bench &w) {
   physical_properties p;
   p.location = on_device(w.dev->ordinal());
-  if (w.dev->can().posix_fd_export) p.exportable = handle_type::posix_fd;
+  if (w.dev->capabilities().posix_fd_export) p.exportable = handle_type::posix_fd;
   return p;
 }
 
@@ -84,7 +84,7 @@ void add_pool_operations(std::vector<operation> &all) {
     if (!w.pool->acquire(3, w.pages)) throw std::runtime_error("acquire");
     w.make_stream();
     w.idle = *fence::after(*w.dev, *w.s);
-    for (page_ref &p : w.pages) p.retire(w.idle);
+    for (page_ptr &p : w.pages) p.retire(w.idle);
     w.pages.clear();
     w.leave_free(0);
   };
@@ -99,7 +99,7 @@ void add_pool_operations(std::vector<operation> &all) {
                        if (!w.pool->acquire(3, w.pages)) throw std::runtime_error("acquire");
                        w.hold_fence();
                        w.make_stream();
-                       for (page_ref &p : w.pages) p.retire(w.idle);
+                       for (page_ptr &p : w.pages) p.retire(w.idle);
                        w.pages.clear();
                        w.leave_free(0);
                      },

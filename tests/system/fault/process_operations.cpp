@@ -12,7 +12,7 @@ void make_process(bench &w) {
   w.c.first_address = w.c.buffer->address();
   w.c.known = w.a.known;
   w.fit = std::move(*process::preparation::create({*w.dev}));
-  if (!w.dev->can().posix_fd_export) return;
+  if (!w.dev->capabilities().posix_fd_export) return;
   physical_properties p;
   p.location = on_device(w.dev->ordinal());
   p.exportable = handle_type::posix_fd;

@@ -40,7 +40,7 @@ struct bench {
   std::shared_ptr<page_pool> pool;
   std::optional<physical_memory> memory;
   owned_fd fd;
-  std::vector<page_ref> pages;
+  std::vector<page_ptr> pages;
   std::optional<mapping> at_hand;
   tracked a, b, c;
   std::optional<device_vector<std::uint32_t>> v;
@@ -49,7 +49,7 @@ struct bench {
   bool copying = false;
   std::string note;  // what the operation returned, where that is to be observed
 
-  std::size_t page() const { return dev->can().page_bytes; }
+  std::size_t page() const { return dev->capabilities().page_bytes; }
   void make_stream() { s = std::move(*stream::create(*dev)); }
   // `idle` becomes a fence that does not pass until the bench is dropped or let_pass().
   void hold_fence();

@@ -60,7 +60,7 @@ std::string fuzz_config(const std::string &text) {
 std::string fuzz_driver_name(const std::string &text) {
   const auto loaded = driver::load("/nonexistent/" + text.substr(0, text.find('\0')));
   if (loaded) return "a driver was found at /nonexistent/" + text;
-  if (!loaded.error().is(condition::not_supported)) return "no reason: " + loaded.error().message();
+  if (!loaded.error().is(errc::not_supported)) return "no reason: " + loaded.error().message();
   return "";
 }
 

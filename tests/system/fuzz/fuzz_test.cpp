@@ -84,7 +84,7 @@ TEST_F(fuzz_test, DriverNames) {
   for (const char *name : {"/dev/null", "/", "/proc/self/mem"}) {
     const auto loaded = driver::load(name);
     ASSERT_FALSE(loaded.has_value()) << name;
-    EXPECT_TRUE(loaded.error().is(condition::not_supported)) << loaded.error().message();
+    EXPECT_TRUE(loaded.error().is(errc::not_supported)) << loaded.error().message();
   }
 }
 

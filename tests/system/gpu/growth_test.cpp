@@ -117,13 +117,13 @@ TEST_F(growth_under_kernels, kernels_write_forks_rings_and_spliced_pages) {
   {
     auto child = a.fork();
     ASSERT_TRUE(child) << child.error().message();
-    ASSERT_TRUE(child->prepare_write(0, page(), s));
+    ASSERT_TRUE(child->make_writable(0, page(), s));
     launch_increment(child->address(), count.address(), s);
     ASSERT_TRUE(s.synchronize());
     EXPECT_EQ(read(child->address()), 1u);
     EXPECT_EQ(read(a.address()), 0u) << "the other half of the fork";
   }
-  ASSERT_TRUE(a.prepare_write(0, 2 * page(), s));
+  ASSERT_TRUE(a.make_writable(0, 2 * page(), s));
   {
     auto ring = a.alias(0, 2 * page(), 2);
     ASSERT_TRUE(ring);
@@ -147,12 +147,12 @@ TEST_F(growth_under_kernels, kernels_write_forks_rings_and_spliced_pages) {
 TEST_F(growth_under_kernels, another_device_reads_and_writes_what_it_was_let_into) {
   if (*device::count() < 2) GTEST_SKIP() << "needs two devices";
   const device second = open_device(1);
-  if (std::find(dev().can().peers.begin(), dev().can().peers.end(), 1) == dev().can().peers.end()) {
+  if (std::find(dev().capabilities().peers.begin(), dev().capabilities().peers.end(), 1) == dev().capabilities().peers.end()) {
     GTEST_SKIP() << "device 1 is no peer of device 0";
   }
   buffer_options options;
   options.pools = {dev().pool(), second.pool()};
-  options.also_accessible_from = {1};
+  options.peer_devices = {1};
   growable_buffer b = make(options);
   ASSERT_TRUE(b.resize(2 * page()));
   put(dev(), b.address(), pattern(2 * page(), 1));

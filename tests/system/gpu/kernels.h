@@ -44,7 +44,7 @@ class gpu_test : public buffer_test {
   std::uint32_t read(device_address at) const;
   void enter();
 
-  const driver &cu() const { return drv(); }
+  const driver &cu() const { return driver(); }
   // Kernels are host functions here, and memory is the host's.
   bool runs_on_host() const { return cu().symbol("hostcuda_register_kernel") != nullptr; }
 

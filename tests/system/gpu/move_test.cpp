@@ -52,7 +52,7 @@ class moving_under_kernels : public gpu_test {
 
   // What the process that has it now does: a kernel that adds 1 to the words of all pages but the
   // first, and what the first word was.
-  std::string goes_on(const checkpoint::landed_memory &m) {
+  std::string goes_on(const checkpoint::restored_memory &m) {
     const device_address at(far_away);
     if (m.tagged("task") != std::vector<virtual_range>{{at, pages * page()}}) return "elsewhere";
     growable_buffer count = make();
@@ -89,7 +89,7 @@ class moving_under_kernels : public gpu_test {
 };
 
 TEST_F(moving_under_kernels, what_is_handed_over_is_computed_on) {
-  if (!dev().can().posix_fd_export) GTEST_SKIP() << "needs pages that can be exported";
+  if (!dev().capabilities().posix_fd_export) GTEST_SKIP() << "needs pages that can be exported";
   const std::string where = "@stillmap-gpu-" + std::to_string(std::random_device()());
   other_process there("taker", where);
   growable_buffer b = far_buffer("task", handle_type::posix_fd), count = make();

@@ -28,7 +28,7 @@ stillmap::result<bool> grows_in_place() {
   if (auto done = buffer->resize(4 * mib); !done) return tl::unexpected(done.error());
   const auto before = buffer->address();
 
-  const stillmap::driver &driver = device->drv();
+  const stillmap::driver &driver = device->driver();
   const stillmap::context_guard guard(driver, device->context());
   if (!guard.entered()) return tl::unexpected(guard.entered().error());
   const std::vector<unsigned char> written(4 * mib, 0x5a);
@@ -55,7 +55,7 @@ stillmap::result<bool> sleeps_and_wakes() {
   if (!block) return tl::unexpected(block.error());
   const stillmap::device_address at(reinterpret_cast<std::uintptr_t>(*block));
 
-  const stillmap::driver &driver = device->drv();
+  const stillmap::driver &driver = device->driver();
   const stillmap::context_guard guard(driver, device->context());
   if (!guard.entered()) return tl::unexpected(guard.entered().error());
   const std::vector<unsigned char> written(3 * mib, 0xa5);

@@ -10,7 +10,7 @@ namespace {
 class callbacks_race : public race_test {
  protected:
   static std::string grow_and_shrink(const device &d, std::size_t rounds) {
-    const std::size_t page = d.can().page_bytes;
+    const std::size_t page = d.capabilities().page_bytes;
     buffer_options options;
     options.reserve = 8 * page;
     auto buffer = growable_buffer::create(d, options);
@@ -29,7 +29,7 @@ class callbacks_race : public race_test {
 TEST_F(callbacks_race, CallbacksWhileOthersGrow) {
   machine("memory=256M");
   const device d = open_device();
-  if (!d.can().vmm) GTEST_SKIP() << "no pages, no backing changes: " << d.name();
+  if (!d.capabilities().vmm) GTEST_SKIP() << "no pages, no backing changes: " << d.name();
   std::atomic<std::uint64_t> before{0}, after{0}, odd{0};
   const auto watching = d.space().on_backing_change([&](const backing_event &e) {
     (e.when == backing_event::phase::about_to_change ? before : after).fetch_add(1);
@@ -47,7 +47,7 @@ TEST_F(callbacks_race, CallbacksWhileOthersGrow) {
 TEST_F(callbacks_race, SubscriptionsComeAndGo) {
   machine("memory=256M");
   const device d = open_device();
-  if (!d.can().vmm) GTEST_SKIP() << "no pages, no backing changes: " << d.name();
+  if (!d.capabilities().vmm) GTEST_SKIP() << "no pages, no backing changes: " << d.name();
   std::atomic<std::uint64_t> told{0};
   together(4, [&](std::size_t i) -> std::string {
     if (i < 2) return grow_and_shrink(d, 30);
@@ -101,9 +101,9 @@ TEST_F(callbacks_race, OpeningAndClosingTheDevice) {
   machine("memory=64M");
   together(4, [&](std::size_t i) -> std::string {
     for (int r = 0; r < 12; ++r) {
-      const auto d = device::open(drv(), 0);
+      const auto d = device::open(driver(), 0);
       if (!d) return d.error().message();
-      if (d->can().page_bytes == 0) return "a device that was not probed";
+      if (d->capabilities().page_bytes == 0) return "a device that was not probed";
       if ((static_cast<std::size_t>(r) + i) % 3 == 0) {
         const std::string wrong = grow_and_shrink(*d, 2);
         if (!wrong.empty()) return wrong;

@@ -20,14 +20,14 @@ class oracle_sees : public race_test {
     if (IsSkipped() || HasFatalFailure()) return;
     machine("");
     device_.emplace(open_device());
-    if (!device_->can().vmm) GTEST_SKIP() << "this device maps nothing: " << device_->name();
+    if (!device_->capabilities().vmm) GTEST_SKIP() << "this device maps nothing: " << device_->name();
     expect_violations();
-    page_ = device_->can().page_bytes;
-    guard_.emplace(drv(), device_->context());
+    page_ = device_->capabilities().page_bytes;
+    guard_.emplace(driver(), device_->context());
     ASSERT_TRUE(guard_->entered().has_value());
-    stream_ = *drv().create_stream(true);
-    other_ = *drv().create_stream(true);
-    at_ = *drv().reserve_addresses(2 * page_, 0, {});
+    stream_ = *driver().create_stream(true);
+    other_ = *driver().create_stream(true);
+    at_ = *driver().reserve_addresses(2 * page_, 0, {});
     page_handle_ = map(at_);
   }
 
@@ -43,14 +43,14 @@ class oracle_sees : public race_test {
   }
 
   physical_handle map(device_address at) {
-    const auto handle = drv().create_physical(page_, {on_device(0), handle_type::none, false});
+    const auto handle = driver().create_physical(page_, {on_device(0), handle_type::none, false});
     EXPECT_TRUE(handle.has_value());
     map(at, *handle);
     return *handle;
   }
   void map(device_address at, physical_handle handle) {
-    EXPECT_TRUE(drv().map(at, page_, handle).has_value());
-    EXPECT_TRUE(drv().set_access({at, page_}, &everything_of_device_0, 1).has_value());
+    EXPECT_TRUE(driver().map(at, page_, handle).has_value());
+    EXPECT_TRUE(driver().set_access({at, page_}, &everything_of_device_0, 1).has_value());
   }
 
   // The one violation there is, of `kind`, with what was queued and what broke it, and where.
@@ -79,46 +79,46 @@ class oracle_sees : public race_test {
 
 TEST_F(oracle_sees, UnmappingUnderQueuedWork) {
   hostcuda_control::hold(stream_);
-  ASSERT_TRUE(drv().set_bytes_async(at_, 1, page_, stream_).has_value());
-  static_cast<void>(drv().unmap({at_, page_}));
+  ASSERT_TRUE(driver().set_bytes_async(at_, 1, page_, stream_).has_value());
+  static_cast<void>(driver().unmap({at_, page_}));
   hostcuda_control::release(stream_);
-  static_cast<void>(drv().synchronize_stream(stream_));
+  static_cast<void>(driver().synchronize_stream(stream_));
   expect_caught(HOSTCUDA_USE_AFTER_UNMAP, "cuMemsetD8Async", "cuMemUnmap");
 }
 
 TEST_F(oracle_sees, TakingAccessAwayUnderQueuedWork) {
   hostcuda_control::hold(stream_);
-  ASSERT_TRUE(drv().set_bytes_async(at_, 1, page_, stream_).has_value());
+  ASSERT_TRUE(driver().set_bytes_async(at_, 1, page_, stream_).has_value());
   const access_grant reading{on_device(0), access_mode::read};
-  static_cast<void>(drv().set_access({at_, page_}, &reading, 1));
+  static_cast<void>(driver().set_access({at_, page_}, &reading, 1));
   hostcuda_control::release(stream_);
-  static_cast<void>(drv().synchronize_stream(stream_));
+  static_cast<void>(driver().synchronize_stream(stream_));
   expect_caught(HOSTCUDA_USE_AFTER_UNMAP, "cuMemsetD8Async", "cuMemSetAccess");
 }
 
 // A page taken from a mapping whose work is queued still, and used elsewhere without its fence.
 TEST_F(oracle_sees, RemappingWithoutTheFence) {
   hostcuda_control::hold(stream_);
-  ASSERT_TRUE(drv().set_bytes_async(at_, 1, page_, stream_).has_value());
+  ASSERT_TRUE(driver().set_bytes_async(at_, 1, page_, stream_).has_value());
   map(at_ + page_, page_handle_);
-  ASSERT_TRUE(drv().set_bytes_async(at_ + page_, 2, page_, other_).has_value());
-  static_cast<void>(drv().synchronize_stream(other_));
+  ASSERT_TRUE(driver().set_bytes_async(at_ + page_, 2, page_, other_).has_value());
+  static_cast<void>(driver().synchronize_stream(other_));
   hostcuda_control::release(stream_);
-  static_cast<void>(drv().synchronize_stream(stream_));
+  static_cast<void>(driver().synchronize_stream(stream_));
   expect_caught(HOSTCUDA_UNORDERED_ALIAS, "cuMemsetD8Async", "cuMemsetD8Async");
 }
 
 // The same with the fence is allowed, and the oracle knows.
 TEST_F(oracle_sees, RemappingWithTheFenceIsFine) {
   hostcuda_control::hold(stream_);
-  ASSERT_TRUE(drv().set_bytes_async(at_, 1, page_, stream_).has_value());
+  ASSERT_TRUE(driver().set_bytes_async(at_, 1, page_, stream_).has_value());
   const auto idle = fence::after(*device_, stream_);
   ASSERT_TRUE(idle.has_value());
   map(at_ + page_, page_handle_);
   ASSERT_TRUE(idle->make_wait(*device_, other_).has_value());
-  ASSERT_TRUE(drv().set_bytes_async(at_ + page_, 2, page_, other_).has_value());
+  ASSERT_TRUE(driver().set_bytes_async(at_ + page_, 2, page_, other_).has_value());
   hostcuda_control::release(stream_);
-  ASSERT_TRUE(drv().synchronize_stream(other_).has_value());
+  ASSERT_TRUE(driver().synchronize_stream(other_).has_value());
   EXPECT_EQ(first_violation(), "");
 }
 
@@ -132,17 +132,17 @@ TEST_F(oracle_sees, AFenceOfTheWrongStream) {
   ASSERT_TRUE(buffer->resize(page_).has_value());
   at_ = buffer->address();
   hostcuda_control::hold(stream_);
-  ASSERT_TRUE(drv().set_bytes_async(at_, 1, page_, stream_).has_value());
+  ASSERT_TRUE(driver().set_bytes_async(at_, 1, page_, stream_).has_value());
   auto wrong = fence::after(*device_, other_);
   ASSERT_TRUE(wrong.has_value());
   ASSERT_TRUE(wrong->wait().has_value());
   static_cast<void>(buffer->decommit(0, page_, *wrong));
   hostcuda_control::release(stream_);
-  static_cast<void>(drv().synchronize_stream(stream_));
+  static_cast<void>(driver().synchronize_stream(stream_));
   expect_caught(HOSTCUDA_USE_AFTER_UNMAP, "cuMemsetD8Async", "cuMemUnmap");
 }
 
-// A forked page is read-only until prepare_write: the driver refuses the write, or the device
+// A forked page is read-only until make_writable: the driver refuses the write, or the device
 // faults.
 TEST_F(oracle_sees, WritingAForkedPageUnprepared) {
   buffer_options options;
@@ -153,8 +153,8 @@ TEST_F(oracle_sees, WritingAForkedPageUnprepared) {
   auto child = buffer->fork();
   ASSERT_TRUE(child.has_value());
   at_ = child->address();
-  const status queued = drv().set_bytes_async(at_, 1, page_, stream_);
-  const status done = drv().synchronize_stream(stream_);
+  const status queued = driver().set_bytes_async(at_, 1, page_, stream_);
+  const status done = driver().synchronize_stream(stream_);
   EXPECT_FALSE(queued.has_value() && done.has_value());
   if (queued) expect_caught(HOSTCUDA_ACCESS_FAULT, "cuMemsetD8Async", "cuMemsetD8Async");
 }

@@ -72,17 +72,17 @@ class race_test : public device_test {
 // Fills `bytes` at `at` on `s`, and reads them back later.
 inline status fill(const device &d, device_address at, std::size_t bytes, unsigned char value,
                    stream_ref s) {
-  const context_guard guard(d.drv(), d.context());
-  return d.drv().set_bytes_async(at, value, bytes, s.get());
+  const context_guard guard(d.driver(), d.context());
+  return d.driver().set_bytes_async(at, value, bytes, s.get());
 }
 
 // Whether `bytes` at `at` are all `value`, once `s` is there. An error counts as no.
 inline bool holds(const device &d, device_address at, std::size_t bytes, unsigned char value,
                   stream_ref s) {
-  const context_guard guard(d.drv(), d.context());
+  const context_guard guard(d.driver(), d.context());
   std::vector<unsigned char> got(bytes);
-  if (!d.drv().copy_to_host_async(got.data(), at, bytes, s.get())) return false;
-  if (!d.drv().synchronize_stream(s.get())) return false;
+  if (!d.driver().copy_to_host_async(got.data(), at, bytes, s.get())) return false;
+  if (!d.driver().synchronize_stream(s.get())) return false;
   for (const unsigned char b : got) {
     if (b != value) return false;
   }

@@ -15,7 +15,7 @@ using threads_race = race_test;
 std::string shrink(growable_buffer &buffer, std::size_t bytes, const fence &idle) {
   if (const status s = buffer.resize(bytes); !s) return s.error().message();
   const status s = buffer.shrink_to_fit(idle);
-  if (s || (!buffer.in_place() && s.error().is(condition::out_of_memory))) return "";
+  if (s || (!buffer.in_place() && s.error().is(errc::out_of_memory))) return "";
   return s.error().message();
 }
 
@@ -25,7 +25,7 @@ std::string live_with_a_buffer(const device &d, std::size_t who, std::size_t rou
   const auto s = stream::create(d);
   if (!s) return s.error().message();
   buffer_options options;
-  const std::size_t page = d.can().page_bytes;
+  const std::size_t page = d.capabilities().page_bytes;
   options.reserve = 16 * page;
   if (pool != nullptr) options.pools = {pool};
   auto buffer = growable_buffer::create(d, options);
@@ -36,7 +36,7 @@ std::string live_with_a_buffer(const device &d, std::size_t who, std::size_t rou
     const std::size_t bytes = (1 + dice() % 5) * page;
     const auto value = static_cast<unsigned char>(who * 50 + r + 1);
     if (const status grown = buffer->resize(bytes, *s); !grown) {
-      if (grown.error().is(condition::out_of_memory)) continue;  // the others have it
+      if (grown.error().is(errc::out_of_memory)) continue;  // the others have it
       return grown.error().message();
     }
     if (!fill(d, buffer->address(), bytes, value, *s)) return "fill failed";
@@ -84,7 +84,7 @@ TEST_F(threads_race, PagesAreStolenAcrossStreamsUnderPressure) {
   for (const std::string &schedule : schedules(3, false)) {
     machine("memory=24M," + schedule);
     const device d = open_device();
-    if (!d.can().vmm) GTEST_SKIP() << "this device maps nothing: " << d.name();
+    if (!d.capabilities().vmm) GTEST_SKIP() << "this device maps nothing: " << d.name();
     {
       page_pool_options limits;
       const auto pool = page_pool::create(d, limits);
@@ -106,7 +106,7 @@ TEST_F(threads_race, SeededOrdersOfSeveralStreams) {
   for (const std::string &schedule : schedules(3, true)) {
     machine("memory=24M," + schedule);
     const device d = open_device();
-    const std::size_t page = d.can().page_bytes;
+    const std::size_t page = d.capabilities().page_bytes;
     std::vector<stream> streams;
     std::vector<growable_buffer> buffers;
     for (int i = 0; i < 3; ++i) {
@@ -124,7 +124,7 @@ TEST_F(threads_race, SeededOrdersOfSeveralStreams) {
       const auto value = static_cast<unsigned char>(r + 1);
       const status grown = buffers[i].resize((2 + r % 4) * page, streams[i]);
       if (!grown) {
-        EXPECT_TRUE(grown.error().is(condition::out_of_memory)) << grown.error().message();
+        EXPECT_TRUE(grown.error().is(errc::out_of_memory)) << grown.error().message();
         continue;
       }
       ASSERT_TRUE(fill(d, buffers[i].address(), buffers[i].size(), value, streams[i]).has_value());
@@ -146,11 +146,11 @@ TEST_F(threads_race, RetiringMappingsMakeRoomAtTheCeiling) {
   for (const std::string &schedule : schedules(1, false)) {
     machine("memory=256M,mappings=32," + schedule);
     const device d = open_device();
-    if (!d.can().vmm) GTEST_SKIP() << "this device maps nothing: " << d.name();
+    if (!d.capabilities().vmm) GTEST_SKIP() << "this device maps nothing: " << d.name();
     const auto s = stream::create(d);
     ASSERT_TRUE(s.has_value());
     buffer_options options;
-    const std::size_t page = d.can().page_bytes;
+    const std::size_t page = d.capabilities().page_bytes;
     options.reserve = 8 * page;
     for (int life = 0; life < 12; ++life) {
       auto b = growable_buffer::create(d, options);
@@ -174,7 +174,7 @@ TEST_F(threads_race, TheAheadThreadAgainstItsBuffer) {
     together(3, [&](std::size_t who) -> std::string {
       const auto s = stream::create(d);
       if (!s) return s.error().message();
-      const std::size_t page = d.can().page_bytes;
+      const std::size_t page = d.capabilities().page_bytes;
       std::mt19937 dice(static_cast<unsigned>(who + seed_of_run(1)));
       for (int life = 0; life < 4; ++life) {
         buffer_options options;
@@ -186,7 +186,7 @@ TEST_F(threads_race, TheAheadThreadAgainstItsBuffer) {
         for (std::size_t r = 0; r < rounds; ++r) {
           const std::size_t bytes = (dice() % 6) * page + 100;
           if (const status grown = buffer->resize(bytes, *s); !grown) {
-            if (grown.error().is(condition::out_of_memory)) continue;
+            if (grown.error().is(errc::out_of_memory)) continue;
             return grown.error().message();
           }
           if (!fill(d, buffer->address(), bytes, static_cast<unsigned char>(r), *s)) {

@@ -48,26 +48,26 @@ class driver_load : public testing::device_test {
 TEST_F(driver_load, is_the_same_object_every_time) {
   EXPECT_EQ(*driver::get(), *driver::get());
   EXPECT_EQ(*driver::load("host"), *driver::get());
-  EXPECT_EQ(*driver::load(drv().path()), *driver::get());
+  EXPECT_EQ(*driver::load(driver().path()), *driver::get());
 }
 
 TEST_F(driver_load, knows_one_file_under_two_names) {
   const scratch folder;
-  fs::create_symlink(fs::absolute(drv().path()), folder / "libother.so");
-  EXPECT_EQ(*driver::load((folder / "libother.so").string()), &drv());
+  fs::create_symlink(fs::absolute(driver().path()), folder / "libother.so");
+  EXPECT_EQ(*driver::load((folder / "libother.so").string()), &driver());
 }
 
 TEST_F(driver_load, takes_a_bare_file_name_for_a_path) {
   // Else the dynamic linker would answer with the hostcuda it has open under this very name.
-  EXPECT_FALSE(driver::load("libcuda.so.1") == &drv());
+  EXPECT_FALSE(driver::load("libcuda.so.1") == &driver());
 }
 
 TEST_F(driver_load, does_not_take_the_open_hostcuda_for_the_machines_driver) {
   const auto system = driver::load("cuda");
   if (!system) {
-    EXPECT_TRUE(system.error().is(condition::not_supported));
+    EXPECT_TRUE(system.error().is(errc::not_supported));
   } else {
-    EXPECT_NE(*system, &drv());
+    EXPECT_NE(*system, &driver());
   }
 }
 
@@ -77,7 +77,7 @@ TEST_F(driver_load, refuses_what_is_missing_or_no_library) {
   std::ofstream(text) << "not a library";
   for (const std::string &path : {(folder / "missing.so").string(), text, std::string("/")}) {
     const error e = failure_of(path);
-    EXPECT_TRUE(e.is(condition::not_supported)) << path;
+    EXPECT_TRUE(e.is(errc::not_supported)) << path;
     EXPECT_EQ(e.message(), "driver::load: no driver library could be opened: not supported");
   }
 }
@@ -88,7 +88,7 @@ TEST_F(driver_load, refuses_a_library_that_is_no_driver) {
   Dl_info info = {};
   ASSERT_NE(dladdr(dlsym(libm, "cos"), &info), 0);
   const error e = failure_of(info.dli_fname);
-  EXPECT_TRUE(e.is(condition::not_supported));
+  EXPECT_TRUE(e.is(errc::not_supported));
   EXPECT_STREQ(e.reason, "not a CUDA driver: cuDriverGetVersion is missing");
 }
 
@@ -99,7 +99,7 @@ class second_driver : public driver_load {
     driver_load::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
     path_ = (folder_ / "libsecond.so").string();
-    fs::copy_file(drv().path(), path_);
+    fs::copy_file(driver().path(), path_);
     library_ = dlopen(path_.c_str(), RTLD_NOW | RTLD_LOCAL);
     ASSERT_NE(library_, nullptr) << dlerror();
     fail_ = reinterpret_cast<decltype(fail_)>(dlsym(library_, "hostcuda_fail"));
@@ -115,20 +115,20 @@ class second_driver : public driver_load {
 TEST_F(second_driver, that_is_the_toolkits_stub_is_refused_by_name) {
   ASSERT_EQ(fail_("cuDriverGetVersion", 1, CUDA_ERROR_STUB_LIBRARY), CUDA_SUCCESS);
   const error e = failure_of(path_);
-  EXPECT_TRUE(e.is(condition::not_supported));
+  EXPECT_TRUE(e.is(errc::not_supported));
   EXPECT_STREQ(e.reason, "CUDA_ERROR_STUB_LIBRARY");
 }
 
 TEST_F(second_driver, that_refuses_to_initialise_is_refused_but_not_for_ever) {
   ASSERT_EQ(fail_("cuInit", 1, CUDA_ERROR_NO_DEVICE), CUDA_SUCCESS);
   const error e = failure_of(path_);
-  EXPECT_TRUE(e.is(condition::not_supported));
+  EXPECT_TRUE(e.is(errc::not_supported));
   EXPECT_STREQ(e.operation, "cuInit");
   EXPECT_STREQ(e.reason, "CUDA_ERROR_NO_DEVICE");
 
   const auto again = driver::load(path_);
   ASSERT_TRUE(again) << again.error().message();
-  EXPECT_NE(*again, &drv());
+  EXPECT_NE(*again, &driver());
   EXPECT_TRUE((*again)->is_hostcuda());
 }
 
@@ -155,16 +155,16 @@ TEST_F(driver_load, finds_what_the_drivers_version_has_and_no_more) {
                {driver_call::MemAllocAsync, 11020},
                {driver_call::MemFreeAsync, 11020}};
   for (const auto &d : dated) {
-    EXPECT_EQ(drv().has(d.call), drv().version() >= d.since) << name_of(d.call);
+    EXPECT_EQ(driver().has(d.call), driver().version() >= d.since) << name_of(d.call);
   }
 }
 
 TEST_F(driver_load, refuses_a_missing_function_by_name_without_calling) {
-  if (drv().has(driver_call::MemAllocAsync)) GTEST_SKIP() << "this driver has cuMemAllocAsync";
+  if (driver().has(driver_call::MemAllocAsync)) GTEST_SKIP() << "this driver has cuMemAllocAsync";
   const std::uint64_t before = testing::hostcuda_control::calls(nullptr);
-  const auto at = drv().allocate_async(512, nullptr);
+  const auto at = driver().allocate_async(512, nullptr);
   ASSERT_FALSE(at);
-  EXPECT_TRUE(at.error().is(condition::not_supported));
+  EXPECT_TRUE(at.error().is(errc::not_supported));
   EXPECT_STREQ(at.error().operation, "cuMemAllocAsync");
   EXPECT_EQ(testing::hostcuda_control::calls(nullptr), before);
 }
@@ -173,7 +173,7 @@ TEST_F(driver_load, agrees_with_the_driver_on_the_names_of_errors) {
   int known = 0;
   for (int code = 0; code < 1000; ++code) {
     const char *theirs = nullptr;
-    if (drv().table().GetErrorName(static_cast<CUresult>(code), &theirs) != CUDA_SUCCESS) continue;
+    if (driver().table().GetErrorName(static_cast<CUresult>(code), &theirs) != CUDA_SUCCESS) continue;
     ++known;
     EXPECT_STREQ(describe_cuda_error(code).name, theirs) << code;
   }
@@ -182,16 +182,16 @@ TEST_F(driver_load, agrees_with_the_driver_on_the_names_of_errors) {
 
 TEST_F(driver_load, counts_calls_and_only_the_bytes_that_moved) {
   const device d = open_device();
-  const context_guard guard(drv(), d.context());
-  const auto at = drv().allocate(8192);
+  const context_guard guard(driver(), d.context());
+  const auto at = driver().allocate(8192);
   ASSERT_TRUE(at) << at.error().message();
   char bytes[4096] = "still";
-  const driver_counts before = drv().counts();
-  EXPECT_TRUE(drv().copy_to_device(*at, bytes, 4096));
-  EXPECT_TRUE(drv().copy_on_device(*at + 4096, *at, 1024));
-  EXPECT_TRUE(drv().copy_to_host(bytes, *at + 4096, 512));
-  EXPECT_FALSE(drv().copy_to_host(bytes, device_address(4096), 100));  // nothing is there
-  const driver_counts moved = drv().counts() - before;
+  const driver_counts before = driver().counts();
+  EXPECT_TRUE(driver().copy_to_device(*at, bytes, 4096));
+  EXPECT_TRUE(driver().copy_on_device(*at + 4096, *at, 1024));
+  EXPECT_TRUE(driver().copy_to_host(bytes, *at + 4096, 512));
+  EXPECT_FALSE(driver().copy_to_host(bytes, device_address(4096), 100));  // nothing is there
+  const driver_counts moved = driver().counts() - before;
   EXPECT_EQ(moved[driver_call::MemcpyHtoD], 1u);
   EXPECT_EQ(moved[driver_call::MemcpyDtoD], 1u);
   EXPECT_EQ(moved[driver_call::MemcpyDtoH], 2u);
@@ -200,92 +200,92 @@ TEST_F(driver_load, counts_calls_and_only_the_bytes_that_moved) {
   EXPECT_EQ(moved.bytes_on_device, 1024u);
   EXPECT_EQ(moved.bytes_to_host, 512u);
   EXPECT_STREQ(bytes, "still");
-  EXPECT_TRUE(drv().free(*at));
+  EXPECT_TRUE(driver().free(*at));
 
-  drv().reset_counts();
-  EXPECT_EQ(drv().counts().total(), 0u);
-  EXPECT_EQ(drv().counts().bytes_to_device, 0u);
+  driver().reset_counts();
+  EXPECT_EQ(driver().counts().total(), 0u);
+  EXPECT_EQ(driver().counts().bytes_to_device, 0u);
 }
 
 TEST_F(driver_load, refuses_null_host_pointers_before_the_driver_follows_them) {
-  const driver_counts before = drv().counts();
-  for (const status &s : {drv().copy_to_device(device_address(4096), nullptr, 8),
-                          drv().copy_to_host(nullptr, device_address(4096), 8),
-                          drv().copy_to_device_async(device_address(4096), nullptr, 8, nullptr),
-                          drv().copy_to_host_async(nullptr, device_address(4096), 8, nullptr)}) {
+  const driver_counts before = driver().counts();
+  for (const status &s : {driver().copy_to_device(device_address(4096), nullptr, 8),
+                          driver().copy_to_host(nullptr, device_address(4096), 8),
+                          driver().copy_to_device_async(device_address(4096), nullptr, 8, nullptr),
+                          driver().copy_to_host_async(nullptr, device_address(4096), 8, nullptr)}) {
     ASSERT_FALSE(s);
-    EXPECT_TRUE(s.error().is(condition::invalid_argument));
+    EXPECT_TRUE(s.error().is(errc::invalid_argument));
     EXPECT_EQ(s.error().value, 8u);
   }
-  EXPECT_EQ((drv().counts() - before).total(), 0u);
+  EXPECT_EQ((driver().counts() - before).total(), 0u);
 }
 
 TEST_F(driver_load, out_of_memory_says_what_was_asked_and_what_was_free) {
   const device d = open_device();
-  const context_guard guard(drv(), d.context());
-  const auto now = drv().memory_info_now();
+  const context_guard guard(driver(), d.context());
+  const auto now = driver().memory_info_now();
   ASSERT_TRUE(now);
   const std::size_t too_much =
-      round_up(static_cast<std::size_t>(d.total_memory().bytes()) * 2, d.can().page_bytes);
-  const auto at = drv().allocate(too_much);
+      round_up(static_cast<std::size_t>(d.total_memory().bytes()) * 2, d.capabilities().page_bytes);
+  const auto at = driver().allocate(too_much);
   ASSERT_FALSE(at);
-  EXPECT_TRUE(at.error().is(condition::out_of_memory));
+  EXPECT_TRUE(at.error().is(errc::out_of_memory));
   EXPECT_EQ(at.error().value, too_much);
   EXPECT_EQ(at.error().limit, now->free.bytes());
-  if (!d.can().vmm) return;
-  const auto page = drv().create_physical(too_much, {on_device(0), handle_type::none, false});
+  if (!d.capabilities().vmm) return;
+  const auto page = driver().create_physical(too_much, {on_device(0), handle_type::none, false});
   ASSERT_FALSE(page);
-  EXPECT_TRUE(page.error().is(condition::out_of_memory));
+  EXPECT_TRUE(page.error().is(errc::out_of_memory));
   EXPECT_EQ(page.error().limit, now->free.bytes());
 }
 
 TEST_F(driver_load, running_out_of_addresses_is_not_running_out_of_memory) {
   const device d = open_device();
-  if (!d.can().vmm) GTEST_SKIP() << "this device has no virtual memory management";
-  const context_guard guard(drv(), d.context());
+  if (!d.capabilities().vmm) GTEST_SKIP() << "this device has no virtual memory management";
+  const context_guard guard(driver(), d.context());
   testing::hostcuda_control::fail("cuMemAddressReserve", 1, CUDA_ERROR_OUT_OF_MEMORY);
-  const auto at = drv().reserve_addresses(d.can().page_bytes, 0, device_address());
+  const auto at = driver().reserve_addresses(d.capabilities().page_bytes, 0, device_address());
   ASSERT_FALSE(at);
-  EXPECT_TRUE(at.error().is(condition::address_space_exhausted));
-  EXPECT_FALSE(at.error().is(condition::out_of_memory));
+  EXPECT_TRUE(at.error().is(errc::address_space_exhausted));
+  EXPECT_FALSE(at.error().is(errc::out_of_memory));
   EXPECT_NE(at.error().message().find("cuMemAddressReserve: CUDA_ERROR_OUT_OF_MEMORY"),
             std::string::npos);
 }
 
 TEST_F(driver_load, physical_properties_survive_the_round_trip) {
   const device d = open_device();
-  if (!d.can().vmm || !d.can().posix_fd_export) GTEST_SKIP() << "needs pages that can be exported";
-  const context_guard guard(drv(), d.context());
+  if (!d.capabilities().vmm || !d.capabilities().posix_fd_export) GTEST_SKIP() << "needs pages that can be exported";
+  const context_guard guard(driver(), d.context());
   const physical_properties wanted{on_device(0), handle_type::posix_fd, false};
-  const auto page = drv().create_physical(d.can().page_bytes, wanted);
+  const auto page = driver().create_physical(d.capabilities().page_bytes, wanted);
   ASSERT_TRUE(page) << page.error().message();
-  const auto echoed = drv().properties(*page);
+  const auto echoed = driver().properties(*page);
   ASSERT_TRUE(echoed);
   EXPECT_EQ(*echoed, wanted);
-  EXPECT_TRUE(drv().release_physical(*page));
+  EXPECT_TRUE(driver().release_physical(*page));
 }
 
 TEST_F(driver_load, access_to_many_devices_is_translated_whole) {
   const device d = open_device();
-  if (!d.can().vmm) GTEST_SKIP() << "this device has no virtual memory management";
-  const context_guard guard(drv(), d.context());
-  const std::size_t bytes = d.can().page_bytes;
-  const auto at = drv().reserve_addresses(bytes, 0, device_address());
-  const auto page = drv().create_physical(bytes, {on_device(0), handle_type::none, false});
+  if (!d.capabilities().vmm) GTEST_SKIP() << "this device has no virtual memory management";
+  const context_guard guard(driver(), d.context());
+  const std::size_t bytes = d.capabilities().page_bytes;
+  const auto at = driver().reserve_addresses(bytes, 0, device_address());
+  const auto page = driver().create_physical(bytes, {on_device(0), handle_type::none, false});
   ASSERT_TRUE(at && page);
-  ASSERT_TRUE(drv().map(*at, bytes, *page));
+  ASSERT_TRUE(driver().map(*at, bytes, *page));
   // More grants than fit on the stack, the last of which decides.
   std::vector<access_grant> grants(20, {on_device(0), access_mode::read});
   grants.back().mode = access_mode::read_write;
-  ASSERT_TRUE(drv().set_access({*at, bytes}, grants.data(), grants.size()));
-  EXPECT_EQ(*drv().get_access(*at, on_device(0)), access_mode::read_write);
+  ASSERT_TRUE(driver().set_access({*at, bytes}, grants.data(), grants.size()));
+  EXPECT_EQ(*driver().get_access(*at, on_device(0)), access_mode::read_write);
   grants.back().mode = access_mode::none;
-  ASSERT_TRUE(drv().set_access({*at, bytes}, grants.data(), grants.size()));
-  EXPECT_EQ(*drv().get_access(*at, on_device(0)), access_mode::none);
-  EXPECT_FALSE(drv().set_access({*at, bytes}, nullptr, 1));
-  EXPECT_TRUE(drv().unmap({*at, bytes}));
-  EXPECT_TRUE(drv().release_physical(*page));
-  EXPECT_TRUE(drv().free_addresses({*at, bytes}));
+  ASSERT_TRUE(driver().set_access({*at, bytes}, grants.data(), grants.size()));
+  EXPECT_EQ(*driver().get_access(*at, on_device(0)), access_mode::none);
+  EXPECT_FALSE(driver().set_access({*at, bytes}, nullptr, 1));
+  EXPECT_TRUE(driver().unmap({*at, bytes}));
+  EXPECT_TRUE(driver().release_physical(*page));
+  EXPECT_TRUE(driver().free_addresses({*at, bytes}));
 }
 
 }  // namespace

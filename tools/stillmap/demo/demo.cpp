@@ -72,12 +72,12 @@ outcome<byte_source> demo::open_source() const {
 // Why the job by copying cannot be run, or an empty string. `beside`: while the grown buffer lives.
 std::string demo::why_not_compare(const device &d, std::uint64_t bytes, bool beside) const {
   if (o_.no_comparison) return "not asked for";
-  if (!d.can().vmm) return "what was shown is growing by copying";
+  if (!d.capabilities().vmm) return "what was shown is growing by copying";
   const std::uint64_t needed = peak_of_copying(bytes, o_.chunk);
   const auto memory = d.memory();
   if (!memory) return memory.error().message();
   std::uint64_t free = memory->free.bytes();
-  if (d.drv().is_hostcuda()) {
+  if (d.driver().is_hostcuda()) {
     // Its memory is the host's, of which some is kept for the machine.
     std::uint64_t host = available_host_memory().value_or(UINT64_MAX);
     host -= std::min<std::uint64_t>(host, std::uint64_t{512} << 20);

@@ -43,9 +43,9 @@ std::vector<std::uint64_t> contents(const lead &l, std::size_t words) {
 }
 
 outcome<std::vector<std::uint64_t>> read(const device &d, std::uint64_t at, std::size_t bytes) {
-  const context_guard guard(d.drv(), d.context());
+  const context_guard guard(d.driver(), d.context());
   std::vector<std::uint64_t> out(bytes / 8);
-  if (status s = d.drv().copy_to_host(out.data(), device_address(at), bytes); !s) {
+  if (status s = d.driver().copy_to_host(out.data(), device_address(at), bytes); !s) {
     return fail(s.error());
   }
   return out;
@@ -96,13 +96,13 @@ outcome<void> travelling_task::make_blocks() {
     blocks_.push_back(*block);
     sizes.push_back(bytes);
   }
-  const context_guard guard(device_.drv(), device_.context());
+  const context_guard guard(device_.driver(), device_.context());
   for (std::size_t i = 0; i < block_count; ++i) {
     const auto at = reinterpret_cast<std::uint64_t>(blocks_[i]);
     const std::uint64_t next =
         i + 1 < block_count ? reinterpret_cast<std::uint64_t>(blocks_[i + 1]) : 0;
     const auto words = contents({at, 1, next, sizes[i]}, sizes[i] / 8);
-    const status s = device_.drv().copy_to_device(device_address(at), words.data(), sizes[i]);
+    const status s = device_.driver().copy_to_device(device_address(at), words.data(), sizes[i]);
     if (!s) return fail(s.error());
   }
   if (auto grown = grow(first_cells); !grown) return grown;
@@ -123,9 +123,9 @@ outcome<void> travelling_task::grow(std::size_t more) {
   const auto first =
       contents({base, 1, reinterpret_cast<std::uint64_t>(blocks_.front()), had + more}, cell_words);
   status s = cells_.flush();
-  const context_guard guard(device_.drv(), device_.context());
-  if (s) s = device_.drv().synchronize_context();
-  if (s) s = device_.drv().copy_to_device(device_address(base), first.data(), cell_bytes);
+  const context_guard guard(device_.driver(), device_.context());
+  if (s) s = device_.driver().synchronize_context();
+  if (s) s = device_.driver().copy_to_device(device_address(base), first.data(), cell_bytes);
   if (!s) return fail(s.error());
   return {};
 }
@@ -171,12 +171,12 @@ struct task_at_work::state {
 };
 
 void task_at_work::state::run() {
-  const context_guard guard(d.drv(), d.context());
+  const context_guard guard(d.driver(), d.context());
   const std::uint64_t cells = versions.size();
   for (std::uint64_t i = 1; !stop; i = i + 1 < cells ? i + 1 : 1) {
     const std::uint64_t at = head + i * cell_bytes;
     const auto words = contents({at, ++versions[i], 0, 0}, cell_words);
-    outcome = d.drv().copy_to_device(device_address(at), words.data(), cell_bytes);
+    outcome = d.driver().copy_to_device(device_address(at), words.data(), cell_bytes);
     if (!outcome) return;
     ++writes;
     std::this_thread::sleep_for(std::chrono::microseconds(500));

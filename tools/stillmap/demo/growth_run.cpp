@@ -48,7 +48,7 @@ using reader = std::function<outcome<std::size_t>(std::span<std::byte>)>;
 
 std::string advice(const error &e) {
   std::string line = e.message();
-  if (e.is(condition::out_of_memory)) line += "; --limit SIZE stops the stream earlier";
+  if (e.is(errc::out_of_memory)) line += "; --limit SIZE stops the stream earlier";
   return line;
 }
 
@@ -73,8 +73,8 @@ void sample(const device_bytes &v, std::vector<growth_sample> &history) {
 
 outcome<growth_run> grow(const reader &read, device_bytes &v, const growth_limits &limits,
                          progress &shown) {
-  const device &d = v.buffer().on();
-  const driver &drv = d.drv();
+  const device &d = v.buffer().device();
+  const driver &drv = d.driver();
   growth_run run;
   std::vector<std::byte> chunk(limits.chunk);
   const std::uint64_t physical_before = d.space().stats().physical.bytes();

@@ -118,7 +118,7 @@ class journey {
   outcome<void> hand_over(station &second) {
     auto to = handoff::connection::connect(in_.meeting_place(), std::chrono::seconds(30));
     if (!to) return fail(to.error());
-    const driver_counts before = device_.drv().counts();
+    const driver_counts before = device_.driver().counts();
     clock::time_point stopped;
     handoff::handoff_options how;
     how.quiesce = [&]() -> status {
@@ -129,7 +129,7 @@ class journey {
     const auto given = handoff::give(device_, *to, task_tags, how);
     if (!given) return fail(given.error());
     const double pause = since(stopped), all = since(began);
-    const driver_counts made = device_.drv().counts() - before;
+    const driver_counts made = device_.driver().counts() - before;
     const auto there = second.listen();
     if (!there) return tl::unexpected(there.error());
     if (auto same = check("handed over", *there); !same) return same;
@@ -184,7 +184,7 @@ outcome<exit_status> travel(const journey_options &o) {
   if (!drv) return tl::unexpected(drv.error());
   const auto d = open_device(**drv, o.driver.device);
   if (!d) return tl::unexpected(d.error());
-  if (!d->can().vmm || !d->can().posix_fd_export || !keeps_content(**drv)) {
+  if (!d->capabilities().vmm || !d->capabilities().posix_fd_export || !keeps_content(**drv)) {
     return fail(exit_no_driver,
                 fmt::format("{} has no pages that another process can have", describe(**drv, *d)));
   }

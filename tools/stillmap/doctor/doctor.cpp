@@ -100,7 +100,7 @@ void sharing_facts(const capabilities &can, std::vector<fact> &out) {
 }
 
 void memory_facts(const device &d, std::vector<fact> &out) {
-  const capabilities &can = d.can();
+  const capabilities &can = d.capabilities();
   constexpr const char *needs = "no: needs virtual memory management.";
   out.push_back({"host_numa", "pages on the host", can.host_numa,
                  can.host_numa ? "yes: a buffer can keep pages in host memory at the same addresses"
@@ -150,7 +150,7 @@ device_report examine(driver &drv, int ordinal) {
   r.name = d->name();
   r.total = d->total_memory().bytes();
   if (const auto m = d->memory()) r.free = m->free.bytes();
-  r.can = d->can();
+  r.can = d->capabilities();
   r.facts.push_back(vmm_fact(drv, r.can));
   sharing_facts(r.can, r.facts);
   memory_facts(*d, r.facts);

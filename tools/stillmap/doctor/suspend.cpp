@@ -50,7 +50,7 @@ finding pinned_memory(std::uint64_t tried, const std::string &refused,
 }
 
 std::vector<finding> suspend_findings(const device &d) {
-  if (!d.can().vmm) {
+  if (!d.capabilities().vmm) {
     return {{"suspend_room", "suspend", works::no,
              "addresses cannot be kept while the memory is away without virtual memory management",
              ""}};

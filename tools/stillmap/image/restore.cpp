@@ -40,7 +40,7 @@ outcome<snapshot::restored> restore(const restore_command &o, const device &d,
 }
 
 outcome<handoff::given_memory> hand_over(const restore_command &o, const device &d,
-                                         const checkpoint::landed_memory &memory) {
+                                         const checkpoint::restored_memory &memory) {
   auto to = handoff::connection::connect(o.give, milliseconds_of(o.wait));
   if (!to) return fail(to.error());
   std::vector<std::string> tags;

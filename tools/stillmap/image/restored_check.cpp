@@ -22,15 +22,15 @@ bool readable(const std::vector<access_grant> &list) {
 
 }  // namespace
 
-outcome<std::uint64_t> compare_with_image(const checkpoint::landed_memory &memory,
+outcome<std::uint64_t> compare_with_image(const checkpoint::restored_memory &memory,
                                           const image::reader &image,
                                           const std::vector<std::string> &tags,
                                           const std::function<void(std::uint64_t)> &told) {
   const auto wanted = snapshot::wanted_of(image.what(), tags);
   if (!wanted) return fail(wanted.error());
   const checkpoint::memory_layout &l = memory.layout();
-  const device &d = memory.on();
-  const context_guard guard(d.drv(), d.context());
+  const device &d = memory.device();
+  const context_guard guard(d.driver(), d.context());
   if (!guard.entered()) return fail(guard.entered().error());
   std::vector<std::byte> there(step), here(step);
   std::vector<bool> seen(l.pages.size());
@@ -44,7 +44,7 @@ outcome<std::uint64_t> compare_with_image(const checkpoint::landed_memory &memor
       if (auto read = image.read(wanted->offsets[p.page] + at, std::span(there).first(n)); !read) {
         return fail(read.error());
       }
-      if (status s = d.drv().copy_to_host(here.data(), p.at + at, n); !s) return fail(s.error());
+      if (status s = d.driver().copy_to_host(here.data(), p.at + at, n); !s) return fail(s.error());
       if (std::memcmp(here.data(), there.data(), n) != 0) {
         const auto where =
             std::mismatch(here.begin(), here.begin() + static_cast<long>(n), there.begin());

@@ -130,7 +130,7 @@ picture picture_of(const device &d, std::string title) {
       picture_of(blocks, mappings, pool ? pool->stats() : page_pool_stats{}, d.space().stats());
   p.title = std::move(title);
   p.device = d.name();
-  p.page_bytes = d.can().page_bytes;
+  p.page_bytes = d.capabilities().page_bytes;
   p.device_memory = d.total_memory().bytes();
   return p;
 }

@@ -25,7 +25,7 @@ outcome<scenario> scenario::create(const device &d, std::uint64_t reserve) {
 }
 
 scenario::~scenario() {
-  if (held_) release_stream(device_.drv(), stream_);
+  if (held_) release_stream(device_.driver(), stream_);
 }
 
 std::string scenario::name_at(device_address at) const {
@@ -65,7 +65,7 @@ outcome<void> scenario::add(const operation &op, const std::string &name,
 // a stream for as long as we say; a GPU gets work that takes a while.
 outcome<void> scenario::hold(const operation &op) {
   if (busy_) return {};
-  const driver &drv = device_.drv();
+  const driver &drv = device_.driver();
   const context_guard guard(drv, device_.context());
   held_ = hold_stream(drv, stream_);
   if (!held_) {
@@ -99,7 +99,7 @@ status scenario::give_back(growable_buffer &b, const operation &op) {
     return busy_ ? b.decommit(offset, size, *busy_) : b.decommit(offset, size);
   }
   if (size > b.size()) {
-    return refuse(condition::invalid_argument, "shrink", "the buffer is smaller than that", size,
+    return make_error(errc::invalid_argument, "shrink", "the buffer is smaller than that", size,
                   b.size());
   }
   if (status s = b.resize(b.size() - size); !s) return s;
@@ -110,7 +110,7 @@ outcome<void> scenario::perform(const operation &op) {
   const auto offset = static_cast<std::size_t>(op.offset), size = static_cast<std::size_t>(op.size);
   if (op.what == verb::hold) return hold(op);
   if (op.what == verb::release) {
-    if (std::exchange(held_, false)) release_stream(device_.drv(), stream_);
+    if (std::exchange(held_, false)) release_stream(device_.driver(), stream_);
     if (busy_) {
       if (auto waited = done(op, busy_->wait()); !waited) return waited;
     }
@@ -142,7 +142,7 @@ outcome<void> scenario::perform(const operation &op) {
                                        : b.alias(offset, size, static_cast<std::size_t>(op.times)));
     }
     case verb::write:
-      return done(op, b.prepare_write(offset, size, stream_));
+      return done(op, b.make_writable(offset, size, stream_));
     case verb::splice: {
       auto to = find(op, op.other);
       if (!to) return tl::unexpected(to.error());

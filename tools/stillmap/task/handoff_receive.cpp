@@ -45,7 +45,7 @@ outcome<exit_status> run_take(const take_command &o) {
   if (!drv) return tl::unexpected(drv.error());
   const auto d = open_device(**drv, o.where.device);
   if (!d) return tl::unexpected(d.error());
-  std::optional<checkpoint::landed_memory> memory;
+  std::optional<checkpoint::restored_memory> memory;
   int from = -1;
   {
     auto at = handoff::listener::create(o.socket);

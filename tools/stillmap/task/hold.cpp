@@ -18,7 +18,7 @@ bool is_empty(const device &d, const checkpoint::memory_layout &l) {
 
 }  // namespace
 
-void hold(const device &d, const checkpoint::landed_memory &memory, const std::string &where,
+void hold(const device &d, const checkpoint::restored_memory &memory, const std::string &where,
           control::server_options how, until_told &end, const std::function<void()> &ready) {
   // What is away by suspending comes back; what was handed on does not.
   how.task.given_away = [&](auto) {

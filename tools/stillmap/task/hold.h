@@ -13,7 +13,7 @@ namespace stillmap::tool {
 // Can be asked at `where`, by `how`, until `end` is told, or nothing of `memory` is left here.
 // `ready`: when it can be asked. Where it cannot, it says so and holds the memory all the same:
 // that is here and nowhere else.
-void hold(const device &d, const checkpoint::landed_memory &memory, const std::string &where,
+void hold(const device &d, const checkpoint::restored_memory &memory, const std::string &where,
           control::server_options how, until_told &end, const std::function<void()> &ready);
 
 }  // namespace stillmap::tool

@@ -54,7 +54,7 @@ outcome<migration::arrived_memory> wait_for_one(migration::receiver &at, const r
     const std::string line = why ? why->message() : "";
     if (line != said && !line.empty()) say("the task did not come: " + printable(line));
     said = line;
-    if (!came.error().is(condition::busy) || end.told().stop_requested() ||
+    if (!came.error().is(errc::busy) || end.told().stop_requested() ||
         std::chrono::steady_clock::now() >= until) {
       return fail(came.error());
     }

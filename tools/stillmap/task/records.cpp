@@ -187,7 +187,7 @@ outcome<exit_status> settle_record(const settle_command &o) {
   m.sent = migration::sender(*d, {}, how).settle(**there);
   m.sent.to.where = to;
   if (m.sent.why) m.why = control::failure(*m.sent.why);
-  if (m.sent.why && m.sent.why->is(condition::invalid_argument)) return fail(*m.sent.why);
+  if (m.sent.why && m.sent.why->is(errc::invalid_argument)) return fail(*m.sent.why);
   using migration::whose;
   if (m.sent.whose == whose::destination && !o.json) {
     fmt::print("stillmap: ok: {} has it, epoch {}\n", printable(to), m.sent.epoch);

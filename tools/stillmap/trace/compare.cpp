@@ -103,7 +103,7 @@ class comparison {
                                            "'{}' needs ({})",
                                            o_.ours, human(least[0]), o_.other, human(least[1])));
     }
-    const std::uint64_t page = d.can().page_bytes;
+    const std::uint64_t page = d.capabilities().page_bytes;
     const std::uint64_t capacity = (least[0] + (least[1] - least[0]) / 2) / page * page;
     say(fmt::format("memory    {}, half way between what each needs at least:", human(capacity)));
     const replay_options *const who[] = {&other_, &ours_};
@@ -134,7 +134,7 @@ class comparison {
                         shrink_ == 1 ? "" : fmt::format(" at 1/{} of its size", shrink_),
                         exact(plan->requests), human(plan->peak_live_bytes)));
       }
-      fallen_back_ = !d->can().vmm;
+      fallen_back_ = !d->capabilities().vmm;
       if (capacity == 0 && !fallen_back_) {
         const auto found = between(*d, *plan);
         if (!found) return tl::unexpected(found.error());
@@ -178,9 +178,9 @@ class comparison {
   }
 
   static outcome<std::uint64_t> free_of(const device &d) {
-    const context_guard guard(d.drv(), d.context());
+    const context_guard guard(d.driver(), d.context());
     if (!guard.entered()) return fail(guard.entered().error());
-    const auto memory = d.drv().memory_info_now();
+    const auto memory = d.driver().memory_info_now();
     if (!memory) return fail(memory.error());
     return memory->free.bytes();
   }
