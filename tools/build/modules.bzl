@@ -1,9 +1,12 @@
 """The one list of Stillmap's libraries: a folder each, and the libraries that it may include.
 
-Read by the BUILD files (defs.bzl), CMake (cmake/StillmapModules.cmake), pkg-config files,
-tools/check/includes.py, tools/check/format.sh and clang-tidy. Keep one line for each library, in this
-form: other readers than Bazel match it line by line.
+Bazel reads it (defs.bzl), and so do CMake with its packages and pkg-config files
+(cmake/StillmapModules.cmake), tools/check/includes.py, tools/check/format.sh and tools/check/tidy.sh.
+Those match it line by line: one line for each library, in this form, below what it uses.
 """
+
+# Headers in a folder of one of these names are for their own module. They are not installed.
+STILLMAP_INTERNAL_FOLDERS = ["internal", "driver", "baselines"]
 
 STILLMAP_MODULES = {
     "vmm": [],

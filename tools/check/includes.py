@@ -1,170 +1,322 @@
 #!/usr/bin/env python3
-"""Checks which part of the project includes which: the layers of CONTRIBUTING.md.
+"""Checks the includes of all C++ sources: which module uses which, and that no files need each other.
 
-    vmm <- {allocators, checkpoint, image} <- {handoff, process, snapshot} <- migration <- control <- tools;
-    mpi on snapshot, by itself;
-    hostcuda stands alone
+The libraries and what each may use are read from tools/build/modules.bzl. Above them stand tools,
+bench, examples and tests; hostcuda stands alone. The rules:
+
+  arrow      a file includes only its own module and those that its module may use
+  internal   a header of an internal folder is included by its own top-level module only (and by
+             tests and benchmarks), and never by a header that is installed
+  driver     <cuda.h> is included by vmm/driver, hostcuda, tests and benchmarks only
+  spelling   a library's header is included as "stillmap/<path>", and exists
+  circle     a header with the source of the same name is one unit; units include each other in no
+             circle, of whatever length
 
 Usage: includes.py [--self-test] [ROOT]
 """
 
+import os
 import pathlib
 import re
 import sys
 import tempfile
 
-PARTS = ("vmm", "hostcuda", "allocators", "image", "checkpoint", "handoff", "process", "snapshot",
-         "control", "migration", "mpi", "tools", "tests", "bench", "examples")
+MODULES_FILE = "tools/build/modules.bzl"
+PROGRAMS = ("tools", "tests", "bench", "examples")
+SUFFIXES = (".h", ".cpp", ".cc", ".cu", ".cuh")
 
-LIBRARIES = {"vmm", "allocators", "image", "checkpoint", "handoff", "process", "snapshot", "control",
-             "migration", "mpi"}
+# Modules that only the named parts may use: no other user of Stillmap needs an MPI.
+RESTRICTED = {"checkpoint/mpi": ("tests",)}
 
-# What each part may include of the others. Tests, benchmarks, tools and snapshot may look into hostcuda's
-# own switches, which they find at run time; nobody may include hostcuda's sources.
-MAY_INCLUDE = {
-    "vmm": {"vmm"},
-    "hostcuda": {"hostcuda"},
-    "allocators": {"allocators", "vmm"},
-    "image": {"image", "vmm"},
-    "checkpoint": {"checkpoint", "vmm"},
-    "handoff": {"handoff", "checkpoint", "vmm"},
-    "migration": {"migration", "snapshot", "image", "checkpoint", "vmm"},
-    "mpi": {"mpi", "snapshot", "image", "checkpoint", "vmm"},
-    "process": {"process", "checkpoint", "vmm"},
-    "snapshot": {"snapshot", "image", "checkpoint", "vmm", "hostcuda"},
-    "control": {"control", "migration", "handoff", "snapshot", "image", "checkpoint", "vmm"},
-    # Nobody needs an MPI for anything else.
-    "tools": LIBRARIES - {"mpi"} | {"tools", "hostcuda"},
-    "tests": LIBRARIES | {"tests", "bench", "tools", "hostcuda"},
-    "bench": LIBRARIES - {"mpi"} | {"bench", "tests", "tools", "hostcuda"},
-    "examples": LIBRARIES - {"mpi"} | {"examples"},
-}
+# All of vmm that an image may use: image files are read where there is no driver.
+IMAGE_MAY_USE = ("vmm/error.h", "vmm/units.h", "vmm/driver_types.h", "vmm/internal/try.h")
 
-INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
-CUDA_HEADERS = re.compile(r"^(cuda[A-Za-z0-9_]*|nvml|driver_types|vector_types)\.h$")
+# The macros for passing errors on, which sources and internal headers of every library use.
+SHARED_INTERNAL = ("vmm/internal/try.h",)
+
+MODULE = re.compile(r'^    "([a-z_/]+)": \[(.*)\],$')
+FOLDERS = re.compile(r"^STILLMAP_INTERNAL_FOLDERS = \[(.*)\]$")
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(["<])([^">\n]+)[">]', re.MULTILINE)
+CUDA_HEADER = re.compile(r"^(cuda[A-Za-z0-9_]*|nvml|driver_types|vector_types)\.h$")
 
 
-def part_of(include, source, root):
-    """Which part of the project an include names; None for somebody else's header."""
-    if include.startswith("stillmap/"):
-        include = include[len("stillmap/"):]
-    first = include.split("/")[0]
-    if "/" in include and first in PARTS:
-        return first
-    beside = (source.parent / include).resolve()
-    if beside.exists() and root in beside.parents:
-        return beside.relative_to(root).parts[0]
-    return None
+def read_modules(root):
+    """The libraries with what each may use, and the names of internal folders, from modules.bzl."""
+    modules, internal = {}, ()
+    for line in (root / MODULES_FILE).read_text().splitlines():
+        if match := MODULE.match(line):
+            modules[match.group(1)] = set(re.findall(r'"([^"]+)"', match.group(2)))
+        elif match := FOLDERS.match(line):
+            internal = tuple(re.findall(r'"([^"]+)"', match.group(1)))
+    if not modules or not internal:
+        raise SystemExit("includes: %s has no list of modules" % MODULES_FILE)
+    return modules, internal
 
 
-def may_include_cuda(relative):
-    """<cuda.h>: hostcuda, the driver seam, and code that calls a driver directly to test it."""
-    part = relative.parts[0]
-    if part == "vmm":
-        return relative.name.startswith("driver")
-    return part in ("hostcuda", "tests", "bench")
+class Tree:
+    """The C++ files below a root, and what each includes."""
+
+    def __init__(self, root):
+        self.root = root.resolve()
+        self.modules, self.internal_folders = read_modules(self.root)
+        self.files = {}  # path -> list of (line number, quote, include, path included or None)
+        tops = sorted({module.split("/")[0] for module in self.modules}) + ["hostcuda", *PROGRAMS]
+        for top in tops:
+            for folder, _, names in os.walk(self.root / top):
+                for name in names:
+                    if name.endswith(SUFFIXES):
+                        path = os.path.relpath(os.path.join(folder, name), self.root)
+                        self.files[path] = []
+        self.tops = set(tops)
+        for path, includes in self.files.items():
+            text = (self.root / path).read_text(errors="replace")
+            for match in INCLUDE.finditer(text):
+                quote, include = match.groups()
+                number = text.count("\n", 0, match.start()) + 1
+                includes.append((number, quote, include, self.resolve(path, include)))
+
+    def resolve(self, source, include):
+        """The path of the project's file that an include names; None for another's header."""
+        if include.startswith("stillmap/"):
+            return include[len("stillmap/"):]
+        if include.startswith("hostcuda/") and "hostcuda/include/" + include in self.files:
+            return "hostcuda/include/" + include
+        if include in self.files or include.split("/")[0] in self.tops and "/" in include:
+            return include
+        beside = os.path.normpath(os.path.join(os.path.dirname(source), include))
+        return beside if beside in self.files else None
+
+    def module(self, path):
+        """The library that a file belongs to, or its top folder."""
+        folder = os.path.dirname(path)
+        while folder:
+            if folder in self.modules:
+                return folder
+            folder = os.path.dirname(folder)
+        return path.split("/")[0]
+
+    def is_internal(self, path):
+        return any(part in self.internal_folders for part in path.split("/")[:-1])
+
+    def is_installed(self, path):
+        return path.endswith(".h") and self.module(path) in self.modules and not self.is_internal(path)
+
+    def may_use(self, module, target):
+        if module == target or module == "tests":
+            return True
+        if module in self.modules:
+            return target in self.modules[module]
+        if module == "hostcuda":
+            return False
+        if target in RESTRICTED and module not in RESTRICTED[target]:
+            return False
+        return target in self.modules or target == "hostcuda" and module != "examples"
 
 
-def check_file(path, root):
-    relative = path.relative_to(root)
-    part = relative.parts[0]
-    problems = []
-    for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
-        match = INCLUDE.match(line)
-        if not match:
-            continue
-        quote, include = match.groups()
-        where = "%s:%d: " % (relative, number)
-        target = part_of(include, path, root)
+def may_include_cuda(path):
+    return path.startswith(("vmm/driver/", "hostcuda/", "tests/", "bench/"))
+
+
+def check_includes(tree, path):
+    module = tree.module(path)
+    top = path.split("/")[0]
+    for number, quote, include, target in tree.files[path]:
+        where = "%s:%d: " % (path, number)
         if target is None:
-            if CUDA_HEADERS.match(include) and not may_include_cuda(relative):
-                problems.append(where + "only vmm/driver* includes <%s>" % include)
+            if CUDA_HEADER.match(include) and not may_include_cuda(path):
+                yield where + "only vmm/driver/ includes <%s>" % include
             continue
-        if target not in MAY_INCLUDE[part]:
-            problems.append(where + "%s must not include %s (%s)" % (part, target, include))
-        light = ("vmm/error.h", "vmm/units.h", "vmm/driver_types.h")
-        if part == "image" and target == "vmm" and not include.endswith(light):
-            problems.append(where + "image needs no driver: of vmm only %s" % ", ".join(light))
-        if part != "hostcuda" and include.startswith("hostcuda/src/"):
-            problems.append(where + "hostcuda/src is hostcuda's own")
-        if target in LIBRARIES and (quote != '"' or not include.startswith("stillmap/")):
-            problems.append(where + 'write "stillmap/%s/..."' % target)
-    return problems
+        target_module = tree.module(target)
+        library = target_module in tree.modules
+        if target not in tree.files:
+            yield where + "there is no %s" % target
+            continue
+        if library and (quote != '"' or not include.startswith("stillmap/")):
+            yield where + 'write "stillmap/%s"' % target
+        if not tree.may_use(module, target_module):
+            yield where + "%s must not include %s (%s)" % (module, target_module, include)
+        if module == "checkpoint/image" and target_module == "vmm" and target not in IMAGE_MAY_USE:
+            yield where + "checkpoint/image needs no driver: of vmm only " + ", ".join(IMAGE_MAY_USE)
+        if target.startswith("hostcuda/src/") and top not in ("hostcuda", "tests"):
+            yield where + "hostcuda/src is internal to hostcuda"
+        if library and tree.is_internal(target):
+            if tree.is_installed(path):
+                yield where + "an installed header must not include an internal one (%s)" % include
+            elif (top not in (target.split("/")[0], "tests", "bench") and
+                  not (target in SHARED_INTERNAL and module in tree.modules)):
+                yield where + "%s is internal to %s" % (include, target.split("/")[0])
+
+
+def unit(path):
+    return os.path.splitext(path)[0]
+
+
+def circles(tree):
+    """The strongly connected groups of more than one unit (Tarjan's algorithm, without recursion)."""
+    graph = {}
+    for path, includes in tree.files.items():
+        edges = graph.setdefault(unit(path), set())
+        edges.update(unit(target) for _, _, _, target in includes
+                     if target in tree.files and unit(target) != unit(path))
+    index, low, stack, on_stack, groups = {}, {}, [], set(), []
+    for start in sorted(graph):
+        if start in index:
+            continue
+        index[start] = low[start] = len(index)
+        stack.append(start)
+        on_stack.add(start)
+        work = [(start, iter(sorted(graph[start])))]
+        while work:
+            node, edges = work[-1]
+            for other in edges:
+                if other not in index:
+                    index[other] = low[other] = len(index)
+                    stack.append(other)
+                    on_stack.add(other)
+                    work.append((other, iter(sorted(graph[other]))))
+                    break
+                if other in on_stack:
+                    low[node] = min(low[node], index[other])
+            else:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
+                if low[node] == index[node]:
+                    group = []
+                    while not group or group[-1] != node:
+                        group.append(stack.pop())
+                        on_stack.discard(group[-1])
+                    if len(group) > 1:
+                        groups.append(sorted(group))
+    for group in groups:
+        lines = ["circle of %d units:" % len(group)]
+        lines += ["    %s -> %s" % (node, ", ".join(sorted(graph[node] & set(group))))
+                  for node in group]
+        yield "\n".join(lines)
 
 
 def check_tree(root):
-    root = root.resolve()
-    problems = []
-    files = 0
-    for part in PARTS:
-        for path in sorted((root / part).rglob("*")):
-            if path.suffix in (".h", ".cpp", ".cc", ".cu", ".cuh") and path.is_file():
-                files += 1
-                problems += check_file(path, root)
-    return files, problems
+    tree = Tree(root)
+    problems = [p for path in sorted(tree.files) for p in check_includes(tree, path)]
+    return len(tree.files), problems + list(circles(tree))
 
 
-def self_test():
-    """Plants one violation of each rule, and a clean file beside it."""
-    cases = [
-        ("vmm/page.h", '#include "stillmap/vmm/units.h"', None),
-        ("vmm/page.h", "#include <cuda.h>", "only vmm/driver*"),
-        ("vmm/driver/load.cpp", "#include <cuda.h>", None),
-        ("vmm/page.h", '#include "hostcuda/hostcuda.h"', "vmm must not include hostcuda"),
-        ("vmm/page.h", '#include "stillmap/allocators/a.h"', "vmm must not include allocators"),
-        ("vmm/page.h", '#include "units.h"', 'write "stillmap/vmm/..."'),
-        ("vmm/page.h", "#include <stillmap/vmm/units.h>", 'write "stillmap/vmm/..."'),
-        ("allocators/a.h", '#include "stillmap/checkpoint/c.h"', "must not include checkpoint"),
-        ("checkpoint/c.h", '#include "stillmap/allocators/a.h"', "must not include allocators"),
-        ("checkpoint/c.h", '#include "stillmap/vmm/units.h"', None),
-        ("image/i.h", '#include "stillmap/vmm/error.h"', None),
-        ("image/i.h", '#include "stillmap/vmm/device.h"', "image needs no driver"),
-        ("image/i.h", '#include "stillmap/checkpoint/c.h"', "must not include checkpoint"),
-        ("snapshot/s.h", '#include "stillmap/checkpoint/image/reader.h"', None),
-        ("checkpoint/c.h", '#include "stillmap/handoff/h.h"', "must not include handoff"),
-        ("snapshot/s.h", '#include "stillmap/migration/m.h"', "must not include migration"),
-        ("handoff/h.h", '#include "stillmap/vmm/units.h"', None),
-        ("control/c.h", '#include "stillmap/snapshot/s.h"', None),
-        ("control/c.h", '#include "stillmap/migration/m.h"', None),
-        ("migration/m.h", '#include "stillmap/control/c.h"', "must not include control"),
-        ("handoff/h.h", '#include "stillmap/control/c.h"', "must not include control"),
-        ("mpi/m.h", '#include "stillmap/snapshot/s.h"', None),
-        ("snapshot/s.h", '#include "stillmap/mpi/m.h"', "must not include mpi"),
-        ("tools/stillmap/t.cpp", '#include "stillmap/mpi/m.h"', "must not include mpi"),
-        ("process/p.h", '#include "stillmap/handoff/h.h"', "must not include handoff"),
-        ("hostcuda/src/a.cpp", '#include "stillmap/vmm/units.h"', "must not include vmm"),
-        ("hostcuda/src/a.cpp", "#include <cuda.h>", None),
-        ("tests/unit/a_test.cpp", '#include "hostcuda/src/machine.h"', "hostcuda's own"),
-        ("tests/unit/a_test.cpp", '#include "hostcuda/hostcuda.h"', None),
-        ("tools/stillmap/main.cpp", "#  include <cuda.h>", "only vmm/driver*"),
-        ("examples/e.cpp", '#include "tests/support/s.h"', "must not include tests"),
-    ]
+# The files that each case of the self-test finds.
+PLANTED = (
+    "vmm/units.h", "vmm/error.h", "vmm/device.h", "vmm/internal/try.h", "vmm/internal/state.h",
+    "vmm/driver/table.h", "allocators/a.h", "allocators/internal/i.h", "allocators/replay/r.h",
+    "checkpoint/common/c.h", "checkpoint/common/internal/c.h", "checkpoint/suspend/s.h",
+    "checkpoint/image/reader.h", "checkpoint/snapshot/s.h", "checkpoint/handoff/h.h",
+    "checkpoint/migration/m.h", "checkpoint/control/c.h", "checkpoint/process/p.h",
+    "checkpoint/mpi/m.h", "hostcuda/include/hostcuda/hostcuda.h", "hostcuda/src/machine.h",
+    "tools/stillmap/t.h", "tests/support/s.h", "bench/support/b.h",
+)
+
+# Files with their text; and a part of the problem that they are, None where they are none.
+CASES = (
+    ({"vmm/page.h": '#include "stillmap/vmm/units.h"'}, None),
+    ({"vmm/page.h": "#include <cuda.h>"}, "only vmm/driver/"),
+    ({"vmm/driver/load.cpp": "#include <cuda.h>"}, None),
+    ({"vmm/driver.cpp": "#include <cuda.h>"}, "only vmm/driver/"),
+    ({"tools/stillmap/main.cpp": "#  include <cuda.h>"}, "only vmm/driver/"),
+    ({"vmm/page.h": '#include "hostcuda/hostcuda.h"'}, "vmm must not include hostcuda"),
+    ({"vmm/page.h": '#include "stillmap/allocators/a.h"'}, "vmm must not include allocators"),
+    ({"vmm/page.h": '#include "units.h"'}, 'write "stillmap/vmm/units.h"'),
+    ({"vmm/page.h": "#include <stillmap/vmm/units.h>"}, 'write "stillmap/vmm/units.h"'),
+    ({"vmm/page.h": '#include "stillmap/vmm/gone.h"'}, "there is no vmm/gone.h"),
+    # Arrows between libraries: upward, sideways and down.
+    ({"allocators/b.h": '#include "stillmap/checkpoint/common/c.h"'}, "must not include checkpoint"),
+    ({"allocators/b.h": '#include "stillmap/allocators/replay/r.h"'}, "must not include allocators/replay"),
+    ({"allocators/replay/b.h": '#include "stillmap/allocators/a.h"'}, None),
+    ({"allocators/replay/b.h": '#include "tools/stillmap/t.h"'}, "must not include tools"),
+    ({"checkpoint/common/b.h": '#include "stillmap/allocators/a.h"'}, "must not include allocators"),
+    ({"checkpoint/common/b.h": '#include "stillmap/checkpoint/handoff/h.h"'}, "must not include checkpoint/handoff"),
+    ({"checkpoint/common/b.h": '#include "stillmap/vmm/units.h"'}, None),
+    ({"checkpoint/image/b.h": '#include "stillmap/vmm/error.h"'}, None),
+    ({"checkpoint/image/b.cpp": '#include "stillmap/vmm/internal/try.h"'}, None),
+    ({"checkpoint/image/b.h": '#include "stillmap/vmm/device.h"'}, "image needs no driver"),
+    ({"checkpoint/image/b.h": '#include "stillmap/checkpoint/common/c.h"'}, "must not include checkpoint/common"),
+    ({"checkpoint/snapshot/b.h": '#include "stillmap/checkpoint/image/reader.h"'}, None),
+    ({"checkpoint/snapshot/b.cpp": "#include <hostcuda/hostcuda.h>"}, "must not include hostcuda"),
+    ({"checkpoint/snapshot/b.h": '#include "stillmap/checkpoint/migration/m.h"'}, "must not include checkpoint/migration"),
+    ({"checkpoint/control/b.h": '#include "stillmap/checkpoint/snapshot/s.h"\n#include "stillmap/checkpoint/migration/m.h"'}, None),
+    ({"checkpoint/migration/b.h": '#include "stillmap/checkpoint/control/c.h"'}, "must not include checkpoint/control"),
+    ({"checkpoint/handoff/b.h": '#include "stillmap/checkpoint/control/c.h"'}, "must not include checkpoint/control"),
+    ({"checkpoint/process/b.h": '#include "stillmap/checkpoint/handoff/h.h"'}, "must not include checkpoint/handoff"),
+    ({"checkpoint/mpi/b.h": '#include "stillmap/checkpoint/snapshot/s.h"'}, None),
+    ({"checkpoint/snapshot/b.h": '#include "stillmap/checkpoint/mpi/m.h"'}, "must not include checkpoint/mpi"),
+    ({"tools/stillmap/b.cpp": '#include "stillmap/checkpoint/mpi/m.h"'}, "must not include checkpoint/mpi"),
+    # hostcuda, and the programs on top.
+    ({"hostcuda/src/b.cpp": '#include "stillmap/vmm/units.h"'}, "must not include vmm"),
+    ({"hostcuda/src/b.cpp": '#include <cuda.h>\n#include "hostcuda/src/machine.h"'}, None),
+    ({"tests/vmm/b_test.cpp": '#include "hostcuda/src/machine.h"'}, None),
+    ({"tools/stillmap/b.cpp": '#include "hostcuda/src/machine.h"'}, "internal to hostcuda"),
+    ({"tools/stillmap/b.cpp": "#include <hostcuda/hostcuda.h>"}, None),
+    ({"bench/b.cpp": '#include "tools/stillmap/t.h"'}, "bench must not include tools"),
+    ({"bench/b.cpp": '#include "bench/support/b.h"\n#include "stillmap/allocators/replay/r.h"'}, None),
+    ({"examples/e.cpp": '#include "tests/support/s.h"'}, "must not include tests"),
+    ({"examples/e.cpp": "#include <hostcuda/hostcuda.h>"}, "must not include hostcuda"),
+    # Internal headers.
+    ({"vmm/device.cpp": '#include "stillmap/vmm/internal/state.h"\n#include "stillmap/vmm/driver/table.h"'}, None),
+    ({"vmm/b.h": '#include "stillmap/vmm/internal/state.h"'}, "an installed header must not include"),
+    ({"vmm/b.h": '#include "stillmap/vmm/driver/table.h"'}, "an installed header must not include"),
+    ({"vmm/b.h": '#include "stillmap/vmm/internal/try.h"'}, "an installed header must not include"),
+    ({"allocators/b.cpp": '#include "stillmap/vmm/internal/state.h"'}, "is internal to vmm"),
+    ({"allocators/b.cpp": '#include "stillmap/vmm/internal/try.h"'}, None),
+    ({"allocators/internal/b.h": '#include "stillmap/vmm/internal/try.h"'}, None),
+    ({"checkpoint/image/b.cpp": '#include "stillmap/allocators/internal/i.h"'}, "is internal to allocators"),
+    ({"checkpoint/suspend/b.cpp": '#include "stillmap/checkpoint/common/internal/c.h"'}, None),
+    ({"tools/stillmap/b.cpp": '#include "stillmap/vmm/internal/try.h"'}, "is internal to vmm"),
+    ({"tests/vmm/b_test.cpp": '#include "stillmap/vmm/internal/state.h"'}, None),
+    # Circles: of two, of three over sources, and across folders. A source with its header is none.
+    ({"vmm/a.h": '#include "stillmap/vmm/b.h"', "vmm/b.h": '#include "stillmap/vmm/a.h"'}, "circle of 2"),
+    ({"vmm/a.h": "", "vmm/a.cpp": '#include "stillmap/vmm/a.h"'}, None),
+    ({"vmm/a.h": "", "vmm/a.cpp": '#include "stillmap/vmm/b.h"', "vmm/b.h": "",
+      "vmm/b.cpp": '#include "stillmap/vmm/internal/c.h"', "vmm/internal/c.h": '#include "stillmap/vmm/a.h"'}, "circle of 3"),
+    ({"hostcuda/src/a.h": '#include "hostcuda/src/b.h"', "hostcuda/src/b.h": "",
+      "hostcuda/src/b.cpp": '#include "hostcuda/src/a.h"'}, "circle of 2"),
+    ({"tests/support/a.h": '#include "tests/support/b.h"', "tests/support/b.h": "",
+      "tests/support/b.cpp": '#include "tests/support/a.h"'}, "circle of 2"),
+    ({"vmm/a.h": "", "vmm/b.h": '#include "stillmap/vmm/a.h"', "vmm/a_more.cpp":
+      '#include "stillmap/vmm/a.h"\n#include "stillmap/vmm/b.h"'}, None),
+)
+
+
+def self_test(root):
+    """Plants one violation of each rule in a tree that has none, and uses that are allowed."""
     wrong = 0
-    for name, line, expected in cases:
-        with tempfile.TemporaryDirectory() as folder:
-            root = pathlib.Path(folder)
-            (root / "vmm").mkdir()
-            (root / "vmm" / "units.h").write_text("#pragma once\n")
-            path = root / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(line + "\n")
-            _, problems = check_tree(root)
-        good = not problems if expected is None else any(expected in p for p in problems)
-        if not good:
-            wrong += 1
-            print("self-test: %s with %s gave %s" % (name, line, problems), file=sys.stderr)
-    print("includes: self-test, %d cases, %d wrong" % (len(cases), wrong))
+    with tempfile.TemporaryDirectory() as folder:
+        planted = pathlib.Path(folder)
+
+        def write(name, text):
+            (planted / name).parent.mkdir(parents=True, exist_ok=True)
+            (planted / name).write_text(text + "\n")
+
+        write(MODULES_FILE, (root / MODULES_FILE).read_text())
+        for name in PLANTED:
+            write(name, "#pragma once")
+        for files, expected in CASES:
+            for name, text in files.items():
+                write(name, text)
+            _, problems = check_tree(planted)
+            good = not problems if expected is None else any(expected in p for p in problems)
+            if not good:
+                wrong += 1
+                print("self-test: %s gave %s, not %s" % (files, problems, expected), file=sys.stderr)
+            for name in files:
+                (planted / name).unlink()
+    print("includes: self-test, %d cases, %d wrong" % (len(CASES), wrong))
     return wrong
 
 
 def main():
     arguments = sys.argv[1:]
+    here = pathlib.Path(__file__).resolve().parents[2]
     if "--self-test" in arguments:
         arguments.remove("--self-test")
-        if self_test():
+        if self_test(here):
             return 1
-    root = pathlib.Path(arguments[0] if arguments else pathlib.Path(__file__).parents[2])
-    files, problems = check_tree(root)
+    files, problems = check_tree(pathlib.Path(arguments[0]) if arguments else here)
     for problem in problems:
         print(problem, file=sys.stderr)
     print("includes: %d files, %d problems" % (files, len(problems)))
