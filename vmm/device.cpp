@@ -92,12 +92,12 @@ device::state::~state() {
 }
 
 result<device> device::open(int ordinal) {
-  const auto drv = driver::get();
+  const auto drv = stillmap::driver::get();
   if (!drv) return tl::unexpected<error>(drv.error());
   return open(**drv, ordinal);
 }
 
-result<device> device::open(driver &drv, int ordinal) {
+result<device> device::open(stillmap::driver &drv, int ordinal) {
   open_devices &all = registry();
   const std::lock_guard lock(all.mutex);
   std::weak_ptr<state> &known = all.by_ordinal[{&drv, ordinal}];
@@ -109,7 +109,7 @@ result<device> device::open(driver &drv, int ordinal) {
 }
 
 result<int> device::count() {
-  const auto drv = driver::get();
+  const auto drv = stillmap::driver::get();
   if (!drv) return tl::unexpected<error>(drv.error());
   if (status s = (*drv)->initialise(); !s) return tl::unexpected<error>(s.error());
   return (*drv)->device_count();

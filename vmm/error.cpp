@@ -11,48 +11,6 @@
 namespace stillmap {
 namespace {
 
-class cuda_category_type final : public std::error_category {
- public:
-  const char *name() const noexcept override { return "cuda"; }
-
-  std::string message(int code) const override {
-    const cuda_error &e = describe_cuda_error(code);
-    std::string text = e.name;
-    if (e.code != code) text += " " + std::to_string(code);
-    return text + " (" + e.meaning + ")";
-  }
-
-  std::error_condition default_error_condition(int code) const noexcept override {
-    const errc c = describe_cuda_error(code).acts_as;
-    return c == errc{} ? std::error_condition(code, *this) : make_error_condition(c);
-  }
-};
-
-class stillmap_category_type final : public std::error_category {
- public:
-  const char *name() const noexcept override { return "stillmap"; }
-
-  std::string message(int code) const override {
-    switch (static_cast<errc>(code)) {
-      case errc::out_of_memory:
-        return "out of memory";
-      case errc::address_space_exhausted:
-        return "address space exhausted";
-      case errc::invalid_argument:
-        return "invalid argument";
-      case errc::not_supported:
-        return "not supported";
-      case errc::busy:
-        return "busy";
-      case errc::device_lost:
-        return "device lost";
-      case errc::corrupt:
-        return "corrupt";
-    }
-    return code == 0 ? "no error" : "unknown code " + std::to_string(code);
-  }
-};
-
 // "96.0 GiB = 103079215104 B": rounded for reading, and exact.
 std::string bytes_text(std::uint64_t n) {
   static constexpr const char *units[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
@@ -89,15 +47,13 @@ std::string amount(std::uint64_t n, error_unit unit) {
   return std::to_string(n);
 }
 
-const error_detail no_detail;
-
 struct sink_state {
   std::mutex mutex;
   error_sink sink = nullptr;
   void *user = nullptr;
 };
 
-// Never destroyed: destructors of statics report here too.
+// Never destroyed: destructors of statics report errors too.
 sink_state &sink() {
   static sink_state *const state = new sink_state;
   return *state;
@@ -107,27 +63,10 @@ std::atomic<std::uint64_t> background_errors{0};
 
 }  // namespace
 
-// Never destroyed: whoever frees memory while the process ends may still fail, and says why.
-const std::error_category &cuda_category() noexcept {
-  static const auto *const category = new cuda_category_type;
-  return *category;
-}
-
-const std::error_category &stillmap_category() noexcept {
-  static const auto *const category = new stillmap_category_type;
-  return *category;
-}
-
-std::error_code make_error_code(errc c) noexcept {
-  return {static_cast<int>(c), stillmap_category()};
-}
-
-std::error_condition make_error_condition(errc c) noexcept {
-  return {static_cast<int>(c), stillmap_category()};
-}
-
 const error_detail &error::detail() const noexcept {
-  return more != nullptr ? *more : no_detail;
+  // Never destroyed: destructors of statics report errors too.
+  static const auto *const none = new error_detail;
+  return more != nullptr ? *more : *none;
 }
 
 error error::with(error_detail d) const noexcept {
@@ -189,7 +128,7 @@ std::uint64_t background_error_count() noexcept {
 }
 
 void report_background_error(const error &e) noexcept {
-  if (driver_is_gone(e)) return;
+  if (driver_is_gone(e.code)) return;
   background_errors.fetch_add(1, std::memory_order_relaxed);
   // Called outside the lock, so that a sink may set another sink or report in turn.
   error_sink call = nullptr;

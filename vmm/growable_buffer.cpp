@@ -12,7 +12,7 @@ tl::unexpected<error> gone(const char *op) {
 
 }  // namespace
 
-result<growable_buffer> growable_buffer::create(const device &d, buffer_options options) {
+result<growable_buffer> growable_buffer::create(const stillmap::device &d, buffer_options options) {
   for (const int peer : options.peer_devices) {
     bool known = peer == d.ordinal();
     for (const int p : d.capabilities().peers) known = known || p == peer;

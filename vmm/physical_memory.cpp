@@ -59,13 +59,13 @@ std::size_t disarm_exported_fds(const owned_fd &nothing) noexcept {
   return n;
 }
 
-result<physical_memory> physical_memory::create(const device &d, std::size_t bytes) {
+result<physical_memory> physical_memory::create(const stillmap::device &d, std::size_t bytes) {
   physical_properties own;
   own.location = on_device(d.ordinal());
   return create(d, bytes, own);
 }
 
-result<physical_memory> physical_memory::create(const device &d, std::size_t bytes,
+result<physical_memory> physical_memory::create(const stillmap::device &d, std::size_t bytes,
                                                 physical_properties properties) {
   constexpr const char *op = "physical_memory::create";
   if (!d.capabilities().vmm) {
@@ -83,7 +83,7 @@ result<physical_memory> physical_memory::create(const device &d, std::size_t byt
   return physical_memory(d, *handle, bytes, properties, false);
 }
 
-result<physical_memory> physical_memory::retain(const device &d, device_address at) {
+result<physical_memory> physical_memory::retain(const stillmap::device &d, device_address at) {
   const context_guard guard(d.driver(), d.context());
   if (!guard.entered()) return tl::unexpected(guard.entered().error());
   std::size_t bytes = 0;
@@ -105,7 +105,7 @@ result<physical_memory> physical_memory::retain(const device &d, device_address 
   return m;
 }
 
-result<physical_memory> physical_memory::import_fd(const device &d, const owned_fd &fd,
+result<physical_memory> physical_memory::import_fd(const stillmap::device &d, const owned_fd &fd,
                                                    std::size_t bytes) {
   constexpr const char *op = "physical_memory::import_fd";
   if (!d.capabilities().vmm) {

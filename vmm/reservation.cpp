@@ -2,7 +2,7 @@
 
 namespace stillmap {
 
-result<reservation> reservation::create(const device &d, std::size_t bytes,
+result<reservation> reservation::create(const stillmap::device &d, std::size_t bytes,
                                         reservation_options options) {
   const device_address wanted = options.hint;
   auto block = d.space().reserve(bytes, options.alignment, options.hint, std::move(options.tag));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <string>
 
 namespace stillmap {
 namespace {
@@ -148,12 +149,39 @@ const cuda_error &describe_cuda_error(int code) noexcept {
   return at != std::end(table) && at->code == code ? *at : unrecognised;
 }
 
-bool driver_is_gone(const error &e) noexcept {
-  if (e.code.category() != cuda_category()) return false;
-  switch (e.code.value()) {
-    case 3:    // after fork(): the parent holds what the child was to give back
+namespace {
+
+class cuda_category_type final : public std::error_category {
+ public:
+  const char *name() const noexcept override { return "cuda"; }
+
+  std::string message(int code) const override {
+    const cuda_error &e = describe_cuda_error(code);
+    std::string text = e.name;
+    if (e.code != code) text += " " + std::to_string(code);
+    return text + " (" + e.meaning + ")";
+  }
+
+  std::error_condition default_error_condition(int code) const noexcept override {
+    const errc c = describe_cuda_error(code).acts_as;
+    return c == errc{} ? std::error_condition(code, *this) : make_error_condition(c);
+  }
+};
+
+}  // namespace
+
+// Never destroyed: memory freed while the process ends can still fail to be freed.
+const std::error_category &cuda_category() noexcept {
+  static const auto *const category = new cuda_category_type;
+  return *category;
+}
+
+bool driver_is_gone(std::error_code code) noexcept {
+  if (code.category() != cuda_category()) return false;
+  switch (code.value()) {
+    case 3:    // after fork(): the resources belong to the parent
     case 4:    // the process is ending
-    case 709:  // somebody reset the primary context
+    case 709:  // the primary context was reset
       return true;
     default:
       return false;

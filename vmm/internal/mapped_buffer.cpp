@@ -29,7 +29,7 @@ result<std::unique_ptr<growable_buffer::impl>> make_mapped_buffer(const device &
                                          std::move(*block));
 }
 
-mapped_buffer::mapped_buffer(device d, buffer_options options, std::vector<access_grant> access,
+mapped_buffer::mapped_buffer(stillmap::device d, buffer_options options, std::vector<access_grant> access,
                              std::shared_ptr<address_block> first)
     : impl(std::move(d), std::move(options)),
       page_(options_.pools.front()->page_bytes()),

@@ -7,19 +7,20 @@
 #include "stillmap/vmm/error.h"
 
 // Evaluates a result or status; on failure returns its error from the calling function.
-#define STILLMAP_RETURN_IF_ERROR(...)                                       \
-  do {                                                                      \
-    if (auto stillmap_status_ = (__VA_ARGS__); !stillmap_status_)           \
-      return ::tl::unexpected(std::move(stillmap_status_).error());         \
+#define STILLMAP_RETURN_IF_ERROR(...)                               \
+  do {                                                              \
+    if (auto stillmap_status_ = (__VA_ARGS__); !stillmap_status_)   \
+      return ::tl::unexpected(std::move(stillmap_status_).error()); \
   } while (false)
 
 // `declaration = value of the result`; on failure returns the error from the calling function. The
 // expression must not be a result that is used again.
-#define STILLMAP_ASSIGN_OR_RETURN(declaration, ...) \
-  STILLMAP_ASSIGN_OR_RETURN_1(STILLMAP_TRY_NAME(stillmap_result_, __LINE__), declaration, __VA_ARGS__)
-#define STILLMAP_ASSIGN_OR_RETURN_1(name, declaration, ...)             \
-  auto name = (__VA_ARGS__);                                            \
-  if (!name) return ::tl::unexpected(std::move(name).error());          \
+#define STILLMAP_ASSIGN_OR_RETURN(declaration, ...)                                       \
+  STILLMAP_ASSIGN_OR_RETURN_1(STILLMAP_TRY_NAME(stillmap_result_, __LINE__), declaration, \
+                              __VA_ARGS__)
+#define STILLMAP_ASSIGN_OR_RETURN_1(name, declaration, ...)    \
+  auto name = (__VA_ARGS__);                                   \
+  if (!name) return ::tl::unexpected(std::move(name).error()); \
   declaration = *std::move(name)
 #define STILLMAP_TRY_NAME(prefix, line) STILLMAP_TRY_NAME_1(prefix, line)
 #define STILLMAP_TRY_NAME_1(prefix, line) prefix##line

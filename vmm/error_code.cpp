@@ -1,0 +1,49 @@
+#include "stillmap/vmm/error_code.h"
+
+#include <string>
+
+namespace stillmap {
+namespace {
+
+class stillmap_category_type final : public std::error_category {
+ public:
+  const char *name() const noexcept override { return "stillmap"; }
+
+  std::string message(int code) const override {
+    switch (static_cast<errc>(code)) {
+      case errc::out_of_memory:
+        return "out of memory";
+      case errc::address_space_exhausted:
+        return "address space exhausted";
+      case errc::invalid_argument:
+        return "invalid argument";
+      case errc::not_supported:
+        return "not supported";
+      case errc::busy:
+        return "busy";
+      case errc::device_lost:
+        return "device lost";
+      case errc::corrupt:
+        return "corrupt";
+    }
+    return code == 0 ? "no error" : "unknown code " + std::to_string(code);
+  }
+};
+
+}  // namespace
+
+// Never destroyed: destructors of statics report errors too.
+const std::error_category &stillmap_category() noexcept {
+  static const auto *const category = new stillmap_category_type;
+  return *category;
+}
+
+std::error_code make_error_code(errc c) noexcept {
+  return {static_cast<int>(c), stillmap_category()};
+}
+
+std::error_condition make_error_condition(errc c) noexcept {
+  return {static_cast<int>(c), stillmap_category()};
+}
+
+}  // namespace stillmap
