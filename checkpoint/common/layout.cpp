@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "stillmap/checkpoint/common/internal/selection.h"
+#include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/remap.h"
 
 namespace stillmap::checkpoint {
@@ -11,84 +12,86 @@ namespace {
 
 constexpr const char *op = "checkpoint::describe";
 
-class describing {
+class describer {
  public:
-  describing(const device &d, std::span<const std::string> tags, const other_holders &holders)
-      : device_(d), tags_(tags), holders_(holders) {}
+  describer(const device &d, std::span<const std::string> tags, const extra_references &extra)
+      : device_(d), tags_(tags), extra_(extra) {}
 
   result<described_memory> run() {
     if (!device_.capabilities().vmm) {
       return make_error(errc::not_supported, op, "this device cannot map pages at addresses");
     }
+    if (tags_.empty()) return make_error(errc::invalid_argument, op, "no tag is given");
     std::vector<bool> seen(tags_.size());
     for (const block_record &b : device_.space().blocks()) {
       const auto tag = std::find(tags_.begin(), tags_.end(), b.tag);
       if (tag == tags_.end()) continue;
       seen[static_cast<std::size_t>(tag - tags_.begin())] = true;
-      status s = device_.space().settle(b.range);
-      if (s) s = take(b);
-      if (!s) return tl::unexpected(s.error());
+      STILLMAP_RETURN_IF_ERROR(device_.space().settle(b.range));
+      STILLMAP_RETURN_IF_ERROR(add(b));
     }
-    const auto missing = std::find(seen.begin(), seen.end(), false);
-    if (missing != seen.end() || tags_.empty()) {
-      return make_error(errc::invalid_argument, op, "no memory has one of these tags",
-                    static_cast<std::uint64_t>(missing - seen.begin()), tags_.size());
+    if (const auto missing = std::find(seen.begin(), seen.end(), false); missing != seen.end()) {
+      const error e{make_error_code(errc::invalid_argument), op, "no memory has this tag"};
+      return tl::unexpected(
+          e.about("tag " + tags_[static_cast<std::size_t>(missing - seen.begin())]));
     }
     for (const hold &h : holds_) {
       const page_ptr &p = out_.pages[h.page];
-      if (p.use_count() == h.places + 1 + (holders_ ? holders_(p) : 0)) continue;
-      return make_error(errc::busy, op, "a page is used outside of these tags", h.at.value(),
-                    p->bytes());
+      if (p.use_count() == h.places + 1 + (extra_ ? extra_(p) : 0)) continue;
+      return fail(errc::busy, "a page is also used outside of these tags", h.at);
     }
     return std::move(out_);
   }
 
  private:
-  status take(const block_record &b) {
+  status add(const block_record &b) {
     out_.layout.blocks.push_back({b.range, b.tag, b.generation});
-    bool inside = false;
+    bool same_block = false;  // as the previous place
     for (mapping_record &m : device_.space().mappings(b.range)) {
-      const std::uint64_t at = m.range.begin.value();
+      const device_address at = m.range.begin;
       if (m.state == mapping_state::suspended) {
-        return make_error(errc::busy, op, "memory of these tags is suspended", at);
+        return fail(errc::busy, "memory of these tags is suspended", at);
       }
       if (m.backing->imported()) {
-        return make_error(errc::not_supported, op, "the memory is another process's", at);
+        return fail(errc::not_supported, "the memory belongs to another process", at);
       }
-      for (access_grant &g : m.access) {
-        if (status s = name(g.who, at); !s) return s;
-      }
+      for (access_grant &g : m.access) STILLMAP_RETURN_IF_ERROR(generalise(g.who, at));
       const auto [known, first] = known_.try_emplace(m.backing->id(), out_.pages.size());
       if (first) {
         physical_properties properties = m.backing->properties();
-        if (status s = name(properties.location, at); !s) return s;
+        STILLMAP_RETURN_IF_ERROR(generalise(properties.location, at));
         out_.layout.pages.push_back({m.range.bytes, properties});
-        holds_.push_back({out_.pages.size(), m.range.begin, 0});
+        holds_.push_back({out_.pages.size(), at, 0});
         out_.pages.push_back(std::move(m.backing));
       }
       ++holds_[known->second].places;
       out_.layout.places.push_back(
-          {m.range.begin, static_cast<std::uint32_t>(known->second), listed(m.access)});
-      extend(out_.runs, m.range, inside);
-      inside = true;
+          {at, static_cast<std::uint32_t>(known->second), index_of(m.access)});
+      extend(out_.runs, m.range, same_block);
+      same_block = true;
     }
     return {};
   }
 
-  status name(memory_location &l, std::uint64_t at) const {
+  // Replaces this process's ordinal of the device by own_device.
+  status generalise(memory_location &l, device_address at) const {
     if (l.kind != location_kind::device) return {};
     if (l.id != device_.ordinal()) {
-      return make_error(errc::not_supported, op, "another device takes part in the memory", at);
+      return fail(errc::not_supported, "another device can access the memory", at);
     }
     l.id = memory_layout::own_device;
     return {};
   }
 
-  std::uint32_t listed(const std::vector<access_grant> &access) {
+  std::uint32_t index_of(const std::vector<access_grant> &access) {
     auto &all = out_.layout.access;
     auto found = std::find(all.begin(), all.end(), access);
     if (found == all.end()) found = all.insert(all.end(), access);
     return static_cast<std::uint32_t>(found - all.begin());
+  }
+
+  static tl::unexpected<error> fail(errc c, const char *reason, device_address at) {
+    return make_error(c, op, reason, at.value(), 0, error_unit::address);
   }
 
   struct hold {
@@ -98,13 +101,13 @@ class describing {
   };
   const device &device_;
   std::span<const std::string> tags_;
-  const other_holders &holders_;
+  const extra_references &extra_;
   described_memory out_;
-  std::unordered_map<std::uint64_t, std::size_t> known_;  // by id of the page
+  std::unordered_map<std::uint64_t, std::size_t> known_;  // by page id: index in pages and holds_
   std::vector<hold> holds_;
 };
 
-bool sane(virtual_range r, std::size_t granularity) {
+bool whole_pages(virtual_range r, std::size_t granularity) {
   return r.bytes != 0 && r.bytes % granularity == 0 && r.begin.value() % granularity == 0 &&
          r.begin.value() != 0 && r.begin.value() + r.bytes > r.begin.value();
 }
@@ -134,18 +137,18 @@ std::size_t memory_layout::mapped_bytes(virtual_range within) const {
 }
 
 result<described_memory> describe(const device &d, std::span<const std::string> tags,
-                                  const other_holders &holders) {
-  return describing(d, tags, holders).run();
+                                  const extra_references &extra) {
+  return describer(d, tags, extra).run();
 }
 
-status take_away(const device &d, const described_memory &what) {
-  const std::uint64_t by = next_suspension();
+status detach_pages(const device &d, const described_memory &memory) {
+  const std::uint64_t id = next_suspension_id();
   remap_plan plan({});
-  for (const virtual_range r : what.runs) plan.suspend(r, by);
+  for (const virtual_range r : memory.runs) plan.suspend(r, id);
   return plan.empty() ? status() : d.space().apply(std::move(plan));
 }
 
-result<std::vector<device_address>> readable_at(const memory_layout &l) {
+result<std::vector<device_address>> readable_addresses(const memory_layout &l) {
   std::vector<bool> readable;
   for (const auto &list : l.access) {
     readable.push_back(std::any_of(list.begin(), list.end(), [](const access_grant &g) {
@@ -158,47 +161,52 @@ result<std::vector<device_address>> readable_at(const memory_layout &l) {
   }
   for (const memory_layout::place &p : l.places) {
     if (at[p.page]) continue;
-    return make_error(errc::not_supported, "checkpoint::readable_at",
-                  "the device may not read this page", p.at.value());
+    return make_error(errc::not_supported, "checkpoint::readable_addresses",
+                      "the device may not read this page", p.at.value(), 0, error_unit::address);
   }
   return at;
 }
 
 status check(const memory_layout &l, std::size_t granularity) {
-  const auto no = [](const char *why, std::uint64_t value) {
-    return make_error(errc::corrupt, "checkpoint::check", why, value);
+  constexpr const char *operation = "checkpoint::check";
+  const auto no = [](const char *reason, device_address at) {
+    return make_error(errc::corrupt, operation, reason, at.value(), 0, error_unit::address);
   };
   for (std::size_t i = 0; i < l.blocks.size(); ++i) {
     const virtual_range r = l.blocks[i].range;
-    if (!sane(r, granularity)) return no("a block is not of whole pages", r.begin.value());
+    if (!whole_pages(r, granularity)) return no("a block does not consist of whole pages", r.begin);
     if (i != 0 && r.begin < l.blocks[i - 1].range.end()) {
-      return no("blocks overlap, or are not in order", r.begin.value());
+      return no("blocks overlap, or are not in order", r.begin);
     }
   }
   for (std::size_t i = 0; i < l.pages.size(); ++i) {
     const std::size_t bytes = l.pages[i].bytes;
-    if (bytes == 0 || bytes % granularity != 0) return no("a page has a wrong size", i);
+    if (bytes == 0 || bytes % granularity != 0) {
+      return make_error(errc::corrupt, operation, "a page has an invalid size", bytes, granularity,
+                        error_unit::bytes);
+    }
   }
   std::vector<bool> used(l.pages.size());
   auto block = l.blocks.begin();
   device_address free_from;
   for (const memory_layout::place &p : l.places) {
     if (p.page >= l.pages.size() || p.access >= l.access.size()) {
-      return no("a place refers to what is not there", p.at.value());
+      return no("a place refers to an index out of range", p.at);
     }
     const virtual_range r{p.at, l.pages[p.page].bytes};
-    if (!sane(r, granularity)) return no("a place is not aligned", p.at.value());
+    if (!whole_pages(r, granularity)) return no("a place is not aligned to pages", p.at);
     while (block != l.blocks.end() && block->range.end() <= p.at) ++block;
     if (block == l.blocks.end() || !block->range.contains(r)) {
-      return no("a place is in no block", p.at.value());
+      return no("a place is outside of all blocks", p.at);
     }
-    if (p.at < free_from) return no("places overlap, or are not in order", p.at.value());
+    if (p.at < free_from) return no("places overlap, or are not in order", p.at);
     free_from = r.end();
     used[p.page] = true;
   }
   const auto unused = std::find(used.begin(), used.end(), false);
   if (unused != used.end()) {
-    return no("a page is used nowhere", static_cast<std::uint64_t>(unused - used.begin()));
+    return make_error(errc::corrupt, operation, "a page is mapped nowhere",
+                      static_cast<std::uint64_t>(unused - used.begin()));
   }
   return {};
 }

@@ -1,5 +1,5 @@
-// What memory is where, without its contents: enough to make the same addresses show the same pages
-// in another process. Made from the ledger for a list of tags. docs/design.md#handoff
+// Memory layouts: ranges, pages, mappings and access rights, without contents. A layout is enough
+// to map the same pages at the same addresses in another process. docs/handoff.md
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@
 namespace stillmap::checkpoint {
 
 struct memory_layout {
-  // In locations: the device that the memory belongs to, whatever number a process knows it by.
+  // The id, in locations, of the device that holds the memory, whatever its ordinal in a process.
   static constexpr int own_device = -1;
 
   struct block {
@@ -29,52 +29,56 @@ struct memory_layout {
   };
   struct place {
     device_address at;
-    std::uint32_t page = 0;    // of `pages`
-    std::uint32_t access = 0;  // of `access`
+    std::uint32_t page = 0;    // index in `pages`
+    std::uint32_t access = 0;  // index in `access`
   };
   std::vector<block> blocks;  // in address order, as are places
   std::vector<page> pages;    // in order of their first place
   std::vector<place> places;
-  std::vector<std::vector<access_grant>> access;  // each list once
+  std::vector<std::vector<access_grant>> access;  // each distinct list once
 
   std::size_t bytes() const;                                      // of all pages, each once
   std::vector<virtual_range> tagged(std::string_view tag) const;  // whole blocks
   std::size_t mapped_bytes(virtual_range within) const;
 };
 
-// A layout and the pages that are behind it now.
+// A layout and the pages that are mapped there now.
 struct described_memory {
   memory_layout layout;
   std::vector<page_ptr> pages;
-  std::vector<virtual_range> runs;  // of adjacent places within one block
+  std::vector<virtual_range> runs;  // of adjacent places, each inside one block
 };
 
-// How many hold a page beside its places: whoever keeps pages of these tags themselves says so.
-using other_holders = std::function<long(const page_ptr &)>;
+// The number of references to a page that its mappings do not account for. A caller that holds
+// pages of the tags itself passes this.
+using extra_references = std::function<long(const page_ptr &)>;
 
-// Blocks of these tags, also those with nothing mapped.
-// Waits for what retires in them, so that no page is on its way out.
-// Errors:  invalid_argument (nothing has one of these tags), busy (a page is used outside of these
-//          tags as well: value = its address; or some of it is suspended: value), not_supported
-//          (another process's memory, memory that other devices use too: value = the address; a
+// Describes all blocks of these tags, also those with nothing mapped. Waits first for mappings of
+// these blocks that are retiring.
+// Errors:  invalid_argument (no block has one of these tags), busy (a page is also used outside of
+//          these tags, or some of the memory is suspended: value = the address), not_supported
+//          (memory of another process, or that other devices can access: value = the address; a
 //          device without VMM), the driver's.
-// Threads: none of the memory may change its pages meanwhile.
-// Cost:    none, unless something retires.
+// Threads: no page of the tags may be mapped or unmapped during the call.
+// Cost:    none, unless something is retiring.
 result<described_memory> describe(const device &d, std::span<const std::string> tags,
-                                  const other_holders &holders = {});
+                                  const extra_references &extra = {});
 
-// Takes the pages away from all their places, which stay their owners' with nothing behind them: as
-// suspended, without a way back. Requires: nothing uses them. Errors: the driver's; then all is as
-// before. Cost: one unmap a run, one release a page that nobody else holds.
-status take_away(const device &d, const described_memory &what);
+// Unmaps the pages from all their places for good. The places stay reserved, as suspended ones do,
+// but cannot be resumed.
+// Requires: no device work uses them.
+// Ensures:  failure: nothing changed.
+// Errors:   the driver's.
+// Cost:     one unmap a run, one release a page without another reference.
+status detach_pages(const device &d, const described_memory &memory);
 
-// For each page, one of its places at which the device may read.
-// Errors: not_supported (there is none: value = a place of it).
-result<std::vector<device_address>> readable_at(const memory_layout &l);
+// For each page, one of its places that the device may read.
+// Errors: not_supported (a page has none: value = one of its addresses).
+result<std::vector<device_address>> readable_addresses(const memory_layout &l);
 
-// Whether it could be one of a device with pages of this granularity: nothing overlaps, everything
-// is aligned and inside, every index is one, every page is used.
-// Errors: corrupt (value = the address or index that is wrong).
+// Checks that a layout is consistent, for a device with pages of this granularity: nothing
+// overlaps, everything is aligned and inside its block, every index is valid, every page is used.
+// Errors: corrupt (value = the invalid address, size or index).
 status check(const memory_layout &l, std::size_t granularity);
 
 }  // namespace stillmap::checkpoint

@@ -6,12 +6,13 @@
 
 #include "stillmap/checkpoint/common/internal/selection.h"
 #include "stillmap/checkpoint/common/internal/wait_idle.h"
+#include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/remap.h"
 
 namespace stillmap::checkpoint {
 
-result<restored_memory> restored_memory::reserve(const device &d, memory_layout layout,
-                                             placement where) {
+result<restored_memory> restored_memory::reserve(const stillmap::device &d, memory_layout layout,
+                                                 placement where) {
   restored_memory out(d, std::move(layout));
   auto place = out.layout_.places.begin();
   for (memory_layout::block &b : out.layout_.blocks) {
@@ -19,21 +20,22 @@ result<restored_memory> restored_memory::reserve(const device &d, memory_layout 
     options.exactly_there = where == placement::same;
     if (options.exactly_there) options.hint = b.range.begin;
     options.tag = b.tag;
-    auto made = reservation::create(d, b.range.bytes, options);
-    if (!made) return tl::unexpected(made.error());
-    const virtual_range was = std::exchange(b.range, made->range());
-    for (; place != out.layout_.places.end() && was.contains(place->at); ++place) {
-      place->at = b.range.begin + (place->at - was.begin);
+    STILLMAP_ASSIGN_OR_RETURN(reservation made, reservation::create(d, b.range.bytes, options));
+    const virtual_range original = std::exchange(b.range, made.range());
+    for (; place != out.layout_.places.end() && original.contains(place->at); ++place) {
+      place->at = b.range.begin + (place->at - original.begin);
     }
-    out.blocks_.push_back(std::move(*made));
+    out.blocks_.push_back(std::move(made));
   }
   return out;
 }
 
 status restored_memory::map(const std::vector<page_ptr> &pages) {
-  if (pages.size() != layout_.pages.size() || mapped_) {
-    return make_error(errc::invalid_argument, "restored_memory::map",
-                  "these are not the pages of the layout", pages.size(), layout_.pages.size());
+  constexpr const char *operation = "restored_memory::map";
+  if (mapped_) return make_error(errc::invalid_argument, operation, "the memory is mapped already");
+  if (pages.size() != layout_.pages.size()) {
+    return make_error(errc::invalid_argument, operation, "the layout has another number of pages",
+                      pages.size(), layout_.pages.size(), error_unit::pages);
   }
   std::vector<std::vector<access_grant>> access = layout_.access;
   for (auto &list : access) {
@@ -41,17 +43,16 @@ status restored_memory::map(const std::vector<page_ptr> &pages) {
       if (g.who.kind == location_kind::device) g.who.id = device_.ordinal();
     }
   }
-  // Of the lists, one plan remembers two; more of them cost calls and no more.
+  // The plan shares the first list among its steps.
   remap_plan plan(access.empty() ? std::vector<access_grant>{} : access.front());
   for (const memory_layout::place &p : layout_.places) {
     plan.map(p.at, pages[p.page], access[p.access]);
   }
-  const status s = plan.empty() ? status{} : device_.space().apply(std::move(plan));
-  if (!s) return s;
+  if (!plan.empty()) STILLMAP_RETURN_IF_ERROR(device_.space().apply(std::move(plan)));
   mapped_ = true;
-  for (const page_ptr &p : pages) homes_.push_back(p.pool());
-  std::sort(homes_.begin(), homes_.end());
-  homes_.erase(std::unique(homes_.begin(), homes_.end()), homes_.end());
+  for (const page_ptr &p : pages) pools_.push_back(p.pool());
+  std::sort(pools_.begin(), pools_.end());
+  pools_.erase(std::unique(pools_.begin(), pools_.end()), pools_.end());
   return {};
 }
 
@@ -74,25 +75,24 @@ status restored_memory::release(const fence &idle) {
   }
   mapped_ = false;
   blocks_.clear();
-  homes_.clear();
+  pools_.clear();
   return outcome;
 }
 
 restored_memory &restored_memory::operator=(restored_memory &&o) noexcept {
   std::swap(device_, o.device_);
   std::swap(layout_, o.layout_);
-  std::swap(homes_, o.homes_);
+  std::swap(pools_, o.pools_);
   std::swap(blocks_, o.blocks_);
   std::swap(mapped_, o.mapped_);
   return *this;
 }
 
 restored_memory::~restored_memory() {
-  if (!mapped_ || blocks_.empty()) return;  // or moved from
-  status s = wait_until_idle(device_);
-  if (!s) report_background_error(s.error());
-  s = release(fence());
-  if (!s) report_background_error(s.error());
+  if (!mapped_ || blocks_.empty()) return;  // never mapped, released or moved from
+  for (const status &s : {wait_until_idle(device_), release(fence())}) {
+    if (!s) report_background_error(s.error());
+  }
 }
 
 std::string find_mapping_owner(virtual_range range) {
@@ -108,7 +108,7 @@ std::string find_mapping_owner(virtual_range range) {
     if (!range.overlaps({device_address(begin), static_cast<std::size_t>(end - begin)})) continue;
     const std::string path = line.substr(std::min(line.size(), static_cast<std::size_t>(name)));
     return line.substr(0, line.find(' ')) + ' ' + access + ' ' +
-           (path.empty() ? "memory without a name" : path);
+           (path.empty() ? "[anonymous]" : path);
   }
   return {};
 }

@@ -1,5 +1,5 @@
-// Memory that came from elsewhere, at the addresses that it had there or, if so asked, at others:
-// reserved, mapped all or not at all, and owned. docs/design.md#layout-and-landing
+// Memory that is restored from a layout: reserved at its original addresses or elsewhere, mapped
+// completely or not at all, and owned. docs/migration.md
 #pragma once
 
 #include <memory>
@@ -14,52 +14,58 @@
 namespace stillmap::checkpoint {
 
 enum class placement {
-  same,      // each block at the addresses that it has in the layout
-  anywhere,  // wherever there is room: layout() tells
+  same,      // each block at its addresses in the layout
+  anywhere,  // wherever there is room; layout() has the new addresses
 };
 
-// Owner of the blocks of a layout. They are in the ledger under their tags like all others, so what
-// works by tag (suspend, hand over) works on them.
+// Owner of the blocks of a layout. The ledger has them under their tags, so suspend, snapshot and
+// handoff work on them as on all other memory.
 // Threads: externally synchronised.
 class restored_memory {
  public:
-  // Requires: check(layout, ...) was good.
-  // Ensures:  blocks are in the order of the layout that was given. Failure: nothing is reserved.
-  // Errors:   busy (an address is taken: value = it; find_mapping_owner() says by whom),
-  //           address_space_exhausted, the driver's. Cost: one reserve for each block.
+  // Reserves the addresses of all blocks.
+  // Requires: check(layout, ...) succeeded.
+  // Ensures:  the blocks keep the order of `layout`. Failure: nothing is reserved.
+  // Errors:   busy (an address is in use: value = the address; see find_mapping_owner()),
+  //           address_space_exhausted, the driver's.
+  // Cost:     one reserve a block.
   static result<restored_memory> reserve(const stillmap::device &d, memory_layout layout,
-                                       placement where = placement::same);
+                                         placement where = placement::same);
   restored_memory(restored_memory &&) noexcept = default;
-  restored_memory &operator=(restored_memory &&o) noexcept;  // `o` leaves with what was here
-  // Waits for the device, as cuMemFree does, where release() was not called.
+  // By swapping: the destructor of `o` releases the memory that was here.
+  restored_memory &operator=(restored_memory &&o) noexcept;
+  // Unless release() was called, waits for the device first, as cuMemFree does.
   ~restored_memory();
 
-  // Puts pages[i] wherever the layout has page i, with the access that it has there. Once.
-  // Ensures: failure: nothing is mapped. Errors: as a remap.
-  // Cost:    one map a place, one set-access a contiguous run of equal access.
+  // Maps pages[i] at every place of page i in the layout, with the access rights of the place.
+  // Requires: not mapped yet.                                    (checked)
+  // Ensures:  failure: nothing is mapped.
+  // Errors:   invalid_argument (another number of pages than in the layout), as
+  // address_space::apply. Cost:     one map a place, one set-access a contiguous run of equal
+  // access rights.
   status map(const std::vector<page_ptr> &pages);
 
   const stillmap::device &device() const { return device_; }
   const memory_layout &layout() const { return layout_; }
-  // Whole blocks of this tag, in address order: what buffers and allocators were there before.
+  // Whole blocks of this tag, in address order.
   std::vector<virtual_range> tagged(std::string_view tag) const { return layout_.tagged(tag); }
   std::size_t bytes() const { return layout_.bytes(); }
 
-  // Gives up all of it when `idle` has passed; pages that are mapped nowhere else are released.
-  // Errors: the driver's; then the rest is given up all the same.
+  // Unmaps everything once `idle` has passed, and releases pages that are not mapped elsewhere.
+  // Errors: the first of the driver's; everything else is released nevertheless.
   status release(const fence &idle);
 
  private:
   restored_memory(const stillmap::device &d, memory_layout l) : device_(d), layout_(std::move(l)) {}
   stillmap::device device_;
   memory_layout layout_;
-  std::vector<std::shared_ptr<page_pool>> homes_;  // of the pages, which do not keep them
-  std::vector<reservation> blocks_;                // as layout_.blocks
+  std::vector<std::shared_ptr<page_pool>> pools_;  // mapped pages do not keep their pools alive
+  std::vector<reservation> blocks_;                // in the order of layout_.blocks
   bool mapped_ = false;
 };
 
-// Who has addresses of that range in this process, as the kernel tells it:
-// "7f1200000000-7f1200021000 rw-p /usr/lib/libfoo.so". Empty: nobody.
+// The first mapping of this process that overlaps the range, from /proc/self/maps:
+// "7f1200000000-7f1200021000 rw-p /usr/lib/libfoo.so". Empty where there is none.
 std::string find_mapping_owner(virtual_range range);
 
 }  // namespace stillmap::checkpoint

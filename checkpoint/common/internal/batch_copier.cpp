@@ -3,51 +3,53 @@
 #include <algorithm>
 
 #include "stillmap/vmm/context.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::checkpoint {
 
-result<transfer> transfer::create(const device &d, std::size_t streams) {
-  transfer out(d);
+result<batch_copier> batch_copier::create(const device &d, std::size_t streams) {
+  batch_copier out(d);
   for (std::size_t i = 0; i < streams; ++i) {
-    auto made = stream::create(d);
-    if (!made) return tl::unexpected(made.error());
-    out.streams_.push_back(std::move(*made));
+    STILLMAP_ASSIGN_OR_RETURN(stream made, stream::create(d));
+    out.streams_.push_back(std::move(made));
   }
   return out;
 }
 
-status transfer::start(direction way, virtual_range range, std::byte *host, std::size_t on) {
+status batch_copier::start(direction way, virtual_range range, std::byte *host,
+                           std::size_t stream) {
   const context_guard guard(device_.driver(), device_.context());
   if (!guard.entered()) return guard.entered();
-  const stream_handle s = streams_[on].get();
+  const stream_handle s = streams_[stream].get();
   return way == direction::to_host
              ? device_.driver().copy_to_host_async(host, range.begin, range.bytes, s)
              : device_.driver().copy_to_device_async(range.begin, host, range.bytes, s);
 }
 
-status transfer::clear(virtual_range range, std::size_t on) {
+status batch_copier::clear(virtual_range range, std::size_t stream) {
   const context_guard guard(device_.driver(), device_.context());
   if (!guard.entered()) return guard.entered();
-  return device_.driver().set_bytes_async(range.begin, 0, range.bytes, streams_[on].get());
+  return device_.driver().set_bytes_async(range.begin, 0, range.bytes, streams_[stream].get());
 }
 
-status transfer::wait(std::size_t on) {
-  const status s = streams_[on].synchronize();
+status batch_copier::wait(std::size_t stream) {
+  const status s = streams_[stream].synchronize();
   if (s) return s;
-  // A call that failed may not have waited, and what it should have waited for may still run.
+  // A synchronize that failed may not have waited, and the copies may still run.
   const context_guard guard(device_.driver(), device_.context());
-  if (guard.entered()) [[maybe_unused]]
-    const status all = device_.driver().synchronize_context();
+  // The first error is the one to return.
+  if (guard.entered()) (void)device_.driver().synchronize_context();
   return s;
 }
 
-status transfer::copy(direction way, std::span<const piece> pieces, std::byte *host,
-                      std::size_t part) {
-  const context_guard guard(device_.driver(), device_.context());  // once for all
+status batch_copier::copy(direction way, std::span<const piece> pieces, std::byte *host,
+                          std::size_t part_bytes) {
+  // Entered once here, so that start() finds the context current.
+  const context_guard guard(device_.driver(), device_.context());
   if (!guard.entered()) return guard.entered();
   std::size_t next = 0;
   status outcome;
-  for (const piece &p : in_parts(pieces, part)) {
+  for (const piece &p : split(pieces, part_bytes)) {
     outcome = start(way, p.range, host + p.offset, next++ % streams_.size());
     if (!outcome) break;
   }
@@ -57,7 +59,7 @@ status transfer::copy(direction way, std::span<const piece> pieces, std::byte *h
   return outcome;
 }
 
-std::vector<piece> in_parts(std::span<const piece> pieces, std::size_t part_bytes) {
+std::vector<piece> split(std::span<const piece> pieces, std::size_t part_bytes) {
   std::vector<piece> parts;
   for (const piece &p : pieces) {
     for (std::size_t done = 0; done < p.range.bytes;) {

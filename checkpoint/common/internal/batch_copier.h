@@ -1,5 +1,4 @@
-// Copies between device memory and host memory, on streams of its own, with several copies under
-// way at once.
+// Copies between device memory and host memory on several streams at once.
 #pragma once
 
 #include <cstddef>
@@ -13,32 +12,36 @@ namespace stillmap::checkpoint {
 
 enum class direction { to_host, to_device };
 
-// Threads: externally synchronised.
-class transfer {
+// Owner of its streams. Threads: externally synchronised.
+class batch_copier {
  public:
   // Errors: the driver's. Cost: one call for each stream.
-  static result<transfer> create(const device &d, std::size_t streams);
+  static result<batch_copier> create(const device &d, std::size_t streams);
 
   std::size_t streams() const { return streams_.size(); }
 
-  // Queues one copy on stream `on`; host memory must stay until wait(on).
-  status start(direction way, virtual_range range, std::byte *host, std::size_t on);
-  // Queues zeros.
-  status clear(virtual_range range, std::size_t on);
-  // Nothing is under way on it afterwards, also when it failed.
-  status wait(std::size_t on);
+  // Queues one copy on stream number `stream`. The host memory must live until wait() returns.
+  status start(direction way, virtual_range range, std::byte *host, std::size_t stream);
+  // Queues a memset to zero.
+  status clear(virtual_range range, std::size_t stream);
+  // Waits for the stream. Afterwards no copy is in flight on it, also on failure.
+  status wait(std::size_t stream);
 
-  // All of `pieces`, each at its offset from `host`; over the streams, in parts of at most `part`
-  // bytes. Host-synchronous. Errors: the driver's; nothing is under way then either.
-  status copy(direction way, std::span<const piece> pieces, std::byte *host, std::size_t part);
+  // Copies all `pieces`, each at its offset from `host`, in parts of at most `part_bytes` that are
+  // distributed over the streams.
+  // Ensures: no copy is in flight afterwards, also on failure.
+  // Errors:  the driver's.
+  // Stream:  host-synchronous.
+  status copy(direction way, std::span<const piece> pieces, std::byte *host,
+              std::size_t part_bytes);
 
  private:
-  explicit transfer(const device &d) : device_(d) {}
+  explicit batch_copier(const device &d) : device_(d) {}
   device device_;
   std::vector<stream> streams_;
 };
 
-// The same, in consecutive parts of at most `part_bytes`.
-std::vector<piece> in_parts(std::span<const piece> pieces, std::size_t part_bytes);
+// Splits pieces into consecutive parts of at most `part_bytes`.
+std::vector<piece> split(std::span<const piece> pieces, std::size_t part_bytes);
 
 }  // namespace stillmap::checkpoint

@@ -7,23 +7,23 @@
 namespace stillmap::checkpoint {
 namespace {
 
-void put(field_writer &w, const memory_location &l) {
+void put(wire_writer &w, const memory_location &l) {
   w.u32(static_cast<std::uint32_t>(l.kind));
   w.u32(static_cast<std::uint32_t>(l.id));
 }
 
-memory_location get_location(field_reader &r) {
+memory_location get_location(wire_reader &r) {
   const auto kind = r.one_of(location_kind::host_numa_current);
   const auto id = static_cast<std::int32_t>(r.u32());
-  // The only device there is a name for is the one that all is about.
-  if (kind == location_kind::device && id != memory_layout::own_device) r.spoil();
+  // A layout names no other device than its own.
+  if (kind == location_kind::device && id != memory_layout::own_device) r.fail();
   return {kind, id};
 }
 
 }  // namespace
 
 std::vector<std::byte> encode(const memory_layout &l) {
-  field_writer w;
+  wire_writer w;
   w.u32(l.blocks.size());
   w.u32(l.pages.size());
   w.u32(l.access.size());
@@ -55,7 +55,7 @@ std::vector<std::byte> encode(const memory_layout &l) {
 }
 
 result<memory_layout> decode_layout(std::span<const std::byte> from) {
-  field_reader r(from);
+  wire_reader r(from);
   memory_layout l;
   const std::size_t blocks = r.count(20), pages = r.count(24), lists = r.count(4),
                     places = r.count(16);
@@ -90,34 +90,37 @@ result<memory_layout> decode_layout(std::span<const std::byte> from) {
     l.places.push_back(p);
   }
   if (!r.done())
-    return make_error(errc::corrupt, "checkpoint::decode_layout", "the layout makes no sense");
+    return make_error(errc::corrupt, "checkpoint::decode_layout", "the bytes are no memory layout");
   return l;
 }
 
 std::vector<std::byte> encode(const error &e) {
-  static constexpr condition all[] = {errc::out_of_memory,
-                                      errc::address_space_exhausted,
-                                      errc::invalid_argument,
-                                      errc::not_supported,
-                                      errc::busy,
-                                      errc::device_lost,
-                                      errc::corrupt};
-  const auto *const like =
-      std::find_if(std::begin(all), std::end(all), [&](errc c) { return e.is(c); });
-  field_writer w;
-  w.u32(static_cast<std::uint32_t>(like == std::end(all) ? errc::not_supported : *like));
+  errc code = errc::not_supported;  // the driver's and the system's other errors
+  for (int c = static_cast<int>(errc::out_of_memory); c <= static_cast<int>(errc::corrupt); ++c) {
+    if (e.is(static_cast<errc>(c))) code = static_cast<errc>(c);
+  }
+  std::string text = std::string(e.operation) + ": " + e.reason;
+  text.resize(std::min(text.size(), largest_peer_error / 2));
+  wire_writer w;
+  w.u32(static_cast<std::uint32_t>(code));
+  w.u32(static_cast<std::uint32_t>(e.unit));
   w.u64(e.value);
+  w.text(text);
   return w.take();
 }
 
-error decode_refusal(std::span<const std::byte> from, const char *op) {
-  field_reader r(from);
-  const std::uint32_t like = r.u32();
+error decode_peer_error(std::span<const std::byte> from, const char *operation) {
+  wire_reader r(from);
+  const errc code = r.one_of(errc::corrupt, errc::out_of_memory);
+  const error_unit unit = r.one_of(error_unit::items);
   const std::uint64_t value = r.u64();
-  const bool known =
-      r.done() && like >= 1 && like <= static_cast<std::uint32_t>(errc::corrupt);
-  return {make_error_code(known ? static_cast<errc>(like) : errc::corrupt), op,
-          refused_there, known ? value : 0, 0};
+  std::string text = r.text();
+  if (!r.done()) return {make_error_code(errc::corrupt), operation, peer_refused};
+  // It may end up in a terminal.
+  std::replace_if(
+      text.begin(), text.end(), [](unsigned char c) { return c < ' ' || c > '~'; }, '?');
+  const error e{make_error_code(code), operation, peer_refused, value, 0, unit};
+  return e.with({.cause = std::move(text)});
 }
 
 }  // namespace stillmap::checkpoint

@@ -1,4 +1,4 @@
-// A layout of memory as bytes for another process, and an error as what the other side can act on.
+// Serialises memory layouts and errors for another process.
 #pragma once
 
 #include <cstddef>
@@ -9,16 +9,23 @@
 
 namespace stillmap::checkpoint {
 
-// A bound on what is believed before memory is taken for it.
+// Limit of an encoded layout. Larger ones are refused before memory is allocated for them.
 inline constexpr std::size_t largest_layout = std::size_t{256} << 20;
 
 std::vector<std::byte> encode(const memory_layout &l);
-std::vector<std::byte> encode(const error &e);  // its condition and value
+// The condition, the value with its unit, and the text of operation and reason. At most
+// `largest_peer_error` bytes.
+std::vector<std::byte> encode(const error &e);
+inline constexpr std::size_t largest_peer_error = 1024;
 
-// Errors: corrupt. A layout's numbers are not compared with each other: check() does.
+// Checks each field by itself; call check() for the consistency of the layout.
+// Errors: corrupt.
 result<memory_layout> decode_layout(std::span<const std::byte> from);
-// What the other side said, as an error of `op`, whose reason is this one.
-inline constexpr const char *refused_there = "the other side refuses";
-error decode_refusal(std::span<const std::byte> from, const char *op);
+
+// The reason of every error that was received from the other process.
+inline constexpr const char *peer_refused = "the other side refuses";
+// An encoded error as an error of `operation`, with the reason `peer_refused` and the peer's text
+// as its cause. Bytes that are no encoded error become `corrupt`.
+error decode_peer_error(std::span<const std::byte> from, const char *operation);
 
 }  // namespace stillmap::checkpoint

@@ -3,34 +3,36 @@
 #include <algorithm>
 #include <iterator>
 
+#include "stillmap/vmm/internal/try.h"
+
 namespace stillmap::checkpoint {
 
 status can_hold(const device &d, const memory_layout &l) {
   if (!d.capabilities().vmm) {
     return make_error(errc::not_supported, "checkpoint::can_hold",
-                  "this device cannot map pages at addresses");
+                      "this device cannot map pages at addresses");
   }
   if (status s = check(l, d.capabilities().page_bytes); !s) {
     error e = s.error();
     e.code = make_error_code(errc::not_supported);
-    e.reason = "pages of this size and kind cannot be made here";
+    e.reason = "the device cannot create pages of this size and kind";
     return tl::unexpected(e);
   }
-  const auto memory = d.memory();
-  if (!memory) return tl::unexpected(memory.error());
+  STILLMAP_ASSIGN_OR_RETURN(const memory_info memory, d.memory());
   std::size_t wanted = 0;
   for (const memory_layout::page &p : l.pages) {
     if (p.properties.location.kind == location_kind::device) wanted += p.bytes;
   }
-  if (wanted > memory->total.bytes()) {
-    return make_error(errc::out_of_memory, "checkpoint::can_hold", "the device has not as much",
-                  wanted, memory->total.bytes());
+  if (wanted > memory.total.bytes()) {
+    return make_error(errc::out_of_memory, "checkpoint::can_hold",
+                      "the pages are larger than the device's memory", wanted, memory.total.bytes(),
+                      error_unit::bytes);
   }
   return {};
 }
 
-result<page_maker> page_maker::create(const device &d, const memory_layout &l) {
-  page_maker out;
+result<page_factory> page_factory::create(const device &d, const memory_layout &l) {
+  page_factory out;
   std::vector<memory_layout::page> kinds;
   for (const memory_layout::page &p : l.pages) {
     const auto same = [&](const memory_layout::page &k) {
@@ -49,30 +51,27 @@ result<page_maker> page_maker::create(const device &d, const memory_layout &l) {
     options.exportable = k.properties.exportable;
     options.rdma = k.properties.rdma;
     options.keep_free = 0;
-    auto pool = page_pool::create(d, options);
-    if (!pool) return tl::unexpected(pool.error());
-    out.pools_.push_back(std::move(*pool));
+    STILLMAP_ASSIGN_OR_RETURN(out.pools_.emplace_back(), page_pool::create(d, options));
   }
   return out;
 }
 
-result<std::vector<page_ptr>> page_maker::make(std::size_t first, std::size_t count) {
+result<std::vector<page_ptr>> page_factory::make(std::size_t first, std::size_t count) {
   std::vector<page_ptr> out;
   for (std::size_t i = first; i < first + count;) {
-    std::size_t end = i + 1;  // of those of one kind
+    std::size_t end = i + 1;  // of the run of pages of one kind
     while (end < first + count && kinds_[end] == kinds_[i]) ++end;
     std::vector<page_ptr> got;
-    if (status s = pools_[kinds_[i]]->acquire(end - i, got); !s) return tl::unexpected(s.error());
+    STILLMAP_RETURN_IF_ERROR(pools_[kinds_[i]]->acquire(end - i, got));
     std::move(got.begin(), got.end(), std::back_inserter(out));
     i = end;
   }
   return out;
 }
 
-result<std::vector<page_ptr>> make_pages(const device &d, const memory_layout &l) {
-  auto by = page_maker::create(d, l);
-  if (!by) return tl::unexpected(by.error());
-  return by->make(0, l.pages.size());
+result<std::vector<page_ptr>> create_pages(const device &d, const memory_layout &l) {
+  STILLMAP_ASSIGN_OR_RETURN(page_factory factory, page_factory::create(d, l));
+  return factory.make(0, l.pages.size());
 }
 
 }  // namespace stillmap::checkpoint

@@ -1,4 +1,4 @@
-// New pages on a device, of the kinds that a layout has.
+// Creates the pages of a layout on a device, of the same sizes and kinds.
 #pragma once
 
 #include <cstdint>
@@ -10,27 +10,29 @@
 
 namespace stillmap::checkpoint {
 
-// Whether pages as the layout has them can be made on `d` at all, empty as it may be.
-// Errors: not_supported (a device without VMM; pages of a size or kind that it cannot make),
-//         out_of_memory (value = bytes wanted, limit = all that the device has), the driver's.
+// Whether an empty device `d` could hold the pages of the layout.
+// Errors: not_supported (a device without VMM; pages of a size or kind that it cannot create),
+//         out_of_memory (value = bytes that are needed, limit = the device's memory), the driver's.
 status can_hold(const device &d, const memory_layout &l);
 
-// Makes the pages of a layout, a few at a time. Threads: externally synchronised.
-class page_maker {
+// Creates the pages of a layout, some at a time. Threads: externally synchronised.
+class page_factory {
  public:
   // Errors: as page_pool::create. Cost: none.
-  static result<page_maker> create(const device &d, const memory_layout &l);
+  static result<page_factory> create(const device &d, const memory_layout &l);
 
-  // Pages `first` to `first + count` of the layout, new ones, in its order. Failure: none of them
-  // are left. Errors: out_of_memory, the driver's. Cost: one create a page.
+  // Creates pages `first` to `first + count` of the layout, in its order.
+  // Ensures: failure: none of them is left.
+  // Errors:  out_of_memory, the driver's.
+  // Cost:    one create a page.
   result<std::vector<page_ptr>> make(std::size_t first, std::size_t count);
 
  private:
   std::vector<std::shared_ptr<page_pool>> pools_;  // one for each kind of page
-  std::vector<std::uint32_t> kinds_;               // of the layout's pages
+  std::vector<std::uint32_t> kinds_;               // of each page of the layout: index of its pool
 };
 
-// All of them.
-result<std::vector<page_ptr>> make_pages(const device &d, const memory_layout &l);
+// Creates all pages of the layout.
+result<std::vector<page_ptr>> create_pages(const device &d, const memory_layout &l);
 
 }  // namespace stillmap::checkpoint

@@ -3,14 +3,16 @@
 #include <atomic>
 #include <unordered_map>
 
+#include "stillmap/vmm/internal/try.h"
+
 namespace stillmap::checkpoint {
 namespace {
 
 constexpr const char *op = "checkpoint::select";
 
-class selecting {
+class selector {
  public:
-  selecting(const device &d, std::string_view tag, bool imports)
+  selector(const device &d, std::string_view tag, bool imports)
       : device_(d), tag_(tag), imports_(imports) {}
 
   result<selection> run() {
@@ -19,53 +21,56 @@ class selecting {
     }
     for (const block_record &b : device_.space().blocks()) {
       if (b.tag != tag_) continue;
-      if (status s = device_.space().settle(b.range); !s) return tl::unexpected(s.error());
-      if (status s = take(b.range); !s) return tl::unexpected(s.error());
+      STILLMAP_RETURN_IF_ERROR(device_.space().settle(b.range));
+      STILLMAP_RETURN_IF_ERROR(add_block(b.range));
     }
     if (out_.places.empty()) {
-      if (suspended_) return make_error(errc::busy, op, "all memory of this tag is suspended");
-      return make_error(errc::invalid_argument, op, "no memory that is mapped has this tag");
+      return suspended_ ? fail(errc::busy, "the memory is suspended already")
+                        : fail(errc::invalid_argument, "no mapped memory has this tag");
     }
-    if (status s = check_alone(); !s) return tl::unexpected(s.error());
+    STILLMAP_RETURN_IF_ERROR(check_unshared());
     return std::move(out_);
   }
 
  private:
-  status take(virtual_range block) {
-    bool inside = false;  // the place before is of this block too
+  status add_block(virtual_range block) {
+    bool same_block = false;  // as the previous place
     for (mapping_record &m : device_.space().mappings(block)) {
       if (m.state == mapping_state::suspended) {
         suspended_ = true;
         continue;
       }
-      if (!m.backing) continue;  // cannot be: the block is reserved
+      if (!m.backing) continue;  // never so in a reservation
       if (!imports_ && m.backing->imported()) {
-        return make_error(errc::not_supported, op, "the memory is another process's",
-                      m.range.begin.value());
+        return fail(errc::not_supported, "the memory belongs to another process", m.range.begin);
       }
       const auto [at, first] = known_.try_emplace(m.backing->id(), out_.pages.size());
       if (first) {
         out_.pages.push_back({m.range.bytes, m.backing.pool(), out_.bytes});
         holds_.push_back({std::move(m.backing), m.range.begin, 0});
-        extend(out_.contents, {m.range, out_.bytes}, inside);
+        extend(out_.contents, {m.range, out_.bytes}, same_block);
         out_.bytes += m.range.bytes;
       }
       out_.places.push_back({m.range.begin, at->second});
       ++holds_[at->second].places;
-      extend(out_.ranges, m.range, inside);
-      inside = true;
+      extend(out_.ranges, m.range, same_block);
+      same_block = true;
     }
     return {};
   }
 
-  // A page that somebody else has would keep its memory, and come back as two.
-  status check_alone() const {
+  // A page with another reference would keep its memory, and be duplicated by a restore.
+  status check_unshared() const {
     for (const hold &h : holds_) {
       if (h.page.use_count() == h.places + 1) continue;
-      return make_error(errc::busy, op, "a page is used outside of what has this tag",
-                    h.at.value(), h.page->bytes());
+      return fail(errc::busy, "a page is also used outside of this tag", h.at);
     }
     return {};
+  }
+
+  tl::unexpected<error> fail(errc c, const char *reason, device_address at = {}) const {
+    const error e{make_error_code(c), op, reason, at.value(), 0, error_unit::address};
+    return tl::unexpected(e.about("tag " + std::string(tag_)));
   }
 
   struct hold {
@@ -78,13 +83,13 @@ class selecting {
   bool imports_;
   selection out_;
   bool suspended_ = false;
-  std::unordered_map<std::uint64_t, std::size_t> known_;  // by id of the page
+  std::unordered_map<std::uint64_t, std::size_t> known_;  // by page id: index in pages and holds_
   std::vector<hold> holds_;
 };
 
 }  // namespace
 
-std::uint64_t next_suspension() {
+std::uint64_t next_suspension_id() {
   static std::atomic<std::uint64_t> last{0};
   return ++last;
 }
@@ -108,7 +113,7 @@ void extend(std::vector<piece> &pieces, piece by, bool same_block) {
 }
 
 result<selection> select(const device &d, std::string_view tag, bool imports) {
-  return selecting(d, tag, imports).run();
+  return selector(d, tag, imports).run();
 }
 
 }  // namespace stillmap::checkpoint

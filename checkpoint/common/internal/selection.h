@@ -1,5 +1,5 @@
-// What a tag covers: the memory that is mapped in all blocks of that name, as the ledger has it.
-// Each page once, and every address that it is mapped at. docs/design.md#checkpoint
+// The memory of one tag, as the ledger records it: each page once, and every address at which it is
+// mapped.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace stillmap::checkpoint {
 
-// A stretch of addresses that can be copied in one call, and where its bytes are among those saved.
+// An address range that one call can copy, and the offset of its bytes in the saved contents.
 struct piece {
   virtual_range range;
   std::size_t offset = 0;
@@ -23,37 +23,38 @@ struct piece {
 struct selection {
   struct place {
     device_address at;
-    std::size_t page;  // of `pages`
+    std::size_t page;  // index in `pages`
   };
   struct selected_page {
     std::size_t bytes = 0;
-    std::shared_ptr<page_pool> home;  // where another of its kind comes from
-    std::size_t offset = 0;           // of its bytes among those saved
+    std::shared_ptr<page_pool> pool;  // creates pages of the same kind
+    std::size_t offset = 0;           // in the saved contents
   };
   std::vector<place> places;         // in address order
   std::vector<selected_page> pages;  // in order of their first place
-  std::size_t bytes = 0;             // of all pages
+  std::size_t bytes = 0;             // of all pages, each once
 
-  // Adjacent places within one block, for one driver call each.
+  // Runs of adjacent places, each inside one reservation: one unmap call each.
   std::vector<virtual_range> ranges;
-  // What to copy so that every page is copied once.
+  // Pieces that cover every page once.
   std::vector<piece> contents;
 };
 
-// Waits for what retires in those blocks, so that no page of theirs is on its way out.
-// Errors: invalid_argument (nothing that is mapped has this tag), busy (a page is used by somebody
-//         else too: value = the address; or all of it is suspended), not_supported (another
-//         process's memory: value = the address; a device without VMM), the driver's.
-// Threads: as the owners of the memory allow: none of it may change meanwhile.
-// Cost:    none, unless something retires.
-// `imports`: memory of other processes is taken too; what comes back for it is not theirs any more.
+// Selects all mapped memory of the tag; waits first for mappings of these blocks that are retiring.
+// With `imports`, memory of other processes is included.
+// Errors:  invalid_argument (no mapped memory has this tag), busy (a page is also used outside of
+//          the tag: value = its address; or all of the memory is suspended), not_supported (memory
+//          of another process: value = its address; a device without VMM), the driver's.
+// Threads: no page of the tag may be mapped or unmapped during the call.
+// Cost:    none, unless something is retiring.
 result<selection> select(const device &d, std::string_view tag, bool imports = false);
 
-// A number for remap_plan::suspend that nobody else has: the ledger is everybody's.
-std::uint64_t next_suspension();
+// A new id for remap_plan::suspend, unique in this process: all suspenders share the ledger.
+std::uint64_t next_suspension_id();
 
-// Adds to the end of a list, where possible as more of what is last there. `same_block`: that one
-// is in the same reservation; one driver call over two of them is nobody's promise.
+// Appends a range: extends the last one where both are adjacent and `same_block`. CUDA does not
+// guarantee that one call may span two reservations, so `same_block` must be false between them.
+// Pieces must also be adjacent in the saved contents.
 void extend(std::vector<virtual_range> &runs, virtual_range by, bool same_block);
 void extend(std::vector<piece> &pieces, piece by, bool same_block);
 

@@ -1,5 +1,6 @@
 #include "stillmap/checkpoint/common/internal/staging_mapping.h"
 
+#include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/remap.h"
 
 namespace stillmap::checkpoint {
@@ -8,15 +9,13 @@ result<staging_mapping> staging_mapping::create(const device &d, std::span<const
   std::size_t bytes = 0;
   for (const page_ptr &p : pages) bytes += p->bytes();
   auto out = reserve(d, bytes);
-  if (!out) return out;
-  if (status s = out->add(pages); !s) return tl::unexpected(s.error());
+  if (out) STILLMAP_RETURN_IF_ERROR(out->add(pages));
   return out;
 }
 
 result<staging_mapping> staging_mapping::reserve(const device &d, std::size_t bytes) {
-  auto made = reservation::create(d, bytes, {});
-  if (!made) return tl::unexpected(made.error());
-  return staging_mapping(d, std::move(*made));
+  STILLMAP_ASSIGN_OR_RETURN(reservation addresses, reservation::create(d, bytes));
+  return staging_mapping(d, std::move(addresses));
 }
 
 status staging_mapping::add(std::span<const page_ptr> pages) {
@@ -24,11 +23,11 @@ status staging_mapping::add(std::span<const page_ptr> pages) {
   std::vector<device_address> at;
   std::size_t end = mapped_;
   for (const page_ptr &p : pages) {
-    at.push_back(room_.range().begin + end);
+    at.push_back(addresses_.range().begin + end);
     plan.map(at.back(), p);
     end += p->bytes();
   }
-  if (status s = device_.space().apply(std::move(plan)); !s) return s;
+  STILLMAP_RETURN_IF_ERROR(device_.space().apply(std::move(plan)));
   at_.insert(at_.end(), at.begin(), at.end());
   mapped_ = end;
   return {};
@@ -37,18 +36,18 @@ status staging_mapping::add(std::span<const page_ptr> pages) {
 staging_mapping &staging_mapping::operator=(staging_mapping &&o) noexcept {
   clear();
   device_ = o.device_;
-  room_ = std::move(o.room_);
+  addresses_ = std::move(o.addresses_);
   at_ = std::move(o.at_);
   mapped_ = std::exchange(o.mapped_, 0);
   return *this;
 }
 
-// Retires, so that what the driver refuses now is tried again by whoever needs the room.
+// By retiring: where the driver refuses to unmap now, the ledger tries again later.
 void staging_mapping::clear() {
   const std::size_t bytes = std::exchange(mapped_, 0);
   at_.clear();
   if (bytes == 0) return;
-  device_.space().let_go(room_.block(), {room_.range().begin, bytes}, fence());
+  device_.space().let_go(addresses_.block(), {addresses_.range().begin, bytes}, fence());
   device_.space().collect();
 }
 

@@ -1,5 +1,5 @@
-// Pages side by side at addresses of their own, where the device may read and write them whatever
-// their places elsewhere allow, and whatever happens to those.
+// A temporary mapping that makes pages adjacent and writable by the device, whatever the access
+// rights of their other mappings and however those change.
 #pragma once
 
 #include <span>
@@ -15,32 +15,40 @@ namespace stillmap::checkpoint {
 // Owner of the addresses, not of the pages. Threads: externally synchronised.
 class staging_mapping {
  public:
-  // Errors: as reserving and remapping. Cost: one reserve, one map a page, one set-access.
+  // Maps the pages in order, without gaps.
+  // Errors: as reservation::create and address_space::apply.
+  // Cost:   one reserve, one map a page, one set-access.
   static result<staging_mapping> create(const device &d, std::span<const page_ptr> pages);
-  // Room for pages of so many bytes, which come later. Errors: as reserving. Cost: one reserve.
+  // Reserves addresses for pages that add() maps later.
+  // Errors: as reservation::create.
+  // Cost:   one reserve.
   static result<staging_mapping> reserve(const device &d, std::size_t bytes);
-  // Puts these behind those that are there. Requires: there is room. Failure: as before.
-  // Errors: as remapping. Cost: one map a page, one set-access.
+  // Maps more pages behind those already mapped.
+  // Requires: they fit into the reservation.
+  // Ensures:  failure: nothing changed.
+  // Errors:   as address_space::apply.
+  // Cost:     one map a page, one set-access.
   status add(std::span<const page_ptr> pages);
   staging_mapping(staging_mapping &&o) noexcept
       : device_(o.device_),
-        room_(std::move(o.room_)),
+        addresses_(std::move(o.addresses_)),
         at_(std::move(o.at_)),
         mapped_(std::exchange(o.mapped_, 0)) {}
   staging_mapping &operator=(staging_mapping &&o) noexcept;
-  // Requires: nothing uses it any more.
+  // Requires: no device work uses the addresses.
   ~staging_mapping() { clear(); }
 
-  // Where each page is.
+  // The address of each page.
   const std::vector<device_address> &at() const { return at_; }
 
  private:
-  staging_mapping(const device &d, reservation room) : device_(d), room_(std::move(room)) {}
+  staging_mapping(const device &d, reservation addresses)
+      : device_(d), addresses_(std::move(addresses)) {}
   void clear();
   device device_;
-  reservation room_;
+  reservation addresses_;
   std::vector<device_address> at_;
-  std::size_t mapped_ = 0;  // bytes, from the beginning
+  std::size_t mapped_ = 0;  // bytes, from the start
 };
 
 }  // namespace stillmap::checkpoint

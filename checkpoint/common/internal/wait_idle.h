@@ -1,4 +1,4 @@
-// The moment at which nothing runs on memory any more. Internal.
+// Waits until no queued device work can access the memory.
 #pragma once
 
 #include <optional>
@@ -8,8 +8,9 @@
 
 namespace stillmap::checkpoint {
 
-// Waits for `idle`, or without it for everything on the device. Errors: the driver's.
-// Cost: as fence::wait, or one call and the context switch.
+// Waits for `idle` or, without it, for everything that is queued on the device.
+// Errors: the driver's.
+// Cost:   as fence::wait, or one cuCtxSynchronize and the context switch.
 status wait_until_idle(const device &d, const std::optional<fence> &idle = std::nullopt);
 
 }  // namespace stillmap::checkpoint

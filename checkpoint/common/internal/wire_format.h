@@ -1,5 +1,5 @@
-// Numbers and texts as the bytes of a message, little-endian: written, and read without trust.
-// Internal to those who send messages.
+// Encodes and decodes the numbers and strings of messages: fixed-size, little-endian. The reader
+// trusts nothing that it reads.
 #pragma once
 
 #include <cstddef>
@@ -12,13 +12,14 @@
 
 namespace stillmap::checkpoint {
 
-class field_writer {
+class wire_writer {
  public:
   void number(std::uint64_t n, int bytes) {
     for (int i = 0; i < bytes; ++i) out_.push_back(static_cast<std::byte>(n >> (8 * i)));
   }
   void u32(std::uint64_t n) { number(n, 4); }
   void u64(std::uint64_t n) { number(n, 8); }
+  // Length-prefixed.
   void text(std::string_view s) {
     u32(s.size());
     for (const char c : s) out_.push_back(static_cast<std::byte>(c));
@@ -30,12 +31,12 @@ class field_writer {
   std::vector<std::byte> out_;
 };
 
-// Past the end everything is 0 and nothing is good any more.
-class field_reader {
+// After the first error every read returns zeros, and good() is false.
+class wire_reader {
  public:
   static constexpr std::size_t longest_text = 4096;
 
-  explicit field_reader(std::span<const std::byte> from) : left_(from) {}
+  explicit wire_reader(std::span<const std::byte> from) : left_(from) {}
   std::uint64_t number(std::size_t bytes) {
     if (bytes > left_.size()) {
       good_ = false;
@@ -56,13 +57,13 @@ class field_reader {
     if (n > 1) good_ = false;
     return good_ && n == 1;
   }
-  // A number of things that take at least `each` bytes: no more than can follow.
-  std::size_t count(std::size_t each) {
+  // The number of elements of at least `element_bytes` that follow; not more than can follow.
+  std::size_t count(std::size_t element_bytes) {
     const std::size_t n = u32();
-    if (n > left_.size() / each) good_ = false;
+    if (n > left_.size() / element_bytes) good_ = false;
     return good_ ? n : 0;
   }
-  // A value of an enumeration, of those from `first` to `last`.
+  // An enumerator from `first` to `last`.
   template <class Enum>
   Enum one_of(Enum last, Enum first = Enum{}) {
     const std::uint32_t n = u32();
@@ -82,8 +83,10 @@ class field_reader {
   void bytes(std::span<std::byte> into) {
     for (std::byte &b : into) b = static_cast<std::byte>(number(1));
   }
-  void spoil() { good_ = false; }  // what was read makes no sense
+  // Marks what was read as invalid.
+  void fail() { good_ = false; }
   bool good() const { return good_; }
+  // Whether everything was read, without an error.
   bool done() const { return good_ && left_.empty(); }
 
  private:
