@@ -1,8 +1,8 @@
-# Finds <cuda.h>, all that is needed of the CUDA Toolkit, and makes the target CudaHeaders.
+# Finds <cuda.h>, all that is needed of the CUDA Toolkit, and makes the target stillmap_cuda_headers.
 #
 # Where it looks: STILLMAP_CUDA_INCLUDE (a folder, or "pypi" for the one ./test fetched even where
 # there is a toolkit), CUDA_HOME, /usr/local/cuda, /usr/include, and what ./test or ./run fetched.
-if(TARGET CudaHeaders)
+if(TARGET stillmap_cuda_headers)
   return()
 endif()
 
@@ -38,7 +38,7 @@ endif()
 message(STATUS "CUDA headers: ${_cuda_include}")
 
 # A system include path: the toolkit's warnings are not ours. /usr/include is one already.
-add_library(CudaHeaders INTERFACE)
+add_library(stillmap_cuda_headers INTERFACE)
 if(NOT _cuda_include STREQUAL "/usr/include")
-  target_include_directories(CudaHeaders SYSTEM INTERFACE "${_cuda_include}")
+  target_include_directories(stillmap_cuda_headers SYSTEM INTERFACE "${_cuda_include}")
 endif()

@@ -1,4 +1,4 @@
-#include "call_site.h"
+#include "hostcuda/src/call_site.h"
 
 #include <cxxabi.h>
 #include <dlfcn.h>

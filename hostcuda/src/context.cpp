@@ -1,32 +1,13 @@
-// The contexts, the stack of them each thread has, and the functions that handle both.
-#include "context.h"
+#include "hostcuda/src/context.h"
 
 #include <algorithm>
 #include <map>
 #include <mutex>
 
-#include "context_state.h"
-#include "device.h"
-#include "entry.h"
-#include "execution.h"
-#include "memory_state.h"
-#include "thread_owned.h"
+#include "hostcuda/src/thread_owned.h"
 
 namespace hostcuda {
 namespace {
-
-struct context_shelf {
-  std::mutex mutex;
-  std::map<context *, std::unique_ptr<context_state>> known;  // ours, dead ones too: never freed
-  std::map<CUdevice, context *> primary;
-  std::map<CUdevice, unsigned> primary_flags;
-  unsigned long long next_id = 1;
-};
-
-context_shelf &shelf() {
-  static context_shelf *const b = new context_shelf;
-  return *b;
-}
 
 std::atomic<std::uint64_t> epoch{1};  // a reset makes every thread's stack void
 
@@ -35,17 +16,24 @@ struct thread_stack {
   std::vector<context *> contexts;
 };
 
-thread_stack &stack() {
+}  // namespace
+
+context_table &all_contexts() {
+  static context_table *const b = new context_table;
+  return *b;
+}
+
+std::vector<context *> &context_stack() {
   auto &s = thread_owned<thread_stack>();
   if (s.epoch != epoch) {
     s.contexts.clear();
     s.epoch = epoch;
   }
-  return s;
+  return s.contexts;
 }
 
 context *make_context(CUdevice device, unsigned flags, bool primary) {
-  context_shelf &b = shelf();
+  context_table &b = all_contexts();
   auto state = std::make_unique<context_state>();
   context *ctx = &state->ctx;
   ctx->device = device;
@@ -59,115 +47,15 @@ context *make_context(CUdevice device, unsigned flags, bool primary) {
   return ctx;
 }
 
-void bring_to_life(context *ctx) {
-  ctx->sticky = CUDA_SUCCESS;
-  attach_execution(ctx);
-  ctx->alive = true;
-}
-
-// Drains the streams, then gives back what was allocated in the context.
-void destroy(context *ctx) {
-  if (!ctx->alive.exchange(false)) return;
-  ctx->exec.reset();
-  release_context_memory(ctx);
-  if (context_state *s = state_of(ctx)) s->peers.clear();
-}
-
-bool valid_flags(unsigned flags) {
-  const unsigned sched = flags & 0x07;
-  return (flags & ~0xFFU) == 0 && (sched == 0 || sched == 1 || sched == 2 || sched == 4);
-}
-
-CUresult primary_release(CUdevice device, bool all) {
-  if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
-  context *gone = nullptr;
-  {
-    std::lock_guard<std::mutex> lock(shelf().mutex);
-    const auto it = shelf().primary.find(device);
-    if (it == shelf().primary.end() || !it->second->alive)
-      return all ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
-    context_state *s = shelf().known[it->second].get();
-    if (all) {
-      s->retained = 0;
-    } else {
-      --s->retained;
-    }
-    if (s->retained == 0) gone = it->second;
-  }
-  if (gone != nullptr) destroy(gone);
-  return CUDA_SUCCESS;
-}
-
-CUresult primary_set_flags(CUdevice device, unsigned flags) {
-  if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
-  if (!valid_flags(flags)) return CUDA_ERROR_INVALID_VALUE;
-  std::lock_guard<std::mutex> lock(shelf().mutex);
-  shelf().primary_flags[device] = flags;
-  if (const auto it = shelf().primary.find(device); it != shelf().primary.end())
-    it->second->flags = flags;
-  return CUDA_SUCCESS;
-}
-
-CUresult create(CUcontext *out, unsigned flags, CUdevice device, unsigned api_version) {
-  if (out == nullptr || !valid_flags(flags)) return CUDA_ERROR_INVALID_VALUE;
-  if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
-  context *ctx = make_context(device, flags, false);
-  ctx->api_version = api_version;
-  bring_to_life(ctx);
-  stack().contexts.push_back(ctx);
-  *out = handle_of(ctx);
-  return CUDA_SUCCESS;
-}
-
-CUresult destroy_handle(CUcontext handle) {
-  if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  context *ctx = find_context(handle);
-  if (ctx == nullptr || ctx->primary) return CUDA_ERROR_INVALID_CONTEXT;
-  destroy(ctx);
-  auto &contexts = stack().contexts;
-  if (!contexts.empty() && contexts.back() == ctx) contexts.pop_back();
-  return CUDA_SUCCESS;
-}
-
-CUresult push(CUcontext handle) {
-  if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  context *ctx = find_context(handle);
-  if (ctx == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-  stack().contexts.push_back(ctx);
-  return CUDA_SUCCESS;
-}
-
-CUresult pop(CUcontext *out) {
-  auto &contexts = stack().contexts;
-  if (contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT;
-  if (out != nullptr) *out = handle_of(contexts.back());
-  contexts.pop_back();
-  return CUDA_SUCCESS;
-}
-
-// The context meant by a possibly NULL handle argument of the 13.0 signatures.
-context *named_or_current(CUcontext handle) {
-  return handle != nullptr ? find_context(handle) : current_context();
-}
-
-CUresult get_device(CUdevice *out, context *ctx) {
-  if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (ctx == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-  *out = ctx->device;
-  return CUDA_SUCCESS;
-}
-
-}  // namespace
-
 context *current_context() {
-  const auto &contexts = stack().contexts;
+  const auto &contexts = context_stack();
   return contexts.empty() ? nullptr : contexts.back();
 }
 
 context *find_context(CUcontext handle) {
   auto *ctx = reinterpret_cast<context *>(handle);
-  std::lock_guard<std::mutex> lock(shelf().mutex);
-  return shelf().known.count(ctx) != 0 && ctx->alive ? ctx : nullptr;
+  std::lock_guard<std::mutex> lock(all_contexts().mutex);
+  return all_contexts().known.count(ctx) != 0 && ctx->alive ? ctx : nullptr;
 }
 
 CUcontext handle_of(context *ctx) {
@@ -175,9 +63,9 @@ CUcontext handle_of(context *ctx) {
 }
 
 context_state *state_of(context *ctx) {
-  std::lock_guard<std::mutex> lock(shelf().mutex);
-  const auto it = shelf().known.find(ctx);
-  return it == shelf().known.end() ? nullptr : it->second.get();
+  std::lock_guard<std::mutex> lock(all_contexts().mutex);
+  const auto it = all_contexts().known.find(ctx);
+  return it == all_contexts().known.end() ? nullptr : it->second.get();
 }
 
 void break_context(context *ctx, CUresult code) {
@@ -187,214 +75,27 @@ void break_context(context *ctx, CUresult code) {
 
 std::vector<context *> live_contexts() {
   std::vector<context *> out;
-  std::lock_guard<std::mutex> lock(shelf().mutex);
-  for (const auto &[ctx, state] : shelf().known)
+  std::lock_guard<std::mutex> lock(all_contexts().mutex);
+  for (const auto &[ctx, state] : all_contexts().known)
     if (ctx->alive) out.push_back(ctx);
   std::sort(out.begin(), out.end(), [](context *a, context *b) { return a->id < b->id; });
   return out;
 }
 
 bool peer_enabled(CUdevice from, CUdevice owner) {
-  std::lock_guard<std::mutex> lock(shelf().mutex);
-  for (const auto &[ctx, state] : shelf().known)
+  std::lock_guard<std::mutex> lock(all_contexts().mutex);
+  for (const auto &[ctx, state] : all_contexts().known)
     if (ctx->alive && ctx->device == from)
       for (const context *peer : state->peers)
         if (peer->device == owner) return true;
   return false;
 }
 
-void reset_contexts() {
-  for (context *ctx : live_contexts()) destroy(ctx);
-  std::lock_guard<std::mutex> lock(shelf().mutex);
-  shelf().primary.clear();
-  shelf().primary_flags.clear();
+void forget_primary_contexts() {
+  std::lock_guard<std::mutex> lock(all_contexts().mutex);
+  all_contexts().primary.clear();
+  all_contexts().primary_flags.clear();
   ++epoch;
 }
 
 }  // namespace hostcuda
-
-using namespace hostcuda;
-
-HOSTCUDA_ENTRY(cuDevicePrimaryCtxRetain, 7000, plain, 0, (CUcontext * out, CUdevice device), {
-  if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
-  context *ctx = nullptr;
-  {
-    std::lock_guard<std::mutex> lock(shelf().mutex);
-    if (const auto it = shelf().primary.find(device); it != shelf().primary.end()) ctx = it->second;
-  }
-  if (ctx == nullptr) {
-    context *fresh = make_context(device, 0, true);
-    std::lock_guard<std::mutex> lock(shelf().mutex);
-    ctx = shelf().primary.try_emplace(device, fresh).first->second;
-    ctx->flags = shelf().primary_flags[device];
-  }
-  context_state *state = state_of(ctx);
-  std::lock_guard<std::mutex> revive(state->life);
-  if (!ctx->alive) bring_to_life(ctx);
-  {
-    std::lock_guard<std::mutex> lock(shelf().mutex);
-    ++state->retained;
-  }
-  *out = handle_of(ctx);
-  return CUDA_SUCCESS;
-})
-
-HOSTCUDA_ENTRY(cuDevicePrimaryCtxRelease, 7000, ignores_sticky, 0, (CUdevice device),
-               { return primary_release(device, false); })
-HOSTCUDA_ENTRY(cuDevicePrimaryCtxRelease_v2, 11000, ignores_sticky, 0, (CUdevice device),
-               { return primary_release(device, false); })
-HOSTCUDA_ENTRY(cuDevicePrimaryCtxReset, 7000, ignores_sticky, 0, (CUdevice device),
-               { return primary_release(device, true); })
-HOSTCUDA_ENTRY(cuDevicePrimaryCtxReset_v2, 11000, ignores_sticky, 0, (CUdevice device),
-               { return primary_release(device, true); })
-HOSTCUDA_ENTRY(cuDevicePrimaryCtxSetFlags, 7000, plain, 0, (CUdevice device, unsigned flags),
-               { return primary_set_flags(device, flags); })
-HOSTCUDA_ENTRY(cuDevicePrimaryCtxSetFlags_v2, 11000, plain, 0, (CUdevice device, unsigned flags),
-               { return primary_set_flags(device, flags); })
-
-HOSTCUDA_ENTRY(cuDevicePrimaryCtxGetState, 7000, ignores_sticky, 0,
-               (CUdevice device, unsigned *flags, int *active), {
-                 if (flags == nullptr || active == nullptr) return CUDA_ERROR_INVALID_VALUE;
-                 if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
-                 std::lock_guard<std::mutex> lock(shelf().mutex);
-                 const auto it = shelf().primary.find(device);
-                 *flags = shelf().primary_flags[device];
-                 *active = it != shelf().primary.end() && it->second->alive ? 1 : 0;
-                 return CUDA_SUCCESS;
-               })
-
-HOSTCUDA_ENTRY(cuCtxCreate, 2000, plain, 0, (CUcontext * out, unsigned flags, CUdevice device),
-               { return create(out, flags, device, 3010); })
-HOSTCUDA_ENTRY(cuCtxCreate_v2, 3020, plain, 0, (CUcontext * out, unsigned flags, CUdevice device),
-               { return create(out, flags, device, 3020); })
-HOSTCUDA_ENTRY(cuCtxCreate_v3, 11040, plain, 0,
-               (CUcontext * out, CUexecAffinityParam *params, int count, unsigned flags,
-                CUdevice device),
-               {
-                 if (count != 0 || params != nullptr) return CUDA_ERROR_NOT_SUPPORTED;
-                 return create(out, flags, device, 3020);
-               })
-#if CUDA_VERSION >= 12050
-HOSTCUDA_ENTRY(cuCtxCreate_v4, 12050, plain, 0,
-               (CUcontext * out, CUctxCreateParams *params, unsigned flags, CUdevice device), {
-                 if (params != nullptr &&
-                     (params->numExecAffinityParams != 0 || params->cigParams != nullptr))
-                   return CUDA_ERROR_NOT_SUPPORTED;
-                 return create(out, flags, device, 3020);
-               })
-#endif
-HOSTCUDA_ENTRY(cuCtxDestroy, 2000, ignores_sticky, 0, (CUcontext handle),
-               { return destroy_handle(handle); })
-HOSTCUDA_ENTRY(cuCtxDestroy_v2, 4000, ignores_sticky, 0, (CUcontext handle),
-               { return destroy_handle(handle); })
-HOSTCUDA_ENTRY(cuCtxPushCurrent, 2000, ignores_sticky, 0, (CUcontext handle),
-               { return push(handle); })
-HOSTCUDA_ENTRY(cuCtxPushCurrent_v2, 4000, ignores_sticky, 0, (CUcontext handle),
-               { return push(handle); })
-HOSTCUDA_ENTRY(cuCtxPopCurrent, 2000, ignores_sticky, 0, (CUcontext * out), { return pop(out); })
-HOSTCUDA_ENTRY(cuCtxPopCurrent_v2, 4000, ignores_sticky, 0, (CUcontext * out), { return pop(out); })
-
-HOSTCUDA_ENTRY(cuCtxSetCurrent, 4000, ignores_sticky, 0, (CUcontext handle), {
-  context *ctx = find_context(handle);
-  if (handle != nullptr && ctx == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-  auto &contexts = stack().contexts;
-  if (!contexts.empty()) contexts.pop_back();
-  if (ctx != nullptr) contexts.push_back(ctx);
-  return CUDA_SUCCESS;
-})
-
-HOSTCUDA_ENTRY(cuCtxGetCurrent, 4000, ignores_sticky, 0, (CUcontext * out), {
-  if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *out = handle_of(current_context());
-  return CUDA_SUCCESS;
-})
-
-HOSTCUDA_ENTRY(cuCtxGetDevice, 2000, needs_context | ignores_sticky, 0, (CUdevice * out),
-               { return get_device(out, current_context()); })
-HOSTCUDA_ENTRY(cuCtxGetDevice_v2, 13000, ignores_sticky, 0, (CUdevice * out, CUcontext handle),
-               { return get_device(out, named_or_current(handle)); })
-
-HOSTCUDA_ENTRY(cuCtxSynchronize, 2000, needs_context, 0, (void),
-               { return synchronize(current_context()); })
-HOSTCUDA_ENTRY(cuCtxSynchronize_v2, 13000, plain, 0, (CUcontext handle), {
-  context *ctx = named_or_current(handle);
-  return ctx == nullptr ? CUDA_ERROR_INVALID_CONTEXT : synchronize(ctx);
-})
-
-HOSTCUDA_ENTRY(cuCtxGetFlags, 7000, needs_context, 0, (unsigned *flags), {
-  if (flags == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *flags = current_context()->flags;
-  return CUDA_SUCCESS;
-})
-
-HOSTCUDA_ENTRY(cuCtxSetFlags, 12010, needs_context, 0, (unsigned flags), {
-  if (!valid_flags(flags)) return CUDA_ERROR_INVALID_VALUE;
-  current_context()->flags = flags;
-  return CUDA_SUCCESS;
-})
-
-HOSTCUDA_ENTRY(cuCtxGetId, 12000, plain, 0, (CUcontext handle, unsigned long long *id), {
-  context *ctx = named_or_current(handle);
-  if (id == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (ctx == nullptr) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-  *id = ctx->id;
-  return CUDA_SUCCESS;
-})
-
-HOSTCUDA_ENTRY(cuCtxGetApiVersion, 3020, plain, 0, (CUcontext handle, unsigned *version), {
-  context *ctx = named_or_current(handle);
-  if (version == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (ctx == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-  *version = ctx->api_version != 0 ? ctx->api_version : 3020;
-  return CUDA_SUCCESS;
-})
-
-HOSTCUDA_ENTRY(cuCtxGetLimit, 3010, needs_context, 0, (size_t * value, CUlimit limit), {
-  if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const auto index = static_cast<unsigned>(limit);
-  if (index >= kLimits) return CUDA_ERROR_UNSUPPORTED_LIMIT;
-  *value = state_of(current_context())->limits[index];
-  return CUDA_SUCCESS;
-})
-
-HOSTCUDA_ENTRY(cuCtxSetLimit, 3010, needs_context, 0, (CUlimit limit, size_t value), {
-  const auto index = static_cast<unsigned>(limit);
-  if (index >= kLimits) return CUDA_ERROR_UNSUPPORTED_LIMIT;
-  state_of(current_context())->limits[index] = value;
-  return CUDA_SUCCESS;
-})
-
-HOSTCUDA_ENTRY(cuCtxGetStreamPriorityRange, 5050, needs_context, 0, (int *least, int *greatest), {
-  if (least != nullptr) *least = 0;
-  if (greatest != nullptr) *greatest = -5;
-  return CUDA_SUCCESS;
-})
-
-HOSTCUDA_ENTRY(cuCtxGetCacheConfig, 3020, needs_context, 0, (CUfunc_cache * config), {
-  if (config == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *config = CU_FUNC_CACHE_PREFER_NONE;
-  return CUDA_SUCCESS;
-})
-HOSTCUDA_ENTRY(cuCtxSetCacheConfig, 3020, needs_context, 0, (CUfunc_cache),
-               { return CUDA_SUCCESS; })
-
-HOSTCUDA_ENTRY(cuCtxEnablePeerAccess, 4000, needs_context, 0, (CUcontext handle, unsigned flags), {
-  context *peer = find_context(handle);
-  context *self = current_context();
-  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  if (peer == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-  if (peer->device == self->device || !can_access_peer(self->device, peer->device))
-    return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
-  context_state *s = state_of(self);
-  std::lock_guard<std::mutex> lock(shelf().mutex);
-  return s->peers.insert(peer).second ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
-})
-
-HOSTCUDA_ENTRY(cuCtxDisablePeerAccess, 4000, needs_context, 0, (CUcontext handle), {
-  context *peer = find_context(handle);
-  if (peer == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-  context_state *s = state_of(current_context());
-  std::lock_guard<std::mutex> lock(shelf().mutex);
-  return s->peers.erase(peer) != 0 ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
-})

@@ -9,15 +9,14 @@
 #include <string>
 #include <vector>
 
-#include "context.h"
-#include "counters.h"
-#include "device.h"
-#include "entry.h"
-#include "entry_rules.h"
-#include "execution.h"
-#include "machine.h"
-#include "machine_set.h"
-#include "memory_state.h"
+#include "hostcuda/src/context.h"
+#include "hostcuda/src/counters.h"
+#include "hostcuda/src/device.h"
+#include "hostcuda/src/entry/entry.h"
+#include "hostcuda/src/entry/entry_rules.h"
+#include "hostcuda/src/execution.h"
+#include "hostcuda/src/machine.h"
+#include "hostcuda/src/memory/memory_state.h"
 
 namespace hostcuda {
 namespace {
@@ -156,7 +155,7 @@ HOSTCUDA_CONTROL hostcuda_get_counters(hostcuda_counters *out) {
   out->violations = c.violations;
   out->first_touch_ns = c.first_touch_ns;
   out->live_contexts = live_contexts().size();
-  memory_books &b = books();
+  memory_registry &b = the_memory();
   std::shared_lock<std::shared_mutex> lock(b.mutex);
   for (int i = 0; i < kMaxDevices; ++i) out->physical_bytes += b.used[i];
   out->physical_peak = b.peak;

@@ -20,7 +20,7 @@
 #include <functional>
 #include <vector>
 
-#include "context.h"
+#include "hostcuda/src/context.h"
 
 namespace hostcuda {
 

@@ -1,5 +1,5 @@
 // Profiles and the configuration string.
-#include "machine.h"
+#include "hostcuda/src/machine.h"
 
 #include <algorithm>
 #include <atomic>
@@ -11,9 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "host_areas.h"
-#include "host_pages.h"
-#include "machine_set.h"
+#include "hostcuda/src/host_limits.h"
 
 namespace hostcuda {
 namespace {

@@ -10,6 +10,10 @@
 
 namespace hostcuda {
 
+// Access rights of a mapping are two bits per device in one 64-bit word; the last pair is the
+// host's.
+constexpr int kMaxDevices = 31;
+
 enum class schedule_kind { threads, jitter, seeded };
 
 // What a profile is known for. Anything that is a lie of the real machine is named as one.
@@ -51,5 +55,8 @@ const settings &current_settings();
 
 // Parses a configuration on top of the defaults. Returns false with a reason when not understood.
 bool parse_settings(const char *config, settings *out, std::string *reason);
+
+// For hostcuda_reset() only. Requires: no other thread is inside the driver.
+void replace_settings(const settings &s);
 
 }  // namespace hostcuda

@@ -9,6 +9,8 @@
 
 namespace hostcuda {
 
+struct context;
+
 // A run of bytes inside one physical allocation. Two virtual ranges alias exactly when their
 // pieces overlap. Ids are never reused.
 struct physical_piece {
@@ -45,5 +47,11 @@ void memory_synchronised();
 
 // Whether device memory has no bytes behind it: copies and kernels must move nothing.
 bool unbacked();
+
+// Frees what was allocated in the context; VMM memory belongs to no context and stays.
+void release_context_memory(context *ctx);
+
+// hostcuda_reset, after the streams and contexts are gone.
+void reset_memory();
 
 }  // namespace hostcuda

@@ -1,5 +1,5 @@
 // Counting, cost, fault rules and symbol lookup: everything that happens at the door.
-#include "entry.h"
+#include "hostcuda/src/entry/entry.h"
 
 #include <pthread.h>
 
@@ -9,10 +9,10 @@
 #include <mutex>
 #include <vector>
 
-#include "context.h"
-#include "counters.h"
-#include "entry_rules.h"
-#include "machine.h"
+#include "hostcuda/src/context.h"
+#include "hostcuda/src/counters.h"
+#include "hostcuda/src/entry/entry_rules.h"
+#include "hostcuda/src/machine.h"
 
 namespace hostcuda {
 

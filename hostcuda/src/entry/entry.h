@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <string>
 
-#include "cuda_names.h"
+#include "hostcuda/src/cuda_names.h"
 
 // A driver must export what the header calls deprecated, too.
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "entry.h"
+#include <cuda.h>
 
 namespace hostcuda {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "entry.h"
+#include "hostcuda/src/entry/entry.h"
 
 namespace hostcuda {
 namespace {

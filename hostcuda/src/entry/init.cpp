@@ -1,7 +1,7 @@
 // cuInit, versions and symbol lookup.
-#include "entry.h"
-#include "entry_rules.h"
-#include "machine.h"
+#include "hostcuda/src/entry/entry.h"
+#include "hostcuda/src/entry/entry_rules.h"
+#include "hostcuda/src/machine.h"
 
 using namespace hostcuda;
 

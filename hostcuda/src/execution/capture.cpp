@@ -1,10 +1,10 @@
-#include "capture.h"
+#include "hostcuda/src/execution/capture.h"
 
 #include <algorithm>
 #include <unordered_set>
 
-#include "cuda_names.h"
-#include "entry.h"
+#include "hostcuda/src/cuda_names.h"
+#include "hostcuda/src/entry/entry.h"
 
 namespace hostcuda {
 namespace {

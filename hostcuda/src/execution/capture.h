@@ -5,8 +5,8 @@
 #include <thread>
 #include <vector>
 
-#include "engine.h"
-#include "graph.h"
+#include "hostcuda/src/execution/engine.h"
+#include "hostcuda/src/execution/graph.h"
 
 namespace hostcuda {
 

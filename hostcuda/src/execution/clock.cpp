@@ -1,8 +1,8 @@
-#include "clock.h"
+#include "hostcuda/src/execution/clock.h"
 
 #include <algorithm>
 
-#include "oracle.h"  // a timeline's list needs the whole record
+#include "hostcuda/src/execution/access_record.h"  // the destructor of timeline::records
 
 namespace hostcuda {
 

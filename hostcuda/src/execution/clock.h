@@ -15,7 +15,7 @@ namespace hostcuda {
 
 struct stream;
 
-struct record;  // oracle.h
+struct record;  // access_record.h
 using record_list = std::list<record>;
 
 // A stream's identity in time. Outlives the stream while any clock or record speaks of it.

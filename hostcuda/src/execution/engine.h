@@ -16,10 +16,10 @@
 #include <unordered_map>
 #include <vector>
 
-#include "call_site.h"
-#include "clock.h"
-#include "execution.h"
-#include "machine.h"
+#include "hostcuda/src/call_site.h"
+#include "hostcuda/src/execution.h"
+#include "hostcuda/src/execution/clock.h"
+#include "hostcuda/src/machine.h"
 
 namespace hostcuda {
 

@@ -1,9 +1,9 @@
 #include <algorithm>
 
-#include "capture.h"
-#include "engine.h"
-#include "event.h"
-#include "oracle.h"
+#include "hostcuda/src/execution/capture.h"
+#include "hostcuda/src/execution/engine.h"
+#include "hostcuda/src/execution/event.h"
+#include "hostcuda/src/execution/oracle.h"
 
 namespace hostcuda {
 namespace {

@@ -1,11 +1,11 @@
-#include "event.h"
+#include "hostcuda/src/execution/event.h"
 
-#include "capture.h"
-#include "counters.h"
-#include "cuda_names.h"
-#include "entry.h"
-#include "memory.h"
-#include "oracle.h"
+#include "hostcuda/src/counters.h"
+#include "hostcuda/src/cuda_names.h"
+#include "hostcuda/src/entry/entry.h"
+#include "hostcuda/src/execution/capture.h"
+#include "hostcuda/src/execution/oracle.h"
+#include "hostcuda/src/memory.h"
 
 namespace hostcuda {
 

@@ -2,8 +2,8 @@
 #include <chrono>
 #include <thread>
 
-#include "engine.h"
-#include "oracle.h"
+#include "hostcuda/src/execution/engine.h"
+#include "hostcuda/src/execution/oracle.h"
 
 namespace hostcuda {
 

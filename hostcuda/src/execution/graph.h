@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "engine.h"
+#include "hostcuda/src/execution/engine.h"
 
 namespace hostcuda {
 

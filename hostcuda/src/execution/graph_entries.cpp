@@ -1,12 +1,12 @@
-#include "graph.h"
+#include "hostcuda/src/execution/graph.h"
 
 #include <algorithm>
 #include <map>
 #include <tuple>
 
-#include "capture.h"
-#include "cuda_names.h"
-#include "entry.h"
+#include "hostcuda/src/cuda_names.h"
+#include "hostcuda/src/entry/entry.h"
+#include "hostcuda/src/execution/capture.h"
 
 namespace hostcuda {
 namespace {

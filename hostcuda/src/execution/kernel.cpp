@@ -3,11 +3,11 @@
 #include <cstddef>
 #include <cstring>
 
-#include "cuda_names.h"
-#include "engine.h"
-#include "entry.h"
-#include "module.h"
-#include "oracle.h"
+#include "hostcuda/src/cuda_names.h"
+#include "hostcuda/src/entry/entry.h"
+#include "hostcuda/src/execution/engine.h"
+#include "hostcuda/src/execution/module.h"
+#include "hostcuda/src/execution/oracle.h"
 
 namespace hostcuda {
 namespace {

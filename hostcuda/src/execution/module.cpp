@@ -1,4 +1,4 @@
-#include "module.h"
+#include "hostcuda/src/execution/module.h"
 
 #include <algorithm>
 #include <cctype>
@@ -12,9 +12,9 @@
 #include <set>
 #include <unordered_map>
 
-#include "cuda_names.h"
-#include "engine.h"
-#include "entry.h"
+#include "hostcuda/src/cuda_names.h"
+#include "hostcuda/src/entry/entry.h"
+#include "hostcuda/src/execution/engine.h"
 
 namespace hostcuda {
 namespace {

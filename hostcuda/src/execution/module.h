@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "context.h"
+#include "hostcuda/src/context.h"
 
 namespace hostcuda {
 

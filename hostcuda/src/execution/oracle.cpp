@@ -1,4 +1,4 @@
-#include "oracle.h"
+#include "hostcuda/src/execution/oracle.h"
 
 #include <algorithm>
 #include <array>
@@ -7,8 +7,8 @@
 #include <map>
 #include <tuple>
 
-#include "counters.h"
-#include "engine.h"
+#include "hostcuda/src/counters.h"
+#include "hostcuda/src/execution/engine.h"
 
 namespace hostcuda {
 namespace {

@@ -12,24 +12,13 @@
 #include <memory>
 #include <vector>
 
-#include "call_site.h"
-#include "clock.h"
-#include "execution.h"
-#include "memory.h"
+#include "hostcuda/src/call_site.h"
+#include "hostcuda/src/execution.h"
+#include "hostcuda/src/execution/access_record.h"
+#include "hostcuda/src/execution/clock.h"
+#include "hostcuda/src/memory.h"
 
 namespace hostcuda {
-
-struct record {
-  std::shared_ptr<timeline> line;
-  std::uint64_t tick = 0;
-  std::uint64_t serial = 0;  // order of queueing, over all streams
-  CUdeviceptr at = 0;
-  std::size_t bytes = 0;
-  bool write = false;
-  const char *what = "";
-  context *ctx = nullptr;
-  call_site site{};
-};
 
 // Where one operation stands.
 struct position {

@@ -1,6 +1,6 @@
 #include <cctype>
 
-#include "module.h"
+#include "hostcuda/src/execution/module.h"
 
 namespace hostcuda {
 namespace {

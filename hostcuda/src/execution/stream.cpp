@@ -1,13 +1,13 @@
 // cuStream*, except capture.
 #include <type_traits>
 
-#include "capture.h"
-#include "counters.h"
-#include "cuda_names.h"
-#include "engine.h"
-#include "entry.h"
-#include "event.h"
-#include "memory.h"
+#include "hostcuda/src/counters.h"
+#include "hostcuda/src/cuda_names.h"
+#include "hostcuda/src/entry/entry.h"
+#include "hostcuda/src/execution/capture.h"
+#include "hostcuda/src/execution/engine.h"
+#include "hostcuda/src/execution/event.h"
+#include "hostcuda/src/memory.h"
 
 using namespace hostcuda;
 

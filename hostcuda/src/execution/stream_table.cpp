@@ -2,14 +2,14 @@
 // destroyed while work was still queued.
 #include <algorithm>
 
-#include "capture.h"
-#include "counters.h"
-#include "engine.h"
-#include "event.h"
-#include "graph.h"
-#include "module.h"
-#include "oracle.h"
-#include "thread_owned.h"
+#include "hostcuda/src/counters.h"
+#include "hostcuda/src/execution/capture.h"
+#include "hostcuda/src/execution/engine.h"
+#include "hostcuda/src/execution/event.h"
+#include "hostcuda/src/execution/graph.h"
+#include "hostcuda/src/execution/module.h"
+#include "hostcuda/src/execution/oracle.h"
+#include "hostcuda/src/thread_owned.h"
 
 namespace hostcuda {
 namespace {

@@ -5,12 +5,12 @@
 #include <cstring>
 #include <mutex>
 
-#include "arena.h"
-#include "entry.h"
-#include "execution.h"
-#include "machine.h"
-#include "memory_parts.h"
-#include "memory_state.h"
+#include "hostcuda/src/entry/entry.h"
+#include "hostcuda/src/execution.h"
+#include "hostcuda/src/machine.h"
+#include "hostcuda/src/memory/arena.h"
+#include "hostcuda/src/memory/memory_parts.h"
+#include "hostcuda/src/memory/memory_state.h"
 
 namespace hostcuda {
 namespace {
@@ -39,7 +39,7 @@ CUresult allocate(CUdeviceptr *out, std::size_t bytes) {
 CUresult remove_block(CUdeviceptr at) {
   std::vector<physical *> dead;
   {
-    memory_books &b = books();
+    memory_registry &b = the_memory();
     exclusive lock(b.mutex);
     auto it = b.blocks.end();
     do {
@@ -62,9 +62,9 @@ CUresult free_block(CUdeviceptr at) {
   if (capture_forbids_unsafe_call()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   block k;
   {
-    std::shared_lock<std::shared_mutex> lock(books().mutex);
-    const auto it = books().blocks.find(at);
-    if (it == books().blocks.end() || it->second.freeing) return CUDA_ERROR_INVALID_VALUE;
+    std::shared_lock<std::shared_mutex> lock(the_memory().mutex);
+    const auto it = the_memory().blocks.find(at);
+    if (it == the_memory().blocks.end() || it->second.freeing) return CUDA_ERROR_INVALID_VALUE;
     k = it->second;
   }
   wait_for_device(k.location);
@@ -77,15 +77,15 @@ CUresult free_block(CUdeviceptr at) {
 void release_block_memory(context *ctx) {
   std::vector<CUdeviceptr> mine;
   {
-    std::shared_lock<std::shared_mutex> lock(books().mutex);
-    for (const auto &[at, k] : books().blocks)
+    std::shared_lock<std::shared_mutex> lock(the_memory().mutex);
+    for (const auto &[at, k] : the_memory().blocks)
       if (k.ctx == ctx) mine.push_back(at);
   }
   for (const CUdeviceptr at : mine) remove_block(at);
 }
 
 void reset_blocks() {
-  memory_books &b = books();
+  memory_registry &b = the_memory();
   for (const auto &[at, k] : b.blocks)
     if (k.owner == nullptr) munmap(reinterpret_cast<void *>(at), k.footprint);
   b.blocks.clear();
@@ -105,9 +105,9 @@ using namespace hostcuda;
 HOSTCUDA_ENTRY(cuMemGetInfo_v2, 3020, needs_context, 0, (size_t * free_bytes, size_t *total), {
   if (free_bytes == nullptr || total == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const int device = current_context()->device;
-  std::shared_lock<std::shared_mutex> lock(books().mutex);
+  std::shared_lock<std::shared_mutex> lock(the_memory().mutex);
   *total = current_settings().machine.device_memory;
-  const size_t taken = books().used[device] + books().occupied[device];
+  const size_t taken = the_memory().used[device] + the_memory().occupied[device];
   *free_bytes = *total > taken ? *total - taken : 0;
   return CUDA_SUCCESS;
 })
@@ -140,21 +140,21 @@ HOSTCUDA_ENTRY(cuMemAllocManaged, 6000, needs_context, bytes,
                  void *at = mmap(nullptr, footprint, PROT_READ | PROT_WRITE,
                                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
                  if (at == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
-                 exclusive lock(books().mutex);
+                 exclusive lock(the_memory().mutex);
                  block k;
                  k.bytes = bytes;
                  k.footprint = footprint;
                  k.ctx = current_context();
                  k.location = k.ctx->device;
-                 k.id = books().next_id++;
+                 k.id = the_memory().next_id++;
                  *out = reinterpret_cast<CUdeviceptr>(at);
-                 books().blocks.emplace(*out, k);
+                 the_memory().blocks.emplace(*out, k);
                  return CUDA_SUCCESS;
                })
 
 HOSTCUDA_ENTRY(cuMemGetAddressRange_v2, 3020, plain, 0,
                (CUdeviceptr * base, size_t *bytes, CUdeviceptr at), {
-                 memory_books &b = books();
+                 memory_registry &b = the_memory();
                  std::shared_lock<std::shared_mutex> lock(b.mutex);
                  CUdeviceptr start = 0;
                  size_t size = 0;

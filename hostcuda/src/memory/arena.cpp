@@ -1,4 +1,4 @@
-#include "arena.h"
+#include "hostcuda/src/memory/arena.h"
 
 #include <algorithm>
 #include <iterator>
@@ -34,7 +34,7 @@ CUresult make_chunk(const arena *a, std::size_t bytes, physical **memory, void *
     if (*at != nullptr) release_range(*at, bytes);
     std::vector<physical *> dead;
     {
-      exclusive lock(books().mutex);
+      exclusive lock(the_memory().mutex);
       drop_locked(*memory, &dead);
     }
     dispose(dead);
@@ -46,7 +46,7 @@ CUresult make_chunk(const arena *a, std::size_t bytes, physical **memory, void *
 
 void enter_chunk_locked(arena *a, std::size_t bytes, physical *memory, void *at) {
   const auto start = reinterpret_cast<CUdeviceptr>(at);
-  books().chunks.emplace(start, chunk{bytes, memory, a, 0});
+  the_memory().chunks.emplace(start, chunk{bytes, memory, a, 0});
   a->chunks.insert(start);
   a->reserved += bytes;
   a->reserved_high = std::max(a->reserved_high, a->reserved);
@@ -134,7 +134,7 @@ void join_parked(parked_line &line, CUdeviceptr at, parked_piece p, const chunk 
 // what a stream finds does not depend on how far its work has come. For other streams it is free
 // again when the piece is. `at` is somewhere in the piece. True: it has become larger.
 bool absorb_beside(arena *a, parked_line &line, CUdeviceptr at) {
-  const auto home = containing(books().chunks, at);
+  const auto home = containing(the_memory().chunks, at);
   const CUdeviceptr home_end = home->first + home->second.bytes;
   bool any = false;
   for (const bool above : {true, false}) {
@@ -176,7 +176,7 @@ bool carve_locked(arena *a, std::size_t footprint, const block &proto, std::size
     if (order == nullptr || order->capturing || !absorb_neighbours(a, order->line)) return false;
     if (!take_piece(a, footprint, order, follows, &at)) return false;
   }
-  memory_books &b = books();
+  memory_registry &b = the_memory();
   block k = proto;
   k.bytes = bytes;
   k.footprint = footprint;
@@ -198,7 +198,7 @@ void remove_chunk(std::map<CUdeviceptr, chunk>::iterator it, std::vector<physica
   a->reserved -= it->second.bytes;
   release_range(as_pointer(it->first), it->second.bytes);
   drop_locked(it->second.memory, dead);
-  books().chunks.erase(it);
+  the_memory().chunks.erase(it);
 }
 
 }  // namespace
@@ -209,7 +209,7 @@ CUresult arena_allocate(arena *a, std::size_t bytes, const block &proto, CUdevic
   const std::size_t footprint = round_up(bytes, kAlignment);
   const auto carve = [&] { return carve_locked(a, footprint, proto, bytes, out, order, follows); };
   {
-    exclusive lock(books().mutex);
+    exclusive lock(the_memory().mutex);
     if (carve()) return CUDA_SUCCESS;
   }
   const std::size_t room = round_up(footprint, kGranularity);
@@ -218,7 +218,7 @@ CUresult arena_allocate(arena *a, std::size_t bytes, const block &proto, CUdevic
   if (CUresult r = make_chunk(a, room, &memory, &at); r != CUDA_SUCCESS) return r;
   std::vector<physical *> dead;
   {
-    exclusive lock(books().mutex);
+    exclusive lock(the_memory().mutex);
     // Another thread may have made room meanwhile. A chunk that nobody takes a block of would stay:
     // empty ones go with their last block.
     if (carve()) {
@@ -314,7 +314,7 @@ parked_books &parked() {
 }  // namespace
 
 void arena_free_locked(std::map<CUdeviceptr, block>::iterator it, std::vector<physical *> *dead) {
-  memory_books &b = books();
+  memory_registry &b = the_memory();
   arena *a = it->second.owner;
   const CUdeviceptr at = it->first;
   const std::size_t bytes = it->second.footprint;
@@ -326,7 +326,7 @@ void arena_free_locked(std::map<CUdeviceptr, block>::iterator it, std::vector<ph
 }
 
 void arena_park_locked(std::map<CUdeviceptr, block>::iterator it, const place_in_time &place) {
-  memory_books &b = books();
+  memory_registry &b = the_memory();
   arena *a = it->second.owner;
   const CUdeviceptr at = it->first;
   const std::size_t bytes = it->second.footprint;
@@ -358,12 +358,12 @@ bool arena_unpark_locked(std::uint64_t block_id, std::vector<physical *> *dead,
     while (!of.by_tick.empty() && of.by_tick.begin()->first <= k.place.tick) {
       const CUdeviceptr at = of.by_tick.begin()->second;
       const parked_piece p = remove_parked(of, at);
-      const auto home = containing(books().chunks, at);
+      const auto home = containing(the_memory().chunks, at);
       free_bytes(a, at, p.bytes, home->second, home->first);
     }
     if (of.at.empty()) a->parked.erase(line);
   }
-  leave_chunk(containing(books().chunks, k.at), dead);
+  leave_chunk(containing(the_memory().chunks, k.at), dead);
   return true;
 }
 
@@ -380,7 +380,7 @@ void forget_parked() {
 }
 
 void arena_trim_locked(arena *a, std::size_t keep, std::vector<physical *> *dead) {
-  memory_books &b = books();
+  memory_registry &b = the_memory();
   for (auto it = a->chunks.begin(); it != a->chunks.end() && a->reserved > keep;) {
     const auto c = b.chunks.find(*it++);
     if (c->second.live == 0) remove_chunk(c, dead);

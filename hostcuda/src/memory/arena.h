@@ -6,8 +6,8 @@
 #include <set>
 #include <unordered_map>
 
-#include "execution.h"
-#include "memory_state.h"
+#include "hostcuda/src/execution.h"
+#include "hostcuda/src/memory/memory_state.h"
 
 namespace hostcuda {
 

@@ -1,4 +1,4 @@
-#include "copy.h"
+#include "hostcuda/src/memory/copy.h"
 
 #include <algorithm>
 #include <memory>
@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "bytes.h"
-#include "counters.h"
-#include "execution.h"
+#include "hostcuda/src/counters.h"
+#include "hostcuda/src/execution.h"
+#include "hostcuda/src/memory/bytes.h"
 
 namespace hostcuda {
 namespace {
@@ -28,7 +28,7 @@ struct side_facts {
 };
 
 bool look_locked(const copy_side &s, std::size_t span, bool write, side_facts *facts) {
-  memory_books &b = books();
+  memory_registry &b = the_memory();
   facts->known = known_locked(s.at);
   if (!facts->known) return s.kind != side::device;
   if (resolve_locked(s.device, s.at, span, write, peer_rule::copies) == nullptr) return false;
@@ -125,7 +125,7 @@ CUresult copy(const copy_request &request, CUstream stream, bool wait) {
   side_facts to;
   side_facts from;
   {
-    std::shared_lock<std::shared_mutex> lock(books().mutex);
+    std::shared_lock<std::shared_mutex> lock(the_memory().mutex);
     if (!look_locked(r.to, span_of(r.to, r), true, &to) ||
         !look_locked(r.from, span_of(r.from, r), false, &from))
       return CUDA_ERROR_INVALID_VALUE;

@@ -1,8 +1,8 @@
 // A copy between two pieces of linear memory, one-dimensional or of rows.
 #pragma once
 
-#include "cuda_names.h"
-#include "memory_state.h"
+#include "hostcuda/src/cuda_names.h"
+#include "hostcuda/src/memory/memory_state.h"
 
 namespace hostcuda {
 

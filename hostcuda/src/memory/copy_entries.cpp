@@ -1,7 +1,7 @@
 // The copy functions of the API: each a way to write a copy_request.
-#include "context.h"
-#include "copy.h"
-#include "entry.h"
+#include "hostcuda/src/context.h"
+#include "hostcuda/src/entry/entry.h"
+#include "hostcuda/src/memory/copy.h"
 
 namespace hostcuda {
 namespace {

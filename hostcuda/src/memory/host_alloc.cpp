@@ -5,11 +5,11 @@
 #include <cstring>
 #include <mutex>
 
-#include "arena.h"
-#include "entry.h"
-#include "execution.h"
-#include "memory_parts.h"
-#include "memory_state.h"
+#include "hostcuda/src/entry/entry.h"
+#include "hostcuda/src/execution.h"
+#include "hostcuda/src/memory/arena.h"
+#include "hostcuda/src/memory/memory_parts.h"
+#include "hostcuda/src/memory/memory_state.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
@@ -48,9 +48,9 @@ CUresult allocate(void **out, std::size_t bytes, unsigned flags) {
     munmap(at, size);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  exclusive lock(books().mutex);
-  books().host.emplace(address_of(at),
-                       host_range{bytes, flags, false, current_context(), books().next_id++});
+  exclusive lock(the_memory().mutex);
+  the_memory().host.emplace(
+      address_of(at), host_range{bytes, flags, false, current_context(), the_memory().next_id++});
   *out = at;
   return CUDA_SUCCESS;
 }
@@ -61,7 +61,7 @@ void unmap_locked(std::map<CUdeviceptr, host_range>::iterator it) {
 }
 
 CUresult remove(CUdeviceptr at, bool registered, CUresult absent) {
-  memory_books &b = books();
+  memory_registry &b = the_memory();
   exclusive lock(b.mutex);
   auto it = b.host.end();
   do {
@@ -76,7 +76,7 @@ CUresult remove(CUdeviceptr at, bool registered, CUresult absent) {
 CUresult register_range(void *p, std::size_t bytes, unsigned flags) {
   if (p == nullptr || bytes == 0 || (flags & ~kRegisterFlags) != 0) return CUDA_ERROR_INVALID_VALUE;
   if (capture_forbids_unsafe_call()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  memory_books &b = books();
+  memory_registry &b = the_memory();
   exclusive lock(b.mutex);
   const CUdeviceptr at = address_of(p);
   if (at + bytes < at) return CUDA_ERROR_INVALID_VALUE;
@@ -91,7 +91,7 @@ CUresult register_range(void *p, std::size_t bytes, unsigned flags) {
 }  // namespace
 
 void release_host_memory(context *ctx) {
-  memory_books &b = books();
+  memory_registry &b = the_memory();
   exclusive lock(b.mutex);
   for (auto it = b.host.begin(); it != b.host.end();) {
     if (it->second.ctx == ctx) {
@@ -104,7 +104,7 @@ void release_host_memory(context *ctx) {
 }
 
 void reset_host_memory() {
-  memory_books &b = books();
+  memory_registry &b = the_memory();
   for (auto it = b.host.begin(); it != b.host.end(); ++it)
     if (!it->second.registered) unmap_locked(it);
   b.host.clear();
@@ -142,8 +142,8 @@ HOSTCUDA_ENTRY(cuMemHostUnregister, 4000, needs_context | ignores_sticky, 0, (vo
 HOSTCUDA_ENTRY(cuMemHostGetDevicePointer_v2, 3020, needs_context, 0,
                (CUdeviceptr * out, void *p, unsigned flags), {
                  if (out == nullptr || p == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
-                 std::shared_lock<std::shared_mutex> lock(books().mutex);
-                 if (containing(books().host, address_of(p)) == books().host.end())
+                 std::shared_lock<std::shared_mutex> lock(the_memory().mutex);
+                 if (containing(the_memory().host, address_of(p)) == the_memory().host.end())
                    return CUDA_ERROR_INVALID_VALUE;
                  *out = address_of(p);
                  return CUDA_SUCCESS;
@@ -151,9 +151,9 @@ HOSTCUDA_ENTRY(cuMemHostGetDevicePointer_v2, 3020, needs_context, 0,
 
 HOSTCUDA_ENTRY(cuMemHostGetFlags, 2030, needs_context, 0, (unsigned *flags, void *p), {
   if (flags == nullptr || p == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  std::shared_lock<std::shared_mutex> lock(books().mutex);
-  const auto it = containing(books().host, address_of(p));
-  if (it == books().host.end()) return CUDA_ERROR_INVALID_VALUE;
+  std::shared_lock<std::shared_mutex> lock(the_memory().mutex);
+  const auto it = containing(the_memory().host, address_of(p));
+  if (it == the_memory().host.end()) return CUDA_ERROR_INVALID_VALUE;
   *flags = it->second.flags | 2U;  // unified addressing maps everything
   return CUDA_SUCCESS;
 })

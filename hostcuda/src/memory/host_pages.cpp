@@ -1,4 +1,4 @@
-#include "host_pages.h"
+#include "hostcuda/src/memory/host_pages.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -14,11 +14,11 @@
 #include <fstream>
 #include <string>
 
-#include "bytes.h"
-#include "counters.h"
-#include "host_areas.h"
-#include "janitor.h"
-#include "machine_set.h"
+#include "hostcuda/src/counters.h"
+#include "hostcuda/src/host_limits.h"
+#include "hostcuda/src/machine.h"
+#include "hostcuda/src/memory/bytes.h"
+#include "hostcuda/src/memory/reclaimer.h"
 
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22
@@ -66,33 +66,6 @@ void *reserve_anywhere(std::size_t bytes, std::size_t alignment) {
   return reinterpret_cast<void *>(aligned);
 }
 
-std::size_t read_number(const char *path) {
-  std::ifstream in(path);
-  std::size_t n = 0;
-  return in >> n ? n : 0;
-}
-
-// What the kernel says it can still hand out, the smaller of the machine and the memory cgroup.
-std::size_t available_now() {
-  std::size_t available = static_cast<std::size_t>(-1);
-  std::ifstream in("/proc/meminfo");
-  for (std::string key, unit; in >> key;) {
-    std::size_t kib = 0;
-    if (!(in >> kib)) break;
-    std::getline(in, unit);
-    if (key == "MemAvailable:") {
-      available = kib * 1024;
-      break;
-    }
-  }
-  const std::size_t limit = read_number("/sys/fs/cgroup/memory.max");
-  if (limit != 0) {
-    const std::size_t used = read_number("/sys/fs/cgroup/memory.current");
-    available = std::min(available, limit > used ? limit - used : 0);
-  }
-  return available;
-}
-
 // A mapping of the driver's own, which no child and no core file needs.
 char *own_mapping(int fd, std::size_t bytes) {
   void *const at =
@@ -126,15 +99,6 @@ bool clear(const extent &what) {
 }
 
 }  // namespace
-
-std::size_t host_memory() {
-  static const std::size_t all = [] {
-    const std::size_t limit = read_number("/sys/fs/cgroup/memory.max");
-    const auto pages = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES));
-    return limit != 0 ? std::min(limit, pages * kHostPage) : pages * kHostPage;
-  }();
-  return all;
-}
 
 void *reserve_range(std::size_t bytes, std::size_t alignment, void *hint) {
   const auto wanted = reinterpret_cast<std::uintptr_t>(hint);
@@ -184,9 +148,9 @@ namespace {
 // What is kept, or on its way back, goes to the host. False: there was nothing.
 bool give_up_kept() {
   finish_later();
-  const std::size_t before = available_now();
+  const std::size_t before = available_host_memory();
   for (int i = 0; i <= kMaxDevices; ++i) pages_of(i).drop_kept();
-  return available_now() > before;
+  return available_host_memory() > before;
 }
 
 }  // namespace
@@ -198,9 +162,9 @@ bool host_can_back(std::size_t bytes) {
   std::size_t have = trusted.load();
   while (have >= bytes)
     if (trusted.compare_exchange_weak(have, have - bytes)) return true;
-  std::size_t available = available_now();
+  std::size_t available = available_host_memory();
   if ((available < kHeadroom || available - kHeadroom < bytes) && give_up_kept())
-    available = available_now();
+    available = available_host_memory();
   if (available < kHeadroom || available - kHeadroom < bytes) {
     static std::atomic<bool> said{false};
     if (!said.exchange(true))

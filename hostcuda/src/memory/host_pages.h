@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <mutex>
 
-#include "offset_ranges.h"
+#include "hostcuda/src/memory/offset_ranges.h"
 
 namespace hostcuda {
 
@@ -57,9 +57,6 @@ int make_shared_pages(const char *name, std::size_t bytes);
 char *map_view(int fd, std::size_t bytes);
 // Gives both back, in the driver's own time. `view` may be nullptr.
 void drop_shared_pages(int fd, char *view, std::size_t bytes);
-
-// Memory of the host, or what the memory cgroup allows of it.
-std::size_t host_memory();
 
 // Whether the host has `bytes` to give. Prints one line the first time it has not.
 bool host_can_back(std::size_t bytes);

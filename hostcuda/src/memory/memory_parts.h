@@ -2,7 +2,7 @@
 // it.
 #pragma once
 
-#include "context.h"
+#include "hostcuda/src/context.h"
 
 namespace hostcuda {
 
@@ -11,6 +11,7 @@ void release_host_memory(context *ctx);
 
 // Requires: no other thread is inside the driver.
 void reset_blocks();
+void reset_pools();
 void reset_host_memory();
 
 }  // namespace hostcuda

@@ -8,15 +8,15 @@
 #include <list>
 #include <mutex>
 
-#include "arena.h"
-#include "context_state.h"
-#include "memory_state.h"
-#include "vmm_props.h"
+#include "hostcuda/src/context.h"
+#include "hostcuda/src/memory/arena.h"
+#include "hostcuda/src/memory/memory_state.h"
+#include "hostcuda/src/memory/vmm_props.h"
 
 namespace hostcuda {
 
-memory_books &books() {
-  static memory_books *const b = new memory_books;
+memory_registry &the_memory() {
+  static memory_registry *const b = new memory_registry;
   return *b;
 }
 
@@ -58,7 +58,7 @@ bool allows(access_bits bits, CUdevice device, bool write) {
 }
 
 CUresult charge(int location, std::size_t bytes) {
-  memory_books &b = books();
+  memory_registry &b = the_memory();
   std::unique_lock<std::shared_mutex> lock(b.mutex);
   if (location != kHostLocation) {
     const std::size_t total = current_settings().machine.device_memory;
@@ -73,8 +73,8 @@ CUresult charge(int location, std::size_t bytes) {
 }
 
 void uncharge(int location, std::size_t bytes) {
-  std::unique_lock<std::shared_mutex> lock(books().mutex);
-  books().used[location] -= bytes;
+  std::unique_lock<std::shared_mutex> lock(the_memory().mutex);
+  the_memory().used[location] -= bytes;
 }
 
 }  // namespace
@@ -107,17 +107,17 @@ CUresult create_physical(int location, std::size_t bytes, const CUmemAllocationP
     uncharge(location, bytes);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  std::unique_lock<std::shared_mutex> lock(books().mutex);
-  p->id = books().next_id++;
-  if (p->own_file) books().shared_files[p->file_id] = p.get();
+  std::unique_lock<std::shared_mutex> lock(the_memory().mutex);
+  p->id = the_memory().next_id++;
+  if (p->own_file) the_memory().shared_files[p->file_id] = p.get();
   *out = p.release();
   return CUDA_SUCCESS;
 }
 
 void drop_locked(physical *memory, std::vector<physical *> *dead) {
   if (--memory->refs != 0) return;
-  if (memory->own_file) books().shared_files.erase(memory->file_id);
-  if (memory->vmm) --books().vmm_allocations;
+  if (memory->own_file) the_memory().shared_files.erase(memory->file_id);
+  if (memory->vmm) --the_memory().vmm_allocations;
   dead->push_back(memory);
 }
 
@@ -139,15 +139,15 @@ void dispose(const std::vector<physical *> &dead) {
     }
   }
   if (run_location >= 0) pages_of(run_location).give(run);
-  std::unique_lock<std::shared_mutex> lock(books().mutex);
+  std::unique_lock<std::shared_mutex> lock(the_memory().mutex);
   for (physical *p : dead) {
-    if (p->counted) books().used[p->location] -= p->where.bytes;
+    if (p->counted) the_memory().used[p->location] -= p->where.bytes;
     delete p;
   }
 }
 
 bool known_locked(CUdeviceptr at) {
-  memory_books &b = books();
+  memory_registry &b = the_memory();
   return containing(b.reservations, at) != b.reservations.end() ||
          containing(b.blocks, at) != b.blocks.end() || containing(b.host, at) != b.host.end() ||
          containing(b.chunks, at) != b.chunks.end();
@@ -155,7 +155,7 @@ bool known_locked(CUdeviceptr at) {
 
 void *resolve_locked(CUdevice device, CUdeviceptr at, std::size_t bytes, bool write,
                      peer_rule rule) {
-  memory_books &b = books();
+  memory_registry &b = the_memory();
   if (bytes == 0) bytes = 1;
   if (at + bytes < at) return nullptr;
   const CUdeviceptr end = at + bytes;
@@ -189,13 +189,13 @@ void *resolve_locked(CUdevice device, CUdeviceptr at, std::size_t bytes, bool wr
 }
 
 void *resolve(CUdevice device, CUdeviceptr at, std::size_t bytes, bool write) {
-  std::shared_lock<std::shared_mutex> lock(books().mutex);
+  std::shared_lock<std::shared_mutex> lock(the_memory().mutex);
   return resolve_locked(device, at, bytes, write, peer_rule::strict);
 }
 
 std::vector<physical_piece> pieces(CUdeviceptr at, std::size_t bytes) {
   std::vector<physical_piece> out;
-  memory_books &b = books();
+  memory_registry &b = the_memory();
   std::shared_lock<std::shared_mutex> lock(b.mutex);
   const CUdeviceptr end = at + bytes;
   const auto add = [&](CUdeviceptr start, std::size_t size, std::uint64_t id) {
@@ -217,17 +217,17 @@ std::vector<physical_piece> pieces(CUdeviceptr at, std::size_t bytes) {
 
 void note_mapped_locked(physical *memory, CUdeviceptr at) {
   memory->mapped_at.insert(at);
-  if (memory->mapped_at.size() == 2) ++books().aliased;
+  if (memory->mapped_at.size() == 2) ++the_memory().aliased;
 }
 
 void note_unmapped_locked(physical *memory, CUdeviceptr at) {
-  if (memory->mapped_at.size() == 2) --books().aliased;
+  if (memory->mapped_at.size() == 2) --the_memory().aliased;
   memory->mapped_at.erase(at);
 }
 
 std::vector<virtual_range> aliases(CUdeviceptr at, std::size_t bytes) {
   std::vector<virtual_range> out;
-  memory_books &b = books();
+  memory_registry &b = the_memory();
   if (b.aliased.load(std::memory_order_acquire) == 0) return out;
   std::shared_lock<std::shared_mutex> lock(b.mutex);
   const CUdeviceptr end = at + bytes;
@@ -254,7 +254,7 @@ char *view_of(physical &p) {
 
 // Where the bytes of mapped pages are, for one that needs no access rights. Requires the lock.
 void find_bytes_locked(pinned_access &a) {
-  memory_books &b = books();
+  memory_registry &b = the_memory();
   auto m = containing(b.mappings, a.at);
   if (m == b.mappings.end()) return;
   std::vector<host_bytes> &found = a.pieces;
@@ -282,7 +282,7 @@ void find_bytes_locked(pinned_access &a) {
 }  // namespace
 
 const void *resolve_for_reading(CUdevice device, CUdeviceptr at, std::size_t bytes) {
-  std::shared_lock<std::shared_mutex> lock(books().mutex);
+  std::shared_lock<std::shared_mutex> lock(the_memory().mutex);
   pinned_access a;
   a.at = at;
   a.bytes = bytes;
@@ -302,7 +302,7 @@ pin_guard::~pin_guard() {
 }
 
 bool pin_guard::take(pinned_access *list, std::size_t count) {
-  std::shared_lock<std::shared_mutex> lock(books().mutex);
+  std::shared_lock<std::shared_mutex> lock(the_memory().mutex);
   for (std::size_t i = 0; i < count; ++i) {
     pinned_access &a = list[i];
     void *at = resolve_locked(a.device, a.at, a.bytes, a.write, peer_rule::copies);
@@ -333,8 +333,8 @@ bool wait_for_pins(std::unique_lock<std::shared_mutex> &lock, CUdeviceptr at, st
 }
 
 CUresult occupy(CUdevice device, std::size_t bytes) {
-  std::unique_lock<std::shared_mutex> lock(books().mutex);
-  books().occupied[device] = bytes;
+  std::unique_lock<std::shared_mutex> lock(the_memory().mutex);
+  the_memory().occupied[device] = bytes;
   return CUDA_SUCCESS;
 }
 

@@ -3,10 +3,10 @@
 
 #include <unordered_set>
 
-#include "arena.h"
-#include "host_areas.h"
-#include "memory_parts.h"
-#include "memory_state.h"
+#include "hostcuda/src/host_limits.h"
+#include "hostcuda/src/memory/arena.h"
+#include "hostcuda/src/memory/memory_parts.h"
+#include "hostcuda/src/memory/memory_state.h"
 
 namespace hostcuda {
 
@@ -16,7 +16,7 @@ void release_context_memory(context *ctx) {
 }
 
 void reset_memory() {
-  memory_books &b = books();
+  memory_registry &b = the_memory();
   std::unique_lock<std::shared_mutex> lock(b.mutex);
   for (const auto &[at, r] : b.reservations) release_range(reinterpret_cast<void *>(at), r.bytes);
   b.reservations.clear();

@@ -1,7 +1,7 @@
 // The books of all memory: who reserved, created, mapped and allocated what.
 //
-// Lock order: books().mutex > the books of the contexts > a page file's. books().mutex is never
-// held across anything of the execution side, nor while pages are zeroed or given back.
+// Lock order: the_memory().mutex > the books of the contexts > a page file's. the_memory().mutex is
+// never held across anything of the execution side, nor while pages are zeroed or given back.
 // docs/hostcuda.md#memory
 #pragma once
 
@@ -18,11 +18,11 @@
 #include <utility>
 #include <vector>
 
-#include "context.h"
-#include "cuda_names.h"
-#include "host_pages.h"
-#include "machine_set.h"
-#include "memory.h"
+#include "hostcuda/src/context.h"
+#include "hostcuda/src/cuda_names.h"
+#include "hostcuda/src/machine.h"
+#include "hostcuda/src/memory.h"
+#include "hostcuda/src/memory/host_pages.h"
 
 namespace hostcuda {
 
@@ -104,7 +104,7 @@ struct host_range {
   std::uint64_t id = 0;
 };
 
-struct memory_books {
+struct memory_registry {
   std::shared_mutex mutex;
   std::map<CUdeviceptr, reservation> reservations;
   std::map<CUdeviceptr, mapping> mappings;
@@ -123,12 +123,12 @@ struct memory_books {
   CUmemGenericAllocationHandle next_handle = 0x10000;
 };
 
-memory_books &books();
+memory_registry &the_memory();
 
 // ---- Physical memory ----
 
 // Creates memory of `bytes` at a location, zeroed, with one reference. CUDA_ERROR_OUT_OF_MEMORY
-// when the device or the host is full. Requires: books().mutex is not held.
+// when the device or the host is full. Requires: the_memory().mutex is not held.
 CUresult create_physical(int location, std::size_t bytes, const CUmemAllocationProp *shared,
                          physical **out);
 
@@ -212,13 +212,6 @@ class pin_guard {
 bool wait_for_pins(std::unique_lock<std::shared_mutex> &lock, CUdeviceptr at, std::size_t bytes);
 
 // ---- Life cycle ----
-
-// Frees what was allocated in the context; VMM memory belongs to no context and stays.
-void release_context_memory(context *ctx);
-
-// hostcuda_reset, after the streams and contexts are gone.
-void reset_memory();
-void reset_pools();
 
 // Takes memory of a device away (hostcuda_occupy).
 CUresult occupy(CUdevice device, std::size_t bytes);

@@ -2,12 +2,12 @@
 #include <mutex>
 #include <utility>
 
-#include "bytes.h"
-#include "context.h"
-#include "counters.h"
-#include "entry.h"
-#include "execution.h"
-#include "memory_state.h"
+#include "hostcuda/src/context.h"
+#include "hostcuda/src/counters.h"
+#include "hostcuda/src/entry/entry.h"
+#include "hostcuda/src/execution.h"
+#include "hostcuda/src/memory/bytes.h"
+#include "hostcuda/src/memory/memory_state.h"
 
 namespace hostcuda {
 namespace {
@@ -49,7 +49,7 @@ CUresult set(const fill &f, CUstream stream, bool wait) {
   const CUdevice device = current_context()->device;
   bool real = true;
   {
-    memory_books &b = books();
+    memory_registry &b = the_memory();
     std::shared_lock<std::shared_mutex> lock(b.mutex);
     if (resolve_locked(device, f.at, span_of(f), true, peer_rule::copies) == nullptr)
       return CUDA_ERROR_INVALID_VALUE;

@@ -2,11 +2,11 @@
 #include <cstring>
 #include <mutex>
 
-#include "arena.h"
-#include "context.h"
-#include "entry.h"
-#include "machine.h"
-#include "memory_state.h"
+#include "hostcuda/src/context.h"
+#include "hostcuda/src/entry/entry.h"
+#include "hostcuda/src/machine.h"
+#include "hostcuda/src/memory/arena.h"
+#include "hostcuda/src/memory/memory_state.h"
 
 namespace hostcuda {
 namespace {
@@ -27,7 +27,7 @@ struct address_facts {
 };
 
 address_facts look_locked(CUdeviceptr at) {
-  memory_books &b = books();
+  memory_registry &b = the_memory();
   address_facts f;
   if (const auto r = containing(b.reservations, at); r != b.reservations.end()) {
     f.vmm = true;
@@ -207,7 +207,7 @@ HOSTCUDA_ENTRY(cuPointerGetAttribute, 4000, plain, 0,
                (void *data, CUpointer_attribute attribute, CUdeviceptr at), {
                  if (data == nullptr || size_of(static_cast<int>(attribute)) == 0)
                    return CUDA_ERROR_INVALID_VALUE;
-                 std::shared_lock<std::shared_mutex> lock(books().mutex);
+                 std::shared_lock<std::shared_mutex> lock(the_memory().mutex);
                  return attribute_locked(look_locked(at), static_cast<int>(attribute), at, data);
                })
 
@@ -218,7 +218,7 @@ HOSTCUDA_ENTRY(cuPointerGetAttributes, 7000, plain, 0,
                  for (unsigned i = 0; i < count; ++i)
                    if (data[i] == nullptr || size_of(static_cast<int>(attributes[i])) == 0)
                      return CUDA_ERROR_INVALID_VALUE;
-                 std::shared_lock<std::shared_mutex> lock(books().mutex);
+                 std::shared_lock<std::shared_mutex> lock(the_memory().mutex);
                  const address_facts f = look_locked(at);
                  // Unlike the single query, this one answers zero for what there is not.
                  for (unsigned i = 0; i < count; ++i) {
@@ -233,7 +233,7 @@ HOSTCUDA_ENTRY(cuPointerSetAttribute, 6000, plain, 0,
                (const void *value, CUpointer_attribute attribute, CUdeviceptr at), {
                  if (value == nullptr || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
                    return CUDA_ERROR_INVALID_VALUE;
-                 std::shared_lock<std::shared_mutex> lock(books().mutex);
+                 std::shared_lock<std::shared_mutex> lock(the_memory().mutex);
                  const address_facts f = look_locked(at);
                  if (!f.known()) return CUDA_ERROR_INVALID_VALUE;
                  return f.vmm ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
@@ -241,7 +241,7 @@ HOSTCUDA_ENTRY(cuPointerSetAttribute, 6000, plain, 0,
 
 // Legacy IPC: refused for VMM memory, as on a GPU; for cuMemAlloc memory it is not offered.
 HOSTCUDA_ENTRY(cuIpcGetMemHandle, 4010, needs_context, 0, (CUipcMemHandle * out, CUdeviceptr at), {
-  std::shared_lock<std::shared_mutex> lock(books().mutex);
+  std::shared_lock<std::shared_mutex> lock(the_memory().mutex);
   const address_facts f = look_locked(at);
   if (out == nullptr || !f.known() || f.vmm) return CUDA_ERROR_INVALID_VALUE;
   return CUDA_ERROR_NOT_SUPPORTED;

@@ -1,12 +1,12 @@
 // Pools of stream-ordered memory: making, trimming, attributes, access, which one a device uses.
-#include "pool.h"
+#include "hostcuda/src/memory/pool.h"
 
 #include <atomic>
 #include <mutex>
 
-#include "device.h"
-#include "entry.h"
-#include "machine.h"
+#include "hostcuda/src/device.h"
+#include "hostcuda/src/entry/entry.h"
+#include "hostcuda/src/machine.h"
 
 namespace hostcuda {
 namespace {
@@ -131,7 +131,7 @@ access_bits pool_access(const memory_pool *pool) {
 void trim_every_pool(int location) {
   std::vector<physical *> dead;
   {
-    exclusive lock(books().mutex);
+    exclusive lock(the_memory().mutex);
     for (memory_pool *p : pools().all)
       if (p->a.location == location) arena_trim_locked(&p->a, 0, &dead);
   }
@@ -146,7 +146,7 @@ void memory_synchronised() {
   if (!may_trim.exchange(false)) return;
   std::vector<physical *> dead;
   {
-    exclusive lock(books().mutex);
+    exclusive lock(the_memory().mutex);
     for (memory_pool *p : pools().all) arena_trim_locked(&p->a, p->release_threshold, &dead);
   }
   dispose(dead);
@@ -173,7 +173,7 @@ HOSTCUDA_ENTRY(cuMemPoolCreate, 11020, plain, 0, (CUmemoryPool * out, const CUme
                    return CUDA_ERROR_NOT_SUPPORTED;
                  if (!valid_device(props->location.id)) return CUDA_ERROR_INVALID_DEVICE;
                  if (props->handleTypes != 0) return CUDA_ERROR_NOT_SUPPORTED;
-                 exclusive lock(books().mutex);
+                 exclusive lock(the_memory().mutex);
                  *out = handle_of_pool(add_pool_locked(props->location.id));
                  return CUDA_SUCCESS;
                })
@@ -182,7 +182,7 @@ HOSTCUDA_ENTRY(cuMemPoolDestroy, 11020, ignores_sticky, 0, (CUmemoryPool handle)
   if (!pools_here()) return CUDA_ERROR_NOT_SUPPORTED;
   std::vector<physical *> dead;
   {
-    exclusive lock(books().mutex);
+    exclusive lock(the_memory().mutex);
     memory_pool *p = find_pool_locked(handle);
     if (p == nullptr || p->is_default) return CUDA_ERROR_INVALID_VALUE;
     for (memory_pool *&current : pools().current)
@@ -198,7 +198,7 @@ HOSTCUDA_ENTRY(cuMemPoolTrimTo, 11020, plain, 0, (CUmemoryPool handle, size_t ke
   if (!pools_here()) return CUDA_ERROR_NOT_SUPPORTED;
   std::vector<physical *> dead;
   {
-    exclusive lock(books().mutex);
+    exclusive lock(the_memory().mutex);
     memory_pool *p = find_pool_locked(handle);
     if (p == nullptr) return CUDA_ERROR_INVALID_VALUE;
     arena_trim_locked(&p->a, keep, &dead);
@@ -210,7 +210,7 @@ HOSTCUDA_ENTRY(cuMemPoolTrimTo, 11020, plain, 0, (CUmemoryPool handle, size_t ke
 HOSTCUDA_ENTRY(cuMemPoolSetAttribute, 11020, plain, 0,
                (CUmemoryPool handle, CUmemPool_attribute attribute, void *value), {
                  if (!pools_here()) return CUDA_ERROR_NOT_SUPPORTED;
-                 exclusive lock(books().mutex);
+                 exclusive lock(the_memory().mutex);
                  memory_pool *p = find_pool_locked(handle);
                  if (p == nullptr || value == nullptr) return CUDA_ERROR_INVALID_VALUE;
                  return set_attribute(p, static_cast<int>(attribute), value);
@@ -219,7 +219,7 @@ HOSTCUDA_ENTRY(cuMemPoolSetAttribute, 11020, plain, 0,
 HOSTCUDA_ENTRY(cuMemPoolGetAttribute, 11020, plain, 0,
                (CUmemoryPool handle, CUmemPool_attribute attribute, void *value), {
                  if (!pools_here()) return CUDA_ERROR_NOT_SUPPORTED;
-                 exclusive lock(books().mutex);
+                 exclusive lock(the_memory().mutex);
                  const memory_pool *p = find_pool_locked(handle);
                  if (p == nullptr || value == nullptr) return CUDA_ERROR_INVALID_VALUE;
                  return get_attribute(p, static_cast<int>(attribute), value);
@@ -228,7 +228,7 @@ HOSTCUDA_ENTRY(cuMemPoolGetAttribute, 11020, plain, 0,
 HOSTCUDA_ENTRY(cuMemPoolSetAccess, 11020, plain, 0,
                (CUmemoryPool handle, const CUmemAccessDesc *map, size_t count), {
                  if (!pools_here()) return CUDA_ERROR_NOT_SUPPORTED;
-                 exclusive lock(books().mutex);
+                 exclusive lock(the_memory().mutex);
                  memory_pool *p = find_pool_locked(handle);
                  if (p == nullptr || map == nullptr || count == 0) return CUDA_ERROR_INVALID_VALUE;
                  access_bits next = p->access;
@@ -252,7 +252,7 @@ HOSTCUDA_ENTRY(cuMemPoolSetAccess, 11020, plain, 0,
 HOSTCUDA_ENTRY(cuMemPoolGetAccess, 11020, plain, 0,
                (CUmemAccess_flags * flags, CUmemoryPool handle, CUmemLocation *location), {
                  if (!pools_here()) return CUDA_ERROR_NOT_SUPPORTED;
-                 exclusive lock(books().mutex);
+                 exclusive lock(the_memory().mutex);
                  const memory_pool *p = find_pool_locked(handle);
                  if (p == nullptr || flags == nullptr || location == nullptr ||
                      location->type != CU_MEM_LOCATION_TYPE_DEVICE)
@@ -265,7 +265,7 @@ HOSTCUDA_ENTRY(cuMemPoolGetAccess, 11020, plain, 0,
 HOSTCUDA_ENTRY(cuDeviceGetDefaultMemPool, 11020, plain, 0, (CUmemoryPool * out, CUdevice device), {
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult r = check_device(device); r != CUDA_SUCCESS) return r;
-  exclusive lock(books().mutex);
+  exclusive lock(the_memory().mutex);
   *out = handle_of_pool(standard_pool_locked(device));
   return CUDA_SUCCESS;
 })
@@ -273,7 +273,7 @@ HOSTCUDA_ENTRY(cuDeviceGetDefaultMemPool, 11020, plain, 0, (CUmemoryPool * out, 
 HOSTCUDA_ENTRY(cuDeviceGetMemPool, 11020, plain, 0, (CUmemoryPool * out, CUdevice device), {
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult r = check_device(device); r != CUDA_SUCCESS) return r;
-  exclusive lock(books().mutex);
+  exclusive lock(the_memory().mutex);
   memory_pool *p = pools().current[device];
   *out = handle_of_pool(p != nullptr ? p : standard_pool_locked(device));
   return CUDA_SUCCESS;
@@ -281,7 +281,7 @@ HOSTCUDA_ENTRY(cuDeviceGetMemPool, 11020, plain, 0, (CUmemoryPool * out, CUdevic
 
 HOSTCUDA_ENTRY(cuDeviceSetMemPool, 11020, plain, 0, (CUdevice device, CUmemoryPool handle), {
   if (CUresult r = check_device(device); r != CUDA_SUCCESS) return r;
-  exclusive lock(books().mutex);
+  exclusive lock(the_memory().mutex);
   memory_pool *p = find_pool_locked(handle);
   if (p == nullptr || p->a.location != device) return CUDA_ERROR_INVALID_VALUE;
   pools().current[device] = p;

@@ -1,13 +1,13 @@
 // Pools of stream-ordered memory, as they are kept: pool.cpp makes and sets them up, pool_alloc.cpp
-// allocates from them. Everything here is guarded by books().mutex.
+// allocates from them. Everything here is guarded by the_memory().mutex.
 #pragma once
 
 #include <set>
 #include <vector>
 
-#include "arena.h"
-#include "machine_set.h"
-#include "memory_state.h"
+#include "hostcuda/src/machine.h"
+#include "hostcuda/src/memory/arena.h"
+#include "hostcuda/src/memory/memory_state.h"
 
 namespace hostcuda {
 

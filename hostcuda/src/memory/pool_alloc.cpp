@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "entry.h"
-#include "execution.h"
-#include "pool.h"
+#include "hostcuda/src/entry/entry.h"
+#include "hostcuda/src/execution.h"
+#include "hostcuda/src/memory/pool.h"
 
 namespace hostcuda {
 namespace {
@@ -36,8 +36,8 @@ CUresult allocate(CUdeviceptr *out, std::size_t bytes, memory_pool *pool, CUstre
   if (r == CUDA_SUCCESS) return r;
   std::vector<physical *> dead;
   {
-    exclusive lock(books().mutex);
-    arena_free_locked(books().blocks.find(*out), &dead);
+    exclusive lock(the_memory().mutex);
+    arena_free_locked(the_memory().blocks.find(*out), &dead);
   }
   dispose(dead);
   return r;
@@ -47,7 +47,7 @@ CUresult allocate(CUdeviceptr *out, std::size_t bytes, memory_pool *pool, CUstre
 CUresult give_back(CUdeviceptr at, std::uint64_t id) {
   std::vector<physical *> dead;
   {
-    memory_books &b = books();
+    memory_registry &b = the_memory();
     exclusive lock(b.mutex);
     if (memory_pool *pool = nullptr; arena_unpark_locked(id, &dead, &pool)) {
       delete_if_done_locked(pool, &dead);
@@ -72,9 +72,9 @@ CUresult free_async(CUdeviceptr at, CUstream stream) {
   std::uint64_t id = 0;
   std::size_t bytes = 0;
   {
-    exclusive lock(books().mutex);
-    const auto it = books().blocks.find(at);
-    if (it == books().blocks.end() || it->second.freeing || it->second.owner == nullptr)
+    exclusive lock(the_memory().mutex);
+    const auto it = the_memory().blocks.find(at);
+    if (it == the_memory().blocks.end() || it->second.freeing || it->second.owner == nullptr)
       return CUDA_ERROR_INVALID_VALUE;
     it->second.freeing = true;
     id = it->second.id;
@@ -87,9 +87,9 @@ CUresult free_async(CUdeviceptr at, CUstream stream) {
   place_in_time place;
   op.place = &place;
   const CUresult r = enqueue(stream, std::move(op));
-  exclusive lock(books().mutex);
-  const auto it = books().blocks.find(at);
-  if (it == books().blocks.end() || it->second.id != id) return r;  // it has run already
+  exclusive lock(the_memory().mutex);
+  const auto it = the_memory().blocks.find(at);
+  if (it == the_memory().blocks.end() || it->second.id != id) return r;  // it has run already
   if (r != CUDA_SUCCESS) {
     it->second.freeing = false;
   } else if (it->second.pool != nullptr && place.tick != 0) {
@@ -110,7 +110,7 @@ HOSTCUDA_STREAM_ENTRY(cuMemAllocAsync, 11020, needs_context, bytes, stream,
                         const CUdevice device = current_context()->device;
                         memory_pool *pool = nullptr;
                         {
-                          exclusive lock(books().mutex);
+                          exclusive lock(the_memory().mutex);
                           pool = pools().current[device];
                           if (pool == nullptr) pool = standard_pool_locked(device);
                         }
@@ -123,7 +123,7 @@ HOSTCUDA_STREAM_ENTRY(cuMemAllocFromPoolAsync, 11020, needs_context, bytes, stre
                         if (!pools_here()) return CUDA_ERROR_NOT_SUPPORTED;
                         memory_pool *pool = nullptr;
                         {
-                          exclusive lock(books().mutex);
+                          exclusive lock(the_memory().mutex);
                           pool = find_pool_locked(handle);
                         }
                         if (out == nullptr || bytes == 0 || pool == nullptr)

@@ -1,4 +1,4 @@
-#include "janitor.h"
+#include "hostcuda/src/memory/reclaimer.h"
 
 #include <chrono>
 #include <condition_variable>

@@ -2,15 +2,15 @@
 #include <algorithm>
 #include <cstring>
 
-#include "device.h"
-#include "entry.h"
-#include "execution.h"
-#include "host_areas.h"
-#include "machine.h"
-#include "memory_state.h"
-#include "vmm_handles.h"
-#include "vmm_props.h"
-#include "vmm_rules.h"
+#include "hostcuda/src/device.h"
+#include "hostcuda/src/entry/entry.h"
+#include "hostcuda/src/execution.h"
+#include "hostcuda/src/host_limits.h"
+#include "hostcuda/src/machine.h"
+#include "hostcuda/src/memory/memory_state.h"
+#include "hostcuda/src/memory/vmm_handles.h"
+#include "hostcuda/src/memory/vmm_props.h"
+#include "hostcuda/src/memory/vmm_rules.h"
 
 namespace hostcuda {
 namespace {
@@ -23,7 +23,7 @@ void *as_pointer(CUdeviceptr at) {
 
 CUresult unmap(CUdeviceptr at, std::size_t bytes) {
   if (!sane_range(at, bytes)) return CUDA_ERROR_INVALID_VALUE;
-  memory_books &b = books();
+  memory_registry &b = the_memory();
   std::vector<physical *> dead;
   {
     mapping_iterator first;
@@ -71,7 +71,7 @@ CUresult allowed_now() {
 }
 
 bool whole_mappings(CUdeviceptr at, std::size_t bytes, mapping_iterator *first) {
-  memory_books &b = books();
+  memory_registry &b = the_memory();
   auto it = first_from(b.mappings, at);
   if (it == b.mappings.end() || it->first != at) return false;
   *first = it;
@@ -91,16 +91,16 @@ bool sane_range(CUdeviceptr at, std::size_t bytes) {
 void drop_if_unused_locked(vmm_handle *handle, std::vector<physical *> *dead) {
   if (handle->held != 0 || handle->mappings != 0) return;
   drop_locked(handle->memory, dead);
-  books().handles.erase(handle->value);
+  the_memory().handles.erase(handle->value);
 }
 
 vmm_handle *find_handle_locked(CUmemGenericAllocationHandle value) {
-  const auto it = books().handles.find(value);
-  return it == books().handles.end() || it->second->held == 0 ? nullptr : it->second.get();
+  const auto it = the_memory().handles.find(value);
+  return it == the_memory().handles.end() || it->second->held == 0 ? nullptr : it->second.get();
 }
 
 CUmemGenericAllocationHandle add_handle_locked(physical *memory, const CUmemAllocationProp &prop) {
-  memory_books &b = books();
+  memory_registry &b = the_memory();
   auto h = std::make_unique<vmm_handle>();
   h->value = b.next_handle++;
   h->memory = memory;
@@ -125,7 +125,7 @@ HOSTCUDA_ENTRY(cuMemAddressReserve, 10020, plain, size,
                    return CUDA_ERROR_INVALID_VALUE;
                  const size_t cap = current_settings().machine.reservation_cap;
                  if (cap != 0 && size > cap) return CUDA_ERROR_OUT_OF_MEMORY;
-                 memory_books &b = books();
+                 memory_registry &b = the_memory();
                  exclusive lock(b.mutex);
                  void *at =
                      reserve_range(size, std::max(alignment, kGranularity), as_pointer(addr));
@@ -137,7 +137,7 @@ HOSTCUDA_ENTRY(cuMemAddressReserve, 10020, plain, size,
 
 HOSTCUDA_ENTRY(cuMemAddressFree, 10020, ignores_sticky, size, (CUdeviceptr ptr, size_t size), {
   if (CUresult r = vmm_here(); r != CUDA_SUCCESS) return r;
-  memory_books &b = books();
+  memory_registry &b = the_memory();
   exclusive lock(b.mutex);
   const auto it = b.reservations.find(ptr);
   if (it == b.reservations.end() || it->second.bytes != size || it->second.mapped != 0)
@@ -161,9 +161,9 @@ HOSTCUDA_ENTRY(cuMemCreate, 10020, plain, size,
                  if (CUresult r = create_physical(location, size, shared ? prop : nullptr, &memory);
                      r != CUDA_SUCCESS)
                    return r;
-                 exclusive lock(books().mutex);
+                 exclusive lock(the_memory().mutex);
                  memory->vmm = true;
-                 ++books().vmm_allocations;
+                 ++the_memory().vmm_allocations;
                  *handle = add_handle_locked(memory, *prop);
                  return CUDA_SUCCESS;
                })
@@ -172,7 +172,7 @@ HOSTCUDA_ENTRY(cuMemRelease, 10020, ignores_sticky, 0, (CUmemGenericAllocationHa
   if (CUresult r = vmm_here(); r != CUDA_SUCCESS) return r;
   std::vector<physical *> dead;
   {
-    exclusive lock(books().mutex);
+    exclusive lock(the_memory().mutex);
     vmm_handle *h = find_handle_locked(handle);
     if (h == nullptr) return CUDA_ERROR_INVALID_VALUE;
     --h->held;
@@ -189,7 +189,7 @@ HOSTCUDA_ENTRY(cuMemMap, 10020, plain, size,
                  if (CUresult r = allowed_now(); r != CUDA_SUCCESS) return r;
                  if (flags != 0 || offset != 0 || !sane_range(ptr, size))
                    return CUDA_ERROR_INVALID_VALUE;
-                 memory_books &b = books();
+                 memory_registry &b = the_memory();
                  exclusive lock(b.mutex);
                  vmm_handle *h = find_handle_locked(handle);
                  if (h == nullptr || size > h->memory->where.bytes) return CUDA_ERROR_INVALID_VALUE;
@@ -223,7 +223,7 @@ HOSTCUDA_ENTRY(cuMemGetAllocationPropertiesFromHandle, 10020, plain, 0,
                (CUmemAllocationProp * prop, CUmemGenericAllocationHandle handle), {
                  if (CUresult r = vmm_here(); r != CUDA_SUCCESS) return r;
                  if (prop == nullptr) return CUDA_ERROR_INVALID_VALUE;
-                 std::shared_lock<std::shared_mutex> lock(books().mutex);
+                 std::shared_lock<std::shared_mutex> lock(the_memory().mutex);
                  const vmm_handle *h = find_handle_locked(handle);
                  if (h == nullptr) return CUDA_ERROR_INVALID_VALUE;
                  *prop = h->prop;
@@ -234,7 +234,7 @@ HOSTCUDA_ENTRY(cuMemRetainAllocationHandle, 11000, plain, 0,
                (CUmemGenericAllocationHandle * handle, void *address), {
                  if (CUresult r = vmm_here(); r != CUDA_SUCCESS) return r;
                  if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
-                 memory_books &b = books();
+                 memory_registry &b = the_memory();
                  exclusive lock(b.mutex);
                  const auto it = containing(b.mappings, reinterpret_cast<CUdeviceptr>(address));
                  if (it == b.mappings.end()) return CUDA_ERROR_INVALID_VALUE;

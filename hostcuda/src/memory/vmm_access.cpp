@@ -2,13 +2,13 @@
 #include <algorithm>
 #include <vector>
 
-#include "device.h"
-#include "entry.h"
-#include "execution.h"
-#include "host_areas.h"
-#include "machine.h"
-#include "memory_state.h"
-#include "vmm_rules.h"
+#include "hostcuda/src/device.h"
+#include "hostcuda/src/entry/entry.h"
+#include "hostcuda/src/execution.h"
+#include "hostcuda/src/host_limits.h"
+#include "hostcuda/src/machine.h"
+#include "hostcuda/src/memory/memory_state.h"
+#include "hostcuda/src/memory/vmm_rules.h"
 
 namespace hostcuda {
 namespace {
@@ -122,7 +122,7 @@ CUresult plan_access(CUdeviceptr at, std::size_t bytes, const CUmemAccessDesc *d
   });
   if (refused != CUDA_SUCCESS) return refused;
   const auto total =
-      static_cast<std::int64_t>(books().accessible_mappings) + plan->newly_accessible;
+      static_cast<std::int64_t>(the_memory().accessible_mappings) + plan->newly_accessible;
   if (plan->newly_accessible > 0 &&
       total > static_cast<std::int64_t>(current_settings().machine.mapping_ceiling))
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -163,7 +163,7 @@ CUresult set_access(CUdeviceptr at, std::size_t bytes, const CUmemAccessDesc *de
                     std::size_t count) {
   if (CUresult r = check_descriptors(desc, count); r != CUDA_SUCCESS) return r;
   if (!sane_range(at, bytes)) return CUDA_ERROR_INVALID_VALUE;
-  memory_books &b = books();
+  memory_registry &b = the_memory();
   access_plan plan;
   exclusive lock(b.mutex);
   if (CUresult r = plan_access(at, bytes, desc, count, &plan); r != CUDA_SUCCESS) return r;
@@ -199,7 +199,7 @@ HOSTCUDA_ENTRY(cuMemGetAccess, 10020, plain, 0,
                  const int type = static_cast<int>(location->type);
                  if (type < 1 || type > 3) return CUDA_ERROR_INVALID_VALUE;
                  if (type == 1 && !valid_device(location->id)) return CUDA_ERROR_INVALID_DEVICE;
-                 memory_books &b = books();
+                 memory_registry &b = the_memory();
                  std::shared_lock<std::shared_mutex> lock(b.mutex);
                  const auto it = containing(b.mappings, ptr);
                  if (it == b.mappings.end()) return CUDA_ERROR_INVALID_VALUE;

@@ -1,7 +1,7 @@
-// Handles of physical allocations, all with books().mutex held.
+// Handles of physical allocations, all with the_memory().mutex held.
 #pragma once
 
-#include "memory_state.h"
+#include "hostcuda/src/memory/memory_state.h"
 
 namespace hostcuda {
 

@@ -1,4 +1,4 @@
-#include "vmm_props.h"
+#include "hostcuda/src/memory/vmm_props.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -6,10 +6,10 @@
 #include <cstdio>
 #include <cstring>
 
-#include "device.h"
-#include "entry.h"
-#include "machine.h"
-#include "memory_state.h"
+#include "hostcuda/src/device.h"
+#include "hostcuda/src/entry/entry.h"
+#include "hostcuda/src/machine.h"
+#include "hostcuda/src/memory/memory_state.h"
 
 namespace hostcuda {
 namespace {

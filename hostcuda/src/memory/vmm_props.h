@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "cuda_names.h"
+#include "hostcuda/src/cuda_names.h"
 
 namespace hostcuda {
 

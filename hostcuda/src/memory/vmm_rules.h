@@ -1,7 +1,7 @@
 // What every call of virtual memory management checks before it does anything.
 #pragma once
 
-#include "memory_state.h"
+#include "hostcuda/src/memory/memory_state.h"
 
 namespace hostcuda {
 
@@ -18,7 +18,7 @@ CUresult allowed_now();
 bool sane_range(CUdeviceptr at, std::size_t bytes);
 
 // Whether [at, at + bytes) is made of whole mappings without a hole; *first is the first of them.
-// Requires: books().mutex held.
+// Requires: the_memory().mutex held.
 bool whole_mappings(CUdeviceptr at, std::size_t bytes, mapping_iterator *first);
 
 // Calls change(address, mapping) for each mapping of a range that whole_mappings() found whole.

@@ -7,12 +7,12 @@
 #include <cstdio>
 #include <string>
 
-#include "device.h"
-#include "entry.h"
-#include "machine.h"
-#include "memory_state.h"
-#include "vmm_handles.h"
-#include "vmm_props.h"
+#include "hostcuda/src/device.h"
+#include "hostcuda/src/entry/entry.h"
+#include "hostcuda/src/machine.h"
+#include "hostcuda/src/memory/memory_state.h"
+#include "hostcuda/src/memory/vmm_handles.h"
+#include "hostcuda/src/memory/vmm_props.h"
 
 namespace hostcuda {
 namespace {
@@ -50,7 +50,7 @@ CUresult import_fd(int fd, CUmemGenericAllocationHandle *out) {
   if (bytes == 0 || bytes % kGranularity != 0) return CUDA_ERROR_INVALID_VALUE;
   const std::pair<std::uint64_t, std::uint64_t> id{st.st_dev, st.st_ino};
 
-  memory_books &b = books();
+  memory_registry &b = the_memory();
   std::unique_lock<std::shared_mutex> lock(b.mutex);
   physical *memory = nullptr;
   if (const auto it = b.shared_files.find(id); it != b.shared_files.end()) {
@@ -91,7 +91,7 @@ HOSTCUDA_ENTRY(cuMemExportToShareableHandle, 10020, plain, 0,
                {
                  if (!current_settings().machine.has_vmm) return CUDA_ERROR_NOT_SUPPORTED;
                  if (out == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
-                 std::shared_lock<std::shared_mutex> lock(books().mutex);
+                 std::shared_lock<std::shared_mutex> lock(the_memory().mutex);
                  const vmm_handle *h = find_handle_locked(handle);
                  if (h == nullptr) return CUDA_ERROR_INVALID_VALUE;
                  const auto bit = static_cast<unsigned>(type);
@@ -128,7 +128,7 @@ HOSTCUDA_ENTRY(cuMemGetHandleForAddressRange, 11070, plain, 0,
                {
                  // DMA-BUF needs a device the kernel knows; the attribute says there is none.
                  if (out == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-                 std::shared_lock<std::shared_mutex> lock(books().mutex);
+                 std::shared_lock<std::shared_mutex> lock(the_memory().mutex);
                  return known_locked(at) ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
                })
 

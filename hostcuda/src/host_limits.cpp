@@ -1,4 +1,4 @@
-#include "host_areas.h"
+#include "hostcuda/src/host_limits.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cerrno>
 #include <fstream>
+#include <string>
 
 namespace hostcuda {
 namespace {
@@ -28,6 +29,12 @@ std::int64_t areas_now() {
   }
   close(fd);
   return lines;
+}
+
+std::size_t read_number(const char *path) {
+  std::ifstream in(path);
+  std::size_t n = 0;
+  return in >> n ? n : 0;
 }
 
 }  // namespace
@@ -60,6 +67,36 @@ void owe_mapping() {
 
 void settle_mapping() {
   owed -= kAreasOfMapping;
+}
+
+std::size_t host_memory() {
+  static const std::size_t all = [] {
+    const std::size_t limit = read_number("/sys/fs/cgroup/memory.max");
+    const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+    const auto pages = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES));
+    return limit != 0 ? std::min(limit, pages * page) : pages * page;
+  }();
+  return all;
+}
+
+std::size_t available_host_memory() {
+  std::size_t available = static_cast<std::size_t>(-1);
+  std::ifstream in("/proc/meminfo");
+  for (std::string key, unit; in >> key;) {
+    std::size_t kib = 0;
+    if (!(in >> kib)) break;
+    std::getline(in, unit);
+    if (key == "MemAvailable:") {
+      available = kib * 1024;
+      break;
+    }
+  }
+  const std::size_t limit = read_number("/sys/fs/cgroup/memory.max");
+  if (limit != 0) {
+    const std::size_t used = read_number("/sys/fs/cgroup/memory.current");
+    available = std::min(available, limit > used ? limit - used : 0);
+  }
+  return available;
 }
 
 }  // namespace hostcuda

@@ -1,9 +1,12 @@
-// The kernel's own ceiling: the areas of address space that a process may have (vm.max_map_count,
-// usually 65,530). At that ceiling nothing works any more: no mapping can be taken back, since that
-// splits an area, and the program's own allocations fail. So mapping is refused with room to spare.
-// Thread-safe. The room also covers what threads do at the same time and what is not counted.
+// Limits of the host that bound the simulated devices: its memory, and the number of mappings
+// (vm.max_map_count). Thread-safe.
+//
+// At the mapping limit nothing works any more: unmapping splits an area, so it fails too, and so do
+// the program's own allocations. hostcuda therefore refuses mappings with room to spare. The room
+// also covers what threads do at the same time and what is not counted.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace hostcuda {
@@ -25,5 +28,11 @@ constexpr std::uint64_t kAreasOfMapping = 2;
 // never. Who counts the process's areas cannot see those.
 void owe_mapping();
 void settle_mapping();
+
+// Bytes of host memory, or what the memory cgroup allows of it.
+std::size_t host_memory();
+
+// Bytes that the kernel can still hand out: the smaller of the machine and the memory cgroup.
+std::size_t available_host_memory();
 
 }  // namespace hostcuda

@@ -1,0 +1,307 @@
+// The driver's functions for contexts: primary and created ones, the current context of a thread,
+// limits, peers.
+#include <memory>
+#include <mutex>
+
+#include "hostcuda/src/context.h"
+#include "hostcuda/src/device.h"
+#include "hostcuda/src/entry/entry.h"
+#include "hostcuda/src/execution.h"
+#include "hostcuda/src/memory.h"
+
+namespace hostcuda {
+namespace {
+
+void bring_to_life(context *ctx) {
+  ctx->sticky = CUDA_SUCCESS;
+  attach_execution(ctx);
+  ctx->alive = true;
+}
+
+// Drains the streams, then gives back what was allocated in the context.
+void destroy(context *ctx) {
+  if (!ctx->alive.exchange(false)) return;
+  ctx->exec.reset();
+  release_context_memory(ctx);
+  if (context_state *s = state_of(ctx)) s->peers.clear();
+}
+
+bool valid_flags(unsigned flags) {
+  const unsigned sched = flags & 0x07;
+  return (flags & ~0xFFU) == 0 && (sched == 0 || sched == 1 || sched == 2 || sched == 4);
+}
+
+CUresult primary_release(CUdevice device, bool all) {
+  if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+  context *gone = nullptr;
+  {
+    std::lock_guard<std::mutex> lock(all_contexts().mutex);
+    const auto it = all_contexts().primary.find(device);
+    if (it == all_contexts().primary.end() || !it->second->alive)
+      return all ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+    context_state *s = all_contexts().known[it->second].get();
+    if (all) {
+      s->retained = 0;
+    } else {
+      --s->retained;
+    }
+    if (s->retained == 0) gone = it->second;
+  }
+  if (gone != nullptr) destroy(gone);
+  return CUDA_SUCCESS;
+}
+
+CUresult primary_set_flags(CUdevice device, unsigned flags) {
+  if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+  if (!valid_flags(flags)) return CUDA_ERROR_INVALID_VALUE;
+  std::lock_guard<std::mutex> lock(all_contexts().mutex);
+  all_contexts().primary_flags[device] = flags;
+  if (const auto it = all_contexts().primary.find(device); it != all_contexts().primary.end())
+    it->second->flags = flags;
+  return CUDA_SUCCESS;
+}
+
+CUresult create(CUcontext *out, unsigned flags, CUdevice device, unsigned api_version) {
+  if (out == nullptr || !valid_flags(flags)) return CUDA_ERROR_INVALID_VALUE;
+  if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+  context *ctx = make_context(device, flags, false);
+  ctx->api_version = api_version;
+  bring_to_life(ctx);
+  context_stack().push_back(ctx);
+  *out = handle_of(ctx);
+  return CUDA_SUCCESS;
+}
+
+CUresult destroy_handle(CUcontext handle) {
+  if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  context *ctx = find_context(handle);
+  if (ctx == nullptr || ctx->primary) return CUDA_ERROR_INVALID_CONTEXT;
+  destroy(ctx);
+  auto &contexts = context_stack();
+  if (!contexts.empty() && contexts.back() == ctx) contexts.pop_back();
+  return CUDA_SUCCESS;
+}
+
+CUresult push(CUcontext handle) {
+  if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  context *ctx = find_context(handle);
+  if (ctx == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  context_stack().push_back(ctx);
+  return CUDA_SUCCESS;
+}
+
+CUresult pop(CUcontext *out) {
+  auto &contexts = context_stack();
+  if (contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (out != nullptr) *out = handle_of(contexts.back());
+  contexts.pop_back();
+  return CUDA_SUCCESS;
+}
+
+// The context meant by a possibly NULL handle argument of the 13.0 signatures.
+context *named_or_current(CUcontext handle) {
+  return handle != nullptr ? find_context(handle) : current_context();
+}
+
+CUresult get_device(CUdevice *out, context *ctx) {
+  if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (ctx == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  *out = ctx->device;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+void reset_contexts() {
+  for (context *ctx : live_contexts()) destroy(ctx);
+  forget_primary_contexts();
+}
+
+}  // namespace hostcuda
+
+using namespace hostcuda;
+
+HOSTCUDA_ENTRY(cuDevicePrimaryCtxRetain, 7000, plain, 0, (CUcontext * out, CUdevice device), {
+  if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+  context *ctx = nullptr;
+  {
+    std::lock_guard<std::mutex> lock(all_contexts().mutex);
+    if (const auto it = all_contexts().primary.find(device); it != all_contexts().primary.end())
+      ctx = it->second;
+  }
+  if (ctx == nullptr) {
+    context *fresh = make_context(device, 0, true);
+    std::lock_guard<std::mutex> lock(all_contexts().mutex);
+    ctx = all_contexts().primary.try_emplace(device, fresh).first->second;
+    ctx->flags = all_contexts().primary_flags[device];
+  }
+  context_state *state = state_of(ctx);
+  std::lock_guard<std::mutex> revive(state->life);
+  if (!ctx->alive) bring_to_life(ctx);
+  {
+    std::lock_guard<std::mutex> lock(all_contexts().mutex);
+    ++state->retained;
+  }
+  *out = handle_of(ctx);
+  return CUDA_SUCCESS;
+})
+
+HOSTCUDA_ENTRY(cuDevicePrimaryCtxRelease, 7000, ignores_sticky, 0, (CUdevice device),
+               { return primary_release(device, false); })
+HOSTCUDA_ENTRY(cuDevicePrimaryCtxRelease_v2, 11000, ignores_sticky, 0, (CUdevice device),
+               { return primary_release(device, false); })
+HOSTCUDA_ENTRY(cuDevicePrimaryCtxReset, 7000, ignores_sticky, 0, (CUdevice device),
+               { return primary_release(device, true); })
+HOSTCUDA_ENTRY(cuDevicePrimaryCtxReset_v2, 11000, ignores_sticky, 0, (CUdevice device),
+               { return primary_release(device, true); })
+HOSTCUDA_ENTRY(cuDevicePrimaryCtxSetFlags, 7000, plain, 0, (CUdevice device, unsigned flags),
+               { return primary_set_flags(device, flags); })
+HOSTCUDA_ENTRY(cuDevicePrimaryCtxSetFlags_v2, 11000, plain, 0, (CUdevice device, unsigned flags),
+               { return primary_set_flags(device, flags); })
+
+HOSTCUDA_ENTRY(cuDevicePrimaryCtxGetState, 7000, ignores_sticky, 0,
+               (CUdevice device, unsigned *flags, int *active), {
+                 if (flags == nullptr || active == nullptr) return CUDA_ERROR_INVALID_VALUE;
+                 if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+                 std::lock_guard<std::mutex> lock(all_contexts().mutex);
+                 const auto it = all_contexts().primary.find(device);
+                 *flags = all_contexts().primary_flags[device];
+                 *active = it != all_contexts().primary.end() && it->second->alive ? 1 : 0;
+                 return CUDA_SUCCESS;
+               })
+
+HOSTCUDA_ENTRY(cuCtxCreate, 2000, plain, 0, (CUcontext * out, unsigned flags, CUdevice device),
+               { return create(out, flags, device, 3010); })
+HOSTCUDA_ENTRY(cuCtxCreate_v2, 3020, plain, 0, (CUcontext * out, unsigned flags, CUdevice device),
+               { return create(out, flags, device, 3020); })
+HOSTCUDA_ENTRY(cuCtxCreate_v3, 11040, plain, 0,
+               (CUcontext * out, CUexecAffinityParam *params, int count, unsigned flags,
+                CUdevice device),
+               {
+                 if (count != 0 || params != nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+                 return create(out, flags, device, 3020);
+               })
+#if CUDA_VERSION >= 12050
+HOSTCUDA_ENTRY(cuCtxCreate_v4, 12050, plain, 0,
+               (CUcontext * out, CUctxCreateParams *params, unsigned flags, CUdevice device), {
+                 if (params != nullptr &&
+                     (params->numExecAffinityParams != 0 || params->cigParams != nullptr))
+                   return CUDA_ERROR_NOT_SUPPORTED;
+                 return create(out, flags, device, 3020);
+               })
+#endif
+HOSTCUDA_ENTRY(cuCtxDestroy, 2000, ignores_sticky, 0, (CUcontext handle),
+               { return destroy_handle(handle); })
+HOSTCUDA_ENTRY(cuCtxDestroy_v2, 4000, ignores_sticky, 0, (CUcontext handle),
+               { return destroy_handle(handle); })
+HOSTCUDA_ENTRY(cuCtxPushCurrent, 2000, ignores_sticky, 0, (CUcontext handle),
+               { return push(handle); })
+HOSTCUDA_ENTRY(cuCtxPushCurrent_v2, 4000, ignores_sticky, 0, (CUcontext handle),
+               { return push(handle); })
+HOSTCUDA_ENTRY(cuCtxPopCurrent, 2000, ignores_sticky, 0, (CUcontext * out), { return pop(out); })
+HOSTCUDA_ENTRY(cuCtxPopCurrent_v2, 4000, ignores_sticky, 0, (CUcontext * out), { return pop(out); })
+
+HOSTCUDA_ENTRY(cuCtxSetCurrent, 4000, ignores_sticky, 0, (CUcontext handle), {
+  context *ctx = find_context(handle);
+  if (handle != nullptr && ctx == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  auto &contexts = context_stack();
+  if (!contexts.empty()) contexts.pop_back();
+  if (ctx != nullptr) contexts.push_back(ctx);
+  return CUDA_SUCCESS;
+})
+
+HOSTCUDA_ENTRY(cuCtxGetCurrent, 4000, ignores_sticky, 0, (CUcontext * out), {
+  if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *out = handle_of(current_context());
+  return CUDA_SUCCESS;
+})
+
+HOSTCUDA_ENTRY(cuCtxGetDevice, 2000, needs_context | ignores_sticky, 0, (CUdevice * out),
+               { return get_device(out, current_context()); })
+HOSTCUDA_ENTRY(cuCtxGetDevice_v2, 13000, ignores_sticky, 0, (CUdevice * out, CUcontext handle),
+               { return get_device(out, named_or_current(handle)); })
+
+HOSTCUDA_ENTRY(cuCtxSynchronize, 2000, needs_context, 0, (void),
+               { return synchronize(current_context()); })
+HOSTCUDA_ENTRY(cuCtxSynchronize_v2, 13000, plain, 0, (CUcontext handle), {
+  context *ctx = named_or_current(handle);
+  return ctx == nullptr ? CUDA_ERROR_INVALID_CONTEXT : synchronize(ctx);
+})
+
+HOSTCUDA_ENTRY(cuCtxGetFlags, 7000, needs_context, 0, (unsigned *flags), {
+  if (flags == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *flags = current_context()->flags;
+  return CUDA_SUCCESS;
+})
+
+HOSTCUDA_ENTRY(cuCtxSetFlags, 12010, needs_context, 0, (unsigned flags), {
+  if (!valid_flags(flags)) return CUDA_ERROR_INVALID_VALUE;
+  current_context()->flags = flags;
+  return CUDA_SUCCESS;
+})
+
+HOSTCUDA_ENTRY(cuCtxGetId, 12000, plain, 0, (CUcontext handle, unsigned long long *id), {
+  context *ctx = named_or_current(handle);
+  if (id == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (ctx == nullptr) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  *id = ctx->id;
+  return CUDA_SUCCESS;
+})
+
+HOSTCUDA_ENTRY(cuCtxGetApiVersion, 3020, plain, 0, (CUcontext handle, unsigned *version), {
+  context *ctx = named_or_current(handle);
+  if (version == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (ctx == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  *version = ctx->api_version != 0 ? ctx->api_version : 3020;
+  return CUDA_SUCCESS;
+})
+
+HOSTCUDA_ENTRY(cuCtxGetLimit, 3010, needs_context, 0, (size_t * value, CUlimit limit), {
+  if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const auto index = static_cast<unsigned>(limit);
+  if (index >= kLimits) return CUDA_ERROR_UNSUPPORTED_LIMIT;
+  *value = state_of(current_context())->limits[index];
+  return CUDA_SUCCESS;
+})
+
+HOSTCUDA_ENTRY(cuCtxSetLimit, 3010, needs_context, 0, (CUlimit limit, size_t value), {
+  const auto index = static_cast<unsigned>(limit);
+  if (index >= kLimits) return CUDA_ERROR_UNSUPPORTED_LIMIT;
+  state_of(current_context())->limits[index] = value;
+  return CUDA_SUCCESS;
+})
+
+HOSTCUDA_ENTRY(cuCtxGetStreamPriorityRange, 5050, needs_context, 0, (int *least, int *greatest), {
+  if (least != nullptr) *least = 0;
+  if (greatest != nullptr) *greatest = -5;
+  return CUDA_SUCCESS;
+})
+
+HOSTCUDA_ENTRY(cuCtxGetCacheConfig, 3020, needs_context, 0, (CUfunc_cache * config), {
+  if (config == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *config = CU_FUNC_CACHE_PREFER_NONE;
+  return CUDA_SUCCESS;
+})
+HOSTCUDA_ENTRY(cuCtxSetCacheConfig, 3020, needs_context, 0, (CUfunc_cache),
+               { return CUDA_SUCCESS; })
+
+HOSTCUDA_ENTRY(cuCtxEnablePeerAccess, 4000, needs_context, 0, (CUcontext handle, unsigned flags), {
+  context *peer = find_context(handle);
+  context *self = current_context();
+  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (peer == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  if (peer->device == self->device || !can_access_peer(self->device, peer->device))
+    return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+  context_state *s = state_of(self);
+  std::lock_guard<std::mutex> lock(all_contexts().mutex);
+  return s->peers.insert(peer).second ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+})
+
+HOSTCUDA_ENTRY(cuCtxDisablePeerAccess, 4000, needs_context, 0, (CUcontext handle), {
+  context *peer = find_context(handle);
+  if (peer == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  context_state *s = state_of(current_context());
+  std::lock_guard<std::mutex> lock(all_contexts().mutex);
+  return s->peers.erase(peer) != 0 ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
+})

@@ -1,0 +1,240 @@
+// What a program can ask about the devices: a believable answer for each profile.
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <string>
+
+#include "hostcuda/src/device.h"
+#include "hostcuda/src/entry/entry.h"
+#include "hostcuda/src/machine.h"
+
+namespace hostcuda {
+namespace {
+
+// Attributes every profile answers alike, by number so that older headers compile.
+const std::map<int, int> &common_attributes() {
+  static const auto *const table = new std::map<int, int>{
+      {1, 1024},         {2, 1024},        {3, 1024},     {4, 64},       {5, 2147483647},
+      {6, 65535},        {7, 65535},       {8, 49152},    {9, 65536},    {10, 32},
+      {11, 2147483647},  {12, 65536},      {13, 1980000}, {14, 512},     {15, 1},
+      {17, 0},           {18, 0},          {19, 1},       {20, 0},       {21, 131072},
+      {22, 131072},      {23, 65536},      {24, 16384},   {25, 16384},   {26, 16384},
+      {27, 32768},       {28, 32768},      {29, 2048},    {30, 512},     {31, 1},
+      {32, 1},           {34, 0},          {35, 0},       {36, 3201000}, {37, 6144},
+      {38, 62914560},    {39, 2048},       {40, 3},       {41, 1},       {42, 32768},
+      {43, 2048},        {44, 1},          {45, 32768},   {46, 32768},   {47, 0},
+      {48, 0},           {49, 0},          {50, 0},       {51, 32},      {52, 32768},
+      {53, 32768},       {54, 2046},       {55, 32768},   {56, 131072},  {57, 65536},
+      {58, 16384},       {59, 16384},      {60, 16384},   {61, 32768},   {62, 2048},
+      {63, 32768},       {64, 32768},      {65, 2048},    {66, 32768},   {67, 32768},
+      {68, 2046},        {69, 268435456},  {70, 131072},  {71, 65000},   {72, 2097120},
+      {73, 32768},       {74, 32768},      {77, 32768},   {78, 1},       {79, 1},
+      {80, 1},           {81, 233472},     {82, 65536},   {83, 1},       {84, 0},
+      {86, 0},           {87, 2},          {88, 0},       {89, 1},       {90, 1},
+      {91, 1},           {92, 0},          {93, 0},       {94, 0},       {95, 1},
+      {96, 1},           {97, 232448},     {98, 0},       {99, 1},       {100, 0},
+      {101, 0},          {104, 0},         {105, 0},      {106, 32},     {107, 0},
+      {108, 39321600},   {109, 134213632}, {111, 1024},   {112, 0},      {113, 0},
+      {114, 0},          {118, 100},       {121, 0},      {122, 0},      {123, 0},
+      {124, 0},          {125, 0},         {126, 4},      {127, 1},      {129, 0},
+      {130, 0},          {131, -1},        {132, 0},      {133, 0},      {134, 0},
+      {135, 0},          {136, 0},         {137, 0},      {138, 0},      {139, 0x233510de},
+      {140, 0x18be10de}, {142, 0},         {143, 0},      {144, 0},      {146, 0},
+      {147, 0},
+  };
+  return *table;
+}
+
+// The last attribute number a driver of that version knows.
+int last_attribute(int driver_version) {
+  return driver_version < 11020 ? 111 : 147;
+}
+
+// False when `attribute` is unknown.
+bool attribute_value(int attribute, CUdevice device, int *out) {
+  const profile &p = current_settings().machine;
+  if (attribute > last_attribute(p.driver_version)) return false;
+  const int posix_fd = 1;
+  switch (attribute) {
+    case 16:
+      *out = p.multiprocessors;
+      return true;
+    case 33:
+      *out = 0x10 + device;
+      return true;
+    case 75:
+      *out = p.compute_major;
+      return true;
+    case 76:
+      *out = p.compute_minor;
+      return true;
+    case 85:
+      *out = device;
+      return true;
+    case 102:
+      *out = p.has_vmm;
+      return true;  // virtual memory management
+    case 103:
+      *out = p.has_vmm;
+      return true;  // POSIX fd handles
+    case 110:
+      *out = p.has_vmm;
+      return true;  // RDMA of VMM memory: WSL 2 lies
+    case 115:
+      *out = p.has_pools;
+      return true;  // memory pools
+    case 116:
+      *out = !p.refuses_fd_pools;
+      return true;  // RDMA of cuMemAlloc memory
+    case 117:
+      *out = 1;
+      return true;  // RDMA flush: from the host
+    case 119:
+      *out = p.has_pools ? posix_fd : 0;
+      return true;  // pool handles: WSL 2 lies
+    case 120:
+      *out = p.compute_major >= 9;
+      return true;  // clusters
+    case 128:
+      *out = p.has_vmm && p.compute_major >= 9;
+      return true;  // fabric, but no IMEX
+    case 141:
+      *out = p.has_vmm;
+      return true;  // host NUMA virtual memory
+    case 145:
+      *out = p.has_vmm;
+      return true;  // host virtual memory
+    default:
+      break;
+  }
+  const auto it = common_attributes().find(attribute);
+  if (it == common_attributes().end()) return false;
+  *out = it->second;
+  return true;
+}
+
+void fill_uuid(CUuuid *uuid, CUdevice device) {
+  std::memset(uuid->bytes, 0, sizeof uuid->bytes);
+  std::memcpy(uuid->bytes, "hostcuda-gpu", 12);
+  uuid->bytes[15] = static_cast<char>(device);
+}
+
+CUresult get_uuid(CUuuid *uuid, CUdevice device) {
+  if (uuid == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+  fill_uuid(uuid, device);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+}  // namespace hostcuda
+
+using namespace hostcuda;
+
+HOSTCUDA_ENTRY(cuDeviceGet, 2000, ignores_sticky, 0, (CUdevice * device, int ordinal), {
+  if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (!valid_device(ordinal)) return CUDA_ERROR_INVALID_DEVICE;
+  *device = ordinal;
+  return CUDA_SUCCESS;
+})
+
+HOSTCUDA_ENTRY(cuDeviceGetCount, 2000, ignores_sticky, 0, (int *count), {
+  if (count == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *count = current_settings().machine.device_count;
+  return CUDA_SUCCESS;
+})
+
+HOSTCUDA_ENTRY(cuDeviceGetName, 2000, ignores_sticky, 0, (char *name, int length, CUdevice device),
+               {
+                 if (name == nullptr || length <= 0) return CUDA_ERROR_INVALID_VALUE;
+                 if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+                 std::snprintf(name, static_cast<size_t>(length), "%s",
+                               current_settings().machine.device_name.c_str());
+                 return CUDA_SUCCESS;
+               })
+
+HOSTCUDA_ENTRY(cuDeviceGetUuid, 9020, ignores_sticky, 0, (CUuuid * uuid, CUdevice device),
+               { return get_uuid(uuid, device); })
+HOSTCUDA_ENTRY(cuDeviceGetUuid_v2, 11040, ignores_sticky, 0, (CUuuid * uuid, CUdevice device),
+               { return get_uuid(uuid, device); })
+
+HOSTCUDA_ENTRY(cuDeviceTotalMem_v2, 3020, ignores_sticky, 0, (size_t * bytes, CUdevice device), {
+  if (bytes == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+  *bytes = current_settings().machine.device_memory;
+  return CUDA_SUCCESS;
+})
+
+HOSTCUDA_ENTRY(cuDeviceGetAttribute, 2000, ignores_sticky, 0,
+               (int *value, CUdevice_attribute attribute, CUdevice device), {
+                 if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
+                 if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+                 int found = 0;
+                 if (!attribute_value(static_cast<int>(attribute), device, &found))
+                   return CUDA_ERROR_INVALID_VALUE;
+                 *value = found;
+                 return CUDA_SUCCESS;
+               })
+
+HOSTCUDA_ENTRY(cuDeviceComputeCapability, 2000, ignores_sticky, 0,
+               (int *major, int *minor, CUdevice device), {
+                 if (major == nullptr || minor == nullptr) return CUDA_ERROR_INVALID_VALUE;
+                 if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+                 *major = current_settings().machine.compute_major;
+                 *minor = current_settings().machine.compute_minor;
+                 return CUDA_SUCCESS;
+               })
+
+HOSTCUDA_ENTRY(cuDeviceGetPCIBusId, 4010, ignores_sticky, 0,
+               (char *out, int length, CUdevice device), {
+                 if (out == nullptr || length < 13) return CUDA_ERROR_INVALID_VALUE;
+                 if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+                 std::snprintf(out, static_cast<size_t>(length), "0000:%02X:00.0", 0x10 + device);
+                 return CUDA_SUCCESS;
+               })
+
+HOSTCUDA_ENTRY(cuDeviceGetByPCIBusId, 4010, ignores_sticky, 0,
+               (CUdevice * device, const char *text), {
+                 unsigned domain = 0;
+                 unsigned bus = 0;
+                 unsigned slot = 0;
+                 if (device == nullptr || text == nullptr) return CUDA_ERROR_INVALID_VALUE;
+                 if (std::sscanf(text, "%x:%x:%x", &domain, &bus, &slot) != 3 &&
+                     (domain = 0, std::sscanf(text, "%x:%x", &bus, &slot) != 2))
+                   return CUDA_ERROR_INVALID_VALUE;
+                 const int ordinal = static_cast<int>(bus) - 0x10;
+                 if (domain != 0 || slot != 0 || !valid_device(ordinal))
+                   return CUDA_ERROR_INVALID_DEVICE;
+                 *device = ordinal;
+                 return CUDA_SUCCESS;
+               })
+
+HOSTCUDA_ENTRY(cuDeviceCanAccessPeer, 4000, ignores_sticky, 0,
+               (int *can, CUdevice device, CUdevice peer), {
+                 if (can == nullptr) return CUDA_ERROR_INVALID_VALUE;
+                 if (!valid_device(device) || !valid_device(peer)) return CUDA_ERROR_INVALID_DEVICE;
+                 *can = device != peer && can_access_peer(device, peer);
+                 return CUDA_SUCCESS;
+               })
+
+HOSTCUDA_ENTRY(cuDeviceGetP2PAttribute, 8000, ignores_sticky, 0,
+               (int *value, CUdevice_P2PAttribute attribute, CUdevice source, CUdevice target), {
+                 if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
+                 if (!valid_device(source) || !valid_device(target) || source == target)
+                   return CUDA_ERROR_INVALID_DEVICE;
+                 switch (static_cast<int>(attribute)) {
+                   case 1:
+                     *value = 0;
+                     return CUDA_SUCCESS;  // performance rank
+                   case 2:                 // access
+                   case 3:                 // native atomics
+                   case 4:                 // arrays
+                     *value = can_access_peer(source, target);
+                     return CUDA_SUCCESS;
+                   case 5:
+                     *value = 0;
+                     return CUDA_SUCCESS;  // only partial atomics
+                   default:
+                     return CUDA_ERROR_INVALID_VALUE;
+                 }
+               })
