@@ -9,40 +9,40 @@
 #include "stillmap/checkpoint/common/internal/wait_idle.h"
 #include "stillmap/checkpoint/suspend/internal/backing_store.h"
 #include "stillmap/checkpoint/suspend/internal/resumption.h"
+#include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/remap.h"
 
 namespace stillmap::checkpoint {
 namespace {
 
-constexpr std::size_t file_part = std::size_t{16} << 20;
+constexpr std::size_t file_buffer_bytes = std::size_t{16} << 20;
 
-std::string directory_of(const suspend_options &how) {
-  if (!how.directory.empty()) return how.directory;
-  const char *const usual = std::getenv("TMPDIR");
-  return usual != nullptr && *usual != 0 ? usual : "/tmp";
+std::string directory_of(const suspend_options &options) {
+  if (!options.directory.empty()) return options.directory;
+  const char *const configured = std::getenv("TMPDIR");
+  return configured != nullptr && *configured != 0 ? configured : "/tmp";
 }
 
-std::vector<page_pool *> homes_of(const selection &what) {
+std::vector<page_pool *> pools_of(const selection &memory) {
   std::vector<page_pool *> out;
-  for (const selection::selected_page &p : what.pages) {
-    if (std::find(out.begin(), out.end(), p.home.get()) == out.end()) out.push_back(p.home.get());
+  for (const selection::selected_page &p : memory.pages) {
+    if (std::find(out.begin(), out.end(), p.pool.get()) == out.end()) out.push_back(p.pool.get());
   }
   return out;
 }
 
-// Pages of pools that nobody wants now go back to the device.
-void return_free_pages(const selection &what) {
-  for (page_pool *const home : homes_of(what)) {
-    // Where that fails it is free in its pool all the same.
-    if (const auto went = home->trim(); !went) report_background_error(went.error());
+// Releases the free pages of these pools to the device. A page that cannot be released stays free
+// in its pool.
+void trim_pools(const selection &memory) {
+  for (page_pool *const pool : pools_of(memory)) {
+    if (const auto trimmed = pool->trim(); !trimmed) report_background_error(trimmed.error());
   }
 }
 
-// What the pools of these pages have of the device. Those that keep nothing have given it back
-// before anybody trims them.
-std::size_t held_for(const selection &what) {
+// Device memory that the pools of these pages hold.
+std::size_t created_bytes(const selection &memory) {
   std::size_t sum = 0;
-  for (const page_pool *const home : homes_of(what)) sum += home->stats().created.bytes();
+  for (const page_pool *const pool : pools_of(memory)) sum += pool->stats().created.bytes();
   return sum;
 }
 
@@ -50,88 +50,81 @@ std::size_t held_for(const selection &what) {
 
 class suspender::core {
  public:
-  core(const device &d, const suspender_options &options, transfer by)
-      : device_(d), options_(options), by_(std::move(by)) {}
+  core(const device &d, const suspender_options &options, batch_copier copier)
+      : device_(d), options_(options), copier_(std::move(copier)) {}
 
   ~core() {
-    if (away_.empty()) return;
+    if (suspended_.empty()) return;
     std::size_t lost = 0;
-    for (const auto &[tag, a] : away_) lost += a.told.bytes;
+    for (const auto &[tag, s] : suspended_) lost += s.report.bytes;
     report_background_error({make_error_code(errc::busy), "suspender::~suspender",
-                         "what was suspended is lost", lost});
+                             "the contents of suspended memory are lost", lost, 0,
+                             error_unit::bytes});
   }
 
-  result<suspended_tag> suspend(std::string_view tag, const suspend_options &how) {
+  result<suspended_tag> suspend(std::string_view tag, const suspend_options &options) {
     const std::lock_guard lock(mutex_);
-    if (away_.find(tag) != away_.end()) {
-      return make_error(errc::busy, "suspender::suspend", "the tag is suspended already");
+    if (suspended_.find(tag) != suspended_.end()) {
+      return fail(errc::busy, "suspender::suspend", "the tag is suspended already", tag);
     }
-    if (status s = wait_until_idle(device_, how.idle); !s) return tl::unexpected(s.error());
-    auto what = select(device_, tag, how.imports);
-    if (!what) return tl::unexpected(what.error());
-    auto kept = make_contents(how, what->bytes);
-    if (!kept) return tl::unexpected(kept.error());
-    suspension a{{std::string(tag), how.contents, what->places.size(), what->bytes, {}},
-                 next_suspension(),
-                 std::move(*what),
-                 std::move(*kept)};
-    const std::size_t held = held_for(a.what);
-    status s = a.kept->save(by_, a.what.contents);
-    if (s) {
-      remap_plan plan({});
-      for (const virtual_range r : a.what.ranges) plan.suspend(r, a.id);
-      s = device_.space().apply(std::move(plan));
+    STILLMAP_RETURN_IF_ERROR(wait_until_idle(device_, options.idle));
+    STILLMAP_ASSIGN_OR_RETURN(selection memory, select(device_, tag, options.imports));
+    STILLMAP_ASSIGN_OR_RETURN(std::unique_ptr<contents_store> store,
+                              create_store(options, memory.bytes));
+    suspension s{{std::string(tag), options.store, memory.places.size(), memory.bytes, {}},
+                 next_suspension_id(),
+                 std::move(memory),
+                 std::move(store)};
+    const std::size_t before = created_bytes(s.memory);
+    if (const status done = save_and_unmap(s); !done) {
+      keep_pinned(s.store->take_pinned());
+      return tl::unexpected(done.error());
     }
-    if (!s) {
-      keep(a.kept->give_up());
-      return tl::unexpected(s.error());
-    }
-    return_free_pages(a.what);
-    const std::size_t left = held_for(a.what);
-    a.told.released = physical_size(held - std::min(held, left));
-    return away_.emplace(std::string(tag), std::move(a)).first->second.told;
+    trim_pools(s.memory);
+    s.report.released = physical_size(before - std::min(before, created_bytes(s.memory)));
+    return suspended_.emplace(std::string(tag), std::move(s)).first->second.report;
   }
 
   result<suspended_tag> resume(std::string_view tag) {
     const std::lock_guard lock(mutex_);
-    const auto found = away_.find(tag);
-    if (found == away_.end()) {
-      return make_error(errc::invalid_argument, "suspender::resume", "the tag is not suspended");
+    const auto found = suspended_.find(tag);
+    if (found == suspended_.end()) {
+      return fail(errc::invalid_argument, "suspender::resume", "the tag is not suspended", tag);
     }
-    suspension &a = found->second;
-    resumption r(device_, a.what, a.id);
-    status s = r.map();
-    if (s) {
-      s = a.kept->load(by_, r.contents());
-      s ? r.finish() : r.undo();
+    suspension &s = found->second;
+    resumption r(device_, s.memory, s.id);
+    status done = r.map();
+    if (done) {
+      done = s.store->load(copier_, r.contents());
+      done ? r.finish() : r.undo();
     }
-    if (!s) {
-      return_free_pages(a.what);  // what was had of the memory may be another's turn
-      return tl::unexpected(s.error());
+    if (!done) {
+      trim_pools(s.memory);  // others may need what was created
+      return tl::unexpected(done.error());
     }
-    suspended_tag told = std::move(a.told);
-    told.places = r.places();
-    told.bytes = r.bytes();
-    keep(a.kept->give_up());
-    away_.erase(found);
-    return told;
+    suspended_tag report = std::move(s.report);
+    report.places = r.places();
+    report.bytes = r.bytes();
+    keep_pinned(s.store->take_pinned());
+    suspended_.erase(found);
+    return report;
   }
 
   status forget(std::string_view tag) {
     const std::lock_guard lock(mutex_);
-    const auto found = away_.find(tag);
-    if (found == away_.end()) {
-      return make_error(errc::invalid_argument, "suspender::forget", "the tag is not suspended");
+    const auto found = suspended_.find(tag);
+    if (found == suspended_.end()) {
+      return fail(errc::invalid_argument, "suspender::forget", "the tag is not suspended", tag);
     }
-    keep(found->second.kept->give_up());
-    away_.erase(found);
+    keep_pinned(found->second.store->take_pinned());
+    suspended_.erase(found);
     return {};
   }
 
   std::vector<suspended_tag> suspended() const {
     const std::lock_guard lock(mutex_);
     std::vector<suspended_tag> out;
-    for (const auto &[tag, a] : away_) out.push_back(a.told);
+    for (const auto &[tag, s] : suspended_) out.push_back(s.report);
     return out;
   }
   std::size_t pinned_kept() const {
@@ -145,27 +138,33 @@ class suspender::core {
 
  private:
   struct suspension {
-    suspended_tag told;
+    suspended_tag report;
     std::uint64_t id;
-    selection what;
-    std::unique_ptr<contents> kept;
+    selection memory;
+    std::unique_ptr<contents_store> store;
   };
 
-  result<std::unique_ptr<contents>> make_contents(const suspend_options &how, std::size_t bytes) {
-    if (how.contents == keep_in::nothing) return std::make_unique<no_contents>();
-    if (how.contents == keep_in::pinned_memory) {
-      auto arena = pinned(bytes);
-      if (!arena) return tl::unexpected(arena.error());
-      return std::make_unique<pinned_contents>(std::move(*arena));
-    }
-    auto file = scratch_file::create(directory_of(how), bytes);
-    if (!file) return tl::unexpected(file.error());
-    auto buffers = pinned(by_.streams() * file_part);
-    if (!buffers) return tl::unexpected(buffers.error());
-    return std::make_unique<file_contents>(std::move(*file), std::move(*buffers), file_part);
+  status save_and_unmap(suspension &s) {
+    STILLMAP_RETURN_IF_ERROR(s.store->save(copier_, s.memory.contents));
+    remap_plan plan({});
+    for (const virtual_range r : s.memory.ranges) plan.suspend(r, s.id);
+    return device_.space().apply(std::move(plan));
   }
 
-  // What was kept, where it is enough; else it goes before more is asked for.
+  result<std::unique_ptr<contents_store>> create_store(const suspend_options &options,
+                                                       std::size_t bytes) {
+    if (options.store == backing_store::discard) return std::make_unique<discarding_store>();
+    if (options.store == backing_store::pinned_host) {
+      STILLMAP_ASSIGN_OR_RETURN(host_memory memory, pinned(bytes));
+      return std::make_unique<pinned_store>(std::move(memory));
+    }
+    STILLMAP_ASSIGN_OR_RETURN(scratch_file file,
+                              scratch_file::create(directory_of(options), bytes));
+    STILLMAP_ASSIGN_OR_RETURN(host_memory buffers, pinned(copier_.streams() * file_buffer_bytes));
+    return std::make_unique<file_store>(std::move(file), std::move(buffers), file_buffer_bytes);
+  }
+
+  // Reuses the kept pinned memory where it is large enough; otherwise frees it first.
   result<host_memory> pinned(std::size_t bytes) {
     host_memory spare = std::move(spare_);
     if (spare.bytes() >= bytes) return spare;
@@ -173,16 +172,22 @@ class suspender::core {
     return host_memory::create(device_, bytes);
   }
 
-  void keep(host_memory m) {
+  void keep_pinned(host_memory m) {
     if (m.bytes() <= options_.keep_pinned && m.bytes() > spare_.bytes()) spare_ = std::move(m);
+  }
+
+  static tl::unexpected<error> fail(errc c, const char *operation, const char *reason,
+                                    std::string_view tag) {
+    const error e{make_error_code(c), operation, reason};
+    return tl::unexpected(e.about("tag " + std::string(tag)));
   }
 
   const device device_;
   const suspender_options options_;
   mutable std::mutex mutex_;
-  transfer by_;
+  batch_copier copier_;
   host_memory spare_;
-  std::map<std::string, suspension, std::less<>> away_;
+  std::map<std::string, suspension, std::less<>> suspended_;
 };
 
 suspender::suspender(std::unique_ptr<core> c) : core_(std::move(c)) {}
@@ -190,16 +195,15 @@ suspender::~suspender() = default;
 
 result<std::unique_ptr<suspender>> suspender::create(const device &d, suspender_options options) {
   if (options.streams == 0) {
-    return make_error(errc::invalid_argument, "suspender::create", "copies need a stream");
+    return make_error(errc::invalid_argument, "suspender::create", "at least one stream is needed");
   }
-  auto by = transfer::create(d, options.streams);
-  if (!by) return tl::unexpected(by.error());
+  STILLMAP_ASSIGN_OR_RETURN(batch_copier copier, batch_copier::create(d, options.streams));
   return std::unique_ptr<suspender>(
-      new suspender(std::make_unique<core>(d, options, std::move(*by))));
+      new suspender(std::make_unique<core>(d, options, std::move(copier))));
 }
 
-result<suspended_tag> suspender::suspend(std::string_view tag, const suspend_options &how) {
-  return core_->suspend(tag, how);
+result<suspended_tag> suspender::suspend(std::string_view tag, const suspend_options &options) {
+  return core_->suspend(tag, options);
 }
 result<suspended_tag> suspender::resume(std::string_view tag) {
   return core_->resume(tag);

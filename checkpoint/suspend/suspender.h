@@ -1,5 +1,5 @@
-// Takes the memory of a tag away from a task, and gives it back later at the same addresses: the
-// device's memory is free for somebody else in between. docs/design.md#suspend-and-resume
+// Suspends device memory: saves the contents of a tag, unmaps its pages and returns them to the
+// device; resume brings them back at the same addresses. docs/design.md#suspend-and-resume
 #pragma once
 
 #include <cstddef>
@@ -15,82 +15,86 @@
 
 namespace stillmap::checkpoint {
 
-enum class keep_in {
-  pinned_memory,  // fastest; needs as much host memory, which cannot be swapped
-  file,           // in a nameless file, which is gone with the process
-  nothing,        // contents are dropped: what comes back is unspecified (weights to be read again)
+// Where the contents are kept while the memory is suspended.
+enum class backing_store {
+  pinned_host,  // fastest; needs as much page-locked host memory
+  file,         // an unnamed file, which ceases to exist with the process
+  discard,      // nowhere: resumed memory has unspecified contents (for what can be recomputed)
 };
 
 struct suspend_options {
-  keep_in contents = keep_in::pinned_memory;
-  std::string directory;  // for the file; empty: $TMPDIR, else /tmp
-  // All work on the memory has been queued, and this is when it has passed. Without: the host waits
-  // for everything on the device.
+  backing_store store = backing_store::pinned_host;
+  std::string directory;  // of the file; empty: $TMPDIR, else /tmp
+  // Passes when all queued work on the memory is done. Without it, the host waits for the device.
   std::optional<fence> idle;
-  // Memory of other processes too, instead of refusing it: their memory is let go of, and what
-  // comes back is a copy that is this process's own.
+  // Include memory that was imported from other processes, instead of refusing it. The import is
+  // released, and resume creates a private copy.
   bool imports = false;
 };
 
 struct suspender_options {
-  // Pinned memory is kept for the next suspension instead of returned, up to this much: pinning
-  // takes longer than copying, and returning it waits for all work on the device where the driver's
-  // cuMemFreeHost does (hostcuda's does; of a GPU bench/cost_table tells).
+  // Bytes of pinned memory to keep for the next suspension. Pinning takes longer than copying, and
+  // cuMemFreeHost may wait for all work on the device (hostcuda's does; bench/cost_table measures a
+  // GPU's).
   std::size_t keep_pinned = 0;
-  // Copies under way at once.
+  // Copies in flight at once.
   std::size_t streams = 4;
 };
 
 struct suspended_tag {
   std::string tag;
-  keep_in contents = keep_in::pinned_memory;
-  std::size_t places = 0;  // addresses that pages were taken from
+  backing_store store = backing_store::pinned_host;
+  std::size_t places = 0;  // addresses that pages were unmapped from
   std::size_t bytes = 0;   // of pages, each once
-  physical_size released;  // what the device really got back
+  physical_size released;  // memory that the device has free again
 };
 
-// Suspends tags of one device. Buffers' and allocators' memory alike: whatever the ledger has under
-// the tag (buffer_options::tag, reservation_options::tag, caching_allocator_options::tag).
+// Suspends and resumes tags of one device: memory of buffers, allocators and reservations, which
+// have a tag in their options (buffer_options, caching_allocator_options, reservation_options).
 //
-// Between suspend and resume the addresses stay their owners' and touching them is a fault. Owners
-// may be destroyed, may give memory up (it then does not come back) and may grow; what needs the
-// pages themselves (alias, fork, splice) is refused as busy.
-// Threads: safe, one call at a time. While a call runs, nobody else may use or change the memory of
-//          that tag, nor queue work on it.
+// While a tag is suspended its addresses stay reserved, and access to them is a fault. Owners may be
+// destroyed, may shrink (that memory does not come back) and may grow. Calls that need the suspended
+// pages (alias, fork, splice) fail with `busy`.
+// Threads: safe, one call at a time. During a call no other thread may use or change the memory of
+//          the tag, nor queue work on it.
 class suspender {
  public:
-  // Errors: invalid_argument (no streams), the driver's. Cost: one call for each stream.
+  // Errors: invalid_argument (no streams), the driver's.
+  // Cost:   one call for each stream.
   static result<std::unique_ptr<suspender>> create(const device &d, suspender_options options = {});
-  // What is suspended then is lost, which is reported to the error sink; its owners can still go.
+  // Contents that are still suspended are lost, and reported to the error sink. The owners of the
+  // memory can still be destroyed.
   ~suspender();
   suspender(const suspender &) = delete;
   suspender &operator=(const suspender &) = delete;
 
-  // Saves the contents, takes the pages away, and gives them back to the device (with all else that
-  // lies free in the same pools).
-  // Requires: no work is queued on the memory that `idle` does not cover.
-  // Ensures:  failure: as before, and the memory was never away.
-  // Errors:   invalid_argument (no memory has this tag), busy (suspended already; or a page is used
-  //           outside of the tag as well: value = its address), not_supported (memory of another
-  //           process; a device without VMM), out_of_memory (the host's, for pinned memory),
-  //           the system's for files, the driver's.
+  // Saves the contents, unmaps the pages, and releases them together with all other free pages of
+  // their pools.
+  // Requires: `options.idle` covers all work that is queued on the memory.
+  // Ensures:  failure: nothing changed; the memory stayed mapped.
+  // Errors:   invalid_argument (no memory has this tag), busy (the tag is suspended already; a page
+  //           is also used outside of the tag: value = its address), not_supported (memory of
+  //           another process: value = its address; a device without VMM), out_of_memory (host
+  //           memory to pin), the system's for files, the driver's.
+  // Stream:   host-synchronous.
   // Cost:     one unmap a contiguous run, one release a page, one copy for every 64 MiB of a run
-  //           (file: 16 MiB); one pinned allocation, or none where enough was kept.
-  result<suspended_tag> suspend(std::string_view tag, const suspend_options &how = {});
+  //           (file: 16 MiB), one pinned allocation unless enough was kept.
+  result<suspended_tag> suspend(std::string_view tag, const suspend_options &options = {});
 
-  // Gives the tag its memory and contents back, at the addresses that still want it.
-  // Ensures: failure: suspended as before; try again, when there is memory.
-  // Errors:  invalid_argument (the tag is not suspended), out_of_memory (value = bytes wanted),
-  //          the driver's, the system's.
+  // Creates pages and restores the contents at all addresses that are still suspended.
+  // Ensures: failure: suspended as before; call it again when there is memory.
+  // Errors:  invalid_argument (the tag is not suspended), out_of_memory (value = bytes that are
+  //          needed), the driver's, the system's.
+  // Stream:  host-synchronous.
   // Cost:    one create and one map a page, one set-access a contiguous run, and the copies.
   result<suspended_tag> resume(std::string_view tag);
 
-  // Gives up the contents of a suspended tag; its memory does not come back.
+  // Drops the contents of a suspended tag for good.
   // Errors: invalid_argument (the tag is not suspended).
   status forget(std::string_view tag);
 
   std::vector<suspended_tag> suspended() const;
-  std::size_t pinned_kept() const;  // bytes, for the next suspension
+  std::size_t pinned_kept() const;  // bytes
   void drop_pinned();
 
  private:

@@ -9,21 +9,21 @@
 namespace stillmap::checkpoint {
 namespace {
 
-// Large enough that a call costs nothing beside it, small enough that all streams have some.
-constexpr std::size_t copy_part = std::size_t{64} << 20;
+// Large enough to amortise the call, small enough to give work to all streams.
+constexpr std::size_t copy_bytes = std::size_t{64} << 20;
 
-// Calls work(part, lane) for every part, on a thread for each lane; the first failure ends it.
+// Calls work(part, stream) for every part, on one thread for each stream; stops at the first failure.
 template <class Work>
-status on_lanes(std::size_t lanes, std::span<const piece> pieces, std::size_t part_bytes,
-                Work work) {
-  const std::vector<piece> parts = in_parts(pieces, part_bytes);
+status for_each_part(std::size_t streams, std::span<const piece> pieces, std::size_t part_bytes,
+                     Work work) {
+  const std::vector<piece> parts = split(pieces, part_bytes);
   std::atomic<std::size_t> next{0};
   std::atomic<bool> failed{false};
   std::mutex mutex;
   status outcome;
-  const auto run = [&](std::size_t lane) {
+  const auto run = [&](std::size_t stream) {
     for (std::size_t i = next++; i < parts.size() && !failed; i = next++) {
-      const status s = work(parts[i], lane);
+      const status s = work(parts[i], stream);
       if (s) continue;
       failed = true;
       const std::lock_guard lock(mutex);
@@ -31,8 +31,8 @@ status on_lanes(std::size_t lanes, std::span<const piece> pieces, std::size_t pa
     }
   };
   std::vector<std::thread> threads;
-  for (std::size_t lane = 1; lane < std::min(lanes, parts.size()); ++lane) {
-    threads.emplace_back(run, lane);
+  for (std::size_t stream = 1; stream < std::min(streams, parts.size()); ++stream) {
+    threads.emplace_back(run, stream);
   }
   run(0);
   for (std::thread &t : threads) t.join();
@@ -41,32 +41,34 @@ status on_lanes(std::size_t lanes, std::span<const piece> pieces, std::size_t pa
 
 }  // namespace
 
-status pinned_contents::save(transfer &by, std::span<const piece> pieces) {
-  return by.copy(direction::to_host, pieces, arena_.data(), copy_part);
+status pinned_store::save(batch_copier &copier, std::span<const piece> pieces) {
+  return copier.copy(direction::to_host, pieces, memory_.data(), copy_bytes);
 }
 
-status pinned_contents::load(transfer &by, std::span<const piece> pieces) {
-  return by.copy(direction::to_device, pieces, arena_.data(), copy_part);
+status pinned_store::load(batch_copier &copier, std::span<const piece> pieces) {
+  return copier.copy(direction::to_device, pieces, memory_.data(), copy_bytes);
 }
 
-status file_contents::save(transfer &by, std::span<const piece> pieces) {
-  return on_lanes(by.streams(), pieces, buffer_bytes_, [&](const piece &p, std::size_t lane) {
-    std::byte *const buffer = buffers_.data() + lane * buffer_bytes_;
-    status s = by.start(direction::to_host, p.range, buffer, lane);
-    if (s) s = by.wait(lane);
-    if (s) s = file_.write(buffer, p.range.bytes, p.offset);
-    return s;
-  });
+status file_store::save(batch_copier &copier, std::span<const piece> pieces) {
+  return for_each_part(copier.streams(), pieces, buffer_bytes_,
+                       [&](const piece &p, std::size_t stream) {
+                         std::byte *const buffer = buffers_.data() + stream * buffer_bytes_;
+                         status s = copier.start(direction::to_host, p.range, buffer, stream);
+                         if (s) s = copier.wait(stream);
+                         if (s) s = file_.write(buffer, p.range.bytes, p.offset);
+                         return s;
+                       });
 }
 
-status file_contents::load(transfer &by, std::span<const piece> pieces) {
-  return on_lanes(by.streams(), pieces, buffer_bytes_, [&](const piece &p, std::size_t lane) {
-    std::byte *const buffer = buffers_.data() + lane * buffer_bytes_;
-    status s = file_.read(buffer, p.range.bytes, p.offset);
-    if (s) s = by.start(direction::to_device, p.range, buffer, lane);
-    if (s) s = by.wait(lane);
-    return s;
-  });
+status file_store::load(batch_copier &copier, std::span<const piece> pieces) {
+  return for_each_part(copier.streams(), pieces, buffer_bytes_,
+                       [&](const piece &p, std::size_t stream) {
+                         std::byte *const buffer = buffers_.data() + stream * buffer_bytes_;
+                         status s = file_.read(buffer, p.range.bytes, p.offset);
+                         if (s) s = copier.start(direction::to_device, p.range, buffer, stream);
+                         if (s) s = copier.wait(stream);
+                         return s;
+                       });
 }
 
 }  // namespace stillmap::checkpoint

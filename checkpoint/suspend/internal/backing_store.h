@@ -1,4 +1,4 @@
-// Where the bytes of suspended memory are kept meanwhile.
+// Stores for the contents of suspended memory: pinned host memory, a file, or none.
 #pragma once
 
 #include <memory>
@@ -12,38 +12,39 @@
 namespace stillmap::checkpoint {
 
 // Threads: externally synchronised.
-class contents {
+class contents_store {
  public:
-  virtual ~contents() = default;
-  // Host-synchronous. A load can be repeated, also after one that failed.
-  virtual status save(transfer &by, std::span<const piece> pieces) = 0;
-  virtual status load(transfer &by, std::span<const piece> pieces) = 0;
-  // Pinned memory that could serve again, once it is not needed here any more.
-  virtual host_memory give_up() = 0;
+  virtual ~contents_store() = default;
+  // Copy all pieces from or to the device; host-synchronous. load() can be repeated, also after a
+  // failure.
+  virtual status save(batch_copier &copier, std::span<const piece> pieces) = 0;
+  virtual status load(batch_copier &copier, std::span<const piece> pieces) = 0;
+  // Returns the pinned memory of a store that is no longer needed, for reuse.
+  virtual host_memory take_pinned() = 0;
 };
 
-// In one piece of pinned memory, which holds all of it.
-class pinned_contents final : public contents {
+// One pinned allocation that holds all contents.
+class pinned_store final : public contents_store {
  public:
-  explicit pinned_contents(host_memory arena) : arena_(std::move(arena)) {}
-  status save(transfer &by, std::span<const piece> pieces) override;
-  status load(transfer &by, std::span<const piece> pieces) override;
-  host_memory give_up() override { return std::move(arena_); }
+  explicit pinned_store(host_memory memory) : memory_(std::move(memory)) {}
+  status save(batch_copier &copier, std::span<const piece> pieces) override;
+  status load(batch_copier &copier, std::span<const piece> pieces) override;
+  host_memory take_pinned() override { return std::move(memory_); }
 
  private:
-  host_memory arena_;
+  host_memory memory_;
 };
 
-// In a file, through a few pinned buffers: one for each stream, each with a thread that copies and
-// then writes, so that the disk and the copy engine are both busy.
-class file_contents final : public contents {
+// A file, through one pinned buffer for each stream. Each stream has a thread that alternates
+// between copying and file access, so that the disk and the copy engine are busy at the same time.
+class file_store final : public contents_store {
  public:
-  // Requires: `buffers` has room for buffer_bytes on each stream that will be used.
-  file_contents(scratch_file file, host_memory buffers, std::size_t buffer_bytes)
+  // Requires: `buffers` has `buffer_bytes` for each stream of the copiers.
+  file_store(scratch_file file, host_memory buffers, std::size_t buffer_bytes)
       : file_(std::move(file)), buffers_(std::move(buffers)), buffer_bytes_(buffer_bytes) {}
-  status save(transfer &by, std::span<const piece> pieces) override;
-  status load(transfer &by, std::span<const piece> pieces) override;
-  host_memory give_up() override { return std::move(buffers_); }
+  status save(batch_copier &copier, std::span<const piece> pieces) override;
+  status load(batch_copier &copier, std::span<const piece> pieces) override;
+  host_memory take_pinned() override { return std::move(buffers_); }
 
  private:
   scratch_file file_;
@@ -51,12 +52,12 @@ class file_contents final : public contents {
   std::size_t buffer_bytes_;
 };
 
-// Nowhere: what comes back is unspecified.
-class no_contents final : public contents {
+// Keeps nothing: resumed memory has unspecified contents.
+class discarding_store final : public contents_store {
  public:
-  status save(transfer &, std::span<const piece>) override { return {}; }
-  status load(transfer &, std::span<const piece>) override { return {}; }
-  host_memory give_up() override { return {}; }
+  status save(batch_copier &, std::span<const piece>) override { return {}; }
+  status load(batch_copier &, std::span<const piece>) override { return {}; }
+  host_memory take_pinned() override { return {}; }
 };
 
 }  // namespace stillmap::checkpoint

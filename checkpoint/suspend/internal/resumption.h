@@ -1,4 +1,4 @@
-// Suspended places get pages again: all of them, or none. Internal to suspender.
+// Maps new pages at the places of a suspended tag: at all of them, or at none.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,15 @@ namespace stillmap::checkpoint {
 // Threads: externally synchronised.
 class resumption {
  public:
-  resumption(const device &d, const selection &what, std::uint64_t id)
-      : device_(d), what_(what), id_(id) {}
+  resumption(const device &d, const selection &suspended, std::uint64_t id)
+      : device_(d), suspended_(suspended), id_(id) {}
 
-  // Maps new pages at every place that is still suspended. Failure: nothing has changed.
+  // Maps new pages at every place that is still suspended. Failure: nothing changed.
   status map();
-  // What to copy then, so that every page gets its bytes: at addresses that the device may write.
+  // The pieces to load then, one for each page, at addresses that the device may write.
   const std::vector<piece> &contents() const { return contents_; }
-  // Either the contents are there, or all is suspended again.
+  // Call one of them after map(): finish() when the contents are loaded, undo() to suspend all
+  // places again.
   void finish() noexcept;
   void undo() noexcept;
 
@@ -29,23 +30,23 @@ class resumption {
  private:
   struct fresh_page {
     page_ptr page;
-    device_address at;      // where to write it
-    bool wanted = false;    // at some place
-    bool writable = false;  // `at` is
+    device_address at;      // an address to write it at
+    bool wanted = false;    // some place of it is still suspended
+    bool writable = false;  // the device may write at `at`
   };
   void find_places();
-  status get_pages();
-  status get_scratch();
+  status create_pages();
+  status reserve_scratch();
   void plan_contents();
 
   const device &device_;
-  const selection &what_;
+  const selection &suspended_;
   const std::uint64_t id_;
   std::vector<selection::place> wanted_;    // places that are still suspended
-  std::vector<virtual_range> ranges_;       // those, as runs within one block
-  std::vector<fresh_page> pages_;           // as what_.pages
-  std::shared_ptr<address_block> scratch_;  // for pages that nobody may write where they are wanted
-  std::size_t read_only_ = 0;
+  std::vector<virtual_range> ranges_;       // the same, as runs inside one block
+  std::vector<fresh_page> pages_;           // in the order of suspended_.pages
+  std::shared_ptr<address_block> scratch_;  // addresses to write pages that are mapped read-only
+  std::size_t read_only_bytes_ = 0;
   std::vector<piece> contents_;
   std::size_t bytes_ = 0;
 };

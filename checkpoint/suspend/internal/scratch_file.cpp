@@ -9,14 +9,15 @@
 namespace stillmap::checkpoint {
 namespace {
 
-tl::unexpected<error> system_error(const char *op, const char *reason, std::uint64_t value,
-                                   int code = errno) {
-  return tl::unexpected<error>(
-      error{std::error_code(code, std::system_category()), op, reason, value, 0});
+constexpr const char *op = "checkpoint::scratch_file";
+
+tl::unexpected<error> file_error(const char *reason, std::uint64_t bytes, int code = errno) {
+  return tl::unexpected(error{std::error_code(code, std::system_category()), op, reason, bytes, 0,
+                              error_unit::bytes});
 }
 
-// A file system that cannot make nameless files gets one whose name is taken away at once.
-int open_nameless(const std::string &directory, int flags) {
+// On file systems without O_TMPFILE, creates a named file and unlinks it at once.
+int open_unnamed(const std::string &directory, int flags) {
   const int fd = ::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC | flags, 0600);
   if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR)) return fd;
   std::string name = directory + "/.stillmap-XXXXXX";
@@ -28,20 +29,20 @@ int open_nameless(const std::string &directory, int flags) {
 }  // namespace
 
 result<scratch_file> scratch_file::create(const std::string &directory, std::size_t bytes) {
-  constexpr const char *op = "checkpoint::scratch_file";
   bool direct = true;
-  int fd = open_nameless(directory, O_DIRECT);
+  int fd = open_unnamed(directory, O_DIRECT);
   if (fd < 0 && errno == EINVAL) {  // tmpfs before Linux 6.5
     direct = false;
-    fd = open_nameless(directory, 0);
+    fd = open_unnamed(directory, 0);
   }
-  if (fd < 0) return system_error(op, "no file can be made in the directory", bytes);
+  const auto about_directory = [&](const char *reason) {
+    return tl::unexpected(file_error(reason, bytes).value().about(directory));
+  };
+  if (fd < 0) return about_directory("a file cannot be created in the directory");
   scratch_file made(fd, direct);
-  // Now, when nothing has been given up yet, is the time to hear that the disk is too small.
-  if (bytes != 0) {
-    if (::fallocate(fd, 0, 0, static_cast<off_t>(bytes)) != 0 && errno != EOPNOTSUPP) {
-      return system_error(op, "the file cannot be that large", bytes);
-    }
+  // Allocated now, so that a full disk is an error before any memory was unmapped.
+  if (bytes != 0 && ::fallocate(fd, 0, 0, static_cast<off_t>(bytes)) != 0 && errno != EOPNOTSUPP) {
+    return about_directory("disk space cannot be allocated");
   }
   return made;
 }
@@ -64,8 +65,7 @@ status scratch_file::write(const std::byte *from, std::size_t bytes, std::size_t
     const ssize_t n = ::pwrite(fd_, from, bytes, static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
-      return system_error("checkpoint::scratch_file", "cannot be written", offset,
-                          n < 0 ? errno : ENOSPC);
+      return file_error("the file cannot be written", offset, n < 0 ? errno : ENOSPC);
     }
     from += n;
     bytes -= static_cast<std::size_t>(n);
@@ -78,9 +78,9 @@ status scratch_file::read(std::byte *to, std::size_t bytes, std::size_t offset) 
   while (bytes != 0) {
     const ssize_t n = ::pread(fd_, to, bytes, static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return system_error("checkpoint::scratch_file", "cannot be read", offset);
+    if (n < 0) return file_error("the file cannot be read", offset);
     if (n == 0) {
-      return make_error(errc::corrupt, "checkpoint::scratch_file", "the file ends early", offset);
+      return make_error(errc::corrupt, op, "the file ends early", offset, 0, error_unit::bytes);
     }
     to += n;
     bytes -= static_cast<std::size_t>(n);
