@@ -1,71 +1,119 @@
-# What every target of ours has in common.
+# Functions for the targets of Stillmap.
+
+# What every target has in common.
 function(stillmap_target target)
   target_compile_features(${target} PUBLIC cxx_std_20)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
 endfunction()
 
-# The library of the folder it is called in, which has its name: all *.cpp of it and SOURCES. Includes
-# read "stillmap/NAME/..." here, in Bazel and after install: in the build folder the name is a link to
-# the source folder. Installed are the headers PUBLIC (names without .h); each of ALONE (default: all
-# headers there are) compiles by itself, and without the CUDA Toolkit.
-function(stillmap_library name)
-  cmake_parse_arguments(PARSE_ARGV 1 _arg "" "OUTPUT_NAME" "PUBLIC;ALONE;SOURCES")
-  set(_include "${PROJECT_BINARY_DIR}/include")
-  file(MAKE_DIRECTORY "${_include}/stillmap")
-  file(CREATE_LINK "${CMAKE_CURRENT_SOURCE_DIR}" "${_include}/stillmap/${name}" SYMBOLIC)
-  file(GLOB _sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cpp")
-  file(GLOB _headers CONFIGURE_DEPENDS RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}"
-    "${CMAKE_CURRENT_SOURCE_DIR}/*.h")
-  if(NOT _arg_OUTPUT_NAME)
-    set(_arg_OUTPUT_NAME stillmap_${name})
-  endif()
-  if(NOT _arg_ALONE)
-    list(TRANSFORM _headers REPLACE "\\.h$" "" OUTPUT_VARIABLE _arg_ALONE)
-  endif()
+# Sets `out` to the files of a library's folder that match `pattern`, relative to the source folder,
+# without those of libraries below it.
+function(stillmap_files folder pattern out)
+  file(GLOB_RECURSE _files CONFIGURE_DEPENDS RELATIVE "${stillmap_SOURCE_DIR}"
+    "${stillmap_SOURCE_DIR}/${folder}/${pattern}")
+  foreach(_component IN LISTS stillmap_COMPONENTS_KNOWN)
+    if(stillmap_FOLDER_${_component} MATCHES "^${folder}/")
+      list(FILTER _files EXCLUDE REGEX "^${stillmap_FOLDER_${_component}}/")
+    endif()
+  endforeach()
+  set(${out} "${_files}" PARENT_SCOPE)
+endfunction()
 
-  add_library(${name} ${_sources} ${_arg_SOURCES})
-  add_library(stillmap::${name} ALIAS ${name})
+# The headers of a folder that are installed.
+function(stillmap_public_headers folder out)
+  stillmap_files("${folder}" "*.h" _headers)
+  list(JOIN stillmap_INTERNAL_FOLDERS "|" _internal)
+  list(FILTER _headers EXCLUDE REGEX "/(${_internal})/")
+  set(${out} "${_headers}" PARENT_SCOPE)
+endfunction()
+
+function(stillmap_install_headers)
+  foreach(_header IN LISTS ARGN)
+    get_filename_component(_folder "${_header}" DIRECTORY)
+    install(FILES "${stillmap_SOURCE_DIR}/${_header}"
+      DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/stillmap/${_folder}")
+  endforeach()
+endfunction()
+
+# The target `name`: each header compiled by itself, with nothing but what users of `library` have.
+function(stillmap_headers_alone name library)
+  set(_sources)
+  foreach(_header IN LISTS ARGN)
+    set(_source "${stillmap_BINARY_DIR}/headers_alone/${_header}.cpp")
+    set(_line "#include \"stillmap/${_header}\"\n")
+    file(CONFIGURE OUTPUT "${_source}" CONTENT "${_line}${_line}" @ONLY)
+    list(APPEND _sources "${_source}")
+  endforeach()
+  add_library(${name} OBJECT ${_sources})
   stillmap_target(${name})
-  set_target_properties(${name} PROPERTIES
-    OUTPUT_NAME ${_arg_OUTPUT_NAME}
-    VERSION ${PROJECT_VERSION}
-    SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
+  target_link_libraries(${name} PRIVATE ${library})
+endfunction()
+
+# The library of a folder: the target stillmap_<component>, known as stillmap::<component>. What it
+# uses is listed in tools/build/modules.bzl and StillmapDependencies.cmake.
+function(stillmap_library folder)
+  stillmap_component_of("${folder}" _component)
+  set(_target stillmap_${_component})
+  stillmap_files("${folder}" "*.cpp" _sources)
+  list(TRANSFORM _sources PREPEND "${stillmap_SOURCE_DIR}/")
+  add_library(${_target} ${_sources})
+  add_library(stillmap::${_component} ALIAS ${_target})
+  stillmap_target(${_target})
+  set_target_properties(${_target} PROPERTIES
+    EXPORT_NAME ${_component}
+    VERSION ${stillmap_VERSION}
+    SOVERSION ${stillmap_SOVERSION}
+    INSTALL_RPATH "$ORIGIN"
     POSITION_INDEPENDENT_CODE ON)
-  # Linked into a program or a shared library of somebody else's, its symbols stay inside there.
+  # In a program or a shared library of somebody else's, the symbols of a static Stillmap stay inside.
   if(NOT BUILD_SHARED_LIBS)
-    set_target_properties(${name} PROPERTIES
+    set_target_properties(${_target} PROPERTIES
       CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
   endif()
-  install(TARGETS ${name} EXPORT stillmapTargets)
-  list(TRANSFORM _arg_PUBLIC APPEND ".h" OUTPUT_VARIABLE _public)
-  install(FILES ${_public} DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/stillmap/${name}")
 
+  # A path is its include: "stillmap" is a link to the source folder.
+  target_include_directories(${_target} PUBLIC
+    "$<BUILD_INTERFACE:${stillmap_BINARY_DIR}/include>"
+    "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
+  foreach(_used IN LISTS stillmap_USES_${_component})
+    target_link_libraries(${_target} PUBLIC stillmap_${_used})
+  endforeach()
+  foreach(_name IN LISTS stillmap_PUBLIC_${_component})
+    target_link_libraries(${_target} PUBLIC ${stillmap_TARGET_${_name}})
+  endforeach()
+  foreach(_name IN LISTS stillmap_PRIVATE_${_component})
+    target_link_libraries(${_target} PRIVATE ${stillmap_TARGET_${_name}})
+  endforeach()
+  foreach(_name IN LISTS stillmap_BUILD_${_component})
+    target_link_libraries(${_target} PRIVATE $<BUILD_INTERFACE:${stillmap_TARGET_${_name}}>)
+  endforeach()
+  target_link_libraries(${_target} PRIVATE ${CMAKE_DL_LIBS})
+
+  stillmap_public_headers("${folder}" _headers)
+  if(STILLMAP_INSTALL)
+    install(TARGETS ${_target} EXPORT stillmap-${_component})
+    install(EXPORT stillmap-${_component} NAMESPACE stillmap:: DESTINATION "${stillmap_CMAKE_DIR}"
+      FILE stillmap-${_component}.cmake)
+    stillmap_install_headers(${_headers})
+  endif()
   if(STILLMAP_BUILD_TESTS)
-    set(_sources_alone)
-    foreach(_header IN LISTS _arg_ALONE)
-      set(_source "${CMAKE_CURRENT_BINARY_DIR}/alone/${_header}.cpp")
-      set(_line "#include \"stillmap/${name}/${_header}.h\"\n")
-      file(CONFIGURE OUTPUT "${_source}" CONTENT "${_line}${_line}" @ONLY)
-      list(APPEND _sources_alone "${_source}")
-    endforeach()
-    add_library(${name}_headers_alone OBJECT ${_sources_alone})
-    stillmap_target(${name}_headers_alone)
-    target_link_libraries(${name}_headers_alone PRIVATE ${name})
+    stillmap_headers_alone(${_target}_headers_alone ${_target} ${_headers})
   endif()
 endfunction()
 
-# A program that uses the library: the command, a benchmark, an example.
+# A program that uses Stillmap: the command, a benchmark, an example.
 function(stillmap_program target)
   stillmap_target(${target})
-  target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}")
-  target_link_libraries(${target} PRIVATE
-    stillmap::control stillmap::migration stillmap::process stillmap::handoff stillmap::snapshot
-    stillmap::checkpoint stillmap::image stillmap::allocators stillmap::vmm
-    ${CMAKE_DL_LIBS})
-  if(TARGET hostcuda)
-    target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/hostcuda/include")
-    target_link_libraries(${target} PRIVATE CudaHeaders)
-    add_dependencies(${target} hostcuda)
+  target_include_directories(${target} PRIVATE "${stillmap_SOURCE_DIR}")
+  target_link_libraries(${target} PRIVATE stillmap::checkpoint stillmap::replay ${CMAKE_DL_LIBS})
+  # From here a program finds ../lib/stillmap/hostcuda, as it does where it is installed.
+  set_target_properties(${target} PROPERTIES
+    RUNTIME_OUTPUT_DIRECTORY "${stillmap_BINARY_DIR}/bin"
+    INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
+  if(TARGET stillmap_hostcuda)
+    target_include_directories(${target} PRIVATE "${stillmap_SOURCE_DIR}/hostcuda/include")
+    target_link_libraries(${target} PRIVATE stillmap_cuda_headers)
+    add_dependencies(${target} stillmap_hostcuda)
   endif()
 endfunction()

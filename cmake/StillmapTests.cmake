@@ -1,36 +1,42 @@
-# The machines that hostcuda can be. A new profile is one line here and one in
-# tools/build/profiles.bzl; every test that touches a driver then runs on it.
-set(STILLMAP_HOSTCUDA_PROFILES
-  h200
-  a100
-  multi:2
-  wsl2
-  mig
-  vgpu-no-vmm
-  old-driver-450
-)
+# The machines that hostcuda can be: those of tools/build/profiles.bzl.
+file(STRINGS "${CMAKE_CURRENT_LIST_DIR}/../tools/build/profiles.bzl" STILLMAP_HOSTCUDA_PROFILES
+  REGEX "^    \"[^\"]+\",$")
+list(TRANSFORM STILLMAP_HOSTCUDA_PROFILES REPLACE "^ *\"([^\"]+)\",$" "\\1")
 
 # One program of one kind of test, and a ctest entry for each driver it runs on.
-#   stillmap_tests(KIND [PROFILES names...] [CUDA])
-# The sources are KIND/*.cpp; where there are none, there is no target.
+#   stillmap_tests(KIND [CUDA] [FOLDERS folders...] [SOURCES files...] [PROFILES names...] [DEPS libraries...])
+# Its sources are all of FOLDERS (default: KIND), folders below them included, and SOURCES. It runs on
+# all profiles of hostcuda unless PROFILES names some.
 function(stillmap_tests kind)
-  cmake_parse_arguments(arg "CUDA" "" "PROFILES" ${ARGN})
-  file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/${kind}/*.cpp")
-  if(NOT sources)
-    return()
+  cmake_parse_arguments(PARSE_ARGV 1 arg "CUDA" "" "FOLDERS;SOURCES;PROFILES;DEPS")
+  if(NOT arg_FOLDERS)
+    set(arg_FOLDERS ${kind})
   endif()
-  set(program ${kind}_program)
-  add_executable(${program} ${sources})
+  if(NOT arg_PROFILES)
+    set(arg_PROFILES ${STILLMAP_HOSTCUDA_PROFILES})
+  endif()
+  set(patterns ${arg_FOLDERS})
+  list(TRANSFORM patterns PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
+  list(TRANSFORM patterns APPEND "/*.cpp")
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${patterns})
+  if(kind STREQUAL "allocators")  # its sub-folders with a library of their own are kinds of their own
+    list(FILTER sources EXCLUDE REGEX "/allocators/(replay|torch)/")
+  endif()
+  set(program stillmap_tests_${kind})
+  add_executable(${program} ${sources} ${arg_SOURCES})
   stillmap_program(${program})
+  set_target_properties(${program} PROPERTIES
+    RUNTIME_OUTPUT_DIRECTORY "${stillmap_BINARY_DIR}/tests"
+    OUTPUT_NAME ${kind}_program)
   target_compile_options(${program} PRIVATE -O0) # as in .bazelrc
-  target_link_libraries(${program} PRIVATE stillmap_test_support)
+  target_link_libraries(${program} PRIVATE stillmap_test_support ${arg_DEPS})
 
-  # Relative to nothing: golden files and the like are found from the source folder, as in Bazel.
+  # Golden files and the like are found from the source folder, as in Bazel.
   foreach(profile IN LISTS arg_PROFILES)
     string(REGEX REPLACE "[:-]" "_" slug "${profile}")
     add_test(NAME ${kind}_${slug} COMMAND ${program} WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
     set_tests_properties(${kind}_${slug} PROPERTIES
-      ENVIRONMENT "STILLMAP_DRIVER=host;STILLMAP_HOSTCUDA=$<TARGET_SONAME_FILE:hostcuda>;HOSTCUDA=profile=${profile}"
+      ENVIRONMENT "STILLMAP_DRIVER=host;STILLMAP_HOSTCUDA=$<TARGET_SONAME_FILE:stillmap_hostcuda>;HOSTCUDA=profile=${profile}"
       TIMEOUT 900
       LABELS "${kind};${profile}")
   endforeach()

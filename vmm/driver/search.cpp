@@ -64,15 +64,15 @@ std::vector<std::string> hostcuda_candidates() {
     if (folder.empty()) continue;
     out.push_back((folder / "stillmap/hostcuda" / soname).string());         // lib/
     out.push_back((folder / "../lib/stillmap/hostcuda" / soname).string());  // bin/
-    out.push_back((folder / "../hostcuda" / soname).string());               // bazel-bin/tools/
+#ifdef STILLMAP_LIBDIR  // "lib64", "lib/x86_64-linux-gnu"
+    out.push_back((folder / ".." / STILLMAP_LIBDIR / "stillmap/hostcuda" / soname).string());
+#endif
+    out.push_back((folder / "../hostcuda" / soname).string());  // bazel-bin/tools/
   }
   if (const char *runfiles = std::getenv("RUNFILES_DIR")) add_runfiles(out, runfiles);
   std::error_code none;
   const fs::path executable = fs::read_symlink("/proc/self/exe", none);
   if (!executable.empty()) add_runfiles(out, executable.string() + ".runfiles");
-#ifdef STILLMAP_HOSTCUDA_BUILD_DIR
-  out.push_back(std::string(STILLMAP_HOSTCUDA_BUILD_DIR) + "/" + soname);
-#endif
 #ifdef STILLMAP_HOSTCUDA_INSTALL_DIR
   out.push_back(std::string(STILLMAP_HOSTCUDA_INSTALL_DIR) + "/" + soname);
 #endif
