@@ -1,5 +1,5 @@
-"""The machines that hostcuda can be. A new profile is one line here and one in
-cmake/StillmapTests.cmake; every test that touches a driver then runs on it."""
+"""The machines that hostcuda can be. A new profile is one line here, which CMake and ./test read;
+every test that uses a driver then runs on it."""
 
 HOSTCUDA_PROFILES = [
     "h200",
