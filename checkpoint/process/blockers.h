@@ -1,4 +1,4 @@
-// What keeps a process from being saved whole, by the driver and CRIU together. docs/criu.md
+// Blockers: what keeps the CUDA driver and CRIU from checkpointing this process. docs/criu.md
 #pragma once
 
 #include <span>
@@ -9,27 +9,29 @@
 
 namespace stillmap::process {
 
-enum class obstacle_kind {
-  imported,         // mapped memory that another process created and has too
-  taken_over,       // mapped memory that another process created, and that is this one's by handoff
-  imported_handle,  // the same as either, held without an address: nobody here can tell by whom
-  exported_fd,      // an open file descriptor of memory
+enum class blocker_kind {
+  imported,         // mapped memory that another process created and still owns
+  handed_off,       // mapped memory that another process created and handed off to this one
+  imported_handle,  // imported memory that is mapped nowhere; its owner is unknown
+  exported_fd,      // an open file descriptor of exported memory
 };
 
-struct obstacle {
-  obstacle_kind kind = obstacle_kind::imported;
-  int device = -1;      // ordinal; -1: it does not matter, or is not known
-  virtual_range range;  // one page, of the first two kinds
-  std::string tag;      // of the block it is in
+struct blocker {
+  blocker_kind kind = blocker_kind::imported;
+  int device = -1;      // ordinal; -1: none, or not known
+  virtual_range range;  // one page; empty unless the memory is mapped
+  std::string tag;      // of the block that contains the range
   int fd = -1;
 };
 
 // "device 0, 0x7f12...: 2.0 MiB of tag "kv" belong to another process"
-std::string describe(const obstacle &o);
+std::string describe(const blocker &b);
 
-// Everything that is in the way in this process, in address order of each device.
-// Retiring mappings that were such are waited for. Requires: `devices` is all that are in use.
-// Threads: none of the memory may change its pages meanwhile. Cost: none, unless something retires.
-std::vector<obstacle> obstacles(std::span<const device> devices);
+// Lists all blockers of this process, in address order of each device. Waits first for mappings
+// that are retiring.
+// Requires: `devices` are all devices that this process uses.
+// Threads:  no page may be mapped or unmapped during the call.
+// Cost:     none, unless something is retiring.
+std::vector<blocker> find_blockers(std::span<const device> devices);
 
 }  // namespace stillmap::process

@@ -3,42 +3,37 @@
 #include <algorithm>
 #include <limits>
 
+#include "stillmap/vmm/internal/try.h"
+
 namespace stillmap::process {
 
-status freeze(const driver &d, pid_t pid, std::chrono::milliseconds wait) {
-  const auto state = d.state_of_process(pid);
-  if (!state) return tl::unexpected(state.error());
-  if (*state != process_state::running) {
-    return make_error(errc::invalid_argument, "process::freeze", "the process does not run",
-                  static_cast<std::uint64_t>(*state));
+status freeze(const driver &d, pid_t pid, std::chrono::milliseconds timeout) {
+  STILLMAP_ASSIGN_OR_RETURN(const process_state state, d.state_of_process(pid));
+  if (state != process_state::running) {
+    return make_error(errc::invalid_argument, "process::freeze", "the process is not running",
+                      static_cast<std::uint64_t>(state));
   }
-  const auto most =
-      static_cast<std::chrono::milliseconds::rep>(std::numeric_limits<unsigned>::max());
-  if (status s = d.lock_process(
-          pid,
-          static_cast<unsigned>(std::clamp<std::chrono::milliseconds::rep>(wait.count(), 0, most)));
-      !s) {
-    return s;
-  }
+  using count = std::chrono::milliseconds::rep;
+  const auto limited =
+      std::clamp<count>(timeout.count(), 0, count{std::numeric_limits<unsigned>::max()});
+  STILLMAP_RETURN_IF_ERROR(d.lock_process(pid, static_cast<unsigned>(limited)));
   status s = d.checkpoint_process(pid);
   if (!s) {
-    if (const status back = d.unlock_process(pid); !back) report_background_error(back.error());
+    if (const status undo = d.unlock_process(pid); !undo) report_background_error(undo.error());
   }
   return s;
 }
 
 status thaw(const driver &d, pid_t pid, std::span<const device_change> changes) {
-  auto state = d.state_of_process(pid);
-  if (!state) return tl::unexpected(state.error());
-  if (*state == process_state::failed) {
-    return make_error(errc::corrupt, "process::thaw",
-                  "the driver could not put the process together again");
+  STILLMAP_ASSIGN_OR_RETURN(process_state state, d.state_of_process(pid));
+  if (state == process_state::failed) {
+    return make_error(errc::corrupt, "process::thaw", "the driver cannot restore the process");
   }
-  if (*state == process_state::checkpointed) {
-    if (status s = d.restore_process(pid, changes.data(), changes.size()); !s) return s;
+  if (state == process_state::checkpointed) {
+    STILLMAP_RETURN_IF_ERROR(d.restore_process(pid, changes.data(), changes.size()));
     state = process_state::locked;
   }
-  return *state == process_state::locked ? d.unlock_process(pid) : status();
+  return state == process_state::locked ? d.unlock_process(pid) : status();
 }
 
 }  // namespace stillmap::process

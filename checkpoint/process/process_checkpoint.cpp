@@ -7,36 +7,42 @@
 
 #include "stillmap/checkpoint/common/internal/wait_idle.h"
 #include "stillmap/vmm/address_space.h"
+#include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/physical_memory.h"
 
 namespace stillmap::process {
 namespace {
 
-constexpr const char *op = "process::prepare";
+constexpr const char *op = "process_checkpoint::prepare";
 
 bool has(const std::vector<std::string> &tags, const std::string &tag) {
   return std::find(tags.begin(), tags.end(), tag) != tags.end();
 }
 
-// The first that will not be dealt with.
-status check(const std::vector<obstacle> &in_the_way, const prepare_options &how) {
-  for (const obstacle &o : in_the_way) {
-    const std::uint64_t at = o.range.begin.value();
-    if (o.kind == obstacle_kind::imported && !how.copy_imports) {
-      return make_error(errc::not_supported, op, "the memory is another process's", at);
+// Fails with the first blocker that the options do not remove.
+status check(const std::vector<blocker> &blockers, const prepare_options &options) {
+  for (const blocker &b : blockers) {
+    if (b.kind == blocker_kind::imported && !options.copy_imports) {
+      const error e{make_error_code(errc::not_supported),
+                    op,
+                    "the memory belongs to another process (see copy_imports)",
+                    b.range.begin.value(),
+                    0,
+                    error_unit::address};
+      return tl::unexpected(e.about("tag " + b.tag));
     }
-    if (o.kind == obstacle_kind::imported_handle) {
-      return make_error(errc::busy, op, "memory of another process is held, and mapped nowhere");
+    if (b.kind == blocker_kind::imported_handle) {
+      return make_error(errc::busy, op, "memory of another process is imported but mapped nowhere");
     }
-    if (o.kind == obstacle_kind::exported_fd && !how.close_exports) {
-      return make_error(errc::busy, op, "a descriptor of exported memory is open",
-                    static_cast<std::uint64_t>(o.fd));
+    if (b.kind == blocker_kind::exported_fd && !options.close_exports) {
+      return make_error(errc::busy, op, "a file descriptor of exported memory is open",
+                        static_cast<std::uint64_t>(b.fd));
     }
   }
   return {};
 }
 
-// Tags with memory behind them, each once.
+// Tags with mapped memory, each once.
 std::vector<std::string> tags_of(const device &d) {
   std::vector<std::string> out;
   for (const block_record &b : d.space().blocks()) {
@@ -47,121 +53,118 @@ std::vector<std::string> tags_of(const device &d) {
 
 }  // namespace
 
-result<std::unique_ptr<preparation>> preparation::create(std::vector<device> devices) {
+result<std::unique_ptr<process_checkpoint>> process_checkpoint::create(
+    std::vector<device> devices) {
   if (devices.empty()) {
-    return make_error(errc::invalid_argument, "preparation::create", "there is no device");
+    return make_error(errc::invalid_argument, "process_checkpoint::create", "no device is given");
   }
-  std::vector<unit> units;
+  std::vector<device_entry> entries;
   for (const device &d : devices) {
-    auto by = checkpoint::suspender::create(d);
-    if (!by) return tl::unexpected(by.error());
-    units.push_back({d, std::move(*by)});
+    STILLMAP_ASSIGN_OR_RETURN(std::unique_ptr<checkpoint::suspender> suspender,
+                              checkpoint::suspender::create(d));
+    entries.push_back({d, std::move(suspender)});
   }
-  return std::unique_ptr<preparation>(new preparation(std::move(units), std::move(devices)));
+  return std::unique_ptr<process_checkpoint>(
+      new process_checkpoint(std::move(entries), std::move(devices)));
 }
 
-preparation::~preparation() = default;
+process_checkpoint::~process_checkpoint() = default;
 
-result<prepared> preparation::prepare(const prepare_options &how) {
+result<prepare_report> process_checkpoint::prepare(const prepare_options &options) {
   const std::lock_guard lock(mutex_);
-  if (fit_) return make_error(errc::busy, op, "this process is prepared already");
-  for (const unit &u : units_) {
-    if (u.by->suspended().empty()) continue;
-    return make_error(errc::busy, op, "memory is away that did not come back: resume_after()");
+  if (prepared_) return make_error(errc::busy, op, "this process is prepared already");
+  for (const device_entry &e : entries_) {
+    if (e.suspender->suspended().empty()) continue;
+    return make_error(errc::busy, op, "memory is still suspended: call resume() first");
   }
-  for (const device &d : devices_) {
-    if (status s = checkpoint::wait_until_idle(d); !s) return tl::unexpected(s.error());
-  }
-  const std::vector<obstacle> in_the_way = obstacles(devices_);
-  if (status s = check(in_the_way, how); !s) return tl::unexpected(s.error());
-  // Had early, so that closing cannot fail.
-  const owned_fd nothing(::open("/dev/null", O_RDWR | O_CLOEXEC));
-  if (nothing.get() < 0) {
-    return tl::unexpected(
-        error{std::error_code(errno, std::system_category()), op, "/dev/null cannot be opened"});
-  }
-  prepared told;
-  if (status s = suspend(how, in_the_way, told); !s) {
-    if (const status back = bring_back(); !back) report_background_error(back.error());
+  for (const device &d : devices_) STILLMAP_RETURN_IF_ERROR(checkpoint::wait_until_idle(d));
+  const std::vector<blocker> blockers = find_blockers(devices_);
+  STILLMAP_RETURN_IF_ERROR(check(blockers, options));
+  // Opened before anything changes: closing the exports must not fail.
+  const owned_fd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  if (null.get() < 0) return make_system_error(errno, op, "the file cannot be opened", "/dev/null");
+  prepare_report report;
+  if (status s = suspend(options, blockers, report); !s) {
+    if (const status undo = resume_all(); !undo) report_background_error(undo.error());
     return tl::unexpected(s.error());
   }
-  told.exports = disarm_exported_fds(nothing);
-  fit_ = true;
-  return told;
+  report.exports = disarm_exported_fds(null);
+  prepared_ = true;
+  return report;
 }
 
-status preparation::suspend(const prepare_options &how, const std::vector<obstacle> &in_the_way,
-                            prepared &told) {
-  std::vector<bool> known(how.evict.size());
-  // What nobody else has first: it comes back as it was.
+status process_checkpoint::suspend(const prepare_options &options,
+                                   const std::vector<blocker> &blockers, prepare_report &report) {
+  std::vector<bool> found(options.evict.size());
+  // Tags with imports last: undoing their suspension makes private copies of them.
   for (const bool imports : {false, true}) {
-    for (const unit &u : units_) {
-      const std::vector<std::string> there = tags_of(u.on);
-      std::vector<std::string> concerned;  // tags with imports
-      for (const obstacle &o : in_the_way) {
-        if (o.device != u.on.ordinal()) continue;
-        told.imports += imports ? 1 : 0;
-        if (!has(concerned, o.tag)) concerned.push_back(o.tag);
+    for (const device_entry &e : entries_) {
+      std::vector<std::string> with_imports;
+      for (const blocker &b : blockers) {
+        if (b.device != e.device.ordinal()) continue;
+        report.imports += imports ? 1 : 0;
+        if (!has(with_imports, b.tag)) with_imports.push_back(b.tag);
       }
-      for (const std::string &tag : there) {
-        const auto asked = std::find(how.evict.begin(), how.evict.end(), tag);
-        if (asked != how.evict.end())
-          known[static_cast<std::size_t>(asked - how.evict.begin())] = true;
-        if (has(concerned, tag) != imports) continue;
-        if (!imports && !how.evict_everything && asked == how.evict.end()) continue;
-        checkpoint::suspend_options options;
-        options.imports = imports;
-        const auto went = u.by->suspend(tag, options);
-        if (!went) return tl::unexpected(went.error());
-        ++told.tags;
-        told.bytes += went->bytes;
-        told.released += went->released;
+      for (const std::string &tag : tags_of(e.device)) {
+        const auto evicted = std::find(options.evict.begin(), options.evict.end(), tag);
+        if (evicted != options.evict.end()) {
+          found[static_cast<std::size_t>(evicted - options.evict.begin())] = true;
+        }
+        if (has(with_imports, tag) != imports) continue;
+        if (!imports && !options.evict_everything && evicted == options.evict.end()) continue;
+        checkpoint::suspend_options eviction;
+        eviction.imports = imports;
+        STILLMAP_ASSIGN_OR_RETURN(const checkpoint::suspended_tag done,
+                                  e.suspender->suspend(tag, eviction));
+        ++report.tags;
+        report.bytes += done.bytes;
+        report.released += done.released;
       }
     }
-    const auto unknown = std::find(known.begin(), known.end(), false);
-    if (unknown != known.end()) {
+    const auto missing = std::find(found.begin(), found.end(), false);
+    if (missing != found.end()) {
       const bool can = std::any_of(devices_.begin(), devices_.end(),
                                    [](const device &d) { return d.capabilities().vmm; });
-      return make_error(can ? errc::invalid_argument : errc::not_supported, op,
-                    can ? "no memory that is mapped has this tag"
-                        : "nothing can be evicted where pages cannot be mapped",
-                    static_cast<std::uint64_t>(unknown - known.begin()));
+      const error e{make_error_code(can ? errc::invalid_argument : errc::not_supported), op,
+                    can ? "no mapped memory has this tag"
+                        : "memory of a device without VMM cannot be evicted"};
+      return tl::unexpected(
+          e.about("tag " + options.evict[static_cast<std::size_t>(missing - found.begin())]));
     }
   }
   for (const device &d : devices_) {
     if (d.driver().imports().empty()) continue;
-    return make_error(errc::busy, op, "the driver does not let go of another process's memory");
+    return make_error(errc::busy, op, "the driver did not release memory of another process");
   }
   return {};
 }
 
-status preparation::bring_back() {
-  for (const unit &u : units_) {
-    for (const checkpoint::suspended_tag &t : u.by->suspended()) {
-      const auto back = u.by->resume(t.tag);
-      if (!back) return tl::unexpected(back.error());
+status process_checkpoint::resume_all() {
+  for (const device_entry &e : entries_) {
+    for (const checkpoint::suspended_tag &t : e.suspender->suspended()) {
+      STILLMAP_RETURN_IF_ERROR(e.suspender->resume(t.tag));
     }
   }
   return {};
 }
 
-status preparation::resume_after() {
+status process_checkpoint::resume() {
   const std::lock_guard lock(mutex_);
-  if (status s = bring_back(); !s) return s;
-  fit_ = false;
+  STILLMAP_RETURN_IF_ERROR(resume_all());
+  prepared_ = false;
   return {};
 }
 
-bool preparation::fit() const {
+bool process_checkpoint::prepared() const {
   const std::lock_guard lock(mutex_);
-  return fit_;
+  return prepared_;
 }
 
-std::vector<checkpoint::suspended_tag> preparation::away() const {
+std::vector<checkpoint::suspended_tag> process_checkpoint::suspended() const {
   const std::lock_guard lock(mutex_);
   std::vector<checkpoint::suspended_tag> out;
-  for (const unit &u : units_) {
-    for (checkpoint::suspended_tag &t : u.by->suspended()) out.push_back(std::move(t));
+  for (const device_entry &e : entries_) {
+    for (checkpoint::suspended_tag &t : e.suspender->suspended()) out.push_back(std::move(t));
   }
   return out;
 }

@@ -1,5 +1,5 @@
-// Makes this process fit to be saved whole (cuCheckpointProcess*, CRIU), and puts it right again
-// when it runs on, here or restored elsewhere: at the same addresses. docs/criu.md
+// Prepares this process for a checkpoint by the CUDA driver and CRIU, and restores its device memory
+// afterwards, here or in the restored process, at the same addresses. docs/criu.md
 #pragma once
 
 #include <cstddef>
@@ -15,76 +15,79 @@
 namespace stillmap::process {
 
 struct prepare_options {
-  // Tags whose contents go to host memory of this process, which CRIU saves, and whose pages go
-  // back to the device: less for the driver to carry, and nothing at all where it cannot carry
-  // memory.
+  // Tags to evict: their contents move to host memory of this process, which CRIU saves, and their
+  // pages are returned to the device. The driver has less memory to carry, or none.
   std::vector<std::string> evict{};
-  bool evict_everything = false;  // all tags that have pages (memory without VMM stays)
-  // Memory of other processes: let go of; what comes back is a copy, and this process's own. Else
-  // it is a refusal. (What this process took over by handoff nobody else has: it is always
-  // replaced.)
+  // Evict all tags that have pages. (Memory of a device without VMM stays.)
+  bool evict_everything = false;
+  // Release memory that was imported from other processes; resume() creates a private copy of it.
+  // Otherwise such memory is an error. Memory that was handed off to this process has no other
+  // owner, and is always replaced.
   bool copy_imports = false;
-  // Descriptors of exported memory refer to /dev/null from then on, also after resume_after(). Else
-  // an open one is a refusal.
+  // Redirect file descriptors of exported memory to /dev/null, for good. Otherwise an open one is an
+  // error.
   bool close_exports = true;
 };
 
-struct prepared {
-  std::size_t tags = 0;     // whose memory is away
-  std::size_t bytes = 0;    // of pages, each once
-  physical_size released;   // what devices got back
-  std::size_t imports = 0;  // pages that other processes had made, and that are let go of
+struct prepare_report {
+  std::size_t tags = 0;     // that are suspended now
+  std::size_t bytes = 0;    // of their pages, each once
+  physical_size released;   // memory that the devices have free again
+  std::size_t imports = 0;  // pages created by other processes that were released
   std::size_t exports = 0;  // descriptors closed
 };
 
-// Threads: safe, one call at a time. From prepare() to resume_after() nobody else may use or change
-// the memory concerned, nor queue work on it, import or export.
-class preparation {
+// Threads: safe, one call at a time. From prepare() to resume() no other thread may use or change
+// the memory concerned, queue work on it, or import or export memory.
+class process_checkpoint {
  public:
-  // Requires: `devices` is all that this process uses.
-  // Errors:   invalid_argument (no device), the driver's. Cost: some streams on each.
-  static result<std::unique_ptr<preparation>> create(std::vector<device> devices);
-  // What is away then is lost, which is reported to the error sink.
-  ~preparation();
-  preparation(const preparation &) = delete;
-  preparation &operator=(const preparation &) = delete;
+  // Requires: `devices` are all devices that this process uses.
+  // Errors:   invalid_argument (no device), the driver's.
+  // Cost:     some streams on each device.
+  static result<std::unique_ptr<process_checkpoint>> create(std::vector<device> devices);
+  // Contents that are still suspended are lost, and reported to the error sink.
+  ~process_checkpoint();
+  process_checkpoint(const process_checkpoint &) = delete;
+  process_checkpoint &operator=(const process_checkpoint &) = delete;
 
-  // Waits until the devices are idle. Afterwards this process has no memory of another's, no
-  // descriptor of its own, and what was to be evicted is in its host memory.
-  // Ensures: failure: as before. (Where the driver refuses a step of the way back too, which the
-  //          sink is told, resume_after() is what to call. A copy of an import that was let go of
-  //          already stays a copy: the imports go last.)
-  // Errors:  busy (prepared already; a handle of another process's memory is mapped nowhere; an
-  //          export is open: value = its descriptor; a page is used outside of its tag: value = its
-  //          address), not_supported (memory of another process: value = its address; eviction on a
-  //          device without VMM), invalid_argument (nothing has that tag), out_of_memory (the
-  //          host's), the driver's, the system's.
+  // Waits for the devices, then removes all blockers and evicts the tags. Afterwards the process
+  // holds no memory of other processes and no descriptor of its own memory.
+  // Ensures: failure: the process is as before. Two exceptions: if the driver also refuses to undo a
+  //          step, that is reported to the error sink; then call resume(). And an import that was
+  //          released already is a private copy now; imports are released last.
+  // Errors:  busy (prepared already; an import is mapped nowhere; an export is open: value = the
+  //          descriptor; a page is also used outside of its tag: value = its address),
+  //          not_supported (memory of another process: value = its address; eviction on a device
+  //          without VMM), invalid_argument (no memory has the tag), out_of_memory (host memory),
+  //          the driver's, the system's.
   // Cost:    as suspender::suspend for each tag concerned.
-  result<prepared> prepare(const prepare_options &how = {});
+  result<prepare_report> prepare(const prepare_options &options = {});
 
-  // Gives back what prepare() took, at the addresses that still want it. Nothing away: succeeds.
-  // Ensures: failure: what came back stays, the rest is away as before; call it again.
+  // Restores what prepare() suspended, at all addresses that still have an owner. Succeeds if
+  // nothing is suspended.
+  // Ensures: failure: some tags are restored, the others still suspended; call it again.
   // Errors:  as suspender::resume.
-  status resume_after();
+  status resume();
 
-  bool fit() const;  // prepared, and not resumed yet
-  std::vector<checkpoint::suspended_tag> away() const;
+  // Between a successful prepare() and a successful resume().
+  bool prepared() const;
+  std::vector<checkpoint::suspended_tag> suspended() const;
 
  private:
-  struct unit {
-    device on;
-    std::unique_ptr<checkpoint::suspender> by;
+  struct device_entry {
+    stillmap::device device;
+    std::unique_ptr<checkpoint::suspender> suspender;
   };
-  explicit preparation(std::vector<unit> units, std::vector<device> devices)
-      : units_(std::move(units)), devices_(std::move(devices)) {}
-  status suspend(const prepare_options &how, const std::vector<obstacle> &in_the_way,
-                 prepared &told);
-  status bring_back();
+  explicit process_checkpoint(std::vector<device_entry> entries, std::vector<device> devices)
+      : entries_(std::move(entries)), devices_(std::move(devices)) {}
+  status suspend(const prepare_options &options, const std::vector<blocker> &blockers,
+                 prepare_report &report);
+  status resume_all();
 
   mutable std::mutex mutex_;
-  std::vector<unit> units_;
+  std::vector<device_entry> entries_;
   std::vector<device> devices_;
-  bool fit_ = false;
+  bool prepared_ = false;
 };
 
 }  // namespace stillmap::process

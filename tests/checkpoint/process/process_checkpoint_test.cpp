@@ -1,5 +1,5 @@
-// A process made fit to be saved, and put right again: what is let go of, what comes back where,
-// and what is in the way.
+// Processes prepared for a checkpoint and resumed: what is released, what comes back at which
+// address, and what blocks a checkpoint.
 #include "stillmap/checkpoint/process/process_checkpoint.h"
 
 #include <fcntl.h>
@@ -23,32 +23,32 @@ using stillmap::testing::outcome;
 using stillmap::testing::pattern;
 using stillmap::testing::put;
 
-class preparing : public stillmap::testing::buffer_test {
+class process_checkpoint_test : public stillmap::testing::buffer_test {
  protected:
   void SetUp() override {
     buffer_test::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
-    make_preparation();
+    create_checkpoint();
   }
   void TearDown() override {
-    by_.reset();
+    checkpoint_.reset();
     buffer_test::TearDown();
   }
-  void make_preparation() {
-    auto made = preparation::create({dev()});
+  void create_checkpoint() {
+    auto made = process_checkpoint::create({dev()});
     ASSERT_TRUE(made) << made.error().message();
-    by_ = std::move(*made);
+    checkpoint_ = std::move(*made);
   }
-  preparation &by() { return *by_; }
+  process_checkpoint &checkpoint() { return *checkpoint_; }
 
-  std::vector<obstacle> in_the_way() const { return obstacles({{dev()}}); }
+  std::vector<blocker> blockers() const { return find_blockers({{dev()}}); }
   std::uint64_t device_free() const { return dev().memory()->free.bytes(); }
 
  private:
-  std::unique_ptr<preparation> by_;
+  std::unique_ptr<process_checkpoint> checkpoint_;
 };
 
-// Memory that can be exported, and is: with the descriptor open.
+// Exported memory with its descriptor open.
 struct shared_memory {
   explicit shared_memory(const device &d) {
     page_pool_options options;
@@ -64,7 +64,7 @@ struct shared_memory {
     if (!opened) throw std::runtime_error(opened.error().message());
     fd = std::move(*opened);
   }
-  // As another process would: what is behind the descriptor, at an address of its own.
+  // Imports the descriptor and maps it, as another process would.
   mapping map(const device &d, const char *tag) {
     reservation_options where;
     where.tag = tag;
@@ -87,49 +87,50 @@ std::string target_of(int fd) {
   return n < 0 ? "" : to;
 }
 
-TEST_F(preparing, nothing_in_the_way_is_nothing_to_do) {
-  EXPECT_TRUE(in_the_way().empty());
+TEST_F(process_checkpoint_test, without_blockers_prepare_changes_nothing) {
+  EXPECT_TRUE(blockers().empty());
   growable_buffer b = make();
   ASSERT_TRUE(b.resize(2 * page()));
   put(dev(), b.address(), pattern(2 * page(), 1));
-  const auto fit = by().prepare();
-  ASSERT_TRUE(fit) << fit.error().message();
-  EXPECT_TRUE(by().fit());
-  EXPECT_EQ(fit->tags + fit->bytes + fit->imports + fit->exports, 0u);
-  EXPECT_TRUE(by().away().empty());
-  EXPECT_TRUE(fails_with(outcome(by().prepare()), errc::busy, "process::prepare"));
-  ASSERT_TRUE(by().resume_after());
-  EXPECT_FALSE(by().fit());
-  EXPECT_TRUE(by().resume_after());
+  const auto report = checkpoint().prepare();
+  ASSERT_TRUE(report) << report.error().message();
+  EXPECT_TRUE(checkpoint().prepared());
+  EXPECT_EQ(report->tags + report->bytes + report->imports + report->exports, 0u);
+  EXPECT_TRUE(checkpoint().suspended().empty());
+  EXPECT_TRUE(
+      fails_with(outcome(checkpoint().prepare()), errc::busy, "process_checkpoint::prepare"));
+  ASSERT_TRUE(checkpoint().resume());
+  EXPECT_FALSE(checkpoint().prepared());
+  EXPECT_TRUE(checkpoint().resume());
   EXPECT_TRUE(holds(dev(), b.address(), 2 * page(), 1));
 }
 
-TEST_F(preparing, evicted_tags_come_back_where_they_were) {
+TEST_F(process_checkpoint_test, evicted_tags_are_restored_at_their_addresses) {
   STILLMAP_NEEDS_VMM();
   growable_buffer weights = filled(5, "weights", 1);
   growable_buffer cache = filled(3, "cache", 2);
   const std::uint64_t before = device_free();
-  const auto fit = by().prepare({.evict = {"weights"}});
-  ASSERT_TRUE(fit) << fit.error().message();
-  EXPECT_EQ(fit->tags, 1u);
-  EXPECT_EQ(fit->bytes, 5 * page());
+  const auto report = checkpoint().prepare({.evict = {"weights"}});
+  ASSERT_TRUE(report) << report.error().message();
+  EXPECT_EQ(report->tags, 1u);
+  EXPECT_EQ(report->bytes, 5 * page());
   EXPECT_GE(device_free(), before + 5 * page());
-  EXPECT_EQ(by().away().size(), 1u);
+  EXPECT_EQ(checkpoint().suspended().size(), 1u);
   EXPECT_TRUE(holds(dev(), cache.address(), 3 * page(), 2));
-  ASSERT_TRUE(by().resume_after());
+  ASSERT_TRUE(checkpoint().resume());
   EXPECT_TRUE(holds(dev(), weights.address(), 5 * page(), 1));
 
-  const auto all = by().prepare({.evict_everything = true});
+  const auto all = checkpoint().prepare({.evict_everything = true});
   ASSERT_TRUE(all) << all.error().message();
   EXPECT_EQ(all->tags, 2u);
   EXPECT_EQ(all->bytes, 8 * page());
   EXPECT_EQ(dev().space().stats().mapped_bytes, 0u);
-  ASSERT_TRUE(by().resume_after());
+  ASSERT_TRUE(checkpoint().resume());
   EXPECT_TRUE(holds(dev(), weights.address(), 5 * page(), 1));
   EXPECT_TRUE(holds(dev(), cache.address(), 3 * page(), 2));
 }
 
-TEST_F(preparing, one_tag_that_cannot_go_leaves_all_where_it_was) {
+TEST_F(process_checkpoint_test, failure_of_one_tag_undoes_the_others) {
   STILLMAP_NEEDS_VMM();
   growable_buffer weights = filled(4, "a", 1);
   growable_buffer other = filled(2, "b", 2);
@@ -140,45 +141,47 @@ TEST_F(preparing, one_tag_that_cannot_go_leaves_all_where_it_was) {
   const auto shared = dev().space().mappings({other.address(), 1}).front().backing;
   auto second = mapping::create(*r, 0, shared);
   ASSERT_TRUE(second);
-  EXPECT_TRUE(fails_with(outcome(by().prepare({.evict = {"a", "b"}})), errc::busy,
-                         "checkpoint::select", other.address().value(), page()));
-  EXPECT_FALSE(by().fit());
-  EXPECT_TRUE(by().away().empty());
+  EXPECT_TRUE(fails_with(outcome(checkpoint().prepare({.evict = {"a", "b"}})), errc::busy,
+                         "checkpoint::select", other.address().value(), 0));
+  EXPECT_FALSE(checkpoint().prepared());
+  EXPECT_TRUE(checkpoint().suspended().empty());
   EXPECT_TRUE(holds(dev(), weights.address(), 4 * page(), 1));
-  EXPECT_TRUE(fails_with(outcome(by().prepare({.evict = {"a", "nobody"}})),
-                         errc::invalid_argument, "process::prepare"));
-  EXPECT_TRUE(by().away().empty());
+  EXPECT_TRUE(fails_with(outcome(checkpoint().prepare({.evict = {"a", "nobody"}})),
+                         errc::invalid_argument, "process_checkpoint::prepare"));
+  EXPECT_TRUE(checkpoint().suspended().empty());
   EXPECT_TRUE(holds(dev(), weights.address(), 4 * page(), 1));
 }
 
-TEST_F(preparing, exported_descriptors_are_listed_and_closed) {
+TEST_F(process_checkpoint_test, exported_descriptors_are_listed_and_closed) {
   STILLMAP_NEEDS_VMM();
-  if (!dev().capabilities().posix_fd_export) GTEST_SKIP() << "the device exports no file descriptors";
+  if (!dev().capabilities().posix_fd_export)
+    GTEST_SKIP() << "the device exports no file descriptors";
   shared_memory m(dev());
   const int fd = m.fd.get();
-  ASSERT_EQ(in_the_way().size(), 1u);
-  EXPECT_EQ(in_the_way()[0].kind, obstacle_kind::exported_fd);
-  EXPECT_EQ(in_the_way()[0].fd, fd);
-  EXPECT_NE(describe(in_the_way()[0]).find(std::to_string(fd)), std::string::npos);
-  EXPECT_TRUE(fails_with(outcome(by().prepare({.close_exports = false})), errc::busy,
-                         "process::prepare", static_cast<std::uint64_t>(fd), 0));
+  ASSERT_EQ(blockers().size(), 1u);
+  EXPECT_EQ(blockers()[0].kind, blocker_kind::exported_fd);
+  EXPECT_EQ(blockers()[0].fd, fd);
+  EXPECT_NE(describe(blockers()[0]).find(std::to_string(fd)), std::string::npos);
+  EXPECT_TRUE(fails_with(outcome(checkpoint().prepare({.close_exports = false})), errc::busy,
+                         "process_checkpoint::prepare", static_cast<std::uint64_t>(fd), 0));
   EXPECT_NE(target_of(fd), "/dev/null");
-  const auto fit = by().prepare();
-  ASSERT_TRUE(fit) << fit.error().message();
-  EXPECT_EQ(fit->exports, 1u);
+  const auto report = checkpoint().prepare();
+  ASSERT_TRUE(report) << report.error().message();
+  EXPECT_EQ(report->exports, 1u);
   EXPECT_EQ(target_of(fd), "/dev/null");
-  EXPECT_TRUE(in_the_way().empty());
-  ASSERT_TRUE(by().resume_after());
+  EXPECT_TRUE(blockers().empty());
+  ASSERT_TRUE(checkpoint().resume());
   EXPECT_EQ(m.fd.get(), fd);
-  // Exported again, it is what it was.
+  // A new export works as before.
   const auto again = m.memory->export_fd();
   ASSERT_TRUE(again);
   EXPECT_TRUE(physical_memory::import_fd(dev(), *again, m.pool->page_bytes()));
 }
 
-TEST_F(preparing, a_descriptor_passed_on_or_closed_is_not_listed) {
+TEST_F(process_checkpoint_test, a_moved_descriptor_is_listed_and_a_closed_one_is_not) {
   STILLMAP_NEEDS_VMM();
-  if (!dev().capabilities().posix_fd_export) GTEST_SKIP() << "the device exports no file descriptors";
+  if (!dev().capabilities().posix_fd_export)
+    GTEST_SKIP() << "the device exports no file descriptors";
   shared_memory m(dev());
   owned_fd moved = std::move(m.fd);
   EXPECT_EQ(exported_fds(), std::vector<int>{moved.get()});
@@ -190,75 +193,78 @@ TEST_F(preparing, a_descriptor_passed_on_or_closed_is_not_listed) {
   EXPECT_TRUE(exported_fds().empty());
 }
 
-TEST_F(preparing, memory_of_another_process_is_refused_with_its_address) {
+TEST_F(process_checkpoint_test, memory_of_another_process_is_refused_with_its_address) {
   STILLMAP_NEEDS_VMM();
-  if (!dev().capabilities().posix_fd_export) GTEST_SKIP() << "the device exports no file descriptors";
+  if (!dev().capabilities().posix_fd_export)
+    GTEST_SKIP() << "the device exports no file descriptors";
   shared_memory m(dev());
   const mapping here = m.map(dev(), "theirs");
   m.fd = owned_fd();
   put(dev(), here.range().begin, pattern(page(), 7));
-  ASSERT_EQ(in_the_way().size(), 1u);
-  EXPECT_EQ(in_the_way()[0].kind, obstacle_kind::imported);
-  EXPECT_EQ(in_the_way()[0].range, here.range());
-  EXPECT_NE(describe(in_the_way()[0]).find("theirs"), std::string::npos);
-  EXPECT_TRUE(fails_with(outcome(by().prepare()), errc::not_supported, "process::prepare",
-                         here.range().begin.value(), 0));
+  ASSERT_EQ(blockers().size(), 1u);
+  EXPECT_EQ(blockers()[0].kind, blocker_kind::imported);
+  EXPECT_EQ(blockers()[0].range, here.range());
+  EXPECT_NE(describe(blockers()[0]).find("theirs"), std::string::npos);
+  EXPECT_TRUE(fails_with(outcome(checkpoint().prepare()), errc::not_supported,
+                         "process_checkpoint::prepare", here.range().begin.value(), 0));
   EXPECT_TRUE(holds(dev(), here.range().begin, page(), 7));
-  // Who holds a page by hand keeps it from going.
-  EXPECT_TRUE(fails_with(outcome(by().prepare({.copy_imports = true})), errc::busy,
+  // A reference to the page prevents its eviction.
+  EXPECT_TRUE(fails_with(outcome(checkpoint().prepare({.copy_imports = true})), errc::busy,
                          "checkpoint::select"));
   EXPECT_TRUE(holds(dev(), here.range().begin, page(), 7));
 }
 
-TEST_F(preparing, a_handle_that_is_mapped_nowhere_is_refused) {
+TEST_F(process_checkpoint_test, a_handle_that_is_mapped_nowhere_is_refused) {
   STILLMAP_NEEDS_VMM();
-  if (!dev().capabilities().posix_fd_export) GTEST_SKIP() << "the device exports no file descriptors";
+  if (!dev().capabilities().posix_fd_export)
+    GTEST_SKIP() << "the device exports no file descriptors";
   shared_memory m(dev());
   auto held = physical_memory::import_fd(dev(), m.fd, page());
   ASSERT_TRUE(held);
   std::optional<physical_memory> import(std::move(*held));
-  ASSERT_EQ(in_the_way().size(), 2u);
-  EXPECT_EQ(in_the_way()[0].kind, obstacle_kind::imported_handle);
-  EXPECT_TRUE(fails_with(outcome(by().prepare({.copy_imports = true})), errc::busy,
-                         "process::prepare"));
+  ASSERT_EQ(blockers().size(), 2u);
+  EXPECT_EQ(blockers()[0].kind, blocker_kind::imported_handle);
+  EXPECT_TRUE(fails_with(outcome(checkpoint().prepare({.copy_imports = true})), errc::busy,
+                         "process_checkpoint::prepare"));
   import.reset();
   {
     const mapping here = m.map(dev(), "theirs");
     const auto once_more = physical_memory::retain(dev(), here.range().begin);
     ASSERT_TRUE(once_more);
     EXPECT_EQ(dev().driver().imports().size(), 2u);
-    ASSERT_EQ(in_the_way().size(), 3u);
-    EXPECT_EQ(in_the_way()[0].kind, obstacle_kind::imported);
-    EXPECT_EQ(in_the_way()[1].kind, obstacle_kind::imported_handle);
+    ASSERT_EQ(blockers().size(), 3u);
+    EXPECT_EQ(blockers()[0].kind, blocker_kind::imported);
+    EXPECT_EQ(blockers()[1].kind, blocker_kind::imported_handle);
   }
   EXPECT_TRUE(dev().driver().imports().empty());
-  EXPECT_TRUE(by().prepare());
-  EXPECT_TRUE(by().resume_after());
+  EXPECT_TRUE(checkpoint().prepare());
+  EXPECT_TRUE(checkpoint().resume());
 }
 
-TEST_F(preparing, without_pages_there_is_nothing_to_evict) {
+TEST_F(process_checkpoint_test, a_device_without_vmm_cannot_evict) {
   if (has_vmm()) GTEST_SKIP() << "this device can map pages";
   growable_buffer b = filled(2, "a", 1);
-  EXPECT_TRUE(fails_with(outcome(by().prepare({.evict = {"a"}})), errc::not_supported,
-                         "process::prepare"));
-  EXPECT_FALSE(by().fit());
-  EXPECT_TRUE(by().prepare({.evict_everything = true}));
-  EXPECT_TRUE(by().resume_after());
+  EXPECT_TRUE(fails_with(outcome(checkpoint().prepare({.evict = {"a"}})), errc::not_supported,
+                         "process_checkpoint::prepare"));
+  EXPECT_FALSE(checkpoint().prepared());
+  EXPECT_TRUE(checkpoint().prepare({.evict_everything = true}));
+  EXPECT_TRUE(checkpoint().resume());
   EXPECT_TRUE(holds(dev(), b.address(), 2 * page(), 1));
 }
 
-// Owned by the ledger alone, as what came by a handoff is.
-class with_an_import : public preparing {
+// An imported page that only the ledger references, as after a handoff.
+class with_an_import : public process_checkpoint_test {
  protected:
   void SetUp() override {
-    preparing::SetUp();
+    process_checkpoint_test::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
     STILLMAP_NEEDS_VMM();
-    if (!dev().capabilities().posix_fd_export) GTEST_SKIP() << "the device exports no file descriptors";
+    if (!dev().capabilities().posix_fd_export)
+      GTEST_SKIP() << "the device exports no file descriptors";
     m_.emplace(dev());
     buffer_options options;
     options.reserve = 16_MiB;
-    options.tag = "came over";
+    options.tag = "imported";
     options.pools = {m_->pool};
     buffer_.emplace(make(std::move(options)));
     ASSERT_TRUE(buffer_->resize(page()));
@@ -277,10 +283,10 @@ class with_an_import : public preparing {
     page_ = page_ptr();
     buffer_.reset();
     m_.reset();
-    preparing::TearDown();
+    process_checkpoint_test::TearDown();
   }
-  // Nobody else has it any more, as after a handoff.
-  void take_over() {
+  // Drops all other owners, as after a handoff.
+  void own_alone() {
     page_.set_imported(false);
     page_ = page_ptr();
     m_->memory.reset();
@@ -293,21 +299,21 @@ class with_an_import : public preparing {
   page_ptr page_;
 };
 
-TEST_F(with_an_import, what_was_taken_over_is_replaced_by_memory_of_its_own) {
-  take_over();
-  ASSERT_EQ(in_the_way().size(), 1u);
-  EXPECT_EQ(in_the_way()[0].kind, obstacle_kind::taken_over);
-  const auto fit = by().prepare();
-  ASSERT_TRUE(fit) << fit.error().message();
-  EXPECT_EQ(fit->imports, 1u);
+TEST_F(with_an_import, handed_off_memory_is_replaced_by_private_memory) {
+  own_alone();
+  ASSERT_EQ(blockers().size(), 1u);
+  EXPECT_EQ(blockers()[0].kind, blocker_kind::handed_off);
+  const auto report = checkpoint().prepare();
+  ASSERT_TRUE(report) << report.error().message();
+  EXPECT_EQ(report->imports, 1u);
   EXPECT_TRUE(dev().driver().imports().empty());
-  ASSERT_TRUE(by().resume_after());
-  EXPECT_TRUE(in_the_way().empty());
+  ASSERT_TRUE(checkpoint().resume());
+  EXPECT_TRUE(blockers().empty());
   EXPECT_TRUE(holds(dev(), at(), page(), 5));
   EXPECT_TRUE(dev().driver().imports().empty());
 }
 
-TEST_F(with_an_import, a_copy_is_nobody_elses) {
+TEST_F(with_an_import, a_copied_import_is_private) {
   page_ = page_ptr();
   const mapping theirs = [&] {
     const auto r = reservation::create(dev(), page(), {});
@@ -315,28 +321,28 @@ TEST_F(with_an_import, a_copy_is_nobody_elses) {
     return std::move(*mapping::create(*r, 0, std::move(*p)));
   }();
   EXPECT_TRUE(holds(dev(), theirs.range().begin, page(), 5));
-  ASSERT_TRUE(by().prepare({.copy_imports = true}));
+  ASSERT_TRUE(checkpoint().prepare({.copy_imports = true}));
   EXPECT_TRUE(dev().driver().imports().empty());
-  ASSERT_TRUE(by().resume_after());
+  ASSERT_TRUE(checkpoint().resume());
   EXPECT_TRUE(holds(dev(), at(), page(), 5));
   put(dev(), at(), pattern(page(), 6));
   EXPECT_TRUE(holds(dev(), theirs.range().begin, page(), 5));
 }
 
-TEST_F(preparing, memory_that_somebody_else_took_meanwhile_is_waited_for) {
+TEST_F(process_checkpoint_test, resume_without_free_memory_can_be_repeated) {
   STILLMAP_NEEDS_VMM();
   STILLMAP_NEEDS_HOSTCUDA();
   growable_buffer a = filled(4, "a", 1);
   growable_buffer b = filled(4, "b", 2);
-  ASSERT_TRUE(by().prepare({.evict_everything = true}));
+  ASSERT_TRUE(checkpoint().prepare({.evict_everything = true}));
   leave_free(4);
-  const status s = by().resume_after();
+  const status s = checkpoint().resume();
   ASSERT_FALSE(s);
   EXPECT_TRUE(s.error().is(errc::out_of_memory)) << s.error().message();
-  EXPECT_TRUE(by().fit());
-  EXPECT_EQ(by().away().size(), 1u);
+  EXPECT_TRUE(checkpoint().prepared());
+  EXPECT_EQ(checkpoint().suspended().size(), 1u);
   stillmap::testing::hostcuda_control::occupy(0, 0);
-  ASSERT_TRUE(by().resume_after());
+  ASSERT_TRUE(checkpoint().resume());
   EXPECT_TRUE(holds(dev(), a.address(), 4 * page(), 1));
   EXPECT_TRUE(holds(dev(), b.address(), 4 * page(), 2));
 }
