@@ -1,47 +1,190 @@
 #!/bin/bash
-# Can other projects use an installed Stillmap? Builds and runs the same small program three ways.
-#   tests/system/install/check.sh PREFIX     PREFIX: where `cmake --install` put Stillmap
-# Prints one line per way, and exits 1 when one fails.
+# Checks an installed Stillmap: what is in the prefix, and that projects of every kind can use it.
+#   tests/system/install/check.sh PREFIX [CHECK...]     PREFIX: where `cmake --install` put Stillmap
+# Prints a line for each check, and exits 1 where one failed.
 set -euo pipefail
 here=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
-root=$(cd "$here/../.." && pwd)
-prefix=$(cd "${1:?usage: tests/system/install/check.sh PREFIX}" && pwd)
+root=$(cd "$here/../../.." && pwd)
+prefix=$(cd "${1:?usage: tests/system/install/check.sh PREFIX [CHECK...]}" && pwd)
+shift
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+warnings=(-std=c++20 -Wall -Wextra -Wconversion -Werror)
+unset STILLMAP_HOSTCUDA
 
-hostcuda=$(find "$prefix" -path '*/stillmap/hostcuda/libcuda.so.1' | head -1)
-pkgconfig=$(dirname "$(find "$prefix" -name stillmap.pc | head -1)")
+compilers=(g++)
+for name in clang++-14 clang++; do
+  if type -P "$name" >/dev/null; then
+    compilers+=("$name")
+    break
+  fi
+done
+other=${compilers[-1]} # clang where there is one
 
-with_cmake() {
-  cmake -S "$here/cmake_consumer" -B "$work/cmake" -DCMAKE_PREFIX_PATH="$prefix" &&
-    cmake --build "$work/cmake" &&
-    ctest --test-dir "$work/cmake" --output-on-failure
+# A copy of the prefix, somewhere else than it was configured for.
+moved=$work/moved/elsewhere
+mkdir -p "$work/moved"
+cp -a "$prefix" "$moved"
+hostcuda=$(find "$moved" -path '*/stillmap/hostcuda/libcuda.so.1')
+export PKG_CONFIG_PATH
+PKG_CONFIG_PATH=$(dirname "$(find "$moved" -name stillmap.pc)")
+
+fail() {
+  echo "$*"
+  return 1
+}
+configure() { cmake -G Ninja -DCMAKE_BUILD_TYPE=Debug "$@"; }
+
+# A loader must not take hostcuda for the real driver.
+no_shadow() {
+  [[ $hostcuda ]] || fail "the prefix has no hostcuda"
+  local found
+  found=$(find "$moved" -name 'libcuda.so*' ! -path '*/stillmap/hostcuda/*')
+  [[ ! $found ]] || fail "a loader would find $found"
 }
 
+no_internal_header() {
+  local names found
+  names=$(sed -n 's/^STILLMAP_INTERNAL_FOLDERS = //p' "$root/tools/build/modules.bzl" | grep -o '[a-z_]\+' | paste -sd'|')
+  found=$(find "$moved/include" -name '*.h' | grep -E "/($names)/" || true)
+  [[ ! $found ]] || fail "internal headers in the prefix: $found"
+  (($(find "$moved/include/stillmap" -name '*.h' | wc -l) > 30)) || fail "headers are missing from the prefix"
+}
+
+# Nothing that a project reads names the folder that Stillmap was built in or installed to.
+is_relocatable() {
+  local found
+  found=$(grep -rlF -e "$root" -e "$prefix" "$moved" --include='*.cmake' --include='*.pc' --include='*.h' || true)
+  [[ ! $found ]] || fail "absolute paths in $found"
+}
+
+# A header that needs an MPI or CUDA is compiled with what pkg-config says of its library.
+headers_alone() {
+  local flags
+  flags=$(pkg-config --cflags stillmap $(cd "$PKG_CONFIG_PATH" && ls | sed -n 's/\.pc$//p' | grep -x stillmap-mpi || true))
+  cd "$moved/include"
+  # shellcheck disable=SC2086
+  find stillmap -name '*.h' | sort | xargs -P "$(nproc)" -I{} sh -c \
+    'printf "#include \"%s\"\n#include \"%s\"\n" {} {} | "$@" -x c++ - || { echo "{} does not compile alone"; exit 255; }' \
+    sh g++ "${warnings[@]}" -fsyntax-only $flags || return 1
+  find stillmap -name '*.h' | sort | sed 's/.*/#include "&"/' >"$work/all.cpp"
+  # shellcheck disable=SC2086
+  "$other" "${warnings[@]}" -fsyntax-only $flags "$work/all.cpp"
+}
+
+# The compiler stops at an ignored result, and before C++20.
+refused_programs() {
+  local flags compiler
+  flags=$(pkg-config --cflags stillmap-vmm)
+  for compiler in "${compilers[@]}"; do
+    # shellcheck disable=SC2086
+    compile() { "$compiler" "${warnings[@]}" $flags -fsyntax-only "$@" 2>"$work/messages"; }
+    compile -DDROP=0 "$here/dropped_status.cpp" || fail "$compiler: $(<"$work/messages")"
+    for drop in 1 2; do
+      ! compile "-DDROP=$drop" "$here/dropped_status.cpp" || fail "$compiler takes a dropped result ($drop)"
+      grep -qE 'nodiscard|unused-result' "$work/messages" || fail "$compiler: $(<"$work/messages")"
+    done
+    ! compile -std=c++17 "$here/core_consumer.cpp" || fail "$compiler takes C++17"
+    grep -q 'Stillmap needs C++20' "$work/messages" || fail "$compiler: $(<"$work/messages")"
+  done
+}
+
+with_find_package() {
+  local compiler
+  for compiler in "${compilers[@]}"; do
+    configure -S "$here/cmake_consumer" -B "$work/cmake-$compiler" -DCMAKE_PREFIX_PATH="$moved" -DCMAKE_CXX_COMPILER="$compiler" &&
+      cmake --build "$work/cmake-$compiler" &&
+      ctest --test-dir "$work/cmake-$compiler" --output-on-failure || return 1
+  done
+}
+
+with_components() {
+  local compiler
+  export STILLMAP_DRIVER=host STILLMAP_HOSTCUDA=$hostcuda
+  for compiler in "${compilers[@]}"; do
+    configure -S "$here/components_consumer" -B "$work/components-$compiler" -DCONSUMER_COMPONENTS=vmm \
+      -DCMAKE_PREFIX_PATH="$moved" -DCMAKE_CXX_COMPILER="$compiler" &&
+      cmake --build "$work/components-$compiler" &&
+      ctest --test-dir "$work/components-$compiler" --output-on-failure || return 1
+  done
+  ! configure -S "$here/components_consumer" -B "$work/unknown" -DCONSUMER_COMPONENTS='vmm;nonsense' \
+    -DCMAKE_PREFIX_PATH="$moved" 2>"$work/messages" || fail "find_package takes a component that there is not"
+  grep -q 'no component nonsense' "$work/messages" || fail "$(<"$work/messages")"
+  ! configure -S "$here/components_consumer" -B "$work/lacking" -DCONSUMER_COMPONENTS='vmm;image' \
+    -DCMAKE_PREFIX_PATH="$moved" 2>"$work/messages" || fail "find_package takes image without OpenSSL"
+  grep -q 'image needs OpenSSL' "$work/messages" || fail "$(<"$work/messages")"
+}
+
+with_fetch_content() {
+  export STILLMAP_DRIVER=host STILLMAP_HOSTCUDA=$hostcuda
+  configure -S "$here/fetch_consumer" -B "$work/fetch" -DSTILLMAP_SOURCE="$root" -DCMAKE_CXX_COMPILER=g++ &&
+    cmake --build "$work/fetch" &&
+    ctest --test-dir "$work/fetch" --output-on-failure &&
+    cmake --install "$work/fetch" --prefix "$work/fetched" || return 1
+  [[ $(find "$work/fetched" -type f) == "$work/fetched/bin/consumer" ]] || fail "Stillmap installed itself with a project that uses it"
+}
+
+# The core alone, where there is no other dependency to be had.
+core_alone() {
+  export STILLMAP_DRIVER=host STILLMAP_HOSTCUDA=$hostcuda
+  configure -S "$root" -B "$work/core" -DSTILLMAP_COMPONENTS=vmm -DSTILLMAP_BUILD_HOSTCUDA=OFF \
+    -DCMAKE_DISABLE_FIND_PACKAGE_OpenSSL=ON -DCMAKE_DISABLE_FIND_PACKAGE_fmt=ON -DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON \
+    -DCMAKE_CXX_COMPILER="$other" -DCMAKE_INSTALL_PREFIX="$work/core-prefix" &&
+    cmake --build "$work/core" &&
+    cmake --install "$work/core" &&
+    configure -S "$here/components_consumer" -B "$work/core-consumer" -DCONSUMER_COMPONENTS=vmm \
+      -DCMAKE_PREFIX_PATH="$work/core-prefix" -DCMAKE_CXX_COMPILER="$other" &&
+    cmake --build "$work/core-consumer" &&
+    ctest --test-dir "$work/core-consumer" --output-on-failure || return 1
+  [[ ! -e $work/core-prefix/include/stillmap/checkpoint ]] || fail "the core installs headers of checkpoint"
+}
+
+# From the copy of the prefix: flags of its own folder, all libraries named that a static one needs, and
+# a hostcuda that is found there.
 with_pkgconfig() {
-  make -C "$here/pkgconfig_consumer" OUT="$work" CXX="${CXX:-g++}" PKG_CONFIG_PATH="$pkgconfig" || return 1
-  # Nothing names hostcuda: the library looks for it where it was installed.
-  env -u STILLMAP_HOSTCUDA STILLMAP_DRIVER=host "$work/consumer"
+  local compiler package library
+  make -C "$here/pkgconfig_consumer" OUT="$work" CXX=g++ || return 1
+  STILLMAP_DRIVER=host STILLMAP_HOSTCUDA=$(pkg-config --variable=hostcuda stillmap) "$work/consumer" || return 1
+  rm "$work/consumer"
+  make -C "$here/pkgconfig_consumer" OUT="$work" CXX="$other" || return 1
+  ! pkg-config --cflags --libs stillmap | grep -F -- "$prefix" || fail "the flags name the configured prefix"
+
+  echo 'int main() {}' >"$work/main.cpp"
+  for package in "$PKG_CONFIG_PATH"/stillmap-*.pc; do
+    package=$(basename "$package" .pc)
+    library=-lstillmap_${package#stillmap-}
+    [[ $package != stillmap-checkpoint ]] || continue
+    # shellcheck disable=SC2046
+    g++ -o "$work/main" "$work/main.cpp" $(pkg-config --libs "$package" | sed "s/$library\b/-Wl,--whole-archive $library -Wl,--no-whole-archive/") ||
+      fail "$package does not name all that it needs"
+  done
+  STILLMAP_DRIVER=host STILLMAP_VERBOSE=1 "$moved/bin/stillmap" doctor >"$work/doctor" 2>&1 || true
+  grep -qF "driver $moved/" "$work/doctor" || fail "the installed command does not find hostcuda beside it: $(head -5 "$work/doctor")"
 }
 
 with_bazel() {
-  cd "$here/bazel_consumer" &&
+  cd "$here/bazel_consumer" || return 1
+  "$root/tools/bazel" build --nobuild //:with_all_libraries &&
     "$root/tools/bazel" test --test_output=errors //:consumer &&
     "$root/tools/bazel" shutdown
 }
 
-# The install must not put a libcuda.so.1 where a loader would take it for the real driver.
-no_shadow() {
-  [[ -n $hostcuda && ! -e $prefix/lib/libcuda.so.1 && ! -e $(dirname "$pkgconfig")/libcuda.so.1 ]]
-}
-
+checks=(no_shadow no_internal_header is_relocatable headers_alone refused_programs with_find_package with_components
+  with_fetch_content core_alone with_pkgconfig with_bazel)
+(($#)) && checks=("$@")
 failed=0
-for way in no_shadow with_cmake with_pkgconfig with_bazel; do
-  if ($way) >"$work/log" 2>&1; then
-    echo "install: $way: ok"
+for check in "${checks[@]}"; do
+  began=$SECONDS
+  # Not in an `if`, which would switch `set -e` off inside.
+  set +e
+  (set -e; "$check") >"$work/log" 2>&1
+  status=$?
+  set -e
+  if ((status == 0)); then
+    echo "install: $check: ok, $((SECONDS - began)) s"
   else
     sed 's/^/    /' "$work/log"
-    echo "install: $way: failed"
+    echo "install: $check: failed"
     failed=1
   fi
 done
