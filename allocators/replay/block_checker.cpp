@@ -6,9 +6,10 @@
 #include <cstring>
 #include <utility>
 
+#include "stillmap/allocators/replay/internal/failure.h"
 #include "stillmap/vmm/units.h"
 
-namespace stillmap::tool {
+namespace stillmap::replay {
 namespace {
 
 constexpr std::size_t arena_bytes = std::size_t{32} << 20;
@@ -42,10 +43,10 @@ void fill(unsigned char *to, std::uint64_t serial, std::uint64_t offset, std::si
 
 }  // namespace
 
-outcome<block_checker> block_checker::create(const device &d, std::span<const stream_ref> streams,
-                                             std::uint32_t slots, check_depth depth) {
+result<block_checker> block_checker::create(const device &d, std::span<const stream_ref> streams,
+                                            std::uint32_t slots, check_depth depth) {
   const auto arena = d.driver().allocate_host(arena_bytes);
-  if (!arena) return fail(arena.error());
+  if (!arena) return tl::unexpected(arena.error());
   return block_checker(d, streams, slots, depth, *arena);
 }
 
@@ -73,7 +74,7 @@ block_checker::~block_checker() {
 
 // Calls body(offset, length) for each part of a block that is written and read, in order.
 template <class Body>
-outcome<void> block_checker::each_part(const block &b, Body &&body) {
+status block_checker::each_part(const block &b, Body &&body) {
   if (depth_ == check_depth::bytes || b.bytes <= 4 * around) {
     for (std::uint64_t at = 0; at < b.bytes; at += piece) {
       if (auto done = body(at, std::min<std::uint64_t>(piece, b.bytes - at)); !done) return done;
@@ -82,7 +83,7 @@ outcome<void> block_checker::each_part(const block &b, Body &&body) {
   }
   const std::uint64_t page = device_.capabilities().page_bytes;
   std::uint64_t done_to = 0;  // parts do not overlap
-  const auto part = [&](std::uint64_t from, std::uint64_t to) -> outcome<void> {
+  const auto part = [&](std::uint64_t from, std::uint64_t to) -> status {
     from = std::max(from, done_to);
     to = std::min(to, b.bytes);
     if (from >= to) return {};
@@ -97,7 +98,7 @@ outcome<void> block_checker::each_part(const block &b, Body &&body) {
 }
 
 // A place in the arena; when it is full, everything queued is waited for and compared.
-outcome<std::size_t> block_checker::room(std::size_t bytes) {
+result<std::size_t> block_checker::room(std::size_t bytes) {
   if (used_ + bytes > arena_bytes) {
     if (auto done = finish(); !done) return tl::unexpected(done.error());
   }
@@ -106,38 +107,38 @@ outcome<std::size_t> block_checker::room(std::size_t bytes) {
   return at;
 }
 
-outcome<void> block_checker::allocated(std::uint32_t slot, void *at, std::uint64_t bytes,
-                                       std::uint32_t stream) {
+status block_checker::allocated(std::uint32_t slot, void *at, std::uint64_t bytes,
+                                std::uint32_t stream) {
   block &b = blocks_[slot];
   b.at = reinterpret_cast<std::uintptr_t>(at);
   b.bytes = bytes;
   b.serial = ++serial_;
   b.stream = stream;
   b.uses.clear();
-  return each_part(b, [&](std::uint64_t offset, std::size_t length) -> outcome<void> {
+  return each_part(b, [&](std::uint64_t offset, std::size_t length) -> status {
     const auto where = room(length);
     if (!where) return tl::unexpected(where.error());
     fill(arena_ + *where, b.serial, offset, length);
     const status s = device_.driver().copy_to_device_async(
         device_address(b.at + offset), arena_ + *where, length, streams_[stream].get());
-    if (!s) return fail(s.error());
+    if (!s) return tl::unexpected(s.error());
     return {};
   });
 }
 
-outcome<void> block_checker::read(const block &b, std::uint32_t stream) {
-  return each_part(b, [&](std::uint64_t offset, std::size_t length) -> outcome<void> {
+status block_checker::read(const block &b, std::uint32_t stream) {
+  return each_part(b, [&](std::uint64_t offset, std::size_t length) -> status {
     const auto where = room(length);
     if (!where) return tl::unexpected(where.error());
     const status s = device_.driver().copy_to_host_async(
         arena_ + *where, device_address(b.at + offset), length, streams_[stream].get());
-    if (!s) return fail(s.error());
+    if (!s) return tl::unexpected(s.error());
     pending_.push_back({b.serial, b.bytes, offset, *where, length, stream});
     return {};
   });
 }
 
-outcome<void> block_checker::used(std::uint32_t slot, std::uint32_t stream) {
+status block_checker::used(std::uint32_t slot, std::uint32_t stream) {
   block &b = blocks_[slot];
   if (stream == b.stream) return {};
   if (std::find(b.uses.begin(), b.uses.end(), stream) == b.uses.end()) b.uses.push_back(stream);
@@ -145,7 +146,7 @@ outcome<void> block_checker::used(std::uint32_t slot, std::uint32_t stream) {
 }
 
 // The other streams read first: their work is what the allocator must not forget.
-outcome<void> block_checker::before_free(std::uint32_t slot) {
+status block_checker::before_free(std::uint32_t slot) {
   const block &b = blocks_[slot];
   for (const std::uint32_t stream : b.uses) {
     if (auto done = read(b, stream); !done) return done;
@@ -153,10 +154,10 @@ outcome<void> block_checker::before_free(std::uint32_t slot) {
   return read(b, b.stream);
 }
 
-outcome<void> block_checker::finish() {
+status block_checker::finish() {
   for (const stream_ref s : streams_) {
     if (const status done = device_.driver().synchronize_stream(s.get()); !done) {
-      return fail(done.error());
+      return tl::unexpected(done.error());
     }
   }
   std::vector<unsigned char> expected(depth_ == check_depth::bytes ? piece : 4 * around);
@@ -169,7 +170,7 @@ outcome<void> block_checker::finish() {
     }
     const auto [want, got] = std::mismatch(
         expected.begin(), expected.begin() + static_cast<std::ptrdiff_t>(r.length), found);
-    return fail(exit_failed,
+    return fail(errc::corrupt,
                 fmt::format("a wrong byte: allocation {} ({} bytes) holds {:#04x} instead of "
                             "{:#04x} at offset {}, as stream {} read it before the free",
                             r.serial, r.bytes_of_block, *got, *want,
@@ -180,4 +181,4 @@ outcome<void> block_checker::finish() {
   return {};
 }
 
-}  // namespace stillmap::tool
+}  // namespace stillmap::replay

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "stillmap/vmm/device.h"
+#include "stillmap/vmm/error.h"
 #include "stillmap/vmm/stream.h"
-#include "tools/stillmap/common/outcome.h"
 
-namespace stillmap::tool {
+namespace stillmap::replay {
 
 // `pages`: the first and last bytes of every block and what lies around each page boundary inside:
 // enough to see any page that was moved, lost or shared, at a thousandth of the writing. `bytes`:
@@ -23,17 +23,17 @@ class block_checker {
  public:
   // `streams`: all that blocks are used on; they outlive this. The context is current throughout.
   // Errors: the driver's (pinned memory).
-  static outcome<block_checker> create(const device &d, std::span<const stream_ref> streams,
-                                       std::uint32_t slots, check_depth depth);
+  static result<block_checker> create(const device &d, std::span<const stream_ref> streams,
+                                      std::uint32_t slots, check_depth depth);
   block_checker(block_checker &&o) noexcept;
   block_checker &operator=(block_checker &&) = delete;
   ~block_checker();
 
-  // Errors, each: exit_failed: a byte was wrong, with the block and the offset; the driver's.
-  outcome<void> allocated(std::uint32_t slot, void *at, std::uint64_t bytes, std::uint32_t stream);
-  outcome<void> used(std::uint32_t slot, std::uint32_t stream);
-  outcome<void> before_free(std::uint32_t slot);
-  outcome<void> finish();  // what is still to be compared
+  // Errors, each: a byte was wrong, with the block and the offset; the driver's.
+  status allocated(std::uint32_t slot, void *at, std::uint64_t bytes, std::uint32_t stream);
+  status used(std::uint32_t slot, std::uint32_t stream);
+  status before_free(std::uint32_t slot);
+  status finish();  // what is still to be compared
 
   std::uint64_t bytes_checked() const { return bytes_checked_; }
 
@@ -57,9 +57,9 @@ class block_checker {
         depth_(depth),
         arena_(static_cast<unsigned char *>(arena)) {}
   template <class Body>
-  outcome<void> each_part(const block &b, Body &&body);
-  outcome<std::size_t> room(std::size_t bytes);
-  outcome<void> read(const block &b, std::uint32_t stream);
+  status each_part(const block &b, Body &&body);
+  result<std::size_t> room(std::size_t bytes);
+  status read(const block &b, std::uint32_t stream);
 
   device device_;
   std::vector<stream_ref> streams_;
@@ -71,4 +71,4 @@ class block_checker {
   std::uint64_t serial_ = 0, bytes_checked_ = 0;
 };
 
-}  // namespace stillmap::tool
+}  // namespace stillmap::replay

@@ -8,10 +8,11 @@
 #include <cstdlib>
 #include <utility>
 
+#include "stillmap/allocators/replay/internal/failure.h"
+#include "stillmap/vmm/format.h"
 #include "stillmap/vmm/units.h"
-#include "tools/stillmap/common/size.h"
 
-namespace stillmap::tool {
+namespace stillmap::replay {
 namespace {
 
 template <class Function>
@@ -80,11 +81,11 @@ class temporary_file {
 
 }  // namespace
 
-outcome<void> become_machine(driver &drv, const std::string &profile, bool keep_bytes) {
+status become_machine(driver &drv, const std::string &profile, bool keep_bytes) {
   CUresult (*reset)(const char *) = nullptr;
   if (!find(drv, "hostcuda_reset", reset)) {
     if (profile.empty()) return {};
-    return fail(exit_usage, "--profile is for hostcuda; this driver is " + drv.path());
+    return fail(errc::invalid_argument, "--profile is for hostcuda; this driver is " + drv.path());
   }
   const char *environment = std::getenv("HOSTCUDA");
   std::string config = environment != nullptr ? environment : "";
@@ -102,10 +103,11 @@ outcome<void> become_machine(driver &drv, const std::string &profile, bool keep_
     add("costs=" + costs.path());
   }
   if (reset(config.c_str()) != CUDA_SUCCESS) {
-    return fail(exit_usage, fmt::format("hostcuda does not know the machine '{}'", config));
+    return fail(errc::invalid_argument,
+                fmt::format("hostcuda does not know the machine '{}'", config));
   }
   // The reset forgot that the driver was initialised.
-  if (const status s = drv.initialise(); !s) return fail(s.error());
+  if (const status s = drv.initialise(); !s) return tl::unexpected(s.error());
   return {};
 }
 
@@ -129,22 +131,23 @@ std::optional<std::uint64_t> modelled_ns(const driver &drv) {
   return ns;
 }
 
-outcome<less_memory> less_memory::leave(const device &d, std::optional<std::uint64_t> bytes,
-                                        bool keeps_to_limit) {
+result<less_memory> less_memory::leave(const device &d, std::optional<std::uint64_t> bytes,
+                                       bool keeps_to_limit) {
   less_memory out(d);
   if (!bytes) return out;
   const auto now = d.driver().memory_info_now();
-  if (!now) return fail(now.error());
+  if (!now) return tl::unexpected(now.error());
   const std::uint64_t free = now->free.bytes();
   if (*bytes > free) {
-    return fail(exit_usage, fmt::format("--capacity {} is more than the {} that are free on this "
-                                        "device",
-                                        human(*bytes), human(free)));
+    return fail(errc::invalid_argument,
+                fmt::format("--capacity {} is more than the {} that are free on this "
+                            "device",
+                            format_bytes(*bytes), format_bytes(free)));
   }
   CUresult (*occupy)(CUdevice, std::size_t) = nullptr;
   if (find(d.driver(), "hostcuda_occupy", occupy)) {
     if (occupy(d.ordinal(), free - *bytes) != CUDA_SUCCESS) {
-      return fail(exit_failed, "hostcuda refused to be smaller");
+      return fail(errc::not_supported, "hostcuda refused a smaller device memory");
     }
     out.occupied_ = true;
   } else if (!keeps_to_limit) {
@@ -153,7 +156,7 @@ outcome<less_memory> less_memory::leave(const device &d, std::optional<std::uint
     const std::size_t ballast = round_down(free - *bytes, d.capabilities().page_bytes);
     if (ballast == 0) return out;
     const auto made = d.driver().create_physical(ballast, what);
-    if (!made) return fail(made.error());
+    if (!made) return tl::unexpected(made.error());
     out.ballast_ = *made;
   }
   return out;
@@ -168,7 +171,8 @@ less_memory::~less_memory() {
   CUresult (*occupy)(CUdevice, std::size_t) = nullptr;
   if (occupied_ && find(device_.driver(), "hostcuda_occupy", occupy)) occupy(device_.ordinal(), 0);
   if (ballast_ == physical_handle::none) return;
-  if (const status s = device_.driver().release_physical(ballast_); !s) report_background_error(s.error());
+  if (const status s = device_.driver().release_physical(ballast_); !s)
+    report_background_error(s.error());
 }
 
-}  // namespace stillmap::tool
+}  // namespace stillmap::replay

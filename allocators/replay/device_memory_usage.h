@@ -7,15 +7,15 @@
 #include <string>
 
 #include "stillmap/vmm/device.h"
-#include "tools/stillmap/common/outcome.h"
+#include "stillmap/vmm/error.h"
 
-namespace stillmap::tool {
+namespace stillmap::replay {
 
 // Starts hostcuda as the machine for a replay: as the environment says, then `profile` where it is
 // not empty, without bytes unless `keep_bytes`, with a table of costs unless there is one. Does
 // nothing on another driver. Before any device is open.
-// Errors: exit_usage: a profile on another driver, or one that there is not.
-outcome<void> become_machine(driver &drv, const std::string &profile, bool keep_bytes);
+// Errors: invalid_argument: a profile on another driver, or one that there is not.
+status become_machine(driver &drv, const std::string &profile, bool keep_bytes);
 
 // Empty, 0: not on this driver.
 std::optional<std::uint64_t> physical_bytes(const driver &drv);
@@ -27,9 +27,9 @@ std::uint64_t violations(const driver &drv);
 // is taken, unless whoever is measured keeps to a limit by himself.
 class less_memory {
  public:
-  // Errors: exit_usage: more than there is; the driver's.
-  static outcome<less_memory> leave(const device &d, std::optional<std::uint64_t> bytes,
-                                    bool keeps_to_limit);
+  // Errors: invalid_argument: more than there is; the driver's.
+  static result<less_memory> leave(const device &d, std::optional<std::uint64_t> bytes,
+                                   bool keeps_to_limit);
   less_memory(less_memory &&o) noexcept;
   less_memory &operator=(less_memory &&) = delete;
   ~less_memory();
@@ -41,4 +41,4 @@ class less_memory {
   physical_handle ballast_ = physical_handle::none;
 };
 
-}  // namespace stillmap::tool
+}  // namespace stillmap::replay

@@ -9,10 +9,11 @@
 #include <unordered_map>
 #include <vector>
 
+#include "stillmap/allocators/replay/internal/failure.h"
 #include "stillmap/allocators/replay/pickle_reader.h"
 #include "stillmap/allocators/trace/trace.h"
 
-namespace stillmap::tool {
+namespace stillmap::replay {
 namespace {
 
 constexpr std::string_view rmm_header = "Thread,Time,Action,Pointer,Size,Stream";
@@ -50,22 +51,24 @@ const pickle_value *list_of(const pickle_value &of, std::string_view key) {
 }
 
 // The events that say what the program did; what the allocator did about it is left out.
-outcome<std::vector<torch_event>> events_of(const std::string &file, const pickle_value &history) {
+result<std::vector<torch_event>> events_of(const std::string &file, const pickle_value &history) {
   std::vector<torch_event> events;
   for (std::size_t i = 0; i < history.items.size(); ++i) {
     const pickle_value &e = *history.items[i];
     const pickle_value *const action = e.find("action");
     if (action == nullptr || action->kind != pickle_kind::text) {
-      return fail(exit_usage, fmt::format("{}: event {}: it has no action", file, i));
+      return fail(errc::invalid_argument, fmt::format("{}: event {}: it has no action", file, i));
     }
     const bool allocates = action->text == "alloc";
     if (!allocates && action->text != "free_requested") continue;
     const auto at = number_of(e, "addr"), bytes = number_of(e, "size"), on = number_of(e, "stream");
     if (!at || !bytes || !on) {
-      return fail(exit_usage, fmt::format("{}: event {}: no addr, size and stream", file, i));
+      return fail(errc::invalid_argument,
+                  fmt::format("{}: event {}: no addr, size and stream", file, i));
     }
-    if (*bytes > trace_most_bytes) {
-      return fail(exit_usage, fmt::format("{}: event {}: a size of {}", file, i, *bytes));
+    if (*bytes > trace_max_bytes) {
+      return fail(errc::invalid_argument,
+                  fmt::format("{}: event {}: a size of {}", file, i, *bytes));
     }
     if (*bytes != 0) events.push_back({allocates, *at, *bytes, *on});
   }
@@ -120,9 +123,9 @@ record_kind kind_of(std::string_view content) {
   return record_kind::stillmap;
 }
 
-outcome<std::string> import_torch_snapshot(const std::string &file, std::string_view content) {
+result<std::string> import_torch_snapshot(const std::string &file, std::string_view content) {
   const auto read = pickle::read(content);
-  if (!read) return fail(exit_usage, file + ": " + read.error().line);
+  if (!read) return fail(errc::invalid_argument, file + ": " + read.error().detail().cause);
   const pickle_value *const traces = list_of(read->root(), "device_traces");
   std::size_t device = 0;
   while (traces != nullptr && device < traces->items.size() &&
@@ -130,9 +133,10 @@ outcome<std::string> import_torch_snapshot(const std::string &file, std::string_
     ++device;
   }
   if (traces == nullptr || device == traces->items.size()) {
-    return fail(exit_usage, file +
-                                ": it has no history; torch.cuda.memory._record_memory_history "
-                                "begins one");
+    return fail(errc::invalid_argument,
+                file +
+                    ": it has no history; torch.cuda.memory._record_memory_history "
+                    "begins one");
   }
   const auto events = events_of(file, *traces->items[device]);
   if (!events) return tl::unexpected(events.error());
@@ -146,12 +150,12 @@ outcome<std::string> import_torch_snapshot(const std::string &file, std::string_
     if (!e.allocates && found == known.end()) before.emplace(e.at, e);
     known[e.at] = e.allocates;
   }
-  each_active_block(
-      read->root(), device, [&](std::uint64_t at, std::uint64_t bytes, std::uint64_t stream) {
-        if (bytes != 0 && bytes <= trace_most_bytes && known.find(at) == known.end()) {
-          before.emplace(at, torch_event{true, at, bytes, stream});
-        }
-      });
+  each_active_block(read->root(), device,
+                    [&](std::uint64_t at, std::uint64_t bytes, std::uint64_t stream) {
+                      if (bytes != 0 && bytes <= trace_max_bytes && known.find(at) == known.end()) {
+                        before.emplace(at, torch_event{true, at, bytes, stream});
+                      }
+                    });
 
   trace_writer out("from a PyTorch memory snapshot");
   stream_numbers streams;
@@ -177,7 +181,7 @@ outcome<std::string> import_torch_snapshot(const std::string &file, std::string_
   return out.take();
 }
 
-outcome<std::string> import_rmm_log(const std::string &file, std::string_view content) {
+result<std::string> import_rmm_log(const std::string &file, std::string_view content) {
   trace_writer out("from a log of RMM");
   stream_numbers streams;
   std::unordered_map<std::uint64_t, live_block> live;
@@ -188,7 +192,7 @@ outcome<std::string> import_rmm_log(const std::string &file, std::string_view co
     content.remove_prefix(std::min(end + 1, content.size()));
     if (line.ends_with('\r')) line.remove_suffix(1);
     const auto wrong = [&](const std::string &what) {
-      return fail(exit_usage, fmt::format("{}:{}: {}", file, number, what));
+      return fail(errc::invalid_argument, fmt::format("{}:{}: {}", file, number, what));
     };
     if (number == 1) {
       if (line != rmm_header) return wrong(fmt::format("the columns are not {}", rmm_header));
@@ -206,7 +210,7 @@ outcome<std::string> import_rmm_log(const std::string &file, std::string_view co
     const auto found = live.find(at);
     if (action == "allocate") {
       if (bytes == 0) continue;  // a pointer to nothing
-      if (bytes > trace_most_bytes) return wrong(fmt::format("a size of {}", bytes));
+      if (bytes > trace_max_bytes) return wrong(fmt::format("a size of {}", bytes));
       if (found != live.end()) return wrong(fmt::format("{} is allocated already", fields[3]));
       live[at] = {next, streams[stream]};
       out.allocate(next++, bytes, streams[stream]);
@@ -223,4 +227,4 @@ outcome<std::string> import_rmm_log(const std::string &file, std::string_view co
   return out.take();
 }
 
-}  // namespace stillmap::tool
+}  // namespace stillmap::replay

@@ -4,9 +4,9 @@
 #include <string>
 #include <string_view>
 
-#include "tools/stillmap/common/outcome.h"
+#include "stillmap/vmm/error.h"
 
-namespace stillmap::tool {
+namespace stillmap::replay {
 
 enum class record_kind { stillmap, torch_snapshot, rmm_log };
 // By how the content begins; what is nothing else is taken for a trace.
@@ -16,12 +16,12 @@ record_kind kind_of(std::string_view content);
 // the first that has one. The history is a ring: a block that was there before it is allocated at
 // the trace's beginning. A block is freed where the program asked for it. Streams are numbered in
 // the order in which they appear.
-// Errors: exit_usage: "file: byte N: ...", "file: event N: ...".
-outcome<std::string> import_torch_snapshot(const std::string &file, std::string_view content);
+// Errors: invalid_argument: "file: byte N: ...", "file: event N: ...".
+result<std::string> import_torch_snapshot(const std::string &file, std::string_view content);
 
 // The CSV of RMM's logging resource (Thread,Time,Action,Pointer,Size,Stream). A block that is freed
 // on another stream was used there.
-// Errors: exit_usage: "file:line: ...".
-outcome<std::string> import_rmm_log(const std::string &file, std::string_view content);
+// Errors: invalid_argument: "file:line: ...".
+result<std::string> import_rmm_log(const std::string &file, std::string_view content);
 
-}  // namespace stillmap::tool
+}  // namespace stillmap::replay

@@ -5,7 +5,9 @@
 #include <bit>
 #include <unordered_map>
 
-namespace stillmap::tool {
+#include "stillmap/allocators/replay/internal/failure.h"
+
+namespace stillmap::replay {
 
 const pickle_value *pickle_value::find(std::string_view key) const {
   if (kind != pickle_kind::dict) return nullptr;
@@ -20,7 +22,7 @@ class pickle_machine {
  public:
   explicit pickle_machine(std::string_view bytes) : bytes_(bytes) {}
 
-  outcome<pickle> run() {
+  result<pickle> run() {
     while (trouble_.empty()) {
       op_at_ = at_;
       const std::string_view op = take(1);
@@ -32,7 +34,7 @@ class pickle_machine {
       perform(static_cast<unsigned char>(op[0]));
     }
     if (!trouble_.empty()) {
-      return fail(exit_usage, fmt::format("byte {}: {}", op_at_, trouble_));
+      return fail(errc::invalid_argument, fmt::format("byte {}: {}", op_at_, trouble_));
     }
     return std::move(out_);
   }
@@ -250,8 +252,8 @@ class pickle_machine {
   pickle out_;
 };
 
-outcome<pickle> pickle::read(std::string_view bytes) {
+result<pickle> pickle::read(std::string_view bytes) {
   return pickle_machine(bytes).run();
 }
 
-}  // namespace stillmap::tool
+}  // namespace stillmap::replay

@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "tools/stillmap/common/outcome.h"
+#include "stillmap/vmm/error.h"
 
-namespace stillmap::tool {
+namespace stillmap::replay {
 
 enum class pickle_kind : std::uint8_t { none, boolean, integer, real, text, list, dict, mark };
 
@@ -29,8 +29,8 @@ struct pickle_value {
 class pickle {
  public:
   // Protocols 2 to 5.
-  // Errors: exit_usage: "byte N: what is wrong".
-  static outcome<pickle> read(std::string_view bytes);
+  // Errors: invalid_argument: "byte N: what is wrong".
+  static result<pickle> read(std::string_view bytes);
   const pickle_value &root() const { return *root_; }
 
  private:
@@ -39,4 +39,4 @@ class pickle {
   const pickle_value *root_ = nullptr;
 };
 
-}  // namespace stillmap::tool
+}  // namespace stillmap::replay

@@ -8,10 +8,11 @@
 #include <vector>
 
 #include "stillmap/allocators/replay/device_memory_usage.h"
+#include "stillmap/allocators/replay/internal/failure.h"
+#include "stillmap/vmm/format.h"
 #include "stillmap/vmm/units.h"
-#include "tools/stillmap/common/size.h"
 
-namespace stillmap::tool {
+namespace stillmap::replay {
 namespace {
 
 using steady = std::chrono::steady_clock;
@@ -53,7 +54,7 @@ class player {
   player(const device &d, const replay_plan &plan, const replay_options &o)
       : device_(d), plan_(plan), options_(o), meter_(d.driver()), at_(plan.slots) {}
 
-  outcome<replay_result> play() {
+  result<replay_result> play() {
     if (auto made = prepare(); !made) return tl::unexpected(made.error());
     driver_counts before_iteration;
     double modelled_before = 0;
@@ -96,16 +97,16 @@ class player {
   }
 
  private:
-  outcome<void> prepare() {
+  status prepare() {
     meter_.pause();
     for (std::uint32_t i = 0; i < plan_.streams; ++i) {
       auto made = stream::create(device_);
-      if (!made) return fail(made.error());
+      if (!made) return tl::unexpected(made.error());
       streams_.push_back(std::move(*made));
       refs_.push_back(streams_.back());
     }
     const auto event = device_.driver().create_event();
-    if (!event) return fail(event.error());
+    if (!event) return tl::unexpected(event.error());
     event_ = *event;
     if (options_.verify) {
       auto checker = block_checker::create(device_, refs_, plan_.slots, *options_.verify);
@@ -125,7 +126,7 @@ class player {
     return {};
   }
 
-  outcome<void> timed(std::size_t begin, std::size_t end) {
+  status timed(std::size_t begin, std::size_t end) {
     if (begin == end) return {};
     replay_target &target = *target_;
     const planned_op *const ops = plan_.ops.data();
@@ -157,7 +158,7 @@ class player {
   }
 
   // The same with patterns in every block. The checker's own calls are not counted.
-  outcome<void> checked(std::size_t begin, std::size_t end) {
+  status checked(std::size_t begin, std::size_t end) {
     for (std::size_t i = begin; i < end; ++i) {
       const planned_op &op = plan_.ops[i];
       if (op.verb == trace_verb::free) {
@@ -177,9 +178,9 @@ class player {
     return {};
   }
 
-  outcome<void> stopped(std::size_t i, const error &e) {
+  status stopped(std::size_t i, const error &e) {
     const planned_op &op = plan_.ops[i];
-    if (op.verb != trace_verb::allocate || !e.is(errc::out_of_memory)) return fail(e);
+    if (op.verb != trace_verb::allocate || !e.is(errc::out_of_memory)) return tl::unexpected(e);
     out_.oom = true;
     if (options_.map) look(i, op.bytes);
     std::uint64_t live = 0;
@@ -190,8 +191,8 @@ class player {
       if (past.verb == trace_verb::free) live -= of[past.slot];
     }
     out_.where_oom = fmt::format("operation {} of {}: {} on stream {}, with {} live and {} held",
-                                 i + 1, plan_.ops.size(), human(op.bytes), op.stream, human(live),
-                                 human(target_->backed_bytes()));
+                                 i + 1, plan_.ops.size(), format_bytes(op.bytes), op.stream,
+                                 format_bytes(live), format_bytes(target_->committed_bytes()));
     return {};
   }
 
@@ -210,11 +211,11 @@ class player {
     meter_.resume();
   }
 
-  outcome<void> wait(std::uint32_t from, std::uint32_t to) {
+  status wait(std::uint32_t from, std::uint32_t to) {
     meter_.pause();
     status s = device_.driver().record_event(event_, refs_[from].get());
     if (s) s = device_.driver().stream_wait(refs_[to].get(), event_);
-    if (!s) return fail(s.error());
+    if (!s) return tl::unexpected(s.error());
     meter_.resume();
     return {};
   }
@@ -235,12 +236,12 @@ class player {
     out_.ns_per_op = (each[(each.size() - 1) / 2] + each[each.size() / 2]) / 2;
   }
 
-  outcome<replay_result> finish() {
+  result<replay_result> finish() {
     out_.peak_live_bytes = plan_.peak_live_bytes;
     out_.ops = plan_.requests;
     out_.calls = meter_.calls();
     out_.modelled_us = meter_.modelled_us();
-    out_.peak_backed_bytes = target_->peak_backed_bytes();
+    out_.peak_committed_bytes = target_->peak_committed_bytes();
     out_.moved_bytes = target_->moved_bytes();
     if (ns_ != 0) iteration_ns_.push_back({ns_, static_cast<double>(requests_)});
     sum_up_times();
@@ -249,7 +250,7 @@ class player {
       if (checker_) {
         if (auto c = checker_->before_free(slot); !c) return tl::unexpected(c.error());
       }
-      if (const status s = target_->free(at_[slot]); !s) return fail(s.error());
+      if (const status s = target_->free(at_[slot]); !s) return tl::unexpected(s.error());
     }
     if (checker_) {
       if (auto c = checker_->finish(); !c) return tl::unexpected(c.error());
@@ -257,13 +258,15 @@ class player {
       checker_.reset();
     }
     target_.reset();
-    if (const status s = device_.driver().destroy_event(event_); !s) return fail(s.error());
+    if (const status s = device_.driver().destroy_event(event_); !s)
+      return tl::unexpected(s.error());
     streams_.clear();
     out_.violations = violations(device_.driver());
     const auto left = physical_bytes(device_.driver());
     if (left && books_before_ && *left > *books_before_) {
-      return fail(exit_failed, fmt::format("'{}' left {} of device memory behind",
-                                           options_.kind->name, human(*left - *books_before_)));
+      return fail(errc::corrupt,
+                  fmt::format("'{}' left {} of device memory behind", options_.kind->name,
+                              format_bytes(*left - *books_before_)));
     }
     return std::move(out_);
   }
@@ -288,22 +291,22 @@ class player {
 
 }  // namespace
 
-outcome<replay_result> replay(const device &d, const replay_plan &plan, const replay_options &o) {
+result<replay_result> run(const device &d, const replay_plan &plan, const replay_options &o) {
   const context_guard guard(d.driver(), d.context());
-  if (!guard.entered()) return fail(guard.entered().error());
+  if (!guard.entered()) return tl::unexpected(guard.entered().error());
   auto squeezed = less_memory::leave(d, o.capacity, o.kind->has_limit);
   if (!squeezed) return tl::unexpected(squeezed.error());
   return player(d, plan, o).play();
 }
 
-outcome<std::uint64_t> find_min_capacity(const device &d, const replay_plan &plan, replay_options o,
-                                         std::uint64_t enough) {
+result<std::uint64_t> find_min_capacity(const device &d, const replay_plan &plan, replay_options o,
+                                        std::uint64_t enough) {
   const std::uint64_t page = d.capabilities().page_bytes;
   std::uint64_t low = divide_up(plan.peak_live_bytes, page), high = divide_up(enough, page);
   while (low < high) {
     const std::uint64_t middle = low + (high - low) / 2;
     o.capacity = middle * page;
-    const auto tried = replay(d, plan, o);
+    const auto tried = run(d, plan, o);
     if (!tried) return tl::unexpected(tried.error());
     if (tried->oom) {
       low = middle + 1;
@@ -329,4 +332,4 @@ double mutex_ns() {
   return best;
 }
 
-}  // namespace stillmap::tool
+}  // namespace stillmap::replay

@@ -10,7 +10,7 @@
 #include "stillmap/allocators/replay/replay_plan.h"
 #include "stillmap/allocators/replay/replay_target.h"
 
-namespace stillmap::tool {
+namespace stillmap::replay {
 
 struct replay_options {
   const target_kind *kind = nullptr;
@@ -23,7 +23,7 @@ struct replay_options {
 
 struct replay_result {
   std::uint64_t peak_live_bytes = 0;
-  std::uint64_t peak_backed_bytes = 0;
+  std::uint64_t peak_committed_bytes = 0;
   std::uint64_t ops = 0;
   // Of the iterations from the third on, where there are any; else of all. The median iteration's,
   // since others use the machine too; and all of them together, with those that were still
@@ -41,17 +41,17 @@ struct replay_result {
   std::optional<replay_moment> moment;  // where asked for, and the allocator knows
 };
 
-// Errors: exit_usage: a capacity over the device's; exit_failed: the driver's, a wrong byte.
+// Errors: invalid_argument: a capacity over the device's; the driver's, a wrong byte.
 // Running
 //         out of memory is a result.
-outcome<replay_result> replay(const device &d, const replay_plan &plan, const replay_options &o);
+result<replay_result> run(const device &d, const replay_plan &plan, const replay_options &o);
 
 // The smallest capacity, in pages, at which a replay does not run out of memory; found by halving
 // between the peak of live bytes and `enough`, at which one did not.
-outcome<std::uint64_t> find_min_capacity(const device &d, const replay_plan &plan, replay_options o,
-                                         std::uint64_t enough);
+result<std::uint64_t> find_min_capacity(const device &d, const replay_plan &plan, replay_options o,
+                                        std::uint64_t enough);
 
 // One lock and unlock of an uncontended std::mutex, in ns: what the machine is worth just now.
 double mutex_ns();
 
-}  // namespace stillmap::tool
+}  // namespace stillmap::replay

@@ -8,9 +8,10 @@
 #include <filesystem>
 #include <fstream>
 
-#include "tools/stillmap/common/size.h"
+#include "stillmap/allocators/replay/internal/failure.h"
+#include "stillmap/vmm/format.h"
 
-namespace stillmap::tool {
+namespace stillmap::replay {
 
 std::size_t peak_of_last_iteration(const replay_plan &plan) {
   const auto is_boundary = [](const planned_op &op) { return op.verb == trace_verb::iteration; };
@@ -34,13 +35,14 @@ std::size_t peak_of_last_iteration(const replay_plan &plan) {
   return found;
 }
 
-outcome<map_format> map_format_of(const std::string &path) {
+result<map_format> map_format_of(const std::string &path) {
   const std::string ending = std::filesystem::path(path).extension().string();
   if (ending == ".svg") return map_format::svg;
   if (ending == ".html") return map_format::html;
   if (ending == ".json") return map_format::json;
   if (ending == ".pickle") return map_format::pickle;
-  return fail(exit_usage, fmt::format("'{}' ends in none of .svg, .html, .json and .pickle", path));
+  return fail(errc::invalid_argument,
+              fmt::format("'{}' ends in none of .svg, .html, .json and .pickle", path));
 }
 
 heap_picture picture_of(std::span<const named_moment> moments, const std::string &of) {
@@ -52,7 +54,8 @@ heap_picture picture_of(std::span<const named_moment> moments, const std::string
     heap_column &c = out.columns.emplace_back();
     c.title = m.allocator;
     if (m.moment.oom) {
-      c.note = fmt::format("OUT OF MEMORY: {} more could not be had", human(m.moment.wanted));
+      c.note =
+          fmt::format("OUT OF MEMORY: {} more could not be had", format_bytes(m.moment.wanted));
     } else {
       c.note = m.beside_a_failure ? "served the same request" : "at the peak of the last iteration";
     }
@@ -63,13 +66,13 @@ heap_picture picture_of(std::span<const named_moment> moments, const std::string
   return out;
 }
 
-outcome<void> write_map(std::span<const named_moment> moments, const std::string &of,
-                        const std::string &path) {
+status write_map(std::span<const named_moment> moments, const std::string &of,
+                 const std::string &path) {
   const auto format = map_format_of(path);
   if (!format) return tl::unexpected(format.error());
   const bool drawn = *format == map_format::svg || *format == map_format::html;
   if (!drawn && moments.size() != 1) {
-    return fail(exit_usage, "only a picture shows several allocators");
+    return fail(errc::invalid_argument, "only a picture shows several allocators");
   }
   std::string content;
   switch (*format) {
@@ -92,8 +95,8 @@ outcome<void> write_map(std::span<const named_moment> moments, const std::string
   std::ofstream out(file, std::ios::binary);
   out.write(content.data(), static_cast<std::streamsize>(content.size()));
   out.close();
-  if (!out) return fail(exit_failed, fmt::format("{}: {}", path, std::strerror(errno)));
+  if (!out) return fail_system(errno, path, "cannot write the file");
   return {};
 }
 
-}  // namespace stillmap::tool
+}  // namespace stillmap::replay

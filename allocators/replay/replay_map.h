@@ -9,9 +9,9 @@
 #include "stillmap/allocators/replay/replay_plan.h"
 #include "stillmap/allocators/report/heap_picture.h"
 #include "stillmap/allocators/report/heap_report.h"
-#include "tools/stillmap/common/outcome.h"
+#include "stillmap/vmm/error.h"
 
-namespace stillmap::tool {
+namespace stillmap::replay {
 
 struct replay_moment {
   heap_snapshot heap;
@@ -26,8 +26,8 @@ struct replay_moment {
 std::size_t peak_of_last_iteration(const replay_plan &plan);
 
 enum class map_format { svg, html, json, pickle };
-// By the file's ending. Errors: exit_usage, with the endings there are.
-outcome<map_format> map_format_of(const std::string &path);
+// By the file's ending. Errors: invalid_argument, with the known endings.
+result<map_format> map_format_of(const std::string &path);
 
 struct named_moment {
   std::string allocator;
@@ -37,9 +37,9 @@ struct named_moment {
 };
 // Several heaps beside each other, to one scale; `of`: what was replayed.
 heap_picture picture_of(std::span<const named_moment> moments, const std::string &of);
-// Writes it, with the folders it needs. Errors: exit_usage (several heaps in a format that is no
-// picture), exit_failed, naming the path.
-outcome<void> write_map(std::span<const named_moment> moments, const std::string &of,
-                        const std::string &path);
+// Writes it, with the folders it needs. Errors: invalid_argument (several heaps in a format that is no
+// picture), the system's, naming the path.
+status write_map(std::span<const named_moment> moments, const std::string &of,
+                 const std::string &path);
 
-}  // namespace stillmap::tool
+}  // namespace stillmap::replay

@@ -7,9 +7,10 @@
 #include <span>
 #include <utility>
 
+#include "stillmap/allocators/replay/internal/failure.h"
 #include "stillmap/vmm/units.h"
 
-namespace stillmap::tool {
+namespace stillmap::replay {
 namespace {
 
 constexpr std::uint32_t nowhere = UINT32_MAX;
@@ -132,12 +133,13 @@ std::vector<std::size_t> boundaries_of(const trace &t) {
 
 }  // namespace
 
-outcome<replay_plan> plan_replay(const trace &t, std::optional<unsigned> iterations,
-                                 std::uint64_t shrink) {
+result<replay_plan> plan_replay(const trace &t, std::optional<unsigned> iterations,
+                                std::uint64_t shrink) {
   planner plan(t, shrink);
   const std::span<const trace_event> events(t.events);
   const std::vector<std::size_t> at = boundaries_of(t);
-  if (iterations && *iterations == 0) return fail(exit_usage, "--iterations 0 replays nothing");
+  if (iterations && *iterations == 0)
+    return fail(errc::invalid_argument, "--iterations 0 replays nothing");
 
   if (at.size() < 2) {  // no two boundaries: all of it is one iteration
     for (unsigned i = 0; i < iterations.value_or(1); ++i) {
@@ -177,7 +179,7 @@ outcome<replay_plan> plan_replay(const trace &t, std::optional<unsigned> iterati
     from = has;
   }
   if (from == has) {
-    return fail(exit_usage,
+    return fail(errc::invalid_argument,
                 fmt::format("--iterations {}: the trace has {} and ends with other blocks live "
                             "than any of them begins with, so none can be repeated",
                             *iterations, has));
@@ -204,4 +206,4 @@ outcome<replay_plan> plan_replay(const trace &t, std::optional<unsigned> iterati
   return plan.finish();
 }
 
-}  // namespace stillmap::tool
+}  // namespace stillmap::replay

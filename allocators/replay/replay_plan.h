@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "stillmap/allocators/trace/trace.h"
-#include "tools/stillmap/common/outcome.h"
+#include "stillmap/vmm/error.h"
 
-namespace stillmap::tool {
+namespace stillmap::replay {
 
 struct planned_op {
   trace_verb verb = trace_verb::iteration;
@@ -32,11 +32,11 @@ struct replay_plan {
 // first boundary, then so many iterations. Beyond those that the trace has, the last ones are
 // repeated: as many as begin and end with the same blocks live, by size and stream; who was
 // allocated in one round is freed in the next. A trace without a boundary is one iteration, and
-// what it leaves live is freed at its end. Errors: exit_usage: no iterations asked for; more than
+// what it leaves live is freed at its end. Errors: invalid_argument: no iterations asked for; more than
 // there are of a trace that never comes back
 //         to what it was.
 // Sizes are divided by `shrink` and rounded up.
-outcome<replay_plan> plan_replay(const trace &t, std::optional<unsigned> iterations,
-                                 std::uint64_t shrink = 1);
+result<replay_plan> plan_replay(const trace &t, std::optional<unsigned> iterations,
+                                std::uint64_t shrink = 1);
 
-}  // namespace stillmap::tool
+}  // namespace stillmap::replay

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
-namespace stillmap::tool {
+#include "stillmap/allocators/replay/internal/failure.h"
+
+namespace stillmap::replay {
 
 const std::vector<target_kind> &target_kinds() {
   static const std::vector<target_kind> kinds = {
@@ -18,13 +20,14 @@ const std::vector<target_kind> &target_kinds() {
   return kinds;
 }
 
-outcome<const target_kind *> find_target(std::string_view name) {
+result<const target_kind *> find_target(std::string_view name) {
   std::string known;
   for (const target_kind &k : target_kinds()) {
     if (name == k.name) return &k;
     known += fmt::format("{}{}", known.empty() ? "" : ", ", k.name);
   }
-  return fail(exit_usage, fmt::format("there is no allocator '{}'; there are {}", name, known));
+  return fail(errc::invalid_argument,
+              fmt::format("there is no allocator '{}'; there are {}", name, known));
 }
 
-}  // namespace stillmap::tool
+}  // namespace stillmap::replay

@@ -11,10 +11,10 @@
 
 #include "stillmap/allocators/report/heap_report.h"
 #include "stillmap/vmm/device.h"
+#include "stillmap/vmm/error.h"
 #include "stillmap/vmm/stream.h"
-#include "tools/stillmap/common/outcome.h"
 
-namespace stillmap::tool {
+namespace stillmap::replay {
 
 // Its device's context is current on the calling thread during every call. One thread.
 class replay_target {
@@ -31,8 +31,8 @@ class replay_target {
   virtual status record_use(void *at, stream_ref on) = 0;
 
   // Device memory held, by its own books: now and at most.
-  virtual std::uint64_t backed_bytes() const = 0;
-  virtual std::uint64_t peak_backed_bytes() const = 0;
+  virtual std::uint64_t committed_bytes() const = 0;
+  virtual std::uint64_t peak_committed_bytes() const = 0;
 
   // Bytes of pages that were moved to other addresses so far.
   virtual std::uint64_t moved_bytes() const { return 0; }
@@ -50,20 +50,20 @@ struct target_kind {
   const char *name;
   const char *what;  // one clause, for --help
   bool has_limit;    // honours target_options::limit by itself
-  outcome<std::unique_ptr<replay_target>> (*make)(const device &, const target_options &);
+  result<std::unique_ptr<replay_target>> (*make)(const device &, const target_options &);
 };
 
 // All that can be named, in the order in which they are shown.
 const std::vector<target_kind> &target_kinds();
-// Errors: exit_usage, with the names there are.
-outcome<const target_kind *> find_target(std::string_view name);
+// Errors: invalid_argument, with the names there are.
+result<const target_kind *> find_target(std::string_view name);
 
-outcome<std::unique_ptr<replay_target>> make_stillmap(const device &d, const target_options &o);
-outcome<std::unique_ptr<replay_target>> make_direct(const device &d, const target_options &o);
-outcome<std::unique_ptr<replay_target>> make_pool(const device &d, const target_options &o);
-outcome<std::unique_ptr<replay_target>> make_segments(const device &d, const target_options &o);
-outcome<std::unique_ptr<replay_target>> make_expanding_segments(const device &d,
-                                                                const target_options &o);
+result<std::unique_ptr<replay_target>> make_stillmap(const device &d, const target_options &o);
+result<std::unique_ptr<replay_target>> make_direct(const device &d, const target_options &o);
+result<std::unique_ptr<replay_target>> make_pool(const device &d, const target_options &o);
+result<std::unique_ptr<replay_target>> make_segments(const device &d, const target_options &o);
+result<std::unique_ptr<replay_target>> make_expanding_segments(const device &d,
+                                                               const target_options &o);
 
 // Bytes held, and the most.
 class held_bytes {
@@ -83,4 +83,4 @@ class held_bytes {
   std::uint64_t limit_, now_ = 0, peak_ = 0;
 };
 
-}  // namespace stillmap::tool
+}  // namespace stillmap::replay

@@ -1,8 +1,9 @@
 // The caching allocator of this project.
 #include "stillmap/allocators/caching_allocator.h"
+#include "stillmap/allocators/replay/internal/failure.h"
 #include "stillmap/allocators/replay/replay_target.h"
 
-namespace stillmap::tool {
+namespace stillmap::replay {
 namespace {
 
 class stillmap_target final : public replay_target {
@@ -14,8 +15,8 @@ class stillmap_target final : public replay_target {
   }
   status free(void *at) override { return heap_->free(at); }
   status record_use(void *at, stream_ref on) override { return heap_->record_use(at, on); }
-  std::uint64_t backed_bytes() const override { return heap_->stats().total.backed; }
-  std::uint64_t peak_backed_bytes() const override { return heap_->stats().backed_peak; }
+  std::uint64_t committed_bytes() const override { return heap_->stats().total.committed; }
+  std::uint64_t peak_committed_bytes() const override { return heap_->stats().committed_peak; }
   std::uint64_t moved_bytes() const override {
     return heap_->stats().pages_moved * heap_->device().capabilities().page_bytes;
   }
@@ -30,15 +31,15 @@ class stillmap_target final : public replay_target {
 
 }  // namespace
 
-outcome<std::unique_ptr<replay_target>> make_stillmap(const device &d, const target_options &o) {
+result<std::unique_ptr<replay_target>> make_stillmap(const device &d, const target_options &o) {
   caching_allocator_options options;
   options.limit = o.limit;
   auto heap = caching_allocator::create(d, std::move(options));
-  if (!heap) return fail(exit_failed, heap.error().message());
+  if (!heap) return tl::unexpected(heap.error());
   if (o.history) {
-    if (const status s = (*heap)->record_history(); !s) return fail(s.error());
+    if (const status s = (*heap)->record_history(); !s) return tl::unexpected(s.error());
   }
   return std::make_unique<stillmap_target>(std::move(*heap));
 }
 
-}  // namespace stillmap::tool
+}  // namespace stillmap::replay

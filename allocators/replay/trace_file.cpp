@@ -8,14 +8,13 @@
 #include <cstdio>
 #include <fstream>
 #include <memory>
-#include <system_error>
 #include <vector>
 
 #include "stillmap/allocators/replay/import_trace.h"
-#include "tools/stillmap/common/size.h"
-#include "tools/stillmap/common/source.h"
+#include "stillmap/allocators/replay/internal/failure.h"
+#include "stillmap/vmm/format.h"
 
-namespace stillmap::tool {
+namespace stillmap::replay {
 namespace {
 
 constexpr std::string_view zstd_begins = "\x28\xb5\x2f\xfd";
@@ -24,13 +23,13 @@ std::string name_of(const std::string &file) {
   return file == "-" ? "standard input" : file;
 }
 
-outcome<std::string> decompress(const std::string &file, const std::string &packed) {
+result<std::string> decompress(const std::string &file, const std::string &packed) {
   const auto damaged = [&](const char *why) {
-    return fail(exit_usage, fmt::format("cannot read {}: zstd says: {}", file, why));
+    return fail(errc::invalid_argument, fmt::format("cannot read {}: zstd says: {}", file, why));
   };
   const std::unique_ptr<ZSTD_DStream, std::size_t (*)(ZSTD_DStream *)> stream(ZSTD_createDStream(),
                                                                               ZSTD_freeDStream);
-  if (!stream) return fail(exit_failed, "out of host memory");
+  if (!stream) return fail(errc::out_of_memory, "out of host memory");
   std::string text;
   std::vector<char> piece(ZSTD_DStreamOutSize());
   ZSTD_inBuffer in = {packed.data(), packed.size(), 0};
@@ -43,8 +42,8 @@ outcome<std::string> decompress(const std::string &file, const std::string &pack
     text.append(piece.data(), out.pos);
     full = out.pos == out.size;
     if (text.size() > most_trace_text) {
-      return fail(exit_usage,
-                  fmt::format("{} holds over {} of text", file, human(most_trace_text)));
+      return fail(errc::invalid_argument,
+                  fmt::format("{} holds over {} of text", file, format_bytes(most_trace_text)));
     }
   }
   if (left != 0) return damaged("the file is truncated");
@@ -53,25 +52,29 @@ outcome<std::string> decompress(const std::string &file, const std::string &pack
 
 }  // namespace
 
-outcome<std::string> read_text(const std::string &file) {
-  auto source = byte_source::open(file);
-  if (!source) return tl::unexpected(source.error());
+result<std::string> read_text(const std::string &file) {
+  std::FILE *const in = file == "-" ? stdin : std::fopen(file.c_str(), "rb");
+  if (in == nullptr) return fail_system(errno, file, "cannot read the file");
+  const std::unique_ptr<std::FILE, int (*)(std::FILE *)> closer(
+      in == stdin ? nullptr : in, [](std::FILE *f) { return std::fclose(f); });
   std::string text;
   for (std::size_t step = std::size_t{1} << 20;; step *= 2) {
     const std::size_t had = text.size();
     text.resize(had + step);
-    const auto n = source->read(std::as_writable_bytes(std::span(text).subspan(had)));
-    if (!n) return tl::unexpected(n.error());
-    text.resize(had + *n);
-    if (*n < step) break;
+    errno = 0;
+    const std::size_t n = std::fread(text.data() + had, 1, step, in);
+    text.resize(had + n);
+    if (std::ferror(in) != 0) return fail_system(errno, name_of(file), "cannot read the file");
+    if (n < step) break;
     if (text.size() > most_trace_text) {
-      return fail(exit_usage, fmt::format("{} is over {}", file, human(most_trace_text)));
+      return fail(errc::invalid_argument,
+                  fmt::format("{} is over {}", file, format_bytes(most_trace_text)));
     }
   }
   return text.starts_with(zstd_begins) ? decompress(file, text) : std::move(text);
 }
 
-outcome<std::string> load_trace_text(const std::string &file) {
+result<std::string> load_trace_text(const std::string &file) {
   auto text = read_text(file);
   if (!text) return text;
   switch (kind_of(*text)) {
@@ -84,22 +87,22 @@ outcome<std::string> load_trace_text(const std::string &file) {
   }
 }
 
-outcome<trace> load_trace(const std::string &file) {
+result<trace> load_trace(const std::string &file) {
   const auto text = load_trace_text(file);
   if (!text) return tl::unexpected(text.error());
   auto read = read_trace(*text);
-  if (!read) return fail(exit_usage, read.error().message(name_of(file)));
+  if (!read) return fail(errc::invalid_argument, read.error().message(name_of(file)));
   return std::move(*read);
 }
 
-outcome<void> save_text(const std::string &file, const std::string &text) {
+status save_text(const std::string &file, const std::string &text) {
   std::string packed;
   const bool compress = file.ends_with(".zst");
   if (compress) {
     packed.resize(ZSTD_compressBound(text.size()));
     const std::size_t n = ZSTD_compress(packed.data(), packed.size(), text.data(), text.size(), 19);
     if (ZSTD_isError(n)) {
-      return fail(exit_failed, fmt::format("cannot compress {}: {}", file, ZSTD_getErrorName(n)));
+      return fail(errc::corrupt, fmt::format("cannot compress {}: {}", file, ZSTD_getErrorName(n)));
     }
     packed.resize(n);
   }
@@ -110,10 +113,9 @@ outcome<void> save_text(const std::string &file, const std::string &text) {
   if (!out) {
     const int why = errno;
     std::remove(file.c_str());
-    return fail(exit_failed,
-                fmt::format("cannot write {}: {}", file, std::generic_category().message(why)));
+    return fail_system(why, file, "cannot write the file");
   }
   return {};
 }
 
-}  // namespace stillmap::tool
+}  // namespace stillmap::replay

@@ -4,7 +4,7 @@
 #include "stillmap/allocators/replay/replay_target.h"
 #include "stillmap/vmm/units.h"
 
-namespace stillmap::tool {
+namespace stillmap::replay {
 namespace {
 
 class direct_target final : public replay_target {
@@ -45,8 +45,8 @@ class direct_target final : public replay_target {
   }
 
   status record_use(void *, stream_ref) override { return {}; }
-  std::uint64_t backed_bytes() const override { return held_.now(); }
-  std::uint64_t peak_backed_bytes() const override { return held_.peak(); }
+  std::uint64_t committed_bytes() const override { return held_.now(); }
+  std::uint64_t peak_committed_bytes() const override { return held_.peak(); }
 
  private:
   device device_;
@@ -57,8 +57,8 @@ class direct_target final : public replay_target {
 
 }  // namespace
 
-outcome<std::unique_ptr<replay_target>> make_direct(const device &d, const target_options &o) {
+result<std::unique_ptr<replay_target>> make_direct(const device &d, const target_options &o) {
   return std::make_unique<direct_target>(d, o);
 }
 
-}  // namespace stillmap::tool
+}  // namespace stillmap::replay

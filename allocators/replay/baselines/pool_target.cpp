@@ -2,10 +2,11 @@
 #include <unordered_map>
 #include <vector>
 
+#include "stillmap/allocators/replay/internal/failure.h"
 #include "stillmap/allocators/replay/replay_target.h"
 #include "stillmap/vmm/units.h"
 
-namespace stillmap::tool {
+namespace stillmap::replay {
 namespace {
 
 // Of the pool's attributes, by their numbers in CUDA's interface: the driver seam has no use for
@@ -84,8 +85,8 @@ class pool_target final : public replay_target {
     return {};
   }
 
-  std::uint64_t backed_bytes() const override { return ask(reserved_bytes); }
-  std::uint64_t peak_backed_bytes() const override { return ask(reserved_peak); }
+  std::uint64_t committed_bytes() const override { return ask(reserved_bytes); }
+  std::uint64_t peak_committed_bytes() const override { return ask(reserved_peak); }
 
  private:
   struct block {
@@ -109,16 +110,16 @@ class pool_target final : public replay_target {
 
 }  // namespace
 
-outcome<std::unique_ptr<replay_target>> make_pool(const device &d, const target_options &) {
+result<std::unique_ptr<replay_target>> make_pool(const device &d, const target_options &) {
   const pool_calls calls(d.driver());
   pool_calls::pool of = nullptr;
   std::uint64_t all = UINT64_MAX;
   if (!d.capabilities().memory_pools || !calls.all() || calls.get_default(&of, d.ordinal()) != 0 ||
       calls.set(of, keeps_bytes, &all) != 0) {
-    return fail(exit_failed,
+    return fail(errc::not_supported,
                 "this driver has no memory pools (cuMemAllocAsync): 'pool' cannot be replayed");
   }
   return std::make_unique<pool_target>(d, calls, of);
 }
 
-}  // namespace stillmap::tool
+}  // namespace stillmap::replay

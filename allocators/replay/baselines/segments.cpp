@@ -2,9 +2,10 @@
 
 #include <algorithm>
 
+#include "stillmap/allocators/replay/internal/failure.h"
 #include "stillmap/vmm/units.h"
 
-namespace stillmap::tool {
+namespace stillmap::replay {
 namespace {
 
 using namespace stillmap::literals;
@@ -210,7 +211,7 @@ result<segment_block *> segments::new_segment(std::size_t size, stream_handle on
   const std::size_t bytes = segment_for(size, small);
   if (!held_.fits(bytes)) {
     return make_error(errc::out_of_memory, "segments", "the limit is reached", bytes,
-                  held_.limit() - held_.now());
+                      held_.limit() - held_.now());
   }
   const auto at = drv_.allocate(bytes);
   if (!at) return tl::unexpected<error>(at.error());
@@ -244,17 +245,17 @@ status segments::release_cached() {
   return {};
 }
 
-outcome<std::unique_ptr<replay_target>> make_segments(const device &d, const target_options &o) {
+result<std::unique_ptr<replay_target>> make_segments(const device &d, const target_options &o) {
   return std::make_unique<segments>(d, o, false);
 }
 
-outcome<std::unique_ptr<replay_target>> make_expanding_segments(const device &d,
-                                                                const target_options &o) {
+result<std::unique_ptr<replay_target>> make_expanding_segments(const device &d,
+                                                               const target_options &o) {
   if (!d.capabilities().vmm) {
-    return fail(exit_failed,
+    return fail(errc::not_supported,
                 "this device has no virtual memory management: segments cannot expand");
   }
   return std::make_unique<segments>(d, o, true);
 }
 
-}  // namespace stillmap::tool
+}  // namespace stillmap::replay

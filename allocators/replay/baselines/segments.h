@@ -25,7 +25,7 @@
 
 #include "stillmap/allocators/replay/replay_target.h"
 
-namespace stillmap::tool {
+namespace stillmap::replay {
 
 struct segment_block {
   std::uint64_t at = 0;
@@ -57,8 +57,8 @@ class segments final : public replay_target {
   result<void *> allocate(std::size_t bytes, stream_ref on) override;
   status free(void *at) override;
   status record_use(void *at, stream_ref on) override;
-  std::uint64_t backed_bytes() const override { return held_.now(); }
-  std::uint64_t peak_backed_bytes() const override { return held_.peak(); }
+  std::uint64_t committed_bytes() const override { return held_.now(); }
+  std::uint64_t peak_committed_bytes() const override { return held_.peak(); }
   std::optional<heap_snapshot> snapshot() const override;
 
  private:
@@ -111,4 +111,4 @@ class segments final : public replay_target {
   std::vector<segment_block *> spare_;
 };
 
-}  // namespace stillmap::tool
+}  // namespace stillmap::replay

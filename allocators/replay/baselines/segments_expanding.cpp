@@ -4,7 +4,7 @@
 #include "stillmap/allocators/replay/baselines/segments.h"
 #include "stillmap/vmm/units.h"
 
-namespace stillmap::tool {
+namespace stillmap::replay {
 namespace {
 
 using namespace stillmap::literals;
@@ -97,7 +97,7 @@ result<segment_block *> segments::map_front(segment_block *b, std::size_t size) 
   while (done < bytes && fine) {
     if (!held_.fits(s.chunk)) {
       fine = make_error(errc::out_of_memory, "segments", "the limit is reached", bytes,
-                    held_.limit() - held_.now());
+                        held_.limit() - held_.now());
       break;
     }
     const auto handle = drv_.create_physical(s.chunk, what);
@@ -178,4 +178,4 @@ void segments::drop_expanding_segments() {
   }
 }
 
-}  // namespace stillmap::tool
+}  // namespace stillmap::replay

@@ -4,13 +4,13 @@
 
 #include "stillmap/allocators/replay/baselines/segments.h"
 
-namespace stillmap::tool {
+namespace stillmap::replay {
 namespace {
 
 heap_part part_of(const segment_block &b) {
-  if (!b.mapped) return heap_part::unbacked;
+  if (!b.mapped) return heap_part::uncommitted;
   if (b.free) return heap_part::free;
-  return b.waiting != 0 ? heap_part::held : heap_part::live;
+  return b.waiting != 0 ? heap_part::pending_free : heap_part::live;
 }
 
 }  // namespace
@@ -40,11 +40,11 @@ std::optional<heap_snapshot> segments::snapshot() const {
     heap_map::arena &a = out.map.arenas.back();
     std::size_t bytes = 0;
     for (const segment_block *b = first; b != nullptr; b = b->after) {
-      heap_segment s;
+      heap_extent s;
       s.range = {device_address(b->at), b->size};
       s.part = part_of(*b);
       s.requested = s.part == heap_part::live ? b->size : 0;
-      a.segments.push_back(s);
+      a.extents.push_back(s);
       bytes += b->size;
     }
     a.reserved.push_back({device_address(first->at), bytes});
@@ -52,4 +52,4 @@ std::optional<heap_snapshot> segments::snapshot() const {
   return out;
 }
 
-}  // namespace stillmap::tool
+}  // namespace stillmap::replay

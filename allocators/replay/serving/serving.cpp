@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numbers>
 
-namespace stillmap::tool {
+namespace stillmap::replay {
 namespace {
 
 constexpr double day = 24 * 3600;
@@ -155,4 +155,4 @@ void server::stop(std::vector<serving_op> &into) {
   weights_.clear();
 }
 
-}  // namespace stillmap::tool
+}  // namespace stillmap::replay

@@ -10,9 +10,9 @@
 #include <string_view>
 #include <vector>
 
-#include "tools/stillmap/common/outcome.h"
+#include "stillmap/vmm/error.h"
 
-namespace stillmap::tool {
+namespace stillmap::replay {
 
 struct serving_request {
   double arrives = 0;                    // seconds
@@ -23,10 +23,10 @@ struct serving_request {
 // Requests that others recorded, in the order of arrival, the first at 0: a CSV with a line of
 // names, then arrival (a date and time, or seconds), prompt tokens, generated tokens; or one JSON
 // object a line with `timestamp` (milliseconds), `input_length` and `output_length`.
-// Errors: exit_usage, with file and line.
-outcome<std::vector<serving_request>> read_requests(const std::string &path);
-outcome<std::vector<serving_request>> parse_requests(std::string_view text, std::string_view name,
-                                                     bool json_lines);
+// Errors: invalid_argument, with file and line.
+result<std::vector<serving_request>> read_requests(const std::string &path);
+result<std::vector<serving_request>> parse_requests(std::string_view text, std::string_view name,
+                                                    bool json_lines);
 
 // Requests without an end: those of a file again and again, or drawn.
 class request_source {
@@ -112,4 +112,4 @@ class server {
   std::uint64_t promised_ = 0, live_ = 0, peak_ = 0, answered_ = 0;
 };
 
-}  // namespace stillmap::tool
+}  // namespace stillmap::replay

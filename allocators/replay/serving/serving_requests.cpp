@@ -9,9 +9,10 @@
 #include <optional>
 #include <sstream>
 
+#include "stillmap/allocators/replay/internal/failure.h"
 #include "stillmap/allocators/replay/serving/serving.h"
 
-namespace stillmap::tool {
+namespace stillmap::replay {
 namespace {
 
 template <class Number>
@@ -73,8 +74,8 @@ std::optional<serving_request> of_json(std::string_view line) {
 
 }  // namespace
 
-outcome<std::vector<serving_request>> parse_requests(std::string_view text, std::string_view name,
-                                                     bool json_lines) {
+result<std::vector<serving_request>> parse_requests(std::string_view text, std::string_view name,
+                                                    bool json_lines) {
   constexpr std::uint32_t most_tokens = 1u << 24;
   std::vector<serving_request> out;
   std::size_t line_number = 0;
@@ -87,12 +88,12 @@ outcome<std::vector<serving_request>> parse_requests(std::string_view text, std:
     if (line.empty() || (!json_lines && line_number == 1)) continue;  // the names of the columns
     const auto r = json_lines ? of_json(line) : of_csv(line);
     if (!r || r->prompt > most_tokens || r->answer > most_tokens) {
-      return fail(exit_usage,
+      return fail(errc::invalid_argument,
                   fmt::format("{}:{}: no request: '{}'", name, line_number, line.substr(0, 80)));
     }
     out.push_back(*r);
   }
-  if (out.empty()) return fail(exit_usage, fmt::format("{}: no requests", name));
+  if (out.empty()) return fail(errc::invalid_argument, fmt::format("{}: no requests", name));
   std::stable_sort(out.begin(), out.end(),
                    [](const auto &a, const auto &b) { return a.arrives < b.arrives; });
   const double first = out.front().arrives;
@@ -100,12 +101,12 @@ outcome<std::vector<serving_request>> parse_requests(std::string_view text, std:
   return out;
 }
 
-outcome<std::vector<serving_request>> read_requests(const std::string &path) {
+result<std::vector<serving_request>> read_requests(const std::string &path) {
   std::ifstream in(path, std::ios::binary);
-  if (!in) return fail(exit_usage, fmt::format("{}: cannot be read", path));
+  if (!in) return fail(errc::invalid_argument, fmt::format("{}: cannot be read", path));
   std::ostringstream text;
   text << in.rdbuf();
   return parse_requests(text.str(), path, path.ends_with(".jsonl"));
 }
 
-}  // namespace stillmap::tool
+}  // namespace stillmap::replay

@@ -12,7 +12,7 @@
 #include "stillmap/vmm/context.h"
 #include "stillmap/vmm/stream.h"
 
-namespace stillmap::tool {
+namespace stillmap::replay {
 namespace {
 
 using steady = std::chrono::steady_clock;
@@ -29,17 +29,17 @@ class day {
  public:
   day(const device &d, server &of, const soak_options &o) : device_(d), server_(of), options_(o) {}
 
-  outcome<soak_result> run(const std::function<void(const soak_sample &)> &each) {
+  result<soak_result> run(const std::function<void(const soak_sample &)> &each) {
     for (int i = 0; i < 2; ++i) {
       auto made = stream::create(device_);
-      if (!made) return fail(made.error());
+      if (!made) return tl::unexpected(made.error());
       streams_.push_back(std::move(*made));
       refs_.push_back(streams_.back());
     }
     caching_allocator_options options;
     options.limit = static_cast<std::size_t>(options_.limit);
     auto heap = caching_allocator::create(device_, options);
-    if (!heap) return fail(heap.error());
+    if (!heap) return tl::unexpected(heap.error());
     heap_ = std::move(*heap);
 
     begin_sample(0);
@@ -60,7 +60,7 @@ class day {
 
  private:
   // What the server asks for in a minute, and nothing else, is timed.
-  outcome<void> play() {
+  status play() {
     if (at_.size() < server_.slots()) at_.resize(server_.slots());
     caching_allocator &heap = *heap_;
     void **const at = at_.data();
@@ -85,7 +85,7 @@ class day {
       }
     }
     const double ns = std::chrono::duration<double, std::nano>(steady::now() - begin).count();
-    if (!failed) return fail(failed.error());
+    if (!failed) return tl::unexpected(failed.error());
     ns_ += ns;
     sample_.ops += ops_.size();
     // A minute in which little happens says little.
@@ -117,25 +117,25 @@ class day {
     moved_ = s.pages_moved;
     recalled_ = s.pages_recalled;
     sample_.live = s.total.live;
-    sample_.backed = s.total.backed;
-    sample_.lent = s.total.lent;
+    sample_.committed = s.total.committed;
+    sample_.aliased = s.total.aliased;
     sample_.host_bytes = s.host_bytes;
     sample_.resident = resident_bytes();
     sample_.behind = server_.behind();
     out_.ops += sample_.ops;
     out_.answered += sample_.answered;
-    out_.peak_backed = std::max<std::uint64_t>(out_.peak_backed, s.backed_peak);
+    out_.peak_committed = std::max<std::uint64_t>(out_.peak_committed, s.committed_peak);
     out_.samples.push_back(sample_);
   }
 
-  outcome<soak_result> finish() {
+  result<soak_result> finish() {
     out_.peak_live = server_.peak_bytes();
     ops_.clear();
     server_.stop(ops_);
     if (auto done = play(); !done) return tl::unexpected(done.error());
-    if (const status s = heap_->empty_cache(); !s) return fail(s.error());
-    if (const status s = heap_->empty_cache(); !s) return fail(s.error());
-    out_.left_backed = heap_->stats().total.backed;
+    if (const status s = heap_->empty_cache(); !s) return tl::unexpected(s.error());
+    if (const status s = heap_->empty_cache(); !s) return tl::unexpected(s.error());
+    out_.left_committed = heap_->stats().total.committed;
     heap_.reset();
     out_.violations = violations(device_.driver());
     return std::move(out_);
@@ -158,11 +158,11 @@ class day {
 
 }  // namespace
 
-outcome<soak_result> soak(const device &d, server &of, const soak_options &o,
-                          const std::function<void(const soak_sample &)> &each) {
+result<soak_result> soak(const device &d, server &of, const soak_options &o,
+                         const std::function<void(const soak_sample &)> &each) {
   const context_guard guard(d.driver(), d.context());
-  if (!guard.entered()) return fail(guard.entered().error());
+  if (!guard.entered()) return tl::unexpected(guard.entered().error());
   return day(d, of, o).run(each);
 }
 
-}  // namespace stillmap::tool
+}  // namespace stillmap::replay

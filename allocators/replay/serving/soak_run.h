@@ -9,7 +9,7 @@
 #include "stillmap/allocators/replay/replay_target.h"
 #include "stillmap/allocators/replay/serving/serving.h"
 
-namespace stillmap::tool {
+namespace stillmap::replay {
 
 struct soak_options {
   double seconds = 24 * 3600;  // of the server's time
@@ -27,7 +27,7 @@ struct soak_sample {
   std::uint64_t calls = 0;                // of the driver, in this time
   double modelled_us = 0;                 // of those calls, where the driver has a table of costs
   std::uint64_t moved = 0, recalled = 0;  // pages, in this time
-  std::uint64_t live = 0, backed = 0, lent = 0;  // bytes, at the end of it
+  std::uint64_t live = 0, committed = 0, aliased = 0;  // bytes, at the end of it
   std::uint64_t host_bytes = 0;                  // of the allocator's own books, at the end of it
   std::uint64_t resident = 0;                    // of this process, at the end of it
   double behind = 0;                             // seconds that the next request has waited
@@ -36,14 +36,14 @@ struct soak_sample {
 struct soak_result {
   std::vector<soak_sample> samples;
   std::uint64_t ops = 0, answered = 0, refused = 0;
-  std::uint64_t peak_live = 0, peak_backed = 0;
-  std::uint64_t left_backed = 0;  // when everything was freed and given back
+  std::uint64_t peak_live = 0, peak_committed = 0;
+  std::uint64_t left_committed = 0;  // when everything was freed and given back
   std::uint64_t violations = 0;
 };
 
 // `each` sees every sample when its time is over.
-// Errors: exit_failed: the driver's. A request that is refused for want of memory is counted.
-outcome<soak_result> soak(const device &d, server &of, const soak_options &o,
-                          const std::function<void(const soak_sample &)> &each = {});
+// Errors: the driver's. A request that is refused for want of memory is counted.
+result<soak_result> soak(const device &d, server &of, const soak_options &o,
+                         const std::function<void(const soak_sample &)> &each = {});
 
-}  // namespace stillmap::tool
+}  // namespace stillmap::replay

@@ -8,7 +8,7 @@
 #include "stillmap/allocators/replay/pickle_reader.h"
 #include "stillmap/allocators/trace/trace.h"
 
-namespace stillmap::tool {
+namespace stillmap::replay {
 namespace {
 
 using namespace std::string_literals;
@@ -49,17 +49,17 @@ std::string snapshot(const std::vector<std::string> &events,
   return pickled(dict({{"segments", segments}, {"device_traces", list({list({}), list(events)})}}));
 }
 
-std::string body(const outcome<std::string> &imported) {
-  EXPECT_TRUE(imported) << (imported ? "" : imported.error().line);
+std::string body(const result<std::string> &imported) {
+  EXPECT_TRUE(imported) << (imported ? "" : imported.error().message());
   if (!imported) return "";
   const auto read = read_trace(*imported);
   EXPECT_TRUE(read) << (read ? "" : read.error().message("t"));
   const std::size_t first = imported->find('\n'), second = imported->find('\n', first + 1);
   return imported->substr(second + 1);
 }
-std::string trouble(const outcome<std::string> &imported) {
+std::string trouble(const result<std::string> &imported) {
   EXPECT_FALSE(imported);
-  return imported ? "" : imported.error().line;
+  return imported ? "" : imported.error().message();
 }
 
 TEST(ImportTorch, AHistoryBecomesATrace) {
@@ -105,7 +105,7 @@ TEST(Pickle, NothingIsImportedOrCalled) {
   const auto refused = [](const std::string &bytes, const std::string &what) {
     const auto read = pickle::read(bytes);
     ASSERT_FALSE(read) << bytes;
-    EXPECT_NE(read.error().line.find(what), std::string::npos) << read.error().line;
+    EXPECT_NE(read.error().message().find(what), std::string::npos) << read.error().message();
   };
   refused(
       "\x80\x02"
@@ -122,7 +122,7 @@ TEST(Pickle, DamageIsNamedByItsPlace) {
   const auto wrong = [](const std::string &bytes) {
     const auto read = pickle::read(bytes);
     EXPECT_FALSE(read) << bytes;
-    return read ? "" : read.error().line;
+    return read ? "" : read.error().message();
   };
   EXPECT_EQ(wrong("\x80\x04"s), "byte 2: the file is truncated");
   EXPECT_EQ(wrong("\x80\x04"
@@ -141,7 +141,7 @@ TEST(Pickle, DamageIsNamedByItsPlace) {
 TEST(Pickle, NumbersAndDeepNesting) {
   const auto read =
       pickle::read("\x80\x04(J\xfe\xff\xff\xffK\xffM\x01\x02\x8a\x01\x80G?\xf8\0\0\0\0\0\0\x88t."s);
-  ASSERT_TRUE(read) << read.error().line;
+  ASSERT_TRUE(read) << read.error().message();
   const auto &items = read->root().items;
   ASSERT_EQ(items.size(), 6u);
   EXPECT_EQ(items[0]->integer, -2);
@@ -206,4 +206,4 @@ TEST(ImportTrace, ContentSaysWhatItIs) {
 }
 
 }  // namespace
-}  // namespace stillmap::tool
+}  // namespace stillmap::replay

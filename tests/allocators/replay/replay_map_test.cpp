@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using namespace stillmap::literals;
-using namespace stillmap::tool;
+using namespace stillmap::replay;
 
 replay_plan plan_of(const std::string &text, unsigned iterations = 0) {
   const auto read = read_trace("# stillmap-trace v1\n" + text);
@@ -50,7 +50,7 @@ TEST(ReplayMap, TheEndingSaysWhatIsWritten) {
   for (const char *other : {"b", "b.png", "svg", ""}) {
     const auto refused = map_format_of(other);
     ASSERT_FALSE(refused) << other;
-    EXPECT_EQ(refused.error().status, exit_usage);
+    EXPECT_EQ(refused.error().code, errc::invalid_argument);
   }
 }
 
@@ -97,14 +97,14 @@ class ReplayMapTest : public device_test {
   replay_result play(const char *allocator, const replay_plan &plan, replay_options o = {}) {
     o.kind = *find_target(allocator);
     o.map = true;
-    auto played = replay(*device_, plan, o);
-    EXPECT_TRUE(played) << (played ? "" : played.error().line);
+    auto played = run(*device_, plan, o);
+    EXPECT_TRUE(played) << (played ? "" : played.error().message());
     return played ? std::move(*played) : replay_result();
   }
   std::string written(const char *name, std::span<const named_moment> moments) {
     const fs::path file = folder_ / name;
     const auto done = write_map(moments, "test", file.string());
-    EXPECT_TRUE(done) << (done ? "" : done.error().line);
+    EXPECT_TRUE(done) << (done ? "" : done.error().message());
     std::ifstream in(file, std::ios::binary);
     std::ostringstream all;
     all << in.rdbuf();
@@ -125,13 +125,13 @@ TEST_F(ReplayMapTest, EveryPolicyShowsWhatIsLiveAtThePeak) {
     EXPECT_EQ(f.blocks, 30u);
     EXPECT_GE(f.live, plan.peak_live_bytes);
     EXPECT_LT(f.live, plan.peak_live_bytes + 30 * 1_MiB);
-    EXPECT_LE(f.backed, r.peak_backed_bytes);
-    EXPECT_GE(f.backed, f.live);
+    EXPECT_LE(f.committed, r.peak_committed_bytes);
+    EXPECT_GE(f.committed, f.live);
     bool second = false;
     for (const auto &a : r.moment->heap.map.arenas) {
       second = second || a.name.rfind("stream 1", 0) == 0;
       std::uint64_t end = 0, reserved = 0;
-      for (const heap_segment &s : a.segments) {
+      for (const heap_extent &s : a.extents) {
         EXPECT_GE(s.range.begin.value(), end);
         end = s.range.end().value();
         reserved += s.range.bytes;
@@ -168,7 +168,7 @@ TEST_F(ReplayMapTest, WhereItRunsOutIsShownWithTheRequest) {
   EXPECT_NE(written("both.html", both).find("<!DOCTYPE html>"), std::string::npos);
   const auto refused = write_map(both, "test", (folder_ / "both.json").string());
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().status, exit_usage);
+  EXPECT_EQ(refused.error().code, errc::invalid_argument);
 }
 
 // What PyTorch's viewer is given, read by our own importer: the same requests in the same order.
@@ -181,7 +181,7 @@ TEST_F(ReplayMapTest, ThePickleIsTheProgramUpToThePeak) {
   const named_moment moments[] = {{"stillmap", 0, false, *r.moment}};
   const std::string bytes = written("a.pickle", moments);
   const auto read = pickle::read(bytes);
-  ASSERT_TRUE(read) << read.error().line;
+  ASSERT_TRUE(read) << read.error().message();
   const pickle_value *const segments = read->root().find("segments");
   ASSERT_NE(segments, nullptr);
   std::uint64_t total = 0, blocks = 0, active = 0;
@@ -197,12 +197,12 @@ TEST_F(ReplayMapTest, ThePickleIsTheProgramUpToThePeak) {
     EXPECT_EQ(at, s->find("address")->integer + s->find("total_size")->integer);
   }
   const heap_figures f = figures_of(r.moment->heap.map);
-  EXPECT_EQ(total, f.backed);
+  EXPECT_EQ(total, f.committed);
   EXPECT_EQ(blocks, f.blocks);
   EXPECT_EQ(active, f.requested);
 
   const auto text = import_torch_snapshot("a.pickle", bytes);
-  ASSERT_TRUE(text) << text.error().line;
+  ASSERT_TRUE(text) << text.error().message();
   const auto again = read_trace(*text);
   ASSERT_TRUE(again);
   std::vector<std::uint64_t> expected, found;

@@ -5,7 +5,7 @@
 
 #include <map>
 
-namespace stillmap::tool {
+namespace stillmap::replay {
 namespace {
 
 trace parse(const std::string &lines) {
@@ -49,7 +49,7 @@ std::string shown(const replay_plan &p) {
 
 std::string played(const std::string &lines, std::optional<unsigned> n, std::uint64_t shrink = 1) {
   const auto p = plan_replay(parse(lines), n, shrink);
-  return p ? shown(*p) : p.error().line;
+  return p ? shown(*p) : p.error().message();
 }
 
 TEST(ReplayPlan, ATraceAsItStands) {
@@ -106,4 +106,4 @@ TEST(ReplayPlan, SizesCanBeShrunk) {
 }
 
 }  // namespace
-}  // namespace stillmap::tool
+}  // namespace stillmap::replay

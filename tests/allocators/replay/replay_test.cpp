@@ -13,7 +13,7 @@ namespace stillmap::testing {
 namespace {
 
 using namespace stillmap::literals;
-using namespace stillmap::tool;
+using namespace stillmap::replay;
 
 constexpr std::size_t memory = 256_MiB;
 
@@ -71,7 +71,7 @@ class ReplayTest : public device_test, public ::testing::WithParamInterface<cons
     const auto read = read_trace(text);
     EXPECT_TRUE(read) << read.error().message("t");
     auto p = plan_replay(*read, iterations);
-    EXPECT_TRUE(p) << p.error().line;
+    EXPECT_TRUE(p) << p.error().message();
     return *p;
   }
   replay_options options() const {
@@ -89,8 +89,8 @@ TEST_P(ReplayTest, EveryByteStaysWhereItIs) {
     replay_options o = options();
     o.verify = seed == 1 ? check_depth::bytes : check_depth::pages;
     const std::uint64_t largest = seed == 1 ? 300'000 : 3_MiB;  // each byte, or where pages meet
-    const auto r = replay(*device_, plan(program(seed, 3, largest)), o);
-    ASSERT_TRUE(r) << r.error().line;
+    const auto r = run(*device_, plan(program(seed, 3, largest)), o);
+    ASSERT_TRUE(r) << r.error().message();
     EXPECT_FALSE(r->oom) << r->where_oom;
     EXPECT_EQ(r->violations, 0u);
     EXPECT_GT(r->bytes_checked, 10000u);
@@ -99,11 +99,11 @@ TEST_P(ReplayTest, EveryByteStaysWhereItIs) {
 
 TEST_P(ReplayTest, CountsWhatItTook) {
   const replay_plan p = plan(program(5, 4, 2_MiB), 6);
-  const auto r = replay(*device_, p, options());
-  ASSERT_TRUE(r) << r.error().line;
+  const auto r = run(*device_, p, options());
+  ASSERT_TRUE(r) << r.error().message();
   EXPECT_EQ(r->ops, p.requests);
   EXPECT_EQ(r->peak_live_bytes, p.peak_live_bytes);
-  EXPECT_GE(r->peak_backed_bytes, r->peak_live_bytes);
+  EXPECT_GE(r->peak_committed_bytes, r->peak_live_bytes);
   EXPECT_GT(r->ns_per_op, 0);
   EXPECT_GT(r->calls.total(), 0u);
   EXPECT_EQ(r->calls[driver_call::MemcpyHtoDAsync], 0u);
@@ -119,14 +119,14 @@ TEST_P(ReplayTest, CountsWhatItTook) {
 TEST_P(ReplayTest, ShortMemoryIsAResultAndTheLeastIsFound) {
   // Without use across streams nothing depends on when an event passes.
   const replay_plan p = plan(program(7, 2, 6_MiB, false), 3);
-  const auto ample = replay(*device_, p, options());
+  const auto ample = run(*device_, p, options());
   ASSERT_TRUE(ample && !ample->oom);
   const auto least = find_min_capacity(*device_, p, options(), memory / 2);
-  ASSERT_TRUE(least) << least.error().line;
+  ASSERT_TRUE(least) << least.error().message();
   EXPECT_GE(*least, p.peak_live_bytes);
   replay_options o = options();
   o.capacity = *least;
-  const auto enough = replay(*device_, p, o);
+  const auto enough = run(*device_, p, o);
   ASSERT_TRUE(enough);
   // hostcuda's pool reuses what its threads have freed by then: another time, something else.
   if (kind_->name != std::string("pool")) {
@@ -134,8 +134,8 @@ TEST_P(ReplayTest, ShortMemoryIsAResultAndTheLeastIsFound) {
   }
   o.capacity = p.peak_live_bytes / 2;
   o.verify = check_depth::pages;
-  const auto less = replay(*device_, p, o);
-  ASSERT_TRUE(less) << less.error().line;
+  const auto less = run(*device_, p, o);
+  ASSERT_TRUE(less) << less.error().message();
   EXPECT_TRUE(less->oom);
   EXPECT_NE(less->where_oom.find("live"), std::string::npos) << less->where_oom;
   EXPECT_EQ(leftovers().find("physical"), std::string::npos);
@@ -144,17 +144,17 @@ TEST_P(ReplayTest, ShortMemoryIsAResultAndTheLeastIsFound) {
 TEST_P(ReplayTest, MoreMemoryThanThereIsIsRefused) {
   replay_options o = options();
   o.capacity = memory * 2;
-  const auto r = replay(*device_, plan(program(1, 1, 1_MiB)), o);
+  const auto r = run(*device_, plan(program(1, 1, 1_MiB)), o);
   ASSERT_FALSE(r);
-  EXPECT_EQ(r.error().status, exit_usage);
+  EXPECT_EQ(r.error().code, errc::invalid_argument);
 }
 
 TEST_P(ReplayTest, TheDriversErrorsAreReported) {
   hostcuda_control::fail(nullptr, 60, CUDA_ERROR_OPERATING_SYSTEM);
-  const auto r = replay(*device_, plan(program(1, 1, 1_MiB)), options());
+  const auto r = run(*device_, plan(program(1, 1, 1_MiB)), options());
   if (hostcuda_control::faults_fired() == 0) GTEST_SKIP() << "so many calls it does not make";
   ASSERT_FALSE(r);
-  EXPECT_EQ(r.error().status, exit_failed);
+  EXPECT_EQ(r.error().code, std::error_code(CUDA_ERROR_OPERATING_SYSTEM, cuda_category()));
 }
 
 // An allocator that hands out blocks one after the other and, at its tenth request, lets two of its
@@ -193,8 +193,8 @@ class swapping_target final : public replay_target {
   }
   status free(void *) override { return {}; }
   status record_use(void *, stream_ref) override { return {}; }
-  std::uint64_t backed_bytes() const override { return pages * page_; }
-  std::uint64_t peak_backed_bytes() const override { return pages * page_; }
+  std::uint64_t committed_bytes() const override { return pages * page_; }
+  std::uint64_t peak_committed_bytes() const override { return pages * page_; }
 
   static constexpr std::size_t pages = 32;
   static inline std::size_t first = 0;  // of the two pages
@@ -216,8 +216,7 @@ TEST_F(device_test, AWrongRemapIsAWrongByte) {
   if (!d.capabilities().vmm) GTEST_SKIP() << "this device has no pages to swap";
   const target_kind kind{
       "swapping", "", true,
-      [](const device &on,
-         const target_options &) -> tool::outcome<std::unique_ptr<replay_target>> {
+      [](const device &on, const target_options &) -> result<std::unique_ptr<replay_target>> {
         return std::make_unique<swapping_target>(on);
       }};
   std::string text = "# stillmap-trace v1\n";
@@ -232,9 +231,9 @@ TEST_F(device_test, AWrongRemapIsAWrongByte) {
     o.kind = &kind;
     o.verify = check_depth::pages;
     const context_guard guard(d.driver(), d.context());
-    const auto r = replay(d, *plan, o);
+    const auto r = run(d, *plan, o);
     ASSERT_FALSE(r) << swapping_target::first;
-    EXPECT_NE(r.error().line.find("a wrong byte"), std::string::npos) << r.error().line;
+    EXPECT_NE(r.error().message().find("a wrong byte"), std::string::npos) << r.error().message();
   }
 }
 
@@ -266,9 +265,10 @@ TEST_F(CheckerTest, AWrongByteIsSeen) {
       ASSERT_TRUE(checker->before_free(0));
       const auto seen = checker->finish();
       ASSERT_FALSE(seen);
-      EXPECT_NE(seen.error().line.find("a wrong byte: allocation 1"), std::string::npos);
-      EXPECT_NE(seen.error().line.find("offset " + std::to_string(edge - 1)), std::string::npos)
-          << seen.error().line;
+      EXPECT_NE(seen.error().message().find("a wrong byte: allocation 1"), std::string::npos);
+      EXPECT_NE(seen.error().message().find("offset " + std::to_string(edge - 1)),
+                std::string::npos)
+          << seen.error().message();
     }
     ASSERT_TRUE(driver().free(*at));
   }

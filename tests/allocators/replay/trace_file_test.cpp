@@ -8,7 +8,7 @@
 #include <fstream>
 #include <sstream>
 
-namespace stillmap::tool {
+namespace stillmap::replay {
 namespace {
 
 namespace fs = std::filesystem;
@@ -32,8 +32,7 @@ class TraceFile : public ::testing::Test {
     const auto read = load_trace(file);
     EXPECT_FALSE(read) << file;
     if (read) return "";
-    EXPECT_EQ(read.error().status, exit_usage);
-    return read.error().line;
+    return read.error().detail().subject + ": " + read.error().reason + read.error().detail().cause;
   }
 
   fs::path folder_ = fs::path(::testing::TempDir()) / ("stillmap_tf_" + std::to_string(::getpid()));
@@ -59,14 +58,14 @@ TEST_F(TraceFile, PlainAndCompressedReadTheSame) {
   put("renamed", get("t.trace.zst"));  // known by its content
   for (const char *name : {"t.trace", "t.trace.zst", "renamed"}) {
     const auto read = load_trace(path(name));
-    ASSERT_TRUE(read) << read.error().line;
+    ASSERT_TRUE(read) << read.error().message();
     EXPECT_EQ(read->totals.blocks, 60000u);
   }
 }
 
 TEST_F(TraceFile, BadLinesAreNamedByFileAndLine) {
   const std::string file = put("bad.trace", "# stillmap-trace v1\na,1,2,0\nf,2\n");
-  EXPECT_EQ(trouble(file), file + ":3: 'f,2': there is no block 2");
+  EXPECT_EQ(trouble(file), ": " + file + ":3: 'f,2': there is no block 2");
   EXPECT_NE(trouble(put("empty", "")).find("empty:1: the file is empty"), std::string::npos);
   EXPECT_NE(trouble(path("absent")).find("cannot read"), std::string::npos);
 }
@@ -86,8 +85,8 @@ TEST_F(TraceFile, DamagedArchivesAreRefused) {
 TEST_F(TraceFile, WhatCannotBeWrittenSaysSo) {
   const auto saved = save_text(path("no/such/folder/t.trace"), "x");
   ASSERT_FALSE(saved);
-  EXPECT_NE(saved.error().line.find("cannot write"), std::string::npos);
+  EXPECT_NE(saved.error().message().find("cannot write the file"), std::string::npos);
 }
 
 }  // namespace
-}  // namespace stillmap::tool
+}  // namespace stillmap::replay

@@ -14,7 +14,7 @@
 namespace stillmap::testing {
 namespace {
 
-using namespace stillmap::tool;
+using namespace stillmap::replay;
 
 struct recorded {
   const char *trace;
@@ -42,20 +42,20 @@ TEST_P(traces, keep_every_byte) {
   const std::string file = std::string("bench/traces/") + what.trace + ".trace.zst";
   ASSERT_TRUE(std::filesystem::exists(file)) << "run from the top of the source";
   const auto read = load_trace(file);
-  ASSERT_TRUE(read) << read.error().line;
+  ASSERT_TRUE(read) << read.error().message();
   const auto plan = plan_replay(*read, what.iterations);
-  ASSERT_TRUE(plan) << plan.error().line;
+  ASSERT_TRUE(plan) << plan.error().message();
   const device d = open_device();
   replay_options o;
   o.kind = *find_target("stillmap");
   o.verify = check_depth::pages;
   o.capacity = static_cast<std::uint64_t>(
       std::ceil(what.capacity * static_cast<double>(plan->peak_live_bytes)));
-  const auto r = replay(d, *plan, o);
-  ASSERT_TRUE(r) << r.error().line;
+  const auto r = run(d, *plan, o);
+  ASSERT_TRUE(r) << r.error().message();
   EXPECT_FALSE(r->oom) << r->where_oom;
   EXPECT_EQ(r->violations, 0u);
-  EXPECT_LE(r->peak_backed_bytes, *o.capacity);
+  EXPECT_LE(r->peak_committed_bytes, *o.capacity);
   // At least the ends of every block.
   std::uint64_t least = 0;
   for (const planned_op &op : plan->ops) {

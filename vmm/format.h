@@ -1,0 +1,14 @@
+// Numbers as text, the same in every message and report.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace stillmap {
+
+// "512 B", "1.25 GiB", "140.4 GiB": rounded to at most two decimals, binary units.
+std::string format_bytes(std::uint64_t bytes);
+// "1,073,741,824"
+std::string format_count(std::uint64_t number);
+
+}  // namespace stillmap
