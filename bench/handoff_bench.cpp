@@ -83,9 +83,9 @@ std::array<double, 2> seconds_of_memcpy() {
   auto d = drv != nullptr ? device::open(*drv, 0) : result<device>(tl::unexpected<error>(error{}));
   auto at = handoff::listener::create(place);
   if (!d || !at) ::_exit(2);
-  auto from = at->accept(handoff::patience(60'000));
+  auto from = at->accept(std::chrono::milliseconds(60'000));
   if (!from) ::_exit(3);
-  const auto taken = handoff::take(*d, *from);
+  const auto taken = handoff::receive(*d, *from);
   if (!taken) {
     std::fprintf(stderr, "the taker: %s\n", taken.error().message().c_str());
     ::_exit(4);
@@ -170,12 +170,12 @@ void handing_over(benchmark::State &state, std::size_t pages, std::size_t page, 
     const std::string place =
         "@stillmap-bench-" + std::to_string(::getpid()) + '-' + std::to_string(++round);
     other_process taker = start_taker(place, kind);
-    auto to = handoff::connection::connect(place, handoff::patience(60'000));
+    auto to = handoff::connection::connect(place, std::chrono::milliseconds(60'000));
     if (!s.check(to)) return;
     const tally before = s.now();
     stopwatch watch;
     watch.start();
-    const auto given = handoff::give(s.dev(), *to, {"task"});
+    const auto given = handoff::send(s.dev(), *to, {"task"});
     watch.stop();
     if (!s.check(given)) return;
     s.add(before);

@@ -80,7 +80,7 @@ void write_image(benchmark::State &state, const std::string &folder, image::code
     const auto w = image::write(path, what, from, how);
     watch.stop();
     if (!w) return state.SkipWithError(w.error().message().c_str());
-    state.counters["past_page_cache"] = w->past_page_cache;
+    state.counters["direct_io"] = w->direct_io;
     state.SetIterationTime(watch.seconds());
     ::unlink(path.c_str());
   }

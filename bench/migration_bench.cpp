@@ -33,7 +33,7 @@ namespace {
 
 using checkpoint::restored_memory;
 using checkpoint::memory_layout;
-using migration::patience;
+using std::chrono::milliseconds;
 
 constexpr const char *part_name = "STILLMAP_BENCH_DESTINATION";
 constexpr const char *folder_name = "STILLMAP_BENCH_FOLDER";
@@ -104,7 +104,7 @@ void each_piece(const device &d, device_address begin, std::size_t share, const 
   if (part != "sink") memory.reset();
   // It zeroes what it had, at a few GB/s.
   std::this_thread::sleep_for(std::chrono::milliseconds(smoke() ? 1 : total_bytes() >> 21));
-  auto at = must(migration::tls_at("127.0.0.1:0", credentials_in(folder, "there", "here")));
+  auto at = must(migration::create_tls_acceptor("127.0.0.1:0", credentials_in(folder, "there", "here")));
   std::ofstream(folder + "/where.new") << at->where();
   std::rename((folder + "/where.new").c_str(), (folder + "/where").c_str());
   if (part == "sink") {
@@ -129,7 +129,7 @@ void each_piece(const device &d, device_address begin, std::size_t share, const 
   migration::receive_options how;
   how.records = folder + "/records_there";
   how.read_back = part == "reading back";
-  auto r = must(migration::receiver::start(d, std::move(at), how));
+  auto r = must(migration::receiver::create(d, std::move(at), how));
   const auto came = r.receive(wait);
   ::_exit(came && came->memory.bytes() == total_bytes() ? 0 : 6);
 }
@@ -171,7 +171,7 @@ class other_side {
       std::getline(in, where);
       if (where.empty()) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
-    return must(migration::tls_to(where, credentials_in(folder_, "here", "there")));
+    return must(migration::create_tls_transport(where, credentials_in(folder_, "here", "there")));
   }
   bool good() { return process_->ended_well(); }
 
@@ -274,7 +274,7 @@ void moving(benchmark::State &state, const char *part, std::uint64_t slower) {
       return {};
     };
     const auto sent = migration::sender(s.dev(), {"task"}, how).send(*to);
-    if (sent.whose != migration::whose::destination) {
+    if (sent.owner != migration::owner::destination) {
       s.fail(*sent.why);
       return;
     }

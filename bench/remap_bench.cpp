@@ -52,7 +52,7 @@ bool prepare(session &s, heap_of_case &h, source from, std::size_t pages,
   for (void *block : freed) {
     if (!s.check(h.heap->free(block))) return false;
   }
-  h.heap->set_limit(h.heap->stats().total.backed);
+  h.heap->set_limit(h.heap->stats().total.committed);
   return true;
 }
 

@@ -214,8 +214,8 @@ void incremental(benchmark::State &state) {
   how.image.parent = *parent;
   const std::size_t page = on.dev().capabilities().page_bytes, pages = large() / page;
   std::vector<virtual_range> chunks;
-  for (std::size_t at = 0; at < large(); at += parent->head().chunk_bytes) {
-    chunks.push_back({task->address() + at, parent->head().chunk_bytes});
+  for (std::size_t at = 0; at < large(); at += parent->superblock().chunk_bytes) {
+    chunks.push_back({task->address() + at, parent->superblock().chunk_bytes});
   }
   double stored = 0, dirty = 0;
   std::uint64_t seed = 2;

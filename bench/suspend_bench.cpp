@@ -20,7 +20,7 @@
 namespace stillmap::bench {
 namespace {
 
-using checkpoint::keep_in;
+using checkpoint::backing_store;
 using checkpoint::suspend_options;
 using checkpoint::suspender;
 
@@ -72,8 +72,8 @@ void pause() {
 // there.
 class task {
  public:
-  task(session &s, std::size_t bytes, keep_in where) : s_(s) {
-    how_.contents = where;
+  task(session &s, std::size_t bytes, backing_store where) : s_(s) {
+    how_.store = where;
     buffer_options shape;
     shape.reserve = bytes;
     shape.tag = "task";
@@ -106,9 +106,9 @@ class task {
   bool good_ = false;
 };
 
-void suspending(benchmark::State &state, half timed, keep_in where) {
+void suspending(benchmark::State &state, half timed, backing_store where) {
   const std::size_t bytes = total_bytes();
-  session s(state, memory_kind::backed, where == keep_in::pinned_memory ? 2 * bytes : bytes);
+  session s(state, memory_kind::backed, where == backing_store::pinned_host ? 2 * bytes : bytes);
   if (!s) return;
   task t(s, bytes, where);
   if (!t) return;
@@ -135,7 +135,7 @@ class engine_copy {
  public:
   engine_copy(session &s, virtual_range memory) : s_(s), memory_(memory) {
     auto room = checkpoint::host_memory::create(s.dev(), memory.bytes);
-    auto by = checkpoint::transfer::create(s.dev(), streams);
+    auto by = checkpoint::batch_copier::create(s.dev(), streams);
     if (!s.check(room) || !s.check(by)) return;
     room_ = std::move(*room);
     by_.emplace(std::move(*by));
@@ -150,7 +150,7 @@ class engine_copy {
   session &s_;
   virtual_range memory_;
   checkpoint::host_memory room_;
-  std::optional<checkpoint::transfer> by_;
+  std::optional<checkpoint::batch_copier> by_;
 };
 
 // All in turn, so that what else the machine does meets all of them: medians, and the speed of each
@@ -160,7 +160,7 @@ void side_by_side(benchmark::State &state) {
   session s(state, memory_kind::backed, 5 * bytes);
   if (!s) return;
   const plain_copy copy(bytes);
-  task t(s, bytes, keep_in::pinned_memory);
+  task t(s, bytes, backing_store::pinned_host);
   if (!t) return;
   engine_copy engine(s, {t.address(), bytes});
   if (!engine) return;
@@ -199,9 +199,9 @@ void side_by_side(benchmark::State &state) {
       ->Iterations(smoke() ? 1 : 9)
       ->UseRealTime()
       ->Unit(benchmark::kMillisecond);
-  for (const auto &[where, name] : {std::pair{keep_in::pinned_memory, "pinned"},
-                                    {keep_in::file, "file"},
-                                    {keep_in::nothing, "dropped"}}) {
+  for (const auto &[where, name] : {std::pair{backing_store::pinned_host, "pinned"},
+                                    {backing_store::file, "file"},
+                                    {backing_store::discard, "dropped"}}) {
     for (const auto &[h, verb] : {std::pair{half::suspend, "suspend/"},
                                   {half::resume, "resume/"},
                                   {half::resume_at_once, "resume_at_once/"}}) {

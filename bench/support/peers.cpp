@@ -24,7 +24,7 @@ segments_peer::segments_peer(peer_machine &m) : machine_(m) {
   // It expects a context: here that of the thread that makes and ends it, and no call of the driver
   // is made in between.
   const context_guard guard(m.dev.driver(), m.dev.context());
-  if (auto made = tool::make_segments(m.dev, {})) policy_ = std::move(*made);
+  if (auto made = replay::make_segments(m.dev, {})) policy_ = std::move(*made);
 }
 segments_peer::~segments_peer() {
   const context_guard guard(machine_.dev.driver(), machine_.dev.context());

@@ -63,7 +63,7 @@ class segments_peer {
  private:
   peer_machine &machine_;
   std::mutex mutex_;
-  std::unique_ptr<tool::replay_target> policy_;
+  std::unique_ptr<replay::replay_target> policy_;
 };
 
 class malloc_peer {
