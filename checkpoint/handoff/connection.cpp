@@ -11,6 +11,8 @@
 #include <cstring>
 #include <thread>
 
+#include "stillmap/vmm/internal/try.h"
+
 namespace stillmap::handoff {
 namespace {
 
@@ -24,56 +26,59 @@ struct header {
 };
 
 tl::unexpected<error> system_error(const char *reason, int code = errno) {
-  return tl::unexpected<error>(
-      error{std::error_code(code, std::system_category()), op, reason, 0, 0});
+  return make_system_error(code, op, reason);
 }
 
-// Until the socket is ready, in slices so that a cancelled wait ends soon.
-status wait_for(int fd, short what, patience wait, const std::stop_token &cancel,
-                deadline by = deadline::max()) {
-  constexpr patience slice{20};
-  const auto until = std::min(std::chrono::steady_clock::now() + wait, by);
+// Waits until the socket is ready, in slices so that cancelling takes effect soon.
+status wait_for(int fd, short events, std::chrono::milliseconds timeout,
+                const std::stop_token &cancel, deadline by = deadline::max()) {
+  using std::chrono::milliseconds;
+  constexpr milliseconds slice{20};
+  const auto until = std::min(std::chrono::steady_clock::now() + timeout, by);
   for (;;) {
     if (cancel.stop_requested()) return make_error(errc::busy, op, "cancelled");
     const auto left =
-        std::chrono::duration_cast<patience>(until - std::chrono::steady_clock::now());
-    pollfd p{fd, what, 0};
-    const int n = ::poll(&p, 1, static_cast<int>(std::clamp(left, patience(0), slice).count()));
+        std::chrono::duration_cast<milliseconds>(until - std::chrono::steady_clock::now());
+    pollfd p{fd, events, 0};
+    const int n = ::poll(&p, 1, static_cast<int>(std::clamp(left, milliseconds(0), slice).count()));
     if (n > 0) return {};
-    if (n < 0 && errno != EINTR) return system_error("the socket cannot be waited for");
-    if (n == 0 && left <= patience(0)) {
-      return make_error(errc::busy, op, "the other side did not answer in time (ms)",
-                    static_cast<std::uint64_t>(wait.count()));
+    if (n < 0 && errno != EINTR) return system_error("the socket cannot be polled");
+    if (n == 0 && left <= milliseconds(0)) {
+      return make_error(errc::busy, op, "the peer did not answer in time",
+                        static_cast<std::uint64_t>(timeout.count()), 0, error_unit::milliseconds);
     }
   }
 }
 
+// After a failed system call: whether to poll and call it again.
 bool again() {
   return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
 }
 
-bool name_of(const std::string &where, sockaddr_un *name, socklen_t *bytes) {
-  *name = {};
-  name->sun_family = AF_UNIX;
-  if (where.size() < (where.starts_with('@') ? 2 : 1) || where.size() >= sizeof name->sun_path) {
-    return false;
+result<sockaddr_un> parse(const std::string &address, socklen_t *bytes) {
+  sockaddr_un out{};
+  out.sun_family = AF_UNIX;
+  if (address.size() < (address.starts_with('@') ? 2 : 1) ||
+      address.size() >= sizeof out.sun_path) {
+    const error e{make_error_code(errc::invalid_argument),
+                  op,
+                  "not a valid address of a Unix socket",
+                  address.size(),
+                  sizeof out.sun_path - 1,
+                  error_unit::bytes};
+    return tl::unexpected(e.about(address));
   }
-  std::memcpy(name->sun_path, where.data(), where.size());
-  *bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + where.size() + 1);
-  if (where.front() == '@') {
-    name->sun_path[0] = '\0';
+  std::memcpy(out.sun_path, address.data(), address.size());
+  *bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + address.size() + 1);
+  if (address.front() == '@') {
+    out.sun_path[0] = '\0';
     --*bytes;
   }
-  return true;
+  return out;
 }
 
 owned_fd new_socket() {
   return owned_fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-}
-
-tl::unexpected<error> bad_name(const std::string &where) {
-  return make_error(errc::invalid_argument, op, "this is no name of a Unix socket", where.size(),
-                sizeof(sockaddr_un::sun_path) - 1);
 }
 
 }  // namespace
@@ -83,43 +88,43 @@ result<connection> connection::adopt(owned_fd socket) {
   socklen_t bytes = sizeof credentials;
   if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) != 0 ||
       credentials.pid == 0) {
-    return make_error(errc::invalid_argument, op, "this is no connected Unix socket");
+    return make_error(errc::invalid_argument, op, "the descriptor is not a connected Unix socket");
   }
   const int flags = ::fcntl(socket.get(), F_GETFL);
   if (flags < 0 || ::fcntl(socket.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
-    return system_error("the socket cannot be set up");
+    return system_error("the socket cannot be made non-blocking");
   }
   return connection(std::move(socket), {credentials.pid, credentials.uid, credentials.gid});
 }
 
-result<connection> connection::connect(const std::string &where, patience wait,
-                                       std::stop_token cancel) {
-  sockaddr_un name;
+result<connection> connection::connect(const std::string &address,
+                                       std::chrono::milliseconds timeout, std::stop_token cancel) {
   socklen_t bytes = 0;
-  if (!name_of(where, &name, &bytes)) return bad_name(where);
-  const auto until = std::chrono::steady_clock::now() + wait;
+  STILLMAP_ASSIGN_OR_RETURN(const sockaddr_un name, parse(address, &bytes));
+  const auto until = std::chrono::steady_clock::now() + timeout;
   for (;;) {
     owned_fd socket = new_socket();
-    if (socket.get() < 0) return system_error("no socket can be made");
+    if (socket.get() < 0) return system_error("a socket cannot be created");
     if (::connect(socket.get(), reinterpret_cast<const sockaddr *>(&name), bytes) == 0) {
       return adopt(std::move(socket));
     }
-    const int why = errno;
-    const bool later = why == ENOENT || why == ECONNREFUSED || why == EAGAIN || why == EINTR;
+    const int code = errno;
+    const bool retry = code == ENOENT || code == ECONNREFUSED || code == EAGAIN || code == EINTR;
     if (cancel.stop_requested()) return make_error(errc::busy, op, "cancelled");
-    if (!later || std::chrono::steady_clock::now() >= until) {
-      return system_error("nobody can be reached there", why);
+    if (!retry || std::chrono::steady_clock::now() >= until) {
+      return make_system_error(code, op, "no process accepts connections", address);
     }
-    std::this_thread::sleep_for(patience(5));
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
 }
 
 status connection::send(std::uint16_t kind, std::span<const std::byte> body,
-                        std::span<const int> fds, patience wait, std::stop_token cancel) {
+                        std::span<const int> fds, std::chrono::milliseconds timeout,
+                        std::stop_token cancel) {
   header head{magic, version, kind, static_cast<std::uint32_t>(body.size()),
               static_cast<std::uint32_t>(fds.size())};
-  alignas(cmsghdr) char room[CMSG_SPACE(most_fds * sizeof(int))] = {};
-  // Descriptors go with the first byte of the header.
+  alignas(cmsghdr) char room[CMSG_SPACE(max_fds * sizeof(int))] = {};
+  // Descriptors are attached to the first byte of the header.
   for (std::size_t sent = 0; sent < sizeof head;) {
     iovec part{reinterpret_cast<char *>(&head) + sent, sizeof head - sent};
     msghdr m{};
@@ -138,8 +143,8 @@ status connection::send(std::uint16_t kind, std::span<const std::byte> body,
     if (n > 0) {
       sent += static_cast<std::size_t>(n);
     } else if (n < 0 && !again()) {
-      return system_error("the other side is gone");
-    } else if (status s = wait_for(socket_.get(), POLLOUT, wait, cancel); !s) {
+      return system_error("the peer closed the connection");
+    } else if (status s = wait_for(socket_.get(), POLLOUT, timeout, cancel); !s) {
       return s;
     }
   }
@@ -148,19 +153,20 @@ status connection::send(std::uint16_t kind, std::span<const std::byte> body,
     if (n > 0) {
       body = body.subspan(static_cast<std::size_t>(n));
     } else if (n < 0 && !again()) {
-      return system_error("the other side is gone");
-    } else if (status s = wait_for(socket_.get(), POLLOUT, wait, cancel); !s) {
+      return system_error("the peer closed the connection");
+    } else if (status s = wait_for(socket_.get(), POLLOUT, timeout, cancel); !s) {
       return s;
     }
   }
   return {};
 }
 
-status connection::read(std::byte *to, std::size_t bytes, std::vector<owned_fd> *fds, patience wait,
-                        const std::stop_token &cancel, deadline by) {
+status connection::read(std::byte *to, std::size_t bytes, std::vector<owned_fd> *fds,
+                        std::chrono::milliseconds timeout, const std::stop_token &cancel,
+                        deadline by) {
   while (bytes != 0) {
-    if (status s = wait_for(socket_.get(), POLLIN, wait, cancel, by); !s) return s;
-    alignas(cmsghdr) char room[CMSG_SPACE(most_fds * sizeof(int))];
+    if (status s = wait_for(socket_.get(), POLLIN, timeout, cancel, by); !s) return s;
+    alignas(cmsghdr) char room[CMSG_SPACE(max_fds * sizeof(int))];
     iovec part{to, bytes};
     msghdr m{};
     m.msg_iov = &part;
@@ -169,77 +175,75 @@ status connection::read(std::byte *to, std::size_t bytes, std::vector<owned_fd> 
     m.msg_controllen = sizeof room;
     const ssize_t n = ::recvmsg(socket_.get(), &m, MSG_CMSG_CLOEXEC);
     if (n < 0 && again()) continue;
-    if (n < 0) return system_error("the other side is gone");
-    if (n == 0) return system_error("the other side is gone", ECONNRESET);
-    // Whatever came is ours to close.
-    std::vector<owned_fd> came;
+    if (n < 0) return system_error("the peer closed the connection");
+    if (n == 0) return system_error("the peer closed the connection", ECONNRESET);
+    // Owned at once, so that they are closed on every path.
+    std::vector<owned_fd> received;
     for (cmsghdr *c = CMSG_FIRSTHDR(&m); c != nullptr; c = CMSG_NXTHDR(&m, c)) {
       if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
       for (std::size_t i = 0; CMSG_LEN((i + 1) * sizeof(int)) <= c->cmsg_len; ++i) {
         int fd = -1;
         std::memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
-        came.push_back(owned_fd(fd));
+        received.push_back(owned_fd(fd));
       }
     }
     if ((m.msg_flags & MSG_CTRUNC) != 0 ||
-        (!came.empty() && (fds == nullptr || fds->size() + came.size() > most_fds))) {
-      return make_error(errc::corrupt, op, "file descriptors came that nobody waits for");
+        (!received.empty() && (fds == nullptr || fds->size() + received.size() > max_fds))) {
+      return make_error(errc::corrupt, op, "the peer sent unexpected file descriptors");
     }
-    for (owned_fd &fd : came) fds->push_back(std::move(fd));
+    for (owned_fd &fd : received) fds->push_back(std::move(fd));
     to += n;
     bytes -= static_cast<std::size_t>(n);
   }
   return {};
 }
 
-result<message> connection::receive(std::size_t limit, patience wait, std::stop_token cancel,
-                                    deadline by) {
+result<message> connection::receive(std::size_t limit, std::chrono::milliseconds timeout,
+                                    std::stop_token cancel, deadline by) {
   message out;
   header head{};
-  if (status s =
-          read(reinterpret_cast<std::byte *>(&head), sizeof head, &out.fds, wait, cancel, by);
-      !s) {
-    return tl::unexpected(s.error());
-  }
-  if (head.magic != magic) return make_error(errc::corrupt, op, "this is no message of ours");
+  STILLMAP_RETURN_IF_ERROR(
+      read(reinterpret_cast<std::byte *>(&head), sizeof head, &out.fds, timeout, cancel, by));
+  if (head.magic != magic) return make_error(errc::corrupt, op, "not a message of this protocol");
   if (head.version != version) {
-    return make_error(errc::corrupt, op, "the other side speaks another version", head.version,
-                  version);
+    return make_error(errc::corrupt, op, "the peer uses another protocol version", head.version,
+                      version);
   }
   if (head.bytes > limit) {
-    return make_error(errc::corrupt, op, "the message is larger than one may be", head.bytes,
-                  limit);
+    return make_error(errc::corrupt, op, "the message exceeds the size limit", head.bytes, limit,
+                      error_unit::bytes);
   }
   if (head.fds != out.fds.size()) {
-    return make_error(errc::corrupt, op, "not as many file descriptors came as were announced",
-                  out.fds.size(), head.fds);
+    return make_error(errc::corrupt, op, "another number of file descriptors than announced",
+                      out.fds.size(), head.fds, error_unit::items);
   }
   out.kind = head.kind;
-  // As it comes, so that announcing much and sending nothing costs no memory.
+  // Grows as data arrives: an announced size alone allocates no memory.
   constexpr std::size_t part = std::size_t{1} << 20;
   while (out.body.size() < head.bytes) {
     const std::size_t done = out.body.size();
     out.body.resize(std::min<std::size_t>(head.bytes, done + part));
-    if (status s = read(out.body.data() + done, out.body.size() - done, nullptr, wait, cancel, by);
-        !s) {
-      return tl::unexpected(s.error());
-    }
+    STILLMAP_RETURN_IF_ERROR(
+        read(out.body.data() + done, out.body.size() - done, nullptr, timeout, cancel, by));
   }
   return out;
 }
 
-result<listener> listener::create(const std::string &where) {
-  sockaddr_un name;
+result<listener> listener::create(const std::string &address) {
   socklen_t bytes = 0;
-  if (!name_of(where, &name, &bytes)) return bad_name(where);
+  STILLMAP_ASSIGN_OR_RETURN(const sockaddr_un name, parse(address, &bytes));
   owned_fd socket = new_socket();
-  if (socket.get() < 0) return system_error("no socket can be made");
+  if (socket.get() < 0) return system_error("a socket cannot be created");
   if (::bind(socket.get(), reinterpret_cast<const sockaddr *>(&name), bytes) != 0) {
-    if (errno == EADDRINUSE) return make_error(errc::busy, op, "the name is in use");
-    return system_error("the name cannot be taken");
+    if (errno != EADDRINUSE)
+      return make_system_error(errno, op, "the socket cannot be bound", address);
+    const error e{make_error_code(errc::busy), op, "the address is in use"};
+    return tl::unexpected(e.about(address));
   }
-  listener out(std::move(socket), where.front() == '@' ? std::string() : where);
-  if (::listen(out.socket_.get(), 4) != 0) return system_error("the socket cannot listen");
+  listener out(std::move(socket), address.front() == '@' ? std::string() : address);
+  if (::listen(out.socket_.get(), 4) != 0) {
+    return make_system_error(errno, op, "the socket cannot listen", address);
+  }
   return out;
 }
 
@@ -247,14 +251,12 @@ listener::~listener() {
   if (socket_.get() >= 0 && !path_.empty()) ::unlink(path_.c_str());
 }
 
-result<connection> listener::accept(patience wait, std::stop_token cancel) {
+result<connection> listener::accept(std::chrono::milliseconds timeout, std::stop_token cancel) {
   for (;;) {
-    if (status s = wait_for(socket_.get(), POLLIN, wait, cancel); !s) {
-      return tl::unexpected(s.error());
-    }
+    STILLMAP_RETURN_IF_ERROR(wait_for(socket_.get(), POLLIN, timeout, cancel));
     owned_fd got(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (got.get() >= 0) return connection::adopt(std::move(got));
-    if (!again() && errno != ECONNABORTED) return system_error("nobody can be accepted");
+    if (!again() && errno != ECONNABORTED) return system_error("a connection cannot be accepted");
   }
 }
 

@@ -1,4 +1,5 @@
-// Messages with file descriptors over a Unix socket, each bounded and with a deadline.
+// Messages with file descriptors over a Unix socket. Each message has a size limit and a timeout.
+// docs/handoff.md
 #pragma once
 
 #include <sys/types.h>
@@ -15,10 +16,10 @@
 
 namespace stillmap::handoff {
 
-using patience = std::chrono::milliseconds;
 using deadline = std::chrono::steady_clock::time_point;
 
-struct peer {
+// Of the process at the other end, from the kernel (SO_PEERCRED).
+struct peer_credentials {
   pid_t pid = -1;
   uid_t uid = 0;
   gid_t gid = 0;
@@ -30,49 +31,53 @@ struct message {
   std::vector<owned_fd> fds;
 };
 
-// One end of a connected stream socket. Threads: externally synchronised.
+// Owner of one end of a connected stream socket. Threads: externally synchronised.
 class connection {
  public:
   static constexpr std::uint16_t version = 1;
-  static constexpr std::size_t most_fds = 128;  // a message; the kernel takes 253
+  static constexpr std::size_t max_fds = 128;  // in one message; Linux allows 253
 
-  // Errors: invalid_argument (no Unix stream socket that is connected), the system's.
+  // Errors: invalid_argument (not a connected Unix stream socket), the system's.
   static result<connection> adopt(owned_fd socket);
-  // To who listens at `where`: a path, or an abstract name behind '@'. Tried again until somebody
-  // does. Errors: invalid_argument (no such name), the system's when `wait` is over.
-  static result<connection> connect(const std::string &where, patience wait = {},
+  // Connects to a listener at `address`: a path, or '@' and an abstract name. Retries until a
+  // process listens there.
+  // Errors: invalid_argument (no valid address), busy (cancelled), the system's after `timeout`.
+  static result<connection> connect(const std::string &address,
+                                    std::chrono::milliseconds timeout = {},
                                     std::stop_token cancel = {});
 
-  const peer &who() const { return peer_; }
+  const peer_credentials &peer() const { return peer_; }
   int fd() const { return socket_.get(); }  // to poll
 
-  // Errors: busy (nothing moved for `wait`; cancelled), the system's (the other side is gone:
-  //         EPIPE, ECONNRESET).
+  // Errors: busy (no progress for `timeout`; cancelled), the system's (EPIPE and ECONNRESET: the
+  //         peer closed its end).
   status send(std::uint16_t kind, std::span<const std::byte> body, std::span<const int> fds,
-              patience wait, std::stop_token cancel);
-  // A body over `limit` is refused before memory is taken for it. All of it must be here at `by`.
-  // Errors: as send, and corrupt (no message of ours, another version: value, limit = ours).
-  result<message> receive(std::size_t limit, patience wait, std::stop_token cancel,
-                          deadline by = deadline::max());
+              std::chrono::milliseconds timeout, std::stop_token cancel);
+  // Receives one message; all of it must arrive before `by`. A body over `limit` bytes is refused
+  // before memory is allocated for it.
+  // Errors: as send; corrupt (not a message of this protocol, or of another version).
+  result<message> receive(std::size_t limit, std::chrono::milliseconds timeout,
+                          std::stop_token cancel, deadline by = deadline::max());
 
  private:
-  connection(owned_fd s, peer p) : socket_(std::move(s)), peer_(p) {}
-  status read(std::byte *to, std::size_t bytes, std::vector<owned_fd> *fds, patience wait,
-              const std::stop_token &cancel, deadline by);
+  connection(owned_fd s, peer_credentials p) : socket_(std::move(s)), peer_(p) {}
+  status read(std::byte *to, std::size_t bytes, std::vector<owned_fd> *fds,
+              std::chrono::milliseconds timeout, const std::stop_token &cancel, deadline by);
   owned_fd socket_;
-  peer peer_;
+  peer_credentials peer_;
 };
 
-// A name that others connect to; a path is taken away again. Threads: externally synchronised.
+// Owner of a listening socket; a path is unlinked in the end. Threads: externally synchronised.
 class listener {
  public:
-  // Errors: busy (somebody listens there), invalid_argument (no such name), the system's.
-  static result<listener> create(const std::string &where);
+  // Listens at `address`: a path, or '@' and an abstract name.
+  // Errors: busy (the address is in use), invalid_argument (no valid address), the system's.
+  static result<listener> create(const std::string &address);
   listener(listener &&) noexcept = default;
   listener &operator=(listener &&) = delete;
   ~listener();
-  // Errors: busy (nobody came; cancelled), the system's.
-  result<connection> accept(patience wait, std::stop_token cancel = {});
+  // Errors: busy (no connection within `timeout`; cancelled), the system's.
+  result<connection> accept(std::chrono::milliseconds timeout, std::stop_token cancel = {});
   int fd() const { return socket_.get(); }  // to poll
 
  private:

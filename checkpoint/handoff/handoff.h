@@ -1,10 +1,11 @@
-// Memory of one process becomes memory of another on the same machine: same addresses, same
-// contents, no byte copied. docs/handoff.md has the protocol, and who owns the memory when either
-// side dies at any step.
+// Hands memory of this process off to another process on the same machine: same addresses, same
+// contents, no byte copied. docs/handoff.md has the protocol, and which process owns the memory when
+// either is killed at any step.
 #pragma once
 
 #include <functional>
 #include <optional>
+#include <span>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -16,72 +17,78 @@
 
 namespace stillmap::handoff {
 
-// Where a side is; told to handoff_options::at when it has got there.
+// Steps of a handoff, in order; handoff_options::on_step is called after each.
 enum class step {
-  greeted,          // both: the other side is who it should be
-  layout_sent,      // giver
-  pages_sent,       // giver
-  told_ready,       // giver: the taker has all it needs
-  quiet,            // giver: nothing runs on the memory any more
-  offered,          // giver: the taker may take it
-  told_taken,       // giver: it has
-  given,            // giver: unmapped here
-  layout_received,  // taker
-  reserved,         // taker: the addresses are its own
-  pages_received,   // taker
-  mapped,           // taker
-  ready,            // taker: has said so
-  offer_received,   // taker
-  taken,            // taker: the commit point
-  done,             // taker: has said so
+  greeted,          // both: the peer is allowed, and uses the same device
+  layout_sent,      // sender
+  pages_sent,       // sender
+  ready_received,   // sender: the receiver has mapped everything
+  idle,             // sender: no queued work can access the memory
+  offer_sent,       // sender: the receiver may take ownership
+  commit_received,  // sender: the receiver has taken ownership
+  released,         // sender: unmapped here
+  layout_received,  // receiver
+  reserved,         // receiver: the addresses are reserved
+  pages_received,   // receiver
+  mapped,           // receiver
+  ready_sent,       // receiver
+  offer_received,   // receiver
+  committed,        // receiver: the commit point; this process owns the memory
+  commit_sent,      // receiver
 };
 const char *name_of(step s) noexcept;
 
 struct handoff_options {
-  // How long the other side may be silent. Waiting for a giver to become quiet counts.
-  patience wait{10'000};
-  // Whether to deal with this process. Without: its user must be ours.
-  std::function<bool(const peer &)> allow;
-  std::stop_token cancel;  // heard until the memory is taken
-  // Giver: work on the memory may go on until the taker is ready. Then this is called, which must
-  // queue nothing more, and then `idle` or, without one, all of the device is waited for.
+  // For each message of the peer. A receiver also waits this long for the sender to become idle.
+  std::chrono::milliseconds timeout{10'000};
+  // Whether to accept this peer. Default: its user must be ours.
+  std::function<bool(const peer_credentials &)> allow;
+  // Takes effect until the memory changes its owner.
+  std::stop_token cancel;
+  // Sender: work on the memory may continue until the receiver has mapped it. Then `quiesce` is
+  // called, after which no work may be queued any more; then the sender waits for the fence of
+  // `idle` or, without it, for the device.
   std::function<status()> quiesce;
   std::function<fence()> idle;
-  std::function<void(step)> at;
+  std::function<void(step)> on_step;
 };
 
-struct given_memory {
+struct sent_memory {
   std::size_t blocks = 0;
   std::size_t places = 0;
   std::size_t pages = 0;
   std::size_t bytes = 0;  // of pages, each once
-  bool unmapped = true;   // false: the driver would not (reported to the error sink); do not touch
-  peer to;
+  // False: the driver did not unmap the memory here (reported to the error sink); do not access it.
+  bool unmapped = true;
+  peer_credentials to;
 };
 
-// Gives all memory of these tags to the process at the other end, which calls take().
-// Afterwards its addresses are still their owners' but nothing is behind them (as suspended,
-// without a way back): destroy the owners, or use them for something else.
-// Ensures:  failure: the memory is this process's as before, and only this process's.
-// Requires: meanwhile nobody changes the pages of these tags, and after `quiesce` nobody uses them.
-// Errors:   invalid_argument (nothing has the tag), not_supported (a page is not exportable as a
-//           file descriptor or is another process's: value = its address; a device without VMM),
-//           busy (suspended, or used outside of these tags: value = the address; the other side
-//           was silent; cancelled; the pages changed), what the other side refused (reason "the
-//           other side refuses"), corrupt (it is no taker of ours), the system's, the driver's.
+// Sends all memory of these tags to the process at the other end, which calls receive().
+// Afterwards the addresses still belong to their owners, with no memory mapped: destroy the owners,
+// or map something else.
+// Requires: meanwhile no page of these tags is mapped or unmapped; after `quiesce`, no work on the
+//           memory is queued.
+// Ensures:  failure: this process alone owns the memory, as before.
+// Errors:   invalid_argument (no memory has the tag), not_supported (a page is not exportable as a
+//           file descriptor, or belongs to another process: value = its address; a device without
+//           VMM), busy (memory is suspended, or also used outside of these tags: value = the
+//           address; the peer did not answer in time; cancelled; pages were changed), an error of
+//           the peer (reason `the peer refused`), corrupt (the peer does not follow the protocol),
+//           the system's, the driver's.
 // Threads:  safe for different memory.
 // Cost:     one export a page; one unmap a contiguous run, one release a page.
-result<given_memory> give(const device &d, connection &to, const std::vector<std::string> &tags,
-                          const handoff_options &how = {});
+result<sent_memory> send(const device &d, connection &to, std::span<const std::string> tags,
+                         const handoff_options &options = {});
 
-// Takes what the process at the other end gives. Reserve early: an address that is in use here is a
-// refusal (busy, value = the address; checkpoint::find_mapping_owner says by whom).
-// Ensures: success: this process owns the memory, and nobody else. Failure: it has none of it.
-// Errors:  busy (an address is taken; silence; cancelled; the giver revoked), invalid_argument
-//          (another device: its UUID differs), corrupt (messages that make no sense), the other
-//          side's refusal, the system's, the driver's.
+// Receives the memory that the process at the other end sends. Call it early in the life of the
+// process: every address of the sender must be unused here.
+// Ensures: success: this process alone owns the memory. Failure: it has none of it.
+// Errors:  busy (an address is in use: value = the address; checkpoint::find_mapping_owner() tells by
+//          what; timeout; cancelled; the sender revoked its offer), invalid_argument (the sender uses
+//          a device with another UUID), corrupt (invalid messages), an error of the peer, the
+//          system's, the driver's.
 // Cost:    one reserve a block, one import and one map a page, one set-access a contiguous run.
-result<checkpoint::restored_memory> take(const device &d, connection &from,
-                                       const handoff_options &how = {});
+result<checkpoint::restored_memory> receive(const device &d, connection &from,
+                                            const handoff_options &options = {});
 
 }  // namespace stillmap::handoff

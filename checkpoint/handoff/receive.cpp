@@ -6,114 +6,111 @@
 #include "stillmap/checkpoint/handoff/internal/ownership_word.h"
 #include "stillmap/checkpoint/handoff/internal/session.h"
 #include "stillmap/vmm/context.h"
+#include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/page_pool.h"
 #include "stillmap/vmm/physical_memory.h"
 
 namespace stillmap::handoff {
 namespace {
 
-constexpr const char *op = "handoff::take";
-using checkpoint::restored_memory;
+constexpr const char *op = "handoff::receive";
 using checkpoint::memory_layout;
+using checkpoint::restored_memory;
 
-class taking {
+class receiver {
  public:
-  taking(const device &d, connection &from, const handoff_options &how)
-      : device_(d), with_(d, from, how, op) {}
+  receiver(const device &d, connection &from, const handoff_options &options)
+      : device_(d), session_(d, from, options, op) {}
 
   result<restored_memory> run() {
-    status s = prepare();
-    if (!s) return with_.give_up(s.error());
-    with_.past_return();
-    // An offer that is not heard of stands all the same: the ticket has it, and the giver may be
-    // dead.
-    const auto offered = with_.receive(kind::offer, 0, 0, 0);
-    if (offered) with_.reached(step::offer_received);
-    if (!whose_->take()) {
-      if (!offered) return with_.give_up(offered.error());
-      return make_error(errc::busy, op, "the giver took its offer back");
+    if (const status s = receive_memory(); !s) return session_.abort(s.error());
+    session_.ignore_cancel();
+    // A lost offer message does not matter: the ownership word decides, also if the sender is dead.
+    const auto offer = session_.receive(kind::offer, 0, 0, 0);
+    if (offer) session_.reached(step::offer_received);
+    if (!word_->commit()) {
+      if (!offer) return session_.abort(offer.error());
+      return make_error(errc::busy, op, "the sender revoked its offer");
     }
-    for (const page_ptr &p : pages_) p.set_imported(false);  // nobody else's any more
-    with_.reached(step::taken);
-    [[maybe_unused]] const status told = with_.send(kind::taken);  // or the giver is dead
-    with_.reached(step::done);
+    for (const page_ptr &p : pages_) p.set_imported(false);  // this process is the only owner now
+    session_.reached(step::committed);
+    (void)session_.send(kind::committed);  // a sender that is dead need not know
+    session_.reached(step::commit_sent);
     return std::move(*memory_);
   }
 
  private:
-  status prepare() {
+  status receive_memory() {
     if (!device_.capabilities().vmm) {
       return make_error(errc::not_supported, op, "this device cannot map pages at addresses");
     }
-    if (status s = with_.greet(role::taker); !s) return s;
-    auto came = with_.receive(kind::layout, checkpoint::largest_layout, 1, 1);
-    if (!came) return tl::unexpected(came.error());
-    auto whose = ticket::open(std::move(came->fds.front()));
-    if (!whose) return tl::unexpected(whose.error());
-    whose_.emplace(std::move(*whose));
-    auto layout = checkpoint::decode_layout(came->body);
-    if (!layout) return tl::unexpected(layout.error());
-    if (status s = check(*layout, device_.capabilities().page_bytes); !s) return s;
-    with_.reached(step::layout_received);
-    auto reserved = restored_memory::reserve(device_, std::move(*layout));
-    if (!reserved) return tl::unexpected(reserved.error());
-    memory_.emplace(std::move(*reserved));
-    with_.reached(step::reserved);
-    if (status s = receive_pages(); !s) return s;
-    with_.reached(step::pages_received);
-    if (status s = memory_->map(pages_); !s) return s;
-    with_.reached(step::mapped);
-    const owned_fd life(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
-    const int fd = life.get();
-    if (status s = with_.send(kind::ready, {}, {&fd, fd >= 0 ? 1U : 0U}); !s) return s;
-    with_.reached(step::ready);
+    STILLMAP_RETURN_IF_ERROR(session_.greet(role::receiver));
+    STILLMAP_ASSIGN_OR_RETURN(message received,
+                              session_.receive(kind::layout, checkpoint::largest_layout, 1, 1));
+    STILLMAP_ASSIGN_OR_RETURN(ownership_word word,
+                              ownership_word::open(std::move(received.fds.front())));
+    word_.emplace(std::move(word));
+    STILLMAP_ASSIGN_OR_RETURN(memory_layout layout, checkpoint::decode_layout(received.body));
+    STILLMAP_RETURN_IF_ERROR(check(layout, device_.capabilities().page_bytes));
+    session_.reached(step::layout_received);
+    STILLMAP_ASSIGN_OR_RETURN(restored_memory reserved,
+                              restored_memory::reserve(device_, std::move(layout)));
+    memory_.emplace(std::move(reserved));
+    session_.reached(step::reserved);
+    STILLMAP_RETURN_IF_ERROR(receive_pages());
+    session_.reached(step::pages_received);
+    STILLMAP_RETURN_IF_ERROR(memory_->map(pages_));
+    session_.reached(step::mapped);
+    const owned_fd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
+    const int fd = pidfd.get();
+    STILLMAP_RETURN_IF_ERROR(session_.send(kind::ready, {}, {&fd, fd >= 0 ? 1U : 0U}));
+    session_.reached(step::ready_sent);
     return {};
   }
 
   status receive_pages() {
-    const auto &wanted = memory_->layout().pages;
-    const context_guard guard(device_.driver(), device_.context());  // once for all
+    const auto &expected = memory_->layout().pages;
+    const context_guard guard(device_.driver(), device_.context());  // entered once for all
     if (!guard.entered()) return guard.entered();
-    pages_.reserve(wanted.size());
-    while (pages_.size() < wanted.size()) {
-      const std::size_t most = std::min(connection::most_fds, wanted.size() - pages_.size());
-      auto came = with_.receive(kind::pages, 0, 1, most);
-      if (!came) return tl::unexpected(came.error());
-      for (const owned_fd &fd : came->fds) {
-        if (status s = import(fd, wanted[pages_.size()]); !s) return s;
+    pages_.reserve(expected.size());
+    while (pages_.size() < expected.size()) {
+      const std::size_t most = std::min(connection::max_fds, expected.size() - pages_.size());
+      STILLMAP_ASSIGN_OR_RETURN(const message received, session_.receive(kind::pages, 0, 1, most));
+      for (const owned_fd &fd : received.fds) {
+        STILLMAP_RETURN_IF_ERROR(import_page(fd, expected[pages_.size()]));
       }
     }
     return {};
   }
 
-  status import(const owned_fd &fd, const memory_layout::page &wanted) {
-    physical_properties expected = wanted.properties;
+  status import_page(const owned_fd &fd, const memory_layout::page &page) {
+    physical_properties expected = page.properties;
     if (expected.location.kind == location_kind::device) {
       expected.location.id = device_.ordinal();
     }
-    auto memory = physical_memory::import_fd(device_, fd, wanted.bytes);
-    if (!memory) return tl::unexpected(memory.error());
-    if (memory->properties() != expected) {
-      return make_error(errc::corrupt, op, "a page is not what the giver said", pages_.size());
+    STILLMAP_ASSIGN_OR_RETURN(physical_memory memory,
+                              physical_memory::import_fd(device_, fd, page.bytes));
+    if (memory.properties() != expected) {
+      return make_error(errc::corrupt, op, "a page differs from its description in the layout",
+                        pages_.size());
     }
-    const auto home = pool_of(wanted.bytes, expected);
-    if (!home) return tl::unexpected(home.error());
-    auto page = (*home)->adopt(std::move(*memory));
-    if (!page) return tl::unexpected(page.error());
-    pages_.push_back(std::move(*page));
+    STILLMAP_ASSIGN_OR_RETURN(const std::shared_ptr<page_pool> pool, pool_of(page.bytes, expected));
+    STILLMAP_ASSIGN_OR_RETURN(page_ptr adopted, pool->adopt(std::move(memory)));
+    pages_.push_back(std::move(adopted));
     return {};
   }
 
-  // Pages of one kind are of one pool, where more of them can come from.
-  result<std::shared_ptr<page_pool>> pool_of(std::size_t bytes, const physical_properties &like) {
+  // One pool for each kind of page; it creates more of the kind where the memory grows.
+  result<std::shared_ptr<page_pool>> pool_of(std::size_t bytes,
+                                             const physical_properties &properties) {
     for (const auto &p : pools_) {
-      if (p->page_bytes() == bytes && p->properties() == like) return p;
+      if (p->page_bytes() == bytes && p->properties() == properties) return p;
     }
     page_pool_options options;
     options.page_bytes = bytes;
-    options.location = like.location;
-    options.exportable = like.exportable;
-    options.rdma = like.rdma;
+    options.location = properties.location;
+    options.exportable = properties.exportable;
+    options.rdma = properties.rdma;
     options.keep_free = 0;
     auto made = page_pool::create(device_, options);
     if (made) pools_.push_back(*made);
@@ -121,8 +118,8 @@ class taking {
   }
 
   const device &device_;
-  session with_;
-  std::optional<ticket> whose_;
+  session session_;
+  std::optional<ownership_word> word_;
   std::optional<restored_memory> memory_;
   std::vector<std::shared_ptr<page_pool>> pools_;
   std::vector<page_ptr> pages_;
@@ -130,8 +127,8 @@ class taking {
 
 }  // namespace
 
-result<restored_memory> take(const device &d, connection &from, const handoff_options &how) {
-  return taking(d, from, how).run();
+result<restored_memory> receive(const device &d, connection &from, const handoff_options &options) {
+  return receiver(d, from, options).run();
 }
 
 }  // namespace stillmap::handoff

@@ -6,157 +6,154 @@
 #include "stillmap/checkpoint/handoff/internal/ownership_word.h"
 #include "stillmap/checkpoint/handoff/internal/session.h"
 #include "stillmap/vmm/context.h"
+#include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/page_pool.h"
 
 namespace stillmap::handoff {
 namespace {
 
-constexpr const char *op = "handoff::give";
+constexpr const char *op = "handoff::send";
 
-class giving {
+class sender {
  public:
-  giving(const device &d, connection &to, const handoff_options &how)
-      : device_(d), to_(to), how_(how), with_(d, to, how, op) {}
+  sender(const device &d, connection &to, const handoff_options &options)
+      : device_(d), to_(to), options_(options), session_(d, to, options, op) {}
 
-  result<given_memory> run(const std::vector<std::string> &tags) {
-    auto made = ticket::create();
-    if (!made) return tl::unexpected(made.error());
-    status s = prepare(tags, *made);
-    if (s) s = offer(*made);
-    if (s) return finish();
-    // Whatever went wrong: either the taker cannot take it any more, or it has.
-    if (!made->revoke()) {
-      if (!taker_is_dead() || !made->take_back()) return finish();
-      return make_error(errc::busy, op, "the taker died as soon as it had taken; it is back here");
+  result<sent_memory> run(std::span<const std::string> tags) {
+    STILLMAP_ASSIGN_OR_RETURN(ownership_word word, ownership_word::create());
+    status s = send_memory(tags, word);
+    if (s) s = offer(word);
+    if (s) return release();
+    // On any failure: revoke, so that the receiver cannot commit any more, unless it has already.
+    if (!word.revoke()) {
+      if (!receiver_is_dead() || !word.take_back()) return release();
+      return make_error(errc::busy, op,
+                        "the receiver died at the commit; the memory was taken back");
     }
-    return with_.give_up(s.error());
+    return session_.abort(s.error());
   }
 
  private:
-  status prepare(const std::vector<std::string> &tags, const ticket &whose) {
-    if (status s = with_.greet(role::giver); !s) return s;
-    auto what = checkpoint::describe(device_, tags);
-    if (!what) return tl::unexpected(what.error());
-    what_ = std::move(*what);
-    if (status s = check_exportable(); !s) return s;
-    const std::vector<std::byte> layout = encode(what_.layout);
+  status send_memory(std::span<const std::string> tags, const ownership_word &word) {
+    STILLMAP_RETURN_IF_ERROR(session_.greet(role::sender));
+    STILLMAP_ASSIGN_OR_RETURN(memory_, checkpoint::describe(device_, tags));
+    STILLMAP_RETURN_IF_ERROR(check_exportable());
+    const std::vector<std::byte> layout = encode(memory_.layout);
     if (layout.size() > checkpoint::largest_layout) {
-      return make_error(errc::not_supported, op, "the layout is larger than a message may be",
-                    layout.size(), checkpoint::largest_layout);
+      return make_error(errc::not_supported, op, "the memory has too many mappings for one layout",
+                        layout.size(), checkpoint::largest_layout, error_unit::bytes);
     }
-    const int fd = whose.fd();
-    if (status s = with_.send(kind::layout, layout, {&fd, 1}); !s) return s;
-    with_.reached(step::layout_sent);
-    if (status s = send_pages(); !s) return s;
-    with_.reached(step::pages_sent);
-    auto ready = with_.receive(kind::ready, 0, 0, 1);
-    if (!ready) return tl::unexpected(ready.error());
-    if (!ready->fds.empty()) life_ = std::move(ready->fds.front());
-    with_.reached(step::told_ready);
+    const int fd = word.fd();
+    STILLMAP_RETURN_IF_ERROR(session_.send(kind::layout, layout, {&fd, 1}));
+    session_.reached(step::layout_sent);
+    STILLMAP_RETURN_IF_ERROR(send_pages());
+    session_.reached(step::pages_sent);
+    STILLMAP_ASSIGN_OR_RETURN(message ready, session_.receive(kind::ready, 0, 0, 1));
+    if (!ready.fds.empty()) receiver_pidfd_ = std::move(ready.fds.front());
+    session_.reached(step::ready_received);
     return {};
   }
 
-  // Before anything is sent: what the driver would refuse in the middle.
+  // Checked before anything is sent, instead of failing in the middle.
   status check_exportable() const {
-    for (const auto &p : what_.layout.places) {
-      if (what_.layout.pages[p.page].properties.exportable == handle_type::posix_fd) continue;
+    for (const auto &p : memory_.layout.places) {
+      if (memory_.layout.pages[p.page].properties.exportable == handle_type::posix_fd) continue;
       return make_error(errc::not_supported, op,
-                    "a page was not created exportable as a file descriptor", p.at.value());
+                        "a page was not created exportable as a file descriptor", p.at.value(), 0,
+                        error_unit::address);
     }
     return {};
   }
 
-  // At most so many descriptors are open at once.
+  // In batches, which limits the number of open descriptors.
   status send_pages() {
-    for (std::size_t i = 0; i < what_.pages.size(); i += connection::most_fds) {
-      const std::size_t n = std::min(connection::most_fds, what_.pages.size() - i);
-      std::vector<owned_fd> open;
+    for (std::size_t i = 0; i < memory_.pages.size(); i += connection::max_fds) {
+      const std::size_t n = std::min(connection::max_fds, memory_.pages.size() - i);
+      std::vector<owned_fd> exports;
       std::vector<int> fds;
       {
         const context_guard guard(device_.driver(), device_.context());
         if (!guard.entered()) return guard.entered();
         for (std::size_t k = 0; k < n; ++k) {
-          const auto fd = device_.driver().export_fd(what_.pages[i + k]->handle());
-          if (!fd) return tl::unexpected(fd.error());
-          open.push_back(owned_fd(*fd));
-          fds.push_back(*fd);
+          STILLMAP_ASSIGN_OR_RETURN(const int fd,
+                                    device_.driver().export_fd(memory_.pages[i + k]->handle()));
+          exports.push_back(owned_fd(fd));
+          fds.push_back(fd);
         }
       }
-      if (status s = with_.send(kind::pages, {}, fds); !s) return s;
+      STILLMAP_RETURN_IF_ERROR(session_.send(kind::pages, {}, fds));
     }
     return {};
   }
 
-  status offer(ticket &whose) {
-    if (how_.quiesce) {
-      if (status s = how_.quiesce(); !s) return s;
+  status offer(ownership_word &word) {
+    if (options_.quiesce) STILLMAP_RETURN_IF_ERROR(options_.quiesce());
+    const auto idle = options_.idle ? std::optional<fence>(options_.idle()) : std::nullopt;
+    STILLMAP_RETURN_IF_ERROR(checkpoint::wait_until_idle(device_, idle));
+    STILLMAP_RETURN_IF_ERROR(check_unchanged());
+    session_.reached(step::idle);
+    if (options_.cancel.stop_requested()) return make_error(errc::busy, op, "cancelled");
+    if (!word.offer()) {
+      return make_error(errc::corrupt, op, "the receiver changed the ownership word");
     }
-    const auto idle = how_.idle ? std::optional<fence>(how_.idle()) : std::nullopt;
-    if (status s = checkpoint::wait_until_idle(device_, idle); !s) return s;
-    if (status s = check_unchanged(); !s) return s;
-    with_.reached(step::quiet);
-    if (how_.cancel.stop_requested()) return make_error(errc::busy, op, "cancelled");
-    if (!whose.offer()) return make_error(errc::corrupt, op, "the taker changed the ticket");
-    if (status s = with_.send(kind::offer); !s) return s;
-    with_.reached(step::offered);
-    const auto taken = with_.receive(kind::taken, 0, 0, 0);
-    if (!taken) return tl::unexpected(taken.error());
-    if (whose.now() != ownership::taker) {
-      return make_error(errc::corrupt, op, "the taker says that it took, and did not");
+    STILLMAP_RETURN_IF_ERROR(session_.send(kind::offer));
+    session_.reached(step::offer_sent);
+    STILLMAP_RETURN_IF_ERROR(session_.receive(kind::committed, 0, 0, 0));
+    if (word.load() != ownership::receiver) {
+      return make_error(errc::corrupt, op, "the receiver reports a commit that it did not make");
     }
-    with_.reached(step::told_taken);
+    session_.reached(step::commit_received);
     return {};
   }
 
   status check_unchanged() const {
-    for (const auto &b : what_.layout.blocks) {
+    for (const auto &b : memory_.layout.blocks) {
       const auto now = device_.space().block_at(b.range.begin);
       if (now && now->range() == b.range && now->generation() == b.generation) continue;
       return make_error(errc::busy, op, "pages of these tags were changed meanwhile",
-                    b.range.begin.value());
+                        b.range.begin.value(), 0, error_unit::address);
     }
     return {};
   }
 
-  bool taker_is_dead() const {
-    if (life_.get() < 0) return false;  // nobody can say
-    pollfd p{life_.get(), POLLIN, 0};
-    // Its socket goes before it is dead, by a moment.
+  bool receiver_is_dead() const {
+    if (receiver_pidfd_.get() < 0) return false;  // not known
+    pollfd p{receiver_pidfd_.get(), POLLIN, 0};
+    // A process closes its socket shortly before it is dead.
     return ::poll(&p, 1, 1000) > 0;
   }
 
-  // It is the taker's. What is here is taken away from its addresses; the pages must not be used
-  // again by whoever asks their pool.
-  given_memory finish() {
-    given_memory out{what_.layout.blocks.size(),
-                     what_.layout.places.size(),
-                     what_.pages.size(),
-                     what_.layout.bytes(),
-                     true,
-                     to_.who()};
-    for (const page_ptr &p : what_.pages) p.set_imported(true);
-    if (const status s = checkpoint::take_away(device_, what_); !s) {
+  // The receiver owns the memory. Unmaps it here; the pools must not hand out its pages again.
+  sent_memory release() {
+    sent_memory out{memory_.layout.blocks.size(),
+                    memory_.layout.places.size(),
+                    memory_.pages.size(),
+                    memory_.layout.bytes(),
+                    true,
+                    to_.peer()};
+    for (const page_ptr &p : memory_.pages) p.set_imported(true);
+    if (const status s = checkpoint::detach_pages(device_, memory_); !s) {
       report_background_error(s.error());
       out.unmapped = false;
     }
-    what_.pages.clear();
-    with_.reached(step::given);
+    memory_.pages.clear();
+    session_.reached(step::released);
     return out;
   }
 
   const device &device_;
   connection &to_;
-  const handoff_options &how_;
-  session with_;
-  checkpoint::described_memory what_;
-  owned_fd life_;  // readable when the taker is dead
+  const handoff_options &options_;
+  session session_;
+  checkpoint::described_memory memory_;
+  owned_fd receiver_pidfd_;  // readable when the receiver is dead
 };
 
 }  // namespace
 
-result<given_memory> give(const device &d, connection &to, const std::vector<std::string> &tags,
-                          const handoff_options &how) {
-  return giving(d, to, how).run(tags);
+result<sent_memory> send(const device &d, connection &to, std::span<const std::string> tags,
+                         const handoff_options &options) {
+  return sender(d, to, options).run(tags);
 }
 
 }  // namespace stillmap::handoff

@@ -23,7 +23,7 @@ inline constexpr std::size_t largest_peer_error = 1024;
 result<memory_layout> decode_layout(std::span<const std::byte> from);
 
 // The reason of every error that was received from the other process.
-inline constexpr const char *peer_refused = "the other side refuses";
+inline constexpr const char *peer_refused = "the peer refused";
 // An encoded error as an error of `operation`, with the reason `peer_refused` and the peer's text
 // as its cause. Bytes that are no encoded error become `corrupt`.
 error decode_peer_error(std::span<const std::byte> from, const char *operation);

@@ -11,61 +11,60 @@
 namespace stillmap::handoff {
 namespace {
 
-constexpr const char *op = "handoff::ticket";
+constexpr const char *op = "handoff::ownership_word";
 constexpr std::size_t bytes = 4096;
 constexpr int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 tl::unexpected<error> system_error(const char *reason) {
-  return tl::unexpected<error>(
-      error{std::error_code(errno, std::system_category()), op, reason, 0, 0});
+  return make_system_error(errno, op, reason);
 }
 
 }  // namespace
 
-result<ticket> ticket::create() {
+result<ownership_word> ownership_word::create() {
   owned_fd fd(::memfd_create("stillmap-handoff", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (fd.get() < 0) return system_error("no shared memory can be made");
+  if (fd.get() < 0) return system_error("shared memory cannot be created");
   if (::ftruncate(fd.get(), bytes) != 0 || ::fcntl(fd.get(), F_ADD_SEALS, seals) != 0) {
     return system_error("shared memory cannot be sized");
   }
   return map(std::move(fd));
 }
 
-result<ticket> ticket::open(owned_fd fd) {
+result<ownership_word> ownership_word::open(owned_fd fd) {
   struct stat st {};
   const int sealed = ::fcntl(fd.get(), F_GET_SEALS);
   if (sealed < 0 || (sealed & F_SEAL_SHRINK) == 0 || (sealed & F_SEAL_WRITE) != 0 ||
       ::fstat(fd.get(), &st) != 0 || st.st_size != static_cast<off_t>(bytes)) {
-    return make_error(errc::corrupt, op, "what the other side sent is no ticket");
+    return make_error(errc::corrupt, op, "the peer did not send an ownership word");
   }
   return map(std::move(fd));
 }
 
-result<ticket> ticket::map(owned_fd fd) {
+result<ownership_word> ownership_word::map(owned_fd fd) {
   void *const at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (at == MAP_FAILED) return system_error("shared memory cannot be mapped");
-  return ticket(std::move(fd), static_cast<std::uint32_t *>(at));
+  return ownership_word(std::move(fd), static_cast<std::uint32_t *>(at));
 }
 
-ticket::ticket(ticket &&o) noexcept
+ownership_word::ownership_word(ownership_word &&o) noexcept
     : fd_(std::move(o.fd_)), word_(std::exchange(o.word_, nullptr)) {}
 
-ticket::~ticket() {
+ownership_word::~ownership_word() {
   if (word_ != nullptr) ::munmap(word_, bytes);
 }
 
-ownership ticket::now() const {
+ownership ownership_word::load() const {
   return static_cast<ownership>(std::atomic_ref(*word_).load());
 }
 
-bool ticket::change(ownership from, ownership to) {
+bool ownership_word::change(ownership from, ownership to) {
   auto expected = static_cast<std::uint32_t>(from);
   return std::atomic_ref(*word_).compare_exchange_strong(expected, static_cast<std::uint32_t>(to));
 }
 
-bool ticket::revoke() {
-  return change(ownership::giver, ownership::revoked) ||
-         change(ownership::offered, ownership::revoked) || now() == ownership::revoked;
+bool ownership_word::revoke() {
+  return change(ownership::sender, ownership::revoked) ||
+         change(ownership::offered, ownership::revoked) || load() == ownership::revoked;
 }
 
 }  // namespace stillmap::handoff

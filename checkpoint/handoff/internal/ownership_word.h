@@ -1,5 +1,6 @@
-// Whose the memory is, as one word that both processes share. It changes by compare-and-exchange,
-// so there is one answer at every moment, and it outlives either of them. docs/handoff.md
+// The ownership word of a handoff: one atomic word in memory that both processes share. It changes
+// by compare-and-exchange, so that exactly one process owns the memory at every moment, and it
+// outlives either process. docs/handoff.md
 #pragma once
 
 #include <atomic>
@@ -10,37 +11,37 @@
 namespace stillmap::handoff {
 
 enum class ownership : std::uint32_t {
-  giver = 0,     // from the start
-  offered = 1,   // the giver's still, but the taker may take it now
-  taker = 2,     // taken: the commit point
-  revoked = 3,   // the giver's for good: the taker was too late
-  returned = 4,  // the giver's again: the taker died before it had said that it took
+  sender = 0,    // initially
+  offered = 1,   // owned by the sender; the receiver may take ownership
+  receiver = 2,  // the commit point was passed
+  revoked = 3,   // owned by the sender for good: the receiver was too late
+  returned = 4,  // owned by the sender again: the receiver died before it reported the commit
 };
 
 // Owner of one mapping of the word. Threads: safe.
-class ticket {
+class ownership_word {
  public:
   // Errors: the system's.
-  static result<ticket> create();
-  // The one of another process. Errors: corrupt (no ticket, or one that could shrink under us), the
-  // system's.
-  static result<ticket> open(owned_fd fd);
-  ticket(ticket &&o) noexcept;
-  ticket &operator=(ticket &&) = delete;
-  ~ticket();
+  static result<ownership_word> create();
+  // Maps the word of another process.
+  // Errors: corrupt (not an ownership word, or a file that could shrink), the system's.
+  static result<ownership_word> open(owned_fd fd);
+  ownership_word(ownership_word &&o) noexcept;
+  ownership_word &operator=(ownership_word &&) = delete;
+  ~ownership_word();
 
   int fd() const { return fd_.get(); }
-  ownership now() const;
+  ownership load() const;
 
-  // Each: whether it was so. What was not so stays as it is.
-  bool offer() { return change(ownership::giver, ownership::offered); }
-  bool take() { return change(ownership::offered, ownership::taker); }
-  bool revoke();  // offered or not, but not taken
-  bool take_back() { return change(ownership::taker, ownership::returned); }
+  // Each returns whether it made its transition; otherwise the word did not change.
+  bool offer() { return change(ownership::sender, ownership::offered); }
+  bool commit() { return change(ownership::offered, ownership::receiver); }
+  bool revoke();  // from `sender` or `offered`; true also if it is revoked already
+  bool take_back() { return change(ownership::receiver, ownership::returned); }
 
  private:
-  ticket(owned_fd fd, std::uint32_t *word) : fd_(std::move(fd)), word_(word) {}
-  static result<ticket> map(owned_fd fd);
+  ownership_word(owned_fd fd, std::uint32_t *word) : fd_(std::move(fd)), word_(word) {}
+  static result<ownership_word> map(owned_fd fd);
   bool change(ownership from, ownership to);
   owned_fd fd_;
   std::uint32_t *word_;

@@ -4,64 +4,68 @@
 
 #include <algorithm>
 
+#include "stillmap/vmm/internal/try.h"
+
 namespace stillmap::handoff {
 
 const char *name_of(step s) noexcept {
   static constexpr const char *names[] = {
-      "greeted",    "layout sent",    "pages sent",      "told ready", "quiet",          "offered",
-      "told taken", "given",          "layout received", "reserved",   "pages received", "mapped",
-      "ready",      "offer received", "taken",           "done"};
+      "greeted",        "layout sent",     "pages sent", "ready received",  "idle",
+      "offer sent",     "commit received", "released",   "layout received", "reserved",
+      "pages received", "mapped",          "ready sent", "offer received",  "committed",
+      "commit sent"};
   return names[static_cast<std::size_t>(s)];
 }
 
-status session::greet(role as) {
-  const bool welcome = how_.allow ? how_.allow(with_.who()) : with_.who().uid == ::geteuid();
-  if (!welcome) {
-    return give_up({make_error_code(errc::not_supported), op_,
-                    "the process at the other end is not allowed (its user)", with_.who().uid});
+status session::greet(role own) {
+  const peer_credentials &who = peer_.peer();
+  if (!(options_.allow ? options_.allow(who) : who.uid == ::geteuid())) {
+    return abort({make_error_code(errc::not_supported), operation_,
+                  "this process may not take part (value: its user id)", who.uid});
   }
-  const hello mine{as, device_.uuid(), device_.capabilities().page_bytes};
-  if (status s = send(kind::hello, encode(mine)); !s) return s;
-  const auto came = receive(kind::hello, 64, 0, 0);
-  if (!came) return tl::unexpected(came.error());
-  const auto theirs = decode_hello(came->body);
-  if (!theirs) return give_up(theirs.error());
-  const auto no = [&](const char *why) {
-    return give_up({make_error_code(errc::invalid_argument), op_, why});
+  const hello mine{own, device_.uuid(), device_.capabilities().page_bytes};
+  STILLMAP_RETURN_IF_ERROR(send(kind::hello, encode(mine)));
+  STILLMAP_ASSIGN_OR_RETURN(const message received, receive(kind::hello, 64, 0, 0));
+  const auto theirs = decode_hello(received.body);
+  if (!theirs) return abort(theirs.error());
+  const auto no = [&](const char *reason) {
+    return abort({make_error_code(errc::invalid_argument), operation_, reason});
   };
-  if (theirs->as == as) return no("both sides want to do the same");
-  if (theirs->device != mine.device) return no("the other side uses another device");
-  if (theirs->page_bytes != mine.page_bytes) return no("the other side has other pages");
+  if (theirs->as == own) return no("both processes have the same role");
+  if (theirs->device != mine.device) return no("the peer uses another device");
+  if (theirs->page_bytes != mine.page_bytes) return no("the peer uses another page size");
   reached(step::greeted);
   return {};
 }
 
 status session::send(kind k, std::span<const std::byte> body, std::span<const int> fds) {
-  return with_.send(static_cast<std::uint16_t>(k), body, fds, how_.wait, cancel_);
+  return peer_.send(static_cast<std::uint16_t>(k), body, fds, options_.timeout, cancel_);
 }
 
-result<message> session::receive(kind k, std::size_t limit, std::size_t fds_at_least,
-                                 std::size_t fds_at_most) {
-  auto came = with_.receive(std::max<std::size_t>(limit, 64), how_.wait, cancel_);
-  if (!came) return came;
-  if (came->kind == static_cast<std::uint16_t>(kind::refusal)) {
-    refused_ = true;
-    return tl::unexpected(checkpoint::decode_refusal(came->body, op_));
+result<message> session::receive(kind k, std::size_t limit, std::size_t min_fds,
+                                 std::size_t max_fds) {
+  STILLMAP_ASSIGN_OR_RETURN(
+      message received,
+      peer_.receive(std::max(limit, checkpoint::largest_peer_error), options_.timeout, cancel_));
+  if (received.kind == static_cast<std::uint16_t>(kind::error)) {
+    peer_failed_ = true;
+    return tl::unexpected(checkpoint::decode_peer_error(received.body, operation_));
   }
-  if (came->kind != static_cast<std::uint16_t>(k) || came->fds.size() < fds_at_least ||
-      came->fds.size() > fds_at_most) {
-    return make_error(errc::corrupt, op_, "another message was expected", came->kind,
-                  static_cast<std::uint64_t>(k));
+  if (received.kind != static_cast<std::uint16_t>(k) || received.fds.size() < min_fds ||
+      received.fds.size() > max_fds) {
+    return make_error(errc::corrupt, operation_, "the peer sent an unexpected message",
+                      received.kind, static_cast<std::uint64_t>(k));
   }
-  return came;
+  return received;
 }
 
-tl::unexpected<error> session::give_up(const error &e) {
-  if (!refused_) {
-    [[maybe_unused]] const status told = with_.send(static_cast<std::uint16_t>(kind::refusal),
-                                                    checkpoint::encode(e), {}, patience(0), {});
+tl::unexpected<error> session::abort(const error &e) {
+  if (!peer_failed_) {
+    // The peer may be gone; the error to return is the first one.
+    (void)peer_.send(static_cast<std::uint16_t>(kind::error), checkpoint::encode(e), {},
+                     std::chrono::milliseconds(0), {});
   }
-  return tl::unexpected<error>(e);
+  return tl::unexpected(e);
 }
 
 }  // namespace stillmap::handoff

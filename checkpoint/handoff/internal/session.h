@@ -1,4 +1,4 @@
-// What both sides do alike. Internal to give and take.
+// The part of the handoff protocol that sender and receiver share.
 #pragma once
 
 #include "stillmap/checkpoint/handoff/handoff.h"
@@ -6,32 +6,32 @@
 
 namespace stillmap::handoff {
 
+// Threads: externally synchronised.
 class session {
  public:
-  session(const device &d, connection &with, const handoff_options &how, const char *op)
-      : device_(d), with_(with), how_(how), op_(op) {}
+  session(const device &d, connection &peer, const handoff_options &options, const char *operation)
+      : device_(d), peer_(peer), options_(options), operation_(operation) {}
 
-  // Checks who the other side is, and that it speaks of the same device.
-  status greet(role as);
+  // Checks the peer's credentials, its role, and that it uses the same device.
+  status greet(role own);
   status send(kind k, std::span<const std::byte> body = {}, std::span<const int> fds = {});
-  // Errors: corrupt where another kind came; the other side's refusal.
-  result<message> receive(kind k, std::size_t limit, std::size_t fds_at_least,
-                          std::size_t fds_at_most);
-  // Tells the other side why, if it still listens, and returns it.
-  tl::unexpected<error> give_up(const error &e);
+  // Errors: corrupt (a message of another kind), an error of the peer.
+  result<message> receive(kind k, std::size_t limit, std::size_t min_fds, std::size_t max_fds);
+  // Sends the error to the peer, if it still listens, and returns it.
+  tl::unexpected<error> abort(const error &e);
   void reached(step s) const {
-    if (how_.at) how_.at(s);
+    if (options_.on_step) options_.on_step(s);
   }
-  // From now on nothing may be interrupted.
-  void past_return() { cancel_ = {}; }
+  // From now on, options.cancel has no effect.
+  void ignore_cancel() { cancel_ = {}; }
 
  private:
   const device &device_;
-  connection &with_;
-  const handoff_options &how_;
-  const char *op_;
-  std::stop_token cancel_ = how_.cancel;
-  bool refused_ = false;  // by the other side
+  connection &peer_;
+  const handoff_options &options_;
+  const char *operation_;
+  std::stop_token cancel_ = options_.cancel;
+  bool peer_failed_ = false;
 };
 
 }  // namespace stillmap::handoff

@@ -5,7 +5,7 @@
 namespace stillmap::handoff {
 
 std::vector<std::byte> encode(const hello &h) {
-  checkpoint::field_writer w;
+  checkpoint::wire_writer w;
   w.u32(static_cast<std::uint32_t>(h.as));
   for (const unsigned char c : h.device) w.number(c, 1);
   w.u64(h.page_bytes);
@@ -13,15 +13,14 @@ std::vector<std::byte> encode(const hello &h) {
 }
 
 result<hello> decode_hello(std::span<const std::byte> from) {
-  checkpoint::field_reader r(from);
+  checkpoint::wire_reader r(from);
   hello h;
-  const std::uint32_t as = r.u32();
+  h.as = r.one_of(role::receiver, role::sender);
   for (unsigned char &c : h.device) c = static_cast<unsigned char>(r.number(1));
   h.page_bytes = r.u64();
-  if (!r.done() || as < 1 || as > 2) {
-    return make_error(errc::corrupt, "handoff::decode_hello", "the greeting makes no sense");
+  if (!r.done()) {
+    return make_error(errc::corrupt, "handoff::decode_hello", "not a valid hello message");
   }
-  h.as = static_cast<role>(as);
   return h;
 }
 

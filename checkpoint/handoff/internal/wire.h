@@ -1,4 +1,4 @@
-// What goes over the socket, as bytes: fixed little-endian numbers, every field checked when read.
+// Message kinds and bodies of the handoff protocol. Every field is checked when it is decoded.
 #pragma once
 
 #include <array>
@@ -13,18 +13,18 @@ namespace stillmap::handoff {
 
 enum class kind : std::uint16_t {
   hello = 1,
-  layout,  // with the ticket
+  layout,  // with the descriptor of the ownership word
   pages,   // descriptors, in the order of the layout's pages
-  ready,   // with a descriptor that tells the taker's death, where the kernel has such
+  ready,   // with a pidfd of the receiver, where the kernel has them
   offer,
-  taken,
-  refusal,
+  committed,
+  error,
 };
 
-enum class role : std::uint32_t { giver = 1, taker = 2 };
+enum class role : std::uint32_t { sender = 1, receiver = 2 };
 
 struct hello {
-  role as = role::giver;
+  role as = role::sender;
   std::array<unsigned char, 16> device{};
   std::uint64_t page_bytes = 0;
 };
