@@ -67,7 +67,7 @@ class heap_observer {
   // Of one address, events come in order. The event's time and callers are not set. False: it wants
   // to hear no more. Threads: any, several at once, some with locks of the allocator held, which it
   // must not call.
-  virtual bool happened(const history_event &e) noexcept = 0;
+  virtual bool on_event(const history_event &e) noexcept = 0;
 };
 
 // One return address, for people.

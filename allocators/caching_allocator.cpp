@@ -25,33 +25,33 @@ block_request request_for(std::size_t bytes, std::size_t alignment) {
 
 // ---- the outside ----
 
-caching_allocator::caching_allocator(std::unique_ptr<core> c) : core_(std::move(c)) {}
+caching_allocator::caching_allocator(std::unique_ptr<allocator_core> c) : core_(std::move(c)) {}
 caching_allocator::~caching_allocator() {
   // In a forked child nothing can be given back, and locks may be held by threads that are not
   // here.
   if (core_->in_child()) {
     static_cast<void>(core_.release());
   } else {
-    core_->gone();
+    core_->close_trace();
   }
 }
 
 result<std::unique_ptr<caching_allocator>> caching_allocator::create(
-    const device &d, caching_allocator_options options) {
+    const stillmap::device &d, caching_allocator_options options) {
   constexpr const char *op = "caching_allocator::create";
   std::vector<access_grant> access{{on_device(d.ordinal()), access_mode::read_write}};
   for (const int peer : options.peer_devices) {
     const auto &peers = d.capabilities().peers;
     if (peer != d.ordinal() && std::find(peers.begin(), peers.end(), peer) == peers.end()) {
       return make_error(errc::invalid_argument, op, "that device cannot reach this one's memory",
-                    static_cast<std::uint64_t>(peer));
+                        static_cast<std::uint64_t>(peer));
     }
     const access_grant grant{on_device(peer), access_mode::read_write};
     if (std::find(access.begin(), access.end(), grant) == access.end()) access.push_back(grant);
   }
   if (!d.capabilities().vmm && access.size() > 1) {
     return make_error(errc::not_supported, op,
-                  "the device cannot map pages, so other devices cannot be let in");
+                      "the device cannot map pages, so other devices cannot be let in");
   }
   // Free pages stay mapped where they are; what leaves the allocator leaves for good.
   std::shared_ptr<page_pool> pages;
@@ -66,19 +66,20 @@ result<std::unique_ptr<caching_allocator>> caching_allocator::create(
   }
   std::shared_ptr<trace_recorder> recorder;
   if (options.record_to.empty()) {
-    recorder = trace_recorder::of_environment();
+    recorder = trace_recorder::from_environment();
   } else {
     auto opened = trace_recorder::open(options.record_to);
     if (!opened) return tl::unexpected<error>(opened.error());
     recorder = std::move(*opened);
   }
-  return std::unique_ptr<caching_allocator>(new caching_allocator(std::make_unique<core>(
+  return std::unique_ptr<caching_allocator>(new caching_allocator(std::make_unique<allocator_core>(
       d, std::move(pages), std::move(access), std::move(options), std::move(recorder))));
 }
 
 // (Arguments by value: these are jumps.)
-result<void *> caching_allocator::allocate(std::size_t bytes, stream_ref s, allocate_options how) {
-  return core_->allocate(bytes, s, how);
+result<void *> caching_allocator::allocate(std::size_t bytes, stream_ref s,
+                                           allocate_options options) {
+  return core_->allocate(bytes, s, options);
 }
 status caching_allocator::free(void *block) {
   return core_->free(block, std::nullopt);
@@ -108,11 +109,11 @@ status caching_allocator::end_allocate_to_pool(private_pool p, stream_ref s) {
   return core_->end_allocate_to_pool(p, s);
 }
 status caching_allocator::empty_cache() {
-  const auto given = core_->give_back(0);
+  const auto given = core_->trim(0);
   return given ? status{} : tl::unexpected<error>(given.error());
 }
 result<physical_size> caching_allocator::trim(std::size_t keep) {
-  return core_->give_back(keep);
+  return core_->trim(keep);
 }
 std::size_t caching_allocator::limit() const {
   return core_->limit;
@@ -148,18 +149,18 @@ bool caching_allocator::records_history() const {
   return core_->history.recording();
 }
 result<allocation_history> caching_allocator::history() const {
-  if (core_->in_child()) return not_in_a_child("caching_allocator::history");
+  if (core_->in_child()) return forked_error("caching_allocator::history");
   return core_->history.copy();
 }
-const device &caching_allocator::device() const {
+const stillmap::device &caching_allocator::device() const {
   return core_->device();
 }
 
 // ---- the inside: what is fast ----
 
-caching_allocator::core::core(device d, std::shared_ptr<page_pool> pages,
-                              std::vector<access_grant> access, caching_allocator_options options,
-                              std::shared_ptr<trace_recorder> recorder)
+allocator_core::allocator_core(stillmap::device d, std::shared_ptr<page_pool> pages,
+                               std::vector<access_grant> access, caching_allocator_options options,
+                               std::shared_ptr<trace_recorder> recorder)
     : limit(options.limit),
       soft_limit(options.soft_limit),
       device_(std::move(d)),
@@ -169,19 +170,18 @@ caching_allocator::core::core(device d, std::shared_ptr<page_pool> pages,
       options_(std::move(options)),
       recorder_(std::move(recorder)) {
   history.watch(options_.observer);
-  if (recorder_) history.tell_requests();
+  if (recorder_) history.notify_requests();
 }
 
-caching_allocator::core::~core() {
+allocator_core::~allocator_core() {
   unmap_everything();
 }
 
-result<void *> caching_allocator::core::allocate(std::size_t bytes, stream_ref s,
-                                                 allocate_options how) {
+result<void *> allocator_core::allocate(std::size_t bytes, stream_ref s, allocate_options options) {
   if (history.enabled()) [[unlikely]]
-    return allocate_told(bytes, s, how);
-  if (bytes - 1 < most && how.alignment == allocation_granule && !how.zero && !watch_.in_child())
-      [[likely]] {
+    return allocate_notified(bytes, s, options);
+  if (bytes - 1 < most && options.alignment == allocation_granule && !options.zero &&
+      !watch_.in_child()) [[likely]] {
     if (arena *const a = directory_.of_stream(s)) [[likely]] {
       const block_request r = request_for(bytes, allocation_granule);
       a->lock.lock();
@@ -191,13 +191,13 @@ result<void *> caching_allocator::core::allocate(std::size_t bytes, stream_ref s
         return block;
     }
   }
-  return allocate_slow(bytes, s, how);
+  return allocate_slow(bytes, s, options);
 }
 
-status caching_allocator::core::free(void *block, std::optional<stream_ref> last_used_on) {
+status allocator_core::free(void *block, std::optional<stream_ref> last_used_on) {
   if (block == nullptr) return {};
   if (history.enabled()) [[unlikely]]
-    return free_told(block, last_used_on);
+    return free_notified(block, last_used_on);
   const auto address = reinterpret_cast<std::uintptr_t>(block);
   if (arena *const a = directory_.at(address)) [[likely]] {
     if (!watch_.in_child() && (!last_used_on || *last_used_on == a->stream)) [[likely]] {
@@ -208,24 +208,24 @@ status caching_allocator::core::free(void *block, std::optional<stream_ref> last
         return {};
     }
   }
-  return free_with_care(block, last_used_on);
+  return free_slow(block, last_used_on);
 }
 
 // Everything that a request can be.
-result<void *> caching_allocator::core::allocate_slow(std::size_t bytes, stream_ref s,
-                                                           const allocate_options &how) {
+result<void *> allocator_core::allocate_slow(std::size_t bytes, stream_ref s,
+                                             const allocate_options &options) {
   constexpr const char *op = "caching_allocator::allocate";
   if (bytes == 0) return nullptr;
-  if (watch_.in_child()) return not_in_a_child(op);
-  if (!std::has_single_bit(how.alignment) || how.alignment > most) {
+  if (watch_.in_child()) return forked_error(op);
+  if (!std::has_single_bit(options.alignment) || options.alignment > most) {
     return make_error(errc::invalid_argument, op, "the alignment is not a power of two",
-                  how.alignment);
+                      options.alignment);
   }
   if (bytes > most) {
     return make_error(errc::out_of_memory, op, "no device has as much", bytes,
-                  device_.total_memory().bytes());
+                      device_.total_memory().bytes());
   }
-  const block_request r = request_for(bytes, how.alignment);
+  const block_request r = request_for(bytes, options.alignment);
   result<void *> block = nullptr;
   arena *a = directory_.of_stream(s);
   if (a != nullptr) {
@@ -237,15 +237,14 @@ result<void *> caching_allocator::core::allocate_slow(std::size_t bytes, stream_
     a = &arena_for(s);  // may have become another one
     block = grow(*a, r, growing);
   }
-  if (block && how.zero) {
+  if (block && options.zero) {
     if (status z = zero(*block, bytes, s); !z) return tl::unexpected<error>(z.error());
   }
   return block;
 }
 
-status caching_allocator::core::free_with_care(void *block,
-                                               std::optional<stream_ref> last_used_on) {
-  if (watch_.in_child()) return not_in_a_child("caching_allocator::free");
+status allocator_core::free_slow(void *block, std::optional<stream_ref> last_used_on) {
+  if (watch_.in_child()) return forked_error("caching_allocator::free");
   const auto address = reinterpret_cast<std::uintptr_t>(block);
   arena *const a = directory_.at(address);
   arena::free_outcome outcome = arena::free_outcome::not_ours;
@@ -254,26 +253,26 @@ status caching_allocator::core::free_with_care(void *block,
     if (!last_used_on || *last_used_on == a->stream || a->record_use(address, *last_used_on)) {
       outcome = a->free(address);
     }
-    if (outcome == arena::free_outcome::needs_fence) {
-      arena::held_block h = a->hold(address);
+    if (outcome == arena::free_outcome::needs_event) {
+      arena::pending_block h = a->defer_free(address);
       a->lock.unlock();
       // What cannot be recorded now is tried again when memory is wanted.
-      for (arena::other_use &u : h.uses) record(u);
+      for (arena::stream_use &u : h.uses) record(u);
       a->lock.lock();
-      a->put_into_held(std::move(h));
+      a->add_pending(std::move(h));
     }
     a->lock.unlock();
   }
   if (outcome == arena::free_outcome::not_ours) {
     return make_error(errc::invalid_argument, "caching_allocator::free",
-                  "no block begins at this address, or it was freed already", address);
+                      "no block begins at this address, or it was freed already", address);
   }
   return {};
 }
 
-status caching_allocator::core::record_use(void *block, stream_ref s) {
+status allocator_core::record_use(void *block, stream_ref s) {
   if (block == nullptr) return {};
-  if (watch_.in_child()) return not_in_a_child("caching_allocator::record_use");
+  if (watch_.in_child()) return forked_error("caching_allocator::record_use");
   const auto address = reinterpret_cast<std::uintptr_t>(block);
   if (arena *const a = directory_.at(address)) {
     const std::lock_guard lock(a->lock);
@@ -283,13 +282,13 @@ status caching_allocator::core::record_use(void *block, stream_ref s) {
     }
   }
   return make_error(errc::invalid_argument, "caching_allocator::record_use",
-                "no block begins at this address, or it was freed already", address);
+                    "no block begins at this address, or it was freed already", address);
 }
 
 // ---- the inside: what is rare ----
 
 // Requires growth_mutex_.
-arena &caching_allocator::core::arena_for(stream_ref s) {
+arena &allocator_core::arena_for(stream_ref s) {
   if (arena *const a = directory_.of_stream(s)) return *a;
   arena &made = make_arena(s);
   directory_.serve(s, &made);
@@ -297,7 +296,7 @@ arena &caching_allocator::core::arena_for(stream_ref s) {
 }
 
 // Requires growth_mutex_.
-arena &caching_allocator::core::make_arena(stream_ref s) {
+arena &allocator_core::make_arena(stream_ref s) {
   auto made = std::make_unique<arena>(arenas_.size() + 1, s, page());
   made->history = &history;
   {
@@ -308,7 +307,7 @@ arena &caching_allocator::core::make_arena(stream_ref s) {
 }
 
 // On failure the block is free again.
-status caching_allocator::core::zero(void *block, std::size_t bytes, stream_ref s) {
+status allocator_core::zero(void *block, std::size_t bytes, stream_ref s) {
   const context_guard guard(device_.driver(), device_.context());
   status done = guard.entered();
   if (done) {
@@ -321,7 +320,7 @@ status caching_allocator::core::zero(void *block, std::size_t bytes, stream_ref 
 }
 
 // False: there is no fence on that stream, and none can be recorded now.
-bool caching_allocator::core::record(arena::other_use &u) {
+bool allocator_core::record(arena::stream_use &u) {
   if (u.recorded) return true;
   auto after = fence::after(device_, u.stream);
   if (!after) return false;

@@ -12,12 +12,12 @@ bool is_free(heap_part part) {
 void add(heap_figures &sum, const heap_figures &f) {
   sum.live += f.live;
   sum.cached += f.cached;
-  sum.held += f.held;
+  sum.pending_free += f.pending_free;
   sum.free += f.free;
-  sum.backed += f.backed;
-  sum.unbacked += f.unbacked;
-  sum.leaving += f.leaving;
-  sum.lent += f.lent;
+  sum.committed += f.committed;
+  sum.uncommitted += f.uncommitted;
+  sum.unmapping += f.unmapping;
+  sum.aliased += f.aliased;
   sum.reserved += f.reserved;
   sum.requested += f.requested;
   sum.blocks += f.blocks;
@@ -41,18 +41,18 @@ const char *name_of(heap_part part) {
       return "live";
     case heap_part::cached:
       return "cached";
-    case heap_part::held:
-      return "held";
+    case heap_part::pending_free:
+      return "pending_free";
     case heap_part::free:
       return "free";
-    case heap_part::unbacked:
-      return "unbacked";
-    case heap_part::leaving:
-      return "leaving";
-    case heap_part::lent:
+    case heap_part::uncommitted:
+      return "uncommitted";
+    case heap_part::unmapping:
+      return "unmapping";
+    case heap_part::aliased:
       break;
   }
-  return "lent";
+  return "aliased";
 }
 
 heap_figures figures_of(const heap_map::arena &a, std::size_t page_bytes) {
@@ -69,10 +69,10 @@ heap_figures figures_of(const heap_map::arena &a, std::size_t page_bytes) {
     return std::any_of(a.reserved.begin(), a.reserved.end(),
                        [&](const virtual_range &r) { return r.begin.value() == at; });
   };
-  for (const heap_segment &s : a.segments) {
+  for (const heap_extent &s : a.extents) {
     const std::size_t bytes = s.range.bytes;
     f.reserved += bytes;
-    if (has_memory(s.part)) f.backed += bytes;
+    if (has_memory(s.part)) f.committed += bytes;
     if (is_free(s.part)) {
       if (s.range.begin.value() != piece_end || begins_here(piece_end)) {
         end_piece();
@@ -89,20 +89,20 @@ heap_figures figures_of(const heap_map::arena &a, std::size_t page_bytes) {
       case heap_part::cached:
         f.cached += bytes;
         break;
-      case heap_part::held:
-        f.held += bytes;
+      case heap_part::pending_free:
+        f.pending_free += bytes;
         break;
       case heap_part::free:
         f.free += bytes;
         break;
-      case heap_part::unbacked:
-        f.unbacked += bytes;
+      case heap_part::uncommitted:
+        f.uncommitted += bytes;
         break;
-      case heap_part::leaving:
-        f.leaving += bytes;
+      case heap_part::unmapping:
+        f.unmapping += bytes;
         break;
-      case heap_part::lent:
-        f.lent += bytes;
+      case heap_part::aliased:
+        f.aliased += bytes;
         break;
     }
   }

@@ -76,8 +76,7 @@ class shared_quota::ledger {
       return system_error(op, "there is no room for the ledger");
     }
     if (st.st_size != 0 && st.st_size != sizeof(ledger_file)) {
-      return make_error(errc::corrupt, op, "the file is no quota", st.st_size,
-                    sizeof(ledger_file));
+      return make_error(errc::corrupt, op, "the file is no quota", st.st_size, sizeof(ledger_file));
     }
     void *const at = mmap(nullptr, sizeof(ledger_file), PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
     if (at == MAP_FAILED) return system_error(op, "the file cannot be mapped");
@@ -99,7 +98,7 @@ class shared_quota::ledger {
     }
     if (limit != 0 && file_->limit != limit) {
       return make_error(errc::invalid_argument, op, "the quota has another limit", limit,
-                    file_->limit);
+                        file_->limit);
     }
     return take_slot();
   }

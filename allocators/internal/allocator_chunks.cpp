@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::size_t MiB = std::size_t{1} << 20;
 
-bool is_short(const error &e) {
+bool is_out_of_memory(const error &e) {
   return e.is(errc::out_of_memory);
 }
 
@@ -25,8 +25,7 @@ std::size_t shared_by(std::size_t bytes, std::size_t least) {
 
 // A chunk that the request fits in, the block in it. Beyond ordinary effort, what is unused of
 // others goes back for it.
-result<segment *> caching_allocator::core::extend_by_chunk(arena &a, const block_request &r,
-                                                           effort how) {
+result<extent *> allocator_core::extend_by_chunk(arena &a, const block_request &r, effort level) {
   const bool quiet = capturing(a.stream);
   const auto bytes = static_cast<std::size_t>(r.bytes);
   const std::size_t slack = r.alignment > page() ? static_cast<std::size_t>(r.alignment) : 0;
@@ -34,42 +33,42 @@ result<segment *> caching_allocator::core::extend_by_chunk(arena &a, const block
   const std::size_t soft = soft_limit, most = limit;
   status kept;  // what could not go stays, and is no reason to fail
   if (!quiet && chunk_bytes_ + least > soft) {
-    give_back_chunks(chunk_bytes_ + least - soft, false, kept);
+    release_chunks(chunk_bytes_ + least - soft, false, kept);
   }
-  auto got = get_chunk(chunk_bytes_ + generous > soft ? least : generous);
-  if (!got && is_short(got.error()) && generous != least) got = get_chunk(least);
-  if (how != effort::ordinary && !quiet) {
+  auto got = allocate_chunk(chunk_bytes_ + generous > soft ? least : generous);
+  if (!got && is_out_of_memory(got.error()) && generous != least) got = allocate_chunk(least);
+  if (level != effort::ordinary && !quiet) {
     // Ever more, since what is free on the device need not be in one piece.
     std::size_t wanted = chunk_bytes_ + least > most ? chunk_bytes_ + least - most : least;
-    for (; !got && is_short(got.error()); wanted *= 2) {
-      if (give_back_chunks(wanted, true, kept) == 0) break;
-      got = get_chunk(least);
+    for (; !got && is_out_of_memory(got.error()); wanted *= 2) {
+      if (release_chunks(wanted, true, kept) == 0) break;
+      got = allocate_chunk(least);
     }
   }
   if (!got) {
-    if (is_short(got.error())) pack_all();
+    if (is_out_of_memory(got.error())) pack_all();
     return tl::unexpected<error>(got.error());
   }
   if (chunk_bytes_ > ceiling() - ceiling() / 4) pack_all();
 
   directory_.add_chunk(got->range, &a);
-  tell_chunk(a, got->range);
+  notify_chunk(a, got->range);
   created_ += got->range.bytes / page();
-  segment *block = nullptr;
+  extent *block = nullptr;
   {
     const std::lock_guard lock(a.lock);
     a.last_growth = a.counted().allocations;
     a.add_chunk(*got);
-    block = a.books.place(r.bytes, r.alignment, extent_map::search::thorough);
+    block = a.extents.place(r.bytes, r.alignment, extent_map::search::thorough);
   }
   live_peak_ = std::max(live_peak_.load(), live() + bytes);
-  backed_peak_ = std::max(backed_peak_.load(), backed());
+  committed_peak_ = std::max(committed_peak_.load(), committed());
   return block;
 }
 
 // Within the limit and the quota. CUDA promises less alignment than drivers give: what does not
 // begin at a page is asked for again, with room to.
-result<arena::chunk> caching_allocator::core::get_chunk(std::size_t bytes) {
+result<arena::chunk> allocator_core::allocate_chunk(std::size_t bytes) {
   const context_guard guard(device_.driver(), device_.context());
   if (!guard.entered()) return tl::unexpected<error>(guard.entered().error());
   const std::size_t most = limit;
@@ -77,14 +76,14 @@ result<arena::chunk> caching_allocator::core::get_chunk(std::size_t bytes) {
     const std::size_t all = bytes + room;
     if (chunk_bytes_ + all > most) {
       return make_error(errc::out_of_memory, "caching_allocator::allocate",
-                    "over the limit of the allocator", all, most);
+                        "over the limit of the allocator", all, most);
     }
     if (options_.quota != nullptr) {
       if (status s = options_.quota->reserve(all); !s) return tl::unexpected<error>(s.error());
     }
     const auto at = device_.driver().allocate(all);
     if (!at) {
-      give_up_grant(all);
+      release_grant(all);
       return tl::unexpected<error>(at.error());
     }
     const device_address begin(round_up(at->value(), page()));
@@ -98,14 +97,14 @@ result<arena::chunk> caching_allocator::core::get_chunk(std::size_t bytes) {
       report_background_error(s.error());
       return tl::unexpected<error>(s.error());
     }
-    give_up_grant(all);
+    release_grant(all);
   }
 }
 
 // ---- giving them back ----
 
 // Requires: it is in no books, and nothing queued touches it. On failure all is as it was.
-status caching_allocator::core::free_chunk(arena &a, const arena::chunk &c) {
+status allocator_core::free_chunk(arena &a, const arena::chunk &c) {
   // Nobody may be told that it is there any more: another may be given the addresses at once.
   directory_.remove_chunk(c.range);
   device_.space().leave_fallback(c.allocated);
@@ -117,16 +116,15 @@ status caching_allocator::core::free_chunk(arena &a, const arena::chunk &c) {
   }
   chunk_bytes_ -= c.allocated.bytes;
   released_ += c.range.bytes / page();
-  tell_gone(a, c.range);
-  give_up_grant(c.allocated.bytes);
+  notify_unmapped(a, c.range);
+  release_grant(c.allocated.bytes);
   return {};
 }
 
 // At least `bytes` of unused chunks, if there are as many; those of idle streams first, and only
 // those unless the host may wait. Returns what went.
-std::size_t caching_allocator::core::give_back_chunks(std::size_t bytes, bool wait,
-                                                      status &outcome) {
-  if (status s = nobody_captures(); !s) {
+std::size_t allocator_core::release_chunks(std::size_t bytes, bool wait, status &outcome) {
+  if (status s = check_no_capture(); !s) {
     outcome = s;
     return 0;
   }
@@ -144,20 +142,19 @@ std::size_t caching_allocator::core::give_back_chunks(std::size_t bytes, bool wa
       if (a->unused_chunk_bytes() == 0) continue;
     }
     if (is_idle(*a)) {
-      given += give_back_chunks_of(*a, bytes - given, outcome);
+      given += release_chunks_of(*a, bytes - given, outcome);
     } else {
       busy.push_back(a.get());
     }
   }
   for (arena *const a : busy) {
     if (!wait || given >= bytes) break;
-    given += give_back_chunks_of(*a, bytes - given, outcome);
+    given += release_chunks_of(*a, bytes - given, outcome);
   }
   return given;
 }
 
-std::size_t caching_allocator::core::give_back_chunks_of(arena &a, std::size_t bytes,
-                                                         status &outcome) {
+std::size_t allocator_core::release_chunks_of(arena &a, std::size_t bytes, status &outcome) {
   std::vector<arena::chunk> going;
   {
     const std::lock_guard lock(a.lock);
@@ -168,7 +165,7 @@ std::size_t caching_allocator::core::give_back_chunks_of(arena &a, std::size_t b
   // last use by then, so that no such work comes after this.
   status idle;
   if (auto after = fence::after(device_, a.stream); after) {
-    if (const auto past = is_past(*after, true); !past) idle = tl::unexpected(past.error());
+    if (const auto past = has_passed(*after, true); !past) idle = tl::unexpected(past.error());
   } else {
     idle = tl::unexpected<error>(after.error());
   }
@@ -186,7 +183,7 @@ std::size_t caching_allocator::core::give_back_chunks_of(arena &a, std::size_t b
   return given;
 }
 
-result<physical_size> caching_allocator::core::trim_chunks(std::size_t keep) {
+result<physical_size> allocator_core::trim_chunks(std::size_t keep) {
   reclaim(false);
   std::size_t unused = 0;
   for (const auto &a : arenas_) {
@@ -195,13 +192,13 @@ result<physical_size> caching_allocator::core::trim_chunks(std::size_t keep) {
   }
   if (unused <= keep) return physical_size(0);
   status outcome;
-  const std::size_t given = give_back_chunks(unused - keep, true, outcome);
+  const std::size_t given = release_chunks(unused - keep, true, outcome);
   if (!outcome) return tl::unexpected<error>(outcome.error());
   return physical_size(given);
 }
 
 // At the end, when the device has been waited for.
-void caching_allocator::core::free_all_chunks() noexcept {
+void allocator_core::free_all_chunks() noexcept {
   const context_guard guard(device_.driver(), device_.context());
   for (const auto &a : arenas_) {
     for (const arena::chunk &c : a->chunks) {
@@ -209,19 +206,19 @@ void caching_allocator::core::free_all_chunks() noexcept {
       if (s) continue;
       report_background_error(s.error());
       device_.space().leave_fallback(c.allocated);  // nobody will ever try again
-      give_up_grant(c.allocated.bytes);
+      release_grant(c.allocated.bytes);
     }
   }
 }
 
-void caching_allocator::core::give_up_grant(std::size_t bytes) const noexcept {
+void allocator_core::release_grant(std::size_t bytes) const noexcept {
   if (options_.quota == nullptr) return;
   if (const status s = options_.quota->release(bytes); !s) report_background_error(s.error());
 }
 
 // Giving memory back in the middle of a capture could wait for what never runs. Asking the default
 // stream also tells of streams that are not ours, as long as they are of the blocking kind.
-status caching_allocator::core::nobody_captures() const {
+status allocator_core::check_no_capture() const {
   const context_guard guard(device_.driver(), device_.context());
   if (!guard.entered()) return guard.entered();
   const auto ask = [&](stream_ref s) -> status {
@@ -231,7 +228,7 @@ status caching_allocator::core::nobody_captures() const {
     }
     if (answer && !*answer) return {};
     return make_error(errc::busy, "caching_allocator::empty_cache",
-                  "nothing can be given back while a stream captures a graph");
+                      "nothing can be given back while a stream captures a graph");
   };
   if (status s = ask({}); !s) return s;
   for (const auto &a : arenas_) {

@@ -1,7 +1,8 @@
-// What is behind a caching_allocator: arenas, and how pages come to them and go. Internal.
-// Lock order: growth_mutex_ > arena::lock (one at a time, except in stats()) ; the ledger's and the
-// page pool's come below. growth_mutex_ is held across driver calls, since one thread at a time
-// looks for memory; an arena's lock never is, so that the others go on.
+// The implementation of caching_allocator: the arenas, and how pages enter and leave them. Internal.
+//
+// Lock order: growth_mutex_ > arena::lock (one at a time, except in stats()) > the ledger's and the
+// page pool's locks. One thread at a time grows the heap, so growth_mutex_ is held across driver
+// calls. An arena's lock never is: threads whose requests fit do not wait for the driver.
 #pragma once
 
 #include <atomic>
@@ -10,7 +11,8 @@
 #include <optional>
 #include <vector>
 
-#include "stillmap/allocators/caching_allocator.h"
+#include "stillmap/allocators/allocator_types.h"
+#include "stillmap/allocators/heap_map.h"
 #include "stillmap/allocators/internal/arena.h"
 #include "stillmap/allocators/internal/arena_directory.h"
 #include "stillmap/allocators/internal/fork_watch.h"
@@ -22,25 +24,27 @@
 
 namespace stillmap {
 
-inline tl::unexpected<error> not_in_a_child(const char *op) {
-  return make_error(errc::not_supported, op, "the process was forked: CUDA does not work here");
+inline tl::unexpected<error> forked_error(const char *op) {
+  return make_error(errc::not_supported, op,
+                    "the process was forked: CUDA does not work in a child");
 }
 
-class caching_allocator::core {
+class allocator_core {
  public:
-  core(stillmap::device d, std::shared_ptr<page_pool> pages, std::vector<access_grant> access,
-       caching_allocator_options options, std::shared_ptr<trace_recorder> recorder);
-  ~core();
+  allocator_core(stillmap::device d, std::shared_ptr<page_pool> pages,
+                 std::vector<access_grant> access, caching_allocator_options options,
+                 std::shared_ptr<trace_recorder> recorder);
+  ~allocator_core();
 
   // caching_allocator.cpp
-  result<void *> allocate(std::size_t bytes, stream_ref s, allocate_options how);
+  result<void *> allocate(std::size_t bytes, stream_ref s, allocate_options options);
   status free(void *block, std::optional<stream_ref> last_used_on);
   status record_use(void *block, stream_ref s);
 
   // allocator_returns.cpp
-  result<physical_size> give_back(std::size_t keep);
+  result<physical_size> trim(std::size_t keep);
 
-  // private_pools.cpp
+  // allocator_pools.cpp
   result<private_pool> create_pool();
   status retain_pool(private_pool p);
   status release_pool(private_pool p, const std::vector<stream_ref> &replayed_on);
@@ -49,7 +53,7 @@ class caching_allocator::core {
 
   // allocator_history.cpp
   void mark_iteration();
-  void gone();  // no request comes any more
+  void close_trace();  // the allocator ends: its live blocks end in the trace too
   mutable history_ring history;
 
   // allocator_report.cpp
@@ -65,97 +69,102 @@ class caching_allocator::core {
   std::atomic<std::size_t> limit, soft_limit;
 
  private:
-  // How far growing goes for its pages.
+  // Which pages a growth may use; each level includes the ones before it.
   enum class effort {
-    ordinary,  // what is idle, and new pages within the limits
-    all,       // and every free page there is: the stream waits for whoever used it
-    waiting,   // and where no stream may wait, the host does
+    ordinary,  // free pages of idle streams, and new pages within the limits
+    all,       // every free page; the stream waits for the stream that used it last
+    waiting,   // and where a stream cannot wait, the host does
   };
-  struct taken {
+  // Whole free pages taken out of one arena.
+  struct taken_pages {
     arena *from;
-    std::vector<segment *> segments;
+    std::vector<extent *> extents;
     fence idle;
-    bool for_good = false;  // out of the allocator
+    bool leaves_allocator = false;  // the pages return to the device
   };
-  struct loot {
-    std::vector<taken> moved;
+  // The pages found for one growth.
+  struct page_supply {
+    std::vector<taken_pages> moved;
     std::size_t moved_pages = 0;
     std::vector<page_ptr> created;
-    // The host has seen that the pages are idle, not the stream waited: a graph cannot wait for
-    // what is outside, and is launched on any stream.
-    bool by_host = false;
+    // The host waits until moved pages are idle, instead of the stream: a graph cannot wait for work
+    // outside of it, and is launched on any stream.
+    bool ordered_by_host = false;
   };
 
-  result<void *> allocate_slow(std::size_t bytes, stream_ref s, const allocate_options &how);
-  status free_with_care(void *block, std::optional<stream_ref> last_used_on);
+  result<void *> allocate_slow(std::size_t bytes, stream_ref s, const allocate_options &options);
+  status free_slow(void *block, std::optional<stream_ref> last_used_on);
   arena &arena_for(stream_ref s);
   arena &make_arena(stream_ref s);
   status zero(void *block, std::size_t bytes, stream_ref s);
-  bool record(arena::other_use &u);
+  bool record(arena::stream_use &u);
 
-  // allocator_history.cpp: requests, while somebody is told of them
-  result<void *> allocate_told(std::size_t bytes, stream_ref s, const allocate_options &how);
-  status free_told(void *block, std::optional<stream_ref> last_used_on);
-  // The rest; each costs one load where nothing is recorded.
-  void tell_failed(const error &e, std::size_t bytes, stream_ref s, const call_stack &stack);
-  void tell_finished(const arena &a, const arena::held_block &h);  // requires a.lock
-  void tell_grown(const arena &a, const extent_map::extent &place, const loot &l);
-  void tell_gone(const arena &a, const virtual_range &range);
-  void tell_reserved(const arena &a, const virtual_range &range);
-  void tell_chunk(const arena &a, const virtual_range &range);
+  // allocator_history.cpp: requests while history is recorded, observed or traced.
+  result<void *> allocate_notified(std::size_t bytes, stream_ref s,
+                                   const allocate_options &options);
+  status free_notified(void *block, std::optional<stream_ref> last_used_on);
+  // Each of these costs one load while nothing is recorded.
+  void notify_failed(const error &e, std::size_t bytes, stream_ref s, const call_stack &stack);
+  void notify_free_completed(const arena &a, const arena::pending_block &b);  // requires a.lock
+  void notify_grown(const arena &a, const extent_map::carved_extent &place,
+                    const page_supply &supply);
+  void notify_unmapped(const arena &a, const virtual_range &range);
+  void notify_reserved(const arena &a, const virtual_range &range);
+  void notify_chunk(const arena &a, const virtual_range &range);
 
-  // allocator_growth.cpp; all require growth_mutex_
+  // allocator_growth.cpp; all require growth_mutex_.
   result<void *> grow(arena &a, const block_request &r, std::unique_lock<std::mutex> &growing);
   result<void *> find_memory(arena &a, const block_request &r);
-  result<segment *> extend(arena &a, const block_request &r, effort how);
+  result<extent *> extend(arena &a, const block_request &r, effort level);
   std::size_t ceiling() const;
   void pack_all();
-  void unpack_if_settled(arena &a);
-  std::optional<extent_map::extent> carve(arena &a, const block_request &r, effort how);
+  void unpack_if_steady(arena &a);
+  std::optional<extent_map::carved_extent> carve(arena &a, const block_request &r, effort level);
   status reserve_addresses(arena &a, std::size_t bytes);
-  status gather(arena &a, std::size_t pages, effort how, loot &into);
-  std::size_t take_from(arena &victim, std::size_t pages, loot &into);
+  status collect_pages(arena &a, std::size_t pages, effort level, page_supply &supply);
+  std::size_t take_free_pages(arena &victim, std::size_t pages, page_supply &supply);
   bool is_idle(arena &a);
-  status create(arena &a, std::size_t pages, loot &into);
-  status fence_off(arena &a, loot &l);
-  status map(const extent_map::extent &place, loot &l);
-  void put_back(loot &l);
-  void let_go(arena &a, const extent_map::extent &place, loot &l);
-  bool repeats_itself(arena &a);
-  void forget_if_scattered(arena &a);
-  bool forget_lent(arena &a);
+  status create(arena &a, std::size_t pages, page_supply &supply);
+  status order_after_last_use(arena &a, page_supply &supply);
+  status map(const extent_map::carved_extent &place, page_supply &supply);
+  void put_back(page_supply &supply);
+  void release_old_mappings(arena &a, const extent_map::carved_extent &place, page_supply &supply);
+  bool is_repetitive(arena &a);
+  void drop_aliases_if_fragmented(arena &a);
+  bool drop_aliases(arena &a);
   bool capturing(stream_ref s) const;
 
-  // allocator_chunks.cpp: the same where there are no pages to map; all require growth_mutex_
+  // allocator_chunks.cpp: memory from cuMemAlloc, where the device cannot map pages; all require
+  // growth_mutex_.
   bool in_chunks() const { return pages_ == nullptr; }
-  result<segment *> extend_by_chunk(arena &a, const block_request &r, effort how);
-  result<arena::chunk> get_chunk(std::size_t bytes);
+  result<extent *> extend_by_chunk(arena &a, const block_request &r, effort level);
+  result<arena::chunk> allocate_chunk(std::size_t bytes);
   status free_chunk(arena &a, const arena::chunk &c);
-  std::size_t give_back_chunks(std::size_t bytes, bool wait, status &outcome);
-  std::size_t give_back_chunks_of(arena &a, std::size_t bytes, status &outcome);
+  std::size_t release_chunks(std::size_t bytes, bool wait, status &outcome);
+  std::size_t release_chunks_of(arena &a, std::size_t bytes, status &outcome);
   result<physical_size> trim_chunks(std::size_t keep);
   void free_all_chunks() noexcept;
-  void give_up_grant(std::size_t bytes) const noexcept;
-  status nobody_captures() const;
+  void release_grant(std::size_t bytes) const noexcept;
+  status check_no_capture() const;
 
-  // private_pools.cpp; all require growth_mutex_
-  arena &arena_of(private_pools::pool &p, stream_ref s);
-  bool is_left_behind(arena &a);
+  // allocator_pools.cpp; all require growth_mutex_.
+  arena &pool_arena(private_pools::pool &p, stream_ref s);
+  bool is_reusable(arena &a);
   void reclaim_pools(bool wait);
-  std::size_t kept_by_pools() const;
+  std::size_t pinned_free_bytes() const;
 
-  // allocator_returns.cpp; all require growth_mutex_
-  result<bool> is_past(fence &idle, bool wait);
-  bool is_past(arena::other_use &u, bool wait);
+  // allocator_returns.cpp; all require growth_mutex_.
+  result<bool> has_passed(fence &idle, bool wait);
+  bool has_passed(arena::stream_use &u, bool wait);
   void reclaim(bool wait);
-  void reclaim_held(arena &a, bool wait);
-  void reclaim_leaving(arena &a, bool wait);
+  void reclaim_pending(arena &a, bool wait);
+  void reclaim_unmapping(arena &a, bool wait);
   status retire(arena &a, std::size_t pages, std::size_t &bytes);
   void flush_all();
   void unmap_everything() noexcept;
   status wait_for_device() const;
 
-  std::size_t backed() const;
+  std::size_t committed() const;
   std::size_t live() const;
   std::size_t page() const { return page_bytes_; }
 
@@ -165,17 +174,19 @@ class caching_allocator::core {
   const std::size_t page_bytes_;
   const std::vector<access_grant> access_;
   const caching_allocator_options options_;
-  const std::shared_ptr<trace_recorder> recorder_;  // nullptr: nobody wants a trace
+  const std::shared_ptr<trace_recorder> recorder_;  // nullptr: no trace is recorded
   arena_directory directory_;
 
   mutable std::mutex growth_mutex_;
-  std::size_t chunk_bytes_ = 0;                     // allocated; under growth_mutex_
-  std::vector<std::unique_ptr<arena>> arenas_;      // changes under growth_mutex_; never shrinks
-  mutable std::mutex arenas_mutex_;                 // and under this: for who only counts
-  private_pools pools_;                             // under growth_mutex_
-  std::vector<std::shared_ptr<page_pool>> guests_;  // pools of pages that came from elsewhere
-  // Written under growth_mutex_, read by anybody.
-  std::atomic<std::size_t> live_peak_{0}, backed_peak_{0};
+  std::size_t chunk_bytes_ = 0;  // bytes of all chunks; under growth_mutex_
+  // Never shrinks. Changes under growth_mutex_ and arenas_mutex_; stats() takes only the latter.
+  std::vector<std::unique_ptr<arena>> arenas_;
+  mutable std::mutex arenas_mutex_;
+  private_pools pools_;  // under growth_mutex_
+  // Pools, other than pages_, that own pages of this allocator: they must outlive the pages.
+  std::vector<std::shared_ptr<page_pool>> foreign_pools_;
+  // Written under growth_mutex_, read by any thread.
+  std::atomic<std::size_t> live_peak_{0}, committed_peak_{0};
   std::atomic<std::uint64_t> growths_{0}, created_{0}, moved_{0}, released_{0}, host_waits_{0},
       failed_{0};
 };

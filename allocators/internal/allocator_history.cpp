@@ -17,12 +17,12 @@ history_event about(history_action action, const arena &a, const virtual_range &
 
 }  // namespace
 
-result<void *> caching_allocator::core::allocate_told(std::size_t bytes, stream_ref s,
-                                                      const allocate_options &how) {
+result<void *> allocator_core::allocate_notified(std::size_t bytes, stream_ref s,
+                                                 const allocate_options &options) {
   call_stack stack;
   history.capture(stack, 1);
-  const auto block = allocate_slow(bytes, s, how);
-  if (!block) tell_failed(block.error(), bytes, s, stack);
+  const auto block = allocate_slow(bytes, s, options);
+  if (!block) notify_failed(block.error(), bytes, s, stack);
   if (!block || *block == nullptr) return block;
   if (recorder_) recorder_->allocated(this, *block, bytes, device_.ordinal(), s);
   history_event e;
@@ -40,10 +40,10 @@ result<void *> caching_allocator::core::allocate_told(std::size_t bytes, stream_
 
 // Told first: once the block is free, another thread may get its address. What is no block, the
 // recorder does not know either.
-status caching_allocator::core::free_told(void *block, std::optional<stream_ref> last_used_on) {
+status allocator_core::free_notified(void *block, std::optional<stream_ref> last_used_on) {
   const auto address = reinterpret_cast<std::uintptr_t>(block);
   const arena *const a = in_child() ? nullptr : directory_.at(address);
-  if (a == nullptr) return free_with_care(block, last_used_on);
+  if (a == nullptr) return free_slow(block, last_used_on);
   if (recorder_) {
     if (last_used_on) recorder_->used(block, device_.ordinal(), *last_used_on);
     recorder_->freed(block);
@@ -64,24 +64,24 @@ status caching_allocator::core::free_told(void *block, std::optional<stream_ref>
     e.stream = a->stream;
     history.push(e, &stack);
     const bool on_another = last_used_on && !(*last_used_on == a->stream);
-    if (!known.used_elsewhere && !on_another) {
+    if (!known.cross_stream && !on_another) {
       e.action = history_action::free_completed;
       history.push(e);
     }
   }
-  return free_with_care(block, last_used_on);
+  return free_slow(block, last_used_on);
 }
 
-void caching_allocator::core::mark_iteration() {
+void allocator_core::mark_iteration() {
   if (recorder_) recorder_->iteration();
 }
 
-void caching_allocator::core::gone() {
-  if (recorder_) recorder_->gone(this);
+void allocator_core::close_trace() {
+  if (recorder_) recorder_->owner_destroyed(this);
 }
 
-void caching_allocator::core::tell_failed(const error &e, std::size_t bytes, stream_ref s,
-                                          const call_stack &stack) {
+void allocator_core::notify_failed(const error &e, std::size_t bytes, stream_ref s,
+                                   const call_stack &stack) {
   if (!e.is(errc::out_of_memory)) return;
   history_event told;
   told.action = history_action::out_of_memory;
@@ -91,7 +91,7 @@ void caching_allocator::core::tell_failed(const error &e, std::size_t bytes, str
   history.push(told, &stack);
 }
 
-void caching_allocator::core::tell_finished(const arena &a, const arena::held_block &h) {
+void allocator_core::notify_free_completed(const arena &a, const arena::pending_block &h) {
   if (!history.enabled()) return;
   history_event e;
   e.action = history_action::free_completed;
@@ -103,15 +103,15 @@ void caching_allocator::core::tell_finished(const arena &a, const arena::held_bl
 }
 
 // Requires: growth_mutex_, and that the pages taken are still written down where they were.
-void caching_allocator::core::tell_grown(const arena &a, const extent_map::extent &place,
-                                         const loot &l) {
+void allocator_core::notify_grown(const arena &a, const extent_map::carved_extent &place,
+                                  const page_supply &supply) {
   if (!history.enabled()) return;
   history_event e;
   e.stream = a.stream;
   e.address = place.missing.begin.value();
   e.action = history_action::page_move;
-  for (const taken &t : l.moved) {
-    for (const segment *s : t.segments) {
+  for (const taken_pages &t : supply.moved) {
+    for (const extent *s : t.extents) {
       e.from = s->begin;
       e.bytes = static_cast<std::size_t>(s->bytes);
       history.push(e);
@@ -120,21 +120,21 @@ void caching_allocator::core::tell_grown(const arena &a, const extent_map::exten
   }
   e.action = history_action::page_map;
   e.from = 0;
-  e.bytes = l.created.size() * page();
+  e.bytes = supply.created.size() * page();
   if (e.bytes != 0) history.push(e);
 }
 
-void caching_allocator::core::tell_gone(const arena &a, const virtual_range &range) {
+void allocator_core::notify_unmapped(const arena &a, const virtual_range &range) {
   if (history.enabled()) history.push(about(history_action::page_unmap, a, range));
 }
 
-void caching_allocator::core::tell_reserved(const arena &a, const virtual_range &range) {
+void allocator_core::notify_reserved(const arena &a, const virtual_range &range) {
   if (history.enabled()) history.push(about(history_action::reserve, a, range));
 }
 
 // Addresses and memory at once.
-void caching_allocator::core::tell_chunk(const arena &a, const virtual_range &range) {
-  tell_reserved(a, range);
+void allocator_core::notify_chunk(const arena &a, const virtual_range &range) {
+  notify_reserved(a, range);
   if (history.enabled()) history.push(about(history_action::page_map, a, range));
 }
 

@@ -16,13 +16,13 @@ arena_stats figures_of(const arena &a) {
   out.live_peak = static_cast<std::size_t>(n.live_peak);
   out.requested = static_cast<std::size_t>(n.live - n.slack);
   out.blocks = static_cast<std::size_t>(n.allocations - n.frees);
-  out.held = static_cast<std::size_t>(n.held);
-  out.backed = a.books.backed_bytes();
-  out.reserved = a.books.reserved_bytes();
-  out.lent = a.books.lent_bytes();
+  out.pending_free = static_cast<std::size_t>(n.pending_free);
+  out.committed = a.extents.committed_bytes();
+  out.reserved = a.extents.reserved_bytes();
+  out.aliased = a.extents.aliased_bytes();
   out.cached = static_cast<std::size_t>(a.cached_bytes());
-  out.free_whole_pages = a.books.free_pages() * a.books.page_bytes();
-  out.page_edges = a.books.free_bytes() - out.free_whole_pages;
+  out.free_whole_pages = a.extents.free_pages() * a.extents.page_bytes();
+  out.page_edges = a.extents.free_bytes() - out.free_whole_pages;
   out.allocations = n.allocations;
   out.frees = n.frees;
   return out;
@@ -32,10 +32,10 @@ void add(arena_stats &sum, const arena_stats &a) {
   sum.live += a.live;
   sum.requested += a.requested;
   sum.blocks += a.blocks;
-  sum.held += a.held;
-  sum.backed += a.backed;
+  sum.pending_free += a.pending_free;
+  sum.committed += a.committed;
   sum.reserved += a.reserved;
-  sum.lent += a.lent;
+  sum.aliased += a.aliased;
   sum.cached += a.cached;
   sum.free_whole_pages += a.free_whole_pages;
   sum.page_edges += a.page_edges;
@@ -47,14 +47,14 @@ void add(arena_stats &sum, const arena_stats &a) {
 void sort_by_address(heap_map::arena &a) {
   std::sort(a.reserved.begin(), a.reserved.end(),
             [](const virtual_range &x, const virtual_range &y) { return x.begin < y.begin; });
-  std::sort(a.segments.begin(), a.segments.end(), [](const heap_segment &x, const heap_segment &y) {
+  std::sort(a.extents.begin(), a.extents.end(), [](const heap_extent &x, const heap_extent &y) {
     return x.range.begin < y.range.begin;
   });
 }
 
 }  // namespace
 
-caching_allocator_stats caching_allocator::core::stats() const {
+caching_allocator_stats allocator_core::stats() const {
   caching_allocator_stats out;
   std::size_t largest_peak = 0;
   std::vector<const arena *> all;  // they stay until the end
@@ -76,7 +76,7 @@ caching_allocator_stats caching_allocator::core::stats() const {
   }
   locked.clear();
   out.total.live_peak = std::max({live_peak_.load(), out.total.live, largest_peak});
-  out.backed_peak = std::max(backed_peak_.load(), out.total.backed);
+  out.committed_peak = std::max(committed_peak_.load(), out.total.committed);
   out.growths = growths_;
   out.pages_created = created_;
   out.pages_moved = moved_;
@@ -87,7 +87,7 @@ caching_allocator_stats caching_allocator::core::stats() const {
   return out;
 }
 
-heap_map caching_allocator::core::map() const {
+heap_map allocator_core::map() const {
   const std::lock_guard growing(growth_mutex_);
   heap_map out;
   out.page_bytes = page();
@@ -99,21 +99,21 @@ heap_map caching_allocator::core::map() const {
     drawn.stream = a->stream;
     for (const auto &r : a->reservations) drawn.reserved.push_back(r->range());
     for (const arena::chunk &c : a->chunks) drawn.reserved.push_back(c.range);
-    a->books.each([&](const segment &s) { a->describe(s, drawn.segments); });
+    a->extents.each([&](const extent &s) { a->describe(s, drawn.extents); });
     sort_by_address(drawn);
   }
   if (history.enabled()) history.push({});
   return out;
 }
 
-result<std::size_t> caching_allocator::core::usable_size(const void *block) const {
+result<std::size_t> allocator_core::usable_size(const void *block) const {
   const auto address = reinterpret_cast<std::uintptr_t>(block);
   if (const arena *const a = directory_.at(address)) {
     const std::lock_guard lock(a->lock);
     if (const std::size_t bytes = a->usable_size(address); bytes != 0) return bytes;
   }
   return make_error(errc::invalid_argument, "caching_allocator::usable_size",
-                "no block begins at this address, or it was freed already", address);
+                    "no block begins at this address, or it was freed already", address);
 }
 
 }  // namespace stillmap

@@ -8,16 +8,16 @@ namespace stillmap {
 
 // ---- what has passed ----
 
-void caching_allocator::core::reclaim(bool wait) {
+void allocator_core::reclaim(bool wait) {
   reclaim_pools(wait);
   for (const auto &a : arenas_) {
-    reclaim_held(*a, wait);
-    reclaim_leaving(*a, wait);
+    reclaim_pending(*a, wait);
+    reclaim_unmapping(*a, wait);
   }
 }
 
 // With `wait` the host waits for it.
-result<bool> caching_allocator::core::is_past(fence &idle, bool wait) {
+result<bool> allocator_core::has_passed(fence &idle, bool wait) {
   const auto passed = idle.passed();
   if (!passed || *passed || !wait) return passed;
   ++host_waits_;
@@ -26,20 +26,20 @@ result<bool> caching_allocator::core::is_past(fence &idle, bool wait) {
 }
 
 // A fence that cannot be asked became part of a graph: another thread began to capture just then.
-bool caching_allocator::core::is_past(arena::other_use &u, bool wait) {
+bool allocator_core::has_passed(arena::stream_use &u, bool wait) {
   if (!record(u)) return false;
-  const auto past = is_past(u.idle, wait);
+  const auto past = has_passed(u.idle, wait);
   u.recorded = past.has_value();
   return past && *past;
 }
 
 // Blocks whose other users have got there are free; with `wait`, the host waits for all. The latest
 // are asked first: a stream that is past those is past the earlier ones.
-void caching_allocator::core::reclaim_held(arena &a, bool wait) {
-  std::vector<arena::held_block> due;
+void allocator_core::reclaim_pending(arena &a, bool wait) {
+  std::vector<arena::pending_block> due;
   {
     const std::lock_guard lock(a.lock);
-    due.swap(a.held);
+    due.swap(a.pending);
   }
   if (due.empty()) return;
   struct stream_progress {
@@ -54,56 +54,56 @@ void caching_allocator::core::reclaim_held(arena &a, bool wait) {
     return known.emplace_back(stream_progress{s, 0}).past;
   };
   for (std::size_t i = due.size(); i-- > 0;) {
-    arena::held_block &h = due[i];
-    std::erase_if(h.uses, [&](arena::other_use &u) {
+    arena::pending_block &h = due[i];
+    std::erase_if(h.uses, [&](arena::stream_use &u) {
       std::uint64_t &past = progress(u.stream);
       if (u.recorded && h.number < past) return true;
       const bool recorded_then = u.recorded;
-      if (!is_past(u, wait)) return false;
+      if (!has_passed(u, wait)) return false;
       if (recorded_then) past = std::max(past, h.earlier);
       return true;
     });
   }
-  std::vector<arena::held_block> left;
-  for (arena::held_block &h : due) {
+  std::vector<arena::pending_block> left;
+  for (arena::pending_block &h : due) {
     if (!h.uses.empty()) {
       left.push_back(std::move(h));
       continue;
     }
     const std::lock_guard lock(a.lock);
-    tell_finished(a, h);
-    a.finish(h);
+    notify_free_completed(a, h);
+    a.complete_free(h);
   }
   if (left.empty()) return;
   const std::lock_guard lock(a.lock);
-  std::move(a.held.begin(), a.held.end(), std::back_inserter(left));
-  a.held.swap(left);
+  std::move(a.pending.begin(), a.pending.end(), std::back_inserter(left));
+  a.pending.swap(left);
 }
 
-void caching_allocator::core::reclaim_leaving(arena &a, bool wait) {
-  std::vector<arena::leaving_pages> due;
+void allocator_core::reclaim_unmapping(arena &a, bool wait) {
+  std::vector<arena::unmapping_extents> due;
   {
     const std::lock_guard lock(a.lock);
-    due.swap(a.leaving);
+    due.swap(a.unmapping);
   }
-  for (arena::leaving_pages &l : due) {
-    const auto past = is_past(l.idle, wait);
-    std::vector<segment *> left;
-    for (segment *s : l.segments) {
+  for (arena::unmapping_extents &l : due) {
+    const auto past = has_passed(l.idle, wait);
+    std::vector<extent *> left;
+    for (extent *s : l.extents) {
       if (!past || !*past || !device_.space().settle(s->range())) {
         left.push_back(s);
         continue;
       }
       const std::lock_guard lock(a.lock);
-      a.books.gone(s);
+      a.extents.unmapped(s);
     }
     if (left.empty()) continue;
     const std::lock_guard lock(a.lock);
-    a.leaving.push_back({std::move(left), std::move(l.idle)});
+    a.unmapping.push_back({std::move(left), std::move(l.idle)});
   }
 }
 
-void caching_allocator::core::flush_all() {
+void allocator_core::flush_all() {
   for (const auto &a : arenas_) {
     const std::lock_guard lock(a->lock);
     a->flush();
@@ -112,8 +112,8 @@ void caching_allocator::core::flush_all() {
 
 // ---- giving back ----
 
-result<physical_size> caching_allocator::core::give_back(std::size_t keep) {
-  if (watch_.in_child()) return not_in_a_child("caching_allocator::trim");
+result<physical_size> allocator_core::trim(std::size_t keep) {
+  if (watch_.in_child()) return forked_error("caching_allocator::trim");
   const std::lock_guard growing(growth_mutex_);
   const relaxed_capture_mode relaxed(device_.driver());
   if (!relaxed.entered()) return tl::unexpected<error>(relaxed.entered().error());
@@ -124,13 +124,13 @@ result<physical_size> caching_allocator::core::give_back(std::size_t keep) {
   for (const auto &a : arenas_) {
     if (!a->pinned && !capturing(a->stream)) giving.push_back(a.get());
   }
-  for (arena *const a : giving) forget_lent(*a);
+  for (arena *const a : giving) drop_aliases(*a);
   reclaim(false);
   flush_all();
   std::size_t free_pages = 0;
   for (const arena *const a : giving) {
     const std::lock_guard lock(a->lock);
-    free_pages += a->books.free_pages();
+    free_pages += a->extents.free_pages();
   }
   std::size_t surplus = free_pages - std::min(free_pages, keep / page());
   std::size_t given = 0;
@@ -148,32 +148,32 @@ result<physical_size> caching_allocator::core::give_back(std::size_t keep) {
 }
 
 // Up to `pages` whole free pages of `a` leave for good. What cannot go stays.
-status caching_allocator::core::retire(arena &a, std::size_t pages, std::size_t &bytes) {
+status allocator_core::retire(arena &a, std::size_t pages, std::size_t &bytes) {
   {
     const std::lock_guard lock(a.lock);
-    // Pages that are lent still cannot leave: their stream could not be asked.
-    if (a.books.lent_bytes() != 0) {
+    // Pages that are aliased still cannot leave: their stream could not be asked.
+    if (a.extents.aliased_bytes() != 0) {
       return make_error(errc::busy, "caching_allocator::empty_cache",
-                    "the stream cannot be fenced off now");
+                        "the stream cannot be fenced off now");
     }
   }
-  loot l;
-  if (take_from(a, pages, l) == 0) return {};
-  for (taken &t : l.moved) t.for_good = true;
-  if (status s = fence_off(a, l); !s) {
-    put_back(l);
+  page_supply supply;
+  if (take_free_pages(a, pages, supply) == 0) return {};
+  for (taken_pages &t : supply.moved) t.leaves_allocator = true;
+  if (status s = order_after_last_use(a, supply); !s) {
+    put_back(supply);
     return s;
   }
   status outcome;
-  for (taken &t : l.moved) {
-    std::vector<segment *> going;
-    for (segment *s : t.segments) {
+  for (taken_pages &t : supply.moved) {
+    std::vector<extent *> going;
+    for (extent *s : t.extents) {
       const status gone = device_.space().retire(device_.space().block_at(device_address(s->begin)),
                                                  s->range(), t.idle);
       if (gone) {
         going.push_back(s);
         bytes += static_cast<std::size_t>(s->bytes);
-        tell_gone(a, s->range());
+        notify_unmapped(a, s->range());
         released_ += s->bytes / page();
         continue;
       }
@@ -182,31 +182,32 @@ status caching_allocator::core::retire(arena &a, std::size_t pages, std::size_t 
       a.put_back(s);
     }
     const std::lock_guard lock(a.lock);
-    if (!going.empty()) a.leaving.push_back({std::move(going), std::move(t.idle)});
+    if (!going.empty()) a.unmapping.push_back({std::move(going), std::move(t.idle)});
   }
   return outcome;
 }
 
 // ---- the end ----
 
-status caching_allocator::core::wait_for_device() const {
+status allocator_core::wait_for_device() const {
   const context_guard guard(device_.driver(), device_.context());
   if (!guard.entered()) return guard.entered();
   return device_.driver().synchronize_context();
 }
 
-void caching_allocator::core::unmap_everything() noexcept {
+void allocator_core::unmap_everything() noexcept {
   const std::lock_guard growing(growth_mutex_);
   bool any = false;
   for (const auto &a : arenas_)
-    any = any || a->books.backed_bytes() != 0 || a->books.lent_bytes() != 0 || !a->leaving.empty();
+    any = any || a->extents.committed_bytes() != 0 || a->extents.aliased_bytes() != 0 ||
+          !a->unmapping.empty();
   if (!any) return;
   const relaxed_capture_mode relaxed(device_.driver());
   if (!relaxed.entered()) report_background_error(relaxed.entered().error());
   if (const status s = wait_for_device(); !s) report_background_error(s.error());
   if (in_chunks()) return free_all_chunks();
   for (const auto &a : arenas_) {
-    reclaim_leaving(*a, true);
+    reclaim_unmapping(*a, true);
     for (const auto &block : a->reservations) {
       remap_plan plan({});
       virtual_range run;

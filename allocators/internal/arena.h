@@ -14,7 +14,7 @@
 #include "stillmap/allocators/internal/block_table.h"
 #include "stillmap/allocators/internal/extent_map.h"
 #include "stillmap/allocators/internal/history_ring.h"
-#include "stillmap/allocators/internal/places.h"
+#include "stillmap/allocators/internal/placement_cache.h"
 #include "stillmap/allocators/internal/slab.h"
 #include "stillmap/vmm/address_space.h"
 #include "stillmap/vmm/stream.h"
@@ -35,33 +35,33 @@ class arena {
   enum class free_outcome {
     done,
     not_ours,     // no block begins there, or it is free already
-    needs_fence,  // other streams used it: it goes on `held` once fences are recorded
+    needs_event,  // other streams used it: it goes on `held` once fences are recorded
   };
   struct counters {
     std::uint64_t live = 0, live_peak = 0;     // bytes handed out
     std::uint64_t slack = 0;                   // of those, not asked for
-    std::uint64_t held = 0;                    // bytes freed, waiting for other streams
+    std::uint64_t pending_free = 0;            // bytes freed, waiting for other streams
     std::uint64_t allocations = 0, frees = 0;  // the difference is handed out
     std::uint64_t recalled = 0;  // pages that came back to an address without a driver call
   };
   // A stream that used a block, and when it has got past that.
-  struct other_use {
+  struct stream_use {
     stream_ref stream;
     fence idle;
     bool recorded = false;  // false: no fence could be recorded there so far
   };
   // Freed, but other streams were using it then. A stream that has got past one has got past all
   // that had a smaller number than `earlier` when its fence was recorded.
-  struct held_block {
+  struct pending_block {
     std::uint64_t address = 0;
-    std::vector<other_use> uses;
+    std::vector<stream_use> uses;
     std::uint64_t earlier = 0;  // how many had been put into held by then
     std::uint64_t number = 0;   // which of them it is, from 0
   };
   // Pages that have gone elsewhere; still mapped here until work queued on the arena's stream has
   // passed.
-  struct leaving_pages {
-    std::vector<segment *> segments;
+  struct unmapping_extents {
+    std::vector<extent *> extents;
     fence idle;
   };
 
@@ -72,7 +72,7 @@ class arena {
   };
 
   arena(std::uint64_t number, stream_ref s, std::size_t page_bytes)
-      : id(number), stream(s), books(page_bytes) {}
+      : id(number), stream(s), extents(page_bytes) {}
   arena(const arena &) = delete;
 
   // From what has pages already; nullptr: there is no room. Constant time where the size was freed
@@ -80,16 +80,16 @@ class arena {
   void *allocate(const block_request &r) {
     if (r.small()) {
       if (slab *const s = slabs_.first(static_cast<std::size_t>(r.bytes))) {
-        return take_place(*s, r);
+        return allocate_in_slab(*s, r);
       }
       return allocate_beyond_slabs(r);
     }
     if (r.alignment == allocation_granule) {
-      size_places *known = last_places_;
-      if (known == nullptr || known->bytes != r.bytes) known = last_places_ = places_.find(r.bytes);
-      if (known != nullptr) {
-        if (segment *const s = known->first_kept()) {
-          take_kept(*s);
+      size_bin *bin = last_bin_;
+      if (bin == nullptr || bin->bytes != r.bytes) bin = last_bin_ = placements_.find(r.bytes);
+      if (bin != nullptr) {
+        if (extent *const s = bin->first_cached()) {
+          take_cached(*s);
           if (!s->in_table) enter_in_table(*s);
           return hand_out(*s, r);
         }
@@ -99,43 +99,43 @@ class arena {
   }
 
   free_outcome free(std::uint64_t address) {
-    // Temporaries are freed right after they were made. (A segment that is no more is not handed
+    // Temporaries are freed right after they were made. (A extent that is no more is not handed
     // out, so what begins there and is, is the block.)
-    segment *last = last_;
-    if (last->begin != address || !last->handed_out) {
+    extent *last = last_;
+    if (last->begin != address || !last->allocated) {
       const block_ref block = blocks_.find(address);
       if (!block) return free_outcome::not_ours;
-      if (block.in_slab()) return free_place(*block.of_slab(), block.place());
-      last = block.whole();
+      if (block.in_slab()) return free_in_slab(*block.as_slab(), block.index());
+      last = block.as_extent();
     }
-    segment &s = *last;
-    if (!s.handed_out) return free_outcome::not_ours;
-    if (s.used_elsewhere) return free_outcome::needs_fence;
-    took_back(s.bytes, s.slack);
-    keep(s);
+    extent &s = *last;
+    if (!s.allocated) return free_outcome::not_ours;
+    if (s.cross_stream) return free_outcome::needs_event;
+    count_free(s.bytes, s.slack);
+    cache(s);
     return free_outcome::done;
   }
 
   // `address` is used on `other` too. False: no block is handed out there.
   bool record_use(std::uint64_t address, stream_ref other);
   // The block counts as freed, though its memory waits. Requires: free() said needs_fence.
-  held_block hold(std::uint64_t address);
+  pending_block defer_free(std::uint64_t address);
   // Its fences are recorded, as far as can be.
-  void put_into_held(held_block h) {
-    h.number = held_count_++;
-    held.push_back(std::move(h));
+  void add_pending(pending_block h) {
+    h.number = pending_count_++;
+    pending.push_back(std::move(h));
   }
   // The memory is free now. Requires: it was held.
-  void finish(const held_block &h);
+  void complete_free(const pending_block &h);
 
-  // A segment set aside by books.carve() has its pages: the block that was asked for.
-  void *enter(segment *s, const block_request &r);
-  void *enter_slab(segment *s, const block_request &r);
+  // A extent set aside by books.carve() has its pages: the block that was asked for.
+  void *enter(extent *s, const block_request &r);
+  void *enter_slab(extent *s, const block_request &r);
   // Pages are there for what books.carve() set aside, or are not; or stay where they were.
-  segment *commit(const extent_map::extent &e);
-  void abandon(const extent_map::extent &e);
-  void put_back(segment *s);  // it was leaving, and stays
-  // The segment request that makes room for `r`.
+  extent *commit(const extent_map::carved_extent &e);
+  void abandon(const extent_map::carved_extent &e);
+  void put_back(extent *s);  // it was unmapping, and stays
+  // The extent request that makes room for `r`.
   static block_request growth_for(const block_request &r);
 
   // Merges all that is kept for quick reuse.
@@ -144,7 +144,7 @@ class arena {
   void pack(bool on);
   bool packed() const { return packed_; }
   // The same request again, after everything possible was merged; `whole`: not from a slab.
-  void *allocate_thoroughly(const block_request &r, bool whole);
+  void *allocate_best_fit(const block_request &r, bool whole);
 
   std::size_t usable_size(std::uint64_t address) const;  // 0: not handed out
   // arena_chunks.cpp
@@ -157,15 +157,15 @@ class arena {
   struct block_facts {
     std::size_t usable = 0;  // 0: not handed out
     std::size_t requested = 0;
-    bool used_elsewhere = false;
+    bool cross_stream = false;
   };
   block_facts facts_of(std::uint64_t address) const;
-  std::size_t size_of(const held_block &h) const;
-  // What a segment is, in one piece or, where it is a slab, one for each of its places.
-  void describe(const segment &s, std::vector<heap_segment> &out) const;
+  std::size_t size_of(const pending_block &h) const;
+  // What a extent is, in one piece or, where it is a slab, one for each of its places.
+  void describe(const extent &s, std::vector<heap_extent> &out) const;
   const counters &counted() const { return counters_; }
   std::size_t host_bytes() const;
-  std::uint64_t cached_bytes() const { return kept_bytes_; }
+  std::uint64_t cached_bytes() const { return cached_bytes_; }
 
   template <class Use>
   void each_slab_with_room(Use use) const {
@@ -175,11 +175,11 @@ class arena {
   mutable arena_lock lock;
   const std::uint64_t id;
   const stream_ref stream;
-  extent_map books;
+  extent_map extents;
   std::vector<std::shared_ptr<address_block>> reservations;
   std::vector<chunk> chunks;
-  std::vector<held_block> held;  // in the order of their numbers
-  std::vector<leaving_pages> leaving;
+  std::vector<pending_block> pending;  // in the order of their numbers
+  std::vector<unmapping_extents> unmapping;
   std::uint64_t pool = 0;           // the private pool whose it is, or was; 0: none
   bool pinned = false;              // the pool lives: no page leaves, or moves within
   std::uint64_t last_growth = 0;    // allocations there had been when pages were created for it
@@ -190,118 +190,118 @@ class arena {
  private:
   struct use_list {
     std::vector<stream_ref> streams;
-    bool held = false;
+    bool pending_free = false;
   };
-  // Pages that are to be where they are lent again, instead of at `owner`.
+  // Pages that are to be where they are aliased again, instead of at `owner`.
   struct recall {
-    std::uint64_t lent, owner, bytes;
-    bool kept;  // something at the owner is kept for quick reuse
+    std::uint64_t aliased, owner, bytes;
+    bool cached;  // something at the owner is kept for quick reuse
   };
 
-  void *hand_out(segment &s, const block_request &r) {
+  void *hand_out(extent &s, const block_request &r) {
     last_ = &s;
-    s.handed_out = true;
+    s.allocated = true;
     s.slack = r.slack;
-    gave(r.bytes, r.slack);
+    count_allocation(r.bytes, r.slack);
     return device_address(s.begin).pointer();
   }
-  void *take_place(slab &s, const block_request &r) {
-    if (s.free_places == s.places) --empty_slabs_;
-    const unsigned place = s.take();
-    if (s.free_places == 0) slabs_.unlink(&s);
+  void *allocate_in_slab(slab &s, const block_request &r) {
+    if (s.free_blocks == s.block_count) --empty_slabs_;
+    const unsigned place = s.acquire();
+    if (s.free_blocks == 0) slabs_.unlink(&s);
     s.slack[place] = r.slack;
-    gave(r.bytes, r.slack);
+    count_allocation(r.bytes, r.slack);
     return device_address(s.address(place)).pointer();
   }
-  free_outcome free_place(slab &s, unsigned place) {
+  free_outcome free_in_slab(slab &s, unsigned place) {
     if (s.is_free(place)) return free_outcome::not_ours;
-    if ((s.used_elsewhere[place / 64] >> (place % 64) & 1) != 0) {
+    if ((s.cross_stream[place / 64] >> (place % 64) & 1) != 0) {
       const auto it = uses_.find(s.address(place));
-      return it->second.held ? free_outcome::not_ours : free_outcome::needs_fence;
+      return it->second.pending_free ? free_outcome::not_ours : free_outcome::needs_event;
     }
-    took_back(s.block_bytes, s.slack[place]);
-    return_place(s, place);
+    count_free(s.block_bytes, s.slack[place]);
+    return_to_slab(s, place);
     return free_outcome::done;
   }
-  void return_place(slab &s, unsigned place) {
-    s.give_back(place);
-    if (s.free_places == 1) slabs_.link(&s);
-    if (s.free_places < s.places) return;
+  void return_to_slab(slab &s, unsigned place) {
+    s.release(place);
+    if (s.free_blocks == 1) slabs_.link(&s);
+    if (s.free_blocks < s.block_count) return;
     ++empty_slabs_;
     if (s.next != nullptr || s.previous != nullptr) dissolve(s);  // one of a class is kept
   }
   // What is handed out no more is kept as it is, where its size has a place for it.
-  void keep(segment &s) {
-    s.handed_out = false;
+  void cache(extent &s) {
+    s.allocated = false;
     if (s.awaited) {
       s.awaited = false;
       wake(s.waiting);
     }
-    if (s.places == nullptr) {
+    if (s.bin == nullptr) {
       release(s);
       return;
     }
-    s.places->keep(&s);
-    s.kept = true;
-    kept_bytes_ += s.bytes;
+    s.bin->cache(&s);
+    s.cached = true;
+    cached_bytes_ += s.bytes;
   }
   // Its place is open still.
-  void unkeep(segment &s) {
-    s.places->unkeep(&s);
-    s.kept = false;
-    kept_bytes_ -= s.bytes;
+  void uncache(extent &s) {
+    s.bin->uncache(&s);
+    s.cached = false;
+    cached_bytes_ -= s.bytes;
   }
-  void take_kept(segment &s) {
-    s.places->take(&s);
-    s.kept = false;
-    kept_bytes_ -= s.bytes;
+  void take_cached(extent &s) {
+    s.bin->take(&s);
+    s.cached = false;
+    cached_bytes_ -= s.bytes;
   }
-  void gave(std::uint64_t bytes, std::uint16_t slack) {
+  void count_allocation(std::uint64_t bytes, std::uint16_t slack) {
     counters_.live += bytes;
     if (counters_.live > counters_.live_peak) counters_.live_peak = counters_.live;
     counters_.slack += slack;
     ++counters_.allocations;
   }
-  void took_back(std::uint64_t bytes, std::uint16_t slack) {
+  void count_free(std::uint64_t bytes, std::uint16_t slack) {
     counters_.live -= bytes;
     counters_.slack -= slack;
     ++counters_.frees;
   }
-  void tell_recalled(std::uint64_t to, std::uint64_t from, std::uint64_t bytes) const;
+  void notify_recalled(std::uint64_t to, std::uint64_t from, std::uint64_t bytes) const;
   void *allocate_beyond_slabs(const block_request &r);
   void *allocate_by_search(const block_request &r);
-  segment *find_segment(const block_request &r, extent_map::search how);
-  segment *find_place(const block_request &r);
-  segment *claim(size_places &of, std::size_t i);
-  place_list *in_the_way(segment &s);
-  place_list *in_the_way_of_recall(const segment &first, std::uint64_t begin, std::uint64_t end);
-  place_list *in_the_way_of_run(std::uint64_t lent, std::uint64_t owner, std::uint64_t bytes);
-  void call_back(const recall &r);
-  void wake_for_pages(const extent_map::extent &e);
-  void loosen(std::uint64_t begin, std::uint64_t end);
-  segment *loosen(segment &s);
-  void strip(segment &s, std::uint64_t begin);
-  void enter_in_table(segment &s);
-  void note_place(segment *s);
-  void forget_places();
+  extent *find_extent(const block_request &r, extent_map::search mode);
+  extent *find_cached_placement(const block_request &r);
+  extent *claim(size_bin &of, std::size_t i);
+  wait_list *blocker_of(extent &s);
+  wait_list *recall_blocker(const extent &first, std::uint64_t begin, std::uint64_t end);
+  wait_list *run_blocker(std::uint64_t aliased, std::uint64_t owner, std::uint64_t bytes);
+  void perform_recall(const recall &r);
+  void wake_for_pages(const extent_map::carved_extent &e);
+  void evict(std::uint64_t begin, std::uint64_t end);
+  extent *evict(extent &s);
+  void detach_cached(extent &s, std::uint64_t begin);
+  void enter_in_table(extent &s);
+  void remember_placement(extent *s);
+  void forget_placements();
   bool unused(const chunk &c);
-  segment *release(segment &s);
+  extent *release(extent &s);
   void dissolve(slab &s);
 
   // What every request touches, in two lines of the cache.
-  alignas(64) segment *last_ = &nothing_;  // the last that was handed out
-  size_places *last_places_ = nullptr;     // where the last request went
-  std::uint64_t kept_bytes_ = 0;
+  alignas(64) extent *last_ = &nothing_;  // the last that was handed out
+  size_bin *last_bin_ = nullptr;          // where the last request went
+  std::uint64_t cached_bytes_ = 0;
   counters counters_;
   slab_lists slabs_;
-  places places_;
-  segment nothing_;
-  std::uint64_t claims_ = 0;     // that were for pages that are lent
+  placement_cache placements_;
+  extent nothing_;
+  std::uint64_t claims_ = 0;     // that were for pages that are aliased
   std::vector<recall> recalls_;  // of the last
-  place_list want_pages_;        // waiting for pages where there are none
-  place_list want_recall_;       // waiting until other places share their pages
+  wait_list want_pages_;         // waiting for pages where there are none
+  wait_list want_recall_;        // waiting until other places share their pages
   std::size_t empty_slabs_ = 0;
-  std::uint64_t held_count_ = 0;  // ever
+  std::uint64_t pending_count_ = 0;  // ever
   bool packed_ = false;
   block_table blocks_;
   std::unordered_map<std::uint64_t, use_list> uses_;

@@ -1,4 +1,4 @@
-// Chunks of an arena's memory: each is a stretch of its books of its own, backed from the begin.
+// Chunks of an arena's memory: each is a stretch of its books of its own, committed from the begin.
 #include <algorithm>
 
 #include "stillmap/allocators/internal/arena.h"
@@ -7,12 +7,12 @@ namespace stillmap {
 
 void arena::add_chunk(const chunk &c) {
   chunks.push_back(c);
-  books.add(c.range, true);
+  extents.add(c.range, true);
 }
 
 bool arena::unused(const chunk &c) {
-  const segment &first = *books.at(c.range.begin.value());
-  return first.state == segment_state::free && first.range() == c.range;
+  const extent &first = *extents.at(c.range.begin.value());
+  return first.state == extent_state::free && first.range() == c.range;
 }
 
 std::size_t arena::unused_chunk_bytes() {
@@ -40,9 +40,9 @@ std::vector<arena::chunk> arena::take_chunks(std::size_t bytes) {
     there.erase(one);
   }
   if (out.empty()) return out;
-  forget_places();  // some were there
+  forget_placements();  // some were there
   for (const chunk &c : out) {
-    books.remove(c.range);
+    extents.remove(c.range);
     std::erase_if(chunks, [&](const chunk &other) { return other.range == c.range; });
   }
   return out;

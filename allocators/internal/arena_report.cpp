@@ -4,20 +4,20 @@
 namespace stillmap {
 namespace {
 
-heap_part part_of(segment_state s) {
+heap_part part_of(extent_state s) {
   switch (s) {
-    case segment_state::unbacked:
-      return heap_part::unbacked;
-    case segment_state::free:
+    case extent_state::uncommitted:
+      return heap_part::uncommitted;
+    case extent_state::free:
       return heap_part::free;
-    case segment_state::live:
+    case extent_state::live:
       return heap_part::live;
-    case segment_state::leaving:
-      return heap_part::leaving;
-    case segment_state::lent:
+    case extent_state::unmapping:
+      return heap_part::unmapping;
+    case extent_state::aliased:
       break;
   }
-  return heap_part::lent;
+  return heap_part::aliased;
 }
 
 }  // namespace
@@ -28,52 +28,52 @@ arena::block_facts arena::facts_of(std::uint64_t address) const {
   if (out.usable == 0) return out;
   const block_ref block = blocks_.find(address);
   if (block.in_slab()) {
-    const slab &s = *block.of_slab();
-    const unsigned place = block.place();
+    const slab &s = *block.as_slab();
+    const unsigned place = block.index();
     out.requested = out.usable - s.slack[place];
-    out.used_elsewhere = (s.used_elsewhere[place / 64] >> (place % 64) & 1) != 0;
+    out.cross_stream = (s.cross_stream[place / 64] >> (place % 64) & 1) != 0;
   } else {
-    out.requested = out.usable - block.whole()->slack;
-    out.used_elsewhere = block.whole()->used_elsewhere;
+    out.requested = out.usable - block.as_extent()->slack;
+    out.cross_stream = block.as_extent()->cross_stream;
   }
   return out;
 }
 
-std::size_t arena::size_of(const held_block &h) const {
+std::size_t arena::size_of(const pending_block &h) const {
   const block_ref block = blocks_.find(h.address);
-  return block.in_slab() ? block.of_slab()->block_bytes
-                         : static_cast<std::size_t>(block.whole()->bytes);
+  return block.in_slab() ? block.as_slab()->block_bytes
+                         : static_cast<std::size_t>(block.as_extent()->bytes);
 }
 
-void arena::describe(const segment &s, std::vector<heap_segment> &out) const {
-  heap_segment whole;
+void arena::describe(const extent &s, std::vector<heap_extent> &out) const {
+  heap_extent whole;
   whole.range = s.range();
   whole.part = part_of(s.state);
-  if (s.state != segment_state::live) {
+  if (s.state != extent_state::live) {
     out.push_back(whole);
     return;
   }
-  if (s.kept) whole.part = heap_part::cached;
-  if (s.handed_out) whole.requested = static_cast<std::size_t>(s.bytes) - s.slack;
-  if (s.kept || s.handed_out) {
+  if (s.cached) whole.part = heap_part::cached;
+  if (s.allocated) whole.requested = static_cast<std::size_t>(s.bytes) - s.slack;
+  if (s.cached || s.allocated) {
     out.push_back(whole);
     return;
   }
   const block_ref first = blocks_.find(s.begin);
   if (!first || !first.in_slab()) {  // freed, and others were using it
-    whole.part = heap_part::held;
+    whole.part = heap_part::pending_free;
     out.push_back(whole);
     return;
   }
-  const slab &of = *first.of_slab();
-  for (unsigned place = 0; place < of.places; ++place) {
-    heap_segment piece;
+  const slab &of = *first.as_slab();
+  for (unsigned place = 0; place < of.block_count; ++place) {
+    heap_extent piece;
     piece.range = {device_address(of.address(place)), of.block_bytes};
     piece.in_slab = true;
     if (of.is_free(place)) {
       piece.part = heap_part::cached;
     } else if (usable_size(of.address(place)) == 0) {
-      piece.part = heap_part::held;
+      piece.part = heap_part::pending_free;
     } else {
       piece.part = heap_part::live;
       piece.requested = of.block_bytes - of.slack[place];
@@ -83,7 +83,7 @@ void arena::describe(const segment &s, std::vector<heap_segment> &out) const {
   // Classes that do not divide the slab leave nothing over; see slab::places_for.
 }
 
-void arena::tell_recalled(std::uint64_t to, std::uint64_t from, std::uint64_t bytes) const {
+void arena::notify_recalled(std::uint64_t to, std::uint64_t from, std::uint64_t bytes) const {
   history_event e;
   e.action = history_action::page_move;
   e.address = to;

@@ -11,23 +11,23 @@
 
 namespace stillmap {
 
-struct segment;
+struct extent;
 struct slab;
 
-// What is at an address: a segment of its own, or a place in a slab. Packed into one word: pointers
+// What is at an address: a extent of its own, or a place in a slab. Packed into one word: pointers
 // of this process have 48 bits, and are aligned.
 class block_ref {
  public:
   block_ref() = default;
-  explicit block_ref(segment *s) : bits_(reinterpret_cast<std::uintptr_t>(s)) {}
-  block_ref(slab *s, unsigned place)
-      : bits_(reinterpret_cast<std::uintptr_t>(s) | std::uint64_t{place} << 56 | 1) {}
+  explicit block_ref(extent *s) : bits_(reinterpret_cast<std::uintptr_t>(s)) {}
+  block_ref(slab *s, unsigned index)
+      : bits_(reinterpret_cast<std::uintptr_t>(s) | std::uint64_t{index} << 56 | 1) {}
 
   explicit operator bool() const { return bits_ != 0; }
   bool in_slab() const { return (bits_ & 1) != 0; }
-  segment *whole() const { return reinterpret_cast<segment *>(bits_); }
-  slab *of_slab() const { return reinterpret_cast<slab *>(bits_ & ((std::uint64_t{1} << 56) - 2)); }
-  unsigned place() const { return static_cast<unsigned>(bits_ >> 56); }
+  extent *as_extent() const { return reinterpret_cast<extent *>(bits_); }
+  slab *as_slab() const { return reinterpret_cast<slab *>(bits_ & ((std::uint64_t{1} << 56) - 2)); }
+  unsigned index() const { return static_cast<unsigned>(bits_ >> 56); }
 
  private:
   std::uint64_t bits_ = 0;
@@ -39,7 +39,7 @@ class block_table {
   block_table() { entries_.resize(std::size_t{1} << 10); }
 
   block_ref find(std::uint64_t address) const {
-    for (std::size_t i = home(address);; i = next(i)) {
+    for (std::size_t i = first_probe(address);; i = next(i)) {
       if (entries_[i].address == address) return entries_[i].block;
       if (entries_[i].address == 0) return {};
     }
@@ -55,10 +55,10 @@ class block_table {
   // Requires: the address is there. What comes after in its run moves up, so that no gap is left
   // between an entry and where its probe begins.
   void erase(std::uint64_t address) {
-    std::size_t hole = home(address);
+    std::size_t hole = first_probe(address);
     while (entries_[hole].address != address) hole = next(hole);
     for (std::size_t i = next(hole); entries_[i].address != 0; i = next(i)) {
-      const std::size_t from = home(entries_[i].address);
+      const std::size_t from = first_probe(entries_[i].address);
       if (((i - from) & (entries_.size() - 1)) >= ((i - hole) & (entries_.size() - 1))) {
         entries_[hole] = entries_[i];
         hole = i;
@@ -77,13 +77,13 @@ class block_table {
     block_ref block;
   };
 
-  std::size_t home(std::uint64_t address) const {
+  std::size_t first_probe(std::uint64_t address) const {
     const std::uint64_t mixed = (address / allocation_granule) * 0x9E3779B97F4A7C15u;
     return static_cast<std::size_t>(mixed >> shift_);
   }
   std::size_t next(std::size_t i) const { return (i + 1) & (entries_.size() - 1); }
   void put(std::uint64_t address, block_ref block) {
-    std::size_t i = home(address);
+    std::size_t i = first_probe(address);
     while (entries_[i].address != 0) i = next(i);
     entries_[i] = {address, block};
   }

@@ -1,7 +1,7 @@
 // A stretch of an arena's addresses, and where such nodes come from.
-// States: unbacked -> (pages mapped) -> free <-> live; whole pages of a free one that are taken for
-//         use elsewhere or given back: free -> leaving -> unbacked, once the old mapping is undone;
-//         or free <-> lent, when they stay mapped here too.
+// States: uncommitted -> (pages mapped) -> free <-> live; whole pages of a free one that are taken for
+//         use elsewhere or given back: free -> unmapping -> uncommitted, once the old mapping is undone;
+//         or free <-> aliased, when they stay mapped here too.
 #pragma once
 
 #include <cstddef>
@@ -15,41 +15,41 @@
 
 namespace stillmap {
 
-struct size_places;
+struct size_bin;
 
 // A chain of places that wait for the same thing; each is in at most one. places.h
-struct place_list {
-  size_places *of = nullptr;  // the first; none: the chain is empty
+struct wait_list {
+  size_bin *of = nullptr;  // the first; none: the chain is empty
   std::uint32_t index = 0;
 };
 
-enum class segment_state : std::uint8_t {
-  unbacked,  // whole pages of addresses with nothing behind them
-  free,      // backed, nobody's
-  live,      // handed out, cut into small blocks, kept for quick reuse, or being grown
-  leaving,   // whole pages whose mapping goes: unusable until it is gone
-  lent,      // whole pages that are mapped here but used at another address of the arena
+enum class extent_state : std::uint8_t {
+  uncommitted,  // whole pages of addresses with nothing behind them
+  free,         // committed, nobody's
+  live,         // handed out, cut into small blocks, kept for quick reuse, or being grown
+  unmapping,    // whole pages whose mapping goes: unusable until it is gone
+  aliased,      // whole pages that are mapped here but used at another address of the arena
 };
 
 // What handing out and taking back touches comes first, and fills one line of the cache.
-struct alignas(64) segment {
+struct alignas(64) extent {
   std::uint64_t begin = 0;
   std::uint64_t bytes = 0;
-  size_links<segment> by_size;
-  size_places *places = nullptr;  // those of its size; none: it has no place
-  std::uint32_t place = 0;        // its number among them
-  std::uint16_t slack = 0;        // bytes handed out that were not asked for
-  segment_state state = segment_state::unbacked;
-  bool handed_out = false;      // somebody outside holds the address
-  bool used_elsewhere = false;  // record_use was called
-  bool kept = false;            // live for the books, nobody's: ready for the same size
+  size_links<extent> by_size;
+  size_bin *bin = nullptr;  // those of its size; none: it has no place
+  std::uint32_t slot = 0;   // its number among them
+  std::uint16_t slack = 0;  // bytes handed out that were not asked for
+  extent_state state = extent_state::uncommitted;
+  bool allocated = false;       // somebody outside holds the address
+  bool cross_stream = false;    // record_use was called
+  bool cached = false;          // live for the books, nobody's: ready for the same size
   bool in_table = false;        // its address leads to it
   bool awaited = false;         // `waiting` may have places
-  std::uint32_t spot = 0;       // where it is among the free ones of about its size
+  std::uint32_t bin_index = 0;  // where it is among the free ones of about its size
 
-  segment *previous = nullptr;  // neighbours by address, of the same reservation
-  segment *next = nullptr;
-  place_list waiting;  // places that this block, while it lives, is in the way of
+  extent *previous = nullptr;  // neighbours by address, of the same reservation
+  extent *next = nullptr;
+  wait_list waiting;  // places that this block, while it lives, is in the way of
 
   std::uint64_t end() const { return begin + bytes; }
   virtual_range range() const { return {device_address(begin), static_cast<std::size_t>(bytes)}; }
@@ -57,29 +57,29 @@ struct alignas(64) segment {
 
 // Segments come in chunks and go back to a list, so that splitting and merging never allocate once
 // as many have existed. Threads: externally synchronised.
-class segment_store {
+class extent_store {
  public:
-  segment *take() {
+  extent *create() {
     if (free_ == nullptr) refill();
-    segment *const s = free_;
+    extent *const s = free_;
     free_ = s->next;
-    return new (s) segment;  // field by field: assigning segment{} clears a line more slowly
+    return new (s) extent;  // field by field: assigning extent{} clears a line more slowly
   }
-  void give_back(segment *s) {
+  void destroy(extent *s) {
     s->bytes = s->begin = 0;  // who still reads it shall not find what was there
     s->next = free_;
     free_ = s;
   }
-  std::size_t bytes() const { return chunks_.size() * chunk * sizeof(segment); }
+  std::size_t bytes() const { return chunks_.size() * chunk * sizeof(extent); }
 
  private:
   static constexpr std::size_t chunk = 256;
   void refill() {
-    chunks_.push_back(std::make_unique<segment[]>(chunk));
-    for (std::size_t i = chunk; i-- > 0;) give_back(&chunks_.back()[i]);
+    chunks_.push_back(std::make_unique<extent[]>(chunk));
+    for (std::size_t i = chunk; i-- > 0;) destroy(&chunks_.back()[i]);
   }
-  segment *free_ = nullptr;
-  std::vector<std::unique_ptr<segment[]>> chunks_;
+  extent *free_ = nullptr;
+  std::vector<std::unique_ptr<extent[]>> chunks_;
 };
 
 }  // namespace stillmap

@@ -5,7 +5,7 @@
 namespace stillmap {
 namespace {
 
-// Places that a quick search compares: free ones, which lie in rows, and unbacked ones.
+// Places that a quick search compares: free ones, which lie in rows, and uncommitted ones.
 constexpr std::size_t quick_looks = 1024, quick_fits = 256;
 constexpr std::uint64_t no_place = UINT64_MAX;
 constexpr std::uint64_t sliver = 8 * allocation_granule;
@@ -18,17 +18,17 @@ std::uint64_t align_up(std::uint64_t at, std::uint64_t alignment) {
 
 // ---- the list ----
 
-// How large a block could begin or end in this unbacked stretch, as its neighbours tell.
-std::uint64_t extent_map::key(const segment &unbacked) const {
-  std::uint64_t bytes = unbacked.bytes;
-  if (is(unbacked.previous, segment_state::free)) bytes += unbacked.previous->bytes;
-  if (is(unbacked.next, segment_state::free)) bytes += unbacked.next->bytes;
+// How large a block could begin or end in this uncommitted stretch, as its neighbours tell.
+std::uint64_t extent_map::key(const extent &uncommitted) const {
+  std::uint64_t bytes = uncommitted.bytes;
+  if (is(uncommitted.previous, extent_state::free)) bytes += uncommitted.previous->bytes;
+  if (is(uncommitted.next, extent_state::free)) bytes += uncommitted.next->bytes;
   return bytes;
 }
 
 // Cuts `s`, which is in no index, at `at`: returns the second part, of the same state.
-segment *extent_map::split(segment *s, std::uint64_t at) {
-  segment *const rest = store_.take();
+extent *extent_map::split(extent *s, std::uint64_t at) {
+  extent *const rest = store_.create();
   rest->begin = at;
   rest->bytes = s->end() - at;
   rest->state = s->state;
@@ -37,95 +37,95 @@ segment *extent_map::split(segment *s, std::uint64_t at) {
   if (s->next != nullptr) s->next->previous = rest;
   s->next = rest;
   s->bytes = at - s->begin;
-  pages_.began(rest);
+  pages_.extent_began(rest);
   return rest;
 }
 
-void extent_map::swallow_next(segment *s) {
-  segment *const other = s->next;
-  pages_.ended(other);
+void extent_map::merge_next(extent *s) {
+  extent *const other = s->next;
+  pages_.extent_ended(other);
   s->bytes += other->bytes;
   s->next = other->next;
   if (other->next != nullptr) other->next->previous = s;
-  store_.give_back(other);
+  store_.destroy(other);
 }
 
-void extent_map::enter(segment *s) {
-  if (s->state == segment_state::free) {
-    free_rows_.insert(*s);
+void extent_map::add_to_index(extent *s) {
+  if (s->state == extent_state::free) {
+    free_bins_.insert(*s);
     free_ += s->bytes;
     whole_pages_ += whole_pages(*s);
     rekey(s->previous);
     rekey(s->next);
-  } else if (s->state == segment_state::unbacked) {
-    unbacked_index_.insert(*s, key(*s));
+  } else if (s->state == extent_state::uncommitted) {
+    uncommitted_index_.insert(*s, key(*s));
   }
 }
 
-void extent_map::lift(segment *s) {
+void extent_map::remove_from_index(extent *s) {
   if (!s->by_size.in) return;
-  if (s->state == segment_state::free) {
-    free_rows_.remove(*s);
+  if (s->state == extent_state::free) {
+    free_bins_.remove(*s);
     free_ -= s->bytes;
     whole_pages_ -= whole_pages(*s);
   } else {
-    unbacked_index_.remove(*s);
+    uncommitted_index_.remove(*s);
   }
 }
 
-void extent_map::rekey(segment *s) {
-  if (!is(s, segment_state::unbacked) || !s->by_size.in) return;
-  unbacked_index_.remove(*s);
-  unbacked_index_.insert(*s, key(*s));
+void extent_map::rekey(extent *s) {
+  if (!is(s, extent_state::uncommitted) || !s->by_size.in) return;
+  uncommitted_index_.remove(*s);
+  uncommitted_index_.insert(*s, key(*s));
 }
 
 // Gives `s`, which is in no index, its state, merges it with neighbours of the same and enters it.
 // Returns what it is part of now.
-segment *extent_map::settle(segment *s, segment_state state) {
+extent *extent_map::set_state(extent *s, extent_state state) {
   s->state = state;
-  if (state != segment_state::live && state != segment_state::leaving) {
+  if (state != extent_state::live && state != extent_state::unmapping) {
     if (is(s->next, state)) {
-      lift(s->next);
-      swallow_next(s);
+      remove_from_index(s->next);
+      merge_next(s);
     }
     if (is(s->previous, state)) {
       s = s->previous;
-      lift(s);
-      swallow_next(s);
+      remove_from_index(s);
+      merge_next(s);
     }
-    enter(s);
+    add_to_index(s);
   }
   rekey(s->previous);
   rekey(s->next);
   return s;
 }
 
-void extent_map::add(virtual_range range, bool backed) {
-  segment *const s = store_.take();
+void extent_map::add(virtual_range range, bool committed) {
+  extent *const s = store_.create();
   s->begin = range.begin.value();
   s->bytes = range.bytes;
-  firsts_.push_back(s);
+  first_extents_.push_back(s);
   pages_.add(range);
-  pages_.began(s);
+  pages_.extent_began(s);
   reserved_ += range.bytes;
-  if (backed) backed_ += range.bytes;
-  settle(s, backed ? segment_state::free : segment_state::unbacked);
+  if (committed) committed_ += range.bytes;
+  set_state(s, committed ? extent_state::free : extent_state::uncommitted);
 }
 
 bool extent_map::remove(virtual_range range) {
-  const auto it = std::find_if(firsts_.begin(), firsts_.end(),
-                               [&](const segment *s) { return s->begin == range.begin.value(); });
-  if (it == firsts_.end() || (*it)->range() != range ||
-      ((*it)->state != segment_state::free && (*it)->state != segment_state::unbacked)) {
+  const auto it = std::find_if(first_extents_.begin(), first_extents_.end(),
+                               [&](const extent *s) { return s->begin == range.begin.value(); });
+  if (it == first_extents_.end() || (*it)->range() != range ||
+      ((*it)->state != extent_state::free && (*it)->state != extent_state::uncommitted)) {
     return false;
   }
-  segment *const s = *it;
-  lift(s);
-  if (s->state == segment_state::free) backed_ -= s->bytes;
+  extent *const s = *it;
+  remove_from_index(s);
+  if (s->state == extent_state::free) committed_ -= s->bytes;
   reserved_ -= range.bytes;
   pages_.remove(range);
-  store_.give_back(s);
-  firsts_.erase(it);
+  store_.destroy(s);
+  first_extents_.erase(it);
   return true;
 }
 
@@ -139,7 +139,7 @@ std::uint64_t extent_map::alignment_of(std::uint64_t bytes, std::uint64_t asked)
 // An exact fit; or one that leaves a sliver, and breaks no whole page; or else where fewest are
 // broken. Of equals the lowest address, so that what lives long gathers there. All of it is one
 // number, which has to be low: whole pages above the address.
-segment *extent_map::best_place(std::uint64_t bytes, std::uint64_t alignment, search how) const {
+extent *extent_map::best_place(std::uint64_t bytes, std::uint64_t alignment, search mode) const {
   const std::uint64_t own = bytes >> page_bits_, part = bytes & (page_ - 1);
   const bool simple = alignment == allocation_granule || alignment == page_;
   const auto rank = [](std::uint64_t n, std::uint64_t begin) { return n << 60 | begin; };
@@ -158,88 +158,88 @@ segment *extent_map::best_place(std::uint64_t bytes, std::uint64_t alignment, se
     return rank(broken + 3 - own, e.begin);
   };
   std::uint64_t best = no_place, below = no_place;
-  segment *found = nullptr;
+  extent *found = nullptr;
   const auto consider = [&](const free_bins::entry &e, std::uint64_t here) {
     if (here >= best) return;
     best = here;
     found = e.of;
     below = here < rank(3, 0) ? 0 : here < rank(4, 0) ? e.begin : no_place;
   };
-  std::size_t looks = how == search::thorough ? SIZE_MAX : quick_looks;
-  free_rows_.each_row(bytes, [&](std::span<const free_bins::entry> row, std::uint64_t least) {
-    if (found != nullptr && looks < row.size()) row = row.first(looks);
-    looks -= std::min(looks, row.size());
+  std::size_t looks = mode == search::thorough ? SIZE_MAX : quick_looks;
+  free_bins_.each_bin(bytes, [&](std::span<const free_bins::entry> bin, std::uint64_t least) {
+    if (found != nullptr && looks < bin.size()) bin = bin.first(looks);
+    looks -= std::min(looks, bin.size());
     if (simple && least >= (own + 2) << page_bits_) {
       // What it touches is whole, so that few need more than a look at their address.
-      for (const free_bins::entry &e : row) {
+      for (const free_bins::entry &e : bin) {
         if (e.begin < below) consider(e, rank(touched(e.begin) + 3 - own, e.begin));
       }
     } else {
-      for (const free_bins::entry &e : row) consider(e, rank_of(e));
+      for (const free_bins::entry &e : bin) consider(e, rank_of(e));
     }
     return looks != 0 || found == nullptr;
   });
   return found;
 }
 
-segment *extent_map::place(std::uint64_t bytes, std::uint64_t asked, search how) {
+extent *extent_map::place(std::uint64_t bytes, std::uint64_t asked, search mode) {
   std::uint64_t alignment = alignment_of(bytes, asked);
-  segment *s = best_place(bytes, alignment, how);
-  if (s == nullptr && alignment != asked) s = best_place(bytes, alignment = asked, how);
+  extent *s = best_place(bytes, alignment, mode);
+  if (s == nullptr && alignment != asked) s = best_place(bytes, alignment = asked, mode);
   if (s == nullptr) return nullptr;
   const std::uint64_t at = align_up(s->begin, alignment);
-  lift(s);
+  remove_from_index(s);
   if (at != s->begin) {
-    segment *const block = split(s, at);
-    enter(s);
+    extent *const block = split(s, at);
+    add_to_index(s);
     s = block;
   }
   if (s->bytes != bytes) {
-    segment *const rest = split(s, at + bytes);
-    s->state = segment_state::live;
-    enter(rest);
+    extent *const rest = split(s, at + bytes);
+    s->state = extent_state::live;
+    add_to_index(rest);
   }
-  s->state = segment_state::live;
+  s->state = extent_state::live;
   rekey(s->previous);
   rekey(s->next);
   return s;
 }
 
-segment *extent_map::release(segment *live) {
-  return settle(live, segment_state::free);
+extent *extent_map::release(extent *live) {
+  return set_state(live, extent_state::free);
 }
 
-segment *extent_map::place_at(segment *s, std::uint64_t begin, std::uint64_t bytes) {
+extent *extent_map::place_at(extent *s, std::uint64_t begin, std::uint64_t bytes) {
   const std::uint64_t end = begin + bytes;
-  bool was_free = s->state == segment_state::free;
-  if (was_free) lift(s);
-  segment *left = nullptr, *right = nullptr;  // what is cut off
+  bool was_free = s->state == extent_state::free;
+  if (was_free) remove_from_index(s);
+  extent *left = nullptr, *right = nullptr;  // what is cut off
   if (s->begin < begin) {
     left = s;
     s = split(s, begin);
-    left->state = segment_state::free;
-    if (!was_free && is(left->previous, segment_state::free)) {
+    left->state = extent_state::free;
+    if (!was_free && is(left->previous, extent_state::free)) {
       left = left->previous;
-      lift(left);
-      swallow_next(left);
+      remove_from_index(left);
+      merge_next(left);
     }
   }
   while (s->end() < end) {
-    was_free = s->next->state == segment_state::free;
-    if (was_free) lift(s->next);
-    swallow_next(s);
+    was_free = s->next->state == extent_state::free;
+    if (was_free) remove_from_index(s->next);
+    merge_next(s);
   }
   if (end < s->end()) {
     right = split(s, end);
-    right->state = segment_state::free;
-    if (!was_free && is(right->next, segment_state::free)) {
-      lift(right->next);
-      swallow_next(right);
+    right->state = extent_state::free;
+    if (!was_free && is(right->next, extent_state::free)) {
+      remove_from_index(right->next);
+      merge_next(right);
     }
   }
-  s->state = segment_state::live;
-  if (right != nullptr) enter(right);
-  if (left != nullptr) enter(left);
+  s->state = extent_state::live;
+  if (right != nullptr) add_to_index(right);
+  if (left != nullptr) add_to_index(left);
   rekey(s->previous);
   rekey(s->next);
   return s;
@@ -247,22 +247,23 @@ segment *extent_map::place_at(segment *s, std::uint64_t begin, std::uint64_t byt
 
 // ---- where pages are missing ----
 
-// The better of two places in an unbacked stretch and its free neighbours: from the left end, or up
+// The better of two places in an uncommitted stretch and its free neighbours: from the left end, or up
 // to the right end.
-std::optional<extent_map::extent> extent_map::fit(const segment &unbacked, std::uint64_t bytes,
-                                                  std::uint64_t alignment) const {
-  const bool left = is(unbacked.previous, segment_state::free);
-  const bool right = is(unbacked.next, segment_state::free);
-  const std::uint64_t low = left ? unbacked.previous->begin : unbacked.begin;
-  const std::uint64_t high = right ? unbacked.next->end() : unbacked.end();
+std::optional<extent_map::carved_extent> extent_map::fit(const extent &uncommitted,
+                                                         std::uint64_t bytes,
+                                                         std::uint64_t alignment) const {
+  const bool left = is(uncommitted.previous, extent_state::free);
+  const bool right = is(uncommitted.next, extent_state::free);
+  const std::uint64_t low = left ? uncommitted.previous->begin : uncommitted.begin;
+  const std::uint64_t high = right ? uncommitted.next->end() : uncommitted.end();
   if (high - low < bytes) return std::nullopt;
-  std::optional<extent> best;
+  std::optional<carved_extent> best;
   const auto consider = [&](std::uint64_t begin) {
     if (begin < low || begin > high - bytes) return;
-    const std::uint64_t from = std::max(unbacked.begin, floor(begin));
-    const std::uint64_t to = std::min(unbacked.end(), ceil(begin + bytes));
+    const std::uint64_t from = std::max(uncommitted.begin, floor(begin));
+    const std::uint64_t to = std::min(uncommitted.end(), ceil(begin + bytes));
     if (to <= from) return;
-    extent e;
+    carved_extent e;
     e.begin = begin;
     e.bytes = bytes;
     e.missing = {device_address(from), static_cast<std::size_t>(to - from)};
@@ -273,13 +274,13 @@ std::optional<extent_map::extent> extent_map::fit(const segment &unbacked, std::
   return best;
 }
 
-std::optional<extent_map::extent> extent_map::carve(std::uint64_t bytes, std::uint64_t asked,
-                                                    search how) {
+std::optional<extent_map::carved_extent> extent_map::carve(std::uint64_t bytes, std::uint64_t asked,
+                                                           search mode) {
   const std::uint64_t alignment = alignment_of(bytes, asked);
-  std::optional<extent> best;
-  segment *chosen = nullptr;
-  std::size_t looks = how == search::thorough ? SIZE_MAX : quick_fits;
-  unbacked_index_.each_from(bytes, [&](segment &s) {
+  std::optional<carved_extent> best;
+  extent *chosen = nullptr;
+  std::size_t looks = mode == search::thorough ? SIZE_MAX : quick_fits;
+  uncommitted_index_.each_from(bytes, [&](extent &s) {
     const auto e = fit(s, bytes, alignment);
     if (e && (!best || e->missing.bytes < best->missing.bytes ||
               (e->missing.bytes == best->missing.bytes && e->begin < best->begin))) {
@@ -290,59 +291,59 @@ std::optional<extent_map::extent> extent_map::carve(std::uint64_t bytes, std::ui
   });
   if (!best) return std::nullopt;
 
-  segment *const left = is(chosen->previous, segment_state::free) ? chosen->previous : nullptr;
-  segment *const right = is(chosen->next, segment_state::free) ? chosen->next : nullptr;
+  extent *const left = is(chosen->previous, extent_state::free) ? chosen->previous : nullptr;
+  extent *const right = is(chosen->next, extent_state::free) ? chosen->next : nullptr;
   const std::uint64_t from = std::min(best->begin, best->missing.begin.value());
   const std::uint64_t to = std::max(best->begin + bytes, best->missing.end().value());
-  lift(chosen);
-  segment *busy = chosen, *before = nullptr, *last = chosen;
+  remove_from_index(chosen);
+  extent *node = chosen, *before = nullptr, *last = chosen;
   if (from > chosen->begin) {
     before = chosen;
-    busy = last = split(chosen, from);
+    node = last = split(chosen, from);
   } else if (from < chosen->begin) {
-    lift(left);
-    busy = from > left->begin ? split(left, from) : left;
-    if (busy != left) enter(left);
+    remove_from_index(left);
+    node = from > left->begin ? split(left, from) : left;
+    if (node != left) add_to_index(left);
   }
   if (to < last->end()) {
-    enter(split(last, to));
+    add_to_index(split(last, to));
   } else if (to > last->end()) {
-    lift(right);
-    if (to < right->end()) enter(split(right, to));
+    remove_from_index(right);
+    if (to < right->end()) add_to_index(split(right, to));
     last = right;
   }
-  while (busy->end() < to) swallow_next(busy);
-  busy->state = segment_state::live;
-  if (before != nullptr) enter(before);
-  rekey(busy->previous);
-  rekey(busy->next);
-  best->busy = busy;
+  while (node->end() < to) merge_next(node);
+  node->state = extent_state::live;
+  if (before != nullptr) add_to_index(before);
+  rekey(node->previous);
+  rekey(node->next);
+  best->node = node;
   return best;
 }
 
-segment *extent_map::commit(const extent &e) {
-  segment *s = e.busy;
-  backed_ += e.missing.bytes;
+extent *extent_map::commit(const carved_extent &e) {
+  extent *s = e.node;
+  committed_ += e.missing.bytes;
   if (e.begin > s->begin) {
-    segment *const block = split(s, e.begin);
-    settle(s, segment_state::free);
+    extent *const block = split(s, e.begin);
+    set_state(s, extent_state::free);
     s = block;
   }
-  if (e.begin + e.bytes < s->end()) settle(split(s, e.begin + e.bytes), segment_state::free);
+  if (e.begin + e.bytes < s->end()) set_state(split(s, e.begin + e.bytes), extent_state::free);
   return s;
 }
 
-void extent_map::abandon(const extent &e) {
-  segment *s = e.busy;
+void extent_map::abandon(const carved_extent &e) {
+  extent *s = e.node;
   if (e.missing.begin.value() > s->begin) {
-    segment *const middle = split(s, e.missing.begin.value());
-    settle(s, segment_state::free);
+    extent *const middle = split(s, e.missing.begin.value());
+    set_state(s, extent_state::free);
     s = middle;
   }
   if (e.missing.end().value() < s->end()) {
-    settle(split(s, e.missing.end().value()), segment_state::free);
+    set_state(split(s, e.missing.end().value()), extent_state::free);
   }
-  settle(s, segment_state::unbacked);
+  set_state(s, extent_state::uncommitted);
 }
 
 }  // namespace stillmap

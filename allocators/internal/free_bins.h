@@ -1,4 +1,4 @@
-// Free segments by size: a row for each power of two, in which a segment's address and size lie
+// Free extents by size: a row for each power of two, in which a extent's address and size lie
 // side by side, so that looking through hundreds of them reads little memory, and in order.
 // docs/design.md#the-caching-allocator
 #pragma once
@@ -20,52 +20,52 @@ class free_bins {
   struct entry {
     std::uint64_t begin = 0;
     std::uint64_t bytes = 0;
-    segment *of = nullptr;
+    extent *of = nullptr;
   };
 
   // Until it is removed, begin and bytes of `s` stay as they are.
-  void insert(segment &s) {
-    const std::size_t row = row_of(s.bytes);
-    s.spot = static_cast<std::uint32_t>(rows_[row].size());
+  void insert(extent &s) {
+    const std::size_t row = bin_of(s.bytes);
+    s.bin_index = static_cast<std::uint32_t>(bins_[row].size());
     s.by_size.in = true;
-    rows_[row].push_back({s.begin, s.bytes, &s});
+    bins_[row].push_back({s.begin, s.bytes, &s});
     filled_ |= std::uint64_t{1} << row;
   }
-  void remove(segment &s) {
-    const std::size_t row = row_of(s.bytes);
-    std::vector<entry> &in = rows_[row];
-    entry &here = in[s.spot];
+  void remove(extent &s) {
+    const std::size_t row = bin_of(s.bytes);
+    std::vector<entry> &in = bins_[row];
+    entry &here = in[s.bin_index];
     here = in.back();
-    here.of->spot = s.spot;
+    here.of->bin_index = s.bin_index;
     in.pop_back();
     s.by_size.in = false;
     if (in.empty()) filled_ &= ~(std::uint64_t{1} << row);
   }
 
-  // Calls `use(entries, least)` for each row with segments of `bytes` or more, until it answers
-  // false: `least` is the smallest size that a segment of the row can have.
+  // Calls `use(entries, least)` for each row with extents of `bytes` or more, until it answers
+  // false: `least` is the smallest size that a extent of the row can have.
   template <class Use>
-  void each_row(std::uint64_t bytes, Use use) const {
-    const std::uint64_t from = ~std::uint64_t{0} << row_of(bytes);
+  void each_bin(std::uint64_t bytes, Use use) const {
+    const std::uint64_t from = ~std::uint64_t{0} << bin_of(bytes);
     for (std::uint64_t left = filled_ & from; left != 0; left &= left - 1) {
       const auto row = static_cast<std::size_t>(std::countr_zero(left));
-      if (!use(std::span<const entry>(rows_[row]), std::uint64_t{1} << row)) return;
+      if (!use(std::span<const entry>(bins_[row]), std::uint64_t{1} << row)) return;
     }
   }
 
   std::size_t host_bytes() const {
     std::size_t sum = 0;
-    for (const std::vector<entry> &row : rows_) sum += row.capacity() * sizeof(entry);
+    for (const std::vector<entry> &row : bins_) sum += row.capacity() * sizeof(entry);
     return sum;
   }
 
  private:
-  static std::size_t row_of(std::uint64_t bytes) {
+  static std::size_t bin_of(std::uint64_t bytes) {
     return static_cast<std::size_t>(std::bit_width(bytes)) - 1;
   }
 
   std::uint64_t filled_ = 0;  // rows in which there is something
-  std::array<std::vector<entry>, 64> rows_;
+  std::array<std::vector<entry>, 64> bins_;
 };
 
 }  // namespace stillmap

@@ -37,11 +37,11 @@ status history_ring::start(const history_options &o) {
   constexpr const char *op = "caching_allocator::record_history";
   if (o.events == 0 || o.events > most_events) {
     return make_error(errc::invalid_argument, op, "not so many events can be kept", o.events,
-                  most_events);
+                      most_events);
   }
   if (o.stack_depth > call_stack::most) {
     return make_error(errc::invalid_argument, op, "not so many callers can be kept", o.stack_depth,
-                  call_stack::most);
+                      call_stack::most);
   }
   const std::size_t depth = o.stack_depth;
   std::unique_ptr<history_event[]> events(new (std::nothrow) history_event[o.events]);
@@ -49,7 +49,7 @@ status history_ring::start(const history_options &o) {
   if (depth != 0) frames.reset(new (std::nothrow) const void *[o.events * depth]);
   if (events == nullptr || (depth != 0 && frames == nullptr)) {
     return make_error(errc::out_of_memory, op, "the host has no memory for so many events",
-                  o.events * (sizeof(history_event) + depth * sizeof(void *)));
+                      o.events * (sizeof(history_event) + depth * sizeof(void *)));
   }
   // The first walk loads the unwinder, which takes memory.
   void *first[1];
@@ -74,7 +74,7 @@ void history_ring::watch(std::shared_ptr<heap_observer> by) {
   update();
 }
 
-void history_ring::tell_requests() {
+void history_ring::notify_requests() {
   const std::lock_guard lock(lock_);
   requests_ = true;
   update();
@@ -115,7 +115,7 @@ void history_ring::capture(call_stack &into, unsigned skip) const {
 }
 
 void history_ring::push(history_event e, const call_stack *stack) {
-  if (watched_.load(std::memory_order_relaxed) && !observer_->happened(e)) {
+  if (watched_.load(std::memory_order_relaxed) && !observer_->on_event(e)) {
     const std::lock_guard lock(lock_);
     watched_ = false;
     update();
@@ -168,7 +168,7 @@ result<allocation_history> history_ring::copy() const {
     }
   } catch (const std::bad_alloc &) {
     return make_error(errc::out_of_memory, "caching_allocator::history",
-                  "the host has no memory for a copy");
+                      "the host has no memory for a copy");
   }
 }
 

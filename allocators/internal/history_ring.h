@@ -29,7 +29,7 @@ class history_ring {
   bool recording() const;
   // Before anything is told.
   void watch(std::shared_ptr<heap_observer> by);
-  void tell_requests();  // from now on it is on, whether or not anything is kept
+  void notify_requests();  // from now on it is on, whether or not anything is kept
 
   // Begins anew; what was recorded before is gone.
   // Errors: invalid_argument (no events, or more than it may have: value, limit), out_of_memory.

@@ -1,4 +1,4 @@
-// By page of address: which segment an address lies in, and at which other addresses the same
+// By page of address: which extent an address lies in, and at which other addresses the same
 // physical page is mapped. Pure bookkeeping. docs/design.md#the-caching-allocator
 #pragma once
 
@@ -13,10 +13,10 @@
 namespace stillmap {
 
 // One physical page that is mapped at several addresses of an arena. At one of them it is (its
-// owner); the others are lent, until it is called back there.
+// owner); the others are aliased, until it is called back there.
 struct shared_page {
   std::uint64_t owner = 0;
-  std::uint64_t asked_by = 0;  // the last who looked whether it can be called back
+  std::uint64_t visited_by = 0;  // the last who looked whether it can be called back
 };
 
 // Threads: externally synchronised.
@@ -26,10 +26,10 @@ class page_map {
       : shift_(static_cast<unsigned>(std::countr_zero(page_bytes))) {}
 
   void add(virtual_range range) {
-    const auto after =
-        std::find_if(stretches_.begin(), stretches_.end(),
-                     [&](const stretch &other) { return other.begin > range.begin.value(); });
-    stretch &s = *stretches_.emplace(after);
+    const auto after = std::find_if(
+        reservations_.begin(), reservations_.end(),
+        [&](const reservation_pages &other) { return other.begin > range.begin.value(); });
+    reservation_pages &s = *reservations_.emplace(after);
     s.begin = range.begin.value();
     s.pages = range.bytes >> shift_;
     s.starts.resize(s.pages);
@@ -37,22 +37,23 @@ class page_map {
     s.shared.resize(s.pages);
   }
   void remove(virtual_range range) {
-    std::erase_if(stretches_, [&](const stretch &s) { return s.begin == range.begin.value(); });
+    std::erase_if(reservations_,
+                  [&](const reservation_pages &s) { return s.begin == range.begin.value(); });
   }
 
-  void began(segment *s) {
-    stretch &in = of(s->begin);
+  void extent_began(extent *s) {
+    reservation_pages &in = of(s->begin);
     const std::size_t p = (s->begin - in.begin) >> shift_;
     if (in.starts[p] != nullptr && in.starts[p]->begin <= s->begin) return;
     in.starts[p] = s;
     in.marks[p / 64] |= std::uint64_t{1} << (p % 64);
   }
   // Call while its neighbours are still known.
-  void ended(const segment *s) {
-    stretch &in = of(s->begin);
+  void extent_ended(const extent *s) {
+    reservation_pages &in = of(s->begin);
     const std::size_t p = (s->begin - in.begin) >> shift_;
     if (in.starts[p] != s) return;
-    segment *const next = s->next;
+    extent *const next = s->next;
     if (next != nullptr && (next->begin - in.begin) >> shift_ == p) {
       in.starts[p] = next;
       return;
@@ -61,14 +62,14 @@ class page_map {
     in.marks[p / 64] &= ~(std::uint64_t{1} << (p % 64));
   }
 
-  // The segment that contains the address, which is one of those added.
-  segment *at(std::uint64_t address) const {
-    const stretch &in = of(address);
+  // The extent that contains the address, which is one of those added.
+  extent *at(std::uint64_t address) const {
+    const reservation_pages &in = of(address);
     const std::size_t p = (address - in.begin) >> shift_;
     std::size_t word = p / 64;
     std::uint64_t bits = in.marks[word] & (~std::uint64_t{0} >> (63 - p % 64));
     while (bits == 0) bits = in.marks[--word];
-    segment *s = in.starts[word * 64 + 63 - static_cast<std::size_t>(std::countl_zero(bits))];
+    extent *s = in.starts[word * 64 + 63 - static_cast<std::size_t>(std::countl_zero(bits))];
     if (s->begin > address) return s->previous;
     while (s->end() <= address) s = s->next;
     return s;
@@ -77,14 +78,14 @@ class page_map {
   // The shared pages mapped at an address and those after it in the same stretch, by number: those
   // that were shared together have numbers that follow each other. 0: it is mapped nowhere else.
   const std::uint32_t *shared_from(std::uint64_t page_address) const {
-    const stretch &in = of(page_address);
+    const reservation_pages &in = of(page_address);
     return &in.shared[(page_address - in.begin) >> shift_];
   }
   shared_page &shared(std::uint32_t number) { return shared_[number]; }
   const shared_page &shared(std::uint32_t number) const { return shared_[number]; }
-  // What is mapped at `owner` from now on is what is mapped at `lent` already.
-  void share(std::uint64_t lent, std::uint64_t owner) {
-    std::uint32_t &number = number_at(lent);
+  // What is mapped at `owner` from now on is what is mapped at `aliased` already.
+  void share(std::uint64_t aliased, std::uint64_t owner) {
+    std::uint32_t &number = number_at(aliased);
     if (number == 0) {
       number = static_cast<std::uint32_t>(shared_.size());
       shared_.emplace_back();
@@ -97,41 +98,41 @@ class page_map {
   void forget_shared() { shared_.resize(1); }
   std::size_t host_bytes() const {
     std::size_t sum = shared_.capacity() * sizeof(shared_page);
-    for (const stretch &s : stretches_) {
-      sum += s.pages * (sizeof(segment *) + sizeof(std::uint32_t)) + s.pages / 8;
+    for (const reservation_pages &s : reservations_) {
+      sum += s.pages * (sizeof(extent *) + sizeof(std::uint32_t)) + s.pages / 8;
     }
     return sum;
   }
 
  private:
-  struct stretch {
+  struct reservation_pages {
     std::uint64_t begin = 0;
     std::size_t pages = 0;
-    std::vector<segment *> starts;     // the first segment that begins in the page
+    std::vector<extent *> starts;      // the first extent that begins in the page
     std::vector<std::uint64_t> marks;  // which pages have one
     // The number of the page that is mapped here, if it is elsewhere too.
     std::vector<std::uint32_t> shared;
   };
-  const stretch &of(std::uint64_t address) const {
-    const stretch *found = stretches_.data();
+  const reservation_pages &of(std::uint64_t address) const {
+    const reservation_pages *found = reservations_.data();
     if (address - found->begin < found->pages << shift_) return *found;
     // The last that begins at or below.
-    for (std::size_t n = stretches_.size(); n > 1;) {
+    for (std::size_t n = reservations_.size(); n > 1;) {
       const std::size_t half = n / 2;
       found += found[half].begin <= address ? half : 0;
       n -= half;
     }
     return *found;
   }
-  stretch &of(std::uint64_t address) {
-    return const_cast<stretch &>(static_cast<const page_map &>(*this).of(address));
+  reservation_pages &of(std::uint64_t address) {
+    return const_cast<reservation_pages &>(static_cast<const page_map &>(*this).of(address));
   }
   std::uint32_t &number_at(std::uint64_t page_address) {
     return const_cast<std::uint32_t &>(*shared_from(page_address));
   }
 
   const unsigned shift_;
-  std::vector<stretch> stretches_;  // by address
+  std::vector<reservation_pages> reservations_;  // by address
   std::vector<shared_page> shared_ = std::vector<shared_page>(1);
 };
 

@@ -1,5 +1,5 @@
 // Which private pools there are, who holds them, and which streams they serve now. Bookkeeping
-// only: caching_allocator::core gives them arenas, and keeps others away from their pages.
+// only: allocator_core gives them arenas, and keeps others away from their pages.
 // Internal. docs/design.md#private-pools
 #pragma once
 
@@ -22,13 +22,13 @@ class private_pools {
   };
   struct pool {
     std::uint64_t id = 0;
-    std::size_t holders = 1;             // none: released, and on its way
-    std::vector<arena *> arenas;         // one for each stream that it ever served
-    std::vector<served> serves;          // now
-    std::vector<arena::other_use> uses;  // where its graphs were launched, that may not be past
+    std::size_t holders = 1;              // none: released, and on its way
+    std::vector<arena *> arenas;          // one for each stream that it ever served
+    std::vector<served> capturing;        // now
+    std::vector<arena::stream_use> uses;  // where its graphs were launched, that may not be past
 
     void add_use(stream_ref s) {
-      const auto same = [&](const arena::other_use &u) { return u.stream == s; };
+      const auto same = [&](const arena::stream_use &u) { return u.stream == s; };
       if (std::none_of(uses.begin(), uses.end(), same)) uses.push_back({s, {}, false});
     }
   };
@@ -47,7 +47,7 @@ class private_pools {
   // The pool that serves a stream now.
   pool *serving(stream_ref s) {
     for (pool &p : all_) {
-      for (const served &now : p.serves) {
+      for (const served &now : p.capturing) {
         if (now.stream == s) return &p;
       }
     }

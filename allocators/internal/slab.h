@@ -1,4 +1,4 @@
-// Small blocks of one size, cut from one segment of about 64 KiB: which places are free is two
+// Small blocks of one size, cut from one extent of about 64 KiB: which places are free is two
 // words of bits. Classes are the multiples of the granule up to 8 KiB, so no size is rounded
 // further.
 #pragma once
@@ -13,40 +13,40 @@
 namespace stillmap {
 
 struct slab {
-  static constexpr std::size_t most_places = 128;
+  static constexpr std::size_t max_blocks = 128;
   static constexpr std::size_t largest_block = 16 * allocation_granule;
   static constexpr std::size_t about = std::size_t{64} << 10;
 
   // How many blocks of `block_bytes` one has: as many as fill 64 KiB, and nothing over.
-  static constexpr unsigned places_for(std::size_t block_bytes) {
+  static constexpr unsigned blocks_in(std::size_t block_bytes) {
     return static_cast<unsigned>(about / block_bytes);
   }
 
-  segment *memory = nullptr;
+  extent *memory = nullptr;
   std::uint32_t block_bytes = 0;
-  std::uint16_t places = 0;
-  std::uint16_t free_places = 0;
+  std::uint16_t block_count = 0;
+  std::uint16_t free_blocks = 0;
   std::array<std::uint64_t, 2> free_bits{};
-  std::array<std::uint64_t, 2> used_elsewhere{};  // record_use was called
-  slab *previous = nullptr;                       // of its class, those with a free place
+  std::array<std::uint64_t, 2> cross_stream{};  // record_use was called
+  slab *previous = nullptr;                     // of its class, those with a free place
   slab *next = nullptr;
-  std::array<std::uint16_t, most_places> slack{};  // bytes handed out that were not asked for
+  std::array<std::uint16_t, max_blocks> slack{};  // bytes handed out that were not asked for
 
-  std::uint64_t address(unsigned place) const {
-    return memory->begin + std::uint64_t{place} * block_bytes;
+  std::uint64_t address(unsigned index) const {
+    return memory->begin + std::uint64_t{index} * block_bytes;
   }
-  bool is_free(unsigned place) const { return (free_bits[place / 64] >> (place % 64) & 1) != 0; }
+  bool is_free(unsigned index) const { return (free_bits[index / 64] >> (index % 64) & 1) != 0; }
   // Requires: one is free.
-  unsigned take() {
+  unsigned acquire() {
     const unsigned word = free_bits[0] != 0 ? 0 : 1;
-    const unsigned place = 64 * word + static_cast<unsigned>(std::countr_zero(free_bits[word]));
+    const unsigned index = 64 * word + static_cast<unsigned>(std::countr_zero(free_bits[word]));
     free_bits[word] &= free_bits[word] - 1;
-    --free_places;
-    return place;
+    --free_blocks;
+    return index;
   }
-  void give_back(unsigned place) {
-    free_bits[place / 64] |= std::uint64_t{1} << (place % 64);
-    ++free_places;
+  void release(unsigned index) {
+    free_bits[index / 64] |= std::uint64_t{1} << (index % 64);
+    ++free_blocks;
   }
 };
 

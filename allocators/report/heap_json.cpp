@@ -64,19 +64,24 @@ void list(std::string &out, const char *indent, const char *key, const Range &ra
 void write(std::string &out, const heap_figures &f) {
   fields o(out);
   o.add("live", f.live).add("requested", f.requested).add("blocks", f.blocks);
-  o.add("cached", f.cached).add("held", f.held).add("free", f.free).add("backed", f.backed);
+  o.add("cached", f.cached)
+      .add("held", f.pending_free)
+      .add("free", f.free)
+      .add("backed", f.committed);
   o.add("free_pieces", f.free_pieces).add("largest_free", f.largest_free);
   o.add("free_whole_pages", f.free_whole_pages).add("page_edges", f.page_edges);
-  o.add("unbacked", f.unbacked).add("leaving", f.leaving).add("lent", f.lent);
+  o.add("unbacked", f.uncommitted).add("leaving", f.unmapping).add("lent", f.aliased);
   o.add("reserved", f.reserved).end();
 }
 
 void write(std::string &out, const caching_allocator_stats &s) {
   fields o(out);
   o.add("live", s.total.live).add("live_peak", s.total.live_peak);
-  o.add("requested", s.total.requested).add("blocks", s.total.blocks).add("held", s.total.held);
-  o.add("backed", s.total.backed).add("backed_peak", s.backed_peak);
-  o.add("reserved", s.total.reserved).add("lent", s.total.lent).add("cached", s.total.cached);
+  o.add("requested", s.total.requested)
+      .add("blocks", s.total.blocks)
+      .add("held", s.total.pending_free);
+  o.add("backed", s.total.committed).add("committed_peak", s.committed_peak);
+  o.add("reserved", s.total.reserved).add("lent", s.total.aliased).add("cached", s.total.cached);
   o.add("free_whole_pages", s.total.free_whole_pages).add("page_edges", s.total.page_edges);
   o.add("allocations", s.total.allocations).add("frees", s.total.frees);
   o.add("growths", s.growths).add("pages_created", s.pages_created);
@@ -85,7 +90,7 @@ void write(std::string &out, const caching_allocator_stats &s) {
   o.add("out_of_memory", s.out_of_memory).add("host_bytes", s.host_bytes).end();
 }
 
-void write(std::string &out, const heap_segment &s) {
+void write(std::string &out, const heap_extent &s) {
   fields o(out);
   o.address("address", s.range.begin.value()).add("bytes", s.range.bytes);
   o.add("part", std::string_view(name_of(s.part)));
@@ -109,7 +114,7 @@ void write(std::string &out, const heap_map::arena &a, std::size_t page_bytes) {
     o.address("address", r.begin.value()).add("bytes", r.bytes).end();
   });
   out += ",\n";
-  list(out, "      ", "segments", a.segments, [&](const heap_segment &s) { write(out, s); });
+  list(out, "      ", "segments", a.extents, [&](const heap_extent &s) { write(out, s); });
   out += "\n    }";
 }
 

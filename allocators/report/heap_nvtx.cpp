@@ -25,7 +25,7 @@ class nvtx_teller final : public heap_observer {
     nvtxDomainDestroy(domain_);
   }
 
-  bool happened(const history_event &e) noexcept override {
+  bool on_event(const history_event &e) noexcept override {
     if (e.action == history_action::reserve) return begin_heap(e);
     if (e.action == history_action::allocate) begin_region(e);
     if (e.action == history_action::free_completed) end_region(e);
@@ -142,7 +142,7 @@ result<std::shared_ptr<heap_observer>> nvtx_observer() {
 
 result<std::shared_ptr<heap_observer>> nvtx_observer() {
   return make_error(errc::not_supported, "nvtx_observer",
-                "built without NVTX's header nvtx3/nvToolsExtMem.h");
+                    "built without NVTX's header nvtx3/nvToolsExtMem.h");
 }
 
 #endif

@@ -25,10 +25,10 @@ class torch_writer {
   std::string write();
 
  private:
-  using segments = std::vector<heap_segment>;
+  using segments = std::vector<heap_extent>;
   void segment(const heap_map::arena &a, segments::const_iterator from,
                segments::const_iterator to);
-  void block(const heap_segment &b);
+  void block(const heap_extent &b);
   void frames(const history_event *e);
   void frame(const void *at);
   void event(const char *action, std::uint64_t address, std::size_t bytes, const history_event &e);
@@ -45,7 +45,7 @@ const char *state_of(heap_part part) {
   switch (part) {
     case heap_part::live:
       return "active_allocated";
-    case heap_part::held:
+    case heap_part::pending_free:
       return "active_pending_free";
     default:
       return "inactive";
@@ -76,7 +76,7 @@ void torch_writer::frames(const history_event *e) {
   out_.end_list();
 }
 
-void torch_writer::block(const heap_segment &b) {
+void torch_writer::block(const heap_extent &b) {
   const std::uint64_t at = b.range.begin.value();
   const bool free = b.part == heap_part::free || b.part == heap_part::cached;
   out_.begin_dict().add("address").add(at).add("size").add(std::uint64_t{b.range.bytes});
@@ -95,7 +95,7 @@ void torch_writer::segment(const heap_map::arena &a, segments::const_iterator fr
   for (auto s = from; s != to; ++s) {
     total += s->range.bytes;
     if (s->part == heap_part::live) live += s->range.bytes;
-    if (s->part == heap_part::live || s->part == heap_part::held) active += s->range.bytes;
+    if (s->part == heap_part::live || s->part == heap_part::pending_free) active += s->range.bytes;
     requested += s->requested;
   }
   out_.begin_dict().add("device").add(static_cast<std::uint64_t>(s_.ordinal));
@@ -108,7 +108,7 @@ void torch_writer::segment(const heap_map::arena &a, segments::const_iterator fr
   out_.add("blocks").begin_list();
   while (from != to) {
     // Free memory side by side is one block to the viewer, however it is kept.
-    heap_segment b = *from++;
+    heap_extent b = *from++;
     if (state_of(b.part) == state_of(heap_part::free)) {
       while (from != to && state_of(from->part) == state_of(heap_part::free)) {
         b.range.bytes += from++->range.bytes;
@@ -172,14 +172,14 @@ void torch_writer::settings() {
 std::string torch_writer::write() {
   out_.begin_dict().add("segments").begin_list();
   for (const heap_map::arena &a : s_.map.arenas) {
-    for (auto from = a.segments.begin(); from != a.segments.end();) {
+    for (auto from = a.extents.begin(); from != a.extents.end();) {
       auto to = from + 1;
       if (has_memory(from->part)) {
         const auto is_reserved_at = [&](device_address at) {
           return std::any_of(a.reserved.begin(), a.reserved.end(),
                              [&](const virtual_range &r) { return r.begin == at; });
         };
-        while (to != a.segments.end() && has_memory(to->part) &&
+        while (to != a.extents.end() && has_memory(to->part) &&
                to->range.begin == (to - 1)->range.end() && !is_reserved_at(to->range.begin)) {
           ++to;
         }

@@ -108,7 +108,7 @@ void canvas::legend() {
   std::array<bool, paints> used{};
   for (const heap_column &c : p_.columns) {
     for (const heap_map::arena &a : c.map.arenas) {
-      for (const heap_segment &s : a.segments) used[static_cast<std::size_t>(paint_of(s))] = true;
+      for (const heap_extent &s : a.extents) used[static_cast<std::size_t>(paint_of(s))] = true;
     }
   }
   double x = margin;
@@ -147,7 +147,7 @@ void canvas::legend() {
 // What the memory is used for, to one scale in all columns.
 double canvas::use_bar(const heap_column &c, const heap_figures &f, double x, double y) {
   const double per_byte = column_ / static_cast<double>(std::max<std::uint64_t>(bar_bytes_, 1));
-  box(x, y, static_cast<double>(std::max(c.capacity, f.backed)) * per_byte, 18, "room");
+  box(x, y, static_cast<double>(std::max(c.capacity, f.committed)) * per_byte, 18, "room");
   double at = x;
   const auto part = [&](std::size_t bytes, const char *css, const char *what) {
     if (bytes == 0) return;
@@ -158,7 +158,7 @@ double canvas::use_bar(const heap_column &c, const heap_figures &f, double x, do
     at += wide;
   };
   part(f.live, "p3", "in blocks");
-  part(f.held, "p5", "freed, other streams still use it");
+  part(f.pending_free, "p5", "freed, other streams still use it");
   part(f.free + f.cached, "p6", "free");
   return y + 18;
 }
@@ -182,7 +182,7 @@ double canvas::wanted(const heap_column &c, const heap_figures &f, double x, dou
   bar(c.wanted, "wanted", "asked for: " + human(c.wanted));
   bar(f.largest_free, "p6", "the largest free piece: " + human(f.largest_free));
   const std::size_t free = f.free + f.cached;
-  const std::size_t left = c.capacity > f.backed ? c.capacity - f.backed : 0;
+  const std::size_t left = c.capacity > f.committed ? c.capacity - f.committed : 0;
   if (free + left >= c.wanted) {
     y += 6;
     write(x, y,
@@ -207,7 +207,7 @@ double canvas::head(const heap_column &c, double x, double y) {
   std::vector<std::string> facts;
   facts.push_back(human(f.live) + " live in " + exact(f.blocks) +
                   (f.blocks == 1 ? " block" : " blocks"));
-  facts.push_back(human(f.backed) + " held from the device, " + times(f.backed, f.live) +
+  facts.push_back(human(f.committed) + " held from the device, " + times(f.committed, f.live) +
                   " times that");
   if (c.capacity != 0) facts.push_back(human(c.capacity) + " may be held");
   y = lines(x, y, facts, "");
@@ -221,9 +221,9 @@ double canvas::head(const heap_column &c, double x, double y) {
       facts.push_back(human(f.page_edges) + " edges of pages in use");
     }
   }
-  if (f.held != 0) facts.push_back(human(f.held) + " waiting for other streams");
+  if (f.pending_free != 0) facts.push_back(human(f.pending_free) + " waiting for other streams");
   facts.push_back(human(f.reserved) + " of addresses");
-  if (f.lent != 0) facts.push_back(human(f.lent) + " of them lend their pages");
+  if (f.aliased != 0) facts.push_back(human(f.aliased) + " of them lend their pages");
   y = lines(x, y, facts, "soft") + 8;
   if (c.wanted != 0) y = wanted(c, f, x, y) + 6;
   return y;
@@ -266,7 +266,7 @@ void canvas::piece(const drawn_piece &d, double x, double y) {
 
 double canvas::arena(const heap_map::arena &a, double x, double y) {
   const heap_figures f = figures_of(a, 0);
-  if (f.backed == 0) return y;
+  if (f.committed == 0) return y;
   write(x, y, name_of(a), "arena");
   const double after = x + 8.2 * static_cast<double>(name_of(a).size()) + 14;
   write(after, y, human(f.live) + " live" + dot + human(f.free + f.cached) + " free", "soft");
@@ -284,8 +284,8 @@ std::string canvas::draw() {
   std::uint64_t memory = 0;
   for (const heap_column &c : p_.columns) {
     const heap_figures f = figures_of(c.map);
-    memory = std::max<std::uint64_t>(memory, f.backed);
-    bar_bytes_ = std::max<std::uint64_t>({bar_bytes_, f.backed, c.capacity});
+    memory = std::max<std::uint64_t>(memory, f.committed);
+    bar_bytes_ = std::max<std::uint64_t>({bar_bytes_, f.committed, c.capacity});
   }
   row_bytes_ = row_bytes_for(memory, most_rows);
 

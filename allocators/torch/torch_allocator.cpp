@@ -69,13 +69,13 @@ caching_allocator *known_heap(int device) {
 result<caching_allocator *> make_heap(int ordinal) {
   if (ordinal < 0 || static_cast<std::size_t>(ordinal) >= most_devices) {
     return make_error(errc::invalid_argument, allocating, "there is no such device",
-                  static_cast<std::uint64_t>(ordinal));
+                      static_cast<std::uint64_t>(ordinal));
   }
   heaps &all = all_heaps();
   // Before the lock, which a thread that is not here may hold.
   if (all.born.in_child()) {
     return make_error(errc::not_supported, allocating,
-                  "the process was forked: CUDA does not work here");
+                      "the process was forked: CUDA does not work here");
   }
   std::atomic<caching_allocator *> &place = all.of_device[static_cast<std::size_t>(ordinal)];
   const std::lock_guard lock(all.making);
@@ -120,7 +120,8 @@ result<void *> allocate(ssize_t size, int ordinal, stream_handle stream) {
     constexpr double MiB = 1 << 20;
     char room[160];
     std::snprintf(room, sizeof room, ". In use: %.1f MiB; held of the device: %.1f MiB",
-                  static_cast<double>(total.live) / MiB, static_cast<double>(total.backed) / MiB);
+                  static_cast<double>(total.live) / MiB,
+                  static_cast<double>(total.committed) / MiB);
     text += room;
   }
   throw std::runtime_error(text);
@@ -215,16 +216,18 @@ size_t stillmap_stats(int device, char *json, size_t room) {
   const int length = std::snprintf(
       json, room,
       "{\"device\": %d, \"live_bytes\": %zu, \"live_peak_bytes\": %zu, \"requested_bytes\": %zu, "
-      "\"blocks\": %zu, \"held_bytes\": %zu, \"backed_bytes\": %zu, \"backed_peak_bytes\": %zu, "
+      "\"blocks\": %zu, \"pending_free_bytes\": %zu, \"committed_bytes\": %zu, "
+      "\"committed_peak_bytes\": %zu, "
       "\"reserved_bytes\": %zu, \"free_whole_page_bytes\": %zu, \"page_edge_bytes\": %zu, "
       "\"limit_bytes\": %zu, \"streams\": %zu, \"allocations\": %llu, \"frees\": %llu, "
       "\"growths\": %llu, \"pages_created\": %llu, \"pages_moved\": %llu, \"pages_recalled\": "
       "%llu, "
       "\"pages_released\": %llu, \"host_waits\": %llu, \"out_of_memory\": %llu, \"host_bytes\": "
       "%zu}",
-      device, s.total.live, s.total.live_peak, s.total.requested, s.total.blocks, s.total.held,
-      s.total.backed, s.backed_peak, s.total.reserved, s.total.free_whole_pages, s.total.page_edges,
-      heap->limit(), s.arenas.size(), static_cast<unsigned long long>(s.total.allocations),
+      device, s.total.live, s.total.live_peak, s.total.requested, s.total.blocks,
+      s.total.pending_free, s.total.committed, s.committed_peak, s.total.reserved,
+      s.total.free_whole_pages, s.total.page_edges, heap->limit(), s.arenas.size(),
+      static_cast<unsigned long long>(s.total.allocations),
       static_cast<unsigned long long>(s.total.frees), static_cast<unsigned long long>(s.growths),
       static_cast<unsigned long long>(s.pages_created),
       static_cast<unsigned long long>(s.pages_moved),

@@ -118,9 +118,9 @@ class reader {
   }
 
   std::string stream(std::uint64_t number, std::uint32_t &into) {
-    if (number >= trace_most_streams) {
+    if (number >= trace_max_streams) {
       return "stream " + std::to_string(number) + " is over the limit of " +
-             std::to_string(trace_most_streams - 1);
+             std::to_string(trace_max_streams - 1);
     }
     into = static_cast<std::uint32_t>(number);
     out_.totals.streams = std::max(out_.totals.streams, into + 1);
@@ -131,7 +131,7 @@ class reader {
     trace_event e;
     e.verb = trace_verb::allocate;
     if (bytes == 0) return "a block has at least 1 byte";
-    if (bytes > trace_most_bytes) return "a block has at most 2^48 bytes";
+    if (bytes > trace_max_bytes) return "a block has at most 2^48 bytes";
     if (std::string wrong = stream(on, e.stream); !wrong.empty()) return wrong;
     block_state &b = ids_[id];
     if (b.live) {

@@ -50,8 +50,8 @@ struct trace {
 };
 
 // Limits of the format: beyond them a number is a mistake, and memory for it would be one too.
-inline constexpr std::uint64_t trace_most_bytes = std::uint64_t{1} << 48;  // of one block
-inline constexpr std::uint32_t trace_most_streams = 4096;
+inline constexpr std::uint64_t trace_max_bytes = std::uint64_t{1} << 48;  // of one block
+inline constexpr std::uint32_t trace_max_streams = 4096;
 
 // Why a text is no trace.
 struct trace_problem {

@@ -51,7 +51,7 @@ TEST_F(allocate, neighbours_share_pages_and_nothing_is_rounded_to_a_page) {
   const stream s = make_stream();
   const std::size_t bytes = page() + page() / 4;  // alone it would take two pages
   for (int i = 0; i < 16; ++i) ASSERT_TRUE(h.allocate(bytes, s));
-  EXPECT_EQ(h.heap().stats().total.backed, 20 * page());
+  EXPECT_EQ(h.heap().stats().total.committed, 20 * page());
   h.drop_all();
 }
 
@@ -96,8 +96,8 @@ TEST_F(allocate, refuses_what_makes_no_sense) {
                          "caching_allocator::allocate"));
   caching_allocator_options options;
   options.peer_devices = {97};
-  EXPECT_TRUE(fails_with(outcome(caching_allocator::create(dev(), options)),
-                         errc::invalid_argument, "caching_allocator::create", 97, 0));
+  EXPECT_TRUE(fails_with(outcome(caching_allocator::create(dev(), options)), errc::invalid_argument,
+                         "caching_allocator::create", 97, 0));
 }
 
 TEST_F(allocate, what_is_no_block_cannot_be_freed) {
@@ -167,7 +167,7 @@ TEST_F(allocate, reports_what_it_holds) {
   EXPECT_EQ(s.total.live, 512 + 3_MiB + 512);
   EXPECT_EQ(s.total.allocations, 2u);
   EXPECT_EQ(s.total.frees, 0u);
-  EXPECT_EQ(s.pages_created * page(), s.total.backed);
+  EXPECT_EQ(s.pages_created * page(), s.total.committed);
   EXPECT_GT(s.host_bytes, 0u);
   ASSERT_EQ(s.arenas.size(), 1u);
   EXPECT_EQ(*h.heap().usable_size(*small), 512u);
@@ -255,7 +255,7 @@ TEST_F(allocate, free_pieces_serve_a_request_larger_than_any_of_them) {
   caching_allocator &heap = h.heap();
   std::vector<void *> blocks;
   for (int i = 0; i < 16; ++i) blocks.push_back(*h.allocate(4 * page(), s));
-  heap.set_limit(heap.stats().total.backed);
+  heap.set_limit(heap.stats().total.committed);
   for (std::size_t i = 0; i < blocks.size(); i += 2) ASSERT_TRUE(h.free(blocks[i]));
   const driver_counts before = counts();
   const auto large = h.allocate(32 * page(), s);

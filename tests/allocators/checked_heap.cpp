@@ -78,7 +78,8 @@ void checked_heap::read(void *at, stream_ref s) {
   for (const std::uint64_t place : places) {
     const std::size_t n = std::min<std::size_t>(piece, begin + b.bytes - place);
     if (staged_ + piece > staging_bytes) settle();
-    must(device_.driver().copy_to_host_async(staging_ + staged_, device_address(place), n, s.get()));
+    must(
+        device_.driver().copy_to_host_async(staging_ + staged_, device_address(place), n, s.get()));
     for (std::size_t i = n; i < piece; ++i) staging_[staged_ + i] = b.value;
     reads_.push_back({staged_, b.value, place});
     staged_ += piece;
@@ -150,7 +151,7 @@ std::string checked_heap::disagreement() {
     out += "live is " + std::to_string(s.total.live) + ", not " + std::to_string(live()) + "\n";
   }
   if (s.total.blocks != blocks_.size()) out += "the number of blocks\n";
-  if (s.total.backed < s.total.live) out += "more live than backed\n";
+  if (s.total.committed < s.total.live) out += "more live than backed\n";
   // Pages mapped and not leaving are what the allocator says is backed.
   std::size_t mapped = 0, backed = 0;
   const heap_map m = heap_->map();
@@ -160,12 +161,12 @@ std::string checked_heap::disagreement() {
     }
   }
   for (const auto &a : m.arenas) {
-    for (const heap_segment &seg : a.segments) {
+    for (const heap_extent &seg : a.extents) {
       if (has_memory(seg.part)) backed += seg.range.bytes;
     }
   }
-  if (backed != s.total.backed) out += "backed by the map is not backed by the figures\n";
-  if (mapped != backed + s.total.lent) {
+  if (backed != s.total.committed) out += "backed by the map is not backed by the figures\n";
+  if (mapped != backed + s.total.aliased) {
     out += "the ledger has " + std::to_string(mapped) + " mapped, the allocator says " +
            std::to_string(backed) + "\n";
   }

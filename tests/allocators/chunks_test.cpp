@@ -44,7 +44,7 @@ TEST_F(chunks, are_shared_by_small_blocks_and_made_to_measure_for_large_ones) {
   ASSERT_TRUE(h.allocate(31_MiB, s));
   EXPECT_EQ(made(before), 3u);
   EXPECT_EQ(held(), 54_MiB);
-  EXPECT_EQ(h.heap().stats().total.backed, 54_MiB);
+  EXPECT_EQ(h.heap().stats().total.committed, 54_MiB);
   EXPECT_EQ(h.heap().stats().total.reserved, 54_MiB);
   EXPECT_EQ(h.heap().map().arenas[0].reserved.size(), 3u);
   EXPECT_EQ(h.disagreement(), "");
@@ -89,7 +89,7 @@ TEST_F(chunks, of_another_stream_go_back_when_memory_is_short) {
   ASSERT_TRUE(h.free(*first));
   ASSERT_TRUE(h.allocate(32_MiB, t)) << "as soon as nobody uses it";
   EXPECT_EQ(held(), 32_MiB);
-  EXPECT_EQ(h.heap().stats().total.backed, 32_MiB);
+  EXPECT_EQ(h.heap().stats().total.committed, 32_MiB);
   EXPECT_EQ(h.heap().stats().pages_moved, 0u);
   EXPECT_EQ(h.disagreement(), "");
   h.drop_all();
@@ -227,7 +227,7 @@ TEST_F(chunks, begin_at_a_page_wherever_the_driver_has_room) {
     ASSERT_TRUE(block) << block.error().message();
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(*block) % page(), 0u);
     EXPECT_EQ(held(), 10_MiB) << "what it costs is counted";
-    EXPECT_EQ(h.heap().stats().total.backed, 8_MiB);
+    EXPECT_EQ(h.heap().stats().total.committed, 8_MiB);
     ASSERT_TRUE(h.free(*block));
     h.settle();
     ASSERT_TRUE(h.heap().empty_cache());

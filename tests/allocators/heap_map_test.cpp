@@ -14,8 +14,8 @@ namespace {
 
 using namespace literals;
 
-heap_segment at(std::uint64_t begin, std::size_t bytes, heap_part part, std::size_t asked = 0) {
-  heap_segment s;
+heap_extent at(std::uint64_t begin, std::size_t bytes, heap_part part, std::size_t asked = 0) {
+  heap_extent s;
   s.range = {device_address(begin), bytes};
   s.part = part;
   s.requested = asked;
@@ -24,21 +24,22 @@ heap_segment at(std::uint64_t begin, std::size_t bytes, heap_part part, std::siz
 
 TEST(HeapFigures, AddUp) {
   heap_map::arena a;
-  a.segments = {at(0x1000, 0x800, heap_part::live, 0x7ff), at(0x1800, 0x1800, heap_part::free),
-                at(0x3000, 0x1000, heap_part::cached),     at(0x4000, 0x1000, heap_part::unbacked),
-                at(0x5000, 0x400, heap_part::held),        at(0x5400, 0xc00, heap_part::free),
-                at(0x6000, 0x2000, heap_part::lent),       at(0x8000, 0x1000, heap_part::leaving)};
+  a.extents = {
+      at(0x1000, 0x800, heap_part::live, 0x7ff),  at(0x1800, 0x1800, heap_part::free),
+      at(0x3000, 0x1000, heap_part::cached),      at(0x4000, 0x1000, heap_part::uncommitted),
+      at(0x5000, 0x400, heap_part::pending_free), at(0x5400, 0xc00, heap_part::free),
+      at(0x6000, 0x2000, heap_part::aliased),     at(0x8000, 0x1000, heap_part::unmapping)};
   const heap_figures f = figures_of(a, 0x1000);
   EXPECT_EQ(f.live, 0x800u);
   EXPECT_EQ(f.requested, 0x7ffu);
   EXPECT_EQ(f.blocks, 1u);
   EXPECT_EQ(f.cached, 0x1000u);
-  EXPECT_EQ(f.held, 0x400u);
+  EXPECT_EQ(f.pending_free, 0x400u);
   EXPECT_EQ(f.free, 0x2400u);
-  EXPECT_EQ(f.backed, f.live + f.cached + f.held + f.free);
-  EXPECT_EQ(f.unbacked, 0x1000u);
-  EXPECT_EQ(f.lent, 0x2000u);
-  EXPECT_EQ(f.leaving, 0x1000u);
+  EXPECT_EQ(f.committed, f.live + f.cached + f.pending_free + f.free);
+  EXPECT_EQ(f.uncommitted, 0x1000u);
+  EXPECT_EQ(f.aliased, 0x2000u);
+  EXPECT_EQ(f.unmapping, 0x1000u);
   EXPECT_EQ(f.reserved, 0x8000u);
   // Free and cached side by side are one piece: [0x1800, 0x4000), of it [0x2000, 0x4000) whole
   // pages; and the end of a page that is held at its begin.
@@ -51,7 +52,7 @@ TEST(HeapFigures, AddUp) {
 TEST(HeapFigures, WhatTouchesByChanceIsTwoPieces) {
   heap_map m;
   heap_map::arena &a = m.arenas.emplace_back();
-  a.segments = {at(0x1000, 0x1000, heap_part::free), at(0x2000, 0x3000, heap_part::free)};
+  a.extents = {at(0x1000, 0x1000, heap_part::free), at(0x2000, 0x3000, heap_part::free)};
   EXPECT_EQ(figures_of(m).free_pieces, 1u);
   a.reserved = {{device_address(0x1000), 0x1000}, {device_address(0x2000), 0x3000}};
   EXPECT_EQ(figures_of(m).free_pieces, 2u);
@@ -71,12 +72,12 @@ class heap_maps : public testing::buffer_test {
     buffer_test::TearDown();
   }
   // What the map says of an address; nothing twice, and in order.
-  heap_segment part_at(const void *block) const {
+  heap_extent part_at(const void *block) const {
     const auto address = reinterpret_cast<std::uintptr_t>(block);
-    heap_segment found;
+    heap_extent found;
     for (const auto &a : heap_->map().arenas) {
       std::uint64_t end = 0;
-      for (const heap_segment &s : a.segments) {
+      for (const heap_extent &s : a.extents) {
         EXPECT_GE(s.range.begin.value(), end);
         end = s.range.end().value();
         if (s.range.begin.value() <= address && address < end) found = s;
@@ -112,14 +113,14 @@ TEST_F(heap_maps, say_of_each_block_what_it_is) {
   EXPECT_EQ(part_at(large).requested, 0u);
   EXPECT_EQ(part_at(small).part, heap_part::cached);
   EXPECT_EQ(part_at(neighbour).part, heap_part::live);
-  EXPECT_EQ(part_at(used).part, heap_part::held);
-  EXPECT_EQ(part_at(used_small).part, heap_part::held);
+  EXPECT_EQ(part_at(used).part, heap_part::pending_free);
+  EXPECT_EQ(part_at(used_small).part, heap_part::pending_free);
   EXPECT_TRUE(part_at(used_small).in_slab);
 
   ASSERT_TRUE(after(s).wait() && after(other).wait());
   ASSERT_TRUE(heap_->free(neighbour));
   ASSERT_TRUE(heap_->empty_cache());
-  EXPECT_EQ(part_at(large).part, heap_part::unbacked);
+  EXPECT_EQ(part_at(large).part, heap_part::uncommitted);
 }
 
 TEST_F(heap_maps, agree_with_the_figures) {
@@ -132,9 +133,9 @@ TEST_F(heap_maps, agree_with_the_figures) {
   EXPECT_EQ(f.live, n.live);
   EXPECT_EQ(f.requested, n.requested);
   EXPECT_EQ(f.blocks, n.blocks);
-  EXPECT_EQ(f.backed, n.backed);
+  EXPECT_EQ(f.committed, n.committed);
   EXPECT_EQ(f.reserved, n.reserved);
-  EXPECT_EQ(f.lent, n.lent);
+  EXPECT_EQ(f.aliased, n.aliased);
   EXPECT_GE(f.free_whole_pages, n.free_whole_pages);  // what is cached counts too
 }
 

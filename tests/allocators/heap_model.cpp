@@ -87,8 +87,8 @@ class world {
     // A page that an unlucky call left behind goes with the next.
     demand(heap_->heap().empty_cache().has_value(), "emptying at the end");
     const caching_allocator_stats n = heap_->heap().stats();
-    demand(n.total.backed == 0,
-           "memory is kept when nothing is handed out: " + std::to_string(n.total.backed));
+    demand(n.total.committed == 0,
+           "memory is kept when nothing is handed out: " + std::to_string(n.total.committed));
     out_.pages_moved = n.pages_moved;
     out_.host_waits = n.host_waits;
     heap_.reset();
@@ -129,7 +129,7 @@ class world {
     // Then there was not enough: neither in free pages, nor to create.
     const caching_allocator_stats n = heap_->heap().stats();
     const std::size_t limit = heap_->heap().limit();
-    const std::size_t allowed = limit > n.total.backed ? limit - n.total.backed : 0;
+    const std::size_t allowed = limit > n.total.committed ? limit - n.total.committed : 0;
     const std::size_t there = n.total.free_whole_pages + n.total.cached +
                               std::min(device_->memory()->free.bytes(), allowed);
     if (device_->capabilities().vmm) {
@@ -151,10 +151,10 @@ class world {
     std::size_t n = 0;
     for (const heap_map::arena &a : heap_->heap().map().arenas) {
       for (const virtual_range &r : a.reserved) {
-        const auto used = [&](const heap_segment &s) {
+        const auto used = [&](const heap_extent &s) {
           return s.range.overlaps(r) && s.part != heap_part::free && s.part != heap_part::cached;
         };
-        n += std::none_of(a.segments.begin(), a.segments.end(), used) ? 1 : 0;
+        n += std::none_of(a.extents.begin(), a.extents.end(), used) ? 1 : 0;
       }
     }
     return n;

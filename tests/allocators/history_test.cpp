@@ -130,7 +130,7 @@ TEST_F(history, memory_that_moves_is_told_with_both_addresses) {
   std::vector<void *> blocks;
   for (int i = 0; i < 8; ++i) blocks.push_back(*heap().allocate(4 * page(), s));
   for (std::size_t i = 0; i < 8; i += 2) ASSERT_TRUE(heap().free(blocks[i]));
-  heap().set_limit(heap().stats().total.backed);
+  heap().set_limit(heap().stats().total.committed);
   const auto large = heap().allocate(16 * page(), s);  // from the pages of four
   ASSERT_TRUE(large) << large.error().message();
   ASSERT_TRUE(heap().free(*large));
@@ -151,9 +151,9 @@ TEST_F(history, memory_that_moves_is_told_with_both_addresses) {
     }
   }
   EXPECT_GE(count(h, history_action::page_move), 5u);
-  EXPECT_EQ(memory.size() * page(), heap().stats().total.backed);
+  EXPECT_EQ(memory.size() * page(), heap().stats().total.committed);
   for (const auto &a : heap().map().arenas) {
-    for (const heap_segment &seg : a.segments) {
+    for (const heap_extent &seg : a.extents) {
       if (!has_memory(seg.part)) continue;
       const std::uint64_t begin = seg.range.begin.value();
       EXPECT_TRUE(memory.contains(begin - begin % page())) << name_of(seg.part);
@@ -292,7 +292,7 @@ TEST_F(history, a_function_of_a_shared_library_has_its_name) {
 // Asks for figures in the midst of growing, from another thread, and waits for the answer.
 class curious : public heap_observer {
  public:
-  bool happened(const history_event &e) noexcept override {
+  bool on_event(const history_event &e) noexcept override {
     ++events;
     if (e.action != history_action::page_map) return true;
     std::thread([&] { seen = heap->stats(); }).join();

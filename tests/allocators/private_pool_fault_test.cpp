@@ -80,7 +80,7 @@ class private_pool_faults : public testing::buffer_test {
       ASSERT_TRUE(h.free(*idle));
       h.settle();
       const private_pool p = *asked([&] { return heap.create_pool(); });
-      asked([&] { return heap.begin_allocate_to_pool(p, s); });
+      ASSERT_TRUE(asked([&] { return heap.begin_allocate_to_pool(p, s); }));
       {
         captured_graph one(dev(), s);
         const auto a = asked([&] { return heap.allocate(12 * page(), s); });
@@ -91,45 +91,45 @@ class private_pool_faults : public testing::buffer_test {
         // Another stream works on, and is used by the capture.
         const auto outside = asked([&] { return heap.allocate(2 * page(), u); });
         ASSERT_TRUE(outside);
-        asked([&] { return heap.record_use(*outside, s); });
-        asked([&] { return heap.record_use(*outside, t); });
-        asked([&] { return heap.free(*outside); });
-        asked([&] { return heap.free(*a); });
-        asked([&] { return heap.empty_cache(); });
+        ASSERT_TRUE(asked([&] { return heap.record_use(*outside, s); }));
+        ASSERT_TRUE(asked([&] { return heap.record_use(*outside, t); }));
+        ASSERT_TRUE(asked([&] { return heap.free(*outside); }));
+        ASSERT_TRUE(asked([&] { return heap.free(*a); }));
+        ASSERT_TRUE(asked([&] { return heap.empty_cache(); }));
         const auto c = asked([&] { return heap.allocate(6 * page(), s); });
         ASSERT_TRUE(c);
         one.fill(*c, 3, 6 * page(), s);
         ASSERT_TRUE(one.end());
-        asked([&] { return heap.end_allocate_to_pool(p, s); });
+        ASSERT_TRUE(asked([&] { return heap.end_allocate_to_pool(p, s); }));
         one.launch(t);
-        asked([&] { return heap.free(*b); });
-        asked([&] { return heap.free(*c); });
+        ASSERT_TRUE(asked([&] { return heap.free(*b); }));
+        ASSERT_TRUE(asked([&] { return heap.free(*c); }));
         ASSERT_TRUE(t.synchronize());
         EXPECT_EQ(testing::get(dev(), at(*c), 1)[0], 3);
         EXPECT_EQ(testing::get(dev(), at(*a) + 11 * page(), 1)[0], 1);
         EXPECT_EQ(testing::get(dev(), at(*b), 1)[0], 2);
         EXPECT_EQ(h.disagreement(), "");
         one.launch(t);
-        asked([&] { return heap.release_pool(p, {t}); });
+        ASSERT_TRUE(asked([&] { return heap.release_pool(p, {t}); }));
       }
       // A pool after it, on the same stream.
       const private_pool q = *asked([&] { return heap.create_pool(); });
-      asked([&] { return heap.begin_allocate_to_pool(q, s); });
+      ASSERT_TRUE(asked([&] { return heap.begin_allocate_to_pool(q, s); }));
       const auto d = asked([&] { return heap.allocate(9 * page(), s); });
       ASSERT_TRUE(d);
-      asked([&] { return heap.end_allocate_to_pool(q, s); });
-      asked([&] { return heap.free(*d); });
-      asked([&] { return heap.release_pool(q); });
+      ASSERT_TRUE(asked([&] { return heap.end_allocate_to_pool(q, s); }));
+      ASSERT_TRUE(asked([&] { return heap.free(*d); }));
+      ASSERT_TRUE(asked([&] { return heap.release_pool(q); }));
       const auto e = h.allocate(16 * page(), u);  // needs what the pools had
       ASSERT_TRUE(e) << e.error().message();
       h.drop_all();
       h.settle();
-      asked([&] { return heap.empty_cache(); });
+      ASSERT_TRUE(asked([&] { return heap.empty_cache(); }));
       h.settle();
       EXPECT_TRUE(heap.empty_cache());
       EXPECT_EQ(h.disagreement(), "");
-      EXPECT_EQ(heap.stats().total.backed, 0u);
-      EXPECT_EQ(heap.stats().total.held, 0u);
+      EXPECT_EQ(heap.stats().total.committed, 0u);
+      EXPECT_EQ(heap.stats().total.pending_free, 0u);
     }
     EXPECT_EQ(dev().space().stats().live_mappings, 0u);
     EXPECT_EQ(dev().space().stats().live_blocks, 0u);

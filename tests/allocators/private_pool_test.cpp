@@ -88,7 +88,7 @@ class private_pools_test : public testing::buffer_test {
   std::size_t backed_by(private_pool p) {
     std::size_t sum = 0;
     for (const arena_stats &a : heap().stats().arenas) {
-      if (a.pool == p.id) sum += a.backed;
+      if (a.pool == p.id) sum += a.committed;
     }
     return sum;
   }
@@ -151,7 +151,8 @@ TEST_F(private_pools_test, a_graph_replays_whatever_was_allocated_since) {
         void *const block = must_allocate(bytes, *on);
         EXPECT_TRUE(block < one.out || block >= static_cast<char *>(one.out) + 6 * page());
         const context_guard guard(driver(), dev().context());
-        EXPECT_TRUE(driver().set_bytes_async(device_address(value_of(block)), 0xee, bytes, on->get()));
+        EXPECT_TRUE(
+            driver().set_bytes_async(device_address(value_of(block)), 0xee, bytes, on->get()));
         others.push_back(block);
       }
     }
@@ -159,13 +160,13 @@ TEST_F(private_pools_test, a_graph_replays_whatever_was_allocated_since) {
     ASSERT_TRUE(s.synchronize());
     ASSERT_TRUE(t.synchronize());
     give_all_back();
-    EXPECT_EQ(heap().stats().total.backed, backed_by(p)) << "only the pool keeps its pages";
+    EXPECT_EQ(heap().stats().total.committed, backed_by(p)) << "only the pool keeps its pages";
     EXPECT_EQ(pages_of(p), pages);
     EXPECT_REPLAYS(one, t);
   }
   ASSERT_TRUE(heap().release_pool(p, {s, t}));
   give_all_back();
-  EXPECT_EQ(heap().stats().total.backed, 0u);
+  EXPECT_EQ(heap().stats().total.committed, 0u);
 }
 
 TEST_F(private_pools_test, a_live_pool_keeps_its_free_pages_when_memory_is_short) {
@@ -201,11 +202,11 @@ TEST_F(private_pools_test, its_pages_wait_for_the_last_replay) {
   one.graph->launch(r);
   ASSERT_TRUE(heap().release_pool(p, {r}));
   EXPECT_EQ(heap().trim(0)->bytes(), 0u);
-  EXPECT_EQ(backed_by(p), heap().stats().total.backed);
+  EXPECT_EQ(backed_by(p), heap().stats().total.committed);
   release(r.get());
   settle();
   EXPECT_GE(heap().trim(0)->bytes(), 9 * page());
-  EXPECT_EQ(heap().stats().total.backed, 0u);
+  EXPECT_EQ(heap().stats().total.committed, 0u);
 }
 
 TEST_F(private_pools_test, blocks_outlive_their_pool) {
@@ -219,12 +220,12 @@ TEST_F(private_pools_test, blocks_outlive_their_pool) {
   ASSERT_TRUE(heap().release_pool(p));
   ASSERT_TRUE(s.synchronize());
   give_all_back();
-  EXPECT_EQ(heap().stats().total.backed, 3 * page());
+  EXPECT_EQ(heap().stats().total.committed, 3 * page());
   must_free(must_allocate(20 * page(), t));
   EXPECT_TRUE(testing::holds(dev(), device_address(value_of(kept)), 3 * page(), 1));
   must_free(kept);
   give_all_back();
-  EXPECT_EQ(heap().stats().total.backed, 0u);
+  EXPECT_EQ(heap().stats().total.committed, 0u);
 }
 
 TEST_F(private_pools_test, graphs_share_a_pool_until_the_last_lets_go) {
@@ -247,7 +248,7 @@ TEST_F(private_pools_test, graphs_share_a_pool_until_the_last_lets_go) {
   EXPECT_TRUE(fails_with(heap().release_pool(p), errc::invalid_argument,
                          "caching_allocator::release_pool", p.id, 0));
   give_all_back();
-  EXPECT_EQ(heap().stats().total.backed, 0u);
+  EXPECT_EQ(heap().stats().total.committed, 0u);
 }
 
 TEST_F(private_pools_test, pools_do_not_share_with_each_other) {
@@ -265,7 +266,7 @@ TEST_F(private_pools_test, pools_do_not_share_with_each_other) {
   EXPECT_TRUE(has(one.out, 3 * page(), 3));
   ASSERT_TRUE(heap().release_pool(p, {s}));
   give_all_back();
-  EXPECT_EQ(heap().stats().total.backed, backed_by(q));
+  EXPECT_EQ(heap().stats().total.committed, backed_by(q));
   ASSERT_TRUE(heap().release_pool(q, {s}));
 }
 
@@ -282,7 +283,7 @@ TEST_F(private_pools_test, streams_that_join_the_capture_have_arenas_of_the_pool
   // Used across: the block waits for a stream that cannot be asked until the capture has ended.
   EXPECT_TRUE(heap().record_use(b, s));
   must_free(b);
-  EXPECT_EQ(heap().stats().total.held, 3 * page());
+  EXPECT_EQ(heap().stats().total.pending_free, 3 * page());
   void *const c = must_allocate(3 * page(), t);
   EXPECT_NE(c, b);
   graph.fill(c, 4, 3 * page(), t);
@@ -297,7 +298,7 @@ TEST_F(private_pools_test, streams_that_join_the_capture_have_arenas_of_the_pool
   ASSERT_TRUE(s.synchronize());
   EXPECT_TRUE(has(a, 3 * page(), 1) && has(b, 3 * page(), 2) && has(c, 3 * page(), 4));
   give_all_back();
-  EXPECT_EQ(heap().stats().total.held, 0u) << "the capture has ended";
+  EXPECT_EQ(heap().stats().total.pending_free, 0u) << "the capture has ended";
   must_free(a);
   must_free(c);
   ASSERT_TRUE(heap().release_pool(p, {s}));
@@ -425,7 +426,7 @@ void keep_busy(caching_allocator &heap, std::size_t page, stream_ref on, stream_
     for (const int i : {0, 1, 2, 3, 4, 7}) EXPECT_TRUE(heap.free(blocks[static_cast<unsigned>(i)]));
     EXPECT_TRUE(heap.trim(4 * page));
     EXPECT_FALSE(heap.allocate(std::size_t{1} << 45, on));
-    heap.set_limit(heap.stats().total.backed);  // and now by moving
+    heap.set_limit(heap.stats().total.committed);  // and now by moving
     const auto moved = heap.allocate(2 * page, other);
     heap.set_limit(SIZE_MAX);
     if (moved) {
@@ -469,8 +470,8 @@ TEST_F(private_pools_test, nothing_the_allocator_does_spoils_a_capture) {
       must_free(after);
       ASSERT_TRUE(heap().release_pool(p, {*s}));
       give_all_back();
-      EXPECT_EQ(heap().stats().total.held, 0u);
-      EXPECT_EQ(heap().stats().total.backed, 0u);
+      EXPECT_EQ(heap().stats().total.pending_free, 0u);
+      EXPECT_EQ(heap().stats().total.committed, 0u);
       made_->reset();  // before the stream
       made_ = caching_allocator::create(dev());
       ASSERT_TRUE(made_);
@@ -519,8 +520,8 @@ TEST_F(private_pools_test, a_capture_that_begins_beside_a_free_holds_nothing_for
     }
     graph.reset();
     give_all_back();
-    EXPECT_EQ(heap().stats().total.held, 0u);
-    EXPECT_EQ(heap().stats().total.backed, 0u);
+    EXPECT_EQ(heap().stats().total.pending_free, 0u);
+    EXPECT_EQ(heap().stats().total.committed, 0u);
   }
 }
 
@@ -558,7 +559,7 @@ TEST_F(private_pools_test, threads_capture_while_others_allocate) {
   for (std::thread &t : threads) t.join();
   for (const stream &s : streams) ASSERT_TRUE(s.synchronize());
   give_all_back();
-  EXPECT_EQ(heap().stats().total.backed, 0u);
+  EXPECT_EQ(heap().stats().total.committed, 0u);
 }
 
 // Capturing again and again takes neither more memory nor more addresses.
@@ -575,11 +576,11 @@ TEST_F(private_pools_test, released_pools_leave_nothing_behind) {
     settle();
     const caching_allocator_stats n = heap().stats();
     if (round == 0) {
-      backed = n.total.backed;
+      backed = n.total.committed;
       arenas = n.arenas.size();
       reserved = n.total.reserved;
     }
-    EXPECT_EQ(n.total.backed, backed);
+    EXPECT_EQ(n.total.committed, backed);
     EXPECT_EQ(n.arenas.size(), arenas);
     EXPECT_EQ(n.total.reserved, reserved);
   }
@@ -624,8 +625,8 @@ TEST_F(private_pools_test, mistakes_are_refused_and_change_nothing) {
                          "caching_allocator::end_allocate_to_pool", q.id, 0));
   EXPECT_TRUE(fails_with(heap().end_allocate_to_pool(p, t), wrong,
                          "caching_allocator::end_allocate_to_pool", p.id, 0));
-  EXPECT_TRUE(fails_with(heap().release_pool(p), errc::busy, "caching_allocator::release_pool",
-                         p.id, 0));
+  EXPECT_TRUE(
+      fails_with(heap().release_pool(p), errc::busy, "caching_allocator::release_pool", p.id, 0));
   void *const inside = must_allocate(3 * page(), s);
   EXPECT_EQ(backed_by(p), 3 * page());
   ASSERT_TRUE(heap().end_allocate_to_pool(p, s));

@@ -107,7 +107,8 @@ TEST_F(steady, a_training_loop_makes_no_driver_call_after_its_second_step) {
     }
     const caching_allocator_stats n = heap.stats();
     if (has_vmm()) {
-      EXPECT_LT(static_cast<double>(n.backed_peak), 1.10 * static_cast<double>(n.total.live_peak));
+      EXPECT_LT(static_cast<double>(n.committed_peak),
+                1.10 * static_cast<double>(n.total.live_peak));
     }
     t.tear_down();
   }
@@ -131,7 +132,7 @@ TEST_F(steady, pages_come_back_to_where_they_were_without_a_call) {
   const auto stays = h.allocate(page(), s);
   ASSERT_TRUE(stays);
   small_back();
-  h.heap().set_limit(h.heap().stats().total.backed);
+  h.heap().set_limit(h.heap().stats().total.committed);
   for (int round = 0; round < 4; ++round) {
     const driver_counts before = counts();
     for (int k = 0; k < 2; ++k) {
@@ -151,15 +152,15 @@ TEST_F(steady, pages_come_back_to_where_they_were_without_a_call) {
     }
   }
   EXPECT_GT(h.heap().stats().pages_recalled, 0u);
-  EXPECT_GT(h.heap().stats().total.lent, 0u);
+  EXPECT_GT(h.heap().stats().total.aliased, 0u);
   h.settle();
   EXPECT_EQ(h.disagreement(), "");
   // What is mapped twice is given back as well.
   ASSERT_TRUE(h.free(*stays));
   h.settle();
   ASSERT_TRUE(h.heap().empty_cache());
-  EXPECT_EQ(h.heap().stats().total.backed, 0u);
-  EXPECT_EQ(h.heap().stats().total.lent, 0u);
+  EXPECT_EQ(h.heap().stats().total.committed, 0u);
+  EXPECT_EQ(h.heap().stats().total.aliased, 0u);
   EXPECT_EQ(dev().space().stats().live_mappings, 0u);
 }
 

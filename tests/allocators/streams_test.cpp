@@ -60,7 +60,7 @@ TEST_F(streams, a_block_used_elsewhere_waits_until_that_has_passed) {
     EXPECT_FALSE(h.heap().free(*block)) << "twice";
     EXPECT_FALSE(h.heap().usable_size(*block));
     EXPECT_FALSE(h.heap().record_use(*block, t));
-    EXPECT_GE(h.heap().stats().total.held, bytes);
+    EXPECT_GE(h.heap().stats().total.pending_free, bytes);
     EXPECT_EQ(h.heap().stats().total.live, 0u);
     const auto other = h.allocate(bytes, s);
     ASSERT_TRUE(other);
@@ -69,7 +69,7 @@ TEST_F(streams, a_block_used_elsewhere_waits_until_that_has_passed) {
     release(t.get());
     h.settle();
     ASSERT_TRUE(h.heap().empty_cache());
-    EXPECT_EQ(h.heap().stats().total.held, 0u);
+    EXPECT_EQ(h.heap().stats().total.pending_free, 0u);
     EXPECT_EQ(h.disagreement(), "");
   }
 }
@@ -81,7 +81,7 @@ TEST_F(streams, freeing_on_another_stream_waits_for_that_one) {
   ASSERT_TRUE(block);
   hold(t.get());
   ASSERT_TRUE(h.free_on(*block, t));
-  EXPECT_EQ(h.heap().stats().total.held, 5_MiB);
+  EXPECT_EQ(h.heap().stats().total.pending_free, 5_MiB);
   release(t.get());
   h.settle();
   EXPECT_EQ(h.disagreement(), "");
@@ -94,7 +94,7 @@ TEST_F(streams, pages_move_from_a_busy_stream_behind_its_work) {
   checked_heap h(dev());
   const auto block = h.allocate(16 * page(), s);
   ASSERT_TRUE(block);
-  h.heap().set_limit(h.heap().stats().total.backed);
+  h.heap().set_limit(h.heap().stats().total.committed);
   hold(s.get());
   ASSERT_TRUE(h.free(*block));
   const auto moved = h.allocate(16 * page(), t);
@@ -140,7 +140,7 @@ TEST_F(streams, an_idle_streams_pages_are_moved_rather_than_created) {
   h.settle();
   ASSERT_TRUE(h.allocate(64 * page(), t));
   EXPECT_GT(h.heap().stats().pages_moved, 56u);
-  EXPECT_LT(h.heap().stats().total.backed, 70 * page());
+  EXPECT_LT(h.heap().stats().total.committed, 70 * page());
   EXPECT_EQ(h.disagreement(), "");
   h.drop_all();
 }
@@ -151,7 +151,7 @@ TEST_F(streams, the_host_waits_for_held_blocks_when_nothing_else_is_left) {
   checked_heap h(dev());
   const auto block = h.allocate(8 * page(), s);
   ASSERT_TRUE(block);
-  h.heap().set_limit(h.heap().stats().total.backed);
+  h.heap().set_limit(h.heap().stats().total.committed);
   ASSERT_TRUE(h.use_on(*block, t));
   ASSERT_TRUE(h.free(*block));
   const auto other = h.allocate(8 * page(), s);
@@ -170,7 +170,7 @@ TEST_F(streams, what_is_given_back_waits_for_its_stream) {
   hold(s.get());
   ASSERT_TRUE(h.free(*block));
   ASSERT_TRUE(h.heap().empty_cache());
-  EXPECT_EQ(h.heap().stats().total.backed, 0u);
+  EXPECT_EQ(h.heap().stats().total.committed, 0u);
   EXPECT_EQ(dev().space().stats().retiring_mappings, 8u);
   EXPECT_EQ(h.disagreement(), "");
   release(s.get());

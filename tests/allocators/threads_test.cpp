@@ -80,7 +80,7 @@ TEST_F(allocator_threads, use_one_heap) {
         if (others != nullptr) random() % 2 == 0 ? free_it(others) : free_it(others, s);
         if (step % 150 == 149) {
           if (const status e = heap.empty_cache(); !e) is_wrong(e.error().message());
-          if (const std::size_t backed = heap.stats().total.backed; backed > options.limit) {
+          if (const std::size_t backed = heap.stats().total.committed; backed > options.limit) {
             is_wrong(std::to_string(backed) + " bytes are backed");
           }
         }
@@ -96,7 +96,7 @@ TEST_F(allocator_threads, use_one_heap) {
   EXPECT_EQ(heap.stats().total.blocks, 0u);
   for (const stream &s : own) ASSERT_TRUE(s.synchronize());
   ASSERT_TRUE(heap.empty_cache());
-  EXPECT_EQ(heap.stats().total.backed, 0u);
+  EXPECT_EQ(heap.stats().total.committed, 0u);
   made->reset();
 }
 
@@ -132,7 +132,7 @@ TEST_F(allocator_threads, figures_are_of_one_moment) {
   std::size_t most_backed = 0, most_live = 0;
   while (!done) {
     const arena_stats now = heap.stats().total;
-    most_backed = std::max(most_backed, now.backed);
+    most_backed = std::max(most_backed, now.committed);
     most_live = std::max(most_live, now.live);
   }
   mover.join();
@@ -148,9 +148,7 @@ TEST_F(allocator_threads, a_forked_child_is_refused_and_does_no_harm) {
   const pid_t child = fork();
   ASSERT_NE(child, -1);
   if (child == 0) {
-    const auto refused = [](const status &s) {
-      return !s && s.error().is(errc::not_supported);
-    };
+    const auto refused = [](const status &s) { return !s && s.error().is(errc::not_supported); };
     const bool right = refused(testing::outcome((*made)->allocate(1000))) &&
                        refused((*made)->free(*block)) && refused((*made)->record_use(*block, {})) &&
                        refused((*made)->empty_cache());

@@ -14,7 +14,7 @@ class layouter {
   layouter(double row_width, std::uint64_t bytes_per_row)
       : width_(row_width), per_byte_(row_width / static_cast<double>(bytes_per_row)) {}
 
-  void add(const heap_segment &s, bool joins) {
+  void add(const heap_extent &s, bool joins) {
     const double wide = static_cast<double>(s.range.bytes) * per_byte_;
     if (wide >= narrowest) {
       end_bundle();
@@ -50,7 +50,7 @@ class layouter {
   }
 
  private:
-  drawn_piece &begin_piece(const heap_segment &s) {
+  drawn_piece &begin_piece(const heap_extent &s) {
     drawn_piece p;
     p.color = paint_of(s);
     p.begin = s.range.begin.value();
@@ -98,9 +98,9 @@ class layouter {
 
 }  // namespace
 
-paint paint_of(const heap_segment &s) {
+paint paint_of(const heap_extent &s) {
   if (!has_memory(s.part)) return paint::gap;
-  if (s.part == heap_part::held) return paint::held;
+  if (s.part == heap_part::pending_free) return paint::held;
   if (s.part != heap_part::live) return paint::free;
   const auto bound = std::lower_bound(live_bounds.begin(), live_bounds.end(), s.range.bytes);
   return static_cast<paint>(bound - live_bounds.begin());
@@ -111,7 +111,7 @@ drawn_arena lay_out(const heap_map::arena &a, double row_width, std::uint64_t by
   std::uint64_t memory = 0;
   std::size_t gaps = 0;
   bool in_gap = true;
-  for (const heap_segment &s : a.segments) {
+  for (const heap_extent &s : a.extents) {
     const bool gap = !has_memory(s.part);
     if (gap && !in_gap) ++gaps;
     in_gap = gap;
@@ -124,14 +124,14 @@ drawn_arena lay_out(const heap_map::arena &a, double row_width, std::uint64_t by
   layouter out(row_width, bytes_per_row);
   drawn_piece gap;
   std::uint64_t end = 0;
-  for (std::size_t i = 0; i < a.segments.size(); ++i) {
-    const heap_segment &s = a.segments[i];
+  for (std::size_t i = 0; i < a.extents.size(); ++i) {
+    const heap_extent &s = a.extents[i];
     const std::uint64_t begin = s.range.begin.value();
     if (!has_memory(s.part)) {
       if (gap.bytes == 0) gap.begin = begin;
       gap.bytes += s.range.bytes;
-      if (s.part == heap_part::lent) gap.lent += s.range.bytes;
-      if (s.part == heap_part::leaving) gap.leaving += s.range.bytes;
+      if (s.part == heap_part::aliased) gap.lent += s.range.bytes;
+      if (s.part == heap_part::unmapping) gap.leaving += s.range.bytes;
     } else {
       // A reservation that does not touch the one before it begins behind a gap too.
       if (gap.bytes != 0 || (end != 0 && begin != end)) {

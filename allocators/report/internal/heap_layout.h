@@ -14,7 +14,7 @@ enum class paint : std::uint8_t { live_0, live_1, live_2, live_3, live_4, held, 
 inline constexpr std::size_t paints = 8;
 inline constexpr std::array<std::size_t, 4> live_bounds = {
     std::size_t{1} << 20, std::size_t{8} << 20, std::size_t{64} << 20, std::size_t{512} << 20};
-paint paint_of(const heap_segment &s);
+paint paint_of(const heap_extent &s);
 
 struct drawn_piece {
   paint color = paint::free;

@@ -15,7 +15,7 @@ constexpr unsigned lines_between_looks = 32;  // at the clock
 
 tl::unexpected<error> cannot_write(const char *why) {
   return make_error(errc::invalid_argument, "trace_recorder", why,
-                static_cast<std::uint64_t>(errno));
+                    static_cast<std::uint64_t>(errno));
 }
 
 struct open_recorders {
@@ -58,7 +58,7 @@ result<std::shared_ptr<trace_recorder>> trace_recorder::open(const std::string &
   return recorder;
 }
 
-std::shared_ptr<trace_recorder> trace_recorder::of_environment() {
+std::shared_ptr<trace_recorder> trace_recorder::from_environment() {
   const char *const path = std::getenv("STILLMAP_RECORD");
   if (path == nullptr || *path == '\0') return nullptr;
   auto recorder = open(path);
@@ -85,9 +85,9 @@ trace_recorder::~trace_recorder() {
 std::uint32_t trace_recorder::number_of(int device, stream_ref s) {
   const auto next = static_cast<std::uint32_t>(streams_.size());
   // A program with more streams than the format has: the last number stands for all further ones.
-  if (next == trace_most_streams) {
+  if (next == trace_max_streams) {
     const auto found = streams_.find({device, s.get()});
-    return found != streams_.end() ? found->second : trace_most_streams - 1;
+    return found != streams_.end() ? found->second : trace_max_streams - 1;
   }
   return streams_.try_emplace({device, s.get()}, next).first->second;
 }
@@ -128,7 +128,7 @@ void trace_recorder::iteration() {
   write_out();
 }
 
-void trace_recorder::gone(const void *owner) {
+void trace_recorder::owner_destroyed(const void *owner) {
   const std::lock_guard lock(mutex_);
   std::map<std::uint64_t, const void *> its;  // in the order in which they were allocated
   for (const auto &[block, b] : live_) {

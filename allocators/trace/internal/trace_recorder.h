@@ -32,7 +32,7 @@ class trace_recorder {
   static result<std::shared_ptr<trace_recorder>> open(const std::string &path);
   // What STILLMAP_RECORD names; nullptr: nothing. A file that cannot be made is reported
   // (report_background_error) and nothing is recorded.
-  static std::shared_ptr<trace_recorder> of_environment();
+  static std::shared_ptr<trace_recorder> from_environment();
 
   ~trace_recorder();
   trace_recorder(const trace_recorder &) = delete;
@@ -48,7 +48,7 @@ class trace_recorder {
   void freed(const void *block);
   void iteration();
   // The owner is gone, and with it its blocks.
-  void gone(const void *owner);
+  void owner_destroyed(const void *owner);
   void flush();
 
   const std::string &path() const { return path_; }

@@ -22,14 +22,14 @@ heap_map::arena random_arena(unsigned seed) {
   std::mt19937_64 dice(seed);
   std::uint64_t at = 1_GiB;
   for (int i = 0; i < 400; ++i) {
-    heap_segment s;
+    heap_extent s;
     const std::size_t most = dice() % 3 == 0 ? 200_MiB : 300_KiB;
     s.range = {device_address(at), (dice() % most / 512 + 1) * 512};
     s.part = static_cast<heap_part>(dice() % heap_parts);
     if (s.part == heap_part::live) s.requested = s.range.bytes - dice() % 512;
     at += s.range.bytes;
     if (dice() % 50 == 0) at += 3_GiB;  // another reservation
-    a.segments.push_back(s);
+    a.extents.push_back(s);
   }
   return a;
 }
@@ -68,13 +68,13 @@ TEST(HeapLayout, AreaIsMemoryAndNothingOverlaps) {
       live += p.live;
       pieces += p.pieces;
     }
-    EXPECT_EQ(memory, f.backed);
+    EXPECT_EQ(memory, f.committed);
     EXPECT_EQ(live, f.live);
-    EXPECT_NEAR(area, width * static_cast<double>(f.backed) / static_cast<double>(row), 1e-3);
+    EXPECT_NEAR(area, width * static_cast<double>(f.committed) / static_cast<double>(row), 1e-3);
     EXPECT_LT(gaps, 0.2 * area);
     EXPECT_EQ(d.rows, in_row + 1);
     std::uint64_t with_memory = 0;
-    for (const heap_segment &s : a.segments) with_memory += has_memory(s.part) ? 1u : 0u;
+    for (const heap_extent &s : a.extents) with_memory += has_memory(s.part) ? 1u : 0u;
     EXPECT_EQ(pieces, with_memory);
   }
 }
@@ -82,10 +82,10 @@ TEST(HeapLayout, AreaIsMemoryAndNothingOverlaps) {
 TEST(HeapLayout, WhatIsTooSmallIsDrawnTogetherInTheColourOfMost) {
   heap_map::arena a;
   for (std::uint64_t i = 0; i < 100; ++i) {
-    heap_segment s;
+    heap_extent s;
     s.range = {device_address(1_GiB + i * 1_MiB), 1_MiB};
     s.part = i % 4 == 0 ? heap_part::free : heap_part::live;
-    a.segments.push_back(s);
+    a.extents.push_back(s);
   }
   const drawn_arena d = lay_out(a, 100, 2_GiB);  // 20 MiB a pixel
   ASSERT_EQ(d.pieces.size(), 5u);
@@ -96,7 +96,7 @@ TEST(HeapLayout, WhatIsTooSmallIsDrawnTogetherInTheColourOfMost) {
 }
 
 TEST(HeapLayout, BlocksHaveColoursBySize) {
-  heap_segment s;
+  heap_extent s;
   s.part = heap_part::live;
   const std::pair<std::size_t, paint> known[] = {
       {512, paint::live_0},     {1_MiB, paint::live_0},   {1_MiB + 512, paint::live_1},
@@ -109,16 +109,16 @@ TEST(HeapLayout, BlocksHaveColoursBySize) {
   }
   s.part = heap_part::cached;
   EXPECT_EQ(paint_of(s), paint::free);
-  s.part = heap_part::lent;
+  s.part = heap_part::aliased;
   EXPECT_EQ(paint_of(s), paint::gap);
 }
 
 TEST(HeapLayout, NothingIsNoRow) {
   EXPECT_EQ(lay_out({}, 100, 1_MiB).rows, 0u);
   heap_map::arena empty;
-  heap_segment s;
+  heap_extent s;
   s.range = {device_address(1_GiB), 1_GiB};
-  empty.segments = {s};
+  empty.extents = {s};
   EXPECT_EQ(lay_out(empty, 100, 1_MiB).rows, 0u);
   EXPECT_EQ(row_bytes_for(40_GiB, 40), 1_GiB);
   EXPECT_GE(row_bytes_for(0, 0), 1u);
@@ -167,14 +167,14 @@ TEST(HeapPicture, SaysWhatItShows) {
   const std::string svg = to_svg(p);
   EXPECT_GT(rectangles(svg), 100u);
   const heap_figures f = figures_of(p.columns[0].map);
-  const auto &segments = p.columns[0].map.arenas[0].segments;
-  const auto large = std::find_if(segments.begin(), segments.end(), [](const heap_segment &x) {
+  const auto &segments = p.columns[0].map.arenas[0].extents;
+  const auto large = std::find_if(segments.begin(), segments.end(), [](const heap_extent &x) {
     return x.part == heap_part::live && x.range.bytes > 100_MiB;
   });
   ASSERT_NE(large, segments.end());
   for (const std::string &said :
        {text::human(f.live) + " live in " + text::exact(f.blocks) + " blocks",
-        text::human(f.backed) + " held from the device", std::string("100 GiB may be held"),
+        text::human(f.committed) + " held from the device", std::string("100 GiB may be held"),
         text::human(f.largest_free), text::human(f.free_whole_pages) + " of it whole pages",
         text::human(f.page_edges) + " edges of pages", std::string("stream &lt;0&gt;"),
         std::string("A &lt;title&gt; &amp; &quot;more&quot;"),
@@ -192,7 +192,7 @@ TEST(HeapPicture, ShowsAFailureBesideOneThatServed) {
   failed.title = "theirs";
   failed.note = "OUT OF MEMORY";
   const heap_figures f = figures_of(failed.map);
-  failed.capacity = f.backed;
+  failed.capacity = f.committed;
   failed.wanted = (f.free + f.cached) / 2;
   ASSERT_GT(failed.wanted, f.largest_free);
   std::string svg = to_svg(p);

@@ -88,7 +88,7 @@ TEST_F(heap_report, is_json_with_all_that_the_map_and_the_history_have) {
   ASSERT_TRUE(heap->record_history(o));
   void *const kept = *heap->allocate(3_MiB, s);
   void *const small = *heap->allocate(100, s);
-  heap->set_limit(heap->stats().total.backed);
+  heap->set_limit(heap->stats().total.committed);
   EXPECT_FALSE(heap->allocate(1_GiB, s));
   ASSERT_TRUE(heap->free(small));
   auto snapshot = snapshot_of(*heap);
@@ -97,7 +97,7 @@ TEST_F(heap_report, is_json_with_all_that_the_map_and_the_history_have) {
   const std::string json = to_json(*snapshot);
   json_checker checker(json);
   EXPECT_TRUE(checker.good()) << "at byte " << checker.where();
-  EXPECT_EQ(count(json, "\"part\": "), snapshot->map.arenas[0].segments.size());
+  EXPECT_EQ(count(json, "\"part\": "), snapshot->map.arenas[0].extents.size());
   EXPECT_EQ(count(json, "\"action\": "), snapshot->history.events.size());
   EXPECT_EQ(count(json, "\"action\": \"out_of_memory\""), 1u);
   EXPECT_EQ(count(json, "\"function\": "), count(json, "\"module\": "));
@@ -106,7 +106,7 @@ TEST_F(heap_report, is_json_with_all_that_the_map_and_the_history_have) {
        {"\"format\": \"stillmap-heap-map\"", "\"version\": 1", "\"requested\": 3145728",
         "\"slab\": true", "\"part\": \"live\"",
         has_vmm() ? "\"part\": \"unbacked\"" : "\"part\": \"free\"", "\"name\": \"a \\\"name\\\"",
-        "\"backed_peak\": ", "\"recorded\": ", "\"lost\": 0", "\"stack_depth\": 3"}) {
+        "\"committed_peak\": ", "\"recorded\": ", "\"lost\": 0", "\"stack_depth\": 3"}) {
     EXPECT_NE(json.find(said), std::string::npos) << said;
   }
   ASSERT_TRUE(heap->free(kept));

@@ -46,7 +46,7 @@ void *current_context(const device &d) {
 void fill(const device &d, void *at, unsigned char value, std::size_t bytes, stream_handle s) {
   const context_guard guard(d.driver(), d.context());
   const auto done = d.driver().set_bytes_async(device_address(reinterpret_cast<std::uintptr_t>(at)),
-                                            value, bytes, s);
+                                               value, bytes, s);
   MUST(done, done.error().message());
 }
 bool all_are(const device &d, void *at, unsigned char value, std::size_t bytes, stream_handle s) {
@@ -249,7 +249,7 @@ TEST_F(torch_plugin, recorded_streams_are_waited_for) {
     fill(d, block, 1, 8 << 20, other.get());
     p.record_stream(block, other.get());
     p.free(block, 8 << 20, 0, mine.get());
-    MUST(p.figure("held_bytes") == 8 << 20, "held");
+    MUST(p.figure("pending_free_bytes") == 8 << 20, "held");
     void *const next = p.malloc(8 << 20, 0, mine.get());
     MUST(next != block, "handed on too early");
     fill(d, next, 2, 8 << 20, mine.get());

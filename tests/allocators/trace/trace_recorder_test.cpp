@@ -218,7 +218,7 @@ TEST(recorder, a_file_that_cannot_be_written_any_further_ends_the_recording_only
     }
     (*r)->flush();
     (*r)->freed(reinterpret_cast<const void *>(1));
-    (*r)->gone(nullptr);
+    (*r)->owner_destroyed(nullptr);
     (*r)->flush();
     ::_exit(7);
   }

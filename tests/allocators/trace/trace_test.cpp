@@ -98,7 +98,7 @@ TEST(Trace, WhatIsWrittenIsReadBack) {
   out.wait(0, 3);
   out.iteration();
   out.free(1);
-  out.allocate(18446744073709551615u, trace_most_bytes, 4095);
+  out.allocate(18446744073709551615u, trace_max_bytes, 4095);
   const std::string text = out.take();
   EXPECT_EQ(text,
             "# stillmap-trace v1\n# two lines\n# of comment\na,1,100,0\nu,1,3\ns,0,3\ni\nf,1\n"

@@ -17,26 +17,26 @@
 namespace stillmap {
 
 // What every request of the size touches comes first, and fills one line of the cache.
-struct alignas(64) size_places {
+struct alignas(64) size_bin {
   static constexpr std::size_t none = SIZE_MAX;
-  static constexpr std::size_t most = 2048;
-  struct place {
+  static constexpr std::size_t max_placements = 2048;
+  struct placement {
     std::uint64_t begin = 0;
-    segment *at = nullptr;  // the last that was there; there now, where it is kept
-    place_list next;        // the one that waits for the same
+    extent *at = nullptr;  // the last that was there; there now, where it is kept
+    wait_list next;        // the one that waits for the same
   };
   // Of 64 places: those not handed out, and not known to be in use otherwise; and of these, those
   // where a block is kept as it is.
   struct word {
-    std::uint64_t open = 0, kept = 0;
+    std::uint64_t open = 0, cached = 0;
   };
 
   std::uint64_t bytes = 0;
   word first;                     // of places 0 to 63
-  segment *front = nullptr;       // what is kept at the first open one, where that is known
-  std::uint32_t front_place = 0;  // and its number, else 0
+  extent *front = nullptr;        // what is kept at the first open one, where that is known
+  std::uint32_t front_index = 0;  // and its number, else 0
   std::uint32_t low = 0;          // no place below is open
-  std::vector<place> all;
+  std::vector<placement> all;
   std::vector<word> more;
 
   word &word_of(std::size_t i) { return i < 64 ? first : more[i / 64 - 1]; }
@@ -54,62 +54,62 @@ struct alignas(64) size_places {
     }
     return none;
   }
-  segment *kept_at(std::size_t i) const {
-    return (word_of(i).kept & bit(i)) != 0 ? all[i].at : nullptr;
+  extent *cached_at(std::size_t i) const {
+    return (word_of(i).cached & bit(i)) != 0 ? all[i].at : nullptr;
   }
   // What is kept at the first open place; nullptr: nothing is there.
-  segment *first_kept() {
+  extent *first_cached() {
     if (front != nullptr) return front;
     const std::size_t i = first_open();
     if (i == none) return nullptr;
     low = static_cast<std::uint32_t>(i);
-    segment *const s = kept_at(i);
+    extent *const s = cached_at(i);
     if (s != nullptr) {
       front = s;
-      front_place = low;
+      front_index = low;
     }
     return s;
   }
   // From now on `s`, of this size, is what is at place `i`.
-  void settle(std::size_t i, segment *s) {
+  void assign(std::size_t i, extent *s) {
     all[i].at = s;
-    s->place = static_cast<std::uint32_t>(i);
-    s->places = this;
+    s->slot = static_cast<std::uint32_t>(i);
+    s->bin = this;
   }
   // Who comes first changes from block to block: nothing here depends on a guess.
-  void keep(segment *s) {
-    const std::uint32_t i = s->place;
-    const bool comes_first = (i <= low) | (i < front_place);
+  void cache(extent *s) {
+    const std::uint32_t i = s->slot;
+    const bool comes_first = (i <= low) | (i < front_index);
     front = comes_first ? s : front;
-    front_place = comes_first ? i : front_place;
+    front_index = comes_first ? i : front_index;
     low = std::min(low, i);
     word &w = word_of(i);
     w.open |= bit(i);
-    w.kept |= bit(i);
+    w.cached |= bit(i);
   }
   // It is open still.
-  void unkeep(segment *s) {
-    word_of(s->place).kept &= ~bit(s->place);
+  void uncache(extent *s) {
+    word_of(s->slot).cached &= ~bit(s->slot);
     if (front == s) forget_front();
   }
-  void take(segment *s) {
-    word &w = word_of(s->place);
-    w.open &= ~bit(s->place);
-    w.kept &= ~bit(s->place);
+  void take(extent *s) {
+    word &w = word_of(s->slot);
+    w.open &= ~bit(s->slot);
+    w.cached &= ~bit(s->slot);
     if (front == s) forget_front();
   }
   void forget_front() {
     front = nullptr;
-    front_place = 0;
+    front_index = 0;
   }
   void close(std::size_t i) { word_of(i).open &= ~bit(i); }
   void reopen(std::size_t i) {
     word_of(i).open |= bit(i);
     low = std::min(low, static_cast<std::uint32_t>(i));
-    if (i < front_place) forget_front();
+    if (i < front_index) forget_front();
   }
 
-  void wait(std::size_t i, place_list &with) {
+  void wait(std::size_t i, wait_list &with) {
     close(i);
     all[i].next = with;
     with = {this, static_cast<std::uint32_t>(i)};
@@ -117,9 +117,9 @@ struct alignas(64) size_places {
 };
 
 // What these places waited for has gone.
-inline void wake(place_list &waiting) {
-  for (place_list w = std::exchange(waiting, {}); w.of != nullptr;) {
-    size_places &of = *w.of;
+inline void wake(wait_list &waiting) {
+  for (wait_list w = std::exchange(waiting, {}); w.of != nullptr;) {
+    size_bin &of = *w.of;
     const std::uint32_t i = w.index;
     w = std::exchange(of.all[i].next, {});
     of.reopen(i);
@@ -127,64 +127,64 @@ inline void wake(place_list &waiting) {
 }
 
 // Threads: externally synchronised. Looking never allocates.
-class places {
+class placement_cache {
  public:
-  places() { slots_.resize(256); }
+  placement_cache() { slots_.resize(256); }
 
-  size_places *find(std::uint64_t bytes) const {
+  size_bin *find(std::uint64_t bytes) const {
     for (std::size_t i = home(bytes);; i = (i + 1) & (slots_.size() - 1)) {
       if (slots_[i] == nullptr || slots_[i]->bytes == bytes) return slots_[i];
     }
   }
 
   // `s` is handed out, and its place is new: it is remembered, if there is room to.
-  void remember(segment *s) {
-    s->places = nullptr;
-    if (count_ >= most_places) return;
-    size_places *of = find(s->bytes);
+  void remember(extent *s) {
+    s->bin = nullptr;
+    if (count_ >= max_placements) return;
+    size_bin *of = find(s->bytes);
     if (of == nullptr) {
       if (sizes_.size() * 2 >= slots_.size()) grow();
-      sizes_.push_back(std::make_unique<size_places>());
+      sizes_.push_back(std::make_unique<size_bin>());
       of = sizes_.back().get();
       of->bytes = s->bytes;
       put(of);
     }
-    if (of->all.size() == size_places::most) return;
+    if (of->all.size() == size_bin::max_placements) return;
     if (of->all.size() % 64 == 0 && !of->all.empty()) of->more.emplace_back();
     of->all.push_back({s->begin, nullptr, {}});
-    of->settle(of->all.size() - 1, s);
+    of->assign(of->all.size() - 1, s);
     ++count_;
   }
-  // `use(segment &)` may stop keeping it.
+  // `use(extent &)` may stop keeping it.
   template <class Use>
-  void each_kept(Use use) const {
+  void each_cached(Use use) const {
     for (const auto &of : sizes_) {
       for (std::size_t i = 0; i < of->all.size(); i += 64) {
-        for (std::uint64_t left = of->word_of(i).kept; left != 0; left &= left - 1) {
+        for (std::uint64_t left = of->word_of(i).cached; left != 0; left &= left - 1) {
           use(*of->all[i + static_cast<std::size_t>(std::countr_zero(left))].at);
         }
       }
     }
   }
-  bool full() const { return count_ >= most_places; }
-  // Requires: no segment has a place, and none waits.
+  bool full() const { return count_ >= max_placements; }
+  // Requires: no extent has a place, and none waits.
   void forget_all() {
     slots_.assign(256, nullptr);
     sizes_.clear();
     count_ = 0;
   }
   std::size_t host_bytes() const {
-    return slots_.capacity() * sizeof(void *) + sizes_.size() * sizeof(size_places) +
-           count_ * (sizeof(size_places::place) + 1);
+    return slots_.capacity() * sizeof(void *) + sizes_.size() * sizeof(size_bin) +
+           count_ * (sizeof(size_bin::placement) + 1);
   }
 
  private:
-  static constexpr std::size_t most_places = std::size_t{1} << 16;
+  static constexpr std::size_t max_placements = std::size_t{1} << 16;
   std::size_t home(std::uint64_t bytes) const {
     const std::uint64_t mixed = (bytes / allocation_granule) * 0x9E3779B97F4A7C15u;
     return static_cast<std::size_t>(mixed >> 40) & (slots_.size() - 1);
   }
-  void put(size_places *of) {
+  void put(size_bin *of) {
     std::size_t i = home(of->bytes);
     while (slots_[i] != nullptr) i = (i + 1) & (slots_.size() - 1);
     slots_[i] = of;
@@ -194,8 +194,8 @@ class places {
     for (const auto &of : sizes_) put(of.get());
   }
 
-  std::vector<size_places *> slots_;
-  std::vector<std::unique_ptr<size_places>> sizes_;
+  std::vector<size_bin *> slots_;
+  std::vector<std::unique_ptr<size_bin>> sizes_;
   std::size_t count_ = 0;
 };
 

@@ -1,86 +1,82 @@
 // Private pools: memory that graphs replay on. docs/design.md#private-pools
-#include "stillmap/allocators/internal/private_pools.h"
-
 #include "stillmap/allocators/internal/allocator_core.h"
 
 namespace stillmap {
 namespace {
 
-tl::unexpected<error> no_such_pool(const char *op, private_pool p) {
+tl::unexpected<error> unknown_pool(const char *op, private_pool p) {
   return make_error(errc::invalid_argument, op, "there is no such pool, or it was released", p.id);
 }
 
 }  // namespace
 
-result<private_pool> caching_allocator::core::create_pool() {
-  if (watch_.in_child()) return not_in_a_child("caching_allocator::create_pool");
+result<private_pool> allocator_core::create_pool() {
+  if (watch_.in_child()) return forked_error("caching_allocator::create_pool");
   const std::lock_guard growing(growth_mutex_);
   return private_pool{pools_.make()};
 }
 
-status caching_allocator::core::retain_pool(private_pool p) {
+status allocator_core::retain_pool(private_pool p) {
   constexpr const char *op = "caching_allocator::retain_pool";
-  if (watch_.in_child()) return not_in_a_child(op);
+  if (watch_.in_child()) return forked_error(op);
   const std::lock_guard growing(growth_mutex_);
-  private_pools::pool *const held = pools_.find(p.id);
-  if (held == nullptr) return no_such_pool(op, p);
-  ++held->holders;
+  private_pools::pool *const pool = pools_.find(p.id);
+  if (pool == nullptr) return unknown_pool(op, p);
+  ++pool->holders;
   return {};
 }
 
-status caching_allocator::core::release_pool(private_pool p,
-                                             const std::vector<stream_ref> &replayed_on) {
+status allocator_core::release_pool(private_pool p, const std::vector<stream_ref> &replayed_on) {
   constexpr const char *op = "caching_allocator::release_pool";
-  if (watch_.in_child()) return not_in_a_child(op);
+  if (watch_.in_child()) return forked_error(op);
   const std::lock_guard growing(growth_mutex_);
-  private_pools::pool *const held = pools_.find(p.id);
-  if (held == nullptr) return no_such_pool(op, p);
-  if (held->holders == 1 && !held->serves.empty()) {
+  private_pools::pool *const pool = pools_.find(p.id);
+  if (pool == nullptr) return unknown_pool(op, p);
+  if (pool->holders == 1 && !pool->capturing.empty()) {
     return make_error(errc::busy, op, "a stream still allocates to the pool", p.id);
   }
-  for (const stream_ref s : replayed_on) held->add_use(s);
-  if (--held->holders != 0) return {};
-  for (const arena *const a : held->arenas) held->add_use(a->stream);
-  for (arena::other_use &u : held->uses) record(u);  // the rest when memory is wanted
+  for (const stream_ref s : replayed_on) pool->add_use(s);
+  if (--pool->holders != 0) return {};
+  for (const arena *const a : pool->arenas) pool->add_use(a->stream);
+  for (arena::stream_use &u : pool->uses) record(u);  // the rest when memory is wanted
   return {};
 }
 
-status caching_allocator::core::begin_allocate_to_pool(private_pool p, stream_ref s) {
+status allocator_core::begin_allocate_to_pool(private_pool p, stream_ref s) {
   constexpr const char *op = "caching_allocator::begin_allocate_to_pool";
-  if (watch_.in_child()) return not_in_a_child(op);
+  if (watch_.in_child()) return forked_error(op);
   const std::lock_guard growing(growth_mutex_);
   private_pools::pool *const into = pools_.find(p.id);
-  if (into == nullptr) return no_such_pool(op, p);
+  if (into == nullptr) return unknown_pool(op, p);
   if (const private_pools::pool *const other = pools_.serving(s)) {
     return make_error(errc::busy, op, "the stream allocates to a pool already", p.id, other->id);
   }
   arena &outside = arena_for(s);
-  arena &inside = arena_of(*into, s);
-  into->serves.push_back({s, &outside});
+  arena &inside = pool_arena(*into, s);
+  into->capturing.push_back({s, &outside});
   directory_.serve(s, &inside);
   return {};
 }
 
-status caching_allocator::core::end_allocate_to_pool(private_pool p, stream_ref s) {
+status allocator_core::end_allocate_to_pool(private_pool p, stream_ref s) {
   constexpr const char *op = "caching_allocator::end_allocate_to_pool";
-  if (watch_.in_child()) return not_in_a_child(op);
+  if (watch_.in_child()) return forked_error(op);
   const std::lock_guard growing(growth_mutex_);
   private_pools::pool *const into = pools_.find(p.id);
-  if (into == nullptr) return no_such_pool(op, p);
-  const auto now = std::find_if(into->serves.begin(), into->serves.end(),
+  if (into == nullptr) return unknown_pool(op, p);
+  const auto now = std::find_if(into->capturing.begin(), into->capturing.end(),
                                 [&](const private_pools::served &x) { return x.stream == s; });
-  if (now == into->serves.end()) {
-    return make_error(errc::invalid_argument, op, "the stream does not allocate to the pool",
-                  p.id);
+  if (now == into->capturing.end()) {
+    return make_error(errc::invalid_argument, op, "the stream does not allocate to the pool", p.id);
   }
   directory_.serve(s, now->outside);
-  into->serves.erase(now);
+  into->capturing.erase(now);
   return {};
 }
 
 // The pool's arena for a stream: the one it has; one that a released pool left behind, so that
 // capturing again and again does not take ever more addresses; or a new one.
-arena &caching_allocator::core::arena_of(private_pools::pool &p, stream_ref s) {
+arena &allocator_core::pool_arena(private_pools::pool &p, stream_ref s) {
   for (arena *const a : p.arenas) {
     if (a->stream == s) return *a;
   }
@@ -88,7 +84,7 @@ arena &caching_allocator::core::arena_of(private_pools::pool &p, stream_ref s) {
   if (const relaxed_capture_mode relaxed(device_.driver()); relaxed.entered()) {
     reclaim_pools(false);
     for (const auto &a : arenas_) {
-      if (a->stream == s && is_left_behind(*a)) found = a.get();
+      if (a->stream == s && is_reusable(*a)) found = a.get();
       if (found != nullptr) break;
     }
   }
@@ -104,22 +100,22 @@ arena &caching_allocator::core::arena_of(private_pools::pool &p, stream_ref s) {
 
 // Whether it was a pool's, and nothing of it is in use any more. What memory it still has comes
 // along, so nobody else's work may be queued that uses it.
-bool caching_allocator::core::is_left_behind(arena &a) {
-  bool backed = false;
+bool allocator_core::is_reusable(arena &a) {
+  bool committed = false;
   {
     const std::lock_guard lock(a.lock);
     const arena::counters &n = a.counted();
-    if (a.pool == 0 || a.pinned || n.allocations != n.frees || n.held != 0) return false;
-    if (a.books.lent_bytes() != 0) return false;
-    backed = a.books.backed_bytes() != 0;
+    if (a.pool == 0 || a.pinned || n.allocations != n.frees || n.pending_free != 0) return false;
+    if (a.extents.aliased_bytes() != 0) return false;
+    committed = a.extents.committed_bytes() != 0;
   }
-  return !backed || is_idle(a);
+  return !committed || is_idle(a);
 }
 
 // Pools whose last graph has run: their pages are like all others from now on.
-void caching_allocator::core::reclaim_pools(bool wait) {
+void allocator_core::reclaim_pools(bool wait) {
   pools_.each_released([&](private_pools::pool &p) {
-    std::erase_if(p.uses, [&](arena::other_use &u) { return is_past(u, wait); });
+    std::erase_if(p.uses, [&](arena::stream_use &u) { return has_passed(u, wait); });
     if (!p.uses.empty()) return false;
     for (arena *const a : p.arenas) {
       const std::lock_guard lock(a->lock);
@@ -130,11 +126,11 @@ void caching_allocator::core::reclaim_pools(bool wait) {
 }
 
 // Free memory that only its pool may use.
-std::size_t caching_allocator::core::kept_by_pools() const {
+std::size_t allocator_core::pinned_free_bytes() const {
   std::size_t sum = 0;
   for (const auto &a : arenas_) {
     const std::lock_guard lock(a->lock);
-    if (a->pinned) sum += a->books.free_bytes() + static_cast<std::size_t>(a->cached_bytes());
+    if (a->pinned) sum += a->extents.free_bytes() + static_cast<std::size_t>(a->cached_bytes());
   }
   return sum;
 }

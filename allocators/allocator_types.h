@@ -1,0 +1,95 @@
+// Options, statistics and handles of the caching allocator: plain values. caching_allocator.h
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "stillmap/allocators/allocation_history.h"
+#include "stillmap/vmm/memory_quota.h"
+#include "stillmap/vmm/stream.h"
+#include "stillmap/vmm/units.h"
+
+namespace stillmap {
+
+struct caching_allocator_options {
+  // Upper bound on physical memory, in bytes.
+  std::size_t limit = SIZE_MAX;
+  // Above this many bytes, free pages are moved to a request before new pages are created.
+  std::size_t soft_limit = SIZE_MAX;
+  // Asked before physical memory is created. shared_quota.h
+  std::shared_ptr<memory_quota> quota{};
+  // Ordinals of other devices that may access the blocks.
+  std::vector<int> peer_devices{};
+  // Notified of every event: allocation_history.h. report/heap_nvtx.h is one.
+  std::shared_ptr<heap_observer> observer{};
+  // Called when a request of `bytes` would fail with out_of_memory. Returns true after it has freed
+  // memory, to retry the request, or false to let it fail. Called without any lock of the
+  // allocator; it may call the allocator.
+  std::function<bool(std::size_t bytes)> on_out_of_memory{};
+  // The tag of the allocator's addresses, for modules that select memory by tag.
+  std::string tag = "caching_allocator";
+  // The preferred base address. Memory that another process receives at the same addresses needs
+  // one (docs/handoff.md). The allocator uses other addresses where these are taken.
+  device_address hint{};
+  // How other processes can import the pages.
+  handle_type exportable = handle_type::none;
+  // A file to which every request is written as a trace (trace/trace.h), for `stillmap trace
+  // replay`. Empty: the file that the environment variable STILLMAP_RECORD names, if any. An
+  // existing file is kept, and path.<pid> is written instead. Recording costs one lock and one line
+  // of text for each request; all allocators of the process with the same file share them.
+  std::string record_to{};
+};
+
+struct allocate_options {
+  std::size_t alignment = 512;  // bytes, a power of two
+  bool zero = false;            // sets all bytes to zero by work queued on the stream
+};
+
+// Statistics of one arena: the memory of one stream. Sizes in bytes. live <= committed <= reserved.
+struct arena_stats {
+  std::uint64_t id = 0;
+  std::uint64_t pool = 0;  // the private pool that owns the arena, or did before release; 0: none
+  stream_ref stream;
+  std::size_t live = 0;       // allocated blocks, rounded up to 512
+  std::size_t live_peak = 0;  // the largest `live` so far
+  std::size_t requested = 0;  // allocated blocks, as requested
+  std::size_t blocks = 0;     // number of allocated blocks
+  // Freed blocks that queued work of other streams may still use.
+  std::size_t pending_free = 0;
+  std::size_t committed = 0;  // addresses with physical memory
+  std::size_t reserved = 0;   // addresses
+  // Addresses that stay mapped to pages in use at another address of the arena. Such a page comes
+  // back without a driver call.
+  std::size_t aliased = 0;
+  std::size_t cached = 0;            // freed blocks kept whole for the next request of their size
+  std::size_t free_whole_pages = 0;  // free bytes in pages without any block; these pages can move
+  std::size_t page_edges = 0;        // free bytes in pages that also hold blocks
+  std::uint64_t allocations = 0, frees = 0;
+};
+
+struct caching_allocator_stats {
+  // Sums over all arenas. total.live_peak is sampled when memory grows and when statistics are read.
+  arena_stats total;
+  std::vector<arena_stats> arenas;
+  std::size_t committed_peak = 0;    // bytes
+  std::uint64_t growths = 0;         // requests that cached and free memory could not serve
+  std::uint64_t pages_created = 0;   // pages acquired from the device
+  std::uint64_t pages_moved = 0;     // free pages remapped to another address
+  std::uint64_t pages_recalled = 0;  // moved pages that returned to an address still mapped to them
+  std::uint64_t pages_released = 0;  // pages returned to the device
+  std::uint64_t host_waits = 0;      // times the host waited for a stream
+  std::uint64_t out_of_memory = 0;   // requests that failed for want of memory
+  std::size_t host_bytes = 0;        // host memory of the allocator's own data structures
+};
+
+// Handle of a private pool: memory that captured graphs replay on. Belongs to one allocator.
+struct private_pool {
+  std::uint64_t id = 0;
+  constexpr bool operator==(const private_pool &) const = default;
+};
+
+}  // namespace stillmap
