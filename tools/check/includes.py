@@ -9,6 +9,8 @@ bench, examples and tests; hostcuda stands alone. The rules:
              tests and benchmarks), and never by a header that is installed
   driver     <cuda.h> is included by vmm/driver, hostcuda, tests and benchmarks only
   spelling   a library's header is included as "stillmap/<path>", and exists
+  first      a source includes the header of its own name first, which proves that the header compiles
+             alone; a header begins with #pragma once
   circle     a header with the source of the same name is one unit; units include each other in no
              circle, of whatever length
 
@@ -60,6 +62,7 @@ class Tree:
         self.root = root.resolve()
         self.modules, self.internal_folders = read_modules(self.root)
         self.files = {}  # path -> list of (line number, quote, include, path included or None)
+        self.guarded = set()  # headers that may be included twice
         tops = sorted({module.split("/")[0] for module in self.modules}) + ["hostcuda", *PROGRAMS]
         for top in tops:
             for folder, _, names in os.walk(self.root / top):
@@ -70,6 +73,8 @@ class Tree:
         self.tops = set(tops)
         for path, includes in self.files.items():
             text = (self.root / path).read_text(errors="replace")
+            if "#pragma once" in text or "#ifndef" in text:
+                self.guarded.add(path)
             for match in INCLUDE.finditer(text):
                 quote, include = match.groups()
                 number = text.count("\n", 0, match.start()) + 1
@@ -120,6 +125,11 @@ def may_include_cuda(path):
 def check_includes(tree, path):
     module = tree.module(path)
     top = path.split("/")[0]
+    own = unit(path) + ".h"
+    if path != own and own in tree.files and (not tree.files[path] or tree.files[path][0][3] != own):
+        yield "%s: include %s first" % (path, own)
+    if path.endswith(".h") and path not in tree.guarded:
+        yield "%s: #pragma once is missing" % path
     for number, quote, include, target in tree.files[path]:
         where = "%s:%d: " % (path, number)
         if target is None:
@@ -224,6 +234,8 @@ CASES = (
     ({"vmm/page.h": '#include "units.h"'}, 'write "stillmap/vmm/units.h"'),
     ({"vmm/page.h": "#include <stillmap/vmm/units.h>"}, 'write "stillmap/vmm/units.h"'),
     ({"vmm/page.h": '#include "stillmap/vmm/gone.h"'}, "there is no vmm/gone.h"),
+    ({"vmm/page.h": "// included twice"}, "#pragma once is missing"),
+    ({"vmm/units.cpp": '#include <vector>\n#include "stillmap/vmm/units.h"'}, "include vmm/units.h first"),
     # Arrows between libraries: upward, sideways and down.
     ({"allocators/b.h": '#include "stillmap/checkpoint/common/c.h"'}, "must not include checkpoint"),
     ({"allocators/b.h": '#include "stillmap/allocators/replay/r.h"'}, "must not include allocators/replay"),
@@ -257,7 +269,7 @@ CASES = (
     ({"examples/e.cpp": '#include "tests/support/s.h"'}, "must not include tests"),
     ({"examples/e.cpp": "#include <hostcuda/hostcuda.h>"}, "must not include hostcuda"),
     # Internal headers.
-    ({"vmm/device.cpp": '#include "stillmap/vmm/internal/state.h"\n#include "stillmap/vmm/driver/table.h"'}, None),
+    ({"vmm/e.cpp": '#include "stillmap/vmm/internal/state.h"\n#include "stillmap/vmm/driver/table.h"'}, None),
     ({"vmm/b.h": '#include "stillmap/vmm/internal/state.h"'}, "an installed header must not include"),
     ({"vmm/b.h": '#include "stillmap/vmm/driver/table.h"'}, "an installed header must not include"),
     ({"vmm/b.h": '#include "stillmap/vmm/internal/try.h"'}, "an installed header must not include"),
@@ -271,12 +283,12 @@ CASES = (
     # Circles: of two, of three over sources, and across folders. A source with its header is none.
     ({"vmm/a.h": '#include "stillmap/vmm/b.h"', "vmm/b.h": '#include "stillmap/vmm/a.h"'}, "circle of 2"),
     ({"vmm/a.h": "", "vmm/a.cpp": '#include "stillmap/vmm/a.h"'}, None),
-    ({"vmm/a.h": "", "vmm/a.cpp": '#include "stillmap/vmm/b.h"', "vmm/b.h": "",
-      "vmm/b.cpp": '#include "stillmap/vmm/internal/c.h"', "vmm/internal/c.h": '#include "stillmap/vmm/a.h"'}, "circle of 3"),
+    ({"vmm/a.h": "", "vmm/a.cpp": '#include "stillmap/vmm/a.h"\n#include "stillmap/vmm/b.h"', "vmm/b.h": "",
+      "vmm/b.cpp": '#include "stillmap/vmm/b.h"\n#include "stillmap/vmm/internal/c.h"', "vmm/internal/c.h": '#include "stillmap/vmm/a.h"'}, "circle of 3"),
     ({"hostcuda/src/a.h": '#include "hostcuda/src/b.h"', "hostcuda/src/b.h": "",
-      "hostcuda/src/b.cpp": '#include "hostcuda/src/a.h"'}, "circle of 2"),
+      "hostcuda/src/b.cpp": '#include "hostcuda/src/b.h"\n#include "hostcuda/src/a.h"'}, "circle of 2"),
     ({"tests/support/a.h": '#include "tests/support/b.h"', "tests/support/b.h": "",
-      "tests/support/b.cpp": '#include "tests/support/a.h"'}, "circle of 2"),
+      "tests/support/b.cpp": '#include "tests/support/b.h"\n#include "tests/support/a.h"'}, "circle of 2"),
     ({"vmm/a.h": "", "vmm/b.h": '#include "stillmap/vmm/a.h"', "vmm/a_more.cpp":
       '#include "stillmap/vmm/a.h"\n#include "stillmap/vmm/b.h"'}, None),
 )
@@ -297,7 +309,7 @@ def self_test(root):
             write(name, "#pragma once")
         for files, expected in CASES:
             for name, text in files.items():
-                write(name, text)
+                write(name, text if "twice" in text else "#pragma once\n" + text)
             _, problems = check_tree(planted)
             good = not problems if expected is None else any(expected in p for p in problems)
             if not good:
