@@ -11,10 +11,7 @@ _DEPENDENCIES = {
         sha256 = "81964fe578e9bd7c94dfdb09c8e4d6e6759e19967e397dbea48d1c10e45d0df2",
         strip_prefix = "googletest-release-1.12.1",
         package = "googletest",
-        system = {
-            "googletest": ["/usr/src/googletest/googletest"],
-            "googlemock": ["/usr/src/googletest/googlemock"],
-        },
+        system = {"googletest": ["/usr/src/googletest/googletest"]},
     ),
     "google_benchmark": struct(
         url = "https://github.com/google/benchmark/archive/refs/tags/v1.7.1.tar.gz",
