@@ -2,43 +2,45 @@
 
 #include <algorithm>
 
+#include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/checkpoint/image/internal/wire.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::image {
 namespace {
 
 constexpr const char *op = "image::open";
 
-// A record's number leads to where it is in the file, unless the table is encrypted.
-tl::unexpected<failure> wrong(const superblock &s, std::size_t record, std::size_t field,
-                              const char *reason, std::uint64_t found, std::string expected) {
-  return fail(errc::corrupt, op, reason, part::chunk_table,
-              s.chunk_table.offset + record * record_bytes + field, std::to_string(found),
-              std::move(expected));
+// The position is that of the field in the file (in an encrypted table: before decryption).
+tl::unexpected<error> wrong(const superblock &s, std::size_t record, std::size_t field,
+                            const char *reason, std::uint64_t found, std::string expected) {
+  return image_error(errc::corrupt, op, reason, part::chunk_table,
+                     s.chunk_table.offset + record * record_bytes + field, std::to_string(found),
+                     std::move(expected));
 }
 
-done check_record(const chunk_record &r, const superblock &s, std::size_t i, std::uint8_t kind) {
+status check_record(const chunk_record &r, const superblock &s, std::size_t i, std::uint8_t kind) {
   if (kind > static_cast<std::uint8_t>(chunk_kind::parent)) {
-    return wrong(s, i, 24, "an unknown kind of chunk", kind, "0 to 5");
+    return wrong(s, i, 24, "unknown chunk kind", kind, "0 to 5");
   }
   if (r.bytes == 0 || r.bytes % block_bytes != 0 || r.bytes > s.chunk_bytes) {
-    return wrong(s, i, 8, "a chunk of an impossible size", r.bytes,
+    return wrong(s, i, 8, "invalid chunk size", r.bytes,
                  "a multiple of 4096 up to " + std::to_string(s.chunk_bytes));
   }
   if (!r.is_stored()) {
     if (r.stored != 0 || !r.stored_bytes.is_zero()) {
-      return wrong(s, i, 12, "stored bytes where none are stored", r.stored, "0");
+      return wrong(s, i, 12, "stored bytes in a record without an extent", r.stored, "0");
     }
     if (r.kind == chunk_kind::zero && r.where != 0) {
-      return wrong(s, i, 16, "a chunk of zeros that is somewhere", r.where, "0");
+      return wrong(s, i, 16, "an extent offset in a record of kind zero", r.where, "0");
     }
     if (r.kind == chunk_kind::zero && r.contents != digest_of_zeros(r.bytes)) {
-      return fail(errc::corrupt, op, "a chunk of zeros with another digest", part::chunk_table,
-                  s.chunk_table.offset + i * record_bytes + 32, r.contents.text(),
-                  digest_of_zeros(r.bytes).text());
+      return image_error(errc::corrupt, op, "the digest of a zero chunk is not that of zeros",
+                         part::chunk_table, s.chunk_table.offset + i * record_bytes + 32,
+                         r.contents.text(), digest_of_zeros(r.bytes).text());
     }
     if (r.kind == chunk_kind::parent && !s.incremental()) {
-      return wrong(s, i, 24, "a chunk of the parent's without a parent", kind, "0 to 4");
+      return wrong(s, i, 24, "a reference to the parent in an image without one", kind, "0 to 4");
     }
     return {};
   }
@@ -47,12 +49,12 @@ done check_record(const chunk_record &r, const superblock &s, std::size_t i, std
       r.kind == chunk_kind::raw ? payload == r.bytes : payload > 0 && payload < r.bytes;
   if (!fits) {
     return wrong(
-        s, i, 12, "more or fewer bytes stored than its kind can be", r.stored,
+        s, i, 12, "the stored size is invalid for this kind", r.stored,
         (r.kind == chunk_kind::raw ? "" : "less than ") + std::to_string(r.bytes + s.tag()));
   }
   if (r.where < block_bytes || r.where % block_bytes != 0 || r.where > s.chunk_table.offset ||
       r.stored > s.chunk_table.offset - r.where) {
-    return wrong(s, i, 16, "an extent that is nowhere it can be", r.where,
+    return wrong(s, i, 16, "the extent is outside the extents area, or not aligned", r.where,
                  "a multiple of 4096 before " + std::to_string(s.chunk_table.offset));
   }
   return {};
@@ -93,7 +95,7 @@ std::vector<std::byte> encode(std::span<const chunk_record> table) {
   return bytes;
 }
 
-outcome<std::vector<chunk_record>> decode_chunk_table(bytes_view bytes, const superblock &s) {
+result<std::vector<chunk_record>> decode_chunk_table(bytes_view bytes, const superblock &s) {
   std::vector<chunk_record> table(bytes.size() / record_bytes);
   for (std::size_t i = 0; i < table.size(); ++i) {
     const bytes_view b = bytes.subspan(i * record_bytes, record_bytes);
@@ -107,32 +109,30 @@ outcome<std::vector<chunk_record>> decode_chunk_table(bytes_view bytes, const su
     r.contents.bytes = load<decltype(digest::bytes)>(b, 32);
     r.stored_bytes.bytes = load<decltype(digest::bytes)>(b, 48);
     if (!all_zero(b.subspan(25, 7))) {
-      return wrong(s, i, 25, "something where zeros should be", load<std::uint8_t>(b, 25), "0");
+      return wrong(s, i, 25, "reserved bytes are not zero", load<std::uint8_t>(b, 25), "0");
     }
-    if (const auto ok = check_record(r, s, i, kind); !ok) {
-      return tl::unexpected<failure>(ok.error());
-    }
+    STILLMAP_RETURN_IF_ERROR(check_record(r, s, i, kind));
   }
   return table;
 }
 
-done check_layout(std::span<const chunk_record> table, std::span<const std::uint64_t> page_bytes,
-                  const superblock &s) {
-  // Compared as it is made: a table that lies about its pages costs no memory.
+status check_layout(std::span<const chunk_record> table, std::span<const std::uint64_t> page_bytes,
+                    const superblock &s) {
+  // Compares with the expected layout without building it: a forged table costs no memory.
   std::size_t i = 0;
   std::uint64_t at = 0;
   for (const std::uint64_t page : page_bytes) {
     for (std::uint64_t in = 0; in < page; ++i) {
       const std::uint64_t bytes = std::min<std::uint64_t>(page - in, s.chunk_bytes);
       if (i == table.size()) {
-        return wrong(s, i, 0, "fewer chunks than the pages have", table.size(), "more");
+        return wrong(s, i, 0, "fewer chunks than the pages need", table.size(), "more");
       }
       if (table[i].at != at + in) {
-        return wrong(s, i, 0, "a chunk that does not follow the one before", table[i].at,
+        return wrong(s, i, 0, "the chunk does not follow the one before", table[i].at,
                      std::to_string(at + in));
       }
       if (table[i].bytes != bytes) {
-        return wrong(s, i, 8, "a chunk of another size than its page has", table[i].bytes,
+        return wrong(s, i, 8, "the chunk size does not fit its page", table[i].bytes,
                      std::to_string(bytes));
       }
       in += bytes;
@@ -140,16 +140,16 @@ done check_layout(std::span<const chunk_record> table, std::span<const std::uint
     at += page;
   }
   if (i != table.size()) {
-    return wrong(s, i, 0, "more chunks than the pages have", table.size(), std::to_string(i));
+    return wrong(s, i, 0, "more chunks than the pages need", table.size(), std::to_string(i));
   }
   if (at != s.contents_bytes) {
-    return fail(errc::corrupt, op, "the pages are not the contents", part::superblock, 136,
-                std::to_string(s.contents_bytes), std::to_string(at));
+    return image_error(errc::corrupt, op, "the size of the contents is not the sum of the pages",
+                       part::superblock, 136, std::to_string(s.contents_bytes), std::to_string(at));
   }
   return {};
 }
 
-done check_extents(std::span<const chunk_record> table, const superblock &s) {
+status check_extents(std::span<const chunk_record> table, const superblock &s) {
   std::vector<std::size_t> stored;
   for (std::size_t i = 0; i < table.size(); ++i) {
     if (table[i].is_stored()) stored.push_back(i);
@@ -159,64 +159,65 @@ done check_extents(std::span<const chunk_record> table, const superblock &s) {
   std::uint64_t end = block_bytes;
   for (const std::size_t i : stored) {
     if (table[i].where != end) {
-      return wrong(s, i, 16,
-                   table[i].where < end ? "extents that overlap" : "a gap between extents",
+      return wrong(s, i, 16, table[i].where < end ? "extents overlap" : "a gap between extents",
                    table[i].where, std::to_string(end));
     }
     end = to_block(table[i].extent().end());
   }
   if (end != s.chunk_table.offset) {
-    return fail(errc::corrupt, op, "the chunk table does not follow the extents",
-                part::superblock, 152, std::to_string(s.chunk_table.offset), std::to_string(end));
+    return image_error(errc::corrupt, op, "the chunk table does not follow the extents",
+                       part::superblock, 152, std::to_string(s.chunk_table.offset),
+                       std::to_string(end));
   }
   const std::uint64_t seals = stored.size() * seal_bytes + s.tag();
   if (s.is_signed() && s.seals.bytes != seals) {
-    return fail(errc::corrupt, op, "more or fewer seals than extents", part::superblock, 192,
-                std::to_string(s.seals.bytes), std::to_string(seals));
+    return image_error(errc::corrupt, op, "the number of seals is not the number of extents",
+                       part::superblock, 192, std::to_string(s.seals.bytes), std::to_string(seals));
   }
   return {};
 }
 
-done check_references(std::span<const chunk_record> table, const superblock &s) {
+status check_references(std::span<const chunk_record> table, const superblock &s) {
   for (std::size_t i = 0; i < table.size(); ++i) {
     const chunk_record &r = table[i];
     if (r.kind != chunk_kind::same) continue;
     if (r.where >= i || !table[r.where].is_stored()) {
-      return wrong(s, i, 16, "a reference to no earlier stored chunk", r.where,
+      return wrong(s, i, 16, "the reference does not lead to an earlier stored chunk", r.where,
                    "less than " + std::to_string(i) + ", of kind 1 to 3");
     }
     const chunk_record &to = table[r.where];
     if (to.bytes != r.bytes) {
-      return wrong(s, i, 8, "a reference to a chunk of another size", r.bytes,
+      return wrong(s, i, 8, "the reference leads to a chunk of another size", r.bytes,
                    std::to_string(to.bytes));
     }
     if (to.contents != r.contents) {
-      return fail(errc::corrupt, op, "a reference to a chunk with another digest",
-                  part::chunk_table, s.chunk_table.offset + i * record_bytes + 32,
-                  r.contents.text(), to.contents.text());
+      return image_error(errc::corrupt, op, "the reference leads to a chunk with another digest",
+                         part::chunk_table, s.chunk_table.offset + i * record_bytes + 32,
+                         r.contents.text(), to.contents.text());
     }
   }
   return {};
 }
 
-done check_parent_references(std::span<const chunk_record> table, const superblock &s,
-                             std::span<const chunk_record> parent) {
+status check_parent_references(std::span<const chunk_record> table, const superblock &s,
+                               std::span<const chunk_record> parent) {
   for (std::size_t i = 0; i < table.size(); ++i) {
     const chunk_record &r = table[i];
     if (r.kind != chunk_kind::parent) continue;
     if (r.where >= parent.size()) {
-      return wrong(s, i, 16, "a reference to no chunk of the parent", r.where,
+      return wrong(s, i, 16, "the reference leads to no chunk of the parent", r.where,
                    "less than " + std::to_string(parent.size()));
     }
     const chunk_record &to = parent[r.where];
     if (to.bytes != r.bytes) {
-      return wrong(s, i, 8, "a reference to a parent's chunk of another size", r.bytes,
+      return wrong(s, i, 8, "the reference leads to a chunk of another size in the parent", r.bytes,
                    std::to_string(to.bytes));
     }
     if (to.contents != r.contents) {
-      return fail(errc::corrupt, op, "a reference to a parent's chunk with another digest",
-                  part::chunk_table, s.chunk_table.offset + i * record_bytes + 32,
-                  r.contents.text(), to.contents.text());
+      return image_error(errc::corrupt, op,
+                         "the reference leads to a chunk with another digest in the parent",
+                         part::chunk_table, s.chunk_table.offset + i * record_bytes + 32,
+                         r.contents.text(), to.contents.text());
     }
   }
   return {};

@@ -3,16 +3,18 @@
 #include <lz4.h>
 #include <zstd.h>
 
+#include "stillmap/checkpoint/image/internal/image_error.h"
+
 namespace stillmap::image {
 namespace {
 
 constexpr const char *op = "image::decompress";
-// As fast as zstd gets without giving up most of what it saves.
+// Fast, and still saves most of what higher levels save.
 constexpr int zstd_level = 1;
 
-tl::unexpected<failure> wrong(const char *reason, std::string found, std::size_t expected) {
-  return fail(errc::corrupt, op, reason, part::extents, 0, std::move(found),
-              std::to_string(expected));
+tl::unexpected<error> wrong(const char *reason, std::string found, std::size_t expected) {
+  return image_error(errc::corrupt, op, reason, part::extents, 0, std::move(found),
+                     std::to_string(expected));
 }
 
 }  // namespace
@@ -27,15 +29,15 @@ compressor::~compressor() = default;
 compressor::compressor(compressor &&) noexcept = default;
 compressor &compressor::operator=(compressor &&) noexcept = default;
 
-std::size_t compressor::compress(codec how, bytes_view from, std::span<std::byte> room) {
+std::size_t compressor::compress(codec kind, bytes_view from, std::span<std::byte> room) {
   room = room.first(worth_storing(from.size()));
-  if (how == codec::lz4) {
+  if (kind == codec::lz4) {
     const int n = LZ4_compress_default(
         reinterpret_cast<const char *>(from.data()), reinterpret_cast<char *>(room.data()),
         static_cast<int>(from.size()), static_cast<int>(room.size()));
     return n > 0 ? static_cast<std::size_t>(n) : 0;
   }
-  if (how == codec::zstd) {
+  if (kind == codec::zstd) {
     if (!state_->compress) state_->compress.reset(ZSTD_createCCtx());
     if (!state_->compress) return 0;
     const std::size_t n = ZSTD_compressCCtx(state_->compress.get(), room.data(), room.size(),
@@ -45,34 +47,34 @@ std::size_t compressor::compress(codec how, bytes_view from, std::span<std::byte
   return 0;
 }
 
-done compressor::decompress(chunk_kind how, bytes_view from, std::span<std::byte> to) {
-  if (how == chunk_kind::lz4) {
+status compressor::decompress(chunk_kind kind, bytes_view from, std::span<std::byte> to) {
+  if (kind == chunk_kind::lz4) {
     const int n = LZ4_decompress_safe(reinterpret_cast<const char *>(from.data()),
                                       reinterpret_cast<char *>(to.data()),
                                       static_cast<int>(from.size()), static_cast<int>(to.size()));
     if (n < 0 || static_cast<std::size_t>(n) != to.size()) {
-      return wrong("no lz4 block of that many bytes", n < 0 ? "none" : std::to_string(n),
+      return wrong("not an lz4 block of the chunk's size", n < 0 ? "none" : std::to_string(n),
                    to.size());
     }
     return {};
   }
-  // One frame that says its size; libzstd itself refuses to write past `to`.
+  // One frame with its content size; libzstd never writes past `to`.
   const unsigned long long says = ZSTD_getFrameContentSize(from.data(), from.size());
   if (says != to.size()) {
-    return wrong("no zstd frame of that many bytes",
+    return wrong("not a zstd frame of the chunk's size",
                  says == ZSTD_CONTENTSIZE_ERROR     ? "none"
-                 : says == ZSTD_CONTENTSIZE_UNKNOWN ? "one that does not say"
+                 : says == ZSTD_CONTENTSIZE_UNKNOWN ? "a frame without its size"
                                                     : std::to_string(says),
                  to.size());
   }
   if (const std::size_t frame = ZSTD_findFrameCompressedSize(from.data(), from.size());
       ZSTD_isError(frame) || frame != from.size()) {
-    return wrong("a zstd frame of another stored size",
+    return wrong("the zstd frame does not fill the extent",
                  ZSTD_isError(frame) ? "none" : std::to_string(frame), from.size());
   }
   if (!state_->decompress) state_->decompress.reset(ZSTD_createDCtx());
   if (!state_->decompress) {
-    return fail(errc::out_of_memory, op, "no memory to decompress", part::extents);
+    return image_error(errc::out_of_memory, op, "no host memory to decompress", part::extents, 0);
   }
   const std::size_t n =
       ZSTD_decompressDCtx(state_->decompress.get(), to.data(), to.size(), from.data(), from.size());

@@ -1,4 +1,4 @@
-// Compressors of chunks. docs/image_format.md#chunk-records
+// Compression of chunks. docs/image_format.md#chunk-records
 #pragma once
 
 #include <memory>
@@ -10,11 +10,12 @@ namespace stillmap::image {
 
 enum class codec : std::uint8_t {
   none,
-  lz4,   // about as fast as memory
-  zstd,  // smaller, and slower
+  lz4,   // nearly as fast as memory
+  zstd,  // smaller and slower
 };
 
-// What one thread needs to compress and decompress, so that it is made once.
+// Compresses and decompresses for one thread, whose contexts it keeps.
+// Threads: externally synchronised.
 class compressor {
  public:
   compressor();
@@ -22,19 +23,19 @@ class compressor {
   compressor(compressor &&) noexcept;
   compressor &operator=(compressor &&) noexcept;
 
-  // Compresses into `room`. 0: nothing was saved that would be worth it: less than an eighth; or
-  // there is no memory for it. Requires: room has worth_storing(from.size()) bytes.
-  std::size_t compress(codec how, bytes_view from, std::span<std::byte> room);
-  // Into exactly `to`. Errors: corrupt (more, or fewer bytes, or none of that kind); the caller
-  // adds where.
-  done decompress(chunk_kind how, bytes_view from, std::span<std::byte> to);
+  // Compresses into `room` and returns the size; 0: less than an eighth was saved, or there is no
+  // host memory. Requires: room has at least worth_storing(from.size()) bytes.
+  std::size_t compress(codec kind, bytes_view from, std::span<std::byte> room);
+  // Decompresses into exactly `to`.
+  // Errors: corrupt (a damaged block, or one of another size); the caller adds the position.
+  status decompress(chunk_kind kind, bytes_view from, std::span<std::byte> to);
 
  private:
   struct state;
   std::unique_ptr<state> state_;
 };
 
-// The most bytes of a compressed chunk that are stored, instead of the chunk itself.
+// The largest compressed size that is stored instead of the chunk itself.
 constexpr std::size_t worth_storing(std::size_t bytes) {
   return bytes - bytes / 8;
 }

@@ -13,7 +13,7 @@
 namespace stillmap::image {
 namespace {
 
-// Aligned wider than a sanitizer's stack.
+// Thread-local, because their alignment exceeds that of a sanitizer's stack.
 struct digest_states {
   XXH3_state_t blocks, whole;
 };
@@ -31,9 +31,9 @@ digest canonical(XXH128_hash_t h) {
   return d;
 }
 
-// The block after this one is on its way while this one is digested: contents that are in no cache
-// take a third less time so on an AMD EPYC; fetching only a block's head gained nothing. Inlined
-// because GCC drops calls of a function that does nothing but this.
+// Prefetches the next block while this one is digested: uncached contents take a third less time on
+// an AMD EPYC; prefetching only a block's head gained nothing. Inlined because GCC removes calls of
+// a function that only prefetches.
 [[gnu::always_inline]] inline void fetch_next(bytes_view contents, std::size_t at) {
   constexpr std::size_t line = 64;
   if (contents.size() - at < 2 * block_bytes) return;
@@ -41,7 +41,7 @@ digest canonical(XXH128_hash_t h) {
   for (std::size_t i = 0; i < block_bytes; i += line) __builtin_prefetch(next + i);
 }
 
-// The digests of blocks, digested in pieces: a chunk of 64 MiB needs no memory for them.
+// Digests the digests of blocks in pieces, so that a chunk of 64 MiB needs no memory for them.
 class block_digests {
  public:
   block_digests() { XXH3_128bits_reset(&state_); }
@@ -107,12 +107,12 @@ digest digest_of_zeros(std::size_t bytes) {
 }
 
 bool all_zero(bytes_view bytes) {
-  // What is not zero mostly shows at once, so the first look is short.
+  // Most contents that are not zero show it in the first bytes.
   static constexpr std::array<std::byte, 64> zeros{};
   if (bytes.empty()) return true;
   const std::size_t head = std::min(bytes.size(), zeros.size());
   if (std::memcmp(bytes.data(), zeros.data(), head) != 0) return false;
-  // The rest equals itself, moved by as much as is known to be zero.
+  // The rest is zero if it equals itself shifted by the part known to be zero.
   return bytes.size() == head ||
          std::memcmp(bytes.data(), bytes.data() + head, bytes.size() - head) == 0;
 }

@@ -6,25 +6,24 @@
 #include <system_error>
 
 #include "stillmap/checkpoint/image/internal/atomic_file.h"
+#include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/checkpoint/image/internal/seal.h"
 #include "stillmap/checkpoint/image/internal/wire.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::image {
 namespace {
 
 constexpr std::array<unsigned char, 8> magic = {0x89, 'S', 'M', 'S', 0x0d, 0x0a, 0x1a, 0x0a};
 constexpr std::size_t head_bytes = 64, member_bytes = 64, sum_bytes = sizeof(digest);
-constexpr int most_replacements = 16;  // of a set while it is opened
+constexpr int max_replacements = 16;  // of a set while it is being opened
 constexpr std::string_view before_index = "device-", after_set = ".smi";
 constexpr const char *op = "image::read_set";
 
-tl::unexpected<failure> pass_on(failure f) {
-  return tl::unexpected<failure>(std::move(f));
-}
-
-tl::unexpected<failure> wrong(std::uint64_t at, const char *reason, std::string found = {},
-                              std::string expected = {}) {
-  return fail(errc::corrupt, op, reason, part::set, at, std::move(found), std::move(expected));
+tl::unexpected<error> wrong(std::uint64_t at, const char *reason, std::string found = {},
+                            std::string expected = {}) {
+  return image_error(errc::corrupt, op, reason, part::set, at, std::move(found),
+                     std::move(expected));
 }
 
 std::string file_of(const std::string &folder) {
@@ -48,70 +47,70 @@ std::vector<std::byte> encode(const image_set &s) {
   return b;
 }
 
-outcome<image_set> decode(bytes_view b) {
+result<image_set> decode(bytes_view b) {
   if (b.size() < head_bytes + member_bytes + sum_bytes || load<decltype(magic)>(b, 0) != magic) {
-    return wrong(0, "no set");
+    return wrong(0, "not a set");
   }
   const std::size_t end = b.size() - sum_bytes;
   const digest sum = digest_of(b.first(end)), there{load<decltype(digest::bytes)>(b, end)};
-  if (sum != there) return wrong(end, "a damaged set", there.text(), sum.text());
+  if (sum != there) return wrong(end, "the set is damaged", there.text(), sum.text());
   if (const auto major = load<std::uint32_t>(b, 8); major != 1) {
-    return fail(errc::not_supported, op, "another version of the format", part::set, 8,
-                std::to_string(major), "1");
+    return image_error(errc::not_supported, op, "unsupported version of the format", part::set, 8,
+                       std::to_string(major), "1");
   }
   const auto count = load<std::uint32_t>(b, 12);
-  if (count > most_images_in_set || end != head_bytes + count * member_bytes) {
-    return wrong(12, "another number of images than there are", std::to_string(count));
+  if (count > max_images_in_set || end != head_bytes + count * member_bytes) {
+    return wrong(12, "the number of images does not match the size of the file",
+                 std::to_string(count));
   }
   image_set s;
   s.set.bytes = load<decltype(image_id::bytes)>(b, 16);
-  if (s.set.is_zero()) return wrong(16, "the set has no number");
-  if (!all_zero(b.subspan(32, 32))) return wrong(32, "something where zeros should be");
+  if (s.set.is_zero()) return wrong(16, "the set has no id");
+  if (!all_zero(b.subspan(32, 32))) return wrong(32, "reserved bytes are not zero");
   for (std::size_t at = head_bytes; at < end; at += member_bytes) {
     set_member &m = s.images.emplace_back();
     m.image.bytes = load<decltype(image_id::bytes)>(b, at);
     m.file_bytes = load<std::uint64_t>(b, at + 16);
     m.root.bytes = load<decltype(sha256::bytes)>(b, at + 24);
     if (load<std::uint64_t>(b, at + 56) != 0) {
-      return wrong(at + 56, "something where zeros should be");
+      return wrong(at + 56, "reserved bytes are not zero");
     }
   }
   return s;
 }
 
-done write_file(const std::string &folder, const image_set &what, bool replace, file_calls &calls) {
-  if (what.set.is_zero() || what.images.empty() || what.images.size() > most_images_in_set) {
-    return fail(errc::invalid_argument, "image::write_set",
-                "a set without a number, or without images");
+status write_file(const std::string &folder, const image_set &what, bool replace,
+                  file_calls &calls) {
+  if (what.set.is_zero() || what.images.empty() || what.images.size() > max_images_in_set) {
+    return make_error(errc::invalid_argument, "image::write_set",
+                      "the set has no id, no images, or too many");
   }
-  const auto target = target_name::create(calls, file_of(folder));
-  if (!target) return pass_on(target.error());
-  auto temp = temporary::create(*target, false);
-  if (!temp) return pass_on(temp.error());
-  if (const auto ok = temp->file().write(encode(what), 0); !ok) return ok;
-  if (const auto ok = temp->file().sync_data(); !ok) return ok;
-  return temp->publish(replace);
+  STILLMAP_ASSIGN_OR_RETURN(const auto target, target_name::create(calls, file_of(folder)));
+  STILLMAP_ASSIGN_OR_RETURN(auto temp, atomic_file::create(target, false));
+  STILLMAP_RETURN_IF_ERROR(temp.file().write(encode(what), 0));
+  STILLMAP_RETURN_IF_ERROR(temp.file().sync_data());
+  return temp.publish(replace);
 }
 
-outcome<image_set> read_file(const std::string &folder, file_calls &calls) {
-  auto f = image_file::open_to_read(calls, AT_FDCWD, file_of(folder), false);
-  if (!f) return pass_on(f.error());
-  const auto size = f->size();
-  if (!size) return pass_on(size.error());
-  if (*size > head_bytes + most_images_in_set * member_bytes + sum_bytes) {
-    return wrong(0, "no set: too long", std::to_string(*size));
+result<image_set> read_file(const std::string &folder, file_calls &calls) {
+  STILLMAP_ASSIGN_OR_RETURN(auto f,
+                            image_file::open_to_read(calls, AT_FDCWD, file_of(folder), false));
+  const auto size = f.size();
+  if (!size) return tl::unexpected(size.error());
+  if (*size > head_bytes + max_images_in_set * member_bytes + sum_bytes) {
+    return wrong(0, "not a set: the file is too large", std::to_string(*size));
   }
   std::vector<std::byte> bytes(*size);
-  if (const auto ok = f->read(bytes, 0); !ok) return pass_on(ok.error());
+  STILLMAP_RETURN_IF_ERROR(f.read(bytes, 0));
   return decode(bytes);
 }
 
-outcome<std::vector<reader>> open_images(const std::string &folder, const image_set &s,
-                                         const open_options &options) {
+result<std::vector<reader>> open_images(const std::string &folder, const image_set &s,
+                                        const open_options &options) {
   std::vector<reader> images;
   for (std::uint32_t i = 0; i < s.images.size(); ++i) {
     auto r = open_in_set(folder, s, i, options);
-    if (!r) return pass_on(r.error());
+    if (!r) return tl::unexpected(r.error());
     images.push_back(std::move(*r));
   }
   return images;
@@ -124,9 +123,9 @@ std::string name_in_set(std::uint32_t index, const image_id &set) {
          std::string(after_set);
 }
 
-std::optional<place_in_set> place_of(std::string_view name) {
+std::optional<set_position> parse_name_in_set(std::string_view name) {
   if (!name.starts_with(before_index)) return std::nullopt;
-  place_in_set p;
+  set_position p;
   const char *const end = name.data() + name.size();
   const auto [after, wrong] = std::from_chars(name.data() + before_index.size(), end, p.index);
   if (wrong != std::errc{} || end - after < 1 + 2 * static_cast<long>(p.set.bytes.size())) {
@@ -138,67 +137,68 @@ std::optional<place_in_set> place_of(std::string_view name) {
     if (std::from_chars(digits, digits + 2, byte, 16).ptr != digits + 2) return std::nullopt;
     p.set.bytes[i] = static_cast<std::byte>(byte);
   }
-  // One name for each: no leading zeros, no capitals.
+  // Names are canonical: no leading zeros, no capitals.
   if (name != name_in_set(p.index, p.set)) return std::nullopt;
   return p;
 }
 
-outcome<image_id> make_id() {
+result<image_id> make_id() {
   image_id id;
-  if (const auto ok = fill_random(id.bytes); !ok) return pass_on(ok.error());
+  STILLMAP_RETURN_IF_ERROR(fill_random(id.bytes));
   return id;
 }
 
-done write_set(const std::string &folder, const image_set &what, bool replace, file_calls *calls) {
+status write_set(const std::string &folder, const image_set &what, bool replace,
+                 file_calls *calls) {
   return in_file(
       write_file(folder, what, replace, calls != nullptr ? *calls : file_calls::system()),
       file_of(folder));
 }
 
-outcome<image_set> read_set(const std::string &folder, file_calls *calls) {
+result<image_set> read_set(const std::string &folder, file_calls *calls) {
   return in_file(read_file(folder, calls != nullptr ? *calls : file_calls::system()),
                  file_of(folder));
 }
 
-outcome<reader> open_in_set(const std::string &folder, const image_set &set, std::uint32_t index,
-                            const open_options &options) {
+result<reader> open_in_set(const std::string &folder, const image_set &set, std::uint32_t index,
+                           const open_options &options) {
   const std::string path = folder + "/" + name_in_set(index, set.set);
   auto r = reader::open(path, options);
   if (!r) return r;
-  const superblock &h = r->head();
+  const superblock &h = r->superblock();
   const set_member named{h.image, h.file_bytes, h.root};
   if (named != set.images[index]) {
-    return in_file<reader>(
-        wrong(0, "not the image that the set names", h.root.text(), set.images[index].root.text()),
-        path);
+    return in_file(wrong(0, "the image is not the one that the set names", h.root.text(),
+                         set.images[index].root.text()),
+                   path);
   }
   if (h.set != set.set || h.set_images != set.images.size() || h.set_index != index) {
-    return in_file<reader>(wrong(48, "an image of another set, or of another place in it",
-                                 h.set.text(), set.set.text()),
-                           path);
+    return in_file(wrong(48, "the image belongs to another set or has another index", h.set.text(),
+                         set.set.text()),
+                   path);
   }
   return r;
 }
 
-bool needs(const reader &parent, const image_set &set) {
+bool depends_on(const reader &parent, const image_set &set) {
   for (std::optional<reader> at = parent; at; at = at->parent()) {
     for (const set_member &m : set.images) {
-      if (m.image == at->head().image) return true;
+      if (m.image == at->superblock().image) return true;
     }
   }
   return false;
 }
 
-outcome<std::vector<reader>> open_set(const std::string &folder, const open_options &options) {
+result<std::vector<reader>> open_set(const std::string &folder, const open_options &options) {
   auto s = read_set(folder, options.calls);
   for (int replaced = 0; s; ++replaced) {
     auto images = open_images(folder, *s, options);
     if (images) return images;
     const auto now = read_set(folder, options.calls);
-    if (!now || now->set == s->set || replaced == most_replacements) return images;
+    if (!now || now->set == s->set || replaced == max_replacements) return images;
     s = now;
   }
-  return pass_on(s.error());
+  return tl::unexpected(s.error());
 }
 
 }  // namespace stillmap::image

@@ -1,4 +1,4 @@
-// The images of several devices at one moment: a folder that is a set once its file `set` is there.
+// A set: images of several devices taken at one moment, in a directory with a file `set`.
 // docs/image_format.md#sets
 #pragma once
 
@@ -20,47 +20,50 @@ struct set_member {
 
 struct image_set {
   image_id set;
-  std::vector<set_member> images;  // by their place in the set
+  std::vector<set_member> images;  // by index
   bool operator==(const image_set &) const = default;
 };
 
-// "device-3.9c0f...21.smi": the name of an image in the folder of its set. The set's number is in
-// it, so that the images of a set to come lie beside those of the one that is there.
+// "device-3.9c0f...21.smi": the file name of an image of a set. It contains the id of the set, so
+// that the images of a new set can be written next to those of the old one.
 std::string name_in_set(std::uint32_t index, const image_id &set);
 
-struct place_in_set {
+struct set_position {
   std::uint32_t index = 0;
   image_id set;
-  bool operator==(const place_in_set &) const = default;
+  bool operator==(const set_position &) const = default;
 };
-// The other way round; nothing: not such a name.
-std::optional<place_in_set> place_of(std::string_view name);
+// The inverse; nullopt: not such a name.
+std::optional<set_position> parse_name_in_set(std::string_view name);
 
-// A random number for a set, or an image. Errors: the random source's.
-outcome<image_id> make_id();
+// A random id for a set or an image. Errors: those of the system's random source.
+result<image_id> make_id();
 
-// Writes `folder`/set, whole or not at all. Requires: the images are written, with this set, their
-// place and their number (write_options), under their names. set_writer does all of it.
-// Errors: invalid_argument (none, or more than most_images_in_set); std::errc::file_exists (not
-//         replacing, and there is one); the system's.
-done write_set(const std::string &folder, const image_set &what, bool replace = false,
-               file_calls *calls = nullptr);
+// Writes the file `folder`/set atomically. set_writer does this and what is required.
+// Requires: the images are written under their names, with the id of this set, their index and
+//           their number (write_options).
+// Errors:   invalid_argument (no images, or more than max_images_in_set); std::errc::file_exists
+//           (not replacing, and there is a set); errors of system calls.
+status write_set(const std::string &folder, const image_set &what, bool replace = false,
+                 file_calls *calls = nullptr);
 
-// Errors: corrupt; not_supported (a newer version); the system's, no_such_file_or_directory: no
-// set.
-outcome<image_set> read_set(const std::string &folder, file_calls *calls = nullptr);
+// Reads the file `folder`/set.
+// Errors: corrupt; not_supported (a newer version); std::errc::no_such_file_or_directory (no set);
+//         errors of system calls.
+result<image_set> read_set(const std::string &folder, file_calls *calls = nullptr);
 
-// The set, and all of its images, each open: they are those that the set names, and say so too.
-// A set that is replaced meanwhile is the old one or the new one.
-// Errors: of read_set and of reader::open.
-outcome<std::vector<reader>> open_set(const std::string &folder, const open_options &options = {});
+// Opens all images of a set and checks that they are those that the set names. If the set is
+// replaced meanwhile, the result is the old set or the new one.
+// Errors: those of read_set and reader::open.
+result<std::vector<reader>> open_set(const std::string &folder, const open_options &options = {});
 
-// Only one of its images, without a look at the others. Requires: index < set.images.size().
-// Errors: of reader::open; corrupt (not the image that the set names).
-outcome<reader> open_in_set(const std::string &folder, const image_set &set, std::uint32_t index,
-                            const open_options &options = {});
+// Opens one image of a set.
+// Requires: index < set.images.size().
+// Errors:   those of reader::open; corrupt (not the image that the set names).
+result<reader> open_in_set(const std::string &folder, const image_set &set, std::uint32_t index,
+                           const open_options &options = {});
 
-// Whether an image with this parent needs an image of that set, the parent's parents included.
-bool needs(const reader &parent, const image_set &set);
+// Whether `parent` or one of its own parents is an image of `set`.
+bool depends_on(const reader &parent, const image_set &set);
 
 }  // namespace stillmap::image

@@ -1,8 +1,8 @@
-// What encrypts and what signs images. docs/image_format.md#encryption
+// Keys that encrypt and sign images. docs/image_format.md#encryption
 #pragma once
 
 #include "stillmap/checkpoint/image/digest.h"
-#include "stillmap/checkpoint/image/failure.h"
+#include "stillmap/vmm/error.h"
 
 namespace stillmap::image {
 
@@ -10,9 +10,10 @@ using secret_key = fixed_bytes<32, struct secret_key_tag>;        // random; enc
 using signing_key = fixed_bytes<32, struct signing_key_tag>;      // an Ed25519 private key
 using verifying_key = fixed_bytes<32, struct verifying_key_tag>;  // its public half
 
-// Errors: the random source's; invalid_argument (no such key). Threads: safe.
-outcome<secret_key> make_secret_key();
-outcome<signing_key> make_signing_key();
-outcome<verifying_key> verifying_key_of(const signing_key &key);
+// Errors:  invalid_argument (not a valid key); errors of the system's random source.
+// Threads: safe.
+result<secret_key> make_secret_key();
+result<signing_key> make_signing_key();
+result<verifying_key> verifying_key_of(const signing_key &key);
 
 }  // namespace stillmap::image

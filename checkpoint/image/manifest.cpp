@@ -5,6 +5,8 @@
 #include <unordered_set>
 
 #include "stillmap/checkpoint/image/digest.h"
+#include "stillmap/checkpoint/image/internal/image_error.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::image {
 namespace {
@@ -15,17 +17,17 @@ std::string number(const char *what, std::uint64_t n) {
   return std::string(what) + " " + std::to_string(n);
 }
 
-tl::unexpected<failure> wrong(const char *reason, std::string found, std::string expected = {}) {
-  return fail(errc::corrupt, op, reason, part::manifest, 0, std::move(found),
-              std::move(expected));
+tl::unexpected<error> wrong(const char *reason, std::string found, std::string expected = {}) {
+  return image_error(errc::corrupt, op, reason, part::manifest, 0, std::move(found),
+                     std::move(expected));
 }
 
-done over(const char *reason, std::size_t n, std::size_t limit) {
+status over(const char *reason, std::size_t n, std::size_t limit) {
   if (n > limit) return wrong(reason, std::to_string(n), "at most " + std::to_string(limit));
   return {};
 }
 
-done check_counts(const manifest &m) {
+status check_counts(const manifest &m) {
   std::size_t entries = 0, tags = 0, notes = 0;
   for (const auto &list : m.access_lists) entries += list.size();
   for (const std::string &tag : m.tags) tags += tag.size();
@@ -34,33 +36,33 @@ done check_counts(const manifest &m) {
     const char *reason;
     std::size_t n, limit;
   } limits[] = {
-      {"too many pages", m.pages.size(), most_pages},
-      {"too many places", m.places.size(), most_places},
-      {"too many blocks", m.blocks.size(), most_blocks},
-      {"too many tags", m.tags.size(), most_tags},
-      {"too many bytes of tags", tags, most_tag_bytes},
-      {"too many access lists", m.access_lists.size(), most_access_lists},
-      {"too many entries of access lists", entries, most_access_entries},
-      {"too many notes", m.notes.size(), most_notes},
-      {"too many bytes of notes", notes, most_note_bytes},
-      {"too long a name of a device", m.device.name.size(), 4096},
+      {"too many pages", m.pages.size(), max_pages},
+      {"too many mappings", m.places.size(), max_places},
+      {"too many blocks", m.blocks.size(), max_blocks},
+      {"too many tags", m.tags.size(), max_tags},
+      {"too many bytes of tags", tags, max_tag_bytes},
+      {"too many access lists", m.access_lists.size(), max_access_lists},
+      {"too many entries of access lists", entries, max_access_entries},
+      {"too many notes", m.notes.size(), max_notes},
+      {"too many bytes of notes", notes, max_note_bytes},
+      {"the device name is too long", m.device.name.size(), 4096},
   };
   for (const auto &l : limits) {
-    if (const auto ok = over(l.reason, l.n, l.limit); !ok) return ok;
+    STILLMAP_RETURN_IF_ERROR(over(l.reason, l.n, l.limit));
   }
   return {};
 }
 
-done check_pages(const manifest &m) {
+status check_pages(const manifest &m) {
   std::uint64_t sum = 0;
   for (std::size_t i = 0; i < m.pages.size(); ++i) {
     const std::uint64_t bytes = m.pages[i].bytes;
     if (bytes == 0 || bytes % block_bytes != 0) {
-      return wrong("a page of an impossible size", number("page", i) + number(" of", bytes),
+      return wrong("invalid page size", number("page", i) + number(" of", bytes),
                    "a multiple of 4096");
     }
     if (bytes > std::numeric_limits<std::int64_t>::max() - sum) {
-      return wrong("more contents than can be", number("page", i));
+      return wrong("the sum of the pages overflows", number("page", i));
     }
     sum += bytes;
   }
@@ -72,19 +74,19 @@ bool is_range(std::uint64_t begin, std::uint64_t bytes) {
          begin <= std::numeric_limits<std::uint64_t>::max() - bytes;
 }
 
-done check_blocks(const manifest &m) {
+status check_blocks(const manifest &m) {
   std::uint64_t end = 0;
   for (std::size_t i = 0; i < m.blocks.size(); ++i) {
     const manifest::block &b = m.blocks[i];
     if (!is_range(b.begin, b.bytes)) {
-      return wrong("an impossible block", number("block", i), "multiples of 4096");
+      return wrong("invalid block", number("block", i), "multiples of 4096");
     }
     if (b.begin < end) {
-      return wrong("blocks out of order, or overlapping", number("block at", b.begin),
-                   number("from", end));
+      return wrong("blocks are out of order or overlap", number("block at", b.begin),
+                   number("at least", end));
     }
     if (b.tag >= m.tags.size()) {
-      return wrong("a tag that there is not", number("tag", b.tag),
+      return wrong("no tag has this index", number("tag", b.tag),
                    number("less than", m.tags.size()));
     }
     end = b.begin + b.bytes;
@@ -92,25 +94,25 @@ done check_blocks(const manifest &m) {
   return {};
 }
 
-done check_places(const manifest &m) {
+status check_places(const manifest &m) {
   std::uint64_t end = 0;
   std::size_t block = 0, seen = 0;
   for (const manifest::place &p : m.places) {
     if (p.page >= m.pages.size()) {
-      return wrong("a page that there is not", number("page", p.page),
+      return wrong("no page has this index", number("page", p.page),
                    number("less than", m.pages.size()));
     }
     if (p.access >= m.access_lists.size()) {
-      return wrong("an access list that there is not", number("list", p.access),
+      return wrong("no access list has this index", number("list", p.access),
                    number("less than", m.access_lists.size()));
     }
     const std::uint64_t bytes = m.pages[p.page].bytes;
     if (!is_range(p.address, bytes)) {
-      return wrong("an impossible place", number("a place at", p.address), "a multiple of 4096");
+      return wrong("invalid mapping", number("a mapping at", p.address), "a multiple of 4096");
     }
     if (p.address < end) {
-      return wrong("places out of order, or overlapping", number("a place at", p.address),
-                   number("from", end));
+      return wrong("mappings are out of order or overlap", number("a mapping at", p.address),
+                   number("at least", end));
     }
     end = p.address + bytes;
     while (block < m.blocks.size() && m.blocks[block].begin + m.blocks[block].bytes <= p.address) {
@@ -118,16 +120,16 @@ done check_places(const manifest &m) {
     }
     if (block == m.blocks.size() || p.address < m.blocks[block].begin ||
         end > m.blocks[block].begin + m.blocks[block].bytes) {
-      return wrong("a place outside of every block", number("a place at", p.address));
+      return wrong("a mapping is outside of every block", number("a mapping at", p.address));
     }
-    // The first place of each page comes in the order of their numbers.
+    // Pages are numbered in the order of their first mapping.
     if (p.page > seen) {
-      return wrong("pages not in the order of their lowest addresses", number("page", p.page),
+      return wrong("pages are not in the order of their lowest addresses", number("page", p.page),
                    number("page", seen));
     }
     if (p.page == seen) ++seen;
   }
-  if (seen != m.pages.size()) return wrong("a page that is nowhere mapped", number("page", seen));
+  if (seen != m.pages.size()) return wrong("a page is not mapped", number("page", seen));
   return {};
 }
 
@@ -149,15 +151,15 @@ std::vector<std::uint64_t> manifest::lowest_addresses() const {
   return lowest;
 }
 
-done check(const manifest &m) {
-  if (const auto ok = check_counts(m); !ok) return ok;
-  if (const auto ok = check_pages(m); !ok) return ok;
-  if (const auto ok = check_blocks(m); !ok) return ok;
-  if (const auto ok = check_places(m); !ok) return ok;
+status check(const manifest &m) {
+  STILLMAP_RETURN_IF_ERROR(check_counts(m));
+  STILLMAP_RETURN_IF_ERROR(check_pages(m));
+  STILLMAP_RETURN_IF_ERROR(check_blocks(m));
+  STILLMAP_RETURN_IF_ERROR(check_places(m));
   std::unordered_set<std::string_view> names;
   for (const manifest::note &n : m.notes) {
     if (n.name.empty() || !names.insert(n.name).second) {
-      return wrong("a note without a name of its own", n.name);
+      return wrong("a note has no name, or the name of another note", n.name);
     }
   }
   return {};

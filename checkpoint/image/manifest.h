@@ -1,5 +1,5 @@
-// What an image says about its contents: which pages there were, where each was mapped, and for
-// whom. docs/image_format.md#manifest
+// The manifest of an image: its pages, their addresses, access rights and tags, without contents.
+// docs/image_format.md#manifest
 #pragma once
 
 #include <array>
@@ -8,21 +8,22 @@
 #include <string>
 #include <vector>
 
-#include "stillmap/checkpoint/image/failure.h"
 #include "stillmap/vmm/driver_types.h"
+#include "stillmap/vmm/error.h"
 
 namespace stillmap::image {
 
-// Limits of what a manifest may hold; a reader takes no memory for more.
-inline constexpr std::size_t most_pages = std::size_t{1} << 24;
-inline constexpr std::size_t most_places = std::size_t{1} << 24;
-inline constexpr std::size_t most_blocks = std::size_t{1} << 22;
-inline constexpr std::size_t most_tags = 65'536;
-inline constexpr std::size_t most_access_lists = 65'536;
-inline constexpr std::size_t most_access_entries = std::size_t{1} << 20;  // of all lists together
-inline constexpr std::size_t most_notes = 4'096;
-inline constexpr std::size_t most_note_bytes = std::size_t{16} << 20;  // names and bytes, together
-inline constexpr std::size_t most_tag_bytes = std::size_t{16} << 20;   // together
+// Limits of a manifest. A reader allocates no memory for more.
+inline constexpr std::size_t max_pages = std::size_t{1} << 24;
+inline constexpr std::size_t max_places = std::size_t{1} << 24;
+inline constexpr std::size_t max_blocks = std::size_t{1} << 22;
+inline constexpr std::size_t max_tags = 65'536;
+inline constexpr std::size_t max_access_lists = 65'536;
+inline constexpr std::size_t max_access_entries = std::size_t{1} << 20;  // of all lists
+inline constexpr std::size_t max_notes = 4'096;
+inline constexpr std::size_t max_note_bytes = std::size_t{16}
+                                              << 20;                 // names and bytes of all notes
+inline constexpr std::size_t max_tag_bytes = std::size_t{16} << 20;  // of all tags
 
 struct manifest {
   struct device_info {
@@ -33,7 +34,7 @@ struct manifest {
     std::uint32_t driver_version = 0;
     bool operator==(const device_info &) const = default;
   };
-  // Reserved addresses. In address order, none overlapping.
+  // A reserved address range. Ordered by address, without overlap.
   struct block {
     std::uint64_t begin = 0;
     std::uint64_t bytes = 0;
@@ -41,7 +42,7 @@ struct manifest {
     std::uint32_t tag = 0;  // in tags
     bool operator==(const block &) const = default;
   };
-  // Numbered by position: in the order of their lowest address.
+  // Ordered by their lowest address; other parts refer to a page by its index.
   struct page {
     std::uint64_t bytes = 0;
     memory_location where;
@@ -49,14 +50,14 @@ struct manifest {
     bool rdma = false;
     bool operator==(const page &) const = default;
   };
-  // A page at an address. In address order, none overlapping, each within one block.
+  // A mapping of a page. Ordered by address, without overlap, each inside one block.
   struct place {
     std::uint64_t address = 0;
     std::uint32_t page = 0;    // in pages
     std::uint32_t access = 0;  // in access_lists
     bool operator==(const place &) const = default;
   };
-  struct note {  // the application's own
+  struct note {  // data of the application
     std::string name;
     std::vector<std::byte> bytes;
     bool operator==(const note &) const = default;
@@ -66,7 +67,7 @@ struct manifest {
   std::vector<std::string> tags;
   std::vector<block> blocks;
   std::vector<page> pages;
-  std::vector<std::vector<access_grant>> access_lists;  // said once for all places that have it
+  std::vector<std::vector<access_grant>> access_lists;  // shared by all places with equal rights
   std::vector<place> places;
   std::vector<note> notes;
 
@@ -77,15 +78,17 @@ struct manifest {
   std::vector<std::uint64_t> lowest_addresses() const;
 };
 
-// That a manifest does not contradict itself and keeps to the limits.
-// Errors: corrupt, with `found` and `expected`; the offset is 0. Cost: once through it.
-done check(const manifest &m);
+// Checks that a manifest does not contradict itself and keeps the limits.
+// Errors: corrupt, with `found` and `expected`. Cost: linear in its size.
+status check(const manifest &m);
 
-// As FlatBuffers. Requires: check(m) passed. Errors: invalid_argument (over largest_manifest).
-outcome<std::vector<std::byte>> encode(const manifest &m);
+// Encodes as FlatBuffers.
+// Requires: check(m) passed.
+// Errors:   invalid_argument (larger than max_manifest_bytes).
+result<std::vector<std::byte>> encode(const manifest &m);
 
-// Verifies the encoding, then reads, then checks.
-// Errors: corrupt; out_of_memory.
-outcome<manifest> decode_manifest(const std::byte *bytes, std::size_t size);
+// Verifies the encoding, decodes, and checks.
+// Errors: corrupt, out_of_memory.
+result<manifest> decode_manifest(const std::byte *bytes, std::size_t size);
 
 }  // namespace stillmap::image

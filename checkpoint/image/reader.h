@@ -1,10 +1,11 @@
-// Reads images that may be damaged, forged, or somebody else's. docs/image_format.md
+// Opens and reads images that may be damaged or forged. docs/image_format.md
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -16,76 +17,83 @@
 namespace stillmap::image {
 
 class file_calls;
+struct open_image;
 
-inline constexpr unsigned longest_chain = 64;  // images, the one that is read included
+// Images in a chain of parents, the image that is read included.
+inline constexpr unsigned max_chain_length = 64;
 
 struct open_options {
-  // Where parents may be, by path: images, or folders with images (sets) in them. Tried in order,
-  // taken by number and root.
+  // Where to look for parents: paths of images, or of directories with images (sets) in them. They
+  // are tried in order; a parent is recognised by its id and root digest.
   std::vector<std::string> parents;
-  bool look_beside = true;  // also among the *.smi in the image's directory
-  // For encrypted images; of the parents too.
+  bool search_directory = true;  // also look for parents in the image's own directory, *.smi
+  // Decrypts encrypted images, parents included.
   std::optional<secret_key> key;
-  // Refuses what is not signed with this, parents too. Without: a signature must only be one.
+  // Refuses images that are not signed with this key, parents included. Without it a signature must
+  // only be valid.
   std::optional<verifying_key> signed_by;
-  // What the caller is ready for: contents, as much as there is memory to restore them into; and
-  // the bytes of table, manifest and seals, which are held in memory.
-  std::uint64_t most_contents = UINT64_MAX;
-  std::uint64_t most_metadata = std::uint64_t{1} << 30;
-  bool past_page_cache = true;  // where the file system can
-  file_calls *calls = nullptr;  // for tests; the system's
+  // Limits: bytes of contents, and bytes of chunk table, manifest and seals, which are held in
+  // memory.
+  std::uint64_t max_contents_bytes = UINT64_MAX;
+  std::uint64_t max_metadata_bytes = std::uint64_t{1} << 30;
+  bool direct_io = true;        // bypass the page cache where the file system supports it
+  file_calls *calls = nullptr;  // for tests; nullptr: the system's
 };
 
 struct verify_progress {
-  std::uint64_t chunks = 0, of_chunks = 0;  // of those that are stored
-  std::uint64_t bytes = 0, of_bytes = 0;    // stored
+  std::uint64_t chunks = 0, total_chunks = 0;  // stored chunks
+  std::uint64_t bytes = 0, total_bytes = 0;    // stored bytes
 };
 
 struct verify_options {
-  unsigned threads = 0;  // 0: as many as there are processors, at most 8
-  bool parents = true;   // all of the chain, or only this file
-  // Called after each chunk, by one thread at a time; false: give up. Must not throw.
-  std::function<bool(const verify_progress &)> on_progress;
+  unsigned threads = 0;  // 0: the number of processors, at most 8
+  bool parents = true;   // verify the whole chain; false: only this file
+  // Called after each chunk, by one thread at a time. Must not throw.
+  std::function<void(const verify_progress &)> on_progress;
+  std::stop_token cancel;
 };
 
-// An open image, all of whose metadata has been checked. A copy is the same open image.
+// An open image whose metadata has been checked completely. Copies share one open file.
 // Threads: safe.
 class reader {
  public:
-  // Requires: nobody writes to the file. (Images never change: a new one takes the name.)
-  // Errors: corrupt; not_supported (a newer version, unknown flags, no regular file);
-  //         invalid_argument (encrypted and no key, over the limits in options);
-  //         std::errc::no_such_file_or_directory (also: part::parent, no such parent found);
-  //         out_of_memory; the system's.
-  // Cost: reads the metadata of the image and of its parents; with look_beside and a parent,
-  //       a block of each image beside. Memory: about the bytes of the metadata.
-  static outcome<reader> open(const std::string &path, const open_options &options = {});
+  // Opens an image and checks its metadata and that of its parents.
+  // Requires: nobody writes to the file. (Images are immutable: writers replace the name.)
+  // Errors:   corrupt; not_supported (a newer format version, unknown flags, not a regular file);
+  //           invalid_argument (encrypted and no key, over the limits in `options`);
+  //           std::errc::no_such_file_or_directory (of the image, or of a parent: detail().where
+  //           begins with "parent"); out_of_memory; errors of system calls.
+  // Cost:     reads the metadata of the image and of its parents; with search_directory and a
+  //           parent, one block of each image in the directory. Memory: about the metadata's bytes.
+  static result<reader> open(const std::string &path, const open_options &options = {});
 
-  const superblock &head() const;
-  const manifest &what() const;
+  const image::superblock &superblock() const;
+  const image::manifest &manifest() const;
   std::span<const chunk_record> chunks() const;
   std::optional<reader> parent() const;
-  unsigned chain() const;  // images, 1 without a parent
+  unsigned chain() const;  // images in the chain; 1 without a parent
   const std::string &path() const;
-  std::optional<verifying_key> signer() const;  // of a signed image; whose key that is, is not said
+  // The key that verified the signature of a signed image. Says nothing about who holds that key.
+  std::optional<verifying_key> signer() const;
 
-  // Contents from `offset` on; of whole chunks each once, of others all for a piece.
-  // Ensures: nothing is in `to` that has not been checked; failure: zeros are.
-  // Errors: invalid_argument (past the end); corrupt; out_of_memory; the system's.
-  done read(std::uint64_t offset, std::span<std::byte> to) const;
-  // One chunk. Requires: to.size() is its bytes. Fastest where `to` is aligned to block_bytes.
-  done read_chunk(std::size_t number, std::span<std::byte> to) const;
+  // Reads contents from `offset` on. Each whole chunk is read once; a part of a chunk costs reading
+  // the chunk.
+  // Ensures: `to` holds checked bytes only; on failure, zeros.
+  // Errors:  invalid_argument (past the end); corrupt; out_of_memory; errors of system calls.
+  status read(std::uint64_t offset, std::span<std::byte> to) const;
+  // Reads one chunk. Requires: to.size() is the chunk's size. Fastest where `to` is aligned to
+  // block_bytes. Ensures and errors: as read().
+  status read_chunk(std::size_t number, std::span<std::byte> to) const;
 
-  // Reads everything that is stored, and checks every byte of it.
-  // Errors: of read(); std::errc::operation_canceled.
-  done verify(const verify_options &options = {}) const;
+  // Reads all stored data and checks every byte of it.
+  // Errors: those of read(); std::errc::operation_canceled.
+  status verify(const verify_options &options = {}) const;
 
  private:
-  friend class image_opener;
   friend class image_check;
-  struct core;
-  explicit reader(std::shared_ptr<const core> c);
-  std::shared_ptr<const core> core_;
+  friend class image_opener;
+  explicit reader(std::shared_ptr<const open_image> image);
+  std::shared_ptr<const open_image> image_;
 };
 
 }  // namespace stillmap::image

@@ -1,4 +1,4 @@
-// The folder of a set while it is written: made, kept to one writer, committed or left as it was.
+// Writes a set into a directory: locks it, then commits the whole set or leaves the old one.
 // docs/image_format.md#writing-a-set
 #pragma once
 
@@ -11,45 +11,46 @@
 
 namespace stillmap::image {
 
-struct set_options {
-  bool replace = false;         // a set that is there already; else that is an error
-  file_calls *calls = nullptr;  // for tests; the system's
+struct set_writer_options {
+  bool replace = false;         // replace a set in the directory; false: that is an error
+  file_calls *calls = nullptr;  // for tests; nullptr: the system's
 };
 
-// Threads: externally synchronised; the images may be written by any threads, and processes.
+// Threads: externally synchronised; any threads and processes may write the images.
 class set_writer {
  public:
-  // Makes the folder where there is none, keeps other writers out, and removes what dead ones left
-  // (images of no set under the names of some: nothing else in the folder is touched).
-  // Errors: invalid_argument (no images, or more than most_images_in_set); busy (another writer);
+  // Creates the directory if necessary, locks it against other writers, and removes the files that
+  // dead writers left: those with names of images that are not of the current set.
+  // Errors: invalid_argument (no images, or more than max_images_in_set); busy (another writer);
   //         std::errc::file_exists (not replacing, and there is a set); corrupt, not_supported (the
-  //         one there cannot be read, so that nobody knows what of it to remove); the system's.
-  static outcome<set_writer> create(const std::string &folder, std::uint32_t images,
-                                    const set_options &how = {});
+  //         set there cannot be read, so its images are unknown); errors of system calls.
+  static result<set_writer> create(const std::string &folder, std::uint32_t images,
+                                   const set_writer_options &options = {});
   set_writer(set_writer &&o) noexcept;
   set_writer &operator=(set_writer &&) = delete;
-  // Not committed: removes all images of this set, and the folder if this made it.
+  // Unless committed: removes all images of this set, and the directory if create() made it.
   ~set_writer();
 
   const image_id &set() const { return set_; }
-  // What commit() will replace. Its images are removed then, so none of the new ones may need one
-  // of them (needs()).
-  const std::optional<image_set> &replaces() const { return old_; }
+  // The set that commit() will replace. Its images are removed then, so no new image may depend on
+  // one of them (depends_on()).
+  const std::optional<image_set> &replaced_set() const { return old_; }
 
-  // Where an image belongs, and what it says of itself.
+  // The path of an image, and the options that make it a member of this set.
   std::string path(std::uint32_t index) const;
-  void place(std::uint32_t index, write_options &image) const;
+  void set_membership(std::uint32_t index, write_options &options) const;
 
-  // The set is these images, by their place: all written, under their names.
-  // Ensures: whenever the process or the machine stops, the folder is the old set, or the new one,
-  //          whole. Failure: as before, as for an image.
-  // Errors:  those of write_set.
-  done commit(std::vector<set_member> images);
+  // Commits the set. `images` are in the order of their indices.
+  // Requires: all are written under their names.
+  // Ensures:  whenever the process or the machine stops, the directory holds the whole old set or
+  //           the whole new one. Failure: the old one, with the exception that write() names.
+  // Errors:   those of write_set.
+  status commit(std::vector<set_member> images);
 
  private:
-  set_writer(std::string folder, std::uint32_t images, const set_options &how);
-  done open();
-  done look();
+  set_writer(std::string folder, std::uint32_t images, const set_writer_options &options);
+  status open();
+  status check_current_set();
   void remove_left_overs() const;
   void remove_images(const image_set &of) const;
 

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <bit>
 
+#include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/checkpoint/image/internal/wire.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::image {
 namespace {
@@ -11,7 +13,7 @@ namespace {
 constexpr const char *op = "image::open";
 constexpr std::array<unsigned char, 8> magic = {0x89, 'S', 'M', 'I', 0x0d, 0x0a, 0x1a, 0x0a};
 
-// Where each field is. One list for writing and reading, so that they agree.
+// The offset of each field: one list for encoding and decoding.
 template <class S, class Field>
 void each_field(S &s, const Field &field) {
   field(12, s.minor);
@@ -38,94 +40,83 @@ void each_field(S &s, const Field &field) {
 constexpr std::size_t major_at = 8, fields_end = 312, root_at = 4048, digest_at = 4080;
 static_assert(sizeof(file_range) == 16);
 
-tl::unexpected<failure> wrong(std::uint64_t at, const char *reason, std::string found = {},
-                              std::string expected = {}) {
-  return fail(errc::corrupt, op, reason, part::superblock, at, std::move(found),
-              std::move(expected));
+tl::unexpected<error> wrong(std::uint64_t at, const char *reason, std::string found = {},
+                            std::string expected = {}) {
+  return image_error(errc::corrupt, op, reason, part::superblock, at, std::move(found),
+                     std::move(expected));
 }
 
-tl::unexpected<failure> wrong(std::uint64_t at, const char *reason, std::uint64_t found,
-                              std::uint64_t expected) {
+tl::unexpected<error> wrong(std::uint64_t at, const char *reason, std::uint64_t found,
+                            std::uint64_t expected) {
   return wrong(at, reason, std::to_string(found), std::to_string(expected));
 }
 
-// A part of that many bytes at the next block.
-done follows(const file_range &r, std::uint64_t at, std::uint64_t expected, std::uint64_t bytes,
-             const char *reason) {
+// Checks that a part has `bytes` and begins at `expected`.
+status follows(const file_range &r, std::uint64_t at, std::uint64_t expected, std::uint64_t bytes,
+               const char *reason) {
   if (r.offset != expected) return wrong(at, reason, r.offset, expected);
   if (r.bytes != bytes) return wrong(at + 8, reason, r.bytes, bytes);
   return {};
 }
 
-done check_parts(const superblock &s) {
-  if (s.file_bytes > largest_file) {
-    return wrong(24, "a file too large", s.file_bytes, largest_file);
+status check_parts(const superblock &s) {
+  if (s.file_bytes > max_file_bytes) {
+    return wrong(24, "the file size exceeds the limit", s.file_bytes, max_file_bytes);
   }
   if (s.chunks > s.file_bytes / record_bytes) {
-    return wrong(144, "more chunks than the file has room for", s.chunks,
-                 s.file_bytes / record_bytes);
+    return wrong(144, "more chunks than fit into the file", s.chunks, s.file_bytes / record_bytes);
   }
   if (s.chunk_table.offset < block_bytes || s.chunk_table.offset > s.file_bytes ||
       s.chunk_table.offset % block_bytes != 0) {
-    return wrong(152, "the chunk table is nowhere it can be", std::to_string(s.chunk_table.offset),
-                 "a multiple of 4096 inside of the file");
+    return wrong(152, "the chunk table is outside the file, or not aligned",
+                 std::to_string(s.chunk_table.offset), "a multiple of 4096 inside the file");
   }
-  if (const auto ok = follows(s.chunk_table, 152, s.chunk_table.offset,
-                              s.chunks * record_bytes + s.tag(), "a chunk table of another size");
-      !ok) {
-    return ok;
+  STILLMAP_RETURN_IF_ERROR(follows(s.chunk_table, 152, s.chunk_table.offset,
+                                   s.chunks * record_bytes + s.tag(),
+                                   "the size of the chunk table is not that of its records"));
+  if (s.manifest.bytes > max_manifest_bytes + s.tag() || s.manifest.bytes <= s.tag()) {
+    return wrong(176, "invalid size of the manifest", std::to_string(s.manifest.bytes),
+                 "1 to " + std::to_string(max_manifest_bytes));
   }
-  if (s.manifest.bytes > largest_manifest + s.tag() || s.manifest.bytes <= s.tag()) {
-    return wrong(176, "a manifest of an impossible size", std::to_string(s.manifest.bytes),
-                 "1 to " + std::to_string(largest_manifest));
-  }
-  if (const auto ok = follows(s.manifest, 168, to_block(s.chunk_table.end()), s.manifest.bytes,
-                              "the manifest does not follow the chunk table");
-      !ok) {
-    return ok;
-  }
+  STILLMAP_RETURN_IF_ERROR(follows(s.manifest, 168, to_block(s.chunk_table.end()), s.manifest.bytes,
+                                   "the manifest does not follow the chunk table"));
   std::uint64_t end = to_block(s.manifest.end());
   if (s.is_signed()) {
     if (s.seals.bytes > s.chunks * seal_bytes + s.tag()) {
       return wrong(192, "more seals than chunks", s.seals.bytes, s.chunks * seal_bytes + s.tag());
     }
-    if (const auto ok =
-            follows(s.seals, 184, end, s.seals.bytes, "the seals do not follow the manifest");
-        !ok) {
-      return ok;
-    }
+    STILLMAP_RETURN_IF_ERROR(
+        follows(s.seals, 184, end, s.seals.bytes, "the seals do not follow the manifest"));
     end = to_block(s.seals.end());
-    if (const auto ok = follows(s.signature, 200, end, signature_bytes,
-                                "the signature does not follow the seals");
-        !ok) {
-      return ok;
-    }
+    STILLMAP_RETURN_IF_ERROR(
+        follows(s.signature, 200, end, signature_bytes, "the signature does not follow the seals"));
     end = to_block(s.signature.end());
   } else if (s.seals != file_range{} || s.signature != file_range{} || !s.seals_sum.is_zero()) {
-    return wrong(184, "seals or a signature, and the flags know of none");
+    return wrong(184, "seals or a signature without the flag for them");
   }
-  if (end != s.file_bytes) return wrong(24, "the parts are not the whole file", s.file_bytes, end);
+  if (end != s.file_bytes) return wrong(24, "the parts do not fill the file", s.file_bytes, end);
   return {};
 }
 
-done check_fields(const superblock &s) {
-  if (!std::has_single_bit(s.chunk_bytes) || s.chunk_bytes < smallest_chunk ||
-      s.chunk_bytes > largest_chunk) {
-    return wrong(120, "an impossible size of chunks", std::to_string(s.chunk_bytes),
+status check_fields(const superblock &s) {
+  if (!std::has_single_bit(s.chunk_bytes) || s.chunk_bytes < min_chunk_bytes ||
+      s.chunk_bytes > max_chunk_bytes) {
+    return wrong(120, "invalid chunk_bytes", std::to_string(s.chunk_bytes),
                  "a power of two from 64 KiB to 64 MiB");
   }
-  if (s.image.is_zero()) return wrong(32, "the image has no number");
-  if (s.set.is_zero()) return wrong(48, "the set has no number");
+  if (s.image.is_zero()) return wrong(32, "the image has no id");
+  if (s.set.is_zero()) return wrong(48, "the set has no id");
   if (s.incremental() != !s.parent.is_zero() || s.parent_root.is_zero() != s.parent.is_zero()) {
-    return wrong(64, "the flags and the parent contradict each other", s.parent.text());
+    return wrong(64, "the flags and the parent id contradict each other", s.parent.text());
   }
   if (s.parent == s.image) return wrong(64, "the image is its own parent", s.parent.text());
-  if (s.set_images == 0 || s.set_images > most_images_in_set || s.set_index >= s.set_images) {
-    return wrong(124, "an impossible place in the set",
+  if (s.set_images == 0 || s.set_images > max_images_in_set || s.set_index >= s.set_images) {
+    return wrong(124, "invalid index in the set",
                  std::to_string(s.set_index) + " of " + std::to_string(s.set_images));
   }
   if (s.contents_bytes % block_bytes != 0) {
-    return wrong(136, "the contents are no whole blocks", std::to_string(s.contents_bytes));
+    return wrong(136, "the size of the contents is not a multiple of 4096",
+                 std::to_string(s.contents_bytes));
   }
   return check_parts(s);
 }
@@ -143,19 +134,18 @@ superblock_bytes encode(superblock &s) {
   return b;
 }
 
-outcome<superblock> decode_superblock(bytes_view b) {
+result<superblock> decode_superblock(bytes_view b) {
   const auto sum = digest_of(b.first(digest_at));
   const auto there = load<decltype(digest::bytes)>(b, digest_at);
   if (sum.bytes != there) {
-    // Nothing can be said of it, save what it was meant to be.
-    if (all_zero(b)) return wrong(0, "no superblock: no image, or one that was never finished");
-    if (load<decltype(magic)>(b, 0) != magic) return wrong(0, "no image");
-    return wrong(digest_at, "a damaged superblock", digest{there}.text(), sum.text());
+    if (all_zero(b)) return wrong(0, "not an image, or one whose writing did not finish");
+    if (load<decltype(magic)>(b, 0) != magic) return wrong(0, "not an image");
+    return wrong(digest_at, "the superblock is damaged", digest{there}.text(), sum.text());
   }
-  if (load<decltype(magic)>(b, 0) != magic) return wrong(0, "no image");
+  if (load<decltype(magic)>(b, 0) != magic) return wrong(0, "not an image");
   if (const auto major = load<std::uint32_t>(b, major_at); major != 1) {
-    return fail(errc::not_supported, op, "another version of the format", part::superblock,
-                major_at, std::to_string(major), "1");
+    return image_error(errc::not_supported, op, "unsupported version of the format",
+                       part::superblock, major_at, std::to_string(major), "1");
   }
   superblock s;
   each_field(s, [&](std::size_t at, auto &value) {
@@ -163,19 +153,19 @@ outcome<superblock> decode_superblock(bytes_view b) {
   });
   constexpr std::uint64_t known = flag_encrypted | flag_signed | flag_incremental;
   if ((s.flags & ~known) != 0) {
-    return fail(errc::not_supported, op, "unknown flags", part::superblock, 16,
-                std::to_string(s.flags), "of " + std::to_string(known));
+    return image_error(errc::not_supported, op, "unknown flags", part::superblock, 16,
+                       std::to_string(s.flags), "at most " + std::to_string(known));
   }
   s.root.bytes = load<decltype(s.root.bytes)>(b, root_at);
   if (const auto root = sha256_of(b.first(root_at)); root != s.root) {
-    return wrong(root_at, "the root is another", s.root.text(), root.text());
+    return wrong(root_at, "the root digest is wrong", s.root.text(), root.text());
   }
-  // A later minor version may say more here; this one does not.
+  // A later minor version may use these bytes.
   if (s.minor == 0 && (load<std::uint32_t>(b, 132) != 0 ||
                        !all_zero(b.subspan(fields_end, root_at - fields_end)))) {
-    return wrong(fields_end, "something where zeros should be");
+    return wrong(fields_end, "reserved bytes are not zero");
   }
-  if (const auto ok = check_fields(s); !ok) return tl::unexpected<failure>(ok.error());
+  STILLMAP_RETURN_IF_ERROR(check_fields(s));
   return s;
 }
 

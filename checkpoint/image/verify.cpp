@@ -2,33 +2,35 @@
 #include <cerrno>
 #include <new>
 
+#include "stillmap/checkpoint/image/internal/image_error.h"
+#include "stillmap/checkpoint/image/internal/open_image.h"
 #include "stillmap/checkpoint/image/internal/parallel_for.h"
-#include "stillmap/checkpoint/image/internal/reader_internal.h"
+#include "stillmap/checkpoint/image/reader.h"
 
 namespace stillmap::image {
 
-// One verification: the chunks of a chain that are stored, shared out among threads.
+// Verifies the stored chunks of a chain with several threads.
 class image_check {
  public:
-  image_check(const reader &r, const verify_options &how) : how_(how) {
-    for (const reader::core *image = r.core_.get(); image != nullptr; image = image->parent.get()) {
+  image_check(const reader &r, const verify_options &options) : options_(options) {
+    for (const open_image *image = r.image_.get(); image != nullptr; image = image->parent.get()) {
       for (std::size_t i = 0; i < image->table.size(); ++i) {
         const chunk_record &c = image->table[i];
         if (!c.is_stored()) continue;
         chunks_.push_back({image, i});
-        progress_.of_bytes += c.stored;
+        progress_.total_bytes += c.stored;
       }
-      if (!how.parents) break;
+      if (!options.parents) break;
     }
-    progress_.of_chunks = chunks_.size();
+    progress_.total_chunks = chunks_.size();
   }
 
-  done run() {
-    parallel_for(threads_for(how_.threads, chunks_.size()), [this] {
+  status run() {
+    parallel_for(threads_for(options_.threads, chunks_.size()), [this] {
       try {
         work();
       } catch (const std::bad_alloc &) {
-        end(fail(errc::out_of_memory, "image::verify", "no memory to verify"));
+        end(make_error(errc::out_of_memory, "image::verify", "no host memory to verify"));
       }
     });
     return result_;
@@ -43,51 +45,48 @@ class image_check {
       if (i >= chunks_.size() || stop_.load(std::memory_order_relaxed)) return;
       const auto [image, n] = chunks_[i];
       const chunk_record &c = image->table[n];
-      if (room.bytes().size() < c.bytes) {
-        auto more = aligned_memory::create(c.bytes);
-        if (!more) return end(tl::unexpected<failure>(more.error()));
-        room = std::move(*more);
-      }
+      if (auto ok = room.grow(c.bytes); !ok) return end(std::move(ok));
       auto ok = image->load(n, room.bytes().first(c.bytes), scratch, true);
       if (!ok) return end(std::move(ok));
-      if (!report(c)) {
-        return end(fail_system(ECANCELED, "image::verify", "given up, as was asked"));
+      report(c);
+      if (options_.cancel.stop_requested()) {
+        return end(make_system_error(ECANCELED, "image::verify", "cancelled"));
       }
     }
   }
 
-  bool report(const chunk_record &c) {
+  void report(const chunk_record &c) {
     const std::lock_guard lock(mutex_);
     ++progress_.chunks;
     progress_.bytes += c.stored;
-    return !how_.on_progress || how_.on_progress(progress_);
+    if (options_.on_progress) options_.on_progress(progress_);
   }
 
-  void end(done why) {
+  void end(status result) {
     const std::lock_guard lock(mutex_);
     stop_ = true;
-    if (result_) result_ = std::move(why);
+    if (result_) result_ = std::move(result);
   }
 
   struct chunk {
-    const reader::core *image;
+    const open_image *image;
     std::size_t number;
   };
-  const verify_options &how_;
+  const verify_options &options_;
   std::vector<chunk> chunks_;
   std::atomic<std::size_t> next_{0};
   std::atomic<bool> stop_{false};
   std::mutex mutex_;
   verify_progress progress_;
-  done result_;
+  status result_;
 };
 
-done reader::verify(const verify_options &options) const {
+status reader::verify(const verify_options &options) const {
   try {
-    return in_file(image_check(*this, options).run(), core_->path);
+    return in_file(image_check(*this, options).run(), path());
   } catch (const std::bad_alloc &) {
-    return in_file<void>(fail(errc::out_of_memory, "image::verify", "no memory to verify"),
-                         core_->path);
+    return in_file(make_error(errc::out_of_memory, "image::verify", "no host memory to verify"),
+                   path());
   }
 }
 

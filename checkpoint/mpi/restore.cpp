@@ -1,57 +1,58 @@
+#include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/checkpoint/mpi/internal/collective.h"
-#include "stillmap/checkpoint/snapshot/internal/restoring.h"
+#include "stillmap/checkpoint/snapshot/internal/restore_operation.h"
 
 namespace stillmap::mpi {
 namespace {
 
 constexpr const char *op = "mpi::restore";
 
-image::outcome<image::image_set> read(const meeting &all, const std::string &folder,
-                                      const snapshot::restore_options &how) {
-  auto set = image::read_set(folder, how.image.calls);
-  if (!set || set->images.size() == static_cast<std::size_t>(all.size())) return set;
-  return image::in_file<image::image_set>(
-      image::fail(errc::invalid_argument, op,
-                  "the set is of another number of ranks than it is to go to", image::part::set, 12,
-                  std::to_string(set->images.size()), std::to_string(all.size())),
+result<image::image_set> read_set(const collective &all, const std::string &folder,
+                                  const snapshot::restore_options &options) {
+  STILLMAP_ASSIGN_OR_RETURN(auto set, image::read_set(folder, options.image.calls));
+  if (set.images.size() == static_cast<std::size_t>(all.size())) return set;
+  return image::in_file(
+      image::image_error(
+          errc::invalid_argument, op, "the number of images in the set is not the number of ranks",
+          image::part::set, 12, std::to_string(set.images.size()), std::to_string(all.size())),
       folder);
 }
 
-image::outcome<image::reader> open_mine(const meeting &all, const std::string &folder,
-                                        const image::image_set &set, const image::image_id &of_all,
-                                        const snapshot::restore_options &how) {
-  if (set.set != of_all) {
-    return image::in_file<image::reader>(
-        image::fail(errc::busy, op, "another set than rank 0 sees: replaced just now?",
-                    image::part::set, 16, set.set.text(), of_all.text()),
+result<image::reader> open_mine(const collective &all, const std::string &folder,
+                                const image::image_set &set, const image::image_id &set_of_rank_0,
+                                const snapshot::restore_options &options) {
+  if (set.set != set_of_rank_0) {
+    return image::in_file(
+        image::image_error(errc::busy, op,
+                           "the set differs from that of rank 0; it may have been replaced",
+                           image::part::set, 16, set.set.text(), set_of_rank_0.text()),
         folder);
   }
-  return image::open_in_set(folder, set, static_cast<std::uint32_t>(all.rank()), how.image);
+  return image::open_in_set(folder, set, static_cast<std::uint32_t>(all.rank()), options.image);
 }
 
 }  // namespace
 
-outcome<snapshot::restored> restore(MPI_Comm ranks, const device &d, const std::string &folder,
-                                    const snapshot::restore_options &how) {
-  const auto all = meeting::create(ranks);
-  if (!all) return tl::unexpected(all.error());
-  const auto set = attempt([&] { return read(*all, folder, how); });
-  if (const auto ok = all->agree(without_value(set)); !ok) return tl::unexpected(ok.error());
-  image::image_id of_all = set->set;
-  if (const auto ok = all->tell(of_all); !ok) return tl::unexpected(ok.error());
-  const auto image = attempt([&] { return open_mine(*all, folder, *set, of_all, how); });
-  if (const auto ok = all->agree(without_value(image)); !ok) return tl::unexpected(ok.error());
+result<snapshot::restored> restore(MPI_Comm ranks, const device &d, const std::string &folder,
+                                   const snapshot::restore_options &options) {
+  STILLMAP_ASSIGN_OR_RETURN(const auto all, collective::create(ranks));
+  const auto set = attempt([&] { return read_set(all, folder, options); });
+  STILLMAP_RETURN_IF_ERROR(all.all_agree(without_value(set)));
+  image::image_id set_of_rank_0 = set->set;
+  STILLMAP_RETURN_IF_ERROR(all.broadcast(set_of_rank_0));
+  const auto image = attempt([&] { return open_mine(all, folder, *set, set_of_rank_0, options); });
+  STILLMAP_RETURN_IF_ERROR(all.all_agree(without_value(image)));
 
   const std::string &path = image->path();
-  auto memory = attempt([&] { return snapshot::restoring::create(d, *image, how.tags, how); });
-  const auto wanted = image::in_file(without_value(memory), path);
-  if (const auto ok = all->agree(wanted); !ok) return tl::unexpected(ok.error());
+  auto memory = attempt(
+      [&] { return snapshot::restore_operation::create(d, *image, options.tags, options); });
+  STILLMAP_RETURN_IF_ERROR(all.all_agree(image::in_file(without_value(memory), path)));
   const auto reserved = attempt([&] { return image::in_file(memory->reserve(), path); });
-  if (const auto ok = all->agree(reserved); !ok) return tl::unexpected(ok.error());
-  const auto fetched = attempt([&] { return image::in_file(memory->fetch(how), path); });
-  if (const auto ok = all->agree(fetched); !ok) return tl::unexpected(ok.error());
+  STILLMAP_RETURN_IF_ERROR(all.all_agree(reserved));
+  const auto fetched = attempt([&] { return image::in_file(memory->fetch(options), path); });
+  STILLMAP_RETURN_IF_ERROR(all.all_agree(fetched));
   auto mapped = attempt([&] { return image::in_file(std::move(*memory).finish(), path); });
-  if (const auto ok = all->agree(without_value(mapped)); !ok) return tl::unexpected(ok.error());
+  STILLMAP_RETURN_IF_ERROR(all.all_agree(without_value(mapped)));
   return std::move(*mapped);
 }
 

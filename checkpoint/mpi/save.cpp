@@ -3,84 +3,81 @@
 #include <memory>
 
 #include "stillmap/checkpoint/common/internal/wait_idle.h"
+#include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/checkpoint/image/internal/image_file.h"
 #include "stillmap/checkpoint/image/set_writer.h"
 #include "stillmap/checkpoint/mpi/internal/collective.h"
-#include "stillmap/checkpoint/snapshot/internal/failures.h"
-#include "stillmap/checkpoint/snapshot/internal/saving.h"
+#include "stillmap/checkpoint/snapshot/internal/save_operation.h"
 
 namespace stillmap::mpi {
 namespace {
 
 constexpr const char *op = "mpi::save";
 
-// Of one save on one rank, a step at a time. Steps return this rank's own outcome.
+// The steps of one save on one rank. Each returns this rank's own result.
 class rank_of_save {
  public:
-  rank_of_save(const meeting &all, const device &d, const std::string &folder,
-               const save_options &how)
-      : all_(all), device_(d), folder_(folder), how_(how.snapshot.image), idle_(how.snapshot.idle) {
+  rank_of_save(const collective &all, const device &d, const std::string &folder,
+               const save_options &options)
+      : all_(all),
+        device_(d),
+        folder_(folder),
+        options_(options.snapshot.image),
+        idle_(options.snapshot.idle) {
     while (folder_.size() > 1 && folder_.back() == '/') folder_.pop_back();
-    how_.calls = calls_of(how_);
+    if (options_.calls == nullptr) options_.calls = &image::file_calls::system();
   }
 
-  // Rank 0 keeps the folder.
-  image::done open() {
+  // Rank 0 creates and locks the folder.
+  status open() {
     if (all_.rank() != 0) return {};
-    auto set = image::set_writer::create(folder_, static_cast<std::uint32_t>(all_.size()),
-                                         {how_.replace, how_.calls});
-    if (!set) return tl::unexpected(set.error());
-    set_ = std::make_unique<image::set_writer>(std::move(*set));
+    STILLMAP_ASSIGN_OR_RETURN(
+        auto set, image::set_writer::create(folder_, static_cast<std::uint32_t>(all_.size()),
+                                            {options_.replace, options_.calls}));
+    set_ = std::make_unique<image::set_writer>(std::move(set));
     id_ = set_->set();
     return {};
   }
 
-  image::done prepare(std::span<const std::string> tags,
-                      const std::vector<image::manifest::note> &notes) {
-    how_.set = id_;
-    how_.set_images = static_cast<std::uint32_t>(all_.size());
-    how_.set_index = static_cast<std::uint32_t>(all_.rank());
-    how_.replace = false;
-    if (how_.parent) {
-      if (const auto ok = check_parent(); !ok) return ok;
-    }
-    if (status s = checkpoint::wait_until_idle(device_, idle_); !s) {
-      return snapshot::pass_on(s.error());
-    }
-    auto memory = snapshot::saving::create(device_, tags, notes);
-    if (!memory) return tl::unexpected(memory.error());
-    memory_ = std::make_unique<snapshot::saving>(std::move(*memory));
+  status prepare(std::span<const std::string> tags,
+                 const std::vector<image::manifest::note> &notes) {
+    options_.set = id_;
+    options_.set_images = static_cast<std::uint32_t>(all_.size());
+    options_.set_index = static_cast<std::uint32_t>(all_.rank());
+    options_.replace = false;
+    if (options_.parent) STILLMAP_RETURN_IF_ERROR(check_parent());
+    STILLMAP_RETURN_IF_ERROR(checkpoint::wait_until_idle(device_, idle_));
+    STILLMAP_ASSIGN_OR_RETURN(auto memory, snapshot::save_operation::create(device_, tags, notes));
+    memory_ = std::make_unique<snapshot::save_operation>(std::move(memory));
     return {};
   }
 
-  image::done write() {
-    auto w = memory_->write(path_of(all_.rank()), how_);
-    if (!w) return tl::unexpected(w.error());
-    mine_ = *w;
+  status write() {
+    STILLMAP_ASSIGN_OR_RETURN(mine_, memory_->write(path_of(all_.rank()), options_));
     written_ = true;
     return {};
   }
 
-  // Rank 0 finds them all: the folder is shared.
-  image::done look(const std::vector<image::set_member> &members) const {
+  // Rank 0 checks that it finds all images: that the folder is shared.
+  status check_images(const std::vector<image::set_member> &members) const {
     for (int i = 1; set_ && i < all_.size(); ++i) {
-      if (const auto ok = is_there(i, members[static_cast<std::size_t>(i)]); !ok) return ok;
+      STILLMAP_RETURN_IF_ERROR(check_image(i, members[static_cast<std::size_t>(i)]));
     }
     return {};
   }
 
-  image::done commit(const std::vector<image::set_member> &members) {
-    return set_ ? set_->commit(members) : image::done();
+  status commit(const std::vector<image::set_member> &members) {
+    return set_ ? set_->commit(members) : status();
   }
 
-  // Before a commit was tried. Rank 0 removes what all wrote, by its names.
+  // Before a commit was tried. Each rank removes its image; rank 0 removes all.
   void undo() {
     if (written_ && !set_) {
-      static_cast<void>(how_.calls->unlink_at(AT_FDCWD, path_of(all_.rank()).c_str()));
+      (void)options_.calls->unlink_at(AT_FDCWD, path_of(all_.rank()).c_str());
     }
     close();
   }
-  // Rank 0 lets the next writer in, and removes all images that are of no set.
+  // Rank 0 unlocks the folder and, without a commit, removes all images of the set.
   void close() { set_.reset(); }
 
   image::image_id &id() { return id_; }
@@ -88,93 +85,85 @@ class rank_of_save {
   image::set_member member() const { return {mine_.image, mine_.file_bytes, mine_.root}; }
 
  private:
-  static image::file_calls *calls_of(const image::write_options &how) {
-    return how.calls != nullptr ? how.calls : &image::file_calls::system();
-  }
   std::string path_of(int rank) const {
     return folder_ + "/" + image::name_in_set(static_cast<std::uint32_t>(rank), id_);
   }
 
-  image::done check_parent() const {
-    const auto there = image::read_set(folder_, how_.calls);
-    if (!there || !image::needs(*how_.parent, *there)) return {};
+  status check_parent() const {
+    const auto current = image::read_set(folder_, options_.calls);
+    if (!current || !image::depends_on(*options_.parent, *current)) return {};
     return image::in_file(
-        image::done(image::fail(errc::invalid_argument, op,
-                                "a set cannot replace what its own parents need: save it elsewhere",
-                                image::part::set, 0, how_.parent->path())),
+        image::image_error(errc::invalid_argument, op,
+                           "a set cannot replace a set that its parents depend on; save it in "
+                           "another folder",
+                           image::part::set, 0, options_.parent->path()),
         folder_);
   }
 
-  // What another rank wrote is where this one reads, and is that.
-  image::done is_there(int rank, const image::set_member &m) const {
+  // Checks that the image of another rank is readable from this one, and is the one it wrote.
+  status check_image(int rank, const image::set_member &m) const {
     const std::string path = path_of(rank);
-    const auto looked = [&]() -> image::done {
-      auto f = image::image_file::open_to_read(*how_.calls, AT_FDCWD, path, false);
-      if (!f) return tl::unexpected(f.error());
-      const auto block = image::aligned_memory::create(image::block_bytes);
-      if (!block) return tl::unexpected(block.error());
-      if (const auto ok = f->read(block->bytes(), 0); !ok) return ok;
-      const auto head = image::decode_superblock(block->bytes());
-      if (!head) return tl::unexpected(head.error());
-      if (head->image == m.image && head->root == m.root) return {};
-      return image::fail(errc::corrupt, op, "another image than the rank wrote",
-                         image::part::set, 0, head->root.text(), m.root.text());
+    const auto checked = [&]() -> status {
+      STILLMAP_ASSIGN_OR_RETURN(
+          auto f, image::image_file::open_to_read(*options_.calls, AT_FDCWD, path, false));
+      STILLMAP_ASSIGN_OR_RETURN(const auto block,
+                                image::aligned_memory::create(image::block_bytes));
+      STILLMAP_RETURN_IF_ERROR(f.read(block.bytes(), 0));
+      STILLMAP_ASSIGN_OR_RETURN(const auto head, image::decode_superblock(block.bytes()));
+      if (head.image == m.image && head.root == m.root) return {};
+      return image::image_error(errc::corrupt, op, "not the image that the rank wrote",
+                                image::part::set, 0, head.root.text(), m.root.text());
     }();
-    if (looked) return {};
-    return image::in_file(
-        image::done(image::fail(errc::corrupt, op,
-                                "rank 0 cannot read what another rank wrote: is the folder shared?",
-                                image::part::set, 0, looked.error().message())),
-        path);
+    if (checked) return {};
+    return tl::unexpected(
+        make_error(errc::corrupt, op,
+                   "rank 0 cannot read the image of another rank; check that the folder is shared")
+            .value()
+            .with({.subject = path, .cause = checked.error().message()}));
   }
 
-  const meeting &all_;
+  const collective &all_;
   device device_;
   std::string folder_;
-  image::write_options how_;
+  image::write_options options_;
   std::optional<fence> idle_;
   std::unique_ptr<image::set_writer> set_;  // on rank 0
-  std::unique_ptr<snapshot::saving> memory_;
+  std::unique_ptr<snapshot::save_operation> memory_;
   image::image_id id_;
   image::written mine_;
   bool written_ = false;
 };
 
-// All of it up to the commit.
-outcome<std::vector<image::set_member>> write_all(const meeting &all, rank_of_save &mine,
-                                                  std::span<const std::string> tags,
-                                                  const save_options &how) {
-  const auto opened = all.agree(attempt([&] { return mine.open(); }));
-  if (!opened) return tl::unexpected(opened.error());
-  if (const auto ok = all.tell(mine.id()); !ok) return tl::unexpected(ok.error());
-  const auto prepared = all.agree(attempt([&] { return mine.prepare(tags, how.snapshot.notes); }));
-  if (!prepared) return tl::unexpected(prepared.error());
-  const auto written = all.agree(attempt([&] { return mine.write(); }));
-  if (!written) return tl::unexpected(written.error());
-  auto members = all.gather(mine.member());
-  if (!members) return members;
-  const auto found = all.agree(attempt([&] { return mine.look(*members); }));
-  if (!found) return tl::unexpected(found.error());
+// All steps before the commit.
+result<std::vector<image::set_member>> write_all(const collective &all, rank_of_save &mine,
+                                                 std::span<const std::string> tags,
+                                                 const save_options &options) {
+  STILLMAP_RETURN_IF_ERROR(all.all_agree(attempt([&] { return mine.open(); })));
+  STILLMAP_RETURN_IF_ERROR(all.broadcast(mine.id()));
+  STILLMAP_RETURN_IF_ERROR(
+      all.all_agree(attempt([&] { return mine.prepare(tags, options.snapshot.notes); })));
+  STILLMAP_RETURN_IF_ERROR(all.all_agree(attempt([&] { return mine.write(); })));
+  STILLMAP_ASSIGN_OR_RETURN(auto members, all.gather(mine.member()));
+  STILLMAP_RETURN_IF_ERROR(all.all_agree(attempt([&] { return mine.check_images(members); })));
   return members;
 }
 
 }  // namespace
 
-outcome<saved_set> save(MPI_Comm ranks, const device &d, std::span<const std::string> tags,
-                        const std::string &folder, const save_options &how) {
-  const auto all = meeting::create(ranks);
-  if (!all) return tl::unexpected(all.error());
-  rank_of_save mine(*all, d, folder, how);
-  auto members = write_all(*all, mine, tags, how);
+result<saved_set> save(MPI_Comm ranks, const device &d, std::span<const std::string> tags,
+                       const std::string &folder, const save_options &options) {
+  STILLMAP_ASSIGN_OR_RETURN(const auto all, collective::create(ranks));
+  rank_of_save mine(all, d, folder, options);
+  auto members = write_all(all, mine, tags, options);
   if (!members) {
     mine.undo();
-    // Nobody says that nothing is left before that is so.
-    static_cast<void>(all->agree({}));
+    // No rank returns before all have removed their files. The first error is returned.
+    (void)all.all_agree({});
     return tl::unexpected(members.error());
   }
-  const image::done committed = attempt([&] { return mine.commit(*members); });
+  const status committed = attempt([&] { return mine.commit(*members); });
   mine.close();
-  if (const auto ok = all->agree(committed); !ok) return tl::unexpected(ok.error());
+  STILLMAP_RETURN_IF_ERROR(all.all_agree(committed));
   return saved_set{mine.id(), std::move(*members), mine.mine()};
 }
 

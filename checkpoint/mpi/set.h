@@ -1,18 +1,20 @@
-// What the ranks of an MPI job hold on their devices, saved at one moment as one set of images, and
-// brought back: all of it, or nothing. docs/mpi.md
+// Saves the device memory of all ranks of an MPI job at one moment as one set of images, and
+// restores it completely or not at all. docs/mpi.md
 //
 // For all calls here:
-// Requires: MPI_Init or MPI_Init_thread was called; all ranks of `ranks` call the same, as for any
-//           collective. MPI is called on the calling thread only, while others copy:
-//           MPI_THREAD_FUNNELED and the main thread, or more, is enough.
-// Ensures:  all ranks return the same outcome. Whatever fails on one of them, no rank waits for it
-//           for ever: it says so where all meet. A rank that dies is MPI's affair: by default the
-//           job is aborted.
-// Errors:   of MPI itself only where its error handler returns: then ranks may differ.
+// Requires: MPI_Init or MPI_Init_thread was called; all ranks of `ranks` make the same call, as for
+//           any collective. MPI is called on the calling thread only, while other threads copy:
+//           MPI_THREAD_FUNNELED on the main thread is enough.
+// Ensures:  all ranks return the same result, and no rank waits forever after a failure of another.
+//           MPI decides what happens when a rank dies: by default the job is aborted.
+// Errors:   detail().subject is "rank N", the lowest rank that failed, and detail().cause the
+//           message of its error; the code compares like that rank's code, on all machines. Errors
+//           of MPI itself can only be returned where its error handler returns; ranks may then
+//           differ.
 #pragma once
 
 #ifndef OMPI_SKIP_MPICXX
-#define OMPI_SKIP_MPICXX 1  // C++ bindings that MPI has dropped
+#define OMPI_SKIP_MPICXX 1  // the deprecated C++ bindings
 #endif
 #ifndef MPICH_SKIP_MPICXX
 #define MPICH_SKIP_MPICXX 1
@@ -25,42 +27,41 @@
 #include <vector>
 
 #include "stillmap/checkpoint/image/image_set.h"
-#include "stillmap/checkpoint/mpi/failure.h"
 #include "stillmap/checkpoint/snapshot/snapshot.h"
 
 namespace stillmap::mpi {
 
 struct save_options {
-  // As snapshot::save_options: of this rank. `image.replace` of rank 0 counts, and is of the set;
-  // `image.parent` is this rank's image of an earlier set; its place in the set is not used.
+  // The options of this rank. `image.replace` of rank 0 applies to the set; `image.parent` is this
+  // rank's image of an earlier set; its set fields are ignored.
   snapshot::save_options snapshot;
 };
 
 struct saved_set {
   image::image_id set;
   std::vector<image::set_member> images;  // by rank
-  image::written mine;
+  image::written mine;                    // this rank's image
 };
 
-// Each rank's memory of these tags on its device, as an image of its own in `folder`, which all
-// ranks reach (under the same path, or not). No rank reads before all are idle, no set is there
-// before all images are written, and no rank returns before that is so.
-// Requires: until it returns nobody changes the memory, its pages, or what is mapped.
-// Ensures:  failure: no set, or the one that was there, and no new file; the memory is untouched.
-//           A job that is aborted leaves no set, or the old one; the next save into the folder
-//           removes what it left.
-// Errors:   those of snapshot::save_set; corrupt (rank 0 does not find what another wrote).
-// Cost:     as snapshot::save, and some twelve small collectives.
-outcome<saved_set> save(MPI_Comm ranks, const device &d, std::span<const std::string> tags,
-                        const std::string &folder, const save_options &how = {});
+// Saves each rank's memory of its tags on its device as one image in `folder`, which all ranks must
+// reach (paths may differ). No rank reads memory before all are idle; the set exists once all
+// images are written; no rank returns before that.
+// Requires: until it returns, nothing changes the memory, its pages or its mappings.
+// Ensures:  the memory is unchanged. Failure: no set, or the old one, and no new file. An aborted
+//           job leaves no set, or the old one; the next save into the folder removes the rest.
+// Errors:   those of snapshot::save_set; corrupt (rank 0 does not find another rank's image).
+// Cost:     as snapshot::save, and about twelve small collectives.
+result<saved_set> save(MPI_Comm ranks, const device &d, std::span<const std::string> tags,
+                       const std::string &folder, const save_options &options = {});
 
-// Image i of the set to rank i, which has its own device and `how`. Opened and checked on all
-// ranks before any reserves; reserved on all before any reads; read by all before any maps.
+// Restores image i of the set on rank i, with that rank's device and options. All ranks open and
+// check their images before any reserves addresses, reserve before any reads contents, and read
+// before any maps.
 // Ensures: failure: nothing is reserved, mapped or created on any rank.
-// Errors:  invalid_argument (another number of ranks than the set has images), busy (an address is
-//          taken; the set was replaced meanwhile), and those of snapshot::restore.
-// Cost:    as snapshot::restore, and some ten small collectives.
-outcome<snapshot::restored> restore(MPI_Comm ranks, const device &d, const std::string &folder,
-                                    const snapshot::restore_options &how = {});
+// Errors:  invalid_argument (another number of ranks than of images in the set), busy (an address
+//          is in use; the set was replaced meanwhile), and those of snapshot::restore.
+// Cost:    as snapshot::restore, and about ten small collectives.
+result<snapshot::restored> restore(MPI_Comm ranks, const device &d, const std::string &folder,
+                                   const snapshot::restore_options &options = {});
 
 }  // namespace stillmap::mpi

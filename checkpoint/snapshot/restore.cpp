@@ -1,83 +1,83 @@
+#include <utility>
+
 #include "stillmap/checkpoint/common/internal/page_factory.h"
 #include "stillmap/checkpoint/common/internal/staging_mapping.h"
+#include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/checkpoint/snapshot/internal/contents_reader.h"
-#include "stillmap/checkpoint/snapshot/internal/failures.h"
-#include "stillmap/checkpoint/snapshot/internal/restoring.h"
+#include "stillmap/checkpoint/snapshot/internal/restore_operation.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::snapshot {
 namespace {
 
-using checkpoint::restored_memory;
 using checkpoint::memory_layout;
+using checkpoint::restored_memory;
 
-std::string holder_of(const error &why, const memory_layout &l) {
-  if (!why.is(errc::busy)) return {};
+// Adds the mapping that uses the address to a `busy` error.
+error with_mapping_owner(const error &e, const memory_layout &l) {
+  if (!e.is(errc::busy)) return e;
   for (const memory_layout::block &b : l.blocks) {
-    if (b.range.contains(device_address(why.value))) return checkpoint::find_mapping_owner(b.range);
+    if (!b.range.contains(device_address(e.value))) continue;
+    return e.with({.found = checkpoint::find_mapping_owner(b.range)});
   }
-  return {};
+  return e;
 }
 
 }  // namespace
 
-image::outcome<restoring> restoring::create(const device &d, const image::reader &from,
-                                            std::span<const std::string> tags,
-                                            const restore_options &how) {
-  auto what = wanted_of(from.what(), tags);
-  if (!what) return pass_on(what.error());
-  if (how.exportable) {
-    for (memory_layout::page &p : what->layout.pages) p.properties.exportable = *how.exportable;
+result<restore_operation> restore_operation::create(const device &d, const image::reader &from,
+                                                    std::span<const std::string> tags,
+                                                    const restore_options &options) {
+  STILLMAP_ASSIGN_OR_RETURN(auto wanted, select_memory(from.manifest(), tags));
+  if (options.exportable) {
+    for (memory_layout::page &p : wanted.layout.pages) {
+      p.properties.exportable = *options.exportable;
+    }
   }
-  if (status s = checkpoint::can_hold(d, what->layout); !s) return pass_on(s.error());
-  return restoring(d, from, std::move(*what), how.relocate);
+  STILLMAP_RETURN_IF_ERROR(checkpoint::can_hold(d, wanted.layout));
+  return restore_operation(d, from, std::move(wanted), options.relocate);
 }
 
-image::done restoring::reserve() {
-  const memory_layout &l = what_.layout;
-  auto landing = restored_memory::reserve(
-      device_, l,
-      relocate_ ? checkpoint::placement::anywhere : checkpoint::placement::same);
-  if (!landing) return pass_on(landing.error(), holder_of(landing.error(), l));
-  landing_.emplace(std::move(*landing));
+status restore_operation::reserve() {
+  const memory_layout &l = wanted_.layout;
+  auto reserved = restored_memory::reserve(
+      device_, l, relocate_ ? checkpoint::placement::anywhere : checkpoint::placement::same);
+  if (!reserved) return tl::unexpected(with_mapping_owner(reserved.error(), l));
+  memory_.emplace(std::move(*reserved));
   return {};
 }
 
-image::done restoring::fetch(const restore_options &how) {
-  auto pages = checkpoint::make_pages(device_, what_.layout);
-  if (!pages) return pass_on(pages.error());
-  if (!pages->empty()) {
-    auto bench = checkpoint::staging_mapping::create(device_, *pages);
-    if (!bench) return pass_on(bench.error());
-    if (auto filled = fill(device_, from_, what_, bench->at(), how); !filled) return filled;
+status restore_operation::fetch(const restore_options &options) {
+  STILLMAP_ASSIGN_OR_RETURN(auto pages, checkpoint::create_pages(device_, wanted_.layout));
+  if (!pages.empty()) {
+    STILLMAP_ASSIGN_OR_RETURN(auto staging, checkpoint::staging_mapping::create(device_, pages));
+    STILLMAP_RETURN_IF_ERROR(read_contents(device_, from_, wanted_, staging.at(), options));
   }
-  pages_ = std::move(*pages);
+  pages_ = std::move(pages);
   return {};
 }
 
-image::outcome<restored> restoring::finish() && {
-  if (status s = landing_->map(pages_); !s) return pass_on(s.error());
+result<restored> restore_operation::finish() && {
+  STILLMAP_RETURN_IF_ERROR(memory_->map(pages_));
   pages_.clear();
-  std::vector<virtual_range> was;
+  std::vector<virtual_range> original;
   if (relocate_) {
-    for (const memory_layout::block &b : what_.layout.blocks) was.push_back(b.range);
+    for (const memory_layout::block &b : wanted_.layout.blocks) original.push_back(b.range);
   }
-  return restored{std::move(*landing_), from_.what().notes, std::move(was)};
+  return restored{std::move(*memory_), from_.manifest().notes, std::move(original)};
 }
 
-image::outcome<restored> restore(const device &d, const image::reader &from,
-                                 const restore_options &how) {
-  auto memory = restoring::create(d, from, how.tags, how);
-  if (!memory) return tl::unexpected(memory.error());
-  if (auto ok = memory->reserve(); !ok) return tl::unexpected(ok.error());
-  if (auto ok = memory->fetch(how); !ok) return tl::unexpected(ok.error());
-  return std::move(*memory).finish();
+result<restored> restore(const device &d, const image::reader &from,
+                         const restore_options &options) {
+  STILLMAP_ASSIGN_OR_RETURN(auto memory, restore_operation::create(d, from, options.tags, options));
+  STILLMAP_RETURN_IF_ERROR(memory.reserve());
+  STILLMAP_RETURN_IF_ERROR(memory.fetch(options));
+  return std::move(memory).finish();
 }
 
-image::outcome<restored> restore(const device &d, const std::string &path,
-                                 const restore_options &how) {
-  const auto from = image::reader::open(path, how.image);
-  if (!from) return tl::unexpected(from.error());
-  return image::in_file(restore(d, *from, how), path);
+result<restored> restore(const device &d, const std::string &path, const restore_options &options) {
+  STILLMAP_ASSIGN_OR_RETURN(const auto from, image::reader::open(path, options.image));
+  return image::in_file(restore(d, from, options), path);
 }
 
 }  // namespace stillmap::snapshot

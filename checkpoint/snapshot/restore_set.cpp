@@ -1,8 +1,10 @@
 #include <algorithm>
 
+#include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/checkpoint/snapshot/internal/all_or_none.h"
-#include "stillmap/checkpoint/snapshot/internal/restoring.h"
+#include "stillmap/checkpoint/snapshot/internal/restore_operation.h"
 #include "stillmap/checkpoint/snapshot/set.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::snapshot {
 namespace {
@@ -10,115 +12,111 @@ namespace {
 constexpr const char *op = "snapshot::restore_set";
 
 bool has(const image::reader &r, const std::string &tag) {
-  const auto &tags = r.what().tags;
+  const auto &tags = r.manifest().tags;
   return std::find(tags.begin(), tags.end(), tag) != tags.end();
 }
 
-image::done check(std::span<const device> devices, std::span<const image::reader> images,
-                  std::span<const std::string> tags) {
+status check(std::span<const device> devices, std::span<const image::reader> images,
+             std::span<const std::string> tags) {
   if (devices.size() != images.size() || images.empty()) {
-    return image::fail(errc::invalid_argument, op,
-                       "the set is of another number of devices than it is to go to",
-                       image::part::set, 12, std::to_string(images.size()),
-                       std::to_string(devices.size()));
+    return image::image_error(
+        errc::invalid_argument, op, "the number of devices is not the number of images in the set",
+        image::part::set, 12, std::to_string(images.size()), std::to_string(devices.size()));
   }
   for (const std::string &tag : tags) {
     if (std::none_of(images.begin(), images.end(), [&](const auto &r) { return has(r, tag); })) {
-      return image::fail(errc::invalid_argument, op, "no image has memory of that tag",
-                         image::part::set, 0, tag);
+      return image::image_error(errc::invalid_argument, op, "no image has memory of this tag",
+                                image::part::set, 0, tag);
     }
   }
   return {};
 }
 
-// Nothing: the image has none of the tags.
-image::outcome<std::optional<restoring>> begin(const device &d, const image::reader &from,
-                                               const restore_options &how) {
+// Empty if the image has none of the requested tags.
+result<std::optional<restore_operation>> begin(const device &d, const image::reader &from,
+                                               const restore_options &options) {
   std::vector<std::string> tags;
-  for (const std::string &tag : how.tags) {
+  for (const std::string &tag : options.tags) {
     if (has(from, tag)) tags.push_back(tag);
   }
-  if (tags.empty() && !how.tags.empty()) return std::optional<restoring>();
-  auto r = image::in_file(restoring::create(d, from, tags, how), from.path());
-  if (!r) return tl::unexpected(r.error());
-  return std::move(*r);
+  if (tags.empty() && !options.tags.empty()) return std::optional<restore_operation>();
+  STILLMAP_ASSIGN_OR_RETURN(
+      auto r, image::in_file(restore_operation::create(d, from, tags, options), from.path()));
+  return std::optional(std::move(r));
 }
 
-image::outcome<restored> nothing(const device &d) {
-  auto none = checkpoint::restored_memory::reserve(d, {});
-  if (!none) return tl::unexpected(image::failure{none.error(), {}, image::part::file, 0, {}, {}});
-  return restored{std::move(*none), {}, {}};
+result<restored> nothing(const device &d) {
+  STILLMAP_ASSIGN_OR_RETURN(auto none, checkpoint::restored_memory::reserve(d, {}));
+  return restored{std::move(none), {}, {}};
 }
 
-// Of all images together.
-class progress_of_all {
+// Sums the progress of all images.
+class total_progress {
  public:
-  progress_of_all(const restore_options &how, std::uint64_t of_bytes, std::size_t parts)
-      : how_(how), told_{0, of_bytes}, of_each_(parts) {}
+  total_progress(const restore_options &options, std::uint64_t total_bytes, std::size_t parts)
+      : options_(options), total_{0, total_bytes}, by_part_(parts) {}
 
-  // Requires: one at a time.
-  bool tell(std::size_t part, std::uint64_t bytes) {
-    told_.bytes += bytes - of_each_[part];
-    of_each_[part] = bytes;
-    return !how_.on_progress || how_.on_progress(told_);
+  // Threads: externally synchronised.
+  void update(std::size_t part, std::uint64_t bytes) {
+    total_.bytes += bytes - by_part_[part];
+    by_part_[part] = bytes;
+    if (options_.on_progress) options_.on_progress(total_);
   }
 
  private:
-  const restore_options &how_;
-  restore_progress told_;
-  std::vector<std::uint64_t> of_each_;
+  const restore_options &options_;
+  restore_progress total_;
+  std::vector<std::uint64_t> by_part_;
 };
 
-image::done fetch_all(std::vector<std::optional<restoring>> &memory,
-                      std::span<const image::reader> images, const restore_options &how) {
+status fetch_all(std::vector<std::optional<restore_operation>> &memory,
+                 std::span<const image::reader> images, const restore_options &options) {
   std::uint64_t bytes = 0;
   for (const auto &m : memory) bytes += m ? m->contents_bytes() : 0;
-  progress_of_all progress(how, bytes, memory.size());
-  company all;
-  return for_each_part(all, memory.size(), [&](std::size_t i) -> image::done {
+  total_progress progress(options, bytes, memory.size());
+  part_group all(options.cancel);
+  return for_each_part(all, memory.size(), [&](std::size_t i) -> status {
     if (!memory[i]) return {};
-    restore_options one = how;
-    one.threads = share_of_threads(static_cast<unsigned>(how.threads), memory.size());
+    restore_options one = options;
+    one.threads = share_of_threads(static_cast<unsigned>(options.threads), memory.size());
     one.on_progress = [&, i](const restore_progress &p) {
-      return all.tell([&] { return progress.tell(i, p.bytes); });
+      all.report([&] { progress.update(i, p.bytes); });
     };
+    one.cancel = all.token();
     return image::in_file(memory[i]->fetch(one), images[i].path());
   });
 }
 
 }  // namespace
 
-image::outcome<restored_set> restore_set(std::span<const device> devices,
-                                         std::span<const image::reader> images,
-                                         const restore_options &how) {
-  if (const auto ok = check(devices, images, how.tags); !ok) return tl::unexpected(ok.error());
-  std::vector<std::optional<restoring>> memory;
+result<restored_set> restore_set(std::span<const device> devices,
+                                 std::span<const image::reader> images,
+                                 const restore_options &options) {
+  STILLMAP_RETURN_IF_ERROR(check(devices, images, options.tags));
+  std::vector<std::optional<restore_operation>> memory;
   for (std::size_t i = 0; i < images.size(); ++i) {
-    auto m = begin(devices[i], images[i], how);
-    if (!m) return tl::unexpected(m.error());
-    memory.push_back(std::move(*m));
+    STILLMAP_ASSIGN_OR_RETURN(auto m, begin(devices[i], images[i], options));
+    memory.push_back(std::move(m));
   }
   for (std::size_t i = 0; i < images.size(); ++i) {
     if (!memory[i]) continue;
-    const auto ok = image::in_file(memory[i]->reserve(), images[i].path());
-    if (!ok) return tl::unexpected(ok.error());
+    STILLMAP_RETURN_IF_ERROR(image::in_file(memory[i]->reserve(), images[i].path()));
   }
-  if (const auto ok = fetch_all(memory, images, how); !ok) return tl::unexpected(ok.error());
-  restored_set out{images.front().head().set, {}};
+  STILLMAP_RETURN_IF_ERROR(fetch_all(memory, images, options));
+  restored_set out{images.front().superblock().set, {}};
   for (std::size_t i = 0; i < images.size(); ++i) {
-    auto r = image::in_file(memory[i] ? std::move(*memory[i]).finish() : nothing(devices[i]),
-                            images[i].path());
-    if (!r) return tl::unexpected(r.error());
-    out.devices.push_back(std::move(*r));
+    STILLMAP_ASSIGN_OR_RETURN(
+        auto r, image::in_file(memory[i] ? std::move(*memory[i]).finish() : nothing(devices[i]),
+                               images[i].path()));
+    out.devices.push_back(std::move(r));
   }
   return out;
 }
 
-image::outcome<restored_set> restore_set(std::span<const device> devices, const std::string &folder,
-                                         const restore_options &how) {
-  const auto images = image::open_set(folder, how.image);
-  if (!images) return tl::unexpected(images.error());
-  return image::in_file(restore_set(devices, *images, how), folder);
+result<restored_set> restore_set(std::span<const device> devices, const std::string &folder,
+                                 const restore_options &options) {
+  STILLMAP_ASSIGN_OR_RETURN(const auto images, image::open_set(folder, options.image));
+  return image::in_file(restore_set(devices, images, options), folder);
 }
 
 }  // namespace stillmap::snapshot

@@ -1,11 +1,12 @@
-// What tags of a device hold, saved as an image, and brought back at the same addresses: by this
-// process or by another. docs/design.md#snapshots
+// Saves the device memory of tags as an image, and restores it at the same addresses, in this
+// process or another. docs/snapshots.md
 #pragma once
 
 #include <cstddef>
 #include <functional>
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -17,63 +18,66 @@
 namespace stillmap::snapshot {
 
 struct save_options {
-  image::write_options image;  // how it is written: compression, parent, keys, progress
-  // All work on the memory has been queued, and this is when it has passed. Without: the host waits
-  // for everything on the device.
+  image::write_options image;  // compression, parent, keys, progress, cancelling
+  // Passes when the last work that uses the memory has finished. Unset: save() waits for everything
+  // on the device.
   std::optional<fence> idle;
-  std::vector<image::manifest::note> notes;  // the application's own, to be found again
+  std::vector<image::manifest::note> notes;  // data of the application, returned by restore()
 };
 
-// Writes an image of all memory that has one of these tags: buffers', allocators', mapped by hand.
-// Requires: until it returns nobody changes the memory, its pages, or what is mapped.
-// Ensures:  failure: no image, or the one that was there; the memory is untouched either way.
-// Errors:   invalid_argument (nothing has one of the tags), busy (a page is used outside of the
-//           tags: value = its address; or some of it is suspended), not_supported (another
-//           process's memory; memory that other devices use too, or that this one may not read:
-//           value = the address; a device without VMM), the driver's, and those of image::write.
+// Writes an image of all memory with one of these tags: buffers, allocators, manual mappings.
+// Requires: until it returns, nothing changes the memory, its pages or its mappings.
+// Ensures:  the memory is unchanged. Failure: no image, or the one that was there before.
+// Errors:   invalid_argument (no memory has one of the tags), busy (a page is also used outside of
+//           the tags, or some of the memory is suspended: value = its address), not_supported
+//           (memory of another process; memory that other devices can access, or that this one
+//           cannot read: value = the address; a device without VMM), the driver's, and those of
+//           image::write.
 // Threads:  safe.
-// Cost:     one copy for each chunk, and what image::write says. With a parent: a module, two
+// Cost:     one copy for each chunk, and the cost of image::write. With a parent: a module, two
 //           copies and a launch a stream for each 512 MiB, one copy for each chunk that changed.
-image::outcome<image::written> save(const device &d, std::span<const std::string> tags,
-                                    const std::string &path, const save_options &how = {});
+result<image::written> save(const device &d, std::span<const std::string> tags,
+                            const std::string &path, const save_options &options = {});
 
 struct restore_progress {
-  std::uint64_t bytes = 0, of_bytes = 0;  // of contents
+  std::uint64_t bytes = 0, total_bytes = 0;  // bytes of contents
 };
 
 struct restore_options {
-  image::open_options image;      // how it is opened: parents, keys, limits
-  std::vector<std::string> tags;  // only these; none: all there are
-  // Somewhere else, when addresses are taken. Only for memory without pointers into itself: nothing
-  // in it is changed.
+  image::open_options image;      // parents, keys, limits
+  std::vector<std::string> tags;  // restore only these; empty: all
+  // Use other addresses if the original ones are taken. Only for memory without pointers into
+  // itself: contents are not adjusted.
   bool relocate = false;
-  // How pages can be given to others, whatever the image says: to hand over what was not made for
-  // it.
+  // Overrides the handle type of the image's pages, for memory that will be exported.
   std::optional<handle_type> exportable;
-  std::size_t threads = 0;  // that read and copy; 0: as many as there are processors, at most 8
-  // Called after each chunk by one thread at a time; false: give up. Must not throw.
-  std::function<bool(const restore_progress &)> on_progress;
+  std::size_t threads = 0;  // read and copy; 0: the number of processors, at most 8
+  // Called after each chunk by one thread at a time. Must not throw.
+  std::function<void(const restore_progress &)> on_progress;
+  std::stop_token cancel;
 };
 
 struct restored {
   checkpoint::restored_memory memory;
   std::vector<image::manifest::note> notes;
-  // With relocate: where each block of memory.layout() was, in the same order as these are now.
-  std::vector<virtual_range> was;
+  // With relocate: the original range of each block of memory.layout(), in the same order.
+  std::vector<virtual_range> original_ranges;
 };
 
-// Reserves the addresses, gets pages, reads and checks the contents, and maps them as they were.
-// On another device than the image is of as well, if that has pages of that kind.
+// Reserves the addresses, creates pages, reads and checks the contents, and maps the pages as they
+// were mapped. The device may be another one than the image's, if it can create such pages.
 // Ensures: failure: nothing is reserved, mapped or created.
-// Errors:  busy (an address is taken: the text says by whom), invalid_argument (the image has no
-//          such tag), out_of_memory (value = bytes wanted, limit = bytes the device has free),
-//          not_supported (pages of a size or kind that the device cannot make),
-//          std::errc::operation_canceled, the driver's, and those of image::reader.
-// Memory:  threads * chunk_bytes, pinned. Threads: safe.
+// Errors:  busy (an address is in use: value = the address, detail().found = the mapping there),
+//          invalid_argument (the image has no such tag: detail().found), out_of_memory (value =
+//          bytes needed, limit = the device's free bytes), not_supported (the device cannot create
+//          pages of this size or kind), std::errc::operation_canceled, the driver's, and those of
+//          image::reader.
+// Memory:  threads * chunk_bytes, pinned.
+// Threads: safe.
 // Cost:    one reserve a block, one create a page, one map a place, one copy a chunk.
-image::outcome<restored> restore(const device &d, const std::string &path,
-                                 const restore_options &how = {});
-image::outcome<restored> restore(const device &d, const image::reader &image,
-                                 const restore_options &how = {});
+result<restored> restore(const device &d, const std::string &path,
+                         const restore_options &options = {});
+result<restored> restore(const device &d, const image::reader &image,
+                         const restore_options &options = {});
 
 }  // namespace stillmap::snapshot

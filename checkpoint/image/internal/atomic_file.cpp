@@ -22,13 +22,13 @@ std::string prefix_of(const target_name &to) {
 std::string any_name(const target_name &to) {
   std::string name = prefix_of(to);
   unsigned char random[random_letters] = {};
-  // Uniqueness is O_EXCL's, so that too little randomness only means trying again.
-  static_cast<void>(!::getrandom(random, sizeof random, 0));
+  // O_EXCL ensures uniqueness; too little randomness only costs another attempt.
+  (void)!::getrandom(random, sizeof random, 0);
   for (const unsigned char r : random) name += letters[r % letters.size()];
   return name;
 }
 
-// The name still leads to this file, which nobody removed between its creation and its lock.
+// Whether the name still leads to this file: it was not removed between creation and lock.
 bool is_still(file_calls &calls, int directory, const std::string &name, int fd) {
   struct stat by_name {
   }, by_fd{};
@@ -38,13 +38,13 @@ bool is_still(file_calls &calls, int directory, const std::string &name, int fd)
 
 void remove_left_overs(const target_name &to) {
   for (const std::string &name : to.calls().names_in(to.directory())) {
-    if (meant_for(name) == to.name()) remove_if_dead(to.calls(), to.directory(), name);
+    if (target_of_temporary(name) == to.name()) remove_if_dead(to.calls(), to.directory(), name);
   }
 }
 
 }  // namespace
 
-std::string_view meant_for(std::string_view name) {
+std::string_view target_of_temporary(std::string_view name) {
   if (name.size() < random_letters + 3 || name.front() != '.') return {};
   const std::size_t dot = name.size() - random_letters - 1;
   if (name[dot] != '.' || name.find_first_not_of(letters, dot + 1) != std::string_view::npos) {
@@ -60,19 +60,19 @@ void remove_if_dead(file_calls &calls, int directory, const std::string &name) {
   struct stat st {};
   const bool dead = calls.status(fd, &st) >= 0 && S_ISREG(st.st_mode) && calls.lock(fd) >= 0 &&
                     is_still(calls, directory, name, fd);
-  if (dead) static_cast<void>(calls.unlink_at(directory, name.c_str()));
+  if (dead) (void)calls.unlink_at(directory, name.c_str());
   calls.close(fd);
 }
 
-outcome<target_name> target_name::create(file_calls &calls, const std::string &path) {
+result<target_name> target_name::create(file_calls &calls, const std::string &path) {
   const std::size_t slash = path.rfind('/');
   const std::string directory = slash == std::string::npos ? "." : path.substr(0, slash + 1);
   std::string name = slash == std::string::npos ? path : path.substr(slash + 1);
   if (name.empty() || name == "." || name == "..") {
-    return fail(errc::invalid_argument, op, "the path names no file");
+    return make_error(errc::invalid_argument, op, "the path names no file");
   }
   const int fd = calls.open_at(AT_FDCWD, directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-  if (fd < 0) return fail_system(-fd, op, "cannot open the directory");
+  if (fd < 0) return make_system_error(-fd, op, "cannot open the directory");
   return target_name(calls, fd, std::move(name));
 }
 
@@ -83,10 +83,10 @@ target_name::~target_name() {
   if (directory_ >= 0) calls_->close(directory_);
 }
 
-outcome<temporary> temporary::create(const target_name &to, bool direct) {
+result<atomic_file> atomic_file::create(const target_name &to, bool direct) {
   file_calls &calls = to.calls();
   remove_left_overs(to);
-  // tmpfs opens it so, and is slower then.
+  // tmpfs accepts O_DIRECT but is slower with it.
   direct = direct && !calls.is_in_memory(to.directory());
   for (int attempt = 0; attempt < 100; ++attempt) {
     std::string name = any_name(to);
@@ -94,96 +94,98 @@ outcome<temporary> temporary::create(const target_name &to, bool direct) {
     int fd = direct ? calls.open_at(to.directory(), name.c_str(), flags | O_DIRECT, 0600) : -EINVAL;
     const bool is_direct = fd >= 0;
     if (fd == -EINVAL) {
-      // A file system that opens nothing so may have created it all the same.
-      if (direct) static_cast<void>(calls.unlink_at(to.directory(), name.c_str()));
+      // A file system that refuses O_DIRECT may have created the file nevertheless.
+      if (direct) (void)calls.unlink_at(to.directory(), name.c_str());
       fd = calls.open_at(to.directory(), name.c_str(), flags, 0600);
     }
     if (fd == -EEXIST) continue;
-    if (fd < 0) return fail_system(-fd, op, "cannot create a file beside it");
-    temporary t(to, std::move(name), image_file(calls, fd, is_direct));
+    if (fd < 0)
+      return make_system_error(-fd, op, "cannot create a temporary file in the directory");
+    atomic_file t(to, std::move(name), image_file(calls, fd, is_direct));
     const int locked = calls.lock(fd);
-    // Somebody who clears up after the dead was faster than our lock.
+    // Another writer took the file for an abandoned one before it was locked.
     if (locked == -EWOULDBLOCK || (locked >= 0 && !is_still(calls, to.directory(), t.name_, fd)))
       continue;
     if (locked < 0 && locked != -EOPNOTSUPP && locked != -ENOLCK && locked != -EINVAL) {
-      return fail_system(-locked, op, "cannot lock the file");
+      return make_system_error(-locked, op, "cannot lock the file");
     }
     return t;
   }
-  return fail_system(EEXIST, op, "found no name for a file beside it");
+  return make_system_error(EEXIST, op, "found no free name for a temporary file");
 }
 
-temporary::temporary(temporary &&o) noexcept
+atomic_file::atomic_file(atomic_file &&o) noexcept
     : to_(o.to_),
       name_(std::move(o.name_)),
       file_(std::move(o.file_)),
-      there_(std::exchange(o.there_, false)) {}
+      remove_(std::exchange(o.remove_, false)) {}
 
-temporary::~temporary() {
-  // While it is still locked: afterwards the name may be somebody else's to remove.
-  if (there_) static_cast<void>(to_->calls().unlink_at(to_->directory(), name_.c_str()));
+atomic_file::~atomic_file() {
+  // While it is still locked: afterwards another writer may have removed and reused the name.
+  if (remove_) (void)to_->calls().unlink_at(to_->directory(), name_.c_str());
 }
 
-done temporary::publish(bool replace) {
+status atomic_file::publish(bool replace) {
   return replace ? exchange_names() : take_name();
 }
 
-done temporary::make_sure() {
+status atomic_file::sync_directory() {
   if (const int r = to_->calls().sync(to_->directory()); r < 0) {
-    return fail_system(-r, op, "cannot make sure of the name");
+    return make_system_error(-r, op, "cannot sync the directory");
   }
   return {};
 }
 
-done temporary::take_name() {
+status atomic_file::take_name() {
   file_calls &calls = to_->calls();
   const char *const from = name_.c_str(), *const to = to_->name().c_str();
   int r = calls.rename_at(to_->directory(), from, to, RENAME_NOREPLACE);
   if (r == -EINVAL || r == -ENOSYS) {
-    // As good, in two steps: a link never replaces anything.
+    // link() never replaces a file either; the temporary name is removed afterwards.
     r = calls.link_at(to_->directory(), from, to);
     if (r >= 0) {
-      if (const auto ok = make_sure(); !ok) {
-        static_cast<void>(calls.unlink_at(to_->directory(), to));
+      if (const auto ok = sync_directory(); !ok) {
+        (void)calls.unlink_at(to_->directory(), to);
         return ok;
       }
-      return {};  // the other name goes with this object
+      return {};  // the destructor removes the temporary name
     }
   }
-  if (r == -EEXIST) return fail_system(EEXIST, op, "there is something of this name already");
-  if (r < 0) return fail_system(-r, op, "cannot give the file its name");
-  there_ = false;
-  if (const auto ok = make_sure(); !ok) {
-    there_ = calls.rename_at(to_->directory(), to, from, RENAME_NOREPLACE) >= 0;
-    if (!there_) static_cast<void>(calls.unlink_at(to_->directory(), to));
+  if (r == -EEXIST) return make_system_error(EEXIST, op, "a file of this name exists already");
+  if (r < 0) return make_system_error(-r, op, "cannot rename the temporary file");
+  remove_ = false;
+  if (const auto ok = sync_directory(); !ok) {
+    remove_ = calls.rename_at(to_->directory(), to, from, RENAME_NOREPLACE) >= 0;
+    if (!remove_) (void)calls.unlink_at(to_->directory(), to);
     return ok;
   }
   return {};
 }
 
-done temporary::exchange_names() {
+status atomic_file::exchange_names() {
   file_calls &calls = to_->calls();
   const char *const from = name_.c_str(), *const to = to_->name().c_str();
   struct stat st {};
   const int there = calls.status_at(to_->directory(), to, &st);
   if (there == -ENOENT) return take_name();
-  if (there < 0) return fail_system(-there, op, "cannot ask for what is to be replaced");
+  if (there < 0)
+    return make_system_error(-there, op, "cannot read the status of the file to be replaced");
   if (!S_ISREG(st.st_mode)) {
-    return fail_system(EEXIST, op, "what is to be replaced is no regular file");
+    return make_system_error(EEXIST, op, "the file to be replaced is not a regular file");
   }
   int r = calls.rename_at(to_->directory(), from, to, RENAME_EXCHANGE);
   if (r == -EINVAL || r == -ENOSYS) {
-    // A file system that cannot exchange: the old one goes in the same moment.
+    // The file system cannot exchange names: the rename removes the old file.
     r = calls.rename_at(to_->directory(), from, to, 0);
-    if (r < 0) return fail_system(-r, op, "cannot give the file its name");
-    there_ = false;
-    return make_sure();
+    if (r < 0) return make_system_error(-r, op, "cannot rename the temporary file");
+    remove_ = false;
+    return sync_directory();
   }
-  if (r < 0) return fail_system(-r, op, "cannot give the file its name");
-  // What is under our name now is the old file, which goes with this object: once it is sure that
-  // it may.
-  if (const auto ok = make_sure(); !ok) {
-    if (calls.rename_at(to_->directory(), from, to, RENAME_EXCHANGE) < 0) there_ = false;
+  if (r < 0) return make_system_error(-r, op, "cannot rename the temporary file");
+  // The temporary name leads to the old file now. The destructor removes it, once the exchange is
+  // durable.
+  if (const auto ok = sync_directory(); !ok) {
+    if (calls.rename_at(to_->directory(), from, to, RENAME_EXCHANGE) < 0) remove_ = false;
     return ok;
   }
   return {};

@@ -1,4 +1,4 @@
-// A file under a name that nobody reads, until it takes the name it is meant for.
+// A file that is written under a temporary name and published under its target name atomically.
 // docs/image_format.md#writing
 #pragma once
 
@@ -10,11 +10,12 @@
 
 namespace stillmap::image {
 
-// Where a file is to be: the directory stays the same one, whatever happens to its name.
+// The directory and name that a file will get. The directory is held open, so that renaming it
+// changes nothing.
 class target_name {
  public:
-  // Errors: the system's (no such directory); invalid_argument (no name).
-  static outcome<target_name> create(file_calls &calls, const std::string &path);
+  // Errors: invalid_argument (the path names no file); errors of system calls (no such directory).
+  static result<target_name> create(file_calls &calls, const std::string &path);
   target_name(target_name &&o) noexcept;
   target_name &operator=(target_name &&) = delete;
   ~target_name();
@@ -31,43 +32,44 @@ class target_name {
   std::string name_;
 };
 
-// Removes a temporary if nobody writes it any more: it can be locked. What cannot be removed stays.
+// Removes a temporary file whose writer is gone: one that can be locked. Failures are ignored.
 void remove_if_dead(file_calls &calls, int directory, const std::string &name);
-// Of which name that is a temporary; empty: of none.
-std::string_view meant_for(std::string_view name);
+// The target name of a temporary file's name; empty: not the name of a temporary file.
+std::string_view target_of_temporary(std::string_view name);
 
-class temporary {
+class atomic_file {
  public:
-  // `.NAME.XXXXXX` in the same directory, created by us and locked. Those that dead writers of the
-  // same name left are removed first. Requires: `to` outlives it.
-  // Errors: the system's.
-  static outcome<temporary> create(const target_name &to, bool direct);
-  temporary(temporary &&o) noexcept;
-  temporary &operator=(temporary &&) = delete;
-  // Removes the file, unless it has been published.
-  ~temporary();
+  // Creates and locks `.NAME.XXXXXX` in the target's directory, after removing the temporary files
+  // that dead writers of the same name left. `direct`: use direct I/O if possible.
+  // Requires: `to` outlives it.
+  // Errors:   errors of system calls.
+  static result<atomic_file> create(const target_name &to, bool direct);
+  atomic_file(atomic_file &&o) noexcept;
+  atomic_file &operator=(atomic_file &&) = delete;
+  // Removes the file unless it was published.
+  ~atomic_file();
 
   image_file &file() { return *file_; }
   const std::string &name() const { return name_; }
 
-  // Gives it its name and makes sure of it.
-  // Ensures: failure: the name is as it was, and so is the temporary, unless the file system can
-  //          neither exchange names nor make sure of them.
-  // Errors: the system's; std::errc::file_exists (not replacing, and there is something; or what is
-  //         there is no regular file).
-  done publish(bool replace);
+  // Renames the file to its target name and syncs the directory.
+  // Ensures: failure: both names are unchanged, unless the file system can neither exchange names
+  //          nor sync the directory.
+  // Errors:  std::errc::file_exists (not replacing, and the name is taken; or what has the name is
+  //          not a regular file); errors of system calls.
+  status publish(bool replace);
 
  private:
-  temporary(const target_name &to, std::string name, image_file file)
+  atomic_file(const target_name &to, std::string name, image_file file)
       : to_(&to), name_(std::move(name)), file_(std::move(file)) {}
-  done take_name();
-  done exchange_names();
-  done make_sure();
+  status take_name();
+  status exchange_names();
+  status sync_directory();
 
   const target_name *to_;
   std::string name_;
   std::optional<image_file> file_;
-  bool there_ = true;  // something is under name_ that should go
+  bool remove_ = true;  // a file is under name_ that must be removed
 };
 
 }  // namespace stillmap::image

@@ -5,8 +5,10 @@
 #include <new>
 #include <unordered_map>
 
+#include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/checkpoint/image/internal/parallel_for.h"
 #include "stillmap/checkpoint/image/internal/wire.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::image {
 namespace {
@@ -16,35 +18,33 @@ constexpr std::size_t none = SIZE_MAX;
 
 }  // namespace
 
-// One thread's part of it.
+// The work of one thread.
 class extent_writer::worker {
  public:
   explicit worker(extent_writer &all)
-      : all_(all), queue_(all.file_, std::max(1u, all.how_.writes_at_once)) {}
+      : all_(all), queue_(all.file_, std::max(1u, all.options_.queue_depth)) {}
 
-  done prepare() {
+  status prepare() {
     std::size_t largest = 0;
     for (const chunk_record &r : all_.table_) largest = std::max<std::size_t>(largest, r.bytes);
-    const bool changes = all_.how_.compress != codec::none || all_.sealed_with_ != nullptr;
-    rooms_.resize(std::max(1u, all_.how_.writes_at_once));
+    const bool changes = all_.options_.compress != codec::none || all_.encrypt_with_ != nullptr;
+    rooms_.resize(std::max(1u, all_.options_.queue_depth));
     for (slot &s : rooms_) {
-      auto read = aligned_memory::create(largest);
-      if (!read) return tl::unexpected<failure>(read.error());
-      s.read = std::move(*read);
-      if (!changes) continue;
-      auto changed = aligned_memory::create(to_block(largest + tag_bytes));
-      if (!changed) return tl::unexpected<failure>(changed.error());
-      s.changed = std::move(*changed);
+      STILLMAP_RETURN_IF_ERROR(s.read.grow(largest));
+      if (changes) STILLMAP_RETURN_IF_ERROR(s.changed.grow(to_block(largest + tag_bytes)));
     }
     return {};
   }
 
-  done work() {
+  status work() {
     for (;;) {
       const std::size_t i = all_.next_.fetch_add(1, std::memory_order_relaxed);
       if (i >= all_.table_.size() || all_.stop_.load(std::memory_order_relaxed)) break;
-      if (const auto ok = one(i); !ok) return ok;
-      if (!all_.report(all_.table_[i])) return fail_system(ECANCELED, op, "given up, as was asked");
+      STILLMAP_RETURN_IF_ERROR(one(i));
+      all_.report(all_.table_[i]);
+      if (all_.options_.cancel.stop_requested()) {
+        return make_system_error(ECANCELED, op, "cancelled");
+      }
     }
     return queue_.finish();
   }
@@ -54,10 +54,10 @@ class extent_writer::worker {
     aligned_memory read, changed;
   };
 
-  done one(std::size_t i) {
+  status one(std::size_t i) {
     chunk_record &r = all_.table_[i];
     const std::size_t in_parent = all_.in_parent_.empty() ? none : all_.in_parent_[i];
-    bool changed = in_parent == none;  // as far as is known
+    bool changed = in_parent == none;  // known to differ from the parent
     if (!changed) {
       if (const auto known = all_.from_.digest_of(r.at, r.bytes)) {
         r.contents = *known;
@@ -65,25 +65,24 @@ class extent_writer::worker {
         changed = true;
       }
     }
-    const auto free = queue_.free_slot();
-    if (!free) return tl::unexpected<failure>(free.error());
-    slot &s = rooms_[*free];
+    STILLMAP_ASSIGN_OR_RETURN(const auto free, queue_.free_slot());
+    slot &s = rooms_[free];
     const auto room = s.read.bytes().first(r.bytes);
-    const auto got = all_.from_.chunk(r.at, room);
-    if (!got) return tl::unexpected<failure>(got.error());
-    const bytes_view contents = *got;
+    STILLMAP_ASSIGN_OR_RETURN(const auto got, all_.from_.chunk(r.at, room));
+    const bytes_view contents = got;
     if (contents.size() != r.bytes) {
-      return fail(errc::invalid_argument, op, "the source gave another number of bytes",
-                  part::extents, 0, std::to_string(contents.size()), std::to_string(r.bytes));
+      return image_error(errc::invalid_argument, op,
+                         "the source returned a chunk of the wrong size", part::extents, 0,
+                         std::to_string(contents.size()), std::to_string(r.bytes));
     }
     if (all_zero(contents)) {
       r.kind = chunk_kind::zero;
       r.contents = digest_of_zeros(r.bytes);
       return {};
     }
-    const bool as_it_is = all_.how_.compress == codec::none && all_.sealed_with_ == nullptr;
+    const bool unmodified = all_.options_.compress == codec::none && all_.encrypt_with_ == nullptr;
     both_digests sums;
-    if (as_it_is && changed) {
+    if (unmodified && changed) {
       sums = digests_of(contents);
     } else {
       sums.contents = digest_of_contents(contents);
@@ -91,47 +90,48 @@ class extent_writer::worker {
     r.contents = sums.contents;
     if (!changed) {
       if (is_parents(r, in_parent)) return {};
-      if (as_it_is) sums.stored = digest_of(contents);
+      if (unmodified) sums.stored = digest_of(contents);
     }
-    if (all_.how_.share) {
-      if (const std::size_t first = all_.first_with(r.contents, r.bytes, i); first != i) {
+    if (all_.options_.share) {
+      if (const std::size_t first = all_.first_equal(r.contents, r.bytes, i); first != i) {
         r.kind = chunk_kind::same;
         r.where = first;
         return {};
       }
     }
-    return store(i, *free, contents, sums.stored);
+    return store(i, free, contents, sums.stored);
   }
 
-  // Where the parent has the same, its record is referred to.
+  // Refers to the parent's record if that has the same contents.
   bool is_parents(chunk_record &r, std::size_t in_parent) const {
-    if (all_.how_.parent->chunks()[in_parent].contents != r.contents) return false;
+    if (all_.options_.parent->chunks()[in_parent].contents != r.contents) return false;
     r.kind = chunk_kind::parent;
     r.where = in_parent;
     return true;
   }
 
-  // What the file gets of contents that are nowhere yet.
-  done store(std::size_t i, unsigned slot_number, bytes_view contents, const digest &as_it_is) {
+  // Compresses, encrypts and writes contents that are stored nowhere yet.
+  status store(std::size_t i, unsigned slot_number, bytes_view contents, const digest &unmodified) {
     chunk_record &r = all_.table_[i];
     slot &s = rooms_[slot_number];
     r.kind = chunk_kind::raw;
     bytes_view stored = contents;
-    if (all_.how_.compress != codec::none) {
-      const std::size_t n = packer_.compress(all_.how_.compress, contents, s.changed.bytes());
+    if (all_.options_.compress != codec::none) {
+      const std::size_t n = packer_.compress(all_.options_.compress, contents, s.changed.bytes());
       if (n != 0) {
-        r.kind = all_.how_.compress == codec::lz4 ? chunk_kind::lz4 : chunk_kind::zstd;
+        r.kind = all_.options_.compress == codec::lz4 ? chunk_kind::lz4 : chunk_kind::zstd;
         stored = s.changed.bytes().first(n);
       }
     }
-    if (all_.sealed_with_ != nullptr) {
+    if (all_.encrypt_with_ != nullptr) {
       const auto to = s.changed.bytes().first(stored.size() + tag_bytes);
-      if (const auto ok = all_.sealed_with_->encrypt({i, 0}, stored, to); !ok) return ok;
+      STILLMAP_RETURN_IF_ERROR(all_.encrypt_with_->encrypt({i, 0}, stored, to));
       stored = to;
     }
     const bool changed = stored.data() != contents.data();
     r.stored = static_cast<std::uint32_t>(stored.size());
-    r.stored_bytes = changed || all_.how_.compress != codec::none ? digest_of(stored) : as_it_is;
+    r.stored_bytes =
+        changed || all_.options_.compress != codec::none ? digest_of(stored) : unmodified;
     if (!all_.seals_.empty()) all_.seals_[i] = sha256_of(stored);
     const std::uint64_t room = to_block(r.stored);
     r.where = all_.next_offset_.fetch_add(room, std::memory_order_relaxed);
@@ -150,29 +150,29 @@ class extent_writer::worker {
   extent_writer &all_;
   std::vector<slot> rooms_;
   compressor packer_;
-  write_queue queue_;  // goes before the memory that it writes from
+  write_queue queue_;  // destroyed before the buffers that it writes from
 };
 
 extent_writer::extent_writer(image_file &file, std::vector<chunk_record> &table,
-                             contents_source &from, const write_options &how, const manifest &what,
-                             const cipher *sealed_with)
-    : file_(file), table_(table), from_(from), how_(how), sealed_with_(sealed_with) {
-  for (const chunk_record &r : table) progress_.of_bytes += r.bytes;
-  if (how.sign_with) seals_.resize(table.size());
-  if (how.parent) find_parents(what);
+                             contents_source &from, const write_options &options,
+                             const manifest &what, const cipher *encrypt_with)
+    : file_(file), table_(table), from_(from), options_(options), encrypt_with_(encrypt_with) {
+  for (const chunk_record &r : table) progress_.total_bytes += r.bytes;
+  if (options.sign_with) seals_.resize(table.size());
+  if (options.parent) find_parents(what);
 }
 
 void extent_writer::find_parents(const manifest &what) {
   in_parent_.assign(table_.size(), none);
-  const reader &parent = *how_.parent;
-  const auto theirs = parent.what().lowest_addresses();
+  const reader &parent = *options_.parent;
+  const auto theirs = parent.manifest().lowest_addresses();
   const auto ours = what.lowest_addresses();
   std::unordered_map<std::uint64_t, std::size_t> first;  // chunk of the page at that address
   const auto chunks = parent.chunks();
   std::size_t c = 0;
   for (std::size_t p = 0; p < theirs.size(); ++p) {
     first[theirs[p]] = c;
-    for (std::uint64_t in = 0; in < parent.what().pages[p].bytes; ++c) in += chunks[c].bytes;
+    for (std::uint64_t in = 0; in < parent.manifest().pages[p].bytes; ++c) in += chunks[c].bytes;
   }
   c = 0;
   for (std::size_t p = 0; p < ours.size(); ++p) {
@@ -182,44 +182,44 @@ void extent_writer::find_parents(const manifest &what) {
       in += table_[c].bytes;
       if (there == first.end()) continue;
       const std::size_t n = there->second + k;
-      // Past the end of a shorter page is another page's chunk, whose contents may be the same all
-      // the same; only its size must be.
+      // Past the end of a shorter page, `n` is a chunk of the next page. That is as good a candidate:
+      // the digest decides, and only the size must match.
       if (n < chunks.size() && chunks[n].bytes == table_[c].bytes) in_parent_[c] = n;
     }
   }
 }
 
-std::size_t extent_writer::first_with(const digest &d, std::uint32_t bytes, std::size_t number) {
+std::size_t extent_writer::first_equal(const digest &d, std::uint32_t bytes, std::size_t number) {
   const std::lock_guard lock(mutex_);
   const auto [at, is_new] = known_.try_emplace({d, bytes}, number);
   if (is_new || at->second < number) return at->second;
-  // A later chunk was faster, and references only go back: this one is stored too.
+  // A later record was registered first, but references must go to earlier ones: store this too.
   at->second = number;
   return number;
 }
 
-bool extent_writer::report(const chunk_record &r) {
+void extent_writer::report(const chunk_record &r) {
   const std::lock_guard lock(mutex_);
   progress_.bytes += r.bytes;
   progress_.stored += r.stored;
-  return !how_.on_progress || how_.on_progress(progress_);
+  if (options_.on_progress) options_.on_progress(progress_);
 }
 
-void extent_writer::end_with(done why) {
+void extent_writer::stop(status result) {
   const std::lock_guard lock(mutex_);
   stop_ = true;
-  if (result_) result_ = std::move(why);
+  if (result_) result_ = std::move(result);
 }
 
-done extent_writer::run() {
-  parallel_for(threads_for(how_.threads, table_.size()), [this] {
+status extent_writer::run() {
+  parallel_for(threads_for(options_.threads, table_.size()), [this] {
     try {
       worker w(*this);
       auto ok = w.prepare();
       if (ok) ok = w.work();
-      if (!ok) end_with(std::move(ok));
+      if (!ok) stop(std::move(ok));
     } catch (const std::bad_alloc &) {
-      end_with(fail(errc::out_of_memory, op, "no memory to write"));
+      stop(make_error(errc::out_of_memory, op, "no host memory to write"));
     }
   });
   return result_;

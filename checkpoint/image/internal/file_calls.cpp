@@ -18,7 +18,7 @@ T or_errno(T returned) {
   return returned < 0 ? -errno : returned;
 }
 
-// What a signal interrupted is called again. (Not close: its descriptor is gone either way.)
+// Repeats calls that a signal interrupted. (Not close: it releases the descriptor in any case.)
 template <class Call>
 auto again(const Call &call) {
   for (;;) {
@@ -54,7 +54,7 @@ int file_calls::sync_data(int fd) {
 int file_calls::sync(int fd) {
   return again([&] { return ::fsync(fd); });
 }
-int file_calls::set_aside(int fd, std::uint64_t bytes) {
+int file_calls::preallocate(int fd, std::uint64_t bytes) {
   return again([&] { return ::fallocate(fd, 0, 0, static_cast<off_t>(bytes)); });
 }
 int file_calls::truncate(int fd, std::uint64_t bytes) {
@@ -84,10 +84,10 @@ int file_calls::link_at(int directory, const char *from, const char *to) {
 int file_calls::unlink_at(int directory, const char *name) {
   return or_errno(::unlinkat(directory, name, 0));
 }
-int file_calls::make_folder_at(int directory, const char *name, unsigned mode) {
+int file_calls::make_directory_at(int directory, const char *name, unsigned mode) {
   return or_errno(::mkdirat(directory, name, mode));
 }
-int file_calls::remove_folder_at(int directory, const char *name) {
+int file_calls::remove_directory_at(int directory, const char *name) {
   return or_errno(::unlinkat(directory, name, AT_REMOVEDIR));
 }
 
@@ -98,7 +98,7 @@ bool file_calls::is_in_memory(int fd) {
 
 std::vector<std::string> file_calls::names_in(int directory) {
   std::vector<std::string> names;
-  // A descriptor of its own: a stream closes what it reads.
+  // A new descriptor, because closedir() closes the one it reads.
   const int fd = open_at(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
   DIR *const d = fd < 0 ? nullptr : ::fdopendir(fd);
   if (d == nullptr) {

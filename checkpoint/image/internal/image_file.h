@@ -1,4 +1,4 @@
-// An open file, written and read in whole blocks, past the page cache where that can be.
+// An open file, written and read in whole blocks, with direct I/O where the file system allows it.
 #pragma once
 
 #include <atomic>
@@ -8,17 +8,19 @@
 #include <string>
 
 #include "stillmap/checkpoint/image/digest.h"
-#include "stillmap/checkpoint/image/failure.h"
 #include "stillmap/checkpoint/image/internal/file_calls.h"
+#include "stillmap/vmm/error.h"
 
 namespace stillmap::image {
 
-// Memory that can be read and written past the page cache.
+// Host memory aligned for direct I/O.
 class aligned_memory {
  public:
   aligned_memory() = default;
   // Errors: out_of_memory.
-  static outcome<aligned_memory> create(std::size_t bytes);
+  static result<aligned_memory> create(std::size_t bytes);
+  // Makes it at least `bytes` large; growing loses the contents. Errors: out_of_memory.
+  status grow(std::size_t bytes);
   std::span<std::byte> bytes() const { return {memory_.get(), size_}; }
 
  private:
@@ -33,32 +35,32 @@ inline bool is_aligned(const void *p) {
   return reinterpret_cast<std::uintptr_t>(p) % block_bytes == 0;
 }
 
-// Threads: safe, save for ranges that overlap.
+// Threads: safe for ranges that do not overlap.
 class image_file {
  public:
-  // Takes the descriptor over. `direct`: it was opened past the page cache.
+  // Takes ownership of the descriptor. `direct`: it was opened with O_DIRECT.
   image_file(file_calls &calls, int fd, bool direct) : calls_(&calls), fd_(fd), direct_(direct) {}
   image_file(image_file &&o) noexcept;
   image_file &operator=(image_file &&o) noexcept;
   ~image_file();
 
-  // Errors: the system's; not_supported (no regular file).
-  static outcome<image_file> open_to_read(file_calls &calls, int directory, const std::string &name,
-                                          bool direct);
+  // Errors: not_supported (not a regular file); errors of system calls.
+  static result<image_file> open_to_read(file_calls &calls, int directory, const std::string &name,
+                                         bool direct);
 
-  // All of it. Requires, for all: `offset` and sizes are multiples of block_bytes where direct().
-  // Memory that is not aligned goes through the page cache, or through memory that is.
-  // Errors: the system's; corrupt (read: the file ends before).
-  done write(bytes_view from, std::uint64_t offset);
-  done read(std::span<std::byte> to, std::uint64_t offset);
+  // Write and read the whole range. Memory that is not aligned is written through the page cache,
+  // and read through an aligned buffer.
+  // Requires: where direct(), `offset` and sizes are multiples of block_bytes.
+  // Errors:   corrupt (read: the file is too short); errors of system calls.
+  status write(bytes_view from, std::uint64_t offset);
+  status read(std::span<std::byte> to, std::uint64_t offset);
 
-  // After a write refused as not aligned: through the page cache from now on. False: it was
-  // already.
+  // Switches from direct I/O to the page cache. False: direct I/O was off already.
   bool give_up_direct();
 
-  done sync_data();
-  done truncate(std::uint64_t bytes);
-  outcome<std::uint64_t> size() const;
+  status sync_data();
+  status truncate(std::uint64_t bytes);
+  result<std::uint64_t> size() const;
   void drop_cached();
 
   bool direct() const { return direct_; }
@@ -66,7 +68,7 @@ class image_file {
   file_calls &calls() const { return *calls_; }
 
  private:
-  done read_aligned(std::span<std::byte> to, std::uint64_t offset);
+  status read_aligned(std::span<std::byte> to, std::uint64_t offset);
 
   file_calls *calls_;
   int fd_;

@@ -1,43 +1,44 @@
-// The manifest as FlatBuffers.
+// Encodes and decodes the manifest as FlatBuffers.
 #include <cstring>
 #include <new>
 
 #include "manifest_generated.h"
+#include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/checkpoint/image/manifest.h"
 #include "stillmap/checkpoint/image/superblock.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::image {
 namespace {
 
 constexpr const char *op = "image::open";
 
-tl::unexpected<failure> wrong(const char *reason, std::string found = {},
-                              std::string expected = {}) {
-  return fail(errc::corrupt, op, reason, part::manifest, 0, std::move(found),
-              std::move(expected));
+tl::unexpected<error> wrong(const char *reason, std::string found = {}, std::string expected = {}) {
+  return image_error(errc::corrupt, op, reason, part::manifest, 0, std::move(found),
+                     std::move(expected));
 }
 
-// The verifier looks where vectors begin, not whether the structs in them are aligned.
+// The FlatBuffers verifier checks bounds, not the alignment of structs in vectors.
 template <class T>
 bool is_aligned_vector(const flatbuffers::Vector<const T *> *v) {
-  // One of nothing need not be, and a builder does not align it.
+  // Builders do not align empty vectors.
   return v == nullptr || v->size() == 0 ||
          reinterpret_cast<std::uintptr_t>(v->Data()) % alignof(T) == 0;
 }
 
-// Counts before anything is copied. Names and lists may be shared in the encoding, which says the
-// same thing many times in few bytes.
-done check_sizes(const wire::Manifest &w) {
+// Checks all counts before copying anything. An encoding may share names and lists, so that few
+// bytes decode to many.
+status check_sizes(const wire::Manifest &w) {
   const struct {
     const char *reason;
     std::size_t n, limit;
   } limits[] = {
-      {"too many tags", w.tags()->size(), most_tags},
-      {"too many blocks", w.blocks()->size(), most_blocks},
-      {"too many pages", w.pages()->size(), most_pages},
-      {"too many access lists", w.access_lists()->size(), most_access_lists},
-      {"too many places", w.places()->size(), most_places},
-      {"too many notes", w.notes()->size(), most_notes},
+      {"too many tags", w.tags()->size(), max_tags},
+      {"too many blocks", w.blocks()->size(), max_blocks},
+      {"too many pages", w.pages()->size(), max_pages},
+      {"too many access lists", w.access_lists()->size(), max_access_lists},
+      {"too many mappings", w.places()->size(), max_places},
+      {"too many notes", w.notes()->size(), max_notes},
   };
   for (const auto &l : limits) {
     if (l.n > l.limit) {
@@ -47,28 +48,28 @@ done check_sizes(const wire::Manifest &w) {
   bool aligned = is_aligned_vector(w.blocks()) && is_aligned_vector(w.pages()) &&
                  is_aligned_vector(w.places());
   for (const auto *l : *w.access_lists()) aligned = aligned && is_aligned_vector(l->entries());
-  if (!aligned) return wrong("numbers that are not aligned");
+  if (!aligned) return wrong("a vector is not aligned");
   std::size_t tags = 0, entries = 0, notes = 0;
   for (const auto *t : *w.tags()) tags += t->size();
   for (const auto *l : *w.access_lists()) {
     if (l->entries() != nullptr) entries += l->entries()->size();
   }
   for (const auto *n : *w.notes()) notes += n->name()->size() + n->bytes()->size();
-  if (tags > most_tag_bytes) return wrong("too many bytes of tags", std::to_string(tags));
-  if (entries > most_access_entries) {
+  if (tags > max_tag_bytes) return wrong("too many bytes of tags", std::to_string(tags));
+  if (entries > max_access_entries) {
     return wrong("too many entries of access lists", std::to_string(entries));
   }
-  if (notes > most_note_bytes) return wrong("too many bytes of notes", std::to_string(notes));
+  if (notes > max_note_bytes) return wrong("too many bytes of notes", std::to_string(notes));
   if (w.device()->uuid()->size() != 16) {
-    return wrong("a device's UUID of another size", std::to_string(w.device()->uuid()->size()),
+    return wrong("the size of the device UUID is wrong", std::to_string(w.device()->uuid()->size()),
                  "16");
   }
   return {};
 }
 
-outcome<memory_location> read(const wire::Location &w) {
+result<memory_location> read(const wire::Location &w) {
   if (w.kind() > 2) {
-    return wrong("an unknown kind of location", std::to_string(w.kind()), "0 to 2");
+    return wrong("unknown kind of location", std::to_string(w.kind()), "0 to 2");
   }
   static constexpr location_kind kinds[] = {location_kind::device, location_kind::host,
                                             location_kind::host_numa};
@@ -82,30 +83,28 @@ wire::Location write(const memory_location &l) {
   return wire::Location(l.id, kind);
 }
 
-done read_pages(const wire::Manifest &w, manifest &m) {
+status read_pages(const wire::Manifest &w, manifest &m) {
   m.pages.reserve(w.pages()->size());
   for (const wire::Page *p : *w.pages()) {
-    const auto where = read(p->where());
-    if (!where) return tl::unexpected<failure>(where.error());
+    STILLMAP_ASSIGN_OR_RETURN(const auto where, read(p->where()));
     if (p->handle() > 2 || p->rdma() > 1) {
-      return wrong("an unknown kind of page", std::to_string(p->handle()), "0 to 2");
+      return wrong("unknown handle type or RDMA flag", std::to_string(p->handle()), "0 to 2");
     }
-    m.pages.push_back({p->bytes(), *where, static_cast<handle_type>(p->handle()), p->rdma() == 1});
+    m.pages.push_back({p->bytes(), where, static_cast<handle_type>(p->handle()), p->rdma() == 1});
   }
   return {};
 }
 
-done read_access(const wire::Manifest &w, manifest &m) {
+status read_access(const wire::Manifest &w, manifest &m) {
   for (const wire::AccessList *l : *w.access_lists()) {
     auto &list = m.access_lists.emplace_back();
     if (l->entries() == nullptr) continue;
     for (const wire::Access *a : *l->entries()) {
-      const auto where = read(a->where());
-      if (!where) return tl::unexpected<failure>(where.error());
+      STILLMAP_ASSIGN_OR_RETURN(const auto where, read(a->where()));
       if (a->mode() > 2) {
-        return wrong("an unknown mode of access", std::to_string(a->mode()), "0 to 2");
+        return wrong("unknown access mode", std::to_string(a->mode()), "0 to 2");
       }
-      list.push_back({*where, static_cast<access_mode>(a->mode())});
+      list.push_back({where, static_cast<access_mode>(a->mode())});
     }
   }
   return {};
@@ -113,7 +112,7 @@ done read_access(const wire::Manifest &w, manifest &m) {
 
 }  // namespace
 
-outcome<std::vector<std::byte>> encode(const manifest &m) {
+result<std::vector<std::byte>> encode(const manifest &m) {
   flatbuffers::FlatBufferBuilder b(4096);
   std::vector<flatbuffers::Offset<flatbuffers::String>> tags;
   for (const std::string &t : m.tags) tags.push_back(b.CreateString(t));
@@ -154,22 +153,23 @@ outcome<std::vector<std::byte>> encode(const manifest &m) {
   const auto all_notes = b.CreateVector(notes);
   wire::FinishManifestBuffer(b, wire::CreateManifest(b, device, all_tags, all_blocks, all_pages,
                                                      all_lists, all_places, all_notes));
-  if (b.GetSize() > largest_manifest) {
-    return fail(errc::invalid_argument, "image::encode(manifest)", "the manifest is too large",
-                part::manifest, 0, std::to_string(b.GetSize()),
-                "at most " + std::to_string(largest_manifest));
+  if (b.GetSize() > max_manifest_bytes) {
+    return image_error(errc::invalid_argument, "image::encode(manifest)",
+                       "the manifest is too large", part::manifest, 0, std::to_string(b.GetSize()),
+                       "at most " + std::to_string(max_manifest_bytes));
   }
   const auto *begin = reinterpret_cast<const std::byte *>(b.GetBufferPointer());
   return std::vector<std::byte>(begin, begin + b.GetSize());
 }
 
-outcome<manifest> decode_manifest(const std::byte *bytes, std::size_t size) {
+result<manifest> decode_manifest(const std::byte *bytes, std::size_t size) {
   // Tables: one of all, the device, the lists and the notes.
   flatbuffers::Verifier verifier(reinterpret_cast<const std::uint8_t *>(bytes), size, 8,
-                                 2 + most_access_lists + most_notes);
-  if (size < 16 || !wire::VerifyManifestBuffer(verifier)) return wrong("no sound FlatBuffers");
+                                 2 + max_access_lists + max_notes);
+  if (size < 16 || !wire::VerifyManifestBuffer(verifier))
+    return wrong("the FlatBuffers encoding is invalid");
   const wire::Manifest &w = *wire::GetManifest(bytes);
-  if (const auto ok = check_sizes(w); !ok) return tl::unexpected<failure>(ok.error());
+  STILLMAP_RETURN_IF_ERROR(check_sizes(w));
   manifest m;
   m.device.name = w.device()->name()->str();
   std::memcpy(m.device.uuid.data(), w.device()->uuid()->data(), 16);
@@ -181,8 +181,8 @@ outcome<manifest> decode_manifest(const std::byte *bytes, std::size_t size) {
   for (const wire::Block *k : *w.blocks()) {
     m.blocks.push_back({k->begin(), k->bytes(), k->generation(), k->tag()});
   }
-  if (const auto ok = read_pages(w, m); !ok) return tl::unexpected<failure>(ok.error());
-  if (const auto ok = read_access(w, m); !ok) return tl::unexpected<failure>(ok.error());
+  STILLMAP_RETURN_IF_ERROR(read_pages(w, m));
+  STILLMAP_RETURN_IF_ERROR(read_access(w, m));
   m.places.reserve(w.places()->size());
   for (const wire::Place *p : *w.places()) {
     m.places.push_back({p->address(), p->page(), p->access()});
@@ -191,7 +191,7 @@ outcome<manifest> decode_manifest(const std::byte *bytes, std::size_t size) {
     const auto *begin = reinterpret_cast<const std::byte *>(n->bytes()->data());
     m.notes.push_back({n->name()->str(), {begin, begin + n->bytes()->size()}});
   }
-  if (const auto ok = check(m); !ok) return tl::unexpected<failure>(ok.error());
+  STILLMAP_RETURN_IF_ERROR(check(m));
   return m;
 }
 

@@ -1,4 +1,4 @@
-// A few threads for one job, the calling one among them.
+// Runs one function on several threads, the calling thread included.
 #pragma once
 
 #include <algorithm>
@@ -9,13 +9,15 @@
 
 namespace stillmap::image {
 
-inline unsigned threads_for(unsigned asked, std::size_t pieces) {
-  const unsigned n = asked != 0 ? asked : std::clamp(std::thread::hardware_concurrency(), 1u, 8u);
+// `requested` threads (0: the number of processors, at most 8), but no more than there are pieces.
+inline unsigned threads_for(unsigned requested, std::size_t pieces) {
+  const unsigned n =
+      requested != 0 ? requested : std::clamp(std::thread::hardware_concurrency(), 1u, 8u);
   return static_cast<unsigned>(std::clamp<std::size_t>(pieces, 1, n));
 }
 
-// Runs `work` on that many threads, or on fewer where there are no more to be had.
-// Requires: work throws nothing.
+// Runs `work` on `threads` threads, or on fewer if the system cannot create them.
+// Requires: `work` throws nothing.
 template <class Work>
 void parallel_for(unsigned threads, const Work &work) {
   std::vector<std::thread> others;

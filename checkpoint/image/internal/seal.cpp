@@ -12,6 +12,7 @@
 
 #include "stillmap/checkpoint/image/internal/wire.h"
 #include "stillmap/checkpoint/image/superblock.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::image {
 namespace {
@@ -34,8 +35,8 @@ const unsigned char *raw(const std::byte *p) {
   return reinterpret_cast<const unsigned char *>(p);
 }
 
-tl::unexpected<failure> refused(const char *operation, const char *reason) {
-  return fail(errc::invalid_argument, operation, reason);
+tl::unexpected<error> invalid(const char *operation, const char *reason) {
+  return make_error(errc::invalid_argument, operation, reason);
 }
 
 pkey private_key(const signing_key &key) {
@@ -43,7 +44,7 @@ pkey private_key(const signing_key &key) {
                                            key.bytes.size()));
 }
 
-// What is authenticated beside the bytes: which image, and which part of it.
+// The nonce, and the additional data that binds a part to its image and position.
 struct bound {
   std::array<std::byte, 12> iv{};
   std::array<std::byte, 28> also{};
@@ -57,40 +58,40 @@ struct bound {
 
 }  // namespace
 
-done fill_random(std::span<std::byte> bytes) {
+status fill_random(std::span<std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t n = ::getrandom(bytes.data(), bytes.size(), 0);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return fail_system(errno, "image::random", "no random numbers");
+    if (n < 0) return make_system_error(errno, "image::random", "cannot get random bytes");
     bytes = bytes.subspan(static_cast<std::size_t>(n));
   }
   return {};
 }
 
-outcome<secret_key> make_secret_key() {
+result<secret_key> make_secret_key() {
   secret_key key;
-  if (const auto ok = fill_random(key.bytes); !ok) return tl::unexpected<failure>(ok.error());
+  STILLMAP_RETURN_IF_ERROR(fill_random(key.bytes));
   return key;
 }
 
-outcome<signing_key> make_signing_key() {
+result<signing_key> make_signing_key() {
   signing_key key;
-  if (const auto ok = fill_random(key.bytes); !ok) return tl::unexpected<failure>(ok.error());
+  STILLMAP_RETURN_IF_ERROR(fill_random(key.bytes));
   return key;
 }
 
-outcome<verifying_key> verifying_key_of(const signing_key &key) {
+result<verifying_key> verifying_key_of(const signing_key &key) {
   const pkey k = private_key(key);
   verifying_key half;
   std::size_t size = half.bytes.size();
   if (!k || EVP_PKEY_get_raw_public_key(k.get(), raw(half.bytes.data()), &size) != 1 ||
       size != half.bytes.size()) {
-    return refused("image::verifying_key_of", "no such key");
+    return invalid("image::verifying_key_of", "not a valid key");
   }
   return half;
 }
 
-outcome<signature> sign(const signing_key &key, const sha256 &root) {
+result<signature> sign(const signing_key &key, const sha256 &root) {
   const pkey k = private_key(key);
   const digest_context context(EVP_MD_CTX_new());
   signature s;
@@ -100,7 +101,7 @@ outcome<signature> sign(const signing_key &key, const sha256 &root) {
       EVP_DigestSign(context.get(), raw(s.bytes.data()), &size, raw(root.bytes.data()),
                      root.bytes.size()) != 1 ||
       size != s.bytes.size()) {
-    return refused("image::sign", "no such key");
+    return invalid("image::sign", "not a valid key");
   }
   return s;
 }
@@ -115,7 +116,7 @@ bool is_signature(const signature &s, const verifying_key &key, const sha256 &ro
                           raw(root.bytes.data()), root.bytes.size()) == 1;
 }
 
-outcome<cipher> cipher::create(const secret_key &key, const image_id &image) {
+result<cipher> cipher::create(const secret_key &key, const image_id &image) {
   constexpr std::string_view info = "stillmap image 1";
   cipher c;
   c.image_ = image;
@@ -138,12 +139,12 @@ outcome<cipher> cipher::create(const secret_key &key, const image_id &image) {
   };
   if (!context ||
       EVP_KDF_derive(context.get(), raw(c.key_.bytes.data()), c.key_.bytes.size(), params) != 1) {
-    return fail(errc::not_supported, "image::encrypt", "this OpenSSL has no HKDF");
+    return make_error(errc::not_supported, "image::encrypt", "this OpenSSL has no HKDF");
   }
   return c;
 }
 
-done cipher::encrypt(nonce n, bytes_view from, std::span<std::byte> to) const {
+status cipher::encrypt(nonce n, bytes_view from, std::span<std::byte> to) const {
   const bound b(n, image_);
   const cipher_context c(EVP_CIPHER_CTX_new());
   int wrote = 0;
@@ -157,11 +158,11 @@ done cipher::encrypt(nonce n, bytes_view from, std::span<std::byte> to) const {
                         static_cast<int>(from.size())) == 1 &&
       EVP_EncryptFinal_ex(c.get(), raw(to.data() + from.size()), &wrote) == 1 &&
       EVP_CIPHER_CTX_ctrl(c.get(), EVP_CTRL_GCM_GET_TAG, tag_bytes, to.data() + from.size()) == 1;
-  if (!ok) return fail(errc::not_supported, "image::encrypt", "OpenSSL refuses to encrypt");
+  if (!ok) return make_error(errc::not_supported, "image::encrypt", "OpenSSL failed to encrypt");
   return {};
 }
 
-done cipher::decrypt(nonce n, bytes_view from, std::span<std::byte> to) const {
+status cipher::decrypt(nonce n, bytes_view from, std::span<std::byte> to) const {
   const bound b(n, image_);
   const cipher_context c(EVP_CIPHER_CTX_new());
   std::array<std::byte, tag_bytes> tag;
@@ -177,7 +178,7 @@ done cipher::decrypt(nonce n, bytes_view from, std::span<std::byte> to) const {
                   EVP_CIPHER_CTX_ctrl(c.get(), EVP_CTRL_GCM_SET_TAG, tag_bytes, tag.data()) == 1 &&
                   EVP_DecryptFinal_ex(c.get(), raw(tag.data()), &wrote) == 1;
   if (!ok) {
-    return fail(errc::corrupt, "image::decrypt", "encrypted with another key, or damaged");
+    return make_error(errc::corrupt, "image::decrypt", "encrypted with another key, or damaged");
   }
   return {};
 }

@@ -1,4 +1,4 @@
-// Encryption and signatures of images, on OpenSSL. docs/image_format.md#encryption
+// Encryption and signatures of images, with OpenSSL. docs/image_format.md#encryption
 #pragma once
 
 #include <span>
@@ -9,13 +9,13 @@ namespace stillmap::image {
 
 using signature = fixed_bytes<64, struct signature_tag>;
 
-// Errors: invalid_argument (no such key).
-outcome<signature> sign(const signing_key &key, const sha256 &root);
+// Errors: invalid_argument (not a valid key).
+result<signature> sign(const signing_key &key, const sha256 &root);
 bool is_signature(const signature &s, const verifying_key &key, const sha256 &root);
 
-done fill_random(std::span<std::byte> bytes);
+status fill_random(std::span<std::byte> bytes);
 
-// The number that makes a part's nonce; none is used twice with an image's key.
+// The AES-GCM nonce of a part: each is used once with an image's key.
 struct nonce {
   std::uint64_t low = 0;
   std::uint32_t high = 0;  // 0: the extent of record `low`
@@ -23,16 +23,16 @@ struct nonce {
 inline constexpr nonce nonce_of_table{0, 1}, nonce_of_manifest{1, 1}, nonce_of_seals{2, 1};
 
 // AES-256-GCM with the key of one image.
-// Threads: safe, each call works with a context of its own.
+// Threads: safe.
 class cipher {
  public:
-  static outcome<cipher> create(const secret_key &key, const image_id &image);
+  static result<cipher> create(const secret_key &key, const image_id &image);
 
   // Requires: to.size() == from.size() + tag_bytes; `to` may begin where `from` does.
-  done encrypt(nonce n, bytes_view from, std::span<std::byte> to) const;
+  status encrypt(nonce n, bytes_view from, std::span<std::byte> to) const;
   // Requires: from.size() == to.size() + tag_bytes; `to` may begin where `from` does.
-  // Errors: corrupt (another key, or other bytes); `to` is then unspecified.
-  done decrypt(nonce n, bytes_view from, std::span<std::byte> to) const;
+  // Errors: corrupt (another key, or changed bytes); `to` is then unspecified.
+  status decrypt(nonce n, bytes_view from, std::span<std::byte> to) const;
 
  private:
   fixed_bytes<32, struct derived_key_tag> key_;

@@ -1,4 +1,4 @@
-// Little-endian numbers at places in bytes.
+// Loads and stores little-endian numbers at byte offsets.
 #pragma once
 
 #include <bit>
@@ -12,9 +12,9 @@
 namespace stillmap::image {
 
 static_assert(std::endian::native == std::endian::little,
-              "a big-endian host would have to turn the numbers around here");
+              "the format is little-endian; a big-endian host must swap bytes here");
 
-// Requires of all: the field lies inside.
+// Requires, for both: the field is inside the bytes.
 template <class T>
 std::remove_const_t<T> load(bytes_view from, std::size_t at) {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -29,7 +29,7 @@ void store(std::span<std::byte> to, std::size_t at, const T &value) {
   std::memcpy(to.data() + at, &value, sizeof value);
 }
 
-// Next multiple of a block. Requires: no overflow, as for everything inside a file.
+// Rounds up to a multiple of block_bytes. Requires: no overflow.
 constexpr std::uint64_t to_block(std::uint64_t n) {
   return (n + block_bytes - 1) / block_bytes * block_bytes;
 }

@@ -6,6 +6,9 @@
 #include <cerrno>
 #include <utility>
 
+#include "stillmap/checkpoint/image/internal/image_error.h"
+#include "stillmap/vmm/internal/try.h"
+
 namespace stillmap::image {
 
 struct write_queue::ring {
@@ -18,8 +21,8 @@ struct write_queue::ring {
 
 write_queue::write_queue(image_file &file, unsigned depth)
     : file_(file), depth_(depth), slots_(std::make_unique<slot[]>(depth)) {
-  // One write at a time gains nothing from it, and neither does one that the page cache takes: the
-  // kernel would hand the copying to threads of its own.
+  // A single write in flight gains nothing from io_uring, nor do writes to the page cache: the
+  // kernel would copy in worker threads.
   if (depth < 2 || !file.direct() || !file.calls().may_use_ring()) return;
   auto made = std::make_unique<ring>();
   if (io_uring_queue_init(depth, &made->r, 0) != 0) return;
@@ -29,30 +32,30 @@ write_queue::write_queue(image_file &file, unsigned depth)
 
 write_queue::~write_queue() {
   while (busy_ != 0 && ring_) {
-    if (const auto ok = wait_for_one(); !ok && ok.error().why.value == UINT64_MAX) break;
+    if (const auto ok = wait_for_one(); !ok && ring_lost_) break;
   }
 }
 
-outcome<unsigned> write_queue::free_slot() {
+result<unsigned> write_queue::free_slot() {
   for (;;) {
     for (unsigned i = 0; i < depth_; ++i) {
       if (slots_[i].left.empty()) return i;
     }
-    if (const auto ok = wait_for_one(); !ok) return tl::unexpected<failure>(ok.error());
+    STILLMAP_RETURN_IF_ERROR(wait_for_one());
   }
 }
 
-done write_queue::write(unsigned i, bytes_view from, std::uint64_t offset) {
+status write_queue::write(unsigned i, bytes_view from, std::uint64_t offset) {
   if (!ring_) return file_.write(from, offset);
   slots_[i] = {from, offset};
   ++busy_;
   return submit(i);
 }
 
-done write_queue::submit(unsigned i) {
+status write_queue::submit(unsigned i) {
   io_uring_sqe *const sqe = io_uring_get_sqe(&ring_->r);
   const slot &s = slots_[i];
-  // There is one for each slot. Were there none, the write is done here and now.
+  // The ring has an entry for each slot. Without one, the write is made synchronously.
   int r = -EBUSY;
   if (sqe != nullptr) {
     io_uring_prep_write(sqe, file_.fd(), s.left.data(), static_cast<unsigned>(s.left.size()),
@@ -66,22 +69,22 @@ done write_queue::submit(unsigned i) {
   const bytes_view left = std::exchange(slots_[i].left, {});
   --busy_;
   if (sqe != nullptr) {
-    // It is queued and was not taken; nobody will look at it again.
-    return fail_system(r == 0 ? EIO : -r, "image::write", "io_uring takes no write", s.offset);
+    // The entry is queued but was not submitted; it is never submitted again.
+    return image_system_error(r == 0 ? EIO : -r, "image::write", "io_uring accepts no write",
+                              s.offset);
   }
   return file_.write(left, s.offset);
 }
 
-done write_queue::wait_for_one() {
+status write_queue::wait_for_one() {
   io_uring_cqe *cqe = nullptr;
   int r = 0;
   do {
     r = io_uring_wait_cqe(&ring_->r, &cqe);
   } while (r == -EINTR || r == -EAGAIN);
   if (r != 0) {
-    auto failed = fail_system(-r, "image::write", "io_uring does not answer");
-    failed.value().why.value = UINT64_MAX;  // nothing to wait for any more
-    return failed;
+    ring_lost_ = true;
+    return make_system_error(-r, "image::write", "cannot wait for io_uring");
   }
   const auto i = static_cast<unsigned>(cqe->user_data);
   slot &s = slots_[i];
@@ -102,18 +105,18 @@ done write_queue::wait_for_one() {
   if (n < 0 && n != -EINVAL) {
     const std::uint64_t offset = s.offset;
     over();
-    return fail_system(-n, "image::write", "cannot write", offset);
+    return image_system_error(-n, "image::write", "cannot write", offset);
   }
-  // Short, or refused as not aligned: the rest the plain way, which knows what to do.
+  // A short write, or EINVAL: image_file::write writes the rest, and handles both.
   const std::size_t whole = n <= 0 ? 0 : static_cast<std::size_t>(n) / block_bytes * block_bytes;
   const slot rest{s.left.subspan(whole), s.offset + whole};
   over();
   return file_.write(rest.left, rest.offset);
 }
 
-done write_queue::finish() {
+status write_queue::finish() {
   while (busy_ != 0) {
-    if (const auto ok = wait_for_one(); !ok) return ok;
+    STILLMAP_RETURN_IF_ERROR(wait_for_one());
   }
   return {};
 }

@@ -1,5 +1,5 @@
-// Several writes of one thread on their way at once: through io_uring, or one after the other where
-// that is not allowed, as containers commonly do not.
+// Several writes of one thread in flight: with io_uring, or synchronously where io_uring is not
+// permitted, as in most containers.
 #pragma once
 
 #include <memory>
@@ -13,18 +13,19 @@ class write_queue {
  public:
   // At most `depth` writes at once, from `depth` slots. Requires: depth >= 1, the file outlives it.
   write_queue(image_file &file, unsigned depth);
-  // Waits: until then the kernel may read the memory given to write().
+  // Waits for all writes: until then the kernel may read the memory given to write().
   ~write_queue();
   write_queue(const write_queue &) = delete;
   write_queue &operator=(const write_queue &) = delete;
 
-  // A slot without a write on its way; waits for one. Errors: those of earlier writes.
-  outcome<unsigned> free_slot();
-  // Begins to write. Requires: slot `i` is free, and `from` stays until free_slot() gives it again.
-  // Errors: the system's, of this or of earlier writes.
-  done write(unsigned i, bytes_view from, std::uint64_t offset);
-  // Waits for all. Errors: as above.
-  done finish();
+  // Returns a slot without a write in flight; waits for one. Errors: those of earlier writes.
+  result<unsigned> free_slot();
+  // Begins to write.
+  // Requires: slot `i` is free, and `from` is unchanged until free_slot() returns the slot again.
+  // Errors:   errors of system calls, of this write or of earlier ones.
+  status write(unsigned i, bytes_view from, std::uint64_t offset);
+  // Waits for all writes. Errors: as above.
+  status finish();
 
   bool through_ring() const { return ring_ != nullptr; }
 
@@ -34,12 +35,13 @@ class write_queue {
     bytes_view left;  // empty: free
     std::uint64_t offset = 0;
   };
-  done submit(unsigned i);
-  done wait_for_one();
+  status submit(unsigned i);
+  status wait_for_one();
 
   image_file &file_;
   unsigned depth_;
   unsigned busy_ = 0;
+  bool ring_lost_ = false;  // waiting failed: completions will not arrive
   std::unique_ptr<ring> ring_;
   std::unique_ptr<slot[]> slots_;
 };

@@ -1,4 +1,4 @@
-// Where ranks meet: each says how it went, and all learn the same. Internal.
+// Collective operations by which all ranks agree on one result.
 #pragma once
 
 #include <new>
@@ -6,67 +6,69 @@
 #include <vector>
 
 #include "stillmap/checkpoint/mpi/set.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::mpi {
 
-using done = outcome<void>;
-
-// A communicator of our own, so that nobody else's messages are mistaken for ours.
-// Threads: one.
-class meeting {
+// Owns a duplicate of the communicator, so that messages of the application are not mixed up with
+// ours. Threads: one.
+class collective {
  public:
-  // Collective. Errors: invalid_argument (no MPI_Init, no communicator between equals), MPI's.
-  static outcome<meeting> create(MPI_Comm ranks);
-  meeting(meeting &&o) noexcept;
-  meeting &operator=(meeting &&) = delete;
-  ~meeting();  // collective
+  // Collective.
+  // Errors: invalid_argument (MPI is not initialised; no communicator, or an intercommunicator),
+  //         MPI's.
+  static result<collective> create(MPI_Comm ranks);
+  collective(collective &&o) noexcept;
+  collective &operator=(collective &&) = delete;
+  ~collective();  // collective
 
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  // Collective: the lowest failure of all, or none. Errors: that; MPI's.
-  done agree(const image::done &mine) const;
+  // Collective: succeeds if all ranks succeeded; otherwise the error of the lowest rank that
+  // failed. Errors: that one; MPI's.
+  status all_agree(const status &mine) const;
 
-  // What each has to say, by rank. Collective.
+  // Collective: the values of all ranks, by rank.
   template <class T>
-  outcome<std::vector<T>> gather(const T &mine) const {
+  result<std::vector<T>> gather(const T &mine) const {
     static_assert(std::is_trivially_copyable_v<T>);
     std::vector<T> all(static_cast<std::size_t>(size_));
-    const auto ok = gather_bytes(&mine, all.data(), sizeof(T));
-    if (!ok) return tl::unexpected(ok.error());
+    STILLMAP_RETURN_IF_ERROR(gather_bytes(&mine, all.data(), sizeof(T)));
     return all;
   }
-  // What rank 0 has to say. Collective.
+  // Collective: sets `value` to that of rank 0.
   template <class T>
-  done tell(T &what) const {
+  status broadcast(T &value) const {
     static_assert(std::is_trivially_copyable_v<T>);
-    return tell_bytes(&what, sizeof(T));
+    return broadcast_bytes(&value, sizeof(T));
   }
 
  private:
-  explicit meeting(MPI_Comm own) : own_(own) {}
-  done gather_bytes(const void *mine, void *all, std::size_t bytes) const;
-  done tell_bytes(void *what, std::size_t bytes, int from = 0) const;
+  explicit collective(MPI_Comm own) : own_(own) {}
+  status gather_bytes(const void *mine, void *all, std::size_t bytes) const;
+  status broadcast_bytes(void *bytes_of_root, std::size_t bytes, int root = 0) const;
 
   MPI_Comm own_;
   int rank_ = 0, size_ = 0;
 };
 
-// A step that is this rank's own. What it throws would keep it from where the others wait.
-template <class Work>
-auto attempt(const Work &work) -> decltype(work()) {
+// Runs a step of this rank. Exceptions become errors: an exception must not keep this rank from the
+// next collective, where the others wait.
+template <class Step>
+auto attempt(const Step &step) -> decltype(step()) {
   try {
-    return work();
+    return step();
   } catch (const std::bad_alloc &) {
-    return image::fail(errc::out_of_memory, "mpi", "no memory on the host");
+    return make_error(errc::out_of_memory, "mpi", "no host memory");
   } catch (...) {
-    return image::fail(errc::invalid_argument, "mpi", "an exception, of a callback perhaps");
+    return make_error(errc::invalid_argument, "mpi", "an exception, possibly of a callback");
   }
 }
 
 template <class T>
-image::done without_value(const image::outcome<T> &o) {
-  if (!o) return tl::unexpected(o.error());
+status without_value(const result<T> &r) {
+  if (!r) return tl::unexpected(r.error());
   return {};
 }
 

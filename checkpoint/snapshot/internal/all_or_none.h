@@ -1,64 +1,73 @@
-// One thing for each part of a set, at the same time. Internal.
+// Runs one step for each part of a set concurrently; the first failure stops the other parts.
 #pragma once
 
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <functional>
 #include <mutex>
-#include <optional>
+#include <stop_token>
 #include <thread>
 
-#include "stillmap/checkpoint/image/failure.h"
 #include "stillmap/checkpoint/image/internal/parallel_for.h"
+#include "stillmap/vmm/error.h"
 
 namespace stillmap::snapshot {
 
-// What the parts tell one another. Threads: safe.
-class company {
+// The common outcome of all parts. Threads: safe.
+class part_group {
  public:
-  // The first failure counts: those after it are commonly of giving up.
-  void fail(const image::failure &why) {
-    const std::lock_guard lock(mutex_);
-    if (!why_) why_ = why;
-    failed_ = true;
+  // A request on `cancel` stops all parts.
+  explicit part_group(const std::stop_token &cancel)
+      : on_cancel_(cancel, [this] { stop_.request_stop(); }) {}
+
+  // Keeps the first failure: later ones are usually consequences of stopping.
+  void fail(const error &e) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (outcome_) outcome_ = tl::unexpected(e);
+    }
+    stop_.request_stop();
   }
-  bool failed() const { return failed_; }
-  image::done outcome() const {
+  // Stops the parts after a failure of one of them, or when the caller cancels.
+  std::stop_token token() const { return stop_.get_token(); }
+  status outcome() const {
     const std::lock_guard lock(mutex_);
-    if (why_) return tl::unexpected(*why_);
-    return {};
+    return outcome_;
   }
-  // Tells the user, one at a time. False: the work is to be given up.
-  template <class Tell>
-  bool tell(const Tell &tell) {
+  // Calls `report` unless stopped; one call at a time.
+  template <class Report>
+  void report(const Report &report) {
     const std::lock_guard lock(mutex_);
-    return !failed_ && tell();
+    if (!stop_.stop_requested()) report();
   }
 
  private:
   mutable std::mutex mutex_;
-  std::optional<image::failure> why_;
-  std::atomic<bool> failed_{false};
+  status outcome_;
+  std::stop_source stop_;
+  std::stop_callback<std::function<void()>> on_cancel_;
 };
 
-// Calls work(part) -> image::done for each, on a thread of its own where there is one; after a
-// failure the others are not begun.
+// Calls work(part) -> status for each part, with up to 64 threads. No part is begun after a
+// failure.
 template <class Work>
-image::done for_each_part(company &all, std::size_t parts, const Work &work) {
+status for_each_part(part_group &all, std::size_t parts, const Work &work) {
   std::atomic<std::size_t> next{0};
   image::parallel_for(static_cast<unsigned>(std::min<std::size_t>(parts, 64)), [&] {
-    for (std::size_t i = next++; i < parts && !all.failed(); i = next++) {
-      if (const image::done ok = work(i); !ok) all.fail(ok.error());
+    for (std::size_t i = next++; i < parts && all.outcome(); i = next++) {
+      if (const status ok = work(i); !ok) all.fail(ok.error());
     }
   });
   return all.outcome();
 }
 
-// Threads for one of them.
-inline unsigned share_of_threads(unsigned asked, std::size_t parts) {
-  const unsigned n = asked != 0 ? asked : std::max(1u, std::thread::hardware_concurrency());
+// The threads for each of `parts` that share `requested` threads (0: the number of processors, at
+// most 8 a part).
+inline unsigned share_of_threads(unsigned requested, std::size_t parts) {
+  const unsigned n = requested != 0 ? requested : std::max(1u, std::thread::hardware_concurrency());
   const auto each = static_cast<unsigned>(std::max<std::size_t>(1, n / parts));
-  return asked != 0 ? each : std::min(each, 8u);
+  return requested != 0 ? each : std::min(each, 8u);
 }
 
 }  // namespace stillmap::snapshot

@@ -8,6 +8,7 @@
 #include "stillmap/checkpoint/snapshot/internal/host_kernel.h"
 #include "stillmap/vmm/context.h"
 #include "stillmap/vmm/growable_buffer.h"
+#include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/page_pool.h"
 #include "stillmap/vmm/stream.h"
 
@@ -15,9 +16,9 @@ namespace stillmap::snapshot {
 namespace {
 
 constexpr const char *op = "snapshot::chunk_digests";
-constexpr std::size_t least = 16 * image::block_bytes;
-constexpr unsigned threads = 256;      // as the kernel has it
-constexpr unsigned most_blocks = 256;  // of a launch: several for each of a GPU's processors
+constexpr std::size_t min_bytes = 16 * image::block_bytes;
+constexpr unsigned threads = 256;     // as compiled into the kernel
+constexpr unsigned max_blocks = 256;  // of a launch: several for each multiprocessor
 
 class digest_module {
  public:
@@ -25,13 +26,11 @@ class digest_module {
     if (!drv.has(driver_call::ModuleLoadData) || !drv.has(driver_call::LaunchKernel)) {
       return make_error(errc::not_supported, op, "the driver loads no modules");
     }
-    offer_host_kernel(drv);
-    auto module = drv.load_module(chunk_digests_ptx);
-    if (!module) return tl::unexpected(module.error());
-    digest_module out(drv, *module);
-    auto function = drv.module_function(*module, kernel_name);
-    if (!function) return tl::unexpected(function.error());
-    out.kernel_ = *function;
+    register_host_kernel(drv);
+    STILLMAP_ASSIGN_OR_RETURN(auto module, drv.load_module(chunk_digests_ptx));
+    digest_module out(drv, module);
+    STILLMAP_ASSIGN_OR_RETURN(auto function, drv.module_function(module, kernel_name));
+    out.kernel_ = function;
     return out;
   }
   digest_module(digest_module &&o) noexcept
@@ -54,7 +53,7 @@ struct kernel_chunk {
   std::uint64_t address, bytes;
 };
 
-// Part of the chunks, on a stream of its own.
+// The chunks of one stream.
 struct share {
   std::size_t first = 0, count = 0;
   unsigned blocks = 0;
@@ -80,7 +79,7 @@ class chunk_digester::core {
   }
   ~core() {
     const context_guard guard(device_.driver(), device_.context());
-    // Every call has waited for what it launched.
+    // run() waits for everything that it launches.
     if (room_) {
       if (const status s = room_->close({}); !s) report_background_error(s.error());
     }
@@ -92,9 +91,10 @@ class chunk_digester::core {
     if (!guard.entered()) return tl::unexpected(guard.entered().error());
     std::size_t largest = 0;
     for (const virtual_range c : chunks) {
-      if (c.bytes < least || c.bytes % image::block_bytes != 0) {
-        return make_error(errc::not_supported, op, "a chunk is too small, or not of whole blocks",
-                      c.bytes, least);
+      if (c.bytes < min_bytes || c.bytes % image::block_bytes != 0) {
+        return make_error(errc::not_supported, op,
+                          "the chunk is too small, or not a multiple of 4096 bytes", c.bytes,
+                          min_bytes, error_unit::bytes);
       }
       largest = std::max(largest, c.bytes);
     }
@@ -104,12 +104,10 @@ class chunk_digester::core {
     for (const share &s : shares) blocks += s.blocks;
     const std::size_t list_bytes = chunks.size() * sizeof(kernel_chunk);
     const std::size_t digest_bytes = chunks.size() * sizeof(image::digest);
-    if (status s = have_room(list_bytes + digest_bytes + blocks * words * 8); !s) {
-      return tl::unexpected(s.error());
-    }
+    STILLMAP_RETURN_IF_ERROR(ensure_room(list_bytes + digest_bytes + blocks * words * 8));
     std::vector<kernel_chunk> list;
     for (const virtual_range c : chunks) list.push_back({c.begin.value(), c.bytes});
-    // On a stream of our own: whatever goes the way of the default stream waits for others' work.
+    // Not on the legacy default stream, which would wait for other work.
     const stream &first = streams_.front();
     const device_address at = room_->address();
     status s = device_.driver().copy_to_device_async(at, list.data(), list_bytes, first.get());
@@ -121,8 +119,8 @@ class chunk_digester::core {
                  streams_[launched]);
       used += shares[launched].blocks;
     }
-    // All of them, before the room is used again and before the caller changes the chunks: also
-    // when one failed.
+    // Wait for all launches, also after a failure: the memory is used again, and the caller may
+    // change the chunks.
     for (std::size_t i = 0; i < launched; ++i) wait_for(streams_[i], s);
     std::vector<image::digest> out(chunks.size());
     if (s) {
@@ -142,22 +140,22 @@ class chunk_digester::core {
     for (std::size_t i = 0; i < n; ++i) {
       const std::size_t first = chunks * i / n, end = chunks * (i + 1) / n;
       out.push_back({first, end - first,
-                     static_cast<unsigned>(std::min<std::size_t>(end - first, most_blocks))});
+                     static_cast<unsigned>(std::min<std::size_t>(end - first, max_blocks))});
     }
     return out;
   }
 
-  // A wait that failed may not have waited. `s` keeps the first failure.
-  void wait_for(const stream &of, status &s) const {
-    const status done = of.synchronize();
+  // Waits for a stream; if that fails, for the context. `s` keeps the first failure.
+  void wait_for(const stream &stream, status &s) const {
+    const status done = stream.synchronize();
     if (done) return;
     if (s) s = done;
-    [[maybe_unused]] const status all = device_.driver().synchronize_context();
+    (void)device_.driver().synchronize_context();  // the stream's failure is returned
   }
 
-  // For what kernels are told and tell. Memory from cuMemAlloc would not do: giving it back waits
-  // for the whole device.
-  status have_room(std::size_t bytes) {
+  // Device memory for the parameters and results of kernels. Not from cuMemAlloc, because
+  // cuMemFree waits for the whole device.
+  status ensure_room(std::size_t bytes) {
     if (!room_) {
       buffer_options options;
       if (device_.capabilities().vmm) {
@@ -209,9 +207,8 @@ result<std::vector<image::digest>> chunk_digester::digests_of(
 result<std::vector<image::digest>> chunk_digests(const device &d,
                                                  std::span<const virtual_range> chunks) {
   if (chunks.empty()) return std::vector<image::digest>();
-  auto with = chunk_digester::create(d);
-  if (!with) return tl::unexpected(with.error());
-  return with->digests_of(chunks);
+  STILLMAP_ASSIGN_OR_RETURN(auto with, chunk_digester::create(d));
+  return with.digests_of(chunks);
 }
 
 }  // namespace stillmap::snapshot

@@ -1,5 +1,5 @@
-// Digests of chunks as an image stores them, made by the device from its own memory: how a snapshot
-// knows what has changed without reading it. docs/design.md#snapshots. Internal.
+// Computes the digests of chunks on the device, as images store them. Incremental snapshots compare
+// them to find the chunks that changed without copying the memory. docs/snapshots.md
 #pragma once
 
 #include <memory>
@@ -11,12 +11,11 @@
 
 namespace stillmap::snapshot {
 
-// What digests are made with, kept for the next ones: loading the kernel may compile it. Waits for
-// nobody else's work on the device, but where loading the kernel does: CUDA may synchronise the
-// context for that (CUDA C++ Programming Guide, "Lazy Loading").
-//
-// Owner of a module, a few streams, and room on the device: 32 bytes a chunk and a few MiB, as much
-// as was needed at most so far. Threads: externally synchronised; several at once are independent.
+// Owns a module, streams and device memory (32 bytes a chunk and a few MiB; the largest amount
+// needed so far). Keep it for repeated use: loading the kernel may compile it. Does not wait for
+// other work on the device, except that loading the kernel may synchronise the context (CUDA C++
+// Programming Guide, "Lazy Loading").
+// Threads: externally synchronised; several objects are independent.
 class chunk_digester {
  public:
   // Errors: not_supported (the device cannot run the kernel, the driver has no modules); the
@@ -27,12 +26,11 @@ class chunk_digester {
   ~chunk_digester();
 
   // The digests of `chunks`, in their order.
-  // Requires: chunks of at least 16 blocks of 4,096 bytes, whole ones, which the device may read;
-  //           nothing writes to them meanwhile.
-  // Errors: not_supported (a chunk is too small); the driver's.
-  // Cost:   two copies, a launch for each stream, and waiting for each; pages when it needs more
-  // room
-  //         than ever.
+  // Requires: chunks of at least 16 whole blocks of 4,096 bytes, which the device can read; nothing
+  //           writes to them meanwhile.
+  // Errors:   not_supported (a chunk is too small); the driver's.
+  // Cost:     two copies, a launch and a wait for each stream; new pages if more memory is needed
+  //           than before.
   result<std::vector<image::digest>> digests_of(std::span<const virtual_range> chunks);
 
  private:
@@ -41,7 +39,7 @@ class chunk_digester {
   std::unique_ptr<core> core_;
 };
 
-// Once: with a digester for this call.
+// The same with a digester for one call.
 result<std::vector<image::digest>> chunk_digests(const device &d,
                                                  std::span<const virtual_range> chunks);
 

@@ -1,4 +1,4 @@
-// Contents of an image on their way to a device's pages. Internal.
+// Reads the contents of an image into the pages of a device.
 #pragma once
 
 #include <vector>
@@ -9,10 +9,11 @@
 
 namespace stillmap::snapshot {
 
-// Reads, checks and copies every chunk of the pages that are wanted; pages[i] lies at at[i], where
-// the device may write. Nothing is under way afterwards.
-// Errors: as restore().
-image::done fill(const device &d, const image::reader &from, const wanted_memory &what,
-                 const std::vector<device_address> &at, const restore_options &how);
+// Reads, checks and copies every chunk of the selected pages. Page i is mapped at at[i], where the
+// device can write.
+// Ensures: no copy is in flight afterwards.
+// Errors:  as restore().
+status read_contents(const device &d, const image::reader &from, const selected_memory &wanted,
+                     const std::vector<device_address> &at, const restore_options &options);
 
 }  // namespace stillmap::snapshot

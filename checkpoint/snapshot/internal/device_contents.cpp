@@ -2,19 +2,17 @@
 
 #include <algorithm>
 
-#include "stillmap/checkpoint/snapshot/internal/failures.h"
-
 namespace stillmap::snapshot {
 
-device_contents::device_contents(checkpoint::transfer by, std::vector<page> pages)
-    : by_(std::move(by)), pages_(std::move(pages)) {
-  for (std::size_t i = 0; i < by_.streams(); ++i) idle_.push_back(i);
+device_contents::device_contents(checkpoint::batch_copier copier, std::vector<page> pages)
+    : copier_(std::move(copier)), pages_(std::move(pages)) {
+  for (std::size_t i = 0; i < copier_.streams(); ++i) idle_.push_back(i);
 }
 
 result<std::unique_ptr<device_contents>> device_contents::create(const device &d,
                                                                  const checkpoint::memory_layout &l,
                                                                  std::size_t streams) {
-  const auto at = checkpoint::readable_at(l);
+  const auto at = checkpoint::readable_addresses(l);
   if (!at) return tl::unexpected(at.error());
   std::vector<page> pages;
   std::uint64_t end = 0;
@@ -22,12 +20,13 @@ result<std::unique_ptr<device_contents>> device_contents::create(const device &d
     pages.push_back({end, l.pages[i].bytes, (*at)[i]});
     end += l.pages[i].bytes;
   }
-  auto by = checkpoint::transfer::create(d, streams);
-  if (!by) return tl::unexpected(by.error());
-  return std::unique_ptr<device_contents>(new device_contents(std::move(*by), std::move(pages)));
+  auto copier = checkpoint::batch_copier::create(d, streams);
+  if (!copier) return tl::unexpected(copier.error());
+  return std::unique_ptr<device_contents>(
+      new device_contents(std::move(*copier), std::move(pages)));
 }
 
-void device_contents::learn_digests(const device &d, std::uint32_t chunk_bytes) {
+void device_contents::prefetch_digests(const device &d, std::uint32_t chunk_bytes) {
   std::vector<virtual_range> ranges;
   for (const page &p : pages_) {
     for (std::size_t at = 0; at < p.bytes; at += chunk_bytes) {
@@ -36,47 +35,46 @@ void device_contents::learn_digests(const device &d, std::uint32_t chunk_bytes) 
       chunks_.push_back({p.offset + at, bytes});
     }
   }
-  digests_ = std::make_unique<digests_ahead>(d, std::move(ranges));
+  digests_ = std::make_unique<digest_prefetch>(d, std::move(ranges));
 }
 
 std::optional<image::digest> device_contents::digest_of(std::uint64_t offset, std::size_t bytes) {
   const auto found =
       std::lower_bound(chunks_.begin(), chunks_.end(), offset,
-                       [](const looked_at &c, std::uint64_t at) { return c.offset < at; });
+                       [](const chunk_range &c, std::uint64_t at) { return c.offset < at; });
   if (found == chunks_.end() || found->offset != offset || found->bytes != bytes) {
     return std::nullopt;
   }
   return digests_->of(static_cast<std::size_t>(found - chunks_.begin()));
 }
 
-image::outcome<image::bytes_view> device_contents::chunk(std::uint64_t offset,
-                                                         std::span<std::byte> room) {
+result<image::bytes_view> device_contents::chunk(std::uint64_t offset, std::span<std::byte> room) {
   const page &p =
       *std::prev(std::upper_bound(pages_.begin(), pages_.end(), offset,
                                   [](std::uint64_t at, const page &x) { return at < x.offset; }));
   const virtual_range range{p.at + static_cast<std::size_t>(offset - p.offset), room.size()};
   const std::size_t on = take_stream();
-  status s = by_.start(checkpoint::direction::to_host, range, room.data(), on);
-  if (status done = by_.wait(on); s) s = done;
-  give_back(on);
-  if (!s) return pass_on(s.error());
+  status s = copier_.start(checkpoint::direction::to_host, range, room.data(), on);
+  if (status done = copier_.wait(on); s) s = done;
+  return_stream(on);
+  if (!s) return tl::unexpected(s.error());
   return room;
 }
 
 std::size_t device_contents::take_stream() {
   std::unique_lock lock(mutex_);
-  given_back_.wait(lock, [this] { return !idle_.empty(); });
+  stream_returned_.wait(lock, [this] { return !idle_.empty(); });
   const std::size_t on = idle_.back();
   idle_.pop_back();
   return on;
 }
 
-void device_contents::give_back(std::size_t stream) {
+void device_contents::return_stream(std::size_t stream) {
   {
     const std::lock_guard lock(mutex_);
     idle_.push_back(stream);
   }
-  given_back_.notify_one();
+  stream_returned_.notify_one();
 }
 
 }  // namespace stillmap::snapshot

@@ -8,18 +8,18 @@
 
 namespace stillmap::snapshot {
 
-digests_ahead::digests_ahead(const device &d, std::vector<virtual_range> chunks,
-                             std::size_t part_bytes)
+digest_prefetch::digest_prefetch(const device &d, std::vector<virtual_range> chunks,
+                                 std::size_t part_bytes)
     : device_(d), chunks_(std::move(chunks)), part_bytes_(part_bytes) {
   known_.reserve(chunks_.size());
   try {
     thread_ = std::thread([this] { run(); });
   } catch (const std::system_error &) {
-    over_ = true;  // no thread to be had: chunks are read
+    over_ = true;  // without a thread, chunks are read instead
   }
 }
 
-digests_ahead::~digests_ahead() {
+digest_prefetch::~digest_prefetch() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
@@ -27,14 +27,14 @@ digests_ahead::~digests_ahead() {
   if (thread_.joinable()) thread_.join();
 }
 
-std::optional<image::digest> digests_ahead::of(std::size_t i) {
+std::optional<image::digest> digest_prefetch::of(std::size_t i) {
   std::unique_lock lock(mutex_);
   progressed_.wait(lock, [&] { return over_ || i < known_.size(); });
   if (i >= known_.size()) return std::nullopt;
   return known_[i];
 }
 
-std::size_t digests_ahead::end_of_part(std::size_t first) const {
+std::size_t digest_prefetch::end_of_part(std::size_t first) const {
   std::size_t end = first;
   for (std::size_t bytes = 0; end < chunks_.size() && bytes < part_bytes_; ++end) {
     bytes += chunks_[end].bytes;
@@ -42,7 +42,7 @@ std::size_t digests_ahead::end_of_part(std::size_t first) const {
   return end;
 }
 
-void digests_ahead::run() {
+void digest_prefetch::run() {
   try {
     auto with = chunk_digester::create(device_);
     for (std::size_t first = 0, end = 0; with && first < chunks_.size(); first = end) {
@@ -54,7 +54,7 @@ void digests_ahead::run() {
       known_.insert(known_.end(), made->begin(), made->end());
       progressed_.notify_all();
     }
-  } catch (const std::bad_alloc &) {  // no memory: chunks are read
+  } catch (const std::bad_alloc &) {  // without host memory, chunks are read instead
   }
   const std::lock_guard lock(mutex_);
   over_ = true;

@@ -1,5 +1,5 @@
-// The digests of chunks, part after part, while the first ones are used already: what has changed
-// is written while the device still looks at the rest. Internal.
+// Computes the digests of chunks ahead of their use, in parts: changed chunks are written while the
+// device still digests the rest.
 #pragma once
 
 #include <condition_variable>
@@ -13,23 +13,23 @@
 
 namespace stillmap::snapshot {
 
-// Threads: of() from any; one of its own makes the digests.
-class digests_ahead {
+// Threads: of() is safe. One thread of its own runs the digester.
+class digest_prefetch {
  public:
-  // Large beside what a launch and a wait cost, small beside what is worth looking at ahead.
-  static constexpr std::size_t usual_part = std::size_t{512} << 20;
+  // Large enough to hide the cost of a launch and a wait, small enough to overlap with writing.
+  static constexpr std::size_t default_part_bytes = std::size_t{512} << 20;
 
-  // Begins with the first of `chunks`.
-  // Requires: as chunk_digester::digests_of, until this is gone.
-  // Cost:     of a digester, and of digests_of for each part, on the other thread.
-  digests_ahead(const device &d, std::vector<virtual_range> chunks,
-                std::size_t part_bytes = usual_part);
-  // Waits for the part that is being looked at, not for the rest.
-  ~digests_ahead();
-  digests_ahead(const digests_ahead &) = delete;
-  digests_ahead &operator=(const digests_ahead &) = delete;
+  // Starts with the first of `chunks`.
+  // Requires: as chunk_digester::digests_of, until destroyed.
+  // Cost:     a digester, and one digests_of for each part, on the other thread.
+  digest_prefetch(const device &d, std::vector<virtual_range> chunks,
+                  std::size_t part_bytes = default_part_bytes);
+  // Waits for the part in progress, not for the rest.
+  ~digest_prefetch();
+  digest_prefetch(const digest_prefetch &) = delete;
+  digest_prefetch &operator=(const digest_prefetch &) = delete;
 
-  // Waits until chunk `i` has been looked at. Nothing: the device could not tell.
+  // Waits for the digest of chunk `i`; nullopt: the device could not compute it.
   std::optional<image::digest> of(std::size_t i);
 
  private:

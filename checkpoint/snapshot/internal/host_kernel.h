@@ -1,14 +1,35 @@
-// The kernel of chunk_digests.h as a host function, for hostcuda, which has no PTX interpreter.
-// Internal.
+// The kernel of chunk_digests.h as a host function, for drivers that run host functions in place of
+// kernels.
+//
+// A driver without a PTX compiler may export two C functions, found by name through the driver
+// seam; docs/hostcuda.md describes them:
+//   hostcuda_register_kernel  binds a kernel's entry name to a host function
+//   hostcuda_access           translates a device address for that function
 #pragma once
+
+#include <cstddef>
 
 #include "stillmap/vmm/driver.h"
 
 namespace stillmap::snapshot {
 
+// The types of those functions.
+namespace host_kernels {
+struct launch {
+  unsigned grid[3];
+  unsigned block[3];
+  void **params;
+};
+using kernel = void (*)(const launch *);
+// Returns a CUresult.
+using register_kernel = int (*)(const char *entry, kernel fn, unsigned param_count,
+                                const std::size_t *param_bytes);
+using access = void *(*)(unsigned long long at, std::size_t bytes, int write);
+}  // namespace host_kernels
+
 inline constexpr const char *kernel_name = "stillmap_chunk_digests";
 
-// On hostcuda, registers it; on any other driver, does nothing.
-void offer_host_kernel(const driver &drv) noexcept;
+// Registers the kernel with a driver that exports these functions; otherwise does nothing.
+void register_host_kernel(const driver &drv) noexcept;
 
 }  // namespace stillmap::snapshot

@@ -39,13 +39,15 @@ image::manifest manifest_of(const device &d, const memory_layout &l) {
   return m;
 }
 
-result<wanted_memory> wanted_of(const image::manifest &m, std::span<const std::string> tags) {
+result<selected_memory> select_memory(const image::manifest &m, std::span<const std::string> tags) {
   std::vector<bool> chosen(m.tags.size(), tags.empty());
-  for (std::size_t i = 0; i < tags.size(); ++i) {
-    const auto found = std::find(m.tags.begin(), m.tags.end(), tags[i]);
+  for (const std::string &tag : tags) {
+    const auto found = std::find(m.tags.begin(), m.tags.end(), tag);
     if (found == m.tags.end()) {
-      return make_error(errc::invalid_argument, "snapshot::restore",
-                    "the image has no memory of that tag", i, tags.size());
+      return tl::unexpected(make_error(errc::invalid_argument, "snapshot::restore",
+                                       "the image has no memory of this tag")
+                                .value()
+                                .with({.found = tag}));
     }
     chosen[static_cast<std::size_t>(found - m.tags.begin())] = true;
   }
@@ -55,7 +57,7 @@ result<wanted_memory> wanted_of(const image::manifest &m, std::span<const std::s
     offsets.push_back(end);
     end += p.bytes;
   }
-  wanted_memory out;
+  selected_memory out;
   out.layout.access = m.access_lists;
   std::vector<std::uint32_t> renumbered(m.pages.size(), none);
   auto place = m.places.begin();

@@ -1,4 +1,4 @@
-// A layout of memory as an image's manifest says it, and back. Internal.
+// Converts a memory layout to an image's manifest and back.
 #pragma once
 
 #include <cstdint>
@@ -12,17 +12,18 @@
 
 namespace stillmap::snapshot {
 
-// Without notes.
+// The manifest of a layout, without notes.
 image::manifest manifest_of(const device &d, const checkpoint::memory_layout &l);
 
-// Memory to be restored, and where the contents of each of its pages are among the image's.
-struct wanted_memory {
+// A part of an image to be restored, and the offset of each page's contents in the image.
+struct selected_memory {
   checkpoint::memory_layout layout;
   std::vector<std::uint64_t> offsets;  // by page of the layout
 };
 
-// What has one of `tags`; none: all. Requires: the manifest was checked.
-// Errors: invalid_argument (there is no such tag: value = which of them).
-result<wanted_memory> wanted_of(const image::manifest &m, std::span<const std::string> tags);
+// Selects the memory that has one of `tags`; without tags, all of it.
+// Requires: the manifest has been checked.
+// Errors:   invalid_argument (no memory has a tag: detail().found = the tag).
+result<selected_memory> select_memory(const image::manifest &m, std::span<const std::string> tags);
 
 }  // namespace stillmap::snapshot

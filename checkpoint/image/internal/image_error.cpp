@@ -1,0 +1,27 @@
+#include "stillmap/checkpoint/image/internal/image_error.h"
+
+namespace stillmap::image {
+
+std::string position(const char *where, std::uint64_t offset) {
+  if (*where != '\0') return std::string(where) + " at " + std::to_string(offset);
+  return offset == 0 ? std::string() : "offset " + std::to_string(offset);
+}
+
+tl::unexpected<error> image_error(errc c, const char *operation, const char *reason,
+                                  const char *where, std::uint64_t offset, std::string found,
+                                  std::string expected) {
+  return tl::unexpected<error>(make_error(c, operation, reason)
+                                   .value()
+                                   .with({.where = position(where, offset),
+                                          .found = std::move(found),
+                                          .expected = std::move(expected)}));
+}
+
+tl::unexpected<error> image_system_error(int code, const char *operation, const char *reason,
+                                         std::uint64_t offset) {
+  return tl::unexpected<error>(make_system_error(code, operation, reason)
+                                   .value()
+                                   .with({.where = position(part::file, offset)}));
+}
+
+}  // namespace stillmap::image

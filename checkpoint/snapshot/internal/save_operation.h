@@ -1,0 +1,33 @@
+// One save, in steps: describe the memory, then write the image.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "stillmap/checkpoint/snapshot/internal/device_contents.h"
+#include "stillmap/checkpoint/snapshot/snapshot.h"
+
+namespace stillmap::snapshot {
+
+class save_operation {
+ public:
+  // Reads the layout of the memory from the ledger.
+  // Requires: the memory is idle.
+  // Errors:   those of checkpoint::describe.
+  static result<save_operation> create(const device &d, std::span<const std::string> tags,
+                                       const std::vector<image::manifest::note> &notes);
+
+  // Errors: as save(), after the memory was described.
+  result<image::written> write(const std::string &path, const image::write_options &options);
+
+ private:
+  save_operation(const device &d, checkpoint::memory_layout l, image::manifest m)
+      : device_(d), layout_(std::move(l)), manifest_(std::move(m)) {}
+  device device_;
+  checkpoint::memory_layout layout_;
+  image::manifest manifest_;
+};
+
+}  // namespace stillmap::snapshot
