@@ -1,6 +1,5 @@
 #include "stillmap/checkpoint/migration/credentials.h"
 
-#include <openssl/err.h>
 #include <openssl/pem.h>
 #include <openssl/x509v3.h>
 
@@ -8,31 +7,34 @@
 #include <fstream>
 
 #include "stillmap/checkpoint/migration/internal/openssl.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::migration {
 namespace {
 
-constexpr std::size_t largest_file = std::size_t{1} << 20;
+constexpr std::size_t max_file_bytes = std::size_t{1} << 20;
 
 result<std::string> read_file(const std::string &path) {
   if (path.empty()) return std::string();
   constexpr const char *op = "migration::load_credentials";
   std::ifstream in(path, std::ios::binary);
-  std::string text(largest_file + 1, '\0');
+  std::string text(max_file_bytes + 1, '\0');
   if (in) in.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (in.bad() || !in.is_open()) {
-    return tl::unexpected(
-        error{{errno != 0 ? errno : EIO, std::generic_category()}, op, "a file cannot be read"});
+    return make_system_error(errno != 0 ? errno : EIO, op, "the file cannot be read", path);
   }
   text.resize(static_cast<std::size_t>(in.gcount()));
-  if (text.size() > largest_file) {
-    return make_error(errc::invalid_argument, op, "the file is too large", text.size(),
-                  largest_file);
+  if (text.size() > max_file_bytes) {
+    return tl::unexpected(make_error(errc::invalid_argument, op, "the file is too large",
+                                     text.size(), max_file_bytes, error_unit::bytes)
+                              .value()
+                              .about(path));
   }
   return text;
 }
 
-std::string written(const auto &write) {
+// The PEM text that write(BIO *) produces; empty on failure.
+std::string pem_text(const auto &write) {
   const owned_bio out(BIO_new(BIO_s_mem()));
   if (out == nullptr || write(out.get()) != 1) return {};
   char *data = nullptr;
@@ -42,50 +44,13 @@ std::string written(const auto &write) {
 
 }  // namespace
 
-error openssl_error(errc like, const char *operation, const char *otherwise) {
-  const char *said = nullptr;
-  for (unsigned long e = ERR_get_error(); e != 0; e = ERR_get_error()) {
-    if (said == nullptr) said = ERR_reason_error_string(e);
-  }
-  return {make_error_code(like), operation, said != nullptr ? said : otherwise, 0, 0};
-}
-
-owned_bio reading(const std::string &pem) {
-  return owned_bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
-}
-
-std::string fingerprint_of(const X509 *certificate) {
-  unsigned char hash[EVP_MAX_MD_SIZE];
-  unsigned bytes = 0;
-  if (certificate == nullptr || X509_digest(certificate, EVP_sha256(), hash, &bytes) != 1)
-    return {};
-  static constexpr char digits[] = "0123456789abcdef";
-  std::string text;
-  for (unsigned i = 0; i < bytes; ++i) {
-    text += digits[hash[i] >> 4];
-    text += digits[hash[i] & 15];
-  }
-  return text;
-}
-
-std::string common_name_of(const X509 *certificate) {
-  char name[256] = "";
-  if (certificate != nullptr) {
-    X509_NAME_get_text_by_NID(X509_get_subject_name(certificate), NID_commonName, name,
-                              sizeof name);
-  }
-  return name;
-}
-
 result<credentials> load_credentials(const std::string &certificate, const std::string &key,
                                      const std::string &authorities) {
   credentials out;
   for (const auto &[path, into] : {std::pair{&certificate, &out.certificate},
                                    {&key, &out.key},
                                    {&authorities, &out.authorities}}) {
-    auto text = read_file(*path);
-    if (!text) return tl::unexpected(text.error());
-    *into = std::move(*text);
+    STILLMAP_ASSIGN_OR_RETURN(*into, read_file(*path));
   }
   return out;
 }
@@ -109,24 +74,24 @@ result<credentials> make_self_signed(const std::string &name, int days) {
   }
   credentials out;
   if (good) {
-    out.certificate = written([&](BIO *b) { return PEM_write_bio_X509(b, made.get()); });
-    out.key = written([&](BIO *b) {
+    out.certificate = pem_text([&](BIO *b) { return PEM_write_bio_X509(b, made.get()); });
+    out.key = pem_text([&](BIO *b) {
       return PEM_write_bio_PrivateKey(b, key.get(), nullptr, nullptr, 0, nullptr, nullptr);
     });
   }
   if (out.certificate.empty() || out.key.empty()) {
     return tl::unexpected(
-        openssl_error(errc::not_supported, op, "no certificate could be made"));
+        openssl_error(errc::not_supported, op, "OpenSSL cannot create a certificate"));
   }
   return out;
 }
 
 result<std::string> fingerprint_of(const credentials &c) {
-  const owned_bio in = reading(c.certificate);
+  const owned_bio in = read_bio(c.certificate);
   const owned_certificate first(PEM_read_bio_X509(in.get(), nullptr, nullptr, nullptr));
   if (first == nullptr) {
-    return tl::unexpected(openssl_error(errc::invalid_argument, "migration::fingerprint_of",
-                                        "there is no certificate"));
+    return tl::unexpected(
+        openssl_error(errc::invalid_argument, "migration::fingerprint_of", "no certificate"));
   }
   return fingerprint_of(first.get());
 }

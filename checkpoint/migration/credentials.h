@@ -1,4 +1,5 @@
-// Who we are to the other side, and whom we believe. docs/migration.md#who-is-who
+// TLS identity of one end of a migration, and the peers it trusts.
+// docs/migration.md#authentication
 #pragma once
 
 #include <string>
@@ -8,27 +9,33 @@
 
 namespace stillmap::migration {
 
-// A certificate with its key, and either an authority or certificates that are known one by one.
+// A certificate with its private key, and the trusted peers: by certificate authority, by
+// fingerprint, or both.
 struct credentials {
-  std::string certificate;  // PEM, ours first, then those between it and an authority
-  std::string key;          // PEM
-  std::string authorities;  // PEM: whoever has a certificate from one of them is believed, and
-  // has to have this name (a DNS name or an address); empty: any that an authority knows.
+  // PEM: our certificate first, then its intermediate certificates.
+  std::string certificate;
+  // PEM: our private key.
+  std::string key;
+  // PEM: certificate authorities. A peer whose certificate one of them has issued is trusted.
+  std::string authorities;
+  // The DNS name or IP address that a certificate issued by an authority must contain. Empty: any.
   std::string name;
-  // SHA-256 of certificates, in hexadecimal: who has one of these is believed, whoever signed it.
+  // SHA-256 of trusted certificates, in hexadecimal. The issuer of these does not matter.
   std::vector<std::string> fingerprints;
 };
 
-// From files; an empty path leaves out what it would have. Errors: the system's, invalid_argument
-// (larger than 1 MiB).
+// Reads credentials from PEM files. An empty path leaves its field empty.
+// Errors: the system's, invalid_argument (larger than 1 MiB); the subject is the path.
 result<credentials> load_credentials(const std::string &certificate, const std::string &key,
                                      const std::string &authorities = {});
 
-// A new key and a certificate that it signs itself, good for `days`: for who exchanges fingerprints
-// by other ways. Errors: not_supported (OpenSSL's).
+// Generates a key and a self-signed certificate that is valid for `days`. For peers that exchange
+// fingerprints instead of using an authority.
+// Errors: not_supported (OpenSSL failed).
 result<credentials> make_self_signed(const std::string &name, int days = 1);
 
-// SHA-256 of the first certificate, in hexadecimal. Errors: invalid_argument (there is none).
+// SHA-256 of the first certificate, in hexadecimal.
+// Errors: invalid_argument (there is no certificate).
 result<std::string> fingerprint_of(const credentials &c);
 
 }  // namespace stillmap::migration

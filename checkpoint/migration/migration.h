@@ -1,5 +1,6 @@
-// A running task's memory moves to another machine: same addresses, same contents, a short pause.
-// docs/migration.md has the protocol, and who owns the task when anything dies at any step.
+// Live migration: moves the device memory of a running task to a process on another machine, at the
+// same addresses, with a downtime much shorter than the copy. docs/migration.md has the protocol,
+// and says which end owns the task after either end or the network fails at any step.
 #pragma once
 
 #include <chrono>
@@ -8,9 +9,9 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <stop_token>
 #include <string>
-#include <vector>
 
 #include "stillmap/checkpoint/common/restored_memory.h"
 #include "stillmap/checkpoint/migration/record.h"
@@ -20,121 +21,137 @@
 
 namespace stillmap::migration {
 
-// Where a side is.
+// The last step that an end of a migration has completed.
 enum class step {
-  described,         // source: knows what is to go
-  greeted,           // source: the destination is who it should be
-  prepared,          // source: the destination has the addresses
-  joined,            // source: all channels are open
-  copied,            // source: a round is over (more than once)
-  quiet,             // source: the task has stopped
-  sealed,            // source: all has gone over, and what it should be
-  verified,          // source: and is that
-  intent,            // source: on record that it gives the task away
-  committed,         // source: has said so
-  told_owner,        // source: the destination owns it
-  released,          // source: nothing is left here
-  accepted,          // destination: the source is who it should be
-  reserved,          // destination: has the addresses, and begins to make pages
-  round_landed,      // destination: a round is there (more than once)
-  sealed_here,       // destination: knows what it should be
-  waiting,           // destination: it is that; and nobody but the source decides
-  commit_received,   // destination
-  owner_recorded,    // destination: on record that it owns: the commit point
-  said_owner,        // destination
-  running_recorded,  // destination: on record that the task may run here
+  // Source.
+  described,            // the layout of the task's memory is known
+  connected,            // the destination is authenticated
+  prepared,             // the destination has reserved the addresses
+  channels_open,        // all data channels are open
+  copied,               // one round of copying is complete; repeats
+  quiesced,             // the task has stopped
+  sealed,               // all contents and their digests are sent
+  verified,             // the destination's contents match the digests
+  intent_recorded,      // the transfer is on record: the destination's record decides from here on
+  commit_sent,          // the commit message is sent
+  ownership_confirmed,  // the destination owns the task
+  released,             // the memory is unmapped at the source
+  // Destination.
+  accepted,            // the source is authenticated
+  reserved,            // the addresses are reserved, pages are being created
+  round_received,      // one round of copying has arrived; repeats
+  seal_received,       // the digests have arrived
+  awaiting_commit,     // the contents match; only the source can decide now
+  commit_received,     // the commit message has arrived
+  ownership_recorded,  // ownership is on record: the commit point
+  ownership_sent,      // the confirmation is sent
+  running_recorded,    // the record says that the task may run
 };
 const char *name_of(step s) noexcept;
 
 struct progress {
-  step at = step::described;
-  std::size_t round = 0;    // of copying, from 1; 0: not yet
-  std::uint64_t bytes = 0;  // of memory
-  std::uint64_t sent = 0;   // bytes of contents so far, again and again counted
-  // Of this round. From the second on, round_bytes grows while the rest is looked at.
+  migration::step step = step::described;
+  std::size_t round = 0;         // of copying, from 1; 0: none has begun
+  std::uint64_t bytes = 0;       // of the task's memory
+  std::uint64_t bytes_sent = 0;  // contents so far; contents that are sent again count again
+  // Of this round. From the second round on, round_bytes grows while changed chunks are found.
   std::uint64_t round_sent = 0, round_bytes = 0;
-  double bytes_per_second = 0;  // over the link
-  double expected_pause = 0;    // seconds, if it stopped now; 0: nobody knows yet
+  double bytes_per_second = 0;  // measured throughput
+  // Estimated downtime if the task were stopped now; 0: not known yet.
+  std::chrono::duration<double> expected_downtime{0};
 };
 
-// What to do with a task that writes faster than it can be copied, once throttle() is of no use.
-enum class when_it_does_not_converge {
-  stop_and_copy,  // a longer pause
-  give_up,        // it goes on here
+// What a sender does about a task that writes faster than it can be copied, once throttle() has
+// not helped.
+enum class no_convergence {
+  stop_and_copy,  // stops the task and accepts a longer downtime
+  cancel,         // cancels the migration; the task continues at the source
 };
 
 struct send_options {
-  std::string records;       // a folder for the record of ownership, on a disk that outlives us
-  task_id task;              // zero: a new random one
-  std::size_t channels = 2;  // connections for data, 1 to 64
-  std::uint32_t chunk_bytes = 512 << 10;  // what is compared and sent: 64 KiB to a page, 2^n
-  std::chrono::milliseconds pause{100};   // the longest that is wanted
-  std::size_t most_rounds = 30;
-  when_it_does_not_converge otherwise = when_it_does_not_converge::stop_and_copy;
-  std::uint64_t bytes_per_second = 0;  // of the link, at most; 0: as fast as it goes
-  patience wait{10'000};               // how long the other side may be silent
-  // After the intent is on record, with the link cut: how long the destination is asked what it
-  // made of it, before the answer is `undecided`.
-  patience settle{60'000};
+  // A directory for the ownership record, on storage that survives this process and machine.
+  std::string records;
+  // Zero: a new random id.
+  task_id task{};
+  // Data connections, 1 to 64.
+  std::size_t channels = 2;
+  // The unit of comparison and transfer: a power of two from 64 KiB to the page size.
+  std::uint32_t chunk_bytes = 512 << 10;
+  // The downtime that the sender aims for.
+  std::chrono::milliseconds max_downtime{100};
+  std::size_t max_rounds = 30;
+  no_convergence on_no_convergence = no_convergence::stop_and_copy;
+  // Limits the bandwidth; 0: unlimited.
+  std::uint64_t bytes_per_second = 0;
+  // How long the destination may be silent.
+  std::chrono::milliseconds timeout{10'000};
+  // If the connection is lost after the intent is on record: how long the destination is asked for
+  // the outcome before the result is `in_doubt`.
+  std::chrono::milliseconds resolve_timeout{60'000};
 
-  // Brings the task to a stop: nothing may be queued afterwards. Then `idle`, or without one all of
-  // the device, is waited for. go_on: it stays here after all.
-  std::function<status()> quiesce;
-  std::function<fence()> idle;
-  std::function<void()> go_on;
-  // Asks the task to write less, by that part of its speed (0: as it likes; below 1).
-  std::function<void(double)> throttle;
-  std::stop_token abort;                     // heard until the intent is on record
-  std::function<void(const progress &)> at;  // at every step, and a few times a second
+  // Stops the task: queues nothing more once it has returned. Then `idle` is waited for, or the
+  // whole device if there is none.
+  std::function<status()> quiesce{};
+  std::function<fence()> idle{};
+  // Lets the task continue after a failed migration. Called only after quiesce().
+  std::function<void()> resume{};
+  // Asks the task to write less, by this fraction of its speed: 0 (full speed) to below 1.
+  std::function<void(double)> throttle{};
+  // Cancels the migration; observed until the intent is on record.
+  std::stop_token cancel{};
+  // Called at every step, and a few times a second while copying.
+  std::function<void(const progress &)> on_progress{};
 };
 
-enum class whose {
-  source,       // it is here as before, and `why` says why
-  destination,  // it has moved: nothing is behind the addresses here any more
-  undecided,    // the intent is on record and the destination cannot be reached: it stays stopped
-                // here until settle() has heard what became of it
+enum class owner {
+  source,       // the memory is unchanged here; `failure` says why
+  destination,  // the memory has moved: nothing is mapped at its addresses here
+  in_doubt,  // the intent is on record, and the destination is unreachable: the task stays stopped
+             // until resolve() has learned the outcome
 };
 
 struct sent_memory {
-  migration::whose whose = whose::source;
-  std::optional<error> why;
-  task_id task;
-  std::uint64_t epoch = 0;  // the owner's
-  peer to;
-  std::size_t rounds = 0;         // with the last one, in which the task stood still
-  std::uint64_t bytes = 0;        // of memory
-  std::uint64_t bytes_sent = 0;   // of contents
-  std::uint64_t zero_bytes = 0;   // not sent, being zeros
-  std::uint64_t clean_bytes = 0;  // not sent again, being the same: over all rounds but the first
-  std::uint64_t resent = 0;       // chunks that did not arrive as they left
-  double pause = 0, seconds = 0;
-  bool unmapped = true;  // moved, and false: the driver would not; do not touch it
+  migration::owner owner = owner::source;
+  std::optional<error> failure{};  // empty exactly if the destination is the owner
+  task_id task{};
+  std::uint64_t epoch = 0;  // of the owner
+  peer_identity to{};
+  std::size_t rounds = 0;             // including the last, with the task stopped
+  std::uint64_t bytes = 0;            // of memory
+  std::uint64_t bytes_sent = 0;       // of contents
+  std::uint64_t zero_bytes = 0;       // not sent: all zeros
+  std::uint64_t unchanged_bytes = 0;  // not sent again; summed over all rounds but the first
+  std::uint64_t resent_chunks = 0;    // chunks that arrived damaged
+  std::chrono::duration<double> downtime{0}, elapsed{0};
+  // False: the driver failed to unmap memory that has moved (a background error); do not use it.
+  bool unmapped = true;
 };
 
-// Sends all memory of some tags, with nobody else using its addresses there.
-// Threads: one calls send() and settle(); now() from any.
+// Source of a migration: sends all memory of some tags to a destination where its addresses are
+// free.
+// Threads: one thread calls send() and resolve(); any calls now().
 class sender {
  public:
-  sender(const device &d, std::vector<std::string> tags, send_options how);
+  sender(const device &d, std::span<const std::string> tags, send_options options);
   sender(sender &&) noexcept;
   sender &operator=(sender &&) = delete;
   ~sender();
 
-  // While it copies, the task goes on, and may grow and shrink; from quiesce() on it stands still.
-  // Ensures:  exactly what the result says. `source`: the memory is as before and go_on() was
-  //           called, if quiesce() was.
-  // why:      invalid_argument (nothing has the tag, options: value, limit), not_supported (memory
-  //           of other devices or processes, suspended memory; the certificates), busy (the record
-  //           is another's, aborted, does not converge, the other side is silent or refuses: an
-  //           address is taken there, a newer epoch), corrupt (messages that make no sense), the
-  //           system's, the driver's.
-  // Memory:   two chunks a channel, pinned, and 16 bytes a chunk.
-  // Cost:     a copy for each chunk that is sent, and a few launches for each look at what has
-  //           changed.
+  // Migrates. The task keeps running while its memory is copied, and may grow and shrink it; it
+  // stands still from quiesce() on.
+  // Ensures: exactly what sent_memory::owner says. `source`: the memory is unchanged, and if
+  //          quiesce() was called, so was resume().
+  // Errors:  in sent_memory::failure: invalid_argument (no memory has the tag; options),
+  //          not_supported (memory of other devices or processes, suspended memory; rejected
+  //          certificates), busy (another process holds the record; cancelled; no convergence; the
+  //          destination is silent, or refused because an address is in use there or its record
+  //          has a newer epoch), corrupt (malformed messages), the system's, the driver's.
+  // Memory:  two pinned chunks per channel, and 16 bytes per chunk of the task's memory.
+  // Cost:    one copy per chunk that is sent, and a few kernel launches per scan for changes.
   sent_memory send(transport &to);
-  // After `undecided`: asks again. Also in another process than the one that is gone, which has
-  // nothing to give any more: tags empty, the task that is on record.
-  sent_memory settle(transport &to);
+  // After `in_doubt`: asks the destination for the outcome. Also works in another process after the
+  // sending one has died: with no tags, and the id of the task on record.
+  sent_memory resolve(transport &to);
 
   progress now() const;
 
@@ -144,43 +161,52 @@ class sender {
 };
 
 struct receive_options {
-  std::string records;  // as send_options
-  patience wait{10'000};
-  patience settle{
-      60'000};  // with all here and the link cut: how long the source's word is waited for
-  std::uint64_t most_bytes = 0;  // of a task's memory; 0: what the device has
-  std::size_t most_tasks = 0;    // one after the other, then no more; 0: any number
-  // Reads back what has landed, by digests that the device makes. Without: what arrives is checked.
+  // As send_options::records.
+  std::string records;
+  // How long the source may be silent within a message.
+  std::chrono::milliseconds timeout{10'000};
+  // With all contents received and the connection lost: how long the source's decision is awaited.
+  std::chrono::milliseconds resolve_timeout{60'000};
+  // The largest task that is accepted; 0: what the device has.
+  std::uint64_t max_bytes = 0;
+  // Tasks to accept, one after the other; 0: any number.
+  std::size_t max_tasks = 0;
+  // Verifies contents in device memory, by digests that the device computes. Without, contents are
+  // verified as they arrive.
   bool read_back = true;
-  std::function<bool(const peer &)> allow;  // whether to take from them
-  std::function<void(step)> at;
+  // Whether to accept tasks from this peer. Empty: from every authenticated peer.
+  std::function<bool(const peer_identity &)> allow{};
+  std::function<void(step)> on_step{};
 };
 
-struct arrived_memory {
+struct received_memory {
   checkpoint::restored_memory memory;
   task_id task;
   std::uint64_t epoch = 0;
-  peer from;
-  // Keeps others from the record as long as the task is here. Give it up before sending it on.
+  peer_identity from;
+  // Locks the ownership record while the task is here. Release it before sending the task on.
   record_file record;
 };
 
-// Is found by senders, and answers those who ask what became of a task. Owner of its threads.
+// Destination of migrations: accepts tasks, one at a time, and answers sources that ask for the
+// outcome of a migration. Owns its threads.
 // Threads: safe.
 class receiver {
  public:
-  // Errors: invalid_argument (no folder for records), the system's.
-  static result<receiver> start(const device &d, std::unique_ptr<acceptor> at, receive_options how);
+  // Errors: invalid_argument (no directory for records), the system's.
+  static result<receiver> create(const device &d, std::unique_ptr<acceptor> at,
+                                 receive_options options);
   receiver(receiver &&) noexcept;
   receiver &operator=(receiver &&) = delete;
-  // Whoever is on the way here stays where it is.
+  // Cancels a migration that has not committed; its source keeps the task.
   ~receiver();
 
-  std::string where() const;
-  // The next task that has come here, when it is on record that it is here.
-  // Errors: busy (none within `wait`; cancelled), the system's (the record).
-  result<arrived_memory> receive(patience wait, std::stop_token cancel = {});
-  // Why the last one that was on its way did not come; nothing: none, or it still may.
+  // The address that sources connect to.
+  std::string address() const;
+  // Returns the next task that has arrived, after recording that it runs here.
+  // Errors: busy (none arrived within `timeout`; cancelled), the system's (the record).
+  result<received_memory> receive(std::chrono::milliseconds timeout, std::stop_token cancel = {});
+  // Why the last migration to here failed. Nullopt: none has, or one is under way.
   std::optional<error> last_failure() const;
 
  private:

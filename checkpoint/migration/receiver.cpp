@@ -1,54 +1,58 @@
 #include <algorithm>
+#include <condition_variable>
 #include <list>
-#include <map>
 #include <thread>
 
 #include "stillmap/checkpoint/migration/internal/session.h"
 #include "stillmap/checkpoint/migration/migration.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::migration {
 namespace {
 
 constexpr const char *op = "migration::receiver";
-// Connections at once: a task's, and those who ask.
-constexpr std::size_t most_connections = most_channels + 32;
+// A task's connections, and those of sources that ask for an outcome.
+constexpr std::size_t max_connections = max_channels + 32;
+// The first message of a connection, and a commit.
+constexpr std::uint64_t max_request_bytes = 4096;
 
 }  // namespace
 
 class receiver::core {
  public:
-  core(const device &d, std::unique_ptr<acceptor> at, receive_options how)
-      : device_(d), acceptor_(std::move(at)), how_(std::move(how)) {}
+  core(const device &d, std::unique_ptr<acceptor> at, receive_options options)
+      : device_(d), acceptor_(std::move(at)), options_(std::move(options)) {}
 
   void start() {
-    accepting_ = std::thread([this] { accept_all(); });
+    acceptor_thread_ = std::thread([this] { accept_all(); });
   }
 
   ~core() {
     {
       const std::lock_guard lock(mutex_);
       stopping_ = true;
-      if (current_) current_->end();
+      if (current_) current_->cancel();
       for (connection &c : connections_) {
-        if (c.with) c.with->cut();
+        if (c.with) c.with->shutdown();
       }
     }
-    acceptor_->cut();
-    if (accepting_.joinable()) accepting_.join();
+    acceptor_->shutdown();
+    if (acceptor_thread_.joinable()) acceptor_thread_.join();
     for (connection &c : connections_) c.thread.join();
   }
 
-  std::string where() const { return acceptor_->where(); }
+  std::string address() const { return acceptor_->address(); }
 
-  result<arrived_memory> receive(patience wait, const std::stop_token &cancel) {
+  result<received_memory> receive(std::chrono::milliseconds timeout,
+                                  const std::stop_token &cancel) {
     std::shared_ptr<session> next;
     {
       std::unique_lock lock(mutex_);
-      const std::stop_callback waking(cancel, [this] { changed_.notify_all(); });
-      const auto there = [&] { return !arrived_.empty() || cancel.stop_requested(); };
-      if (!changed_.wait_for(lock, wait, there) || arrived_.empty()) {
+      const std::stop_callback wake(cancel, [this] { changed_.notify_all(); });
+      const auto ready = [&] { return !arrived_.empty() || cancel.stop_requested(); };
+      if (!changed_.wait_for(lock, timeout, ready) || arrived_.empty()) {
         return make_error(errc::busy, op,
-                      cancel.stop_requested() ? "cancelled" : "no task has come here");
+                          cancel.stop_requested() ? "cancelled" : "no task has arrived");
       }
       next = arrived_.front();
       arrived_.pop_front();
@@ -71,9 +75,10 @@ class receiver::core {
     bool over = false;
   };
 
+  // The acceptor thread.
   void accept_all() {
     for (;;) {
-      auto c = acceptor_->accept(patience(200));
+      auto c = acceptor_->accept(std::chrono::milliseconds(200));
       std::list<connection> ended;
       {
         const std::lock_guard lock(mutex_);
@@ -84,29 +89,28 @@ class receiver::core {
           i = next;
         }
         if (current_) {
-          current_->end_if_silent();
-          if (!current_->alive() && !talking_) current_.reset();
+          current_->cancel_if_silent();
+          if (!current_->alive() && !control_open_) current_.reset();
         }
       }
       for (connection &e : ended) e.thread.join();
-      if (!c) {
-        if (!c.error().is(errc::busy)) {  // no descriptor, for one: later, perhaps
-          std::this_thread::sleep_for(std::chrono::milliseconds(50));
-        }
-        continue;
+      if (c) {
+        serve(std::move(*c));
+      } else if (!c.error().is(errc::busy)) {
+        // For example no file descriptor: one may become free.
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
       }
-      serve(std::move(*c));
     }
   }
 
   void serve(std::unique_ptr<channel> with) {
     const std::lock_guard lock(mutex_);
-    if (connections_.size() >= most_connections) return;  // and closes it
+    if (connections_.size() >= max_connections) return;  // closes it
     connection &c = connections_.emplace_back();
     c.with = std::move(with);
     try {
       c.thread = std::thread([this, &c] {
-        answer(*c.with);
+        handle(*c.with);
         const std::lock_guard ending(mutex_);
         c.with.reset();
         c.over = true;
@@ -116,131 +120,133 @@ class receiver::core {
     }
   }
 
-  void answer(channel &with) {
-    if (status s = with.open(how_.wait); !s) return;
-    if (how_.allow && !how_.allow(with.who())) {
-      return refuse_to(with, make_error(errc::not_supported, op, "not from them").value());
+  void handle(channel &with) {
+    if (status s = with.handshake(options_.timeout); !s) return;
+    if (options_.allow && !options_.allow(with.peer())) {
+      return refuse(with, errc::not_supported, "tasks of this peer are not accepted");
     }
-    const auto first = migration::receive(with, 4096, how_.wait);
+    const auto first = migration::receive(with, max_request_bytes, options_.timeout);
     if (!first) return;
     switch (first->head.what) {
       case kind::hello:
-        return begin(with, first->body);
+        return begin_session(with, first->body);
       case kind::join:
-        return join(with, first->body);
-      case kind::ask:
-        return tell(with, first->body);
+        return join_session(with, first->body);
+      case kind::query:
+        return answer_query(with, first->body);
       default:
-        return refuse_to(
-            with, make_error(errc::corrupt, op, "nothing begins with this message").value());
+        return refuse(with, errc::corrupt, "a connection cannot begin with this message");
     }
   }
 
-  void refuse_to(channel &with, const error &why) const {
-    (void)send(with, kind::refusal, checkpoint::encode(why), how_.wait);
+  // Best effort: the connection ends in any case.
+  void refuse(channel &with, const error &why) const {
+    (void)send(with, kind::refusal, checkpoint::encode(why), options_.timeout);
+  }
+  void refuse(channel &with, errc c, const char *reason, std::uint64_t value = 0,
+              std::uint64_t limit = 0) const {
+    refuse(with, make_error(c, op, reason, value, limit, error_unit::items).value());
   }
 
-  void begin(channel &with, std::span<const std::byte> body) {
+  void begin_session(channel &with, std::span<const std::byte> body) {
     const auto h = decode_hello(body);
-    if (!h) return refuse_to(with, h.error());
+    if (!h) return refuse(with, h.error());
     std::shared_ptr<session> mine;
     {
       const std::lock_guard lock(mutex_);
-      // Who begins again has kept it: what waits for the word of before waits in vain.
-      if (current_ && !talking_ && current_->is_of(h->task, with.who())) current_->end();
-      if (stopping_ || talking_ || (current_ && current_->alive())) {
-        return refuse_to(with,
-                         make_error(errc::busy, op, "another task is on its way here").value());
+      // A source that begins again has kept the task: its previous session will never be committed.
+      if (current_ && !control_open_ && current_->is_of(h->task, with.peer())) current_->cancel();
+      if (stopping_ || control_open_ || (current_ && current_->alive())) {
+        return refuse(with, errc::busy, "another task is being received");
       }
       current_.reset();
-      if (how_.most_tasks != 0 && owned_.size() >= how_.most_tasks) {
-        return refuse_to(with, make_error(errc::busy, op, "no further task is taken here",
-                                      owned_.size(), how_.most_tasks)
-                                   .value());
+      if (options_.max_tasks != 0 && owned_.size() >= options_.max_tasks) {
+        return refuse(with, errc::busy, "no further task is accepted", owned_.size(),
+                      options_.max_tasks);
       }
-      auto made = session::create(device_, how_, *h, with.who());
+      auto made = session::create(device_, *h, with.peer(), options_);
       if (!made) {
         failure_ = made.error();
-        return refuse_to(with, made.error());
+        return refuse(with, made.error());
       }
       failure_.reset();
       mine = current_ = std::move(*made);
-      talking_ = true;
+      control_open_ = true;
     }
-    const status s = mine->talk(with);
+    const status s = mine->serve_control(with);
     const std::lock_guard lock(mutex_);
-    talking_ = false;
+    control_open_ = false;
     if (!s) failure_ = s.error();
-    hand_on(mine);
+    hand_over(mine);
     if (!mine->alive() && current_ == mine) current_.reset();
   }
 
-  void join(channel &with, std::span<const std::byte> body) {
+  void join_session(channel &with, std::span<const std::byte> body) {
     const auto id = decode_session(body);
-    std::shared_ptr<session> of;
+    std::shared_ptr<session> joined;
     {
       const std::lock_guard lock(mutex_);
-      if (id && current_ && current_->id() == *id) of = current_;
+      if (id && current_ && current_->id() == *id) joined = current_;
     }
-    if (!of) {
-      return refuse_to(with, make_error(errc::corrupt, op, "there is no such session").value());
-    }
-    const status s = of->carry(with);
-    if (s || !of->alive()) return;
+    if (!joined) return refuse(with, errc::corrupt, "no session has this id");
+    const status s = joined->serve_data(with);
+    if (s || !joined->alive()) return;
     const std::lock_guard lock(mutex_);
     failure_ = s.error();
   }
 
-  // What became of a session; where it waits for the word, this may be it.
-  void tell(channel &with, std::span<const std::byte> body) {
-    const auto q = decode_question(body);
-    if (!q) return refuse_to(with, q.error());
-    std::shared_ptr<session> of;
-    auto now = standing::never;
+  // Replies with the outcome of a session. If the session awaits a commit, the source may send it
+  // on this connection.
+  void answer_query(channel &with, std::span<const std::byte> body) {
+    const auto q = decode_outcome_query(body);
+    if (!q) return refuse(with, q.error());
+    std::shared_ptr<session> asked;
+    auto now = outcome::refused;
     {
       const std::lock_guard lock(mutex_);
-      if (current_ && current_->id() == q->session) of = current_;
-      if (!of && std::find(owned_.begin(), owned_.end(), q->session) != owned_.end()) {
-        now = standing::owns;
-      } else if (!of) {
-        const auto told = by_record(*q);
-        if (!told) return refuse_to(with, told.error());
-        now = *told;
+      if (current_ && current_->id() == q->session) asked = current_;
+      if (!asked && std::find(owned_.begin(), owned_.end(), q->session) != owned_.end()) {
+        now = outcome::owner;
+      } else if (!asked) {
+        const auto on_record = outcome_on_record(*q);
+        if (!on_record) return refuse(with, on_record.error());
+        now = *on_record;
       }
     }
-    if (of) now = of->answer();
-    if (!send(with, kind::answer, {}, how_.wait, static_cast<std::uint64_t>(now))) return;
-    if (now != standing::waiting) return;
-    const auto word = migration::receive(with, kind::commit, 4096, how_.wait, op);
-    if (!word) return;
-    const auto again = decode_question(word->body);
-    if (!again) return refuse_to(with, again.error());
-    if (status s = of->commit(*again); !s) return refuse_to(with, s.error());
+    if (asked) now = asked->answer_query();
+    if (!send(with, kind::query_result, {}, options_.timeout, static_cast<std::uint64_t>(now))) {
+      return;
+    }
+    if (now != outcome::awaiting_commit) return;
+    const auto m = migration::receive(with, kind::commit, max_request_bytes, options_.timeout, op);
+    if (!m) return;
+    const auto again = decode_outcome_query(m->body);
+    if (!again) return refuse(with, again.error());
+    if (status s = asked->commit(*again); !s) return refuse(with, s.error());
     {
       const std::lock_guard lock(mutex_);
-      hand_on(of);
+      hand_over(asked);
     }
-    (void)send(with, kind::owner, {}, how_.wait);
+    // If this is lost, the source asks again.
+    (void)send(with, kind::owner, {}, options_.timeout);
   }
 
-  // Requires the mutex: nobody begins meanwhile.
-  result<standing> by_record(const question &q) const {
-    auto file = record_file::open(how_.records, q.task);
-    if (!file) return tl::unexpected(file.error());
-    const auto before = file->read();
-    if (!before) return tl::unexpected(before.error());
-    if (!*before || (*before)->session != q.session) return standing::never;
-    record r = **before;
-    if (r.state == ownership::refused) return standing::never;
-    if (r.state != ownership::owner) return standing::owns;  // or has been the owner since
-    // Whoever had it is gone before the task could run: it never came.
+  // Of a session of an earlier process. Requires the mutex, so that no session begins meanwhile.
+  result<outcome> outcome_on_record(const outcome_query &q) const {
+    STILLMAP_ASSIGN_OR_RETURN(record_file file, record_file::open(options_.records, q.task));
+    STILLMAP_ASSIGN_OR_RETURN(const std::optional<record> before, file.read());
+    if (!before || before->session != q.session) return outcome::refused;
+    if (before->state == ownership::refused) return outcome::refused;
+    if (before->state != ownership::owner) return outcome::owner;  // or has been since
+    // The process that owned the task died before receive() returned it: the task never ran here.
+    record r = *before;
     r.state = ownership::refused;
-    if (status s = file->write(r); !s) return tl::unexpected(s.error());
-    return standing::never;
+    STILLMAP_RETURN_IF_ERROR(file.write(r));
+    return outcome::refused;
   }
 
-  // Requires the mutex. To who waits in receive(), once.
-  void hand_on(const std::shared_ptr<session> &s) {
+  // Makes an owned session available to receive(), once. Requires the mutex.
+  void hand_over(const std::shared_ptr<session> &s) {
     if (!s->owned() || std::find(owned_.begin(), owned_.end(), s->id()) != owned_.end()) return;
     owned_.push_back(s->id());
     arrived_.push_back(s);
@@ -251,13 +257,13 @@ class receiver::core {
 
   const device device_;
   const std::unique_ptr<acceptor> acceptor_;
-  const receive_options how_;
-  std::thread accepting_;
+  const receive_options options_;
+  std::thread acceptor_thread_;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool stopping_ = false;
-  bool talking_ = false;  // to current_'s source
+  bool control_open_ = false;  // current_'s control channel
   std::list<connection> connections_;
   std::shared_ptr<session> current_;
   std::list<std::shared_ptr<session>> arrived_;
@@ -265,16 +271,16 @@ class receiver::core {
   std::optional<error> failure_;
 };
 
-result<receiver> receiver::start(const device &d, std::unique_ptr<acceptor> at,
-                                 receive_options how) {
-  if (how.records.empty()) {
-    return make_error(errc::invalid_argument, op, "no folder for the record of ownership");
+result<receiver> receiver::create(const device &d, std::unique_ptr<acceptor> at,
+                                  receive_options options) {
+  if (options.records.empty()) {
+    return make_error(errc::invalid_argument, op, "no directory for the ownership record");
   }
-  auto c = std::make_unique<core>(d, std::move(at), std::move(how));
+  auto c = std::make_unique<core>(d, std::move(at), std::move(options));
   try {
     c->start();
   } catch (const std::system_error &e) {
-    return tl::unexpected(error{e.code(), op, "no thread to be had"});
+    return tl::unexpected(error{e.code(), op, "no thread could be created"});
   }
   return receiver(std::move(c));
 }
@@ -282,11 +288,12 @@ result<receiver> receiver::start(const device &d, std::unique_ptr<acceptor> at,
 receiver::receiver(std::unique_ptr<core> c) : core_(std::move(c)) {}
 receiver::receiver(receiver &&) noexcept = default;
 receiver::~receiver() = default;
-std::string receiver::where() const {
-  return core_->where();
+std::string receiver::address() const {
+  return core_->address();
 }
-result<arrived_memory> receiver::receive(patience wait, std::stop_token cancel) {
-  return core_->receive(wait, cancel);
+result<received_memory> receiver::receive(std::chrono::milliseconds timeout,
+                                          std::stop_token cancel) {
+  return core_->receive(timeout, cancel);
 }
 std::optional<error> receiver::last_failure() const {
   return core_->last_failure();

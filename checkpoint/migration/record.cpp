@@ -12,16 +12,25 @@
 #include <memory>
 #include <sstream>
 
+#include "stillmap/vmm/internal/try.h"
+
 namespace stillmap::migration {
 namespace {
 
 constexpr const char *op = "migration::record";
 constexpr const char *first_line = "stillmap-migration 1";
-constexpr std::size_t largest = 4096;
+constexpr std::size_t max_record_bytes = 4096;
 constexpr std::array names{"owner", "running", "intent", "released", "refused"};
 
-tl::unexpected<error> system_error(const char *what) {
-  return tl::unexpected(error{{errno, std::generic_category()}, op, what});
+tl::unexpected<error> system_error(const char *reason, const std::string &path) {
+  return make_system_error(errno, op, reason, path);
+}
+
+std::string record_path(const std::string &directory, const task_id &task) {
+  return directory + '/' + task.text() + ".record";
+}
+std::string lock_path(const std::string &directory, const task_id &task) {
+  return directory + '/' + task.text() + ".lock";
 }
 
 std::string seal_of(const std::string &text) {
@@ -43,61 +52,63 @@ bool parse(std::string_view text, Bytes &into) {
   return true;
 }
 
-// On one line.
-std::string plain(std::string text) {
+// Fits on one line of the record.
+std::string one_line(std::string text) {
   for (char &c : text) {
     if (static_cast<unsigned char>(c) < ' ') c = '?';
   }
   return text.substr(0, 512);
 }
 
-status write_all(int fd, const std::string &text) {
+// Writes and syncs.
+status write_all(int fd, const std::string &text, const std::string &path) {
   for (std::size_t done = 0; done < text.size();) {
     const ssize_t n = ::write(fd, text.data() + done, text.size() - done);
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return system_error("writing a record failed");
+    if (n <= 0) return system_error("the record cannot be written", path);
     done += static_cast<std::size_t>(n);
   }
-  if (::fsync(fd) != 0) return system_error("a record could not be made sure of");
+  if (::fsync(fd) != 0) return system_error("the record cannot be synced", path);
   return {};
 }
 
-result<std::optional<record>> read_record(const std::string &folder, const task_id &task) {
-  const std::string name = folder + '/' + task.text() + ".record";
+result<std::optional<record>> read_record(const std::string &directory, const task_id &task) {
+  const std::string name = record_path(directory, task);
   const owned_fd in(::open(name.c_str(), O_RDONLY | O_CLOEXEC));
   if (in.get() < 0) {
     if (errno == ENOENT) return std::optional<record>();
-    return system_error("a record cannot be opened");
+    return system_error("the record cannot be opened", name);
   }
-  std::string text(largest, '\0');
+  std::string text(max_record_bytes, '\0');
   const ssize_t n = ::read(in.get(), text.data(), text.size());
-  if (n < 0) return system_error("a record cannot be read");
+  if (n < 0) return system_error("the record cannot be read", name);
   text.resize(static_cast<std::size_t>(n));
-  std::optional<record> r = record_of(text);
+  std::optional<record> r = parse_record(text);
   if (!r || r->task != task) {
-    return make_error(errc::corrupt, op, "the record of this task is damaged");
+    return tl::unexpected(
+        make_error(errc::corrupt, op, "the record is damaged").value().about(name));
   }
   return r;
 }
 
-bool is_held(const std::string &folder, const task_id &task) {
-  const std::string name = folder + '/' + task.text() + ".lock";
+bool is_locked(const std::string &directory, const task_id &task) {
+  const std::string name = lock_path(directory, task);
   const owned_fd lock(::open(name.c_str(), O_RDONLY | O_CLOEXEC));
   return lock.get() >= 0 && ::flock(lock.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
 
 }  // namespace
 
-std::string text_of(const record &r) {
+std::string to_text(const record &r) {
   std::ostringstream out;
   out << first_line << "\ntask " << r.task.text() << "\nepoch " << r.epoch << "\nstate "
       << name_of(r.state) << "\nsession " << r.session.text() << "\ncontents " << r.contents.text()
-      << "\npeer " << plain(r.peer) << '\n';
+      << "\npeer " << one_line(r.peer) << '\n';
   const std::string text = out.str();
   return text + "seal " + seal_of(text) + '\n';
 }
 
-std::optional<record> record_of(const std::string &text) {
+std::optional<record> parse_record(const std::string &text) {
   const std::size_t seal = text.rfind("seal ");
   if (seal == std::string::npos ||
       text.substr(seal) != "seal " + seal_of(text.substr(0, seal)) + '\n') {
@@ -133,65 +144,69 @@ const char *name_of(ownership o) noexcept {
   return names[static_cast<std::size_t>(o)];
 }
 
-std::optional<task_id> task_id_of(std::string_view text) {
+std::optional<task_id> parse_task_id(std::string_view text) {
   task_id out;
   return parse(text, out) ? std::optional(out) : std::nullopt;
 }
 
-result<record_file> record_file::open(const std::string &folder, const task_id &task) {
-  const std::string name = folder + '/' + task.text() + ".lock";
+result<record_file> record_file::open(const std::string &directory, const task_id &task) {
+  const std::string name = lock_path(directory, task);
   owned_fd lock(::open(name.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600));
-  if (lock.get() < 0) return system_error("the lock of a record cannot be opened");
+  if (lock.get() < 0) return system_error("the lock file cannot be opened", name);
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK) return system_error("a record cannot be locked");
-    return make_error(errc::busy, op, "another process has this task's record");
+    if (errno != EWOULDBLOCK) return system_error("the record cannot be locked", name);
+    return tl::unexpected(
+        make_error(errc::busy, op, "another process holds the record").value().about(name));
   }
-  return record_file(folder, task, std::move(lock));
+  return record_file(directory, task, std::move(lock));
 }
 
 result<std::optional<record>> record_file::read() const {
-  return read_record(folder_, task_);
+  return read_record(directory_, task_);
 }
 
-result<std::vector<record_seen>> records_in(const std::string &folder) {
-  const std::unique_ptr<DIR, int (*)(DIR *)> in(::opendir(folder.c_str()), &::closedir);
-  if (in == nullptr) return system_error("a folder of records cannot be opened");
-  std::vector<record_seen> out;
+result<std::vector<record_info>> list_records(const std::string &directory) {
+  const std::unique_ptr<DIR, int (*)(DIR *)> in(::opendir(directory.c_str()), &::closedir);
+  if (in == nullptr) return system_error("the directory of records cannot be opened", directory);
+  std::vector<record_info> out;
   for (;;) {
     errno = 0;
     const dirent *const e = ::readdir(in.get());
-    if (e == nullptr && errno != 0) return system_error("a folder of records cannot be read");
+    if (e == nullptr && errno != 0)
+      return system_error("the directory of records cannot be read", directory);
     if (e == nullptr) break;
     const std::string_view name = e->d_name;
     if (!name.ends_with(".record")) continue;
-    if (const auto task = task_id_of(name.substr(0, name.size() - 7)))
+    if (const auto task = parse_task_id(name.substr(0, name.size() - 7)))
       out.emplace_back().task = *task;
   }
   std::sort(out.begin(), out.end(),
-            [](const record_seen &a, const record_seen &b) { return a.task < b.task; });
-  for (record_seen &r : out) {
-    r.held = is_held(folder, r.task);
-    auto read = read_record(folder, r.task);
+            [](const record_info &a, const record_info &b) { return a.task < b.task; });
+  for (record_info &r : out) {
+    r.locked = is_locked(directory, r.task);
+    auto read = read_record(directory, r.task);
     if (read) {
-      r.what = std::move(*read);
+      r.value = std::move(*read);
     } else {
-      r.trouble = read.error();
+      r.failure = read.error();
     }
   }
   return out;
 }
 
 status record_file::write(const record &r) {
-  const std::string name = folder_ + '/' + task_.text() + ".record", fresh = name + ".new";
+  const std::string name = record_path(directory_, task_), fresh = name + ".new";
   {
     const owned_fd out(::open(fresh.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0600));
-    if (out.get() < 0) return system_error("a record cannot be made");
-    if (status s = write_all(out.get(), text_of(r)); !s) return s;
+    if (out.get() < 0) return system_error("the record cannot be created", fresh);
+    STILLMAP_RETURN_IF_ERROR(write_all(out.get(), to_text(r), fresh));
   }
-  if (::rename(fresh.c_str(), name.c_str()) != 0) return system_error("a record cannot be renamed");
-  const owned_fd at(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (::rename(fresh.c_str(), name.c_str()) != 0) {
+    return system_error("the record cannot be replaced", name);
+  }
+  const owned_fd at(::open(directory_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (at.get() < 0 || ::fsync(at.get()) != 0) {
-    return system_error("a record could not be made sure of");
+    return system_error("the directory of records cannot be synced", directory_);
   }
   return {};
 }

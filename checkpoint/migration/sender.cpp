@@ -3,10 +3,11 @@
 
 #include "stillmap/checkpoint/common/internal/wait_idle.h"
 #include "stillmap/checkpoint/image/image_set.h"
-#include "stillmap/checkpoint/migration/internal/copying.h"
-#include "stillmap/checkpoint/migration/internal/link.h"
-#include "stillmap/checkpoint/migration/internal/reporter.h"
+#include "stillmap/checkpoint/migration/internal/precopy.h"
+#include "stillmap/checkpoint/migration/internal/progress_reporter.h"
+#include "stillmap/checkpoint/migration/internal/source_connections.h"
 #include "stillmap/checkpoint/migration/migration.h"
+#include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/page_pool.h"
 
 namespace stillmap::migration {
@@ -16,30 +17,31 @@ using clock = std::chrono::steady_clock;
 
 constexpr const char *op = "migration::send";
 
-double seconds_since(clock::time_point t) {
-  return std::chrono::duration<double>(clock::now() - t).count();
+std::chrono::duration<double> since(clock::time_point t) {
+  return clock::now() - t;
 }
 
-result<task_id> random_id() {
-  const auto id = image::make_id();
-  if (!id) return tl::unexpected(id.error().why);
-  return task_id{id->bytes};
-}
-
-status check(const send_options &how, std::size_t page_bytes) {
-  const auto no = [](const char *why, std::uint64_t value, std::uint64_t limit) {
-    return make_error(errc::invalid_argument, op, why, value, limit);
+status check(const send_options &options, std::size_t page_bytes) {
+  const auto invalid = [](const char *reason, std::uint64_t value, std::uint64_t limit,
+                          error_unit unit) {
+    return make_error(errc::invalid_argument, op, reason, value, limit, unit);
   };
-  if (how.records.empty()) return no("no folder for the record of ownership", 0, 0);
-  if (how.channels == 0 || how.channels > most_channels) {
-    return no("so many channels cannot be", how.channels, most_channels);
+  if (options.records.empty()) {
+    return make_error(errc::invalid_argument, op, "no directory for the ownership record");
   }
-  if (how.chunk_bytes < least_chunk || how.chunk_bytes > largest_chunk ||
-      (how.chunk_bytes & (how.chunk_bytes - 1)) != 0 || page_bytes % how.chunk_bytes != 0) {
-    return no("chunks of this size cannot be: a power of two, 64 KiB to a page", how.chunk_bytes,
-              page_bytes);
+  if (options.channels == 0 || options.channels > max_channels) {
+    return invalid("the number of channels is out of range", options.channels, max_channels,
+                   error_unit::items);
   }
-  if (how.most_rounds == 0) return no("no round of copying is none", 0, 1);
+  if (options.chunk_bytes < min_chunk_bytes || options.chunk_bytes > max_chunk_bytes ||
+      (options.chunk_bytes & (options.chunk_bytes - 1)) != 0 ||
+      page_bytes % options.chunk_bytes != 0) {
+    return invalid("the chunk size is not a power of two from 64 KiB to the page size",
+                   options.chunk_bytes, page_bytes, error_unit::bytes);
+  }
+  if (options.max_rounds == 0) {
+    return make_error(errc::invalid_argument, op, "at least one round of copying is needed");
+  }
   return {};
 }
 
@@ -47,236 +49,239 @@ status check(const send_options &how, std::size_t page_bytes) {
 
 class sender::core {
  public:
-  core(const device &d, std::vector<std::string> tags, send_options how)
-      : device_(d), tags_(std::move(tags)), how_(std::move(how)) {}
+  core(const device &d, std::span<const std::string> tags, send_options options)
+      : device_(d), tags_(tags.begin(), tags.end()), options_(std::move(options)) {}
 
   sent_memory send(transport &to) {
-    if (out_.whose != whose::source) {
-      sent_memory told = out_;
-      told.why = make_error(errc::invalid_argument, op, "it has been sent already").value();
-      return told;
+    if (out_.owner != owner::source) {
+      sent_memory out = out_;
+      out.failure =
+          make_error(errc::invalid_argument, op, "the task has already been sent").value();
+      return out;
     }
     out_ = {};
     began_ = clock::now();
     status s = attempt(to);
-    out_.seconds = seconds_since(began_);
-    if (s) return out_;
-    return stay(s.error());
+    out_.elapsed = since(began_);
+    return s ? out_ : keep(s.error());
   }
 
-  sent_memory settle(transport &to) {
-    const auto say = [this](const error &e) {
-      out_.why = e;
+  sent_memory resolve(transport &to) {
+    constexpr const char *resolve_op = "migration::resolve";
+    const auto fail = [this](const error &e) {
+      out_.failure = e;
       return out_;
     };
     if (!record_) {
-      if (status s = take_record(); !s) return say(s.error());
+      if (status s = open_record(); !s) return fail(s.error());
     }
     if (mine_.state != ownership::intent) {
-      out_.whose = mine_.state == ownership::released ? whose::destination : whose::source;
-      return say({make_error_code(errc::invalid_argument), "migration::settle",
-                  "nothing is undecided about this task", mine_.epoch, 0});
+      out_.owner = mine_.state == ownership::released ? owner::destination : owner::source;
+      return fail(make_error(errc::invalid_argument, resolve_op,
+                             "the ownership of this task is not in doubt (its epoch)", mine_.epoch)
+                      .value());
     }
-    out_.whose = whose::undecided;
+    out_.owner = owner::in_doubt;
     out_.task = mine_.task;
-    find_out(
-        to,
-        make_error(errc::busy, "migration::settle", "the destination cannot be reached").value());
-    return out_.whose == whose::source ? stay(*out_.why) : out_;
+    find_outcome(to, make_error(errc::busy, resolve_op, "the destination is unreachable").value());
+    return out_.owner == owner::source ? keep(*out_.failure) : out_;
   }
 
-  progress now() const { return tells_.now(); }
+  progress now() const { return reporter_.now(); }
 
  private:
-  // Until the destination owns it. Failure: it is ours, unless out_ says otherwise.
+  // Migrates. Failure: the source owns the task, unless out_ says otherwise.
   status attempt(transport &to) {
-    if (status s = check(how_, device_.capabilities().page_bytes); !s) return s;
-    if (status s = take_record(); !s) return s;
+    STILLMAP_RETURN_IF_ERROR(check(options_, device_.capabilities().page_bytes));
+    STILLMAP_RETURN_IF_ERROR(open_record());
     if (mine_.state != ownership::owner && mine_.state != ownership::running) {
-      return make_error(errc::busy, op, "by its record the task is not this machine's",
-                    mine_.epoch);
+      return make_error(errc::busy, op,
+                        "this machine does not own the task, by its record (its epoch)",
+                        mine_.epoch);
     }
-    memory_.emplace(device_, tags_, how_.chunk_bytes);
-    if (const auto seen = memory_->look(); !seen) return tl::unexpected(seen.error());
+    memory_.emplace(device_, tags_, options_.chunk_bytes);
+    STILLMAP_RETURN_IF_ERROR(memory_->update());
     out_.bytes = memory_->bytes();
     reached(step::described);
-    link_.emplace(device_, how_);
+    connections_.emplace(device_, options_);
     {
-      const std::stop_callback cutting(how_.abort, [this] { link_->cut(); });
+      const std::stop_callback on_cancel(options_.cancel, [this] { connections_->shutdown(); });
       status s = copy_all(to);
-      if (how_.abort.stop_requested()) s = make_error(errc::busy, op, "aborted");
+      if (options_.cancel.stop_requested()) s = make_error(errc::busy, op, "cancelled");
       if (!s) return s;
-      // From here on the abort is not heard.
+      // From here on the migration cannot be cancelled.
     }
-    return give_away(to);
+    return transfer_ownership(to);
   }
 
-  status take_record() {
-    task_id task = how_.task;
-    if (task.is_zero()) {
-      const auto made = random_id();
-      if (!made) return tl::unexpected(made.error());
-      task = *made;
+  status open_record() {
+    if (options_.task.is_zero()) {
+      STILLMAP_ASSIGN_OR_RETURN(const auto id, image::make_id());
+      options_.task = task_id{id.bytes};
     }
-    out_.task = how_.task = task;
-    auto file = record_file::open(how_.records, task);
-    if (!file) return tl::unexpected(file.error());
-    const auto before = file->read();
-    if (!before) return tl::unexpected(before.error());
-    record_.emplace(std::move(*file));
-    mine_ = before->value_or(record{});
-    mine_.task = task;
+    out_.task = options_.task;
+    STILLMAP_ASSIGN_OR_RETURN(record_file file, record_file::open(options_.records, options_.task));
+    STILLMAP_ASSIGN_OR_RETURN(const std::optional<record> before, file.read());
+    record_.emplace(std::move(file));
+    mine_ = before.value_or(record{});
+    mine_.task = options_.task;
     out_.epoch = mine_.epoch;
     return {};
   }
 
   status copy_all(transport &to) {
-    const hello h{how_.task, mine_.epoch, device_.capabilities().page_bytes, how_.chunk_bytes,
-                  static_cast<std::uint32_t>(how_.channels)};
-    if (status s = link_->greet(to, h); !s) return s;
-    out_.to = link_->who();
-    reached(step::greeted);
-    if (status s = link_->prepare(memory_->layout()); !s) return s;
+    const hello h{options_.task, mine_.epoch, device_.capabilities().page_bytes,
+                  options_.chunk_bytes, static_cast<std::uint32_t>(options_.channels)};
+    STILLMAP_RETURN_IF_ERROR(connections_->open(to, h));
+    out_.to = connections_->peer();
+    reached(step::connected);
+    STILLMAP_RETURN_IF_ERROR(connections_->prepare(memory_->layout()));
     reached(step::prepared);
-    if (status s = link_->join(to); !s) return s;
-    reached(step::joined);
-    copying copies(how_, *memory_, *link_, tells_, out_);
-    const status copied = copies.while_it_runs();
-    throttled_ = copies.throttled();
+    STILLMAP_RETURN_IF_ERROR(connections_->open_channels(to));
+    reached(step::channels_open);
+    precopy copy(options_, *memory_, *connections_, reporter_, out_);
+    const status copied = copy.copy_while_running();
+    throttled_ = copy.throttled();
     if (!copied) return copied;
     stopped_at_ = clock::now();
-    if (how_.quiesce) {
+    if (options_.quiesce) {
       stopped_ = true;
-      if (status s = how_.quiesce(); !s) return s;
+      STILLMAP_RETURN_IF_ERROR(options_.quiesce());
     }
-    const auto idle = how_.idle ? std::optional<fence>(how_.idle()) : std::nullopt;
-    if (status s = checkpoint::wait_until_idle(device_, idle); !s) return s;
-    reached(step::quiet);
-    return copies.the_rest();
+    const auto idle = options_.idle ? std::optional<fence>(options_.idle()) : std::nullopt;
+    STILLMAP_RETURN_IF_ERROR(checkpoint::wait_until_idle(device_, idle));
+    reached(step::quiesced);
+    return copy.copy_rest();
   }
 
-  // The other side has all of it, and waits for our word.
-  status give_away(transport &to) {
+  // The destination has all contents, and awaits the commit.
+  status transfer_ownership(transport &to) {
     record next = mine_;
     next.state = ownership::intent;
-    next.session = link_->session();
-    next.peer = out_.to.where + ' ' + out_.to.name;
+    next.session = connections_->session();
+    next.peer = out_.to.address + ' ' + out_.to.name;
     if (status s = record_->write(next); !s) {
-      (void)record_->write(mine_);  // which of both is there is the same to us: nothing was said
+      // Nothing has been sent, so it does not matter which of the two records is on disk.
+      (void)record_->write(mine_);
       return s;
     }
     mine_ = next;
-    out_.whose = whose::undecided;
-    reached(step::intent);
-    const status told = link_->commit(asked());
-    reached(step::committed);
-    if (told) {
-      moved();
+    out_.owner = owner::in_doubt;
+    reached(step::intent_recorded);
+    const status sent = connections_->commit(query());
+    reached(step::commit_sent);
+    if (sent) {
+      release();
       return {};
     }
-    find_out(to, told.error());
-    if (out_.whose == whose::source) return tl::unexpected(*out_.why);
+    find_outcome(to, sent.error());
+    if (out_.owner == owner::source) return tl::unexpected(*out_.failure);
     return {};
   }
 
-  question asked() const { return {mine_.task, mine_.session, mine_.epoch + 1}; }
+  outcome_query query() const { return {mine_.task, mine_.session, mine_.epoch + 1}; }
 
-  // After the intent: until the destination says what it is.
-  void find_out(transport &to, const error &why) {
-    out_.why = why;
-    const auto until = clock::now() + how_.settle;
-    for (auto pause = patience(50);; pause = std::min(pause * 2, patience(1000))) {
-      const auto answer = ask(to, asked(), how_.wait);
-      if (answer && *answer == standing::owns) {
-        moved();
+  // After the intent is on record: asks until the destination replies, or resolve_timeout has
+  // passed.
+  void find_outcome(transport &to, const error &why) {
+    out_.failure = why;
+    const auto until = clock::now() + options_.resolve_timeout;
+    for (auto delay = std::chrono::milliseconds(50);;
+         delay = std::min(delay * 2, std::chrono::milliseconds(1000))) {
+      const auto reply = ask_outcome(to, query(), options_.timeout);
+      if (reply && *reply == outcome::owner) {
+        release();
         return;
       }
-      if (answer) {
+      if (reply) {
         mine_.state = ownership::owner;
-        ++mine_.epoch;  // the one that it would have had is spent
-        if (const status s = record_->write(mine_); !s) out_.why = s.error();
+        ++mine_.epoch;  // the destination's epoch of this migration is used up
+        if (const status s = record_->write(mine_); !s) out_.failure = s.error();
         out_.epoch = mine_.epoch;
-        out_.whose = whose::source;
+        out_.owner = owner::source;
         return;
       }
-      out_.why = answer.error();
-      if (clock::now() + pause > until) return;
-      std::this_thread::sleep_for(pause);
+      out_.failure = reply.error();
+      if (clock::now() + delay > until) return;
+      std::this_thread::sleep_for(delay);
     }
   }
 
-  void moved() {
-    out_.whose = whose::destination;
-    out_.why.reset();
+  // The destination owns the task.
+  void release() {
+    out_.owner = owner::destination;
+    out_.failure.reset();
     out_.epoch = ++mine_.epoch;
-    if (stopped_at_ != clock::time_point()) out_.pause = seconds_since(stopped_at_);
-    reached(step::told_owner);
+    if (stopped_at_ != clock::time_point()) out_.downtime = since(stopped_at_);
+    reached(step::ownership_confirmed);
     mine_.state = ownership::released;
-    // Where it does not get onto the disk, `intent` is there, and settle() finds out the same.
+    // If the record cannot be written, `intent` stays on disk, and resolve() finds the same
+    // outcome.
     if (const status s = record_->write(mine_); !s) report_background_error(s.error());
     record_.reset();
-    link_.reset();
-    if (memory_) let_go();
+    connections_.reset();
+    if (memory_) unmap();
     reached(step::released);
   }
 
-  // It is another machine's. The addresses stay their owners', with nothing behind them.
-  void let_go() {
-    std::vector<std::shared_ptr<page_pool>> homes;
+  // The addresses stay reserved by their owners, with nothing mapped.
+  void unmap() {
+    std::vector<std::shared_ptr<page_pool>> pools;
     for (const page_ptr &p : memory_->memory().pages) {
-      if (std::find(homes.begin(), homes.end(), p.pool()) == homes.end()) homes.push_back(p.pool());
+      if (std::find(pools.begin(), pools.end(), p.pool()) == pools.end()) pools.push_back(p.pool());
     }
-    if (const status s = checkpoint::take_away(device_, memory_->memory()); !s) {
+    if (const status s = checkpoint::detach_pages(device_, memory_->memory()); !s) {
       report_background_error(s.error());
       out_.unmapped = false;
     }
     memory_.reset();
-    for (const auto &pool : homes) {
-      if (const auto went = pool->trim(); !went) report_background_error(went.error());
+    for (const auto &pool : pools) {
+      if (const auto trimmed = pool->trim(); !trimmed) report_background_error(trimmed.error());
     }
   }
 
-  sent_memory stay(const error &why) {
-    if (out_.whose != whose::source) return out_;
-    if (link_) link_->discard();
-    link_.reset();
+  // The source keeps the task, unless out_ says otherwise.
+  sent_memory keep(const error &why) {
+    if (out_.owner != owner::source) return out_;
+    if (connections_) connections_->discard();
+    connections_.reset();
     memory_.reset();
     record_.reset();
-    out_.why = why;
-    if (throttled_) how_.throttle(0);
+    out_.failure = why;
+    if (throttled_) options_.throttle(0);
     throttled_ = false;
-    if (stopped_ && how_.go_on) how_.go_on();
+    if (stopped_ && options_.resume) options_.resume();
     stopped_ = false;
     return out_;
   }
 
-  void reached(step at) {
-    tells_.note([&](progress &p) { p.bytes = out_.bytes; });
-    tells_.reached(at);
+  void reached(step s) {
+    reporter_.update([&](progress &p) { p.bytes = out_.bytes; });
+    reporter_.reached(s);
   }
 
   const device device_;
   const std::vector<std::string> tags_;
-  send_options how_;
+  send_options options_;
   std::optional<record_file> record_;
-  record mine_;
-  std::optional<outgoing> memory_;
-  std::optional<link> link_;
+  record mine_;  // as last read or written
+  std::optional<source_memory> memory_;
+  std::optional<source_connections> connections_;
   sent_memory out_;
   bool stopped_ = false, throttled_ = false;
   clock::time_point began_, stopped_at_;
-  reporter tells_{how_.at};
+  progress_reporter reporter_{options_.on_progress};
 };
 
-sender::sender(const device &d, std::vector<std::string> tags, send_options how)
-    : core_(std::make_unique<core>(d, std::move(tags), std::move(how))) {}
+sender::sender(const device &d, std::span<const std::string> tags, send_options options)
+    : core_(std::make_unique<core>(d, tags, std::move(options))) {}
 sender::sender(sender &&) noexcept = default;
 sender::~sender() = default;
 sent_memory sender::send(transport &to) {
   return core_->send(to);
 }
-sent_memory sender::settle(transport &to) {
-  return core_->settle(to);
+sent_memory sender::resolve(transport &to) {
+  return core_->resolve(to);
 }
 progress sender::now() const {
   return core_->now();

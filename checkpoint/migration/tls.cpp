@@ -14,8 +14,9 @@
 #include <cerrno>
 #include <mutex>
 
-#include "stillmap/checkpoint/migration/internal/openssl.h"
+#include "stillmap/checkpoint/migration/internal/tls_context.h"
 #include "stillmap/checkpoint/migration/internal/tls_socket.h"
+#include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/physical_memory.h"
 
 namespace stillmap::migration {
@@ -25,24 +26,27 @@ using clock = std::chrono::steady_clock;
 
 constexpr const char *op = "migration::channel";
 
-tl::unexpected<error> system_error(const char *what, int code) {
-  return tl::unexpected(error{{code, std::generic_category()}, op, what});
+tl::unexpected<error> system_error(const char *reason, int code) {
+  return make_system_error(code, op, reason);
 }
 
-// Host and port. Errors: invalid_argument.
-struct place {
+struct endpoint {
   std::string host, port;
 };
-result<place> parse(const std::string &where) {
-  const std::size_t colon = where.rfind(':');
-  if (colon == std::string::npos || colon + 1 == where.size()) {
-    return make_error(errc::invalid_argument, "migration::tls", "no place: want HOST:PORT");
+// Errors: invalid_argument.
+result<endpoint> parse(const std::string &address) {
+  const std::size_t colon = address.rfind(':');
+  if (colon == std::string::npos || colon + 1 == address.size()) {
+    return tl::unexpected(
+        make_error(errc::invalid_argument, "migration::tls", "not an address: use HOST:PORT")
+            .value()
+            .about(address));
   }
-  std::string host = where.substr(0, colon);
+  std::string host = address.substr(0, colon);
   if (host.size() >= 2 && host.front() == '[' && host.back() == ']') {
     host = host.substr(1, host.size() - 2);
   }
-  return place{host, where.substr(colon + 1)};
+  return endpoint{host, address.substr(colon + 1)};
 }
 
 struct addresses {
@@ -53,20 +57,23 @@ struct addresses {
     if (first != nullptr) ::freeaddrinfo(first);
   }
 };
-status look_up(const place &p, bool listening, addresses &into) {
+status resolve_host(const endpoint &e, bool listening, addresses &into) {
   addrinfo want{};
   want.ai_family = AF_UNSPEC;
   want.ai_socktype = SOCK_STREAM;
   want.ai_flags = listening ? AI_PASSIVE : AI_ADDRCONFIG;
   const int failed =
-      ::getaddrinfo(p.host.empty() ? nullptr : p.host.c_str(), p.port.c_str(), &want, &into.first);
+      ::getaddrinfo(e.host.empty() ? nullptr : e.host.c_str(), e.port.c_str(), &want, &into.first);
   if (failed != 0) {
-    return make_error(errc::invalid_argument, "migration::tls", ::gai_strerror(failed));
+    return tl::unexpected(
+        make_error(errc::invalid_argument, "migration::tls", ::gai_strerror(failed))
+            .value()
+            .about(e.host));
   }
   return {};
 }
 
-std::string text_of(const sockaddr *address, socklen_t bytes) {
+std::string to_text(const sockaddr *address, socklen_t bytes) {
   char host[NI_MAXHOST], port[NI_MAXSERV];
   if (::getnameinfo(address, bytes, host, sizeof host, port, sizeof port,
                     NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
@@ -78,85 +85,88 @@ std::string text_of(const sockaddr *address, socklen_t bytes) {
 
 status wait_for(int fd, short what, clock::time_point until) {
   for (;;) {
-    const auto left = std::chrono::duration_cast<patience>(until - clock::now()).count();
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(until - clock::now()).count();
     pollfd p{fd, what, 0};
     const int n = ::poll(&p, 1, static_cast<int>(std::clamp<long long>(left, 0, 1 << 30)));
     if (n > 0) return {};
-    if (n == 0) return make_error(errc::busy, op, "the other side is silent");
-    if (errno != EINTR) return system_error("waiting failed", errno);
+    if (n == 0) return make_error(errc::busy, op, "timed out: the peer is silent");
+    if (errno != EINTR) return system_error("poll failed", errno);
   }
 }
 
 class tls_channel final : public channel {
  public:
-  // `context` has to outlive it.
   tls_channel(std::shared_ptr<const owned_context> context, owned_fd socket, bool accepting,
-              std::string where)
+              std::string address)
       : context_(std::move(context)),
         socket_(std::move(socket)),
         accepting_(accepting),
-        where_(std::move(where)) {
+        address_(std::move(address)) {
     const int on = 1;
     ::setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   }
 
-  status open(patience wait) override {
+  status handshake(std::chrono::milliseconds timeout) override {
     ERR_clear_error();
     ssl_.reset(SSL_new(context_->get()));
     if (ssl_ == nullptr || !use_socket(ssl_.get(), socket_.get())) {
-      return tl::unexpected(openssl_error(errc::not_supported, op, "no TLS to be had"));
+      return tl::unexpected(
+          openssl_error(errc::not_supported, op, "OpenSSL cannot create a connection"));
     }
     SSL_set_read_ahead(ssl_.get(), 1);
     accepting_ ? SSL_set_accept_state(ssl_.get()) : SSL_set_connect_state(ssl_.get());
-    const auto until = clock::now() + wait;
-    const auto handshake = [&](SSL *s) { return SSL_do_handshake(s); };
-    if (status s = once(handshake, until, errc::not_supported); !s) return s;
+    const auto until = clock::now() + timeout;
+    const auto do_handshake = [&](SSL *s) { return SSL_do_handshake(s); };
+    STILLMAP_RETURN_IF_ERROR(call_ssl(do_handshake, until, errc::not_supported));
     const owned_certificate theirs(SSL_get1_peer_certificate(ssl_.get()));
-    who_ = {where_, common_name_of(theirs.get()), migration::fingerprint_of(theirs.get())};
+    peer_ = {address_, common_name_of(theirs.get()), migration::fingerprint_of(theirs.get())};
     return {};
   }
 
-  peer who() const override { return who_; }
+  peer_identity peer() const override { return peer_; }
 
-  status send(std::span<const std::byte> bytes, patience wait) override {
-    if (ssl_ == nullptr) return make_error(errc::invalid_argument, op, "it is not open");
+  status send(std::span<const std::byte> bytes, std::chrono::milliseconds timeout) override {
+    if (ssl_ == nullptr)
+      return make_error(errc::invalid_argument, op, "the handshake has not succeeded");
     while (!bytes.empty()) {
       std::size_t done = 0;
       const auto wrote = [&](SSL *s) { return SSL_write_ex(s, bytes.data(), bytes.size(), &done); };
-      if (status s = once(wrote, clock::now() + wait, errc::corrupt); !s) return s;
+      STILLMAP_RETURN_IF_ERROR(call_ssl(wrote, clock::now() + timeout, errc::corrupt));
       bytes = bytes.subspan(done);
     }
-    return flush(clock::now() + wait);
+    return flush(clock::now() + timeout);
   }
 
-  status receive(std::span<std::byte> into, patience wait) override {
-    if (ssl_ == nullptr) return make_error(errc::invalid_argument, op, "it is not open");
+  status receive(std::span<std::byte> into, std::chrono::milliseconds timeout) override {
+    if (ssl_ == nullptr)
+      return make_error(errc::invalid_argument, op, "the handshake has not succeeded");
     while (!into.empty()) {
       std::size_t done = 0;
       const auto read = [&](SSL *s) { return SSL_read_ex(s, into.data(), into.size(), &done); };
-      if (status s = once(read, clock::now() + wait, errc::corrupt); !s) return s;
+      STILLMAP_RETURN_IF_ERROR(call_ssl(read, clock::now() + timeout, errc::corrupt));
       into = into.subspan(done);
     }
     return {};
   }
 
-  void cut() noexcept override {
-    // Who reads on after shutdown() tells the other side of no room any more, and where that waits
-    // for room it would not hear of the end either: it is told by a reset. Not where a reset could
-    // overtake what was sent before.
-    int underway = 0;
-    if (::ioctl(socket_.get(), SIOCOUTQ, &underway) == 0 && underway == 0) {
-      const linger at_once{1, 0};
-      ::setsockopt(socket_.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+  void shutdown() noexcept override {
+    // After shutdown() this end no longer announces free receive buffer, so a peer that waits for
+    // some would not notice the end: a reset (linger 0) wakes it. With unsent data there is no
+    // reset, which would discard that data.
+    int unsent = 0;
+    if (::ioctl(socket_.get(), SIOCOUTQ, &unsent) == 0 && unsent == 0) {
+      const linger reset{1, 0};
+      ::setsockopt(socket_.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
     }
     ::shutdown(socket_.get(), SHUT_RDWR);
   }
 
  private:
-  // A call of OpenSSL until it succeeds. Only calls exclude each other, not what waits: one thread
-  // sends while another waits for something to come.
+  // Repeats a call to OpenSSL until it succeeds. The mutex is held only during calls, not while
+  // waiting for the socket: one thread can send while another waits for data.
   template <class Call>
-  status once(const Call &call, clock::time_point until, errc otherwise) {
+  status call_ssl(const Call &call, clock::time_point until, errc code_of_failure) {
     for (;;) {
       short what = 0;
       {
@@ -174,22 +184,22 @@ class tls_channel final : public channel {
             what = POLLOUT;
             break;
           case SSL_ERROR_ZERO_RETURN:
-            return system_error("the other side has closed the link", ECONNRESET);
+            return system_error("the peer has closed the connection", ECONNRESET);
           case SSL_ERROR_SYSCALL:
-            return system_error("the link is cut", code != 0 ? code : ECONNRESET);
+            return system_error("the connection is broken", code != 0 ? code : ECONNRESET);
           default:
-            // TLS 1.3 has no proper end where somebody just dies.
+            // A peer that dies does not send TLS's closing alert.
             if (ERR_GET_REASON(ERR_peek_error()) == SSL_R_UNEXPECTED_EOF_WHILE_READING) {
-              return system_error("the link is cut", ECONNRESET);
+              return system_error("the connection is broken", ECONNRESET);
             }
-            return tl::unexpected(openssl_error(otherwise, op, "TLS fails"));
+            return tl::unexpected(openssl_error(code_of_failure, op, "TLS failed"));
         }
       }
-      if (status s = wait_for(socket_.get(), what, until); !s) return s;
+      STILLMAP_RETURN_IF_ERROR(wait_for(socket_.get(), what, until));
     }
   }
 
-  // What OpenSSL has written goes.
+  // Writes what OpenSSL has buffered to the socket.
   status flush(clock::time_point until) {
     for (;;) {
       {
@@ -198,38 +208,38 @@ class tls_channel final : public channel {
         errno = 0;
         if (BIO_flush(out) > 0) return {};
         if (!BIO_should_retry(out)) {
-          return system_error("the link is cut", errno != 0 ? errno : ECONNRESET);
+          return system_error("the connection is broken", errno != 0 ? errno : ECONNRESET);
         }
       }
-      if (status s = wait_for(socket_.get(), POLLOUT, until); !s) return s;
+      STILLMAP_RETURN_IF_ERROR(wait_for(socket_.get(), POLLOUT, until));
     }
   }
 
   std::shared_ptr<const owned_context> context_;
   owned_fd socket_;
   const bool accepting_;
-  const std::string where_;
-  std::mutex mutex_;  // of ssl_, once it is open
+  const std::string address_;
+  std::mutex mutex_;  // guards ssl_ after the handshake
   owned_ssl ssl_;
-  peer who_;
+  peer_identity peer_;
 };
 
 class tls_transport final : public transport {
  public:
-  tls_transport(std::string where, place p, owned_context context)
-      : where_(std::move(where)),
-        place_(std::move(p)),
+  tls_transport(std::string address, endpoint to, owned_context context)
+      : address_(std::move(address)),
+        endpoint_(std::move(to)),
         context_(std::make_shared<const owned_context>(std::move(context))) {}
 
-  result<std::unique_ptr<channel>> connect(patience wait) override {
+  result<std::unique_ptr<channel>> connect(std::chrono::milliseconds timeout) override {
     addresses found;
-    if (status s = look_up(place_, false, found); !s) return tl::unexpected(s.error());
-    const auto until = clock::now() + wait;
-    status last = system_error("there is no address", EADDRNOTAVAIL);
+    STILLMAP_RETURN_IF_ERROR(resolve_host(endpoint_, false, found));
+    const auto until = clock::now() + timeout;
+    status last = system_error("the host has no address", EADDRNOTAVAIL);
     for (const addrinfo *a = found.first; a != nullptr; a = a->ai_next) {
       owned_fd s(::socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
       if (s.get() < 0) {
-        last = system_error("no socket to be had", errno);
+        last = system_error("no socket could be created", errno);
         continue;
       }
       if (::connect(s.get(), a->ai_addr, a->ai_addrlen) != 0) {
@@ -246,26 +256,26 @@ class tls_transport final : public transport {
           continue;
         }
       }
-      return std::make_unique<tls_channel>(context_, std::move(s), false, where_);
+      return std::make_unique<tls_channel>(context_, std::move(s), false, address_);
     }
-    return tl::unexpected(last.error());
+    return tl::unexpected(last.error().about(address_));
   }
 
  private:
-  const std::string where_;
-  const place place_;
+  const std::string address_;
+  const endpoint endpoint_;
   const std::shared_ptr<const owned_context> context_;
 };
 
 class tls_acceptor final : public acceptor {
  public:
-  tls_acceptor(owned_fd socket, std::string where, owned_context context)
+  tls_acceptor(owned_fd socket, std::string address, owned_context context)
       : socket_(std::move(socket)),
-        where_(std::move(where)),
+        address_(std::move(address)),
         context_(std::make_shared<const owned_context>(std::move(context))) {}
 
-  result<std::unique_ptr<channel>> accept(patience wait) override {
-    const auto until = clock::now() + wait;
+  result<std::unique_ptr<channel>> accept(std::chrono::milliseconds timeout) override {
+    const auto until = clock::now() + timeout;
     for (;;) {
       sockaddr_storage from{};
       socklen_t bytes = sizeof from;
@@ -273,55 +283,53 @@ class tls_acceptor final : public acceptor {
                            SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (s.get() >= 0) {
         return std::make_unique<tls_channel>(context_, std::move(s), true,
-                                             text_of(reinterpret_cast<sockaddr *>(&from), bytes));
+                                             to_text(reinterpret_cast<sockaddr *>(&from), bytes));
       }
       const int code = errno;
-      if (code == EINVAL) return system_error("it was cut", ECANCELED);  // by shutdown
+      if (code == EINVAL) return system_error("the acceptor was shut down", ECANCELED);
       if (code != EAGAIN && code != EINTR && code != ECONNABORTED) {
         return system_error("accepting failed", code);
       }
-      if (status w = wait_for(socket_.get(), POLLIN, until); !w) return tl::unexpected(w.error());
+      STILLMAP_RETURN_IF_ERROR(wait_for(socket_.get(), POLLIN, until));
     }
   }
-  std::string where() const override { return where_; }
-  void cut() noexcept override { ::shutdown(socket_.get(), SHUT_RDWR); }
+  std::string address() const override { return address_; }
+  void shutdown() noexcept override { ::shutdown(socket_.get(), SHUT_RDWR); }
 
  private:
   owned_fd socket_;
-  const std::string where_;
+  const std::string address_;
   const std::shared_ptr<const owned_context> context_;
 };
 
 }  // namespace
 
-result<std::unique_ptr<transport>> tls_to(const std::string &where, const credentials &c) {
-  auto at = parse(where);
-  if (!at) return tl::unexpected(at.error());
-  auto context = make_context(c, false);
-  if (!context) return tl::unexpected(context.error());
-  return std::make_unique<tls_transport>(where, std::move(*at), std::move(*context));
+result<std::unique_ptr<transport>> create_tls_transport(const std::string &address,
+                                                        const credentials &c) {
+  STILLMAP_ASSIGN_OR_RETURN(endpoint to, parse(address));
+  STILLMAP_ASSIGN_OR_RETURN(owned_context context, create_tls_context(c, false));
+  return std::make_unique<tls_transport>(address, std::move(to), std::move(context));
 }
 
-result<std::unique_ptr<acceptor>> tls_at(const std::string &where, const credentials &c) {
-  auto at = parse(where);
-  if (!at) return tl::unexpected(at.error());
-  auto context = make_context(c, true);
-  if (!context) return tl::unexpected(context.error());
+result<std::unique_ptr<acceptor>> create_tls_acceptor(const std::string &address,
+                                                      const credentials &c) {
+  STILLMAP_ASSIGN_OR_RETURN(const endpoint at, parse(address));
+  STILLMAP_ASSIGN_OR_RETURN(owned_context context, create_tls_context(c, true));
   addresses found;
-  if (status s = look_up(*at, true, found); !s) return tl::unexpected(s.error());
+  STILLMAP_RETURN_IF_ERROR(resolve_host(at, true, found));
   const addrinfo *const a = found.first;
   owned_fd s(::socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int on = 1;
   if (s.get() >= 0) ::setsockopt(s.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   if (s.get() < 0 || ::bind(s.get(), a->ai_addr, a->ai_addrlen) != 0 ||
       ::listen(s.get(), 64) != 0) {
-    return system_error("listening failed", errno);
+    return make_system_error(errno, op, "cannot listen", address);
   }
   sockaddr_storage bound{};
   socklen_t bytes = sizeof bound;
   ::getsockname(s.get(), reinterpret_cast<sockaddr *>(&bound), &bytes);
   return std::make_unique<tls_acceptor>(
-      std::move(s), text_of(reinterpret_cast<sockaddr *>(&bound), bytes), std::move(*context));
+      std::move(s), to_text(reinterpret_cast<sockaddr *>(&bound), bytes), std::move(context));
 }
 
 }  // namespace stillmap::migration

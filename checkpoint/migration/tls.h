@@ -1,4 +1,4 @@
-// TCP with TLS 1.3, both ends proving who they are.
+// Migration transport: TCP with TLS 1.3, mutually authenticated.
 #pragma once
 
 #include <memory>
@@ -9,11 +9,15 @@
 
 namespace stillmap::migration {
 
-// To "host:port" or "[address]:port". Errors: invalid_argument (no such place; the credentials are
-// incomplete or do not fit together).
-result<std::unique_ptr<transport>> tls_to(const std::string &where, const credentials &c);
+// A transport to `address`: "host:port" or "[IPv6 address]:port".
+// Errors: invalid_argument (malformed address; incomplete or inconsistent credentials).
+result<std::unique_ptr<transport>> create_tls_transport(const std::string &address,
+                                                        const credentials &c);
 
-// Listens at "host:port"; port 0: one that is free, where() tells. Errors: as tls_to, the system's.
-result<std::unique_ptr<acceptor>> tls_at(const std::string &where, const credentials &c);
+// Listens at `address`. Port 0 selects a free port, which acceptor::address() returns.
+// Errors: as create_tls_transport(); invalid_argument (the host name does not resolve), the
+//         system's.
+result<std::unique_ptr<acceptor>> create_tls_acceptor(const std::string &address,
+                                                      const credentials &c);
 
 }  // namespace stillmap::migration

@@ -1,5 +1,5 @@
-// Streams of bytes between two machines, behind a seam: TCP with TLS is in tls.h, other networks
-// can be had by whoever implements these.
+// Byte streams between the two machines of a migration. tls.h implements them over TCP with TLS;
+// implement these interfaces to use another network.
 #pragma once
 
 #include <chrono>
@@ -12,47 +12,58 @@
 
 namespace stillmap::migration {
 
-using patience = std::chrono::milliseconds;
-
-// Who is at the other end, as far as that was proven.
-struct peer {
-  std::string where;        // "192.0.2.7:4711"
-  std::string name;         // of its certificate
+// The authenticated identity of a peer.
+struct peer_identity {
+  std::string address;      // "192.0.2.7:4711"
+  std::string name;         // the common name of its certificate
   std::string fingerprint;  // SHA-256 of its certificate, in hexadecimal
 };
 
-// One stream of bytes, in order, both ways. Threads: one may send while another receives.
+// One bidirectional, ordered byte stream.
+// Threads: one thread may send while another receives.
 class channel {
  public:
   virtual ~channel() = default;
-  // Before anything else: finds out who is there. Errors: as send, and not_supported (it is not who
-  // it should be, or does not believe that we are).
-  virtual status open(patience wait) = 0;
-  virtual peer who() const = 0;
-  // All of it. Errors: busy (nothing moved for `wait`), the system's (the link is cut: EPIPE,
-  // ECONNRESET), corrupt (what came was not what was sent).
-  virtual status send(std::span<const std::byte> bytes, patience wait) = 0;
-  virtual status receive(std::span<std::byte> into, patience wait) = 0;
-  // From any thread: whatever is under way and whatever comes fails.
-  virtual void cut() noexcept = 0;
+
+  // Authenticates both ends. Must succeed before anything is sent or received.
+  // Errors: as send(); not_supported (either end rejected the other's certificate).
+  virtual status handshake(std::chrono::milliseconds timeout) = 0;
+  virtual peer_identity peer() const = 0;
+
+  // Transfers all of `bytes`, or fills all of `into`.
+  // Errors: busy (no progress for `timeout`), the system's (the connection is closed: EPIPE,
+  //         ECONNRESET), corrupt (the data was modified in transit).
+  virtual status send(std::span<const std::byte> bytes, std::chrono::milliseconds timeout) = 0;
+  virtual status receive(std::span<std::byte> into, std::chrono::milliseconds timeout) = 0;
+
+  // Fails every current and future call.
+  // Threads: any.
+  virtual void shutdown() noexcept = 0;
 };
 
-// How a source gets to its destination. Threads: safe.
+// Connects a source to its destination.
+// Threads: safe.
 class transport {
  public:
   virtual ~transport() = default;
-  // Not open yet. Errors: the system's, busy (nobody answered for `wait`).
-  virtual result<std::unique_ptr<channel>> connect(patience wait) = 0;
+  // Returns a channel before its handshake.
+  // Errors: the system's, busy (no answer within
+  // `timeout`).
+  virtual result<std::unique_ptr<channel>> connect(std::chrono::milliseconds timeout) = 0;
 };
 
-// Where a destination is found.
+// Accepts connections at a destination.
 class acceptor {
  public:
   virtual ~acceptor() = default;
-  // Not open yet. Errors: busy (nobody came), the system's (cut: ECANCELED).
-  virtual result<std::unique_ptr<channel>> accept(patience wait) = 0;
-  virtual std::string where() const = 0;
-  virtual void cut() noexcept = 0;  // from any thread
+  // Returns a channel before its handshake.
+  // Errors: busy (no connection within `timeout`), the system's (after shutdown(): ECANCELED).
+  virtual result<std::unique_ptr<channel>> accept(std::chrono::milliseconds timeout) = 0;
+  // The address that sources connect to.
+  virtual std::string address() const = 0;
+  // Fails every current and future accept().
+  // Threads: any.
+  virtual void shutdown() noexcept = 0;
 };
 
 }  // namespace stillmap::migration

@@ -1,4 +1,4 @@
-// OpenSSL's objects with owners, and its errors as ours. Internal.
+// Owning handles for OpenSSL objects, and OpenSSL's errors as stillmap::error.
 #pragma once
 
 #include <openssl/evp.h>
@@ -8,7 +8,7 @@
 #include <memory>
 #include <string>
 
-#include "stillmap/checkpoint/migration/credentials.h"
+#include "stillmap/vmm/error.h"
 
 namespace stillmap::migration {
 
@@ -28,16 +28,14 @@ using owned_key = owned<EVP_PKEY, EVP_PKEY_free>;
 using owned_context = owned<SSL_CTX, SSL_CTX_free>;
 using owned_ssl = owned<SSL, SSL_free>;
 
-// What OpenSSL said last, in this thread; `otherwise` where it said nothing. Its texts are
-// literals.
-error openssl_error(errc like, const char *operation, const char *otherwise);
+// This thread's OpenSSL error, cleared, as an error with code `c`. Its reason is OpenSSL's text (a
+// literal), or `fallback` if OpenSSL has none.
+error openssl_error(errc c, const char *operation, const char *fallback);
 
-owned_bio reading(const std::string &pem);
+// Reads from `pem`, which must outlive the result.
+owned_bio read_bio(const std::string &pem);
+// SHA-256 in hexadecimal; empty on failure.
 std::string fingerprint_of(const X509 *certificate);
 std::string common_name_of(const X509 *certificate);
-
-// A context for connections of TLS 1.3 at which both ends prove who they are.
-// Errors: invalid_argument.
-result<owned_context> make_context(const credentials &c, bool listening);
 
 }  // namespace stillmap::migration

@@ -3,252 +3,250 @@
 #include <algorithm>
 
 #include "stillmap/checkpoint/image/image_set.h"
-#include "stillmap/checkpoint/migration/internal/inbound.h"
+#include "stillmap/checkpoint/migration/internal/chunk_receiver.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::migration {
 namespace {
 
 constexpr const char *op = "migration::receive";
-// Between messages a source may take its time; end_if_silent() has an eye on it.
-constexpr patience for_good = std::chrono::hours(24 * 365);
+// Between messages a source may be silent; cancel_if_silent() limits that.
+constexpr std::chrono::milliseconds no_timeout = std::chrono::hours(24 * 365);
 
 }  // namespace
 
-session::session(const device &d, const receive_options &how, const hello &h, peer from,
-                 record_file r, session_id id)
+session::session(const device &d, const hello &h, peer_identity from, record_file r, session_id id,
+                 const receive_options &options)
     : device_(d),
-      how_(how),
+      options_(options),
       hello_(h),
       from_(std::move(from)),
       id_(id),
-      memory_(d, h.chunk_bytes, how.most_bytes),
+      memory_(d, h.chunk_bytes, options.max_bytes),
       record_(std::move(r)) {
-  moved();
+  touch();
 }
 
-result<std::shared_ptr<session>> session::create(const device &d, const receive_options &how,
-                                                 const hello &h, peer from) {
+result<std::shared_ptr<session>> session::create(const device &d, const hello &h,
+                                                 peer_identity from,
+                                                 const receive_options &options) {
   if (!d.capabilities().vmm) {
-    return make_error(errc::not_supported, op, "this device cannot map pages at addresses");
+    return make_error(errc::not_supported, op, "the device cannot map pages at fixed addresses");
   }
   if (h.page_bytes % d.capabilities().page_bytes != 0) {
-    return make_error(errc::not_supported, op, "pages of this size cannot be made here",
-                  h.page_bytes, d.capabilities().page_bytes);
+    return make_error(errc::not_supported, op,
+                      "the source's page size is not a multiple of this device's", h.page_bytes,
+                      d.capabilities().page_bytes, error_unit::bytes);
   }
-  auto file = record_file::open(how.records, h.task);
-  if (!file) return tl::unexpected(file.error());
-  const auto before = file->read();
-  if (!before) return tl::unexpected(before.error());
-  if (*before) {
-    const record &r = **before;
-    const bool here = r.state == ownership::owner || r.state == ownership::running;
-    if (r.state == ownership::intent) {
-      return make_error(errc::busy, op, "it is not known yet what became of this task's leaving",
-                    h.epoch, r.epoch);
+  STILLMAP_ASSIGN_OR_RETURN(auto file, record_file::open(options.records, h.task));
+  STILLMAP_ASSIGN_OR_RETURN(const std::optional<record> before, file.read());
+  if (before) {
+    const bool here = before->state == ownership::owner || before->state == ownership::running;
+    if (before->state == ownership::intent) {
+      return make_error(errc::busy, op,
+                        "this machine's own transfer of the task is in doubt: resolve it first",
+                        h.epoch, before->epoch);
     }
-    if (here ? h.epoch <= r.epoch : h.epoch < r.epoch) {
-      return make_error(errc::busy, op, "this machine's record of the task is newer", h.epoch,
-                    r.epoch);
+    if (here ? h.epoch <= before->epoch : h.epoch < before->epoch) {
+      return make_error(errc::busy, op, "this machine's record of the task has a newer epoch",
+                        h.epoch, before->epoch);
     }
   }
-  const auto id = image::make_id();
-  if (!id) return tl::unexpected(id.error().why);
+  STILLMAP_ASSIGN_OR_RETURN(const auto id, image::make_id());
   return std::shared_ptr<session>(
-      new session(d, how, h, std::move(from), std::move(*file), session_id{id->bytes}));
+      new session(d, h, std::move(from), std::move(file), session_id{id.bytes}, options));
 }
 
-status session::say(kind what, std::span<const std::byte> body, std::uint64_t number) {
+record session::make_record(ownership o) const {
+  return {hello_.task, hello_.epoch + 1, o, id_, from_.address + ' ' + from_.name, contents_};
+}
+
+status session::send_control(kind what, std::span<const std::byte> body, std::uint64_t number) {
   const std::lock_guard lock(mutex_);
-  if (talking_ == nullptr || state_ == state::dead) {
-    return make_error(errc::busy, op, "nobody listens any more");
+  if (control_ == nullptr || state_ == state::dead) {
+    return make_error(errc::busy, op, "the control channel is closed");
   }
-  return send(*talking_, what, body, how_.wait, number);
+  return send(*control_, what, body, options_.timeout, number);
 }
 
-status session::talk(channel &with) {
+status session::serve_control(channel &control) {
   {
     const std::lock_guard lock(mutex_);
-    talking_ = &with;
+    control_ = &control;
   }
   reached(step::accepted);
-  status s = say(kind::welcome, encode(id_), 0);
-  if (s) s = listen(with);
+  status s = send_control(kind::welcome, encode(id_), 0);
+  if (s) s = receive_control(control);
   if (!s) {
-    bool tell = false;
+    bool reply = false;
     {
       const std::lock_guard lock(mutex_);
-      tell = state_ == state::copying;
+      reply = state_ == state::copying;
     }
-    if (tell) (void)say(kind::refusal, checkpoint::encode(s.error()), 0);
+    // Best effort: the session has failed whether the source learns why or not.
+    if (reply) (void)send_control(kind::refusal, checkpoint::encode(s.error()), 0);
   }
   std::unique_lock lock(mutex_);
-  talking_ = nullptr;
-  if (state_ == state::waiting) return s;  // by another channel, perhaps
+  control_ = nullptr;
+  if (state_ == state::awaiting_commit) return s;  // the commit may arrive on another channel
   if (state_ == state::copying) state_ = state::dead;
-  for (channel *const c : carrying_) c->cut();
-  changed_.wait(lock, [this] { return carrying_.empty(); });
+  for (channel *const c : data_) c->shutdown();
+  changed_.wait(lock, [this] { return data_.empty(); });
   return s;
 }
 
-// Until there is nothing more to say.
-status session::listen(channel &with) {
+// Returns after a commit.
+status session::receive_control(channel &control) {
   for (;;) {
-    auto m =
-        receive(with, std::max<std::uint64_t>(checkpoint::largest_layout, largest_table), for_good);
-    moved();
+    auto m = receive(control, std::max<std::uint64_t>(checkpoint::largest_layout, max_table_bytes),
+                     no_timeout);
+    touch();
     if (!m) return tl::unexpected(m.error());
     switch (m->head.what) {
       case kind::layout: {
-        auto l = decode_layout_message(m->body);
-        if (!l) return tl::unexpected(l.error());
-        if (status s = memory_.prepare(std::move(*l)); !s) return s;
+        STILLMAP_ASSIGN_OR_RETURN(auto l, decode_layout_message(m->body));
+        STILLMAP_RETURN_IF_ERROR(memory_.prepare(std::move(l)));
         reached(step::reserved);
-        if (status s = say(kind::prepared, {}, 0); !s) return s;
+        STILLMAP_RETURN_IF_ERROR(send_control(kind::prepared, {}, 0));
         break;
       }
       case kind::seal: {
-        const auto sealed = decode_digests(m->body);
-        if (!sealed) return tl::unexpected(sealed.error());
-        reached(step::sealed_here);
-        const auto bad = memory_.compare(*sealed);
-        if (!bad) return tl::unexpected(bad.error());
-        if (bad->empty()) {
+        STILLMAP_ASSIGN_OR_RETURN(const auto sealed, decode_digests(m->body));
+        reached(step::seal_received);
+        STILLMAP_ASSIGN_OR_RETURN(const auto different, memory_.compare(sealed));
+        if (different.empty()) {
           const std::lock_guard lock(mutex_);
-          if (state_ != state::copying && state_ != state::waiting) {
-            return make_error(errc::corrupt, op, "it is too late to say what it should be");
+          if (state_ != state::copying && state_ != state::awaiting_commit) {
+            return make_error(errc::corrupt, op, "a seal arrived after the outcome was decided");
           }
-          state_ = state::waiting;
+          state_ = state::awaiting_commit;
           contents_ = image::digest_of(m->body);
         }
-        if (bad->empty()) reached(step::waiting);
-        if (status s = say(kind::verified, encode(*bad), 0); !s) return s;
+        if (different.empty()) reached(step::awaiting_commit);
+        STILLMAP_RETURN_IF_ERROR(send_control(kind::verified, encode(different), 0));
         break;
       }
       case kind::commit: {
-        const auto q = decode_question(m->body);
-        if (!q) return tl::unexpected(q.error());
+        STILLMAP_ASSIGN_OR_RETURN(const outcome_query q, decode_outcome_query(m->body));
         reached(step::commit_received);
-        if (status s = commit(*q); !s) return s;
-        if (status s = say(kind::owner, {}, 0); !s) return s;
-        reached(step::said_owner);
+        STILLMAP_RETURN_IF_ERROR(commit(q));
+        STILLMAP_RETURN_IF_ERROR(send_control(kind::owner, {}, 0));
+        reached(step::ownership_sent);
         return {};
       }
       case kind::discard: {
         const std::lock_guard lock(mutex_);
-        if (state_ == state::waiting) state_ = state::copying;
-        return make_error(errc::busy, op, "the source keeps it");
+        if (state_ == state::awaiting_commit) state_ = state::copying;
+        return make_error(errc::busy, op, "the source has cancelled the migration");
       }
       default:
-        return make_error(errc::corrupt, op, "the source says something else than it should",
-                      static_cast<std::uint64_t>(m->head.what));
+        return make_error(errc::corrupt, op, "unexpected message on the control channel",
+                          static_cast<std::uint64_t>(m->head.what));
     }
   }
 }
 
-status session::commit(const question &q) {
+status session::commit(const outcome_query &q) {
   {
     const std::lock_guard lock(mutex_);
-    if (state_ == state::owned || state_ == state::delivered) return {};  // said twice
-    if (state_ != state::waiting || q.session != id_ || q.task != hello_.task ||
+    if (state_ == state::owned || state_ == state::delivered) return {};  // a repeated commit
+    if (state_ != state::awaiting_commit || q.session != id_ || q.task != hello_.task ||
         q.epoch != hello_.epoch + 1) {
-      return make_error(errc::corrupt, op, "it is not time for this word, or it is about another",
-                    q.epoch, hello_.epoch + 1);
+      return make_error(errc::corrupt, op, "a commit of another session, or before the seal",
+                        q.epoch, hello_.epoch + 1);
     }
-    record r{hello_.task, hello_.epoch + 1, ownership::owner, id_, from_.where + ' ' + from_.name,
-             contents_};
-    if (status s = record_->write(r); !s) {
-      // It may be on the disk all the same. Nobody may think so who asks.
-      r.state = ownership::refused;
-      (void)record_->write(r);
+    if (status s = record_->write(make_record(ownership::owner)); !s) {
+      // The record may be on disk all the same, so it is replaced by a refusal. If that fails as
+      // well, receiver::core::outcome_on_record() writes it when the source asks.
+      (void)record_->write(make_record(ownership::refused));
       state_ = state::dead;
       return s;
     }
     state_ = state::owned;
   }
-  reached(step::owner_recorded);
+  reached(step::ownership_recorded);
   return {};
 }
 
-standing session::answer() {
+outcome session::answer_query() {
   const std::lock_guard lock(mutex_);
   switch (state_) {
     case state::owned:
     case state::delivered:
-      return standing::owns;
-    case state::waiting:
-      return standing::waiting;
+      return outcome::owner;
+    case state::awaiting_commit:
+      return outcome::awaiting_commit;
     case state::copying:
     case state::dead:
       break;
   }
-  state_ = state::dead;  // for good: it has been said
-  if (talking_ != nullptr) talking_->cut();
-  return standing::never;
+  state_ = state::dead;
+  if (control_ != nullptr) control_->shutdown();
+  return outcome::refused;
 }
 
-status session::carry(channel &from) {
+status session::serve_data(channel &data) {
   {
     const std::lock_guard lock(mutex_);
-    if (state_ == state::dead || carrying_.size() >= hello_.channels || !memory_.prepared()) {
-      return make_error(errc::corrupt, op, "no channel is waited for", carrying_.size(),
-                    hello_.channels);
+    if (state_ == state::dead || data_.size() >= hello_.channels || !memory_.prepared()) {
+      return make_error(errc::corrupt, op, "no further data channel is expected", data_.size(),
+                        hello_.channels, error_unit::items);
     }
-    carrying_.push_back(&from);
+    data_.push_back(&data);
   }
-  const status s = bring(from);
-  // What is missing never comes. Where it was not the link, the source may want to know why.
-  bool tell = false;
+  const status s = receive_data(data);
+  // The session fails without this channel. The source may want to know why.
+  bool reply = false;
   {
     const std::lock_guard lock(mutex_);
-    tell = state_ == state::copying;
+    reply = state_ == state::copying;
   }
-  if (tell) (void)say(kind::refusal, checkpoint::encode(s.error()), 0);
+  // Best effort, as in serve_control().
+  if (reply) (void)send_control(kind::refusal, checkpoint::encode(s.error()), 0);
   const std::lock_guard lock(mutex_);
-  carrying_.erase(std::find(carrying_.begin(), carrying_.end(), &from));
-  if (state_ == state::copying && talking_ != nullptr) talking_->cut();
+  data_.erase(std::find(data_.begin(), data_.end(), &data));
+  if (state_ == state::copying && control_ != nullptr) control_->shutdown();
   changed_.notify_all();
   return s;
 }
 
-// Until it is cut.
-status session::bring(channel &from) {
-  auto by = inbound::create(device_, memory_, hello_.chunk_bytes, how_.read_back);
-  if (!by) return tl::unexpected(by.error());
-  if (status s = send(from, kind::welcome, {}, how_.wait); !s) return s;
+// Returns when the channel fails or is closed.
+status session::receive_data(channel &data) {
+  STILLMAP_ASSIGN_OR_RETURN(
+      auto chunks,
+      chunk_receiver::create(device_, memory_, hello_.chunk_bytes, options_.read_back));
+  STILLMAP_RETURN_IF_ERROR(send(data, kind::welcome, {}, options_.timeout));
   for (;;) {
     std::byte head[header::bytes];
-    if (status s = from.receive(head, for_good); !s) return s;
-    moved();
-    const auto h = decode_header(head);
-    if (!h) return tl::unexpected(h.error());
-    if (h->what != kind::mark || h->body != 0) {
-      if (status s = by->take(from, *h, how_.wait); !s) return s;
+    STILLMAP_RETURN_IF_ERROR(data.receive(head, no_timeout));
+    touch();
+    STILLMAP_ASSIGN_OR_RETURN(const header h, decode_header(head));
+    if (h.what != kind::round_end || h.body != 0) {
+      STILLMAP_RETURN_IF_ERROR(chunks.take(data, h, options_.timeout));
       continue;
     }
-    const auto bad = by->through();
-    if (!bad) return tl::unexpected(bad.error());
-    if (status s = round_over(*bad, h->number); !s) return s;
+    STILLMAP_ASSIGN_OR_RETURN(const auto damaged, chunks.end_round());
+    STILLMAP_RETURN_IF_ERROR(end_round(damaged, h.number));
   }
 }
 
-// The last channel that is through with a round tells.
-status session::round_over(const std::vector<std::uint64_t> &bad, std::uint64_t round) {
+status session::end_round(const std::vector<std::uint64_t> &damaged, std::uint64_t round) {
   std::vector<std::uint64_t> all;
   {
     const std::lock_guard lock(mutex_);
-    if (state_ == state::waiting) state_ = state::copying;
-    bad_.insert(bad_.end(), bad.begin(), bad.end());
-    if (++through_ < hello_.channels) return {};
-    through_ = 0;
-    all.swap(bad_);
+    if (state_ == state::awaiting_commit) state_ = state::copying;
+    damaged_.insert(damaged_.end(), damaged.begin(), damaged.end());
+    if (++channels_done_ < hello_.channels) return {};
+    channels_done_ = 0;
+    all.swap(damaged_);
   }
-  reached(step::round_landed);
-  return say(kind::landed, encode(all), round);
+  reached(step::round_received);
+  return send_control(kind::round_received, encode(all), round);
 }
 
 bool session::alive() const {
   const std::lock_guard lock(mutex_);
-  return state_ == state::copying || state_ == state::waiting;
+  return state_ == state::copying || state_ == state::awaiting_commit;
 }
 
 bool session::owned() const {
@@ -256,28 +254,24 @@ bool session::owned() const {
   return state_ == state::owned;
 }
 
-void session::end() {
+void session::cancel() {
   const std::lock_guard lock(mutex_);
-  if (state_ == state::copying || state_ == state::waiting) state_ = state::dead;
-  if (talking_ != nullptr) talking_->cut();
-  for (channel *const c : carrying_) c->cut();
+  if (state_ == state::copying || state_ == state::awaiting_commit) state_ = state::dead;
+  if (control_ != nullptr) control_->shutdown();
+  for (channel *const c : data_) c->shutdown();
 }
 
-void session::end_if_silent() {
-  const auto silent = clock::now() - clock::time_point(clock::duration(last_moved_.load()));
-  if (alive() && silent > how_.settle) end();
+void session::cancel_if_silent() {
+  const auto silent = clock::now() - clock::time_point(clock::duration(last_message_.load()));
+  if (alive() && silent > options_.resolve_timeout) cancel();
 }
 
-result<arrived_memory> session::deliver() {
+result<received_memory> session::deliver() {
   const std::lock_guard lock(mutex_);
-  if (status s = record_->write({hello_.task, hello_.epoch + 1, ownership::running, id_,
-                                 from_.where + ' ' + from_.name, contents_});
-      !s) {
-    return tl::unexpected(s.error());
-  }
+  STILLMAP_RETURN_IF_ERROR(record_->write(make_record(ownership::running)));
   reached(step::running_recorded);
   state_ = state::delivered;
-  return arrived_memory{memory_.take(), hello_.task, hello_.epoch + 1, from_, std::move(*record_)};
+  return received_memory{memory_.take(), hello_.task, hello_.epoch + 1, from_, std::move(*record_)};
 }
 
 }  // namespace stillmap::migration

@@ -1,4 +1,4 @@
-// One task's way to here: what its source says, and what becomes of it. Internal to receiver.
+// One incoming migration at the destination: from the source's first message to its outcome.
 #pragma once
 
 #include <atomic>
@@ -6,77 +6,84 @@
 #include <mutex>
 #include <vector>
 
-#include "stillmap/checkpoint/migration/internal/incoming.h"
+#include "stillmap/checkpoint/migration/internal/destination_memory.h"
 #include "stillmap/checkpoint/migration/migration.h"
 
 namespace stillmap::migration {
 
+// States: copying <-> awaiting_commit -> owned -> delivered; the first two also -> dead.
 // Threads: safe.
 class session {
  public:
   using clock = std::chrono::steady_clock;
 
-  // Checks that it may come here at all. Errors: busy (the record is another's; it is here already
-  // or has been under this epoch), the system's.
-  static result<std::shared_ptr<session>> create(const device &d, const receive_options &how,
-                                                 const hello &h, peer from);
+  // Checks the record, and whether the device can hold the task.
+  // Errors: busy (another process holds the record; the task is already here, or was under this
+  //         epoch), not_supported (page sizes; a device without VMM), the system's.
+  static result<std::shared_ptr<session>> create(const device &d, const hello &h,
+                                                 peer_identity from,
+                                                 const receive_options &options);
 
   const session_id &id() const { return id_; }
-  bool is_of(const task_id &task, const peer &from) const {
+  bool is_of(const task_id &task, const peer_identity &from) const {
     return hello_.task == task && from_.fingerprint == from.fingerprint;
   }
 
-  // The channel that talks: until it is owned, kept by its source, or cut. Why it did not come.
-  status talk(channel &with);
-  // A channel that brings contents, until it is cut.
-  status carry(channel &from);
+  // Serves the control channel until the destination owns the task, or the migration fails.
+  status serve_control(channel &control);
+  // Serves a data channel until it is closed.
+  status serve_data(channel &data);
 
-  // What there is to say to who asks; afterwards nothing else is. Errors: none.
-  standing answer();
-  // The source's word, by any channel. Errors: corrupt (it is not about this, or not time for it),
-  // the system's (the record).
-  status commit(const question &q);
+  // The outcome, for a source that asks on another connection. A session that is still copying
+  // fails: after this answer it can never succeed.
+  outcome answer_query();
+  // Commits, on any channel.
+  // Errors: corrupt (another session, or not awaiting a commit), the system's (the record).
+  status commit(const outcome_query &q);
 
-  // Whether it may still come: talking, or everything is here and the word is waited for.
+  // Whether the session may still succeed.
   bool alive() const;
   bool owned() const;
-  // Everything under way fails; what is here goes.
-  void end();
-  // Cuts it where nothing has moved for too long.
-  void end_if_silent();
+  // Fails a session that is not owned, and shuts down its channels.
+  void cancel();
+  // Cancels after receive_options::resolve_timeout without a message.
+  void cancel_if_silent();
+  // Records that the task runs here, and passes on its memory.
   // Requires: owned(), once.
-  result<arrived_memory> deliver();
+  result<received_memory> deliver();
 
  private:
-  enum class state { copying, waiting, owned, delivered, dead };
-  session(const device &d, const receive_options &how, const hello &h, peer from, record_file r,
-          session_id id);
-  status say(kind what, std::span<const std::byte> body, std::uint64_t number);
-  status listen(channel &with);
-  status bring(channel &from);
-  status round_over(const std::vector<std::uint64_t> &bad, std::uint64_t round);
-  void moved() { last_moved_ = clock::now().time_since_epoch().count(); }
+  enum class state { copying, awaiting_commit, owned, delivered, dead };
+  session(const device &d, const hello &h, peer_identity from, record_file r, session_id id,
+          const receive_options &options);
+  record make_record(ownership o) const;  // requires the mutex
+  status send_control(kind what, std::span<const std::byte> body, std::uint64_t number);
+  status receive_control(channel &control);
+  status receive_data(channel &data);
+  // The channel that ends a round last sends the result of all channels.
+  status end_round(const std::vector<std::uint64_t> &damaged, std::uint64_t round);
+  void touch() { last_message_ = clock::now().time_since_epoch().count(); }
   void reached(step s) const {
-    if (how_.at) how_.at(s);
+    if (options_.on_step) options_.on_step(s);
   }
 
   const device device_;
-  const receive_options &how_;
+  const receive_options &options_;
   const hello hello_;
-  const peer from_;
+  const peer_identity from_;
   const session_id id_;
-  incoming memory_;
-  std::atomic<clock::rep> last_moved_;
+  destination_memory memory_;
+  std::atomic<clock::rep> last_message_;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   state state_ = state::copying;
   std::optional<record_file> record_;
   image::digest contents_;
-  channel *talking_ = nullptr;
-  std::vector<channel *> carrying_;
-  std::size_t through_ = 0;         // with this round, so many channels
-  std::vector<std::uint64_t> bad_;  // of it, theirs
+  channel *control_ = nullptr;
+  std::vector<channel *> data_;
+  std::size_t channels_done_ = 0;       // with this round
+  std::vector<std::uint64_t> damaged_;  // chunks of this round, of those channels
 };
 
 }  // namespace stillmap::migration

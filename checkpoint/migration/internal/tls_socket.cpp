@@ -13,7 +13,7 @@ int socket_of(BIO *b) {
   return static_cast<int>(reinterpret_cast<std::intptr_t>(BIO_get_data(b)));
 }
 
-bool comes_later() {
+bool would_block() {
   return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
 }
 
@@ -24,7 +24,7 @@ int read_some(BIO *b, char *into, std::size_t bytes, std::size_t *done) {
     *done = static_cast<std::size_t>(n);
     return 1;
   }
-  if (n < 0 && comes_later()) BIO_set_retry_read(b);
+  if (n < 0 && would_block()) BIO_set_retry_read(b);
   if (n == 0) BIO_set_flags(b, BIO_FLAGS_IN_EOF);
   return n == 0 ? 0 : -1;
 }
@@ -36,7 +36,7 @@ int write_some(BIO *b, const char *from, std::size_t bytes, std::size_t *done) {
     *done = static_cast<std::size_t>(n);
     return 1;
   }
-  if (comes_later()) BIO_set_retry_write(b);
+  if (would_block()) BIO_set_retry_write(b);
   return -1;
 }
 
@@ -61,18 +61,19 @@ const BIO_METHOD *socket_method() {
 
 }  // namespace
 
-bool use_socket(SSL *on, int socket) {
+bool use_socket(SSL *ssl, int socket) {
   const BIO_METHOD *const method = socket_method();
-  owned_bio ends(method != nullptr ? BIO_new(method) : nullptr), buffer(BIO_new(BIO_f_buffer()));
-  if (ends == nullptr || buffer == nullptr ||
-      BIO_set_write_buffer_size(buffer.get(), static_cast<long>(socket_buffer)) != 1 ||
-      BIO_up_ref(ends.get()) != 1) {
+  owned_bio socket_bio(method != nullptr ? BIO_new(method) : nullptr),
+      buffer(BIO_new(BIO_f_buffer()));
+  if (socket_bio == nullptr || buffer == nullptr ||
+      BIO_set_write_buffer_size(buffer.get(), static_cast<long>(socket_buffer_bytes)) != 1 ||
+      BIO_up_ref(socket_bio.get()) != 1) {
     return false;
   }
-  BIO_set_data(ends.get(), reinterpret_cast<void *>(static_cast<std::intptr_t>(socket)));
-  BIO_set_init(ends.get(), 1);
-  BIO_push(buffer.get(), ends.get());  // owns one of the two references
-  SSL_set_bio(on, ends.release(), buffer.release());
+  BIO_set_data(socket_bio.get(), reinterpret_cast<void *>(static_cast<std::intptr_t>(socket)));
+  BIO_set_init(socket_bio.get(), 1);
+  BIO_push(buffer.get(), socket_bio.get());  // takes one of the two references
+  SSL_set_bio(ssl, socket_bio.release(), buffer.release());
   return true;
 }
 

@@ -1,5 +1,5 @@
-// What goes over a channel: a header of fixed size, then as many bytes as it says. Every field is
-// checked when read. docs/migration.md#messages. Internal.
+// Messages of the migration protocol: a header of fixed size, then a body. Every field is checked
+// when it is read. docs/migration.md#messages
 #pragma once
 
 #include <cstddef>
@@ -14,41 +14,43 @@
 
 namespace stillmap::migration {
 
+// The control channel carries all messages but those that say "data".
 enum class kind : std::uint16_t {
-  hello = 1,  // control, from the source: begins
-  welcome,    // to it: the session
-  join,       // the first on a data channel
-  layout,     // what memory is where, and the numbers of its pages
-  prepared,   // the addresses are there
-  chunk,      // data: number, digest; contents follow
-  zeros,      // data: number
-  mark,       // data: the end of round `number` on this channel
-  landed,     // control, to the source: round `number` is there; bad chunks follow
-  seal,       // control: digests of all chunks, of a source that has stopped
-  verified,   // to the source: all are as sealed
-  commit,     // the source has put its intent on record
-  owner,      // to the source: and the destination that it owns
-  discard,    // the source keeps it
-  ask,        // the first on a channel: what became of a session
-  answer,     // to who asked
-  refusal,
+  hello = 1,       // from the source: begins a migration
+  welcome,         // to the source: the session; on a data channel: accepted
+  join,            // first on a data channel: the session
+  layout,          // the layout, and the numbers of its pages
+  prepared,        // to the source: the addresses are reserved
+  chunk,           // data: number and digest of a chunk; contents follow
+  zeros,           // data: number of a chunk of zeros
+  round_end,       // data: end of round `number` on this channel
+  round_received,  // to the source: end of round `number`, with the chunks that arrived damaged
+  seal,            // digests of all chunks, after the task has stopped
+  verified,        // to the source: the chunks that differ from the seal
+  commit,          // from the source, after its intent is on record
+  owner,           // to the source: the destination owns the task
+  discard,         // the source keeps the task
+  query,           // first on a channel: asks for the outcome of a session
+  query_result,    // the reply: an outcome
+  refusal,         // an error
 };
 
 struct header {
   static constexpr std::size_t bytes = 40;
   kind what = kind::refusal;
   std::uint64_t body = 0;    // bytes that follow
-  std::uint64_t number = 0;  // of what it is about
+  std::uint64_t number = 0;  // its meaning depends on the kind
   image::digest digest;
 };
 
-// Bounds on what is believed before memory is taken for it.
-inline constexpr std::uint64_t largest_table = std::uint64_t{1} << 30;
-inline constexpr std::uint32_t least_chunk = 64 << 10, largest_chunk = 16 << 20;
-inline constexpr std::uint32_t most_channels = 64;
+// Limits that a length is checked against before memory is allocated for it.
+inline constexpr std::uint64_t max_table_bytes = std::uint64_t{1} << 30;
+inline constexpr std::uint32_t min_chunk_bytes = 64 << 10, max_chunk_bytes = 16 << 20;
+inline constexpr std::uint32_t max_channels = 64;
 
 void encode(const header &h, std::span<std::byte, header::bytes> into);
-// Errors: corrupt (no message of ours), not_supported (another version: value, limit = ours).
+// Errors: corrupt (not a message of this protocol), not_supported (another version: value, limit =
+//         ours).
 result<header> decode_header(std::span<const std::byte, header::bytes> from);
 
 struct hello {
@@ -56,39 +58,40 @@ struct hello {
   std::uint64_t epoch = 0;  // at the source
   std::uint64_t page_bytes = 0;
   std::uint32_t chunk_bytes = 0;
-  std::uint32_t channels = 0;  // for data
+  std::uint32_t channels = 0;  // data channels
 };
 struct layout_message {
   checkpoint::memory_layout layout;
-  std::vector<std::uint32_t> pages;  // numbers, for good, of the layout's pages
+  // A number for each page of the layout, which stays the page's when the layout changes.
+  std::vector<std::uint32_t> pages;
 };
-struct question {
+struct outcome_query {
   task_id task;
   session_id session;
-  std::uint64_t epoch = 0;  // that the destination would have
+  std::uint64_t epoch = 0;  // the destination's, if the migration succeeds
 };
-enum class standing : std::uint32_t {
-  owns = 1,  // the destination does
-  waiting,   // it has all, and would with a commit
-  never,     // it does not, and never will
+enum class outcome : std::uint32_t {
+  owner = 1,        // the destination owns the task
+  awaiting_commit,  // the destination has all contents, and will own the task after a commit
+  refused,          // the destination does not own the task, and never will in this session
 };
 
 std::vector<std::byte> encode(const hello &h);
 std::vector<std::byte> encode(const layout_message &l);
-std::vector<std::byte> encode(const question &q);
+std::vector<std::byte> encode(const outcome_query &q);
 std::vector<std::byte> encode(const session_id &s);
 std::vector<std::byte> encode(const std::vector<std::uint64_t> &numbers);
 std::vector<std::byte> encode(const std::vector<image::digest> &digests);
 
-// Errors: corrupt. Numbers are not compared with each other.
+// Errors: corrupt. Each field is checked by itself; checkpoint::check() checks a layout as a whole.
 result<hello> decode_hello(std::span<const std::byte> from);
 result<layout_message> decode_layout_message(std::span<const std::byte> from);
-result<question> decode_question(std::span<const std::byte> from);
+result<outcome_query> decode_outcome_query(std::span<const std::byte> from);
 result<session_id> decode_session(std::span<const std::byte> from);
 result<std::vector<std::uint64_t>> decode_numbers(std::span<const std::byte> from);
 result<std::vector<image::digest>> decode_digests(std::span<const std::byte> from);
 
-// The number of a chunk: its page's, and which of the page's.
+// A chunk's number: its page's number, and its index in the page.
 constexpr std::uint64_t chunk_number(std::uint32_t page, std::uint32_t index) {
   return std::uint64_t{page} << 32 | index;
 }
@@ -98,13 +101,16 @@ struct message {
   std::vector<std::byte> body;
 };
 
-// Messages over a channel, but for chunks. Threads: as the channel.
-status send(channel &to, kind what, std::span<const std::byte> body, patience wait,
-            std::uint64_t number = 0);
-// A body over `limit` is refused before memory is taken for it: corrupt.
-result<message> receive(channel &from, std::uint64_t limit, patience wait);
-// The same, and it is of that kind: else corrupt, or the other side's refusal as an error of `op`.
-result<message> receive(channel &from, kind want, std::uint64_t limit, patience wait,
-                        const char *op);
+// Sends and receives all messages but the contents of chunks.
+// Threads: as the channel.
+status send(channel &to, kind what, std::span<const std::byte> body,
+            std::chrono::milliseconds timeout, std::uint64_t number = 0);
+// Errors: as channel::receive(); corrupt (a body larger than `limit`, found before memory is
+//         allocated for it).
+result<message> receive(channel &from, std::uint64_t limit, std::chrono::milliseconds timeout);
+// Receives a message of kind `want`.
+// Errors: as above; corrupt (another kind); what the peer refused with, as an error of `operation`.
+result<message> receive(channel &from, kind want, std::uint64_t limit,
+                        std::chrono::milliseconds timeout, const char *operation);
 
 }  // namespace stillmap::migration

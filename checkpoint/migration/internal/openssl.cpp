@@ -1,0 +1,42 @@
+#include "stillmap/checkpoint/migration/internal/openssl.h"
+
+#include <openssl/err.h>
+
+namespace stillmap::migration {
+
+error openssl_error(errc c, const char *operation, const char *fallback) {
+  const char *reason = nullptr;
+  for (unsigned long e = ERR_get_error(); e != 0; e = ERR_get_error()) {
+    if (reason == nullptr) reason = ERR_reason_error_string(e);
+  }
+  return make_error(c, operation, reason != nullptr ? reason : fallback).value();
+}
+
+owned_bio read_bio(const std::string &pem) {
+  return owned_bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
+}
+
+std::string fingerprint_of(const X509 *certificate) {
+  unsigned char hash[EVP_MAX_MD_SIZE];
+  unsigned bytes = 0;
+  if (certificate == nullptr || X509_digest(certificate, EVP_sha256(), hash, &bytes) != 1)
+    return {};
+  static constexpr char digits[] = "0123456789abcdef";
+  std::string text;
+  for (unsigned i = 0; i < bytes; ++i) {
+    text += digits[hash[i] >> 4];
+    text += digits[hash[i] & 15];
+  }
+  return text;
+}
+
+std::string common_name_of(const X509 *certificate) {
+  char name[256] = "";
+  if (certificate != nullptr) {
+    X509_NAME_get_text_by_NID(X509_get_subject_name(certificate), NID_commonName, name,
+                              sizeof name);
+  }
+  return name;
+}
+
+}  // namespace stillmap::migration

@@ -1,0 +1,259 @@
+#include "stillmap/checkpoint/migration/internal/source_connections.h"
+
+#include <algorithm>
+#include <atomic>
+#include <string_view>
+#include <thread>
+
+#include "stillmap/checkpoint/image/internal/parallel_for.h"
+#include "stillmap/vmm/internal/try.h"
+
+namespace stillmap::migration {
+namespace {
+
+constexpr const char *op = "migration::send";
+// Room before the contents for their header, so that one call sends both.
+constexpr std::size_t header_room = 64;
+static_assert(header_room >= header::bytes);
+// A sender that was held up may catch up on this much time at once.
+constexpr std::chrono::milliseconds burst{10};
+
+status commit_on(channel &to, const outcome_query &q, std::chrono::milliseconds timeout) {
+  STILLMAP_RETURN_IF_ERROR(send(to, kind::commit, encode(q), timeout));
+  STILLMAP_RETURN_IF_ERROR(receive(to, kind::owner, 0, timeout, op));
+  return {};
+}
+
+}  // namespace
+
+void rate_limiter::acquire(std::uint64_t bytes) {
+  if (rate_ == 0) return;
+  std::chrono::steady_clock::time_point mine;
+  {
+    const std::lock_guard lock(mutex_);
+    next_ = std::max(next_, std::chrono::steady_clock::now() - burst);
+    mine = next_;
+    next_ += std::chrono::nanoseconds(
+        static_cast<std::int64_t>(1e9 * static_cast<double>(bytes) / static_cast<double>(rate_)));
+  }
+  std::this_thread::sleep_until(mine);
+}
+
+// What one thread sends with.
+struct source_connections::lane {
+  channel *to;
+  std::size_t first_stream;  // of two
+  std::byte *buffers[2];     // each for a header and a chunk
+};
+
+result<std::unique_ptr<channel>> source_connections::connect(transport &to) {
+  STILLMAP_ASSIGN_OR_RETURN(auto c, to.connect(options_.timeout));
+  const auto set_connecting = [&](channel *now) {
+    const std::lock_guard lock(shutdown_mutex_);
+    connecting_ = now;
+    if (shut_down_ && now != nullptr) now->shutdown();
+  };
+  set_connecting(c.get());
+  const status s = c->handshake(options_.timeout);
+  set_connecting(nullptr);
+  if (!s) return tl::unexpected(s.error());
+  return c;
+}
+
+status source_connections::open(transport &to, const hello &h) {
+  STILLMAP_ASSIGN_OR_RETURN(auto c, connect(to));
+  {
+    const std::lock_guard lock(shutdown_mutex_);
+    control_ = std::move(c);
+    if (shut_down_) control_->shutdown();
+  }
+  peer_ = control_->peer();
+  buffer_bytes_ = header_room + h.chunk_bytes;
+  STILLMAP_RETURN_IF_ERROR(send(*control_, kind::hello, encode(h), options_.timeout));
+  STILLMAP_ASSIGN_OR_RETURN(const message m,
+                            receive(*control_, kind::welcome, 16, options_.timeout, op));
+  STILLMAP_ASSIGN_OR_RETURN(session_, decode_session(m.body));
+  return {};
+}
+
+status source_connections::open_channels(transport &to) {
+  for (std::size_t i = 0; i < options_.channels; ++i) {
+    STILLMAP_ASSIGN_OR_RETURN(auto c, connect(to));
+    if (c->peer().fingerprint != peer_.fingerprint) {
+      return make_error(errc::not_supported, op,
+                        "a data channel reached another peer than the control channel", i);
+    }
+    STILLMAP_RETURN_IF_ERROR(send(*c, kind::join, encode(session_), options_.timeout, i));
+    STILLMAP_RETURN_IF_ERROR(receive(*c, kind::welcome, 0, options_.timeout, op));
+    const std::lock_guard lock(shutdown_mutex_);
+    data_.push_back(std::move(c));
+    if (shut_down_) data_.back()->shutdown();
+  }
+  STILLMAP_ASSIGN_OR_RETURN(auto copier,
+                            checkpoint::batch_copier::create(device_, 2 * options_.channels));
+  copier_.emplace(std::move(copier));
+  STILLMAP_ASSIGN_OR_RETURN(
+      buffers_, checkpoint::host_memory::create(device_, 2 * options_.channels * buffer_bytes_));
+  return {};
+}
+
+status source_connections::prepare(const layout_message &l) {
+  const std::vector<std::byte> body = encode(l);
+  if (body.size() > checkpoint::largest_layout) {
+    return make_error(errc::not_supported, op, "the layout is too large for one message",
+                      body.size(), checkpoint::largest_layout, error_unit::bytes);
+  }
+  STILLMAP_RETURN_IF_ERROR(send(*control_, kind::layout, body, options_.timeout));
+  STILLMAP_RETURN_IF_ERROR(receive(*control_, kind::prepared, 0, options_.timeout, op));
+  return {};
+}
+
+result<std::size_t> source_connections::copy(source_memory &from, copy_round &round,
+                                             const std::function<status()> &find,
+                                             std::uint64_t number, const on_chunk &sent) {
+  std::atomic<std::size_t> next{0};
+  std::mutex failing;
+  status failure;
+  const auto send_all = [&](std::size_t i) -> status {
+    std::byte *const buffers = buffers_.data() + 2 * i * buffer_bytes_;
+    lane l{data_[i].get(), 2 * i, {buffers, buffers + buffer_bytes_}};
+    STILLMAP_RETURN_IF_ERROR(send_chunks(l, from, round, sent));
+    return send(*l.to, kind::round_end, {}, options_.timeout, number);
+  };
+  image::parallel_for(static_cast<unsigned>(data_.size()) + 1, [&] {
+    // With fewer threads than tasks, one thread runs several. `find` is first: it waits for no
+    // other.
+    for (std::size_t i = next++; i <= data_.size(); i = next++) {
+      const status s = i == 0 ? find() : send_all(i - 1);
+      if (s) continue;
+      round.give_up();
+      const std::lock_guard lock(failing);
+      if (failure) failure = s;
+    }
+  });
+  // The peer knows nothing about a failure of the driver.
+  if (!failure && failure.error().code.category() == cuda_category()) {
+    return tl::unexpected(failure.error());
+  }
+  const auto timeout =
+      failure ? options_.timeout : std::min(options_.timeout, std::chrono::milliseconds(500));
+  const auto m = receive(*control_, kind::round_received, max_table_bytes, timeout, op);
+  // If the peer closed the connection, it may have said why.
+  if (!failure && (m || std::string_view(m.error().reason) != checkpoint::peer_refused)) {
+    return tl::unexpected(failure.error());
+  }
+  if (!m) return tl::unexpected(m.error());
+  STILLMAP_ASSIGN_OR_RETURN(const std::vector<std::uint64_t> damaged, decode_numbers(m->body));
+  if (m->head.number != number) {
+    return make_error(errc::corrupt, op, "the result of another round arrived", m->head.number,
+                      number);
+  }
+  if (damaged.empty()) return std::size_t{0};
+  for (source_memory::chunk &c : from.chunks()) {
+    if (std::find(damaged.begin(), damaged.end(), c.number) != damaged.end()) c.known = false;
+  }
+  return damaged.size();
+}
+
+// Uses two buffers: one is filled from the device while the other is sent.
+status source_connections::send_chunks(lane &l, source_memory &from, copy_round &round,
+                                       const on_chunk &sent) {
+  std::optional<std::size_t> in_buffer[2];
+  status s;
+  const auto finish_copy = [&](std::size_t b) {
+    const virtual_range at = from.chunks()[*in_buffer[b]].at;
+    if (status done = copier_->wait(l.first_stream + b); s) s = done;
+    from.end_read(at);
+  };
+  for (std::size_t b = 0;; b ^= 1) {
+    const std::size_t other = b ^ 1;
+    const bool other_full = in_buffer[other].has_value();
+    // The next chunk that is still mapped. Does not wait for one while the other buffer can be
+    // sent.
+    while (const auto next = s ? round.take(!other_full) : std::nullopt) {
+      source_memory::chunk &c = from.chunks()[*next];
+      c.known = false;
+      if (!from.begin_read(c.at)) continue;
+      in_buffer[b] = next;
+      s = copier_->start(checkpoint::direction::to_host, c.at, l.buffers[b] + header_room,
+                         l.first_stream + b);
+      break;
+    }
+    if (other_full) {
+      finish_copy(other);
+      if (s) s = send_chunk(l, other, from.chunks()[*in_buffer[other]], sent);
+      in_buffer[other].reset();
+    }
+    if (!in_buffer[b] && (!s || !other_full)) return s;
+    if (!s) {
+      finish_copy(b);
+      return s;
+    }
+  }
+}
+
+status source_connections::send_chunk(lane &l, std::size_t buffer, source_memory::chunk &c,
+                                      const on_chunk &sent) {
+  std::byte *const contents = l.buffers[buffer] + header_room;
+  std::byte *const head = contents - header::bytes;
+  const std::span<const std::byte> bytes(contents, c.at.bytes);
+  const bool zeros = image::all_zero(bytes);
+  c.sent = zeros ? image::digest_of_zeros(bytes.size()) : image::digest_of_contents(bytes);
+  c.known = true;
+  const std::uint64_t body = zeros ? 0 : bytes.size();
+  limiter_.acquire(header::bytes + body);
+  encode(header{zeros ? kind::zeros : kind::chunk, body, c.number, c.sent},
+         std::span<std::byte, header::bytes>(head, header::bytes));
+  STILLMAP_RETURN_IF_ERROR(l.to->send({head, header::bytes + body}, options_.timeout));
+  const std::lock_guard lock(on_chunk_mutex_);
+  sent(bytes.size(), zeros);
+  return {};
+}
+
+result<std::vector<std::uint64_t>> source_connections::seal(const source_memory &from) {
+  std::vector<image::digest> all;
+  for (const source_memory::chunk &c : from.chunks()) all.push_back(c.sent);
+  STILLMAP_RETURN_IF_ERROR(send(*control_, kind::seal, encode(all), options_.timeout));
+  STILLMAP_ASSIGN_OR_RETURN(
+      const message m, receive(*control_, kind::verified, max_table_bytes, options_.timeout, op));
+  return decode_numbers(m.body);
+}
+
+status source_connections::commit(const outcome_query &q) {
+  return commit_on(*control_, q, options_.timeout);
+}
+
+void source_connections::discard() {
+  const std::lock_guard lock(shutdown_mutex_);
+  if (control_ == nullptr || shut_down_) return;
+  // If it cannot be sent, the destination finds the connection closed, which means the same.
+  (void)send(*control_, kind::discard, {}, std::chrono::milliseconds(100));
+}
+
+void source_connections::shutdown() {
+  const std::lock_guard lock(shutdown_mutex_);
+  shut_down_ = true;
+  if (connecting_ != nullptr) connecting_->shutdown();
+  if (control_ != nullptr) control_->shutdown();
+  for (const auto &c : data_) c->shutdown();
+}
+
+result<outcome> ask_outcome(transport &to, const outcome_query &q,
+                            std::chrono::milliseconds timeout) {
+  STILLMAP_ASSIGN_OR_RETURN(const auto c, to.connect(timeout));
+  STILLMAP_RETURN_IF_ERROR(c->handshake(timeout));
+  STILLMAP_RETURN_IF_ERROR(send(*c, kind::query, encode(q), timeout));
+  STILLMAP_ASSIGN_OR_RETURN(const message m, receive(*c, kind::query_result, 0, timeout, op));
+  switch (static_cast<outcome>(m.head.number)) {
+    case outcome::owner:
+    case outcome::refused:
+      return static_cast<outcome>(m.head.number);
+    case outcome::awaiting_commit:
+      STILLMAP_RETURN_IF_ERROR(commit_on(*c, q, timeout));
+      return outcome::owner;
+  }
+  return make_error(errc::corrupt, op, "the destination replied with an unknown outcome",
+                    m.head.number);
+}
+
+}  // namespace stillmap::migration

@@ -1,0 +1,97 @@
+// Connections of one migration at the source: a control channel and the data channels.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "stillmap/checkpoint/common/internal/batch_copier.h"
+#include "stillmap/checkpoint/common/internal/host_memory.h"
+#include "stillmap/checkpoint/migration/internal/copy_round.h"
+#include "stillmap/checkpoint/migration/internal/source_memory.h"
+#include "stillmap/checkpoint/migration/internal/wire.h"
+#include "stillmap/checkpoint/migration/migration.h"
+
+namespace stillmap::migration {
+
+// Limits the bandwidth of all threads together.
+// Threads: safe.
+class rate_limiter {
+ public:
+  // 0: unlimited.
+  explicit rate_limiter(std::uint64_t bytes_per_second) : rate_(bytes_per_second) {}
+  // Waits until `bytes` may be sent.
+  void acquire(std::uint64_t bytes);
+
+ private:
+  const std::uint64_t rate_;
+  std::mutex mutex_;
+  std::chrono::steady_clock::time_point next_{};
+};
+
+// Threads: externally synchronised, except shutdown().
+class source_connections {
+ public:
+  // Called for every chunk, one thread at a time.
+  using on_chunk = std::function<void(std::uint64_t bytes, bool zeros)>;
+
+  source_connections(const device &d, const send_options &options)
+      : device_(d), options_(options), limiter_(options.bytes_per_second) {}
+
+  // Opens the control channel and begins a session.
+  // Errors: as connecting and the handshake; the destination's refusal.
+  status open(transport &to, const hello &h);
+  // Opens the data channels.
+  // Errors: as open().
+  status open_channels(transport &to);
+  // Sends the layout, and waits until the destination has reserved the addresses.
+  status prepare(const layout_message &l);
+  // Sends the chunks of a round and returns how many arrived damaged; these are marked as unknown.
+  // `find` adds chunks to the round, on a thread of its own if one can be created.
+  result<std::size_t> copy(source_memory &from, copy_round &round,
+                           const std::function<status()> &find, std::uint64_t number,
+                           const on_chunk &sent);
+  // Sends the digests of all chunks; returns the chunks that differ at the destination.
+  result<std::vector<std::uint64_t>> seal(const source_memory &from);
+  // Sends the commit. After an error it is unknown whether the destination has received it.
+  status commit(const outcome_query &q);
+  // Tells the destination that the source keeps the task. Best effort.
+  void discard();
+
+  const session_id &session() const { return session_; }
+  peer_identity peer() const { return peer_; }
+  // Fails everything that is under way.
+  // Threads: any.
+  void shutdown();
+
+ private:
+  struct lane;
+  status send_chunks(lane &l, source_memory &from, copy_round &round, const on_chunk &sent);
+  status send_chunk(lane &l, std::size_t buffer, source_memory::chunk &c, const on_chunk &sent);
+  result<std::unique_ptr<channel>> connect(transport &to);
+
+  const device device_;
+  const send_options &options_;
+  rate_limiter limiter_;
+  std::mutex shutdown_mutex_;
+  bool shut_down_ = false;
+  channel *connecting_ = nullptr;
+  std::mutex on_chunk_mutex_;
+  std::unique_ptr<channel> control_;
+  std::vector<std::unique_ptr<channel>> data_;
+  session_id session_;
+  peer_identity peer_;
+  std::size_t buffer_bytes_ = 0;  // of one header and one chunk
+  std::optional<checkpoint::batch_copier> copier_;
+  checkpoint::host_memory buffers_;
+};
+
+// Asks the destination once for the outcome of a session, and commits if it awaits the commit.
+// Returns `owner` or `refused`.
+// Errors: the outcome is still unknown.
+result<outcome> ask_outcome(transport &to, const outcome_query &q,
+                            std::chrono::milliseconds timeout);
+
+}  // namespace stillmap::migration

@@ -1,0 +1,98 @@
+// Memory of a task at the source: its chunks, which of them the destination has, and which of
+// those have changed since.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "stillmap/checkpoint/common/layout.h"
+#include "stillmap/checkpoint/image/digest.h"
+#include "stillmap/checkpoint/migration/internal/wire.h"
+#include "stillmap/checkpoint/snapshot/internal/chunk_digests.h"
+#include "stillmap/vmm/address_space.h"
+
+namespace stillmap::migration {
+
+// Pages are read at the task's own addresses: through a second mapping, writes would become
+// visible in no defined order (CUDA C++ Programming Guide, "Virtual Aliasing Support"). Therefore
+// a thread that unmaps a page waits until reads of it have ended, and unmapped pages are skipped
+// until the next update().
+// Threads: externally synchronised; different chunks may be read and marked concurrently.
+class source_memory {
+ public:
+  struct chunk {
+    std::uint64_t number;
+    virtual_range at;  // one of its mappings that the device may read
+    image::digest sent;
+    bool known = false;  // whether the destination has the contents that `sent` is the digest of
+  };
+
+  source_memory(const device &d, std::span<const std::string> tags, std::uint32_t chunk_bytes);
+
+  // Reads the ledger again; returns whether the layout has changed. Pages keep their numbers and
+  // the state of their chunks.
+  // Ensures: failure: nothing changed.
+  // Errors:  as checkpoint::describe().
+  result<bool> update();
+
+  const checkpoint::described_memory &memory() const { return memory_; }
+  layout_message layout() const { return {memory_.layout, numbers_}; }
+  std::vector<chunk> &chunks() { return chunks_; }
+  const std::vector<chunk> &chunks() const { return chunks_; }
+  std::uint64_t bytes() const { return bytes_; }
+
+  // Begins to read a range, if it is still mapped; every successful call needs an end_read().
+  bool begin_read(virtual_range r);
+  void end_read(virtual_range r);
+
+  // Those of `chunks` whose contents the destination does not have.
+  // Requires: prepare_digests() has succeeded.
+  // Errors:   the driver's; not_supported (the device cannot compute these digests).
+  // Threads:  reads, and marking other chunks, may go on concurrently.
+  result<std::vector<std::size_t>> changed(std::span<const std::size_t> chunks);
+  // Loads the digest kernel and tries it on one chunk.
+  // Errors: the driver's; not_supported (the device cannot compute digests).
+  status prepare_digests();
+  std::vector<std::size_t> all() const;
+  // About `n` evenly spaced chunks.
+  std::vector<std::size_t> sample(std::size_t n) const;
+
+ private:
+  result<bool> take(checkpoint::described_memory seen);
+  bool same_as(const checkpoint::memory_layout &l, const std::vector<page_ptr> &pages) const;
+  void list_chunks(const std::vector<device_address> &at);
+
+  const device device_;
+  const std::vector<std::string> tags_;
+  const std::uint32_t chunk_bytes_;
+  checkpoint::described_memory memory_;
+  std::vector<std::uint32_t> numbers_;  // of the layout's pages
+  std::uint32_t next_number_ = 0;
+  std::vector<chunk> chunks_;
+  std::uint64_t bytes_ = 0;
+  std::optional<snapshot::chunk_digester> digester_;
+
+  // Ranges that are being read, and those unmapped since the last update(). Shared with the
+  // callback, which may outlive this object.
+  struct read_gate {
+    explicit read_gate(std::vector<std::string> t) : tags(std::move(t)) {}
+    const std::vector<std::string> tags;
+    std::mutex mutex;
+    std::condition_variable reads_ended;
+    std::vector<virtual_range> reads;    // by begin_read()
+    std::vector<virtual_range> digests;  // by changed()
+    std::vector<virtual_range> unmapped;
+
+    bool is_unmapped(virtual_range r) const;  // requires the mutex
+    void about_to_change(const backing_event &e);
+  };
+  const std::shared_ptr<read_gate> gate_;
+  const address_space::subscription subscription_;
+};
+
+}  // namespace stillmap::migration
