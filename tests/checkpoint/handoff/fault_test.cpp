@@ -1,5 +1,5 @@
-// Each driver call of give and of take failed once: afterwards one process owns the memory, the
-// other has none of it, and nothing leaks that nobody was told of.
+// Each driver call of send() and of receive() failed once: afterwards one process owns the memory,
+// the other has none of it, and every leak was reported to the error sink.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -16,18 +16,20 @@ namespace stillmap::handoff::testing {
 namespace {
 
 using stillmap::testing::held;
+using namespace std::chrono_literals;
 using namespace stillmap::testing::sample;
 
 using checkpoint::restored_memory;
 namespace control = stillmap::testing::hostcuda_control;
 
-// "giver", "giver count", "giver cuMemMap 3": what fails during give; in the taker during take.
-struct orders {
+// From "sender", "sender count" or "sender cuMemMap 3": the call that fails during send(), or for
+// "receiver ..." during receive().
+struct instructions {
   std::string side, function;
   std::uint64_t nth = 0;
 };
-orders told() {
-  orders o;
+instructions instructed() {
+  instructions o;
   std::istringstream(part()) >> o.side >> o.function >> o.nth;
   return o;
 }
@@ -43,21 +45,21 @@ class failing_calls : public stillmap::testing::buffer_test {
     if (control::config().rfind("profile=h200", 0) != 0) {
       GTEST_SKIP() << "which call fails is the same on every machine: one is enough";
     }
-    if (told().side == "giver") giver();
-    if (told().side == "taker") taker();
+    if (instructed().side == "sender") sender();
+    if (instructed().side == "receiver") receiver();
   }
 
   static handoff_options options() {
-    handoff_options how;
-    how.wait = patience(30'000);
-    return how;
+    handoff_options options;
+    options.timeout = 30s;
+    return options;
   }
 
-  // Runs it with the call failing that it was told of. What it says: the calls that were made, or
-  // whether the failure came, and whether the sink was told of something.
+  // Runs `step` with the instructed call failing. Returns the calls that were made, or whether the
+  // failure was reached, and whether the error sink received a report.
   template <class Run>
   std::string run(Run step) {
-    const orders o = told();
+    const instructions o = instructed();
     const driver_counts before = counts();
     const std::uint64_t reported = background_error_count();
     control::faults_fired();
@@ -75,48 +77,48 @@ class failing_calls : public stillmap::testing::buffer_test {
       return all;
     }
     if (o.nth != 0 && control::faults_fired() == 0) return ", not reached";
-    return background_error_count() != reported ? ", told" : "";
+    return background_error_count() != reported ? ", reported" : "";
   }
 
-  [[noreturn]] void giver() {
+  [[noreturn]] void sender() {
     task t(dev());
-    auto to = connection::connect(meeting_place(), patience(30'000));
+    auto to = connection::connect(meeting_place(), 30s);
     if (!to) say_and_end(to.error().message());
     const held before = held::now(driver());
-    result<given_memory> given = tl::unexpected<error>(error{});
-    const std::string more = run([&] { given = give(dev(), *to, both, options()); });
-    if (given) say_and_end((given->unmapped ? "gave" : "gave, mapped") + more);
+    result<sent_memory> sent = tl::unexpected<error>(error{});
+    const std::string more = run([&] { sent = send(dev(), *to, both, options()); });
+    if (sent) say_and_end((sent->unmapped ? "sent" : "sent, mapped") + more);
     if (const std::string wrong = task::wrong(dev()); !wrong.empty()) say_and_end(wrong);
-    // What the sink was told of may be left.
+    // Reported leaks are allowed.
     const std::string left = more.empty() ? before.more_now(driver()) : "";
     say_and_end("owner" + more + (left.empty() ? "" : ", leaks: " + left));
   }
 
-  [[noreturn]] void taker() {
+  [[noreturn]] void receiver() {
     auto at = listener::create(meeting_place());
     if (!at) say_and_end(at.error().message());
-    auto from = at->accept(patience(30'000));
+    auto from = at->accept(30s);
     if (!from) say_and_end(from.error().message());
     const held before = held::now(driver());
-    result<restored_memory> taken = tl::unexpected<error>(error{});
-    const std::string more = run([&] { taken = take(dev(), *from, options()); });
-    if (taken) {
+    result<restored_memory> received = tl::unexpected<error>(error{});
+    const std::string more = run([&] { received = receive(dev(), *from, options()); });
+    if (received) {
       const std::string wrong = task::wrong(dev());
       say_and_end((wrong.empty() ? "owner" : wrong) + more);
     }
-    // What the sink was told of may be left.
+    // Reported leaks are allowed.
     const std::string left = more.empty() ? before.more_now(driver()) : "";
     say_and_end("nothing" + more + (left.empty() ? "" : ", leaks: " + left));
   }
 
   struct verdicts {
-    std::string giver, taker;
+    std::string sender, receiver;
   };
-  static verdicts hand_over(const std::string &giver, const std::string &taker) {
+  static verdicts run_both(const std::string &sender, const std::string &receiver) {
     std::random_device random;
     const std::string where =
         "@stillmap-test-" + std::to_string(random()) + '-' + std::to_string(random());
-    other_process one(giver, where), two(taker, where);
+    other_process one(sender, where), two(receiver, where);
     return {one.verdict(), two.verdict()};
   }
 };
@@ -126,37 +128,38 @@ bool begins(const std::string &text, const char *with) {
 }
 
 TEST_F(failing_calls, each_once_leaves_one_owner) {
-  // How much was free is only for the text of another error.
-  const std::set<std::string> only_said{"cuMemGetInfo"};
-  const verdicts calm = hand_over("giver count", "taker count");
-  ASSERT_TRUE(begins(calm.giver, "gave cu")) << calm.giver;
-  ASSERT_TRUE(begins(calm.taker, "owner cu")) << calm.taker;
+  // Its result only completes the text of another error.
+  const std::set<std::string> only_for_text{"cuMemGetInfo"};
+  const verdicts normal = run_both("sender count", "receiver count");
+  ASSERT_TRUE(begins(normal.sender, "sent cu")) << normal.sender;
+  ASSERT_TRUE(begins(normal.receiver, "owner cu")) << normal.receiver;
   std::size_t points = 0, refused = 0, survived = 0;
-  // Processes start slowly under sanitizers: then one in five.
+  // Processes start slowly under sanitizers: one call in five there.
   const std::uint64_t step = std::getenv("STILLMAP_SANITIZER") != nullptr ? 5 : 1;
-  for (const bool in_giver : {true, false}) {
-    std::istringstream calls(in_giver ? calm.giver : calm.taker);
+  for (const bool in_sender : {true, false}) {
+    std::istringstream calls(in_sender ? normal.sender : normal.receiver);
     std::string function;
     std::uint64_t n = 0;
     calls >> function;
     while (calls >> function >> n) {
       for (std::uint64_t nth = 1; nth <= n; nth += step) {
         const std::string fault = ' ' + function + ' ' + std::to_string(nth);
-        SCOPED_TRACE((in_giver ? "giver," : "taker,") + fault);
+        SCOPED_TRACE((in_sender ? "sender," : "receiver,") + fault);
         const verdicts v =
-            hand_over("giver" + (in_giver ? fault : ""), "taker" + (in_giver ? "" : fault));
-        const std::string &failed = in_giver ? v.giver : v.taker;
+            run_both("sender" + (in_sender ? fault : ""), "receiver" + (in_sender ? "" : fault));
+        const std::string &failed = in_sender ? v.sender : v.receiver;
         EXPECT_EQ(failed.find("not reached"), std::string::npos) << failed;
         ++points;
-        const bool given = begins(v.giver, "gave");
-        given ? ++survived : ++refused;
-        EXPECT_TRUE(given || begins(v.giver, "owner")) << v.giver;
-        EXPECT_TRUE(begins(v.taker, given ? "owner" : "nothing")) << v.giver << " | " << v.taker;
-        // A failure is an error, or the sink is told.
-        const bool said = failed.find("told") != std::string::npos;
-        EXPECT_TRUE(!given || said || only_said.contains(function)) << "it succeeded";
-        for (const std::string &each : {v.giver, v.taker}) {
-          if (each == failed && said) continue;
+        const bool sent = begins(v.sender, "sent");
+        sent ? ++survived : ++refused;
+        EXPECT_TRUE(sent || begins(v.sender, "owner")) << v.sender;
+        EXPECT_TRUE(begins(v.receiver, sent ? "owner" : "nothing"))
+            << v.sender << " | " << v.receiver;
+        // A failure is returned or reported.
+        const bool reported_there = failed.find("reported") != std::string::npos;
+        EXPECT_TRUE(!sent || reported_there || only_for_text.contains(function)) << "it succeeded";
+        for (const std::string &each : {v.sender, v.receiver}) {
+          if (each == failed && reported_there) continue;
           EXPECT_EQ(each.find("leaks"), std::string::npos) << each;
           EXPECT_EQ(each.find("mapped"), std::string::npos) << each;
         }
@@ -166,7 +169,7 @@ TEST_F(failing_calls, each_once_leaves_one_owner) {
   EXPECT_GT(points, step == 1 ? 40u : 15u);
   std::printf(
       "note: handoff, %s driver call of either side failed once: %zu points; %zu refused with the "
-      "giver as owner, %zu survived with the taker as owner\n",
+      "sender as owner, %zu survived with the receiver as owner\n",
       step == 1 ? "each" : "one in five of each kind of", points, refused, survived);
 }
 

@@ -39,19 +39,19 @@ bool same(const memory_layout &a, const memory_layout &b) {
 
 std::string fuzz_hello(bytes_view from) {
   const auto h = decode_hello(from);
-  if (!h) return refused_well(h) ? "" : "a greeting was refused without a reason";
+  if (!h) return refused_well(h) ? "" : "a hello was refused without a reason";
   const auto again = encode(*h);
   return std::equal(again.begin(), again.end(), from.begin(), from.end())
              ? ""
-             : "a greeting is not what was read";
+             : "a hello changed when encoded again";
 }
 
-// What landing relies on, in words of its own.
-std::string landable(const memory_layout &l) {
+// What restoring relies on, checked independently.
+std::string restorable(const memory_layout &l) {
   std::vector<bool> used(l.pages.size());
   device_address end;
   for (const auto &p : l.places) {
-    if (p.page >= l.pages.size() || p.access >= l.access.size()) return "an index is none";
+    if (p.page >= l.pages.size() || p.access >= l.access.size()) return "an index is out of range";
     const virtual_range r{p.at, l.pages[p.page].bytes};
     if (r.begin < end || r.bytes == 0 || r.end() < r.begin) return "places overlap";
     end = r.end();
@@ -76,14 +76,14 @@ std::string fuzz_layout(bytes_view from) {
   if (!back || !same(*l, *back)) return "a layout does not survive being written";
   const status s = check(*l, granularity);
   if (!s) return refused_well(s) ? "" : "a layout was refused without a reason";
-  if (const std::string wrong = landable(*l); !wrong.empty()) return "taken though " + wrong;
+  if (const std::string wrong = restorable(*l); !wrong.empty()) return "accepted though " + wrong;
   [[maybe_unused]] const std::size_t sums = l->bytes() + l->tagged("a").size();
   return "";
 }
 
-std::string fuzz_refusal(bytes_view from) {
-  const error e = checkpoint::decode_refusal(from, "fuzz");
-  return e.code && e.reason[0] != '\0' ? "" : "a refusal is no error";
+std::string fuzz_peer_error(bytes_view from) {
+  const error e = checkpoint::decode_peer_error(from, "fuzz");
+  return e.code && e.reason[0] != '\0' ? "" : "a peer error is no error";
 }
 
 std::string fuzz_stream(bytes_view from) {
@@ -100,7 +100,7 @@ std::string fuzz_stream(bytes_view from) {
   if (!here) return "a socket was not taken";
   std::size_t taken = 0;
   for (;;) {
-    const auto m = here->receive(largest_body, patience(1000), {});
+    const auto m = here->receive(largest_body, std::chrono::milliseconds(1000), {});
     if (!m) return m.error().reason[0] != '\0' ? "" : "a message was refused without a reason";
     if (!m->fds.empty()) return "descriptors came out of nothing";
     taken += m->body.size() + 1;
@@ -142,8 +142,8 @@ std::string fuzz_wire(const std::uint8_t *data, std::size_t size) {
       return fuzz_hello(rest);
     case fuzz_mode::layout:
       return fuzz_layout(rest);
-    case fuzz_mode::refusal:
-      return fuzz_refusal(rest);
+    case fuzz_mode::peer_error:
+      return fuzz_peer_error(rest);
     default:
       return fuzz_stream(rest);
   }
@@ -166,11 +166,11 @@ std::vector<testing::fuzz_input> fuzz_corpus() {
     put(0, 4);
     all.insert(all.end(), body.begin(), body.end());
   };
-  for (const role as : {role::giver, role::taker}) {
+  for (const role as : {role::sender, role::receiver}) {
     add(fuzz_mode::hello, 1, encode(hello{as, {1, 2, 3}, granularity}));
   }
   for (unsigned i = 0; i < 4; ++i) add(fuzz_mode::layout, 2, encode(sample_layout(i)));
-  add(fuzz_mode::refusal, 7,
+  add(fuzz_mode::peer_error, 7,
       checkpoint::encode(error{make_error_code(errc::busy), "", "", 17, 0}));
   add(fuzz_mode::stream, 0, all);
   return inputs;

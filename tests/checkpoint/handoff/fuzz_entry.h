@@ -1,4 +1,4 @@
-// One input, any bytes: the first says how they are taken, the rest is what the other side sent.
+// Fuzz entry of the handoff protocol: the first byte selects the decoder, the others are its input.
 #pragma once
 
 #include <cstddef>
@@ -11,16 +11,16 @@
 namespace stillmap::handoff {
 
 enum class fuzz_mode : std::uint8_t {
-  hello,    // the body of a greeting
-  layout,   // the body of a layout
-  refusal,  // the body of a refusal
-  stream,   // what comes out of the socket: headers and bodies
+  hello,       // body of a hello
+  layout,      // body of a layout
+  peer_error,  // body of an error
+  stream,      // headers and bodies from a socket
   count
 };
 
-// What went wrong; empty: nothing.
+// Describes what went wrong; empty: nothing.
 std::string fuzz_wire(const std::uint8_t *data, std::size_t size);
-// Good messages of every kind, as inputs to begin with.
+// Valid messages of every kind.
 std::vector<testing::fuzz_input> fuzz_corpus();
 
 }  // namespace stillmap::handoff

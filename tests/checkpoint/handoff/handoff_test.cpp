@@ -1,5 +1,5 @@
-// Memory handed over: contents, addresses and sharing, who owns it when either side dies at any
-// step, and what is refused.
+// Handoffs: contents, addresses and sharing; the owner when either process is killed at any step;
+// and requests that are refused.
 #include "stillmap/checkpoint/handoff/handoff.h"
 
 #include <gtest/gtest.h>
@@ -26,6 +26,7 @@ namespace {
 using namespace stillmap::testing::sample;
 
 using namespace literals;
+using namespace std::chrono_literals;
 using checkpoint::restored_memory;
 using stillmap::testing::fails_with;
 using stillmap::testing::get;
@@ -38,55 +39,57 @@ bool copied_nothing(const driver_counts &d) {
   return d.bytes_on_device == 0 && d.bytes_to_device == 0 && d.bytes_to_host == 0;
 }
 
-class handing_over : public stillmap::testing::buffer_test {
+class handoff_test : public stillmap::testing::buffer_test {
  protected:
   void SetUp() override {
     buffer_test::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
     STILLMAP_NEEDS_VMM();
     if (!dev().capabilities().posix_fd_export) GTEST_SKIP() << "needs pages that can be exported";
-    if (part() == "giver") giver();
-    if (part() == "taker") taker();
+    if (part() == "sender") sender();
+    if (part() == "receiver") receiver();
   }
 
   static handoff_options options() {
-    handoff_options how;
-    how.wait = patience(30'000);
-    how.at = die_if_told;
-    return how;
+    handoff_options options;
+    options.timeout = 30s;
+    options.on_step = die_if_told;
+    return options;
   }
 
-  [[noreturn]] void giver() {
+  [[noreturn]] void sender() {
     task t(dev());
-    auto to = connection::connect(meeting_place(), patience(30'000));
+    auto to = connection::connect(meeting_place(), 30s);
     if (!to) say_and_end(to.error().message());
     const driver_counts before = counts();
-    const auto given = give(dev(), *to, both, options());
+    const auto sent = send(dev(), *to, both, options());
     if (!copied_nothing(counts() - before)) say_and_end("copied");
-    if (!given) {
+    if (!sent) {
       const std::string wrong = task::wrong(dev());
       say_and_end(wrong.empty() ? "owner" : wrong);
     }
     const address_space_stats books = dev().space().stats();
     const bool gone = books.mapped_bytes == page() && books.suspended_bytes == 7 * page() &&
-                      given->unmapped && given->places == 7 && given->pages == 6;
+                      sent->unmapped && sent->places == 7 && sent->pages == 6;
     const bool rest = holds(dev(), device_address(other_at), page(), 7);
-    say_and_end(!gone ? "still has some" : !rest ? "lost what it did not give" : "not owner");
+    say_and_end(!gone   ? "still has memory"
+                : !rest ? "lost memory that it did not send"
+                        : "not owner");
   }
 
-  [[noreturn]] void taker() {
+  [[noreturn]] void receiver() {
     auto at = listener::create(meeting_place());
     if (!at) say_and_end(at.error().message());
-    auto from = at->accept(patience(30'000));
+    auto from = at->accept(30s);
     if (!from) say_and_end(from.error().message());
     const driver_counts before = counts();
-    auto taken = take(dev(), *from, options());
+    auto received = receive(dev(), *from, options());
     if (!copied_nothing(counts() - before)) say_and_end("copied");
-    if (!taken) {
+    if (!received) {
       const bool nothing = dev().space().stats().mapped_bytes == 0;
-      say_and_end(nothing ? "not owner" : "kept some");
+      say_and_end(nothing ? "not owner" : "kept memory");
     }
-    say_and_end(use(*taken));
+    say_and_end(use(*received));
   }
 
   std::string use(restored_memory &m) const {
@@ -96,23 +99,23 @@ class handing_over : public stillmap::testing::buffer_test {
         m.tagged("cache").size() != 1 || m.bytes() != 6 * page()) {
       return "ranges differ";
     }
-    // Still one page at two addresses, and another that is not to be written.
+    // The alias is one page at two addresses, and another page is read-only.
     put(dev(), device_address(weights_at + 16), pattern(64, 9));
     if (!holds(dev(), device_address(weights_at + 5 * page() + 16), 64, 9)) return "no alias";
     const context_guard guard(driver(), dev().context());
     if (driver().set_bytes_async(device_address(cache_at + page()), 1, 64, nullptr)) {
-      return "a page that was read only can be written";
+      return "a read-only page can be written";
     }
     return "owner";
   }
 
-  // Sandboxes share names, and their processes have the same numbers.
+  // Random: sandboxes share abstract names, and have equal process ids.
   static std::string new_place() {
     std::random_device random;
     return "@stillmap-test-" + std::to_string(random()) + '-' + std::to_string(random());
   }
 
-  // A giver here, and whatever the test does at the other end.
+  // Two connected ends in this process.
   struct pair {
     connection mine, others;
   };
@@ -126,121 +129,123 @@ class handing_over : public stillmap::testing::buffer_test {
   }
 };
 
-TEST_F(handing_over, everything_is_there_and_nothing_was_copied) {
+TEST_F(handoff_test, memory_arrives_without_a_copy) {
   const std::string where = new_place();
-  other_process giver("giver", where);  // comes first, and waits for somebody who listens
-  other_process taker("taker", where);
-  EXPECT_EQ(giver.verdict(), "not owner");
-  EXPECT_EQ(taker.verdict(), "owner");
+  other_process sender("sender", where);  // started first: waits for the listener
+  other_process receiver("receiver", where);
+  EXPECT_EQ(sender.verdict(), "not owner");
+  EXPECT_EQ(receiver.verdict(), "owner");
 }
 
 struct death {
-  const char *who;
+  const char *killed;
   step at;
-  const char *survivor;  // what the other one is then
+  const char *survivor;  // verdict of the other process
 };
 
-// Before the ticket is taken the giver is the owner, dead or alive; afterwards the taker, unless it
-// dies before it has said so: then the giver has it again.
-TEST_F(handing_over, either_side_killed_at_every_step_leaves_one_owner) {
+// Before the commit the sender owns the memory, dead or alive; afterwards the receiver does. If the
+// receiver dies before it reports the commit, the sender takes the memory back.
+TEST_F(handoff_test, killing_either_process_at_any_step_leaves_one_owner) {
   const death all[] = {
-      {"giver", step::greeted, "not owner"},    {"giver", step::layout_sent, "not owner"},
-      {"giver", step::pages_sent, "not owner"}, {"giver", step::told_ready, "not owner"},
-      {"giver", step::quiet, "not owner"},      {"giver", step::offered, "owner"},
-      {"giver", step::told_taken, "owner"},     {"giver", step::given, "owner"},
-      {"taker", step::greeted, "owner"},        {"taker", step::layout_received, "owner"},
-      {"taker", step::reserved, "owner"},       {"taker", step::pages_received, "owner"},
-      {"taker", step::mapped, "owner"},         {"taker", step::ready, "owner"},
-      {"taker", step::offer_received, "owner"}, {"taker", step::taken, "owner"},
-      {"taker", step::done, "not owner"},
+      {"sender", step::greeted, "not owner"},       {"sender", step::layout_sent, "not owner"},
+      {"sender", step::pages_sent, "not owner"},    {"sender", step::ready_received, "not owner"},
+      {"sender", step::idle, "not owner"},          {"sender", step::offer_sent, "owner"},
+      {"sender", step::commit_received, "owner"},   {"sender", step::released, "owner"},
+      {"receiver", step::greeted, "owner"},         {"receiver", step::layout_received, "owner"},
+      {"receiver", step::reserved, "owner"},        {"receiver", step::pages_received, "owner"},
+      {"receiver", step::mapped, "owner"},          {"receiver", step::ready_sent, "owner"},
+      {"receiver", step::offer_received, "owner"},  {"receiver", step::committed, "owner"},
+      {"receiver", step::commit_sent, "not owner"},
   };
   std::printf("  killed  at                survivor\n");
   for (const death &d : all) {
-    SCOPED_TRACE(std::string(d.who) + " killed at " + name_of(d.at));
+    SCOPED_TRACE(std::string(d.killed) + " killed at " + name_of(d.at));
     const std::string where = new_place();
-    const bool giver_dies = std::string(d.who) == "giver";
-    other_process giver("giver", where, giver_dies ? static_cast<int>(d.at) : -1);
-    other_process taker("taker", where, giver_dies ? -1 : static_cast<int>(d.at));
-    const std::string one = giver.verdict(), two = taker.verdict();
-    EXPECT_EQ(giver_dies ? one : two, "killed");
-    EXPECT_EQ(giver_dies ? two : one, d.survivor);
-    std::printf("  %-7s %-17s %s\n", d.who, name_of(d.at), (giver_dies ? two : one).c_str());
+    const bool sender_dies = std::string(d.killed) == "sender";
+    other_process sender("sender", where, sender_dies ? static_cast<int>(d.at) : -1);
+    other_process receiver("receiver", where, sender_dies ? -1 : static_cast<int>(d.at));
+    const std::string one = sender.verdict(), two = receiver.verdict();
+    EXPECT_EQ(sender_dies ? one : two, "killed");
+    EXPECT_EQ(sender_dies ? two : one, d.survivor);
+    std::printf("  %-7s %-17s %s\n", d.killed, name_of(d.at), (sender_dies ? two : one).c_str());
   }
 }
 
-TEST_F(handing_over, an_address_that_is_taken_is_a_refusal_that_names_it) {
+TEST_F(handoff_test, an_address_in_use_is_an_error_on_both_sides) {
   task t(dev());
   auto [mine, others] = connected();
-  result<given_memory> given = tl::unexpected<error>(error{});
-  std::thread giver([&, &to = mine] { given = give(dev(), to, both); });
-  const auto taken = take(dev(), others);  // here, where the giver has it
-  giver.join();
-  EXPECT_TRUE(fails_with(outcome(taken), errc::busy, "reservation::create"));
-  EXPECT_EQ(taken.error().value, weights_at);
+  result<sent_memory> sent = tl::unexpected<error>(error{});
+  std::thread sender([&, &to = mine] { sent = send(dev(), to, both); });
+  const auto received = receive(dev(), others);  // in the process that uses the addresses
+  sender.join();
+  EXPECT_TRUE(fails_with(outcome(received), errc::busy, "reservation::create"));
+  EXPECT_EQ(received.error().value, weights_at);
   EXPECT_NE(checkpoint::find_mapping_owner({device_address(weights_at), page()}), "");
   EXPECT_EQ(checkpoint::find_mapping_owner({device_address(far_away + 3 * apart), page()}), "");
-  EXPECT_TRUE(fails_with(outcome(given), errc::busy, "handoff::give"));
-  EXPECT_EQ(given.error().value, weights_at);
+  EXPECT_TRUE(fails_with(outcome(sent), errc::busy, "handoff::send"));
+  EXPECT_EQ(sent.error().value, weights_at);
+  EXPECT_EQ(sent.error().unit, error_unit::address);
+  EXPECT_NE(sent.error().detail().cause.find("reservation::create: "), std::string::npos);
   EXPECT_EQ(task::wrong(dev()), "");
 }
 
-TEST_F(handing_over, what_cannot_be_exported_is_refused_before_anything_is_sent) {
+TEST_F(handoff_test, pages_that_cannot_be_exported_are_refused_first) {
   task t(dev(), handle_type::none);
   auto [mine, others] = connected();
-  result<restored_memory> taken = tl::unexpected<error>(error{});
-  std::thread taker([&, &from = others] { taken = take(dev(), from); });
-  const auto given = give(dev(), mine, both);
-  taker.join();
-  EXPECT_TRUE(fails_with(outcome(given), errc::not_supported, "handoff::give"));
-  EXPECT_EQ(given.error().value, weights_at);
-  EXPECT_TRUE(fails_with(outcome(taken), errc::not_supported, "handoff::take"));
+  result<restored_memory> received = tl::unexpected<error>(error{});
+  std::thread receiver([&, &from = others] { received = receive(dev(), from); });
+  const auto sent = send(dev(), mine, both);
+  receiver.join();
+  EXPECT_TRUE(fails_with(outcome(sent), errc::not_supported, "handoff::send"));
+  EXPECT_EQ(sent.error().value, weights_at);
+  EXPECT_TRUE(fails_with(outcome(received), errc::not_supported, "handoff::receive"));
   EXPECT_EQ(task::wrong(dev()), "");
 }
 
-TEST_F(handing_over, who_is_not_allowed_gets_nothing) {
+TEST_F(handoff_test, a_peer_that_is_not_allowed_is_refused) {
   task t(dev());
   auto [mine, others] = connected();
-  handoff_options how;
-  peer seen;
-  how.allow = [&](const peer &p) {
+  handoff_options options;
+  peer_credentials seen;
+  options.allow = [&](const peer_credentials &p) {
     seen = p;
     return false;
   };
   EXPECT_TRUE(
-      fails_with(outcome(give(dev(), mine, both, how)), errc::not_supported, "handoff::give"));
+      fails_with(outcome(send(dev(), mine, both, options)), errc::not_supported, "handoff::send"));
   EXPECT_EQ(seen.pid, ::getpid());
   EXPECT_EQ(seen.uid, ::geteuid());
-  EXPECT_TRUE(fails_with(outcome(take(dev(), others)), errc::not_supported, "handoff::take"));
+  EXPECT_TRUE(fails_with(outcome(receive(dev(), others)), errc::not_supported, "handoff::receive"));
 }
 
-TEST_F(handing_over, silence_and_cancelling_end_it) {
+TEST_F(handoff_test, timeout_and_cancelling_abort_a_handoff) {
   task t(dev());
-  handoff_options how;
-  how.wait = patience(30);
+  handoff_options options;
+  options.timeout = 30ms;
   {
     auto [mine, others] = connected();
     EXPECT_TRUE(
-        fails_with(outcome(give(dev(), mine, both, how)), errc::busy, "handoff::connection"));
+        fails_with(outcome(send(dev(), mine, both, options)), errc::busy, "handoff::connection"));
   }
   std::stop_source stop;
-  how.wait = patience(60'000);
-  how.cancel = stop.get_token();
+  options.timeout = 60s;
+  options.cancel = stop.get_token();
   auto [mine, others] = connected();
   stop.request_stop();
   EXPECT_TRUE(
-      fails_with(outcome(give(dev(), mine, both, how)), errc::busy, "handoff::connection"));
+      fails_with(outcome(send(dev(), mine, both, options)), errc::busy, "handoff::connection"));
   EXPECT_EQ(task::wrong(dev()), "");
 }
 
-TEST_F(handing_over, tags_that_nobody_has_and_memory_in_use_elsewhere_are_refused) {
+TEST_F(handoff_test, unknown_tags_and_pages_used_outside_are_refused) {
   task t(dev());
   const auto refused = [&](const std::vector<std::string> &tags, errc c) {
     auto [mine, others] = connected();
-    std::thread taker([&, &from = others] { EXPECT_FALSE(take(dev(), from)); });
-    EXPECT_TRUE(fails_with(outcome(give(dev(), mine, tags)), c, "checkpoint::describe"));
-    taker.join();
+    std::thread receiver([&, &from = others] { EXPECT_FALSE(receive(dev(), from)); });
+    EXPECT_TRUE(fails_with(outcome(send(dev(), mine, tags)), c, "checkpoint::describe"));
+    receiver.join();
   };
-  refused({"nobody's"}, errc::invalid_argument);
+  refused({"unknown"}, errc::invalid_argument);
   refused({}, errc::invalid_argument);
   reservation_options where;
   where.tag = "elsewhere";
@@ -253,9 +258,9 @@ TEST_F(handing_over, tags_that_nobody_has_and_memory_in_use_elsewhere_are_refuse
   EXPECT_EQ(task::wrong(dev()), "");
 }
 
-TEST_F(handing_over, garbage_is_recognised) {
+TEST_F(handoff_test, invalid_messages_are_refused) {
   std::mt19937 dice(7);
-  const hello giver{role::giver, dev().uuid(), page()};
+  const hello sender{role::sender, dev().uuid(), page()};
   checkpoint::memory_layout layout;
   layout.blocks.push_back({{device_address(weights_at), 4 * page()}, "weights"});
   layout.pages.push_back({page(), {{location_kind::device, -1}, handle_type::posix_fd, false}});
@@ -264,7 +269,7 @@ TEST_F(handing_over, garbage_is_recognised) {
   const std::vector<std::byte> good = encode(layout);
   ASSERT_TRUE(checkpoint::decode_layout(good));
   ASSERT_TRUE(check(*checkpoint::decode_layout(good), page()));
-  // Every bit turned and every length: refused, or another layout that is one.
+  // Every flipped bit and every length: refused, or another valid layout.
   for (std::size_t bit = 0; bit < good.size() * 8; ++bit) {
     std::vector<std::byte> bad = good;
     bad[bit / 8] ^= std::byte{1} << (bit % 8);
@@ -274,7 +279,7 @@ TEST_F(handing_over, garbage_is_recognised) {
   for (std::size_t n = 0; n < good.size(); ++n) {
     EXPECT_FALSE(checkpoint::decode_layout({good.data(), n})) << n;
   }
-  // A giver that greets well and goes on with something else.
+  // A sender that greets correctly and continues with invalid messages.
   for (int round = 0; round < 60; ++round) {
     int ends[2];
     ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
@@ -284,25 +289,25 @@ TEST_F(handing_over, garbage_is_recognised) {
       auto bad = connection::adopt(owned_fd(::dup(ends[0])));
       ASSERT_TRUE(bad);
       const owned_fd raw(ends[0]);
-      ASSERT_TRUE(bad->send(1, encode(giver), {}, patience(1000), {}));
+      ASSERT_TRUE(bad->send(1, encode(sender), {}, 1s, {}));
       std::vector<std::byte> junk(1 + dice() % 200);
       for (std::byte &b : junk) b = static_cast<std::byte>(dice());
       const int fd = raw.get();
       if (round % 3 == 0) {
         ASSERT_GT(::write(raw.get(), junk.data(), junk.size()), 0);
       } else if (round % 3 == 1) {
-        ASSERT_TRUE(bad->send(2, junk, {&fd, 1}, patience(1000), {}));
+        ASSERT_TRUE(bad->send(2, junk, {&fd, 1}, 1s, {}));
       } else {
-        ASSERT_TRUE(bad->send(2, good, {&fd, 1}, patience(1000), {}));  // and that is no ticket
+        ASSERT_TRUE(bad->send(2, good, {&fd, 1}, 1s, {}));  // the descriptor is no ownership word
       }
     }
-    const auto taken = take(dev(), *from);
-    ASSERT_FALSE(taken);
+    const auto received = receive(dev(), *from);
+    ASSERT_FALSE(received);
     EXPECT_EQ(dev().space().stats().live_blocks, 0u);
   }
 }
 
-TEST_F(handing_over, a_message_that_announces_too_much_takes_no_memory) {
+TEST_F(handoff_test, an_announced_size_over_the_limit_is_refused) {
   int ends[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
   const owned_fd raw(ends[0]);
@@ -310,7 +315,7 @@ TEST_F(handing_over, a_message_that_announces_too_much_takes_no_memory) {
   ASSERT_TRUE(from);
   const std::array<std::uint32_t, 4> head{0x4f484d53, 1U | 2U << 16, 0xfffffff0U, 0};
   ASSERT_EQ(::write(raw.get(), head.data(), sizeof head), static_cast<ssize_t>(sizeof head));
-  EXPECT_TRUE(fails_with(outcome(from->receive(1 << 20, patience(1000), {})), errc::corrupt,
+  EXPECT_TRUE(fails_with(outcome(from->receive(1 << 20, 1s, {})), errc::corrupt,
                          "handoff::connection", 0xfffffff0U, 1 << 20));
 }
 

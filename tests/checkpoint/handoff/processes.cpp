@@ -20,7 +20,7 @@ namespace {
 
 constexpr const char *mark = "VERDICT ";
 
-std::string told(const char *name) {
+std::string variable(const char *name) {
   const char *const text = std::getenv(name);
   return text != nullptr ? text : "";
 }
@@ -28,14 +28,14 @@ std::string told(const char *name) {
 }  // namespace
 
 std::string part() {
-  return told("STILLMAP_HANDOFF_PART");
+  return variable("STILLMAP_HANDOFF_PART");
 }
 std::string meeting_place() {
-  return told("STILLMAP_HANDOFF_PLACE");
+  return variable("STILLMAP_HANDOFF_PLACE");
 }
 
 void die_if_told(step s) {
-  if (told("STILLMAP_HANDOFF_DIES") == std::to_string(static_cast<int>(s))) ::raise(SIGKILL);
+  if (variable("STILLMAP_HANDOFF_DIES") == std::to_string(static_cast<int>(s))) ::raise(SIGKILL);
 }
 
 other_process::other_process(const std::string &part, const std::string &where, int dies_at) {
@@ -47,7 +47,7 @@ other_process::other_process(const std::string &part, const std::string &where, 
       std::string("--gtest_filter=") + test->test_suite_name() + '.' + test->name();
   std::vector<std::string> words;
   for (char **e = environ; *e != nullptr; ++e) {
-    bool ours = true;  // it reports to nobody but this process, and is no shard
+    bool ours = true;  // it reports to this process only, and is no shard
     for (const char *start : {"GTEST_", "XML_OUTPUT_FILE=", "TEST_TOTAL_SHARDS=", "TEST_SHARD_",
                               "TESTBRIDGE_TEST_ONLY=", "TEST_PREMATURE_EXIT_FILE="}) {
       ours = ours && std::strncmp(*e, start, std::strlen(start)) != 0;
@@ -79,7 +79,7 @@ other_process::~other_process() {
   ::waitpid(pid_, nullptr, 0);
 }
 
-// What it says within `wait`, if anything; false: nothing, or no more.
+// Reads output for at most `wait` milliseconds. False: there was none.
 bool other_process::listen(int wait) {
   pollfd p{output_, POLLIN, 0};
   if (::poll(&p, 1, wait) <= 0) return false;
@@ -91,7 +91,7 @@ bool other_process::listen(int wait) {
 }
 
 std::string other_process::last_verdict() const {
-  // Of whole lines.
+  // Whole lines only.
   const std::size_t line = said_.rfind('\n');
   const std::size_t at = said_.rfind(mark, line);
   if (line == std::string::npos || at == std::string::npos) return "no verdict: " + said_;
@@ -100,12 +100,12 @@ std::string other_process::last_verdict() const {
 }
 
 std::string other_process::verdict() {
-  while (listen(60'000)) {  // it hangs: the destructor ends it
+  while (listen(60'000)) {  // after 60 s of silence the destructor kills it
   }
-  int how = 0;
-  const bool ended = ::waitpid(pid_, &how, 0) == pid_;
+  int exit_status = 0;
+  const bool ended = ::waitpid(pid_, &exit_status, 0) == pid_;
   pid_ = -1;
-  if (ended && WIFSIGNALED(how) && WTERMSIG(how) == SIGKILL) return "killed";
+  if (ended && WIFSIGNALED(exit_status) && WTERMSIG(exit_status) == SIGKILL) return "killed";
   return last_verdict();
 }
 
@@ -124,7 +124,7 @@ std::string other_process::verdict_that_begins(const std::string &with) {
 void say_and_end(const std::string &verdict) {
   std::printf("\n%s%s\n", mark, verdict.c_str());
   std::fflush(nullptr);
-  ::_exit(0);  // what is left goes with the process, as it would
+  ::_exit(0);  // without cleaning up, as a killed process
 }
 
 }  // namespace stillmap::handoff::testing

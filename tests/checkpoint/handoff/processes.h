@@ -1,5 +1,5 @@
-// Givers and takers in processes of their own: the same program again, told by its environment what
-// to be, where to meet, and at which step to die.
+// Senders and receivers in processes of their own: this program again, with environment variables
+// for its role, its socket, and the step at which it kills itself.
 #pragma once
 
 #include <sys/types.h>
@@ -10,23 +10,23 @@
 
 namespace stillmap::handoff::testing {
 
-// What this process was started as; empty: by nobody.
+// The role of this process; empty in the test itself.
 std::string part();
 std::string meeting_place();
-// Kills this process where it was told to die.
+// Kills this process at the step at which it was started to die.
 void die_if_told(step s);
 
-// Started with the running test's filter, so that the same fixture is set up in it.
+// Started with the filter of the running test, so that it sets up the same fixture.
 class other_process {
  public:
   other_process(const std::string &part, const std::string &where, int dies_at = -1);
   other_process(other_process &&) = delete;
   ~other_process();
-  // Waits. The last line it printed to say what it knows; "killed" where it was.
+  // Waits for its end. Returns its last verdict, or "killed".
   std::string verdict();
-  // Does not: the last verdict, once it is `wanted`, or after a while.
+  // Waits until the last verdict is `wanted`, for a limited time. Returns the last verdict.
   std::string verdict_so_far(const std::string &wanted);
-  // The same, once it begins so.
+  // The same for a verdict that begins with `with`.
   std::string verdict_that_begins(const std::string &with);
 
  private:
@@ -37,7 +37,7 @@ class other_process {
   std::string said_;
 };
 
-// For the other process: its verdict, on a line of its own, and the end.
+// In the other process: prints the verdict and ends the process.
 [[noreturn]] void say_and_end(const std::string &verdict);
 
 }  // namespace stillmap::handoff::testing
