@@ -36,7 +36,8 @@ function(stillmap_install_headers)
   endforeach()
 endfunction()
 
-# The target `name`: each header compiled by itself, with nothing but what users of `library` have.
+# The target `name`: each header compiled by itself, with nothing but what users of `library` have. Built
+# on demand, and by tests/system/install/check.sh in its own way.
 function(stillmap_headers_alone name library)
   set(_sources)
   foreach(_header IN LISTS ARGN)
@@ -45,7 +46,7 @@ function(stillmap_headers_alone name library)
     file(CONFIGURE OUTPUT "${_source}" CONTENT "${_line}${_line}" @ONLY)
     list(APPEND _sources "${_source}")
   endforeach()
-  add_library(${name} OBJECT ${_sources})
+  add_library(${name} OBJECT EXCLUDE_FROM_ALL ${_sources})
   stillmap_target(${name})
   target_link_libraries(${name} PRIVATE ${library})
 endfunction()

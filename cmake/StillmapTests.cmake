@@ -19,6 +19,9 @@ function(stillmap_tests kind)
   list(TRANSFORM patterns PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
   list(TRANSFORM patterns APPEND "/*.cpp")
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${patterns})
+  get_target_property(shared stillmap_test_checkpoint_support SOURCES)
+  list(TRANSFORM shared PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
+  list(REMOVE_ITEM sources ${shared})
   if(kind STREQUAL "allocators")  # its sub-folders with a library of their own are kinds of their own
     list(FILTER sources EXCLUDE REGEX "/allocators/(replay|torch)/")
   endif()
@@ -29,7 +32,8 @@ function(stillmap_tests kind)
     RUNTIME_OUTPUT_DIRECTORY "${stillmap_BINARY_DIR}/tests"
     OUTPUT_NAME ${kind}_program)
   target_compile_options(${program} PRIVATE -O0) # as in .bazelrc
-  target_link_libraries(${program} PRIVATE stillmap_test_support ${arg_DEPS})
+  target_link_libraries(${program} PRIVATE
+    stillmap_test_checkpoint_support stillmap_test_support ${arg_DEPS})
 
   # Golden files and the like are found from the source folder, as in Bazel.
   foreach(profile IN LISTS arg_PROFILES)
