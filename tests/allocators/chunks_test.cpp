@@ -2,10 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <cuda.h>
+#include <unistd.h>
 
+#include "stillmap/allocators/shared_quota.h"
 #include "stillmap/vmm/address_space.h"
 #include "tests/allocators/checked_heap.h"
 #include "tests/support/buffer_test.h"
+#include "tests/support/hostcuda_control.h"
 
 namespace stillmap {
 namespace {
@@ -286,6 +289,29 @@ TEST_F(chunks, are_not_open_to_other_devices) {
   o.peer_devices = {dev().capabilities().peers.front()};
   EXPECT_TRUE(fails_with(outcome(caching_allocator::create(dev(), o)), errc::not_supported,
                          "caching_allocator::create"));
+}
+
+// Regression: the bytes granted for a chunk that the driver did not allocate stayed reserved.
+TEST_F(chunks, return_the_grant_of_a_failed_allocation_to_the_quota) {
+  STILLMAP_NEEDS_HOSTCUDA();
+  const std::string path =
+      ::testing::TempDir() + "stillmap-chunk-quota-" + std::to_string(getpid());
+  const auto quota = shared_quota::open(path, 1_GiB);
+  ASSERT_TRUE(quota) << quota.error().message();
+  caching_allocator_options options;
+  options.quota = *quota;
+  checked_heap h(dev(), options);
+  const stream s = make_stream();
+  testing::hostcuda_control::fail(name_of(driver_call::MemAlloc), 1, CUDA_ERROR_OUT_OF_MEMORY);
+  const auto block = h.allocate(31_MiB, s);  // fails once, is tried again
+  EXPECT_EQ(testing::hostcuda_control::faults_fired(), 1u);
+  testing::hostcuda_control::stop_failing(name_of(driver_call::MemAlloc));
+  ASSERT_TRUE(block) << block.error().message();
+  EXPECT_EQ((*quota)->stats()->own, held());
+  ASSERT_TRUE(h.free(*block));
+  ASSERT_TRUE(h.heap().empty_cache());
+  EXPECT_EQ((*quota)->stats()->own, 0u);
+  EXPECT_TRUE(shared_quota::remove(path));
 }
 
 }  // namespace

@@ -85,7 +85,7 @@ class private_pools_test : public testing::buffer_test {
     }
     return out;
   }
-  std::size_t backed_by(private_pool p) {
+  std::size_t committed_by(private_pool p) {
     std::size_t sum = 0;
     for (const arena_stats &a : heap().stats().arenas) {
       if (a.pool == p.id) sum += a.committed;
@@ -141,7 +141,7 @@ TEST_F(private_pools_test, a_graph_replays_whatever_was_allocated_since) {
   step one(heap(), dev(), p, s, 3 * page());
   const auto pages = pages_of(p);
   ASSERT_GE(pages.size(), 9u);
-  EXPECT_EQ(backed_by(p), pages.size() * page());
+  EXPECT_EQ(committed_by(p), pages.size() * page());
   EXPECT_REPLAYS(one, s);
 
   for (int round = 0; round < 3; ++round) {
@@ -160,7 +160,7 @@ TEST_F(private_pools_test, a_graph_replays_whatever_was_allocated_since) {
     ASSERT_TRUE(s.synchronize());
     ASSERT_TRUE(t.synchronize());
     give_all_back();
-    EXPECT_EQ(heap().stats().total.committed, backed_by(p)) << "only the pool keeps its pages";
+    EXPECT_EQ(heap().stats().total.committed, committed_by(p)) << "only the pool keeps its pages";
     EXPECT_EQ(pages_of(p), pages);
     EXPECT_REPLAYS(one, t);
   }
@@ -202,7 +202,7 @@ TEST_F(private_pools_test, its_pages_wait_for_the_last_replay) {
   one.graph->launch(r);
   ASSERT_TRUE(heap().release_pool(p, {r}));
   EXPECT_EQ(heap().trim(0)->bytes(), 0u);
-  EXPECT_EQ(backed_by(p), heap().stats().total.committed);
+  EXPECT_EQ(committed_by(p), heap().stats().total.committed);
   release(r.get());
   settle();
   EXPECT_GE(heap().trim(0)->bytes(), 9 * page());
@@ -266,7 +266,7 @@ TEST_F(private_pools_test, pools_do_not_share_with_each_other) {
   EXPECT_TRUE(has(one.out, 3 * page(), 3));
   ASSERT_TRUE(heap().release_pool(p, {s}));
   give_all_back();
-  EXPECT_EQ(heap().stats().total.committed, backed_by(q));
+  EXPECT_EQ(heap().stats().total.committed, committed_by(q));
   ASSERT_TRUE(heap().release_pool(q, {s}));
 }
 
@@ -628,16 +628,38 @@ TEST_F(private_pools_test, mistakes_are_refused_and_change_nothing) {
   EXPECT_TRUE(
       fails_with(heap().release_pool(p), errc::busy, "caching_allocator::release_pool", p.id, 0));
   void *const inside = must_allocate(3 * page(), s);
-  EXPECT_EQ(backed_by(p), 3 * page());
+  EXPECT_EQ(committed_by(p), 3 * page());
   ASSERT_TRUE(heap().end_allocate_to_pool(p, s));
   void *const outside = must_allocate(3 * page(), s);
-  EXPECT_EQ(backed_by(p), 3 * page());
+  EXPECT_EQ(committed_by(p), 3 * page());
   must_free(inside);
   must_free(outside);
   EXPECT_TRUE(heap().release_pool(p));
   EXPECT_TRUE(fails_with(heap().begin_allocate_to_pool(p, s), wrong,
                          "caching_allocator::begin_allocate_to_pool", p.id, 0));
   EXPECT_TRUE(heap().release_pool(q));
+}
+
+// Regression: free memory of a pool was not counted as memory in use, so that growth elsewhere moved
+// pages where it should have created some.
+TEST_F(private_pools_test, free_memory_of_a_pool_counts_as_in_use_when_others_grow) {
+  const stream s = make_stream(), t = make_stream(), u = make_stream();
+  const private_pool p = *heap().create_pool();
+  void *const elsewhere = must_allocate(8 * page(), u);
+  ASSERT_TRUE(heap().begin_allocate_to_pool(p, s));
+  void *const pooled = must_allocate(16 * page(), s);
+  ASSERT_TRUE(heap().end_allocate_to_pool(p, s));
+  must_free(pooled);
+  must_free(elsewhere);
+  settle();
+  const std::uint64_t created = heap().stats().pages_created;
+  ASSERT_EQ(created, 24u);
+  // At most 16 pages in the pool and 16 here: 32, and 2 more pages are tolerated. 24 exist, so 10
+  // are created, and 6 of the other stream's 8 free pages move.
+  must_free(must_allocate(16 * page(), t));
+  EXPECT_EQ(heap().stats().pages_created - created, 10u);
+  EXPECT_EQ(heap().stats().pages_moved, 6u);
+  ASSERT_TRUE(heap().release_pool(p));
 }
 
 }  // namespace

@@ -1,0 +1,76 @@
+// An arena without a device: which placement a block gets, in addresses that nothing is mapped at.
+#include "stillmap/allocators/internal/arena.h"
+
+#include <gtest/gtest.h>
+
+namespace stillmap {
+namespace {
+
+constexpr std::size_t page = std::size_t{2} << 20;
+constexpr std::uint64_t base = 0x10000000;
+
+std::uint64_t value_of(const void *block) {
+  return reinterpret_cast<std::uintptr_t>(block);
+}
+
+// An 8-page block was allocated at `remembered`, freed, and its pages were taken. Free memory that
+// fits exactly lies at a lower address, once the two blocks at `base` are freed.
+class arena_placements : public ::testing::Test {
+ protected:
+  arena_placements() {
+    arena_.extents.add({device_address(base), 64 * page});
+    lower_[0] = grow(4);
+    lower_[1] = grow(4);
+    grow(1);  // keeps the two ranges apart
+    void *const block = grow(8);
+    remembered_ = value_of(block);
+    grow(1);
+    EXPECT_EQ(arena_.free(remembered_), arena::free_outcome::done);
+    arena_.flush();
+    EXPECT_EQ(arena_.extents.take_pages(8, taken_), 8u);
+    EXPECT_EQ(taken_.size(), 1u);
+    EXPECT_EQ(taken_.front()->begin, remembered_);
+  }
+  ~arena_placements() override { EXPECT_EQ(arena_.extents.find_inconsistency(), ""); }
+
+  static block_request pages(std::size_t n) { return {n * page, allocation_granule, 0}; }
+  void *grow(std::size_t n) {
+    const auto place =
+        arena_.extents.carve(n * page, allocation_granule, extent_map::search::quick);
+    EXPECT_TRUE(place);
+    return arena_.enter(arena_.commit(*place), pages(n));
+  }
+  void free(void *block) { EXPECT_EQ(arena_.free(value_of(block)), arena::free_outcome::done); }
+  void free_lower() {
+    for (void *const block : lower_) free(block);
+  }
+
+  arena arena_{1, {}, page};
+  void *lower_[2] = {};
+  std::uint64_t remembered_ = 0;
+  std::vector<extent *> taken_;
+};
+
+// Regression: a commit that did not wake the placements that wait for pages.
+TEST_F(arena_placements, a_placement_is_used_again_after_its_addresses_got_pages) {
+  arena_.extents.unmapped(taken_.front());
+  EXPECT_EQ(arena_.allocate(pages(8)), nullptr) << "the placement waits for pages";
+  void *const front = grow(5), *const back = grow(3);
+  ASSERT_EQ(value_of(front), remembered_);
+  ASSERT_EQ(value_of(back), remembered_ + 5 * page);
+  free(front);
+  free(back);
+  free_lower();
+  EXPECT_EQ(value_of(arena_.allocate(pages(8))), remembered_);
+}
+
+// Regression: pages that were put back did not wake the placements that wait for pages.
+TEST_F(arena_placements, a_placement_is_used_again_after_its_pages_were_put_back) {
+  EXPECT_EQ(arena_.allocate(pages(8)), nullptr) << "the placement waits for pages";
+  arena_.put_back(taken_.front());
+  free_lower();
+  EXPECT_EQ(value_of(arena_.allocate(pages(8))), remembered_);
+}
+
+}  // namespace
+}  // namespace stillmap
