@@ -1,5 +1,5 @@
 // Where the device cannot map pages, memory comes by cuMemAlloc: in chunks, which stay where they
-// are, belong to one stream, and go back whole. docs/design.md#where-pages-cannot-be-mapped
+// are, belong to one stream, and go back whole. docs/allocator.md#where-pages-cannot-be-mapped
 #include <algorithm>
 
 #include "stillmap/allocators/internal/allocator_core.h"

@@ -1,5 +1,5 @@
 // Finding memory for a request that nothing committed can serve: which addresses, which pages, and how
-// far to go for them. docs/design.md#the-caching-allocator
+// far to go for them. docs/allocator.md#the-caching-allocator
 #include <algorithm>
 
 #include "stillmap/allocators/internal/allocator_core.h"

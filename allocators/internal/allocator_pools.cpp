@@ -1,4 +1,4 @@
-// Private pools: memory that graphs replay on. docs/design.md#private-pools
+// Private pools: memory that graphs replay on. docs/allocator.md#private-pools
 #include "stillmap/allocators/internal/allocator_core.h"
 
 namespace stillmap {

@@ -1,6 +1,6 @@
 // All memory of one stream: where its blocks are, and what is kept for
 // reuse. Knows no driver: whoever grows it brings pages. Internal.
-// docs/design.md#the-caching-allocator
+// docs/allocator.md#the-caching-allocator
 // Threads: everything requires `lock`, except what never changes.
 #pragma once
 

@@ -1,6 +1,6 @@
 // Which addresses of an arena are handed out, free with pages behind them, or without: placement,
 // and the choice of where pages are missing least. Pure bookkeeping: no driver, no lock, no page.
-// docs/design.md#the-caching-allocator
+// docs/allocator.md#the-caching-allocator
 //
 // Neighbouring blocks share boundary pages: blocks are placed at granules, only what is uncommitted or
 // unmapping is made of whole pages. A page is committed when any part of it is free or live.

@@ -1,6 +1,6 @@
 // Free extents by size: a row for each power of two, in which a extent's address and size lie
 // side by side, so that looking through hundreds of them reads little memory, and in order.
-// docs/design.md#the-caching-allocator
+// docs/allocator.md#the-caching-allocator
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
 // The ring behind a caching allocator's history. Internal.
-// docs/design.md#what-the-allocator-says-about-itself Off: one relaxed load, and no memory. On:
+// docs/allocator.md#what-the-allocator-says-about-itself Off: one relaxed load, and no memory. On:
 // what it needs was allocated when it was switched on. Lock order: the ring's lock is below
 // everything else; nothing is called under it.
 #pragma once

@@ -1,5 +1,5 @@
 // By page of address: which extent an address lies in, and at which other addresses the same
-// physical page is mapped. Pure bookkeeping. docs/design.md#the-caching-allocator
+// physical page is mapped. Pure bookkeeping. docs/allocator.md#the-caching-allocator
 #pragma once
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // Where blocks of each size have been. A request goes to the first place of its size that can be
 // had, in the order in which they came to be: a choice that depends on what is handed out and on
 // nothing else, so that a program that repeats itself gets the same addresses every time, and what
-// was made ready for it once stays ready. docs/design.md#the-caching-allocator
+// was made ready for it once stays ready. docs/allocator.md#the-caching-allocator
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // Which private pools there are, who holds them, and which streams they serve now. Bookkeeping
 // only: allocator_core gives them arenas, and keeps others away from their pages.
-// Internal. docs/design.md#private-pools
+// Internal. docs/allocator.md#private-pools
 #pragma once
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // Segments by size, two levels of bitmaps deep: insert, remove and the next larger bin in constant
 // time.
 // Owns nothing; a node is in at most one index and carries the links. No driver.
-// docs/design.md#the-caching-allocator
+// docs/allocator.md#the-caching-allocator
 #pragma once
 
 #include <array>

@@ -65,12 +65,12 @@ void write(std::string &out, const heap_figures &f) {
   fields o(out);
   o.add("live", f.live).add("requested", f.requested).add("blocks", f.blocks);
   o.add("cached", f.cached)
-      .add("held", f.pending_free)
+      .add("pending_free", f.pending_free)
       .add("free", f.free)
-      .add("backed", f.committed);
+      .add("committed", f.committed);
   o.add("free_pieces", f.free_pieces).add("largest_free", f.largest_free);
   o.add("free_whole_pages", f.free_whole_pages).add("page_edges", f.page_edges);
-  o.add("unbacked", f.uncommitted).add("leaving", f.unmapping).add("lent", f.aliased);
+  o.add("uncommitted", f.uncommitted).add("unmapping", f.unmapping).add("aliased", f.aliased);
   o.add("reserved", f.reserved).end();
 }
 
@@ -79,9 +79,9 @@ void write(std::string &out, const caching_allocator_stats &s) {
   o.add("live", s.total.live).add("live_peak", s.total.live_peak);
   o.add("requested", s.total.requested)
       .add("blocks", s.total.blocks)
-      .add("held", s.total.pending_free);
-  o.add("backed", s.total.committed).add("committed_peak", s.committed_peak);
-  o.add("reserved", s.total.reserved).add("lent", s.total.aliased).add("cached", s.total.cached);
+      .add("pending_free", s.total.pending_free);
+  o.add("committed", s.total.committed).add("committed_peak", s.committed_peak);
+  o.add("reserved", s.total.reserved).add("aliased", s.total.aliased).add("cached", s.total.cached);
   o.add("free_whole_pages", s.total.free_whole_pages).add("page_edges", s.total.page_edges);
   o.add("allocations", s.total.allocations).add("frees", s.total.frees);
   o.add("growths", s.growths).add("pages_created", s.pages_created);
@@ -114,7 +114,7 @@ void write(std::string &out, const heap_map::arena &a, std::size_t page_bytes) {
     o.address("address", r.begin.value()).add("bytes", r.bytes).end();
   });
   out += ",\n";
-  list(out, "      ", "segments", a.extents, [&](const heap_extent &s) { write(out, s); });
+  list(out, "      ", "extents", a.extents, [&](const heap_extent &s) { write(out, s); });
   out += "\n    }";
 }
 

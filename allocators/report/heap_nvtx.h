@@ -1,8 +1,7 @@
-// Names the memory of a caching allocator for NVIDIA's tools, through the memory extension of NVTX
-// 3: what is reserved for a stream is a heap with sub-allocations, every block in it a region. A
-// tool that knows the extension can then say which block an address is in, and that an access was
-// outside of all blocks, though the driver sees one mapping.
-// docs/design.md#what-the-allocator-says-about-itself
+// Names the memory of a caching allocator for NVIDIA's tools, through the memory extension of NVTX 3.
+// Each reserved address range is a heap with sub-allocations, each block a region in it. A tool that
+// supports the extension can tell which block an address is in, and report an access outside of all
+// blocks although the driver sees one mapping. docs/design.md#what-the-allocator-says-about-itself
 #pragma once
 
 #include <memory>
@@ -12,15 +11,16 @@
 
 namespace stillmap {
 
-// For caching_allocator_options::observer; one for each allocator. The domain is "stillmap". The
-// tool is the one that NVTX finds at run time (NVTX_INJECTION64_PATH, set by the tool); where there
-// is none, the first event finds that out and the allocator is as fast as without.
-// A region begins when a block is handed out and has the bytes that were asked for; it ends when
-// its memory is reusable. A request costs calls of the tool: do not use it but under one.
+// Returns an observer for caching_allocator_options::observer; each allocator needs its own. The
+// NVTX domain is "stillmap". NVTX loads the tool that NVTX_INJECTION64_PATH names; the tool sets it.
+// Without a tool, the observer unregisters itself at the first event.
 //
-// Requires: a device is open already: Compute Sanitizer wants CUDA to be there before NVTX.
-// Errors:   not_supported (built without NVTX's header nvtx3/nvToolsExtMem.h, which is among those
-//           of CUDA 13).
+// A region begins when a block is allocated, and has the requested size. It ends when the memory of
+// the block is reusable.
+// Requires: a device is open; Compute Sanitizer needs CUDA to be initialised before NVTX.
+// Errors:   not_supported (built without NVTX's header nvtx3/nvToolsExtMem.h, which CUDA 13
+//           contains).
+// Cost:     several calls into the tool for each request. Use it only under a tool.
 result<std::shared_ptr<heap_observer>> nvtx_observer();
 
 }  // namespace stillmap

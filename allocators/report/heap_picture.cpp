@@ -131,8 +131,8 @@ void canvas::legend() {
   }
   entry(paint::live_4, "larger");
   entry(paint::free, "free memory");
-  if (used[static_cast<std::size_t>(paint::held)]) {
-    entry(paint::held, "freed, other streams still use it");
+  if (used[static_cast<std::size_t>(paint::pending_free)]) {
+    entry(paint::pending_free, "freed, other streams still use it");
   }
   if (used[static_cast<std::size_t>(paint::gap)]) {
     entry(paint::gap, "addresses without memory, not to scale");
@@ -234,15 +234,15 @@ void canvas::piece(const drawn_piece &d, double x, double y) {
   std::string what;
   if (d.color == paint::gap) {
     what = human(d.bytes) + " of addresses without memory";
-    if (d.lent != 0) what += "; the pages of " + human(d.lent) + " are used elsewhere";
-    if (d.leaving != 0) what += "; " + human(d.leaving) + " on their way out";
+    if (d.aliased != 0) what += "; the pages of " + human(d.aliased) + " are used elsewhere";
+    if (d.unmapping != 0) what += "; " + human(d.unmapping) + " on their way out";
     if (d.bytes == 0) what = "other addresses";
   } else if (d.pieces > 1) {
     what = exact(d.pieces) + " small pieces, " + human(d.bytes) + ", of it " + human(d.live) +
            " in blocks";
   } else if (d.color == paint::free) {
     what = human(d.bytes) + " free";
-  } else if (d.color == paint::held) {
+  } else if (d.color == paint::pending_free) {
     what = human(d.bytes) + " freed, and other streams still use it";
   } else {
     what = "a block of " + human(d.bytes) + " (" + exact(d.requested) + " bytes asked for)";

@@ -1,7 +1,6 @@
-// A heap as a picture that says at a glance what the memory is used for: one heap, or several
-// beside each other to one scale. Area is memory; addresses run from left to right, row by row;
-// stretches of addresses without memory are thin lines. Pure: knows no driver.
-// docs/design.md#what-the-allocator-says-about-itself
+// Draws heap maps as SVG or HTML: one heap, or several side by side at the same scale. Area is
+// memory; addresses run from left to right, row by row; addresses without memory are thin lines. Uses
+// no driver. docs/design.md#what-the-allocator-says-about-itself
 #pragma once
 
 #include <cstddef>
@@ -12,23 +11,26 @@
 
 namespace stillmap {
 
+// One heap of a picture.
 struct heap_column {
-  std::string title;  // who: "stillmap"
-  std::string note;   // when: "at the peak of the last iteration"
+  std::string title;  // the allocator: "stillmap"
+  std::string note;   // the moment: "at the peak of the last iteration"
   heap_map map;
-  std::size_t capacity = 0;  // the memory it may have; 0: not said
-  std::size_t wanted = 0;    // a request that failed; drawn to scale beside the largest free piece
+  std::size_t capacity = 0;  // bytes that the heap may commit; 0: unknown
+  std::size_t wanted =
+      0;  // bytes of a failed request, drawn beside the largest free piece; 0: none
 };
 
 struct heap_picture {
   std::string title, subtitle;
-  std::vector<heap_column> columns;  // at most four are readable
+  std::vector<heap_column> columns;  // up to four stay readable
 };
 
-// One document: no scripts, no links, no fonts; readable on light and dark pages. What is under the
-// pointer is said by <title> elements.
+// Returns one SVG document without scripts, links or fonts, for light and dark pages. <title>
+// elements describe each piece.
 std::string to_svg(const heap_picture &p);
-// The same as a page that says it at once (a few lines of script, nothing loaded).
+// Returns an HTML page with the same picture and a script that shows the descriptions at once. Loads
+// nothing.
 std::string to_html(const heap_picture &p);
 
 }  // namespace stillmap

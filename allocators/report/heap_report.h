@@ -1,5 +1,5 @@
-// A heap at one moment, written down: as JSON (docs/heap_map.md), and as PyTorch's memory viewer
-// reads it (pytorch.org/memory_viz). Pictures: heap_picture.h. Pure: knows no driver.
+// Writes the state of a heap as JSON (docs/heap_map.md) and as the pickle that PyTorch's memory viewer
+// reads (pytorch.org/memory_viz). heap_picture.h draws it. Uses no driver.
 // docs/design.md#what-the-allocator-says-about-itself
 #pragma once
 
@@ -11,23 +11,25 @@
 namespace stillmap {
 
 struct heap_snapshot {
-  std::string device;  // its name, for people
+  std::string device;  // the device's name
   int ordinal = 0;
   heap_map map;
   std::optional<caching_allocator_stats> stats;
-  allocation_history history;  // empty where none was recorded
+  allocation_history history;  // empty if none was recorded
 };
 
-// History, map and figures, taken one after the other: of one moment where nothing allocates or
-// frees meanwhile. Errors: not_supported (a forked child), out_of_memory (the host's).
+// Copies history, map and statistics, one after the other. They describe one moment if no thread
+// allocates or frees meanwhile.
+// Errors: not_supported (in a forked child), out_of_memory (host memory).
 result<heap_snapshot> snapshot_of(const caching_allocator &heap);
 
-// One document. Stacks are named here, in the process that recorded them (describe_frame).
+// Returns one JSON document. Call stacks are symbolised here, so call it in the process that recorded
+// them (describe_frame).
 std::string to_json(const heap_snapshot &s);
 
-// The pickle (protocol 2; no imports) of what torch.cuda.memory._snapshot() would return. Each run
-// of addresses with memory is a segment. Pages that moved are unmapped at one address and mapped at
-// the other; a block waiting for other streams is `active_pending_free`.
+// Returns what torch.cuda.memory._snapshot() would return, as a pickle (protocol 2, no imports). Each
+// contiguous range with memory is a segment. A page that moved is unmapped at one address and mapped
+// at the other; a block that other streams may still use is `active_pending_free`.
 std::string to_torch_pickle(const heap_snapshot &s);
 
 }  // namespace stillmap

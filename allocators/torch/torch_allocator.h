@@ -1,14 +1,14 @@
-/* What PyTorch loads with torch.cuda.memory.CUDAPluggableAllocator(path, "stillmap_malloc",
- * "stillmap_free"): a caching_allocator for each device, made when it is first asked for memory.
- * docs/pytorch.md
+/* The C functions that PyTorch loads with torch.cuda.memory.CUDAPluggableAllocator(path,
+ * "stillmap_malloc", "stillmap_free"): one caching_allocator for each device, created by the first
+ * request. docs/pytorch.md
  *
- * Plain C, no CUDA header: a stream is what cudaStream_t and CUstream are.
- * Contexts: none has to be current; what was current stays so.
- * Threads:  safe, all of it; those of different streams do not wait for each other.
- * Streams:  as everywhere in PyTorch: a block freed is reusable on its stream at once.
- * Fork:     a child of a process that used it gets no memory, and frees nothing.
- * Exit:     nothing is given back then: the driver may be gone before the program is. Whatever is
- *           called that late is answered, by a refusal at worst. */
+ * Plain C without a CUDA header: a stream is a cudaStream_t or CUstream.
+ * Contexts: no context has to be current; the current context does not change.
+ * Threads:  safe. Calls for different streams do not wait for each other.
+ * Stream:   as in PyTorch: a freed block is reusable on its stream at once.
+ * Fork:     in a child of a process that used the library, allocation fails and free does nothing.
+ * Exit:     the library releases nothing at exit, because the driver may be unloaded before the
+ *           program ends. Calls that late fail, but do not crash. */
 #pragma once
 
 #include <stddef.h>
@@ -26,36 +26,37 @@ extern "C" {
 
 struct CUstream_st;
 
-/* Memory for work queued on `stream` from now on; NULL for no bytes.
- * A failure is thrown, as a std::runtime_error: PyTorch takes a NULL for an address and lets the
- * next kernel write there, and turns an exception into Python's RuntimeError. What is out of memory
- * begins with "CUDA out of memory.", which is what programs that try again look for.
- * Cost: none where memory fits; the first call for a device opens it. */
+/* Returns memory for work queued on `stream` from now on; NULL for 0 bytes.
+ * Errors: throws std::runtime_error, which PyTorch turns into Python's RuntimeError. (PyTorch does
+ *         not check for NULL: the next kernel would write to address 0.) The message of an
+ *         out-of-memory failure begins with "CUDA out of memory.", for which retry loops look.
+ * Cost:   no driver call while free memory fits; the first call for a device opens it. */
 STILLMAP_TORCH_API void *stillmap_malloc(ssize_t size, int device, struct CUstream_st *stream);
 
-/* The same for callers in C: NULL for a failure, and stillmap_last_error() says what it was. */
+/* The same for callers in C: returns NULL on failure; stillmap_last_error() has the reason. */
 STILLMAP_TORCH_API void *stillmap_try_malloc(ssize_t size, int device, struct CUstream_st *stream);
 
-/* Takes a block back; `stream` is the last it was used on. What is no block of ours stays as it is,
- * and is said on stderr, since nobody can be told. */
+/* Frees a block. `stream` is the stream of its last use. A pointer that is not a block is left alone
+ * and reported on stderr. */
 STILLMAP_TORCH_API void stillmap_free(void *block, ssize_t size, int device,
                                       struct CUstream_st *stream);
 
 /* For set_record_stream_fn: Tensor.record_stream. */
 STILLMAP_TORCH_API void stillmap_record_stream(void *block, struct CUstream_st *stream);
 
-/* For set_reset_fn: torch.cuda.empty_cache. Of all devices. */
+/* For set_reset_fn: torch.cuda.empty_cache. Applies to all devices. */
 STILLMAP_TORCH_API void stillmap_empty_cache(void);
 
 /* For set_memory_fraction_fn: torch.cuda.set_per_process_memory_fraction. */
 STILLMAP_TORCH_API void stillmap_set_memory_fraction(double fraction, int device);
 
-/* PyTorch has no figures of an allocator that is plugged in, so here they are, as one JSON object.
- * Like snprintf: writes at most `room` bytes with the 0 at the end, returns how long the text is.
- * 0: nothing was asked of the device so far. */
+/* Writes the statistics of a device as one JSON object; PyTorch has none for a pluggable allocator.
+ * Like snprintf, it writes at most `room` bytes including the terminating 0 and returns the length of
+ * the full text; 0 if the device was not used so far. */
 STILLMAP_TORCH_API size_t stillmap_stats(int device, char *json, size_t room);
 
-/* Why the last call of this thread that failed did; "" if none has. Valid until the next. */
+/* Returns the reason of this thread's last failed call; "" if none failed. Valid until the next
+ * failure. */
 STILLMAP_TORCH_API const char *stillmap_last_error(void);
 
 #ifdef __cplusplus

@@ -1,15 +1,15 @@
-// What a program asked of an allocator, written down: the trace format, its reader and its writer.
-// Text; the reader takes all of it or refuses it with the line and the reason, so that nothing is
-// ever replayed by half. docs/design.md#traces
+// The trace format: the requests of a program to its allocators, as text. Reader and writer. The
+// reader accepts a trace as a whole or rejects it with the line and the reason, so that no trace is
+// replayed in part. docs/design.md#traces
 //
 //   # stillmap-trace v1          the first line; every other line that begins with # is a comment
 //   a,<id>,<bytes>,<stream>      allocate
-//   f,<id>                       free, on the stream it was allocated on
-//   u,<id>,<stream>              work on another stream uses it too
-//   s,<from>,<to>                stream <to> waits for what is queued on <from>
-//   i                            an iteration ends here, and the next begins
+//   f,<id>                       free, on the stream that the block was allocated on
+//   u,<id>,<stream>              work on another stream uses the block too
+//   s,<from>,<to>                stream <to> waits for the work queued on <from>
+//   i                            an iteration ends here, and the next one begins
 //
-// Numbers are decimal. An id names one block from its `a` to its `f`, and may then name another.
+// Numbers are decimal. An id names one block from its `a` to its `f`, and may be reused afterwards.
 #pragma once
 
 #include <cstddef>
@@ -24,24 +24,23 @@ namespace stillmap {
 
 enum class trace_verb : std::uint8_t { allocate, free, use, wait, iteration };
 
-// One line. Blocks are counted in the order of their `a` lines, from 0: ids are for files only.
+// One line. Blocks are numbered from 0 in the order of their `a` lines; ids exist in files only.
 struct trace_event {
   trace_verb verb = trace_verb::iteration;
-  std::uint32_t stream = 0;  // allocate, use; wait: the one that is waited for
-  std::uint32_t waits = 0;   // wait: the one that waits
+  std::uint32_t stream = 0;  // allocate, use; wait: the stream that is waited for
+  std::uint32_t waits = 0;   // wait: the stream that waits
   std::uint64_t block = 0;   // allocate, free, use
   std::uint64_t bytes = 0;   // allocate
   bool operator==(const trace_event &) const = default;
 };
 
-// What a correct trace says in sum.
 struct trace_totals {
-  std::uint64_t blocks = 0;      // `a` lines
-  std::uint64_t iterations = 0;  // `i` lines
+  std::uint64_t blocks = 0;      // number of `a` lines
+  std::uint64_t iterations = 0;  // number of `i` lines
   std::uint64_t peak_live_bytes = 0;
   std::uint64_t live_bytes = 0;   // at the end
   std::uint64_t live_blocks = 0;  // at the end
-  std::uint32_t streams = 0;      // the largest number of a stream, and one
+  std::uint32_t streams = 0;      // the largest stream number, plus 1
 };
 
 struct trace {
@@ -49,32 +48,32 @@ struct trace {
   trace_totals totals;
 };
 
-// Limits of the format: beyond them a number is a mistake, and memory for it would be one too.
+// Limits of the format. A larger number is an error in the file.
 inline constexpr std::uint64_t trace_max_bytes = std::uint64_t{1} << 48;  // of one block
 inline constexpr std::uint32_t trace_max_streams = 4096;
 
-// Why a text is no trace.
+// Why a text is not a trace.
 struct trace_problem {
   std::size_t line = 0;  // from 1
   std::string what;
 
-  // "step.trace:12: 'f,7': block 7 was freed on line 9 already".
+  // "step.trace:12: 'f,7': block 7 was freed on line 9".
   std::string message(std::string_view file) const;
 };
 
-// Reads a whole text. Lines may end with CR LF; the last may lack its end; empty ones are skipped.
-// Errors: the first line that is wrong: no header, another version, an unknown letter, a missing,
-//         surplus or malformed number, an id that is live already, was freed or is unknown, a size
-//         of 0 or over the limit, a stream over the limit, a stream that waits for itself.
-// Cost:   one pass; memory for the events and for the ids that were ever used.
+// Parses a whole trace. Lines may end with CR LF; the last line may lack its end; empty lines are
+// skipped.
+// Errors: the first malformed line: no header, another version, an unknown verb, a missing, surplus
+//         or malformed number, an id that is live already, was freed or is unknown, a size of 0 or
+//         over the limit, a stream over the limit, a stream that waits for itself.
+// Cost:   one pass; memory for all events and for all ids that occur.
 tl::expected<trace, trace_problem> read_trace(std::string_view text);
 
-// Writes a trace line by line, with the same checks made by whoever reads it back. The text grows
-// in memory; `take` hands over what there is so far.
+// Writes a trace line by line, in memory. It checks nothing; read_trace does.
 // Threads: externally synchronised.
 class trace_writer {
  public:
-  explicit trace_writer(std::string_view comment = {});  // several lines: several comments
+  explicit trace_writer(std::string_view comment = {});  // several lines become several comments
 
   void allocate(std::uint64_t id, std::uint64_t bytes, std::uint32_t stream);
   void free(std::uint64_t id);
@@ -84,15 +83,15 @@ class trace_writer {
   void comment(std::string_view text);
 
   const std::string &text() const { return text_; }
-  std::string take();
-  void clear() { text_.clear(); }  // keeps its memory
+  std::string take();              // returns the text and clears it
+  void clear() { text_.clear(); }  // keeps the capacity
 
  private:
   void line(char verb, const std::uint64_t *numbers, std::size_t count);
   std::string text_;
 };
 
-// A trace as text; ids are the numbers of the blocks.
+// Formats a trace. The ids are the numbers of the blocks.
 std::string to_text(const trace &t, std::string_view comment = {});
 
 }  // namespace stillmap

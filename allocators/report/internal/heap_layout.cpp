@@ -100,7 +100,7 @@ class layouter {
 
 paint paint_of(const heap_extent &s) {
   if (!has_memory(s.part)) return paint::gap;
-  if (s.part == heap_part::pending_free) return paint::held;
+  if (s.part == heap_part::pending_free) return paint::pending_free;
   if (s.part != heap_part::live) return paint::free;
   const auto bound = std::lower_bound(live_bounds.begin(), live_bounds.end(), s.range.bytes);
   return static_cast<paint>(bound - live_bounds.begin());
@@ -130,8 +130,8 @@ drawn_arena lay_out(const heap_map::arena &a, double row_width, std::uint64_t by
     if (!has_memory(s.part)) {
       if (gap.bytes == 0) gap.begin = begin;
       gap.bytes += s.range.bytes;
-      if (s.part == heap_part::aliased) gap.lent += s.range.bytes;
-      if (s.part == heap_part::unmapping) gap.leaving += s.range.bytes;
+      if (s.part == heap_part::aliased) gap.aliased += s.range.bytes;
+      if (s.part == heap_part::unmapping) gap.unmapping += s.range.bytes;
     } else {
       // A reservation that does not touch the one before it begins behind a gap too.
       if (gap.bytes != 0 || (end != 0 && begin != end)) {

@@ -10,7 +10,7 @@
 namespace stillmap {
 
 // What has a colour of its own. Live blocks by size: each kind up to the bound, and what is larger.
-enum class paint : std::uint8_t { live_0, live_1, live_2, live_3, live_4, held, free, gap };
+enum class paint : std::uint8_t { live_0, live_1, live_2, live_3, live_4, pending_free, free, gap };
 inline constexpr std::size_t paints = 8;
 inline constexpr std::array<std::size_t, 4> live_bounds = {
     std::size_t{1} << 20, std::size_t{8} << 20, std::size_t{64} << 20, std::size_t{512} << 20};
@@ -22,7 +22,7 @@ struct drawn_piece {
   std::uint64_t pieces = 1;            // of what is too small to be drawn alone: how many
   std::uint64_t live = 0;              // bytes of live blocks in it
   std::uint64_t requested = 0;
-  std::uint64_t lent = 0, leaving = 0;  // of a gap
+  std::uint64_t aliased = 0, unmapping = 0;  // of a gap
   bool in_slab = false;
   struct part {
     unsigned row;

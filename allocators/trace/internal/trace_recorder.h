@@ -1,7 +1,7 @@
 // Writes down what a running program asks of its allocators, as a trace (trace.h) that can be
 // replayed. One file for all allocators of a process. Internal:
 // caching_allocator_options::record_to and the environment variable STILLMAP_RECORD are the way in.
-// docs/design.md#recording
+// docs/traces.md#recording
 //
 // What is written is whole lines. Whoever is killed loses what was not yet flushed: at most a
 // quarter of a second of requests, or what came after the last one.

@@ -105,7 +105,7 @@ TEST_F(heap_report, is_json_with_all_that_the_map_and_the_history_have) {
   for (const char *said :
        {"\"format\": \"stillmap-heap-map\"", "\"version\": 1", "\"requested\": 3145728",
         "\"slab\": true", "\"part\": \"live\"",
-        has_vmm() ? "\"part\": \"unbacked\"" : "\"part\": \"free\"", "\"name\": \"a \\\"name\\\"",
+        has_vmm() ? "\"part\": \"uncommitted\"" : "\"part\": \"free\"", "\"name\": \"a \\\"name\\\"",
         "\"committed_peak\": ", "\"recorded\": ", "\"lost\": 0", "\"stack_depth\": 3"}) {
     EXPECT_NE(json.find(said), std::string::npos) << said;
   }
