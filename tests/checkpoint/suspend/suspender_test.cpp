@@ -1,4 +1,4 @@
-// Memory taken away by tag and given back: addresses, contents, sharing, and what goes wrong.
+// Memory suspended by tag and resumed: addresses, contents, sharing, and failures.
 #include "stillmap/checkpoint/suspend/suspender.h"
 
 #include <gtest/gtest.h>
@@ -26,70 +26,70 @@ using stillmap::testing::pattern;
 using stillmap::testing::put;
 using stillmap::testing::release;
 
-class suspending : public stillmap::testing::buffer_test {
+class suspender_test : public stillmap::testing::buffer_test {
  protected:
   void SetUp() override {
     buffer_test::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
     STILLMAP_NEEDS_VMM();
-    make_suspender();
+    create_suspender();
   }
   void TearDown() override {
-    by_.reset();
+    suspender_.reset();
     buffer_test::TearDown();
   }
-  void make_suspender(suspender_options options = {}) {
-    by_.reset();
+  void create_suspender(suspender_options options = {}) {
+    suspender_.reset();
     auto made = suspender::create(dev(), options);
     ASSERT_TRUE(made) << made.error().message();
-    by_ = std::move(*made);
+    suspender_ = std::move(*made);
   }
-  suspender &by() { return *by_; }
+  suspender &tested() { return *suspender_; }
 
   std::uint64_t device_free() const { return dev().memory()->free.bytes(); }
-  address_space_stats books() const { return dev().space().stats(); }
+  address_space_stats stats() const { return dev().space().stats(); }
 
  private:
-  std::unique_ptr<suspender> by_;
+  std::unique_ptr<suspender> suspender_;
 };
 
-TEST_F(suspending, contents_come_back_at_the_same_addresses) {
+TEST_F(suspender_test, contents_come_back_at_the_same_addresses) {
   growable_buffer weights = filled(5, "weights", 1);
   growable_buffer more = filled(3, "weights", 2);
   growable_buffer cache = filled(2, "cache", 3);
   ASSERT_TRUE(dev().pool()->trim());
   const std::uint64_t free_before = device_free();
-  for (const keep_in where : {keep_in::pinned_memory, keep_in::file}) {
-    suspend_options how;
-    how.contents = where;
-    const auto slept = by().suspend("weights", how);
-    ASSERT_TRUE(slept) << slept.error().message();
-    EXPECT_EQ(slept->places, 8u);
-    EXPECT_EQ(slept->bytes, 8 * page());
-    EXPECT_EQ(slept->released.bytes(), 8 * page());
+  for (const backing_store store : {backing_store::pinned_host, backing_store::file}) {
+    suspend_options options;
+    options.store = store;
+    const auto suspended = tested().suspend("weights", options);
+    ASSERT_TRUE(suspended) << suspended.error().message();
+    EXPECT_EQ(suspended->places, 8u);
+    EXPECT_EQ(suspended->bytes, 8 * page());
+    EXPECT_EQ(suspended->released.bytes(), 8 * page());
     EXPECT_EQ(device_free(), free_before + 8 * page());
-    EXPECT_EQ(books().suspended_bytes, 8 * page());
-    ASSERT_EQ(by().suspended().size(), 1u);
-    EXPECT_EQ(by().suspended()[0].tag, "weights");
+    EXPECT_EQ(stats().suspended_bytes, 8 * page());
+    ASSERT_EQ(tested().suspended().size(), 1u);
+    EXPECT_EQ(tested().suspended()[0].tag, "weights");
     EXPECT_TRUE(holds(dev(), cache.address(), 2 * page(), 3));
 
-    const auto woke = by().resume("weights");
-    ASSERT_TRUE(woke) << woke.error().message();
-    EXPECT_EQ(woke->bytes, 8 * page());
-    EXPECT_TRUE(by().suspended().empty());
+    const auto resumed = tested().resume("weights");
+    ASSERT_TRUE(resumed) << resumed.error().message();
+    EXPECT_EQ(resumed->bytes, 8 * page());
+    EXPECT_TRUE(tested().suspended().empty());
     EXPECT_EQ(device_free(), free_before);
     EXPECT_TRUE(holds(dev(), weights.address(), 5 * page(), 1));
     EXPECT_TRUE(holds(dev(), more.address(), 3 * page(), 2));
   }
 }
 
-TEST_F(suspending, what_is_dropped_comes_back_as_memory) {
+TEST_F(suspender_test, discarded_contents_come_back_as_memory) {
   growable_buffer b = filled(4, "scratch", 1);
-  suspend_options how;
-  how.contents = keep_in::nothing;
+  suspend_options options;
+  options.store = backing_store::discard;
   const driver_counts before = counts();
-  ASSERT_TRUE(by().suspend("scratch", how));
-  ASSERT_TRUE(by().resume("scratch"));
+  ASSERT_TRUE(tested().suspend("scratch", options));
+  ASSERT_TRUE(tested().resume("scratch"));
   const driver_counts spent = counts() - before;
   EXPECT_EQ(spent.bytes_to_host, 0u);
   EXPECT_EQ(spent.bytes_to_device, 0u);
@@ -97,19 +97,19 @@ TEST_F(suspending, what_is_dropped_comes_back_as_memory) {
   EXPECT_TRUE(holds(dev(), b.address(), 4 * page(), 2));
 }
 
-// The same pages at several addresses are saved once, and are the same pages afterwards.
-TEST_F(suspending, aliases_and_forks_stay_what_they_are) {
+// Pages with several addresses are saved once, and are shared again afterwards.
+TEST_F(suspender_test, aliases_and_forks_are_restored) {
   growable_buffer ring = filled(3, "shared", 1);
   auto twice = ring.alias(0, 3 * page(), 2);
   ASSERT_TRUE(twice) << twice.error().message();
   growable_buffer parent = filled(2, "shared", 2);
   auto child = parent.fork();
   ASSERT_TRUE(child) << child.error().message();
-  const auto slept = by().suspend("shared");
-  ASSERT_TRUE(slept) << slept.error().message();
-  EXPECT_EQ(slept->places, 3u + 6u + 2u + 2u);
-  EXPECT_EQ(slept->bytes, 5 * page());
-  ASSERT_TRUE(by().resume("shared"));
+  const auto suspended = tested().suspend("shared");
+  ASSERT_TRUE(suspended) << suspended.error().message();
+  EXPECT_EQ(suspended->places, 3u + 6u + 2u + 2u);
+  EXPECT_EQ(suspended->bytes, 5 * page());
+  ASSERT_TRUE(tested().resume("shared"));
 
   EXPECT_TRUE(holds(dev(), ring.address(), 3 * page(), 1));
   EXPECT_TRUE(holds(dev(), twice->address() + 3 * page(), 3 * page(), 1));
@@ -122,10 +122,10 @@ TEST_F(suspending, aliases_and_forks_stay_what_they_are) {
   put(dev(), child->address(), pattern(page(), 5));
   EXPECT_TRUE(holds(dev(), parent.address(), 2 * page(), 2));
   EXPECT_TRUE(holds(dev(), child->address(), page(), 5));
-  EXPECT_EQ(books().live_blocks, 4u);
+  EXPECT_EQ(stats().live_blocks, 4u);
 }
 
-TEST_F(suspending, an_allocators_blocks_keep_their_place) {
+TEST_F(suspender_test, blocks_of_an_allocator_keep_their_addresses) {
   caching_allocator_options options;
   options.tag = "heap";
   auto heap = caching_allocator::create(dev(), options);
@@ -140,13 +140,13 @@ TEST_F(suspending, an_allocators_blocks_keep_their_place) {
   }
   ASSERT_TRUE((*heap)->empty_cache());
   const std::uint64_t free_before = device_free();
-  const auto slept = by().suspend("heap");
-  ASSERT_TRUE(slept) << slept.error().message();
-  EXPECT_EQ(slept->released.bytes(), slept->bytes);
-  EXPECT_EQ(device_free(), free_before + slept->bytes);
-  // What is free needs no memory; what would need some is refused, and nothing is lost.
+  const auto suspended = tested().suspend("heap");
+  ASSERT_TRUE(suspended) << suspended.error().message();
+  EXPECT_EQ(suspended->released.bytes(), suspended->bytes);
+  EXPECT_EQ(device_free(), free_before + suspended->bytes);
+  // Freeing needs no pages, so it works while the heap is suspended.
   ASSERT_TRUE((*heap)->free(blocks[0]));
-  ASSERT_TRUE(by().resume("heap"));
+  ASSERT_TRUE(tested().resume("heap"));
   for (unsigned i = 1; i < 40; ++i) {
     const device_address at(reinterpret_cast<std::uintptr_t>(blocks[i]));
     EXPECT_TRUE(holds(dev(), at, 1000, i));
@@ -157,87 +157,87 @@ TEST_F(suspending, an_allocators_blocks_keep_their_place) {
   EXPECT_TRUE((*heap)->free(*again));
 }
 
-TEST_F(suspending, wrong_calls_say_so_and_change_nothing) {
+TEST_F(suspender_test, invalid_calls_fail_and_change_nothing) {
   growable_buffer b = filled(2, "here", 1);
-  EXPECT_TRUE(fails_with(outcome(by().suspend("nowhere")), errc::invalid_argument,
+  EXPECT_TRUE(fails_with(outcome(tested().suspend("nowhere")), errc::invalid_argument,
                          "checkpoint::select"));
   EXPECT_TRUE(
-      fails_with(outcome(by().resume("here")), errc::invalid_argument, "suspender::resume"));
-  EXPECT_TRUE(fails_with(by().forget("here"), errc::invalid_argument, "suspender::forget"));
+      fails_with(outcome(tested().resume("here")), errc::invalid_argument, "suspender::resume"));
+  EXPECT_TRUE(fails_with(tested().forget("here"), errc::invalid_argument, "suspender::forget"));
   suspender_options none;
   none.streams = 0;
   EXPECT_TRUE(fails_with(outcome(suspender::create(dev(), none)), errc::invalid_argument,
                          "suspender::create"));
-  ASSERT_TRUE(by().suspend("here"));
-  EXPECT_TRUE(fails_with(outcome(by().suspend("here")), errc::busy, "suspender::suspend"));
+  ASSERT_TRUE(tested().suspend("here"));
+  EXPECT_TRUE(fails_with(outcome(tested().suspend("here")), errc::busy, "suspender::suspend"));
   auto other = suspender::create(dev());
   ASSERT_TRUE(other);
-  EXPECT_TRUE(
-      fails_with(outcome((*other)->suspend("here")), errc::busy, "checkpoint::select"));
-  ASSERT_TRUE(by().resume("here"));
+  EXPECT_TRUE(fails_with(outcome((*other)->suspend("here")), errc::busy, "checkpoint::select"));
+  ASSERT_TRUE(tested().resume("here"));
   EXPECT_TRUE(holds(dev(), b.address(), 2 * page(), 1));
 }
 
-TEST_F(suspending, pages_that_others_use_too_are_refused) {
+TEST_F(suspender_test, pages_used_outside_of_the_tag_are_refused) {
   std::vector<page_ptr> held;
   ASSERT_TRUE(dev().pool()->acquire(1, held));
   reservation_options options;
-  options.tag = "by hand";
+  options.tag = "pages";
   const auto place = reservation::create(dev(), 2 * page(), options);
   ASSERT_TRUE(place);
   const auto mapped = mapping::create(*place, page(), held[0]);
   ASSERT_TRUE(mapped);
-  EXPECT_TRUE(fails_with(outcome(by().suspend("by hand")), errc::busy, "checkpoint::select",
-                         (place->range().begin + page()).value(), page()));
-  EXPECT_EQ(books().suspended_bytes, 0u);
+  EXPECT_TRUE(fails_with(outcome(tested().suspend("pages")), errc::busy, "checkpoint::select",
+                         (place->range().begin + page()).value(), 0));
+  EXPECT_EQ(stats().suspended_bytes, 0u);
 }
 
-TEST_F(suspending, a_directory_that_is_not_there_is_an_error_of_the_system) {
+TEST_F(suspender_test, a_missing_directory_is_a_system_error) {
   growable_buffer b = filled(2, "here", 1);
-  suspend_options how;
-  how.contents = keep_in::file;
-  how.directory = "/nonexistent/of/this/test";
-  const auto got = by().suspend("here", how);
+  suspend_options options;
+  options.store = backing_store::file;
+  options.directory = "/nonexistent/of/this/test";
+  const auto got = tested().suspend("here", options);
   ASSERT_FALSE(got);
   EXPECT_TRUE(got.error().code == std::errc::no_such_file_or_directory) << got.error().message();
+  EXPECT_EQ(got.error().detail().subject, options.directory);
   EXPECT_EQ(got.error().value, 2 * page());
   EXPECT_TRUE(holds(dev(), b.address(), 2 * page(), 1));
 }
 
-// Somebody else has the memory by then: all stays as it is, until there is some.
-TEST_F(suspending, resuming_without_memory_can_be_tried_again) {
+// Failures leave the tag suspended until there is free memory.
+TEST_F(suspender_test, resuming_without_memory_can_be_tried_again) {
   STILLMAP_NEEDS_HOSTCUDA();
   growable_buffer b = filled(6, "task", 1);
-  ASSERT_TRUE(by().suspend("task"));
+  ASSERT_TRUE(tested().suspend("task"));
   {
     leave_free(8);
     growable_buffer other = filled(5, "other", 2);
     for (int i = 0; i < 2; ++i) {
-      const auto woke = by().resume("task");
-      ASSERT_FALSE(woke);
-      EXPECT_TRUE(woke.error().is(errc::out_of_memory)) << woke.error().message();
-      EXPECT_EQ(books().suspended_bytes, 6 * page());
+      const auto resumed = tested().resume("task");
+      ASSERT_FALSE(resumed);
+      EXPECT_TRUE(resumed.error().is(errc::out_of_memory)) << resumed.error().message();
+      EXPECT_EQ(stats().suspended_bytes, 6 * page());
       EXPECT_EQ(device_free(), 3 * page());
     }
     EXPECT_TRUE(holds(dev(), other.address(), 5 * page(), 2));
   }
   ASSERT_TRUE(dev().pool()->trim());
-  ASSERT_TRUE(by().resume("task"));
+  ASSERT_TRUE(tested().resume("task"));
   EXPECT_TRUE(holds(dev(), b.address(), 6 * page(), 1));
 }
 
-TEST_F(suspending, what_its_owner_gave_up_does_not_come_back) {
+TEST_F(suspender_test, memory_released_by_its_owner_does_not_come_back) {
   growable_buffer b = filled(6, "task", 1);
   {
     growable_buffer gone = filled(3, "task", 2);
-    ASSERT_TRUE(by().suspend("task"));
+    ASSERT_TRUE(tested().suspend("task"));
   }
   ASSERT_TRUE(b.decommit(page(), 2 * page()));
   ASSERT_TRUE(b.commit(2 * page(), page()));
   put(dev(), b.address() + 2 * page(), pattern(page(), 7));
-  const auto woke = by().resume("task");
-  ASSERT_TRUE(woke) << woke.error().message();
-  EXPECT_EQ(woke->places, 4u);
+  const auto resumed = tested().resume("task");
+  ASSERT_TRUE(resumed) << resumed.error().message();
+  EXPECT_EQ(resumed->places, 4u);
   const std::vector<unsigned char> whole = pattern(6 * page(), 1);
   const auto now = get(dev(), b.address() + 3 * page(), 3 * page());
   EXPECT_TRUE(std::equal(now.begin(), now.end(), whole.begin() + static_cast<long>(3 * page())));
@@ -246,7 +246,7 @@ TEST_F(suspending, what_its_owner_gave_up_does_not_come_back) {
   EXPECT_FALSE(b.committed(page(), 1));
 }
 
-TEST_F(suspending, it_waits_for_the_work_that_it_is_told_of) {
+TEST_F(suspender_test, suspend_waits_for_the_idle_fence) {
   growable_buffer b = filled(2, "task", 1);
   const stream s = make_stream();
   hold(s.get());
@@ -254,67 +254,67 @@ TEST_F(suspending, it_waits_for_the_work_that_it_is_told_of) {
     const context_guard guard(driver(), dev().context());
     ASSERT_TRUE(driver().set_bytes_async(b.address(), 42, 2 * page(), s.get()));
   }
-  suspend_options how;
-  how.idle = after(s);
+  suspend_options options;
+  options.idle = after(s);
   std::thread later([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     release(s.get());
   });
-  const auto slept = by().suspend("task", how);
+  const auto suspended = tested().suspend("task", options);
   later.join();
-  ASSERT_TRUE(slept) << slept.error().message();
-  ASSERT_TRUE(by().resume("task"));
+  ASSERT_TRUE(suspended) << suspended.error().message();
+  ASSERT_TRUE(tested().resume("task"));
   EXPECT_EQ(get(dev(), b.address(), 2 * page()), std::vector<unsigned char>(2 * page(), 42));
 }
 
-TEST_F(suspending, pinned_memory_is_returned_or_kept_as_asked) {
+TEST_F(suspender_test, pinned_memory_is_freed_or_kept_as_configured) {
   growable_buffer b = filled(4, "task", 1);
-  ASSERT_TRUE(by().suspend("task"));
-  ASSERT_TRUE(by().resume("task"));
-  EXPECT_EQ(by().pinned_kept(), 0u);
+  ASSERT_TRUE(tested().suspend("task"));
+  ASSERT_TRUE(tested().resume("task"));
+  EXPECT_EQ(tested().pinned_kept(), 0u);
 
   suspender_options options;
   options.keep_pinned = 1_GiB;
-  make_suspender(options);
-  ASSERT_TRUE(by().suspend("task"));
-  ASSERT_TRUE(by().resume("task"));
-  EXPECT_EQ(by().pinned_kept(), 4 * page());
+  create_suspender(options);
+  ASSERT_TRUE(tested().suspend("task"));
+  ASSERT_TRUE(tested().resume("task"));
+  EXPECT_EQ(tested().pinned_kept(), 4 * page());
   const driver_counts before = counts();
-  ASSERT_TRUE(by().suspend("task"));
+  ASSERT_TRUE(tested().suspend("task"));
   EXPECT_EQ((counts() - before)[driver_call::MemHostAlloc], 0u);
-  EXPECT_EQ(by().pinned_kept(), 0u);
-  ASSERT_TRUE(by().forget("task"));
-  EXPECT_EQ(by().pinned_kept(), 4 * page());
-  by().drop_pinned();
-  EXPECT_EQ(by().pinned_kept(), 0u);
+  EXPECT_EQ(tested().pinned_kept(), 0u);
+  ASSERT_TRUE(tested().forget("task"));
+  EXPECT_EQ(tested().pinned_kept(), 4 * page());
+  tested().drop_pinned();
+  EXPECT_EQ(tested().pinned_kept(), 0u);
 }
 
-TEST_F(suspending, a_suspender_that_goes_first_says_what_is_lost) {
+TEST_F(suspender_test, destroying_a_suspender_reports_lost_contents) {
   const std::uint64_t before = background_error_count();
   {
     growable_buffer b = filled(2, "task", 1);
-    ASSERT_TRUE(by().suspend("task"));
-    make_suspender();
+    ASSERT_TRUE(tested().suspend("task"));
+    create_suspender();
     EXPECT_EQ(background_error_count(), before + 1);
-    EXPECT_EQ(books().suspended_bytes, 2 * page());
+    EXPECT_EQ(stats().suspended_bytes, 2 * page());
   }
-  EXPECT_EQ(books().suspended_bytes, 0u);
+  EXPECT_EQ(stats().suspended_bytes, 0u);
   expect_unreturnable();
 }
 
-// One unmap and one set-access a run, one map and one create a page; copies of 64 MiB.
-TEST_F(suspending, costs_what_is_promised) {
+// One unmap and one set-access a run, one map and one create a page, copies of 64 MiB.
+TEST_F(suspender_test, driver_calls_are_as_documented) {
   growable_buffer b = filled(16, "task", 1);
   ASSERT_TRUE(dev().pool()->trim());
   driver_counts before = counts();
-  ASSERT_TRUE(by().suspend("task"));
+  ASSERT_TRUE(tested().suspend("task"));
   driver_counts spent = counts() - before;
   EXPECT_EQ(spent[driver_call::MemUnmap], 1u);
   EXPECT_EQ(spent[driver_call::MemRelease], 16u);
   EXPECT_EQ(spent[driver_call::MemcpyDtoHAsync], 1u);
   EXPECT_EQ(spent.bytes_to_host, 16 * page());
   before = counts();
-  ASSERT_TRUE(by().resume("task"));
+  ASSERT_TRUE(tested().resume("task"));
   spent = counts() - before;
   EXPECT_EQ(spent[driver_call::MemCreate], 16u);
   EXPECT_EQ(spent[driver_call::MemMap], 16u);
@@ -323,9 +323,9 @@ TEST_F(suspending, costs_what_is_promised) {
   EXPECT_EQ(spent.bytes_to_device, 16 * page());
 }
 
-class suspending_anywhere : public stillmap::testing::buffer_test {};
+class suspender_without_vmm : public stillmap::testing::buffer_test {};
 
-TEST_F(suspending_anywhere, needs_pages_that_can_be_mapped) {
+TEST_F(suspender_without_vmm, suspend_is_not_supported) {
   if (has_vmm()) GTEST_SKIP() << "this device maps pages";
   auto by = suspender::create(dev());
   ASSERT_TRUE(by);
