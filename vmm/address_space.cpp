@@ -3,10 +3,11 @@
 #include <algorithm>
 
 #include "stillmap/vmm/internal/device_state.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap {
 
-address_space::address_space(device::state &d) : device_(d) {
+address_space::address_space(device_state &d) : device_(d) {
   stats_.mapping_ceiling = d.caps.mapping_ceiling;
 }
 
@@ -30,18 +31,17 @@ result<std::shared_ptr<address_block>> address_space::reserve(std::size_t bytes,
   }
   if (bytes == 0 || bytes % page != 0) {
     return make_error(errc::invalid_argument, op, "the size is not a multiple of the page size",
-                  bytes, page);
+                      bytes, page);
   }
   if ((alignment & (alignment - 1)) != 0) {
-    return make_error(errc::invalid_argument, op, "the alignment is not a power of two",
-                  alignment);
+    return make_error(errc::invalid_argument, op, "the alignment is not a power of two", alignment);
   }
   if (hint.value() % page != 0) {
     return make_error(errc::invalid_argument, op, "the wanted address is not page-aligned",
-                  hint.value(), page);
+                      hint.value(), page);
   }
   const context_guard guard(*device_.drv, device_.context());
-  if (!guard.entered()) return tl::unexpected(guard.entered().error());
+  STILLMAP_RETURN_IF_ERROR(guard.entered());
   auto at = device_.drv->reserve_addresses(bytes, std::max(alignment, page), hint);
   // What retires keeps its addresses until it is undone.
   if (!at && !at.error().is(errc::invalid_argument) && collect() != 0) {
@@ -75,12 +75,12 @@ void address_space::release_block(address_block &block) noexcept {
   if (!freed) report_background_error(freed.error());
 }
 
-void address_space::abandon(const page_pool &pool) noexcept {
+void address_space::abandon(const page_owner &pool) noexcept {
   std::vector<ledger_page_ptr> left;
   const std::lock_guard lock(mutex_);
   for (auto it = mappings_.begin(); it != mappings_.end();) {
     const auto next = std::next(it);
-    if (it->second.backing && it->second.backing.page_->pool_ == &pool) {
+    if (it->second.backing && it->second.backing.page_->owner_ == &pool) {
       left.push_back(it->second.backing);
       erase_locked(it);
     }
@@ -89,7 +89,7 @@ void address_space::abandon(const page_pool &pool) noexcept {
   stats_.live_mappings = mappings_.size() - suspended_;
   if (left.empty()) return;
   report_background_error({make_error_code(errc::corrupt), "page_pool::~page_pool",
-                       "mappings the driver would not undo are left behind", left.size()});
+                           "mappings the driver would not undo are left behind", left.size()});
 }
 
 // The page must be held elsewhere: under the lock none may return to its pool.

@@ -1,6 +1,6 @@
 // The ledger of one device: every reservation, every mapping, what is retiring, and who wants to
 // know before anything changes. The truth that inspection, checkpoint and pictures read; hot paths
-// never come here. docs/design.md#the-ledger
+// never come here. docs/pages.md#the-ledger
 // Lock order: collect_mutex_ > mutex_ > page_pool::mutex_. Only collect_mutex_, which one thread
 // holds while it undoes retired mappings, is held across driver calls.
 #pragma once
@@ -35,9 +35,9 @@ class address_block {
  private:
   friend class address_space;
   friend class remap;
-  address_block(device::state &d, virtual_range range, std::string tag, std::uint64_t id)
+  address_block(device_state &d, virtual_range range, std::string tag, std::uint64_t id)
       : device_(d), range_(range), tag_(std::move(tag)), id_(id) {}
-  device::state &device_;
+  device_state &device_;
   virtual_range range_;
   std::string tag_;
   std::uint64_t id_;
@@ -98,7 +98,7 @@ class remap_plan;
 
 class address_space {
  public:
-  explicit address_space(device::state &d);
+  explicit address_space(device_state &d);
   ~address_space();
   address_space(const address_space &) = delete;
 
@@ -135,7 +135,8 @@ class address_space {
   // Pages that only wait for a fence to be unmapped, for use elsewhere now: they may be mapped at a
   // second address at once, and `consumer` is made to wait for the fence. At most `n`, into `out`.
   // conformance 29
-  status steal_retiring(std::size_t n, const page_pool &kin, stream_ref consumer,
+  status steal_retiring(std::size_t n, std::size_t page_bytes,
+                        const physical_properties &properties, stream_ref consumer,
                         std::vector<page_ptr> &out);
 
   // Called before and after every change of backing on this device. Keep the result alive for as
@@ -164,7 +165,7 @@ class address_space {
   // Called by ~address_block: frees the addresses.
   void release_block(address_block &block) noexcept;
   // Called by a dying pool: strikes out mappings of its pages that the driver would not undo.
-  void abandon(const page_pool &pool) noexcept;
+  void abandon(const page_owner &pool) noexcept;
   // Called by a dying device: lets go of the addresses of what would not be unmapped.
   void abandon_retiring() noexcept;
 
@@ -199,7 +200,7 @@ class address_space {
   std::shared_ptr<address_block> block_at_locked(device_address at) const;
   void notify(backing_event::phase when, const std::vector<touched_range> &touched);
 
-  device::state &device_;
+  device_state &device_;
   std::mutex collect_mutex_;
   mutable std::mutex mutex_;
   std::map<std::uint64_t, std::weak_ptr<address_block>> blocks_;  // by address

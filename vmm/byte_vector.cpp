@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "stillmap/vmm/internal/try.h"
+
 namespace stillmap::detail {
 namespace {
 
@@ -19,11 +21,10 @@ result<byte_vector> byte_vector::create(const device &d, buffer_options options,
                                         std::size_t staging_bytes) {
   if (staging_bytes < 2) {
     return make_error(errc::invalid_argument, "device_vector::create",
-                  "push_back needs some staging memory", staging_bytes, 2);
+                      "push_back needs some staging memory", staging_bytes, 2);
   }
-  auto buffer = growable_buffer::create(d, std::move(options));
-  if (!buffer) return tl::unexpected(buffer.error());
-  return byte_vector(d, std::move(*buffer), stream, staging_bytes);
+  STILLMAP_ASSIGN_OR_RETURN(auto buffer, growable_buffer::create(d, std::move(options)));
+  return byte_vector(d, std::move(buffer), stream, staging_bytes);
 }
 
 byte_vector::byte_vector(byte_vector &&o) noexcept
@@ -72,17 +73,16 @@ void byte_vector::drop_staging() noexcept {
 }
 
 status byte_vector::set_stream(stream_ref stream) {
-  if (status s = flush(); !s) return s;
-  auto queued = fence::after(device_, stream_);
-  if (!queued) return tl::unexpected(queued.error());
-  if (status s = queued->make_wait(device_, stream); !s) return s;
+  STILLMAP_RETURN_IF_ERROR(flush());
+  STILLMAP_ASSIGN_OR_RETURN(auto queued, fence::after(device_, stream_));
+  STILLMAP_RETURN_IF_ERROR(queued.make_wait(device_, stream));
   stream_ = stream;
   return {};
 }
 
 status byte_vector::push_slow(const void *from, std::size_t bytes) {
   if (bytes > half_bytes_) return append(from, bytes, true);  // an element larger than a batch
-  if (status s = flush(); !s) return s;
+  STILLMAP_RETURN_IF_ERROR(flush());
   // Room in the buffer for the whole batch, so that sending it later cannot run out of memory; or
   // at least for this element.
   std::size_t batch = half_bytes_;
@@ -92,22 +92,21 @@ status byte_vector::push_slow(const void *from, std::size_t bytes) {
     grown = buffer_.reserve(flushed_ + batch, stream_);
   }
   if (!grown) return grown;
-  if (status s = begin_half(); !s) return s;
+  STILLMAP_RETURN_IF_ERROR(begin_half());
   room_ = batch;
   return push(from, bytes);
 }
 
 status byte_vector::begin_half() {
   const context_guard guard(driver(), device_.context());
-  if (!guard.entered()) return guard.entered();
+  STILLMAP_RETURN_IF_ERROR(guard.entered());
   if (halves_[0].begin == nullptr) {
-    auto pinned = driver().allocate_host(half_bytes_ * 2);
-    if (!pinned) return tl::unexpected(pinned.error());
-    halves_[0].begin = static_cast<char *>(*pinned);
+    STILLMAP_ASSIGN_OR_RETURN(auto pinned, driver().allocate_host(half_bytes_ * 2));
+    halves_[0].begin = static_cast<char *>(pinned);
     halves_[1].begin = halves_[0].begin + half_bytes_;
   }
   half &h = halves_[current_ ^ 1];
-  if (status s = h.copied.wait(); !s) return s;
+  STILLMAP_RETURN_IF_ERROR(h.copied.wait());
   current_ ^= 1;
   cursor_ = h.begin;
   return {};
@@ -116,7 +115,7 @@ status byte_vector::begin_half() {
 status byte_vector::flush() {
   if (staged_ == 0) return {};
   const context_guard guard(driver(), device_.context());
-  if (!guard.entered()) return guard.entered();
+  STILLMAP_RETURN_IF_ERROR(guard.entered());
   half &h = halves_[current_];
   if (status s =
           driver().copy_to_device_async(at(flushed_), cursor_ - staged_, staged_, stream_.get());
@@ -125,7 +124,7 @@ status byte_vector::flush() {
   }
   flushed_ += staged_;
   staged_ = 0;
-  if (status s = buffer_.resize(flushed_, stream_); !s) return s;  // within capacity: books only
+  STILLMAP_RETURN_IF_ERROR(buffer_.resize(flushed_, stream_));  // within capacity: books only
   auto copied = fence::after(device_, stream_);
   // Without a fence the half may be reused only after the stream: wait for it here instead.
   if (!copied) {
@@ -146,15 +145,15 @@ status byte_vector::wait_for_copies() const {
 
 status byte_vector::append(const void *from, std::size_t bytes, bool wait) {
   if (bytes == 0) return {};
-  if (status s = flush(); !s) return s;
+  STILLMAP_RETURN_IF_ERROR(flush());
   room_ = 0;
   if (bytes > SIZE_MAX - flushed_) return buffer_.resize(SIZE_MAX);  // says why not
-  if (status s = buffer_.reserve(flushed_ + bytes, stream_); !s) return s;
+  STILLMAP_RETURN_IF_ERROR(buffer_.reserve(flushed_ + bytes, stream_));
   const context_guard guard(driver(), device_.context());
-  if (!guard.entered()) return guard.entered();
-  if (status s = driver().copy_to_device_async(at(flushed_), from, bytes, stream_.get()); !s) return s;
+  STILLMAP_RETURN_IF_ERROR(guard.entered());
+  STILLMAP_RETURN_IF_ERROR(driver().copy_to_device_async(at(flushed_), from, bytes, stream_.get()));
   if (wait) {
-    if (status s = wait_for_copies(); !s) return s;
+    STILLMAP_RETURN_IF_ERROR(wait_for_copies());
   }
   flushed_ += bytes;
   return buffer_.resize(flushed_, stream_);
@@ -162,18 +161,18 @@ status byte_vector::append(const void *from, std::size_t bytes, bool wait) {
 
 status byte_vector::append_from_device(device_address from, std::size_t bytes) {
   if (bytes == 0) return {};
-  if (status s = flush(); !s) return s;
+  STILLMAP_RETURN_IF_ERROR(flush());
   room_ = 0;
   if (bytes > SIZE_MAX - flushed_) return buffer_.resize(SIZE_MAX);
   // Its own elements move along where growing moves the buffer.
   const virtual_range mine{buffer_.address(), flushed_};
   const bool own = mine.contains(from);
   const std::size_t offset = own ? from - mine.begin : 0;
-  if (status s = buffer_.reserve(flushed_ + bytes, stream_); !s) return s;
+  STILLMAP_RETURN_IF_ERROR(buffer_.reserve(flushed_ + bytes, stream_));
   if (own) from = at(offset);
   const context_guard guard(driver(), device_.context());
-  if (!guard.entered()) return guard.entered();
-  if (status s = driver().copy_on_device_async(at(flushed_), from, bytes, stream_.get()); !s) return s;
+  STILLMAP_RETURN_IF_ERROR(guard.entered());
+  STILLMAP_RETURN_IF_ERROR(driver().copy_on_device_async(at(flushed_), from, bytes, stream_.get()));
   flushed_ += bytes;
   return buffer_.resize(flushed_, stream_);
 }
@@ -181,26 +180,26 @@ status byte_vector::append_from_device(device_address from, std::size_t bytes) {
 // The old bytes are written over, not given up first: until the copy is queued nothing has changed.
 status byte_vector::assign(const void *from, std::size_t bytes) {
   if (bytes == 0) return resize(0, false);
-  if (status s = flush(); !s) return s;
+  STILLMAP_RETURN_IF_ERROR(flush());
   room_ = 0;
-  if (status s = buffer_.reserve(bytes, stream_); !s) return s;
+  STILLMAP_RETURN_IF_ERROR(buffer_.reserve(bytes, stream_));
   const context_guard guard(driver(), device_.context());
-  if (!guard.entered()) return guard.entered();
-  if (status s = driver().copy_to_device_async(at(0), from, bytes, stream_.get()); !s) return s;
-  if (status s = wait_for_copies(); !s) return s;
+  STILLMAP_RETURN_IF_ERROR(guard.entered());
+  STILLMAP_RETURN_IF_ERROR(driver().copy_to_device_async(at(0), from, bytes, stream_.get()));
+  STILLMAP_RETURN_IF_ERROR(wait_for_copies());
   flushed_ = bytes;
   return buffer_.resize(bytes, stream_);
 }
 
 status byte_vector::resize(std::size_t bytes, bool zero) {
-  if (status s = flush(); !s) return s;
+  STILLMAP_RETURN_IF_ERROR(flush());
   room_ = 0;
   const std::size_t old = flushed_;
-  if (status s = buffer_.reserve(bytes, stream_); !s) return s;
+  STILLMAP_RETURN_IF_ERROR(buffer_.reserve(bytes, stream_));
   if (zero && bytes > old) {
     const context_guard guard(driver(), device_.context());
-    if (!guard.entered()) return guard.entered();
-    if (status s = driver().set_bytes_async(at(old), 0, bytes - old, stream_.get()); !s) return s;
+    STILLMAP_RETURN_IF_ERROR(guard.entered());
+    STILLMAP_RETURN_IF_ERROR(driver().set_bytes_async(at(old), 0, bytes - old, stream_.get()));
   }
   flushed_ = bytes;
   return buffer_.resize(bytes, stream_);
@@ -211,11 +210,11 @@ status byte_vector::insert(std::size_t position, std::size_t bytes, const void *
   constexpr const char *op = "device_vector::insert";
   if (position > size()) return past_end(op, position, size());
   if (bytes == 0) return {};
-  if (status s = flush(); !s) return s;
+  STILLMAP_RETURN_IF_ERROR(flush());
   room_ = 0;
   if (bytes > SIZE_MAX - flushed_) return buffer_.resize(SIZE_MAX);
-  if (status s = buffer_.reserve(flushed_ + bytes, stream_); !s) return s;
-  if (status s = move_up(position, flushed_, bytes); !s) return s;
+  STILLMAP_RETURN_IF_ERROR(buffer_.reserve(flushed_ + bytes, stream_));
+  STILLMAP_RETURN_IF_ERROR(move_up(position, flushed_, bytes));
   const context_guard guard(driver(), device_.context());
   status s = guard.entered();
   if (s) {
@@ -239,9 +238,9 @@ status byte_vector::erase(std::size_t position, std::size_t bytes) {
                     bytes > SIZE_MAX - position ? SIZE_MAX : position + bytes, size());
   }
   if (bytes == 0) return {};
-  if (status s = flush(); !s) return s;
+  STILLMAP_RETURN_IF_ERROR(flush());
   room_ = 0;
-  if (status s = move_down(position + bytes, flushed_, bytes, true); !s) return s;
+  STILLMAP_RETURN_IF_ERROR(move_down(position + bytes, flushed_, bytes, true));
   flushed_ -= bytes;
   return buffer_.resize(flushed_, stream_);
 }
@@ -253,7 +252,7 @@ result<growable_buffer> byte_vector::scratch(std::size_t bytes) const {
   options.force_copying = !buffer_.in_place();
   auto made = growable_buffer::create(device_, std::move(options));
   if (!made) return made;
-  if (status s = made->resize(bytes, stream_); !s) return tl::unexpected(s.error());
+  STILLMAP_RETURN_IF_ERROR(made->resize(bytes, stream_));
   return made;
 }
 
@@ -267,7 +266,7 @@ void byte_vector::done_with(growable_buffer &scratch) {
 
 status byte_vector::move_through(device_address scratch, std::size_t to, std::size_t from,
                                  std::size_t bytes) {
-  if (status s = driver().copy_on_device_async(scratch, at(from), bytes, stream_.get()); !s) return s;
+  STILLMAP_RETURN_IF_ERROR(driver().copy_on_device_async(scratch, at(from), bytes, stream_.get()));
   return driver().copy_on_device_async(at(to), scratch, bytes, stream_.get());
 }
 
@@ -275,26 +274,25 @@ status byte_vector::move_through(device_address scratch, std::size_t to, std::si
 // for which the bytes it came from are still in place or were copied on.
 status byte_vector::move_up(std::size_t from, std::size_t end, std::size_t by) {
   if (from == end) return {};
-  auto room = scratch(std::min(end - from, longest_move));
-  if (!room) return tl::unexpected(room.error());
+  STILLMAP_ASSIGN_OR_RETURN(auto room, scratch(std::min(end - from, longest_move)));
   const context_guard guard(driver(), device_.context());
-  if (!guard.entered()) return guard.entered();
+  STILLMAP_RETURN_IF_ERROR(guard.entered());
   status s;
   std::size_t left = end;
   while (s && left > from) {
-    const std::size_t n = std::min(room->size(), left - from);
-    s = move_through(room->address(), left - n + by, left - n, n);
+    const std::size_t n = std::min(room.size(), left - from);
+    s = move_through(room.address(), left - n + by, left - n, n);
     if (s) left -= n;
   }
   for (std::size_t back = left; !s && back < end;) {
-    const std::size_t n = std::min(room->size(), end - back);
-    if (const status u = move_through(room->address(), back, back + by, n); !u) {
+    const std::size_t n = std::min(room.size(), end - back);
+    if (const status u = move_through(room.address(), back, back + by, n); !u) {
       report_background_error(u.error());
       break;
     }
     back += n;
   }
-  done_with(*room);
+  done_with(room);
   return s;
 }
 
@@ -303,37 +301,36 @@ status byte_vector::move_up(std::size_t from, std::size_t end, std::size_t by) {
 // everything back.
 status byte_vector::move_down(std::size_t from, std::size_t end, std::size_t by, bool keep) {
   if (from == end) return {};
-  auto room = scratch(std::min(end - from, longest_move));
-  if (!room) return tl::unexpected(room.error());
+  STILLMAP_ASSIGN_OR_RETURN(auto room, scratch(std::min(end - from, longest_move)));
   const context_guard guard(driver(), device_.context());
-  if (!guard.entered()) return guard.entered();
-  const bool saving = keep && end - from > room->size();
+  STILLMAP_RETURN_IF_ERROR(guard.entered());
+  const bool saving = keep && end - from > room.size();
   std::optional<growable_buffer> saved;
   status s;
   if (saving) {
-    auto made = scratch(by);
-    if (!made) return tl::unexpected(made.error());
-    saved.emplace(std::move(*made));
+    STILLMAP_ASSIGN_OR_RETURN(auto made, scratch(by));
+    saved.emplace(std::move(made));
     s = driver().copy_on_device_async(saved->address(), at(from - by), by, stream_.get());
   }
   std::size_t moved = from;
   while (s && moved < end) {
-    const std::size_t n = std::min(room->size(), end - moved);
-    s = move_through(room->address(), moved - by, moved, n);
+    const std::size_t n = std::min(room.size(), end - moved);
+    s = move_through(room.address(), moved - by, moved, n);
     if (s) moved += n;
   }
   if (!s && saving && moved > from) {
     status back;
     for (std::size_t left = moved; back && left > from;) {
-      const std::size_t n = std::min(room->size(), left - from);
-      back = move_through(room->address(), left - n, left - n - by, n);
+      const std::size_t n = std::min(room.size(), left - from);
+      back = move_through(room.address(), left - n, left - n - by, n);
       left -= n;
     }
-    if (back) back = driver().copy_on_device_async(at(from - by), saved->address(), by, stream_.get());
+    if (back)
+      back = driver().copy_on_device_async(at(from - by), saved->address(), by, stream_.get());
     if (!back) report_background_error(back.error());
   }
   if (saved) done_with(*saved);
-  done_with(*room);
+  done_with(room);
   return s;
 }
 
@@ -341,10 +338,10 @@ status byte_vector::write(std::size_t position, const void *from, std::size_t by
   if (position > size() || bytes > size() - position) {
     return past_end("device_vector::set", position, size());
   }
-  if (status s = flush(); !s) return s;
+  STILLMAP_RETURN_IF_ERROR(flush());
   const context_guard guard(driver(), device_.context());
-  if (!guard.entered()) return guard.entered();
-  if (status s = driver().copy_to_device_async(at(position), from, bytes, stream_.get()); !s) return s;
+  STILLMAP_RETURN_IF_ERROR(guard.entered());
+  STILLMAP_RETURN_IF_ERROR(driver().copy_to_device_async(at(position), from, bytes, stream_.get()));
   return wait_for_copies();
 }
 
@@ -353,23 +350,22 @@ status byte_vector::read(std::size_t position, void *to, std::size_t bytes) {
     return past_end("device_vector::get", position, size());
   }
   if (bytes == 0) return {};
-  if (status s = flush(); !s) return s;
+  STILLMAP_RETURN_IF_ERROR(flush());
   const context_guard guard(driver(), device_.context());
-  if (!guard.entered()) return guard.entered();
-  if (status s = driver().copy_to_host_async(to, at(position), bytes, stream_.get()); !s) return s;
+  STILLMAP_RETURN_IF_ERROR(guard.entered());
+  STILLMAP_RETURN_IF_ERROR(driver().copy_to_host_async(to, at(position), bytes, stream_.get()));
   return wait_for_copies();
 }
 
 status byte_vector::shrink_to_fit() {
-  if (status s = flush(); !s) return s;
+  STILLMAP_RETURN_IF_ERROR(flush());
   room_ = 0;
-  auto idle = fence::after(device_, stream_);
-  if (!idle) return tl::unexpected(idle.error());
-  return buffer_.shrink_to_fit(*idle);
+  STILLMAP_ASSIGN_OR_RETURN(auto idle, fence::after(device_, stream_));
+  return buffer_.shrink_to_fit(idle);
 }
 
 status byte_vector::synchronize() {
-  if (status s = flush(); !s) return s;
+  STILLMAP_RETURN_IF_ERROR(flush());
   const context_guard guard(driver(), device_.context());
   return guard.entered() ? driver().synchronize_stream(stream_.get()) : guard.entered();
 }

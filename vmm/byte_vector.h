@@ -1,6 +1,6 @@
 // What a device_vector does that does not depend on its element type: bytes appended, inserted and
 // read back on one stream, with small appends gathered in pinned host memory. Internal to
-// device_vector; docs/design.md#device-vector
+// device_vector; docs/buffers.md#device-vector
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
 // A std::vector on the device whose data() does not move and whose growth copies nothing.
-// docs/design.md#device-vector
+// docs/buffers.md#device-vector
 #pragma once
 
 #include <cstddef>

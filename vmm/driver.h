@@ -3,7 +3,7 @@
 //
 // The driver is loaded at run time and never unloaded (an unloaded libcuda takes live contexts
 // with it). Each symbol is resolved at the version that introduced the signature called.
-// docs/design.md#the-driver-seam
+// docs/driver.md#the-driver-seam
 #pragma once
 
 #include <array>

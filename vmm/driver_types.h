@@ -1,5 +1,5 @@
 // The driver's vocabulary without its header: opaque handles, where memory lives, who may touch it.
-// docs/design.md#the-driver-seam
+// docs/driver.md#the-driver-seam
 #pragma once
 
 #include <array>

@@ -12,6 +12,7 @@
 #include <tl/expected.hpp>
 
 #include "stillmap/vmm/error_code.h"
+#include "stillmap/vmm/version.h"  // stops before C++20
 
 namespace stillmap {
 

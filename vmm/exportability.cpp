@@ -143,8 +143,9 @@ class examiner {
     if (sharing_answer a = common(how); *a.reason != '\0') return a;
     if (const auto *m = first(unpaged)) {
       return no(how, "memory of cuMemAlloc has no such handle",
-                device_.capabilities().vmm ? "make the buffer without force_copying, from an exportable pool"
-                                  : "legacy IPC is what this device has",
+                device_.capabilities().vmm
+                    ? "make the buffer without force_copying, from an exportable pool"
+                    : "legacy IPC is what this device has",
                 m->range.begin);
     }
     if (!(fabric ? device_.capabilities().fabric_export : device_.capabilities().posix_fd_export)) {

@@ -1,6 +1,6 @@
 // Whether a range of device memory can be handed to others, and how: for each way there is, does it
 // work on exactly these bytes, why not, what to do. Read from the ledger; no driver is asked.
-// docs/design.md#exportability
+// docs/exportability.md#exportability
 //
 // It answers for the moment it is made: a range whose generation rises may answer differently.
 #pragma once

@@ -1,6 +1,8 @@
 #include "stillmap/vmm/growable_buffer.h"
 
-#include "stillmap/vmm/internal/buffer_impl.h"
+#include "stillmap/vmm/internal/copied_buffer.h"
+#include "stillmap/vmm/internal/mapped_buffer.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap {
 namespace {
@@ -18,17 +20,18 @@ result<growable_buffer> growable_buffer::create(const stillmap::device &d, buffe
     for (const int p : d.capabilities().peers) known = known || p == peer;
     if (!known) {
       return make_error(errc::invalid_argument, "growable_buffer::create",
-                    "the device cannot reach this one's memory", static_cast<std::uint64_t>(peer));
+                        "the device cannot reach this one's memory",
+                        static_cast<std::uint64_t>(peer));
     }
   }
   const bool mapped = d.capabilities().vmm && !options.force_copying;
-  auto made = mapped ? make_mapped_buffer(d, std::move(options))
-                     : make_copied_buffer(d, std::move(options));
-  if (!made) return tl::unexpected(made.error());
-  return growable_buffer(std::move(*made));
+  STILLMAP_ASSIGN_OR_RETURN(auto made, mapped ? make_mapped_buffer(d, std::move(options))
+                                              : make_copied_buffer(d, std::move(options)));
+  return growable_buffer(std::move(made));
 }
 
-growable_buffer::growable_buffer(std::unique_ptr<impl> i) : device_(i->device()), impl_(std::move(i)) {}
+growable_buffer::growable_buffer(std::unique_ptr<buffer_impl> i)
+    : device_(i->device()), impl_(std::move(i)) {}
 
 growable_buffer::growable_buffer(growable_buffer &&other) noexcept = default;
 
@@ -48,7 +51,7 @@ growable_buffer::~growable_buffer() {
 
 status growable_buffer::close(const fence &idle) {
   if (!impl_) return gone("growable_buffer::close");
-  if (status s = impl_->close(&idle); !s) return s;
+  STILLMAP_RETURN_IF_ERROR(impl_->close(&idle));
   impl_.reset();
   return {};
 }
@@ -122,16 +125,14 @@ bool growable_buffer::committed(std::size_t offset, std::size_t bytes) const {
 result<growable_buffer> growable_buffer::alias(std::size_t offset, std::size_t bytes,
                                                std::size_t times) const {
   if (!impl_) return gone("growable_buffer::alias");
-  auto made = impl_->alias(offset, bytes, times);
-  if (!made) return tl::unexpected(made.error());
-  return growable_buffer(std::move(*made));
+  STILLMAP_ASSIGN_OR_RETURN(auto made, impl_->alias(offset, bytes, times));
+  return growable_buffer(std::move(made));
 }
 
 result<growable_buffer> growable_buffer::fork() {
   if (!impl_) return gone("growable_buffer::fork");
-  auto made = impl_->fork();
-  if (!made) return tl::unexpected(made.error());
-  return growable_buffer(std::move(*made));
+  STILLMAP_ASSIGN_OR_RETURN(auto made, impl_->fork());
+  return growable_buffer(std::move(made));
 }
 
 status growable_buffer::make_writable(std::size_t offset, std::size_t bytes, stream_ref stream) {

@@ -1,5 +1,5 @@
 // A device buffer that grows in place: one address for life, pages added at the end (or anywhere),
-// never a byte copied to make room. docs/design.md#growable-buffer
+// never a byte copied to make room. docs/buffers.md#growable-buffer
 //
 // Where the device has no VMM the same interface stands on cuMemAlloc and copies: in_place() is
 // then false, growing past capacity moves the data, and what needs shared pages says not_supported.
@@ -7,51 +7,17 @@
 
 #include <cstddef>
 #include <memory>
-#include <optional>
-#include <span>
 #include <string>
-#include <vector>
 
 #include "stillmap/vmm/address_space.h"
+#include "stillmap/vmm/buffer_options.h"
 #include "stillmap/vmm/device.h"
 #include "stillmap/vmm/page_pool.h"
 #include "stillmap/vmm/stream.h"
 
 namespace stillmap {
 
-// Every member has an initialiser, so that {.reserve = n} compiles without a warning.
-struct buffer_options {
-  // Address space to reserve, in bytes; rounded up to pages. 0: as much as the device has memory.
-  // Reserving costs no memory. Growing past it extends or moves the reservation, never the data.
-  std::size_t reserve = 0;
-  std::string tag{};  // name of the group it belongs to: the unit of suspend and snapshot
-  // Where the addresses would be welcome; elsewhere where it is taken. For memory that another
-  // process is to have at the same addresses: far from where the kernel puts things.
-  device_address hint{};
-
-  // Who may read and write besides the device itself: other devices that are peers.
-  std::vector<int> peer_devices{};
-
-  // Where pages come from; default: the device's own pool. Several: page i comes from pool
-  // i mod n (striping over devices: one pool of each). All must have the same page size.
-  std::vector<std::shared_ptr<page_pool>> pools{};
-
-  // Bytes kept mapped beyond size() by a background thread, so that growing by less costs no driver
-  // call. 0: none.
-  std::size_t ahead = 0;
-
-  // Use cuMemAlloc and copies even where VMM is there: for comparing, and for testing the fallback.
-  bool force_copying = false;
-};
-
-// What happened to a buffer since it was made.
-struct buffer_stats {
-  std::uint64_t growths = 0;         // times pages were mapped at the end on demand
-  std::uint64_t ahead_growths = 0;   // times they were mapped ahead of need
-  std::uint64_t relocations = 0;     // times data() changed
-  std::uint64_t bytes_copied = 0;    // by this buffer to grow (fallback) or to unshare (fork)
-  std::uint64_t ahead_failures = 0;  // background growth refused; the next resize tries itself
-};
+class buffer_impl;  // internal
 
 // Movable owner; not copyable (fork() shares, copying is the user's own memcpy).
 // Threads: externally synchronised. (Its own background thread, `ahead`, is synchronised inside.)
@@ -155,12 +121,10 @@ class growable_buffer {
   // The whole space it may use: [address(), address() + reserved()).
   virtual_range range() const { return {address(), reserved()}; }
 
-  class impl;  // what stands behind it; internal
-
  private:
-  explicit growable_buffer(std::unique_ptr<impl> i);
+  explicit growable_buffer(std::unique_ptr<buffer_impl> i);
   stillmap::device device_;
-  std::unique_ptr<impl> impl_;  // empty once closed or moved from
+  std::unique_ptr<buffer_impl> impl_;  // empty once closed or moved from
 };
 
 }  // namespace stillmap

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/remap.h"
 
 namespace stillmap {
@@ -13,13 +14,13 @@ result<mapping> mapping::create(const reservation &r, std::size_t offset, page_p
   if (!r.block()) return make_error(errc::invalid_argument, op, "the reservation was moved from");
   if (offset > r.range().bytes || r.range().bytes - offset < page->bytes()) {
     return make_error(errc::invalid_argument, op, "the page does not fit in the reservation",
-                  offset, r.range().bytes);
+                      offset, r.range().bytes);
   }
   if (access.empty()) access.push_back({on_device(r.device().ordinal()), access_mode::read_write});
   const virtual_range range{r.range().begin + offset, page->bytes()};
   remap_plan plan(std::move(access));
   plan.map(range.begin, page);
-  if (const status s = r.device().space().apply(std::move(plan)); !s) return tl::unexpected(s.error());
+  STILLMAP_RETURN_IF_ERROR(r.device().space().apply(std::move(plan)));
   return mapping(r.device(), r.block(), range, std::move(page));
 }
 
@@ -57,7 +58,7 @@ status mapping::unmap(const fence &idle) {
   if (range_.empty()) {
     return make_error(errc::invalid_argument, "mapping::unmap", "the mapping is empty");
   }
-  if (status s = device_.space().retire(block_, range_, idle); !s) return s;
+  STILLMAP_RETURN_IF_ERROR(device_.space().retire(block_, range_, idle));
   range_ = {};
   page_ = page_ptr();
   block_.reset();

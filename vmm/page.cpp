@@ -1,7 +1,5 @@
 #include "stillmap/vmm/page.h"
 
-#include "stillmap/vmm/page_pool.h"
-
 namespace stillmap {
 namespace {
 
@@ -12,28 +10,28 @@ std::uint64_t next_page_id() {
 
 }  // namespace
 
-page::page(page_pool &pool, physical_handle handle, std::size_t bytes,
+page::page(page_owner &owner, physical_handle handle, std::size_t bytes,
            physical_properties properties, bool imported)
     : id_(next_page_id()),
       handle_(handle),
       bytes_(bytes),
       properties_(properties),
       imported_(imported),
-      pool_(&pool) {}
+      owner_(&owner) {}
 
 void ledger_page_ptr::drop() noexcept {
   page *const p = std::exchange(page_, nullptr);
   if (p != nullptr && p->references_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-    p->pool_->give_back(p);
+    p->owner_->give_back(p);
   }
 }
 
 page_ptr::page_ptr(ledger_page_ptr share)
-    : home_(share ? share.page_->pool_->share() : nullptr), share_(std::move(share)) {}
+    : home_(share ? share.page_->owner_->share() : nullptr), share_(std::move(share)) {}
 
 void page_ptr::retire(const fence &idle) {
   if (!share_) return;
-  if (!idle.trivially_passed()) share_.page_->pool_->join_fence(*share_.page_, idle);
+  if (!idle.trivially_passed()) share_.page_->owner_->add_fence(*share_.page_, idle);
   share_ = ledger_page_ptr();
 }
 

@@ -1,5 +1,5 @@
 // A page: one physical allocation, the unit of moving. Shared by count: every mapping holds one
-// reference, and when the last is dropped the page goes back to its pool. docs/design.md#pages
+// reference, and when the last is dropped the page goes back to its pool. docs/pages.md#pages
 // Page states: free (in a pool) -> held (a reference, no address) -> mapped (one or more addresses)
 //              -> retiring (still mapped until a fence has passed) -> free.
 #pragma once
@@ -14,7 +14,23 @@
 
 namespace stillmap {
 
+class page;
 class page_pool;
+
+// What a page needs of the pool it returns to.
+class page_owner {
+ public:
+  // The pool, kept alive. Empty while the pool is being destroyed.
+  virtual std::shared_ptr<page_pool> share() = 0;
+  // The last reference is gone.
+  virtual void give_back(page *p) noexcept = 0;
+  // The page is reusable only after `idle`, too.
+  virtual void add_fence(page &p, const fence &idle) = 0;
+  virtual bool has_fence(const page &p) const = 0;
+
+ protected:
+  ~page_owner() = default;
+};
 
 class page {
  public:
@@ -30,7 +46,7 @@ class page {
   friend class ledger_page_ptr;
   friend class page_ptr;
   friend class address_space;
-  page(page_pool &pool, physical_handle handle, std::size_t bytes, physical_properties properties,
+  page(page_owner &owner, physical_handle handle, std::size_t bytes, physical_properties properties,
        bool imported);
 
   std::uint64_t id_;
@@ -38,9 +54,9 @@ class page {
   std::size_t bytes_;
   physical_properties properties_;
   std::atomic<bool> imported_;
-  bool granted_ = false;  // by the pool's quota, which is told when it is gone
+  bool granted_ = false;  // counted by the pool's quota
   std::atomic<std::uint32_t> references_{0};
-  page_pool *pool_;
+  page_owner *owner_;
   fence idle_after_;  // guarded by the pool's mutex
 };
 

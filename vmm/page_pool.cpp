@@ -4,6 +4,7 @@
 
 #include "stillmap/vmm/address_space.h"
 #include "stillmap/vmm/internal/device_state.h"
+#include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/physical_memory.h"
 
 namespace stillmap {
@@ -16,7 +17,7 @@ struct owned_pool {
   page_pool pool;
 };
 
-page_pool::page_pool(device::state &d, const page_pool_options &options)
+page_pool::page_pool(device_state &d, const page_pool_options &options)
     : device_(d), options_(options) {
   properties_.location = options_.location.value_or(on_device(d.ordinal));
   properties_.exportable = options_.exportable;
@@ -47,14 +48,13 @@ result<std::shared_ptr<page_pool>> page_pool::create(const device &d, page_pool_
   wanted.exportable = options.exportable;
   wanted.rdma = options.rdma;
   const context_guard guard(d.driver(), d.context());
-  if (!guard.entered()) return tl::unexpected(guard.entered().error());
-  const auto granularity = d.driver().granularity(wanted, false);
-  if (!granularity) return tl::unexpected(granularity.error());
-  if (options.page_bytes == 0) options.page_bytes = *granularity;
-  if (options.page_bytes % *granularity != 0) {
+  STILLMAP_RETURN_IF_ERROR(guard.entered());
+  STILLMAP_ASSIGN_OR_RETURN(const auto granularity, d.driver().granularity(wanted, false));
+  if (options.page_bytes == 0) options.page_bytes = granularity;
+  if (options.page_bytes % granularity != 0) {
     return make_error(errc::invalid_argument, op,
-                  "the page size is not a multiple of the granularity", options.page_bytes,
-                  *granularity);
+                      "the page size is not a multiple of the granularity", options.page_bytes,
+                      granularity);
   }
   const auto owner = std::make_shared<owned_pool>(d, options);
   const std::shared_ptr<page_pool> made(owner, &owner->pool);
@@ -84,7 +84,8 @@ page_pool::~page_pool() {
     all.assign(ready_.begin(), ready_.end());
   }
   for (page *p : waiting_) {
-    if (const status waited = p->idle_after_.wait(); !waited) report_background_error(waited.error());
+    if (const status waited = p->idle_after_.wait(); !waited)
+      report_background_error(waited.error());
     all.push_back(p);
   }
   release_pages(all);
@@ -193,7 +194,8 @@ status page_pool::take_waiting(std::size_t more, std::vector<page *> &got,
   address_space &space = *device_.space;
   const std::size_t wanted = got.size() + stolen.size() + more;
   if (consumer) {
-    if (status s = space.steal_retiring(more, *this, *consumer, stolen); !s) return s;
+    STILLMAP_RETURN_IF_ERROR(
+        space.steal_retiring(more, page_bytes(), properties_, *consumer, stolen));
   }
   while (got.size() + stolen.size() < wanted) {
     page *p = nullptr;
@@ -246,7 +248,7 @@ result<page *> page_pool::make_page() {
     const std::lock_guard lock(mutex_);
     if (created_bytes_ + bytes > options_.limit) {
       return make_error(errc::out_of_memory, "page_pool::acquire", "the pool's limit is reached",
-                    created_bytes_ + bytes, options_.limit);
+                        created_bytes_ + bytes, options_.limit);
     }
     created_bytes_ += bytes;
   }
@@ -266,7 +268,7 @@ result<page *> page_pool::make_page() {
 
 result<physical_handle> page_pool::create_granted(std::size_t bytes) {
   if (options_.quota != nullptr) {
-    if (status s = options_.quota->reserve(bytes); !s) return tl::unexpected(s.error());
+    STILLMAP_RETURN_IF_ERROR(options_.quota->reserve(bytes));
   }
   const context_guard guard(driver(), device_.context());
   auto made = guard.entered() ? driver().create_physical(bytes, properties_)
@@ -298,16 +300,17 @@ void page_pool::forget(page *p) noexcept {
 result<page_ptr> page_pool::adopt(physical_memory memory) {
   if (memory.bytes() != options_.page_bytes) {
     return make_error(errc::invalid_argument, "page_pool::adopt",
-                  "the memory is not one page of this pool", memory.bytes(), options_.page_bytes);
+                      "the memory is not one page of this pool", memory.bytes(),
+                      options_.page_bytes);
   }
   if (memory.handle() == physical_handle::none) {
     return make_error(errc::invalid_argument, "page_pool::adopt", "the memory was moved from");
   }
   if (memory.device().shared().get() != &device_) {
     return make_error(errc::invalid_argument, "page_pool::adopt",
-                  "the memory belongs to another device",
-                  static_cast<std::uint64_t>(memory.device().ordinal()),
-                  static_cast<std::uint64_t>(device_.ordinal));
+                      "the memory belongs to another device",
+                      static_cast<std::uint64_t>(memory.device().ordinal()),
+                      static_cast<std::uint64_t>(device_.ordinal));
   }
   const physical_properties properties = memory.properties();
   const bool imported = memory.shared();
@@ -319,15 +322,16 @@ result<page_ptr> page_pool::adopt(physical_memory memory) {
     stats_.created += physical_size(options_.page_bytes);
     stats_.peak = std::max(stats_.peak, stats_.created);
   }
-  return page_ptr(ledger_page_ptr(new page(*this, handle, options_.page_bytes, properties, imported)));
+  return page_ptr(
+      ledger_page_ptr(new page(*this, handle, options_.page_bytes, properties, imported)));
 }
 
-bool page_pool::unfenced(const page &p) const {
+bool page_pool::has_fence(const page &p) const {
   const std::lock_guard lock(mutex_);
-  return p.idle_after_.trivially_passed();
+  return !p.idle_after_.trivially_passed();
 }
 
-void page_pool::join_fence(page &p, const fence &idle) {
+void page_pool::add_fence(page &p, const fence &idle) {
   const std::lock_guard lock(mutex_);
   p.idle_after_.join(idle);
 }
@@ -355,7 +359,8 @@ void page_pool::release_pages(std::vector<page *> &pages) noexcept {
   if (pages.empty()) return;
   const context_guard guard(driver(), device_.context());
   for (page *p : pages) {
-    const status released = guard.entered() ? driver().release_physical(p->handle_) : guard.entered();
+    const status released =
+        guard.entered() ? driver().release_physical(p->handle_) : guard.entered();
     if (!released) {
       report_background_error(released.error());
       const std::lock_guard lock(mutex_);
@@ -373,7 +378,7 @@ void page_pool::release_pages(std::vector<page *> &pages) noexcept {
 result<physical_size> page_pool::trim(std::size_t keep) {
   physical_size freed;
   const context_guard guard(driver(), device_.context());
-  if (!guard.entered()) return tl::unexpected(guard.entered().error());
+  STILLMAP_RETURN_IF_ERROR(guard.entered());
   for (;;) {
     page *p = nullptr;
     {
@@ -400,10 +405,9 @@ status page_pool::prepare(std::size_t bytes) {
       const std::lock_guard lock(mutex_);
       if (ready_.size() >= pages) return {};
     }
-    auto made = make_page();
-    if (!made) return tl::unexpected(made.error());
+    STILLMAP_ASSIGN_OR_RETURN(auto made, make_page());
     const std::lock_guard lock(mutex_);
-    ready_.push_back(*made);
+    ready_.push_back(made);
   }
 }
 

@@ -1,7 +1,7 @@
 // Free pages of one size, place and handle type. Warm pages are why growing does not pay
 // cuMemCreate; a page freed under a fence waits here without blocking the host.
 // Lock order: page_pool::mutex_ is a leaf; under it at most an event is queried, which never
-// blocks. docs/design.md#pages
+// blocks. docs/pages.md#pages
 #pragma once
 
 #include <condition_variable>
@@ -44,13 +44,13 @@ struct page_pool_stats {
   physical_size ready() const { return physical_size(free.bytes() - waiting.bytes()); }
 };
 
-class page_pool {
+class page_pool final : private page_owner {
  public:
   // Errors: invalid_argument (page_bytes not a multiple of the granularity: limit = granularity),
   //         not_supported (the device cannot make such pages, or has no VMM).
   static result<std::shared_ptr<page_pool>> create(const device &d, page_pool_options options = {});
-  // For device::state, which owns the device's own pool; everybody else calls create().
-  page_pool(device::state &d, const page_pool_options &options);
+  // For device_state, which owns the device's own pool; everybody else calls create().
+  page_pool(device_state &d, const page_pool_options &options);
   // Waits for what still retires on the device.
   ~page_pool();
   page_pool(const page_pool &) = delete;
@@ -97,15 +97,15 @@ class page_pool {
   const stillmap::driver &driver() const;
 
  private:
-  friend class ledger_page_ptr;
-  friend class page_ptr;
-  friend class address_space;
   struct job {
     const void *owner;
     std::function<void()> run;
   };
 
-  std::shared_ptr<page_pool> share();
+  std::shared_ptr<page_pool> share() override;
+  void give_back(page *p) noexcept override;
+  void add_fence(page &p, const fence &idle) override;
+  bool has_fence(const page &p) const override;
   status take_free(std::size_t n, std::vector<page *> &got);
   void put_back(const std::vector<page *> &pages);
   status take_waiting(std::size_t more, std::vector<page *> &got, std::vector<page_ptr> &stolen,
@@ -115,14 +115,11 @@ class page_pool {
   void give_up_grant(std::size_t bytes) noexcept;
   void forget(page *p) noexcept;
   std::size_t free_others(std::size_t bytes);
-  void join_fence(page &p, const fence &idle);
-  bool unfenced(const page &p) const;
-  void give_back(page *p) noexcept;  // the last reference is gone
   void release_pages(std::vector<page *> &pages) noexcept;
   void start_background_locked();
   void run_background();
 
-  device::state &device_;
+  device_state &device_;
   page_pool_options options_;
   physical_properties properties_;
   std::weak_ptr<page_pool> self_;  // empty for the device's own pool, which lives with the device

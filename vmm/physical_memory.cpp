@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "stillmap/vmm/address_space.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap {
 
@@ -72,35 +73,34 @@ result<physical_memory> physical_memory::create(const stillmap::device &d, std::
     return make_error(errc::not_supported, op, "this device cannot map physical pages");
   }
   const context_guard guard(d.driver(), d.context());
-  if (!guard.entered()) return tl::unexpected(guard.entered().error());
+  STILLMAP_RETURN_IF_ERROR(guard.entered());
   if (bytes == 0 || bytes % d.capabilities().page_bytes != 0) {
     return make_error(errc::invalid_argument, op, "the size is not a multiple of the granularity",
-                  bytes, d.capabilities().page_bytes);
+                      bytes, d.capabilities().page_bytes);
   }
-  const auto handle = d.driver().create_physical(bytes, properties);
-  if (!handle) return tl::unexpected(handle.error());
+  STILLMAP_ASSIGN_OR_RETURN(const auto handle, d.driver().create_physical(bytes, properties));
   d.space().physical_created(bytes);
-  return physical_memory(d, *handle, bytes, properties, false);
+  return physical_memory(d, handle, bytes, properties, false);
 }
 
 result<physical_memory> physical_memory::retain(const stillmap::device &d, device_address at) {
   const context_guard guard(d.driver(), d.context());
-  if (!guard.entered()) return tl::unexpected(guard.entered().error());
+  STILLMAP_RETURN_IF_ERROR(guard.entered());
   std::size_t bytes = 0;
   for (const mapping_record &m : d.space().mappings({at, 1})) bytes = m.range.bytes;
   if (bytes == 0) {
     return make_error(errc::invalid_argument, "physical_memory::retain",
-                  "nothing of this ledger is mapped at the address", at.value());
+                      "nothing of this ledger is mapped at the address", at.value());
   }
-  const auto handle = d.driver().retain_physical(at);
-  if (!handle) return tl::unexpected(handle.error());
-  const auto properties = d.driver().properties(*handle);
+  STILLMAP_ASSIGN_OR_RETURN(const auto handle, d.driver().retain_physical(at));
+  const auto properties = d.driver().properties(handle);
   if (!properties) {
-    if (const status s = d.driver().release_physical(*handle); !s) report_background_error(s.error());
+    if (const status s = d.driver().release_physical(handle); !s)
+      report_background_error(s.error());
     return tl::unexpected(properties.error());
   }
   // Another handle to memory the ledger counts already.
-  physical_memory m(d, *handle, bytes, *properties, false);
+  physical_memory m(d, handle, bytes, *properties, false);
   m.counted_ = false;
   return m;
 }
@@ -116,37 +116,36 @@ result<physical_memory> physical_memory::import_fd(const stillmap::device &d, co
   }
   if (bytes == 0 || bytes % d.capabilities().page_bytes != 0) {
     return make_error(errc::invalid_argument, op, "the size is not a multiple of the granularity",
-                  bytes, d.capabilities().page_bytes);
+                      bytes, d.capabilities().page_bytes);
   }
   const context_guard guard(d.driver(), d.context());
-  if (!guard.entered()) return tl::unexpected(guard.entered().error());
-  const auto handle = d.driver().import_fd(fd.get());
-  if (!handle) return tl::unexpected(handle.error());
-  const auto properties = d.driver().properties(*handle);
+  STILLMAP_RETURN_IF_ERROR(guard.entered());
+  STILLMAP_ASSIGN_OR_RETURN(const auto handle, d.driver().import_fd(fd.get()));
+  const auto properties = d.driver().properties(handle);
   if (!properties) {
-    if (const status s = d.driver().release_physical(*handle); !s) report_background_error(s.error());
+    if (const status s = d.driver().release_physical(handle); !s)
+      report_background_error(s.error());
     return tl::unexpected(properties.error());
   }
   d.space().physical_created(bytes);
-  return physical_memory(d, *handle, bytes, *properties, true);
+  return physical_memory(d, handle, bytes, *properties, true);
 }
 
 result<owned_fd> physical_memory::export_fd() const {
   if (properties_.exportable != handle_type::posix_fd) {
     return make_error(errc::invalid_argument, "physical_memory::export_fd",
-                  "it was not created exportable as an fd");
+                      "it was not created exportable as an fd");
   }
   if (handle_ == physical_handle::none) {
     return make_error(errc::invalid_argument, "physical_memory::export_fd",
-                  "the memory was moved from");
+                      "the memory was moved from");
   }
   const context_guard guard(device_.driver(), device_.context());
-  if (!guard.entered()) return tl::unexpected(guard.entered().error());
-  const auto fd = device_.driver().export_fd(handle_);
-  if (!fd) return tl::unexpected(fd.error());
-  owned_fd owned(*fd);
+  STILLMAP_RETURN_IF_ERROR(guard.entered());
+  STILLMAP_ASSIGN_OR_RETURN(const auto fd, device_.driver().export_fd(handle_));
+  owned_fd owned(fd);
   const std::lock_guard lock(all_exports().mutex);
-  all_exports().fds.insert(*fd);
+  all_exports().fds.insert(fd);
   owned.exported_ = true;
   return owned;
 }

@@ -1,5 +1,5 @@
 // One physical allocation by itself: created, imported or retained. Pools and buffers use pages;
-// this is for those who map by hand or pass memory between processes. docs/design.md#pages
+// this is for those who map by hand or pass memory between processes. docs/pages.md#pages
 #pragma once
 
 #include <utility>
@@ -59,7 +59,8 @@ class physical_memory {
 
   // What another process exported. `fd` stays the caller's. The size is not in the handle: the two
   // sides agree on it, and mapping refuses a wrong one.
-  static result<physical_memory> import_fd(const stillmap::device &d, const owned_fd &fd, std::size_t bytes);
+  static result<physical_memory> import_fd(const stillmap::device &d, const owned_fd &fd,
+                                           std::size_t bytes);
 
   physical_memory(physical_memory &&o) noexcept;
   physical_memory &operator=(physical_memory &&o) noexcept;

@@ -1,12 +1,12 @@
 // The one way pages change addresses: a plan made without the driver, then performed completely or
 // not at all. New mappings are made before old ones go, so one page may live at two addresses
-// in between. docs/design.md#remap
+// in between. docs/remap.md#remap
 #pragma once
 
 #include <memory>
 #include <vector>
 
-#include "stillmap/vmm/address_space.h"
+#include "stillmap/vmm/page.h"
 
 namespace stillmap {
 

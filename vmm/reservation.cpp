@@ -1,17 +1,19 @@
 #include "stillmap/vmm/reservation.h"
 
+#include "stillmap/vmm/internal/try.h"
+
 namespace stillmap {
 
 result<reservation> reservation::create(const stillmap::device &d, std::size_t bytes,
                                         reservation_options options) {
   const device_address wanted = options.hint;
-  auto block = d.space().reserve(bytes, options.alignment, options.hint, std::move(options.tag));
-  if (!block) return tl::unexpected(block.error());
-  if (options.exactly_there && (*block)->range().begin != wanted) {
+  STILLMAP_ASSIGN_OR_RETURN(auto block, d.space().reserve(bytes, options.alignment, options.hint,
+                                                          std::move(options.tag)));
+  if (options.exactly_there && block->range().begin != wanted) {
     return make_error(errc::busy, "reservation::create", "the address asked for is taken",
-                  wanted.value(), (*block)->range().begin.value());
+                      wanted.value(), block->range().begin.value());
   }
-  return reservation(d, std::move(*block));
+  return reservation(d, std::move(block));
 }
 
 }  // namespace stillmap

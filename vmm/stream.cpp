@@ -5,44 +5,11 @@
 #include <optional>
 #include <utility>
 
+#include "stillmap/vmm/device.h"
 #include "stillmap/vmm/internal/device_state.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap {
-
-// ---- event_pool ----
-
-result<event_handle> event_pool::take(const driver &drv) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!free_.empty()) {
-      const event_handle e = free_.back();
-      free_.pop_back();
-      return e;
-    }
-    // Room for every event that exists, so that giving one back never allocates.
-    if (++created_ > free_.capacity()) free_.reserve(std::max<std::size_t>(16, 2 * created_));
-  }
-  auto made = drv.create_event();
-  if (!made) {
-    const std::lock_guard lock(mutex_);
-    --created_;
-  }
-  return made;
-}
-
-void event_pool::give_back(event_handle e) noexcept {
-  const std::lock_guard lock(mutex_);
-  free_.push_back(e);
-}
-
-void event_pool::destroy_all(const driver &drv) noexcept {
-  const std::lock_guard lock(mutex_);
-  for (const event_handle e : free_) {
-    if (const status s = drv.destroy_event(e); !s) report_background_error(s.error());
-  }
-  free_.clear();
-  created_ = 0;
-}
 
 // ---- stream ----
 
@@ -52,11 +19,10 @@ struct stream::state {
 
 result<stream> stream::create(const device &d, bool non_blocking) {
   const context_guard guard(d.driver(), d.context());
-  if (!guard.entered()) return tl::unexpected<error>(guard.entered().error());
-  const auto handle = d.driver().create_stream(non_blocking);
-  if (!handle) return tl::unexpected<error>(handle.error());
+  STILLMAP_RETURN_IF_ERROR(guard.entered());
+  STILLMAP_ASSIGN_OR_RETURN(const auto handle, d.driver().create_stream(non_blocking));
   stream out;
-  out.handle_ = *handle;
+  out.handle_ = handle;
   out.state_ = std::make_shared<state>(state{d});
   return out;
 }
@@ -84,7 +50,7 @@ status stream::synchronize() const {
     return make_error(errc::invalid_argument, "stream::synchronize", "the stream was moved from");
   }
   const context_guard guard(state_->of.driver(), state_->of.context());
-  if (!guard.entered()) return guard.entered();
+  STILLMAP_RETURN_IF_ERROR(guard.entered());
   return state_->of.driver().synchronize_stream(handle_);
 }
 
@@ -93,7 +59,7 @@ result<bool> stream::idle() const {
     return make_error(errc::invalid_argument, "stream::idle", "the stream was moved from");
   }
   const context_guard guard(state_->of.driver(), state_->of.context());
-  if (!guard.entered()) return tl::unexpected<error>(guard.entered().error());
+  STILLMAP_RETURN_IF_ERROR(guard.entered());
   return state_->of.driver().stream_idle(handle_);
 }
 
@@ -142,9 +108,8 @@ class entered_context {
 namespace {
 
 status refuse_if_capturing(const driver &drv, stream_ref s) {
-  const auto capturing = drv.stream_capturing(s.get());
-  if (!capturing) return tl::unexpected<error>(capturing.error());
-  if (!*capturing) return {};
+  STILLMAP_ASSIGN_OR_RETURN(const auto capturing, drv.stream_capturing(s.get()));
+  if (!capturing) return {};
   return make_error(errc::not_supported, "fence::after", "the stream is capturing a graph");
 }
 
@@ -154,14 +119,13 @@ result<fence> fence::after(const device &d, stream_ref s) {
   const std::shared_ptr<device_core> &core = d.shared()->core;
   const driver &drv = *core->drv;
   const context_guard guard(drv, core->context.get());
-  if (!guard.entered()) return tl::unexpected<error>(guard.entered().error());
-  if (status free = refuse_if_capturing(drv, s); !free) return tl::unexpected(free.error());
-  const auto event = core->events.take(drv);
-  if (!event) return tl::unexpected<error>(event.error());
-  auto recorded = std::make_shared<detail::recorded_event>(core, *event, true);
-  if (status r = drv.record_event(*event, s.get()); !r) return tl::unexpected<error>(r.error());
+  STILLMAP_RETURN_IF_ERROR(guard.entered());
+  STILLMAP_RETURN_IF_ERROR(refuse_if_capturing(drv, s));
+  STILLMAP_ASSIGN_OR_RETURN(const auto event, core->events.take(drv));
+  auto recorded = std::make_shared<detail::recorded_event>(core, event, true);
+  STILLMAP_RETURN_IF_ERROR(drv.record_event(event, s.get()));
   // Another thread may have begun to between the question and the record.
-  if (status free = refuse_if_capturing(drv, s); !free) return tl::unexpected(free.error());
+  STILLMAP_RETURN_IF_ERROR(refuse_if_capturing(drv, s));
   fence out;
   out.events_.push_back(std::move(recorded));
   return out;
@@ -207,8 +171,8 @@ status fence::wait() {
   while (!events_.empty()) {
     detail::recorded_event &e = *events_.back();
     if (!e.passed.load(std::memory_order_acquire)) {
-      if (status s = context.enter(e.core); !s) return s;
-      if (status s = e.core->drv->synchronize_event(e.event); !s) return s;
+      STILLMAP_RETURN_IF_ERROR(context.enter(e.core));
+      STILLMAP_RETURN_IF_ERROR(e.core->drv->synchronize_event(e.event));
       e.passed.store(true, std::memory_order_release);
     }
     events_.pop_back();
@@ -223,8 +187,8 @@ status fence::make_wait(const device &d, stream_ref s) const {
     // The stream's device, which matters to the default stream. While a device is being closed its
     // own fences are all there is left to wait for.
     const auto &core = d.shared() != nullptr ? d.shared()->core : e->core;
-    if (status in = context.enter(core); !in) return in;
-    if (status r = e->core->drv->stream_wait(s.get(), e->event); !r) return r;
+    STILLMAP_RETURN_IF_ERROR(context.enter(core));
+    STILLMAP_RETURN_IF_ERROR(e->core->drv->stream_wait(s.get(), e->event));
   }
   return {};
 }

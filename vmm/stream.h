@@ -1,6 +1,6 @@
 // Streams, events and fences. Streams and events of the user's are viewed, never owned; those that
 // fences record are recycled; a fence says when device work no longer touches something.
-// docs/design.md#fences
+// docs/pages.md#fences
 #pragma once
 
 #include <memory>

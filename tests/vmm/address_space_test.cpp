@@ -286,7 +286,7 @@ class mapping_ceiling : public testing::buffer_test {
     }
 
    private:
-    const driver &drv_;
+    const stillmap::driver &drv_;
     std::size_t page_;
     context_guard guard_;
     virtual_range range_;

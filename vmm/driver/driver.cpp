@@ -11,7 +11,7 @@ using access = driver_access;
 
 tl::unexpected<error> driver_access::absent(const what &w) {
   return make_error(errc::not_supported, name_of(w.call), "this driver lacks the function",
-                w.value);
+                    w.value);
 }
 
 status driver_access::translate(const driver &d, const what &w, CUresult r) {

@@ -169,8 +169,7 @@ result<driver *> driver_access::build(void *library, std::string path) {
   made->table_ = {table.release(), [](driver_table *t) { delete t; }};
 
   if (const status s = made->initialise(); !s) {
-    return tl::unexpected<error>(error{make_error_code(errc::not_supported),
-                                       s.error().operation,
+    return tl::unexpected<error>(error{make_error_code(errc::not_supported), s.error().operation,
                                        s.error().code.category() == cuda_category()
                                            ? describe_cuda_error(s.error().code.value()).name
                                            : s.error().reason,

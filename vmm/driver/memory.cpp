@@ -78,7 +78,7 @@ result<physical_properties> from_cuda(const CUmemAllocationProp &p) {
       break;
     default:
       return make_error(errc::not_supported, operation, "memory of an unknown kind of location",
-                    static_cast<std::uint64_t>(p.location.type));
+                        static_cast<std::uint64_t>(p.location.type));
   }
   const auto types = static_cast<unsigned>(p.requestedHandleTypes);
   if ((types & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0) {
@@ -118,7 +118,7 @@ result<device_address> driver::reserve_addresses(std::size_t bytes, std::size_t 
   // Freeing memory would not help: it is addresses that ran out.
   if (s.error().code == std::error_code(CUDA_ERROR_OUT_OF_MEMORY, cuda_category())) {
     return make_error(errc::address_space_exhausted, name_of(driver_call::MemAddressReserve),
-                  "CUDA_ERROR_OUT_OF_MEMORY", bytes);
+                      "CUDA_ERROR_OUT_OF_MEMORY", bytes);
   }
   return tl::unexpected<error>(s.error());
 }

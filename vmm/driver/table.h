@@ -1,7 +1,7 @@
 // The driver's functions as function pointers, each with the signature that Stillmap calls and the
 // CUDA version that introduced it. The types are written out here rather than taken from the
 // toolkit's cudaTypedefs.h, so that any toolkit from 12.0 compiles them.
-// docs/design.md#the-driver-seam
+// docs/driver.md#the-driver-seam
 #pragma once
 
 #include <cuda.h>

@@ -3,10 +3,16 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <utility>
 
-#include "stillmap/vmm/growable_buffer.h"
+#include "stillmap/vmm/buffer_options.h"
+#include "stillmap/vmm/device.h"
+#include "stillmap/vmm/stream.h"
 
 namespace stillmap {
 
@@ -14,12 +20,13 @@ namespace stillmap {
 using release_fence = const fence *;
 using consumer_stream = std::optional<stream_ref>;
 
-class growable_buffer::impl {
+class buffer_impl {
  public:
-  impl(stillmap::device d, buffer_options options) : device_(std::move(d)), options_(std::move(options)) {}
-  virtual ~impl() = default;
-  impl(const impl &) = delete;
-  impl &operator=(const impl &) = delete;
+  buffer_impl(stillmap::device d, buffer_options options)
+      : device_(std::move(d)), options_(std::move(options)) {}
+  virtual ~buffer_impl() = default;
+  buffer_impl(const buffer_impl &) = delete;
+  buffer_impl &operator=(const buffer_impl &) = delete;
 
   virtual device_address address() const = 0;
   virtual std::size_t reserved() const = 0;
@@ -34,12 +41,12 @@ class growable_buffer::impl {
   virtual status commit(std::size_t offset, std::size_t bytes, consumer_stream consumer) = 0;
   virtual status decommit(std::size_t offset, std::size_t bytes, release_fence idle) = 0;
   virtual status close(release_fence idle) = 0;
-  virtual result<std::unique_ptr<impl>> alias(std::size_t offset, std::size_t bytes,
-                                              std::size_t times) = 0;
-  virtual result<std::unique_ptr<impl>> fork() = 0;
+  virtual result<std::unique_ptr<buffer_impl>> alias(std::size_t offset, std::size_t bytes,
+                                                     std::size_t times) = 0;
+  virtual result<std::unique_ptr<buffer_impl>> fork() = 0;
   virtual status make_writable(std::size_t offset, std::size_t bytes, stream_ref stream) = 0;
-  virtual status splice(std::size_t offset, std::size_t bytes, impl &to, std::size_t to_offset,
-                        release_fence idle) = 0;
+  virtual status splice(std::size_t offset, std::size_t bytes, buffer_impl &to,
+                        std::size_t to_offset, release_fence idle) = 0;
   virtual void size_changed() {}  // may start mapping ahead
 
   status resize(std::size_t bytes, consumer_stream consumer) {
@@ -62,7 +69,6 @@ class growable_buffer::impl {
   bool closed() const { return closed_.load(std::memory_order_acquire); }
 
  protected:
-  friend class growable_buffer;
   // Waits for everything queued on the device: what cuMemFree does by itself, unmap does not.
   status wait_for_device() const {
     const context_guard guard(device_.driver(), device_.context());
@@ -78,10 +84,5 @@ class growable_buffer::impl {
   std::atomic<std::size_t> capacity_{0};
   std::atomic<bool> closed_{false};
 };
-
-result<std::unique_ptr<growable_buffer::impl>> make_mapped_buffer(const stillmap::device &d,
-                                                                  buffer_options options);
-result<std::unique_ptr<growable_buffer::impl>> make_copied_buffer(const stillmap::device &d,
-                                                                  buffer_options options);
 
 }  // namespace stillmap

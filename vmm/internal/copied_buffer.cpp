@@ -2,14 +2,16 @@
 // copied when it is full. What every buffer would be without virtual memory, and the yardstick.
 #include <algorithm>
 
-#include "stillmap/vmm/internal/buffer_impl.h"
+#include "stillmap/vmm/address_space.h"
+#include "stillmap/vmm/internal/copied_buffer.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap {
 namespace {
 
-class copied_buffer final : public growable_buffer::impl {
+class copied_buffer final : public buffer_impl {
  public:
-  using impl::impl;
+  using buffer_impl::buffer_impl;
   ~copied_buffer() override = default;
 
   device_address address() const override {
@@ -34,7 +36,7 @@ class copied_buffer final : public growable_buffer::impl {
     const std::size_t total = device_.total_memory().bytes();
     if (bytes > total) {
       return make_error(errc::out_of_memory, "growable_buffer::resize",
-                    "the size is over the device's memory", bytes, total);
+                        "the size is over the device's memory", bytes, total);
     }
     // Doubling makes appending linear over all; where that no longer fits, just enough may.
     const std::size_t page = page_bytes();
@@ -48,7 +50,7 @@ class copied_buffer final : public growable_buffer::impl {
     const std::lock_guard lock(mutex_);
     const std::size_t wanted = round_up(bytes, page_bytes());
     if (wanted >= capacity()) return {};
-    if (status s = wait(idle); !s) return s;
+    STILLMAP_RETURN_IF_ERROR(wait(idle));
     return wanted == 0 ? drop() : move_to(wanted);
   }
 
@@ -56,12 +58,12 @@ class copied_buffer final : public growable_buffer::impl {
     const std::size_t page = page_bytes();
     if (offset % page != 0 || bytes % page != 0) {
       return make_error(errc::invalid_argument, "growable_buffer::commit",
-                    "the range is not a multiple of the page size",
-                    offset % page != 0 ? offset : bytes, page);
+                        "the range is not a multiple of the page size",
+                        offset % page != 0 ? offset : bytes, page);
     }
     if (offset > SIZE_MAX - bytes) {
       return make_error(errc::invalid_argument, "growable_buffer::commit",
-                    "the range is over any address space", offset, SIZE_MAX);
+                        "the range is over any address space", offset, SIZE_MAX);
     }
     return reserve(offset + bytes, consumer);
   }
@@ -73,26 +75,26 @@ class copied_buffer final : public growable_buffer::impl {
   status close(release_fence idle) override {
     const std::lock_guard lock(mutex_);
     if (at_) {
-      if (status s = wait(idle); !s) return s;
-      if (status s = drop(); !s) return s;
+      STILLMAP_RETURN_IF_ERROR(wait(idle));
+      STILLMAP_RETURN_IF_ERROR(drop());
     }
     closed_ = true;
     size_ = 0;
     return {};
   }
 
-  result<std::unique_ptr<impl>> alias(std::size_t, std::size_t, std::size_t) override {
+  result<std::unique_ptr<buffer_impl>> alias(std::size_t, std::size_t, std::size_t) override {
     return no("growable_buffer::alias");
   }
 
   // Sharing is not to be had, so the copy is made at once; nothing is left for make_writable.
-  result<std::unique_ptr<impl>> fork() override {
+  result<std::unique_ptr<buffer_impl>> fork() override {
     const std::lock_guard lock(mutex_);
     auto child = std::make_unique<copied_buffer>(device_, options_);
     const context_guard guard(device_.driver(), device_.context());
-    if (!guard.entered()) return tl::unexpected(guard.entered().error());
+    STILLMAP_RETURN_IF_ERROR(guard.entered());
     if (capacity() != 0) {
-      if (status s = child->move_to(capacity()); !s) return tl::unexpected(s.error());
+      STILLMAP_RETURN_IF_ERROR(child->move_to(capacity()));
       if (size() != 0) {
         // After what any stream still has to write, and before what any stream reads from it: the
         // copy itself is ordered with neither.
@@ -115,10 +117,10 @@ class copied_buffer final : public growable_buffer::impl {
   status make_writable(std::size_t offset, std::size_t bytes, stream_ref) override {
     if (committed(offset, bytes)) return {};
     return make_error(errc::invalid_argument, "growable_buffer::make_writable",
-                  "the range is outside the allocation", offset, capacity());
+                      "the range is outside the allocation", offset, capacity());
   }
 
-  status splice(std::size_t, std::size_t, impl &, std::size_t, release_fence) override {
+  status splice(std::size_t, std::size_t, buffer_impl &, std::size_t, release_fence) override {
     return no("growable_buffer::splice");
   }
 
@@ -136,23 +138,22 @@ class copied_buffer final : public growable_buffer::impl {
   status move_to(std::size_t bytes) {
     const driver &drv = device_.driver();
     const context_guard guard(drv, device_.context());
-    if (!guard.entered()) return guard.entered();
-    const auto fresh = drv.allocate(bytes);
-    if (!fresh) return tl::unexpected(fresh.error());
+    STILLMAP_RETURN_IF_ERROR(guard.entered());
+    STILLMAP_ASSIGN_OR_RETURN(const auto fresh, drv.allocate(bytes));
     const std::size_t used = std::min(size(), bytes);
     status s;
     // Copying runs on the default stream, after other streams' work only if we see to it.
     if (at_) s = drv.synchronize_context();
-    if (s && at_ && used != 0) s = drv.copy_on_device(*fresh, at_, used);
+    if (s && at_ && used != 0) s = drv.copy_on_device(fresh, at_, used);
     if (s && at_ && used != 0) s = drv.synchronize_context();
     // Entered before the old one leaves, so that the peak shows that both were held at once.
-    if (s) device_.space().enter_fallback({*fresh, bytes});
+    if (s) device_.space().enter_fallback({fresh, bytes});
     if (s && at_) {
       s = free_entered();
-      if (!s) device_.space().leave_fallback({*fresh, bytes});
+      if (!s) device_.space().leave_fallback({fresh, bytes});
     }
     if (!s) {
-      if (const status back = drv.free(*fresh); !back) report_background_error(back.error());
+      if (const status back = drv.free(fresh); !back) report_background_error(back.error());
       return s;
     }
     if (at_) {
@@ -161,7 +162,7 @@ class copied_buffer final : public growable_buffer::impl {
     }
     ++stats_.growths;
     ++generation_;
-    at_ = *fresh;
+    at_ = fresh;
     capacity_ = bytes;
     return {};
   }
@@ -177,8 +178,8 @@ class copied_buffer final : public growable_buffer::impl {
   status drop() {
     if (!at_) return {};
     const context_guard guard(device_.driver(), device_.context());
-    if (!guard.entered()) return guard.entered();
-    if (status s = free_entered(); !s) return s;
+    STILLMAP_RETURN_IF_ERROR(guard.entered());
+    STILLMAP_RETURN_IF_ERROR(free_entered());
     at_ = device_address();
     capacity_ = 0;
     ++generation_;
@@ -191,8 +192,7 @@ class copied_buffer final : public growable_buffer::impl {
 
 }  // namespace
 
-result<std::unique_ptr<growable_buffer::impl>> make_copied_buffer(const device &d,
-                                                                  buffer_options options) {
+result<std::unique_ptr<buffer_impl>> make_copied_buffer(const device &d, buffer_options options) {
   return std::make_unique<copied_buffer>(d, std::move(options));
 }
 

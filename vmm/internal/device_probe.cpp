@@ -1,6 +1,5 @@
-// Finds out what a device can do by doing it. An attribute that says no is believed; one that says
-// yes is not: WSL advertises RDMA pages that cannot be accessed, containers forbid the host-NUMA
-// pages their driver offers. docs/design.md#devices-and-fallbacks
+#include "stillmap/vmm/internal/device_probe.h"
+
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,7 +7,9 @@
 #include <optional>
 #include <string_view>
 
-#include "stillmap/vmm/internal/device_state.h"
+#include "stillmap/vmm/context.h"
+#include "stillmap/vmm/driver.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap {
 namespace {
@@ -112,54 +113,48 @@ class prober {
 
 // Creates a page, maps it and makes it accessible.
 status prober::access_page(const physical_properties &p, std::size_t bytes) {
-  const auto page = drv_.create_physical(bytes, p);
-  if (!page) return tl::unexpected<error>(page.error());
-  const trial_page held(drv_, *page);
-  const auto at = drv_.reserve_addresses(bytes, 0, device_address());
-  if (!at) return tl::unexpected<error>(at.error());
-  trial_range range(drv_, {*at, bytes});
-  if (status s = range.map(*page); !s) return s;
+  STILLMAP_ASSIGN_OR_RETURN(const auto page, drv_.create_physical(bytes, p));
+  const trial_page held(drv_, page);
+  STILLMAP_ASSIGN_OR_RETURN(const auto at, drv_.reserve_addresses(bytes, 0, device_address()));
+  trial_range range(drv_, {at, bytes});
+  STILLMAP_RETURN_IF_ERROR(range.map(page));
   const access_grant grant{on_device(ordinal_), access_mode::read_write};
-  return drv_.set_access({*at, bytes}, &grant, 1);
+  return drv_.set_access({at, bytes}, &grant, 1);
 }
 
 status prober::export_page(handle_type type) {
   physical_properties p = page_here();
   p.exportable = type;
-  const auto page = drv_.create_physical(found_.page_bytes, p);
-  if (!page) return tl::unexpected<error>(page.error());
-  const trial_page held(drv_, *page);
-  if (type == handle_type::fabric) return drv_.export_fabric(*page).map([](const auto &) {});
-  return drv_.export_fd(*page).map([](int fd) { ::close(fd); });
+  STILLMAP_ASSIGN_OR_RETURN(const auto page, drv_.create_physical(found_.page_bytes, p));
+  const trial_page held(drv_, page);
+  if (type == handle_type::fabric) return drv_.export_fabric(page).map([](const auto &) {});
+  return drv_.export_fd(page).map([](int fd) { ::close(fd); });
 }
 
 status prober::map_host_page() {
-  const auto node = drv_.device_attribute(host_numa_node, ordinal_);
-  if (!node) return tl::unexpected<error>(node.error());
+  STILLMAP_ASSIGN_OR_RETURN(const auto node, drv_.device_attribute(host_numa_node, ordinal_));
   physical_properties p;
-  p.location = on_host_numa(std::max(*node, 0));  // -1: no NUMA, so one node
-  const auto bytes = drv_.granularity(p, false);
-  if (!bytes) return tl::unexpected<error>(bytes.error());
-  return access_page(p, *bytes);
+  p.location = on_host_numa(std::max(node, 0));  // -1: no NUMA, so one node
+  STILLMAP_ASSIGN_OR_RETURN(const auto bytes, drv_.granularity(p, false));
+  return access_page(p, bytes);
 }
 
 // On a stream of its own: the legacy default stream may be waiting for anything, or part of what
 // another thread captures.
 status prober::use_pool() {
-  const auto stream = drv_.create_stream(true);
-  if (!stream) return tl::unexpected<error>(stream.error());
+  STILLMAP_ASSIGN_OR_RETURN(const auto stream, drv_.create_stream(true));
   status outcome;
-  if (const auto at = drv_.allocate_async(1, *stream); !at) {
+  if (const auto at = drv_.allocate_async(1, stream); !at) {
     outcome = tl::unexpected<error>(at.error());
   } else {
-    outcome = drv_.free_async(*at, *stream);
+    outcome = drv_.free_async(*at, stream);
     if (!outcome) trial_page::note(drv_.free(*at));
     // The pool keeps its page until somebody waits, so a wait that fails is tried once more.
-    status waited = drv_.synchronize_stream(*stream);
+    status waited = drv_.synchronize_stream(stream);
     if (outcome) outcome = waited;
-    if (!waited) waited = drv_.synchronize_stream(*stream);
+    if (!waited) waited = drv_.synchronize_stream(stream);
   }
-  trial_page::note(drv_.destroy_stream(*stream));
+  trial_page::note(drv_.destroy_stream(stream));
   return outcome;
 }
 

@@ -2,17 +2,18 @@
 
 #include <algorithm>
 
+#include "stillmap/vmm/internal/try.h"
+
 namespace stillmap {
 
-result<std::unique_ptr<growable_buffer::impl>> make_mapped_buffer(const device &d,
-                                                                  buffer_options options) {
+result<std::unique_ptr<buffer_impl>> make_mapped_buffer(const device &d, buffer_options options) {
   constexpr const char *op = "growable_buffer::create";
   if (options.pools.empty()) options.pools.push_back(d.pool());
   const std::size_t page = options.pools.front()->page_bytes();
   for (const auto &pool : options.pools) {
     if (pool->page_bytes() != page) {
       return make_error(errc::invalid_argument, op, "the pools have different page sizes",
-                    pool->page_bytes(), page);
+                        pool->page_bytes(), page);
     }
   }
   std::vector<access_grant> access{{on_device(d.ordinal()), access_mode::read_write}};
@@ -21,17 +22,18 @@ result<std::unique_ptr<growable_buffer::impl>> make_mapped_buffer(const device &
     if (std::find(access.begin(), access.end(), grant) == access.end()) access.push_back(grant);
   }
   std::size_t wanted = options.reserve;
-  if (wanted == 0) wanted = std::min(d.total_memory().bytes(), d.capabilities().largest_reservation);
-  auto block =
-      d.space().reserve(round_up(wanted, page), page & (~page + 1), options.hint, options.tag);
-  if (!block) return tl::unexpected(block.error());
+  if (wanted == 0)
+    wanted = std::min(d.total_memory().bytes(), d.capabilities().largest_reservation);
+  STILLMAP_ASSIGN_OR_RETURN(
+      auto block,
+      d.space().reserve(round_up(wanted, page), page & (~page + 1), options.hint, options.tag));
   return std::make_unique<mapped_buffer>(d, std::move(options), std::move(access),
-                                         std::move(*block));
+                                         std::move(block));
 }
 
-mapped_buffer::mapped_buffer(stillmap::device d, buffer_options options, std::vector<access_grant> access,
-                             std::shared_ptr<address_block> first)
-    : impl(std::move(d), std::move(options)),
+mapped_buffer::mapped_buffer(stillmap::device d, buffer_options options,
+                             std::vector<access_grant> access, std::shared_ptr<address_block> first)
+    : buffer_impl(std::move(d), std::move(options)),
       page_(options_.pools.front()->page_bytes()),
       access_(std::move(access)),
       slots_(first->range().bytes / page_, 0) {
@@ -120,15 +122,15 @@ status mapped_buffer::check_range(const char *op, std::size_t offset, std::size_
                                   bool pages) const {
   if (pages && offset % page_ != 0) {
     return make_error(errc::invalid_argument, op, "the offset is not a multiple of the page size",
-                  offset, page_);
+                      offset, page_);
   }
   if (pages && bytes % page_ != 0) {
     return make_error(errc::invalid_argument, op, "the length is not a multiple of the page size",
-                  bytes, page_);
+                      bytes, page_);
   }
   if (offset > reserved() || bytes > reserved() - offset) {
     return make_error(errc::invalid_argument, op, "the range is outside the reservation",
-                  bytes > SIZE_MAX - offset ? SIZE_MAX : offset + bytes, reserved());
+                      bytes > SIZE_MAX - offset ? SIZE_MAX : offset + bytes, reserved());
   }
   return {};
 }
@@ -162,7 +164,7 @@ status mapped_buffer::shrink_to(std::size_t bytes, release_fence idle) {
 
 status mapped_buffer::decommit(std::size_t offset, std::size_t bytes, release_fence idle) {
   const std::lock_guard lock(mutex_);
-  if (status s = check_range("growable_buffer::decommit", offset, bytes, true); !s) return s;
+  STILLMAP_RETURN_IF_ERROR(check_range("growable_buffer::decommit", offset, bytes, true));
   return empty({offset / page_, bytes / page_}, idle);
 }
 
@@ -172,14 +174,13 @@ status mapped_buffer::empty(slot_run run, release_fence idle) {
   if (full.empty()) return {};
   fence after = idle != nullptr ? *idle : fence();
   if (idle == nullptr) {
-    if (status s = wait_for_device(); !s) return s;
+    STILLMAP_RETURN_IF_ERROR(wait_for_device());
   }
-  const auto passed = after.passed();
-  if (!passed) return tl::unexpected(passed.error());
-  if (*passed) {
+  STILLMAP_ASSIGN_OR_RETURN(const auto passed, after.passed());
+  if (passed) {
     remap_plan plan({});
     for (const slot_run r : full) plan.unmap(span(r));
-    if (status s = apply(std::move(plan)); !s) return s;
+    STILLMAP_RETURN_IF_ERROR(apply(std::move(plan)));
   } else {
     for (const slot_run r : full) {
       for (const slot_run part : by_block(r)) {

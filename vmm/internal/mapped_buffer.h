@@ -5,12 +5,14 @@
 #include <cstdint>
 #include <vector>
 
+#include "stillmap/vmm/address_space.h"
 #include "stillmap/vmm/internal/buffer_impl.h"
+#include "stillmap/vmm/page_pool.h"
 #include "stillmap/vmm/remap.h"
 
 namespace stillmap {
 
-class mapped_buffer final : public growable_buffer::impl {
+class mapped_buffer final : public buffer_impl {
  public:
   mapped_buffer(stillmap::device d, buffer_options options, std::vector<access_grant> access,
                 std::shared_ptr<address_block> first);
@@ -29,11 +31,11 @@ class mapped_buffer final : public growable_buffer::impl {
   status commit(std::size_t offset, std::size_t bytes, consumer_stream consumer) override;
   status decommit(std::size_t offset, std::size_t bytes, release_fence idle) override;
   status close(release_fence idle) override;
-  result<std::unique_ptr<impl>> alias(std::size_t offset, std::size_t bytes,
-                                      std::size_t times) override;
-  result<std::unique_ptr<impl>> fork() override;
+  result<std::unique_ptr<buffer_impl>> alias(std::size_t offset, std::size_t bytes,
+                                             std::size_t times) override;
+  result<std::unique_ptr<buffer_impl>> fork() override;
   status make_writable(std::size_t offset, std::size_t bytes, stream_ref stream) override;
-  status splice(std::size_t offset, std::size_t bytes, impl &to, std::size_t to_offset,
+  status splice(std::size_t offset, std::size_t bytes, buffer_impl &to, std::size_t to_offset,
                 release_fence idle) override;
   void size_changed() override;
 
@@ -93,5 +95,7 @@ class mapped_buffer final : public growable_buffer::impl {
   std::uint64_t generation_before_ = 0;  // of blocks this buffer has left
   std::atomic<bool> ahead_due_{false};
 };
+
+result<std::unique_ptr<buffer_impl>> make_mapped_buffer(const device &d, buffer_options options);
 
 }  // namespace stillmap

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "stillmap/vmm/internal/mapped_buffer.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap {
 
@@ -11,10 +12,10 @@ status mapped_buffer::reserve(std::size_t bytes, consumer_stream consumer) {
   if (bytes <= capacity()) return {};
   if (bytes > round_up(SIZE_MAX / 2, page_)) {
     return make_error(errc::invalid_argument, "growable_buffer::resize",
-                  "the size is over any address space", bytes, SIZE_MAX / 2);
+                      "the size is over any address space", bytes, SIZE_MAX / 2);
   }
   if (bytes > reserved()) {
-    if (status s = outgrow(round_up(bytes, page_), consumer); !s) return s;
+    STILLMAP_RETURN_IF_ERROR(outgrow(round_up(bytes, page_), consumer));
   } else {
     const std::size_t first = capacity() / page_;
     if (status s = fill({first, divide_up(bytes, page_) - first}, consumer); !s) return s;
@@ -25,7 +26,7 @@ status mapped_buffer::reserve(std::size_t bytes, consumer_stream consumer) {
 
 status mapped_buffer::commit(std::size_t offset, std::size_t bytes, consumer_stream consumer) {
   const std::lock_guard lock(mutex_);
-  if (status s = check_range("growable_buffer::commit", offset, bytes, true); !s) return s;
+  STILLMAP_RETURN_IF_ERROR(check_range("growable_buffer::commit", offset, bytes, true));
   return fill({offset / page_, bytes / page_}, consumer);
 }
 
@@ -67,10 +68,9 @@ status mapped_buffer::revive(slot_run run, consumer_stream consumer,
     virtual_range left = span(part);
     while (!left.empty()) {
       fence idle;
-      const auto back = space().revive(left, access_, consumer, idle);
-      if (!back) return tl::unexpected(back.error());
-      if (*back != 0) revived.push_back({block_of(part.first), {left.begin, *back}, idle});
-      const std::size_t skip = std::min(std::max(*back, page_), left.bytes);
+      STILLMAP_ASSIGN_OR_RETURN(const auto back, space().revive(left, access_, consumer, idle));
+      if (back != 0) revived.push_back({block_of(part.first), {left.begin, back}, idle});
+      const std::size_t skip = std::min(std::max(back, page_), left.bytes);
       left = {left.begin + skip, left.bytes - skip};
     }
   }
@@ -80,11 +80,11 @@ status mapped_buffer::revive(slot_run run, consumer_stream consumer,
 status mapped_buffer::map_fresh(const std::vector<slot_run> &missing, consumer_stream consumer) {
   for (const slot_run run : missing) {
     if (space().stats().retiring_mappings != 0) {
-      if (status s = space().settle(span(run)); !s) return s;
+      STILLMAP_RETURN_IF_ERROR(space().settle(span(run)));
     }
   }
   remap_plan plan(access_);
-  if (status s = plan_fresh(plan, missing, address(), consumer); !s) return s;
+  STILLMAP_RETURN_IF_ERROR(plan_fresh(plan, missing, address(), consumer));
   return plan.empty() ? status{} : apply(std::move(plan));
 }
 
@@ -100,7 +100,7 @@ status mapped_buffer::plan_fresh(remap_plan &plan, const std::vector<slot_run> &
     const auto ours = [&](std::size_t slot) { return slot % stripes == stripe; };
     const auto n = static_cast<std::size_t>(std::count_if(slots.begin(), slots.end(), ours));
     std::vector<page_ptr> pages;
-    if (status s = options_.pools[stripe]->acquire(n, pages, consumer); !s) return s;
+    STILLMAP_RETURN_IF_ERROR(options_.pools[stripe]->acquire(n, pages, consumer));
     auto next = pages.begin();
     for (const std::size_t slot : slots) {
       if (!ours(slot)) continue;
@@ -156,28 +156,26 @@ status mapped_buffer::relocate(std::shared_ptr<address_block> target, std::size_
   fence idle;
   if (!old.empty()) {
     if (consumer) {
-      auto after = fence::after(device_, *consumer);
-      if (!after) return tl::unexpected(after.error());
-      idle = std::move(*after);
-    } else if (status s = wait_for_device(); !s) {
-      return s;
+      STILLMAP_ASSIGN_OR_RETURN(auto after, fence::after(device_, *consumer));
+      idle = std::move(after);
+    } else {
+      STILLMAP_RETURN_IF_ERROR(wait_for_device());
     }
   }
-  const auto passed = idle.passed();
-  if (!passed) return tl::unexpected(passed.error());
+  STILLMAP_ASSIGN_OR_RETURN(const auto passed, idle.passed());
   for (const slot_run run : old) {
-    if (status s = check_awake("growable_buffer::resize", run); !s) return s;
+    STILLMAP_RETURN_IF_ERROR(check_awake("growable_buffer::resize", run));
   }
   remap_plan plan(access_);
   for (const slot_run run : old) {
     for (auto &m : space().mappings(span(run))) {
       plan.map(base + (m.range.begin - address()), std::move(m.backing), std::move(m.access));
     }
-    if (*passed) plan.unmap(span(run));
+    if (passed) plan.unmap(span(run));
   }
-  if (status s = plan_fresh(plan, missing, base, consumer); !s) return s;
-  if (status s = apply(std::move(plan)); !s) return s;
-  if (!*passed) {
+  STILLMAP_RETURN_IF_ERROR(plan_fresh(plan, missing, base, consumer));
+  STILLMAP_RETURN_IF_ERROR(apply(std::move(plan)));
+  if (!passed) {
     for (const slot_run run : old) {
       for (const slot_run part : by_block(run)) {
         space().let_go(block_of(part.first), span(part), idle);

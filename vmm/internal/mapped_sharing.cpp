@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "stillmap/vmm/internal/mapped_buffer.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap {
 
@@ -26,7 +27,7 @@ status mapped_buffer::check_awake(const char *op, slot_run run) const {
   for (const mapping_record &m : space().mappings(span(run))) {
     if (m.state != mapping_state::suspended) continue;
     return make_error(errc::busy, op, "memory in the range is suspended",
-                  m.range.begin - address());
+                      m.range.begin - address());
   }
   return {};
 }
@@ -34,36 +35,35 @@ status mapped_buffer::check_awake(const char *op, slot_run run) const {
 // Every slot committed and free of `forbidden` flags. An alias that is gone is forgotten here: it
 // cannot tell us itself.
 status mapped_buffer::check_shareable(const char *op, slot_run run, std::uint8_t forbidden) {
-  if (status s = check_awake(op, run); !s) return s;
+  STILLMAP_RETURN_IF_ERROR(check_awake(op, run));
   for (std::size_t s = run.first; s < run.end(); ++s) {
     if ((slots_[s] & live) == 0) {
       return make_error(errc::invalid_argument, op, "part of the range is not committed",
-                    s * page_);
+                        s * page_);
     }
     if ((slots_[s] & forbidden & aliased) != 0 && !shown_elsewhere(pages_of({s, 1}).front())) {
       slots_[s] &= static_cast<std::uint8_t>(~aliased);
     }
     if ((slots_[s] & forbidden) != 0) {
       return make_error(errc::busy, op,
-                    (slots_[s] & forked) != 0 ? "a page in the range is shared by a fork"
-                                              : "a page in the range is aliased",
-                    s * page_);
+                        (slots_[s] & forked) != 0 ? "a page in the range is shared by a fork"
+                                                  : "a page in the range is aliased",
+                        s * page_);
     }
   }
   return {};
 }
 
-result<std::unique_ptr<growable_buffer::impl>> mapped_buffer::alias(std::size_t offset,
-                                                                    std::size_t bytes,
-                                                                    std::size_t times) {
+result<std::unique_ptr<buffer_impl>> mapped_buffer::alias(std::size_t offset, std::size_t bytes,
+                                                          std::size_t times) {
   constexpr const char *op = "growable_buffer::alias";
   const std::lock_guard lock(mutex_);
-  if (status s = check_range(op, offset, bytes, true); !s) return tl::unexpected(s.error());
+  STILLMAP_RETURN_IF_ERROR(check_range(op, offset, bytes, true));
   if (bytes == 0 || times == 0 || times > SIZE_MAX / 2 / bytes) {
     return make_error(errc::invalid_argument, op, "there is nothing to alias, or too much", times);
   }
   const slot_run run{offset / page_, bytes / page_};
-  if (status s = check_shareable(op, run, forked); !s) return tl::unexpected(s.error());
+  STILLMAP_RETURN_IF_ERROR(check_shareable(op, run, forked));
   buffer_options options = options_;
   options.ahead = 0;
   auto block = space().reserve(bytes * times, page_ & (~page_ + 1), {}, options.tag);
@@ -73,7 +73,7 @@ result<std::unique_ptr<growable_buffer::impl>> mapped_buffer::alias(std::size_t 
   for (std::size_t i = 0; i < pages.size() * times; ++i) {
     plan.map((*block)->range().begin + i * page_, pages[i % pages.size()]);
   }
-  if (status s = apply(std::move(plan)); !s) return tl::unexpected(s.error());
+  STILLMAP_RETURN_IF_ERROR(apply(std::move(plan)));
   auto other = std::make_unique<mapped_buffer>(device_, std::move(options), access_, *block);
   other->mark({0, pages.size() * times}, true);
   for (const page_ptr &p : pages) other->keep_pool_of(p);
@@ -83,14 +83,14 @@ result<std::unique_ptr<growable_buffer::impl>> mapped_buffer::alias(std::size_t 
   return other;
 }
 
-result<std::unique_ptr<growable_buffer::impl>> mapped_buffer::fork() {
+result<std::unique_ptr<buffer_impl>> mapped_buffer::fork() {
   constexpr const char *op = "growable_buffer::fork";
   const std::lock_guard lock(mutex_);
   const std::vector<slot_run> full = runs({0, slots_.size()}, true);
   for (const slot_run run : full) {
-    if (status s = check_shareable(op, run, aliased); !s) return tl::unexpected(s.error());
+    STILLMAP_RETURN_IF_ERROR(check_shareable(op, run, aliased));
   }
-  if (status s = wait_for_device(); !s) return tl::unexpected(s.error());
+  STILLMAP_RETURN_IF_ERROR(wait_for_device());
   auto block = space().reserve(reserved(), page_ & (~page_ + 1), {}, options_.tag);
   if (!block) return tl::unexpected(block.error());
   auto child = std::make_unique<mapped_buffer>(device_, options_, access_, *block);
@@ -103,7 +103,7 @@ result<std::unique_ptr<growable_buffer::impl>> mapped_buffer::fork() {
     }
   }
   if (!plan.empty()) {
-    if (status s = apply(std::move(plan)); !s) return tl::unexpected(s.error());
+    STILLMAP_RETURN_IF_ERROR(apply(std::move(plan)));
   }
   child->guests_ = guests_;
   for (const slot_run run : full) {
@@ -120,11 +120,11 @@ result<std::unique_ptr<growable_buffer::impl>> mapped_buffer::fork() {
 status mapped_buffer::make_writable(std::size_t offset, std::size_t bytes, stream_ref stream) {
   constexpr const char *op = "growable_buffer::make_writable";
   const std::lock_guard lock(mutex_);
-  if (status s = check_range(op, offset, bytes, false); !s) return s;
+  STILLMAP_RETURN_IF_ERROR(check_range(op, offset, bytes, false));
   if (bytes == 0) return {};
   const std::size_t first = offset / page_;
   const slot_run run{first, (offset + bytes - 1) / page_ - first + 1};
-  if (status s = check_shareable(op, run, 0); !s) return s;
+  STILLMAP_RETURN_IF_ERROR(check_shareable(op, run, 0));
   std::vector<std::size_t> shared;
   for (std::size_t s = run.first; s < run.end(); ++s) {
     if ((slots_[s] & forked) != 0) shared.push_back(s);
@@ -158,11 +158,11 @@ status mapped_buffer::unshare(const std::vector<std::size_t> &slots, stream_ref 
     for (std::size_t i = 0; i < copies.size(); ++i) {
       std::vector<page_ptr> page;
       page_pool &pool = *options_.pools[copies[i].slot % options_.pools.size()];
-      if (status s = pool.acquire(1, page); !s) return s;
+      STILLMAP_RETURN_IF_ERROR(pool.acquire(1, page));
       copies[i].fresh = std::move(page.front());
       aside.map(scratch->range().begin + i * page_, copies[i].fresh);
     }
-    if (status s = apply(std::move(aside)); !s) return s;
+    STILLMAP_RETURN_IF_ERROR(apply(std::move(aside)));
   }
   status outcome;
   {
@@ -170,8 +170,8 @@ status mapped_buffer::unshare(const std::vector<std::size_t> &slots, stream_ref 
     outcome = guard.entered();
     for (std::size_t i = 0; outcome && i < copies.size(); ++i) {
       outcome = device_.driver().copy_on_device_async(scratch->range().begin + i * page_,
-                                                   address() + copies[i].slot * page_, page_,
-                                                   stream.get());
+                                                      address() + copies[i].slot * page_, page_,
+                                                      stream.get());
     }
     // The old pages leave these addresses: nothing on any stream may still be at work there.
     if (outcome && !copies.empty()) outcome = device_.driver().synchronize_context();
@@ -213,7 +213,7 @@ void mapped_buffer::drop_scratch(std::shared_ptr<address_block> scratch, stream_
   space().collect();
 }
 
-status mapped_buffer::splice(std::size_t offset, std::size_t bytes, impl &other,
+status mapped_buffer::splice(std::size_t offset, std::size_t bytes, buffer_impl &other,
                              std::size_t to_offset, release_fence idle) {
   constexpr const char *op = "growable_buffer::splice";
   auto *const to = dynamic_cast<mapped_buffer *>(&other);
@@ -226,38 +226,37 @@ status mapped_buffer::splice(std::size_t offset, std::size_t bytes, impl &other,
   const std::scoped_lock lock(mutex_, to->mutex_);
   if (!(device_ == to->device_)) {
     return make_error(errc::invalid_argument, op, "the buffers are on different devices",
-                  static_cast<std::uint64_t>(to->device_.ordinal()));
+                      static_cast<std::uint64_t>(to->device_.ordinal()));
   }
   if (to->page_ != page_) {
     return make_error(errc::invalid_argument, op, "the buffers have different page sizes",
-                  to->page_, page_);
+                      to->page_, page_);
   }
-  if (status s = check_range(op, offset, bytes, true); !s) return s;
-  if (status s = to->check_range(op, to_offset, bytes, true); !s) return s;
+  STILLMAP_RETURN_IF_ERROR(check_range(op, offset, bytes, true));
+  STILLMAP_RETURN_IF_ERROR(to->check_range(op, to_offset, bytes, true));
   if (bytes == 0) return {};
   const slot_run from_run{offset / page_, bytes / page_};
   const slot_run to_run{to_offset / page_, bytes / page_};
-  if (status s = check_shareable(op, from_run, forked | aliased); !s) return s;
+  STILLMAP_RETURN_IF_ERROR(check_shareable(op, from_run, forked | aliased));
   if (!to->runs(to_run, true).empty()) {
     return make_error(errc::invalid_argument, op, "the target range is committed already",
-                  to_offset);
+                      to_offset);
   }
   fence after = idle != nullptr ? *idle : fence();
   if (idle == nullptr) {
-    if (status s = wait_for_device(); !s) return s;
+    STILLMAP_RETURN_IF_ERROR(wait_for_device());
   }
-  if (status s = space().settle(to->span(to_run)); !s) return s;
-  const auto passed = after.passed();
-  if (!passed) return tl::unexpected(passed.error());
+  STILLMAP_RETURN_IF_ERROR(space().settle(to->span(to_run)));
+  STILLMAP_ASSIGN_OR_RETURN(const auto passed, after.passed());
   remap_plan plan(to->access_);
   std::size_t slot = to_run.first;
   for (page_ptr &p : pages_of(from_run)) {
     to->keep_pool_of(p);
     plan.map(to->address() + slot++ * page_, std::move(p));
   }
-  if (*passed) plan.unmap(span(from_run));
-  if (status s = apply(std::move(plan)); !s) return s;
-  if (!*passed) {
+  if (passed) plan.unmap(span(from_run));
+  STILLMAP_RETURN_IF_ERROR(apply(std::move(plan)));
+  if (!passed) {
     for (const slot_run part : by_block(from_run)) {
       space().let_go(block_of(part.first), span(part), after);
     }

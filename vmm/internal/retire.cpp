@@ -4,7 +4,7 @@
 
 #include "stillmap/vmm/address_space.h"
 #include "stillmap/vmm/internal/device_state.h"
-#include "stillmap/vmm/page_pool.h"
+#include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/remap.h"
 
 namespace stillmap {
@@ -12,14 +12,13 @@ namespace stillmap {
 // Whether a retiring mapping is all that is left of its page: no alias, no thief, and no fence of
 // work that used the page at another address. Requires mutex_.
 bool address_space::nobody_elses(const entry &e) {
-  return e.backing.use_count() == 1 && e.backing.page_->pool_->unfenced(*e.backing.page_);
+  return e.backing.use_count() == 1 && !e.backing.page_->owner_->has_fence(*e.backing.page_);
 }
 
 status address_space::retire(std::shared_ptr<address_block> block, virtual_range range,
                              fence idle) {
-  const auto passed = idle.passed();
-  if (!passed) return tl::unexpected(passed.error());
-  if (*passed) {
+  STILLMAP_ASSIGN_OR_RETURN(const auto passed, idle.passed());
+  if (passed) {
     remap_plan plan({});
     plan.unmap(range);
     return apply(std::move(plan));
@@ -30,14 +29,14 @@ status address_space::retire(std::shared_ptr<address_block> block, virtual_range
        it != mappings_.end() && it->first < range.end().value(); ++it) {
     if (it->second.retiring || it->first + it->second.bytes > range.end().value()) {
       return make_error(errc::invalid_argument, "address_space::retire",
-                    "the range is not made of whole live mappings", range.begin.value(),
-                    range.bytes);
+                        "the range is not made of whole live mappings", range.begin.value(),
+                        range.bytes);
     }
     covered += it->second.bytes;
   }
   if (covered == 0) {
     return make_error(errc::invalid_argument, "address_space::retire",
-                  "nothing is mapped in the range", range.begin.value(), range.bytes);
+                      "nothing is mapped in the range", range.begin.value(), range.bytes);
   }
   if (set_retiring_locked(range)) retiring_.add({std::move(block), range, std::move(idle)});
   return {};
@@ -95,7 +94,8 @@ bool address_space::set_retiring_locked(virtual_range range) {
   return any;
 }
 
-status address_space::steal_retiring(std::size_t n, const page_pool &kin, stream_ref consumer,
+status address_space::steal_retiring(std::size_t n, std::size_t page_bytes,
+                                     const physical_properties &properties, stream_ref consumer,
                                      std::vector<page_ptr> &out) {
   std::vector<ledger_page_ptr> found;
   fence idle;
@@ -106,8 +106,8 @@ status address_space::steal_retiring(std::size_t n, const page_pool &kin, stream
       for (auto it = lower_locked(r.range.begin);
            found.size() < n && it != mappings_.end() && it->first < r.range.end().value(); ++it) {
         entry &e = it->second;
-        if (!e.retiring || !nobody_elses(e) || e.backing->imported() ||
-            e.bytes != kin.page_bytes() || e.backing->properties() != kin.properties()) {
+        if (!e.retiring || !nobody_elses(e) || e.backing->imported() || e.bytes != page_bytes ||
+            e.backing->properties() != properties) {
           continue;
         }
         found.push_back(e.backing);

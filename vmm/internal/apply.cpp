@@ -1,0 +1,394 @@
+// Performs remap plans: address_space::apply.
+#include <algorithm>
+#include <set>
+
+#include "stillmap/vmm/address_space.h"
+#include "stillmap/vmm/device.h"
+#include "stillmap/vmm/internal/device_state.h"
+#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/remap.h"
+
+namespace stillmap {
+
+// A plan being performed: checked against the ledger first, then step by step with a way back.
+class remap {
+ public:
+  remap(address_space &space, remap_plan &plan) : space_(space), plan_(plan) {}
+
+  status run() {
+    {
+      const std::lock_guard lock(space_.mutex_);
+      STILLMAP_RETURN_IF_ERROR(check_locked());
+    }
+    if (touched_.empty()) {
+      if (!forgotten_.empty()) settle_books(true);
+      return {};
+    }
+    const context_guard guard(driver(), space_.device_.context());
+    STILLMAP_RETURN_IF_ERROR(guard.entered());
+    space_.notify(backing_event::phase::about_to_change, touched_);
+    if (status s = perform(); !s) {
+      undo();
+      settle_books(false);
+      space_.notify(backing_event::phase::abandoned, touched_);
+      return s;
+    }
+    settle_books(true);
+    for (const auto &t : touched_) t.block->generation_.fetch_add(1, std::memory_order_acq_rel);
+    space_.notify(backing_event::phase::changed, touched_);
+    return {};
+  }
+
+ private:
+  using access_ptr = std::shared_ptr<const std::vector<access_grant>>;
+  struct present {  // one mapping as it is, or was
+    virtual_range range;
+    ledger_page_ptr page;
+    access_ptr access;
+    std::uint64_t block;
+    std::uint64_t suspend_by = 0;  // leaving: its place stays; arriving: whose place it is
+  };
+  enum class purpose { unmap, collect, suspend, grant };
+
+  const stillmap::driver &driver() const { return *space_.device_.drv; }
+
+  static tl::unexpected<error> no(const char *why, std::uint64_t value = 0,
+                                  std::uint64_t limit = 0) {
+    return make_error(errc::invalid_argument, "remap", why, value, limit);
+  }
+
+  // ---- plan against ledger; no driver ----------------------------------------------------------
+
+  status check_locked() {
+    for (const virtual_range r : plan_.unmaps_) {
+      const purpose why = plan_.of_retired_ ? purpose::collect : purpose::unmap;
+      STILLMAP_RETURN_IF_ERROR(gather_locked(r, leaving_, why));
+    }
+    for (const auto &step : plan_.suspends_) {
+      const std::size_t before = leaving_.size();
+      STILLMAP_RETURN_IF_ERROR(gather_locked(step.range, leaving_, purpose::suspend));
+      for (std::size_t i = before; i < leaving_.size(); ++i) leaving_[i].suspend_by = step.by;
+    }
+    std::sort(leaving_.begin(), leaving_.end(), by_address);
+    for (std::size_t i = 1; i < leaving_.size(); ++i) {
+      if (leaving_[i - 1].range.overlaps(leaving_[i].range)) {
+        return no("a range is unmapped twice", leaving_[i].range.begin.value());
+      }
+    }
+    for (const auto &g : plan_.grants_) {
+      std::vector<present> concerned;
+      STILLMAP_RETURN_IF_ERROR(gather_locked(g.range, concerned, purpose::grant));
+      for (present &p : concerned) regranted_.push_back({std::move(p), g.access});
+    }
+    for (auto &step : plan_.maps_) {
+      if (!step.page) return no("a step maps no page", step.at.value());
+      const virtual_range target{step.at, step.page->bytes()};
+      const auto block = space_.block_at_locked(step.at);
+      if (!block || !block->range().contains(target)) {
+        return no("the target is not inside one reservation", step.at.value());
+      }
+      if (step.at.value() % space_.device_.caps.page_bytes != 0) {
+        return no("the target is not page-aligned", step.at.value(),
+                  space_.device_.caps.page_bytes);
+      }
+      if (step.suspended_by != 0) {
+        const auto it = space_.mappings_.find(step.at.value());
+        if (it == space_.mappings_.end() || it->second.bytes != target.bytes ||
+            it->second.suspended_by != step.suspended_by) {
+          return no("no page of that size was suspended there", step.at.value(), target.bytes);
+        }
+        arriving_.push_back(
+            {target, step.page.share(), it->second.access, block->id(), step.suspended_by});
+        touch(block, target);
+        continue;
+      }
+      const bool replacing = is_leaving(target);
+      if (!replacing && occupied_locked(target)) {
+        return no("the target is mapped already", step.at.value());
+      }
+      (replacing ? replacing_ : arriving_)
+          .push_back({target, step.page.share(), step.access, block->id()});
+      touch(block, target);
+    }
+    for (auto *list : {&arriving_, &replacing_}) {
+      std::sort(list->begin(), list->end(), by_address);
+      for (std::size_t i = 1; i < list->size(); ++i) {
+        if ((*list)[i - 1].range.overlaps((*list)[i].range)) {
+          return no("two steps map the same address", (*list)[i].range.begin.value());
+        }
+      }
+    }
+    const std::size_t live = space_.mappings_.size() - space_.suspended_ + arriving_.size();
+    const std::size_t ceiling = space_.stats_.mapping_ceiling;
+    if (!arriving_.empty() && ceiling != 0 && live > ceiling) {
+      return make_error(errc::address_space_exhausted, "remap",
+                        "the ceiling of live mappings is reached", live, ceiling);
+    }
+    return {};
+  }
+
+  static bool by_address(const present &a, const present &b) {
+    return a.range.begin < b.range.begin;
+  }
+
+  status gather_locked(virtual_range r, std::vector<present> &into, purpose why) {
+    const bool retiring = why == purpose::collect;
+    std::size_t found = 0;
+    for (auto it = space_.lower_locked(r.begin);
+         it != space_.mappings_.end() && it->first < r.end().value(); ++it) {
+      const virtual_range range{device_address(it->first), it->second.bytes};
+      if (!r.contains(range)) return no("the range cuts a mapping", range.begin.value());
+      if (it->second.suspended_by != 0) {
+        if (why != purpose::unmap) {
+          return make_error(errc::busy, "remap", "memory in the range is suspended",
+                            range.begin.value());
+        }
+        forgotten_.push_back(range);
+        found += range.bytes;
+        continue;
+      }
+      if (it->second.retiring != retiring) {
+        return no("a mapping in the range is retiring", range.begin.value());
+      }
+      const auto block = space_.block_at_locked(range.begin);
+      if (!block && !retiring) return no("the range is in no reservation", range.begin.value());
+      into.push_back({range, it->second.backing, it->second.access, block ? block->id() : 0});
+      if (block) touch(block, range);
+      found += range.bytes;
+    }
+    if (found == 0) return no("nothing is mapped in the range", r.begin.value(), r.bytes);
+    auto before = space_.lower_locked(r.begin);
+    if (before != space_.mappings_.begin()) {
+      --before;
+      if (before->first + before->second.bytes > r.begin.value()) {
+        return no("the range cuts a mapping", before->first);
+      }
+    }
+    return {};
+  }
+
+  bool is_leaving(virtual_range target) const {
+    const auto it =
+        std::lower_bound(leaving_.begin(), leaving_.end(), target.begin,
+                         [](const present &p, device_address at) { return p.range.begin < at; });
+    return it != leaving_.end() && it->range == target;
+  }
+
+  bool occupied_locked(virtual_range target) const {
+    if (const auto last = space_.last_entered_; last != space_.mappings_.end()) {
+      const auto next = space_.after_locked(last);
+      if (last->first + last->second.bytes <= target.begin.value() &&
+          (next == space_.mappings_.end() || next->first >= target.end().value())) {
+        return false;
+      }
+    }
+    auto it = space_.mappings_.lower_bound(target.end().value());
+    if (it == space_.mappings_.begin()) return false;
+    --it;
+    return it->first + it->second.bytes > target.begin.value();
+  }
+
+  void touch(const std::shared_ptr<address_block> &block, virtual_range range) {
+    for (auto &t : touched_) {
+      if (t.block != block) continue;
+      const device_address begin = std::min(t.range.begin, range.begin);
+      t.range = {begin, std::max(t.range.end(), range.end()) - begin};
+      return;
+    }
+    touched_.push_back({block, range});
+  }
+
+  // ---- the steps --------------------------------------------------------------------------------
+
+  status perform() {
+    STILLMAP_RETURN_IF_ERROR(map_all(arriving_, mapped_));
+    for (std::size_t i = 0; i < regranted_.size();) {
+      const std::size_t n = run_length(
+          i,
+          [&](std::size_t a, std::size_t b) {
+            return regranted_[a].now == regranted_[b].now &&
+                   follows(regranted_[a].was, regranted_[b].was);
+          },
+          regranted_.size());
+      const virtual_range run = span_of(regranted_[i].was, regranted_[i + n - 1].was);
+      regranted_done_ = i + n;  // a failed call may have done part of it
+      if (status s = driver().set_access(run, regranted_[i].now->data(), regranted_[i].now->size());
+          !s) {
+        return s;
+      }
+      i += n;
+    }
+    for (std::size_t i = 0; i < leaving_.size();) {
+      const std::size_t n = adjacent_from(leaving_, i);
+      STILLMAP_RETURN_IF_ERROR(driver().unmap(span_of(leaving_[i], leaving_[i + n - 1])));
+      i += n;
+      unmapped_ = i;
+    }
+    return map_all(replacing_, remapped_);
+  }
+
+  status map_all(const std::vector<present> &pages, std::size_t &done) {
+    for (const present &p : pages) {
+      STILLMAP_RETURN_IF_ERROR(driver().map(p.range.begin, p.range.bytes, p.page->handle()));
+      ++done;
+    }
+    return grant_runs(pages, pages.size());
+  }
+
+  status grant_runs(const std::vector<present> &pages, std::size_t count) {
+    for (std::size_t i = 0; i < count;) {
+      const std::size_t n = run_length(
+          i,
+          [&](std::size_t a, std::size_t b) {
+            return pages[a].access == pages[b].access && follows(pages[a], pages[b]);
+          },
+          count);
+      const auto &access = *pages[i].access;
+      if (!access.empty()) {
+        if (status s = driver().set_access(span_of(pages[i], pages[i + n - 1]), access.data(),
+                                           access.size());
+            !s) {
+          return s;
+        }
+      }
+      i += n;
+    }
+    return {};
+  }
+
+  // ---- the way back -----------------------------------------------------------------------------
+
+  void undo() {
+    unmap_first(replacing_, remapped_);
+    for (std::size_t i = 0; i < unmapped_; ++i) {  // what left comes back
+      const present &p = leaving_[i];
+      if (const status s = driver().map(p.range.begin, p.range.bytes, p.page->handle()); !s) {
+        report_background_error(s.error());
+        lost_.insert(p.range.begin.value());
+      }
+    }
+    std::vector<present> back;
+    for (std::size_t i = 0; i < unmapped_; ++i) {
+      if (!lost_.contains(leaving_[i].range.begin.value())) back.push_back(leaving_[i]);
+    }
+    if (const status s = grant_runs(back, back.size()); !s) report_background_error(s.error());
+    std::vector<present> granted;
+    for (std::size_t i = 0; i < regranted_done_; ++i) granted.push_back(regranted_[i].was);
+    if (const status s = grant_runs(granted, granted.size()); !s)
+      report_background_error(s.error());
+    unmap_first(arriving_, mapped_);
+    unmapped_ = 0;
+    regranted_done_ = 0;
+  }
+
+  void unmap_first(const std::vector<present> &pages, std::size_t &count) {
+    for (std::size_t i = 0; i < count;) {
+      const std::size_t n = std::min(adjacent_from(pages, i), count - i);
+      const status s = driver().unmap(span_of(pages[i], pages[i + n - 1]));
+      if (!s) {
+        report_background_error(s.error());
+        stuck_.insert(stuck_.end(), pages.begin() + static_cast<std::ptrdiff_t>(i),
+                      pages.begin() + static_cast<std::ptrdiff_t>(i + n));
+      }
+      i += n;
+    }
+    count = 0;
+  }
+
+  // Makes the ledger say what the driver now has. leaving_ still holds the pages that go, so none
+  // returns to its pool under the lock.
+  void settle_books(bool done) {
+    const std::lock_guard lock(space_.mutex_);
+    auto &books = space_.mappings_;
+    auto leave = [&](const present &p) {
+      const auto it = books.find(p.range.begin.value());
+      if (p.suspend_by == 0 || lost_.contains(p.range.begin.value())) {
+        return space_.erase_locked(it);
+      }
+      it->second.backing = ledger_page_ptr();  // leaving_ holds the page
+      it->second.suspended_by = p.suspend_by;
+      ++space_.suspended_;
+      space_.stats_.mapped_bytes -= p.range.bytes;
+      space_.stats_.suspended_bytes += p.range.bytes;
+    };
+    auto enter = [&](const present &p) {
+      if (p.suspend_by != 0) space_.erase_locked(books.find(p.range.begin.value()));
+      auto &last = space_.last_entered_;
+      const auto near = last == books.end() ? last : space_.after_locked(last);
+      last = books.insert_or_assign(near, p.range.begin.value(),
+                                    address_space::entry{p.page, p.range.bytes, p.access, false});
+      space_.stats_.mapped_bytes += p.range.bytes;
+    };
+    for (std::size_t i = 0; i < unmapped_; ++i) leave(leaving_[i]);
+    for (const present &p : leaving_) {
+      if (lost_.contains(p.range.begin.value())) leave(p);
+    }
+    for (std::size_t i = 0; i < mapped_; ++i) enter(arriving_[i]);
+    for (std::size_t i = 0; i < remapped_; ++i) enter(replacing_[i]);
+    for (const present &p : stuck_) {
+      const auto it = books.find(p.range.begin.value());
+      if (it == books.end()) {
+        enter(p);
+      } else {
+        it->second.backing = p.page;  // suspended as before, and the page cannot be used elsewhere
+      }
+    }
+    for (std::size_t i = 0; i < regranted_done_; ++i) {
+      books[regranted_[i].was.range.begin.value()].access = regranted_[i].now;
+    }
+    if (done) {
+      for (const virtual_range r : forgotten_) space_.forget_suspended_locked(r);
+    }
+    space_.stats_.live_mappings = books.size() - space_.suspended_;
+  }
+
+  // ---- runs -------------------------------------------------------------------------------------
+
+  // Adjacent, and in the same reservation: a call across two of them is nobody's promise.
+  static bool follows(const present &a, const present &b) {
+    return a.range.end() == b.range.begin && a.block == b.block;
+  }
+  static virtual_range span_of(const present &first, const present &last) {
+    return {first.range.begin, last.range.end() - first.range.begin};
+  }
+  template <class Same>
+  static std::size_t run_length(std::size_t i, Same same, std::size_t count) {
+    std::size_t n = 1;
+    while (i + n < count && same(i + n - 1, i + n)) ++n;
+    return n;
+  }
+  static std::size_t adjacent_from(const std::vector<present> &v, std::size_t i) {
+    return run_length(
+        i, [&](std::size_t a, std::size_t b) { return follows(v[a], v[b]); }, v.size());
+  }
+
+  struct regrant {
+    present was;
+    access_ptr now;
+  };
+
+  address_space &space_;
+  remap_plan &plan_;
+  std::vector<present> arriving_, replacing_, leaving_;
+  std::vector<regrant> regranted_;
+  std::vector<address_space::touched_range> touched_;
+  std::size_t mapped_ = 0, remapped_ = 0, unmapped_ = 0, regranted_done_ = 0;
+  std::vector<virtual_range> forgotten_;  // suspended, and given up: nothing is mapped there
+  std::set<std::uint64_t> lost_;          // unmapped, and would not come back
+  std::vector<present> stuck_;            // mapped, and would not go
+};
+
+// What retires still counts against every ceiling, ours and the driver's. Before saying that there
+// is no room, what has passed its fence is undone; at our own ceiling the rest is waited for too,
+// since nothing else can help.
+status address_space::apply(remap_plan &&plan) {
+  remap_plan mine = std::move(plan);
+  const status s = remap(*this, mine).run();
+  if (s || mine.maps_.empty()) return s;
+  const bool full = s.error().is(errc::address_space_exhausted);
+  if (!full && !s.error().is(errc::out_of_memory)) return s;
+  const bool ours = full && s.error().code.category() == stillmap_category();
+  return collect(ours) == 0 ? s : remap(*this, mine).run();
+}
+
+}  // namespace stillmap

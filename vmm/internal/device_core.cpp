@@ -1,0 +1,49 @@
+#include "stillmap/vmm/internal/device_core.h"
+
+#include <algorithm>
+
+namespace stillmap {
+
+result<event_handle> event_pool::take(const driver &drv) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!free_.empty()) {
+      const event_handle e = free_.back();
+      free_.pop_back();
+      return e;
+    }
+    // Room for every event that exists, so that giving one back never allocates.
+    if (++created_ > free_.capacity()) free_.reserve(std::max<std::size_t>(16, 2 * created_));
+  }
+  auto made = drv.create_event();
+  if (!made) {
+    const std::lock_guard lock(mutex_);
+    --created_;
+  }
+  return made;
+}
+
+void event_pool::give_back(event_handle e) noexcept {
+  const std::lock_guard lock(mutex_);
+  free_.push_back(e);
+}
+
+void event_pool::destroy_all(const driver &drv) noexcept {
+  const std::lock_guard lock(mutex_);
+  for (const event_handle e : free_) {
+    if (const status s = drv.destroy_event(e); !s) report_background_error(s.error());
+  }
+  free_.clear();
+  created_ = 0;
+}
+
+device_core::~device_core() {
+  const context_guard guard(*drv, context.get());
+  if (guard.entered()) {
+    events.destroy_all(*drv);
+  } else {
+    report_background_error(guard.entered().error());  // the events go with the context
+  }
+}
+
+}  // namespace stillmap
