@@ -24,12 +24,12 @@ class image_fault : public image_test {
   image_fault() : before_(make_sample({1, 4, 20})), after_(make_sample({2, 7, 30})) {}
 
   write_options how_for(const setting &s, refusing_calls &calls) {
-    write_options how = small();
-    how.replace = s.replace;
-    how.past_page_cache = s.direct;
-    how.writes_at_once = 3;
-    how.calls = &calls;
-    return how;
+    write_options options = small();
+    options.replace = s.replace;
+    options.direct_io = s.direct;
+    options.queue_depth = 3;
+    options.calls = &calls;
+    return options;
   }
 
   // Refuses each call in turn, until one more is not made. Returns how many were refused.
@@ -56,7 +56,7 @@ class image_fault : public image_test {
         if (calls.refused()) expect_harmless(*calls.refused(), s.with);
       } else {
         EXPECT_FALSE(w.error().message().empty());
-        EXPECT_EQ(w.error().file, path("a.smi"));
+        EXPECT_EQ(w.error().detail().subject, path("a.smi"));
         if (s.replace) {
           expect_holds("a.smi", before_);
         } else {
@@ -144,16 +144,16 @@ TEST_F(image_fault, file_systems_that_cannot_exchange_names) {
     }
   };
   plain calls;
-  write_options how = small();
-  how.calls = &calls;
-  put("a.smi", before_, how);
+  write_options options = small();
+  options.calls = &calls;
+  put("a.smi", before_, options);
   expect_holds("a.smi", before_);
   contents_in_memory from(after_.contents);
-  const auto w = write(path("a.smi"), after_.what, from, how);
+  const auto w = write(path("a.smi"), after_.what, from, options);
   ASSERT_FALSE(w);
-  EXPECT_EQ(w.error().why.code, std::errc::file_exists);
-  how.replace = true;
-  put("a.smi", after_, how);
+  EXPECT_EQ(w.error().code, std::errc::file_exists);
+  options.replace = true;
+  put("a.smi", after_, options);
   expect_holds("a.smi", after_);
   EXPECT_EQ(names_in(folder()).size(), 1u);
 }
@@ -177,11 +177,11 @@ TEST_F(image_fault, a_disk_that_lies) {
   for (std::size_t at = 0;; ++at) {
     lying calls;
     calls.at = at;
-    write_options how = small();
-    how.calls = &calls;
-    how.replace = true;
+    write_options options = small();
+    options.calls = &calls;
+    options.replace = true;
     contents_in_memory from(after_.contents);
-    const auto w = write(path("a.smi"), after_.what, from, how);
+    const auto w = write(path("a.smi"), after_.what, from, options);
     if (calls.writes <= at) {
       EXPECT_TRUE(w);
       EXPECT_GT(at, 5u);
@@ -224,11 +224,11 @@ TEST_F(image_fault, every_call_refused_while_reading) {
       refusing_calls calls;
       calls.refuse_at = n;
       calls.with = with;
-      open_options how;
-      how.calls = &calls;
-      const auto r = reader::open(path("b.smi"), how);
+      open_options options;
+      options.calls = &calls;
+      const auto r = reader::open(path("b.smi"), options);
       std::vector<std::byte> to(s.contents.size(), std::byte{1});
-      done ok;
+      status ok;
       if (r) {
         ok = r->read(0, to);
         EXPECT_TRUE(ok ? std::equal(to.begin(), to.end(), s.contents.begin()) : all_zero(to));

@@ -72,7 +72,7 @@ void reseal(std::vector<std::byte> &file, bool extents) {
 
 std::string fuzz_manifest(const std::vector<std::byte> &bytes) {
   const auto m = decode_manifest(bytes.data(), bytes.size());
-  if (!m) return m.error().why.reason[0] != '\0' ? "" : "refused without a reason";
+  if (!m) return m.error().reason[0] != '\0' ? "" : "refused without a reason";
   if (!check(*m)) return "a manifest was taken that contradicts itself";
   const auto again = encode(*m);
   if (!again) return "";  // larger than what it was read from
@@ -82,20 +82,20 @@ std::string fuzz_manifest(const std::vector<std::byte> &bytes) {
 
 std::string fuzz_file(const std::vector<std::byte> &bytes) {
   file_in_memory calls(bytes);
-  open_options how;
-  how.calls = &calls;
-  how.look_beside = false;
-  how.past_page_cache = false;
-  how.most_contents = 8 << 20;
-  how.most_metadata = 8 << 20;
-  const auto r = reader::open("input.smi", how);
+  open_options options;
+  options.calls = &calls;
+  options.search_directory = false;
+  options.direct_io = false;
+  options.max_contents_bytes = 8 << 20;
+  options.max_metadata_bytes = 8 << 20;
+  const auto r = reader::open("input.smi", options);
   if (!r) {
     return r.error().message().find("input.smi: ") == 0 ? "" : "no reason: " + r.error().message();
   }
   verify_options verify;
   verify.threads = 1;
   const bool sound = r->verify(verify).has_value();
-  std::vector<std::byte> to(r->head().contents_bytes);
+  std::vector<std::byte> to(r->superblock().contents_bytes);
   const bool whole = r->read(0, to).has_value();
   if (sound && !whole) return "verified, and cannot be read";
   if (!whole && !all_zero(to)) return "something was shown that is not sound";
@@ -128,14 +128,14 @@ std::vector<testing::fuzz_input> fuzz_corpus() {
   };
   for (unsigned i = 0; i < 12; ++i) {
     const sample s = make_sample({i, i % 5, 1 + i % 3});
-    write_options how;
-    how.compress = static_cast<codec>(i % 3);
-    how.threads = 1;
-    how.replace = true;
-    how.chunk_bytes = smallest_chunk;
-    if (i % 6 == 5) how.sign_with.emplace();
+    write_options options;
+    options.compress = static_cast<codec>(i % 3);
+    options.threads = 1;
+    options.replace = true;
+    options.chunk_bytes = min_chunk_bytes;
+    if (i % 6 == 5) options.sign_with.emplace();
     contents_in_memory from(s.contents);
-    if (!write(folder + "/a.smi", s.what, from, how)) continue;
+    if (!write(folder + "/a.smi", s.what, from, options)) continue;
     const auto file = bytes_of_file(folder + "/a.smi");
     add(fuzz_mode::as_it_is, file);
     if (i % 6 == 5) continue;

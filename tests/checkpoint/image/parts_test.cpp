@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "stillmap/checkpoint/image/codec.h"
+#include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/checkpoint/image/internal/image_file.h"
 #include "stillmap/checkpoint/image/internal/seal.h"
 #include "stillmap/checkpoint/image/internal/wire.h"
@@ -131,10 +132,10 @@ TEST(image_codec, there_and_back_or_not_worth_it) {
     std::vector<std::byte> noise(size), text(size), back(size), room(size);
     for (auto &b : noise) b = static_cast<std::byte>(random());
     for (std::size_t i = 0; i < size; ++i) text[i] = static_cast<std::byte>(i / 9 % 50);
-    for (const auto &[how, kind] :
+    for (const auto &[options, kind] :
          {std::pair{codec::lz4, chunk_kind::lz4}, std::pair{codec::zstd, chunk_kind::zstd}}) {
-      EXPECT_EQ(c.compress(how, noise, room), 0u);
-      const std::size_t n = c.compress(how, text, room);
+      EXPECT_EQ(c.compress(options, noise, room), 0u);
+      const std::size_t n = c.compress(options, text, room);
       ASSERT_GT(n, 0u);
       EXPECT_LE(n, worth_storing(size));
       ASSERT_TRUE(c.decompress(kind, bytes_view(room).first(n), back));
@@ -200,15 +201,16 @@ TEST(image_keys, each_part_is_bound_to_its_place) {
   }
 }
 
-TEST(image_failure, says_where_and_what) {
-  failure f = fail(errc::corrupt, "image::open", "a file of another size than it says",
-                   part::superblock, 24, "8192", "4096")
-                  .value();
-  f.file = "x.smi";
-  EXPECT_EQ(
-      f.message(),
-      "x.smi: superblock at 24: a file of another size than it says (there is 8192, should be "
-      "4096): corrupt [image::open]");
+TEST(image_errors, name_the_file_the_position_and_the_values) {
+  const auto e = in_file(image_error(errc::corrupt, "image::open", "the size of the file differs",
+                                     part::superblock, 24, "8192", "4096"),
+                         "x.smi")
+                     .value();
+  EXPECT_EQ(e.message(),
+            "x.smi: superblock at 24: image::open: the size of the file differs (found 8192, "
+            "expected 4096): corrupt");
+  EXPECT_EQ(in_file(tl::unexpected(e), "y.smi").value().detail().subject, "x.smi");
+  EXPECT_EQ(image_system_error(5, "op", "cannot read", 4096).value().detail().where, "offset 4096");
 }
 
 }  // namespace

@@ -85,9 +85,9 @@ class refusing_calls final : public file_calls {
     const int r = pick(call::sync);
     return r != 0 ? r : file_calls::sync(fd);
   }
-  int set_aside(int fd, std::uint64_t n) override {
+  int preallocate(int fd, std::uint64_t n) override {
     const int r = pick(call::set_aside);
-    return r != 0 ? r : file_calls::set_aside(fd, n);
+    return r != 0 ? r : file_calls::preallocate(fd, n);
   }
   int truncate(int fd, std::uint64_t n) override {
     ++unsure_;
@@ -128,13 +128,13 @@ class refusing_calls final : public file_calls {
     const int r = pick(call::unlink);
     return r != 0 ? r : file_calls::unlink_at(d, n);
   }
-  int make_folder_at(int d, const char *n, unsigned m) override {
+  int make_directory_at(int d, const char *n, unsigned m) override {
     const int r = pick(call::make_folder);
-    return r != 0 ? r : file_calls::make_folder_at(d, n, m);
+    return r != 0 ? r : file_calls::make_directory_at(d, n, m);
   }
-  int remove_folder_at(int d, const char *n) override {
+  int remove_directory_at(int d, const char *n) override {
     const int r = pick(call::remove_folder);
-    return r != 0 ? r : file_calls::remove_folder_at(d, n);
+    return r != 0 ? r : file_calls::remove_directory_at(d, n);
   }
   bool may_use_ring() override { return ring; }
   int ring_wrote(int result, std::size_t n) override {

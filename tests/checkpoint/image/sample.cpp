@@ -14,9 +14,9 @@ namespace {
 enum class filling { random, zero, text, like_another, one_byte, count };
 
 // `alike`: an earlier piece of the same size, if there is one.
-void fill(std::span<std::byte> piece, filling how, std::span<const std::byte> alike,
+void fill(std::span<std::byte> piece, filling options, std::span<const std::byte> alike,
           std::mt19937_64 &random) {
-  switch (how) {
+  switch (options) {
     case filling::random:
       for (std::size_t i = 0; i < piece.size(); i += 8) {
         const std::uint64_t r = random();
@@ -74,18 +74,19 @@ sample make_sample(const sample_shape &shape) {
     const std::size_t before = s.contents.size();
     s.contents.resize(before + bytes);
     // In pieces of 64 KiB, as small() has them.
-    for (std::size_t in = 0; in < bytes; in += smallest_chunk) {
+    for (std::size_t in = 0; in < bytes; in += min_chunk_bytes) {
       const auto piece =
           std::span(s.contents)
-              .subspan(before + in, std::min<std::size_t>(smallest_chunk, bytes - in));
-      const auto how = static_cast<filling>(random() % static_cast<unsigned>(filling::count));
+              .subspan(before + in, std::min<std::size_t>(min_chunk_bytes, bytes - in));
+      const auto options = static_cast<filling>(random() % static_cast<unsigned>(filling::count));
       const auto earlier = filled.find(piece.size());
       std::span<const std::byte> alike;
       if (earlier != filled.end()) {
         alike = std::span(s.contents).subspan(earlier->second, piece.size());
       }
-      fill(piece, how, alike, random);
-      if (how == filling::random || how == filling::text) filled[piece.size()] = before + in;
+      fill(piece, options, alike, random);
+      if (options == filling::random || options == filling::text)
+        filled[piece.size()] = before + in;
     }
   }
   close_block();
@@ -134,24 +135,25 @@ image_test::~image_test() {
 }
 
 write_options image_test::small() {
-  write_options how;
-  how.chunk_bytes = smallest_chunk;
-  how.threads = 1;
-  return how;
+  write_options options;
+  options.chunk_bytes = min_chunk_bytes;
+  options.threads = 1;
+  return options;
 }
 
-written image_test::put(const std::string &name, const sample &s, const write_options &how) {
+written image_test::put(const std::string &name, const sample &s, const write_options &options) {
   contents_in_memory from(s.contents);
-  const auto w = write(path(name), s.what, from, how);
+  const auto w = write(path(name), s.what, from, options);
   EXPECT_TRUE(w) << w.error().message();
   return w.value_or(written{});
 }
 
-void image_test::expect_holds(const std::string &name, const sample &s, const open_options &how) {
-  const auto r = reader::open(path(name), how);
+void image_test::expect_holds(const std::string &name, const sample &s,
+                              const open_options &options) {
+  const auto r = reader::open(path(name), options);
   ASSERT_TRUE(r) << r.error().message();
-  EXPECT_EQ(r->what(), s.what);
-  ASSERT_EQ(r->head().contents_bytes, s.contents.size());
+  EXPECT_EQ(r->manifest(), s.what);
+  ASSERT_EQ(r->superblock().contents_bytes, s.contents.size());
   const auto sound = r->verify();
   EXPECT_TRUE(sound) << sound.error().message();
   std::vector<std::byte> back(s.contents.size());

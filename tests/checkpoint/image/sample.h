@@ -47,9 +47,9 @@ class image_test : public ::testing::Test {
 
   // Small chunks and one thread: the same every time.
   static write_options small();
-  written put(const std::string &name, const sample &s, const write_options &how = small());
+  written put(const std::string &name, const sample &s, const write_options &options = small());
   // Opens, verifies and compares every byte.
-  void expect_holds(const std::string &name, const sample &s, const open_options &how = {});
+  void expect_holds(const std::string &name, const sample &s, const open_options &options = {});
 
  private:
   std::string folder_;

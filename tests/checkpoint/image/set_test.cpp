@@ -13,11 +13,11 @@ class image_sets : public image_test {
     image_set s;
     s.set = make_id().value();
     for (std::uint32_t i = 0; i < n; ++i) {
-      write_options how = small();
-      how.set = s.set;
-      how.set_images = n;
-      how.set_index = i;
-      const written w = put(name_in_set(i, s.set), make_sample({i, 2, 10}), how);
+      write_options options = small();
+      options.set = s.set;
+      options.set_images = n;
+      options.set_index = i;
+      const written w = put(name_in_set(i, s.set), make_sample({i, 2, 10}), options);
       s.images.push_back({w.image, w.file_bytes, w.root});
     }
     return s;
@@ -26,18 +26,18 @@ class image_sets : public image_test {
 
 TEST_F(image_sets, round_trip) {
   const image_set s = put_set(3);
-  EXPECT_EQ(read_set(folder()).error().why.code, std::errc::no_such_file_or_directory);
+  EXPECT_EQ(read_set(folder()).error().code, std::errc::no_such_file_or_directory);
   ASSERT_TRUE(write_set(folder(), s));
   EXPECT_EQ(read_set(folder()).value(), s);
   const auto images = open_set(folder());
   ASSERT_TRUE(images) << images.error().message();
   ASSERT_EQ(images->size(), 3u);
   for (std::uint32_t i = 0; i < 3; ++i) {
-    EXPECT_EQ((*images)[i].what(), make_sample({i, 2, 10}).what);
+    EXPECT_EQ((*images)[i].manifest(), make_sample({i, 2, 10}).what);
   }
   const auto twice = write_set(folder(), s);
   ASSERT_FALSE(twice);
-  EXPECT_EQ(twice.error().why.code, std::errc::file_exists);
+  EXPECT_EQ(twice.error().code, std::errc::file_exists);
   EXPECT_TRUE(write_set(folder(), s, true));
   EXPECT_FALSE(write_set(folder(), {}, true));
   EXPECT_EQ(names_in(folder()),
@@ -48,15 +48,16 @@ TEST_F(image_sets, round_trip) {
 TEST_F(image_sets, names_say_which_image_of_which_set) {
   const image_id id = make_id().value();
   for (const std::uint32_t i : {0u, 7u, 4095u}) {
-    EXPECT_EQ(place_of(name_in_set(i, id)), (place_in_set{i, id}));
+    EXPECT_EQ(parse_name_in_set(name_in_set(i, id)), (set_position{i, id}));
   }
   const std::string good = name_in_set(12, id);
-  for (std::size_t n = 0; n < good.size(); ++n) EXPECT_FALSE(place_of(good.substr(0, n))) << n;
+  for (std::size_t n = 0; n < good.size(); ++n)
+    EXPECT_FALSE(parse_name_in_set(good.substr(0, n))) << n;
   for (const std::string &bad :
        {good + "x", "." + good, "device-012." + good.substr(10), "device--1." + good.substr(10),
         "device-12." + std::string(32, 'A') + ".smi", "device-12." + std::string(32, 'g') + ".smi",
         std::string("device-3.smi"), std::string("device-99999999999.") + good.substr(10)}) {
-    EXPECT_FALSE(place_of(bad)) << bad;
+    EXPECT_FALSE(parse_name_in_set(bad)) << bad;
   }
 }
 

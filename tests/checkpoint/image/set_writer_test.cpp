@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 
+#include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/checkpoint/image/set_writer.h"
 #include "tests/checkpoint/image/refusing_calls.h"
 #include "tests/checkpoint/image/sample.h"
@@ -15,16 +16,16 @@ class set_writers : public image_test {
  protected:
   std::string set_folder() const { return path("a.stillmap"); }
 
-  outcome<image_id> save(std::span<const sample> images, const set_options &how = {},
-                         std::span<const reader> parents = {}) {
-    auto w = set_writer::create(set_folder(), static_cast<std::uint32_t>(images.size()), how);
+  result<image_id> save(std::span<const sample> images, const set_writer_options &options = {},
+                        std::span<const reader> parents = {}) {
+    auto w = set_writer::create(set_folder(), static_cast<std::uint32_t>(images.size()), options);
     if (!w) return tl::unexpected(w.error());
     std::vector<set_member> members;
     for (std::uint32_t i = 0; i < images.size(); ++i) {
       write_options image = small();
-      image.calls = how.calls;
+      image.calls = options.calls;
       if (!parents.empty()) image.parent = parents[i];
-      w->place(i, image);
+      w->set_membership(i, image);
       contents_in_memory from(images[i].contents);
       const auto one = write(w->path(i), images[i].what, from, image);
       if (!one) return tl::unexpected(one.error());
@@ -35,13 +36,13 @@ class set_writers : public image_test {
   }
 
   // Exactly these images, all of them whole, and nothing else in the folder.
-  void expect_set(std::span<const sample> images, const open_options &how = {}) const {
-    const auto there = open_set(set_folder(), how);
+  void expect_set(std::span<const sample> images, const open_options &options = {}) const {
+    const auto there = open_set(set_folder(), options);
     ASSERT_TRUE(there) << there.error().message();
     ASSERT_EQ(there->size(), images.size());
     for (std::size_t i = 0; i < images.size(); ++i) {
       const reader &r = (*there)[i];
-      EXPECT_EQ(r.what(), images[i].what);
+      EXPECT_EQ(r.manifest(), images[i].what);
       ASSERT_TRUE(r.verify());
       std::vector<std::byte> back(images[i].contents.size());
       ASSERT_TRUE(r.read(0, back));
@@ -63,7 +64,7 @@ TEST_F(set_writers, a_set_takes_the_place_of_another) {
   EXPECT_EQ(files(), 3u);
   const auto twice = save(after_);
   ASSERT_FALSE(twice);
-  EXPECT_EQ(twice.error().why.code, std::errc::file_exists);
+  EXPECT_EQ(twice.error().code, std::errc::file_exists);
   expect_set(before_);
   ASSERT_TRUE(save(after_, {.replace = true}));
   expect_set(after_);
@@ -94,7 +95,7 @@ TEST_F(set_writers, what_is_no_set_is_left_alone) {
   expect_set(before_);
   EXPECT_EQ(files(), 5u);
   EXPECT_FALSE(set_writer::create(path("no/such/folder"), 2));
-  for (const std::uint32_t n : {0u, most_images_in_set + 1}) {
+  for (const std::uint32_t n : {0u, max_images_in_set + 1}) {
     const auto w = set_writer::create(path("b.stillmap"), n);
     ASSERT_FALSE(w);
     EXPECT_TRUE(w.error().is(errc::invalid_argument));
@@ -134,15 +135,15 @@ TEST_F(set_writers, parents_are_found_in_their_sets_folder) {
   ASSERT_TRUE(save(later, {}, *parents));
   const auto without = open_set(set_folder());
   ASSERT_FALSE(without);
-  EXPECT_EQ(without.error().where, part::parent);
-  open_options how;
-  how.parents = {path("nowhere"), path("parent.stillmap")};
-  expect_set(later, how);
-  const auto there = open_set(set_folder(), how);
+  EXPECT_TRUE(without.error().detail().where.starts_with(part::parent));
+  open_options options;
+  options.parents = {path("nowhere"), path("parent.stillmap")};
+  expect_set(later, options);
+  const auto there = open_set(set_folder(), options);
   ASSERT_TRUE(there);
   const auto parent_set = read_set(path("parent.stillmap"));
-  EXPECT_TRUE(needs((*there)[0], *parent_set)) << "by way of its parent";
-  EXPECT_FALSE(needs((*parents)[0], *read_set(set_folder())));
+  EXPECT_TRUE(depends_on((*there)[0], *parent_set)) << "by way of its parent";
+  EXPECT_FALSE(depends_on((*parents)[0], *read_set(set_folder())));
 }
 
 // Each reading is of one set, the old one or the new one.
@@ -166,14 +167,14 @@ TEST_F(set_writers, a_set_replaced_while_it_is_opened) {
     ASSERT_TRUE(save(before_, {.replace = true}));
     replacing calls([&] { ASSERT_TRUE(save(after_, {.replace = true})); });
     calls.at = at;
-    open_options how;
-    how.calls = &calls;
-    const auto there = open_set(set_folder(), how);
+    open_options options;
+    options.calls = &calls;
+    const auto there = open_set(set_folder(), options);
     ASSERT_TRUE(there) << at << ": " << there.error().message();
     const auto &expected = there->size() == before_.size() ? before_ : after_;
     ASSERT_EQ(there->size(), expected.size());
     for (std::size_t i = 0; i < expected.size(); ++i) {
-      EXPECT_EQ((*there)[i].what(), expected[i].what);
+      EXPECT_EQ((*there)[i].manifest(), expected[i].what);
       EXPECT_TRUE((*there)[i].verify());
     }
     if (!calls.came()) break;

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t chunk = 64 << 10;
 
-class digests_ahead_test : public testing::buffer_test {
+class digest_prefetch_test : public testing::buffer_test {
  protected:
   growable_buffer filled() {
     growable_buffer b = make();
@@ -27,14 +27,14 @@ class digests_ahead_test : public testing::buffer_test {
   }
 };
 
-TEST_F(digests_ahead_test, are_the_same_in_parts_as_at_once_and_whoever_asks_first) {
+TEST_F(digest_prefetch_test, are_the_same_in_parts_as_at_once_and_whoever_asks_first) {
   STILLMAP_NEEDS_VMM();
   const growable_buffer b = filled();
   const auto chunks = chunks_of(b);
   const auto all = chunk_digests(dev(), chunks);
   ASSERT_TRUE(all) << all.error().message();
   for (const std::size_t part : {std::size_t{1}, 3 * chunk, b.size(), 9 * b.size()}) {
-    digests_ahead ahead(dev(), chunks, part);
+    digest_prefetch ahead(dev(), chunks, part);
     EXPECT_EQ(ahead.of(chunks.size() - 1), all->back());
     std::thread other([&] {
       for (std::size_t i = 0; i < chunks.size(); ++i) EXPECT_EQ(ahead.of(i), (*all)[i]) << i;
@@ -44,11 +44,11 @@ TEST_F(digests_ahead_test, are_the_same_in_parts_as_at_once_and_whoever_asks_fir
   }
 }
 
-TEST_F(digests_ahead_test, go_while_the_rest_is_still_to_be_looked_at) {
+TEST_F(digest_prefetch_test, go_while_the_rest_is_still_to_be_looked_at) {
   STILLMAP_NEEDS_VMM();
   growable_buffer b = filled();
   for (int i = 0; i < 8; ++i) {
-    digests_ahead ahead(dev(), chunks_of(b), 1);
+    digest_prefetch ahead(dev(), chunks_of(b), 1);
     if (i % 2 == 0) {
       EXPECT_TRUE(ahead.of(0));
     }
@@ -58,7 +58,7 @@ TEST_F(digests_ahead_test, go_while_the_rest_is_still_to_be_looked_at) {
 }
 
 // What comes before the failure is known; what comes after it has to be read.
-TEST_F(digests_ahead_test, end_where_the_driver_fails) {
+TEST_F(digest_prefetch_test, end_where_the_driver_fails) {
   STILLMAP_NEEDS_HOSTCUDA();
   STILLMAP_NEEDS_VMM();
   namespace control = testing::hostcuda_control;
@@ -67,7 +67,7 @@ TEST_F(digests_ahead_test, end_where_the_driver_fails) {
   const auto all = chunk_digests(dev(), chunks);
   ASSERT_TRUE(all);
   control::fail("cuLaunchKernel", 3, CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
-  digests_ahead ahead(dev(), chunks, 1);
+  digest_prefetch ahead(dev(), chunks, 1);
   EXPECT_EQ(ahead.of(0), (*all)[0]);
   EXPECT_EQ(ahead.of(1), (*all)[1]);
   EXPECT_FALSE(ahead.of(2));
@@ -75,10 +75,10 @@ TEST_F(digests_ahead_test, end_where_the_driver_fails) {
   EXPECT_EQ(ahead.of(1), (*all)[1]);
 }
 
-TEST_F(digests_ahead_test, say_nothing_of_what_the_device_cannot_look_at) {
+TEST_F(digest_prefetch_test, say_nothing_of_what_the_device_cannot_look_at) {
   STILLMAP_NEEDS_VMM();
   const growable_buffer b = filled();
-  digests_ahead ahead(dev(), {{b.address(), 15 * 4096}});
+  digest_prefetch ahead(dev(), {{b.address(), 15 * 4096}});
   EXPECT_FALSE(ahead.of(0));
 }
 

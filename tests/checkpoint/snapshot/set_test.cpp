@@ -73,14 +73,14 @@ class sets : public stillmap::testing::buffer_test {
   std::vector<set_part> parts() const {
     return {{devices_[0], {tags[0]}, {}, {}}, {devices_[1], {tags[1]}, {}, {}}};
   }
-  image::outcome<written_set> saved(const save_set_options &how = {},
-                                    const char *name = "a.stillmap") const {
-    return save_set(parts(), folder(name), how);
+  result<written_set> saved(const save_set_options &options = {},
+                            const char *name = "a.stillmap") const {
+    return save_set(parts(), folder(name), options);
   }
   static save_set_options replacing() {
-    save_set_options how;
-    how.image.replace = true;
-    return how;
+    save_set_options options;
+    options.image.replace = true;
+    return options;
   }
 
   void expect_nothing_there() const {
@@ -120,8 +120,8 @@ TEST_F(sets, memory_of_all_devices_comes_back_at_the_same_addresses) {
     EXPECT_EQ(files(), 3u);
     const auto images = image::open_set(folder());
     ASSERT_DONE(images);
-    EXPECT_EQ((*images)[0].head().set, w->set);
-    EXPECT_EQ((*images)[0].head().time, (*images)[1].head().time) << "one moment";
+    EXPECT_EQ((*images)[0].superblock().set, w->set);
+    EXPECT_EQ((*images)[0].superblock().time, (*images)[1].superblock().time) << "one moment";
   }
   give_back_pages();
   {
@@ -183,7 +183,7 @@ TEST_F(sets, no_device_is_read_before_all_are_idle) {
 
 TEST_F(sets, wrong_calls_change_nothing) {
   const growable_buffer a = memory(0, 1, 1), b = memory(1, 1, 2);
-  const auto refused = [&](const image::outcome<written_set> &w, errc c) {
+  const auto refused = [&](const result<written_set> &w, errc c) {
     ASSERT_FALSE(w);
     EXPECT_TRUE(w.error().is(c)) << w.error().message();
     EXPECT_EQ(files(), 0u) << w.error().message();
@@ -197,13 +197,14 @@ TEST_F(sets, wrong_calls_change_nothing) {
   what[1].tags = {"nothing has this"};
   const auto no_tag = save_set(what, folder());
   refused(no_tag, errc::invalid_argument);
-  EXPECT_NE(no_tag.error().file.find("device-1."), std::string::npos) << "it says of which part";
+  EXPECT_NE(no_tag.error().detail().subject.find("device-1."), std::string::npos)
+      << "it says of which part";
   ASSERT_DONE(saved());
   const auto images = image::open_set(folder());
   ASSERT_DONE(images);
-  save_set_options how;
-  how.parents = {images->front()};
-  const auto w = saved(how, "b.stillmap");
+  save_set_options options;
+  options.parents = {images->front()};
+  const auto w = saved(options, "b.stillmap");
   ASSERT_FALSE(w);
   EXPECT_TRUE(w.error().is(errc::invalid_argument)) << w.error().message();
   EXPECT_EQ(files("b.stillmap"), 0u);
@@ -222,8 +223,8 @@ TEST_F(sets, another_number_of_devices_is_refused) {
     const auto r = restore_set(to, folder());
     ASSERT_FALSE(r);
     EXPECT_TRUE(r.error().is(errc::invalid_argument)) << r.error().message();
-    EXPECT_EQ(r.error().found, "2");
-    EXPECT_EQ(r.error().expected, std::to_string(to.size()));
+    EXPECT_EQ(r.error().detail().found, "2");
+    EXPECT_EQ(r.error().detail().expected, std::to_string(to.size()));
   }
   three.clear();
   expect_nothing_there();
@@ -240,7 +241,8 @@ TEST_F(sets, where_one_address_is_taken_nothing_comes_back) {
     const auto r = restore_set(devices_, folder());
     ASSERT_FALSE(r);
     EXPECT_TRUE(r.error().is(errc::busy)) << r.error().message();
-    EXPECT_NE(r.error().file.find("device-1."), std::string::npos) << r.error().message();
+    EXPECT_NE(r.error().detail().subject.find("device-1."), std::string::npos)
+        << r.error().message();
     EXPECT_EQ(devices_[0].space().stats().live_blocks, two_devices() ? 0u : 1u);
     EXPECT_TRUE(holds(devices_[1], in_the_way.address(), page(), 9));
   }
@@ -268,7 +270,7 @@ TEST_F(sets, one_bit_in_one_image_and_nothing_comes_back) {
   const auto r = restore_set(devices_, folder());
   ASSERT_FALSE(r);
   EXPECT_TRUE(r.error().is(errc::corrupt)) << r.error().message();
-  EXPECT_EQ(r.error().file, path);
+  EXPECT_EQ(r.error().detail().subject, path);
   expect_nothing_there();
 }
 
@@ -278,16 +280,16 @@ TEST_F(sets, some_of_the_tags_come_back) {
     ASSERT_DONE(saved());
   }
   give_back_pages();
-  restore_options how;
-  how.tags = {tags[1]};
+  restore_options options;
+  options.tags = {tags[1]};
   {
-    const auto r = restore_set(devices_, folder(), how);
+    const auto r = restore_set(devices_, folder(), options);
     ASSERT_DONE(r);
     EXPECT_EQ(r->devices[0].memory.bytes(), 0u);
     EXPECT_EQ(r->devices[1].memory.bytes(), page());
   }
-  how.tags = {tags[1], "nothing"};
-  const auto r = restore_set(devices_, folder(), how);
+  options.tags = {tags[1], "nothing"};
+  const auto r = restore_set(devices_, folder(), options);
   ASSERT_FALSE(r);
   EXPECT_TRUE(r.error().is(errc::invalid_argument)) << r.error().message();
   expect_nothing_there();
@@ -302,67 +304,71 @@ TEST_F(sets, only_what_changed_is_stored_again) {
     const auto parents = image::open_set(folder());
     ASSERT_DONE(parents);
     put(devices_[1], at + page(), pattern(page(), 7));
-    save_set_options how = replacing();
-    how.parents = *parents;
-    const auto over_its_parent = saved(how);
+    save_set_options options = replacing();
+    options.parents = *parents;
+    const auto over_its_parent = saved(options);
     ASSERT_FALSE(over_its_parent);
     EXPECT_TRUE(over_its_parent.error().is(errc::invalid_argument))
         << over_its_parent.error().message();
-    const auto w = saved(how, "later.stillmap");
+    const auto w = saved(options, "later.stillmap");
     ASSERT_DONE(w);
     EXPECT_EQ(w->images[0].stored_bytes, 0u);
     EXPECT_EQ(w->images[1].stored_bytes, page());
   }
   give_back_pages();
   EXPECT_FALSE(restore_set(devices_, folder("later.stillmap"))) << "its parents are elsewhere";
-  restore_options how;
-  how.image.parents = {folder()};
-  const auto r = restore_set(devices_, folder("later.stillmap"), how);
+  restore_options options;
+  options.image.parents = {folder()};
+  const auto r = restore_set(devices_, folder("later.stillmap"), options);
   ASSERT_DONE(r);
   EXPECT_TRUE(holds(devices_[1], at + page(), page(), 7));
   EXPECT_TRUE(holds(devices_[1], at, page(), 2));
 }
 
-TEST_F(sets, progress_is_told_and_can_end_it) {
+TEST_F(sets, progress_is_reported_and_both_can_be_cancelled) {
   {
     const growable_buffer a = memory(0, 2, 1), b = memory(1, 3, 2);
-    save_set_options how;
+    save_set_options options;
     std::uint64_t most[2] = {};
-    how.on_progress = [&](const save_set_progress &p) {
+    options.on_progress = [&](const save_set_progress &p) {
       if (p.image.phase == image::write_phase::contents) {
         EXPECT_GE(p.image.bytes, most[p.part]);
         most[p.part] = p.image.bytes;
       }
-      return true;
     };
-    ASSERT_DONE(saved(how));
+    ASSERT_DONE(saved(options));
     EXPECT_EQ(most[0], 2 * page());
     EXPECT_EQ(most[1], 3 * page());
-    how = replacing();
-    how.on_progress = [](const save_set_progress &p) { return p.part == 0; };
-    const auto w = saved(how);
+    options = replacing();
+    std::stop_source cancel;
+    options.on_progress = [&](const save_set_progress &p) {
+      if (p.part != 0) cancel.request_stop();
+    };
+    options.cancel = cancel.get_token();
+    const auto w = saved(options);
     ASSERT_FALSE(w);
-    EXPECT_EQ(w.error().why.code, std::errc::operation_canceled) << w.error().message();
+    EXPECT_EQ(w.error().code, std::errc::operation_canceled) << w.error().message();
     EXPECT_EQ(files(), 3u);
     ASSERT_DONE(image::open_set(folder()));
   }
   give_back_pages();
-  restore_options how;
+  restore_options options;
   std::uint64_t told = 0;
-  how.on_progress = [&](const restore_progress &p) {
+  options.on_progress = [&](const restore_progress &p) {
     EXPECT_GT(p.bytes, told);
-    EXPECT_EQ(p.of_bytes, 5 * page());
+    EXPECT_EQ(p.total_bytes, 5 * page());
     told = p.bytes;
-    return true;
   };
   {
-    ASSERT_DONE(restore_set(devices_, folder(), how));
+    ASSERT_DONE(restore_set(devices_, folder(), options));
     EXPECT_EQ(told, 5 * page());
   }
-  how.on_progress = [](const restore_progress &) { return false; };
-  const auto r = restore_set(devices_, folder(), how);
+  std::stop_source cancel;
+  options.on_progress = [&](const restore_progress &) { cancel.request_stop(); };
+  options.cancel = cancel.get_token();
+  const auto r = restore_set(devices_, folder(), options);
   ASSERT_FALSE(r);
-  EXPECT_EQ(r.error().why.code, std::errc::operation_canceled);
+  EXPECT_EQ(r.error().code, std::errc::operation_canceled);
   expect_nothing_there();
 }
 
@@ -391,7 +397,7 @@ TEST_F(sets, whatever_driver_call_is_refused_it_is_the_old_set_or_the_new_one) {
       EXPECT_EQ(there.has_value(), replace || w);
       EXPECT_EQ(files(), replace || w ? 3u : 0u);
       if (there) {
-        EXPECT_EQ(there->front().head().set, w ? w->set : before);
+        EXPECT_EQ(there->front().superblock().set, w ? w->set : before);
         for (const image::reader &r : *there) EXPECT_TRUE(r.verify());
       }
       if (w) before = w->set;
@@ -420,14 +426,14 @@ TEST_F(sets, whatever_file_call_is_refused_it_is_the_old_set_or_none) {
       image::refusing_calls calls;
       calls.ring = false;
       calls.refuse_at = n;
-      save_set_options how;
-      how.image.replace = replace;
-      how.image.calls = &calls;
-      const auto w = saved(how);
+      save_set_options options;
+      options.image.replace = replace;
+      options.image.calls = &calls;
+      const auto w = saved(options);
       const auto there = image::open_set(folder());
       EXPECT_EQ(there.has_value(), replace || w);
       if (there) {
-        EXPECT_EQ(there->front().head().set, w ? w->set : before);
+        EXPECT_EQ(there->front().superblock().set, w ? w->set : before);
         for (const image::reader &r : *there) EXPECT_TRUE(r.verify());
       }
       failed += !w;
@@ -494,9 +500,9 @@ TEST_F(sets, a_fresh_process_has_all_of_it) {
             "--gtest_filter=sets.DISABLED_in_a_fresh_process", "--gtest_brief=1", nullptr);
     ::_exit(127);
   }
-  int how = 0;
-  ASSERT_EQ(::waitpid(child, &how, 0), child);
-  EXPECT_TRUE(WIFEXITED(how) && WEXITSTATUS(how) == 0) << how;
+  int wait_status = 0;
+  ASSERT_EQ(::waitpid(child, &wait_status, 0), child);
+  EXPECT_TRUE(WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 0) << wait_status;
 }
 
 }  // namespace

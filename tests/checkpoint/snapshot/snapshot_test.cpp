@@ -47,13 +47,13 @@ class snapshots : public stillmap::testing::buffer_test {
                                                   std::filesystem::directory_iterator()));
   }
 
-  image::outcome<image::written> saved(std::vector<std::string> tags, const save_options &how = {},
-                                       const char *name = "memory.smi") const {
-    return save(dev(), tags, file(name), how);
+  result<image::written> saved(std::vector<std::string> tags, const save_options &options = {},
+                               const char *name = "memory.smi") const {
+    return save(dev(), tags, file(name), options);
   }
-  image::outcome<restored> back(const restore_options &how = {},
-                                const char *name = "memory.smi") const {
-    return restore(dev(), file(name), how);
+  result<restored> back(const restore_options &options = {},
+                        const char *name = "memory.smi") const {
+    return restore(dev(), file(name), options);
   }
   address_space_stats books() const { return dev().space().stats(); }
   std::uint64_t device_free() const { return dev().memory()->free.bytes(); }
@@ -202,15 +202,15 @@ TEST_F(snapshots, some_of_the_tags_come_back) {
     cache_at = cache.address();
     ASSERT_DONE(saved({"weights", "cache"}));
   }
-  restore_options how;
-  how.tags = {"cache"};
-  auto r = back(how);
+  restore_options options;
+  options.tags = {"cache"};
+  auto r = back(options);
   ASSERT_DONE(r);
   EXPECT_EQ(r->memory.bytes(), 3 * page());
   EXPECT_TRUE(holds(dev(), cache_at, 3 * page(), 2));
   EXPECT_EQ(books().live_blocks, 1u);
-  how.tags = {"cache", "nothing"};
-  const auto none = back(how);
+  options.tags = {"cache", "nothing"};
+  const auto none = back(options);
   ASSERT_FALSE(none);
   EXPECT_TRUE(none.error().is(errc::invalid_argument));
 }
@@ -223,7 +223,7 @@ TEST_F(snapshots, an_address_that_is_taken_is_refused_and_its_holder_named) {
   ASSERT_FALSE(r);
   EXPECT_TRUE(r.error().is(errc::busy)) << r.error().message();
   if (on_hostcuda()) {
-    EXPECT_FALSE(r.error().found.empty()) << r.error().message();
+    EXPECT_FALSE(r.error().detail().found.empty()) << r.error().message();
   }
   EXPECT_EQ(books().live_blocks, before.live_blocks);
   EXPECT_EQ(books().physical, before.physical);
@@ -233,15 +233,15 @@ TEST_F(snapshots, an_address_that_is_taken_is_refused_and_its_holder_named) {
 TEST_F(snapshots, what_holds_no_pointers_can_go_elsewhere) {
   growable_buffer a = filled(2, "a", 1), b = filled(3, "a", 2);
   ASSERT_DONE(saved({"a"}));
-  restore_options how;
-  how.relocate = true;
-  auto r = back(how);
+  restore_options options;
+  options.relocate = true;
+  auto r = back(options);
   ASSERT_DONE(r);
-  ASSERT_EQ(r->was.size(), 2u);
+  ASSERT_EQ(r->original_ranges.size(), 2u);
   for (std::size_t i = 0; i < 2; ++i) {
     const virtual_range now = r->memory.layout().blocks[i].range;
-    EXPECT_NE(now.begin, r->was[i].begin);
-    const bool is_a = r->was[i].begin == a.range().begin;
+    EXPECT_NE(now.begin, r->original_ranges[i].begin);
+    const bool is_a = r->original_ranges[i].begin == a.range().begin;
     EXPECT_TRUE(holds(dev(), now.begin, (is_a ? 2 : 3) * page(), is_a ? 1 : 2));
   }
   EXPECT_TRUE(holds(dev(), a.address(), 2 * page(), 1));
@@ -253,9 +253,9 @@ TEST_F(snapshots, pages_can_be_made_for_handing_them_over) {
     const growable_buffer b = filled(2, "weights", 1);
     ASSERT_DONE(saved({"weights"}));
   }
-  restore_options how;
-  how.exportable = handle_type::posix_fd;
-  const auto r = back(how);
+  restore_options options;
+  options.exportable = handle_type::posix_fd;
+  const auto r = back(options);
   ASSERT_DONE(r);
   const virtual_range at = r->memory.layout().blocks.at(0).range;
   for (const mapping_record &m : dev().space().mappings(at)) {
@@ -290,12 +290,12 @@ TEST_F(snapshots, only_what_changed_is_stored_again) {
     ASSERT_DONE(whole);
     EXPECT_EQ(whole->zero_chunks, page() / 2_MiB);
     put(dev(), at + 5 * page(), pattern(page(), 7));
-    save_options how;
+    save_options options;
     auto parent = image::reader::open(file());
     ASSERT_DONE(parent);
-    how.image.parent = *parent;
+    options.image.parent = *parent;
     const driver_counts before = counts();
-    const auto changed = saved({"b"}, how, "changed.smi");
+    const auto changed = saved({"b"}, options, "changed.smi");
     ASSERT_DONE(changed);
     EXPECT_EQ(changed->stored_bytes, page());
     if (on_hostcuda()) {
@@ -310,29 +310,30 @@ TEST_F(snapshots, only_what_changed_is_stored_again) {
             std::vector<unsigned char>(page()));
 }
 
-TEST_F(snapshots, notes_are_found_again_and_progress_is_told) {
+TEST_F(snapshots, notes_are_restored_and_progress_is_reported) {
   std::optional<growable_buffer> b = filled(4, "b", 1);
-  save_options how;
-  how.notes.push_back({"step", {std::byte{4}, std::byte{2}}});
-  ASSERT_DONE(saved({"b"}, how));
+  save_options options;
+  options.notes.push_back({"step", {std::byte{4}, std::byte{2}}});
+  ASSERT_DONE(saved({"b"}, options));
   b.reset();
   std::uint64_t told = 0;
   restore_options reading;
   reading.on_progress = [&](const restore_progress &p) {
     EXPECT_GT(p.bytes, told);
     told = p.bytes;
-    return true;
   };
   {
     auto r = back(reading);
     ASSERT_DONE(r);
     EXPECT_EQ(told, 4 * page());
-    EXPECT_EQ(r->notes, how.notes);
+    EXPECT_EQ(r->notes, options.notes);
   }
-  reading.on_progress = [](const restore_progress &) { return false; };
-  const auto given_up = back(reading);
-  ASSERT_FALSE(given_up);
-  EXPECT_EQ(given_up.error().why.code, std::errc::operation_canceled);
+  std::stop_source cancel;
+  reading.on_progress = [&](const restore_progress &) { cancel.request_stop(); };
+  reading.cancel = cancel.get_token();
+  const auto cancelled = back(reading);
+  ASSERT_FALSE(cancelled);
+  EXPECT_EQ(cancelled.error().code, std::errc::operation_canceled);
   EXPECT_EQ(books().live_blocks, 0u);
 }
 

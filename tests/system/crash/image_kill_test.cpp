@@ -27,13 +27,13 @@ class image_kill : public image_test {
 
   bool be_the_writer(const setting &s, const std::optional<reader> &parent) {
     no_ring calls;
-    write_options how = small();
-    how.replace = s.replace;
-    how.threads = s.threads;
-    if (!s.ring) how.calls = &calls;
-    how.parent = parent;
+    write_options options = small();
+    options.replace = s.replace;
+    options.threads = s.threads;
+    if (!s.ring) options.calls = &calls;
+    options.parent = parent;
     contents_in_memory from(after_.contents);
-    return write(path("a.smi"), after_.what, from, how).has_value();
+    return write(path("a.smi"), after_.what, from, options).has_value();
   }
 
   std::size_t kill_everywhere(const setting &s) {
@@ -61,7 +61,7 @@ class image_kill : public image_test {
         ++with_nothing;
       } else if (!r) {
         ADD_FAILURE() << r.error().message();
-      } else if (r->what() == before_.what) {
+      } else if (r->manifest() == before_.what) {
         EXPECT_TRUE(s.replace);
         expect_holds("a.smi", before_);
         ++with_old;

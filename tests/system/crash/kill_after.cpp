@@ -15,10 +15,10 @@ bool kill_after(std::size_t n, const std::function<bool()> &work, bool &forbidde
     raise(SIGSTOP);
     _exit(work() ? 0 : 4);
   }
-  int how = 0;
-  waitpid(child, &how, 0);
-  if (WIFEXITED(how)) {
-    forbidden = WEXITSTATUS(how) == 3;
+  int wait_status = 0;
+  waitpid(child, &wait_status, 0);
+  if (WIFEXITED(wait_status)) {
+    forbidden = WEXITSTATUS(wait_status) == 3;
     EXPECT_TRUE(forbidden);
     return true;
   }
@@ -28,29 +28,29 @@ bool kill_after(std::size_t n, const std::function<bool()> &work, bool &forbidde
   int signal = 0;
   for (std::size_t i = 0; i < n;) {
     ptrace(PTRACE_SYSCALL, stopped, nullptr, signal);
-    stopped = waitpid(-1, &how, __WALL);
+    stopped = waitpid(-1, &wait_status, __WALL);
     if (stopped < 0) return true;
     signal = 0;
-    if (WIFEXITED(how) || WIFSIGNALED(how)) {
+    if (WIFEXITED(wait_status) || WIFSIGNALED(wait_status)) {
       if (stopped != child) {  // a thread that is done
-        stopped = waitpid(-1, &how, __WALL);
+        stopped = waitpid(-1, &wait_status, __WALL);
         if (stopped < 0) return true;
         continue;
       }
-      EXPECT_TRUE(WIFEXITED(how) && WEXITSTATUS(how) == 0) << how;
+      EXPECT_TRUE(WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 0) << wait_status;
       return true;
     }
-    if (WSTOPSIG(how) == (SIGTRAP | 0x80)) {
+    if (WSTOPSIG(wait_status) == (SIGTRAP | 0x80)) {
       ++i;
-    } else if (WSTOPSIG(how) != SIGTRAP && WSTOPSIG(how) != SIGSTOP) {
-      signal = WSTOPSIG(how);
+    } else if (WSTOPSIG(wait_status) != SIGTRAP && WSTOPSIG(options) != SIGSTOP) {
+      signal = WSTOPSIG(wait_status);
     }
   }
   ::kill(child, SIGKILL);
   // Its threads too, or the end of the process is not told.
   for (pid_t gone = 0; gone >= 0;) {
-    gone = waitpid(-1, &how, __WALL);
-    if (gone == child && (WIFSIGNALED(how) || WIFEXITED(how))) break;
+    gone = waitpid(-1, &wait_status, __WALL);
+    if (gone == child && (WIFSIGNALED(wait_status) || WIFEXITED(wait_status))) break;
   }
   return false;
 }

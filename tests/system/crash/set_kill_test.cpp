@@ -29,7 +29,7 @@ class set_kill : public image_test {
     for (std::uint32_t i = 0; w && i < images.size(); ++i) {
       write_options image = small();
       image.calls = &calls;
-      w->place(i, image);
+      w->set_membership(i, image);
       contents_in_memory from(images[i].contents);
       const auto one = write(w->path(i), images[i].what, from, image);
       if (!one) return false;
@@ -43,7 +43,7 @@ class set_kill : public image_test {
     const auto there = open_set(set_folder());
     if (!there || there->size() != images.size()) return false;
     for (std::size_t i = 0; i < images.size(); ++i) {
-      if ((*there)[i].what() != images[i].what || !(*there)[i].verify()) return false;
+      if ((*there)[i].manifest() != images[i].what || !(*there)[i].verify()) return false;
     }
     return true;
   }
