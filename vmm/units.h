@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "stillmap/vmm/version.h"  // stops before C++20
+
 namespace stillmap {
 
 // A device address. Trivial; convertible to what C APIs take by asking for it.
