@@ -1,117 +1,113 @@
 #include "stillmap/checkpoint/control/client.h"
 
 #include "stillmap/checkpoint/control/internal/messages.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::control {
 namespace {
 
 constexpr const char *op = "control::client";
-using handoff::connection;
-using handoff::patience;
+constexpr std::chrono::milliseconds no_timeout = std::chrono::hours(24 * 365);
 
-constexpr patience as_long_as_it_takes = std::chrono::hours(24 * 365);
-
-struct question {
+struct request {
   kind what;
   bytes body;
-  patience answered_in = as_long_as_it_takes;
-  // Of these messages on the way; false: give up.
-  kind told = kind::progress;
-  std::function<result<bool>(bytes_view)> on_progress = {};
+  std::chrono::milliseconds response_timeout = no_timeout;
+  // The kind of progress message that may precede the response, and what to do with it.
+  kind progress = kind::snapshot_progress;
+  std::function<status(bytes_view)> on_progress = {};
 };
 
 template <class Progress>
-std::function<result<bool>(bytes_view)> reading(
+std::function<status(bytes_view)> decoding(
     result<Progress> (*decode)(bytes_view),
-    const std::function<bool(const Progress &)> &on_progress) {
-  return [decode, &on_progress](bytes_view body) -> result<bool> {
-    const auto p = decode(body);
-    if (!p) return tl::unexpected(p.error());
-    return !on_progress || on_progress(*p);
+    const std::function<void(const Progress &)> &on_progress) {
+  return [decode, &on_progress](bytes_view body) -> status {
+    STILLMAP_ASSIGN_OR_RETURN(const Progress p, decode(body));
+    if (on_progress) on_progress(p);
+    return {};
   };
 }
 
-// What the other side answered, as bytes.
-outcome<bytes> ask(const std::string &where, const client_options &how, const question &q) {
-  if (q.body.size() > largest_request) {
-    return fail(error{make_error_code(errc::invalid_argument), op,
-                      "the request is larger than one may be", q.body.size(), largest_request});
+// The body of the response.
+result<bytes> exchange(const std::string &address, const client_options &options,
+                       const request &q) {
+  if (q.body.size() > max_request_bytes) {
+    return make_error(errc::invalid_argument, op, "the request is too large", q.body.size(),
+                      max_request_bytes, error_unit::bytes);
   }
-  auto with = connection::connect(where, how.reach, how.cancel);
-  if (!with) return fail(with.error());
-  const status asked =
-      with->send(static_cast<std::uint16_t>(q.what), q.body, {}, how.wait, how.cancel);
-  // Who turns us away does not read what we say first: then its refusal is there to be read.
+  STILLMAP_ASSIGN_OR_RETURN(
+      auto server, handoff::connection::connect(address, options.connect_timeout, options.cancel));
+  const status sent =
+      server.send(static_cast<std::uint16_t>(q.what), q.body, {}, options.timeout, options.cancel);
+  // A server that refuses a connection does not read the request, so sending it may fail: its
+  // refusal can be received all the same.
   for (;;) {
-    auto came = with->receive(largest_answer, asked ? q.answered_in : patience(0), how.cancel);
-    if (!came) return fail(asked ? came.error() : asked.error());
-    const auto k = static_cast<kind>(came->kind);
-    if (k == kind::answer) return std::move(came->body);
-    if (k == kind::refusal) return tl::unexpected<failure>(decode_refusal(came->body));
-    if (k != q.told || !q.on_progress) {
-      return fail(error{make_error_code(errc::corrupt), op, "another message was expected",
-                        came->kind});
+    auto m =
+        server.receive(max_response_bytes, sent ? q.response_timeout : std::chrono::milliseconds(0),
+                       options.cancel);
+    if (!m) return tl::unexpected(sent ? m.error() : sent.error());
+    const auto k = static_cast<kind>(m->kind);
+    if (k == kind::response) return std::move(m->body);
+    if (k == kind::refusal) return tl::unexpected(decode_refusal(m->body));
+    if (k != q.progress || !q.on_progress) {
+      return make_error(errc::corrupt, op, "unexpected kind of message", m->kind);
     }
-    const auto wanted = q.on_progress(came->body);
-    if (!wanted) return fail(wanted.error());
-    if (!*wanted) {
-      return fail(
-          error{std::make_error_code(std::errc::operation_canceled), op, "it was given up"});
-    }
+    STILLMAP_RETURN_IF_ERROR(q.on_progress(m->body));
   }
 }
 
+// Sends a request and decodes its response.
 template <class T>
-outcome<T> understood(const outcome<bytes> &said, result<T> (*decode)(bytes_view)) {
-  if (!said) return tl::unexpected(said.error());
-  auto read = decode(*said);
-  if (!read) return fail(read.error());
-  return std::move(*read);
+result<T> call(const std::string &address, const client_options &options,
+               result<T> (*decode)(bytes_view), const request &q) {
+  const auto body = exchange(address, options, q);
+  auto out = body ? decode(*body) : result<T>(tl::unexpected(body.error()));
+  if (!out) return tl::unexpected(out.error().about(address));
+  return out;
 }
 
 }  // namespace
 
-outcome<process_status> client::status() const {
-  return understood(ask(where_, how_, {kind::status, encode_status_request(), how_.wait}),
-                    decode_status);
+result<process_status> client::status() const {
+  return call(address_, options_, decode_status,
+              {kind::status, encode_empty_request(), options_.timeout});
 }
 
-outcome<checkpoint::suspended_tag> client::suspend(const suspend_request &r) const {
-  return understood(ask(where_, how_, {kind::suspend, encode(r)}), decode_suspended);
+result<checkpoint::suspended_tag> client::suspend(const suspend_request &r) const {
+  return call(address_, options_, decode_suspended, {kind::suspend, encode(r)});
 }
 
-outcome<checkpoint::suspended_tag> client::resume(const std::string &tag) const {
-  return understood(ask(where_, how_, {kind::resume, encode_resume(tag)}), decode_suspended);
+result<checkpoint::suspended_tag> client::resume(const std::string &tag) const {
+  return call(address_, options_, decode_suspended, {kind::resume, encode_resume(tag)});
 }
 
-outcome<image::written> client::snapshot(
+result<image::written> client::snapshot(
     const snapshot_request &r,
-    const std::function<bool(const snapshot_progress &)> &on_progress) const {
-  return understood(ask(where_, how_,
-                        {kind::snapshot, encode(r), as_long_as_it_takes, kind::progress,
-                         reading(decode_progress, on_progress)}),
-                    decode_written);
+    const std::function<void(const snapshot_progress &)> &on_progress) const {
+  return call(address_, options_, decode_written,
+              {kind::snapshot, encode(r), no_timeout, kind::snapshot_progress,
+               decoding(decode_snapshot_progress, on_progress)});
 }
 
-outcome<handoff::given_memory> client::give(const give_request &r) const {
-  return understood(ask(where_, how_, {kind::give, encode(r)}), decode_given);
+result<handoff::sent_memory> client::handoff(const handoff_request &r) const {
+  return call(address_, options_, decode_handed_off, {kind::handoff, encode(r)});
 }
 
-outcome<migrated> client::migrate(
+result<migration::sent_memory> client::migrate(
     const migrate_request &r,
-    const std::function<bool(const migration::progress &)> &on_progress) const {
-  return understood(ask(where_, how_,
-                        {kind::migrate, encode(r), as_long_as_it_takes, kind::migrating,
-                         reading(decode_migrating, on_progress)}),
-                    decode_migrated);
+    const std::function<void(const migration::progress &)> &on_progress) const {
+  return call(address_, options_, decode_migrated,
+              {kind::migrate, encode(r), no_timeout, kind::migration_progress,
+               decoding(decode_migration_progress, on_progress)});
 }
 
-outcome<migrated> client::settle() const {
-  return understood(ask(where_, how_, {kind::settle, encode_settle_request()}), decode_migrated);
+result<migration::sent_memory> client::resolve() const {
+  return call(address_, options_, decode_migrated, {kind::resolve, encode_empty_request()});
 }
 
-outcome<request_kind> client::abort() const {
-  return understood(ask(where_, how_, {kind::abort, encode_abort_request()}), decode_aborted);
+result<request_kind> client::abort() const {
+  return call(address_, options_, decode_aborted, {kind::abort, encode_empty_request()});
 }
 
 }  // namespace stillmap::control

@@ -1,11 +1,11 @@
-// Asks a process that runs a control::server. docs/control.md
+// Client of a control::server. docs/control.md
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <stop_token>
 #include <string>
 
-#include "stillmap/checkpoint/control/failure.h"
 #include "stillmap/checkpoint/control/requests.h"
 #include "stillmap/checkpoint/handoff/handoff.h"
 #include "stillmap/checkpoint/image/writer.h"
@@ -13,49 +13,55 @@
 namespace stillmap::control {
 
 struct client_options {
-  handoff::patience reach{0};  // how long to try, where nobody listens yet
-  // How long it may take to hear what is said, and to say what it holds. What it is asked to do
-  // takes as long as it takes: that it has ended is noticed at once.
-  handoff::patience wait{5'000};
-  // Stops waiting; a snapshot, and a migration up to its intent, is then given up.
+  // How long to retry if no process listens at the address yet.
+  std::chrono::milliseconds connect_timeout{0};
+  // How long sending a request, and a response to status(), may take. Other requests take as long
+  // as they take; a process that dies meanwhile is noticed at once.
+  std::chrono::milliseconds timeout{5'000};
+  // Stops waiting. A snapshot, and a migration whose intent is not on record, is then cancelled.
   std::stop_token cancel;
 };
 
-// Every call is a connection of its own.
-// Errors of all: the other side's, whole; busy (nobody answers in time; another request is being
-//                carried out; cancelled), corrupt (what answers makes no sense), the system's
-//                (nobody is there, it is gone). What was asked for is done, or refused, or lost
-//                with an asker: suspend, resume and give end even if nobody waits for them (see
-//                status).
+// Every call uses a connection of its own.
+//
+// Errors of the controlled process compare equal to the same codes as there; detail().subject is
+// the address, and detail().cause the error's message there. In addition: busy (no response in
+// time; another request is being carried out; cancelled), corrupt (a malformed response), the
+// system's (no process listens; it has died). Suspend, resume and handoff complete even if the
+// client goes away: status() tells.
 // Threads: safe.
 class client {
  public:
-  explicit client(std::string where, client_options how = {})
-      : where_(std::move(where)), how_(std::move(how)) {}
+  explicit client(std::string address, client_options options = {})
+      : address_(std::move(address)), options_(std::move(options)) {}
 
-  outcome<process_status> status() const;
-  outcome<checkpoint::suspended_tag> suspend(const suspend_request &r) const;
-  outcome<checkpoint::suspended_tag> resume(const std::string &tag) const;
-  // `on_progress` now and then, on this thread; false: give up.
-  outcome<image::written> snapshot(
+  result<process_status> status() const;
+  result<checkpoint::suspended_tag> suspend(const suspend_request &r) const;
+  result<checkpoint::suspended_tag> resume(const std::string &tag) const;
+  // Calls `on_progress` a few times a second, on this thread.
+  result<image::written> snapshot(
       const snapshot_request &r,
-      const std::function<bool(const snapshot_progress &)> &on_progress = {}) const;
-  outcome<handoff::given_memory> give(const give_request &r) const;
-  // As snapshot. Ensures: success: the memory is the destination's, or `undecided`: then nobody
-  // runs it until settle() says whose it is. Failure: it is as it was.
-  outcome<migrated> migrate(
+      const std::function<void(const snapshot_progress &)> &on_progress = {}) const;
+  result<handoff::sent_memory> handoff(const handoff_request &r) const;
+  // Calls `on_progress` as snapshot() does.
+  // Ensures: success: the destination owns the task, or its ownership is in doubt: then it stays
+  //          stopped until resolve(). Failure: the task is as it was.
+  result<migration::sent_memory> migrate(
       const migrate_request &r,
-      const std::function<bool(const migration::progress &)> &on_progress = {}) const;
-  // Whose an undecided migration's memory is, if that can be heard by now. `source`: it goes on
-  // there. Errors: invalid_argument (nothing is undecided).
-  outcome<migrated> settle() const;
-  // Gives up the snapshot or the migration that is under way, and waits until it is over. Which.
-  // Errors: invalid_argument (there is none), busy (it was too late: it is done, or undecided).
-  outcome<request_kind> abort() const;
+      const std::function<void(const migration::progress &)> &on_progress = {}) const;
+  // Learns the outcome of a migration in doubt, if the destination can be reached. With `source`
+  // as the owner, the task has been resumed.
+  // Errors: invalid_argument (no migration is in doubt).
+  result<migration::sent_memory> resolve() const;
+  // Cancels the current snapshot or migration, whichever client requested it, and waits until it
+  // has ended. Returns what was cancelled.
+  // Errors: invalid_argument (nothing can be cancelled), busy (too late: it has completed, or is
+  //         in doubt).
+  result<request_kind> abort() const;
 
  private:
-  const std::string where_;
-  const client_options how_;
+  const std::string address_;
+  const client_options options_;
 };
 
 }  // namespace stillmap::control

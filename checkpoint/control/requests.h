@@ -1,4 +1,4 @@
-// What a process can be asked from outside, and what it answers. docs/control.md
+// Requests to a controlled process, and its responses. docs/control.md
 #pragma once
 
 #include <sys/types.h>
@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "stillmap/checkpoint/control/failure.h"
 #include "stillmap/checkpoint/image/codec.h"
 #include "stillmap/checkpoint/migration/migration.h"
 #include "stillmap/checkpoint/suspend/suspender.h"
@@ -23,33 +22,34 @@ enum class request_kind : std::uint32_t {
   suspend,
   resume,
   snapshot,
-  give,
+  handoff,
   migrate,
   abort,
-  settle,
+  resolve,
 };
 const char *name_of(request_kind k) noexcept;
 
-// All blocks of one name.
+// All blocks with one tag.
 struct tag_status {
-  std::string tag;  // empty: blocks without a name
+  std::string tag;  // empty: blocks without a tag
   std::uint64_t blocks = 0;
-  std::uint64_t reserved_bytes = 0;  // of addresses, as are the next two
+  std::uint64_t reserved_bytes = 0;  // of address space, as the next two
   std::uint64_t mapped_bytes = 0;
   std::uint64_t suspended_bytes = 0;
-  // Where the contents of what is suspended are, if it was suspended by request.
-  std::optional<checkpoint::keep_in> kept_in;
+  // Where the contents of suspended memory are, if the server suspended it.
+  std::optional<checkpoint::backing_store> store;
 };
 
-// A request that is being carried out.
+// The request that is being carried out.
 struct job_status {
-  request_kind what = request_kind::none;
-  std::chrono::milliseconds since{0};
-  std::uint64_t bytes = 0, of_bytes = 0;  // of contents; 0 where that is not known
-  // Of a migration, whose bytes are those of the round.
+  request_kind request = request_kind::none;
+  std::chrono::milliseconds elapsed{0};
+  // Bytes of contents; of a migration, those of the current round. 0: unknown.
+  std::uint64_t bytes = 0, total_bytes = 0;
+  // Only of a migration.
   std::optional<migration::step> step;
-  std::uint64_t round = 0, sent = 0;
-  bool undecided = false;  // it is over, and nobody knows yet whose the memory is: settle
+  std::uint64_t round = 0, bytes_sent = 0;
+  bool in_doubt = false;  // the migration has ended, and its outcome is unknown: resolve it
 };
 
 struct process_status {
@@ -58,67 +58,63 @@ struct process_status {
   int ordinal = 0;
   std::array<unsigned char, 16> uuid{};
   std::uint64_t page_bytes = 0;
-  std::uint64_t memory_total = 0, memory_free = 0;  // of the device; 0: it would not tell
-  std::vector<tag_status> tags;                     // by name
-  std::uint64_t more_tags = 0;                      // than fit into an answer
+  std::uint64_t memory_total = 0, memory_free = 0;  // of the device; 0: unknown
+  std::vector<tag_status> tags;                     // ordered by tag
+  std::uint64_t omitted_tags = 0;                   // did not fit into the response
   job_status job;
 };
 
 struct suspend_request {
-  std::string tag;
-  checkpoint::keep_in contents = checkpoint::keep_in::pinned_memory;
-  std::string directory;  // for keep_in::file, absolute; empty: the process's $TMPDIR, or /tmp
+  std::string tag{};
+  checkpoint::backing_store store = checkpoint::backing_store::pinned_host;
+  // For backing_store::file: an absolute path. Empty: the process's $TMPDIR, or /tmp.
+  std::string directory{};
 };
 
-// Paths are absolute, and the process that is asked reads and writes them with its own rights.
+// Paths are absolute; the controlled process reads and writes them with its own rights.
 struct snapshot_request {
-  std::vector<std::string> tags;
-  std::string path;
-  std::string parent;  // an image that the new one builds on; empty: none
+  std::vector<std::string> tags{};
+  std::string path{};
+  std::string parent{};  // an image that the new one builds on; empty: none
   image::codec compress = image::codec::none;
-  bool replace = false;  // an image that is there
-  bool verify = true;    // reads it again before it takes its name
+  bool replace = false;  // replaces an existing image
+  bool verify = true;    // reads the image back before it gets its name
 };
 
 struct snapshot_progress {
   bool verifying = false;
-  std::uint64_t bytes = 0, of_bytes = 0;  // of contents; verifying: stored ones
-  std::uint64_t stored = 0;               // bytes, so far
+  std::uint64_t bytes = 0, total_bytes = 0;  // of contents; while verifying: as stored
+  std::uint64_t stored = 0;                  // bytes written so far
 };
 
-struct give_request {
-  std::vector<std::string> tags;
-  std::string to;  // where the taker listens: an absolute path, or an abstract name behind '@'
-  // How long to wait for it to listen, and then for each of its answers.
-  std::chrono::milliseconds wait{10'000};
+struct handoff_request {
+  std::vector<std::string> tags{};
+  // The socket of the receiving process: an absolute path, or an abstract name after '@'.
+  std::string to{};
+  // How long to wait until it listens, and then for each of its replies.
+  std::chrono::milliseconds timeout{10'000};
 };
 
-// As migration::send_options says. Files are the process's that is asked, their paths absolute: it
-// reads them with its own rights, and no key goes over the socket.
+// As migration::send_options. Paths are absolute; the controlled process reads the files with its
+// own rights, and no key is sent over the socket.
 struct migrate_request {
-  std::vector<std::string> tags;
-  std::string to;                // "host:port"
-  std::string certificate, key;  // PEM: who we are
-  std::string authorities;       // PEM: whose certificates are believed, and
-  std::string name;              // which of them; either these or
-  std::vector<std::string> fingerprints;
-  std::string records;  // a folder; empty: what server_options says
-  // Zero: what server_options says, that of the last one that stayed, or a new one.
-  migration::task_id task;
-  std::chrono::milliseconds pause = migration::send_options().pause;
-  std::uint32_t most_rounds = 30;
+  std::vector<std::string> tags{};
+  std::string to{};  // "host:port"
+  // PEM files, as migration::credentials.
+  std::string certificate{}, key{}, authorities{};
+  std::string name{};
+  std::vector<std::string> fingerprints{};
+  // A directory. Empty: server_options::records.
+  std::string records{};
+  // Zero: server_options::id; else the task of the last migration that failed; else a new id.
+  migration::task_id task{};
+  std::chrono::milliseconds max_downtime = migration::send_options().max_downtime;
+  std::uint32_t max_rounds = 30;
   std::uint32_t channels = 2;
-  migration::when_it_does_not_converge otherwise =
-      migration::when_it_does_not_converge::stop_and_copy;
+  migration::no_convergence on_no_convergence = migration::no_convergence::stop_and_copy;
   std::uint64_t bytes_per_second = 0;
-  std::chrono::milliseconds wait{10'000};
-  std::chrono::milliseconds settle{
-      10'000};  // then it is undecided, until settle has been asked for
-};
-
-struct migrated {
-  migration::sent_memory sent;  // without `why`, which has no texts of its own
-  failure why;                  // where it is not the destination's
+  std::chrono::milliseconds timeout{10'000};
+  std::chrono::milliseconds resolve_timeout{10'000};
 };
 
 }  // namespace stillmap::control

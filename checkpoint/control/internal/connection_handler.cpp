@@ -6,132 +6,135 @@
 #include <thread>
 #include <utility>
 
+#include "stillmap/vmm/internal/try.h"
+
 namespace stillmap::control {
 namespace {
 
 constexpr const char *op = "control::server";
-constexpr auto tell_every = std::chrono::milliseconds(50);
-constexpr int look_every = 50;  // milliseconds
-
-tl::unexpected<failure> refused(errc c, const char *why, std::uint64_t value = 0) {
-  return fail(error{make_error_code(c), op, why, value});
-}
+constexpr auto progress_interval = std::chrono::milliseconds(50);
+constexpr int poll_interval_ms = 50;
 
 template <class T>
-outcome<bytes> encoded(outcome<T> done) {
-  if (!done) return tl::unexpected(std::move(done.error()));
+result<bytes> encoded(const result<T> &done) {
+  if (!done) return tl::unexpected(done.error());
   return encode(*done);
 }
 
-// The answer to what was read, done if it could be read.
-template <class Request, class Do>
-outcome<bytes> after(const result<Request> &read, Do &&carry_out) {
-  if (!read) return fail(read.error());
-  return encoded(carry_out(*read));
+// Runs a request that could be decoded, and encodes its result.
+template <class Request, class Run>
+result<bytes> run(const result<Request> &decoded, Run &&run_it) {
+  if (!decoded) return tl::unexpected(decoded.error());
+  return encoded(run_it(*decoded));
 }
 
-short events_of(int fd, short asked) {
-  pollfd p{fd, asked, 0};
+short events_of(int fd, short events) {
+  pollfd p{fd, events, 0};
   return ::poll(&p, 1, 0) > 0 ? p.revents : short{0};
 }
 
 }  // namespace
 
-void turn_away(handoff::connection &with, const failure &why) {
-  [[maybe_unused]] const status told = with.send(static_cast<std::uint16_t>(kind::refusal),
-                                                 encode(why), {}, handoff::patience(0), {});
+void refuse(handoff::connection &with, const error &why) {
+  (void)with.send(static_cast<std::uint16_t>(kind::refusal), encode(why), {},
+                  std::chrono::milliseconds(0), {});
 }
 
-void asker::serve() {
-  const handoff::peer &who = with_.who();
-  if (!(how_.allow ? how_.allow(who) : who.uid == ::geteuid())) {
-    return turn_away(with_, error{make_error_code(errc::not_supported), op,
-                                  "this user may not ask (its number)", who.uid});
+void connection_handler::serve() {
+  const handoff::peer_credentials &client = with_.peer();
+  if (!(options_.allow ? options_.allow(client) : client.uid == ::geteuid())) {
+    return refuse(with_, make_error(errc::not_supported, op,
+                                    "this user may not control the process (its uid)", client.uid)
+                             .value());
   }
-  const auto by = std::chrono::steady_clock::now() + how_.wait;
-  const auto came = with_.receive(largest_request, how_.wait, stop_, by);
-  if (!came) return turn_away(with_, came.error());
-  const outcome<bytes> said = answer(*came);
-  const kind k = said ? kind::answer : kind::refusal;
-  // What was done is done, whether it is heard of or not: status tells.
-  [[maybe_unused]] const status told = with_.send(
-      static_cast<std::uint16_t>(k), said ? *said : encode(said.error()), {}, how_.wait, stop_);
+  const auto by = std::chrono::steady_clock::now() + options_.timeout;
+  const auto request = with_.receive(max_request_bytes, options_.timeout, stop_, by);
+  if (!request) return refuse(with_, request.error());
+  const result<bytes> reply = respond(*request);
+  const kind k = reply ? kind::response : kind::refusal;
+  // The request has been carried out even if the client does not read the response; status() tells.
+  (void)with_.send(static_cast<std::uint16_t>(k), reply ? *reply : encode(reply.error()), {},
+                   options_.timeout, stop_);
 }
 
-outcome<bytes> asker::answer(const handoff::message &m) {
+result<bytes> connection_handler::respond(const handoff::message &m) {
   if (!m.fds.empty()) {
-    return refused(errc::corrupt, "file descriptors came that nobody waits for", m.fds.size());
+    return make_error(errc::corrupt, op, "the request carries file descriptors", m.fds.size(), 0,
+                      error_unit::items);
   }
   switch (static_cast<kind>(m.kind)) {
     case kind::status:
-      if (status s = decode_status_request(m.body); !s) return fail(s.error());
-      return encode(does_.now());
+      STILLMAP_RETURN_IF_ERROR(decode_empty_request(m.body));
+      return encode(executor_.status());
     case kind::suspend:
-      return after(decode_suspend(m.body),
-                   [&](const suspend_request &r) { return does_.suspend(r, stop_); });
+      return run(decode_suspend(m.body),
+                 [&](const suspend_request &r) { return executor_.suspend(r, stop_); });
     case kind::resume:
-      return after(decode_resume(m.body),
-                   [&](const std::string &tag) { return does_.resume(tag); });
+      return run(decode_resume(m.body),
+                 [&](const std::string &tag) { return executor_.resume(tag); });
     case kind::snapshot:
-      return after(decode_snapshot(m.body), [&](const snapshot_request &r) {
-        return does_.snapshot(r, stop_, [this](const snapshot_progress &p) { return tell(p); });
+      return run(decode_snapshot(m.body), [&](const snapshot_request &r) {
+        return executor_.snapshot(r, stop_,
+                                  [this](const snapshot_progress &p) { return report(p); });
       });
-    case kind::give:
-      return after(decode_give(m.body),
-                   [&](const give_request &r) { return does_.give(r, stop_); });
+    case kind::handoff:
+      return run(decode_handoff(m.body),
+                 [&](const handoff_request &r) { return executor_.handoff(r, stop_); });
     case kind::migrate:
-      return after(decode_migrate(m.body), [&](const migrate_request &r) { return migrate(r); });
-    case kind::settle:
-      if (status s = decode_settle_request(m.body); !s) return fail(s.error());
-      return encoded(does_.settle());
+      return run(decode_migrate(m.body), [&](const migrate_request &r) { return migrate(r); });
+    case kind::resolve:
+      STILLMAP_RETURN_IF_ERROR(decode_empty_request(m.body));
+      return encoded(executor_.resolve());
     case kind::abort:
-      if (status s = decode_abort_request(m.body); !s) return fail(s.error());
-      return encoded(does_.abort(stop_));
-    case kind::progress:
-    case kind::answer:
+      STILLMAP_RETURN_IF_ERROR(decode_empty_request(m.body));
+      return encoded(executor_.abort(stop_));
+    case kind::snapshot_progress:
+    case kind::response:
     case kind::refusal:
-    case kind::migrating:
+    case kind::migration_progress:
       break;
   }
-  return refused(errc::corrupt, "this is no request (its kind)", m.kind);
+  return make_error(errc::corrupt, op, "not a request (its kind)", m.kind);
 }
 
-// An asker that is gone does not want its snapshot any more. One that only does not listen gets it
-// all the same, but holds nothing up.
-bool asker::tell(const snapshot_progress &p) {
-  return !is_gone() && say(kind::progress, encode(p), false);
+// A snapshot is cancelled if its client is gone, but not if the client only does not read.
+bool connection_handler::report(const snapshot_progress &p) {
+  if (client_is_gone()) return false;
+  send_progress(kind::snapshot_progress, encode(p), false);
+  return true;
 }
 
-// Now and then, or at once; where there is no room, not at all.
-bool asker::say(kind k, const bytes &body, bool at_once) {
+// Skips the message if the socket buffer is full, so that a client that does not read delays
+// nothing.
+void connection_handler::send_progress(kind k, const bytes &body, bool at_once) {
   const auto now = std::chrono::steady_clock::now();
-  if ((!at_once && now - told_ < tell_every) || (events_of(with_.fd(), POLLOUT) & POLLOUT) == 0) {
-    return true;
-  }
-  told_ = now;
-  return with_.send(static_cast<std::uint16_t>(k), body, {}, how_.wait, {}).has_value();
+  if (!at_once && now - last_progress_ < progress_interval) return;
+  if ((events_of(with_.fd(), POLLOUT) & POLLOUT) == 0) return;
+  last_progress_ = now;
+  // The client may have closed the connection; client_is_gone() finds out.
+  (void)with_.send(static_cast<std::uint16_t>(k), body, {}, options_.timeout, {});
 }
 
-// Like a snapshot, it is given up when the asker is gone. A migration may be silent for long, so
-// somebody has an eye on that.
-outcome<migrated> asker::migrate(const migrate_request &r) {
-  std::stop_source give_up;
-  const std::stop_callback going(stop_, [&] { give_up.request_stop(); });
-  const std::jthread watching([&](const std::stop_token &over) {
+// A migration is cancelled if its client is gone, as a snapshot is. It may send no progress for
+// long, so a thread watches the connection.
+result<migration::sent_memory> connection_handler::migrate(const migrate_request &r) {
+  std::stop_source cancel;
+  const std::stop_callback on_stop(stop_, [&] { cancel.request_stop(); });
+  const std::jthread watcher([&](const std::stop_token &over) {
     while (!over.stop_requested()) {
       pollfd p{with_.fd(), POLLRDHUP, 0};
-      if (::poll(&p, 1, look_every) <= 0) continue;
-      give_up.request_stop();
+      if (::poll(&p, 1, poll_interval_ms) <= 0) continue;
+      cancel.request_stop();
       return;
     }
   });
   auto last = migration::step::described;
-  return does_.migrate(r, give_up.get_token(), [&](const migration::progress &p) {
-    say(kind::migrating, encode(p), std::exchange(last, p.at) != p.at);
+  return executor_.migrate(r, cancel.get_token(), [&](const migration::progress &p) {
+    send_progress(kind::migration_progress, encode(p), std::exchange(last, p.step) != p.step);
   });
 }
 
-bool asker::is_gone() const {
+bool connection_handler::client_is_gone() const {
   return (events_of(with_.fd(), POLLRDHUP) & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
 }
 

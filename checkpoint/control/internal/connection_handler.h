@@ -1,4 +1,4 @@
-// One who asks, from the request to its answer. Internal to server.
+// Handles one connection: reads a request, runs it, replies.
 #pragma once
 
 #include <chrono>
@@ -9,29 +9,30 @@
 
 namespace stillmap::control {
 
-// Best effort: whoever asks for what it does not get need not listen.
-void turn_away(handoff::connection &with, const failure &why);
+// Replies with an error. Best effort: the client need not read it.
+void refuse(handoff::connection &with, const error &why);
 
-class asker {
+class connection_handler {
  public:
-  asker(handoff::connection with, const server_options &how, operations &does, std::stop_token stop)
-      : with_(std::move(with)), how_(how), does_(does), stop_(std::move(stop)) {}
+  connection_handler(handoff::connection with, executor &runs, const server_options &options,
+                     std::stop_token stop)
+      : with_(std::move(with)), executor_(runs), options_(options), stop_(std::move(stop)) {}
 
-  // One request, one answer. Whatever comes in: the process goes on.
+  // Serves one request. No input of the client terminates the process.
   void serve();
 
  private:
-  outcome<bytes> answer(const handoff::message &m);
-  outcome<migrated> migrate(const migrate_request &r);
-  bool tell(const snapshot_progress &p);
-  bool say(kind k, const bytes &body, bool at_once);
-  bool is_gone() const;
+  result<bytes> respond(const handoff::message &m);
+  result<migration::sent_memory> migrate(const migrate_request &r);
+  bool report(const snapshot_progress &p);
+  void send_progress(kind k, const bytes &body, bool at_once);
+  bool client_is_gone() const;
 
   handoff::connection with_;
-  const server_options &how_;
-  operations &does_;
+  executor &executor_;
+  const server_options &options_;
   const std::stop_token stop_;
-  std::chrono::steady_clock::time_point told_{};
+  std::chrono::steady_clock::time_point last_progress_{};
 };
 
 }  // namespace stillmap::control

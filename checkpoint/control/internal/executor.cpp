@@ -7,6 +7,7 @@
 
 #include "stillmap/checkpoint/snapshot/snapshot.h"
 #include "stillmap/vmm/address_space.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::control {
 namespace {
@@ -14,61 +15,57 @@ namespace {
 using clock = std::chrono::steady_clock;
 using checkpoint::suspended_tag;
 
-tl::unexpected<failure> fail_image(const image::failure &f) {
-  failure out(f.why);
-  out.text = f.message();
-  return tl::unexpected<failure>(std::move(out));
-}
+constexpr const char *server_op = "control::server";
 
 }  // namespace
 
 const char *name_of(request_kind k) noexcept {
-  static constexpr const char *names[] = {"none", "status",  "suspend", "resume", "snapshot",
-                                          "give", "migrate", "abort",   "settle"};
+  static constexpr const char *names[] = {"none",    "status",  "suspend", "resume", "snapshot",
+                                          "handoff", "migrate", "abort",   "resolve"};
   return names[static_cast<std::size_t>(k)];
 }
 
-operations::turn::~turn() {
+executor::turn::~turn() {
   const std::lock_guard lock(of_.mutex_);
   of_.job_ = {};
   ++of_.jobs_ended_;
-  of_.ended_well_ = well_;
+  of_.last_succeeded_ = succeeded_;
   of_.changed_.notify_all();
 }
 
-std::unique_ptr<operations::turn> operations::take_turn(request_kind k,
-                                                        const std::stop_token &stop) {
+std::unique_ptr<executor::turn> executor::take_turn(request_kind k, const std::stop_token &stop) {
   {
     const std::lock_guard lock(mutex_);
-    if (job_.what != request_kind::none) return nullptr;
+    if (job_.request != request_kind::none) return nullptr;
     job_ = {};
-    job_.what = k;
-    abort_ = {};
+    job_.request = k;
+    cancel_ = {};
     begun_ = clock::now();
   }
   return std::make_unique<turn>(*this, stop);
 }
 
-job_status operations::job() const {
+job_status executor::job() const {
   const std::lock_guard lock(mutex_);
   job_status out = job_;
-  if (out.what != request_kind::none) {
-    out.since = std::chrono::duration_cast<std::chrono::milliseconds>(clock::now() - begun_);
+  if (out.request != request_kind::none) {
+    out.elapsed = std::chrono::duration_cast<std::chrono::milliseconds>(clock::now() - begun_);
   }
   return out;
 }
 
-failure operations::busy() const {
+tl::unexpected<error> executor::busy() const {
   const job_status j = job();
-  failure f(error{make_error_code(errc::busy), "control::server",
-                  "another request is being carried out", static_cast<std::uint64_t>(j.what)});
-  f.text = std::string("control::server: another request is being carried out (") +
-           name_of(j.what) + ", for " + std::to_string(j.since.count()) + " ms" +
-           (j.undecided ? ", undecided: ask for settle" : "") + "): busy";
-  return f;
+  const error e = make_error(errc::busy, server_op, "another request is being carried out",
+                             static_cast<std::uint64_t>(j.request))
+                      .value();
+  std::string found =
+      std::string(name_of(j.request)) + ", for " + std::to_string(j.elapsed.count()) + " ms";
+  if (j.in_doubt) found += ", in doubt: resolve it";
+  return tl::unexpected(e.with({.found = std::move(found)}));
 }
 
-process_status operations::now() const {
+process_status executor::status() const {
   process_status s;
   s.pid = ::getpid();
   s.device = device_.name();
@@ -89,8 +86,8 @@ process_status operations::now() const {
     const std::lock_guard lock(mutex_);
     for (auto &[tag, t] : tags) {
       t.tag = tag;
-      const auto kept = kept_.find(tag);
-      if (kept != kept_.end() && t.suspended_bytes != 0) t.kept_in = kept->second;
+      const auto store = suspended_stores_.find(tag);
+      if (store != suspended_stores_.end() && t.suspended_bytes != 0) t.store = store->second;
       s.tags.push_back(std::move(t));
     }
   }
@@ -98,147 +95,138 @@ process_status operations::now() const {
   return s;
 }
 
-// What would be refused anyway, before the task is brought to a stop for it.
-outcome<void> operations::check_live(tags_view tags, const char *op) const {
-  const auto refused = [&](errc c, const char *why, std::size_t which, std::uint64_t value,
-                           std::uint64_t limit) {
-    failure f(error{make_error_code(c), op, why, value, limit});
-    f.text = std::string(op) + ": '" + tags[which] + "': " + why + ": " + f.code.message();
-    return tl::unexpected<failure>(std::move(f));
-  };
+stillmap::status executor::check_mapped(tags_view tags, const char *op) const {
   const std::vector<block_record> blocks = device_.space().blocks();
-  for (std::size_t i = 0; i < tags.size(); ++i) {
+  for (const std::string &tag : tags) {
     bool found = false;
     for (const block_record &b : blocks) {
-      if (b.tag != tags[i]) continue;
+      if (b.tag != tag) continue;
       found = true;
       if (b.suspended_bytes == 0) continue;
-      return refused(errc::busy, "memory of this tag is suspended, or was given away", i,
-                     b.range.begin.value(), 0);
+      return tl::unexpected(make_error(errc::busy, op,
+                                       "memory of this tag is suspended, or has been released",
+                                       b.range.begin.value(), 0, error_unit::address)
+                                .value()
+                                .about(tag));
     }
     if (!found) {
-      return refused(errc::invalid_argument, "nothing has this tag", i, i, tags.size());
+      return tl::unexpected(
+          make_error(errc::invalid_argument, op, "no memory has this tag").value().about(tag));
     }
   }
   return {};
 }
 
-status operations::quiesce(tags_view tags, const std::stop_token &stop) const {
+stillmap::status executor::quiesce(tags_view tags, const std::stop_token &stop) const {
   if (stop.stop_requested()) {
-    return make_error(errc::busy, "control::server", "it was given up, or the server goes");
+    return make_error(errc::busy, server_op,
+                      "the request was cancelled, or the server is being destroyed");
   }
-  return how_.task.quiesce ? how_.task.quiesce(tags, stop) : status{};
+  return options_.task.quiesce ? options_.task.quiesce(tags, stop) : stillmap::status{};
 }
 
-void operations::go_on(tags_view tags) const {
-  if (how_.task.go_on) how_.task.go_on(tags);
+void executor::resume_task(tags_view tags) const {
+  if (options_.task.resume) options_.task.resume(tags);
 }
 
-result<checkpoint::suspender *> operations::sleeper() {
-  if (how_.suspender) return how_.suspender.get();
-  if (!own_) {
-    auto made = checkpoint::suspender::create(device_);
-    if (!made) return tl::unexpected(made.error());
-    own_ = std::move(*made);
+result<checkpoint::suspender *> executor::get_suspender() {
+  if (options_.suspender) return options_.suspender.get();
+  if (!own_suspender_) {
+    STILLMAP_ASSIGN_OR_RETURN(own_suspender_, checkpoint::suspender::create(device_));
   }
-  return own_.get();
+  return own_suspender_.get();
 }
 
-outcome<suspended_tag> operations::suspend(const suspend_request &r, std::stop_token stop) {
-  const auto mine = take_turn(request_kind::suspend);
-  if (!mine) return tl::unexpected<failure>(busy());
+result<suspended_tag> executor::suspend(const suspend_request &r, std::stop_token stop) {
+  const auto my_turn = take_turn(request_kind::suspend);
+  if (!my_turn) return busy();
   const tags_view tags(&r.tag, 1);
-  if (auto s = check_live(tags, "control::suspend"); !s) return tl::unexpected(s.error());
-  const auto by = sleeper();
-  if (!by) return fail(by.error());
-  if (status s = quiesce(tags, stop); !s) return fail(s.error());
-  checkpoint::suspend_options how;
-  how.contents = r.contents;
-  how.directory = r.directory;
-  if (how_.idle) how.idle = how_.idle();
-  auto done = (*by)->suspend(r.tag, how);
+  STILLMAP_RETURN_IF_ERROR(check_mapped(tags, "control::suspend"));
+  STILLMAP_ASSIGN_OR_RETURN(checkpoint::suspender *const suspender, get_suspender());
+  STILLMAP_RETURN_IF_ERROR(quiesce(tags, stop));
+  checkpoint::suspend_options options;
+  options.store = r.store;
+  options.directory = r.directory;
+  if (options_.idle) options.idle = options_.idle();
+  auto done = suspender->suspend(r.tag, options);
   if (!done) {
-    go_on(tags);
-    return fail(done.error());
+    resume_task(tags);
+    return done;
   }
   const std::lock_guard lock(mutex_);
-  kept_[r.tag] = r.contents;
-  return std::move(*done);
+  suspended_stores_[r.tag] = r.store;
+  return done;
 }
 
-outcome<suspended_tag> operations::resume(const std::string &tag) {
-  const auto mine = take_turn(request_kind::resume);
-  if (!mine) return tl::unexpected<failure>(busy());
-  const auto by = sleeper();
-  if (!by) return fail(by.error());
-  auto done = (*by)->resume(tag);
-  if (!done) return fail(done.error());
+result<suspended_tag> executor::resume(const std::string &tag) {
+  const auto my_turn = take_turn(request_kind::resume);
+  if (!my_turn) return busy();
+  STILLMAP_ASSIGN_OR_RETURN(checkpoint::suspender *const suspender, get_suspender());
+  auto done = suspender->resume(tag);
+  if (!done) return done;
   {
     const std::lock_guard lock(mutex_);
-    kept_.erase(tag);
+    suspended_stores_.erase(tag);
   }
-  go_on({&tag, 1});
-  return std::move(*done);
+  resume_task({&tag, 1});
+  return done;
 }
 
-outcome<image::written> operations::snapshot(
+result<image::written> executor::snapshot(
     const snapshot_request &r, std::stop_token stop,
-    const std::function<bool(const snapshot_progress &)> &told) {
-  const auto mine = take_turn(request_kind::snapshot, stop);
-  if (!mine) return tl::unexpected<failure>(busy());
-  const std::stop_token given_up = abort_.get_token();
-  if (auto s = check_live(r.tags, "control::snapshot"); !s) return tl::unexpected(s.error());
-  snapshot::save_options how;
-  how.image.replace = r.replace;
-  how.image.compress = r.compress;
-  how.image.verify = r.verify;
+    const std::function<bool(const snapshot_progress &)> &on_progress) {
+  const auto my_turn = take_turn(request_kind::snapshot, stop);
+  if (!my_turn) return busy();
+  std::stop_source cancel = cancel_;
+  STILLMAP_RETURN_IF_ERROR(check_mapped(r.tags, "control::snapshot"));
+  snapshot::save_options options;
+  options.image.replace = r.replace;
+  options.image.compress = r.compress;
+  options.image.verify = r.verify;
+  options.image.cancel = cancel.get_token();
   if (!r.parent.empty()) {
-    auto parent = image::reader::open(r.parent);
-    if (!parent) return fail_image(parent.error());
-    how.image.parent = std::move(*parent);
+    STILLMAP_ASSIGN_OR_RETURN(options.image.parent, image::reader::open(r.parent));
   }
-  how.image.on_progress = [&](const image::write_progress &p) {
+  options.image.on_progress = [&](const image::write_progress &p) {
     {
       const std::lock_guard lock(mutex_);
       job_.bytes = p.bytes;
-      job_.of_bytes = p.of_bytes;
+      job_.total_bytes = p.total_bytes;
     }
-    return !given_up.stop_requested() &&
-           told({p.phase == image::write_phase::verifying, p.bytes, p.of_bytes, p.stored});
+    const bool verifying = p.phase == image::write_phase::verifying;
+    if (!on_progress({verifying, p.bytes, p.total_bytes, p.stored})) cancel.request_stop();
   };
-  if (status s = quiesce(r.tags, given_up); !s) return fail(s.error());
-  if (how_.idle) how.idle = how_.idle();
-  auto saved = snapshot::save(device_, r.tags, r.path, how);
-  go_on(r.tags);
-  if (!saved) return fail_image(saved.error());
-  mine->went_well();
-  return std::move(*saved);
+  STILLMAP_RETURN_IF_ERROR(quiesce(r.tags, options.image.cancel));
+  if (options_.idle) options.idle = options_.idle();
+  auto saved = snapshot::save(device_, r.tags, r.path, options);
+  resume_task(r.tags);
+  if (saved) my_turn->succeeded();
+  return saved;
 }
 
-outcome<handoff::given_memory> operations::give(const give_request &r, std::stop_token stop) {
-  const auto mine = take_turn(request_kind::give);
-  if (!mine) return tl::unexpected<failure>(busy());
-  if (auto s = check_live(r.tags, "control::give"); !s) return tl::unexpected(s.error());
-  auto to = handoff::connection::connect(r.to, r.wait, stop);
-  if (!to) return fail(to.error());
+result<handoff::sent_memory> executor::handoff(const handoff_request &r, std::stop_token stop) {
+  const auto my_turn = take_turn(request_kind::handoff);
+  if (!my_turn) return busy();
+  STILLMAP_RETURN_IF_ERROR(check_mapped(r.tags, "control::handoff"));
+  STILLMAP_ASSIGN_OR_RETURN(auto to, handoff::connection::connect(r.to, r.timeout, stop));
   bool stopped = false;
-  handoff::handoff_options how;
-  how.wait = r.wait;
-  how.allow = how_.allow;
-  how.cancel = stop;
-  how.idle = how_.idle;
-  how.quiesce = [&] {
-    status s = quiesce(r.tags, stop);
+  handoff::handoff_options options;
+  options.timeout = r.timeout;
+  options.allow = options_.allow;
+  options.cancel = stop;
+  options.idle = options_.idle;
+  options.quiesce = [&] {
+    stillmap::status s = quiesce(r.tags, stop);
     stopped = s.has_value();
     return s;
   };
-  auto given = handoff::give(device_, *to, r.tags, how);
-  if (!given) {
-    if (stopped) go_on(r.tags);
-    return fail(given.error());
+  auto sent = handoff::send(device_, to, r.tags, options);
+  if (!sent) {
+    if (stopped) resume_task(r.tags);
+  } else if (options_.task.released) {
+    options_.task.released(r.tags);
   }
-  if (how_.task.given_away) how_.task.given_away(r.tags);
-  return std::move(*given);
+  return sent;
 }
 
 }  // namespace stillmap::control

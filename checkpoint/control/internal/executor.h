@@ -1,96 +1,102 @@
-// What a server does when it is asked: one thing at a time, all or nothing. Internal to server.
+// Executes the requests of a server: one at a time, each all or nothing.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <span>
 
-#include "stillmap/checkpoint/control/failure.h"
 #include "stillmap/checkpoint/control/requests.h"
-#include "stillmap/checkpoint/control/server.h"
+#include "stillmap/checkpoint/control/server_options.h"
 #include "stillmap/checkpoint/handoff/handoff.h"
 #include "stillmap/checkpoint/image/writer.h"
+#include "stillmap/vmm/device.h"
 
 namespace stillmap::control {
 
+// Errors of all requests: busy (another one is being carried out: value = its request_kind; the
+// memory is suspended), invalid_argument (no memory has the tag: the subject is the tag), the
+// application's, and those of the library function that does the work.
 // Threads: safe.
-class operations {
+class executor {
  public:
-  operations(const device &d, const server_options &how);
-  ~operations();
+  executor(const device &d, const server_options &options);
+  ~executor();
 
-  // Never waits for what is under way. Cost: one call and the context switch.
-  process_status now() const;
+  // Never waits for a request.
+  // Cost: one driver call and the context switch.
+  process_status status() const;
 
-  // Errors of all: busy (another one is under way: value = its request_kind; the memory is
-  // suspended), invalid_argument (no memory has the tag), the application's, and those of the
-  // library's function.
-  outcome<checkpoint::suspended_tag> suspend(const suspend_request &r, std::stop_token stop);
-  outcome<checkpoint::suspended_tag> resume(const std::string &tag);
-  // `told` is called by one thread at a time; false: give up.
-  outcome<image::written> snapshot(const snapshot_request &r, std::stop_token stop,
-                                   const std::function<bool(const snapshot_progress &)> &told);
-  outcome<handoff::given_memory> give(const give_request &r, std::stop_token stop);
-  // `told` as above, but `stop` is what gives up. The destination's, or undecided; else a failure.
-  outcome<migrated> migrate(const migrate_request &r, const std::stop_token &stop,
-                            const std::function<void(const migration::progress &)> &told);
-  // Whose the memory of an undecided migration is.
-  outcome<migrated> settle();
-  // Gives up what is being done, and waits until it is over. What that was.
-  // Errors: invalid_argument (nothing that can be given up: value = what is being done), busy (it
-  //         was too late, or `stop`).
-  outcome<request_kind> abort(const std::stop_token &stop);
+  result<checkpoint::suspended_tag> suspend(const suspend_request &r, std::stop_token stop);
+  result<checkpoint::suspended_tag> resume(const std::string &tag);
+  // `on_progress` is called by one thread at a time; false cancels.
+  result<image::written> snapshot(
+      const snapshot_request &r, std::stop_token stop,
+      const std::function<bool(const snapshot_progress &)> &on_progress);
+  result<handoff::sent_memory> handoff(const handoff_request &r, std::stop_token stop);
+  // Ensures: success: the destination owns the task, or its ownership is in doubt.
+  result<migration::sent_memory> migrate(
+      const migrate_request &r, const std::stop_token &stop,
+      const std::function<void(const migration::progress &)> &on_progress);
+  // Learns the outcome of a migration in doubt.
+  result<migration::sent_memory> resolve();
+  // Cancels the current request and waits until it has ended; returns its kind.
+  // Errors: invalid_argument (nothing can be cancelled: value = the current request), busy (too
+  //         late; `stop`).
+  result<request_kind> abort(const std::stop_token &stop);
 
  private:
   class turn;
-  struct moving;
+  struct active_migration;
   using tags_view = std::span<const std::string>;
-  // `stop`: gives up what can be given up, as abort() does.
+  // Null: another request has the turn. `stop` cancels the request, as abort() does.
   std::unique_ptr<turn> take_turn(request_kind k, const std::stop_token &stop = {});
-  result<migration::send_options> how_to_send(const migrate_request &r) const;
-  void note(const migration::progress &p);
-  outcome<migrated> ended(std::unique_ptr<moving> m, const migration::sent_memory &sent);
-  failure busy() const;
-  outcome<void> check_live(tags_view tags, const char *op) const;
-  status quiesce(tags_view tags, const std::stop_token &stop) const;
-  void go_on(tags_view tags) const;
-  result<checkpoint::suspender *> sleeper();
+  tl::unexpected<error> busy() const;
   job_status job() const;
+  // Finds what would be refused anyway, before the application is stopped for it.
+  stillmap::status check_mapped(tags_view tags, const char *op) const;
+  stillmap::status quiesce(tags_view tags, const std::stop_token &stop) const;
+  void resume_task(tags_view tags) const;
+  result<checkpoint::suspender *> get_suspender();
+  result<migration::send_options> send_options_for(const migrate_request &r) const;
+  void set_progress(const migration::progress &p);
+  void finish(std::unique_ptr<active_migration> m, const migration::sent_memory &sent);
 
   const device device_;
-  const server_options &how_;
-  mutable std::mutex mutex_;  // of what follows, never held for long
+  const server_options &options_;
+  mutable std::mutex mutex_;  // guards what follows up to last_succeeded_, and suspended_stores_
   std::condition_variable_any changed_;
   job_status job_;
-  std::stop_source abort_;        // of the job
-  std::uint64_t jobs_ended_ = 0;  // so many
-  bool ended_well_ = false;       // the last one
+  std::stop_source cancel_;  // of the job
   std::chrono::steady_clock::time_point begun_;
-  std::map<std::string, checkpoint::keep_in> kept_;  // by tag, of what was suspended here
-  std::shared_ptr<checkpoint::suspender> own_;       // touched by whoever has the turn
-  std::unique_ptr<moving> undecided_;                // has the turn
-  // What was sent without a number of its own and stayed, to be known by the same one again.
-  std::string stayed_in_;  // a folder of records
-  migration::task_id stayed_as_;
+  std::uint64_t jobs_ended_ = 0;
+  bool last_succeeded_ = false;
+  std::map<std::string, checkpoint::backing_store> suspended_stores_;  // by tag
+  // What follows belongs to the request that has the turn.
+  std::shared_ptr<checkpoint::suspender> own_suspender_;
+  std::unique_ptr<active_migration> in_doubt_;
+  // The last migration that failed, so that the task keeps its id the next time.
+  std::string kept_records_;
+  migration::task_id kept_id_;
 };
 
-// While one lives, nobody else has one.
-class operations::turn {
+// The right to carry out a request; at most one exists.
+class executor::turn {
  public:
-  turn(operations &of, const std::stop_token &stop)
-      : of_(of), stopping_(stop, [&of] { of.abort_.request_stop(); }) {}
+  turn(executor &of, const std::stop_token &stop)
+      : of_(of), on_stop_(stop, [&of] { of.cancel_.request_stop(); }) {}
   turn(const turn &) = delete;
   ~turn();
 
-  void went_well() { well_ = true; }
+  void succeeded() { succeeded_ = true; }
 
  private:
-  operations &of_;
-  const std::stop_callback<std::function<void()>> stopping_;
-  bool well_ = false;
+  executor &of_;
+  const std::stop_callback<std::function<void()>> on_stop_;
+  bool succeeded_ = false;
 };
 
 }  // namespace stillmap::control

@@ -1,209 +1,185 @@
-// Memory that is sent to another machine by request, and what became of it.
+// Migration requests of the executor: migrate, resolve, abort.
 #include <utility>
 
 #include "stillmap/checkpoint/control/internal/executor.h"
 #include "stillmap/checkpoint/migration/credentials.h"
 #include "stillmap/checkpoint/migration/tls.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::control {
 namespace {
 
 constexpr const char *op = "control::migrate";
 
-tl::unexpected<failure> refused(errc c, const char *operation, const char *why,
-                                std::uint64_t value = 0, std::uint64_t limit = 0) {
-  return fail(error{make_error_code(c), operation, why, value, limit});
-}
-
-// With the path of what is wrong: there are three files, in another process.
-outcome<migration::credentials> credentials_of(const migrate_request &r) {
-  migration::credentials out;
-  const auto load = [&](const std::string &path, std::string &into) -> outcome<void> {
-    auto one = migration::load_credentials(path, {});
-    if (!one) {
-      failure f(one.error());
-      f.text = path + ": " + f.text;
-      return tl::unexpected<failure>(std::move(f));
-    }
-    into = std::move(one->certificate);
-    return {};
-  };
-  for (const auto &[path, into] : {std::pair{&r.certificate, &out.certificate},
-                                   {&r.key, &out.key},
-                                   {&r.authorities, &out.authorities}}) {
-    if (auto loaded = load(*path, *into); !loaded) return tl::unexpected(loaded.error());
-  }
-  out.name = r.name;
-  out.fingerprints = r.fingerprints;
-  return out;
-}
-
 }  // namespace
 
-// A migration from its request until it is known whose the memory is.
-struct operations::moving {
-  std::unique_ptr<turn> mine;  // goes last
+// A migration from its request until its outcome is known.
+struct executor::active_migration {
+  std::unique_ptr<executor::turn> turn;  // destroyed last
   std::vector<std::string> tags;
   std::unique_ptr<migration::transport> to;
   std::string records;
-  bool stopped = false;  // the task, by its quiesce
-  const std::function<void(const migration::progress &)> *told = nullptr;  // who asked
-  std::optional<migration::sender> by;
+  bool stopped = false;  // quiesce() has succeeded, and resume_task() has not followed
+  // Null once the client has its response.
+  const std::function<void(const migration::progress &)> *on_progress = nullptr;
+  std::optional<migration::sender> sender;
 };
 
-// Here, where what is undecided is known.
-operations::operations(const device &d, const server_options &how) : device_(d), how_(how) {}
-operations::~operations() = default;
+// Here, where active_migration is complete.
+executor::executor(const device &d, const server_options &options)
+    : device_(d), options_(options) {}
+executor::~executor() = default;
 
-void operations::note(const migration::progress &p) {
+void executor::set_progress(const migration::progress &p) {
   const std::lock_guard lock(mutex_);
-  job_.step = p.at;
+  job_.step = p.step;
   job_.round = p.round;
-  job_.sent = p.sent;
+  job_.bytes_sent = p.bytes_sent;
   job_.bytes = p.round_sent;
-  job_.of_bytes = p.round_bytes;
+  job_.total_bytes = p.round_bytes;
 }
 
-// What the request says, and what it leaves to the server.
-result<migration::send_options> operations::how_to_send(const migrate_request &r) const {
-  migration::send_options how;
-  how.records = r.records.empty() ? how_.records : r.records;
-  how.task = r.task.is_zero() ? how_.id : r.task;
-  if (how_.record && (how.records != how_.records || how.task != how_.id)) {
-    return make_error(errc::invalid_argument, op,
-                  "the task is on record elsewhere, or under another number");
+// The request's options, with the server's where the request leaves them open.
+result<migration::send_options> executor::send_options_for(const migrate_request &r) const {
+  migration::send_options options;
+  options.records = r.records.empty() ? options_.records : r.records;
+  options.task = r.task.is_zero() ? options_.id : r.task;
+  if (options_.record && (options.records != options_.records || options.task != options_.id)) {
+    return make_error(
+        errc::invalid_argument, op,
+        "the server has the task's record open in another directory, or under another "
+        "id");
   }
-  if (how.task.is_zero() && how.records == stayed_in_) how.task = stayed_as_;
-  how.channels = r.channels;
-  how.pause = r.pause;
-  how.most_rounds = r.most_rounds;
-  how.otherwise = r.otherwise;
-  how.bytes_per_second = r.bytes_per_second;
-  how.wait = r.wait;
-  how.settle = r.settle;
-  how.idle = how_.idle;
-  return how;
+  if (options.task.is_zero() && options.records == kept_records_) options.task = kept_id_;
+  options.channels = r.channels;
+  options.max_downtime = r.max_downtime;
+  options.max_rounds = r.max_rounds;
+  options.on_no_convergence = r.on_no_convergence;
+  options.bytes_per_second = r.bytes_per_second;
+  options.timeout = r.timeout;
+  options.resolve_timeout = r.resolve_timeout;
+  options.idle = options_.idle;
+  return options;
 }
 
-outcome<migrated> operations::migrate(
+result<migration::sent_memory> executor::migrate(
     const migrate_request &r, const std::stop_token &stop,
-    const std::function<void(const migration::progress &)> &told) {
-  auto mine = take_turn(request_kind::migrate, stop);
-  if (!mine) return tl::unexpected<failure>(busy());
-  if (auto s = check_live(r.tags, op); !s) return tl::unexpected(s.error());
-  const auto who = credentials_of(r);
-  if (!who) return tl::unexpected(who.error());
-  auto to = migration::tls_to(r.to, *who);
-  if (!to) return fail(to.error());
-  auto how = how_to_send(r);
-  if (!how) return fail(how.error());
-  auto m = std::make_unique<moving>();
-  m->mine = std::move(mine);
+    const std::function<void(const migration::progress &)> &on_progress) {
+  auto my_turn = take_turn(request_kind::migrate, stop);
+  if (!my_turn) return busy();
+  STILLMAP_RETURN_IF_ERROR(check_mapped(r.tags, op));
+  STILLMAP_ASSIGN_OR_RETURN(migration::credentials credentials,
+                            migration::load_credentials(r.certificate, r.key, r.authorities));
+  credentials.name = r.name;
+  credentials.fingerprints = r.fingerprints;
+  STILLMAP_ASSIGN_OR_RETURN(auto to, migration::create_tls_transport(r.to, credentials));
+  STILLMAP_ASSIGN_OR_RETURN(migration::send_options options, send_options_for(r));
+  auto m = std::make_unique<active_migration>();
+  m->turn = std::move(my_turn);
   m->tags = r.tags;
-  m->to = std::move(*to);
-  m->records = how->records;
-  m->told = &told;
-  how->abort = abort_.get_token();
-  how->quiesce = [this, m = m.get(), given_up = how->abort] {
-    const status s = quiesce(m->tags, given_up);
+  m->to = std::move(to);
+  m->records = options.records;
+  m->on_progress = &on_progress;
+  options.cancel = cancel_.get_token();
+  options.quiesce = [this, m = m.get(), cancel = options.cancel] {
+    const stillmap::status s = quiesce(m->tags, cancel);
     m->stopped = s.has_value();
     return s;
   };
-  how->go_on = [this, m = m.get()] {
-    if (std::exchange(m->stopped, false)) go_on(m->tags);
+  options.resume = [this, m = m.get()] {
+    if (std::exchange(m->stopped, false)) resume_task(m->tags);
   };
-  if (how_.task.throttle) {
-    how->throttle = [this, m = m.get()](double part) { how_.task.throttle(m->tags, part); };
+  if (options_.task.throttle) {
+    options.throttle = [this, m = m.get()](double fraction) {
+      options_.task.throttle(m->tags, fraction);
+    };
   }
-  how->at = [this, m = m.get()](const migration::progress &p) {
-    note(p);
-    if (m->told != nullptr) (*m->told)(p);
+  options.on_progress = [this, m = m.get()](const migration::progress &p) {
+    set_progress(p);
+    if (m->on_progress != nullptr) (*m->on_progress)(p);
   };
-  // The sender takes the record itself.
-  if (how_.record) [[maybe_unused]]
-    const auto given_up = std::move(*how_.record);
-  m->by.emplace(device_, r.tags, std::move(*how));
-  const migration::sent_memory sent = m->by->send(*m->to);
-  m->told = nullptr;
-  auto out = ended(std::move(m), sent);
-  if (out && out->sent.whose == migration::whose::source) return tl::unexpected(out->why);
-  return out;
+  if (options_.record) {
+    // The sender opens the record itself.
+    [[maybe_unused]] const migration::record_file closed = std::move(*options_.record);
+  }
+  m->sender.emplace(device_, r.tags, std::move(options));
+  const migration::sent_memory sent = m->sender->send(*m->to);
+  m->on_progress = nullptr;
+  finish(std::move(m), sent);
+  if (sent.owner == migration::owner::source) return tl::unexpected(*sent.failure);
+  return sent;
 }
 
-outcome<migrated> operations::ended(std::unique_ptr<moving> m, const migration::sent_memory &sent) {
-  migrated out;
-  out.sent = sent;
-  out.sent.why.reset();
-  if (sent.why) out.why = failure(*sent.why);
-  switch (sent.whose) {
-    case migration::whose::destination:
-      m->mine->went_well();
-      stayed_in_.clear();
-      if (how_.task.given_away) how_.task.given_away(m->tags);
+void executor::finish(std::unique_ptr<active_migration> m, const migration::sent_memory &sent) {
+  switch (sent.owner) {
+    case migration::owner::destination:
+      m->turn->succeeded();
+      kept_records_.clear();
+      if (options_.task.released) options_.task.released(m->tags);
       break;
-    case migration::whose::source:
-      stayed_in_ = m->records;
-      stayed_as_ = sent.task;
-      if (how_.record) {
-        m->by.reset();
-        auto again = migration::record_file::open(m->records, sent.task);
-        if (again) {
-          *how_.record = std::move(*again);
+    case migration::owner::source:
+      kept_records_ = m->records;
+      kept_id_ = sent.task;
+      if (options_.record) {
+        m->sender.reset();
+        auto record = migration::record_file::open(m->records, sent.task);
+        if (record) {
+          *options_.record = std::move(*record);
         } else {
-          report_background_error(again.error());
+          report_background_error(record.error());
         }
       }
       break;
-    case migration::whose::undecided: {
+    case migration::owner::in_doubt: {
       const std::lock_guard lock(mutex_);
-      job_.undecided = true;
-      undecided_ = std::move(m);
+      job_.in_doubt = true;
+      in_doubt_ = std::move(m);
       changed_.notify_all();
       break;
     }
   }
-  return out;
 }
 
-outcome<migrated> operations::settle() {
-  std::unique_ptr<moving> m;
-  request_kind what = request_kind::none;
+result<migration::sent_memory> executor::resolve() {
+  std::unique_ptr<active_migration> m;
+  request_kind current = request_kind::none;
   {
     const std::lock_guard lock(mutex_);
-    m = std::move(undecided_);
-    what = job_.what;
+    m = std::move(in_doubt_);
+    current = job_.request;
   }
-  if (!m && what == request_kind::none) {
-    return refused(errc::invalid_argument, "control::settle", "nothing is undecided here");
+  if (!m && current == request_kind::none) {
+    return make_error(errc::invalid_argument, "control::resolve", "no migration is in doubt");
   }
-  if (!m) return tl::unexpected<failure>(busy());
-  const migration::sent_memory sent = m->by->settle(*m->to);
-  return ended(std::move(m), sent);
+  if (!m) return busy();
+  const migration::sent_memory sent = m->sender->resolve(*m->to);
+  finish(std::move(m), sent);
+  return sent;
 }
 
-outcome<request_kind> operations::abort(const std::stop_token &stop) {
+result<request_kind> executor::abort(const std::stop_token &stop) {
   std::unique_lock lock(mutex_);
-  const request_kind what = job_.what;
-  if ((what != request_kind::snapshot && what != request_kind::migrate) || job_.undecided) {
-    return refused(errc::invalid_argument, "control::abort",
-                   job_.undecided ? "the migration is over and undecided: ask for settle"
-                                  : "nothing is under way that can be given up",
-                   static_cast<std::uint64_t>(what));
+  const request_kind current = job_.request;
+  const auto refused = [current](errc c, const char *reason) {
+    return make_error(c, "control::abort", reason, static_cast<std::uint64_t>(current));
+  };
+  if ((current != request_kind::snapshot && current != request_kind::migrate) || job_.in_doubt) {
+    return refused(errc::invalid_argument,
+                   job_.in_doubt ? "the migration has ended and is in doubt: resolve it"
+                                 : "no request that can be cancelled is being carried out");
   }
   const std::uint64_t before = jobs_ended_;
-  std::stop_source it = abort_;
+  std::stop_source cancel = cancel_;
   lock.unlock();
-  it.request_stop();
+  cancel.request_stop();
   lock.lock();
-  changed_.wait(lock, stop, [&] { return jobs_ended_ != before || job_.undecided; });
-  if (jobs_ended_ == before || ended_well_) {
-    return refused(errc::busy, "control::abort",
-                   jobs_ended_ != before ? "it was too late: it has been done"
-                   : job_.undecided      ? "it was too late: the migration is undecided"
-                                         : "it was told to, and has not ended yet",
-                   static_cast<std::uint64_t>(what));
+  changed_.wait(lock, stop, [&] { return jobs_ended_ != before || job_.in_doubt; });
+  if (jobs_ended_ == before || last_succeeded_) {
+    return refused(errc::busy, jobs_ended_ != before ? "too late: the request has completed"
+                               : job_.in_doubt       ? "too late: the migration is in doubt"
+                                                     : "the request has not ended yet");
   }
-  return what;
+  return current;
 }
 
 }  // namespace stillmap::control

@@ -1,4 +1,4 @@
-// The answers as bytes: the second half of messages.h.
+// Responses as bytes: the second half of messages.h.
 #include <algorithm>
 #include <iterator>
 
@@ -8,115 +8,118 @@
 namespace stillmap::control {
 namespace {
 
-using checkpoint::field_reader;
-using checkpoint::field_writer;
+using checkpoint::wire_reader;
+using checkpoint::wire_writer;
 
 constexpr std::uint32_t unknown = UINT32_MAX;
 
-tl::unexpected<error> garbled() {
-  return make_error(errc::corrupt, "control::decode", "the answer makes no sense");
+tl::unexpected<error> malformed() {
+  return make_error(errc::corrupt, "control::decode", "malformed response");
 }
 
 template <std::size_t N, class Tag>
-void put(field_writer &w, const image::fixed_bytes<N, Tag> &b) {
+void put(wire_writer &w, const image::fixed_bytes<N, Tag> &b) {
   for (const std::byte x : b.bytes) w.number(std::to_integer<std::uint64_t>(x), 1);
 }
 
 template <std::size_t N, class Tag>
-void get(field_reader &r, image::fixed_bytes<N, Tag> &b) {
+void get(wire_reader &r, image::fixed_bytes<N, Tag> &b) {
   for (std::byte &x : b.bytes) x = static_cast<std::byte>(r.number(1));
 }
 
-// Where a code's number is from. 0: nobody the other side knows either.
-enum class source : std::uint32_t { conditions, cuda, system, generic };
+// The category of an error code. Codes of other categories are sent as `stillmap`.
+enum class category : std::uint32_t { stillmap, cuda, system, generic };
 
-source source_of(const std::error_code &c) {
-  if (c.category() == cuda_category()) return source::cuda;
-  if (c.category() == std::system_category()) return source::system;
-  if (c.category() == std::generic_category()) return source::generic;
-  return source::conditions;
+category category_of(const std::error_code &c) {
+  if (c.category() == cuda_category()) return category::cuda;
+  if (c.category() == std::system_category()) return category::system;
+  if (c.category() == std::generic_category()) return category::generic;
+  return category::stillmap;
 }
 
-std::error_code code_from(source s, int number) {
-  if (s == source::cuda) return {number, cuda_category()};
-  if (s == source::system) return {number, std::system_category()};
-  if (s == source::generic) return {number, std::generic_category()};
+std::error_code code_from(category c, int number) {
+  if (c == category::cuda) return {number, cuda_category()};
+  if (c == category::system) return {number, std::system_category()};
+  if (c == category::generic) return {number, std::generic_category()};
   return {number, stillmap_category()};
 }
 
-std::string_view cut(const std::string &text) {
-  return std::string_view(text).substr(0, field_reader::longest_text);
+std::string_view truncated(const std::string &text) {
+  return std::string_view(text).substr(0, wire_reader::longest_text);
 }
 
-void put(field_writer &w, const failure &f) {
-  w.u32(static_cast<std::uint32_t>(source_of(f.code)));
-  w.u32(static_cast<std::uint32_t>(f.code.value()));
-  w.u64(f.value);
-  w.u64(f.limit);
-  w.text(cut(f.operation));
-  w.text(cut(f.reason));
-  w.text(cut(f.text));
+void put(wire_writer &w, const error &e) {
+  w.u32(static_cast<std::uint32_t>(category_of(e.code)));
+  w.u32(static_cast<std::uint32_t>(e.code.value()));
+  w.u32(static_cast<std::uint32_t>(e.unit));
+  w.u64(e.value);
+  w.u64(e.limit);
+  w.text(truncated(e.code ? e.message() : std::string()));
 }
 
-failure get_failure(field_reader &r) {
-  failure f;
-  const auto s = r.one_of(source::generic);
+// Without a code: no error.
+error get_error(wire_reader &r) {
+  const auto from = r.one_of(category::generic);
   const int number = static_cast<int>(r.u32());
-  f.value = r.u64();
-  f.limit = r.u64();
-  f.operation = r.text();
-  f.reason = r.text();
-  f.text = r.text();
-  f.code = number == 0 ? std::error_code() : code_from(s, number);
-  return f;
+  error e{{}, "control::client", "the request failed in the controlled process"};
+  e.unit = r.one_of(error_unit::items);
+  e.value = r.u64();
+  e.limit = r.u64();
+  std::string message = r.text();
+  if (number == 0) return {};
+  // One line, and safe for a terminal.
+  std::replace_if(
+      message.begin(), message.end(), [](unsigned char c) { return c < ' ' || c == 127; }, '?');
+  e.code = code_from(from, number);
+  return e.with({.cause = std::move(message)});
 }
 
-// Seconds and rates are whole numbers on the way: nobody has to believe in a NaN.
-std::uint64_t nanoseconds(double seconds) {
-  return seconds > 0 ? static_cast<std::uint64_t>(std::min(seconds, 1e9) * 1e9) : 0;
+// Durations and rates are sent as integers, so that no NaN arrives.
+std::uint64_t nanoseconds(std::chrono::duration<double> d) {
+  return d.count() > 0 ? static_cast<std::uint64_t>(std::min(d.count(), 1e9) * 1e9) : 0;
 }
-double seconds(std::uint64_t nanoseconds) {
-  return static_cast<double>(nanoseconds) / 1e9;
+std::chrono::duration<double> seconds(std::uint64_t nanoseconds) {
+  return std::chrono::duration<double>(static_cast<double>(nanoseconds) / 1e9);
 }
 
 }  // namespace
 
 bytes encode(const process_status &s) {
-  // Names are bounded: what was encoded is never larger than what is accepted.
-  constexpr std::size_t room = largest_answer / 2;
-  field_writer tags;
-  std::uint32_t told = 0;
+  // Never more than a client accepts.
+  constexpr std::size_t room = max_response_bytes / 2;
+  wire_writer tags;
+  std::uint32_t count = 0;
   std::size_t used = 0;
   for (const tag_status &t : s.tags) {
-    const std::string_view name = cut(t.tag);
+    const std::string_view name = truncated(t.tag);
     used += name.size() + 40;
-    if (told == most_tags_told || used > room) break;
+    if (count == max_status_tags || used > room) break;
     tags.text(name);
     tags.u64(t.blocks);
     tags.u64(t.reserved_bytes);
     tags.u64(t.mapped_bytes);
     tags.u64(t.suspended_bytes);
-    tags.u32(t.kept_in ? static_cast<std::uint32_t>(*t.kept_in) : unknown);
-    ++told;
+    tags.u32(t.store ? static_cast<std::uint32_t>(*t.store) : unknown);
+    ++count;
   }
-  field_writer w;
+  wire_writer w;
   w.u32(static_cast<std::uint32_t>(s.pid));
-  w.text(cut(s.device));
+  w.text(truncated(s.device));
   w.u32(static_cast<std::uint32_t>(s.ordinal));
   for (const unsigned char c : s.uuid) w.number(c, 1);
   w.u64(s.page_bytes);
   w.u64(s.memory_total);
   w.u64(s.memory_free);
-  w.u32(static_cast<std::uint32_t>(s.job.what));
-  w.u64(static_cast<std::uint64_t>(s.job.since.count()));
+  w.u32(static_cast<std::uint32_t>(s.job.request));
+  w.u64(static_cast<std::uint64_t>(s.job.elapsed.count()));
   w.u64(s.job.bytes);
-  w.u64(s.job.of_bytes);
+  w.u64(s.job.total_bytes);
   w.u32(s.job.step ? static_cast<std::uint32_t>(*s.job.step) : unknown);
   w.u64(s.job.round);
-  w.u64(s.job.sent);
-  w.u32(s.job.undecided ? 1 : 0);
-  w.u64(s.more_tags + (s.tags.size() - told));
-  w.u32(told);
+  w.u64(s.job.bytes_sent);
+  w.u32(s.job.in_doubt ? 1 : 0);
+  w.u64(s.omitted_tags + (s.tags.size() - count));
+  w.u32(count);
   bytes out = w.take();
   const bytes rest = tags.take();
   out.insert(out.end(), rest.begin(), rest.end());
@@ -124,7 +127,7 @@ bytes encode(const process_status &s) {
 }
 
 result<process_status> decode_status(bytes_view from) {
-  field_reader r(from);
+  wire_reader r(from);
   process_status s;
   s.pid = static_cast<pid_t>(r.u32());
   s.device = r.text();
@@ -133,20 +136,20 @@ result<process_status> decode_status(bytes_view from) {
   s.page_bytes = r.u64();
   s.memory_total = r.u64();
   s.memory_free = r.u64();
-  s.job.what = r.one_of(request_kind::settle);
-  s.job.since = std::chrono::milliseconds(static_cast<std::int64_t>(r.u64() & INT64_MAX));
+  s.job.request = r.one_of(request_kind::resolve);
+  s.job.elapsed = std::chrono::milliseconds(static_cast<std::int64_t>(r.u64() & INT64_MAX));
   s.job.bytes = r.u64();
-  s.job.of_bytes = r.u64();
+  s.job.total_bytes = r.u64();
   const std::uint32_t step = r.u32();
   if (step <= static_cast<std::uint32_t>(migration::step::running_recorded)) {
     s.job.step = static_cast<migration::step>(step);
   } else if (step != unknown) {
-    r.spoil();
+    r.fail();
   }
   s.job.round = r.u64();
-  s.job.sent = r.u64();
-  s.job.undecided = r.flag();
-  s.more_tags = r.u64();
+  s.job.bytes_sent = r.u64();
+  s.job.in_doubt = r.flag();
+  s.omitted_tags = r.u64();
   const std::size_t tags = r.count(40);
   for (std::size_t i = 0; i < tags && r.good(); ++i) {
     tag_status t;
@@ -155,22 +158,22 @@ result<process_status> decode_status(bytes_view from) {
     t.reserved_bytes = r.u64();
     t.mapped_bytes = r.u64();
     t.suspended_bytes = r.u64();
-    const std::uint32_t kept = r.u32();
-    if (kept <= static_cast<std::uint32_t>(checkpoint::keep_in::nothing)) {
-      t.kept_in = static_cast<checkpoint::keep_in>(kept);
-    } else if (kept != unknown) {
-      r.spoil();
+    const std::uint32_t store = r.u32();
+    if (store <= static_cast<std::uint32_t>(checkpoint::backing_store::discard)) {
+      t.store = static_cast<checkpoint::backing_store>(store);
+    } else if (store != unknown) {
+      r.fail();
     }
     s.tags.push_back(std::move(t));
   }
-  if (!r.done()) return garbled();
+  if (!r.done()) return malformed();
   return s;
 }
 
 bytes encode(const checkpoint::suspended_tag &s) {
-  field_writer w;
-  w.text(cut(s.tag));
-  w.u32(static_cast<std::uint32_t>(s.contents));
+  wire_writer w;
+  w.text(truncated(s.tag));
+  w.u32(static_cast<std::uint32_t>(s.store));
   w.u64(s.places);
   w.u64(s.bytes);
   w.u64(s.released.bytes());
@@ -178,19 +181,19 @@ bytes encode(const checkpoint::suspended_tag &s) {
 }
 
 result<checkpoint::suspended_tag> decode_suspended(bytes_view from) {
-  field_reader r(from);
+  wire_reader r(from);
   checkpoint::suspended_tag s;
   s.tag = r.text();
-  s.contents = r.one_of(checkpoint::keep_in::nothing);
+  s.store = r.one_of(checkpoint::backing_store::discard);
   s.places = r.u64();
   s.bytes = r.u64();
   s.released = physical_size(r.u64());
-  if (!r.done()) return garbled();
+  if (!r.done()) return malformed();
   return s;
 }
 
 bytes encode(const image::written &x) {
-  field_writer w;
+  wire_writer w;
   put(w, x.image);
   put(w, x.root);
   for (const std::uint64_t n :
@@ -198,12 +201,12 @@ bytes encode(const image::written &x) {
         x.parent_chunks, x.compressed_chunks}) {
     w.u64(n);
   }
-  w.u32(x.past_page_cache ? 1 : 0);
+  w.u32(x.direct_io ? 1 : 0);
   return w.take();
 }
 
 result<image::written> decode_written(bytes_view from) {
-  field_reader r(from);
+  wire_reader r(from);
   image::written x;
   get(r, x.image);
   get(r, x.root);
@@ -212,120 +215,120 @@ result<image::written> decode_written(bytes_view from) {
         &x.same_chunks, &x.parent_chunks, &x.compressed_chunks}) {
     *n = r.u64();
   }
-  x.past_page_cache = r.flag();
-  if (!r.done()) return garbled();
+  x.direct_io = r.flag();
+  if (!r.done()) return malformed();
   return x;
 }
 
-bytes encode(const handoff::given_memory &g) {
-  field_writer w;
-  for (const std::size_t n : {g.blocks, g.places, g.pages, g.bytes}) w.u64(n);
-  w.u32(g.unmapped ? 1 : 0);
-  w.u32(static_cast<std::uint32_t>(g.to.pid));
-  w.u32(g.to.uid);
-  w.u32(g.to.gid);
+bytes encode(const handoff::sent_memory &s) {
+  wire_writer w;
+  for (const std::size_t n : {s.blocks, s.places, s.pages, s.bytes}) w.u64(n);
+  w.u32(s.unmapped ? 1 : 0);
+  w.u32(static_cast<std::uint32_t>(s.to.pid));
+  w.u32(s.to.uid);
+  w.u32(s.to.gid);
   return w.take();
 }
 
-result<handoff::given_memory> decode_given(bytes_view from) {
-  field_reader r(from);
-  handoff::given_memory g;
-  for (std::size_t *n : {&g.blocks, &g.places, &g.pages, &g.bytes}) *n = r.u64();
-  g.unmapped = r.flag();
-  g.to.pid = static_cast<pid_t>(r.u32());
-  g.to.uid = r.u32();
-  g.to.gid = r.u32();
-  if (!r.done()) return garbled();
-  return g;
+result<handoff::sent_memory> decode_handed_off(bytes_view from) {
+  wire_reader r(from);
+  handoff::sent_memory s;
+  for (std::size_t *n : {&s.blocks, &s.places, &s.pages, &s.bytes}) *n = r.u64();
+  s.unmapped = r.flag();
+  s.to.pid = static_cast<pid_t>(r.u32());
+  s.to.uid = r.u32();
+  s.to.gid = r.u32();
+  if (!r.done()) return malformed();
+  return s;
 }
 
-bytes encode(const failure &f) {
-  field_writer w;
-  put(w, f);
+bytes encode(const error &e) {
+  wire_writer w;
+  put(w, e);
   return w.take();
 }
-failure decode_refusal(bytes_view from) {
-  field_reader r(from);
-  failure f = get_failure(r);
-  // A refusal without a code would be none.
-  if (!r.done() || !f.code) return failure(garbled().value());
-  return f;
+
+error decode_refusal(bytes_view from) {
+  wire_reader r(from);
+  const error e = get_error(r);
+  return r.done() && e.code ? e : malformed().value();
 }
 
 bytes encode(const migration::progress &p) {
-  field_writer w;
-  w.u32(static_cast<std::uint32_t>(p.at));
+  wire_writer w;
+  w.u32(static_cast<std::uint32_t>(p.step));
   for (const std::uint64_t n :
-       {std::uint64_t{p.round}, p.bytes, p.sent, p.round_sent, p.round_bytes}) {
+       {std::uint64_t{p.round}, p.bytes, p.bytes_sent, p.round_sent, p.round_bytes}) {
     w.u64(n);
   }
   w.u64(p.bytes_per_second > 0 ? static_cast<std::uint64_t>(std::min(p.bytes_per_second, 1e18))
                                : 0);
-  w.u64(nanoseconds(p.expected_pause));
+  w.u64(nanoseconds(p.expected_downtime));
   return w.take();
 }
 
-result<migration::progress> decode_migrating(bytes_view from) {
-  field_reader r(from);
+result<migration::progress> decode_migration_progress(bytes_view from) {
+  wire_reader r(from);
   migration::progress p;
-  p.at = r.one_of(migration::step::running_recorded);
+  p.step = r.one_of(migration::step::running_recorded);
   p.round = r.u64();
-  for (std::uint64_t *n : {&p.bytes, &p.sent, &p.round_sent, &p.round_bytes}) *n = r.u64();
+  for (std::uint64_t *n : {&p.bytes, &p.bytes_sent, &p.round_sent, &p.round_bytes}) *n = r.u64();
   p.bytes_per_second = static_cast<double>(r.u64());
-  p.expected_pause = seconds(r.u64());
-  if (!r.done()) return garbled();
+  p.expected_downtime = seconds(r.u64());
+  if (!r.done()) return malformed();
   return p;
 }
 
-bytes encode(const migrated &m) {
-  const migration::sent_memory &x = m.sent;
-  field_writer w;
-  w.u32(static_cast<std::uint32_t>(x.whose));
-  put(w, x.task);
-  w.u64(x.epoch);
-  for (const std::string *s : {&x.to.where, &x.to.name, &x.to.fingerprint}) w.text(cut(*s));
-  for (const std::uint64_t n :
-       {std::uint64_t{x.rounds}, x.bytes, x.bytes_sent, x.zero_bytes, x.clean_bytes, x.resent}) {
+bytes encode(const migration::sent_memory &s) {
+  wire_writer w;
+  w.u32(static_cast<std::uint32_t>(s.owner));
+  put(w, s.task);
+  w.u64(s.epoch);
+  for (const std::string *t : {&s.to.address, &s.to.name, &s.to.fingerprint}) w.text(truncated(*t));
+  for (const std::uint64_t n : {std::uint64_t{s.rounds}, s.bytes, s.bytes_sent, s.zero_bytes,
+                                s.unchanged_bytes, s.resent_chunks}) {
     w.u64(n);
   }
-  w.u64(nanoseconds(x.pause));
-  w.u64(nanoseconds(x.seconds));
-  w.u32(x.unmapped ? 1 : 0);
-  put(w, m.why);
+  w.u64(nanoseconds(s.downtime));
+  w.u64(nanoseconds(s.elapsed));
+  w.u32(s.unmapped ? 1 : 0);
+  put(w, s.failure.value_or(error{}));
   return w.take();
 }
 
-result<migrated> decode_migrated(bytes_view from) {
-  field_reader r(from);
-  migrated m;
-  migration::sent_memory &x = m.sent;
-  x.whose = r.one_of(migration::whose::undecided);
-  get(r, x.task);
-  x.epoch = r.u64();
-  for (std::string *s : {&x.to.where, &x.to.name, &x.to.fingerprint}) *s = r.text();
-  x.rounds = r.u64();
-  for (std::uint64_t *n : {&x.bytes, &x.bytes_sent, &x.zero_bytes, &x.clean_bytes, &x.resent}) {
+result<migration::sent_memory> decode_migrated(bytes_view from) {
+  wire_reader r(from);
+  migration::sent_memory s;
+  s.owner = r.one_of(migration::owner::in_doubt);
+  get(r, s.task);
+  s.epoch = r.u64();
+  for (std::string *t : {&s.to.address, &s.to.name, &s.to.fingerprint}) *t = r.text();
+  s.rounds = r.u64();
+  for (std::uint64_t *n :
+       {&s.bytes, &s.bytes_sent, &s.zero_bytes, &s.unchanged_bytes, &s.resent_chunks}) {
     *n = r.u64();
   }
-  x.pause = seconds(r.u64());
-  x.seconds = seconds(r.u64());
-  x.unmapped = r.flag();
-  m.why = get_failure(r);
-  // Where it is not the destination's, it is known why.
-  if (!r.done() || (x.whose != migration::whose::destination && !m.why.code)) return garbled();
-  return m;
+  s.downtime = seconds(r.u64());
+  s.elapsed = seconds(r.u64());
+  s.unmapped = r.flag();
+  if (error e = get_error(r); e.code) s.failure = std::move(e);
+  // Empty exactly if the destination is the owner.
+  if (!r.done() || s.failure.has_value() == (s.owner == migration::owner::destination)) {
+    return malformed();
+  }
+  return s;
 }
 
 bytes encode(request_kind aborted) {
-  field_writer w;
+  wire_writer w;
   w.u32(static_cast<std::uint32_t>(aborted));
   return w.take();
 }
 
 result<request_kind> decode_aborted(bytes_view from) {
-  field_reader r(from);
-  const auto k = r.one_of(request_kind::settle);
-  if (!r.done()) return garbled();
+  wire_reader r(from);
+  const auto k = r.one_of(request_kind::resolve);
+  if (!r.done()) return malformed();
   return k;
 }
 
