@@ -1,5 +1,4 @@
-// Two versions of a large buffer for the price of their difference: a fork shares every page until
-// one side writes, and copies only the pages written.
+// Copy-on-write: a fork of a large buffer shares its pages, and copies only those that are written.
 #include <cstdint>
 #include <numeric>
 
@@ -22,7 +21,7 @@ int main() {
   growable_buffer tuned = example::must(weights.fork());
   example::check(memory() == before, "the fork took no memory");
 
-  // The fine-tuned version changes a few words, somewhere in the sixth page.
+  // The fine-tuned version changes a few words in the sixth page.
   const std::size_t offset = 5 * page + 1000;
   const stream work = example::must(stream::create(d));
   example::must(tuned.make_writable(offset, 64, work));
@@ -33,8 +32,8 @@ int main() {
   std::vector<std::uint32_t> expected = original;
   std::fill_n(expected.begin() + static_cast<std::ptrdiff_t>(offset / 4), 16, 42u);
   example::check(example::read<std::uint32_t>(d, weights.address(), words) == original,
-                 "the original is as it was");
+                 "the original is unchanged");
   example::check(example::read<std::uint32_t>(d, tuned.address(), words) == expected,
-                 "the fork has the change, and everything else");
+                 "the fork has the change, and the rest of the original");
   return 0;
 }

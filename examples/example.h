@@ -1,4 +1,4 @@
-// What every example does at its edges: one device, errors as text, bytes in and out.
+// Helpers of the examples: open a device, print errors, copy bytes.
 #pragma once
 
 #include <cstdio>
@@ -12,7 +12,7 @@
 
 namespace example {
 
-// Ends the program: an example has nobody to hand an error to. A library has (vmm/error.h).
+// Prints the error and ends the program. A library would return it instead (vmm/error.h).
 [[noreturn]] inline void stop(const std::string &why) {
   std::fprintf(stderr, "failed: %s\n", why.c_str());
   std::exit(1);
@@ -27,11 +27,12 @@ T must(stillmap::result<T> r) {
   return std::move(*r);
 }
 inline void check(bool holds, const char *claim) {
-  if (!holds) stop(std::string("not so: ") + claim);
+  if (!holds) stop(std::string("check failed: ") + claim);
   std::printf("ok: %s\n", claim);
 }
 
-// The first device; ends the program in peace where it cannot map pages, which `what` needs.
+// Opens the first device. Ends the program successfully if the device cannot map pages, which `what`
+// needs.
 inline stillmap::device open_mapping_device(const char *what) {
   auto d = must(stillmap::device::open());
   if (!d.capabilities().vmm) {

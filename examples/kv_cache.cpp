@@ -1,6 +1,6 @@
-// A key-value cache for many requests: each has a slot of addresses as long as the longest request
-// may become, and pages only for the tokens it has. What a finished request gives back, the next
-// one uses, without creating memory.
+// A key-value cache for many requests. Each request has a slot of addresses for the longest possible
+// sequence, and memory only for the tokens that it has. Memory of a finished request is reused by
+// others, without a call that creates memory.
 #include <cstdint>
 
 #include "examples/example.h"
@@ -23,17 +23,17 @@ class kv_cache {
     return buffer_.address() + request * slot_bytes_;
   }
 
-  // The tokens of a request, one after the other, for a kernel to read as one array.
+  // Appends a token. A kernel reads all tokens of a request as one array.
   void append(std::size_t request, const std::vector<std::uint16_t> &token) {
     const std::size_t bytes = token.size() * sizeof(token[0]), page = buffer_.page_bytes();
     const std::size_t wanted = round_up(used_[request] + bytes, page);
-    // What is committed already costs no driver call.
+    // Costs no driver call where the range is committed already.
     example::must(buffer_.commit(request * slot_bytes_, wanted));
     example::write(device_, slot(request) + used_[request], token.data(), bytes);
     used_[request] += bytes;
   }
 
-  // `idle`: when kernels no longer read the request. Nobody waits for it here.
+  // `idle` passes when kernels no longer read the request. The host does not wait for it.
   void finish(std::size_t request, const fence &idle) {
     const std::size_t bytes = round_up(used_[request], buffer_.page_bytes());
     example::must(buffer_.decommit(request * slot_bytes_, bytes, idle));
@@ -71,7 +71,7 @@ int main() {
   cache.finish(6, example::must(fence::after(d, work)));
   for (std::size_t t = 0; t < 60; ++t) cache.append(0, token);
   example::check(d.pool()->stats().pages_created == created,
-                 "a request grew on what another gave back: no memory was created");
+                 "a request grew with memory of a finished one: no page was created");
 
   example::check(cache.slot(7) == seventh, "no request moved");
   const std::size_t all = 12 * 8 * token.size();

@@ -1,5 +1,5 @@
-// A ring without an edge: the same pages twice in a row, so that a record that runs off the end
-// of the ring is one contiguous piece all the same. Kernels need no wrap-around arithmetic.
+// A ring buffer that maps its pages twice in a row, so that a record that crosses its end is still
+// contiguous. Kernels need no wrap-around arithmetic.
 #include <cstdint>
 #include <numeric>
 
@@ -25,18 +25,18 @@ int main() {
     example::write(d, ring.address() + head, written.data(), length);
     if (head + length > bytes) {
       ++crossings;
-      // One read across the edge, and its tail seen at the start of the ring.
+      // One read across the end of the ring; the tail is also at its start.
       example::check(example::read<std::uint32_t>(d, ring.address() + head, record) == written,
-                     "a record across the edge is contiguous");
+                     "a record that crosses the end is contiguous");
       const std::size_t tail = (head + length - bytes) / sizeof(std::uint32_t);
       const auto wrapped = example::read<std::uint32_t>(d, ring.address(), tail);
       example::check(std::equal(wrapped.begin(), wrapped.end(),
                                 written.end() - static_cast<std::ptrdiff_t>(tail)),
-                     "and its end is at the start of the ring");
+                     "and its tail is at the start of the ring");
     }
     head = (head + length) % bytes;
   }
-  example::check(crossings != 0, "some records crossed the edge");
-  example::check(d.space().stats().physical.bytes() == bytes, "the ring took no memory of its own");
+  example::check(crossings != 0, "some records crossed the end");
+  example::check(d.space().stats().physical.bytes() == bytes, "the second mapping took no memory");
   return 0;
 }

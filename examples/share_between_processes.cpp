@@ -1,7 +1,7 @@
-// The same pages in two processes: one makes a page and sends its file descriptor over a Unix
-// socket, the other maps it and reads the first one's bytes without a copy; then the other way.
+// One page shared by two processes: the exporter creates it and sends its file descriptor over a Unix
+// socket; the importer maps it, and each reads what the other wrote, without a copy.
 //
-// A forked child of a process that has called cuInit cannot use CUDA, so the child is forked first.
+// CUDA does not work in a child that was forked after cuInit, so the child is forked first.
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -35,7 +35,7 @@ void send_fd(int socket, int fd) {
   if (sendmsg(socket, &message, MSG_NOSIGNAL) != 1) example::stop("the descriptor was not sent");
 }
 
-// An invalid descriptor when the other side hung up, as it does where it has nothing to share.
+// Returns an invalid descriptor if the exporter closed the socket, having nothing to share.
 owned_fd receive_fd(int socket) {
   char byte = 0, control[CMSG_SPACE(sizeof(int))] = {};
   iovec data{&byte, 1};
@@ -52,7 +52,7 @@ owned_fd receive_fd(int socket) {
   return owned_fd(fd);
 }
 
-void tell(int socket) {
+void notify(int socket) {
   const char done = 'd';
   if (send(socket, &done, 1, MSG_NOSIGNAL) != 1) example::stop("the other process is gone");
 }
@@ -67,7 +67,7 @@ std::vector<std::uint32_t> numbers(std::size_t bytes, std::uint32_t first) {
   return out;
 }
 
-// A page at an address of this process's own; the mapping keeps the addresses.
+// Maps the page at a new address. The mapping keeps the reservation alive.
 mapping map_page(const device &d, page_pool &pool, physical_memory memory) {
   const reservation addresses = example::must(reservation::create(d, pool.page_bytes()));
   return example::must(mapping::create(addresses, 0, example::must(pool.adopt(std::move(memory)))));
@@ -75,7 +75,7 @@ mapping map_page(const device &d, page_pool &pool, physical_memory memory) {
 
 int importer(int socket) {
   const owned_fd fd = receive_fd(socket);
-  if (fd.get() < 0) return 0;  // the exporter says why
+  if (fd.get() < 0) return 0;  // the exporter prints the reason
   const device d = example::must(device::open());
   const auto pool = example::must(page_pool::create(d, {.exportable = handle_type::posix_fd}));
   const std::size_t bytes = pool->page_bytes();
@@ -83,7 +83,7 @@ int importer(int socket) {
   const auto seen = example::read<std::uint32_t>(d, here.range().begin, bytes / 4);
   example::check(seen == numbers(bytes, 1), "the importer reads what the exporter wrote");
   example::write(d, here.range().begin, numbers(bytes, 77).data(), bytes);
-  tell(socket);
+  notify(socket);
   await(socket);
   return 0;
 }
@@ -106,7 +106,7 @@ void exporter(int socket) {
   await(socket);
   const auto seen = example::read<std::uint32_t>(d, here.range().begin, bytes / 4);
   example::check(seen == numbers(bytes, 77), "the exporter reads what the importer wrote");
-  tell(socket);
+  notify(socket);
 }
 
 }  // namespace

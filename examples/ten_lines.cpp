@@ -1,5 +1,5 @@
-// A vector on the device that grows to a gigabyte and stays where it is. What is between the rulers
-// is in README.md, word for word.
+// A device vector that grows to a gigabyte without moving. README.md quotes the lines between the
+// rulers word for word.
 #include <cstdio>
 #include <span>
 #include <vector>
@@ -27,7 +27,7 @@ int main() {
     std::fprintf(stderr, "ten_lines: %s\n", stayed.error().message().c_str());
     return 1;
   }
-  // Without virtual memory management the vector is a copying one, and says so.
+  // On a device without virtual memory management the vector grows by copying.
   std::puts(*stayed ? "the address never changed" : "the address changed");
   return *stayed == gpu->capabilities().vmm ? 0 : 1;
 }

@@ -1,8 +1,8 @@
-// A process with device memory is saved by CRIU, killed, and comes back: same process id, same
-// addresses, same bytes; then it goes on. docs/criu.md
+// Dumps a process with device memory by CRIU, which kills it, and restores it: same process id, same
+// addresses, same bytes; then it continues to work. docs/criu.md
 //
-//   criu_round_trip          does all that; 0: done, 77: this machine does not allow it, and why
-//   criu_round_trip task     the process that is saved
+//   criu_round_trip          does all that; exit status 77: CRIU does not work on this machine
+//   criu_round_trip task     the process that is dumped
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -56,8 +56,8 @@ std::string text_of(const std::string &file) {
   return std::string(std::istreambuf_iterator<char>(in), {});
 }
 
-// A process that has nothing of ours but a file to write to: what it shares with others, CRIU could
-// not give back to it.
+// A process that shares nothing with this one but its log file: CRIU cannot restore what a process
+// shares with others.
 class started_task {
  public:
   started_task(const char *what, const std::string &log) : log_(log) {
@@ -65,10 +65,9 @@ class started_task {
     if (pid_ < 0) throw failure{"no process"};
     if (pid_ != 0) return;
     ::setsid();
-    const int nothing = ::open("/dev/null", O_RDONLY);
+    const int null = ::open("/dev/null", O_RDONLY);
     const int out = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-    if (nothing < 0 || out < 0 || ::dup2(nothing, 0) < 0 || ::dup2(out, 1) < 0 ||
-        ::dup2(out, 2) < 0) {
+    if (null < 0 || out < 0 || ::dup2(null, 0) < 0 || ::dup2(out, 1) < 0 || ::dup2(out, 2) < 0) {
       ::_exit(126);
     }
     ::close_range(3, ~0U, 0);
@@ -84,34 +83,34 @@ class started_task {
   }
 
   pid_t pid() const { return pid_; }
-  // Until it has said so. It ends early: why.
+  // Waits until the task prints the word. Throws its output if it ends before.
   void wait_for(const char *word) {
     const std::string line = std::string(word) + "\n";
     for (int i = 0; i < 6000; ++i) {
       if (text_of(log_).find(line) != std::string::npos) return;
-      if (over()) throw failure{"the task ended: " + text_of(log_)};
+      if (ended()) throw failure{"the task ended: " + text_of(log_)};
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
-    throw failure{"the task does not say " + std::string(word) + ": " + text_of(log_)};
+    throw failure{"the task does not print " + std::string(word) + ": " + text_of(log_)};
   }
-  void tell(int signal) const { ::kill(pid_, signal); }
-  // After a dump, which has killed it.
-  void is_gone() {
-    int how = 0;
-    if (::waitpid(pid_, &how, 0) != pid_) throw failure{"the dumped task is not gone"};
+  void signal(int number) const { ::kill(pid_, number); }
+  // Waits for its end after a dump, which kills it.
+  void wait_until_killed() {
+    int exit_status = 0;
+    if (::waitpid(pid_, &exit_status, 0) != pid_) throw failure{"the dumped task did not end"};
   }
-  void ends_well() {
-    int how = 0;
-    const pid_t which = std::exchange(pid_, -1);
-    if (::waitpid(which, &how, 0) != which || how != 0) {
+  void wait_until_finished() {
+    int exit_status = 0;
+    const pid_t pid = std::exchange(pid_, -1);
+    if (::waitpid(pid, &exit_status, 0) != pid || exit_status != 0) {
       throw failure{"the restored task failed: " + text_of(log_)};
     }
   }
 
  private:
-  bool over() {
-    int how = 0;
-    if (::waitpid(pid_, &how, WNOHANG) != pid_) return false;
+  bool ended() {
+    int exit_status = 0;
+    if (::waitpid(pid_, &exit_status, WNOHANG) != pid_) return false;
     pid_ = -1;
     return true;
   }
@@ -132,27 +131,28 @@ std::uintmax_t bytes_in(const std::string &path) {
   return sum;
 }
 
-// Good: it came back and went on. Otherwise criu's reason; what the task itself finds wrong throws.
-outcome round_trip(const tool &criu, const char *what, bool tell_figures) {
+// Good: the task was restored and continued. Otherwise criu's reason. Throws if a check of the task
+// itself fails.
+outcome round_trip(const tool &criu, const char *what, bool print_times) {
   const folder f;
   const std::string images = f.path() + "/images";
   std::filesystem::create_directory(images);
   started_task t(what, f.path() + "/log");
   const pid_t pid = t.pid();
-  t.wait_for("holding");
-  t.tell(SIGUSR1);
-  t.wait_for("fit");
+  t.wait_for("ready");
+  t.signal(SIGUSR1);
+  t.wait_for("prepared");
   auto start = std::chrono::steady_clock::now();
-  if (outcome o = criu.dump(pid, images); !o.good) return {false, "dump: " + o.said};
+  if (outcome o = criu.dump(pid, images); !o.good) return {false, "dump: " + o.reason};
   const double dumping = seconds_since(start);
-  t.is_gone();
+  t.wait_until_killed();
   start = std::chrono::steady_clock::now();
-  if (outcome o = criu.restore(images); !o.good) return {false, "restore: " + o.said};
+  if (outcome o = criu.restore(images); !o.good) return {false, "restore: " + o.reason};
   const double restoring = seconds_since(start);
-  t.tell(SIGUSR2);
-  t.wait_for("whole");
-  t.ends_well();
-  if (tell_figures) {
+  t.signal(SIGUSR2);
+  t.wait_for("resumed");
+  t.wait_until_finished();
+  if (print_times) {
     std::printf("process %d dumped in %.2f s to %.1f MiB, killed, restored in %.2f s: %s",
                 static_cast<int>(pid), dumping, static_cast<double>(bytes_in(images)) / (1 << 20),
                 restoring, ("\n" + text_of(f.path() + "/log")).c_str());
@@ -168,15 +168,15 @@ int skip(const std::string &why) {
 int round_trips() {
   const auto criu = tool::find();
   if (!criu) return skip("criu is not installed (Debian: apt-get install criu)");
-  if (const outcome o = criu->check(); !o.good) return skip(o.said);
-  // Restored processes are ours to wait for.
+  if (const outcome o = criu->check(); !o.good) return skip(o.reason);
+  // Restored processes become children of this one.
   if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) throw failure{"cannot adopt processes"};
   if (const outcome o = round_trip(*criu, "nothing", false); !o.good) {
-    return skip("a process with no device memory at all does not survive here either: " +
-                criu->path() + " " + o.said);
+    return skip("a process without device memory cannot be dumped and restored here either: " +
+                criu->path() + " " + o.reason);
   }
   const outcome o = round_trip(*criu, "task", true);
-  if (!o.good) throw failure{criu->path() + " " + o.said};
+  if (!o.good) throw failure{criu->path() + " " + o.reason};
   return 0;
 }
 
@@ -184,8 +184,8 @@ int round_trips() {
 
 int main(int argc, char **argv) {
   try {
-    if (argc == 2 && std::strcmp(argv[1], "task") == 0) return hold_and_wait();
-    if (argc == 2 && std::strcmp(argv[1], "nothing") == 0) return only_wait();
+    if (argc == 2 && std::strcmp(argv[1], "task") == 0) return run_task();
+    if (argc == 2 && std::strcmp(argv[1], "nothing") == 0) return run_without_device();
     if (argc == 1) return round_trips();
   } catch (const failure &f) {
     std::fprintf(stderr, "failed: %s\n", f.why.c_str());

@@ -14,7 +14,7 @@ using namespace stillmap;
 namespace criu_example {
 namespace {
 
-void say(const char *what) {
+void print(const char *what) {
   std::printf("%s\n", what);
   std::fflush(stdout);
 }
@@ -29,8 +29,8 @@ int next_signal() {
   return got;
 }
 
-// Every thread that the driver starts inherits it.
-void signals_wait_for_us() {
+// Blocks the signals, also for threads that the driver will start, so that sigwait() gets them.
+void block_signals() {
   sigset_t both;
   sigemptyset(&both);
   sigaddset(&both, SIGUSR1);
@@ -38,7 +38,7 @@ void signals_wait_for_us() {
   if (sigprocmask(SIG_BLOCK, &both, nullptr) != 0) example::stop("no signal mask");
 }
 
-// A block of the allocator: where the next one is, as the device sees it, and bytes of its own.
+// A block of the allocator: the device address of the next one, and data.
 struct node {
   std::uint64_t next = 0;
   std::uint64_t values[511] = {};
@@ -57,46 +57,46 @@ class task {
       blocks_.push_back(example::must(heap_->allocate(sizeof(node), stream_)));
     }
     for (std::size_t i = 0; i < nodes; ++i) {
-      const node n = made(i);
+      const node n = expected_node(i);
       example::write(device_, address_of(blocks_[i]), &n, sizeof n);
     }
     first_ = numbers_.data();
   }
 
   void check() {
-    example::check(numbers_.data() == first_, "the vector is where it was");
+    example::check(numbers_.data() == first_, "the vector has its address");
     const auto seen = example::read<std::uint32_t>(device_, numbers_.address(), numbers_.size());
     example::check(seen == counted(numbers_.size()), "the vector has its elements");
     std::uint64_t at = address_of(blocks_[0]).value();
     for (std::size_t i = 0; i < nodes; ++i) {
       const node n = example::read<node>(device_, device_address(at), 1).front();
-      const node want = made(i);
-      if (n.next != want.next || !std::equal(n.values, n.values + 511, want.values)) {
+      const node expected = expected_node(i);
+      if (n.next != expected.next || !std::equal(n.values, n.values + 511, expected.values)) {
         example::stop("block " + std::to_string(i) + " has other contents");
       }
       at = n.next;
     }
-    example::check(at == address_of(blocks_[0]).value(), "pointers between blocks lead around");
+    example::check(at == address_of(blocks_[0]).value(), "pointers between blocks form a cycle");
   }
 
-  // The heap goes to host memory, the vector stays on the device: both have to come back.
+  // Evicts the heap to host memory. The vector stays on the device.
   void prepare() {
     example::must(stream_.synchronize());
-    process::prepare_options how;
-    if (device_.capabilities().vmm) how.evict = {"heap"};  // what are no pages stays on the device
-    const process::prepared p = example::must(fit_->prepare(how));
-    std::printf("evicted: %.1f MiB of the heap; the device got %.1f MiB back\n", mib(p.bytes),
-                mib(p.released.bytes()));
+    process::prepare_options options;
+    if (device_.capabilities().vmm) options.evict = {"heap"};  // only pages can be evicted
+    const process::prepare_report p = example::must(checkpoint_->prepare(options));
+    std::printf("evicted: %.1f MiB of the heap; the device has %.1f MiB more free memory\n",
+                mib(p.bytes), mib(p.released.bytes()));
   }
-  void resume() { example::must(fit_->resume_after()); }
+  void resume() { example::must(checkpoint_->resume()); }
 
-  void go_on() {
+  void continue_work() {
     grow();
-    if (!device_.capabilities().vmm) first_ = numbers_.data();  // a copying vector, which may move
-    example::check(numbers_.data() == first_, "the vector grew where it was");
+    if (!device_.capabilities().vmm) first_ = numbers_.data();  // grew by copying
+    example::check(numbers_.data() == first_, "the vector grew in place");
     example::must(heap_->free(blocks_.back()));
     blocks_.back() = example::must(heap_->allocate(sizeof(node), stream_));
-    const node n = made(nodes - 1);
+    const node n = expected_node(nodes - 1);
     example::write(device_, address_of(blocks_.back()), &n, sizeof n);
     blocks_.push_back(example::must(heap_->allocate(std::size_t{24} << 20, stream_)));
   }
@@ -113,7 +113,7 @@ class task {
   static device_address address_of(void *block) {
     return device_address(reinterpret_cast<std::uintptr_t>(block));
   }
-  node made(std::size_t i) const {
+  node expected_node(std::size_t i) const {
     node n;
     n.next = address_of(blocks_[(i + 1) % nodes]).value();
     for (std::size_t k = 0; k < 511; ++k) n.values[k] = i * 1000003 + k;
@@ -129,42 +129,42 @@ class task {
   stream stream_;
   std::unique_ptr<caching_allocator> heap_;
   device_vector<std::uint32_t> numbers_;
-  std::unique_ptr<process::preparation> fit_ =
-      example::must(process::preparation::create({device_}));
+  std::unique_ptr<process::process_checkpoint> checkpoint_ =
+      example::must(process::process_checkpoint::create({device_}));
   std::vector<void *> blocks_;
   const std::uint32_t *first_ = nullptr;
 };
 
 }  // namespace
 
-int hold_and_wait() {
-  signals_wait_for_us();
+int run_task() {
+  block_signals();
   task t;
   t.check();
-  say("holding");
+  print("ready");
   for (;;) {
     if (next_signal() == SIGUSR1) {
       t.prepare();
-      say("fit");
+      print("prepared");
     } else {
       t.resume();
       t.check();
-      t.go_on();
+      t.continue_work();
       t.check();
-      say("whole");
+      print("resumed");
       return 0;
     }
   }
 }
 
-int only_wait() {
-  signals_wait_for_us();
-  say("holding");
+int run_without_device() {
+  block_signals();
+  print("ready");
   for (;;) {
     if (next_signal() == SIGUSR1) {
-      say("fit");
+      print("prepared");
     } else {
-      say("whole");
+      print("resumed");
       return 0;
     }
   }

@@ -1,17 +1,17 @@
-// The process that is to survive: what it holds on the device, and how it is told what to do.
+// The process that CRIU dumps and restores: the device memory that it holds, and its signals.
 #pragma once
 
 #include <string>
 
 namespace criu_example {
 
-// Fills device memory, writes "holding" to standard output, and waits for signals:
-//   SIGUSR1  become fit to be saved: "fit"
-//   SIGUSR2  go on: checks every byte and every address, uses the memory: "whole"; ends
-// Returns the exit status. Lines that begin with "failed: " say what went wrong.
-int hold_and_wait();
+// Fills device memory, prints "ready" and waits for signals:
+//   SIGUSR1  prepares for a checkpoint, and prints "prepared"
+//   SIGUSR2  resumes, checks every byte and every address, uses the memory, prints "resumed", ends
+// Returns the exit status. Lines that begin with "failed: " are errors.
+int run_task();
 
-// The same without a device or any memory: what shows whether this machine lets CRIU work at all.
-int only_wait();
+// The same without a device: shows whether CRIU works on this machine at all.
+int run_without_device();
 
 }  // namespace criu_example

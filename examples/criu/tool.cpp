@@ -25,7 +25,7 @@ std::uint64_t effective_capabilities() {
   return 0;
 }
 
-// Those that begin with "Error", or the last line there is.
+// The lines with "Error", or else the last line.
 std::string errors_in(const std::string &file) {
   std::ifstream in(file);
   std::string all, last;
@@ -58,29 +58,29 @@ outcome tool::run(const std::vector<std::string> &arguments, const std::string &
   for (const std::string &a : arguments) argv.push_back(const_cast<char *>(a.c_str()));
   argv.push_back(nullptr);
   const pid_t child = ::fork();
-  if (child < 0) return {false, "there is no process for criu"};
+  if (child < 0) return {false, "no process can be created for criu"};
   if (child == 0) {
-    const int nothing = ::open("/dev/null", O_RDONLY);
+    const int null = ::open("/dev/null", O_RDONLY);
     const int out = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-    if (nothing < 0 || out < 0 || ::dup2(nothing, 0) < 0 || ::dup2(out, 1) < 0 ||
-        ::dup2(out, 2) < 0) {
+    if (null < 0 || out < 0 || ::dup2(null, 0) < 0 || ::dup2(out, 1) < 0 || ::dup2(out, 2) < 0) {
       ::_exit(126);
     }
     ::execv(path_.c_str(), argv.data());
     ::_exit(127);
   }
-  int how = 0;
-  if (::waitpid(child, &how, 0) != child) return {false, "criu was lost"};
-  if (WIFEXITED(how) && WEXITSTATUS(how) == 0) return {true, ""};
-  if (WIFEXITED(how) && WEXITSTATUS(how) == 127) return {false, "cannot start " + path_};
+  int exit_status = 0;
+  if (::waitpid(child, &exit_status, 0) != child) return {false, "criu cannot be waited for"};
+  if (WIFEXITED(exit_status) && WEXITSTATUS(exit_status) == 0) return {true, ""};
+  if (WIFEXITED(exit_status) && WEXITSTATUS(exit_status) == 127)
+    return {false, "cannot start " + path_};
   return {false, errors_in(log)};
 }
 
 outcome tool::check() const {
-  const std::uint64_t may = effective_capabilities();
-  if ((may >> sys_admin & 1U) == 0 && (may >> checkpoint_restore & 1U) == 0) {
+  const std::uint64_t capabilities = effective_capabilities();
+  if ((capabilities >> sys_admin & 1U) == 0 && (capabilities >> checkpoint_restore & 1U) == 0) {
     return {false,
-            "this process has neither CAP_CHECKPOINT_RESTORE (kernel 5.9) nor CAP_SYS_ADMIN: run "
+            "this process has neither CAP_CHECKPOINT_RESTORE (Linux 5.9) nor CAP_SYS_ADMIN: run "
             "it as root"};
   }
   std::string log = "/tmp/criu-check-XXXXXX";
@@ -92,11 +92,11 @@ outcome tool::check() const {
   if (o.good) return o;
   utsname kernel{};
   ::uname(&kernel);
-  o.said = path_ + " check on Linux " + kernel.release + ": " + o.said;
-  if (o.said.find("vDSO area bounds") != std::string::npos) {
-    o.said +=
-        " (this criu is older than this kernel: since Linux 6.13 the clock's data is two areas, "
-        "which criu 4.1 is the first to know)";
+  o.reason = path_ + " check on Linux " + kernel.release + ": " + o.reason;
+  if (o.reason.find("vDSO area bounds") != std::string::npos) {
+    o.reason +=
+        " (this criu does not support this kernel: since Linux 6.13 the vDSO clock data is two "
+        "areas, which needs criu 4.1)";
   }
   return o;
 }

@@ -1,4 +1,4 @@
-// Debian's `criu`, run as a program: where it is, what it says, and whether this machine lets it.
+// Runs the `criu` program: finds it, checks whether it works on this machine, dumps and restores.
 #pragma once
 
 #include <sys/types.h>
@@ -11,20 +11,20 @@ namespace criu_example {
 
 struct outcome {
   bool good = false;
-  std::string said;  // the lines that tell why, where it is not
+  std::string reason;  // why it failed
 };
 
 class tool {
  public:
-  // STILLMAP_CRIU, else the PATH and the folders of the administrator.
+  // Looks at STILLMAP_CRIU, then in PATH, /usr/local/sbin and /usr/sbin.
   static std::optional<tool> find();
 
   const std::string &path() const { return path_; }
-  // What the kernel and the rights of this process allow; the reason in plain words.
+  // Checks the capabilities of this process, and runs `criu check`.
   outcome check() const;
-  // The process is gone afterwards, and is in `folder`. Good: also its parent may wait for it.
+  // Dumps the process into `folder`, which ends it; its parent must still wait for it.
   outcome dump(pid_t task, const std::string &folder) const;
-  // It is there again, with the same process id, as a child of this process.
+  // Restores the process, with its process id, as a child of this process.
   outcome restore(const std::string &folder) const;
 
  private:
