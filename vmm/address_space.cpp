@@ -31,14 +31,15 @@ result<std::shared_ptr<address_block>> address_space::reserve(std::size_t bytes,
   }
   if (bytes == 0 || bytes % page != 0) {
     return make_error(errc::invalid_argument, op, "the size is not a multiple of the page size",
-                      bytes, page);
+                      bytes, page, error_unit::bytes);
   }
   if ((alignment & (alignment - 1)) != 0) {
-    return make_error(errc::invalid_argument, op, "the alignment is not a power of two", alignment);
+    return make_error(errc::invalid_argument, op, "the alignment is not a power of two", alignment,
+                      0, error_unit::bytes);
   }
   if (hint.value() % page != 0) {
-    return make_error(errc::invalid_argument, op, "the wanted address is not page-aligned",
-                      hint.value(), page);
+    return make_error(errc::invalid_argument, op, "the requested address is not page-aligned",
+                      hint.value(), page, error_unit::address);
   }
   const context_guard guard(*device_.drv, device_.context());
   STILLMAP_RETURN_IF_ERROR(guard.entered());
@@ -89,7 +90,8 @@ void address_space::abandon(const page_owner &pool) noexcept {
   stats_.live_mappings = mappings_.size() - suspended_;
   if (left.empty()) return;
   report_background_error({make_error_code(errc::corrupt), "page_pool::~page_pool",
-                           "mappings the driver would not undo are left behind", left.size()});
+                           "mappings that the driver did not unmap are left behind", left.size(), 0,
+                           error_unit::items});
 }
 
 // The page must be held elsewhere: under the lock none may return to its pool.

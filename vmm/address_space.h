@@ -34,6 +34,7 @@ class address_block {
 
  private:
   friend class address_space;
+  friend class mapped_buffer;
   friend class remap;
   address_block(device_state &d, virtual_range range, std::string tag, std::uint64_t id)
       : device_(d), range_(range), tag_(std::move(tag)), id_(id) {}
@@ -42,6 +43,8 @@ class address_block {
   std::string tag_;
   std::uint64_t id_;
   std::atomic<std::uint64_t> generation_{0};
+  // The block is a growable_buffer's: other plans may not add mappings, which it would not count.
+  std::atomic<bool> of_buffer_{false};
 };
 
 // What a change of backing looks like to those who registered memory elsewhere (RDMA, UCX, NCCL).

@@ -12,7 +12,8 @@ namespace {
 constexpr std::size_t longest_move = std::size_t{64} << 20;
 
 tl::unexpected<error> past_end(const char *op, std::uint64_t value, std::uint64_t limit) {
-  return make_error(errc::invalid_argument, op, "the position is past the end", value, limit);
+  return make_error(errc::invalid_argument, op, "the position is past the end", value, limit,
+                    error_unit::bytes);
 }
 
 }  // namespace
@@ -21,7 +22,7 @@ result<byte_vector> byte_vector::create(const device &d, buffer_options options,
                                         std::size_t staging_bytes) {
   if (staging_bytes < 2) {
     return make_error(errc::invalid_argument, "device_vector::create",
-                      "push_back needs some staging memory", staging_bytes, 2);
+                      "push_back needs some staging memory", staging_bytes, 2, error_unit::bytes);
   }
   STILLMAP_ASSIGN_OR_RETURN(auto buffer, growable_buffer::create(d, std::move(options)));
   return byte_vector(d, std::move(buffer), stream, staging_bytes);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "stillmap/vmm/byte_vector.h"
+#include "stillmap/vmm/device_span.h"
 
 namespace stillmap {
 
@@ -17,37 +18,14 @@ struct vector_options {
   std::size_t staging_bytes = std::size_t{1} << 18;  // pinned host memory behind push_back
 };
 
-// A run of elements on the device: pointer and count, nothing more. Converts to any span-like type
-// that is made from (pointer, size), cuda::std::span among them.
-template <class T>
-class device_span {
- public:
-  constexpr device_span() = default;
-  constexpr device_span(T *data, std::size_t size) : data_(data), size_(size) {}
-  constexpr T *data() const { return data_; }
-  constexpr std::size_t size() const { return size_; }
-  constexpr std::size_t size_bytes() const { return size_ * sizeof(T); }
-  constexpr bool empty() const { return size_ == 0; }
-  constexpr T *begin() const { return data_; }
-  constexpr T *end() const { return data_ + size_; }
-  template <class Span, class = std::enable_if_t<std::is_constructible_v<Span, T *, std::size_t>>>
-  constexpr explicit operator Span() const {
-    return Span(data_, size_);
-  }
-
- private:
-  T *data_ = nullptr;
-  std::size_t size_ = 0;
-};
-
 // Elements are trivially copyable and live in device memory: the host never dereferences data().
 // Ordering: everything that touches elements is queued on the vector's stream; use them on that
 //   stream, or after synchronize() or an event recorded there.
 // push_back gathers elements in pinned host memory; they count in size() at once, and are sent when
 //   a batch is full and by flush(), data(), begin(), end() and span(). Work that uses a pointer got
 //   earlier needs a flush() first.
-// Threads: externally synchronised. Failure: every operation leaves the elements as they were;
-//   capacity() may have grown.
+// Threads: externally synchronised, const members included: they may send staged elements.
+// Failure: every operation leaves the elements as they were; capacity() may have grown.
 // Errors: those of growable_buffer::resize where it grows; invalid_argument for positions past the
 //   end (value, limit = size); the driver's.
 template <class T>
@@ -59,11 +37,14 @@ class device_vector {
   using value_type = T;
   using size_type = std::size_t;
   using pointer = T *;
+  using const_pointer = const T *;
   using iterator = T *;
+  using const_iterator = const T *;
 
-  // Cost: one reserve; no memory until the first element.
+  // Stream: all work of the vector is queued on `stream`; the default is the legacy default stream.
+  // Cost:   one reserve; no memory until the first element.
   static result<device_vector> create(const device &d, vector_options options = {},
-                                      stream_ref stream = {}) {
+                                      stream_ref stream = stream_ref::legacy()) {
     auto bytes =
         detail::byte_vector::create(d, std::move(options.buffer), stream, options.staging_bytes);
     if (!bytes) return tl::unexpected(bytes.error());
@@ -81,14 +62,17 @@ class device_vector {
 
   // The address of the first element; the same for life unless buffer().stats().relocations says
   // otherwise. A flush that fails is reported to the error sink and again by the next flush().
-  T *data() {
-    if (const status s = flush(); !s) report_background_error(s.error());
-    return static_cast<T *>(bytes_.buffer().data());
-  }
+  T *data() { return flushed_data(); }
+  const T *data() const { return flushed_data(); }
   device_address address() const { return bytes_.buffer().address(); }
   iterator begin() { return data(); }
   iterator end() { return data() + size(); }
+  const_iterator begin() const { return data(); }
+  const_iterator end() const { return data() + size(); }
+  const_iterator cbegin() const { return begin(); }
+  const_iterator cend() const { return end(); }
   device_span<T> span() { return {data(), size()}; }
+  device_span<const T> span() const { return {data(), size()}; }
 
   // Cost: a copy to pinned memory; one asynchronous copy per batch; growth when capacity is full.
   status push_back(const T &value) { return bytes_.push(&value, sizeof(T)); }
@@ -138,17 +122,21 @@ class device_vector {
   status set(size_type position, const T &value) {
     return bytes_.write(bytes(position), &value, sizeof(T));
   }
-  result<T> get(size_type position) {
+  result<T> get(size_type position) const {
     T value;
     if (status s = bytes_.read(bytes(position), &value, sizeof(T)); !s) {
       return tl::unexpected(s.error());
     }
     return value;
   }
-  status copy_to_host(std::span<T> out, size_type position = 0) {
+  // Elements from `position` on, to and from the host. Host-synchronous, on the vector's stream.
+  status copy_to_host(std::span<T> out, size_type position = 0) const {
     return bytes_.read(bytes(position), out.data(), out.size_bytes());
   }
-  result<std::vector<T>> to_host() {
+  status copy_from_host(std::span<const T> values, size_type position = 0) {
+    return bytes_.write(bytes(position), values.data(), values.size_bytes());
+  }
+  result<std::vector<T>> to_host() const {
     std::vector<T> out(size());
     if (status s = copy_to_host(out); !s) return tl::unexpected(s.error());
     return out;
@@ -167,7 +155,12 @@ class device_vector {
     return device_address(reinterpret_cast<std::uintptr_t>(p));
   }
 
-  detail::byte_vector bytes_;
+  T *flushed_data() const {
+    if (const status s = bytes_.flush(); !s) report_background_error(s.error());
+    return static_cast<T *>(bytes_.buffer().data());
+  }
+
+  mutable detail::byte_vector bytes_;  // const members send staged elements, too
 };
 
 }  // namespace stillmap

@@ -122,6 +122,40 @@ bool growable_buffer::committed(std::size_t offset, std::size_t bytes) const {
   return impl_ && impl_->committed(offset, bytes);
 }
 
+// Checks a host copy's range, queues the copy by `copy`, and waits for it.
+template <class Copy>
+status growable_buffer::copy(const char *op, std::size_t offset, std::size_t bytes,
+                             stream_ref stream, const Copy &copy) const {
+  if (!impl_) return gone(op);
+  if (!impl_->committed(offset, bytes)) {
+    return make_error(errc::invalid_argument, op, "part of the range is not committed",
+                      bytes > SIZE_MAX - offset ? SIZE_MAX : offset + bytes, capacity(),
+                      error_unit::bytes);
+  }
+  if (bytes == 0) return {};
+  const stillmap::driver &drv = device_.driver();
+  const context_guard guard(drv, device_.context());
+  STILLMAP_RETURN_IF_ERROR(guard.entered());
+  STILLMAP_RETURN_IF_ERROR(copy(drv, address() + offset));
+  return drv.synchronize_stream(stream.get());
+}
+
+status growable_buffer::copy_from_host(std::size_t offset, const void *from, std::size_t bytes,
+                                       stream_ref stream) {
+  return copy("growable_buffer::copy_from_host", offset, bytes, stream,
+              [&](const stillmap::driver &drv, device_address at) {
+                return drv.copy_to_device_async(at, from, bytes, stream.get());
+              });
+}
+
+status growable_buffer::copy_to_host(void *to, std::size_t offset, std::size_t bytes,
+                                     stream_ref stream) const {
+  return copy("growable_buffer::copy_to_host", offset, bytes, stream,
+              [&](const stillmap::driver &drv, device_address at) {
+                return drv.copy_to_host_async(to, at, bytes, stream.get());
+              });
+}
+
 result<growable_buffer> growable_buffer::alias(std::size_t offset, std::size_t bytes,
                                                std::size_t times) const {
   if (!impl_) return gone("growable_buffer::alias");

@@ -19,7 +19,7 @@ namespace stillmap {
 
 class buffer_impl;  // internal
 
-// Movable owner; not copyable (fork() shares, copying is the user's own memcpy).
+// Movable owner; not copyable: fork() shares pages, and copying contents is the user's own call.
 // Threads: externally synchronised. (Its own background thread, `ahead`, is synchronised inside.)
 // Contexts: any or none may be current on the calling thread; it is left as it was.
 // Streams: an operation with a `stream` may order memory it reuses after other work by making that
@@ -87,6 +87,17 @@ class growable_buffer {
   status decommit(std::size_t offset, std::size_t bytes, const fence &idle);
   bool committed(std::size_t offset, std::size_t bytes) const;  // all of it; any byte range
 
+  // ---- contents --------------------------------------------------------------------------------
+
+  // Copies between host memory and [offset, offset + bytes) of the buffer, after the work queued on
+  // `stream`. The host waits for the copy; pageable host memory will do.
+  // Requires: the range is committed.                                                     (checked)
+  // Errors:   invalid_argument (value = end of the range, limit = capacity()), the driver's.
+  // Stream:   host-synchronous, ordered on `stream`.
+  // Cost:     one copy, one stream synchronisation.
+  status copy_from_host(std::size_t offset, const void *from, std::size_t bytes, stream_ref stream);
+  status copy_to_host(void *to, std::size_t offset, std::size_t bytes, stream_ref stream) const;
+
   // ---- sharing pages ---------------------------------------------------------------------------
 
   // A buffer of the same pages at other addresses, `times` in a row: twice makes a ring in which
@@ -123,6 +134,9 @@ class growable_buffer {
 
  private:
   explicit growable_buffer(std::unique_ptr<buffer_impl> i);
+  template <class Copy>
+  status copy(const char *op, std::size_t offset, std::size_t bytes, stream_ref stream,
+              const Copy &copy) const;
   stillmap::device device_;
   std::unique_ptr<buffer_impl> impl_;  // empty once closed or moved from
 };

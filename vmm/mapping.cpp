@@ -14,7 +14,7 @@ result<mapping> mapping::create(const reservation &r, std::size_t offset, page_p
   if (!r.block()) return make_error(errc::invalid_argument, op, "the reservation was moved from");
   if (offset > r.range().bytes || r.range().bytes - offset < page->bytes()) {
     return make_error(errc::invalid_argument, op, "the page does not fit in the reservation",
-                      offset, r.range().bytes);
+                      offset, r.range().bytes, error_unit::bytes);
   }
   if (access.empty()) access.push_back({on_device(r.device().ordinal()), access_mode::read_write});
   const virtual_range range{r.range().begin + offset, page->bytes()};

@@ -54,7 +54,7 @@ result<std::shared_ptr<page_pool>> page_pool::create(const device &d, page_pool_
   if (options.page_bytes % granularity != 0) {
     return make_error(errc::invalid_argument, op,
                       "the page size is not a multiple of the granularity", options.page_bytes,
-                      granularity);
+                      granularity, error_unit::bytes);
   }
   const auto owner = std::make_shared<owned_pool>(d, options);
   const std::shared_ptr<page_pool> made(owner, &owner->pool);
@@ -95,6 +95,17 @@ const driver &page_pool::driver() const {
   return *device_.drv;
 }
 
+std::size_t page_pool::location_bytes() const {
+  return properties_.location == on_device(device_.ordinal) ? device_.total.bytes() : SIZE_MAX;
+}
+
+// Refused before the first page is created: it could never succeed.
+status page_pool::check_size(std::size_t pages, const char *op) const {
+  if (pages <= location_bytes() / page_bytes()) return {};
+  return make_error(errc::out_of_memory, op, "the request exceeds the device's memory",
+                    pages * page_bytes(), location_bytes(), error_unit::bytes);
+}
+
 page_pool_stats page_pool::stats() const {
   const std::lock_guard lock(mutex_);
   page_pool_stats s = stats_;
@@ -111,6 +122,7 @@ std::shared_ptr<page_pool> page_pool::share() {
 
 status page_pool::acquire(std::size_t n, std::vector<page_ptr> &out,
                           std::optional<stream_ref> consumer) {
+  STILLMAP_RETURN_IF_ERROR(check_size(n, "page_pool::acquire"));
   std::vector<page *> got, fresh;
   got.reserve(n);
   std::vector<page_ptr> stolen;
@@ -248,7 +260,7 @@ result<page *> page_pool::make_page() {
     const std::lock_guard lock(mutex_);
     if (created_bytes_ + bytes > options_.limit) {
       return make_error(errc::out_of_memory, "page_pool::acquire", "the pool's limit is reached",
-                        created_bytes_ + bytes, options_.limit);
+                        created_bytes_ + bytes, options_.limit, error_unit::bytes);
     }
     created_bytes_ += bytes;
   }
@@ -301,7 +313,7 @@ result<page_ptr> page_pool::adopt(physical_memory memory) {
   if (memory.bytes() != options_.page_bytes) {
     return make_error(errc::invalid_argument, "page_pool::adopt",
                       "the memory is not one page of this pool", memory.bytes(),
-                      options_.page_bytes);
+                      options_.page_bytes, error_unit::bytes);
   }
   if (memory.handle() == physical_handle::none) {
     return make_error(errc::invalid_argument, "page_pool::adopt", "the memory was moved from");
@@ -400,6 +412,7 @@ result<physical_size> page_pool::trim(std::size_t keep) {
 
 status page_pool::prepare(std::size_t bytes) {
   const std::size_t pages = divide_up(bytes, options_.page_bytes);
+  STILLMAP_RETURN_IF_ERROR(check_size(pages, "page_pool::prepare"));
   for (;;) {
     {
       const std::lock_guard lock(mutex_);

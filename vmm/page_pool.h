@@ -58,17 +58,22 @@ class page_pool final : private page_owner {
 
   std::size_t page_bytes() const { return options_.page_bytes; }
   const physical_properties &properties() const { return properties_; }
+  // The memory that the pool's pages lie in, in bytes: its own device's. SIZE_MAX where it is not
+  // known (host memory, another device's).
+  std::size_t location_bytes() const;
   page_pool_stats stats() const;
 
-  // `n` pages into `out`, all or none. Free pages first; then those of retiring mappings whose
-  // fence has passed; then new ones. When memory is short: what lies free in the device's other
-  // pools is released, and then come pages whose fence has not passed: `consumer` is made to wait
-  // for them where given, else the host waits. Contents are unspecified (new ones are zero on every
-  // driver seen, but that is no promise). Ensures:  failure: `out` holds what it held, and no page
-  // is lost. Errors:   out_of_memory (value = bytes wanted, limit = bytes the driver reports free),
-  //           device_lost. Over `limit`: out_of_memory naming the pool's limit.
+  // Appends `n` pages to `out`, all or none. Order of preference: free pages; pages of retiring
+  // mappings whose fence has passed; new pages. When memory is short, free pages of the device's
+  // other pools are released; then come pages whose fence has not passed: `consumer` waits for them
+  // where given, else the host waits. Contents are unspecified (new pages are zero on every driver
+  // seen, but CUDA does not guarantee it).
+  // Ensures:  failure: `out` is unchanged, and no page is lost.
+  // Errors:   out_of_memory (value = bytes requested, limit = bytes that the driver reports free, or
+  //           all memory of the device where the request exceeds it, or the pool's own limit),
+  //           device_lost.
   // Threads:  safe.
-  // Cost:     none when warm; else one create per page, and where something retires one query per
+  // Cost:     none when warm; else one create per page, and where mappings retire one query per
   //           fence and one unmap per run whose fence has passed.
   status acquire(std::size_t n, std::vector<page_ptr> &out,
                  std::optional<stream_ref> consumer = std::nullopt);
@@ -78,7 +83,8 @@ class page_pool final : private page_owner {
   // Errors: invalid_argument (size is not the pool's page size: limit; moved from; another device).
   result<page_ptr> adopt(class physical_memory memory);
 
-  // Creates until `bytes` are free and ready. Errors: as acquire; what was made is kept.
+  // Creates pages until `bytes` are free and ready.
+  // Errors: as acquire; pages created before the failure stay in the pool.
   status prepare(std::size_t bytes);
 
   // Keeps at least `bytes` free and ready from a background thread; 0 stops. Failures there are
@@ -106,6 +112,7 @@ class page_pool final : private page_owner {
   void give_back(page *p) noexcept override;
   void add_fence(page &p, const fence &idle) override;
   bool has_fence(const page &p) const override;
+  status check_size(std::size_t pages, const char *op) const;
   status take_free(std::size_t n, std::vector<page *> &got);
   void put_back(const std::vector<page *> &pages);
   status take_waiting(std::size_t more, std::vector<page *> &got, std::vector<page_ptr> &stolen,

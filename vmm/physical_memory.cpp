@@ -76,7 +76,7 @@ result<physical_memory> physical_memory::create(const stillmap::device &d, std::
   STILLMAP_RETURN_IF_ERROR(guard.entered());
   if (bytes == 0 || bytes % d.capabilities().page_bytes != 0) {
     return make_error(errc::invalid_argument, op, "the size is not a multiple of the granularity",
-                      bytes, d.capabilities().page_bytes);
+                      bytes, d.capabilities().page_bytes, error_unit::bytes);
   }
   STILLMAP_ASSIGN_OR_RETURN(const auto handle, d.driver().create_physical(bytes, properties));
   d.space().physical_created(bytes);
@@ -90,7 +90,8 @@ result<physical_memory> physical_memory::retain(const stillmap::device &d, devic
   for (const mapping_record &m : d.space().mappings({at, 1})) bytes = m.range.bytes;
   if (bytes == 0) {
     return make_error(errc::invalid_argument, "physical_memory::retain",
-                      "nothing of this ledger is mapped at the address", at.value());
+                      "nothing of this ledger is mapped at the address", at.value(), 0,
+                      error_unit::address);
   }
   STILLMAP_ASSIGN_OR_RETURN(const auto handle, d.driver().retain_physical(at));
   const auto properties = d.driver().properties(handle);
@@ -116,7 +117,7 @@ result<physical_memory> physical_memory::import_fd(const stillmap::device &d, co
   }
   if (bytes == 0 || bytes % d.capabilities().page_bytes != 0) {
     return make_error(errc::invalid_argument, op, "the size is not a multiple of the granularity",
-                      bytes, d.capabilities().page_bytes);
+                      bytes, d.capabilities().page_bytes, error_unit::bytes);
   }
   const context_guard guard(d.driver(), d.context());
   STILLMAP_RETURN_IF_ERROR(guard.entered());

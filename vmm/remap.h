@@ -39,6 +39,7 @@ class remap_plan {
  private:
   friend class remap;
   friend class address_space;
+  friend class mapped_buffer;
   struct map_step {
     device_address at;
     page_ptr page;
@@ -60,7 +61,8 @@ class remap_plan {
   std::vector<virtual_range> unmaps_;
   std::vector<grant_step> grants_;
   std::vector<suspend_step> suspends_;
-  bool of_retired_ = false;  // unmaps_ are mappings nobody owns any more
+  bool of_retired_ = false;  // unmaps_ are retiring mappings
+  bool of_buffer_ = false;   // made by a growable_buffer for its own range
 };
 
 // address_space::apply(plan):

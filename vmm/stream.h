@@ -3,6 +3,7 @@
 // docs/pages.md#fences
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <vector>
 
@@ -12,11 +13,15 @@ namespace stillmap {
 
 class device;
 
-// A view of a CUDA stream; never destroys it. Default: the legacy default stream.
+// A view of a CUDA stream; never destroys it. The default is the legacy default stream. A literal
+// nullptr does not convert: write stream_ref::legacy().
 class stream_ref {
  public:
   constexpr stream_ref() = default;
   constexpr stream_ref(stream_handle s) : handle_(s) {}  // NOLINT: a view converts
+  stream_ref(std::nullptr_t) = delete;
+  // The legacy default stream (CU_STREAM_LEGACY): synchronises with every blocking stream.
+  static constexpr stream_ref legacy() { return {}; }
   constexpr stream_handle get() const { return handle_; }
   constexpr bool operator==(const stream_ref &) const = default;
 

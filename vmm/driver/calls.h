@@ -13,7 +13,8 @@ struct driver_access {
   struct what {
     driver_call call;
     std::uint64_t value = 0;
-    bool takes_memory = false;  // out of memory: the error says how much was free
+    bool takes_memory = false;  // out of memory: the error states how much was free
+    error_unit unit = error_unit::bytes;
   };
 
   template <class... Parameters, class... Arguments>

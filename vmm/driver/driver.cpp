@@ -10,13 +10,18 @@ namespace stillmap {
 using access = driver_access;
 
 tl::unexpected<error> driver_access::absent(const what &w) {
-  return make_error(errc::not_supported, name_of(w.call), "this driver lacks the function",
-                    w.value);
+  return make_error(errc::not_supported, name_of(w.call), "this driver lacks the function", w.value,
+                    0, w.unit);
 }
 
 status driver_access::translate(const driver &d, const what &w, CUresult r) {
   if (r == CUDA_SUCCESS) return {};
-  error e{std::error_code(static_cast<int>(r), cuda_category()), name_of(w.call), "", w.value, 0};
+  error e{std::error_code(static_cast<int>(r), cuda_category()),
+          name_of(w.call),
+          "",
+          w.value,
+          0,
+          w.unit};
   if (r == CUDA_ERROR_OUT_OF_MEMORY && w.takes_memory) {
     if (const auto now = d.memory_info_now()) e.limit = now->free.bytes();
   }
@@ -31,7 +36,8 @@ bool readable(const void *host, std::size_t bytes) {
 }
 
 tl::unexpected<error> null_pointer(driver_call call, std::size_t bytes) {
-  return make_error(errc::invalid_argument, name_of(call), "the host pointer is null", bytes);
+  return make_error(errc::invalid_argument, name_of(call), "the host pointer is null", bytes, 0,
+                    error_unit::bytes);
 }
 
 }  // namespace
@@ -69,7 +75,8 @@ result<std::string> driver::device_name(int device) const {
 result<int> driver::device_attribute(int attribute, int device) const {
   int value = 0;
   return access::make(*this,
-                      {driver_call::DeviceGetAttribute, static_cast<std::uint64_t>(attribute)},
+                      {driver_call::DeviceGetAttribute, static_cast<std::uint64_t>(attribute),
+                       false, error_unit::none},
                       table().DeviceGetAttribute, &value,
                       static_cast<CUdevice_attribute>(attribute), CUdevice{device})
       .map([&] { return value; });

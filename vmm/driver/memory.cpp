@@ -118,7 +118,7 @@ result<device_address> driver::reserve_addresses(std::size_t bytes, std::size_t 
   // Freeing memory would not help: it is addresses that ran out.
   if (s.error().code == std::error_code(CUDA_ERROR_OUT_OF_MEMORY, cuda_category())) {
     return make_error(errc::address_space_exhausted, name_of(driver_call::MemAddressReserve),
-                      "CUDA_ERROR_OUT_OF_MEMORY", bytes);
+                      "CUDA_ERROR_OUT_OF_MEMORY", bytes, 0, error_unit::bytes);
   }
   return tl::unexpected<error>(s.error());
 }

@@ -52,9 +52,8 @@ class remap {
 
   const stillmap::driver &driver() const { return *space_.device_.drv; }
 
-  static tl::unexpected<error> no(const char *why, std::uint64_t value = 0,
-                                  std::uint64_t limit = 0) {
-    return make_error(errc::invalid_argument, "remap", why, value, limit);
+  static tl::unexpected<error> no(const char *why, device_address at, std::uint64_t limit = 0) {
+    return make_error(errc::invalid_argument, "remap", why, at.value(), limit, error_unit::address);
   }
 
   // ---- plan against ledger; no driver ----------------------------------------------------------
@@ -72,7 +71,7 @@ class remap {
     std::sort(leaving_.begin(), leaving_.end(), by_address);
     for (std::size_t i = 1; i < leaving_.size(); ++i) {
       if (leaving_[i - 1].range.overlaps(leaving_[i].range)) {
-        return no("a range is unmapped twice", leaving_[i].range.begin.value());
+        return no("a range is unmapped twice", leaving_[i].range.begin);
       }
     }
     for (const auto &g : plan_.grants_) {
@@ -81,21 +80,20 @@ class remap {
       for (present &p : concerned) regranted_.push_back({std::move(p), g.access});
     }
     for (auto &step : plan_.maps_) {
-      if (!step.page) return no("a step maps no page", step.at.value());
+      if (!step.page) return no("a step maps no page", step.at);
       const virtual_range target{step.at, step.page->bytes()};
       const auto block = space_.block_at_locked(step.at);
       if (!block || !block->range().contains(target)) {
-        return no("the target is not inside one reservation", step.at.value());
+        return no("the target is not inside one reservation", step.at);
       }
       if (step.at.value() % space_.device_.caps.page_bytes != 0) {
-        return no("the target is not page-aligned", step.at.value(),
-                  space_.device_.caps.page_bytes);
+        return no("the target is not page-aligned", step.at, space_.device_.caps.page_bytes);
       }
       if (step.suspended_by != 0) {
         const auto it = space_.mappings_.find(step.at.value());
         if (it == space_.mappings_.end() || it->second.bytes != target.bytes ||
             it->second.suspended_by != step.suspended_by) {
-          return no("no page of that size was suspended there", step.at.value(), target.bytes);
+          return no("no page of that size was suspended there", step.at);
         }
         arriving_.push_back(
             {target, step.page.share(), it->second.access, block->id(), step.suspended_by});
@@ -104,7 +102,10 @@ class remap {
       }
       const bool replacing = is_leaving(target);
       if (!replacing && occupied_locked(target)) {
-        return no("the target is mapped already", step.at.value());
+        return no("the target is mapped already", step.at);
+      }
+      if (!replacing && block->of_buffer_ && !plan_.of_buffer_) {
+        return no("the target belongs to a growable_buffer, which must map it itself", step.at);
       }
       (replacing ? replacing_ : arriving_)
           .push_back({target, step.page.share(), step.access, block->id()});
@@ -114,7 +115,7 @@ class remap {
       std::sort(list->begin(), list->end(), by_address);
       for (std::size_t i = 1; i < list->size(); ++i) {
         if ((*list)[i - 1].range.overlaps((*list)[i].range)) {
-          return no("two steps map the same address", (*list)[i].range.begin.value());
+          return no("two steps map the same address", (*list)[i].range.begin);
         }
       }
     }
@@ -122,7 +123,8 @@ class remap {
     const std::size_t ceiling = space_.stats_.mapping_ceiling;
     if (!arriving_.empty() && ceiling != 0 && live > ceiling) {
       return make_error(errc::address_space_exhausted, "remap",
-                        "the ceiling of live mappings is reached", live, ceiling);
+                        "the ceiling of live mappings is reached", live, ceiling,
+                        error_unit::items);
     }
     return {};
   }
@@ -137,31 +139,31 @@ class remap {
     for (auto it = space_.lower_locked(r.begin);
          it != space_.mappings_.end() && it->first < r.end().value(); ++it) {
       const virtual_range range{device_address(it->first), it->second.bytes};
-      if (!r.contains(range)) return no("the range cuts a mapping", range.begin.value());
+      if (!r.contains(range)) return no("the range cuts a mapping", range.begin);
       if (it->second.suspended_by != 0) {
         if (why != purpose::unmap) {
           return make_error(errc::busy, "remap", "memory in the range is suspended",
-                            range.begin.value());
+                            range.begin.value(), 0, error_unit::address);
         }
         forgotten_.push_back(range);
         found += range.bytes;
         continue;
       }
       if (it->second.retiring != retiring) {
-        return no("a mapping in the range is retiring", range.begin.value());
+        return no("a mapping in the range is retiring", range.begin);
       }
       const auto block = space_.block_at_locked(range.begin);
-      if (!block && !retiring) return no("the range is in no reservation", range.begin.value());
+      if (!block && !retiring) return no("the range is in no reservation", range.begin);
       into.push_back({range, it->second.backing, it->second.access, block ? block->id() : 0});
       if (block) touch(block, range);
       found += range.bytes;
     }
-    if (found == 0) return no("nothing is mapped in the range", r.begin.value(), r.bytes);
+    if (found == 0) return no("nothing is mapped in the range", r.begin);
     auto before = space_.lower_locked(r.begin);
     if (before != space_.mappings_.begin()) {
       --before;
       if (before->first + before->second.bytes > r.begin.value()) {
-        return no("the range cuts a mapping", before->first);
+        return no("the range cuts a mapping", device_address(before->first));
       }
     }
     return {};

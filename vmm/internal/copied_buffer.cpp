@@ -36,7 +36,7 @@ class copied_buffer final : public buffer_impl {
     const std::size_t total = device_.total_memory().bytes();
     if (bytes > total) {
       return make_error(errc::out_of_memory, "growable_buffer::resize",
-                        "the size is over the device's memory", bytes, total);
+                        "the request exceeds the device's memory", bytes, total, error_unit::bytes);
     }
     // Doubling makes appending linear over all; where that no longer fits, just enough may.
     const std::size_t page = page_bytes();
@@ -59,11 +59,11 @@ class copied_buffer final : public buffer_impl {
     if (offset % page != 0 || bytes % page != 0) {
       return make_error(errc::invalid_argument, "growable_buffer::commit",
                         "the range is not a multiple of the page size",
-                        offset % page != 0 ? offset : bytes, page);
+                        offset % page != 0 ? offset : bytes, page, error_unit::bytes);
     }
     if (offset > SIZE_MAX - bytes) {
       return make_error(errc::invalid_argument, "growable_buffer::commit",
-                        "the range is over any address space", offset, SIZE_MAX);
+                        "the range exceeds any address space", offset, SIZE_MAX, error_unit::bytes);
     }
     return reserve(offset + bytes, consumer);
   }
@@ -117,7 +117,7 @@ class copied_buffer final : public buffer_impl {
   status make_writable(std::size_t offset, std::size_t bytes, stream_ref) override {
     if (committed(offset, bytes)) return {};
     return make_error(errc::invalid_argument, "growable_buffer::make_writable",
-                      "the range is outside the allocation", offset, capacity());
+                      "the range is outside the allocation", offset, capacity(), error_unit::bytes);
   }
 
   status splice(std::size_t, std::size_t, buffer_impl &, std::size_t, release_fence) override {

@@ -13,7 +13,7 @@ result<std::unique_ptr<buffer_impl>> make_mapped_buffer(const device &d, buffer_
   for (const auto &pool : options.pools) {
     if (pool->page_bytes() != page) {
       return make_error(errc::invalid_argument, op, "the pools have different page sizes",
-                        pool->page_bytes(), page);
+                        pool->page_bytes(), page, error_unit::bytes);
     }
   }
   std::vector<access_grant> access{{on_device(d.ordinal()), access_mode::read_write}};
@@ -37,6 +37,7 @@ mapped_buffer::mapped_buffer(stillmap::device d, buffer_options options,
       page_(options_.pools.front()->page_bytes()),
       access_(std::move(access)),
       slots_(first->range().bytes / page_, 0) {
+  first->of_buffer_ = true;
   blocks_.push_back(std::move(first));
 }
 
@@ -122,15 +123,16 @@ status mapped_buffer::check_range(const char *op, std::size_t offset, std::size_
                                   bool pages) const {
   if (pages && offset % page_ != 0) {
     return make_error(errc::invalid_argument, op, "the offset is not a multiple of the page size",
-                      offset, page_);
+                      offset, page_, error_unit::bytes);
   }
   if (pages && bytes % page_ != 0) {
     return make_error(errc::invalid_argument, op, "the length is not a multiple of the page size",
-                      bytes, page_);
+                      bytes, page_, error_unit::bytes);
   }
   if (offset > reserved() || bytes > reserved() - offset) {
     return make_error(errc::invalid_argument, op, "the range is outside the reservation",
-                      bytes > SIZE_MAX - offset ? SIZE_MAX : offset + bytes, reserved());
+                      bytes > SIZE_MAX - offset ? SIZE_MAX : offset + bytes, reserved(),
+                      error_unit::bytes);
   }
   return {};
 }
@@ -143,10 +145,11 @@ std::vector<page_ptr> mapped_buffer::pages_of(slot_run run) const {
 }
 
 status mapped_buffer::apply(remap_plan &&plan) {
-  const std::uint64_t told = background_error_count();
+  const std::uint64_t reported = background_error_count();
+  plan.of_buffer_ = true;
   status s = space().apply(std::move(plan));
-  // A way back that was refused is told to the sink; what was lost on it is no longer committed.
-  if (!s && background_error_count() != told) {
+  // An undo that the driver refused is a background error; lost pages are no longer committed.
+  if (!s && background_error_count() != reported) {
     for (const slot_run run : runs({0, slots_.size()}, true)) {
       for (std::size_t slot = run.first; slot < run.end(); ++slot) {
         if (space().mappings(span({slot, 1})).empty()) mark({slot, 1}, false);

@@ -72,6 +72,7 @@ class mapped_buffer final : public buffer_impl {
   status empty(slot_run run, release_fence idle);
   status plan_fresh(remap_plan &plan, const std::vector<slot_run> &missing, device_address base,
                     consumer_stream consumer);
+  status check_memory(std::size_t pages) const;
   status outgrow(std::size_t bytes, consumer_stream consumer);
   status relocate(std::shared_ptr<address_block> target, std::size_t bytes,
                   consumer_stream consumer);

@@ -12,9 +12,10 @@ status mapped_buffer::reserve(std::size_t bytes, consumer_stream consumer) {
   if (bytes <= capacity()) return {};
   if (bytes > round_up(SIZE_MAX / 2, page_)) {
     return make_error(errc::invalid_argument, "growable_buffer::resize",
-                      "the size is over any address space", bytes, SIZE_MAX / 2);
+                      "the size exceeds any address space", bytes, SIZE_MAX / 2, error_unit::bytes);
   }
   if (bytes > reserved()) {
+    STILLMAP_RETURN_IF_ERROR(check_memory(divide_up(bytes, page_) - committed_slots_));
     STILLMAP_RETURN_IF_ERROR(outgrow(round_up(bytes, page_), consumer));
   } else {
     const std::size_t first = capacity() / page_;
@@ -95,6 +96,7 @@ status mapped_buffer::plan_fresh(remap_plan &plan, const std::vector<slot_run> &
   for (const slot_run run : missing) {
     for (std::size_t s = run.first; s < run.end(); ++s) slots.push_back(s);
   }
+  STILLMAP_RETURN_IF_ERROR(check_memory(slots.size()));
   const std::size_t stripes = options_.pools.size();
   for (std::size_t stripe = 0; stripe < stripes; ++stripe) {
     const auto ours = [&](std::size_t slot) { return slot % stripes == stripe; };
@@ -106,6 +108,26 @@ status mapped_buffer::plan_fresh(remap_plan &plan, const std::vector<slot_run> &
       if (!ours(slot)) continue;
       keep_pool_of(*next);  // memory was short: another pool's page
       plan.map(base + slot * page_, std::move(*next++));
+    }
+  }
+  return {};
+}
+
+// Refuses `pages` new pages that the memory of the pools could never hold, before any is created.
+// Each pool gets an equal share; pools of one location share its memory.
+status mapped_buffer::check_memory(std::size_t pages) const {
+  const auto &pools = options_.pools;
+  for (const auto &pool : pools) {
+    const auto same_location = [&](const auto &other) {
+      return other->properties().location == pool->properties().location;
+    };
+    const auto sharing =
+        static_cast<std::size_t>(std::count_if(pools.begin(), pools.end(), same_location));
+    const std::size_t limit = pool->location_bytes();
+    if (pages / pools.size() * sharing > limit / page_) {
+      return make_error(errc::out_of_memory, "growable_buffer::resize",
+                        "the request exceeds the device's memory", pages * page_, limit,
+                        error_unit::bytes);
     }
   }
   return {};
@@ -127,6 +149,7 @@ status mapped_buffer::outgrow(std::size_t bytes, consumer_stream consumer) {
   for (const std::size_t total : {generous, bytes}) {
     auto more = space().reserve(total - now.bytes, page_ & (~page_ + 1), now.end(), options_.tag);
     if (more && (*more)->range().begin == now.end()) {
+      (*more)->of_buffer_ = true;
       blocks_.push_back(std::move(*more));
       slots_.resize(total / page_, 0);
       const std::size_t first = capacity() / page_;
@@ -185,6 +208,7 @@ status mapped_buffer::relocate(std::shared_ptr<address_block> target, std::size_
   for (const auto &block : blocks_) generation_before_ += block->generation();
   ++stats_.relocations;
   slots_.resize(target->range().bytes / page_, 0);
+  target->of_buffer_ = true;
   blocks_.assign(1, std::move(target));
   for (const slot_run run : missing) mark(run, true);
   return {};

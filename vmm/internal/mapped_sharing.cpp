@@ -26,8 +26,8 @@ status mapped_buffer::check_awake(const char *op, slot_run run) const {
   if (space().stats().suspended_bytes == 0) return {};
   for (const mapping_record &m : space().mappings(span(run))) {
     if (m.state != mapping_state::suspended) continue;
-    return make_error(errc::busy, op, "memory in the range is suspended",
-                      m.range.begin - address());
+    return make_error(errc::busy, op, "memory in the range is suspended", m.range.begin - address(),
+                      0, error_unit::bytes);
   }
   return {};
 }
@@ -38,8 +38,8 @@ status mapped_buffer::check_shareable(const char *op, slot_run run, std::uint8_t
   STILLMAP_RETURN_IF_ERROR(check_awake(op, run));
   for (std::size_t s = run.first; s < run.end(); ++s) {
     if ((slots_[s] & live) == 0) {
-      return make_error(errc::invalid_argument, op, "part of the range is not committed",
-                        s * page_);
+      return make_error(errc::invalid_argument, op, "part of the range is not committed", s * page_,
+                        0, error_unit::bytes);
     }
     if ((slots_[s] & forbidden & aliased) != 0 && !shown_elsewhere(pages_of({s, 1}).front())) {
       slots_[s] &= static_cast<std::uint8_t>(~aliased);
@@ -48,7 +48,7 @@ status mapped_buffer::check_shareable(const char *op, slot_run run, std::uint8_t
       return make_error(errc::busy, op,
                         (slots_[s] & forked) != 0 ? "a page in the range is shared by a fork"
                                                   : "a page in the range is aliased",
-                        s * page_);
+                        s * page_, 0, error_unit::bytes);
     }
   }
   return {};
@@ -60,7 +60,8 @@ result<std::unique_ptr<buffer_impl>> mapped_buffer::alias(std::size_t offset, st
   const std::lock_guard lock(mutex_);
   STILLMAP_RETURN_IF_ERROR(check_range(op, offset, bytes, true));
   if (bytes == 0 || times == 0 || times > SIZE_MAX / 2 / bytes) {
-    return make_error(errc::invalid_argument, op, "there is nothing to alias, or too much", times);
+    return make_error(errc::invalid_argument, op, "there is nothing to alias, or too much", times,
+                      0, error_unit::items);
   }
   const slot_run run{offset / page_, bytes / page_};
   STILLMAP_RETURN_IF_ERROR(check_shareable(op, run, forked));
@@ -230,7 +231,7 @@ status mapped_buffer::splice(std::size_t offset, std::size_t bytes, buffer_impl 
   }
   if (to->page_ != page_) {
     return make_error(errc::invalid_argument, op, "the buffers have different page sizes",
-                      to->page_, page_);
+                      to->page_, page_, error_unit::bytes);
   }
   STILLMAP_RETURN_IF_ERROR(check_range(op, offset, bytes, true));
   STILLMAP_RETURN_IF_ERROR(to->check_range(op, to_offset, bytes, true));
@@ -240,7 +241,7 @@ status mapped_buffer::splice(std::size_t offset, std::size_t bytes, buffer_impl 
   STILLMAP_RETURN_IF_ERROR(check_shareable(op, from_run, forked | aliased));
   if (!to->runs(to_run, true).empty()) {
     return make_error(errc::invalid_argument, op, "the target range is committed already",
-                      to_offset);
+                      to_offset, 0, error_unit::bytes);
   }
   fence after = idle != nullptr ? *idle : fence();
   if (idle == nullptr) {

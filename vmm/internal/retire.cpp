@@ -29,14 +29,15 @@ status address_space::retire(std::shared_ptr<address_block> block, virtual_range
        it != mappings_.end() && it->first < range.end().value(); ++it) {
     if (it->second.retiring || it->first + it->second.bytes > range.end().value()) {
       return make_error(errc::invalid_argument, "address_space::retire",
-                        "the range is not made of whole live mappings", range.begin.value(),
-                        range.bytes);
+                        "the range is not made of whole live mappings", range.begin.value(), 0,
+                        error_unit::address);
     }
     covered += it->second.bytes;
   }
   if (covered == 0) {
     return make_error(errc::invalid_argument, "address_space::retire",
-                      "nothing is mapped in the range", range.begin.value(), range.bytes);
+                      "nothing is mapped in the range", range.begin.value(), 0,
+                      error_unit::address);
   }
   if (set_retiring_locked(range)) retiring_.add({std::move(block), range, std::move(idle)});
   return {};
