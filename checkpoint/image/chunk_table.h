@@ -1,4 +1,5 @@
-// The records of the chunk table, their encoding and their checks. docs/image_format.md#chunk-records
+// The records of the chunk table, their encoding and their checks.
+// docs/image_format.md#chunk-records
 #pragma once
 
 #include <span>

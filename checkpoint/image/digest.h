@@ -1,4 +1,5 @@
-// Digests: XXH3-128 detects accidental damage, SHA-256 deliberate changes. docs/image_format.md#digests
+// Digests: XXH3-128 detects accidental damage, SHA-256 deliberate changes.
+// docs/image_format.md#digests
 #pragma once
 
 #include <array>

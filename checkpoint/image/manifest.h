@@ -21,8 +21,8 @@ inline constexpr std::size_t max_tags = 65'536;
 inline constexpr std::size_t max_access_lists = 65'536;
 inline constexpr std::size_t max_access_entries = std::size_t{1} << 20;  // of all lists
 inline constexpr std::size_t max_notes = 4'096;
-inline constexpr std::size_t max_note_bytes = std::size_t{16}
-                                              << 20;                 // names and bytes of all notes
+// Names and bytes of all notes.
+inline constexpr std::size_t max_note_bytes = std::size_t{16} << 20;
 inline constexpr std::size_t max_tag_bytes = std::size_t{16} << 20;  // of all tags
 
 struct manifest {

@@ -85,7 +85,7 @@ status set_writer::open() {
     return image_error(errc::busy, op, "another writer is writing a set into this directory",
                        part::set, 0);
   }
-  // Network file systems may not lock directories. Left-overs stay then: their writers may be alive.
+  // Network file systems may not lock directories. Then nothing is removed: writers may be alive.
   const bool unsupported = r == -EOPNOTSUPP || r == -ENOLCK || r == -EINVAL || r == -EBADF;
   if (!locked_ && !unsupported) return make_system_error(-r, op, "cannot lock the directory");
   return {};

@@ -182,7 +182,7 @@ void extent_writer::find_parents(const manifest &what) {
       in += table_[c].bytes;
       if (there == first.end()) continue;
       const std::size_t n = there->second + k;
-      // Past the end of a shorter page, `n` is a chunk of the next page. That is as good a candidate:
+      // After the end of a shorter page, `n` is a chunk of the next page. It is a candidate as well:
       // the digest decides, and only the size must match.
       if (n < chunks.size() && chunks[n].bytes == table_[c].bytes) in_parent_[c] = n;
     }

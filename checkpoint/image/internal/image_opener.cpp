@@ -1,5 +1,5 @@
 // Opening checks every part of an image before anything uses it.
-// docs/image_format.md#reading-what-may-be-hostile
+// docs/image_format.md#reading-hostile-files
 #include "stillmap/checkpoint/image/internal/image_opener.h"
 
 #include <fcntl.h>

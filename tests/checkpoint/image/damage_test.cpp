@@ -1,5 +1,5 @@
-// Whatever happens to a file by accident is seen: every bit of what describes the contents, and
-// bits anywhere else.
+// Accidental damage is detected: every flipped bit of the metadata, and
+// random bits of the contents.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -33,7 +33,7 @@ class image_damage : public image_test {
   bool put_byte(std::size_t at, std::byte b) {
     return ::pwrite(fd_, &b, 1, static_cast<off_t>(at)) == 1;
   }
-  // Turns one bit over, looks whether that is seen, and turns it back.
+  // Flips one bit, checks that the damage is detected, and flips it back.
   bool seen(std::size_t at, unsigned bit, bool by_opening) {
     EXPECT_TRUE(put_byte(at, bytes_[at] ^ static_cast<std::byte>(1u << bit)));
     const auto r = reader::open(path(name_), options_);
@@ -53,7 +53,7 @@ class image_damage : public image_test {
     EXPECT_TRUE(put_byte(at, bytes_[at]));
     return found;
   }
-  // Every bit of a range; how many were tried.
+  // Flips every bit of a range; returns the number of bits.
   std::size_t all_bits(std::size_t from, std::size_t to, std::size_t step = 1) {
     std::size_t tried = 0, missed = 0;
     for (std::size_t at = from; at < to; at += step) {
@@ -141,7 +141,7 @@ TEST_F(image_damage, bits_of_the_contents_and_of_what_lies_between) {
   }
 }
 
-// STILLMAP_FLIPS=1000000 for the whole of it.
+// Set STILLMAP_FLIPS=1000000 for a long run.
 TEST_F(image_damage, random_bits_of_the_data) {
   const char *const asked = std::getenv("STILLMAP_FLIPS");
   const std::size_t flips = asked != nullptr ? std::strtoull(asked, nullptr, 10) : 12'000;
@@ -159,7 +159,7 @@ TEST_F(image_damage, random_bits_of_the_data) {
     open_file("a.smi");
     const auto r = reader::open(path("a.smi"), options_);
     ASSERT_TRUE(r) << r.error().message();
-    // A byte of data, each as likely as any other.
+    // A uniformly chosen byte of data.
     std::vector<std::size_t> bytes;
     for (const chunk_record &k : r->chunks()) {
       if (!k.is_stored()) continue;
@@ -223,7 +223,7 @@ TEST_F(image_damage, swapped_and_old_blocks) {
   auto v = b->verify();
   ASSERT_FALSE(v);
   EXPECT_TRUE(v.error().detail().where.starts_with(part::extents));
-  // A block that the disk never wrote.
+  // A lost write: a block of zeros.
   auto lost = bytes;
   std::fill_n(lost.begin() + static_cast<long>(stored[0]), block_bytes, std::byte{});
   put_file(path("b.smi"), lost);
@@ -232,7 +232,7 @@ TEST_F(image_damage, swapped_and_old_blocks) {
   v = b->verify();
   ASSERT_FALSE(v);
   EXPECT_EQ(v.error().detail().where, position(part::extents, stored[0]));
-  // What was read before it was found out is not left to be used.
+  // A failed read leaves zeros, not unchecked bytes.
   std::vector<std::byte> to(s.contents.size(), std::byte{0x77});
   ASSERT_FALSE(b->read(0, to));
   EXPECT_TRUE(all_zero(to));

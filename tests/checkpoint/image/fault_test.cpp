@@ -1,5 +1,5 @@
-// Every call to the system refused in turn, while an image is written and while one is read: then
-// either all of it is there, or what was before.
+// Each system call of writing and reading an image fails in turn: afterwards the name leads to the
+// whole new image or to the old one.
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -32,7 +32,7 @@ class image_fault : public image_test {
     return options;
   }
 
-  // Refuses each call in turn, until one more is not made. Returns how many were refused.
+  // Lets each call fail in turn, until there is no further call. Returns the number of failures.
   std::size_t sweep(const setting &s) {
     std::size_t refused = 0, failed = 0;
     for (std::size_t n = 0;; ++n) {
@@ -63,7 +63,7 @@ class image_fault : public image_test {
           EXPECT_FALSE(std::filesystem::exists(path("a.smi")));
         }
       }
-      // Left over is at most what could not be removed, and the next writer does that.
+      // At most a file that could not be removed is left; the next writer removes it.
       const std::size_t names = names_in(folder()).size();
       const std::size_t image = std::filesystem::exists(path("a.smi")) ? 1 : 0;
       if (calls.refused() != call::unlink) {
@@ -89,7 +89,7 @@ class image_fault : public image_test {
     return refused;
   }
 
-  // Those that may fail without the image failing.
+  // Calls that may fail without an error of the image.
   static void expect_harmless(call c, int with) {
     const bool fine = with == refusing_calls::half || c == call::close || c == call::set_aside ||
                       c == call::drop_cached || c == call::unlink || c == call::status_at ||
@@ -137,7 +137,7 @@ TEST_F(image_fault, a_disk_that_is_full_and_stays_full) {
 }
 
 TEST_F(image_fault, file_systems_that_cannot_exchange_names) {
-  // EINVAL for every renameat2 with flags, as some say.
+  // EINVAL for every renameat2 with flags, as some file systems return.
   class plain final : public file_calls {
     int rename_at(int d, const char *a, const char *b, unsigned f) override {
       return f != 0 ? -EINVAL : file_calls::rename_at(d, a, b, f);
@@ -158,8 +158,7 @@ TEST_F(image_fault, file_systems_that_cannot_exchange_names) {
   EXPECT_EQ(names_in(folder()).size(), 1u);
 }
 
-// A disk that writes other bytes than it was given: seen when all is read again, before the name is
-// taken.
+// A disk that corrupts writes is detected by reading back, before the image gets its name.
 TEST_F(image_fault, a_disk_that_lies) {
   class lying final : public file_calls {
    public:
@@ -194,8 +193,7 @@ TEST_F(image_fault, a_disk_that_lies) {
   }
 }
 
-// Nothing takes a name, and no superblock is written, before all it speaks of has been made sure
-// of.
+// The superblock is written, and the name taken, only after everything before has been synced.
 TEST_F(image_fault, the_order_of_things) {
   for (const bool ring : {false, true}) {
     refusing_calls calls;

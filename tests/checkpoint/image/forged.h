@@ -1,5 +1,4 @@
-// An image taken apart, changed and put together again with digests that are right: what somebody
-// would write who means it.
+// Forges images: takes one apart, changes it, and reassembles it with valid digests.
 #pragma once
 
 #include <functional>
@@ -17,13 +16,13 @@ struct forged {
   std::vector<chunk_record> table;
   std::vector<std::byte> what;  // the manifest, as FlatBuffers
 
-  // Of an image that is neither signed nor encrypted.
+  // Requires: the image is neither signed nor encrypted.
   static forged of(const std::vector<std::byte> &bytes);
   void set_manifest(const manifest &m);
-  // Puts extents, table and manifest where they belong, and makes all digests. `last` may change
-  // the superblock before those of it are made.
+  // Lays out extents, table and manifest and computes all digests. `last` may change the
+  // superblock before its own digests are computed.
   std::vector<std::byte> bytes(const std::function<void(superblock &)> &last = {});
-  // Makes the digests of a superblock right again.
+  // Recomputes the digests of a superblock.
   static void reseal(std::vector<std::byte> &bytes);
 };
 

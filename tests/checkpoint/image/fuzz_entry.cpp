@@ -15,7 +15,7 @@
 namespace stillmap::image {
 namespace {
 
-// A file that is only in memory, so that an input costs no disk.
+// A file in memory: an input costs no disk access.
 class file_in_memory final : public file_calls {
  public:
   explicit file_in_memory(const std::vector<std::byte> &bytes) : bytes_(bytes) {}
@@ -56,7 +56,7 @@ void reseal_extents(std::vector<std::byte> &file, const file_range &table) {
   }
 }
 
-// Digests as somebody would make them who means it.
+// Recomputes the digests, as a forger would.
 void reseal(std::vector<std::byte> &file, bool extents) {
   if (file.size() < block_bytes) return;
   const file_range table = range_at(file, 152), what = range_at(file, 168);

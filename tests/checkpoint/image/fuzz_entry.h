@@ -1,4 +1,4 @@
-// One input, any bytes: the first says how they are taken, the rest is a file.
+// Fuzz target for images: the first byte selects how the input is used, the rest is a file.
 #pragma once
 
 #include <cstddef>
@@ -18,9 +18,9 @@ enum class fuzz_mode : std::uint8_t {
   count
 };
 
-// What went wrong; empty: nothing.
+// A description of the failure; empty: none.
 std::string fuzz_image(const std::uint8_t *data, std::size_t size);
-// Small images of every kind, as inputs to begin with.
+// Small images of every kind: the initial corpus.
 std::vector<testing::fuzz_input> fuzz_corpus();
 
 }  // namespace stillmap::image

@@ -1,4 +1,4 @@
-// The fuzzer's entry without a fuzzer: its corpus, and changes of it by dice.
+// Runs the fuzz target on its corpus and on random mutations of it.
 // tests/system/fuzz/README.md says how to run it under libFuzzer.
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@ TEST(image_fuzz, corpus_and_changes_of_it) {
   const auto corpus = fuzz_corpus();
   ASSERT_GT(corpus.size(), 30u);
   std::mt19937_64 random(77);
-  // Where it matters: the superblock's fields, and the last blocks.
+  // Prefers the superblock's fields and the last blocks.
   const auto place = [&](std::size_t size) -> std::size_t {
     switch (random() % 3) {
       case 0:

@@ -1,4 +1,4 @@
-// Files by somebody who means it: all digests are right, and what they protect is wrong.
+// Forged images: all digests are valid, but the data that they protect is not.
 #include <zstd.h>
 
 #include <cstring>
@@ -25,7 +25,7 @@ class image_hostile : public image_test {
     put("zstd.smi", sample_, options);
   }
 
-  // Refused when it is opened, with a reason, the file's name and the part.
+  // Opening fails with this code, the file's name and the part.
   void refused(const char *what, const std::vector<std::byte> &bytes, const char *where,
                errc c = errc::corrupt) {
     SCOPED_TRACE(what);
@@ -36,7 +36,7 @@ class image_hostile : public image_test {
     EXPECT_TRUE(r.error().detail().where.starts_with(where)) << r.error().message();
     EXPECT_NE(r.error().message().find("b.smi"), std::string::npos) << r.error().message();
   }
-  // Opened, since only reading can tell.
+  // Opening succeeds; reading detects the damage.
   void found_by_reading(const char *what, const std::vector<std::byte> &bytes) {
     SCOPED_TRACE(what);
     put_file(path("b.smi"), bytes);
@@ -237,7 +237,7 @@ TEST_F(image_hostile, manifests) {
   manifest_refused("too many tags", [](m &w) { w.tags.resize(max_tags + 1); });
   manifest_refused("too many lists", [](m &w) { w.access_lists.resize(max_access_lists + 1); });
 
-  // Sound by itself, and not what the chunks are of.
+  // Valid by itself, but not the manifest of these chunks.
   forged f = forged::of(good_);
   manifest other = sample_.what;
   other.places.pop_back();
@@ -257,7 +257,7 @@ TEST_F(image_hostile, manifests_that_are_no_flatbuffers) {
   }
   for (auto &b : f.what) b = static_cast<std::byte>(random());
   refused("noise", f.bytes(), part::manifest);
-  // Any change is refused, or says something that is sound; nothing else happens.
+  // Any change is refused, or decodes to a valid manifest.
   std::size_t taken = 0;
   for (int i = 0; i < 4000; ++i) {
     f.what = good;
@@ -273,7 +273,7 @@ TEST_F(image_hostile, manifests_that_are_no_flatbuffers) {
   EXPECT_LT(taken, 4000u);
 }
 
-// FlatBuffers' verifier takes structs at any address, which not every processor reads.
+// The FlatBuffers verifier accepts unaligned structs, which not every processor can read.
 TEST_F(image_hostile, manifests_with_numbers_at_odd_places) {
   const auto good = forged::of(good_).what;
   std::size_t odd = 0;
@@ -335,7 +335,7 @@ TEST_F(image_hostile, zstd_frames_of_other_sizes) {
     const auto room = std::span(f.extents).subspan(r.where - block_bytes, to_block(r.stored));
     std::fill(room.begin(), room.end(), std::byte{});
     std::copy(frame.begin(), frame.end(), room.begin());
-    // Within the same blocks, so that nothing else moves.
+    // In the same blocks, so that no extent moves.
     r.stored = static_cast<std::uint32_t>(
         std::max<std::size_t>(frame.size(), (to_block(r.stored) - block_bytes) + 1));
     r.stored_bytes = digest_of(room.first(r.stored));
@@ -345,7 +345,7 @@ TEST_F(image_hostile, zstd_frames_of_other_sizes) {
 
 TEST_F(image_hostile, contents_of_another_digest) {
   forged f = forged::of(good_);
-  // Both agree with each other, and not with the bytes.
+  // The two records agree with each other, but not with the bytes.
   f.table[first(f.table, chunk_kind::raw)].contents.bytes[5] ^= std::byte{1};
   for (auto &r : f.table) {
     if (r.kind == chunk_kind::same) r.contents = f.table[r.where].contents;

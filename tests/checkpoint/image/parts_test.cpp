@@ -1,4 +1,4 @@
-// The parts of an image by themselves.
+// Unit tests of digests, codecs, superblock, chunk table, keys and errors.
 #include <cstring>
 #include <numeric>
 
@@ -18,7 +18,7 @@ std::vector<std::byte> counting(std::size_t n) {
   return b;
 }
 
-// Computed by other implementations, so that others can compare too.
+// Values computed by other implementations.
 TEST(image_digest, known_values) {
   EXPECT_EQ(digest_of({}).text(), "99aa06d3014798d86001c324468d497f");
   EXPECT_EQ(sha256_of({}).text(),
@@ -108,7 +108,7 @@ TEST(image_manifest, survives_being_written) {
   }
 }
 
-// Where what is empty lies, depends on what is not.
+// The position of an empty part depends on the other parts.
 TEST(image_manifest, of_nothing_but_names) {
   for (std::size_t tags = 0; tags < 9; ++tags) {
     for (std::size_t letters = 0; letters < 9; ++letters) {
@@ -150,7 +150,7 @@ TEST(image_codec, there_and_back_or_not_worth_it) {
   }
 }
 
-// RFC 8032's first key; and what another implementation of HKDF and AES-256-GCM gave.
+// The first key of RFC 8032; results of another implementation of HKDF and AES-256-GCM.
 TEST(image_keys, known_values) {
   signing_key key;
   const unsigned char seed[] = {0x9d, 0x61, 0xb1, 0x9d, 0xef, 0xfd, 0x5a, 0x60, 0xba, 0x84, 0x4a,

@@ -1,4 +1,4 @@
-// Calls to the system, some of which are refused.
+// System calls of which selected ones fail.
 #pragma once
 
 #include <atomic>
@@ -35,7 +35,7 @@ enum class call {
   ring
 };
 
-// Counts calls and refuses some. What is called after a refusal works again, unless `for_good`.
+// Counts calls and lets one fail. Later calls succeed again, unless `for_good`.
 class refusing_calls final : public file_calls {
  public:
   static constexpr int half = -1'000'000;  // no error: only half of it is written or read
@@ -48,11 +48,11 @@ class refusing_calls final : public file_calls {
 
   std::size_t counted() const { return count_; }
   std::optional<call> refused() const { return refused_; }
-  // What was written since the last time that it was made sure of.
+  // The data written since the last sync.
   std::atomic<std::size_t> unsure_at_rename{0}, renames{0}, unsure_at_superblock{0}, superblocks{0};
 
   int open_at(int d, const char *n, int f, unsigned m) override {
-    // To look for left-overs, which may fail.
+    // Searching for left-overs may fail.
     const int r = std::string_view(n) == "." ? 0 : pick(call::open);
     return r != 0 ? r : file_calls::open_at(d, n, f, m);
   }
@@ -140,7 +140,7 @@ class refusing_calls final : public file_calls {
   int ring_wrote(int result, std::size_t n) override {
     ++unsure_;
     const int r = pick(call::ring);
-    // What was written is there all the same: a torn write is one whose rest was not.
+    // The data was written nevertheless: a torn write stored a part only.
     if (r == half) return static_cast<int>(n / 2);
     return r != 0 ? r : result;
   }
@@ -151,7 +151,7 @@ class refusing_calls final : public file_calls {
     if (only && *only != c) return 0;
     const std::size_t n = count_++;
     if (for_good ? n < refuse_at : n != refuse_at) return 0;
-    // That the disk is full is no answer to anything else.
+    // ENOSPC is a result of writing calls only.
     if (for_good && c != call::write && c != call::ring && c != call::set_aside) return 0;
     const bool halves = c == call::write || c == call::read || c == call::ring;
     if (with == half && !halves) return 0;

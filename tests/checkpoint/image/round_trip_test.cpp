@@ -1,4 +1,4 @@
-// What is written is what is read: every kind of chunk, chains, keys.
+// Images are read as they were written: every kind of chunk, chains, encryption, signatures.
 #include <algorithm>
 #include <filesystem>
 
@@ -73,7 +73,7 @@ TEST_F(image_round_trip, each_kind_is_used) {
   for (auto &b : piece(1)) b = static_cast<std::byte>(random());
   for (auto &b : piece(2)) b = std::byte{5};
   std::copy(piece(1).begin(), piece(1).end(), piece(3).begin());
-  // Saves less than an eighth: 60 KiB of noise.
+  // 60 KiB of noise: compression saves less than an eighth.
   for (auto &b : piece(4).first(60 << 10)) b = static_cast<std::byte>(random());
   for (const codec c : {codec::lz4, codec::zstd}) {
     write_options options = small();
@@ -128,7 +128,7 @@ TEST_F(image_round_trip, a_chain_and_what_is_left_of_it) {
   const auto too_long = write(path("over.smi"), steps.back().what, from, more);
   ASSERT_FALSE(too_long);
   EXPECT_TRUE(too_long.error().is(errc::invalid_argument));
-  // Flattened, it needs none of the others.
+  // A flattened image needs no parent.
   const auto flat = flatten(*last, path("flat.smi"));
   ASSERT_TRUE(flat) << flat.error().message();
   for (unsigned i = 0; i < max_chain_length; ++i) {
@@ -199,7 +199,7 @@ TEST_F(image_round_trip, keys) {
   options.sign_with = a_signer(2);
   options.compress = codec::zstd;
   put("a.smi", s, options);
-  // Nothing of the contents or the manifest can be seen from outside.
+  // The file contains no plain text of the contents or the manifest.
   const auto bytes = bytes_of_file(path("a.smi"));
   const std::string_view text(reinterpret_cast<const char *>(bytes.data()), bytes.size());
   EXPECT_EQ(text.find("weights"), text.npos);
@@ -239,7 +239,7 @@ TEST_F(image_round_trip, keys_of_a_chain) {
   options.sign_with = a_signer(2);
   put("b.smi", t, options);
   expect_holds("b.smi", t, open);
-  // Who wants a signature wants one of everything that is read.
+  // `signed_by` applies to parents too.
   open.signed_by = *verifying_key_of(a_signer(2));
   const auto r = reader::open(path("b.smi"), open);
   ASSERT_FALSE(r);

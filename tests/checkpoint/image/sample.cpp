@@ -13,7 +13,7 @@ namespace {
 
 enum class filling { random, zero, text, like_another, one_byte, count };
 
-// `alike`: an earlier piece of the same size, if there is one.
+// `alike`: equal to an earlier piece of the same size, if there is one.
 void fill(std::span<std::byte> piece, filling options, std::span<const std::byte> alike,
           std::mt19937_64 &random) {
   switch (options) {
@@ -73,7 +73,7 @@ sample make_sample(const sample_shape &shape) {
     if (random() % 3 == 0) close_block();
     const std::size_t before = s.contents.size();
     s.contents.resize(before + bytes);
-    // In pieces of 64 KiB, as small() has them.
+    // In chunks of 64 KiB, as in small().
     for (std::size_t in = 0; in < bytes; in += min_chunk_bytes) {
       const auto piece =
           std::span(s.contents)

@@ -1,4 +1,4 @@
-// Images to test with: a manifest and contents that belong together, in a folder of their own.
+// Sample images: a manifest with matching contents, in a temporary directory.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 
 namespace stillmap::image {
 
-// What a test writes, and compares with.
+// A manifest and contents to write and to compare with.
 struct sample {
   manifest what;
   std::vector<std::byte> contents;
@@ -27,16 +27,16 @@ struct sample_shape {
   bool aliases = true;                   // some pages at two addresses
 };
 
-// Pages of many sizes, some alike, some zero, some that compress.
+// Pages of many sizes: some equal, some zero, some compressible.
 sample make_sample(const sample_shape &shape = {});
-// Some chunks changed, nothing moved.
+// A copy with some chunks changed.
 sample changed(const sample &s, unsigned seed);
 
 std::vector<std::byte> bytes_of_file(const std::string &path);
 void put_file(const std::string &path, const std::vector<std::byte> &bytes);
 std::vector<std::string> names_in(const std::string &folder);
 
-// A folder that is gone after the test.
+// A temporary directory for each test.
 class image_test : public ::testing::Test {
  protected:
   image_test();
@@ -45,7 +45,7 @@ class image_test : public ::testing::Test {
   std::string path(const std::string &name) const { return folder_ + "/" + name; }
   const std::string &folder() const { return folder_; }
 
-  // Small chunks and one thread: the same every time.
+  // Small chunks and one thread: deterministic.
   static write_options small();
   written put(const std::string &name, const sample &s, const write_options &options = small());
   // Opens, verifies and compares every byte.

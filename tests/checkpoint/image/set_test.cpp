@@ -1,4 +1,4 @@
-// Sets: several images of one moment.
+// Reading sets of images.
 #include <filesystem>
 
 #include "stillmap/checkpoint/image/image_set.h"
@@ -71,7 +71,7 @@ TEST_F(image_sets, images_that_are_not_its_own) {
   const auto swapped = open_set(folder());
   ASSERT_FALSE(swapped);
   EXPECT_TRUE(swapped.error().is(errc::corrupt)) << swapped.error().message();
-  // Named as they lie there, and still not where they say they belong.
+  // The set lists the images that are there, but their superblocks disagree.
   image_set other = s;
   std::swap(other.images[0], other.images[1]);
   ASSERT_TRUE(write_set(folder(), other, true));

@@ -1,4 +1,4 @@
-// Sets written and replaced: whole, or not at all, whatever the system refuses.
+// Sets are written and replaced atomically, whichever system call fails.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -35,7 +35,7 @@ class set_writers : public image_test {
     return w->set();
   }
 
-  // Exactly these images, all of them whole, and nothing else in the folder.
+  // The folder holds exactly these images, whole, and no other file.
   void expect_set(std::span<const sample> images, const open_options &options = {}) const {
     const auto there = open_set(set_folder(), options);
     ASSERT_TRUE(there) << there.error().message();
@@ -146,7 +146,7 @@ TEST_F(set_writers, parents_are_found_in_their_sets_folder) {
   EXPECT_FALSE(depends_on((*parents)[0], *read_set(set_folder())));
 }
 
-// Each reading is of one set, the old one or the new one.
+// Each read sees one set, the old one or the new one.
 TEST_F(set_writers, a_set_replaced_while_it_is_opened) {
   class replacing final : public file_calls {
    public:
@@ -183,7 +183,7 @@ TEST_F(set_writers, a_set_replaced_while_it_is_opened) {
   EXPECT_GE(replaced, 3u);
 }
 
-// Refuses each call in turn, until one more is not made.
+// Lets each call fail in turn, until there is no further call.
 TEST_F(set_writers, whatever_is_refused_it_is_the_old_set_or_the_new_one) {
   ASSERT_TRUE(save(before_));
   std::filesystem::rename(set_folder(), path("before"));
@@ -212,8 +212,7 @@ TEST_F(set_writers, whatever_is_refused_it_is_the_old_set_or_the_new_one) {
         } else {
           EXPECT_FALSE(std::filesystem::exists(set_folder() + "/set")) << w.error().message();
         }
-        // Left over is at most what could not be removed, or not be seen to be removable; and the
-        // next writer does that.
+        // At most files that could not be removed are left; the next writer removes them.
         const std::size_t expected = w ? after.size() + 1 : replace ? before_.size() + 1 : 0;
         const auto c = calls.refused();
         if (c != call::unlink && c != call::remove_folder && !(w && c == call::open)) {

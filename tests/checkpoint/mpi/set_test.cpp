@@ -1,5 +1,5 @@
-// The memory of all ranks saved as one set and brought back in other ranks: all of it, or none. The
-// ranks are this program again, started by mpirun.
+// Saves the memory of all ranks as one set and restores it in other ranks, completely or not at all.
+// The ranks are this program, started by mpirun.
 #include <gtest/gtest.h>
 
 #if __has_include("stillmap/checkpoint/mpi/set.h") && __has_include(<mpi.h>)
@@ -37,9 +37,9 @@ std::size_t files_in(const std::string &folder) {
       std::distance(fs::directory_iterator(folder), fs::directory_iterator()));
 }
 
-// ---- in a rank ----
+// ---- tests that run in each rank ----
 
-// Started by the tests below, in each rank.
+// Started in each rank by the tests below.
 class mpi_rank : public stillmap::testing::buffer_test {
  protected:
   static void SetUpTestSuite() {
@@ -57,7 +57,7 @@ class mpi_rank : public stillmap::testing::buffer_test {
     MPI_Comm_size(MPI_COMM_WORLD, &size_);
   }
 
-  // Each rank has its own address, so that one that got another's image would see it.
+  // Each rank has its own address, so that restoring another rank's image is noticed.
   device_address place() const {
     return device_address(stillmap::testing::far_away +
                           static_cast<std::uint64_t>(rank_) * (std::uint64_t{1} << 32));
@@ -65,7 +65,7 @@ class mpi_rank : public stillmap::testing::buffer_test {
   growable_buffer memory(unsigned seed) const {
     buffer_options options;
     options.hint = place();
-    options.reserve = std::size_t{64} << 20;
+    options.reserve_bytes = std::size_t{64} << 20;
     options.tag = "weights";
     growable_buffer b = make(options);
     if (!b.resize(2 * page())) throw std::runtime_error("no memory");
@@ -77,7 +77,7 @@ class mpi_rank : public stillmap::testing::buffer_test {
     return r.memory.tagged("weights").at(0).begin == place() &&
            holds(dev(), place(), 2 * page(), seed + static_cast<unsigned>(rank_));
   }
-  // What one rank looks at is not changed by another that is further on.
+  // A barrier: no rank changes what another still checks.
   void meet() const { MPI_Barrier(MPI_COMM_WORLD); }
 
   static std::string folder() { return environment("STILLMAP_TEST_MPI"); }
@@ -85,7 +85,7 @@ class mpi_rank : public stillmap::testing::buffer_test {
   int rank_ = 0, size_ = 0;
 };
 
-// A file system that refuses to give one file its name.
+// A file system that fails to rename one file.
 class no_name_for final : public image::file_calls {
  public:
   explicit no_name_for(std::string what) : what_(std::move(what)) {}
@@ -118,7 +118,7 @@ TEST_F(mpi_rank, DISABLED_restores) {
   meet();
 }
 
-// Every rank in turn is refused something, at each step there is.
+// Each rank fails in turn, at each step.
 TEST_F(mpi_rank, DISABLED_saves_where_one_fails) {
   const growable_buffer b = memory(20);
   const auto before = image::read_set(folder());
@@ -170,7 +170,7 @@ TEST_F(mpi_rank, DISABLED_saves_another) {
   options.snapshot.image.replace = true;
   EXPECT_TRUE(save(MPI_COMM_WORLD, dev(), tags_, folder(), options));
   EXPECT_EQ(files_in(folder()), static_cast<std::size_t>(size_ + 1));
-  // Once more, of what has changed, beside it.
+  // An incremental set in another folder.
   const auto set = image::read_set(folder());
   ASSERT_TRUE(set);
   const auto parent =
@@ -245,7 +245,7 @@ TEST_F(mpi_rank, DISABLED_needs_mpi) {
   EXPECT_TRUE(no_ranks.error().is(errc::invalid_argument));
 }
 
-// ---- who starts the ranks ----
+// ---- tests that start the ranks ----
 
 class mpi_sets : public ::testing::Test {
  protected:
@@ -253,7 +253,7 @@ class mpi_sets : public ::testing::Test {
     if (std::system("command -v mpirun >/dev/null 2>&1") != 0) {
       GTEST_SKIP() << "needs mpirun, which is not here (openmpi-bin)";
     }
-    // Short: mpirun makes sockets in it.
+    // A short path, because mpirun creates sockets in it.
     std::string name = "/tmp/stillmap-mpi-XXXXXX";
     ASSERT_NE(::mkdtemp(name.data()), nullptr);
     root_ = name;
@@ -264,14 +264,14 @@ class mpi_sets : public ::testing::Test {
 
   std::string folder() const { return root_ + "/a.stillmap"; }
 
-  // Whether all ranks were content.
+  // Whether all ranks succeeded.
   ::testing::AssertionResult run(const char *what, int n = ranks) const {
     std::string command = "env -u XML_OUTPUT_FILE -u GTEST_OUTPUT -u TESTBRIDGE_TEST_ONLY";
     command += " -u TEST_PREMATURE_EXIT_FILE -u GTEST_TOTAL_SHARDS -u GTEST_SHARD_INDEX";
     command += " HOME=" + root_ + " TMPDIR=" + root_ + " OMPI_MCA_plm=isolated";
     command += " OMPI_MCA_btl=self,vader OMPI_MCA_btl_vader_single_copy_mechanism=none";
     command += " STILLMAP_TEST_MPI=" + folder();
-    // What MPI itself never frees is no leak of ours.
+    // MPI leaks memory of its own.
     command += " ASAN_OPTIONS=" + environment("ASAN_OPTIONS") + ":detect_leaks=0";
     command += " timeout -k 10 240 mpirun --allow-run-as-root --oversubscribe --bind-to none -n ";
     command += std::to_string(n) + " " + fs::read_symlink("/proc/self/exe").string();
@@ -291,7 +291,7 @@ class mpi_sets : public ::testing::Test {
     return ::testing::AssertionFailure() << what << ": " << wait_status << "\n" << said;
   }
 
-  // The set that is there, each image whole.
+  // Checks that the folder holds a set of n whole images.
   void expect_set(int n = ranks) const {
     const auto there = image::open_set(folder());
     ASSERT_TRUE(there) << there.error().message();

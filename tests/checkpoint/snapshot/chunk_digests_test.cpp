@@ -1,14 +1,18 @@
-// Digests made by the device, and the arithmetic of the kernel that makes them.
+// Digests computed by the device, and the arithmetic of its kernel on the host.
 #include "stillmap/checkpoint/snapshot/internal/chunk_digests.h"
 
 #include <gtest/gtest.h>
+#include <hostcuda/hostcuda.h>
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstring>
 #include <random>
 #include <thread>
+#include <type_traits>
 
+#include "stillmap/checkpoint/snapshot/internal/host_kernel.h"
 #include "stillmap/checkpoint/snapshot/internal/kernels/xxh3_lanes.h"
 #include "stillmap/vmm/context.h"
 #include "stillmap/vmm/stream.h"
@@ -20,6 +24,16 @@ namespace {
 
 using namespace literals;
 
+// The library declares the types of hostcuda's functions itself; these must match its header.
+static_assert(sizeof(host_kernels::launch) == sizeof(hostcuda_launch));
+static_assert(offsetof(host_kernels::launch, block) == offsetof(hostcuda_launch, block));
+static_assert(offsetof(host_kernels::launch, params) == offsetof(hostcuda_launch, params));
+static_assert(std::is_same_v<host_kernels::access, decltype(&hostcuda_access)>);
+static_assert(
+    std::is_same_v<decltype(&hostcuda_register_kernel),
+                   CUresult (*)(const char *, hostcuda_kernel, unsigned, const std::size_t *)>);
+static_assert(sizeof(CUresult) == sizeof(int));
+
 std::vector<std::byte> random_bytes(std::size_t n, unsigned seed) {
   std::mt19937_64 random(seed);
   std::vector<std::byte> out(n);
@@ -27,7 +41,7 @@ std::vector<std::byte> random_bytes(std::size_t n, unsigned seed) {
   return out;
 }
 
-// What eight threads of the kernel do, one lane after the other.
+// Computes what eight threads of the kernel compute, one lane after the other.
 image::digest by_lanes(const std::vector<std::byte> &bytes) {
   using namespace stillmap_kernels;
   const auto word = [&](std::size_t stripe, unsigned lane) {
@@ -70,7 +84,7 @@ TEST_F(chunk_digests_test, of_device_memory_are_those_that_images_store) {
   ASSERT_TRUE(b.resize(5 * page()));
   const std::vector<unsigned char> bytes = testing::pattern(5 * page(), 1);
   testing::put(dev(), b.address(), bytes);
-  // Of several sizes, and in another order than they lie in.
+  // Chunks of several sizes, not in address order.
   const std::size_t sizes[] = {64 << 10, page(), 1 << 20, (64 << 10) + 4096};
   std::vector<virtual_range> chunks;
   for (std::size_t i = 0; i < 40; ++i) {
@@ -90,8 +104,8 @@ TEST_F(chunk_digests_test, of_device_memory_are_those_that_images_store) {
   }
 }
 
-// A wait that failed did not wait: kernels must be over all the same before their room goes, and
-// before the caller takes away what they read. The oracle tells.
+// A failed wait may not have waited. Kernels must still finish before their memory is released and
+// before the caller unmaps the chunks; hostcuda's oracle checks it.
 TEST_F(chunk_digests_test, a_wait_that_fails_leaves_nothing_running) {
   STILLMAP_NEEDS_HOSTCUDA();
   STILLMAP_NEEDS_VMM();
@@ -102,7 +116,7 @@ TEST_F(chunk_digests_test, a_wait_that_fails_leaves_nothing_running) {
     ASSERT_TRUE(b.resize(4 * page()));
     const virtual_range chunks[] = {{b.address(), page()}, {b.address() + page(), page()}};
     ASSERT_TRUE(chunk_digests(dev(), chunks));
-    // What it is told, a kernel at least, and what it tells.
+    // At least a parameter, a kernel and a result.
     for (std::uint64_t nth = 1; nth <= 3; ++nth) {
       control::fail("cuStreamSynchronize", nth, CUDA_ERROR_UNKNOWN);
       EXPECT_FALSE(chunk_digests(dev(), chunks)) << nth;
@@ -114,8 +128,8 @@ TEST_F(chunk_digests_test, a_wait_that_fails_leaves_nothing_running) {
   EXPECT_TRUE(control::violations().empty());
 }
 
-// Room from cuMemAlloc, given back for a larger one, had waited for the whole device, and a plain
-// copy for every stream that the default stream waits for: a long kernel held up a migration.
+// Regression test: replacing memory from cuMemAlloc waited for the whole device, and a synchronous
+// copy for all blocking streams, so that a long kernel delayed a migration.
 TEST_F(chunk_digests_test, wait_for_nobody_elses_work) {
   STILLMAP_NEEDS_VMM();
   namespace control = testing::hostcuda_control;

@@ -1,4 +1,4 @@
-// Digests that are made part after part while others use them.
+// Digests that are computed in parts while other threads use them.
 #include "stillmap/checkpoint/snapshot/internal/digest_prefetch.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ class digest_prefetch_test : public testing::buffer_test {
   }
 };
 
-TEST_F(digest_prefetch_test, are_the_same_in_parts_as_at_once_and_whoever_asks_first) {
+TEST_F(digest_prefetch_test, digests_do_not_depend_on_parts_or_on_the_order_of_queries) {
   STILLMAP_NEEDS_VMM();
   const growable_buffer b = filled();
   const auto chunks = chunks_of(b);
@@ -44,7 +44,7 @@ TEST_F(digest_prefetch_test, are_the_same_in_parts_as_at_once_and_whoever_asks_f
   }
 }
 
-TEST_F(digest_prefetch_test, go_while_the_rest_is_still_to_be_looked_at) {
+TEST_F(digest_prefetch_test, destroying_it_does_not_wait_for_the_rest) {
   STILLMAP_NEEDS_VMM();
   growable_buffer b = filled();
   for (int i = 0; i < 8; ++i) {
@@ -57,8 +57,7 @@ TEST_F(digest_prefetch_test, go_while_the_rest_is_still_to_be_looked_at) {
   EXPECT_TRUE(b.shrink_to_fit());
 }
 
-// What comes before the failure is known; what comes after it has to be read.
-TEST_F(digest_prefetch_test, end_where_the_driver_fails) {
+TEST_F(digest_prefetch_test, digests_end_where_the_driver_fails) {
   STILLMAP_NEEDS_HOSTCUDA();
   STILLMAP_NEEDS_VMM();
   namespace control = testing::hostcuda_control;
@@ -75,7 +74,7 @@ TEST_F(digest_prefetch_test, end_where_the_driver_fails) {
   EXPECT_EQ(ahead.of(1), (*all)[1]);
 }
 
-TEST_F(digest_prefetch_test, say_nothing_of_what_the_device_cannot_look_at) {
+TEST_F(digest_prefetch_test, chunks_too_small_for_the_device_have_no_digest) {
   STILLMAP_NEEDS_VMM();
   const growable_buffer b = filled();
   digest_prefetch ahead(dev(), {{b.address(), 15 * 4096}});

@@ -1,5 +1,5 @@
-// The memory of several devices saved as one set and brought back, all of it or none. On a machine
-// with one device it is two parts of that one.
+// Saving the memory of several devices as one set, and restoring it on all of them or none. On a
+// machine with one device the set has two parts of it.
 #include "stillmap/checkpoint/snapshot/set.h"
 
 #include <gtest/gtest.h>
@@ -59,11 +59,11 @@ class sets : public stillmap::testing::buffer_test {
   }
   bool two_devices() const { return devices_[0] != devices_[1]; }
 
-  // Of part `i`, under its tag, where another process has the addresses free as well.
+  // Memory of part `i` with its tag, at addresses that are free in other processes too.
   growable_buffer memory(std::size_t i, std::size_t pages, unsigned seed) const {
     buffer_options options;
     options.hint = device_address(stillmap::testing::far_away + i * (std::size_t{1} << 32));
-    options.reserve = std::size_t{64} << 20;
+    options.reserve_bytes = std::size_t{64} << 20;
     options.tag = tags[i];
     auto made = growable_buffer::create(devices_[i], std::move(options));
     if (!made || !made->resize(pages * page())) throw std::runtime_error("no memory");
@@ -163,7 +163,7 @@ TEST_F(sets, no_device_is_read_before_all_are_idle) {
   auto what = parts();
   what[0].idle = fence();  // it has passed
   what[1].idle = *passes;
-  // The first thing that is read of any of them finds the second one's work done.
+  // The first read of any device finds the work of the second one finished.
   bool released = false, read_before = false;
   std::function<void()> release = [&] {
     released = true;
@@ -372,10 +372,9 @@ TEST_F(sets, progress_is_reported_and_both_can_be_cancelled) {
   expect_nothing_there();
 }
 
-// ---- calls refused in turn ----
+// ---- driver calls that fail in turn ----
 
-// Those that give nothing back, and that giving back does not need: what those refuse is the error
-// sink's.
+// All calls but those that release resources, whose failures go to the error sink.
 constexpr const char *driver_calls[] = {
     "cuMemAddressReserve", "cuMemCreate",        "cuMemMap",       "cuMemSetAccess",
     "cuMemGetInfo",        "cuMemHostAlloc",     "cuStreamCreate", "cuMemcpyHtoDAsync",
@@ -472,7 +471,7 @@ TEST_F(sets, whatever_driver_call_is_refused_nothing_is_half_restored) {
 
 // ---- another process ----
 
-// Run by the test below, in a process that never saw the memory.
+// Run by the test below in a new process.
 TEST_F(sets, DISABLED_in_a_fresh_process) {
   const char *const path = std::getenv("STILLMAP_TEST_SET");
   ASSERT_NE(path, nullptr);

@@ -1,4 +1,4 @@
-// Memory saved as an image and brought back: addresses, contents, sharing, and what goes wrong.
+// Saving memory as an image and restoring it: addresses, contents, shared pages, failures.
 #include "stillmap/checkpoint/snapshot/snapshot.h"
 
 #include <gtest/gtest.h>
@@ -62,8 +62,8 @@ class snapshots : public stillmap::testing::buffer_test {
   std::filesystem::path folder_;
 };
 
-// Memory where nobody puts anything by itself, so that another process, or another device of this
-// one, has the addresses free. A thread sanitizer leaves few such places.
+// An address far from where mappings usually are, so that it is free in another process and on
+// another device. The thread sanitizer leaves few such ranges.
 constexpr device_address far_away(stillmap::testing::far_away);
 
 class far_memory {
@@ -72,7 +72,7 @@ class far_memory {
     const std::size_t bytes = pages * d.capabilities().page_bytes;
     reservation_options there;
     there.hint = far_away;
-    there.exactly_there = true;
+    there.exact_address = true;
     there.tag = tag;
     auto block = reservation::create(d, bytes, there);
     std::vector<page_ptr> memory;
@@ -145,7 +145,7 @@ TEST_F(snapshots, an_allocators_blocks_and_the_pointers_between_them_come_back) 
   for (unsigned i = 0; i < 6; ++i) EXPECT_TRUE(holds(dev(), at[i], 3 * page() / 2, i));
 }
 
-// The same pages at several addresses are in the image once, and the same pages afterwards.
+// A page at several addresses is stored once, and is one page again after restoring.
 TEST_F(snapshots, aliases_stay_aliases) {
   device_address ring_at, alias_at;
   {
@@ -382,10 +382,9 @@ TEST_F(snapshots, damaged_contents_are_shown_to_nobody) {
   EXPECT_EQ(books().physical.bytes(), 0u);
 }
 
-// ---- each driver call refused in turn ----
+// ---- driver calls that fail in turn ----
 
-// Those that give nothing back, and that giving back does not need: what those refuse is the error
-// sink's.
+// All calls but those that release resources, whose failures go to the error sink.
 constexpr const char *calls[] = {"cuMemAddressReserve", "cuMemGetAllocationGranularity",
                                  "cuMemCreate",         "cuMemMap",
                                  "cuMemSetAccess",      "cuMemGetInfo",
@@ -437,7 +436,7 @@ TEST_F(snapshots, whatever_call_is_refused_nothing_is_half_restored) {
 
 // ---- another process ----
 
-// Run by the test below, in a process that never saw the memory.
+// Run by the test below in a new process.
 TEST_F(snapshots, DISABLED_in_a_fresh_process) {
   const char *const path = std::getenv("STILLMAP_TEST_IMAGE");
   ASSERT_NE(path, nullptr);

@@ -1,5 +1,5 @@
-// A writer of an image killed at every system call it makes, before and after it: the name then
-// leads to the old image, or to the new one, or to nothing where nothing was.
+// Kills a writer of an image before and after each of its system calls. Afterwards the name
+// leads to the old image or the new one, or to nothing if there was none.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -70,8 +70,8 @@ class image_kill : public image_test {
         ++with_new;
       }
       EXPECT_TRUE(!over || with_new != 0);
-      // What the dead left is removed by whoever writes next and can lock it: a ring's last hold on
-      // the file is given up by the kernel a moment after the process is gone.
+      // The next writer removes the temporary file if it can lock it: the kernel may release an
+      // io_uring's reference to the file a moment after the process is gone.
       write_options again = small();
       again.replace = true;
       again.verify = false;

@@ -42,12 +42,12 @@ bool kill_after(std::size_t n, const std::function<bool()> &work, bool &forbidde
     }
     if (WSTOPSIG(wait_status) == (SIGTRAP | 0x80)) {
       ++i;
-    } else if (WSTOPSIG(wait_status) != SIGTRAP && WSTOPSIG(options) != SIGSTOP) {
+    } else if (WSTOPSIG(wait_status) != SIGTRAP && WSTOPSIG(wait_status) != SIGSTOP) {
       signal = WSTOPSIG(wait_status);
     }
   }
   ::kill(child, SIGKILL);
-  // Its threads too, or the end of the process is not told.
+  // Its threads too, or waitpid does not report the end of the process.
   for (pid_t gone = 0; gone >= 0;) {
     gone = waitpid(-1, &wait_status, __WALL);
     if (gone == child && (WIFSIGNALED(wait_status) || WIFEXITED(wait_status))) break;

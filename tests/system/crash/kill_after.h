@@ -1,4 +1,4 @@
-// A process killed at any one of the system calls it makes.
+// Runs a function in a child process that is killed at a given system call.
 #pragma once
 
 #include <cstddef>
@@ -6,9 +6,9 @@
 
 namespace stillmap::testing {
 
-// Lets `work` make `n` steps in a process of its own, each up to or out of a system call, and kills
-// it. True: it came to its end before, and said that it worked. `forbidden`: this machine lets
-// nobody trace system calls.
+// Runs `work` in a child process for `n` steps, each an entry to or exit from a system call, then
+// kills it. True: it finished before and succeeded. `forbidden`: this machine does not permit
+// tracing system calls.
 bool kill_after(std::size_t n, const std::function<bool()> &work, bool &forbidden);
 
 }  // namespace stillmap::testing

@@ -1,5 +1,5 @@
-// Participants of a shared quota killed at random moments, a thousand of them: the sum never
-// exceeds the limit, and no capacity is lost for good.
+// Kills a thousand participants of a shared quota at random moments: the sum never exceeds the
+// limit, and no capacity is lost.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>

@@ -1,5 +1,5 @@
-// A writer of a set killed at every system call it makes: the folder is then the old set, or the
-// new one, or no set where none was; never some of each.
+// Kills a writer of a set at each of its system calls. Afterwards the folder holds the old set or
+// the new one, or none if there was none; never a mixture.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -38,7 +38,7 @@ class set_kill : public image_test {
     return w && w->commit(std::move(members));
   }
 
-  // Whether the folder is the set of these, all of it whole.
+  // Whether the folder holds the whole set of these images.
   bool is(const std::vector<sample> &images) const {
     const auto there = open_set(set_folder());
     if (!there || there->size() != images.size()) return false;
@@ -74,7 +74,7 @@ TEST_F(set_kill, at_every_system_call) {
         EXPECT_TRUE(replace && is(before_)) << "neither the old set nor the new one";
         ++with_old;
       }
-      // The next writer removes what the dead one left.
+      // The next writer removes the files that the killed one left.
       ASSERT_TRUE(save(before_)) << "after step " << n;
       EXPECT_EQ(names_in(set_folder()).size(), 3u) << "left over after step " << n;
       ASSERT_FALSE(HasFailure()) << "killed after step " << n;
