@@ -1,74 +1,95 @@
-// What main() and the commands have in common. A new command is one file with one function, and one
-// line in main.cpp.
+// The tree of commands as plain data. The parser, --help, the manual pages and the completions all
+// read it, so none of them can be out of date.
 #pragma once
 
-#include <CLI/CLI.hpp>
-
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "tools/stillmap/common/outcome.h"
-#include "tools/stillmap/common/size.h"
 
 namespace stillmap::tool {
 
-// What a command does once its options are read; the status it ends with.
-using command_body = std::function<outcome<exit_status>()>;
+// An option, a flag (an option without a value) or an argument (an option without a name).
+struct option {
+  std::vector<std::string> names;  // "-o", "--output"
+  std::string value;               // "IMAGE", "none|lz4|zstd": lower case is meant literally
+  std::string help;
+  // Stores a value. Returns what is wrong with it, or an empty string.
+  std::function<std::string(const std::string &)> set;
+  bool is_required = false;
+  bool is_repeated = false;
+  bool is_hidden = false;  // not shown by --help
 
-// Each adds one subcommand to `app`; where that is the one asked for, it sets `body`.
-void add_demo(CLI::App &app, command_body &body);
-void add_journey(CLI::App &app, command_body &body);
-void add_doctor(CLI::App &app, command_body &body);
-void add_map(CLI::App &app, command_body &body);
-void add_compare(CLI::App &app, command_body &body);
-void add_record(CLI::App &app, command_body &body);
-void add_convert(CLI::App &app, command_body &body);
-void add_replay(CLI::App &app, command_body &body);
-void add_soak(CLI::App &app, command_body &body);
-void add_inspect(CLI::App &app, command_body &body);
-void add_verify(CLI::App &app, command_body &body);
-void add_diff(CLI::App &app, command_body &body);
-void add_flatten(CLI::App &app, command_body &body);
-void add_status(CLI::App &app, command_body &body);
-void add_suspend(CLI::App &app, command_body &body);
-void add_resume(CLI::App &app, command_body &body);
-void add_snapshot(CLI::App &app, command_body &body);
-void add_restore(CLI::App &app, command_body &body);
-void add_handoff(CLI::App &app, command_body &body);
-void add_migrate(CLI::App &app, command_body &body);
-void add_completion(CLI::App &app, command_body &body);
-void add_man(CLI::App &app, command_body &body);
-
-// An option that takes a size ("64M").
-inline CLI::Option *add_size(CLI::App &app, const std::string &name, std::uint64_t &into,
-                             const std::string &help) {
-  return app
-      .add_option_function<std::string>(
-          name,
-          [&into, name](const std::string &text) {
-            const auto size = parse_size(text);
-            if (!size) throw CLI::ValidationError(name, size.error().line);
-            into = *size;
-          },
-          help)
-      ->type_name("SIZE");
-}
-
-struct driver_options {
-  std::string driver;
-  int device = 0;
+  option &required() {
+    is_required = true;
+    return *this;
+  }
+  option &hidden() {
+    is_hidden = true;
+    return *this;
+  }
+  bool has_name(const std::string &name) const;
+  std::vector<std::string> choices() const;  // the literal words of `value`
+  bool takes_path() const;                   // for completion
 };
-inline void add_driver_option(CLI::App &app, std::string &driver) {
-  app.add_option("--driver", driver,
-                 "cuda: the machine's GPU; host: hostcuda, a CUDA driver\non host memory; or the "
-                 "path of a driver library.\nDefault: $STILLMAP_DRIVER, else a GPU where there is "
-                 "one,\nelse hostcuda")
-      ->type_name("cuda|host|PATH");
-}
-inline void add_driver_options(CLI::App &app, driver_options &into) {
-  add_driver_option(app, into.driver);
-  app.add_option("--device", into.device, "which of the driver's devices, from 0")->type_name("N");
-}
+
+class command {
+ public:
+  explicit command(std::string what_it_does) : help(std::move(what_it_does)) {}
+
+  // A command below this one.
+  command &add(const std::string &name, const std::string &help);
+
+  // Options. `names` is separated by commas; what is stored must outlive the command. Numbers and
+  // choices outside of their range are wrong usage.
+  option &flag(const std::string &names, bool &into, const std::string &help, bool to = true);
+  option &text(const std::string &names, std::string &into, const std::string &value,
+               const std::string &help);
+  option &texts(const std::string &names, std::vector<std::string> &into, const std::string &value,
+                const std::string &help);
+  template <class Number>  // int, unsigned, std::uint64_t, double
+  option &number(const std::string &names, Number &into, Number low, Number high,
+                 const std::string &value, const std::string &help);
+  option &size(const std::string &names, std::uint64_t &into, const std::string &help);
+  option &json(bool &into, const std::string &help = "print one JSON document, also on failure");
+
+  // Arguments, in order. Only the last one may be repeated.
+  option &argument(std::string &into, const std::string &value, const std::string &help);
+  option &arguments(std::vector<std::string> &into, const std::string &value,
+                    const std::string &help);
+
+  // "image verify"; empty: the program itself.
+  std::string name(char between = ' ') const;
+  std::string summary() const;  // the first sentence of `help`
+  std::string usage() const;    // "stillmap image verify [OPTIONS] IMAGE"
+  // This command and all below it, in order.
+  std::vector<const command *> all() const;
+  const command *find(const std::string &below) const;  // by the last word; nullptr: none
+
+  std::vector<std::string> words;  // "image", "verify"
+  std::string help;
+  std::string notes;  // printed as it is, below the options
+  std::deque<option> options, positionals;
+  std::deque<command> commands;
+  std::function<outcome<exit_status>()> run;  // empty: a group
+};
+
+// What a command line asks for.
+struct invocation {
+  const command *what = nullptr;  // the command as far as it was recognised, also on failure
+  bool help = false, version = false;
+};
+// Stores the values of `words` where the options say.
+// Errors: exit_usage, with the nearest known word where there is one.
+outcome<void> parse(const command &root, const std::vector<std::string> &words, invocation &into);
+
+// The text of --help, `width` columns wide.
+std::string help_text(const command &c, std::size_t width);
+
+// The candidate that `word` is most likely a misspelling of; empty: none is near.
+std::string nearest(const std::string &word, const std::vector<std::string> &candidates);
 
 }  // namespace stillmap::tool

@@ -1,14 +1,14 @@
-// What shells need to complete the command line of `stillmap`.
+// Completion scripts for shells.
 #pragma once
 
 #include <string>
 
-#include "tools/stillmap/cli/app_tree.h"
+#include "tools/stillmap/cli/command.h"
 
 namespace stillmap::tool {
 
-std::string bash_completion(const command_info &root);
-std::string zsh_completion(const command_info &root);
-std::string fish_completion(const command_info &root);
+std::string bash_completion(const command &root);
+std::string zsh_completion(const command &root);
+std::string fish_completion(const command &root);
 
 }  // namespace stillmap::tool

@@ -1,56 +1,52 @@
-// stillmap completion and man: made from the very options that are parsed.
+// The text of --help.
 #include <fmt/format.h>
 
 #include "tools/stillmap/cli/command.h"
-#include "tools/stillmap/cli/completion.h"
-#include "tools/stillmap/cli/man_page.h"
+#include "tools/stillmap/common/text.h"
 
 namespace stillmap::tool {
 namespace {
 
-outcome<exit_status> run_completion(const CLI::App &app, const std::string &shell) {
-  const command_info root = tree_of(app);
-  fmt::print("{}", shell == "bash"  ? bash_completion(root)
-                   : shell == "zsh" ? zsh_completion(root)
-                                    : fish_completion(root));
-  return exit_ok;
+constexpr std::size_t column = 27;  // of descriptions
+
+// A term, and its description beside it or, below a long term, on the next line.
+std::string row(const std::string &term, const std::string &text, std::size_t width) {
+  const std::string head = "  " + term;
+  const std::string gap = head.size() + 2 > column ? '\n' + std::string(column, ' ')
+                                                   : std::string(column - head.size(), ' ');
+  return head + gap + wrap(text, column, width) + '\n';
 }
 
-outcome<exit_status> run_man(const CLI::App &app, const std::vector<std::string> &words) {
-  const command_info root = tree_of(app);
-  for (const command_info *c : all_of(root)) {
-    if (c->words != words) continue;
-    fmt::print("{}", man_page(*c));
-    return exit_ok;
-  }
-  std::string asked;
-  for (const std::string &w : words) asked += (asked.empty() ? "" : " ") + w;
-  return fail(exit_usage, fmt::format("there is no command '{}'", asked));
+std::string term_of(const option &o) {
+  const std::string names = join(o.names, ", ");
+  return names + (names.empty() || o.value.empty() ? "" : " ") + o.value +
+         (o.is_repeated && names.empty() ? "..." : "");
 }
 
 }  // namespace
 
-void add_completion(CLI::App &app, command_body &body) {
-  CLI::App *const c =
-      app.add_subcommand("completion",
-                         "Prints what a shell needs to complete this command's line, e.g.\n"
-                         "source <(stillmap completion bash)");
-  const auto shell = std::make_shared<std::string>();
-  c->add_option("shell", *shell, "which shell")
-      ->required()
-      ->check(CLI::IsMember({"bash", "zsh", "fish"}))
-      ->type_name("bash|zsh|fish");
-  c->callback(
-      [&app, shell, &body] { body = [&app, shell] { return run_completion(app, *shell); }; });
-}
-
-void add_man(CLI::App &app, command_body &body) {
-  CLI::App *const c = app.add_subcommand("man",
-                                         "Prints the manual, or that of one command, for man(1):\n"
-                                         "stillmap man snapshot | man -l -");
-  const auto words = std::make_shared<std::vector<std::string>>();
-  c->add_option("command", *words, "which command (default: all of them)")->type_name("NAME");
-  c->callback([&app, words, &body] { body = [&app, words] { return run_man(app, *words); }; });
+std::string help_text(const command &c, std::size_t width) {
+  std::string out = wrap(c.help, 0, width) + "\n\nUsage: " + c.usage() + '\n';
+  if (!c.commands.empty()) {
+    out += "\nCommands:\n";
+    for (const command *below : c.all()) {
+      if (below->run) {
+        out += row(below->name().substr(c.words.empty() ? 0 : c.name().size() + 1),
+                   below->summary(), width);
+      }
+    }
+  }
+  if (!c.positionals.empty()) {
+    out += "\nArguments:\n";
+    for (const option &p : c.positionals) out += row(term_of(p), p.help, width);
+  }
+  out += "\nOptions:\n" + row("-h, --help", "print this help", width);
+  if (c.words.empty()) out += row("--version", "print the version", width);
+  for (const option &o : c.options) {
+    if (!o.is_hidden) out += row(term_of(o), o.help, width);
+  }
+  if (!c.notes.empty()) out += '\n' + c.notes;
+  return out + '\n' + wrap(exit_status_help, 0, width) + '\n';
 }
 
 }  // namespace stillmap::tool

@@ -2,14 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cctype>
 
-#include "tools/stillmap/common/outcome.h"
+#include "stillmap/vmm/version.h"
 
 namespace stillmap::tool {
 namespace {
 
-// Text as roff takes it: a hyphen is a minus, and no line begins with a command.
+// Escapes text for roff: a hyphen is a minus, and no line begins with a request.
 std::string roff(const std::string &text) {
   std::string out;
   bool at_start = true;
@@ -32,75 +33,69 @@ std::string upper(std::string s) {
   return s;
 }
 
-std::string term(const option_info &o) {
-  std::string names;
-  for (const std::string &n : o.names) {
-    names += (names.empty() ? "" : ", ") + ("\\fB" + roff(n) + "\\fR");
-  }
-  if (!o.value.empty()) {
-    names += (names.empty() ? "" : " ") + ("\\fI" + roff(o.value) + "\\fR");
-    if (o.many) names += " ...";
-  }
-  return names;
+std::string bold(const std::string &text) {
+  return "\\fB" + roff(text) + "\\fR";
 }
 
-std::string list_of(const std::vector<option_info> &some) {
+std::string term(const option &o) {
   std::string out;
-  for (const option_info &o : some) {
-    out += fmt::format(".TP\n{}\n{}\n", term(o), roff(one_line(o.help)));
+  for (const std::string &n : o.names) out += (out.empty() ? "" : ", ") + bold(n);
+  if (!o.value.empty()) {
+    out += (out.empty() ? "" : " ") + ("\\fI" + roff(o.value) + "\\fR");
+    if (o.is_repeated) out += " ...";
   }
   return out;
 }
 
-// What the options are for, without the one that every command has.
-std::string body_of(const command_info &c) {
-  std::string out = roff(one_line(c.help)) + "\n" + list_of(c.positionals);
-  std::vector<option_info> own;
-  for (const option_info &o : c.options) {
-    if (o.names.back() != "--help") own.push_back(o);
+std::string list_of(const std::deque<option> &options) {
+  std::string out;
+  for (const option &o : options) {
+    if (!o.is_hidden) out += ".TP\n" + term(o) + '\n' + roff(o.help) + '\n';
   }
-  return out + list_of(own);
-}
-
-// Of a footer what stands before the exit status, which has a section of its own.
-std::string notes_of(const command_info &c) {
-  const std::size_t end = c.footer.find("Exit status:");
-  std::string out = c.footer.substr(0, end);
-  while (!out.empty() && std::isspace(static_cast<unsigned char>(out.back())) != 0) out.pop_back();
-  return out.empty() ? out : ".PP\n.nf\n" + roff(out) + "\n.fi\n";
+  return out;
 }
 
 std::string exit_statuses() {
-  std::string text = one_line(exit_status_help);
+  const std::string text = exit_status_help;
   return text.substr(text.find(':') + 2);
 }
 
 }  // namespace
 
-std::string man_page(const command_info &c) {
-  const bool whole = c.words.empty();
-  const std::string title = whole ? "stillmap" : "stillmap-" + c.name('-');
-  std::string out = fmt::format(".TH {} 1 \"\" \"Stillmap\" \"User Commands\"\n", upper(title));
-  out += fmt::format(".SH NAME\n{} \\- {}\n.SH SYNOPSIS\n\\fB{}\\fR\n", roff(title),
-                     roff(c.summary()), roff(c.usage()));
-  out += ".SH DESCRIPTION\n" + (whole ? roff(c.summary()) + ".\n" : body_of(c) + notes_of(c));
+std::string man_name(const command &c) {
+  return c.words.empty() ? "stillmap" : "stillmap-" + c.name('-');
+}
+
+std::string man_page(const command &c) {
+  const std::string title = man_name(c);
+  std::string out = fmt::format(".TH {} 1 \"\" \"Stillmap {}\" \"User Commands\"\n", upper(title),
+                                STILLMAP_VERSION_STRING);
+  out += fmt::format(".SH NAME\n{} \\- {}\n.SH SYNOPSIS\n{}\n", roff(title), roff(c.summary()),
+                     bold(c.usage()));
+  out += ".SH DESCRIPTION\n" + roff(c.help) + '\n';
+  if (!c.notes.empty()) out += ".PP\n.nf\n" + roff(c.notes) + ".fi\n";
+  if (!c.positionals.empty()) out += ".SH ARGUMENTS\n" + list_of(c.positionals);
+  if (!c.options.empty()) out += ".SH OPTIONS\n" + list_of(c.options);
   if (!c.commands.empty()) {
     out += ".SH COMMANDS\n";
-    for (const command_info *below : all_of(c)) {
-      if (below == &c) continue;
-      out += fmt::format(".SS {}\n{}{}", roff(below->usage()), body_of(*below), notes_of(*below));
+    for (const command *below : c.all()) {
+      if (!below->run) continue;
+      out += ".TP\n" + bold(below->usage()) + '\n' + roff(below->summary()) + ".\n";
     }
   }
-  out += ".SH EXIT STATUS\n" + roff(exit_statuses()) + "\n";
-  if (whole) {
+  out += ".SH EXIT STATUS\n" + roff(exit_statuses()) + '\n';
+  if (c.words.empty()) {
     out +=
         ".SH ENVIRONMENT\n"
         ".TP\n\\fBSTILLMAP_DRIVER\\fR\ncuda, host, or the path of a driver library\n"
-        ".TP\n\\fBSTILLMAP_HOSTCUDA\\fR\nwhere hostcuda is\n"
-        ".TP\n\\fBHOSTCUDA\\fR\nwhich machine hostcuda plays\n"
-        ".TP\n\\fBSTILLMAP_VERBOSE\\fR\nset: says which drivers were tried\n";
+        ".TP\n\\fBSTILLMAP_HOSTCUDA\\fR\nthe path of hostcuda\n"
+        ".TP\n\\fBHOSTCUDA\\fR\nthe machine that hostcuda simulates\n"
+        ".TP\n\\fBSTILLMAP_VERBOSE\\fR\nif set, every driver that is tried is named\n";
   }
-  return out;
+  std::string also;
+  for (const command &below : c.commands) also += ", " + bold(man_name(below)) + "(1)";
+  if (!c.words.empty()) also += ", " + bold("stillmap") + "(1)";
+  return out + ".SH SEE ALSO\n" + also.substr(2) + '\n';
 }
 
 }  // namespace stillmap::tool

@@ -1,4 +1,4 @@
-// Writes one JSON document, in order, without building a tree. The caller balances begin and end.
+// Writes one JSON document in order. The caller balances begin and end.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +32,8 @@ class json_writer {
   void quote(std::string_view text);
 
   std::string text_;
-  std::vector<char> open_;  // the closing brackets still owed
-  bool first_ = true;       // nothing yet in the innermost one
+  std::vector<char> open_;  // closing brackets of what is open
+  bool first_ = true;       // the innermost object or array is empty
 };
 
 }  // namespace stillmap::tool

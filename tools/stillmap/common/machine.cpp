@@ -11,26 +11,26 @@
 namespace stillmap::tool {
 namespace {
 
-constexpr const char *what_to_do =
-    "Install an NVIDIA driver, or build hostcuda (./run does it) and say where it is with "
+constexpr const char *advice =
+    "Install an NVIDIA driver, or build hostcuda (./run does it) and name it with "
     "STILLMAP_HOSTCUDA=path; STILLMAP_VERBOSE=1 names every path that is tried.";
 
-std::string words_for(const std::string &which) {
+std::string name_of_library(const std::string &which) {
   if (which == "cuda") return "libcuda.so.1 of the system (WSL's and containers' paths too)";
   if (which == "host") return "hostcuda (STILLMAP_HOSTCUDA, or beside this program)";
   return fmt::format("the library '{}' (--driver is cuda, host or a path)", which);
 }
 
 tl::unexpected<failure> none(const std::string &tried) {
-  return fail(exit_no_driver, fmt::format("no CUDA driver: tried {}. {}", tried, what_to_do));
+  return fail(exit_not_found, fmt::format("no CUDA driver: tried {}. {}", tried, advice));
 }
 
 outcome<driver *> load_one(const std::string &which) {
   auto drv = driver::load(which);
-  if (!drv) return none(fmt::format("{}: {}", words_for(which), drv.error().message()));
+  if (!drv) return none(fmt::format("{}: {}", name_of_library(which), drv.error().message()));
   const auto count = (*drv)->device_count();
-  if (!count) return none(fmt::format("{}: {}", words_for(which), count.error().message()));
-  if (*count == 0) return none(fmt::format("{}: it has no device", words_for(which)));
+  if (!count) return none(fmt::format("{}: {}", name_of_library(which), count.error().message()));
+  if (*count == 0) return none(fmt::format("{}: it has no device", name_of_library(which)));
   return *drv;
 }
 
@@ -67,14 +67,14 @@ outcome<driver *> choose_driver(const std::string &which) {
   if (gpu) return gpu;
   const auto host = load_one("host");
   if (host) return host;
-  return none(fmt::format("{}, then {}", words_for("cuda"), words_for("host")));
+  return none(fmt::format("{}, then {}", name_of_library("cuda"), name_of_library("host")));
 }
 
 outcome<device> open_device(driver &drv, int ordinal) {
   const auto count = drv.device_count();
-  if (!count) return fail(exit_no_driver, count.error().message());
+  if (!count) return fail(exit_not_found, count.error().message());
   if (ordinal < 0 || ordinal >= *count) {
-    return fail(exit_no_driver, fmt::format("there is no device {}: this driver has {} (0 to {})",
+    return fail(exit_not_found, fmt::format("there is no device {}: this driver has {} (0 to {})",
                                             ordinal, *count, *count - 1));
   }
   auto d = device::open(drv, ordinal);
@@ -82,9 +82,15 @@ outcome<device> open_device(driver &drv, int ordinal) {
   return std::move(*d);
 }
 
+outcome<device> open_device(const driver_options &o) {
+  auto drv = choose_driver(o.driver);
+  if (!drv) return tl::unexpected(drv.error());
+  return open_device(**drv, o.device);
+}
+
 std::string describe(const driver &drv, const device &d) {
   if (drv.is_hostcuda()) {
-    return fmt::format("hostcuda, a CUDA driver on host memory (playing '{}')", d.name());
+    return fmt::format("hostcuda, a CUDA driver on host memory (simulating '{}')", d.name());
   }
   return fmt::format("the GPU {}", d.name());
 }

@@ -1,5 +1,4 @@
-// The driver and the machine as the commands see them: which driver, which device, what the host
-// has left, and what hostcuda tells beyond CUDA.
+// Chooses a driver and a device, and asks the machine and hostcuda about memory.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +11,18 @@
 
 namespace stillmap::tool {
 
+struct driver_options {
+  std::string driver;
+  int device = 0;
+};
+
 // `which`: "cuda", "host", a path, or empty: STILLMAP_DRIVER where it is set, else a GPU where
 // there is one, else hostcuda.
-// Errors: exit_no_driver, with what was tried and what to do.
+// Errors: exit_not_found, with what was tried and what to do.
 outcome<driver *> choose_driver(const std::string &which);
-// Errors: exit_no_driver (no such device), the driver's.
+// Errors: exit_not_found (no such device), the driver's.
 outcome<device> open_device(driver &drv, int ordinal);
+outcome<device> open_device(const driver_options &o);
 
 // "the GPU NVIDIA H200", "hostcuda, a CUDA driver on host memory".
 std::string describe(const driver &drv, const device &d);
@@ -26,10 +31,10 @@ std::string version_text(int version);  // "13.0"
 // Bytes this process can still take: of the machine, and of its control group. Empty: unknown.
 std::optional<std::uint64_t> available_host_memory();
 
-// The driver's own books; empty where it keeps none (a GPU's).
+// The driver's own counter; empty where it has none (on a GPU).
 std::optional<std::uint64_t> bytes_copied_on_device(const driver &drv);
 
-// Whether device memory holds what is written to it: not on a hostcuda that only keeps books.
+// Whether device memory holds what is written to it: false on a hostcuda that is `unbacked`.
 bool keeps_content(const driver &drv);
 
 // Holds a stream so that nothing queued on it starts; false where the driver cannot.

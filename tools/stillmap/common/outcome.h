@@ -1,7 +1,10 @@
-// How a command ends: an exit status that scripts can rely on, and one line that says why.
+// The result of a command: an exit status that scripts can rely on and, on failure, an error.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <type_traits>
+#include <utility>
 
 #include <tl/expected.hpp>
 
@@ -11,29 +14,65 @@ namespace stillmap::tool {
 
 enum exit_status : int {
   exit_ok = 0,
-  exit_failed = 1,     // the check failed, or the job could not be finished
-  exit_usage = 2,      // a wrong option, file, size or script
-  exit_no_driver = 3,  // no CUDA driver, or no such device
+  exit_failed = 1,     // the job could not be finished
+  exit_usage = 2,      // wrong command line, value or script
+  exit_not_found = 3,  // no such driver, device, file, socket, record or tag
+  exit_busy = 4,       // in use, or no answer in time
+  exit_refused = 5,    // no permission, refused by the peer, or not supported here
+  exit_differs = 6,    // a check or a comparison found a difference
 };
 
-// The end of every command's --help.
+// The end of --help and of the manual pages.
 inline constexpr const char *exit_status_help =
-    "Exit status: 0 ok; 1 the check failed or the job could not be finished;\n"
-    "2 wrong usage (option, file, size, script); 3 no driver or no such device.";
+    "Exit status: 0 ok; 1 failed; 2 wrong usage (command line, value, script); 3 not found "
+    "(driver, "
+    "device, file, socket, record, tag); 4 busy, or no answer in time; 5 refused (permission, "
+    "peer, "
+    "not supported here); 6 differs (a check or a comparison found a difference).";
+
+// The exit status for a library's error, by its code.
+exit_status exit_status_of(const error &e);
 
 struct failure {
   exit_status status = exit_failed;
-  std::string line;  // without "stillmap: " and newline
+  std::string line;            // one line, without "stillmap: " and newline
+  std::optional<error> cause;  // the library's error, where there is one
+
+  failure() = default;
+  failure(exit_status s, std::string text) : status(s), line(std::move(text)) {}
+  failure(const error &e);  // the status is that of its code; control characters are replaced
 };
 
+// The value of a step of a command, or the failure that ends the command.
 template <class T>
 using outcome = tl::expected<T, failure>;
 
 inline tl::unexpected<failure> fail(exit_status status, std::string line) {
-  return tl::unexpected<failure>(failure{status, std::move(line)});
+  return tl::unexpected<failure>(failure(status, std::move(line)));
 }
 inline tl::unexpected<failure> fail(const error &e) {
-  return fail(exit_failed, e.message());
+  return tl::unexpected<failure>(failure(e));
 }
+// The same about a path, tag or socket that the error does not name yet.
+inline tl::unexpected<failure> fail(const error &e, std::string subject) {
+  return fail(e.about(std::move(subject)));
+}
+
+// An error about a path, tag or socket that it does not name yet.
+template <class T>
+outcome<T> about(result<T> r, const std::string &subject) {
+  if (!r) return fail(r.error(), subject);
+  if constexpr (std::is_void_v<T>) {
+    return {};
+  } else {
+    return std::move(*r);
+  }
+}
+
+// A name that another process or a file chose, safe to print to a terminal.
+std::string printable(std::string text);
+
+// The JSON document that a command with --json prints instead of its result.
+std::string json_of(const failure &f, const std::string &command);
 
 }  // namespace stillmap::tool

@@ -44,7 +44,7 @@ void progress::update(std::uint64_t bytes, std::string_view detail) {
   const double seconds = std::chrono::duration<double>(now - begun_).count();
   const auto rate =
       static_cast<std::uint64_t>(static_cast<double>(bytes) / std::max(seconds, 1e-9));
-  std::string numbers = fmt::format("{}, {}/s", human(bytes), human(rate));
+  std::string numbers = fmt::format("{}, {}/s", format_bytes(bytes), format_bytes(rate));
   if (expected_ > bytes && rate != 0) {
     const std::uint64_t left = (expected_ - bytes + rate - 1) / rate;
     numbers += fmt::format(", {}:{:02} left", left / 60, left % 60);

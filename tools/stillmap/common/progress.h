@@ -1,5 +1,5 @@
-// How far a long job is, on standard error: a line that is redrawn on a terminal, a line now and
-// then elsewhere.
+// Shows the progress of a long job on standard error: on a terminal a line that is redrawn, elsewhere
+// a line every few seconds.
 #pragma once
 
 #include <chrono>
@@ -13,16 +13,15 @@ namespace stillmap::tool {
 
 class progress {
  public:
-  // `expected` bytes in all, 0 where nobody knows. Silent: prints nothing at all.
+  // `expected`: bytes in total, 0: unknown. Silent: prints nothing.
   progress(std::string what, std::uint64_t expected, bool silent);
   progress(const progress &) = delete;
   ~progress() { finish(); }
 
-  // So many after all.
   void expect(std::uint64_t bytes) { expected_ = bytes; }
-  // `detail` follows the numbers. Cheap enough to call for every chunk.
+  // `detail` is printed after the numbers. Cheap enough to call for every chunk.
   void update(std::uint64_t bytes, std::string_view detail);
-  // Takes the line away from a terminal.
+  // Erases the line from a terminal.
   void finish();
 
  private:

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <cctype>
 #include <cmath>
 
@@ -24,7 +23,7 @@ int shift_of(std::string_view unit) {
 
 outcome<std::uint64_t> parse_size(std::string_view text) {
   const auto wrong = [&](const char *why) {
-    return fail(exit_usage, fmt::format("'{}' is no size: {}", text, why));
+    return fail(exit_usage, fmt::format("'{}' is not a size: {}", text, why));
   };
   std::string digits, unit;
   for (const char c : text) {
@@ -62,31 +61,9 @@ outcome<std::uint64_t> parse_size(std::string_view text) {
   return value;
 }
 
-std::string human(std::uint64_t bytes) {
-  constexpr std::array units = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  if (bytes < 1024) return fmt::format("{} B", bytes);
-  double value = static_cast<double>(bytes) / 1024;
-  std::size_t unit = 0;
-  while (value >= 1023.95 && unit + 1 < units.size()) {
-    value /= 1024;
-    ++unit;
-  }
-  // Two decimals for small numbers, one for large, none that is zero.
-  std::string digits = fmt::format("{:.{}f}", value, value < 9.995 ? 2 : 1);
-  while (digits.back() == '0') digits.pop_back();
-  if (digits.back() == '.') digits.pop_back();
-  return fmt::format("{} {}", digits, units[unit]);
-}
-
-std::string exact(std::uint64_t number) {
-  std::string out = std::to_string(number);
-  for (std::size_t at = out.size(); at > 3;) out.insert(at -= 3, 1, ',');
-  return out;
-}
-
 std::string human_and_exact(std::uint64_t bytes) {
   if (bytes < 1024) return fmt::format("{} bytes", bytes);
-  return fmt::format("{} ({} bytes)", human(bytes), exact(bytes));
+  return fmt::format("{} ({} bytes)", format_bytes(bytes), format_count(bytes));
 }
 
 std::string human_seconds(double seconds) {

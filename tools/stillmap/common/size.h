@@ -1,10 +1,11 @@
-// Sizes as people write and read them. Binary units: 1K = 1024.
+// Sizes, times and addresses as text, beside vmm/format.h. Binary units: 1K = 1024.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <string_view>
 
+#include "stillmap/vmm/format.h"
 #include "tools/stillmap/common/outcome.h"
 
 namespace stillmap::tool {
@@ -13,8 +14,6 @@ namespace stillmap::tool {
 // Errors: exit_usage, with what is wrong: no number, an unknown unit, not whole bytes, over 2^63.
 outcome<std::uint64_t> parse_size(std::string_view text);
 
-std::string human(std::uint64_t bytes);            // "1 GiB", "1.25 GiB", "140.4 GiB", "512 B"
-std::string exact(std::uint64_t number);           // "1,073,741,824"
 std::string human_and_exact(std::uint64_t bytes);  // "1 GiB (1,073,741,824 bytes)"
 std::string human_seconds(double seconds);         // "1.23 s", "4.5 ms", "800 us"
 std::string hexadecimal(std::uint64_t address);    // "0x7f0012340000"

@@ -84,7 +84,7 @@ outcome<byte_source> byte_source::over(int fd, bool owned, std::string name,
   source.at_least_ = at_least;
   struct stat s = {};
   if (::fstat(fd, &s) != 0) {
-    return fail(exit_usage, fmt::format("cannot read {}: {}", source.name_, why(errno)));
+    return fail(exit_failed, fmt::format("cannot read {}: {}", source.name_, why(errno)));
   }
   if (S_ISDIR(s.st_mode)) {
     return fail(exit_usage, fmt::format("cannot read {}: it is a directory", source.name_));
@@ -105,7 +105,12 @@ outcome<byte_source> byte_source::over(int fd, bool owned, std::string name,
 outcome<byte_source> byte_source::open(const std::string &file, std::uint64_t at_least) {
   if (file == "-") return over(STDIN_FILENO, false, "standard input", at_least);
   const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return fail(exit_usage, fmt::format("cannot read {}: {}", file, why(errno)));
+  if (fd < 0) {
+    return fail(errno == ENOENT   ? exit_not_found
+                : errno == EACCES ? exit_refused
+                                  : exit_failed,
+                fmt::format("cannot read {}: {}", file, why(errno)));
+  }
   return over(fd, true, file, at_least);
 }
 

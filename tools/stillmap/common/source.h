@@ -1,5 +1,5 @@
-// A stream of bytes whose length nobody asks: a file, a pipe, standard input, or a large file that
-// every machine has, over and over.
+// A stream of bytes of unknown length: a file, a pipe, standard input, or a large file found on this
+// machine, read repeatedly.
 #pragma once
 
 #include <cstddef>
@@ -15,21 +15,21 @@ namespace stillmap::tool {
 
 class byte_source {
  public:
-  // `file`: a path, or "-" for standard input. A regular file that has bytes is read again from its
-  // beginning until at least `at_least` bytes have come.
-  // Errors: exit_usage: missing, unreadable, a directory; `at_least` of what cannot be read twice.
+  // `file`: a path, or "-" for standard input. A regular file is read again from its beginning until
+  // at least `at_least` bytes have been read.
+  // Errors: exit_not_found (no such file), exit_refused (unreadable), exit_usage (a directory;
+  //         `at_least` of a file that can be read only once).
   static outcome<byte_source> open(const std::string &file, std::uint64_t at_least = 0);
-  // The largest of the files that machines with Python, a compiler or a C library have; else this
-  // program itself.
+  // The largest file of Python, a compiler or a C library on this machine; else this program.
   static outcome<byte_source> open_default(std::uint64_t at_least);
 
   byte_source(byte_source &&other) noexcept;
   byte_source &operator=(byte_source &&) = delete;
   ~byte_source();
 
-  // Fills `into` from the front; fewer bytes than asked only at the end of the stream.
+  // Fills `into` from the front; fewer bytes only at the end of the stream.
   outcome<std::size_t> read(std::span<std::byte> into);
-  // Back to where it began. Requires: rereadable().
+  // Returns to the beginning. Requires: rereadable().
   void rewind();
 
   bool rereadable() const { return regular_; }

@@ -1,4 +1,4 @@
-// What the thing we print to can show.
+// Properties of the terminal, or file, that output goes to.
 #pragma once
 
 #include <cstdio>
@@ -12,7 +12,7 @@ struct terminal {
   int width = 80;       // columns; of a terminal, else COLUMNS, else 80
 };
 
-// Takes the locale of the environment, once.
+// Sets the locale of the environment, once.
 terminal terminal_of(std::FILE *stream);
 
 }  // namespace stillmap::tool

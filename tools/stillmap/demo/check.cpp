@@ -46,8 +46,8 @@ verdict judge(const observed &o) {
   }
 
   const std::uint64_t copied =
-      std::max({o.copied_by_seam, o.copied_by_buffer, o.copied_by_driver.value_or(0)});
-  if (copied != 0) wrong.push_back(fmt::format("{} bytes copied to make room", copied));
+      std::max({o.copied_by_calls, o.copied_by_buffer, o.copied_by_driver.value_or(0)});
+  if (copied != 0) wrong.push_back(fmt::format("{} bytes copied to grow", copied));
 
   verdict v;
   v.ok = wrong.empty();

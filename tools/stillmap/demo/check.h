@@ -1,5 +1,5 @@
-// The verdict of a demonstration: what was observed, and whether that is "grew in place, nothing
-// copied, nothing lost". Pure: no driver, no file.
+// Judges a growth demonstration: whether the buffer grew in place, without copies, with the right
+// content. Pure: no driver, no file.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace stillmap::tool {
 
-// Where two contents differ first.
+// The first difference of two contents.
 struct difference {
   std::uint64_t offset = 0;
   unsigned source = 0;  // the byte there
@@ -23,7 +23,7 @@ struct difference {
 std::optional<difference> first_difference(std::span<const std::byte> source,
                                            std::span<const std::byte> device, std::uint64_t offset);
 
-// What a run showed.
+// The observations of a run.
 struct observed {
   std::uint64_t bytes = 0;    // from the source
   std::uint64_t growths = 0;  // times memory was added
@@ -31,18 +31,18 @@ struct observed {
   // Content: read back from the device and compared.
   std::uint64_t bytes_checked = 0;
   std::optional<difference> differs;
-  std::string source_trouble;   // the source could not be read a second time as it was
+  std::string source_trouble;   // the source changed before it was read again
   bool digests_differ = false;  // for a source that can be read only once
 
-  // Address: after the first growth and at the end, and how often it changed in between, as seen
-  // from outside and as the buffer says.
+  // Address: after the first growth and at the end, and how often it changed, as observed and as the
+  // buffer reports.
   device_address first_address, last_address;
   std::uint64_t moves_seen = 0;
   std::uint64_t relocations = 0;
 
-  // Bytes copied from device to device during the run: as our driver seam counts them, as the
-  // buffer says, and as the driver itself counts them where it does.
-  std::uint64_t copied_by_seam = 0;
+  // Bytes copied from device to device: as counted at our driver calls, by the buffer, and by the
+  // driver, if it counts them.
+  std::uint64_t copied_by_calls = 0;
   std::uint64_t copied_by_buffer = 0;
   std::optional<std::uint64_t> copied_by_driver;
 };

@@ -21,20 +21,20 @@ namespace stillmap::tool {
 namespace {
 
 failure system_failure(const std::string &what) {
-  return {exit_failed, what + ": " + std::generic_category().message(errno)};
+  return failure(exit_failed, what + ": " + std::generic_category().message(errno));
 }
 
 constexpr const char *ends[] = {"second", "third"};
 
 }  // namespace
 
-outcome<journey_folder> journey_folder::create() {
+outcome<demo_folder> demo_folder::create() {
   std::error_code unknown;
   std::string name = std::filesystem::temp_directory_path(unknown).string() + "/stillmap-XXXXXX";
   if (unknown || ::mkdtemp(name.data()) == nullptr) {
-    return tl::unexpected(system_failure("a folder for the journey could not be made"));
+    return tl::unexpected(system_failure("a temporary folder cannot be created"));
   }
-  journey_folder out(name, true);
+  demo_folder out(name, true);
   for (const char *const end : ends) {
     const auto made = migration::make_self_signed(end);
     if (!made) return fail(made.error());
@@ -45,13 +45,13 @@ outcome<journey_folder> journey_folder::create() {
   return out;
 }
 
-journey_folder::~journey_folder() {
+demo_folder::~demo_folder() {
   std::error_code left;
   if (ours_) std::filesystem::remove_all(path_, left);
 }
 
-outcome<migration::credentials> journey_folder::credentials(const std::string &mine,
-                                                            const std::string &theirs) const {
+outcome<migration::credentials> demo_folder::credentials(const std::string &mine,
+                                                         const std::string &theirs) const {
   auto out = migration::load_credentials(at(mine + ".crt"), at(mine + ".key"));
   if (!out) return fail(out.error());
   const auto other = migration::load_credentials(at(theirs + ".crt"), "");
@@ -62,20 +62,22 @@ outcome<migration::credentials> journey_folder::credentials(const std::string &m
   return std::move(*out);
 }
 
-void say(const said &what) {
-  std::string line;
-  for (const auto &[word, number] : what) line += fmt::format("{} {} ", word, number);
-  fmt::print("{}\n", line);
+void print_line(const report_line &line) {
+  std::string text;
+  for (const auto &[word, number] : line) text += fmt::format("{} {} ", word, number);
+  fmt::print("{}\n", text);
   std::fflush(stdout);
 }
 
-outcome<station> station::start(const std::string &part, const journey_folder &in,
-                                const driver_options &where) {
+outcome<child_process> child_process::start(const std::string &part, const demo_folder &in,
+                                            const driver_options &driver) {
   int line[2];
-  if (::pipe2(line, O_CLOEXEC) != 0) return tl::unexpected(system_failure("no pipe to be had"));
-  std::vector<std::string> words{"stillmap", "journey", "--part",   part,
-                                 "--folder", in.path(), "--device", std::to_string(where.device)};
-  if (!where.driver.empty()) words.insert(words.end(), {"--driver", where.driver});
+  if (::pipe2(line, O_CLOEXEC) != 0)
+    return tl::unexpected(system_failure("a pipe cannot be created"));
+  std::vector<std::string> words{"stillmap", "demo",     "lifecycle",
+                                 "--part",   part,       "--folder",
+                                 in.path(),  "--device", std::to_string(driver.device)};
+  if (!driver.driver.empty()) words.insert(words.end(), {"--driver", driver.driver});
   std::vector<char *> arguments;
   for (std::string &w : words) arguments.push_back(w.data());
   arguments.push_back(nullptr);
@@ -88,40 +90,41 @@ outcome<station> station::start(const std::string &part, const journey_folder &i
   ::close(line[1]);
   if (errno != 0) {
     ::close(line[0]);
-    return tl::unexpected(system_failure("another process could not be started"));
+    return tl::unexpected(system_failure("a child process cannot be started"));
   }
-  return station(part, pid, line[0]);
+  return child_process(part, pid, line[0]);
 }
 
-station::station(station &&o) noexcept
+child_process::child_process(child_process &&o) noexcept
     : part_(std::move(o.part_)),
       pid_(std::exchange(o.pid_, -1)),
       from_(std::exchange(o.from_, -1)),
-      heard_(std::move(o.heard_)) {}
+      buffered_(std::move(o.buffered_)) {}
 
-station::~station() {
+child_process::~child_process() {
   if (from_ >= 0) ::close(from_);
   if (pid_ <= 0) return;
   ::kill(pid_, SIGKILL);
   ::waitpid(pid_, nullptr, 0);
 }
 
-outcome<said> station::listen() {
+outcome<report_line> child_process::read_line() {
   std::size_t end;
-  while ((end = heard_.find('\n')) == std::string::npos) {
+  while ((end = buffered_.find('\n')) == std::string::npos) {
     pollfd p{from_, POLLIN, 0};
     char buffer[1024];
     const int ready = ::poll(&p, 1, 60'000);
     const ssize_t n = ready > 0 ? ::read(from_, buffer, sizeof buffer) : 0;
     if (n <= 0) {
-      return fail(exit_failed, fmt::format("the process that was to be the {} {}", part_,
-                                           ready > 0 ? "has ended" : "says nothing"));
+      return fail(ready > 0 ? exit_failed : exit_busy,
+                  fmt::format("the child process '{}' {}", part_,
+                              ready > 0 ? "has ended" : "does not answer"));
     }
-    heard_.append(buffer, static_cast<std::size_t>(n));
+    buffered_.append(buffer, static_cast<std::size_t>(n));
   }
-  std::istringstream line(heard_.substr(0, end));
-  heard_.erase(0, end + 1);
-  said out;
+  std::istringstream line(buffered_.substr(0, end));
+  buffered_.erase(0, end + 1);
+  report_line out;
   std::string word;
   double number = 0;
   while (line >> word >> number) out[word] = number;

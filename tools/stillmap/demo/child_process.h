@@ -1,35 +1,36 @@
-// The processes a task comes through: this program again, told what to be, and what they say.
+// The child processes of the lifecycle demo: this program again, with the part that it runs, and the
+// lines that it reports.
 #pragma once
 
 #include <sys/types.h>
 
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "stillmap/checkpoint/migration/credentials.h"
-#include "tools/stillmap/cli/command.h"
+#include "tools/stillmap/common/machine.h"
 
 namespace stillmap::tool {
 
-// A folder for as long as the journey takes: images, sockets, certificates and records.
-class journey_folder {
+// A temporary folder for images, certificates and records.
+class demo_folder {
  public:
-  static outcome<journey_folder> create();
-  explicit journey_folder(std::string path, bool ours = false)
-      : path_(std::move(path)), ours_(ours) {}
-  journey_folder(journey_folder &&o) noexcept
+  static outcome<demo_folder> create();
+  explicit demo_folder(std::string path, bool ours = false) : path_(std::move(path)), ours_(ours) {}
+  demo_folder(demo_folder &&o) noexcept
       : path_(std::move(o.path_)), ours_(std::exchange(o.ours_, false)) {}
-  journey_folder &operator=(journey_folder &&) = delete;
-  ~journey_folder();
+  demo_folder &operator=(demo_folder &&) = delete;
+  ~demo_folder();
 
   std::string at(const std::string &name) const { return path_ + '/' + name; }
   const std::string &path() const { return path_; }
-  // Where the second process waits. No path: a folder's can be too long for one.
-  std::string meeting_place() const {
+  // The socket of the second process: an abstract name, since a path may be too long.
+  std::string handoff_socket() const {
     return '@' + path_.substr(path_.rfind('/') + 1) + "-handoff";
   }
-  // Of one end, believing the other.
+  // The credentials of one end, which trusts the other one.
   outcome<migration::credentials> credentials(const std::string &mine,
                                               const std::string &theirs) const;
 
@@ -38,30 +39,31 @@ class journey_folder {
   bool ours_;
 };
 
-// What a station says: words with a number each.
-using said = std::map<std::string, double>;
-void say(const said &what);
+// A line from a child process: words with a number each.
+using report_line = std::map<std::string, double>;
+void print_line(const report_line &line);
 
-class station {
+class child_process {
  public:
-  static outcome<station> start(const std::string &part, const journey_folder &in,
-                                const driver_options &where);
-  station(station &&o) noexcept;
-  station &operator=(station &&) = delete;
-  ~station();  // ends it
-  // The next line it says. Errors: exit_failed: it ended, or says nothing for a minute.
-  outcome<said> listen();
+  static outcome<child_process> start(const std::string &part, const demo_folder &in,
+                                      const driver_options &driver);
+  child_process(child_process &&o) noexcept;
+  child_process &operator=(child_process &&) = delete;
+  ~child_process();  // kills it
+  // Its next line. Errors: exit_failed (it ended), exit_busy (no line within a minute).
+  outcome<report_line> read_line();
 
  private:
-  station(std::string part, pid_t pid, int from) : part_(std::move(part)), pid_(pid), from_(from) {}
+  child_process(std::string part, pid_t pid, int from)
+      : part_(std::move(part)), pid_(pid), from_(from) {}
   std::string part_;
   pid_t pid_;
   int from_;
-  std::string heard_;
+  std::string buffered_;
 };
 
-// What the process is that was started as this part.
-outcome<exit_status> run_station(const std::string &part, const journey_folder &in,
-                                 const driver_options &where);
+// Runs a part in the child process.
+outcome<exit_status> run_part(const std::string &part, const demo_folder &in,
+                              const driver_options &driver);
 
 }  // namespace stillmap::tool

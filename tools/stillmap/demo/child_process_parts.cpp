@@ -1,4 +1,4 @@
-// What the processes of a journey do.
+// The parts of the lifecycle demo that run in child processes.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -14,7 +14,6 @@
 #include "tools/stillmap/common/machine.h"
 #include "tools/stillmap/demo/child_process.h"
 #include "tools/stillmap/demo/demo_task.h"
-#include "tools/stillmap/image/image_options.h"
 
 namespace stillmap::tool {
 namespace {
@@ -22,47 +21,41 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr device_address head{task_begins_at};
-constexpr std::chrono::milliseconds patience = 60s;
+constexpr std::chrono::milliseconds timeout = 60s;
 
-outcome<device> device_of(const driver_options &where) {
-  auto drv = choose_driver(where.driver);
-  if (!drv) return tl::unexpected(drv.error());
-  return open_device(**drv, where.device);
-}
-
-outcome<task_check> check_and_say(const device &d) {
+outcome<task_check> check_and_report(const device &d) {
   const auto seen = check_task(d, head);
   if (!seen) return seen;
-  say({{"bytes", static_cast<double>(seen->bytes)},
-       {"cells", static_cast<double>(seen->cells)},
-       {"blocks", static_cast<double>(seen->blocks)},
-       {"writes", static_cast<double>(seen->writes)}});
+  print_line({{"bytes", static_cast<double>(seen->bytes)},
+              {"cells", static_cast<double>(seen->cells)},
+              {"blocks", static_cast<double>(seen->blocks)},
+              {"writes", static_cast<double>(seen->writes)}});
   return seen;
 }
 
-// Until whoever started it ends it.
-outcome<exit_status> stay() {
+// Waits until the parent process kills this one.
+outcome<exit_status> wait_for_end() {
   for (;;) ::pause();
 }
 
-// Restores an image where it was saved, checks it, and is done.
-outcome<exit_status> restore_there(const journey_folder &in, const device &d) {
+// Restores the image at the same addresses and checks it.
+outcome<exit_status> restore_and_check(const demo_folder &in, const device &d) {
   const auto restored = snapshot::restore(d, in.at("later.smi"));
   if (!restored) return fail(restored.error());
-  if (const auto seen = check_and_say(d); !seen) return tl::unexpected(seen.error());
+  if (const auto seen = check_and_report(d); !seen) return tl::unexpected(seen.error());
   return exit_ok;
 }
 
-// Takes the task over, works on, and moves it to the third while it works.
-outcome<exit_status> take_and_send(const journey_folder &in, const device &d) {
-  auto at = handoff::listener::create(in.meeting_place());
+// Receives the task by a handoff, runs it, and migrates it to the third process meanwhile.
+outcome<exit_status> receive_and_migrate(const demo_folder &in, const device &d) {
+  auto at = handoff::listener::create(in.handoff_socket());
   if (!at) return fail(at.error());
-  say({{"ready", 1}});
-  auto from = at->accept(patience);
+  print_line({{"ready", 1}});
+  auto from = at->accept(timeout);
   if (!from) return fail(from.error());
-  const auto mine = handoff::take(d, *from);
-  if (!mine) return fail(mine.error());
-  const auto seen = check_and_say(d);
+  const auto memory = handoff::receive(d, *from);
+  if (!memory) return fail(memory.error());
+  const auto seen = check_and_report(d);
   if (!seen) return tl::unexpected(seen.error());
 
   std::string where;
@@ -70,62 +63,62 @@ outcome<exit_status> take_and_send(const journey_folder &in, const device &d) {
     std::ifstream(in.at("where")) >> where;
     if (where.empty()) std::this_thread::sleep_for(10ms);
   }
-  const auto believed = in.credentials("second", "third");
-  if (!believed) return tl::unexpected(believed.error());
-  const auto to = migration::tls_to(where, *believed);
+  const auto credentials = in.credentials("second", "third");
+  if (!credentials) return tl::unexpected(credentials.error());
+  const auto to = migration::create_tls_transport(where, *credentials);
   if (!to) return fail(to.error());
-  auto work = task_at_work::start(d, head, seen->cells);
+  auto work = running_task::start(d, head, seen->cells);
   if (!work) return tl::unexpected(work.error());
   outcome<std::uint64_t> writes = std::uint64_t{0};
-  migration::send_options how;
-  how.records = in.at("second.records");
-  how.quiesce = [&]() -> status {
+  migration::send_options options;
+  options.records = in.at("second.records");
+  options.quiesce = [&]() -> status {
     writes = work->stop();
     return {};
   };
-  const migration::sent_memory sent = migration::sender(d, task_tags, how).send(**to);
+  const migration::sent_memory sent = migration::sender(d, task_tags, options).send(**to);
   if (!writes) return tl::unexpected(writes.error());
-  if (sent.whose != migration::whose::destination) return fail(*sent.why);
-  say({{"bytes", static_cast<double>(sent.bytes)},
-       {"sent", static_cast<double>(sent.bytes_sent)},
-       {"zero", static_cast<double>(sent.zero_bytes)},
-       {"clean", static_cast<double>(sent.clean_bytes)},
-       {"rounds", static_cast<double>(sent.rounds)},
-       {"seconds", sent.seconds},
-       {"pause", sent.pause},
-       {"writes", static_cast<double>(*writes)}});
-  return stay();
+  if (sent.owner != migration::owner::destination) return fail(*sent.failure);
+  print_line({{"bytes", static_cast<double>(sent.bytes)},
+              {"sent", static_cast<double>(sent.bytes_sent)},
+              {"zero", static_cast<double>(sent.zero_bytes)},
+              {"unchanged", static_cast<double>(sent.unchanged_bytes)},
+              {"rounds", static_cast<double>(sent.rounds)},
+              {"elapsed", sent.elapsed.count()},
+              {"downtime", sent.downtime.count()},
+              {"writes", static_cast<double>(*writes)}});
+  return wait_for_end();
 }
 
-// Where the task arrives.
-outcome<exit_status> receive(const journey_folder &in, const device &d) {
-  const auto believed = in.credentials("third", "second");
-  if (!believed) return tl::unexpected(believed.error());
-  auto at = migration::tls_at("127.0.0.1:0", *believed);
+// Receives the task by a migration.
+outcome<exit_status> receive(const demo_folder &in, const device &d) {
+  const auto credentials = in.credentials("third", "second");
+  if (!credentials) return tl::unexpected(credentials.error());
+  auto at = migration::create_tls_acceptor("127.0.0.1:0", *credentials);
   if (!at) return fail(at.error());
-  migration::receive_options how;
-  how.records = in.at("third.records");
-  auto receiver = migration::receiver::start(d, std::move(*at), how);
+  migration::receive_options options;
+  options.records = in.at("third.records");
+  auto receiver = migration::receiver::create(d, std::move(*at), options);
   if (!receiver) return fail(receiver.error());
-  std::ofstream(in.at("where.new")) << receiver->where() << '\n';
+  std::ofstream(in.at("where.new")) << receiver->address() << '\n';
   std::rename(in.at("where.new").c_str(), in.at("where").c_str());
-  say({{"ready", 1}});
-  const auto came = receiver->receive(patience);
+  print_line({{"ready", 1}});
+  const auto came = receiver->receive(timeout);
   if (!came) return fail(receiver->last_failure().value_or(came.error()));
-  if (const auto seen = check_and_say(d); !seen) return tl::unexpected(seen.error());
-  return stay();
+  if (const auto seen = check_and_report(d); !seen) return tl::unexpected(seen.error());
+  return wait_for_end();
 }
 
 }  // namespace
 
-outcome<exit_status> run_station(const std::string &part, const journey_folder &in,
-                                 const driver_options &where) {
-  const auto d = device_of(where);
+outcome<exit_status> run_part(const std::string &part, const demo_folder &in,
+                              const driver_options &driver) {
+  const auto d = open_device(driver);
   if (!d) return tl::unexpected(d.error());
-  if (part == "reader") return restore_there(in, *d);
-  if (part == "second") return take_and_send(in, *d);
+  if (part == "reader") return restore_and_check(in, *d);
+  if (part == "second") return receive_and_migrate(in, *d);
   if (part == "third") return receive(in, *d);
-  return fail(exit_usage, fmt::format("a journey has no station '{}'", part));
+  return fail(exit_usage, fmt::format("the lifecycle demo has no part '{}'", part));
 }
 
 }  // namespace stillmap::tool

@@ -17,14 +17,14 @@ constexpr std::uint64_t blocks_begin_at = task_begins_at + 0x10'0000'0000;
 constexpr std::size_t block_count = 64;
 constexpr std::uint64_t first_cells = 1024;
 
-// What leads a cell or a block.
-struct lead {
+// The header of a cell or a block.
+struct header {
   std::uint64_t here;     // its own address
-  std::uint64_t version;  // how often it was written
+  std::uint64_t version;  // number of writes
   std::uint64_t next;     // of a block: the next one; of the first cell: the first block
-  std::uint64_t count;    // of a block: its bytes; of the first cell: how many cells there are
+  std::uint64_t count;    // of a block: its bytes; of the first cell: the number of cells
 };
-constexpr std::size_t lead_words = sizeof(lead) / 8;
+constexpr std::size_t header_words = sizeof(header) / 8;
 
 std::uint64_t word_at(std::uint64_t address, std::uint64_t version) {
   std::uint64_t z = address * 0x9e3779b97f4a7c15ull + version;
@@ -32,13 +32,13 @@ std::uint64_t word_at(std::uint64_t address, std::uint64_t version) {
   return z ^ (z >> 31);
 }
 
-std::vector<std::uint64_t> contents(const lead &l, std::size_t words) {
+std::vector<std::uint64_t> contents(const header &l, std::size_t words) {
   std::vector<std::uint64_t> out(words);
   out[0] = l.here;
   out[1] = l.version;
   out[2] = l.next;
   out[3] = l.count;
-  for (std::size_t i = lead_words; i < words; ++i) out[i] = word_at(l.here + 8 * i, l.version);
+  for (std::size_t i = header_words; i < words; ++i) out[i] = word_at(l.here + 8 * i, l.version);
   return out;
 }
 
@@ -51,26 +51,26 @@ outcome<std::vector<std::uint64_t>> read(const device &d, std::uint64_t at, std:
   return out;
 }
 
-outcome<lead> check_piece(const device &d, std::uint64_t at, std::size_t bytes) {
+outcome<header> check_piece(const device &d, std::uint64_t at, std::size_t bytes) {
   const auto words = read(d, at, bytes);
   if (!words) return tl::unexpected(words.error());
-  const lead l{(*words)[0], (*words)[1], (*words)[2], (*words)[3]};
+  const header l{(*words)[0], (*words)[1], (*words)[2], (*words)[3]};
   if (*words != contents({at, l.version, l.next, l.count}, words->size())) {
-    return fail(exit_failed, fmt::format("what is at {:#x} is not what the task wrote there", at));
+    return fail(exit_differs, fmt::format("the memory at {:#x} is not what the task wrote", at));
   }
   return l;
 }
 
 }  // namespace
 
-outcome<travelling_task> travelling_task::create(const device &d) {
+outcome<demo_task> demo_task::create(const device &d) {
   page_pool_options pool;
   pool.exportable = handle_type::posix_fd;
   auto pages = page_pool::create(d, pool);
   if (!pages) return fail(pages.error());
   vector_options options;
   options.buffer.tag = task_tags[0];
-  options.buffer.reserve = std::size_t{16} << 30;
+  options.buffer.reserve_bytes = std::size_t{16} << 30;
   options.buffer.hint = device_address(task_begins_at);
   options.buffer.pools = {*pages};
   auto cells = device_vector<std::uint64_t>::create(d, options);
@@ -81,13 +81,13 @@ outcome<travelling_task> travelling_task::create(const device &d) {
   heap.exportable = handle_type::posix_fd;
   auto made = caching_allocator::create(d, heap);
   if (!made) return fail(made.error());
-  travelling_task out(d, std::move(*cells), std::move(*made));
+  demo_task out(d, std::move(*cells), std::move(*made));
   if (auto blocks = out.make_blocks(); !blocks) return tl::unexpected(blocks.error());
   return out;
 }
 
 // A chain through all blocks, from the first cell on.
-outcome<void> travelling_task::make_blocks() {
+outcome<void> demo_task::make_blocks() {
   std::vector<std::size_t> sizes;
   for (std::size_t i = 0; i < block_count; ++i) {
     const std::size_t bytes = (std::size_t{96} << 10) * (1 + i * i % 37);
@@ -110,15 +110,15 @@ outcome<void> travelling_task::make_blocks() {
   return {};
 }
 
-outcome<void> travelling_task::grow(std::size_t more) {
+outcome<void> demo_task::grow(std::size_t more) {
   const std::uint64_t had = cells_.size() / cell_words;
   for (std::uint64_t i = had; i < had + more; ++i) {
-    // The address is known before there is anything at it: it stays.
+    // The address is known before the cell exists: it does not change.
     const std::uint64_t base = cells_.buffer().address().value();
     const auto words = contents({base + i * cell_bytes, 1, 0, 0}, cell_words);
     if (status s = cells_.append(words); !s) return fail(s.error());
   }
-  // The first cell tells how many there are, and where the blocks begin.
+  // The first cell holds the number of cells and the address of the first block.
   const std::uint64_t base = head().value();
   const auto first =
       contents({base, 1, reinterpret_cast<std::uint64_t>(blocks_.front()), had + more}, cell_words);
@@ -142,11 +142,11 @@ outcome<task_check> check_task(const device &d, device_address head) {
     ++out.cells;
   }
   for (std::uint64_t at = first->next; at != 0;) {
-    const auto start = read(d, at, sizeof(lead));
+    const auto start = read(d, at, sizeof(header));
     if (!start) return tl::unexpected(start.error());
     const std::uint64_t bytes = (*start)[3];
-    if (bytes < sizeof(lead) || bytes > (std::uint64_t{64} << 20) || out.blocks == block_count) {
-      return fail(exit_failed, fmt::format("the pointer to {:#x} leads to no block", at));
+    if (bytes < sizeof(header) || bytes > (std::uint64_t{64} << 20) || out.blocks == block_count) {
+      return fail(exit_differs, fmt::format("the pointer to {:#x} is not to a block", at));
     }
     const auto block = check_piece(d, at, bytes);
     if (!block) return tl::unexpected(block.error());
@@ -157,7 +157,7 @@ outcome<task_check> check_task(const device &d, device_address head) {
   return out;
 }
 
-struct task_at_work::state {
+struct running_task::state {
   explicit state(const device &on) : d(on) {}
   void run();
 
@@ -170,7 +170,7 @@ struct task_at_work::state {
   std::thread thread;
 };
 
-void task_at_work::state::run() {
+void running_task::state::run() {
   const context_guard guard(d.driver(), d.context());
   const std::uint64_t cells = versions.size();
   for (std::uint64_t i = 1; !stop; i = i + 1 < cells ? i + 1 : 1) {
@@ -183,26 +183,26 @@ void task_at_work::state::run() {
   }
 }
 
-outcome<task_at_work> task_at_work::start(const device &d, device_address head,
+outcome<running_task> running_task::start(const device &d, device_address head,
                                           std::uint64_t cells) {
   auto s = std::make_unique<state>(d);
   s->head = head.value();
   for (std::uint64_t i = 0; i < cells; ++i) {
-    const auto first = read(d, s->head + i * cell_bytes, sizeof(lead));
+    const auto first = read(d, s->head + i * cell_bytes, sizeof(header));
     if (!first) return tl::unexpected(first.error());
     s->versions.push_back((*first)[1]);
   }
   s->thread = std::thread([mine = s.get()] { mine->run(); });
-  return task_at_work(std::move(s));
+  return running_task(std::move(s));
 }
 
-task_at_work::task_at_work(std::unique_ptr<state> s) : state_(std::move(s)) {}
-task_at_work::task_at_work(task_at_work &&) noexcept = default;
-task_at_work::~task_at_work() {
+running_task::running_task(std::unique_ptr<state> s) : state_(std::move(s)) {}
+running_task::running_task(running_task &&) noexcept = default;
+running_task::~running_task() {
   if (state_ != nullptr) (void)stop();
 }
 
-outcome<std::uint64_t> task_at_work::stop() {
+outcome<std::uint64_t> running_task::stop() {
   state_->stop = true;
   if (state_->thread.joinable()) state_->thread.join();
   if (!state_->outcome) return fail(state_->outcome.error());

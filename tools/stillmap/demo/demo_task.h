@@ -1,6 +1,6 @@
-// The memory of a task that travels: cells in a vector that grows, and blocks of an allocator that
-// point to each other. Every word follows from its address and from how often its cell or block was
-// written, so that whoever has the memory can check all of it by itself.
+// The task of the lifecycle demo: cells in a vector that grows, and blocks of an allocator that point
+// to each other. Every word follows from its address and its cell's number of writes, so any process
+// that has the memory can check all of it.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@
 
 namespace stillmap::tool {
 
-// Where the task's memory begins: far from where a kernel puts things, so that the processes it
-// travels to have the addresses free too. A thread sanitizer leaves few such places.
+// The first address of the task's memory: far from what the kernel maps, so that it is free in the
+// other processes too. ThreadSanitizer leaves few such addresses.
 #ifdef __SANITIZE_THREAD__
 inline constexpr std::uint64_t task_begins_at = 0x5600'0000'0000;
 #else
@@ -24,19 +24,18 @@ inline constexpr std::uint64_t task_begins_at = 0x2000'0000'0000;
 // Tags of its memory.
 inline const std::vector<std::string> task_tags{"cells", "blocks"};
 
-// Its first owner.
-class travelling_task {
+class demo_task {
  public:
   // Errors: the driver's.
-  static outcome<travelling_task> create(const device &d);
+  static outcome<demo_task> create(const device &d);
   // Adds cells at the end of the vector.
   outcome<void> grow(std::size_t cells);
   device_address head() const { return cells_.buffer().address(); }
   bool moved() const { return head() != first_head_; }
 
  private:
-  travelling_task(const device &d, device_vector<std::uint64_t> cells,
-                  std::unique_ptr<caching_allocator> heap)
+  demo_task(const device &d, device_vector<std::uint64_t> cells,
+            std::unique_ptr<caching_allocator> heap)
       : device_(d), cells_(std::move(cells)), heap_(std::move(heap)) {}
   outcome<void> make_blocks();
   device device_;
@@ -50,23 +49,23 @@ struct task_check {
   std::uint64_t cells = 0, blocks = 0, bytes = 0;
   std::uint64_t writes = 0;  // of all cells together
 };
-// Reads all of it, from its first word on. Errors: exit_failed, the address that is wrong.
+// Reads all of the memory from its first word on. Errors: exit_differs, with the address.
 outcome<task_check> check_task(const device &d, device_address head);
 
-// Writes cell after cell, again and again, until stopped: what the task does wherever it is.
-class task_at_work {
+// Writes all cells repeatedly, until it is stopped.
+class running_task {
  public:
   // Errors: the driver's.
-  static outcome<task_at_work> start(const device &d, device_address head, std::uint64_t cells);
-  task_at_work(task_at_work &&) noexcept;
-  task_at_work &operator=(task_at_work &&) = delete;
-  ~task_at_work();
-  // How often it has written; nothing is written afterwards. Errors: the driver's.
+  static outcome<running_task> start(const device &d, device_address head, std::uint64_t cells);
+  running_task(running_task &&) noexcept;
+  running_task &operator=(running_task &&) = delete;
+  ~running_task();
+  // Stops, and returns the number of writes. Errors: the driver's.
   outcome<std::uint64_t> stop();
 
  private:
   struct state;
-  explicit task_at_work(std::unique_ptr<state> s);
+  explicit running_task(std::unique_ptr<state> s);
   std::unique_ptr<state> state_;
 };
 

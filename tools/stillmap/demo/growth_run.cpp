@@ -17,7 +17,7 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 
-// hostcuda's device memory is the host's: stop while the machine still runs well.
+// hostcuda's device memory is host memory: stop before the machine runs out of it.
 constexpr std::uint64_t host_headroom = std::uint64_t{256} << 20;
 constexpr std::size_t history_limit = 4096;
 
@@ -36,7 +36,7 @@ struct free_digest {
 };
 using digest_state = std::unique_ptr<XXH3_state_t, free_digest>;
 
-// From the heap: it must lie at a multiple of 64, and a stack under AddressSanitizer does not.
+// On the heap: it must be aligned to 64, and a stack under AddressSanitizer is not.
 digest_state new_digest() {
   digest_state s(XXH3_createState());
   if (s == nullptr) throw std::bad_alloc();
@@ -46,10 +46,10 @@ digest_state new_digest() {
 
 using reader = std::function<outcome<std::size_t>(std::span<std::byte>)>;
 
-std::string advice(const error &e) {
-  std::string line = e.message();
-  if (e.is(errc::out_of_memory)) line += "; --limit SIZE stops the stream earlier";
-  return line;
+tl::unexpected<failure> fail_with_advice(const error &e) {
+  failure f(e);
+  if (e.is(errc::out_of_memory)) f.line += "; --limit SIZE stops the stream earlier";
+  return tl::unexpected(std::move(f));
 }
 
 outcome<void> room_on_host(const driver &drv, std::uint64_t wanted, std::uint64_t so_far) {
@@ -58,13 +58,13 @@ outcome<void> room_on_host(const driver &drv, std::uint64_t wanted, std::uint64_
   if (!left || *left >= wanted + host_headroom) return {};
   return fail(exit_failed,
               fmt::format("out of host memory, which is hostcuda's device memory: {} are in the "
-                          "buffer, {} more are wanted, {} are left, of which {} are kept for the "
+                          "buffer, {} more are needed, {} are free, of which {} are left to the "
                           "machine; --limit SIZE stops the stream earlier",
-                          human(so_far), human(wanted), human(*left), human(host_headroom)));
+                          format_bytes(so_far), format_bytes(wanted), format_bytes(*left), format_bytes(host_headroom)));
 }
 
 void sample(const device_bytes &v, std::vector<growth_sample> &history) {
-  if (history.size() == history_limit) {  // every second one will do
+  if (history.size() == history_limit) {  // keep every second one
     for (std::size_t i = 0; i < history_limit / 2; ++i) history[i] = history[i * 2];
     history.resize(history_limit / 2);
   }
@@ -105,7 +105,7 @@ outcome<growth_run> grow(const reader &read, device_bytes &v, const growth_limit
     {
       const stopwatch timed(run.growing);
       if (const status s = v.reserve(v.size() + n); !s) {
-        return fail(exit_failed, advice(s.error()));
+        return fail_with_advice(s.error());
       }
     }
     const bool grew = v.buffer().stats().growths != run.seen.growths;
@@ -117,12 +117,12 @@ outcome<growth_run> grow(const reader &read, device_bytes &v, const growth_limit
     {
       const stopwatch timed(run.filling);
       const std::span<const std::byte> bytes(chunk.data(), n);
-      if (const status s = v.append(bytes); !s) return fail(exit_failed, advice(s.error()));
+      if (const status s = v.append(bytes); !s) return fail_with_advice(s.error());
     }
     run.seen.bytes += n;
     if (grew) sample(v, run.history);
     shown.update(run.seen.bytes,
-                 fmt::format("{} mapped in {} growths at {}", human(v.buffer().mapped_bytes()),
+                 fmt::format("{} mapped in {} growths at {}", format_bytes(v.buffer().mapped_bytes()),
                              run.seen.growths, hexadecimal(at.value())));
   }
   if (placed && run.history.back().size != v.size()) sample(v, run.history);
@@ -133,12 +133,12 @@ outcome<growth_run> grow(const reader &read, device_bytes &v, const growth_limit
   if (!placed) run.seen.first_address = run.seen.last_address;
   run.seen.relocations = v.buffer().stats().relocations;
   run.seen.copied_by_buffer = v.buffer().stats().bytes_copied;
-  run.seen.copied_by_seam = run.calls.bytes_on_device;
+  run.seen.copied_by_calls = run.calls.bytes_on_device;
   if (copied_before) {
     run.seen.copied_by_driver = bytes_copied_on_device(drv).value_or(0) - *copied_before;
   }
   run.mapped = v.buffer().mapped_bytes();
-  // What another buffer of this device held all along is not this run's.
+  // Without the memory of other buffers of this device.
   const std::uint64_t peak = d.space().stats().physical_peak.bytes();
   run.peak_memory = peak > physical_before ? peak - physical_before : 0;
   return run;
@@ -205,7 +205,7 @@ outcome<void> check_content(byte_source &source, device_bytes &of, const growth_
       if (seen.differs) return {};
       if (*got < n) {
         seen.source_trouble =
-            fmt::format("{} changed while it was read: it had {} bytes and now ends after {}",
+            fmt::format("{} changed while it was read: it had {} bytes and now has {}",
                         source.name(), seen.bytes, seen.bytes_checked + *got);
         return {};
       }

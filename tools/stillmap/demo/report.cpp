@@ -10,9 +10,10 @@ namespace stillmap::tool {
 namespace {
 
 std::string copied_words(const observed &o) {
-  std::string who = o.copied_by_driver ? "the driver's own counter" : "the driver calls";
-  return fmt::format("copied   {} bytes to make room, says {}",
-                     exact(o.copied_by_driver.value_or(o.copied_by_seam)), who);
+  const std::string counter =
+      o.copied_by_driver ? "the driver's counter" : "the count of driver calls";
+  return fmt::format("copied   {} bytes to grow, by {}",
+                     format_count(o.copied_by_driver.value_or(o.copied_by_calls)), counter);
 }
 
 std::string address_words(const observed &o) {
@@ -30,7 +31,7 @@ std::string content_words(const demo_report &r) {
   if (o.differs || o.digests_differ || !o.source_trouble.empty() || o.bytes_checked != o.bytes) {
     return "content  WRONG";
   }
-  return fmt::format("content  all {} bytes read back from the device {}", exact(o.bytes_checked),
+  return fmt::format("content  all {} bytes read back from the device {}", format_count(o.bytes_checked),
                      r.in_place.digest_used ? "have the digest of the source" : "equal the source");
 }
 
@@ -38,12 +39,12 @@ void run_json(const growth_run &run, const char *key, json_writer &json) {
   const observed &o = run.seen;
   json.begin_object(key);
   json.field("bytes", o.bytes).field("growths", o.growths);
-  json.field("bytes_copied", o.copied_by_driver.value_or(o.copied_by_seam));
-  json.field("bytes_copied_by_driver_calls", o.copied_by_seam);
+  json.field("bytes_copied", o.copied_by_driver.value_or(o.copied_by_calls));
+  json.field("bytes_copied_by_driver_calls", o.copied_by_calls);
   if (o.copied_by_driver) {
-    json.field("bytes_copied_by_drivers_own_counter", *o.copied_by_driver);
+    json.field("bytes_copied_by_driver_counter", *o.copied_by_driver);
   } else {
-    json.nothing("bytes_copied_by_drivers_own_counter");
+    json.nothing("bytes_copied_by_driver_counter");
   }
   json.field("moves", std::max(o.moves_seen, o.relocations));
   json.field("first_address", hexadecimal(o.first_address.value()));
@@ -89,18 +90,18 @@ std::string table(const demo_report &r) {
     out += text + '\n';
   };
   const auto copied = [](const growth_run &run) {
-    return run.seen.copied_by_driver.value_or(run.seen.copied_by_seam);
+    return run.seen.copied_by_driver.value_or(run.seen.copied_by_calls);
   };
   out += "\nThe same job, both ways:\n";
   line("", r.was_in_place ? "in place" : "by copying", "by copying");
-  line("bytes copied to make room", exact(copied(a)), exact(copied(b)));
-  line("times the address moved", exact(a.seen.relocations), exact(b.seen.relocations));
-  line("most device memory held", human(a.peak_memory), human(b.peak_memory));
-  line("growths", exact(a.seen.growths), exact(b.seen.growths));
-  line("time: making room", human_seconds(a.growing), human_seconds(b.growing));
-  line("time: filling it", human_seconds(a.filling), human_seconds(b.filling));
+  line("bytes copied to grow", format_count(copied(a)), format_count(copied(b)));
+  line("times the address changed", format_count(a.seen.relocations), format_count(b.seen.relocations));
+  line("peak device memory", format_bytes(a.peak_memory), format_bytes(b.peak_memory));
+  line("growths", format_count(a.seen.growths), format_count(b.seen.growths));
+  line("time: growing", human_seconds(a.growing), human_seconds(b.growing));
+  line("time: filling", human_seconds(a.filling), human_seconds(b.filling));
   line("time: both", human_seconds(a.growing + a.filling), human_seconds(b.growing + b.filling));
-  out += "  (Reading the source is not counted.)\n";
+  out += "  (without the time to read the source)\n";
   if (!both) out += fmt::format("  By copying: {}.\n", r.why_no_comparison);
   return out;
 }

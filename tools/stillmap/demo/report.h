@@ -1,4 +1,4 @@
-// What stillmap demo tells: in sentences, as a table, as JSON.
+// The report of stillmap demo growth: as sentences, as a table, as JSON.
 #pragma once
 
 #include <string>
@@ -25,7 +25,7 @@ struct demo_report {
   std::string svg;  // empty: none written
 };
 
-// What was shown: bytes, growths, address, copies, content. No newline at the end.
+// Bytes, growths, address, copies, content. No newline at the end.
 std::string sentences(const demo_report &r);
 // The job in place and the job by copying, side by side.
 std::string table(const demo_report &r);

@@ -1,17 +1,20 @@
-// stillmap doctor: what this driver, its devices and this machine can do, in plain words; for what
-// is missing, what that means and what stands in.
+// stillmap doctor: reports what this driver, its devices and this machine support; for what is
+// missing, the consequence and the replacement.
 #include <fmt/format.h>
 #include <sys/resource.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
+#include <memory>
 #include <vector>
 
-#include "tools/stillmap/cli/command.h"
+#include "tools/stillmap/cli/commands.h"
 #include "tools/stillmap/common/json.h"
 #include "tools/stillmap/common/machine.h"
+#include "tools/stillmap/common/size.h"
 #include "tools/stillmap/common/terminal.h"
+#include "tools/stillmap/common/text.h"
 #include "tools/stillmap/doctor/checkpoint.h"
 
 namespace stillmap::tool {
@@ -20,13 +23,13 @@ namespace {
 struct fact {
   const char *key;
   std::string name;
-  bool good;         // there; or simply a fact
-  std::string says;  // what it is, or what its absence means and what to do
+  bool good;         // supported, or merely a fact
+  std::string says;  // the fact, or the consequence of its absence and the fix
 };
 
 struct device_report {
   int ordinal = 0;
-  std::string trouble;  // it could not be opened: nothing below is known
+  std::string trouble;  // why the device could not be opened; then the rest is empty
   std::string name;
   std::uint64_t total = 0, free = 0;
   capabilities can;
@@ -44,9 +47,9 @@ fact vmm_fact(const driver &drv, const capabilities &can) {
   fact f{"vmm", "grow in place", can.vmm, ""};
   if (can.vmm) {
     f.says = fmt::format("yes: addresses and memory are separate, in pages of {}{}",
-                         human(can.page_bytes),
+                         format_bytes(can.page_bytes),
                          can.recommended_page_bytes > can.page_bytes
-                             ? fmt::format(" ({} recommended)", human(can.recommended_page_bytes))
+                             ? fmt::format(" ({} recommended)", format_bytes(can.recommended_page_bytes))
                              : "");
   } else if (!drv.has(driver_call::MemCreate)) {
     f.says = fmt::format(
@@ -80,13 +83,12 @@ void sharing_facts(const capabilities &can, std::vector<fact> &out) {
                  : vmm ? "no: fabric handles do not work. They need NVLink between machines and a "
                          "running IMEX service; without them, use RDMA or the network."
                        : needs});
-  out.push_back(
-      {"legacy_ipc", "legacy IPC", !vmm,
-       vmm ? "no: cuIpcGetMemHandle and cudaIpcGetMemHandle never work on memory that "
-             "grows in place, on any driver. Libraries that insist on it (older NCCL and "
-             "MPI paths, torch tensors sent between processes) need file descriptors "
-             "instead, or a cuMemAlloc buffer (buffer_options::force_copying)."
-           : "not in the way: all memory here is from cuMemAlloc, for which it was made"});
+  out.push_back({"legacy_ipc", "legacy IPC", !vmm,
+                 vmm ? "no: cuIpcGetMemHandle and cudaIpcGetMemHandle never work on memory that "
+                       "grows in place, on any driver. Libraries that insist on it (older NCCL and "
+                       "MPI paths, torch tensors sent between processes) need file descriptors "
+                       "instead, or a cuMemAlloc buffer (buffer_options::force_copying)."
+                     : "yes: all memory here is from cuMemAlloc"});
   out.push_back({"rdma", "network cards (RDMA)", can.rdma,
                  can.rdma
                      ? "yes: pages made with rdma = true were mapped; whether a card takes them "
@@ -123,19 +125,19 @@ void memory_facts(const device &d, std::vector<fact> &out) {
       {"largest_reservation", "largest reservation", roomy,
        roomy ? fmt::format("{} of addresses at once: at least what the device has in memory, so "
                            "a buffer never has to move",
-                           human(can.largest_reservation))
+                           format_bytes(can.largest_reservation))
              : fmt::format("only {} of addresses at once, less than the device's {}{}. A "
                            "buffer that outgrows its reservation continues behind it or, "
                            "where that is taken, at a new address without a copy.",
-                           human(can.largest_reservation), human(d.total_memory().bytes()),
+                           format_bytes(can.largest_reservation), format_bytes(d.total_memory().bytes()),
                            can.wsl ? " (WSL 2 is known for it)" : "")});
   out.push_back(
       {"mapping_ceiling", "mapping ceiling", true,
        fmt::format("{} mappings, so {} in pages of {}; larger pages raise it "
                    "(page_pool_options::page_bytes)",
-                   exact(can.mapping_ceiling),
-                   human(static_cast<std::uint64_t>(can.mapping_ceiling) * can.page_bytes),
-                   human(can.page_bytes))});
+                   format_count(can.mapping_ceiling),
+                   format_bytes(static_cast<std::uint64_t>(can.mapping_ceiling) * can.page_bytes),
+                   format_bytes(can.page_bytes))});
 }
 
 device_report examine(driver &drv, int ordinal) {
@@ -156,8 +158,8 @@ device_report examine(driver &drv, int ordinal) {
   memory_facts(*d, r.facts);
   if (r.can.wsl) {
     r.facts.push_back({"wsl", "WSL 2", true,
-                       "this is Windows' Linux: the driver is Windows', pinned memory is limited "
-                       "and NVML is partial"});
+                       "this is Linux on Windows: it uses the Windows driver, pinned memory is "
+                       "limited and NVML is partial"});
   }
   r.checkpoint = suspend_findings(*d);
   r.checkpoint.push_back(device_digests(*d));
@@ -167,18 +169,18 @@ device_report examine(driver &drv, int ordinal) {
   return r;
 }
 
-// Limits of this machine that matter where device memory is the host's.
+// Limits of this machine that matter for device memory, or for hostcuda.
 std::vector<fact> host_facts(const driver &drv) {
   std::vector<fact> out;
   const auto left = available_host_memory();
-  out.push_back({"host_memory", "free host memory", true, left ? human(*left) : "unknown"});
+  out.push_back({"host_memory", "free host memory", true, left ? format_bytes(*left) : "unknown"});
   rlimit files = {};
   if (::getrlimit(RLIMIT_NOFILE, &files) == 0) {
     const bool few = files.rlim_cur != RLIM_INFINITY && files.rlim_cur < 4096;
     out.push_back({"open_files", "open files", !few,
                    files.rlim_cur == RLIM_INFINITY
                        ? "unlimited"
-                       : fmt::format("{} per process{}", exact(files.rlim_cur),
+                       : fmt::format("{} per process{}", format_count(files.rlim_cur),
                                      few ? "; each exported page is one while it travels. Fix: "
                                            "ulimit -n 65536"
                                          : "")});
@@ -193,31 +195,10 @@ std::vector<fact> host_facts(const driver &drv) {
            fmt::format(
                "{} per process (vm.max_map_count): hostcuda needs about one for each page "
                "with memory behind it, so {} of device memory{}",
-               exact(maps), human(maps * (std::uint64_t{2} << 20)),
+               format_count(maps), format_bytes(maps * (std::uint64_t{2} << 20)),
                few ? "; to go further: sysctl vm.max_map_count=1048576, or HOSTCUDA=unbacked"
                    : "")});
     }
-  }
-  return out;
-}
-
-// Wraps `text` to `width` columns, later lines indented by `indent`.
-std::string wrap(const std::string &text, std::size_t indent, std::size_t width) {
-  std::string out;
-  std::size_t column = indent, at = 0;
-  while (at < text.size()) {
-    const std::size_t end = std::min(text.find(' ', at), text.size());
-    const std::string word = text.substr(at, end - at);
-    if (column > indent && column + 1 + word.size() > width) {
-      out += '\n' + std::string(indent, ' ');
-      column = indent;
-    } else if (column > indent) {
-      out += ' ';
-      ++column;
-    }
-    out += word;
-    column += word.size();
-    at = end + 1;
   }
   return out;
 }
@@ -298,12 +279,17 @@ void write_device(const device_report &r, json_writer &json) {
   json.end();
 }
 
-outcome<exit_status> examine_all(const std::string &which, bool as_json) {
-  auto chosen = choose_driver(which);
+struct doctor_options {
+  std::string driver;
+  bool json = false;
+};
+
+outcome<exit_status> examine_all(const doctor_options &o) {
+  auto chosen = choose_driver(o.driver);
   if (!chosen) return tl::unexpected(chosen.error());
   driver &drv = **chosen;
   const auto count = drv.device_count();
-  if (!count) return fail(exit_no_driver, count.error().message());
+  if (!count) return fail(count.error(), drv.path());
   std::vector<device_report> devices;
   for (int i = 0; i < *count; ++i) devices.push_back(examine(drv, i));
   const auto host = host_facts(drv);
@@ -313,7 +299,7 @@ outcome<exit_status> examine_all(const std::string &which, bool as_json) {
   bool usable = false;
   for (const device_report &r : devices) usable = usable || r.trouble.empty();
 
-  if (as_json) {
+  if (o.json) {
     json_writer json;
     json.begin_object().field("usable", usable).field("conclusion", verdict);
     json.begin_object("driver").field("path", drv.path()).field("version", drv.version());
@@ -326,7 +312,7 @@ outcome<exit_status> examine_all(const std::string &which, bool as_json) {
     write(checkpoint, json);
     json.end().end();
     fmt::print("{}", json.text());
-    return usable ? exit_ok : exit_no_driver;
+    return usable ? exit_ok : exit_not_found;
   }
   const terminal t = terminal_of(stdout);
   fmt::print("Driver: {}\n  {}, CUDA {}\n", drv.path(),
@@ -340,7 +326,7 @@ outcome<exit_status> examine_all(const std::string &which, bool as_json) {
                  wrap("cannot be used: " + r.trouble, 4, static_cast<std::size_t>(t.width)));
       continue;
     }
-    fmt::print("  {} of memory, {} free\n", human(r.total), human(r.free));
+    fmt::print("  {} of memory, {} free\n", format_bytes(r.total), format_bytes(r.free));
     print(r.facts, t);
     print(r.checkpoint, t);
   }
@@ -348,25 +334,19 @@ outcome<exit_status> examine_all(const std::string &which, bool as_json) {
   print(host, t);
   print(checkpoint, t);
   fmt::print("\n{}\n", verdict);
-  return usable ? exit_ok : exit_no_driver;
+  return usable ? exit_ok : exit_not_found;
 }
 
 }  // namespace
 
-void add_doctor(CLI::App &app, command_body &body) {
-  struct options {
-    std::string driver;
-    bool json = false;
-  };
-  auto o = std::make_shared<options>();
-  CLI::App *c = app.add_subcommand(
-      "doctor",
-      "Says what this driver and this machine can do, by trying it; and for what is missing,\n"
-      "what that means and what stands in.");
-  c->footer(exit_status_help);
-  add_driver_option(*c, o->driver);
-  c->add_flag("--json", o->json, "print one JSON document and nothing else");
-  c->callback([o, &body] { body = [o] { return examine_all(o->driver, o->json); }; });
+void add_doctor_command(command &root) {
+  const auto o = std::make_shared<doctor_options>();
+  command &c = root.add("doctor",
+                        "Reports what this driver, its devices and this machine support, by trying "
+                        "it; for what is missing, the consequence and the replacement.");
+  add_driver_option(c, o->driver);
+  c.json(o->json);
+  c.run = [o] { return examine_all(*o); };
 }
 
 }  // namespace stillmap::tool

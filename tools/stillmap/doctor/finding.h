@@ -1,4 +1,4 @@
-// What the doctor says of one thing: whether it works here, why not, and what helps.
+// One finding of the doctor: whether a feature works here, why not, and the fix.
 #pragma once
 
 #include <string>
@@ -11,8 +11,8 @@ struct finding {
   std::string key;   // for programs
   std::string name;  // for people
   works does = works::yes;
-  std::string says;  // what it is, or what its absence means
-  std::string fix;   // what helps; empty: nothing has to, or nothing does
+  std::string says;  // the fact, or the consequence of its absence
+  std::string fix;   // the fix; empty: none is needed, or none is known
 };
 
 }  // namespace stillmap::tool

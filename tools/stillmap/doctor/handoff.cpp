@@ -4,15 +4,15 @@ namespace stillmap::tool {
 
 finding handoff(const capabilities &can) {
   finding f{"handoff", "handoff", works::yes,
-            "pages made with handle_type::posix_fd become another process's without a copy", ""};
+            "pages created with handle_type::posix_fd move to another process without a copy", ""};
   if (can.posix_fd_export) {
-    if (!can.fabric_export) f.says += "; only on this machine, since fabric handles do not work";
+    if (!can.fabric_export) f.says += "; only on this machine: fabric handles do not work";
     return f;
   }
   f.does = works::no;
   if (!can.vmm) {
     f.says = "needs virtual memory management";
-    f.fix = "save and restore an image instead (stillmap snapshot, restore)";
+    f.fix = "save and restore an image instead (stillmap task snapshot, stillmap image restore)";
   } else {
     f.says =
         can.wsl ? "WSL 2 exports no file descriptors" : "pages cannot be exported as descriptors";

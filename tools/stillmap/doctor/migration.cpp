@@ -6,23 +6,23 @@ namespace stillmap::tool {
 
 finding migration_pages(const capabilities &can, bool digests) {
   finding f{"migration", "migration", works::yes,
-            "a running task's memory can leave for, and come from, another machine", ""};
+            "memory of a running task can be sent to, and received from, another machine", ""};
   if (!can.vmm) {
     f.does = works::no;
     f.says = "needs virtual memory management at both ends";
     f.fix = "a device or vGPU type that has it";
   } else if (!digests) {
     f.does = works::limited;
-    f.says = "without digests by the device the task stands still for the whole copy";
-    f.fix = "as for digests";
+    f.says = "without digests computed by the device, the task is stopped for the whole copy";
+    f.fix = "see: snapshots: digests";
   }
   return f;
 }
 
-// A listener with a key of its own: all of OpenSSL that a migration needs to begin.
+// Creates a listener with a new key: all that a migration needs of OpenSSL to begin.
 finding migration_tls() {
   finding f{"migration_tls", "migration: TLS 1.3", works::yes,
-            "OpenSSL makes keys and listens; both ends need a certificate", ""};
+            "OpenSSL can create keys and listen; both ends need a certificate", ""};
   std::string why;
   auto mine = migration::make_self_signed("stillmap doctor");
   if (!mine) {
@@ -31,7 +31,7 @@ finding migration_tls() {
     why = print.error().message();
   } else {
     mine->fingerprints = {*print};
-    const auto at = migration::tls_at("127.0.0.1:0", *mine);
+    const auto at = migration::create_tls_acceptor("127.0.0.1:0", *mine);
     if (!at) why = at.error().message();
   }
   if (why.empty()) return f;

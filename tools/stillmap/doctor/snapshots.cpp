@@ -15,13 +15,11 @@
 namespace stillmap::tool {
 
 finding device_digests(const device &d) {
-  finding f{
-      "device_digests", "snapshots: digests", works::yes,
-      "the device makes them: unchanged memory does not cross the bus and is not written again",
-      ""};
+  finding f{"device_digests", "snapshots: digests", works::yes,
+            "computed by the device: unchanged memory is neither copied nor written again", ""};
   constexpr std::size_t chunk = 64 << 10;
   buffer_options options;
-  options.reserve = chunk;
+  options.reserve_bytes = chunk;
   auto buffer = growable_buffer::create(d, options);
   std::string why;
   if (!buffer) {
@@ -35,20 +33,19 @@ finding device_digests(const device &d) {
   }
   if (why.empty()) return f;
   f.does = works::limited;
-  f.says = "the device makes none (" + why +
-           "): increments read all memory over the bus, and a migration copies standing still";
-  f.fix = "a driver that knows this device's architecture";
+  f.says = "the device cannot compute them (" + why +
+           "): incremental snapshots copy all memory, and a migration stops the task to copy";
+  f.fix = "a driver that supports this device's architecture";
   return f;
 }
 
 finding io_uring(int error, std::optional<int> disabled) {
-  finding f{"io_uring", "snapshots: io_uring", works::yes, "several writes are under way at once",
-            ""};
+  finding f{"io_uring", "snapshots: io_uring", works::yes, "several writes run at once", ""};
   if (error == 0) return f;
   f.does = works::limited;
-  const std::string instead = "; images are written one piece after the other";
+  const std::string instead = "; images are written with one write at a time";
   if (error == ENOSYS) {
-    f.says = "this kernel has none" + instead;
+    f.says = "not in this kernel" + instead;
     f.fix = "Linux 5.1 or newer";
   } else if (disabled.value_or(0) != 0) {
     f.says = fmt::format("switched off (kernel.io_uring_disabled = {}){}", *disabled, instead);
@@ -76,7 +73,7 @@ finding io_uring_here() {
 
 finding direct_io_here() {
   finding f{"direct_io", "snapshots: direct I/O", works::yes,
-            "files of this folder are written past the page cache", ""};
+            "files in this folder can bypass the page cache", ""};
   const int fd = ::open(".", O_TMPFILE | O_RDWR | O_DIRECT | O_CLOEXEC, 0600);
   if (fd >= 0) {
     ::close(fd);
@@ -85,11 +82,11 @@ finding direct_io_here() {
   const int why = errno;
   f.does = works::limited;
   if (why == EINVAL || why == EOPNOTSUPP) {
-    f.says = "not by the file system of this folder: images go through the page cache";
+    f.says = "not supported by the file system of this folder: images go through the page cache";
     f.fix = "save to ext4 or XFS";
   } else {
-    f.says = fmt::format("not known: no file can be made in this folder ({})", std::strerror(why));
-    f.fix = "start the doctor where images are to go";
+    f.says = fmt::format("unknown: no file can be created in this folder ({})", std::strerror(why));
+    f.fix = "run the doctor in the folder for images";
   }
   return f;
 }

@@ -18,16 +18,15 @@ constexpr std::uint64_t to_try = std::uint64_t{64} << 20;
 finding host_room(std::uint64_t device_bytes, std::optional<std::uint64_t> host_bytes) {
   finding f{"suspend_room", "suspend: room", works::yes, "", ""};
   if (!host_bytes) {
-    f.says = fmt::format("how much host memory is free is not known; all of the device is {}",
-                         human(device_bytes));
+    f.says = fmt::format("free host memory is unknown; the device has {}", format_bytes(device_bytes));
     return f;
   }
   f.says = fmt::format("{} of host memory free for the contents of {} of device memory",
-                       human(*host_bytes), human(device_bytes));
+                       format_bytes(*host_bytes), format_bytes(device_bytes));
   if (*host_bytes >= device_bytes) return f;
   f.does = works::limited;
   f.says += ": not all of it can be suspended to pinned memory at once";
-  f.fix = "suspend to a file (stillmap suspend --to file), or one tag at a time";
+  f.fix = "suspend to a file (stillmap task suspend --to file), or one tag at a time";
   return f;
 }
 
@@ -35,13 +34,13 @@ finding pinned_memory(std::uint64_t tried, const std::string &refused,
                       std::optional<std::uint64_t> limit) {
   finding f{"pinned_memory", "suspend: pinned memory", works::yes, "", ""};
   const std::string allowed =
-      limit ? human(*limit) + " may be locked (ulimit -l)" : "no limit of locked memory";
+      limit ? format_bytes(*limit) + " may be locked (ulimit -l)" : "no limit of locked memory";
   if (refused.empty()) {
-    f.says = fmt::format("{} were pinned; {}", human(tried), allowed);
+    f.says = fmt::format("{} pinned; {}", format_bytes(tried), allowed);
     return f;
   }
   f.does = works::no;
-  f.says = fmt::format("{} could not be pinned: {}; {}", human(tried), refused, allowed);
+  f.says = fmt::format("{} could not be pinned: {}; {}", format_bytes(tried), refused, allowed);
   f.fix = limit && *limit < tried
               ? "ulimit -l unlimited (LimitMEMLOCK=infinity in systemd, --ulimit "
                 "memlock=-1 for containers)"
@@ -52,8 +51,7 @@ finding pinned_memory(std::uint64_t tried, const std::string &refused,
 std::vector<finding> suspend_findings(const device &d) {
   if (!d.capabilities().vmm) {
     return {{"suspend_room", "suspend", works::no,
-             "addresses cannot be kept while the memory is away without virtual memory management",
-             ""}};
+             "without virtual memory management, addresses cannot outlive their memory", ""}};
   }
   rlimit locked = {};
   std::optional<std::uint64_t> limit;

@@ -27,10 +27,10 @@ std::pair<int, int> two_numbers(const std::string &text) {
 
 finding driver_checkpoint(const driver &drv) {
   finding f{"driver_checkpoint", "the driver's state", works::yes,
-            "cuCheckpointProcess* is there: the driver saves what it knows of a process", ""};
+            "the driver has cuCheckpointProcess* and can save its state of a process", ""};
   if (drv.is_hostcuda()) {
     f.does = works::no;
-    f.says = "hostcuda does not save processes";
+    f.says = "hostcuda cannot save processes";
     f.fix = "a GPU";
   } else if (drv.version() < first_with_checkpoint ||
              drv.symbol("cuCheckpointProcessLock") == nullptr) {
@@ -55,7 +55,7 @@ finding criu(const std::optional<std::string> &version, const std::string &kerne
   if (two_numbers(kernel) >= std::pair(6, 13) && two_numbers(*version) < std::pair(4, 1)) {
     f.does = works::no;
     f.says +=
-        ": it knows kernels only up to 6.12 (\"Unexpected rt vDSO area bounds\"); Debian 12 "
+        ": it supports kernels up to 6.12 (\"Unexpected rt vDSO area bounds\"); Debian 12 "
         "has 3.17.1";
     f.fix = "criu 4.1 or newer";
   } else if (::geteuid() != 0) {
@@ -73,7 +73,7 @@ finding criu_here() {
   std::optional<std::string> version;
   for (const std::string &program :
        {std::string(named != nullptr ? named : "criu"), std::string("/usr/sbin/criu")}) {
-    // As one word of the shell's.
+    // Quoted for the shell.
     std::string word = "'";
     for (const char c : program) word += c == '\'' ? std::string("'\\''") : std::string(1, c);
     const std::unique_ptr<FILE, int (*)(FILE *)> from(

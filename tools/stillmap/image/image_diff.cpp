@@ -28,15 +28,15 @@ std::vector<mapped> places_of(const image::manifest &m) {
   return out;
 }
 
-class comparing {
+class comparison {
  public:
-  comparing(const image::reader &first, const image::reader &second)
+  comparison(const image::reader &first, const image::reader &second)
       : first_(first), second_(second) {}
 
-  image::outcome<image_difference> run() {
-    const std::vector<mapped> a = places_of(first_.what()), b = places_of(second_.what());
+  result<image_difference> run() {
+    const std::vector<mapped> a = places_of(first_.manifest()), b = places_of(second_.manifest());
     std::size_t i = 0, j = 0;
-    std::uint64_t from = 0;  // all addresses below are dealt with
+    std::uint64_t from = 0;  // all addresses below it are done
     while (i < a.size() || j < b.size()) {
       const std::uint64_t in_a = i < a.size() ? std::max(from, a[i].begin) : UINT64_MAX;
       const std::uint64_t in_b = j < b.size() ? std::max(from, b[j].begin) : UINT64_MAX;
@@ -54,10 +54,10 @@ class comparing {
         }
       } else if (in_a < in_b) {
         out_.only_in_first += end - begin;
-        add(begin, end - begin, difference::only_in_first, first_.what().tags[a[i].tag]);
+        add(begin, end - begin, difference::only_in_first, first_.manifest().tags[a[i].tag]);
       } else {
         out_.only_in_second += end - begin;
-        add(begin, end - begin, difference::only_in_second, second_.what().tags[b[j].tag]);
+        add(begin, end - begin, difference::only_in_second, second_.manifest().tags[b[j].tag]);
       }
       from = end;
       if (i < a.size() && a[i].end <= from) ++i;
@@ -67,8 +67,8 @@ class comparing {
   }
 
  private:
-  image::done contents(std::uint64_t address, std::uint64_t bytes, std::uint64_t at_a,
-                       std::uint64_t at_b, std::uint32_t tag) {
+  status contents(std::uint64_t address, std::uint64_t bytes, std::uint64_t at_a,
+                  std::uint64_t at_b, std::uint32_t tag) {
     while (bytes != 0) {
       const image::chunk_record &a = chunk_at(first_, at_a), &b = chunk_at(second_, at_b);
       bool same = false;
@@ -85,7 +85,7 @@ class comparing {
         same = x == y;
       }
       (same ? out_.same : out_.changed) += step;
-      if (!same) add(address, step, difference::contents, first_.what().tags[tag]);
+      if (!same) add(address, step, difference::contents, first_.manifest().tags[tag]);
       address += step;
       at_a += step;
       at_b += step;
@@ -117,8 +117,8 @@ class comparing {
 
 }  // namespace
 
-image::outcome<image_difference> compare(const image::reader &first, const image::reader &second) {
-  return comparing(first, second).run();
+result<image_difference> compare(const image::reader &first, const image::reader &second) {
+  return comparison(first, second).run();
 }
 
 }  // namespace stillmap::tool

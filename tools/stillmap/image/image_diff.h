@@ -1,4 +1,4 @@
-// Where the memory of two images differs, address by address.
+// Compares the memory of two images, address by address.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ enum class difference { contents, only_in_first, only_in_second };
 struct differing_range {
   virtual_range range;
   difference what = difference::contents;
-  std::string tag;  // of the block it is in, in the first image that has it
+  std::string tag;  // of its block, in the first image that has it
 
   bool operator==(const differing_range &) const = default;
 };
@@ -23,12 +23,12 @@ struct differing_range {
 struct image_difference {
   std::vector<differing_range> ranges;  // in address order, merged where they touch
   std::uint64_t same = 0, changed = 0, only_in_first = 0, only_in_second = 0;  // bytes of addresses
-  std::uint64_t bytes_read = 0;  // where digests could not tell
+  std::uint64_t bytes_read = 0;  // bytes that were compared by reading them
 };
 
-// Contents are compared by the digests that the images hold; where their chunks do not begin at the
-// same addresses, they are read. To a chunk, or to a block of 4,096 bytes where they are read.
-// Errors: of reader::read.
-image::outcome<image_difference> compare(const image::reader &first, const image::reader &second);
+// Compares contents by the digests in the images; where chunks do not begin at the same addresses,
+// contents are read. The result is exact to a chunk, or to 4,096 bytes where contents are read.
+// Errors: those of reader::read.
+result<image_difference> compare(const image::reader &first, const image::reader &second);
 
 }  // namespace stillmap::tool

@@ -1,24 +1,18 @@
-// stillmap inspect: what is in an image.
+// stillmap image inspect: prints the metadata of an image.
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdio>
 
-#include "tools/stillmap/cli/command.h"
 #include "tools/stillmap/common/json.h"
-#include "tools/stillmap/image/image_options.h"
+#include "tools/stillmap/common/size.h"
+#include "tools/stillmap/image/image_commands.h"
 
 namespace stillmap::tool {
 namespace {
 
 using image::chunk_kind;
-
-struct inspect_command {
-  std::string file;
-  image_options image;
-  bool tree = false, json = false;
-};
 
 struct chunk_sums {
   std::uint64_t raw = 0, lz4 = 0, zstd = 0, zero = 0, same = 0, parents = 0;  // chunks
@@ -53,7 +47,7 @@ chunk_sums sums_of(const image::reader &r) {
   return n;
 }
 
-// What has one tag.
+// The memory of one tag.
 struct tag_sums {
   std::uint64_t blocks = 0, addresses = 0, places = 0, memory = 0;  // memory: each page once
 };
@@ -83,28 +77,29 @@ std::string when(std::uint64_t ns) {
 std::string name_of_access(const std::vector<access_grant> &list) {
   std::string text;
   for (const access_grant &g : list) {
-    const std::string who = g.who.kind != location_kind::device ? fmt::format("host {}", g.who.id)
-                            : g.who.id < 0                      ? "device"
-                                           : fmt::format("device {}", g.who.id);
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", who,
+    const std::string location = g.who.kind != location_kind::device
+                                     ? fmt::format("host {}", g.who.id)
+                                 : g.who.id < 0 ? "device"
+                                                : fmt::format("device {}", g.who.id);
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", location,
                         g.mode == access_mode::read_write ? "rw"
                         : g.mode == access_mode::read     ? "r"
                                                           : "-");
   }
-  return text.empty() ? "nobody" : text;
+  return text.empty() ? "no access" : text;
 }
 
-std::string how_stored(const chunk_sums &n) {
+std::string storage_text(const chunk_sums &n) {
   std::string text;
   const auto add = [&](std::uint64_t count, const char *what) {
     if (count == 0) return;
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", exact(count), what);
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", format_count(count), what);
   };
-  add(n.raw, "as they are");
-  add(n.lz4, "by lz4");
-  add(n.zstd, "by zstd");
+  add(n.raw, "uncompressed");
+  add(n.lz4, "lz4");
+  add(n.zstd, "zstd");
   add(n.zero, "zero");
-  add(n.same, "same as others");
+  add(n.same, "duplicates");
   add(n.parents, "in the parent");
   return text.empty() ? "none" : text;
 }
@@ -119,8 +114,8 @@ std::string uuid_text(const std::array<std::byte, 16> &uuid) {
 }
 
 void add_json(json_writer &json, const image::reader &r) {
-  const image::superblock &h = r.head();
-  const image::manifest &m = r.what();
+  const image::superblock &h = r.superblock();
+  const image::manifest &m = r.manifest();
   const chunk_sums n = sums_of(r);
   json.begin_object().field("file", r.path()).field("image", h.image.text());
   json.field("root", h.root.text()).field("time_ns", h.time).field("file_bytes", h.file_bytes);
@@ -135,7 +130,10 @@ void add_json(json_writer &json, const image::reader &r) {
   json.field("zero", n.zero).field("same", n.same).field("parent", n.parents).end();
   json.begin_array("chain");
   for (std::optional<image::reader> at = r; at; at = at->parent()) {
-    json.begin_object().field("file", at->path()).field("image", at->head().image.text()).end();
+    json.begin_object()
+        .field("file", at->path())
+        .field("image", at->superblock().image.text())
+        .end();
   }
   json.end();
   json.begin_object("set").field("set", h.set.text());
@@ -168,20 +166,21 @@ void add_json(json_writer &json, const image::reader &r) {
 }
 
 void print_head(const image::reader &r) {
-  const image::superblock &h = r.head();
-  const image::manifest &m = r.what();
+  const image::superblock &h = r.superblock();
+  const image::manifest &m = r.manifest();
   const chunk_sums n = sums_of(r);
-  fmt::print("image     {}, {}; what it says of itself is whole (stillmap verify reads the rest)\n",
-             r.path(), human_and_exact(h.file_bytes));
-  fmt::print("of        {}, number {}\n", when(h.time), h.image.text());
+  fmt::print(
+      "image     {}, {}; its metadata is intact (stillmap image verify checks the contents)\n",
+      r.path(), human_and_exact(h.file_bytes));
+  fmt::print("saved     {}, id {}\n", when(h.time), h.image.text());
   fmt::print("root      {}\n", h.root.text());
   fmt::print("device    {}, {}, {}, CUDA {}.{}\n", m.device.name, uuid_text(m.device.uuid),
-             human(m.device.memory_bytes), m.device.driver_version / 1000,
+             format_bytes(m.device.memory_bytes), m.device.driver_version / 1000,
              m.device.driver_version % 1000 / 10);
   fmt::print("contents  {} in {} pages; {} stored\n", human_and_exact(h.contents_bytes),
-             exact(m.pages.size()), human(n.stored));
-  fmt::print("chunks    {} of at most {}: {}\n", exact(h.chunks), human(h.chunk_bytes),
-             how_stored(n));
+             format_count(m.pages.size()), format_bytes(n.stored));
+  fmt::print("chunks    {} of at most {}: {}\n", format_count(h.chunks),
+             format_bytes(h.chunk_bytes), storage_text(n));
   if (h.set_images > 1) {
     fmt::print("set       {}, image {} of {}\n", h.set.text(), h.set_index + 1, h.set_images);
   }
@@ -189,7 +188,7 @@ void print_head(const image::reader &r) {
   if (const auto by = r.signer()) fmt::print("signed by {}\n", by->text());
   for (auto at = r.parent(); at; at = at->parent()) fmt::print("parent    {}\n", at->path());
   for (const image::manifest::note &note : m.notes) {
-    fmt::print("note      {}: {} bytes\n", note.name, exact(note.bytes.size()));
+    fmt::print("note      {}: {} bytes\n", note.name, format_count(note.bytes.size()));
   }
 }
 
@@ -202,7 +201,8 @@ void print_table(const image::manifest &m) {
   for (std::size_t i = 0; i < m.tags.size(); ++i) {
     const tag_sums &t = sums[i];
     fmt::print(" {:<{}}  {:>7}  {:>10}  {:>8}  {:>10}\n", m.tags[i].empty() ? "-" : m.tags[i],
-               width, exact(t.blocks), human(t.addresses), exact(t.places), human(t.memory));
+               width, format_count(t.blocks), format_bytes(t.addresses), format_count(t.places),
+               format_bytes(t.memory));
   }
 }
 
@@ -210,8 +210,8 @@ void print_table(const image::manifest &m) {
 void print_tree(const image::manifest &m) {
   auto place = m.places.begin();
   for (const image::manifest::block &b : m.blocks) {
-    fmt::print("\n{} {}, {}, generation {}\n", hexadecimal(b.begin), human(b.bytes),
-               m.tags[b.tag].empty() ? "no tag" : m.tags[b.tag], exact(b.generation));
+    fmt::print("\n{} {}, {}, generation {}\n", hexadecimal(b.begin), format_bytes(b.bytes),
+               m.tags[b.tag].empty() ? "no tag" : m.tags[b.tag], format_count(b.generation));
     while (place != m.places.end() && place->address < b.begin + b.bytes) {
       const auto first = place;
       std::uint64_t end = place->address;
@@ -221,13 +221,16 @@ void print_tree(const image::manifest &m) {
         end += m.pages[place->page].bytes;
       }
       fmt::print("  {} {}, {} pages from {}, {}\n", hexadecimal(first->address),
-                 human(end - first->address), exact(static_cast<std::uint64_t>(place - first)),
-                 exact(first->page), name_of_access(m.access_lists[first->access]));
+                 format_bytes(end - first->address),
+                 format_count(static_cast<std::uint64_t>(place - first)), format_count(first->page),
+                 name_of_access(m.access_lists[first->access]));
     }
   }
 }
 
-outcome<exit_status> run_inspect(const inspect_command &o) {
+}  // namespace
+
+outcome<exit_status> run_inspect(const inspect_options &o) {
   const auto opened = open_images(o.file, o.image);
   if (!opened) return tl::unexpected(opened.error());
   const bool is_set = opened->front().path() != o.file;
@@ -235,7 +238,7 @@ outcome<exit_status> run_inspect(const inspect_command &o) {
     json_writer json;
     if (is_set) {
       json.begin_object().field("folder", o.file);
-      json.field("set", opened->front().head().set.text()).begin_array("images");
+      json.field("set", opened->front().superblock().set.text()).begin_array("images");
     }
     for (const image::reader &r : *opened) add_json(json, r);
     if (is_set) json.end().end();
@@ -243,32 +246,15 @@ outcome<exit_status> run_inspect(const inspect_command &o) {
     return exit_ok;
   }
   if (is_set) {
-    fmt::print("set       {}, {} images, number {}\n", o.file, exact(opened->size()),
-               opened->front().head().set.text());
+    fmt::print("set       {}, {} images, id {}\n", o.file, format_count(opened->size()),
+               opened->front().superblock().set.text());
   }
   for (const image::reader &r : *opened) {
     if (is_set) fmt::print("\n");
     print_head(r);
-    o.tree ? print_tree(r.what()) : print_table(r.what());
+    o.tree ? print_tree(r.manifest()) : print_table(r.manifest());
   }
   return exit_ok;
-}
-
-}  // namespace
-
-void add_inspect(CLI::App &app, command_body &body) {
-  CLI::App *const c = app.add_subcommand("inspect",
-                                         "What is in an image of device memory, or in a set of "
-                                         "them: which device it is of, what\nwas where, how it is "
-                                         "stored. Checks all it says of itself, not the contents.");
-  const auto o = std::make_shared<inspect_command>();
-  c->add_option("image", o->file, "the image, or the folder of a set")
-      ->required()
-      ->type_name("IMAGE");
-  c->add_flag("--tree", o->tree, "every block, and what is mapped in it");
-  c->add_flag("--json", o->json, "all of it for programs");
-  add_image_options(*c, o->image);
-  c->callback([o, &body] { body = [o] { return run_inspect(*o); }; });
 }
 
 }  // namespace stillmap::tool

@@ -1,4 +1,4 @@
-// Whether memory is what an image says it was.
+// Compares restored memory with its image.
 #pragma once
 
 #include <functional>
@@ -9,12 +9,12 @@
 
 namespace stillmap::tool {
 
-// Copies every page of `memory`, which was restored from `image` with these tags, from where it is
-// now, and compares it with the image. `told`: bytes so far.
-// Errors: exit_failed: where the first difference is; the driver's, the image's.
+// Reads back every page of `memory`, which was restored from `image` with these tags, at every address
+// it is mapped at. `on_progress` gets the bytes compared so far.
+// Errors: exit_differs, with the address of the first difference; the driver's, the reader's.
 outcome<std::uint64_t> compare_with_image(const checkpoint::restored_memory &memory,
                                           const image::reader &image,
                                           const std::vector<std::string> &tags,
-                                          const std::function<void(std::uint64_t)> &told);
+                                          const std::function<void(std::uint64_t)> &on_progress);
 
 }  // namespace stillmap::tool

@@ -1,54 +1,52 @@
-// stillmap verify: reads all of an image, and checks every byte of it.
+// stillmap image verify: reads all of an image and checks every byte of it.
 #include <fmt/format.h>
 
-#include "tools/stillmap/cli/command.h"
+#include <optional>
+
 #include "tools/stillmap/common/json.h"
 #include "tools/stillmap/common/progress.h"
-#include "tools/stillmap/image/image_options.h"
+#include "tools/stillmap/common/size.h"
+#include "tools/stillmap/image/image_commands.h"
 
 namespace stillmap::tool {
 namespace {
 
-struct verify_command {
-  std::string file;
-  image_options image;
-  unsigned threads = 0;
-  bool alone = false, json = false;
-};
-
-std::uint64_t stored_bytes(const image::reader &r, bool alone) {
+std::uint64_t stored_bytes(const image::reader &r, bool skip_parents) {
   std::uint64_t stored = 0;
   for (std::optional<image::reader> at = r; at; at = at->parent()) {
     for (const image::chunk_record &c : at->chunks()) stored += c.stored;
-    if (alone) break;
+    if (skip_parents) break;
   }
   return stored;
 }
 
-outcome<exit_status> run_verify(const verify_command &o) {
+}  // namespace
+
+outcome<exit_status> run_verify(const verify_options &o) {
   const auto opened = open_images(o.file, o.image);
   if (!opened) return tl::unexpected(opened.error());
   std::uint64_t stored = 0, images = 0;
   for (const image::reader &r : *opened) {
-    stored += stored_bytes(r, o.alone);
-    images += o.alone ? 1 : r.chain();
+    stored += stored_bytes(r, o.skip_parents);
+    images += o.skip_parents ? 1 : r.chain();
   }
   progress bar("verify", stored, o.json);
-  image::verify_options how;
-  how.threads = o.threads;
-  how.parents = !o.alone;
-  std::uint64_t chunks = 0, bytes = 0;  // of those before, then of all
+  image::verify_options options;
+  options.threads = o.threads;
+  options.parents = !o.skip_parents;
+  std::uint64_t chunks = 0, bytes = 0;  // of the images that are done
   for (const image::reader &r : *opened) {
     image::verify_progress last;
-    how.on_progress = [&](const image::verify_progress &p) {
+    options.on_progress = [&](const image::verify_progress &p) {
       last = p;
       bar.update(bytes + p.bytes, {});
       return true;
     };
-    const auto whole = r.verify(how);
-    if (!whole) {
+    if (const auto whole = r.verify(options); !whole) {
       bar.finish();
-      return fail(whole.error());
+      failure f(whole.error().about(r.path()));
+      if (whole.error().is(errc::corrupt)) f.status = exit_differs;
+      return tl::unexpected(std::move(f));
     }
     chunks += last.chunks;
     bytes += last.bytes;
@@ -56,32 +54,14 @@ outcome<exit_status> run_verify(const verify_command &o) {
   bar.finish();
   if (o.json) {
     json_writer json;
-    json.begin_object().field("whole", true).field("chunks", chunks).field("bytes", bytes);
-    fmt::print("{}\n", json.field("images", images).end().text());
+    json.begin_object().field("intact", true).field("chunks", chunks).field("bytes", bytes);
+    fmt::print("{}", json.field("images", images).end().text());
   } else {
-    fmt::print("stillmap: ok: {} is whole: {} stored chunks, {}, every byte as it was written{}\n",
-               o.file, exact(chunks), human(bytes),
+    fmt::print("stillmap: ok: {} is intact: {} stored chunks, {}, every byte checked{}\n", o.file,
+               format_count(chunks), format_bytes(bytes),
                images > 1 ? fmt::format(", in {} images", images) : "");
   }
   return exit_ok;
-}
-
-}  // namespace
-
-void add_verify(CLI::App &app, command_body &body) {
-  CLI::App *const c = app.add_subcommand(
-      "verify", "Reads all of an image, or of a set, and of its parents, and checks\nevery byte.");
-  const auto o = std::make_shared<verify_command>();
-  c->add_option("image", o->file, "the image, or the folder of a set")
-      ->required()
-      ->type_name("IMAGE");
-  c->add_option("--threads", o->threads, "that read (default: as many as there are processors)")
-      ->check(CLI::Range(1u, 256u))
-      ->type_name("N");
-  c->add_flag("--alone", o->alone, "this file only, without its parents");
-  c->add_flag("--json", o->json, "the result for programs");
-  add_image_options(*c, o->image);
-  c->callback([o, &body] { body = [o] { return run_verify(*o); }; });
 }
 
 }  // namespace stillmap::tool

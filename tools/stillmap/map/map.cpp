@@ -1,10 +1,11 @@
-// stillmap map: performs a few operations on buffers and draws the address space they leave.
+// stillmap map: performs operations on buffers and draws the resulting address space.
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <memory>
 
-#include "tools/stillmap/cli/command.h"
-#include "tools/stillmap/common/machine.h"
+#include "tools/stillmap/cli/commands.h"
+#include "tools/stillmap/common/json.h"
 #include "tools/stillmap/common/source.h"
 #include "tools/stillmap/map/picture.h"
 #include "tools/stillmap/map/scenario.h"
@@ -12,7 +13,7 @@
 namespace stillmap::tool {
 namespace {
 
-// One of each thing that can be seen.
+// Shows one example of each state.
 constexpr const char *sample_script =
     "grow weights 96M\n"
     "grow cache 128M\n"
@@ -28,20 +29,21 @@ constexpr const char *sample_script =
     "decommit cache 96M 16M\n";
 
 constexpr const char *language =
-    "OPERATIONS, separated by ; or line ends, on buffers that you name:\n"
-    "  grow NAME SIZE                      SIZE more at the end; makes the buffer if need be\n"
-    "  shrink NAME [SIZE]                  SIZE less; pages past the end are given back\n"
-    "  commit NAME OFFSET SIZE             memory for a range; makes the buffer if need be\n"
-    "  decommit NAME OFFSET SIZE           a hole\n"
-    "  alias NAME OFFSET SIZE NEW [TIMES]  the same pages at other addresses\n"
-    "  fork NAME NEW                       a copy that shares pages until written\n"
-    "  write NAME OFFSET SIZE              unshares a range\n"
+    "OPERATIONS, separated by ; or line breaks, on named buffers:\n"
+    "  grow NAME SIZE                      appends SIZE; creates the buffer if it does not exist\n"
+    "  shrink NAME [SIZE]                  removes SIZE from the end, and releases its pages\n"
+    "  commit NAME OFFSET SIZE             maps pages to a range; creates the buffer\n"
+    "  decommit NAME OFFSET SIZE           unmaps a range\n"
+    "  alias NAME OFFSET SIZE NEW [TIMES]  maps the same pages at other addresses\n"
+    "  fork NAME NEW                       a copy that shares pages until they are written\n"
+    "  write NAME OFFSET SIZE              unshares the pages of a range\n"
     "  splice FROM OFFSET SIZE TO OFFSET   moves pages, not bytes\n"
-    "  drop NAME                           gives a buffer back\n"
-    "  hold, release                       in between, the device is busy and what is given back\n"
-    "                                      retires (a GPU is busy for a moment only)\n"
-    "  # comment to the end of the line\n"
-    "Offsets and sizes are multiples of the page size, 2M, save for grow, shrink and write.\n"
+    "  drop NAME                           destroys a buffer\n"
+    "  hold, release                       keeps the device busy in between, so that released "
+    "pages\n"
+    "                                      retire (a GPU is busy for a short time only)\n"
+    "  # comment up to the end of the line\n"
+    "Offsets and sizes are multiples of the page size, 2M, except for grow, shrink and write.\n"
     "Example: stillmap map --ops 'grow a 64M; grow b 32M; decommit a 16M 8M; fork b c;\n"
     "                             splice a 32M 16M b 128M; shrink a 8M' --svg map.svg\n";
 
@@ -50,11 +52,13 @@ struct map_options {
   std::string ops;
   std::string file;
   std::string svg;
-  std::uint64_t reserve = std::uint64_t{256} << 20;
+  std::uint64_t reserve_bytes = std::uint64_t{256} << 20;
   bool json = false;
 };
 
 outcome<std::string> script_of(const map_options &o) {
+  if (!o.ops.empty() && !o.file.empty())
+    return fail(exit_usage, "--script and --ops exclude each other");
   if (!o.ops.empty()) return o.ops;
   if (o.file.empty()) return std::string(sample_script);
   auto source = byte_source::open(o.file);
@@ -76,13 +80,13 @@ outcome<exit_status> draw(const map_options &o) {
   if (!drv) return tl::unexpected(drv.error());
   auto d = open_device(**drv, o.driver.device);
   if (!d) return tl::unexpected(d.error());
-  auto played = scenario::create(*d, o.reserve);
+  auto played = scenario::create(*d, o.reserve_bytes);
   if (!played) return tl::unexpected(played.error());
   for (const operation &op : *operations) {
     if (auto performed = played->perform(op); !performed) return tl::unexpected(performed.error());
   }
   picture p = picture_of(*d, "Address space");
-  // A fork or alias has the tag of what it came from; here every buffer has a name of its own.
+  // A fork or alias inherits its tag; the picture shows the name in the script.
   for (picture_row &row : p.rows) {
     const std::string name = played->name_at(device_address(row.begin));
     if (!name.empty()) row.name = name;
@@ -109,23 +113,20 @@ outcome<exit_status> draw(const map_options &o) {
 
 }  // namespace
 
-void add_map(CLI::App &app, command_body &body) {
-  auto o = std::make_shared<map_options>();
-  CLI::App *c = app.add_subcommand(
-      "map",
-      "Performs a few operations on buffers and draws the address space they leave: what is "
-      "reserved,\n"
-      "what has memory, what is shared, what is on its way out. Without operations: one of each.");
-  c->footer(std::string(language) + "\n" + exit_status_help);
-  add_driver_options(*c, o->driver);
-  CLI::Option *ops = c->add_option("--ops", o->ops, "the operations, as below")->type_name("TEXT");
-  c->add_option("--script", o->file, "a file with operations; - is standard input")
-      ->type_name("FILE")
-      ->excludes(ops);
-  add_size(*c, "--reserve", o->reserve, "address space of each buffer (default 256M)");
-  c->add_option("--svg", o->svg, "also write the picture as an SVG file")->type_name("PATH");
-  c->add_flag("--json", o->json, "print one JSON document and nothing else");
-  c->callback([o, &body] { body = [o] { return draw(*o); }; });
+void add_map_command(command &root) {
+  const auto o = std::make_shared<map_options>();
+  command &c = root.add("map",
+                        "Performs a few operations on buffers and draws the resulting address "
+                        "space: what is reserved, mapped, shared or retiring. Without operations "
+                        "it shows one example of each.");
+  add_driver_options(c, o->driver);
+  c.text("--ops", o->ops, "OPS", "the operations, in the language below");
+  c.text("--script", o->file, "FILE", "a file with operations; - is standard input");
+  c.size("--reserve", o->reserve_bytes, "address space of each buffer (default: 256M)");
+  c.text("--svg", o->svg, "PATH", "also write the picture as an SVG file");
+  c.json(o->json);
+  c.notes = language;
+  c.run = [o] { return draw(*o); };
 }
 
 }  // namespace stillmap::tool

@@ -11,8 +11,8 @@
 namespace stillmap::tool {
 namespace {
 
-// What an operation's words mean: n a name, m the other name, o offset, s size, t offset in the
-// other, x times. Capital letters may be left out.
+// The arguments of an operation: n name, m other name, o offset, s size, t offset in the other, x
+// times. Capital letters are optional.
 struct grammar {
   verb what;
   const char *word;
@@ -65,14 +65,14 @@ outcome<void> take(operation &op, char part, const std::string &word) {
     case 'n':
     case 'm':
       if (!is_name(word)) {
-        return wrong(op,
-                     fmt::format("'{}' is no name (a letter, then letters, digits, _ - .)", word));
+        return wrong(
+            op, fmt::format("'{}' is not a name (a letter, then letters, digits, _ - .)", word));
       }
       (part == 'n' ? op.name : op.other) = word;
       return {};
     case 'x': {
       const bool digit = word.size() == 1 && word[0] >= '1' && word[0] <= '9';
-      if (!digit) return wrong(op, fmt::format("'{}' times is not 1 to 9", word));
+      if (!digit) return wrong(op, fmt::format("'{}' is not a number of times from 1 to 9", word));
       op.times = static_cast<std::uint64_t>(word[0] - '0');
       return {};
     }
@@ -101,7 +101,7 @@ outcome<void> parse_one(operation &op) {
       std::count_if(parts.begin(), parts.end(), [](char c) { return std::islower(c) != 0; }));
   const std::size_t given = words.size() - 1;
   if (given < needed || given > parts.size()) {
-    return wrong(op, fmt::format("write it as: {}", found->usage));
+    return wrong(op, fmt::format("the form is: {}", found->usage));
   }
   for (std::size_t i = 0; i < given; ++i) {
     if (auto taken = take(op, parts[i], words[i + 1]); !taken) return taken;

@@ -1,17 +1,5 @@
-// The little language of stillmap map: operations on named buffers, separated by semicolons or line
-// ends. Parsing is pure; scenario.h performs it.
-//
-//   grow NAME SIZE                      SIZE more at the end; makes the buffer where there is none
-//   shrink NAME [SIZE]                  SIZE less; pages past the end are given back
-//   commit NAME OFFSET SIZE             memory for a range; makes the buffer where there is none
-//   decommit NAME OFFSET SIZE           a hole
-//   alias NAME OFFSET SIZE NEW [TIMES]  the same pages at other addresses
-//   fork NAME NEW                       a copy that shares pages until written
-//   write NAME OFFSET SIZE              unshares a range
-//   splice FROM OFFSET SIZE TO OFFSET   moves pages, not bytes
-//   drop NAME                           gives a buffer back
-//   hold | release                      from here on the device is busy: what is given back retires
-//   # comment to the end of the line
+// The script language of stillmap map: operations on named buffers, separated by semicolons or line
+// breaks. `stillmap map --help` describes each (map.cpp). Parsing is pure; scenario.h performs it.
 #pragma once
 
 #include <cstdint>

@@ -38,7 +38,7 @@ std::uint64_t picture_row::used_end() const {
 
 namespace {
 
-// How many addresses each page stands at; what retires is at its old address only for a while.
+// The number of mapped addresses of each page; retiring mappings do not count.
 std::map<std::uint64_t, unsigned> addresses_of_pages(std::span<const mapping_record> mappings) {
   std::map<std::uint64_t, unsigned> out;
   for (const mapping_record &m : mappings) {
@@ -101,12 +101,12 @@ picture picture_of(std::span<const block_record> blocks, std::span<const mapping
     }
 
     const std::uint64_t at = m.range.begin.value();
-    const auto home = std::find_if(p.rows.begin(), p.rows.end(), [&](const picture_row &r) {
+    const auto row_of_page = std::find_if(p.rows.begin(), p.rows.end(), [&](const picture_row &r) {
       return r.reservation && r.begin <= at && at < r.begin + r.bytes;
     });
-    if (home != p.rows.end()) {
-      run.offset = at - home->begin;
-      add_run(*home, run);
+    if (row_of_page != p.rows.end()) {
+      run.offset = at - row_of_page->begin;
+      add_run(*row_of_page, run);
     } else {
       picture_row row;
       row.name = "allocation";
@@ -138,7 +138,7 @@ picture picture_of(const device &d, std::string title) {
 std::uint64_t zoom_of(const picture_row &row, std::uint64_t page_bytes) {
   const std::uint64_t used = std::max(row.used_end(), page_bytes);
   if (row.runs.empty() || used >= row.bytes / 6) return 0;
-  // A round length that the content nearly fills: 1, 1.25, 1.5 or 1.75 times a power of two.
+  // A round length just above the used part: 1, 1.25, 1.5 or 1.75 times a power of two.
   const std::uint64_t step = std::max<std::uint64_t>(std::bit_floor(used) / 4, 1);
   const std::uint64_t round = (used + step - 1) / step * step;
   return std::min(std::max(round, page_bytes), row.bytes);

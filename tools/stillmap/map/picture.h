@@ -1,6 +1,6 @@
-// A picture of a device's address space, as data: what is reserved, what has memory behind it, what
-// is on its way out, and what waits in the pool. Taken from the ledger; drawn by picture_terminal
-// and picture_svg. Values only: holds no pages and no device.
+// A picture of a device's address space, as data: reservations, mapped, shared and retiring pages,
+// and the page pool. Read from the ledger; drawn by picture_terminal and picture_svg. Holds no pages
+// and no device.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,12 @@
 
 namespace stillmap::tool {
 
-// What stands at an address; the order is how urgently a cell that holds several should say so.
+// The state of an address range. A cell that covers several states shows the last of them.
 enum class backing : unsigned char {
-  nothing,   // reserved: address space that costs no memory
-  mapped,    // a page of its own
-  shared,    // a page that is at another address too: alias or fork
-  retiring,  // given back; unmapped when the device work before it is done
+  nothing,   // reserved: address space without memory
+  mapped,    // a page that is mapped once
+  shared,    // a page that is mapped at another address too: alias or fork
+  retiring,  // released; unmapped when earlier device work has finished
 };
 inline constexpr std::size_t backing_kinds = 4;
 const char *word_for(backing b);  // "reserved", "mapped", "shared", "retiring"
@@ -39,10 +39,10 @@ struct picture_row {
   std::uint64_t begin = 0;
   std::uint64_t bytes = 0;
   std::uint64_t generation = 0;
-  bool reservation = true;        // false: one allocation of the copying fallback
-  std::vector<backing_run> runs;  // address order, disjoint; adjacent equal ones are one
+  bool reservation = true;        // false: an allocation of the copying fallback
+  std::vector<backing_run> runs;  // in address order, disjoint, adjacent equal runs merged
 
-  std::uint64_t bytes_of(backing kind) const;  // `nothing`: what no run covers
+  std::uint64_t bytes_of(backing kind) const;  // `nothing`: bytes that no run covers
   std::uint64_t used_end() const;              // offset after the last run; 0: none
 };
 
@@ -58,39 +58,39 @@ struct picture {
   std::uint64_t page_bytes = 0;
   std::uint64_t device_memory = 0;
   std::vector<picture_row> rows;     // address order
-  std::uint64_t pages_in_use = 0;    // bytes of pages at some address, each page counted once
-  std::uint64_t pages_retiring = 0;  // bytes of pages whose every address is retiring
-  std::uint64_t pool_ready = 0;      // bytes of free pages that can be used at once
+  std::uint64_t pages_in_use = 0;    // bytes of mapped pages, each page once
+  std::uint64_t pages_retiring = 0;  // bytes of pages that are only retiring
+  std::uint64_t pool_ready = 0;      // bytes of free pages that are ready
   std::uint64_t pool_waiting = 0;    // bytes of free pages behind a fence
   std::uint64_t physical = 0;        // all device memory held
   std::string history_name;
   std::vector<picture_step> history;  // of one buffer, oldest first; may be empty
-  std::vector<picture_step> copying;  // the same job by copying, to set beside it; may be empty
+  std::vector<picture_step> copying;  // the same job by copying; may be empty
 };
 
-// From the ledger's books, which are consistent one by one.
+// From snapshots of the ledger, each consistent by itself.
 picture picture_of(std::span<const block_record> blocks, std::span<const mapping_record> mappings,
                    const page_pool_stats &pool, const address_space_stats &stats);
 picture picture_of(const device &d, std::string title);
 
-// For a reservation far larger than what is in it: the offsets [0, bytes) that a second, enlarged
-// bar should show; 0 where the whole bar shows everything well.
+// For a reservation much larger than its used part: the offsets [0, bytes) for a second, enlarged
+// bar; 0 if the whole bar is enough.
 std::uint64_t zoom_of(const picture_row &row, std::uint64_t page_bytes);
 
-// What cell `i` of `cells` equal parts of [0, span) shows; `full`: all of it is of that kind.
+// The states of `cells` equal parts of [0, span). `full`: the whole cell has that state.
 struct cell {
   backing kind = backing::nothing;
   bool full = true;
 };
 std::vector<cell> cells_of(const picture_row &row, std::uint64_t span, std::size_t cells);
 
-// Lines with newlines at their ends, at most t.width columns.
+// Lines of at most t.width columns, each with a newline.
 std::string draw_in_terminal(const picture &p, const terminal &t);
 // One SVG document; readable on light and dark pages.
 std::string draw_as_svg(const picture &p);
-// Writes it, with the folders it needs. Errors: exit_failed, naming the path.
+// Creates missing folders. Errors: exit_failed, naming the path.
 outcome<void> write_svg(const picture &p, const std::string &path);
-// As a field of an object that is open.
+// Writes the field "address_space" into an open object.
 void write_json(const picture &p, json_writer &json);
 
 }  // namespace stillmap::tool

@@ -1,7 +1,6 @@
-// The address space as an SVG. Each reservation is a bar drawn to scale; where little of it is
-// used, the used part is enlarged below, with lines that say what is enlarged. No scripts, no
-// fonts, no links: one file that any browser shows; its colours follow the reader's light or dark
-// theme.
+// Draws the address space as SVG. Each reservation is a bar drawn to scale; if little of it is used,
+// the used part is enlarged below. The file has no scripts, fonts or links, and follows the
+// browser's light or dark theme.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -132,7 +131,7 @@ void svg::bar(const picture_row &row, std::uint64_t span, double height) {
     const double w =
         std::min(std::max(static_cast<double>(r.bytes) * scale, 1.5), margin + bar_width - x);
     const std::string what = fmt::format(
-        "{} {} at offset {}, address {}{}", human(r.bytes), word_for(r.kind), human(r.offset),
+        "{} {} at offset {}, address {}{}", format_bytes(r.bytes), word_for(r.kind), format_bytes(r.offset),
         hexadecimal(row.begin + r.offset), r.read_only ? ", read-only until written" : "");
     body_ += fmt::format("<g><title>{}</title>\n", escape(what));
     box(x, y_, w, height, css_class[static_cast<std::size_t>(r.kind)]);
@@ -153,8 +152,8 @@ void svg::ticks(std::uint64_t span) {
   for (std::uint64_t at = 0; at <= span; at += tick) {
     const double x = margin + bar_width * static_cast<double>(at) / static_cast<double>(span);
     line(x, y_, x, y_ + 5, "axis");
-    // The ends belong to the addresses' column below; a last label may not run over the edge.
-    text(x, y_ + 18, at == 0 ? std::string("0") : fmt::format("+{}", human(at)), "soft",
+    // A label near the end would run over the edge.
+    text(x, y_ + 18, at == 0 ? std::string("0") : fmt::format("+{}", format_bytes(at)), "soft",
          at == 0                       ? "start"
          : x > margin + bar_width - 30 ? "end"
                                        : "middle");
@@ -164,11 +163,11 @@ void svg::ticks(std::uint64_t span) {
 
 void svg::row(const picture_row &r) {
   std::string facts = r.reservation
-                          ? fmt::format("{} of addresses reserved", human(r.bytes))
-                          : fmt::format("{} allocated; it cannot grow in place", human(r.bytes));
+                          ? fmt::format("{} of addresses reserved", format_bytes(r.bytes))
+                          : fmt::format("{} allocated; it cannot grow in place", format_bytes(r.bytes));
   for (const backing kind : {backing::mapped, backing::shared, backing::retiring}) {
     if (const std::uint64_t n = r.bytes_of(kind); n != 0 && r.reservation) {
-      facts += fmt::format(" \xC2\xB7 {} {}", human(n), word_for(kind));
+      facts += fmt::format(" \xC2\xB7 {} {}", format_bytes(n), word_for(kind));
     }
   }
   if (r.reservation) facts += fmt::format(" \xC2\xB7 backing generation {}", r.generation);
@@ -195,7 +194,7 @@ void svg::row(const picture_row &r) {
   body_ += fmt::format(
       "<path class=\"lens\" d=\"M{:.1f} {:.1f}L{:.1f} {:.1f}L{:.1f} {:.1f}L{:.1f} {:.1f}Z\"/>\n",
       margin, y_, margin + std::max(part, 1.5), y_, right, below, margin, below);
-  text(margin + 10, below - 7, fmt::format("the first {}, enlarged", human(zoom)), "soft");
+  text(margin + 10, below - 7, fmt::format("the first {}, enlarged", format_bytes(zoom)), "soft");
   y_ = below;
   bar(r, zoom, zoom_height);
   y_ += zoom_height;
@@ -209,7 +208,7 @@ void svg::row(const picture_row &r) {
 void svg::legend() {
   double x = margin;
   const auto entry = [&](const char *css, const std::string &label, bool striped) {
-    // Nobody measures text here: wide letters are assumed.
+    // Text is not measured: wide letters are assumed.
     const double width = 25 + 7.6 * static_cast<double>(label.size()) + 20;
     if (x + width > page_width) {
       x = margin;
@@ -244,10 +243,10 @@ void svg::legend() {
   y_ += 42;
 }
 
-// Physical memory: what is behind addresses, what waits in the pool.
+// Physical memory: pages in use, and free pages of the pool.
 void svg::memory() {
-  heading("device memory", fmt::format("{} of {} held, in pages of {}", human(p_.physical),
-                                       human(p_.device_memory), human(p_.page_bytes)));
+  heading("device memory", fmt::format("{} of {} held, in pages of {}", format_bytes(p_.physical),
+                                       format_bytes(p_.device_memory), format_bytes(p_.page_bytes)));
   y_ += 12;
   const std::uint64_t pending = p_.pages_retiring + p_.pool_waiting;
   const std::array<std::uint64_t, 3> parts = {p_.pages_in_use, pending, p_.pool_ready};
@@ -264,7 +263,7 @@ void svg::memory() {
   text(margin, y_,
        fmt::format(
            "{} in use \xC2\xB7 {} free once pending work is done \xC2\xB7 {} free in the pool",
-           human(parts[0]), human(parts[1]), human(parts[2])),
+           format_bytes(parts[0]), format_bytes(parts[1]), format_bytes(parts[2])),
        "soft");
   y_ += 44;
 }
@@ -301,7 +300,7 @@ void svg::history() {
   for (std::uint64_t at = 0; at <= top; at += tick) {
     line(left, up(at), left + width, up(at), at == 0 ? "axis" : "grid");
     if (at % (tick * 2) == 0 || top / tick <= 4) {
-      text(left - 8, up(at) + 4, at == 0 ? "0" : human(at), "soft", "end");
+      text(left - 8, up(at) + 4, at == 0 ? "0" : format_bytes(at), "soft", "end");
     }
   }
 
@@ -310,7 +309,7 @@ void svg::history() {
     std::uint64_t size = 0;
     before = 0;
     for (const picture_step &s : p_.copying) {
-      // What did not fit made it move: both buffers at once, then the new one alone.
+      // Growing beyond the capacity: both buffers at once, then the new one alone.
       path += fmt::format("H{:.2f}", along(std::min(s.mapped == before ? s.size : size, length)));
       if (s.mapped != before) path += fmt::format("V{:.2f}", up(before + s.mapped));
       path += fmt::format("V{:.2f}", up(s.mapped));
@@ -338,7 +337,7 @@ void svg::history() {
   const std::uint64_t step = tick_of_bytes(length);
   for (std::uint64_t at = 0; at <= length; at += step) {
     line(along(at), floor, along(at), floor + 5, "axis");
-    text(along(at), floor + 19, at == 0 ? "0" : human(at), "soft",
+    text(along(at), floor + 19, at == 0 ? "0" : format_bytes(at), "soft",
          along(at) > left + width - 30 ? "end" : "middle");
     if (step > length - at) break;
   }

@@ -1,5 +1,5 @@
-// The address space in characters. Each reservation is a bar; where little of it is used, a second
-// bar enlarges the used part.
+// Draws the address space with characters. Each reservation is a bar; if little of it is used, a
+// second bar enlarges the used part.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ struct look {
   const char *ascii;
   const char *colour;  // SGR
 };
-// Told apart without colour too.
+// Distinct without colour, too.
 constexpr std::array<look, backing_kinds> looks = {{
     {"░", ".", "2"},
     {"█", "#", "32"},
@@ -39,7 +39,7 @@ class painter {
     return t_.colour ? fmt::format("\x1b[1m{}\x1b[0m", text) : text;
   }
   void line(std::string text) {
-    // Only ASCII lines come here, so that bytes are columns.
+    // ASCII only, so that a byte is a column.
     if (text.size() > width()) text.resize(width());
     out_ += text + '\n';
   }
@@ -71,10 +71,10 @@ std::string painter::bar(const picture_row &row, std::uint64_t span, std::size_t
   return before == nullptr ? out : out + paint(*before, run);
 }
 
-// The addresses of a bar's two ends, and between them how much it shows.
+// The addresses of a bar's ends, and its length between them.
 void painter::scale(std::uint64_t begin, std::uint64_t span) {
   const std::string left = hexadecimal(begin), right = hexadecimal(begin + span);
-  const std::string middle = human(span);
+  const std::string middle = format_bytes(span);
   const std::size_t used = left.size() + right.size() + middle.size();
   if (used + 4 > width()) return line("  " + left);
   const std::size_t gap = width() - 2 - used;
@@ -84,11 +84,11 @@ void painter::scale(std::uint64_t begin, std::uint64_t span) {
 void painter::draw_row(const picture_row &row) {
   const std::string name = row.name.empty() ? "(no name)" : row.name;
   std::string facts = row.reservation
-                          ? fmt::format("{} reserved", human(row.bytes))
-                          : fmt::format("{} allocated, cannot grow in place", human(row.bytes));
+                          ? fmt::format("{} reserved", format_bytes(row.bytes))
+                          : fmt::format("{} allocated, cannot grow in place", format_bytes(row.bytes));
   for (const backing kind : {backing::mapped, backing::shared, backing::retiring}) {
     if (const std::uint64_t n = row.bytes_of(kind); n != 0 && row.reservation) {
-      facts += fmt::format(", {} {}", human(n), word_for(kind));
+      facts += fmt::format(", {} {}", format_bytes(n), word_for(kind));
     }
   }
   if (row.reservation) facts += fmt::format(", generation {}", row.generation);
@@ -100,7 +100,7 @@ void painter::draw_row(const picture_row &row) {
   out_ += "  " + bar(row, row.bytes, cells) + '\n';
   scale(row.begin, row.bytes);
   if (const std::uint64_t zoom = zoom_of(row, p_.page_bytes); zoom != 0) {
-    line(fmt::format("  its first {}, enlarged:", human(zoom)));
+    line(fmt::format("  its first {}, enlarged:", format_bytes(zoom)));
     out_ += "  " + bar(row, zoom, cells) + '\n';
     scale(row.begin, zoom);
   }
@@ -129,8 +129,8 @@ void painter::legend() {
 
 void painter::pool() {
   line(fmt::format("  memory: {} in use, {} free after pending work, {} free in the pool",
-                   human(p_.pages_in_use), human(p_.pages_retiring + p_.pool_waiting),
-                   human(p_.pool_ready)));
+                   format_bytes(p_.pages_in_use), format_bytes(p_.pages_retiring + p_.pool_waiting),
+                   format_bytes(p_.pool_ready)));
 }
 
 // Mapped bytes after each growth as columns of eight heights.
@@ -152,7 +152,7 @@ void painter::history() {
           paint(looks[static_cast<std::size_t>(backing::mapped)], bars) + '\n';
   const picture_step &first = p_.history.front(), &last = p_.history.back();
   line(fmt::format("  generation {}: {} mapped  ->  generation {}: {} mapped", first.generation,
-                   human(first.mapped), last.generation, human(last.mapped)));
+                   format_bytes(first.mapped), last.generation, format_bytes(last.mapped)));
 }
 
 std::string painter::draw() {

@@ -11,9 +11,15 @@
 namespace stillmap::tool {
 namespace {
 
+tl::unexpected<failure> failed(const operation &op, const error &e) {
+  failure f(e);
+  f.line = at_operation(op, f.line);
+  return tl::unexpected(std::move(f));
+}
+
 outcome<void> done(const operation &op, const status &s) {
   if (s) return {};
-  return fail(exit_failed, at_operation(op, s.error().message()));
+  return failed(op, s.error());
 }
 
 }  // namespace
@@ -44,7 +50,7 @@ outcome<growable_buffer *> scenario::find(const operation &op, const std::string
 outcome<growable_buffer *> scenario::find_or_make(const operation &op, const std::string &name) {
   if (const auto at = buffers_.find(name); at != buffers_.end()) return &at->second;
   buffer_options options;
-  options.reserve = static_cast<std::size_t>(reserve_);
+  options.reserve_bytes = static_cast<std::size_t>(reserve_);
   options.tag = name;
   if (auto added = add(op, name, growable_buffer::create(device_, std::move(options))); !added) {
     return tl::unexpected(added.error());
@@ -54,15 +60,15 @@ outcome<growable_buffer *> scenario::find_or_make(const operation &op, const std
 
 outcome<void> scenario::add(const operation &op, const std::string &name,
                             result<growable_buffer> made) {
-  if (!made) return fail(exit_failed, at_operation(op, made.error().message()));
+  if (!made) return failed(op, made.error());
   if (!buffers_.emplace(name, std::move(*made)).second) {
     return fail(exit_usage, at_operation(op, fmt::format("there is a buffer '{}' already", name)));
   }
   return {};
 }
 
-// Keeps the device busy, so that what is given back from here on waits for a fence. hostcuda holds
-// a stream for as long as we say; a GPU gets work that takes a while.
+// Keeps the device busy, so that pages released from here on wait for a fence. hostcuda holds a
+// stream until release_stream(); a GPU gets work that takes some time.
 outcome<void> scenario::hold(const operation &op) {
   if (busy_) return {};
   const driver &drv = device_.driver();
@@ -72,7 +78,7 @@ outcome<void> scenario::hold(const operation &op) {
     constexpr std::size_t bytes = std::size_t{64} << 20;
     constexpr int times = 10000;
     buffer_options options;
-    options.reserve = bytes;
+    options.reserve_bytes = bytes;
     options.tag = "busy";
     if (buffers_.find("busy") == buffers_.end()) {
       if (auto added = add(op, "busy", growable_buffer::create(device_, std::move(options)));
@@ -93,14 +99,14 @@ outcome<void> scenario::hold(const operation &op) {
   return {};
 }
 
-status scenario::give_back(growable_buffer &b, const operation &op) {
+status scenario::release(growable_buffer &b, const operation &op) {
   const auto offset = static_cast<std::size_t>(op.offset), size = static_cast<std::size_t>(op.size);
   if (op.what == verb::decommit) {
     return busy_ ? b.decommit(offset, size, *busy_) : b.decommit(offset, size);
   }
   if (size > b.size()) {
-    return make_error(errc::invalid_argument, "shrink", "the buffer is smaller than that", size,
-                  b.size());
+    return make_error(errc::invalid_argument, "shrink", "the buffer is smaller", size,
+                      b.size(), error_unit::bytes);
   }
   if (status s = b.resize(b.size() - size); !s) return s;
   return busy_ ? b.shrink_to_fit(*busy_) : b.shrink_to_fit();
@@ -130,7 +136,7 @@ outcome<void> scenario::perform(const operation &op) {
       return done(op, b.commit(offset, size, stream_));
     case verb::shrink:
     case verb::decommit:
-      return done(op, give_back(b, op));
+      return done(op, release(b, op));
     case verb::alias:
     case verb::fork: {
       if (buffers_.count(op.other) != 0) {

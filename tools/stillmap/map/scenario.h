@@ -15,13 +15,13 @@ class scenario {
   // Each buffer reserves `reserve` bytes of addresses.
   static outcome<scenario> create(const device &d, std::uint64_t reserve);
   scenario(scenario &&) = default;
-  ~scenario();  // releases the device first: buffers wait for its work
+  ~scenario();  // ends hold() first, since buffers wait for device work
 
-  // Errors: exit_usage where the script is wrong (an unknown name), exit_failed where the library
-  // refuses; both with the position and the operation. What was done before stays.
+  // Errors: exit_usage (an unknown name in the script), the library's; both with the position and the
+  // operation. Earlier operations are not undone.
   outcome<void> perform(const operation &op);
 
-  // What the script calls the buffer at an address; empty where there is none.
+  // The name of the buffer at an address in the script; empty: none.
   std::string name_at(device_address at) const;
 
  private:
@@ -31,12 +31,12 @@ class scenario {
   outcome<growable_buffer *> find_or_make(const operation &op, const std::string &name);
   outcome<void> add(const operation &op, const std::string &name, result<growable_buffer> made);
   outcome<void> hold(const operation &op);
-  status give_back(growable_buffer &b, const operation &op);
+  status release(growable_buffer &b, const operation &op);
 
   device device_;
   std::uint64_t reserve_;
   stream stream_;
-  std::optional<fence> busy_;  // while held: what is given back waits for this
+  std::optional<fence> busy_;  // after hold(): released pages wait for this fence
   bool held_ = false;
   std::map<std::string, growable_buffer> buffers_;
 };

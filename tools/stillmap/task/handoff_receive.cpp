@@ -1,5 +1,4 @@
-#include "tools/stillmap/task/handoff_receive.h"
-
+// stillmap task handoff receive: receives memory from another process, and holds it.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -7,14 +6,14 @@
 #include <optional>
 
 #include "stillmap/checkpoint/handoff/handoff.h"
-#include "tools/stillmap/common/machine.h"
+#include "tools/stillmap/common/size.h"
 #include "tools/stillmap/task/hold.h"
-#include "tools/stillmap/task/task_options.h"
+#include "tools/stillmap/task/request.h"
 
 namespace stillmap::tool {
 namespace {
 
-void print(const take_command &o, const checkpoint::memory_layout &l, int from,
+void print(const handoff_receive_options &o, const checkpoint::memory_layout &l, int from,
            const std::string &control) {
   if (o.json) {
     json_writer json;
@@ -25,46 +24,43 @@ void print(const take_command &o, const checkpoint::memory_layout &l, int from,
     } else {
       json.field("control", control);
     }
-    fmt::print("{}\n", json.end().text());
+    fmt::print("{}", json.end().text());
   } else {
     fmt::print("{}", blocks_table(l));
-    fmt::print("stillmap: ok: {} from process {}{}\n", human(l.bytes()), from,
-               control.empty() ? "; given back to the device"
-                               : fmt::format("; held, to be asked at {}", control));
+    fmt::print("stillmap: ok: {} from process {}; {}\n", format_bytes(l.bytes()), from,
+               control.empty() ? "freed" : "held, control socket " + control);
   }
   std::fflush(stdout);
 }
 
 }  // namespace
 
-outcome<exit_status> run_take(const take_command &o) {
-  auto told = until_told::create();
-  if (!told) return tl::unexpected(told.error());
-  until_told &end = **told;
-  const auto drv = choose_driver(o.where.driver);
-  if (!drv) return tl::unexpected(drv.error());
-  const auto d = open_device(**drv, o.where.device);
+outcome<exit_status> run_handoff_receive(const handoff_receive_options &o) {
+  auto waiter = signal_waiter::create();
+  if (!waiter) return tl::unexpected(waiter.error());
+  signal_waiter &end = **waiter;
+  const auto d = open_device(o.driver);
   if (!d) return tl::unexpected(d.error());
   std::optional<checkpoint::restored_memory> memory;
   int from = -1;
   {
-    auto at = handoff::listener::create(o.socket);
-    if (!at) return fail(at.error());
-    auto giver = at->accept(milliseconds_of(o.wait), end.told());
-    if (!giver) return fail(giver.error());
-    from = giver->who().pid;
-    handoff::handoff_options how;
-    how.cancel = end.told();
-    auto taken = handoff::take(*d, *giver, how);
-    if (!taken) return fail(taken.error());
-    memory.emplace(std::move(*taken));
+    auto at = about(handoff::listener::create(o.socket), o.socket);
+    if (!at) return tl::unexpected(at.error());
+    auto sender = about(at->accept(milliseconds_of(o.timeout), end.token()), o.socket);
+    if (!sender) return tl::unexpected(sender.error());
+    from = sender->peer().pid;
+    handoff::handoff_options options;
+    options.cancel = end.token();
+    auto received = about(handoff::receive(*d, *sender, options), o.socket);
+    if (!received) return tl::unexpected(received.error());
+    memory.emplace(std::move(*received));
   }
   if (!o.hold) {
     print(o, memory->layout(), from, "");
     return exit_ok;
   }
-  const std::string where = o.control.empty() ? o.socket + ".control" : o.control;
-  hold(*d, *memory, where, {}, end, [&] { print(o, memory->layout(), from, where); });
+  const std::string control = o.control.empty() ? o.socket + ".control" : o.control;
+  hold(*d, *memory, control, {}, end, [&] { print(o, memory->layout(), from, control); });
   return exit_ok;
 }
 

@@ -18,16 +18,15 @@ bool is_empty(const device &d, const checkpoint::memory_layout &l) {
 
 }  // namespace
 
-void hold(const device &d, const checkpoint::restored_memory &memory, const std::string &where,
-          control::server_options how, until_told &end, const std::function<void()> &ready) {
-  // What is away by suspending comes back; what was handed on does not.
-  how.task.given_away = [&](auto) {
-    if (is_empty(d, memory.layout())) end.tell();
+void hold(const device &d, const checkpoint::restored_memory &memory, const std::string &control,
+          control::server_options options, signal_waiter &end, const std::function<void()> &ready) {
+  options.task.released = [&](auto) {
+    if (is_empty(d, memory.layout())) end.request();
   };
-  const auto server = control::server::start(d, where, std::move(how));
+  const auto server = control::server::create(d, control, std::move(options));
   if (!server) {
-    fmt::print(stderr, "stillmap: {}: {}; the memory is held, but nobody can ask for it\n", where,
-               server.error().message());
+    fmt::print(stderr, "stillmap: {}: {}; the memory is held, but no request can reach it\n",
+               control, server.error().message());
   }
   ready();
   end.wait();

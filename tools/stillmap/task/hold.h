@@ -1,4 +1,4 @@
-// Memory that came from another process and waits here for the next one.
+// Holds received memory until it is sent on.
 #pragma once
 
 #include <functional>
@@ -10,10 +10,10 @@
 
 namespace stillmap::tool {
 
-// Can be asked at `where`, by `how`, until `end` is told, or nothing of `memory` is left here.
-// `ready`: when it can be asked. Where it cannot, it says so and holds the memory all the same:
-// that is here and nowhere else.
-void hold(const device &d, const checkpoint::restored_memory &memory, const std::string &where,
-          control::server_options how, until_told &end, const std::function<void()> &ready);
+// Runs a control server at `control` until `end` is requested, or nothing of `memory` is left here.
+// `ready` is called when the server runs. If it cannot run, that is reported, and the memory is held
+// all the same: it exists nowhere else.
+void hold(const device &d, const checkpoint::restored_memory &memory, const std::string &control,
+          control::server_options options, signal_waiter &end, const std::function<void()> &ready);
 
 }  // namespace stillmap::tool

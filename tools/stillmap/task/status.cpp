@@ -1,22 +1,13 @@
-// stillmap status: what a process that can be asked holds, and what it is doing.
+// stillmap task status: the memory of a process, and the request that it executes.
 #include <fmt/format.h>
 
-#include "tools/stillmap/cli/command.h"
-#include "tools/stillmap/task/task_options.h"
+#include <algorithm>
+
+#include "tools/stillmap/common/size.h"
+#include "tools/stillmap/task/request.h"
 
 namespace stillmap::tool {
 namespace {
-
-struct status_command {
-  task_options task;
-  bool json = false;
-};
-
-const char *state_of(const control::tag_status &t) {
-  return t.suspended_bytes == 0 ? (t.mapped_bytes == 0 ? "empty" : "live")
-         : t.mapped_bytes == 0  ? "away"
-                                : "partly away";
-}
 
 std::string as_json(const control::process_status &s) {
   json_writer json;
@@ -28,58 +19,48 @@ std::string as_json(const control::process_status &s) {
     json.begin_object().field("tag", t.tag).field("state", state_of(t)).field("blocks", t.blocks);
     json.field("reserved_bytes", t.reserved_bytes).field("mapped_bytes", t.mapped_bytes);
     json.field("suspended_bytes", t.suspended_bytes);
-    if (t.kept_in) {
-      json.field("kept_in", name_of(*t.kept_in));
+    if (t.store) {
+      json.field("backing_store", name_of(*t.store));
     } else {
-      json.nothing("kept_in");
+      json.nothing("backing_store");
     }
     json.end();
   }
-  json.end().field("more_tags", s.more_tags);
+  json.end().field("omitted_tags", s.omitted_tags);
   job_json(json, s.job);
   return json.end().text();
 }
 
 void print(const control::process_status &s) {
   fmt::print("process {}: {} (device {}), {} of {} free\n", s.pid, printable(s.device), s.ordinal,
-             human(s.memory_free), human(s.memory_total));
+             format_bytes(s.memory_free), format_bytes(s.memory_total));
   std::size_t width = 3;
   for (const control::tag_status &t : s.tags) width = std::max(width, t.tag.size());
   width = std::min<std::size_t>(width, 40);
   fmt::print("  {:<{}}  blocks      mapped   suspended    reserved  state\n", "tag", width);
   for (const control::tag_status &t : s.tags) {
     fmt::print("  {:<{}}  {:>6}  {:>10}  {:>10}  {:>10}  {}{}\n",
-               t.tag.empty() ? "-" : printable(t.tag), width, t.blocks, human(t.mapped_bytes),
-               human(t.suspended_bytes), human(t.reserved_bytes), state_of(t),
-               t.kept_in ? fmt::format(", {}", name_of(*t.kept_in)) : "");
+               t.tag.empty() ? "-" : printable(t.tag), width, t.blocks,
+               format_bytes(t.mapped_bytes), format_bytes(t.suspended_bytes),
+               format_bytes(t.reserved_bytes), state_of(t),
+               t.store ? fmt::format(", {}", name_of(*t.store)) : "");
   }
-  if (s.tags.empty()) fmt::print("  nothing\n");
-  if (s.more_tags != 0) fmt::print("  and {} more tags\n", s.more_tags);
+  if (s.tags.empty()) fmt::print("  no memory\n");
+  if (s.omitted_tags != 0) fmt::print("  and {} more tags\n", s.omitted_tags);
   if (const std::string busy = job_text(s.job); !busy.empty()) fmt::print("busy: {}\n", busy);
-}
-
-outcome<exit_status> run_status(const status_command &o) {
-  const auto s = client_of(o.task).status();
-  if (!s) return fail(s.error());
-  if (o.json) {
-    fmt::print("{}\n", as_json(*s));
-  } else {
-    print(*s);
-  }
-  return exit_ok;
 }
 
 }  // namespace
 
-void add_status(CLI::App &app, command_body &body) {
-  CLI::App *const c = app.add_subcommand(
-      "status",
-      "What a process that runs a control server holds: its tags, what is\nlive and what is "
-      "suspended, its device, and what it is busy with.");
-  const auto o = std::make_shared<status_command>();
-  add_task_options(*c, o->task);
-  c->add_flag("--json", o->json, "all of it for programs");
-  c->callback([o, &body] { body = [o] { return run_status(*o); }; });
+outcome<exit_status> run_task_status(const task_status_options &o) {
+  const auto s = about(client_of(o.task).status(), o.task.socket);
+  if (!s) return tl::unexpected(s.error());
+  if (o.json) {
+    fmt::print("{}", as_json(*s));
+  } else {
+    print(*s);
+  }
+  return exit_ok;
 }
 
 }  // namespace stillmap::tool

@@ -15,45 +15,45 @@
 namespace stillmap::tool {
 namespace {
 
-sigset_t ends() {
+sigset_t end_signals() {
   sigset_t set;
   sigemptyset(&set);
   for (const int s : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&set, s);
   return set;
 }
 
-// A file or /dev/null is always at its end, and says nothing by it.
-bool somebody_holds_stdin() {
+// A file or /dev/null is always at its end, which means nothing.
+bool stdin_has_writer() {
   struct stat st {};
   return ::fstat(STDIN_FILENO, &st) == 0 && (S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode));
 }
 
 }  // namespace
 
-outcome<std::unique_ptr<until_told>> until_told::create() {
-  const sigset_t set = ends();
+outcome<std::unique_ptr<signal_waiter>> signal_waiter::create() {
+  const sigset_t set = end_signals();
   ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
   owned_fd signals(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   owned_fd over(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (signals.get() < 0 || over.get() < 0) {
     return fail(exit_failed, fmt::format("signals cannot be waited for: {}", std::strerror(errno)));
   }
-  return std::unique_ptr<until_told>(new until_told(std::move(signals), std::move(over)));
+  return std::unique_ptr<signal_waiter>(new signal_waiter(std::move(signals), std::move(over)));
 }
 
-until_told::until_told(owned_fd signals, owned_fd over)
+signal_waiter::signal_waiter(owned_fd signals, owned_fd over)
     : signals_(std::move(signals)), over_(std::move(over)), watcher_([this] { watch(); }) {}
 
-until_told::~until_told() {
+signal_waiter::~signal_waiter() {
   const std::uint64_t one = 1;
   [[maybe_unused]] const ssize_t n = ::write(over_.get(), &one, sizeof one);
   watcher_.join();
 }
 
-void until_told::watch() {
+void signal_waiter::watch() {
   pollfd all[] = {{signals_.get(), POLLIN, 0},
                   {over_.get(), POLLIN, 0},
-                  {somebody_holds_stdin() ? STDIN_FILENO : -1, POLLIN, 0}};
+                  {stdin_has_writer() ? STDIN_FILENO : -1, POLLIN, 0}};
   for (;;) {
     if (::poll(all, 3, -1) < 0 && errno != EINTR) break;
     if (all[1].revents != 0) return;
@@ -63,12 +63,12 @@ void until_told::watch() {
     const ssize_t n = ::read(STDIN_FILENO, ignored, sizeof ignored);
     if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) break;
   }
-  tell();
+  request();
 }
 
-void until_told::wait() {
+void signal_waiter::wait() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, told(), [] { return false; });
+  changed_.wait(lock, token(), [] { return false; });
 }
 
 }  // namespace stillmap::tool

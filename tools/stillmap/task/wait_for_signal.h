@@ -1,5 +1,5 @@
-// A program that goes on until it is told to end: by SIGTERM, SIGINT or SIGHUP, or by whoever holds
-// the other end of its standard input, if that is a pipe or a socket.
+// Waits for the end of a long-running command: SIGTERM, SIGINT, SIGHUP, or the end of standard input
+// if that is a pipe or a socket.
 #pragma once
 
 #include <condition_variable>
@@ -13,21 +13,22 @@
 
 namespace stillmap::tool {
 
-// Make it before other threads are started: they leave the signals to it. One at a time.
+// Create it before other threads are started, so that they inherit the blocked signals. Only one may
+// exist at a time.
 // Threads: safe.
-class until_told {
+class signal_waiter {
  public:
   // Errors: exit_failed (the system's).
-  static outcome<std::unique_ptr<until_told>> create();
-  ~until_told();
-  until_told(const until_told &) = delete;
+  static outcome<std::unique_ptr<signal_waiter>> create();
+  ~signal_waiter();
+  signal_waiter(const signal_waiter &) = delete;
 
-  std::stop_token told() const { return stop_.get_token(); }
-  void tell() { stop_.request_stop(); }
+  std::stop_token token() const { return stop_.get_token(); }
+  void request() { stop_.request_stop(); }
   void wait();
 
  private:
-  until_told(owned_fd signals, owned_fd over);
+  signal_waiter(owned_fd signals, owned_fd over);
   void watch();
   owned_fd signals_, over_;
   std::stop_source stop_;

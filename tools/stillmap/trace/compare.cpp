@@ -1,5 +1,5 @@
-// stillmap compare: one recorded program, in memory that is enough for this project's allocator and
-// not for a classic one; both heaps at the moment where that runs out, as a picture.
+// stillmap trace compare: one recorded program, in memory that is enough for Stillmap's allocator and
+// not for a classic one; draws both heaps at the moment the classic one runs out.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,19 +9,15 @@
 #include "stillmap/allocators/replay/device_memory_usage.h"
 #include "stillmap/allocators/replay/replay.h"
 #include "stillmap/allocators/replay/trace_file.h"
-#include "tools/stillmap/cli/command.h"
 #include "tools/stillmap/common/machine.h"
+#include "tools/stillmap/common/size.h"
 #include "tools/stillmap/trace/heap_comparison.h"
+#include "tools/stillmap/trace/trace_commands.h"
 
 namespace stillmap::tool {
-namespace {
 
-struct compare_options {
-  driver_options driver;
-  std::string file, ours = "stillmap", other = "segments", profile, svg = "out/two-heaps.svg";
-  std::uint64_t capacity = 0;
-  unsigned shrink = 0, every_byte_shrink = 32;
-};
+using namespace replay;
+namespace {
 
 void say(const std::string &line) {
   fmt::print("{}\n", line);
@@ -34,7 +30,7 @@ double times(std::uint64_t bytes, std::uint64_t of) {
 
 class comparison {
  public:
-  explicit comparison(const compare_options &o) : o_(o) {}
+  explicit comparison(const trace_compare_options &o) : o_(o) {}
 
   outcome<exit_status> run() {
     const auto ours = find_target(o_.ours), other = find_target(o_.other);
@@ -63,7 +59,7 @@ class comparison {
   }
 
  private:
-  // The device as it is without bytes, to search, or with them. Only one at a time.
+  // Opens the device with contents, or without (to search for capacities). One at a time.
   outcome<device> open(bool keep_bytes) {
     if (auto became = become_machine(*driver_, o_.profile, keep_bytes); !became) {
       return tl::unexpected(became.error());
@@ -71,7 +67,7 @@ class comparison {
     return open_device(*driver_, o_.driver.device);
   }
 
-  // A plan that this device has room for.
+  // A replay plan that fits into the free device memory.
   outcome<replay_plan> plan_for(std::uint64_t free, unsigned shrink) {
     if (shrink != 0) return plan_replay(trace_, std::nullopt, shrink_ = shrink);
     for (shrink_ = 1;; shrink_ *= 2) {
@@ -80,7 +76,7 @@ class comparison {
     }
   }
 
-  // Half way between what each needs at least; both are found by replaying.
+  // A capacity halfway between the minima of the two allocators, which are found by replaying.
   outcome<std::uint64_t> between(const device &d, const replay_plan &plan) {
     std::uint64_t least[2] = {};
     for (int i = 0; i < 2; ++i) {
@@ -88,29 +84,33 @@ class comparison {
       o.verify.reset();
       o.capacity.reset();
       o.map = false;
-      const auto ample = replay(d, plan, o);
+      const auto ample = replay::run(d, plan, o);
       if (!ample) return tl::unexpected(ample.error());
       if (ample->oom) {
-        return fail(exit_failed, fmt::format("'{}' runs out of all the memory of this device, {}",
-                                             o.kind->name, ample->where_oom));
+        return fail(exit_failed,
+                    fmt::format("'{}' runs out of memory with all of this device's, {}",
+                                o.kind->name, ample->where_oom));
       }
-      const auto found = find_min_capacity(d, plan, o, ample->peak_backed_bytes);
+      const auto found = find_min_capacity(d, plan, o, ample->peak_committed_bytes);
       if (!found) return tl::unexpected(found.error());
       least[i] = *found;
     }
     if (least[0] >= least[1]) {
-      return fail(exit_failed, fmt::format("there is nothing between what '{}' needs ({}) and what "
-                                           "'{}' needs ({})",
-                                           o_.ours, human(least[0]), o_.other, human(least[1])));
+      return fail(exit_failed,
+                  fmt::format("'{}' needs {} and '{}' needs no more, {}: "
+                              "there is nothing to compare",
+                              o_.ours, format_bytes(least[0]), o_.other, format_bytes(least[1])));
     }
     const std::uint64_t page = d.capabilities().page_bytes;
     const std::uint64_t capacity = (least[0] + (least[1] - least[0]) / 2) / page * page;
-    say(fmt::format("memory    {}, half way between what each needs at least:", human(capacity)));
-    const replay_options *const who[] = {&other_, &ours_};
+    say(fmt::format("memory    {}, halfway between the minima of the two:",
+                    format_bytes(capacity)));
+    const replay_options *const targets[] = {&other_, &ours_};
     for (int i = 0; i < 2; ++i) {
       const std::uint64_t bytes = least[1 - i];
-      say(fmt::format("            {:<10}{:>10}   {:.4f} times the live bytes", who[i]->kind->name,
-                      human(bytes), times(bytes, plan.peak_live_bytes)));
+      say(fmt::format("            {:<10}{:>10}   {:.4f} times the live bytes",
+                      targets[i]->kind->name, format_bytes(bytes),
+                      times(bytes, plan.peak_live_bytes)));
     }
     return capacity;
   }
@@ -132,7 +132,7 @@ class comparison {
         say(fmt::format("trace     {}{}: {} requests, peak of live bytes {}",
                         std::filesystem::path(o_.file).filename().string(),
                         shrink_ == 1 ? "" : fmt::format(" at 1/{} of its size", shrink_),
-                        exact(plan->requests), human(plan->peak_live_bytes)));
+                        format_count(plan->requests), format_bytes(plan->peak_live_bytes)));
       }
       fallen_back_ = !d->capabilities().vmm;
       if (capacity == 0 && !fallen_back_) {
@@ -141,35 +141,33 @@ class comparison {
         capacity = *found;
       } else if (!fallen_back_) {
         capacity /= draws ? 1 : o_.every_byte_shrink;
-        say(fmt::format("memory    {}", human(capacity)));
+        say(fmt::format("memory    {}", format_bytes(capacity)));
       }
     }
     auto d = open(true);
     if (!d) return tl::unexpected(d.error());
     if (!keeps_content(*driver_)) {
-      return fail(exit_usage, "the content of blocks is checked, and HOSTCUDA says unbacked");
+      return fail(exit_usage, "this hostcuda is unbacked: the content of blocks cannot be checked");
     }
     return fallen_back_ ? without_vmm(*d, *plan) : contest(*d, *plan, capacity, depth);
   }
 
-  // Where no allocator can move pages, none can be ahead for it. What is left to show is that ours
-  // works there too.
+  // Without virtual memory management no allocator can move pages. Shows that ours works there too.
   outcome<exit_status> without_vmm(const device &d, const replay_plan &plan) {
-    say("This device has no virtual memory management, so pages cannot be moved here, and there "
-        "is\n"
-        "nothing to compare: the same program in all the memory of the device instead.");
+    say("This device has no virtual memory management, so pages cannot be moved and there is\n"
+        "nothing to compare. The same program in all of the device's memory instead:");
     ours_.verify = check_depth::pages;
-    const auto done = replay(d, plan, ours_);
+    const auto done = replay::run(d, plan, ours_);
     if (!done) return tl::unexpected(done.error());
     if (done->oom || done->violations != 0) {
-      say(fmt::format("stillmap: FAILED: '{}' did not get through: {}", o_.ours,
+      say(fmt::format("stillmap: FAILED: '{}' did not finish: {}", o_.ours,
                       done->oom ? "out of memory at " + done->where_oom
-                                : "work touched memory that was no longer there for it"));
+                                : "device work accessed memory after it was taken away"));
       return exit_failed;
     }
-    say(fmt::format("{:<10}got through all {} requests in {}, {:.4f} times the live bytes", o_.ours,
-                    exact(plan.requests), human(done->peak_backed_bytes),
-                    times(done->peak_backed_bytes, plan.peak_live_bytes)));
+    say(fmt::format("{:<10}served all {} requests in {}, {:.4f} times the live bytes", o_.ours,
+                    format_count(plan.requests), format_bytes(done->peak_committed_bytes),
+                    times(done->peak_committed_bytes, plan.peak_live_bytes)));
     say(
         fmt::format("stillmap: ok: every block kept its content ({} bytes compared); without "
                     "virtual memory management there is nothing to compare",
@@ -190,48 +188,49 @@ class comparison {
     const bool draws = depth == check_depth::pages;
     other_.capacity = ours_.capacity = capacity;
     other_.map = ours_.map = true;
-    const auto loser = replay(d, plan, other_);
+    const auto loser = replay::run(d, plan, other_);
     if (!loser) return tl::unexpected(loser.error());
     if (!loser->oom) {
       say(fmt::format("{:<10}did not run out of memory", o_.other));
-      say(fmt::format("stillmap: FAILED: '{}' is enough for '{}' too", human(capacity), o_.other));
+      say(fmt::format("stillmap: FAILED: '{}' is enough for '{}' too", format_bytes(capacity),
+                      o_.other));
       return exit_failed;
     }
     if (!loser->moment) {
-      return fail(exit_usage, fmt::format("'{}' does not know where its memory is", o_.other));
+      return fail(exit_usage, fmt::format("'{}' cannot report a map of its memory", o_.other));
     }
     const heap_sums lost = sums_of(loser->moment->heap.map);
     say(fmt::format("{:<10}OUT OF MEMORY at {}", o_.other, loser->where_oom));
     if (draws) {
       say(fmt::format(
-          "            {} wanted; {} never got, and {} free in {} pieces, the largest {}",
-          human(loser->moment->wanted), human(capacity - lost.live - lost.free), human(lost.free),
-          exact(lost.pieces), human(lost.largest)));
+          "            {} requested; {} not allocated, {} free in {} pieces, the largest {}",
+          format_bytes(loser->moment->wanted), format_bytes(capacity - lost.live - lost.free),
+          format_bytes(lost.free), format_count(lost.pieces), format_bytes(lost.largest)));
     }
     ours_.verify = depth;
     ours_.look_after = loser->moment->op;
-    const auto winner = replay(d, plan, ours_);
+    const auto winner = replay::run(d, plan, ours_);
     if (!winner) return tl::unexpected(winner.error());
     if (winner->oom || winner->violations != 0) {
       say(fmt::format("{:<10}{}", o_.ours,
                       winner->oom ? "OUT OF MEMORY at " + winner->where_oom
-                                  : "work touched memory that was no longer there for it"));
-      say(fmt::format("stillmap: FAILED: '{}' did not get through", o_.ours));
+                                  : "device work accessed memory after it was taken away"));
+      say(fmt::format("stillmap: FAILED: '{}' did not finish", o_.ours));
       return exit_failed;
     }
     compared_ = winner->bytes_checked;
     say(
-        fmt::format("{:<10}got through all {} requests; {} of free pages moved to where they were "
-                    "wanted",
-                    o_.ours, exact(plan.requests), human(winner->moved_bytes)));
+        fmt::format("{:<10}served all {} requests; {} of free pages moved to where they were "
+                    "needed",
+                    o_.ours, format_count(plan.requests), format_bytes(winner->moved_bytes)));
     say(fmt::format("            {}; {} compared, 0 wrong",
                     draws
                         ? "both ends of every block and both sides of each page edge in it checked"
                         : "every byte of every block checked",
-                    human(winner->bytes_checked)));
+                    format_bytes(winner->bytes_checked)));
     if (!draws) return exit_ok;
     if (!winner->moment) {
-      return fail(exit_usage, fmt::format("'{}' does not know where its memory is", o_.ours));
+      return fail(exit_usage, fmt::format("'{}' cannot report a map of its memory", o_.ours));
     }
     return picture(*loser->moment, *winner->moment, capacity);
   }
@@ -240,27 +239,27 @@ class comparison {
                                std::uint64_t capacity) {
     const auto side = [&](const std::string &title, const heap_map &map) {
       const heap_sums s = sums_of(map);
-      return heap_side{
-          title,
-          fmt::format("{} live, {} in {} pieces", human(s.live), human(s.free), exact(s.pieces)),
-          map, capacity};
+      return heap_side{title,
+                       fmt::format("{} live, {} in {} pieces", format_bytes(s.live),
+                                   format_bytes(s.free), format_count(s.pieces)),
+                       map, capacity};
     };
     const heap_side left = side(o_.other + ": out of memory", loser.heap.map);
-    const heap_side right = side(o_.ours + ": goes on", winner.heap.map);
-    say(fmt::format("\nThe {} of memory, where {} more are wanted, and where they were had:",
-                    human(capacity), human(loser.wanted)));
+    const heap_side right = side(o_.ours + ": served", winner.heap.map);
+    say(fmt::format("\nThe {} of memory when {} more are requested:", format_bytes(capacity),
+                    format_bytes(loser.wanted)));
     fmt::print("\n{}", draw_side_by_side(left, right, terminal_of(stdout)));
     if (o_.svg.empty()) return exit_ok;
     const named_moment both[] = {{o_.other, capacity, false, loser},
                                  {o_.ours, capacity, true, winner}};
     const std::string of = fmt::format(
-        "{} in {}", std::filesystem::path(o_.file).filename().string(), human(capacity));
+        "{} in {}", std::filesystem::path(o_.file).filename().string(), format_bytes(capacity));
     if (auto saved = write_map(both, of, o_.svg); !saved) return tl::unexpected(saved.error());
     say(fmt::format("picture   {}", o_.svg));
     return exit_ok;
   }
 
-  const compare_options &o_;
+  const trace_compare_options &o_;
   replay_options ours_, other_;
   trace trace_;
   driver *driver_ = nullptr;
@@ -271,41 +270,8 @@ class comparison {
 
 }  // namespace
 
-void add_compare(CLI::App &app, command_body &body) {
-  auto o = std::make_shared<compare_options>();
-  CLI::App *c = app.add_subcommand(
-      "compare",
-      "Replays a recorded program in memory that is too little for a classic allocator and enough\n"
-      "for this project's, checks the content of every block, and draws both heaps as they are\n"
-      "where the other one gives up.");
-  c->footer(
-      "On hostcuda only what is written to needs memory: about 1 GiB for a program of 24 GiB.\n"
-      "Example: stillmap compare bench/traces/llama_1b_variable.trace.zst\n\n" +
-      std::string(exit_status_help));
-  c->add_option("trace", o->file, "a recorded program, as for stillmap replay")
-      ->type_name("TRACE")
-      ->required();
-  c->add_option("--allocator", o->ours, "whose pages can move (default " + o->ours + ")")
-      ->type_name("NAME");
-  c->add_option("--against", o->other, "the one beside it (default " + o->other + ")")
-      ->type_name("NAME");
-  add_size(*c, "--capacity", o->capacity,
-           "device memory there is (default: half way between what\neach needs at least)");
-  add_driver_options(*c, o->driver);
-  c->add_option("--profile", o->profile, "the machine that hostcuda plays: h200, a100, ...")
-      ->type_name("NAME");
-  c->add_option("--shrink", o->shrink,
-                "divide every size by N (default: by 1, or what the device\nhas room for)")
-      ->type_name("N")
-      ->check(CLI::Range(1u, 1000000u));
-  c->add_option("--every-byte-shrink", o->every_byte_shrink,
-                "once more at 1/N of that size, checking every byte of\nevery block; 0: not "
-                "(default 32)")
-      ->type_name("N")
-      ->check(CLI::Range(0u, 1000u));
-  c->add_option("--svg", o->svg, "where the picture goes; '' for none\n(default " + o->svg + ")")
-      ->type_name("PATH");
-  c->callback([o, &body] { body = [o] { return comparison(*o).run(); }; });
+outcome<exit_status> run_trace_compare(const trace_compare_options &o) {
+  return comparison(o).run();
 }
 
 }  // namespace stillmap::tool

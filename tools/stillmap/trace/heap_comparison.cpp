@@ -8,14 +8,14 @@
 namespace stillmap::tool {
 namespace {
 
-bool backed(const heap_segment &s) {
+bool committed(const heap_extent &s) {
   return has_memory(s.part);
 }
-bool live(const heap_segment &s) {
+bool live(const heap_extent &s) {
   return s.part == heap_part::live;
 }
 
-// Columns of text, as far as our own titles go: UTF-8 without wide characters.
+// Terminal columns of UTF-8 text without wide characters.
 std::size_t columns(const std::string &text) {
   return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
     return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
@@ -26,7 +26,7 @@ std::string padded(std::string text, std::size_t width) {
   return text + std::string(has < width ? width - has : 0, ' ');
 }
 
-// Wholly live, mostly, half, hardly, free, never got.
+// Shades of a cell: all live, mostly live, half live, hardly live, free, not allocated.
 constexpr std::array<const char *, 6> shades = {"█", "▓", "▒", "░", " ", "·"};
 constexpr std::array<const char *, 6> letters = {"#", "@", "+", "-", " ", "."};
 
@@ -47,10 +47,10 @@ heap_sums sums_of(const heap_map &m) {
       out.largest = std::max(out.largest, piece);
       piece = 0;
     };
-    for (const heap_segment &s : a.segments) {
-      if (!backed(s) || s.range.begin.value() != end) close();
+    for (const heap_extent &s : a.extents) {
+      if (!committed(s) || s.range.begin.value() != end) close();
       end = s.range.begin.value() + s.range.bytes;
-      if (!backed(s)) continue;
+      if (!committed(s)) continue;
       if (live(s)) {
         close();
         out.live += s.range.bytes;
@@ -72,8 +72,8 @@ std::vector<heap_cell> cells_of(const heap_map &m, std::uint64_t capacity, std::
   if (!(each > 0)) return out;
   double at = 0;
   for (const heap_map::arena &a : m.arenas) {
-    for (const heap_segment &s : a.segments) {
-      if (!backed(s)) continue;
+    for (const heap_extent &s : a.extents) {
+      if (!committed(s)) continue;
       const double end = at + static_cast<double>(s.range.bytes);
       for (auto i = static_cast<std::size_t>(at / each); i < cells; ++i) {
         const double from = std::max(at, static_cast<double>(i) * each);

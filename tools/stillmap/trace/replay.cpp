@@ -1,4 +1,4 @@
-// stillmap replay: what an allocator makes of a recorded program.
+// stillmap trace replay: replays a recorded program on an allocator.
 #include <fmt/format.h>
 
 #include <charconv>
@@ -9,20 +9,15 @@
 #include "stillmap/allocators/replay/device_memory_usage.h"
 #include "stillmap/allocators/replay/replay.h"
 #include "stillmap/allocators/replay/trace_file.h"
-#include "tools/stillmap/cli/command.h"
 #include "tools/stillmap/common/json.h"
 #include "tools/stillmap/common/machine.h"
+#include "tools/stillmap/common/size.h"
+#include "tools/stillmap/trace/trace_commands.h"
 
 namespace stillmap::tool {
-namespace {
 
-struct replay_command {
-  driver_options driver;
-  std::string file, allocator = target_kinds().front().name, profile, map, beside;
-  std::string capacity;
-  unsigned iterations = 0, shrink = 1;
-  bool min_capacity = false, verify = false, every_byte = false, json = false;
-};
+using namespace replay;
+namespace {
 
 void write_calls(json_writer &json, std::string_view key, const driver_counts &calls) {
   json.begin_object(key);
@@ -33,17 +28,17 @@ void write_calls(json_writer &json, std::string_view key, const driver_counts &c
 }
 
 double utilization(const replay_result &r) {
-  return r.peak_backed_bytes == 0
+  return r.peak_committed_bytes == 0
              ? 0
-             : static_cast<double>(r.peak_live_bytes) / static_cast<double>(r.peak_backed_bytes);
+             : static_cast<double>(r.peak_live_bytes) / static_cast<double>(r.peak_committed_bytes);
 }
 
-std::string as_json(const replay_command &o, const replay_result &r,
+std::string as_json(const trace_replay_options &o, const replay_result &r,
                     std::optional<std::uint64_t> min_capacity) {
   json_writer json;
   json.begin_object()
       .field("peak_live_bytes", r.peak_live_bytes)
-      .field("peak_backed_bytes", r.peak_backed_bytes);
+      .field("peak_committed_bytes", r.peak_committed_bytes);
   if (o.min_capacity) {
     if (min_capacity) {
       json.field("min_capacity_bytes", *min_capacity);
@@ -72,14 +67,14 @@ std::string calls_text(const driver_counts &calls) {
   std::string text;
   for (std::size_t i = 0; i < driver_call_count; ++i) {
     if (calls.calls[i] == 0) continue;
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", exact(calls.calls[i]),
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", format_count(calls.calls[i]),
                         name_of(static_cast<driver_call>(i)));
   }
   return text.empty() ? "none" : text;
 }
 
-// Pictures show no history.
-bool records_history(const replay_command &o) {
+// Only data formats hold a history.
+bool records_history(const trace_replay_options &o) {
   if (o.map.empty() || !o.beside.empty()) return false;
   const auto format = map_format_of(o.map);
   return format && (*format == map_format::json || *format == map_format::pickle);
@@ -89,25 +84,25 @@ double times(std::uint64_t bytes, std::uint64_t of) {
   return of == 0 ? 0 : static_cast<double>(bytes) / static_cast<double>(of);
 }
 
-void print_text(const replay_command &o, const replay_result &r, const replay_plan &plan,
+void print_text(const trace_replay_options &o, const replay_result &r, const replay_plan &plan,
                 std::optional<std::uint64_t> min_capacity) {
-  fmt::print("trace         {}: {} requests in {} iteration{}, {} stream{}\n", o.file, exact(r.ops),
-             plan.iterations, plan.iterations == 1 ? "" : "s", plan.streams,
+  fmt::print("trace         {}: {} requests in {} iteration{}, {} stream{}\n", o.file,
+             format_count(r.ops), plan.iterations, plan.iterations == 1 ? "" : "s", plan.streams,
              plan.streams == 1 ? "" : "s");
-  fmt::print("live, peak    {}\n", human_and_exact(r.peak_live_bytes));
-  fmt::print("backed, peak  {}, {:.4f} times the live bytes (utilization {:.4f})\n",
-             human_and_exact(r.peak_backed_bytes), times(r.peak_backed_bytes, r.peak_live_bytes),
-             utilization(r));
+  fmt::print("live          {} at the peak\n", human_and_exact(r.peak_live_bytes));
+  fmt::print("committed     {} at the peak, {:.4f} times the live bytes (utilization {:.4f})\n",
+             human_and_exact(r.peak_committed_bytes),
+             times(r.peak_committed_bytes, r.peak_live_bytes), utilization(r));
   if (min_capacity) {
     fmt::print("least memory  {}, {:.4f} times the live bytes\n", human_and_exact(*min_capacity),
                times(*min_capacity, r.peak_live_bytes));
   }
-  // A wrong figure is worse than none: with checks in between, caches are cold; and writing history
-  // takes longer than what it tells of.
+  // Not with checks, which empty the caches, or with history, which takes longer than the request.
   if (!o.verify && !records_history(o)) {
     fmt::print(
-        "time          {:.1f} ns a request (the median iteration; {:.1f} on average); a std::mutex "
-        "locked and unlocked: {:.1f} ns\n",
+        "time          {:.1f} ns a request (median iteration; mean {:.1f}); locking and unlocking "
+        "a "
+        "std::mutex: {:.1f} ns\n",
         r.ns_per_op, r.ns_per_op_mean, mutex_ns());
   }
   fmt::print("driver calls  {}\n", calls_text(r.calls));
@@ -122,28 +117,28 @@ void print_text(const replay_command &o, const replay_result &r, const replay_pl
   }
 }
 
-// "40G", or "1.05x": so many times the peak of live bytes.
+// "40G", or "1.05x": this many times the peak of live bytes.
 outcome<std::uint64_t> capacity_of(const std::string &text, std::uint64_t peak) {
   if (!text.ends_with('x')) return parse_size(text);
   double factor = 0;
   const char *const end = text.data() + text.size() - 1;
   const auto [stop, code] = std::from_chars(text.data(), end, factor);
   if (code != std::errc() || stop != end || !(factor > 0) || factor > 1e6) {
-    return fail(exit_usage, fmt::format("--capacity '{}': write a size, or times the peak of live "
-                                        "bytes as in 1.05x",
+    return fail(exit_usage, fmt::format("--capacity: '{}' is neither a size nor a multiple of the "
+                                        "peak of live bytes, such as 1.05x",
                                         text));
   }
   return static_cast<std::uint64_t>(std::ceil(factor * static_cast<double>(peak)));
 }
 
-// The heap, and where asked for another allocator's: where one runs out of memory, the other is
-// shown having served that very request.
-outcome<void> draw_map(const replay_command &o, const device &d, const replay_plan &plan,
+// Draws the heap and, with --beside, another allocator's. Where one runs out of memory, the other is
+// drawn after it served the same request.
+outcome<void> draw_map(const trace_replay_options &o, const device &d, const replay_plan &plan,
                        const replay_options &options, replay_result &r) {
   const auto moment_of = [&](const std::string &name,
                              replay_result &from) -> outcome<named_moment> {
     if (!from.moment) {
-      return fail(exit_usage, fmt::format("'{}' does not know where its memory is: no map", name));
+      return fail(exit_usage, fmt::format("'{}' cannot report a map of its memory", name));
     }
     return named_moment{name, options.capacity.value_or(0), false, std::move(*from.moment)};
   };
@@ -151,7 +146,7 @@ outcome<void> draw_map(const replay_command &o, const device &d, const replay_pl
     replay_options same = options;
     same.kind = kind;
     same.look_after = failed.moment.op;
-    return replay(d, plan, same);
+    return replay::run(d, plan, same);
   };
   std::vector<named_moment> moments;
   auto first = moment_of(o.allocator, r);
@@ -162,7 +157,8 @@ outcome<void> draw_map(const replay_command &o, const device &d, const replay_pl
     if (!kind) return tl::unexpected(kind.error());
     replay_options other = options;
     other.kind = *kind;
-    auto played = moments[0].moment.oom ? at_failure_of(moments[0], *kind) : replay(d, plan, other);
+    auto played =
+        moments[0].moment.oom ? at_failure_of(moments[0], *kind) : replay::run(d, plan, other);
     if (!played) return tl::unexpected(played.error());
     auto second = moment_of(o.beside, *played);
     if (!second) return tl::unexpected(second.error());
@@ -178,10 +174,15 @@ outcome<void> draw_map(const replay_command &o, const device &d, const replay_pl
     }
   }
   const std::string trace = std::filesystem::path(o.file).filename().string();
-  return write_map(moments, fmt::format("{}, replayed on {}", trace, d.name()), o.map);
+  return about(write_map(moments, fmt::format("{}, replayed on {}", trace, d.name()), o.map),
+               o.map);
 }
 
-outcome<exit_status> run_replay(const replay_command &o) {
+}  // namespace
+
+outcome<exit_status> run_trace_replay(const trace_replay_options &o) {
+  if (o.every_byte && !o.verify) return fail(exit_usage, "--every-byte needs --verify");
+  if (!o.beside.empty() && o.map.empty()) return fail(exit_usage, "--beside needs --map");
   const auto kind = find_target(o.allocator);
   if (!kind) return tl::unexpected(kind.error());
   const auto read = load_trace(o.file);
@@ -200,7 +201,8 @@ outcome<exit_status> run_replay(const replay_command &o) {
   auto d = open_device(**drv, o.driver.device);
   if (!d) return tl::unexpected(d.error());
   if (o.verify && !keeps_content(**drv)) {
-    return fail(exit_usage, "--verify needs memory that keeps its content: HOSTCUDA says unbacked");
+    return fail(exit_usage,
+                "--verify: this hostcuda is unbacked: the content of blocks cannot be checked");
   }
 
   replay_options options;
@@ -214,17 +216,17 @@ outcome<exit_status> run_replay(const replay_command &o) {
   options.map = !o.map.empty();
   options.history = records_history(o);
   const std::uint64_t before = physical_bytes(**drv).value_or(0);
-  auto r = replay(*d, *plan, options);
+  auto r = replay::run(*d, *plan, options);
   if (!r) return tl::unexpected(r.error());
-  // Rather the driver's books than an allocator's own.
-  if (const auto peak = physical_peak(**drv)) r->peak_backed_bytes = *peak - before;
+  // The driver's count is preferred to the allocator's own.
+  if (const auto peak = physical_peak(**drv)) r->peak_committed_bytes = *peak - before;
 
   std::optional<std::uint64_t> min_capacity;
   if (o.min_capacity && !r->oom) {
     replay_options unchecked = options;
     unchecked.verify.reset();
     unchecked.map = unchecked.history = false;
-    const auto found = find_min_capacity(*d, *plan, unchecked, r->peak_backed_bytes);
+    const auto found = find_min_capacity(*d, *plan, unchecked, r->peak_committed_bytes);
     if (!found) return tl::unexpected(found.error());
     min_capacity = *found;
   }
@@ -234,90 +236,25 @@ outcome<exit_status> run_replay(const replay_command &o) {
       return tl::unexpected(drawn.error());
     }
   }
+  if (r->violations != 0) {
+    return fail(exit_differs,
+                fmt::format("device work accessed memory after it was taken away, {} times",
+                            r->violations));
+  }
   if (o.json) {
     fmt::print("{}", as_json(o, *r, min_capacity));
-  } else {
-    fmt::print("driver        {}\nallocator     {}\n", describe(**drv, *d), o.allocator);
-    print_text(o, *r, *plan, min_capacity);
-    if (options.map) fmt::print("map           {}\n", o.map);
+    return r->oom ? exit_failed : exit_ok;
   }
-  if (r->violations != 0) {
-    return fail(exit_failed, fmt::format("FAILED: {} times, work touched memory that was no longer "
-                                         "there for it",
-                                         r->violations));
-  }
-  if (r->oom) return fail(exit_failed, "out of memory at " + r->where_oom);
-  if (!o.json && o.verify) {
+  fmt::print("driver        {}\nallocator     {}\n", describe(**drv, *d), o.allocator);
+  print_text(o, *r, *plan, min_capacity);
+  if (options.map) fmt::print("map           {}\n", o.map);
+  if (r->oom)
+    return fail(exit_failed, fmt::format("{}: out of memory at {}", o.file, r->where_oom));
+  if (o.verify) {
     fmt::print("stillmap: ok: every block kept its content ({} compared)\n",
                human_and_exact(r->bytes_checked));
   }
   return exit_ok;
-}
-
-}  // namespace
-
-void add_replay(CLI::App &app, command_body &body) {
-  auto o = std::make_shared<replay_command>();
-  CLI::App *c = app.add_subcommand(
-      "replay",
-      "Replays a recorded program on an allocator: how much memory it needed, how long it took,\n"
-      "what it asked of the driver.");
-  std::string names = "ALLOCATORS:\n";
-  for (const target_kind &k : target_kinds()) {
-    names += fmt::format("  {:<20}{}\n", k.name, k.what);
-  }
-  c->footer(
-      names +
-      "\nOn hostcuda, replays need no memory (they run `unbacked`); with --verify, as much as is\n"
-      "written to (`lazy`).\n"
-      "Example: stillmap replay bench/traces/llama_1b.trace.zst --iterations 5 "
-      "--find-min-capacity\n\n" +
-      exit_status_help);
-  c->add_option(
-       "trace", o->file,
-       "a trace, a PyTorch memory snapshot or a log of RMM, plain\nor compressed with zstd; - is "
-       "standard input")
-      ->type_name("TRACE")
-      ->required();
-  c->add_option("--allocator", o->allocator, "which one, as below (default " + o->allocator + ")")
-      ->type_name("NAME");
-  c->add_option(
-       "--capacity", o->capacity,
-       "device memory there is; 1.05x: so many times the peak\nof live bytes (default: all "
-       "of the device's)")
-      ->type_name("SIZE");
-  c->add_flag("--find-min-capacity", o->min_capacity,
-              "also search the least memory at which it does not run out");
-  c->add_option("--iterations", o->iterations,
-                "how many; the last ones are repeated where the\ntrace has fewer (default: the "
-                "trace as it stands)")
-      ->type_name("N")
-      ->check(CLI::Range(1u, 1000000u));
-  add_driver_options(*c, o->driver);
-  c->add_option("--profile", o->profile, "the machine that hostcuda plays: h200, a100, ...")
-      ->type_name("NAME");
-  CLI::Option *verify = c->add_flag(
-      "--verify", o->verify,
-      "write a pattern to the ends of every block and around\nevery page boundary in it, and check "
-      "it before the free");
-  c->add_flag("--every-byte", o->every_byte, "with --verify: to every byte")->needs(verify);
-  c->add_option("--shrink", o->shrink,
-                "divide every size by N: to verify a large program on a\nmachine that has not its "
-                "memory")
-      ->type_name("N")
-      ->check(CLI::Range(1u, 1000000u));
-  CLI::Option *map =
-      c->add_option("--map", o->map,
-                    "write where the memory was at the peak of the last\niteration, or when it ran "
-                    "out: FILE.svg "
-                    "and .html are\npictures, .json is data, .pickle is for PyTorch's viewer")
-          ->type_name("FILE");
-  c->add_option("--beside", o->beside,
-                "with --map, in a picture: replay this allocator too and\ndraw it beside the first")
-      ->type_name("NAME")
-      ->needs(map);
-  c->add_flag("--json", o->json, "print one JSON document and nothing else");
-  c->callback([o, &body] { body = [o] { return run_replay(*o); }; });
 }
 
 }  // namespace stillmap::tool

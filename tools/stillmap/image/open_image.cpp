@@ -1,4 +1,4 @@
-#include "tools/stillmap/image/image_options.h"
+#include "tools/stillmap/image/open_image.h"
 
 #include <fmt/format.h>
 
@@ -11,22 +11,15 @@
 
 namespace stillmap::tool {
 
-void add_image_options(CLI::App &app, image_options &into) {
-  app.add_option("--parent", into.parents,
-                 "where a parent of an incremental image is, if not beside it: an\nimage, or a "
-                 "folder of them")
-      ->type_name("PATH");
-  app.add_option("--key", into.key,
-                 "of an encrypted image: a file with 32 bytes, or 64\nhexadecimal digits")
-      ->type_name("FILE");
-  app.add_option("--signed-by", into.signed_by,
-                 "refuse what is not signed with this key (the public half,\nin the same form)")
-      ->type_name("FILE");
+image::codec codec_of(const std::string &name) {
+  return name == "lz4"    ? image::codec::lz4
+         : name == "zstd" ? image::codec::zstd
+                          : image::codec::none;
 }
 
 outcome<std::array<std::byte, 32>> read_key(const std::string &path) {
   std::ifstream file(path, std::ios::binary);
-  if (!file) return fail(exit_usage, fmt::format("{}: cannot be read", path));
+  if (!file) return fail(exit_not_found, fmt::format("{}: the key file cannot be read", path));
   std::string text;
   for (char c; text.size() < 256 && file.get(c);) text += c;
   std::array<std::byte, 32> key{};
@@ -68,25 +61,21 @@ outcome<image::open_options> open_options_of(const image_options &o) {
 }
 
 outcome<image::reader> open_image(const std::string &path, const image_options &o) {
-  const auto how = open_options_of(o);
-  if (!how) return tl::unexpected(how.error());
-  auto opened = image::reader::open(path, *how);
-  if (!opened) return fail(opened.error());
-  return std::move(*opened);
+  const auto options = open_options_of(o);
+  if (!options) return tl::unexpected(options.error());
+  return about(image::reader::open(path, *options), path);
 }
 
 outcome<std::vector<image::reader>> open_images(const std::string &path, const image_options &o) {
-  std::error_code none;
-  if (!std::filesystem::is_directory(path, none)) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(path, ignored)) {
     auto one = open_image(path, o);
     if (!one) return tl::unexpected(one.error());
     return std::vector<image::reader>{std::move(*one)};
   }
-  const auto how = open_options_of(o);
-  if (!how) return tl::unexpected(how.error());
-  auto opened = image::open_set(path, *how);
-  if (!opened) return fail(opened.error());
-  return std::move(*opened);
+  const auto options = open_options_of(o);
+  if (!options) return tl::unexpected(options.error());
+  return about(image::open_set(path, *options), path);
 }
 
 }  // namespace stillmap::tool

@@ -1,31 +1,19 @@
-// stillmap demo: a stream of unknown length grows a device buffer in place, is checked, and is set
-// beside the same job done by copying.
+// stillmap demo growth: a stream of unknown length grows a device buffer in place; the result is
+// checked and compared with the same job done by copying.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <optional>
 
-#include "tools/stillmap/cli/command.h"
-#include "tools/stillmap/common/machine.h"
+#include "tools/stillmap/common/size.h"
+#include "tools/stillmap/demo/demo_commands.h"
 #include "tools/stillmap/demo/growth_run.h"
 #include "tools/stillmap/demo/report.h"
 #include "tools/stillmap/map/picture.h"
 
 namespace stillmap::tool {
 namespace {
-
-struct demo_options {
-  driver_options driver;
-  std::string file;
-  std::string svg = "out/address-space.svg";
-  bool json = false;
-  bool copying = false;
-  bool no_comparison = false;
-  std::uint64_t limit = 0;
-  std::uint64_t chunk = std::uint64_t{16} << 20;
-  std::uint64_t at_least = UINT64_MAX;  // not given
-};
 
 outcome<device_bytes> make_vector(const device &d, const char *tag, bool copying, const stream &s) {
   vector_options options;
@@ -42,9 +30,9 @@ std::vector<picture_step> steps(const growth_run &run) {
   return out;
 }
 
-class demo {
+class growth_demo {
  public:
-  explicit demo(const demo_options &o) : o_(o) {}
+  explicit growth_demo(const growth_demo_options &o) : o_(o) {}
   outcome<exit_status> run();
 
  private:
@@ -56,12 +44,12 @@ class demo {
     std::fflush(stdout);
   }
 
-  const demo_options &o_;
+  const growth_demo_options &o_;
   growth_limits limits_;
   demo_report report_;
 };
 
-outcome<byte_source> demo::open_source() const {
+outcome<byte_source> growth_demo::open_source() const {
   if (!o_.file.empty()) {
     return byte_source::open(o_.file, o_.at_least == UINT64_MAX ? 0 : o_.at_least);
   }
@@ -69,33 +57,33 @@ outcome<byte_source> demo::open_source() const {
                                                              : o_.at_least);
 }
 
-// Why the job by copying cannot be run, or an empty string. `beside`: while the grown buffer lives.
-std::string demo::why_not_compare(const device &d, std::uint64_t bytes, bool beside) const {
-  if (o_.no_comparison) return "not asked for";
-  if (!d.capabilities().vmm) return "what was shown is growing by copying";
+// Why the job by copying cannot be run; empty: it can. `beside`: while the grown buffer exists.
+std::string growth_demo::why_not_compare(const device &d, std::uint64_t bytes, bool beside) const {
+  if (o_.no_comparison) return "switched off by --no-comparison";
+  if (!d.capabilities().vmm) return "this run grew by copying";
   const std::uint64_t needed = peak_of_copying(bytes, o_.chunk);
   const auto memory = d.memory();
   if (!memory) return memory.error().message();
   std::uint64_t free = memory->free.bytes();
   if (d.driver().is_hostcuda()) {
-    // Its memory is the host's, of which some is kept for the machine.
+    // Its device memory is host memory; some is left to the machine.
     std::uint64_t host = available_host_memory().value_or(UINT64_MAX);
     host -= std::min<std::uint64_t>(host, std::uint64_t{512} << 20);
     free = std::min(free, host);
   }
-  if (!beside) free += report_.in_place.mapped;  // which is given back first
+  if (!beside) free += report_.in_place.mapped;  // released first
   if (needed <= free) return "";
-  return fmt::format("not run: it holds the old and the new buffer at once, {}, and {} are free",
-                     human(needed), human(free));
+  return fmt::format("not run: it needs {} for the old and the new buffer at once, and {} are free",
+                     format_bytes(needed), format_bytes(free));
 }
 
-outcome<void> demo::compare(byte_source &source, const device &d, device_bytes &grown) {
+outcome<void> growth_demo::compare(byte_source &source, const device &d, device_bytes &grown) {
   const bool again = source.rereadable();
   report_.comparison = comparison::refused;
   report_.why_no_comparison = why_not_compare(d, report_.in_place.seen.bytes, !again);
   if (!report_.why_no_comparison.empty()) return {};
   if (again) {
-    // Its pages go back to the device, so that both jobs begin with nothing.
+    // Releases the pages, so that both jobs begin with an empty device.
     if (const status s = grown.clear(); !s) return fail(s.error());
     if (const status s = grown.shrink_to_fit(); !s) return fail(s.error());
     if (const status s = grown.synchronize(); !s) return fail(s.error());
@@ -120,7 +108,7 @@ outcome<void> demo::compare(byte_source &source, const device &d, device_bytes &
   return {};
 }
 
-outcome<exit_status> demo::run() {
+outcome<exit_status> growth_demo::run() {
   auto source = open_source();
   if (!source) return tl::unexpected(source.error());
   auto chosen = choose_driver(o_.driver.driver);
@@ -130,8 +118,8 @@ outcome<exit_status> demo::run() {
   if (!d) return tl::unexpected(d.error());
   if (!keeps_content(drv)) {
     return fail(exit_usage,
-                "this hostcuda is unbacked: it keeps books but no bytes, so that no content can be "
-                "checked; leave 'unbacked' out of HOSTCUDA");
+                "this hostcuda is unbacked: it stores no bytes, so the content cannot be checked; "
+                "remove 'unbacked' from HOSTCUDA");
   }
 
   limits_.chunk = static_cast<std::size_t>(o_.chunk);
@@ -146,9 +134,9 @@ outcome<exit_status> demo::run() {
 
   say(fmt::format("driver   {}, CUDA {}", report_.driver, version_text(drv.version())));
   std::string from = source->name();
-  if (source->file_bytes() != 0) from += fmt::format(", {}", human(source->file_bytes()));
+  if (source->file_bytes() != 0) from += fmt::format(", {}", format_bytes(source->file_bytes()));
   if (source->at_least() > source->file_bytes() && source->file_bytes() != 0) {
-    from += fmt::format(", read again and again until {} have come", human(source->at_least()));
+    from += fmt::format(", read repeatedly, {} in total", format_bytes(source->at_least()));
   }
   say(fmt::format("source   {}", from));
 
@@ -157,11 +145,11 @@ outcome<exit_status> demo::run() {
   auto v = make_vector(*d, "stream", o_.copying, *s);
   if (!v) return tl::unexpected(v.error());
   if (v->buffer().in_place()) {
-    say(fmt::format("reserved {} of addresses at {}, which cost no memory",
-                    human(v->buffer().reserved()), hexadecimal(v->address().value())));
+    say(fmt::format("reserved {} of address space at {}, without memory",
+                    format_bytes(v->buffer().reserved()), hexadecimal(v->address().value())));
   } else {
-    say(o_.copying ? "growing by copying, as asked: the address moves and bytes are copied"
-                   : "this device has no virtual memory management, so growing must copy here");
+    say(o_.copying ? "growing by copying, as requested: the address changes and bytes are copied"
+                   : "this device has no virtual memory management: growing copies");
   }
 
   auto run = grow_from(*source, *v, limits_, v->buffer().in_place() ? "growing" : "copying");
@@ -172,7 +160,7 @@ outcome<exit_status> demo::run() {
   report_.in_place = std::move(*run);
   report_.was_in_place = v->buffer().in_place();
   report_.verdict = judge(report_.in_place.seen);
-  report_.map = picture_of(*d, "What a growing buffer looks like");
+  report_.map = picture_of(*d, "A growing buffer");
   report_.map.history_name = "history of 'stream'";
   report_.map.history = steps(report_.in_place);
   say(sentences(report_));
@@ -194,41 +182,13 @@ outcome<exit_status> demo::run() {
   }
   if (o_.json) fmt::print("{}", as_json(report_));
   say(report_.verdict.line);
-  return report_.verdict.ok ? exit_ok : exit_failed;
+  return report_.verdict.ok ? exit_ok : exit_differs;
 }
 
 }  // namespace
 
-void add_demo(CLI::App &app, command_body &body) {
-  auto o = std::make_shared<demo_options>();
-  CLI::App *c = app.add_subcommand("demo",
-                                   "Appends a stream of unknown length to a device buffer that "
-                                   "grows as it comes; shows that the\n"
-                                   "address never changed, that no byte was copied and that the "
-                                   "content is right; sets beside it\n"
-                                   "what growing by copying costs; and draws the address space.");
-  c->footer(exit_status_help);
-  c->add_option("FILE", o->file,
-                "what to read; - is standard input.\nDefault: a large file that every machine has")
-      ->type_name("");
-  add_driver_options(*c, o->driver);
-  add_size(*c, "--limit", o->limit, "stop reading after SIZE bytes");
-  add_size(*c, "--at-least", o->at_least,
-           "read the file again and again until SIZE bytes have come\n(default 1G without FILE)");
-  add_size(*c, "--chunk", o->chunk, "how much is read, and grown by, at a time (default 16M)");
-  c->add_option("--svg", o->svg, "where the picture goes; '' for none\n(default " + o->svg + ")")
-      ->type_name("PATH");
-  c->add_flag("--no-comparison", o->no_comparison, "do not run the same job by copying");
-  c->add_flag("--copying", o->copying,
-              "grow by copying, as where a device has no virtual memory\nmanagement; the check "
-              "then says what that costs and fails");
-  c->add_flag("--json", o->json, "print one JSON document and nothing else");
-  c->callback([o, &body] {
-    if (o->chunk == 0 || o->chunk > (std::uint64_t{4} << 30)) {
-      throw CLI::ValidationError("--chunk", "must be from 1 byte to 4 GiB");
-    }
-    body = [o] { return demo(*o).run(); };
-  });
+outcome<exit_status> run_growth_demo(const growth_demo_options &o) {
+  return growth_demo(o).run();
 }
 
 }  // namespace stillmap::tool

@@ -1,0 +1,85 @@
+#include "tools/stillmap/common/outcome.h"
+
+#include <algorithm>
+
+#include "tools/stillmap/common/json.h"
+
+namespace stillmap::tool {
+namespace {
+
+const char *name_of(exit_status s) {
+  constexpr const char *names[] = {"ok",   "failed",  "usage",  "not_found",
+                                   "busy", "refused", "differs"};
+  return names[s];
+}
+
+const char *name_of(error_unit u) {
+  switch (u) {
+    case error_unit::bytes:
+      return "bytes";
+    case error_unit::pages:
+      return "pages";
+    case error_unit::address:
+      return "address";
+    case error_unit::milliseconds:
+      return "milliseconds";
+    case error_unit::items:
+      return "items";
+    case error_unit::none:
+      break;
+  }
+  return "";
+}
+
+bool is_one_of(const std::error_code &code, std::initializer_list<std::errc> conditions) {
+  return std::any_of(conditions.begin(), conditions.end(), [&](std::errc c) { return code == c; });
+}
+
+}  // namespace
+
+exit_status exit_status_of(const error &e) {
+  using std::errc;
+  if (is_one_of(e.code, {errc::no_such_file_or_directory, errc::connection_refused,
+                         errc::no_such_device, errc::not_a_directory, errc::no_such_process})) {
+    return exit_not_found;
+  }
+  if (e.is(stillmap::errc::busy) ||
+      is_one_of(e.code, {errc::device_or_resource_busy, errc::address_in_use, errc::timed_out,
+                         errc::resource_unavailable_try_again, errc::operation_in_progress})) {
+    return exit_busy;
+  }
+  if (e.is(stillmap::errc::not_supported) ||
+      is_one_of(e.code, {errc::permission_denied, errc::operation_not_permitted,
+                         errc::read_only_file_system, errc::file_exists})) {
+    return exit_refused;
+  }
+  return e.is(stillmap::errc::invalid_argument) || e.code == errc::invalid_argument ? exit_usage
+                                                                                    : exit_failed;
+}
+
+failure::failure(const error &e)
+    : status(exit_status_of(e)), line(printable(e.message())), cause(e) {}
+
+std::string printable(std::string text) {
+  std::replace_if(
+      text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
+  return text;
+}
+
+std::string json_of(const failure &f, const std::string &command) {
+  json_writer json;
+  json.begin_object().begin_object("error");
+  json.field("command", command).field("exit_status", f.status).field("message", f.line);
+  if (f.cause) {
+    const error &e = *f.cause;
+    json.field("operation", e.operation).field("reason", e.reason);
+    json.field("code", e.code.message()).field("subject", e.detail().subject);
+    json.field("value", e.value).field("limit", e.limit).field("unit", name_of(e.unit));
+  } else {
+    json.field("operation", command).field("reason", f.line).field("code", name_of(f.status));
+    json.nothing("subject").nothing("value").nothing("limit").nothing("unit");
+  }
+  return json.end().end().text();
+}
+
+}  // namespace stillmap::tool

@@ -1,0 +1,51 @@
+#include "tools/stillmap/common/text.h"
+
+#include <algorithm>
+
+#include "tools/stillmap/common/size.h"
+
+namespace stillmap::tool {
+
+std::vector<std::string> split(const std::string &text, char at) {
+  std::vector<std::string> out(1);
+  for (const char c : text) {
+    if (c == at) {
+      out.emplace_back();
+    } else {
+      out.back() += c;
+    }
+  }
+  return out;
+}
+
+std::string join(const std::vector<std::string> &words, const std::string &between) {
+  std::string out;
+  for (const std::string &w : words) out += (&w == &words.front() ? "" : between) + w;
+  return out;
+}
+
+std::string wrap(const std::string &text, std::size_t indent, std::size_t width) {
+  std::string out;
+  for (const std::string &line : split(text, '\n')) {
+    if (!out.empty()) out += '\n' + std::string(indent, ' ');
+    std::size_t column = indent;
+    for (const std::string &word : split(line, ' ')) {
+      if (column > indent && column + 1 + word.size() > width) {
+        out += '\n' + std::string(indent, ' ');
+        column = indent;
+      } else if (column > indent) {
+        out += ' ';
+        ++column;
+      }
+      out += word;
+      column += word.size();
+    }
+  }
+  return out;
+}
+
+std::string counted(std::uint64_t n, const char *thing) {
+  return format_count(n) + ' ' + thing + (n == 1 ? "" : "s");
+}
+
+}  // namespace stillmap::tool

@@ -1,0 +1,103 @@
+#include "tools/stillmap/image/image_commands.h"
+
+#include <memory>
+
+#include "tools/stillmap/cli/commands.h"
+
+namespace stillmap::tool {
+namespace {
+
+void add_image_options(command &c, image_options &into) {
+  c.texts("--parent", into.parents, "PATH",
+          "a parent of an incremental image, or a folder with its parents, if they are not beside "
+          "it; can be repeated");
+  c.text("--key", into.key, "FILE",
+         "the key of an encrypted image: a file with 32 bytes, or 64 hexadecimal digits");
+  c.text("--signed-by", into.signed_by, "FILE",
+         "refuse images that are not signed with this key (the public half, in the same form)");
+}
+
+void add_inspect(command &group) {
+  const auto o = std::make_shared<inspect_options>();
+  command &c = group.add("inspect",
+                         "Prints the metadata of an image, or of a set of images: the device, the "
+                         "blocks and pages, how contents are stored. It checks the metadata, not "
+                         "the contents.");
+  c.argument(o->file, "IMAGE", "the image, or the folder of a set").required();
+  c.flag("--tree", o->tree, "print every block and the pages that are mapped in it");
+  c.json(o->json);
+  add_image_options(c, o->image);
+  c.run = [o] { return run_inspect(*o); };
+}
+
+void add_verify(command &group) {
+  const auto o = std::make_shared<verify_options>();
+  command &c = group.add("verify",
+                         "Reads all of an image, or of a set, and of its parents, and checks every "
+                         "byte. A damaged image ends it with exit status 6.");
+  c.argument(o->file, "IMAGE", "the image, or the folder of a set").required();
+  c.number("--threads", o->threads, 1u, 256u, "N",
+           "threads that read (default: the number of processors)");
+  c.flag("--skip-parents", o->skip_parents, "check this file only, without its parents");
+  c.json(o->json);
+  add_image_options(c, o->image);
+  c.run = [o] { return run_verify(*o); };
+}
+
+void add_diff(command &group) {
+  const auto o = std::make_shared<diff_options>();
+  command &c = group.add("diff",
+                         "Prints the address ranges at which two images differ. Exit status 0: "
+                         "nowhere; 6: somewhere.");
+  c.argument(o->first, "FIRST", "an image").required();
+  c.argument(o->second, "SECOND", "another image").required();
+  c.json(o->json);
+  add_image_options(c, o->image);
+  c.run = [o] { return run_diff(*o); };
+}
+
+void add_flatten(command &group) {
+  const auto o = std::make_shared<flatten_options>();
+  command &c = group.add("flatten",
+                         "Writes an incremental image and its parents as one image without a "
+                         "parent. With --key the new image is encrypted with the same key.");
+  c.argument(o->from, "IMAGE", "the image").required();
+  c.argument(o->to, "NEW", "the image to write").required();
+  c.text("--compress", o->compress, "none|lz4|zstd", "compress chunks that get smaller by it");
+  c.flag("--replace", o->replace, "overwrite NEW if it exists");
+  c.json(o->json);
+  add_image_options(c, o->image);
+  c.run = [o] { return run_flatten(*o); };
+}
+
+void add_restore(command &group) {
+  const auto o = std::make_shared<restore_options>();
+  command &c = group.add("restore",
+                         "Restores an image into this process, compares every byte, and ends: a "
+                         "check that the image can be restored here. With --send-to the memory is "
+                         "then handed to a process that waits for it (stillmap task handoff "
+                         "receive).");
+  c.argument(o->file, "IMAGE", "the image").required();
+  add_tag_option(c, o->tags, "restore this tag only; can be repeated");
+  c.flag("--relocate", o->relocate,
+         "restore at other addresses: for memory without pointers into itself");
+  c.text("--send-to", o->send_to, "SOCKET", "hand the memory to the process that listens there");
+  add_timeout_option(c, o->timeout, "how long to wait for that process (default: 30)");
+  c.json(o->json);
+  add_image_options(c, o->image);
+  add_driver_options(c, o->driver);
+  c.run = [o] { return run_restore(*o); };
+}
+
+}  // namespace
+
+void add_image_commands(command &root) {
+  command &group = root.add("image", "Images of device memory: inspect, check and restore them.");
+  add_inspect(group);
+  add_verify(group);
+  add_diff(group);
+  add_flatten(group);
+  add_restore(group);
+}
+
+}  // namespace stillmap::tool

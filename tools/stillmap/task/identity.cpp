@@ -1,0 +1,140 @@
+#include "tools/stillmap/task/identity.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+
+#include "tools/stillmap/common/size.h"
+#include "tools/stillmap/common/text.h"
+#include "tools/stillmap/task/request.h"
+
+namespace stillmap::tool {
+namespace {
+
+using migration::owner;
+
+bool is_fingerprint(const std::string &text) {
+  std::size_t digits = 0;
+  for (const char c : text) {
+    if (c == ':') continue;
+    if (std::isxdigit(static_cast<unsigned char>(c)) == 0) return false;
+    ++digits;
+  }
+  return digits == 64;
+}
+
+void print_json(const migration::sent_memory &x) {
+  json_writer json;
+  json.begin_object().field("owner", x.owner == owner::source ? "source" : "destination");
+  json.field("task", x.task.text()).field("epoch", x.epoch);
+  json.begin_object("to").field("address", x.to.address);
+  json.field("name", x.to.name).field("fingerprint", x.to.fingerprint).end();
+  json.field("rounds", std::uint64_t{x.rounds}).field("bytes", x.bytes);
+  json.field("sent_bytes", x.bytes_sent).field("zero_bytes", x.zero_bytes);
+  json.field("unchanged_bytes", x.unchanged_bytes).field("resent_chunks", x.resent_chunks);
+  json.field("downtime_seconds", x.downtime.count()).field("seconds", x.elapsed.count());
+  fmt::print("{}", json.field("unmapped", x.unmapped).end().text());
+}
+
+}  // namespace
+
+std::string identity_options::certificate_file() const {
+  return absolute(folder.empty() ? certificate : folder + '/' + certificate_name);
+}
+std::string identity_options::key_file() const {
+  return absolute(folder.empty() ? key : folder + '/' + key_name);
+}
+
+outcome<void> check_identity(const identity_options &o) {
+  const bool files = !o.certificate.empty() || !o.key.empty();
+  if (o.folder.empty() == !files || (files && (o.certificate.empty() || o.key.empty()))) {
+    return fail(exit_usage, "our identity is needed: --credentials, or --cert and --key");
+  }
+  if (o.authority.empty() && o.fingerprints.empty()) {
+    return fail(exit_usage, "a trusted peer is needed: --peer-fingerprint, or --authority");
+  }
+  if (!o.name.empty() && o.authority.empty()) return fail(exit_usage, "--name needs --authority");
+  for (const std::string &f : o.fingerprints) {
+    if (is_fingerprint(f)) continue;
+    return fail(exit_usage,
+                fmt::format("--peer-fingerprint: '{}' is not 64 hexadecimal digits", f));
+  }
+  return {};
+}
+
+outcome<migration::credentials> load_identity(const identity_options &o) {
+  migration::credentials out;
+  for (const auto &[path, into] : {std::pair{o.certificate_file(), &out.certificate},
+                                   {o.key_file(), &out.key},
+                                   {absolute(o.authority), &out.authorities}}) {
+    auto one = about(migration::load_credentials(path, {}), path);
+    if (!one) return tl::unexpected(one.error());
+    *into = std::move(one->certificate);
+  }
+  out.name = o.name;
+  out.fingerprints = o.fingerprints;
+  return out;
+}
+
+outcome<migration::task_id> task_id_of(const std::string &text) {
+  if (text.empty()) return migration::task_id{};
+  const auto id = migration::parse_task_id(text);
+  if (!id) {
+    return fail(exit_usage, fmt::format("--task: '{}' is not 32 hexadecimal digits", text));
+  }
+  return *id;
+}
+
+std::string text_of(const migration::peer_identity &p) {
+  return printable(p.name.empty() ? p.address : fmt::format("{} ({})", p.name, p.address));
+}
+
+tl::unexpected<failure> fail_reaching(const std::string &address, const error &e) {
+  failure f(e);
+  const auto says = [&](const char *words) { return f.line.find(words) != std::string::npos; };
+  const bool unknown_peer = says("certificate verify failed"), rejected = says("alert");
+  if ((unknown_peer || rejected || says("migration::")) && !says(address.c_str())) {
+    f.line = address + ": " + f.line;
+  }
+  if (unknown_peer) {
+    f.line += "; the peer's certificate is not trusted by --peer-fingerprint or --authority";
+  } else if (rejected) {
+    f.line += "; the peer does not trust our certificate: does it have our fingerprint?";
+  }
+  if (unknown_peer || rejected) f.status = exit_refused;
+  return tl::unexpected(std::move(f));
+}
+
+outcome<exit_status> print_sent(const migration::sent_memory &x, const std::string &task, bool json,
+                                bool resolving) {
+  const error why = x.failure.value_or(error{});
+  if (x.owner == owner::in_doubt) {
+    failure f(why);
+    f.line = fmt::format(
+        "in doubt: {}; the task is stopped and nothing is lost: {} decides and cannot be reached; "
+        "when it can: stillmap task migrate resolve {}",
+        f.line, text_of(x.to), task);
+    return tl::unexpected(std::move(f));
+  }
+  if (x.owner == owner::source && !resolving) return fail_reaching(text_of(x.to), why);
+  if (json) {
+    print_json(x);
+  } else if (x.owner == owner::source) {
+    fmt::print(
+        "stillmap: ok: the task did not arrive at {}: it continues at the source, epoch {}\n",
+        text_of(x.to), x.epoch);
+  } else {
+    fmt::print("task {}, epoch {}: {} in {}\n", x.task.text(), x.epoch, format_bytes(x.bytes),
+               counted(x.rounds, "round"));
+    fmt::print("  {} sent; not sent: {} of zeros, {} unchanged; {} resent\n",
+               format_bytes(x.bytes_sent), format_bytes(x.zero_bytes),
+               format_bytes(x.unchanged_bytes), counted(x.resent_chunks, "chunk"));
+    fmt::print("stillmap: ok: now owned by {}; downtime {}, {} in total{}\n", text_of(x.to),
+               human_seconds(x.downtime.count()), human_seconds(x.elapsed.count()),
+               x.unmapped ? "" : "; the source failed to unmap its addresses");
+  }
+  return exit_ok;
+}
+
+}  // namespace stillmap::tool

@@ -1,0 +1,48 @@
+// TLS identity of the migration commands: our credentials, and the peers we trust.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "stillmap/checkpoint/migration/credentials.h"
+#include "stillmap/checkpoint/migration/migration.h"
+#include "tools/stillmap/common/outcome.h"
+
+namespace stillmap::tool {
+
+struct identity_options {
+  std::string folder, certificate, key, authority, name;
+  std::vector<std::string> fingerprints;
+
+  bool given() const {
+    return !folder.empty() || !certificate.empty() || !key.empty() || !authority.empty() ||
+           !fingerprints.empty();
+  }
+  // Absolute paths.
+  std::string certificate_file() const;
+  std::string key_file() const;
+};
+// Errors: exit_usage, with what is missing or malformed.
+outcome<void> check_identity(const identity_options &o);
+// Errors: a file that cannot be read.
+outcome<migration::credentials> load_identity(const identity_options &o);
+
+// The files that `credentials` writes and --credentials reads.
+inline constexpr const char *certificate_name = "certificate.pem";
+inline constexpr const char *key_name = "key.pem";
+
+// From 32 hexadecimal digits; zero from an empty text. Errors: exit_usage.
+outcome<migration::task_id> task_id_of(const std::string &text);
+
+// "name (192.0.2.7:4711)"
+std::string text_of(const migration::peer_identity &p);
+
+// A failure to reach `address`, with advice where the cause is known.
+tl::unexpected<failure> fail_reaching(const std::string &address, const error &e);
+
+// Prints the outcome of a migration, as the last lines of send and resolve. `task` are the words that
+// name it for resolve. Errors: the migration's; in doubt; `resolving` accepts either owner.
+outcome<exit_status> print_sent(const migration::sent_memory &sent, const std::string &task,
+                                bool json, bool resolving);
+
+}  // namespace stillmap::tool

@@ -1,0 +1,114 @@
+// stillmap task migrate receive: waits for a task's memory from another machine, and holds it.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "stillmap/checkpoint/migration/tls.h"
+#include "tools/stillmap/common/size.h"
+#include "tools/stillmap/task/hold.h"
+#include "tools/stillmap/task/request.h"
+
+namespace stillmap::tool {
+namespace {
+
+using migration::step;
+
+void print_line(const std::string &line) {
+  fmt::print(stderr, "receive: {}\n", line);
+}
+
+// Called on a thread of the receiver.
+void print_step(step s) {
+  switch (s) {
+    case step::accepted:
+      return print_line("a task is arriving");
+    case step::reserved:
+      return print_line("its addresses are free here; its pages are created as they arrive");
+    case step::awaiting_commit:
+      return print_line("all memory has arrived; the source decides");
+    default:
+      return;
+  }
+}
+
+// Waits for a task, until a timeout or a signal, and prints why one did not arrive.
+outcome<migration::received_memory> wait_for_task(migration::receiver &at,
+                                                  const migrate_receive_options &o,
+                                                  const signal_waiter &end) {
+  const auto until = std::chrono::steady_clock::now() + milliseconds_of(o.timeout);
+  std::string printed;
+  for (;;) {
+    auto task = at.receive(std::chrono::milliseconds(200), end.token());
+    if (task) return std::move(*task);
+    const auto why = at.last_failure();
+    const std::string line = why ? printable(why->message()) : "";
+    if (line != printed && !line.empty()) print_line("the task did not arrive: " + line);
+    printed = line;
+    if (!task.error().is(errc::busy) || end.token().stop_requested() ||
+        std::chrono::steady_clock::now() >= until) {
+      return fail(task.error(), o.address);
+    }
+  }
+}
+
+void print(const migrate_receive_options &o, const migration::received_memory &m,
+           const std::string &control) {
+  const checkpoint::memory_layout &l = m.memory.layout();
+  if (o.json) {
+    json_writer json;
+    json.begin_object().field("task", m.task.text()).field("epoch", m.epoch);
+    json.begin_object("from").field("address", m.from.address).field("name", m.from.name);
+    json.field("fingerprint", m.from.fingerprint).end();
+    json.field("bytes", std::uint64_t{l.bytes()});
+    blocks_json(json, l);
+    fmt::print("{}", json.field("control", control).end().text());
+  } else {
+    fmt::print("task {}, epoch {}, from {}\n{}", m.task.text(), m.epoch, text_of(m.from),
+               blocks_table(l));
+    fmt::print("stillmap: ok: {} at the original addresses; held, control socket {}\n",
+               format_bytes(l.bytes()), control);
+  }
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+outcome<exit_status> run_migrate_receive(const migrate_receive_options &o) {
+  if (auto complete = check_identity(o.identity); !complete) {
+    return tl::unexpected(complete.error());
+  }
+  auto waiter = signal_waiter::create();
+  if (!waiter) return tl::unexpected(waiter.error());
+  signal_waiter &end = **waiter;
+  const auto identity = load_identity(o.identity);
+  if (!identity) return tl::unexpected(identity.error());
+  const auto d = open_device(o.driver);
+  if (!d) return tl::unexpected(d.error());
+  auto at = about(migration::create_tls_acceptor(o.address, *identity), o.address);
+  if (!at) return tl::unexpected(at.error());
+  migration::receive_options options;
+  options.records = absolute(o.records);
+  options.max_bytes = o.max_bytes;
+  options.max_tasks = 1;
+  if (!o.json) options.on_step = print_step;
+  auto receiver = about(migration::receiver::create(*d, std::move(*at), options), o.records);
+  if (!receiver) return tl::unexpected(receiver.error());
+  const auto fingerprint = migration::fingerprint_of(*identity);
+  print_line(fmt::format("waiting at {}; our certificate: {}", receiver->address(),
+                         fingerprint ? *fingerprint : fingerprint.error().message()));
+  auto task = wait_for_task(*receiver, o, end);
+  if (!task) return tl::unexpected(task.error());
+
+  control::server_options server;
+  server.records = options.records;
+  server.id = task->task;
+  server.record = std::make_shared<migration::record_file>(std::move(task->record));
+  const std::string control =
+      o.control.empty() ? fmt::format("@stillmap-{}", ::getpid()) : o.control;
+  // The receiver keeps running: the source may have to ask for the outcome.
+  hold(*d, task->memory, control, std::move(server), end, [&] { print(o, *task, control); });
+  return exit_ok;
+}
+
+}  // namespace stillmap::tool

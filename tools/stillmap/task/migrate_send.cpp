@@ -1,0 +1,122 @@
+// stillmap task migrate send and abort.
+#include <fmt/format.h>
+
+#include <optional>
+
+#include "tools/stillmap/common/progress.h"
+#include "tools/stillmap/common/size.h"
+#include "tools/stillmap/task/request.h"
+
+namespace stillmap::tool {
+namespace {
+
+using migration::step;
+
+// Shows the progress: on a terminal a bar for each round, elsewhere a line for each event.
+class send_view {
+ public:
+  explicit send_view(bool silent) : silent_(silent), terminal_(terminal_of(stderr)) {}
+
+  void show(const migration::progress &p) {
+    if (silent_) return;
+    if (p.step == step::quiesced) print_changed();
+    if (p.round != round_ && p.step < step::quiesced) {
+      print_changed();
+      bar_.reset();
+      round_ = p.round;
+      if (!terminal_.tty && round_ == 1) {
+        print_line(fmt::format("round 1: {}", format_bytes(p.round_bytes)));
+      }
+      bar_.emplace(fmt::format("round {}", p.round), p.round_bytes, !terminal_.tty);
+    }
+    bytes_ = p.round_bytes;
+    if (bar_) {
+      bar_->expect(bytes_);
+      const double downtime = p.expected_downtime.count();
+      bar_->update(p.round_sent,
+                   downtime > 0 ? fmt::format("downtime now: {}", human_seconds(downtime)) : "");
+    }
+    if (p.step == last_) return;
+    last_ = p.step;
+    if (const char *const text = text_of(p.step); text != nullptr) {
+      bar_.reset();
+      if (!terminal_.tty) print_line(text);
+    }
+  }
+
+ private:
+  // The size of a later round is known when it has ended.
+  void print_changed() {
+    if (terminal_.tty || round_ <= printed_ || round_ < 2) return;
+    printed_ = round_;
+    print_line(fmt::format("round {}: {} had changed", round_, format_bytes(bytes_)));
+  }
+  static const char *text_of(step s) {
+    switch (s) {
+      case step::prepared:
+        return "the addresses are free at the destination";
+      case step::quiesced:
+        return "the task is stopped";
+      case step::verified:
+        return "all memory has arrived, every digest compared";
+      case step::intent_recorded:
+        return "the intent to give up ownership is on record";
+      default:
+        return nullptr;
+    }
+  }
+  static void print_line(const std::string &line) { fmt::print(stderr, "migrate: {}\n", line); }
+
+  const bool silent_;
+  const terminal terminal_;
+  std::optional<progress> bar_;
+  std::size_t round_ = 0, printed_ = 0;
+  std::uint64_t bytes_ = 0;  // of the round
+  step last_ = step::described;
+};
+
+}  // namespace
+
+outcome<exit_status> run_migrate_send(const migrate_send_options &o) {
+  if (auto complete = check_identity(o.identity); !complete) {
+    return tl::unexpected(complete.error());
+  }
+  const auto id = task_id_of(o.id);
+  if (!id) return tl::unexpected(id.error());
+  auto tags = tags_of(o.task, o.what.tags, o.all);
+  if (!tags) return tl::unexpected(tags.error());
+  control::migrate_request r = o.what;
+  r.tags = std::move(*tags);
+  r.task = *id;
+  r.certificate = o.identity.certificate_file();
+  r.key = o.identity.key_file();
+  r.authorities = absolute(o.identity.authority);
+  r.name = o.identity.name;
+  r.fingerprints = o.identity.fingerprints;
+  r.records = absolute(r.records);
+  r.max_downtime = std::chrono::milliseconds(o.max_downtime_ms);
+  r.timeout = milliseconds_of(o.timeout);
+  if (o.on_no_convergence == "cancel") r.on_no_convergence = migration::no_convergence::cancel;
+  result<migration::sent_memory> done;
+  {
+    send_view view(o.json);
+    done = client_of(o.task).migrate(r, [&](const migration::progress &p) { view.show(p); });
+  }
+  if (!done) return fail_reaching(r.to, done.error().about(o.task.socket));
+  if (done->to.address.empty()) done->to.address = r.to;
+  return print_sent(*done, o.task.socket, o.json, false);
+}
+
+outcome<exit_status> run_migrate_abort(const task_status_options &o) {
+  const auto what = about(client_of(o.task).abort(), o.task.socket);
+  if (!what) return tl::unexpected(what.error());
+  if (o.json) {
+    json_writer json;
+    fmt::print("{}", json.begin_object().field("cancelled", control::name_of(*what)).end().text());
+  } else {
+    fmt::print("stillmap: ok: {} cancelled; the task continues\n", control::name_of(*what));
+  }
+  return exit_ok;
+}
+
+}  // namespace stillmap::tool

@@ -1,0 +1,277 @@
+#include "tools/stillmap/task/task_commands.h"
+
+#include <memory>
+
+#include "tools/stillmap/cli/commands.h"
+
+namespace stillmap::tool {
+namespace {
+
+constexpr const char *tags_help = "send or save the memory of this tag; can be repeated";
+
+void add_socket(command &c, std::string &socket) {
+  c.argument(socket, "SOCKET",
+             "the control socket of the process: a path, or an abstract name after '@'")
+      .required();
+}
+
+void add_task(command &c, task_options &into) {
+  add_socket(c, into.socket);
+  add_timeout_option(c, into.timeout, "how long to wait until the process listens (default: 0)");
+}
+
+void add_list(command &group) {
+  const auto o = std::make_shared<task_list_options>();
+  command &c = group.add("list",
+                         "Lists the processes that listen on an abstract socket whose name begins "
+                         "with '@stillmap', and those that listen on a socket in one of the given "
+                         "folders.");
+  c.arguments(o->folders, "DIR", "folders with control sockets (default: none)");
+  c.json(o->json);
+  c.run = [o] { return run_task_list(*o); };
+}
+
+void add_status(command &group) {
+  const auto o = std::make_shared<task_status_options>();
+  command &c = group.add("status",
+                         "Prints the memory of a process with a control server: its tags, what is "
+                         "mapped and what is suspended, its device, and the request it is "
+                         "executing.");
+  add_task(c, o->task);
+  c.json(o->json);
+  c.run = [o] { return run_task_status(*o); };
+}
+
+void add_suspend(command &group) {
+  const auto o = std::make_shared<task_suspend_options>();
+  command &c = group.add("suspend",
+                         "Makes a process stop its work on a tag and release the tag's device "
+                         "memory, until stillmap task resume.");
+  add_task(c, o->task);
+  c.argument(o->tag, "TAG", "the tag").required();
+  c.text("--to", o->to, "pinned|file|discard",
+         "the backing store of the contents: pinned host memory (default), a file, or none: "
+         "discarded contents are lost");
+  c.text("--directory", o->directory, "DIR",
+         "the directory of the file (default: the process's $TMPDIR, else /tmp)");
+  c.json(o->json);
+  c.run = [o] { return run_task_suspend(*o); };
+}
+
+void add_resume(command &group) {
+  const auto o = std::make_shared<task_suspend_options>();
+  command &c = group.add("resume",
+                         "Maps the memory of a suspended tag again, at the same addresses and with "
+                         "its contents. If the device has too little memory, the tag stays "
+                         "suspended.");
+  add_task(c, o->task);
+  c.argument(o->tag, "TAG", "the tag").required();
+  c.json(o->json);
+  c.run = [o] { return run_task_resume(*o); };
+}
+
+void add_snapshot(command &group) {
+  const auto o = std::make_shared<task_snapshot_options>();
+  command &c = group.add("snapshot",
+                         "Makes a process save the memory of some tags as an image, completely or "
+                         "not at all. The process stops its work meanwhile. Interrupting this "
+                         "command cancels the snapshot.");
+  add_task(c, o->task);
+  add_tag_option(c, o->what.tags, tags_help);
+  c.flag("--all", o->all, "save all memory that has a tag");
+  c.text("-o,--output", o->what.path, "IMAGE", "the image to write").required();
+  c.text("--parent", o->what.parent, "IMAGE", "store only the differences from this image");
+  c.text("--compress", o->compress, "none|lz4|zstd", "compress chunks that get smaller by it");
+  c.flag("--replace", o->what.replace, "overwrite the image if it exists");
+  c.flag("--no-verify", o->no_verify, "do not read the image back before it gets its name");
+  c.json(o->json);
+  c.run = [o] { return run_task_snapshot(*o); };
+}
+
+void add_handoff(command &group) {
+  command &handoff =
+      group.add("handoff", "Hand the memory of a process to another process on this machine.");
+  const auto sent = std::make_shared<handoff_send_options>();
+  command &send = handoff.add("send",
+                              "Makes a process hand the memory of some tags to another process "
+                              "that waits for it. No byte is copied, and exactly one process owns "
+                              "the memory, whichever of them dies.");
+  add_socket(send, sent->task.socket);
+  add_tag_option(send, sent->what.tags, tags_help).required();
+  send.text("--to", sent->what.to, "SOCKET", "the socket on which the receiver listens").required();
+  add_timeout_option(send, sent->timeout,
+                     "how long to wait for the receiver, at each step (default: 30)");
+  send.json(sent->json);
+  send.run = [sent] { return run_handoff_send(*sent); };
+
+  const auto received = std::make_shared<handoff_receive_options>();
+  command &receive = handoff.add("receive",
+                                 "Receives memory from another process, prints its blocks, and "
+                                 "holds it until SIGTERM, SIGINT, the end of the pipe on standard "
+                                 "input, or until the memory has been handed on. It runs a control "
+                                 "server meanwhile.");
+  receive
+      .argument(received->socket, "SOCKET",
+                "the socket to listen on: a path, or an abstract name after '@'")
+      .required();
+  receive.flag("--hold", received->hold, "hold the memory (default)");
+  receive.flag("--free", received->hold, "free the memory at once; its contents are lost", false);
+  receive.text("--control", received->control, "SOCKET",
+               "the control socket (default: SOCKET.control)");
+  add_timeout_option(receive, received->timeout, "how long to wait for a sender (default: 3600)");
+  receive.json(received->json);
+  add_driver_options(receive, received->driver);
+  receive.run = [received] { return run_handoff_receive(*received); };
+}
+
+void add_identity(command &c, identity_options &into) {
+  c.text("--credentials", into.folder, "DIR",
+         "a folder with certificate.pem and key.pem, as written by stillmap task migrate "
+         "credentials; or one by one:");
+  c.text("--cert", into.certificate, "FILE", "our certificate, PEM");
+  c.text("--key", into.key, "FILE", "our private key, PEM");
+  c.texts("--peer-fingerprint", into.fingerprints, "HEX",
+          "trust the certificate with this SHA-256, in hexadecimal; can be repeated");
+  c.text("--authority", into.authority, "FILE",
+         "trust certificates issued by these authorities, PEM");
+  c.text("--name", into.name, "NAME", "the name that such a certificate must contain");
+}
+
+void add_credentials(command &group) {
+  const auto o = std::make_shared<migrate_credentials_options>();
+  command &c = group.add("credentials",
+                         "Creates a key and a self-signed certificate, and prints the fingerprint "
+                         "by which the other end trusts it. Certificates of an authority can be "
+                         "used instead.");
+  c.argument(o->folder, "DIR",
+             "the folder for certificate.pem and key.pem; created if it does not exist")
+      .required();
+  c.text("--name", o->name, "NAME", "the name in the certificate (default: the host name)");
+  c.number("--days", o->days, 1, 36500, "N", "days for which it is valid (default: 365)");
+  c.json(o->json);
+  c.run = [o] { return run_migrate_credentials(*o); };
+}
+
+void add_migrate_receive(command &group) {
+  const auto o = std::make_shared<migrate_receive_options>();
+  command &c = group.add("receive",
+                         "Waits for a task's memory from another machine, prints its blocks, and "
+                         "holds it until SIGTERM, SIGINT, the end of the pipe on standard input, "
+                         "or until it has been handed or migrated on. It runs a control server "
+                         "meanwhile. It receives one task.");
+  c.argument(o->address, "ADDRESS",
+             "the address to listen on: [HOST]:PORT; without HOST all addresses, port 0: a free "
+             "port")
+      .required();
+  add_identity(c, o->identity);
+  c.text("--records", o->records, "DIR",
+         "the folder for ownership records, on storage that outlives the process")
+      .required();
+  c.text("--control", o->control, "SOCKET", "the control socket (default: @stillmap-PID)");
+  c.size("--max-bytes", o->max_bytes,
+         "refuse a task with more memory (default: the device's memory)");
+  add_timeout_option(c, o->timeout, "how long to wait for a task (default: 3600)");
+  c.json(o->json);
+  add_driver_options(c, o->driver);
+  c.run = [o] { return run_migrate_receive(*o); };
+}
+
+void add_migrate_send(command &group) {
+  const auto o = std::make_shared<migrate_send_options>();
+  command &c = group.add("send",
+                         "Makes a process send the memory of some tags to a machine on which "
+                         "stillmap task migrate receive waits. The process runs meanwhile, and "
+                         "stops only for its last changes. Interrupting this command cancels the "
+                         "migration until the intent is on record. The process reads the files, "
+                         "with its own rights.");
+  add_socket(c, o->task.socket);
+  add_tag_option(c, o->what.tags, tags_help);
+  c.flag("--all", o->all, "send all memory that has a tag");
+  c.text("--to", o->what.to, "ADDRESS", "the receiver: HOST:PORT").required();
+  add_identity(c, o->identity);
+  c.text("--records", o->what.records, "DIR",
+         "the folder for ownership records, on storage that outlives the process (default: the "
+         "process's own, if it has one)");
+  c.text("--task", o->id, "HEX", "the task's id there (default: the process's own, or a new one)");
+  c.number("--max-downtime", o->max_downtime_ms, 1, 86'400'000, "MS",
+           "the downtime to aim for (default: " + std::to_string(o->max_downtime_ms) + ")");
+  c.number("--max-rounds", o->what.max_rounds, 1u, 1'000'000u, "N",
+           "the maximum number of copy rounds (default: 30)");
+  c.text("--on-no-convergence", o->on_no_convergence, "stop|cancel",
+         "if the task writes faster than it can be copied: stop it for longer (default), or cancel "
+         "the migration");
+  c.number("--channels", o->what.channels, 1u, 64u, "N", "data connections (default: 2)");
+  c.size("--rate", o->what.bytes_per_second,
+         "the maximum bandwidth, in bytes per second (default: unlimited)");
+  add_timeout_option(c, o->timeout, "how long the other end may be silent (default: 10)");
+  c.json(o->json);
+  c.run = [o] { return run_migrate_send(*o); };
+}
+
+void add_migrate_status(command &group) {
+  const auto o = std::make_shared<migrate_status_options>();
+  command &c = group.add("status",
+                         "Prints the owners of tasks by the records in a folder, whether a process "
+                         "holds them, and what to do about a task in doubt. For a socket: the "
+                         "progress of the process's migration.");
+  c.argument(o->place, "DIR|SOCKET", "a folder of ownership records, or a control socket")
+      .required();
+  c.argument(o->task, "HEX", "this task only: its id, or the beginning of it");
+  c.json(o->json);
+  c.run = [o] { return run_migrate_status(*o); };
+}
+
+void add_migrate_abort(command &group) {
+  const auto o = std::make_shared<task_status_options>();
+  command &c = group.add("abort",
+                         "Cancels the migration (or the snapshot) that a process is executing, and "
+                         "waits until it has ended. Refused once the intent is on record.");
+  add_task(c, o->task);
+  c.json(o->json);
+  c.run = [o] { return run_migrate_abort(*o); };
+}
+
+void add_migrate_resolve(command &group) {
+  const auto o = std::make_shared<migrate_resolve_options>();
+  command &c = group.add("resolve",
+                         "Asks the other end for the outcome of a migration in doubt, and records "
+                         "it. For a socket: the process asks, and continues if it owns the memory. "
+                         "For a folder of records, if the process has ended: this command asks "
+                         "(needs --task and our credentials).");
+  c.argument(o->place, "SOCKET|DIR", "a control socket, or a folder of ownership records")
+      .required();
+  c.text("--task", o->id, "HEX", "the task's id");
+  c.text("--to", o->to, "ADDRESS", "its receiver: HOST:PORT (default: the one on record)");
+  add_identity(c, o->identity);
+  add_timeout_option(c, o->timeout, "how long to ask (default: 10)");
+  c.json(o->json);
+  add_driver_options(c, o->driver);
+  c.run = [o] { return run_migrate_resolve(*o); };
+}
+
+}  // namespace
+
+void add_task_commands(command &root) {
+  command &group = root.add("task",
+                            "Processes with a control server: suspend, save, hand over and migrate "
+                            "their memory.");
+  add_list(group);
+  add_status(group);
+  add_suspend(group);
+  add_resume(group);
+  add_snapshot(group);
+  add_handoff(group);
+  command &migrate = group.add("migrate", "Move the memory of a running task to another machine.");
+  migrate.notes =
+      "Once on each machine:        stillmap task migrate credentials DIR\n"
+      "On the destination:          stillmap task migrate receive :4711 ...\n"
+      "On the source:               stillmap task migrate send SOCKET --to HOST:4711 ...\n";
+  add_credentials(migrate);
+  add_migrate_receive(migrate);
+  add_migrate_send(migrate);
+  add_migrate_status(migrate);
+  add_migrate_abort(migrate);
+  add_migrate_resolve(migrate);
+}
+
+}  // namespace stillmap::tool
