@@ -34,7 +34,7 @@ const char *name_of(history_action action) {
 
 stack_frame describe_frame(const void *return_address) {
   stack_frame out;
-  // The call is before the address it returns to, which may be the next function's first.
+  // The call lies before the return address, which may be the first address of the next function.
   const auto at = reinterpret_cast<std::uintptr_t>(return_address);
   if (at == 0) return out;
   Dl_info found{};

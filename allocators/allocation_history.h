@@ -77,8 +77,8 @@ struct stack_frame {
   std::string module;        // the file that the code was loaded from; empty: unknown
   std::uint64_t offset = 0;  // from the begin of the function, or of the module without a symbol
 };
-// Finds only names that the dynamic linker can see: those of shared libraries, and of programs linked
-// with -rdynamic. Source lines are not available, nor names of modules unloaded since.
+// Finds only names that the dynamic linker can see: those of shared libraries, and of programs
+// linked with -rdynamic. Source lines are not available, nor names of modules unloaded since.
 stack_frame describe_frame(const void *return_address);
 
 }  // namespace stillmap

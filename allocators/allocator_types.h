@@ -72,7 +72,8 @@ struct arena_stats {
 };
 
 struct caching_allocator_stats {
-  // Sums over all arenas. total.live_peak is sampled when memory grows and when statistics are read.
+  // Sums over all arenas. total.live_peak is sampled when memory grows and when statistics are
+  // read.
   arena_stats total;
   std::vector<arena_stats> arenas;
   std::size_t committed_peak = 0;    // bytes

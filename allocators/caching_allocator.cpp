@@ -10,7 +10,7 @@ namespace stillmap {
 
 namespace {
 
-// No device has as much; rounding cannot wrap below it.
+// An upper bound on any device's memory, in bytes; rounding up cannot overflow below it.
 constexpr std::size_t most = std::size_t{1} << 46;
 
 block_request request_for(std::size_t bytes, std::size_t alignment) {
@@ -23,12 +23,11 @@ block_request request_for(std::size_t bytes, std::size_t alignment) {
 
 }  // namespace
 
-// ---- the outside ----
+// ---- the interface ----
 
 caching_allocator::caching_allocator(std::unique_ptr<allocator_core> c) : core_(std::move(c)) {}
 caching_allocator::~caching_allocator() {
-  // In a forked child nothing can be given back, and locks may be held by threads that are not
-  // here.
+  // In a forked child nothing can be released, and threads that do not exist here may hold locks.
   if (core_->in_child()) {
     static_cast<void>(core_.release());
   } else {
@@ -43,7 +42,8 @@ result<std::unique_ptr<caching_allocator>> caching_allocator::create(
   for (const int peer : options.peer_devices) {
     const auto &peers = d.capabilities().peers;
     if (peer != d.ordinal() && std::find(peers.begin(), peers.end(), peer) == peers.end()) {
-      return make_error(errc::invalid_argument, op, "that device cannot reach this one's memory",
+      return make_error(errc::invalid_argument, op,
+                        "a device in peer_devices cannot access this device's memory",
                         static_cast<std::uint64_t>(peer));
     }
     const access_grant grant{on_device(peer), access_mode::read_write};
@@ -51,9 +51,9 @@ result<std::unique_ptr<caching_allocator>> caching_allocator::create(
   }
   if (!d.capabilities().vmm && access.size() > 1) {
     return make_error(errc::not_supported, op,
-                      "the device cannot map pages, so other devices cannot be let in");
+                      "peer_devices needs a device that can map pages, and this one cannot");
   }
-  // Free pages stay mapped where they are; what leaves the allocator leaves for good.
+  // Free pages stay mapped in the allocator; a page that it releases returns to the device at once.
   std::shared_ptr<page_pool> pages;
   if (d.capabilities().vmm) {
     page_pool_options pool;
@@ -76,7 +76,7 @@ result<std::unique_ptr<caching_allocator>> caching_allocator::create(
       d, std::move(pages), std::move(access), std::move(options), std::move(recorder))));
 }
 
-// (Arguments by value: these are jumps.)
+// The arguments are passed by value, so that these compile to jumps.
 result<void *> caching_allocator::allocate(std::size_t bytes, stream_ref s,
                                            allocate_options options) {
   return core_->allocate(bytes, s, options);
@@ -156,7 +156,7 @@ const stillmap::device &caching_allocator::device() const {
   return core_->device();
 }
 
-// ---- the inside: what is fast ----
+// ---- the fast path ----
 
 allocator_core::allocator_core(stillmap::device d, std::shared_ptr<page_pool> pages,
                                std::vector<access_grant> access, caching_allocator_options options,
@@ -211,7 +211,7 @@ status allocator_core::free(void *block, std::optional<stream_ref> last_used_on)
   return free_slow(block, last_used_on);
 }
 
-// Everything that a request can be.
+// Every request that the fast path does not serve.
 result<void *> allocator_core::allocate_slow(std::size_t bytes, stream_ref s,
                                              const allocate_options &options) {
   constexpr const char *op = "caching_allocator::allocate";
@@ -219,11 +219,11 @@ result<void *> allocator_core::allocate_slow(std::size_t bytes, stream_ref s,
   if (watch_.in_child()) return forked_error(op);
   if (!std::has_single_bit(options.alignment) || options.alignment > most) {
     return make_error(errc::invalid_argument, op, "the alignment is not a power of two",
-                      options.alignment);
+                      options.alignment, 0, error_unit::bytes);
   }
   if (bytes > most) {
-    return make_error(errc::out_of_memory, op, "no device has as much", bytes,
-                      device_.total_memory().bytes());
+    return make_error(errc::out_of_memory, op, "the request is larger than the device's memory",
+                      bytes, device_.total_memory().bytes(), error_unit::bytes);
   }
   const block_request r = request_for(bytes, options.alignment);
   result<void *> block = nullptr;
@@ -234,7 +234,7 @@ result<void *> allocator_core::allocate_slow(std::size_t bytes, stream_ref s,
   }
   if (block && *block == nullptr) {
     std::unique_lock growing(growth_mutex_);
-    a = &arena_for(s);  // may have become another one
+    a = &arena_for(s);  // a private pool may serve the stream by now
     block = grow(*a, r, growing);
   }
   if (block && options.zero) {
@@ -256,7 +256,7 @@ status allocator_core::free_slow(void *block, std::optional<stream_ref> last_use
     if (outcome == arena::free_outcome::needs_event) {
       arena::pending_block h = a->defer_free(address);
       a->lock.unlock();
-      // What cannot be recorded now is tried again when memory is wanted.
+      // Events that cannot be recorded now are recorded when memory is needed.
       for (arena::stream_use &u : h.uses) record(u);
       a->lock.lock();
       a->add_pending(std::move(h));
@@ -265,7 +265,8 @@ status allocator_core::free_slow(void *block, std::optional<stream_ref> last_use
   }
   if (outcome == arena::free_outcome::not_ours) {
     return make_error(errc::invalid_argument, "caching_allocator::free",
-                      "no block begins at this address, or it was freed already", address);
+                      "no block begins at this address, or it was freed already", address, 0,
+                      error_unit::address);
   }
   return {};
 }
@@ -282,10 +283,11 @@ status allocator_core::record_use(void *block, stream_ref s) {
     }
   }
   return make_error(errc::invalid_argument, "caching_allocator::record_use",
-                    "no block begins at this address, or it was freed already", address);
+                    "no block begins at this address, or it was freed already", address, 0,
+                    error_unit::address);
 }
 
-// ---- the inside: what is rare ----
+// ---- the slow path ----
 
 // Requires growth_mutex_.
 arena &allocator_core::arena_for(stream_ref s) {
@@ -306,7 +308,7 @@ arena &allocator_core::make_arena(stream_ref s) {
   return *arenas_.back();
 }
 
-// On failure the block is free again.
+// Failure: frees the block.
 status allocator_core::zero(void *block, std::size_t bytes, stream_ref s) {
   const context_guard guard(device_.driver(), device_.context());
   status done = guard.entered();
@@ -319,7 +321,7 @@ status allocator_core::zero(void *block, std::size_t bytes, stream_ref s) {
   return done;
 }
 
-// False: there is no fence on that stream, and none can be recorded now.
+// False: no event was recorded for that use, and none can be recorded now.
 bool allocator_core::record(arena::stream_use &u) {
   if (u.recorded) return true;
   auto after = fence::after(device_, u.stream);

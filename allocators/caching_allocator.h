@@ -2,12 +2,12 @@
 // freed memory for later requests. Where free memory is fragmented, it remaps whole free pages to
 // the addresses that need them; it copies no data. docs/allocator.md#the-caching-allocator
 //
-// Each stream has its own addresses (an arena). A block that is freed on the stream it was allocated
-// for can be reused there at once, because a stream runs its work in order. Pages move to another
-// stream only behind an event. Blocks begin and end at multiples of 512 bytes.
+// Each stream has its own addresses (an arena). A block that is freed on the stream it was
+// allocated for can be reused there at once, because a stream runs its work in order. Pages move to
+// another stream only behind an event. Blocks begin and end at multiples of 512 bytes.
 //
-// Where the device has no virtual memory management (VMM) the same interface uses cuMemAlloc: memory
-// is acquired and released in whole chunks, and no page moves.
+// Where the device has no virtual memory management (VMM) the same interface uses cuMemAlloc:
+// memory is acquired and released in whole chunks, and no page moves.
 // docs/allocator.md#where-pages-cannot-be-mapped
 #pragma once
 
@@ -50,16 +50,16 @@ class caching_allocator {
   // Errors:  invalid_argument (alignment: value, in bytes), out_of_memory (value: bytes requested,
   //          limit: bytes the device has, or the allocator's limit), address_space_exhausted,
   //          device_lost.
-  // Cost:    constant time and no driver call where a block of that size was freed before; no driver
-  //          call while free memory fits.
+  // Cost:    constant time and no driver call where a block of that size was freed before; no
+  //          driver call while free memory fits.
   result<void *> allocate(std::size_t bytes, stream_ref s = {}, allocate_options options = {});
 
   // Frees a block; nullptr is ignored. Without a stream, the last use was on the stream that the
   // block was allocated for, and on the streams passed to record_use.
   // Errors: invalid_argument (no block of this allocator begins at that address, or it was freed
   //         already: value is the address).
-  // Cost:   no driver call; one event for each other stream that used the block. While such a stream
-  //         captures a graph, its event is recorded later.
+  // Cost:   no driver call; one event for each other stream that used the block. While such a
+  //         stream captures a graph, its event is recorded later.
   status free(void *block);
   status free(void *block, stream_ref last_used_on);
 
@@ -78,8 +78,8 @@ class caching_allocator {
   // Order of calls: begin_allocate_to_pool, begin the capture, allocate, launch, free, end the
   // capture, end_allocate_to_pool.
   //
-  // A later capture on the same pool shares its memory; graphs that share memory must not run at the
-  // same time. Without a pool, blocks that a graph uses must stay allocated.
+  // A later capture on the same pool shares its memory; graphs that share memory must not run at
+  // the same time. Without a pool, blocks that a graph uses must stay allocated.
   //
   // No call of this allocator invalidates a capture in progress, in any capture mode and on any
   // thread, except the destructor, which waits for the device. A capturing stream can allocate too:
@@ -138,11 +138,11 @@ class caching_allocator {
 
   // Records the last `options.events` events from now on, and discards earlier ones.
   // Ensures: failure: nothing changed.
-  // Errors:  invalid_argument (no events; more events or stack frames than supported: value, limit),
-  //          out_of_memory (host memory: value, in bytes).
+  // Errors:  invalid_argument (no events; more events or stack frames than supported: value,
+  //          limit), out_of_memory (host memory: value, in bytes).
   // Cost:    allocates all host memory it needs here. While recording: one lock and two clock reads
-  //          for each request, and a stack walk where stack_depth is not 0. While not recording: one
-  //          predictable branch for each request.
+  //          for each request, and a stack walk where stack_depth is not 0. While not recording:
+  //          one predictable branch for each request.
   status record_history(history_options options = {});
   void stop_history();    // keeps the recorded events
   void forget_history();  // stops and frees the recorded events

@@ -27,7 +27,7 @@ void add(heap_figures &sum, const heap_figures &f) {
   sum.page_edges += f.page_edges;
 }
 
-// Bytes of the whole pages between the two addresses.
+// The size of all whole pages between two addresses, in bytes.
 std::uint64_t whole_pages(std::uint64_t begin, std::uint64_t end, std::uint64_t page) {
   const std::uint64_t first = (begin + page - 1) / page * page, last = end / page * page;
   return last > first ? last - first : 0;
@@ -57,7 +57,7 @@ const char *name_of(heap_part part) {
 
 heap_figures figures_of(const heap_map::arena &a, std::size_t page_bytes) {
   heap_figures f;
-  std::uint64_t piece = 0, piece_end = 0;  // of free memory
+  std::uint64_t piece = 0, piece_end = 0;  // the current range of free memory
   const auto end_piece = [&] {
     if (piece_end == piece) return;
     ++f.free_pieces;

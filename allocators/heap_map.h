@@ -1,6 +1,6 @@
 // The state of every address of an allocator at one moment, as data to draw, to write to a file and
-// to compare. caching_allocator::map() returns it; report/heap_report.h writes it. Values only: a map
-// owns no device memory.
+// to compare. caching_allocator::map() returns it; report/heap_report.h writes it. Values only: a
+// map owns no device memory.
 #pragma once
 
 #include <cstddef>

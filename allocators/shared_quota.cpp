@@ -17,8 +17,8 @@ namespace {
 
 constexpr std::uint64_t kMagic = 0x31544f55514d5453;  // "STMQUOT1"
 
-// Every field is one aligned word written at once, so that whoever dies leaves the old state or the
-// new one. There is no sum to go wrong: it is added up from the slots.
+// Each field is one aligned word that is written at once, so a participant that dies leaves the old
+// state or the new one. The sum is not stored; it is computed from the slots.
 struct slot {
   std::atomic<std::uint64_t> reserved;
   std::atomic<std::uint32_t> process;
@@ -31,8 +31,8 @@ struct ledger_file {
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
-// Locks are on bytes of the file: byte 0 for the books, byte 1 + i for the life of participant i.
-// They belong to the open file, not to a thread, and the kernel drops them when a process dies.
+// Record locks on the file: byte 0 guards the ledger, byte 1 + i is held by participant i while it
+// lives. They belong to the open file description, and the kernel drops them when the process dies.
 struct flock byte_lock(short type, off_t at) {
   struct flock l = {};
   l.l_type = type;
@@ -43,8 +43,7 @@ struct flock byte_lock(short type, off_t at) {
 }
 
 tl::unexpected<error> system_error(const char *operation, const char *reason) {
-  return tl::unexpected<error>(
-      error{std::error_code(errno, std::system_category()), operation, reason});
+  return make_system_error(errno, operation, reason);
 }
 
 std::string path_of(const std::string &name) {
@@ -67,38 +66,40 @@ class shared_quota::ledger {
 
   status join(std::uint64_t limit) {
     constexpr const char *op = "shared_quota::open";
-    const holding books(*this);
-    if (!books) return system_error(op, "the file cannot be locked");
+    const ledger_lock locked(*this);
+    if (!locked) return system_error(op, "the file cannot be locked");
     struct stat st = {};
-    if (fstat(fd_, &st) != 0) return system_error(op, "the file cannot be looked at");
-    // Really there: writing to a page that shared memory has no room for would be a bus error.
+    if (fstat(fd_, &st) != 0) return system_error(op, "the file's size cannot be read");
+    // Allocates the blocks: a write to a page without shared memory behind it raises SIGBUS.
     if (st.st_size == 0 && (errno = posix_fallocate(fd_, 0, sizeof(ledger_file))) != 0) {
       return system_error(op, "there is no room for the ledger");
     }
     if (st.st_size != 0 && st.st_size != sizeof(ledger_file)) {
-      return make_error(errc::corrupt, op, "the file is no quota", st.st_size, sizeof(ledger_file));
+      return make_error(errc::corrupt, op, "the file is not a quota", st.st_size,
+                        sizeof(ledger_file), error_unit::bytes);
     }
     void *const at = mmap(nullptr, sizeof(ledger_file), PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
     if (at == MAP_FAILED) return system_error(op, "the file cannot be mapped");
     file_ = static_cast<ledger_file *>(at);
-    // A child's mapping would keep the file open, and with it this participant's life.
+    // A child's mapping would keep the file open, and with it this participant's lock.
     if (madvise(at, sizeof(ledger_file), MADV_DONTFORK) != 0) {
-      return system_error(op, "the mapping cannot be kept from children");
+      return system_error(op, "the mapping cannot be excluded from forked children");
     }
     const std::uint64_t magic = file_->magic;
     if (magic != 0 && magic != kMagic) {
-      return make_error(errc::corrupt, op, "the file is no quota");
+      return make_error(errc::corrupt, op, "the file is not a quota");
     }
-    if (magic == 0) {  // new, or its maker died before it was done
+    if (magic == 0) {  // new, or its creator died before it finished
       if (limit == 0) {
-        return make_error(errc::invalid_argument, op, "there is no such quota, and no limit");
+        return make_error(errc::invalid_argument, op,
+                          "the quota does not exist, and no limit was given to create it");
       }
       file_->limit = limit;
       file_->magic = kMagic;
     }
     if (limit != 0 && file_->limit != limit) {
-      return make_error(errc::invalid_argument, op, "the quota has another limit", limit,
-                        file_->limit);
+      return make_error(errc::invalid_argument, op, "the quota exists with another limit", limit,
+                        file_->limit, error_unit::bytes);
     }
     return take_slot();
   }
@@ -107,12 +108,13 @@ class shared_quota::ledger {
     constexpr const char *op = "shared_quota::reserve";
     const std::lock_guard threads(mutex_);
     if (!alive()) return forked(op);
-    const holding books(*this);
-    if (!books) return system_error(op, "the ledger cannot be locked");
+    const ledger_lock locked(*this);
+    if (!locked) return system_error(op, "the ledger cannot be locked");
     std::uint64_t left = room();
-    if (left < bytes && bury_the_dead()) left = room();
+    if (left < bytes && reclaim_dead_participants()) left = room();
     if (left < bytes) {
-      return make_error(errc::out_of_memory, op, "the quota is used up", bytes, left);
+      return make_error(errc::out_of_memory, op, "the request exceeds the bytes left in the quota",
+                        bytes, left, error_unit::bytes);
     }
     own_->reserved.fetch_add(bytes);
     return {};
@@ -124,19 +126,21 @@ class shared_quota::ledger {
     if (!alive()) return forked(op);
     const std::uint64_t held = own_->reserved;
     if (bytes > held) {
-      return make_error(errc::invalid_argument, op, "more than was reserved", bytes, held);
+      return make_error(errc::invalid_argument, op,
+                        "the bytes exceed this participant's reservation", bytes, held,
+                        error_unit::bytes);
     }
-    own_->reserved.store(held - bytes);  // nobody else writes it while this one lives
+    own_->reserved.store(held - bytes);  // no other process writes it while this one lives
     return {};
   }
 
   status set_limit(std::uint64_t bytes) {
     constexpr const char *op = "shared_quota::set_limit";
-    if (bytes == 0) return make_error(errc::invalid_argument, op, "a limit of nothing");
+    if (bytes == 0) return make_error(errc::invalid_argument, op, "the limit must not be 0");
     const std::lock_guard threads(mutex_);
     if (!alive()) return forked(op);
-    const holding books(*this);
-    if (!books) return system_error(op, "the ledger cannot be locked");
+    const ledger_lock locked(*this);
+    if (!locked) return system_error(op, "the ledger cannot be locked");
     file_->limit = bytes;
     return {};
   }
@@ -145,9 +149,9 @@ class shared_quota::ledger {
     constexpr const char *op = "shared_quota::stats";
     const std::lock_guard threads(mutex_);
     if (!alive()) return tl::unexpected(forked(op).error());
-    const holding books(*this);
-    if (!books) return system_error(op, "the ledger cannot be locked");
-    bury_the_dead();
+    const ledger_lock locked(*this);
+    if (!locked) return system_error(op, "the ledger cannot be locked");
+    reclaim_dead_participants();
     quota_stats out;
     out.limit = file_->limit;
     out.own = own_->reserved;
@@ -160,7 +164,7 @@ class shared_quota::ledger {
   }
 
  private:
-  // A child must not keep its parent's files open: the parent's locks would outlive it.
+  // Closes the files in a forked child, where they would keep the parent's locks alive.
   class open_ledgers {
    public:
     open_ledgers() { pthread_atfork(lock, unlock, close_all); }
@@ -184,18 +188,18 @@ class shared_quota::ledger {
     std::set<ledger *> all_;
   };
   static open_ledgers &open_files() {
-    static open_ledgers *const all = new open_ledgers;  // the handlers are there to the end
+    static open_ledgers *const all = new open_ledgers;  // never destroyed: fork handlers use it
     return *all;
   }
 
-  // The books, for as long as it lives.
-  class holding {
+  // Holds the lock on the ledger.
+  class ledger_lock {
    public:
-    explicit holding(const ledger &l) : ledger_(l), ok_(l.lock(F_OFD_SETLKW, F_WRLCK, 0)) {}
-    ~holding() {
+    explicit ledger_lock(const ledger &l) : ledger_(l), ok_(l.lock(F_OFD_SETLKW, F_WRLCK, 0)) {}
+    ~ledger_lock() {
       if (ok_) ledger_.lock(F_OFD_SETLK, F_UNLCK, 0);
     }
-    holding(const holding &) = delete;
+    ledger_lock(const ledger_lock &) = delete;
     explicit operator bool() const { return ok_; }
 
    private:
@@ -212,7 +216,7 @@ class shared_quota::ledger {
     return r == 0;
   }
 
-  // All below require the books.
+  // The functions below require the lock on the ledger.
 
   std::uint64_t room() const {
     std::uint64_t sum = 0;
@@ -221,17 +225,17 @@ class shared_quota::ledger {
     return limit > sum ? limit - sum : 0;
   }
 
-  bool lives(std::size_t i) const {
+  bool is_alive(std::size_t i) const {
     struct flock l = byte_lock(F_WRLCK, static_cast<off_t>(1 + i));
     return fcntl(fd_, F_OFD_GETLK, &l) != 0 || l.l_type != F_UNLCK;
   }
 
-  // True: it made room.
-  bool bury_the_dead() const {
+  // Releases the reservations of dead participants. True: there were any.
+  bool reclaim_dead_participants() const {
     bool made_room = false;
     for (std::size_t i = 0; i < max_participants; ++i) {
       slot &s = file_->slots[i];
-      if (s.process == 0 || &s == own_ || lives(i)) continue;
+      if (s.process == 0 || &s == own_ || is_alive(i)) continue;
       made_room = s.reserved.exchange(0) != 0 || made_room;
       s.process = 0;
     }
@@ -241,26 +245,27 @@ class shared_quota::ledger {
   status take_slot() {
     constexpr const char *op = "shared_quota::open";
     for (std::size_t i = 0; i < max_participants; ++i) {
-      // A slot is free when nobody's life is locked in it, whatever its last owner left there.
+      // A slot is free if its lock can be taken, whatever its last owner left in it.
       if (!lock(F_OFD_SETLK, F_WRLCK, static_cast<off_t>(1 + i))) continue;
       own_ = &file_->slots[i];
       own_->reserved = 0;
       own_->process = static_cast<std::uint32_t>(getpid());
       return {};
     }
-    return make_error(errc::busy, op, "all places are taken", max_participants, max_participants);
+    return make_error(errc::busy, op, "the quota has no free slot for a participant",
+                      max_participants, max_participants, error_unit::items);
   }
 
   bool alive() const { return process_ == getpid(); }
   static status forked(const char *op) {
-    return make_error(errc::not_supported, op, "this process is a fork of the participant");
+    return make_error(errc::not_supported, op, "the process is a forked child of the participant");
   }
 
   int fd_;  // -1 in a child
   ledger_file *file_ = nullptr;
   slot *own_ = nullptr;
   const pid_t process_ = getpid();
-  std::mutex mutex_;  // the file's locks do not tell threads apart
+  std::mutex mutex_;  // record locks do not exclude threads of one process
 };
 
 shared_quota::shared_quota(std::unique_ptr<ledger> l) : ledger_(std::move(l)) {}
@@ -269,7 +274,7 @@ shared_quota::~shared_quota() = default;
 result<std::shared_ptr<shared_quota>> shared_quota::open(const std::string &name,
                                                          std::uint64_t limit) {
   constexpr const char *op = "shared_quota::open";
-  if (name.empty()) return make_error(errc::invalid_argument, op, "there is no name");
+  if (name.empty()) return make_error(errc::invalid_argument, op, "the name is empty");
   const int fd = ::open(path_of(name).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (fd < 0) return system_error(op, "the file cannot be opened");
   auto joined = std::make_unique<ledger>(fd);

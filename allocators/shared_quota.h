@@ -1,6 +1,6 @@
-// A memory limit that several processes share: the bytes of one GPU that they may hold together. The
-// ledger is a small file in shared memory. Bytes are reserved in it before they are allocated, so the
-// sum never exceeds the limit. docs/design.md#quotas
+// A memory limit that several processes share: the bytes of one GPU that they may hold together.
+// The ledger is a small file in shared memory. Bytes are reserved in it before they are allocated,
+// so the sum never exceeds the limit. docs/design.md#quotas
 //
 // The kernel drops a participant's file lock when the process dies; the others then reclaim its
 // reservation. No manual cleanup and no daemon is needed.
@@ -30,16 +30,16 @@ struct quota_stats {
 // One participant's handle of a shared limit.
 // Threads:   safe.
 // Processes: safe.
-// Fork:      the child is no participant: every call there fails with not_supported. It can open the
-//            quota itself.
+// Fork:      the child is no participant: every call there fails with not_supported. It can open
+//            the quota itself.
 class shared_quota final : public memory_quota {
  public:
   static constexpr std::size_t max_participants = 1000;
 
   // Opens the quota `name`, and creates it with a limit of `limit` bytes if it does not exist.
-  // `name` is a file name, which is placed in /dev/shm, or a path. The file is readable and writable
-  // for its owner only; participants of other users need a path to a file that they may write.
-  // `limit` 0 accepts the limit of the existing quota.
+  // `name` is a file name, which is placed in /dev/shm, or a path. The file is readable and
+  // writable for its owner only; participants of other users need a path to a file that they may
+  // write. `limit` 0 accepts the limit of the existing quota.
   // Errors: invalid_argument (empty name; the quota exists with another limit: value, limit, in
   //         bytes; it does not exist and `limit` is 0), busy (value: participants), corrupt (the
   //         file is not a quota: value is its size), the system's (std::system_category).
@@ -59,8 +59,8 @@ class shared_quota final : public memory_quota {
   // Errors:  invalid_argument (more than this participant has reserved: value, limit, in bytes).
   status release(std::uint64_t bytes) override;
 
-  // Sets the limit for all participants. Existing reservations stay. Where they exceed the limit, no
-  // further bytes are granted until enough are released.
+  // Sets the limit for all participants. Existing reservations stay. Where they exceed the limit,
+  // no further bytes are granted until enough are released.
   // Errors: invalid_argument (0).
   status set_limit(std::uint64_t bytes);
 

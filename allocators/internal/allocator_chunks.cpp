@@ -1,5 +1,6 @@
-// Where the device cannot map pages, memory comes by cuMemAlloc: in chunks, which stay where they
-// are, belong to one stream, and go back whole. docs/allocator.md#where-pages-cannot-be-mapped
+// Growth and release by cuMemAlloc chunks, where the device cannot map pages. A chunk keeps its
+// address, belongs to one stream, and is freed as a whole.
+// docs/allocator.md#where-pages-cannot-be-mapped
 #include <algorithm>
 
 #include "stillmap/allocators/internal/allocator_core.h"
@@ -13,7 +14,7 @@ bool is_out_of_memory(const error &e) {
   return e.is(errc::out_of_memory);
 }
 
-// Small requests share a chunk, so that the driver is asked less often than they are.
+// The size of a chunk that small requests share, to reduce driver calls.
 std::size_t shared_by(std::size_t bytes, std::size_t least) {
   const std::size_t shared = bytes <= MiB ? 2 * MiB : bytes < 10 * MiB ? 20 * MiB : 0;
   return std::max(least, shared);
@@ -21,24 +22,24 @@ std::size_t shared_by(std::size_t bytes, std::size_t least) {
 
 }  // namespace
 
-// ---- getting them ----
+// ---- allocating chunks ----
 
-// A chunk that the request fits in, the block in it. Beyond ordinary effort, what is unused of
-// others goes back for it.
+// Allocates a chunk for the request, and returns the block in it. Beyond effort::ordinary, unused
+// chunks are freed to make room.
 result<extent *> allocator_core::extend_by_chunk(arena &a, const block_request &r, effort level) {
   const bool quiet = capturing(a.stream);
   const auto bytes = static_cast<std::size_t>(r.bytes);
   const std::size_t slack = r.alignment > page() ? static_cast<std::size_t>(r.alignment) : 0;
   const std::size_t least = round_up(bytes + slack, page()), generous = shared_by(bytes, least);
   const std::size_t soft = soft_limit, most = limit;
-  status kept;  // what could not go stays, and is no reason to fail
+  status kept;  // chunks that cannot be freed stay: not a failure
   if (!quiet && chunk_bytes_ + least > soft) {
     release_chunks(chunk_bytes_ + least - soft, false, kept);
   }
   auto got = allocate_chunk(chunk_bytes_ + generous > soft ? least : generous);
   if (!got && is_out_of_memory(got.error()) && generous != least) got = allocate_chunk(least);
   if (level != effort::ordinary && !quiet) {
-    // Ever more, since what is free on the device need not be in one piece.
+    // Doubles the amount, because free device memory need not be contiguous.
     std::size_t wanted = chunk_bytes_ + least > most ? chunk_bytes_ + least - most : least;
     for (; !got && is_out_of_memory(got.error()); wanted *= 2) {
       if (release_chunks(wanted, true, kept) == 0) break;
@@ -66,8 +67,8 @@ result<extent *> allocator_core::extend_by_chunk(arena &a, const block_request &
   return block;
 }
 
-// Within the limit and the quota. CUDA promises less alignment than drivers give: what does not
-// begin at a page is asked for again, with room to.
+// Allocates within the limit and the quota. CUDA guarantees less alignment than drivers provide: an
+// address that is not page-aligned is freed, and the allocation repeated with room for alignment.
 result<arena::chunk> allocator_core::allocate_chunk(std::size_t bytes) {
   const context_guard guard(device_.driver(), device_.context());
   if (!guard.entered()) return tl::unexpected<error>(guard.entered().error());
@@ -76,7 +77,8 @@ result<arena::chunk> allocator_core::allocate_chunk(std::size_t bytes) {
     const std::size_t all = bytes + room;
     if (chunk_bytes_ + all > most) {
       return make_error(errc::out_of_memory, "caching_allocator::allocate",
-                        "over the limit of the allocator", all, most);
+                        "the limit of the allocator would be exceeded", all, most,
+                        error_unit::bytes);
     }
     if (options_.quota != nullptr) {
       if (status s = options_.quota->reserve(all); !s) return tl::unexpected<error>(s.error());
@@ -89,7 +91,7 @@ result<arena::chunk> allocator_core::allocate_chunk(std::size_t bytes) {
     const device_address begin(round_up(at->value(), page()));
     if (room != 0 || begin == *at) {
       const virtual_range allocated{*at, all};
-      device_.space().enter_fallback(allocated);
+      device_.space().add_fallback(allocated);
       chunk_bytes_ += all;
       return arena::chunk{{begin, bytes}, allocated};
     }
@@ -101,16 +103,16 @@ result<arena::chunk> allocator_core::allocate_chunk(std::size_t bytes) {
   }
 }
 
-// ---- giving them back ----
+// ---- freeing chunks ----
 
-// Requires: it is in no books, and nothing queued touches it. On failure all is as it was.
+// Requires: no extent map contains it, and no queued work uses it. Failure: nothing changed.
 status allocator_core::free_chunk(arena &a, const arena::chunk &c) {
-  // Nobody may be told that it is there any more: another may be given the addresses at once.
+  // Removed first: once freed, the addresses may be allocated again at once.
   directory_.remove_chunk(c.range);
-  device_.space().leave_fallback(c.allocated);
+  device_.space().remove_fallback(c.allocated);
   const status s = device_.driver().free(c.allocated.begin);
   if (!s) {
-    device_.space().enter_fallback(c.allocated);
+    device_.space().add_fallback(c.allocated);
     directory_.add_chunk(c.range, &a);
     return s;
   }
@@ -121,8 +123,8 @@ status allocator_core::free_chunk(arena &a, const arena::chunk &c) {
   return {};
 }
 
-// At least `bytes` of unused chunks, if there are as many; those of idle streams first, and only
-// those unless the host may wait. Returns what went.
+// Frees at least `bytes` of unused chunks where there are as many: first those of idle streams, and
+// if `wait`, those of others. Returns the bytes freed.
 std::size_t allocator_core::release_chunks(std::size_t bytes, bool wait, status &outcome) {
   if (status s = check_no_capture(); !s) {
     outcome = s;
@@ -161,8 +163,8 @@ std::size_t allocator_core::release_chunks_of(arena &a, std::size_t bytes, statu
     going = a.take_chunks(bytes);
   }
   if (going.empty()) return 0;
-  // cuMemFree would wait for some streams and not for others. Whoever frees a block has queued its
-  // last use by then, so that no such work comes after this.
+  // cuMemFree waits for some streams only. The last use of every freed block is queued already, so
+  // that an event recorded now is behind all of them.
   status idle;
   if (auto after = fence::after(device_, a.stream); after) {
     if (const auto past = has_passed(*after, true); !past) idle = tl::unexpected(past.error());
@@ -197,7 +199,7 @@ result<physical_size> allocator_core::trim_chunks(std::size_t keep) {
   return physical_size(given);
 }
 
-// At the end, when the device has been waited for.
+// For the destructor. Requires: the device is idle.
 void allocator_core::free_all_chunks() noexcept {
   const context_guard guard(device_.driver(), device_.context());
   for (const auto &a : arenas_) {
@@ -205,7 +207,7 @@ void allocator_core::free_all_chunks() noexcept {
       const status s = guard.entered() ? free_chunk(*a, c) : guard.entered();
       if (s) continue;
       report_background_error(s.error());
-      device_.space().leave_fallback(c.allocated);  // nobody will ever try again
+      device_.space().remove_fallback(c.allocated);  // there is no later attempt
       release_grant(c.allocated.bytes);
     }
   }
@@ -216,8 +218,8 @@ void allocator_core::release_grant(std::size_t bytes) const noexcept {
   if (const status s = options_.quota->release(bytes); !s) report_background_error(s.error());
 }
 
-// Giving memory back in the middle of a capture could wait for what never runs. Asking the default
-// stream also tells of streams that are not ours, as long as they are of the blocking kind.
+// Freeing memory during a capture could wait for work that never runs. The query of the default
+// stream also covers streams of other owners, unless they are non-blocking.
 status allocator_core::check_no_capture() const {
   const context_guard guard(device_.driver(), device_.context());
   if (!guard.entered()) return guard.entered();
@@ -228,7 +230,7 @@ status allocator_core::check_no_capture() const {
     }
     if (answer && !*answer) return {};
     return make_error(errc::busy, "caching_allocator::empty_cache",
-                      "nothing can be given back while a stream captures a graph");
+                      "memory cannot be released while a stream captures a graph");
   };
   if (status s = ask({}); !s) return s;
   for (const auto &a : arenas_) {

@@ -1,4 +1,5 @@
-// The implementation of caching_allocator: the arenas, and how pages enter and leave them. Internal.
+// The implementation of caching_allocator: the arenas, and how pages enter and leave them.
+// Internal.
 //
 // Lock order: growth_mutex_ > arena::lock (one at a time, except in stats()) > the ledger's and the
 // page pool's locks. One thread at a time grows the heap, so growth_mutex_ is held across driver
@@ -87,8 +88,8 @@ class allocator_core {
     std::vector<taken_pages> moved;
     std::size_t moved_pages = 0;
     std::vector<page_ptr> created;
-    // The host waits until moved pages are idle, instead of the stream: a graph cannot wait for work
-    // outside of it, and is launched on any stream.
+    // The host waits until moved pages are idle, instead of the stream: a graph cannot wait for
+    // work outside of it, and is launched on any stream.
     bool ordered_by_host = false;
   };
 

@@ -1,5 +1,5 @@
-// Finding memory for a request that nothing committed can serve: which addresses, which pages, and how
-// far to go for them. docs/allocator.md#the-caching-allocator
+// Growth: addresses and pages for a request that committed memory cannot serve.
+// docs/allocator.md#the-caching-allocator
 #include <algorithm>
 
 #include "stillmap/allocators/internal/allocator_core.h"
@@ -8,22 +8,22 @@ namespace stillmap {
 namespace {
 
 constexpr std::size_t GiB = std::size_t{1} << 30;
-// Addresses that an arena has beyond its memory, before those not in use are given up.
+// Aliased addresses, per committed byte, above which an arena drops its aliases.
 constexpr std::size_t max_alias_ratio = 3;
-// What repeats itself has moved all it has three times at most before it needs to no more; and one
-// that begins to is trusted again after so many allocations.
+// A repeating workload moves at most three times its footprint, then stops. Above this multiple it
+// is not trusted to repeat; the count of moved pages halves every so many allocations.
 constexpr std::uint64_t restless_from = 6, restless_half_life = 1 << 20;
-// A callback that always answers yes does not keep a request forever.
+// The limit on retries, for a callback that always returns true.
 constexpr int callback_rounds = 16;
 
-// Nothing was created for so many allocations: the program repeats itself.
+// After so many allocations without a new page, the program is assumed to repeat itself.
 constexpr std::uint64_t settled_after = 1 << 15;
 
-// Free memory that is tolerated beyond the most that was ever in use, before moving pages comes
-// before creating them. Within a stream, pages that were moved come back without a driver call:
-// next to none, except where blocks are few pages large and the edges that moving leaves cost more
-// than it saves. Between streams pages do not come back by themselves, and need room to settle; so
-// they do where a program does not repeat itself, while there is plenty.
+// The free memory, beyond the peak of live bytes, up to which growth creates pages rather than
+// moves free ones. Within a stream, moved pages are recalled without a driver call, so little is
+// tolerated; more would be saved only where blocks are a few pages large and broken pages cost more
+// than moves. Between streams pages are not recalled. They need room to settle, so more is
+// tolerated where a program with several streams does not repeat itself and uses little memory.
 std::size_t tolerated(std::size_t live_peak, bool settles, std::size_t page) {
   const std::size_t share = live_peak < 2 * GiB ? live_peak / 16 : settles ? 0 : live_peak / 24;
   return std::max(share, 2 * page);
@@ -35,16 +35,17 @@ bool is_out_of_memory(const error &e) {
 
 }  // namespace
 
-// ---- how far to go ----
+// ---- levels of effort ----
 
 result<void *> allocator_core::grow(arena &a, const block_request &r,
                                     std::unique_lock<std::mutex> &growing) {
   ++growths_;
-  // Not after having created all pages there are.
+  // Fails before creating every page that the device has.
   if (r.bytes > device_.total_memory().bytes()) {
     ++failed_;
     return make_error(errc::out_of_memory, "caching_allocator::allocate",
-                      "the device has not as much", r.bytes, device_.total_memory().bytes());
+                      "the request is larger than the device's memory", r.bytes,
+                      device_.total_memory().bytes(), error_unit::bytes);
   }
   for (int round = 0;; ++round) {
     auto found = find_memory(a, r);
@@ -82,7 +83,7 @@ result<void *> allocator_core::find_memory(arena &a, const block_request &r) {
   auto found = try_growing(effort::ordinary, false);
   if (found || !is_out_of_memory(found.error())) return found;
 
-  // Whatever is free anywhere, and then whatever will be once streams have got there.
+  // First all free pages anywhere, then also those that become free once streams have passed.
   for (const bool wait : {false, true}) {
     const effort far = wait ? effort::waiting : effort::all;
     if (found.error().is(errc::address_space_exhausted)) {
@@ -94,7 +95,7 @@ result<void *> allocator_core::find_memory(arena &a, const block_request &r) {
     found = try_growing(far, false);
     if (found || !is_out_of_memory(found.error())) return found;
     if (!r.small()) continue;
-    // No room for a slab; for the block alone there may be.
+    // No room for a slab, but perhaps for the block alone.
     if (void *const block = try_free(true)) return block;
     found = try_growing(far, true);
     if (found || !is_out_of_memory(found.error())) return found;
@@ -102,7 +103,7 @@ result<void *> allocator_core::find_memory(arena &a, const block_request &r) {
   return found;
 }
 
-// A program is trusted to repeat itself until it has moved several times what it has.
+// A program counts as repetitive until it has moved a multiple of its memory.
 bool allocator_core::is_repetitive(arena &a) {
   const std::lock_guard lock(a.lock);
   if (a.counted().allocations - a.halved_at > restless_half_life) {
@@ -112,8 +113,8 @@ bool allocator_core::is_repetitive(arena &a) {
   return a.moved * page() <= restless_from * a.extents.committed_bytes();
 }
 
-// What does not repeat itself maps its pages at ever more addresses, and what is aliased cuts up those
-// that are left.
+// A program that does not repeat itself maps its pages at ever more addresses, and aliases fragment
+// the free addresses.
 void allocator_core::drop_aliases_if_fragmented(arena &a) {
   const bool trusted = is_repetitive(a);
   {
@@ -122,10 +123,10 @@ void allocator_core::drop_aliases_if_fragmented(arena &a) {
         trusted ? max_alias_ratio * a.extents.committed_bytes() + GiB : GiB / 4;
     if (a.extents.aliased_bytes() <= most) return;
   }
-  drop_aliases(a);  // not while it captures; then later
+  drop_aliases(a);  // fails while the stream captures; a later growth tries again
 }
 
-// Sets a place aside, finds the pages that it lacks, maps them there: all of it, or nothing.
+// Carves addresses, collects the pages they lack and maps them: all of it, or nothing.
 result<extent *> allocator_core::extend(arena &a, const block_request &r, effort level) {
   drop_aliases_if_fragmented(a);
   unpack_if_steady(a);
@@ -138,7 +139,8 @@ result<extent *> allocator_core::extend(arena &a, const block_request &r, effort
     place = carve(a, r, level);
     if (!place) {
       return make_error(errc::address_space_exhausted, "caching_allocator::allocate",
-                        "no addresses are left for it", r.bytes);
+                        "no free addresses are left for the request", r.bytes, 0,
+                        error_unit::bytes);
     }
   }
   page_supply supply;
@@ -167,13 +169,13 @@ result<extent *> allocator_core::extend(arena &a, const block_request &r, effort
   return block;
 }
 
-// ---- where blocks go ----
+// ---- packing ----
 
 std::size_t allocator_core::ceiling() const {
   return std::min(limit.load(), device_.total_memory().bytes());
 }
 
-// Where little more can be had, what there is has to do.
+// Packs all arenas, when little more memory can be created.
 void allocator_core::pack_all() {
   for (const auto &a : arenas_) {
     const std::lock_guard lock(a->lock);
@@ -181,7 +183,7 @@ void allocator_core::pack_all() {
   }
 }
 
-// Where nothing had to be created for long, and some room is left, blocks go back to having places.
+// Unpacks an arena when no page had to be created for long and some memory is left.
 void allocator_core::unpack_if_steady(arena &a) {
   {
     const std::lock_guard lock(a.lock);
@@ -203,8 +205,8 @@ std::optional<extent_map::carved_extent> allocator_core::carve(arena &a, const b
   return a.extents.carve(r.bytes, r.alignment, search);
 }
 
-// Addresses cost nothing, and the more there are the less often what is still mapped somewhere has
-// to be waited for: twice the memory, or what can be had.
+// Addresses are free of cost, and the more there are the less often a growth waits until an old
+// mapping is undone. Reserves twice the device's memory, or as much as is available.
 status allocator_core::reserve_addresses(arena &a, std::size_t bytes) {
   const std::size_t least = round_up(bytes, page()) + page();
   const std::size_t generous = round_up(
@@ -233,8 +235,9 @@ status allocator_core::reserve_addresses(arena &a, std::size_t bytes) {
 
 // ---- pages ----
 
-// `pages` pages for `a`: what is tolerated is created, then comes what lies idle, then creating up
-// to the limit; with effort::all every free page there is comes first (by_host: that is idle).
+// Collects `pages` pages for `a`: creates up to the tolerated amount, then takes free pages of idle
+// arenas, then creates up to the limit. Above effort::ordinary it takes every free page first; with
+// ordered_by_host only idle ones, until effort::waiting.
 status allocator_core::collect_pages(arena &a, std::size_t pages, effort level,
                                      page_supply &supply) {
   const std::size_t holding = committed();
@@ -252,7 +255,7 @@ status allocator_core::collect_pages(arena &a, std::size_t pages, effort level,
   const auto take = [&](arena &victim) {
     if (missing > freely) missing -= take_free_pages(victim, missing - freely, supply);
   };
-  // A graph may hold the addresses of its own free pages.
+  // The addresses of the arena's own free pages may be part of a graph.
   if (!supply.ordered_by_host) take(a);
   if (missing > freely) {
     for (const bool idle_ones : {true, false}) {
@@ -261,7 +264,7 @@ status allocator_core::collect_pages(arena &a, std::size_t pages, effort level,
         if (level == effort::ordinary && !(idle_ones && is_idle(*other))) continue;
         if (level == effort::all && supply.ordered_by_host && !is_idle(*other)) continue;
         if (level != effort::ordinary && capturing(other->stream))
-          continue;  // cannot be fenced off
+          continue;  // no event can be recorded on it
         if (drop_aliases(*other)) take(*other);
       }
     }
@@ -270,12 +273,14 @@ status allocator_core::collect_pages(arena &a, std::size_t pages, effort level,
   if (missing > room(most)) {
     pack_all();
     return make_error(errc::out_of_memory, "caching_allocator::allocate",
-                      "over the limit of the allocator", missing * page(), most);
+                      "the limit of the allocator would be exceeded", missing * page(), most,
+                      error_unit::bytes);
   }
   return create(a, missing, supply);
 }
 
-// Before pages of an arena leave it, they are mapped at one address only. False: they are not.
+// Before pages leave an arena they must be mapped at one address only. False: no event could be
+// recorded, and nothing changed.
 bool allocator_core::drop_aliases(arena &a) {
   {
     const std::lock_guard lock(a.lock);
@@ -289,7 +294,7 @@ bool allocator_core::drop_aliases(arena &a) {
     a.extents.drop_aliases(going.extents);
   }
   for (const extent *s : going.extents) {
-    device_.space().let_go(device_.space().block_at(device_address(s->begin)), s->range(),
+    device_.space().retire_again(device_.space().block_at(device_address(s->begin)), s->range(),
                            going.idle);
   }
   const std::lock_guard lock(a.lock);
@@ -303,7 +308,7 @@ std::size_t allocator_core::take_free_pages(arena &victim, std::size_t pages, pa
   {
     const std::lock_guard lock(victim.lock);
     got = victim.extents.take_pages(pages, t.extents);
-    // What is kept for the same size is merged for it, if that is enough to matter.
+    // Cached blocks are merged if they are large enough to matter.
     if (got < pages && victim.cached_bytes() >= page()) {
       victim.flush();
       got += victim.extents.take_pages(pages - got, t.extents);
@@ -314,10 +319,11 @@ std::size_t allocator_core::take_free_pages(arena &victim, std::size_t pages, pa
   return got;
 }
 
-// Whether nothing is queued on its stream, so that its pages can be had without anybody waiting.
+// Whether the arena's stream is idle, so that its pages move without a wait.
 bool allocator_core::is_idle(arena &a) {
   const context_guard guard(device_.driver(), device_.context());
-  if (!guard.entered() || capturing(a.stream)) return false;  // asking would spoil the capture
+  if (!guard.entered() || capturing(a.stream))
+    return false;  // a query would invalidate the capture
   const auto idle = device_.driver().stream_idle(a.stream.get());
   return idle && *idle;
 }
@@ -331,7 +337,7 @@ status allocator_core::create(arena &a, std::size_t pages, page_supply &supply) 
   }
   const auto consumer = supply.ordered_by_host ? std::nullopt : std::optional<stream_ref>(a.stream);
   if (status s = pages_->acquire(pages, supply.created, consumer); !s) {
-    pack_all();  // others have the rest of the device
+    pack_all();  // the rest of the device is in use by others
     return s;
   }
   for (const page_ptr &p : supply.created) {
@@ -345,12 +351,12 @@ status allocator_core::create(arena &a, std::size_t pages, page_supply &supply) 
   return {};
 }
 
-// Work on `a`'s stream from here on comes after what is queued on the streams the pages are from;
-// by_host, the host waits instead: in ordinary growth for streams that were seen idle.
+// Orders later work on `a`'s stream behind the work queued on the streams that used the pages last.
+// With ordered_by_host the host waits instead; at effort::ordinary only for streams seen idle.
 status allocator_core::order_after_last_use(arena &a, page_supply &supply) {
   for (taken_pages &t : supply.moved) {
     if (t.from == &a && !t.leaves_allocator)
-      continue;  // work is queued in order, and nothing is unmapped
+      continue;  // same stream: its order suffices, and the old mapping stays
     auto after = fence::after(device_, t.from->stream);
     if (!after) return tl::unexpected<error>(after.error());
     t.idle = std::move(*after);
@@ -364,7 +370,7 @@ status allocator_core::order_after_last_use(arena &a, page_supply &supply) {
   return {};
 }
 
-// Pages that move are mapped at their new place before the old one goes: nobody waits for that.
+// Maps moved pages at their new addresses before their old mappings are undone, so nothing waits.
 status allocator_core::map(const extent_map::carved_extent &place, page_supply &supply) {
   remap_plan plan(access_);
   device_address at = place.missing.begin;
@@ -373,12 +379,13 @@ status allocator_core::map(const extent_map::carved_extent &place, page_supply &
       auto pages = device_.space().mappings(s->range());
       if (pages.size() * page() != s->bytes) {
         return make_error(errc::corrupt, "caching_allocator::allocate",
-                          "free pages are not mapped where they should be", s->begin, s->bytes);
+                          "a free page is not mapped where it was recorded", s->begin, 0,
+                          error_unit::address);
       }
       for (mapping_record &m : pages) {
         if (m.state == mapping_state::suspended) {
-          return make_error(errc::busy, "caching_allocator::allocate",
-                            "free pages that it takes are suspended", m.range.begin.value());
+          return make_error(errc::busy, "caching_allocator::allocate", "a free page is suspended",
+                            m.range.begin.value(), 0, error_unit::address);
         }
         plan.map(at, std::move(m.backing));
         at = at + page();
@@ -399,8 +406,8 @@ void allocator_core::put_back(page_supply &supply) {
   }
 }
 
-// Pages of the same arena stay mapped where they were too, and can be had back there by writing it
-// down. Other old mappings go when their streams have got there.
+// Pages from the same arena stay mapped at their old addresses as aliases, to be recalled without a
+// driver call. Other old mappings are undone when their streams have passed.
 void allocator_core::release_old_mappings(arena &a, const extent_map::carved_extent &place,
                                           page_supply &supply) {
   std::uint64_t to = place.missing.begin.value();
@@ -409,14 +416,14 @@ void allocator_core::release_old_mappings(arena &a, const extent_map::carved_ext
       const std::lock_guard lock(a.lock);
       for (extent *s : t.extents) {
         const std::uint64_t bytes = s->bytes;
-        a.extents.add_alias(s, to);  // it may be part of another one then
+        a.extents.add_alias(s, to);  // merges: `s` may be gone afterwards
         to += bytes;
       }
       continue;
     }
     for (const extent *s : t.extents) to += s->bytes;
     for (const extent *s : t.extents) {
-      device_.space().let_go(device_.space().block_at(device_address(s->begin)), s->range(),
+      device_.space().retire_again(device_.space().block_at(device_address(s->begin)), s->range(),
                              t.idle);
     }
     const std::lock_guard lock(t.from->lock);
@@ -424,7 +431,7 @@ void allocator_core::release_old_mappings(arena &a, const extent_map::carved_ext
   }
 }
 
-// Whether the stream is capturing a graph, or cannot be asked because another one is.
+// Whether the stream is capturing, or cannot be queried because another stream is.
 bool allocator_core::capturing(stream_ref s) const {
   const context_guard guard(device_.driver(), device_.context());
   if (!guard.entered()) return false;

@@ -1,6 +1,6 @@
-// The same requests while history is recorded, and what else is told to it. An allocation is
-// written down after it was made and a free before it is done, so that of one address the events
-// are in order, whichever threads they come from.
+// The versions of allocate and free that notify the history, the observer and the trace, and the
+// other notifications. An allocation is recorded after it was made, and a free before it is done,
+// so that the events of one address are in order across threads.
 #include "stillmap/allocators/internal/allocator_core.h"
 
 namespace stillmap {
@@ -38,8 +38,8 @@ result<void *> allocator_core::allocate_notified(std::size_t bytes, stream_ref s
   return block;
 }
 
-// Told first: once the block is free, another thread may get its address. What is no block, the
-// recorder does not know either.
+// Records first: once the block is free, another thread may get its address. A pointer that is not
+// a block is unknown to the recorder too.
 status allocator_core::free_notified(void *block, std::optional<stream_ref> last_used_on) {
   const auto address = reinterpret_cast<std::uintptr_t>(block);
   const arena *const a = in_child() ? nullptr : directory_.at(address);
@@ -102,7 +102,7 @@ void allocator_core::notify_free_completed(const arena &a, const arena::pending_
   history.push(e);
 }
 
-// Requires: growth_mutex_, and that the pages taken are still written down where they were.
+// Requires: growth_mutex_, and that the taken extents have not been merged yet.
 void allocator_core::notify_grown(const arena &a, const extent_map::carved_extent &place,
                                   const page_supply &supply) {
   if (!history.enabled()) return;
@@ -132,7 +132,7 @@ void allocator_core::notify_reserved(const arena &a, const virtual_range &range)
   if (history.enabled()) history.push(about(history_action::reserve, a, range));
 }
 
-// Addresses and memory at once.
+// A chunk is addresses and memory at once.
 void allocator_core::notify_chunk(const arena &a, const virtual_range &range) {
   notify_reserved(a, range);
   if (history.enabled()) history.push(about(history_action::page_map, a, range));

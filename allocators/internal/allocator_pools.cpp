@@ -1,11 +1,11 @@
-// Private pools: memory that graphs replay on. docs/allocator.md#private-pools
+// Private pools: memory that captured graphs replay on. docs/allocator.md#private-pools
 #include "stillmap/allocators/internal/allocator_core.h"
 
 namespace stillmap {
 namespace {
 
 tl::unexpected<error> unknown_pool(const char *op, private_pool p) {
-  return make_error(errc::invalid_argument, op, "there is no such pool, or it was released", p.id);
+  return make_error(errc::invalid_argument, op, "the pool does not exist or was released", p.id);
 }
 
 }  // namespace
@@ -38,7 +38,7 @@ status allocator_core::release_pool(private_pool p, const std::vector<stream_ref
   for (const stream_ref s : replayed_on) pool->add_use(s);
   if (--pool->holders != 0) return {};
   for (const arena *const a : pool->arenas) pool->add_use(a->stream);
-  for (arena::stream_use &u : pool->uses) record(u);  // the rest when memory is wanted
+  for (arena::stream_use &u : pool->uses) record(u);  // reclaim_pools retries those that fail
   return {};
 }
 
@@ -74,8 +74,8 @@ status allocator_core::end_allocate_to_pool(private_pool p, stream_ref s) {
   return {};
 }
 
-// The pool's arena for a stream: the one it has; one that a released pool left behind, so that
-// capturing again and again does not take ever more addresses; or a new one.
+// The pool's arena for a stream: the one it has; else one that a released pool no longer uses, so
+// that repeated captures do not reserve ever more addresses; else a new one.
 arena &allocator_core::pool_arena(private_pools::pool &p, stream_ref s) {
   for (arena *const a : p.arenas) {
     if (a->stream == s) return *a;
@@ -98,8 +98,8 @@ arena &allocator_core::pool_arena(private_pools::pool &p, stream_ref s) {
   return *found;
 }
 
-// Whether it was a pool's, and nothing of it is in use any more. What memory it still has comes
-// along, so nobody else's work may be queued that uses it.
+// Whether a released pool's arena can serve another pool: no block is allocated or pending, and no
+// queued work uses the memory that comes with it.
 bool allocator_core::is_reusable(arena &a) {
   bool committed = false;
   {
@@ -112,7 +112,7 @@ bool allocator_core::is_reusable(arena &a) {
   return !committed || is_idle(a);
 }
 
-// Pools whose last graph has run: their pages are like all others from now on.
+// Ends released pools whose graphs have completed: their pages become ordinary pages.
 void allocator_core::reclaim_pools(bool wait) {
   pools_.each_released([&](private_pools::pool &p) {
     std::erase_if(p.uses, [&](arena::stream_use &u) { return has_passed(u, wait); });
@@ -125,7 +125,7 @@ void allocator_core::reclaim_pools(bool wait) {
   });
 }
 
-// Free memory that only its pool may use.
+// The free memory that is reserved to private pools.
 std::size_t allocator_core::pinned_free_bytes() const {
   std::size_t sum = 0;
   for (const auto &a : arenas_) {

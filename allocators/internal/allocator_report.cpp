@@ -1,4 +1,4 @@
-// What the allocator says about itself.
+// Statistics and maps of the allocator.
 #include <algorithm>
 
 #include "stillmap/allocators/internal/allocator_core.h"
@@ -43,7 +43,7 @@ void add(arena_stats &sum, const arena_stats &a) {
   sum.frees += a.frees;
 }
 
-// The books know reservations in the order in which they came; many, where they are chunks.
+// Extent maps list reservations in the order in which they were added; chunks are many.
 void sort_by_address(heap_map::arena &a) {
   std::sort(a.reserved.begin(), a.reserved.end(),
             [](const virtual_range &x, const virtual_range &y) { return x.begin < y.begin; });
@@ -57,13 +57,13 @@ void sort_by_address(heap_map::arena &a) {
 caching_allocator_stats allocator_core::stats() const {
   caching_allocator_stats out;
   std::size_t largest_peak = 0;
-  std::vector<const arena *> all;  // they stay until the end
+  std::vector<const arena *> all;  // arenas are never destroyed before the allocator
   {
     const std::lock_guard lock(arenas_mutex_);
     for (const auto &a : arenas_) all.push_back(a.get());
   }
   out.arenas.reserve(all.size());
-  // All at once, so that a page that moves is not seen at both ends. (Nobody else takes two.)
+  // Locks all arenas, so that a page that moves is not counted twice. No other code locks two.
   std::vector<std::unique_lock<arena_lock>> locked;
   locked.reserve(all.size());
   for (const arena *const a : all) locked.emplace_back(a->lock);
@@ -113,7 +113,8 @@ result<std::size_t> allocator_core::usable_size(const void *block) const {
     if (const std::size_t bytes = a->usable_size(address); bytes != 0) return bytes;
   }
   return make_error(errc::invalid_argument, "caching_allocator::usable_size",
-                    "no block begins at this address, or it was freed already", address);
+                    "no block begins at this address, or it was freed already", address, 0,
+                    error_unit::address);
 }
 
 }  // namespace stillmap

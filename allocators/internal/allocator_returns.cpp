@@ -1,12 +1,12 @@
-// Memory on its way back: blocks that other streams were using, pages whose old mapping has to go,
-// and what is given back to the device.
+// Reclaiming: blocks that other streams used, pages whose old mapping is undone, and pages that
+// return to the device.
 #include <algorithm>
 
 #include "stillmap/allocators/internal/allocator_core.h"
 
 namespace stillmap {
 
-// ---- what has passed ----
+// ---- reclaiming ----
 
 void allocator_core::reclaim(bool wait) {
   reclaim_pools(wait);
@@ -16,7 +16,7 @@ void allocator_core::reclaim(bool wait) {
   }
 }
 
-// With `wait` the host waits for it.
+// With `wait`, the host waits until it has passed.
 result<bool> allocator_core::has_passed(fence &idle, bool wait) {
   const auto passed = idle.passed();
   if (!passed || *passed || !wait) return passed;
@@ -25,7 +25,7 @@ result<bool> allocator_core::has_passed(fence &idle, bool wait) {
   return true;
 }
 
-// A fence that cannot be asked became part of a graph: another thread began to capture just then.
+// A fence that cannot be queried became part of a graph: a capture began meanwhile.
 bool allocator_core::has_passed(arena::stream_use &u, bool wait) {
   if (!record(u)) return false;
   const auto past = has_passed(u.idle, wait);
@@ -33,8 +33,8 @@ bool allocator_core::has_passed(arena::stream_use &u, bool wait) {
   return past && *past;
 }
 
-// Blocks whose other users have got there are free; with `wait`, the host waits for all. The latest
-// are asked first: a stream that is past those is past the earlier ones.
+// Frees the pending blocks whose other streams have passed; with `wait`, waits for all of them. The
+// newest are queried first: a stream that has passed their events has passed all earlier ones.
 void allocator_core::reclaim_pending(arena &a, bool wait) {
   std::vector<arena::pending_block> due;
   {
@@ -44,7 +44,7 @@ void allocator_core::reclaim_pending(arena &a, bool wait) {
   if (due.empty()) return;
   struct stream_progress {
     stream_ref stream;
-    std::uint64_t past;  // all that have smaller numbers
+    std::uint64_t past;  // all blocks with smaller numbers
   };
   std::vector<stream_progress> known;
   const auto progress = [&](stream_ref s) -> std::uint64_t & {
@@ -90,7 +90,7 @@ void allocator_core::reclaim_unmapping(arena &a, bool wait) {
     const auto past = has_passed(l.idle, wait);
     std::vector<extent *> left;
     for (extent *s : l.extents) {
-      if (!past || !*past || !device_.space().settle(s->range())) {
+      if (!past || !*past || !device_.space().collect_range(s->range())) {
         left.push_back(s);
         continue;
       }
@@ -110,7 +110,7 @@ void allocator_core::flush_all() {
   }
 }
 
-// ---- giving back ----
+// ---- releasing pages to the device ----
 
 result<physical_size> allocator_core::trim(std::size_t keep) {
   if (watch_.in_child()) return forked_error("caching_allocator::trim");
@@ -119,7 +119,8 @@ result<physical_size> allocator_core::trim(std::size_t keep) {
   if (!relaxed.entered()) return tl::unexpected<error>(relaxed.entered().error());
   if (in_chunks()) return trim_chunks(keep);
   reclaim_pools(false);
-  // A private pool's pages stay, and those of a stream that captures cannot be fenced off.
+  // Pages of private pools stay. No event can be recorded on a capturing stream, so its pages stay
+  // too.
   std::vector<arena *> giving;
   for (const auto &a : arenas_) {
     if (!a->pinned && !capturing(a->stream)) giving.push_back(a.get());
@@ -147,14 +148,14 @@ result<physical_size> allocator_core::trim(std::size_t keep) {
   return physical_size(given);
 }
 
-// Up to `pages` whole free pages of `a` leave for good. What cannot go stays.
+// Releases up to `pages` whole free pages of `a`. Pages that cannot be released stay.
 status allocator_core::retire(arena &a, std::size_t pages, std::size_t &bytes) {
   {
     const std::lock_guard lock(a.lock);
-    // Pages that are aliased still cannot leave: their stream could not be asked.
+    // Aliases are left where no event could be recorded on the stream.
     if (a.extents.aliased_bytes() != 0) {
       return make_error(errc::busy, "caching_allocator::empty_cache",
-                        "the stream cannot be fenced off now");
+                        "a stream that captures a graph delays the release");
     }
   }
   page_supply supply;
@@ -187,7 +188,7 @@ status allocator_core::retire(arena &a, std::size_t pages, std::size_t &bytes) {
   return outcome;
 }
 
-// ---- the end ----
+// ---- destruction ----
 
 status allocator_core::wait_for_device() const {
   const context_guard guard(device_.driver(), device_.context());

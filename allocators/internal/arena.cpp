@@ -4,7 +4,7 @@
 
 namespace stillmap {
 
-// ---- allocating beyond the first look ----
+// ---- the slow path of allocation ----
 
 void *arena::allocate_beyond_slabs(const block_request &r) {
   extent *const s = find_extent(growth_for(r), extent_map::search::quick);
@@ -27,8 +27,8 @@ void *arena::allocate_best_fit(const block_request &r, bool whole) {
   return r.small() && !whole ? enter_slab(s, r) : enter(s, r);
 }
 
-// The first place of the size that can be had, or else a new one in what is free; and the same
-// again when nothing is kept for other sizes any more.
+// The first available placement of that size, otherwise a new one in free memory; then the same
+// again after everything cached for other sizes was merged.
 extent *arena::find_extent(const block_request &r, extent_map::search mode) {
   for (const bool again : {false, true}) {
     if (again && cached_bytes_ == 0 && empty_slabs_ == 0) break;
@@ -54,9 +54,9 @@ extent *arena::find_cached_placement(const block_request &r) {
   return nullptr;
 }
 
-// ---- places that were used before ----
+// ---- remembered placements ----
 
-// What a place that `s` lies in has to wait for; nullptr: nothing.
+// The list in which a placement that overlaps `s` must wait; nullptr: `s` is available.
 wait_list *arena::blocker_of(extent &s) {
   if (s.state == extent_state::free || s.cached) return nullptr;
   if (s.state != extent_state::live) return &want_pages_;
@@ -64,9 +64,9 @@ wait_list *arena::blocker_of(extent &s) {
   return &s.waiting;
 }
 
-// Pages that are aliased to a place: each has to be free where it is now, which must not be within the
-// place, nor the same for two of its pages. Then what to call back is in `recalls_`; otherwise: the
-// list to wait in.
+// Checks that all aliased pages of a placement can be recalled: each must be free at its owner's
+// address, the owner must lie outside the placement, and no two pages of the placement may be the
+// same. Then `recalls_` has the recalls to perform; otherwise returns the list to wait in.
 wait_list *arena::recall_blocker(const extent &first, std::uint64_t begin, std::uint64_t end) {
   const std::uint64_t page = extents.page_bytes();
   const std::uint64_t low = begin & ~(page - 1), high = (end + page - 1) & ~(page - 1);
@@ -86,27 +86,28 @@ wait_list *arena::recall_blocker(const extent &first, std::uint64_t begin, std::
   return nullptr;
 }
 
-wait_list *arena::run_blocker(std::uint64_t aliased, std::uint64_t owner, std::uint64_t bytes) {
-  recall r{aliased, owner, 0, false};
+wait_list *arena::run_blocker(std::uint64_t alias, std::uint64_t owner, std::uint64_t bytes) {
+  recall r{alias, owner, 0, false};
   for (extent *s = extents.at(owner);; s = s->next) {
     if (wait_list *const list = blocker_of(*s)) return list;
     r.cached = r.cached || s->cached;
     if (owner + bytes <= s->end()) break;
     if (s->next != nullptr) continue;
-    // Addresses may be neighbours by chance.
+    // Two reservations may happen to be adjacent.
     r.bytes = s->end() - owner;
     recalls_.push_back(r);
-    return run_blocker(aliased + r.bytes, owner + r.bytes, bytes - r.bytes);
+    return run_blocker(alias + r.bytes, owner + r.bytes, bytes - r.bytes);
   }
   r.bytes = bytes;
   recalls_.push_back(r);
   return nullptr;
 }
 
-// A block can be there without a driver call if all of it is free, or aliased to where it is free now.
+// A placement is available without a driver call if each part of it is free, cached, or aliased to
+// pages that are free at their owner's address.
 extent *arena::claim(size_bin &of, std::size_t i) {
   const std::uint64_t begin = of.all[i].begin, end = begin + of.bytes;
-  // What was there last is there still, more often than not. (Those that are no more are empty.)
+  // Usually the extent that was last there still is. A recycled extent is empty.
   extent *first = of.all[i].at;
   if (begin - first->begin >= first->bytes) first = extents.at(begin);
   bool cached = false, aliased = false;
@@ -142,9 +143,9 @@ extent *arena::claim(size_bin &of, std::size_t i) {
 void arena::perform_recall(const recall &r) {
   if (r.cached) evict(r.owner, r.owner + r.bytes);
   const std::size_t pages = static_cast<std::size_t>(r.bytes) / extents.page_bytes();
-  extents.recall(r.aliased, pages);
+  extents.recall(r.alias, pages);
   counters_.recalled += pages;
-  if (history != nullptr && history->enabled()) notify_recalled(r.aliased, r.owner, r.bytes);
+  if (history != nullptr && history->enabled()) notify_recalled(r.alias, r.owner, r.bytes);
 }
 
 void arena::evict(std::uint64_t begin, std::uint64_t end) {
@@ -159,7 +160,7 @@ extent *arena::evict(extent &s) {
   return release(s);
 }
 
-// What was kept is part of what will begin at `begin`, where the table may lead to it already.
+// A cached extent becomes part of the block at `begin`: removes its other entry from the table.
 void arena::detach_cached(extent &s, std::uint64_t begin) {
   uncache(s);
   s.bin = nullptr;
@@ -191,7 +192,7 @@ void arena::put_back(extent *s) {
   extents.put_back(s);
 }
 
-// ---- what is handed out ----
+// ---- blocks ----
 
 block_request arena::growth_for(const block_request &r) {
   if (!r.small()) return r;
@@ -210,7 +211,7 @@ void *arena::enter(extent *s, const block_request &r) {
   return hand_out(*s, r);
 }
 
-// A extent that comes from no place of its size makes a new one.
+// Remembers the placement of an extent that does not come from a remembered one.
 void arena::remember_placement(extent *s) {
   if (s->bin != nullptr || packed_) return;
   if (placements_.full()) forget_placements();
@@ -259,7 +260,7 @@ void *arena::enter_slab(extent *memory, const block_request &r) {
   return allocate_in_slab(*s, r);
 }
 
-// ---- taking back ----
+// ---- freeing ----
 
 extent *arena::release(extent &s) {
   if (s.in_table) blocks_.erase(s.begin);
@@ -268,7 +269,7 @@ extent *arena::release(extent &s) {
   return extents.release(&s);
 }
 
-// Requires: all its places are free.
+// Requires: all its blocks are free.
 void arena::dissolve(slab &s) {
   --empty_slabs_;
   slabs_.unlink(&s);
@@ -344,7 +345,7 @@ void arena::complete_free(const pending_block &h) {
   }
 }
 
-// ---- looking ----
+// ---- queries ----
 
 std::size_t arena::usable_size(std::uint64_t address) const {
   const block_ref block = blocks_.find(address);

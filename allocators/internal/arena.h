@@ -1,7 +1,7 @@
-// All memory of one stream: where its blocks are, and what is kept for
-// reuse. Knows no driver: whoever grows it brings pages. Internal.
-// docs/allocator.md#the-caching-allocator
-// Threads: everything requires `lock`, except what never changes.
+// The memory of one stream: its blocks, and the free memory that is kept for reuse. Pure
+// bookkeeping; allocator_core maps the pages. Internal. docs/allocator.md#the-caching-allocator
+//
+// Threads: everything requires `lock`, except the constants.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@
 
 namespace stillmap {
 
-// What is asked of an arena: `bytes` is rounded up to granules, by `slack`.
+// A request to an arena. `bytes` is rounded up to granules; `slack` is the rounding.
 struct block_request {
   std::uint64_t bytes = 0;
   std::uint64_t alignment = allocation_granule;
@@ -34,49 +34,50 @@ class arena {
  public:
   enum class free_outcome {
     done,
-    not_ours,     // no block begins there, or it is free already
-    needs_event,  // other streams used it: it goes on `held` once fences are recorded
+    not_ours,     // no allocated block begins there
+    needs_event,  // other streams used it: record events on them, then add_pending
   };
   struct counters {
-    std::uint64_t live = 0, live_peak = 0;     // bytes handed out
-    std::uint64_t slack = 0;                   // of those, not asked for
-    std::uint64_t pending_free = 0;            // bytes freed, waiting for other streams
-    std::uint64_t allocations = 0, frees = 0;  // the difference is handed out
-    std::uint64_t recalled = 0;  // pages that came back to an address without a driver call
+    std::uint64_t live = 0, live_peak = 0;  // bytes of allocated blocks
+    std::uint64_t slack = 0;                // of `live`: rounding
+    std::uint64_t pending_free = 0;         // bytes of freed blocks that wait for other streams
+    std::uint64_t allocations = 0, frees = 0;
+    std::uint64_t recalled = 0;  // pages that returned to an address without a driver call
   };
-  // A stream that used a block, and when it has got past that.
+  // A stream that used a block, and the event behind its last use.
   struct stream_use {
     stream_ref stream;
     fence idle;
-    bool recorded = false;  // false: no fence could be recorded there so far
+    bool recorded = false;  // false: no event could be recorded yet
   };
-  // Freed, but other streams were using it then. A stream that has got past one has got past all
-  // that had a smaller number than `earlier` when its fence was recorded.
+  // A freed block that other streams were using. A stream that has passed the event of this block
+  // has also passed its uses of all blocks numbered below `earlier`.
   struct pending_block {
     std::uint64_t address = 0;
     std::vector<stream_use> uses;
-    std::uint64_t earlier = 0;  // how many had been put into held by then
-    std::uint64_t number = 0;   // which of them it is, from 0
+    std::uint64_t earlier = 0;  // the number of pending blocks so far, when its event was recorded
+    std::uint64_t number = 0;   // its position among all pending blocks ever, from 0
   };
-  // Pages that have gone elsewhere; still mapped here until work queued on the arena's stream has
-  // passed.
+  // Addresses whose pages have moved to another arena or left. They stay mapped here until the work
+  // queued on the arena's stream has completed.
   struct unmapping_extents {
     std::vector<extent *> extents;
     fence idle;
   };
 
-  // Where there are no pages to map: what came from the driver as one, and can only go as one.
+  // Without VMM: memory that one driver call allocated and one call frees.
   struct chunk {
-    virtual_range range;      // of whole pages, all of it in the books
-    virtual_range allocated;  // as the driver has it; contains range
+    virtual_range range;      // whole pages, all of them in `extents`
+    virtual_range allocated;  // as the driver returned it; contains range
   };
 
   arena(std::uint64_t number, stream_ref s, std::size_t page_bytes)
       : id(number), stream(s), extents(page_bytes) {}
   arena(const arena &) = delete;
 
-  // From what has pages already; nullptr: there is no room. Constant time where the size was freed
-  // before, else a search of bounded length; no heap allocation where as many blocks have existed.
+  // Allocates from committed memory; nullptr where none fits. Constant time where the size was
+  // freed before, otherwise a search of bounded length. Allocates host memory only when there are
+  // more blocks than ever before.
   void *allocate(const block_request &r) {
     if (r.small()) {
       if (slab *const s = slabs_.first(static_cast<std::size_t>(r.bytes))) {
@@ -99,8 +100,8 @@ class arena {
   }
 
   free_outcome free(std::uint64_t address) {
-    // Temporaries are freed right after they were made. (A extent that is no more is not handed
-    // out, so what begins there and is, is the block.)
+    // Temporaries are often freed right after they were allocated. A recycled extent is never
+    // marked allocated, so a match is the block.
     extent *last = last_;
     if (last->begin != address || !last->allocated) {
       const block_ref block = blocks_.find(address);
@@ -116,52 +117,52 @@ class arena {
     return free_outcome::done;
   }
 
-  // `address` is used on `other` too. False: no block is handed out there.
+  // Records that `other` uses the block too. False: no allocated block begins there.
   bool record_use(std::uint64_t address, stream_ref other);
-  // The block counts as freed, though its memory waits. Requires: free() said needs_fence.
+  // Counts the block as freed; its memory waits. Requires: free() returned needs_event.
   pending_block defer_free(std::uint64_t address);
-  // Its fences are recorded, as far as can be.
+  // Call it after recording events for as many of the uses as possible.
   void add_pending(pending_block h) {
     h.number = pending_count_++;
     pending.push_back(std::move(h));
   }
-  // The memory is free now. Requires: it was held.
+  // Makes the memory of a pending block free.
   void complete_free(const pending_block &h);
 
-  // A extent set aside by books.carve() has its pages: the block that was asked for.
+  // Turns a committed extent from extents.carve() into the requested block.
   void *enter(extent *s, const block_request &r);
   void *enter_slab(extent *s, const block_request &r);
-  // Pages are there for what books.carve() set aside, or are not; or stay where they were.
+  // The pages of a carved extent are mapped, or could not be mapped.
   extent *commit(const extent_map::carved_extent &e);
   void abandon(const extent_map::carved_extent &e);
-  void put_back(extent *s);  // it was unmapping, and stays
-  // The extent request that makes room for `r`.
+  void put_back(extent *s);  // an unmapping extent becomes free again
+  // The extent that must be carved to serve `r`: `r` itself, or a slab for it.
   static block_request growth_for(const block_request &r);
 
-  // Merges all that is kept for quick reuse.
+  // Merges all cached blocks and empty slabs into free memory.
   void flush();
-  // Packed, blocks go where they break fewest pages, and not to where their size has been before.
+  // Packed, blocks go where they break fewest whole pages instead of to remembered placements.
   void pack(bool on);
   bool packed() const { return packed_; }
-  // The same request again, after everything possible was merged; `whole`: not from a slab.
+  // Flushes, then allocates with a search of all free memory. `whole`: do not use a slab.
   void *allocate_best_fit(const block_request &r, bool whole);
 
-  std::size_t usable_size(std::uint64_t address) const;  // 0: not handed out
+  std::size_t usable_size(std::uint64_t address) const;  // 0: not allocated
   // arena_chunks.cpp
-  void add_chunk(const chunk &c);  // all of it is free
-  // Takes chunks of which nothing is in use out of the books: as few as make up `bytes`, or all.
+  void add_chunk(const chunk &c);  // as free memory
+  // Removes unused chunks: as few as make up `bytes`, or all.
   std::vector<chunk> take_chunks(std::size_t bytes);
   std::size_t unused_chunk_bytes();
 
   // arena_report.cpp
   struct block_facts {
-    std::size_t usable = 0;  // 0: not handed out
+    std::size_t usable = 0;  // 0: not allocated
     std::size_t requested = 0;
     bool cross_stream = false;
   };
   block_facts facts_of(std::uint64_t address) const;
   std::size_t size_of(const pending_block &h) const;
-  // What a extent is, in one piece or, where it is a slab, one for each of its places.
+  // Appends the extent, or for a slab each of its blocks.
   void describe(const extent &s, std::vector<heap_extent> &out) const;
   const counters &counted() const { return counters_; }
   std::size_t host_bytes() const;
@@ -178,24 +179,27 @@ class arena {
   extent_map extents;
   std::vector<std::shared_ptr<address_block>> reservations;
   std::vector<chunk> chunks;
-  std::vector<pending_block> pending;  // in the order of their numbers
+  std::vector<pending_block> pending;  // ordered by number
   std::vector<unmapping_extents> unmapping;
-  std::uint64_t pool = 0;           // the private pool whose it is, or was; 0: none
-  bool pinned = false;              // the pool lives: no page leaves, or moves within
-  std::uint64_t last_growth = 0;    // allocations there had been when pages were created for it
-  std::uint64_t moved = 0;          // pages moved for it, halved now and then: when it had this
-  std::uint64_t halved_at = 0;      // many allocations
-  history_ring *history = nullptr;  // told of pages that are called back
+  std::uint64_t pool = 0;         // the private pool that owns the arena, or did; 0: none
+  bool pinned = false;            // the pool is alive: its pages neither leave nor move
+  std::uint64_t last_growth = 0;  // counters().allocations when pages were last created
+  // Pages moved for this arena, halved from time to time; halved_at is the number of allocations at
+  // the last halving.
+  std::uint64_t moved = 0;
+  std::uint64_t halved_at = 0;
+  history_ring *history = nullptr;  // notified of recalled pages
 
  private:
   struct use_list {
     std::vector<stream_ref> streams;
     bool pending_free = false;
   };
-  // Pages that are to be where they are aliased again, instead of at `owner`.
+  // Pages to be used at the address `alias` again, where they are still mapped, instead of at
+  // `owner`.
   struct recall {
-    std::uint64_t aliased, owner, bytes;
-    bool cached;  // something at the owner is kept for quick reuse
+    std::uint64_t alias, owner, bytes;
+    bool cached;  // cached blocks lie at the owner
   };
 
   void *hand_out(extent &s, const block_request &r) {
@@ -228,9 +232,10 @@ class arena {
     if (s.free_blocks == 1) slabs_.link(&s);
     if (s.free_blocks < s.block_count) return;
     ++empty_slabs_;
-    if (s.next != nullptr || s.previous != nullptr) dissolve(s);  // one of a class is kept
+    // One empty slab of each class is kept.
+    if (s.next != nullptr || s.previous != nullptr) dissolve(s);
   }
-  // What is handed out no more is kept as it is, where its size has a place for it.
+  // Caches a freed extent in the bin of its size, or frees it where it has none.
   void cache(extent &s) {
     s.allocated = false;
     if (s.awaited) {
@@ -245,7 +250,7 @@ class arena {
     s.cached = true;
     cached_bytes_ += s.bytes;
   }
-  // Its place is open still.
+  // The placement stays open.
   void uncache(extent &s) {
     s.bin->uncache(&s);
     s.cached = false;
@@ -275,7 +280,7 @@ class arena {
   extent *claim(size_bin &of, std::size_t i);
   wait_list *blocker_of(extent &s);
   wait_list *recall_blocker(const extent &first, std::uint64_t begin, std::uint64_t end);
-  wait_list *run_blocker(std::uint64_t aliased, std::uint64_t owner, std::uint64_t bytes);
+  wait_list *run_blocker(std::uint64_t alias, std::uint64_t owner, std::uint64_t bytes);
   void perform_recall(const recall &r);
   void wake_for_pages(const extent_map::carved_extent &e);
   void evict(std::uint64_t begin, std::uint64_t end);
@@ -288,20 +293,20 @@ class arena {
   extent *release(extent &s);
   void dissolve(slab &s);
 
-  // What every request touches, in two lines of the cache.
-  alignas(64) extent *last_ = &nothing_;  // the last that was handed out
-  size_bin *last_bin_ = nullptr;          // where the last request went
+  // The members that every request touches, in two cache lines.
+  alignas(64) extent *last_ = &nothing_;  // the last allocated extent
+  size_bin *last_bin_ = nullptr;          // the bin of the last request
   std::uint64_t cached_bytes_ = 0;
   counters counters_;
   slab_lists slabs_;
   placement_cache placements_;
   extent nothing_;
-  std::uint64_t claims_ = 0;     // that were for pages that are aliased
-  std::vector<recall> recalls_;  // of the last
-  wait_list want_pages_;         // waiting for pages where there are none
-  wait_list want_recall_;        // waiting until other places share their pages
+  std::uint64_t claims_ = 0;     // claims that involved aliased pages
+  std::vector<recall> recalls_;  // of the current claim
+  wait_list want_pages_;         // placements that wait for pages at their addresses
+  wait_list want_recall_;        // placements that wait until others no longer share their pages
   std::size_t empty_slabs_ = 0;
-  std::uint64_t pending_count_ = 0;  // ever
+  std::uint64_t pending_count_ = 0;  // pending blocks ever
   bool packed_ = false;
   block_table blocks_;
   std::unordered_map<std::uint64_t, use_list> uses_;

@@ -1,4 +1,4 @@
-// Chunks of an arena's memory: each is a stretch of its books of its own, committed from the begin.
+// The chunks of an arena: each is one range of its extent map, committed as a whole.
 #include <algorithm>
 
 #include "stillmap/allocators/internal/arena.h"
@@ -22,7 +22,7 @@ std::size_t arena::unused_chunk_bytes() {
   return sum;
 }
 
-// The smallest that is enough; or else the largest, and so on.
+// Prefers the smallest chunk that suffices, otherwise takes the largest, and so on.
 std::vector<arena::chunk> arena::take_chunks(std::size_t bytes) {
   flush();
   std::vector<chunk> there, out;
@@ -40,7 +40,7 @@ std::vector<arena::chunk> arena::take_chunks(std::size_t bytes) {
     there.erase(one);
   }
   if (out.empty()) return out;
-  forget_placements();  // some were there
+  forget_placements();  // some of them lie in these chunks
   for (const chunk &c : out) {
     extents.remove(c.range);
     std::erase_if(chunks, [&](const chunk &other) { return other.range == c.range; });

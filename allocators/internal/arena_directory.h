@@ -1,6 +1,6 @@
-// Which arena serves a stream, and which one an address belongs to. Looking takes no lock: readers
-// see an immutable copy; the few changes there are publish a new one. Old ones stay until the end,
-// since nobody knows who still reads them.
+// Maps a stream to the arena that serves it, and an address to the arena that owns it. Lookups take
+// no lock: they read an immutable table. A change publishes a new table; old tables are kept until
+// the end, because a reader may still use them.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +29,7 @@ class arena_directory {
 
   arena *at(std::uint64_t address) const {
     const copy &now = *now_.load(std::memory_order_acquire);
-    // The last that begins at or below; few and in order.
+    // Binary search for the last range that begins at or below the address.
     const place *found = now.places.data();
     std::size_t n = now.places.size();
     while (n > 1) {
@@ -41,9 +41,9 @@ class arena_directory {
     return found->owner;
   }
 
-  // From now on `a` serves `s`; nullptr: nobody does.
+  // From now on `a` serves `s`; nullptr: no arena does.
   void serve(stream_ref s, arena *a) {
-    if (a != nullptr && of_stream(s) != nullptr) {  // no copy: this happens at every capture
+    if (a != nullptr && of_stream(s) != nullptr) {  // in place: happens at every capture
       for (const entry &e : now_.load(std::memory_order_relaxed)->slots) {
         if (e.stream != s || e.serves.load(std::memory_order_relaxed) == nullptr) continue;
         e.serves.store(a, std::memory_order_release);
@@ -75,7 +75,7 @@ class arena_directory {
     publish(std::move(next));
   }
 
-  // The same of a chunk, which may go again: before it is given back.
+  // The same for a chunk. Remove it before the chunk is freed.
   void add_chunk(virtual_range range, arena *a) { chunks_.set(range, a); }
   void remove_chunk(virtual_range range) { chunks_.set(range, nullptr); }
 
@@ -90,7 +90,7 @@ class arena_directory {
       return *this;
     }
     stream_ref stream;
-    mutable std::atomic<arena *> serves{nullptr};  // changes where a stream goes to another arena
+    mutable std::atomic<arena *> serves{nullptr};  // replaced in place by serve()
   };
   struct place {
     std::uint64_t begin, end;
@@ -98,7 +98,7 @@ class arena_directory {
   };
   struct copy {
     std::vector<entry> slots = std::vector<entry>(2);
-    std::vector<place> places;  // by address
+    std::vector<place> places;  // ordered by address
   };
 
   static std::size_t slot(stream_ref s, const copy &in) {

@@ -1,5 +1,5 @@
-// The lock of an arena: one exchange to take, one store to give, since it is held for nanoseconds
-// and nearly always by the one thread that uses the stream. Never held across a driver call.
+// A spin lock for an arena: one exchange to lock, one store to unlock. It is held for nanoseconds,
+// nearly always by the one thread that uses the stream, and never across a driver call.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@ class arena_lock {
  private:
   void wait() {
     for (int spins = 0;; ++spins) {
-      // Looking does not take the cache line away from the holder; the holder may not be running.
+      // A load leaves the cache line with the holder, which may be descheduled.
       while (held_.load(std::memory_order_relaxed) != 0) {
         if (++spins > 64) std::this_thread::yield();
       }

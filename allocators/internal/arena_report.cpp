@@ -1,4 +1,4 @@
-// What an arena says about its blocks: for maps and for history. Nothing here is on the fast path.
+// Facts about an arena's blocks, for heap maps and history. Not on the fast path.
 #include "stillmap/allocators/internal/arena.h"
 
 namespace stillmap {
@@ -60,7 +60,7 @@ void arena::describe(const extent &s, std::vector<heap_extent> &out) const {
     return;
   }
   const block_ref first = blocks_.find(s.begin);
-  if (!first || !first.in_slab()) {  // freed, and others were using it
+  if (!first || !first.in_slab()) {  // freed, waiting for other streams
     whole.part = heap_part::pending_free;
     out.push_back(whole);
     return;
@@ -80,7 +80,7 @@ void arena::describe(const extent &s, std::vector<heap_extent> &out) const {
     }
     out.push_back(piece);
   }
-  // Classes that do not divide the slab leave nothing over; see slab::places_for.
+  // A slab has no remainder: slab::blocks_in.
 }
 
 void arena::notify_recalled(std::uint64_t to, std::uint64_t from, std::uint64_t bytes) const {

@@ -1,5 +1,6 @@
-// From an address that was handed out to the block it belongs to: open addressing with linear
-// probes, and no tombstones. Looking up never allocates; inserting does when the table doubles.
+// A hash table from the address of an allocated block to its extent or slab: open addressing,
+// linear probing, no tombstones. Lookups never allocate host memory; an insert does when the table
+// doubles.
 #pragma once
 
 #include <bit>
@@ -14,8 +15,8 @@ namespace stillmap {
 struct extent;
 struct slab;
 
-// What is at an address: a extent of its own, or a place in a slab. Packed into one word: pointers
-// of this process have 48 bits, and are aligned.
+// An extent, or a block of a slab by its index, packed into one word: user-space pointers have 48
+// bits, and their low bits are 0.
 class block_ref {
  public:
   block_ref() = default;
@@ -45,15 +46,15 @@ class block_table {
     }
   }
 
-  // Requires: the address is not there.
+  // Requires: the address is not in the table.
   void insert(std::uint64_t address, block_ref block) {
-    if ((count_ + 1) * 8 > entries_.size() * 3) grow();  // few probes: none can be foreseen
+    if ((count_ + 1) * 8 > entries_.size() * 3) grow();  // a low load factor keeps probes short
     ++count_;
     put(address, block);
   }
 
-  // Requires: the address is there. What comes after in its run moves up, so that no gap is left
-  // between an entry and where its probe begins.
+  // Requires: the address is in the table. Moves later entries of the probe sequence up, so that
+  //           none has a gap before it.
   void erase(std::uint64_t address) {
     std::size_t hole = first_probe(address);
     while (entries_[hole].address != address) hole = next(hole);
@@ -73,7 +74,7 @@ class block_table {
 
  private:
   struct entry {
-    std::uint64_t address = 0;  // 0: none
+    std::uint64_t address = 0;  // 0: empty
     block_ref block;
   };
 

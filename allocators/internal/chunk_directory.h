@@ -1,6 +1,6 @@
-// Which arena an area from cuMemAlloc belongs to, where memory comes in such areas: chunks. Unlike
-// reservations they come and go all the time, so the answer is written in place: a tree of tables
-// that are never freed, each entry one atomic word. A table covers 8 GiB of addresses.
+// Maps an address to the arena that owns it, for chunks from cuMemAlloc. Chunks come and go all the
+// time, unlike reservations, so entries change in place: a radix tree whose tables are never freed
+// and whose entries are atomic words. A leaf table covers 8 GiB of addresses.
 #pragma once
 
 #include <atomic>
@@ -15,11 +15,11 @@ namespace stillmap {
 
 class arena;
 
-// Threads: lookups are safe and take no lock; changes are externally synchronised. An address that
-// is in no chunk any more may be answered with who had it, or has it now.
+// Threads: lookups are safe and take no lock; changes are externally synchronised. For an address
+// that is in no chunk any more, a concurrent lookup may return its former or its next owner.
 class chunk_directory {
  public:
-  static constexpr std::size_t unit = std::size_t{2} << 20;  // chunks begin and end at multiples
+  static constexpr std::size_t unit = std::size_t{2} << 20;  // alignment of chunks, in bytes
 
   arena *at(std::uint64_t address) const {
     const root_table *const root = root_.load(std::memory_order_acquire);
@@ -33,8 +33,8 @@ class chunk_directory {
     return leaf->at[address >> unit_bits & mask].load(std::memory_order_acquire);
   }
 
-  // From now on the range is of `a`; nullptr: nobody's. Only the former may run out of host memory,
-  // and then nothing has changed.
+  // From now on the range belongs to `a`; nullptr: to no arena. Setting an arena may run out of
+  // host memory, and then changes nothing; clearing never does.
   void set(virtual_range range, arena *a) {
     const std::uint64_t begin = range.begin.value(), end = range.end().value();
     for (std::uint64_t at = begin; at < end; at += unit) leaf_of(at);
@@ -43,7 +43,7 @@ class chunk_directory {
     }
   }
 
-  // Addresses beyond are not known to any CUDA.
+  // The virtual address width that CUDA supports.
   static constexpr unsigned address_bits = 57;
 
  private:

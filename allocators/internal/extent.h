@@ -1,7 +1,10 @@
-// A stretch of an arena's addresses, and where such nodes come from.
-// States: uncommitted -> (pages mapped) -> free <-> live; whole pages of a free one that are taken for
-//         use elsewhere or given back: free -> unmapping -> uncommitted, once the old mapping is undone;
-//         or free <-> aliased, when they stay mapped here too.
+// An extent: a contiguous range of an arena's addresses in one state; and the store that recycles
+// such nodes.
+//
+// States: uncommitted -> free <-> live, once pages are mapped. free -> unmapping -> uncommitted:
+//         whole pages taken for use in another arena or released; the second step follows when the
+//         old mapping is undone. free <-> aliased: whole pages used at another address of the
+//         arena, which stay mapped here.
 #pragma once
 
 #include <cstddef>
@@ -17,56 +20,56 @@ namespace stillmap {
 
 struct size_bin;
 
-// A chain of places that wait for the same thing; each is in at most one. places.h
+// A list of placements that wait for the same thing; each is in at most one. placement_cache.h
 struct wait_list {
-  size_bin *of = nullptr;  // the first; none: the chain is empty
+  size_bin *of = nullptr;  // the bin of the first placement; nullptr: the list is empty
   std::uint32_t index = 0;
 };
 
 enum class extent_state : std::uint8_t {
-  uncommitted,  // whole pages of addresses with nothing behind them
-  free,         // committed, nobody's
-  live,         // handed out, cut into small blocks, kept for quick reuse, or being grown
-  unmapping,    // whole pages whose mapping goes: unusable until it is gone
-  aliased,      // whole pages that are mapped here but used at another address of the arena
+  uncommitted,  // whole pages of addresses without physical memory
+  free,         // committed memory without a block
+  live,         // an allocated or cached block, a slab, or memory that is being committed
+  unmapping,    // whole pages whose mapping is being undone
+  aliased,      // whole pages that stay mapped here but are used at another address of the arena
 };
 
-// What handing out and taking back touches comes first, and fills one line of the cache.
+// The members that allocate and free touch come first and fill one cache line.
 struct alignas(64) extent {
   std::uint64_t begin = 0;
   std::uint64_t bytes = 0;
   size_links<extent> by_size;
-  size_bin *bin = nullptr;  // those of its size; none: it has no place
-  std::uint32_t slot = 0;   // its number among them
-  std::uint16_t slack = 0;  // bytes handed out that were not asked for
+  size_bin *bin = nullptr;  // the bin that remembers its placement; nullptr: none
+  std::uint32_t slot = 0;   // the index of the placement in that bin
+  std::uint16_t slack = 0;  // rounding of the allocated block, in bytes
   extent_state state = extent_state::uncommitted;
-  bool allocated = false;       // somebody outside holds the address
+  bool allocated = false;       // the program holds the block
   bool cross_stream = false;    // record_use was called
-  bool cached = false;          // live for the books, nobody's: ready for the same size
-  bool in_table = false;        // its address leads to it
-  bool awaited = false;         // `waiting` may have places
-  std::uint32_t bin_index = 0;  // where it is among the free ones of about its size
+  bool cached = false;          // live, not allocated: kept for the next request of its size
+  bool in_table = false;        // entered in the block table
+  bool awaited = false;         // `waiting` may contain placements
+  std::uint32_t bin_index = 0;  // position in free_bins
 
-  extent *previous = nullptr;  // neighbours by address, of the same reservation
+  extent *previous = nullptr;  // neighbours by address, in the same reservation
   extent *next = nullptr;
-  wait_list waiting;  // places that this block, while it lives, is in the way of
+  wait_list waiting;  // placements that overlap this block
 
   std::uint64_t end() const { return begin + bytes; }
   virtual_range range() const { return {device_address(begin), static_cast<std::size_t>(bytes)}; }
 };
 
-// Segments come in chunks and go back to a list, so that splitting and merging never allocate once
-// as many have existed. Threads: externally synchronised.
+// Allocates extents in chunks and recycles them, so that split and merge allocate host memory only
+// when there are more extents than ever before. Threads: externally synchronised.
 class extent_store {
  public:
   extent *create() {
     if (free_ == nullptr) refill();
     extent *const s = free_;
     free_ = s->next;
-    return new (s) extent;  // field by field: assigning extent{} clears a line more slowly
+    return new (s) extent;  // faster than assigning extent{}, which clears the cache line first
   }
   void destroy(extent *s) {
-    s->bytes = s->begin = 0;  // who still reads it shall not find what was there
+    s->bytes = s->begin = 0;  // a stale pointer finds an empty extent
     s->next = free_;
     free_ = s;
   }

@@ -5,7 +5,7 @@
 namespace stillmap {
 namespace {
 
-// Places that a quick search compares: free ones, which lie in rows, and uncommitted ones.
+// The number of free and of uncommitted extents that a quick search compares.
 constexpr std::size_t quick_looks = 1024, quick_fits = 256;
 constexpr std::uint64_t no_place = UINT64_MAX;
 constexpr std::uint64_t sliver = 8 * allocation_granule;
@@ -16,9 +16,10 @@ std::uint64_t align_up(std::uint64_t at, std::uint64_t alignment) {
 
 }  // namespace
 
-// ---- the list ----
+// ---- splitting and merging ----
 
-// How large a block could begin or end in this uncommitted stretch, as its neighbours tell.
+// The size of the largest block that could begin or end in this uncommitted extent: its own size
+// and that of its free neighbours.
 std::uint64_t extent_map::key(const extent &uncommitted) const {
   std::uint64_t bytes = uncommitted.bytes;
   if (is(uncommitted.previous, extent_state::free)) bytes += uncommitted.previous->bytes;
@@ -26,7 +27,7 @@ std::uint64_t extent_map::key(const extent &uncommitted) const {
   return bytes;
 }
 
-// Cuts `s`, which is in no index, at `at`: returns the second part, of the same state.
+// Splits `s`, which is in no index, at `at`. Returns the second part, in the same state.
 extent *extent_map::split(extent *s, std::uint64_t at) {
   extent *const rest = store_.create();
   rest->begin = at;
@@ -79,8 +80,8 @@ void extent_map::rekey(extent *s) {
   uncommitted_index_.insert(*s, key(*s));
 }
 
-// Gives `s`, which is in no index, its state, merges it with neighbours of the same and enters it.
-// Returns what it is part of now.
+// Sets the state of `s`, which is in no index, merges it with equal neighbours and indexes it.
+// Returns the extent that it is part of now.
 extent *extent_map::set_state(extent *s, extent_state state) {
   s->state = state;
   if (state != extent_state::live && state != extent_state::unmapping) {
@@ -131,21 +132,21 @@ bool extent_map::remove(virtual_range range) {
 
 // ---- placing ----
 
-// A block of whole pages begins at a page: elsewhere it would keep one page more from being whole.
+// A block of whole pages begins at a page boundary: elsewhere it would break one page more.
 std::uint64_t extent_map::alignment_of(std::uint64_t bytes, std::uint64_t asked) const {
   return (bytes & (page_ - 1)) == 0 ? std::max<std::uint64_t>(asked, page_) : asked;
 }
 
-// An exact fit; or one that leaves a sliver, and breaks no whole page; or else where fewest are
-// broken. Of equals the lowest address, so that what lives long gathers there. All of it is one
-// number, which has to be low: whole pages above the address.
+// Best fit: an exact fit; then a fit that leaves less than a sliver and breaks no whole page; then
+// the fit that breaks the fewest whole pages. Ties go to the lowest address, so that long-lived
+// blocks gather there. The rank is one number, the lower the better: criterion first, address last.
 extent *extent_map::best_place(std::uint64_t bytes, std::uint64_t alignment, search mode) const {
   const std::uint64_t own = bytes >> page_bits_, part = bytes & (page_ - 1);
   const bool simple = alignment == allocation_granule || alignment == page_;
   const auto rank = [](std::uint64_t n, std::uint64_t begin) { return n << 60 | begin; };
-  // The page of the block's last part is one more, unless as much precedes its first whole page.
+  // The last, partial page of the block counts, unless as much precedes its first whole page.
   const auto touched = [&](std::uint64_t at) { return own + ((-at & (page_ - 1)) < part ? 1 : 0); };
-  // No place breaks fewer pages than the block has, but for one less where too few are whole.
+  // No fit breaks fewer whole pages than the block has, except one less where too few are whole.
   const auto rank_of = [&](const free_bins::entry &e) {
     const std::uint64_t at = align_up(e.begin, alignment), end = e.begin + e.bytes;
     if (at + bytes > end) return no_place;
@@ -170,7 +171,7 @@ extent *extent_map::best_place(std::uint64_t bytes, std::uint64_t alignment, sea
     if (found != nullptr && looks < bin.size()) bin = bin.first(looks);
     looks -= std::min(looks, bin.size());
     if (simple && least >= (own + 2) << page_bits_) {
-      // What it touches is whole, so that few need more than a look at their address.
+      // All pages it touches are whole, so that most entries need only a look at their address.
       for (const free_bins::entry &e : bin) {
         if (e.begin < below) consider(e, rank(touched(e.begin) + 3 - own, e.begin));
       }
@@ -213,7 +214,7 @@ extent *extent_map::place_at(extent *s, std::uint64_t begin, std::uint64_t bytes
   const std::uint64_t end = begin + bytes;
   bool was_free = s->state == extent_state::free;
   if (was_free) remove_from_index(s);
-  extent *left = nullptr, *right = nullptr;  // what is cut off
+  extent *left = nullptr, *right = nullptr;  // the parts outside of the range
   if (s->begin < begin) {
     left = s;
     s = split(s, begin);
@@ -245,10 +246,10 @@ extent *extent_map::place_at(extent *s, std::uint64_t begin, std::uint64_t bytes
   return s;
 }
 
-// ---- where pages are missing ----
+// ---- carving ----
 
-// The better of two places in an uncommitted stretch and its free neighbours: from the left end, or up
-// to the right end.
+// The better of two positions in an uncommitted extent and its free neighbours: at the left end, or
+// at the right end.
 std::optional<extent_map::carved_extent> extent_map::fit(const extent &uncommitted,
                                                          std::uint64_t bytes,
                                                          std::uint64_t alignment) const {

@@ -1,9 +1,9 @@
-// Which addresses of an arena are handed out, free with pages behind them, or without: placement,
-// and the choice of where pages are missing least. Pure bookkeeping: no driver, no lock, no page.
+// The extents of an arena's addresses: placement of blocks, and the choice of addresses that lack
+// the fewest pages. Pure bookkeeping: no driver, no lock, no page.
 // docs/allocator.md#the-caching-allocator
 //
-// Neighbouring blocks share boundary pages: blocks are placed at granules, only what is uncommitted or
-// unmapping is made of whole pages. A page is committed when any part of it is free or live.
+// Blocks are placed at granules, so neighbours may share a page. Uncommitted, unmapping and aliased
+// extents consist of whole pages. A page is committed if any part of it is free or live.
 #pragma once
 
 #include <bit>
@@ -21,67 +21,68 @@ namespace stillmap {
 
 class extent_map {
  public:
-  // A place that still lacks pages: `busy` is set aside for it.
+  // Addresses for a block that still lack pages. `node` is the extent that was set aside.
   struct carved_extent {
     extent *node = nullptr;
-    std::uint64_t begin = 0;  // where the block will be
+    std::uint64_t begin = 0;  // of the block
     std::uint64_t bytes = 0;
-    virtual_range missing;  // whole pages to be mapped; within busy
+    virtual_range missing;  // whole pages to be mapped, within node
   };
-  enum class search { quick, thorough };  // the best of a few places, or of all
+  enum class search { quick, thorough };  // best fit among a bounded number of extents, or all
 
-  // Requires: a power of two.
+  // Requires: page_bytes is a power of two.
   explicit extent_map(std::size_t page_bytes)
       : page_(page_bytes),
         page_bits_(static_cast<unsigned>(std::countr_zero(page_bytes))),
         pages_(page_bytes) {}
   extent_map(const extent_map &) = delete;
 
-  // Addresses to place in, of whole pages; `committed`: they have pages already.
+  // Adds a range of whole pages. `committed`: pages are mapped there already.
   void add(virtual_range range, bool committed = false);
-  // Undoes an add of which nothing is live or unmapping. False: something is.
+  // Removes a range that was added. False: part of it is live, unmapping or aliased.
   bool remove(virtual_range range);
 
-  // A live extent of `bytes` at a multiple of `alignment` (a power of two), from what is free and
-  // committed; nullptr where nothing fits (as far as a quick search sees).
+  // Returns a live extent of `bytes` at a multiple of `alignment` (a power of two), from free
+  // memory; nullptr where the search finds none.
   extent *place(std::uint64_t bytes, std::uint64_t alignment = allocation_granule,
                 search mode = search::quick);
   extent *release(extent *live);  // returns the free extent that it is part of now
 
-  // Sets aside the place that needs fewest new pages. Requires: place() found none.
+  // Sets aside the addresses that need the fewest new pages. Requires: place() returned nullptr.
   std::optional<carved_extent> carve(std::uint64_t bytes, std::uint64_t alignment, search mode);
-  extent *commit(const carved_extent &e);  // the missing pages are there: the live block
-  void abandon(const carved_extent &e);    // they are not: as before carve
+  extent *commit(const carved_extent &e);  // the missing pages are mapped: returns the live extent
+  void abandon(const carved_extent &e);    // they are not: undoes carve
 
-  // Up to `pages` pages that lie whole in free extents, from the lowest address up: `out` gets
-  // unmapping extents. Returns how many pages.
+  // Takes up to `pages` whole pages out of free extents, from the lowest address up. Appends the
+  // unmapping extents to `out`, and returns the number of pages.
   std::size_t take_pages(std::size_t pages, std::vector<extent *> &out);
-  void put_back(extent *unmapping);  // it stays after all
-  void unmapped(extent *unmapping);  // its mapping is undone
+  void put_back(extent *unmapping);  // it is free again
+  void unmapped(extent *unmapping);  // its mapping is undone: it is uncommitted
 
-  // The same page at two addresses: what was taken stays mapped where it was, and is only aliased.
-  // `to`: where its pages are mapped too now, in order.
+  // The pages of `unmapping` stay mapped there, and are mapped and used at `to` as well: the extent
+  // becomes aliased.
   void add_alias(extent *unmapping, std::uint64_t to);
-  std::uint64_t owner_of(std::uint64_t aliased) const {
-    return pages_.shared(*pages_.shared_from(aliased)).owner;
+  std::uint64_t owner_of(std::uint64_t alias) const {
+    return pages_.shared(*pages_.shared_from(alias)).owner;
   }
   struct run {
     std::uint64_t owner = 0;
     std::size_t pages = 0;
   };
-  // Of `n` pages from `aliased` on, in one aliased extent: how many are at addresses that follow each
-  // other too. It ends before a page that the same asker was told of already, at another address.
-  run next_run(std::uint64_t aliased, std::size_t n, std::uint64_t visit);
-  // `n` pages from `aliased` on are free here now, and aliased there. Requires: they are in one aliased
-  // extent, and free where they are, one after the other.
-  void recall(std::uint64_t aliased, std::size_t n);
-  // All that is aliased leaves: `out` gets unmapping extents.
+  // The longest run of at most `n` pages from `alias` on, within one aliased extent, whose owners
+  // have consecutive addresses. It ends before a page that the search numbered `visit` has visited.
+  run next_run(std::uint64_t alias, std::size_t n, std::uint64_t visit);
+  // The `n` pages from `alias` on become free there, and aliased at their owner's address.
+  // Requires: they lie in one aliased extent, and are free and consecutive at their owner's.
+  void recall(std::uint64_t alias, std::size_t n);
+  // All aliased extents become unmapping; appends them to `out`.
   void drop_aliases(std::vector<extent *> &out);
   std::size_t aliased_bytes() const { return aliased_; }
 
   extent *at(std::uint64_t address) const { return pages_.at(address); }
-  // A live extent at this very place, which begins in `first`. What lies there is free, or live
-  // and nobody's: what of the latter lies outside the place is free then.
+  // Returns a live extent of exactly that range, which begins in `first`. Requires: the range
+  // consists of free extents and detached cached ones. Parts of the latter outside of the range
+  // become free.
   extent *place_at(extent *first, std::uint64_t begin, std::uint64_t bytes);
 
   std::size_t page_bytes() const { return page_; }
@@ -106,14 +107,14 @@ class extent_map {
       for (const extent *s = first; s != nullptr; s = s->next) use(*s);
     }
   }
-  // What contradicts itself; empty: nothing. `growing`: a carved extent is neither committed nor
-  // abandoned, so that some of what is set aside has no pages. For tests.
+  // The first invariant that does not hold; empty: all hold. `growing`: a carved extent is neither
+  // committed nor abandoned. For tests.
   std::string find_inconsistency(bool growing = false) const;
 
  private:
   using index = tlsf_index<extent, &extent::by_size>;
 
-  // A page is a power of two, and these are asked all the time.
+  // A page is a power of two, so these need no division.
   std::uint64_t floor(std::uint64_t at) const { return at & ~(page_ - 1); }
   std::uint64_t ceil(std::uint64_t at) const { return floor(at + page_ - 1); }
   std::size_t whole_pages(std::uint64_t from, std::uint64_t to) const {
@@ -138,7 +139,7 @@ class extent_map {
   const unsigned page_bits_;
   extent_store store_;
   free_bins free_bins_;
-  index uncommitted_index_;  // by own size and that of free neighbours
+  index uncommitted_index_;  // by own size plus that of free neighbours
   std::vector<extent *> first_extents_;
   page_map pages_;
   std::size_t aliased_ = 0;

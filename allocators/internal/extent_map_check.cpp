@@ -1,4 +1,4 @@
-// What an arena's books must never say.
+// Checks the invariants of an extent map.
 #include "stillmap/allocators/internal/extent_map.h"
 
 namespace stillmap {

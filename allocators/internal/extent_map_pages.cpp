@@ -1,11 +1,11 @@
-// Pages that leave an arena's free memory, for good or to be aliased.
+// Pages that leave free memory: taken for other addresses, or aliased.
 #include <algorithm>
 
 #include "stillmap/allocators/internal/extent_map.h"
 
 namespace stillmap {
 
-// ---- pages that go ----
+// ---- taking pages ----
 
 std::size_t extent_map::take_pages(std::size_t pages, std::vector<extent *> &out) {
   if (whole_pages_ == 0) return 0;
@@ -22,7 +22,7 @@ std::size_t extent_map::take_pages(std::size_t pages, std::vector<extent *> &out
   for (extent *s : whole) {
     if (got == pages) break;
     const std::size_t n = std::min(pages - got, whole_pages(*s));
-    // From the upper end, so that what stays is in one piece with what lies below.
+    // From the upper end, so that the rest stays contiguous with the memory below.
     const std::uint64_t to = floor(s->end()), from = to - n * page_;
     remove_from_index(s);
     if (to < s->end()) add_to_index(split(s, to));
@@ -50,7 +50,7 @@ void extent_map::unmapped(extent *unmapping) {
   set_state(unmapping, extent_state::uncommitted);
 }
 
-// ---- pages at several addresses ----
+// ---- aliases ----
 
 void extent_map::add_alias(extent *unmapping, std::uint64_t to) {
   for (std::uint64_t at = unmapping->begin; at < unmapping->end(); at += page_, to += page_) {
@@ -60,8 +60,8 @@ void extent_map::add_alias(extent *unmapping, std::uint64_t to) {
   set_state(unmapping, extent_state::aliased);
 }
 
-extent_map::run extent_map::next_run(std::uint64_t aliased, std::size_t n, std::uint64_t visit) {
-  const std::uint32_t *const numbers = pages_.shared_from(aliased);
+extent_map::run extent_map::next_run(std::uint64_t alias, std::size_t n, std::uint64_t visit) {
+  const std::uint32_t *const numbers = pages_.shared_from(alias);
   run r{pages_.shared(*numbers).owner, 0};
   for (std::uint64_t next = r.owner; r.pages < n; ++r.pages, next += page_) {
     shared_page &page = pages_.shared(numbers[r.pages]);
@@ -71,8 +71,8 @@ extent_map::run extent_map::next_run(std::uint64_t aliased, std::size_t n, std::
   return r;
 }
 
-void extent_map::recall(std::uint64_t aliased, std::size_t n) {
-  const std::uint64_t bytes = n * page_, owner = owner_of(aliased);
+void extent_map::recall(std::uint64_t alias, std::size_t n) {
+  const std::uint64_t bytes = n * page_, owner = owner_of(alias);
   extent *s = pages_.at(owner);
   remove_from_index(s);
   if (owner + bytes < s->end()) add_to_index(split(s, owner + bytes));
@@ -83,12 +83,12 @@ void extent_map::recall(std::uint64_t aliased, std::size_t n) {
   }
   set_state(s, extent_state::aliased);
 
-  s = pages_.at(aliased);
-  if (aliased + bytes < s->end()) split(s, aliased + bytes);
-  if (aliased > s->begin) s = split(s, aliased);
+  s = pages_.at(alias);
+  if (alias + bytes < s->end()) split(s, alias + bytes);
+  if (alias > s->begin) s = split(s, alias);
   set_state(s, extent_state::free);
-  const std::uint32_t *const numbers = pages_.shared_from(aliased);
-  for (std::size_t i = 0; i < n; ++i) pages_.shared(numbers[i]).owner = aliased + i * page_;
+  const std::uint32_t *const numbers = pages_.shared_from(alias);
+  for (std::size_t i = 0; i < n; ++i) pages_.shared(numbers[i]).owner = alias + i * page_;
 }
 
 void extent_map::drop_aliases(std::vector<extent *> &out) {

@@ -1,5 +1,5 @@
-// Whether this process has been forked since. CUDA does not work in a child of a process that used
-// it, and a lock that another thread held at that moment is held there forever.
+// Detects that the process is a forked child of the one that created the object. CUDA does not work
+// there, and a lock that another thread held at the fork stays locked.
 #pragma once
 
 #include <pthread.h>
@@ -19,7 +19,7 @@ class fork_watch {
     static constinit std::atomic<unsigned> forks{0};
     return forks;
   }
-  // Registered once, before anything can be watched.
+  // Registered once, before any object exists.
   static inline const int registered_ = pthread_atfork(
       nullptr, nullptr, [] { generation().fetch_add(1, std::memory_order_relaxed); });
   unsigned born_;

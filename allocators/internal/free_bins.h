@@ -1,5 +1,5 @@
-// Free extents by size: a row for each power of two, in which a extent's address and size lie
-// side by side, so that looking through hundreds of them reads little memory, and in order.
+// Free extents in bins, one for each power of two. Addresses and sizes lie side by side in an
+// array, so that a best-fit search over hundreds of extents reads little memory, and sequentially.
 // docs/allocator.md#the-caching-allocator
 #pragma once
 
@@ -23,7 +23,7 @@ class free_bins {
     extent *of = nullptr;
   };
 
-  // Until it is removed, begin and bytes of `s` stay as they are.
+  // Until it is removed, begin and bytes of `s` must not change.
   void insert(extent &s) {
     const std::size_t row = bin_of(s.bytes);
     s.bin_index = static_cast<std::uint32_t>(bins_[row].size());
@@ -42,8 +42,8 @@ class free_bins {
     if (in.empty()) filled_ &= ~(std::uint64_t{1} << row);
   }
 
-  // Calls `use(entries, least)` for each row with extents of `bytes` or more, until it answers
-  // false: `least` is the smallest size that a extent of the row can have.
+  // Calls `use(entries, least)` for each bin that may have extents of `bytes` or more, until it
+  // returns false. `least` is the smallest size in the bin.
   template <class Use>
   void each_bin(std::uint64_t bytes, Use use) const {
     const std::uint64_t from = ~std::uint64_t{0} << bin_of(bytes);
@@ -64,7 +64,7 @@ class free_bins {
     return static_cast<std::size_t>(std::bit_width(bytes)) - 1;
   }
 
-  std::uint64_t filled_ = 0;  // rows in which there is something
+  std::uint64_t filled_ = 0;  // bins that are not empty
   std::array<std::vector<entry>, 64> bins_;
 };
 

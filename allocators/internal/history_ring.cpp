@@ -36,22 +36,23 @@ unsigned walk_stack(void **into, unsigned most) {
 status history_ring::start(const history_options &o) {
   constexpr const char *op = "caching_allocator::record_history";
   if (o.events == 0 || o.events > most_events) {
-    return make_error(errc::invalid_argument, op, "not so many events can be kept", o.events,
-                      most_events);
+    return make_error(errc::invalid_argument, op, "the number of events is 0 or over the limit",
+                      o.events, most_events, error_unit::items);
   }
   if (o.stack_depth > call_stack::most) {
-    return make_error(errc::invalid_argument, op, "not so many callers can be kept", o.stack_depth,
-                      call_stack::most);
+    return make_error(errc::invalid_argument, op, "the stack depth is over the limit",
+                      o.stack_depth, call_stack::most, error_unit::items);
   }
   const std::size_t depth = o.stack_depth;
   std::unique_ptr<history_event[]> events(new (std::nothrow) history_event[o.events]);
   std::unique_ptr<const void *[]> frames;
   if (depth != 0) frames.reset(new (std::nothrow) const void *[o.events * depth]);
   if (events == nullptr || (depth != 0 && frames == nullptr)) {
-    return make_error(errc::out_of_memory, op, "the host has no memory for so many events",
-                      o.events * (sizeof(history_event) + depth * sizeof(void *)));
+    return make_error(errc::out_of_memory, op, "the host has no memory for the events",
+                      o.events * (sizeof(history_event) + depth * sizeof(void *)), 0,
+                      error_unit::bytes);
   }
-  // The first walk loads the unwinder, which takes memory.
+  // The first stack walk loads the unwinder, which allocates.
   void *first[1];
   if (depth != 0) walk_stack(first, 1);
   const std::lock_guard lock(lock_);
@@ -93,7 +94,7 @@ void history_ring::stop() {
 
 void history_ring::forget() {
   stop();
-  std::unique_ptr<history_event[]> events;  // freed without the lock
+  std::unique_ptr<history_event[]> events;  // freed after the lock is released
   std::unique_ptr<const void *[]> frames;
   const std::lock_guard lock(lock_);
   events.swap(events_);
@@ -109,7 +110,7 @@ void history_ring::capture(call_stack &into, unsigned skip) const {
   if (depth == 0) return;
   constexpr unsigned most_skipped = 8;
   void *found[call_stack::most + most_skipped];
-  skip = std::min(skip + 1, most_skipped);  // and this function
+  skip = std::min(skip + 1, most_skipped);  // plus this function
   const unsigned n = walk_stack(found, std::min(depth, call_stack::most) + skip);
   for (unsigned i = skip; i < n; ++i) into.frames[into.depth++] = found[i];
 }
@@ -122,7 +123,7 @@ void history_ring::push(history_event e, const call_stack *stack) {
   }
   const std::lock_guard lock(lock_);
   if (!recording_) return;
-  // Under the lock, so that time goes forward from event to event.
+  // Under the lock, so that times increase from event to event.
   e.time_ns = epoch_ns_ + ns_of<std::chrono::steady_clock>();
   const std::size_t at = recorded_ % capacity_;
   e.first_frame = 0;
@@ -138,7 +139,7 @@ void history_ring::push(history_event e, const call_stack *stack) {
 result<allocation_history> history_ring::copy() const {
   allocation_history out;
   try {
-    // Room is made before the lock is taken; a ring begun anew meanwhile may be of another size.
+    // Allocates before taking the lock. A ring restarted meanwhile may have another depth.
     for (;;) {
       std::size_t events = 0, depth = 0;
       {
@@ -150,7 +151,7 @@ result<allocation_history> history_ring::copy() const {
       out.frames.reserve(events * depth);
       const std::lock_guard lock(lock_);
       const auto kept = static_cast<std::size_t>(std::min<std::uint64_t>(recorded_, capacity_));
-      // Whoever goes on recording meanwhile is not chased: the newest that fit.
+      // Events recorded since then are left out: the newest that fit.
       if (options_.stack_depth != depth) continue;
       const std::size_t take = std::min(kept, events);
       out.options = options_;

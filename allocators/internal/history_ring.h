@@ -1,7 +1,8 @@
-// The ring behind a caching allocator's history. Internal.
-// docs/allocator.md#what-the-allocator-says-about-itself Off: one relaxed load, and no memory. On:
-// what it needs was allocated when it was switched on. Lock order: the ring's lock is below
-// everything else; nothing is called under it.
+// The ring behind a caching allocator's history and observer. Internal.
+// docs/allocator.md#what-the-allocator-says-about-itself
+//
+// Disabled: one relaxed load, no memory. Enabled: all memory was allocated by start().
+// Lock order: the ring's lock is a leaf; nothing is called under it.
 #pragma once
 
 #include <atomic>
@@ -14,7 +15,7 @@
 
 namespace stillmap {
 
-// The callers of an operation, taken before any lock. Where recording wants none, it costs nothing.
+// The call stack of an operation, captured before any lock is taken; empty unless recorded.
 struct call_stack {
   static constexpr unsigned most = 64;
   const void *frames[most];
@@ -24,24 +25,25 @@ struct call_stack {
 // Threads: safe.
 class history_ring {
  public:
-  // Whether anybody wants to be told.
+  // Whether events are recorded, observed or traced.
   bool enabled() const { return on_.load(std::memory_order_relaxed); }
   bool recording() const;
-  // Before anything is told.
+  // Sets the observer. Call it before the first event.
   void watch(std::shared_ptr<heap_observer> by);
-  void notify_requests();  // from now on it is on, whether or not anything is kept
+  void notify_requests();  // enables the ring for a trace recorder
 
-  // Begins anew; what was recorded before is gone.
-  // Errors: invalid_argument (no events, or more than it may have: value, limit), out_of_memory.
+  // Starts recording, and discards earlier events.
+  // Errors: invalid_argument (no events; more events or frames than supported: value, limit),
+  //         out_of_memory (host memory: value, in bytes).
   status start(const history_options &o);
-  void stop();  // what was recorded stays until start or forget
+  void stop();  // keeps the recorded events
   void forget();
 
-  // `skip`: frames of the allocator itself.
+  // `skip`: the allocator's own frames.
   void capture(call_stack &into, unsigned skip) const;
-  // Sets the time. Costs nothing when off.
+  // Sets the time of the event. Does nothing while disabled.
   void push(history_event e, const call_stack *stack = nullptr);
-  // Errors: out_of_memory.
+  // Errors: out_of_memory (host memory).
   result<allocation_history> copy() const;
   std::size_t host_bytes() const;
 
@@ -58,10 +60,10 @@ class history_ring {
   std::shared_ptr<heap_observer> observer_;
   history_options options_;
   std::unique_ptr<history_event[]> events_;
-  std::unique_ptr<const void *[]> frames_;  // stack_depth for each event
+  std::unique_ptr<const void *[]> frames_;  // stack_depth frames for each event
   std::size_t capacity_ = 0;
   std::uint64_t recorded_ = 0;
-  std::uint64_t epoch_ns_ = 0;  // what the steady clock's zero is since 1970
+  std::uint64_t epoch_ns_ = 0;  // steady clock to nanoseconds since 1970
 };
 
 }  // namespace stillmap

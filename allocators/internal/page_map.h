@@ -1,5 +1,5 @@
-// By page of address: which extent an address lies in, and at which other addresses the same
-// physical page is mapped. Pure bookkeeping. docs/allocator.md#the-caching-allocator
+// Maps a page of addresses to the extents in it, and to the other addresses of the same physical
+// page. Pure bookkeeping. docs/allocator.md#the-caching-allocator
 #pragma once
 
 #include <algorithm>
@@ -12,11 +12,11 @@
 
 namespace stillmap {
 
-// One physical page that is mapped at several addresses of an arena. At one of them it is (its
-// owner); the others are aliased, until it is called back there.
+// A physical page that is mapped at several addresses of an arena. It is in use at one of them, its
+// owner; the others are aliases, which it can be recalled to.
 struct shared_page {
   std::uint64_t owner = 0;
-  std::uint64_t visited_by = 0;  // the last who looked whether it can be called back
+  std::uint64_t visited_by = 0;  // the last search that visited it: extent_map::next_run
 };
 
 // Threads: externally synchronised.
@@ -48,7 +48,7 @@ class page_map {
     in.starts[p] = s;
     in.marks[p / 64] |= std::uint64_t{1} << (p % 64);
   }
-  // Call while its neighbours are still known.
+  // Call it while the neighbours of the extent are still linked.
   void extent_ended(const extent *s) {
     reservation_pages &in = of(s->begin);
     const std::size_t p = (s->begin - in.begin) >> shift_;
@@ -62,7 +62,7 @@ class page_map {
     in.marks[p / 64] &= ~(std::uint64_t{1} << (p % 64));
   }
 
-  // The extent that contains the address, which is one of those added.
+  // The extent that contains the address. Requires: the address is in a range that was added.
   extent *at(std::uint64_t address) const {
     const reservation_pages &in = of(address);
     const std::size_t p = (address - in.begin) >> shift_;
@@ -75,17 +75,18 @@ class page_map {
     return s;
   }
 
-  // The shared pages mapped at an address and those after it in the same stretch, by number: those
-  // that were shared together have numbers that follow each other. 0: it is mapped nowhere else.
+  // The numbers of the shared pages mapped at an address and after it, in the same reservation.
+  // Pages that were shared together have consecutive numbers. 0: the page is mapped at one address
+  // only.
   const std::uint32_t *shared_from(std::uint64_t page_address) const {
     const reservation_pages &in = of(page_address);
     return &in.shared[(page_address - in.begin) >> shift_];
   }
   shared_page &shared(std::uint32_t number) { return shared_[number]; }
   const shared_page &shared(std::uint32_t number) const { return shared_[number]; }
-  // What is mapped at `owner` from now on is what is mapped at `aliased` already.
-  void share(std::uint64_t aliased, std::uint64_t owner) {
-    std::uint32_t &number = number_at(aliased);
+  // The page mapped at `alias` is mapped at `owner` too from now on, and used there.
+  void share(std::uint64_t alias, std::uint64_t owner) {
+    std::uint32_t &number = number_at(alias);
     if (number == 0) {
       number = static_cast<std::uint32_t>(shared_.size());
       shared_.emplace_back();
@@ -94,7 +95,7 @@ class page_map {
     number_at(owner) = number;
   }
   void unshare(std::uint64_t page_address) { number_at(page_address) = 0; }
-  // Requires: nothing is shared any more.
+  // Requires: no page is shared any more.
   void forget_shared() { shared_.resize(1); }
   std::size_t host_bytes() const {
     std::size_t sum = shared_.capacity() * sizeof(shared_page);
@@ -108,15 +109,15 @@ class page_map {
   struct reservation_pages {
     std::uint64_t begin = 0;
     std::size_t pages = 0;
-    std::vector<extent *> starts;      // the first extent that begins in the page
-    std::vector<std::uint64_t> marks;  // which pages have one
-    // The number of the page that is mapped here, if it is elsewhere too.
+    std::vector<extent *> starts;      // the first extent that begins in each page
+    std::vector<std::uint64_t> marks;  // bitmap of the pages in which an extent begins
+    // The number of the shared page mapped at each page, or 0.
     std::vector<std::uint32_t> shared;
   };
   const reservation_pages &of(std::uint64_t address) const {
     const reservation_pages *found = reservations_.data();
     if (address - found->begin < found->pages << shift_) return *found;
-    // The last that begins at or below.
+    // The last one that begins at or below the address.
     for (std::size_t n = reservations_.size(); n > 1;) {
       const std::size_t half = n / 2;
       found += found[half].begin <= address ? half : 0;
@@ -132,7 +133,7 @@ class page_map {
   }
 
   const unsigned shift_;
-  std::vector<reservation_pages> reservations_;  // by address
+  std::vector<reservation_pages> reservations_;  // ordered by address
   std::vector<shared_page> shared_ = std::vector<shared_page>(1);
 };
 

@@ -1,7 +1,7 @@
-// Where blocks of each size have been. A request goes to the first place of its size that can be
-// had, in the order in which they came to be: a choice that depends on what is handed out and on
-// nothing else, so that a program that repeats itself gets the same addresses every time, and what
-// was made ready for it once stays ready. docs/allocator.md#the-caching-allocator
+// Remembers where blocks of each size have been. A request goes to the first available placement of
+// its size, in the order in which they were first used. The choice depends only on the blocks that
+// are allocated, so a program that repeats itself gets the same addresses in each repetition, and
+// pages that were mapped there stay useful. docs/allocator.md#the-caching-allocator
 #pragma once
 
 #include <algorithm>
@@ -16,26 +16,27 @@
 
 namespace stillmap {
 
-// What every request of the size touches comes first, and fills one line of the cache.
+// The placements of one size. The members that every request touches come first and fill one cache
+// line.
 struct alignas(64) size_bin {
   static constexpr std::size_t none = SIZE_MAX;
   static constexpr std::size_t max_placements = 2048;
   struct placement {
     std::uint64_t begin = 0;
-    extent *at = nullptr;  // the last that was there; there now, where it is kept
-    wait_list next;        // the one that waits for the same
+    extent *at = nullptr;  // the last extent there; if cached, the one there now
+    wait_list next;        // the next placement that waits for the same thing
   };
-  // Of 64 places: those not handed out, and not known to be in use otherwise; and of these, those
-  // where a block is kept as it is.
+  // Bitmaps of 64 placements. open: not allocated, and not known to overlap memory in use. cached:
+  // a cached block lies there.
   struct word {
     std::uint64_t open = 0, cached = 0;
   };
 
   std::uint64_t bytes = 0;
-  word first;                     // of places 0 to 63
-  extent *front = nullptr;        // what is kept at the first open one, where that is known
-  std::uint32_t front_index = 0;  // and its number, else 0
-  std::uint32_t low = 0;          // no place below is open
+  word first;                     // of placements 0 to 63
+  extent *front = nullptr;        // the cached extent at the first open placement, if known
+  std::uint32_t front_index = 0;  // the index of that placement, else 0
+  std::uint32_t low = 0;          // no placement below this index is open
   std::vector<placement> all;
   std::vector<word> more;
 
@@ -43,7 +44,7 @@ struct alignas(64) size_bin {
   const word &word_of(std::size_t i) const { return i < 64 ? first : more[i / 64 - 1]; }
   static std::uint64_t bit(std::size_t i) { return std::uint64_t{1} << (i % 64); }
 
-  // The first open one from `from` on.
+  // The first open placement at or after `from`.
   std::size_t first_open(std::size_t from = 0) const {
     from = std::max<std::size_t>(from, low);
     std::uint64_t among = ~std::uint64_t{0} << (from % 64);
@@ -57,7 +58,7 @@ struct alignas(64) size_bin {
   extent *cached_at(std::size_t i) const {
     return (word_of(i).cached & bit(i)) != 0 ? all[i].at : nullptr;
   }
-  // What is kept at the first open place; nullptr: nothing is there.
+  // The cached extent at the first open placement; nullptr: there is none.
   extent *first_cached() {
     if (front != nullptr) return front;
     const std::size_t i = first_open();
@@ -70,13 +71,13 @@ struct alignas(64) size_bin {
     }
     return s;
   }
-  // From now on `s`, of this size, is what is at place `i`.
+  // From now on `s`, of this size, is at placement `i`.
   void assign(std::size_t i, extent *s) {
     all[i].at = s;
     s->slot = static_cast<std::uint32_t>(i);
     s->bin = this;
   }
-  // Who comes first changes from block to block: nothing here depends on a guess.
+  // Branch-free: whether `s` comes first is unpredictable.
   void cache(extent *s) {
     const std::uint32_t i = s->slot;
     const bool comes_first = (i <= low) | (i < front_index);
@@ -87,7 +88,7 @@ struct alignas(64) size_bin {
     w.open |= bit(i);
     w.cached |= bit(i);
   }
-  // It is open still.
+  // The placement stays open.
   void uncache(extent *s) {
     word_of(s->slot).cached &= ~bit(s->slot);
     if (front == s) forget_front();
@@ -116,7 +117,7 @@ struct alignas(64) size_bin {
   }
 };
 
-// What these places waited for has gone.
+// Reopens all placements in a list.
 inline void wake(wait_list &waiting) {
   for (wait_list w = std::exchange(waiting, {}); w.of != nullptr;) {
     size_bin &of = *w.of;
@@ -126,7 +127,7 @@ inline void wake(wait_list &waiting) {
   }
 }
 
-// Threads: externally synchronised. Looking never allocates.
+// Threads: externally synchronised. Lookups never allocate host memory.
 class placement_cache {
  public:
   placement_cache() { slots_.resize(256); }
@@ -137,7 +138,7 @@ class placement_cache {
     }
   }
 
-  // `s` is handed out, and its place is new: it is remembered, if there is room to.
+  // Remembers the new placement of an allocated extent, unless the cache is full.
   void remember(extent *s) {
     s->bin = nullptr;
     if (count_ >= max_placements) return;
@@ -155,7 +156,7 @@ class placement_cache {
     of->assign(of->all.size() - 1, s);
     ++count_;
   }
-  // `use(extent &)` may stop keeping it.
+  // `use(extent &)` may uncache the extent.
   template <class Use>
   void each_cached(Use use) const {
     for (const auto &of : sizes_) {
@@ -167,7 +168,7 @@ class placement_cache {
     }
   }
   bool full() const { return count_ >= max_placements; }
-  // Requires: no extent has a place, and none waits.
+  // Requires: no extent refers to a placement, and none waits.
   void forget_all() {
     slots_.assign(256, nullptr);
     sizes_.clear();

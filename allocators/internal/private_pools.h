@@ -1,5 +1,5 @@
-// Which private pools there are, who holds them, and which streams they serve now. Bookkeeping
-// only: allocator_core gives them arenas, and keeps others away from their pages.
+// The private pools of an allocator: their reference counts, and the streams they serve now. Pure
+// bookkeeping: allocator_core gives them arenas, and keeps other requests away from their pages.
 // Internal. docs/allocator.md#private-pools
 #pragma once
 
@@ -18,14 +18,14 @@ class private_pools {
  public:
   struct served {
     stream_ref stream;
-    arena *outside = nullptr;  // what serves the stream again afterwards
+    arena *outside = nullptr;  // serves the stream again after end_allocate_to_pool
   };
   struct pool {
     std::uint64_t id = 0;
-    std::size_t holders = 1;              // none: released, and on its way
+    std::size_t holders = 1;              // reference count; 0: released
     std::vector<arena *> arenas;          // one for each stream that it ever served
-    std::vector<served> capturing;        // now
-    std::vector<arena::stream_use> uses;  // where its graphs were launched, that may not be past
+    std::vector<served> capturing;        // the streams it serves now
+    std::vector<arena::stream_use> uses;  // streams on which its graphs may still run
 
     void add_use(stream_ref s) {
       const auto same = [&](const arena::stream_use &u) { return u.stream == s; };
@@ -37,14 +37,14 @@ class private_pools {
     all_.emplace_back().id = ++last_;
     return last_;
   }
-  // nullptr: there is none, or it was released.
+  // nullptr: there is no such pool, or it was released.
   pool *find(std::uint64_t id) {
     for (pool &p : all_) {
       if (p.id == id && p.holders != 0) return &p;
     }
     return nullptr;
   }
-  // The pool that serves a stream now.
+  // The pool that serves a stream now; nullptr: none.
   pool *serving(stream_ref s) {
     for (pool &p : all_) {
       for (const served &now : p.capturing) {
@@ -53,7 +53,7 @@ class private_pools {
     }
     return nullptr;
   }
-  // gone(pool): it was released, and its pages may go; forgotten where that is so.
+  // Calls gone(pool) for each released pool, and forgets those for which it returns true.
   template <class Gone>
   void each_released(Gone gone) {
     std::erase_if(all_, [&](pool &p) { return p.holders == 0 && gone(p); });
@@ -61,7 +61,7 @@ class private_pools {
 
  private:
   std::uint64_t last_ = 0;
-  std::list<pool> all_;  // they stay where they are while others go
+  std::list<pool> all_;  // a list: pointers stay valid
 };
 
 }  // namespace stillmap

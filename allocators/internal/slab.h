@@ -1,5 +1,5 @@
-// Small blocks of one size, cut from one extent of about 64 KiB: which places are free is two
-// words of bits. Classes are the multiples of the granule up to 8 KiB, so no size is rounded
+// A slab: about 64 KiB in one extent, divided into blocks of one size. Two words are the bitmap of
+// free blocks. Size classes are the multiples of the granule up to 8 KiB, so sizes are not rounded
 // further.
 #pragma once
 
@@ -17,7 +17,8 @@ struct slab {
   static constexpr std::size_t largest_block = 16 * allocation_granule;
   static constexpr std::size_t about = std::size_t{64} << 10;
 
-  // How many blocks of `block_bytes` one has: as many as fill 64 KiB, and nothing over.
+  // The number of blocks in a slab: as many as 64 KiB has room for, with no remainder in the
+  // extent.
   static constexpr unsigned blocks_in(std::size_t block_bytes) {
     return static_cast<unsigned>(about / block_bytes);
   }
@@ -28,15 +29,15 @@ struct slab {
   std::uint16_t free_blocks = 0;
   std::array<std::uint64_t, 2> free_bits{};
   std::array<std::uint64_t, 2> cross_stream{};  // record_use was called
-  slab *previous = nullptr;                     // of its class, those with a free place
+  slab *previous = nullptr;  // in the list of slabs of its class with free blocks
   slab *next = nullptr;
-  std::array<std::uint16_t, max_blocks> slack{};  // bytes handed out that were not asked for
+  std::array<std::uint16_t, max_blocks> slack{};  // rounding of each allocated block, in bytes
 
   std::uint64_t address(unsigned index) const {
     return memory->begin + std::uint64_t{index} * block_bytes;
   }
   bool is_free(unsigned index) const { return (free_bits[index / 64] >> (index % 64) & 1) != 0; }
-  // Requires: one is free.
+  // Requires: a block is free.
   unsigned acquire() {
     const unsigned word = free_bits[0] != 0 ? 0 : 1;
     const unsigned index = 64 * word + static_cast<unsigned>(std::countr_zero(free_bits[word]));
@@ -50,7 +51,7 @@ struct slab {
   }
 };
 
-// The slabs of an arena that have a free place, by class. Threads: externally synchronised.
+// The slabs of an arena that have free blocks, by size class. Threads: externally synchronised.
 class slab_lists {
  public:
   static std::size_t class_of(std::size_t bytes) { return bytes / allocation_granule - 1; }
@@ -72,7 +73,7 @@ class slab_lists {
     if (s->next != nullptr) s->next->previous = s->previous;
   }
   template <class Use>
-  void each(Use use) const {  // use may unlink the slab it is given
+  void each(Use use) const {  // `use` may unlink its slab
     for (slab *head : heads_) {
       for (slab *s = head; s != nullptr;) {
         slab *const following = s->next;

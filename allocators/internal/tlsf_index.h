@@ -1,6 +1,5 @@
-// Segments by size, two levels of bitmaps deep: insert, remove and the next larger bin in constant
-// time.
-// Owns nothing; a node is in at most one index and carries the links. No driver.
+// A two-level segregated fit (TLSF) index: nodes by size, with insert, remove and next-larger-bin
+// in constant time. Owns nothing; a node is in at most one index and carries its links. No driver.
 // docs/allocator.md#the-caching-allocator
 #pragma once
 
@@ -11,10 +10,10 @@
 
 namespace stillmap {
 
-// What an allocator counts in: every address it hands out and every size is a multiple.
+// The unit of the allocator: every block address and size is a multiple of it. Bytes.
 inline constexpr std::size_t allocation_granule = 512;
 
-// What a node brings: where it is in the index.
+// The links of a node.
 template <class Node>
 struct size_links {
   Node *before = nullptr;
@@ -57,13 +56,13 @@ class tlsf_index {
     links.in = false;
   }
 
-  // Calls `use(node)` from the bin of `bytes` upwards (nodes a little smaller are among the first)
-  // until it answers false. `use` must not change the index.
+  // Calls `use(node)` from the bin of `bytes` upwards, which may contain slightly smaller nodes,
+  // until it returns false. `use` must not change the index.
   template <class Use>
   void each_from(std::uint64_t bytes, Use use) const {
     const std::size_t first = bin_of(bytes / allocation_granule);
     std::size_t row = first / fine;
-    // Which bin is next depends on no node, so that nodes can be fetched ahead.
+    // The next bin depends on no node, so nodes can be prefetched.
     std::uint32_t here = second_[row] & (~std::uint32_t{0} << (first % fine));
     std::uint64_t later = first_ & (~std::uint64_t{0} << row) & ~(std::uint64_t{1} << row);
     for (;;) {
@@ -87,7 +86,7 @@ class tlsf_index {
   static constexpr std::size_t rows = 64 - fine_bits;
   static constexpr std::size_t bins = rows * fine;
 
-  // Sizes below `fine` granules have a bin each; after that each doubling has `fine` of them.
+  // Sizes below `fine` granules have a bin each; above, each power of two has `fine` bins.
   static std::size_t bin_of(std::uint64_t granules) {
     if (granules < fine) return static_cast<std::size_t>(granules);
     const std::size_t log = static_cast<std::size_t>(std::bit_width(granules)) - 1;

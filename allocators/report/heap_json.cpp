@@ -1,4 +1,4 @@
-// The JSON of docs/heap_map.md.
+// Writes the JSON of docs/heap_map.md.
 #include <set>
 #include <string_view>
 
@@ -14,7 +14,7 @@ std::uint64_t value_of(stream_ref s) {
   return reinterpret_cast<std::uintptr_t>(s.get());
 }
 
-// One object's fields, in one line.
+// The fields of one JSON object, on one line.
 class fields {
  public:
   explicit fields(std::string &out) : out_(out) { out_ += '{'; }
@@ -46,7 +46,7 @@ class fields {
   bool first_ = true;
 };
 
-// "key": [ one element a line ]
+// "key": [ one element on each line ]
 template <class Range, class Write>
 void list(std::string &out, const char *indent, const char *key, const Range &range, Write write) {
   out += indent + json(key) + ": [";

@@ -43,7 +43,7 @@ class nvtx_teller final : public heap_observer {
     return reinterpret_cast<const void *>(static_cast<std::uintptr_t>(address));
   }
 
-  // False: nobody listens.
+  // False: no tool is attached.
   bool begin_heap(const history_event &e) {
     const auto stream = reinterpret_cast<std::uintptr_t>(e.stream.get());
     const std::string name = stream == 0 ? "the default stream" : "stream " + text::hex(stream);
@@ -63,7 +63,7 @@ class nvtx_teller final : public heap_observer {
     return !heaps_.empty();
   }
 
-  // Where a heap is one allocation of the driver's, its addresses go with its memory.
+  // Without VMM a heap is one allocation of the driver, and ends with its memory.
   void end_heap(const history_event &e) {
     nvtxMemHeapHandle_t gone = nullptr;
     {
@@ -129,7 +129,7 @@ class nvtx_teller final : public heap_observer {
 
   const nvtxDomainHandle_t domain_;
   std::mutex mutex_;
-  std::map<std::uint64_t, heap> heaps_;  // by their first address
+  std::map<std::uint64_t, heap> heaps_;  // by first address
 };
 
 }  // namespace

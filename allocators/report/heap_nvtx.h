@@ -1,7 +1,8 @@
-// Names the memory of a caching allocator for NVIDIA's tools, through the memory extension of NVTX 3.
-// Each reserved address range is a heap with sub-allocations, each block a region in it. A tool that
-// supports the extension can tell which block an address is in, and report an access outside of all
-// blocks although the driver sees one mapping. docs/design.md#what-the-allocator-says-about-itself
+// Names the memory of a caching allocator for NVIDIA's tools, through the memory extension of NVTX
+// 3. Each reserved address range is a heap with sub-allocations, each block a region in it. A tool
+// that supports the extension can tell which block an address is in, and report an access outside
+// of all blocks although the driver sees one mapping.
+// docs/design.md#what-the-allocator-says-about-itself
 #pragma once
 
 #include <memory>
@@ -12,8 +13,8 @@
 namespace stillmap {
 
 // Returns an observer for caching_allocator_options::observer; each allocator needs its own. The
-// NVTX domain is "stillmap". NVTX loads the tool that NVTX_INJECTION64_PATH names; the tool sets it.
-// Without a tool, the observer unregisters itself at the first event.
+// NVTX domain is "stillmap". NVTX loads the tool that NVTX_INJECTION64_PATH names; the tool sets
+// it. Without a tool, the observer unregisters itself at the first event.
 //
 // A region begins when a block is allocated, and has the requested size. It ends when the memory of
 // the block is reusable.

@@ -1,6 +1,7 @@
-// What PyTorch's memory viewer reads. Its reader replays the events backwards from the segments at
-// the end, and expects of each page event that the page is in some segment then: so a segment is
-// everything side by side that has memory, and a page that moved goes from one place to another.
+// Writes the pickle that PyTorch's memory viewer reads. The viewer replays the events backwards
+// from the final segments, and expects the page of each event to be in a segment at that point.
+// Therefore each contiguous range with memory is a segment, and a page that moved leaves one for
+// another.
 #include <algorithm>
 #include <unordered_map>
 
@@ -18,7 +19,7 @@ class torch_writer {
  public:
   explicit torch_writer(const heap_snapshot &s) : s_(s) {
     for (const history_event &e : s.history.events) {
-      // The newest one is who has it.
+      // The newest event of an address is that of its current block.
       if (e.action == history_action::allocate) made_[e.address] = &e;
     }
   }
@@ -80,7 +81,7 @@ void torch_writer::block(const heap_extent &b) {
   const std::uint64_t at = b.range.begin.value();
   const bool free = b.part == heap_part::free || b.part == heap_part::cached;
   out_.begin_dict().add("address").add(at).add("size").add(std::uint64_t{b.range.bytes});
-  // Of a free block it is what the viewer counts as such.
+  // The viewer counts requested_size also for free blocks.
   out_.add("requested_size");
   out_.add(std::uint64_t{b.part == heap_part::live ? b.requested : free ? 0 : b.range.bytes});
   out_.add("state").add(state_of(b.part));
@@ -107,7 +108,7 @@ void torch_writer::segment(const heap_map::arena &a, segments::const_iterator fr
   frames(nullptr);
   out_.add("blocks").begin_list();
   while (from != to) {
-    // Free memory side by side is one block to the viewer, however it is kept.
+    // The viewer shows contiguous free memory as one block, so cached and free are merged.
     heap_extent b = *from++;
     if (state_of(b.part) == state_of(heap_part::free)) {
       while (from != to && state_of(from->part) == state_of(heap_part::free)) {
@@ -151,7 +152,7 @@ void torch_writer::events(const history_event &e) {
     case history_action::page_unmap:
       event("segment_unmap", e.address, e.bytes, e);
       break;
-    case history_action::reserve:  // the viewer knows memory only
+    case history_action::reserve:  // the viewer shows no reservations
       break;
     case history_action::out_of_memory:
       event("oom", 0, e.bytes, e);
@@ -190,7 +191,7 @@ std::string torch_writer::write() {
     }
   }
   out_.end_list().add("device_traces").begin_list();
-  // One list for each device up to this one.
+  // One list for each device up to this one; those of other devices are empty.
   for (int device = 0; device <= s_.ordinal; ++device) {
     out_.begin_list();
     if (device == s_.ordinal) {

@@ -1,4 +1,4 @@
-// The picture as an SVG.
+// Draws the picture as SVG.
 #include "stillmap/allocators/report/heap_picture.h"
 
 #include <algorithm>
@@ -87,8 +87,8 @@ class canvas {
   std::uint64_t row_bytes_ = 0, bar_bytes_ = 0;
 };
 
-// Parts side by side with dots between, in as many lines as the column needs. Nobody measures text
-// here: letters are assumed to be wide. Returns the baseline after the last line.
+// Writes the parts separated by dots, on as many lines as the column needs. Text width is
+// estimated. Returns the baseline after the last line.
 double canvas::lines(double x, double y, const std::vector<std::string> &parts, const char *css) {
   const auto most = static_cast<std::size_t>(column_ / 6.9);
   std::string line;
@@ -144,7 +144,7 @@ void canvas::legend() {
   y_ += 34;
 }
 
-// What the memory is used for, to one scale in all columns.
+// The bar of all memory by use, at the same scale in all columns.
 double canvas::use_bar(const heap_column &c, const heap_figures &f, double x, double y) {
   const double per_byte = column_ / static_cast<double>(std::max<std::uint64_t>(bar_bytes_, 1));
   box(x, y, static_cast<double>(std::max(c.capacity, f.committed)) * per_byte, 18, "room");
@@ -163,7 +163,7 @@ double canvas::use_bar(const heap_column &c, const heap_figures &f, double x, do
   return y + 18;
 }
 
-// The request beside what there is, to the scale of the rows.
+// The failed request beside the largest free piece, at the scale of the rows.
 double canvas::wanted(const heap_column &c, const heap_figures &f, double x, double y) {
   const auto bar = [&](std::size_t bytes, const char *css, const std::string &label) {
     const double all = column_ * static_cast<double>(bytes) /
@@ -179,7 +179,7 @@ double canvas::wanted(const heap_column &c, const heap_figures &f, double x, dou
     write(x, y, label, "soft");
     y += 16;
   };
-  bar(c.wanted, "wanted", "asked for: " + human(c.wanted));
+  bar(c.wanted, "wanted", "requested: " + human(c.wanted));
   bar(f.largest_free, "p6", "the largest free piece: " + human(f.largest_free));
   const std::size_t free = f.free + f.cached;
   const std::size_t left = c.capacity > f.committed ? c.capacity - f.committed : 0;
@@ -187,7 +187,7 @@ double canvas::wanted(const heap_column &c, const heap_figures &f, double x, dou
     y += 6;
     write(x, y,
           left == 0 ? "all that is free: " + human(free) + ". Enough, but in pieces."
-                    : "all that is free or not held yet: " + human(free + left) +
+                    : "all that is free or not committed yet: " + human(free + left) +
                           ". Enough, but in pieces.",
           "bad");
     y += 18;
@@ -207,9 +207,9 @@ double canvas::head(const heap_column &c, double x, double y) {
   std::vector<std::string> facts;
   facts.push_back(human(f.live) + " live in " + exact(f.blocks) +
                   (f.blocks == 1 ? " block" : " blocks"));
-  facts.push_back(human(f.committed) + " held from the device, " + times(f.committed, f.live) +
+  facts.push_back(human(f.committed) + " committed, " + times(f.committed, f.live) +
                   " times that");
-  if (c.capacity != 0) facts.push_back(human(c.capacity) + " may be held");
+  if (c.capacity != 0) facts.push_back(human(c.capacity) + " may be committed");
   y = lines(x, y, facts, "");
   facts.clear();
   if (free != 0) {
@@ -221,9 +221,9 @@ double canvas::head(const heap_column &c, double x, double y) {
       facts.push_back(human(f.page_edges) + " edges of pages in use");
     }
   }
-  if (f.pending_free != 0) facts.push_back(human(f.pending_free) + " waiting for other streams");
+  if (f.pending_free != 0) facts.push_back(human(f.pending_free) + " pending in other streams");
   facts.push_back(human(f.reserved) + " of addresses");
-  if (f.aliased != 0) facts.push_back(human(f.aliased) + " of them lend their pages");
+  if (f.aliased != 0) facts.push_back(human(f.aliased) + " of them aliased");
   y = lines(x, y, facts, "soft") + 8;
   if (c.wanted != 0) y = wanted(c, f, x, y) + 6;
   return y;
@@ -234,8 +234,8 @@ void canvas::piece(const drawn_piece &d, double x, double y) {
   std::string what;
   if (d.color == paint::gap) {
     what = human(d.bytes) + " of addresses without memory";
-    if (d.aliased != 0) what += "; the pages of " + human(d.aliased) + " are used elsewhere";
-    if (d.unmapping != 0) what += "; " + human(d.unmapping) + " on their way out";
+    if (d.aliased != 0) what += "; the pages of " + human(d.aliased) + " are in use elsewhere";
+    if (d.unmapping != 0) what += "; " + human(d.unmapping) + " being unmapped";
     if (d.bytes == 0) what = "other addresses";
   } else if (d.pieces > 1) {
     what = exact(d.pieces) + " small pieces, " + human(d.bytes) + ", of it " + human(d.live) +
@@ -245,7 +245,7 @@ void canvas::piece(const drawn_piece &d, double x, double y) {
   } else if (d.color == paint::pending_free) {
     what = human(d.bytes) + " freed, and other streams still use it";
   } else {
-    what = "a block of " + human(d.bytes) + " (" + exact(d.requested) + " bytes asked for)";
+    what = "a block of " + human(d.bytes) + " (" + exact(d.requested) + " bytes requested)";
   }
   what.append("\n").append(text::hex(d.begin)).append(" \xE2\x80\x93 ");
   what += text::hex(d.begin + d.bytes);
@@ -253,7 +253,7 @@ void canvas::piece(const drawn_piece &d, double x, double y) {
   body_ += xml(what) + "</title>";
   for (std::size_t i = 0; i < d.parts.size(); ++i) {
     const auto &part = d.parts[i];
-    // A hair of paper between neighbours that are wide enough to have one.
+    // Leaves a narrow gap between neighbours that are wide enough.
     const bool last = i + 1 == d.parts.size();
     const double wide =
         last && part.width > 3 && d.color != paint::gap ? part.width - 0.7 : part.width;
@@ -297,7 +297,7 @@ std::string canvas::draw() {
     y_ += 30;
   }
   legend();
-  // What is compared begins at one height.
+  // The rows of all columns begin at the same height.
   std::vector<double> heads;
   double x = margin, below = y_;
   for (const heap_column &c : p_.columns) {
@@ -311,7 +311,7 @@ std::string canvas::draw() {
     double y = below;
     for (const heap_map::arena &a : c.map.arenas) y = arena(a, x, y);
     if (y == below) {
-      write(x, y, "no memory is held", "soft");
+      write(x, y, "no memory is committed", "soft");
       y += 30;
     }
     end = std::max(end, y);
@@ -327,7 +327,7 @@ std::string canvas::draw() {
   return out + body_ + "</svg>\n";
 }
 
-// Says what is under the pointer at once, in place of the browser's own slow hint.
+// Replaces the browser's delayed tooltip by one that appears at once.
 constexpr const char *page_begin = R"(<!DOCTYPE html>
 <html lang="en">
 <head>

@@ -1,6 +1,6 @@
 // Draws heap maps as SVG or HTML: one heap, or several side by side at the same scale. Area is
-// memory; addresses run from left to right, row by row; addresses without memory are thin lines. Uses
-// no driver. docs/design.md#what-the-allocator-says-about-itself
+// memory; addresses run from left to right, row by row; addresses without memory are thin lines.
+// Uses no driver. docs/design.md#what-the-allocator-says-about-itself
 #pragma once
 
 #include <cstddef>
@@ -29,8 +29,8 @@ struct heap_picture {
 // Returns one SVG document without scripts, links or fonts, for light and dark pages. <title>
 // elements describe each piece.
 std::string to_svg(const heap_picture &p);
-// Returns an HTML page with the same picture and a script that shows the descriptions at once. Loads
-// nothing.
+// Returns an HTML page with the same picture and a script that shows the descriptions at once.
+// Loads nothing.
 std::string to_html(const heap_picture &p);
 
 }  // namespace stillmap

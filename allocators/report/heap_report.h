@@ -1,5 +1,5 @@
-// Writes the state of a heap as JSON (docs/heap_map.md) and as the pickle that PyTorch's memory viewer
-// reads (pytorch.org/memory_viz). heap_picture.h draws it. Uses no driver.
+// Writes the state of a heap as JSON (docs/heap_map.md) and as the pickle that PyTorch's memory
+// viewer reads (pytorch.org/memory_viz). heap_picture.h draws it. Uses no driver.
 // docs/design.md#what-the-allocator-says-about-itself
 #pragma once
 
@@ -23,13 +23,13 @@ struct heap_snapshot {
 // Errors: not_supported (in a forked child), out_of_memory (host memory).
 result<heap_snapshot> snapshot_of(const caching_allocator &heap);
 
-// Returns one JSON document. Call stacks are symbolised here, so call it in the process that recorded
-// them (describe_frame).
+// Returns one JSON document. Call stacks are symbolised here, so call it in the process that
+// recorded them (describe_frame).
 std::string to_json(const heap_snapshot &s);
 
-// Returns what torch.cuda.memory._snapshot() would return, as a pickle (protocol 2, no imports). Each
-// contiguous range with memory is a segment. A page that moved is unmapped at one address and mapped
-// at the other; a block that other streams may still use is `active_pending_free`.
+// Returns what torch.cuda.memory._snapshot() would return, as a pickle (protocol 2, no imports).
+// Each contiguous range with memory is a segment. A page that moved is unmapped at one address and
+// mapped at the other; a block that other streams may still use is `active_pending_free`.
 std::string to_torch_pickle(const heap_snapshot &s);
 
 }  // namespace stillmap

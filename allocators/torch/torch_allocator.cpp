@@ -18,14 +18,14 @@ namespace {
 
 constexpr const char *allocating = "stillmap_malloc";
 constexpr const char *freeing = "stillmap_free";
-constexpr std::size_t most_devices = 128;  // CUDA's own tables end there
+constexpr std::size_t most_devices = 128;  // at least as many as CUDA supports
 constexpr int most_complaints = 16;
 
-// All devices of the process. Never destroyed: Python drops tensors while the process ends, after
-// the destructors of this library would have run, and perhaps after the driver's have.
+// The allocators of all devices. Never destroyed: Python frees tensors while the process ends,
+// after this library's destructors would have run, and perhaps after the driver's.
 struct heaps {
   fork_watch born;
-  std::mutex making;  // held while a device is opened; lock order: first
+  std::mutex making;  // held while a device is opened; first in the lock order
   std::array<std::atomic<caching_allocator *>, most_devices> of_device{};
 };
 
@@ -34,7 +34,7 @@ std::atomic<heaps *> &slot() {
   return all;
 }
 
-// Nothing that has to be locked or destroyed: see `heaps`.
+// Needs no lock and no destructor; see `heaps`.
 heaps &all_heaps() {
   heaps *known = slot().load(std::memory_order_acquire);
   if (known != nullptr) return *known;
@@ -45,7 +45,7 @@ heaps &all_heaps() {
   return *known;
 }
 
-// No std::string: it would be gone when a destructor of a static frees a block.
+// Not a std::string, which would be destroyed before the last static destructor frees a block.
 thread_local constinit std::array<char, 512> last_error{};
 
 void remember(const error &e) {
@@ -72,10 +72,10 @@ result<caching_allocator *> make_heap(int ordinal) {
                       static_cast<std::uint64_t>(ordinal));
   }
   heaps &all = all_heaps();
-  // Before the lock, which a thread that is not here may hold.
+  // Before the lock, which a thread of the parent may have held at the fork.
   if (all.born.in_child()) {
     return make_error(errc::not_supported, allocating,
-                      "the process was forked: CUDA does not work here");
+                      "the process was forked: CUDA does not work in a child");
   }
   std::atomic<caching_allocator *> &place = all.of_device[static_cast<std::size_t>(ordinal)];
   const std::lock_guard lock(all.making);
@@ -107,8 +107,8 @@ result<void *> allocate(ssize_t size, int ordinal, stream_handle stream) {
   return heap->allocate(static_cast<std::size_t>(size), stream);
 }
 
-// What Python shows. PyTorch's own words come first where memory is short, because programs look
-// for them.
+// Throws the exception that Python shows. An out-of-memory message begins with PyTorch's own words,
+// which programs look for.
 [[noreturn]] void raise(const error &e, ssize_t size, int ordinal) {
   remember(e);
   std::string text = e.is(errc::out_of_memory) ? "CUDA out of memory. " : "";
@@ -119,7 +119,7 @@ result<void *> allocate(ssize_t size, int ordinal, stream_handle stream) {
     const arena_stats total = heap->stats().total;
     constexpr double MiB = 1 << 20;
     char room[160];
-    std::snprintf(room, sizeof room, ". In use: %.1f MiB; held of the device: %.1f MiB",
+    std::snprintf(room, sizeof room, ". In use: %.1f MiB; committed: %.1f MiB",
                   static_cast<double>(total.live) / MiB,
                   static_cast<double>(total.committed) / MiB);
     text += room;
@@ -166,7 +166,7 @@ void stillmap_free(void *block, ssize_t, int device, CUstream_st *stream) {
   caching_allocator *const heap = known_heap(device);
   if (heap != nullptr) [[likely]] {
     const status freed = heap->free(block, stream);
-    // A child drops what its parent had: not a mistake.
+    // A forked child frees what its parent allocated: no error.
     if (freed || forked()) return;
     complain(freed.error());
     return;
@@ -185,7 +185,8 @@ void stillmap_record_stream(void *block, CUstream_st *stream) {
   });
   if (ours) return;
   complain(error{make_error_code(errc::invalid_argument), "stillmap_record_stream",
-                 "no block begins at this address", reinterpret_cast<std::uint64_t>(block)});
+                 "no block begins at this address", reinterpret_cast<std::uint64_t>(block), 0,
+                 error_unit::address});
 }
 
 void stillmap_empty_cache() {
@@ -197,7 +198,8 @@ void stillmap_empty_cache() {
 void stillmap_set_memory_fraction(double fraction, int device) {
   constexpr const char *op = "stillmap_set_memory_fraction";
   if (!(fraction >= 0 && fraction <= 1)) {
-    complain(error{make_error_code(errc::invalid_argument), op, "it is not between 0 and 1"});
+    complain(
+        error{make_error_code(errc::invalid_argument), op, "the fraction is not between 0 and 1"});
     return;
   }
   const auto heap = make_heap(device);

@@ -41,7 +41,8 @@ result<settings> read_settings() {
   if (const char *const text = std::getenv("STILLMAP_TORCH_PEERS"); text != nullptr && *text) {
     const std::string_view said = text;
     if (said != "0" && said != "1") {
-      return make_error(errc::invalid_argument, "STILLMAP_TORCH_PEERS", "it is neither 0 nor 1");
+      return make_error(errc::invalid_argument, "STILLMAP_TORCH_PEERS",
+                        "the value is neither 0 nor 1");
     }
     out.peers = said == "1";
   }

@@ -1,4 +1,4 @@
-// What the environment says to the library that PyTorch loads. Internal.
+// The environment variables of the library that PyTorch loads. Internal.
 #pragma once
 
 #include <cstddef>
@@ -9,11 +9,11 @@
 namespace stillmap::torch_plugin {
 
 struct settings {
-  std::size_t limit = SIZE_MAX;  // STILLMAP_TORCH_LIMIT: of each device, "40GiB", "500MiB" or bytes
-  bool peers = false;            // STILLMAP_TORCH_PEERS=1: other devices may touch the blocks
+  std::size_t limit = SIZE_MAX;  // STILLMAP_TORCH_LIMIT: bytes for each device, "40GiB", "500MiB"
+  bool peers = false;            // STILLMAP_TORCH_PEERS=1: other devices may access the blocks
 };
 
-// Errors: invalid_argument (a variable says something else; the operation is its name).
+// Errors: invalid_argument (a variable has another value; the operation is its name).
 result<settings> read_settings();
 
 // "1536", "1.5KiB", "40GiB", "40G": powers of 1024. Errors: invalid_argument.

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::string_view header = "# stillmap-trace v1";
 
-// Of a line in a message: enough to recognise it, and nothing that a terminal would obey.
+// A quoted excerpt of a line, without control characters.
 std::string quoted(std::string_view line) {
   constexpr std::size_t most = 60;
   std::string out = "'";
@@ -38,7 +38,7 @@ const char *form_of(char verb) {
 struct block_state {
   std::uint64_t block = 0;
   std::uint64_t bytes = 0;
-  std::size_t line = 0;  // of its last `a` or `f`
+  std::size_t line = 0;  // the line of its last `a` or `f`
   bool live = false;
 };
 
@@ -82,7 +82,7 @@ class reader {
     return quoted(line) + ": a trace begins with '" + std::string(header) + "'";
   }
 
-  // What is wrong with a line; empty: nothing, and the event is in.
+  // Parses a line. Returns what is wrong with it; empty: the event was added.
   std::string take(std::string_view line) {
     const char verb = line.front();
     const char *const form = form_of(verb);
@@ -148,7 +148,7 @@ class reader {
     return "";
   }
 
-  // The live block of an id; `wrong` says why there is none.
+  // The live block of an id; nullptr sets `wrong`.
   block_state *find(std::uint64_t id, std::string &wrong) {
     const auto at = ids_.find(id);
     if (at == ids_.end()) {

@@ -1,6 +1,6 @@
 // The trace format: the requests of a program to its allocators, as text. Reader and writer. The
 // reader accepts a trace as a whole or rejects it with the line and the reason, so that no trace is
-// replayed in part. docs/design.md#traces
+// replayed in part. docs/traces.md
 //
 //   # stillmap-trace v1          the first line; every other line that begins with # is a comment
 //   a,<id>,<bytes>,<stream>      allocate

@@ -1,4 +1,4 @@
-// Blocks of one stream: what they are, what they cost, and what is said when they are misused.
+// Allocation and free on one stream: block properties, driver calls, and errors of misuse.
 #include <gtest/gtest.h>
 
 #include <random>

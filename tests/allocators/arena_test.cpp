@@ -1,4 +1,4 @@
-// An arena without a device: which placement a block gets, in addresses that nothing is mapped at.
+// An arena without a device: which placement a block gets. Nothing is mapped at the addresses.
 #include "stillmap/allocators/internal/arena.h"
 
 #include <gtest/gtest.h>
@@ -69,6 +69,7 @@ TEST_F(arena_placements, a_placement_is_used_again_after_its_pages_were_put_back
   EXPECT_EQ(arena_.allocate(pages(8)), nullptr) << "the placement waits for pages";
   arena_.put_back(taken_.front());
   free_lower();
+  arena_.flush();  // now both ranges are free, and fit exactly
   EXPECT_EQ(value_of(arena_.allocate(pages(8))), remembered_);
 }
 

@@ -151,8 +151,8 @@ std::string checked_heap::disagreement() {
     out += "live is " + std::to_string(s.total.live) + ", not " + std::to_string(live()) + "\n";
   }
   if (s.total.blocks != blocks_.size()) out += "the number of blocks\n";
-  if (s.total.committed < s.total.live) out += "more live than backed\n";
-  // Pages mapped and not leaving are what the allocator says is backed.
+  if (s.total.committed < s.total.live) out += "more live than committed\n";
+  // Mapped pages that are not being unmapped are the committed and aliased ones.
   std::size_t mapped = 0, backed = 0;
   const heap_map m = heap_->map();
   for (const mapping_record &r : device_.space().mappings()) {
@@ -165,7 +165,8 @@ std::string checked_heap::disagreement() {
       if (has_memory(seg.part)) backed += seg.range.bytes;
     }
   }
-  if (backed != s.total.committed) out += "backed by the map is not backed by the figures\n";
+  if (backed != s.total.committed)
+    out += "the map and the statistics disagree on committed bytes\n";
   if (mapped != backed + s.total.aliased) {
     out += "the ledger has " + std::to_string(mapped) + " mapped, the allocator says " +
            std::to_string(backed) + "\n";

@@ -1,6 +1,6 @@
-// A caching allocator whose every block is written when it is handed out and read when it is freed,
-// by work on its stream: a block that overlaps another, or memory that moved before its work was
-// done, shows as a wrong byte.
+// A caching allocator that checks block contents. Work on a block's stream writes the block when it
+// is allocated and reads it when it is freed: an overlap, or a page that moved too early, shows as
+// a wrong byte.
 #pragma once
 
 #include <gtest/gtest.h>

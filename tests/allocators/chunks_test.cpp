@@ -1,4 +1,4 @@
-// Where pages cannot be mapped: memory that comes and goes in chunks of one cuMemAlloc each.
+// Devices that cannot map pages: the allocator acquires and frees chunks of one cuMemAlloc each.
 #include <gtest/gtest.h>
 
 #include <cuda.h>

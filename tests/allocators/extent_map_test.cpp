@@ -1,4 +1,4 @@
-// Placement without a driver: random operations against a model that keeps one byte per granule.
+// Extent maps without a driver: random operations against a model with one byte for each granule.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -16,7 +16,7 @@ constexpr std::uint64_t base = 0x10000000;
 constexpr std::size_t pages = 64;
 
 // What each granule is, written down by whoever did it.
-class naive {
+class naive_map {
  public:
   enum kind : char { uncommitted = '-', free = '.', live = '#', unmapping = '>' };
   void set(std::uint64_t begin, std::uint64_t bytes, kind k) {
@@ -65,14 +65,14 @@ std::string drawn(const extent_map &extents) {
   return out;
 }
 
-class heap_books_model : public ::testing::TestWithParam<unsigned> {};
+class extent_map_model : public ::testing::TestWithParam<unsigned> {};
 
-TEST_P(heap_books_model, agrees_with_a_byte_per_granule) {
+TEST_P(extent_map_model, agrees_with_a_byte_per_granule) {
   std::mt19937 random(GetParam());
   const auto below = [&](std::size_t n) { return random() % n; };
   extent_map extents(page);
   extents.add({device_address(base), pages * page});
-  naive model;
+  naive_map model;
   std::map<std::uint64_t, extent *> blocks;
   std::vector<extent *> unmapping;
   std::size_t carved = 0, abandoned = 0, placed = 0, taken = 0;
@@ -100,7 +100,8 @@ TEST_P(heap_books_model, agrees_with_a_byte_per_granule) {
             break;
           }
           ASSERT_EQ(extents.find_inconsistency(true), "");
-          ASSERT_TRUE(model.all(e->missing.begin.value(), e->missing.bytes, naive::uncommitted));
+          ASSERT_TRUE(
+              model.all(e->missing.begin.value(), e->missing.bytes, naive_map::uncommitted));
           ASSERT_EQ(e->missing.begin.value() % page, 0u);
           if (below(3) == 0) {
             extents.abandon(*e);
@@ -108,15 +109,15 @@ TEST_P(heap_books_model, agrees_with_a_byte_per_granule) {
             break;
           }
           s = extents.commit(*e);
-          model.set(e->missing.begin.value(), e->missing.bytes, naive::free);
+          model.set(e->missing.begin.value(), e->missing.bytes, naive_map::free);
           ++carved;
         } else {
           ++placed;
         }
         ASSERT_EQ(s->bytes, bytes);
         ASSERT_EQ(s->begin % alignment, 0u);
-        ASSERT_TRUE(model.all(s->begin, s->bytes, naive::free)) << "not free, or not committed";
-        model.set(s->begin, s->bytes, naive::live);
+        ASSERT_TRUE(model.all(s->begin, s->bytes, naive_map::free)) << "not free, or not committed";
+        model.set(s->begin, s->bytes, naive_map::live);
         blocks[s->begin] = s;
         break;
       }
@@ -124,7 +125,7 @@ TEST_P(heap_books_model, agrees_with_a_byte_per_granule) {
       case 5: {  // free
         if (blocks.empty()) break;
         const auto it = std::next(blocks.begin(), static_cast<long>(below(blocks.size())));
-        model.set(it->second->begin, it->second->bytes, naive::free);
+        model.set(it->second->begin, it->second->bytes, naive_map::free);
         extents.release(it->second);
         blocks.erase(it);
         break;
@@ -135,9 +136,9 @@ TEST_P(heap_books_model, agrees_with_a_byte_per_granule) {
         const std::size_t n = extents.take_pages(wanted, out);
         ASSERT_EQ(n, std::min(wanted, there));
         for (extent *s : out) {
-          ASSERT_TRUE(model.all(s->begin, s->bytes, naive::free));
+          ASSERT_TRUE(model.all(s->begin, s->bytes, naive_map::free));
           ASSERT_EQ(s->begin % page, 0u);
-          model.set(s->begin, s->bytes, naive::unmapping);
+          model.set(s->begin, s->bytes, naive_map::unmapping);
           unmapping.push_back(s);
         }
         taken += n;
@@ -149,10 +150,10 @@ TEST_P(heap_books_model, agrees_with_a_byte_per_granule) {
         extent *const s = unmapping[i];
         unmapping.erase(unmapping.begin() + static_cast<long>(i));
         if (below(3) == 0) {
-          model.set(s->begin, s->bytes, naive::free);
+          model.set(s->begin, s->bytes, naive_map::free);
           extents.put_back(s);
         } else {
-          model.set(s->begin, s->bytes, naive::uncommitted);
+          model.set(s->begin, s->bytes, naive_map::uncommitted);
           extents.unmapped(s);
         }
       }
@@ -160,8 +161,9 @@ TEST_P(heap_books_model, agrees_with_a_byte_per_granule) {
     ASSERT_EQ(extents.find_inconsistency(), "") << "step " << step;
     ASSERT_EQ(drawn(extents), model.drawn()) << "step " << step;
     ASSERT_EQ(extents.free_pages(), model.whole_free_pages());
-    ASSERT_EQ(extents.free_bytes(), model.count(naive::free));
-    ASSERT_EQ(extents.committed_bytes(), model.count(naive::free) + model.count(naive::live));
+    ASSERT_EQ(extents.free_bytes(), model.count(naive_map::free));
+    ASSERT_EQ(extents.committed_bytes(),
+              model.count(naive_map::free) + model.count(naive_map::live));
   }
   EXPECT_GT(carved, 20u);
   EXPECT_GT(abandoned, 10u);
@@ -169,7 +171,7 @@ TEST_P(heap_books_model, agrees_with_a_byte_per_granule) {
   EXPECT_GT(taken, 20u);
 }
 
-INSTANTIATE_TEST_SUITE_P(seeds, heap_books_model, ::testing::Range(1u, 13u));
+INSTANTIATE_TEST_SUITE_P(seeds, extent_map_model, ::testing::Range(1u, 13u));
 
 TEST(extent_map, neighbours_share_their_boundary_page) {
   extent_map extents(page);
@@ -369,7 +371,7 @@ TEST(extent_map, a_page_at_two_addresses_is_free_at_one) {
   EXPECT_EQ(extents.committed_bytes(), 5 * page);
 }
 
-TEST(extent_map, backed_addresses_come_and_go_as_one) {
+TEST(extent_map, committed_addresses_come_and_go_as_one) {
   extent_map extents(page);
   const virtual_range range{device_address(base), 4 * page};
   extents.add(range, true);

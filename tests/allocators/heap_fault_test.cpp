@@ -1,6 +1,6 @@
-// Every driver call that the allocator makes while random operations of several streams run on a
-// machine that is nearly full, failing: the allocator's books still agree with the ledger, every
-// byte is right, what was refused is had when it is asked for again, and nothing is left behind.
+// Fault injection: fails every driver call that the allocator makes during random operations of
+// several streams on a machine that is nearly full. Afterwards the statistics agree with the
+// ledger, all bytes are right, a retry of the failed request succeeds, and no memory leaks.
 #include <gtest/gtest.h>
 
 #include <algorithm>

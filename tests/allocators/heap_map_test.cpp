@@ -1,4 +1,4 @@
-// Maps of a heap: that they say of each address what it is, and that their sums are right.
+// Heap maps: the state of every address, and the sums over a map.
 #include "stillmap/allocators/heap_map.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Random operations on a caching allocator of a small machine, every block checked and the books
-// compared with the ledger after each. Not a test by itself: model and fault tests run it.
+// Random operations on a caching allocator of a small machine. After each, every block is checked
+// and the statistics are compared with the ledger. The model and fault tests run it.
 #pragma once
 
 #include <map>

@@ -1,4 +1,4 @@
-// Random operations of several streams on a machine that is nearly full, every byte checked.
+// Random operations of several streams on a machine that is nearly full; every byte is checked.
 #include <gtest/gtest.h>
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// What the allocator remembers of what it did: in order, bounded, and free of charge when off.
+// Allocation history: order, bounded size, and no cost while it is off.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// How many times the calling thread has asked the host for memory. Only that one: hostcuda runs in
-// this process, and its streams' threads take memory whenever they come to their work.
+// Counts the host allocations of the calling thread. Other threads are excluded, because hostcuda's
+// stream threads allocate in the same process.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Each driver call that a capture with a private pool makes of the allocator failing, once: the
-// graph is captured and replays all the same or the request says why, and nothing is left behind.
+// Fault injection: fails each driver call that the allocator makes during a capture with a private
+// pool, once. The graph is captured and replays, or the request reports why; no memory leaks.
 #include <gtest/gtest.h>
 
 #include <cstdio>

@@ -1,5 +1,5 @@
-// Memory that captured graphs replay on: it stays where it is as long as anybody holds its pool,
-// and nothing the allocator does spoils a capture.
+// Private pools: memory of captured graphs stays in place while its pool is retained, and no call
+// of the allocator invalidates a capture.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -640,8 +640,8 @@ TEST_F(private_pools_test, mistakes_are_refused_and_change_nothing) {
   EXPECT_TRUE(heap().release_pool(q));
 }
 
-// Regression: free memory of a pool was not counted as memory in use, so that growth elsewhere moved
-// pages where it should have created some.
+// Regression: free memory of a pool was not counted as memory in use, so that growth elsewhere
+// moved pages where it should have created some.
 TEST_F(private_pools_test, free_memory_of_a_pool_counts_as_in_use_when_others_grow) {
   const stream s = make_stream(), t = make_stream(), u = make_stream();
   const private_pool p = *heap().create_pool();

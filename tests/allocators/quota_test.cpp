@@ -1,5 +1,5 @@
-// The caching allocator under a quota: what it holds is what was granted, and a refusal is out of
-// memory like any other.
+// The caching allocator under a quota: it holds only granted bytes, and a refused grant is an
+// ordinary out_of_memory error.
 #include <gtest/gtest.h>
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
-// Loops that do the same again and again: once they have settled they make no driver call, and the
-// memory held is little more than the memory in use at the peak.
+// Repeating workloads: after a warm-up they make no driver call, and the committed memory stays
+// close to the peak of live bytes.
 #include <gtest/gtest.h>
 
 #include <random>

@@ -1,4 +1,4 @@
-// Several streams: what is reusable when, whose pages go where, and who waits.
+// Several streams: when memory is reusable, which pages move, and which stream waits.
 #include <gtest/gtest.h>
 
 #include "stillmap/vmm/address_space.h"

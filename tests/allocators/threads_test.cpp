@@ -1,5 +1,5 @@
-// Threads with a stream each, on a heap that is too small for all: hot paths, growth, pages that
-// move between the streams, and blocks that another thread frees.
+// Threads with one stream each, on a heap that is too small for all of them: the fast path, growth,
+// pages that move between streams, and blocks that another thread frees.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -6,7 +6,7 @@
 namespace stillmap {
 namespace {
 
-// Narrower pieces are drawn together, until they are as wide as this.
+// In pixels. Adjacent pieces that are narrower are drawn together until they are as wide.
 constexpr double narrowest = 1.0;
 
 class layouter {
@@ -37,7 +37,7 @@ class layouter {
     end_bundle();
     gap.color = paint::gap;
     out_.pieces.push_back(std::move(gap));
-    if (x_ + wide > width_) return;  // the end of the row says it
+    if (x_ + wide > width_) return;  // the end of the row marks it
     if (x_ == 0) return;
     out_.pieces.back().parts.push_back({row_, x_, wide});
     x_ += wide;
@@ -107,7 +107,7 @@ paint paint_of(const heap_extent &s) {
 }
 
 drawn_arena lay_out(const heap_map::arena &a, double row_width, std::uint64_t bytes_per_row) {
-  // Where gaps are many they are drawn thinner, so that together they stay a tenth of the picture.
+  // Many gaps are drawn thinner, so that together they take at most a tenth of the picture.
   std::uint64_t memory = 0;
   std::size_t gaps = 0;
   bool in_gap = true;
@@ -133,7 +133,7 @@ drawn_arena lay_out(const heap_map::arena &a, double row_width, std::uint64_t by
       if (s.part == heap_part::aliased) gap.aliased += s.range.bytes;
       if (s.part == heap_part::unmapping) gap.unmapping += s.range.bytes;
     } else {
-      // A reservation that does not touch the one before it begins behind a gap too.
+      // A reservation that is not adjacent to the one before it begins behind a gap too.
       if (gap.bytes != 0 || (end != 0 && begin != end)) {
         if (gap.bytes == 0) gap.begin = end;
         out.add_gap(std::move(gap), gap_width);

@@ -1,4 +1,4 @@
-// Where the memory of a heap is in its picture: rectangles in rows. No text, no colours. Internal.
+// The layout of a heap picture: rectangles in rows. No text, no colours. Internal.
 #pragma once
 
 #include <array>
@@ -9,7 +9,7 @@
 
 namespace stillmap {
 
-// What has a colour of its own. Live blocks by size: each kind up to the bound, and what is larger.
+// The colours of a picture. Live blocks have one for each range of sizes, up to the bounds below.
 enum class paint : std::uint8_t { live_0, live_1, live_2, live_3, live_4, pending_free, free, gap };
 inline constexpr std::size_t paints = 8;
 inline constexpr std::array<std::size_t, 4> live_bounds = {
@@ -18,17 +18,17 @@ paint paint_of(const heap_extent &s);
 
 struct drawn_piece {
   paint color = paint::free;
-  std::uint64_t begin = 0, bytes = 0;  // addresses
-  std::uint64_t pieces = 1;            // of what is too small to be drawn alone: how many
+  std::uint64_t begin = 0, bytes = 0;  // the address range
+  std::uint64_t pieces = 1;            // more than 1: pieces that are drawn together
   std::uint64_t live = 0;              // bytes of live blocks in it
   std::uint64_t requested = 0;
-  std::uint64_t aliased = 0, unmapping = 0;  // of a gap
+  std::uint64_t aliased = 0, unmapping = 0;  // bytes, of a gap
   bool in_slab = false;
   struct part {
     unsigned row;
     double x, width;
   };
-  std::vector<part> parts;  // one, or one for each row it is in
+  std::vector<part> parts;  // one for each row that it is in
 };
 
 struct drawn_arena {
@@ -36,9 +36,9 @@ struct drawn_arena {
   unsigned rows = 0;
 };
 
-// `row_width` and widths in pixels. `bytes_per_row` of memory; gaps take room of their own.
+// `row_width` and all widths are in pixels, `bytes_per_row` counts memory; gaps take extra room.
 drawn_arena lay_out(const heap_map::arena &a, double row_width, std::uint64_t bytes_per_row);
-// The round number of bytes a row at which the largest of `memories` has about `rows` rows.
+// The power of two of bytes per row at which `memory` bytes take at most `rows` rows.
 std::uint64_t row_bytes_for(std::uint64_t memory, unsigned rows);
 
 }  // namespace stillmap

@@ -29,7 +29,7 @@ enum opcode : char {
   stop = '.',
 };
 
-// Readers refuse what is no UTF-8.
+// Readers reject text that is not UTF-8.
 std::string printable(std::string_view text) {
   std::string out(text);
   for (char &c : out) {
@@ -95,7 +95,7 @@ pickle_writer &pickle_writer::add(std::uint64_t number) {
     out_ += int32;
     number_in(number, 4);
   } else {
-    // Two's complement: the highest bit says that it is negative, so there is one more.
+    // Two's complement: the highest bit is the sign, so one more bit is needed.
     const auto bytes = static_cast<unsigned>(std::bit_width(number) / 8 + 1);
     out_ += long_int;
     out_ += static_cast<char>(bytes);

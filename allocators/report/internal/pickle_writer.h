@@ -1,5 +1,5 @@
-// Writes Python's pickle format, protocol 2: dictionaries, lists, texts, whole numbers, booleans.
-// No object, no import, nothing to call. Internal.
+// Writes Python's pickle format, protocol 2: dictionaries, lists, strings, non-negative integers
+// and booleans. No objects and no imports. Internal.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace stillmap {
 
-// The caller balances begin and end. Texts that come again are written once.
+// The caller balances begin and end calls. A repeated string is written once.
 class pickle_writer {
  public:
   pickle_writer() { out_ = "\x80\x02"; }
@@ -25,12 +25,12 @@ class pickle_writer {
   pickle_writer &add(bool value);
   pickle_writer &add_pair(std::uint64_t first, std::uint64_t second);  // a tuple
 
-  // The value just finished can be had again.
+  // Stores the value that was just written; again() refers to it.
   std::uint32_t remember();
   pickle_writer &again(std::uint32_t remembered);
 
-  // In a list or dictionary: call after each element or pair. Readers that put all of a batch on a
-  // stack are spared long ones.
+  // Call it after each list element or key-value pair. It limits the batches that readers keep on a
+  // stack.
   pickle_writer &next();
 
   std::string take();
@@ -39,8 +39,8 @@ class pickle_writer {
   void number_in(std::uint64_t value, unsigned bytes);
   std::string out_;
   struct level {
-    char closes;           // the opcode that takes what is after the mark
-    unsigned pending = 0;  // elements since then
+    char closes;           // the opcode that ends a batch
+    unsigned pending = 0;  // elements in the current batch
   };
   std::vector<level> open_;
   std::unordered_map<std::string, std::uint32_t> texts_;

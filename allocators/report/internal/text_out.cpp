@@ -31,7 +31,7 @@ std::string human(std::uint64_t bytes) {
     value /= 1024;
     ++unit;
   }
-  // Three digits that say something, and no zeros after them.
+  // Three significant digits, without trailing zeros.
   std::string out;
   print(out, "%.*f", unit == 0 || value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2, value);
   if (out.find('.') != std::string::npos) {
@@ -70,7 +70,7 @@ std::string xml(std::string_view plain) {
         out += "&quot;";
         break;
       default:
-        // Control characters are not allowed in XML at all.
+        // XML does not allow control characters.
         out += static_cast<unsigned char>(c) < 0x20 && c != '\n' ? ' ' : c;
     }
   }

@@ -1,4 +1,4 @@
-// Text for reports, without a formatting library in the core. Internal.
+// Formatting for reports: byte counts, numbers, XML and JSON escapes. Internal.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace stillmap::text {
 
-// Appends, as printf has it.
+// Appends formatted text; the format is that of printf.
 [[gnu::format(printf, 2, 3)]] void print(std::string &out, const char *format, ...);
 
 std::string human(std::uint64_t bytes);    // "1.25 GiB", "140 GiB", "512 B"

@@ -11,11 +11,10 @@ namespace {
 
 constexpr std::size_t buffer_bytes = std::size_t{64} << 10;
 constexpr auto longest_kept = std::chrono::milliseconds(250);
-constexpr unsigned lines_between_looks = 32;  // at the clock
+constexpr unsigned lines_per_check = 32;  // lines between two reads of the clock
 
-tl::unexpected<error> cannot_write(const char *why) {
-  return make_error(errc::invalid_argument, "trace_recorder", why,
-                    static_cast<std::uint64_t>(errno));
+tl::unexpected<error> cannot_write(const char *why, std::string path) {
+  return make_system_error(errno, "trace_recorder", why, std::move(path));
 }
 
 struct open_recorders {
@@ -23,7 +22,7 @@ struct open_recorders {
   std::map<std::string, std::shared_ptr<trace_recorder>> by_path;
 };
 
-// Never destroyed: allocators may live as long as the process, and end after any static object.
+// Never destroyed: an allocator may outlive all static objects.
 open_recorders &all() {
   static auto *const recorders = new open_recorders;
   return *recorders;
@@ -45,7 +44,7 @@ result<std::shared_ptr<trace_recorder>> trace_recorder::open(const std::string &
     made += "." + std::to_string(::getpid());
     fd = ::open(made.c_str(), how, 0666);
   }
-  if (fd < 0) return cannot_write("the file of the trace cannot be made (value: errno)");
+  if (fd < 0) return cannot_write("the trace file cannot be created", made);
   if (r.by_path.empty()) {
     [[maybe_unused]] const int registered = std::atexit([] {
       open_recorders &still = all();
@@ -74,7 +73,7 @@ trace_recorder::trace_recorder(int fd, std::string path)
       text_("recorded by stillmap"),
       written_(std::chrono::steady_clock::now()) {
   const std::lock_guard lock(mutex_);
-  write_out();
+  write_buffer();
 }
 
 trace_recorder::~trace_recorder() {
@@ -82,9 +81,9 @@ trace_recorder::~trace_recorder() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-std::uint32_t trace_recorder::number_of(int device, stream_ref s) {
+std::uint32_t trace_recorder::stream_number(int device, stream_ref s) {
   const auto next = static_cast<std::uint32_t>(streams_.size());
-  // A program with more streams than the format has: the last number stands for all further ones.
+  // Beyond the limit of the format, all further streams share the last number.
   if (next == trace_max_streams) {
     const auto found = streams_.find({device, s.get()});
     return found != streams_.end() ? found->second : trace_max_streams - 1;
@@ -96,20 +95,20 @@ void trace_recorder::allocated(const void *owner, const void *block, std::size_t
                                stream_ref s) {
   const std::lock_guard lock(mutex_);
   if (fd_ < 0) return;
-  const live_block b{next_id_++, owner, number_of(device, s)};
+  const live_block b{next_id_++, owner, stream_number(device, s)};
   live_[block] = b;
   text_.allocate(b.id, bytes, b.stream);
-  wrote();
+  flush_if_due();
 }
 
 void trace_recorder::used(const void *block, int device, stream_ref s) {
   const std::lock_guard lock(mutex_);
   const auto found = live_.find(block);
   if (fd_ < 0 || found == live_.end()) return;
-  const std::uint32_t on = number_of(device, s);
+  const std::uint32_t on = stream_number(device, s);
   if (on == found->second.stream) return;
   text_.use(found->second.id, on);
-  wrote();
+  flush_if_due();
 }
 
 void trace_recorder::freed(const void *block) {
@@ -118,19 +117,19 @@ void trace_recorder::freed(const void *block) {
   if (fd_ < 0 || found == live_.end()) return;
   text_.free(found->second.id);
   live_.erase(found);
-  wrote();
+  flush_if_due();
 }
 
 void trace_recorder::iteration() {
   const std::lock_guard lock(mutex_);
   if (fd_ < 0) return;
   text_.iteration();
-  write_out();
+  write_buffer();
 }
 
 void trace_recorder::owner_destroyed(const void *owner) {
   const std::lock_guard lock(mutex_);
-  std::map<std::uint64_t, const void *> its;  // in the order in which they were allocated
+  std::map<std::uint64_t, const void *> its;  // ordered by allocation
   for (const auto &[block, b] : live_) {
     if (b.owner == owner) its.emplace(b.id, block);
   }
@@ -138,24 +137,24 @@ void trace_recorder::owner_destroyed(const void *owner) {
     if (fd_ >= 0) text_.free(id);
     live_.erase(block);
   }
-  write_out();
+  write_buffer();
 }
 
 void trace_recorder::flush() {
   const std::lock_guard lock(mutex_);
-  write_out();
+  write_buffer();
 }
 
-void trace_recorder::wrote() {
-  if (text_.text().size() >= buffer_bytes) return write_out();
-  if (++since_look_ < lines_between_looks) return;
-  since_look_ = 0;
-  if (std::chrono::steady_clock::now() - written_ >= longest_kept) write_out();
+void trace_recorder::flush_if_due() {
+  if (text_.text().size() >= buffer_bytes) return write_buffer();
+  if (++lines_since_check_ < lines_per_check) return;
+  lines_since_check_ = 0;
+  if (std::chrono::steady_clock::now() - written_ >= longest_kept) write_buffer();
 }
 
-void trace_recorder::write_out() {
+void trace_recorder::write_buffer() {
   if (fd_ < 0) return;
-  if (process_ != ::getpid()) {  // a forked child: the file is its parent's
+  if (process_ != ::getpid()) {  // a forked child: the file belongs to its parent
     ::close(fd_);
     fd_ = -1;
     return;
@@ -165,7 +164,7 @@ void trace_recorder::write_out() {
     const ssize_t n = ::write(fd_, text.data() + at, text.size() - at);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
-      const auto why = cannot_write("the trace cannot be written any further (value: errno)");
+      const auto why = cannot_write("the trace cannot be written; recording ends", path_);
       report_background_error(why.value());
       ::close(fd_);
       fd_ = -1;

@@ -1,10 +1,9 @@
-// Writes down what a running program asks of its allocators, as a trace (trace.h) that can be
-// replayed. One file for all allocators of a process. Internal:
-// caching_allocator_options::record_to and the environment variable STILLMAP_RECORD are the way in.
-// docs/traces.md#recording
+// Records the requests of a running program to its allocators as a trace (trace.h). One file for
+// all allocators of a process. Internal: users set caching_allocator_options::record_to or the
+// environment variable STILLMAP_RECORD. docs/traces.md#recording
 //
-// What is written is whole lines. Whoever is killed loses what was not yet flushed: at most a
-// quarter of a second of requests, or what came after the last one.
+// Writes whole lines. A process that is killed loses the lines that were not flushed: those of the
+// last quarter of a second, or those after its last request.
 #pragma once
 
 #include <chrono>
@@ -23,31 +22,30 @@
 
 namespace stillmap {
 
-// Threads: safe; one lock for all, since a trace has one order.
+// Threads: safe. One lock for all, because a trace has one order.
 class trace_recorder {
  public:
-  // The recorder of `path`, which is made once per process and stays open until it ends. A file
-  // that is there already is left alone, and path.<pid> is written instead: programs start others.
-  // Errors: invalid_argument (value = errno: the file cannot be made).
+  // The recorder of `path`, created once per process and open until the process ends. An existing
+  // file is kept, and path.<pid> is written instead, because programs start other programs.
+  // Errors: the system's (the file cannot be created).
   static result<std::shared_ptr<trace_recorder>> open(const std::string &path);
-  // What STILLMAP_RECORD names; nullptr: nothing. A file that cannot be made is reported
-  // (report_background_error) and nothing is recorded.
+  // The recorder of the file that STILLMAP_RECORD names; nullptr if it is not set. A file that
+  // cannot be created is a background error, and nothing is recorded.
   static std::shared_ptr<trace_recorder> from_environment();
 
   ~trace_recorder();
   trace_recorder(const trace_recorder &) = delete;
   trace_recorder &operator=(const trace_recorder &) = delete;
 
-  // Call `allocated` after the block was got and `freed` before it is given back: then nobody else
-  // can have got its address in between. Blocks that are not known are passed over. `owner` tells
-  // the allocators apart. None of these fail: when the file cannot be written any more (a full
-  // disk), that is reported once and recording ends.
-  // Cost: a lock, a line of text; a write of the file about every 64 KiB or quarter of a second.
+  // Call `allocated` after the allocation and `freed` before the free, so that no other thread has
+  // the address meanwhile. Unknown blocks are ignored. `owner` identifies the allocator. A write
+  // that fails, for example on a full disk, is one background error and ends the recording.
+  // Cost: a lock and a line of text; a write about every 64 KiB or every quarter of a second.
   void allocated(const void *owner, const void *block, std::size_t bytes, int device, stream_ref s);
   void used(const void *block, int device, stream_ref s);
   void freed(const void *block);
   void iteration();
-  // The owner is gone, and with it its blocks.
+  // The owner is destroyed: frees its live blocks in the trace.
   void owner_destroyed(const void *owner);
   void flush();
 
@@ -60,9 +58,9 @@ class trace_recorder {
     std::uint32_t stream;
   };
   trace_recorder(int fd, std::string path);
-  std::uint32_t number_of(int device, stream_ref s);  // requires mutex_
-  void wrote();                                       // requires mutex_
-  void write_out();                                   // requires mutex_
+  std::uint32_t stream_number(int device, stream_ref s);  // requires mutex_
+  void flush_if_due();                                    // requires mutex_
+  void write_buffer();                                    // requires mutex_
 
   std::mutex mutex_;
   int fd_;  // -1: recording has ended
@@ -70,7 +68,7 @@ class trace_recorder {
   const std::string path_;
   trace_writer text_;
   std::uint64_t next_id_ = 0;
-  unsigned since_look_ = 0;  // lines since the clock was looked at
+  unsigned lines_since_check_ = 0;  // lines since the clock was read
   std::chrono::steady_clock::time_point written_;
   std::unordered_map<const void *, live_block> live_;
   std::map<std::pair<int, stream_handle>, std::uint32_t> streams_;

@@ -1,5 +1,5 @@
-// What NVIDIA's tools are told: a tool of our own, linked into the test, writes the calls down. It
-// is attached as every tool is, through NVTX's tables of functions.
+// The NVTX observer: a tool that is linked into the test and attached through NVTX's function
+// tables records the calls.
 #include <gtest/gtest.h>
 
 #if __has_include(<nvtx3/nvToolsExtMem.h>)

@@ -1,5 +1,5 @@
-// Pictures of a heap: that area is memory, that everything is drawn once, and that what is drawn is
-// said.
+// Heap pictures: area is proportional to memory, each piece is drawn once, and each has a
+// description.
 #include "stillmap/allocators/report/heap_picture.h"
 
 #include <gtest/gtest.h>
@@ -174,7 +174,7 @@ TEST(HeapPicture, SaysWhatItShows) {
   ASSERT_NE(large, segments.end());
   for (const std::string &said :
        {text::human(f.live) + " live in " + text::exact(f.blocks) + " blocks",
-        text::human(f.committed) + " held from the device", std::string("100 GiB may be held"),
+        text::human(f.committed) + " committed", std::string("100 GiB may be committed"),
         text::human(f.largest_free), text::human(f.free_whole_pages) + " of it whole pages",
         text::human(f.page_edges) + " edges of pages", std::string("stream &lt;0&gt;"),
         std::string("A &lt;title&gt; &amp; &quot;more&quot;"),
@@ -197,7 +197,7 @@ TEST(HeapPicture, ShowsAFailureBesideOneThatServed) {
   ASSERT_GT(failed.wanted, f.largest_free);
   std::string svg = to_svg(p);
   rectangles(svg);
-  EXPECT_NE(svg.find("asked for: " + text::human(failed.wanted)), std::string::npos);
+  EXPECT_NE(svg.find("requested: " + text::human(failed.wanted)), std::string::npos);
   EXPECT_NE(svg.find("Enough, but in pieces"), std::string::npos);
   failed.wanted = 500_GiB;
   svg = to_svg(p);

@@ -1,4 +1,4 @@
-// Heaps written down as JSON: that it is JSON, and that it says what the map says.
+// Heap reports: valid JSON with the contents of the map.
 #include "stillmap/allocators/report/heap_report.h"
 
 #include <gtest/gtest.h>
@@ -102,11 +102,11 @@ TEST_F(heap_report, is_json_with_all_that_the_map_and_the_history_have) {
   EXPECT_EQ(count(json, "\"action\": \"out_of_memory\""), 1u);
   EXPECT_EQ(count(json, "\"function\": "), count(json, "\"module\": "));
   EXPECT_GE(count(json, "\"function\": "), 3u);
-  for (const char *said :
-       {"\"format\": \"stillmap-heap-map\"", "\"version\": 1", "\"requested\": 3145728",
-        "\"slab\": true", "\"part\": \"live\"",
-        has_vmm() ? "\"part\": \"uncommitted\"" : "\"part\": \"free\"", "\"name\": \"a \\\"name\\\"",
-        "\"committed_peak\": ", "\"recorded\": ", "\"lost\": 0", "\"stack_depth\": 3"}) {
+  for (const char *said : {"\"format\": \"stillmap-heap-map\"", "\"version\": 1",
+                           "\"requested\": 3145728", "\"slab\": true", "\"part\": \"live\"",
+                           has_vmm() ? "\"part\": \"uncommitted\"" : "\"part\": \"free\"",
+                           "\"name\": \"a \\\"name\\\"", "\"committed_peak\": ", "\"recorded\": ",
+                           "\"lost\": 0", "\"stack_depth\": 3"}) {
     EXPECT_NE(json.find(said), std::string::npos) << said;
   }
   ASSERT_TRUE(heap->free(kept));

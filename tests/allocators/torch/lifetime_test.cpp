@@ -1,5 +1,5 @@
-// The library in a process that forks, that ends, and whose driver is gone already; and what of it
-// other libraries can see.
+// libstillmap_torch.so in a process that forks, that ends, and whose driver is unloaded; and the
+// symbols that it exports.
 #include <sys/wait.h>
 #include <unistd.h>
 

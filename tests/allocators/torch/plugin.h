@@ -1,4 +1,4 @@
-// The library that PyTorch loads, loaded the way PyTorch does it: by path, symbol by symbol.
+// Loads libstillmap_torch.so as PyTorch does: by path, symbol by symbol.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// What PyTorch asks of its plugged-in allocator: memory on any device, from any thread, without a
-// context being current, and a readable reason where there is none.
+// The C functions that PyTorch calls: memory on any device, from any thread, without a current
+// context, and a readable error on failure.
 #include <array>
 #include <barrier>
 #include <mutex>
@@ -266,14 +266,14 @@ TEST_F(torch_plugin, has_limits) {
   const auto scenario = [] {
     setenv("STILLMAP_TORCH_LIMIT", "64MiB", 1);
     const plugin p = load_plugin();
-    MUST(has(thrown(p, 65 << 20), "over the limit"), "65 of 64 MiB");
+    MUST(has(thrown(p, 65 << 20), "limit of the allocator"), "65 of 64 MiB");
     void *const block = p.malloc(60 << 20, 0, nullptr);
     p.free(block, 60 << 20, 0, nullptr);
     p.set_memory_fraction(1, 0);
     p.free(p.malloc(65 << 20, 0, nullptr), 65 << 20, 0, nullptr);
     p.empty_cache();
     p.set_memory_fraction(0, 0);
-    MUST(has(thrown(p, 1 << 20), "over the limit"), "a fraction of 0");
+    MUST(has(thrown(p, 1 << 20), "limit of the allocator"), "a fraction of 0");
     p.set_memory_fraction(2, 0);
     MUST(has(p.why(), "between 0 and 1"), p.why());
     MUST(p.figure("limit_bytes") == 0, "and it stays");

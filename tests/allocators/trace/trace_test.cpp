@@ -1,4 +1,4 @@
-// The trace format: what is read, what is refused and where, what is written.
+// The trace format: accepted input, errors with their lines, and output.
 #include "stillmap/allocators/trace/trace.h"
 
 #include <gtest/gtest.h>
