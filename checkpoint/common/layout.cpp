@@ -27,7 +27,7 @@ class describer {
       const auto tag = std::find(tags_.begin(), tags_.end(), b.tag);
       if (tag == tags_.end()) continue;
       seen[static_cast<std::size_t>(tag - tags_.begin())] = true;
-      STILLMAP_RETURN_IF_ERROR(device_.space().settle(b.range));
+      STILLMAP_RETURN_IF_ERROR(device_.space().collect_range(b.range));
       STILLMAP_RETURN_IF_ERROR(add(b));
     }
     if (const auto missing = std::find(seen.begin(), seen.end(), false); missing != seen.end()) {
@@ -55,7 +55,7 @@ class describer {
       if (m.backing->imported()) {
         return fail(errc::not_supported, "the memory belongs to another process", at);
       }
-      for (access_grant &g : m.access) STILLMAP_RETURN_IF_ERROR(generalise(g.who, at));
+      for (access_grant &g : m.access) STILLMAP_RETURN_IF_ERROR(generalise(g.location, at));
       const auto [known, first] = known_.try_emplace(m.backing->id(), out_.pages.size());
       if (first) {
         physical_properties properties = m.backing->properties();
@@ -152,7 +152,7 @@ result<std::vector<device_address>> readable_addresses(const memory_layout &l) {
   std::vector<bool> readable;
   for (const auto &list : l.access) {
     readable.push_back(std::any_of(list.begin(), list.end(), [](const access_grant &g) {
-      return g.who == on_device(memory_layout::own_device) && g.mode != access_mode::none;
+      return g.location == on_device(memory_layout::own_device) && g.mode != access_mode::none;
     }));
   }
   std::vector<device_address> at(l.pages.size());

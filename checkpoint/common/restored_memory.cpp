@@ -17,8 +17,8 @@ result<restored_memory> restored_memory::reserve(const stillmap::device &d, memo
   auto place = out.layout_.places.begin();
   for (memory_layout::block &b : out.layout_.blocks) {
     reservation_options options;
-    options.exactly_there = where == placement::same;
-    if (options.exactly_there) options.hint = b.range.begin;
+    options.exact_address = where == placement::same;
+    if (options.exact_address) options.hint = b.range.begin;
     options.tag = b.tag;
     STILLMAP_ASSIGN_OR_RETURN(reservation made, reservation::create(d, b.range.bytes, options));
     const virtual_range original = std::exchange(b.range, made.range());
@@ -40,7 +40,7 @@ status restored_memory::map(const std::vector<page_ptr> &pages) {
   std::vector<std::vector<access_grant>> access = layout_.access;
   for (auto &list : access) {
     for (access_grant &g : list) {
-      if (g.who.kind == location_kind::device) g.who.id = device_.ordinal();
+      if (g.location.kind == location_kind::device) g.location.id = device_.ordinal();
     }
   }
   // The plan shares the first list among its steps.

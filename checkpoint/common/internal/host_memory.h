@@ -33,7 +33,7 @@ class host_memory {
     std::swap(data_, o.data_);
     std::swap(bytes_, o.bytes_);
   }
-  std::optional<device> device_;  // in whose context the memory is pinned
+  std::optional<device> device_;  // the memory is pinned in its context
   std::byte *data_ = nullptr;
   std::size_t bytes_ = 0;
 };

@@ -42,7 +42,7 @@ std::vector<std::byte> encode(const memory_layout &l) {
   for (const auto &list : l.access) {
     w.u32(list.size());
     for (const access_grant &g : list) {
-      put(w, g.who);
+      put(w, g.location);
       w.u32(static_cast<std::uint32_t>(g.mode));
     }
   }
@@ -77,7 +77,7 @@ result<memory_layout> decode_layout(std::span<const std::byte> from) {
   for (std::size_t i = 0; i < lists && r.good(); ++i) {
     std::vector<access_grant> list(r.count(12));
     for (access_grant &g : list) {
-      g.who = get_location(r);
+      g.location = get_location(r);
       g.mode = r.one_of(access_mode::read_write);
     }
     l.access.push_back(std::move(list));

@@ -21,7 +21,7 @@ class selector {
     }
     for (const block_record &b : device_.space().blocks()) {
       if (b.tag != tag_) continue;
-      STILLMAP_RETURN_IF_ERROR(device_.space().settle(b.range));
+      STILLMAP_RETURN_IF_ERROR(device_.space().collect_range(b.range));
       STILLMAP_RETURN_IF_ERROR(add_block(b.range));
     }
     if (out_.places.empty()) {

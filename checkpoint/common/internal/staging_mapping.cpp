@@ -47,7 +47,7 @@ void staging_mapping::clear() {
   const std::size_t bytes = std::exchange(mapped_, 0);
   at_.clear();
   if (bytes == 0) return;
-  device_.space().let_go(addresses_.block(), {addresses_.range().begin, bytes}, fence());
+  device_.space().retire_again(addresses_.block(), {addresses_.range().begin, bytes}, fence());
   device_.space().collect();
 }
 

@@ -18,10 +18,10 @@ const char *name_of(step s) noexcept {
 }
 
 status session::greet(role own) {
-  const peer_credentials &who = peer_.peer();
-  if (!(options_.allow ? options_.allow(who) : who.uid == ::geteuid())) {
+  const peer_credentials &peer = peer_.peer();
+  if (!(options_.allow ? options_.allow(peer) : peer.uid == ::geteuid())) {
     return abort({make_error_code(errc::not_supported), operation_,
-                  "this process may not take part (value: its user id)", who.uid});
+                  "the user of the peer process is not allowed", peer.uid});
   }
   const hello mine{own, device_.uuid(), device_.capabilities().page_bytes};
   STILLMAP_RETURN_IF_ERROR(send(kind::hello, encode(mine)));

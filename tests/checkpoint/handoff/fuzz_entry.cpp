@@ -97,14 +97,14 @@ std::string fuzz_stream(bytes_view from) {
     const owned_fd there(pair[1]);
     if (!from.empty() && ::send(pair[1], from.data(), from.size(), MSG_DONTWAIT) < 0) return "";
   }
-  if (!here) return "a socket was not taken";
-  std::size_t taken = 0;
+  if (!here) return "a socket was not adopted";
+  std::size_t read = 0;
   for (;;) {
     const auto m = here->receive(largest_body, std::chrono::milliseconds(1000), {});
     if (!m) return m.error().reason[0] != '\0' ? "" : "a message was refused without a reason";
     if (!m->fds.empty()) return "descriptors came out of nothing";
-    taken += m->body.size() + 1;
-    if (m->body.size() > largest_body || taken > from.size()) return "more came than was sent";
+    read += m->body.size() + 1;
+    if (m->body.size() > largest_body || read > from.size()) return "more came than was sent";
   }
 }
 

@@ -146,7 +146,7 @@ TEST_F(process_checkpoint_test, failure_of_one_tag_undoes_the_others) {
   EXPECT_FALSE(checkpoint().prepared());
   EXPECT_TRUE(checkpoint().suspended().empty());
   EXPECT_TRUE(holds(dev(), weights.address(), 4 * page(), 1));
-  EXPECT_TRUE(fails_with(outcome(checkpoint().prepare({.evict = {"a", "nobody"}})),
+  EXPECT_TRUE(fails_with(outcome(checkpoint().prepare({.evict = {"a", "unknown"}})),
                          errc::invalid_argument, "process_checkpoint::prepare"));
   EXPECT_TRUE(checkpoint().suspended().empty());
   EXPECT_TRUE(holds(dev(), weights.address(), 4 * page(), 1));
@@ -263,7 +263,7 @@ class with_an_import : public process_checkpoint_test {
       GTEST_SKIP() << "the device exports no file descriptors";
     m_.emplace(dev());
     buffer_options options;
-    options.reserve = 16_MiB;
+    options.reserve_bytes = 16_MiB;
     options.tag = "imported";
     options.pools = {m_->pool};
     buffer_.emplace(make(std::move(options)));
