@@ -36,7 +36,7 @@ growable_buffer create_movable_buffer(const device &d) {
       d.capabilities().posix_fd_export ? handle_type::posix_fd : handle_type::none;
   const auto pool = example::must(page_pool::create(d, {.exportable = exportable}));
   auto buffer = example::must(growable_buffer::create(
-      d, {.reserve = 64u << 20, .tag = "weights", .hint = far_address, .pools = {pool}}));
+      d, {.reserve_bytes = 64u << 20, .tag = "weights", .hint = far_address, .pools = {pool}}));
   example::must(buffer.resize(bytes));
   return buffer;
 }

@@ -9,7 +9,7 @@ using namespace stillmap;
 
 int main() {
   const device d = example::open_mapping_device("a fork that shares pages");
-  growable_buffer weights = example::must(growable_buffer::create(d, {.reserve = 64u << 20}));
+  growable_buffer weights = example::must(growable_buffer::create(d, {.reserve_bytes = 64u << 20}));
   const std::size_t page = weights.page_bytes(), pages = 16, words = pages * page / 4;
   example::must(weights.resize(pages * page));
   std::vector<std::uint32_t> original(words);

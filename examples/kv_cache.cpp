@@ -16,7 +16,7 @@ class kv_cache {
       : device_(d),
         slot_bytes_(round_up(longest, d.capabilities().page_bytes)),
         buffer_(example::must(
-            growable_buffer::create(d, {.reserve = requests * slot_bytes_, .tag = "kv cache"}))),
+            growable_buffer::create(d, {.reserve_bytes = requests * slot_bytes_, .tag = "kv cache"}))),
         used_(requests, 0) {}
 
   device_address slot(std::size_t request) const {

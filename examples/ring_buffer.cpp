@@ -10,7 +10,7 @@ using namespace stillmap;
 
 int main() {
   const device d = example::open_mapping_device("a ring");
-  growable_buffer store = example::must(growable_buffer::create(d, {.reserve = 8u << 20}));
+  growable_buffer store = example::must(growable_buffer::create(d, {.reserve_bytes = 8u << 20}));
   const std::size_t bytes = 2 * store.page_bytes();
   example::must(store.resize(bytes));
   growable_buffer ring = example::must(store.alias(0, bytes, 2));

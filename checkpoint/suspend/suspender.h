@@ -1,5 +1,5 @@
 // Suspends device memory: saves the contents of a tag, unmaps its pages and returns them to the
-// device; resume brings them back at the same addresses. docs/design.md#suspend-and-resume
+// device; resume brings them back at the same addresses. docs/suspend.md#suspend-and-resume
 #pragma once
 
 #include <cstddef>

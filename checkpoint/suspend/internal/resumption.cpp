@@ -12,7 +12,7 @@ namespace {
 // Whether the device may write to the mapping.
 bool writes(const mapping_record &m, int device) {
   return std::any_of(m.access.begin(), m.access.end(), [&](const access_grant &g) {
-    return g.mode == access_mode::read_write && g.who == on_device(device);
+    return g.mode == access_mode::read_write && g.location == on_device(device);
   });
 }
 
@@ -102,7 +102,7 @@ void resumption::plan_contents() {
 void resumption::finish() noexcept {
   if (!scratch_) return;
   const virtual_range range = scratch_->range();
-  device_.space().let_go(std::move(scratch_), range, fence());
+  device_.space().retire_again(std::move(scratch_), range, fence());
   device_.space().collect();
 }
 
