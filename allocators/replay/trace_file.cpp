@@ -91,7 +91,7 @@ result<trace> load_trace(const std::string &file) {
   const auto text = load_trace_text(file);
   if (!text) return tl::unexpected(text.error());
   auto read = read_trace(*text);
-  if (!read) return fail(errc::invalid_argument, read.error().message(name_of(file)));
+  if (!read) return tl::unexpected(read.error().about(name_of(file)));
   return std::move(*read);
 }
 

@@ -44,7 +44,7 @@ struct block_state {
 
 class reader {
  public:
-  tl::expected<trace, trace_problem> read(std::string_view text) {
+  result<trace> read(std::string_view text) {
     while (!text.empty()) {
       ++line_;
       const std::size_t end = std::min(text.find('\n'), text.size());
@@ -52,17 +52,17 @@ class reader {
       text.remove_prefix(std::min(end + 1, text.size()));
       if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
       if (line_ == 1) {
-        if (std::string wrong = check_header(line); !wrong.empty()) return refuse(wrong);
+        if (std::string wrong = check_header(line); !wrong.empty()) return malformed(wrong);
         continue;
       }
       if (line.empty() || line.front() == '#') continue;
       if (std::string wrong = take(line); !wrong.empty()) {
-        return refuse(quoted(line) + ": " + wrong);
+        return malformed(quoted(line) + ": " + wrong);
       }
     }
     if (line_ == 0) {
       line_ = 1;
-      return refuse("the file is empty; a trace begins with '" + std::string(header) + "'");
+      return malformed("the file is empty; a trace begins with '" + std::string(header) + "'");
     }
     out_.totals.live_bytes = live_bytes_;
     out_.totals.live_blocks = live_blocks_;
@@ -70,8 +70,10 @@ class reader {
   }
 
  private:
-  tl::unexpected<trace_problem> refuse(std::string what) const {
-    return tl::unexpected<trace_problem>(trace_problem{line_, std::move(what)});
+  tl::unexpected<error> malformed(std::string cause) const {
+    const error e{make_error_code(errc::invalid_argument), "read_trace", "the trace is malformed"};
+    return tl::unexpected<error>(
+        e.with({.where = "line " + std::to_string(line_), .cause = std::move(cause)}));
   }
 
   static std::string check_header(std::string_view line) {
@@ -205,11 +207,7 @@ class reader {
 
 }  // namespace
 
-std::string trace_problem::message(std::string_view file) const {
-  return std::string(file) + ":" + std::to_string(line) + ": " + what;
-}
-
-tl::expected<trace, trace_problem> read_trace(std::string_view text) {
+result<trace> read_trace(std::string_view text) {
   return reader().read(text);
 }
 

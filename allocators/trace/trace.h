@@ -18,7 +18,7 @@
 #include <string_view>
 #include <vector>
 
-#include <tl/expected.hpp>
+#include "stillmap/vmm/error.h"
 
 namespace stillmap {
 
@@ -52,22 +52,14 @@ struct trace {
 inline constexpr std::uint64_t trace_max_bytes = std::uint64_t{1} << 48;  // of one block
 inline constexpr std::uint32_t trace_max_streams = 4096;
 
-// Why a text is not a trace.
-struct trace_problem {
-  std::size_t line = 0;  // from 1
-  std::string what;
-
-  // "step.trace:12: 'f,7': block 7 was freed on line 9".
-  std::string message(std::string_view file) const;
-};
-
 // Parses a whole trace. Lines may end with CR LF; the last line may lack its end; empty lines are
 // skipped.
-// Errors: the first malformed line: no header, another version, an unknown verb, a missing, surplus
-//         or malformed number, an id that is live already, was freed or is unknown, a size of 0 or
-//         over the limit, a stream over the limit, a stream that waits for itself.
+// Errors: invalid_argument for the first malformed line: no header, another version, an unknown verb,
+//         a missing, surplus or malformed number, an id that is live already, was freed or is
+//         unknown, a size of 0 or over the limit, a stream over the limit, a stream that waits for
+//         itself. The detail's `where` is "line N", its `cause` quotes the line and says why.
 // Cost:   one pass; memory for all events and for all ids that occur.
-tl::expected<trace, trace_problem> read_trace(std::string_view text);
+result<trace> read_trace(std::string_view text);
 
 // Writes a trace line by line, in memory. It checks nothing; read_trace does.
 // Threads: externally synchronised.

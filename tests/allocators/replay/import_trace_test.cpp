@@ -53,7 +53,7 @@ std::string body(const result<std::string> &imported) {
   EXPECT_TRUE(imported) << (imported ? "" : imported.error().message());
   if (!imported) return "";
   const auto read = read_trace(*imported);
-  EXPECT_TRUE(read) << (read ? "" : read.error().message("t"));
+  EXPECT_TRUE(read) << (read ? "" : read.error().message());
   const std::size_t first = imported->find('\n'), second = imported->find('\n', first + 1);
   return imported->substr(second + 1);
 }

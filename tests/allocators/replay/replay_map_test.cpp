@@ -26,7 +26,7 @@ using namespace stillmap::replay;
 
 replay_plan plan_of(const std::string &text, unsigned iterations = 0) {
   const auto read = read_trace("# stillmap-trace v1\n" + text);
-  EXPECT_TRUE(read) << (read ? "" : read.error().message("test"));
+  EXPECT_TRUE(read) << (read ? "" : read.error().message());
   auto plan = plan_replay(*read, iterations != 0 ? std::optional(iterations) : std::nullopt);
   EXPECT_TRUE(plan);
   return std::move(*plan);

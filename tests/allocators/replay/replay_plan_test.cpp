@@ -10,7 +10,7 @@ namespace {
 
 trace parse(const std::string &lines) {
   auto read = read_trace("# stillmap-trace v1\n" + lines);
-  EXPECT_TRUE(read) << (read ? "" : read.error().message("t"));
+  EXPECT_TRUE(read) << (read ? "" : read.error().message());
   return read ? *read : trace{};
 }
 

@@ -69,7 +69,7 @@ class ReplayTest : public device_test, public ::testing::WithParamInterface<cons
   }
   replay_plan plan(const std::string &text, std::optional<unsigned> iterations = std::nullopt) {
     const auto read = read_trace(text);
-    EXPECT_TRUE(read) << read.error().message("t");
+    EXPECT_TRUE(read) << read.error().message();
     auto p = plan_replay(*read, iterations);
     EXPECT_TRUE(p) << p.error().message();
     return *p;

@@ -152,7 +152,7 @@ TEST_F(record, threads_make_one_order) {
   for (std::thread &t : threads) t.join();
   heap.reset();
   const auto read = read_trace(content(options_.record_to));  // refuses an id that is live already
-  ASSERT_TRUE(read) << read.error().message("t");
+  ASSERT_TRUE(read) << read.error().message();
   EXPECT_EQ(read->totals.blocks, 8000u);
   EXPECT_EQ(read->totals.live_blocks, 0u);
 }

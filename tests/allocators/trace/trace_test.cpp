@@ -10,17 +10,29 @@ std::string with_header(const std::string &lines) {
   return "# stillmap-trace v1\n" + lines;
 }
 
-// "LINE: what" of a text that is refused.
+// "t:LINE: CAUSE" of a text that is refused.
 std::string trouble(const std::string &text) {
   const auto read = read_trace(text);
   EXPECT_FALSE(read) << text;
-  return read ? "" : read.error().message("t");
+  if (read) return "";
+  const error_detail &d = read.error().detail();
+  EXPECT_TRUE(read.error().is(errc::invalid_argument));
+  EXPECT_EQ(d.where.substr(0, 5), "line ");
+  return "t:" + d.where.substr(5) + ": " + d.cause;
+}
+
+TEST(Trace, AnErrorNamesFileLineAndReason) {
+  const auto read = read_trace(with_header("f,1"));
+  ASSERT_FALSE(read);
+  EXPECT_EQ(read.error().about("step.trace").message(),
+            "step.trace: line 2: read_trace: the trace is malformed: " +
+                make_error_code(errc::invalid_argument).message() + ": 'f,1': there is no block 1");
 }
 
 TEST(Trace, EveryLineThereIs) {
   const auto read = read_trace(
       with_header("# a comment\r\n\na,7,1024,0\r\na,3,512,2\nu,7,2\ns,0,2\ni\nf,7\na,7,1,1\nf,3"));
-  ASSERT_TRUE(read) << read.error().message("t");
+  ASSERT_TRUE(read) << read.error().message();
   using v = trace_verb;
   const std::vector<trace_event> expected = {
       {v::allocate, 0, 0, 0, 1024}, {v::allocate, 2, 0, 1, 512}, {v::use, 2, 0, 0, 0},
@@ -105,7 +117,7 @@ TEST(Trace, WhatIsWrittenIsReadBack) {
             "a,18446744073709551615,281474976710656,4095\n");
   EXPECT_EQ(out.text(), "");
   const auto read = read_trace(text);
-  ASSERT_TRUE(read) << read.error().message("t");
+  ASSERT_TRUE(read) << read.error().message();
   const auto again = read_trace(to_text(*read));
   ASSERT_TRUE(again);
   EXPECT_EQ(again->events, read->events);

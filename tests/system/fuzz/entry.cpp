@@ -70,9 +70,10 @@ std::string fuzz_trace(const std::string &text) {
   const auto read = read_trace(text);
   if (!read) {
     const auto lines = static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n')) + 1;
-    const bool sound = read.error().line >= 1 && read.error().line <= lines &&
-                       !read.error().what.empty() && read.error().what.size() < 300;
-    return sound ? "" : "no reason: " + read.error().message("t");
+    const error_detail &d = read.error().detail();
+    const std::size_t line = d.where.starts_with("line ") ? std::stoul(d.where.substr(5)) : 0;
+    const bool sound = line >= 1 && line <= lines && !d.cause.empty() && d.cause.size() < 300;
+    return sound ? "" : "no reason: " + read.error().message();
   }
   std::map<std::uint64_t, std::uint64_t> live;
   std::uint64_t now = 0, peak = 0, next = 0;

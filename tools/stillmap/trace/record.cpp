@@ -95,7 +95,7 @@ outcome<exit_status> run_trace_record(const trace_record_options &o) {
   // A program that was killed while writing leaves half a line.
   if (!text->empty() && text->back() != '\n') text->resize(text->find_last_of('\n') + 1);
   const auto read = read_trace(*text);
-  if (!read) return fail(exit_failed, read.error().message(raw));
+  if (!read) return fail(exit_failed, read.error().about(raw).message());
   if (auto saved = save_text(output, *text); !saved) return tl::unexpected(saved.error());
   fs::remove(raw, trouble);
   const trace_totals &t = read->totals;
