@@ -153,7 +153,7 @@ std::string checked_heap::disagreement() {
   if (s.total.blocks != blocks_.size()) out += "the number of blocks\n";
   if (s.total.committed < s.total.live) out += "more live than committed\n";
   // Mapped pages that are not being unmapped are the committed and aliased ones.
-  std::size_t mapped = 0, backed = 0;
+  std::size_t mapped = 0, committed = 0;
   const heap_map m = heap_->map();
   for (const mapping_record &r : device_.space().mappings()) {
     if (r.state == mapping_state::mapped && heap_->owns(r.range.begin.pointer())) {
@@ -162,14 +162,14 @@ std::string checked_heap::disagreement() {
   }
   for (const auto &a : m.arenas) {
     for (const heap_extent &seg : a.extents) {
-      if (has_memory(seg.part)) backed += seg.range.bytes;
+      if (has_memory(seg.part)) committed += seg.range.bytes;
     }
   }
-  if (backed != s.total.committed)
+  if (committed != s.total.committed)
     out += "the map and the statistics disagree on committed bytes\n";
-  if (mapped != backed + s.total.aliased) {
+  if (mapped != committed + s.total.aliased) {
     out += "the ledger has " + std::to_string(mapped) + " mapped, the allocator says " +
-           std::to_string(backed) + "\n";
+           std::to_string(committed) + "\n";
   }
   return out;
 }

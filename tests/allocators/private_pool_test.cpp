@@ -347,7 +347,8 @@ TEST_F(private_pools_test, a_capture_gets_pages_of_idle_streams_and_waits_for_no
   void *const got = must_allocate(10 * page(), s);
   graph.fill(got, 6, 10 * page(), s);
   EXPECT_TRUE(graph.end());
-  EXPECT_EQ(heap().stats().pages_moved, 8u) << "those of the busy stream, still held, would hang";
+  EXPECT_EQ(heap().stats().pages_moved, 8u)
+      << "those of the busy stream, still pending, would hang";
   ASSERT_TRUE(heap().end_allocate_to_pool(p, s));
   release(busy.get());
   graph.launch(s);
@@ -565,7 +566,7 @@ TEST_F(private_pools_test, threads_capture_while_others_allocate) {
 // Capturing again and again takes neither more memory nor more addresses.
 TEST_F(private_pools_test, released_pools_leave_nothing_behind) {
   const stream s = make_stream();
-  std::size_t backed = 0, arenas = 0, reserved = 0;
+  std::size_t committed = 0, arenas = 0, reserved = 0;
   for (int round = 0; round < 50; ++round) {
     const private_pool p = *heap().create_pool();
     {
@@ -576,11 +577,11 @@ TEST_F(private_pools_test, released_pools_leave_nothing_behind) {
     settle();
     const caching_allocator_stats n = heap().stats();
     if (round == 0) {
-      backed = n.total.committed;
+      committed = n.total.committed;
       arenas = n.arenas.size();
       reserved = n.total.reserved;
     }
-    EXPECT_EQ(n.total.committed, backed);
+    EXPECT_EQ(n.total.committed, committed);
     EXPECT_EQ(n.arenas.size(), arenas);
     EXPECT_EQ(n.total.reserved, reserved);
   }

@@ -80,8 +80,9 @@ TEST_F(allocator_threads, use_one_heap) {
         if (others != nullptr) random() % 2 == 0 ? free_it(others) : free_it(others, s);
         if (step % 150 == 149) {
           if (const status e = heap.empty_cache(); !e) is_wrong(e.error().message());
-          if (const std::size_t backed = heap.stats().total.committed; backed > options.limit) {
-            is_wrong(std::to_string(backed) + " bytes are backed");
+          if (const std::size_t committed = heap.stats().total.committed;
+              committed > options.limit) {
+            is_wrong(std::to_string(committed) + " bytes are committed");
           }
         }
       }
