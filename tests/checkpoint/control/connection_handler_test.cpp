@@ -15,12 +15,11 @@
 namespace stillmap::control::testing {
 namespace {
 
-using checkpoint::keep_in;
+using checkpoint::backing_store;
 using handoff::connection;
-using handoff::patience;
 using words = std::vector<std::string>;
 
-constexpr patience long_enough(30'000);
+constexpr std::chrono::milliseconds long_enough(30'000);
 
 class askers : public control_test {
  protected:
@@ -55,11 +54,11 @@ class askers : public control_test {
     return r;
   }
   // What it says to that, if it says anything.
-  outcome<bytes> said(connection &c) const {
-    const auto came = c.receive(largest_answer, long_enough, {});
-    if (!came) return fail(came.error());
+  result<bytes> said(connection &c) const {
+    const auto came = c.receive(max_response_bytes, long_enough, {});
+    if (!came) return tl::unexpected(came.error());
     if (came->kind != static_cast<std::uint16_t>(kind::refusal)) return bytes(came->body);
-    return tl::unexpected<failure>(decode_refusal(came->body));
+    return tl::unexpected(decode_refusal(came->body));
   }
 
   std::promise<void> stopping_, let_go_;
@@ -69,21 +68,22 @@ class askers : public control_test {
 TEST_F(askers, a_second_one_is_told_that_it_is_busy_and_status_is_answered) {
   start(held());
   auto first = std::async(std::launch::async, [&] {
-    return ask().suspend({"weights", keep_in::pinned_memory, ""});
+    return ask().suspend({"weights", backing_store::pinned_host, ""});
   });
   stopping_.get_future().wait();
   const auto second = ask().resume("cache");
   ASSERT_FALSE(second);
   EXPECT_TRUE(second.error().is(errc::busy));
   EXPECT_EQ(second.error().value, static_cast<std::uint64_t>(request_kind::suspend));
-  EXPECT_NE(second.error().text.find("(suspend, for "), std::string::npos) << second.error().text;
+  EXPECT_NE(second.error().message().find("suspend, for "), std::string::npos)
+      << second.error().message();
   EXPECT_FALSE(ask().snapshot(save()));
   const auto s = ask().status();
-  ASSERT_TRUE(s) << s.error().text;
-  EXPECT_EQ(s->job.what, request_kind::suspend);
+  ASSERT_TRUE(s) << s.error().message();
+  EXPECT_EQ(s->job.request, request_kind::suspend);
   let_go_.set_value();
   EXPECT_TRUE(first.get());
-  EXPECT_EQ(ask().status()->job.what, request_kind::none);
+  EXPECT_EQ(ask().status()->job.request, request_kind::none);
   EXPECT_TRUE(ask().resume("weights"));
   EXPECT_TRUE(memory_is_whole());
   EXPECT_EQ(seen(), (words{"stop weights", "go weights"}));
@@ -98,7 +98,7 @@ TEST_F(askers, one_that_is_gone_does_not_get_its_snapshot) {
     stopping_.get_future().wait();
   }
   let_go_.set_value();
-  while (ask().status()->job.what != request_kind::none) std::this_thread::yield();
+  while (ask().status()->job.request != request_kind::none) std::this_thread::yield();
   EXPECT_EQ(seen(), (words{"stop weights", "go weights"}));
   EXPECT_EQ(files(), 0u);
 }
@@ -114,7 +114,7 @@ TEST_F(askers, the_server_can_go_while_something_is_done) {
   EXPECT_TRUE(memory_is_whole());
   const auto nobody = ask().status();
   ASSERT_FALSE(nobody);
-  EXPECT_TRUE(nobody.error().code == std::errc::connection_refused) << nobody.error().text;
+  EXPECT_TRUE(nobody.error().code == std::errc::connection_refused) << nobody.error().message();
 }
 
 // The snapshot has begun when the server is told to go: it is given up, and the task goes on.
@@ -143,24 +143,24 @@ TEST_F(askers, a_snapshot_under_way_is_given_up_by_a_server_that_goes) {
 
 TEST_F(askers, who_is_not_allowed_is_told_so) {
   server_options o = written_down();
-  handoff::peer who;
-  o.allow = [&](const handoff::peer &p) {
+  handoff::peer_credentials who;
+  o.allow = [&](const handoff::peer_credentials &p) {
     who = p;
     return false;
   };
   start(std::move(o));
   const auto no = ask().status();
   ASSERT_FALSE(no);
-  EXPECT_TRUE(no.error().is(errc::not_supported)) << no.error().text;
+  EXPECT_TRUE(no.error().is(errc::not_supported)) << no.error().message();
   EXPECT_EQ(no.error().value, ::geteuid());
   EXPECT_EQ(who.pid, ::getpid());
-  EXPECT_FALSE(ask().suspend({"weights", keep_in::nothing, ""}));
+  EXPECT_FALSE(ask().suspend({"weights", backing_store::discard, ""}));
   EXPECT_EQ(seen(), words{});
 }
 
 TEST_F(askers, one_that_stalls_is_let_go_of_and_holds_nobody_up) {
   server_options o;
-  o.wait = patience(200);
+  o.timeout = std::chrono::milliseconds(200);
   start(std::move(o));
   connection silent = reach();
   connection drips = reach();
@@ -169,33 +169,33 @@ TEST_F(askers, one_that_stalls_is_let_go_of_and_holds_nobody_up) {
   EXPECT_TRUE(ask().status());
   const auto told = said(silent);
   ASSERT_FALSE(told);
-  EXPECT_TRUE(told.error().is(errc::busy)) << told.error().text;
+  EXPECT_TRUE(told.error().is(errc::busy)) << told.error().message();
   EXPECT_FALSE(said(drips));
   EXPECT_FALSE(said(silent)) << "and then it is closed";
 }
 
 TEST_F(askers, a_crowd_is_turned_away_until_there_is_room) {
   server_options o;
-  o.wait = long_enough;
-  o.most_askers = 2;
+  o.timeout = long_enough;
+  o.max_connections = 2;
   start(std::move(o));
   {
     // Whoever is answered was let in.
     connection a = reach(), b = reach();
     const auto third = ask().status();
     ASSERT_FALSE(third);
-    EXPECT_TRUE(third.error().is(errc::busy)) << third.error().text;
+    EXPECT_TRUE(third.error().is(errc::busy)) << third.error().message();
     EXPECT_EQ(third.error().limit, 2u);
   }
   while (!ask().status()) std::this_thread::yield();
   server_options none;
-  none.most_askers = 0;
-  EXPECT_FALSE(server::start(dev(), new_place(), none));
+  none.max_connections = 0;
+  EXPECT_FALSE(server::create(dev(), new_place(), none));
 }
 
 TEST_F(askers, garbage_is_refused_and_harms_nobody) {
   server_options o = written_down();
-  o.wait = long_enough;
+  o.timeout = long_enough;
   start(std::move(o));
   const auto refused = [&](std::uint16_t k, bytes_view body) {
     connection c = reach();
@@ -203,7 +203,7 @@ TEST_F(askers, garbage_is_refused_and_harms_nobody) {
     [[maybe_unused]] const stillmap::status sent = c.send(k, body, {}, long_enough, {});
     const auto told = said(c);
     EXPECT_FALSE(told) << k << " with " << body.size() << " bytes";
-    return told ? failure() : told.error();
+    return told ? error() : told.error();
   };
   // No frame of ours; one that announces more than a request may be; an answer; unknown kinds.
   {
@@ -212,26 +212,26 @@ TEST_F(askers, garbage_is_refused_and_harms_nobody) {
     ASSERT_GT(::send(c.fd(), text, sizeof text, MSG_NOSIGNAL), 0);
     const auto told = said(c);
     ASSERT_FALSE(told);
-    EXPECT_TRUE(told.error().is(errc::corrupt)) << told.error().text;
+    EXPECT_TRUE(told.error().is(errc::corrupt)) << told.error().message();
   }
-  EXPECT_TRUE(refused(static_cast<std::uint16_t>(kind::suspend), bytes(largest_request + 1))
+  EXPECT_TRUE(refused(static_cast<std::uint16_t>(kind::suspend), bytes(max_request_bytes + 1))
                   .is(errc::corrupt));
-  EXPECT_TRUE(refused(static_cast<std::uint16_t>(kind::answer), {}).is(errc::corrupt));
+  EXPECT_TRUE(refused(static_cast<std::uint16_t>(kind::response), {}).is(errc::corrupt));
   EXPECT_TRUE(refused(2, {}).is(errc::corrupt));
   // Descriptors with it.
   {
     connection c = reach();
     const int fd = STDOUT_FILENO;
-    ASSERT_TRUE(c.send(static_cast<std::uint16_t>(kind::status), encode_status_request(), {&fd, 1},
+    ASSERT_TRUE(c.send(static_cast<std::uint16_t>(kind::status), encode_empty_request(), {&fd, 1},
                        long_enough, {}));
     const auto told = said(c);
     ASSERT_FALSE(told);
-    EXPECT_TRUE(told.error().is(errc::corrupt)) << told.error().text;
+    EXPECT_TRUE(told.error().is(errc::corrupt)) << told.error().message();
   }
   // Another version, a path that is not absolute, no tags, cut off everywhere.
-  bytes later = encode_status_request();
+  bytes later = encode_empty_request();
   later[0] = std::byte{9};
-  const failure version = refused(static_cast<std::uint16_t>(kind::status), later);
+  const error version = refused(static_cast<std::uint16_t>(kind::status), later);
   EXPECT_TRUE(version.is(errc::not_supported));
   EXPECT_EQ(version.value, 9u);
   EXPECT_EQ(version.limit, protocol_version);
@@ -241,7 +241,7 @@ TEST_F(askers, garbage_is_refused_and_harms_nobody) {
   r = save();
   r.tags.clear();
   refused(static_cast<std::uint16_t>(kind::snapshot), encode(r));
-  const bytes good = encode(suspend_request{"weights", keep_in::nothing, "/tmp"});
+  const bytes good = encode(suspend_request{"weights", backing_store::discard, "/tmp"});
   for (std::size_t n = 0; n < good.size(); ++n) {
     refused(static_cast<std::uint16_t>(kind::suspend), bytes_view(good).first(n));
   }
@@ -256,11 +256,11 @@ TEST_F(askers, a_path_is_somebodys_until_he_is_dead) {
   ASSERT_NE(::mkdtemp(folder), nullptr);
   const std::string path = std::string(folder) + "/socket";
   {
-    auto one = server::start(dev(), path);
+    auto one = server::create(dev(), path);
     ASSERT_TRUE(one) << one.error().message();
-    EXPECT_EQ((*one)->where(), path);
+    EXPECT_EQ(one->address(), path);
     EXPECT_TRUE(client(path).status());
-    const auto two = server::start(dev(), path);
+    const auto two = server::create(dev(), path);
     ASSERT_FALSE(two);
     EXPECT_TRUE(two.error().is(errc::busy));
     EXPECT_TRUE(client(path).status());
@@ -274,10 +274,10 @@ TEST_F(askers, a_path_is_somebodys_until_he_is_dead) {
     path.copy(name.sun_path, sizeof name.sun_path - 1);
     ASSERT_EQ(::bind(dead.get(), reinterpret_cast<const sockaddr *>(&name), sizeof name), 0);
   }
-  EXPECT_TRUE(server::start(dev(), path));
+  EXPECT_TRUE(server::create(dev(), path));
   // What is no socket is not ours to remove.
   std::filesystem::create_directory(path);
-  EXPECT_FALSE(server::start(dev(), path));
+  EXPECT_FALSE(server::create(dev(), path));
   EXPECT_TRUE(std::filesystem::is_directory(path));
   std::filesystem::remove_all(folder);
 }

@@ -17,7 +17,7 @@ process_status a_status() {
   s.page_bytes = 2 << 20;
   s.memory_total = std::uint64_t{140} << 30;
   s.memory_free = std::uint64_t{139} << 30;
-  s.tags = {{"", 1, 2, 3, 0, {}}, {"weights", 4, 5, 6, 7, checkpoint::keep_in::file}};
+  s.tags = {{"", 1, 2, 3, 0, {}}, {"weights", 4, 5, 6, 7, checkpoint::backing_store::file}};
   s.job = {request_kind::migrate,
            std::chrono::milliseconds(1234),
            8,
@@ -40,33 +40,33 @@ migrate_request a_migration() {
   r.fingerprints = {"01", "02"};
   r.records = "/r";
   r.task.bytes[2] = std::byte{9};
-  r.pause = std::chrono::milliseconds(1);
-  r.most_rounds = 2;
+  r.max_downtime = std::chrono::milliseconds(1);
+  r.max_rounds = 2;
   r.channels = 3;
-  r.otherwise = migration::when_it_does_not_converge::give_up;
+  r.on_no_convergence = migration::no_convergence::cancel;
   r.bytes_per_second = 4;
-  r.wait = std::chrono::milliseconds(5);
-  r.settle = std::chrono::milliseconds(6);
+  r.timeout = std::chrono::milliseconds(5);
+  r.resolve_timeout = std::chrono::milliseconds(6);
   return r;
 }
 
-migrated an_end(migration::whose w) {
-  migrated m;
-  m.sent.whose = w;
-  m.sent.task.bytes[1] = std::byte{7};
-  m.sent.epoch = 3;
-  m.sent.to = {"host:1", "name", "ff"};
-  m.sent.rounds = 4;
-  m.sent.bytes = 5;
-  m.sent.bytes_sent = 6;
-  m.sent.zero_bytes = 7;
-  m.sent.clean_bytes = 8;
-  m.sent.resent = 9;
-  m.sent.pause = 0.25;
-  m.sent.seconds = 2.5;
-  m.sent.unmapped = false;
-  if (w != migration::whose::destination) {
-    m.why = failure(error{make_error_code(errc::busy), "op", "why", 1, 2});
+migration::sent_memory an_outcome(migration::owner w) {
+  migration::sent_memory m;
+  m.owner = w;
+  m.task.bytes[1] = std::byte{7};
+  m.epoch = 3;
+  m.to = {"host:1", "name", "ff"};
+  m.rounds = 4;
+  m.bytes = 5;
+  m.bytes_sent = 6;
+  m.zero_bytes = 7;
+  m.unchanged_bytes = 8;
+  m.resent_chunks = 9;
+  m.downtime = std::chrono::milliseconds(250);
+  m.elapsed = std::chrono::milliseconds(2500);
+  m.unmapped = false;
+  if (w != migration::owner::destination) {
+    m.failure = make_error(errc::busy, "op", "why", 1, 2).value();
   }
   return m;
 }
@@ -78,34 +78,40 @@ TEST(messages, what_is_written_about_a_migration_is_read_again) {
   EXPECT_EQ(encode(*read), encode(r));
   EXPECT_EQ(read->fingerprints, r.fingerprints);
   EXPECT_EQ(read->task, r.task);
-  EXPECT_EQ(read->otherwise, r.otherwise);
-  EXPECT_EQ(read->settle, r.settle);
+  EXPECT_EQ(read->on_no_convergence, r.on_no_convergence);
+  EXPECT_EQ(read->resolve_timeout, r.resolve_timeout);
 
   migration::progress p;
-  p.at = migration::step::sealed;
+  p.step = migration::step::sealed;
   p.round = 2;
   p.bytes = 3;
-  p.sent = 4;
+  p.bytes_sent = 4;
   p.round_sent = 5;
   p.round_bytes = 6;
   p.bytes_per_second = 7;
-  p.expected_pause = 0.125;
-  const auto told = decode_migrating(encode(p));
+  p.expected_downtime = std::chrono::milliseconds(125);
+  const auto told = decode_migration_progress(encode(p));
   ASSERT_TRUE(told);
   EXPECT_EQ(encode(*told), encode(p));
-  EXPECT_EQ(told->at, p.at);
+  EXPECT_EQ(told->step, p.step);
   EXPECT_EQ(told->round_bytes, 6u);
-  EXPECT_EQ(told->expected_pause, 0.125);
+  EXPECT_EQ(told->expected_downtime, p.expected_downtime);
 
   for (const auto w :
-       {migration::whose::source, migration::whose::destination, migration::whose::undecided}) {
-    const auto m = decode_migrated(encode(an_end(w)));
+       {migration::owner::source, migration::owner::destination, migration::owner::in_doubt}) {
+    const auto m = decode_migrated(encode(an_outcome(w)));
     ASSERT_TRUE(m);
-    EXPECT_EQ(encode(*m), encode(an_end(w)));
-    EXPECT_EQ(m->sent.whose, w);
-    EXPECT_EQ(m->sent.pause, 0.25);
-    EXPECT_EQ(m->sent.to.name, "name");
-    EXPECT_EQ(m->why.reason, w == migration::whose::destination ? "" : "why");
+    EXPECT_EQ(m->owner, w);
+    EXPECT_EQ(m->downtime, std::chrono::milliseconds(250));
+    EXPECT_EQ(m->to.name, "name");
+    if (w == migration::owner::destination) {
+      EXPECT_EQ(encode(*m), encode(an_outcome(w)));
+      EXPECT_FALSE(m->failure);
+    } else {
+      ASSERT_TRUE(m->failure);
+      EXPECT_TRUE(m->failure->is(errc::busy));
+      EXPECT_EQ(m->failure->detail().cause, an_outcome(w).failure->message());
+    }
   }
   EXPECT_EQ(decode_aborted(encode(request_kind::snapshot)), request_kind::snapshot);
 }
@@ -115,9 +121,9 @@ TEST(messages, what_is_written_is_read_again) {
   ASSERT_TRUE(s);
   EXPECT_EQ(encode(*s), encode(a_status()));
   EXPECT_EQ(s->device, "NVIDIA H200");
-  EXPECT_EQ(s->tags[1].kept_in, checkpoint::keep_in::file);
-  EXPECT_FALSE(s->tags[0].kept_in);
-  EXPECT_EQ(s->job.since.count(), 1234);
+  EXPECT_EQ(s->tags[1].store, checkpoint::backing_store::file);
+  EXPECT_FALSE(s->tags[0].store);
+  EXPECT_EQ(s->job.elapsed.count(), 1234);
 
   const auto r = decode_snapshot(
       encode(snapshot_request{{"a", "b"}, "/x.smi", "/y.smi", image::codec::zstd, true, false}));
@@ -129,22 +135,23 @@ TEST(messages, what_is_written_is_read_again) {
   EXPECT_TRUE(r->replace);
   EXPECT_FALSE(r->verify);
 
-  const auto g = decode_give(encode(give_request{{"a"}, "@x", std::chrono::milliseconds(77)}));
+  const auto g =
+      decode_handoff(encode(handoff_request{{"a"}, "@x", std::chrono::milliseconds(77)}));
   ASSERT_TRUE(g);
   EXPECT_EQ(g->to, "@x");
-  EXPECT_EQ(g->wait.count(), 77);
+  EXPECT_EQ(g->timeout.count(), 77);
 
   image::written w;
   w.image.bytes[3] = std::byte{3};
   w.stored_bytes = 1;
   w.compressed_chunks = 2;
-  w.past_page_cache = true;
+  w.direct_io = true;
   const auto written = decode_written(encode(w));
   ASSERT_TRUE(written);
   EXPECT_EQ(written->image, w.image);
   EXPECT_EQ(written->compressed_chunks, 2u);
 
-  const auto given = decode_given(encode(handoff::given_memory{1, 2, 3, 4, false, {5, 6, 7}}));
+  const auto given = decode_handed_off(encode(handoff::sent_memory{1, 2, 3, 4, false, {5, 6, 7}}));
   ASSERT_TRUE(given);
   EXPECT_EQ(given->bytes, 4u);
   EXPECT_FALSE(given->unmapped);
@@ -156,31 +163,35 @@ TEST(messages, failures_keep_their_code_and_their_text) {
        {make_error_code(errc::busy), std::error_code(2, cuda_category()),
         std::error_code(ENOSPC, std::system_category()),
         std::make_error_code(std::errc::operation_canceled)}) {
-    const failure f = decode_refusal(encode(failure(error{code, "op", "why", 1, 2})));
-    EXPECT_EQ(f.code, code);
-    EXPECT_EQ(f.operation, "op");
-    EXPECT_EQ(f.reason, "why");
-    EXPECT_EQ(f.value, 1u);
-    EXPECT_EQ(f.limit, 2u);
-    EXPECT_EQ(f.text, (error{code, "op", "why", 1, 2}).message());
+    const error sent{code, "op", "why", 1, 2, error_unit::pages};
+    const error e = decode_refusal(encode(sent.about("a.smi")));
+    EXPECT_EQ(e.code, code);
+    EXPECT_EQ(e.value, 1u);
+    EXPECT_EQ(e.limit, 2u);
+    EXPECT_EQ(e.unit, error_unit::pages);
+    EXPECT_EQ(e.detail().cause, sent.about("a.smi").message());
   }
-  EXPECT_TRUE(failure(error{std::error_code(2, cuda_category())}).is(errc::out_of_memory));
-  failure endless(error{make_error_code(errc::busy)});
-  endless.text.assign(1 << 20, 'x');
-  EXPECT_EQ(decode_refusal(encode(endless)).text.size(), 4096u);
-  // A refusal that is none is a failure all the same.
+  EXPECT_TRUE(
+      decode_refusal(encode(error{std::error_code(2, cuda_category())})).is(errc::out_of_memory));
+  EXPECT_TRUE(decode_refusal(encode(make_system_error(ENOENT, "op", "why").value())).code ==
+              std::errc::no_such_file_or_directory);
+  const error busy = make_error(errc::busy, "op", "why").value();
+  EXPECT_EQ(decode_refusal(encode(busy.about(std::string(1 << 20, 'x')))).detail().cause.size(),
+            4096u);
+  EXPECT_EQ(decode_refusal(encode(busy.about("a\x1b\nb"))).detail().cause.find("a??b"), 0u);
+  // A refusal without an error is an error all the same.
   EXPECT_TRUE(decode_refusal({}).is(errc::corrupt));
-  EXPECT_TRUE(decode_refusal(encode(failure(error{}))).is(errc::corrupt));
+  EXPECT_TRUE(decode_refusal(encode(error{})).is(errc::corrupt));
 }
 
 TEST(messages, a_status_is_never_larger_than_an_answer_may_be) {
   process_status s = a_status();
-  s.tags.assign(3 * most_tags_told, {std::string(4096, 't'), 1, 2, 3, 4, {}});
+  s.tags.assign(3 * max_status_tags, {std::string(4096, 't'), 1, 2, 3, 4, {}});
   const bytes much = encode(s);
-  EXPECT_LE(much.size(), largest_answer);
+  EXPECT_LE(much.size(), max_response_bytes);
   const auto read = decode_status(much);
   ASSERT_TRUE(read);
-  EXPECT_EQ(read->tags.size() + read->more_tags, 3 * most_tags_told);
+  EXPECT_EQ(read->tags.size() + read->omitted_tags, 3 * max_status_tags);
   EXPECT_GT(read->tags.size(), 0u);
 }
 
@@ -208,25 +219,26 @@ void hold_against(const bytes &good, result<T> (*decode)(bytes_view)) {
 
 TEST(messages, what_is_cut_off_or_garbled_is_not_believed) {
   hold_against(encode(a_status()), decode_status);
-  hold_against(encode(suspend_request{"t", checkpoint::keep_in::file, "/tmp"}), decode_suspend);
+  hold_against(encode(suspend_request{"t", checkpoint::backing_store::file, "/tmp"}),
+               decode_suspend);
   hold_against(encode_resume("t"), decode_resume);
   hold_against(encode(snapshot_request{{"a"}, "/x", "/y"}), decode_snapshot);
-  hold_against(encode(give_request{{"a", "b"}, "/x"}), decode_give);
+  hold_against(encode(handoff_request{{"a", "b"}, "/x"}), decode_handoff);
   hold_against(encode(checkpoint::suspended_tag{}), decode_suspended);
   hold_against(encode(image::written{}), decode_written);
-  hold_against(encode(handoff::given_memory{}), decode_given);
-  hold_against(encode(snapshot_progress{true, 1, 2, 3}), decode_progress);
+  hold_against(encode(handoff::sent_memory{}), decode_handed_off);
+  hold_against(encode(snapshot_progress{true, 1, 2, 3}), decode_snapshot_progress);
   hold_against(encode(a_migration()), decode_migrate);
-  hold_against(encode(migration::progress{}), decode_migrating);
-  hold_against(encode(an_end(migration::whose::undecided)), decode_migrated);
+  hold_against(encode(migration::progress{}), decode_migration_progress);
+  hold_against(encode(an_outcome(migration::owner::in_doubt)), decode_migrated);
   hold_against(encode(request_kind::migrate), decode_aborted);
 }
 
 TEST(messages, what_makes_no_sense_is_refused) {
-  using checkpoint::keep_in;
-  EXPECT_FALSE(decode_suspend(encode(suspend_request{"", keep_in::nothing, ""})));
-  EXPECT_FALSE(decode_suspend(encode(suspend_request{"t", keep_in::file, "tmp"})));
-  EXPECT_FALSE(decode_suspend(encode(suspend_request{"t", static_cast<keep_in>(3), ""})));
+  using checkpoint::backing_store;
+  EXPECT_FALSE(decode_suspend(encode(suspend_request{"", backing_store::discard, ""})));
+  EXPECT_FALSE(decode_suspend(encode(suspend_request{"t", backing_store::file, "tmp"})));
+  EXPECT_FALSE(decode_suspend(encode(suspend_request{"t", static_cast<backing_store>(3), ""})));
   EXPECT_FALSE(decode_suspend(encode(suspend_request{std::string(5000, 't'), {}, ""})));
   EXPECT_FALSE(decode_resume(encode_resume("")));
   EXPECT_FALSE(decode_snapshot(encode(snapshot_request{{}, "/x", ""})));
@@ -234,8 +246,8 @@ TEST(messages, what_makes_no_sense_is_refused) {
   EXPECT_FALSE(decode_snapshot(encode(snapshot_request{{"a"}, "x", ""})));
   EXPECT_FALSE(decode_snapshot(encode(snapshot_request{{"a"}, std::string("/x\0y", 4), ""})));
   EXPECT_FALSE(decode_snapshot(encode(snapshot_request{{"a"}, "/x", "y"})));
-  EXPECT_FALSE(decode_give(encode(give_request{{"a"}, ""})));
-  EXPECT_FALSE(decode_give(encode(give_request{{}, "/x"})));
+  EXPECT_FALSE(decode_handoff(encode(handoff_request{{"a"}, ""})));
+  EXPECT_FALSE(decode_handoff(encode(handoff_request{{}, "/x"})));
   const auto refused = [](auto change) {
     migrate_request r = a_migration();
     change(r);
@@ -249,11 +261,14 @@ TEST(messages, what_makes_no_sense_is_refused) {
   EXPECT_TRUE(refused([](auto &r) { r.records = "r"; }));
   EXPECT_TRUE(refused([](auto &r) { r.fingerprints = {""}; }));
   EXPECT_TRUE(
-      refused([](auto &r) { r.otherwise = static_cast<migration::when_it_does_not_converge>(2); }));
+      refused([](auto &r) { r.on_no_convergence = static_cast<migration::no_convergence>(2); }));
   EXPECT_FALSE(refused([](auto &r) { r.records.clear(), r.authorities.clear(); }));
-  // Who does not have it knows why.
-  migrated m = an_end(migration::whose::undecided);
-  m.why = {};
+  // Without the destination as owner there is a failure, and with it there is none.
+  migration::sent_memory m = an_outcome(migration::owner::in_doubt);
+  m.failure.reset();
+  EXPECT_FALSE(decode_migrated(encode(m)));
+  m = an_outcome(migration::owner::destination);
+  m.failure = make_error(errc::busy, "op", "why").value();
   EXPECT_FALSE(decode_migrated(encode(m)));
 }
 

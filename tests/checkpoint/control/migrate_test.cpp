@@ -11,23 +11,23 @@
 #include "stillmap/checkpoint/handoff/connection.h"
 #include "tests/checkpoint/control/task.h"
 #include "tests/checkpoint/handoff/processes.h"
-#include "tests/checkpoint/migration/ends.h"
+#include "tests/checkpoint/migration/endpoints.h"
 
 namespace stillmap::control::testing {
 namespace {
 
 using handoff::testing::other_process;
 using handoff::testing::say_and_end;
+using migration::owner;
 using migration::ownership;
 using migration::record_file;
 using migration::step;
-using migration::whose;
-using migration::testing::meeting;
+using migration::testing::test_site;
 using words = std::vector<std::string>;
 
-constexpr handoff::patience long_enough(30'000);
+constexpr std::chrono::milliseconds long_enough(30'000);
 
-#define ASSERT_DONE(outcome) ASSERT_TRUE(outcome) << (outcome).error().text
+#define ASSERT_DONE(outcome) ASSERT_TRUE(outcome) << (outcome).error().message()
 
 template <class Outcome>
 bool fails_as(errc c, const Outcome &o) {
@@ -45,9 +45,9 @@ class migrations : public control_test {
 
   // Another process, to which it goes.
   [[noreturn]] void destination() {
-    const meeting m(handoff::testing::meeting_place());
-    auto at = migration::receiver::start(dev(), migration::testing::at_destination(m),
-                                         migration::testing::receiving(m));
+    const test_site m(handoff::testing::meeting_place());
+    auto at = migration::receiver::create(dev(), migration::testing::at_destination(m),
+                                          migration::testing::destination_options(m));
     if (!at) say_and_end(at.error().message());
     auto came = at->receive(std::chrono::minutes(2));
     if (!came) say_and_end(came.error().message());
@@ -55,25 +55,25 @@ class migrations : public control_test {
     say_and_end("owner, epoch " + std::to_string(came->epoch));
   }
   other_process somewhere(step dies_at) const {
-    return other_process("destination", meeting_.folder(), static_cast<int>(dies_at));
+    return other_process("destination", site_.folder(), static_cast<int>(dies_at));
   }
 
   // All of it, to whoever listens at the meeting.
   migrate_request request() const {
-    const migration::send_options how = migration::testing::sending(meeting_);
+    const migration::send_options how = migration::testing::source_options(site_);
     migrate_request r;
     r.tags = {"weights", "cache"};
-    for (int i = 0; i < 3000 && meeting_.where().empty(); ++i) {
+    for (int i = 0; i < 3000 && site_.address().empty(); ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
-    r.to = meeting_.where();
-    r.certificate = meeting_.folder() + "/source.crt";
-    r.key = meeting_.folder() + "/source.key";
-    r.fingerprints = meeting_.of("source").fingerprints;
+    r.to = site_.address();
+    r.certificate = site_.folder() + "/source.crt";
+    r.key = site_.folder() + "/source.key";
+    r.fingerprints = site_.of("source").fingerprints;
     r.records = how.records;
     r.task = how.task;
-    r.wait = how.wait;
-    r.settle = std::chrono::milliseconds(0);
+    r.timeout = how.timeout;
+    r.resolve_timeout = std::chrono::milliseconds(0);
     return r;
   }
   std::optional<migration::record> record() const {
@@ -95,15 +95,15 @@ class migrations : public control_test {
     return o;
   }
   void wait_until_idle() const {
-    while (ask().status()->job.what != request_kind::none) std::this_thread::yield();
+    while (ask().status()->job.request != request_kind::none) std::this_thread::yield();
   }
 
-  const meeting meeting_;
+  const test_site site_;
   std::promise<void> stopping_;
 };
 
 TEST_F(migrations, memory_moves_and_everybody_is_told) {
-  other_process there("destination", meeting_.folder());
+  other_process there("destination", site_.folder());
   server_options o = written_down();
   std::optional<process_status> meanwhile;
   o.task.quiesce = [&, before = o.task.quiesce](auto tags, auto stop) {
@@ -115,54 +115,54 @@ TEST_F(migrations, memory_moves_and_everybody_is_told) {
   std::vector<step> steps;
   std::uint64_t of = 0;
   const auto done = ask().migrate(request(), [&](const migration::progress &p) {
-    if (steps.empty() || steps.back() != p.at) steps.push_back(p.at);
+    if (steps.empty() || steps.back() != p.step) steps.push_back(p.step);
     of = std::max(of, p.round_bytes);
     return true;
   });
   ASSERT_DONE(done);
-  EXPECT_EQ(done->sent.whose, whose::destination);
-  EXPECT_EQ(done->sent.task, request().task);
-  EXPECT_EQ(done->sent.epoch, 2u);
-  EXPECT_EQ(done->sent.to.name, "the destination");
-  EXPECT_EQ(done->sent.bytes, 6 * page());
-  EXPECT_GE(done->sent.bytes_sent, 6 * page());
-  EXPECT_GE(done->sent.rounds, 2u);
-  EXPECT_TRUE(done->sent.unmapped);
-  EXPECT_FALSE(done->why.code);
+  EXPECT_EQ(done->owner, owner::destination);
+  EXPECT_EQ(done->task, request().task);
+  EXPECT_EQ(done->epoch, 2u);
+  EXPECT_EQ(done->to.name, "the destination");
+  EXPECT_EQ(done->bytes, 6 * page());
+  EXPECT_GE(done->bytes_sent, 6 * page());
+  EXPECT_GE(done->rounds, 2u);
+  EXPECT_TRUE(done->unmapped);
+  EXPECT_FALSE(done->failure);
   EXPECT_EQ(there.verdict(), "owner, epoch 2");
   EXPECT_EQ(seen(), (words{"stop weights cache", "given weights cache"}));
   EXPECT_EQ(dev().space().stats().mapped_bytes, mapped - 6 * page());
   EXPECT_EQ(record()->state, ownership::released);
   EXPECT_EQ(of, 6 * page());
-  for (const step s : {step::prepared, step::quiet, step::intent, step::released}) {
+  for (const step s : {step::prepared, step::quiesced, step::intent_recorded, step::released}) {
     EXPECT_NE(std::find(steps.begin(), steps.end(), s), steps.end()) << name_of(s);
   }
   ASSERT_TRUE(meanwhile);
-  EXPECT_EQ(meanwhile->job.what, request_kind::migrate);
+  EXPECT_EQ(meanwhile->job.request, request_kind::migrate);
   EXPECT_EQ(meanwhile->job.step, step::copied);
   EXPECT_GE(meanwhile->job.round, 1u);
-  EXPECT_GE(meanwhile->job.sent, 6 * page());
-  EXPECT_FALSE(meanwhile->job.undecided);
-  EXPECT_EQ(ask().status()->job.what, request_kind::none);
+  EXPECT_GE(meanwhile->job.bytes_sent, 6 * page());
+  EXPECT_FALSE(meanwhile->job.in_doubt);
+  EXPECT_EQ(ask().status()->job.request, request_kind::none);
 }
 
 TEST_F(migrations, given_up_halfway_it_is_as_it_was_and_can_be_sent_again) {
-  other_process there("destination", meeting_.folder());
+  other_process there("destination", site_.folder());
   start(held());
   EXPECT_TRUE(fails_as(errc::invalid_argument, ask().abort()));
   auto first = std::async(std::launch::async, [&] { return ask().migrate(request()); });
   stopping_.get_future().wait();
   EXPECT_TRUE(fails_as(errc::busy, ask().resume("cache")));
-  EXPECT_TRUE(fails_as(errc::busy, ask().settle()));
+  EXPECT_TRUE(fails_as(errc::busy, ask().resolve()));
   const auto what = ask().abort();
   ASSERT_DONE(what);
   EXPECT_EQ(*what, request_kind::migrate);
   // Its answer comes when it is over, not when it was heard.
-  EXPECT_EQ(ask().status()->job.what, request_kind::none);
+  EXPECT_EQ(ask().status()->job.request, request_kind::none);
   const auto no = first.get();
   ASSERT_FALSE(no);
   EXPECT_TRUE(no.error().is(errc::busy));
-  EXPECT_NE(no.error().text.find("aborted"), std::string::npos) << no.error().text;
+  EXPECT_NE(no.error().message().find("cancelled"), std::string::npos) << no.error().message();
   EXPECT_EQ(seen(), (words{"stop weights cache", "go weights cache"}));
   EXPECT_TRUE(memory_is_whole());
   EXPECT_FALSE(record());
@@ -173,7 +173,7 @@ TEST_F(migrations, given_up_halfway_it_is_as_it_was_and_can_be_sent_again) {
 }
 
 TEST_F(migrations, an_asker_that_goes_away_gives_it_up) {
-  other_process there("destination", meeting_.folder());
+  other_process there("destination", site_.folder());
   start(held());
   {
     auto gone = handoff::connection::connect(where(), long_enough);
@@ -197,10 +197,10 @@ TEST_F(migrations, it_is_given_up_before_the_other_side_has_said_a_word) {
   ASSERT_EQ(::bind(silent.get(), reinterpret_cast<sockaddr *>(&at), bytes), 0);
   ASSERT_EQ(::listen(silent.get(), 1), 0);
   ASSERT_EQ(::getsockname(silent.get(), reinterpret_cast<sockaddr *>(&at), &bytes), 0);
-  meeting_.say_where("127.0.0.1:" + std::to_string(ntohs(at.sin_port)));
+  site_.publish_address("127.0.0.1:" + std::to_string(ntohs(at.sin_port)));
   start(written_down());
   migrate_request r = request();
-  r.wait = std::chrono::hours(1);
+  r.timeout = std::chrono::hours(1);
   auto first = std::async(std::launch::async, [&] { return ask().migrate(r); });
   while (!ask().status()->job.step) std::this_thread::yield();
   EXPECT_TRUE(ask().abort());
@@ -209,7 +209,7 @@ TEST_F(migrations, it_is_given_up_before_the_other_side_has_said_a_word) {
 }
 
 TEST_F(migrations, a_server_that_goes_gives_it_up) {
-  other_process there("destination", meeting_.folder());
+  other_process there("destination", site_.folder());
   start(held());
   auto first = std::async(std::launch::async, [&] { return ask().migrate(request()); });
   stopping_.get_future().wait();
@@ -225,68 +225,68 @@ TEST_F(migrations, what_is_undecided_stands_still_until_it_is_settled) {
   start(written_down());
   const auto open = ask().migrate(request());
   ASSERT_DONE(open);
-  EXPECT_EQ(open->sent.whose, whose::undecided);
-  EXPECT_TRUE(open->why.code);
+  EXPECT_EQ(open->owner, owner::in_doubt);
+  EXPECT_TRUE(open->failure);
   EXPECT_EQ(first.verdict(), "killed");
   EXPECT_EQ(seen(), words{"stop weights cache"});
   const process_status s = *ask().status();
-  EXPECT_EQ(s.job.what, request_kind::migrate);
-  EXPECT_TRUE(s.job.undecided);
+  EXPECT_EQ(s.job.request, request_kind::migrate);
+  EXPECT_TRUE(s.job.in_doubt);
   // Nothing else is done with it.
-  const auto busy = ask().suspend({"weights", checkpoint::keep_in::nothing, ""});
+  const auto busy = ask().suspend({"weights", checkpoint::backing_store::discard, ""});
   ASSERT_FALSE(busy);
   EXPECT_TRUE(busy.error().is(errc::busy));
-  EXPECT_NE(busy.error().text.find("undecided"), std::string::npos) << busy.error().text;
+  EXPECT_NE(busy.error().message().find("in doubt"), std::string::npos) << busy.error().message();
   EXPECT_TRUE(fails_as(errc::busy, ask().migrate(request())));
   EXPECT_TRUE(fails_as(errc::invalid_argument, ask().abort()));
-  const auto nobody = ask().settle();
+  const auto nobody = ask().resolve();
   ASSERT_DONE(nobody);
-  EXPECT_EQ(nobody->sent.whose, whose::undecided);
+  EXPECT_EQ(nobody->owner, owner::in_doubt);
   EXPECT_EQ(seen(), words{"stop weights cache"});
 
-  other_process again("destination", meeting_.folder());
-  auto told = ask().settle();
-  while (told && told->sent.whose == whose::undecided) told = ask().settle();
+  other_process again("destination", site_.folder());
+  auto told = ask().resolve();
+  while (told && told->owner == owner::in_doubt) told = ask().resolve();
   ASSERT_DONE(told);
-  EXPECT_EQ(told->sent.whose, whose::source);
+  EXPECT_EQ(told->owner, owner::source);
   EXPECT_EQ(seen(), (words{"stop weights cache", "go weights cache"}));
   EXPECT_TRUE(memory_is_whole());
-  EXPECT_TRUE(fails_as(errc::invalid_argument, ask().settle()));
+  EXPECT_TRUE(fails_as(errc::invalid_argument, ask().resolve()));
   // It is still the same task.
   migrate_request r = request();
   r.task = {};
   const auto done = ask().migrate(r);
   ASSERT_DONE(done);
-  EXPECT_EQ(done->sent.task, request().task);
+  EXPECT_EQ(done->task, request().task);
   EXPECT_EQ(again.verdict(), "owner, epoch 3");
 }
 
 TEST_F(migrations, what_is_refused_leaves_the_task_alone) {
-  other_process there("destination", meeting_.folder());
+  other_process there("destination", site_.folder());
   start(written_down());
   const auto refused = [&](const char *says, auto change) {
     migrate_request r = request();
     change(r);
     const auto no = ask().migrate(r);
     ASSERT_FALSE(no) << says;
-    EXPECT_NE(no.error().text.find(says), std::string::npos) << no.error().text;
+    EXPECT_NE(no.error().message().find(says), std::string::npos) << no.error().message();
   };
-  refused("nothing has this tag", [](auto &r) { r.tags = {"weights", "nobody"}; });
+  refused("no memory has this tag", [](auto &r) { r.tags = {"weights", "nobody"}; });
   refused("/nowhere.pem: ", [](auto &r) { r.key = "/nowhere.pem"; });
   refused("neither an authority nor a fingerprint", [](auto &r) { r.fingerprints.clear(); });
   refused("certificate verify failed", [](auto &r) { r.fingerprints = {std::string(64, 'a')}; });
-  refused("no folder for the record", [](auto &r) { r.records.clear(); });
+  refused("no directory for the ownership record", [](auto &r) { r.records.clear(); });
   refused("cannot be opened", [&](auto &r) { r.records = file("nowhere"); });
-  refused("no place", [](auto &r) { r.to = "here"; });
+  refused("not an address", [](auto &r) { r.to = "here"; });
   refused("channels", [](auto &r) { r.channels = 65; });
-  refused("no round", [](auto &r) { r.most_rounds = 0; });
+  refused("at least one round", [](auto &r) { r.max_rounds = 0; });
   EXPECT_EQ(seen(), words{});
   EXPECT_TRUE(memory_is_whole());
   EXPECT_FALSE(record());
 }
 
 TEST_F(migrations, a_task_that_does_not_stop_is_not_told_to_go_on) {
-  other_process there("destination", meeting_.folder());
+  other_process there("destination", site_.folder());
   server_options o = written_down();
   o.task.quiesce = [](auto, auto) {
     return status(make_error(errc::busy, "my_task::stop", "a step cannot be interrupted", 7, 9));
@@ -294,7 +294,7 @@ TEST_F(migrations, a_task_that_does_not_stop_is_not_told_to_go_on) {
   start(std::move(o));
   const auto no = ask().migrate(request());
   ASSERT_FALSE(no);
-  EXPECT_EQ(no.error().operation, "my_task::stop");
+  EXPECT_EQ(no.error().detail().cause.find("my_task::stop: "), 0u) << no.error().message();
   EXPECT_EQ(no.error().limit, 9u);
   EXPECT_EQ(seen(), words{});
   EXPECT_TRUE(memory_is_whole());
@@ -302,7 +302,7 @@ TEST_F(migrations, a_task_that_does_not_stop_is_not_told_to_go_on) {
 
 // As a process has it that received the task: the record is open, and the request names none.
 TEST_F(migrations, a_record_that_is_open_is_given_up_and_taken_again) {
-  other_process there("destination", meeting_.folder());
+  other_process there("destination", site_.folder());
   const migrate_request whole = request();
   server_options o = written_down();
   o.records = whole.records;
@@ -322,11 +322,11 @@ TEST_F(migrations, a_record_that_is_open_is_given_up_and_taken_again) {
   other.task.bytes[0] = std::byte{1};
   const auto no = ask().migrate(other);
   ASSERT_FALSE(no);
-  EXPECT_TRUE(no.error().is(errc::invalid_argument)) << no.error().text;
+  EXPECT_TRUE(no.error().is(errc::invalid_argument)) << no.error().message();
   r.fingerprints = whole.fingerprints;
   const auto done = ask().migrate(r);
   ASSERT_DONE(done);
-  EXPECT_EQ(done->sent.epoch, 6u);
+  EXPECT_EQ(done->epoch, 6u);
   EXPECT_EQ(there.verdict(), "owner, epoch 6");
   EXPECT_EQ(record()->state, ownership::released);
 }

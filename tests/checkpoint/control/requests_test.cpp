@@ -13,32 +13,32 @@
 namespace stillmap::control::testing {
 namespace {
 
-using checkpoint::keep_in;
+using checkpoint::backing_store;
 using stillmap::testing::holds;
 using stillmap::testing::pattern;
 using stillmap::testing::put;
 using words = std::vector<std::string>;
 namespace hostcuda_control = stillmap::testing::hostcuda_control;
 
-#define ASSERT_DONE(outcome) ASSERT_TRUE(outcome) << (outcome).error().text
+#define ASSERT_DONE(outcome) ASSERT_TRUE(outcome) << (outcome).error().message()
 
 class requests : public control_test {
  protected:
   void SetUp() override {
     control_test::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
-    if (handoff::testing::part() == "taker") taker();
+    if (handoff::testing::part() == "receiver") receiver();
     make_memory();
   }
 
   // Another process, which takes what is given to it and looks at it.
-  [[noreturn]] void taker() {
+  [[noreturn]] void receiver() {
     using handoff::testing::say_and_end;
     auto at = handoff::listener::create(handoff::testing::meeting_place());
     if (!at) say_and_end(at.error().message());
-    auto from = at->accept(handoff::patience(30'000));
+    auto from = at->accept(std::chrono::milliseconds(30'000));
     if (!from) say_and_end(from.error().message());
-    auto taken = handoff::take(dev(), *from);
+    auto taken = handoff::receive(dev(), *from);
     if (!taken) say_and_end(taken.error().message());
     const bool whole = holds(dev(), device_address(weights_at), 4 * page(), 1);
     const bool alone = taken->tagged("cache").empty();
@@ -65,24 +65,25 @@ TEST_F(requests, status_tells_what_there_is) {
   EXPECT_EQ(s->memory_total, dev().total_memory().bytes());
   EXPECT_EQ(s->memory_free, dev().memory()->free.bytes());
   EXPECT_EQ(s->tags.size(), 2u);
-  EXPECT_EQ(s->more_tags, 0u);
-  EXPECT_EQ(s->job.what, request_kind::none);
+  EXPECT_EQ(s->omitted_tags, 0u);
+  EXPECT_EQ(s->job.request, request_kind::none);
   const tag_status weights = tag_of(*s, "weights");
   EXPECT_EQ(weights.blocks, 1u);
   EXPECT_EQ(weights.reserved_bytes, 8 * page());
   EXPECT_EQ(weights.mapped_bytes, 4 * page());
   EXPECT_EQ(weights.suspended_bytes, 0u);
-  EXPECT_FALSE(weights.kept_in);
+  EXPECT_FALSE(weights.store);
 }
 
 TEST_F(requests, a_tag_is_suspended_and_resumed_wherever_it_is_kept) {
   start(written_down());
-  for (const keep_in where : {keep_in::pinned_memory, keep_in::file, keep_in::nothing}) {
+  for (const backing_store where :
+       {backing_store::pinned_host, backing_store::file, backing_store::discard}) {
     const std::uint64_t free = dev().memory()->free.bytes();
     const auto away = ask().suspend({"weights", where, file("")});
     ASSERT_DONE(away);
     EXPECT_EQ(away->tag, "weights");
-    EXPECT_EQ(away->contents, where);
+    EXPECT_EQ(away->store, where);
     EXPECT_EQ(away->places, 4u);
     EXPECT_EQ(away->bytes, 4 * page());
     EXPECT_EQ(dev().memory()->free.bytes(), free + 4 * page());
@@ -90,15 +91,16 @@ TEST_F(requests, a_tag_is_suspended_and_resumed_wherever_it_is_kept) {
     ASSERT_DONE(s);
     EXPECT_EQ(tag_of(*s, "weights").suspended_bytes, 4 * page());
     EXPECT_EQ(tag_of(*s, "weights").mapped_bytes, 0u);
-    EXPECT_EQ(tag_of(*s, "weights").kept_in, where);
+    EXPECT_EQ(tag_of(*s, "weights").store, where);
     EXPECT_EQ(tag_of(*s, "cache").suspended_bytes, 0u);
     const auto back = ask().resume("weights");
     ASSERT_DONE(back);
     EXPECT_EQ(back->bytes, 4 * page());
     EXPECT_EQ(dev().memory()->free.bytes(), free);
-    if (where == keep_in::nothing) put(dev(), device_address(weights_at), pattern(4 * page(), 1));
+    if (where == backing_store::discard)
+      put(dev(), device_address(weights_at), pattern(4 * page(), 1));
     EXPECT_TRUE(memory_is_whole());
-    EXPECT_FALSE(tag_of(*ask().status(), "weights").kept_in);
+    EXPECT_FALSE(tag_of(*ask().status(), "weights").store);
   }
   EXPECT_EQ(seen(), (words{"stop weights", "go weights", "stop weights", "go weights",
                            "stop weights", "go weights"}));
@@ -117,7 +119,7 @@ TEST_F(requests, a_snapshot_is_written_and_the_next_one_builds_on_it) {
   ASSERT_DONE(first);
   EXPECT_EQ(first->contents_bytes, 6 * page());
   EXPECT_FALSE(told.empty());
-  for (const snapshot_progress &p : told) EXPECT_LE(p.bytes, p.of_bytes);
+  for (const snapshot_progress &p : told) EXPECT_LE(p.bytes, p.total_bytes);
   put(dev(), device_address(cache_at), pattern(page(), 9));
   r.parent = r.path;
   r.path = file("b.smi");
@@ -128,7 +130,7 @@ TEST_F(requests, a_snapshot_is_written_and_the_next_one_builds_on_it) {
   EXPECT_NE(second->image, first->image);
   const auto image = image::reader::open(r.path);
   ASSERT_TRUE(image) << image.error().message();
-  EXPECT_EQ(image->head().image, second->image);
+  EXPECT_EQ(image->superblock().image, second->image);
   EXPECT_EQ(image->chain(), 2u);
   EXPECT_TRUE(image->verify());
   EXPECT_EQ(seen(), (words{"stop weights cache", "go weights cache", "stop weights cache",
@@ -136,8 +138,8 @@ TEST_F(requests, a_snapshot_is_written_and_the_next_one_builds_on_it) {
   // Not without being told to.
   const auto again = ask().snapshot(r);
   ASSERT_FALSE(again);
-  EXPECT_TRUE(again.error().code == std::errc::file_exists) << again.error().text;
-  EXPECT_NE(again.error().text.find("b.smi"), std::string::npos) << again.error().text;
+  EXPECT_TRUE(again.error().code == std::errc::file_exists) << again.error().message();
+  EXPECT_NE(again.error().message().find("b.smi"), std::string::npos) << again.error().message();
   r.replace = true;
   EXPECT_TRUE(ask().snapshot(r));
   EXPECT_EQ(files(), 2u);
@@ -146,73 +148,75 @@ TEST_F(requests, a_snapshot_is_written_and_the_next_one_builds_on_it) {
 TEST_F(requests, memory_is_given_to_a_process_that_waits_for_it) {
   if (!dev().capabilities().posix_fd_export) GTEST_SKIP() << "needs pages that can be exported";
   start(written_down());
-  give_request r;
+  handoff_request r;
   r.tags = {"weights"};
   r.to = new_place();
-  r.wait = std::chrono::milliseconds(30'000);
-  handoff::testing::other_process taker("taker", r.to);
-  const auto given = ask().give(r);
+  r.timeout = std::chrono::milliseconds(30'000);
+  handoff::testing::other_process receiver("receiver", r.to);
+  const auto given = ask().handoff(r);
   ASSERT_DONE(given);
   EXPECT_EQ(given->blocks, 1u);
   EXPECT_EQ(given->pages, 4u);
   EXPECT_EQ(given->bytes, 4 * page());
   EXPECT_TRUE(given->unmapped);
-  EXPECT_EQ(taker.verdict(), "has the weights");
+  EXPECT_EQ(receiver.verdict(), "has the weights");
   EXPECT_EQ(seen(), (words{"stop weights", "given weights"}));
   EXPECT_EQ(dev().space().stats().mapped_bytes, 2 * page());
   // It is nobody's here any more.
-  const auto gone = ask().suspend({"weights", keep_in::pinned_memory, ""});
+  const auto gone = ask().suspend({"weights", backing_store::pinned_host, ""});
   ASSERT_FALSE(gone);
-  EXPECT_TRUE(gone.error().is(errc::busy)) << gone.error().text;
+  EXPECT_TRUE(gone.error().is(errc::busy)) << gone.error().message();
   EXPECT_EQ(gone.error().value, weights_at);
 }
 
 TEST_F(requests, refusals_come_whole_and_before_the_task_is_stopped) {
   start(written_down());
-  const auto unknown = ask().suspend({"nobody's", keep_in::pinned_memory, ""});
+  const auto unknown = ask().suspend({"nobody's", backing_store::pinned_host, ""});
   ASSERT_FALSE(unknown);
   EXPECT_TRUE(unknown.error().is(errc::invalid_argument));
-  EXPECT_EQ(unknown.error().operation, "control::suspend");
-  EXPECT_EQ(unknown.error().limit, 1u);
-  EXPECT_NE(unknown.error().text.find("'nobody's': nothing has this tag: invalid"),
-            std::string::npos);
+  EXPECT_NE(
+      unknown.error().message().find("nobody's: control::suspend: no memory has this tag: invalid"),
+      std::string::npos);
 
   snapshot_request save;
   save.tags = {"weights", "nobody's"};
   save.path = file("a.smi");
   const auto second = ask().snapshot(save);
   ASSERT_FALSE(second);
-  EXPECT_EQ(second.error().value, 1u) << second.error().text;
+  EXPECT_EQ(second.error().detail().cause.find("nobody's: "), 0u) << second.error().message();
   save.tags = {"weights"};
   save.parent = file("missing.smi");
   const auto orphan = ask().snapshot(save);
   ASSERT_FALSE(orphan);
-  EXPECT_TRUE(orphan.error().code == std::errc::no_such_file_or_directory) << orphan.error().text;
-  EXPECT_NE(orphan.error().text.find("missing.smi"), std::string::npos) << orphan.error().text;
+  EXPECT_TRUE(orphan.error().code == std::errc::no_such_file_or_directory)
+      << orphan.error().message();
+  EXPECT_NE(orphan.error().message().find("missing.smi"), std::string::npos)
+      << orphan.error().message();
 
   const auto awake = ask().resume("weights");
   ASSERT_FALSE(awake);
   EXPECT_TRUE(awake.error().is(errc::invalid_argument));
-  EXPECT_EQ(awake.error().operation, "suspender::resume") << awake.error().text;
+  EXPECT_NE(awake.error().detail().cause.find("suspender::resume"), std::string::npos)
+      << awake.error().message();
 
-  give_request nobody;
+  handoff_request nobody;
   nobody.tags = {"weights"};
   nobody.to = new_place();
-  nobody.wait = std::chrono::milliseconds(0);
-  const auto alone = ask().give(nobody);
+  nobody.timeout = std::chrono::milliseconds(0);
+  const auto alone = ask().handoff(nobody);
   ASSERT_FALSE(alone);
-  EXPECT_TRUE(alone.error().code == std::errc::connection_refused) << alone.error().text;
+  EXPECT_TRUE(alone.error().code == std::errc::connection_refused) << alone.error().message();
   EXPECT_EQ(seen(), words{});
 
   // What is away cannot be saved, and its task is not started again for having asked.
-  ASSERT_TRUE(ask().suspend({"cache", keep_in::pinned_memory, ""}));
+  ASSERT_TRUE(ask().suspend({"cache", backing_store::pinned_host, ""}));
   save.tags = {"weights", "cache"};
   save.parent.clear();
   const auto away = ask().snapshot(save);
   ASSERT_FALSE(away);
-  EXPECT_TRUE(away.error().is(errc::busy)) << away.error().text;
+  EXPECT_TRUE(away.error().is(errc::busy)) << away.error().message();
   EXPECT_EQ(away.error().value, cache_at);
-  EXPECT_FALSE(ask().suspend({"cache", keep_in::pinned_memory, ""}));
+  EXPECT_FALSE(ask().suspend({"cache", backing_store::pinned_host, ""}));
   EXPECT_EQ(seen(), words{"stop cache"});
   ASSERT_TRUE(ask().resume("cache"));
   EXPECT_TRUE(memory_is_whole());
@@ -231,11 +235,11 @@ TEST_F(requests, a_task_that_does_not_stop_keeps_its_memory) {
   const auto no = ask().snapshot(save);
   ASSERT_FALSE(no);
   EXPECT_TRUE(no.error().is(errc::busy));
-  EXPECT_EQ(no.error().operation, "my_task::stop");
-  EXPECT_EQ(no.error().reason, "a step cannot be interrupted");
+  EXPECT_EQ(no.error().detail().cause.find("my_task::stop: a step cannot be interrupted"), 0u)
+      << no.error().message();
   EXPECT_EQ(no.error().value, 7u);
   EXPECT_EQ(no.error().limit, 9u);
-  EXPECT_FALSE(ask().suspend({"weights", keep_in::nothing, ""}));
+  EXPECT_FALSE(ask().suspend({"weights", backing_store::discard, ""}));
   EXPECT_EQ(seen(), words{});
   EXPECT_TRUE(memory_is_whole());
 }
@@ -251,10 +255,11 @@ TEST_F(requests, what_fails_in_the_middle_is_undone_and_the_task_goes_on) {
   EXPECT_EQ(hostcuda_control::faults_fired(), 1u);
   ASSERT_FALSE(no);
   EXPECT_EQ(no.error().code, std::error_code(CUDA_ERROR_UNKNOWN, cuda_category()));
-  EXPECT_NE(no.error().text.find("CUDA_ERROR_UNKNOWN"), std::string::npos) << no.error().text;
+  EXPECT_NE(no.error().message().find("CUDA_ERROR_UNKNOWN"), std::string::npos)
+      << no.error().message();
   EXPECT_EQ(files(), 0u);
   hostcuda_control::fail("cuMemUnmap", 1, CUDA_ERROR_UNKNOWN);
-  EXPECT_FALSE(ask().suspend({"weights", keep_in::pinned_memory, ""}));
+  EXPECT_FALSE(ask().suspend({"weights", backing_store::pinned_host, ""}));
   EXPECT_EQ(hostcuda_control::faults_fired(), 1u);
   EXPECT_EQ(seen(), (words{"stop weights", "go weights", "stop weights", "go weights"}));
   EXPECT_TRUE(memory_is_whole());
@@ -264,11 +269,11 @@ TEST_F(requests, what_fails_in_the_middle_is_undone_and_the_task_goes_on) {
 TEST_F(requests, a_resume_without_memory_can_be_asked_for_again) {
   STILLMAP_NEEDS_HOSTCUDA();
   start(written_down());
-  ASSERT_TRUE(ask().suspend({"weights", keep_in::pinned_memory, ""}));
+  ASSERT_TRUE(ask().suspend({"weights", backing_store::pinned_host, ""}));
   leave_free(1);
   const auto no = ask().resume("weights");
   ASSERT_FALSE(no);
-  EXPECT_TRUE(no.error().is(errc::out_of_memory)) << no.error().text;
+  EXPECT_TRUE(no.error().is(errc::out_of_memory)) << no.error().message();
   hostcuda_control::occupy(0, 0);
   ASSERT_TRUE(ask().resume("weights"));
   EXPECT_TRUE(memory_is_whole());
@@ -282,7 +287,7 @@ TEST_F(requests, what_suspends_can_be_the_applications_own) {
   server_options o = written_down();
   o.suspender = own;
   start(std::move(o));
-  ASSERT_TRUE(ask().suspend({"weights", keep_in::pinned_memory, ""}));
+  ASSERT_TRUE(ask().suspend({"weights", backing_store::pinned_host, ""}));
   stop();  // and what is away stays away
   EXPECT_EQ(own->suspended().size(), 1u);
   ASSERT_TRUE(own->resume("weights"));

@@ -25,9 +25,9 @@ void control_test::TearDown() {
 }
 
 void control_test::start(server_options options) {
-  auto made = server::start(dev(), where_, std::move(options));
+  auto made = server::create(dev(), where_, std::move(options));
   if (!made) throw std::runtime_error(made.error().message());
-  server_ = std::move(*made);
+  server_.emplace(std::move(*made));
 }
 
 std::size_t control_test::files() const {
@@ -53,8 +53,8 @@ server_options control_test::written_down() {
     see("stop", tags);
     return status{};
   };
-  o.task.go_on = [this](auto tags) { see("go", tags); };
-  o.task.given_away = [this](auto tags) { see("given", tags); };
+  o.task.resume = [this](auto tags) { see("go", tags); };
+  o.task.released = [this](auto tags) { see("given", tags); };
   return o;
 }
 

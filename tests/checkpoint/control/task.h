@@ -39,7 +39,7 @@ class control_test : public stillmap::testing::buffer_test {
 
   std::string where_, folder_;
   std::optional<checkpoint::restored_memory> memory_;
-  std::unique_ptr<server> server_;
+  std::optional<server> server_;
   mutable std::mutex mutex_;
   std::vector<std::string> seen_;
 };

@@ -10,7 +10,7 @@
 #include <sstream>
 #include <thread>
 
-#include "tests/checkpoint/migration/ends.h"
+#include "tests/checkpoint/migration/endpoints.h"
 #include "tests/support/held.h"
 #include "tests/support/sample_task.h"
 
@@ -57,7 +57,7 @@ class running_task {
     pages.keep_free = 0;
     auto pool = page_pool::create(d, pages);
     buffer_options options;
-    options.reserve = 8 * d.capabilities().page_bytes;
+    options.reserve_bytes = 8 * d.capabilities().page_bytes;
     options.hint = device_address(grows_at);
     options.tag = "grows";
     options.pools = {*pool};
@@ -144,12 +144,12 @@ struct point {
 };
 
 // What the two processes tell each other in files: each is taken away by who reads it.
-void leave(const meeting &m, const char *name, const std::string &text) {
+void leave(const test_site &m, const char *name, const std::string &text) {
   const std::string path = m.folder() + '/' + name;
   std::ofstream(path + ".new") << text << '\n';
   std::filesystem::rename(path + ".new", path);
 }
-std::optional<std::string> find(const meeting &m, const char *name) {
+std::optional<std::string> find(const test_site &m, const char *name) {
   std::ifstream in(m.folder() + '/' + name);
   std::string text;
   if (!in || !std::getline(in, text)) return std::nullopt;
@@ -179,8 +179,8 @@ class failing_calls : public stillmap::testing::buffer_test {
   // The other end, for one point after the other. It ends where something is left that the sink was
   // told of.
   [[noreturn]] void destination() {
-    const meeting m(meeting_place());
-    auto at = receiver::start(dev(), at_destination(m), receiving(m));
+    const test_site m(meeting_place());
+    auto at = receiver::create(dev(), at_destination(m), destination_options(m));
     if (!at) say_and_end(at.error().message());
     for (;;) {
       std::optional<std::string> order;
@@ -195,7 +195,7 @@ class failing_calls : public stillmap::testing::buffer_test {
     }
   }
 
-  std::string receive_once(receiver &at, const meeting &m, const point &p) {
+  std::string receive_once(receiver &at, const test_site &m, const point &p) {
     const fault &f = p.at_destination;
     const held before = held::now(driver());
     const driver_counts calls = counts();
@@ -204,19 +204,19 @@ class failing_calls : public stillmap::testing::buffer_test {
     f.arm();
     std::printf("\nVERDICT %llu ready\n", static_cast<unsigned long long>(p.number));
     std::fflush(stdout);
-    std::optional<arrived_memory> here;
+    std::optional<received_memory> here;
     bool over = false;
     // The source hears of it before receive() does, and threads end later still.
     wait_for([&] {
       over = over || find(m, "over").has_value();
-      if (auto came = at.receive(patience(0)); came) here = std::move(*came);
+      if (auto came = at.receive(std::chrono::milliseconds(0)); came) here = std::move(*came);
       const hostcuda_counters now = control::counters();
       const bool gone = now.live_streams == 0 && now.live_host_ranges == 0;
       return over && (told() || (gone && (here || now.live_reservations == 0)));
     });
     // What cannot be given back does not say whether it has come.
     if (!here && told()) {
-      if (auto came = at.receive(patience(2000)); came) here = std::move(*came);
+      if (auto came = at.receive(std::chrono::milliseconds(2000)); came) here = std::move(*came);
     }
     f.disarm();
     const std::string spent = text_of(counts() - calls);
@@ -229,7 +229,8 @@ class failing_calls : public stillmap::testing::buffer_test {
       here.reset();
     }
     if (told()) return said + ", told";
-    if (const std::string more = before.more_now(driver()); !more.empty()) said += ", leaks: " + more;
+    if (const std::string more = before.more_now(driver()); !more.empty())
+      said += ", leaks: " + more;
     return f.function == "count" ? said + spent : said;
   }
 
@@ -241,17 +242,17 @@ class failing_calls : public stillmap::testing::buffer_test {
   };
 
   // Chunks as large as they can be: they are alike, and each has calls of its own.
-  send_options sending_pages(const meeting &m, const point &p) const {
-    send_options how = sending(m);
+  send_options sending_pages(const test_site &m, const point &p) const {
+    send_options how = source_options(m);
     how.task = p.task();
     how.chunk_bytes = static_cast<std::uint32_t>(page());
-    how.pause = std::chrono::hours(1);  // every guess is good enough: two rounds
-    how.settle = patience(2000);
+    how.max_downtime = std::chrono::hours(1);  // every guess is good enough: two rounds
+    how.resolve_timeout = std::chrono::milliseconds(2000);
     return how;
   }
 
   // What is left is compared with what was when the task last went on alone.
-  attempt send(running_task &t, const meeting &m, other_process &there, const point &p) {
+  attempt send(running_task &t, const test_site &m, other_process &there, const point &p) {
     const fault &f = p.at_source;
     const std::string number = std::to_string(p.number);
     leave(m, "order",
@@ -268,7 +269,7 @@ class failing_calls : public stillmap::testing::buffer_test {
       a.stopped = true;
       return {};
     };
-    how.go_on = [&] { --stops; };
+    how.resume = [&] { --stops; };
     const auto to = to_destination(m);
     const held before = held::now(driver());
     const driver_counts calls = counts();
@@ -277,7 +278,7 @@ class failing_calls : public stillmap::testing::buffer_test {
       sender from(dev(), all_tags, how);
       f.arm();
       a.sent = from.send(*to);
-      if (a.sent.whose == whose::undecided) a.sent = from.settle(*to);
+      if (a.sent.owner == owner::in_doubt) a.sent = from.resolve(*to);
       f.disarm();
     }
     a.reached = f.nth == 0 || control::faults_fired() != 0;
@@ -287,15 +288,15 @@ class failing_calls : public stillmap::testing::buffer_test {
     a.there = there.verdict_that_begins(number + ": ");
     a.there = a.there.substr(std::min(a.there.size(), number.size() + 2));
     if (a.own) return a;
-    EXPECT_NE(a.sent.whose, whose::undecided);
-    if (a.sent.whose == whose::source) {
-      EXPECT_TRUE(a.sent.why);
+    EXPECT_NE(a.sent.owner, owner::in_doubt);
+    if (a.sent.owner == owner::source) {
+      EXPECT_TRUE(a.sent.failure);
       EXPECT_EQ(stops, 0);
       EXPECT_EQ(books_of(dev()), books);
       EXPECT_EQ(running_task::wrong(dev(), a.stopped), "");
       if (!a.told && !a.stopped) a.left = before.more_now(driver());
     } else {
-      EXPECT_FALSE(a.sent.why) << a.sent.why->message();
+      EXPECT_FALSE(a.sent.failure) << a.sent.failure->message();
       EXPECT_TRUE(a.sent.unmapped || a.told);
       if (a.sent.unmapped) {
         EXPECT_EQ(dev().space().stats().mapped_bytes, page()) << "what did not go";
@@ -308,12 +309,12 @@ class failing_calls : public stillmap::testing::buffer_test {
   void try_at(const point &p) {
     SCOPED_TRACE(p.text());
     if (there_ == nullptr) {
-      meeting_.emplace();
-      there_ = std::make_unique<other_process>("destination", meeting_->folder());
+      site_.emplace();
+      there_ = std::make_unique<other_process>("destination", site_->folder());
     }
     {
       running_task t(dev());
-      const attempt a = send(t, *meeting_, *there_, p);
+      const attempt a = send(t, *site_, *there_, p);
       const bool has_it = a.there.rfind("owner", 0) == 0;
       const bool told_there = a.there.find("told") != std::string::npos;
       if (p.at_destination.function == "count") {
@@ -326,9 +327,9 @@ class failing_calls : public stillmap::testing::buffer_test {
         // What stayed goes on, and can go another time.
         const std::uint64_t nth = std::max(p.at_source.nth, p.at_destination.nth);
         if (!has_it && !told_there && !a.told && (nth & (nth - 1)) == 0) {
-          const attempt again = send(t, *meeting_, *there_, {p.number, {}, {}});
-          EXPECT_EQ(again.sent.whose, whose::destination)
-              << (again.sent.why ? again.sent.why->message() : "");
+          const attempt again = send(t, *site_, *there_, {p.number, {}, {}});
+          EXPECT_EQ(again.sent.owner, owner::destination)
+              << (again.sent.failure ? again.sent.failure->message() : "");
           EXPECT_EQ(again.there, "owner");
         }
       }
@@ -341,7 +342,7 @@ class failing_calls : public stillmap::testing::buffer_test {
   void judge(const point &p, const attempt &a, bool has_it, bool told_there) {
     ++points_;
     has_it ? ++moved_ : ++kept_;
-    EXPECT_EQ(has_it, a.sent.whose == whose::destination) << a.there;
+    EXPECT_EQ(has_it, a.sent.owner == owner::destination) << a.there;
     EXPECT_TRUE(has_it || a.there.rfind("nothing", 0) == 0) << a.there;
     EXPECT_EQ(a.there.find("leaks"), std::string::npos) << a.there;
     EXPECT_EQ(a.left, "") << "at the source";
@@ -355,7 +356,7 @@ class failing_calls : public stillmap::testing::buffer_test {
     if (has_it && !a.told && !told_there) ++survived_;
   }
 
-  std::optional<meeting> meeting_;
+  std::optional<test_site> site_;
   std::unique_ptr<other_process> there_;
   std::string source_calls_, destination_calls_;
   std::size_t points_ = 0, kept_ = 0, moved_ = 0, survived_ = 0, own_ = 0, missed_ = 0;

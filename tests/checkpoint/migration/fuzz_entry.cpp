@@ -60,11 +60,11 @@ std::string fuzz_numbers(bytes_view from) {
 
 std::string fuzz_record(bytes_view from) {
   std::string text(reinterpret_cast<const char *>(from.data()), from.size());
-  [[maybe_unused]] const auto as_it_is = record_of(text);
+  [[maybe_unused]] const auto as_it_is = parse_record(text);
   text += "seal " + image::sha256_of(std::as_bytes(std::span(text))).text() + '\n';
-  const auto r = record_of(text);
+  const auto r = parse_record(text);
   if (!r) return "";
-  const auto again = record_of(text_of(*r));
+  const auto again = parse_record(to_text(*r));
   if (!again || again->task != r->task || again->epoch != r->epoch || again->state != r->state ||
       again->session != r->session || again->contents != r->contents) {
     return "a record does not survive being written";
@@ -106,7 +106,7 @@ std::vector<std::byte> a_session(unsigned steps, bool again) {
         s.message(1, kind::zeros, chunk_number(3, i), true, {});
       }
     }
-    s.message(1, kind::mark, 1, false, {});
+    s.message(1, kind::round_end, 1, false, {});
   }
   if (again) s.message(0, kind::layout, 0, false, encode(a_layout(2, at)));
   if (next()) {
@@ -114,9 +114,12 @@ std::vector<std::byte> a_session(unsigned steps, bool again) {
               encode(std::vector<image::digest>(granularity / chunk_bytes,
                                                 image::digest_of_zeros(chunk_bytes))));
   }
-  if (next()) s.message(2, kind::ask, 0, false, encode(question{task_id{}, session_id{}, 8}));
-  if (next()) s.message(0, kind::commit, 0, false, encode(question{task_id{}, session_id{}, 8}));
-  if (next()) s.message(3, kind::ask, 0, false, encode(question{task_id{}, session_id{}, 8}));
+  if (next())
+    s.message(2, kind::query, 0, false, encode(outcome_query{task_id{}, session_id{}, 8}));
+  if (next())
+    s.message(0, kind::commit, 0, false, encode(outcome_query{task_id{}, session_id{}, 8}));
+  if (next())
+    s.message(3, kind::query, 0, false, encode(outcome_query{task_id{}, session_id{}, 8}));
   if (again) s.message(0, kind::discard, 0, false, {});
   return s.bytes();
 }
@@ -133,8 +136,8 @@ std::string fuzz_migration(const device &d, const std::uint8_t *data, std::size_
       return there_and_back(decode_hello(rest), rest, "a greeting");
     case fuzz_mode::layout:
       return fuzz_layout(rest);
-    case fuzz_mode::question:
-      return there_and_back(decode_question(rest), rest, "a question");
+    case fuzz_mode::outcome_query:
+      return there_and_back(decode_outcome_query(rest), rest, "a question");
     case fuzz_mode::numbers:
       return fuzz_numbers(rest);
     case fuzz_mode::record:
@@ -154,9 +157,9 @@ std::vector<testing::fuzz_input> fuzz_corpus() {
   add(fuzz_mode::header, head);
   add(fuzz_mode::hello, encode(a_hello(2)));
   add(fuzz_mode::layout, encode(a_layout(3, device_address(testing::far_away))));
-  add(fuzz_mode::question, encode(question{task_id{}, session_id{}, 9}));
+  add(fuzz_mode::outcome_query, encode(outcome_query{task_id{}, session_id{}, 9}));
   add(fuzz_mode::numbers, encode(std::vector<std::uint64_t>{1, 2, 3, 4}));
-  std::string text = text_of(record{{}, 5, ownership::intent, {}, "other:1 the other", {}});
+  std::string text = to_text(record{{}, 5, ownership::intent, {}, "other:1 the other", {}});
   text.resize(text.rfind("seal "));
   add(fuzz_mode::record, std::as_bytes(std::span(text)));
   for (unsigned steps = 1; steps <= 8; ++steps) {

@@ -15,7 +15,7 @@ enum class fuzz_mode : std::uint8_t {
   header,
   hello,
   layout,
-  question,
+  outcome_query,
   numbers,  // and digests, and a session
   record,   // lines of a record, sealed first
   session,  // messages over several channels to a receiver: hostile_source.h

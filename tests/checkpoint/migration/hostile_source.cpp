@@ -37,15 +37,15 @@ class pipe_channel final : public channel {
     pipe_->gone = true;
     pipe_->changed.notify_all();
   }
-  status open(patience) override { return {}; }
-  peer who() const override { return {"memory", "fuzz", "00"}; }
-  status send(bytes_view bytes, patience) override {
+  status handshake(std::chrono::milliseconds) override { return {}; }
+  peer_identity peer() const override { return {"memory", "fuzz", "00"}; }
+  status send(bytes_view bytes, std::chrono::milliseconds) override {
     const std::lock_guard lock(pipe_->mutex);
     if (pipe_->cut) return make_error(errc::busy, "fuzz", "cut");
     pipe_->from_receiver.insert(pipe_->from_receiver.end(), bytes.begin(), bytes.end());
     return {};
   }
-  status receive(std::span<std::byte> into, patience) override {
+  status receive(std::span<std::byte> into, std::chrono::milliseconds) override {
     std::unique_lock lock(pipe_->mutex);
     while (pipe_->to_receiver.size() < into.size() && !pipe_->cut) {
       pipe_->starves = true;
@@ -59,7 +59,7 @@ class pipe_channel final : public channel {
     pipe_->to_receiver.erase(pipe_->to_receiver.begin(), end);
     return {};
   }
-  void cut() noexcept override { end(*pipe_); }
+  void shutdown() noexcept override { end(*pipe_); }
   static void end(pipe &p) {
     const std::lock_guard lock(p.mutex);
     p.cut = true;
@@ -80,7 +80,7 @@ struct door {
 class pipe_acceptor final : public acceptor {
  public:
   explicit pipe_acceptor(std::shared_ptr<door> d) : door_(std::move(d)) {}
-  result<std::unique_ptr<channel>> accept(patience wait) override {
+  result<std::unique_ptr<channel>> accept(std::chrono::milliseconds wait) override {
     std::unique_lock lock(door_->mutex);
     door_->changed.wait_for(lock, wait, [&] { return door_->cut || !door_->waiting.empty(); });
     if (door_->waiting.empty()) return make_error(errc::busy, "fuzz", "nobody comes");
@@ -88,8 +88,8 @@ class pipe_acceptor final : public acceptor {
     door_->waiting.pop_front();
     return c;
   }
-  std::string where() const override { return "memory"; }
-  void cut() noexcept override {
+  std::string address() const override { return "memory"; }
+  void shutdown() noexcept override {
     const std::lock_guard lock(door_->mutex);
     door_->cut = true;
     door_->changed.notify_all();
@@ -165,14 +165,14 @@ void put_names(kind what, std::vector<std::byte> &body, const std::optional<sess
     }
   };
   const task_id task{};
-  const bool asks = what == kind::commit || what == kind::ask;
+  const bool asks = what == kind::commit || what == kind::query;
   if (what == kind::hello || asks) put(0, task.bytes);
   if (session && what == kind::join) put(0, session->bytes);
   if (session && asks) put(16, session->bytes);
 }
 
 std::string play(source &from, bytes_view operations) {
-  checkpoint::field_reader r(operations);
+  checkpoint::wire_reader r(operations);
   for (int n = 0; n < 64 && r.good() && !r.done(); ++n) {
     const auto op = static_cast<unsigned>(r.number(1));
     std::vector<std::byte> all;
@@ -221,13 +221,13 @@ hostile_outcome run_hostile_source(const device &d, bytes_view operations) {
     const auto in = std::make_shared<door>();
     receive_options how;
     how.records = records_folder();
-    how.wait = patience(1000);
-    how.most_bytes = 8 * d.capabilities().page_bytes;
-    auto at = receiver::start(d, std::make_unique<pipe_acceptor>(in), how);
+    how.timeout = std::chrono::milliseconds(1000);
+    how.max_bytes = 8 * d.capabilities().page_bytes;
+    auto at = receiver::create(d, std::make_unique<pipe_acceptor>(in), how);
     if (!at) return {"no receiver: " + at.error().message(), false};
     source from(in);
     out.wrong = play(from, operations);
-    out.came = at->receive(patience(0)).has_value();
+    out.came = at->receive(std::chrono::milliseconds(0)).has_value();
   }
   const address_space_stats left = d.space().stats();
   if (out.wrong.empty() && (left.live_blocks != 0 || left.mapped_bytes != 0)) {

@@ -7,7 +7,7 @@
 #include <map>
 #include <thread>
 
-#include "tests/checkpoint/migration/ends.h"
+#include "tests/checkpoint/migration/endpoints.h"
 #include "tests/support/sample_task.h"
 
 namespace stillmap::migration::testing {
@@ -21,7 +21,7 @@ class cutting_transport final : public transport {
   cutting_transport(std::unique_ptr<transport> to, int at) : to_(std::move(to)), left_(at) {}
   int seen() const { return seen_; }
 
-  result<std::unique_ptr<channel>> connect(patience wait) override {
+  result<std::unique_ptr<channel>> connect(std::chrono::milliseconds wait) override {
     if (left_ <= 0) return make_error(errc::busy, "test", "the link is cut");
     auto c = to_->connect(wait);
     if (!c) return c;
@@ -32,17 +32,17 @@ class cutting_transport final : public transport {
   class cut_channel final : public channel {
    public:
     cut_channel(cutting_transport &of, std::unique_ptr<channel> c) : of_(of), c_(std::move(c)) {}
-    status open(patience wait) override { return step(c_->open(wait)); }
-    peer who() const override { return c_->who(); }
-    status send(std::span<const std::byte> bytes, patience wait) override {
+    status handshake(std::chrono::milliseconds wait) override { return step(c_->handshake(wait)); }
+    peer_identity peer() const override { return c_->peer(); }
+    status send(std::span<const std::byte> bytes, std::chrono::milliseconds wait) override {
       if (of_.left_ <= 0) return cut_off();
       return step(c_->send(bytes, wait));
     }
-    status receive(std::span<std::byte> into, patience wait) override {
+    status receive(std::span<std::byte> into, std::chrono::milliseconds wait) override {
       if (of_.left_ <= 0) return cut_off();
       return step(c_->receive(into, wait));
     }
-    void cut() noexcept override { c_->cut(); }
+    void shutdown() noexcept override { c_->shutdown(); }
 
    private:
     // What was sent has gone, and what was received is lost.
@@ -52,7 +52,7 @@ class cutting_transport final : public transport {
       return cut_off();
     }
     status cut_off() {
-      c_->cut();
+      c_->shutdown();
       return make_error(errc::busy, "test", "the link is cut");
     }
     cutting_transport &of_;
@@ -68,36 +68,36 @@ class dying : public stillmap::testing::buffer_test {
     buffer_test::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
     STILLMAP_NEEDS_VMM();
-    const meeting m(meeting_place());
+    const test_site m(meeting_place());
     if (part() == "source") source(m, false);
     if (part() == "settling source") source(m, true);
     if (part() == "destination") destination(m);
   }
 
-  [[noreturn]] void source(const meeting &m, bool again) {
+  [[noreturn]] void source(const test_site &m, bool again) {
     std::optional<task> t;
     if (!again) t.emplace(dev());
     const auto to = to_destination(m);
-    sender s(dev(), both, again ? settling(m) : sending(m));
-    const sent_memory sent = again ? s.settle(*to) : s.send(*to);
-    if (sent.whose == whose::destination) say_and_end("not owner");
-    say_and_end(sent.whose == whose::undecided ? "undecided" : "owner");
+    sender s(dev(), both, again ? settling(m) : source_options(m));
+    const sent_memory sent = again ? s.resolve(*to) : s.send(*to);
+    if (sent.owner == owner::destination) say_and_end("not owner");
+    say_and_end(sent.owner == owner::in_doubt ? "undecided" : "owner");
   }
 
-  static send_options settling(const meeting &m) {
-    send_options how = sending(m);
-    how.settle = patience(20'000);
+  static send_options settling(const test_site &m) {
+    send_options how = source_options(m);
+    how.resolve_timeout = std::chrono::milliseconds(20'000);
     return how;
   }
 
   // Says what it has whenever it has something, or else when nobody comes for a while.
-  [[noreturn]] void destination(const meeting &m) {
-    receive_options how = receiving(m);
-    auto at = receiver::start(dev(), at_destination(m), how);
+  [[noreturn]] void destination(const test_site &m) {
+    receive_options how = destination_options(m);
+    auto at = receiver::create(dev(), at_destination(m), how);
     if (!at) say_and_end(at.error().message());
     std::printf("\nVERDICT not owner\n");
     std::fflush(stdout);
-    const auto came = at->receive(patience(60'000));
+    const auto came = at->receive(std::chrono::milliseconds(60'000));
     if (!came) say_and_end("not owner");
     const std::string wrong = task::wrong(dev());
     std::printf("\nVERDICT %s\n", wrong.empty() ? "owner" : wrong.c_str());
@@ -108,8 +108,8 @@ class dying : public stillmap::testing::buffer_test {
   }
 
   static std::string state_of(const sent_memory &s, const device &d) {
-    if (s.whose == whose::undecided) return "undecided";
-    if (s.whose == whose::destination) return "not owner";
+    if (s.owner == owner::in_doubt) return "undecided";
+    if (s.owner == owner::destination) return "not owner";
     const std::string wrong = task::wrong(d);
     return wrong.empty() ? "owner" : wrong;
   }
@@ -121,24 +121,24 @@ TEST_F(dying, DestinationAtEveryStep) {
       "destination):";
   for (int s = static_cast<int>(step::accepted); s <= static_cast<int>(step::running_recorded);
        ++s) {
-    const meeting m;
+    const test_site m;
     task t(dev());
     std::string first, then, there = "killed";
     {
       other_process dies("destination", m.folder(), s);
       const auto to = to_destination(m);
-      sender from(dev(), both, sending(m));
+      sender from(dev(), both, source_options(m));
       sent_memory sent = from.send(*to);
       first = then = state_of(sent, dev());
       EXPECT_EQ(dies.verdict(), "killed") << name_of(static_cast<step>(s));
-      if (sent.whose == whose::undecided) {
-        EXPECT_TRUE(sent.why);
+      if (sent.owner == owner::in_doubt) {
+        EXPECT_TRUE(sent.failure);
         // It comes back, on the same port and with the same records, and says what it knows.
         other_process back("destination", m.folder());
-        sent_memory settled = from.settle(*to);
-        for (int i = 0; i < 50 && settled.whose == whose::undecided; ++i) {
+        sent_memory settled = from.resolve(*to);
+        for (int i = 0; i < 50 && settled.owner == owner::in_doubt; ++i) {
           std::this_thread::sleep_for(std::chrono::milliseconds(100));
-          settled = from.settle(*to);
+          settled = from.resolve(*to);
         }
         then = state_of(settled, dev());
       }
@@ -147,9 +147,9 @@ TEST_F(dying, DestinationAtEveryStep) {
     table += std::string("\nnote:   ") + name_of(at) + ": " + first + "; " + then + "; " + there;
     // Before the source hears that it owns, the dead one has not run it: the source has it, whole.
     // Afterwards it went with its owner.
-    const bool went = at == step::said_owner || at == step::running_recorded;
+    const bool went = at == step::ownership_sent || at == step::running_recorded;
     EXPECT_EQ(then, went ? "not owner" : "owner") << name_of(at);
-    if (at < step::waiting) {
+    if (at < step::awaiting_commit) {
       EXPECT_EQ(first, "owner") << name_of(at);
     }
   }
@@ -161,33 +161,33 @@ TEST_F(dying, SourceAtEveryStep) {
       "note: a migration whose source is killed (destination; after the source's machine has asked "
       "again):";
   for (int s = static_cast<int>(step::described); s <= static_cast<int>(step::released); ++s) {
-    const meeting m;
+    const test_site m;
     const auto at = static_cast<step>(s);
-    auto here = receiver::start(dev(), at_destination(m), receiving(m));
+    auto here = receiver::create(dev(), at_destination(m), destination_options(m));
     ASSERT_TRUE(here);
     {
       other_process dies("source", m.folder(), s);
       EXPECT_EQ(dies.verdict(), "killed") << name_of(at);
     }
-    const auto state = [&](const result<arrived_memory> &a) {
+    const auto state = [&](const result<received_memory> &a) {
       if (!a) return std::string("not owner");
       const std::string wrong = task::wrong(dev());
       return wrong.empty() ? std::string("owner") : wrong;
     };
-    auto came = here->receive(patience(300));
+    auto came = here->receive(std::chrono::milliseconds(300));
     const std::string first = state(came);
     std::string then = first;
-    if (at == step::intent) {
+    if (at == step::intent_recorded) {
       // On record that it gives it away, and everything is here: its machine can still say the
       // word.
       other_process again("settling source", m.folder());
       EXPECT_EQ(again.verdict(), "not owner");
-      came = here->receive(patience(5000));
+      came = here->receive(std::chrono::milliseconds(5000));
       then = state(came);
     }
     table += std::string("\nnote:   ") + name_of(at) + ": " + first + "; " + then;
     // Until then it dies with its process, as it would without any migration.
-    EXPECT_EQ(then, at >= step::intent ? "owner" : "not owner") << name_of(at);
+    EXPECT_EQ(then, at >= step::intent_recorded ? "owner" : "not owner") << name_of(at);
   }
   std::printf("%s\n", table.c_str());
 }
@@ -196,23 +196,23 @@ TEST_F(dying, LinkAtEveryMessage) {
   std::map<std::string, int> outcomes;
   int messages = 0;
   for (int n = 1;; ++n) {
-    const meeting m;
+    const test_site m;
     task t(dev());
     other_process there("destination", m.folder());
     cutting_transport cuts(to_destination(m), n);
-    sender from(dev(), both, sending(m));
+    sender from(dev(), both, source_options(m));
     sent_memory sent = from.send(cuts);
     const bool through = cuts.seen() < n;
     std::string outcome = state_of(sent, dev());
-    if (sent.whose == whose::undecided) {
+    if (sent.owner == owner::in_doubt) {
       // The link is there again.
       const auto to = to_destination(m);
-      sent = from.settle(*to);
+      sent = from.resolve(*to);
       outcome += ", then " + state_of(sent, dev());
     }
-    ASSERT_NE(sent.whose, whose::undecided) << n;
+    ASSERT_NE(sent.owner, owner::in_doubt) << n;
     ++outcomes[outcome];
-    if (sent.whose == whose::source) {
+    if (sent.owner == owner::source) {
       ASSERT_EQ(task::wrong(dev()), "") << n;
     } else {
       ASSERT_EQ(there.verdict_so_far("owner"), "owner") << n;

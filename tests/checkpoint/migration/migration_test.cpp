@@ -7,7 +7,7 @@
 
 #include "stillmap/vmm/context.h"
 #include "stillmap/vmm/growable_buffer.h"
-#include "tests/checkpoint/migration/ends.h"
+#include "tests/checkpoint/migration/endpoints.h"
 #include "tests/support/sample_task.h"
 
 namespace stillmap::migration::testing {
@@ -23,27 +23,29 @@ using namespace stillmap::testing::sample;
 class damaging_acceptor final : public acceptor {
  public:
   damaging_acceptor(std::unique_ptr<acceptor> at, int chunks) : at_(std::move(at)), left_(chunks) {}
-  result<std::unique_ptr<channel>> accept(patience wait) override {
+  result<std::unique_ptr<channel>> accept(std::chrono::milliseconds wait) override {
     auto c = at_->accept(wait);
     if (!c) return c;
     return std::make_unique<damaged>(*this, std::move(*c));
   }
-  std::string where() const override { return at_->where(); }
-  void cut() noexcept override { at_->cut(); }
+  std::string address() const override { return at_->address(); }
+  void shutdown() noexcept override { at_->shutdown(); }
 
  private:
   class damaged final : public channel {
    public:
     damaged(damaging_acceptor &of, std::unique_ptr<channel> c) : of_(of), c_(std::move(c)) {}
-    status open(patience wait) override { return c_->open(wait); }
-    peer who() const override { return c_->who(); }
-    status send(std::span<const std::byte> b, patience wait) override { return c_->send(b, wait); }
-    status receive(std::span<std::byte> into, patience wait) override {
+    status handshake(std::chrono::milliseconds wait) override { return c_->handshake(wait); }
+    peer_identity peer() const override { return c_->peer(); }
+    status send(std::span<const std::byte> b, std::chrono::milliseconds wait) override {
+      return c_->send(b, wait);
+    }
+    status receive(std::span<std::byte> into, std::chrono::milliseconds wait) override {
       const status s = c_->receive(into, wait);
       if (s && into.size() == 64 << 10 && of_.left_-- > 0) into[4711] ^= std::byte{16};
       return s;
     }
-    void cut() noexcept override { c_->cut(); }
+    void shutdown() noexcept override { c_->shutdown(); }
 
    private:
     damaging_acceptor &of_;
@@ -67,14 +69,14 @@ class migrating : public stillmap::testing::buffer_test {
   }
 
   // What came, or why not.
-  result<arrived_memory> arrive(const meeting &m, int damaged = 0, bool read_back = true) {
-    receive_options how = receiving(m);
+  result<received_memory> arrive(const test_site &m, int damaged = 0, bool read_back = true) {
+    receive_options how = destination_options(m);
     how.read_back = read_back;
-    auto at = receiver::start(dev(),
-                              std::make_unique<damaging_acceptor>(at_destination(m), damaged), how);
+    auto at = receiver::create(
+        dev(), std::make_unique<damaging_acceptor>(at_destination(m), damaged), how);
     if (!at) say_and_end(at.error().message());
     for (int i = 0; i < 600; ++i) {
-      auto came = at->receive(patience(100));
+      auto came = at->receive(std::chrono::milliseconds(100));
       if (came) return came;
       if (damaged > 1000 && at->last_failure()) return tl::unexpected(*at->last_failure());
     }
@@ -82,7 +84,7 @@ class migrating : public stillmap::testing::buffer_test {
   }
 
   [[noreturn]] void destination(int damaged = 0, bool read_back = true) {
-    const auto came = arrive(meeting(meeting_place()), damaged, read_back);
+    const auto came = arrive(test_site(meeting_place()), damaged, read_back);
     if (!came) say_and_end(came.error().message());
     const auto &l = came->memory.layout();
     if (l.blocks.size() != 2 || l.pages.size() != 6 || l.places.size() != 7) {
@@ -99,7 +101,7 @@ class migrating : public stillmap::testing::buffer_test {
 
   // Memory of a task that wrote its number of writes into its first word.
   [[noreturn]] void grown() {
-    const auto came = arrive(meeting(meeting_place()));
+    const auto came = arrive(test_site(meeting_place()));
     if (!came) say_and_end(came.error().message());
     const auto where = came->memory.tagged("grows");
     if (where.size() != 1) say_and_end("no such memory");
@@ -119,21 +121,21 @@ class migrating : public stillmap::testing::buffer_test {
   }
 
   static std::string said(const sent_memory &s) {
-    if (s.why) return s.why->message();
-    return s.whose == whose::destination ? "moved"
-           : s.whose == whose::source    ? "kept"
+    if (s.failure) return s.failure->message();
+    return s.owner == owner::destination ? "moved"
+           : s.owner == owner::source    ? "kept"
                                          : "undecided";
   }
 };
 
 TEST_F(migrating, SameAddressesSameContents) {
-  const meeting m;
+  const test_site m;
   task t(dev());
   other_process there("destination", m.folder());
   const auto to = to_destination(m);
-  sender s(dev(), both, sending(m));
+  sender s(dev(), both, source_options(m));
   const sent_memory sent = s.send(*to);
-  EXPECT_EQ(sent.whose, whose::destination) << said(sent);
+  EXPECT_EQ(sent.owner, owner::destination) << said(sent);
   EXPECT_EQ(sent.epoch, 2u);
   EXPECT_EQ(sent.to.name, "the destination");
   EXPECT_EQ(sent.bytes, 6 * page());
@@ -146,18 +148,18 @@ TEST_F(migrating, SameAddressesSameContents) {
   EXPECT_EQ(books.suspended_bytes, 7 * page());
   EXPECT_TRUE(holds(dev(), device_address(other_at), page(), 7));
   // It is not this machine's any more, and no second sender can give it away.
-  sender again(dev(), {"other"}, sending(m));
+  sender again(dev(), std::vector<std::string>{"other"}, source_options(m));
   const sent_memory twice = again.send(*to);
-  EXPECT_EQ(twice.whose, whose::source);
-  ASSERT_TRUE(twice.why);
-  EXPECT_TRUE(twice.why->is(errc::busy)) << twice.why->message();
+  EXPECT_EQ(twice.owner, owner::source);
+  ASSERT_TRUE(twice.failure);
+  EXPECT_TRUE(twice.failure->is(errc::busy)) << twice.failure->message();
 }
 
 // While it is copied the task writes, grows and shrinks; it stops only for the end.
 TEST_F(migrating, WritesAndGrowsMeanwhile) {
-  const meeting m;
+  const test_site m;
   buffer_options options;
-  options.reserve = 64 * page();
+  options.reserve_bytes = 64 * page();
   options.hint = device_address(far_away);
   options.tag = "grows";
   auto buffer = growable_buffer::create(dev(), options);
@@ -195,12 +197,13 @@ TEST_F(migrating, WritesAndGrowsMeanwhile) {
   });
   other_process there("grown", m.folder());
   const auto to = to_destination(m);
-  send_options how = sending(m);
+  send_options how = source_options(m);
   std::size_t rounds = 0, steps_then = 0;
-  how.pause = std::chrono::milliseconds(1);  // no guess is good enough: as many rounds as may be
-  how.most_rounds = 4;
-  how.at = [&](const progress &p) {
-    if (p.at == step::copied) rounds = p.round;
+  how.max_downtime =
+      std::chrono::milliseconds(1);  // no guess is good enough: as many rounds as may be
+  how.max_rounds = 4;
+  how.on_progress = [&](const progress &p) {
+    if (p.step == step::copied) rounds = p.round;
   };
   how.quiesce = [&]() -> status {
     stop = true;
@@ -208,11 +211,11 @@ TEST_F(migrating, WritesAndGrowsMeanwhile) {
     steps_then = steps;
     return {};
   };
-  sender s(dev(), {"grows"}, how);
+  sender s(dev(), std::vector<std::string>{"grows"}, how);
   const sent_memory sent = s.send(*to);
   stop = true;
   task.join();
-  EXPECT_EQ(sent.whose, whose::destination) << said(sent);
+  EXPECT_EQ(sent.owner, owner::destination) << said(sent);
   EXPECT_EQ(steps, steps_then);
   EXPECT_GE(rounds, 3u);
   EXPECT_GT(steps, 4u);
@@ -221,7 +224,7 @@ TEST_F(migrating, WritesAndGrowsMeanwhile) {
 
 // A pause that looking alone is too long for: more rounds would not make it shorter.
 TEST_F(migrating, MakesNoRoundForNothing) {
-  const meeting m;
+  const test_site m;
   task t(dev());
   const device_address at(weights_at + 1024);
   const auto before = get(dev(), at, 1024);
@@ -232,8 +235,8 @@ TEST_F(migrating, MakesNoRoundForNothing) {
   });
   other_process there("destination", m.folder());
   const auto to = to_destination(m);
-  send_options how = sending(m);
-  how.pause = std::chrono::milliseconds(1);
+  send_options how = source_options(m);
+  how.max_downtime = std::chrono::milliseconds(1);
   std::size_t asked = 0;
   how.throttle = [&](double) { ++asked; };
   how.quiesce = [&]() -> status {
@@ -243,7 +246,7 @@ TEST_F(migrating, MakesNoRoundForNothing) {
     return {};
   };
   const sent_memory sent = sender(dev(), both, how).send(*to);
-  EXPECT_EQ(sent.whose, whose::destination) << said(sent);
+  EXPECT_EQ(sent.owner, owner::destination) << said(sent);
   EXPECT_EQ(sent.rounds, 2u) << "all of it, and the rest";
   EXPECT_EQ(asked, 0u);
   EXPECT_EQ(there.verdict(), "here, epoch 2");
@@ -255,11 +258,11 @@ TEST_F(migrating, MakesNoRoundForNothing) {
 
 // What is zero is not sent, and what has not changed is not sent again.
 TEST_F(migrating, SendsOnlyWhatChanged) {
-  const meeting m;
+  const test_site m;
   task t(dev());
   other_process there("destination", m.folder());
   const auto to = to_destination(m);
-  send_options how = sending(m);
+  send_options how = source_options(m);
   std::size_t looks = 0;
   how.quiesce = [&]() -> status {
     ++looks;
@@ -267,141 +270,141 @@ TEST_F(migrating, SendsOnlyWhatChanged) {
   };
   sender s(dev(), both, how);
   const sent_memory sent = s.send(*to);
-  ASSERT_EQ(sent.whose, whose::destination) << said(sent);
+  ASSERT_EQ(sent.owner, owner::destination) << said(sent);
   EXPECT_EQ(looks, 1u);
   EXPECT_EQ(sent.bytes_sent, 6 * page()) << "nothing changed";
-  EXPECT_EQ(sent.clean_bytes, 6 * page());
+  EXPECT_EQ(sent.unchanged_bytes, 6 * page());
   EXPECT_EQ(there.verdict(), "here, epoch 2");
 }
 
 TEST_F(migrating, SendsDamagedChunksAgain) {
   for (const char *const how : {"damaging", "damaging, not reading back"}) {
-    const meeting m;
+    const test_site m;
     task t(dev());
     other_process there(how, m.folder());
-    const sent_memory sent = sender(dev(), both, sending(m)).send(*to_destination(m));
-    EXPECT_EQ(sent.whose, whose::destination) << said(sent);
-    EXPECT_EQ(sent.resent, 3u) << how;
+    const sent_memory sent = sender(dev(), both, source_options(m)).send(*to_destination(m));
+    EXPECT_EQ(sent.owner, owner::destination) << said(sent);
+    EXPECT_EQ(sent.resent_chunks, 3u) << how;
     EXPECT_EQ(there.verdict(), "here, epoch 2");
   }
-  const meeting m;
+  const test_site m;
   task t(dev());
   other_process there("always damaging", m.folder());
-  const sent_memory sent = sender(dev(), both, sending(m)).send(*to_destination(m));
-  EXPECT_EQ(sent.whose, whose::source);
-  ASSERT_TRUE(sent.why);
-  EXPECT_TRUE(sent.why->is(errc::corrupt)) << said(sent);
+  const sent_memory sent = sender(dev(), both, source_options(m)).send(*to_destination(m));
+  EXPECT_EQ(sent.owner, owner::source);
+  ASSERT_TRUE(sent.failure);
+  EXPECT_TRUE(sent.failure->is(errc::corrupt)) << said(sent);
   EXPECT_EQ(task::wrong(dev()), "");
   EXPECT_NE(there.verdict(), "here, epoch 2");
 }
 
 TEST_F(migrating, StaysWhenTheTaskDoesNotStop) {
-  const meeting m;
+  const test_site m;
   task t(dev());
   other_process there("destination", m.folder());
   const auto to = to_destination(m);
-  send_options how = sending(m);
+  send_options how = source_options(m);
   bool goes_on = false;
   how.quiesce = [] { return status(make_error(errc::busy, "test", "it does not stop")); };
-  how.go_on = [&] { goes_on = true; };
+  how.resume = [&] { goes_on = true; };
   const sent_memory sent = sender(dev(), both, how).send(*to);
-  EXPECT_EQ(sent.whose, whose::source);
+  EXPECT_EQ(sent.owner, owner::source);
   EXPECT_EQ(said(sent), "test: it does not stop: busy");
   EXPECT_TRUE(goes_on);
   EXPECT_EQ(task::wrong(dev()), "");
   // Nothing has happened: it can go another time, and the destination is there still.
-  const sent_memory later = sender(dev(), both, sending(m)).send(*to);
-  EXPECT_EQ(later.whose, whose::destination) << said(later);
+  const sent_memory later = sender(dev(), both, source_options(m)).send(*to);
+  EXPECT_EQ(later.owner, owner::destination) << said(later);
   EXPECT_EQ(there.verdict(), "here, epoch 2");
 }
 
 TEST_F(migrating, IsAbortedAtAnyStep) {
-  const meeting m;
+  const test_site m;
   task t(dev());
   other_process there("destination", m.folder());
   const auto to = to_destination(m);
-  for (int s = 0; s < static_cast<int>(step::intent); ++s) {
-    send_options how = sending(m);
+  for (int s = 0; s < static_cast<int>(step::intent_recorded); ++s) {
+    send_options how = source_options(m);
     std::stop_source abort;
-    how.abort = abort.get_token();
-    how.at = [&](const progress &p) {
-      if (p.at == static_cast<step>(s)) abort.request_stop();
+    how.cancel = abort.get_token();
+    how.on_progress = [&](const progress &p) {
+      if (p.step == static_cast<step>(s)) abort.request_stop();
     };
     const sent_memory sent = sender(dev(), both, how).send(*to);
-    ASSERT_EQ(sent.whose, whose::source) << name_of(static_cast<step>(s));
-    EXPECT_TRUE(sent.why->is(errc::busy)) << said(sent);
+    ASSERT_EQ(sent.owner, owner::source) << name_of(static_cast<step>(s));
+    EXPECT_TRUE(sent.failure->is(errc::busy)) << said(sent);
     ASSERT_EQ(task::wrong(dev()), "");
     // The destination may need a moment to see that this one is over.
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
   // Too late: it goes.
-  send_options how = sending(m);
+  send_options how = source_options(m);
   std::stop_source abort;
-  how.abort = abort.get_token();
-  how.at = [&](const progress &p) {
-    if (p.at == step::intent) abort.request_stop();
+  how.cancel = abort.get_token();
+  how.on_progress = [&](const progress &p) {
+    if (p.step == step::intent_recorded) abort.request_stop();
   };
   const sent_memory sent = sender(dev(), both, how).send(*to);
-  EXPECT_EQ(sent.whose, whose::destination) << said(sent);
+  EXPECT_EQ(sent.owner, owner::destination) << said(sent);
   EXPECT_EQ(there.verdict(), "here, epoch 2");
 }
 
 TEST_F(migrating, AnAddressThatIsTaken) {
-  const meeting m;
+  const test_site m;
   task t(dev());  // and the destination is this process too
-  auto at = receiver::start(dev(), at_destination(m), receiving(m));
+  auto at = receiver::create(dev(), at_destination(m), destination_options(m));
   ASSERT_TRUE(at);
-  const sent_memory sent = sender(dev(), both, sending(m)).send(*to_destination(m));
-  EXPECT_EQ(sent.whose, whose::source);
-  ASSERT_TRUE(sent.why);
-  EXPECT_TRUE(sent.why->is(errc::busy));
-  EXPECT_EQ(sent.why->value, weights_at) << said(sent);
+  const sent_memory sent = sender(dev(), both, source_options(m)).send(*to_destination(m));
+  EXPECT_EQ(sent.owner, owner::source);
+  ASSERT_TRUE(sent.failure);
+  EXPECT_TRUE(sent.failure->is(errc::busy));
+  EXPECT_EQ(sent.failure->value, weights_at) << said(sent);
   EXPECT_EQ(task::wrong(dev()), "");
 }
 
 TEST_F(migrating, BelievesNobodyElse) {
-  const meeting m, others;
+  const test_site m, others;
   task t(dev());
-  auto at = receiver::start(dev(), at_destination(m), receiving(m));
+  auto at = receiver::create(dev(), at_destination(m), destination_options(m));
   ASSERT_TRUE(at);
   // A destination that is another than the one that is known.
-  auto to = tls_to(m.where(), others.of("source"));
+  auto to = create_tls_transport(m.address(), others.of("source"));
   ASSERT_TRUE(to);
-  sent_memory sent = sender(dev(), both, sending(m)).send(**to);
-  ASSERT_TRUE(sent.why);
-  EXPECT_TRUE(sent.why->is(errc::not_supported)) << said(sent);
+  sent_memory sent = sender(dev(), both, source_options(m)).send(**to);
+  ASSERT_TRUE(sent.failure);
+  EXPECT_TRUE(sent.failure->is(errc::not_supported)) << said(sent);
   // And one that does not know us. With TLS 1.3 it shows with the first answer.
   credentials stranger = others.of("source");
   stranger.fingerprints = m.of("source").fingerprints;
-  to = tls_to(m.where(), stranger);
+  to = create_tls_transport(m.address(), stranger);
   ASSERT_TRUE(to);
-  sent = sender(dev(), both, sending(m)).send(**to);
-  EXPECT_EQ(sent.whose, whose::source);
-  EXPECT_TRUE(sent.why);
+  sent = sender(dev(), both, source_options(m)).send(**to);
+  EXPECT_EQ(sent.owner, owner::source);
+  EXPECT_TRUE(sent.failure);
   EXPECT_EQ(task::wrong(dev()), "");
-  EXPECT_FALSE(at->receive(patience(0)));
+  EXPECT_FALSE(at->receive(std::chrono::milliseconds(0)));
 }
 
 TEST_F(migrating, OptionsThatCannotBe) {
-  const meeting m;
+  const test_site m;
   task t(dev());
   const auto refused = [&](const std::function<void(send_options &)> &with) {
-    send_options how = sending(m);
+    send_options how = source_options(m);
     with(how);
     class nowhere final : public transport {
-      result<std::unique_ptr<channel>> connect(patience) override {
+      result<std::unique_ptr<channel>> connect(std::chrono::milliseconds) override {
         return make_error(errc::busy, "test", "nothing is asked for");
       }
     } to;
     const sent_memory sent = sender(dev(), both, how).send(to);
-    return sent.whose == whose::source && sent.why->is(errc::invalid_argument);
+    return sent.owner == owner::source && sent.failure->is(errc::invalid_argument);
   };
   EXPECT_TRUE(refused([](send_options &o) { o.records = ""; }));
   EXPECT_TRUE(refused([](send_options &o) { o.channels = 0; }));
   EXPECT_TRUE(refused([](send_options &o) { o.channels = 65; }));
   EXPECT_TRUE(refused([](send_options &o) { o.chunk_bytes = 96 << 10; }));
   EXPECT_TRUE(refused([](send_options &o) { o.chunk_bytes = 4096; }));
-  EXPECT_TRUE(refused([](send_options &o) { o.most_rounds = 0; }));
+  EXPECT_TRUE(refused([](send_options &o) { o.max_rounds = 0; }));
   EXPECT_FALSE(refused([](send_options &) {}));
 }
 

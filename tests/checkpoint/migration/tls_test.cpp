@@ -4,7 +4,7 @@
 #include <future>
 #include <thread>
 
-#include "tests/checkpoint/migration/ends.h"
+#include "tests/checkpoint/migration/endpoints.h"
 
 namespace stillmap::migration::testing {
 namespace {
@@ -14,11 +14,12 @@ struct both_ends {
   std::unique_ptr<transport> to;
   std::unique_ptr<channel> here, there;
 
-  explicit both_ends(const meeting &m) : at(at_destination(m)), to(to_destination(m)) {
-    here = std::move(*to->connect(patience(5000)));
-    there = std::move(*at->accept(patience(5000)));
-    auto opened = std::async(std::launch::async, [&] { return there->open(patience(5000)); });
-    EXPECT_TRUE(here->open(patience(5000)));
+  explicit both_ends(const test_site &m) : at(at_destination(m)), to(to_destination(m)) {
+    here = std::move(*to->connect(std::chrono::milliseconds(5000)));
+    there = std::move(*at->accept(std::chrono::milliseconds(5000)));
+    auto opened = std::async(std::launch::async,
+                             [&] { return there->handshake(std::chrono::milliseconds(5000)); });
+    EXPECT_TRUE(here->handshake(std::chrono::milliseconds(5000)));
     EXPECT_TRUE(opened.get());
   }
 };
@@ -26,16 +27,17 @@ struct both_ends {
 // A receiver that is cut reads what had come, and goes. Who waits for room to send more hears of it
 // at once: not when its patience ends.
 TEST(migration_tls, WhoWaitsForRoomHearsOfTheEnd) {
-  const meeting m;
+  const test_site m;
   both_ends c(m);
   const std::vector<std::byte> much(64 << 20);
-  auto sent = std::async(std::launch::async, [&] { return c.here->send(much, patience(4000)); });
+  auto sent = std::async(std::launch::async,
+                         [&] { return c.here->send(much, std::chrono::milliseconds(4000)); });
   // Until nothing more goes into the socket.
   std::vector<std::byte> some(16 << 10);
-  ASSERT_TRUE(c.there->receive(some, patience(5000)));
+  ASSERT_TRUE(c.there->receive(some, std::chrono::milliseconds(5000)));
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
-  c.there->cut();
-  while (c.there->receive(some, patience(5000))) {
+  c.there->shutdown();
+  while (c.there->receive(some, std::chrono::milliseconds(5000))) {
   }
   c.there.reset();
   const status s = sent.get();
@@ -45,15 +47,15 @@ TEST(migration_tls, WhoWaitsForRoomHearsOfTheEnd) {
 
 // What was sent before the end arrives before it.
 TEST(migration_tls, WhatWasSentBeforeTheEndArrives) {
-  const meeting m;
+  const test_site m;
   for (int i = 0; i < 20; ++i) {
     both_ends c(m);
     const std::vector<std::byte> words(100 << 10, std::byte{7});
-    ASSERT_TRUE(c.there->send(words, patience(5000)));
-    c.there->cut();
+    ASSERT_TRUE(c.there->send(words, std::chrono::milliseconds(5000)));
+    c.there->shutdown();
     c.there.reset();
     std::vector<std::byte> heard(words.size());
-    const status s = c.here->receive(heard, patience(5000));
+    const status s = c.here->receive(heard, std::chrono::milliseconds(5000));
     ASSERT_TRUE(s) << s.error().message();
     EXPECT_EQ(heard, words);
   }

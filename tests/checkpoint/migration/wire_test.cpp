@@ -9,7 +9,7 @@
 #include <fstream>
 #include <random>
 
-#include "tests/checkpoint/migration/ends.h"
+#include "tests/checkpoint/migration/endpoints.h"
 
 namespace stillmap::migration::testing {
 namespace {
@@ -22,20 +22,20 @@ bool fails_with(const result<T> &r, errc c) {
 // What is put in comes out at the same end.
 class loop final : public channel {
  public:
-  status open(patience) override { return {}; }
-  peer who() const override { return {}; }
-  status send(std::span<const std::byte> b, patience) override {
+  status handshake(std::chrono::milliseconds) override { return {}; }
+  peer_identity peer() const override { return {}; }
+  status send(std::span<const std::byte> b, std::chrono::milliseconds) override {
     bytes.insert(bytes.end(), b.begin(), b.end());
     return {};
   }
-  status receive(std::span<std::byte> into, patience) override {
+  status receive(std::span<std::byte> into, std::chrono::milliseconds) override {
     asked += into.size();
     if (into.size() > bytes.size()) return make_error(errc::busy, "test", "there is no more");
     std::copy_n(bytes.begin(), into.size(), into.begin());
     bytes.erase(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(into.size()));
     return {};
   }
-  void cut() noexcept override {}
+  void shutdown() noexcept override {}
   std::deque<std::byte> bytes;
   std::size_t asked = 0;
 };
@@ -71,8 +71,8 @@ hello a_hello() {
 TEST(migration_wire, EveryMessageDamaged) {
   every_damage(encode(a_hello()),
                [](const std::vector<std::byte> &b) { return decode_hello(b).has_value(); });
-  every_damage(encode(question{task_id{}, session_id{}, 9}),
-               [](const std::vector<std::byte> &b) { return decode_question(b).has_value(); });
+  every_damage(encode(outcome_query{task_id{}, session_id{}, 9}),
+               [](const std::vector<std::byte> &b) { return decode_outcome_query(b).has_value(); });
   layout_message l;
   l.layout.blocks = {{{device_address(2 << 20), 4 << 20}, "weights"}};
   physical_properties here;
@@ -136,7 +136,7 @@ TEST(migration_wire, ALengthThatNothingFollows) {
 
 TEST(migration_wire, AnotherMessageThanWanted) {
   loop c;
-  ASSERT_TRUE(send(c, kind::landed, {}, {}));
+  ASSERT_TRUE(send(c, kind::round_received, {}, {}));
   EXPECT_TRUE(fails_with(receive(c, kind::owner, 0, {}, "test"), errc::corrupt));
   const error why = make_error(errc::busy, "there", "taken", 42).value();
   ASSERT_TRUE(send(c, kind::refusal, checkpoint::encode(why), {}));
@@ -147,7 +147,7 @@ TEST(migration_wire, AnotherMessageThanWanted) {
 }
 
 TEST(migration_record, IsWholeOrRefused) {
-  const meeting m;
+  const test_site m;
   task_id task;
   task.bytes.fill(std::byte{1});
   record r{task, 5, ownership::intent, {}, "other:1 the\nother", {}};

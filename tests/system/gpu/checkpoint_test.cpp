@@ -68,10 +68,10 @@ TEST_F(checkpoint_under_kernels, a_graph_replays_on_memory_that_was_suspended) {
   auto by = checkpoint::suspender::create(dev());
   ASSERT_TRUE(by) << by.error().message();
   std::uint32_t value = 1;
-  for (const checkpoint::keep_in where :
-       {checkpoint::keep_in::pinned_memory, checkpoint::keep_in::file}) {
+  for (const checkpoint::backing_store where :
+       {checkpoint::backing_store::pinned_host, checkpoint::backing_store::file}) {
     checkpoint::suspend_options how;
-    how.contents = where;
+    how.store = where;
     const auto slept = (*by)->suspend("weights", how);  // waits for what is queued
     ASSERT_TRUE(slept) << slept.error().message();
     EXPECT_EQ(slept->released.bytes(), 6 * page());

@@ -1,5 +1,5 @@
-// The few kernels of the GPU tests: PTX that every driver since CUDA 9 compiles, and the host
-// functions that stand for it on hostcuda, where the same tests run.
+// Kernels of the GPU tests: PTX for CUDA 9 and newer, and host functions that replace it on hostcuda,
+// where the same tests run.
 #pragma once
 
 #include <cuda.h>
@@ -14,8 +14,7 @@
 
 namespace stillmap::testing {
 
-// A function of the driver under its exported name; its declaration gives the type, nothing is
-// linked.
+// Looks up a driver function by its exported name. Only its declaration is used; nothing is linked.
 template <class Function>
 Function *raw(const driver &drv, const char *name) {
   auto *const found = reinterpret_cast<Function *>(drv.symbol(name));
@@ -24,14 +23,14 @@ Function *raw(const driver &drv, const char *name) {
 }
 void check(CUresult r, const char *what);
 
-// On devices that map pages.
+// Fixture for devices with virtual memory management.
 class gpu_test : public buffer_test {
  protected:
   void SetUp() override;
   void TearDown() override;
 
-  // A kernel writes 1, 2, 3, ... to the word at `at` until it is told to stop, at the latest for
-  // `seconds`. Returns when it has begun to. One at a time.
+  // Starts a kernel that writes 1, 2, 3, ... to the word at `at` until stop_counting(), at most for
+  // `seconds`. Returns once it counts. One at a time.
   void start_counting(device_address at, unsigned seconds, stream_ref s);
   void stop_counting();
   // Adds 1 to each of the words at `at`, as many as the word at `count` says.
@@ -44,7 +43,7 @@ class gpu_test : public buffer_test {
   std::uint32_t read(device_address at) const;
   void enter();
 
-  const driver &cu() const { return driver(); }
+  const stillmap::driver &cu() const { return driver(); }
   // Kernels are host functions here, and memory is the host's.
   bool runs_on_host() const { return cu().symbol("hostcuda_register_kernel") != nullptr; }
 

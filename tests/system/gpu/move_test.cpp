@@ -8,7 +8,7 @@
 #include "stillmap/checkpoint/handoff/handoff.h"
 #include "stillmap/checkpoint/migration/migration.h"
 #include "tests/checkpoint/handoff/processes.h"
-#include "tests/checkpoint/migration/ends.h"
+#include "tests/checkpoint/migration/endpoints.h"
 #include "tests/support/far_away.h"
 #include "tests/system/gpu/kernels.h"
 
@@ -19,8 +19,8 @@ using handoff::testing::meeting_place;
 using handoff::testing::other_process;
 using handoff::testing::part;
 using handoff::testing::say_and_end;
-using migration::patience;
-using migration::testing::meeting;
+using migration::testing::test_site;
+using std::chrono::milliseconds;
 
 constexpr std::size_t pages = 8;
 
@@ -29,7 +29,7 @@ class moving_under_kernels : public gpu_test {
   void SetUp() override {
     gpu_test::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
-    if (part() == "taker") taker();
+    if (part() == "receiver") receiver();
     if (part() == "destination") destination();
   }
 
@@ -43,7 +43,7 @@ class moving_under_kernels : public gpu_test {
     buffer_options options;
     options.pools = {*pool};
     options.hint = device_address(far_away);
-    options.reserve = pages * page();
+    options.reserve_bytes = pages * page();
     options.tag = tag;
     growable_buffer b = zeros(pages, std::move(options));
     if (b.address() != device_address(far_away)) throw std::runtime_error("the address is taken");
@@ -69,21 +69,21 @@ class moving_under_kernels : public gpu_test {
     return "counted to " + std::to_string(read(at));
   }
 
-  [[noreturn]] void taker() {
+  [[noreturn]] void receiver() {
     auto at = handoff::listener::create(meeting_place());
     if (!at) say_and_end(at.error().message());
-    auto from = at->accept(patience(30'000));
+    auto from = at->accept(std::chrono::milliseconds(30'000));
     if (!from) say_and_end(from.error().message());
-    const auto taken = handoff::take(dev(), *from);
+    const auto taken = handoff::receive(dev(), *from);
     say_and_end(taken ? goes_on(*taken) : taken.error().message());
   }
 
   [[noreturn]] void destination() {
-    const meeting m(meeting_place());
-    auto r = migration::receiver::start(dev(), migration::testing::at_destination(m),
-                                        migration::testing::receiving(m));
+    const test_site m(meeting_place());
+    auto r = migration::receiver::create(dev(), migration::testing::at_destination(m),
+                                         migration::testing::destination_options(m));
     if (!r) say_and_end(r.error().message());
-    const auto came = r->receive(patience(60'000));
+    const auto came = r->receive(std::chrono::milliseconds(60'000));
     say_and_end(came ? goes_on(came->memory) : came.error().message());
   }
 };
@@ -91,16 +91,16 @@ class moving_under_kernels : public gpu_test {
 TEST_F(moving_under_kernels, what_is_handed_over_is_computed_on) {
   if (!dev().capabilities().posix_fd_export) GTEST_SKIP() << "needs pages that can be exported";
   const std::string where = "@stillmap-gpu-" + std::to_string(std::random_device()());
-  other_process there("taker", where);
+  other_process there("receiver", where);
   growable_buffer b = far_buffer("task", handle_type::posix_fd), count = make();
   ASSERT_TRUE(count.resize(page()));
   write(count.address(), static_cast<std::uint32_t>(b.size() / 4));
-  auto to = handoff::connection::connect(where, patience(30'000));
+  auto to = handoff::connection::connect(where, std::chrono::milliseconds(30'000));
   ASSERT_TRUE(to) << to.error().message();
   const stream s = make_stream();
   launch_increment(b.address(), count.address(), s);  // give() waits for it
   const driver_counts before = counts();
-  const auto given = handoff::give(dev(), *to, {"task"});
+  const auto given = handoff::send(dev(), *to, std::vector<std::string>{"task"});
   ASSERT_TRUE(given) << given.error().message();
   EXPECT_EQ((counts() - before).bytes_to_host, 0u);
   EXPECT_EQ((counts() - before).bytes_on_device, 0u);
@@ -108,7 +108,7 @@ TEST_F(moving_under_kernels, what_is_handed_over_is_computed_on) {
 }
 
 TEST_F(moving_under_kernels, what_a_kernel_writes_to_all_the_time_moves) {
-  const meeting m;
+  const test_site m;
   other_process there("destination", m.folder());
   growable_buffer b = far_buffer("task"), count = make();
   ASSERT_TRUE(count.resize(page()));
@@ -120,8 +120,8 @@ TEST_F(moving_under_kernels, what_a_kernel_writes_to_all_the_time_moves) {
   launch_increment(b.address() + page(), count.address(), s);
   start_counting(b.address(), 20, s);
   const auto to = migration::testing::to_destination(m);
-  migration::send_options how = migration::testing::sending(m);
-  how.pause = std::chrono::milliseconds(100);
+  migration::send_options how = migration::testing::source_options(m);
+  how.max_downtime = std::chrono::milliseconds(100);
   bool ran_all_the_time = false;
   std::uint32_t counted = 0;
   how.quiesce = [&]() -> status {
@@ -132,9 +132,10 @@ TEST_F(moving_under_kernels, what_a_kernel_writes_to_all_the_time_moves) {
     counted = read(b.address());
     return done;
   };
-  const auto sent = migration::sender(dev(), {"task"}, how).send(*to);
+  const auto sent = migration::sender(dev(), std::vector<std::string>{"task"}, how).send(*to);
   stop_counting();
-  EXPECT_EQ(sent.whose, migration::whose::destination) << (sent.why ? sent.why->message() : "");
+  EXPECT_EQ(sent.owner, migration::owner::destination)
+      << (sent.failure ? sent.failure->message() : "");
   EXPECT_TRUE(ran_all_the_time) << "the copying waited for the kernel";
   EXPECT_GT(counted, 1u);
   EXPECT_EQ(there.verdict(), "counted to " + std::to_string(counted));

@@ -1,5 +1,5 @@
 // What the lanes of a migration take from: known at once, or found while they take.
-#include "stillmap/checkpoint/migration/internal/round.h"
+#include "stillmap/checkpoint/migration/internal/copy_round.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@ namespace stillmap::migration::testing {
 namespace {
 
 TEST(round, HandsOutEachOnceAndThenNothing) {
-  round r({4, 7, 9});
+  copy_round r({4, 7, 9});
   EXPECT_EQ(r.take(true), 4u);
   EXPECT_EQ(r.take(false), 7u);
   EXPECT_EQ(r.take(true), 9u);
@@ -22,9 +22,9 @@ TEST(round, HandsOutEachOnceAndThenNothing) {
 }
 
 TEST(round, OfNothingIsOver) {
-  round none(std::vector<std::size_t>{});
+  copy_round none(std::vector<std::size_t>{});
   EXPECT_EQ(none.take(true), std::nullopt);
-  round found;
+  copy_round found;
   EXPECT_EQ(found.take(false), std::nullopt) << "not yet, and it is not to wait";
   EXPECT_TRUE(found.add({}));
   found.complete();
@@ -32,7 +32,7 @@ TEST(round, OfNothingIsOver) {
 }
 
 TEST(round, GivenUpHandsOutNothingMoreAndSaysSo) {
-  round r;
+  copy_round r;
   EXPECT_TRUE(r.add({1, 2}));
   EXPECT_EQ(r.take(true), 1u);
   r.give_up();
@@ -43,7 +43,7 @@ TEST(round, GivenUpHandsOutNothingMoreAndSaysSo) {
 
 TEST(round, WhoWaitsIsWokenByMoreAndByTheEnd) {
   constexpr std::size_t most = 20'000;
-  round r;
+  copy_round r;
   std::vector<std::atomic<int>> times(most);
   std::vector<std::thread> takers;
   for (int i = 0; i < 3; ++i) {
@@ -63,12 +63,12 @@ TEST(round, WhoWaitsIsWokenByMoreAndByTheEnd) {
 }
 
 TEST(round, FinderWaitsUntilFewAreLeft) {
-  round r;
+  copy_round r;
   EXPECT_TRUE(r.add({0, 1, 2, 3, 4}));
   r.await_takers(2);  // nobody takes, so nobody is waited for
   EXPECT_EQ(r.take(true), 0u);
   std::atomic<std::size_t> taken{1};
-  std::thread taker([&] {
+  std::thread receiver([&] {
     while (taken < 3) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
       ++taken;
@@ -77,12 +77,12 @@ TEST(round, FinderWaitsUntilFewAreLeft) {
   });
   r.await_takers(2);
   EXPECT_EQ(taken, 3u);
-  taker.join();
+  receiver.join();
   r.await_takers(2);  // as few as asked for
 }
 
 TEST(round, FinderOfARoundGivenUpWaitsForNobody) {
-  round r;
+  copy_round r;
   EXPECT_TRUE(r.add({0, 1, 2, 3, 4}));
   EXPECT_EQ(r.take(true), 0u);
   std::thread fails([&] {

@@ -18,20 +18,20 @@ using handoff::testing::say_and_end;
 
 // A folder that both processes know: records of either end, and who they are. Made in TempDir(),
 // and removed by who made it.
-class meeting {
+class test_site {
  public:
-  meeting();  // a new one, with certificates
-  explicit meeting(std::string folder) : folder_(std::move(folder)) {}  // one that is there
-  meeting(const meeting &) = delete;
-  ~meeting();
+  test_site();  // a new one, with certificates
+  explicit test_site(std::string folder) : folder_(std::move(folder)) {}  // one that is there
+  test_site(const test_site &) = delete;
+  ~test_site();
 
   const std::string &folder() const { return folder_; }
   std::string records(const char *end) const { return folder_ + '/' + end; }
   // Of "source" or "destination": believes the other one.
   credentials of(const char *end) const;
   // Where the destination listens, once it does.
-  void say_where(const std::string &where) const;
-  std::string where() const;
+  void publish_address(const std::string &where) const;
+  std::string address() const;
 
  private:
   std::string folder_;
@@ -39,11 +39,11 @@ class meeting {
 };
 
 // Both ends as the tests want them: at most 30 s of silence, two channels, chunks of 64 KiB.
-send_options sending(const meeting &m);
-receive_options receiving(const meeting &m);
-std::unique_ptr<transport> to_destination(const meeting &m);
+send_options source_options(const test_site &m);
+receive_options destination_options(const test_site &m);
+std::unique_ptr<transport> to_destination(const test_site &m);
 // At the port where it was before, if it was somewhere.
-std::unique_ptr<acceptor> at_destination(const meeting &m);
+std::unique_ptr<acceptor> at_destination(const test_site &m);
 
 // Kills this process where it was told to die.
 void die_at(step s);

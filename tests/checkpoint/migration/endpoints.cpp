@@ -1,4 +1,4 @@
-#include "tests/checkpoint/migration/ends.h"
+#include "tests/checkpoint/migration/endpoints.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -32,7 +32,7 @@ void write(const std::string &path, const std::string &text) {
 
 }  // namespace
 
-meeting::meeting() {
+test_site::test_site() {
   std::string name = ::testing::TempDir() + "/stillmap_migration_XXXXXX";
   if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp");
   folder_ = name;
@@ -45,12 +45,12 @@ meeting::meeting() {
   }
 }
 
-meeting::~meeting() {
+test_site::~test_site() {
   std::error_code left;
   if (made_) std::filesystem::remove_all(folder_, left);
 }
 
-credentials meeting::of(const char *end) const {
+credentials test_site::of(const char *end) const {
   const std::string mine = folder_ + '/' + end;
   credentials c = must(load_credentials(mine + ".crt", mine + ".key"));
   const std::string theirs = folder_ + '/' + (end == std::string("source") ? ends[1] : ends[0]);
@@ -58,47 +58,48 @@ credentials meeting::of(const char *end) const {
   return c;
 }
 
-void meeting::say_where(const std::string &where) const {
-  write(folder_ + "/where", where);
+void test_site::publish_address(const std::string &address) const {
+  write(folder_ + "/address", address);
 }
 
-std::string meeting::where() const {
-  std::ifstream in(folder_ + "/where");
+std::string test_site::address() const {
+  std::ifstream in(folder_ + "/address");
   std::string text;
   std::getline(in, text);
   return text;
 }
 
-send_options sending(const meeting &m) {
+send_options source_options(const test_site &m) {
   send_options how;
   how.records = m.records("source");
   how.task.bytes.fill(std::byte{7});
   how.chunk_bytes = 64 << 10;
-  how.wait = patience(30'000);
-  how.settle = patience(0);
-  how.at = [](const progress &p) { die_at(p.at); };
+  how.timeout = std::chrono::milliseconds(30'000);
+  how.resolve_timeout = std::chrono::milliseconds(0);
+  how.on_progress = [](const progress &p) { die_at(p.step); };
   return how;
 }
 
-receive_options receiving(const meeting &m) {
+receive_options destination_options(const test_site &m) {
   receive_options how;
   how.records = m.records("destination");
-  how.wait = patience(30'000);
-  how.at = die_at;
+  how.timeout = std::chrono::milliseconds(30'000);
+  how.on_step = die_at;
   return how;
 }
 
-std::unique_ptr<transport> to_destination(const meeting &m) {
-  for (int i = 0; i < 3000 && m.where().empty(); ++i) {
+std::unique_ptr<transport> to_destination(const test_site &m) {
+  for (int i = 0; i < 3000 && m.address().empty(); ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
-  return must(tls_to(m.where(), m.of("source")));
+  return must(create_tls_transport(m.address(), m.of("source")));
 }
 
-std::unique_ptr<acceptor> at_destination(const meeting &m) {
-  const std::string before = m.where();
-  auto out = must(tls_at(before.empty() ? "127.0.0.1:0" : before, m.of("destination")));
-  m.say_where(out->where());
+std::unique_ptr<acceptor> at_destination(const test_site &m) {
+  const std::string before = m.address();
+  auto out =
+      must(create_tls_acceptor(before.empty() ? "127.0.0.1:0" : before, m.of("destination")));
+  m.publish_address(out->address());
   return out;
 }
 
