@@ -148,11 +148,9 @@ result<image_id> make_id() {
   return id;
 }
 
-status write_set(const std::string &folder, const image_set &what, bool replace,
-                 file_calls *calls) {
-  return in_file(
-      write_file(folder, what, replace, calls != nullptr ? *calls : file_calls::system()),
-      file_of(folder));
+status write_set(const std::string &folder, const image_set &what, const set_options &options) {
+  file_calls &calls = options.calls != nullptr ? *options.calls : file_calls::system();
+  return in_file(write_file(folder, what, options.replace, calls), file_of(folder));
 }
 
 result<image_set> read_set(const std::string &folder, file_calls *calls) {

@@ -39,13 +39,17 @@ std::optional<set_position> parse_name_in_set(std::string_view name);
 // A random id for a set or an image. Errors: those of the system's random source.
 result<image_id> make_id();
 
+struct set_options {
+  bool replace = false;         // replace a set in the directory; false: that is an error
+  file_calls *calls = nullptr;  // for tests; nullptr: the system's
+};
+
 // Writes the file `folder`/set atomically. set_writer does this and what is required.
 // Requires: the images are written under their names, with the id of this set, their index and
 //           their number (write_options).
 // Errors:   invalid_argument (no images, or more than max_images_in_set); std::errc::file_exists
 //           (not replacing, and there is a set); errors of system calls.
-status write_set(const std::string &folder, const image_set &what, bool replace = false,
-                 file_calls *calls = nullptr);
+status write_set(const std::string &folder, const image_set &what, const set_options &options = {});
 
 // Reads the file `folder`/set.
 // Errors: corrupt; not_supported (a newer version); std::errc::no_such_file_or_directory (no set);

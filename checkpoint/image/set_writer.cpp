@@ -21,7 +21,7 @@ std::string without_end(std::string folder) {
 
 }  // namespace
 
-set_writer::set_writer(std::string folder, std::uint32_t images, const set_writer_options &options)
+set_writer::set_writer(std::string folder, std::uint32_t images, const set_options &options)
     : folder_(std::move(folder)),
       images_(images),
       replace_(options.replace),
@@ -49,7 +49,7 @@ set_writer::~set_writer() {
 }
 
 result<set_writer> set_writer::create(const std::string &folder, std::uint32_t images,
-                                      const set_writer_options &options) {
+                                      const set_options &options) {
   set_writer w(without_end(folder), images, options);
   if (images == 0 || images > max_images_in_set) {
     return in_file(image_error(errc::invalid_argument, op,
@@ -140,7 +140,7 @@ status set_writer::commit(std::vector<set_member> images) {
                     part::set, 12, std::to_string(images.size()), std::to_string(images_)),
         folder_);
   }
-  auto ok = write_set(folder_, {set_, std::move(images)}, replace_, calls_);
+  auto ok = write_set(folder_, {set_, std::move(images)}, {replace_, calls_});
   if (!ok) {
     // Keep the images if the commit took effect nevertheless, or if that is unknown.
     const auto there = read_set(folder_, calls_);

@@ -11,11 +11,6 @@
 
 namespace stillmap::image {
 
-struct set_writer_options {
-  bool replace = false;         // replace a set in the directory; false: that is an error
-  file_calls *calls = nullptr;  // for tests; nullptr: the system's
-};
-
 // Threads: externally synchronised; any threads and processes may write the images.
 class set_writer {
  public:
@@ -25,7 +20,7 @@ class set_writer {
   //         std::errc::file_exists (not replacing, and there is a set); corrupt, not_supported (the
   //         set there cannot be read, so its images are unknown); errors of system calls.
   static result<set_writer> create(const std::string &folder, std::uint32_t images,
-                                   const set_writer_options &options = {});
+                                   const set_options &options = {});
   set_writer(set_writer &&o) noexcept;
   set_writer &operator=(set_writer &&) = delete;
   // Unless committed: removes all images of this set, and the directory if create() made it.
@@ -48,7 +43,7 @@ class set_writer {
   status commit(std::vector<set_member> images);
 
  private:
-  set_writer(std::string folder, std::uint32_t images, const set_writer_options &options);
+  set_writer(std::string folder, std::uint32_t images, const set_options &options);
   status open();
   status check_current_set();
   void remove_left_overs() const;

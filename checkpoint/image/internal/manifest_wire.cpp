@@ -127,7 +127,7 @@ result<std::vector<std::byte>> encode(const manifest &m) {
   for (const auto &list : m.access_lists) {
     std::vector<wire::Access> entries;
     for (const access_grant &a : list) {
-      entries.emplace_back(write(a.who), static_cast<std::uint8_t>(a.mode));
+      entries.emplace_back(write(a.location), static_cast<std::uint8_t>(a.mode));
     }
     lists.push_back(wire::CreateAccessList(b, b.CreateVectorOfStructs(entries)));
   }

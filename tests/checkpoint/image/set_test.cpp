@@ -38,8 +38,8 @@ TEST_F(image_sets, round_trip) {
   const auto twice = write_set(folder(), s);
   ASSERT_FALSE(twice);
   EXPECT_EQ(twice.error().code, std::errc::file_exists);
-  EXPECT_TRUE(write_set(folder(), s, true));
-  EXPECT_FALSE(write_set(folder(), {}, true));
+  EXPECT_TRUE(write_set(folder(), s, {.replace = true}));
+  EXPECT_FALSE(write_set(folder(), {}, {.replace = true}));
   EXPECT_EQ(names_in(folder()),
             (std::vector<std::string>{name_in_set(0, s.set), name_in_set(1, s.set),
                                       name_in_set(2, s.set), "set"}));
@@ -74,7 +74,7 @@ TEST_F(image_sets, images_that_are_not_its_own) {
   // The set lists the images that are there, but their superblocks disagree.
   image_set other = s;
   std::swap(other.images[0], other.images[1]);
-  ASSERT_TRUE(write_set(folder(), other, true));
+  ASSERT_TRUE(write_set(folder(), other, {.replace = true}));
   EXPECT_FALSE(open_set(folder()));
 }
 

@@ -16,7 +16,7 @@ class set_writers : public image_test {
  protected:
   std::string set_folder() const { return path("a.stillmap"); }
 
-  result<image_id> save(std::span<const sample> images, const set_writer_options &options = {},
+  result<image_id> save(std::span<const sample> images, const set_options &options = {},
                         std::span<const reader> parents = {}) {
     auto w = set_writer::create(set_folder(), static_cast<std::uint32_t>(images.size()), options);
     if (!w) return tl::unexpected(w.error());
