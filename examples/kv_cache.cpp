@@ -15,8 +15,8 @@ class kv_cache {
   kv_cache(const device &d, std::size_t requests, std::size_t longest)
       : device_(d),
         slot_bytes_(round_up(longest, d.capabilities().page_bytes)),
-        buffer_(example::must(
-            growable_buffer::create(d, {.reserve_bytes = requests * slot_bytes_, .tag = "kv cache"}))),
+        buffer_(example::must(growable_buffer::create(
+            d, {.reserve_bytes = requests * slot_bytes_, .tag = "kv cache"}))),
         used_(requests, 0) {}
 
   device_address slot(std::size_t request) const {

@@ -51,7 +51,8 @@ class task {
         stream_(example::must(stream::create(device_))),
         heap_(example::must(caching_allocator::create(device_, {.tag = "heap"}))),
         numbers_(example::must(device_vector<std::uint32_t>::create(
-            device_, {.buffer = {.reserve_bytes = std::size_t{1} << 30, .tag = "numbers"}}, stream_))) {
+            device_, {.buffer = {.reserve_bytes = std::size_t{1} << 30, .tag = "numbers"}},
+            stream_))) {
     grow();
     for (std::size_t i = 0; i < nodes; ++i) {
       blocks_.push_back(example::must(heap_->allocate(sizeof(node), stream_)));
