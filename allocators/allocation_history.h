@@ -1,6 +1,6 @@
 // The most recent events of a caching allocator, in a ring of fixed size.
 // caching_allocator::record_history() starts recording, history() returns a copy.
-// docs/design.md#what-the-allocator-says-about-itself
+// docs/allocator.md#statistics-maps-and-history
 #pragma once
 
 #include <cstddef>

@@ -5,6 +5,7 @@
 
 #include "stillmap/allocators/internal/allocator_core.h"
 #include "stillmap/allocators/trace/internal/trace_recorder.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap {
 
@@ -60,17 +61,13 @@ result<std::unique_ptr<caching_allocator>> caching_allocator::create(
     pool.keep_free = 0;
     pool.quota = options.quota;
     pool.exportable = options.exportable;
-    auto made = page_pool::create(d, pool);
-    if (!made) return tl::unexpected<error>(made.error());
-    pages = std::move(*made);
+    STILLMAP_ASSIGN_OR_RETURN(pages, page_pool::create(d, pool));
   }
   std::shared_ptr<trace_recorder> recorder;
   if (options.record_to.empty()) {
     recorder = trace_recorder::from_environment();
   } else {
-    auto opened = trace_recorder::open(options.record_to);
-    if (!opened) return tl::unexpected<error>(opened.error());
-    recorder = std::move(*opened);
+    STILLMAP_ASSIGN_OR_RETURN(recorder, trace_recorder::open(options.record_to));
   }
   return std::unique_ptr<caching_allocator>(new caching_allocator(std::make_unique<allocator_core>(
       d, std::move(pages), std::move(access), std::move(options), std::move(recorder))));
@@ -238,7 +235,7 @@ result<void *> allocator_core::allocate_slow(std::size_t bytes, stream_ref s,
     block = grow(*a, r, growing);
   }
   if (block && options.zero) {
-    if (status z = zero(*block, bytes, s); !z) return tl::unexpected<error>(z.error());
+    STILLMAP_RETURN_IF_ERROR(zero(*block, bytes, s));
   }
   return block;
 }

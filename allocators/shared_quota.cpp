@@ -1,4 +1,5 @@
 #include "stillmap/allocators/shared_quota.h"
+#include "stillmap/vmm/internal/try.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -278,7 +279,7 @@ result<std::shared_ptr<shared_quota>> shared_quota::open(const std::string &name
   const int fd = ::open(path_of(name).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (fd < 0) return system_error(op, "the file cannot be opened");
   auto joined = std::make_unique<ledger>(fd);
-  if (status s = joined->join(limit); !s) return tl::unexpected(s.error());
+  STILLMAP_RETURN_IF_ERROR(joined->join(limit));
   return std::shared_ptr<shared_quota>(new shared_quota(std::move(joined)));
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "stillmap/allocators/internal/allocator_core.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap {
 namespace {
@@ -71,7 +72,7 @@ result<extent *> allocator_core::extend_by_chunk(arena &a, const block_request &
 // address that is not page-aligned is freed, and the allocation repeated with room for alignment.
 result<arena::chunk> allocator_core::allocate_chunk(std::size_t bytes) {
   const context_guard guard(device_.driver(), device_.context());
-  if (!guard.entered()) return tl::unexpected<error>(guard.entered().error());
+  STILLMAP_RETURN_IF_ERROR(guard.entered());
   const std::size_t most = limit;
   for (std::size_t room = 0;; room = page()) {
     const std::size_t all = bytes + room;
@@ -81,7 +82,7 @@ result<arena::chunk> allocator_core::allocate_chunk(std::size_t bytes) {
                         error_unit::bytes);
     }
     if (options_.quota != nullptr) {
-      if (status s = options_.quota->reserve(all); !s) return tl::unexpected<error>(s.error());
+      STILLMAP_RETURN_IF_ERROR(options_.quota->reserve(all));
     }
     const auto at = device_.driver().allocate(all);
     if (!at) {
@@ -222,7 +223,7 @@ void allocator_core::release_grant(std::size_t bytes) const noexcept {
 // stream also covers streams of other owners, unless they are non-blocking.
 status allocator_core::check_no_capture() const {
   const context_guard guard(device_.driver(), device_.context());
-  if (!guard.entered()) return guard.entered();
+  STILLMAP_RETURN_IF_ERROR(guard.entered());
   const auto ask = [&](stream_ref s) -> status {
     const auto answer = device_.driver().stream_capturing(s.get());
     if (!answer && !answer.error().is(errc::not_supported)) {
@@ -234,7 +235,7 @@ status allocator_core::check_no_capture() const {
   };
   if (status s = ask({}); !s) return s;
   for (const auto &a : arenas_) {
-    if (status s = ask(a->stream); !s) return s;
+    STILLMAP_RETURN_IF_ERROR(ask(a->stream));
   }
   return {};
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "stillmap/allocators/internal/allocator_core.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap {
 namespace {
@@ -70,14 +71,13 @@ result<void *> allocator_core::find_memory(arena &a, const block_request &r) {
     return a.allocate_best_fit(r, whole);
   };
   const auto try_growing = [&](effort level, bool whole) -> result<void *> {
-    auto s = extend(a, whole ? r : arena::growth_for(r), level);
-    if (!s) return tl::unexpected<error>(s.error());
+    STILLMAP_ASSIGN_OR_RETURN(extent *const s, extend(a, whole ? r : arena::growth_for(r), level));
     const std::lock_guard lock(a.lock);
-    return r.small() && !whole ? a.enter_slab(*s, r) : a.enter(*s, r);
+    return r.small() && !whole ? a.enter_slab(s, r) : a.enter(s, r);
   };
 
   const relaxed_capture_mode relaxed(device_.driver());
-  if (!relaxed.entered()) return tl::unexpected<error>(relaxed.entered().error());
+  STILLMAP_RETURN_IF_ERROR(relaxed.entered());
   reclaim(false);
   if (void *const block = try_free(false)) return block;
   auto found = try_growing(effort::ordinary, false);
@@ -133,9 +133,7 @@ result<extent *> allocator_core::extend(arena &a, const block_request &r, effort
   if (in_chunks()) return extend_by_chunk(a, r, level);
   auto place = carve(a, r, level);
   if (!place) {
-    if (status s = reserve_addresses(a, static_cast<std::size_t>(r.bytes + r.alignment)); !s) {
-      return tl::unexpected<error>(s.error());
-    }
+    STILLMAP_RETURN_IF_ERROR(reserve_addresses(a, static_cast<std::size_t>(r.bytes + r.alignment)));
     place = carve(a, r, level);
     if (!place) {
       return make_error(errc::address_space_exhausted, "caching_allocator::allocate",
@@ -295,7 +293,7 @@ bool allocator_core::drop_aliases(arena &a) {
   }
   for (const extent *s : going.extents) {
     device_.space().retire_again(device_.space().block_at(device_address(s->begin)), s->range(),
-                           going.idle);
+                                 going.idle);
   }
   const std::lock_guard lock(a.lock);
   a.unmapping.push_back(std::move(going));
@@ -357,12 +355,10 @@ status allocator_core::order_after_last_use(arena &a, page_supply &supply) {
   for (taken_pages &t : supply.moved) {
     if (t.from == &a && !t.leaves_allocator)
       continue;  // same stream: its order suffices, and the old mapping stays
-    auto after = fence::after(device_, t.from->stream);
-    if (!after) return tl::unexpected<error>(after.error());
-    t.idle = std::move(*after);
+    STILLMAP_ASSIGN_OR_RETURN(t.idle, fence::after(device_, t.from->stream));
     if (t.from == &a) continue;
     if (!supply.ordered_by_host) {
-      if (status s = t.idle.make_wait(device_, a.stream); !s) return s;
+      STILLMAP_RETURN_IF_ERROR(t.idle.make_wait(device_, a.stream));
       continue;
     }
     if (const auto past = has_passed(t.idle, true); !past) return tl::unexpected(past.error());
@@ -424,7 +420,7 @@ void allocator_core::release_old_mappings(arena &a, const extent_map::carved_ext
     for (const extent *s : t.extents) to += s->bytes;
     for (const extent *s : t.extents) {
       device_.space().retire_again(device_.space().block_at(device_address(s->begin)), s->range(),
-                             t.idle);
+                                   t.idle);
     }
     const std::lock_guard lock(t.from->lock);
     t.from->unmapping.push_back({std::move(t.extents), std::move(t.idle)});

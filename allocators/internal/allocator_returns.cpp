@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "stillmap/allocators/internal/allocator_core.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap {
 
@@ -21,7 +22,7 @@ result<bool> allocator_core::has_passed(fence &idle, bool wait) {
   const auto passed = idle.passed();
   if (!passed || *passed || !wait) return passed;
   ++host_waits_;
-  if (status s = idle.wait(); !s) return tl::unexpected<error>(s.error());
+  STILLMAP_RETURN_IF_ERROR(idle.wait());
   return true;
 }
 
@@ -116,7 +117,7 @@ result<physical_size> allocator_core::trim(std::size_t keep) {
   if (watch_.in_child()) return forked_error("caching_allocator::trim");
   const std::lock_guard growing(growth_mutex_);
   const relaxed_capture_mode relaxed(device_.driver());
-  if (!relaxed.entered()) return tl::unexpected<error>(relaxed.entered().error());
+  STILLMAP_RETURN_IF_ERROR(relaxed.entered());
   if (in_chunks()) return trim_chunks(keep);
   reclaim_pools(false);
   // Pages of private pools stay. No event can be recorded on a capturing stream, so its pages stay
@@ -192,7 +193,7 @@ status allocator_core::retire(arena &a, std::size_t pages, std::size_t &bytes) {
 
 status allocator_core::wait_for_device() const {
   const context_guard guard(device_.driver(), device_.context());
-  if (!guard.entered()) return guard.entered();
+  STILLMAP_RETURN_IF_ERROR(guard.entered());
   return device_.driver().synchronize_context();
 }
 

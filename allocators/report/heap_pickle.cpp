@@ -7,6 +7,7 @@
 
 #include "stillmap/allocators/report/heap_report.h"
 #include "stillmap/allocators/report/internal/pickle_writer.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap {
 namespace {
@@ -210,9 +211,7 @@ result<heap_snapshot> snapshot_of(const caching_allocator &heap) {
   heap_snapshot out;
   out.device = heap.device().name();
   out.ordinal = heap.device().ordinal();
-  auto history = heap.history();
-  if (!history) return tl::unexpected<error>(history.error());
-  out.history = std::move(*history);
+  STILLMAP_ASSIGN_OR_RETURN(out.history, heap.history());
   out.map = heap.map();
   out.stats = heap.stats();
   return out;

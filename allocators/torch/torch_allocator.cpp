@@ -12,6 +12,7 @@
 #include "stillmap/allocators/caching_allocator.h"
 #include "stillmap/allocators/internal/fork_watch.h"
 #include "stillmap/allocators/torch/torch_settings.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::torch_plugin {
 namespace {
@@ -80,14 +81,12 @@ result<caching_allocator *> make_heap(int ordinal) {
   std::atomic<caching_allocator *> &place = all.of_device[static_cast<std::size_t>(ordinal)];
   const std::lock_guard lock(all.making);
   if (caching_allocator *const made = place.load(std::memory_order_relaxed)) return made;
-  const auto say = read_settings();
-  if (!say) return tl::unexpected<error>(say.error());
-  const auto d = device::open(ordinal);
-  if (!d) return tl::unexpected<error>(d.error());
+  STILLMAP_ASSIGN_OR_RETURN(const settings say, read_settings());
+  STILLMAP_ASSIGN_OR_RETURN(const device d, device::open(ordinal));
   caching_allocator_options options;
-  options.limit = say->limit;
-  if (say->peers) options.peer_devices = d->capabilities().peers;
-  auto made = caching_allocator::create(*d, std::move(options));
+  options.limit = say.limit;
+  if (say.peers) options.peer_devices = d.capabilities().peers;
+  auto made = caching_allocator::create(d, std::move(options));
   if (!made) return tl::unexpected<error>(made.error());
   place.store(made->get(), std::memory_order_release);
   return made->release();

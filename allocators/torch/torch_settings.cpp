@@ -1,4 +1,5 @@
 #include "stillmap/allocators/torch/torch_settings.h"
+#include "stillmap/vmm/internal/try.h"
 
 #include <charconv>
 #include <cmath>
@@ -34,9 +35,7 @@ result<std::size_t> parse_bytes(std::string_view text) {
 result<settings> read_settings() {
   settings out;
   if (const char *const text = std::getenv("STILLMAP_TORCH_LIMIT"); text != nullptr && *text) {
-    const auto bytes = parse_bytes(text);
-    if (!bytes) return tl::unexpected<error>(bytes.error());
-    out.limit = *bytes;
+    STILLMAP_ASSIGN_OR_RETURN(out.limit, parse_bytes(text));
   }
   if (const char *const text = std::getenv("STILLMAP_TORCH_PEERS"); text != nullptr && *text) {
     const std::string_view said = text;
