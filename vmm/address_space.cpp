@@ -152,7 +152,7 @@ void address_space::notify(backing_event::phase when, const std::vector<touched_
   }
 }
 
-void address_space::enter_fallback(virtual_range range) {
+void address_space::add_fallback(virtual_range range) {
   const std::lock_guard lock(mutex_);
   mapping_record record;
   record.range = range;
@@ -163,7 +163,7 @@ void address_space::enter_fallback(virtual_range range) {
   stats_.physical_peak = std::max(stats_.physical_peak, stats_.physical);
 }
 
-void address_space::leave_fallback(virtual_range range) {
+void address_space::remove_fallback(virtual_range range) {
   const std::lock_guard lock(mutex_);
   fallbacks_.erase(range.begin.value());
   stats_.mapped_bytes -= range.bytes;

@@ -1,8 +1,8 @@
-// The ledger of one device: every reservation, every mapping, what is retiring, and who wants to
-// know before anything changes. The truth that inspection, checkpoint and pictures read; hot paths
-// never come here. docs/pages.md#the-ledger
+// The ledger of one device: every reservation, every mapping, the retiring mappings, and the callbacks
+// that are run before and after a change. Inspection, checkpoints and pictures read it; hot paths do
+// not use it. docs/pages.md#the-ledger
 // Lock order: collect_mutex_ > mutex_ > page_pool::mutex_. Only collect_mutex_, which one thread
-// holds while it undoes retired mappings, is held across driver calls.
+// holds while it unmaps retired mappings, is held across driver calls.
 #pragma once
 
 #include <atomic>
@@ -21,8 +21,8 @@
 
 namespace stillmap {
 
-// Addresses with a name and a generation; freed in the ledger's own time (when nothing retiring is
-// left in them). Users hold it through `reservation`.
+// A reserved address range with a tag and a generation. Its addresses are freed when the last owner
+// and the last retiring mapping in it are gone. Users hold it through `reservation`.
 class address_block {
  public:
   virtual_range range() const { return range_; }
@@ -47,15 +47,16 @@ class address_block {
   std::atomic<bool> of_buffer_{false};
 };
 
-// What a change of backing looks like to those who registered memory elsewhere (RDMA, UCX, NCCL).
+// A change of the pages behind a range. Code that registers memory (RDMA, UCX, NCCL) needs these
+// events to drop and renew its registrations.
 struct backing_event {
   enum class phase {
-    about_to_change,  // nothing has happened yet; drop registrations of `range` now
-    changed,          // done: register again if wanted
-    abandoned,        // it failed and was undone: what was before is again
+    about_to_change,  // before the change: drop registrations of `range` now
+    changed,          // after the change: register again if wanted
+    abandoned,        // the change failed and was undone: the old pages are mapped
   };
   phase when;
-  virtual_range range;         // where pages come, go or move
+  virtual_range range;         // where pages are mapped, unmapped or moved
   std::uint64_t generation;    // of the block, after the change (before it, when abandoned)
   const address_block *block;  // valid during the call
 };
@@ -64,7 +65,7 @@ using backing_callback = std::function<void(const backing_event &)>;
 enum class mapping_state {
   mapped,
   retiring,
-  suspended,  // the addresses are its owner's still, the page is gone: remap_plan::suspend
+  suspended,  // the addresses stay reserved by their owner without a page: remap_plan::suspend
 };
 
 struct mapping_record {
@@ -72,7 +73,7 @@ struct mapping_record {
   page_ptr backing;  // empty where suspended, and for a fallback (cuMemAlloc) allocation
   std::vector<access_grant> access;
   mapping_state state = mapping_state::mapped;
-  std::uint64_t suspended_by = 0;  // what remap_plan::suspend was given
+  std::uint64_t suspended_by = 0;  // the id given to remap_plan::suspend
 };
 
 struct block_record {
@@ -87,14 +88,14 @@ struct block_record {
 
 struct address_space_stats {
   std::size_t reserved_bytes = 0;  // address space
-  std::size_t mapped_bytes = 0;    // address space with pages behind it; aliases count each time
+  std::size_t mapped_bytes = 0;    // mapped address space; an alias counts again
   physical_size physical;          // created through any pool or by hand and not yet released
   physical_size physical_peak;
   std::size_t live_blocks = 0;
   std::size_t live_mappings = 0;  // retiring ones included: they count against the ceiling
   std::size_t retiring_mappings = 0;
   std::size_t mapping_ceiling = 0;
-  std::size_t suspended_bytes = 0;  // address space whose pages were taken away, to come back
+  std::size_t suspended_bytes = 0;  // address space whose pages are suspended
 };
 
 class remap_plan;
@@ -115,61 +116,61 @@ class address_space {
   // Performs the plan, all or nothing. remap.h
   status apply(remap_plan &&plan);
 
-  // The mappings in `range` (whole ones) stop being the owner's now and are unmapped once `idle`
-  // has passed: at once if it has. Pages whose last mapping goes return to their pool under `idle`.
-  // Errors: as remap. Cost: one unmap per contiguous run when passed, none otherwise.
+  // Takes the whole mappings in `range` from their owner now, and unmaps them once `idle` has passed
+  // (at once if it has). A page without another mapping returns to its pool under `idle`.
+  // Errors: as apply().
+  // Cost:   one unmap per contiguous run when `idle` has passed, none otherwise.
   status retire(std::shared_ptr<address_block> block, virtual_range range, fence idle);
 
-  // Takes retiring mappings back, as far from the start of `range` as the same pages are still
-  // there, with `access`, and are nobody else's (aliased, forked or spliced pages are not taken
-  // back): no driver call but the wait (`consumer` waits for the fence; without it the host).
-  // Returns the bytes taken back; `idle` receives the fence they were under, for let_go.
+  // Takes retiring mappings back from the start of `range` on, as far as they have `access` and
+  // pages that are not used elsewhere (aliased, forked and spliced pages are not taken back).
+  // `consumer` waits for the fence of the mappings; without it the host waits.
+  // Returns the bytes taken back; `idle` receives their fence, for retire_again.
+  // Cost: the wait; no other driver call.
   result<std::size_t> revive(virtual_range range, const std::vector<access_grant> &access,
                              std::optional<stream_ref> consumer, fence &idle);
-  // Undoes a revive. Cannot fail.
-  void let_go(std::shared_ptr<address_block> block, virtual_range range, fence idle);
+  // Undoes revive(). Cannot fail.
+  void retire_again(std::shared_ptr<address_block> block, virtual_range range, fence idle);
 
-  // Unmaps whatever is retiring and has passed its fence; with `wait`, all of it.
-  // Failures stay retiring and are reported to the error sink. Returns what was unmapped.
+  // Unmaps the retiring mappings whose fence has passed; with `wait`, waits for all of them.
+  // A mapping that fails to be unmapped stays retiring; the failure is a background error.
+  // Returns the bytes unmapped.
   std::size_t collect(bool wait = false);
-  // The same, waiting, for one range: afterwards nothing retires in it, or the error.
-  status settle(virtual_range range);
+  // Waits for and unmaps the retiring mappings in `range`. Errors: as apply().
+  status collect_range(virtual_range range);
 
-  // Pages that only wait for a fence to be unmapped, for use elsewhere now: they may be mapped at a
-  // second address at once, and `consumer` is made to wait for the fence. At most `n`, into `out`.
-  // conformance 29
+  // Appends at most `n` pages of retiring mappings to `out`. They may be mapped at a second address
+  // at once; `consumer` waits for their fence.
+  // Source: conformance 29.
   status steal_retiring(std::size_t n, std::size_t page_bytes,
                         const physical_properties &properties, stream_ref consumer,
                         std::vector<page_ptr> &out);
 
-  // Called before and after every change of backing on this device. Keep the result alive for as
-  // long as wanted.
-  // Threads: callbacks run on the thread that changes, while the buffer that changes is locked.
-  // They
-  //          may read these books and call the driver. They must not use that buffer, change
-  //          mappings, wait for a thread that does either, or throw.
+  // Runs `cb` before and after every change of backing on this device, while the result is alive.
+  // Threads: callbacks run on the thread that makes the change, while the buffer concerned is
+  //          locked. They may query the ledger and call the driver. They must not use that buffer,
+  //          change mappings, wait for a thread that does either, or throw.
   using subscription = std::shared_ptr<const backing_callback>;
   [[nodiscard]] subscription on_backing_change(backing_callback cb);
 
-  // Books. Threads: safe; each is a consistent copy.
+  // Queries. Threads: safe; each result is a consistent copy.
   address_space_stats stats() const;
   std::vector<block_record> blocks() const;
   std::vector<mapping_record> mappings(virtual_range within) const;  // address order
   std::vector<mapping_record> mappings() const;
   std::shared_ptr<address_block> block_at(device_address at) const;
 
-  // Entered by owners that do not go through a plan: the cuMemAlloc fallback, pools,
-  // physical_memory.
-  void enter_fallback(virtual_range range);
-  void leave_fallback(virtual_range range);
+  // Records of owners that use no plan: the cuMemAlloc fallback, page pools, physical_memory.
+  void add_fallback(virtual_range range);
+  void remove_fallback(virtual_range range);
   void physical_created(std::size_t bytes);
   void physical_released(std::size_t bytes);
 
   // Called by ~address_block: frees the addresses.
   void release_block(address_block &block) noexcept;
-  // Called by a dying pool: strikes out mappings of its pages that the driver would not undo.
+  // Called by ~page_pool: removes mappings of its pages that the driver failed to unmap.
   void abandon(const page_owner &pool) noexcept;
-  // Called by a dying device: lets go of the addresses of what would not be unmapped.
+  // Called by ~device_state: drops the addresses of mappings that the driver failed to unmap.
   void abandon_retiring() noexcept;
 
  private:
@@ -195,7 +196,7 @@ class address_space {
   entry_map::iterator after_locked(entry_map::iterator it) {
     return it == std::prev(mappings_.end()) ? mappings_.end() : std::next(it);
   }
-  static bool nobody_elses(const entry &e);
+  static bool is_exclusive(const entry &e);
   bool set_retiring_locked(virtual_range range);
   void erase_locked(entry_map::iterator it);
   void forget_suspended_locked(virtual_range range);

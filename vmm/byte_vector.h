@@ -1,6 +1,5 @@
-// What a device_vector does that does not depend on its element type: bytes appended, inserted and
-// read back on one stream, with small appends gathered in pinned host memory. Internal to
-// device_vector; docs/buffers.md#device-vector
+// The part of device_vector that does not depend on the element type: appends, inserts and reads bytes
+// on one stream, and gathers small appends in pinned host memory. Internal to device_vector; docs/buffers.md#device-vector
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// Primary contexts: kept alive while used, and made current only while needed. And what else a
-// thread is given for a while.
+// Scoped state of the calling thread: the current context and the stream capture mode. And the owner
+// of a primary context.
 #pragma once
 
 #include <optional>
@@ -27,10 +27,9 @@ class primary_context {
   context_handle handle_;
 };
 
-// Makes `context` current on this thread for the guard's lifetime, and restores what was.
-// Does nothing but look when it is current already.
-// Errors are kept, not thrown: check ok() where a failed push matters.
-// Cost: one call when already current, three otherwise.
+// Makes `context` current on this thread for the guard's lifetime, then restores the previous one.
+// Errors: kept in entered(), which must be checked before the context is used.
+// Cost:   one call when the context is current already, three otherwise.
 class context_guard {
  public:
   context_guard(const driver &drv, context_handle context);
@@ -46,10 +45,11 @@ class context_guard {
   status entered_;
 };
 
-// While it lives, this thread may make calls that a capture on another thread, or on this one,
-// forbids by default (creating and mapping memory, asking events), as long as they touch nothing
-// that is captured. What an allocator does is no part of a graph, so no capture depends on it.
-// Errors are kept, not thrown. Cost: two calls. Before CUDA 10.1 there are no modes: nothing then.
+// During its lifetime this thread may make calls that a stream capture on any thread forbids by
+// default (creating and mapping memory, querying events), provided that they concern nothing that is
+// captured. An allocator's calls are no part of a graph, so that no capture depends on them.
+// Errors: kept in entered().
+// Cost:   two calls; none before CUDA 10.1, which has no capture modes.
 class relaxed_capture_mode {
  public:
   explicit relaxed_capture_mode(const driver &drv);

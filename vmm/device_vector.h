@@ -1,4 +1,4 @@
-// A std::vector on the device whose data() does not move and whose growth copies nothing.
+// A vector of elements in device memory. data() does not move, and growing copies nothing.
 // docs/buffers.md#device-vector
 #pragma once
 

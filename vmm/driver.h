@@ -1,5 +1,5 @@
-// The one door to CUDA: every call Stillmap makes of a driver goes through here, is counted here,
-// and gets its error translated here. No CUDA header is needed to include this file.
+// The driver interface: every CUDA call of Stillmap goes through here, is counted, and has its error
+// translated. This header needs no CUDA header.
 //
 // The driver is loaded at run time and never unloaded (an unloaded libcuda takes live contexts
 // with it). Each symbol is resolved at the version that introduced the signature called.
@@ -22,15 +22,15 @@
 
 namespace stillmap {
 
-struct driver_table;  // the function pointers: driver_table.h, which needs <cuda.h>
+struct driver_table;  // the function pointers: driver/table.h, which needs <cuda.h>
 
 class driver {
  public:
   // The driver this process uses: STILLMAP_DRIVER=cuda (libcuda.so.1 of the system, WSL's path
   // included), =host (the bundled hostcuda), =<path>; unset: cuda. Loaded and initialised at
   // the first successful call, the same object ever after. A failure is not remembered.
-  // Errors: not_supported (none found, too old, or it refuses to initialise; the reason names all
-  //         paths that were tried on stderr when STILLMAP_VERBOSE is set).
+  // Errors: not_supported (none found, too old, or it fails to initialise). With STILLMAP_VERBOSE set
+  //         the paths that were tried are printed on stderr.
   // Threads: safe. Cost: after the first call, one atomic load.
   static result<driver *> get();
 
@@ -92,7 +92,7 @@ class driver {
   status set_bytes_async(device_address at, unsigned char value, std::size_t bytes,
                          stream_handle stream) const;
 
-  // alignment 0: the driver's; hint: where it would be welcome, may be ignored. conformance 2-9
+  // alignment 0: the driver's; hint: a preferred address, may be ignored. Source: conformance 2-9.
   result<device_address> reserve_addresses(std::size_t bytes, std::size_t alignment,
                                            device_address hint) const;
   status free_addresses(virtual_range range) const;  // exactly as reserved
@@ -101,7 +101,7 @@ class driver {
   status map(device_address at, std::size_t bytes, physical_handle h) const;
   status unmap(virtual_range range) const;  // whole mappings only
   status set_access(virtual_range range, const access_grant *grants, std::size_t count) const;
-  result<access_mode> get_access(device_address at, memory_location who) const;
+  result<access_mode> get_access(device_address at, memory_location from) const;
   result<int> export_fd(physical_handle h) const;  // caller closes it
   result<std::array<unsigned char, 64>> export_fabric(physical_handle h) const;
   result<physical_handle> import_fd(int fd) const;  // fd stays the caller's
@@ -148,7 +148,7 @@ class driver {
   result<int> restore_thread_of_process(int pid) const;
 
  private:
-  friend struct driver_access;  // driver_calls_internal.h: the implementation's way in
+  friend struct driver_access;  // driver/calls.h
   driver() = default;
 
   std::string path_;
@@ -160,7 +160,7 @@ class driver {
   mutable std::atomic<std::uint64_t> to_device_{0}, to_host_{0}, on_device_{0};
   mutable std::atomic<std::size_t> import_count_{0};
   mutable std::mutex import_mutex_;
-  mutable std::vector<physical_handle> imports_;  // a handle as often as it was given
+  mutable std::vector<physical_handle> imports_;  // a handle occurs once per import
 };
 
 }  // namespace stillmap

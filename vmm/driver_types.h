@@ -1,4 +1,4 @@
-// The driver's vocabulary without its header: opaque handles, where memory lives, who may touch it.
+// The driver's types without its header: opaque handles, memory locations, access rights.
 // docs/driver.md#the-driver-seam
 #pragma once
 
@@ -26,7 +26,7 @@ enum class physical_handle : std::uint64_t { none = 0 };  // CUmemGenericAllocat
 
 enum class location_kind { device, host, host_numa, host_numa_current };
 
-// Where physical memory lives, or who touches it. `id`: device ordinal or NUMA node.
+// A place of physical memory, or a device with access to it. `id`: device ordinal or NUMA node.
 struct memory_location {
   location_kind kind = location_kind::device;
   int id = 0;
@@ -41,7 +41,7 @@ constexpr memory_location on_host_numa(int node) {
 
 enum class handle_type { none, posix_fd, fabric };
 
-// What cuMemCreate is asked for, and what it echoes (conformance 48).
+// The properties of a physical allocation (conformance 48).
 struct physical_properties {
   memory_location location;
   handle_type exportable = handle_type::none;
@@ -52,7 +52,7 @@ struct physical_properties {
 enum class access_mode { none, read, read_write };
 
 struct access_grant {
-  memory_location who;
+  memory_location location;
   access_mode mode = access_mode::read_write;
   constexpr bool operator==(const access_grant &) const = default;
 };
@@ -62,7 +62,7 @@ struct memory_info {
   physical_size total;
 };
 
-// How far the driver has taken a process apart, by the value of CUprocessState.
+// The checkpoint state of a process, by the value of CUprocessState.
 enum class process_state : int {
   running = 0,
   locked = 1,        // its CUDA calls block
@@ -70,7 +70,7 @@ enum class process_state : int {
   failed = 3,        // for good
 };
 
-// A GPU that was, and the one of the same kind to be used in its place.
+// Replaces a GPU by another one of the same kind when a process is restored.
 struct device_change {
   std::array<unsigned char, 16> from{}, to{};  // UUIDs
 };
@@ -96,7 +96,7 @@ struct device_change {
   X(CheckpointProcessGetRestoreThreadId)
 // clang-format on
 
-// What graphs being captured forbid the calling thread, by the value of CUstreamCaptureMode.
+// The stream capture mode of a thread, by the value of CUstreamCaptureMode.
 enum class capture_mode : int { global = 0, of_this_thread = 1, relaxed = 2 };
 
 enum class driver_call : unsigned {

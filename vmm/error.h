@@ -74,7 +74,7 @@ class [[nodiscard]] result : public tl::expected<T, error> {
   result(base &&other) noexcept(std::is_nothrow_move_constructible_v<base>)
       : base(std::move(other)) {}
 
-  // As in tl::expected, whose own versions accept no class derived from it. `f` returns a result.
+  // As in tl::expected, but for functions `f` that return a result.
   template <class F>
   auto and_then(F &&f) const & {
     return chain(*this, std::forward<F>(f));

@@ -1,8 +1,8 @@
-// Whether a range of device memory can be handed to others, and how: for each way there is, does it
-// work on exactly these bytes, why not, what to do. Read from the ledger; no driver is asked.
+// Reports by which methods a range of device memory can be exported: for each method, whether it works
+// on exactly these bytes, why not, and what to do. Reads the ledger; makes no driver call.
 // docs/exportability.md#exportability
 //
-// It answers for the moment it is made: a range whose generation rises may answer differently.
+// A report describes the moment of the call: it is outdated when the generation of the range rises.
 #pragma once
 
 #include <array>
@@ -26,7 +26,7 @@ const char *name_of(sharing how) noexcept;  // "legacy IPC", "file descriptors",
 
 enum class sharing_verdict {
   works,     // one call over the whole range
-  in_parts,  // one call per mapping: who asks for the enclosing allocation sees only the first
+  in_parts,  // one call per mapping: a query of the enclosing allocation sees only the first
   refused,
 };
 
@@ -44,7 +44,7 @@ struct exportability_report {
   std::size_t mappings = 0;        // that touch the range, retiring ones left out
   std::size_t mapped_bytes = 0;    // of the range, with pages behind them
   std::size_t fallback_bytes = 0;  // of the range, from cuMemAlloc
-  std::size_t retiring_bytes = 0;  // of the range, about to be unmapped: nobody's to share
+  std::size_t retiring_bytes = 0;  // of the range, about to be unmapped: not exportable
   std::size_t missing_bytes = 0;   // of the range, with nothing behind them
   std::size_t imported = 0;        // of the mappings, pages another process made
   std::size_t aliased = 0;         // of the mappings, pages that are mapped elsewhere too

@@ -1,8 +1,8 @@
-// A device buffer that grows in place: one address for life, pages added at the end (or anywhere),
-// never a byte copied to make room. docs/buffers.md#growable-buffer
+// A device buffer that grows in place: its address stays, pages are mapped at its end (or anywhere in
+// its reservation), and growing copies nothing. docs/buffers.md#growable-buffer
 //
-// Where the device has no VMM the same interface stands on cuMemAlloc and copies: in_place() is
-// then false, growing past capacity moves the data, and what needs shared pages says not_supported.
+// On a device without VMM the buffer is one cuMemAlloc allocation: in_place() is false, growing past
+// capacity copies the data, and operations that share pages return not_supported.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ namespace stillmap {
 class buffer_impl;  // internal
 
 // Movable owner; not copyable: fork() shares pages, and copying contents is the user's own call.
-// Threads: externally synchronised. (Its own background thread, `ahead`, is synchronised inside.)
+// Threads: externally synchronised. Mapping ahead in the background is synchronised internally.
 // Contexts: any or none may be current on the calling thread; it is left as it was.
 // Streams: an operation with a `stream` may order memory it reuses after other work by making that
 //   stream wait: new bytes may then be used on that stream, and elsewhere once ordered after it.
@@ -38,8 +38,8 @@ class growable_buffer {
   // Waits for the device's work (as cuMemFree does) unless close() was called.
   ~growable_buffer();
 
-  // Gives everything back once `idle` has passed, without blocking. The buffer is empty afterwards
-  // and refuses everything else.
+  // Releases everything once `idle` has passed, without blocking. The buffer is empty afterwards; all
+  // other operations on it fail.
   status close(const fence &idle);
 
   device_address address() const;  // constant for life, unless stats().relocations says otherwise
@@ -48,7 +48,7 @@ class growable_buffer {
   std::size_t capacity() const;    // bytes mapped from the start without a gap: grow within it free
   std::size_t reserved() const;    // bytes of address space
   std::size_t page_bytes() const;  // unit of committing
-  std::size_t mapped_bytes() const;  // with pages behind them, anywhere
+  std::size_t mapped_bytes() const;  // committed bytes, anywhere in the reservation
   bool in_place() const;             // false on the copying fallback
   std::uint64_t generation() const;  // rises whenever pages behind it change
   const stillmap::device &device() const { return device_; }
@@ -61,7 +61,8 @@ class growable_buffer {
   //         reserved() may move the pages to other addresses (stats().relocations): the old ones
   //         then stay usable for what `stream` has queued, and for nothing else, so order other
   //         streams' work before it. Without one, the host waits for the device's work instead.
-  // Errors: out_of_memory (value = bytes missing, limit = free), address_space_exhausted,
+  // Errors: out_of_memory (value = bytes missing, limit = free; before any page is created where the
+  //         request exceeds the memory of the pools), address_space_exhausted,
   //         invalid_argument (over the address space: value, limit), device_lost.
   // Cost:   within capacity() none. Otherwise per missing page one map, and a create where the pool
   //         is cold; one set-access in all.  tests/vmm/golden
@@ -72,12 +73,12 @@ class growable_buffer {
   status reserve(std::size_t bytes);
   status reserve(std::size_t bytes, stream_ref stream);
 
-  // Gives back the pages past size(). Without a fence it waits for the device's work first; with
-  // one it does not wait. Cost: one unmap; no release while the pool keeps them.
+  // Returns the pages past size() to the pool. Waits for the device's work first, unless a fence is
+  // given. Cost: one unmap; no release while the pool keeps the pages.
   status shrink_to_fit();
   status shrink_to_fit(const fence &idle);
 
-  // Sparse use: backs or gives back a range in the reservation, independent of size().
+  // Sparse use: commits or decommits a range of the reservation, independent of size().
   // Units: bytes, multiples of page_bytes().  Committing twice, or decommitting what is not
   // committed, does nothing. Decommitting below size() is allowed: those bytes are then unmapped.
   // Errors: invalid_argument (not page multiples: limit; outside the reservation), as resize.

@@ -1,4 +1,4 @@
-// Pages at addresses, by hand: one page in a reservation with access for a list of devices.
+// One page mapped by hand at an offset of a reservation, with access for a list of devices.
 #pragma once
 
 #include "stillmap/vmm/page.h"
@@ -6,13 +6,14 @@
 
 namespace stillmap {
 
-// Owner; unmapped on destruction, which waits for the device's work first (as cuMemFree does)
-// unless unmap(fence) was called.
+// Owns the mapping. The destructor waits for the device's work (as cuMemFree does) and unmaps, unless
+// unmap(fence) was called.
 class mapping {
  public:
-  // Requires: [offset, offset + page bytes) of `r` is unmapped.  (checked)
-  // Errors:   as a remap. Cost: one map, one set-access.
-  // An empty `access`: read and write for the reservation's device.
+  // Maps `page` at `offset` bytes. An empty `access` means read and write for the reservation's device.
+  // Requires: [offset, offset + page bytes) of `r` is unmapped.                         (checked)
+  // Errors:   as address_space::apply.
+  // Cost:     one map, one set-access.
   static result<mapping> create(const reservation &r, std::size_t offset, page_ptr page,
                                 std::vector<access_grant> access = {});
   mapping(mapping &&o) noexcept;
@@ -22,11 +23,13 @@ class mapping {
   virtual_range range() const { return range_; }
   const page_ptr &backing() const { return page_; }
 
-  // Replaces who may touch it. Errors: as a remap; the old access stays. Cost: one set-access.
+  // Replaces the access rights.
+  // Errors: as address_space::apply; the old access stays.
+  // Cost:   one set-access.
   status set_access(std::vector<access_grant> access);
 
-  // Ends the mapping once `idle` has passed, without blocking the host. The object is empty
-  // afterwards. Errors: the driver's; the mapping stays.
+  // Unmaps once `idle` has passed, without blocking the host. The object is empty afterwards.
+  // Errors: the driver's; the mapping stays.
   status unmap(const fence &idle);
 
  private:

@@ -1,5 +1,5 @@
-// Who says whether more physical memory may be created. A page pool asks before each page and tells
-// when one is gone, so that what is held never exceeds what was granted.
+// Limits the creation of physical memory. A page pool reserves quota before it creates a page and
+// releases it after the page is released, so that memory in use never exceeds the reserved quota.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,14 @@
 
 namespace stillmap {
 
-// Implementations are called from any thread that grows or frees, never with a lock of ours held
-// that they could need.
+// Threads: implementations are called from any thread that allocates or frees, and never while a lock
+// of Stillmap's is held that they could need.
 class memory_quota {
  public:
   virtual ~memory_quota() = default;
-  // All of `bytes`, or an error, which the request for memory then fails with.
+  // Reserves all of `bytes`. On failure the request for memory returns the same error.
   virtual status reserve(std::uint64_t bytes) = 0;
-  // A failure goes to the error sink: the memory is free all the same.
+  // A failure is a background error: the memory is released in any case.
   virtual status release(std::uint64_t bytes) = 0;
 };
 

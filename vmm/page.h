@@ -1,7 +1,7 @@
-// A page: one physical allocation, the unit of moving. Shared by count: every mapping holds one
-// reference, and when the last is dropped the page goes back to its pool. docs/pages.md#pages
-// Page states: free (in a pool) -> held (a reference, no address) -> mapped (one or more addresses)
-//              -> retiring (still mapped until a fence has passed) -> free.
+// A page: one physical allocation, the unit of mapping and moving. Pages are reference-counted: each
+// mapping holds a reference, and the last one returns the page to its pool. docs/pages.md#pages
+// Page states: free (in a pool) -> referenced (no address) -> mapped (one or more addresses)
+//              -> retiring (mapped until a fence has passed) -> free.
 #pragma once
 
 #include <atomic>
@@ -38,7 +38,7 @@ class page {
   physical_handle handle() const { return handle_; }
   std::size_t bytes() const { return bytes_; }
   const physical_properties &properties() const { return properties_; }
-  // Memory that another process has too: released when dropped, and not handed out again.
+  // Another process has the memory, too: the page is released when dropped, and never reused.
   bool imported() const { return imported_.load(std::memory_order_relaxed); }
 
  private:
@@ -60,8 +60,8 @@ class page {
   fence idle_after_;  // guarded by the pool's mutex
 };
 
-// A counted reference that does not keep the pool alive: what the ledger holds, so that a device is
-// not kept alive by its own books. Everybody else holds a page_ptr.
+// A counted reference that does not keep the pool alive. The ledger holds these, so that a device does
+// not keep itself alive. All other owners hold a page_ptr.
 class ledger_page_ptr {
  public:
   ledger_page_ptr() = default;
@@ -93,15 +93,15 @@ class ledger_page_ptr {
   page *page_ = nullptr;
 };
 
-// A share of a page, and of the pool it goes back to. Threads: copies are independent; one object
-// is externally synchronised.
+// A counted reference to a page that keeps the page's pool alive.
+// Threads: copies are independent; one object is externally synchronised.
 class page_ptr {
  public:
   page_ptr() = default;
   explicit page_ptr(ledger_page_ptr share);
   page_ptr(const page_ptr &) = default;
   page_ptr(page_ptr &&) noexcept = default;
-  // By swapping: the share that was here must go before the pool it may be the last to keep.
+  // Swaps: the old reference must be dropped before the pool, of which it may hold the last share.
   page_ptr &operator=(page_ptr o) noexcept {
     std::swap(home_, o.home_);
     std::swap(share_, o.share_);
@@ -117,14 +117,13 @@ class page_ptr {
 
   const std::shared_ptr<page_pool> &pool() const { return home_; }  // the pool it returns to
 
-  // How many references exist, mappings included; another thread may change it at once.
+  // The number of references, mappings included; another thread may change it at any time.
   std::uint32_t use_count() const { return share_.use_count(); }
 
-  // Whether another process has the memory too, when that changes.
-  // Requires: the page is not being dropped.
+  // Sets whether another process has the memory, too. Requires: the page is not being dropped.
   void set_imported(bool imported) const;
 
-  // Drops this reference; should it be the last, the page is reusable only after `idle`.
+  // Drops this reference. The page is reusable only after `idle`.
   void retire(const fence &idle);
 
  private:

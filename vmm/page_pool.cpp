@@ -63,8 +63,8 @@ result<std::shared_ptr<page_pool>> page_pool::create(const device &d, page_pool_
   return made;
 }
 
-// Every held page holds the pool, so what is left are mappings that retire, and, after a driver has
-// refused to undo one, mappings nobody can undo.
+// Every page_ptr keeps the pool alive, so only retiring mappings are left, and mappings that the driver
+// failed to unmap.
 page_pool::~page_pool() {
   {
     const std::lock_guard lock(background_mutex_);
@@ -73,7 +73,7 @@ page_pool::~page_pool() {
   }
   background_wake_.notify_all();
   if (background_.joinable()) background_.join();
-  // Nobody can try again after this: a call that failed gets a second chance.
+  // Twice: after this, a call that failed cannot be tried again.
   device_.space->collect(true);
   device_.space->collect(true);
   device_.space->abandon(*this);
@@ -127,10 +127,10 @@ status page_pool::acquire(std::size_t n, std::vector<page_ptr> &out,
   got.reserve(n);
   std::vector<page_ptr> stolen;
   status outcome = take_free(n, got);
-  // Current once for all the pages to make, so that each costs a look instead of a switch.
+  // Enters the context once, so that creating each page only checks it.
   std::optional<context_guard> guard;
   if (outcome && got.size() < n) outcome = guard.emplace(driver(), device_.context()).entered();
-  // Undoing a mapping is cheaper than creating a page, and keeps the device's memory to others.
+  // Unmapping is cheaper than creating a page, and leaves the device's memory to others.
   if (outcome && got.size() < n && device_.space->collect() != 0) outcome = take_free(n, got);
   const auto have = [&] { return got.size() + fresh.size() + stolen.size(); };
   while (outcome && have() < n) {
@@ -189,7 +189,7 @@ status page_pool::take_free(std::size_t n, std::vector<page *> &got) {
   return {};
 }
 
-// As they were: ready, or behind the fence they are still under.
+// Returns pages that take_free or take_waiting took.
 void page_pool::put_back(const std::vector<page *> &pages) {
   const std::lock_guard lock(mutex_);
   for (page *p : pages) {
@@ -198,9 +198,8 @@ void page_pool::put_back(const std::vector<page *> &pages) {
   }
 }
 
-// Memory is short: up to `more` pages that somebody's queued work may still touch. In order of
-// cost: behind a stream wait, behind a host wait, and last the mappings that only wait to be
-// undone.
+// When memory is short: takes up to `more` pages that queued work may still use, in the order of cost:
+// after a stream wait, after a host wait, and last the pages of retiring mappings.
 status page_pool::take_waiting(std::size_t more, std::vector<page *> &got,
                                std::vector<page_ptr> &stolen, std::optional<stream_ref> consumer) {
   address_space &space = *device_.space;
@@ -239,8 +238,8 @@ status page_pool::take_waiting(std::size_t more, std::vector<page *> &got,
   return {};
 }
 
-// Releases what lies ready in the device's other pools of the same place, as much as is needed:
-// nobody waits for it, neither a stream nor the host. Returns the bytes released.
+// Releases ready pages of the device's other pools at the same location, up to `bytes`. Neither a stream
+// nor the host waits for them. Returns the bytes released.
 std::size_t page_pool::free_others(std::size_t bytes) {
   std::size_t freed = 0;
   for (const auto &other : device_.pools.others(*this)) {
@@ -248,7 +247,7 @@ std::size_t page_pool::free_others(std::size_t bytes) {
     if (!(other->properties_.location == properties_.location)) continue;
     const std::size_t ready = other->stats().ready().bytes();
     const std::size_t wanted = bytes - freed;
-    // A page that would not go stays where it is; what this pool is short of is its own error.
+    // A page that fails to be released stays in its pool; acquire() reports its own error.
     if (const auto gone = other->trim(ready > wanted ? ready - wanted : 0)) freed += gone->bytes();
   }
   return freed;
@@ -298,7 +297,7 @@ void page_pool::give_up_grant(std::size_t bytes) noexcept {
   if (const status s = options_.quota->release(bytes); !s) report_background_error(s.error());
 }
 
-// Its memory is gone, or will never go.
+// Removes a page from the counters: its memory is released, or can never be.
 void page_pool::forget(page *p) noexcept {
   device_.space->physical_released(p->bytes_);
   if (p->granted_) give_up_grant(p->bytes_);
@@ -353,7 +352,7 @@ void page_pool::give_back(page *p) noexcept {
   {
     const std::lock_guard lock(mutex_);
     if (p->imported_ || p->properties_ != properties_) {
-      surplus.push_back(p);  // not ours to hand out again
+      surplus.push_back(p);  // never reused
     } else if (p->idle_after_.trivially_passed()) {
       ready_.push_back(p);
     } else {
@@ -380,7 +379,7 @@ void page_pool::release_pages(std::vector<page *> &pages) noexcept {
         ready_.push_back(p);  // to be released another time
         continue;
       }
-      p->granted_ = false;  // still there, whatever becomes of the books
+      p->granted_ = false;  // its memory still exists, so its quota stays reserved
     }
     forget(p);
   }

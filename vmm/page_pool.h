@@ -1,5 +1,5 @@
-// Free pages of one size, place and handle type. Warm pages are why growing does not pay
-// cuMemCreate; a page freed under a fence waits here without blocking the host.
+// Free pages of one size, location and handle type. A warm pool saves growing buffers the cost of
+// cuMemCreate; a page freed under a fence waits in the pool without blocking the host.
 // Lock order: page_pool::mutex_ is a leaf; under it at most an event is queried, which never
 // blocks. docs/pages.md#pages
 #pragma once
@@ -25,21 +25,21 @@ struct page_pool_options {
   std::optional<memory_location> location{};  // default: the device's own memory
   handle_type exportable = handle_type::none;
   bool rdma = false;
-  std::size_t keep_free = std::size_t{1} << 30;  // free bytes kept warm; the rest is released
-  std::size_t limit = SIZE_MAX;                  // most bytes this pool may have created at once
-  std::shared_ptr<memory_quota> quota{};         // asked before each page is created
+  std::size_t keep_free = std::size_t{1} << 30;  // free bytes kept; more are released
+  std::size_t limit = SIZE_MAX;                  // most bytes created at once
+  std::shared_ptr<memory_quota> quota{};         // asked before each page
 };
 
 struct page_pool_stats {
-  physical_size created;  // all pages of this pool, held or free
+  physical_size created;  // all pages of this pool, in use or free
   physical_size peak;
   physical_size free;                     // ready, or waiting for a fence
-  physical_size waiting;                  // of those, behind a fence not yet seen passed
+  physical_size waiting;                  // part of `free`: behind a fence not yet seen passed
   std::uint64_t pages_created = 0;        // ever
   std::uint64_t pages_released = 0;       // ever
   std::uint64_t pages_reused = 0;         // handed out without creating
   std::uint64_t host_waits = 0;           // times the host had to wait for a fence
-  std::uint64_t background_failures = 0;  // pages the background could not make ready
+  std::uint64_t background_failures = 0;  // failures of keep_ready()
 
   physical_size ready() const { return physical_size(free.bytes() - waiting.bytes()); }
 };
@@ -49,7 +49,7 @@ class page_pool final : private page_owner {
   // Errors: invalid_argument (page_bytes not a multiple of the granularity: limit = granularity),
   //         not_supported (the device cannot make such pages, or has no VMM).
   static result<std::shared_ptr<page_pool>> create(const device &d, page_pool_options options = {});
-  // For device_state, which owns the device's own pool; everybody else calls create().
+  // For device_state, which owns the default pool. Other callers use create().
   page_pool(device_state &d, const page_pool_options &options);
   // Waits for what still retires on the device.
   ~page_pool();
@@ -78,25 +78,27 @@ class page_pool final : private page_owner {
   status acquire(std::size_t n, std::vector<page_ptr> &out,
                  std::optional<stream_ref> consumer = std::nullopt);
 
-  // Takes over memory made elsewhere (imported, retained or created by hand) as one page of this
-  // pool. What others hold too (imported, retained) is released, not pooled, when dropped.
-  // Errors: invalid_argument (size is not the pool's page size: limit; moved from; another device).
+  // Takes ownership of `memory` as one page of this pool. Imported and retained memory, which has
+  // another owner too, is released instead of pooled when the page is dropped.
+  // Errors: invalid_argument (the size is not the pool's page size: limit; moved from; another
+  //         device's).
   result<page_ptr> adopt(class physical_memory memory);
 
   // Creates pages until `bytes` are free and ready.
   // Errors: as acquire; pages created before the failure stay in the pool.
   status prepare(std::size_t bytes);
 
-  // Keeps at least `bytes` free and ready from a background thread; 0 stops. Failures there are
-  // counted and tried again at the next acquire.
+  // Keeps at least `bytes` free and ready from a background thread; 0 stops it. A failure is counted
+  // (stats().background_failures) and tried again at the next acquire().
   void keep_ready(std::size_t bytes);
 
   // Releases free pages until at most `keep` bytes are free. Pages behind a fence stay.
-  // Returns what was released. Errors: the driver's; the page concerned stays in the pool.
+  // Returns the amount released.
+  // Errors: the driver's; the page concerned stays in the pool.
   result<physical_size> trim(std::size_t keep = 0);
 
-  // Runs `run` on the pool's background thread, soon; jobs run one at a time. cancel_background
-  // forgets the jobs of `owner` and waits for one that is running: call it before owner dies.
+  // Queues `run` on the pool's background thread, which runs one job at a time. cancel_background
+  // removes the jobs of `owner` and waits for one that is running: call it before `owner` ends.
   void in_background(const void *owner, std::function<void()> run);
   void cancel_background(const void *owner);
 

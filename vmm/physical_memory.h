@@ -1,5 +1,5 @@
-// One physical allocation by itself: created, imported or retained. Pools and buffers use pages;
-// this is for those who map by hand or pass memory between processes. docs/pages.md#pages
+// One physical allocation: created, imported or retained. Pools and buffers use pages; use this to map
+// by hand or to pass memory between processes. docs/pages.md#pages
 #pragma once
 
 #include <utility>
@@ -9,7 +9,7 @@
 
 namespace stillmap {
 
-// A file descriptor we own.
+// Owns a file descriptor.
 class owned_fd {
  public:
   owned_fd() = default;
@@ -21,7 +21,7 @@ class owned_fd {
   }
   ~owned_fd();
   int get() const { return fd_; }
-  // From now on nobody knows that it is of memory: exported_fds().
+  // Gives up ownership. exported_fds() no longer lists the descriptor.
   int release();
 
  private:
@@ -31,18 +31,18 @@ class owned_fd {
     std::swap(exported_, o.exported_);
   }
   int fd_ = -1;
-  bool exported_ = false;  // and is entered as such
+  bool exported_ = false;  // listed by exported_fds()
 };
 
-// Descriptors that physical_memory::export_fd gave out and that are open, in order. A process that
-// has one cannot be saved as a whole. Threads: safe; whoever owns one may close it at any time.
+// The open descriptors that physical_memory::export_fd returned, in ascending order. A process that has
+// one cannot be checkpointed as a whole.
+// Threads: safe; the owner of a descriptor may close it at any time.
 std::vector<int> exported_fds();
-// Each of those refers to what `nothing` does (open /dev/null) from now on; the number stays its
-// owner's. Requires: `nothing` is open. Returns how many.
+// Redirects each of those to the file of `nothing` (an open /dev/null). The descriptor numbers stay
+// owned. Returns the number redirected. Requires: `nothing` is open.
 std::size_t disarm_exported_fds(const owned_fd &nothing) noexcept;
 
-// Owner of one handle. The memory itself lives until the last handle, mapping and exported copy is
-// gone (conformance 45, 52, 53).
+// Owns one handle. The memory lives until the last handle, mapping and exported copy of it is gone (conformance 45, 52, 53).
 class physical_memory {
  public:
   // Units:  bytes, a multiple of the granularity.
@@ -53,12 +53,14 @@ class physical_memory {
                                         physical_properties properties);
   static result<physical_memory> create(const stillmap::device &d, std::size_t bytes);
 
-  // Another handle to what is mapped at `at` (any interior address). Cost: two calls.
-  // Errors: invalid_argument (nothing of VMM is mapped there).  conformance 46, 47
+  // Another handle to the memory mapped at `at` (any interior address).
+  // Errors: invalid_argument (no VMM memory is mapped there).
+  // Cost:   two calls.
+  // Source: conformance 46, 47.
   static result<physical_memory> retain(const stillmap::device &d, device_address at);
 
-  // What another process exported. `fd` stays the caller's. The size is not in the handle: the two
-  // sides agree on it, and mapping refuses a wrong one.
+  // Imports memory that another process exported. The caller keeps `fd`. The handle does not contain
+  // the size: both processes must agree on it, and mapping refuses a wrong one.
   static result<physical_memory> import_fd(const stillmap::device &d, const owned_fd &fd,
                                            std::size_t bytes);
 
@@ -70,11 +72,11 @@ class physical_memory {
   const physical_properties &properties() const { return properties_; }
   physical_handle handle() const { return handle_; }
   bool imported() const { return imported_; }
-  // Imported or retained: somebody else has a handle to the same memory.
+  // Imported or retained: another handle to the same memory exists.
   bool shared() const { return imported_ || !counted_; }
   const stillmap::device &device() const { return device_; }
 
-  // Errors: invalid_argument (no such handle type was asked for at creation).  conformance 49
+  // Errors: invalid_argument (not created with this handle type). Source: conformance 49.
   result<owned_fd> export_fd() const;
 
   // Gives up ownership: the caller releases the handle.

@@ -1,6 +1,6 @@
-// The one way pages change addresses: a plan made without the driver, then performed completely or
-// not at all. New mappings are made before old ones go, so one page may live at two addresses
-// in between. docs/remap.md#remap
+// A plan of mapping changes, made without the driver. address_space::apply performs it completely or
+// not at all. New mappings are made before old ones are removed, so that one page can be at two
+// addresses in between. docs/remap.md#remap
 #pragma once
 
 #include <memory>
@@ -16,20 +16,21 @@ class remap_plan {
   // `access` is what every page mapped by this plan gets.
   explicit remap_plan(std::vector<access_grant> access);
 
-  // Puts `p` at `at`. If the same plan unmaps that address, the page there is replaced.
+  // Maps `p` at `at`. If the same plan unmaps that address, the page there is replaced. The range of a
+  // growable_buffer takes no new mapping by a plan: the buffer maps its pages itself.
   void map(device_address at, page_ptr p);
   void map(device_address at, page_ptr p, std::vector<access_grant> access);  // its own access
-  // Takes whole mappings away; no device work may touch them any more (use retire otherwise).
+  // Removes whole mappings. Requires: no device work uses them any more (else use retire()).
   void unmap(virtual_range range);
-  // Takes the pages of whole mappings away and keeps their places in the ledger, with their access:
-  // to their owner they are there still, but touching them is a fault. Until resume the owner may
-  // give them up (nothing is left to unmap); growing elsewhere works; what needs these pages
-  // (alias, fork, splice, copy on write, a grant) is refused as busy. `by`: who does it, not 0.
-  // Contents are lost: save them first. No device work may touch them any more.
+  // Unmaps the pages of whole mappings and keeps their places in the ledger, with their access. Until
+  // resume, an access to them is a fault. Their owner may unmap them (no driver call is needed) and
+  // grow elsewhere; alias, fork, splice, copy on write and a grant are refused as busy. `by` is the id
+  // of the caller, not 0. Contents are lost: save them first.
+  // Requires: no device work uses the mappings any more.
   void suspend(virtual_range range, std::uint64_t by);
-  // Puts `p` at a place that `by` suspended, with the access that it had.
+  // Maps `p` at a place that `by` suspended, with the access it had.
   void resume(device_address at, page_ptr p, std::uint64_t by);
-  // Changes who may touch what is mapped in `range`.
+  // Changes the access rights of the mappings in `range`.
   void grant(virtual_range range, std::vector<access_grant> access);
 
   bool empty() const {
@@ -69,7 +70,8 @@ class remap_plan {
 // Ensures: success: every step done, generation of each touched block up by one. Failure: every
 //          mapping, access and generation as before. Should undoing itself be refused by the driver
 //          (it failed twice), the ledger shows what is really left and the sink is told.
-// Errors:  invalid_argument (a target mapped already, outside any reservation, misaligned; a range
+// Errors:  invalid_argument (a target mapped already, a growable_buffer's, outside any reservation,
+//          misaligned; a range
 //          that cuts a mapping), busy (a page that is wanted is suspended), address_space_exhausted
 //          (mapping ceiling: value, limit), out_of_memory, device_lost, what the driver says.
 // Stream:  host-synchronous.

@@ -9,7 +9,7 @@ result<reservation> reservation::create(const stillmap::device &d, std::size_t b
   const device_address wanted = options.hint;
   STILLMAP_ASSIGN_OR_RETURN(auto block, d.space().reserve(bytes, options.alignment, options.hint,
                                                           std::move(options.tag)));
-  if (options.exactly_there && block->range().begin != wanted) {
+  if (options.exact_address && block->range().begin != wanted) {
     return make_error(errc::busy, "reservation::create", "the requested address is taken",
                       wanted.value(), block->range().begin.value(), error_unit::address);
   }

@@ -1,5 +1,5 @@
-// Ranges whose owner has let go while queued work may still touch them: in the order in which that
-// happened, and found by address. They do not overlap. Part of address_space.
+// Ranges given up by their owners while queued work may still access them, in the order of release and
+// indexed by address. Ranges do not overlap. Part of address_space.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct retiring_range {
   fence idle;
 };
 
-// Threads: externally synchronised. Cost: the logarithm of how many there are.
+// Threads: externally synchronised. Cost: logarithmic in the number of ranges.
 class retiring_list {
  public:
   using const_iterator = std::list<retiring_range>::const_iterator;
@@ -29,12 +29,12 @@ class retiring_list {
   const_iterator end() const { return ranges_.end(); }
 
   void add(retiring_range r);
-  // What contains `at`; nullptr: nothing.
+  // The range that contains `at`, or nullptr.
   const retiring_range *at(device_address at) const;
-  // Takes out whatever overlaps `range`, in the order in which it came.
+  // Removes and returns the ranges that overlap `range`, in the order of release.
   std::vector<retiring_range> take(virtual_range range);
   std::vector<retiring_range> take_all();
-  // Takes `gone` out; what is left of a range stays.
+  // Removes the addresses `gone`; the rest of a range that overlaps them stays.
   void cut(virtual_range gone);
 
  private:

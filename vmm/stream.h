@@ -1,5 +1,5 @@
-// Streams, events and fences. Streams and events of the user's are viewed, never owned; those that
-// fences record are recycled; a fence says when device work no longer touches something.
+// Streams, events and fences. Streams and events of the user are viewed, never owned. The events that
+// fences record are recycled. A fence states when device work has finished with a resource.
 // docs/pages.md#fences
 #pragma once
 
@@ -40,7 +40,7 @@ class event_ref {
   event_handle handle_;
 };
 
-// A stream of our own. Destroying it does not wait for its work (as CUDA has it).
+// Owns a stream. Destroying it does not wait for its work (as in CUDA).
 class stream {
  public:
   // Errors: the driver's. Cost: one call, plus the context switch.
@@ -65,38 +65,38 @@ namespace detail {
 struct recorded_event;  // an event of a device's event pool; goes back when the last fence drops it
 }
 
-// The moments after which device work no longer touches something. Copying shares the events.
-// An empty fence is passed: nothing can be touching the thing any more.
+// A set of events after which device work has finished with a resource. Copies share the events. An
+// empty fence has passed.
 // Threads: a fence object is externally synchronised; copies are independent.
 class fence {
  public:
   fence() = default;  // already passed
 
-  // After everything queued on `s` so far. `s` belongs to `d`'s primary context.
-  // Errors: not_supported while `s` captures a graph (an event recorded there never passes);
-  //         the driver's. Where another thread begins and ends a whole capture of `s` during the
-  //         call, the fence may be one that fails to be asked or waited for.
-  // Cost:   is-capturing twice + one record; an event is created only when none is free to reuse.
+  // Passes after everything queued on `s` so far. Requires: `s` belongs to `d`'s primary context.
+  // Errors: not_supported while `s` captures a graph (an event recorded there never passes); the
+  //         driver's. If another thread begins and ends a capture of `s` during the call, queries and
+  //         waits of the fence may fail.
+  // Cost:   two capture queries and one record; an event is created only when none is free to reuse.
   static result<fence> after(const device &d, stream_ref s);
 
-  // After the work that `e` was recorded behind, for those who record events anyway.
+  // Passes when `e` does: for callers that record events themselves.
   // Requires: until the fence has passed, `e` lives and is not recorded again.
   // Errors: invalid_argument (no event). Cost: none.
   static result<fence> of(const device &d, event_ref e);
 
   bool trivially_passed() const { return events_.empty(); }
 
-  // Adds what `other` waits for.
+  // Adds the events of `other`.
   void join(const fence &other);
 
-  // Whether all of it has happened; forgets what has. Cost: one query per event not yet seen
-  // passed.
+  // Whether all events have passed; drops those that have.
+  // Cost: one query per event not yet seen passed.
   result<bool> passed();
 
   // Blocks the calling thread. Cost: one call per event not yet seen passed.
   status wait();
 
-  // Makes work queued on `s` from now on wait; the host does not. Cost: one call per event.
+  // Work queued on `s` from now on waits for the fence; the host does not. Cost: one call per event.
   status make_wait(const device &d, stream_ref s) const;
 
  private:

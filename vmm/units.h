@@ -1,5 +1,5 @@
 // Amounts and places, in types that do not mix: an address is virtual, a page is physical, and
-// nothing converts one into the other. docs/glossary.md#words
+// nothing converts one into the other. docs/glossary.md
 #pragma once
 
 #include <compare>

@@ -97,7 +97,7 @@ void buffer_model::create(const op &o) {
   buffer_state made;
   buffer_options options;
   options.force_copying = (flags & 15) == 15;
-  options.reserve = (o.arg(2) % 64) << 21;
+  options.reserve_bytes = (o.arg(2) % 64) << 21;
   options.tag = "model";
   if ((flags & 4) != 0) options.peer_devices = device_->capabilities().peers;
   made.pools = (flags & 3) == 3 ? std::vector<std::size_t>{0, 1}

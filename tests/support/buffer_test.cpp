@@ -82,7 +82,7 @@ growable_buffer buffer_test::make(buffer_options options) const {
 
 growable_buffer buffer_test::filled(std::size_t pages, const char *tag, unsigned seed) const {
   buffer_options options;
-  options.reserve = std::size_t{64} << 20;
+  options.reserve_bytes = std::size_t{64} << 20;
   options.tag = tag;
   growable_buffer b = make(std::move(options));
   if (!b.resize(pages * page())) throw std::runtime_error("resize");

@@ -155,6 +155,23 @@ TEST_F(address_space_test, refuses_plans_that_do_not_fit_without_a_driver_call) 
   EXPECT_EQ(books().live_mappings, 2u);
 }
 
+// Such a plan used to be accepted, and the buffer did not count the page.
+TEST_F(address_space_test, refuses_a_plan_that_maps_into_a_growable_buffer) {
+  growable_buffer b = make({.reserve_bytes = 8 * page()});
+  ASSERT_TRUE(b.resize(page()));
+  const auto maps_at = [&](std::size_t i) {
+    remap_plan plan(writing());
+    plan.map(b.address() + i * page(), pages_[0]);
+    return apply(plan);
+  };
+  EXPECT_TRUE(fails_with(maps_at(1), errc::invalid_argument, "remap"));
+  EXPECT_EQ(b.mapped_bytes(), page());
+  // The buffer grows past its reservation to addresses that are its own, too.
+  ASSERT_TRUE(b.resize(12 * page()));
+  EXPECT_TRUE(fails_with(maps_at(12), errc::invalid_argument, "remap"));
+  EXPECT_EQ(b.mapped_bytes(), 12 * page());
+}
+
 TEST_F(address_space_test, a_failed_plan_is_undone_completely) {
   STILLMAP_NEEDS_HOSTCUDA();
   ASSERT_TRUE(map(0, 4));
@@ -299,7 +316,7 @@ TEST_F(mapping_ceiling, the_drivers_own_is_out_of_memory_and_undone) {
   STILLMAP_NEEDS_VMM();
   restart_as("profile=h200,mappings=10");
   buffer_options options;
-  options.reserve = 64_MiB;
+  options.reserve_bytes = 64_MiB;
   growable_buffer b = make(options);
   {
     const other_user two(dev(), 2);
@@ -322,8 +339,7 @@ TEST_F(mapping_ceiling, what_hostcuda_tells_is_ours) {
   {
     growable_buffer b = make();
     ASSERT_TRUE(b.resize(10 * page()));
-    EXPECT_TRUE(
-        fails_with(b.resize(11 * page()), errc::address_space_exhausted, "remap", 11, 10));
+    EXPECT_TRUE(fails_with(b.resize(11 * page()), errc::address_space_exhausted, "remap", 11, 10));
     EXPECT_EQ(b.mapped_bytes(), 10 * page());
   }
   // With real bytes a mapping is an area of this process, of which the kernel allows so many.

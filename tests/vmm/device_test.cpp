@@ -55,6 +55,22 @@ TEST_F(device_open, leaves_the_threads_context_as_it_was) {
   EXPECT_EQ(*driver().current_context(), nullptr);
 }
 
+// Drivers advertise fabric handles that they cannot export without an IMEX daemon.
+TEST_F(device_open, fabric_export_is_what_a_trial_finds) {
+  const device d = open_device();
+  if (!d.capabilities().vmm) GTEST_SKIP() << "needs VMM, which this device does not have";
+  physical_properties p;
+  p.location = on_device(0);
+  p.exportable = handle_type::fabric;
+  const context_guard guard(driver(), d.context());
+  const auto page = driver().create_physical(d.capabilities().page_bytes, p);
+  const bool works = page && driver().export_fabric(*page);
+  if (page) {
+    EXPECT_TRUE(driver().release_physical(*page));
+  }
+  EXPECT_EQ(d.capabilities().fabric_export, works);
+}
+
 TEST_F(device_open, refuses_a_device_that_is_not_there) {
   const int count = *device::count();
   const auto past = device::open(driver(), count);

@@ -21,7 +21,7 @@ class exportability : public testing::buffer_test {
     auto pool = page_pool::create(dev(), options);
     if (!pool) throw std::runtime_error(pool.error().message());
     buffer_options with;
-    with.reserve = 16 * page();
+    with.reserve_bytes = 16 * page();
     with.pools.push_back(std::move(*pool));
     growable_buffer b = make(with);
     if (const status s = b.resize(pages * page()); !s) {
@@ -71,7 +71,8 @@ TEST_F(exportability, ordinary_pages_go_nowhere_and_it_says_why) {
 
 TEST_F(exportability, exportable_pages_go_one_by_one) {
   STILLMAP_NEEDS_VMM();
-  if (!dev().capabilities().posix_fd_export) GTEST_SKIP() << "this device exports no file descriptors";
+  if (!dev().capabilities().posix_fd_export)
+    GTEST_SKIP() << "this device exports no file descriptors";
   growable_buffer b = pages_of({.exportable = handle_type::posix_fd}, 3);
   const exportability_report three = of(b, 0, 3 * page());
   expect(three, sharing::posix_fd, sharing_verdict::in_parts);
@@ -88,7 +89,8 @@ TEST_F(exportability, exportable_pages_go_one_by_one) {
 
 TEST_F(exportability, part_of_a_page_is_no_handle) {
   STILLMAP_NEEDS_VMM();
-  if (!dev().capabilities().posix_fd_export) GTEST_SKIP() << "this device exports no file descriptors";
+  if (!dev().capabilities().posix_fd_export)
+    GTEST_SKIP() << "this device exports no file descriptors";
   growable_buffer b = pages_of({.exportable = handle_type::posix_fd}, 2);
   const exportability_report r = of(b, 0, page() + 1);
   EXPECT_TRUE(r.cut);
@@ -112,7 +114,7 @@ TEST_F(exportability, rdma_pages_register_one_by_one) {
 
 TEST_F(exportability, a_hole_is_named) {
   STILLMAP_NEEDS_VMM();
-  growable_buffer b = make({.reserve = 16 * page()});
+  growable_buffer b = make({.reserve_bytes = 16 * page()});
   ASSERT_TRUE(b.commit(0, page()));
   ASSERT_TRUE(b.commit(2 * page(), page()));
   const exportability_report r = of(b, 0, 4 * page());
@@ -123,7 +125,7 @@ TEST_F(exportability, a_hole_is_named) {
 
 TEST_F(exportability, what_retires_is_nobodys_to_share) {
   STILLMAP_NEEDS_VMM();
-  growable_buffer b = make({.reserve = 16 * page()});
+  growable_buffer b = make({.reserve_bytes = 16 * page()});
   ASSERT_TRUE(b.resize(3 * page()));
   {
     const stream s = make_stream();
@@ -143,7 +145,7 @@ TEST_F(exportability, what_retires_is_nobodys_to_share) {
 
 TEST_F(exportability, aliases_are_counted) {
   STILLMAP_NEEDS_VMM();
-  growable_buffer b = make({.reserve = 16 * page()});
+  growable_buffer b = make({.reserve_bytes = 16 * page()});
   ASSERT_TRUE(b.resize(3 * page()));
   const auto ring = b.alias(0, 2 * page(), 2);
   ASSERT_TRUE(ring);
@@ -153,7 +155,8 @@ TEST_F(exportability, aliases_are_counted) {
 
 TEST_F(exportability, imported_pages_are_their_makers_to_export) {
   STILLMAP_NEEDS_VMM();
-  if (!dev().capabilities().posix_fd_export) GTEST_SKIP() << "this device exports no file descriptors";
+  if (!dev().capabilities().posix_fd_export)
+    GTEST_SKIP() << "this device exports no file descriptors";
   physical_properties shared;
   shared.location = on_device(dev().ordinal());
   shared.exportable = handle_type::posix_fd;

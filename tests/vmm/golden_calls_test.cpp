@@ -78,7 +78,7 @@ class golden_calls : public testing::buffer_test {
 
   growable_buffer reserving(std::size_t pages) const {
     buffer_options options;
-    options.reserve = pages * page();
+    options.reserve_bytes = pages * page();
     return make(options);
   }
 
@@ -169,7 +169,7 @@ TEST_F(golden_calls, of_vectors) {
   STILLMAP_NEEDS_VMM();
   const stream s = make_stream();
   vector_options options;
-  options.buffer.reserve = 64 * page();
+  options.buffer.reserve_bytes = 64 * page();
   options.staging_bytes = 8192;
   std::optional<device_vector<std::uint32_t>> v;
   note("create",

@@ -30,7 +30,7 @@ class growable_buffer_contract : public testing::buffer_test,
   bool mapped() const { return GetParam() == backing::mapped; }
   growable_buffer make_one(buffer_options options = {}) const {
     options.force_copying = !mapped();
-    if (options.reserve == 0) options.reserve = 64_MiB;
+    if (options.reserve_bytes == 0) options.reserve_bytes = 64_MiB;
     return make(std::move(options));
   }
 };
@@ -197,10 +197,10 @@ TEST_P(growable_buffer_contract, commit_works_in_pages_and_twice_is_once) {
   EXPECT_EQ((counts() - before)[driver_call::MemMap], 0u);
   EXPECT_EQ((counts() - before)[driver_call::MemAlloc], 0u);
   EXPECT_TRUE(holds(dev(), b.address(), 3 * page(), 4));
-  EXPECT_TRUE(fails_with(b.commit(1, page()), errc::invalid_argument,
-                         "growable_buffer::commit", 1, page()));
-  EXPECT_TRUE(fails_with(b.commit(page(), 1), errc::invalid_argument,
-                         "growable_buffer::commit", 1, page()));
+  EXPECT_TRUE(fails_with(b.commit(1, page()), errc::invalid_argument, "growable_buffer::commit", 1,
+                         page()));
+  EXPECT_TRUE(fails_with(b.commit(page(), 1), errc::invalid_argument, "growable_buffer::commit", 1,
+                         page()));
   EXPECT_EQ(b.mapped_bytes(), 3 * page());
 }
 
@@ -214,8 +214,7 @@ TEST_P(growable_buffer_contract, refuses_sizes_no_machine_has_and_stays_as_it_wa
   for (const std::size_t bytes : {SIZE_MAX, SIZE_MAX - 1, SIZE_MAX / 2 + page(), SIZE_MAX / 4}) {
     for (const status &s : {b.resize(bytes), b.reserve(bytes), b.resize(bytes, stream_ref())}) {
       ASSERT_FALSE(s) << bytes;
-      EXPECT_TRUE(s.error().is(errc::invalid_argument) ||
-                  s.error().is(errc::out_of_memory) ||
+      EXPECT_TRUE(s.error().is(errc::invalid_argument) || s.error().is(errc::out_of_memory) ||
                   s.error().is(errc::address_space_exhausted))
           << s.error().message();
       EXPECT_GE(s.error().value, bytes - reserved - page()) << s.error().message();
@@ -327,7 +326,7 @@ TEST_P(growable_buffer_contract, the_ledger_knows_its_memory) {
     bytes += m.range.bytes;
     EXPECT_EQ(m.state, mapping_state::mapped);
     ASSERT_EQ(m.access.size(), 1u);
-    EXPECT_EQ(m.access[0].who, on_device(0));
+    EXPECT_EQ(m.access[0].location, on_device(0));
     EXPECT_EQ(m.access[0].mode, access_mode::read_write);
     EXPECT_EQ(static_cast<bool>(m.backing), mapped());
   }
@@ -376,6 +375,48 @@ TEST_P(growable_buffer_contract, leaves_no_context_or_a_foreign_one_as_it_was) {
   const context_guard guard(driver(), other.context());
   run();
   EXPECT_EQ(*driver().current_context(), other.context());
+}
+
+// resize(300 GiB) of a 140 GiB device used to create pages until the host was out of memory.
+TEST_P(growable_buffer_contract, refuses_more_than_the_device_has_before_it_creates_a_page) {
+  growable_buffer b = make_one();
+  ASSERT_TRUE(b.resize(page()));
+  const std::size_t total = dev().total_memory().bytes();
+  const std::size_t bytes = round_up(2 * total, page());
+  const driver_counts before = counts();
+  const std::size_t missing = mapped() ? bytes - page() : bytes;
+  EXPECT_TRUE(
+      fails_with(b.resize(bytes), errc::out_of_memory, "growable_buffer::resize", missing, total));
+  EXPECT_EQ((counts() - before).total(), 0u);
+  EXPECT_EQ(b.size(), page());
+}
+
+TEST_P(growable_buffer_contract, counts_the_bytes_that_growing_copies) {
+  growable_buffer b = make_one();
+  ASSERT_TRUE(b.resize(page()));
+  EXPECT_EQ(b.stats().bytes_copied, 0u);
+  ASSERT_TRUE(b.resize(3 * page()));
+  EXPECT_EQ(b.stats().bytes_copied, mapped() ? 0 : page());
+  ASSERT_TRUE(b.resize(4 * page()));
+  EXPECT_EQ(b.stats().bytes_copied, mapped() ? 0 : 4 * page());
+}
+
+TEST_P(growable_buffer_contract, copies_from_and_to_the_host_on_a_stream) {
+  growable_buffer b = make_one();
+  const stream s = make_stream();
+  ASSERT_TRUE(b.resize(2 * page(), s));
+  const auto bytes = testing::pattern(page(), 3);
+  ASSERT_TRUE(b.copy_from_host(page() / 2, bytes.data(), bytes.size(), s));
+  EXPECT_TRUE(testing::holds(dev(), b.address() + page() / 2, page(), 3));
+  std::vector<unsigned char> back(bytes.size());
+  ASSERT_TRUE(b.copy_to_host(back.data(), page() / 2, back.size(), stream_ref::legacy()));
+  EXPECT_EQ(back, bytes);
+  EXPECT_TRUE(b.copy_to_host(nullptr, 0, 0, s));
+  const std::size_t end = b.capacity() + 1;
+  EXPECT_TRUE(fails_with(b.copy_to_host(back.data(), b.capacity(), 1, s), errc::invalid_argument,
+                         "growable_buffer::copy_to_host", end, b.capacity()));
+  EXPECT_TRUE(fails_with(b.copy_from_host(SIZE_MAX, bytes.data(), 2, s), errc::invalid_argument,
+                         "growable_buffer::copy_from_host", SIZE_MAX, b.capacity()));
 }
 
 INSTANTIATE_TEST_SUITE_P(on, growable_buffer_contract,

@@ -74,14 +74,13 @@ TEST_F(by_hand, released_memory_is_the_callers) {
 
 TEST_F(by_hand, physical_memory_refuses_what_cannot_be) {
   const char *op = "physical_memory::create";
-  EXPECT_TRUE(fails_with(outcome(physical_memory::create(dev(), 0)), errc::invalid_argument,
-                         op, 0, page()));
+  EXPECT_TRUE(fails_with(outcome(physical_memory::create(dev(), 0)), errc::invalid_argument, op, 0,
+                         page()));
   EXPECT_TRUE(fails_with(outcome(physical_memory::create(dev(), page() + 1)),
                          errc::invalid_argument, op, page() + 1, page()));
   const auto much = physical_memory::create(dev(), round_down(SIZE_MAX / 2, page()));
   ASSERT_FALSE(much);
-  EXPECT_TRUE(much.error().is(errc::out_of_memory) ||
-              much.error().is(errc::invalid_argument))
+  EXPECT_TRUE(much.error().is(errc::out_of_memory) || much.error().is(errc::invalid_argument))
       << much.error().message();
   const auto over =
       physical_memory::create(dev(), round_up(dev().total_memory().bytes() + page(), page()));
@@ -111,13 +110,14 @@ TEST_F(by_hand, retain_gives_another_handle_to_what_is_mapped) {
 }
 
 TEST_F(by_hand, an_exported_descriptor_is_the_same_memory_once_imported) {
-  if (!dev().capabilities().posix_fd_export) GTEST_SKIP() << "this device cannot export pages as fds";
+  if (!dev().capabilities().posix_fd_export)
+    GTEST_SKIP() << "this device cannot export pages as fds";
   page_pool_options options;
   options.exportable = handle_type::posix_fd;
   const auto pool = *page_pool::create(dev(), options);
   buffer_options with;
   with.pools = {pool};
-  with.reserve = 4 * page();
+  with.reserve_bytes = 4 * page();
   growable_buffer b = make(with);
   ASSERT_TRUE(b.resize(page()));
   put(dev(), b.address(), pattern(page(), 6));
@@ -210,10 +210,10 @@ TEST_F(by_hand, a_reservation_assigned_over_goes_before_its_device) {
 
 TEST_F(by_hand, reservations_refuse_what_cannot_be) {
   const char *op = "address_space::reserve";
-  EXPECT_TRUE(fails_with(outcome(reservation::create(dev(), 0)), errc::invalid_argument, op, 0,
-                         page()));
-  EXPECT_TRUE(fails_with(outcome(reservation::create(dev(), page() + 4096)),
-                         errc::invalid_argument, op, page() + 4096, page()));
+  EXPECT_TRUE(
+      fails_with(outcome(reservation::create(dev(), 0)), errc::invalid_argument, op, 0, page()));
+  EXPECT_TRUE(fails_with(outcome(reservation::create(dev(), page() + 4096)), errc::invalid_argument,
+                         op, page() + 4096, page()));
   reservation_options options;
   options.alignment = 3 * page();
   EXPECT_TRUE(fails_with(outcome(reservation::create(dev(), page(), options)),
@@ -224,8 +224,8 @@ TEST_F(by_hand, reservations_refuse_what_cannot_be) {
                          errc::invalid_argument, op, 4097, page()));
   const std::size_t huge = round_down(SIZE_MAX / 2, page());
   const auto over = reservation::create(dev(), huge);
-  EXPECT_TRUE(fails_with(outcome(over), errc::address_space_exhausted, "cuMemAddressReserve",
-                         huge, dev().capabilities().largest_reservation));
+  EXPECT_TRUE(fails_with(outcome(over), errc::address_space_exhausted, "cuMemAddressReserve", huge,
+                         dev().capabilities().largest_reservation));
   EXPECT_EQ(dev().space().stats().live_blocks, 0u);
 }
 
@@ -233,11 +233,10 @@ TEST_F(by_hand, exactly_there_or_not_at_all) {
   const reservation taken = some(4);
   reservation_options options;
   options.hint = taken.range().begin;
-  options.exactly_there = true;
+  options.exact_address = true;
   const auto refused = reservation::create(dev(), page(), options);
   ASSERT_FALSE(refused);
-  EXPECT_TRUE(refused.error().is(errc::busy) ||
-              refused.error().is(errc::address_space_exhausted))
+  EXPECT_TRUE(refused.error().is(errc::busy) || refused.error().is(errc::address_space_exhausted))
       << refused.error().message();
   EXPECT_EQ(dev().space().stats().live_blocks, 1u);
 }
@@ -265,18 +264,17 @@ TEST_F(by_hand, a_mapping_puts_a_page_where_it_is_told) {
 TEST_F(by_hand, mappings_refuse_what_cannot_be) {
   const reservation r = some(2);
   const char *op = "mapping::create";
-  EXPECT_TRUE(
-      fails_with(outcome(mapping::create(r, 0, page_ptr())), errc::invalid_argument, op));
-  EXPECT_TRUE(fails_with(outcome(mapping::create(r, 2 * page(), a_page())),
-                         errc::invalid_argument, op, 2 * page(), 2 * page()));
-  EXPECT_TRUE(fails_with(outcome(mapping::create(r, SIZE_MAX, a_page())),
-                         errc::invalid_argument, op, SIZE_MAX, 2 * page()));
-  EXPECT_TRUE(fails_with(outcome(mapping::create(r, page() / 2, a_page())),
-                         errc::invalid_argument, "remap"));
+  EXPECT_TRUE(fails_with(outcome(mapping::create(r, 0, page_ptr())), errc::invalid_argument, op));
+  EXPECT_TRUE(fails_with(outcome(mapping::create(r, 2 * page(), a_page())), errc::invalid_argument,
+                         op, 2 * page(), 2 * page()));
+  EXPECT_TRUE(fails_with(outcome(mapping::create(r, SIZE_MAX, a_page())), errc::invalid_argument,
+                         op, SIZE_MAX, 2 * page()));
+  EXPECT_TRUE(fails_with(outcome(mapping::create(r, page() / 2, a_page())), errc::invalid_argument,
+                         "remap"));
   auto first = mapping::create(r, 0, a_page());
   ASSERT_TRUE(first);
-  EXPECT_TRUE(fails_with(outcome(mapping::create(r, 0, a_page())), errc::invalid_argument,
-                         "remap", r.range().begin.value(), 0));
+  EXPECT_TRUE(fails_with(outcome(mapping::create(r, 0, a_page())), errc::invalid_argument, "remap",
+                         r.range().begin.value(), 0));
   EXPECT_EQ(r.generation(), 1u);
   EXPECT_EQ(dev().space().stats().live_mappings, 1u);
 }
@@ -300,7 +298,7 @@ TEST_F(by_hand, access_can_be_changed) {
   ASSERT_TRUE(m->set_access({{on_device(0), access_mode::read_write}}));
   put(dev(), m->range().begin, pattern(page(), 2));
   EXPECT_FALSE(m->set_access({{on_device(77), access_mode::read_write}}));
-  EXPECT_EQ(dev().space().mappings(m->range()).at(0).access.at(0).who, on_device(0));
+  EXPECT_EQ(dev().space().mappings(m->range()).at(0).access.at(0).location, on_device(0));
   EXPECT_TRUE(holds(dev(), m->range().begin, page(), 2));
 }
 

@@ -214,7 +214,7 @@ TEST_F(page_pool_test, pages_of_several_granules) {
   const auto pool = make_pool(options);
   buffer_options buffer;
   buffer.pools = {pool};
-  buffer.reserve = 16 * page();
+  buffer.reserve_bytes = 16 * page();
   growable_buffer b = make(buffer);
   EXPECT_EQ(b.page_bytes(), 4 * page());
   const driver_counts before = counts();
@@ -227,9 +227,8 @@ TEST_F(page_pool_test, pages_of_several_granules) {
   EXPECT_TRUE(fails_with(outcome(page_pool::create(dev(), options)), errc::invalid_argument,
                          "page_pool::create", page() + 4096, page()));
   buffer.pools = {pool, dev().pool()};
-  EXPECT_TRUE(fails_with(outcome(growable_buffer::create(dev(), buffer)),
-                         errc::invalid_argument, "growable_buffer::create", page(),
-                         4 * page()));
+  EXPECT_TRUE(fails_with(outcome(growable_buffer::create(dev(), buffer)), errc::invalid_argument,
+                         "growable_buffer::create", page(), 4 * page()));
 }
 
 TEST_F(page_pool_test, a_page_keeps_its_pool_and_a_pool_its_device) {
@@ -254,7 +253,7 @@ TEST_F(page_pool_test, a_pool_that_dies_undoes_what_retires) {
   {
     buffer_options options;
     options.pools = {make_pool()};
-    options.reserve = 8 * page();
+    options.reserve_bytes = 8 * page();
     growable_buffer b = make(options);
     ASSERT_TRUE(b.resize(2 * page()));
     const fence f = after(s);
@@ -293,6 +292,19 @@ TEST_F(page_pool_test, refuses_what_the_device_cannot) {
   } else {
     EXPECT_TRUE(page_pool::create(dev(), options));
   }
+}
+
+TEST_F(page_pool_test, refuses_more_than_the_device_has_before_it_creates_a_page) {
+  const auto pool = make_pool();
+  EXPECT_EQ(pool->location_bytes(), dev().total_memory().bytes());
+  const std::size_t n = dev().total_memory().bytes() / page() + 1;
+  std::vector<page_ptr> pages;
+  const driver_counts before = counts();
+  EXPECT_TRUE(fails_with(pool->acquire(n, pages), errc::out_of_memory, "page_pool::acquire",
+                         n * page(), dev().total_memory().bytes()));
+  EXPECT_TRUE(fails_with(pool->prepare(n * page()), errc::out_of_memory, "page_pool::prepare"));
+  EXPECT_EQ((counts() - before).total(), 0u);
+  EXPECT_TRUE(pages.empty());
 }
 
 }  // namespace

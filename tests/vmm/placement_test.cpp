@@ -34,7 +34,7 @@ class placement : public testing::buffer_test {
   std::optional<reservation> wall_behind(const growable_buffer &b) const {
     reservation_options options;
     options.hint = b.range().end();
-    options.exactly_there = true;
+    options.exact_address = true;
     auto made = reservation::create(dev(), page(), options);
     if (!made) return std::nullopt;
     return std::move(*made);
@@ -46,7 +46,7 @@ class placement : public testing::buffer_test {
   }
   growable_buffer reserving(std::size_t pages) const {
     buffer_options options;
-    options.reserve = pages * page();
+    options.reserve_bytes = pages * page();
     return make(options);
   }
 };
@@ -187,7 +187,7 @@ TEST_F(placement, sparse_pages_move_along) {
 TEST_F(placement, stripes_its_pages_over_pools) {
   const auto other = *page_pool::create(dev());
   buffer_options options;
-  options.reserve = 16 * page();
+  options.reserve_bytes = 16 * page();
   options.pools = {dev().pool(), other};
   growable_buffer b = make(options);
   ASSERT_TRUE(b.resize(5 * page()));
@@ -205,7 +205,7 @@ TEST_F(placement, stripes_over_devices_and_lets_peers_in) {
   const device second = open_device(1);
   ASSERT_FALSE(dev().capabilities().peers.empty());
   buffer_options options;
-  options.reserve = 16 * page();
+  options.reserve_bytes = 16 * page();
   options.pools = {dev().pool(), second.pool()};
   options.peer_devices = {1};
   growable_buffer b = make(options);
@@ -228,8 +228,8 @@ TEST_F(placement, stripes_over_devices_and_lets_peers_in) {
 TEST_F(placement, only_peers_can_be_let_in) {
   buffer_options options;
   options.peer_devices = {42};
-  EXPECT_TRUE(fails_with(outcome(growable_buffer::create(dev(), options)),
-                         errc::invalid_argument, "growable_buffer::create", 42, 0));
+  EXPECT_TRUE(fails_with(outcome(growable_buffer::create(dev(), options)), errc::invalid_argument,
+                         "growable_buffer::create", 42, 0));
   options.peer_devices = {-1};
   EXPECT_FALSE(growable_buffer::create(dev(), options));
   options.peer_devices = {0};
@@ -244,7 +244,7 @@ TEST_F(placement, lives_on_the_host_where_asked) {
   ASSERT_TRUE(pool) << pool.error().message();
   buffer_options options;
   options.pools = {*pool};
-  options.reserve = 16 * (*pool)->page_bytes();
+  options.reserve_bytes = 16 * (*pool)->page_bytes();
   growable_buffer b = make(options);
   ASSERT_TRUE(b.resize(3 * (*pool)->page_bytes()));
   put(dev(), b.address(), pattern(b.size(), 1));
@@ -263,8 +263,8 @@ TEST_F(placement, host_pages_are_refused_where_they_cannot_be) {
 
 TEST_F(placement, reserves_the_devices_memory_unless_told) {
   const growable_buffer b = make();
-  EXPECT_GE(b.reserved(),
-            std::min<std::size_t>(dev().total_memory().bytes(), dev().capabilities().largest_reservation));
+  EXPECT_GE(b.reserved(), std::min<std::size_t>(dev().total_memory().bytes(),
+                                                dev().capabilities().largest_reservation));
   EXPECT_EQ(b.mapped_bytes(), 0u);
 }
 
@@ -278,8 +278,8 @@ class ahead : public placement {
 
 TEST_F(ahead, growth_is_there_before_it_is_asked_for) {
   buffer_options options;
-  options.reserve = 64 * page();
-  options.ahead = 4 * page();
+  options.reserve_bytes = 64 * page();
+  options.map_ahead_bytes = 4 * page();
   growable_buffer b = make(options);
   ASSERT_TRUE(b.resize(page()));
   settle(b, 5 * page());
@@ -298,8 +298,8 @@ TEST_F(ahead, growth_is_there_before_it_is_asked_for) {
 
 TEST_F(ahead, stops_at_the_reservation_and_does_not_move_the_buffer) {
   buffer_options options;
-  options.reserve = 4 * page();
-  options.ahead = 16 * page();
+  options.reserve_bytes = 4 * page();
+  options.map_ahead_bytes = 16 * page();
   growable_buffer b = make(options);
   const device_address at = b.address();
   ASSERT_TRUE(b.resize(page()));
@@ -311,8 +311,8 @@ TEST_F(ahead, stops_at_the_reservation_and_does_not_move_the_buffer) {
 TEST_F(ahead, a_failure_is_counted_and_the_next_resize_tries_itself) {
   STILLMAP_NEEDS_HOSTCUDA();
   buffer_options options;
-  options.reserve = 64 * page();
-  options.ahead = 4 * page();
+  options.reserve_bytes = 64 * page();
+  options.map_ahead_bytes = 4 * page();
   growable_buffer b = make(options);
   leave_free(2);
   ASSERT_TRUE(b.resize(page()));
@@ -326,8 +326,8 @@ TEST_F(ahead, a_failure_is_counted_and_the_next_resize_tries_itself) {
 TEST_F(ahead, closing_waits_for_the_background) {
   for (int i = 0; i < 20; ++i) {
     buffer_options options;
-    options.reserve = 64 * page();
-    options.ahead = 4 * page();
+    options.reserve_bytes = 64 * page();
+    options.map_ahead_bytes = 4 * page();
     growable_buffer b = make(options);
     ASSERT_TRUE(b.resize(page()));
     if (i % 2 == 0) {

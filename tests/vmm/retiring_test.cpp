@@ -26,7 +26,7 @@ class retiring : public testing::buffer_test {
   }
   growable_buffer small() const {
     buffer_options options;
-    options.reserve = 32_MiB;
+    options.reserve_bytes = 32_MiB;
     return make(std::move(options));
   }
   address_space_stats books() const { return dev().space().stats(); }
@@ -72,7 +72,8 @@ TEST_F(retiring, the_device_may_use_them_until_the_fence) {
   std::vector<unsigned char> out(page());
   {
     const context_guard guard(driver(), dev().context());
-    ASSERT_TRUE(driver().copy_on_device_async(b.address(), b.address() + 3 * page(), page(), s.get()));
+    ASSERT_TRUE(
+        driver().copy_on_device_async(b.address(), b.address() + 3 * page(), page(), s.get()));
   }
   const fence busy = after(s);
   ASSERT_TRUE(b.resize(page()));
@@ -334,11 +335,11 @@ TEST_F(retiring, settle_waits_for_one_range_only) {
   ASSERT_TRUE(a.decommit(0, 2 * page(), after(held)));
   const fence quick = after(s);
   ASSERT_TRUE(b.decommit(0, 2 * page(), quick));
-  ASSERT_TRUE(dev().space().settle(b.range()));
+  ASSERT_TRUE(dev().space().collect_range(b.range()));
   EXPECT_TRUE(dev().space().mappings(b.range()).empty());
   EXPECT_EQ(dev().space().mappings(a.range()).size(), 2u);
   release(held.get());
-  ASSERT_TRUE(dev().space().settle(a.range()));
+  ASSERT_TRUE(dev().space().collect_range(a.range()));
   EXPECT_EQ(books().live_mappings, 0u);
 }
 

@@ -28,7 +28,7 @@ class sharing : public testing::buffer_test {
   }
   growable_buffer filled(std::size_t pages, unsigned seed) const {
     buffer_options options;
-    options.reserve = 32_MiB;
+    options.reserve_bytes = 32_MiB;
     growable_buffer b = make(std::move(options));
     if (pages != 0) {
       EXPECT_TRUE(b.resize(pages * page()));
@@ -97,8 +97,8 @@ TEST_F(sharing, alias_refuses_what_cannot_be) {
   EXPECT_TRUE(fails_with(outcome(a.alias(0, 0)), errc::invalid_argument, op));
   EXPECT_TRUE(fails_with(outcome(a.alias(0, page(), 0)), errc::invalid_argument, op));
   EXPECT_TRUE(fails_with(outcome(a.alias(0, page(), SIZE_MAX)), errc::invalid_argument, op));
-  EXPECT_TRUE(fails_with(outcome(a.alias(page(), 2 * page())), errc::invalid_argument, op,
-                         2 * page(), 0));
+  EXPECT_TRUE(
+      fails_with(outcome(a.alias(page(), 2 * page())), errc::invalid_argument, op, 2 * page(), 0));
   EXPECT_TRUE(fails_with(outcome(a.alias(a.reserved(), page())), errc::invalid_argument, op,
                          a.reserved() + page(), a.reserved()));
   auto child = a.fork();
@@ -208,7 +208,7 @@ TEST_F(sharing, a_fork_is_sparse_where_the_original_is) {
 
 TEST_F(sharing, both_sides_of_a_fork_can_grow_and_relocate) {
   buffer_options options;
-  options.reserve = 2 * page();
+  options.reserve_bytes = 2 * page();
   growable_buffer a = make(std::move(options));
   ASSERT_TRUE(a.resize(2 * page()));
   put(dev(), a.address(), pattern(2 * page(), 1));
@@ -314,10 +314,10 @@ TEST_F(sharing, splice_refuses_what_cannot_be) {
   ASSERT_TRUE(copying.resize(page()));
   EXPECT_TRUE(fails_with(a.splice(0, page(), copying, page()), errc::not_supported, op));
   EXPECT_TRUE(fails_with(copying.splice(0, page(), a, 2 * page()), errc::not_supported, op));
-  EXPECT_TRUE(fails_with(outcome(copying.alias(0, page())), errc::not_supported,
-                         "growable_buffer::alias"));
-  EXPECT_TRUE(fails_with(copying.decommit(0, page()), errc::not_supported,
-                         "growable_buffer::decommit"));
+  EXPECT_TRUE(
+      fails_with(outcome(copying.alias(0, page())), errc::not_supported, "growable_buffer::alias"));
+  EXPECT_TRUE(
+      fails_with(copying.decommit(0, page()), errc::not_supported, "growable_buffer::decommit"));
   auto twin = a.alias(0, page());
   ASSERT_TRUE(twin);
   EXPECT_TRUE(fails_with(a.splice(0, page(), b, page()), errc::busy, op));
@@ -333,7 +333,7 @@ TEST_F(sharing, splice_between_devices_is_refused) {
   growable_buffer a = filled(1, 1);
   const device second = open_device(1);
   buffer_options options;
-  options.reserve = 8_MiB;
+  options.reserve_bytes = 8_MiB;
   auto b = growable_buffer::create(second, options);
   ASSERT_TRUE(b);
   EXPECT_TRUE(fails_with(a.splice(0, page(), *b, 0), errc::invalid_argument,

@@ -26,7 +26,7 @@ class suspended_places : public testing::buffer_test {
   }
   growable_buffer filled(std::size_t pages) const {
     buffer_options options;
-    options.reserve = 32_MiB;
+    options.reserve_bytes = 32_MiB;
     growable_buffer b = make(std::move(options));
     const status s = b.resize(pages * page());
     if (!s) throw std::runtime_error(s.error().message());
@@ -98,8 +98,8 @@ TEST_F(suspended_places, what_needs_the_pages_is_busy_and_changes_nothing) {
   const std::size_t mapped = books().mapped_bytes;
   ASSERT_TRUE(suspend(b, 0, 3));
   EXPECT_TRUE(fails_with(testing::outcome(b.fork()), errc::busy, "growable_buffer::fork"));
-  EXPECT_TRUE(fails_with(b.make_writable(0, page(), {}), errc::busy,
-                         "growable_buffer::make_writable"));
+  EXPECT_TRUE(
+      fails_with(b.make_writable(0, page(), {}), errc::busy, "growable_buffer::make_writable"));
   EXPECT_EQ(books().suspended_bytes, 3 * page());
   EXPECT_EQ(books().mapped_bytes, mapped - 3 * page());
   ASSERT_TRUE(suspend(elsewhere, 0, 2));

@@ -1,5 +1,5 @@
-// How every method of the seam makes its call: refuse what the driver lacks, count, call,
-// translate.
+// Makes the driver calls: refuses functions that the driver lacks, counts, calls, and translates the
+// result.
 #pragma once
 
 #include "stillmap/vmm/driver.h"

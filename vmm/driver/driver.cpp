@@ -1,5 +1,5 @@
-// The seam's calls about devices, contexts, plain memory and copies. Virtual memory is in
-// driver_memory.cpp, streams and events in driver_streams.cpp.
+// Driver calls for devices, contexts, plain memory and copies. Virtual memory is in memory.cpp,
+// streams and events are in streams.cpp.
 #include <cstring>
 
 #include "stillmap/vmm/driver/calls.h"

@@ -1,5 +1,5 @@
-// Finding, opening and checking a driver library. Every way this can fail ends in an error that
-// says which step refused; with STILLMAP_VERBOSE set, stderr names every path that was tried.
+// Finds, opens and checks a driver library. An error names the step that failed; with STILLMAP_VERBOSE
+// set, stderr lists every path that was tried.
 #include <dlfcn.h>
 #include <link.h>
 

@@ -1,5 +1,4 @@
-// The seam's calls about addresses, physical memory and mappings, and the translation between
-// CUDA's structs and ours.
+// Driver calls for addresses, physical memory and mappings, and the conversion of CUDA's structs.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -180,16 +179,16 @@ status driver::set_access(virtual_range range, const access_grant *grants,
     list = many.data();
   }
   for (std::size_t i = 0; i < count; ++i) {
-    list[i].location = to_cuda(grants[i].who);
+    list[i].location = to_cuda(grants[i].location);
     list[i].flags = to_cuda(grants[i].mode);
   }
   return access::make(*this, {driver_call::MemSetAccess, range.bytes}, table().MemSetAccess,
                       CUdeviceptr{range.begin.value()}, range.bytes, list, count);
 }
 
-result<access_mode> driver::get_access(device_address at, memory_location who) const {
+result<access_mode> driver::get_access(device_address at, memory_location from) const {
   unsigned long long flags = 0;
-  const CUmemLocation where = to_cuda(who);
+  const CUmemLocation where = to_cuda(from);
   return access::make(*this, {driver_call::MemGetAccess}, table().MemGetAccess, &flags, &where,
                       CUdeviceptr{at.value()})
       .map([&] {

@@ -1,5 +1,5 @@
-// The seam's calls about whole processes. Their arguments are written out here, since toolkits
-// before 12.8 do not have them; where the toolkit does, it is asked whether they are right.
+// Driver calls for process checkpoints. The argument structs are declared here, because toolkits before
+// 12.8 lack them; with a newer toolkit, static assertions compare them.
 #include <algorithm>
 #include <cstddef>
 #include <vector>

@@ -1,4 +1,4 @@
-// Where driver libraries are looked for.
+// The search paths of driver libraries.
 #pragma once
 
 #include <string>

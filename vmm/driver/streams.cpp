@@ -1,4 +1,4 @@
-// The seam's calls about streams and events.
+// Driver calls for streams and events.
 #include "stillmap/vmm/driver/calls.h"
 
 namespace stillmap {

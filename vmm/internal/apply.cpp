@@ -10,7 +10,7 @@
 
 namespace stillmap {
 
-// A plan being performed: checked against the ledger first, then step by step with a way back.
+// Performs one plan: checks it against the ledger, then makes the calls, and undoes them on failure.
 class remap {
  public:
   remap(address_space &space, remap_plan &plan) : space_(space), plan_(plan) {}
@@ -21,7 +21,7 @@ class remap {
       STILLMAP_RETURN_IF_ERROR(check_locked());
     }
     if (touched_.empty()) {
-      if (!forgotten_.empty()) settle_books(true);
+      if (!forgotten_.empty()) update_ledger(true);
       return {};
     }
     const context_guard guard(driver(), space_.device_.context());
@@ -29,11 +29,11 @@ class remap {
     space_.notify(backing_event::phase::about_to_change, touched_);
     if (status s = perform(); !s) {
       undo();
-      settle_books(false);
+      update_ledger(false);
       space_.notify(backing_event::phase::abandoned, touched_);
       return s;
     }
-    settle_books(true);
+    update_ledger(true);
     for (const auto &t : touched_) t.block->generation_.fetch_add(1, std::memory_order_acq_rel);
     space_.notify(backing_event::phase::changed, touched_);
     return {};
@@ -41,12 +41,12 @@ class remap {
 
  private:
   using access_ptr = std::shared_ptr<const std::vector<access_grant>>;
-  struct present {  // one mapping as it is, or was
+  struct present {  // one mapping, now or before the plan
     virtual_range range;
     ledger_page_ptr page;
     access_ptr access;
     std::uint64_t block;
-    std::uint64_t suspend_by = 0;  // leaving: its place stays; arriving: whose place it is
+    std::uint64_t suspend_by = 0;  // leaving: the place stays; arriving: the id that suspended it
   };
   enum class purpose { unmap, collect, suspend, grant };
 
@@ -262,7 +262,7 @@ class remap {
 
   void undo() {
     unmap_first(replacing_, remapped_);
-    for (std::size_t i = 0; i < unmapped_; ++i) {  // what left comes back
+    for (std::size_t i = 0; i < unmapped_; ++i) {  // map the unmapped pages again
       const present &p = leaving_[i];
       if (const status s = driver().map(p.range.begin, p.range.bytes, p.page->handle()); !s) {
         report_background_error(s.error());
@@ -297,13 +297,13 @@ class remap {
     count = 0;
   }
 
-  // Makes the ledger say what the driver now has. leaving_ still holds the pages that go, so none
+  // Records the driver's mappings in the ledger. leaving_ holds the unmapped pages, so that none
   // returns to its pool under the lock.
-  void settle_books(bool done) {
+  void update_ledger(bool done) {
     const std::lock_guard lock(space_.mutex_);
-    auto &books = space_.mappings_;
+    auto &ledger = space_.mappings_;
     auto leave = [&](const present &p) {
-      const auto it = books.find(p.range.begin.value());
+      const auto it = ledger.find(p.range.begin.value());
       if (p.suspend_by == 0 || lost_.contains(p.range.begin.value())) {
         return space_.erase_locked(it);
       }
@@ -314,11 +314,11 @@ class remap {
       space_.stats_.suspended_bytes += p.range.bytes;
     };
     auto enter = [&](const present &p) {
-      if (p.suspend_by != 0) space_.erase_locked(books.find(p.range.begin.value()));
+      if (p.suspend_by != 0) space_.erase_locked(ledger.find(p.range.begin.value()));
       auto &last = space_.last_entered_;
-      const auto near = last == books.end() ? last : space_.after_locked(last);
-      last = books.insert_or_assign(near, p.range.begin.value(),
-                                    address_space::entry{p.page, p.range.bytes, p.access, false});
+      const auto near = last == ledger.end() ? last : space_.after_locked(last);
+      last = ledger.insert_or_assign(near, p.range.begin.value(),
+                                     address_space::entry{p.page, p.range.bytes, p.access, false});
       space_.stats_.mapped_bytes += p.range.bytes;
     };
     for (std::size_t i = 0; i < unmapped_; ++i) leave(leaving_[i]);
@@ -328,25 +328,25 @@ class remap {
     for (std::size_t i = 0; i < mapped_; ++i) enter(arriving_[i]);
     for (std::size_t i = 0; i < remapped_; ++i) enter(replacing_[i]);
     for (const present &p : stuck_) {
-      const auto it = books.find(p.range.begin.value());
-      if (it == books.end()) {
+      const auto it = ledger.find(p.range.begin.value());
+      if (it == ledger.end()) {
         enter(p);
       } else {
         it->second.backing = p.page;  // suspended as before, and the page cannot be used elsewhere
       }
     }
     for (std::size_t i = 0; i < regranted_done_; ++i) {
-      books[regranted_[i].was.range.begin.value()].access = regranted_[i].now;
+      ledger[regranted_[i].was.range.begin.value()].access = regranted_[i].now;
     }
     if (done) {
       for (const virtual_range r : forgotten_) space_.forget_suspended_locked(r);
     }
-    space_.stats_.live_mappings = books.size() - space_.suspended_;
+    space_.stats_.live_mappings = ledger.size() - space_.suspended_;
   }
 
   // ---- runs -------------------------------------------------------------------------------------
 
-  // Adjacent, and in the same reservation: a call across two of them is nobody's promise.
+  // Adjacent, and in one reservation: CUDA does not guarantee that one call may span two.
   static bool follows(const present &a, const present &b) {
     return a.range.end() == b.range.begin && a.block == b.block;
   }
@@ -375,14 +375,13 @@ class remap {
   std::vector<regrant> regranted_;
   std::vector<address_space::touched_range> touched_;
   std::size_t mapped_ = 0, remapped_ = 0, unmapped_ = 0, regranted_done_ = 0;
-  std::vector<virtual_range> forgotten_;  // suspended, and given up: nothing is mapped there
-  std::set<std::uint64_t> lost_;          // unmapped, and would not come back
-  std::vector<present> stuck_;            // mapped, and would not go
+  std::vector<virtual_range> forgotten_;  // suspended places that the plan unmaps
+  std::set<std::uint64_t> lost_;          // unmapped, and the undo failed
+  std::vector<present> stuck_;            // mapped, and the undo failed
 };
 
-// What retires still counts against every ceiling, ours and the driver's. Before saying that there
-// is no room, what has passed its fence is undone; at our own ceiling the rest is waited for too,
-// since nothing else can help.
+// Retiring mappings count against Stillmap's ceiling and the driver's. On failure those that have passed
+// their fence are unmapped and the plan is tried again; at Stillmap's ceiling the rest is waited for.
 status address_space::apply(remap_plan &&plan) {
   remap_plan mine = std::move(plan);
   const status s = remap(*this, mine).run();

@@ -1,5 +1,5 @@
-// What stands behind a growable_buffer: pages (mapped_buffer) or, without VMM, one allocation
-// (copied_buffer). Internal.
+// The implementation of a growable_buffer: pages (mapped_buffer) or, without VMM, one allocation
+// (copied_buffer).
 #pragma once
 
 #include <atomic>
@@ -77,7 +77,7 @@ class buffer_impl {
 
   stillmap::device device_;
   buffer_options options_;
-  // Guards everything below and the subclass's books, against the ahead thread.
+  // Guards everything below and the subclass's state against the background thread.
   mutable std::mutex mutex_;
   buffer_stats stats_;
   std::atomic<std::size_t> size_{0};

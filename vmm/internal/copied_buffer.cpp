@@ -1,5 +1,5 @@
-// A growable buffer where pages cannot be mapped: one allocation, replaced by a larger one and
-// copied when it is full. What every buffer would be without virtual memory, and the yardstick.
+// The fallback without VMM: one allocation, which is replaced by a larger one and copied when it is
+// full. Also the baseline that growing in place is compared with.
 #include <algorithm>
 
 #include "stillmap/vmm/address_space.h"
@@ -87,7 +87,7 @@ class copied_buffer final : public buffer_impl {
     return no("growable_buffer::alias");
   }
 
-  // Sharing is not to be had, so the copy is made at once; nothing is left for make_writable.
+  // Pages cannot be shared, so the copy is made at once and make_writable has nothing to do.
   result<std::unique_ptr<buffer_impl>> fork() override {
     const std::lock_guard lock(mutex_);
     auto child = std::make_unique<copied_buffer>(device_, options_);
@@ -146,11 +146,11 @@ class copied_buffer final : public buffer_impl {
     if (at_) s = drv.synchronize_context();
     if (s && at_ && used != 0) s = drv.copy_on_device(fresh, at_, used);
     if (s && at_ && used != 0) s = drv.synchronize_context();
-    // Entered before the old one leaves, so that the peak shows that both were held at once.
-    if (s) device_.space().enter_fallback({fresh, bytes});
+    // Added before the old one is removed: the peak counts both.
+    if (s) device_.space().add_fallback({fresh, bytes});
     if (s && at_) {
       s = free_entered();
-      if (!s) device_.space().leave_fallback({fresh, bytes});
+      if (!s) device_.space().remove_fallback({fresh, bytes});
     }
     if (!s) {
       if (const status back = drv.free(fresh); !back) report_background_error(back.error());
@@ -167,11 +167,11 @@ class copied_buffer final : public buffer_impl {
     return {};
   }
 
-  // The ledger forgets it first: the moment it is freed, another thread may be given the address.
+  // Removed from the ledger first: once freed, another thread may get the same address.
   status free_entered() {
-    device_.space().leave_fallback({at_, capacity()});
+    device_.space().remove_fallback({at_, capacity()});
     const status s = device_.driver().free(at_);
-    if (!s) device_.space().enter_fallback({at_, capacity()});
+    if (!s) device_.space().add_fallback({at_, capacity()});
     return s;
   }
 

@@ -21,7 +21,7 @@ result<std::unique_ptr<buffer_impl>> make_mapped_buffer(const device &d, buffer_
     const access_grant grant{on_device(peer), access_mode::read_write};
     if (std::find(access.begin(), access.end(), grant) == access.end()) access.push_back(grant);
   }
-  std::size_t wanted = options.reserve;
+  std::size_t wanted = options.reserve_bytes;
   if (wanted == 0)
     wanted = std::min(d.total_memory().bytes(), d.capabilities().largest_reservation);
   STILLMAP_ASSIGN_OR_RETURN(
@@ -171,7 +171,7 @@ status mapped_buffer::decommit(std::size_t offset, std::size_t bytes, release_fe
   return empty({offset / page_, bytes / page_}, idle);
 }
 
-// Uncommits every slot of `run` that is. All or nothing.
+// Decommits the committed slots of `run`. All or nothing.
 status mapped_buffer::empty(slot_run run, release_fence idle) {
   const std::vector<slot_run> full = runs(run, true);
   if (full.empty()) return {};
@@ -187,7 +187,7 @@ status mapped_buffer::empty(slot_run run, release_fence idle) {
   } else {
     for (const slot_run r : full) {
       for (const slot_run part : by_block(r)) {
-        space().let_go(block_of(part.first), span(part), after);
+        space().retire_again(block_of(part.first), span(part), after);
       }
     }
   }

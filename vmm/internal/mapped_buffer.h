@@ -1,5 +1,5 @@
-// A growable buffer made of pages. Internal. The ledger knows which page is where; this knows which
-// slots are committed and why some are special.
+// A growable buffer made of pages. The ledger records which page is mapped where; the buffer records
+// which slots (page-sized parts of its range) are committed, forked or aliased.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,7 @@ class mapped_buffer final : public buffer_impl {
   enum slot_flag : std::uint8_t {
     live = 1,     // committed
     forked = 2,   // read-only until make_writable
-    aliased = 4,  // the page is another buffer's too, on purpose, or was: check_shareable() looks
+    aliased = 4,  // another buffer maps the page, too, or did: check_shareable() finds out
   };
   struct slot_run {
     std::size_t first, count;
@@ -90,7 +90,7 @@ class mapped_buffer final : public buffer_impl {
   std::vector<access_grant> access_;
   std::vector<std::shared_ptr<address_block>> blocks_;  // adjacent, in address order
   std::vector<std::uint8_t> slots_;
-  std::vector<std::shared_ptr<page_pool>> guests_;  // of pages that came from elsewhere
+  std::vector<std::shared_ptr<page_pool>> guests_;  // pools of pages from other buffers
   std::size_t committed_slots_ = 0;
   std::size_t committed_end_ = 0;        // no slot from here on is committed
   std::uint64_t generation_before_ = 0;  // of blocks this buffer has left

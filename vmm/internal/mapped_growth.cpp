@@ -1,4 +1,4 @@
-// A buffer of pages grows: into its addresses, past them, and ahead of need.
+// Growth of a mapped_buffer: within its reservation, past it, and ahead of need.
 #include <algorithm>
 
 #include "stillmap/vmm/internal/mapped_buffer.h"
@@ -31,7 +31,7 @@ status mapped_buffer::commit(std::size_t offset, std::size_t bytes, consumer_str
   return fill({offset / page_, bytes / page_}, consumer);
 }
 
-// Commits every slot of `run` that is not. All or nothing.
+// Commits the uncommitted slots of `run`. All or nothing.
 status mapped_buffer::fill(slot_run run, consumer_stream consumer) {
   std::vector<revived_range> revived;
   status s;
@@ -53,15 +53,15 @@ status mapped_buffer::fill(slot_run run, consumer_stream consumer) {
     s = map_fresh(missing, consumer);
   }
   if (!s) {
-    for (revived_range &r : revived) space().let_go(r.block, r.range, r.idle);
+    for (revived_range &r : revived) space().retire_again(r.block, r.range, r.idle);
     return s;
   }
   for (const slot_run gap : runs(run, false)) mark(gap, true);
   return {};
 }
 
-// Mappings of our own that were given back under a fence and are still there cost nothing to take
-// back. Those whose pages went elsewhere must be undone before the addresses can be used.
+// Takes this buffer's retiring mappings back, which costs no driver call. Mappings with pages that are
+// used elsewhere must be unmapped before their addresses can be used.
 status mapped_buffer::revive(slot_run run, consumer_stream consumer,
                              std::vector<revived_range> &revived) {
   if (space().stats().retiring_mappings == 0) return {};
@@ -81,7 +81,7 @@ status mapped_buffer::revive(slot_run run, consumer_stream consumer,
 status mapped_buffer::map_fresh(const std::vector<slot_run> &missing, consumer_stream consumer) {
   for (const slot_run run : missing) {
     if (space().stats().retiring_mappings != 0) {
-      STILLMAP_RETURN_IF_ERROR(space().settle(span(run)));
+      STILLMAP_RETURN_IF_ERROR(space().collect_range(span(run)));
     }
   }
   remap_plan plan(access_);
@@ -89,7 +89,7 @@ status mapped_buffer::map_fresh(const std::vector<slot_run> &missing, consumer_s
   return plan.empty() ? status{} : apply(std::move(plan));
 }
 
-// Pages for the slots of `missing`, to be mapped in the space that begins at `base`.
+// Acquires pages for the slots of `missing` and plans to map them, counted from `base`.
 status mapped_buffer::plan_fresh(remap_plan &plan, const std::vector<slot_run> &missing,
                                  device_address base, consumer_stream consumer) {
   std::vector<std::size_t> slots;
@@ -133,7 +133,7 @@ status mapped_buffer::check_memory(std::size_t pages) const {
   return {};
 }
 
-// The ledger's share of a page does not keep the page's pool alive; the buffers that show it do.
+// The ledger's reference to a page does not keep the page's pool alive; buffers that map it do.
 void mapped_buffer::keep_pool_of(const page_ptr &page) {
   const auto in = [&](const auto &pools) {
     return std::find(pools.begin(), pools.end(), page.pool()) != pools.end();
@@ -141,8 +141,8 @@ void mapped_buffer::keep_pool_of(const page_ptr &page) {
   if (!in(options_.pools) && !in(guests_)) guests_.push_back(page.pool());
 }
 
-// Grows to `bytes` where the addresses end before: by addresses right behind the ones there are, or
-// else in a larger reservation to which the pages move (the data does not).
+// Grows past the reservation: by addresses right behind it, or else by moving the pages (not the data)
+// to a larger reservation.
 status mapped_buffer::outgrow(std::size_t bytes, consumer_stream consumer) {
   const std::size_t generous = reserved() > SIZE_MAX / 4 ? bytes : std::max(bytes, reserved() * 2);
   const virtual_range now{address(), reserved()};
@@ -201,7 +201,7 @@ status mapped_buffer::relocate(std::shared_ptr<address_block> target, std::size_
   if (!passed) {
     for (const slot_run run : old) {
       for (const slot_run part : by_block(run)) {
-        space().let_go(block_of(part.first), span(part), idle);
+        space().retire_again(block_of(part.first), span(part), idle);
       }
     }
   }
@@ -215,7 +215,7 @@ status mapped_buffer::relocate(std::shared_ptr<address_block> target, std::size_
 }
 
 void mapped_buffer::size_changed() {
-  const std::size_t ahead = options_.ahead;
+  const std::size_t ahead = options_.map_ahead_bytes;
   if (ahead == 0) return;
   const std::size_t spare = capacity() - size();
   if (spare * 2 >= ahead || ahead_due_.exchange(true)) return;
@@ -226,7 +226,8 @@ void mapped_buffer::map_ahead() {
   const std::lock_guard lock(mutex_);
   ahead_due_ = false;
   if (closed_) return;
-  const std::size_t target = std::min(reserved(), round_up(size() + options_.ahead, page_));
+  const std::size_t target =
+      std::min(reserved(), round_up(size() + options_.map_ahead_bytes, page_));
   const std::size_t first = capacity() / page_;
   if (target <= capacity()) return;
   if (fill({first, target / page_ - first}, std::nullopt)) {

@@ -1,4 +1,4 @@
-// Pages behind more than one address: alias, fork, make_writable, splice.
+// Operations on pages with more than one address: alias, fork, make_writable, splice.
 #include <algorithm>
 
 #include "stillmap/vmm/internal/mapped_buffer.h"
@@ -8,7 +8,7 @@ namespace stillmap {
 
 namespace {
 
-// Two references are ours: the one asked about, and the mapping it was found in.
+// This buffer has two references: the argument, and the mapping that it came from.
 bool shown_elsewhere(const page_ptr &found) {
   return found.use_count() > 2;
 }
@@ -21,7 +21,7 @@ std::vector<access_grant> mapped_buffer::reading() const {
   return out;
 }
 
-// What has no pages just now has none to share, and none to move.
+// Suspended slots have no pages to share or move.
 status mapped_buffer::check_awake(const char *op, slot_run run) const {
   if (space().stats().suspended_bytes == 0) return {};
   for (const mapping_record &m : space().mappings(span(run))) {
@@ -32,8 +32,8 @@ status mapped_buffer::check_awake(const char *op, slot_run run) const {
   return {};
 }
 
-// Every slot committed and free of `forbidden` flags. An alias that is gone is forgotten here: it
-// cannot tell us itself.
+// Checks that every slot is committed and has no `forbidden` flag. Clears the flag of a closed alias,
+// which cannot do so itself.
 status mapped_buffer::check_shareable(const char *op, slot_run run, std::uint8_t forbidden) {
   STILLMAP_RETURN_IF_ERROR(check_awake(op, run));
   for (std::size_t s = run.first; s < run.end(); ++s) {
@@ -66,7 +66,7 @@ result<std::unique_ptr<buffer_impl>> mapped_buffer::alias(std::size_t offset, st
   const slot_run run{offset / page_, bytes / page_};
   STILLMAP_RETURN_IF_ERROR(check_shareable(op, run, forked));
   buffer_options options = options_;
-  options.ahead = 0;
+  options.map_ahead_bytes = 0;
   auto block = space().reserve(bytes * times, page_ & (~page_ + 1), {}, options.tag);
   if (!block) return tl::unexpected(block.error());
   remap_plan plan(access_);
@@ -133,8 +133,8 @@ status mapped_buffer::make_writable(std::size_t offset, std::size_t bytes, strea
   return shared.empty() ? status{} : unshare(shared, stream);
 }
 
-// The pages at `slots` become this buffer's own: copied where somebody else still has them, and
-// writable again. One plan changes all of them, so either all are or none is.
+// Makes the pages at `slots` exclusive to this buffer and writable: pages that another buffer maps are
+// copied. One plan changes all of them, or none.
 status mapped_buffer::unshare(const std::vector<std::size_t> &slots, stream_ref stream) {
   struct copying {
     std::size_t slot;
@@ -174,7 +174,7 @@ status mapped_buffer::unshare(const std::vector<std::size_t> &slots, stream_ref 
                                                       address() + copies[i].slot * page_, page_,
                                                       stream.get());
     }
-    // The old pages leave these addresses: nothing on any stream may still be at work there.
+    // The old pages are unmapped here: no stream may use these addresses any more.
     if (outcome && !copies.empty()) outcome = device_.driver().synchronize_context();
   }
   if (outcome) {
@@ -194,8 +194,7 @@ status mapped_buffer::unshare(const std::vector<std::size_t> &slots, stream_ref 
   return {};
 }
 
-// After a failure: copies to the scratch space may be under way still, so it goes once the stream
-// is past them.
+// After a failure: copies to the scratch range may be pending, so it is retired behind the stream.
 void mapped_buffer::drop_scratch(std::shared_ptr<address_block> scratch, stream_ref stream) {
   const virtual_range range = scratch->range();
   fence idle;
@@ -209,8 +208,8 @@ void mapped_buffer::drop_scratch(std::shared_ptr<address_block> scratch, stream_
       report_background_error(waited.error());
     }
   }
-  // Undone at the next occasion; failing now would have nobody to tell.
-  space().let_go(std::move(scratch), range, std::move(idle));
+  // Unmapped by a later collect(): the caller cannot use this error.
+  space().retire_again(std::move(scratch), range, std::move(idle));
   space().collect();
 }
 
@@ -247,7 +246,7 @@ status mapped_buffer::splice(std::size_t offset, std::size_t bytes, buffer_impl 
   if (idle == nullptr) {
     STILLMAP_RETURN_IF_ERROR(wait_for_device());
   }
-  STILLMAP_RETURN_IF_ERROR(space().settle(to->span(to_run)));
+  STILLMAP_RETURN_IF_ERROR(space().collect_range(to->span(to_run)));
   STILLMAP_ASSIGN_OR_RETURN(const auto passed, after.passed());
   remap_plan plan(to->access_);
   std::size_t slot = to_run.first;
@@ -259,7 +258,7 @@ status mapped_buffer::splice(std::size_t offset, std::size_t bytes, buffer_impl 
   STILLMAP_RETURN_IF_ERROR(apply(std::move(plan)));
   if (!passed) {
     for (const slot_run part : by_block(from_run)) {
-      space().let_go(block_of(part.first), span(part), after);
+      space().retire_again(block_of(part.first), span(part), after);
     }
   }
   mark(from_run, false);

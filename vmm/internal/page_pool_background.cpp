@@ -1,4 +1,4 @@
-// Pages made ready, and jobs of the pool's users run, off their callers' path.
+// The background thread of a page_pool: makes pages ready and runs its users' jobs.
 #include "stillmap/vmm/page_pool.h"
 
 namespace stillmap {

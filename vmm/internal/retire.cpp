@@ -1,5 +1,5 @@
-// Mappings whose owner has let go while queued work may still touch them: undone when their fence
-// has passed, taken back by their owner for nothing, or robbed of their pages for use elsewhere.
+// Retiring mappings of address_space: unmapped when their fence has passed, taken back by their owner
+// without a driver call, or deprived of their pages for use elsewhere.
 #include <utility>
 
 #include "stillmap/vmm/address_space.h"
@@ -9,9 +9,9 @@
 
 namespace stillmap {
 
-// Whether a retiring mapping is all that is left of its page: no alias, no thief, and no fence of
-// work that used the page at another address. Requires mutex_.
-bool address_space::nobody_elses(const entry &e) {
+// Whether a retiring mapping holds the only reference to its page, without a fence of work that used
+// the page at another address. Requires mutex_.
+bool address_space::is_exclusive(const entry &e) {
   return e.backing.use_count() == 1 && !e.backing.page_->owner_->has_fence(*e.backing.page_);
 }
 
@@ -49,14 +49,14 @@ result<std::size_t> address_space::revive(virtual_range range,
   virtual_range back{range.begin, 0};
   std::shared_ptr<address_block> block;
   {
-    // Only what is on the list: what another thread is unmapping right now is gone.
+    // Only ranges in retiring_: another thread may be unmapping the others.
     const std::lock_guard lock(mutex_);
     for (auto it = lower_locked(range.begin);
          it != mappings_.end() && it->first == back.end().value() &&
          it->first < range.end().value() && it->second.retiring;
          ++it) {
       const retiree *const r = retiring_.at(device_address(it->first));
-      if (r == nullptr || !nobody_elses(it->second) || *it->second.access != access) {
+      if (r == nullptr || !is_exclusive(it->second) || *it->second.access != access) {
         break;
       }
       idle.join(r->idle);
@@ -71,18 +71,19 @@ result<std::size_t> address_space::revive(virtual_range range,
   const status ordered =
       consumer ? idle.make_wait(device(device_.self.lock()), *consumer) : fence(idle).wait();
   if (!ordered) {
-    let_go(std::move(block), back, idle);
+    retire_again(std::move(block), back, idle);
     return tl::unexpected(ordered.error());
   }
   return back.bytes;
 }
 
-void address_space::let_go(std::shared_ptr<address_block> block, virtual_range range, fence idle) {
+void address_space::retire_again(std::shared_ptr<address_block> block, virtual_range range,
+                                 fence idle) {
   const std::lock_guard lock(mutex_);
   if (set_retiring_locked(range)) retiring_.add({std::move(block), range, std::move(idle)});
 }
 
-// What is suspended there is forgotten. False: there was nothing else.
+// Removes suspended places in `range`, and marks the rest as retiring. False: there was no rest.
 bool address_space::set_retiring_locked(virtual_range range) {
   forget_suspended_locked(range);
   bool any = false;
@@ -107,7 +108,7 @@ status address_space::steal_retiring(std::size_t n, std::size_t page_bytes,
       for (auto it = lower_locked(r.range.begin);
            found.size() < n && it != mappings_.end() && it->first < r.range.end().value(); ++it) {
         entry &e = it->second;
-        if (!e.retiring || !nobody_elses(e) || e.backing->imported() || e.bytes != page_bytes ||
+        if (!e.retiring || !is_exclusive(e) || e.backing->imported() || e.bytes != page_bytes ||
             e.backing->properties() != properties) {
           continue;
         }
@@ -124,7 +125,8 @@ status address_space::steal_retiring(std::size_t n, std::size_t page_bytes,
   return {};
 }
 
-// Unmaps what of `due` may go, and puts the rest back on the list. Returns the bytes unmapped.
+// Unmaps the ranges of `due` that have passed, and returns the rest to the list. Returns the bytes
+// unmapped.
 std::size_t address_space::collect_from(std::vector<retiree> &due, bool wait, status &outcome) {
   std::size_t bytes = 0;
   for (retiree &r : due) {
@@ -144,7 +146,7 @@ std::size_t address_space::collect_from(std::vector<retiree> &due, bool wait, st
       gone = unmapped.has_value();
       if (gone) bytes += r.range.bytes;
       if (!unmapped && mappings(r.range).empty()) {
-        gone = true;  // struck out by a pool that died: abandon()
+        gone = true;  // removed by abandon()
       } else if (!unmapped) {
         outcome = tl::unexpected(unmapped.error());
       }
@@ -162,7 +164,7 @@ std::size_t address_space::collect(bool wait) {
   if (wait) {
     collecting.lock();
   } else if (!collecting.try_lock()) {
-    return 0;  // somebody is at it
+    return 0;  // another thread is collecting
   }
   std::vector<retiree> due;
   {
@@ -176,12 +178,12 @@ std::size_t address_space::collect(bool wait) {
 }
 
 void address_space::abandon_retiring() noexcept {
-  retiring_list left;  // dropped when the lock is
+  retiring_list left;  // destroyed after the lock is released
   const std::lock_guard lock(mutex_);
   std::swap(left, retiring_);
 }
 
-status address_space::settle(virtual_range range) {
+status address_space::collect_range(virtual_range range) {
   const std::lock_guard collecting(collect_mutex_);
   std::vector<retiree> due;
   {

@@ -1,5 +1,5 @@
-// Passing errors on, as Abseil's macros of these names do. For sources only: no public header
-// includes this.
+// Macros that return an error to the caller, as Abseil's of these names. For sources and internal
+// headers only: no installed header includes this file.
 #pragma once
 
 #include <utility>

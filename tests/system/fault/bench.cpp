@@ -69,7 +69,7 @@ bench::~bench() {
     }
   }
   if (fit) [[maybe_unused]]
-    const status back = fit->resume_after();
+    const status back = fit->resume();
   // What was mapped by plan has no owner but the test.
   if (space && !at_hand) {
     remap_plan plan({});
@@ -101,7 +101,7 @@ void bench::let_pass() {
 void bench::make(tracked &t, std::size_t pages_reserved, std::size_t pages_filled,
                  std::vector<std::shared_ptr<page_pool>> pools) {
   buffer_options options;
-  options.reserve = pages_reserved * page();
+  options.reserve_bytes = pages_reserved * page();
   options.pools = std::move(pools);
   options.force_copying = copying;
   auto made = growable_buffer::create(*dev, std::move(options));
@@ -124,7 +124,7 @@ void bench::fill(tracked &t, std::size_t offset, std::size_t bytes) {
 void bench::make_vector(std::size_t elements, std::size_t staging_bytes) {
   make_stream();
   vector_options options;
-  options.buffer.reserve = 256 * page();
+  options.buffer.reserve_bytes = 256 * page();
   options.buffer.force_copying = copying;
   options.staging_bytes = staging_bytes;
   auto made = device_vector<std::uint32_t>::create(*dev, std::move(options), *s);

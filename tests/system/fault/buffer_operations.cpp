@@ -34,7 +34,7 @@ void add_buffer_operations(std::vector<operation> &all) {
                  .run =
                      [](bench &w) {
                        buffer_options options;
-                       options.reserve = 8 * w.page();
+                       options.reserve_bytes = 8 * w.page();
                        auto made = growable_buffer::create(*w.dev, options);
                        if (!made) return outcome(made);
                        w.a.buffer = std::move(*made);

@@ -11,7 +11,7 @@ void make_process(bench &w) {
   w.c.buffer = std::move(*w.a.buffer->fork());
   w.c.first_address = w.c.buffer->address();
   w.c.known = w.a.known;
-  w.fit = std::move(*process::preparation::create({*w.dev}));
+  w.fit = std::move(*process::process_checkpoint::create({*w.dev}));
   if (!w.dev->capabilities().posix_fd_export) return;
   physical_properties p;
   p.location = on_device(w.dev->ordinal());
@@ -21,24 +21,24 @@ void make_process(bench &w) {
 }
 
 status prepare(bench &w) {
-  if (w.fit->fit()) return {};
+  if (w.fit->prepared()) return {};
   return outcome(w.fit->prepare({.evict = {""}}));
 }
 
 }  // namespace
 
 void add_process_operations(std::vector<operation> &all) {
-  all.push_back({.name = "process preparation create",
+  all.push_back({.name = "process_checkpoint create",
                  .set = [](bench &) {},
                  .run = [](bench &w) -> status {
-                   auto made = process::preparation::create({*w.dev});
+                   auto made = process::process_checkpoint::create({*w.dev});
                    if (made) w.fit = std::move(*made);
                    return outcome(made);
                  },
                  .may_survive = {}});
   all.push_back(
       {.name = "process prepare", .set = make_process, .run = prepare, .may_survive = {}});
-  all.push_back({.name = "process resume_after",
+  all.push_back({.name = "process_checkpoint resume",
                  .set =
                      [](bench &w) {
                        make_process(w);
@@ -46,7 +46,7 @@ void add_process_operations(std::vector<operation> &all) {
                          throw std::runtime_error(s.error().message());
                        }
                      },
-                 .run = [](bench &w) { return w.fit->resume_after(); },
+                 .run = [](bench &w) { return w.fit->resume(); },
                  .may_survive = {}});
 }
 

@@ -122,7 +122,7 @@ void add_space_operations(std::vector<operation> &all) {
                        }
                        w.let_pass();
                      },
-                 .run = [](bench &w) { return w.dev->space().settle(w.a.buffer->range()); },
+                 .run = [](bench &w) { return w.dev->space().collect_range(w.a.buffer->range()); },
                  .may_survive = {}});
   // It cannot return an error: what could not be collected retires on, and the sink is told.
   all.push_back(

@@ -5,7 +5,7 @@
 namespace stillmap::testing {
 namespace {
 
-using checkpoint::keep_in;
+using checkpoint::backing_store;
 using checkpoint::suspender;
 
 // Two buffers, and one that shares pages with the first: all without a tag.
@@ -20,14 +20,14 @@ void make_task(bench &w) {
   w.sleeper = std::move(*suspender::create(*w.dev, options));
 }
 
-status suspend(bench &w, keep_in where) {
+status suspend(bench &w, backing_store where) {
   if (!w.sleeper->suspended().empty()) return {};
   checkpoint::suspend_options how;
-  how.contents = where;
+  how.store = where;
   return outcome(w.sleeper->suspend("", how));
 }
 
-void add_pair(std::vector<operation> &all, keep_in where, const std::string &name) {
+void add_pair(std::vector<operation> &all, backing_store where, const std::string &name) {
   all.push_back({.name = "suspend, " + name,
                  .set = make_task,
                  .run = [where](bench &w) { return suspend(w, where); },
@@ -58,9 +58,9 @@ void add_suspend_operations(std::vector<operation> &all) {
                    return outcome(made);
                  },
                  .may_survive = {}});
-  add_pair(all, keep_in::pinned_memory, "pinned");
-  add_pair(all, keep_in::file, "file");
-  add_pair(all, keep_in::nothing, "dropped");
+  add_pair(all, backing_store::pinned_host, "pinned");
+  add_pair(all, backing_store::file, "file");
+  add_pair(all, backing_store::discard, "dropped");
 }
 
 }  // namespace stillmap::testing

@@ -45,7 +45,7 @@ struct bench {
   tracked a, b, c;
   std::optional<device_vector<std::uint32_t>> v;
   std::unique_ptr<checkpoint::suspender> sleeper;
-  std::unique_ptr<process::preparation> fit;
+  std::unique_ptr<process::process_checkpoint> fit;
   bool copying = false;
   std::string note;  // what the operation returned, where that is to be observed
 

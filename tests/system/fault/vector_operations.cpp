@@ -113,7 +113,7 @@ void add_vector_operations(std::vector<operation> &all) {
                      .run =
                          [copying](bench &w) {
                            vector_options options;
-                           options.buffer.reserve = 4 * w.page();
+                           options.buffer.reserve_bytes = 4 * w.page();
                            options.buffer.force_copying = copying;
                            auto made = vector::create(*w.dev, options);
                            if (made) w.v = std::move(*made);

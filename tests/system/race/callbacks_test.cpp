@@ -12,7 +12,7 @@ class callbacks_race : public race_test {
   static std::string grow_and_shrink(const device &d, std::size_t rounds) {
     const std::size_t page = d.capabilities().page_bytes;
     buffer_options options;
-    options.reserve = 8 * page;
+    options.reserve_bytes = 8 * page;
     auto buffer = growable_buffer::create(d, options);
     if (!buffer) return buffer.error().message();
     for (std::size_t r = 0; r < rounds; ++r) {

@@ -126,7 +126,7 @@ TEST_F(oracle_sees, RemappingWithTheFenceIsFine) {
 // the caller says.
 TEST_F(oracle_sees, AFenceOfTheWrongStream) {
   buffer_options options;
-  options.reserve = 2 * page_;
+  options.reserve_bytes = 2 * page_;
   auto buffer = growable_buffer::create(*device_, options);
   ASSERT_TRUE(buffer.has_value());
   ASSERT_TRUE(buffer->resize(page_).has_value());
@@ -146,7 +146,7 @@ TEST_F(oracle_sees, AFenceOfTheWrongStream) {
 // faults.
 TEST_F(oracle_sees, WritingAForkedPageUnprepared) {
   buffer_options options;
-  options.reserve = 2 * page_;
+  options.reserve_bytes = 2 * page_;
   auto buffer = growable_buffer::create(*device_, options);
   ASSERT_TRUE(buffer.has_value());
   ASSERT_TRUE(buffer->resize(page_).has_value());

@@ -26,7 +26,7 @@ std::string live_with_a_buffer(const device &d, std::size_t who, std::size_t rou
   if (!s) return s.error().message();
   buffer_options options;
   const std::size_t page = d.capabilities().page_bytes;
-  options.reserve = 16 * page;
+  options.reserve_bytes = 16 * page;
   if (pool != nullptr) options.pools = {pool};
   auto buffer = growable_buffer::create(d, options);
   if (!buffer) return buffer.error().message();
@@ -114,7 +114,7 @@ TEST_F(threads_race, SeededOrdersOfSeveralStreams) {
       ASSERT_TRUE(s.has_value());
       streams.push_back(std::move(*s));
       buffer_options options;
-      options.reserve = 8 * page;
+      options.reserve_bytes = 8 * page;
       auto b = growable_buffer::create(d, options);
       ASSERT_TRUE(b.has_value());
       buffers.push_back(std::move(*b));
@@ -151,7 +151,7 @@ TEST_F(threads_race, RetiringMappingsMakeRoomAtTheCeiling) {
     ASSERT_TRUE(s.has_value());
     buffer_options options;
     const std::size_t page = d.capabilities().page_bytes;
-    options.reserve = 8 * page;
+    options.reserve_bytes = 8 * page;
     for (int life = 0; life < 12; ++life) {
       auto b = growable_buffer::create(d, options);
       ASSERT_TRUE(b.has_value()) << schedule << ", " << life << ": " << b.error().message();
@@ -178,8 +178,8 @@ TEST_F(threads_race, TheAheadThreadAgainstItsBuffer) {
       std::mt19937 dice(static_cast<unsigned>(who + seed_of_run(1)));
       for (int life = 0; life < 4; ++life) {
         buffer_options options;
-        options.reserve = 8 * page;
-        options.ahead = 2 * page;
+        options.reserve_bytes = 8 * page;
+        options.map_ahead_bytes = 2 * page;
         auto buffer = growable_buffer::create(d, options);
         if (!buffer) return buffer.error().message();
         const std::size_t rounds = buffer->in_place() ? 12 : 4;
