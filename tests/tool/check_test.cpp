@@ -79,11 +79,11 @@ TEST(Check, AnAddressThatMovedAndCameBackStillMoved) {
 
 TEST(Check, EachCounterOfCopiedBytesCounts) {
   for (auto set :
-       {+[](observed &o) { o.copied_by_seam = 5; }, +[](observed &o) { o.copied_by_buffer = 5; },
+       {+[](observed &o) { o.copied_by_calls = 5; }, +[](observed &o) { o.copied_by_buffer = 5; },
         +[](observed &o) { o.copied_by_driver = 5; }}) {
     observed o = good();
     set(o);
-    expect_failure(o, "stillmap: FAILED: 5 bytes copied to make room");
+    expect_failure(o, "stillmap: FAILED: 5 bytes copied to grow");
   }
 }
 
@@ -97,11 +97,11 @@ TEST(Check, EverythingWrongIsSaid) {
   observed o = good();
   o.differs = difference{0, 1, 2};
   o.last_address = device_address(0x400000);
-  o.copied_by_seam = 9;
+  o.copied_by_calls = 9;
   expect_failure(
       o,
       "stillmap: FAILED: byte 0 is wrong: the source has 0x01, the device 0x02; the address "
-      "moved from 0x200000 to 0x400000 (1 time); 9 bytes copied to make room");
+      "moved from 0x200000 to 0x400000 (1 time); 9 bytes copied to grow");
 }
 
 TEST(Check, FirstDifference) {

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <random>
 
+#include "stillmap/vmm/version.h"
 #include "tests/tool/command_test.h"
 
 namespace stillmap::testing {
@@ -35,7 +36,7 @@ class CliTest : public command_test {
     return path.string();
   }
   std::string demo(const std::string &more) const {
-    return "demo --svg '" + (folder_ / "deep/er/map.svg").string() + "' " + more;
+    return "demo growth --svg '" + (folder_ / "deep/er/map.svg").string() + "' " + more;
   }
   bool can_grow_ = true;
 };
@@ -86,16 +87,16 @@ TEST_F(CliTest, NothingIsAStreamToo) {
 
 TEST_F(CliTest, GrowingByCopyingIsFoundOut) {
   const ran r = run(demo("--copying --chunk 1M '" + file("data", 5000003) + "'"));
-  EXPECT_EQ(r.status, 1);
+  EXPECT_EQ(r.status, 6);
   EXPECT_EQ(r.last_line().rfind("stillmap: FAILED: the address moved from 0x", 0), 0u)
       << r.last_line();
-  EXPECT_NE(r.last_line().find(" bytes copied to make room"), std::string::npos) << r.last_line();
+  EXPECT_NE(r.last_line().find(" bytes copied to grow"), std::string::npos) << r.last_line();
 }
 
 TEST_F(CliTest, ADeviceWithoutPagesSaysSoAndFails) {
   if (can_grow_) GTEST_SKIP() << "this device grows in place";
   const ran r = run(demo("--chunk 1M '" + file("data", 5000003) + "'"));
-  EXPECT_EQ(r.status, 1);
+  EXPECT_EQ(r.status, 6);
   EXPECT_NE(r.out.find("no virtual memory management"), std::string::npos) << r.out;
   EXPECT_EQ(r.last_line().rfind("stillmap: FAILED: ", 0), 0u) << r.last_line();
 }
@@ -114,7 +115,7 @@ TEST_F(CliTest, LimitAndRepetition) {
 TEST_F(CliTest, JsonIsAllThatIsPrinted) {
   const std::string name = file("data", 1000);
   for (const std::string &command :
-       {"demo --svg '' --json '" + name + "'", std::string("doctor --json"),
+       {"demo growth --svg '' --json '" + name + "'", std::string("doctor --json"),
         std::string("map --json --ops 'grow a 4M'")}) {
     const ran r = run(command);
     EXPECT_EQ(r.status, 0) << command << r.err;
@@ -127,28 +128,26 @@ TEST_F(CliTest, JsonIsAllThatIsPrinted) {
 }
 
 TEST_F(CliTest, WrongUsageIsOneLineThatNamesIt) {
-  expect_usage("", "subcommand");
-  expect_usage(
-      "dance",
-      "there is no command 'dance'; there are demo, doctor, map, replay, compare, soak, record, "
-      "convert");
-  expect_usage("demo --chunk 5Q", "'5Q' is no size");
-  expect_usage("demo --chunk 0", "--chunk");
-  expect_usage("demo --no-such", "--no-such");
-  expect_usage("demo /no/such/file", "cannot read /no/such/file");
-  expect_usage("demo /tmp", "it is a directory");
-  expect_usage("demo --at-least 5 /dev/zero", "only once");
+  expect_usage("", "a command is missing; there are image, task, trace, doctor, demo, map");
+  expect_usage("dance", "there is no command 'dance'; there are image, task, trace, doctor, demo");
+  expect_usage("demo growth --chunk 5Q", "'5Q' is not a size");
+  expect_usage("demo growth --chunk 0", "--chunk");
+  expect_usage("demo growth --no-such", "--no-such");
+  expect_failure("demo growth /no/such/file", 3, "cannot read /no/such/file");
+  expect_usage("demo growth /tmp", "it is a directory");
+  expect_usage("demo growth --at-least 5 /dev/zero", "only once");
   expect_usage("map --ops 'grow a'", "line 1, column 1: 'grow a'");
   expect_usage("map --ops 'drop a'", "there is no buffer 'a' yet");
-  expect_usage("map --script /no/such/file", "/no/such/file");
-  expect_usage("replay", "trace is required");
-  expect_usage("replay /no/such/file", "cannot read /no/such/file");
-  expect_usage("replay '" + trace("i\nf,1") + "'", ".trace:3: 'f,1': there is no block 1");
-  expect_usage("replay --allocator none '" + trace("") + "'", "there is no allocator 'none'");
-  expect_usage("replay --iterations 0 '" + trace("") + "'", "--iterations");
-  expect_usage("replay --every-byte '" + trace("") + "'", "--verify");
-  expect_usage("replay --map a.png '" + trace("") + "'", "'a.png' ends in none of");
-  expect_usage("replay --beside segments '" + trace("") + "'", "--map");
+  expect_failure("map --script /no/such/file", 3, "/no/such/file");
+  expect_usage("map --script x --ops 'grow a 2M'", "--ops");
+  expect_usage("trace replay", "TRACE is missing");
+  expect_failure("trace replay /no/such/file", 3, "/no/such/file");
+  expect_usage("trace replay '" + trace("i\nf,1") + "'", "'f,1': there is no block 1");
+  expect_usage("trace replay --allocator none '" + trace("") + "'", "there is no allocator 'none'");
+  expect_usage("trace replay --iterations 0 '" + trace("") + "'", "--iterations");
+  expect_usage("trace replay --every-byte '" + trace("") + "'", "--verify");
+  expect_usage("trace replay --map a.png '" + trace("") + "'", "'a.png' ends in none of");
+  expect_usage("trace replay --beside segments '" + trace("") + "'", "--map");
 }
 
 TEST_F(CliTest, AMachineWithoutBytesCannotBeChecked) {
@@ -166,28 +165,29 @@ TEST_F(CliTest, RunningOutOfMemorySaysHowToStopEarlier) {
 }
 
 TEST_F(CliTest, NoDriverAndNoDeviceAreThree) {
-  for (const char *command : {"demo", "doctor", "map"}) {
+  for (const char *command : {"demo growth", "doctor", "map"}) {
     const ran none =
         run(std::string(command) + " --driver host", "STILLMAP_HOSTCUDA=/no/such/libcuda.so.1");
     EXPECT_EQ(none.status, 3) << command;
     EXPECT_NE(none.err.find("no CUDA driver: tried hostcuda"), std::string::npos) << none.err;
   }
-  const ran far = run("demo --device 99");
+  const ran far = run("demo growth --device 99");
   EXPECT_EQ(far.status, 3);
   EXPECT_NE(far.err.find("there is no device 99"), std::string::npos) << far.err;
 }
 
 TEST_F(CliTest, AReplayTellsWhatItTook) {
   const std::string file = trace("a,1,3000000,0\ni\na,2,100,0\nf,2\ni\na,3,100,0\nf,3\ni\n");
-  const ran text = run("replay --allocator segments --iterations 5 --verify '" + file + "'");
+  const ran text = run("trace replay --allocator segments --iterations 5 --verify '" + file + "'");
   EXPECT_EQ(text.status, 0) << text.err;
   EXPECT_NE(text.out.find("11 requests in 5 iterations, 1 stream"), std::string::npos) << text.out;
   EXPECT_EQ(text.last_line().rfind("stillmap: ok: every block kept its content", 0), 0u);
-  const ran json = run("replay --json --find-min-capacity --allocator segments '" + file + "'");
+  const ran json =
+      run("trace replay --json --find-min-capacity --allocator segments '" + file + "'");
   EXPECT_EQ(json.status, 0) << json.err;
   std::size_t at = 0;
   for (const char *key :
-       {"peak_live_bytes", "peak_backed_bytes", "min_capacity_bytes", "utilization", "ops",
+       {"peak_live_bytes", "peak_committed_bytes", "min_capacity_bytes", "utilization", "ops",
         "ns_per_op", "ns_per_op_mean", "driver_calls", "driver_calls_last_iteration",
         "modelled_driver_us", "modelled_driver_us_last_iteration", "mutex_ns", "oom"}) {
     const std::size_t found = json.out.find("\n  \"" + std::string(key) + "\":", at);
@@ -197,10 +197,10 @@ TEST_F(CliTest, AReplayTellsWhatItTook) {
   EXPECT_EQ(std::count(json.out.begin(), json.out.end(), ':'),
             13 + (json.out.find("cuMemAlloc") != std::string::npos ? 1 : 0))
       << json.out;
-  EXPECT_EQ(run("replay --capacity 9x --allocator segments '" + file + "'").status, 0);
-  EXPECT_EQ(run("replay --capacity 0.5x --allocator segments '" + file + "'").status, 1);
-  EXPECT_EQ(run("replay --capacity -1x --allocator segments '" + file + "'").status, 2);
-  const ran little = run("replay --capacity 4M --allocator segments '" + file + "'");
+  EXPECT_EQ(run("trace replay --capacity 9x --allocator segments '" + file + "'").status, 0);
+  EXPECT_EQ(run("trace replay --capacity 0.5x --allocator segments '" + file + "'").status, 1);
+  EXPECT_EQ(run("trace replay --capacity -1x --allocator segments '" + file + "'").status, 2);
+  const ran little = run("trace replay --capacity 4M --allocator segments '" + file + "'");
   EXPECT_EQ(little.status, 1);
   EXPECT_NE(little.err.find("out of memory at operation 1 of"), std::string::npos) << little.err;
 }
@@ -213,57 +213,56 @@ TEST_F(CliTest, TwoHeapsAreComparedWhereOneRunsOut) {
     if (i % 4 != 0) text += "f," + std::to_string(i) + "\n";
   }
   const std::string file = trace(text + "a,40,100000000,0\nf,40\n");
-  const ran r = run("compare --every-byte-shrink 2 --svg '" + file + ".svg' '" + file + "'");
+  const ran r = run("trace compare --every-byte-shrink 2 --svg '" + file + ".svg' '" + file + "'");
   if (!can_grow_) {
     EXPECT_EQ(r.status, 0) << r.err << r.out;
-    EXPECT_NE(r.out.find("pages cannot be moved here, and there is\nnothing to compare"),
+    EXPECT_NE(r.out.find("pages cannot be moved and there is\nnothing to compare"),
               std::string::npos)
         << r.out;
-    EXPECT_NE(r.out.find("got through all 72 requests"), std::string::npos) << r.out;
+    EXPECT_NE(r.out.find("served all 72 requests"), std::string::npos) << r.out;
     EXPECT_EQ(r.last_line().rfind("stillmap: ok: every block kept its content", 0), 0u);
-    const ran verified = run("replay --verify --allocator stillmap '" + file + "'");
+    const ran verified = run("trace replay --verify --allocator stillmap '" + file + "'");
     EXPECT_EQ(verified.status, 0) << verified.err;
     EXPECT_EQ(verified.last_line().rfind("stillmap: ok: every block kept its content", 0), 0u);
     return;
   }
   EXPECT_EQ(r.status, 0) << r.err << r.out;
   EXPECT_NE(r.out.find("segments  OUT OF MEMORY at operation 71"), std::string::npos) << r.out;
-  EXPECT_NE(r.out.find("95.4 MiB wanted"), std::string::npos) << r.out;
-  EXPECT_NE(r.out.find("stillmap  got through all 72 requests"), std::string::npos) << r.out;
+  EXPECT_NE(r.out.find("95.4 MiB requested"), std::string::npos) << r.out;
+  EXPECT_NE(r.out.find("stillmap  served all 72 requests"), std::string::npos) << r.out;
   EXPECT_NE(r.out.find("segments: out of memory"), std::string::npos) << r.out;
   EXPECT_EQ(r.last_line().rfind("stillmap: ok: where 'segments' ran out of memory", 0), 0u);
   std::ifstream svg(file + ".svg");
   EXPECT_NE(std::string(std::istreambuf_iterator<char>(svg), {}).find("</svg>"), std::string::npos);
   // Enough for both, and for neither.
-  const ran much = run("compare --capacity 1G --svg '' '" + file + "'");
+  const ran much = run("trace compare --capacity 1G --svg '' '" + file + "'");
   EXPECT_EQ(much.status, 1);
   EXPECT_NE(much.last_line().find("is enough for 'segments' too"), std::string::npos) << much.out;
-  const ran little = run("compare --capacity 100M --svg '' '" + file + "'");
+  const ran little = run("trace compare --capacity 100M --svg '' '" + file + "'");
   EXPECT_EQ(little.status, 1);
-  EXPECT_NE(little.last_line().find("'stillmap' did not get through"), std::string::npos)
-      << little.out;
+  EXPECT_NE(little.last_line().find("'stillmap' did not finish"), std::string::npos) << little.out;
 }
 
 // The command itself uses the allocator that is recorded.
 TEST_F(CliTest, AProgramIsRecorded) {
   const std::string lines = "a,0,3000000,0\na,1,100,1\nf,1\na,2,700,0\nf,2\nf,0\n";
   const std::string file = trace(lines), into = (folder_ / "r.trace").string();
-  const std::string replay = " -- '" + program() + "' replay '" + file + "'";
-  const ran r = run("record --into '" + into + "'" + replay);
+  const std::string replay = " -- '" + program() + "' trace replay '" + file + "'";
+  const ran r = run("trace record --output '" + into + "'" + replay);
   EXPECT_EQ(r.status, 0) << r.err;
   EXPECT_NE(r.out.find("recorded  6 events: 3 blocks on 2 streams"), std::string::npos) << r.out;
   const std::string text = content(into);
   EXPECT_EQ(text.substr(text.find("a,0")), lines);
   // A program that fails, one that is killed, one that does not use it.
-  const ran failed = run("record --into '" + into + "'" + replay + " --capacity 2M");
+  const ran failed = run("trace record --output '" + into + "'" + replay + " --capacity 2M");
   EXPECT_EQ(failed.status, 1);
-  EXPECT_NE(failed.err.find("ended with status 1; what it had asked for"), std::string::npos)
+  EXPECT_NE(failed.err.find("ended with status 1; its requests up to then"), std::string::npos)
       << failed.err;
-  const ran killed = run("record --into '" + into + "' -- sh -c 'kill -9 $$'");
+  const ran killed = run("trace record --output '" + into + "' -- sh -c 'kill -9 $$'");
   EXPECT_EQ(killed.status, 1);
   EXPECT_NE(killed.err.find("was ended by signal 9"), std::string::npos) << killed.err;
   EXPECT_NE(killed.err.find("nothing was recorded"), std::string::npos) << killed.err;
-  expect_usage("record -- /no/such/program", "cannot start /no/such/program");
+  expect_failure("trace record -- /no/such/program", 3, "cannot start /no/such/program");
 }
 
 TEST_F(CliTest, TheSampleMapHasOneOfEach) {
@@ -295,8 +294,52 @@ TEST_F(CliTest, TheDoctorKnowsThisMachine) {
   }
 }
 
+TEST_F(CliTest, AMisspelledWordGetsASuggestion) {
+  for (const auto &[words, near] : std::vector<std::pair<std::string, std::string>>{
+           {"image verfy x", "did you mean 'image verify'?"},
+           {"verify x", "did you mean 'image verify'?"},
+           {"imgae", "did you mean 'image'?"},
+           {"task handof", "did you mean 'task handoff'?"},
+           {"image verify --thread 2 x", "did you mean '--threads'?"},
+           {"image flatten a b --compress lz5", "did you mean 'lz4'?"}}) {
+    expect_usage(words, near);
+  }
+  expect_usage("image verify --thread 2 x", "(see stillmap image verify --help)");
+}
+
+TEST_F(CliTest, AFailureNamesItsCommand) {
+  expect_failure("image verify /no/such.smi", 3, "stillmap: image verify: /no/such.smi: ");
+  expect_failure("task status @no-such-task", 3, "stillmap: task status: @no-such-task: ");
+  expect_failure("trace import /no/such/file x.trace", 3, "stillmap: trace import: ");
+}
+
+TEST_F(CliTest, AFailureIsAJsonDocumentToo) {
+  const ran missing = run("image verify --json /no/such.smi");
+  EXPECT_EQ(missing.status, 3);
+  for (const char *part :
+       {"\"error\": {", "\"command\": \"image verify\"", "\"exit_status\": 3", "\"operation\": \"",
+        "\"reason\": \"", "\"code\": \"No such file", "\"subject\": \"/no/such.smi\"",
+        "\"value\": 0", "\"limit\": 0", "\"unit\": \"\"", "\"message\": \""}) {
+    EXPECT_NE(missing.out.find(part), std::string::npos) << part << " in " << missing.out;
+  }
+  const ran usage = run("task status --json --no-such @x");
+  EXPECT_EQ(usage.status, 2);
+  EXPECT_NE(usage.out.find("\"code\": \"usage\""), std::string::npos) << usage.out;
+  for (const ran &r : {missing, usage}) {
+    EXPECT_EQ(r.out.rfind("{\n", 0), 0u) << r.out;
+    EXPECT_EQ(r.out.substr(r.out.size() - 2), "}\n") << r.out;
+    EXPECT_EQ(std::count(r.err.begin(), r.err.end(), '\n'), 1) << r.err;
+  }
+}
+
+TEST_F(CliTest, TheVersionIsPrinted) {
+  const ran r = run("--version");
+  EXPECT_EQ(r.status, 0);
+  EXPECT_EQ(r.out, std::string("stillmap ") + STILLMAP_VERSION_STRING + "\n");
+}
+
 TEST_F(CliTest, HelpExplainsItself) {
-  for (const char *command : {"", "demo", "doctor", "map"}) {
+  for (const char *command : {"", "demo growth", "doctor", "map", "image", "task handoff"}) {
     const ran r = run(std::string(command) + " --help");
     EXPECT_EQ(r.status, 0);
     EXPECT_NE(r.out.find("Exit status: 0 ok"), std::string::npos) << command;

@@ -58,9 +58,10 @@ ran command_test::run(const std::string &arguments, const std::string &before) c
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, content(out), content(err)};
 }
 
-void command_test::expect_usage(const std::string &arguments, const std::string &says) const {
+void command_test::expect_failure(const std::string &arguments, int status,
+                                  const std::string &says) const {
   const ran r = run(arguments);
-  EXPECT_EQ(r.status, 2) << arguments << "\n" << r.err;
+  EXPECT_EQ(r.status, status) << arguments << "\n" << r.err;
   EXPECT_EQ(r.out, "") << arguments;
   EXPECT_EQ(r.err.rfind("stillmap: ", 0), 0u) << r.err;
   EXPECT_NE(r.err.find(says), std::string::npos) << r.err;

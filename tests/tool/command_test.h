@@ -27,8 +27,11 @@ class command_test : public device_test {
   static std::string program();
   // Runs the command by a shell: `arguments` are its words, redirections and variables included.
   ran run(const std::string &arguments, const std::string &before = "") const;
-  // One line on standard error, exit status 2, and nothing done.
-  void expect_usage(const std::string &arguments, const std::string &says) const;
+  // One line on standard error, and nothing on standard output.
+  void expect_failure(const std::string &arguments, int status, const std::string &says) const;
+  void expect_usage(const std::string &arguments, const std::string &says) const {
+    expect_failure(arguments, 2, says);
+  }
 
   std::filesystem::path folder_;  // empty at first, gone afterwards
 };

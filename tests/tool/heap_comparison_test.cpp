@@ -1,4 +1,4 @@
-// What two heaps look like beside each other.
+// Two heaps, drawn side by side.
 #include "tools/stillmap/trace/heap_comparison.h"
 
 #include <gtest/gtest.h>
@@ -10,20 +10,20 @@ namespace {
 
 constexpr std::uint64_t base = std::uint64_t{1} << 40;
 
-// Blocks of 100 bytes: # live, c cached, - free, . without memory, l lent.
+// Blocks of 100 bytes: # live, c cached, - free, . uncommitted, l aliased.
 heap_map map_of(const std::vector<std::string> &arenas) {
   heap_map m;
   for (const std::string &text : arenas) {
     heap_map::arena &a = m.arenas.emplace_back();
     for (std::size_t i = 0; i < text.size(); ++i) {
       const char c = text[i];
-      if (c == ' ') continue;  // addresses that belong to nobody
+      if (c == ' ') continue;  // not an address of the heap
       const heap_part part = c == '-'   ? heap_part::free
                              : c == 'c' ? heap_part::cached
-                             : c == '.' ? heap_part::unbacked
-                             : c == 'l' ? heap_part::lent
+                             : c == '.' ? heap_part::uncommitted
+                             : c == 'l' ? heap_part::aliased
                                         : heap_part::live;
-      heap_segment &s = a.segments.emplace_back();
+      heap_extent &s = a.extents.emplace_back();
       s.range = {device_address(base * m.arenas.size() + 100 * i), 100};
       s.part = part;
     }
@@ -31,16 +31,17 @@ heap_map map_of(const std::vector<std::string> &arenas) {
   return m;
 }
 
-TEST(TwoHeaps, WhatIsFreeIsCountedInPieces) {
+TEST(HeapComparison, WhatIsFreeIsCountedInPieces) {
   const heap_sums s = sums_of(map_of({"##--c#-..-l#- -", "-"}));
   EXPECT_EQ(s.live, 400u);
   EXPECT_EQ(s.free, 800u);
-  EXPECT_EQ(s.pieces, 6u);  // --c, -, - before lent, - at the end of addresses, -, and the other's
+  EXPECT_EQ(s.pieces,
+            6u);  // --c, -, - before aliased, - at the end of addresses, -, and the other's
   EXPECT_EQ(s.largest, 300u);
   EXPECT_EQ(sums_of({}).pieces, 0u);
 }
 
-TEST(TwoHeaps, CellsHoldEqualPartsOfTheCapacity) {
+TEST(HeapComparison, CellsHoldEqualPartsOfTheCapacity) {
   const auto cells = cells_of(map_of({"###-", ".#."}), 1000, 4);  // 250 bytes each
   ASSERT_EQ(cells.size(), 4u);
   EXPECT_DOUBLE_EQ(cells[0].live, 1);
@@ -59,8 +60,9 @@ TEST(TwoHeaps, CellsHoldEqualPartsOfTheCapacity) {
   EXPECT_EQ(cells_of({}, 0, 3).size(), 3u);
 }
 
-TEST(TwoHeaps, TheTerminalIsNotWiderThanItIs) {
-  const heap_side left{"one", "1 GiB live, 200 MiB in a great many little pieces that nobody wants",
+TEST(HeapComparison, TheTerminalIsNotWiderThanItIs) {
+  const heap_side left{"one",
+                       "1 GiB live, 200 MiB in a great many small pieces that are hard to use",
                        map_of({"####-#-#"}), 1000},
       right{"other", "all", map_of({"########"}), 1000};
   for (const int width : {40, 80, 200}) {

@@ -1,4 +1,4 @@
-// inspect, verify, diff and flatten on small images.
+// stillmap image inspect, verify, diff and flatten, on small images.
 #include <fstream>
 #include <random>
 
@@ -60,25 +60,25 @@ class image_commands : public command_test {
 
 TEST_F(image_commands, inspect_shows_what_is_where) {
   const std::string path = put("a.smi", small());
-  const ran table = run("inspect '" + path + "'");
+  const ran table = run("image inspect '" + path + "'");
   EXPECT_EQ(table.status, 0) << table.err;
   for (const char *says : {"a device", "1.25 MiB (1,310,720 bytes) in 5 pages; 1 MiB stored",
-                           "4 as they are, 1 zero", "weights", "cache"}) {
+                           "4 uncompressed, 1 zero", "weights", "cache"}) {
     EXPECT_NE(table.out.find(says), std::string::npos) << says << "\n" << table.out;
   }
-  const ran tree = run("inspect --tree '" + path + "'");
+  const ran tree = run("image inspect --tree '" + path + "'");
   EXPECT_NE(tree.out.find("0x7f0000000000 512 KiB, 2 pages from 0, device 0 rw"), std::string::npos)
       << tree.out;
-  const ran json = run("inspect --json '" + path + "'");
+  const ran json = run("image inspect --json '" + path + "'");
   EXPECT_EQ(json.status, 0) << json.err;
   EXPECT_NE(json.out.find("\"contents_bytes\": 1310720"), std::string::npos) << json.out;
 }
 
 TEST_F(image_commands, verify_finds_one_bit) {
   const std::string path = put("a.smi", small());
-  const ran good = run("verify '" + path + "'");
+  const ran good = run("image verify '" + path + "'");
   EXPECT_EQ(good.status, 0) << good.err;
-  EXPECT_NE(good.last_line().find("is whole: 4 stored chunks, 1 MiB"), std::string::npos)
+  EXPECT_NE(good.last_line().find("is intact: 4 stored chunks, 1 MiB"), std::string::npos)
       << good.out;
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
   file.seekg(static_cast<std::streamoff>(page));
@@ -86,8 +86,8 @@ TEST_F(image_commands, verify_finds_one_bit) {
   file.seekp(static_cast<std::streamoff>(page));
   file.put(static_cast<char>(was ^ 1));
   file.close();
-  const ran bad = run("verify '" + path + "'");
-  EXPECT_EQ(bad.status, 1);
+  const ran bad = run("image verify '" + path + "'");
+  EXPECT_EQ(bad.status, 6);
   EXPECT_NE(bad.err.find("a.smi"), std::string::npos) << bad.err;
   EXPECT_NE(bad.err.find("corrupt"), std::string::npos) << bad.err;
 }
@@ -102,7 +102,7 @@ TEST_F(image_commands, a_set_is_inspected_and_verified_as_one) {
     for (std::uint32_t i = 0; i < 2; ++i) {
       const memory m = small();
       image::write_options how;
-      set->place(i, how);
+      set->set_membership(i, how);
       image::contents_in_memory from(m.contents);
       const auto w = image::write(set->path(i), m.what, from, how);
       ASSERT_TRUE(w) << w.error().message();
@@ -111,15 +111,15 @@ TEST_F(image_commands, a_set_is_inspected_and_verified_as_one) {
     ASSERT_TRUE(set->commit(std::move(members)));
     second = set->path(1);
   }
-  const ran table = run("inspect '" + folder + "'");
+  const ran table = run("image inspect '" + folder + "'");
   EXPECT_EQ(table.status, 0) << table.err;
-  for (const char *says : {"2 images, number ", "image 1 of 2", "image 2 of 2"}) {
+  for (const char *says : {"2 images, id ", "image 1 of 2", "image 2 of 2"}) {
     EXPECT_NE(table.out.find(says), std::string::npos) << says << "\n" << table.out;
   }
-  const ran json = run("inspect --json '" + folder + "'");
+  const ran json = run("image inspect --json '" + folder + "'");
   EXPECT_EQ(json.status, 0) << json.err;
   EXPECT_NE(json.out.find("\"images\": [\n"), std::string::npos) << json.out;
-  const ran good = run("verify '" + folder + "'");
+  const ran good = run("image verify '" + folder + "'");
   EXPECT_EQ(good.status, 0) << good.err;
   EXPECT_NE(good.last_line().find("8 stored chunks, 2 MiB"), std::string::npos) << good.out;
   EXPECT_NE(good.last_line().find("in 2 images"), std::string::npos) << good.out;
@@ -129,34 +129,36 @@ TEST_F(image_commands, a_set_is_inspected_and_verified_as_one) {
   file.seekp(static_cast<std::streamoff>(page));
   file.put(static_cast<char>(was ^ 1));
   file.close();
-  const ran bad = run("verify '" + folder + "'");
-  EXPECT_EQ(bad.status, 1);
+  const ran bad = run("image verify '" + folder + "'");
+  EXPECT_EQ(bad.status, 6);
   EXPECT_NE(bad.err.find(second), std::string::npos) << bad.err;
-  EXPECT_EQ(run("verify '" + folder_.string() + "'").status, 1) << "a folder without a set";
+  EXPECT_EQ(run("image verify '" + folder_.string() + "'").status, 3) << "a folder without a set";
 }
 
 TEST_F(image_commands, what_is_no_image_is_said_to_be_none) {
   const std::string path = folder_ / "text";
   std::ofstream(path) << "no image";
-  for (const char *command : {"inspect", "verify"}) {
+  for (const char *command : {"image inspect", "image verify"}) {
     const ran r = run(std::string(command) + " '" + path + "'");
     EXPECT_EQ(r.status, 1);
     EXPECT_NE(r.err.find("text"), std::string::npos) << r.err;
-    EXPECT_EQ(run(std::string(command) + " /nowhere.smi").status, 1);
+    const ran missing = run(std::string(command) + " /nowhere.smi");
+    EXPECT_EQ(missing.status, 3);
+    EXPECT_NE(missing.err.find("/nowhere.smi"), std::string::npos) << missing.err;
   }
   const std::string image = put("a.smi", small());
-  expect_usage("inspect --key '" + path + "' '" + image + "'", "64 hexadecimal digits");
+  expect_usage("image inspect --key '" + path + "' '" + image + "'", "64 hexadecimal digits");
 }
 
 TEST_F(image_commands, diff_names_the_pages_that_changed) {
   memory m = small();
   const std::string a = put("a.smi", m);
-  const ran same = run("diff '" + a + "' '" + a + "'");
+  const ran same = run("image diff '" + a + "' '" + a + "'");
   EXPECT_EQ(same.status, 0) << same.err;
   m.contents[3 * page + 5] ^= std::byte{1};
   const std::string b = put("b.smi", m);
-  const ran changed = run("diff '" + a + "' '" + b + "'");
-  EXPECT_EQ(changed.status, 1);
+  const ran changed = run("image diff '" + a + "' '" + b + "'");
+  EXPECT_EQ(changed.status, 6);
   EXPECT_EQ(changed.out.rfind("0x7f0000240000    256 KiB  cache  changed\n", 0), 0u) << changed.out;
   EXPECT_EQ(changed.last_line(),
             "stillmap: 1 MiB the same, 256 KiB changed, 0 B only in the first, 0 B only in the "
@@ -168,7 +170,7 @@ TEST_F(image_commands, differences_do_not_depend_on_how_it_is_stored) {
   const image::reader a = open(put("a.smi", m));
   // The same with smaller chunks, one page gone, another new, and one block of bytes different.
   image::write_options finer;
-  finer.chunk_bytes = image::smallest_chunk;
+  finer.chunk_bytes = image::min_chunk_bytes;
   finer.compress = image::codec::lz4;
   const auto same = tool::compare(a, open(put("fine.smi", m, finer)));
   ASSERT_TRUE(same);
@@ -196,12 +198,12 @@ TEST_F(image_commands, flatten_needs_no_parent) {
   how.parent = open(a);
   const std::string b = put("b.smi", m, how);
   const std::string flat = folder_ / "flat.smi";
-  const ran r = run("flatten --compress zstd '" + b + "' '" + flat + "'");
+  const ran r = run("image flatten --compress zstd '" + b + "' '" + flat + "'");
   EXPECT_EQ(r.status, 0) << r.err;
-  EXPECT_EQ(run("flatten '" + b + "' '" + flat + "'").status, 1) << "not without --replace";
+  EXPECT_EQ(run("image flatten '" + b + "' '" + flat + "'").status, 5) << "not without --replace";
   std::filesystem::remove(a);
-  EXPECT_EQ(run("verify '" + b + "'").status, 1) << "its parent is gone";
-  const ran whole = run("verify '" + flat + "'");
+  EXPECT_EQ(run("image verify '" + b + "'").status, 3) << "its parent is gone";
+  const ran whole = run("image verify '" + flat + "'");
   EXPECT_EQ(whole.status, 0) << whole.err;
   std::vector<std::byte> read(m.contents.size());
   ASSERT_TRUE(open(flat).read(0, read));

@@ -1,4 +1,4 @@
-// stillmap migrate: a task of one process, sent to others, with the command on either side.
+// stillmap task migrate: a task of one process, sent to others, with the command at either end.
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -8,6 +8,7 @@
 #include <chrono>
 #include <future>
 #include <map>
+#include <optional>
 #include <thread>
 
 #include "stillmap/checkpoint/control/server.h"
@@ -35,8 +36,8 @@ class migrate_commands : public command_test {
     device_.emplace(open_device());
     if (!device_->capabilities().vmm) GTEST_SKIP() << "this device has no pages to send";
     for (const char *who : {"here", "there"}) {
-      ASSERT_EQ(run(std::string("migrate credentials '") + file(who) + "' --name " + who).status,
-                0);
+      ASSERT_EQ(
+          run(std::string("task migrate credentials '") + file(who) + "' --name " + who).status, 0);
       std::filesystem::create_directory(file(std::string("records-") + who));
     }
   }
@@ -54,11 +55,11 @@ class migrate_commands : public command_test {
   void start_task(control::server_options how = {}) {
     memory_.emplace(weights_and_cache(*device_));
     where_ = new_place();
-    how.task.go_on = [this](auto) { ++went_on_; };
-    how.task.given_away = [this](auto) { ++given_away_; };
-    auto made = control::server::start(*device_, where_, std::move(how));
+    how.task.resume = [this](auto) { ++went_on_; };
+    how.task.released = [this](auto) { ++given_away_; };
+    auto made = control::server::create(*device_, where_, std::move(how));
     ASSERT_TRUE(made) << made.error().message();
-    server_ = std::move(*made);
+    server_.emplace(std::move(*made));
   }
   const device &dev() const { return *device_; }
   std::string file(const std::string &name) const { return (folder_ / name).string(); }
@@ -72,8 +73,8 @@ class migrate_commands : public command_test {
   }
   std::string records(const char *who) const { return "'" + file("records-") + who + "'"; }
   std::string send(const std::string &more) const {
-    return "migrate send " + where_ + " --all --to " + place_of("there") + as("here", "there") +
-           "--records " + records("here") + " --task " + task + ' ' + more;
+    return "task migrate send " + where_ + " --all --to " + place_of("there") +
+           as("here", "there") + "--records " + records("here") + " --task " + task + ' ' + more;
   }
   void expect(const ran &r, int status, std::initializer_list<std::string> says) const {
     EXPECT_EQ(r.status, status) << r.out << r.err;
@@ -85,8 +86,9 @@ class migrate_commands : public command_test {
 
   // stillmap migrate receive, as a process of its own: what it prints is in `name`.out and .err.
   void start_receiver(const std::string &name, const std::string &arguments) {
-    const std::string line = "exec '" + program() + "' migrate receive 127.0.0.1:0 " + arguments +
-                             " >'" + file(name) + ".out' 2>'" + file(name) + ".err' </dev/null";
+    const std::string line = "exec '" + program() + "' task migrate receive 127.0.0.1:0 " +
+                             arguments + " >'" + file(name) + ".out' 2>'" + file(name) +
+                             ".err' </dev/null";
     const pid_t pid = ::fork();
     if (pid == 0) {
       ::execl("/bin/sh", "sh", "-c", line.c_str(), static_cast<char *>(nullptr));
@@ -119,7 +121,7 @@ class migrate_commands : public command_test {
   void write_record(const char *who, ownership state, std::uint64_t epoch,
                     const std::string &peer) const {
     migration::record r;
-    r.task = *migration::task_id_of(task);
+    r.task = *migration::parse_task_id(task);
     r.session.bytes[0] = std::byte{1};
     r.state = state;
     r.epoch = epoch;
@@ -132,7 +134,7 @@ class migrate_commands : public command_test {
   std::optional<device> device_;
   std::optional<checkpoint::restored_memory> memory_;
   std::string where_;
-  std::unique_ptr<control::server> server_;
+  std::optional<control::server> server_;
   std::atomic<int> went_on_{0}, given_away_{0};
   std::map<std::string, pid_t> receivers_;
 };
@@ -140,16 +142,16 @@ class migrate_commands : public command_test {
 TEST_F(migrate_commands, a_task_goes_to_another_process_and_on_to_a_third) {
   start_task();
   const std::string before = file("a.smi"), after = file("b.smi"), last = file("c.smi");
-  expect(run("snapshot " + where_ + " --all -o '" + before + "'"), 0, {});
+  expect(run("task snapshot " + where_ + " --all -o '" + before + "'"), 0, {});
   const int went_on = went_on_;
-  expect(run("migrate status " + records("here")), 0, {"no records"});
-  expect(run("migrate status " + where_), 0, {"no migration is under way"});
+  expect(run("task migrate status " + records("here")), 0, {"no records"});
+  expect(run("task migrate status " + where_), 0, {"no migration is running"});
   start_receiver("there", as("there", "here") + "--records " + records("there"));
   const ran sent = run(send(""));
-  expect(sent, 0,
-         {"task " + task + ", epoch 2: ", "stillmap: ok: now memory of there (127.0.0.1:"});
-  for (const char *says : {"migrate: the addresses are free there", "migrate: round 1: ",
-                           "migrate: the task stands still", "migrate: all is there"}) {
+  expect(sent, 0, {"task " + task + ", epoch 2: ", "stillmap: ok: now owned by there (127.0.0.1:"});
+  for (const char *says :
+       {"migrate: the addresses are free at the destination",
+        "migrate: round 1: ", "migrate: the task is stopped", "migrate: all memory has arrived"}) {
     EXPECT_NE(sent.err.find(says), std::string::npos) << sent.err;
   }
   EXPECT_EQ(given_away_, 1);
@@ -158,33 +160,35 @@ TEST_F(migrate_commands, a_task_goes_to_another_process_and_on_to_a_third) {
   const std::string came = once("there.out", "stillmap: ok: ");
   const std::string holder = "@stillmap-" + std::to_string(receivers_.at("there"));
   for (const std::string &says : {"task " + task + ", epoch 2, from here (127.0.0.1:",
-                                  std::string("weights"), "held, to be asked at " + holder}) {
+                                  std::string("weights"), "held, control socket " + holder}) {
     EXPECT_NE(came.find(says), std::string::npos) << came;
   }
-  expect(run("migrate status " + records("here")), 0,
-         {"task " + task + ": released, epoch 2", "there (127.0.0.1:", " has it."});
-  expect(run("migrate status " + records("there")), 0,
-         {"running, epoch 2, held by a process", "It came here from here ("});
-  expect(run("migrate status --json " + records("there") + " 0011"), 0,
-         {"\"state\": \"running\"", "\"held\": true", "\"undecided\": false"});
-  expect(run("snapshot " + holder + " --all -o '" + after + "'"), 0, {});
-  EXPECT_EQ(run("diff '" + before + "' '" + after + "'").status, 0) << "other bytes or addresses";
+  expect(run("task migrate status " + records("here")), 0,
+         {"task " + task + ": released, epoch 2", "there (127.0.0.1:", " owns it."});
+  expect(run("task migrate status " + records("there")), 0,
+         {"running, epoch 2, locked by a process", "It arrived from here ("});
+  expect(run("task migrate status --json " + records("there") + " 0011"), 0,
+         {"\"state\": \"running\"", "\"locked\": true", "\"in_doubt\": false"});
+  expect(run("task snapshot " + holder + " --all -o '" + after + "'"), 0, {});
+  EXPECT_EQ(run("image diff '" + before + "' '" + after + "'").status, 0)
+      << "other bytes or addresses";
 
   // On: the holder knows its records and its task by itself, and with nothing left it ends.
   std::filesystem::create_directory(file("records-third"));
   start_receiver("third", as("here", "there") + "--json --records " + records("third"));
-  expect(run("migrate send " + holder + " --all --json --to " + place_of("third") +
+  expect(run("task migrate send " + holder + " --all --json --to " + place_of("third") +
              as("there", "here")),
-         0, {"\"owner\": \"destination\"", "\"task\": \"" + task, "\"epoch\": 3", "\"why\": null"});
+         0, {"\"owner\": \"destination\"", "\"task\": \"" + task, "\"epoch\": 3"});
   once("third.out", "\"epoch\": 3");
   EXPECT_EQ(ended("there"), 0);
-  expect(run("snapshot @stillmap-" + std::to_string(receivers_.at("third")) + " --all -o '" + last +
-             "'"),
+  expect(run("task snapshot @stillmap-" + std::to_string(receivers_.at("third")) + " --all -o '" +
+             last + "'"),
          0, {});
-  EXPECT_EQ(run("diff '" + before + "' '" + last + "'").status, 0) << "other bytes or addresses";
+  EXPECT_EQ(run("image diff '" + before + "' '" + last + "'").status, 0)
+      << "other bytes or addresses";
   ::kill(receivers_.at("third"), SIGTERM);
   EXPECT_EQ(ended("third"), 0);
-  expect(run("migrate status " + records("third")), 0, {"running, epoch 3\n", "has ended"});
+  expect(run("task migrate status " + records("third")), 0, {"running, epoch 3\n", "has ended"});
 }
 
 TEST_F(migrate_commands, one_that_is_given_up_leaves_the_task_as_it_was) {
@@ -201,21 +205,22 @@ TEST_F(migrate_commands, one_that_is_given_up_leaves_the_task_as_it_was) {
   auto sending = std::async(std::launch::async,
                             [&] { return std::system(("'" + program() + "' " + line).c_str()); });
   stopping.get_future().wait();
-  expect(run("migrate status " + where_), 0,
-         {"migrate, for ", "(step: copied)", "To give it up: stillmap migrate abort " + where_});
-  expect(run("status --json " + where_), 0,
-         {"\"what\": \"migrate\"", "\"step\": \"copied\"", "\"undecided\": false"});
-  expect(run("suspend " + where_ + " weights"), 1, {"(migrate, for "});
-  expect(run("migrate abort " + where_), 0, {"stillmap: ok: migrate given up; all is as it was"});
+  expect(run("task migrate status " + where_), 0,
+         {"migrate, for ", "(step: ", "To cancel it: stillmap task migrate abort " + where_});
+  expect(run("task status --json " + where_), 0,
+         {"\"kind\": \"migrate\"", "\"step\": \"", "\"in_doubt\": false"});
+  expect(run("task suspend " + where_ + " weights"), 4, {where_, "migrate"});
+  expect(run("task migrate abort " + where_), 0,
+         {"stillmap: ok: migrate cancelled; the task continues"});
   EXPECT_EQ(WEXITSTATUS(sending.get()), 1);
   once("send.err", "aborted");
   EXPECT_EQ(went_on_, 1);
   EXPECT_EQ(given_away_, 0);
   EXPECT_TRUE(is_whole(dev()));
-  expect(run("migrate status " + records("here")), 0, {"no records"});
-  expect(run("migrate abort " + where_), 1, {"nothing is under way"});
-  expect(run("migrate settle " + where_), 1, {"nothing is undecided"});
-  once("there.err", "receive: the task did not come: ");
+  expect(run("task migrate status " + records("here")), 0, {"no records"});
+  expect(run("task migrate abort " + where_), 2, {where_});
+  expect(run("task migrate resolve " + where_), 2, {where_});
+  once("there.err", "receive: the task did not arrive: ");
   ::kill(receivers_.at("there"), SIGTERM);
   EXPECT_EQ(ended("there"), 1);
 }
@@ -223,17 +228,17 @@ TEST_F(migrate_commands, one_that_is_given_up_leaves_the_task_as_it_was) {
 TEST_F(migrate_commands, who_is_not_believed_gets_nothing) {
   start_task();
   start_receiver("there", as("there", "here") + "--records " + records("there"));
-  const std::string to = "migrate send " + where_ + " --all --to " + place_of("there") +
+  const std::string to = "task migrate send " + where_ + " --all --to " + place_of("there") +
                          " --records " + records("here");
-  expect(run(to + as("here", "here")), 1,
+  expect(run(to + as("here", "here")), 5,
          {place_of("there") + ": ", "certificate verify failed", "--peer-fingerprint"});
-  expect(run(to + as("there", "there")), 1, {"does not believe our certificate"});
+  expect(run(to + as("there", "there")), 5, {"does not trust our certificate"});
   expect(run(to + " --peer-fingerprint " + fingerprint("there") + " --credentials '" +
              file("nowhere") + "'"),
-         1, {"nowhere/certificate.pem: "});
-  expect(run("migrate send " + where_ + " --all --to 127.0.0.1:1 --records " + records("here") +
-             as("here", "there")),
-         1, {"127.0.0.1:1: "});
+         3, {"nowhere/certificate.pem: "});
+  expect(run("task migrate send " + where_ + " --all --to 127.0.0.1:1 --records " +
+             records("here") + as("here", "there")),
+         3, {"127.0.0.1:1"});
   EXPECT_EQ(went_on_ + given_away_, 0);
   EXPECT_TRUE(is_whole(dev()));
 }
@@ -242,66 +247,69 @@ TEST_F(migrate_commands, who_is_not_believed_gets_nothing) {
 TEST_F(migrate_commands, records_are_read_and_settled_without_their_process) {
   start_receiver("there", as("there", "here") + "--records " + records("there"));
   const std::string place = place_of("there");
-  const std::string settle =
-      "migrate settle " + records("here") + " --task " + task + as("here", "there");
+  const std::string resolve =
+      "task migrate resolve " + records("here") + " --task " + task + as("here", "there");
   write_record("here", ownership::intent, 4, place + " there");
-  expect(
-      run("migrate status " + records("here")), 0,
-      {"intent, epoch 4\n", "UNDECIDED", "there (" + place + ")",
-       "stillmap migrate settle " + file("records-here") + " --task " + task + " --to " + place});
-  expect(run("migrate status --json " + records("here")), 0, {"\"undecided\": true"});
-  expect(run(settle), 0, {"stillmap: ok: it never came to " + place, "epoch 5"});
-  expect(run("migrate status " + records("here")), 0, {"owner, epoch 5\n", "It is this machine's"});
-  expect(run(settle), 1, {"nothing is undecided"});
+  expect(run("task migrate status " + records("here")), 0,
+         {"intent, epoch 4\n", "IN DOUBT", "there (" + place + ")",
+          "stillmap task migrate resolve " + file("records-here") + " --task " + task + " --to " +
+              place});
+  expect(run("task migrate status --json " + records("here")), 0, {"\"in_doubt\": true"});
+  expect(run(resolve), 0, {"stillmap: ok: it did not arrive at " + place, "epoch 5"});
+  expect(run("task migrate status " + records("here")), 0,
+         {"owner, epoch 5\n", "This machine owns it"});
+  expect(run(resolve), 2, {file("records-here")});
   // That it is there, its record says.
   write_record("here", ownership::intent, 4, "192.0.2.1:1 elsewhere");
   write_record("there", ownership::running, 5, "of here");
-  expect(run(settle + " --to " + place + " --json"), 0,
+  expect(run(resolve + " --to " + place + " --json"), 0,
          {"\"owner\": \"destination\"", "\"epoch\": 5"});
-  expect(run("migrate status " + records("here")), 0, {"released, epoch 5\n"});
+  expect(run("task migrate status " + records("here")), 0, {"released, epoch 5\n"});
   // Nobody answers.
   write_record("here", ownership::intent, 6, "127.0.0.1:1 there");
-  expect(run(settle + " --wait 0"), 1, {"undecided: ", "127.0.0.1:1 decides"});
-  expect(run("migrate status " + records("here")), 0, {"UNDECIDED"});
+  const ran nobody = run(resolve + " --timeout 0");
+  EXPECT_TRUE(nobody.status == 3 || nobody.status == 4) << nobody.status << nobody.err;
+  EXPECT_NE(nobody.err.find("127.0.0.1:1 decides"), std::string::npos) << nobody.err;
+  expect(run("task migrate status " + records("here")), 0, {"IN DOUBT"});
   // Damaged, and not there.
   std::filesystem::resize_file(file("records-here") + '/' + task + ".record", 20);
-  const ran damaged = run("migrate status " + records("here"));
+  const ran damaged = run("task migrate status " + records("here"));
   EXPECT_EQ(damaged.status, 1);
-  EXPECT_NE(damaged.out.find("damaged"), std::string::npos) << damaged.out;
-  expect(run("migrate status " + records("here") + " ff"), 1, {"no record of a task ff"});
+  EXPECT_NE(damaged.out.find("corrupt"), std::string::npos) << damaged.out;
+  expect(run("task migrate status " + records("here") + " ff"), 3, {"no record of a task ff"});
 }
 
 TEST_F(migrate_commands, credentials_are_made_once_and_for_oneself) {
   struct stat st {};
   ASSERT_EQ(::stat((file("here") + "/key.pem").c_str(), &st), 0);
   EXPECT_EQ(st.st_mode & 0777, 0600u);
-  expect(run("migrate credentials '" + file("here") + "'"), 1, {"is there already"});
-  const ran third = run("migrate credentials --json '" + file("third") + "'");
+  expect(run("task migrate credentials '" + file("here") + "'"), 5, {"already exists"});
+  const ran third = run("task migrate credentials --json '" + file("third") + "'");
   ASSERT_EQ(third.status, 0) << third.err;
   expect(third, 0, {"\"fingerprint\": \"" + fingerprint("third")});
-  expect(run("migrate credentials '" + file("no/where") + "'"), 1, {"No such file"});
+  expect(run("task migrate credentials '" + file("no/where") + "'"), 3, {"No such file"});
 }
 
 TEST_F(migrate_commands, wrong_usage_is_told_at_once) {
   const std::string who = " --credentials x --peer-fingerprint " + std::string(64, 'a') + ' ';
-  expect_usage("migrate", "subcommand");
-  expect_usage("migrate send @x --all" + who, "--to");
-  expect_usage("migrate send @x --to h:1" + who, "either some tags, or --all");
-  expect_usage("migrate send @x --all --to h:1 --credentials x", "who is believed");
-  expect_usage("migrate send @x --all --to h:1 --peer-fingerprint " + std::string(64, 'a'),
-               "who we are");
-  expect_usage("migrate send @x --all --to h:1 --cert x" + who, "who we are");
-  expect_usage("migrate send @x --all --to h:1 --credentials x --peer-fingerprint abc",
+  expect_usage("task migrate", "there are credentials, receive, send, status, abort, resolve");
+  expect_usage("task migrate send @x --all" + who, "--to");
+  expect_usage("task migrate send @x --to h:1" + who, "either --tag or --all");
+  expect_usage("task migrate send @x --all --to h:1 --credentials x", "a trusted peer is needed");
+  expect_usage("task migrate send @x --all --to h:1 --peer-fingerprint " + std::string(64, 'a'),
+               "our identity is needed");
+  expect_usage("task migrate send @x --all --to h:1 --cert x" + who, "our identity is needed");
+  expect_usage("task migrate send @x --all --to h:1 --credentials x --peer-fingerprint abc",
                "64 hexadecimal digits");
-  expect_usage("migrate send @x --all --to h:1 --name n" + who, "--authority");
-  expect_usage("migrate send @x --all --to h:1 --task 12" + who, "32 hexadecimal digits");
-  expect_usage("migrate send @x --all --to h:1 --pause 0" + who, "--pause");
-  expect_usage("migrate send @x --all --to h:1 --channels 65" + who, "--channels");
-  expect_usage("migrate receive :1" + who, "--records");
-  expect_usage("migrate receive :1 --records r" + who, "certificate.pem");
-  expect_usage("migrate settle '" + file("records-here") + "'", "--task");
-  expect_usage("migrate settle @x --task " + task, "by itself");
-  expect(run("migrate status @nobody-at-all"), 1, {"nobody can be reached there"});
+  expect_usage("task migrate send @x --all --to h:1 --name n" + who, "--authority");
+  expect_usage("task migrate send @x --all --to h:1 --task 12" + who, "32 hexadecimal digits");
+  expect_usage("task migrate send @x --all --to h:1 --max-downtime 0" + who, "--max-downtime");
+  expect_usage("task migrate send @x --all --to h:1 --channels 65" + who, "--channels");
+  expect_usage("task migrate receive :1" + who, "--records");
+  expect(run("task migrate receive :1 --records r" + who), 3, {"certificate.pem"});
+  expect_usage("task migrate resolve '" + file("records-here") + "'", "--task");
+  expect_usage("task migrate resolve @x --task " + task, "needs neither --task");
+  expect(run("task migrate status @nobody-at-all"), 3, {"no process accepts connections"});
 }
 
 }  // namespace

@@ -63,7 +63,7 @@ TEST(OpsScript, ErrorsNameThePositionTheOperationAndTheTrouble) {
       trouble("hold; explode a"),
       "line 1, column 7: 'explode a': there is no operation 'explode'; there are grow, shrink, "
       "commit, decommit, alias, fork, write, splice, drop, hold, release");
-  EXPECT_NE(trouble("grow a lots").find("'lots' is no size"), std::string::npos);
+  EXPECT_NE(trouble("grow a lots").find("'lots' is not a size"), std::string::npos);
   EXPECT_NE(trouble("grow 5a 1M").find("'5a' is no name"), std::string::npos);
   EXPECT_NE(trouble("alias a 0 2M b 0").find("'0' times is not 1 to 9"), std::string::npos);
   EXPECT_NE(trouble("hold now").find("write it as: hold"), std::string::npos);

@@ -182,7 +182,7 @@ TEST_F(PictureOfDevice, AliasesAreSharedAndForksReadOnly) {
   if (!d.capabilities().vmm) GTEST_SKIP() << "this device cannot share pages";
   const std::size_t bytes = d.capabilities().page_bytes;
   buffer_options options;
-  options.reserve = 16 * bytes;
+  options.reserve_bytes = 16 * bytes;
   options.tag = "one";
   auto one = growable_buffer::create(d, options);
   ASSERT_TRUE(one);

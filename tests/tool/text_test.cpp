@@ -44,17 +44,17 @@ TEST(Size, SaysWhatIsWrong) {
 }
 
 TEST(Size, IsWrittenShort) {
-  EXPECT_EQ(human(0), "0 B");
-  EXPECT_EQ(human(1023), "1023 B");
-  EXPECT_EQ(human(1024), "1 KiB");
-  EXPECT_EQ(human(1280), "1.25 KiB");
-  EXPECT_EQ(human(std::uint64_t{150754820096}), "140.4 GiB");
-  EXPECT_EQ(human((std::uint64_t{1} << 20) - 1), "1 MiB");  // not "1024 KiB"
-  EXPECT_EQ(human(UINT64_MAX), "16 EiB");
-  EXPECT_EQ(exact(0), "0");
-  EXPECT_EQ(exact(999), "999");
-  EXPECT_EQ(exact(1000), "1,000");
-  EXPECT_EQ(exact(1073741824), "1,073,741,824");
+  EXPECT_EQ(format_bytes(0), "0 B");
+  EXPECT_EQ(format_bytes(1023), "1023 B");
+  EXPECT_EQ(format_bytes(1024), "1 KiB");
+  EXPECT_EQ(format_bytes(1280), "1.25 KiB");
+  EXPECT_EQ(format_bytes(std::uint64_t{150754820096}), "140.4 GiB");
+  EXPECT_EQ(format_bytes((std::uint64_t{1} << 20) - 1), "1 MiB");  // not "1024 KiB"
+  EXPECT_EQ(format_bytes(UINT64_MAX), "16 EiB");
+  EXPECT_EQ(format_count(0), "0");
+  EXPECT_EQ(format_count(999), "999");
+  EXPECT_EQ(format_count(1000), "1,000");
+  EXPECT_EQ(format_count(1073741824), "1,073,741,824");
 }
 
 TEST(Json, IsWellFormed) {

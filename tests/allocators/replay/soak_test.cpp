@@ -13,7 +13,7 @@
 namespace stillmap::testing {
 namespace {
 
-using namespace tool;
+using namespace replay;
 constexpr std::uint64_t MiB = std::uint64_t{1} << 20, GiB = std::uint64_t{1} << 30;
 
 serving_options small_server() {
@@ -29,24 +29,24 @@ TEST(RequestsTest, ReadsBothFormatsAndSortsThem) {
       "TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 18:15:50.5,396,109\r\n"
       "2023-11-16 18:15:46,374,44\r\n",
       "a.csv", false);
-  ASSERT_TRUE(csv) << csv.error().line;
+  ASSERT_TRUE(csv) << csv.error().message();
   EXPECT_EQ(*csv, (std::vector<serving_request>{{0, 374, 44}, {4.5, 396, 109}}));
   const auto midnight =
       parse_requests("a,b,c\n2023-12-31T23:59:59,1,2\n2024-01-01T00:00:01,3,4,5\n", "m", false);
-  ASSERT_TRUE(midnight) << midnight.error().line;
+  ASSERT_TRUE(midnight) << midnight.error().message();
   EXPECT_EQ(midnight->back().arrives, 2);
   const auto json = parse_requests(
       R"({"timestamp": 1500, "input_length": 7, "output_length": 2, "hash_ids": [1, 2]})"
       "\n",
       "a.jsonl", true);
-  ASSERT_TRUE(json) << json.error().line;
+  ASSERT_TRUE(json) << json.error().message();
   EXPECT_EQ(*json, (std::vector<serving_request>{{0, 7, 2}}));
 }
 
 TEST(RequestsTest, SaysWhichLineIsNone) {
   const auto said = [](const char *text, bool json) {
     const auto r = parse_requests(text, "file", json);
-    return r ? std::string("taken") : r.error().line;
+    return r ? std::string("taken") : r.error().detail().cause;
   };
   EXPECT_EQ(said("a,b,c\n1,2,3\nx,2,3\n", false), "file:3: no request: 'x,2,3'");
   EXPECT_EQ(said("a,b,c\n1,2\n", false), "file:2: no request: '1,2'");
@@ -114,7 +114,8 @@ class SoakTest : public device_test {
     device_test::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
     if (!on_hostcuda()) GTEST_SKIP() << "needs a machine without bytes";
-    if (!open_device().capabilities().vmm) GTEST_SKIP() << "needs VMM, which this device does not have";
+    if (!open_device().capabilities().vmm)
+      GTEST_SKIP() << "needs VMM, which this device does not have";
     become("profile=h200,unbacked");
   }
 };
@@ -141,14 +142,14 @@ TEST_F(SoakTest, TheBooksDoNotGrow) {
     soak_options o;
     o.seconds = 8 * 3600;
     const auto r = soak(open_device(), s, o);
-    ASSERT_TRUE(r) << r.error().line;
+    ASSERT_TRUE(r) << r.error().message();
     ASSERT_EQ(r->samples.size(), 8u);
     EXPECT_EQ(r->refused, 0u);
     EXPECT_EQ(r->violations, 0u);
-    EXPECT_EQ(r->left_backed, 0u) << "memory stayed when all was free";
+    EXPECT_EQ(r->left_committed, 0u) << "memory stayed when all was free";
     EXPECT_GT(r->answered, 5000u);
     EXPECT_GT(r->ops, 100000u);
-    EXPECT_LE(r->peak_backed, r->peak_live + r->peak_live / 10);
+    EXPECT_LE(r->peak_committed, r->peak_live + r->peak_live / 10);
     EXPECT_LE(most_books(*r, 4, 8), most_books(*r, 0, 4) + MiB) << "two_streams " << two_streams;
     EXPECT_LE(most_books(*r, 0, 8), 24 * MiB);
   }
@@ -162,10 +163,10 @@ TEST_F(SoakTest, AServerThatPromisesTooMuchIsRefused) {
   o.sample_seconds = 300;
   o.limit = 3 * GiB;
   const auto r = soak(open_device(), s, o);
-  ASSERT_TRUE(r) << r.error().line;
+  ASSERT_TRUE(r) << r.error().message();
   EXPECT_GT(r->refused, 0u);
-  EXPECT_LE(r->peak_backed, 3 * GiB);
-  EXPECT_EQ(r->left_backed, 0u);
+  EXPECT_LE(r->peak_committed, 3 * GiB);
+  EXPECT_EQ(r->left_committed, 0u);
 }
 
 }  // namespace
