@@ -133,8 +133,8 @@ caching_allocator_stats caching_allocator::stats() const {
 heap_map caching_allocator::map() const {
   return core_->map();
 }
-status caching_allocator::record_history(history_options o) {
-  return core_->history.start(o);
+status caching_allocator::record_history(history_options options) {
+  return core_->history.start(options);
 }
 void caching_allocator::stop_history() {
   core_->history.stop();

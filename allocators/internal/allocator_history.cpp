@@ -83,12 +83,12 @@ void allocator_core::close_trace() {
 void allocator_core::notify_failed(const error &e, std::size_t bytes, stream_ref s,
                                    const call_stack &stack) {
   if (!e.is(errc::out_of_memory)) return;
-  history_event told;
-  told.action = history_action::out_of_memory;
-  told.bytes = bytes;
-  told.stream = s;
-  told.available = static_cast<std::size_t>(e.limit);
-  history.push(told, &stack);
+  history_event failed;
+  failed.action = history_action::out_of_memory;
+  failed.bytes = bytes;
+  failed.stream = s;
+  failed.available = static_cast<std::size_t>(e.limit);
+  history.push(failed, &stack);
 }
 
 void allocator_core::notify_free_completed(const arena &a, const arena::pending_block &h) {

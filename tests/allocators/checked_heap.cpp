@@ -39,24 +39,24 @@ void checked_heap::must(const status &s) {
   if (!s) wrong_ += s.error().message() + "\n";
 }
 
-result<void *> checked_heap::allocate(std::size_t bytes, stream_ref s, allocate_options how) {
-  auto got = called([&] { return heap_->allocate(bytes, s, how); });
+result<void *> checked_heap::allocate(std::size_t bytes, stream_ref s, allocate_options options) {
+  auto got = called([&] { return heap_->allocate(bytes, s, options); });
   if (!got || *got == nullptr) return got;
   const std::uint64_t at = value_of(*got);
   const auto usable = heap_->usable_size(*got);
   must(usable ? status{} : tl::unexpected<error>(usable.error()));
   const std::size_t whole = usable ? *usable : bytes;
   if (whole < bytes) wrong_ += "a block smaller than was asked for\n";
-  if (at % how.alignment != 0) wrong_ += "a block that is not aligned\n";
+  if (at % options.alignment != 0) wrong_ += "a block that is not aligned\n";
   auto next = blocks_.lower_bound(at);
   if (next != blocks_.end() && next->first < at + whole) wrong_ += "overlaps the block above\n";
   if (next != blocks_.begin()) {
     --next;
     if (next->first + next->second.usable > at) wrong_ += "overlaps the block below\n";
   }
-  block b{bytes, whole, s, static_cast<unsigned char>(how.zero ? 0 : next_value_++)};
+  block b{bytes, whole, s, static_cast<unsigned char>(options.zero ? 0 : next_value_++)};
   if (next_value_ == 0) next_value_ = 1;
-  if (!how.zero) {
+  if (!options.zero) {
     const context_guard guard(device_.driver(), device_.context());
     must(device_.driver().set_bytes_async(device_address(at), b.value, bytes, s.get()));
   }

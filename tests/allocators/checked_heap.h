@@ -29,7 +29,7 @@ class checked_heap {
   };
 
   // Writes the block. What is wrong with the block itself goes to wrong().
-  result<void *> allocate(std::size_t bytes, stream_ref s, allocate_options how = {});
+  result<void *> allocate(std::size_t bytes, stream_ref s, allocate_options options = {});
   // Reads the block, then frees it.
   status free(void *at);
   // Work on `s` after what is queued on the block's own stream, then record_use.

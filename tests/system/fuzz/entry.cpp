@@ -25,15 +25,15 @@ std::string fuzz_vector(const std::uint8_t *data, std::size_t size) {
   return failed ? failed->what + "\nops = \"" + to_text(ops) + "\"" : "";
 }
 
-// What parses is printed as text that parses to the same.
+// A sequence that parses is printed as text that parses to the same sequence.
 std::string fuzz_sequence_text(const std::string &text) {
   const auto ops = parse_ops(text);
   if (!ops || parse_ops(to_text(*ops)) == *ops) return "";
   return "the sequence does not survive being printed: " + to_text(*ops);
 }
 
-// hostcuda either refuses a configuration and stays the machine it was, or becomes a machine whose
-// own description of itself it takes again.
+// hostcuda either rejects a configuration and changes nothing, or accepts it and also accepts the
+// configuration that it then reports.
 std::string fuzz_config(const std::string &text) {
   hostcuda_control::reset("profile=a100,memory=1G");
   const std::string before = hostcuda_control::config();
@@ -55,8 +55,8 @@ std::string fuzz_config(const std::string &text) {
   return wrong.empty() ? "" : "'" + text + "' became '" + taken + "', " + wrong;
 }
 
-// Names a driver might be asked for by, as in STILLMAP_DRIVER: what is no driver is refused with a
-// reason. Paths stay inside a folder that does not exist, so that nothing is loaded by chance.
+// Driver names, as in STILLMAP_DRIVER: a name without a driver fails with not_supported. Paths are
+// in a folder that does not exist, so that no library is loaded by chance.
 std::string fuzz_driver_name(const std::string &text) {
   const auto loaded = driver::load("/nonexistent/" + text.substr(0, text.find('\0')));
   if (loaded) return "a driver was found at /nonexistent/" + text;
@@ -64,8 +64,8 @@ std::string fuzz_driver_name(const std::string &text) {
   return "";
 }
 
-// A trace is taken whole or refused with a line that there is; what is taken survives being
-// written, and its sums are right.
+// A trace is accepted as a whole, or rejected with the number of an existing line. An accepted
+// trace has the right totals, and is unchanged after it is written and read again.
 std::string fuzz_trace(const std::string &text) {
   const auto read = read_trace(text);
   if (!read) {

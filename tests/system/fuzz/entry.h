@@ -1,4 +1,4 @@
-// One input, any bytes: the first chooses what they are given to, the rest is the input.
+// The fuzz entry: the first byte of an input selects a target, the rest is its input.
 #pragma once
 
 #include <cstddef>
@@ -17,10 +17,10 @@ enum class fuzz_target : std::uint8_t {
   count
 };
 
-// What went wrong, as text that pastes back as a regression test; empty: nothing.
+// Runs one input. Returns a failure as text that can be pasted into a regression test; empty: none.
 std::string fuzz_one(const std::uint8_t *data, std::size_t size);
 
 }  // namespace stillmap::testing
 
-// libFuzzer's entry point. A finding is printed, and the process trapped.
+// libFuzzer's entry point. Prints a failure and traps.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size);

@@ -1,5 +1,5 @@
-// The fuzzer's entry point without a fuzzer: a fixed corpus, and as many random inputs as there is
-// time for. README.md says how to run it under libFuzzer.
+// Runs the fuzz entry without a fuzzer: a fixed corpus, then random inputs for a limited time.
+// README.md describes the use with libFuzzer.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -19,7 +19,7 @@ class fuzz_test : public device_test {
   void SetUp() override {
     device_test::SetUp();
     if (!IsSkipped() && !HasFatalFailure() && !on_hostcuda()) {
-      GTEST_SKIP() << "the inputs reset the machine; this driver is no hostcuda";
+      GTEST_SKIP() << "the inputs reset the machine, which needs hostcuda";
     }
   }
 
