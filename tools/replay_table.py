@@ -3,7 +3,7 @@
 
 tools/replay_table.py [options] [TRACE...]        default: all of bench/traces/
 
-  --allocators A,B   which (default: all that `stillmap replay --help` names)
+  --allocators A,B   which (default: all that `stillmap trace replay --help` names)
   --iterations N     of a training trace (default 5); one that has more, or cannot be repeated,
                      runs as it stands
   --markdown         as a Markdown table
@@ -48,7 +48,7 @@ class Tool:
 
     def run(self, *arguments):
         """The exit status, standard output and standard error of one replay."""
-        done = subprocess.run([self.path, "replay", *arguments], env=self.environment,
+        done = subprocess.run([self.path, "trace", "replay", *arguments], env=self.environment,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         return done.returncode, done.stdout, done.stderr.strip()
 
@@ -57,9 +57,10 @@ class Tool:
         result, which has them too."""
         _, out, err = self.run("--json", *arguments)
         try:
-            return json.loads(out)
+            found = json.loads(out)
         except ValueError:
             return err or "no output"
+        return err if "error" in found else found
 
 
 def name_of(trace):
@@ -95,7 +96,7 @@ def measure(tool, trace, allocator, options, repeats):
         "trace": name_of(trace), "allocator": allocator, "peak_live_bytes": peak,
         "repeats": repeats,
         "least": least and least / peak,
-        "held": ample["peak_backed_bytes"] / peak,
+        "held": ample["peak_committed_bytes"] / peak,
         "calls": ample["driver_calls_last_iteration"] if repeats else None,
         "between_us": None if isinstance(tight, str) or tight["oom"]
         else tight["modelled_driver_us_last_iteration"],

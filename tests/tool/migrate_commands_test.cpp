@@ -84,7 +84,7 @@ class migrate_commands : public command_test {
     }
   }
 
-  // stillmap migrate receive, as a process of its own: what it prints is in `name`.out and .err.
+  // stillmap task migrate receive, as a process of its own: what it prints is in `name`.out and .err.
   void start_receiver(const std::string &name, const std::string &arguments) {
     const std::string line = "exec '" + program() + "' task migrate receive 127.0.0.1:0 " +
                              arguments + " >'" + file(name) + ".out' 2>'" + file(name) +

@@ -59,7 +59,7 @@ class task_commands : public command_test {
     }
   }
 
-  // stillmap handoff take, as a process of its own whose output is in `taken`.
+  // stillmap task handoff receive, as a process of its own whose output is in `taken`.
   void start_receiver(const std::string &where, const std::string &more = "") {
     const std::string command = program(), out = file("taken");
     receiver_ = ::fork();

@@ -1,4 +1,4 @@
-"""PyTorch's memory snapshots, cut down to what `stillmap convert` reads of them."""
+"""PyTorch's memory snapshots, cut down to what `stillmap trace import` reads of them."""
 
 import gzip
 import pickle

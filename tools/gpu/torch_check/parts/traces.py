@@ -1,5 +1,5 @@
 """What real steps ask of an allocator on a real GPU, kernels' workspaces included, as PyTorch's own
-memory history tells it: for `gunzip -c NAME.pickle.gz | stillmap convert - NAME.trace.zst`."""
+memory history tells it: for `gunzip -c NAME.pickle.gz | stillmap trace import - NAME.trace.zst`."""
 
 import os
 
