@@ -235,8 +235,8 @@ bool buffer_model::perform_surroundings(const op &o) {
 
 // ---- calling the library ------------------------------------------------------------------------
 
-bool buffer_model::call(const std::string &what, std::optional<errc> refused,
-                        std::size_t fresh, const std::vector<std::size_t> &from,
+bool buffer_model::call(const std::string &what, std::optional<errc> refused, std::size_t fresh,
+                        const std::vector<std::size_t> &from,
                         const std::function<status()> &perform_it, bool or_busy) {
   arm();
   const status s = perform_it();

@@ -1,12 +1,11 @@
-// Growable buffers against a naive model: random operations on several buffers, pools and streams
-// of one small device, and after each of them everything the buffers, the ledger, the pools and the
-// driver say about themselves compared with what the model expects. Not a test by itself: model
-// and fuzz tests run it.
+// A naive model of growable buffers. It performs random operations on several buffers, pools and
+// streams of one small device, and after each operation compares the state that the buffers, the
+// ledger, the pools and the driver report with its own. Model and fuzz tests run it.
 //
-// The model keeps, for each committed slot of each buffer, which page it shows (so that sharing and
-// unsharing can be compared with the ledger) and what is known of the page's bytes, in cells of a
-// thirty-second of a page that hold one value each. It follows the rules a user has to follow:
-// it orders streams where the headers ask for it, and nowhere else.
+// For each committed slot of each buffer the model keeps the page that is mapped there, so that
+// sharing and unsharing can be compared with the ledger, and the known bytes of the page, in cells of
+// a thirty-second of a page that hold one value each. It orders streams only where the headers
+// require it.
 #pragma once
 
 #include <array>
@@ -116,7 +115,7 @@ class buffer_model {
   std::optional<unsigned char> &cell(buffer_state &b, std::size_t index);
   unsigned char *staging(std::size_t bytes);
 
-  // buffer_model_books.cpp
+  // buffer_model_checks.cpp
   void check_books();
   void check_buffer(buffer_state &b) const;
   void check_ledger() const;
@@ -141,7 +140,7 @@ class buffer_model {
   std::vector<std::size_t> missing(const buffer_state &b, std::size_t first, std::size_t end) const;
   stream_set users_of(const buffer_state &b, std::size_t first, std::size_t end) const;
   std::optional<errc> check_pages(const buffer_state &b, std::size_t first, std::size_t n,
-                                       bool no_forked, bool no_aliased) const;
+                                  bool no_forked, bool no_aliased) const;
   bool perhaps_aliased(const buffer_state &b, std::size_t first, std::size_t end) const;
 
   static inline std::map<std::string, tally> tallies_;

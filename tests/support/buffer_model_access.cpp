@@ -1,4 +1,4 @@
-// What work on the device does to the model's bytes, and comparing them.
+// Device work applied to the model's bytes, and the comparison of contents.
 #include <algorithm>
 #include <cstring>
 
@@ -212,9 +212,9 @@ void buffer_model::copy(const op &o) {
   }
   const std::size_t cell_bytes = b->page / cells_per_page;
   const context_guard guard(device_->driver(), device_->context());
-  const status s = device_->driver().copy_on_device_async(to->address + target * cell_bytes,
-                                                       b->address + first * cell_bytes,
-                                                       n * cell_bytes, streams_[stream - 1].get());
+  const status s = device_->driver().copy_on_device_async(
+      to->address + target * cell_bytes, b->address + first * cell_bytes, n * cell_bytes,
+      streams_[stream - 1].get());
   demand(s.has_value(), "copy failed: " + (s ? "" : s.error().message()));
   for (std::size_t i = 0; i < n; ++i) cell(*to, target + i) = cell(*b, first + i);
   ++tallies_[o.name].done;
@@ -234,7 +234,7 @@ void buffer_model::read(const op &o) {
   }
   const context_guard guard(device_->driver(), device_->context());
   const status s = device_->driver().copy_to_host_async(into, b->address + first * cell_bytes,
-                                                     n * cell_bytes, streams_[stream - 1].get());
+                                                        n * cell_bytes, streams_[stream - 1].get());
   demand(s.has_value(), "read failed: " + (s ? "" : s.error().message()));
   pending_read r{into, {}, first, to_text({o})};
   for (std::size_t c = first; c < first + n; ++c) r.cells.push_back(cell(*b, c));

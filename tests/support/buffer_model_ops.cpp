@@ -1,4 +1,4 @@
-// What each operation of a buffer does to the model.
+// The effect of each buffer operation on the model.
 #include <algorithm>
 
 #include "tests/support/buffer_model.h"
@@ -72,8 +72,8 @@ buffer_model::stream_set buffer_model::users_of(const buffer_state &b, std::size
 
 // The first thing wrong with a range that should be committed, as the headers have it.
 std::optional<errc> buffer_model::check_pages(const buffer_state &b, std::size_t first,
-                                                   std::size_t n, bool no_forked,
-                                                   bool no_aliased) const {
+                                              std::size_t n, bool no_forked,
+                                              bool no_aliased) const {
   for (std::size_t s = first; s < first + n; ++s) {
     const auto it = b.slots.find(s);
     if (it == b.slots.end()) return errc::invalid_argument;

@@ -1,4 +1,4 @@
-// The fixture of tests that hold one device and put bytes into its memory.
+// The fixture of tests that open one device and write to its memory.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 
 namespace stillmap::testing {
 
-// Bytes that tell where they are and who wrote them.
+// Bytes that encode their position and `seed`.
 std::vector<unsigned char> pattern(std::size_t bytes, unsigned seed);
 
 // Host-synchronous. A failure fails the test.
@@ -24,7 +24,7 @@ std::vector<unsigned char> get(const device &d, device_address at, std::size_t b
 ::testing::AssertionResult holds(const device &d, device_address at, std::size_t bytes,
                                  unsigned seed);
 
-// What an error says of itself: condition, operation, value and limit.
+// Whether `s` failed with this condition, operation, value and limit.
 ::testing::AssertionResult fails_with(const status &s, errc c, const char *operation);
 ::testing::AssertionResult fails_with(const status &s, errc c, const char *operation,
                                       std::uint64_t value, std::uint64_t limit);
@@ -37,22 +37,21 @@ status outcome(const result<T> &r) {
 class buffer_test : public device_test {
  protected:
   void SetUp() override;
-  // Everything of the device must have been dropped by then.
+  // Requires: the test has dropped everything of the device.
   void TearDown() override;
 
   const device &dev() const { return *device_; }
-  // Skips, saying why, where the device cannot map pages.
   bool has_vmm() const { return device_->capabilities().vmm; }
   std::size_t page() const { return device_->capabilities().page_bytes; }
   growable_buffer make(buffer_options options = {}) const;
-  // One of so many pages with pattern(.., seed) in them.
+  // A buffer of `pages` pages with pattern(.., seed).
   growable_buffer filled(std::size_t pages, const char *tag, unsigned seed) const;
   stream make_stream() const;
   fence after(const stream &s) const;
   driver_counts counts() const { return driver().counts(); }
   // Leaves `pages` pages of memory free.
   void leave_free(std::size_t pages) const;
-  // Starts again as another machine, with its device 0 open.
+  // Restarts hostcuda as another machine and opens its device 0.
   void restart_as(const char *config);
   void close_device() { device_.reset(); }
 
@@ -62,6 +61,6 @@ class buffer_test : public device_test {
 
 }  // namespace stillmap::testing
 
-// Stops the test, saying why, where there are no pages to map.
+// Skips the test on a device without VMM.
 #define STILLMAP_NEEDS_VMM() \
   if (!has_vmm()) GTEST_SKIP() << "needs VMM, which this device does not have"

@@ -1,4 +1,4 @@
-// A capture on a stream and the graph that comes of it, through whatever driver is in use.
+// Captures a stream into a graph, with the driver that the test runs on.
 #pragma once
 
 #include <cuda.h>

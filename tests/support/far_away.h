@@ -1,5 +1,5 @@
-// Addresses far from where a kernel puts things, so that another process has them free too. A
-// thread sanitizer leaves few such places.
+// Addresses far from the kernel's own placements, so that they are free in another process, too.
+// ThreadSanitizer leaves few of them.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What fuzzers' entries have in common: inputs of bytes of which the first says how the rest is
-// taken, a corpus to begin with, and changes of it by dice where there is no fuzzer.
+// Shared by the fuzz entries: inputs whose first byte selects the interpretation of the rest, an initial
+// corpus, and random mutations of it for builds without a fuzzer.
 // tests/system/fuzz/README.md says how an entry is run under libFuzzer.
 #pragma once
 

@@ -1,4 +1,4 @@
-// The fixture of every test that touches a driver.
+// The fixture of every test that uses a driver.
 #pragma once
 
 #include <gtest/gtest.h>

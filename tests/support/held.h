@@ -1,5 +1,5 @@
-// What this process has of hostcuda and of the system, before and after whatever was to leave
-// nothing behind.
+// The resources of hostcuda and of the system that this process holds: compared before and after an
+// operation that must not leak.
 #pragma once
 
 #include <string>

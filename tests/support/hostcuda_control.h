@@ -1,6 +1,6 @@
-// hostcuda's switches for tests, looked up in the driver this process uses: the same test program
-// runs on a real driver, where available() is false and nothing else here may be called.
-// A switch that is refused throws std::runtime_error, which fails the test that asked.
+// hostcuda's test controls, looked up in the driver of this process. On a real driver available() is
+// false, and no other function may be called. A control that fails throws std::runtime_error, which
+// fails the test.
 #pragma once
 
 #include <hostcuda/hostcuda.h>

@@ -1,7 +1,6 @@
-// Sequences of operations as text, so that what a random test found pastes back as a regression
-// test: "machine 64 7; create 0 0 8; resize 0 4194304 1". Every argument is a whole number; what a
-// number means, and how it is brought into range, is the model's affair. Any subsequence of a
-// sequence is a sequence: that is what makes shrinking possible.
+// Sequences of operations as text, so that a finding of a random test pastes back as a regression test:
+// "machine 64 7; create 0 0 8; resize 0 4194304 1". Arguments are whole numbers, which the model brings
+// into range. Any subsequence is a valid sequence, which makes shrinking possible.
 #pragma once
 
 #include <cstddef>

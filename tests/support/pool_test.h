@@ -1,4 +1,4 @@
-// The fixture of tests that make page pools of their own where pages can be mapped.
+// The fixture of tests that create page pools; needs a device with VMM.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// An operation tried with each of its driver calls refused in turn.
+// Repeats an operation with each of its driver calls failing in turn.
 #pragma once
 
 #include <gtest/gtest.h>

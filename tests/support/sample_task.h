@@ -1,5 +1,5 @@
-// The memory of a task that goes somewhere else: with a hole, a page at two addresses, a page for
-// reading only, and a pointer; at addresses that another process has free too.
+// The memory of a task for tests of snapshot and handoff: a hole, a page at two addresses, a read-only
+// page, and a pointer, at addresses that are free in another process, too.
 #pragma once
 
 #include <cstring>

@@ -1,7 +1,6 @@
-// The machine that a model runs on. On hostcuda it is a small one of the model's own, which runs
-// out of memory, fails when it is told to, and says what it holds. Any other driver's device is
-// taken as it is: there nothing is made to fail, and nobody can say what is wrong beside the bytes
-// themselves.
+// The machine that a model runs on. On hostcuda it is a small one that runs out of memory, fails on
+// request, and reports its resources. On another driver its device is used unchanged: no failures are
+// injected, and only contents are compared.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,5 @@
-// Streams that stand still until a test lets them go, on any driver: on hostcuda by its own switch,
-// elsewhere by a wait at the end of the stream (cuStreamWaitValue32, or a host function that
-// waits).
+// Holds the work of a stream until a test releases it, on any driver: on hostcuda by its own control,
+// elsewhere by a wait at the end of the stream (cuStreamWaitValue32, or a host function that waits).
 #pragma once
 
 #include "stillmap/vmm/driver.h"

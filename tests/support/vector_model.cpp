@@ -1,4 +1,4 @@
-// Performs a sequence on two real vectors and on two of the standard library, side by side.
+// Performs a sequence on two device vectors and two std::vectors side by side.
 #include "tests/support/vector_model.h"
 
 #include <cuda.h>
@@ -45,7 +45,8 @@ class vector_world {
     for (std::size_t i = 0; i < 2; ++i) {
       vector_options options;
       options.staging_bytes = 1500;
-      options.buffer.reserve_bytes = i == 0 ? 0 : device_.capabilities().page_bytes;  // the other has to move
+      options.buffer.reserve_bytes =
+          i == 0 ? 0 : device_.capabilities().page_bytes;  // the other has to move
       auto v = device_vector<T>::create(d, options, streams_[i]);
       demand(v.has_value(), "no vector");
       real_.push_back(std::move(*v));

@@ -1,4 +1,4 @@
-// Where sequences of vector operations come from: dice, or the bytes of a fuzzer.
+// Generates sequences of vector operations from random numbers or from fuzzer input.
 #include <random>
 
 #include "tests/support/vector_model.h"

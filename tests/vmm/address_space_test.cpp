@@ -1,4 +1,4 @@
-// The ledger: what it says, plans performed or undone, callbacks, the ceiling of mappings.
+// address_space: queries, plans performed and undone, callbacks, the ceiling of mappings.
 #include "stillmap/vmm/address_space.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Moves longer than the scratch memory they go through.
+// device_vector: insert and erase move more bytes than their scratch memory holds.
 #include <gtest/gtest.h>
 
 #include <numeric>

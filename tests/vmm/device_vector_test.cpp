@@ -1,4 +1,4 @@
-// device_vector, for elements of several sizes, on pages and on copies.
+// device_vector with elements of several sizes, on pages and on the copying fallback.
 #include "stillmap/vmm/device_vector.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// The exportability report, on ranges in every state, against what the driver then really does.
+// report_exportability on ranges in every state, compared with what the driver does.
 #include "stillmap/vmm/exportability.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// How many driver calls each operation makes, against tests/vmm/golden: what it costs on a GPU, to
-// the call, on a machine without one. STILLMAP_UPDATE_GOLDEN=1 writes the files anew.
+// Compares the number of driver calls of each operation with tests/vmm/golden: the cost on a GPU, exact
+// and measured without one. STILLMAP_UPDATE_GOLDEN=1 rewrites the files.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

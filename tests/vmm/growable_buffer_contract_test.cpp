@@ -1,4 +1,4 @@
-// What growable_buffer.h promises of every buffer, on each of the things that can stand behind one.
+// The contracts of growable_buffer.h, on both implementations.
 #include <gtest/gtest.h>
 
 #include <utility>

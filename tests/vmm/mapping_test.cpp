@@ -1,4 +1,4 @@
-// Mapping by hand: physical memory, reservations, mappings, and sharing memory as a descriptor.
+// physical_memory, reservation and mapping, and exporting memory as a file descriptor.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 

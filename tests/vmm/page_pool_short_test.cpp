@@ -1,5 +1,5 @@
-// A pool when memory is short: whose pages it takes, who waits, and what it says when there are
-// none.
+// page_pool when memory is short: which pages it takes, whether a stream or the host waits, and its
+// error when there are none.
 #include <gtest/gtest.h>
 
 #include "stillmap/vmm/page_pool.h"

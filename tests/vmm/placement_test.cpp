@@ -1,5 +1,5 @@
-// Where a buffer's memory is and where it goes on: several devices, host memory, more addresses,
-// memory mapped ahead.
+// Placement of a buffer's memory: several devices, host memory, growth past the reservation, mapping
+// ahead.
 #include <gtest/gtest.h>
 
 #include <algorithm>

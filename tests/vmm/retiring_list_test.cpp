@@ -1,4 +1,4 @@
-// The list of ranges that wait to be unmapped, against the plainest way to keep one.
+// retiring_list against a naive model.
 #include "stillmap/vmm/retiring_list.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Memory given back under a fence: it waits, is taken back by its owner for nothing, or goes to
-// somebody else who waits on a stream.
+// Retiring mappings: they wait for their fence, are taken back by their owner without a driver call, or
+// give their pages to another buffer that waits on a stream.
 #include <gtest/gtest.h>
 
 #include "stillmap/vmm/units.h"

@@ -1,4 +1,4 @@
-// Pages behind more than one address: alias and ring, fork and make_writable, splice.
+// Pages with more than one address: alias and ring, fork and make_writable, splice.
 #include <gtest/gtest.h>
 
 #include <optional>

@@ -1,5 +1,5 @@
-// Pages taken away from under addresses that stay their owner's: what the ledger then says, what
-// owners may still do, and how pages come back.
+// remap_plan::suspend and resume: what the ledger records, which operations the owner of suspended
+// memory can still do, and how pages return.
 #include <gtest/gtest.h>
 
 #include "stillmap/vmm/page_pool.h"

@@ -29,7 +29,7 @@ struct restore_arguments {
   std::uint64_t reserved1 = 0;
 };
 
-// Not one of the arguments of these two means anything yet.
+// All arguments of these two are reserved.
 struct no_arguments {
   std::uint64_t reserved[8] = {};
 };
@@ -49,7 +49,7 @@ static_assert(offsetof(restore_arguments, count) ==
 #endif
 
 driver_access::what about(driver_call call, int pid) {
-  return {call, static_cast<std::uint64_t>(pid)};
+  return {call, static_cast<std::uint64_t>(pid), false, error_unit::none};
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// A process made fit to be saved, and put right again. That a change was undone shows in
-// generations, so these are not compared.
+// Preparing a process for its checkpoint, and undoing that. An undone change raises generations, so
+// these are not compared.
 #include "tests/system/fault/sweep.h"
 
 namespace stillmap::testing {

@@ -1,4 +1,4 @@
-// Reservations, mappings by hand, and the ledger's own verbs.
+// Operations of reservation, mapping and address_space.
 #include "stillmap/vmm/remap.h"
 #include "tests/system/fault/sweep.h"
 

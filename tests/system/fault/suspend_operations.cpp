@@ -1,5 +1,4 @@
-// Memory taken away by tag and given back. That a change was undone shows in generations, so these
-// are not compared.
+// Suspend and resume by tag. An undone change raises generations, so these are not compared.
 #include "tests/system/fault/sweep.h"
 
 namespace stillmap::testing {

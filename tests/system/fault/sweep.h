@@ -1,5 +1,5 @@
-// Every public operation, with every driver call in it failing once: it must say so, leave
-// everything as it was, succeed when tried again, and leak nothing.
+// Runs every public operation with each of its driver calls failing once: the operation must return the
+// error, leave everything unchanged, succeed when repeated, and leak nothing.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// That the model finds what is wrong: a byte changed behind its back is reported, shrunk to the few
-// operations it takes, and comes back from the printed text. And the text form itself.
+// Tests of the model itself: a byte changed behind its back is reported, the sequence is shrunk, and the
+// printed text reproduces it. Also tests the text form.
 #include <gtest/gtest.h>
 
 #include "tests/support/buffer_model.h"

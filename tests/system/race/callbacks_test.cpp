@@ -1,5 +1,4 @@
-// Everything else that several threads may do at once: watch the backing change, ask for the books,
-// open and close the device, drop fences.
+// Concurrent callbacks of backing changes, ledger queries, opening and closing of a device, and fences.
 #include "tests/system/race/race_fixture.h"
 
 #include <atomic>

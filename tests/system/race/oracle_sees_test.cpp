@@ -1,6 +1,5 @@
-// That the oracle sees: programs that break the rules, by bare calls of the driver through the
-// seam, have to be caught, with both places in the report. Where these pass, silence in the other
-// race tests means something.
+// Tests of hostcuda's race oracle: programs that break the ordering rules by direct driver calls must be
+// reported with both places. The other race tests rely on it.
 #include "tests/system/race/race_fixture.h"
 
 #include <cstring>
@@ -20,7 +19,8 @@ class oracle_sees : public race_test {
     if (IsSkipped() || HasFatalFailure()) return;
     machine("");
     device_.emplace(open_device());
-    if (!device_->capabilities().vmm) GTEST_SKIP() << "this device maps nothing: " << device_->name();
+    if (!device_->capabilities().vmm)
+      GTEST_SKIP() << "this device maps nothing: " << device_->name();
     expect_violations();
     page_ = device_->capabilities().page_bytes;
     guard_.emplace(driver(), device_->context());

@@ -1,5 +1,5 @@
-// What the race tests share: a small machine under a schedule that differs each time, several
-// threads that start at once, and the first failure of any of them.
+// Shared by the race tests: a small machine with a random schedule, threads that start together, and the
+// first failure of any of them.
 #pragma once
 
 #include <gtest/gtest.h>

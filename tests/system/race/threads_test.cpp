@@ -1,5 +1,5 @@
-// Buffers of several threads on one device: every buffer belongs to one thread, but pool, ledger,
-// memory and the driver are everybody's.
+// Several threads with buffers of their own on one device, which share the pool, the ledger and the
+// driver.
 #include "tests/system/race/race_fixture.h"
 
 #include <atomic>

@@ -1,5 +1,5 @@
-// What buffers, ledger, pools and driver say about themselves, compared with the model and with
-// each other. Nothing here makes queued work run.
+// Compares the state that buffers, ledger, pools and driver report with the model and with each other.
+// Does not make queued work run.
 #include <algorithm>
 
 #include "tests/support/buffer_model.h"
@@ -10,7 +10,8 @@ namespace stillmap::testing {
 void buffer_model::check_books() {
   const std::string violation = small_machine::violation();
   demand(violation.empty(), violation);
-  demand(background_error_count() == unreported_ || may_report_, "a failure went to the error sink");
+  demand(background_error_count() == unreported_ || may_report_,
+         "a failure went to the error sink");
   unreported_ = background_error_count();
   for (buffer_state &b : buffers_) {
     if (!b.real) continue;
