@@ -2,30 +2,19 @@
 
 #include <atomic>
 #include <cstdio>
-#include <iterator>
 #include <mutex>
 #include <new>
 
 #include "stillmap/vmm/driver/cuda_errors.h"
+#include "stillmap/vmm/format.h"
 
 namespace stillmap {
 namespace {
 
-// "96.0 GiB = 103079215104 B": rounded for reading, and exact.
+// "96 GiB = 103079215104 B": rounded for reading, and exact.
 std::string bytes_text(std::uint64_t n) {
-  static constexpr const char *units[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   const std::string exact = std::to_string(n) + " B";
-  if (n < 1024) return exact;
-  double scaled = static_cast<double>(n) / 1024;
-  std::size_t unit = 0;
-  // 1023.95 would print as 1024.0
-  while (scaled >= 1023.95 && unit + 1 < std::size(units)) {
-    scaled /= 1024;
-    ++unit;
-  }
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f %s = ", scaled, units[unit]);
-  return text + exact;
+  return n < 1024 ? exact : format_bytes(n) + " = " + exact;
 }
 
 std::string amount(std::uint64_t n, error_unit unit) {

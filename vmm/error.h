@@ -57,8 +57,8 @@ struct error {
   // A copy with `subject` as the subject, unless the error has one already.
   error about(std::string subject) const noexcept;
 
-  // "growable_buffer::resize: the size exceeds the reservation (requested 96.0 GiB = 103079215104
-  // B, limit 64.0 GiB = 68719476736 B): invalid argument". With a detail, the subject comes first:
+  // "growable_buffer::resize: the size exceeds the reservation (requested 96 GiB = 103079215104
+  // B, limit 64 GiB = 68719476736 B): invalid argument". With a detail, the subject comes first:
   // "a.smi: superblock at 24: ...". Allocates.
   std::string message() const;
 };

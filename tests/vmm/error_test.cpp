@@ -22,8 +22,8 @@ TEST(error, names_the_operation_the_reason_and_the_amounts) {
                               "the size exceeds the reservation", 103079215104u, 68719476736u,
                               error_unit::bytes);
   EXPECT_EQ(s.error().message(),
-            "growable_buffer::resize: the size exceeds the reservation (requested 96.0 GiB = "
-            "103079215104 B, limit 64.0 GiB = 68719476736 B): invalid argument");
+            "growable_buffer::resize: the size exceeds the reservation (requested 96 GiB = "
+            "103079215104 B, limit 64 GiB = 68719476736 B): invalid argument");
 }
 
 TEST(error, leaves_out_numbers_it_does_not_have) {
@@ -52,9 +52,9 @@ TEST(error, never_prints_a_unit_that_rounds_up_to_the_next) {
     return make_error(errc::busy, "f", "", n, 0, error_unit::bytes).value().message();
   };
   EXPECT_EQ(requested(1023), "f (requested 1023 B): busy");
-  EXPECT_EQ(requested(1024), "f (requested 1.0 KiB = 1024 B): busy");
-  EXPECT_EQ(requested(1024 * 1024 - 1), "f (requested 1.0 MiB = 1048575 B): busy");
-  EXPECT_EQ(requested(UINT64_MAX), "f (requested 16.0 EiB = 18446744073709551615 B): busy");
+  EXPECT_EQ(requested(1024), "f (requested 1 KiB = 1024 B): busy");
+  EXPECT_EQ(requested(1024 * 1024 - 1), "f (requested 1 MiB = 1048575 B): busy");
+  EXPECT_EQ(requested(UINT64_MAX), "f (requested 16 EiB = 18446744073709551615 B): busy");
 }
 
 TEST(error, a_detail_names_the_subject_and_the_cause) {
