@@ -1,5 +1,5 @@
-// Those who ask: two at once, one that is gone, one that stalls, one that is not allowed, and the
-// server that goes while something is being done.
+// Clients that arrive concurrently, disconnect, stall or are not allowed; and a server that is
+// destroyed during a request.
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -21,13 +21,13 @@ using words = std::vector<std::string>;
 
 constexpr std::chrono::milliseconds long_enough(30'000);
 
-class askers : public control_test {
+class connections : public control_test {
  protected:
   void SetUp() override {
     control_test::SetUp();
     if (!IsSkipped() && !HasFatalFailure()) make_memory();
   }
-  // A task that is being stopped until it is let go.
+  // A task whose quiesce() returns when the test releases it.
   server_options held() {
     server_options o = written_down();
     o.task.quiesce = [this, before = o.task.quiesce](auto tags, std::stop_token stop) {
@@ -53,7 +53,7 @@ class askers : public control_test {
     r.path = file("a.smi");
     return r;
   }
-  // What it says to that, if it says anything.
+  // The response, or the refusal as an error.
   result<bytes> said(connection &c) const {
     const auto came = c.receive(max_response_bytes, long_enough, {});
     if (!came) return tl::unexpected(came.error());
@@ -65,7 +65,7 @@ class askers : public control_test {
   std::future<void> release_ = let_go_.get_future();
 };
 
-TEST_F(askers, a_second_one_is_told_that_it_is_busy_and_status_is_answered) {
+TEST_F(connections, a_second_request_is_refused_as_busy_and_status_is_answered) {
   start(held());
   auto first = std::async(std::launch::async, [&] {
     return ask().suspend({"weights", backing_store::pinned_host, ""});
@@ -89,7 +89,7 @@ TEST_F(askers, a_second_one_is_told_that_it_is_busy_and_status_is_answered) {
   EXPECT_EQ(seen(), (words{"stop weights", "go weights"}));
 }
 
-TEST_F(askers, one_that_is_gone_does_not_get_its_snapshot) {
+TEST_F(connections, a_snapshot_of_a_client_that_disconnects_is_cancelled) {
   start(held());
   {
     connection gone = reach();
@@ -103,7 +103,7 @@ TEST_F(askers, one_that_is_gone_does_not_get_its_snapshot) {
   EXPECT_EQ(files(), 0u);
 }
 
-TEST_F(askers, the_server_can_go_while_something_is_done) {
+TEST_F(connections, the_server_can_be_destroyed_during_a_request) {
   start(held());
   auto first = std::async(std::launch::async, [&] { return ask().snapshot(save()); });
   stopping_.get_future().wait();
@@ -117,8 +117,8 @@ TEST_F(askers, the_server_can_go_while_something_is_done) {
   EXPECT_TRUE(nobody.error().code == std::errc::connection_refused) << nobody.error().message();
 }
 
-// The snapshot has begun when the server is told to go: it is given up, and the task goes on.
-TEST_F(askers, a_snapshot_under_way_is_given_up_by_a_server_that_goes) {
+// The snapshot has begun when the server is destroyed: it is cancelled, and the task resumes.
+TEST_F(connections, a_server_that_is_destroyed_cancels_a_snapshot) {
   STILLMAP_NEEDS_HOSTCUDA();
   server_options o = written_down();
   std::stop_token told;
@@ -141,7 +141,7 @@ TEST_F(askers, a_snapshot_under_way_is_given_up_by_a_server_that_goes) {
   EXPECT_TRUE(memory_is_whole());
 }
 
-TEST_F(askers, who_is_not_allowed_is_told_so) {
+TEST_F(connections, a_client_that_is_not_allowed_is_refused) {
   server_options o = written_down();
   handoff::peer_credentials who;
   o.allow = [&](const handoff::peer_credentials &p) {
@@ -158,7 +158,7 @@ TEST_F(askers, who_is_not_allowed_is_told_so) {
   EXPECT_EQ(seen(), words{});
 }
 
-TEST_F(askers, one_that_stalls_is_let_go_of_and_holds_nobody_up) {
+TEST_F(connections, a_client_that_stalls_is_dropped_and_delays_no_other) {
   server_options o;
   o.timeout = std::chrono::milliseconds(200);
   start(std::move(o));
@@ -174,13 +174,12 @@ TEST_F(askers, one_that_stalls_is_let_go_of_and_holds_nobody_up) {
   EXPECT_FALSE(said(silent)) << "and then it is closed";
 }
 
-TEST_F(askers, a_crowd_is_turned_away_until_there_is_room) {
+TEST_F(connections, too_many_connections_are_refused_as_busy) {
   server_options o;
   o.timeout = long_enough;
   o.max_connections = 2;
   start(std::move(o));
   {
-    // Whoever is answered was let in.
     connection a = reach(), b = reach();
     const auto third = ask().status();
     ASSERT_FALSE(third);
@@ -193,19 +192,19 @@ TEST_F(askers, a_crowd_is_turned_away_until_there_is_room) {
   EXPECT_FALSE(server::create(dev(), new_place(), none));
 }
 
-TEST_F(askers, garbage_is_refused_and_harms_nobody) {
+TEST_F(connections, malformed_requests_are_refused_without_effect) {
   server_options o = written_down();
   o.timeout = long_enough;
   start(std::move(o));
   const auto refused = [&](std::uint16_t k, bytes_view body) {
     connection c = reach();
-    // Who refuses it by its head need not read the rest.
+    // A server that refuses a request by its header does not read the rest, so sending may fail.
     [[maybe_unused]] const stillmap::status sent = c.send(k, body, {}, long_enough, {});
     const auto told = said(c);
     EXPECT_FALSE(told) << k << " with " << body.size() << " bytes";
     return told ? error() : told.error();
   };
-  // No frame of ours; one that announces more than a request may be; an answer; unknown kinds.
+  // Not a frame; a frame larger than a request may be; a response; unknown kinds.
   {
     connection c = reach();
     const char text[] = "GET / HTTP/1.1\r\n\r\n";
@@ -218,7 +217,7 @@ TEST_F(askers, garbage_is_refused_and_harms_nobody) {
                   .is(errc::corrupt));
   EXPECT_TRUE(refused(static_cast<std::uint16_t>(kind::response), {}).is(errc::corrupt));
   EXPECT_TRUE(refused(2, {}).is(errc::corrupt));
-  // Descriptors with it.
+  // With file descriptors.
   {
     connection c = reach();
     const int fd = STDOUT_FILENO;
@@ -228,7 +227,7 @@ TEST_F(askers, garbage_is_refused_and_harms_nobody) {
     ASSERT_FALSE(told);
     EXPECT_TRUE(told.error().is(errc::corrupt)) << told.error().message();
   }
-  // Another version, a path that is not absolute, no tags, cut off everywhere.
+  // Another version, a relative path, no tags, truncated at every byte.
   bytes later = encode_empty_request();
   later[0] = std::byte{9};
   const error version = refused(static_cast<std::uint16_t>(kind::status), later);
@@ -250,7 +249,7 @@ TEST_F(askers, garbage_is_refused_and_harms_nobody) {
   EXPECT_TRUE(memory_is_whole());
 }
 
-TEST_F(askers, a_path_is_somebodys_until_he_is_dead) {
+TEST_F(connections, a_stale_socket_is_replaced_and_a_live_one_is_not) {
   // A name of a socket has 107 bytes at most, which a folder for tests can be longer than.
   char folder[] = "/tmp/stillmap-control-XXXXXX";
   ASSERT_NE(::mkdtemp(folder), nullptr);
@@ -266,7 +265,7 @@ TEST_F(askers, a_path_is_somebodys_until_he_is_dead) {
     EXPECT_TRUE(client(path).status());
   }
   EXPECT_FALSE(std::filesystem::exists(path));
-  // Left by one that died: bound, and nobody listens.
+  // A socket of a dead process: bound, without a listener.
   {
     const owned_fd dead(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_un name{};
@@ -275,7 +274,7 @@ TEST_F(askers, a_path_is_somebodys_until_he_is_dead) {
     ASSERT_EQ(::bind(dead.get(), reinterpret_cast<const sockaddr *>(&name), sizeof name), 0);
   }
   EXPECT_TRUE(server::create(dev(), path));
-  // What is no socket is not ours to remove.
+  // Anything but a socket is not removed.
   std::filesystem::create_directory(path);
   EXPECT_FALSE(server::create(dev(), path));
   EXPECT_TRUE(std::filesystem::is_directory(path));

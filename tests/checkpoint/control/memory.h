@@ -1,4 +1,4 @@
-// Memory of a task that others ask about, and a place to ask at.
+// Memory of the controlled task in tests, and addresses for its server.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,8 +10,8 @@
 
 namespace stillmap::control::testing {
 
-// Far from where a kernel puts things, so that another process has the addresses free too. A thread
-// sanitizer leaves few such places.
+// Far from where the kernel places mappings, so that the addresses are free in another process too.
+// ThreadSanitizer leaves few such addresses.
 #ifdef __SANITIZE_THREAD__
 constexpr std::uint64_t far_away = 0x5610'0000'0000;
 #else
@@ -19,11 +19,11 @@ constexpr std::uint64_t far_away = 0x2100'0000'0000;
 #endif
 constexpr std::uint64_t weights_at = far_away, cache_at = far_away + 0x10'0000'0000;
 
-// Four pages of weights, pattern 1, and two of cache, pattern 2. Exportable where the device can.
+// Four pages of weights, pattern 1, and two of cache, pattern 2. Exportable if the device supports it.
 checkpoint::restored_memory weights_and_cache(const device &d, bool exportable = true);
 ::testing::AssertionResult is_whole(const device &d);
 
-// An abstract name that no other sandbox has.
+// A unique abstract socket name.
 std::string new_place();
 
 }  // namespace stillmap::control::testing

@@ -1,4 +1,4 @@
-// Requests and answers as bytes: what is written is read again, and nothing else is believed.
+// Messages of the control protocol: encoded and decoded, truncated, and with flipped bits.
 #include "stillmap/checkpoint/control/internal/messages.h"
 
 #include <gtest/gtest.h>

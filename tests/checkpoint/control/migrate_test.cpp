@@ -1,5 +1,5 @@
-// A task that is sent to another machine by request: what it is told, and whose it is when it is
-// given up, when whoever asked goes away, and when the other side dies at the worst moment.
+// Migration by request: callbacks, and the owner after the migration is cancelled, the client
+// disconnects, or the destination dies between commit and reply.
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -102,7 +102,7 @@ class migrations : public control_test {
   std::promise<void> stopping_;
 };
 
-TEST_F(migrations, memory_moves_and_everybody_is_told) {
+TEST_F(migrations, memory_moves_and_progress_is_reported) {
   other_process there("destination", site_.folder());
   server_options o = written_down();
   std::optional<process_status> meanwhile;
@@ -146,7 +146,7 @@ TEST_F(migrations, memory_moves_and_everybody_is_told) {
   EXPECT_EQ(ask().status()->job.request, request_kind::none);
 }
 
-TEST_F(migrations, given_up_halfway_it_is_as_it_was_and_can_be_sent_again) {
+TEST_F(migrations, an_aborted_migration_changes_nothing_and_can_be_repeated) {
   other_process there("destination", site_.folder());
   start(held());
   EXPECT_TRUE(fails_as(errc::invalid_argument, ask().abort()));
@@ -172,7 +172,7 @@ TEST_F(migrations, given_up_halfway_it_is_as_it_was_and_can_be_sent_again) {
   EXPECT_EQ(there.verdict(), "owner, epoch 2");
 }
 
-TEST_F(migrations, an_asker_that_goes_away_gives_it_up) {
+TEST_F(migrations, a_client_that_disconnects_cancels_it) {
   other_process there("destination", site_.folder());
   start(held());
   {
@@ -187,8 +187,8 @@ TEST_F(migrations, an_asker_that_goes_away_gives_it_up) {
   EXPECT_TRUE(memory_is_whole());
 }
 
-// Nothing is said by somebody who is connected to and answers nothing.
-TEST_F(migrations, it_is_given_up_before_the_other_side_has_said_a_word) {
+// The destination accepts the connection and never replies.
+TEST_F(migrations, it_can_be_aborted_before_the_destination_replies) {
   const owned_fd silent(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in at{};
   at.sin_family = AF_INET;
@@ -208,7 +208,7 @@ TEST_F(migrations, it_is_given_up_before_the_other_side_has_said_a_word) {
   EXPECT_EQ(seen(), words{});
 }
 
-TEST_F(migrations, a_server_that_goes_gives_it_up) {
+TEST_F(migrations, a_server_that_is_destroyed_cancels_it) {
   other_process there("destination", site_.folder());
   start(held());
   auto first = std::async(std::launch::async, [&] { return ask().migrate(request()); });
@@ -219,8 +219,8 @@ TEST_F(migrations, a_server_that_goes_gives_it_up) {
   EXPECT_TRUE(memory_is_whole());
 }
 
-// The other side dies with the word in its hands: whose it is, it alone could say.
-TEST_F(migrations, what_is_undecided_stands_still_until_it_is_settled) {
+// The destination dies after it has received the commit: only its record knows the owner.
+TEST_F(migrations, in_doubt_the_task_stays_stopped_until_it_is_resolved) {
   other_process first = somewhere(step::commit_received);
   start(written_down());
   const auto open = ask().migrate(request());
@@ -285,7 +285,7 @@ TEST_F(migrations, what_is_refused_leaves_the_task_alone) {
   EXPECT_FALSE(record());
 }
 
-TEST_F(migrations, a_task_that_does_not_stop_is_not_told_to_go_on) {
+TEST_F(migrations, a_task_that_does_not_stop_is_not_resumed) {
   other_process there("destination", site_.folder());
   server_options o = written_down();
   o.task.quiesce = [](auto, auto) {
@@ -300,8 +300,8 @@ TEST_F(migrations, a_task_that_does_not_stop_is_not_told_to_go_on) {
   EXPECT_TRUE(memory_is_whole());
 }
 
-// As a process has it that received the task: the record is open, and the request names none.
-TEST_F(migrations, a_record_that_is_open_is_given_up_and_taken_again) {
+// As in a process that has received the task: the record is open, and the request names none.
+TEST_F(migrations, an_open_record_is_closed_and_opened_again) {
   other_process there("destination", site_.folder());
   const migrate_request whole = request();
   server_options o = written_down();
@@ -331,7 +331,7 @@ TEST_F(migrations, a_record_that_is_open_is_given_up_and_taken_again) {
   EXPECT_EQ(record()->state, ownership::released);
 }
 
-TEST_F(migrations, a_snapshot_can_be_given_up_too) {
+TEST_F(migrations, a_snapshot_can_be_aborted_too) {
   start(held());
   snapshot_request r;
   r.tags = {"weights"};

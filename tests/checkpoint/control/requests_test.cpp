@@ -1,5 +1,4 @@
-// What is asked is done: status, suspend, resume, snapshot, give; and what is refused is refused
-// whole, with everything as it was.
+// Requests: status, suspend, resume, snapshot, handoff; and refusals, which change nothing.
 #include <unistd.h>
 
 #include <filesystem>

@@ -1,4 +1,4 @@
-// A process that can be asked: memory with tags, a control server, and what its callbacks saw.
+// A controlled process: memory with tags, a control server, and a log of its callbacks.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ class control_test : public stillmap::testing::buffer_test {
   client ask() const { return client(where_); }
   std::string file(const std::string &name) const { return folder_ + "/" + name; }
   std::size_t files() const;
-  // Options whose callbacks write down what happens: "stop weights", "go weights", ...
+  // Options whose callbacks log what happens: "stop weights", "go weights", ...
   server_options written_down();
   std::vector<std::string> seen() const;
   ::testing::AssertionResult memory_is_whole() const { return is_whole(dev()); }

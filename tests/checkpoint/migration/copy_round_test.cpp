@@ -1,4 +1,4 @@
-// What the lanes of a migration take from: known at once, or found while they take.
+// copy_round: chunks known from the start, or added while others are taken.
 #include "stillmap/checkpoint/migration/internal/copy_round.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// The two ends of a migration in tests: folders, certificates, and the other end as a process of
-// its own.
+// Source and destination of a migration in tests: directories, certificates, and the peer as a
+// process of its own.
 #pragma once
 
 #include <memory>
@@ -16,8 +16,8 @@ using handoff::testing::other_process;
 using handoff::testing::part;
 using handoff::testing::say_and_end;
 
-// A folder that both processes know: records of either end, and who they are. Made in TempDir(),
-// and removed by who made it.
+// A directory that both processes use: the records and credentials of either end. Created in
+// TempDir(), and removed by the process that created it.
 class test_site {
  public:
   test_site();  // a new one, with certificates
@@ -27,9 +27,9 @@ class test_site {
 
   const std::string &folder() const { return folder_; }
   std::string records(const char *end) const { return folder_ + '/' + end; }
-  // Of "source" or "destination": believes the other one.
+  // Of "source" or "destination"; trusts the other one.
   credentials of(const char *end) const;
-  // Where the destination listens, once it does.
+  // The destination's address, once it listens.
   void publish_address(const std::string &where) const;
   std::string address() const;
 
@@ -38,14 +38,14 @@ class test_site {
   bool made_ = false;
 };
 
-// Both ends as the tests want them: at most 30 s of silence, two channels, chunks of 64 KiB.
+// For both ends: a timeout of 30 s, two channels, chunks of 64 KiB.
 send_options source_options(const test_site &m);
 receive_options destination_options(const test_site &m);
 std::unique_ptr<transport> to_destination(const test_site &m);
-// At the port where it was before, if it was somewhere.
+// At its previous port, if it had one.
 std::unique_ptr<acceptor> at_destination(const test_site &m);
 
-// Kills this process where it was told to die.
+// Kills this process if it was started to die at this step.
 void die_at(step s);
 
 }  // namespace stillmap::migration::testing

@@ -1,6 +1,6 @@
-// Each driver call of either end of a migration failed once: afterwards one end owns the task,
-// whole; the other has nothing of it, nothing leaks that nobody was told of, and a task that stayed
-// can go another time.
+// Fails each driver call of either end of a migration once: afterwards one end owns the whole task,
+// the other has nothing of it, nothing leaks without a background error, and a task that stayed can
+// be sent again.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -100,8 +100,7 @@ class running_task {
   std::optional<growable_buffer> grows_;
 };
 
-// The ledger as text.
-// Of the task: what has no tag is the sender's own, while it works.
+// The ledger as text, without the blocks that have no tag: those are the sender's own.
 std::string books_of(const device &d) {
   std::ostringstream out;
   std::vector<virtual_range> others;

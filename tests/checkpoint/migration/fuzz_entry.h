@@ -1,4 +1,4 @@
-// One input, any bytes: the first says how they are taken, the rest is what the other side sent.
+// Fuzzer entry. The first byte of an input selects a decoder, the rest is what the peer sent.
 #pragma once
 
 #include <cstddef>
@@ -22,9 +22,10 @@ enum class fuzz_mode : std::uint8_t {
   count
 };
 
-// What went wrong; empty: nothing. Sessions come to a receiver on `d`, which holds nothing else.
+// Describes a failed check; empty: none failed. Sessions run against a receiver on `d`, which must
+// hold no other memory.
 std::string fuzz_migration(const device &d, const std::uint8_t *data, std::size_t size);
-// Good messages of every kind, a record, and whole sessions, as inputs to begin with.
+// Initial corpus: valid messages of every kind, a record, and whole sessions.
 std::vector<testing::fuzz_input> fuzz_corpus();
 
 }  // namespace stillmap::migration

@@ -1,4 +1,4 @@
-// The fuzzer's entry without a fuzzer: its corpus, and changes of it by dice.
+// Runs the fuzzer's entry on its corpus, and on random mutations of it.
 // tests/system/fuzz/README.md says how to run it under libFuzzer.
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// A source that says whatever bytes tell it to, to a receiver in this process: over channels of
-// memory, one message after the other, each when all that was said before has been dealt with.
+// A source that sends what a byte string says, to a receiver in this process: over in-memory
+// channels, one message at a time, each after the previous one has been processed.
 //
 // The bytes are operations: a channel (its two lowest bits) and a form.
 //   raw:     u16 length, bytes as they are
@@ -23,7 +23,7 @@ struct hostile_outcome {
 };
 hostile_outcome run_hostile_source(const device &d, std::span<const std::byte> operations);
 
-// Writes such bytes.
+// Builds such byte strings.
 class hostile_script {
  public:
   void message(unsigned on, kind what, std::uint64_t number, bool zeros,

@@ -1,5 +1,5 @@
-// Either end killed at every step, and the link cut at every message: who owns the task afterwards.
-// Never two, and never nobody while anyone who could own it lives.
+// Kills either end at every step, and closes the connection at every message: the task never has two
+// owners, and always has one while a process that can own it lives.
 #include <gtest/gtest.h>
 
 #include <atomic>

@@ -1,5 +1,5 @@
-// A task's memory on another "machine", which is another process: contents, addresses, sharing,
-// what is copied while it writes and grows, and what is refused.
+// Migration to another process, which stands for another machine: contents, addresses, sharing,
+// copying while the task writes and grows, and refusals.
 #include <gtest/gtest.h>
 
 #include <atomic>

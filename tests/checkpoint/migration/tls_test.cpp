@@ -1,4 +1,4 @@
-// Channels of TLS by themselves: what either end sees of the other's end.
+// TLS channels: what an end observes when its peer shuts down.
 #include <gtest/gtest.h>
 
 #include <future>
@@ -24,8 +24,8 @@ struct both_ends {
   }
 };
 
-// A receiver that is cut reads what had come, and goes. Who waits for room to send more hears of it
-// at once: not when its patience ends.
+// A receiver that shuts down reads what has arrived and closes. A sender that waits for buffer space
+// fails at once, not at its timeout.
 TEST(migration_tls, WhoWaitsForRoomHearsOfTheEnd) {
   const test_site m;
   both_ends c(m);

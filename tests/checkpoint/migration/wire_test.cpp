@@ -1,5 +1,4 @@
-// What comes over the wire from whoever: cut, damaged, swapped, much too large; and records on
-// disk.
+// Migration messages that are truncated, damaged, out of order or too large; and records on disk.
 #include "stillmap/checkpoint/migration/internal/wire.h"
 
 #include <gtest/gtest.h>

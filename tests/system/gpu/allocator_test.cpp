@@ -1,4 +1,4 @@
-// What the allocator hands out while kernels of other streams are still running.
+// Allocations while kernels of other streams are still running.
 #include <gtest/gtest.h>
 
 #include <vector>

@@ -1,5 +1,4 @@
-// Memory that goes and comes back while kernels, graphs and pointers on the device go on meaning
-// it.
+// Suspend and snapshots of memory that kernels, graphs and pointers on the device refer to.
 #include <gtest/gtest.h>
 
 #include <atomic>

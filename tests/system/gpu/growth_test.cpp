@@ -1,4 +1,4 @@
-// What only running kernels can show: addresses that stay good while the memory under them grows.
+// Addresses stay valid for running kernels while their buffer grows.
 #include <gtest/gtest.h>
 
 #include <algorithm>

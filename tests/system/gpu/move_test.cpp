@@ -1,5 +1,4 @@
-// Memory that becomes another process's while the work on it goes on: the other end is this program
-// again.
+// Handoff and migration of memory that kernels use; the peer is another process of this program.
 #include <gtest/gtest.h>
 
 #include <random>
