@@ -62,9 +62,9 @@ void add_help_commands(command &root) {
   man.run = [o] { return run_man(*o); };
 
   const auto shell = std::make_shared<std::string>();
-  command &completion = root.add("completion",
-                                 "Prints what a shell needs to complete this command's line. For "
-                                 "example: source <(stillmap completion bash)");
+  command &completion = root.add(
+      "completion",
+      "Prints a completion script for a shell. For example: source <(stillmap completion bash)");
   completion.argument(*shell, "bash|zsh|fish", "the shell").required();
   completion.run = [shell] { return run_completion(*shell); };
 }

@@ -20,9 +20,9 @@ void add_image_options(command &c, image_options &into) {
 void add_inspect(command &group) {
   const auto o = std::make_shared<inspect_options>();
   command &c = group.add("inspect",
-                         "Prints the metadata of an image, or of a set of images: the device, the "
-                         "blocks and pages, how contents are stored. It checks the metadata, not "
-                         "the contents.");
+                         "Prints the metadata of an image, or of a set of images. That is the "
+                         "device, the blocks and pages, and how contents are stored. It checks the "
+                         "metadata, not the contents.");
   c.argument(o->file, "IMAGE", "the image, or the folder of a set").required();
   c.flag("--tree", o->tree, "print every block and the pages that are mapped in it");
   c.json(o->json);
@@ -73,8 +73,8 @@ void add_flatten(command &group) {
 void add_restore(command &group) {
   const auto o = std::make_shared<restore_options>();
   command &c = group.add("restore",
-                         "Restores an image into this process, compares every byte, and ends: a "
-                         "check that the image can be restored here. With --send-to the memory is "
+                         "Restores an image into this process, and compares every byte. This shows "
+                         "that the image can be restored here. With --send-to the memory is "
                          "then handed to a process that waits for it (stillmap task handoff "
                          "receive).");
   c.argument(o->file, "IMAGE", "the image").required();

@@ -77,10 +77,10 @@ std::string when(std::uint64_t ns) {
 std::string name_of_access(const std::vector<access_grant> &list) {
   std::string text;
   for (const access_grant &g : list) {
-    const std::string location = g.who.kind != location_kind::device
-                                     ? fmt::format("host {}", g.who.id)
-                                 : g.who.id < 0 ? "device"
-                                                : fmt::format("device {}", g.who.id);
+    const std::string location = g.location.kind != location_kind::device
+                                     ? fmt::format("host {}", g.location.id)
+                                 : g.location.id < 0 ? "device"
+                                                : fmt::format("device {}", g.location.id);
     text += fmt::format("{}{} {}", text.empty() ? "" : ", ", location,
                         g.mode == access_mode::read_write ? "rw"
                         : g.mode == access_mode::read     ? "r"

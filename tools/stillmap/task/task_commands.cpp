@@ -23,9 +23,9 @@ void add_task(command &c, task_options &into) {
 void add_list(command &group) {
   const auto o = std::make_shared<task_list_options>();
   command &c = group.add("list",
-                         "Lists the processes that listen on an abstract socket whose name begins "
-                         "with '@stillmap', and those that listen on a socket in one of the given "
-                         "folders.");
+                         "Lists the running tasks. It finds processes that listen on an abstract "
+                         "socket whose name begins with '@stillmap', or on a socket in one of the "
+                         "given folders.");
   c.arguments(o->folders, "DIR", "folders with control sockets (default: none)");
   c.json(o->json);
   c.run = [o] { return run_task_list(*o); };
@@ -34,9 +34,9 @@ void add_list(command &group) {
 void add_status(command &group) {
   const auto o = std::make_shared<task_status_options>();
   command &c = group.add("status",
-                         "Prints the memory of a process with a control server: its tags, what is "
-                         "mapped and what is suspended, its device, and the request it is "
-                         "executing.");
+                         "Prints the memory of a task, and the request that it executes. Its "
+                         "process has a control server. For each tag it prints what is mapped and "
+                         "what is suspended.");
   add_task(c, o->task);
   c.json(o->json);
   c.run = [o] { return run_task_status(*o); };
@@ -45,8 +45,8 @@ void add_status(command &group) {
 void add_suspend(command &group) {
   const auto o = std::make_shared<task_suspend_options>();
   command &c = group.add("suspend",
-                         "Makes a process stop its work on a tag and release the tag's device "
-                         "memory, until stillmap task resume.");
+                         "Suspends a tag of a task. The process stops its work on the tag and "
+                         "releases its device memory, until stillmap task resume.");
   add_task(c, o->task);
   c.argument(o->tag, "TAG", "the tag").required();
   c.text("--to", o->to, "pinned|file|discard",
@@ -60,10 +60,11 @@ void add_suspend(command &group) {
 
 void add_resume(command &group) {
   const auto o = std::make_shared<task_suspend_options>();
-  command &c = group.add("resume",
-                         "Maps the memory of a suspended tag again, at the same addresses and with "
-                         "its contents. If the device has too little memory, the tag stays "
-                         "suspended.");
+  command &c =
+      group.add("resume",
+                "Resumes a suspended tag of a task. Its memory is mapped again at the same "
+                "addresses, with its contents. If the device has too little memory, the "
+                "tag stays suspended.");
   add_task(c, o->task);
   c.argument(o->tag, "TAG", "the tag").required();
   c.json(o->json);
@@ -73,8 +74,8 @@ void add_resume(command &group) {
 void add_snapshot(command &group) {
   const auto o = std::make_shared<task_snapshot_options>();
   command &c = group.add("snapshot",
-                         "Makes a process save the memory of some tags as an image, completely or "
-                         "not at all. The process stops its work meanwhile. Interrupting this "
+                         "Saves the memory of a task as an image. The image is written completely "
+                         "or not at all; the process stops its work meanwhile. Interrupting this "
                          "command cancels the snapshot.");
   add_task(c, o->task);
   add_tag_option(c, o->what.tags, tags_help);
@@ -93,9 +94,9 @@ void add_handoff(command &group) {
       group.add("handoff", "Hand the memory of a process to another process on this machine.");
   const auto sent = std::make_shared<handoff_send_options>();
   command &send = handoff.add("send",
-                              "Makes a process hand the memory of some tags to another process "
-                              "that waits for it. No byte is copied, and exactly one process owns "
-                              "the memory, whichever of them dies.");
+                              "Hands the memory of a task to another process. That process waits "
+                              "for it (stillmap task handoff receive). No byte is copied, and "
+                              "exactly one process owns the memory, whichever of them dies.");
   add_socket(send, sent->task.socket);
   add_tag_option(send, sent->what.tags, tags_help).required();
   send.text("--to", sent->what.to, "SOCKET", "the socket on which the receiver listens").required();
@@ -105,11 +106,12 @@ void add_handoff(command &group) {
   send.run = [sent] { return run_handoff_send(*sent); };
 
   const auto received = std::make_shared<handoff_receive_options>();
-  command &receive = handoff.add("receive",
-                                 "Receives memory from another process, prints its blocks, and "
-                                 "holds it until SIGTERM, SIGINT, the end of the pipe on standard "
-                                 "input, or until the memory has been handed on. It runs a control "
-                                 "server meanwhile.");
+  command &receive =
+      handoff.add("receive",
+                  "Receives memory from another process, and holds it. It prints the "
+                  "blocks, and runs a control server until SIGTERM, SIGINT, the end "
+                  "of the pipe on standard input, or until the memory has been "
+                  "handed on.");
   receive
       .argument(received->socket, "SOCKET",
                 "the socket to listen on: a path, or an abstract name after '@'")
@@ -139,10 +141,11 @@ void add_identity(command &c, identity_options &into) {
 
 void add_credentials(command &group) {
   const auto o = std::make_shared<migrate_credentials_options>();
-  command &c = group.add("credentials",
-                         "Creates a key and a self-signed certificate, and prints the fingerprint "
-                         "by which the other end trusts it. Certificates of an authority can be "
-                         "used instead.");
+  command &c =
+      group.add("credentials",
+                "Creates a key and a self-signed certificate. It prints the fingerprint by "
+                "which the other end trusts it. Certificates of an authority can be used "
+                "instead.");
   c.argument(o->folder, "DIR",
              "the folder for certificate.pem and key.pem; created if it does not exist")
       .required();
@@ -155,10 +158,10 @@ void add_credentials(command &group) {
 void add_migrate_receive(command &group) {
   const auto o = std::make_shared<migrate_receive_options>();
   command &c = group.add("receive",
-                         "Waits for a task's memory from another machine, prints its blocks, and "
-                         "holds it until SIGTERM, SIGINT, the end of the pipe on standard input, "
-                         "or until it has been handed or migrated on. It runs a control server "
-                         "meanwhile. It receives one task.");
+                         "Receives a task's memory from another machine, and holds it. It prints "
+                         "the blocks, and runs a control server until SIGTERM, SIGINT, the end of "
+                         "the pipe on standard input, or until the memory has been handed or "
+                         "migrated on. It receives one task.");
   c.argument(o->address, "ADDRESS",
              "the address to listen on: [HOST]:PORT; without HOST all addresses, port 0: a free "
              "port")
@@ -179,11 +182,11 @@ void add_migrate_receive(command &group) {
 void add_migrate_send(command &group) {
   const auto o = std::make_shared<migrate_send_options>();
   command &c = group.add("send",
-                         "Makes a process send the memory of some tags to a machine on which "
-                         "stillmap task migrate receive waits. The process runs meanwhile, and "
-                         "stops only for its last changes. Interrupting this command cancels the "
-                         "migration until the intent is on record. The process reads the files, "
-                         "with its own rights.");
+                         "Sends the memory of a task to another machine. There, stillmap task "
+                         "migrate receive waits. The process runs meanwhile, and stops only for "
+                         "its last changes. Interrupting this command cancels the migration, until "
+                         "the intent is on record. The process reads the files, with its own "
+                         "rights.");
   add_socket(c, o->task.socket);
   add_tag_option(c, o->what.tags, tags_help);
   c.flag("--all", o->all, "send all memory that has a tag");
@@ -211,9 +214,9 @@ void add_migrate_send(command &group) {
 void add_migrate_status(command &group) {
   const auto o = std::make_shared<migrate_status_options>();
   command &c = group.add("status",
-                         "Prints the owners of tasks by the records in a folder, whether a process "
-                         "holds them, and what to do about a task in doubt. For a socket: the "
-                         "progress of the process's migration.");
+                         "Prints the owners of tasks by their records, or a migration's progress. "
+                         "For a folder of records it also says whether a process holds a task, and "
+                         "what to do about one in doubt. For a socket it prints the progress.");
   c.argument(o->place, "DIR|SOCKET", "a folder of ownership records, or a control socket")
       .required();
   c.argument(o->task, "HEX", "this task only: its id, or the beginning of it");
@@ -224,8 +227,8 @@ void add_migrate_status(command &group) {
 void add_migrate_abort(command &group) {
   const auto o = std::make_shared<task_status_options>();
   command &c = group.add("abort",
-                         "Cancels the migration (or the snapshot) that a process is executing, and "
-                         "waits until it has ended. Refused once the intent is on record.");
+                         "Cancels a task's migration or snapshot. It waits until that has ended, "
+                         "and is refused once the intent is on record.");
   add_task(c, o->task);
   c.json(o->json);
   c.run = [o] { return run_migrate_abort(*o); };
@@ -233,11 +236,12 @@ void add_migrate_abort(command &group) {
 
 void add_migrate_resolve(command &group) {
   const auto o = std::make_shared<migrate_resolve_options>();
-  command &c = group.add("resolve",
-                         "Asks the other end for the outcome of a migration in doubt, and records "
-                         "it. For a socket: the process asks, and continues if it owns the memory. "
-                         "For a folder of records, if the process has ended: this command asks "
-                         "(needs --task and our credentials).");
+  command &c =
+      group.add("resolve",
+                "Asks the other end for the outcome of a migration in doubt. It is put on "
+                "record. For a socket: the process asks, and continues if it owns the memory. "
+                "For a folder of records, if the process has ended: this command asks "
+                "(needs --task and our credentials).");
   c.argument(o->place, "SOCKET|DIR", "a control socket, or a folder of ownership records")
       .required();
   c.text("--task", o->id, "HEX", "the task's id");

@@ -14,10 +14,11 @@ constexpr unsigned max_count = 1'000'000;
 
 void add_record(command &group) {
   const auto o = std::make_shared<trace_record_options>();
-  command &c = group.add("record",
-                         "Runs a program and records the requests it makes of "
-                         "stillmap::caching_allocator, as a trace. A program that is killed leaves "
-                         "its requests up to then.");
+  command &c =
+      group.add("record",
+                "Runs a program and records its allocation requests as a trace. Those are "
+                "the requests to stillmap::caching_allocator. A program that is killed leaves "
+                "its requests up to then.");
   c.text("-o,--output", o->output, "FILE",
          "the trace; compressed if the name ends with .zst (default: PROGRAM.trace.zst)");
   c.arguments(o->program, "PROGRAM", "the program and its arguments, after --").required();
@@ -29,11 +30,12 @@ void add_record(command &group) {
 
 void add_import(command &group) {
   const auto o = std::make_shared<trace_import_options>();
-  command &c = group.add("import",
-                         "Converts a PyTorch memory snapshot (as pickled by "
-                         "torch.cuda.memory._dump_snapshot; nothing in it is executed) or a log of "
-                         "RMM's logging resource to a trace. It also compresses or decompresses a "
-                         "trace.");
+  command &c = group.add(
+      "import",
+      "Converts a PyTorch memory snapshot or a log of RMM to a trace. The "
+      "snapshot is as pickled by torch.cuda.memory._dump_snapshot, nothing in it "
+      "is executed; the log is of RMM's logging resource. It also compresses or decompresses a "
+      "trace.");
   c.argument(o->from, "FILE", "the file to read; - is standard input").required();
   c.argument(o->to, "TRACE", "the trace to write; compressed if the name ends with .zst")
       .required();
@@ -89,10 +91,11 @@ void add_replay(command &group) {
 
 void add_compare(command &group) {
   const auto o = std::make_shared<trace_compare_options>();
-  command &c = group.add("compare",
-                         "Replays a recorded program in memory that is too small for a classic "
-                         "caching allocator and enough for Stillmap's, checks the content of every "
-                         "block, and draws both heaps at the moment the other one runs out.");
+  command &c =
+      group.add("compare",
+                "Replays a recorded program in memory that a classic allocator runs out "
+                "of. Stillmap's allocator does not; the content of every block is checked, "
+                "and both heaps are drawn at the moment the classic one runs out.");
   c.argument(o->file, "TRACE", "a recorded program, as for stillmap trace replay").required();
   c.text("--allocator", o->ours, "NAME",
          "the allocator that can move pages (default: " + o->ours + ")");
@@ -118,8 +121,8 @@ void add_compare(command &group) {
 void add_soak(command &group) {
   const auto o = std::make_shared<trace_soak_options>();
   command &c = group.add("soak",
-                         "Runs a simulated day of an inference server on the caching allocator, at "
-                         "full speed, and reports time, memory and driver calls by the hour.");
+                         "Simulates a day of an inference server on the caching allocator. It runs "
+                         "at full speed, and reports time, memory and driver calls by the hour.");
   c.text("", o->file, "REQUESTS", "recorded requests, .csv or .jsonl (default: random requests)");
   c.number("--hours", o->hours, 0.001, 10000.0, "N", "hours of simulated time (default: 24)");
   c.number("--rate", o->rate, 0.001, 100000.0, "N",
