@@ -60,7 +60,7 @@ class migrations : public control_test {
 
   // All of it, to whoever listens at the meeting.
   migrate_request request() const {
-    const migration::send_options how = migration::testing::source_options(site_);
+    const migration::send_options options = migration::testing::source_options(site_);
     migrate_request r;
     r.tags = {"weights", "cache"};
     for (int i = 0; i < 3000 && site_.address().empty(); ++i) {
@@ -70,9 +70,9 @@ class migrations : public control_test {
     r.certificate = site_.folder() + "/source.crt";
     r.key = site_.folder() + "/source.key";
     r.fingerprints = site_.of("source").fingerprints;
-    r.records = how.records;
-    r.task = how.task;
-    r.timeout = how.timeout;
+    r.records = options.records;
+    r.task = options.task;
+    r.timeout = options.timeout;
     r.resolve_timeout = std::chrono::milliseconds(0);
     return r;
   }

@@ -70,22 +70,22 @@ std::string test_site::address() const {
 }
 
 send_options source_options(const test_site &m) {
-  send_options how;
-  how.records = m.records("source");
-  how.task.bytes.fill(std::byte{7});
-  how.chunk_bytes = 64 << 10;
-  how.timeout = std::chrono::milliseconds(30'000);
-  how.resolve_timeout = std::chrono::milliseconds(0);
-  how.on_progress = [](const progress &p) { die_at(p.step); };
-  return how;
+  send_options options;
+  options.records = m.records("source");
+  options.task.bytes.fill(std::byte{7});
+  options.chunk_bytes = 64 << 10;
+  options.timeout = std::chrono::milliseconds(30'000);
+  options.resolve_timeout = std::chrono::milliseconds(0);
+  options.on_progress = [](const progress &p) { die_at(p.step); };
+  return options;
 }
 
 receive_options destination_options(const test_site &m) {
-  receive_options how;
-  how.records = m.records("destination");
-  how.timeout = std::chrono::milliseconds(30'000);
-  how.on_step = die_at;
-  return how;
+  receive_options options;
+  options.records = m.records("destination");
+  options.timeout = std::chrono::milliseconds(30'000);
+  options.on_step = die_at;
+  return options;
 }
 
 std::unique_ptr<transport> to_destination(const test_site &m) {

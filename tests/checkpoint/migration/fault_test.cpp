@@ -242,12 +242,12 @@ class failing_calls : public stillmap::testing::buffer_test {
 
   // Chunks as large as they can be: they are alike, and each has calls of its own.
   send_options sending_pages(const test_site &m, const point &p) const {
-    send_options how = source_options(m);
-    how.task = p.task();
-    how.chunk_bytes = static_cast<std::uint32_t>(page());
-    how.max_downtime = std::chrono::hours(1);  // every guess is good enough: two rounds
-    how.resolve_timeout = std::chrono::milliseconds(2000);
-    return how;
+    send_options options = source_options(m);
+    options.task = p.task();
+    options.chunk_bytes = static_cast<std::uint32_t>(page());
+    options.max_downtime = std::chrono::hours(1);  // every guess is good enough: two rounds
+    options.resolve_timeout = std::chrono::milliseconds(2000);
+    return options;
   }
 
   // What is left is compared with what was when the task last went on alone.
@@ -260,21 +260,21 @@ class failing_calls : public stillmap::testing::buffer_test {
     attempt a;
     std::string books = books_of(dev());
     int stops = 0;
-    send_options how = sending_pages(m, p);
-    how.quiesce = [&]() -> status {
+    send_options options = sending_pages(m, p);
+    options.quiesce = [&]() -> status {
       ++stops;
       a.own = !t.last_steps();
       books = books_of(dev());
       a.stopped = true;
       return {};
     };
-    how.resume = [&] { --stops; };
+    options.resume = [&] { --stops; };
     const auto to = to_destination(m);
     const held before = held::now(driver());
     const driver_counts calls = counts();
     const std::uint64_t reported = background_error_count();
     {
-      sender from(dev(), all_tags, how);
+      sender from(dev(), all_tags, options);
       f.arm();
       a.sent = from.send(*to);
       if (a.sent.owner == owner::in_doubt) a.sent = from.resolve(*to);

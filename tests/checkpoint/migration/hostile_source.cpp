@@ -219,11 +219,11 @@ hostile_outcome run_hostile_source(const device &d, bytes_view operations) {
   hostile_outcome out;
   {
     const auto in = std::make_shared<door>();
-    receive_options how;
-    how.records = records_folder();
-    how.timeout = std::chrono::milliseconds(1000);
-    how.max_bytes = 8 * d.capabilities().page_bytes;
-    auto at = receiver::create(d, std::make_unique<pipe_acceptor>(in), how);
+    receive_options options;
+    options.records = records_folder();
+    options.timeout = std::chrono::milliseconds(1000);
+    options.max_bytes = 8 * d.capabilities().page_bytes;
+    auto at = receiver::create(d, std::make_unique<pipe_acceptor>(in), options);
     if (!at) return {"no receiver: " + at.error().message(), false};
     source from(in);
     out.wrong = play(from, operations);

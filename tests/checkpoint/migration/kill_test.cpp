@@ -85,15 +85,15 @@ class dying : public stillmap::testing::buffer_test {
   }
 
   static send_options settling(const test_site &m) {
-    send_options how = source_options(m);
-    how.resolve_timeout = std::chrono::milliseconds(20'000);
-    return how;
+    send_options options = source_options(m);
+    options.resolve_timeout = std::chrono::milliseconds(20'000);
+    return options;
   }
 
   // Says what it has whenever it has something, or else when nobody comes for a while.
   [[noreturn]] void destination(const test_site &m) {
-    receive_options how = destination_options(m);
-    auto at = receiver::create(dev(), at_destination(m), how);
+    receive_options options = destination_options(m);
+    auto at = receiver::create(dev(), at_destination(m), options);
     if (!at) say_and_end(at.error().message());
     std::printf("\nVERDICT not owner\n");
     std::fflush(stdout);

@@ -70,10 +70,10 @@ class migrating : public stillmap::testing::buffer_test {
 
   // What came, or why not.
   result<received_memory> arrive(const test_site &m, int damaged = 0, bool read_back = true) {
-    receive_options how = destination_options(m);
-    how.read_back = read_back;
+    receive_options options = destination_options(m);
+    options.read_back = read_back;
     auto at = receiver::create(
-        dev(), std::make_unique<damaging_acceptor>(at_destination(m), damaged), how);
+        dev(), std::make_unique<damaging_acceptor>(at_destination(m), damaged), options);
     if (!at) say_and_end(at.error().message());
     for (int i = 0; i < 600; ++i) {
       auto came = at->receive(std::chrono::milliseconds(100));
@@ -158,11 +158,11 @@ TEST_F(migrating, SameAddressesSameContents) {
 // While it is copied the task writes, grows and shrinks; it stops only for the end.
 TEST_F(migrating, WritesAndGrowsMeanwhile) {
   const test_site m;
-  buffer_options options;
-  options.reserve_bytes = 64 * page();
-  options.hint = device_address(far_away);
-  options.tag = "grows";
-  auto buffer = growable_buffer::create(dev(), options);
+  buffer_options buffer_opts;
+  buffer_opts.reserve_bytes = 64 * page();
+  buffer_opts.hint = device_address(far_away);
+  buffer_opts.tag = "grows";
+  auto buffer = growable_buffer::create(dev(), buffer_opts);
   ASSERT_TRUE(buffer) << buffer.error().message();
   ASSERT_EQ(buffer->address(), device_address(far_away));
   ASSERT_TRUE(buffer->resize(16 * page()));
@@ -197,21 +197,21 @@ TEST_F(migrating, WritesAndGrowsMeanwhile) {
   });
   other_process there("grown", m.folder());
   const auto to = to_destination(m);
-  send_options how = source_options(m);
+  send_options options = source_options(m);
   std::size_t rounds = 0, steps_then = 0;
-  how.max_downtime =
+  options.max_downtime =
       std::chrono::milliseconds(1);  // no guess is good enough: as many rounds as may be
-  how.max_rounds = 4;
-  how.on_progress = [&](const progress &p) {
+  options.max_rounds = 4;
+  options.on_progress = [&](const progress &p) {
     if (p.step == step::copied) rounds = p.round;
   };
-  how.quiesce = [&]() -> status {
+  options.quiesce = [&]() -> status {
     stop = true;
     const std::lock_guard lock(mutex);
     steps_then = steps;
     return {};
   };
-  sender s(dev(), std::vector<std::string>{"grows"}, how);
+  sender s(dev(), std::vector<std::string>{"grows"}, options);
   const sent_memory sent = s.send(*to);
   stop = true;
   task.join();
@@ -235,17 +235,17 @@ TEST_F(migrating, MakesNoRoundForNothing) {
   });
   other_process there("destination", m.folder());
   const auto to = to_destination(m);
-  send_options how = source_options(m);
-  how.max_downtime = std::chrono::milliseconds(1);
+  send_options options = source_options(m);
+  options.max_downtime = std::chrono::milliseconds(1);
   std::size_t asked = 0;
-  how.throttle = [&](double) { ++asked; };
-  how.quiesce = [&]() -> status {
+  options.throttle = [&](double) { ++asked; };
+  options.quiesce = [&]() -> status {
     stop = true;
     busy.join();
     put(dev(), at, before);
     return {};
   };
-  const sent_memory sent = sender(dev(), both, how).send(*to);
+  const sent_memory sent = sender(dev(), both, options).send(*to);
   EXPECT_EQ(sent.owner, owner::destination) << said(sent);
   EXPECT_EQ(sent.rounds, 2u) << "all of it, and the rest";
   EXPECT_EQ(asked, 0u);
@@ -262,13 +262,13 @@ TEST_F(migrating, SendsOnlyWhatChanged) {
   task t(dev());
   other_process there("destination", m.folder());
   const auto to = to_destination(m);
-  send_options how = source_options(m);
+  send_options options = source_options(m);
   std::size_t looks = 0;
-  how.quiesce = [&]() -> status {
+  options.quiesce = [&]() -> status {
     ++looks;
     return {};
   };
-  sender s(dev(), both, how);
+  sender s(dev(), both, options);
   const sent_memory sent = s.send(*to);
   ASSERT_EQ(sent.owner, owner::destination) << said(sent);
   EXPECT_EQ(looks, 1u);
@@ -278,13 +278,13 @@ TEST_F(migrating, SendsOnlyWhatChanged) {
 }
 
 TEST_F(migrating, SendsDamagedChunksAgain) {
-  for (const char *const how : {"damaging", "damaging, not reading back"}) {
+  for (const char *const part_name : {"damaging", "damaging, not reading back"}) {
     const test_site m;
     task t(dev());
-    other_process there(how, m.folder());
+    other_process there(part_name, m.folder());
     const sent_memory sent = sender(dev(), both, source_options(m)).send(*to_destination(m));
     EXPECT_EQ(sent.owner, owner::destination) << said(sent);
-    EXPECT_EQ(sent.resent_chunks, 3u) << how;
+    EXPECT_EQ(sent.resent_chunks, 3u) << part_name;
     EXPECT_EQ(there.verdict(), "here, epoch 2");
   }
   const test_site m;
@@ -303,11 +303,11 @@ TEST_F(migrating, StaysWhenTheTaskDoesNotStop) {
   task t(dev());
   other_process there("destination", m.folder());
   const auto to = to_destination(m);
-  send_options how = source_options(m);
+  send_options options = source_options(m);
   bool goes_on = false;
-  how.quiesce = [] { return status(make_error(errc::busy, "test", "it does not stop")); };
-  how.resume = [&] { goes_on = true; };
-  const sent_memory sent = sender(dev(), both, how).send(*to);
+  options.quiesce = [] { return status(make_error(errc::busy, "test", "it does not stop")); };
+  options.resume = [&] { goes_on = true; };
+  const sent_memory sent = sender(dev(), both, options).send(*to);
   EXPECT_EQ(sent.owner, owner::source);
   EXPECT_EQ(said(sent), "test: it does not stop: busy");
   EXPECT_TRUE(goes_on);
@@ -324,13 +324,13 @@ TEST_F(migrating, IsAbortedAtAnyStep) {
   other_process there("destination", m.folder());
   const auto to = to_destination(m);
   for (int s = 0; s < static_cast<int>(step::intent_recorded); ++s) {
-    send_options how = source_options(m);
+    send_options options = source_options(m);
     std::stop_source abort;
-    how.cancel = abort.get_token();
-    how.on_progress = [&](const progress &p) {
+    options.cancel = abort.get_token();
+    options.on_progress = [&](const progress &p) {
       if (p.step == static_cast<step>(s)) abort.request_stop();
     };
-    const sent_memory sent = sender(dev(), both, how).send(*to);
+    const sent_memory sent = sender(dev(), both, options).send(*to);
     ASSERT_EQ(sent.owner, owner::source) << name_of(static_cast<step>(s));
     EXPECT_TRUE(sent.failure->is(errc::busy)) << said(sent);
     ASSERT_EQ(task::wrong(dev()), "");
@@ -338,13 +338,13 @@ TEST_F(migrating, IsAbortedAtAnyStep) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
   // Too late: it goes.
-  send_options how = source_options(m);
+  send_options options = source_options(m);
   std::stop_source abort;
-  how.cancel = abort.get_token();
-  how.on_progress = [&](const progress &p) {
+  options.cancel = abort.get_token();
+  options.on_progress = [&](const progress &p) {
     if (p.step == step::intent_recorded) abort.request_stop();
   };
-  const sent_memory sent = sender(dev(), both, how).send(*to);
+  const sent_memory sent = sender(dev(), both, options).send(*to);
   EXPECT_EQ(sent.owner, owner::destination) << said(sent);
   EXPECT_EQ(there.verdict(), "here, epoch 2");
 }
@@ -389,14 +389,14 @@ TEST_F(migrating, OptionsThatCannotBe) {
   const test_site m;
   task t(dev());
   const auto refused = [&](const std::function<void(send_options &)> &with) {
-    send_options how = source_options(m);
-    with(how);
+    send_options options = source_options(m);
+    with(options);
     class nowhere final : public transport {
       result<std::unique_ptr<channel>> connect(std::chrono::milliseconds) override {
         return make_error(errc::busy, "test", "nothing is asked for");
       }
     } to;
-    const sent_memory sent = sender(dev(), both, how).send(to);
+    const sent_memory sent = sender(dev(), both, options).send(to);
     return sent.owner == owner::source && sent.failure->is(errc::invalid_argument);
   };
   EXPECT_TRUE(refused([](send_options &o) { o.records = ""; }));
