@@ -28,7 +28,7 @@ std::string content(const fs::path &path) {
 std::string lines_of(const fs::path &path) {
   const std::string text = content(path);
   const auto read = read_trace(text);
-  EXPECT_TRUE(read) << read.error().message(path.string());
+  EXPECT_TRUE(read) << read.error().about(path.string()).message();
   return read ? to_text(*read).substr(std::string("# stillmap-trace v1\n").size()) : "";
 }
 
@@ -176,7 +176,7 @@ TEST(recorder, a_killed_program_leaves_what_was_flushed) {
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFSIGNALED(status));
   const auto read = read_trace(content(path));
-  ASSERT_TRUE(read) << read.error().message(path);
+  ASSERT_TRUE(read) << read.error().message();
   EXPECT_EQ(read->totals.blocks, 10'000u);
   EXPECT_EQ(read->totals.iterations, 1u);
   fs::remove_all(folder);
