@@ -77,7 +77,7 @@ class command {
   std::function<outcome<exit_status>()> run;  // empty: a group
 };
 
-// What a command line asks for.
+// A parsed command line.
 struct invocation {
   const command *what = nullptr;  // the command as far as it was recognised, also on failure
   bool help = false, version = false;

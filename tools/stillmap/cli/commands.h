@@ -1,4 +1,4 @@
-// All commands of the program. Each group declares its options in one file and knows how to run.
+// All commands of the program. Each group declares its options in one file.
 #pragma once
 
 #include "tools/stillmap/cli/command.h"

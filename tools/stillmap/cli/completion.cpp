@@ -37,7 +37,7 @@ std::vector<std::string> choices_of(const std::deque<option> &some) {
   return out;
 }
 
-// One line of a bash case: what follows an option that takes a value.
+// Lines of a bash case: the values of an option.
 std::string bash_values(const command &c) {
   std::string out;
   for (const option &o : c.options) {
@@ -65,7 +65,7 @@ std::string bash_words(const command &c) {
       takes_path(c.positionals) ? 1 : 0);
 }
 
-// As _arguments takes it: brackets, colons and backslashes mean something in it.
+// Escapes brackets, colons and backslashes for _arguments.
 std::string zsh_text(const std::string &text) {
   std::string out;
   for (const char c : text) {

@@ -1,4 +1,4 @@
-// Chooses a driver and a device, and asks the machine and hostcuda about memory.
+// Chooses a driver and a device, and queries the memory of the machine and of hostcuda.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ outcome<device> open_device(const driver_options &o);
 std::string describe(const driver &drv, const device &d);
 std::string version_text(int version);  // "13.0"
 
-// Bytes this process can still take: of the machine, and of its control group. Empty: unknown.
+// Bytes that this process can still allocate: of the machine and its control group. Empty: unknown.
 std::optional<std::uint64_t> available_host_memory();
 
 // The driver's own counter; empty where it has none (on a GPU).

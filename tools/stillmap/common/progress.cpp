@@ -53,7 +53,7 @@ void progress::update(std::uint64_t bytes, std::string_view detail) {
     fmt::print(stderr, "{}: {}{}{}\n", what_, numbers, detail.empty() ? "" : ", ", detail);
     return;
   }
-  // The bar takes more bytes than columns; what follows it is ASCII and is cut to what is left.
+  // The bar has more bytes than columns; the ASCII text after it is cut to the terminal width.
   const std::string head = fmt::format("{} {}", what_, bar(bytes));
   const std::size_t columns = what_.size() + 1 + (expected_ == 0 ? 0 : bar_cells + 7);
   std::string tail = fmt::format("{}{}{}", numbers, detail.empty() ? "" : ", ", detail);

@@ -60,7 +60,8 @@ outcome<void> room_on_host(const driver &drv, std::uint64_t wanted, std::uint64_
               fmt::format("out of host memory, which is hostcuda's device memory: {} are in the "
                           "buffer, {} more are needed, {} are free, of which {} are left to the "
                           "machine; --limit SIZE stops the stream earlier",
-                          format_bytes(so_far), format_bytes(wanted), format_bytes(*left), format_bytes(host_headroom)));
+                          format_bytes(so_far), format_bytes(wanted), format_bytes(*left),
+                          format_bytes(host_headroom)));
 }
 
 void sample(const device_bytes &v, std::vector<growth_sample> &history) {
@@ -121,9 +122,9 @@ outcome<growth_run> grow(const reader &read, device_bytes &v, const growth_limit
     }
     run.seen.bytes += n;
     if (grew) sample(v, run.history);
-    shown.update(run.seen.bytes,
-                 fmt::format("{} mapped in {} growths at {}", format_bytes(v.buffer().mapped_bytes()),
-                             run.seen.growths, hexadecimal(at.value())));
+    shown.update(run.seen.bytes, fmt::format("{} mapped in {} growths at {}",
+                                             format_bytes(v.buffer().mapped_bytes()),
+                                             run.seen.growths, hexadecimal(at.value())));
   }
   if (placed && run.history.back().size != v.size()) sample(v, run.history);
   if (const status s = v.synchronize(); !s) return fail(s.error());

@@ -67,9 +67,10 @@ class lifecycle_demo {
     const auto now = check_task(device_, task_->head());
     if (!now) return tl::unexpected(now.error());
     seen_ = *now;
-    line("starts", fmt::format("at {:#x}: a vector that grew to {} cells, an allocator's {} blocks "
-                               "that point to each other: {}",
-                               task_begins_at, seen_.cells, seen_.blocks, format_bytes(seen_.bytes)));
+    line("starts",
+         fmt::format("at {:#x}: a vector that grew to {} cells, an allocator's {} blocks "
+                     "that point to each other: {}",
+                     task_begins_at, seen_.cells, seen_.blocks, format_bytes(seen_.bytes)));
     return {};
   }
 

@@ -31,7 +31,8 @@ std::string content_words(const demo_report &r) {
   if (o.differs || o.digests_differ || !o.source_trouble.empty() || o.bytes_checked != o.bytes) {
     return "content  WRONG";
   }
-  return fmt::format("content  all {} bytes read back from the device {}", format_count(o.bytes_checked),
+  return fmt::format("content  all {} bytes read back from the device {}",
+                     format_count(o.bytes_checked),
                      r.in_place.digest_used ? "have the digest of the source" : "equal the source");
 }
 
@@ -95,7 +96,8 @@ std::string table(const demo_report &r) {
   out += "\nThe same job, both ways:\n";
   line("", r.was_in_place ? "in place" : "by copying", "by copying");
   line("bytes copied to grow", format_count(copied(a)), format_count(copied(b)));
-  line("times the address changed", format_count(a.seen.relocations), format_count(b.seen.relocations));
+  line("times the address changed", format_count(a.seen.relocations),
+       format_count(b.seen.relocations));
   line("peak device memory", format_bytes(a.peak_memory), format_bytes(b.peak_memory));
   line("growths", format_count(a.seen.growths), format_count(b.seen.growths));
   line("time: growing", human_seconds(a.growing), human_seconds(b.growing));

@@ -46,11 +46,11 @@ std::string list(const std::vector<int> &numbers) {
 fact vmm_fact(const driver &drv, const capabilities &can) {
   fact f{"vmm", "grow in place", can.vmm, ""};
   if (can.vmm) {
-    f.says = fmt::format("yes: addresses and memory are separate, in pages of {}{}",
-                         format_bytes(can.page_bytes),
-                         can.recommended_page_bytes > can.page_bytes
-                             ? fmt::format(" ({} recommended)", format_bytes(can.recommended_page_bytes))
-                             : "");
+    f.says = fmt::format(
+        "yes: addresses and memory are separate, in pages of {}{}", format_bytes(can.page_bytes),
+        can.recommended_page_bytes > can.page_bytes
+            ? fmt::format(" ({} recommended)", format_bytes(can.recommended_page_bytes))
+            : "");
   } else if (!drv.has(driver_call::MemCreate)) {
     f.says = fmt::format(
         "no: this driver (CUDA {}) has no virtual memory management, which came with CUDA 10.2. "
@@ -129,7 +129,8 @@ void memory_facts(const device &d, std::vector<fact> &out) {
              : fmt::format("only {} of addresses at once, less than the device's {}{}. A "
                            "buffer that outgrows its reservation continues behind it or, "
                            "where that is taken, at a new address without a copy.",
-                           format_bytes(can.largest_reservation), format_bytes(d.total_memory().bytes()),
+                           format_bytes(can.largest_reservation),
+                           format_bytes(d.total_memory().bytes()),
                            can.wsl ? " (WSL 2 is known for it)" : "")});
   out.push_back(
       {"mapping_ceiling", "mapping ceiling", true,

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "stillmap/checkpoint/common/internal/host_memory.h"
+#include "stillmap/vmm/context.h"
 #include "tools/stillmap/common/machine.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/doctor/checkpoint.h"
@@ -18,7 +18,8 @@ constexpr std::uint64_t to_try = std::uint64_t{64} << 20;
 finding host_room(std::uint64_t device_bytes, std::optional<std::uint64_t> host_bytes) {
   finding f{"suspend_room", "suspend: room", works::yes, "", ""};
   if (!host_bytes) {
-    f.says = fmt::format("free host memory is unknown; the device has {}", format_bytes(device_bytes));
+    f.says =
+        fmt::format("free host memory is unknown; the device has {}", format_bytes(device_bytes));
     return f;
   }
   f.says = fmt::format("{} of host memory free for the contents of {} of device memory",
@@ -61,9 +62,11 @@ std::vector<finding> suspend_findings(const device &d) {
   const auto free = available_host_memory();
   const std::uint64_t bytes =
       std::min(to_try, std::max<std::uint64_t>(4096, free.value_or(to_try)));
-  const auto pinned = checkpoint::host_memory::create(d, bytes);
-  return {host_room(d.total_memory().bytes(), free),
-          pinned_memory(bytes, pinned ? "" : pinned.error().message(), limit)};
+  const context_guard guard(d.driver(), d.context());
+  const auto pinned = d.driver().allocate_host(static_cast<std::size_t>(bytes));
+  const std::string refused = pinned ? "" : pinned.error().message();
+  if (pinned) (void)d.driver().free_host(*pinned);  // nothing to do about a failure
+  return {host_room(d.total_memory().bytes(), free), pinned_memory(bytes, refused, limit)};
 }
 
 }  // namespace stillmap::tool

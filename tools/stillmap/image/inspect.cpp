@@ -80,7 +80,7 @@ std::string name_of_access(const std::vector<access_grant> &list) {
     const std::string location = g.location.kind != location_kind::device
                                      ? fmt::format("host {}", g.location.id)
                                  : g.location.id < 0 ? "device"
-                                                : fmt::format("device {}", g.location.id);
+                                                     : fmt::format("device {}", g.location.id);
     text += fmt::format("{}{} {}", text.empty() ? "" : ", ", location,
                         g.mode == access_mode::read_write ? "rw"
                         : g.mode == access_mode::read     ? "r"

@@ -130,9 +130,10 @@ void svg::bar(const picture_row &row, std::uint64_t span, double height) {
     // Never thinner than can be seen, never past the end of the bar.
     const double w =
         std::min(std::max(static_cast<double>(r.bytes) * scale, 1.5), margin + bar_width - x);
-    const std::string what = fmt::format(
-        "{} {} at offset {}, address {}{}", format_bytes(r.bytes), word_for(r.kind), format_bytes(r.offset),
-        hexadecimal(row.begin + r.offset), r.read_only ? ", read-only until written" : "");
+    const std::string what =
+        fmt::format("{} {} at offset {}, address {}{}", format_bytes(r.bytes), word_for(r.kind),
+                    format_bytes(r.offset), hexadecimal(row.begin + r.offset),
+                    r.read_only ? ", read-only until written" : "");
     body_ += fmt::format("<g><title>{}</title>\n", escape(what));
     box(x, y_, w, height, css_class[static_cast<std::size_t>(r.kind)]);
     if (r.read_only) {
@@ -162,9 +163,9 @@ void svg::ticks(std::uint64_t span) {
 }
 
 void svg::row(const picture_row &r) {
-  std::string facts = r.reservation
-                          ? fmt::format("{} of addresses reserved", format_bytes(r.bytes))
-                          : fmt::format("{} allocated; it cannot grow in place", format_bytes(r.bytes));
+  std::string facts =
+      r.reservation ? fmt::format("{} of addresses reserved", format_bytes(r.bytes))
+                    : fmt::format("{} allocated; it cannot grow in place", format_bytes(r.bytes));
   for (const backing kind : {backing::mapped, backing::shared, backing::retiring}) {
     if (const std::uint64_t n = r.bytes_of(kind); n != 0 && r.reservation) {
       facts += fmt::format(" \xC2\xB7 {} {}", format_bytes(n), word_for(kind));
@@ -245,8 +246,9 @@ void svg::legend() {
 
 // Physical memory: pages in use, and free pages of the pool.
 void svg::memory() {
-  heading("device memory", fmt::format("{} of {} held, in pages of {}", format_bytes(p_.physical),
-                                       format_bytes(p_.device_memory), format_bytes(p_.page_bytes)));
+  heading("device memory",
+          fmt::format("{} of {} held, in pages of {}", format_bytes(p_.physical),
+                      format_bytes(p_.device_memory), format_bytes(p_.page_bytes)));
   y_ += 12;
   const std::uint64_t pending = p_.pages_retiring + p_.pool_waiting;
   const std::array<std::uint64_t, 3> parts = {p_.pages_in_use, pending, p_.pool_ready};

@@ -83,9 +83,9 @@ void painter::scale(std::uint64_t begin, std::uint64_t span) {
 
 void painter::draw_row(const picture_row &row) {
   const std::string name = row.name.empty() ? "(no name)" : row.name;
-  std::string facts = row.reservation
-                          ? fmt::format("{} reserved", format_bytes(row.bytes))
-                          : fmt::format("{} allocated, cannot grow in place", format_bytes(row.bytes));
+  std::string facts =
+      row.reservation ? fmt::format("{} reserved", format_bytes(row.bytes))
+                      : fmt::format("{} allocated, cannot grow in place", format_bytes(row.bytes));
   for (const backing kind : {backing::mapped, backing::shared, backing::retiring}) {
     if (const std::uint64_t n = row.bytes_of(kind); n != 0 && row.reservation) {
       facts += fmt::format(", {} {}", format_bytes(n), word_for(kind));

@@ -105,8 +105,8 @@ status scenario::release(growable_buffer &b, const operation &op) {
     return busy_ ? b.decommit(offset, size, *busy_) : b.decommit(offset, size);
   }
   if (size > b.size()) {
-    return make_error(errc::invalid_argument, "shrink", "the buffer is smaller", size,
-                      b.size(), error_unit::bytes);
+    return make_error(errc::invalid_argument, "shrink", "the buffer is smaller", size, b.size(),
+                      error_unit::bytes);
   }
   if (status s = b.resize(b.size() - size); !s) return s;
   return busy_ ? b.shrink_to_fit(*busy_) : b.shrink_to_fit();

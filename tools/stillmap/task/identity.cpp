@@ -39,11 +39,11 @@ void print_json(const migration::sent_memory &x) {
 
 }  // namespace
 
-std::string identity_options::certificate_file() const {
-  return absolute(folder.empty() ? certificate : folder + '/' + certificate_name);
+std::string certificate_file(const identity_options &o) {
+  return absolute(o.folder.empty() ? o.certificate : o.folder + '/' + certificate_name);
 }
-std::string identity_options::key_file() const {
-  return absolute(folder.empty() ? key : folder + '/' + key_name);
+std::string key_file(const identity_options &o) {
+  return absolute(o.folder.empty() ? o.key : o.folder + '/' + key_name);
 }
 
 outcome<void> check_identity(const identity_options &o) {
@@ -65,8 +65,8 @@ outcome<void> check_identity(const identity_options &o) {
 
 outcome<migration::credentials> load_identity(const identity_options &o) {
   migration::credentials out;
-  for (const auto &[path, into] : {std::pair{o.certificate_file(), &out.certificate},
-                                   {o.key_file(), &out.key},
+  for (const auto &[path, into] : {std::pair{certificate_file(o), &out.certificate},
+                                   {key_file(o), &out.key},
                                    {absolute(o.authority), &out.authorities}}) {
     auto one = about(migration::load_credentials(path, {}), path);
     if (!one) return tl::unexpected(one.error());

@@ -1,27 +1,17 @@
-// TLS identity of the migration commands: our credentials, and the peers we trust.
+// Checks and loads the TLS identity of the migration commands, and prints the outcome of a migration.
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "stillmap/checkpoint/migration/credentials.h"
 #include "stillmap/checkpoint/migration/migration.h"
-#include "tools/stillmap/common/outcome.h"
+#include "tools/stillmap/task/task_commands.h"
 
 namespace stillmap::tool {
 
-struct identity_options {
-  std::string folder, certificate, key, authority, name;
-  std::vector<std::string> fingerprints;
-
-  bool given() const {
-    return !folder.empty() || !certificate.empty() || !key.empty() || !authority.empty() ||
-           !fingerprints.empty();
-  }
-  // Absolute paths.
-  std::string certificate_file() const;
-  std::string key_file() const;
-};
+// The files of our credentials, as absolute paths.
+std::string certificate_file(const identity_options &o);
+std::string key_file(const identity_options &o);
 // Errors: exit_usage, with what is missing or malformed.
 outcome<void> check_identity(const identity_options &o);
 // Errors: a file that cannot be read.

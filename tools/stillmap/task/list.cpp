@@ -1,4 +1,4 @@
-// stillmap task list: finds control sockets and asks each for its status.
+// stillmap task list: finds control sockets and queries the status of each.
 #include <fmt/format.h>
 
 #include <algorithm>

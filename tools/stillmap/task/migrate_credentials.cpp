@@ -7,6 +7,7 @@
 #include <cerrno>
 
 #include "stillmap/vmm/physical_memory.h"
+#include "tools/stillmap/task/identity.h"
 #include "tools/stillmap/task/request.h"
 
 namespace stillmap::tool {

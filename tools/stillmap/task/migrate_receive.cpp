@@ -7,6 +7,7 @@
 #include "stillmap/checkpoint/migration/tls.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/task/hold.h"
+#include "tools/stillmap/task/identity.h"
 #include "tools/stillmap/task/request.h"
 
 namespace stillmap::tool {

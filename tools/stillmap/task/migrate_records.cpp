@@ -6,6 +6,7 @@
 
 #include "stillmap/checkpoint/migration/tls.h"
 #include "tools/stillmap/common/text.h"
+#include "tools/stillmap/task/identity.h"
 #include "tools/stillmap/task/request.h"
 
 namespace stillmap::tool {

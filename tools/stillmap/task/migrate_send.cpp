@@ -5,6 +5,7 @@
 
 #include "tools/stillmap/common/progress.h"
 #include "tools/stillmap/common/size.h"
+#include "tools/stillmap/task/identity.h"
 #include "tools/stillmap/task/request.h"
 
 namespace stillmap::tool {
@@ -88,8 +89,8 @@ outcome<exit_status> run_migrate_send(const migrate_send_options &o) {
   control::migrate_request r = o.what;
   r.tags = std::move(*tags);
   r.task = *id;
-  r.certificate = o.identity.certificate_file();
-  r.key = o.identity.key_file();
+  r.certificate = certificate_file(o.identity);
+  r.key = key_file(o.identity);
   r.authorities = absolute(o.identity.authority);
   r.name = o.identity.name;
   r.fingerprints = o.identity.fingerprints;

@@ -7,9 +7,19 @@
 
 #include "stillmap/checkpoint/control/requests.h"
 #include "tools/stillmap/common/machine.h"
-#include "tools/stillmap/task/identity.h"
 
 namespace stillmap::tool {
+
+// TLS identity: our credentials, and the peers we trust.
+struct identity_options {
+  std::string folder, certificate, key, authority, name;
+  std::vector<std::string> fingerprints;
+
+  bool given() const {
+    return !folder.empty() || !certificate.empty() || !key.empty() || !authority.empty() ||
+           !fingerprints.empty();
+  }
+};
 
 // A process with a control server.
 struct task_options {
