@@ -347,21 +347,21 @@ TYPED_TEST(device_vector_test, const_views_see_every_element) {
   auto v = this->make_vector();
   const auto &view = v;
   for (std::size_t i = 0; i < 5; ++i) ASSERT_TRUE(v.push_back(this->value(i)));
-  using T = typename TestFixture::T;
-  const device_span<const T> span = view.span();
-  static_assert(std::is_same_v<decltype(view.data()), const T *>);
+  using element = typename TestFixture::T;
+  const device_span<const element> span = view.span();
+  static_assert(std::is_same_v<decltype(view.data()), const element *>);
   EXPECT_EQ(span.data(), view.data());
   EXPECT_EQ(span.size(), 5u);
   EXPECT_EQ(view.cend() - view.cbegin(), 5);
   // Nothing is staged any more: the address holds the elements.
-  std::vector<T> found(5);
-  ASSERT_TRUE(v.buffer().copy_to_host(found.data(), 0, 5 * sizeof(T), *this->stream_));
-  EXPECT_EQ(std::memcmp(found.data(), this->values(5).data(), 5 * sizeof(T)), 0);
-  const device_span<const T> converted = v.span();
+  std::vector<element> found(5);
+  ASSERT_TRUE(v.buffer().copy_to_host(found.data(), 0, 5 * sizeof(element), *this->stream_));
+  EXPECT_EQ(std::memcmp(found.data(), this->values(5).data(), 5 * sizeof(element)), 0);
+  const device_span<const element> converted = v.span();
   EXPECT_EQ(converted.data(), span.data());
-  ASSERT_TRUE(v.copy_from_host(std::span<const T>(found).first(2), 3));
+  ASSERT_TRUE(v.copy_from_host(std::span<const element>(found).first(2), 3));
   ASSERT_TRUE(view.copy_to_host(std::span(found).first(2), 3));
-  EXPECT_EQ(std::memcmp(found.data(), this->values(2).data(), 2 * sizeof(T)), 0);
+  EXPECT_EQ(std::memcmp(found.data(), this->values(2).data(), 2 * sizeof(element)), 0);
 }
 
 TYPED_TEST(device_vector_test, elements_larger_than_a_batch) {
