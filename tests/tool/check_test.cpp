@@ -37,7 +37,7 @@ TEST(Check, NothingAtAllIsGood) {
 
 TEST(Check, AWrongByteIsNamed) {
   observed o = good();
-  o.differs = difference{77, 0x41, 0x00};
+  o.differs = byte_difference{77, 0x41, 0x00};
   expect_failure(o, "stillmap: FAILED: byte 77 is wrong: the source has 0x41, the device 0x00");
 }
 
@@ -95,7 +95,7 @@ TEST(Check, ADriverWithoutCountersIsNotHeldAgainstIt) {
 
 TEST(Check, EverythingWrongIsSaid) {
   observed o = good();
-  o.differs = difference{0, 1, 2};
+  o.differs = byte_difference{0, 1, 2};
   o.last_address = device_address(0x400000);
   o.copied_by_calls = 9;
   expect_failure(

@@ -10,15 +10,15 @@
 
 namespace stillmap::tool {
 
-std::optional<difference> first_difference(std::span<const std::byte> source,
-                                           std::span<const std::byte> device,
-                                           std::uint64_t offset) {
+std::optional<byte_difference> first_difference(std::span<const std::byte> source,
+                                                std::span<const std::byte> device,
+                                                std::uint64_t offset) {
   const std::size_t n = std::min(source.size(), device.size());
   if (n == 0 || std::memcmp(source.data(), device.data(), n) == 0) return std::nullopt;
   const auto [s, d] = std::mismatch(source.begin(), source.begin() + static_cast<std::ptrdiff_t>(n),
                                     device.begin());
-  return difference{offset + static_cast<std::uint64_t>(s - source.begin()),
-                    std::to_integer<unsigned>(*s), std::to_integer<unsigned>(*d)};
+  return byte_difference{offset + static_cast<std::uint64_t>(s - source.begin()),
+                         std::to_integer<unsigned>(*s), std::to_integer<unsigned>(*d)};
 }
 
 verdict judge(const observed &o) {

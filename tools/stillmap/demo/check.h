@@ -13,15 +13,16 @@
 namespace stillmap::tool {
 
 // The first difference of two contents.
-struct difference {
+struct byte_difference {
   std::uint64_t offset = 0;
   unsigned source = 0;  // the byte there
   unsigned device = 0;
 };
 
 // The first difference of two chunks of equal length that begin at `offset` of their streams.
-std::optional<difference> first_difference(std::span<const std::byte> source,
-                                           std::span<const std::byte> device, std::uint64_t offset);
+std::optional<byte_difference> first_difference(std::span<const std::byte> source,
+                                                std::span<const std::byte> device,
+                                                std::uint64_t offset);
 
 // The observations of a run.
 struct observed {
@@ -30,7 +31,7 @@ struct observed {
 
   // Content: read back from the device and compared.
   std::uint64_t bytes_checked = 0;
-  std::optional<difference> differs;
+  std::optional<byte_difference> differs;
   std::string source_trouble;   // the source changed before it was read again
   bool digests_differ = false;  // for a source that can be read only once
 
