@@ -1,5 +1,5 @@
-// Where a driver call came from: a few return addresses above this library, symbolised only when
-// somebody reads the report.
+// Call site of a driver call: the innermost return addresses outside this library. Symbols are
+// resolved only when a report is read.
 #pragma once
 
 #include <string>
@@ -12,10 +12,11 @@ struct call_site {
   unsigned count = 0;
 };
 
-// The calling thread's frames outside this library. Costs a stack walk, a microsecond or so.
+// Returns the calling thread's frames outside this library.
+// Cost: one stack walk, about a microsecond.
 call_site capture_call_site();
 
-// "f+0x12 (program) < g+0x8 (program)"; "unknown place" where there is nothing to show.
+// Formats as "f+0x12 (program) < g+0x8 (program)"; "unknown place" without frames.
 std::string describe(const call_site &site);
 
 }  // namespace hostcuda

@@ -1,5 +1,5 @@
-// The numbers hostcuda_get_counters() reports that are not already in somebody's books. Both halves
-// of the driver add to them; hostcuda_reset() zeroes all of it.
+// Counters of hostcuda_get_counters() that no registry keeps. hostcuda_reset() sets all of them to
+// zero.
 #pragma once
 
 #include <atomic>

@@ -1,8 +1,7 @@
-// <cuda.h> without its renaming macros, so that every export can be written under its real symbol
-// name: `cuMemAlloc_v2` and `cuStreamBeginCapture` are what the dynamic linker sees, and
-// `#define cuMemAlloc cuMemAlloc_v2` would hide that.
+// <cuda.h> without its renaming macros (`#define cuMemAlloc cuMemAlloc_v2`), so that each export is
+// written under the symbol name that the dynamic linker sees.
 //
-// The list is the union over CUDA 12.x and 13.x headers; undefining an unknown name is harmless.
+// The list is the union of the macros in the CUDA 12.x and 13.x headers.
 #pragma once
 
 #include <cuda.h>

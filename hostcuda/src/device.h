@@ -1,4 +1,4 @@
-// The simulated devices.
+// Device ordinals and peer access of the simulated machine.
 #pragma once
 
 #include <cuda.h>
@@ -7,7 +7,7 @@ namespace hostcuda {
 
 bool valid_device(CUdevice device);
 
-// Whether `from` can reach memory of `owner`: all devices of a machine are peers, or none are.
+// Whether `from` can access memory of `owner`. Either all devices of a machine are peers, or none.
 bool can_access_peer(CUdevice from, CUdevice owner);
 
 }  // namespace hostcuda

@@ -1,9 +1,9 @@
-// Limits of the host that bound the simulated devices: its memory, and the number of mappings
-// (vm.max_map_count). Thread-safe.
+// Limits of the host that bound the simulated devices: available memory, and the number of memory
+// areas of a process (vm.max_map_count). Thread-safe.
 //
-// At the mapping limit nothing works any more: unmapping splits an area, so it fails too, and so do
-// the program's own allocations. hostcuda therefore refuses mappings with room to spare. The room
-// also covers what threads do at the same time and what is not counted.
+// At vm.max_map_count, unmapping (which splits an area) and malloc fail too. hostcuda therefore
+// keeps a reserve of areas and refuses new mappings earlier. The reserve also covers concurrent
+// calls and areas that are not counted.
 #pragma once
 
 #include <cstddef>
@@ -11,28 +11,30 @@
 
 namespace hostcuda {
 
-// The most areas to have, with a sixteenth of what the kernel allows left to the program: so many
-// mappings fit when each is an area of its own, half of them when each also leaves a hole.
+// Maximum number of areas that hostcuda uses: fifteen sixteenths of vm.max_map_count. A mapping
+// takes one area, or two if a hole follows it.
 std::uint64_t most_areas();
 
-// Whether `n` more areas may be made. Looks at the process only when what it last saw is used up.
+// Takes `n` areas if the limit permits. Reads /proc/self/maps only when the areas that were free at
+// the last reading are used up.
 bool take_areas(std::uint64_t n);
 
-// The same for what must not be refused: taking a mapping back.
+// Takes `n` areas for an operation that must not fail, such as an unmap.
 void spend_areas(std::uint64_t n);
 
-// What a mapping takes: itself, and the rest of the reservation behind it.
+// Areas of one mapping: the mapping, and the rest of the reservation after it.
 constexpr std::uint64_t kAreasOfMapping = 2;
 
-// Of what was taken, one mapping is made later; or one that was to be made later is made now, or
-// never. Who counts the process's areas cannot see those.
+// Counts mappings whose areas are taken but which do not exist in the process yet. owe_mapping()
+// adds one; settle_mapping() removes one that is made or cancelled. /proc/self/maps does not show
+// them.
 void owe_mapping();
 void settle_mapping();
 
-// Bytes of host memory, or what the memory cgroup allows of it.
+// Bytes of host memory: the smaller of the machine's and the limit of the memory cgroup.
 std::size_t host_memory();
 
-// Bytes that the kernel can still hand out: the smaller of the machine and the memory cgroup.
+// Bytes that the kernel can still allocate: the smaller of the machine's and the memory cgroup's.
 std::size_t available_host_memory();
 
 }  // namespace hostcuda

@@ -1,4 +1,4 @@
-// The machine being simulated: what the configuration string says, and the traits of its profile.
+// Settings of the simulated machine: the parsed configuration string and the traits of its profile.
 // Read-only between two resets. docs/hostcuda.md#profiles
 #pragma once
 
@@ -16,7 +16,8 @@ constexpr int kMaxDevices = 31;
 
 enum class schedule_kind { threads, jitter, seeded };
 
-// What a profile is known for. Anything that is a lie of the real machine is named as one.
+// Limits and defects of a machine. A capability that the real machine advertises but does not
+// provide has a member that names the failure.
 struct profile {
   std::string name;
   std::string device_name;
@@ -33,15 +34,15 @@ struct profile {
   bool fails_rdma_access = false;  // advertises RDMA, then SetAccess returns 999 (WSL 2)
   bool refuses_fd_pools = false;   // advertises fd pools, then refuses them (WSL 2)
   bool is_mig = false;
-  bool has_peers = true;  // the devices reach each other's memory
+  bool has_peers = true;  // the devices can access each other's memory
 };
 
 struct settings {
   profile machine;
   std::string text;  // the effective configuration, in the form hostcuda_reset takes
   bool backed = true;
-  bool lazy = false;     // backed, and host memory is taken when bytes are first touched
-  std::size_t keep = 0;  // bytes of released pages that stay present, for each device
+  bool lazy = false;     // backed; host memory is allocated on first touch
+  std::size_t keep = 0;  // bytes of released pages kept resident for each device
   bool strict = true;
   schedule_kind schedule = schedule_kind::threads;
   std::uint64_t seed = 0;
@@ -49,14 +50,15 @@ struct settings {
   std::string costs_file;
 };
 
-// The settings now in force. The first call reads the environment variable HOSTCUDA; a string that
-// is not understood there is reported on stderr and the default machine is used.
+// The current settings. The first call reads the environment variable HOSTCUDA. If its value is
+// malformed, the reason is printed on stderr and the default machine is used.
 const settings &current_settings();
 
-// Parses a configuration on top of the defaults. Returns false with a reason when not understood.
+// Parses a configuration over the defaults. Returns false and sets *reason when it is malformed.
 bool parse_settings(const char *config, settings *out, std::string *reason);
 
-// For hostcuda_reset() only. Requires: no other thread is inside the driver.
+// Replaces the settings, for hostcuda_reset().
+// Requires: no other thread is inside the driver.
 void replace_settings(const settings &s);
 
 }  // namespace hostcuda

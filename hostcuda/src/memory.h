@@ -1,4 +1,5 @@
-// The books of device memory, as the execution side sees them. Thread-safe.
+// Interface of the memory side (src/memory) for the execution side: resolves device addresses and
+// finds aliases. Thread-safe.
 #pragma once
 
 #include <cuda.h>
@@ -19,39 +20,40 @@ struct physical_piece {
   std::size_t bytes;
 };
 
-// Host address of [at, at + bytes) if every byte is live device memory (cuMemAlloc, pool or mapped)
-// that `device` may read (and write, if `write`); nullptr otherwise. Registered and managed host
-// memory resolve to themselves. In unbacked mode: a non-null pointer that must not be dereferenced;
-// see unbacked().
+// Returns the host address of [at, at + bytes) if every byte is live device memory (cuMemAlloc,
+// pool or mapped) that `device` may read (and write, if `write`); otherwise nullptr. Registered and
+// managed host memory resolves to itself. In unbacked mode the result must not be dereferenced; see
+// unbacked().
 void *resolve(CUdevice device, CUdeviceptr at, std::size_t bytes, bool write);
 
-// The same for who only reads: where the driver has all of it in one piece, the driver's own
-// mapping of it, which takes no page faults.
+// As resolve() for reading. Returns the driver's own view of the bytes if they are contiguous in
+// it, because reading the view takes no page faults.
 const void *resolve_for_reading(CUdevice device, CUdeviceptr at, std::size_t bytes);
 
-// The physical pieces under a range, in address order; whatever is unmapped is left out.
+// The physical pieces under a range, in address order. Unmapped parts are omitted.
 std::vector<physical_piece> pieces(CUdeviceptr at, std::size_t bytes);
 
-// The other addresses at which bytes of [at, at + bytes) are mapped. The oracle asks for this on
-// every enqueue, so it must cost next to nothing while no handle is mapped twice (keep a count of
-// handles with more than one mapping and return early when it is zero).
+// The other addresses at which bytes of [at, at + bytes) are mapped. The oracle calls it on every
+// enqueue.
+// Cost: one atomic load while no handle is mapped more than once.
 struct virtual_range {
   CUdeviceptr at;
   std::size_t bytes;
 };
 std::vector<virtual_range> aliases(CUdeviceptr at, std::size_t bytes);
 
-// After a successful host wait (event, stream or context): pools give back what they keep beyond
-// their release threshold, as CUDA's do at a synchronisation. Cheap when there is nothing to give.
+// Called after a successful host wait (event, stream or context): pools release the memory above
+// their release threshold, as in CUDA.
+// Cost: one atomic load when no pool has an empty chunk.
 void memory_synchronised();
 
-// Whether device memory has no bytes behind it: copies and kernels must move nothing.
+// Whether device memory has no bytes, so that copies and kernels must not access it.
 bool unbacked();
 
-// Frees what was allocated in the context; VMM memory belongs to no context and stays.
+// Frees the memory allocated in a context. VMM memory belongs to no context and is not freed.
 void release_context_memory(context *ctx);
 
-// hostcuda_reset, after the streams and contexts are gone.
+// Discards all memory. hostcuda_reset() calls it after the streams and contexts are destroyed.
 void reset_memory();
 
 }  // namespace hostcuda

@@ -1,6 +1,6 @@
-// What a thread has of its own, for as long as it may call the driver. The main thread does so for
-// longer than its thread-locals live: destructors of static objects run after those are gone, and
-// programs give their memory back there. What it owns is therefore never destroyed.
+// Thread-local object that outlives the thread-local destructors of the main thread. Destructors of
+// static objects run after those and may still call the driver, so the main thread's object is
+// never destroyed.
 #pragma once
 
 #include <sys/syscall.h>

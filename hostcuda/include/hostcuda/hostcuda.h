@@ -1,11 +1,12 @@
-/* hostcuda's own switches: what a test asks of the driver that a GPU could not give it.
+/* Test interface of hostcuda: configuration, counters, fault injection, host kernels, violations.
  *
- * The CUDA driver API itself is <cuda.h>; hostcuda exports it under the usual names. Everything in
- * this file is extra. A program that wants it looks the symbols up with dlsym() in the libcuda.so.1
- * it loaded, so that the same binary runs on a real driver, where they are absent.
+ * hostcuda exports the CUDA driver API of <cuda.h> under its usual names. The functions in this
+ * file are additional. A program looks them up with dlsym() in the libcuda.so.1 that it loaded, so
+ * the same binary also runs on a real driver, which does not have these symbols.
  *
- * Thread-safe unless said. Nothing here counts as a driver call, fails by injection, or needs
- * cuInit. Every function returns a CUresult. docs/hostcuda.md
+ * All functions are thread-safe unless stated otherwise and return a CUresult. They are not counted
+ * as driver calls, are not subject to fault injection, and do not require cuInit.
+ * docs/hostcuda.md
  */
 #ifndef HOSTCUDA_HOSTCUDA_H_
 #define HOSTCUDA_HOSTCUDA_H_
@@ -18,54 +19,59 @@
 extern "C" {
 #endif
 
-/* ---- The machine being simulated ------------------------------------------------------------ */
+/* ---- Configuration -------------------------------------------------------------------------- */
 
-/* Forgets everything (contexts, memory, streams, faults, counters) and starts again as the machine
- * `config` describes, before cuInit. `config` is a comma-separated list, the same as in the
- * environment variable HOSTCUDA, which configures the first machine of a process:
+/* Discards all state (contexts, memory, streams, faults, counters) and starts the machine that
+ * `config` describes, in the state before cuInit. `config` is a comma-separated list with the
+ * syntax of the environment variable HOSTCUDA, which configures the first machine of a process:
  *
  *   profile=h200|a100|multi:N|wsl2|mig|vgpu-no-vmm|old-driver-450   (default h200)
  *   memory=SIZE          device memory, e.g. 80G (default: the profile's)
- *   backed | lazy        real bytes (default); lazy: host memory only for what is touched
- *   unbacked             only the books
- *   lenient | strict     strict (default): a fence violation is error 700, sticky, and recorded
- *   schedule=threads     streams run at once, each on a thread of its own (default)
- *   schedule=jitter:SEED the same, each operation delayed by up to jitter_us (default 200)
- *   schedule=seeded:SEED nothing runs until somebody waits or queries; then in an order drawn from
- *                        SEED. Reproducible for a program with one host thread.
- *   mappings=N           ceiling of accessible mappings (default: the profile's). Backed, never
- *                        more than this process can hold: hostcuda_config() tells
- *   keep=SIZE            released pages that stay present, for each device (default: an eighth of
- *                        the host's memory)
- *   peers=all|none       whether the devices reach each other's memory (default all)
+ *   backed | lazy        device memory has bytes (backed, the default); lazy: host memory is
+ *                        allocated on first touch
+ *   unbacked             device memory has addresses and properties, but no bytes
+ *   lenient | strict     strict (default): a violation is recorded and breaks the context with
+ *                        the sticky error 700; lenient: it is recorded only
+ *   schedule=threads     each stream runs on its own thread (default)
+ *   schedule=jitter:SEED as threads, with each operation delayed by up to jitter_us (default 200)
+ *   schedule=seeded:SEED no work runs until a thread waits or queries; then work runs in an order
+ *                        drawn from SEED. Reproducible for a program with one host thread.
+ *   mappings=N           maximum number of accessible mappings (default: the profile's). With
+ *                        backed memory it is limited to what the process can hold; call
+ *                        hostcuda_config() for the effective value.
+ *   keep=SIZE            bytes of released pages kept resident for each device (default: an eighth
+ *                        of the host's memory)
+ *   peers=all|none       whether the devices can access each other's memory (default all)
  *   costs=FILE           cost table (see hostcuda_modelled_ns)
  *
- * NULL or "" means the environment's. Errors: INVALID_VALUE with the reason on stderr when the
- * string is not understood; nothing changes then.
- * Requires: no other thread is inside the driver. */
+ * NULL or "" selects the configuration of the environment variable.
+ * Requires: no other thread is inside the driver.
+ * Errors:   INVALID_VALUE when the string is malformed; the reason is printed on stderr and
+ *           nothing changes. */
 CUresult hostcuda_reset(const char *config);
 
-/* The effective configuration as one string of the form above. Valid until the next reset. */
+/* Returns the effective configuration in the syntax above. Valid until the next reset. */
 CUresult hostcuda_config(const char **out);
 
-/* Takes `bytes` of a device's memory away, as another process on the GPU would; 0 gives it back. */
+/* Makes `bytes` of a device's memory unavailable, as another process on the GPU would. 0 makes all
+ * memory available again. */
 CUresult hostcuda_occupy(CUdevice device, size_t bytes);
 
 /* ---- Counting ------------------------------------------------------------------------------- */
 
-/* Calls of the driver function `name` ("cuMemMap"; suffixes _v2, _ptsz are ignored), NULL: of all.
- */
+/* Number of calls of the driver function `name` ("cuMemMap"; suffixes such as _v2 and _ptsz are
+ * ignored). NULL: of all functions. */
 CUresult hostcuda_calls(const char *name, uint64_t *out);
 
 typedef struct hostcuda_counters {
   uint64_t calls;      /* all driver calls                                            */
   uint64_t bytes_htod; /* copied host to device                                       */
   uint64_t bytes_dtoh;
-  uint64_t bytes_dtod;     /* copied device to device: what growing by copying costs      */
+  uint64_t bytes_dtod;     /* copied device to device                                     */
   uint64_t bytes_set;      /* written by memset                                           */
   uint64_t physical_bytes; /* device memory in use now                                    */
-  uint64_t physical_peak;  /* most in use at once since the reset                         */
-  uint64_t live_handles;   /* physical allocations not yet gone (released, unmapped, ...) */
+  uint64_t physical_peak;  /* maximum in use since the reset                              */
+  uint64_t live_handles;   /* physical allocations still held or mapped               */
   uint64_t live_mappings;
   uint64_t live_reservations;
   uint64_t live_streams; /* created and not destroyed; default streams do not count     */
@@ -78,39 +84,38 @@ typedef struct hostcuda_counters {
 
 CUresult hostcuda_get_counters(hostcuda_counters *out);
 
-/* Sum over all calls of what the cost table says they would have taken on a GPU. 0 without one.
- * The table is text: a line `cuMemMap <fixed_ns> <ns_per_MiB>` per function, # comments. */
+/* Modelled time of all calls in nanoseconds, according to the cost table; 0 without a table. The
+ * table is text: one line `cuMemMap <fixed_ns> <ns_per_MiB>` per function; # starts a comment. */
 CUresult hostcuda_modelled_ns(uint64_t *out);
 
 /* Calls cb(name, calls, user) for every driver function called at least once. */
 CUresult hostcuda_each_call(void (*cb)(const char *name, uint64_t calls, void *user), void *user);
 
-/* ---- Failing on purpose --------------------------------------------------------------------- */
+/* ---- Fault injection ------------------------------------------------------------------------ */
 
-/* The nth next call (1 = the very next) of `name` (NULL: of any function) from the calling thread
- * or any other returns `code` and does nothing else. One rule at a time per name; n = 0 removes
- * it. A rule that has fired is gone. cuGetErrorName, cuGetErrorString and cuGetProcAddress never
- * fail. */
+/* The nth next call (1 = the next) of `name` (NULL: of any function), from any thread, returns
+ * `code` and does nothing else. There is one rule per name; a new rule replaces it, and n = 0
+ * removes it. The rule is removed after it has fired. cuGetErrorName, cuGetErrorString and
+ * cuGetProcAddress never fail. */
 CUresult hostcuda_fail(const char *name, uint64_t n, CUresult code);
 
-/* As above, and every later call of `name` too, until removed. */
+/* As hostcuda_fail, but every later call of `name` fails too, until the rule is removed. */
 CUresult hostcuda_fail_from(const char *name, uint64_t n, CUresult code);
 
-/* Calls cb(user) on the calling thread just before the nth next call of `name` does anything: what
- * another thread could have done in between, at the one moment that matters. It may call the
- * driver. The same rule as above: one at a time per name. */
+/* Calls cb(user) on the calling thread immediately before the nth next call of `name` runs. Tests
+ * use it to interleave an operation at a chosen point. The callback may call the driver. It shares
+ * the one rule per name with hostcuda_fail. */
 CUresult hostcuda_before(const char *name, uint64_t n, void (*cb)(void *user), void *user);
 
-/* How many rules have fired since the last reset of the count (reading resets it). */
+/* Returns the number of rules that have fired since the last call, and resets the count. */
 CUresult hostcuda_faults_fired(uint64_t *out);
 
 /* ---- Host kernels --------------------------------------------------------------------------- */
 
 /* There is no PTX interpreter. A kernel is a host function registered under the name of its PTX
- * entry: cuModuleLoadData* reads the `.entry` names of any PTX text given to it,
- * cuModuleGetFunction finds the registered function, cuLaunchKernel queues it with its parameter
- * values copied. `params[i]` points at the i-th parameter as in cuLaunchKernel; `param_bytes` gives
- * their sizes. */
+ * entry: cuModuleLoadData* reads the `.entry` names of the PTX text, cuModuleGetFunction finds the
+ * registered function, and cuLaunchKernel queues it with a copy of its parameters. `params[i]`
+ * points at the i-th parameter as in cuLaunchKernel; `param_bytes` gives the parameter sizes. */
 typedef struct hostcuda_launch {
   unsigned grid[3];
   unsigned block[3];
@@ -120,41 +125,43 @@ typedef void (*hostcuda_kernel)(const hostcuda_launch *launch);
 CUresult hostcuda_register_kernel(const char *entry, hostcuda_kernel fn, unsigned param_count,
                                   const size_t *param_bytes);
 
-/* Only inside a host kernel: the host address of `bytes` at device address `at`, if all of it is
- * mapped and accessible to the kernel's device. Otherwise NULL, and the context is broken (700),
- * sticky, as on a GPU; the kernel should return. The oracle sees the access. Without `write` the
- * address is for reading only, and may be another than `at`. */
+/* Returns the host address of `bytes` at device address `at`, if all of it is mapped and accessible
+ * to the kernel's device. Otherwise returns NULL and breaks the context with the sticky error 700,
+ * as a GPU does; the kernel should then return. The oracle records the access. Without `write` the
+ * result is read-only memory and may differ from `at`.
+ * Requires: the caller is a host kernel. */
 void *hostcuda_access(CUdeviceptr at, size_t bytes, int write);
 
-/* The same, declared at launch time for the next cuLaunchKernel on `stream`, so that the oracle
- * knows the range while the kernel is still queued. Up to 64 ranges per launch. */
+/* Declares an access of the next cuLaunchKernel on `stream`, so that the oracle knows the range
+ * while the kernel is still queued. Up to 64 ranges per launch. */
 CUresult hostcuda_declare(CUstream stream, CUdeviceptr at, size_t bytes, int write);
 
 /* ---- The oracle ----------------------------------------------------------------------------- */
 
 typedef enum hostcuda_violation_kind {
-  HOSTCUDA_USE_AFTER_UNMAP = 1, /* unmapped (or access taken) under unfinished work             */
-  HOSTCUDA_USE_AFTER_FREE = 2,  /* cuMemFree under unfinished work of a non-blocking kind       */
-  HOSTCUDA_UNORDERED_ALIAS = 3, /* two unordered accesses, one a write, to the same physical
-                                   bytes through two different mappings                         */
-  HOSTCUDA_ACCESS_FAULT = 4     /* work touched an address not mapped or not accessible         */
+  HOSTCUDA_USE_AFTER_UNMAP = 1, /* unmapped, or access removed, during unfinished work          */
+  HOSTCUDA_USE_AFTER_FREE = 2,  /* cuMemFree during unfinished work of a non-blocking stream    */
+  HOSTCUDA_UNORDERED_ALIAS = 3, /* two unordered accesses, at least one a write, to the same
+                                   physical bytes through two mappings                          */
+  HOSTCUDA_ACCESS_FAULT = 4     /* work accessed an address that is unmapped or inaccessible    */
 } hostcuda_violation_kind;
 
 typedef struct hostcuda_violation {
   hostcuda_violation_kind kind;
   CUdeviceptr at;
   size_t bytes;
-  char first[512];  /* what was queued, and where from (symbolised call site, best effort) */
-  char second[512]; /* what broke it, and where from                                     */
+  char first[512];  /* the queued work and its call site (symbolised, best effort) */
+  char second[512]; /* the conflicting call and its call site                     */
 } hostcuda_violation;
 
-/* The index-th violation since the reset (0 = first, the first 64 are kept); NOT_FOUND past the
- * end. */
+/* Returns the index-th violation since the reset (0 = the first; the first 64 are kept).
+ * Errors: NOT_FOUND past the end. */
 CUresult hostcuda_get_violation(uint64_t index, hostcuda_violation *out);
 
 /* ---- Streams -------------------------------------------------------------------------------- */
 
-/* Holds a stream: nothing queued on it starts until released. For tests that need work pending. */
+/* Holds a stream: no work queued on it starts until hostcuda_release. For tests that need pending
+ * work. */
 CUresult hostcuda_hold(CUstream stream);
 CUresult hostcuda_release(CUstream stream);
 

@@ -1,8 +1,8 @@
-// The doorway of every exported driver function: what happens before its body runs.
+// Entry point of exported driver functions: checks that run before the body of each function.
 //
-// In this order: fork check (a child after cuInit gets NOT_INITIALIZED), cuInit check, availability
-// in the simulated driver version, counting, cost model, injected fault, sticky error of the
-// current context. A body is reached only when all of that let it through.
+// The checks, in order: fork (a child of an initialised process gets NOT_INITIALIZED), cuInit,
+// availability in the simulated driver version, call count, cost model, injected fault, sticky
+// error of the current context. The body runs only if every check succeeds.
 // docs/hostcuda.md#life-of-a-call
 #pragma once
 
@@ -13,7 +13,7 @@
 
 #include "hostcuda/src/cuda_names.h"
 
-// A driver must export what the header calls deprecated, too.
+// hostcuda also exports functions that <cuda.h> marks as deprecated.
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
 namespace hostcuda {
@@ -26,25 +26,27 @@ enum entry_flags : unsigned {
   needs_context = 8,   // INVALID_CONTEXT (201) unless the calling thread has a current context
 };
 
-// One per exported function, made by HOSTCUDA_ENTRY when the library is loaded: its symbol, the
-// driver version that introduced it, its address. Functions that differ only in a suffix (_v2,
+// Record of one exported function, which HOSTCUDA_ENTRY creates when the library is loaded: symbol,
+// driver version that introduced it, and address. Functions that differ only in a suffix (_v2,
 // _ptsz) share a counter, a fault rule and a cost.
 struct entry_point;
 entry_point *register_entry(const char *symbol, int since_version, void *address);
 
-// Returns CUDA_SUCCESS when the body may run. `bytes` feeds the cost model (0 where size is moot).
+// Returns CUDA_SUCCESS if the body may run. `bytes` is the size for the cost model; 0 if the
+// function has none.
 CUresult enter(entry_point *entry, unsigned flags, std::size_t bytes);
 
-// `symbol` without _v2, _v3, _v4, _ptsz, _ptds.
+// Returns `symbol` without its suffixes _v2, _v3, _v4, _ptsz, _ptds.
 std::string base_name(const char *symbol);
 
-// From cuInit on. False in a forked child.
+// Whether cuInit has been called in this process. False in a forked child.
 bool driver_initialised();
 
-// The export for `name` at `version`; nullptr and *status (a CUdriverProcAddressQueryResult) else.
+// Returns the export for `name` at `version`. Otherwise returns nullptr and sets *status (a
+// CUdriverProcAddressQueryResult).
 void *find_entry(const char *name, int version, bool per_thread_stream, int *status);
 
-// Back to the state before cuInit: counts, costs and faults forgotten.
+// Restores the state before cuInit and clears counts, costs and fault rules.
 void reset_entries();
 
 }  // namespace hostcuda
@@ -63,8 +65,9 @@ void reset_entries();
     __VA_ARGS__                                                                    \
   }
 
-// A function that takes a stream, with its per-thread twin: `stream` names the parameter, `args`
-// repeats the parameters. The body is written once and sees which default stream was meant.
+// Defines a function that takes a stream, and its per-thread variant (_ptsz). `stream` names the
+// stream parameter, `args` repeats the parameter names. In the per-thread variant, a null stream
+// becomes CU_STREAM_PER_THREAD.
 #define HOSTCUDA_STREAM_ENTRY(name, since, flags, bytes, stream, params, args, ...)        \
   static CUresult name##_body params{__VA_ARGS__} HOSTCUDA_ENTRY(                          \
       name, since, flags, bytes, params, { return name##_body args; })                     \
@@ -73,7 +76,8 @@ void reset_entries();
         return name##_body args;                                                           \
       })
 
-// A synchronous function with a per-thread twin. The body finds its default stream in `stream_`.
+// Defines a synchronous function and its per-thread variant (_ptds). The body finds its default
+// stream in `stream_`.
 #define HOSTCUDA_SYNC_ENTRY(name, since, flags, bytes, params, args, ...)                 \
   static CUresult name##_body(CUstream stream_, HOSTCUDA_UNPACK params){                  \
       __VA_ARGS__} HOSTCUDA_ENTRY(name, since, flags, bytes, params,                      \

@@ -1,4 +1,4 @@
-// What the control functions set on the entries: fault rules, costs, and the counts they read.
+// Fault rules, costs and call counts of the exported functions, for control.cpp and init.cpp.
 #pragma once
 
 #include <atomic>
@@ -10,29 +10,30 @@
 
 namespace hostcuda {
 
-// What happens to one of the next calls.
+// Fault rule: what to do with one of the next calls of a function.
 struct call_rule {
-  std::uint64_t countdown = 0;       // 0: there is no rule; 1: the very next call
-  bool stays = false;                // and all later ones
-  CUresult code = CUDA_SUCCESS;      // what the call returns instead of doing anything
-  void (*before)(void *) = nullptr;  // is called before the call goes in
+  std::uint64_t countdown = 0;       // 0: no rule; 1: the next call
+  bool stays = false;                // all later calls too
+  CUresult code = CUDA_SUCCESS;      // returned by the call, whose body does not run
+  void (*before)(void *) = nullptr;  // called before the body runs
   void *user = nullptr;
 };
 
-// All exports of one function, whatever their suffix.
+// All exports of one function; they differ in their suffix only.
 struct call_group {
   std::string name;
   std::atomic<std::uint64_t> calls{0};
-  // Cost of a call: written before has_cost is set, at reset only.
+  // Cost of a call. Written at reset only, before has_cost is set.
   std::atomic<bool> has_cost{false};
   double fixed_ns = 0;
   double ns_per_mib = 0;
-  // Guarded by one mutex; `armed` lets the common case look without it.
+  // Guarded by one mutex for all groups; `armed` avoids the lock when there is no rule.
   std::atomic<bool> armed{false};
   call_rule rule;
 };
 
-// nullptr names the rule that stands for every function; an unknown name gives nullptr.
+// Finds a group. nullptr as name: the group whose rule applies to every function. Returns nullptr
+// for an unknown name.
 call_group *find_group(const char *name);
 std::vector<call_group *> all_groups();
 
@@ -40,9 +41,9 @@ void set_rule(call_group *group, const call_rule &rule);
 std::uint64_t take_fired();
 std::uint64_t modelled_ns();
 
-// What cuInit does; installs the fork check.
+// Marks the process as initialised, for cuInit, and installs the fork check.
 void mark_initialised();
-// The cost table named in the environment; the first cuInit reads it.
+// Loads the cost table of the configuration in the environment. The first cuInit calls it.
 void prepare_first_machine();
 bool in_forked_child();
 
