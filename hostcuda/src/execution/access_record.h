@@ -1,4 +1,4 @@
-// One device range that queued work accesses, as the oracle keeps it.
+// Record of one access of queued work to a device range. The oracle keeps these records.
 #pragma once
 
 #include <cuda.h>
@@ -17,7 +17,7 @@ struct timeline;
 struct record {
   std::shared_ptr<timeline> line;
   std::uint64_t tick = 0;
-  std::uint64_t serial = 0;  // order of queueing, over all streams
+  std::uint64_t serial = 0;  // order of queueing over all streams
   CUdeviceptr at = 0;
   std::size_t bytes = 0;
   bool write = false;

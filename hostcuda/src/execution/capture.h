@@ -1,4 +1,5 @@
-// Stream capture: operations recorded into a graph instead of run. With the engine's lock held.
+// Stream capture: records operations into a graph instead of running them. All functions require
+// engine::mu.
 #pragma once
 
 #include <memory>
@@ -15,21 +16,22 @@ struct capture {
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
   std::thread::id owner;
   std::weak_ptr<stream> origin;
-  std::vector<std::weak_ptr<stream>> joined;  // the origin too
+  std::vector<std::weak_ptr<stream>> joined;  // includes the origin
   std::shared_ptr<graph> into;
   bool invalidated = false;
 };
 
-// Appends `op` to the capture `s` takes part in.
+// Appends `op` to the capture of `s`.
 void record_in_capture(stream &s, operation &&op);
-// `s` waits for where another stream of the same or (if not capturing yet) this capture stood.
+// Makes the next operation of `s` depend on `tail`. If `s` is not capturing, it joins `cap`.
 CUresult join_capture(const std::shared_ptr<stream> &s, const std::shared_ptr<capture> &cap,
                       const std::vector<graph_node *> &tail);
-// Frees all streams of the capture and forgets it.
+// Ends the capture of all streams that take part in it, and removes it.
 void drop_capture(capture &cap);
-// capture_forbids_unsafe_call() (execution.h).
+// As capture_forbids_unsafe_call() in execution.h.
 bool capture_forbids_unsafe_call_locked();
-// Invalidates the captures that forbid using the legacy stream of `exec`; whether there were any.
+// Invalidates the captures that forbid the use of the legacy stream of `exec`. Returns whether
+// there were any.
 bool invalidate_blocking(const execution &exec);
 
 }  // namespace hostcuda

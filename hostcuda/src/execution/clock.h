@@ -1,7 +1,8 @@
-// Vector clocks: one tick per operation and stream. All of it is guarded by engine::mu.
+// Vector clocks with one tick per operation and stream. Guarded by engine::mu.
 //
-// A clock leaves out what the host already knows to be done, because host knowledge only grows and
-// every comparison looks at it first. That keeps clocks at the handful of streams really in flight.
+// A clock omits entries that are within the host clock (`timeline::known`): the host clock only
+// grows, and each comparison checks it first. Clocks therefore contain only streams with unfinished
+// work.
 #pragma once
 
 #include <condition_variable>
@@ -18,22 +19,22 @@ struct stream;
 struct record;  // access_record.h
 using record_list = std::list<record>;
 
-// A stream's identity in time. Outlives the stream while any clock or record speaks of it.
+// Progress of one stream. It outlives the stream while a clock or record refers to it.
 struct timeline {
   explicit timeline(std::uint64_t id);
   ~timeline();
 
   const std::uint64_t uid;
-  std::uint64_t queued = 0;    // ticks handed out
-  std::uint64_t finished = 0;  // operations 1..finished have run (or were dropped)
-  std::uint64_t known = 0;     // the host clock: the program knows that 1..known are done
-  bool blocking = true;        // its stream synchronises with the legacy default stream
+  std::uint64_t queued = 0;    // number of operations queued
+  std::uint64_t finished = 0;  // operations 1..finished have run or were dropped
+  std::uint64_t known = 0;     // host clock: a wait or query has shown that 1..known are done
+  bool blocking = true;        // the stream synchronises with the legacy default stream
 
-  std::condition_variable done;  // `finished` moved
+  std::condition_variable done;  // notified when `finished` increases
   unsigned waiters = 0;
-  std::vector<std::shared_ptr<stream>> dependents;  // to be woken when `finished` moves
+  std::vector<std::shared_ptr<stream>> dependents;  // woken when `finished` increases
 
-  record_list records;  // what the oracle keeps of it, oldest first
+  record_list records;  // the oracle's access records, oldest first
 };
 
 using instant = std::pair<std::shared_ptr<timeline>, std::uint64_t>;
@@ -43,7 +44,7 @@ class vector_clock {
   void join(const std::shared_ptr<timeline> &line, std::uint64_t tick);
   void join(const vector_clock &other);
 
-  // Whether operation `tick` of `line` comes before whatever carries this clock.
+  // Whether operation `tick` of `line` precedes the owner of this clock.
   bool covers(const timeline &line, std::uint64_t tick) const;
 
   const std::vector<instant> &entries() const { return entries_; }

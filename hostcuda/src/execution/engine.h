@@ -1,11 +1,11 @@
-// What the execution side knows of all contexts: streams, the work in them, events, and one lock.
+// State of the execution side for all contexts: streams, queued work, events, graphs, and one lock.
 //
-// One lock for everything, because an operation touches several streams' clocks at once, and
-// because no operation body ever runs under it. Life of an operation: queued -> running ->
-// finished, each stream strictly in order. A worker (or, in a seeded schedule, whoever waits) takes
-// the head of a stream when everything it must follow has finished.
+// There is one lock, because an operation updates the clocks of several streams, and because no
+// operation body runs under it. States of an operation: queued -> running -> finished, strictly in
+// order for each stream. A worker (in a seeded schedule: a waiting thread) runs the head of a
+// stream when all operations that precede it have finished.
 //
-// The engine is never destroyed: workers may outlive main().
+// The engine is never destroyed, because workers may outlive main().
 #pragma once
 
 #include <condition_variable>
@@ -33,20 +33,20 @@ struct node {
   operation op;
   std::uint64_t tick = 0;
   std::uint64_t serial = 0;
-  std::vector<instant> after;  // what must have finished in other streams
-  vector_clock seen;           // kept for kernels only: they may touch what they did not declare
+  std::vector<instant> after;  // operations of other streams that must finish first
+  vector_clock seen;           // kernels only, for accesses that they did not declare
   call_site site;
   CUresult result = CUDA_SUCCESS;
-  bool discard = false;     // its range has gone: do not run it
-  bool in_body = false;     // the body runs right now
-  bool host_waits = false;  // enqueue_and_wait: an ordinary error goes to the caller
-  bool faulted = false;     // ACCESS_FAULT already recorded
+  bool discard = false;     // its range was unmapped or freed: do not run the body
+  bool in_body = false;     // the body is running
+  bool host_waits = false;  // enqueue_and_wait: the caller receives an ordinary error
+  bool faulted = false;     // an ACCESS_FAULT is already recorded
 };
 
 struct stream : std::enable_shared_from_this<stream> {
   CUstream handle = nullptr;
   context *ctx = nullptr;
-  execution *exec = nullptr;  // nullptr once its context has gone
+  execution *exec = nullptr;  // nullptr after its context is destroyed
   unsigned flags = 0;
   int priority = 0;
   std::uint64_t index = 0;  // in order of creation since the reset
@@ -56,109 +56,110 @@ struct stream : std::enable_shared_from_this<stream> {
   bool has_worker = false;
 
   std::shared_ptr<timeline> line;
-  vector_clock view;  // what is ordered before the next operation, besides the own queue
+  vector_clock view;  // clock of the next operation, without the stream's own queue
   std::deque<std::shared_ptr<node>> queue;
-  std::shared_ptr<node> running;  // the head, once somebody has taken it
+  std::shared_ptr<node> running;  // the head, while a thread runs it
   std::condition_variable wake;
 
-  std::shared_ptr<capture> cap;    // while it captures
-  std::vector<graph_node *> tail;  // what the next captured operation depends on
-  std::vector<touch> declared;     // hostcuda_declare, for the next launch
+  std::shared_ptr<capture> cap;    // set while the stream captures
+  std::vector<graph_node *> tail;  // dependencies of the next captured operation
+  std::vector<touch> declared;     // accesses declared for the next launch (hostcuda_declare)
 
   bool blocking() const { return line->blocking; }
 };
 
-// The streams of one context. Made and forgotten with it.
+// The streams of one context. Has the lifetime of the context.
 struct execution {
   context *ctx = nullptr;
   std::shared_ptr<stream> legacy;
-  std::vector<std::shared_ptr<stream>> streams;  // every one with a handle or with work, legacy too
-  vector_clock departed_blocking;  // destroyed streams the host has not yet waited for
+  std::vector<std::shared_ptr<stream>> streams;  // streams with a handle or with work, and `legacy`
+  vector_clock departed_blocking;                // destroyed streams outside the host clock
   vector_clock departed_other;
 };
 
 struct engine {
   std::mutex mu;
-  std::unordered_map<CUstream, std::shared_ptr<stream>> streams;  // created, not destroyed
+  std::unordered_map<CUstream, std::shared_ptr<stream>> streams;  // created and not destroyed
   std::unordered_map<CUevent, std::shared_ptr<event>> events;
   std::unordered_map<CUgraph, std::shared_ptr<graph>> graphs;
   std::unordered_map<CUgraphExec, std::shared_ptr<graph_exec>> graph_execs;
-  std::vector<std::shared_ptr<capture>> captures;  // begun, not ended
+  std::vector<std::shared_ptr<capture>> captures;  // begun and not ended
   std::unordered_map<context *, execution *> contexts;
-  std::vector<std::shared_ptr<stream>> active;  // the streams of all contexts, by creation
-  std::condition_variable changed;              // anything moved; seeded schedules and teardown
-  std::uint64_t next_id = 1;                    // handles and uids: never reused
+  std::vector<std::shared_ptr<stream>> active;  // the streams of all contexts, in order of creation
+  std::condition_variable changed;              // progress, for seeded runs and teardown
+  std::uint64_t next_id = 1;                    // handles and uids, which are never reused
   std::uint64_t next_serial = 1;
   std::uint64_t next_index = 0;
-  std::uint64_t generation = 1;       // of the simulated machine: what threads remember is checked
+  std::uint64_t generation = 1;       // of the simulated machine; invalidates per-thread state
   std::uint64_t dice = 0;             // state of the seeded schedule
-  std::uint64_t dice_generation = 0;  // which machine the dice were shaken for
+  std::uint64_t dice_generation = 0;  // generation for which `dice` was seeded
   unsigned workers = 0;
-  bool dropping = false;  // reset under way: run nothing more
+  bool dropping = false;  // a reset is in progress: do not start work
 };
 
 engine &the_engine();
 
 using engine_lock = std::unique_lock<std::mutex>;
 
-// ---- Streams of a context (stream_table.cpp). With the lock held.
+// ---- Streams of a context (stream_table.cpp). Require the lock.
 
-// The stream meant by `handle` in a thread whose current context is `ctx`; nullptr: foreign, dead,
-// or a default stream without a context.
+// Finds the stream of `handle` in a thread with the current context `ctx`. Returns nullptr for an
+// unknown or dead handle, and for a default stream without a context.
 std::shared_ptr<stream> find_stream(CUstream handle, context *ctx);
-// How every entry point with a stream begins: takes the lock and looks the handle up.
+// Prologue of an entry point with a stream: takes the lock and finds the stream.
 struct stream_call {
   explicit stream_call(CUstream handle);
-  CUresult error() const;  // what to answer when there is no such stream
+  CUresult error() const;  // the result to return when `s` is nullptr
   context *ctx;
   engine_lock lock;
   CUstream handle;
   std::shared_ptr<stream> s;
 };
 std::shared_ptr<stream> make_stream(execution &exec, CUstream handle, bool blocking);
-// Once destroyed and drained: out of all lists, its clock kept for cuCtxSynchronize.
+// Removes a destroyed and drained stream from all lists. Its clock is kept for cuCtxSynchronize.
 void retire_stream(const std::shared_ptr<stream> &s);
-// A handle that was never given out before. `kind` only makes them recognisable in a debugger.
+// Returns a handle that was never used before. `kind` makes the type visible in a debugger.
 template <class Handle>
 Handle new_handle(std::uint64_t kind) {
   return reinterpret_cast<Handle>((std::uint64_t{0xC5} << 40) | (kind << 36) |
                                   (the_engine().next_id++ << 4));
 }
 
-// ---- Running (executor.cpp). With the lock held on entry and exit; bodies run without it.
+// ---- Running (executor.cpp). Require the lock, and release it while a body runs.
 
-// Gives `op` its place: after the stream, and as legacy semantics say. `waits` is joined too.
-// `trivial`: nothing to run and `after` calls nobody, so it may be finished at once.
+// Queues `op` behind the stream's work, with legacy-stream semantics. Joins `waits` into its clock.
+// `trivial`: `op` has no body and its `after` calls no user code, so it may finish at once.
 std::shared_ptr<node> post(engine_lock &lock, const std::shared_ptr<stream> &s, operation &&op,
                            const vector_clock *waits, bool trivial, const call_site *site);
-// Blocks until `tick` of `line` has finished. In a seeded schedule runs what is needed.
+// Blocks until `tick` of `line` has finished. In a seeded schedule, runs work until then.
 void wait_for(engine_lock &lock, const std::shared_ptr<timeline> &line, std::uint64_t tick);
-// Lets a seeded schedule make a little progress: what a query does.
+// Runs up to three operations of a seeded schedule, for a query.
 void nudge(engine_lock &lock);
-// Whether the head of `s` may run now.
+// Whether the head of `s` can run now.
 bool is_ready(const stream &s);
-// Runs the head of `s` on this thread. Requires: is_ready(*s), nothing running.
+// Runs the head of `s` on this thread.
+// Requires: is_ready(*s); no operation of `s` is running.
 void run_head(engine_lock &lock, const std::shared_ptr<stream> &s);
-// Wakes whoever could run the head of `s`.
+// Wakes the threads that can run the head of `s`.
 void rouse(const std::shared_ptr<stream> &s);
-// The same after a post: behind other work nobody need be woken, its end sees to that.
+// As rouse(), after post(). Wakes no thread if other work precedes `op`: the end of that work does.
 void announce(const std::shared_ptr<stream> &s);
-// break_context, and wakes what waits in it.
+// Breaks the context (break_context) and wakes the threads that wait in it.
 void poison(engine_lock &lock, context *ctx, CUresult code);
 
 // A pseudo-random number that depends on its arguments only.
 std::uint64_t mix(std::uint64_t a, std::uint64_t b = 0, std::uint64_t c = 0);
 
-// ---- Waiting as the API does it (enqueue.cpp). With the lock held.
+// ---- Waiting, for the API functions (enqueue.cpp). Require the lock.
 
-// Waits for the stream (legacy: and for all blocking ones) and joins the host clock.
+// Waits for the stream (the legacy stream: and for all blocking streams) and joins the host clock.
 CUresult synchronize_stream(engine_lock &lock, const std::shared_ptr<stream> &s);
-// Whether all of it is done; if so joins the host clock. NOT_READY otherwise.
+// If all work of the stream is done, joins the host clock. Otherwise returns NOT_READY.
 CUresult query_stream(engine_lock &lock, const std::shared_ptr<stream> &s);
-// The capture rules for an operation on `s` (or, with `waits`, a host wait for it).
+// Checks the capture rules for an operation on `s` or, with `waits`, for a host wait for `s`.
 CUresult capture_gate(stream &s, bool waits);
 
-// What this thread runs: set around every body and `after`. nullptr outside.
+// The operation that this thread is running, set during every body and `after`; otherwise nullptr.
 struct running_work {
   stream *s;
   node *n;

@@ -1,4 +1,4 @@
-// Events: the moment a stream had reached when they were last recorded.
+// Events. An event refers to the position of a stream at which it was last recorded.
 #pragma once
 
 #include <chrono>
@@ -9,7 +9,7 @@
 
 namespace hostcuda {
 
-// One recording. Shared with the operation that fills in the time when the stream gets there.
+// One recording. The operation that sets `when` shares it.
 struct moment {
   std::shared_ptr<timeline> line;
   std::uint64_t tick = 0;
@@ -23,12 +23,12 @@ struct event {
   CUevent handle = nullptr;
   context *ctx = nullptr;
   unsigned flags = 0;
-  std::shared_ptr<moment> last;        // nullptr: never recorded
-  std::shared_ptr<capture> cap;        // last recorded in this capture instead
-  std::vector<graph_node *> cap_tail;  // where the captured stream stood
+  std::shared_ptr<moment> last;        // nullptr: not recorded yet
+  std::shared_ptr<capture> cap;        // set if it was last recorded in a capture
+  std::vector<graph_node *> cap_tail;  // position of the captured stream
 };
 
-// With the engine's lock held; nullptr for a foreign or dead handle.
+// Returns nullptr for an unknown or dead handle. Requires engine::mu.
 std::shared_ptr<event> find_event(CUevent handle);
 
 }  // namespace hostcuda

@@ -1,4 +1,4 @@
-// Graphs: operations and what each depends on, as captured; and their instances.
+// Graphs (captured operations with their dependencies) and executable graphs.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@ namespace hostcuda {
 struct graph_node {
   operation op;
   std::vector<graph_node *> after;
-  std::size_t index = 0;  // in its graph; every dependency has a smaller one
+  std::size_t index = 0;  // in its graph; dependencies have smaller indices
 };
 
 struct graph {
@@ -20,12 +20,12 @@ struct graph {
   std::vector<std::unique_ptr<graph_node>> nodes;
 };
 
-// Immutable once made, so that launches in flight can share it.
+// Immutable after creation, so that pending launches can share it.
 struct graph_plan {
   std::vector<operation> ops;
   std::vector<std::vector<std::size_t>> successors;
   std::vector<std::size_t> indegree;
-  std::vector<touch> touches;  // of all nodes together
+  std::vector<touch> touches;  // of all nodes
 };
 
 struct graph_exec {

@@ -1,4 +1,4 @@
-// Modules: the kernel names in PTX text, and the host functions registered for them.
+// Modules: kernel names from PTX text, and the host functions registered under these names.
 #pragma once
 
 #include <hostcuda/hostcuda.h>
@@ -12,7 +12,7 @@
 
 namespace hostcuda {
 
-// Immutable once registered; a later registration of the name makes a new one.
+// Immutable. Registering the same name again creates a new object.
 struct host_kernel {
   std::string entry;
   hostcuda_kernel fn = nullptr;
@@ -27,13 +27,13 @@ struct function {
   int max_dynamic_shared = 48 * 1024;
 };
 
-// nullptr for a foreign or dead handle.
+// Returns nullptr for an unknown or dead handle.
 std::shared_ptr<function> find_function(CUfunction handle);
 
-// Unloads the modules of `ctx`; nullptr: of every context.
+// Unloads the modules of `ctx`; of all contexts if it is nullptr.
 void forget_modules(context *ctx);
 
-// The names behind `.entry` in PTX text, comments skipped.
+// Returns the names of the `.entry` directives in PTX text. Skips comments.
 std::vector<std::string> ptx_entries(std::string_view text);
 
 }  // namespace hostcuda

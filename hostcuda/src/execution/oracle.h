@@ -1,10 +1,11 @@
-// The oracle: which ranges unfinished work touches, and whether an unmap or an alias races it.
+// The oracle: records the ranges that unfinished work accesses, and detects races with unmap, free
+// and aliases.
 //
-// "Unfinished" means: not within the host clock (timeline::known), whatever the workers have done.
-// Kept: one record per (stream, range, read or write), because of two operations of one stream on
-// the same range the later is done no earlier, so it alone decides. Memory is therefore bounded by
-// the number of distinct ranges, not of operations; a record goes when the host clock passes it.
-// Everything here is guarded by engine::mu unless said. docs/hostcuda.md#the-oracle
+// Work is unfinished while its tick is not within the host clock (timeline::known), even if a
+// worker has run it. The oracle keeps one record per stream, range and direction (read or write):
+// for two operations of one stream on one range, the later one decides. Memory is therefore bounded
+// by the number of distinct ranges. A record is removed when the host clock passes it.
+// Guarded by engine::mu unless stated otherwise. docs/hostcuda.md#the-oracle
 #pragma once
 
 #include <hostcuda/hostcuda.h>
@@ -20,33 +21,34 @@
 
 namespace hostcuda {
 
-// Where one operation stands.
+// Position and origin of one operation.
 struct position {
   std::shared_ptr<timeline> line;
   std::uint64_t tick;
   std::uint64_t serial;
-  const vector_clock *seen;  // what is ordered before it
+  const vector_clock *seen;  // clock of the operations that precede it
   const char *what;
   context *ctx;
   const call_site *site;
 };
 
-// Remembers that the operation at `where` touches `t`. `late`: it is found out while it runs.
+// Records that the operation at `where` accesses `t`. `late`: the access is known only while the
+// operation runs.
 void oracle_note(const position &where, const touch &t, bool late);
 
-// Records UNORDERED_ALIAS for each unfinished access to `others` (the other addresses of `t`) that
-// is not ordered before `where`. Only records queued before `where` are looked at: for a late
-// access nothing says how those queued after it are ordered. Returns whether there was one.
-// `others` come from the books before the engine's lock is taken: by then an address among them may
-// show other memory. So a suspicion (`report` false) is judged again with `others` asked for anew.
+// Finds unfinished accesses to `others` (the other addresses of `t`) that are not ordered before
+// `where`. Reports UNORDERED_ALIAS for each if `report` is set. Returns whether there was one.
+// Only records queued before `where` are compared, because for a late access the order of later
+// ones is unknown. `others` is read from the memory registry before engine::mu is taken and may be
+// outdated: callers check with `report` false first, read `others` again, and then report.
 bool oracle_check_alias(const position &where, const touch &t,
                         const std::vector<virtual_range> &others, bool report);
 
-// The host has learnt that operations up to `tick` are done.
+// Advances the host clock: operations up to `tick` are done.
 void oracle_learn(const std::shared_ptr<timeline> &line, std::uint64_t tick);
 void oracle_learn(const vector_clock &clock);
 
-// Removes and returns the records of unfinished work that overlap. With `is_free` only those of
+// Removes and returns the overlapping records of unfinished work. `is_free`: only records of
 // streams that cuMemFree does not wait for.
 std::vector<record> oracle_take(CUdeviceptr at, std::size_t bytes, bool is_free);
 

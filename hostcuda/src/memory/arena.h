@@ -1,5 +1,5 @@
-// Small blocks out of 2 MiB pieces of device memory, as the driver does it: behind cuMemAlloc (one
-// arena per device) and behind every memory pool.
+// Suballocator: carves blocks out of 2 MiB chunks of device memory. cuMemAlloc uses one arena per
+// device; each memory pool has its own.
 #pragma once
 
 #include <map>
@@ -11,66 +11,69 @@
 
 namespace hostcuda {
 
-// Bytes that were freed by work which has not run yet. They are free to whoever is queued behind
-// it.
+// Bytes with a queued free that has not run yet. Work that is ordered after the free may reuse
+// them.
 struct parked_piece {
   std::size_t bytes = 0;
-  std::uint64_t tick = 0;  // of the last free in it
+  std::uint64_t tick = 0;  // of the last free in this range
 };
-// Those of one stream.
+// Parked ranges of one stream.
 struct parked_line {
-  std::map<CUdeviceptr, parked_piece> at;  // never across two chunks
+  std::map<CUdeviceptr, parked_piece> at;  // a range lies in one chunk
   std::set<std::pair<std::size_t, CUdeviceptr>> by_size;
   std::set<std::pair<std::uint64_t, CUdeviceptr>> by_tick;
 };
 
 struct arena {
   int location = 0;
-  memory_pool *pool = nullptr;  // whose it is, if a pool's
-  bool keeps_empty = false;     // a pool keeps chunks without blocks until it is trimmed
+  memory_pool *pool = nullptr;  // the pool that owns the arena, or nullptr
+  bool keeps_empty = false;     // pools keep chunks without blocks until they are trimmed
   std::size_t reserved = 0;     // bytes of its chunks
-  std::size_t used = 0;         // bytes of its blocks, rounded
+  std::size_t used = 0;         // bytes of its blocks after rounding
   std::size_t reserved_high = 0;
   std::size_t used_high = 0;
   std::set<CUdeviceptr> chunks;
-  std::map<CUdeviceptr, std::size_t> free_at;                  // never across two chunks
-  std::set<std::pair<std::size_t, CUdeviceptr>> free_by_size;  // best fit first
+  std::map<CUdeviceptr, std::size_t> free_at;                  // a range lies in one chunk
+  std::set<std::pair<std::size_t, CUdeviceptr>> free_by_size;  // for best fit
   std::unordered_map<std::uint64_t, parked_line> parked;       // by stream
-  std::size_t frees_queued = 0;                                // that have not run
+  std::size_t frees_queued = 0;                                // queued frees that have not run
 };
 
-// Allocates and enters a block; `proto` gives the fields that are the caller's business.
-// `order`: of the stream that it is for; nullptr: nothing parked is taken. `follows`: also what
-// other streams freed before something that this one waits for.
-// Errors: OUT_OF_MEMORY. Requires: the lock is not held.
+// Allocates and registers a block. `proto` has the fields that the caller sets.
+// `order` is the order of the stream that the block is for; nullptr: reuses no parked bytes.
+// `follows`: also reuses bytes that other streams freed before an operation this stream waits for.
+// Requires: the lock is not held.
+// Errors:   OUT_OF_MEMORY.
 CUresult arena_allocate(arena *a, std::size_t bytes, const block &proto, CUdeviceptr *out,
                         const stream_order *order = nullptr, bool follows = false);
 
-// Parks a block whose free is queued at `place`: it is no block any more, and its bytes may be
-// handed out to what comes behind. Requires the lock.
+// Parks a block with a free that is queued at `place`: removes the block and makes its bytes
+// available to work that is ordered after the free. Requires the lock.
 void arena_park_locked(std::map<CUdeviceptr, block>::iterator it, const place_in_time &place);
-// That free runs: what it and earlier ones of its stream parked is anybody's. False: the block was
-// not parked. Requires the lock.
+// Called when a queued free runs: makes the bytes that it and earlier frees of its stream parked
+// available to all. Returns false if the block was not parked. Requires the lock.
 bool arena_unpark_locked(std::uint64_t block_id, std::vector<physical *> *dead, memory_pool **pool);
 
-// Whether all of these bytes were blocks whose queued frees have not run: work ahead of those may
-// use them still. Requires the lock.
+// Whether all of these bytes are parked. Work that precedes the queued frees may still access them.
+// Requires the lock.
 bool freed_but_not_yet(CUdeviceptr at, std::size_t bytes);
-void forget_parked();  // at a reset
+// Discards all parked ranges, for a reset.
+void forget_parked();
 
-// Removes a block and gives empty chunks to `dead`. Requires the lock.
+// Removes a block and appends the memory of empty chunks to `dead`. Requires the lock.
 void arena_free_locked(std::map<CUdeviceptr, block>::iterator it, std::vector<physical *> *dead);
 
-// Gives empty chunks away until at most `keep` bytes are reserved. Requires the lock.
+// Appends the memory of empty chunks to `dead` until at most `keep` bytes are reserved. Requires
+// the lock.
 void arena_trim_locked(arena *a, std::size_t keep, std::vector<physical *> *dead);
 
-// A pool has an empty chunk: the next synchronisation looks whether it holds too much.
+// Records that a pool has an empty chunk, so that the next synchronisation trims the pools.
 void pool_has_an_empty_chunk();
 
-// Every pool of the device gives back what it does not use. Requires: the lock is not held.
+// Releases the unused chunks of all pools of the device. Requires: the lock is not held.
 void trim_every_pool(int location);
 
-// The access a pool's memory grants.
+// The access rights of a pool's memory.
 access_bits pool_access(const memory_pool *pool);
 
 }  // namespace hostcuda

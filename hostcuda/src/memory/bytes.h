@@ -1,7 +1,7 @@
-// Moving and filling bytes of device memory at the speed of the machine.
+// Copies and fills bytes of device memory.
 //
-// Under ThreadSanitizer both are inline assembly: device addresses may lie outside what it can
-// shadow (a reservation of terabytes), and which accesses race is the oracle's question, not its.
+// Under ThreadSanitizer both are inline assembly, because device addresses may lie outside the
+// range that it can shadow (a reservation of terabytes). The oracle detects races on these bytes.
 #pragma once
 
 #include <cstddef>
@@ -55,7 +55,8 @@ inline void stream_line(char *to, const char *from) {
   _mm_prefetch(from + 2 * kLine, _MM_HINT_T0);
   const auto *const s = reinterpret_cast<const __m128i *>(from);
   auto *const d = reinterpret_cast<__m128i *>(to);
-  // One by one: a loop of four is not unrolled at every level, and is a third slower then.
+  // Written out, because a loop is not unrolled at every optimisation level and is then a third
+  // slower.
   const __m128i a = _mm_loadu_si128(s), b = _mm_loadu_si128(s + 1);
   const __m128i c = _mm_loadu_si128(s + 2), e = _mm_loadu_si128(s + 3);
   _mm_stream_si128(d, a);
@@ -64,9 +65,9 @@ inline void stream_line(char *to, const char *from) {
   _mm_stream_si128(d + 3, e);
 }
 
-// Past the caches, a line of each of four pages in turn, which keeps more of the memory's banks
-// busy: memcpy does so too, but only from hundreds of MiB on, and a copy is often asked for in
-// smaller parts. Requires: they do not overlap.
+// Copies with non-temporal stores, one cache line of each of four pages in turn, to use more memory
+// banks. memcpy does the same only above hundreds of MiB.
+// Requires: the ranges do not overlap.
 inline void stream_bytes(char *to, const char *from, std::size_t bytes) {
   constexpr std::size_t page = 4096;
   const std::size_t lead = (kLine - reinterpret_cast<std::uintptr_t>(to) % kLine) % kLine;
@@ -85,7 +86,7 @@ inline void stream_bytes(char *to, const char *from, std::size_t bytes) {
   _mm_sfence();
   std::memcpy(to, from, bytes);
 }
-constexpr std::size_t kStreamed = std::size_t{1} << 20;  // from where on it pays
+constexpr std::size_t kStreamed = std::size_t{1} << 20;  // threshold for stream_bytes
 #else
 inline void stream_bytes(char *to, const char *from, std::size_t bytes) {
   std::memcpy(to, from, bytes);

@@ -1,4 +1,4 @@
-// A copy between two pieces of linear memory, one-dimensional or of rows.
+// Copy between two ranges of linear memory, one-dimensional or with rows and pitches.
 #pragma once
 
 #include "hostcuda/src/cuda_names.h"
@@ -7,16 +7,16 @@
 namespace hostcuda {
 
 enum class side {
-  device,   // must be memory the driver knows
-  host,     // any address of the program; one of ours is checked like device memory
-  unified,  // either: what the books do not know is host memory
+  device,   // must be registered memory
+  host,     // any host address; registered memory is checked like device memory
+  unified,  // either: an address that is not registered is host memory
 };
 
 struct copy_side {
   side kind = side::unified;
   CUdeviceptr at = 0;
-  std::size_t pitch = 0;  // distance of two rows; ignored with one row
-  CUdevice device = 0;    // on whose behalf it is accessed
+  std::size_t pitch = 0;  // distance between rows; ignored for one row
+  CUdevice device = 0;    // the device that accesses the memory
 };
 
 struct copy_request {
@@ -27,7 +27,7 @@ struct copy_request {
   std::size_t rows = 1;
 };
 
-// Checks the request as CUDA does at the call, then queues it on `stream`, or runs it and waits.
+// Checks the request as CUDA does at the call, then queues it on `stream`; with `wait`, also waits.
 // Errors: INVALID_VALUE (no access, not mapped, bad address), STREAM_CAPTURE_UNSUPPORTED.
 CUresult copy(const copy_request &request, CUstream stream, bool wait);
 

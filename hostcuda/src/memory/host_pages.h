@@ -1,10 +1,10 @@
-// The host memory behind the simulated devices: address ranges, files of pages, and the time it
-// takes to make pages present. Knows nothing of CUDA's rules.
+// Host memory of the simulated devices: address ranges, files of pages, and page population. Does
+// not implement rules of CUDA.
 //
-// A device is one memfd. A page allocation is an extent of it: neighbouring allocations tend to be
-// neighbouring extents, so that the kernel merges adjacent mappings and a process stays under
-// vm.max_map_count (65,530). Raw system calls, because a sanitizer's interceptor would try to
-// shadow a reservation of terabytes.
+// Each device has one memfd, and a page allocation is an extent of it. Consecutive allocations tend
+// to be neighbouring extents, so that the kernel merges adjacent mappings and a process stays below
+// vm.max_map_count (65,530). Memory calls are raw system calls, because the interceptors of
+// sanitizers would try to shadow a reservation of terabytes.
 #pragma once
 
 #include <cstddef>
@@ -22,62 +22,63 @@ inline std::size_t round_up(std::size_t n, std::size_t to) {
   return (n + to - 1) / to * to;
 }
 
-// Bytes of a file. fd -1: only the books (unbacked).
+// A range of a file. fd -1: unbacked, without bytes.
 struct extent {
   int fd = -1;
   std::size_t offset = 0;
   std::size_t bytes = 0;
-  char *view = nullptr;  // the driver's own mapping of it; nullptr: there is none
+  char *view = nullptr;  // the driver's own mapping of the range, or nullptr
 };
 
-// Address space with nothing behind it, at `hint` when that is free, elsewhere otherwise. nullptr:
-// there is no such room. `alignment` is a power of two.
+// Reserves inaccessible address space, at `hint` if that is free, otherwise elsewhere. Returns
+// nullptr if there is no free range. `alignment` is a power of two.
 void *reserve_range(std::size_t bytes, std::size_t alignment, void *hint);
 void release_range(void *at, std::size_t bytes);
 
-// Whether a mapping may be made, now or later: not where the host would soon refuse (too many of
-// them, host_areas.h).
+// Takes the areas of one mapping that is made now or later. Returns false near vm.max_map_count
+// (host_limits.h).
 bool may_map_extent();
-// Replaces reserved address space by the pages of `what`. `access` as below. False: the host
-// refused.
+// Maps the pages of `what` over reserved address space, with `access` as for protect_range().
+// Returns false if the system call fails.
 bool map_extent(void *at, const extent &what, unsigned access);
-// Puts the reservation back.
+// Replaces a mapping by inaccessible reserved address space.
 bool unmap_range(void *at, std::size_t bytes);
-// `access` as CUmemAccess_flags: 0 none, 1 read, 3 read and write.
+// Sets the access rights: CUmemAccess_flags (0 none, 1 read, 3 read and write).
 bool protect_range(void *at, std::size_t bytes, unsigned access);
-// Fills the page tables, so that the first touch runs at the speed of the second; not where the
-// machine is lazy.
+// Fills the page tables, so that the first access takes no page faults. Does nothing on a lazy
+// machine.
 void populate_range(void *at, std::size_t bytes);
 
-// A file of its own for memory that other processes may import; zero filled. -1: the host is out of
-// memory (errno ENOMEM) or of descriptors.
+// Creates a zero-filled memfd for memory that other processes may import. Returns -1 if the host is
+// out of memory (errno ENOMEM) or out of descriptors.
 int make_shared_pages(const char *name, std::size_t bytes);
 
-// The driver's own mapping of such a file, filled in; nullptr: no room for it, or no bytes at all.
+// Maps such a file for the driver and populates the mapping. Returns nullptr if that fails, or
+// on an unbacked machine.
 char *map_view(int fd, std::size_t bytes);
-// Gives both back, in the driver's own time. `view` may be nullptr.
+// Releases the file and its view in the background. `view` may be nullptr.
 void drop_shared_pages(int fd, char *view, std::size_t bytes);
 
-// Whether the host has `bytes` to give. Prints one line the first time it has not.
+// Whether the host has `bytes` of free memory. Prints one line the first time that it has not.
 bool host_can_back(std::size_t bytes);
 
-// Whether copies and fills may touch `bytes` of device memory: where the machine is lazy, that is
-// when the host pays for it.
+// Whether copies and fills may touch `bytes` of device memory. On a lazy machine, touching
+// allocates host memory.
 bool host_can_touch(std::size_t bytes);
 
-// The pages of one device. Thread-safe; take() and give() do their work outside the lock.
+// The pages of one device. Thread-safe. take() and give() populate and zero outside the lock.
 //
-// Released pages stay present, up to settings::keep, and are zeroed in the background: neither is
-// anything that a GPU's program would wait for. The lowest go first, so that pages that are
-// created together are neighbours.
+// Released pages stay resident, up to settings::keep, and are zeroed in the background. The lowest
+// offsets are reused first, so that pages created together are neighbours.
 class page_file {
  public:
-  // Zeroed, and present unless the machine is lazy. False: the host cannot back it.
+  // Takes zeroed pages, resident unless the machine is lazy. Returns false if the host is out of
+  // memory.
   bool take(std::size_t bytes, extent *out);
   void give(const extent &what);
-  // Gives all that is kept back to the host.
+  // Releases all kept pages to the host.
   void drop_kept();
-  // Forgets everything; nothing may be mapped any more.
+  // Releases everything. Requires: no page is mapped.
   void reset();
 
  private:
@@ -90,16 +91,16 @@ class page_file {
 
   std::mutex mutex_;
   int fd_ = -1;
-  char *view_ = nullptr;  // all of the file that can have bytes, in one piece
+  char *view_ = nullptr;  // mapping of the whole file
   std::size_t view_bytes_ = 0;
-  std::size_t end_ = 0;          // first offset never used
+  std::size_t end_ = 0;          // first unused offset
   std::size_t length_ = 0;       // of the file
-  offset_ranges holes_;          // below it, and not present
-  offset_ranges clean_, dirty_;  // present and nobody's: zero, and still to be zeroed
-  std::size_t clearing_ = 0;     // bytes on their way from one to the other
+  offset_ranges holes_;          // below end_ and not resident
+  offset_ranges clean_, dirty_;  // resident and free: zeroed, and not zeroed yet
+  std::size_t clearing_ = 0;     // bytes being zeroed, in neither of the two
 };
 
-// One per device; the last one is the host's.
+// The page file of a device, or of the host (kHostLocation).
 page_file &pages_of(int location);
 void reset_pages();
 

@@ -1,5 +1,5 @@
-// What each kind of memory does when a context or the whole machine goes. memory_reset.cpp calls
-// it.
+// Release functions of each kind of memory, called by memory_reset.cpp when a context is destroyed
+// or the machine is reset.
 #pragma once
 
 #include "hostcuda/src/context.h"

@@ -1,7 +1,7 @@
-// The books of all memory: who reserved, created, mapped and allocated what.
+// Memory registry: all reservations, physical allocations, mappings and allocated blocks.
 //
-// Lock order: the_memory().mutex > the books of the contexts > a page file's. the_memory().mutex is
-// never held across anything of the execution side, nor while pages are zeroed or given back.
+// Lock order: the_memory().mutex > context_table::mutex > page_file::mutex_. the_memory().mutex is
+// not held during calls of the execution side, nor while pages are zeroed or released.
 // docs/hostcuda.md#memory
 #pragma once
 
@@ -26,9 +26,9 @@
 
 namespace hostcuda {
 
-constexpr int kHostLocation = kMaxDevices;  // where a device ordinal is meant but it is the host
+constexpr int kHostLocation = kMaxDevices;  // location of host memory, next to the device ordinals
 
-// Access rights: two bits per location, as CUmemAccess_flags.
+// Access rights: CUmemAccess_flags in two bits per location.
 using access_bits = std::uint64_t;
 inline unsigned access_of(access_bits bits, int location) {
   return static_cast<unsigned>(bits >> (2 * location)) & 3U;
@@ -37,21 +37,21 @@ inline access_bits with_access(access_bits bits, int location, unsigned access) 
   return (bits & ~(access_bits{3} << (2 * location))) | (access_bits{access} << (2 * location));
 }
 
-// Memory of a device, whatever it was allocated for. Its pages live until `refs` is 0.
+// Physical memory of a device, for all kinds of allocation. Lives until `refs` is 0.
 struct physical {
   std::uint64_t id = 0;
   int location = 0;
   extent where;
-  bool own_file = false;  // where.fd is its own, for sharing
-  bool counted = true;    // in the device's used bytes; what another process created is not
-  bool vmm = false;       // made by cuMemCreate or imported
+  bool own_file = false;  // where.fd belongs to this memory alone, for sharing
+  bool counted = true;    // counts as used memory of the device; false for imported memory
+  bool vmm = false;       // created by cuMemCreate or imported
   std::uint64_t refs = 0;
-  std::pair<std::uint64_t, std::uint64_t> file_id{};  // device and inode, where own_file
-  std::set<CUdeviceptr> mapped_at;                    // every address it is mapped at
-  std::once_flag viewed;                              // where own_file: `where.view` is looked for
+  std::pair<std::uint64_t, std::uint64_t> file_id{};  // device and inode, if own_file
+  std::set<CUdeviceptr> mapped_at;                    // all addresses at which it is mapped
+  std::once_flag viewed;                              // if own_file: `where.view` has been created
 };
 
-// A CUmemGenericAllocationHandle. Alive while the program holds it or it is mapped.
+// A CUmemGenericAllocationHandle. Lives while the program holds it or it is mapped.
 struct vmm_handle {
   CUmemGenericAllocationHandle value = 0;
   physical *memory = nullptr;
@@ -69,21 +69,21 @@ struct mapping {
   std::size_t bytes = 0;
   vmm_handle *handle = nullptr;
   access_bits access = 0;
-  bool present = false;  // the host has it there: from when somebody may touch it
+  bool present = false;  // mapped in the process; set when access is first granted
 };
 
 struct arena;
 struct memory_pool;
 
-// One 2 MiB-granular piece of an arena: device memory mapped for good.
+// One chunk of an arena: permanently mapped device memory in multiples of 2 MiB.
 struct chunk {
   std::size_t bytes = 0;
   physical *memory = nullptr;
   arena *owner = nullptr;
-  std::size_t live = 0;  // blocks in it
+  std::size_t live = 0;  // number of blocks in it
 };
 
-// What cuMemAlloc, the pools and cuMemAllocManaged hand out.
+// A block allocated by cuMemAlloc, a pool or cuMemAllocManaged.
 struct block {
   std::size_t bytes = 0;
   std::size_t footprint = 0;  // bytes after rounding
@@ -95,11 +95,11 @@ struct block {
   bool freeing = false;  // a cuMemFreeAsync is queued
 };
 
-// Host memory the driver knows: cuMemHostAlloc or cuMemHostRegister.
+// Host memory from cuMemHostAlloc or cuMemHostRegister.
 struct host_range {
   std::size_t bytes = 0;
   unsigned flags = 0;
-  bool registered = false;  // the program's own memory
+  bool registered = false;  // memory of the program (cuMemHostRegister)
   context *ctx = nullptr;
   std::uint64_t id = 0;
 };
@@ -118,7 +118,7 @@ struct memory_registry {
   std::size_t peak = 0;
   std::uint64_t vmm_allocations = 0;
   std::uint64_t accessible_mappings = 0;
-  std::atomic<std::uint64_t> aliased{0};  // physical memories mapped more than once
+  std::atomic<std::uint64_t> aliased{0};  // number of physical allocations mapped more than once
   std::uint64_t next_id = 1;
   CUmemGenericAllocationHandle next_handle = 0x10000;
 };
@@ -127,25 +127,26 @@ memory_registry &the_memory();
 
 // ---- Physical memory ----
 
-// Creates memory of `bytes` at a location, zeroed, with one reference. CUDA_ERROR_OUT_OF_MEMORY
-// when the device or the host is full. Requires: the_memory().mutex is not held.
+// Creates zeroed memory of `bytes` at a location, with one reference.
+// Requires: the_memory().mutex is not held.
+// Errors:   OUT_OF_MEMORY when the device or the host is full.
 CUresult create_physical(int location, std::size_t bytes, const CUmemAllocationProp *shared,
                          physical **out);
 
-// Drops one reference; what reached zero is appended to `dead`. Requires the lock.
+// Drops one reference. Appends the memory to `dead` when none is left. Requires the lock.
 void drop_locked(physical *memory, std::vector<physical *> *dead);
 
-// Gives dead memory back to the host and the device. Requires: the lock is not held.
+// Releases dead memory to the device and the host. Requires: the lock is not held.
 void dispose(const std::vector<physical *> &dead);
 
-// Keep track of where memory is mapped. Require the lock.
+// Add and remove an address at which memory is mapped. Require the lock.
 void note_mapped_locked(physical *memory, CUdeviceptr at);
 void note_unmapped_locked(physical *memory, CUdeviceptr at);
 
-// ---- Looking up, all with the lock held ----
+// ---- Lookup. All functions require the lock. ----
 
-// The first element of `m` that starts at or after `at`. A program that grows works at the upper
-// end, where no tree needs to be descended.
+// The first element of `m` that starts at or after `at`. Fast at the upper end, where a growing
+// program works.
 template <class Map>
 typename Map::iterator first_from(Map &m, CUdeviceptr at) {
   if (m.empty() || std::prev(m.end())->first < at) return m.end();
@@ -153,7 +154,7 @@ typename Map::iterator first_from(Map &m, CUdeviceptr at) {
   return m.lower_bound(at);
 }
 
-// The element of `m` whose [start, start + bytes) contains `at`, or end().
+// The element of `m` with `at` in [start, start + bytes), or end().
 template <class Map>
 typename Map::iterator containing(Map &m, CUdeviceptr at) {
   if (m.empty()) return m.end();
@@ -166,16 +167,16 @@ typename Map::iterator containing(Map &m, CUdeviceptr at) {
   return at - it->first < it->second.bytes ? it : m.end();
 }
 
-enum class peer_rule { strict, copies };  // copies reach cuMemAlloc memory of every device
+enum class peer_rule { strict, copies };  // copies: cuMemAlloc memory of all devices is accessible
 
-// As resolve(), with the lock held.
+// As resolve(). Requires the lock.
 void *resolve_locked(CUdevice device, CUdeviceptr at, std::size_t bytes, bool write,
                      peer_rule rule);
 
-// Whether the driver has an entry at all at this address: mapped, reserved, allocated or host.
+// Whether the registry has an entry at this address: mapped, reserved, allocated or host memory.
 bool known_locked(CUdeviceptr at);
 
-// ---- Pins: bytes a copy is moving right now; whoever takes them away waits for it ----
+// ---- Pins: ranges in use by a running copy. Unmap and free wait until they are unpinned. ----
 
 struct host_bytes {
   char *at;
@@ -183,16 +184,15 @@ struct host_bytes {
 };
 
 struct pinned_access {
-  CUdevice device = 0;  // on whose behalf
+  CUdevice device = 0;  // the device that accesses the memory
   CUdeviceptr at = 0;
   std::size_t bytes = 0;
   bool write = false;
-  bool maybe_host = false;  // an address the books do not know is plain host memory
-  // Out. Mapped pages are reached through the driver's own mapping of them, as a copy engine needs
-  // no page tables of the host either. Where that is not in one piece, `host` is the address
-  // itself.
+  bool maybe_host = false;  // an unregistered address is host memory
+  // Output. Mapped pages are accessed through the driver's view of them. If the view is not
+  // contiguous, `host` is the device address itself and `pieces` lists the parts.
   char *host = nullptr;
-  std::vector<host_bytes> pieces;  // all of it, where it is more than one
+  std::vector<host_bytes> pieces;  // the parts, if there is more than one
 };
 
 class pin_guard {
@@ -201,19 +201,21 @@ class pin_guard {
   pin_guard(const pin_guard &) = delete;
   pin_guard &operator=(const pin_guard &) = delete;
   ~pin_guard();
-  // Resolves all of them at one moment. False: one of them is not accessible; nothing is pinned.
+  // Resolves and pins all accesses atomically. Returns false, and pins none, if one of them is not
+  // accessible.
   bool take(pinned_access *list, std::size_t count);
 
  private:
   std::vector<std::uint64_t> pins_;
 };
 
-// With the lock held. True: the lock was given up while waiting, so look again.
+// Waits until the range is not pinned. Returns true if it released the lock to wait; the caller
+// must then look up its state again. Requires the lock.
 bool wait_for_pins(std::unique_lock<std::shared_mutex> &lock, CUdeviceptr at, std::size_t bytes);
 
 // ---- Life cycle ----
 
-// Takes memory of a device away (hostcuda_occupy).
+// Makes memory of a device unavailable (hostcuda_occupy).
 CUresult occupy(CUdevice device, std::size_t bytes);
 
 }  // namespace hostcuda

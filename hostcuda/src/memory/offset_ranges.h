@@ -1,4 +1,4 @@
-// Ranges of a file, neighbours joined.
+// Set of byte ranges of a file. Adjacent ranges are merged.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,8 @@ class offset_ranges {
 
   std::size_t bytes() const { return bytes_; }
 
-  // Requires: none of it is in there. Returns the range that it is part of now.
+  // Adds a range and returns the merged range.
+  // Requires: no byte of it is in the set.
   range add(std::size_t offset, std::size_t bytes) {
     bytes_ += bytes;
     auto at = by_offset_.emplace(offset, bytes).first;
@@ -36,8 +37,7 @@ class offset_ranges {
     return {at->first, at->second};
   }
 
-  // Where the lowest that fits begins, looking at a bounded number: ranges are nearly always of one
-  // page or many.
+  // Returns the offset of the lowest range of at least `bytes`. Examines a limited number of ranges.
   std::optional<std::size_t> lowest(std::size_t bytes) const {
     int tries = 64;
     auto it = by_offset_.begin();
@@ -46,7 +46,8 @@ class offset_ranges {
     return it->first;
   }
 
-  // Requires: a range begins at `offset`, of at least so many bytes.
+  // Removes `bytes` at `offset`.
+  // Requires: a range of at least `bytes` begins at `offset`.
   void take(std::size_t offset, std::size_t bytes) {
     const auto it = by_offset_.find(offset);
     const std::size_t left = it->second - bytes;
@@ -55,7 +56,7 @@ class offset_ranges {
     bytes_ -= bytes;
   }
 
-  // At most `most` bytes from where the first range begins.
+  // Removes and returns up to `most` bytes from the first range.
   std::optional<range> take_first(std::size_t most) {
     if (by_offset_.empty()) return std::nullopt;
     const range out{by_offset_.begin()->first, std::min(most, by_offset_.begin()->second)};

@@ -1,5 +1,5 @@
-// Pools of stream-ordered memory, as they are kept: pool.cpp makes and sets them up, pool_alloc.cpp
-// allocates from them. Everything here is guarded by the_memory().mutex.
+// Registry of memory pools. pool.cpp creates and configures pools; pool_alloc.cpp allocates from
+// them. Guarded by the_memory().mutex.
 #pragma once
 
 #include <set>
@@ -17,7 +17,7 @@ struct memory_pool {
   std::uint64_t release_threshold = 0;
   int reuse[3] = {1, 1, 1};
   bool is_default = false;
-  bool destroyed = false;  // gone once its last block is
+  bool destroyed = false;  // deleted with its last block
 };
 
 struct pool_books {
@@ -28,16 +28,16 @@ struct pool_books {
 
 pool_books &pools();
 
-// Whether this machine has pools at all.
+// Whether the simulated machine supports pools.
 bool pools_here();
 
-// The pool a device has from the start; made when first asked for.
+// The default pool of a device. Created on first use.
 memory_pool *standard_pool_locked(CUdevice device);
 
-// nullptr: no pool, or one that was destroyed.
+// Returns nullptr for an unknown or destroyed pool.
 memory_pool *find_pool_locked(CUmemoryPool handle);
 
-// A pool that was destroyed goes with its last block.
+// Deletes a destroyed pool that has no blocks.
 void delete_if_done_locked(memory_pool *p, std::vector<physical *> *dead);
 
 }  // namespace hostcuda

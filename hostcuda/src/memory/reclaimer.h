@@ -1,15 +1,15 @@
-// Work that a GPU does beside everything else, and a host must do at some time: clearing what was
-// released, giving files back. One thread, started by its first job; it never keeps a process.
+// Background reclaimer: one thread that zeroes released pages and releases files. The first job
+// starts it. It does not keep the process alive.
 #pragma once
 
 #include <functional>
 
 namespace hostcuda {
 
-// Runs `job` soon, after those before it. Jobs take locks of their own.
+// Queues `job`. Jobs run in order, without a lock held.
 void do_later(std::function<void()> job);
 
-// Returns when all that was asked for before is done. Requires: no lock that a job takes is held.
+// Waits until all queued jobs are done. Requires: the caller holds no lock that a job takes.
 void finish_later();
 
 }  // namespace hostcuda

@@ -1,17 +1,17 @@
-// Handles of physical allocations, all with the_memory().mutex held.
+// Handles of physical allocations. All functions require the_memory().mutex.
 #pragma once
 
 #include "hostcuda/src/memory/memory_state.h"
 
 namespace hostcuda {
 
-// Enters a handle the program holds once; it owns one reference of `memory`.
+// Creates a handle that the program holds once. The handle owns one reference of `memory`.
 CUmemGenericAllocationHandle add_handle_locked(physical *memory, const CUmemAllocationProp &prop);
 
-// nullptr: unknown, or no longer held by the program.
+// Returns nullptr if the handle is unknown or no longer held by the program.
 vmm_handle *find_handle_locked(CUmemGenericAllocationHandle value);
 
-// Forgets a handle neither held nor mapped; its memory may go with it.
+// Deletes a handle that is neither held nor mapped, and drops its reference of the memory.
 void drop_if_unused_locked(vmm_handle *handle, std::vector<physical *> *dead);
 
 }  // namespace hostcuda

@@ -1,4 +1,4 @@
-// What cuMemCreate is asked for, and whether this machine has it.
+// Checks the properties passed to cuMemCreate, and stores them in shareable files.
 #pragma once
 
 #include <sys/types.h>
@@ -9,13 +9,13 @@
 
 namespace hostcuda {
 
-// Where memory with these properties lives: a device ordinal or kHostLocation. An error when the
-// machine cannot make such memory.
+// Sets *location to the location of memory with these properties: a device ordinal or
+// kHostLocation. Returns an error if the machine does not support them.
 CUresult check_properties(const CUmemAllocationProp *prop, int *location);
 
-// The file of a shareable allocation carries its properties, so that an importer can tell a file of
-// ours and report the same properties: in its name and, where they are the usual ones, in its mode,
-// which is read in a third of the time.
+// The file of a shareable allocation stores the allocation's properties, so that an importer can
+// recognise and report them: in its name and, for common properties, also in its mode, because
+// reading the mode takes a third of the time.
 std::string share_name(const CUmemAllocationProp &prop);
 bool parse_share_name(const std::string &name, CUmemAllocationProp *prop);
 bool share_mode(const CUmemAllocationProp &prop, mode_t *mode);

@@ -1,4 +1,4 @@
-// What every call of virtual memory management checks before it does anything.
+// Checks common to the functions of virtual memory management.
 #pragma once
 
 #include "hostcuda/src/memory/memory_state.h"
@@ -7,21 +7,21 @@ namespace hostcuda {
 
 using mapping_iterator = std::map<CUdeviceptr, mapping>::iterator;
 
-// NOT_SUPPORTED on a machine without it.
+// Returns NOT_SUPPORTED if the machine has no virtual memory management.
 CUresult vmm_here();
 
-// Creating, mapping and granting are refused under a GLOBAL capture: no source says what a driver
-// does, and refusing is the answer under which no program can come to depend on it.
+// Returns STREAM_CAPTURE_UNSUPPORTED during a global capture. CUDA does not document whether
+// create, map and set-access are allowed there; hostcuda refuses, so that no program depends on it.
 CUresult allowed_now();
 
-// Whether a range is made of whole pages.
+// Whether a range consists of whole pages.
 bool sane_range(CUdeviceptr at, std::size_t bytes);
 
-// Whether [at, at + bytes) is made of whole mappings without a hole; *first is the first of them.
-// Requires: the_memory().mutex held.
+// Whether [at, at + bytes) consists of whole mappings without a hole. Sets *first to the first one.
+// Requires: the_memory().mutex is held.
 bool whole_mappings(CUdeviceptr at, std::size_t bytes, mapping_iterator *first);
 
-// Calls change(address, mapping) for each mapping of a range that whole_mappings() found whole.
+// Calls change(address, mapping) for each mapping of a range for which whole_mappings() is true.
 template <class Change>
 void each_mapping(mapping_iterator first, CUdeviceptr end, Change change) {
   for (auto it = first;; ++it) {
