@@ -37,7 +37,7 @@ bool append(session &s, byte_vector &to, const std::vector<unsigned char> &from,
 result<byte_vector> make_vector(const session &s, const stream &on,
                                 std::vector<std::shared_ptr<page_pool>> pools, bool copying) {
   vector_options options;
-  options.buffer.reserve = total();
+  options.buffer.reserve_bytes = total();
   options.buffer.pools = std::move(pools);
   options.buffer.force_copying = copying;
   return byte_vector::create(s.dev(), options, on);

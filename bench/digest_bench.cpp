@@ -20,7 +20,7 @@ void digests(benchmark::State &state) {
   session s(state, memory_kind::backed, bytes);
   if (!s) return;
   buffer_options shape;
-  shape.reserve = bytes;
+  shape.reserve_bytes = bytes;
   auto memory = growable_buffer::create(s.dev(), shape);
   if (!s.check(memory) || !s.check(memory->resize(bytes))) return;
   auto digester = snapshot::chunk_digester::create(s.dev());

@@ -54,7 +54,7 @@ void grow_buffer(benchmark::State &state, memory_kind kind, pool_state pool, boo
   double seconds = 0;
   for (auto _ : state) {
     buffer_options options;
-    options.reserve = to.total;
+    options.reserve_bytes = to.total;
     options.force_copying = copying;
     if (pages) options.pools = {pages};
     auto buffer = growable_buffer::create(s.dev(), options);
@@ -135,11 +135,11 @@ void grow_while_computing(benchmark::State &state, pool_state pool) {
   std::vector<double> waits;
   for (auto _ : state) {
     buffer_options options;
-    options.reserve = 2 * total;
+    options.reserve_bytes = 2 * total;
     options.pools = {pages};
-    options.ahead = static_cast<std::size_t>(state.range(0)) << 20;
+    options.map_ahead_bytes = static_cast<std::size_t>(state.range(0)) << 20;
     auto buffer = growable_buffer::create(s.dev(), options);
-    if (!s.check(buffer) || !s.check(buffer->reserve(options.ahead))) return;
+    if (!s.check(buffer) || !s.check(buffer->reserve(options.map_ahead_bytes))) return;
     double sum = 0;
     for (std::size_t size = step; size <= total; size += step) {
       stopwatch watch;
@@ -171,7 +171,7 @@ void grow_by_one_page(benchmark::State &state, bool under_a_kernel) {
   const auto pages = make_pool(s, pool_state::warm, size + batch * step);
   if (pages == nullptr) return;
   buffer_options options;
-  options.reserve = 128_GiB;
+  options.reserve_bytes = 128_GiB;
   options.pools = {pages};
   auto buffer = growable_buffer::create(s.dev(), options);
   if (!s.check(buffer) || !s.check(buffer->resize(size))) return;

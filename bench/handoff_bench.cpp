@@ -87,11 +87,11 @@ std::array<double, 2> seconds_of_memcpy() {
   if (!from) ::_exit(3);
   const auto taken = handoff::receive(*d, *from);
   if (!taken) {
-    std::fprintf(stderr, "the taker: %s\n", taken.error().message().c_str());
+    std::fprintf(stderr, "the receiver: %s\n", taken.error().message().c_str());
     ::_exit(4);
   }
   // What it looks at is no part of handing over: on a small machine it would take processors from
-  // the giver, whose time it is.
+  // the sender, whose time it is.
   std::this_thread::sleep_for(std::chrono::milliseconds(smoke() ? 1 : 100));
   const driver_counts counts = drv->counts();
   bool good = counts.bytes_on_device == 0 && counts.bytes_to_device == 0;
@@ -107,13 +107,13 @@ std::array<double, 2> seconds_of_memcpy() {
 }
 
 // Before main, since the other process is this program again.
-[[maybe_unused]] const bool is_taker = [] {
+[[maybe_unused]] const bool is_receiver = [] {
   const char *const place = std::getenv(place_name);
   if (place != nullptr) take_there(place);
   return false;
 }();
 
-other_process start_taker(const std::string &place, memory_kind kind) {
+other_process start_receiver(const std::string &place, memory_kind kind) {
   const char *const given = std::getenv("HOSTCUDA");
   const std::string machine = given != nullptr ? given + std::string(",") : std::string();
   return other_process(
@@ -169,19 +169,19 @@ void handing_over(benchmark::State &state, std::size_t pages, std::size_t page, 
     if (!s.check(task)) return;
     const std::string place =
         "@stillmap-bench-" + std::to_string(::getpid()) + '-' + std::to_string(++round);
-    other_process taker = start_taker(place, kind);
+    other_process receiver = start_receiver(place, kind);
     auto to = handoff::connection::connect(place, std::chrono::milliseconds(60'000));
     if (!s.check(to)) return;
     const tally before = s.now();
     stopwatch watch;
     watch.start();
-    const auto given = handoff::send(s.dev(), *to, {"task"});
+    const auto given = handoff::send(s.dev(), *to, std::vector<std::string>{"task"});
     watch.stop();
     if (!s.check(given)) return;
     s.add(before);
     state.SetIterationTime(watch.seconds());
     spent.push_back(watch.seconds());
-    if (!taker.ended_well()) {
+    if (!receiver.ended_well()) {
       state.SkipWithError("the other process did not find what was given");
       return;
     }

@@ -41,7 +41,7 @@ constexpr const char *folder_name = "STILLMAP_BENCH_FOLDER";
 constexpr std::uint64_t begin_at = 0x2000'0000'0000;
 constexpr std::size_t piece = 256_KiB;
 constexpr std::size_t channels = 2;
-constexpr patience wait{60'000};
+constexpr std::chrono::milliseconds wait{60'000};
 
 std::size_t total_bytes() {
   return smoke() ? 64_MiB : amount(6_GiB, 8_GiB);
@@ -105,13 +105,13 @@ void each_piece(const device &d, device_address begin, std::size_t share, const 
   // It zeroes what it had, at a few GB/s.
   std::this_thread::sleep_for(std::chrono::milliseconds(smoke() ? 1 : total_bytes() >> 21));
   auto at = must(migration::create_tls_acceptor("127.0.0.1:0", credentials_in(folder, "there", "here")));
-  std::ofstream(folder + "/where.new") << at->where();
+  std::ofstream(folder + "/where.new") << at->address();
   std::rename((folder + "/where.new").c_str(), (folder + "/where").c_str());
   if (part == "sink") {
     std::vector<std::thread> readers;
     for (std::size_t i = 0; i < channels; ++i) {
       std::shared_ptr<migration::channel> c = must(at->accept(wait));
-      must(c->open(wait));
+      must(c->handshake(wait));
       readers.emplace_back([&d, c] {
         std::vector<std::byte> room(piece);
         must(c->receive({room.data(), 1}, wait));
@@ -187,7 +187,7 @@ double seconds_of_plain_copy(const device &d) {
   std::vector<std::shared_ptr<migration::channel>> links;
   for (std::size_t i = 0; i < channels; ++i) {
     links.emplace_back(must(to->connect(wait)));
-    must(links.back()->open(wait));
+    must(links.back()->handshake(wait));
   }
   stopwatch watch;
   watch.start();
@@ -268,25 +268,25 @@ void moving(benchmark::State &state, const char *part, std::uint64_t slower) {
     how.records = there.folder() + "/records_here";
     how.channels = channels;
     how.bytes_per_second = slower;
-    how.pause = std::chrono::milliseconds(300);
+    how.max_downtime = std::chrono::milliseconds(300);
     how.quiesce = [&]() -> status {
       writes.stop();
       return {};
     };
-    const auto sent = migration::sender(s.dev(), {"task"}, how).send(*to);
+    const auto sent = migration::sender(s.dev(), std::vector<std::string>{"task"}, how).send(*to);
     if (sent.owner != migration::owner::destination) {
-      s.fail(*sent.why);
+      s.fail(*sent.failure);
       return;
     }
     if (!there.good()) {
       state.SkipWithError("the other process did not find what was sent");
       return;
     }
-    state.SetIterationTime(sent.seconds);
+    state.SetIterationTime(sent.elapsed.count());
     plains.push_back(plain);
-    wholes.push_back(sent.seconds);
-    pauses.push_back(sent.pause);
-    parts.push_back(sent.pause / sent.seconds);
+    wholes.push_back(sent.elapsed.count());
+    pauses.push_back(sent.downtime.count());
+    parts.push_back(sent.downtime.count() / sent.elapsed.count());
     rounds.push_back(static_cast<double>(sent.rounds));
     went.push_back(static_cast<double>(sent.bytes_sent) / bytes);
   }

@@ -41,7 +41,7 @@ bool wait_for(const std::string &file) {
   const auto d = drv != nullptr ? device::open(*drv, 0) : result<device>(tl::unexpect, error{});
   if (!d) ::_exit(2);
   buffer_options shape;
-  shape.reserve = total_bytes();
+  shape.reserve_bytes = total_bytes();
   auto memory = growable_buffer::create(*d, shape);
   if (!memory || !memory->resize(total_bytes())) ::_exit(3);
   const context_guard guard(*drv, d->context());

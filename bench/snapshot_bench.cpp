@@ -50,7 +50,7 @@ void put_random(const device &d, device_address at, std::size_t bytes, std::uint
 std::optional<growable_buffer> make_task(session &on, std::size_t bytes) {
   buffer_options options;
   options.tag = tags.front();
-  options.reserve = bytes;
+  options.reserve_bytes = bytes;
   auto b = growable_buffer::create(on.dev(), std::move(options));
   if (!on.check(b) || !on.check(b->resize(bytes))) return std::nullopt;
   put_random(on.dev(), b->address(), bytes, 1);
@@ -225,7 +225,7 @@ void incremental(benchmark::State &state) {
     for (std::size_t i = 0; i < changed; ++i) {
       put_random(on.dev(), task->address() + i * (pages / changed) * page, page, ++seed);
     }
-    image::outcome<image::written> i;
+    result<image::written> i;
     bool good = timed(saves, [&] {
       i = snapshot::save(on.dev(), tags, next, how);
       return i.has_value();

@@ -75,7 +75,7 @@ class task {
   task(session &s, std::size_t bytes, backing_store where) : s_(s) {
     how_.store = where;
     buffer_options shape;
-    shape.reserve = bytes;
+    shape.reserve_bytes = bytes;
     shape.tag = "task";
     auto made = growable_buffer::create(s.dev(), shape);
     if (!s.check(made) || !s.check(made->resize(bytes))) return;

@@ -17,7 +17,7 @@ std::size_t memory_for(std::size_t elements) {
 
 result<device_vector<element>> make(const session &s, const stream &on, bool copying) {
   vector_options options;
-  options.buffer.reserve = 1_GiB;
+  options.buffer.reserve_bytes = 1_GiB;
   options.buffer.force_copying = copying;
   return device_vector<element>::create(s.dev(), options, on);
 }
@@ -107,7 +107,7 @@ void resize_within_capacity(benchmark::State &state) {
   session s(state, memory_kind::unbacked, 1_GiB);
   if (!s) return;
   buffer_options options;
-  options.reserve = 1_GiB;
+  options.reserve_bytes = 1_GiB;
   auto buffer = growable_buffer::create(s.dev(), options);
   if (!s.check(buffer) || !s.check(buffer->reserve(1_GiB))) return;
   const tally before = s.now();

@@ -10,3 +10,8 @@ HOSTCUDA_PROFILES = [
     "vgpu-no-vmm",
     "old-driver-450",
 ]
+
+# Those that differ in what the driver can do. a100 and mig differ from h200 only in the size, the
+# multiprocessors and the identity of the device, which the kinds vmm, conformance, handoff and
+# process test; the kinds that run on these profiles would prove the same once more there.
+HOSTCUDA_CAPABILITY_PROFILES = [p for p in HOSTCUDA_PROFILES if p not in ["a100", "mig"]]
