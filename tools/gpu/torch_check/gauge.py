@@ -73,7 +73,7 @@ class Gauge:
         self.sample()
         if self.allocator == allocators.STILLMAP:
             stats = allocators.stillmap_stats(self.library)
-            reserved, allocated = stats.get("backed_peak_bytes"), stats.get("live_peak_bytes")
+            reserved, allocated = stats.get("committed_peak_bytes"), stats.get("live_peak_bytes")
         else:
             stats = self.torch.cuda.memory_stats()
             reserved = stats.get("reserved_bytes.all.peak")
