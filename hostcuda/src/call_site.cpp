@@ -17,8 +17,8 @@ struct span {
   std::uintptr_t end = 0;
 };
 
-// The address range this library (or, linked statically, this program) is loaded at. A frame
-// inside a shared library of ours is an implementation detail; in a static program nothing is.
+// The address range of this library. Frames inside it are omitted from call sites. Empty if the
+// library is linked statically into the program.
 const span &own_text() {
   static const span found = [] {
     struct search {
@@ -46,16 +46,16 @@ const span &own_text() {
   return found;
 }
 
-// Unwinding costs microseconds, and programs queue from the same few places over and over. So each
-// thread remembers its last walks together with the stack slots the return addresses were read
-// from: when every slot still holds its address, the walk would end the same.
+// Cache of stack walks. Unwinding takes microseconds, and programs queue work from few places. Each
+// thread keeps its last walks and the stack slots of the return addresses. If all slots still hold
+// their addresses, a new walk would give the same result.
 struct walk {
   static constexpr unsigned max_slots = 16;
   call_site site;
   void **slots[max_slots];
   void *values[max_slots];
   unsigned depth = 0;
-  std::uintptr_t start = 0;  // where the stack stood
+  std::uintptr_t start = 0;  // stack address at which the walk started
   const span *own = nullptr;
 };
 
@@ -121,15 +121,15 @@ __attribute__((noinline)) call_site capture_call_site() {
   walk &w = recent.walks[recent.next];
   w = walk{};
 #else
-  walk w;  // return addresses need not be on the stack
+  walk w;  // the return address may be in a register
 #endif
   w.own = &own_text();
   w.start = here;
   _Unwind_Backtrace(on_frame, &w);
 #if defined(__x86_64__)
   const call_site site = w.site;
-  // Frame 0 is this function itself: its address was not read from a slot. A frame without a
-  // return address where the ABI says (a signal's) makes the walk one of a kind.
+  // Frame 0 is this function, whose address is not read from a slot. A frame without a return
+  // address at the place that the ABI defines (a signal frame) makes the walk uncacheable.
   if (w.depth < 2) {
     w.depth = 0;
   } else {

@@ -9,7 +9,8 @@
 namespace hostcuda {
 namespace {
 
-std::atomic<std::uint64_t> epoch{1};  // a reset makes every thread's stack void
+// A reset increments it to invalidate the context stacks of all threads.
+std::atomic<std::uint64_t> epoch{1};
 
 struct thread_stack {
   std::uint64_t epoch = 0;

@@ -1,4 +1,5 @@
-// hostcuda.h: the machine, counting, failing. The execution side has its own half.
+// Test functions of hostcuda.h: configuration, counters, fault injection. The execution side
+// defines the others.
 #include <hostcuda/hostcuda.h>
 
 #include <cstdio>
@@ -27,7 +28,7 @@ struct cost_line {
   double ns_per_mib;
 };
 
-// `cuMemMap 1500 0.5` per line, # starts a comment. Nothing is applied unless all of it is sound.
+// Parses a cost table: lines such as `cuMemMap 1500 0.5`; # starts a comment.
 bool read_costs(const std::string &file, std::vector<cost_line> *out, std::string *reason) {
   std::ifstream in(file);
   if (!in) {
@@ -68,7 +69,7 @@ void zero_counters() {
     n->store(0);
 }
 
-// The machine of the environment variable gets its cost table when the first call needs one.
+// Loads the cost table of the configuration in the environment, once.
 void load_environment_costs() {
   static std::once_flag once;
   std::call_once(once, [] {
@@ -98,7 +99,7 @@ using namespace hostcuda;
 
 HOSTCUDA_CONTROL hostcuda_reset(const char *config) {
   if (in_forked_child()) return CUDA_ERROR_NOT_INITIALIZED;
-  load_environment_costs();  // so that it cannot happen later and undo ours
+  load_environment_costs();  // first, so that it cannot overwrite the new costs later
   settings next;
   std::string reason;
   std::vector<cost_line> costs;

@@ -12,10 +12,10 @@
 namespace hostcuda {
 namespace {
 
-std::atomic<std::int64_t> left{0};  // may be made before looking again
-std::atomic<std::int64_t> owed{0};  // taken, and not made yet
+std::atomic<std::int64_t> left{0};  // areas that may be taken before the next count
+std::atomic<std::int64_t> owed{0};  // areas that are taken but do not exist yet
 
-// Lines of /proc/self/maps, read without the C++ library: the process may be short of everything.
+// Counts the lines of /proc/self/maps. Does not allocate, because malloc may fail at the limit.
 std::int64_t areas_now() {
   const int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
   if (fd < 0) return 0;

@@ -161,7 +161,7 @@ bool parse_schedule(const std::string &value, settings *out) {
   return parse_number(value.substr(colon + 1), &out->seed);
 }
 
-// One key=value; the profile has been applied before, so that order does not matter.
+// Applies one key=value. The profile is applied first, so that the order does not matter.
 bool apply(const std::string &key, const std::string &value, settings *out) {
   std::uint64_t n = 0;
   if (key == "profile") return true;
@@ -203,7 +203,7 @@ bool apply(const std::string &key, const std::string &value, settings *out) {
   return false;
 }
 
-// For a message: nothing that a terminal would act on, and not endless.
+// Quotes text for a message: without control characters, and of limited length.
 std::string quoted(const std::string &text) {
   std::string out = "'";
   for (const char c : text.substr(0, 80)) out += c >= ' ' && c <= '~' ? c : '?';
@@ -237,10 +237,10 @@ bool parse_settings(const char *config, settings *out, std::string *reason) {
     }
   for (const auto &[key, value] : items)
     if (!apply(key, value, &s)) {
-      *reason = quoted(key + (value.empty() ? "" : "=" + value)) + " is not understood";
+      *reason = quoted(key + (value.empty() ? "" : "=" + value)) + " is not a valid setting";
       return false;
     }
-  // What the books allow the process must be able to hold; without bytes, nothing is mapped.
+  // Limits the ceiling to what the process can hold. An unbacked machine maps nothing.
   if (s.backed) s.machine.mapping_ceiling = std::min(s.machine.mapping_ceiling, most_areas());
   s.text = describe(s);
   *out = s;
@@ -266,7 +266,7 @@ const settings &current_settings() {
 void replace_settings(const settings &s) {
   current_settings();
   std::lock_guard<std::mutex> lock(mutex());
-  *in_force = s;  // the caller of hostcuda_reset() promised that nobody is reading
+  *in_force = s;  // no reader: hostcuda_reset() requires it
 }
 
 }  // namespace hostcuda

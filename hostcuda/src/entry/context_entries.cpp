@@ -1,5 +1,5 @@
-// The driver's functions for contexts: primary and created ones, the current context of a thread,
-// limits, peers.
+// Context functions: primary and created contexts, the current context of a thread, limits, peer
+// access.
 #include <memory>
 #include <mutex>
 
@@ -18,7 +18,7 @@ void bring_to_life(context *ctx) {
   ctx->alive = true;
 }
 
-// Drains the streams, then gives back what was allocated in the context.
+// Drains the streams, then frees the memory allocated in the context.
 void destroy(context *ctx) {
   if (!ctx->alive.exchange(false)) return;
   ctx->exec.reset();
@@ -98,7 +98,7 @@ CUresult pop(CUcontext *out) {
   return CUDA_SUCCESS;
 }
 
-// The context meant by a possibly NULL handle argument of the 13.0 signatures.
+// The context of a handle argument of the 13.0 signatures; NULL means the current context.
 context *named_or_current(CUcontext handle) {
   return handle != nullptr ? find_context(handle) : current_context();
 }

@@ -1,4 +1,4 @@
-// What a program can ask about the devices: a believable answer for each profile.
+// Device functions: count, names, attributes, memory size and peer access of the profile.
 #include <cstdio>
 #include <cstring>
 #include <map>
@@ -11,7 +11,7 @@
 namespace hostcuda {
 namespace {
 
-// Attributes every profile answers alike, by number so that older headers compile.
+// Attributes with the same value in all profiles, by number, so that older headers compile.
 const std::map<int, int> &common_attributes() {
   static const auto *const table = new std::map<int, int>{
       {1, 1024},         {2, 1024},        {3, 1024},     {4, 64},       {5, 2147483647},
@@ -45,12 +45,12 @@ const std::map<int, int> &common_attributes() {
   return *table;
 }
 
-// The last attribute number a driver of that version knows.
+// The last attribute number of a driver version.
 int last_attribute(int driver_version) {
   return driver_version < 11020 ? 111 : 147;
 }
 
-// False when `attribute` is unknown.
+// Returns false if `attribute` is unknown.
 bool attribute_value(int attribute, CUdevice device, int *out) {
   const profile &p = current_settings().machine;
   if (attribute > last_attribute(p.driver_version)) return false;
@@ -79,7 +79,7 @@ bool attribute_value(int attribute, CUdevice device, int *out) {
       return true;  // POSIX fd handles
     case 110:
       *out = p.has_vmm;
-      return true;  // RDMA of VMM memory: WSL 2 lies
+      return true;  // RDMA of VMM memory; WSL 2 advertises it but fails
     case 115:
       *out = p.has_pools;
       return true;  // memory pools
@@ -91,7 +91,7 @@ bool attribute_value(int attribute, CUdevice device, int *out) {
       return true;  // RDMA flush: from the host
     case 119:
       *out = p.has_pools ? posix_fd : 0;
-      return true;  // pool handles: WSL 2 lies
+      return true;  // pool handles; WSL 2 advertises them but fails
     case 120:
       *out = p.compute_major >= 9;
       return true;  // clusters

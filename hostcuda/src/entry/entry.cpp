@@ -1,4 +1,4 @@
-// Counting, cost, fault rules and symbol lookup: everything that happens at the door.
+// Implements entry.h: call counts, costs, fault rules and symbol lookup.
 #include "hostcuda/src/entry/entry.h"
 
 #include <pthread.h>
@@ -27,11 +27,11 @@ struct entry_point {
 namespace {
 
 struct registry {
-  std::vector<entry_point *> entries;          // filled while the library loads, then read-only
-  std::map<std::string, call_group *> groups;  // the same
+  std::vector<entry_point *> entries;          // filled at load time, then read-only
+  std::map<std::string, call_group *> groups;  // filled at load time, then read-only
 };
 
-// Never destroyed: entries may be called from destructors of the program.
+// Never destroyed, because destructors of the program may call the driver.
 registry &all() {
   static registry *const r = new registry;
   return *r;
@@ -57,7 +57,7 @@ bool ends_with(const std::string &s, const char *suffix) {
   return s.size() > n && s.compare(s.size() - n, n, suffix) == 0;
 }
 
-// What the rule says about one more call; CUDA_SUCCESS when nothing fires.
+// Applies the group's rule to one call. Returns CUDA_SUCCESS if no fault is injected.
 CUresult consult(call_group &g) {
   if (!g.armed.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
   std::unique_lock<std::mutex> lock(rule_mutex());
@@ -72,7 +72,7 @@ CUresult consult(call_group &g) {
     g.armed = false;
   }
   ++fired;
-  lock.unlock();  // it may call the driver
+  lock.unlock();  // the callback may call the driver
   if (now.before != nullptr) now.before(now.user);
   return now.code;
 }
@@ -161,7 +161,7 @@ void *find_entry(const char *name, int version, bool per_thread_stream, int *sta
     if (e->group->name != name) continue;
     known = true;
     if (e->since > version || (e->per_thread && !per_thread_stream)) continue;
-    // The newest signature wins; between twins of one signature, the per-thread one where asked.
+    // Prefers the newest signature; for one signature, the per-thread variant if requested.
     const auto rank = [](const entry_point *x) {
       const std::string plain_symbol(x->symbol);
       const bool v4 = plain_symbol.find("_v4") != std::string::npos;

@@ -1,5 +1,5 @@
-// cuGetErrorName and cuGetErrorString: every code of the CUDA 13 header, by number, so that the
-// table compiles with older headers too.
+// cuGetErrorName and cuGetErrorString for the error codes of CUDA 13, by number, so that the table
+// compiles with older headers.
 #include <algorithm>
 #include <iterator>
 

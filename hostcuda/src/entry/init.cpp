@@ -1,4 +1,4 @@
-// cuInit, versions and symbol lookup.
+// cuInit, cuDriverGetVersion and cuGetProcAddress.
 #include "hostcuda/src/entry/entry.h"
 #include "hostcuda/src/entry/entry_rules.h"
 #include "hostcuda/src/machine.h"

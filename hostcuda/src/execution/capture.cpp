@@ -15,7 +15,7 @@ void forget(capture &cap) {
   std::erase_if(the_engine().captures, [&](const auto &c) { return c.get() == &cap; });
 }
 
-// Whether every captured operation is an ancestor of (or in) the origin's tail.
+// Whether each captured operation is in the origin's tail or an ancestor of it.
 bool all_joined(const capture &cap, const stream &origin) {
   std::unordered_set<const graph_node *> reached;
   std::vector<const graph_node *> open(origin.tail.begin(), origin.tail.end());
@@ -97,7 +97,7 @@ CUresult get_capture_info(CUstream handle, const capture_info &out) {
   *out.status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
   if (out.id != nullptr) *out.id = s.cap->id;
   if (out.graph != nullptr) *out.graph = s.cap->into->handle;
-  // A node's handle is its address, so the driver's own array is the list of them.
+  // The handle of a node is its address, so the array of node pointers is the result.
   if (out.dependencies != nullptr) {
     *out.dependencies = reinterpret_cast<const CUgraphNode *>(s.tail.data());
   }
@@ -212,7 +212,7 @@ HOSTCUDA_STREAM_ENTRY(cuStreamGetCaptureInfo_v3, 12030, plain, 0, stream,
                        CUgraph *graph, const CUgraphNode **dependencies,
                        const CUgraphEdgeData **edges, size_t *count),
                       (stream, status, id, graph, dependencies, edges, count), {
-                        if (edges != nullptr) *edges = nullptr;  // ours carry no data
+                        if (edges != nullptr) *edges = nullptr;  // edges have no data
                         return get_capture_info(stream, {status, id, graph, dependencies, count});
                       })
 

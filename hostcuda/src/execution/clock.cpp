@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "hostcuda/src/execution/access_record.h"  // the destructor of timeline::records
+#include "hostcuda/src/execution/access_record.h"  // for the destructor of timeline::records
 
 namespace hostcuda {
 
@@ -18,7 +18,7 @@ void vector_clock::join(const std::shared_ptr<timeline> &line, std::uint64_t tic
     at->second = std::max(at->second, tick);
     return;
   }
-  // Growing is when stale entries matter.
+  // Remove outdated entries before the vector grows.
   if (entries_.size() >= 4 && entries_.size() == entries_.capacity()) {
     forget_known();
     at = std::lower_bound(entries_.begin(), entries_.end(), line->uid,

@@ -19,7 +19,8 @@ std::vector<std::vector<virtual_range>> other_addresses(const std::vector<touch>
   return all;
 }
 
-// The clock that operation `n` of `s` carries is s.view; its own stream is always before it.
+// Passes the accesses of operation `n` to the oracle. Its clock is s.view; earlier operations of
+// its own stream precede it implicitly.
 void tell_oracle(engine_lock &lock, const std::shared_ptr<stream> &s,
                  const std::shared_ptr<node> &n,
                  const std::vector<std::vector<virtual_range>> &others) {
@@ -62,7 +63,7 @@ CUresult capture_gate(stream &s, bool waits) {
 }
 
 CUresult enqueue(CUstream handle, operation op) {
-  if (this_threads_work() != nullptr) return CUDA_ERROR_NOT_PERMITTED;  // a callback may not
+  if (this_threads_work() != nullptr) return CUDA_ERROR_NOT_PERMITTED;  // in a callback
   call_site site;
   if (!op.touches.empty()) site = capture_call_site();
   const auto others = other_addresses(op.touches);
@@ -82,7 +83,8 @@ CUresult enqueue(CUstream handle, operation op) {
   const auto n = post(call.lock, s, std::move(op), nullptr, false, &site);
   if (place != nullptr) *place = {s->line->uid, n->tick};
   if (!n->op.touches.empty()) tell_oracle(call.lock, s, n, others);
-  // Told to the oracle as queued: that it has run already is not for the program to rely on.
+  // The oracle treats the operation as queued, even if it runs at once: the program must not rely
+  // on that.
   const schedule_kind schedule = current_settings().schedule;
   const bool at_once = (n->op.stage && schedule != schedule_kind::seeded) ||
                        (n->op.brief && schedule == schedule_kind::threads);
@@ -115,7 +117,7 @@ CUresult enqueue_and_wait(operation op, CUstream handle) {
   const auto n = post(call.lock, s, std::move(op), nullptr, false, nullptr);
   n->host_waits = true;
   if (!n->op.touches.empty()) tell_oracle(call.lock, s, n, others);
-  // The head of its stream and ready: nobody else need run it. Others see it as running.
+  // The operation is the ready head of its stream: run it on this thread.
   if (!s->queue.empty() && s->queue.front() == n && s->running == nullptr && is_ready(*s)) {
     run_head(call.lock, s);
   } else {
@@ -129,7 +131,7 @@ CUresult enqueue_and_wait(operation op, CUstream handle) {
 
 CUresult synchronize_stream(engine_lock &lock, const std::shared_ptr<stream> &s) {
   if (const CUresult r = capture_gate(*s, true); r != CUDA_SUCCESS) return r;
-  // Taken now: what is queued while we wait is not waited for.
+  // Read now, so that work queued during the wait is not waited for.
   const auto tick = s->line->queued;
   vector_clock clock = s->view;
   clock.join(s->line, tick);
@@ -172,7 +174,7 @@ CUresult query_stream(engine_lock &lock, const std::shared_ptr<stream> &s) {
 
 namespace {
 
-// Waits for every stream of `exec`; joins the host clock for all of them, or the blocking ones.
+// Waits for all streams of `exec`. Joins the host clock for all of them, or for the blocking ones.
 void drain(engine_lock &lock, execution &exec, bool learn_all) {
   vector_clock clock;
   std::vector<instant> targets;
@@ -211,7 +213,7 @@ CUresult synchronize(context *ctx) {
 }
 
 void wait_for_device(CUdevice device) {
-  if (this_threads_work() != nullptr) return;  // waiting for itself would never end
+  if (this_threads_work() != nullptr) return;  // a body that waits for itself would deadlock
   auto &e = the_engine();
   engine_lock lock(e.mu);
   std::vector<context *> all;
@@ -219,7 +221,7 @@ void wait_for_device(CUdevice device) {
     if (ctx->device == device) all.push_back(ctx);
   }
   for (context *ctx : all) {
-    const auto found = e.contexts.find(ctx);  // may have gone while we waited for another
+    const auto found = e.contexts.find(ctx);  // may have been destroyed during the wait
     if (found != e.contexts.end()) drain(lock, *found->second, false);
   }
 }
@@ -244,8 +246,8 @@ void range_goes_away(CUdeviceptr at, std::size_t bytes, const char *what, bool i
     oracle_report(is_free ? HOSTCUDA_USE_AFTER_FREE : HOSTCUDA_USE_AFTER_UNMAP, from,
                   std::min(r.at + r.bytes, at + bytes) - from, r.what, r.site, what, site);
   }
-  // First nothing more may start, then what runs must end. A free waits for blocking streams
-  // anyway, and lets their work run.
+  // Drop pending work first, then wait for running work. A free waits for blocking streams anyway,
+  // so their work runs.
   std::vector<instant> running;
   const auto active = e.active;
   for (const auto &s : active) {

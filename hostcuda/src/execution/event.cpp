@@ -79,7 +79,7 @@ CUresult record_event(CUevent handle, CUstream stream_handle, unsigned flags) {
   return CUDA_SUCCESS;
 }
 
-// An event last recorded in a capture has no state to ask for; asking spoils the capture.
+// A query of an event that was last recorded in a capture invalidates the capture.
 CUresult captured(event &ev) {
   if (!ev.cap) return CUDA_SUCCESS;
   ev.cap->invalidated = true;
@@ -92,9 +92,9 @@ CUresult query_event(CUevent handle) {
   const auto ev = find_event(handle);
   if (!ev) return CUDA_ERROR_INVALID_HANDLE;
   if (const CUresult r = captured(*ev); r != CUDA_SUCCESS) return r;
-  // Seen on GPUs: a thread that polls an event recorded long before spoils a global capture of
-  // another thread (https://github.com/pytorch/pytorch/pull/104487), unless it is in another mode
-  // itself (https://github.com/pytorch/pytorch/pull/148594).
+  // Observed on GPUs: a query of any event invalidates a global capture of another thread
+  // (https://github.com/pytorch/pytorch/pull/104487), unless the querying thread is in another
+  // mode (https://github.com/pytorch/pytorch/pull/148594).
   if (capture_forbids_unsafe_call_locked()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   const auto at = ev->last;
   if (!at) return CUDA_SUCCESS;

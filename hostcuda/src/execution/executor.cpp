@@ -35,7 +35,7 @@ bool broken(const stream &s) {
   return s.ctx->sticky.load(std::memory_order_acquire) != CUDA_SUCCESS;
 }
 
-// The sticky errors: what breaks a context even when the caller waits for the operation.
+// Whether an error is sticky: it breaks the context even if the caller waits for the operation.
 bool is_fatal(CUresult code) {
   return code == CUDA_ERROR_ILLEGAL_ADDRESS || code == CUDA_ERROR_ASSERT ||
          (code >= CUDA_ERROR_HARDWARE_STACK_ERROR && code <= CUDA_ERROR_LAUNCH_FAILED);
@@ -45,11 +45,11 @@ CUresult run_body(const std::function<CUresult()> &body) {
   try {
     return body();
   } catch (...) {
-    return CUDA_ERROR_LAUNCH_FAILED;  // a host kernel that threw: as a device that trapped
+    return CUDA_ERROR_LAUNCH_FAILED;  // a host kernel threw an exception: as a trap on a device
   }
 }
 
-// A predicate nobody signals (a word in memory) is looked at this often.
+// Polling interval of a predicate without a notification (a word in memory).
 constexpr std::chrono::microseconds poll_interval{50};
 
 void work(std::shared_ptr<stream> s) {
@@ -60,7 +60,7 @@ void work(std::shared_ptr<stream> s) {
       if (s->destroyed || e.dropping) break;
       s->wake.wait(lock);
     } else if (s->running != nullptr) {
-      s->wake.wait(lock);  // taken by a host thread; its end wakes us
+      s->wake.wait(lock);  // a host thread runs it and wakes this worker afterwards
     } else if (is_ready(*s)) {
       run_head(lock, s);
     } else {
@@ -105,7 +105,7 @@ void finish(engine_lock &lock, const std::shared_ptr<stream> &s, const std::shar
   }
 }
 
-// Runs one head drawn from the dice. False when none is ready.
+// Runs one stream head, chosen at random. Returns false if none is ready.
 bool step(engine_lock &lock) {
   auto &e = the_engine();
   std::vector<const std::shared_ptr<stream> *> ready;
@@ -127,7 +127,7 @@ bool step(engine_lock &lock) {
 
 bool is_ready(const stream &s) {
   const node &head = *s.queue.front();
-  if (head.discard || broken(s) || the_engine().dropping) return true;  // will not really run
+  if (head.discard || broken(s) || the_engine().dropping) return true;  // the body will not run
   if (s.held) return false;
   for (const auto &[line, tick] : head.after) {
     if (line->finished < tick) return false;
@@ -148,7 +148,7 @@ void rouse(const std::shared_ptr<stream> &s) {
   if (e.dropping) return;
   s->has_worker = true;
   ++e.workers;
-  std::thread(work, s).detach();  // detached: an exiting process does not wait for its streams
+  std::thread(work, s).detach();  // process exit does not wait for streams
 }
 
 void announce(const std::shared_ptr<stream> &s) {
@@ -235,7 +235,7 @@ void run_head(engine_lock &lock, const std::shared_ptr<stream> &s) {
   CUresult result = run && n->op.body ? run_body(n->op.body) : status;
   if (n->op.after) n->op.after(result);
   mine = outer;
-  n->op.body = nullptr;  // what it captured goes away out of the lock
+  n->op.body = nullptr;  // destroys the captured objects without the lock
   n->op.after = nullptr;
 
   lock.lock();
@@ -260,7 +260,7 @@ void wait_for(engine_lock &lock, const std::shared_ptr<timeline> &line, std::uin
     return;
   }
   while (line->finished < tick) {
-    // Nothing ready: somebody else runs it, holds it, or a word in memory has to change first.
+    // No head is ready: another thread runs it or holds it, or a word in memory must change.
     if (!step(lock)) e.changed.wait_for(lock, poll_interval);
   }
 }

@@ -15,7 +15,7 @@ std::shared_ptr<graph> find_graph(CUgraph handle) {
   auto &e = the_engine();
   if (const auto found = e.graphs.find(handle); found != e.graphs.end()) return found->second;
   for (const auto &cap : e.captures) {
-    if (cap->into->handle == handle) return cap->into;  // still being captured into
+    if (cap->into->handle == handle) return cap->into;  // the capture is in progress
   }
   return nullptr;
 }
@@ -37,8 +37,8 @@ std::shared_ptr<const graph_plan> make_plan(const graph &g) {
   return plan;
 }
 
-// Runs all nodes on the calling worker, in an order the graph allows; which of the allowed ones
-// depends on `seed`, so that a test does not come to rely on the order of capture.
+// Runs all nodes on the calling worker in an order that satisfies their dependencies. `seed`
+// selects the order, so that tests do not rely on the order of capture.
 CUresult run_plan(const graph_plan &plan, std::uint64_t seed) {
   auto indegree = plan.indegree;
   std::vector<std::size_t> ready;
@@ -97,8 +97,8 @@ CUresult launch_graph(CUgraphExec handle, CUstream stream) {
   return enqueue(stream, std::move(op));
 }
 
-// Copies up to *count handles and sets *count as the graph calls do: with `out`, what was filled
-// in (the rest set to NULL); without, how many there are.
+// Lists node handles. With `out`, copies up to *count handles, sets the rest to NULL and *count to
+// the number copied. Without `out`, sets *count to the number of nodes.
 CUresult list_nodes(CUgraph handle, CUgraphNode *out, size_t *count, bool roots_only) {
   if (count == nullptr) return CUDA_ERROR_INVALID_VALUE;
   engine_lock lock(the_engine().mu);
@@ -197,7 +197,7 @@ HOSTCUDA_ENTRY(cuGraphInstantiateWithParams_ptsz, 12000, plain, 0,
 HOSTCUDA_STREAM_ENTRY(cuGraphLaunch, 10000, plain, 0, stream, (CUgraphExec exec, CUstream stream),
                       (exec, stream), { return launch_graph(exec, stream); })
 
-// Nothing is kept on a device, so there is nothing to upload; the handles are still checked.
+// Checks the handles only, because graphs are not stored on a device.
 HOSTCUDA_STREAM_ENTRY(cuGraphUpload, 11010, plain, 0, stream, (CUgraphExec exec, CUstream stream),
                       (exec, stream), {
                         stream_call call(stream);

@@ -1,4 +1,4 @@
-// Launching host kernels, and what they may ask while they run.
+// Kernel launches, hostcuda_access and hostcuda_declare.
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t max_declared = 64;
 
-// The parameters of one launch, copied: the caller's may be gone when the kernel runs.
+// Copy of the parameters of one launch, which outlives the caller's.
 struct packed_params {
   std::vector<std::max_align_t> storage;
   std::vector<void *> at;
@@ -38,7 +38,7 @@ packed_params reserve_params(const host_kernel &kernel) {
   return p;
 }
 
-// A parameter buffer is laid out as the device would: each at its natural alignment.
+// Reads a parameter buffer with the device layout: each parameter at its natural alignment.
 CUresult unpack_buffer(const host_kernel &kernel, void **extra, packed_params *out) {
   const std::byte *buffer = nullptr;
   std::size_t size = 0;
@@ -86,7 +86,7 @@ bool is_legal(const launch_shape &s) {
 }
 
 CUresult run_kernel(const host_kernel &kernel, const launch_shape &shape, packed_params &params) {
-  if (unbacked()) return CUDA_SUCCESS;  // there are no bytes for it to work on
+  if (unbacked()) return CUDA_SUCCESS;  // device memory has no bytes
   hostcuda_launch launch{};
   std::copy_n(shape.grid, 3, launch.grid);
   std::copy_n(shape.block, 3, launch.block);
@@ -184,7 +184,7 @@ __attribute__((visibility("default"))) void *hostcuda_access(CUdeviceptr at, siz
   const auto others = aliases(at, bytes);
   engine_lock lock(the_engine().mu);
   const position where{s.line, n.tick, n.serial, &n.seen, n.op.what, s.ctx, &n.site};
-  // Entered before the books are asked: an unmap that comes in between then waits for this kernel.
+  // Added before the address is resolved, so that a concurrent unmap waits for this kernel.
   const bool declared = std::any_of(n.op.touches.begin(), n.op.touches.end(), [&](const touch &d) {
     return d.at <= at && at + bytes <= d.at + d.bytes && (d.write || !t.write);
   });

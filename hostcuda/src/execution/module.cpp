@@ -22,10 +22,10 @@ namespace {
 struct module_data {
   context *ctx = nullptr;
   std::vector<std::string> entries;
-  std::map<std::string, CUfunction, std::less<>> functions;  // handed out
+  std::map<std::string, CUfunction, std::less<>> functions;  // returned to the program
 };
 
-// Lock order: a leaf, taken with nothing else held and nothing taken inside.
+// Lock order: not nested with any other lock.
 struct registry {
   std::mutex mu;
   std::unordered_map<CUmodule, module_data> modules;
@@ -50,7 +50,7 @@ bool is_machine_code(const void *image) {
   static constexpr unsigned char magics[][4] = {
       {0x7F, 'E', 'L', 'F'}, {0x50, 0xED, 0x55, 0xBA}, {0xB1, 0x43, 0x62, 0x46}};
   for (const auto &magic : magics) {
-    // Byte by byte: PTX text may be shorter than four bytes.
+    // Compare bytes, because PTX text may be shorter than four bytes.
     const auto *bytes = static_cast<const unsigned char *>(image);
     std::size_t i = 0;
     while (i < 4 && bytes[i] == magic[i]) ++i;
@@ -80,7 +80,7 @@ CUresult load_text(CUmodule *out, const std::string &text) {
 
 CUresult load_image(CUmodule *out, const void *image) {
   if (out == nullptr || image == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  // Code for a GPU is no code for this one.
+  // hostcuda does not run GPU code.
   if (is_machine_code(image)) return CUDA_ERROR_NO_BINARY_FOR_GPU;
   return load_text(out, static_cast<const char *>(image));
 }
@@ -113,8 +113,8 @@ CUresult get_function(CUfunction *out, CUmodule handle, const char *name) {
   if (kernel == r.kernels.end()) {
     if (r.complained.insert(name).second) {
       std::fprintf(stderr,
-                   "hostcuda: kernel '%s' is in the module, but hostcuda does not run PTX; give it "
-                   "a host function with hostcuda_register_kernel(\"%s\", ...)\n",
+                   "hostcuda: kernel '%s' is in the module, but hostcuda does not run PTX; "
+                   "register a host function with hostcuda_register_kernel(\"%s\", ...)\n",
                    name, name);
     }
     return CUDA_ERROR_NOT_FOUND;
@@ -130,7 +130,7 @@ CUresult get_function(CUfunction *out, CUmodule handle, const char *name) {
   return CUDA_SUCCESS;
 }
 
-// What a kernel of a real GPU of compute capability 9.0 would commonly say.
+// Attribute values that are common for kernels of compute capability 9.0.
 CUresult get_attribute(int *out, CUfunction_attribute what, CUfunction handle) {
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const auto f = find_function(handle);
@@ -172,7 +172,7 @@ CUresult set_attribute(CUfunction handle, CUfunction_attribute what, int value) 
     f->max_dynamic_shared = value;
     return CUDA_SUCCESS;
   }
-  // The other settable ones steer a GPU's caches and clusters: nothing to steer here.
+  // The other settable attributes control caches and clusters and have no effect here.
   return what >= CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT && what < CU_FUNC_ATTRIBUTE_MAX
              ? CUDA_SUCCESS
              : CUDA_ERROR_INVALID_VALUE;
@@ -229,7 +229,8 @@ HOSTCUDA_ENTRY(cuModuleLoadDataEx, 2010, needs_context, 0,
                  if (count != 0 && (options == nullptr || values == nullptr)) {
                    return CUDA_ERROR_INVALID_VALUE;
                  }
-                 return load_image(out, image);  // the options steer a compiler we do not have
+                 // The options control a JIT compiler, which hostcuda does not have.
+                 return load_image(out, image);
                })
 
 HOSTCUDA_ENTRY(cuModuleLoadFatBinary, 2000, needs_context, 0, (CUmodule * out, const void *image),
@@ -269,7 +270,7 @@ HOSTCUDA_ENTRY(cuModuleGetGlobal_v2, 3020, needs_context, 0,
                  if (name == nullptr) return CUDA_ERROR_INVALID_VALUE;
                  auto &r = the_registry();
                  std::lock_guard lock(r.mu);
-                 // Variables in PTX have no storage here.
+                 // Variables in PTX have no storage.
                  return r.modules.contains(handle) ? CUDA_ERROR_NOT_FOUND
                                                    : CUDA_ERROR_INVALID_HANDLE;
                })

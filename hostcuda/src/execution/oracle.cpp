@@ -24,8 +24,8 @@ struct key {
 
 using record_at = std::list<record>::iterator;
 
-// Ranges sorted by start, one map for each power of two of length: what overlaps a query then
-// starts within one such length of it, and huge ranges do not slow the search among small ones.
+// Records sorted by start, in one map per power of two of length. A record that overlaps a query
+// starts within one such length of it, so large ranges do not slow down the search for small ones.
 struct range_index {
   std::array<std::map<key, record_at>, 64> by_length;
   std::uint64_t used = 0;  // bit k: by_length[k] is not empty
@@ -68,7 +68,7 @@ struct violation_note {
 
 constexpr std::size_t kept_violations = 64;
 
-// Leaked on purpose: workers may still run while the process exits.
+// Never destroyed, because workers may run while the process exits.
 range_index &index() {
   static auto *const the = new range_index;
   return *the;
@@ -80,7 +80,7 @@ std::vector<violation_note> &notes() {
 
 void drop(timeline &line, record_at r) {
   index().erase(*r);
-  // The record may hold the last reference to the timeline that owns the list it is in.
+  // The record may hold the last reference to the timeline that owns its list.
   std::list<record> out;
   out.splice(out.begin(), line.records, r);
   out.front().line.reset();
@@ -96,7 +96,8 @@ void oracle_note(const position &where, const touch &t, bool late) {
   auto [slot, fresh] = idx.by_length[k].try_emplace(key{t.at, t.bytes, where.line->uid, t.write});
   if (fresh) {
     idx.used |= std::uint64_t{1} << k;
-    // A late one is older than much of the list. At its front it only delays the others' going.
+    // A late record is older than most of the list. At the front it only delays the removal of the
+    // others.
     slot->second = list.emplace(late ? list.begin() : list.end());
     auto &r = *slot->second;
     r.line = where.line;
@@ -128,7 +129,7 @@ bool oracle_check_alias(const position &where, const touch &t,
       if (!(r->write || t.write) || r->serial >= where.serial) return;
       if (r->tick <= r->line->known || r->line == where.line) return;
       if (where.seen->covers(*r->line, r->tick)) return;
-      if (found) return;  // one report per range is enough to find the missing wait
+      if (found) return;  // one report per range is sufficient
       found = true;
       if (!report) return;
       oracle_report(HOSTCUDA_UNORDERED_ALIAS, t.at, t.bytes, r->what, r->site, where.what,
@@ -182,7 +183,7 @@ void oracle_reset() {
     for (const auto &entry : map) lines.push_back(entry.second->line);
   }
   index() = {};
-  // A record and its timeline hold each other; this is what lets both go.
+  // A record and its timeline refer to each other. Clearing breaks the cycle.
   for (const auto &line : lines) line->records.clear();
 }
 

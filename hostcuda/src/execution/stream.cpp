@@ -1,4 +1,4 @@
-// cuStream*, except capture.
+// Stream functions (cuStream*), except capture.
 #include <type_traits>
 
 #include "hostcuda/src/counters.h"
@@ -45,7 +45,8 @@ CUresult destroy_stream(CUstream handle) {
   if (s->cap) drop_capture(*s->cap);
   e.streams.erase(found);
   counters().live_streams.fetch_sub(1);
-  // Its work still runs; the stream goes when that is done. Nobody could release a hold any more.
+  // Queued work still runs; the stream is removed afterwards. Ends a hold, because the handle is
+  // dead.
   s->destroyed = true;
   s->held = false;
   if (s->queue.empty()) {
@@ -72,7 +73,7 @@ CUresult stream_wait_event(CUstream handle, CUevent event_handle, unsigned flags
     s->cap->invalidated = true;  // a dependency on work outside the graph
     return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
   }
-  if (!ev->last) return CUDA_SUCCESS;  // never recorded: nothing to wait for
+  if (!ev->last) return CUDA_SUCCESS;  // not recorded yet: no effect
   operation op{"cuStreamWaitEvent", {}, {}};
   post(call.lock, s, std::move(op), &ev->last->clock, true, nullptr);
   announce(s);

@@ -1,5 +1,5 @@
-// Which streams there are: the default ones of each context and thread, the created ones, and those
-// destroyed while work was still queued.
+// Stream table: the default streams of each context and thread, created streams, and destroyed
+// streams with queued work.
 #include <algorithm>
 
 #include "hostcuda/src/counters.h"
@@ -14,7 +14,7 @@
 namespace hostcuda {
 namespace {
 
-// The per-thread default streams of one thread, one for each context it used.
+// The per-thread default streams of one thread, one per context.
 struct thread_streams {
   struct used {
     context *ctx;
@@ -54,7 +54,7 @@ void destroy_execution(execution *exec) {
   if (exec == nullptr) return;
   auto &e = the_engine();
   engine_lock lock(e.mu);
-  // Not there: a reset has forgotten it already.
+  // Absent if a reset has removed it.
   if (const auto found = e.contexts.find(exec->ctx);
       found != e.contexts.end() && found->second == exec) {
     const auto all = exec->streams;
@@ -125,7 +125,7 @@ CUresult stream_call::error() const {
 
 void retire_stream(const std::shared_ptr<stream> &s) {
   auto &e = the_engine();
-  const auto keep = s;  // `s` may refer into one of these lists
+  const auto keep = s;  // `s` may be an element of one of these lists
   std::erase(e.active, keep);
   if (keep->exec == nullptr) return;
   auto &departed = keep->blocking() ? keep->exec->departed_blocking : keep->exec->departed_other;
@@ -149,7 +149,7 @@ void attach_execution(context *ctx) {
 
 void reset_execution() {
   auto &e = the_engine();
-  std::vector<std::shared_ptr<stream>> gone;  // destroyed without the lock: bodies own things
+  std::vector<std::shared_ptr<stream>> gone;  // destroyed without the lock
   std::vector<std::shared_ptr<node>> dropped;
   decltype(e.graphs) graphs;
   decltype(e.graph_execs) graph_execs;
