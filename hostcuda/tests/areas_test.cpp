@@ -1,4 +1,4 @@
-// The kernel's limit of areas in a process (vm.max_map_count): told, and never reached.
+// The limit of memory areas in a process (vm.max_map_count) is reported and never reached.
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -37,8 +37,8 @@ TEST_F(areas, ABackedMachineTellsACeilingThatTheProcessCanHold) {
   EXPECT_EQ(told(), 100000000000U);
 }
 
-// Without room to spare, not one of these mappings could be taken back: each of them is an area,
-// and so is each hole between two.
+// Without a reserve of areas, none of these mappings could be unmapped: each mapping and each hole
+// is an area.
 TEST_F(areas, MappingEndsWhileEverythingCanStillBeTakenBack) {
   const std::uint64_t most = allowed_by_the_kernel();
   if (most > 200000) GTEST_SKIP() << "vm.max_map_count is " << most << ": too many to try";
@@ -55,7 +55,7 @@ TEST_F(areas, MappingEndsWhileEverythingCanStillBeTakenBack) {
   for (std::uint64_t i = 0; i < made; ++i)
     if (cuMemUnmap(at + 2 * i * kPage, kPage) != CUDA_SUCCESS) ++stuck;
   EXPECT_EQ(stuck, 0U);
-  map(at, h, kPage);  // and there is room again
+  map(at, h, kPage);  // areas are available again
   EXPECT_EQ(cuMemsetD8(at, 1, kPage), CUDA_SUCCESS);
   EXPECT_EQ(cuMemUnmap(at, kPage), CUDA_SUCCESS);
   EXPECT_EQ(cuMemRelease(h), CUDA_SUCCESS);

@@ -1,5 +1,5 @@
-// What the tests of streams, events, graphs and the oracle share: a fresh machine with a context,
-// two streams, and a few megabytes of device memory.
+// Fixture for tests of streams, events, graphs and the oracle: a new machine with a context, two
+// streams, and a few megabytes of device memory.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ constexpr std::size_t MiB = std::size_t{1} << 20;
 
 // Records the order in which operations ran.
 struct journal {
-  std::vector<int> order;  // written by one operation at a time, or under a common stream order
+  std::vector<int> order;  // written by operations that do not run concurrently
 };
 
 struct note {
@@ -58,7 +58,7 @@ class machine_test : public ::testing::Test {
     return e;
   }
 
-  // Device memory at an address of its own, 2 MiB granular, readable and writable.
+  // Creates and maps device memory, readable and writable, in multiples of 2 MiB.
   static CUdeviceptr reserve(std::size_t bytes) {
     CUdeviceptr at = 0;
     EXPECT_EQ(cuMemAddressReserve(&at, bytes, 0, 0, 0), CUDA_SUCCESS);

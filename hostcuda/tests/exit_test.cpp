@@ -1,4 +1,4 @@
-// The driver at the very end of a process, when static objects give back what they have.
+// Driver calls at process exit, when destructors of static objects release memory.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -11,9 +11,9 @@ namespace {
 CUcontext had = nullptr;
 CUdeviceptr block = 0;
 
-// Runs after the thread-locals of the main thread are gone.
+// Runs after the thread-local objects of the main thread are destroyed.
 void give_back() {
-  // Whoever still reads memory that was freed sees this.
+  // Overwrites freed memory, so that reading it is detected.
   static void *junk[16][16];
   for (std::size_t i = 0; i < 16; ++i) {
     for (void *&piece : junk[i]) {

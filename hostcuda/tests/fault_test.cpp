@@ -1,4 +1,4 @@
-// Counting calls, failing them on purpose, and what they would have cost.
+// Call counts, fault injection and modelled costs.
 #include <cstdio>
 #include <fstream>
 #include <map>

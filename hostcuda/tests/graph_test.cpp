@@ -11,7 +11,7 @@ class graph_test : public machine_test {
     map(at_, create(2 * MiB), 2 * MiB);
   }
 
-  // value -> both halves of a buffer, as two parallel branches, then read back.
+  // Captures two parallel branches that fill the halves of a buffer, and a copy to the host.
   CUgraphExec capture_fill(CUstream a, CUstream b, std::vector<unsigned char> *out) {
     const CUevent fork = make_event();
     const CUevent join = make_event();
@@ -27,7 +27,7 @@ class graph_test : public machine_test {
     EXPECT_EQ(cuStreamEndCapture(a, &g), CUDA_SUCCESS);
     CUgraphExec exec = nullptr;
     EXPECT_EQ(cuGraphInstantiate(&exec, g, 0), CUDA_SUCCESS);
-    EXPECT_EQ(cuGraphDestroy(g), CUDA_SUCCESS);  // the instance does not need it
+    EXPECT_EQ(cuGraphDestroy(g), CUDA_SUCCESS);  // the executable graph does not need it
     return exec;
   }
 

@@ -60,7 +60,7 @@ class kernel_test : public machine_test {
 TEST_F(kernel_test, RunsWithTheParametersOfTheLaunch) {
   const CUstream s = make_stream();
   ASSERT_EQ(hostcuda_hold(s), CUDA_SUCCESS);
-  ASSERT_EQ(launch(at_, 64, 40, s), CUDA_SUCCESS);  // its parameters are dead when it runs
+  ASSERT_EQ(launch(at_, 64, 40, s), CUDA_SUCCESS);  // its parameters are out of scope when it runs
   ASSERT_EQ(hostcuda_release(s), CUDA_SUCCESS);
   ASSERT_EQ(cuStreamSynchronize(s), CUDA_SUCCESS);
   EXPECT_EQ(word(0), 43U);

@@ -1,4 +1,4 @@
-// A machine whose memory costs the host nothing until it is touched, and is otherwise the same.
+// Lazy machines allocate host memory on first touch and otherwise behave as backed ones.
 #include <fstream>
 #include <string>
 #include <vector>
@@ -14,7 +14,7 @@ class lazy : public machine_test {
  protected:
   void SetUp() override { start("profile=h200,lazy"); }
 
-  // Bytes of shared memory, which device memory is here, in this process' page tables.
+  // Bytes of shared memory in the page tables of this process. Device memory is shared memory.
   static std::size_t resident() {
     std::ifstream in("/proc/self/status");
     for (std::string line; std::getline(in, line);) {

@@ -78,7 +78,7 @@ TEST_F(legacy_stream_test, EachThreadHasADefaultStreamOfItsOwn) {
     EXPECT_EQ(cuCtxSetCurrent(ctx_), CUDA_SUCCESS);
     EXPECT_EQ(cuStreamQuery(CU_STREAM_PER_THREAD), CUDA_SUCCESS);
   }).join();
-  // A blocking stream, as the legacy one sees it.
+  // The legacy stream covers the blocking stream.
   EXPECT_EQ(cuStreamQuery(CU_STREAM_LEGACY), CUDA_ERROR_NOT_READY);
   go.store(true);
   EXPECT_EQ(cuStreamSynchronize(CU_STREAM_PER_THREAD), CUDA_SUCCESS);

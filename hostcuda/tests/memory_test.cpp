@@ -47,7 +47,7 @@ TEST_F(memory, AllocationsAreDistinctAlignedAndReturned) {
   EXPECT_EQ(cuMemFree(0), CUDA_SUCCESS);
 }
 
-// Of the room that threads make for themselves at the same time, none is left over.
+// Chunks that threads create concurrently are all released.
 TEST_F(memory, ThreadsThatAllocateAtOnceLeaveNothing) {
   const std::size_t before = free_bytes();
   for (int round = 0; round < 200; ++round) {

@@ -1,4 +1,4 @@
-// Memory that crosses processes, and what a forked child may do.
+// Memory shared between processes, and driver calls in a forked child.
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -41,7 +41,7 @@ CUdeviceptr map_import(int fd) {
   return at;
 }
 
-// What the second process does; runs in a fresh image of this program.
+// Body of the second process, which executes this program again.
 int importer(int fd) {
   CUcontext ctx = nullptr;
   if (cuInit(0) != CUDA_SUCCESS || cuDevicePrimaryCtxRetain(&ctx, 0) != CUDA_SUCCESS ||
@@ -58,11 +58,11 @@ int importer(int fd) {
 
 class multi_process : public machine_test {};
 
-// Not a test of its own: the body of the second process, started with the fd in the environment.
+// Not an independent test: entry of the second process, with the descriptor in the environment.
 TEST_F(multi_process, ImporterRole) {
   const char *fd = std::getenv("HOSTCUDA_TEST_IMPORT_FD");
   if (fd == nullptr) {
-    EXPECT_EQ(map_import(-1), 0U);  // on its own: importing nothing is an error
+    EXPECT_EQ(map_import(-1), 0U);  // run alone: importing an invalid descriptor fails
     return;
   }
   EXPECT_EQ(importer(std::atoi(fd)), 0);
@@ -81,7 +81,7 @@ TEST_F(multi_process, AnotherProcessSeesTheSameBytes) {
   const int passed = dup(fd);  // without close-on-exec
   close(fd);
   const std::string variable = "HOSTCUDA_TEST_IMPORT_FD=" + std::to_string(passed);
-  // Built before fork: only exec may happen in the child of a process with threads.
+  // Built before fork, because the child of a threaded process may only call exec.
   std::vector<char *> env;
   for (char **e = environ; *e != nullptr; ++e)
     if (std::strncmp(*e, "GTEST_", 6) != 0 && std::strncmp(*e, "XML_OUTPUT", 10) != 0 &&

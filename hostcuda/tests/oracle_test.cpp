@@ -16,7 +16,7 @@ class oracle_test : public machine_test {
     map(at_, handle_, 2 * MiB);
   }
 
-  // A copy out of the range, still pending.
+  // Queues a copy from the range that stays pending.
   void queue_held_copy(CUstream s) {
     ASSERT_EQ(hostcuda_hold(s), CUDA_SUCCESS);
     ASSERT_EQ(cuMemcpyDtoHAsync(host_.data(), at_, host_.size(), s), CUDA_SUCCESS);
@@ -45,7 +45,7 @@ TEST_F(oracle_test, UnmapUnderPendingWorkIsStickyError700) {
   EXPECT_EQ(hostcuda_get_violation(1, &none), CUDA_ERROR_NOT_FOUND);
 }
 
-// The point of judging at queue time: the copy is long over, but the program has not waited for it.
+// The copy has finished, but the program has not waited for it.
 TEST_F(oracle_test, UnmapAfterWorkThatNobodyWaitedForIsFoundToo) {
   const CUstream s = make_stream();
   std::atomic<bool> over{false};
@@ -122,7 +122,7 @@ TEST_F(oracle_test, WaitingForTheLegacyStreamCoversBlockingOnes) {
   const CUstream a = make_stream(CU_STREAM_DEFAULT);
   ASSERT_EQ(cuMemcpyDtoHAsync(host_.data(), at_, host_.size(), a), CUDA_SUCCESS);
   char byte = 0;
-  ASSERT_EQ(cuMemcpyDtoH(&byte, at_, 1), CUDA_SUCCESS);  // on the legacy stream, and waits
+  ASSERT_EQ(cuMemcpyDtoH(&byte, at_, 1), CUDA_SUCCESS);  // on the legacy stream; waits
   EXPECT_EQ(cuMemUnmap(at_, 2 * MiB), CUDA_SUCCESS);
   EXPECT_EQ(violations(), 0U);
 }
@@ -268,7 +268,7 @@ TEST_F(oracle_test, ThousandsOfPendingOperationsStayCheap) {
 
 __attribute__((noinline)) CUresult queue_set(CUdeviceptr at, CUstream s) {
   const CUresult r = cuMemsetD8Async(at, 1, 64, s);
-  return r == CUDA_SUCCESS ? r : CUDA_ERROR_UNKNOWN;  // after the call: no tail call
+  return r == CUDA_SUCCESS ? r : CUDA_ERROR_UNKNOWN;  // prevents a tail call
 }
 __attribute__((noinline)) CUresult one_caller(CUdeviceptr at, CUstream s) {
   const CUresult r = queue_set(at, s);
@@ -279,7 +279,7 @@ __attribute__((noinline)) CUresult other_caller(CUdeviceptr at, CUstream s) {
   return r == CUDA_SUCCESS ? r : CUDA_ERROR_INVALID_IMAGE;
 }
 
-// Stack walks are remembered; a remembered one must not be given for another way to the same call.
+// A cached stack walk must not be used for another path to the same call.
 TEST_F(oracle_test, TellsCallersOfACommonFunctionApart) {
   const CUstream s = make_stream();
   ASSERT_EQ(hostcuda_hold(s), CUDA_SUCCESS);
@@ -294,7 +294,7 @@ TEST_F(oracle_test, TellsCallersOfACommonFunctionApart) {
   EXPECT_STRNE(violation(1).first, violation(2).first);
 }
 
-// Unmapping while a copy runs must not pull the pages from under it.
+// cuMemUnmap must not remove pages that a running copy accesses.
 TEST_F(oracle_test, UnmapWaitsForABodyThatRuns) {
   for (int round = 0; round < 20; ++round) {
     use("threads", "lenient");

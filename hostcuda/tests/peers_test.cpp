@@ -1,4 +1,4 @@
-// A machine whose devices do not reach each other's memory: peers=none.
+// peers=none: devices cannot access each other's memory.
 #include <cstring>
 
 #include "execution_fixture.h"
@@ -55,7 +55,7 @@ TEST_F(strangers, AccessIsForTheOwnDeviceAlone) {
   EXPECT_EQ(cuMemSetAccess(at, MiB * 2, both, 2), CUDA_ERROR_INVALID_DEVICE);
   EXPECT_EQ(cuMemsetD8(at, 1, 1), CUDA_ERROR_INVALID_VALUE) << "a refused call grants nothing";
   ASSERT_EQ(cuMemSetAccess(at, MiB * 2, both, 1), CUDA_SUCCESS);
-  both[1].flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;  // taking away what is not there
+  both[1].flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;  // removes access that was not granted
   EXPECT_EQ(cuMemSetAccess(at, MiB * 2, both, 2), CUDA_SUCCESS);
   EXPECT_EQ(cuMemsetD8(at, 1, 1), CUDA_SUCCESS);
 }

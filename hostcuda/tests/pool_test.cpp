@@ -102,13 +102,13 @@ TEST_F(pool, ADestroyedPoolLivesUntilItsLastBlock) {
   EXPECT_EQ(c.physical_bytes, 0U);
 }
 
-// What follows a free in stream order needs not wait until it has run.
+// Work ordered after a free may reuse the bytes before the free has run.
 TEST_F(pool, AStreamReusesWhatItHasFreedBeforeTheFreeHasRun) {
   const CUmemoryPool p = make_pool();
   const CUstream s = make_stream(), t = make_stream();
   CUdeviceptr a = 0, b = 0, c = 0, both = 0, small = 0;
   ASSERT_EQ(cuMemAllocFromPoolAsync(&a, 3 * MiB, p, s), CUDA_SUCCESS);
-  ASSERT_EQ(cuMemFreeAsync(a, s), CUDA_SUCCESS);  // makes a chunk of 4 MiB
+  ASSERT_EQ(cuMemFreeAsync(a, s), CUDA_SUCCESS);  // creates a chunk of 4 MiB
   ASSERT_EQ(cuMemAllocFromPoolAsync(&a, 2 * MiB, p, s), CUDA_SUCCESS);
   ASSERT_EQ(cuMemAllocFromPoolAsync(&b, 2 * MiB, p, s), CUDA_SUCCESS);
   EXPECT_EQ(attribute(p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 4 * MiB);
@@ -120,10 +120,10 @@ TEST_F(pool, AStreamReusesWhatItHasFreedBeforeTheFreeHasRun) {
   EXPECT_EQ(cuMemFreeAsync(a, s), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(attribute(p, CU_MEMPOOL_ATTR_USED_MEM_CURRENT), 0U);
   ASSERT_EQ(cuMemPoolTrimTo(p, 0), CUDA_SUCCESS);
-  EXPECT_EQ(attribute(p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 4 * MiB);  // work is ahead of it
-  ASSERT_EQ(cuMemAllocFromPoolAsync(&c, 2 * MiB, p, t), CUDA_SUCCESS);     // nobody's order but s's
+  EXPECT_EQ(attribute(p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 4 * MiB);  // the free is pending
+  ASSERT_EQ(cuMemAllocFromPoolAsync(&c, 2 * MiB, p, t), CUDA_SUCCESS);     // not after the free
   EXPECT_TRUE(c < std::min(a, b) || c >= std::min(a, b) + 4 * MiB);
-  // Two neighbours are one piece, and a smaller block over bytes that queued work still writes.
+  // Adjacent ranges merge, and a smaller block may overlap bytes that queued work still writes.
   ASSERT_EQ(cuMemAllocFromPoolAsync(&both, 4 * MiB, p, s), CUDA_SUCCESS);
   EXPECT_EQ(both, std::min(a, b));
   ASSERT_EQ(cuMemFreeAsync(both, s), CUDA_SUCCESS);
@@ -135,7 +135,7 @@ TEST_F(pool, AStreamReusesWhatItHasFreedBeforeTheFreeHasRun) {
   unsigned char got = 0;
   ASSERT_EQ(cuMemcpyDtoH(&got, small + 999, 1), CUDA_SUCCESS);
   EXPECT_EQ(got, 3);
-  EXPECT_EQ(cuMemsetD8(small + MiB, 1, 1), CUDA_ERROR_INVALID_VALUE);  // free, and all has run
+  EXPECT_EQ(cuMemsetD8(small + MiB, 1, 1), CUDA_ERROR_INVALID_VALUE);  // freed; all work has run
   ASSERT_EQ(cuMemFreeAsync(small, s), CUDA_SUCCESS);
   ASSERT_EQ(cuMemFreeAsync(c, t), CUDA_SUCCESS);
   ASSERT_EQ(cuMemPoolDestroy(p), CUDA_SUCCESS);
@@ -166,13 +166,13 @@ TEST_F(pool, AnotherStreamReusesBehindAnEventUnlessToldNotTo) {
     ASSERT_EQ(cuMemAllocFromPoolAsync(&got, 2 * MiB, p, t), CUDA_SUCCESS);
     EXPECT_EQ(got == early, follow == 1);
     ASSERT_EQ(cuMemAllocFromPoolAsync(&got, 2 * MiB, p, t), CUDA_SUCCESS);
-    EXPECT_NE(got, late);  // freed behind the event
+    EXPECT_NE(got, late);  // freed after the event
     ASSERT_EQ(hostcuda_release(s), CUDA_SUCCESS);
     ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
   }
 }
 
-// Random programs of three streams: every block keeps its bytes from its allocation to its free.
+// Random programs with three streams: each block keeps its bytes from allocation to free.
 TEST_F(pool, BlocksKeepTheirBytesWhateverHasRun) {
   for (const char *schedule : {"threads", "seeded:1", "seeded:2", "jitter:3"}) {
     start(std::string("profile=h200,jitter_us=20,schedule=") + schedule);
@@ -230,7 +230,7 @@ TEST_F(pool, BlocksKeepTheirBytesWhateverHasRun) {
       ASSERT_EQ(r->last, r->value) << schedule;
     }
     ASSERT_EQ(cuMemPoolTrimTo(p, 0), CUDA_SUCCESS);
-    EXPECT_EQ(attribute(p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 0U);  // all one again
+    EXPECT_EQ(attribute(p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 0U);  // all ranges merged
     hostcuda_counters c{};
     ASSERT_EQ(hostcuda_get_counters(&c), CUDA_SUCCESS);
     EXPECT_EQ(c.violations, 0U);

@@ -1,4 +1,4 @@
-// Symbols by name and version.
+// cuGetProcAddress: symbols by name and version.
 #include <dlfcn.h>
 
 #include "execution_fixture.h"
@@ -6,7 +6,7 @@
 namespace hostcuda_tests {
 namespace {
 
-// Written out: the header's own name for it changes with the header's version.
+// Defined here, because the name in the header depends on the CUDA version.
 using get_proc = CUresult (*)(const char *, void **, int, cuuint64_t, int *);
 
 class proc_address : public machine_test {

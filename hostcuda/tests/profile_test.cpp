@@ -1,4 +1,4 @@
-// The machines hostcuda can be, with the limits and lies each is known for.
+// Profiles: the limits and defects of each simulated machine.
 #include <cstring>
 #include <string>
 

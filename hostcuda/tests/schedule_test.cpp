@@ -5,8 +5,8 @@ namespace {
 
 class schedule_test : public machine_test {
  protected:
-  // Three streams with six operations each, and what order they ran in. One at a time: in a seeded
-  // schedule all run on the waiting thread.
+  // Runs three streams with six operations each and returns their order. In a seeded schedule all
+  // operations run on the waiting thread, so they do not run concurrently.
   std::vector<int> order_with(const std::string &schedule) {
     start("profile=h200,schedule=" + schedule);
     journal j;

@@ -52,7 +52,7 @@ TEST_F(stream_test, HoldKeepsWorkPendingUntilReleased) {
   EXPECT_EQ(j.order.size(), 1U);
 }
 
-// On the calling thread: a worker would be woken for less than that takes. In order all the same.
+// A brief copy on an idle stream runs on the calling thread, in stream order.
 TEST_F(stream_test, ABriefCopyRunsAtOnceWhereNothingIsAheadOfIt) {
   const CUstream s = make_stream();
   const std::size_t bytes = 64 << 10;
@@ -78,7 +78,7 @@ TEST_F(stream_test, ABriefCopyRunsAtOnceWhereNothingIsAheadOfIt) {
   EXPECT_EQ(cuMemFreeHost(pinned), CUDA_SUCCESS);
 }
 
-// With another schedule it is queued like any other: that is where a missing wait shows.
+// In a seeded schedule it is queued as any other copy, so that a missing wait is visible.
 TEST_F(stream_test, ABriefCopyOfASeededScheduleWaitsItsTurn) {
   start("profile=h200,schedule=seeded:3");
   const CUstream s = make_stream();

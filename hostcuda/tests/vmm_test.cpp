@@ -1,4 +1,4 @@
-// Virtual memory management: the rules a driver has for reserving, creating, mapping and access.
+// Virtual memory management: rules for reserve, create, map and access.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -37,7 +37,7 @@ class vmm : public machine_test {
     return c;
   }
 
-  // `pages` pages mapped one after the other, accessible; handles already released.
+  // Maps `pages` accessible pages at consecutive addresses, and releases their handles.
   static CUdeviceptr mapped(std::size_t pages) {
     const CUdeviceptr at = reserve(pages * kPage);
     for (std::size_t i = 0; i < pages; ++i) {
@@ -222,7 +222,7 @@ TEST_F(vmm, DataOutlivesReleaseWhileMapped) {
   ASSERT_EQ(cuMemRetainAllocationHandle(&again, reinterpret_cast<void *>(at + 4321)), CUDA_SUCCESS);
   EXPECT_EQ(again, h);
   ASSERT_EQ(cuMemUnmap(at, kPage), CUDA_SUCCESS);
-  EXPECT_EQ(numbers().physical_bytes, kPage);  // the retained handle keeps it
+  EXPECT_EQ(numbers().physical_bytes, kPage);  // the retained handle owns it
   ASSERT_EQ(cuMemRelease(again), CUDA_SUCCESS);
   EXPECT_EQ(numbers().physical_bytes, 0U);
   EXPECT_EQ(cuMemRetainAllocationHandle(&again, reinterpret_cast<void *>(at)),

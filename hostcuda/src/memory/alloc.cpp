@@ -1,4 +1,4 @@
-// cuMemAlloc and its relatives: device memory with an address of the driver's choosing.
+// cuMemAlloc, cuMemAllocPitch, cuMemAllocManaged, cuMemFree and related queries.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 
 using exclusive = std::unique_lock<std::shared_mutex>;
 
-// One arena per device for cuMemAlloc of every context: contexts share the device's memory.
+// The arena of a device for cuMemAlloc. All contexts of the device share it.
 arena *device_arena(int location) {
   static arena *const arenas = [] {
     auto *all = new arena[kMaxDevices + 1];
@@ -35,7 +35,7 @@ CUresult allocate(CUdeviceptr *out, std::size_t bytes) {
   return arena_allocate(device_arena(proto.ctx->device), bytes, proto, out);
 }
 
-// Removes what starts at `at`; the caller has waited for the device.
+// Removes the block that starts at `at`. Requires: the caller has waited for the device.
 CUresult remove_block(CUdeviceptr at) {
   std::vector<physical *> dead;
   {

@@ -25,7 +25,7 @@ void remove_free(arena *a, std::map<CUdeviceptr, std::size_t>::iterator it) {
   a->free_at.erase(it);
 }
 
-// Memory with an address, of which nobody knows yet.
+// Creates and maps memory that is not registered yet.
 CUresult make_chunk(const arena *a, std::size_t bytes, physical **memory, void **at) {
   if (CUresult r = create_physical(a->location, bytes, nullptr, memory); r != CUDA_SUCCESS)
     return r;
@@ -68,15 +68,15 @@ parked_piece remove_parked(parked_line &line, CUdeviceptr at) {
   return p;
 }
 
-// The piece that fits best among those that a stream may have.
+// The best fit among the free and parked ranges that a stream may use.
 struct candidate {
   std::size_t bytes = static_cast<std::size_t>(-1);
   CUdeviceptr at = 0;
-  parked_line *line = nullptr;  // nullptr: anybody's
+  parked_line *line = nullptr;  // nullptr: a free range
 };
 
 void look_among(parked_line &line, std::size_t footprint, std::uint64_t until, candidate *best) {
-  int tries = 16;  // nearly all pieces are as old as the first
+  int tries = 16;  // nearly all ranges are as old as the first
   for (auto it = line.by_size.lower_bound({footprint, 0});
        it != line.by_size.end() && it->first < best->bytes && --tries > 0; ++it) {
     if (line.at.find(it->second)->second.tick > until) continue;
@@ -111,7 +111,7 @@ bool take_piece(arena *a, std::size_t footprint, const stream_order *order, bool
   return true;
 }
 
-// Into the pieces of a line, one with its neighbours there.
+// Adds a parked range to a stream and merges it with adjacent parked ranges.
 void join_parked(parked_line &line, CUdeviceptr at, parked_piece p, const chunk &home,
                  CUdeviceptr home_at) {
   if (const auto next = line.at.find(at + p.bytes);
@@ -130,9 +130,10 @@ void join_parked(parked_line &line, CUdeviceptr at, parked_piece p, const chunk 
   add_parked(line, at, p);
 }
 
-// What is free beside a stream's parked piece becomes part of it: together they may be enough, and
-// what a stream finds does not depend on how far its work has come. For other streams it is free
-// again when the piece is. `at` is somewhere in the piece. True: it has become larger.
+// Merges free bytes adjacent to a parked range into it. The sum may be large enough for a block,
+// and the addresses that a stream gets do not depend on its progress. Other streams can use the
+// bytes again when the parked range is free. `at` is any address in the range. Returns whether the
+// range has grown.
 bool absorb_beside(arena *a, parked_line &line, CUdeviceptr at) {
   const auto home = containing(the_memory().chunks, at);
   const CUdeviceptr home_end = home->first + home->second.bytes;
@@ -158,7 +159,7 @@ bool absorb_beside(arena *a, parked_line &line, CUdeviceptr at) {
   return any;
 }
 
-// The same for all of a stream's pieces: other streams' may have become free beside them.
+// As absorb_beside(), for all parked ranges of a stream.
 bool absorb_neighbours(arena *a, std::uint64_t line_id) {
   const auto found = a->parked.find(line_id);
   if (found == a->parked.end()) return false;
@@ -193,7 +194,7 @@ bool carve_locked(arena *a, std::size_t footprint, const block &proto, std::size
 
 void remove_chunk(std::map<CUdeviceptr, chunk>::iterator it, std::vector<physical *> *dead) {
   arena *a = it->second.owner;
-  remove_free(a, a->free_at.find(it->first));  // an empty chunk is one free piece
+  remove_free(a, a->free_at.find(it->first));  // an empty chunk is one free range
   a->chunks.erase(it->first);
   a->reserved -= it->second.bytes;
   release_range(as_pointer(it->first), it->second.bytes);
@@ -219,8 +220,8 @@ CUresult arena_allocate(arena *a, std::size_t bytes, const block &proto, CUdevic
   std::vector<physical *> dead;
   {
     exclusive lock(the_memory().mutex);
-    // Another thread may have made room meanwhile. A chunk that nobody takes a block of would stay:
-    // empty ones go with their last block.
+    // Another thread may have freed a block in the meantime. A chunk that never has a block would
+    // not be released, because chunks are released with their last block.
     if (carve()) {
       release_range(at, room);
       drop_locked(memory, &dead);
@@ -235,7 +236,7 @@ CUresult arena_allocate(arena *a, std::size_t bytes, const block &proto, CUdevic
 
 namespace {
 
-// Bytes are anybody's; one with their free neighbours.
+// Adds a free range and merges it with adjacent free ranges of its chunk.
 void free_bytes(arena *a, CUdeviceptr at, std::size_t bytes, const chunk &home,
                 CUdeviceptr home_at) {
   const CUdeviceptr home_end = home_at + home.bytes;
@@ -264,7 +265,7 @@ void leave_chunk(std::map<CUdeviceptr, chunk>::iterator home, std::vector<physic
   }
 }
 
-// Blocks that were parked and whose free has not run.
+// Parked blocks with a queued free that has not run.
 struct parked_books {
   struct block_parked {
     arena *owner;
@@ -274,7 +275,7 @@ struct parked_books {
     place_in_time place;
   };
   std::unordered_map<std::uint64_t, block_parked> by_id;
-  // How many of them lie over each byte: from each address up to the next.
+  // Number of parked blocks over each byte, constant from each key to the next.
   std::map<CUdeviceptr, int> depth;
 
   void add(CUdeviceptr at, std::size_t bytes, int how_many) {
@@ -297,7 +298,7 @@ struct parked_books {
   std::map<CUdeviceptr, int>::iterator boundary(CUdeviceptr at) {
     return depth.emplace(at, over(at)).first;
   }
-  // A boundary between equal depths is none.
+  // Removes a boundary between equal depths.
   void unite(CUdeviceptr at) {
     const auto it = depth.find(at);
     if (it == depth.end()) return;
@@ -336,7 +337,7 @@ void arena_park_locked(std::map<CUdeviceptr, block>::iterator it, const place_in
   b.blocks.erase(it);
   a->used -= bytes;
   ++a->frees_queued;
-  // Its chunk counts it as long as its free has not run.
+  // The chunk counts the block until its free has run.
   const auto home = containing(b.chunks, at);
   parked_line &line = a->parked[place.line];
   join_parked(line, at, {bytes, place.tick}, home->second, home->first);

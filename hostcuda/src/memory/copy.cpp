@@ -13,18 +13,19 @@
 namespace hostcuda {
 namespace {
 
-// 30 microseconds, about what it takes until a thread that was woken runs.
+// Copies up to this size run on the calling thread: about 30 microseconds, the time to wake a
+// thread.
 constexpr std::size_t brief_copy = std::size_t{512} << 10;
 
-// The bytes from the first of the first row to the last of the last.
+// Bytes from the start of the first row to the end of the last row.
 std::size_t span_of(const copy_side &s, const copy_request &r) {
   return r.rows <= 1 ? r.width : s.pitch * (r.rows - 1) + r.width;
 }
 
-// What the books said about one side when the call was made.
+// Registry information about one side at the time of the call.
 struct side_facts {
-  bool known = false;   // the driver knows the address at all
-  bool device = false;  // device memory, as the counters and the unbacked mode mean it
+  bool known = false;   // the address is registered
+  bool device = false;  // device memory, for the counters and the unbacked mode
 };
 
 bool look_locked(const copy_side &s, std::size_t span, bool write, side_facts *facts) {
@@ -49,7 +50,7 @@ void count(const side_facts &to, const side_facts &from, std::size_t bytes) {
   }
 }
 
-// All of one side, piece by piece.
+// Iterates over the contiguous parts of one side.
 class reader {
  public:
   explicit reader(const pinned_access &a)
@@ -103,7 +104,8 @@ CUresult run(const copy_request &r, const side_facts &to, const side_facts &from
   return CUDA_SUCCESS;
 }
 
-// Pageable memory may change as soon as an asynchronous copy from it has returned: CUDA stages it.
+// Copies the source into a staging buffer, as CUDA does for asynchronous copies from pageable
+// memory, which the program may change after the call.
 std::shared_ptr<char[]> stage(copy_request *r) {
   const std::size_t bytes = r->width * r->rows;
   std::shared_ptr<char[]> buffer(new char[bytes]);

@@ -1,4 +1,4 @@
-// The copy functions of the API: each a way to write a copy_request.
+// The copy functions of the driver API. Each creates a copy_request.
 #include "hostcuda/src/context.h"
 #include "hostcuda/src/entry/entry.h"
 #include "hostcuda/src/memory/copy.h"
@@ -62,7 +62,7 @@ CUresult rectangle(const char *what, const CUDA_MEMCPY2D *c, CUstream stream, bo
   r.what = what;
   r.width = c->WidthInBytes;
   r.rows = c->Height;
-  // A pitch of 0 means rows that touch.
+  // A pitch of 0 means contiguous rows.
   const std::size_t from_pitch = c->srcPitch != 0 ? c->srcPitch : c->WidthInBytes;
   const std::size_t to_pitch = c->dstPitch != 0 ? c->dstPitch : c->WidthInBytes;
   if (from_pitch < c->WidthInBytes + c->srcXInBytes || to_pitch < c->WidthInBytes + c->dstXInBytes)

@@ -1,4 +1,4 @@
-// Pinned host memory: allocated here, or the program's own made known.
+// Pinned host memory: cuMemHostAlloc, and cuMemHostRegister for memory of the program.
 #include <sys/mman.h>
 
 #include <cerrno>
@@ -27,11 +27,11 @@ CUdeviceptr address_of(const void *p) {
   return reinterpret_cast<CUdeviceptr>(p);
 }
 
-// Pinned memory is present, and in large pieces where the host has them.
+// Populates pinned memory, with huge pages if the host has them.
 bool make_present(void *at, std::size_t bytes) {
   if (bytes >= kGranularity) (void)madvise(at, bytes, MADV_HUGEPAGE);
   if (madvise(at, bytes, MADV_POPULATE_WRITE) == 0) return true;
-  if (errno != EINVAL) return false;  // else a kernel before 5.14
+  if (errno != EINVAL) return false;  // EINVAL: kernels before 5.14
   for (std::size_t i = 0; i < bytes; i += kHostPage) static_cast<volatile char *>(at)[i] = 0;
   return true;
 }
@@ -55,7 +55,7 @@ CUresult allocate(void **out, std::size_t bytes, unsigned flags) {
   return CUDA_SUCCESS;
 }
 
-// Requires the lock; `it` is not registered memory of the program.
+// Requires: the lock is held; `it` is not memory of the program.
 void unmap_locked(std::map<CUdeviceptr, host_range>::iterator it) {
   munmap(reinterpret_cast<void *>(it->first), round_up(it->second.bytes, kHostPage));
 }
@@ -123,7 +123,7 @@ HOSTCUDA_ENTRY(cuMemHostAlloc, 2020, needs_context, bytes,
 HOSTCUDA_ENTRY(cuMemFreeHost, 2000, needs_context | ignores_sticky, 0, (void *p), {
   if (p == nullptr) return CUDA_SUCCESS;
   if (capture_forbids_unsafe_call()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  wait_for_device(current_context()->device);  // as cuMemFree: queued copies still read it
+  wait_for_device(current_context()->device);  // as cuMemFree: queued copies may still access it
   return remove(address_of(p), false, CUDA_ERROR_INVALID_VALUE);
 })
 
@@ -154,6 +154,6 @@ HOSTCUDA_ENTRY(cuMemHostGetFlags, 2030, needs_context, 0, (unsigned *flags, void
   std::shared_lock<std::shared_mutex> lock(the_memory().mutex);
   const auto it = containing(the_memory().host, address_of(p));
   if (it == the_memory().host.end()) return CUDA_ERROR_INVALID_VALUE;
-  *flags = it->second.flags | 2U;  // unified addressing maps everything
+  *flags = it->second.flags | 2U;  // unified addressing maps all pinned memory
   return CUDA_SUCCESS;
 })

@@ -66,7 +66,7 @@ void *reserve_anywhere(std::size_t bytes, std::size_t alignment) {
   return reinterpret_cast<void *>(aligned);
 }
 
-// A mapping of the driver's own, which no child and no core file needs.
+// Creates a mapping for the driver, excluded from child processes and core files.
 char *own_mapping(int fd, std::size_t bytes) {
   void *const at =
       raw_mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
@@ -76,8 +76,8 @@ char *own_mapping(int fd, std::size_t bytes) {
   return static_cast<char *>(at);
 }
 
-// Writes zeros: that makes the pages present and up to date, so that one fault can later map many
-// of them, which fallocate() alone does not.
+// Writes zeros, which makes the pages resident and up to date, so that one fault can map several of
+// them. fallocate() alone does not.
 bool fill_with_zeros(int fd, std::size_t offset, std::size_t bytes) {
   static const char zeros[kGranularity] = {};
   first_touch_timer timer;
@@ -91,7 +91,7 @@ bool fill_with_zeros(int fd, std::size_t offset, std::size_t bytes) {
   return true;
 }
 
-// Zeroes in place where the page tables are filled in.
+// Zeroes an extent in place if it has a populated view.
 bool clear(const extent &what) {
   if (what.view == nullptr) return fill_with_zeros(what.fd, what.offset, what.bytes);
   fill_bytes(what.view, 0, 1, what.bytes);
@@ -105,7 +105,7 @@ void *reserve_range(std::size_t bytes, std::size_t alignment, void *hint) {
   if (wanted != 0 && wanted % std::max(alignment, kHostPage) == 0) {
     void *got = raw_mmap(hint, bytes, PROT_NONE, kReserveFlags | MAP_FIXED_NOREPLACE, -1, 0);
     if (got == hint) return got;
-    if (got != MAP_FAILED) release_range(got, bytes);  // kernels before 4.17 take it as a hint
+    if (got != MAP_FAILED) release_range(got, bytes);  // a hint before Linux 4.17
   }
   return reserve_anywhere(bytes, alignment);
 }
@@ -138,14 +138,15 @@ bool protect_range(void *at, std::size_t bytes, unsigned access) {
 void populate_range(void *at, std::size_t bytes) {
   if (!current_settings().backed || current_settings().lazy) return;
   first_touch_timer timer;
-  // Reading is enough: in a shared file mapping a read fault maps the surrounding pages writable
-  // too, sixteen at a time. An old kernel refuses and the first copy pays.
+  // A read is sufficient: in a shared file mapping a read fault also maps sixteen surrounding pages
+  // writable. On an old kernel the call fails and the first copy takes the faults.
   (void)syscall(SYS_madvise, at, bytes, MADV_POPULATE_READ);
 }
 
 namespace {
 
-// What is kept, or on its way back, goes to the host. False: there was nothing.
+// Releases kept pages, including those in queued jobs, to the host. Returns false if there were
+// none.
 bool give_up_kept() {
   finish_later();
   const std::size_t before = available_host_memory();
@@ -158,7 +159,7 @@ bool give_up_kept() {
 bool host_can_back(std::size_t bytes) {
   constexpr std::size_t kHeadroom = std::size_t{512} << 20;
   constexpr std::size_t kRecheck = std::size_t{64} << 20;
-  static std::atomic<std::size_t> trusted{0};  // may be handed out before looking again
+  static std::atomic<std::size_t> trusted{0};  // bytes to grant before the next check
   std::size_t have = trusted.load();
   while (have >= bytes)
     if (trusted.compare_exchange_weak(have, have - bytes)) return true;
@@ -169,8 +170,8 @@ bool host_can_back(std::size_t bytes) {
     static std::atomic<bool> said{false};
     if (!said.exchange(true))
       std::fprintf(stderr,
-                   "hostcuda: this machine cannot back %zu more bytes of device memory (%zu "
-                   "available); answering out of memory. HOSTCUDA=unbacked needs none.\n",
+                   "hostcuda: the host has no memory for %zu more bytes of device memory (%zu "
+                   "bytes available); returning out of memory. HOSTCUDA=unbacked needs none.\n",
                    bytes, available);
     return false;
   }
@@ -179,7 +180,7 @@ bool host_can_back(std::size_t bytes) {
 }
 
 bool host_can_touch(std::size_t bytes) {
-  // Rounded up: a few bytes take a page, or two.
+  // A few bytes can take two host pages.
   return !current_settings().lazy || host_can_back(round_up(bytes, kHostPage) + kHostPage);
 }
 
@@ -204,7 +205,7 @@ int make_shared_pages(const char *name, std::size_t bytes) {
     return -1;
   }
   int fd = memfd_create(name, MFD_CLOEXEC);
-  if (fd < 0 && errno == EMFILE) {  // some may be on their way back
+  if (fd < 0 && errno == EMFILE) {  // queued jobs may release some
     finish_later();
     fd = memfd_create(name, MFD_CLOEXEC);
   }
@@ -220,7 +221,7 @@ int page_file::open_locked() {
   if (fd_ >= 0) return fd_;
   fd_ = memfd_create("hostcuda-device", MFD_CLOEXEC);
   if (fd_ < 0 || current_settings().lazy) return fd_;
-  // Twice what there can be, for what fragments; what lies behind that has no view.
+  // Twice the possible size, because of fragmentation. Extents beyond it have no view.
   const std::size_t wanted =
       2 * std::min(round_up(current_settings().machine.device_memory, kGranularity),
                    round_up(host_memory(), kGranularity));
@@ -238,7 +239,7 @@ bool page_file::take_kept(std::size_t bytes, extent *out) {
   bool dirty = false;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    // What is clear already comes first only where it lies first: neighbours are worth more.
+    // Takes the lowest range, zeroed or not, because adjacency saves more than zeroing costs.
     constexpr std::size_t nowhere = ~std::size_t{0};
     const std::size_t clean = clean_.lowest(bytes).value_or(nowhere);
     const std::size_t other = dirty_.lowest(bytes).value_or(nowhere);
@@ -255,8 +256,8 @@ bool page_file::take_kept(std::size_t bytes, extent *out) {
   return false;
 }
 
-// The lowest hole that fits, or the end. The file is not much longer than what was ever in use at
-// once: whoever saves the process (CRIU) looks at every page that the file could have.
+// Takes the lowest hole that fits, or extends the file. The file stays close to the peak use,
+// because CRIU scans all possible pages of the file when it saves the process.
 bool page_file::take_fresh_locked(std::size_t bytes, extent *out) {
   constexpr std::size_t step = std::size_t{64} << 20;
   std::size_t offset = end_;
@@ -309,7 +310,7 @@ void page_file::give(const extent &what) {
   give_back(what.fd, {what.offset, what.bytes});
 }
 
-// Really back to the host.
+// Releases a range to the host.
 void page_file::give_back(int fd, offset_ranges::range what) {
   (void)fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(what.offset),
                   static_cast<off_t>(what.bytes));

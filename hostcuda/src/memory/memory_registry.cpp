@@ -1,4 +1,4 @@
-// Looking things up in the books, and the life of physical memory.
+// Lookup in the memory registry, and life cycle of physical memory.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -82,7 +82,7 @@ void uncharge(int location, std::size_t bytes) {
 CUresult create_physical(int location, std::size_t bytes, const CUmemAllocationProp *shared,
                          physical **out) {
   if (CUresult r = charge(location, bytes); r != CUDA_SUCCESS) {
-    // As the driver does: what pools keep for later goes first.
+    // As the driver does: release the unused memory of pools first.
     trim_every_pool(location);
     if (r = charge(location, bytes); r != CUDA_SUCCESS) return r;
   }
@@ -99,7 +99,8 @@ CUresult create_physical(int location, std::size_t bytes, const CUmemAllocationP
       return memory ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_OPERATING_SYSTEM;
     }
     mode_t mode = 0;
-    if (share_mode(*shared, &mode)) (void)fchmod(p->where.fd, mode);  // or its name says it
+    // If this fails, the name still has the properties.
+    if (share_mode(*shared, &mode)) (void)fchmod(p->where.fd, mode);
     struct stat st {};
     fstat(p->where.fd, &st);
     p->file_id = {st.st_dev, st.st_ino};
@@ -123,7 +124,7 @@ void drop_locked(physical *memory, std::vector<physical *> *dead) {
 
 void dispose(const std::vector<physical *> &dead) {
   if (dead.empty()) return;
-  // Neighbours go in one call.
+  // Releases adjacent extents in one call.
   extent run;
   int run_location = -1;
   for (physical *p : dead) {
@@ -167,7 +168,7 @@ void *resolve_locked(CUdevice device, CUdeviceptr at, std::size_t bytes, bool wr
       if (reached >= end) return as_pointer(at);
     }
   }
-  // Work that is ahead of a queued free; another block may begin there by now.
+  // Work that precedes a queued free may still access the bytes, even if a new block is there.
   if (freed_but_not_yet(at, bytes)) {
     const arena *const a = containing(b.chunks, at)->second.owner;
     if (a->location == device || rule == peer_rule::copies ||
@@ -207,7 +208,7 @@ std::vector<physical_piece> pieces(CUdeviceptr at, std::size_t bytes) {
   if (m == b.mappings.end()) m = b.mappings.lower_bound(at);
   for (; m != b.mappings.end() && m->first < end; ++m)
     add(m->first, m->second.bytes, m->second.handle->memory->id);
-  if (!out.empty()) return out;  // allocations and reservations never lie in one another
+  if (!out.empty()) return out;  // allocations and reservations never overlap
   auto c = containing(b.chunks, at);
   if (c == b.chunks.end()) c = b.chunks.lower_bound(at);
   for (; c != b.chunks.end() && c->first < end; ++c)
@@ -244,15 +245,15 @@ std::vector<virtual_range> aliases(CUdeviceptr at, std::size_t bytes) {
 
 namespace {
 
-// A file of its own gets its view when its bytes are first wanted: who only passes memory on does
-// not pay for it.
+// Returns the view of memory with a file of its own. Creates it on first use, so that a process
+// that only exports the memory does not pay for it.
 char *view_of(physical &p) {
   if (p.own_file)
     std::call_once(p.viewed, [&] { p.where.view = map_view(p.where.fd, p.where.bytes); });
   return p.where.view;
 }
 
-// Where the bytes of mapped pages are, for one that needs no access rights. Requires the lock.
+// Finds the bytes of mapped pages in the views. Does not check access rights. Requires the lock.
 void find_bytes_locked(pinned_access &a) {
   memory_registry &b = the_memory();
   auto m = containing(b.mappings, a.at);
@@ -288,7 +289,7 @@ const void *resolve_for_reading(CUdevice device, CUdeviceptr at, std::size_t byt
   a.bytes = bytes;
   a.host = static_cast<char *>(resolve_locked(device, at, bytes, false, peer_rule::strict));
   if (a.host != nullptr && !unbacked()) find_bytes_locked(a);
-  return a.host;  // the address itself where the view is in several pieces
+  return a.host;  // the device address if the view is not contiguous
 }
 
 pin_guard::~pin_guard() {

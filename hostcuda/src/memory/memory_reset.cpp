@@ -1,4 +1,4 @@
-// The end of a context's memory, and of the machine's.
+// Releases the memory of a destroyed context, and of the machine at a reset.
 #include <unistd.h>
 
 #include <unordered_set>
@@ -23,7 +23,7 @@ void reset_memory() {
   for (const auto &[at, m] : b.mappings)
     if (!m.present) settle_mapping();
   b.mappings.clear();
-  std::unordered_set<physical *> memory;  // one may have several handles: imports
+  std::unordered_set<physical *> memory;  // imported memory may have several handles
   for (const auto &[value, h] : b.handles) memory.insert(h->memory);
   for (physical *p : memory) {
     if (p->own_file) drop_shared_pages(p->where.fd, p->where.view, p->where.bytes);

@@ -1,4 +1,4 @@
-// The memset functions.
+// The memset functions of the driver API.
 #include <mutex>
 #include <utility>
 
@@ -15,7 +15,7 @@ namespace {
 struct fill {
   const char *what;
   CUdeviceptr at;
-  std::size_t pitch;  // bytes from row to row
+  std::size_t pitch;  // distance between rows in bytes
   unsigned value;
   std::size_t width;  // bytes of an element: 1, 2 or 4
   std::size_t count;  // elements of a row
@@ -53,7 +53,7 @@ CUresult set(const fill &f, CUstream stream, bool wait) {
     std::shared_lock<std::shared_mutex> lock(b.mutex);
     if (resolve_locked(device, f.at, span_of(f), true, peer_rule::copies) == nullptr)
       return CUDA_ERROR_INVALID_VALUE;
-    // Pinned and managed host memory has bytes even when device memory has none.
+    // On an unbacked machine, pinned and managed host memory still has bytes.
     const auto k = containing(b.blocks, f.at);
     const bool host =
         k != b.blocks.end() ? k->second.owner == nullptr : containing(b.host, f.at) != b.host.end();

@@ -1,4 +1,4 @@
-// What a program can ask about an address.
+// Pointer attributes (cuPointerGetAttribute) and related queries.
 #include <cstring>
 #include <mutex>
 
@@ -11,7 +11,7 @@
 namespace hostcuda {
 namespace {
 
-// Everything the books say about an address, gathered once.
+// Registry information about one address.
 struct address_facts {
   bool vmm = false;  // in a reservation
   std::map<CUdeviceptr, reservation>::const_iterator reserved;
@@ -19,7 +19,7 @@ struct address_facts {
   CUdeviceptr mapped_at = 0;
   const block *allocated = nullptr;
   const host_range *host = nullptr;
-  CUdeviceptr start = 0;  // of the reservation, block or host range
+  CUdeviceptr start = 0;  // start of the reservation, block or host range
   std::size_t bytes = 0;
 
   bool known() const { return vmm || allocated != nullptr || host != nullptr; }
@@ -56,7 +56,7 @@ CUresult put(void *out, T value) {
   return CUDA_SUCCESS;
 }
 
-// Bytes the caller provides for an attribute; 0 for an unknown one.
+// Size of an attribute's value in bytes; 0 for an unknown attribute.
 std::size_t size_of(int attribute) {
   switch (attribute) {
     case 1:
@@ -108,7 +108,7 @@ CUresult vmm_attribute(const address_facts &f, int attribute, CUdeviceptr at, vo
     default:
       break;
   }
-  if (f.mapped == nullptr) return CUDA_ERROR_INVALID_VALUE;  // reserved only: nothing to say
+  if (f.mapped == nullptr) return CUDA_ERROR_INVALID_VALUE;  // reserved but not mapped
   switch (attribute) {
     case 1:
       return put<CUcontext>(out, nullptr);  // belongs to no context
@@ -169,7 +169,7 @@ CUresult plain_attribute(const address_facts &f, int attribute, CUdeviceptr at, 
     case 9:
       return put<int>(out, host ? (ctx != nullptr ? ctx->device : 0) : k->location);
     case 10:
-      return put(out, static_cast<char>(0));  // cuIpcGetMemHandle is not offered
+      return put(out, static_cast<char>(0));  // cuIpcGetMemHandle is not supported
     case 11:
     case 19:
       return put(out, f.start);
@@ -220,7 +220,7 @@ HOSTCUDA_ENTRY(cuPointerGetAttributes, 7000, plain, 0,
                      return CUDA_ERROR_INVALID_VALUE;
                  std::shared_lock<std::shared_mutex> lock(the_memory().mutex);
                  const address_facts f = look_locked(at);
-                 // Unlike the single query, this one answers zero for what there is not.
+                 // Unlike cuPointerGetAttribute, returns zero for attributes without a value.
                  for (unsigned i = 0; i < count; ++i) {
                    const int attribute = static_cast<int>(attributes[i]);
                    if (attribute_locked(f, attribute, at, data[i]) != CUDA_SUCCESS)
@@ -239,7 +239,7 @@ HOSTCUDA_ENTRY(cuPointerSetAttribute, 6000, plain, 0,
                  return f.vmm ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
                })
 
-// Legacy IPC: refused for VMM memory, as on a GPU; for cuMemAlloc memory it is not offered.
+// Legacy IPC is not supported. VMM memory is an invalid argument, as on a GPU.
 HOSTCUDA_ENTRY(cuIpcGetMemHandle, 4010, needs_context, 0, (CUipcMemHandle * out, CUdeviceptr at), {
   std::shared_lock<std::shared_mutex> lock(the_memory().mutex);
   const address_facts f = look_locked(at);

@@ -1,4 +1,4 @@
-// Pools of stream-ordered memory: making, trimming, attributes, access, which one a device uses.
+// Memory pools: create, destroy, trim, attributes, access, and the current pool of a device.
 #include "hostcuda/src/memory/pool.h"
 
 #include <atomic>
@@ -13,7 +13,7 @@ namespace {
 
 using exclusive = std::unique_lock<std::shared_mutex>;
 
-std::atomic<bool> may_trim{false};  // a pool may hold more than its threshold
+std::atomic<bool> may_trim{false};  // a pool may exceed its release threshold
 
 memory_pool *add_pool_locked(CUdevice device) {
   auto *p = new memory_pool;
@@ -86,7 +86,7 @@ CUresult get_attribute(const memory_pool *p, int attribute, void *value) {
   return CUDA_SUCCESS;
 }
 
-// The device a pool call is about, or an error.
+// Checks a device argument of a pool function.
 CUresult check_device(CUdevice device) {
   if (!pools_here()) return CUDA_ERROR_NOT_SUPPORTED;
   return valid_device(device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
@@ -186,7 +186,7 @@ HOSTCUDA_ENTRY(cuMemPoolDestroy, 11020, ignores_sticky, 0, (CUmemoryPool handle)
     memory_pool *p = find_pool_locked(handle);
     if (p == nullptr || p->is_default) return CUDA_ERROR_INVALID_VALUE;
     for (memory_pool *&current : pools().current)
-      if (current == p) current = nullptr;  // the default pool takes over
+      if (current == p) current = nullptr;  // the default pool becomes current
     p->destroyed = true;
     delete_if_done_locked(p, &dead);
   }
@@ -239,7 +239,7 @@ HOSTCUDA_ENTRY(cuMemPoolSetAccess, 11020, plain, 0,
                    const auto flags = static_cast<unsigned>(map[i].flags);
                    if (flags != 0 && !can_access_peer(map[i].location.id, p->a.location))
                      return CUDA_ERROR_INVALID_DEVICE;
-                   // Read-only is not offered for pools, and the owner cannot lock itself out.
+                   // Pools have no read-only access, and the owner's access cannot be removed.
                    if (flags != 0 && flags != 3) return CUDA_ERROR_INVALID_VALUE;
                    if (map[i].location.id == p->a.location && flags == 0)
                      return CUDA_ERROR_INVALID_DEVICE;

@@ -1,8 +1,8 @@
 // Stream-ordered memory: cuMemAllocAsync, cuMemFreeAsync.
 //
-// An address is chosen when cuMemAllocAsync is called. What cuMemFreeAsync frees is parked: whoever
-// comes behind the free in stream order may have it at once, all others when the free has run. So a
-// pool never hands out bytes that queued work of others may still touch.
+// cuMemAllocAsync selects the address at the call. cuMemFreeAsync parks the block: work that is
+// ordered after the free may reuse the bytes at once, other work when the free has run. A pool
+// therefore never reuses bytes that queued work may still access.
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -24,7 +24,7 @@ CUresult allocate(CUdeviceptr *out, std::size_t bytes, memory_pool *pool, CUstre
   if (r != CUDA_SUCCESS) return r;
   r = arena_allocate(&pool->a, bytes, proto, out, &order, pool->reuse[0] != 0);
   if (r == CUDA_ERROR_OUT_OF_MEMORY) {
-    // Frees that are queued may be all that is missing.
+    // Queued frees may release enough memory.
     wait_for_device(pool->a.location);
     r = arena_allocate(&pool->a, bytes, proto, out, &order, pool->reuse[0] != 0);
   }
@@ -43,7 +43,7 @@ CUresult allocate(CUdeviceptr *out, std::size_t bytes, memory_pool *pool, CUstre
   return r;
 }
 
-// What the queued free does. `id` tells a block from a later one at the same address.
+// Body of the queued free. `id` distinguishes a block from a later one at the same address.
 CUresult give_back(CUdeviceptr at, std::uint64_t id) {
   std::vector<physical *> dead;
   {
@@ -89,7 +89,7 @@ CUresult free_async(CUdeviceptr at, CUstream stream) {
   const CUresult r = enqueue(stream, std::move(op));
   exclusive lock(the_memory().mutex);
   const auto it = the_memory().blocks.find(at);
-  if (it == the_memory().blocks.end() || it->second.id != id) return r;  // it has run already
+  if (it == the_memory().blocks.end() || it->second.id != id) return r;  // the free has already run
   if (r != CUDA_SUCCESS) {
     it->second.freeing = false;
   } else if (it->second.pool != nullptr && place.tick != 0) {

@@ -11,8 +11,8 @@
 namespace hostcuda {
 namespace {
 
-// Unmapping takes the lock of all the process's addresses, and the kernel lets whoever comes back
-// at once pass those that wait for it (for up to 4 ms each time).
+// Pause between jobs. munmap takes the kernel's lock of the address space, and a thread that takes
+// it again at once passes the waiting threads (for up to 4 ms each time).
 constexpr std::chrono::microseconds pause_between_jobs(50);
 
 struct work {
@@ -20,11 +20,11 @@ struct work {
   std::condition_variable wake, done, hurry;
   std::deque<std::function<void()>> jobs;
   std::uint64_t asked = 0, finished = 0;
-  unsigned waiting = 0;  // for what is finished
+  unsigned waiting = 0;  // threads in finish_later()
   bool started = false;
 };
 
-// Never destroyed: the thread outlives statics.
+// Never destroyed, because the thread outlives static objects.
 work &the_work() {
   static work *const w = new work;
   return *w;

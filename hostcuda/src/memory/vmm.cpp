@@ -1,4 +1,5 @@
-// Virtual memory management: reservations, physical handles, mappings. Access: vmm_access.cpp.
+// Virtual memory management: reservations, physical handles and mappings. vmm_access.cpp implements
+// access rights.
 #include <algorithm>
 #include <cstring>
 
@@ -47,7 +48,7 @@ CUresult unmap(CUdeviceptr at, std::size_t bytes) {
       drop_if_unused_locked(h, &dead);
     }
     b.mappings.erase(first, it);
-    // Whole mappings may span reservations that happen to be neighbours.
+    // The mappings may span adjacent reservations.
     for (CUdeviceptr p = at; p < at + bytes;) {
       auto r = containing(b.reservations, p);
       const CUdeviceptr until = std::min<CUdeviceptr>(at + bytes, r->first + r->second.bytes);
@@ -75,7 +76,7 @@ bool whole_mappings(CUdeviceptr at, std::size_t bytes, mapping_iterator *first) 
   auto it = first_from(b.mappings, at);
   if (it == b.mappings.end() || it->first != at) return false;
   *first = it;
-  // Stepping past the last mapping of all climbs the whole tree, so no loop here takes that step.
+  // Does not increment past the last mapping, because that step climbs the whole tree.
   for (CUdeviceptr reached = at;;) {
     if (it == b.mappings.end() || it->first != reached) return false;
     reached += it->second.bytes;
@@ -193,7 +194,7 @@ HOSTCUDA_ENTRY(cuMemMap, 10020, plain, size,
                  exclusive lock(b.mutex);
                  vmm_handle *h = find_handle_locked(handle);
                  if (h == nullptr || size > h->memory->where.bytes) return CUDA_ERROR_INVALID_VALUE;
-                 // One handle is one unit of mapping.
+                 // A part of a handle cannot be mapped.
                  if (size < h->memory->where.bytes) return CUDA_ERROR_NOT_SUPPORTED;
                  const auto r = containing(b.reservations, ptr);
                  if (r == b.reservations.end() || size > r->second.bytes - (ptr - r->first))

@@ -1,4 +1,4 @@
-// Virtual memory management: who may touch a mapping.
+// Virtual memory management: access rights of mappings (cuMemSetAccess, cuMemGetAccess).
 #include <algorithm>
 #include <vector>
 
@@ -19,8 +19,8 @@ void *as_pointer(CUdeviceptr at) {
   return reinterpret_cast<void *>(at);
 }
 
-// One mprotect, or one mmap where the host does not have them there yet: adjacent mappings whose
-// rights become the same and, for that, whose bytes are neighbours.
+// Adjacent mappings that one system call changes: mprotect, or mmap if they are not in the process
+// yet. Their rights change alike; for mmap, their bytes are also contiguous.
 struct protect_run {
   CUdeviceptr at;
   unsigned before;
@@ -68,7 +68,7 @@ bool names_host(const CUmemAccessDesc *desc, std::size_t count) {
   });
 }
 
-// Whether access would be given to a device that cannot reach memory of `owner`.
+// Whether a descriptor grants access to a device that cannot access memory of `owner`.
 bool names_stranger(const CUmemAccessDesc *desc, std::size_t count, int owner) {
   return owner != kHostLocation &&
          std::any_of(desc, desc + count, [owner](const CUmemAccessDesc &d) {
@@ -77,7 +77,7 @@ bool names_stranger(const CUmemAccessDesc *desc, std::size_t count, int owner) {
          });
 }
 
-// What a SetAccess would do; found under the lock, before anything is changed.
+// The changes of one cuMemSetAccess, computed under the lock before any change.
 struct access_plan {
   mapping_iterator first;
   std::vector<protect_run> runs;
@@ -138,8 +138,8 @@ bool take_back(const protect_run &r) {
                    : unmap_range(as_pointer(r.at), r.what.bytes);
 }
 
-// All runs or none. The host refuses when it has no area left to split; those of what it does not
-// have yet were taken when that was mapped.
+// Applies all runs or none. mprotect fails when no area is left to split one. The areas of mappings
+// that are not in the process yet were taken when they were created.
 bool protect_all(const std::vector<protect_run> &runs) {
   const auto splits = static_cast<std::uint64_t>(
       std::count_if(runs.begin(), runs.end(), [](const protect_run &r) { return r.present; }));

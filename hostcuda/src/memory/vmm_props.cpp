@@ -14,7 +14,7 @@
 namespace hostcuda {
 namespace {
 
-// By number: older headers lack some of the names.
+// Numbers, because older headers lack some of the names.
 constexpr int kLocationDevice = 1;
 constexpr int kLocationHost = 2;
 constexpr int kLocationHostNuma = 3;
@@ -44,7 +44,7 @@ CUresult check_location(const CUmemAllocationProp &prop, int *location) {
       *location = kHostLocation;
       return CUDA_SUCCESS;
     default:
-      return CUDA_ERROR_INVALID_VALUE;  // HOST_NUMA_CURRENT among them
+      return CUDA_ERROR_INVALID_VALUE;  // includes HOST_NUMA_CURRENT
   }
 }
 
@@ -65,7 +65,7 @@ CUresult check_handle_types(const CUmemAllocationProp &prop) {
   if ((types & ~15U) != 0) return CUDA_ERROR_INVALID_VALUE;
   if ((types & ~(1U * kHandleFd | kHandleFabric)) != 0) return CUDA_ERROR_NOT_SUPPORTED;  // WIN32
   if ((types & kHandleFabric) != 0)
-    // Advertised from Hopper on, but no IMEX channel is there to use it with.
+    // Advertised since Hopper, but there is no IMEX channel.
     return current_settings().machine.compute_major >= 9 ? CUDA_ERROR_NOT_PERMITTED
                                                          : CUDA_ERROR_NOT_SUPPORTED;
   return CUDA_SUCCESS;
@@ -104,8 +104,8 @@ bool parse_share_name(const std::string &name, CUmemAllocationProp *prop) {
   return true;
 }
 
-// The sticky bit, which no new file has and no write takes away; then 0, 0, RDMA, NUMA node or
-// device, five bits of which.
+// Mode bits: the sticky bit, which new files do not have and writes do not clear; 0; 0; RDMA; NUMA
+// node or device; five bits of its number.
 bool share_mode(const CUmemAllocationProp &prop, mode_t *mode) {
   const bool numa = static_cast<int>(prop.location.type) == kLocationHostNuma;
   const unsigned which = static_cast<unsigned>(prop.location.id);

@@ -1,4 +1,4 @@
-// Sharing physical memory between processes, and the parts of the VMM API no profile has.
+// Sharing of physical memory between processes, and VMM functions that no profile supports.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -25,7 +25,8 @@ std::string file_behind(int fd) {
   return n <= 0 ? std::string() : std::string(target, static_cast<std::size_t>(n));
 }
 
-// All of them are on one file system, which nothing else is on that has a descriptor to pass.
+// Whether a file is a memfd: all memfds are on one file system, which has no other files with
+// descriptors.
 bool is_memfd(const struct stat &st) {
   static const dev_t where = [] {
     const int fd = memfd_create("hostcuda-where", MFD_CLOEXEC);
@@ -37,7 +38,7 @@ bool is_memfd(const struct stat &st) {
   return where != dev_t{} && st.st_dev == where;
 }
 
-// Takes over a file descriptor of an allocation made by this or another process.
+// Imports the file descriptor of an allocation of this or another process.
 CUresult import_fd(int fd, CUmemGenericAllocationHandle *out) {
   CUmemAllocationProp prop;
   struct stat st {};
@@ -54,7 +55,7 @@ CUresult import_fd(int fd, CUmemGenericAllocationHandle *out) {
   std::unique_lock<std::shared_mutex> lock(b.mutex);
   physical *memory = nullptr;
   if (const auto it = b.shared_files.find(id); it != b.shared_files.end()) {
-    memory = it->second;  // our own allocation, or one imported before: the same bytes
+    memory = it->second;  // allocated or imported by this process before
     ++memory->refs;
   } else {
     const int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
@@ -65,7 +66,7 @@ CUresult import_fd(int fd, CUmemGenericAllocationHandle *out) {
     // Unbacked: the file has a size and no pages, and is never mapped.
     memory->where = extent{own, 0, bytes};
     memory->own_file = true;
-    memory->counted = false;  // the process that created it is charged
+    memory->counted = false;  // the creating process is charged
     memory->vmm = true;
     memory->refs = 1;
     memory->file_id = id;
@@ -126,7 +127,7 @@ HOSTCUDA_ENTRY(cuMemImportFromShareableHandle, 10020, plain, 0,
 HOSTCUDA_ENTRY(cuMemGetHandleForAddressRange, 11070, plain, 0,
                (void *out, CUdeviceptr at, size_t bytes, CUmemRangeHandleType, unsigned long long),
                {
-                 // DMA-BUF needs a device the kernel knows; the attribute says there is none.
+                 // DMA-BUF needs a device of the kernel. The attribute reports no support.
                  if (out == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
                  std::shared_lock<std::shared_mutex> lock(the_memory().mutex);
                  return known_locked(at) ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
