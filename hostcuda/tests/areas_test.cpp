@@ -12,14 +12,14 @@ constexpr std::size_t kPage = 2 * MiB;
 
 class areas : public machine_test {
  protected:
-  static std::uint64_t told() {
+  static std::uint64_t ceiling() {
     const char *config = nullptr;
     EXPECT_EQ(hostcuda_config(&config), CUDA_SUCCESS);
     const char *at = std::strstr(config, ",mappings=");
     return at == nullptr ? 0 : std::strtoull(at + std::strlen(",mappings="), nullptr, 10);
   }
 
-  static std::uint64_t allowed_by_the_kernel() {
+  static std::uint64_t kernel_limit() {
     std::uint64_t n = 0;
     std::ifstream("/proc/sys/vm/max_map_count") >> n;
     return n;
@@ -27,20 +27,20 @@ class areas : public machine_test {
 };
 
 TEST_F(areas, ABackedMachineTellsACeilingThatTheProcessCanHold) {
-  EXPECT_GT(told(), 0U);
-  EXPECT_LT(told(), allowed_by_the_kernel());
+  EXPECT_GT(ceiling(), 0U);
+  EXPECT_LT(ceiling(), kernel_limit());
   start("mappings=100000000000");
-  EXPECT_LT(told(), allowed_by_the_kernel());
+  EXPECT_LT(ceiling(), kernel_limit());
   start("mappings=1000");
-  EXPECT_EQ(told(), 1000U);
+  EXPECT_EQ(ceiling(), 1000U);
   start("mappings=100000000000,unbacked");
-  EXPECT_EQ(told(), 100000000000U);
+  EXPECT_EQ(ceiling(), 100000000000U);
 }
 
 // Without a reserve of areas, none of these mappings could be unmapped: each mapping and each hole
 // is an area.
 TEST_F(areas, MappingEndsWhileEverythingCanStillBeTakenBack) {
-  const std::uint64_t most = allowed_by_the_kernel();
+  const std::uint64_t most = kernel_limit();
   if (most > 200000) GTEST_SKIP() << "vm.max_map_count is " << most << ": too many to try";
   const CUdeviceptr at = reserve(2 * most * kPage);
   const CUmemGenericAllocationHandle h = create(kPage);

@@ -12,7 +12,7 @@ CUcontext had = nullptr;
 CUdeviceptr block = 0;
 
 // Runs after the thread-local objects of the main thread are destroyed.
-void give_back() {
+void free_memory() {
   // Overwrites freed memory, so that reading it is detected.
   static void *junk[16][16];
   for (std::size_t i = 0; i < 16; ++i) {
@@ -45,7 +45,7 @@ TEST_F(exit_test, StaticObjectsCanStillCallTheDriver) {
         cuMemsetD8Async(block, 0, MiB, CU_STREAM_PER_THREAD) != CUDA_SUCCESS) {
       std::_Exit(3);
     }
-    std::atexit(give_back);
+    std::atexit(free_memory);
     std::exit(0);
   };
   EXPECT_EXIT(live_and_end(), ::testing::ExitedWithCode(0), "context kept, calls worked");

@@ -21,9 +21,9 @@ std::vector<std::vector<virtual_range>> other_addresses(const std::vector<touch>
 
 // Passes the accesses of operation `n` to the oracle. Its clock is s.view; earlier operations of
 // its own stream precede it implicitly.
-void tell_oracle(engine_lock &lock, const std::shared_ptr<stream> &s,
-                 const std::shared_ptr<node> &n,
-                 const std::vector<std::vector<virtual_range>> &others) {
+void notify_oracle(engine_lock &lock, const std::shared_ptr<stream> &s,
+                   const std::shared_ptr<node> &n,
+                   const std::vector<std::vector<virtual_range>> &others) {
   const position where{s->line, n->tick, n->serial, &s->view, n->op.what, s->ctx, &n->site};
   const auto &touches = n->op.touches;
   const auto races = [&](const std::vector<std::vector<virtual_range>> &at, bool report) {
@@ -82,7 +82,7 @@ CUresult enqueue(CUstream handle, operation op) {
   place_in_time *const place = op.place;
   const auto n = post(call.lock, s, std::move(op), nullptr, false, &site);
   if (place != nullptr) *place = {s->line->uid, n->tick};
-  if (!n->op.touches.empty()) tell_oracle(call.lock, s, n, others);
+  if (!n->op.touches.empty()) notify_oracle(call.lock, s, n, others);
   // The oracle treats the operation as queued, even if it runs at once: the program must not rely
   // on that.
   const schedule_kind schedule = current_settings().schedule;
@@ -116,7 +116,7 @@ CUresult enqueue_and_wait(operation op, CUstream handle) {
   if (const CUresult r = sticky_of(*s); r != CUDA_SUCCESS) return r;
   const auto n = post(call.lock, s, std::move(op), nullptr, false, nullptr);
   n->host_waits = true;
-  if (!n->op.touches.empty()) tell_oracle(call.lock, s, n, others);
+  if (!n->op.touches.empty()) notify_oracle(call.lock, s, n, others);
   // The operation is the ready head of its stream: run it on this thread.
   if (!s->queue.empty() && s->queue.front() == n && s->running == nullptr && is_ready(*s)) {
     run_head(call.lock, s);

@@ -266,7 +266,7 @@ void leave_chunk(std::map<CUdeviceptr, chunk>::iterator home, std::vector<physic
 }
 
 // Parked blocks with a queued free that has not run.
-struct parked_books {
+struct parked_registry {
   struct block_parked {
     arena *owner;
     memory_pool *pool;
@@ -307,8 +307,8 @@ struct parked_books {
   }
 };
 
-parked_books &parked() {
-  static parked_books *const p = new parked_books;
+parked_registry &parked() {
+  static parked_registry *const p = new parked_registry;
   return *p;
 }
 
@@ -332,7 +332,7 @@ void arena_park_locked(std::map<CUdeviceptr, block>::iterator it, const place_in
   const CUdeviceptr at = it->first;
   const std::size_t bytes = it->second.footprint;
   parked().by_id.emplace(it->second.id,
-                         parked_books::block_parked{a, it->second.pool, at, bytes, place});
+                         parked_registry::block_parked{a, it->second.pool, at, bytes, place});
   parked().add(at, bytes, 1);
   b.blocks.erase(it);
   a->used -= bytes;
@@ -348,7 +348,7 @@ bool arena_unpark_locked(std::uint64_t block_id, std::vector<physical *> *dead,
                          memory_pool **pool) {
   const auto found = parked().by_id.find(block_id);
   if (found == parked().by_id.end()) return false;
-  const parked_books::block_parked k = found->second;
+  const parked_registry::block_parked k = found->second;
   parked().by_id.erase(found);
   parked().add(k.at, k.bytes, -1);
   *pool = k.pool;
@@ -377,7 +377,7 @@ bool freed_but_not_yet(CUdeviceptr at, std::size_t bytes) {
 }
 
 void forget_parked() {
-  parked() = parked_books{};
+  parked() = parked_registry{};
 }
 
 void arena_trim_locked(arena *a, std::size_t keep, std::vector<physical *> *dead) {

@@ -147,7 +147,7 @@ namespace {
 
 // Releases kept pages, including those in queued jobs, to the host. Returns false if there were
 // none.
-bool give_up_kept() {
+bool release_kept_pages() {
   finish_later();
   const std::size_t before = available_host_memory();
   for (int i = 0; i <= kMaxDevices; ++i) pages_of(i).drop_kept();
@@ -164,7 +164,7 @@ bool host_can_back(std::size_t bytes) {
   while (have >= bytes)
     if (trusted.compare_exchange_weak(have, have - bytes)) return true;
   std::size_t available = available_host_memory();
-  if ((available < kHeadroom || available - kHeadroom < bytes) && give_up_kept())
+  if ((available < kHeadroom || available - kHeadroom < bytes) && release_kept_pages())
     available = available_host_memory();
   if (available < kHeadroom || available - kHeadroom < bytes) {
     static std::atomic<bool> said{false};
@@ -240,9 +240,9 @@ bool page_file::take_kept(std::size_t bytes, extent *out) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     // Takes the lowest range, zeroed or not, because adjacency saves more than zeroing costs.
-    constexpr std::size_t nowhere = ~std::size_t{0};
-    const std::size_t clean = clean_.lowest(bytes).value_or(nowhere);
-    const std::size_t other = dirty_.lowest(bytes).value_or(nowhere);
+    constexpr std::size_t none = ~std::size_t{0};
+    const std::size_t clean = clean_.lowest(bytes).value_or(none);
+    const std::size_t other = dirty_.lowest(bytes).value_or(none);
     if (clean == other) return false;
     dirty = other < clean;
     const std::size_t at = std::min(clean, other);
@@ -291,7 +291,7 @@ bool page_file::take(std::size_t bytes, extent *out) {
     if (out->view != nullptr) populate_range(out->view, bytes);
     return true;
   }
-  give_back(out->fd, {out->offset, bytes});
+  release_to_host(out->fd, {out->offset, bytes});
   return false;
 }
 
@@ -307,11 +307,11 @@ void page_file::give(const extent &what) {
       return;
     }
   }
-  give_back(what.fd, {what.offset, what.bytes});
+  release_to_host(what.fd, {what.offset, what.bytes});
 }
 
 // Releases a range to the host.
-void page_file::give_back(int fd, offset_ranges::range what) {
+void page_file::release_to_host(int fd, offset_ranges::range what) {
   (void)fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(what.offset),
                   static_cast<off_t>(what.bytes));
   std::lock_guard<std::mutex> lock(mutex_);
@@ -333,7 +333,7 @@ void page_file::clear_kept() {
       clearing_ += what.bytes;
     }
     const bool cleared = clear(what);
-    if (!cleared) give_back(what.fd, {what.offset, what.bytes});
+    if (!cleared) release_to_host(what.fd, {what.offset, what.bytes});
     std::lock_guard<std::mutex> lock(mutex_);
     clearing_ -= what.bytes;
     if (cleared) clean_.add(what.offset, what.bytes);
@@ -352,7 +352,7 @@ void page_file::drop_kept() {
       what = *next;
       fd = fd_;
     }
-    give_back(fd, what);
+    release_to_host(fd, what);
   }
 }
 

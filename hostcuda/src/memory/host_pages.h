@@ -86,7 +86,7 @@ class page_file {
   extent extent_locked(std::size_t offset, std::size_t bytes) const;
   bool take_kept(std::size_t bytes, extent *out);
   bool take_fresh_locked(std::size_t bytes, extent *out);
-  void give_back(int fd, offset_ranges::range what);
+  void release_to_host(int fd, offset_ranges::range what);
   void clear_kept();
 
   std::mutex mutex_;

@@ -94,8 +94,8 @@ CUresult check_device(CUdevice device) {
 
 }  // namespace
 
-pool_books &pools() {
-  static pool_books *const p = new pool_books;
+pool_registry &pools() {
+  static pool_registry *const p = new pool_registry;
   return *p;
 }
 
@@ -154,7 +154,7 @@ void memory_synchronised() {
 
 void reset_pools() {
   for (memory_pool *p : pools().all) delete p;
-  pools() = pool_books{};
+  pools() = pool_registry{};
   forget_parked();
   may_trim = false;
 }

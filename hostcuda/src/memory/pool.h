@@ -20,13 +20,13 @@ struct memory_pool {
   bool destroyed = false;  // deleted with its last block
 };
 
-struct pool_books {
+struct pool_registry {
   std::set<memory_pool *> all;
   memory_pool *standard[kMaxDevices] = {};
   memory_pool *current[kMaxDevices] = {};
 };
 
-pool_books &pools();
+pool_registry &pools();
 
 // Whether the simulated machine supports pools.
 bool pools_here();

@@ -44,7 +44,7 @@ CUresult allocate(CUdeviceptr *out, std::size_t bytes, memory_pool *pool, CUstre
 }
 
 // Body of the queued free. `id` distinguishes a block from a later one at the same address.
-CUresult give_back(CUdeviceptr at, std::uint64_t id) {
+CUresult run_queued_free(CUdeviceptr at, std::uint64_t id) {
   std::vector<physical *> dead;
   {
     memory_registry &b = the_memory();
@@ -83,7 +83,7 @@ CUresult free_async(CUdeviceptr at, CUstream stream) {
   operation op{};
   op.what = "cuMemFreeAsync";
   op.touches = {{at, bytes, true}};
-  op.body = [at, id] { return give_back(at, id); };
+  op.body = [at, id] { return run_queued_free(at, id); };
   place_in_time place;
   op.place = &place;
   const CUresult r = enqueue(stream, std::move(op));

@@ -28,7 +28,7 @@ struct protect_run {
   bool present;
   extent what;
 
-  bool goes_on_with(const protect_run &r) const {
+  bool continues_with(const protect_run &r) const {
     return at + what.bytes == r.at && before == r.before && after == r.after &&
            present == r.present &&
            (present || (what.fd == r.what.fd && what.offset + what.bytes == r.what.offset));
@@ -69,7 +69,7 @@ bool names_host(const CUmemAccessDesc *desc, std::size_t count) {
 }
 
 // Whether a descriptor grants access to a device that cannot access memory of `owner`.
-bool names_stranger(const CUmemAccessDesc *desc, std::size_t count, int owner) {
+bool grants_to_non_peer(const CUmemAccessDesc *desc, std::size_t count, int owner) {
   return owner != kHostLocation &&
          std::any_of(desc, desc + count, [owner](const CUmemAccessDesc &d) {
            return d.location.type == CU_MEM_LOCATION_TYPE_DEVICE && d.flags != 0 &&
@@ -97,7 +97,7 @@ CUresult plan_access(CUdeviceptr at, std::size_t bytes, const CUmemAccessDesc *d
       refused = CUDA_ERROR_INVALID_VALUE;
       return;
     }
-    if (names_stranger(desc, count, m.handle->memory->location)) {
+    if (grants_to_non_peer(desc, count, m.handle->memory->location)) {
       refused = CUDA_ERROR_INVALID_DEVICE;
       return;
     }
@@ -114,7 +114,7 @@ CUresult plan_access(CUdeviceptr at, std::size_t bytes, const CUmemAccessDesc *d
     if (before == after) return;
     const extent &memory = m.handle->memory->where;
     const protect_run run{begin, before, after, m.present, {memory.fd, memory.offset, m.bytes}};
-    if (!plan->runs.empty() && plan->runs.back().goes_on_with(run)) {
+    if (!plan->runs.empty() && plan->runs.back().continues_with(run)) {
       plan->runs.back().what.bytes += m.bytes;
     } else {
       plan->runs.push_back(run);
