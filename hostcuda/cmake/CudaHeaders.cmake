@@ -1,7 +1,8 @@
-# Finds <cuda.h>, all that is needed of the CUDA Toolkit, and makes the target stillmap_cuda_headers.
+# Finds <cuda.h> and creates the target stillmap_cuda_headers. Nothing else of the CUDA Toolkit is
+# needed.
 #
-# Where it looks: STILLMAP_CUDA_INCLUDE (a folder, or "pypi" for the one ./test fetched even where
-# there is a toolkit), CUDA_HOME, /usr/local/cuda, /usr/include, and what ./test or ./run fetched.
+# Search order: STILLMAP_CUDA_INCLUDE (a folder, or "pypi" for the headers that ./test downloaded),
+# CUDA_HOME, /usr/local/cuda, /usr/include, and the headers that ./test or ./run downloaded.
 if(TARGET stillmap_cuda_headers)
   return()
 endif()
@@ -33,11 +34,11 @@ endforeach()
 if(NOT _cuda_include)
   list(JOIN _candidates ", " _candidates)
   message(FATAL_ERROR "No CUDA headers (looked for cuda.h in ${_candidates}). Install the CUDA "
-    "Toolkit and set CUDA_HOME, or run ./test or ./run once: they fetch the headers from PyPI.")
+    "Toolkit and set CUDA_HOME, or run ./test or ./run once to download the headers from PyPI.")
 endif()
 message(STATUS "CUDA headers: ${_cuda_include}")
 
-# A system include path: the toolkit's warnings are not ours. /usr/include is one already.
+# A system include path suppresses warnings of the toolkit's headers. /usr/include already is one.
 add_library(stillmap_cuda_headers INTERFACE)
 if(NOT _cuda_include STREQUAL "/usr/include")
   target_include_directories(stillmap_cuda_headers SYSTEM INTERFACE "${_cuda_include}")

@@ -128,7 +128,7 @@ __attribute__((noinline)) call_site capture_call_site() {
   _Unwind_Backtrace(on_frame, &w);
 #if defined(__x86_64__)
   const call_site site = w.site;
-  // Frame 0 is this function, whose address is not read from a slot. A frame without a return
+  // Frame 0 is this function; its address is not read from a slot. A frame without a return
   // address at the place that the ABI defines (a signal frame) makes the walk uncacheable.
   if (w.depth < 2) {
     w.depth = 0;

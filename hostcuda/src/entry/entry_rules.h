@@ -14,7 +14,7 @@ namespace hostcuda {
 struct call_rule {
   std::uint64_t countdown = 0;       // 0: no rule; 1: the next call
   bool stays = false;                // all later calls too
-  CUresult code = CUDA_SUCCESS;      // returned by the call, and its body does not run
+  CUresult code = CUDA_SUCCESS;      // result of the call instead of its body
   void (*before)(void *) = nullptr;  // called before the body runs
   void *user = nullptr;
 };
