@@ -26,7 +26,7 @@ class areas : public machine_test {
   }
 };
 
-TEST_F(areas, ABackedMachineTellsACeilingThatTheProcessCanHold) {
+TEST_F(areas, BackedCeilingIsBelowTheKernelLimit) {
   EXPECT_GT(ceiling(), 0U);
   EXPECT_LT(ceiling(), kernel_limit());
   start("mappings=100000000000");
@@ -39,7 +39,7 @@ TEST_F(areas, ABackedMachineTellsACeilingThatTheProcessCanHold) {
 
 // Without a reserve of areas, none of these mappings could be unmapped: each mapping and each hole
 // is an area.
-TEST_F(areas, MappingEndsWhileEverythingCanStillBeTakenBack) {
+TEST_F(areas, MappingFailsWhileUnmapStillWorks) {
   const std::uint64_t most = kernel_limit();
   if (most > 200000) GTEST_SKIP() << "vm.max_map_count is " << most << ": too many to try";
   const CUdeviceptr at = reserve(2 * most * kPage);

@@ -62,7 +62,7 @@ TEST_F(capture_test, JoinsStreamsThroughEvents) {
   EXPECT_EQ(status_of(b), CU_STREAM_CAPTURE_STATUS_NONE);
 }
 
-TEST_F(capture_test, AForkThatNeverComesBackIsUnjoined) {
+TEST_F(capture_test, AStreamThatIsNotJoinedBackIsUnjoined) {
   const CUstream a = make_stream();
   const CUstream b = make_stream();
   const CUevent fork = make_event();
@@ -77,7 +77,7 @@ TEST_F(capture_test, AForkThatNeverComesBackIsUnjoined) {
   EXPECT_EQ(g, nullptr);
 }
 
-TEST_F(capture_test, WaitingForACapturingStreamSpoilsTheCapture) {
+TEST_F(capture_test, WaitingForACapturingStreamInvalidatesTheCapture) {
   const CUstream s = make_stream();
   ASSERT_EQ(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
   EXPECT_EQ(cuStreamSynchronize(s), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
@@ -89,7 +89,7 @@ TEST_F(capture_test, WaitingForACapturingStreamSpoilsTheCapture) {
   EXPECT_EQ(cuStreamSynchronize(s), CUDA_SUCCESS);
 }
 
-TEST_F(capture_test, TheLegacyStreamIsOutOfReachOfABlockingCapture) {
+TEST_F(capture_test, ABlockingCaptureForbidsTheLegacyStream) {
   const CUstream s = make_stream(CU_STREAM_DEFAULT);
   ASSERT_EQ(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
   CUstreamCaptureStatus status{};
@@ -104,7 +104,7 @@ TEST_F(capture_test, TheLegacyStreamCannotCapture) {
             CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 }
 
-TEST_F(capture_test, DependingOnWorkOutsideIsRefused) {
+TEST_F(capture_test, DependingOnWorkOutsideFails) {
   const CUstream s = make_stream();
   const CUevent outside = make_event();
   ASSERT_EQ(cuEventRecord(outside, make_stream()), CUDA_SUCCESS);
@@ -123,7 +123,7 @@ TEST_F(capture_test, TwoCapturesDoNotMerge) {
   EXPECT_EQ(status_of(a), CU_STREAM_CAPTURE_STATUS_INVALIDATED);
 }
 
-TEST_F(capture_test, ACapturedEventCannotBeAsked) {
+TEST_F(capture_test, ACapturedEventCannotBeQueried) {
   const CUstream s = make_stream();
   const CUevent e = make_event();
   ASSERT_EQ(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
@@ -131,7 +131,7 @@ TEST_F(capture_test, ACapturedEventCannotBeAsked) {
   EXPECT_EQ(cuEventQuery(e), CUDA_ERROR_CAPTURED_EVENT);
 }
 
-TEST_F(capture_test, AskingAnyEventSpoilsAGlobalCaptureUnlessTheThreadIsRelaxed) {
+TEST_F(capture_test, AnEventQueryInvalidatesAGlobalCaptureUnlessTheThreadIsRelaxed) {
   const CUstream s = make_stream();
   const CUevent before = make_event();
   ASSERT_EQ(cuEventRecord(before, make_stream()), CUDA_SUCCESS);
@@ -165,7 +165,7 @@ TEST_F(capture_test, GlobalModeMustEndOnItsThread) {
   EXPECT_EQ(nodes_in(g), 0U);
 }
 
-TEST_F(capture_test, ModesDecideWhoMayAllocate) {
+TEST_F(capture_test, ModesDetermineWhichThreadsMayAllocate) {
   const CUstream s = make_stream();
   CUdeviceptr p = 0;
   CUgraph g = nullptr;

@@ -69,7 +69,7 @@ TEST_F(event_test, MayBeDestroyedWhilePending) {
   EXPECT_EQ(cuStreamSynchronize(b), CUDA_SUCCESS);
 }
 
-TEST_F(event_test, MeasuresWhatLiesBetween) {
+TEST_F(event_test, MeasuresElapsedTime) {
   const CUstream s = make_stream();
   const CUevent start_event = make_event(CU_EVENT_DEFAULT);
   const CUevent end_event = make_event(CU_EVENT_DEFAULT);

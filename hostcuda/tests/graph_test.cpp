@@ -95,7 +95,7 @@ TEST_F(graph_test, UnmapUnderAPendingLaunchIsAViolation) {
   EXPECT_EQ(cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
-TEST_F(graph_test, CapturingTouchesNothingYet) {
+TEST_F(graph_test, CapturingRecordsNoAccess) {
   const CUstream a = make_stream();
   std::vector<unsigned char> out(4096, 0);
   capture_fill(a, make_stream(), &out);

@@ -32,7 +32,7 @@ class lazy : public machine_test {
   }
 };
 
-TEST_F(lazy, OnlyWhatIsTouchedCosts) {
+TEST_F(lazy, OnlyTouchedPagesUseHostMemory) {
   const std::size_t before = resident();
   const CUmemAllocationProp what = on_device();
   constexpr std::size_t bytes = 48 * GiB, page = 1 * GiB;
@@ -66,7 +66,7 @@ TEST_F(lazy, OnlyWhatIsTouchedCosts) {
   EXPECT_EQ(c.physical_bytes, 88 * GiB);
 }
 
-TEST_F(lazy, MemoryIsZeroAgainForItsNextOwner) {
+TEST_F(lazy, ReusedMemoryIsZero) {
   for (int round = 0; round < 3; ++round) {
     CUdeviceptr block = 0;
     ASSERT_EQ(cuMemAlloc(&block, 4 * MiB), CUDA_SUCCESS);
@@ -78,7 +78,7 @@ TEST_F(lazy, MemoryIsZeroAgainForItsNextOwner) {
   }
 }
 
-TEST_F(lazy, TheOracleSeesAsMuch) {
+TEST_F(lazy, TheOracleDetectsViolations) {
   const CUmemAllocationProp what = on_device();
   CUmemAccessDesc all{};
   all.location = what.location;

@@ -48,7 +48,7 @@ TEST_F(memory, AllocationsAreDistinctAlignedAndReturned) {
 }
 
 // Chunks that threads create concurrently are all released.
-TEST_F(memory, ThreadsThatAllocateAtOnceLeaveNothing) {
+TEST_F(memory, ConcurrentAllocationsReleaseAllChunks) {
   const std::size_t before = free_bytes();
   for (int round = 0; round < 200; ++round) {
     std::atomic<int> waiting{2};
@@ -201,7 +201,7 @@ TEST_F(memory, ManagedMemoryIsReadableOnBothSides) {
   EXPECT_EQ(cuMemFree(at), CUDA_SUCCESS);
 }
 
-TEST_F(memory, AnAddressNobodyKnows) {
+TEST_F(memory, AnUnknownAddress) {
   int local = 0;
   const auto at = reinterpret_cast<CUdeviceptr>(&local);
   unsigned type = 77;
@@ -223,7 +223,7 @@ TEST_F(memory, UnbackedCopiesCheckButMoveNothing) {
   EXPECT_EQ(cuMemcpyDtoH(&byte, at + (std::size_t{100} << 30), 1), CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_F(memory, ContextsGiveBackWhatWasAllocatedInThem) {
+TEST_F(memory, DestroyingAContextFreesItsMemory) {
   const std::size_t before = free_bytes();
   CUdeviceptr at = 0;
   ASSERT_EQ(cuMemAlloc(&at, 10 * MiB), CUDA_SUCCESS);

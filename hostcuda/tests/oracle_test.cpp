@@ -46,7 +46,7 @@ TEST_F(oracle_test, UnmapUnderPendingWorkIsStickyError700) {
 }
 
 // The copy has finished, but the program has not waited for it.
-TEST_F(oracle_test, UnmapAfterWorkThatNobodyWaitedForIsFoundToo) {
+TEST_F(oracle_test, UnmapAfterFinishedWorkWithoutAWaitIsAViolation) {
   const CUstream s = make_stream();
   std::atomic<bool> over{false};
   ASSERT_EQ(cuMemcpyDtoHAsync(host_.data(), at_, host_.size(), s), CUDA_SUCCESS);
@@ -58,7 +58,7 @@ TEST_F(oracle_test, UnmapAfterWorkThatNobodyWaitedForIsFoundToo) {
   EXPECT_EQ(violations(), 1U);
 }
 
-TEST_F(oracle_test, LenientRecordsAndGoesOn) {
+TEST_F(oracle_test, LenientRecordsAndContinues) {
   use("threads", "lenient");
   const CUstream s = make_stream();
   queue_held_copy(s);
@@ -153,7 +153,7 @@ TEST_F(oracle_test, AContextWaitCoversDestroyedStreams) {
   EXPECT_EQ(violations(), 0U);
 }
 
-TEST_F(oracle_test, UnmappingSomethingElseIsNobodysBusiness) {
+TEST_F(oracle_test, UnmappingAnUnrelatedRangeIsClean) {
   const CUdeviceptr other = reserve(2 * MiB);
   map(other, create(2 * MiB), 2 * MiB);
   const CUstream s = make_stream();
@@ -280,7 +280,7 @@ __attribute__((noinline)) CUresult other_caller(CUdeviceptr at, CUstream s) {
 }
 
 // A cached stack walk must not be used for another path to the same call.
-TEST_F(oracle_test, TellsCallersOfACommonFunctionApart) {
+TEST_F(oracle_test, DistinguishesCallersOfACommonFunction) {
   const CUstream s = make_stream();
   ASSERT_EQ(hostcuda_hold(s), CUDA_SUCCESS);
   for (int round = 0; round < 3; ++round) {

@@ -6,7 +6,7 @@
 namespace hostcuda_tests {
 namespace {
 
-class strangers : public machine_test {
+class no_peers : public machine_test {
  protected:
   void SetUp() override {
     start("profile=multi:2,peers=none");
@@ -24,7 +24,7 @@ class strangers : public machine_test {
   CUcontext other_ = nullptr;
 };
 
-TEST_F(strangers, TheConfigurationSaysSo) {
+TEST_F(no_peers, IsPartOfTheConfiguration) {
   const char *config = nullptr;
   ASSERT_EQ(hostcuda_config(&config), CUDA_SUCCESS);
   EXPECT_NE(std::strstr(config, ",peers=none"), nullptr) << config;
@@ -35,7 +35,7 @@ TEST_F(strangers, TheConfigurationSaysSo) {
   EXPECT_EQ(can, 1);
 }
 
-TEST_F(strangers, NobodyCanBeAPeer) {
+TEST_F(no_peers, NoDeviceIsAPeer) {
   int can = 7;
   ASSERT_EQ(cuDeviceCanAccessPeer(&can, 0, 1), CUDA_SUCCESS);
   EXPECT_EQ(can, 0);
@@ -47,7 +47,7 @@ TEST_F(strangers, NobodyCanBeAPeer) {
   EXPECT_EQ(cuCtxDisablePeerAccess(other_), CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
 }
 
-TEST_F(strangers, AccessIsForTheOwnDeviceAlone) {
+TEST_F(no_peers, OnlyTheOwningDeviceGetsAccess) {
   const CUdeviceptr at = reserve(MiB * 2);
   const CUmemGenericAllocationHandle h = create(MiB * 2);
   ASSERT_EQ(cuMemMap(at, MiB * 2, 0, h, 0), CUDA_SUCCESS);
@@ -60,7 +60,7 @@ TEST_F(strangers, AccessIsForTheOwnDeviceAlone) {
   EXPECT_EQ(cuMemsetD8(at, 1, 1), CUDA_SUCCESS);
 }
 
-TEST_F(strangers, MemoryOfTheHostIsForEverybody) {
+TEST_F(no_peers, AllDevicesAccessHostMemory) {
   CUmemAllocationProp prop{};
   prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   prop.location.type = CU_MEM_LOCATION_TYPE_HOST_NUMA;
@@ -72,7 +72,7 @@ TEST_F(strangers, MemoryOfTheHostIsForEverybody) {
   EXPECT_EQ(cuMemSetAccess(at, MiB * 2, both, 2), CUDA_SUCCESS);
 }
 
-TEST_F(strangers, APoolIsForTheOwnDeviceAlone) {
+TEST_F(no_peers, OnlyTheOwningDeviceAccessesAPool) {
   CUmemoryPool pool = nullptr;
   ASSERT_EQ(cuDeviceGetDefaultMemPool(&pool, 0), CUDA_SUCCESS);
   const CUmemAccessDesc d = access_of_device(1);
@@ -83,7 +83,7 @@ TEST_F(strangers, APoolIsForTheOwnDeviceAlone) {
   EXPECT_EQ(flags, CU_MEM_ACCESS_FLAGS_PROT_NONE);
 }
 
-TEST_F(strangers, CopiesGoThroughTheHost) {
+TEST_F(no_peers, CopiesGoThroughTheHost) {
   CUdeviceptr here = 0;
   CUdeviceptr there = 0;
   ASSERT_EQ(cuMemAlloc(&here, 4096), CUDA_SUCCESS);

@@ -65,7 +65,7 @@ TEST_F(pool, KeepsWhatTheThresholdAllowsAndTrims) {
   EXPECT_EQ(cuMemPoolDestroy(p), CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_F(pool, MemoryFreedWithoutAStreamGoesBackAtTheNextSynchronisation) {
+TEST_F(pool, MemoryFreedWithoutAStreamIsReleasedAtTheNextSynchronisation) {
   const CUstream s = make_stream();
   CUmemoryPool p = nullptr;
   ASSERT_EQ(cuDeviceGetDefaultMemPool(&p, 0), CUDA_SUCCESS);
@@ -146,7 +146,7 @@ TEST_F(pool, AStreamReusesWhatItHasFreedBeforeTheFreeHasRun) {
   EXPECT_EQ(counted.violations, 0U);
 }
 
-TEST_F(pool, AnotherStreamReusesBehindAnEventUnlessToldNotTo) {
+TEST_F(pool, AnotherStreamReusesAfterAnEventIfEnabled) {
   for (const int follow : {1, 0}) {
     start("profile=h200");
     const CUmemoryPool p = make_pool();
@@ -173,7 +173,7 @@ TEST_F(pool, AnotherStreamReusesBehindAnEventUnlessToldNotTo) {
 }
 
 // Random programs with three streams: each block keeps its bytes from allocation to free.
-TEST_F(pool, BlocksKeepTheirBytesWhateverHasRun) {
+TEST_F(pool, BlocksKeepTheirBytesInEverySchedule) {
   for (const char *schedule : {"threads", "seeded:1", "seeded:2", "jitter:3"}) {
     start(std::string("profile=h200,jitter_us=20,schedule=") + schedule);
     const CUmemoryPool p = make_pool();

@@ -43,7 +43,7 @@ TEST_F(proc_address, TheVersionPicksTheSignature) {
   EXPECT_EQ(ask("cuGetProcAddress", 12000), by_name("cuGetProcAddress_v2"));
 }
 
-TEST_F(proc_address, PerThreadDefaultStreamPicksTheTwin) {
+TEST_F(proc_address, PerThreadDefaultStreamSelectsThePerThreadVariant) {
   constexpr cuuint64_t per_thread = 2;
   EXPECT_EQ(ask("cuMemcpyHtoD", 12000, per_thread), by_name("cuMemcpyHtoD_v2_ptds"));
   EXPECT_EQ(ask("cuMemcpyHtoDAsync", 12000, per_thread), by_name("cuMemcpyHtoDAsync_v2_ptsz"));
@@ -52,7 +52,7 @@ TEST_F(proc_address, PerThreadDefaultStreamPicksTheTwin) {
   EXPECT_EQ(ask("cuMemcpyHtoD", 12000), by_name("cuMemcpyHtoD_v2"));
 }
 
-TEST_F(proc_address, WhatThereIsNot) {
+TEST_F(proc_address, UnknownSymbols) {
   EXPECT_EQ(status_of("cuNoSuchThing", 12000), 1);
   EXPECT_EQ(status_of("cuMemMap", 10010), 2);
   EXPECT_EQ(status_of("cuMemMap", 10020), 0);

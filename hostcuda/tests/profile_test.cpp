@@ -29,7 +29,7 @@ class profile : public machine_test {
   }
 };
 
-TEST_F(profile, EveryoneAnswersTheCommonQuestions) {
+TEST_F(profile, CommonAttributesAreTheSameInAllProfiles) {
   for (const char *name :
        {"h200", "a100", "multi:4", "wsl2", "mig", "vgpu-no-vmm", "old-driver-450"}) {
     start(std::string("profile=") + name);
@@ -67,7 +67,7 @@ TEST_F(profile, SeveralDevices) {
   EXPECT_EQ(hostcuda_reset("profile=multi:99"), CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_F(profile, Wsl2AdvertisesWhatItCannotDo) {
+TEST_F(profile, Wsl2AdvertisesUnsupportedFeatures) {
   start("profile=wsl2");
   CUdeviceptr at = 0;
   EXPECT_EQ(cuMemAddressReserve(&at, 32 * kGiB, 0, 0, 0), CUDA_ERROR_OUT_OF_MEMORY);
@@ -100,7 +100,7 @@ TEST_F(profile, VgpuHasNoVirtualMemoryManagement) {
   EXPECT_EQ(cuMemAlloc(&at, 10), CUDA_SUCCESS);
 }
 
-TEST_F(profile, AnOldDriverLacksWhatCameLater) {
+TEST_F(profile, AnOldDriverLacksNewerFunctions) {
   start("profile=old-driver-450");
   int version = 0;
   ASSERT_EQ(cuDriverGetVersion(&version), CUDA_SUCCESS);

@@ -49,7 +49,7 @@ TEST_F(schedule_test, EverySeedKeepsTheOrderWithinAStream) {
   }
 }
 
-TEST_F(schedule_test, SeededRunsNothingThatNobodyWaitsFor) {
+TEST_F(schedule_test, SeededRunsNothingWithoutAWait) {
   start("profile=h200,schedule=seeded:3");
   const CUstream s = make_stream();
   journal j;

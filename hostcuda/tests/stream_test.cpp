@@ -53,7 +53,7 @@ TEST_F(stream_test, HoldKeepsWorkPendingUntilReleased) {
 }
 
 // A brief copy on an idle stream runs on the calling thread, in stream order.
-TEST_F(stream_test, ABriefCopyRunsAtOnceWhereNothingIsAheadOfIt) {
+TEST_F(stream_test, ABriefCopyOnAnIdleStreamRunsAtOnce) {
   const CUstream s = make_stream();
   const std::size_t bytes = 64 << 10;
   const CUdeviceptr at = reserve(2 * MiB);
@@ -79,7 +79,7 @@ TEST_F(stream_test, ABriefCopyRunsAtOnceWhereNothingIsAheadOfIt) {
 }
 
 // In a seeded schedule it is queued as any other copy, so that a missing wait is visible.
-TEST_F(stream_test, ABriefCopyOfASeededScheduleWaitsItsTurn) {
+TEST_F(stream_test, ABriefCopyInASeededScheduleIsQueued) {
   start("profile=h200,schedule=seeded:3");
   const CUstream s = make_stream();
   const CUdeviceptr at = reserve(2 * MiB);
@@ -155,7 +155,7 @@ TEST_F(stream_test, CountsLiveStreamsAndEvents) {
   EXPECT_EQ(c.live_events, 0U);
 }
 
-TEST_F(stream_test, ACallbackHearsTheStatusAndMayNotCallTheDriver) {
+TEST_F(stream_test, ACallbackReceivesTheStatusAndMayNotCallTheDriver) {
   const CUstream s = make_stream();
   struct seen {
     CUresult status = CUDA_ERROR_UNKNOWN;

@@ -312,7 +312,7 @@ TEST_F(vmm, HostMemoryIsPhysicalMemoryToo) {
   EXPECT_EQ(cuMemsetD8(at, 3, kPage), CUDA_SUCCESS);
 }
 
-TEST_F(vmm, TheMappingCeilingShowsInSetAccess) {
+TEST_F(vmm, SetAccessEnforcesTheMappingCeiling) {
   start("unbacked,mappings=3");
   const CUdeviceptr at = reserve(5 * kPage);
   for (std::size_t i = 0; i < 5; ++i)
