@@ -78,7 +78,7 @@ typedef struct hostcuda_counters {
   uint64_t live_events;
   uint64_t live_contexts;
   uint64_t violations;       /* see hostcuda_violation                                      */
-  uint64_t first_touch_ns;   /* host time spent making pages present and zero               */
+  uint64_t first_touch_ns;   /* host time spent populating and zeroing pages               */
   uint64_t live_host_ranges; /* pinned host memory, allocated or registered             */
 } hostcuda_counters;
 

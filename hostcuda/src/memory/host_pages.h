@@ -54,7 +54,7 @@ void populate_range(void *at, std::size_t bytes);
 int make_shared_pages(const char *name, std::size_t bytes);
 
 // Maps such a file for the driver and populates the mapping. Returns nullptr if that fails, or
-// on an unbacked machine.
+// on a lazy or unbacked machine.
 char *map_view(int fd, std::size_t bytes);
 // Releases the file and its view in the background. `view` may be nullptr.
 void drop_shared_pages(int fd, char *view, std::size_t bytes);

@@ -245,8 +245,8 @@ std::vector<virtual_range> aliases(CUdeviceptr at, std::size_t bytes) {
 
 namespace {
 
-// Returns the view of memory with a file of its own. Creates it on first use, so that a process
-// that only exports the memory does not pay for it.
+// Returns the view of the memory, or nullptr. The view of memory with its own file is created on
+// first use, so that a process that only exports the memory does not pay for it.
 char *view_of(physical &p) {
   if (p.own_file)
     std::call_once(p.viewed, [&] { p.where.view = map_view(p.where.fd, p.where.bytes); });

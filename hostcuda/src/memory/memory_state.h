@@ -189,8 +189,8 @@ struct pinned_access {
   std::size_t bytes = 0;
   bool write = false;
   bool maybe_host = false;  // an unregistered address is host memory
-  // Output. Mapped pages are accessed through the driver's view of them. If the view is not
-  // contiguous, `host` is the device address itself and `pieces` lists the parts.
+  // Output. Mapped pages are accessed through the driver's view of them. If there is no
+  // contiguous view, `host` is the device address itself; `pieces` lists the parts of the view.
   char *host = nullptr;
   std::vector<host_bytes> pieces;  // the parts, if there is more than one
 };

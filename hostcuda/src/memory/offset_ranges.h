@@ -37,7 +37,7 @@ class offset_ranges {
     return {at->first, at->second};
   }
 
-  // Returns the offset of the lowest range of at least `bytes`. Examines a limited number of ranges.
+  // Returns the offset of the lowest range of at least `bytes`. Examines at most 64 ranges.
   std::optional<std::size_t> lowest(std::size_t bytes) const {
     int tries = 64;
     auto it = by_offset_.begin();
