@@ -36,8 +36,8 @@ void digests(benchmark::State &state) {
   double digesting = 0;
   for (auto _ : state) {
     copying.start();
-    const status copied =
-        s.driver().copy_on_device_async(memory->address(), memory->address() + half, half, on->get());
+    const status copied = s.driver().copy_on_device_async(
+        memory->address(), memory->address() + half, half, on->get());
     if (!s.check(copied) || !s.check(s.driver().synchronize_stream(on->get()))) return;
     copying.stop();
     stopwatch now;

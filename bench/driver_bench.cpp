@@ -182,14 +182,15 @@ const struct {
      [](tools &t, std::size_t) { return t.s.driver().record_event(t.event, t.on.get()); }, false},
     {"EventQuery", [](tools &t, std::size_t) { return outcome(t.s.driver().event_done(t.event)); },
      false},
-    {"EventSynchronize", [](tools &t, std::size_t) { return t.s.driver().synchronize_event(t.event); },
-     false},
+    {"EventSynchronize",
+     [](tools &t, std::size_t) { return t.s.driver().synchronize_event(t.event); }, false},
     {"StreamWaitEvent",
      [](tools &t, std::size_t) { return t.s.driver().stream_wait(t.on.get(), t.event); }, false},
     {"StreamQuery",
      [](tools &t, std::size_t) { return outcome(t.s.driver().stream_idle(t.on.get())); }, false},
     {"StreamIsCapturing",
-     [](tools &t, std::size_t) { return outcome(t.s.driver().stream_capturing(t.on.get())); }, false},
+     [](tools &t, std::size_t) { return outcome(t.s.driver().stream_capturing(t.on.get())); },
+     false},
     {"ThreadExchangeStreamCaptureMode",
      [](tools &t, std::size_t) {
        return outcome(t.s.driver().exchange_capture_mode(stillmap::capture_mode::global));
@@ -204,7 +205,9 @@ const struct {
      },
      false},
     {"MemcpyHtoD",
-     [](tools &t, std::size_t n) { return t.s.driver().copy_to_device(t.memory, t.host.data(), n); },
+     [](tools &t, std::size_t n) {
+       return t.s.driver().copy_to_device(t.memory, t.host.data(), n);
+     },
      true},
     {"MemcpyDtoH",
      [](tools &t, std::size_t n) { return t.s.driver().copy_to_host(t.host.data(), t.memory, n); },
@@ -220,7 +223,9 @@ const struct {
      },
      true},
     {"MemsetD8Async",
-     [](tools &t, std::size_t n) { return t.s.driver().set_bytes_async(t.memory, 1, n, t.on.get()); },
+     [](tools &t, std::size_t n) {
+       return t.s.driver().set_bytes_async(t.memory, 1, n, t.on.get());
+     },
      true},
 };
 

@@ -25,8 +25,8 @@
 namespace stillmap::bench {
 namespace {
 
-using checkpoint::restored_memory;
 using checkpoint::memory_layout;
+using checkpoint::restored_memory;
 
 constexpr const char *place_name = "STILLMAP_BENCH_TAKES_AT";
 // Far from where a kernel puts things, so that the other process has the addresses free too.

@@ -31,8 +31,8 @@
 namespace stillmap::bench {
 namespace {
 
-using checkpoint::restored_memory;
 using checkpoint::memory_layout;
+using checkpoint::restored_memory;
 using std::chrono::milliseconds;
 
 constexpr const char *part_name = "STILLMAP_BENCH_DESTINATION";
@@ -104,7 +104,8 @@ void each_piece(const device &d, device_address begin, std::size_t share, const 
   if (part != "sink") memory.reset();
   // It zeroes what it had, at a few GB/s.
   std::this_thread::sleep_for(std::chrono::milliseconds(smoke() ? 1 : total_bytes() >> 21));
-  auto at = must(migration::create_tls_acceptor("127.0.0.1:0", credentials_in(folder, "there", "here")));
+  auto at =
+      must(migration::create_tls_acceptor("127.0.0.1:0", credentials_in(folder, "there", "here")));
   std::ofstream(folder + "/where.new") << at->address();
   std::rename((folder + "/where.new").c_str(), (folder + "/where").c_str());
   if (part == "sink") {

@@ -207,8 +207,7 @@ double canvas::head(const heap_column &c, double x, double y) {
   std::vector<std::string> facts;
   facts.push_back(human(f.live) + " live in " + exact(f.blocks) +
                   (f.blocks == 1 ? " block" : " blocks"));
-  facts.push_back(human(f.committed) + " committed, " + times(f.committed, f.live) +
-                  " times that");
+  facts.push_back(human(f.committed) + " committed, " + times(f.committed, f.live) + " times that");
   if (c.capacity != 0) facts.push_back(human(c.capacity) + " may be committed");
   y = lines(x, y, facts, "");
   facts.clear();

@@ -87,7 +87,9 @@ const std::vector<staged_call> &staged_calls() {
       {"cuMemMap", true, all<reserve, create>, map},
       {"cuMemSetAccess", true, all<reserve, create, map>, allow},
       {"cuMemGetAccess", true, all<reserve, create, map, allow>,
-       [](stage &s) { return outcome(s.m.driver().get_access(s.range.get().begin, on_device(0))); }},
+       [](stage &s) {
+         return outcome(s.m.driver().get_access(s.range.get().begin, on_device(0)));
+       }},
       {"cuMemRetainAllocationHandle", true, all<reserve, create, map, allow>,
        [](stage &s) { return own(s, s.m.driver().retain_physical(s.range.get().begin), s.again); }},
       {"cuMemUnmap", true, all<reserve, create, map, allow>,

@@ -136,7 +136,7 @@ void session::report(double per) {
   state_.counters["calls"] = static_cast<double>(calls_) / n;
   state_.counters["copied_MiB"] = static_cast<double>(copied_ >> 20) / n;
   const std::uint64_t peak = driver().is_hostcuda() ? books().physical_peak - peak_before_
-                                                 : dev().space().stats().physical_peak.bytes();
+                                                    : dev().space().stats().physical_peak.bytes();
   state_.counters["peak_MiB"] = static_cast<double>(peak >> 20);  // of the whole case
   if (!driver().is_hostcuda()) return;
   if (kind_ == memory_kind::backed) {

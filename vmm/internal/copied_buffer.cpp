@@ -1,9 +1,8 @@
-// The fallback without VMM: one allocation, which is replaced by a larger one and copied when it is
-// full. Also the baseline that growing in place is compared with.
+#include "stillmap/vmm/internal/copied_buffer.h"
+
 #include <algorithm>
 
 #include "stillmap/vmm/address_space.h"
-#include "stillmap/vmm/internal/copied_buffer.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap {

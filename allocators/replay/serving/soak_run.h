@@ -28,9 +28,9 @@ struct soak_sample {
   double modelled_us = 0;                 // of those calls, where the driver has a table of costs
   std::uint64_t moved = 0, recalled = 0;  // pages, in this time
   std::uint64_t live = 0, committed = 0, aliased = 0;  // bytes, at the end of it
-  std::uint64_t host_bytes = 0;                  // of the allocator's own books, at the end of it
-  std::uint64_t resident = 0;                    // of this process, at the end of it
-  double behind = 0;                             // seconds that the next request has waited
+  std::uint64_t host_bytes = 0;  // of the allocator's own books, at the end of it
+  std::uint64_t resident = 0;    // of this process, at the end of it
+  double behind = 0;             // seconds that the next request has waited
 };
 
 struct soak_result {

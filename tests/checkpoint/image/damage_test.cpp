@@ -242,7 +242,8 @@ TEST_F(image_damage, other_files) {
   put_file(path("text.smi"), std::vector<std::byte>(9000, std::byte{'x'}));
   const auto text = reader::open(path("text.smi"));
   ASSERT_FALSE(text);
-  EXPECT_NE(text.error().message().find("not an image"), std::string::npos) << text.error().message();
+  EXPECT_NE(text.error().message().find("not an image"), std::string::npos)
+      << text.error().message();
   put_file(path("zero.smi"), std::vector<std::byte>(8192));
   EXPECT_FALSE(reader::open(path("zero.smi")));
   std::filesystem::create_directory(path("folder.smi"));

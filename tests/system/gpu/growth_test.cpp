@@ -147,7 +147,8 @@ TEST_F(growth_under_kernels, kernels_write_forks_rings_and_spliced_pages) {
 TEST_F(growth_under_kernels, another_device_reads_and_writes_what_it_was_let_into) {
   if (*device::count() < 2) GTEST_SKIP() << "needs two devices";
   const device second = open_device(1);
-  if (std::find(dev().capabilities().peers.begin(), dev().capabilities().peers.end(), 1) == dev().capabilities().peers.end()) {
+  if (std::find(dev().capabilities().peers.begin(), dev().capabilities().peers.end(), 1) ==
+      dev().capabilities().peers.end()) {
     GTEST_SKIP() << "device 1 is no peer of device 0";
   }
   buffer_options options;

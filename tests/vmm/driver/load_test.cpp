@@ -173,7 +173,8 @@ TEST_F(driver_load, agrees_with_the_driver_on_the_names_of_errors) {
   int known = 0;
   for (int code = 0; code < 1000; ++code) {
     const char *theirs = nullptr;
-    if (driver().table().GetErrorName(static_cast<CUresult>(code), &theirs) != CUDA_SUCCESS) continue;
+    if (driver().table().GetErrorName(static_cast<CUresult>(code), &theirs) != CUDA_SUCCESS)
+      continue;
     ++known;
     EXPECT_STREQ(describe_cuda_error(code).name, theirs) << code;
   }
@@ -254,7 +255,8 @@ TEST_F(driver_load, running_out_of_addresses_is_not_running_out_of_memory) {
 
 TEST_F(driver_load, physical_properties_survive_the_round_trip) {
   const device d = open_device();
-  if (!d.capabilities().vmm || !d.capabilities().posix_fd_export) GTEST_SKIP() << "needs pages that can be exported";
+  if (!d.capabilities().vmm || !d.capabilities().posix_fd_export)
+    GTEST_SKIP() << "needs pages that can be exported";
   const context_guard guard(driver(), d.context());
   const physical_properties wanted{on_device(0), handle_type::posix_fd, false};
   const auto page = driver().create_physical(d.capabilities().page_bytes, wanted);
