@@ -16,7 +16,17 @@ constexpr const char *op = "snapshot::save_set";
 
 template <class T>
 result<T> in_part(result<T> r, const image::set_writer &set, std::size_t part) {
-  return image::in_file(std::move(r), set.path(static_cast<std::uint32_t>(part)));
+  if (r) return r;
+  // The part is the subject; a tag that the error is about already is where in it.
+  const error &e = r.error();
+  const std::string &about = e.detail().subject;
+  const std::string path = set.path(static_cast<std::uint32_t>(part));
+  if (!about.empty() && about != path) {
+    r.error() = e.with({.subject = path, .where = about});
+  } else {
+    r.error() = e.about(path);
+  }
+  return r;
 }
 
 status check(std::span<const set_part> parts, const save_set_options &options) {

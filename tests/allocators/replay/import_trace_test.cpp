@@ -59,7 +59,7 @@ std::string body(const result<std::string> &imported) {
 }
 std::string trouble(const result<std::string> &imported) {
   EXPECT_FALSE(imported);
-  return imported ? "" : imported.error().message();
+  return imported ? "" : imported.error().detail().cause;
 }
 
 TEST(ImportTorch, AHistoryBecomesATrace) {
@@ -122,7 +122,7 @@ TEST(Pickle, DamageIsNamedByItsPlace) {
   const auto wrong = [](const std::string &bytes) {
     const auto read = pickle::read(bytes);
     EXPECT_FALSE(read) << bytes;
-    return read ? "" : read.error().message();
+    return read ? "" : read.error().detail().cause;
   };
   EXPECT_EQ(wrong("\x80\x04"s), "byte 2: the file is truncated");
   EXPECT_EQ(wrong("\x80\x04"

@@ -49,7 +49,7 @@ std::string shown(const replay_plan &p) {
 
 std::string played(const std::string &lines, std::optional<unsigned> n, std::uint64_t shrink = 1) {
   const auto p = plan_replay(parse(lines), n, shrink);
-  return p ? shown(*p) : p.error().message();
+  return p ? shown(*p) : p.error().detail().cause;
 }
 
 TEST(ReplayPlan, ATraceAsItStands) {
