@@ -1,4 +1,4 @@
-// clang-format off: the attribute of the namespace is misread.
+// clang-format off
 // What the edits of operators.py use; it stands in front of each source that holds mutants.
 #ifndef STILLMAP_MUTANTS
 #define STILLMAP_MUTANTS
