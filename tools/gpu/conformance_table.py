@@ -13,7 +13,7 @@ import xml.etree.ElementTree as xml
 
 NUMBERED = re.compile(r"^a(\d\d)_")
 PROPERTY = re.compile(r"^a(\d\d)$")
-README = pathlib.Path(__file__).resolve().parents[2] / "tests" / "conformance" / "README.md"
+README = pathlib.Path(__file__).resolve().parents[2] / "tests" / "system" / "conformance" / "README.md"
 
 
 class Case:
