@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import types
 import unittest
 
@@ -358,7 +359,17 @@ class Watching(unittest.TestCase):
     def test_what_is_left_over_ends(self):
         self.assertEqual(self.how(6)[0], "passed")
         process = pathlib.Path("/proc", (self.folder / "PID").read_text().strip(), "cmdline")
-        self.assertNotIn(b"sleep", process.read_bytes() if process.exists() else b"")
+
+        def runs():
+            try:
+                return b"sleep" in process.read_bytes()
+            except OSError:
+                return False
+
+        until = time.monotonic() + 10  # a killed process ends a moment later
+        while runs() and time.monotonic() < until:
+            time.sleep(0.05)
+        self.assertFalse(runs())
 
 
 if __name__ == "__main__":

@@ -126,14 +126,22 @@ class Program:
 
 
 def kill_left_over(mark):
-    """Ends what a run left behind: the processes that still have its mark in their environment."""
+    """Ends what a run left behind: the processes that still have its mark in their environment.
+
+    A process in the middle of exec shows no environment, so it takes three scans that find nothing.
+    """
     mark = ("STILLMAP_MUTANT_RUN=%s\0" % mark).encode()
-    for entry in os.listdir("/proc"):
-        try:
-            if entry.isdigit() and mark in pathlib.Path("/proc", entry, "environ").read_bytes():
-                os.kill(int(entry), signal.SIGKILL)
-        except OSError:
-            pass  # it is gone, or not ours
+    quiet = 0
+    while quiet < 3:
+        quiet += 1
+        for entry in os.listdir("/proc"):
+            try:
+                if entry.isdigit() and mark in pathlib.Path("/proc", entry, "environ").read_bytes():
+                    os.kill(int(entry), signal.SIGKILL)
+                    quiet = 0
+            except OSError:
+                pass  # it is gone, or belongs to another user
+        time.sleep(0.01)
 
 
 class Suite:
