@@ -143,7 +143,8 @@ TEST(help_tree, is_written_in_each_language) {
 TEST_F(help, every_command_has_a_manual_page_and_is_offered) {
   const std::string pages = folder_ / "man1";
   ASSERT_EQ(run("man --all '" + pages + "'").status, 0);
-  for (const command *c : tool::make_commands().all()) {
+  const auto commands = tool::make_commands();
+  for (const command *c : commands.all()) {
     const ran one = run("man " + c->name());
     EXPECT_EQ(one.status, 0) << one.err;
     expect_in(one.out, ".SH SYNOPSIS");

@@ -200,7 +200,7 @@ TEST_F(torch_plugin, says_why_there_is_no_memory) {
     const plugin p = load_plugin();
     constexpr ssize_t too_much = ssize_t{1} << 45;
     MUST(p.try_malloc(too_much, 0, nullptr) == nullptr, "32 TiB");
-    MUST(has(p.why(), "out of memory") && has(p.why(), "32.0 TiB"), p.why());
+    MUST(has(p.why(), "out of memory") && has(p.why(), "32 TiB"), p.why());
     const std::string said = thrown(p, too_much);
     MUST(said.rfind("CUDA out of memory. ", 0) == 0, said);
     MUST(has(said, "on device 0") && has(said, "In use: 0.0 MiB"), said);
