@@ -1,6 +1,6 @@
-// Whether every block keeps its bytes from allocation to free: patterns are written to it through
-// the driver, on its own stream, and read back there before it is freed, behind all that is queued.
-// Neither waits for the device, so that whoever hands a block or a page on too early is seen.
+// Checks that every block keeps its bytes from allocation to free: writes patterns on the block's
+// stream and reads them back before the free, behind all queued work. Neither waits for the device,
+// so a block or page that is reused too early is detected.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@
 
 namespace stillmap::replay {
 
-// `pages`: the first and last bytes of every block and what lies around each page boundary inside:
-// enough to see any page that was moved, lost or shared, at a thousandth of the writing. `bytes`:
-// all.
+// `pages`: the first and last bytes of every block and the bytes around each page boundary in it,
+// which detects any page that was moved, lost or shared, with a thousandth of the writes.
+// `bytes`: all bytes.
 enum class check_depth { pages, bytes };
 
 class block_checker {

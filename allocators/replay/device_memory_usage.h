@@ -1,5 +1,5 @@
-// What hostcuda tells of itself and can be told, and a GPU cannot: its books, its oracle, its table
-// of costs, how much memory it has.
+// Memory counters, modelled costs and violations of hostcuda, and a limit on a device's memory. On
+// other drivers the counters are absent.
 #pragma once
 
 #include <cstdint>
@@ -11,23 +11,23 @@
 
 namespace stillmap::replay {
 
-// Starts hostcuda as the machine for a replay: as the environment says, then `profile` where it is
-// not empty, without bytes unless `keep_bytes`, with a table of costs unless there is one. Does
-// nothing on another driver. Before any device is open.
-// Errors: invalid_argument: a profile on another driver, or one that there is not.
+// Configures hostcuda for a replay: the environment's settings, then `profile` unless it is empty;
+// unbacked memory unless `keep_bytes`; a cost table unless one is set. No effect on other drivers.
+// Requires: no device is open.
+// Errors: invalid_argument (a profile on another driver, or an unknown one).
 status become_machine(driver &drv, const std::string &profile, bool keep_bytes);
 
-// Empty, 0: not on this driver.
+// Empty, or 0, on drivers without these counters.
 std::optional<std::uint64_t> physical_bytes(const driver &drv);
 std::optional<std::uint64_t> physical_peak(const driver &drv);
 std::optional<std::uint64_t> modelled_ns(const driver &drv);
 std::uint64_t violations(const driver &drv);
 
-// While it lives, a device has only so much memory: hostcuda plays a smaller one; on a GPU the rest
-// is taken, unless whoever is measured keeps to a limit by himself.
+// Limits a device's memory during its lifetime: hostcuda simulates a smaller device; on a GPU the
+// rest is allocated, unless the measured allocator enforces a limit itself.
 class less_memory {
  public:
-  // Errors: invalid_argument: more than there is; the driver's.
+  // Errors: invalid_argument (more than is free); the driver's.
   static result<less_memory> leave(const device &d, std::optional<std::uint64_t> bytes,
                                    bool keeps_to_limit);
   less_memory(less_memory &&o) noexcept;

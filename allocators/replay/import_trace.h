@@ -1,4 +1,4 @@
-// Records that others make, as traces: PyTorch's memory snapshots and RMM's logs.
+// Imports PyTorch memory snapshots and RMM logs as traces.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 namespace stillmap::replay {
 
 enum class record_kind { stillmap, torch_snapshot, rmm_log };
-// By how the content begins; what is nothing else is taken for a trace.
+// Detects the format from the beginning of the content; a trace if no other format matches.
 record_kind kind_of(std::string_view content);
 
 // The history of one device of torch.cuda.memory._snapshot(), as pickled by _dump_snapshot; which:

@@ -1,5 +1,5 @@
 // Python's pickle format as data only: numbers, texts, lists, tuples, dictionaries. A pickle that
-// wants to import or call anything is refused where it says so; nothing is ever run.
+// imports or calls anything is refused; nothing is executed.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What a replayed allocator held at the moment that matters: its peak of the last iteration, or
-// where it ran out of memory. docs/heap_map.md
+// Maps of a replayed allocator's heap: at its peak of the last iteration, or where it ran out of
+// memory. docs/heap_map.md
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// A trace prepared for replay: flat, ids replaced by small dense slots, iterations unrolled, so
-// that what is timed later is the allocator and not the looking up. Pure: no driver.
+// A trace prepared for replay: flat, with small dense slots for ids and unrolled iterations, so that
+// only the allocator is timed. Needs no driver.
 #pragma once
 
 #include <cstddef>
@@ -28,13 +28,13 @@ struct replay_plan {
   std::uint64_t peak_live_bytes = 0;
 };
 
-// What to replay. Without `iterations`: the trace as it stands. With it: what comes before the
-// first boundary, then so many iterations. Beyond those that the trace has, the last ones are
-// repeated: as many as begin and end with the same blocks live, by size and stream; who was
-// allocated in one round is freed in the next. A trace without a boundary is one iteration, and
-// what it leaves live is freed at its end. Errors: invalid_argument: no iterations asked for; more than
-// there are of a trace that never comes back
-//         to what it was.
+// Plans the replay of a trace. Without `iterations` it is replayed as recorded. With it: the events
+// before the first boundary, then that many iterations. Iterations beyond the recorded ones repeat the
+// last ones: as many as begin and end with the same live blocks by size and stream; a block allocated
+// in one round is freed in the next. A trace without a boundary is one iteration, and its live
+// blocks are freed at the end.
+// Errors: invalid_argument (no iterations, or more than recorded of a trace that never returns to an
+//         earlier state).
 // Sizes are divided by `shrink` and rounded up.
 result<replay_plan> plan_replay(const trace &t, std::optional<unsigned> iterations,
                                 std::uint64_t shrink = 1);

@@ -1,4 +1,4 @@
-// What a replay asks of an allocator. One small class for each that can be named.
+// The interface of replayed allocators; one small class implements it for each of them.
 #pragma once
 
 #include <cstddef>
@@ -16,32 +16,33 @@
 
 namespace stillmap::replay {
 
-// Its device's context is current on the calling thread during every call. One thread.
+// Requires: the device's context is current during every call.
+// Threads:  one.
 class replay_target {
  public:
-  virtual ~replay_target() = default;  // gives everything back
+  virtual ~replay_target() = default;  // releases all memory
 
   // At least `bytes` (not 0) for work on `on`.
   // Errors: out_of_memory: also when the limit is reached; the driver's.
   virtual result<void *> allocate(std::size_t bytes, stream_ref on) = 0;
-  // Work queued so far, on the stream it was allocated for and on those it was also used on, may
-  // still use it; nothing later does.
+  // Work queued before this call, on the stream of the allocation and on recorded streams, may still
+  // access the block.
   virtual status free(void *at) = 0;
-  // Work on `on` uses it too.
+  // Work on the stream `on` accesses the block, too.
   virtual status record_use(void *at, stream_ref on) = 0;
 
-  // Device memory held, by its own books: now and at most.
+  // Committed device memory by its own count: now, and the peak.
   virtual std::uint64_t committed_bytes() const = 0;
   virtual std::uint64_t peak_committed_bytes() const = 0;
 
   // Bytes of pages that were moved to other addresses so far.
   virtual std::uint64_t moved_bytes() const { return 0; }
-  // What it holds where; none: it does not know.
+  // A map of its memory; none: not available.
   virtual std::optional<heap_snapshot> snapshot() const { return std::nullopt; }
 };
 
 struct target_options {
-  std::uint64_t limit = UINT64_MAX;  // bytes of device memory it may hold, where it can be told
+  std::uint64_t limit = UINT64_MAX;  // bytes of device memory it may commit, if it has a limit
   bool wait_before_free = false;     // direct: see direct_target.cpp
   bool history = false;              // remember requests, where it can, for snapshot()
 };
@@ -53,9 +54,9 @@ struct target_kind {
   result<std::unique_ptr<replay_target>> (*make)(const device &, const target_options &);
 };
 
-// All that can be named, in the order in which they are shown.
+// All allocators, in the order in which they are listed.
 const std::vector<target_kind> &target_kinds();
-// Errors: invalid_argument, with the names there are.
+// Errors: invalid_argument, listing the known names.
 result<const target_kind *> find_target(std::string_view name);
 
 result<std::unique_ptr<replay_target>> make_stillmap(const device &d, const target_options &o);
@@ -65,7 +66,7 @@ result<std::unique_ptr<replay_target>> make_segments(const device &d, const targ
 result<std::unique_ptr<replay_target>> make_expanding_segments(const device &d,
                                                                const target_options &o);
 
-// Bytes held, and the most.
+// Counts committed bytes and their peak.
 class held_bytes {
  public:
   explicit held_bytes(std::uint64_t limit) : limit_(limit) {}

@@ -10,14 +10,14 @@
 
 namespace stillmap::replay {
 
-// What a compressed file may become: beyond it, it is a mistake or an attack.
+// The largest decompressed trace; a larger one is refused.
 inline constexpr std::uint64_t most_trace_text = std::uint64_t{4} << 30;
 
 // The text of a file, decompressed; - is standard input.
 // Errors: invalid_argument: not readable, a damaged or truncated archive, too large.
 result<std::string> read_text(const std::string &file);
 
-// The same as a trace: what import_trace.h knows is turned into one.
+// The same; PyTorch snapshots and RMM logs are imported as traces.
 result<std::string> load_trace_text(const std::string &file);
 
 // A trace from a file.

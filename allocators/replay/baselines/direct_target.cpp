@@ -1,4 +1,4 @@
-// The driver with nothing in between: what every call costs, and the least memory there can be.
+// Baseline: cuMemAlloc and cuMemFree for each request: the cost of every call, and the least memory.
 #include <unordered_map>
 
 #include "stillmap/allocators/replay/replay_target.h"

@@ -1,4 +1,5 @@
-// The driver's stream-ordered pool, told to keep what it has, as frameworks use it.
+// Baseline: the driver's stream-ordered pool with an unlimited release threshold, as frameworks use
+// it.
 #include <unordered_map>
 #include <vector>
 

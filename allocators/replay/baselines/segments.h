@@ -1,18 +1,17 @@
-// The policy by which frameworks have long cached device memory, written again from its published
-// description, as something to compare with: requests are rounded to 512 bytes and cut, best fit
-// first, out of large segments that are never given back before memory is short.
+// Baseline: the segment policy by which frameworks have long cached device memory, implemented from its
+// published description. Requests are rounded to 512 bytes and cut, best fit first, out of large
+// segments that are released only when memory is short.
 //
-//  - Requests up to 1 MiB live in segments of 2 MiB; larger ones in segments of their own: of 20
-//  MiB
-//    below 10 MiB, of a multiple of 2 MiB from there on. Blocks of the two kinds never mix.
-//  - A block is for one stream. What other streams also used waits for events when it is freed.
-//  - The smallest free block that is large enough is taken; a rest worth keeping is split off, and
-//    joins its free neighbours again later.
-//  - When the driver has no more, everything wholly free is given back, and the driver asked again.
+//  - Requests up to 1 MiB use segments of 2 MiB. Larger requests use segments of their own: 20 MiB for
+//    requests below 10 MiB, a multiple of 2 MiB above. Blocks of the two kinds never mix.
+//  - A block belongs to one stream. A freed block that other streams used waits for events.
+//  - The smallest sufficient free block is taken; a remainder worth keeping is split off, and merges
+//    with free neighbours later.
+//  - When the driver is out of memory, all completely free segments are released, and the request is
+//    tried again.
 //
-// Expanding: instead of many segments there is one for each stream and kind: a reservation larger
-// than the device, of which as much is mapped as is needed, 2 or 20 MiB at a time. When memory is
-// short, pages of free blocks are unmapped and released.
+// Expanding: one segment for each stream and kind, a reservation larger than the device, which is mapped
+// 2 or 20 MiB at a time. When memory is short, pages of free blocks are unmapped and released.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,4 @@
-// What the segments hold, in the terms of the caching allocator's map: an arena for each stream and
-// kind of request.
+// The segments as a heap map, with an arena for each stream and kind of request.
 #include <algorithm>
 
 #include "stillmap/allocators/replay/baselines/segments.h"

@@ -1,6 +1,6 @@
-// An inference server, as far as memory is concerned: requests arrive, each has a cache that grows
-// with every token it is given, and all of it goes when the request is answered. No device, no
-// driver: it says what is asked of an allocator, and when.
+// A model of an inference server's memory: requests arrive, each has a key-value cache that grows with
+// every token and is freed when the request is answered. Produces allocator requests with their
+// times; needs no device.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ struct serving_request {
   bool operator==(const serving_request &) const = default;
 };
 
-// Requests that others recorded, in the order of arrival, the first at 0: a CSV with a line of
+// Recorded requests in the order of arrival, the first at 0: a CSV with a line of
 // names, then arrival (a date and time, or seconds), prompt tokens, generated tokens; or one JSON
 // object a line with `timestamp` (milliseconds), `input_length` and `output_length`.
 // Errors: invalid_argument, with file and line.
@@ -28,7 +28,7 @@ result<std::vector<serving_request>> read_requests(const std::string &path);
 result<std::vector<serving_request>> parse_requests(std::string_view text, std::string_view name,
                                                     bool json_lines);
 
-// Requests without an end: those of a file again and again, or drawn.
+// An endless source of requests: those of a file repeatedly, or random ones.
 class request_source {
  public:
   // Requires: requests is not empty. `speed`: so many times as fast as they came.
@@ -47,8 +47,8 @@ class request_source {
   std::mt19937_64 dice_;
 };
 
-// Times are of a large GPU with a model of 8 billion parameters, roughly: they decide only who runs
-// beside whom.
+// Times are of a large GPU with a model of 8 billion parameters, roughly: they decide only which requests
+// run at the same time.
 struct serving_options {
   std::uint64_t token_bytes = std::uint64_t{128} << 10;      // of cache
   std::uint64_t activation_bytes = std::uint64_t{56} << 10;  // of a token, while it is computed
@@ -66,7 +66,7 @@ enum class serving_verb : std::uint8_t { allocate, free, use };
 struct serving_op {
   serving_verb verb = serving_verb::allocate;
   std::uint8_t stream = 0;  // allocate, use: 0 decodes, 1 computes prompts
-  std::uint32_t slot = 0;   // small numbers, used again: who asks keeps an array
+  std::uint32_t slot = 0;   // small numbers that are reused: an index into the caller's array
   std::uint64_t bytes = 0;  // allocate
 };
 

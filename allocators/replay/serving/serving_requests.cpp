@@ -1,4 +1,4 @@
-// Reading requests that others recorded.
+// Parses recorded requests (CSV, JSON lines).
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// A server's day on an allocator, as fast as it goes: what it costs by the hour, and whether that
-// stays as it is.
+// Soak test: replays the requests of a simulated server on the caching allocator without waiting, and
+// samples time, memory and driver calls per simulated hour.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ struct soak_sample {
   double modelled_us = 0;                 // of those calls, where the driver has a table of costs
   std::uint64_t moved = 0, recalled = 0;  // pages, in this time
   std::uint64_t live = 0, committed = 0, aliased = 0;  // bytes, at the end of it
-  std::uint64_t host_bytes = 0;  // of the allocator's own books, at the end of it
+  std::uint64_t host_bytes = 0;  // of the allocator's own tables, at the end of it
   std::uint64_t resident = 0;    // of this process, at the end of it
   double behind = 0;             // seconds that the next request has waited
 };
@@ -37,7 +37,7 @@ struct soak_result {
   std::vector<soak_sample> samples;
   std::uint64_t ops = 0, answered = 0, refused = 0;
   std::uint64_t peak_live = 0, peak_committed = 0;
-  std::uint64_t left_committed = 0;  // when everything was freed and given back
+  std::uint64_t left_committed = 0;  // after everything was freed and trimmed
   std::uint64_t violations = 0;
 };
 
