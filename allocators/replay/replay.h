@@ -44,8 +44,8 @@ struct replay_result {
 //         driver's. Running out of memory is a result, not an error.
 result<replay_result> run(const device &d, const replay_plan &plan, const replay_options &o);
 
-// The smallest capacity in bytes, a multiple of the page size, at which a replay does not run out of
-// memory: a binary search between the peak of live bytes and `enough`.
+// The smallest capacity in bytes, a multiple of the page size, at which a replay does not run out
+// of memory: a binary search between the peak of live bytes and `enough`.
 result<std::uint64_t> find_min_capacity(const device &d, const replay_plan &plan, replay_options o,
                                         std::uint64_t enough);
 

@@ -21,8 +21,8 @@ struct replay_moment {
 };
 
 // The request after which most bytes are live for the first time in the last iteration (the first
-// one includes what came before it); its index
-// in plan.ops, or the number of them where nothing is allocated.
+// one includes what came before it); its index in plan.ops, or the number of them where nothing is
+// allocated.
 std::size_t peak_of_last_iteration(const replay_plan &plan);
 
 enum class map_format { svg, html, json, pickle };
@@ -37,8 +37,8 @@ struct named_moment {
 };
 // Several heaps beside each other, to one scale; `of`: what was replayed.
 heap_picture picture_of(std::span<const named_moment> moments, const std::string &of);
-// Writes it, with the folders it needs. Errors: invalid_argument (several heaps in a format that is no
-// picture), the system's, naming the path.
+// Writes it, with the folders it needs. Errors: invalid_argument (several heaps in a format that is
+// no picture), the system's, naming the path.
 status write_map(std::span<const named_moment> moments, const std::string &of,
                  const std::string &path);
 

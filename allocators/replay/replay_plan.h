@@ -1,5 +1,5 @@
-// A trace prepared for replay: flat, with small dense slots for ids and unrolled iterations, so that
-// only the allocator is timed. Needs no driver.
+// A trace prepared for replay: flat, with small dense slots for ids and unrolled iterations, so
+// that only the allocator is timed. Needs no driver.
 #pragma once
 
 #include <cstddef>
@@ -29,13 +29,12 @@ struct replay_plan {
 };
 
 // Plans the replay of a trace. Without `iterations` it is replayed as recorded. With it: the events
-// before the first boundary, then that many iterations. Iterations beyond the recorded ones repeat the
-// last ones: as many as begin and end with the same live blocks by size and stream; a block allocated
-// in one round is freed in the next. A trace without a boundary is one iteration, and its live
-// blocks are freed at the end.
-// Errors: invalid_argument (no iterations, or more than recorded of a trace that never returns to an
-//         earlier state).
-// Sizes are divided by `shrink` and rounded up.
+// before the first boundary, then that many iterations. Iterations beyond the recorded ones repeat
+// the last ones: as many as begin and end with the same live blocks by size and stream; a block
+// allocated in one round is freed in the next. A trace without a boundary is one iteration, and its
+// live blocks are freed at the end.
+// Errors: invalid_argument (no iterations, or more than recorded of a trace that never returns to
+//         an earlier state). Sizes are divided by `shrink` and rounded up.
 result<replay_plan> plan_replay(const trace &t, std::optional<unsigned> iterations,
                                 std::uint64_t shrink = 1);
 

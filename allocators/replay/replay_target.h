@@ -25,8 +25,8 @@ class replay_target {
   // At least `bytes` (not 0) for work on `on`.
   // Errors: out_of_memory: also when the limit is reached; the driver's.
   virtual result<void *> allocate(std::size_t bytes, stream_ref on) = 0;
-  // Work queued before this call, on the stream of the allocation and on recorded streams, may still
-  // access the block.
+  // Work queued before this call, on the stream of the allocation and on recorded streams, may
+  // still access the block.
   virtual status free(void *at) = 0;
   // Work on the stream `on` accesses the block, too.
   virtual status record_use(void *at, stream_ref on) = 0;

@@ -1,6 +1,6 @@
-// A model of an inference server's memory: requests arrive, each has a key-value cache that grows with
-// every token and is freed when the request is answered. Produces allocator requests with their
-// times; needs no device.
+// A model of an inference server's memory: requests arrive, each has a key-value cache that grows
+// with every token and is freed when the request is answered. Produces allocator requests with
+// their times; needs no device.
 #pragma once
 
 #include <cstddef>
@@ -47,8 +47,8 @@ class request_source {
   std::mt19937_64 dice_;
 };
 
-// Times are of a large GPU with a model of 8 billion parameters, roughly: they decide only which requests
-// run at the same time.
+// Times are of a large GPU with a model of 8 billion parameters, roughly: they decide only which
+// requests run at the same time.
 struct serving_options {
   std::uint64_t token_bytes = std::uint64_t{128} << 10;      // of cache
   std::uint64_t activation_bytes = std::uint64_t{56} << 10;  // of a token, while it is computed

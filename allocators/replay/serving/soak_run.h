@@ -1,5 +1,5 @@
-// Soak test: replays the requests of a simulated server on the caching allocator without waiting, and
-// samples time, memory and driver calls per simulated hour.
+// Soak test: replays the requests of a simulated server on the caching allocator without waiting,
+// and samples time, memory and driver calls per simulated hour.
 #pragma once
 
 #include <cstdint>
