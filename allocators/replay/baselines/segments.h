@@ -2,14 +2,13 @@
 // its published description. Requests are rounded to 512 bytes and cut, best fit first, out of
 // large segments that are released only when memory is short.
 //
-// - Requests up to 1 MiB use segments of 2 MiB. Larger requests use segments of their own: 20 MiB
-// for
-//    requests below 10 MiB, a multiple of 2 MiB above. Blocks of the two kinds never mix.
-// - A block belongs to one stream. A freed block that other streams used waits for events. - The
-// smallest sufficient free block is taken; a remainder worth keeping is split off, and merges
-//    with free neighbours later.
-// - When the driver is out of memory, all completely free segments are released, and the request is
-//    tried again.
+//  - Requests up to 1 MiB use segments of 2 MiB. Larger requests use segments of their own: 20 MiB
+//    for requests below 10 MiB, a multiple of 2 MiB above. Blocks of the two kinds never mix.
+//  - A block belongs to one stream. A freed block that other streams used waits for events.
+//  - The smallest sufficient free block is taken; a remainder worth keeping is split off, and
+//    merges with free neighbours later.
+//  - When the driver is out of memory, all completely free segments are released, and the request
+//    is tried again.
 //
 // Expanding: one segment for each stream and kind, a reservation larger than the device, which is
 // mapped 2 or 20 MiB at a time. When memory is short, pages of free blocks are unmapped and
