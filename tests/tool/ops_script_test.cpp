@@ -56,17 +56,18 @@ TEST(OpsScript, SpaceCommentsAndEmptyOperationsAreNothing) {
 
 TEST(OpsScript, ErrorsNameThePositionTheOperationAndTheTrouble) {
   EXPECT_EQ(trouble("grow a 1M;\n  grow a"),
-            "line 2, column 3: 'grow a': write it as: grow NAME SIZE");
+            "line 2, column 3: 'grow a': the form is: grow NAME SIZE");
   EXPECT_EQ(trouble("grow a 1M 2M"),
-            "line 1, column 1: 'grow a 1M 2M': write it as: grow NAME SIZE");
+            "line 1, column 1: 'grow a 1M 2M': the form is: grow NAME SIZE");
   EXPECT_EQ(
       trouble("hold; explode a"),
       "line 1, column 7: 'explode a': there is no operation 'explode'; there are grow, shrink, "
       "commit, decommit, alias, fork, write, splice, drop, hold, release");
   EXPECT_NE(trouble("grow a lots").find("'lots' is not a size"), std::string::npos);
-  EXPECT_NE(trouble("grow 5a 1M").find("'5a' is no name"), std::string::npos);
-  EXPECT_NE(trouble("alias a 0 2M b 0").find("'0' times is not 1 to 9"), std::string::npos);
-  EXPECT_NE(trouble("hold now").find("write it as: hold"), std::string::npos);
+  EXPECT_NE(trouble("grow 5a 1M").find("'5a' is not a name"), std::string::npos);
+  EXPECT_NE(trouble("alias a 0 2M b 0").find("'0' is not a number of times from 1 to 9"),
+            std::string::npos);
+  EXPECT_NE(trouble("hold now").find("the form is: hold"), std::string::npos);
 }
 
 }  // namespace

@@ -100,8 +100,9 @@ TEST_F(task_commands, a_task_sleeps_and_wakes) {
   expect(
       run("task status " + where_), 0,
       {"process " + std::to_string(::getpid()) + ": " + dev().name(), "weights", "cache", "live"});
-  expect(run("task suspend " + where_ + " weights --to file --folder '" + folder_.string() + "'"),
-         0, {"stillmap: ok: weights suspended: ", " at 4 places"});
+  expect(
+      run("task suspend " + where_ + " weights --to file --directory '" + folder_.string() + "'"),
+      0, {"stillmap: ok: weights suspended: ", " at 4 places"});
   expect(run("task status " + where_), 0, {"suspended, file"});
   expect(run("task suspend " + where_ + " weights"), 4, {where_, "suspended", "busy"});
   expect(run("task status --json " + where_), 0,
@@ -195,7 +196,7 @@ TEST_F(task_commands, what_is_taken_can_be_given_back_to_the_device) {
   EXPECT_NE(taken().find("; freed"), std::string::npos);
   EXPECT_EQ(ended(), 0);
   EXPECT_EQ(dev().space().stats().mapped_bytes, 2 * page());
-  EXPECT_EQ(run("task handoff send " + where_ + " --tag weights --to " + receiver).status, 1);
+  EXPECT_EQ(run("task handoff send " + where_ + " --tag weights --to " + receiver).status, 4);
 }
 
 TEST_F(task_commands, who_is_not_there_is_named) {
