@@ -103,6 +103,8 @@ def read_arguments():
     parser.add_argument("--budget", type=float, default=60,
                         help="seconds of test cases for a mutant; default: %(default)s")
     parser.add_argument("--longest-case", type=float, default=30, help="seconds for a case")
+    parser.add_argument("--longest-program", type=float, default=60,
+                        help="seconds, over which a program runs on the first profile only")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="mutants at a time")
     parser.add_argument("--list", action="store_true", help="only draw and print")
     parser.add_argument("--only", default="",
@@ -148,13 +150,13 @@ def main():
     began = time.monotonic()
     chosen = choose_programs(tree, arguments)
     dropped = set(plan["dropped"])
-    mutants = tree.build(arguments.count, dropped, [label for label, _ in chosen])
+    mutants = tree.build(arguments.count, dropped, [label for label, _, _ in chosen])
     plan["dropped"] = sorted(dropped)
     write_json(plan_file, plan)
     tree_bin = pathlib.Path(tree.bazel("info", "bazel-bin").stdout.strip())
     print("built with %d mutants in %.0f s" % (len(mutants), time.monotonic() - began), flush=True)
 
-    suite = Suite([Program(label, profile, tree_bin) for label, profile in chosen], arguments)
+    suite = Suite([Program(*program, tree_bin) for program in chosen], arguments)
     results = []
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
         try:
@@ -176,8 +178,8 @@ def main():
 
 def choose_programs(tree, arguments):
     only, without = arguments.programs.split(","), [w for w in arguments.without.split(",") if w]
-    return [(label, profile) for label, profile in tree.programs(arguments.profiles.split(","))
-            if any(o in label for o in only) and not any(w in label for w in without)]
+    return [found for found in tree.programs(arguments.profiles.split(","))
+            if any(o in found[0] for o in only) and not any(w in found[0] for w in without)]
 
 
 def test_all(arguments, suite, mutants, pool, results, save):

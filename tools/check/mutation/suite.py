@@ -27,9 +27,9 @@ class Outcome:
 class Program:
     """A test program on one profile of hostcuda."""
 
-    def __init__(self, label, profile, tree_bin):
+    def __init__(self, label, binary, profile, tree_bin):
         self.name = label.lstrip("/").replace(":", "/")
-        self.profile = profile
+        self.binary, self.profile = binary, profile
         self.executable = tree_bin / self.name
         runfiles = pathlib.Path(str(self.executable) + ".runfiles")
         self.folder = next(p for p in sorted(runfiles.iterdir()) if (p / self.name).exists())
@@ -72,7 +72,7 @@ class Program:
         command = ["prlimit", "--core=0", str(self.executable), "--gtest_color=no"]
         if len(chosen) < 120000:
             command.append("--gtest_filter=" + chosen)
-        began = since = time.monotonic()
+        began = since = looked = time.monotonic()
         case, read, outcome = "", 0, Outcome("")
         with open(output, "wb") as out:
             process = subprocess.Popen(command, cwd=self.folder, env=environment, stdout=out,
@@ -83,6 +83,9 @@ class Program:
                 process.wait(timeout=0.1)
                 outcome.how = "passed" if process.returncode == 0 else "failed"
             except subprocess.TimeoutExpired:
+                if time.monotonic() - looked > 5:
+                    since += time.monotonic() - looked  # we were stopped for a while
+                looked = time.monotonic()
                 outcome.how = self.trouble(process, since, patience(case), output)
             with open(output, "rb") as text:
                 text.seek(read)
@@ -154,9 +157,17 @@ class Suite:
 
     def baseline(self, pool):
         print("baseline: %d programs" % len(self.programs), flush=True)
+        spent = {}  # on the first profile
         for index, program in enumerate(self.programs):
+            if spent.get(program.binary, 0) > self.arguments.longest_program:
+                print("  %s: left out, for it takes long" % program.name)
+                continue
             began, walls = time.monotonic(), []
-            cases = program.list()
+            try:
+                cases = program.list()
+            except subprocess.CalledProcessError as problem:
+                print("note: left out: %s: %s" % (program.name, problem))
+                continue
             for case, outcome, reached in pool.map(lambda c: self.alone(program, c), cases):
                 if outcome.how != "passed" or outcome.skipped:
                     how = outcome.how if outcome.how != "passed" else "skipped"
@@ -167,6 +178,7 @@ class Suite:
                 for number in reached:
                     self.reach.setdefault(number, []).append((index, case))
             program.startup = statistics.median(walls) if walls else 0
+            spent.setdefault(program.binary, sum(program.cases.values()))
             print("  %s: %d of %d cases, %.1f s; took %.1f s" % (
                 program.name, len(program.cases), len(cases), sum(program.cases.values()),
                 time.monotonic() - began), flush=True)

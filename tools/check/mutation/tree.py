@@ -108,15 +108,16 @@ class Tree:
         return done
 
     def programs(self, profiles):
-        """The tests of //tests that run on hostcuda as one of the profiles."""
+        """The tests of //tests that run on hostcuda as one of the profiles: label, program and
+        profile, all of the first profile first."""
         found = self.bazel("query", "kind(driver_test, //tests/...)", "--output=xml").stdout
         programs = []
         for rule in xml.etree.ElementTree.fromstring(found).iter("rule"):
             values = {tag.get("name"): tag.get("value") for tag in rule}
             profile = values.get("profile") or "h200"
             if (values.get("driver") or "host") == "host" and profile in profiles:
-                programs.append((profiles.index(profile), rule.get("name"), profile))
-        return [(label, profile) for _, label, profile in sorted(programs)]
+                programs.append((profiles.index(profile), rule.get("name"), values["binary"]))
+        return [(label, binary, profiles[n]) for n, label, binary in sorted(programs)]
 
     def build(self, count, dropped, targets):
         """Builds with as many mutants, dropping those that do not compile; returns those left."""
