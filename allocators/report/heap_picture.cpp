@@ -5,11 +5,11 @@
 
 #include "stillmap/allocators/report/internal/heap_layout.h"
 #include "stillmap/allocators/report/internal/text_out.h"
+#include "stillmap/vmm/format.h"
 
 namespace stillmap {
 namespace {
 
-using text::exact;
 using text::human;
 using text::print;
 using text::xml;
@@ -205,7 +205,7 @@ double canvas::head(const heap_column &c, double x, double y) {
   y = use_bar(c, f, x, y - 6) + 20;
   const std::size_t free = f.free + f.cached;
   std::vector<std::string> facts;
-  facts.push_back(human(f.live) + " live in " + exact(f.blocks) +
+  facts.push_back(human(f.live) + " live in " + format_count(f.blocks) +
                   (f.blocks == 1 ? " block" : " blocks"));
   facts.push_back(human(f.committed) + " committed, " + times(f.committed, f.live) + " times that");
   if (c.capacity != 0) facts.push_back(human(c.capacity) + " may be committed");
@@ -213,7 +213,7 @@ double canvas::head(const heap_column &c, double x, double y) {
   facts.clear();
   if (free != 0) {
     facts.push_back(
-        human(free) + " free in " + exact(f.free_pieces) +
+        human(free) + " free in " + format_count(f.free_pieces) +
         (f.free_pieces == 1 ? " piece" : " pieces, the largest " + human(f.largest_free)));
     if (c.map.page_bytes != 0) {
       facts.push_back(human(f.free_whole_pages) + " of it whole pages, which can move");
@@ -237,14 +237,14 @@ void canvas::piece(const drawn_piece &d, double x, double y) {
     if (d.unmapping != 0) what += "; " + human(d.unmapping) + " being unmapped";
     if (d.bytes == 0) what = "other addresses";
   } else if (d.pieces > 1) {
-    what = exact(d.pieces) + " small pieces, " + human(d.bytes) + ", of it " + human(d.live) +
-           " in blocks";
+    what = format_count(d.pieces) + " small pieces, " + human(d.bytes) + ", of it " +
+           human(d.live) + " in blocks";
   } else if (d.color == paint::free) {
     what = human(d.bytes) + " free";
   } else if (d.color == paint::pending_free) {
     what = human(d.bytes) + " freed, and other streams still use it";
   } else {
-    what = "a block of " + human(d.bytes) + " (" + exact(d.requested) + " bytes requested)";
+    what = "a block of " + human(d.bytes) + " (" + format_count(d.requested) + " bytes requested)";
   }
   what.append("\n").append(text::hex(d.begin)).append(" \xE2\x80\x93 ");
   what += text::hex(d.begin + d.bytes);

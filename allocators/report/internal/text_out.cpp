@@ -41,12 +41,6 @@ std::string human(std::uint64_t bytes) {
   return out + ' ' + units[unit];
 }
 
-std::string exact(std::uint64_t number) {
-  std::string out = std::to_string(number);
-  for (std::size_t at = out.size(); at > 3;) out.insert(at -= 3, 1, ',');
-  return out;
-}
-
 std::string hex(std::uint64_t address) {
   std::string out;
   print(out, "0x%llx", static_cast<unsigned long long>(address));

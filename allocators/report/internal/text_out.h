@@ -11,7 +11,6 @@ namespace stillmap::text {
 [[gnu::format(printf, 2, 3)]] void print(std::string &out, const char *format, ...);
 
 std::string human(std::uint64_t bytes);    // "1.25 GiB", "140 GiB", "512 B"
-std::string exact(std::uint64_t number);   // "1,073,741,824"
 std::string hex(std::uint64_t address);    // "0x7f0012340000"
 std::string xml(std::string_view plain);   // for text and attributes
 std::string json(std::string_view plain);  // with its quotes

@@ -9,6 +9,7 @@
 
 #include "stillmap/allocators/report/internal/heap_layout.h"
 #include "stillmap/allocators/report/internal/text_out.h"
+#include "stillmap/vmm/format.h"
 #include "stillmap/vmm/units.h"
 
 namespace stillmap {
@@ -173,7 +174,7 @@ TEST(HeapPicture, SaysWhatItShows) {
   });
   ASSERT_NE(large, segments.end());
   for (const std::string &said :
-       {text::human(f.live) + " live in " + text::exact(f.blocks) + " blocks",
+       {text::human(f.live) + " live in " + format_count(f.blocks) + " blocks",
         text::human(f.committed) + " committed", std::string("100 GiB may be committed"),
         text::human(f.largest_free), text::human(f.free_whole_pages) + " of it whole pages",
         text::human(f.page_edges) + " edges of pages", std::string("stream &lt;0&gt;"),
@@ -221,8 +222,8 @@ TEST(ReportText, IsForPeople) {
   EXPECT_EQ(text::human(1_MiB + 256_KiB), "1.25 MiB");
   EXPECT_EQ(text::human(1_GiB - 1), "1 GiB");
   EXPECT_EQ(text::human(141_GiB), "141 GiB");
-  EXPECT_EQ(text::exact(0), "0");
-  EXPECT_EQ(text::exact(1234567), "1,234,567");
+  EXPECT_EQ(format_count(0), "0");
+  EXPECT_EQ(format_count(1234567), "1,234,567");
   EXPECT_EQ(text::json("a\"\\\n"), "\"a\\\"\\\\\\u000a\"");
   std::string out;
   text::print(out, "%s|%d", std::string(1000, 'x').c_str(), 7);
