@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Records what real PyTorch programs allocate and free, as traces for `stillmap trace replay`.
+"""Records the allocations and frees of PyTorch programs as traces for `stillmap trace replay`.
 
 The programs run on PyTorch's "meta" device: every operator of the full-size model is dispatched,
 forward, backward and optimizer, but no tensor has memory and no kernel runs. So this needs no GPU,

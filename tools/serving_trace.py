@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes a trace of the KV cache of an inference server out of a trace of its requests.
+"""Converts a trace of an inference server's requests into a trace of its KV cache.
 
 The requests come from a CSV with a time, prompt tokens and generated tokens (the columns of the
 Azure LLM inference traces), from a JSON-lines file with timestamp, input_length and output_length

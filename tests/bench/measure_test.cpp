@@ -1,4 +1,4 @@
-// The cost table measured, as briefly as it can be: nothing stays behind, whatever is refused.
+// Measures the cost table as briefly as possible: nothing leaks, whichever driver call fails.
 #include <gtest/gtest.h>
 
 #include <algorithm>

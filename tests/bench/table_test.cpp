@@ -1,4 +1,4 @@
-// The cost table's arithmetic and its files, without a measurement.
+// The cost table's arithmetic and file formats, without a measurement.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What the demonstration's verdict is made of, and that each way of failing is named.
+// The verdict of a demo: its conditions, and that each failure is named.
 #include "tools/stillmap/demo/check.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// The program itself: what it prints last, what it exits with, and what it says of bad input.
+// The program `stillmap`: its last line of output, its exit status, and its errors for bad input.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 

@@ -1,4 +1,4 @@
-// What the doctor makes of what it found, without the machine.
+// The conclusions of `stillmap doctor` from given findings, without a device.
 #include <gtest/gtest.h>
 
 #include <cerrno>

@@ -1,4 +1,5 @@
-// A stream grown from and checked: what can be read only once is compared by its digest.
+// A buffer that grows from an input stream, and its check: input that can be read only once is compared
+// by its digest.
 #include "tools/stillmap/demo/growth_run.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Two heaps, drawn side by side.
+// The picture of two heaps side by side.
 #include "tools/stillmap/trace/heap_comparison.h"
 
 #include <gtest/gtest.h>

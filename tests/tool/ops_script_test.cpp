@@ -1,4 +1,4 @@
-// The little language of stillmap map.
+// The script language of `stillmap map`.
 #include "tools/stillmap/map/ops_script.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// The picture of an address space: what it is made of, and that both drawings of it hold together.
+// The picture of an address space: its data, and that both renderings show the same.
 #include "tools/stillmap/map/picture.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// The stream that is read: files once and repeatedly, pipes, and what cannot be read.
+// Input streams: files read once and repeatedly, pipes, and unreadable input.
 #include "tools/stillmap/common/source.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Sizes and JSON: what the commands read and write.
+// Sizes and JSON: parsed and printed.
 #include <gtest/gtest.h>
 
 #include <cstdint>

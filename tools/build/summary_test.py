@@ -1,4 +1,4 @@
-"""Tests of what ./test counts: a success must never be claimed by mistake."""
+"""Tests of the test counts that ./test prints: a failed run must never look like a success."""
 
 import io
 import json

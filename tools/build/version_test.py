@@ -1,4 +1,4 @@
-"""The version has one place, vmm/version.h. CMake reads it; what cannot is compared here."""
+"""The version is defined in vmm/version.h. CMake reads it; the other copies are compared here."""
 
 import pathlib
 import re

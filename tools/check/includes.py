@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the includes of all C++ sources: which module uses which, and that no files need each other.
+"""Checks the includes of all C++ sources: which module may use which, and that no files form a circle.
 
 The libraries and what each may use are read from tools/build/modules.bzl. Above them stand tools,
 bench, examples and tests; hostcuda stands alone. The rules:

@@ -1,4 +1,4 @@
-"""The page of a cost table, without matplotlib: python3 -m unittest discover -s tools/gpu -p '*_test.py'"""
+"""Tests of the cost table's page, without matplotlib: python3 -m unittest discover -s tools/gpu -p '*_test.py'"""
 import io
 import json
 import pathlib

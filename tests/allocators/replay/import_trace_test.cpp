@@ -1,4 +1,4 @@
-// PyTorch's snapshots and RMM's logs as traces, and pickles that want more than to be read.
+// Importing PyTorch snapshots and RMM logs as traces, and pickles that try to execute code.
 #include "stillmap/allocators/replay/import_trace.h"
 
 #include <gtest/gtest.h>

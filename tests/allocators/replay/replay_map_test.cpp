@@ -1,4 +1,4 @@
-// The map of a replay: of the right moment, and readable by who it is for.
+// Heap maps written during a replay: which moment they show, and who may read the files.
 #include "stillmap/allocators/replay/replay_map.h"
 
 #include <gtest/gtest.h>

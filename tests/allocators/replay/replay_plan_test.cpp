@@ -1,4 +1,4 @@
-// A trace made flat: slots, iterations, repetition.
+// Replay plans: a trace flattened into slots, with iterations and repetitions.
 #include "stillmap/allocators/replay/replay_plan.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Replays on every allocator that can be named: the same requests, checked byte by byte, with
-// memory short and not.
+// Replays on every allocator that has a name: the same requests, every byte checked, with enough memory
+// and with too little.
 #include <gtest/gtest.h>
 
 #include <functional>

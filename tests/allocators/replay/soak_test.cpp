@@ -1,5 +1,5 @@
-// A simulated server: what it asks of an allocator, and that a long day of it leaves the allocator
-// as it was.
+// The simulated inference server: its requests, and that a long run leaves the allocator's statistics
+// unchanged.
 #include "stillmap/allocators/replay/serving/soak_run.h"
 
 #include <gtest/gtest.h>

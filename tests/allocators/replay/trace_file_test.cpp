@@ -1,4 +1,4 @@
-// Traces as files, compressed and not.
+// Trace files, compressed and plain.
 #include "stillmap/allocators/replay/trace_file.h"
 
 #include <gtest/gtest.h>

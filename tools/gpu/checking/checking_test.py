@@ -1,4 +1,4 @@
-"""The check without a GPU and without the programs: what it makes of what programs do."""
+"""Tests of the GPU check without a GPU: results of programs are simulated."""
 import json
 import os
 import pathlib

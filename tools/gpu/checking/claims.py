@@ -1,4 +1,4 @@
-"""What is promised of a GPU, beside what was measured: from the results alone, nothing else."""
+"""Compares the project's performance claims with the measured results."""
 import re
 
 

@@ -1,4 +1,4 @@
-"""Where the check runs: what is told of the machine, and what the programs find in their environment."""
+"""Describes the machine, and sets the environment of the programs that are run."""
 import os
 import pathlib
 import platform

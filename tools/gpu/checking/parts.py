@@ -1,4 +1,4 @@
-"""What there is to run, part by part. A part ends when its seconds are over, whatever is left of it.
+"""The parts of the check. A part is stopped when its time is used up.
 
 A machine with a GPU is lent by the minute: all parts together take at most 25.
 """

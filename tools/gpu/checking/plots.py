@@ -1,4 +1,4 @@
-"""Pictures of benchmarks, where matplotlib is installed; the report does without."""
+"""Plots of benchmark results, where matplotlib is installed; the report works without."""
 import re
 
 from checking import claims

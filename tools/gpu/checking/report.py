@@ -1,4 +1,4 @@
-"""The readable report of all parts that are there, and the pages that have a file of their own."""
+"""Writes the readable report of all parts that ran, and the parts' own pages."""
 import pathlib
 
 import bench_table

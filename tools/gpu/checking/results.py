@@ -1,4 +1,4 @@
-"""The files that parts leave behind, and what they say together."""
+"""Reads the result files of all parts and summarises them."""
 import json
 import tarfile
 import time

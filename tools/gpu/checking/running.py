@@ -1,5 +1,5 @@
-"""Runs one job, shows that it goes on, and reads what it found: of one that did not come to its
-end, what it had found by then. What it prints is in NAME.log."""
+"""Runs one program, shows its progress, and reads its results; a program that is stopped keeps the
+results it had written. Its output is in NAME.log."""
 import json
 import os
 import re

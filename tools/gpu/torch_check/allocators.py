@@ -1,4 +1,4 @@
-"""The allocators that are compared, and what it takes to have each in a process."""
+"""The allocators that are compared, and how a process is set up to use each."""
 
 import ctypes
 import json

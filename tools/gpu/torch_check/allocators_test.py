@@ -1,4 +1,4 @@
-"""Tests of how each allocator is asked for, and of what it says, with a PyTorch that is none."""
+"""Tests of how each allocator is selected and what it reports, with a simulated PyTorch."""
 
 import types
 import unittest

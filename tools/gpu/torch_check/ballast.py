@@ -1,4 +1,4 @@
-"""Takes a GPU's memory away, so that every allocator has as little as the others."""
+"""Occupies GPU memory, so that each allocator has the same limited amount."""
 
 import ctypes
 

@@ -1,4 +1,4 @@
-"""How long each part may take, so that all of them end in the time that there is."""
+"""Time limits of the parts, so that all of them end within the given time."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Tests of the time that parts get."""
+"""Tests of the parts' time limits."""
 
 import unittest
 

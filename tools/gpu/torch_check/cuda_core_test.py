@@ -1,4 +1,4 @@
-"""Tests of growth by cuda.core, with a memory resource that is none."""
+"""Tests of growth by cuda.core, with a simulated memory resource."""
 
 import types
 import unittest

@@ -1,4 +1,4 @@
-"""Numbers out of many numbers, and how they are printed."""
+"""Statistics of measured values, and their formatting."""
 
 
 def percentile(values, part):

@@ -1,4 +1,4 @@
-"""Tests of numbers and of how they are printed."""
+"""Tests of statistics and of their formatting."""
 
 import unittest
 

@@ -1,4 +1,4 @@
-"""What a process holds of the device, by its allocator's own account and by the driver's."""
+"""The device memory that a process uses, as its allocator and as the driver report it."""
 
 import allocators
 from figures import ratio

@@ -1,4 +1,4 @@
-"""What a part's measure() works with: workers, its time, its result."""
+"""The context that a part's measure() gets: workers, its time limit, and its results."""
 
 from launcher import WorkerFailed
 from output import label, say

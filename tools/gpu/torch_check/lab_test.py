@@ -1,4 +1,4 @@
-"""Tests of how parts ask, and of what becomes of failures, skips and time, without workers."""
+"""Tests of requests to workers, and of failures, skips and time limits, without workers."""
 
 import argparse
 import contextlib

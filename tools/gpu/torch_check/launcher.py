@@ -1,4 +1,4 @@
-"""Starts workers, and gets their answers whatever becomes of them."""
+"""Starts worker processes and collects their answers, also when they crash or hang."""
 
 import json
 import os

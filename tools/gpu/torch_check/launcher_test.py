@@ -1,4 +1,4 @@
-"""Tests of the workers' life, with workers that load nothing."""
+"""Tests of worker processes, with workers that load no framework."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Lengths of texts and requests, drawn at random, the same in every run."""
+"""Random lengths of texts and requests, the same in every run."""
 
 import random
 

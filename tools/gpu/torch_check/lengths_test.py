@@ -1,4 +1,4 @@
-"""Tests of the lengths drawn."""
+"""Tests of the random lengths."""
 
 import itertools
 import unittest

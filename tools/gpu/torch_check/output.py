@@ -1,4 +1,4 @@
-"""One part's results: rows, what was skipped and why; a JSON file and a table."""
+"""The results of one part: rows, and skipped rows with reasons; written as JSON and as a table."""
 
 import json
 import os

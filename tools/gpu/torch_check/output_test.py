@@ -1,4 +1,4 @@
-"""Tests of the results' files and tables."""
+"""Tests of result files and tables."""
 
 import contextlib
 import io

@@ -1,4 +1,4 @@
-"""How many steps are timed, and how."""
+"""Chooses how many steps are timed, and times them."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Tests of how many steps are timed."""
+"""Tests of the choice of how many steps are timed."""
 
 import unittest
 

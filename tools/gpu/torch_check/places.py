@@ -1,4 +1,4 @@
-"""Folders in memory and on a disk, to write large files to."""
+"""Directories in memory and on disk for large files."""
 
 import os
 import shutil

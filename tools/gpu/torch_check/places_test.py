@@ -1,4 +1,4 @@
-"""Tests of where large files go, and how large they are."""
+"""Tests of the directories for large files, and of the files' sizes."""
 
 import os
 import tempfile

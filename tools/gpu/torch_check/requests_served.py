@@ -1,5 +1,5 @@
-"""A server that decodes a token for each of its requests in turn, each with a cache of its own that
-grows by concatenation: what the simplest serving loop does, and hard on an allocator."""
+"""A server that decodes one token for each of its requests in turn. Each request has a cache that grows by
+concatenation: the simplest serving loop, and a hard one for an allocator."""
 
 from lengths import requests
 

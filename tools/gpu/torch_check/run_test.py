@@ -1,4 +1,4 @@
-"""Tests of the command line, and of a whole run whose workers are none."""
+"""Tests of the command line, and of a whole run with simulated workers."""
 
 import contextlib
 import io

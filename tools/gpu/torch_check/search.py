@@ -1,4 +1,4 @@
-"""The largest number that passes a trial, where each trial is dear."""
+"""Finds the largest number that passes an expensive trial, with few trials."""
 
 
 def largest(fits, hint, most, step=1, more_time=lambda: True):

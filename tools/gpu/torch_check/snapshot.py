@@ -1,4 +1,4 @@
-"""PyTorch's memory snapshots, cut down to what `stillmap trace import` reads of them."""
+"""Reduces PyTorch's memory snapshots to the fields that `stillmap trace import` reads."""
 
 import gzip
 import pickle

@@ -1,4 +1,4 @@
-"""Tests of what is kept of PyTorch's memory snapshots."""
+"""Tests of the reduction of PyTorch's memory snapshots."""
 
 import gzip
 import os

@@ -1,4 +1,4 @@
-"""One step of training, as the usual loop has it."""
+"""One training step of a usual training loop."""
 
 import models
 from lengths import lengths

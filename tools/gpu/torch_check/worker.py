@@ -1,4 +1,4 @@
-"""A process that measures one thing with one allocator, and ends.
+"""A process that measures one thing with one allocator and exits.
 
     worker.py ALLOCATOR DEVICE LIBRARY
 

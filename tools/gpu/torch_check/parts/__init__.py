@@ -1,4 +1,4 @@
-"""What is measured, one module each: measure(lab) says what is asked of which workers, work(bench)
-is what a worker does, COLUMNS is its table, WEIGHT its share of the time."""
+"""The parts, one module each: measure(lab) sends requests to workers, work(bench) runs in a worker,
+COLUMNS are the columns of its table, WEIGHT is its share of the time."""
 
 NAMES = ("training", "serving", "largest_batch", "growth", "save_load", "traces", "cuda_core")

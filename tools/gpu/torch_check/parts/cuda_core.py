@@ -1,5 +1,6 @@
-"""Growth as NVIDIA's cuda.core has it: VirtualMemoryResource.modify_allocation. What it cannot
-do is a finding about it and no failure here: the row then says where it stopped."""
+"""Growth with NVIDIA's cuda.core: VirtualMemoryResource.modify_allocation.
+
+An operation that it refuses is a result, not a failure of this check: the row says where it stopped."""
 
 import time
 

@@ -1,6 +1,5 @@
-"""A tensor that doubles from 2 MiB on, as programs do it that do not know how long it will be:
-by torch.cat, and by Tensor.resize_. Both copy; Stillmap's growth without a copy has no name in
-PyTorch."""
+"""A tensor that doubles from 2 MiB on, as in programs that do not know its final length: by torch.cat and
+by Tensor.resize_. Both copy; PyTorch has no operation that grows a tensor without a copy."""
 
 import time
 

@@ -1,5 +1,4 @@
-"""The largest batch that trains in 16 GiB, texts of many lengths: where an allocator breaks its
-memory into pieces, fewer fit."""
+"""The largest batch that trains in 16 GiB with texts of varying length: fragmentation makes it smaller."""
 
 import ballast
 import models

@@ -1,4 +1,4 @@
-"""What the figures were measured on. No part of its own: it is in every part's file."""
+"""Describes the machine of a measurement. Not a part of its own: each part's file contains it."""
 
 import subprocess
 

@@ -1,5 +1,5 @@
-"""torch.save and torch.load of one large tensor, in memory and on disk; and what the machine copies
-at: host to device, device to host (pinned memory), within the device."""
+"""torch.save and torch.load of one large tensor, in memory and on disk; and the machine's copy rates: host
+to device, device to host (pinned memory), within the device."""
 
 import os
 import tempfile

@@ -1,4 +1,4 @@
-"""Serving: requests come and go, their lengths log-normal, their caches grow by concatenation."""
+"""Serving: requests with log-normal lengths arrive and end; their caches grow by concatenation."""
 
 import models
 from requests_served import Server

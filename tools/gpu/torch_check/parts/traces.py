@@ -1,5 +1,5 @@
-"""What real steps ask of an allocator on a real GPU, kernels' workspaces included, as PyTorch's own
-memory history tells it: for `gunzip -c NAME.pickle.gz | stillmap trace import - NAME.trace.zst`."""
+"""Records the allocations of real steps on a real GPU, workspaces of kernels included, with PyTorch's memory
+history: for `gunzip -c NAME.pickle.gz | stillmap trace import - NAME.trace.zst`."""
 
 import os
 

@@ -1,5 +1,5 @@
-"""Training steps: GPT-2 and Llama, texts of one length and of many, with activations kept or
-computed again, and as a CUDA graph."""
+"""Training steps: GPT-2 and Llama, texts of equal and of varying length, with stored and with recomputed
+activations, and as a CUDA graph."""
 
 import allocators
 import models
