@@ -7,52 +7,67 @@
 
 namespace stillmap {
 
-// The implementation's way into a driver; there is no other.
+// The member of driver_table with the function of a call.
+template <driver_call>
+inline constexpr int table_member = 0;
+#define STILLMAP_MEMBER(call, symbol, since, parameters) \
+  template <>                                            \
+  inline constexpr auto table_member<driver_call::call> = &driver_table::call;
+STILLMAP_DRIVER_SYMBOLS(STILLMAP_MEMBER)
+#undef STILLMAP_MEMBER
+
+inline CUdeviceptr raw(device_address at) {
+  return CUdeviceptr{at.value()};
+}
+
+// The implementation's only access to a driver.
 struct driver_access {
-  // Which call it is and what was asked of it; travels into the error.
-  struct what {
-    driver_call call;
+  // What a call asks for; becomes part of its error.
+  struct request {
     std::uint64_t value = 0;
     bool takes_memory = false;  // out of memory: the error states how much was free
     error_unit unit = error_unit::bytes;
   };
 
-  template <class... Parameters, class... Arguments>
-  static status make(const driver &d, what w, CUresult(CUDAAPI *function)(Parameters...),
-                     Arguments... arguments) {
-    if (function == nullptr) return absent(w);
-    return translate(d, w, raw(d, w.call, function, arguments...));
+  template <driver_call call, class... Arguments>
+  static status make(const driver &d, request r, Arguments... arguments) {
+    const auto function = d.table().*table_member<call>;
+    if (function == nullptr) return absent(call, r);
+    bump(d.calls_[static_cast<std::size_t>(call)], 1);
+    return translate(d, call, r, function(arguments...));
   }
 
-  // For calls whose CUresult is an answer: NOT_READY.
-  template <class... Parameters, class... Arguments>
-  static result<bool> ask(const driver &d, what w, CUresult(CUDAAPI *function)(Parameters...),
-                          Arguments... arguments) {
-    if (function == nullptr) return absent(w);
-    const CUresult r = raw(d, w.call, function, arguments...);
+  // For calls that write their result, a Raw, through their first parameter.
+  template <driver_call call, class Raw, class Value = Raw, class... Arguments>
+  static result<Value> get(const driver &d, request r, Arguments... arguments) {
+    Raw value{};
+    return make<call>(d, r, &value, arguments...).map([&] { return static_cast<Value>(value); });
+  }
+
+  // For calls that return CUDA_ERROR_NOT_READY for "no".
+  template <driver_call call, class Handle>
+  static result<bool> ask(const driver &d, Handle handle) {
+    const auto function = d.table().*table_member<call>;
+    if (function == nullptr) return absent(call, {});
+    bump(d.calls_[static_cast<std::size_t>(call)], 1);
+    const CUresult r = function(handle);
     if (r == CUDA_ERROR_NOT_READY) return false;
-    return translate(d, w, r).map([] { return true; });
+    return translate(d, call, {}, r).map([] { return true; });
   }
 
   static void moved_to_device(const driver &d, std::size_t n) { bump(d.to_device_, n); }
   static void moved_to_host(const driver &d, std::size_t n) { bump(d.to_host_, n); }
   static void moved_on_device(const driver &d, std::size_t n) { bump(d.on_device_, n); }
 
-  // A driver over an opened library. Never destroyed by anybody.
+  // A driver over an opened library. Never destroyed.
   static result<driver *> build(void *library, std::string path);
 
  private:
-  template <class... Parameters, class... Arguments>
-  static CUresult raw(const driver &d, driver_call call, CUresult(CUDAAPI *function)(Parameters...),
-                      Arguments... arguments) {
-    bump(d.calls_[static_cast<std::size_t>(call)], 1);
-    return function(arguments...);
-  }
   static void bump(std::atomic<std::uint64_t> &counter, std::uint64_t n) {
     counter.fetch_add(n, std::memory_order_relaxed);
   }
-  static tl::unexpected<error> absent(const what &w);
-  static status translate(const driver &d, const what &w, CUresult r);
+  static tl::unexpected<error> absent(driver_call call, const request &asked);
+  static status translate(const driver &d, driver_call call, const request &asked, CUresult r);
 };
 
 }  // namespace stillmap

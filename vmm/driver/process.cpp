@@ -9,6 +9,7 @@
 namespace stillmap {
 
 using access = driver_access;
+using enum driver_call;
 
 namespace {
 
@@ -48,38 +49,34 @@ static_assert(offsetof(restore_arguments, count) ==
               offsetof(CUcheckpointRestoreArgs, gpuPairsCount));
 #endif
 
-driver_access::what about(driver_call call, int pid) {
-  return {call, static_cast<std::uint64_t>(pid), false, error_unit::none};
+access::request about(int pid) {
+  return {static_cast<std::uint64_t>(pid), false, error_unit::none};
 }
 
 }  // namespace
 
 result<process_state> driver::state_of_process(int pid) const {
   int state = 0;
-  return access::make(*this, about(driver_call::CheckpointProcessGetState, pid),
-                      table().CheckpointProcessGetState, pid, &state)
-      .map([&] { return static_cast<process_state>(state); });
+  return access::make<CheckpointProcessGetState>(*this, about(pid), pid, &state).map([&] {
+    return static_cast<process_state>(state);
+  });
 }
 
 status driver::lock_process(int pid, unsigned milliseconds) const {
   lock_arguments how;
   how.milliseconds = milliseconds;
-  return access::make(*this, about(driver_call::CheckpointProcessLock, pid),
-                      table().CheckpointProcessLock, pid, static_cast<void *>(&how));
+  return access::make<CheckpointProcessLock>(*this, about(pid), pid, &how);
 }
 
 status driver::checkpoint_process(int pid) const {
   no_arguments how;
-  return access::make(*this, about(driver_call::CheckpointProcessCheckpoint, pid),
-                      table().CheckpointProcessCheckpoint, pid, static_cast<void *>(&how));
+  return access::make<CheckpointProcessCheckpoint>(*this, about(pid), pid, &how);
 }
 
 status driver::restore_process(int pid, const device_change *changes, std::size_t count) const {
-  constexpr auto call = driver_call::CheckpointProcessRestore;
-  if (count == 0) {  // what the first drivers that could restore were called with
+  if (count == 0) {  // the first drivers that could restore accept nothing else
     no_arguments how;
-    return access::make(*this, about(call, pid), table().CheckpointProcessRestore, pid,
-                        static_cast<void *>(&how));
+    return access::make<CheckpointProcessRestore>(*this, about(pid), pid, &how);
   }
   std::vector<device_pair> pairs(count);
   for (std::size_t i = 0; i < count; ++i) {
@@ -89,20 +86,17 @@ status driver::restore_process(int pid, const device_change *changes, std::size_
   restore_arguments how;
   how.pairs = pairs.data();
   how.count = static_cast<unsigned>(count);
-  return access::make(*this, about(call, pid), table().CheckpointProcessRestore, pid,
-                      static_cast<void *>(&how));
+  return access::make<CheckpointProcessRestore>(*this, about(pid), pid, &how);
 }
 
 status driver::unlock_process(int pid) const {
   no_arguments how;
-  return access::make(*this, about(driver_call::CheckpointProcessUnlock, pid),
-                      table().CheckpointProcessUnlock, pid, static_cast<void *>(&how));
+  return access::make<CheckpointProcessUnlock>(*this, about(pid), pid, &how);
 }
 
 result<int> driver::restore_thread_of_process(int pid) const {
   int thread = 0;
-  return access::make(*this, about(driver_call::CheckpointProcessGetRestoreThreadId, pid),
-                      table().CheckpointProcessGetRestoreThreadId, pid, &thread)
+  return access::make<CheckpointProcessGetRestoreThreadId>(*this, about(pid), pid, &thread)
       .map([&] { return thread; });
 }
 

@@ -4,93 +4,81 @@
 namespace stillmap {
 
 using access = driver_access;
+using enum driver_call;
 
 result<stream_handle> driver::create_stream(bool non_blocking) const {
-  CUstream stream = nullptr;
   const unsigned flags = non_blocking ? CU_STREAM_NON_BLOCKING : CU_STREAM_DEFAULT;
-  return access::make(*this, {driver_call::StreamCreate}, table().StreamCreate, &stream, flags)
-      .map([&] { return stream; });
+  return access::get<StreamCreate, CUstream>(*this, {}, flags);
 }
 
 status driver::destroy_stream(stream_handle s) const {
-  return access::make(*this, {driver_call::StreamDestroy}, table().StreamDestroy, s);
+  return access::make<StreamDestroy>(*this, {}, s);
 }
 
 status driver::synchronize_stream(stream_handle s) const {
-  return access::make(*this, {driver_call::StreamSynchronize}, table().StreamSynchronize, s);
+  return access::make<StreamSynchronize>(*this, {}, s);
 }
 
 result<bool> driver::stream_idle(stream_handle s) const {
-  return access::ask(*this, {driver_call::StreamQuery}, table().StreamQuery, s);
+  return access::ask<StreamQuery>(*this, s);
 }
 
 status driver::stream_wait(stream_handle s, event_handle e) const {
-  return access::make(*this, {driver_call::StreamWaitEvent}, table().StreamWaitEvent, s, e, 0u);
+  return access::make<StreamWaitEvent>(*this, {}, s, e, 0u);
 }
 
 result<bool> driver::stream_capturing(stream_handle s) const {
   CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-  return access::make(*this, {driver_call::StreamIsCapturing}, table().StreamIsCapturing, s,
-                      &capture)
-      .map([&] { return capture != CU_STREAM_CAPTURE_STATUS_NONE; });
+  return access::make<StreamIsCapturing>(*this, {}, s, &capture).map([&] {
+    return capture != CU_STREAM_CAPTURE_STATUS_NONE;
+  });
 }
 
 result<capture_mode> driver::exchange_capture_mode(capture_mode now) const {
   auto mode = static_cast<CUstreamCaptureMode>(now);
-  return access::make(*this, {driver_call::ThreadExchangeStreamCaptureMode},
-                      table().ThreadExchangeStreamCaptureMode, &mode)
-      .map([&] { return static_cast<capture_mode>(mode); });
+  return access::make<ThreadExchangeStreamCaptureMode>(*this, {}, &mode).map([&] {
+    return static_cast<capture_mode>(mode);
+  });
 }
 
 result<event_handle> driver::create_event() const {
-  CUevent event = nullptr;
-  const unsigned flags = CU_EVENT_DISABLE_TIMING;
-  return access::make(*this, {driver_call::EventCreate}, table().EventCreate, &event, flags)
-      .map([&] { return event; });
+  return access::get<EventCreate, CUevent>(*this, {}, CU_EVENT_DISABLE_TIMING);
 }
 
 status driver::destroy_event(event_handle e) const {
-  return access::make(*this, {driver_call::EventDestroy}, table().EventDestroy, e);
+  return access::make<EventDestroy>(*this, {}, e);
 }
 
 status driver::record_event(event_handle e, stream_handle s) const {
-  return access::make(*this, {driver_call::EventRecord}, table().EventRecord, e, s);
+  return access::make<EventRecord>(*this, {}, e, s);
 }
 
 result<bool> driver::event_done(event_handle e) const {
-  return access::ask(*this, {driver_call::EventQuery}, table().EventQuery, e);
+  return access::ask<EventQuery>(*this, e);
 }
 
 status driver::synchronize_event(event_handle e) const {
-  return access::make(*this, {driver_call::EventSynchronize}, table().EventSynchronize, e);
+  return access::make<EventSynchronize>(*this, {}, e);
 }
 
 // ---- kernels ----
 
 result<module_handle> driver::load_module(const char *image) const {
-  CUmodule module = nullptr;
-  const void *const code = image;
-  return access::make(*this, {driver_call::ModuleLoadData}, table().ModuleLoadData, &module, code)
-      .map([&] { return module; });
+  return access::get<ModuleLoadData, CUmodule>(*this, {}, image);
 }
 
 status driver::unload_module(module_handle m) const {
-  return access::make(*this, {driver_call::ModuleUnload}, table().ModuleUnload, m);
+  return access::make<ModuleUnload>(*this, {}, m);
 }
 
 result<function_handle> driver::module_function(module_handle m, const char *name) const {
-  CUfunction function = nullptr;
-  return access::make(*this, {driver_call::ModuleGetFunction}, table().ModuleGetFunction, &function,
-                      m, name)
-      .map([&] { return function; });
+  return access::get<ModuleGetFunction, CUfunction>(*this, {}, m, name);
 }
 
 status driver::launch(function_handle f, unsigned blocks, unsigned threads, void **params,
                       stream_handle stream) const {
-  void **const extra = nullptr;
-  const unsigned one = 1, none = 0;
-  return access::make(*this, {driver_call::LaunchKernel}, table().LaunchKernel, f, blocks, one, one,
-                      threads, one, one, none, stream, params, extra);
+  return access::make<LaunchKernel>(*this, {}, f, blocks, 1u, 1u, threads, 1u, 1u, 0u, stream,
+                                    params, nullptr);
 }
 
 }  // namespace stillmap
