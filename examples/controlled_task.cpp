@@ -61,7 +61,7 @@ class task {
     paused_ = true;
     if (!changed_.wait(lock, stop, [this] { return !working_; })) {
       paused_ = false;
-      return make_error(errc::busy, "task::pause", "cancelled");
+      return make_error(errc::operation_canceled, "task::pause", "stop requested");
     }
     return {};
   }

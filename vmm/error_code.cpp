@@ -25,8 +25,15 @@ class stillmap_category_type final : public std::error_category {
         return "device lost";
       case errc::corrupt:
         return "corrupt";
+      case errc::operation_canceled:
+        return "operation cancelled";
     }
     return code == 0 ? "no error" : "unknown code " + std::to_string(code);
+  }
+
+  std::error_condition default_error_condition(int code) const noexcept override {
+    if (code != static_cast<int>(errc::operation_canceled)) return {code, *this};
+    return std::errc::operation_canceled;
   }
 };
 

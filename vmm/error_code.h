@@ -15,6 +15,7 @@ enum class errc {
   busy,                     // work or another owner still needs it
   device_lost,              // the context is broken for good
   corrupt,                  // data or internal state is inconsistent
+  operation_canceled,       // a stop token or an abort request ended it; equals std::errc's
 };
 
 // Codes that come from a driver: the value is the CUresult, the message its name and meaning.

@@ -26,9 +26,9 @@ struct client_options {
 //
 // Errors of the controlled process compare equal to the same codes as there; detail().subject is
 // the address, and detail().cause the error's message there. In addition: busy (no response in
-// time; another request is being carried out; cancelled), corrupt (a malformed response), the
-// system's (no process listens; it has died). Suspend, resume and handoff complete even if the
-// client goes away: status() tells.
+// time; another request is being carried out), operation_canceled (also: abort() was called),
+// corrupt (a malformed response), the system's (no process listens; it has died). Suspend, resume
+// and handoff complete even if the client goes away: status() tells.
 // Threads: safe.
 class client {
  public:

@@ -36,7 +36,7 @@ status wait_for(int fd, short events, std::chrono::milliseconds timeout,
   constexpr milliseconds slice{20};
   const auto until = std::min(std::chrono::steady_clock::now() + timeout, by);
   for (;;) {
-    if (cancel.stop_requested()) return make_error(errc::busy, op, "cancelled");
+    if (cancel.stop_requested()) return make_error(errc::operation_canceled, op, "stop requested");
     const auto left =
         std::chrono::duration_cast<milliseconds>(until - std::chrono::steady_clock::now());
     pollfd p{fd, events, 0};
@@ -110,7 +110,7 @@ result<connection> connection::connect(const std::string &address,
     }
     const int code = errno;
     const bool retry = code == ENOENT || code == ECONNREFUSED || code == EAGAIN || code == EINTR;
-    if (cancel.stop_requested()) return make_error(errc::busy, op, "cancelled");
+    if (cancel.stop_requested()) return make_error(errc::operation_canceled, op, "stop requested");
     if (!retry || std::chrono::steady_clock::now() >= until) {
       return make_system_error(code, op, "no process accepts connections", address);
     }

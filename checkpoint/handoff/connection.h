@@ -41,7 +41,7 @@ class connection {
   static result<connection> adopt(owned_fd socket);
   // Connects to a listener at `address`: a path, or '@' and an abstract name. Retries until a
   // process listens there.
-  // Errors: invalid_argument (no valid address), busy (cancelled), the system's after `timeout`.
+  // Errors: invalid_argument (no valid address), operation_canceled, the system's after `timeout`.
   static result<connection> connect(const std::string &address,
                                     std::chrono::milliseconds timeout = {},
                                     std::stop_token cancel = {});
@@ -49,8 +49,8 @@ class connection {
   const peer_credentials &peer() const { return peer_; }
   int fd() const { return socket_.get(); }  // to poll
 
-  // Errors: busy (no progress for `timeout`; cancelled), the system's (EPIPE and ECONNRESET: the
-  //         peer closed its end).
+  // Errors: busy (no progress for `timeout`), operation_canceled, the system's (EPIPE and
+  //         ECONNRESET: the peer closed its end).
   status send(std::uint16_t kind, std::span<const std::byte> body, std::span<const int> fds,
               std::chrono::milliseconds timeout, std::stop_token cancel);
   // Receives one message; all of it must arrive before `by`. A body over `limit` bytes is refused
@@ -76,7 +76,7 @@ class listener {
   listener(listener &&) noexcept = default;
   listener &operator=(listener &&) = delete;
   ~listener();
-  // Errors: busy (no connection within `timeout`; cancelled), the system's.
+  // Errors: busy (no connection within `timeout`), operation_canceled, the system's.
   result<connection> accept(std::chrono::milliseconds timeout, std::stop_token cancel = {});
   int fd() const { return socket_.get(); }  // to poll
 

@@ -72,9 +72,9 @@ struct sent_memory {
 // Errors:   invalid_argument (no memory has the tag), not_supported (a page is not exportable as a
 //           file descriptor, or belongs to another process: value = its address; a device without
 //           VMM), busy (memory is suspended, or also used outside of these tags: value = the
-//           address; the peer did not answer in time; cancelled; pages were changed), an error of
-//           the peer (reason `the peer refused`), corrupt (the peer does not follow the protocol),
-//           the system's, the driver's.
+//           address; the peer did not answer in time; pages were changed), operation_canceled, an
+//           error of the peer (reason `the peer refused`), corrupt (the peer does not follow the
+//           protocol), the system's, the driver's.
 // Threads:  safe for different memory.
 // Cost:     one export a page; one unmap a contiguous run, one release a page.
 result<sent_memory> send(const device &d, connection &to, std::span<const std::string> tags,
@@ -84,9 +84,9 @@ result<sent_memory> send(const device &d, connection &to, std::span<const std::s
 // process: every address of the sender must be unused here.
 // Ensures: success: this process alone owns the memory. Failure: it has none of it.
 // Errors:  busy (an address is in use: value = the address; checkpoint::find_mapping_owner() tells by
-//          what; timeout; cancelled; the sender revoked its offer), invalid_argument (the sender uses
-//          a device with another UUID), corrupt (invalid messages), an error of the peer, the
-//          system's, the driver's.
+//          what; timeout; the sender revoked its offer), operation_canceled, invalid_argument (the
+//          sender uses a device with another UUID), corrupt (invalid messages), an error of the
+//          peer, the system's, the driver's.
 // Cost:    one reserve a block, one import and one map a page, one set-access a contiguous run.
 result<checkpoint::restored_memory> receive(const device &d, connection &from,
                                             const handoff_options &options = {});

@@ -92,7 +92,9 @@ class sender {
     STILLMAP_RETURN_IF_ERROR(checkpoint::wait_until_idle(device_, idle));
     STILLMAP_RETURN_IF_ERROR(check_unchanged());
     session_.reached(step::idle);
-    if (options_.cancel.stop_requested()) return make_error(errc::busy, op, "cancelled");
+    if (options_.cancel.stop_requested()) {
+      return make_error(errc::operation_canceled, op, "stop requested");
+    }
     if (!word.offer()) {
       return make_error(errc::corrupt, op, "the receiver changed the ownership word");
     }

@@ -86,7 +86,7 @@ class reader {
   status read_chunk(std::size_t number, std::span<std::byte> to) const;
 
   // Reads all stored data and checks every byte of it.
-  // Errors: those of read(); std::errc::operation_canceled.
+  // Errors: those of read(); operation_canceled.
   status verify(const verify_options &options = {}) const;
 
  private:

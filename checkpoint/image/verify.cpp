@@ -1,5 +1,4 @@
 #include <atomic>
-#include <cerrno>
 #include <new>
 
 #include "stillmap/checkpoint/image/internal/image_error.h"
@@ -50,7 +49,7 @@ class image_check {
       if (!ok) return end(std::move(ok));
       report(c);
       if (options_.cancel.stop_requested()) {
-        return end(make_system_error(ECANCELED, "image::verify", "cancelled"));
+        return end(make_error(errc::operation_canceled, "image::verify", "stop requested"));
       }
     }
   }

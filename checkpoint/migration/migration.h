@@ -143,9 +143,10 @@ class sender {
   //          quiesce() was called, so was resume().
   // Errors:  in sent_memory::failure: invalid_argument (no memory has the tag; options),
   //          not_supported (memory of other devices or processes, suspended memory; rejected
-  //          certificates), busy (another process holds the record; cancelled; no convergence; the
-  //          destination is silent, or refused because an address is in use there or its record
-  //          has a newer epoch), corrupt (malformed messages), the system's, the driver's.
+  //          certificates), operation_canceled, busy (another process holds the record; no
+  //          convergence; the destination is silent, or refused because an address is in use there
+  //          or its record has a newer epoch), corrupt (malformed messages), the system's, the
+  //          driver's.
   // Memory:  two pinned chunks per channel, and 16 bytes per chunk of the task's memory.
   // Cost:    one copy per chunk that is sent, and a few kernel launches per scan for changes.
   sent_memory send(transport &to);
@@ -204,7 +205,7 @@ class receiver {
   // The address that sources connect to.
   std::string address() const;
   // Returns the next task that has arrived, after recording that it runs here.
-  // Errors: busy (none arrived within `timeout`; cancelled), the system's (the record).
+  // Errors: busy (none arrived within `timeout`), operation_canceled, the system's (the record).
   result<received_memory> receive(std::chrono::milliseconds timeout, std::stop_token cancel = {});
   // Why the last migration to here failed. Nullopt: none has, or one is under way.
   std::optional<error> last_failure() const;

@@ -50,10 +50,10 @@ class receiver::core {
       std::unique_lock lock(mutex_);
       const std::stop_callback wake(cancel, [this] { changed_.notify_all(); });
       const auto ready = [&] { return !arrived_.empty() || cancel.stop_requested(); };
-      if (!changed_.wait_for(lock, timeout, ready) || arrived_.empty()) {
-        return make_error(errc::busy, op,
-                          cancel.stop_requested() ? "cancelled" : "no task has arrived");
+      if (!changed_.wait_for(lock, timeout, ready)) {
+        return make_error(errc::busy, op, "no task has arrived");
       }
+      if (arrived_.empty()) return make_error(errc::operation_canceled, op, "stop requested");
       next = arrived_.front();
       arrived_.pop_front();
     }

@@ -107,7 +107,9 @@ class sender::core {
     {
       const std::stop_callback on_cancel(options_.cancel, [this] { connections_->shutdown(); });
       status s = copy_all(to);
-      if (options_.cancel.stop_requested()) s = make_error(errc::busy, op, "cancelled");
+      if (options_.cancel.stop_requested()) {
+        s = make_error(errc::operation_canceled, op, "stop requested");
+      }
       if (!s) return s;
       // From here on the migration cannot be cancelled.
     }

@@ -52,7 +52,7 @@ struct written_set {
 //           Replacing: the old set or the new one, never a mixture.
 // Errors:   invalid_argument (no parts; a tag of a device in two parts; another number of parents
 //           than of parts; replacing a set that a parent depends on), busy (another writer of this
-//           folder), std::errc::file_exists, std::errc::operation_canceled; those of save() and
+//           folder), std::errc::file_exists, operation_canceled; those of save() and
 //           image::set_writer. detail().subject is the path of the image that failed.
 // Threads:  safe; one writer a folder.
 // Cost:     as save(), for each part.

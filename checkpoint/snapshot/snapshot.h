@@ -70,7 +70,7 @@ struct restored {
 // Errors:  busy (an address is in use: value = the address, detail().found = the mapping there),
 //          invalid_argument (the image has no such tag: detail().found), out_of_memory (value =
 //          bytes needed, limit = the device's free bytes), not_supported (the device cannot create
-//          pages of this size or kind), std::errc::operation_canceled, the driver's, and those of
+//          pages of this size or kind), operation_canceled, the driver's, and those of
 //          image::reader.
 // Memory:  threads * chunk_bytes, pinned.
 // Threads: safe.

@@ -96,7 +96,7 @@ result<memory_layout> decode_layout(std::span<const std::byte> from) {
 
 std::vector<std::byte> encode(const error &e) {
   errc code = errc::not_supported;  // the driver's and the system's other errors
-  for (int c = static_cast<int>(errc::out_of_memory); c <= static_cast<int>(errc::corrupt); ++c) {
+  for (int c = 1; c <= static_cast<int>(errc::operation_canceled); ++c) {
     if (e.is(static_cast<errc>(c))) code = static_cast<errc>(c);
   }
   std::string text = std::string(e.operation) + ": " + e.reason;
@@ -111,7 +111,7 @@ std::vector<std::byte> encode(const error &e) {
 
 error decode_peer_error(std::span<const std::byte> from, const char *operation) {
   wire_reader r(from);
-  const errc code = r.one_of(errc::corrupt, errc::out_of_memory);
+  const errc code = r.one_of(errc::operation_canceled, errc::out_of_memory);
   const error_unit unit = r.one_of(error_unit::items);
   const std::uint64_t value = r.u64();
   std::string text = r.text();

@@ -119,7 +119,7 @@ stillmap::status executor::check_mapped(tags_view tags, const char *op) const {
 
 stillmap::status executor::quiesce(tags_view tags, const std::stop_token &stop) const {
   if (stop.stop_requested()) {
-    return make_error(errc::busy, server_op,
+    return make_error(errc::operation_canceled, server_op,
                       "the request was cancelled, or the server is being destroyed");
   }
   return options_.task.quiesce ? options_.task.quiesce(tags, stop) : stillmap::status{};

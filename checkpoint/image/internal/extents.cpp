@@ -1,6 +1,5 @@
 #include "stillmap/checkpoint/image/internal/extents.h"
 
-#include <cerrno>
 #include <cstring>
 #include <new>
 #include <unordered_map>
@@ -43,7 +42,7 @@ class extent_writer::worker {
       STILLMAP_RETURN_IF_ERROR(one(i));
       all_.report(all_.table_[i]);
       if (all_.options_.cancel.stop_requested()) {
-        return make_system_error(ECANCELED, op, "cancelled");
+        return make_error(errc::operation_canceled, op, "stop requested");
       }
     }
     return queue_.finish();

@@ -18,7 +18,7 @@ class extent_writer {
   // Requires: the arguments outlive it; `table` has been laid out.
   extent_writer(image_file &file, std::vector<chunk_record> &table, contents_source &from,
                 const write_options &options, const manifest &what, const cipher *encrypt_with);
-  // Errors: those of the source; std::errc::operation_canceled; errors of system calls.
+  // Errors: those of the source; operation_canceled; errors of system calls.
   status run();
 
   std::uint64_t end() const { return next_offset_; }           // file offset after the extents

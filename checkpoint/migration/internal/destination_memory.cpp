@@ -101,7 +101,7 @@ void destination_memory::create_pages(checkpoint::page_factory factory,
     s = create_batch(factory, i, std::min(i + pages_per_batch, numbers_.size()));
   }
   const std::lock_guard lock(mutex_);
-  if (s && stop.stop_requested()) s = make_error(errc::busy, op, "cancelled");
+  if (s && stop.stop_requested()) s = make_error(errc::operation_canceled, op, "stop requested");
   if (s) {
     std::vector<page_ptr> order;
     for (const std::uint32_t n : numbers_) order.push_back(pages_.at(n).memory);

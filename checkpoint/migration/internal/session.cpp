@@ -137,7 +137,7 @@ status session::receive_control(channel &control) {
       case kind::discard: {
         const std::lock_guard lock(mutex_);
         if (state_ == state::awaiting_commit) state_ = state::copying;
-        return make_error(errc::busy, op, "the source has cancelled the migration");
+        return make_error(errc::operation_canceled, op, "the source cancelled the migration");
       }
       default:
         return make_error(errc::corrupt, op, "unexpected message on the control channel",

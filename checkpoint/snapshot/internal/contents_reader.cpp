@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <mutex>
 #include <optional>
 
@@ -69,7 +68,7 @@ class contents_reader {
                       ? clear(steps_[i].to, c.bytes, stream)
                       : copy(steps_[i], buffer.first(c.bytes), stream);
       if (ok && options_.cancel.stop_requested()) {
-        ok = make_system_error(ECANCELED, "snapshot::restore", "cancelled");
+        ok = make_error(errc::operation_canceled, "snapshot::restore", "stop requested");
       }
       const std::lock_guard lock(mutex_);
       if (!ok) {

@@ -160,8 +160,8 @@ TEST(messages, what_is_written_is_read_again) {
 
 TEST(messages, failures_keep_their_code_and_their_text) {
   for (const std::error_code code :
-       {make_error_code(errc::busy), std::error_code(2, cuda_category()),
-        std::error_code(ENOSPC, std::system_category()),
+       {make_error_code(errc::busy), make_error_code(errc::operation_canceled),
+        std::error_code(2, cuda_category()), std::error_code(ENOSPC, std::system_category()),
         std::make_error_code(std::errc::operation_canceled)}) {
     const error sent{code, "op", "why", 1, 2, error_unit::pages};
     const error e = decode_refusal(encode(sent.about("a.smi")));

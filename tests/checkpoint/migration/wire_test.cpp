@@ -137,12 +137,14 @@ TEST(migration_wire, AnotherMessageThanWanted) {
   loop c;
   ASSERT_TRUE(send(c, kind::round_received, {}, {}));
   EXPECT_TRUE(fails_with(receive(c, kind::owner, 0, {}, "test"), errc::corrupt));
-  const error why = make_error(errc::busy, "there", "taken", 42).value();
-  ASSERT_TRUE(send(c, kind::refusal, checkpoint::encode(why), {}));
-  const auto m = receive(c, kind::owner, 0, {}, "test");
-  ASSERT_FALSE(m);
-  EXPECT_TRUE(m.error().is(errc::busy));
-  EXPECT_EQ(m.error().value, 42u);
+  for (const errc code : {errc::busy, errc::operation_canceled}) {
+    const error why = make_error(code, "there", "taken", 42).value();
+    ASSERT_TRUE(send(c, kind::refusal, checkpoint::encode(why), {}));
+    const auto m = receive(c, kind::owner, 0, {}, "test");
+    ASSERT_FALSE(m);
+    EXPECT_TRUE(m.error().is(code));
+    EXPECT_EQ(m.error().value, 42u);
+  }
 }
 
 TEST(migration_record, IsWholeOrRefused) {

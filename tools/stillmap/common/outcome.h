@@ -14,7 +14,7 @@ namespace stillmap::tool {
 
 enum exit_status : int {
   exit_ok = 0,
-  exit_failed = 1,     // the job could not be finished
+  exit_failed = 1,     // the job could not be finished, or was cancelled
   exit_usage = 2,      // wrong command line, value or script
   exit_not_found = 3,  // no such driver, device, file, socket, record or tag
   exit_busy = 4,       // in use, or no answer in time
@@ -24,11 +24,10 @@ enum exit_status : int {
 
 // The end of --help and of the manual pages.
 inline constexpr const char *exit_status_help =
-    "Exit status: 0 ok; 1 failed; 2 wrong usage (command line, value, script); 3 not found "
-    "(driver, "
-    "device, file, socket, record, tag); 4 busy, or no answer in time; 5 refused (permission, "
-    "peer, "
-    "not supported here); 6 differs (a check or a comparison found a difference).";
+    "Exit status: 0 ok; 1 failed, or cancelled; 2 wrong usage (command line, value, script); 3 not "
+    "found (driver, device, file, socket, record, tag); 4 busy, or no answer in time; 5 refused "
+    "(permission, peer, not supported here); 6 differs (a check or a comparison found a "
+    "difference).";
 
 // The exit status for a library's error, by its code.
 exit_status exit_status_of(const error &e);
