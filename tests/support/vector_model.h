@@ -1,6 +1,6 @@
 // device_vector<T> against std::vector<T>: random operations on two vectors of one small device,
-// with calls of the driver failing here and there. An operation that fails has to leave the vector
-// as it was. Not a test by itself: model and fuzz tests run it.
+// with some driver calls failing. A failed operation must leave the vector unchanged. Model and fuzz
+// tests run it.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// A buffer that grows from an input stream, and its check: input that can be read only once is compared
-// by its digest.
+// A buffer that grows from an input stream, and its check: input that can be read only once is
+// compared by its digest.
 #include "tools/stillmap/demo/growth_run.h"
 
 #include <gtest/gtest.h>

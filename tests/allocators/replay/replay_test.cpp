@@ -1,5 +1,5 @@
-// Replays on every allocator that has a name: the same requests, every byte checked, with enough memory
-// and with too little.
+// Replays on every allocator that has a name: the same requests, every byte checked, with enough
+// memory and with too little.
 #include <gtest/gtest.h>
 
 #include <functional>

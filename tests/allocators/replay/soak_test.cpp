@@ -1,5 +1,5 @@
-// The simulated inference server: its requests, and that a long run leaves the allocator's statistics
-// unchanged.
+// The simulated inference server: its requests, and that a long run leaves the allocator's
+// statistics unchanged.
 #include "stillmap/allocators/replay/serving/soak_run.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
-// cuMemSetAccess and cuMemGetAccess: who may touch a mapping, and what a copy says otherwise.
+// cuMemSetAccess and cuMemGetAccess: which devices may access a mapping, and the errors of copies
+// without access.
 #include "tests/system/conformance/child.h"
 #include "tests/system/conformance/conformance.h"
 

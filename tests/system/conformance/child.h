@@ -1,6 +1,6 @@
-// A test that breaks its context, needs a process in which cuInit was never called, or needs a
-// second process to share with, runs itself again: the same test, in a fresh process. Nothing of
-// the parent's driver state reaches the child but what it inherits on purpose.
+// Runs a test again in a new process: for a test that breaks its context, that needs a process
+// without cuInit, or that needs a second process. The child inherits no driver state except what
+// the test passes.
 #pragma once
 
 #include <sys/types.h>

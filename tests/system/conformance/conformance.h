@@ -1,5 +1,5 @@
-// What every conformance test stands on: a device with its primary context current, owners that
-// give back what a test took, the two ways of judging an answer, and a check that nothing stayed.
+// Shared by the conformance tests: a device with its primary context, owners that release what a
+// test created, two ways of judging a driver's answer, and a check that nothing leaks.
 //
 // A test whose name begins with a number, `a43_...`, is that assertion of README.md. Its answer is
 // printed as `[ RECORD   ] 43: <text>` and kept as the property a43 of the test in gtest's report.

@@ -1,4 +1,4 @@
-// Physical memory: cuMemCreate, its limits, and what the device's counters make of it.
+// Physical memory: cuMemCreate, its limits, and its effect on the device's memory counters.
 #include <unistd.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// cuMemRetainAllocationHandle, and the ways to refuse an export.
+// cuMemRetainAllocationHandle, and the errors of exporting a handle.
 #include <unistd.h>
 
 #include "tests/system/conformance/conformance.h"

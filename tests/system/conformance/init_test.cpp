@@ -1,4 +1,4 @@
-// Before and around cuInit.
+// Driver calls before, during and after cuInit.
 #include "tests/system/conformance/child.h"
 #include "tests/system/conformance/conformance.h"
 

@@ -1,5 +1,5 @@
-// Kernels on mapped and on unmapped addresses. One kernel: PTX that every driver since CUDA 9
-// compiles, and the host function that stands for it on hostcuda.
+// Kernels on mapped and on unmapped addresses. The kernel is PTX that every driver since CUDA 9
+// compiles, and a host function on hostcuda.
 #include <array>
 
 #include "tests/system/conformance/child.h"

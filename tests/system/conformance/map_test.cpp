@@ -1,4 +1,5 @@
-// cuMemMap: where a handle may be placed, and that its bytes are the handle's, not the address's.
+// cuMemMap: where a handle may be mapped, and that the bytes belong to the handle, not to the
+// address.
 #include "tests/system/conformance/child.h"
 #include "tests/system/conformance/conformance.h"
 

@@ -1,4 +1,4 @@
-// What the driver tells about a pointer, and legacy IPC, which knows nothing of these mappings.
+// Pointer attributes, and legacy IPC, which does not support mapped memory.
 #include <array>
 #include <memory>
 

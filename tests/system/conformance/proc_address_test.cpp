@@ -1,4 +1,4 @@
-// cuGetProcAddress with a status, as drivers of CUDA 12.0 and later have it.
+// cuGetProcAddress with a query status, as in drivers of CUDA 12.0 and later.
 #include "tests/system/conformance/conformance.h"
 
 namespace stillmap::conformance {

@@ -1,5 +1,5 @@
-// The driver under test, as bare function pointers. Nothing of Stillmap is in between: the suite
-// judges a driver, so it must not lean on the code that is built upon that driver.
+// The tested driver as function pointers, without any code of Stillmap: the suite judges the driver
+// that this code is built on.
 //
 // The library is found as Stillmap finds it: STILLMAP_DRIVER=cuda (default), host (the file named
 // by STILLMAP_HOSTCUDA) or a path with a slash in it. It is never unloaded.

@@ -1,4 +1,5 @@
-// Memory passed as a file descriptor: within a process, to another, and out of a dying one.
+// Memory shared as a file descriptor: within a process, with another process, and by a process that
+// exits.
 #include <sys/socket.h>
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
-// What Stillmap relies on beside the VMM calls: order within and between streams, events, memset,
-// pinned memory, and the stream-ordered allocator where there is one.
+// The driver's rules that Stillmap relies on beside the VMM calls: order within and between
+// streams, events, memset, pinned memory, and the stream-ordered allocator where a driver has one.
 #include <array>
 #include <chrono>
 #include <condition_variable>

@@ -1,4 +1,4 @@
-// A device without virtual memory management says so, by 801, at every door.
+// Devices without virtual memory management return 801 from every VMM call.
 #include "tests/system/conformance/child.h"
 #include "tests/system/conformance/conformance.h"
 
