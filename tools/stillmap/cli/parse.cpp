@@ -6,6 +6,7 @@
 #include <map>
 #include <numeric>
 
+#include "stillmap/vmm/internal/try.h"
 #include "tools/stillmap/cli/command.h"
 #include "tools/stillmap/common/text.h"
 
@@ -68,7 +69,7 @@ class parser {
     for (std::size_t i = 0; i < words.size(); ++i) {
       const std::string &word = words[i];
       if (options_over_ || word.size() < 2 || word[0] != '-') {
-        if (auto taken = take_word(word); !taken) return taken;
+        STILLMAP_RETURN_IF_ERROR(take_word(word));
       } else if (word == "--") {
         options_over_ = true;
       } else if (word == "--help" || word == "-h") {
@@ -80,7 +81,7 @@ class parser {
       } else {
         const std::string *const next = i + 1 < words.size() ? &words[i + 1] : nullptr;
         bool used_next = false;
-        if (auto taken = take_option(word, next, used_next); !taken) return taken;
+        STILLMAP_RETURN_IF_ERROR(take_option(word, next, used_next));
         if (used_next) ++i;
       }
     }

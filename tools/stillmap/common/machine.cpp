@@ -8,6 +8,8 @@
 #include <fstream>
 #include <string_view>
 
+#include "stillmap/vmm/internal/try.h"
+
 namespace stillmap::tool {
 namespace {
 
@@ -77,15 +79,13 @@ outcome<device> open_device(driver &drv, int ordinal) {
     return fail(exit_not_found, fmt::format("there is no device {}: this driver has {} (0 to {})",
                                             ordinal, *count, *count - 1));
   }
-  auto d = device::open(drv, ordinal);
-  if (!d) return fail(d.error());
-  return std::move(*d);
+  STILLMAP_ASSIGN_OR_RETURN(auto d, device::open(drv, ordinal));
+  return d;
 }
 
 outcome<device> open_device(const driver_options &o) {
-  auto drv = choose_driver(o.driver);
-  if (!drv) return tl::unexpected(drv.error());
-  return open_device(**drv, o.device);
+  STILLMAP_ASSIGN_OR_RETURN(auto drv, choose_driver(o.driver));
+  return open_device(*drv, o.device);
 }
 
 std::string describe(const driver &drv, const device &d) {

@@ -15,6 +15,8 @@
 #include <sstream>
 #include <system_error>
 
+#include "stillmap/vmm/internal/try.h"
+
 extern char **environ;
 
 namespace stillmap::tool {
@@ -36,10 +38,9 @@ outcome<demo_folder> demo_folder::create() {
   }
   demo_folder out(name, true);
   for (const char *const end : ends) {
-    const auto made = migration::make_self_signed(end);
-    if (!made) return fail(made.error());
-    std::ofstream(out.at(std::string(end) + ".crt")) << made->certificate;
-    std::ofstream(out.at(std::string(end) + ".key")) << made->key;
+    STILLMAP_ASSIGN_OR_RETURN(const auto made, migration::make_self_signed(end));
+    std::ofstream(out.at(std::string(end) + ".crt")) << made.certificate;
+    std::ofstream(out.at(std::string(end) + ".key")) << made.key;
     ::mkdir(out.at(std::string(end) + ".records").c_str(), 0700);
   }
   return out;
@@ -52,14 +53,12 @@ demo_folder::~demo_folder() {
 
 outcome<migration::credentials> demo_folder::credentials(const std::string &mine,
                                                          const std::string &theirs) const {
-  auto out = migration::load_credentials(at(mine + ".crt"), at(mine + ".key"));
-  if (!out) return fail(out.error());
-  const auto other = migration::load_credentials(at(theirs + ".crt"), "");
-  if (!other) return fail(other.error());
-  const auto known = migration::fingerprint_of(*other);
-  if (!known) return fail(known.error());
-  out->fingerprints = {*known};
-  return std::move(*out);
+  STILLMAP_ASSIGN_OR_RETURN(auto out,
+                            migration::load_credentials(at(mine + ".crt"), at(mine + ".key")));
+  STILLMAP_ASSIGN_OR_RETURN(const auto other, migration::load_credentials(at(theirs + ".crt"), ""));
+  STILLMAP_ASSIGN_OR_RETURN(const auto known, migration::fingerprint_of(other));
+  out.fingerprints = {known};
+  return out;
 }
 
 void print_line(const report_line &line) {

@@ -11,6 +11,7 @@
 #include "stillmap/checkpoint/migration/migration.h"
 #include "stillmap/checkpoint/migration/tls.h"
 #include "stillmap/checkpoint/snapshot/snapshot.h"
+#include "stillmap/vmm/internal/try.h"
 #include "tools/stillmap/common/machine.h"
 #include "tools/stillmap/demo/child_process.h"
 #include "tools/stillmap/demo/demo_task.h"
@@ -40,43 +41,35 @@ outcome<exit_status> wait_for_end() {
 
 // Restores the image at the same addresses and checks it.
 outcome<exit_status> restore_and_check(const demo_folder &in, const device &d) {
-  const auto restored = snapshot::restore(d, in.at("later.smi"));
-  if (!restored) return fail(restored.error());
-  if (const auto seen = check_and_report(d); !seen) return tl::unexpected(seen.error());
+  STILLMAP_ASSIGN_OR_RETURN(const auto restored, snapshot::restore(d, in.at("later.smi")));
+  STILLMAP_RETURN_IF_ERROR(check_and_report(d));
   return exit_ok;
 }
 
 // Receives the task by a handoff, runs it, and migrates it to the third process meanwhile.
 outcome<exit_status> receive_and_migrate(const demo_folder &in, const device &d) {
-  auto at = handoff::listener::create(in.handoff_socket());
-  if (!at) return fail(at.error());
+  STILLMAP_ASSIGN_OR_RETURN(auto at, handoff::listener::create(in.handoff_socket()));
   print_line({{"ready", 1}});
-  auto from = at->accept(timeout);
-  if (!from) return fail(from.error());
-  const auto memory = handoff::receive(d, *from);
-  if (!memory) return fail(memory.error());
-  const auto seen = check_and_report(d);
-  if (!seen) return tl::unexpected(seen.error());
+  STILLMAP_ASSIGN_OR_RETURN(auto from, at.accept(timeout));
+  STILLMAP_ASSIGN_OR_RETURN(const auto memory, handoff::receive(d, from));
+  STILLMAP_ASSIGN_OR_RETURN(const auto seen, check_and_report(d));
 
   std::string where;
   for (int i = 0; i < 6000 && where.empty(); ++i) {
     std::ifstream(in.at("where")) >> where;
     if (where.empty()) std::this_thread::sleep_for(10ms);
   }
-  const auto credentials = in.credentials("second", "third");
-  if (!credentials) return tl::unexpected(credentials.error());
-  const auto to = migration::create_tls_transport(where, *credentials);
-  if (!to) return fail(to.error());
-  auto work = running_task::start(d, head, seen->cells);
-  if (!work) return tl::unexpected(work.error());
+  STILLMAP_ASSIGN_OR_RETURN(const auto credentials, in.credentials("second", "third"));
+  STILLMAP_ASSIGN_OR_RETURN(const auto to, migration::create_tls_transport(where, credentials));
+  STILLMAP_ASSIGN_OR_RETURN(auto work, running_task::start(d, head, seen.cells));
   outcome<std::uint64_t> writes = std::uint64_t{0};
   migration::send_options options;
   options.records = in.at("second.records");
   options.quiesce = [&]() -> status {
-    writes = work->stop();
+    writes = work.stop();
     return {};
   };
-  const migration::sent_memory sent = migration::sender(d, task_tags, options).send(**to);
+  const migration::sent_memory sent = migration::sender(d, task_tags, options).send(*to);
   if (!writes) return tl::unexpected(writes.error());
   if (sent.owner != migration::owner::destination) return fail(*sent.failure);
   print_line({{"bytes", static_cast<double>(sent.bytes)},
@@ -92,20 +85,17 @@ outcome<exit_status> receive_and_migrate(const demo_folder &in, const device &d)
 
 // Receives the task by a migration.
 outcome<exit_status> receive(const demo_folder &in, const device &d) {
-  const auto credentials = in.credentials("third", "second");
-  if (!credentials) return tl::unexpected(credentials.error());
-  auto at = migration::create_tls_acceptor("127.0.0.1:0", *credentials);
-  if (!at) return fail(at.error());
+  STILLMAP_ASSIGN_OR_RETURN(const auto credentials, in.credentials("third", "second"));
+  STILLMAP_ASSIGN_OR_RETURN(auto at, migration::create_tls_acceptor("127.0.0.1:0", credentials));
   migration::receive_options options;
   options.records = in.at("third.records");
-  auto receiver = migration::receiver::create(d, std::move(*at), options);
-  if (!receiver) return fail(receiver.error());
-  std::ofstream(in.at("where.new")) << receiver->address() << '\n';
+  STILLMAP_ASSIGN_OR_RETURN(auto receiver, migration::receiver::create(d, std::move(at), options));
+  std::ofstream(in.at("where.new")) << receiver.address() << '\n';
   std::rename(in.at("where.new").c_str(), in.at("where").c_str());
   print_line({{"ready", 1}});
-  const auto came = receiver->receive(timeout);
-  if (!came) return fail(receiver->last_failure().value_or(came.error()));
-  if (const auto seen = check_and_report(d); !seen) return tl::unexpected(seen.error());
+  const auto came = receiver.receive(timeout);
+  if (!came) return fail(receiver.last_failure().value_or(came.error()));
+  STILLMAP_RETURN_IF_ERROR(check_and_report(d));
   return wait_for_end();
 }
 
@@ -113,11 +103,10 @@ outcome<exit_status> receive(const demo_folder &in, const device &d) {
 
 outcome<exit_status> run_part(const std::string &part, const demo_folder &in,
                               const driver_options &driver) {
-  const auto d = open_device(driver);
-  if (!d) return tl::unexpected(d.error());
-  if (part == "reader") return restore_and_check(in, *d);
-  if (part == "second") return receive_and_migrate(in, *d);
-  if (part == "third") return receive(in, *d);
+  STILLMAP_ASSIGN_OR_RETURN(const auto d, open_device(driver));
+  if (part == "reader") return restore_and_check(in, d);
+  if (part == "second") return receive_and_migrate(in, d);
+  if (part == "third") return receive(in, d);
   return fail(exit_usage, fmt::format("the lifecycle demo has no part '{}'", part));
 }
 

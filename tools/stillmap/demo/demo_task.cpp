@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "stillmap/vmm/context.h"
+#include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/page_pool.h"
 
 namespace stillmap::tool {
@@ -45,17 +46,14 @@ std::vector<std::uint64_t> contents(const header &l, std::size_t words) {
 outcome<std::vector<std::uint64_t>> read(const device &d, std::uint64_t at, std::size_t bytes) {
   const context_guard guard(d.driver(), d.context());
   std::vector<std::uint64_t> out(bytes / 8);
-  if (status s = d.driver().copy_to_host(out.data(), device_address(at), bytes); !s) {
-    return fail(s.error());
-  }
+  STILLMAP_RETURN_IF_ERROR(d.driver().copy_to_host(out.data(), device_address(at), bytes));
   return out;
 }
 
 outcome<header> check_piece(const device &d, std::uint64_t at, std::size_t bytes) {
-  const auto words = read(d, at, bytes);
-  if (!words) return tl::unexpected(words.error());
-  const header l{(*words)[0], (*words)[1], (*words)[2], (*words)[3]};
-  if (*words != contents({at, l.version, l.next, l.count}, words->size())) {
+  STILLMAP_ASSIGN_OR_RETURN(const auto words, read(d, at, bytes));
+  const header l{words[0], words[1], words[2], words[3]};
+  if (words != contents({at, l.version, l.next, l.count}, words.size())) {
     return fail(exit_differs, fmt::format("the memory at {:#x} is not what the task wrote", at));
   }
   return l;
@@ -66,23 +64,20 @@ outcome<header> check_piece(const device &d, std::uint64_t at, std::size_t bytes
 outcome<demo_task> demo_task::create(const device &d) {
   page_pool_options pool;
   pool.exportable = handle_type::posix_fd;
-  auto pages = page_pool::create(d, pool);
-  if (!pages) return fail(pages.error());
+  STILLMAP_ASSIGN_OR_RETURN(auto pages, page_pool::create(d, pool));
   vector_options options;
   options.buffer.tag = task_tags[0];
   options.buffer.reserve_bytes = std::size_t{16} << 30;
   options.buffer.hint = device_address(task_begins_at);
-  options.buffer.pools = {*pages};
-  auto cells = device_vector<std::uint64_t>::create(d, options);
-  if (!cells) return fail(cells.error());
+  options.buffer.pools = {pages};
+  STILLMAP_ASSIGN_OR_RETURN(auto cells, device_vector<std::uint64_t>::create(d, options));
   caching_allocator_options heap;
   heap.tag = task_tags[1];
   heap.hint = device_address(blocks_begin_at);
   heap.exportable = handle_type::posix_fd;
-  auto made = caching_allocator::create(d, heap);
-  if (!made) return fail(made.error());
-  demo_task out(d, std::move(*cells), std::move(*made));
-  if (auto blocks = out.make_blocks(); !blocks) return tl::unexpected(blocks.error());
+  STILLMAP_ASSIGN_OR_RETURN(auto made, caching_allocator::create(d, heap));
+  demo_task out(d, std::move(cells), std::move(made));
+  STILLMAP_RETURN_IF_ERROR(out.make_blocks());
   return out;
 }
 
@@ -91,9 +86,8 @@ outcome<void> demo_task::make_blocks() {
   std::vector<std::size_t> sizes;
   for (std::size_t i = 0; i < block_count; ++i) {
     const std::size_t bytes = (std::size_t{96} << 10) * (1 + i * i % 37);
-    const auto block = heap_->allocate(bytes);
-    if (!block) return fail(block.error());
-    blocks_.push_back(*block);
+    STILLMAP_ASSIGN_OR_RETURN(const auto block, heap_->allocate(bytes));
+    blocks_.push_back(block);
     sizes.push_back(bytes);
   }
   const context_guard guard(device_.driver(), device_.context());
@@ -105,7 +99,7 @@ outcome<void> demo_task::make_blocks() {
     const status s = device_.driver().copy_to_device(device_address(at), words.data(), sizes[i]);
     if (!s) return fail(s.error());
   }
-  if (auto grown = grow(first_cells); !grown) return grown;
+  STILLMAP_RETURN_IF_ERROR(grow(first_cells));
   first_head_ = head();
   return {};
 }
@@ -116,7 +110,7 @@ outcome<void> demo_task::grow(std::size_t more) {
     // The address is known before the cell exists: it does not change.
     const std::uint64_t base = cells_.buffer().address().value();
     const auto words = contents({base + i * cell_bytes, 1, 0, 0}, cell_words);
-    if (status s = cells_.append(words); !s) return fail(s.error());
+    STILLMAP_RETURN_IF_ERROR(cells_.append(words));
   }
   // The first cell holds the number of cells and the address of the first block.
   const std::uint64_t base = head().value();
@@ -132,27 +126,24 @@ outcome<void> demo_task::grow(std::size_t more) {
 
 outcome<task_check> check_task(const device &d, device_address head) {
   task_check out;
-  const auto first = check_piece(d, head.value(), cell_bytes);
-  if (!first) return tl::unexpected(first.error());
-  for (std::uint64_t i = 0; i < first->count; ++i) {
-    const auto cell = check_piece(d, head.value() + i * cell_bytes, cell_bytes);
-    if (!cell) return tl::unexpected(cell.error());
-    out.writes += cell->version;
+  STILLMAP_ASSIGN_OR_RETURN(const auto first, check_piece(d, head.value(), cell_bytes));
+  for (std::uint64_t i = 0; i < first.count; ++i) {
+    STILLMAP_ASSIGN_OR_RETURN(const auto cell,
+                              check_piece(d, head.value() + i * cell_bytes, cell_bytes));
+    out.writes += cell.version;
     out.bytes += cell_bytes;
     ++out.cells;
   }
-  for (std::uint64_t at = first->next; at != 0;) {
-    const auto start = read(d, at, sizeof(header));
-    if (!start) return tl::unexpected(start.error());
-    const std::uint64_t bytes = (*start)[3];
+  for (std::uint64_t at = first.next; at != 0;) {
+    STILLMAP_ASSIGN_OR_RETURN(const auto start, read(d, at, sizeof(header)));
+    const std::uint64_t bytes = start[3];
     if (bytes < sizeof(header) || bytes > (std::uint64_t{64} << 20) || out.blocks == block_count) {
       return fail(exit_differs, fmt::format("the pointer to {:#x} is not to a block", at));
     }
-    const auto block = check_piece(d, at, bytes);
-    if (!block) return tl::unexpected(block.error());
+    STILLMAP_ASSIGN_OR_RETURN(const auto block, check_piece(d, at, bytes));
     out.bytes += bytes;
     ++out.blocks;
-    at = block->next;
+    at = block.next;
   }
   return out;
 }
@@ -188,9 +179,8 @@ outcome<running_task> running_task::start(const device &d, device_address head,
   auto s = std::make_unique<state>(d);
   s->head = head.value();
   for (std::uint64_t i = 0; i < cells; ++i) {
-    const auto first = read(d, s->head + i * cell_bytes, sizeof(header));
-    if (!first) return tl::unexpected(first.error());
-    s->versions.push_back((*first)[1]);
+    STILLMAP_ASSIGN_OR_RETURN(const auto first, read(d, s->head + i * cell_bytes, sizeof(header)));
+    s->versions.push_back(first[1]);
   }
   s->thread = std::thread([mine = s.get()] { mine->run(); });
   return running_task(std::move(s));

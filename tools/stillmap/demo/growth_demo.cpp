@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <optional>
 
+#include "stillmap/vmm/internal/try.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/demo/demo_commands.h"
 #include "tools/stillmap/demo/growth_run.h"
@@ -19,9 +20,8 @@ outcome<device_bytes> make_vector(const device &d, const char *tag, bool copying
   vector_options options;
   options.buffer.tag = tag;
   options.buffer.force_copying = copying;
-  auto v = device_bytes::create(d, std::move(options), s);
-  if (!v) return fail(v.error());
-  return std::move(*v);
+  STILLMAP_ASSIGN_OR_RETURN(auto v, device_bytes::create(d, std::move(options), s));
+  return v;
 }
 
 std::vector<picture_step> steps(const growth_run &run) {
@@ -84,21 +84,19 @@ outcome<void> growth_demo::compare(byte_source &source, const device &d, device_
   if (!report_.why_no_comparison.empty()) return {};
   if (again) {
     // Releases the pages, so that both jobs begin with an empty device.
-    if (const status s = grown.clear(); !s) return fail(s.error());
-    if (const status s = grown.shrink_to_fit(); !s) return fail(s.error());
-    if (const status s = grown.synchronize(); !s) return fail(s.error());
+    STILLMAP_RETURN_IF_ERROR(grown.clear());
+    STILLMAP_RETURN_IF_ERROR(grown.shrink_to_fit());
+    STILLMAP_RETURN_IF_ERROR(grown.synchronize());
     d.space().collect(true);
-    if (const auto trimmed = d.pool()->trim(); !trimmed) return fail(trimmed.error());
+    STILLMAP_RETURN_IF_ERROR(d.pool()->trim());
   }
-  auto s = stream::create(d);
-  if (!s) return fail(s.error());
-  auto v = make_vector(d, "copied", true, *s);
-  if (!v) return tl::unexpected(v.error());
+  STILLMAP_ASSIGN_OR_RETURN(auto s, stream::create(d));
+  STILLMAP_ASSIGN_OR_RETURN(auto v, make_vector(d, "copied", true, s));
   growth_limits limits = limits_;
   limits.most = report_.in_place.seen.bytes;
   constexpr const char *what = "growing by copying";
   if (again) source.rewind();
-  auto run = again ? grow_from(source, *v, limits, what) : grow_from(grown, *v, limits, what);
+  auto run = again ? grow_from(source, v, limits, what) : grow_from(grown, v, limits, what);
   if (!run) {
     report_.why_no_comparison = "it failed: " + run.error().line;
     return {};
@@ -109,13 +107,10 @@ outcome<void> growth_demo::compare(byte_source &source, const device &d, device_
 }
 
 outcome<exit_status> growth_demo::run() {
-  auto source = open_source();
-  if (!source) return tl::unexpected(source.error());
-  auto chosen = choose_driver(o_.driver.driver);
-  if (!chosen) return tl::unexpected(chosen.error());
-  driver &drv = **chosen;
-  auto d = open_device(drv, o_.driver.device);
-  if (!d) return tl::unexpected(d.error());
+  STILLMAP_ASSIGN_OR_RETURN(auto source, open_source());
+  STILLMAP_ASSIGN_OR_RETURN(auto chosen, choose_driver(o_.driver.driver));
+  driver &drv = *chosen;
+  STILLMAP_ASSIGN_OR_RETURN(auto d, open_device(drv, o_.driver.device));
   if (!keeps_content(drv)) {
     return fail(exit_usage,
                 "this hostcuda is unbacked: it stores no bytes, so the content cannot be checked; "
@@ -125,58 +120,50 @@ outcome<exit_status> growth_demo::run() {
   limits_.chunk = static_cast<std::size_t>(o_.chunk);
   if (o_.limit != 0) limits_.most = o_.limit;
   limits_.silent = o_.json;
-  report_.driver = describe(drv, *d);
+  report_.driver = describe(drv, d);
   report_.driver_path = drv.path();
   report_.driver_version = drv.version();
-  report_.source = source->name();
-  report_.source_bytes = source->file_bytes();
-  report_.at_least = source->at_least();
+  report_.source = source.name();
+  report_.source_bytes = source.file_bytes();
+  report_.at_least = source.at_least();
 
   say(fmt::format("driver   {}, CUDA {}", report_.driver, version_text(drv.version())));
-  std::string from = source->name();
-  if (source->file_bytes() != 0) from += fmt::format(", {}", format_bytes(source->file_bytes()));
-  if (source->at_least() > source->file_bytes() && source->file_bytes() != 0) {
-    from += fmt::format(", read repeatedly, {} in total", format_bytes(source->at_least()));
+  std::string from = source.name();
+  if (source.file_bytes() != 0) from += fmt::format(", {}", format_bytes(source.file_bytes()));
+  if (source.at_least() > source.file_bytes() && source.file_bytes() != 0) {
+    from += fmt::format(", read repeatedly, {} in total", format_bytes(source.at_least()));
   }
   say(fmt::format("source   {}", from));
 
-  auto s = stream::create(*d);
-  if (!s) return fail(s.error());
-  auto v = make_vector(*d, "stream", o_.copying, *s);
-  if (!v) return tl::unexpected(v.error());
-  if (v->buffer().in_place()) {
+  STILLMAP_ASSIGN_OR_RETURN(auto s, stream::create(d));
+  STILLMAP_ASSIGN_OR_RETURN(auto v, make_vector(d, "stream", o_.copying, s));
+  if (v.buffer().in_place()) {
     say(fmt::format("reserved {} of address space at {}, without memory",
-                    format_bytes(v->buffer().reserved()), hexadecimal(v->address().value())));
+                    format_bytes(v.buffer().reserved()), hexadecimal(v.address().value())));
   } else {
     say(o_.copying ? "growing by copying, as requested: the address changes and bytes are copied"
                    : "this device has no virtual memory management: growing copies");
   }
 
-  auto run = grow_from(*source, *v, limits_, v->buffer().in_place() ? "growing" : "copying");
-  if (!run) return tl::unexpected(run.error());
-  if (auto checked = check_content(*source, *v, limits_, *run); !checked) {
-    return tl::unexpected(checked.error());
-  }
-  report_.in_place = std::move(*run);
-  report_.was_in_place = v->buffer().in_place();
+  STILLMAP_ASSIGN_OR_RETURN(
+      auto run, grow_from(source, v, limits_, v.buffer().in_place() ? "growing" : "copying"));
+  STILLMAP_RETURN_IF_ERROR(check_content(source, v, limits_, run));
+  report_.in_place = std::move(run);
+  report_.was_in_place = v.buffer().in_place();
   report_.verdict = judge(report_.in_place.seen);
-  report_.map = picture_of(*d, "A growing buffer");
+  report_.map = picture_of(d, "A growing buffer");
   report_.map.history_name = "history of 'stream'";
   report_.map.history = steps(report_.in_place);
   say(sentences(report_));
 
   if (!o_.copying) {
-    if (auto compared = compare(*source, *d, *v); !compared) {
-      return tl::unexpected(compared.error());
-    }
+    STILLMAP_RETURN_IF_ERROR(compare(source, d, v));
     report_.map.copying = steps(report_.by_copying);
     say(table(report_));
   }
   say(draw_in_terminal(report_.map, terminal_of(stdout)));
   if (!o_.svg.empty()) {
-    if (auto written = write_svg(report_.map, o_.svg); !written) {
-      return tl::unexpected(written.error());
-    }
+    STILLMAP_RETURN_IF_ERROR(write_svg(report_.map, o_.svg));
     report_.svg = o_.svg;
     say(fmt::format("picture  {}\n", o_.svg));
   }

@@ -9,6 +9,7 @@
 #include <memory>
 #include <new>
 
+#include "stillmap/vmm/internal/try.h"
 #include "tools/stillmap/common/machine.h"
 #include "tools/stillmap/common/size.h"
 
@@ -90,18 +91,14 @@ outcome<growth_run> grow(const reader &read, device_bytes &v, const growth_limit
     std::size_t n = 0;
     {
       const stopwatch timed(run.reading);
-      auto got = read(std::span(chunk).first(want));
-      if (!got) return tl::unexpected(got.error());
-      n = *got;
+      STILLMAP_ASSIGN_OR_RETURN(n, read(std::span(chunk).first(want)));
     }
     if (n == 0) break;
 
     if (v.size() + n > v.capacity()) {
       const std::uint64_t more =
           v.buffer().in_place() ? n : std::max<std::uint64_t>(n, v.capacity() * 2);
-      if (auto room = room_on_host(drv, more, v.size()); !room) {
-        return tl::unexpected(room.error());
-      }
+      STILLMAP_RETURN_IF_ERROR(room_on_host(drv, more, v.size()));
     }
     {
       const stopwatch timed(run.growing);
@@ -127,7 +124,7 @@ outcome<growth_run> grow(const reader &read, device_bytes &v, const growth_limit
                                              run.seen.growths, hexadecimal(at.value())));
   }
   if (placed && run.history.back().size != v.size()) sample(v, run.history);
-  if (const status s = v.synchronize(); !s) return fail(s.error());
+  STILLMAP_RETURN_IF_ERROR(v.synchronize());
 
   run.calls = drv.counts() - calls_before;
   run.seen.last_address = v.address();
@@ -176,7 +173,7 @@ outcome<growth_run> grow_from(device_bytes &from, device_bytes &to, const growth
   return grow(
       [&](std::span<std::byte> into) -> outcome<std::size_t> {
         const std::size_t n = std::min(into.size(), from.size() - at);
-        if (const status s = from.copy_to_host(into.first(n), at); !s) return fail(s.error());
+        STILLMAP_RETURN_IF_ERROR(from.copy_to_host(into.first(n), at));
         at += n;
         return n;
       },
@@ -194,20 +191,17 @@ outcome<void> check_content(byte_source &source, device_bytes &of, const growth_
   while (seen.bytes_checked < of.size()) {
     const auto n = std::min<std::size_t>(limits.chunk, of.size() - seen.bytes_checked);
     const auto device_bytes_now = std::span(device_side).first(n);
-    if (const status s = of.copy_to_host(device_bytes_now, seen.bytes_checked); !s) {
-      return fail(s.error());
-    }
+    STILLMAP_RETURN_IF_ERROR(of.copy_to_host(device_bytes_now, seen.bytes_checked));
     if (source.rereadable()) {
       const auto source_bytes_now = std::span(source_side).first(n);
-      const auto got = source.read(source_bytes_now);
-      if (!got) return tl::unexpected(got.error());
+      STILLMAP_ASSIGN_OR_RETURN(const auto got, source.read(source_bytes_now));
       seen.differs =
-          first_difference(source_bytes_now.first(*got), device_bytes_now, seen.bytes_checked);
+          first_difference(source_bytes_now.first(got), device_bytes_now, seen.bytes_checked);
       if (seen.differs) return {};
-      if (*got < n) {
+      if (got < n) {
         seen.source_trouble =
             fmt::format("{} changed while it was read: it had {} bytes and now has {}",
-                        source.name(), seen.bytes, seen.bytes_checked + *got);
+                        source.name(), seen.bytes, seen.bytes_checked + got);
         return {};
       }
     } else {

@@ -9,6 +9,7 @@
 
 #include "stillmap/checkpoint/handoff/handoff.h"
 #include "stillmap/checkpoint/snapshot/snapshot.h"
+#include "stillmap/vmm/internal/try.h"
 #include "tools/stillmap/common/machine.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/demo/child_process.h"
@@ -38,11 +39,11 @@ class lifecycle_demo {
          third = child_process::start("third", in_, driver_);
     for (auto *const s : {&second, &third}) {
       if (!*s) return tl::unexpected(s->error());
-      if (const auto ready = (*s)->read_line(); !ready) return tl::unexpected(ready.error());
+      STILLMAP_RETURN_IF_ERROR((*s)->read_line());
     }
-    if (auto done = begin(); !done) return done;
-    if (auto done = save(); !done) return done;
-    if (auto done = hand_over(*second); !done) return done;
+    STILLMAP_RETURN_IF_ERROR(begin());
+    STILLMAP_RETURN_IF_ERROR(save());
+    STILLMAP_RETURN_IF_ERROR(hand_over(*second));
     return migrate(*second, *third);
   }
   const task_check &seen() const { return seen_; }
@@ -54,19 +55,16 @@ class lifecycle_demo {
   }
 
   outcome<void> begin() {
-    auto made = demo_task::create(device_);
-    if (!made) return tl::unexpected(made.error());
-    task_.emplace(std::move(*made));
+    STILLMAP_ASSIGN_OR_RETURN(auto made, demo_task::create(device_));
+    task_.emplace(std::move(made));
     for (int i = 0; i < 3; ++i) {
-      if (auto grown = task_->grow(512); !grown) return grown;
+      STILLMAP_RETURN_IF_ERROR(task_->grow(512));
     }
     if (task_->head() != device_address(task_begins_at)) {
       return fail(exit_failed,
                   fmt::format("the addresses from {:#x} on are in use", task_begins_at));
     }
-    const auto now = check_task(device_, task_->head());
-    if (!now) return tl::unexpected(now.error());
-    seen_ = *now;
+    STILLMAP_ASSIGN_OR_RETURN(seen_, check_task(device_, task_->head()));
     line("starts",
          fmt::format("at {:#x}: a vector that grew to {} cells, an allocator's {} blocks "
                      "that point to each other: {}",
@@ -75,12 +73,10 @@ class lifecycle_demo {
   }
 
   outcome<void> work_for(std::chrono::milliseconds time) {
-    auto work = running_task::start(device_, task_->head(), seen_.cells);
-    if (!work) return tl::unexpected(work.error());
+    STILLMAP_ASSIGN_OR_RETURN(auto work, running_task::start(device_, task_->head(), seen_.cells));
     std::this_thread::sleep_for(time);
-    const auto writes = work->stop();
-    if (!writes) return tl::unexpected(writes.error());
-    seen_.writes += *writes;
+    STILLMAP_ASSIGN_OR_RETURN(const auto writes, work.stop());
+    seen_.writes += writes;
     return {};
   }
 
@@ -89,32 +85,28 @@ class lifecycle_demo {
     snapshot::save_options options;
     options.image.chunk_bytes = 256 << 10;
     auto began = clock::now();
-    const auto first = snapshot::save(device_, task_tags, in_.at("first.smi"), options);
-    if (!first) return fail(first.error());
-    line("saved", fmt::format("{} in {}, read back and verified", format_bytes(first->stored_bytes),
+    STILLMAP_ASSIGN_OR_RETURN(const auto first,
+                              snapshot::save(device_, task_tags, in_.at("first.smi"), options));
+    line("saved", fmt::format("{} in {}, read back and verified", format_bytes(first.stored_bytes),
                               human_seconds(since(began))));
-    if (auto worked = work_for(std::chrono::milliseconds(200)); !worked) return worked;
-    const auto parent = image::reader::open(in_.at("first.smi"));
-    if (!parent) return fail(parent.error());
-    options.image.parent = *parent;
+    STILLMAP_RETURN_IF_ERROR(work_for(std::chrono::milliseconds(200)));
+    STILLMAP_ASSIGN_OR_RETURN(options.image.parent, image::reader::open(in_.at("first.smi")));
     began = clock::now();
-    const auto later = snapshot::save(device_, task_tags, in_.at("later.smi"), options);
-    if (!later) return fail(later.error());
-    auto reader = child_process::start("reader", in_, driver_);
-    if (!reader) return tl::unexpected(reader.error());
-    const auto there = reader->read_line();
-    if (!there) return tl::unexpected(there.error());
-    if (auto same = check("restored", *there); !same) return same;
+    STILLMAP_ASSIGN_OR_RETURN(const auto later,
+                              snapshot::save(device_, task_tags, in_.at("later.smi"), options));
+    STILLMAP_ASSIGN_OR_RETURN(auto reader, child_process::start("reader", in_, driver_));
+    STILLMAP_ASSIGN_OR_RETURN(const auto there, reader.read_line());
+    STILLMAP_RETURN_IF_ERROR(check("restored", there));
     line("", fmt::format("after {} writes again: {} written, {} unchanged; restored in another "
                          "process",
-                         seen_.writes - seen_.cells, format_bytes(later->stored_bytes),
-                         format_bytes(later->parent_chunks * (256 << 10))));
+                         seen_.writes - seen_.cells, format_bytes(later.stored_bytes),
+                         format_bytes(later.parent_chunks * (256 << 10))));
     return {};
   }
 
   outcome<void> hand_over(child_process &second) {
-    auto to = handoff::connection::connect(in_.handoff_socket(), std::chrono::seconds(30));
-    if (!to) return fail(to.error());
+    STILLMAP_ASSIGN_OR_RETURN(
+        auto to, handoff::connection::connect(in_.handoff_socket(), std::chrono::seconds(30)));
     const driver_counts before = device_.driver().counts();
     clock::time_point stopped;
     handoff::handoff_options options;
@@ -123,29 +115,25 @@ class lifecycle_demo {
       return {};
     };
     const auto began = clock::now();
-    const auto sent = handoff::send(device_, *to, task_tags, options);
-    if (!sent) return fail(sent.error());
+    STILLMAP_ASSIGN_OR_RETURN(const auto sent, handoff::send(device_, to, task_tags, options));
     const double downtime = since(stopped), all = since(began);
     const driver_counts made = device_.driver().counts() - before;
-    const auto there = second.read_line();
-    if (!there) return tl::unexpected(there.error());
-    if (auto same = check("handed over", *there); !same) return same;
+    STILLMAP_ASSIGN_OR_RETURN(const auto there, second.read_line());
+    STILLMAP_RETURN_IF_ERROR(check("handed over", there));
     line("handed", fmt::format("over to a second process: {} in {} pages, {} bytes copied, in {}; "
                                "stopped for {}",
-                               format_bytes(sent->bytes), sent->pages,
+                               format_bytes(sent.bytes), sent.pages,
                                made.bytes_to_host + made.bytes_to_device + made.bytes_on_device,
                                human_seconds(all), human_seconds(downtime)));
     return {};
   }
 
   outcome<void> migrate(child_process &second, child_process &third) {
-    auto sent = second.read_line();
-    if (!sent) return tl::unexpected(sent.error());
-    report_line &s = *sent;
+    STILLMAP_ASSIGN_OR_RETURN(auto sent, second.read_line());
+    report_line &s = sent;
     seen_.writes += static_cast<std::uint64_t>(s["writes"]);
-    const auto there = third.read_line();
-    if (!there) return tl::unexpected(there.error());
-    if (auto same = check("migrated", *there); !same) return same;
+    STILLMAP_ASSIGN_OR_RETURN(const auto there, third.read_line());
+    STILLMAP_RETURN_IF_ERROR(check("migrated", there));
     line("migrated",
          fmt::format("to a third one over TLS, during {} writes: {} sent in {} rounds, {} "
                      "skipped as zero, {} as unchanged; in {}, stopped for {}",
@@ -180,18 +168,16 @@ class lifecycle_demo {
 
 outcome<exit_status> run_lifecycle_demo(const lifecycle_demo_options &o) {
   if (!o.part.empty()) return run_part(o.part, demo_folder(o.folder), o.driver);
-  const auto d = open_device(o.driver);
-  if (!d) return tl::unexpected(d.error());
-  const driver &drv = d->driver();
-  if (!d->capabilities().vmm || !d->capabilities().posix_fd_export || !keeps_content(drv)) {
+  STILLMAP_ASSIGN_OR_RETURN(const auto d, open_device(o.driver));
+  const driver &drv = d.driver();
+  if (!d.capabilities().vmm || !d.capabilities().posix_fd_export || !keeps_content(drv)) {
     return fail(exit_refused, fmt::format("{} has no pages that can be exported to another process",
-                                          describe(drv, *d)));
+                                          describe(drv, d)));
   }
-  const auto in = demo_folder::create();
-  if (!in) return tl::unexpected(in.error());
-  fmt::print("A task on {}\n", describe(drv, *d));
-  lifecycle_demo demo(o.driver, *d, *in);
-  if (auto done = demo.run(); !done) return tl::unexpected(done.error());
+  STILLMAP_ASSIGN_OR_RETURN(const auto in, demo_folder::create());
+  fmt::print("A task on {}\n", describe(drv, d));
+  lifecycle_demo demo(o.driver, d, in);
+  STILLMAP_RETURN_IF_ERROR(demo.run());
   fmt::print(
       "stillmap: ok: one task, three processes; {} checked in each, all addresses and pointers "
       "unchanged\n",

@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "stillmap/vmm/internal/try.h"
 #include "tools/stillmap/cli/commands.h"
 #include "tools/stillmap/common/json.h"
 #include "tools/stillmap/common/machine.h"
@@ -286,9 +287,8 @@ struct doctor_options {
 };
 
 outcome<exit_status> examine_all(const doctor_options &o) {
-  auto chosen = choose_driver(o.driver);
-  if (!chosen) return tl::unexpected(chosen.error());
-  driver &drv = **chosen;
+  STILLMAP_ASSIGN_OR_RETURN(auto chosen, choose_driver(o.driver));
+  driver &drv = *chosen;
   const auto count = drv.device_count();
   if (!count) return fail(count.error(), drv.path());
   std::vector<device_report> devices;

@@ -1,6 +1,7 @@
 // stillmap image diff: the address ranges at which two images differ.
 #include <fmt/format.h>
 
+#include "stillmap/vmm/internal/try.h"
 #include "tools/stillmap/common/json.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/image/image_commands.h"
@@ -31,24 +32,21 @@ std::string as_json(const image_difference &d) {
 }  // namespace
 
 outcome<exit_status> run_diff(const diff_options &o) {
-  const auto first = open_image(o.first, o.image);
-  if (!first) return tl::unexpected(first.error());
-  const auto second = open_image(o.second, o.image);
-  if (!second) return tl::unexpected(second.error());
-  const auto d = about(compare(*first, *second), o.second);
-  if (!d) return tl::unexpected(d.error());
+  STILLMAP_ASSIGN_OR_RETURN(const auto first, open_image(o.first, o.image));
+  STILLMAP_ASSIGN_OR_RETURN(const auto second, open_image(o.second, o.image));
+  STILLMAP_ASSIGN_OR_RETURN(const auto d, about(compare(first, second), o.second));
   if (o.json) {
-    fmt::print("{}", as_json(*d));
+    fmt::print("{}", as_json(d));
   } else {
-    for (const differing_range &r : d->ranges) {
+    for (const differing_range &r : d.ranges) {
       fmt::print("{} {:>10}  {}  {}\n", hexadecimal(r.range.begin.value()),
                  format_bytes(r.range.bytes), r.tag.empty() ? "-" : r.tag, name_of(r.what));
     }
     fmt::print("stillmap: {} the same, {} changed, {} only in the first, {} only in the second\n",
-               format_bytes(d->same), format_bytes(d->changed), format_bytes(d->only_in_first),
-               format_bytes(d->only_in_second));
+               format_bytes(d.same), format_bytes(d.changed), format_bytes(d.only_in_first),
+               format_bytes(d.only_in_second));
   }
-  return d->ranges.empty() ? exit_ok : exit_differs;
+  return d.ranges.empty() ? exit_ok : exit_differs;
 }
 
 }  // namespace stillmap::tool

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "stillmap/vmm/internal/try.h"
+
 namespace stillmap::tool {
 namespace {
 
@@ -49,9 +51,7 @@ class comparison {
       if (in_a == in_b) {
         const std::uint64_t at_a = a[i].at + (begin - a[i].begin);
         const std::uint64_t at_b = b[j].at + (begin - b[j].begin);
-        if (auto done = contents(begin, end - begin, at_a, at_b, a[i].tag); !done) {
-          return tl::unexpected(done.error());
-        }
+        STILLMAP_RETURN_IF_ERROR(contents(begin, end - begin, at_a, at_b, a[i].tag));
       } else if (in_a < in_b) {
         out_.only_in_first += end - begin;
         add(begin, end - begin, difference::only_in_first, first_.manifest().tags[a[i].tag]);
@@ -79,8 +79,8 @@ class comparison {
       } else {
         step = std::min<std::uint64_t>(bytes, image::block_bytes);
         std::array<std::byte, image::block_bytes> x{}, y{};
-        if (auto read = first_.read(at_a, std::span(x).first(step)); !read) return read;
-        if (auto read = second_.read(at_b, std::span(y).first(step)); !read) return read;
+        STILLMAP_RETURN_IF_ERROR(first_.read(at_a, std::span(x).first(step)));
+        STILLMAP_RETURN_IF_ERROR(second_.read(at_b, std::span(y).first(step)));
         out_.bytes_read += step;
         same = x == y;
       }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "stillmap/vmm/internal/try.h"
 #include "tools/stillmap/common/json.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/image/image_commands.h"
@@ -231,25 +232,24 @@ void print_tree(const image::manifest &m) {
 }  // namespace
 
 outcome<exit_status> run_inspect(const inspect_options &o) {
-  const auto opened = open_images(o.file, o.image);
-  if (!opened) return tl::unexpected(opened.error());
-  const bool is_set = opened->front().path() != o.file;
+  STILLMAP_ASSIGN_OR_RETURN(const auto opened, open_images(o.file, o.image));
+  const bool is_set = opened.front().path() != o.file;
   if (o.json) {
     json_writer json;
     if (is_set) {
       json.begin_object().field("folder", o.file);
-      json.field("set", opened->front().superblock().set.text()).begin_array("images");
+      json.field("set", opened.front().superblock().set.text()).begin_array("images");
     }
-    for (const image::reader &r : *opened) add_json(json, r);
+    for (const image::reader &r : opened) add_json(json, r);
     if (is_set) json.end().end();
     fmt::print("{}\n", json.text());
     return exit_ok;
   }
   if (is_set) {
-    fmt::print("set       {}, {} images, id {}\n", o.file, format_count(opened->size()),
-               opened->front().superblock().set.text());
+    fmt::print("set       {}, {} images, id {}\n", o.file, format_count(opened.size()),
+               opened.front().superblock().set.text());
   }
-  for (const image::reader &r : *opened) {
+  for (const image::reader &r : opened) {
     if (is_set) fmt::print("\n");
     print_head(r);
     o.tree ? print_tree(r.manifest()) : print_table(r.manifest());

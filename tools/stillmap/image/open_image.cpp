@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "stillmap/checkpoint/image/image_set.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::tool {
 
@@ -48,34 +49,29 @@ outcome<image::open_options> open_options_of(const image_options &o) {
   image::open_options out;
   out.parents = o.parents;
   if (!o.key.empty()) {
-    const auto key = read_key(o.key);
-    if (!key) return tl::unexpected(key.error());
-    out.key = image::secret_key{*key};
+    STILLMAP_ASSIGN_OR_RETURN(const auto key, read_key(o.key));
+    out.key = image::secret_key{key};
   }
   if (!o.signed_by.empty()) {
-    const auto key = read_key(o.signed_by);
-    if (!key) return tl::unexpected(key.error());
-    out.signed_by = image::verifying_key{*key};
+    STILLMAP_ASSIGN_OR_RETURN(const auto key, read_key(o.signed_by));
+    out.signed_by = image::verifying_key{key};
   }
   return out;
 }
 
 outcome<image::reader> open_image(const std::string &path, const image_options &o) {
-  const auto options = open_options_of(o);
-  if (!options) return tl::unexpected(options.error());
-  return about(image::reader::open(path, *options), path);
+  STILLMAP_ASSIGN_OR_RETURN(const auto options, open_options_of(o));
+  return about(image::reader::open(path, options), path);
 }
 
 outcome<std::vector<image::reader>> open_images(const std::string &path, const image_options &o) {
   std::error_code ignored;
   if (!std::filesystem::is_directory(path, ignored)) {
-    auto one = open_image(path, o);
-    if (!one) return tl::unexpected(one.error());
-    return std::vector<image::reader>{std::move(*one)};
+    STILLMAP_ASSIGN_OR_RETURN(auto one, open_image(path, o));
+    return std::vector<image::reader>{std::move(one)};
   }
-  const auto options = open_options_of(o);
-  if (!options) return tl::unexpected(options.error());
-  return about(image::open_set(path, *options), path);
+  STILLMAP_ASSIGN_OR_RETURN(const auto options, open_options_of(o));
+  return about(image::open_set(path, options), path);
 }
 
 }  // namespace stillmap::tool

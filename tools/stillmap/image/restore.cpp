@@ -6,6 +6,7 @@
 
 #include "stillmap/checkpoint/handoff/handoff.h"
 #include "stillmap/checkpoint/snapshot/snapshot.h"
+#include "stillmap/vmm/internal/try.h"
 #include "tools/stillmap/cli/command.h"
 #include "tools/stillmap/common/progress.h"
 #include "tools/stillmap/common/size.h"
@@ -44,13 +45,14 @@ outcome<snapshot::restored> restore(const restore_options &o, const device &d,
 
 outcome<handoff::sent_memory> send(const restore_options &o, const device &d,
                                    const checkpoint::restored_memory &memory) {
-  auto to = about(handoff::connection::connect(o.send_to, milliseconds_of(o.timeout)), o.send_to);
-  if (!to) return tl::unexpected(to.error());
+  STILLMAP_ASSIGN_OR_RETURN(
+      auto to,
+      about(handoff::connection::connect(o.send_to, milliseconds_of(o.timeout)), o.send_to));
   std::vector<std::string> tags;
   for (const auto &b : memory.layout().blocks) {
     if (std::find(tags.begin(), tags.end(), b.tag) == tags.end()) tags.push_back(b.tag);
   }
-  return about(handoff::send(d, *to, tags), o.send_to);
+  return about(handoff::send(d, to, tags), o.send_to);
 }
 
 void print(const restore_options &o, const snapshot::restored &done, std::uint64_t compared,
@@ -88,28 +90,24 @@ void print(const restore_options &o, const snapshot::restored &done, std::uint64
 }  // namespace
 
 outcome<exit_status> run_restore(const restore_options &o) {
-  const auto image = open_image(o.file, o.image);
-  if (!image) return tl::unexpected(image.error());
-  if (auto known = check_tags(o, *image); !known) return tl::unexpected(known.error());
-  const auto d = open_device(o.driver);
-  if (!d) return tl::unexpected(d.error());
-  if (!keeps_content(d->driver())) {
+  STILLMAP_ASSIGN_OR_RETURN(const auto image, open_image(o.file, o.image));
+  STILLMAP_RETURN_IF_ERROR(check_tags(o, image));
+  STILLMAP_ASSIGN_OR_RETURN(const auto d, open_device(o.driver));
+  if (!keeps_content(d.driver())) {
     return fail(exit_usage, "this hostcuda is unbacked: no contents can be restored");
   }
-  const auto done = restore(o, *d, *image);
-  if (!done) return tl::unexpected(done.error());
-  progress bar("compare", done->memory.layout().bytes(), o.json);
+  STILLMAP_ASSIGN_OR_RETURN(const auto done, restore(o, d, image));
+  progress bar("compare", done.memory.layout().bytes(), o.json);
   const auto compared =
-      compare_with_image(done->memory, *image, o.tags, [&](std::uint64_t n) { bar.update(n, {}); });
+      compare_with_image(done.memory, image, o.tags, [&](std::uint64_t n) { bar.update(n, {}); });
   bar.finish();
   if (!compared) return tl::unexpected(compared.error());
   if (o.send_to.empty()) {
-    print(o, *done, *compared, nullptr);
+    print(o, done, *compared, nullptr);
     return exit_ok;
   }
-  const auto sent = send(o, *d, done->memory);
-  if (!sent) return tl::unexpected(sent.error());
-  print(o, *done, *compared, &*sent);
+  STILLMAP_ASSIGN_OR_RETURN(const auto sent, send(o, d, done.memory));
+  print(o, done, *compared, &sent);
   return exit_ok;
 }
 

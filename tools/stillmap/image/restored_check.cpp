@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "stillmap/vmm/context.h"
+#include "stillmap/vmm/internal/try.h"
 #include "tools/stillmap/common/size.h"
 
 namespace stillmap::tool {
@@ -67,8 +68,7 @@ outcome<std::uint64_t> compare_with_image(const checkpoint::restored_memory &mem
       if (auto read = image.read(offsets[i] + at, std::span(expected).first(n)); !read) {
         return fail(read.error(), image.path());
       }
-      if (status s = d.driver().copy_to_host(actual.data(), p.at + at, n); !s)
-        return fail(s.error());
+      STILLMAP_RETURN_IF_ERROR(d.driver().copy_to_host(actual.data(), p.at + at, n));
       if (std::memcmp(actual.data(), expected.data(), n) != 0) {
         const auto where =
             std::mismatch(actual.begin(), actual.begin() + static_cast<long>(n), expected.begin());

@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "stillmap/vmm/internal/try.h"
 #include "tools/stillmap/common/json.h"
 #include "tools/stillmap/common/progress.h"
 #include "tools/stillmap/common/size.h"
@@ -23,10 +24,9 @@ std::uint64_t stored_bytes(const image::reader &r, bool skip_parents) {
 }  // namespace
 
 outcome<exit_status> run_verify(const verify_options &o) {
-  const auto opened = open_images(o.file, o.image);
-  if (!opened) return tl::unexpected(opened.error());
+  STILLMAP_ASSIGN_OR_RETURN(const auto opened, open_images(o.file, o.image));
   std::uint64_t stored = 0, images = 0;
-  for (const image::reader &r : *opened) {
+  for (const image::reader &r : opened) {
     stored += stored_bytes(r, o.skip_parents);
     images += o.skip_parents ? 1 : r.chain();
   }
@@ -35,7 +35,7 @@ outcome<exit_status> run_verify(const verify_options &o) {
   options.threads = o.threads;
   options.parents = !o.skip_parents;
   std::uint64_t chunks = 0, bytes = 0;  // of the images that are done
-  for (const image::reader &r : *opened) {
+  for (const image::reader &r : opened) {
     image::verify_progress last;
     options.on_progress = [&](const image::verify_progress &p) {
       last = p;

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "stillmap/checkpoint/handoff/handoff.h"
+#include "stillmap/vmm/internal/try.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/task/hold.h"
 #include "tools/stillmap/task/request.h"
@@ -36,31 +37,27 @@ void print(const handoff_receive_options &o, const checkpoint::memory_layout &l,
 }  // namespace
 
 outcome<exit_status> run_handoff_receive(const handoff_receive_options &o) {
-  auto waiter = signal_waiter::create();
-  if (!waiter) return tl::unexpected(waiter.error());
-  signal_waiter &end = **waiter;
-  const auto d = open_device(o.driver);
-  if (!d) return tl::unexpected(d.error());
+  STILLMAP_ASSIGN_OR_RETURN(auto waiter, signal_waiter::create());
+  signal_waiter &end = *waiter;
+  STILLMAP_ASSIGN_OR_RETURN(const auto d, open_device(o.driver));
   std::optional<checkpoint::restored_memory> memory;
   int from = -1;
   {
-    auto at = about(handoff::listener::create(o.socket), o.socket);
-    if (!at) return tl::unexpected(at.error());
-    auto sender = about(at->accept(milliseconds_of(o.timeout), end.token()), o.socket);
-    if (!sender) return tl::unexpected(sender.error());
-    from = sender->peer().pid;
+    STILLMAP_ASSIGN_OR_RETURN(auto at, about(handoff::listener::create(o.socket), o.socket));
+    STILLMAP_ASSIGN_OR_RETURN(auto sender,
+                              about(at.accept(milliseconds_of(o.timeout), end.token()), o.socket));
+    from = sender.peer().pid;
     handoff::handoff_options options;
     options.cancel = end.token();
-    auto received = about(handoff::receive(*d, *sender, options), o.socket);
-    if (!received) return tl::unexpected(received.error());
-    memory.emplace(std::move(*received));
+    STILLMAP_ASSIGN_OR_RETURN(auto received, about(handoff::receive(d, sender, options), o.socket));
+    memory.emplace(std::move(received));
   }
   if (!o.hold) {
     print(o, memory->layout(), from, "");
     return exit_ok;
   }
   const std::string control = o.control.empty() ? o.socket + ".control" : o.control;
-  hold(*d, *memory, control, {}, end, [&] { print(o, memory->layout(), from, control); });
+  hold(d, *memory, control, {}, end, [&] { print(o, memory->layout(), from, control); });
   return exit_ok;
 }
 

@@ -1,6 +1,7 @@
 // stillmap task handoff send: a process hands its memory to another one.
 #include <fmt/format.h>
 
+#include "stillmap/vmm/internal/try.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/common/text.h"
 #include "tools/stillmap/task/request.h"
@@ -8,23 +9,21 @@
 namespace stillmap::tool {
 
 outcome<exit_status> run_handoff_send(const handoff_send_options &o) {
-  if (const auto known = tags_of(o.task, o.what.tags); !known) return tl::unexpected(known.error());
+  STILLMAP_RETURN_IF_ERROR(tags_of(o.task, o.what.tags));
   control::handoff_request r = o.what;
   r.to = absolute(r.to);
   r.timeout = milliseconds_of(o.timeout);
-  const auto sent = about(client_of(o.task).handoff(r), o.task.socket);
-  if (!sent) return tl::unexpected(sent.error());
+  STILLMAP_ASSIGN_OR_RETURN(const auto sent, about(client_of(o.task).handoff(r), o.task.socket));
   if (o.json) {
     json_writer json;
-    json.begin_object().field("to", static_cast<int>(sent->to.pid));
-    json.field("bytes", std::uint64_t{sent->bytes}).field("pages", std::uint64_t{sent->pages});
-    json.field("blocks", std::uint64_t{sent->blocks}).field("copied_bytes", 0);
-    fmt::print("{}", json.field("unmapped", sent->unmapped).end().text());
+    json.begin_object().field("to", static_cast<int>(sent.to.pid));
+    json.field("bytes", std::uint64_t{sent.bytes}).field("pages", std::uint64_t{sent.pages});
+    json.field("blocks", std::uint64_t{sent.blocks}).field("copied_bytes", 0);
+    fmt::print("{}", json.field("unmapped", sent.unmapped).end().text());
   } else {
-    fmt::print("stillmap: ok: {} in {} ({}), now owned by process {}{}\n",
-               format_bytes(sent->bytes), counted(sent->blocks, "block"),
-               counted(sent->pages, "page"), sent->to.pid,
-               sent->unmapped ? "" : "; the sender failed to unmap its addresses");
+    fmt::print("stillmap: ok: {} in {} ({}), now owned by process {}{}\n", format_bytes(sent.bytes),
+               counted(sent.blocks, "block"), counted(sent.pages, "page"), sent.to.pid,
+               sent.unmapped ? "" : "; the sender failed to unmap its addresses");
   }
   return exit_ok;
 }

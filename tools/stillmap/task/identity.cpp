@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cctype>
 
+#include "stillmap/vmm/internal/try.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/common/text.h"
 #include "tools/stillmap/task/request.h"
@@ -68,9 +69,8 @@ outcome<migration::credentials> load_identity(const identity_options &o) {
   for (const auto &[path, into] : {std::pair{certificate_file(o), &out.certificate},
                                    {key_file(o), &out.key},
                                    {absolute(o.authority), &out.authorities}}) {
-    auto one = about(migration::load_credentials(path, {}), path);
-    if (!one) return tl::unexpected(one.error());
-    *into = std::move(one->certificate);
+    STILLMAP_ASSIGN_OR_RETURN(auto one, about(migration::load_credentials(path, {}), path));
+    *into = std::move(one.certificate);
   }
   out.name = o.name;
   out.fingerprints = o.fingerprints;

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "stillmap/vmm/internal/try.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/task/request.h"
 
@@ -81,11 +82,10 @@ void print_json(const std::vector<task_found> &all) {
 }  // namespace
 
 outcome<exit_status> run_task_list(const task_list_options &o) {
-  const auto sockets = control_sockets(o.folders);
-  if (!sockets) return tl::unexpected(sockets.error());
+  STILLMAP_ASSIGN_OR_RETURN(const auto sockets, control_sockets(o.folders));
   std::vector<task_found> all;
   std::size_t width = 6;
-  for (const std::string &socket : *sockets) {
+  for (const std::string &socket : sockets) {
     width = std::max(width, socket.size());
     control::client_options options;
     options.timeout = std::chrono::seconds(1);

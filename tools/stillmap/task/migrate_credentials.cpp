@@ -6,6 +6,7 @@
 
 #include <cerrno>
 
+#include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/physical_memory.h"
 #include "tools/stillmap/task/identity.h"
 #include "tools/stillmap/task/request.h"
@@ -47,25 +48,24 @@ outcome<exit_status> run_migrate_credentials(const migrate_credentials_options &
       return fail(exit_refused, path + " already exists: the other end may trust it");
     }
   }
-  const auto made = migration::make_self_signed(o.name.empty() ? host_name() : o.name, o.days);
-  if (!made) return fail(made.error());
-  const auto hash = migration::fingerprint_of(*made);
-  if (!hash) return fail(hash.error());
+  STILLMAP_ASSIGN_OR_RETURN(
+      const auto made, migration::make_self_signed(o.name.empty() ? host_name() : o.name, o.days));
+  STILLMAP_ASSIGN_OR_RETURN(const auto hash, migration::fingerprint_of(made));
   if (::mkdir(o.folder.c_str(), 0700) != 0 && errno != EEXIST) return cannot_create(o.folder);
-  if (auto w = write_new(key, made->key, 0600); !w) return tl::unexpected(w.error());
-  if (auto w = write_new(mine, made->certificate, 0644); !w) {
+  STILLMAP_RETURN_IF_ERROR(write_new(key, made.key, 0600));
+  if (auto w = write_new(mine, made.certificate, 0644); !w) {
     ::unlink(key.c_str());  // a key without a certificate is useless
     return tl::unexpected(w.error());
   }
   if (o.json) {
     json_writer json;
     json.begin_object().field("certificate", mine).field("key", key);
-    fmt::print("{}", json.field("fingerprint", *hash).end().text());
+    fmt::print("{}", json.field("fingerprint", hash).end().text());
     return exit_ok;
   }
   fmt::print("{} and {} ({}, valid for {} days)\n", mine, key_name,
              printable(o.name.empty() ? host_name() : o.name), o.days);
-  fmt::print("The other end trusts it with: --peer-fingerprint {}\n", *hash);
+  fmt::print("The other end trusts it with: --peer-fingerprint {}\n", hash);
   fmt::print("stillmap: ok: on this machine use --credentials {}; keep {} secret\n", o.folder,
              key_name);
   return exit_ok;

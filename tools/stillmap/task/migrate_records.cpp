@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "stillmap/checkpoint/migration/tls.h"
+#include "stillmap/vmm/internal/try.h"
 #include "tools/stillmap/common/text.h"
 #include "tools/stillmap/task/identity.h"
 #include "tools/stillmap/task/request.h"
@@ -105,39 +106,37 @@ void print_json(const std::vector<record_info> &all) {
 }
 
 outcome<exit_status> records_status(const migrate_status_options &o) {
-  auto all = about(migration::list_records(o.place), o.place);
-  if (!all) return tl::unexpected(all.error());
+  STILLMAP_ASSIGN_OR_RETURN(auto all, about(migration::list_records(o.place), o.place));
   if (!o.task.empty()) {
-    std::erase_if(*all, [&](const record_info &s) { return !s.task.text().starts_with(o.task); });
-    if (all->empty()) {
+    std::erase_if(all, [&](const record_info &s) { return !s.task.text().starts_with(o.task); });
+    if (all.empty()) {
       return fail(exit_not_found,
                   fmt::format("{}: there is no record of a task {}", o.place, o.task));
     }
   }
   if (o.json) {
-    print_json(*all);
+    print_json(all);
   } else {
-    for (const record_info &s : *all) print(s, o.place);
-    if (all->empty()) fmt::print("{}: no records\n", o.place);
+    for (const record_info &s : all) print(s, o.place);
+    if (all.empty()) fmt::print("{}: no records\n", o.place);
   }
-  const bool damaged = std::any_of(all->begin(), all->end(),
+  const bool damaged = std::any_of(all.begin(), all.end(),
                                    [](const record_info &s) { return s.failure.has_value(); });
   return damaged ? exit_failed : exit_ok;
 }
 
 outcome<exit_status> process_status(const migrate_status_options &o) {
-  const auto s = about(control::client(o.place).status(), o.place);
-  if (!s) return tl::unexpected(s.error());
-  const control::job_status &job = s->job;
+  STILLMAP_ASSIGN_OR_RETURN(const auto s, about(control::client(o.place).status(), o.place));
+  const control::job_status &job = s.job;
   if (o.json) {
     json_writer json;
-    json.begin_object().field("pid", static_cast<int>(s->pid));
+    json.begin_object().field("pid", static_cast<int>(s.pid));
     job_json(json, job);
     fmt::print("{}", json.end().text());
   } else if (job.request != control::request_kind::migrate) {
-    fmt::print("process {}: no migration is running\n", s->pid);
+    fmt::print("process {}: no migration is running\n", s.pid);
   } else {
-    fmt::print("process {}: {}\n", s->pid, job_text(job));
+    fmt::print("process {}: {}\n", s.pid, job_text(job));
     fmt::print("  To {}: stillmap task migrate {} {}\n",
                job.in_doubt ? "ask the other end again" : "cancel it",
                job.in_doubt ? "resolve" : "abort", o.place);
@@ -148,10 +147,9 @@ outcome<exit_status> process_status(const migrate_status_options &o) {
 // Resolves a task whose process has ended: any process on its machine may ask.
 outcome<exit_status> resolve_record(const migrate_resolve_options &o,
                                     const migration::task_id &task) {
-  const auto all = about(migration::list_records(o.place), o.place);
-  if (!all) return tl::unexpected(all.error());
+  STILLMAP_ASSIGN_OR_RETURN(const auto all, about(migration::list_records(o.place), o.place));
   std::string to = o.to;
-  for (const record_info &s : *all) {
+  for (const record_info &s : all) {
     if (s.task == task && s.value && to.empty()) to = address_of(s.value->peer);
   }
   if (to.empty()) {
@@ -159,17 +157,14 @@ outcome<exit_status> resolve_record(const migrate_resolve_options &o,
                                             "needed",
                                             o.place, task.text()));
   }
-  const auto identity = load_identity(o.identity);
-  if (!identity) return tl::unexpected(identity.error());
-  auto there = about(migration::create_tls_transport(to, *identity), to);
-  if (!there) return tl::unexpected(there.error());
-  const auto d = open_device(o.driver);
-  if (!d) return tl::unexpected(d.error());
+  STILLMAP_ASSIGN_OR_RETURN(const auto identity, load_identity(o.identity));
+  STILLMAP_ASSIGN_OR_RETURN(auto there, about(migration::create_tls_transport(to, identity), to));
+  STILLMAP_ASSIGN_OR_RETURN(const auto d, open_device(o.driver));
   migration::send_options options;
   options.records = absolute(o.place);
   options.task = task;
   options.timeout = options.resolve_timeout = milliseconds_of(o.timeout);
-  migration::sent_memory sent = migration::sender(*d, {}, options).resolve(**there);
+  migration::sent_memory sent = migration::sender(d, {}, options).resolve(*there);
   if (sent.failure && sent.failure->is(errc::invalid_argument)) return fail(*sent.failure, o.place);
   sent.to.address = to;
   if (o.json || sent.owner == migration::owner::in_doubt) {
@@ -193,21 +188,17 @@ outcome<exit_status> run_migrate_status(const migrate_status_options &o) {
 }
 
 outcome<exit_status> run_migrate_resolve(const migrate_resolve_options &o) {
-  const auto task = task_id_of(o.id);
-  if (!task) return tl::unexpected(task.error());
+  STILLMAP_ASSIGN_OR_RETURN(const auto task, task_id_of(o.id));
   if (std::filesystem::is_directory(o.place)) {
-    if (task->is_zero()) return fail(exit_usage, o.place + ": --task is needed for a folder");
-    if (auto complete = check_identity(o.identity); !complete) {
-      return tl::unexpected(complete.error());
-    }
-    return resolve_record(o, *task);
+    if (task.is_zero()) return fail(exit_usage, o.place + ": --task is needed for a folder");
+    STILLMAP_RETURN_IF_ERROR(check_identity(o.identity));
+    return resolve_record(o, task);
   }
-  if (o.identity.given() || !task->is_zero() || !o.to.empty()) {
+  if (o.identity.given() || !task.is_zero() || !o.to.empty()) {
     return fail(exit_usage, o.place + ": a process needs neither --task nor --to nor credentials");
   }
-  const auto sent = about(control::client(o.place).resolve(), o.place);
-  if (!sent) return tl::unexpected(sent.error());
-  return print_sent(*sent, o.place, o.json, true);
+  STILLMAP_ASSIGN_OR_RETURN(const auto sent, about(control::client(o.place).resolve(), o.place));
+  return print_sent(sent, o.place, o.json, true);
 }
 
 }  // namespace stillmap::tool

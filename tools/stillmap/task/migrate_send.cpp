@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "stillmap/vmm/internal/try.h"
 #include "tools/stillmap/common/progress.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/task/identity.h"
@@ -79,16 +80,12 @@ class send_view {
 }  // namespace
 
 outcome<exit_status> run_migrate_send(const migrate_send_options &o) {
-  if (auto complete = check_identity(o.identity); !complete) {
-    return tl::unexpected(complete.error());
-  }
-  const auto id = task_id_of(o.id);
-  if (!id) return tl::unexpected(id.error());
-  auto tags = tags_of(o.task, o.what.tags, o.all);
-  if (!tags) return tl::unexpected(tags.error());
+  STILLMAP_RETURN_IF_ERROR(check_identity(o.identity));
+  STILLMAP_ASSIGN_OR_RETURN(const auto id, task_id_of(o.id));
+  STILLMAP_ASSIGN_OR_RETURN(auto tags, tags_of(o.task, o.what.tags, o.all));
   control::migrate_request r = o.what;
-  r.tags = std::move(*tags);
-  r.task = *id;
+  r.tags = std::move(tags);
+  r.task = id;
   r.certificate = certificate_file(o.identity);
   r.key = key_file(o.identity);
   r.authorities = absolute(o.identity.authority);
@@ -109,13 +106,12 @@ outcome<exit_status> run_migrate_send(const migrate_send_options &o) {
 }
 
 outcome<exit_status> run_migrate_abort(const task_status_options &o) {
-  const auto what = about(client_of(o.task).abort(), o.task.socket);
-  if (!what) return tl::unexpected(what.error());
+  STILLMAP_ASSIGN_OR_RETURN(const auto what, about(client_of(o.task).abort(), o.task.socket));
   if (o.json) {
     json_writer json;
-    fmt::print("{}", json.begin_object().field("cancelled", control::name_of(*what)).end().text());
+    fmt::print("{}", json.begin_object().field("cancelled", control::name_of(what)).end().text());
   } else {
-    fmt::print("stillmap: ok: {} cancelled; the task continues\n", control::name_of(*what));
+    fmt::print("stillmap: ok: {} cancelled; the task continues\n", control::name_of(what));
   }
   return exit_ok;
 }

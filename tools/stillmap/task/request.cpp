@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "stillmap/vmm/internal/try.h"
 #include "tools/stillmap/cli/command.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/common/text.h"
@@ -14,10 +15,9 @@ namespace stillmap::tool {
 outcome<std::vector<std::string>> tags_of(const task_options &o,
                                           const std::vector<std::string> &named, bool all) {
   if (all == !named.empty()) return fail(exit_usage, "either --tag or --all is needed");
-  const auto s = about(client_of(o).status(), o.socket);
-  if (!s) return tl::unexpected(s.error());
+  STILLMAP_ASSIGN_OR_RETURN(const auto s, about(client_of(o).status(), o.socket));
   std::vector<std::string> known;
-  for (const control::tag_status &t : s->tags) {
+  for (const control::tag_status &t : s.tags) {
     if (!t.tag.empty()) known.push_back(t.tag);
   }
   if (all && known.empty()) {
@@ -25,7 +25,7 @@ outcome<std::vector<std::string>> tags_of(const task_options &o,
   }
   if (all) return known;
   for (const std::string &tag : named) {
-    if (s->omitted_tags != 0 || std::find(known.begin(), known.end(), tag) != known.end()) continue;
+    if (s.omitted_tags != 0 || std::find(known.begin(), known.end(), tag) != known.end()) continue;
     const std::string near = nearest(tag, known);
     return fail(exit_not_found,
                 printable(fmt::format("{}: no memory has the tag '{}'; {}", o.socket, tag,

@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "stillmap/vmm/internal/try.h"
 #include "tools/stillmap/common/progress.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/image/open_image.h"
@@ -34,9 +35,7 @@ void print(const task_snapshot_options &o, const image::written &w) {
 }  // namespace
 
 outcome<exit_status> run_task_snapshot(task_snapshot_options o) {
-  auto tags = tags_of(o.task, o.what.tags, o.all);
-  if (!tags) return tl::unexpected(tags.error());
-  o.what.tags = std::move(*tags);
+  STILLMAP_ASSIGN_OR_RETURN(o.what.tags, tags_of(o.task, o.what.tags, o.all));
   o.what.path = absolute(o.what.path);
   o.what.parent = absolute(o.what.parent);
   o.what.verify = !o.no_verify;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "stillmap/vmm/internal/try.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/task/request.h"
 
@@ -53,12 +54,11 @@ void print(const control::process_status &s) {
 }  // namespace
 
 outcome<exit_status> run_task_status(const task_status_options &o) {
-  const auto s = about(client_of(o.task).status(), o.task.socket);
-  if (!s) return tl::unexpected(s.error());
+  STILLMAP_ASSIGN_OR_RETURN(const auto s, about(client_of(o.task).status(), o.task.socket));
   if (o.json) {
-    fmt::print("{}", as_json(*s));
+    fmt::print("{}", as_json(s));
   } else {
-    print(*s);
+    print(s);
   }
   return exit_ok;
 }

@@ -1,6 +1,7 @@
 // stillmap task suspend and resume.
 #include <fmt/format.h>
 
+#include "stillmap/vmm/internal/try.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/common/text.h"
 #include "tools/stillmap/task/request.h"
@@ -30,23 +31,21 @@ exit_status print(const task_suspend_options &o, bool suspended,
 }  // namespace
 
 outcome<exit_status> run_task_suspend(const task_suspend_options &o) {
-  if (const auto known = tags_of(o.task, {o.tag}); !known) return tl::unexpected(known.error());
+  STILLMAP_RETURN_IF_ERROR(tags_of(o.task, {o.tag}));
   control::suspend_request r;
   r.tag = o.tag;
   r.store = o.to == "file"      ? checkpoint::backing_store::file
             : o.to == "discard" ? checkpoint::backing_store::discard
                                 : checkpoint::backing_store::pinned_host;
   r.directory = absolute(o.directory);
-  const auto done = about(client_of(o.task).suspend(r), o.task.socket);
-  if (!done) return tl::unexpected(done.error());
-  return print(o, true, *done);
+  STILLMAP_ASSIGN_OR_RETURN(const auto done, about(client_of(o.task).suspend(r), o.task.socket));
+  return print(o, true, done);
 }
 
 outcome<exit_status> run_task_resume(const task_suspend_options &o) {
-  if (const auto known = tags_of(o.task, {o.tag}); !known) return tl::unexpected(known.error());
-  const auto done = about(client_of(o.task).resume(o.tag), o.task.socket);
-  if (!done) return tl::unexpected(done.error());
-  return print(o, false, *done);
+  STILLMAP_RETURN_IF_ERROR(tags_of(o.task, {o.tag}));
+  STILLMAP_ASSIGN_OR_RETURN(const auto done, about(client_of(o.task).resume(o.tag), o.task.socket));
+  return print(o, false, done);
 }
 
 }  // namespace stillmap::tool

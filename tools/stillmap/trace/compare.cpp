@@ -9,6 +9,7 @@
 #include "stillmap/allocators/replay/device_memory_usage.h"
 #include "stillmap/allocators/replay/replay.h"
 #include "stillmap/allocators/replay/trace_file.h"
+#include "stillmap/vmm/internal/try.h"
 #include "tools/stillmap/common/machine.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/trace/heap_comparison.h"
@@ -33,17 +34,10 @@ class comparison {
   explicit comparison(const trace_compare_options &o) : o_(o) {}
 
   outcome<exit_status> run() {
-    const auto ours = find_target(o_.ours), other = find_target(o_.other);
-    if (!ours) return tl::unexpected(ours.error());
-    if (!other) return tl::unexpected(other.error());
-    ours_.kind = *ours;
-    other_.kind = *other;
-    auto read = load_trace(o_.file);
-    if (!read) return tl::unexpected(read.error());
-    trace_ = std::move(*read);
-    auto drv = choose_driver(o_.driver.driver);
-    if (!drv) return tl::unexpected(drv.error());
-    driver_ = *drv;
+    STILLMAP_ASSIGN_OR_RETURN(ours_.kind, find_target(o_.ours));
+    STILLMAP_ASSIGN_OR_RETURN(other_.kind, find_target(o_.other));
+    STILLMAP_ASSIGN_OR_RETURN(trace_, load_trace(o_.file));
+    STILLMAP_ASSIGN_OR_RETURN(driver_, choose_driver(o_.driver.driver));
     auto done = play(o_.shrink, check_depth::pages);
     if (!done || *done != exit_ok || fallen_back_ || o_.every_byte_shrink == 0) return done;
     const std::uint64_t compared = compared_;
@@ -61,9 +55,7 @@ class comparison {
  private:
   // Opens the device with contents, or without (to search for capacities). One at a time.
   outcome<device> open(bool keep_bytes) {
-    if (auto became = become_machine(*driver_, o_.profile, keep_bytes); !became) {
-      return tl::unexpected(became.error());
-    }
+    STILLMAP_RETURN_IF_ERROR(become_machine(*driver_, o_.profile, keep_bytes));
     return open_device(*driver_, o_.driver.device);
   }
 
@@ -84,16 +76,14 @@ class comparison {
       o.verify.reset();
       o.capacity.reset();
       o.map = false;
-      const auto ample = replay::run(d, plan, o);
-      if (!ample) return tl::unexpected(ample.error());
-      if (ample->oom) {
+      STILLMAP_ASSIGN_OR_RETURN(const auto ample, replay::run(d, plan, o));
+      if (ample.oom) {
         return fail(exit_failed,
                     fmt::format("'{}' runs out of memory with all of this device's, {}",
-                                o.kind->name, ample->where_oom));
+                                o.kind->name, ample.where_oom));
       }
-      const auto found = find_min_capacity(d, plan, o, ample->peak_committed_bytes);
-      if (!found) return tl::unexpected(found.error());
-      least[i] = *found;
+      STILLMAP_ASSIGN_OR_RETURN(least[i],
+                                find_min_capacity(d, plan, o, ample.peak_committed_bytes));
     }
     if (least[0] >= least[1]) {
       return fail(exit_failed,
@@ -120,36 +110,29 @@ class comparison {
     std::optional<replay_plan> plan;
     std::uint64_t capacity = o_.capacity;
     {
-      auto d = open(false);
-      if (!d) return tl::unexpected(d.error());
-      const auto memory = free_of(*d);
-      if (!memory) return tl::unexpected(memory.error());
-      auto made = plan_for(*memory, shrink);
-      if (!made) return tl::unexpected(made.error());
-      plan = std::move(*made);
+      STILLMAP_ASSIGN_OR_RETURN(auto d, open(false));
+      STILLMAP_ASSIGN_OR_RETURN(const auto memory, free_of(d));
+      STILLMAP_ASSIGN_OR_RETURN(plan, plan_for(memory, shrink));
       if (draws) {
-        say(fmt::format("driver    {}", describe(*driver_, *d)));
+        say(fmt::format("driver    {}", describe(*driver_, d)));
         say(fmt::format("trace     {}{}: {} requests, peak of live bytes {}",
                         std::filesystem::path(o_.file).filename().string(),
                         shrink_ == 1 ? "" : fmt::format(" at 1/{} of its size", shrink_),
                         format_count(plan->requests), format_bytes(plan->peak_live_bytes)));
       }
-      fallen_back_ = !d->capabilities().vmm;
+      fallen_back_ = !d.capabilities().vmm;
       if (capacity == 0 && !fallen_back_) {
-        const auto found = between(*d, *plan);
-        if (!found) return tl::unexpected(found.error());
-        capacity = *found;
+        STILLMAP_ASSIGN_OR_RETURN(capacity, between(d, *plan));
       } else if (!fallen_back_) {
         capacity /= draws ? 1 : o_.every_byte_shrink;
         say(fmt::format("memory    {}", format_bytes(capacity)));
       }
     }
-    auto d = open(true);
-    if (!d) return tl::unexpected(d.error());
+    STILLMAP_ASSIGN_OR_RETURN(auto d, open(true));
     if (!keeps_content(*driver_)) {
       return fail(exit_usage, "this hostcuda is unbacked: the content of blocks cannot be checked");
     }
-    return fallen_back_ ? without_vmm(*d, *plan) : contest(*d, *plan, capacity, depth);
+    return fallen_back_ ? without_vmm(d, *plan) : contest(d, *plan, capacity, depth);
   }
 
   // Without virtual memory management no allocator can move pages. Shows that ours works there too.
@@ -157,30 +140,28 @@ class comparison {
     say("This device has no virtual memory management, so pages cannot be moved and there is\n"
         "nothing to compare. The same program in all of the device's memory instead:");
     ours_.verify = check_depth::pages;
-    const auto done = replay::run(d, plan, ours_);
-    if (!done) return tl::unexpected(done.error());
-    if (done->oom || done->violations != 0) {
+    STILLMAP_ASSIGN_OR_RETURN(const auto done, replay::run(d, plan, ours_));
+    if (done.oom || done.violations != 0) {
       say(fmt::format("stillmap: FAILED: '{}' did not finish: {}", o_.ours,
-                      done->oom ? "out of memory at " + done->where_oom
-                                : "device work accessed memory after it was taken away"));
+                      done.oom ? "out of memory at " + done.where_oom
+                               : "device work accessed memory after it was taken away"));
       return exit_failed;
     }
     say(fmt::format("{:<10}served all {} requests in {}, {:.4f} times the live bytes", o_.ours,
-                    format_count(plan.requests), format_bytes(done->peak_committed_bytes),
-                    times(done->peak_committed_bytes, plan.peak_live_bytes)));
+                    format_count(plan.requests), format_bytes(done.peak_committed_bytes),
+                    times(done.peak_committed_bytes, plan.peak_live_bytes)));
     say(
         fmt::format("stillmap: ok: every block kept its content ({} bytes compared); without "
                     "virtual memory management there is nothing to compare",
-                    done->bytes_checked));
+                    done.bytes_checked));
     return exit_ok;
   }
 
   static outcome<std::uint64_t> free_of(const device &d) {
     const context_guard guard(d.driver(), d.context());
     if (!guard.entered()) return fail(guard.entered().error());
-    const auto memory = d.driver().memory_info_now();
-    if (!memory) return fail(memory.error());
-    return memory->free.bytes();
+    STILLMAP_ASSIGN_OR_RETURN(const auto memory, d.driver().memory_info_now());
+    return memory.free.bytes();
   }
 
   outcome<exit_status> contest(const device &d, const replay_plan &plan, std::uint64_t capacity,
@@ -188,51 +169,49 @@ class comparison {
     const bool draws = depth == check_depth::pages;
     other_.capacity = ours_.capacity = capacity;
     other_.map = ours_.map = true;
-    const auto loser = replay::run(d, plan, other_);
-    if (!loser) return tl::unexpected(loser.error());
-    if (!loser->oom) {
+    STILLMAP_ASSIGN_OR_RETURN(const auto loser, replay::run(d, plan, other_));
+    if (!loser.oom) {
       say(fmt::format("{:<10}did not run out of memory", o_.other));
       say(fmt::format("stillmap: FAILED: '{}' is enough for '{}' too", format_bytes(capacity),
                       o_.other));
       return exit_failed;
     }
-    if (!loser->moment) {
+    if (!loser.moment) {
       return fail(exit_usage, fmt::format("'{}' cannot report a map of its memory", o_.other));
     }
-    const heap_sums lost = sums_of(loser->moment->heap.map);
-    say(fmt::format("{:<10}OUT OF MEMORY at {}", o_.other, loser->where_oom));
+    const heap_sums lost = sums_of(loser.moment->heap.map);
+    say(fmt::format("{:<10}OUT OF MEMORY at {}", o_.other, loser.where_oom));
     if (draws) {
       say(fmt::format(
           "            {} requested; {} not allocated, {} free in {} pieces, the largest {}",
-          format_bytes(loser->moment->wanted), format_bytes(capacity - lost.live - lost.free),
+          format_bytes(loser.moment->wanted), format_bytes(capacity - lost.live - lost.free),
           format_bytes(lost.free), format_count(lost.pieces), format_bytes(lost.largest)));
     }
     ours_.verify = depth;
-    ours_.look_after = loser->moment->op;
-    const auto winner = replay::run(d, plan, ours_);
-    if (!winner) return tl::unexpected(winner.error());
-    if (winner->oom || winner->violations != 0) {
+    ours_.look_after = loser.moment->op;
+    STILLMAP_ASSIGN_OR_RETURN(const auto winner, replay::run(d, plan, ours_));
+    if (winner.oom || winner.violations != 0) {
       say(fmt::format("{:<10}{}", o_.ours,
-                      winner->oom ? "OUT OF MEMORY at " + winner->where_oom
-                                  : "device work accessed memory after it was taken away"));
+                      winner.oom ? "OUT OF MEMORY at " + winner.where_oom
+                                 : "device work accessed memory after it was taken away"));
       say(fmt::format("stillmap: FAILED: '{}' did not finish", o_.ours));
       return exit_failed;
     }
-    compared_ = winner->bytes_checked;
+    compared_ = winner.bytes_checked;
     say(
         fmt::format("{:<10}served all {} requests; {} of free pages moved to where they were "
                     "needed",
-                    o_.ours, format_count(plan.requests), format_bytes(winner->moved_bytes)));
+                    o_.ours, format_count(plan.requests), format_bytes(winner.moved_bytes)));
     say(fmt::format("            {}; {} compared, 0 wrong",
                     draws
                         ? "both ends of every block and both sides of each page edge in it checked"
                         : "every byte of every block checked",
-                    format_bytes(winner->bytes_checked)));
+                    format_bytes(winner.bytes_checked)));
     if (!draws) return exit_ok;
-    if (!winner->moment) {
+    if (!winner.moment) {
       return fail(exit_usage, fmt::format("'{}' cannot report a map of its memory", o_.ours));
     }
-    return picture(*loser->moment, *winner->moment, capacity);
+    return picture(*loser.moment, *winner.moment, capacity);
   }
 
   outcome<exit_status> picture(const replay_moment &loser, const replay_moment &winner,
@@ -254,7 +233,7 @@ class comparison {
                                  {o_.ours, capacity, true, winner}};
     const std::string of = fmt::format(
         "{} in {}", std::filesystem::path(o_.file).filename().string(), format_bytes(capacity));
-    if (auto saved = write_map(both, of, o_.svg); !saved) return tl::unexpected(saved.error());
+    STILLMAP_RETURN_IF_ERROR(write_map(both, of, o_.svg));
     say(fmt::format("picture   {}", o_.svg));
     return exit_ok;
   }

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "stillmap/allocators/replay/trace_file.h"
+#include "stillmap/vmm/internal/try.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/trace/trace_commands.h"
 
@@ -11,11 +12,10 @@ using namespace replay;
 namespace {}  // namespace
 
 outcome<exit_status> run_trace_import(const trace_import_options &o) {
-  const auto text = load_trace_text(o.from);
-  if (!text) return tl::unexpected(text.error());
-  const auto read = read_trace(*text);
+  STILLMAP_ASSIGN_OR_RETURN(const auto text, load_trace_text(o.from));
+  const auto read = read_trace(text);
   if (!read) return fail(exit_usage, read.error().about(o.from).message());
-  if (auto saved = save_text(o.to, *text); !saved) return tl::unexpected(saved.error());
+  STILLMAP_RETURN_IF_ERROR(save_text(o.to, text));
   fmt::print("{}: {} blocks, {} live at most\n", o.to, format_count(read->totals.blocks),
              format_bytes(read->totals.peak_live_bytes));
   return exit_ok;

@@ -15,6 +15,7 @@
 #include "stillmap/allocators/replay/trace_file.h"
 
 extern char **environ;
+#include "stillmap/vmm/internal/try.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/trace/trace_commands.h"
 
@@ -83,20 +84,18 @@ outcome<exit_status> run_trace_record(const trace_record_options &o) {
   const std::string raw = fs::absolute(output).string() + ".part";
   std::error_code trouble;
   fs::remove(raw, trouble);
-  const auto status = run_with(o.program, raw);
-  if (!status) return tl::unexpected(status.error());
+  STILLMAP_ASSIGN_OR_RETURN(const auto status, run_with(o.program, raw));
   if (!fs::exists(raw, trouble)) {
     return fail(exit_failed,
                 fmt::format("{} {} and made no stillmap::caching_allocator: nothing was recorded",
-                            o.program[0], end_text(*status)));
+                            o.program[0], end_text(status)));
   }
-  auto text = read_text(raw);
-  if (!text) return tl::unexpected(text.error());
+  STILLMAP_ASSIGN_OR_RETURN(auto text, read_text(raw));
   // A program that was killed while writing leaves half a line.
-  if (!text->empty() && text->back() != '\n') text->resize(text->find_last_of('\n') + 1);
-  const auto read = read_trace(*text);
+  if (!text.empty() && text.back() != '\n') text.resize(text.find_last_of('\n') + 1);
+  const auto read = read_trace(text);
   if (!read) return fail(exit_failed, read.error().about(raw).message());
-  if (auto saved = save_text(output, *text); !saved) return tl::unexpected(saved.error());
+  STILLMAP_RETURN_IF_ERROR(save_text(output, text));
   fs::remove(raw, trouble);
   const trace_totals &t = read->totals;
   fmt::print("recorded  {} events: {} blocks on {} stream{}, {} live at most, {} iteration{}\n",
@@ -109,9 +108,9 @@ outcome<exit_status> run_trace_record(const trace_record_options &o) {
     const std::string name = entry.path().string();
     if (name.starts_with(raw + ".")) fmt::print("child     {}\n", name);
   }
-  if (*status != 0) {
+  if (status != 0) {
     return fail(exit_failed, fmt::format("{} {}; its requests up to then are in {}", o.program[0],
-                                         end_text(*status), output));
+                                         end_text(status), output));
   }
   return exit_ok;
 }

@@ -9,6 +9,7 @@
 #include "stillmap/allocators/replay/device_memory_usage.h"
 #include "stillmap/allocators/replay/replay.h"
 #include "stillmap/allocators/replay/trace_file.h"
+#include "stillmap/vmm/internal/try.h"
 #include "tools/stillmap/common/json.h"
 #include "tools/stillmap/common/machine.h"
 #include "tools/stillmap/common/size.h"
@@ -149,27 +150,20 @@ outcome<void> draw_map(const trace_replay_options &o, const device &d, const rep
     return replay::run(d, plan, same);
   };
   std::vector<named_moment> moments;
-  auto first = moment_of(o.allocator, r);
-  if (!first) return tl::unexpected(first.error());
-  moments.push_back(std::move(*first));
+  STILLMAP_ASSIGN_OR_RETURN(auto first, moment_of(o.allocator, r));
+  moments.push_back(std::move(first));
   if (!o.beside.empty()) {
-    const auto kind = find_target(o.beside);
-    if (!kind) return tl::unexpected(kind.error());
+    STILLMAP_ASSIGN_OR_RETURN(const auto kind, find_target(o.beside));
     replay_options other = options;
-    other.kind = *kind;
-    auto played =
-        moments[0].moment.oom ? at_failure_of(moments[0], *kind) : replay::run(d, plan, other);
-    if (!played) return tl::unexpected(played.error());
-    auto second = moment_of(o.beside, *played);
-    if (!second) return tl::unexpected(second.error());
-    moments.push_back(std::move(*second));
+    other.kind = kind;
+    STILLMAP_ASSIGN_OR_RETURN(auto played, moments[0].moment.oom ? at_failure_of(moments[0], kind)
+                                                                 : replay::run(d, plan, other));
+    STILLMAP_ASSIGN_OR_RETURN(auto second, moment_of(o.beside, played));
+    moments.push_back(std::move(second));
     moments[1].beside_a_failure = moments[0].moment.oom;
     if (moments[1].moment.oom && !moments[0].moment.oom) {
-      auto again = at_failure_of(moments[1], options.kind);
-      if (!again) return tl::unexpected(again.error());
-      auto moment = moment_of(o.allocator, *again);
-      if (!moment) return tl::unexpected(moment.error());
-      moments[0] = std::move(*moment);
+      STILLMAP_ASSIGN_OR_RETURN(auto again, at_failure_of(moments[1], options.kind));
+      STILLMAP_ASSIGN_OR_RETURN(moments[0], moment_of(o.allocator, again));
       moments[0].beside_a_failure = true;
     }
   }
@@ -183,76 +177,63 @@ outcome<void> draw_map(const trace_replay_options &o, const device &d, const rep
 outcome<exit_status> run_trace_replay(const trace_replay_options &o) {
   if (o.every_byte && !o.verify) return fail(exit_usage, "--every-byte needs --verify");
   if (!o.beside.empty() && o.map.empty()) return fail(exit_usage, "--beside needs --map");
-  const auto kind = find_target(o.allocator);
-  if (!kind) return tl::unexpected(kind.error());
-  const auto read = load_trace(o.file);
-  if (!read) return tl::unexpected(read.error());
-  const auto plan =
-      plan_replay(*read, o.iterations != 0 ? std::optional(o.iterations) : std::nullopt, o.shrink);
-  if (!plan) return tl::unexpected(plan.error());
+  STILLMAP_ASSIGN_OR_RETURN(const auto kind, find_target(o.allocator));
+  STILLMAP_ASSIGN_OR_RETURN(const auto read, load_trace(o.file));
+  STILLMAP_ASSIGN_OR_RETURN(
+      const auto plan,
+      plan_replay(read, o.iterations != 0 ? std::optional(o.iterations) : std::nullopt, o.shrink));
   if (!o.map.empty()) {
-    if (const auto known = map_format_of(o.map); !known) return tl::unexpected(known.error());
+    STILLMAP_RETURN_IF_ERROR(map_format_of(o.map));
   }
-  auto drv = choose_driver(o.driver.driver);
-  if (!drv) return tl::unexpected(drv.error());
-  if (auto became = become_machine(**drv, o.profile, o.verify); !became) {
-    return tl::unexpected(became.error());
-  }
-  auto d = open_device(**drv, o.driver.device);
-  if (!d) return tl::unexpected(d.error());
-  if (o.verify && !keeps_content(**drv)) {
+  STILLMAP_ASSIGN_OR_RETURN(auto drv, choose_driver(o.driver.driver));
+  STILLMAP_RETURN_IF_ERROR(become_machine(*drv, o.profile, o.verify));
+  STILLMAP_ASSIGN_OR_RETURN(auto d, open_device(*drv, o.driver.device));
+  if (o.verify && !keeps_content(*drv)) {
     return fail(exit_usage,
                 "--verify: this hostcuda is unbacked: the content of blocks cannot be checked");
   }
 
   replay_options options;
-  options.kind = *kind;
+  options.kind = kind;
   if (!o.capacity.empty()) {
-    const auto bytes = capacity_of(o.capacity, plan->peak_live_bytes);
-    if (!bytes) return tl::unexpected(bytes.error());
-    options.capacity = *bytes;
+    STILLMAP_ASSIGN_OR_RETURN(options.capacity, capacity_of(o.capacity, plan.peak_live_bytes));
   }
   if (o.verify) options.verify = o.every_byte ? check_depth::bytes : check_depth::pages;
   options.map = !o.map.empty();
   options.history = records_history(o);
-  const std::uint64_t before = physical_bytes(**drv).value_or(0);
-  auto r = replay::run(*d, *plan, options);
-  if (!r) return tl::unexpected(r.error());
+  const std::uint64_t before = physical_bytes(*drv).value_or(0);
+  STILLMAP_ASSIGN_OR_RETURN(auto r, replay::run(d, plan, options));
   // The driver's count is preferred to the allocator's own.
-  if (const auto peak = physical_peak(**drv)) r->peak_committed_bytes = *peak - before;
+  if (const auto peak = physical_peak(*drv)) r.peak_committed_bytes = *peak - before;
 
   std::optional<std::uint64_t> min_capacity;
-  if (o.min_capacity && !r->oom) {
+  if (o.min_capacity && !r.oom) {
     replay_options unchecked = options;
     unchecked.verify.reset();
     unchecked.map = unchecked.history = false;
-    const auto found = find_min_capacity(*d, *plan, unchecked, r->peak_committed_bytes);
-    if (!found) return tl::unexpected(found.error());
-    min_capacity = *found;
+    STILLMAP_ASSIGN_OR_RETURN(min_capacity,
+                              find_min_capacity(d, plan, unchecked, r.peak_committed_bytes));
   }
 
   if (options.map) {
-    if (auto drawn = draw_map(o, *d, *plan, options, *r); !drawn) {
-      return tl::unexpected(drawn.error());
-    }
+    STILLMAP_RETURN_IF_ERROR(draw_map(o, d, plan, options, r));
   }
-  if (r->violations != 0) {
-    return fail(exit_differs,
-                fmt::format("device work accessed memory after it was taken away, {} times",
-                            r->violations));
+  if (r.violations != 0) {
+    return fail(
+        exit_differs,
+        fmt::format("device work accessed memory after it was taken away, {} times", r.violations));
   }
   if (o.json) {
-    fmt::print("{}", as_json(o, *r, min_capacity));
-    return r->oom ? exit_failed : exit_ok;
+    fmt::print("{}", as_json(o, r, min_capacity));
+    return r.oom ? exit_failed : exit_ok;
   }
-  fmt::print("driver        {}\nallocator     {}\n", describe(**drv, *d), o.allocator);
-  print_text(o, *r, *plan, min_capacity);
+  fmt::print("driver        {}\nallocator     {}\n", describe(*drv, d), o.allocator);
+  print_text(o, r, plan, min_capacity);
   if (options.map) fmt::print("map           {}\n", o.map);
-  if (r->oom)
-    return fail(exit_failed, fmt::format("{}: out of memory at {}", o.file, r->where_oom));
+  if (r.oom) return fail(exit_failed, fmt::format("{}: out of memory at {}", o.file, r.where_oom));
   if (o.verify) {
     fmt::print("stillmap: ok: every block kept its content ({} compared)\n",
-               human_and_exact(r->bytes_checked));
+               human_and_exact(r.bytes_checked));
   }
   return exit_ok;
 }

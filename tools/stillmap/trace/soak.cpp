@@ -9,6 +9,7 @@
 #include "stillmap/allocators/replay/device_memory_usage.h"
 #include "stillmap/allocators/replay/replay.h"
 #include "stillmap/allocators/replay/serving/soak_run.h"
+#include "stillmap/vmm/internal/try.h"
 #include "tools/stillmap/common/json.h"
 #include "tools/stillmap/common/machine.h"
 #include "tools/stillmap/common/size.h"
@@ -94,19 +95,13 @@ void print_verdict(const soak_result &r) {
 }  // namespace
 
 outcome<exit_status> run_trace_soak(const trace_soak_options &o) {
-  auto drv = choose_driver(o.driver.driver);
-  if (!drv) return tl::unexpected(drv.error());
-  if (auto became = become_machine(**drv, o.profile, false); !became) {
-    return tl::unexpected(became.error());
-  }
-  auto d = open_device(**drv, o.driver.device);
-  if (!d) return tl::unexpected(d.error());
+  STILLMAP_ASSIGN_OR_RETURN(auto drv, choose_driver(o.driver.driver));
+  STILLMAP_RETURN_IF_ERROR(become_machine(*drv, o.profile, false));
+  STILLMAP_ASSIGN_OR_RETURN(auto d, open_device(*drv, o.driver.device));
 
   std::vector<serving_request> recorded;
   if (!o.file.empty()) {
-    auto read = read_requests(o.file);
-    if (!read) return tl::unexpected(read.error());
-    recorded = std::move(*read);
+    STILLMAP_ASSIGN_OR_RETURN(recorded, read_requests(o.file));
   }
   serving_options serving = o.server;
   soak_options options;
@@ -116,7 +111,7 @@ outcome<exit_status> run_trace_soak(const trace_soak_options &o) {
   if (o.capacity != 0) options.limit = o.capacity;
   // Activations need memory beside the weights and the cache.
   const std::uint64_t memory =
-      std::min<std::uint64_t>(o.capacity != 0 ? o.capacity : UINT64_MAX, d->total_memory().bytes());
+      std::min<std::uint64_t>(o.capacity != 0 ? o.capacity : UINT64_MAX, d.total_memory().bytes());
   const std::uint64_t beside = serving.weight_bytes + 2 * serving.piece * serving.activation_bytes;
   if (o.cache != 0) {
     serving.cache_bytes = o.cache;
@@ -130,23 +125,22 @@ outcome<exit_status> run_trace_soak(const trace_soak_options &o) {
                                       : request_source(std::move(recorded), o.speed));
   if (!o.json) {
     fmt::print("driver        {}\nserver        {} of weights, {} of cache at most, {} a token\n\n",
-               describe(**drv, *d), format_bytes(serving.weight_bytes),
+               describe(*drv, d), format_bytes(serving.weight_bytes),
                format_bytes(serving.cache_bytes), format_bytes(serving.token_bytes));
     print_head();
   }
-  const auto r = soak(*d, of, options, o.json ? nullptr : print_sample);
-  if (!r) return tl::unexpected(r.error());
-  if (r->violations != 0) {
+  STILLMAP_ASSIGN_OR_RETURN(const auto r, soak(d, of, options, o.json ? nullptr : print_sample));
+  if (r.violations != 0) {
     return fail(exit_differs, "device work accessed memory after it was taken away");
   }
-  if (r->left_committed != 0) {
+  if (r.left_committed != 0) {
     return fail(exit_failed, fmt::format("{} stayed committed after all blocks were freed",
-                                         format_bytes(r->left_committed)));
+                                         format_bytes(r.left_committed)));
   }
   if (o.json) {
-    fmt::print("{}", as_json(*r));
+    fmt::print("{}", as_json(r));
   } else {
-    print_verdict(*r);
+    print_verdict(r);
   }
   return exit_ok;
 }
