@@ -10,10 +10,6 @@ namespace {
 
 using text::json;
 
-std::uint64_t value_of(stream_ref s) {
-  return reinterpret_cast<std::uintptr_t>(s.get());
-}
-
 // The fields of one JSON object, on one line.
 class fields {
  public:
@@ -29,11 +25,6 @@ class fields {
     return *this;
   }
   fields &address(const char *key, std::uint64_t at) { return add(key, text::hex(at)); }
-  fields &yes(const char *key) {
-    begin(key);
-    out_ += "true";
-    return *this;
-  }
   void begin(const char *key) {
     if (!first_) out_ += ", ";
     first_ = false;
@@ -64,10 +55,8 @@ void list(std::string &out, const char *indent, const char *key, const Range &ra
 void write(std::string &out, const heap_figures &f) {
   fields o(out);
   o.add("live", f.live).add("requested", f.requested).add("blocks", f.blocks);
-  o.add("cached", f.cached)
-      .add("pending_free", f.pending_free)
-      .add("free", f.free)
-      .add("committed", f.committed);
+  o.add("cached", f.cached).add("pending_free", f.pending_free);
+  o.add("free", f.free).add("committed", f.committed);
   o.add("free_pieces", f.free_pieces).add("largest_free", f.largest_free);
   o.add("free_whole_pages", f.free_whole_pages).add("page_edges", f.page_edges);
   o.add("uncommitted", f.uncommitted).add("unmapping", f.unmapping).add("aliased", f.aliased);
@@ -76,14 +65,13 @@ void write(std::string &out, const heap_figures &f) {
 
 void write(std::string &out, const caching_allocator_stats &s) {
   fields o(out);
-  o.add("live", s.total.live).add("live_peak", s.total.live_peak);
-  o.add("requested", s.total.requested)
-      .add("blocks", s.total.blocks)
-      .add("pending_free", s.total.pending_free);
-  o.add("committed", s.total.committed).add("committed_peak", s.committed_peak);
-  o.add("reserved", s.total.reserved).add("aliased", s.total.aliased).add("cached", s.total.cached);
-  o.add("free_whole_pages", s.total.free_whole_pages).add("page_edges", s.total.page_edges);
-  o.add("allocations", s.total.allocations).add("frees", s.total.frees);
+  const arena_stats &t = s.total;
+  o.add("live", t.live).add("live_peak", t.live_peak).add("requested", t.requested);
+  o.add("blocks", t.blocks).add("pending_free", t.pending_free);
+  o.add("committed", t.committed).add("committed_peak", s.committed_peak);
+  o.add("reserved", t.reserved).add("aliased", t.aliased).add("cached", t.cached);
+  o.add("free_whole_pages", t.free_whole_pages).add("page_edges", t.page_edges);
+  o.add("allocations", t.allocations).add("frees", t.frees);
   o.add("growths", s.growths).add("pages_created", s.pages_created);
   o.add("pages_moved", s.pages_moved).add("pages_recalled", s.pages_recalled);
   o.add("pages_released", s.pages_released).add("host_waits", s.host_waits);
@@ -95,16 +83,17 @@ void write(std::string &out, const heap_extent &s) {
   o.address("address", s.range.begin.value()).add("bytes", s.range.bytes);
   o.add("part", std::string_view(name_of(s.part)));
   if (s.part == heap_part::live) o.add("requested", s.requested);
-  if (s.in_slab) o.yes("slab");
+  if (s.in_slab) {
+    o.begin("slab");
+    out += "true";
+  }
   o.end();
 }
 
 void write(std::string &out, const heap_map::arena &a, std::size_t page_bytes) {
-  text::print(out,
-              "{\n      \"id\": %llu,\n      \"stream\": ", static_cast<unsigned long long>(a.id));
-  out += json(text::hex(value_of(a.stream)));
-  if (a.pool != 0)
-    text::print(out, ",\n      \"pool\": %llu", static_cast<unsigned long long>(a.pool));
+  out += "{\n      \"id\": " + std::to_string(a.id);
+  out += ",\n      \"stream\": " + json(text::hex(text::handle_of(a.stream)));
+  if (a.pool != 0) out += ",\n      \"pool\": " + std::to_string(a.pool);
   out += ",\n      \"name\": " + json(a.name);
   out += ",\n      \"figures\": ";
   write(out, figures_of(a, page_bytes));
@@ -124,7 +113,7 @@ void write(std::string &out, const allocation_history &h, const history_event &e
   if (e.address != 0) o.address("address", e.address);
   if (e.from != 0) o.address("from", e.from);
   if (e.action != history_action::snapshot) {
-    o.add("bytes", e.bytes).address("stream", value_of(e.stream));
+    o.add("bytes", e.bytes).address("stream", text::handle_of(e.stream));
   }
   if (e.usable != 0) o.add("usable", e.usable);
   if (e.action == history_action::out_of_memory) o.add("available", e.available);
@@ -141,11 +130,10 @@ void write(std::string &out, const allocation_history &h, const history_event &e
 }
 
 void write(std::string &out, const allocation_history &h) {
-  text::print(out,
-              "{\n    \"recorded\": %llu,\n    \"lost\": %llu,\n    \"capacity\": %zu,\n    "
-              "\"stack_depth\": %u,\n",
-              static_cast<unsigned long long>(h.recorded), static_cast<unsigned long long>(h.lost),
-              h.options.events, h.options.stack_depth);
+  out += "{\n    \"recorded\": " + std::to_string(h.recorded);
+  out += ",\n    \"lost\": " + std::to_string(h.lost);
+  out += ",\n    \"capacity\": " + std::to_string(h.options.events);
+  out += ",\n    \"stack_depth\": " + std::to_string(h.options.stack_depth) + ",\n";
   list(out, "    ", "events", h.events, [&](const history_event &e) { write(out, h, e); });
   out += ",\n";
   const std::set<const void *> seen(h.frames.begin(), h.frames.end());
@@ -164,7 +152,7 @@ std::string to_json(const heap_snapshot &s) {
   std::string out = "{\n  \"format\": \"stillmap-heap-map\",\n  \"version\": 1,\n  \"device\": ";
   fields device(out);
   device.add("name", s.device).add("ordinal", static_cast<std::uint64_t>(s.ordinal)).end();
-  text::print(out, ",\n  \"page_bytes\": %zu,\n  \"figures\": ", s.map.page_bytes);
+  out += ",\n  \"page_bytes\": " + std::to_string(s.map.page_bytes) + ",\n  \"figures\": ";
   write(out, figures_of(s.map));
   if (s.stats) {
     out += ",\n  \"stats\": ";

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "stillmap/allocators/report/internal/text_out.h"
+#include "stillmap/vmm/format.h"
 #endif
 
 namespace stillmap {
@@ -16,11 +17,11 @@ namespace stillmap {
 #if __has_include(<nvtx3/nvToolsExtMem.h>)
 namespace {
 
-class nvtx_teller final : public heap_observer {
+class nvtx_annotator final : public heap_observer {
  public:
-  nvtx_teller() : domain_(nvtxDomainCreateA("stillmap")) {}
-  nvtx_teller(const nvtx_teller &) = delete;
-  ~nvtx_teller() override {
+  nvtx_annotator() : domain_(nvtxDomainCreateA("stillmap")) {}
+  nvtx_annotator(const nvtx_annotator &) = delete;
+  ~nvtx_annotator() override {
     for (const auto &[begin, h] : heaps_) nvtxMemHeapUnregister(domain_, h.handle);
     nvtxDomainDestroy(domain_);
   }
@@ -45,8 +46,7 @@ class nvtx_teller final : public heap_observer {
 
   // False: no tool is attached.
   bool begin_heap(const history_event &e) {
-    const auto stream = reinterpret_cast<std::uintptr_t>(e.stream.get());
-    const std::string name = stream == 0 ? "the default stream" : "stream " + text::hex(stream);
+    const std::string name = text::name_of(e.stream);
     const nvtxMemVirtualRangeDesc_t range{e.bytes, pointer(e.address)};
     nvtxMemHeapDesc_t what{};
     what.extCompatID = NVTX_EXT_COMPATID_MEM;
@@ -98,7 +98,7 @@ class nvtx_teller final : public heap_observer {
     batch.regionDescElements = &range;
     nvtxMemRegionsRegister(domain_, &batch);
 
-    const std::string name = "block of " + text::human(e.bytes);
+    const std::string name = "block of " + format_bytes(e.bytes);
     nvtxMemRegionNameDesc_t named{};
     named.regionRefType = NVTX_MEM_REGION_REF_TYPE_POINTER;
     named.region.pointer = pointer(e.address);
@@ -135,7 +135,7 @@ class nvtx_teller final : public heap_observer {
 }  // namespace
 
 result<std::shared_ptr<heap_observer>> nvtx_observer() {
-  return std::make_shared<nvtx_teller>();
+  return std::make_shared<nvtx_annotator>();
 }
 
 #else

@@ -7,14 +7,11 @@
 
 #include "stillmap/allocators/report/heap_report.h"
 #include "stillmap/allocators/report/internal/pickle_writer.h"
+#include "stillmap/allocators/report/internal/text_out.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap {
 namespace {
-
-std::uint64_t value_of(stream_ref s) {
-  return reinterpret_cast<std::uintptr_t>(s.get());
-}
 
 class torch_writer {
  public:
@@ -35,7 +32,6 @@ class torch_writer {
   void frame(const void *at);
   void event(const char *action, std::uint64_t address, std::size_t bytes, const history_event &e);
   void events(const history_event &e);
-  void settings();
 
   const heap_snapshot &s_;
   pickle_writer out_;
@@ -44,14 +40,8 @@ class torch_writer {
 };
 
 const char *state_of(heap_part part) {
-  switch (part) {
-    case heap_part::live:
-      return "active_allocated";
-    case heap_part::pending_free:
-      return "active_pending_free";
-    default:
-      return "inactive";
-  }
+  if (part == heap_part::live) return "active_allocated";
+  return part == heap_part::pending_free ? "active_pending_free" : "inactive";
 }
 
 void torch_writer::frame(const void *at) {
@@ -103,7 +93,7 @@ void torch_writer::segment(const heap_map::arena &a, segments::const_iterator fr
   out_.begin_dict().add("device").add(static_cast<std::uint64_t>(s_.ordinal));
   out_.add("address").add(from->range.begin.value()).add("total_size").add(total);
   out_.add("allocated_size").add(live).add("active_size").add(active);
-  out_.add("requested_size").add(requested).add("stream").add(value_of(a.stream));
+  out_.add("requested_size").add(requested).add("stream").add(text::handle_of(a.stream));
   out_.add("segment_type").add("large").add("segment_pool_id").add_pair(0, a.pool);
   out_.add("is_expandable").add(s_.map.page_bytes != 0);
   frames(nullptr);
@@ -127,48 +117,33 @@ void torch_writer::event(const char *action, std::uint64_t address, std::size_t 
   const bool oom = e.action == history_action::out_of_memory;
   out_.begin_dict().add("action").add(action).add(oom ? "device_free" : "addr");
   out_.add(oom ? std::uint64_t{e.available} : address).add("size").add(std::uint64_t{bytes});
-  out_.add("stream").add(value_of(e.stream)).add("time_us").add(e.time_ns / 1000);
+  out_.add("stream").add(text::handle_of(e.stream)).add("time_us").add(e.time_ns / 1000);
   frames(&e);
   out_.end_dict().next();
 }
 
+// The viewer shows no reservations.
 void torch_writer::events(const history_event &e) {
   switch (e.action) {
-    case history_action::allocate:
-      event("alloc", e.address, e.bytes, e);
-      break;
-    case history_action::free_requested:
-      event("free_requested", e.address, e.bytes, e);
-      break;
-    case history_action::free_completed:
-      event("free_completed", e.address, e.bytes, e);
-      break;
-    case history_action::page_map:
-      event("segment_map", e.address, e.bytes, e);
-      break;
     case history_action::page_move:
       event("segment_unmap", e.from, e.bytes, e);
-      event("segment_map", e.address, e.bytes, e);
-      break;
+      [[fallthrough]];
+    case history_action::page_map:
+      return event("segment_map", e.address, e.bytes, e);
     case history_action::page_unmap:
-      event("segment_unmap", e.address, e.bytes, e);
-      break;
-    case history_action::reserve:  // the viewer shows no reservations
-      break;
+      return event("segment_unmap", e.address, e.bytes, e);
+    case history_action::allocate:
+      return event("alloc", e.address, e.bytes, e);
+    case history_action::free_requested:
+    case history_action::free_completed:
+      return event(name_of(e.action), e.address, e.bytes, e);
     case history_action::out_of_memory:
-      event("oom", 0, e.bytes, e);
-      break;
+      return event("oom", 0, e.bytes, e);
     case history_action::snapshot:
-      event("snapshot", 0, 0, e);
+      return event("snapshot", 0, 0, e);
+    case history_action::reserve:
       break;
   }
-}
-
-void torch_writer::settings() {
-  out_.add("allocator_settings").begin_dict();
-  out_.add("backend").add("stillmap");
-  out_.add("expandable_segments").add(s_.map.page_bytes != 0);
-  out_.end_dict();
 }
 
 std::string torch_writer::write() {
@@ -201,7 +176,8 @@ std::string torch_writer::write() {
     out_.end_list().next();
   }
   out_.end_list();
-  settings();
+  out_.add("allocator_settings").begin_dict().add("backend").add("stillmap");
+  out_.add("expandable_segments").add(s_.map.page_bytes != 0).end_dict();
   return out_.end_dict().take();
 }
 

@@ -4,13 +4,13 @@
 #include <algorithm>
 
 #include "stillmap/allocators/report/internal/heap_layout.h"
+#include "stillmap/allocators/report/internal/svg_writer.h"
 #include "stillmap/allocators/report/internal/text_out.h"
 #include "stillmap/vmm/format.h"
 
 namespace stillmap {
 namespace {
 
-using text::human;
 using text::print;
 using text::xml;
 
@@ -46,9 +46,7 @@ constexpr const char *style = R"(<style>
 )";
 
 std::string name_of(const heap_map::arena &a) {
-  if (!a.name.empty()) return a.name;
-  const auto handle = reinterpret_cast<std::uintptr_t>(a.stream.get());
-  return handle == 0 ? "the default stream" : "stream " + text::hex(handle);
+  return a.name.empty() ? text::name_of(a.stream) : a.name;
 }
 
 std::string times(std::size_t bytes, std::size_t of) {
@@ -57,22 +55,12 @@ std::string times(std::size_t bytes, std::size_t of) {
   return out;
 }
 
-class canvas {
+class canvas : svg_writer {
  public:
   explicit canvas(const heap_picture &p) : p_(p) {}
   std::string draw();
-  double width() const { return width_; }
 
  private:
-  void write(double x, double y, const std::string &what, const char *css = "",
-             const char *anchor = "start") {
-    print(body_, "<text x=\"%.1f\" y=\"%.1f\" class=\"%s\" text-anchor=\"%s\">", x, y, css, anchor);
-    body_ += xml(what) + "</text>\n";
-  }
-  void box(double x, double y, double w, double h, const char *css) {
-    print(body_, "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.1f\" class=\"%s\"/>\n", x,
-          y, w, h, css);
-  }
   double lines(double x, double y, const std::vector<std::string> &parts, const char *css);
   void legend();
   double head(const heap_column &c, double x, double y);
@@ -82,7 +70,6 @@ class canvas {
   void piece(const drawn_piece &d, double x, double y);
 
   const heap_picture &p_;
-  std::string body_;
   double width_ = 0, column_ = 0, y_ = 0;
   std::uint64_t row_bytes_ = 0, bar_bytes_ = 0;
 };
@@ -118,16 +105,15 @@ void canvas::legend() {
       x = margin;
       y_ += 22;
     }
-    std::string css;
-    print(css, "p%u", static_cast<unsigned>(p));
+    const std::string css = "p" + std::to_string(static_cast<unsigned>(p));
     const double thin = p == paint::gap ? 3 : 16;
     box(x + (16 - thin) / 2, y_ - 11, thin, 13, css.c_str());
     write(x + 23, y_, label);
     x += wide;
   };
-  entry(paint::live_0, "blocks up to " + human(live_bounds[0]));
+  entry(paint::live_0, "blocks up to " + format_bytes(live_bounds[0]));
   for (std::size_t i = 1; i < live_bounds.size(); ++i) {
-    entry(static_cast<paint>(i), "to " + human(live_bounds[i]));
+    entry(static_cast<paint>(i), "to " + format_bytes(live_bounds[i]));
   }
   entry(paint::live_4, "larger");
   entry(paint::free, "free memory");
@@ -139,7 +125,8 @@ void canvas::legend() {
   }
   y_ += 22;
   write(margin, y_,
-        "Area is memory: each full row is " + human(row_bytes_) + ". Addresses run row by row.",
+        "Area is memory: each full row is " + format_bytes(row_bytes_) +
+            ". Addresses run row by row.",
         "soft");
   y_ += 34;
 }
@@ -152,9 +139,9 @@ double canvas::use_bar(const heap_column &c, const heap_figures &f, double x, do
   const auto part = [&](std::size_t bytes, const char *css, const char *what) {
     if (bytes == 0) return;
     const double wide = static_cast<double>(bytes) * per_byte;
-    body_ += "<g><title>" + xml(std::string(what) + ": " + human(bytes)) + "</title>\n";
+    begin_group(std::string(what) + ": " + format_bytes(bytes));
     box(at, y, wide, 18, css);
-    body_ += "</g>\n";
+    end_group();
     at += wide;
   };
   part(f.live, "p3", "in blocks");
@@ -179,15 +166,15 @@ double canvas::wanted(const heap_column &c, const heap_figures &f, double x, dou
     write(x, y, label, "soft");
     y += 16;
   };
-  bar(c.wanted, "wanted", "requested: " + human(c.wanted));
-  bar(f.largest_free, "p6", "the largest free piece: " + human(f.largest_free));
+  bar(c.wanted, "wanted", "requested: " + format_bytes(c.wanted));
+  bar(f.largest_free, "p6", "the largest free piece: " + format_bytes(f.largest_free));
   const std::size_t free = f.free + f.cached;
   const std::size_t left = c.capacity > f.committed ? c.capacity - f.committed : 0;
   if (free + left >= c.wanted) {
     y += 6;
     write(x, y,
-          left == 0 ? "all that is free: " + human(free) + ". Enough, but in pieces."
-                    : "all that is free or not committed yet: " + human(free + left) +
+          left == 0 ? "all that is free: " + format_bytes(free) + ". Enough, but in pieces."
+                    : "all that is free or not committed yet: " + format_bytes(free + left) +
                           ". Enough, but in pieces.",
           "bad");
     y += 18;
@@ -205,24 +192,26 @@ double canvas::head(const heap_column &c, double x, double y) {
   y = use_bar(c, f, x, y - 6) + 20;
   const std::size_t free = f.free + f.cached;
   std::vector<std::string> facts;
-  facts.push_back(human(f.live) + " live in " + format_count(f.blocks) +
+  facts.push_back(format_bytes(f.live) + " live in " + format_count(f.blocks) +
                   (f.blocks == 1 ? " block" : " blocks"));
-  facts.push_back(human(f.committed) + " committed, " + times(f.committed, f.live) + " times that");
-  if (c.capacity != 0) facts.push_back(human(c.capacity) + " may be committed");
+  facts.push_back(format_bytes(f.committed) + " committed, " + times(f.committed, f.live) +
+                  " times that");
+  if (c.capacity != 0) facts.push_back(format_bytes(c.capacity) + " may be committed");
   y = lines(x, y, facts, "");
   facts.clear();
   if (free != 0) {
     facts.push_back(
-        human(free) + " free in " + format_count(f.free_pieces) +
-        (f.free_pieces == 1 ? " piece" : " pieces, the largest " + human(f.largest_free)));
+        format_bytes(free) + " free in " + format_count(f.free_pieces) +
+        (f.free_pieces == 1 ? " piece" : " pieces, the largest " + format_bytes(f.largest_free)));
     if (c.map.page_bytes != 0) {
-      facts.push_back(human(f.free_whole_pages) + " of it whole pages, which can move");
-      facts.push_back(human(f.page_edges) + " edges of pages in use");
+      facts.push_back(format_bytes(f.free_whole_pages) + " of it whole pages, which can move");
+      facts.push_back(format_bytes(f.page_edges) + " edges of pages in use");
     }
   }
-  if (f.pending_free != 0) facts.push_back(human(f.pending_free) + " pending in other streams");
-  facts.push_back(human(f.reserved) + " of addresses");
-  if (f.aliased != 0) facts.push_back(human(f.aliased) + " of them aliased");
+  if (f.pending_free != 0)
+    facts.push_back(format_bytes(f.pending_free) + " pending in other streams");
+  facts.push_back(format_bytes(f.reserved) + " of addresses");
+  if (f.aliased != 0) facts.push_back(format_bytes(f.aliased) + " of them aliased");
   y = lines(x, y, facts, "soft") + 8;
   if (c.wanted != 0) y = wanted(c, f, x, y) + 6;
   return y;
@@ -232,24 +221,26 @@ void canvas::piece(const drawn_piece &d, double x, double y) {
   if (d.parts.empty()) return;
   std::string what;
   if (d.color == paint::gap) {
-    what = human(d.bytes) + " of addresses without memory";
-    if (d.aliased != 0) what += "; the pages of " + human(d.aliased) + " are in use elsewhere";
-    if (d.unmapping != 0) what += "; " + human(d.unmapping) + " being unmapped";
+    what = format_bytes(d.bytes) + " of addresses without memory";
+    if (d.aliased != 0)
+      what += "; the pages of " + format_bytes(d.aliased) + " are in use elsewhere";
+    if (d.unmapping != 0) what += "; " + format_bytes(d.unmapping) + " being unmapped";
     if (d.bytes == 0) what = "other addresses";
   } else if (d.pieces > 1) {
-    what = format_count(d.pieces) + " small pieces, " + human(d.bytes) + ", of it " +
-           human(d.live) + " in blocks";
+    what = format_count(d.pieces) + " small pieces, " + format_bytes(d.bytes) + ", of it " +
+           format_bytes(d.live) + " in blocks";
   } else if (d.color == paint::free) {
-    what = human(d.bytes) + " free";
+    what = format_bytes(d.bytes) + " free";
   } else if (d.color == paint::pending_free) {
-    what = human(d.bytes) + " freed, and other streams still use it";
+    what = format_bytes(d.bytes) + " freed, and other streams still use it";
   } else {
-    what = "a block of " + human(d.bytes) + " (" + format_count(d.requested) + " bytes requested)";
+    what = "a block of " + format_bytes(d.bytes) + " (" + format_count(d.requested) +
+           " bytes requested)";
   }
   what.append("\n").append(text::hex(d.begin)).append(" \xE2\x80\x93 ");
   what += text::hex(d.begin + d.bytes);
-  print(body_, "<g class=\"p%u\"><title>", static_cast<unsigned>(d.color));
-  body_ += xml(what) + "</title>";
+  print(body, "<g class=\"p%u\"><title>", static_cast<unsigned>(d.color));
+  body += xml(what) + "</title>";
   for (std::size_t i = 0; i < d.parts.size(); ++i) {
     const auto &part = d.parts[i];
     // Leaves a narrow gap between neighbours that are wide enough.
@@ -257,10 +248,10 @@ void canvas::piece(const drawn_piece &d, double x, double y) {
     const double wide =
         last && part.width > 3 && d.color != paint::gap ? part.width - 0.7 : part.width;
     const double grown = d.color == paint::gap ? 2 : 0;
-    print(body_, "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.1f\"/>", x + part.x,
+    print(body, "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.1f\"/>", x + part.x,
           y + part.row * row_pitch - grown / 2, wide, row_height + grown);
   }
-  body_ += "</g>\n";
+  body += "</g>\n";
 }
 
 double canvas::arena(const heap_map::arena &a, double x, double y) {
@@ -268,7 +259,8 @@ double canvas::arena(const heap_map::arena &a, double x, double y) {
   if (f.committed == 0) return y;
   write(x, y, name_of(a), "arena");
   const double after = x + 8.2 * static_cast<double>(name_of(a).size()) + 14;
-  write(after, y, human(f.live) + " live" + dot + human(f.free + f.cached) + " free", "soft");
+  write(after, y, format_bytes(f.live) + " live" + dot + format_bytes(f.free + f.cached) + " free",
+        "soft");
   y += 8;
   const drawn_arena drawn = lay_out(a, column_, row_bytes_);
   for (const drawn_piece &d : drawn.pieces) piece(d, x, y);
@@ -316,14 +308,7 @@ std::string canvas::draw() {
     end = std::max(end, y);
     x += column_ + column_gap;
   }
-  std::string out;
-  print(out,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" width=\"%.0f\" "
-        "height=\"%.0f\" role=\"img\" aria-label=\"",
-        width_, end, width_, end);
-  out += xml(p_.title) + "\">\n" + style;
-  print(out, "<rect width=\"%.0f\" height=\"%.0f\" class=\"page\"/>\n", width_, end);
-  return out + body_ + "</svg>\n";
+  return document(p_.title, width_, end, style);
 }
 
 // Replaces the browser's delayed tooltip by one that appears at once.

@@ -14,22 +14,16 @@ class layouter {
   layouter(double row_width, std::uint64_t bytes_per_row)
       : width_(row_width), per_byte_(row_width / static_cast<double>(bytes_per_row)) {}
 
+  // `joins`: it begins where the piece before it ends.
   void add(const heap_extent &s, bool joins) {
-    const double wide = static_cast<double>(s.range.bytes) * per_byte_;
-    if (wide >= narrowest) {
-      end_bundle();
-      drawn_piece &p = begin_piece(s);
-      place(p, wide);
-      return;
-    }
-    if (bundled_.pieces != 0 && !joins) end_bundle();
+    const bool narrow = static_cast<double>(s.range.bytes) * per_byte_ < narrowest;
+    if (!narrow || !joins) end_bundle();
     if (bundled_.pieces == 0) bundled_.begin = s.range.begin.value();
     ++bundled_.pieces;
     bundled_.bytes += s.range.bytes;
     of_paint_[static_cast<std::size_t>(paint_of(s))] += s.range.bytes;
     if (s.part == heap_part::live) bundled_.live += s.range.bytes;
     bundled_.requested += s.requested;
-    bundled_.in_slab = bundled_.in_slab || s.in_slab;
     if (static_cast<double>(bundled_.bytes) * per_byte_ >= narrowest) end_bundle();
   }
 
@@ -50,17 +44,6 @@ class layouter {
   }
 
  private:
-  drawn_piece &begin_piece(const heap_extent &s) {
-    drawn_piece p;
-    p.color = paint_of(s);
-    p.begin = s.range.begin.value();
-    p.bytes = s.range.bytes;
-    p.live = s.part == heap_part::live ? s.range.bytes : 0;
-    p.requested = s.requested;
-    p.in_slab = s.in_slab;
-    out_.pieces.push_back(std::move(p));
-    return out_.pieces.back();
-  }
   void place(drawn_piece &p, double wide) {
     while (wide > 1e-6) {
       const double here = std::min(wide, width_ - x_);
@@ -80,7 +63,6 @@ class layouter {
     out_.pieces.push_back(std::move(bundled_));
     place(out_.pieces.back(), wide);
     bundled_ = {};
-    bundled_.pieces = 0;
     of_paint_ = {};
   }
 
@@ -88,11 +70,7 @@ class layouter {
   drawn_arena out_;
   unsigned row_ = 0;
   double x_ = 0;
-  drawn_piece bundled_ = [] {
-    drawn_piece none;
-    none.pieces = 0;
-    return none;
-  }();
+  drawn_piece bundled_;  // the pieces since the last one that was wide enough
   std::array<std::uint64_t, paints> of_paint_{};
 };
 
@@ -139,8 +117,7 @@ drawn_arena lay_out(const heap_map::arena &a, double row_width, std::uint64_t by
         out.add_gap(std::move(gap), gap_width);
       }
       gap = {};
-      const bool joins = begin == end;
-      out.add(s, joins);
+      out.add(s, begin == end);
     }
     end = begin + s.range.bytes;
   }

@@ -19,11 +19,10 @@ paint paint_of(const heap_extent &s);
 struct drawn_piece {
   paint color = paint::free;
   std::uint64_t begin = 0, bytes = 0;  // the address range
-  std::uint64_t pieces = 1;            // more than 1: pieces that are drawn together
+  std::uint64_t pieces = 0;            // more than 1: pieces that are drawn together
   std::uint64_t live = 0;              // bytes of live blocks in it
   std::uint64_t requested = 0;
   std::uint64_t aliased = 0, unmapping = 0;  // bytes, of a gap
-  bool in_slab = false;
   struct part {
     unsigned row;
     double x, width;

@@ -23,49 +23,31 @@ void print(std::string &out, const char *format, ...) {
   va_end(again);
 }
 
-std::string human(std::uint64_t bytes) {
-  static constexpr const char *units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  std::size_t unit = 0;
-  double value = static_cast<double>(bytes);
-  while (value >= 1023.995 && unit + 1 < std::size(units)) {
-    value /= 1024;
-    ++unit;
-  }
-  // Three significant digits, without trailing zeros.
-  std::string out;
-  print(out, "%.*f", unit == 0 || value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2, value);
-  if (out.find('.') != std::string::npos) {
-    out.erase(out.find_last_not_of('0') + 1);
-    if (out.back() == '.') out.pop_back();
-  }
-  return out + ' ' + units[unit];
-}
-
 std::string hex(std::uint64_t address) {
   std::string out;
   print(out, "0x%llx", static_cast<unsigned long long>(address));
   return out;
 }
 
+std::string name_of(stream_ref stream) {
+  const std::uint64_t handle = handle_of(stream);
+  return handle == 0 ? "the default stream" : "stream " + hex(handle);
+}
+
 std::string xml(std::string_view plain) {
   std::string out;
   for (const char c : plain) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        // XML does not allow control characters.
-        out += static_cast<unsigned char>(c) < 0x20 && c != '\n' ? ' ' : c;
+    if (c == '&') {
+      out += "&amp;";
+    } else if (c == '<') {
+      out += "&lt;";
+    } else if (c == '>') {
+      out += "&gt;";
+    } else if (c == '"') {
+      out += "&quot;";
+    } else {
+      // XML does not allow control characters.
+      out += static_cast<unsigned char>(c) < 0x20 && c != '\n' ? ' ' : c;
     }
   }
   return out;

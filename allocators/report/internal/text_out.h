@@ -1,18 +1,24 @@
-// Formatting for reports: byte counts, numbers, XML and JSON escapes. Internal.
+// Formatting for reports: addresses, streams, XML and JSON escapes. Internal.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <string_view>
 
+#include "stillmap/vmm/stream.h"
+
 namespace stillmap::text {
 
 // Appends formatted text; the format is that of printf.
 [[gnu::format(printf, 2, 3)]] void print(std::string &out, const char *format, ...);
 
-std::string human(std::uint64_t bytes);    // "1.25 GiB", "140 GiB", "512 B"
 std::string hex(std::uint64_t address);    // "0x7f0012340000"
+std::string name_of(stream_ref stream);    // "the default stream", "stream 0x7f0012340000"
 std::string xml(std::string_view plain);   // for text and attributes
 std::string json(std::string_view plain);  // with its quotes
+
+inline std::uint64_t handle_of(stream_ref stream) {
+  return reinterpret_cast<std::uintptr_t>(stream.get());
+}
 
 }  // namespace stillmap::text

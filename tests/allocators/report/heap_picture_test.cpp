@@ -174,10 +174,10 @@ TEST(HeapPicture, SaysWhatItShows) {
   });
   ASSERT_NE(large, segments.end());
   for (const std::string &said :
-       {text::human(f.live) + " live in " + format_count(f.blocks) + " blocks",
-        text::human(f.committed) + " committed", std::string("100 GiB may be committed"),
-        text::human(f.largest_free), text::human(f.free_whole_pages) + " of it whole pages",
-        text::human(f.page_edges) + " edges of pages", std::string("stream &lt;0&gt;"),
+       {format_bytes(f.live) + " live in " + format_count(f.blocks) + " blocks",
+        format_bytes(f.committed) + " committed", std::string("100 GiB may be committed"),
+        format_bytes(f.largest_free), format_bytes(f.free_whole_pages) + " of it whole pages",
+        format_bytes(f.page_edges) + " edges of pages", std::string("stream &lt;0&gt;"),
         std::string("A &lt;title&gt; &amp; &quot;more&quot;"),
         std::string("freed, other streams still use it"), text::hex(large->range.begin.value())}) {
     EXPECT_NE(svg.find(said), std::string::npos) << said;
@@ -198,7 +198,7 @@ TEST(HeapPicture, ShowsAFailureBesideOneThatServed) {
   ASSERT_GT(failed.wanted, f.largest_free);
   std::string svg = to_svg(p);
   rectangles(svg);
-  EXPECT_NE(svg.find("requested: " + text::human(failed.wanted)), std::string::npos);
+  EXPECT_NE(svg.find("requested: " + format_bytes(failed.wanted)), std::string::npos);
   EXPECT_NE(svg.find("Enough, but in pieces"), std::string::npos);
   failed.wanted = 500_GiB;
   svg = to_svg(p);
@@ -216,12 +216,12 @@ TEST(HeapPicture, IsAPageToo) {
 }
 
 TEST(ReportText, IsForPeople) {
-  EXPECT_EQ(text::human(0), "0 B");
-  EXPECT_EQ(text::human(512), "512 B");
-  EXPECT_EQ(text::human(1_KiB), "1 KiB");
-  EXPECT_EQ(text::human(1_MiB + 256_KiB), "1.25 MiB");
-  EXPECT_EQ(text::human(1_GiB - 1), "1 GiB");
-  EXPECT_EQ(text::human(141_GiB), "141 GiB");
+  EXPECT_EQ(format_bytes(0), "0 B");
+  EXPECT_EQ(format_bytes(512), "512 B");
+  EXPECT_EQ(format_bytes(1_KiB), "1 KiB");
+  EXPECT_EQ(format_bytes(1_MiB + 256_KiB), "1.25 MiB");
+  EXPECT_EQ(format_bytes(1_GiB - 1), "1 GiB");
+  EXPECT_EQ(format_bytes(141_GiB), "141 GiB");
   EXPECT_EQ(format_count(0), "0");
   EXPECT_EQ(format_count(1234567), "1,234,567");
   EXPECT_EQ(text::json("a\"\\\n"), "\"a\\\"\\\\\\u000a\"");

@@ -3,24 +3,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <map>
+#include <set>
 #include <utility>
 
 namespace stillmap::tool {
 
 const char *word_for(backing b) {
-  switch (b) {
-    case backing::nothing:
-      return "reserved";
-    case backing::mapped:
-      return "mapped";
-    case backing::shared:
-      return "shared";
-    case backing::retiring:
-      return "retiring";
-  }
-  return "?";
+  constexpr std::array<const char *, backing_kinds> words = {"reserved", "mapped", "shared",
+                                                             "retiring"};
+  return words[static_cast<std::size_t>(b)];
 }
 
 std::uint64_t picture_row::bytes_of(backing kind) const {
@@ -53,15 +47,13 @@ bool writable(const mapping_record &m) {
 }
 
 void add_run(picture_row &row, const backing_run &run) {
-  if (!row.runs.empty()) {
-    backing_run &last = row.runs.back();
-    if (last.offset + last.bytes == run.offset && last.kind == run.kind &&
-        last.read_only == run.read_only) {
-      last.bytes += run.bytes;
-      return;
-    }
+  backing_run *const last = row.runs.empty() ? nullptr : &row.runs.back();
+  if (last != nullptr && last->offset + last->bytes == run.offset && last->kind == run.kind &&
+      last->read_only == run.read_only) {
+    last->bytes += run.bytes;
+  } else {
+    row.runs.push_back(run);
   }
-  row.runs.push_back(run);
 }
 
 }  // namespace
@@ -74,30 +66,22 @@ picture picture_of(std::span<const block_record> blocks, std::span<const mapping
   p.pool_ready = pool.free.bytes() - p.pool_waiting;
 
   for (const block_record &b : blocks) {
-    picture_row row;
-    row.name = b.tag;
-    row.begin = b.range.begin.value();
-    row.bytes = b.range.bytes;
-    row.generation = b.generation;
-    p.rows.push_back(std::move(row));
+    p.rows.push_back({b.tag, b.range.begin.value(), b.range.bytes, b.generation, true, {}});
   }
   const auto pages = addresses_of_pages(mappings);
-  std::map<std::uint64_t, bool> counted;
+  std::set<std::uint64_t> counted;
   for (const mapping_record &m : mappings) {
     if (m.state == mapping_state::suspended) continue;  // addresses only
+    const auto page = m.backing ? pages.find(m.backing->id()) : pages.end();
+    const bool used = page != pages.end();
     backing_run run;
     run.bytes = m.range.bytes;
-    const bool alone =
-        !m.backing || pages.find(m.backing->id()) == pages.end() || pages.at(m.backing->id()) < 2;
     run.kind = m.state == mapping_state::retiring ? backing::retiring
-               : alone                            ? backing::mapped
-                                                  : backing::shared;
+               : used && page->second > 1         ? backing::shared
+                                                  : backing::mapped;
     run.read_only = !writable(m);
-    if (!m.backing) {
-      p.pages_in_use += m.range.bytes;
-    } else if (!std::exchange(counted[m.backing->id()], true)) {
-      const bool used = pages.find(m.backing->id()) != pages.end();
-      (used ? p.pages_in_use : p.pages_retiring) += m.range.bytes;
+    if (!m.backing || counted.insert(m.backing->id()).second) {
+      (used || !m.backing ? p.pages_in_use : p.pages_retiring) += m.range.bytes;
     }
 
     const std::uint64_t at = m.range.begin.value();
@@ -108,13 +92,7 @@ picture picture_of(std::span<const block_record> blocks, std::span<const mapping
       run.offset = at - row_of_page->begin;
       add_run(*row_of_page, run);
     } else {
-      picture_row row;
-      row.name = "allocation";
-      row.begin = at;
-      row.bytes = m.range.bytes;
-      row.reservation = false;
-      row.runs.push_back(run);
-      p.rows.push_back(std::move(row));
+      p.rows.push_back({"allocation", at, m.range.bytes, 0, false, {run}});
     }
   }
   std::sort(p.rows.begin(), p.rows.end(),

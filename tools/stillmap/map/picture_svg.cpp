@@ -9,6 +9,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "stillmap/allocators/report/internal/svg_writer.h"
+#include "stillmap/allocators/report/internal/text_out.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/map/picture.h"
 
@@ -17,8 +19,6 @@ namespace {
 
 constexpr double page_width = 1000, margin = 40, bar_width = page_width - 2 * margin;
 constexpr double bar_height = 26, zoom_height = 44, gap_to_zoom = 34;
-constexpr std::array<const char *, backing_kinds> css_class = {"reserved", "mapped", "shared",
-                                                               "retiring"};
 
 constexpr const char *style = R"svg(<style>
   text { font-family: system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif; font-size: 13px; fill: #1f2328; }
@@ -31,6 +31,7 @@ constexpr const char *style = R"svg(<style>
   .mapped { fill: #009e73; }
   .shared { fill: #0072b2; }
   .retiring { fill: #e69f00; }
+  .striped { fill: url(#stripes); }
   .outline { fill: none; stroke: #818b98; }
   .axis { stroke: #818b98; fill: none; }
   .lens { fill: #818b98; fill-opacity: 0.13; stroke: #818b98; stroke-opacity: 0.6; stroke-dasharray: 3 3; }
@@ -50,30 +51,6 @@ constexpr const char *style = R"svg(<style>
 </pattern></defs>
 )svg";
 
-std::string escape(const std::string &text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        // Control characters are not allowed in XML at all.
-        out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
-    }
-  }
-  return out;
-}
-
 // The round step that cuts `span` into four to eight parts: a power of two for sizes.
 std::uint64_t tick_of_bytes(std::uint64_t span) {
   std::uint64_t tick = 1;
@@ -81,43 +58,31 @@ std::uint64_t tick_of_bytes(std::uint64_t span) {
   return std::max<std::uint64_t>(tick * 2, 1);
 }
 
-class svg {
+class svg : svg_writer {
  public:
   explicit svg(const picture &p) : p_(p) {}
   std::string draw();
 
  private:
-  void text(double x, double y, const std::string &what, const char *css = "",
-            const char *anchor = "start") {
-    body_ +=
-        fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" class=\"{}\" text-anchor=\"{}\">{}</text>\n",
-                    x, y, css, anchor, escape(what));
-  }
-  void box(double x, double y, double w, double h, const char *css) {
-    body_ += fmt::format(
-        "<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{:.1f}\" class=\"{}\"/>\n", x, y,
-        w, h, css);
-  }
   void line(double x1, double y1, double x2, double y2, const char *css) {
-    body_ += fmt::format(
+    body += fmt::format(
         "<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" class=\"{}\"/>\n", x1, y1,
         x2, y2, css);
   }
   void heading(const std::string &name, const std::string &facts) {
-    body_ += fmt::format(
+    body += fmt::format(
         "<text x=\"{:.1f}\" y=\"{:.1f}\"><tspan class=\"name\">{}</tspan><tspan "
         "class=\"soft\" dx=\"12\">{}</tspan></text>\n",
-        margin, y_, escape(name), escape(facts));
+        margin, y_, text::xml(name), text::xml(facts));
   }
   void bar(const picture_row &row, std::uint64_t span, double height);
   void row(const picture_row &r);
-  void ticks(std::uint64_t span);
+  void ticks(double left, double width, std::uint64_t span, const char *sign);
   void legend();
   void memory();
   void history();
 
   const picture &p_;
-  std::string body_;
   double y_ = 0;
 };
 
@@ -134,30 +99,25 @@ void svg::bar(const picture_row &row, std::uint64_t span, double height) {
         fmt::format("{} {} at offset {}, address {}{}", format_bytes(r.bytes), word_for(r.kind),
                     format_bytes(r.offset), hexadecimal(row.begin + r.offset),
                     r.read_only ? ", read-only until written" : "");
-    body_ += fmt::format("<g><title>{}</title>\n", escape(what));
-    box(x, y_, w, height, css_class[static_cast<std::size_t>(r.kind)]);
-    if (r.read_only) {
-      body_ += fmt::format(
-          "<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{:.1f}\" "
-          "fill=\"url(#stripes)\"/>\n",
-          x, y_, w, height);
-    }
-    body_ += "</g>\n";
+    begin_group(what);
+    box(x, y_, w, height, word_for(r.kind));
+    if (r.read_only) box(x, y_, w, height, "striped");
+    end_group();
   }
   box(margin, y_, bar_width, height, "outline");
 }
 
-// Offsets from the start of the bar, below it.
-void svg::ticks(std::uint64_t span) {
+// Marks at round numbers of bytes below a bar or graph.
+void svg::ticks(double left, double width, std::uint64_t span, const char *sign) {
   const std::uint64_t tick = tick_of_bytes(span);
   for (std::uint64_t at = 0; at <= span; at += tick) {
-    const double x = margin + bar_width * static_cast<double>(at) / static_cast<double>(span);
+    const double x = left + width * static_cast<double>(at) / static_cast<double>(span);
     line(x, y_, x, y_ + 5, "axis");
     // A label near the end would run over the edge.
-    text(x, y_ + 18, at == 0 ? std::string("0") : fmt::format("+{}", format_bytes(at)), "soft",
-         at == 0                       ? "start"
-         : x > margin + bar_width - 30 ? "end"
-                                       : "middle");
+    write(x, y_ + 18, at == 0 ? "0" : sign + format_bytes(at), "soft",
+          at == 0                 ? "start"
+          : x > left + width - 30 ? "end"
+                                  : "middle");
     if (tick > span - at) break;
   }
 }
@@ -178,31 +138,27 @@ void svg::row(const picture_row &r) {
   const std::uint64_t zoom = zoom_of(r, p_.page_bytes);
   bar(r, r.bytes, bar_height);
   y_ += bar_height;
-  if (zoom == 0) {
-    ticks(r.bytes);
-    y_ += 34;
-    text(margin, y_, hexadecimal(r.begin), "address");
-    text(margin + bar_width, y_, hexadecimal(r.begin + r.bytes), "address", "end");
-    y_ += 38;
-    return;
-  }
-  const double part = bar_width * static_cast<double>(zoom) / static_cast<double>(r.bytes);
   const double right = margin + bar_width;
-  text(right, y_ + 15,
-       fmt::format("{} \xE2\x80\x93 {}", hexadecimal(r.begin), hexadecimal(r.begin + r.bytes)),
-       "address", "end");
-  const double below = y_ + gap_to_zoom;
-  body_ += fmt::format(
-      "<path class=\"lens\" d=\"M{:.1f} {:.1f}L{:.1f} {:.1f}L{:.1f} {:.1f}L{:.1f} {:.1f}Z\"/>\n",
-      margin, y_, margin + std::max(part, 1.5), y_, right, below, margin, below);
-  text(margin + 10, below - 7, fmt::format("the first {}, enlarged", format_bytes(zoom)), "soft");
-  y_ = below;
-  bar(r, zoom, zoom_height);
-  y_ += zoom_height;
-  ticks(zoom);
+  if (zoom != 0) {
+    const double part = bar_width * static_cast<double>(zoom) / static_cast<double>(r.bytes);
+    write(right, y_ + 15,
+          fmt::format("{} \xE2\x80\x93 {}", hexadecimal(r.begin), hexadecimal(r.begin + r.bytes)),
+          "address", "end");
+    const double below = y_ + gap_to_zoom;
+    body += fmt::format(
+        "<path class=\"lens\" d=\"M{:.1f} {:.1f}L{:.1f} {:.1f}L{:.1f} {:.1f}L{:.1f} {:.1f}Z\"/>\n",
+        margin, y_, margin + std::max(part, 1.5), y_, right, below, margin, below);
+    write(margin + 10, below - 7, fmt::format("the first {}, enlarged", format_bytes(zoom)),
+          "soft");
+    y_ = below;
+    bar(r, zoom, zoom_height);
+    y_ += zoom_height;
+  }
+  const std::uint64_t span = zoom != 0 ? zoom : r.bytes;
+  ticks(margin, bar_width, span, "+");
   y_ += 34;
-  text(margin, y_, hexadecimal(r.begin), "address");
-  text(right, y_, hexadecimal(r.begin + zoom), "address", "end");
+  write(margin, y_, hexadecimal(r.begin), "address");
+  write(right, y_, hexadecimal(r.begin + span), "address", "end");
   y_ += 38;
 }
 
@@ -216,13 +172,8 @@ void svg::legend() {
       y_ += 24;
     }
     box(x, y_ - 11, 18, 13, css);
-    if (striped) {
-      body_ += fmt::format(
-          "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"18\" height=\"13\" "
-          "fill=\"url(#stripes)\"/>\n",
-          x, y_ - 11);
-    }
-    text(x + 25, y_, label);
+    if (striped) box(x, y_ - 11, 18, 13, "striped");
+    write(x + 25, y_, label);
     x += width;
   };
   bool found[backing_kinds] = {}, read_only = false;
@@ -262,11 +213,11 @@ void svg::memory() {
   }
   box(margin, y_, bar_width, bar_height, "outline");
   y_ += bar_height + 18;
-  text(margin, y_,
-       fmt::format(
-           "{} in use \xC2\xB7 {} free once pending work is done \xC2\xB7 {} free in the pool",
-           format_bytes(parts[0]), format_bytes(parts[1]), format_bytes(parts[2])),
-       "soft");
+  write(margin, y_,
+        fmt::format(
+            "{} in use \xC2\xB7 {} free once pending work is done \xC2\xB7 {} free in the pool",
+            format_bytes(parts[0]), format_bytes(parts[1]), format_bytes(parts[2])),
+        "soft");
   y_ += 44;
 }
 
@@ -302,7 +253,7 @@ void svg::history() {
   for (std::uint64_t at = 0; at <= top; at += tick) {
     line(left, up(at), left + width, up(at), at == 0 ? "axis" : "grid");
     if (at % (tick * 2) == 0 || top / tick <= 4) {
-      text(left - 8, up(at) + 4, at == 0 ? "0" : format_bytes(at), "soft", "end");
+      write(left - 8, up(at) + 4, at == 0 ? "0" : format_bytes(at), "soft", "end");
     }
   }
 
@@ -318,7 +269,7 @@ void svg::history() {
       size = std::min(s.mapped, length);
       before = s.mapped;
     }
-    body_ += fmt::format("<path class=\"moving\" d=\"{}H{:.2f}\"/>\n", path, left + width);
+    body += fmt::format("<path class=\"moving\" d=\"{}H{:.2f}\"/>\n", path, left + width);
   }
   std::string path = fmt::format("M{:.2f} {:.2f}", left, floor);
   std::uint64_t size = 0;
@@ -327,52 +278,40 @@ void svg::history() {
     size = s.size;
   }
   path += fmt::format("H{:.2f}", left + width);
-  body_ += fmt::format("<path class=\"area\" d=\"{}V{:.2f}Z\"/>\n", path, floor);
-  body_ += fmt::format("<path class=\"curve\" d=\"{}\"/>\n", path);
+  body += fmt::format("<path class=\"area\" d=\"{}V{:.2f}Z\"/>\n", path, floor);
+  body += fmt::format("<path class=\"curve\" d=\"{}\"/>\n", path);
   if (!p_.copying.empty()) {
     line(left + 14, y_ + 10, left + 38, y_ + 10, "curve");
-    text(left + 45, y_ + 14, "in place: pages are added at one address");
+    write(left + 45, y_ + 14, "in place: pages are added at one address");
     line(left + 14, y_ + 32, left + 38, y_ + 32, "moving");
-    text(left + 45, y_ + 36, "by copying: doubled, and at each move old and new at once");
+    write(left + 45, y_ + 36, "by copying: doubled, and at each move old and new at once");
   }
 
-  const std::uint64_t step = tick_of_bytes(length);
-  for (std::uint64_t at = 0; at <= length; at += step) {
-    line(along(at), floor, along(at), floor + 5, "axis");
-    text(along(at), floor + 19, at == 0 ? "0" : format_bytes(at), "soft",
-         along(at) > left + width - 30 ? "end" : "middle");
-    if (step > length - at) break;
-  }
-  text(left + width, floor + 37,
-       fmt::format("bytes appended; backing generation {} at the first growth, {} at the last",
-                   p_.history.front().generation, p_.history.back().generation),
-       "soft", "end");
+  y_ = floor;
+  ticks(left, width, length, "");
+  write(left + width, floor + 37,
+        fmt::format("bytes appended; backing generation {} at the first growth, {} at the last",
+                    p_.history.front().generation, p_.history.back().generation),
+        "soft", "end");
   y_ = floor + 60;
 }
 
 std::string svg::draw() {
   y_ = 44;
-  text(margin, y_, p_.title, "title");
+  write(margin, y_, p_.title, "title");
   y_ += 24;
-  text(margin, y_, fmt::format("{} \xC2\xB7 address space and memory of one device", p_.device),
-       "soft");
+  write(margin, y_, fmt::format("{} \xC2\xB7 address space and memory of one device", p_.device),
+        "soft");
   y_ += 34;
   legend();
   if (p_.rows.empty()) {
-    text(margin, y_, "nothing is reserved", "soft");
+    write(margin, y_, "nothing is reserved", "soft");
     y_ += 40;
   }
   for (const picture_row &r : p_.rows) row(r);
   memory();
   history();
-  return fmt::format(
-             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0f} {1:.0f}\" "
-             "width=\"{0:.0f}\" height=\"{1:.0f}\" role=\"img\" aria-label=\"{2}\">\n",
-             page_width, y_, escape(p_.title)) +
-         style +
-         fmt::format("<rect width=\"{:.0f}\" height=\"{:.0f}\" class=\"page\"/>\n", page_width,
-                     y_) +
-         body_ + "</svg>\n";
+  return document(p_.title, page_width, y_, style);
 }
 
 }  // namespace
