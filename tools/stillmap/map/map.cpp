@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <memory>
 
+#include "stillmap/vmm/internal/try.h"
 #include "tools/stillmap/cli/commands.h"
 #include "tools/stillmap/common/json.h"
 #include "tools/stillmap/common/source.h"
@@ -56,58 +57,48 @@ struct map_options {
   bool json = false;
 };
 
-outcome<std::string> script_of(const map_options &o) {
-  if (!o.ops.empty() && !o.file.empty())
+outcome<std::string> script_of(const map_options &options) {
+  if (!options.ops.empty() && !options.file.empty())
     return fail(exit_usage, "--script and --ops exclude each other");
-  if (!o.ops.empty()) return o.ops;
-  if (o.file.empty()) return std::string(sample_script);
-  auto source = byte_source::open(o.file);
-  if (!source) return tl::unexpected(source.error());
+  if (!options.ops.empty()) return options.ops;
+  if (options.file.empty()) return std::string(sample_script);
+  STILLMAP_ASSIGN_OR_RETURN(auto source, byte_source::open(options.file));
   std::string text(std::size_t{1} << 20, '\0');
-  const auto n = source->read(std::as_writable_bytes(std::span(text)));
-  if (!n) return tl::unexpected(n.error());
-  if (*n == text.size()) return fail(exit_usage, fmt::format("{} is over 1 MiB", o.file));
-  text.resize(*n);
+  STILLMAP_ASSIGN_OR_RETURN(const std::size_t n,
+                            source.read(std::as_writable_bytes(std::span(text))));
+  if (n == text.size()) return fail(exit_usage, fmt::format("{} is over 1 MiB", options.file));
+  text.resize(n);
   return text;
 }
 
-outcome<exit_status> draw(const map_options &o) {
-  const auto script = script_of(o);
-  if (!script) return tl::unexpected(script.error());
-  const auto operations = parse_operations(*script);
-  if (!operations) return tl::unexpected(operations.error());
-  auto drv = choose_driver(o.driver.driver);
-  if (!drv) return tl::unexpected(drv.error());
-  auto d = open_device(**drv, o.driver.device);
-  if (!d) return tl::unexpected(d.error());
-  auto played = scenario::create(*d, o.reserve_bytes);
-  if (!played) return tl::unexpected(played.error());
-  for (const operation &op : *operations) {
-    if (auto performed = played->perform(op); !performed) return tl::unexpected(performed.error());
-  }
-  picture p = picture_of(*d, "Address space");
+outcome<exit_status> draw(const map_options &options) {
+  STILLMAP_ASSIGN_OR_RETURN(const std::string script, script_of(options));
+  STILLMAP_ASSIGN_OR_RETURN(const auto operations, parse_operations(script));
+  STILLMAP_ASSIGN_OR_RETURN(driver *const drv, choose_driver(options.driver.driver));
+  STILLMAP_ASSIGN_OR_RETURN(const device d, open_device(*drv, options.driver.device));
+  STILLMAP_ASSIGN_OR_RETURN(scenario buffers, scenario::create(d, options.reserve_bytes));
+  for (const operation &op : operations) STILLMAP_RETURN_IF_ERROR(buffers.perform(op));
+  picture p = picture_of(d, "Address space");
   // A fork or alias inherits its tag; the picture shows the name in the script.
   for (picture_row &row : p.rows) {
-    const std::string name = played->name_at(device_address(row.begin));
+    const std::string name = buffers.name_at(device_address(row.begin));
     if (!name.empty()) row.name = name;
   }
-  if (!o.svg.empty()) {
-    if (auto written = write_svg(p, o.svg); !written) return tl::unexpected(written.error());
-  }
-  if (o.json) {
+  if (!options.svg.empty()) STILLMAP_RETURN_IF_ERROR(write_svg(p, options.svg));
+  if (options.json) {
     json_writer json;
-    json.begin_object().field("driver", describe(**drv, *d)).field("svg", o.svg);
+    json.begin_object().field("driver", describe(*drv, d)).field("svg", options.svg);
     write_json(p, json);
     json.end();
     fmt::print("{}", json.text());
     return exit_ok;
   }
-  fmt::print("driver   {}\n", describe(**drv, *d));
+  fmt::print("driver   {}\n", describe(*drv, d));
   fmt::print("after   ");
   std::string shown;
-  for (const operation &op : *operations) shown += ' ' + op.text + ';';
+  for (const operation &op : operations) shown += ' ' + op.text + ';';
   fmt::print("{}\n\n{}", shown, draw_in_terminal(p, terminal_of(stdout)));
-  if (!o.svg.empty()) fmt::print("\npicture  {}\n", o.svg);
+  if (!options.svg.empty()) fmt::print("\npicture  {}\n", options.svg);
   return exit_ok;
 }
 

@@ -5,7 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <iterator>
+#include <sstream>
 
+#include "stillmap/vmm/internal/try.h"
 #include "tools/stillmap/common/size.h"
 
 namespace stillmap::tool {
@@ -41,19 +44,8 @@ bool is_name(const std::string &word) {
          std::all_of(word.begin(), word.end(), fits);
 }
 
-std::vector<std::string> words_of(std::string_view text) {
-  std::vector<std::string> words;
-  std::string word;
-  for (const char c : text) {
-    if (std::isspace(static_cast<unsigned char>(c)) == 0) {
-      word += c;
-    } else if (!word.empty()) {
-      words.push_back(std::move(word));
-      word.clear();
-    }
-  }
-  if (!word.empty()) words.push_back(std::move(word));
-  return words;
+bool is_space(char c) {
+  return std::isspace(static_cast<unsigned char>(c)) != 0;
 }
 
 tl::unexpected<failure> wrong(const operation &op, const std::string &trouble) {
@@ -61,23 +53,19 @@ tl::unexpected<failure> wrong(const operation &op, const std::string &trouble) {
 }
 
 outcome<void> take(operation &op, char part, const std::string &word) {
-  switch (std::tolower(static_cast<unsigned char>(part))) {
-    case 'n':
-    case 'm':
-      if (!is_name(word)) {
-        return wrong(
-            op, fmt::format("'{}' is not a name (a letter, then letters, digits, _ - .)", word));
-      }
-      (part == 'n' ? op.name : op.other) = word;
-      return {};
-    case 'x': {
-      const bool digit = word.size() == 1 && word[0] >= '1' && word[0] <= '9';
-      if (!digit) return wrong(op, fmt::format("'{}' is not a number of times from 1 to 9", word));
-      op.times = static_cast<std::uint64_t>(word[0] - '0');
-      return {};
+  if (part == 'n' || part == 'm') {
+    if (!is_name(word)) {
+      return wrong(op,
+                   fmt::format("'{}' is not a name (a letter, then letters, digits, _ - .)", word));
     }
-    default:
-      break;
+    (part == 'n' ? op.name : op.other) = word;
+    return {};
+  }
+  if (part == 'X') {
+    const bool digit = word.size() == 1 && word[0] >= '1' && word[0] <= '9';
+    if (!digit) return wrong(op, fmt::format("'{}' is not a number of times from 1 to 9", word));
+    op.times = static_cast<std::uint64_t>(word[0] - '0');
+    return {};
   }
   const auto size = parse_size(word);
   if (!size) return wrong(op, size.error().line);
@@ -86,13 +74,13 @@ outcome<void> take(operation &op, char part, const std::string &word) {
 }
 
 outcome<void> parse_one(operation &op) {
-  const auto words = words_of(op.text);
+  std::istringstream text(op.text);
+  const std::vector<std::string> words(std::istream_iterator<std::string>(text), {});
   const auto found = std::find_if(operations.begin(), operations.end(),
                                   [&](const grammar &g) { return words.front() == g.word; });
   if (found == operations.end()) {
     std::string known;
-    for (const grammar &g : operations)
-      known += fmt::format("{}{}", known.empty() ? "" : ", ", g.word);
+    for (const grammar &g : operations) known += (known.empty() ? "" : ", ") + std::string(g.word);
     return wrong(op, fmt::format("there is no operation '{}'; there are {}", words.front(), known));
   }
   op.what = found->what;
@@ -104,7 +92,7 @@ outcome<void> parse_one(operation &op) {
     return wrong(op, fmt::format("the form is: {}", found->usage));
   }
   for (std::size_t i = 0; i < given; ++i) {
-    if (auto taken = take(op, parts[i], words[i + 1]); !taken) return taken;
+    STILLMAP_RETURN_IF_ERROR(take(op, parts[i], words[i + 1]));
   }
   return {};
 }
@@ -121,11 +109,9 @@ outcome<std::vector<operation>> parse_operations(std::string_view script) {
   std::size_t line = 1, column = 1;
   bool comment = false;
   const auto finish = [&]() -> outcome<void> {
-    while (!op.text.empty() && std::isspace(static_cast<unsigned char>(op.text.back())) != 0) {
-      op.text.pop_back();
-    }
+    while (!op.text.empty() && is_space(op.text.back())) op.text.pop_back();
     if (!op.text.empty()) {
-      if (auto parsed = parse_one(op); !parsed) return parsed;
+      STILLMAP_RETURN_IF_ERROR(parse_one(op));
       out.push_back(std::move(op));
     }
     op = {};
@@ -133,21 +119,21 @@ outcome<std::vector<operation>> parse_operations(std::string_view script) {
   };
   for (const char c : script) {
     if (c == '\n' || (c == ';' && !comment)) {
-      if (auto done = finish(); !done) return tl::unexpected(done.error());
+      STILLMAP_RETURN_IF_ERROR(finish());
       if (c == '\n') comment = false;
     } else if (c == '#') {
       comment = true;
     } else if (!comment) {
-      if (op.text.empty() && std::isspace(static_cast<unsigned char>(c)) == 0) {
+      if (op.text.empty() && !is_space(c)) {
         op.line = line;
         op.column = column;
       }
-      if (!op.text.empty() || std::isspace(static_cast<unsigned char>(c)) == 0) op.text += c;
+      if (!op.text.empty() || !is_space(c)) op.text += c;
     }
     column = c == '\n' ? 1 : column + 1;
     if (c == '\n') ++line;
   }
-  if (auto done = finish(); !done) return tl::unexpected(done.error());
+  STILLMAP_RETURN_IF_ERROR(finish());
   return out;
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "stillmap/vmm/internal/try.h"
 #include "tools/stillmap/common/machine.h"
 #include "tools/stillmap/common/size.h"
 
@@ -25,9 +26,8 @@ outcome<void> done(const operation &op, const status &s) {
 }  // namespace
 
 outcome<scenario> scenario::create(const device &d, std::uint64_t reserve) {
-  auto s = stream::create(d);
-  if (!s) return fail(s.error());
-  return scenario(d, reserve, std::move(*s));
+  STILLMAP_ASSIGN_OR_RETURN(stream s, stream::create(d));
+  return scenario(d, reserve, std::move(s));
 }
 
 scenario::~scenario() {
@@ -47,23 +47,21 @@ outcome<growable_buffer *> scenario::find(const operation &op, const std::string
   return fail(exit_usage, at_operation(op, fmt::format("there is no buffer '{}' yet", name)));
 }
 
-outcome<growable_buffer *> scenario::find_or_make(const operation &op, const std::string &name) {
+outcome<growable_buffer *> scenario::find_or_make(const operation &op, const std::string &name,
+                                                  std::uint64_t reserve) {
   if (const auto at = buffers_.find(name); at != buffers_.end()) return &at->second;
   buffer_options options;
-  options.reserve_bytes = static_cast<std::size_t>(reserve_);
+  options.reserve_bytes = static_cast<std::size_t>(reserve);
   options.tag = name;
-  if (auto added = add(op, name, growable_buffer::create(device_, std::move(options))); !added) {
-    return tl::unexpected(added.error());
-  }
+  STILLMAP_RETURN_IF_ERROR(add(op, name, growable_buffer::create(device_, std::move(options))));
   return &buffers_.at(name);
 }
 
+// Requires: no buffer has this name yet.
 outcome<void> scenario::add(const operation &op, const std::string &name,
                             result<growable_buffer> made) {
   if (!made) return failed(op, made.error());
-  if (!buffers_.emplace(name, std::move(*made)).second) {
-    return fail(exit_usage, at_operation(op, fmt::format("there is a buffer '{}' already", name)));
-  }
+  buffers_.emplace(name, std::move(*made));
   return {};
 }
 
@@ -77,24 +75,15 @@ outcome<void> scenario::hold(const operation &op) {
   if (!held_) {
     constexpr std::size_t bytes = std::size_t{64} << 20;
     constexpr int times = 10000;
-    buffer_options options;
-    options.reserve_bytes = bytes;
-    options.tag = "busy";
-    if (buffers_.find("busy") == buffers_.end()) {
-      if (auto added = add(op, "busy", growable_buffer::create(device_, std::move(options)));
-          !added) {
-        return added;
-      }
-    }
-    growable_buffer &scratch = buffers_.at("busy");
-    if (const status s = scratch.resize(std::max(bytes, scratch.size())); !s) return done(op, s);
+    STILLMAP_ASSIGN_OR_RETURN(growable_buffer *const scratch, find_or_make(op, "busy", bytes));
+    STILLMAP_RETURN_IF_ERROR(done(op, scratch->resize(std::max(bytes, scratch->size()))));
     for (int i = 0; i < times; ++i) {
-      const status s = drv.set_bytes_async(scratch.address(), 0, bytes, stream_.get());
-      if (!s) return done(op, s);
+      STILLMAP_RETURN_IF_ERROR(
+          done(op, drv.set_bytes_async(scratch->address(), 0, bytes, stream_.get())));
     }
   }
   auto busy = fence::after(device_, stream_);
-  if (!busy) return done(op, tl::unexpected(busy.error()));
+  if (!busy) return failed(op, busy.error());
   busy_ = std::move(*busy);
   return {};
 }
@@ -108,7 +97,7 @@ status scenario::release(growable_buffer &b, const operation &op) {
     return make_error(errc::invalid_argument, "shrink", "the buffer is smaller", size, b.size(),
                       error_unit::bytes);
   }
-  if (status s = b.resize(b.size() - size); !s) return s;
+  STILLMAP_RETURN_IF_ERROR(b.resize(b.size() - size));
   return busy_ ? b.shrink_to_fit(*busy_) : b.shrink_to_fit();
 }
 
@@ -117,18 +106,16 @@ outcome<void> scenario::perform(const operation &op) {
   if (op.what == verb::hold) return hold(op);
   if (op.what == verb::release) {
     if (std::exchange(held_, false)) release_stream(device_.driver(), stream_);
-    if (busy_) {
-      if (auto waited = done(op, busy_->wait()); !waited) return waited;
-    }
+    if (busy_) STILLMAP_RETURN_IF_ERROR(done(op, busy_->wait()));
     busy_.reset();
     device_.space().collect(true);
     return {};
   }
 
   const bool may_make = op.what == verb::grow || op.what == verb::commit;
-  auto found = may_make ? find_or_make(op, op.name) : find(op, op.name);
-  if (!found) return tl::unexpected(found.error());
-  growable_buffer &b = **found;
+  STILLMAP_ASSIGN_OR_RETURN(growable_buffer *const found,
+                            may_make ? find_or_make(op, op.name, reserve_) : find(op, op.name));
+  growable_buffer &b = *found;
   switch (op.what) {
     case verb::grow:
       return done(op, b.resize(size > SIZE_MAX - b.size() ? SIZE_MAX : b.size() + size, stream_));
@@ -138,26 +125,24 @@ outcome<void> scenario::perform(const operation &op) {
     case verb::decommit:
       return done(op, release(b, op));
     case verb::alias:
-    case verb::fork: {
-      if (buffers_.count(op.other) != 0) {
+    case verb::fork:
+      if (buffers_.contains(op.other)) {
         return fail(exit_usage,
                     at_operation(op, fmt::format("there is a buffer '{}' already", op.other)));
       }
       return add(op, op.other,
                  op.what == verb::fork ? b.fork()
                                        : b.alias(offset, size, static_cast<std::size_t>(op.times)));
-    }
     case verb::write:
       return done(op, b.make_writable(offset, size, stream_));
     case verb::splice: {
-      auto to = find(op, op.other);
-      if (!to) return tl::unexpected(to.error());
+      STILLMAP_ASSIGN_OR_RETURN(growable_buffer *const to, find(op, op.other));
       const auto there = static_cast<std::size_t>(op.to_offset);
-      return done(op, busy_ ? b.splice(offset, size, **to, there, *busy_)
-                            : b.splice(offset, size, **to, there));
+      return done(op, busy_ ? b.splice(offset, size, *to, there, *busy_)
+                            : b.splice(offset, size, *to, there));
     }
     case verb::drop: {
-      if (auto closed = done(op, busy_ ? b.close(*busy_) : status()); !closed) return closed;
+      if (busy_) STILLMAP_RETURN_IF_ERROR(done(op, b.close(*busy_)));
       buffers_.erase(op.name);
       return {};
     }

@@ -28,7 +28,8 @@ class scenario {
   scenario(device d, std::uint64_t reserve, stream s)
       : device_(std::move(d)), reserve_(reserve), stream_(std::move(s)) {}
   outcome<growable_buffer *> find(const operation &op, const std::string &name);
-  outcome<growable_buffer *> find_or_make(const operation &op, const std::string &name);
+  outcome<growable_buffer *> find_or_make(const operation &op, const std::string &name,
+                                          std::uint64_t reserve);
   outcome<void> add(const operation &op, const std::string &name, result<growable_buffer> made);
   outcome<void> hold(const operation &op);
   status release(growable_buffer &b, const operation &op);
