@@ -86,10 +86,9 @@ result<caching_allocator *> make_heap(int ordinal) {
   caching_allocator_options options;
   options.limit = say.limit;
   if (say.peers) options.peer_devices = d.capabilities().peers;
-  auto made = caching_allocator::create(d, std::move(options));
-  if (!made) return tl::unexpected<error>(made.error());
-  place.store(made->get(), std::memory_order_release);
-  return made->release();
+  STILLMAP_ASSIGN_OR_RETURN(auto made, caching_allocator::create(d, std::move(options)));
+  place.store(made.get(), std::memory_order_release);
+  return made.release();
 }
 
 result<void *> allocate(ssize_t size, int ordinal, stream_handle stream) {
@@ -99,9 +98,7 @@ result<void *> allocate(ssize_t size, int ordinal, stream_handle stream) {
   if (size == 0) return nullptr;
   caching_allocator *heap = known_heap(ordinal);
   if (heap == nullptr) [[unlikely]] {
-    const auto made = make_heap(ordinal);
-    if (!made) return tl::unexpected<error>(made.error());
-    heap = *made;
+    STILLMAP_ASSIGN_OR_RETURN(heap, make_heap(ordinal));
   }
   return heap->allocate(static_cast<std::size_t>(size), stream);
 }
