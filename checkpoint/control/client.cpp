@@ -20,10 +20,9 @@ struct request {
 
 template <class Progress>
 std::function<status(bytes_view)> decoding(
-    result<Progress> (*decode)(bytes_view),
     const std::function<void(const Progress &)> &on_progress) {
-  return [decode, &on_progress](bytes_view body) -> status {
-    STILLMAP_ASSIGN_OR_RETURN(const Progress p, decode(body));
+  return [&on_progress](bytes_view body) -> status {
+    STILLMAP_ASSIGN_OR_RETURN(const Progress p, decode<Progress>(body));
     if (on_progress) on_progress(p);
     return {};
   };
@@ -59,10 +58,8 @@ result<bytes> exchange(const std::string &address, const client_options &options
 
 // Sends a request and decodes its response.
 template <class T>
-result<T> call(const std::string &address, const client_options &options,
-               result<T> (*decode)(bytes_view), const request &q) {
-  const auto body = exchange(address, options, q);
-  auto out = body ? decode(*body) : result<T>(tl::unexpected(body.error()));
+result<T> call(const std::string &address, const client_options &options, const request &q) {
+  auto out = exchange(address, options, q).and_then(&decode<T>);
   if (!out) return tl::unexpected(out.error().about(address));
   return out;
 }
@@ -70,44 +67,45 @@ result<T> call(const std::string &address, const client_options &options,
 }  // namespace
 
 result<process_status> client::status() const {
-  return call(address_, options_, decode_status,
-              {kind::status, encode_empty_request(), options_.timeout});
+  return call<process_status>(address_, options_,
+                              {kind::status, encode(empty_request{}), options_.timeout});
 }
 
 result<checkpoint::suspended_tag> client::suspend(const suspend_request &r) const {
-  return call(address_, options_, decode_suspended, {kind::suspend, encode(r)});
+  return call<checkpoint::suspended_tag>(address_, options_, {kind::suspend, encode(r)});
 }
 
 result<checkpoint::suspended_tag> client::resume(const std::string &tag) const {
-  return call(address_, options_, decode_suspended, {kind::resume, encode_resume(tag)});
+  return call<checkpoint::suspended_tag>(address_, options_,
+                                         {kind::resume, encode(resume_request{tag})});
 }
 
 result<image::written> client::snapshot(
     const snapshot_request &r,
     const std::function<void(const snapshot_progress &)> &on_progress) const {
-  return call(address_, options_, decode_written,
-              {kind::snapshot, encode(r), no_timeout, kind::snapshot_progress,
-               decoding(decode_snapshot_progress, on_progress)});
+  return call<image::written>(
+      address_, options_,
+      {kind::snapshot, encode(r), no_timeout, kind::snapshot_progress, decoding(on_progress)});
 }
 
 result<handoff::sent_memory> client::handoff(const handoff_request &r) const {
-  return call(address_, options_, decode_handed_off, {kind::handoff, encode(r)});
+  return call<handoff::sent_memory>(address_, options_, {kind::handoff, encode(r)});
 }
 
 result<migration::sent_memory> client::migrate(
     const migrate_request &r,
     const std::function<void(const migration::progress &)> &on_progress) const {
-  return call(address_, options_, decode_migrated,
-              {kind::migrate, encode(r), no_timeout, kind::migration_progress,
-               decoding(decode_migration_progress, on_progress)});
+  return call<migration::sent_memory>(
+      address_, options_,
+      {kind::migrate, encode(r), no_timeout, kind::migration_progress, decoding(on_progress)});
 }
 
 result<migration::sent_memory> client::resolve() const {
-  return call(address_, options_, decode_migrated, {kind::resolve, encode_empty_request()});
+  return call<migration::sent_memory>(address_, options_, {kind::resolve, encode(empty_request{})});
 }
 
 result<request_kind> client::abort() const {
-  return call(address_, options_, decode_aborted, {kind::abort, encode_empty_request()});
+  return call<request_kind>(address_, options_, {kind::abort, encode(empty_request{})});
 }
 
 }  // namespace stillmap::control

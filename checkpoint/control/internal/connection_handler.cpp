@@ -15,17 +15,12 @@ constexpr const char *op = "control::server";
 constexpr auto progress_interval = std::chrono::milliseconds(50);
 constexpr int poll_interval_ms = 50;
 
-template <class T>
-result<bytes> encoded(const result<T> &done) {
-  if (!done) return tl::unexpected(done.error());
-  return encode(*done);
-}
-
-// Runs a request that could be decoded, and encodes its result.
-template <class Request, class Run>
-result<bytes> run(const result<Request> &decoded, Run &&run_it) {
-  if (!decoded) return tl::unexpected(decoded.error());
-  return encoded(run_it(*decoded));
+// Decodes a request, runs it, and encodes its result.
+template <class Request>
+result<bytes> run(const handoff::message &m, const auto &run_it) {
+  STILLMAP_ASSIGN_OR_RETURN(const Request r, decode<Request>(m.body));
+  STILLMAP_ASSIGN_OR_RETURN(const auto done, run_it(r));
+  return encode(done);
 }
 
 short events_of(int fd, short events) {
@@ -64,30 +59,24 @@ result<bytes> connection_handler::respond(const handoff::message &m) {
   }
   switch (static_cast<kind>(m.kind)) {
     case kind::status:
-      STILLMAP_RETURN_IF_ERROR(decode_empty_request(m.body));
-      return encode(executor_.status());
+      return run<empty_request>(
+          m, [&](const auto &) { return result<process_status>(executor_.status()); });
     case kind::suspend:
-      return run(decode_suspend(m.body),
-                 [&](const suspend_request &r) { return executor_.suspend(r, stop_); });
+      return run<suspend_request>(m, [&](const auto &r) { return executor_.suspend(r, stop_); });
     case kind::resume:
-      return run(decode_resume(m.body),
-                 [&](const std::string &tag) { return executor_.resume(tag); });
+      return run<resume_request>(m, [&](const auto &r) { return executor_.resume(r.tag); });
     case kind::snapshot:
-      return run(decode_snapshot(m.body), [&](const snapshot_request &r) {
-        return executor_.snapshot(r, stop_,
-                                  [this](const snapshot_progress &p) { return report(p); });
+      return run<snapshot_request>(m, [&](const auto &r) {
+        return executor_.snapshot(r, stop_, [this](const auto &p) { return report(p); });
       });
     case kind::handoff:
-      return run(decode_handoff(m.body),
-                 [&](const handoff_request &r) { return executor_.handoff(r, stop_); });
+      return run<handoff_request>(m, [&](const auto &r) { return executor_.handoff(r, stop_); });
     case kind::migrate:
-      return run(decode_migrate(m.body), [&](const migrate_request &r) { return migrate(r); });
+      return run<migrate_request>(m, [&](const auto &r) { return migrate(r); });
     case kind::resolve:
-      STILLMAP_RETURN_IF_ERROR(decode_empty_request(m.body));
-      return encoded(executor_.resolve());
+      return run<empty_request>(m, [&](const auto &) { return executor_.resolve(); });
     case kind::abort:
-      STILLMAP_RETURN_IF_ERROR(decode_empty_request(m.body));
-      return encoded(executor_.abort(stop_));
+      return run<empty_request>(m, [&](const auto &) { return executor_.abort(stop_); });
     case kind::snapshot_progress:
     case kind::response:
     case kind::refusal:

@@ -1,216 +1,295 @@
 #include "stillmap/checkpoint/control/internal/messages.h"
 
+#include <algorithm>
+#include <concepts>
+
 #include "stillmap/checkpoint/common/internal/wire_format.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::control {
 namespace {
 
+using checkpoint::backing_store;
+using checkpoint::field_of;
+using checkpoint::up_to;
 using checkpoint::wire_reader;
 using checkpoint::wire_writer;
+
+template <class T>
+concept request = std::same_as<T, empty_request> || std::same_as<T, suspend_request> ||
+    std::same_as<T, resume_request> || std::same_as<T, snapshot_request> ||
+    std::same_as<T, handoff_request> || std::same_as<T, migrate_request>;
 
 tl::unexpected<error> malformed(const char *what) {
   return make_error(errc::corrupt, "control::decode", what);
 }
 
-// Begins a request.
-wire_writer begin() {
-  wire_writer w;
-  w.u32(protocol_version);
-  return w;
+// The fields of each message, in the order of docs/control.md#protocol.
+
+template <class Wire>
+void fields(Wire &, field_of<Wire, empty_request> &) {}
+
+template <class Wire>
+void fields(Wire &w, field_of<Wire, suspend_request> &r) {
+  w(r.tag, up_to(r.store, backing_store::discard), r.directory);
+  w.check(!r.tag.empty());
+}
+
+template <class Wire>
+void fields(Wire &w, field_of<Wire, resume_request> &r) {
+  w(r.tag);
+  w.check(!r.tag.empty());
+}
+
+// A list of texts, none of them empty.
+template <class Wire>
+void texts(Wire &w, field_of<Wire, std::vector<std::string>> &list) {
+  w.elements(list, w.count(list, 4), [&](auto &text) {
+    w(text);
+    w.check(!text.empty());
+  });
+}
+
+template <class Wire>
+void tags(Wire &w, field_of<Wire, std::vector<std::string>> &list) {
+  texts(w, list);
+  w.check(!list.empty());
+}
+
+template <class Wire>
+void fields(Wire &w, field_of<Wire, snapshot_request> &r) {
+  tags(w, r.tags);
+  w(r.path, r.parent, up_to(r.compress, image::codec::zstd), r.replace, r.verify);
+}
+
+template <class Wire>
+void fields(Wire &w, field_of<Wire, handoff_request> &r) {
+  tags(w, r.tags);
+  w(r.to, r.timeout);
+}
+
+template <class Wire>
+void fields(Wire &w, field_of<Wire, migrate_request> &r) {
+  tags(w, r.tags);
+  w(r.to, r.certificate, r.key, r.authorities, r.name);
+  texts(w, r.fingerprints);
+  w(r.records, r.task.bytes, r.max_downtime, r.max_rounds, r.channels,
+    up_to(r.on_no_convergence, migration::no_convergence::cancel), r.bytes_per_second, r.timeout,
+    r.resolve_timeout);
+  w.check(!r.to.empty());
+}
+
+template <class Wire>
+void fields(Wire &w, field_of<Wire, process_status> &s) {
+  w(s.pid, s.device, s.ordinal, s.uuid, s.page_bytes, s.memory_total, s.memory_free);
+  auto elapsed = static_cast<std::uint64_t>(s.job.elapsed.count());
+  w(up_to(s.job.request, request_kind::resolve), elapsed, s.job.bytes, s.job.total_bytes,
+    up_to(s.job.step, migration::step::running_recorded), s.job.round, s.job.bytes_sent,
+    s.job.in_doubt, s.omitted_tags);
+  if constexpr (Wire::reads) {
+    s.job.elapsed = std::chrono::milliseconds(static_cast<std::int64_t>(elapsed & INT64_MAX));
+  }
+  w.elements(s.tags, w.count(s.tags, 40), [&](auto &t) {
+    w(t.tag, t.blocks, t.reserved_bytes, t.mapped_bytes, t.suspended_bytes,
+      up_to(t.store, backing_store::discard));
+  });
+}
+
+template <class Wire>
+void fields(Wire &w, field_of<Wire, checkpoint::suspended_tag> &s) {
+  std::uint64_t released = s.released.bytes();
+  w(s.tag, up_to(s.store, backing_store::discard), s.places, s.bytes, released);
+  if constexpr (Wire::reads) s.released = physical_size(released);
+}
+
+template <class Wire>
+void fields(Wire &w, field_of<Wire, image::written> &x) {
+  w(x.image.bytes, x.root.bytes, x.file_bytes, x.contents_bytes, x.stored_bytes, x.chunks,
+    x.zero_chunks, x.same_chunks, x.parent_chunks, x.compressed_chunks, x.direct_io);
+}
+
+template <class Wire>
+void fields(Wire &w, field_of<Wire, handoff::sent_memory> &s) {
+  w(s.blocks, s.places, s.pages, s.bytes, s.unmapped, s.to.pid, s.to.uid, s.to.gid);
+}
+
+template <class Wire>
+void fields(Wire &w, field_of<Wire, snapshot_progress> &p) {
+  w(p.verifying, p.bytes, p.total_bytes, p.stored);
+}
+
+template <class Wire>
+void fields(Wire &w, field_of<Wire, migration::progress> &p) {
+  w(up_to(p.step, migration::step::running_recorded), p.round, p.bytes, p.bytes_sent, p.round_sent,
+    p.round_bytes, p.bytes_per_second, p.expected_downtime);
+}
+
+template <class Wire>
+void fields(Wire &w, field_of<Wire, request_kind> &aborted) {
+  w(up_to(aborted, request_kind::resolve));
+}
+
+// The category of an error code. Codes of other categories are sent as `stillmap`.
+enum class category : std::uint32_t { stillmap, cuda, system, generic };
+
+const std::error_category &category_of(category c) {
+  switch (c) {
+    case category::cuda:
+      return cuda_category();
+    case category::system:
+      return std::system_category();
+    case category::generic:
+      return std::generic_category();
+    case category::stillmap:
+      break;
+  }
+  return stillmap_category();
+}
+
+void put(wire_writer &w, const error &e) {
+  auto from = category::stillmap;
+  for (const category c : {category::cuda, category::system, category::generic}) {
+    if (e.code.category() == category_of(c)) from = c;
+  }
+  w(up_to(from, category::generic), e.code.value(), up_to(e.unit, error_unit::items), e.value,
+    e.limit, e.code ? e.message() : std::string());
+}
+
+// Without a code: no error.
+error get_error(wire_reader &r) {
+  error e{{}, "control::client", "the request failed in the controlled process"};
+  auto from = category::stillmap;
+  int number = 0;
+  std::string message;
+  r(up_to(from, category::generic), number, up_to(e.unit, error_unit::items), e.value, e.limit,
+    message);
+  if (number == 0) return {};
+  // One line, and safe for a terminal.
+  std::replace_if(
+      message.begin(), message.end(), [](unsigned char c) { return c < ' ' || c == 127; }, '?');
+  e.code = {number, category_of(from)};
+  return e.with({.cause = std::move(message)});
+}
+
+template <class Wire>
+void fields(Wire &w, field_of<Wire, migration::sent_memory> &s) {
+  w(up_to(s.owner, migration::owner::in_doubt), s.task.bytes, s.epoch, s.to.address, s.to.name,
+    s.to.fingerprint, s.rounds, s.bytes, s.bytes_sent, s.zero_bytes, s.unchanged_bytes,
+    s.resent_chunks, s.downtime, s.elapsed, s.unmapped);
+  if constexpr (Wire::reads) {
+    if (error e = get_error(w); e.code) s.failure = std::move(e);
+  } else {
+    put(w, s.failure.value_or(error{}));
+  }
+  // Empty exactly if the destination is the owner.
+  w.check(s.failure.has_value() != (s.owner == migration::owner::destination));
 }
 
 bool is_absolute(const std::string &path) {
   return path.starts_with('/') && path.find('\0') == std::string::npos;
 }
 
-void put(wire_writer &w, const std::vector<std::string> &texts) {
-  w.u32(texts.size());
-  for (const std::string &t : texts) w.text(t);
-}
-
-std::vector<std::string> get_texts(wire_reader &r) {
-  std::vector<std::string> out(r.count(4));
-  for (std::string &t : out) {
-    t = r.text();
-    if (t.empty()) r.fail();
-  }
-  return out;
-}
-std::vector<std::string> get_tags(wire_reader &r) {
-  std::vector<std::string> out = get_texts(r);
-  if (out.empty()) r.fail();
-  return out;
-}
-
-result<wire_reader> versioned(bytes_view from) {
-  wire_reader r(from);
-  const std::uint32_t version = r.u32();
-  if (!r.good()) return malformed("the request is too short");
-  if (version != protocol_version) {
-    return make_error(errc::not_supported, "control::decode",
-                      "the client speaks another version of the protocol", version,
-                      protocol_version);
-  }
-  return r;
-}
-
-}  // namespace
-
-bytes encode_empty_request() {
-  return begin().take();
-}
-
-bytes encode(const suspend_request &r) {
-  wire_writer w = begin();
-  w.text(r.tag);
-  w.u32(static_cast<std::uint32_t>(r.store));
-  w.text(r.directory);
-  return w.take();
-}
-
-bytes encode_resume(const std::string &tag) {
-  wire_writer w = begin();
-  w.text(tag);
-  return w.take();
-}
-
-bytes encode(const snapshot_request &r) {
-  wire_writer w = begin();
-  put(w, r.tags);
-  w.text(r.path);
-  w.text(r.parent);
-  w.u32(static_cast<std::uint32_t>(r.compress));
-  w.u32(r.replace ? 1 : 0);
-  w.u32(r.verify ? 1 : 0);
-  return w.take();
-}
-
-bytes encode(const handoff_request &r) {
-  wire_writer w = begin();
-  put(w, r.tags);
-  w.text(r.to);
-  w.u32(static_cast<std::uint32_t>(r.timeout.count()));
-  return w.take();
-}
-
-status decode_empty_request(bytes_view from) {
-  STILLMAP_ASSIGN_OR_RETURN(const wire_reader r, versioned(from));
-  if (!r.done()) return malformed("malformed request");
+// What the requests require besides.
+status check(const auto &) {
   return {};
 }
 
-result<suspend_request> decode_suspend(bytes_view from) {
-  STILLMAP_ASSIGN_OR_RETURN(wire_reader r, versioned(from));
-  suspend_request out;
-  out.tag = r.text();
-  out.store = r.one_of(checkpoint::backing_store::discard);
-  out.directory = r.text();
-  if (!r.done() || out.tag.empty()) return malformed("malformed request");
-  if (!out.directory.empty() && !is_absolute(out.directory)) {
-    return malformed("the directory is not an absolute path");
-  }
-  return out;
+status check(const suspend_request &r) {
+  if (r.directory.empty() || is_absolute(r.directory)) return {};
+  return malformed("the directory is not an absolute path");
 }
 
-result<std::string> decode_resume(bytes_view from) {
-  STILLMAP_ASSIGN_OR_RETURN(wire_reader r, versioned(from));
-  std::string tag = r.text();
-  if (!r.done() || tag.empty()) return malformed("malformed request");
-  return tag;
+status check(const snapshot_request &r) {
+  if (is_absolute(r.path) && (r.parent.empty() || is_absolute(r.parent))) return {};
+  return malformed("an image is not an absolute path");
 }
 
-result<snapshot_request> decode_snapshot(bytes_view from) {
-  STILLMAP_ASSIGN_OR_RETURN(wire_reader r, versioned(from));
-  snapshot_request out;
-  out.tags = get_tags(r);
-  out.path = r.text();
-  out.parent = r.text();
-  out.compress = r.one_of(image::codec::zstd);
-  out.replace = r.flag();
-  out.verify = r.flag();
-  if (!r.done()) return malformed("malformed request");
-  if (!is_absolute(out.path) || (!out.parent.empty() && !is_absolute(out.parent))) {
-    return malformed("an image is not an absolute path");
-  }
-  return out;
+status check(const handoff_request &r) {
+  if (is_absolute(r.to) || r.to.starts_with('@')) return {};
+  return malformed("the receiver's socket is neither an absolute path nor an abstract name");
 }
 
-result<handoff_request> decode_handoff(bytes_view from) {
-  STILLMAP_ASSIGN_OR_RETURN(wire_reader r, versioned(from));
-  handoff_request out;
-  out.tags = get_tags(r);
-  out.to = r.text();
-  out.timeout = std::chrono::milliseconds(r.u32());
-  if (!r.done()) return malformed("malformed request");
-  if (!is_absolute(out.to) && !out.to.starts_with('@')) {
-    return malformed("the receiver's socket is neither an absolute path nor an abstract name");
-  }
-  return out;
-}
-
-bytes encode(const migrate_request &r) {
-  wire_writer w = begin();
-  put(w, r.tags);
-  for (const std::string *s : {&r.to, &r.certificate, &r.key, &r.authorities, &r.name}) w.text(*s);
-  put(w, r.fingerprints);
-  w.text(r.records);
-  w.bytes(r.task.bytes);
-  w.u32(static_cast<std::uint32_t>(r.max_downtime.count()));
-  w.u32(r.max_rounds);
-  w.u32(r.channels);
-  w.u32(static_cast<std::uint32_t>(r.on_no_convergence));
-  w.u64(r.bytes_per_second);
-  w.u32(static_cast<std::uint32_t>(r.timeout.count()));
-  w.u32(static_cast<std::uint32_t>(r.resolve_timeout.count()));
-  return w.take();
-}
-
-result<migrate_request> decode_migrate(bytes_view from) {
-  STILLMAP_ASSIGN_OR_RETURN(wire_reader r, versioned(from));
-  migrate_request out;
-  out.tags = get_tags(r);
-  for (std::string *s : {&out.to, &out.certificate, &out.key, &out.authorities, &out.name}) {
-    *s = r.text();
-  }
-  out.fingerprints = get_texts(r);
-  out.records = r.text();
-  r.bytes(out.task.bytes);
-  out.max_downtime = std::chrono::milliseconds(r.u32());
-  out.max_rounds = r.u32();
-  out.channels = r.u32();
-  out.on_no_convergence = r.one_of(migration::no_convergence::cancel);
-  out.bytes_per_second = r.u64();
-  out.timeout = std::chrono::milliseconds(r.u32());
-  out.resolve_timeout = std::chrono::milliseconds(r.u32());
-  if (!r.done() || out.to.empty()) return malformed("malformed request");
-  for (const std::string *s : {&out.certificate, &out.key, &out.authorities, &out.records}) {
-    const bool needed = s == &out.certificate || s == &out.key;
+status check(const migrate_request &r) {
+  for (const std::string *s : {&r.certificate, &r.key, &r.authorities, &r.records}) {
+    const bool needed = s == &r.certificate || s == &r.key;
     if ((needed || !s->empty()) && !is_absolute(*s)) {
       return malformed("a certificate, a key or the directory of records is not an absolute path");
     }
   }
-  return out;
+  return {};
 }
 
-bytes encode(const snapshot_progress &p) {
-  wire_writer w;
-  w.u32(p.verifying ? 1 : 0);
-  w.u64(p.bytes);
-  w.u64(p.total_bytes);
-  w.u64(p.stored);
+}  // namespace
+
+template <class T>
+bytes encode(const T &message) {
+  // Texts of requests are sent whole, so that a server refuses those that are too long.
+  wire_writer w(request<T> ? SIZE_MAX : wire_reader::longest_text);
+  if constexpr (request<T>) w(protocol_version);
+  fields(w, message);
   return w.take();
 }
 
-result<snapshot_progress> decode_snapshot_progress(bytes_view from) {
+template <class T>
+result<T> decode(bytes_view from) {
   wire_reader r(from);
-  snapshot_progress p;
-  p.verifying = r.flag();
-  p.bytes = r.u64();
-  p.total_bytes = r.u64();
-  p.stored = r.u64();
-  if (!r.done()) return malformed("malformed progress message");
-  return p;
+  if constexpr (request<T>) {
+    const auto version = r.read<std::uint32_t>();
+    if (!r.good()) return malformed("the request is too short");
+    if (version != protocol_version) {
+      return make_error(errc::not_supported, "control::decode",
+                        "the client speaks another version of the protocol", version,
+                        protocol_version);
+    }
+  }
+  T message{};
+  fields(r, message);
+  if (!r.done()) return malformed(request<T> ? "malformed request" : "malformed response");
+  STILLMAP_RETURN_IF_ERROR(check(message));
+  return message;
 }
+
+bytes encode(process_status s) {
+  // Never more than a client accepts.
+  constexpr std::size_t room = max_response_bytes / 2;
+  std::size_t used = 0, fit = 0;
+  for (; fit < std::min(s.tags.size(), max_status_tags); ++fit) {
+    used += std::min(s.tags[fit].tag.size(), wire_reader::longest_text) + 40;
+    if (used > room) break;
+  }
+  s.omitted_tags += s.tags.size() - fit;
+  s.tags.resize(fit);
+  return encode<process_status>(s);
+}
+
+bytes encode(const error &e) {
+  wire_writer w(wire_reader::longest_text);
+  put(w, e);
+  return w.take();
+}
+
+error decode_refusal(bytes_view from) {
+  wire_reader r(from);
+  const error e = get_error(r);
+  return r.done() && e.code ? e : malformed("malformed response").value();
+}
+
+#define STILLMAP_MESSAGE(T)            \
+  template bytes encode<T>(const T &); \
+  template result<T> decode<T>(bytes_view)
+STILLMAP_MESSAGE(empty_request);
+STILLMAP_MESSAGE(suspend_request);
+STILLMAP_MESSAGE(resume_request);
+STILLMAP_MESSAGE(snapshot_request);
+STILLMAP_MESSAGE(handoff_request);
+STILLMAP_MESSAGE(migrate_request);
+STILLMAP_MESSAGE(process_status);
+STILLMAP_MESSAGE(checkpoint::suspended_tag);
+STILLMAP_MESSAGE(image::written);
+STILLMAP_MESSAGE(handoff::sent_memory);
+STILLMAP_MESSAGE(snapshot_progress);
+STILLMAP_MESSAGE(migration::progress);
+STILLMAP_MESSAGE(migration::sent_memory);
+STILLMAP_MESSAGE(request_kind);
 
 }  // namespace stillmap::control

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "stillmap/checkpoint/control/requests.h"
@@ -39,41 +40,23 @@ inline constexpr std::size_t max_status_tags = 4096;
 using bytes = std::vector<std::byte>;
 using bytes_view = std::span<const std::byte>;
 
-// A request without fields: status, abort, resolve.
-bytes encode_empty_request();
-bytes encode(const suspend_request &r);
-bytes encode_resume(const std::string &tag);
-bytes encode(const snapshot_request &r);
-bytes encode(const handoff_request &r);
-bytes encode(const migrate_request &r);
+struct empty_request {};  // status, abort, resolve
+struct resume_request {
+  std::string tag;
+};
 
-// Errors: corrupt (also: relative paths, empty tags, no tags), not_supported (another version:
-//         value, limit = ours).
-status decode_empty_request(bytes_view from);
-result<suspend_request> decode_suspend(bytes_view from);
-result<std::string> decode_resume(bytes_view from);
-result<snapshot_request> decode_snapshot(bytes_view from);
-result<handoff_request> decode_handoff(bytes_view from);
-result<migrate_request> decode_migrate(bytes_view from);
+// Requests: those two, and those of requests.h. Responses: process_status,
+// suspended_tag, image::written, handoff::sent_memory, migration::sent_memory, and the request_kind
+// that abort has cancelled. Progress: snapshot_progress, migration::progress.
+template <class T>
+bytes encode(const T &message);
+// Errors: corrupt (also: relative paths, empty tags, no tags), not_supported (a request of another
+//         version: value, limit = ours).
+template <class T>
+result<T> decode(bytes_view from);
 
-bytes encode(const process_status &s);  // as many tags as fit
-bytes encode(const checkpoint::suspended_tag &s);
-bytes encode(const image::written &w);
-bytes encode(const handoff::sent_memory &s);
-bytes encode(const snapshot_progress &p);
-bytes encode(const migration::progress &p);
-bytes encode(const migration::sent_memory &s);
-bytes encode(request_kind aborted);
+bytes encode(process_status s);  // with as many tags as fit
 bytes encode(const error &e);
-
-result<process_status> decode_status(bytes_view from);
-result<checkpoint::suspended_tag> decode_suspended(bytes_view from);
-result<image::written> decode_written(bytes_view from);
-result<handoff::sent_memory> decode_handed_off(bytes_view from);
-result<snapshot_progress> decode_snapshot_progress(bytes_view from);
-result<migration::progress> decode_migration_progress(bytes_view from);
-result<migration::sent_memory> decode_migrated(bytes_view from);
-result<request_kind> decode_aborted(bytes_view from);
 // The error of the other process: its code, value, limit and unit; detail().cause is its message.
 error decode_refusal(bytes_view from);
 

@@ -3,25 +3,26 @@
 #include "stillmap/checkpoint/common/internal/wire_format.h"
 
 namespace stillmap::handoff {
+namespace {
+
+void fields(auto &wire, auto &h) {
+  wire(checkpoint::up_to(h.as, role::receiver, role::sender), h.device, h.page_bytes);
+}
+
+}  // namespace
 
 std::vector<std::byte> encode(const hello &h) {
   checkpoint::wire_writer w;
-  w.u32(static_cast<std::uint32_t>(h.as));
-  for (const unsigned char c : h.device) w.number(c, 1);
-  w.u64(h.page_bytes);
+  fields(w, h);
   return w.take();
 }
 
 result<hello> decode_hello(std::span<const std::byte> from) {
   checkpoint::wire_reader r(from);
   hello h;
-  h.as = r.one_of(role::receiver, role::sender);
-  for (unsigned char &c : h.device) c = static_cast<unsigned char>(r.number(1));
-  h.page_bytes = r.u64();
-  if (!r.done()) {
-    return make_error(errc::corrupt, "handoff::decode_hello", "not a valid hello message");
-  }
-  return h;
+  fields(r, h);
+  if (r.done()) return h;
+  return make_error(errc::corrupt, "handoff::decode_hello", "not a valid hello message");
 }
 
 }  // namespace stillmap::handoff

@@ -18,23 +18,57 @@ tl::unexpected<error> malformed(const char *what) {
   return make_error(errc::corrupt, "migration::decode", what);
 }
 
-// The value, if the whole body has been read and every field was valid.
+template <class Wire>
+void fields(Wire &w, checkpoint::field_of<Wire, hello> &h) {
+  w(h.task.bytes, h.epoch, h.page_bytes, h.chunk_bytes, h.channels);
+  w.check(h.epoch != 0 && h.epoch != ~std::uint64_t{0} && h.page_bytes != 0 &&
+          h.chunk_bytes >= min_chunk_bytes && h.chunk_bytes <= max_chunk_bytes &&
+          h.chunk_bytes % image::block_bytes == 0 && h.page_bytes % h.chunk_bytes == 0 &&
+          h.channels != 0 && h.channels <= max_channels);
+}
+
+template <class Wire>
+void fields(Wire &w, checkpoint::field_of<Wire, outcome_query> &q) {
+  w(q.task.bytes, q.session.bytes, q.epoch);
+}
+
+template <class Wire>
+void fields(Wire &w, checkpoint::field_of<Wire, session_id> &s) {
+  w(s.bytes);
+}
+
+// Lists fill their message.
+template <class Wire>
+void fields(Wire &w, checkpoint::field_of<Wire, std::vector<std::uint64_t>> &numbers) {
+  for (auto &n : numbers) w(n);
+}
+
+template <class Wire>
+void fields(Wire &w, checkpoint::field_of<Wire, std::vector<image::digest>> &digests) {
+  for (auto &d : digests) w(d.bytes);
+}
+
 template <class T>
-result<T> complete(const wire_reader &r, T value, const char *reason) {
+std::vector<std::byte> encode_fields(const T &message) {
+  wire_writer w;
+  fields(w, message);
+  return w.take();
+}
+
+// The message, if the whole body has been read and every field was valid.
+template <class T>
+result<T> decode_fields(std::span<const std::byte> from, const char *reason, T message = {}) {
+  wire_reader r(from);
+  fields(r, message);
   if (!r.done()) return malformed(reason);
-  return value;
+  return message;
 }
 
 }  // namespace
 
 void encode(const header &h, std::span<std::byte, header::bytes> into) {
   wire_writer w;
-  w.u32(magic);
-  w.number(version, 2);
-  w.number(static_cast<std::uint16_t>(h.what), 2);
-  w.u64(h.body);
-  w.u64(h.number);
-  w.bytes(h.digest.bytes);
+  w(magic, version, static_cast<std::uint16_t>(h.what), h.body, h.number, h.digest.bytes);
   const auto bytes = w.take();
   std::copy(bytes.begin(), bytes.end(), into.begin());
 }
@@ -42,11 +76,9 @@ void encode(const header &h, std::span<std::byte, header::bytes> into) {
 result<header> decode_header(std::span<const std::byte, header::bytes> from) {
   wire_reader r(from);
   header h;
-  const std::uint32_t first = r.u32();
-  const std::uint64_t of = r.number(2), what = r.number(2);
-  h.body = r.u64();
-  h.number = r.u64();
-  r.bytes(h.digest.bytes);
+  std::uint32_t first = 0;
+  std::uint16_t of = 0, what = 0;
+  r(first, of, what, h.body, h.number, h.digest.bytes);
   if (first != magic) return malformed("not a message of the migration protocol");
   if (of != version) {
     return make_error(errc::not_supported, "migration::decode",
@@ -60,50 +92,52 @@ result<header> decode_header(std::span<const std::byte, header::bytes> from) {
 }
 
 std::vector<std::byte> encode(const hello &h) {
-  wire_writer w;
-  w.bytes(h.task.bytes);
-  w.u64(h.epoch);
-  w.u64(h.page_bytes);
-  w.u32(h.chunk_bytes);
-  w.u32(h.channels);
-  return w.take();
+  return encode_fields(h);
+}
+std::vector<std::byte> encode(const outcome_query &q) {
+  return encode_fields(q);
+}
+std::vector<std::byte> encode(const session_id &s) {
+  return encode_fields(s);
+}
+std::vector<std::byte> encode(const std::vector<std::uint64_t> &numbers) {
+  return encode_fields(numbers);
+}
+std::vector<std::byte> encode(const std::vector<image::digest> &digests) {
+  return encode_fields(digests);
 }
 
 result<hello> decode_hello(std::span<const std::byte> from) {
-  wire_reader r(from);
-  hello h;
-  r.bytes(h.task.bytes);
-  h.epoch = r.u64();
-  h.page_bytes = r.u64();
-  h.chunk_bytes = r.u32();
-  h.channels = r.u32();
-  if (h.epoch == 0 || h.epoch == ~std::uint64_t{0} || h.page_bytes == 0 ||
-      h.chunk_bytes < min_chunk_bytes || h.chunk_bytes > max_chunk_bytes ||
-      h.chunk_bytes % image::block_bytes != 0 || h.page_bytes % h.chunk_bytes != 0 ||
-      h.channels == 0 || h.channels > max_channels) {
-    r.fail();
-  }
-  return complete(r, h, "malformed hello message");
+  return decode_fields<hello>(from, "malformed hello message");
+}
+result<outcome_query> decode_outcome_query(std::span<const std::byte> from) {
+  return decode_fields<outcome_query>(from, "malformed outcome query or commit");
+}
+result<session_id> decode_session(std::span<const std::byte> from) {
+  return decode_fields<session_id>(from, "malformed session id");
+}
+result<std::vector<std::uint64_t>> decode_numbers(std::span<const std::byte> from) {
+  return decode_fields(from, "malformed list of chunks",
+                       std::vector<std::uint64_t>(from.size() / sizeof(std::uint64_t)));
+}
+result<std::vector<image::digest>> decode_digests(std::span<const std::byte> from) {
+  return decode_fields(from, "malformed list of digests",
+                       std::vector<image::digest>(from.size() / sizeof(image::digest)));
 }
 
 std::vector<std::byte> encode(const layout_message &l) {
   wire_writer w;
-  for (const std::uint32_t page : l.pages) w.u32(page);
-  const std::vector<std::byte> layout = encode(l.layout), pages = w.take();
-  wire_writer all;
-  all.u32(l.pages.size());
-  all.bytes(pages);
-  all.bytes(layout);
-  return all.take();
+  w.elements(l.pages, w.count(l.pages, 4), [&](std::uint32_t page) { w(page); });
+  w.bytes(encode(l.layout));
+  return w.take();
 }
 
 result<layout_message> decode_layout_message(std::span<const std::byte> from) {
   wire_reader r(from);
   layout_message out;
-  const std::size_t n = r.count(4);
-  out.pages.resize(n);
-  for (std::uint32_t &page : out.pages) page = r.u32();
+  r.elements(out.pages, r.count(out.pages, 4), [&](std::uint32_t &page) { r(page); });
   if (!r.good()) return malformed("malformed list of pages");
+  const std::size_t n = out.pages.size();
   STILLMAP_ASSIGN_OR_RETURN(out.layout, checkpoint::decode_layout(from.subspan(4 + 4 * n)));
   std::vector<std::uint32_t> sorted = out.pages;
   std::sort(sorted.begin(), sorted.end());
@@ -112,60 +146,6 @@ result<layout_message> decode_layout_message(std::span<const std::byte> from) {
     return malformed("the page numbers do not match the layout");
   }
   return out;
-}
-
-std::vector<std::byte> encode(const outcome_query &q) {
-  wire_writer w;
-  w.bytes(q.task.bytes);
-  w.bytes(q.session.bytes);
-  w.u64(q.epoch);
-  return w.take();
-}
-
-result<outcome_query> decode_outcome_query(std::span<const std::byte> from) {
-  wire_reader r(from);
-  outcome_query q;
-  r.bytes(q.task.bytes);
-  r.bytes(q.session.bytes);
-  q.epoch = r.u64();
-  return complete(r, q, "malformed outcome query or commit");
-}
-
-std::vector<std::byte> encode(const session_id &s) {
-  return {s.bytes.begin(), s.bytes.end()};
-}
-
-result<session_id> decode_session(std::span<const std::byte> from) {
-  wire_reader r(from);
-  session_id s;
-  r.bytes(s.bytes);
-  return complete(r, s, "malformed session id");
-}
-
-std::vector<std::byte> encode(const std::vector<std::uint64_t> &numbers) {
-  wire_writer w;
-  for (const std::uint64_t n : numbers) w.u64(n);
-  return w.take();
-}
-
-result<std::vector<std::uint64_t>> decode_numbers(std::span<const std::byte> from) {
-  wire_reader r(from);
-  std::vector<std::uint64_t> out(from.size() / 8);
-  for (std::uint64_t &n : out) n = r.u64();
-  return complete(r, std::move(out), "malformed list of chunks");
-}
-
-std::vector<std::byte> encode(const std::vector<image::digest> &digests) {
-  wire_writer w;
-  for (const image::digest &d : digests) w.bytes(d.bytes);
-  return w.take();
-}
-
-result<std::vector<image::digest>> decode_digests(std::span<const std::byte> from) {
-  wire_reader r(from);
-  std::vector<image::digest> out(from.size() / image::digest().bytes.size());
-  for (image::digest &d : out) r.bytes(d.bytes);
-  return complete(r, std::move(out), "malformed list of digests");
 }
 
 status send(channel &to, kind what, std::span<const std::byte> body,

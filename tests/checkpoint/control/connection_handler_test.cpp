@@ -221,14 +221,14 @@ TEST_F(connections, malformed_requests_are_refused_without_effect) {
   {
     connection c = reach();
     const int fd = STDOUT_FILENO;
-    ASSERT_TRUE(c.send(static_cast<std::uint16_t>(kind::status), encode_empty_request(), {&fd, 1},
+    ASSERT_TRUE(c.send(static_cast<std::uint16_t>(kind::status), encode(empty_request{}), {&fd, 1},
                        long_enough, {}));
     const auto told = said(c);
     ASSERT_FALSE(told);
     EXPECT_TRUE(told.error().is(errc::corrupt)) << told.error().message();
   }
   // Another version, a relative path, no tags, truncated at every byte.
-  bytes later = encode_empty_request();
+  bytes later = encode(empty_request{});
   later[0] = std::byte{9};
   const error version = refused(static_cast<std::uint16_t>(kind::status), later);
   EXPECT_TRUE(version.is(errc::not_supported));

@@ -73,7 +73,7 @@ migration::sent_memory an_outcome(migration::owner w) {
 
 TEST(messages, what_is_written_about_a_migration_is_read_again) {
   const migrate_request r = a_migration();
-  const auto read = decode_migrate(encode(r));
+  const auto read = decode<migrate_request>(encode(r));
   ASSERT_TRUE(read);
   EXPECT_EQ(encode(*read), encode(r));
   EXPECT_EQ(read->fingerprints, r.fingerprints);
@@ -90,7 +90,7 @@ TEST(messages, what_is_written_about_a_migration_is_read_again) {
   p.round_bytes = 6;
   p.bytes_per_second = 7;
   p.expected_downtime = std::chrono::milliseconds(125);
-  const auto told = decode_migration_progress(encode(p));
+  const auto told = decode<migration::progress>(encode(p));
   ASSERT_TRUE(told);
   EXPECT_EQ(encode(*told), encode(p));
   EXPECT_EQ(told->step, p.step);
@@ -99,7 +99,7 @@ TEST(messages, what_is_written_about_a_migration_is_read_again) {
 
   for (const auto w :
        {migration::owner::source, migration::owner::destination, migration::owner::in_doubt}) {
-    const auto m = decode_migrated(encode(an_outcome(w)));
+    const auto m = decode<migration::sent_memory>(encode(an_outcome(w)));
     ASSERT_TRUE(m);
     EXPECT_EQ(m->owner, w);
     EXPECT_EQ(m->downtime, std::chrono::milliseconds(250));
@@ -113,11 +113,11 @@ TEST(messages, what_is_written_about_a_migration_is_read_again) {
       EXPECT_EQ(m->failure->detail().cause, an_outcome(w).failure->message());
     }
   }
-  EXPECT_EQ(decode_aborted(encode(request_kind::snapshot)), request_kind::snapshot);
+  EXPECT_EQ(decode<request_kind>(encode(request_kind::snapshot)), request_kind::snapshot);
 }
 
 TEST(messages, what_is_written_is_read_again) {
-  const auto s = decode_status(encode(a_status()));
+  const auto s = decode<process_status>(encode(a_status()));
   ASSERT_TRUE(s);
   EXPECT_EQ(encode(*s), encode(a_status()));
   EXPECT_EQ(s->device, "NVIDIA H200");
@@ -125,7 +125,7 @@ TEST(messages, what_is_written_is_read_again) {
   EXPECT_FALSE(s->tags[0].store);
   EXPECT_EQ(s->job.elapsed.count(), 1234);
 
-  const auto r = decode_snapshot(
+  const auto r = decode<snapshot_request>(
       encode(snapshot_request{{"a", "b"}, "/x.smi", "/y.smi", image::codec::zstd, true, false}));
   ASSERT_TRUE(r);
   EXPECT_EQ(r->tags, (std::vector<std::string>{"a", "b"}));
@@ -136,7 +136,7 @@ TEST(messages, what_is_written_is_read_again) {
   EXPECT_FALSE(r->verify);
 
   const auto g =
-      decode_handoff(encode(handoff_request{{"a"}, "@x", std::chrono::milliseconds(77)}));
+      decode<handoff_request>(encode(handoff_request{{"a"}, "@x", std::chrono::milliseconds(77)}));
   ASSERT_TRUE(g);
   EXPECT_EQ(g->to, "@x");
   EXPECT_EQ(g->timeout.count(), 77);
@@ -146,12 +146,13 @@ TEST(messages, what_is_written_is_read_again) {
   w.stored_bytes = 1;
   w.compressed_chunks = 2;
   w.direct_io = true;
-  const auto written = decode_written(encode(w));
+  const auto written = decode<image::written>(encode(w));
   ASSERT_TRUE(written);
   EXPECT_EQ(written->image, w.image);
   EXPECT_EQ(written->compressed_chunks, 2u);
 
-  const auto given = decode_handed_off(encode(handoff::sent_memory{1, 2, 3, 4, false, {5, 6, 7}}));
+  const auto given =
+      decode<handoff::sent_memory>(encode(handoff::sent_memory{1, 2, 3, 4, false, {5, 6, 7}}));
   ASSERT_TRUE(given);
   EXPECT_EQ(given->bytes, 4u);
   EXPECT_FALSE(given->unmapped);
@@ -189,69 +190,71 @@ TEST(messages, a_status_is_never_larger_than_an_answer_may_be) {
   s.tags.assign(3 * max_status_tags, {std::string(4096, 't'), 1, 2, 3, 4, {}});
   const bytes much = encode(s);
   EXPECT_LE(much.size(), max_response_bytes);
-  const auto read = decode_status(much);
+  const auto read = decode<process_status>(much);
   ASSERT_TRUE(read);
   EXPECT_EQ(read->tags.size() + read->omitted_tags, 3 * max_status_tags);
   EXPECT_GT(read->tags.size(), 0u);
 }
 
 template <class T>
-void hold_against(const bytes &good, result<T> (*decode)(bytes_view)) {
-  ASSERT_TRUE(decode(good));
+void hold_against(const bytes &good, result<T> (*read)(bytes_view)) {
+  ASSERT_TRUE(read(good));
   for (std::size_t n = 0; n < good.size(); ++n) {
-    EXPECT_FALSE(decode(bytes_view(good).first(n))) << n << " of " << good.size();
+    EXPECT_FALSE(read(bytes_view(good).first(n))) << n << " of " << good.size();
   }
   bytes more = good;
   more.push_back({});
-  EXPECT_FALSE(decode(more));
+  EXPECT_FALSE(read(more));
   std::mt19937 dice(5);
   for (std::size_t bit = 0; bit < good.size() * 8; ++bit) {
     bytes bad = good;
     bad[bit / 8] ^= static_cast<std::byte>(1U << (bit % 8));
     // Another message, or none: read within its bounds either way.
-    [[maybe_unused]] const auto one = decode(bad);
+    [[maybe_unused]] const auto one = read(bad);
     for (std::byte &b : bad) {
       if (dice() % 4 == 0) b = static_cast<std::byte>(dice());
     }
-    [[maybe_unused]] const auto other = decode(bad);
+    [[maybe_unused]] const auto other = read(bad);
   }
 }
 
 TEST(messages, what_is_cut_off_or_garbled_is_not_believed) {
-  hold_against(encode(a_status()), decode_status);
+  hold_against(encode(a_status()), decode<process_status>);
   hold_against(encode(suspend_request{"t", checkpoint::backing_store::file, "/tmp"}),
-               decode_suspend);
-  hold_against(encode_resume("t"), decode_resume);
-  hold_against(encode(snapshot_request{{"a"}, "/x", "/y"}), decode_snapshot);
-  hold_against(encode(handoff_request{{"a", "b"}, "/x"}), decode_handoff);
-  hold_against(encode(checkpoint::suspended_tag{}), decode_suspended);
-  hold_against(encode(image::written{}), decode_written);
-  hold_against(encode(handoff::sent_memory{}), decode_handed_off);
-  hold_against(encode(snapshot_progress{true, 1, 2, 3}), decode_snapshot_progress);
-  hold_against(encode(a_migration()), decode_migrate);
-  hold_against(encode(migration::progress{}), decode_migration_progress);
-  hold_against(encode(an_outcome(migration::owner::in_doubt)), decode_migrated);
-  hold_against(encode(request_kind::migrate), decode_aborted);
+               decode<suspend_request>);
+  hold_against(encode(resume_request{"t"}), decode<resume_request>);
+  hold_against(encode(snapshot_request{{"a"}, "/x", "/y"}), decode<snapshot_request>);
+  hold_against(encode(handoff_request{{"a", "b"}, "/x"}), decode<handoff_request>);
+  hold_against(encode(checkpoint::suspended_tag{}), decode<checkpoint::suspended_tag>);
+  hold_against(encode(image::written{}), decode<image::written>);
+  hold_against(encode(handoff::sent_memory{}), decode<handoff::sent_memory>);
+  hold_against(encode(snapshot_progress{true, 1, 2, 3}), decode<snapshot_progress>);
+  hold_against(encode(a_migration()), decode<migrate_request>);
+  hold_against(encode(migration::progress{}), decode<migration::progress>);
+  hold_against(encode(an_outcome(migration::owner::in_doubt)), decode<migration::sent_memory>);
+  hold_against(encode(request_kind::migrate), decode<request_kind>);
 }
 
 TEST(messages, what_makes_no_sense_is_refused) {
   using checkpoint::backing_store;
-  EXPECT_FALSE(decode_suspend(encode(suspend_request{"", backing_store::discard, ""})));
-  EXPECT_FALSE(decode_suspend(encode(suspend_request{"t", backing_store::file, "tmp"})));
-  EXPECT_FALSE(decode_suspend(encode(suspend_request{"t", static_cast<backing_store>(3), ""})));
-  EXPECT_FALSE(decode_suspend(encode(suspend_request{std::string(5000, 't'), {}, ""})));
-  EXPECT_FALSE(decode_resume(encode_resume("")));
-  EXPECT_FALSE(decode_snapshot(encode(snapshot_request{{}, "/x", ""})));
-  EXPECT_FALSE(decode_snapshot(encode(snapshot_request{{"a", ""}, "/x", ""})));
-  EXPECT_FALSE(decode_snapshot(encode(snapshot_request{{"a"}, "x", ""})));
-  EXPECT_FALSE(decode_snapshot(encode(snapshot_request{{"a"}, std::string("/x\0y", 4), ""})));
-  EXPECT_FALSE(decode_snapshot(encode(snapshot_request{{"a"}, "/x", "y"})));
-  EXPECT_FALSE(decode_handoff(encode(handoff_request{{"a"}, ""})));
-  EXPECT_FALSE(decode_handoff(encode(handoff_request{{}, "/x"})));
+  EXPECT_FALSE(decode<suspend_request>(encode(suspend_request{"", backing_store::discard, ""})));
+  EXPECT_FALSE(decode<suspend_request>(encode(suspend_request{"t", backing_store::file, "tmp"})));
+  EXPECT_FALSE(
+      decode<suspend_request>(encode(suspend_request{"t", static_cast<backing_store>(3), ""})));
+  EXPECT_FALSE(decode<suspend_request>(encode(suspend_request{std::string(5000, 't'), {}, ""})));
+  EXPECT_FALSE(decode<resume_request>(encode(resume_request{""})));
+  EXPECT_FALSE(decode<snapshot_request>(encode(snapshot_request{{}, "/x", ""})));
+  EXPECT_FALSE(decode<snapshot_request>(encode(snapshot_request{{"a", ""}, "/x", ""})));
+  EXPECT_FALSE(decode<snapshot_request>(encode(snapshot_request{{"a"}, "x", ""})));
+  EXPECT_FALSE(
+      decode<snapshot_request>(encode(snapshot_request{{"a"}, std::string("/x\0y", 4), ""})));
+  EXPECT_FALSE(decode<snapshot_request>(encode(snapshot_request{{"a"}, "/x", "y"})));
+  EXPECT_FALSE(decode<handoff_request>(encode(handoff_request{{"a"}, ""})));
+  EXPECT_FALSE(decode<handoff_request>(encode(handoff_request{{}, "/x"})));
   const auto refused = [](auto change) {
     migrate_request r = a_migration();
     change(r);
-    return !decode_migrate(encode(r));
+    return !decode<migrate_request>(encode(r));
   };
   EXPECT_TRUE(refused([](auto &r) { r.tags.clear(); }));
   EXPECT_TRUE(refused([](auto &r) { r.to.clear(); }));
@@ -266,10 +269,10 @@ TEST(messages, what_makes_no_sense_is_refused) {
   // Without the destination as owner there is a failure, and with it there is none.
   migration::sent_memory m = an_outcome(migration::owner::in_doubt);
   m.failure.reset();
-  EXPECT_FALSE(decode_migrated(encode(m)));
+  EXPECT_FALSE(decode<migration::sent_memory>(encode(m)));
   m = an_outcome(migration::owner::destination);
   m.failure = make_error(errc::busy, "op", "why").value();
-  EXPECT_FALSE(decode_migrated(encode(m)));
+  EXPECT_FALSE(decode<migration::sent_memory>(encode(m)));
 }
 
 }  // namespace

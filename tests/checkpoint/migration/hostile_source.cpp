@@ -174,18 +174,19 @@ void put_names(kind what, std::vector<std::byte> &body, const std::optional<sess
 std::string play(source &from, bytes_view operations) {
   checkpoint::wire_reader r(operations);
   for (int n = 0; n < 64 && r.good() && !r.done(); ++n) {
-    const auto op = static_cast<unsigned>(r.number(1));
+    const auto op = static_cast<unsigned>(r.read<std::uint8_t>());
     std::vector<std::byte> all;
     if ((op >> 2) % 4 == 3) {
-      std::vector<std::byte> raw(r.number(2));
+      std::vector<std::byte> raw(r.read<std::uint16_t>());
       r.bytes(raw);
       all = std::move(raw);
     } else {
       header h;
-      h.what = static_cast<kind>(r.number(1) % (static_cast<unsigned>(kind::refusal) + 2));
-      h.number = r.u64();
-      const bool zeros = r.number(1) % 2 == 1;
-      const std::uint64_t length = r.number(2);
+      h.what =
+          static_cast<kind>(r.read<std::uint8_t>() % (static_cast<unsigned>(kind::refusal) + 2));
+      h.number = r.read<std::uint64_t>();
+      const bool zeros = r.read<std::uint8_t>() % 2 == 1;
+      const std::uint64_t length = r.read<std::uint16_t>();
       std::vector<std::byte> body(length == 0xffff ? chunk_bytes : length);
       if (length != 0xffff) r.bytes(body);
       if (zeros) h.digest = image::digest_of_zeros(chunk_bytes);
