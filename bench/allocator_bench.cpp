@@ -9,6 +9,7 @@
 
 #include "bench/support/peers.h"
 #include "bench/support/session.h"
+#include "stillmap/allocators/replay/replay.h"
 
 namespace stillmap::bench {
 namespace {
@@ -48,7 +49,7 @@ bool set_up(benchmark::State &state, std::size_t bytes, int blocks) {
     state.SkipWithError(why);
     return false;
   }
-  c.mutex = mutex_ns();
+  c.mutex = replay::mutex_ns();
   // What the loops take, once, and freed.
   const auto once = [&] {
     const context_guard guard(c.machine->dev.driver(), c.machine->dev.context());
@@ -104,7 +105,7 @@ void blocks_of(benchmark::State &state, std::size_t bytes, int blocks) {
   if (thread != 0) return;
   if (ready) {
     // Before and after: a machine's clock changes while it is watched.
-    state.counters["mutex_ns"] = (shared<Peer>.mutex + mutex_ns()) / 2;
+    state.counters["mutex_ns"] = (shared<Peer>.mutex + replay::mutex_ns()) / 2;
     state.counters["blocks"] = blocks;
   }
   tear_down<Peer>(state, ready && freed);

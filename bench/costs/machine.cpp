@@ -1,37 +1,24 @@
 #include "bench/costs/machine.h"
 
-#include <hostcuda/hostcuda.h>
-
-#include <cstdlib>
-#include <fstream>
+#include "bench/support/host.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::costs {
 namespace {
 
 using namespace stillmap::literals;
 
-// hostcuda's switches are found at run time: a GPU's driver has none.
-template <class Function>
-Function *control(const driver &drv, const char *name) {
-  return reinterpret_cast<Function *>(drv.symbol(name));
-}
-
 status restart(const driver &drv, hostcuda_memory kind) {
-  const char *const given = std::getenv("HOSTCUDA");
-  std::string config = given != nullptr ? given : "";
-  if (!config.empty()) config += ',';
-  config += kind == hostcuda_memory::unbacked ? "unbacked" : "lazy";
-  auto *const reset = control<decltype(hostcuda_reset)>(drv, "hostcuda_reset");
-  if (reset == nullptr || reset(config.c_str()) != CUDA_SUCCESS) {
+  const std::string config =
+      bench::hostcuda_settings(kind == hostcuda_memory::unbacked ? "unbacked" : "lazy");
+  if (!bench::call_hostcuda<decltype(hostcuda_reset)>(drv, "hostcuda_reset", config.c_str())) {
     return make_error(errc::not_supported, "hostcuda_reset", "it refused to start again");
   }
   return drv.initialise();
 }
 
 std::string left_in_hostcuda(const driver &drv) {
-  auto *const get = control<decltype(hostcuda_get_counters)>(drv, "hostcuda_get_counters");
-  hostcuda_counters now = {};
-  if (get == nullptr || get(&now) != CUDA_SUCCESS) return "";
+  const hostcuda_counters now = bench::hostcuda_counters_of(drv);
   std::string out;
   const auto look = [&out](std::uint64_t n, const char *what) {
     if (n != 0) out += (out.empty() ? "" : ", ") + std::to_string(n) + " " + what;
@@ -51,25 +38,19 @@ std::string left_in_hostcuda(const driver &drv) {
 
 status machine::enter(hostcuda_memory kind) {
   leave();
-  if (driver_->is_hostcuda()) {
-    if (const status s = restart(*driver_, kind); !s) return s;
-  }
-  const auto handle = driver_->device_handle(0);
-  if (!handle) return tl::unexpected(handle.error());
-  device_ = *handle;
-  const auto context = driver_->retain_primary_context(device_);
-  if (!context) return tl::unexpected(context.error());
-  if (const status s = driver_->push_context(*context); !s) {
+  if (driver_->is_hostcuda()) STILLMAP_RETURN_IF_ERROR(restart(*driver_, kind));
+  STILLMAP_ASSIGN_OR_RETURN(device_, driver_->device_handle(0));
+  STILLMAP_ASSIGN_OR_RETURN(const context_handle context, driver_->retain_primary_context(device_));
+  if (const status s = driver_->push_context(context); !s) {
     (void)driver_->release_primary_context(device_);
     return s;
   }
-  context_ = *context;
+  context_ = context;
   page_ = driver_->granularity({on_device(0)}, false).value_or(2_MiB);
   vmm_ = make_piece(*this, page_).map([](const piece &) {});
-  const auto memory = driver_->memory_info_now();
-  if (!memory) return tl::unexpected(memory.error());
-  free_before_ = memory->free.bytes();
-  const std::size_t kept = memory->total.bytes() / 4;
+  STILLMAP_ASSIGN_OR_RETURN(const auto memory, driver_->memory_info_now());
+  free_before_ = memory.free.bytes();
+  const std::size_t kept = memory.total.bytes() / 4;
   allowance_ = free_before_ > kept ? free_before_ - kept : 0;
   return {};
 }
@@ -82,7 +63,7 @@ std::string machine::leave() {
     left = left_in_hostcuda(*driver_);
   } else if (const auto now = driver_->memory_info_now();
              now && now->free.bytes() + page_ <= free_before_) {
-    // Others may have taken it, or the driver for itself: it is said, and no more.
+    // Other programs or the driver may have taken it, so this is reported, not an error.
     left = std::to_string((free_before_ - now->free.bytes()) >> 10) + " KiB less are free";
   }
   (void)driver_->pop_context();
@@ -97,33 +78,32 @@ std::string machine::device_name() const {
 
 std::string machine::hostcuda_config() const {
   if (!driver_->is_hostcuda()) return "";
-  const char *const given = std::getenv("HOSTCUDA");
-  return given != nullptr && *given != '\0' ? given : "profile=h200";
+  const std::string given = bench::environment("HOSTCUDA");
+  return given.empty() ? "profile=h200" : given;
 }
 
 std::size_t machine::pinned_allowance() {
-  std::ifstream file("/proc/meminfo");
-  for (std::string word; file >> word;) {
-    std::size_t kib = 0;
-    if (word == "MemAvailable:" && file >> kib) return (kib << 10) / 8;
-  }
-  return 64_MiB;
+  return bench::available_host_memory() / 8;
+}
+
+result<own_stream> machine::create_stream(bool non_blocking) const {
+  STILLMAP_ASSIGN_OR_RETURN(const stream_handle made, driver_->create_stream(non_blocking));
+  return own_stream(*driver_, made);
 }
 
 result<addresses> machine::reserve(std::size_t bytes) const {
-  const auto at = driver_->reserve_addresses(bytes, 0, {});
-  if (!at) return tl::unexpected(at.error());
-  return addresses(*driver_, {*at, bytes});
+  STILLMAP_ASSIGN_OR_RETURN(const device_address at, driver_->reserve_addresses(bytes, 0, {}));
+  return addresses(*driver_, {at, bytes});
 }
 
 result<physical> machine::create(std::size_t bytes, handle_type exportable) const {
-  const auto made = driver_->create_physical(bytes, {on_device(0), exportable});
-  if (!made) return tl::unexpected(made.error());
-  return physical(*driver_, *made);
+  STILLMAP_ASSIGN_OR_RETURN(const physical_handle made,
+                            driver_->create_physical(bytes, {on_device(0), exportable}));
+  return physical(*driver_, made);
 }
 
 result<mapping> machine::map(device_address at, std::size_t bytes, physical_handle pages) const {
-  if (const status s = driver_->map(at, bytes, pages); !s) return tl::unexpected(s.error());
+  STILLMAP_RETURN_IF_ERROR(driver_->map(at, bytes, pages));
   return mapping(*driver_, {at, bytes});
 }
 
@@ -134,16 +114,10 @@ status machine::allow(virtual_range range) const {
 
 result<piece> make_piece(const machine &m, std::size_t bytes) {
   piece p;
-  auto at = m.reserve(bytes);
-  if (!at) return tl::unexpected(at.error());
-  p.at = std::move(*at);
-  auto pages = m.create(bytes);
-  if (!pages) return tl::unexpected(pages.error());
-  p.pages = std::move(*pages);
-  auto there = m.map(p.begin(), bytes, p.pages.get());
-  if (!there) return tl::unexpected(there.error());
-  p.there = std::move(*there);
-  if (const status s = m.allow(p.at.get()); !s) return tl::unexpected(s.error());
+  STILLMAP_ASSIGN_OR_RETURN(p.at, m.reserve(bytes));
+  STILLMAP_ASSIGN_OR_RETURN(p.pages, m.create(bytes));
+  STILLMAP_ASSIGN_OR_RETURN(p.there, m.map(p.begin(), bytes, p.pages.get()));
+  STILLMAP_RETURN_IF_ERROR(m.allow(p.at.get()));
   return p;
 }
 

@@ -2,24 +2,16 @@
 #include <CLI/CLI.hpp>
 
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
 #include "bench/costs/parts.h"
 #include "bench/costs/run.h"
+#include "bench/support/host.h"
 
 namespace {
 
 using namespace stillmap::costs;
-
-// STILLMAP_DRIVER's, else a GPU's where there is one, else hostcuda.
-stillmap::result<stillmap::driver *> find_driver() {
-  auto found = stillmap::driver::get();
-  const char *const asked = std::getenv("STILLMAP_DRIVER");
-  if (found || (asked != nullptr && *asked != '\0')) return found;
-  return stillmap::driver::load("host");
-}
 
 bool write(const std::filesystem::path &to, const std::string &text) {
   std::ofstream file(to, std::ios::binary);
@@ -63,7 +55,7 @@ int run(int argc, char **argv) {
     return 2;
   }
   if (options.quick && seconds->count() == 0) options.seconds = 4;
-  // Before the measuring: a folder that cannot be written must not cost four minutes.
+  // Before the measurement, so that a folder that cannot be written does not cost four minutes.
   std::error_code made;
   if (!out.empty()) std::filesystem::create_directories(out, made);
   if (made) {
@@ -71,7 +63,7 @@ int run(int argc, char **argv) {
                  made.message().c_str());
     return 1;
   }
-  const auto drv = find_driver();
+  const auto drv = stillmap::bench::find_driver();
   if (!drv) {
     std::fprintf(stderr, "cost_table: no driver: %s\n", drv.error().message().c_str());
     return 1;

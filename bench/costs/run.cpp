@@ -1,11 +1,11 @@
 #include "bench/costs/run.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <fstream>
 
 #include "bench/costs/machine.h"
 #include "bench/costs/parts.h"
+#include "bench/support/host.h"
 
 namespace stillmap::costs {
 namespace {
@@ -55,8 +55,7 @@ const std::vector<part> &all_parts() {
 
 result<table> measure(driver &drv, const run_options &options) {
   table out;
-  const char *const commit = std::getenv("STILLMAP_COMMIT");
-  out.commit = commit != nullptr && *commit != '\0' ? commit : "unknown";
+  out.commit = bench::commit();
   out.seconds = options.seconds;
   out.quick = options.quick;
   out.driver = version_of(drv);

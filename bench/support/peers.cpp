@@ -1,10 +1,6 @@
 #include "bench/support/peers.h"
 
-#include <benchmark/benchmark.h>
 #include <dlfcn.h>
-
-#include <algorithm>
-#include <chrono>
 
 #include "stillmap/vmm/context.h"
 
@@ -37,24 +33,6 @@ mimalloc_peer::mimalloc_peer(peer_machine &) {
   malloc_ = reinterpret_cast<void *(*)(std::size_t)>(dlsym(library, "mi_malloc"));
   free_ = reinterpret_cast<void (*)(void *)>(dlsym(library, "mi_free"));
   if (free_ == nullptr) malloc_ = nullptr;
-}
-
-double mutex_ns() {
-  using clock = std::chrono::steady_clock;
-  std::mutex mutex;
-  double best = 1e9;
-  constexpr int rounds = 20000;
-  for (int attempt = 0; attempt < 10; ++attempt) {
-    const auto begin = clock::now();
-    for (int i = 0; i < rounds; ++i) {
-      mutex.lock();
-      benchmark::ClobberMemory();
-      mutex.unlock();
-    }
-    const std::chrono::duration<double, std::nano> took = clock::now() - begin;
-    best = std::min(best, took.count() / rounds);
-  }
-  return best;
 }
 
 }  // namespace stillmap::bench

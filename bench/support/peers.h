@@ -115,7 +115,4 @@ class pmr_peer {
   std::pmr::synchronized_pool_resource pool_;
 };
 
-// One uncontended std::mutex locked and unlocked, in ns: the best of some milliseconds.
-double mutex_ns();
-
 }  // namespace stillmap::bench

@@ -1,52 +1,12 @@
 #include "bench/support/session.h"
 
-#include <hostcuda/hostcuda.h>
-
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
-#include <limits>
 #include <string>
 
 namespace stillmap::bench {
 namespace {
-
-const char *environment(const char *name) {
-  const char *text = std::getenv(name);
-  return text != nullptr ? text : "";
-}
-
-driver *find_driver() {
-  auto found = driver::get();
-  if (!found && *environment("STILLMAP_DRIVER") == '\0') found = driver::load("host");
-  if (found) return *found;
-  std::fprintf(stderr, "no driver: %s\n", found.error().message().c_str());
-  return nullptr;
-}
-
-// hostcuda's own functions, looked up where they are: a GPU's driver has none. Their declarations
-// give the types; nothing is linked, however it is compiled.
-template <class Function, class... Arguments>
-bool control(const char *name, Arguments... arguments) {
-  void *const symbol = the_driver()->symbol(name);
-  return symbol != nullptr && reinterpret_cast<Function *>(symbol)(arguments...) == CUDA_SUCCESS;
-}
-
-hostcuda_counters books() {
-  hostcuda_counters out = {};
-  control<decltype(hostcuda_get_counters)>("hostcuda_get_counters", &out);
-  return out;
-}
-
-// Memory the host can give without swapping; backed device memory comes out of it.
-std::size_t host_memory_available() {
-  std::ifstream file("/proc/meminfo");
-  for (std::string word; file >> word;) {
-    std::size_t kib = 0;
-    if (word == "MemAvailable:" && file >> kib) return kib << 10;
-  }
-  return std::numeric_limits<std::size_t>::max();
-}
 
 std::string cpu_model() {
   std::ifstream file("/proc/cpuinfo");
@@ -73,34 +33,30 @@ std::size_t amount(std::size_t here, std::size_t gpu) {
 }
 
 driver *the_driver() {
-  static driver *const found = find_driver();
+  static driver *const found = []() -> driver * {
+    const auto drv = find_driver();
+    if (drv) return *drv;
+    std::fprintf(stderr, "no driver: %s\n", drv.error().message().c_str());
+    return nullptr;
+  }();
   return found;
 }
 
 const char *name_of(memory_kind kind) {
-  switch (kind) {
-    case memory_kind::backed:
-      return "backed";
-    case memory_kind::lazy:
-      return "lazy";
-    case memory_kind::unbacked:
-      break;
-  }
-  return "unbacked";
+  if (kind == memory_kind::backed) return "backed";
+  return kind == memory_kind::lazy ? "lazy" : "unbacked";
 }
 
 session::session(benchmark::State &state, memory_kind kind, std::size_t needs)
     : state_(state), kind_(kind) {
   if (the_driver()->is_hostcuda()) {
-    std::string config = environment("HOSTCUDA");
-    if (!config.empty()) config += ',';
-    config += name_of(kind);
-    // A quarter more than needed, so that a machine at work is not brought to its knees.
-    if (kind == memory_kind::backed && host_memory_available() / 5 * 4 < needs) {
+    const std::string config = hostcuda_settings(name_of(kind));
+    // A quarter more than needed, so that other programs keep some memory.
+    if (kind == memory_kind::backed && available_host_memory() / 5 * 4 < needs) {
       state_.SkipWithError("too little host memory");
       return;
     }
-    if (!control<decltype(hostcuda_reset)>("hostcuda_reset", config.c_str())) {
+    if (!call_hostcuda<decltype(hostcuda_reset)>(*the_driver(), "hostcuda_reset", config.c_str())) {
       state_.SkipWithError("hostcuda refused to start again");
       return;
     }
@@ -115,11 +71,11 @@ session::session(benchmark::State &state, memory_kind kind, std::size_t needs)
     return;
   }
   device_ = *opened;
-  peak_before_ = books().physical_bytes;
+  peak_before_ = hostcuda_counters_of(driver()).physical_bytes;
 }
 
 tally session::now() const {
-  return {driver().counts(), driver().is_hostcuda() ? books().first_touch_ns : 0};
+  return {driver().counts(), hostcuda_counters_of(driver()).first_touch_ns};
 }
 
 void session::add(const tally &before) {
@@ -135,11 +91,11 @@ void session::report(double per) {
   const double n = static_cast<double>(state_.iterations()) * per;
   state_.counters["calls"] = static_cast<double>(calls_) / n;
   state_.counters["copied_MiB"] = static_cast<double>(copied_ >> 20) / n;
-  const std::uint64_t peak = driver().is_hostcuda() ? books().physical_peak - peak_before_
-                                                    : dev().space().stats().physical_peak.bytes();
+  const std::uint64_t peak = driver().is_hostcuda()
+                                 ? hostcuda_counters_of(driver()).physical_peak - peak_before_
+                                 : dev().space().stats().physical_peak.bytes();
   state_.counters["peak_MiB"] = static_cast<double>(peak >> 20);  // of the whole case
-  if (!driver().is_hostcuda()) return;
-  if (kind_ == memory_kind::backed) {
+  if (driver().is_hostcuda() && kind_ == memory_kind::backed) {
     state_.counters["touch_ms"] = static_cast<double>(first_touch_ns_) / 1e6 / n;
   }
 }
@@ -166,11 +122,10 @@ int main(int argc, char **argv) {
   }
   if (drv->is_hostcuda()) {
     const char *config = "";
-    control<decltype(hostcuda_config)>("hostcuda_config", &config);
+    call_hostcuda<decltype(hostcuda_config)>(*drv, "hostcuda_config", &config);
     benchmark::AddCustomContext("hostcuda", config);
   }
-  const char *commit = environment("STILLMAP_COMMIT");
-  benchmark::AddCustomContext("commit", *commit != '\0' ? commit : "unknown");
+  benchmark::AddCustomContext("commit", commit());
   benchmark::AddCustomContext("smoke", smoke() ? "yes: the numbers mean nothing" : "no");
   benchmark::RunSpecifiedBenchmarks();
   benchmark::Shutdown();

@@ -1,5 +1,5 @@
-// What every benchmark stands on: a driver, a fresh device for each case, and the numbers that say
-// what growing really cost (bytes copied, driver calls, memory at the peak) beside the time.
+// The base of every benchmark: a driver, a new device for each case, and the costs beside the time
+// (bytes copied, driver calls, peak memory).
 #pragma once
 
 #include <benchmark/benchmark.h>
@@ -7,7 +7,9 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <type_traits>
 
+#include "bench/support/host.h"
 #include "stillmap/vmm/growable_buffer.h"
 
 namespace stillmap::bench {
@@ -17,35 +19,34 @@ using namespace stillmap::literals;
 // tools/bench.sh --smoke: every case once and small, to see that it runs.
 bool smoke();
 
-// The driver all cases use: STILLMAP_DRIVER, or a GPU's where there is one, else hostcuda.
-// Null, and said on stderr, where there is none.
+// The driver of all cases (find_driver). nullptr, with the reason on stderr, if there is none.
 driver *the_driver();
 
 // Whether the driver is a GPU's.
 bool on_gpu();
 
-// How much memory a case is about: `here` where device memory is the host's, `gpu` on a GPU, for
-// which that is nothing. STILLMAP_BENCH_GIB is another amount for a GPU.
+// Bytes of memory that a case uses: `here` where device memory is the host's, `gpu` on a GPU, unless
+// STILLMAP_BENCH_GIB says another amount.
 std::size_t amount(std::size_t here, std::size_t gpu);
 
-// Whether hostcuda holds real bytes. A GPU always does.
+// The memory of hostcuda. Without effect on a GPU.
 enum class memory_kind {
-  backed,    // bytes are there: copies and first touches take their time
-  lazy,      // they come when they are touched: more fits than the host has
-  unbacked,  // only the books: any size fits, copies cost nothing
+  backed,    // real bytes: copies and first touches take their time
+  lazy,      // bytes where they are touched: may be larger than the host's memory
+  unbacked,  // no bytes: any size fits, copies cost nothing
 };
 
-// As HOSTCUDA has it.
+// The setting of HOSTCUDA.
 const char *name_of(memory_kind kind);
 
-// What has been counted up to now.
+// The counters of the driver at one moment.
 struct tally {
   driver_counts counts;
   std::uint64_t first_touch_ns = 0;  // hostcuda: making host pages present and zero
 };
 
-// One case of a benchmark: a machine started for it (hostcuda) and device 0 of it. Not usable, with
-// the reason in `state`, where that cannot be or `needs` bytes of memory are not there.
+// One case of a benchmark: hostcuda restarted for it, and device 0. Not usable, with the reason in
+// `state`, if that fails or less than `needs` bytes of memory are free.
 class session {
  public:
   session(benchmark::State &state, memory_kind kind, std::size_t needs);
@@ -59,10 +60,10 @@ class session {
   tally now() const;
   // Counts from `before` until now go to the case's counters, per iteration: calls, bytes_copied.
   void add(const tally &before);
-  // Takes the books of the case to its row. Call when its iterations are done.
+  // Writes the counters of the case to its row. Call it after the iterations.
   void report(double per = 1);
 
-  // Ends the case with the error, in the words of the library.
+  // Ends the case with the error's message.
   void fail(const error &e);
   bool check(const status &s) {
     if (!s) fail(s.error());
@@ -81,11 +82,24 @@ class session {
   std::uint64_t calls_ = 0, copied_ = 0, first_touch_ns_ = 0, peak_before_ = 0;
 };
 
-// Seconds between two looks; what is not between two looks is not timed.
+// The sum of the times between start() and stop().
 class stopwatch {
  public:
   void start() { began_ = clock::now(); }
   void stop() { total_ += clock::now() - began_; }
+  // Adds the time of a call, and returns its result.
+  template <class Call>
+  auto time(Call &&call) {
+    start();
+    if constexpr (std::is_void_v<decltype(call())>) {
+      call();
+      stop();
+    } else {
+      auto made = call();
+      stop();
+      return made;
+    }
+  }
   double seconds() const { return std::chrono::duration<double>(total_).count(); }
 
  private:

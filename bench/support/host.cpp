@@ -1,0 +1,45 @@
+#include "bench/support/host.h"
+
+#include <cstdint>
+#include <cstdlib>
+#include <fstream>
+
+namespace stillmap::bench {
+
+const char *environment(const char *name) {
+  const char *const text = std::getenv(name);
+  return text != nullptr ? text : "";
+}
+
+result<driver *> find_driver() {
+  auto found = driver::get();
+  if (found || *environment("STILLMAP_DRIVER") != '\0') return found;
+  return driver::load("host");
+}
+
+std::string commit() {
+  const std::string given = environment("STILLMAP_COMMIT");
+  return given.empty() ? "unknown" : given;
+}
+
+std::string hostcuda_settings(const std::string &more) {
+  const std::string given = environment("HOSTCUDA");
+  return given.empty() ? more : given + ',' + more;
+}
+
+hostcuda_counters hostcuda_counters_of(const driver &drv) {
+  hostcuda_counters out = {};
+  call_hostcuda<decltype(hostcuda_get_counters)>(drv, "hostcuda_get_counters", &out);
+  return out;
+}
+
+std::size_t available_host_memory() {
+  std::ifstream file("/proc/meminfo");
+  for (std::string word; file >> word;) {
+    std::size_t kib = 0;
+    if (word == "MemAvailable:" && file >> kib) return kib << 10;
+  }
+  return SIZE_MAX;
+}
+
+}  // namespace stillmap::bench
