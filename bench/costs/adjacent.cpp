@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "bench/costs/parts.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::costs {
 namespace {
@@ -11,10 +12,10 @@ namespace {
 status map_all(const machine &m, device_address at, const std::vector<physical> &pages,
                std::size_t n, std::vector<mapping> &there, call_times &into) {
   for (std::size_t i = 0; i < n; ++i) {
-    auto made = into.time("cuMemMap (each)",
-                          [&] { return m.map(at + i * m.page(), m.page(), pages[i].get()); });
-    if (!made) return tl::unexpected(made.error());
-    there.push_back(std::move(*made));
+    STILLMAP_ASSIGN_OR_RETURN(mapping made, into.time("cuMemMap (each)", [&] {
+      return m.map(at + i * m.page(), m.page(), pages[i].get());
+    }));
+    there.push_back(std::move(made));
   }
   return {};
 }
@@ -22,10 +23,10 @@ status map_all(const machine &m, device_address at, const std::vector<physical> 
 status together(const machine &m, device_address at, const std::vector<physical> &pages,
                 std::size_t n, call_times &into) {
   std::vector<mapping> there;
-  if (const status s = map_all(m, at, pages, n, there, into); !s) return s;
+  STILLMAP_RETURN_IF_ERROR(map_all(m, at, pages, n, there, into));
   const virtual_range all{at, n * m.page()};
-  if (const status s = into.time("cuMemSetAccess", [&] { return m.allow(all); }); !s) return s;
-  // One call takes them all away, so that each alone must not be given back again.
+  STILLMAP_RETURN_IF_ERROR(into.time("cuMemSetAccess", [&] { return m.allow(all); }));
+  // One call unmaps them all, so no mapping may be given back again.
   const status gone = into.time("cuMemUnmap", [&] { return m.driver().unmap(all); });
   if (gone) {
     for (mapping &one : there) one.forget();
@@ -36,19 +37,17 @@ status together(const machine &m, device_address at, const std::vector<physical>
 status one_by_one(const machine &m, device_address at, const std::vector<physical> &pages,
                   std::size_t n, call_times &into) {
   std::vector<mapping> there;
-  call_times apart;  // of this order the maps are nothing new
-  if (const status s = map_all(m, at, pages, n, there, apart); !s) return s;
+  call_times apart;  // together() has timed the maps already
+  STILLMAP_RETURN_IF_ERROR(map_all(m, at, pages, n, there, apart));
   const status allowed = into.time("cuMemSetAccess (a call each)", [&]() -> status {
     for (std::size_t i = 0; i < n; ++i) {
-      if (const status s = m.allow({at + i * m.page(), m.page()}); !s) return s;
+      STILLMAP_RETURN_IF_ERROR(m.allow({at + i * m.page(), m.page()}));
     }
     return {};
   });
   if (!allowed) return allowed;
   return into.time("cuMemUnmap (a call each)", [&]() -> status {
-    for (mapping &one : there) {
-      if (const status s = one.give_back(); !s) return s;
-    }
+    for (mapping &one : there) STILLMAP_RETURN_IF_ERROR(one.give_back());
     return {};
   });
 }
@@ -88,16 +87,14 @@ void measure_adjacent(const machine &m, time_left left, bool quick, table &out) 
   const device_address begin = at->get().begin;
   for (std::size_t i = 0; i < counts.size(); ++i) {
     const std::size_t n = counts[i];
-    // Many mappings a sample: fewer samples say as much, and the others want time too.
+    // A sample has many mappings, so fewer samples are enough.
     const time_left now = left.share(1.0 / static_cast<double>(counts.size() - i)).at_most(200);
-    call_times times, first;
-    status done = together(m, begin, pages, n, first);
-    for (std::size_t k = 0; done && now.more(k); ++k) {
-      done = together(m, begin, pages, n, times);
-      if (done) done = one_by_one(m, begin, pages, n, times);
-    }
-    out.add(times, against::adjacent, static_cast<double>(n));
-    if (!done) return out.refused(done.error(), against::adjacent, static_cast<double>(n));
+    call_times times;
+    const auto once = [&](call_times &into) {
+      const status done = together(m, begin, pages, n, into);
+      return done ? one_by_one(m, begin, pages, n, into) : done;
+    };
+    if (!sample(now, times, against::adjacent, static_cast<double>(n), out, once)) return;
     if (i + 1 == counts.size()) say_what_batching_saves(times, n, out);
   }
 }

@@ -32,15 +32,10 @@ enum class caller { here, here_relaxed, elsewhere };
 constexpr const char *names[] = {"here", "here in relaxed mode", "another thread"};
 
 status call_from(caller who, const machine &m, const staged_call &c, stage &s) {
-  switch (who) {
-    case caller::here:
-      return c.act(s);
-    case caller::here_relaxed: {
-      const relaxed_capture_mode relaxed(m.driver());
-      return relaxed.entered() ? c.act(s) : relaxed.entered();
-    }
-    case caller::elsewhere:
-      break;
+  if (who == caller::here) return c.act(s);
+  if (who == caller::here_relaxed) {
+    const relaxed_capture_mode relaxed(m.driver());
+    return relaxed.entered() ? c.act(s) : relaxed.entered();
   }
   status done;
   std::thread([&] {
@@ -83,9 +78,8 @@ void measure_capture(const machine &m, time_left, bool, table &out) {
   const capture_calls cu(m.driver());
   if (!cu)
     return out.add_fact("capture", "missing", "this driver has no stream capture (CUDA 10.1)");
-  const auto made = m.driver().create_stream(true);
-  if (!made) return out.add_fact("capture", name_of(made.error()), made.error().message());
-  const own_stream stream(m.driver(), *made);
+  const auto stream = m.create_stream();
+  if (!stream) return out.add_fact("capture", name_of(stream.error()), stream.error().message());
   const struct {
     const char *name;
     CUstreamCaptureMode mode;
@@ -97,7 +91,7 @@ void measure_capture(const machine &m, time_left, bool, table &out) {
       for (const staged_call &c : staged_calls()) {
         if (c.vmm && !m.vmm()) continue;
         const char *const from = names[static_cast<int>(who)];
-        const answer a = ask(m, cu, c, mode.mode, who, stream.get());
+        const answer a = ask(m, cu, c, mode.mode, who, stream->get());
         const std::string name = std::string("capture.") + mode.name + "." + from + "." + c.name;
         if (!a.prepared) {
           out.add_fact(name, name_of(a.prepared.error()),

@@ -1,4 +1,4 @@
-// The life of one piece of memory, from its driver and back, every call of it timed.
+// The life of one piece of memory, from its driver and back, with every call timed.
 #pragma once
 
 #include "bench/costs/machine.h"
@@ -6,17 +6,14 @@
 
 namespace stillmap::costs {
 
-struct life {
-  bool vmm;  // needs it
-  // What was timed before a refusal is in `into`. The stream is the caller's own, and non-blocking:
-  // the legacy one would have everything else wait.
-  status (*once)(const machine &m, stream_handle stream, std::size_t bytes, call_times &into);
-};
+// What was timed before a refusal is in `into`. `stream` must be a non-blocking stream of the
+// caller: the legacy stream would delay all other work.
+using life = status(const machine &m, stream_handle stream, std::size_t bytes, call_times &into);
 
-extern const life mapped_life;   // reserve, create, map, allow, ask, retain, unmap, release, free
-extern const life shared_life;   // create, export, import, release
-extern const life plain_life;    // cuMemAlloc
-extern const life ordered_life;  // cuMemAllocAsync, from an empty pool and from one that has some
-extern const life pinned_life;   // cuMemHostAlloc
+life mapped_life;   // reserve, create, map, set and get access, retain, unmap, release, free
+life shared_life;   // create, export, import, release
+life plain_life;    // cuMemAlloc
+life ordered_life;  // cuMemAllocAsync, from an empty pool and from one that has memory
+life pinned_life;   // cuMemHostAlloc
 
 }  // namespace stillmap::costs

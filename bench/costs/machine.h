@@ -1,5 +1,5 @@
-// Device 0 of the driver at hand, entered anew for each part, so that no part inherits what another
-// left in the driver.
+// Device 0 of the driver, entered anew for each part, so that no part inherits the state that
+// another one left in the driver.
 #pragma once
 
 #include <cstddef>
@@ -10,10 +10,10 @@
 
 namespace stillmap::costs {
 
-// What hostcuda's memory is made of. A GPU's is what it is.
+// The memory of hostcuda. Without effect on a GPU.
 enum class hostcuda_memory {
-  unbacked,  // only books: any amount, at once
-  lazy,      // bytes where they are touched: for what reads, writes, or runs a kernel
+  unbacked,  // no bytes: any amount, at once
+  lazy,      // bytes where they are touched: for parts that read, write or run a kernel
 };
 
 class machine {
@@ -24,7 +24,7 @@ class machine {
   ~machine() { leave(); }
 
   status enter(hostcuda_memory kind);
-  // Returns what is still there of what was made since enter(), as a sentence; empty: nothing.
+  // Returns what was made since enter() and not given back, as a sentence; empty: nothing.
   std::string leave();
 
   const stillmap::driver &driver() const { return *driver_; }
@@ -32,15 +32,16 @@ class machine {
   std::string device_name() const;
   std::string hostcuda_config() const;  // empty on a GPU
 
-  // Whether a page could be made, mapped and allowed; why not.
+  // Whether a page can be created, mapped and made accessible; the error says why not.
   const status &vmm() const { return vmm_; }
   std::size_t page() const { return page_; }  // granularity; 2 MiB without VMM
-  // What may be taken: a quarter of the device is left to others.
+  // Bytes of device memory to use at most: a quarter of the device is left to other programs.
   std::size_t allowance() const { return allowance_; }
-  // Of pinned memory: an eighth of what the host has.
+  // Bytes of pinned memory to use at most: an eighth of the host's available memory.
   static std::size_t pinned_allowance();
 
-  // One step of what maps a page; each gives back what it made.
+  result<own_stream> create_stream(bool non_blocking = true) const;
+  // The steps that map a page.
   result<addresses> reserve(std::size_t bytes) const;
   result<physical> create(std::size_t bytes, handle_type exportable = handle_type::none) const;
   result<mapping> map(device_address at, std::size_t bytes, physical_handle pages) const;
@@ -54,7 +55,7 @@ class machine {
   std::size_t page_ = 0, allowance_ = 0, free_before_ = 0;
 };
 
-// Memory at an address that may be touched. Members go in the opposite order.
+// Memory at an address where access is allowed. Members are destroyed in the opposite order.
 struct piece {
   addresses at;
   physical pages;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "stillmap/vmm/internal/try.h"
+
 namespace stillmap::costs {
 
 virtual_range many_mappings::pages_of(const chunk &c, std::size_t first, std::size_t n) const {
@@ -11,19 +13,16 @@ virtual_range many_mappings::pages_of(const chunk &c, std::size_t first, std::si
 void many_mappings::grow(std::size_t count, const time_left &left) {
   const auto need = [&]() -> status {
     if (!page_) {
-      auto made = machine_.create(machine_.page());
-      if (!made) return tl::unexpected(made.error());
-      page_ = std::move(*made);
+      STILLMAP_ASSIGN_OR_RETURN(page_, machine_.create(machine_.page()));
     }
     while (count_ < count && !left.over()) {
       if (chunks_.empty() || chunks_.back().mapped == per_chunk) {
-        auto at = machine_.reserve(per_chunk * machine_.page());
-        if (!at) return tl::unexpected(at.error());
-        chunks_.push_back({std::move(*at), 0});
+        STILLMAP_ASSIGN_OR_RETURN(addresses at, machine_.reserve(per_chunk * machine_.page()));
+        chunks_.push_back({std::move(at), 0});
       }
       chunk &last = chunks_.back();
       const std::size_t n = std::min(count - count_, per_chunk - last.mapped);
-      if (const status s = extend(last, n); !s) return s;
+      STILLMAP_RETURN_IF_ERROR(extend(last, n));
     }
     return {};
   };

@@ -1,4 +1,4 @@
-// What the driver gave and gets back, whatever happens in between.
+// Owners of what a driver gave: they give it back when they are destroyed.
 #pragma once
 
 #include <utility>
@@ -7,10 +7,10 @@
 
 namespace stillmap::costs {
 
-// What did not come, as the failure of whoever wanted it.
+// A result without its value.
 template <class T>
-tl::unexpected<error> failed(const T &r) {
-  return tl::unexpected(r.error());
+status outcome(const result<T> &r) {
+  return r ? status{} : tl::unexpected(r.error());
 }
 
 template <class T, status (driver::*Undo)(T) const>
@@ -28,19 +28,19 @@ class owned {
     }
     return *this;
   }
-  // A refusal here shows in what is left behind when a part is done.
+  // A refusal here shows in what machine::leave() reports.
   ~owned() { (void)give_back(); }
 
   explicit operator bool() const { return driver_ != nullptr; }
   const T &get() const { return what_; }
-  // Refused, it is still owned: a capture forbids now what is allowed after it.
+  // It is still owned after a refusal: what a capture forbids is allowed after it.
   status give_back() {
     if (driver_ == nullptr) return {};
     const status done = (driver_->*Undo)(what_);
     if (done) driver_ = nullptr;
     return done;
   }
-  void forget() { driver_ = nullptr; }  // it is gone by another way
+  void forget() { driver_ = nullptr; }  // it was given back in another way
 
  private:
   const driver *driver_ = nullptr;

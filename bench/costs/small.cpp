@@ -1,111 +1,66 @@
-// Calls that know no size: questions, events, streams.
+// Calls without a size: queries, events, streams.
 #include <iterator>
 
 #include "bench/costs/parts.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::costs {
 namespace {
 
-template <class T>
-status outcome(const result<T> &r) {
-  return r ? status{} : tl::unexpected<error>(r.error());
-}
-
 struct subject {
   const driver &drv;
+  context_handle context;
   own_stream stream;
   own_event event;
-  piece memory;  // nothing without VMM
+  piece memory;  // empty without VMM
+  stream_handle new_stream = nullptr;
+  event_handle new_event = nullptr;
 };
 
-// Where there are two calls the second undoes the first.
+template <class T>
+status keep(const result<T> &made, T &into) {
+  if (made) into = *made;
+  return outcome(made);
+}
+
 struct small_call {
-  bool vmm;
-  status (*act)(subject &, call_times &);
+  const char *name;
+  status (*act)(subject &);
+  const char *undone_by = nullptr;  // the call that undoes it, timed too
+  status (*undo)(subject &) = nullptr;
+};
+
+const small_call calls_with_vmm[] = {
+    {"cuMemGetAllocationGranularity",
+     [](subject &s) { return outcome(s.drv.granularity({on_device(0)}, false)); }},
+    {"cuMemGetAllocationPropertiesFromHandle",
+     [](subject &s) { return outcome(s.drv.properties(s.memory.pages.get())); }},
 };
 
 const small_call calls[] = {
-    {true,
-     [](subject &s, call_times &t) {
-       return outcome(t.time("cuMemGetAllocationGranularity",
-                             [&] { return s.drv.granularity({on_device(0)}, false); }));
-     }},
-    {true,
-     [](subject &s, call_times &t) {
-       return outcome(t.time("cuMemGetAllocationPropertiesFromHandle",
-                             [&] { return s.drv.properties(s.memory.pages.get()); }));
-     }},
-    {false,
-     [](subject &s, call_times &t) {
-       return outcome(t.time("cuMemGetInfo", [&] { return s.drv.memory_info_now(); }));
-     }},
-    {false,
-     [](subject &s, call_times &t) {
-       return outcome(t.time("cuCtxGetCurrent", [&] { return s.drv.current_context(); }));
-     }},
-    {false,
-     [](subject &s, call_times &t) -> status {
-       const auto now = s.drv.current_context();
-       if (!now) return outcome(now);
-       const status in = t.time("cuCtxPushCurrent", [&] { return s.drv.push_context(*now); });
-       return in ? t.time("cuCtxPopCurrent", [&] { return s.drv.pop_context(); }) : in;
-     }},
-    {false,
-     [](subject &s, call_times &t) {
-       return t.time("cuCtxSynchronize", [&] { return s.drv.synchronize_context(); });
-     }},
-    {false,
-     [](subject &s, call_times &t) -> status {
-       const auto made = t.time("cuStreamCreate", [&] { return s.drv.create_stream(true); });
-       if (!made) return outcome(made);
-       return t.time("cuStreamDestroy", [&] { return s.drv.destroy_stream(*made); });
-     }},
-    {false,
-     [](subject &s, call_times &t) {
-       return t.time("cuStreamSynchronize",
-                     [&] { return s.drv.synchronize_stream(s.stream.get()); });
-     }},
-    {false,
-     [](subject &s, call_times &t) {
-       return outcome(t.time("cuStreamQuery", [&] { return s.drv.stream_idle(s.stream.get()); }));
-     }},
-    {false,
-     [](subject &s, call_times &t) {
-       return outcome(
-           t.time("cuStreamIsCapturing", [&] { return s.drv.stream_capturing(s.stream.get()); }));
-     }},
-    {false,
-     [](subject &s, call_times &t) {
-       return outcome(t.time("cuThreadExchangeStreamCaptureMode",
-                             [&] { return s.drv.exchange_capture_mode(capture_mode::global); }));
-     }},
-    {false,
-     [](subject &s, call_times &t) -> status {
-       const auto made = t.time("cuEventCreate", [&] { return s.drv.create_event(); });
-       if (!made) return outcome(made);
-       return t.time("cuEventDestroy", [&] { return s.drv.destroy_event(*made); });
-     }},
-    {false,
-     [](subject &s, call_times &t) {
-       return t.time("cuEventRecord",
-                     [&] { return s.drv.record_event(s.event.get(), s.stream.get()); });
-     }},
-    {false,
-     [](subject &s, call_times &t) {
-       return outcome(t.time("cuEventQuery", [&] { return s.drv.event_done(s.event.get()); }));
-     }},
-    {false,
-     [](subject &s, call_times &t) {
-       return t.time("cuEventSynchronize", [&] { return s.drv.synchronize_event(s.event.get()); });
-     }},
-    {false,
-     [](subject &s, call_times &t) {
-       return t.time("cuStreamWaitEvent",
-                     [&] { return s.drv.stream_wait(s.stream.get(), s.event.get()); });
-     }},
+    {"cuMemGetInfo", [](subject &s) { return outcome(s.drv.memory_info_now()); }},
+    {"cuCtxGetCurrent", [](subject &s) { return outcome(s.drv.current_context()); }},
+    {"cuCtxPushCurrent", [](subject &s) { return s.drv.push_context(s.context); },
+     "cuCtxPopCurrent", [](subject &s) { return s.drv.pop_context(); }},
+    {"cuCtxSynchronize", [](subject &s) { return s.drv.synchronize_context(); }},
+    {"cuStreamCreate", [](subject &s) { return keep(s.drv.create_stream(true), s.new_stream); },
+     "cuStreamDestroy", [](subject &s) { return s.drv.destroy_stream(s.new_stream); }},
+    {"cuStreamSynchronize", [](subject &s) { return s.drv.synchronize_stream(s.stream.get()); }},
+    {"cuStreamQuery", [](subject &s) { return outcome(s.drv.stream_idle(s.stream.get())); }},
+    {"cuStreamIsCapturing",
+     [](subject &s) { return outcome(s.drv.stream_capturing(s.stream.get())); }},
+    {"cuThreadExchangeStreamCaptureMode",
+     [](subject &s) { return outcome(s.drv.exchange_capture_mode(capture_mode::global)); }},
+    {"cuEventCreate", [](subject &s) { return keep(s.drv.create_event(), s.new_event); },
+     "cuEventDestroy", [](subject &s) { return s.drv.destroy_event(s.new_event); }},
+    {"cuEventRecord", [](subject &s) { return s.drv.record_event(s.event.get(), s.stream.get()); }},
+    {"cuEventQuery", [](subject &s) { return outcome(s.drv.event_done(s.event.get())); }},
+    {"cuEventSynchronize", [](subject &s) { return s.drv.synchronize_event(s.event.get()); }},
+    {"cuStreamWaitEvent",
+     [](subject &s) { return s.drv.stream_wait(s.stream.get(), s.event.get()); }},
 };
 
-// What of every time is the clock's own.
+// The part of every time that reading the clock takes.
 void time_the_clock(table &out) {
   call_times times;
   for (int i = 0; i < 1000; ++i) times.time("clock", [] { return true; });
@@ -119,27 +74,27 @@ void time_the_clock(table &out) {
 void measure_small(const machine &m, time_left left, bool, table &out) {
   time_the_clock(out);
   const driver &drv = m.driver();
-  subject s{drv, {}, {}, {}};
-  const auto stream = drv.create_stream(true);
-  if (!stream) return out.refused(stream.error(), against::nothing, 0);
-  s.stream = own_stream(drv, *stream);
-  const auto event = drv.create_event();
-  if (!event) return out.refused(event.error(), against::nothing, 0);
-  s.event = own_event(drv, *event);
-  if (m.vmm()) {
-    auto memory = make_piece(m, m.page());
-    if (!memory) return out.refused(memory.error(), against::nothing, 0);
-    s.memory = std::move(*memory);
-  }
-  double to_do = std::size(calls);
-  for (const small_call &c : calls) {
-    const time_left now = left.share(1 / to_do--);
-    if (c.vmm && !s.memory.there) continue;
-    call_times times, first;
-    status done = c.act(s, first);
-    for (std::size_t n = 0; done && now.more(n); ++n) done = c.act(s, times);
-    out.add(times, against::nothing, 0);
-    if (!done) out.refused(done.error(), against::nothing, 0);
+  subject s{drv, m.context(), {}, {}, {}};
+  std::vector<small_call> all(std::begin(calls), std::end(calls));
+  const status ready = [&]() -> status {
+    STILLMAP_ASSIGN_OR_RETURN(s.stream, m.create_stream());
+    STILLMAP_ASSIGN_OR_RETURN(const event_handle event, drv.create_event());
+    s.event = own_event(drv, event);
+    if (!m.vmm()) return {};
+    STILLMAP_ASSIGN_OR_RETURN(s.memory, make_piece(m, m.page()));
+    all.insert(all.begin(), std::begin(calls_with_vmm), std::end(calls_with_vmm));
+    return {};
+  }();
+  if (!ready) return out.refused(ready.error(), against::nothing, 0);
+  double to_do = static_cast<double>(all.size());
+  for (const small_call &c : all) {
+    call_times times;
+    (void)sample(left.share(1 / to_do--), times, against::nothing, 0, out,
+                 [&](call_times &into) -> status {
+                   STILLMAP_RETURN_IF_ERROR(into.time(c.name, [&] { return c.act(s); }));
+                   if (c.undo == nullptr) return {};
+                   return into.time(c.undone_by, [&] { return c.undo(s); });
+                 });
   }
 }
 

@@ -2,26 +2,22 @@
 
 #include <unistd.h>
 
+#include "stillmap/vmm/internal/try.h"
+
 namespace stillmap::costs {
 namespace {
 
-template <class T, class Owner>
-status keep(result<T> made, Owner &into) {
-  if (!made) return tl::unexpected(made.error());
-  into = std::move(*made);
+template <class T, class Into>
+status keep(result<T> made, Into &into) {
+  STILLMAP_ASSIGN_OR_RETURN(into, std::move(made));
   return {};
 }
 
 template <class T, class Owner>
 status own(const stage &s, const result<T> &made, Owner &into) {
-  if (!made) return tl::unexpected(made.error());
+  STILLMAP_RETURN_IF_ERROR(made);
   into = Owner(s.m.driver(), *made);
   return {};
-}
-
-template <class T>
-status outcome(const result<T> &r) {
-  return r ? status{} : tl::unexpected<error>(r.error());
 }
 
 status nothing(stage &) {
@@ -49,10 +45,15 @@ status all(stage &s) {
   return done;
 }
 status side_stream(stage &s) {
-  return own(s, s.m.driver().create_stream(true), s.side);
+  return keep(s.m.create_stream(), s.side);
 }
 status allocate_ordered(stage &s) {
   return keep(s.m.driver().allocate_async(s.m.page(), s.side.get()), s.ordered);
+}
+status free_ordered(stage &s) {
+  const status freed = s.m.driver().free_async(s.ordered, s.side.get());
+  if (freed) s.ordered = {};
+  return freed;
 }
 status allocate(stage &s) {
   return own(s, s.m.driver().allocate(s.m.page()), s.plain);
@@ -66,10 +67,8 @@ status export_pages(stage &s) {
 
 // The pool has room already: what is timed is the call, not the device's memory behind it.
 status used_pool(stage &s) {
-  if (const status made = all<side_stream, allocate_ordered>(s); !made) return made;
-  const status freed = s.m.driver().free_async(s.ordered, s.side.get());
-  if (freed) s.ordered = {};
-  return freed;
+  STILLMAP_RETURN_IF_ERROR((all<side_stream, allocate_ordered>(s)));
+  return free_ordered(s);
 }
 
 }  // namespace
@@ -106,12 +105,7 @@ const std::vector<staged_call> &staged_calls() {
       {"cuMemAlloc", false, nothing, allocate},
       {"cuMemFree", false, allocate, [](stage &s) { return s.plain.give_back(); }},
       {"cuMemAllocAsync", false, used_pool, allocate_ordered},
-      {"cuMemFreeAsync", false, all<side_stream, allocate_ordered>,
-       [](stage &s) {
-         const status freed = s.m.driver().free_async(s.ordered, s.side.get());
-         if (freed) s.ordered = {};
-         return freed;
-       }},
+      {"cuMemFreeAsync", false, all<side_stream, allocate_ordered>, free_ordered},
       {"cuMemHostAlloc", false, nothing, pin},
       {"cuMemFreeHost", false, pin, [](stage &s) { return s.pinned.give_back(); }},
   };

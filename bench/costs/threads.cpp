@@ -22,19 +22,18 @@ struct caller {
 };
 
 // Each goes on until all have enough: those that end sooner would leave the others alone.
-void call(const machine &m, const life &one, const time_left &left, int of, std::barrier<> &start,
+void call(const machine &m, life &one, const time_left &left, int of, std::barrier<> &start,
           std::atomic<int> &enough, caller &me) {
-  const driver &drv = m.driver();
-  const context_guard guard(drv, m.context());
+  const context_guard guard(m.driver(), m.context());
   me.done = guard.entered();
   own_stream stream;
   if (me.done) {
-    const auto made = drv.create_stream(true);
-    if (made) stream = own_stream(drv, *made);
-    if (!made) me.done = tl::unexpected(made.error());
+    auto made = m.create_stream();
+    if (made) stream = std::move(*made);
+    me.done = outcome(made);
   }
   call_times first;
-  if (me.done) me.done = one.once(m, stream.get(), m.page(), first);
+  if (me.done) me.done = one(m, stream.get(), m.page(), first);
   start.arrive_and_wait();
   me.began = std::chrono::steady_clock::now();
   bool counted = false;
@@ -44,7 +43,7 @@ void call(const machine &m, const life &one, const time_left &left, int of, std:
       ++enough;
     }
     if (me.done) {
-      me.done = one.once(m, stream.get(), m.page(), me.times);
+      me.done = one(m, stream.get(), m.page(), me.times);
       ++me.lives;
     } else {
       std::this_thread::yield();
@@ -59,7 +58,7 @@ struct together {
   double per_second = 0;  // lives of all
 };
 
-together call_from(const machine &m, const life &one, const time_left &left, int n) {
+together call_from(const machine &m, life &one, const time_left &left, int n) {
   std::vector<caller> callers(static_cast<std::size_t>(n));
   std::vector<std::thread> threads;
   std::barrier start(n);
@@ -82,7 +81,7 @@ together call_from(const machine &m, const life &one, const time_left &left, int
   return all;
 }
 
-void against_threads(const machine &m, const time_left &left, const life &one, const char *what,
+void against_threads(const machine &m, const time_left &left, life &one, const char *what,
                      table &out) {
   const int counts[] = {1, 2, 4, 8};
   double to_do = std::size(counts), alone = 0;

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "bench/costs/parts.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::costs {
 namespace {
@@ -26,9 +27,7 @@ result<bool> is_zero(const driver &drv, device_address at, std::size_t bytes, fo
   std::vector<unsigned char> seen(1_MiB);
   const std::size_t step = std::max(seen.size(), round_down(bytes / 64, seen.size()));
   for (std::size_t from = 0; from + seen.size() <= bytes; from += step) {
-    if (const status s = drv.copy_to_host(seen.data(), at + from, seen.size()); !s) {
-      return failed(s);
-    }
+    STILLMAP_RETURN_IF_ERROR(drv.copy_to_host(seen.data(), at + from, seen.size()));
     f.looked_at += seen.size();
     if (seen[0] != 0 || std::memcmp(seen.data(), seen.data() + 1, seen.size() - 1) != 0) {
       return false;
@@ -44,52 +43,36 @@ class toucher {
 
   status once(std::chrono::milliseconds pause, call_times &into, found &f) const {
     std::this_thread::sleep_for(pause);
-    piece a, b;
-    if (const status s = make(after_pause, a, into); !s) return s;
-    if (const auto zero = is_zero(drv_, a.begin(), bytes_, f); !zero) {
-      return failed(zero);
-    } else if (!*zero) {
-      f.new_is_zero = false;
-    }
-    if (const status s = give_back(untouched, a, into); !s) return s;
-    if (const status s = make(nullptr, b, into); !s) return s;
-    if (const status s = fill("memset, first", b, into); !s) return s;
-    if (const status s = fill("memset, again", b, into); !s) return s;
-    piece c;
-    if (const status s = make(nullptr, c, into); !s) return s;
-    if (const status s = copy("copy, first", c, b, into); !s) return s;
-    if (const status s = copy("copy, again", c, b, into); !s) return s;
-    if (const status s = give_back(written, c, into); !s) return s;
-    if (const status s = give_back(written, b, into); !s) return s;
-    piece d;
-    if (const status s = make(after_release, d, into); !s) return s;
-    if (const auto zero = is_zero(drv_, d.begin(), bytes_, f); !zero) {
-      return failed(zero);
-    } else if (!*zero) {
-      f.reused_is_zero = false;
-    }
+    piece a, b, c, d;
+    STILLMAP_RETURN_IF_ERROR(make(after_pause, a, into));
+    STILLMAP_ASSIGN_OR_RETURN(const bool new_zero, is_zero(drv_, a.begin(), bytes_, f));
+    f.new_is_zero = f.new_is_zero && new_zero;
+    STILLMAP_RETURN_IF_ERROR(give_back(untouched, a, into));
+    call_times untimed;
+    STILLMAP_RETURN_IF_ERROR(make("", b, untimed));
+    STILLMAP_RETURN_IF_ERROR(fill("memset, first", b, into));
+    STILLMAP_RETURN_IF_ERROR(fill("memset, again", b, into));
+    STILLMAP_RETURN_IF_ERROR(make("", c, untimed));
+    STILLMAP_RETURN_IF_ERROR(copy("copy, first", c, b, into));
+    STILLMAP_RETURN_IF_ERROR(copy("copy, again", c, b, into));
+    STILLMAP_RETURN_IF_ERROR(give_back(written, c, into));
+    STILLMAP_RETURN_IF_ERROR(give_back(written, b, into));
+    STILLMAP_RETURN_IF_ERROR(make(after_release, d, into));
+    STILLMAP_ASSIGN_OR_RETURN(const bool reused_zero, is_zero(drv_, d.begin(), bytes_, f));
+    f.reused_is_zero = f.reused_is_zero && reused_zero;
     return {};
   }
 
  private:
-  // make_piece() with the creation timed under `name`, if any.
+  // make_piece() with the creation timed under `name`.
   status make(const char *name, piece &p, call_times &into) const {
-    auto at = m_.reserve(bytes_);
-    if (!at) return failed(at);
-    p.at = std::move(*at);
-    call_times nobody;
-    auto pages = (name != nullptr ? into : nobody).time(name != nullptr ? name : "", [&] {
-      return m_.create(bytes_);
-    });
-    if (!pages) return failed(pages);
-    p.pages = std::move(*pages);
-    auto there = m_.map(p.begin(), bytes_, p.pages.get());
-    if (!there) return failed(there);
-    p.there = std::move(*there);
+    STILLMAP_ASSIGN_OR_RETURN(p.at, m_.reserve(bytes_));
+    STILLMAP_ASSIGN_OR_RETURN(p.pages, into.time(name, [&] { return m_.create(bytes_); }));
+    STILLMAP_ASSIGN_OR_RETURN(p.there, m_.map(p.begin(), bytes_, p.pages.get()));
     return m_.allow(p.at.get());
   }
   status give_back(const char *name, piece &p, call_times &into) const {
-    if (const status s = p.there.give_back(); !s) return s;
+    STILLMAP_RETURN_IF_ERROR(p.there.give_back());
     return into.time(name, [&] { return p.pages.give_back(); });
   }
   status fill(const char *name, const piece &p, call_times &into) const {
@@ -139,9 +122,8 @@ void say_who_pays(call_times &times, std::size_t bytes, table &out) {
 }  // namespace
 
 void measure_touch(const machine &m, time_left left, bool quick, table &out) {
-  const auto made = m.driver().create_stream(true);
-  if (!made) return out.refused(made.error(), against::touched, 0);
-  const own_stream stream(m.driver(), *made);
+  const auto stream = m.create_stream();
+  if (!stream) return out.refused(stream.error(), against::touched, 0);
   // hostcuda's bytes are the host's: enough to see that it runs.
   const std::size_t largest = quick ? 8_MiB : m.driver().is_hostcuda() ? 128_MiB : 1_GiB;
   const std::chrono::milliseconds pause(quick ? 5 : 100);
@@ -151,12 +133,10 @@ void measure_touch(const machine &m, time_left left, bool quick, table &out) {
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     const std::size_t bytes = round_up(sizes[i], m.page());
     const time_left now = left.share(1.0 / static_cast<double>(sizes.size() - i)).at_most(100);
-    const toucher t(m, stream, bytes);
-    call_times times, first;
-    status done = t.once(pause, first, f);
-    for (std::size_t n = 0; done && now.more(n); ++n) done = t.once(pause, times, f);
-    out.add(times, against::touched, static_cast<double>(bytes));
-    if (!done) return out.refused(done.error(), against::touched, static_cast<double>(bytes));
+    const toucher t(m, *stream, bytes);
+    call_times times;
+    const auto once = [&](call_times &into) { return t.once(pause, into, f); };
+    if (!sample(now, times, against::touched, static_cast<double>(bytes), out, once)) return;
     if (i + 1 == sizes.size()) say_who_pays(times, bytes, out);
   }
   if (f.looked_at == 0) return;

@@ -2,6 +2,7 @@
 #include "bench/costs/busy.h"
 #include "bench/costs/parts.h"
 #include "bench/costs/stage.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::costs {
 namespace {
@@ -12,26 +13,25 @@ struct seen {
 
 status look_without(const machine &m, const staged_call &c, call_times &idle) {
   stage quiet(m);
-  status done = c.prepare(quiet);
-  if (done) done = m.driver().synchronize_context();
-  return done ? idle.time(c.name, [&] { return c.act(quiet); }) : done;
+  STILLMAP_RETURN_IF_ERROR(c.prepare(quiet));
+  STILLMAP_RETURN_IF_ERROR(m.driver().synchronize_context());
+  return idle.time(c.name, [&] { return c.act(quiet); });
 }
 
 // Once without work, and once while a stream has some for `milliseconds`.
 status look(const machine &m, const staged_call &c, busy_kernel &work, stream_handle stream,
             unsigned milliseconds, call_times &idle, call_times &busy, seen &s) {
   const driver &drv = m.driver();
-  if (const status quiet = look_without(m, c, idle); !quiet) return quiet;
+  STILLMAP_RETURN_IF_ERROR(look_without(m, c, idle));
   stage there(m);
-  status done = c.prepare(there);
-  if (done) done = drv.synchronize_context();
-  if (done) done = work.start(stream, milliseconds);
-  if (!done) return done;
-  done = busy.time(c.name, [&] { return c.act(there); });
+  STILLMAP_RETURN_IF_ERROR(c.prepare(there));
+  STILLMAP_RETURN_IF_ERROR(drv.synchronize_context());
+  STILLMAP_RETURN_IF_ERROR(work.start(stream, milliseconds));
+  const status done = busy.time(c.name, [&] { return c.act(there); });
   const auto over = drv.stream_idle(stream);
   const status ended = work.end(stream);  // before anything is given back: that may wait too
   if (!done || !ended) return done ? ended : done;
-  if (!over) return tl::unexpected(over.error());
+  STILLMAP_RETURN_IF_ERROR(over);
   ++s.looked;
   if (*over) ++s.waited;
   return {};
@@ -58,7 +58,6 @@ void say(const staged_call &c, const char *kind, unsigned milliseconds, call_tim
 }  // namespace
 
 void measure_waits(const machine &m, time_left left, bool quick, table &out) {
-  const driver &drv = m.driver();
   const unsigned milliseconds = quick ? 10 : 50;
   out.add_fact("waits.work_ms", static_cast<double>(milliseconds),
                "work on other memory had " + std::to_string(milliseconds) + " ms to run");
@@ -72,12 +71,11 @@ void measure_waits(const machine &m, time_left left, bool quick, table &out) {
   double to_do = 2.0 * static_cast<double>(staged_calls().size());
   for (const bool non_blocking : {true, false}) {
     const char *const kind = non_blocking ? "non-blocking" : "blocking";
-    const auto made = drv.create_stream(non_blocking);
-    if (!made) return out.refused(made.error(), against::work, milliseconds);
-    const own_stream stream(drv, *made);
+    const auto stream = m.create_stream(non_blocking);
+    if (!stream) return out.refused(stream.error(), against::work, milliseconds);
     // A first launch makes the driver load what it has left until then.
-    status launched = work->start(stream.get(), 1);
-    if (launched) launched = work->end(stream.get());
+    status launched = work->start(stream->get(), 1);
+    if (launched) launched = work->end(stream->get());
     if (!launched) return out.refused(launched.error(), against::work, milliseconds);
     for (const staged_call &c : staged_calls()) {
       const time_left now = left.share(1 / to_do--).at_most(quick ? 2 : 20);
@@ -86,7 +84,7 @@ void measure_waits(const machine &m, time_left left, bool quick, table &out) {
       seen s;
       status done = look_without(m, c, first);
       for (std::size_t n = 0; done && now.more(n); ++n) {
-        done = look(m, c, *work, stream.get(), milliseconds, idle, busy, s);
+        done = look(m, c, *work, stream->get(), milliseconds, idle, busy, s);
       }
       if (non_blocking) {
         out.add(idle, against::work, 0);
