@@ -40,24 +40,10 @@ CUresult primary_release(CUdevice device, bool all) {
     if (it == all_contexts().primary.end() || !it->second->alive)
       return all ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
     context_state *s = all_contexts().known[it->second].get();
-    if (all) {
-      s->retained = 0;
-    } else {
-      --s->retained;
-    }
+    s->retained = all ? 0 : s->retained - 1;
     if (s->retained == 0) gone = it->second;
   }
   if (gone != nullptr) destroy(gone);
-  return CUDA_SUCCESS;
-}
-
-CUresult primary_set_flags(CUdevice device, unsigned flags) {
-  if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
-  if (!valid_flags(flags)) return CUDA_ERROR_INVALID_VALUE;
-  std::lock_guard<std::mutex> lock(all_contexts().mutex);
-  all_contexts().primary_flags[device] = flags;
-  if (const auto it = all_contexts().primary.find(device); it != all_contexts().primary.end())
-    it->second->flags = flags;
   return CUDA_SUCCESS;
 }
 
@@ -69,32 +55,6 @@ CUresult create(CUcontext *out, unsigned flags, CUdevice device, unsigned api_ve
   bring_to_life(ctx);
   context_stack().push_back(ctx);
   *out = handle_of(ctx);
-  return CUDA_SUCCESS;
-}
-
-CUresult destroy_handle(CUcontext handle) {
-  if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  context *ctx = find_context(handle);
-  if (ctx == nullptr || ctx->primary) return CUDA_ERROR_INVALID_CONTEXT;
-  destroy(ctx);
-  auto &contexts = context_stack();
-  if (!contexts.empty() && contexts.back() == ctx) contexts.pop_back();
-  return CUDA_SUCCESS;
-}
-
-CUresult push(CUcontext handle) {
-  if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  context *ctx = find_context(handle);
-  if (ctx == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-  context_stack().push_back(ctx);
-  return CUDA_SUCCESS;
-}
-
-CUresult pop(CUcontext *out) {
-  auto &contexts = context_stack();
-  if (contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT;
-  if (out != nullptr) *out = handle_of(contexts.back());
-  contexts.pop_back();
   return CUDA_SUCCESS;
 }
 
@@ -147,18 +107,22 @@ HOSTCUDA_ENTRY(cuDevicePrimaryCtxRetain, 7000, plain, 0, (CUcontext * out, CUdev
   return CUDA_SUCCESS;
 })
 
-HOSTCUDA_ENTRY(cuDevicePrimaryCtxRelease, 7000, ignores_sticky, 0, (CUdevice device),
-               { return primary_release(device, false); })
-HOSTCUDA_ENTRY(cuDevicePrimaryCtxRelease_v2, 11000, ignores_sticky, 0, (CUdevice device),
-               { return primary_release(device, false); })
-HOSTCUDA_ENTRY(cuDevicePrimaryCtxReset, 7000, ignores_sticky, 0, (CUdevice device),
-               { return primary_release(device, true); })
-HOSTCUDA_ENTRY(cuDevicePrimaryCtxReset_v2, 11000, ignores_sticky, 0, (CUdevice device),
-               { return primary_release(device, true); })
-HOSTCUDA_ENTRY(cuDevicePrimaryCtxSetFlags, 7000, plain, 0, (CUdevice device, unsigned flags),
-               { return primary_set_flags(device, flags); })
-HOSTCUDA_ENTRY(cuDevicePrimaryCtxSetFlags_v2, 11000, plain, 0, (CUdevice device, unsigned flags),
-               { return primary_set_flags(device, flags); })
+HOSTCUDA_ENTRY_AND_V2(cuDevicePrimaryCtxRelease, 7000, 11000, ignores_sticky, 0, (CUdevice device),
+                      (device), { return primary_release(device, false); })
+HOSTCUDA_ENTRY_AND_V2(cuDevicePrimaryCtxReset, 7000, 11000, ignores_sticky, 0, (CUdevice device),
+                      (device), { return primary_release(device, true); })
+HOSTCUDA_ENTRY_AND_V2(cuDevicePrimaryCtxSetFlags, 7000, 11000, plain, 0,
+                      (CUdevice device, unsigned flags), (device, flags), {
+                        if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+                        if (!valid_flags(flags)) return CUDA_ERROR_INVALID_VALUE;
+                        context_table &contexts = all_contexts();
+                        std::lock_guard<std::mutex> lock(contexts.mutex);
+                        contexts.primary_flags[device] = flags;
+                        if (const auto it = contexts.primary.find(device);
+                            it != contexts.primary.end())
+                          it->second->flags = flags;
+                        return CUDA_SUCCESS;
+                      })
 
 HOSTCUDA_ENTRY(cuDevicePrimaryCtxGetState, 7000, ignores_sticky, 0,
                (CUdevice device, unsigned *flags, int *active), {
@@ -191,16 +155,30 @@ HOSTCUDA_ENTRY(cuCtxCreate_v4, 12050, plain, 0,
                  return create(out, flags, device, 3020);
                })
 #endif
-HOSTCUDA_ENTRY(cuCtxDestroy, 2000, ignores_sticky, 0, (CUcontext handle),
-               { return destroy_handle(handle); })
-HOSTCUDA_ENTRY(cuCtxDestroy_v2, 4000, ignores_sticky, 0, (CUcontext handle),
-               { return destroy_handle(handle); })
-HOSTCUDA_ENTRY(cuCtxPushCurrent, 2000, ignores_sticky, 0, (CUcontext handle),
-               { return push(handle); })
-HOSTCUDA_ENTRY(cuCtxPushCurrent_v2, 4000, ignores_sticky, 0, (CUcontext handle),
-               { return push(handle); })
-HOSTCUDA_ENTRY(cuCtxPopCurrent, 2000, ignores_sticky, 0, (CUcontext * out), { return pop(out); })
-HOSTCUDA_ENTRY(cuCtxPopCurrent_v2, 4000, ignores_sticky, 0, (CUcontext * out), { return pop(out); })
+HOSTCUDA_ENTRY_AND_V2(cuCtxDestroy, 2000, 4000, ignores_sticky, 0, (CUcontext handle), (handle), {
+  if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  context *ctx = find_context(handle);
+  if (ctx == nullptr || ctx->primary) return CUDA_ERROR_INVALID_CONTEXT;
+  destroy(ctx);
+  auto &contexts = context_stack();
+  if (!contexts.empty() && contexts.back() == ctx) contexts.pop_back();
+  return CUDA_SUCCESS;
+})
+HOSTCUDA_ENTRY_AND_V2(cuCtxPushCurrent, 2000, 4000, ignores_sticky, 0, (CUcontext handle), (handle),
+                      {
+                        if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
+                        context *ctx = find_context(handle);
+                        if (ctx == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+                        context_stack().push_back(ctx);
+                        return CUDA_SUCCESS;
+                      })
+HOSTCUDA_ENTRY_AND_V2(cuCtxPopCurrent, 2000, 4000, ignores_sticky, 0, (CUcontext * out), (out), {
+  auto &contexts = context_stack();
+  if (contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (out != nullptr) *out = handle_of(contexts.back());
+  contexts.pop_back();
+  return CUDA_SUCCESS;
+})
 
 HOSTCUDA_ENTRY(cuCtxSetCurrent, 4000, ignores_sticky, 0, (CUcontext handle), {
   context *ctx = find_context(handle);

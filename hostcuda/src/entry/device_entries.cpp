@@ -2,7 +2,9 @@
 #include <cstdio>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "hostcuda/src/device.h"
 #include "hostcuda/src/entry/entry.h"
@@ -50,79 +52,42 @@ int last_attribute(int driver_version) {
   return driver_version < 11020 ? 111 : 147;
 }
 
-// Returns false if `attribute` is unknown.
-bool attribute_value(int attribute, CUdevice device, int *out) {
+// Returns nothing if `attribute` is unknown.
+std::optional<int> attribute_value(int attribute, CUdevice device) {
   const profile &p = current_settings().machine;
-  if (attribute > last_attribute(p.driver_version)) return false;
+  if (attribute > last_attribute(p.driver_version)) return std::nullopt;
   const int posix_fd = 1;
-  switch (attribute) {
-    case 16:
-      *out = p.multiprocessors;
-      return true;
-    case 33:
-      *out = 0x10 + device;
-      return true;
-    case 75:
-      *out = p.compute_major;
-      return true;
-    case 76:
-      *out = p.compute_minor;
-      return true;
-    case 85:
-      *out = device;
-      return true;
-    case 102:
-      *out = p.has_vmm;
-      return true;  // virtual memory management
-    case 103:
-      *out = p.has_vmm;
-      return true;  // POSIX fd handles
-    case 110:
-      *out = p.has_vmm;
-      return true;  // RDMA of VMM memory; WSL 2 advertises it but fails
-    case 115:
-      *out = p.has_pools;
-      return true;  // memory pools
-    case 116:
-      *out = !p.refuses_fd_pools;
-      return true;  // RDMA of cuMemAlloc memory
-    case 117:
-      *out = 1;
-      return true;  // RDMA flush: from the host
-    case 119:
-      *out = p.has_pools ? posix_fd : 0;
-      return true;  // pool handles; WSL 2 advertises them but fails
-    case 120:
-      *out = p.compute_major >= 9;
-      return true;  // clusters
-    case 128:
-      *out = p.has_vmm && p.compute_major >= 9;
-      return true;  // fabric, but no IMEX
-    case 141:
-      *out = p.has_vmm;
-      return true;  // host NUMA virtual memory
-    case 145:
-      *out = p.has_vmm;
-      return true;  // host virtual memory
-    default:
-      break;
-  }
+  const std::pair<int, int> of_profile[] = {
+      {16, p.multiprocessors},
+      {33, 0x10 + device},
+      {75, p.compute_major},
+      {76, p.compute_minor},
+      {85, device},
+      {102, p.has_vmm},                          // virtual memory management
+      {103, p.has_vmm},                          // POSIX fd handles
+      {110, p.has_vmm},                          // RDMA of VMM memory; fails on WSL 2
+      {115, p.has_pools},                        // memory pools
+      {116, !p.refuses_fd_pools},                // RDMA of cuMemAlloc memory
+      {117, 1},                                  // RDMA flush: from the host
+      {119, p.has_pools ? posix_fd : 0},         // pool handles; fail on WSL 2
+      {120, p.compute_major >= 9},               // clusters
+      {128, p.has_vmm && p.compute_major >= 9},  // fabric, but no IMEX
+      {141, p.has_vmm},                          // host NUMA virtual memory
+      {145, p.has_vmm},                          // host virtual memory
+  };
+  for (const auto &[number, value] : of_profile)
+    if (number == attribute) return value;
   const auto it = common_attributes().find(attribute);
-  if (it == common_attributes().end()) return false;
-  *out = it->second;
-  return true;
-}
-
-void fill_uuid(CUuuid *uuid, CUdevice device) {
-  std::memset(uuid->bytes, 0, sizeof uuid->bytes);
-  std::memcpy(uuid->bytes, "hostcuda-gpu", 12);
-  uuid->bytes[15] = static_cast<char>(device);
+  if (it == common_attributes().end()) return std::nullopt;
+  return it->second;
 }
 
 CUresult get_uuid(CUuuid *uuid, CUdevice device) {
   if (uuid == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
-  fill_uuid(uuid, device);
+  std::memset(uuid->bytes, 0, sizeof uuid->bytes);
+  std::memcpy(uuid->bytes, "hostcuda-gpu", 12);
+  uuid->bytes[15] = static_cast<char>(device);
   return CUDA_SUCCESS;
 }
 
@@ -153,10 +118,9 @@ HOSTCUDA_ENTRY(cuDeviceGetName, 2000, ignores_sticky, 0, (char *name, int length
                  return CUDA_SUCCESS;
                })
 
-HOSTCUDA_ENTRY(cuDeviceGetUuid, 9020, ignores_sticky, 0, (CUuuid * uuid, CUdevice device),
-               { return get_uuid(uuid, device); })
-HOSTCUDA_ENTRY(cuDeviceGetUuid_v2, 11040, ignores_sticky, 0, (CUuuid * uuid, CUdevice device),
-               { return get_uuid(uuid, device); })
+HOSTCUDA_ENTRY_AND_V2(cuDeviceGetUuid, 9020, 11040, ignores_sticky, 0,
+                      (CUuuid * uuid, CUdevice device), (uuid, device),
+                      { return get_uuid(uuid, device); })
 
 HOSTCUDA_ENTRY(cuDeviceTotalMem_v2, 3020, ignores_sticky, 0, (size_t * bytes, CUdevice device), {
   if (bytes == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -169,10 +133,9 @@ HOSTCUDA_ENTRY(cuDeviceGetAttribute, 2000, ignores_sticky, 0,
                (int *value, CUdevice_attribute attribute, CUdevice device), {
                  if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
                  if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
-                 int found = 0;
-                 if (!attribute_value(static_cast<int>(attribute), device, &found))
-                   return CUDA_ERROR_INVALID_VALUE;
-                 *value = found;
+                 const auto found = attribute_value(static_cast<int>(attribute), device);
+                 if (!found) return CUDA_ERROR_INVALID_VALUE;
+                 *value = *found;
                  return CUDA_SUCCESS;
                })
 
@@ -223,17 +186,15 @@ HOSTCUDA_ENTRY(cuDeviceGetP2PAttribute, 8000, ignores_sticky, 0,
                  if (!valid_device(source) || !valid_device(target) || source == target)
                    return CUDA_ERROR_INVALID_DEVICE;
                  switch (static_cast<int>(attribute)) {
-                   case 1:
+                   case 1:  // performance rank
+                   case 5:  // only partial atomics
                      *value = 0;
-                     return CUDA_SUCCESS;  // performance rank
-                   case 2:                 // access
-                   case 3:                 // native atomics
-                   case 4:                 // arrays
+                     return CUDA_SUCCESS;
+                   case 2:  // access
+                   case 3:  // native atomics
+                   case 4:  // arrays
                      *value = can_access_peer(source, target);
                      return CUDA_SUCCESS;
-                   case 5:
-                     *value = 0;
-                     return CUDA_SUCCESS;  // only partial atomics
                    default:
                      return CUDA_ERROR_INVALID_VALUE;
                  }

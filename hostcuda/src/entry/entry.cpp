@@ -7,6 +7,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <string_view>
 #include <vector>
 
 #include "hostcuda/src/context.h"
@@ -52,9 +53,8 @@ std::atomic<bool> forked{false};
 std::atomic<std::uint64_t> modelled{0};
 std::atomic<std::uint64_t> fired{0};
 
-bool ends_with(const std::string &s, const char *suffix) {
-  const std::size_t n = std::strlen(suffix);
-  return s.size() > n && s.compare(s.size() - n, n, suffix) == 0;
+bool is_per_thread(std::string_view symbol) {
+  return symbol.ends_with("_ptsz") || symbol.ends_with("_ptds");
 }
 
 // Applies the group's rule to one call. Returns CUDA_SUCCESS if no fault is injected.
@@ -91,10 +91,9 @@ void in_child() {
 
 std::string base_name(const char *symbol) {
   std::string s(symbol);
-  for (const char *suffix : {"_ptsz", "_ptds"})
-    if (ends_with(s, suffix)) s.resize(s.size() - 5);
+  if (is_per_thread(s)) s.resize(s.size() - 5);
   for (const char *suffix : {"_v2", "_v3", "_v4"})
-    if (ends_with(s, suffix)) {
+    if (s.ends_with(suffix)) {
       s.resize(s.size() - 3);
       break;
     }
@@ -103,15 +102,13 @@ std::string base_name(const char *symbol) {
 
 entry_point *register_entry(const char *symbol, int since_version, void *address) {
   registry &r = all();
-  const std::string name(symbol);
   const std::string base = base_name(symbol);
   call_group *&group = r.groups[base];
   if (group == nullptr) {
     group = new call_group;
     group->name = base;
   }
-  auto *e = new entry_point{symbol, since_version, address,
-                            ends_with(name, "_ptsz") || ends_with(name, "_ptds"), group};
+  auto *e = new entry_point{symbol, since_version, address, is_per_thread(symbol), group};
   r.entries.push_back(e);
   return e;
 }
@@ -150,8 +147,12 @@ CUresult enter(entry_point *entry, unsigned flags, std::size_t bytes) {
     if (ctx == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
     if (!ctx->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   }
-  if (ctx != nullptr && (flags & ignores_sticky) == 0) return ctx->sticky.load();
-  return CUDA_SUCCESS;
+  if (ctx != nullptr && (flags & ignores_sticky) == 0)
+    if (CUresult r = ctx->sticky.load(); r != CUDA_SUCCESS) return r;
+  const profile &machine = current_settings().machine;
+  const bool lacking = ((flags & needs_vmm) != 0 && !machine.has_vmm) ||
+                       ((flags & needs_pools) != 0 && !machine.has_pools);
+  return lacking ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
 }
 
 void *find_entry(const char *name, int version, bool per_thread_stream, int *status) {
@@ -163,11 +164,8 @@ void *find_entry(const char *name, int version, bool per_thread_stream, int *sta
     if (e->since > version || (e->per_thread && !per_thread_stream)) continue;
     // Prefers the newest signature; for one signature, the per-thread variant if requested.
     const auto rank = [](const entry_point *x) {
-      const std::string plain_symbol(x->symbol);
-      const bool v4 = plain_symbol.find("_v4") != std::string::npos;
-      const bool v3 = plain_symbol.find("_v3") != std::string::npos;
-      const bool v2 = plain_symbol.find("_v2") != std::string::npos;
-      return (v4 ? 6 : v3 ? 4 : v2 ? 2 : 0) + (x->per_thread ? 1 : 0);
+      const char *suffix = std::strstr(x->symbol, "_v");
+      return (suffix != nullptr ? 2 * (suffix[2] - '0') : 0) + (x->per_thread ? 1 : 0);
     };
     if (best == nullptr || rank(e) > rank(best)) best = e;
   }

@@ -2,7 +2,8 @@
 //
 // The checks, in order: fork (a child of an initialised process gets NOT_INITIALIZED), cuInit,
 // availability in the simulated driver version, call count, cost model, injected fault, sticky
-// error of the current context. The body runs only if every check succeeds.
+// error of the current context, features that the machine lacks. The body runs only if every check
+// succeeds.
 // docs/hostcuda.md#life-of-a-call
 #pragma once
 
@@ -10,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "hostcuda/src/cuda_names.h"
 
@@ -24,6 +26,8 @@ enum entry_flags : unsigned {
   never_fails = 2,     // not subject to fault injection
   ignores_sticky = 4,  // works in a broken context (queries of the driver, teardown)
   needs_context = 8,   // INVALID_CONTEXT (201) unless the calling thread has a current context
+  needs_vmm = 16,      // NOT_SUPPORTED (801) unless the machine has virtual memory management
+  needs_pools = 32,    // NOT_SUPPORTED unless the machine has memory pools
 };
 
 // Record of one exported function, which HOSTCUDA_ENTRY creates when the library is loaded: symbol,
@@ -51,10 +55,16 @@ void reset_entries();
 
 }  // namespace hostcuda
 
+// For the macros below: the name as written must be the name after macro expansion.
+#define HOSTCUDA_CHECK_NAME(as_written, name)          \
+  static_assert(std::string_view(as_written) == #name, \
+                "a macro of <cuda.h> renames this function: add it to cuda_names.h");
+
 // HOSTCUDA_ENTRY(cuMemMap, 10020, hostcuda::plain, size, (CUdeviceptr ptr, size_t size, ...),
 //                { body; return CUDA_SUCCESS; })
 // The first argument is the exported symbol, so cuMemAlloc is written cuMemAlloc_v2.
 #define HOSTCUDA_ENTRY(name, since, flags, bytes, params, ...)                     \
+  HOSTCUDA_CHECK_NAME(#name, name)                                                 \
   extern "C" __attribute__((visibility("default"))) CUresult CUDAAPI name params;  \
   static ::hostcuda::entry_point *const hostcuda_entry_##name =                    \
       ::hostcuda::register_entry(#name, since, reinterpret_cast<void *>(&name));   \
@@ -65,10 +75,23 @@ void reset_entries();
     __VA_ARGS__                                                                    \
   }
 
+// Defines a function and its _v2, which have the same signature. `args` repeats the parameter names.
+#define HOSTCUDA_ENTRY_AND_V2(name, since, since_v2, flags, bytes, params, args, ...) \
+  HOSTCUDA_CHECK_NAME(#name, name)                                                    \
+  static CUresult name##_body params{__VA_ARGS__} HOSTCUDA_ENTRY(                     \
+      name, since, flags, bytes, params, { return name##_body args; })                \
+      HOSTCUDA_ENTRY(name##_v2, since_v2, flags, bytes, params, { return name##_body args; })
+
+// Defines a function that always fails.
+#define HOSTCUDA_UNSUPPORTED(name, since, flags, params) \
+  HOSTCUDA_CHECK_NAME(#name, name)                       \
+  HOSTCUDA_ENTRY(name, since, flags, 0, params, { return CUDA_ERROR_NOT_SUPPORTED; })
+
 // Defines a function that takes a stream, and its per-thread variant (_ptsz). `stream` names the
 // stream parameter, `args` repeats the parameter names. In the per-thread variant, a null stream
 // becomes CU_STREAM_PER_THREAD.
 #define HOSTCUDA_STREAM_ENTRY(name, since, flags, bytes, stream, params, args, ...)        \
+  HOSTCUDA_CHECK_NAME(#name, name)                                                         \
   static CUresult name##_body params{__VA_ARGS__} HOSTCUDA_ENTRY(                          \
       name, since, flags, bytes, params, { return name##_body args; })                     \
       HOSTCUDA_ENTRY(name##_ptsz, (since) < 7000 ? 7000 : (since), flags, bytes, params, { \
@@ -79,6 +102,7 @@ void reset_entries();
 // Defines a synchronous function and its per-thread variant (_ptds). The body finds its default
 // stream in `stream_`.
 #define HOSTCUDA_SYNC_ENTRY(name, since, flags, bytes, params, args, ...)                 \
+  HOSTCUDA_CHECK_NAME(#name, name)                                                        \
   static CUresult name##_body(CUstream stream_, HOSTCUDA_UNPACK params){                  \
       __VA_ARGS__} HOSTCUDA_ENTRY(name, since, flags, bytes, params,                      \
                                   { return name##_body(nullptr, HOSTCUDA_UNPACK args); }) \

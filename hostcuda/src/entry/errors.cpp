@@ -126,10 +126,13 @@ constexpr error_text kErrors[] = {
     {999, "CUDA_ERROR_UNKNOWN", "unknown error"},
 };
 
-const error_text *find(int code) {
+CUresult describe(int code, const char *error_text::*field, const char **out) {
+  if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const auto *it = std::lower_bound(std::begin(kErrors), std::end(kErrors), code,
                                     [](const error_text &e, int c) { return e.code < c; });
-  return it != std::end(kErrors) && it->code == code ? it : nullptr;
+  const bool known = it != std::end(kErrors) && it->code == code;
+  *out = known ? it->*field : nullptr;
+  return known ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 }  // namespace
@@ -138,17 +141,9 @@ const error_text *find(int code) {
 using namespace hostcuda;
 
 HOSTCUDA_ENTRY(cuGetErrorName, 6000, before_init | never_fails | ignores_sticky, 0,
-               (CUresult error, const char **text), {
-                 if (text == nullptr) return CUDA_ERROR_INVALID_VALUE;
-                 const error_text *e = find(error);
-                 *text = e != nullptr ? e->name : nullptr;
-                 return e != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-               })
+               (CUresult error, const char **text),
+               { return describe(error, &error_text::name, text); })
 
 HOSTCUDA_ENTRY(cuGetErrorString, 6000, before_init | never_fails | ignores_sticky, 0,
-               (CUresult error, const char **text), {
-                 if (text == nullptr) return CUDA_ERROR_INVALID_VALUE;
-                 const error_text *e = find(error);
-                 *text = e != nullptr ? e->text : nullptr;
-                 return e != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-               })
+               (CUresult error, const char **text),
+               { return describe(error, &error_text::text, text); })
