@@ -15,8 +15,6 @@
 namespace hostcuda {
 namespace {
 
-using exclusive = std::unique_lock<std::shared_mutex>;
-
 // The arena of a device for cuMemAlloc. All contexts of the device share it.
 arena *device_arena(int location) {
   static arena *const arenas = [] {
@@ -37,23 +35,20 @@ CUresult allocate(CUdeviceptr *out, std::size_t bytes) {
 
 // Removes the block that starts at `at`. Requires: the caller has waited for the device.
 CUresult remove_block(CUdeviceptr at) {
-  std::vector<physical *> dead;
-  {
-    memory_registry &b = the_memory();
-    exclusive lock(b.mutex);
-    auto it = b.blocks.end();
-    do {
-      it = b.blocks.find(at);
-      if (it == b.blocks.end() || it->second.freeing) return CUDA_ERROR_INVALID_VALUE;
-    } while (wait_for_pins(lock, at, it->second.bytes));
-    if (it->second.owner == nullptr) {
-      munmap(reinterpret_cast<void *>(at), it->second.footprint);
-      b.blocks.erase(it);
-    } else {
-      arena_free_locked(it, &dead);
-    }
+  dead_memory dead;
+  memory_registry &b = the_memory();
+  exclusive lock(b.mutex);
+  auto it = b.blocks.end();
+  do {
+    it = b.blocks.find(at);
+    if (it == b.blocks.end() || it->second.freeing) return CUDA_ERROR_INVALID_VALUE;
+  } while (wait_for_pins(lock, at, it->second.bytes));
+  if (it->second.owner == nullptr) {
+    munmap(as_pointer(at), it->second.footprint);
+    b.blocks.erase(it);
+  } else {
+    arena_free_locked(it, &dead);
   }
-  dispose(dead);
   return CUDA_SUCCESS;
 }
 
@@ -87,9 +82,9 @@ void release_block_memory(context *ctx) {
 void reset_blocks() {
   memory_registry &b = the_memory();
   for (const auto &[at, k] : b.blocks)
-    if (k.owner == nullptr) munmap(reinterpret_cast<void *>(at), k.footprint);
+    if (k.owner == nullptr) munmap(as_pointer(at), k.footprint);
   b.blocks.clear();
-  for (const auto &[at, c] : b.chunks) release_range(reinterpret_cast<void *>(at), c.bytes);
+  for (const auto &[at, c] : b.chunks) release_range(as_pointer(at), c.bytes);
   for (const auto &[at, c] : b.chunks) delete c.memory;
   b.chunks.clear();
   for (int i = 0; i <= kMaxDevices; ++i) {
@@ -147,7 +142,7 @@ HOSTCUDA_ENTRY(cuMemAllocManaged, 6000, needs_context, bytes,
                  k.ctx = current_context();
                  k.location = k.ctx->device;
                  k.id = the_memory().next_id++;
-                 *out = reinterpret_cast<CUdeviceptr>(at);
+                 *out = address_of(at);
                  the_memory().blocks.emplace(*out, k);
                  return CUDA_SUCCESS;
                })
@@ -158,18 +153,16 @@ HOSTCUDA_ENTRY(cuMemGetAddressRange_v2, 3020, plain, 0,
                  std::shared_lock<std::shared_mutex> lock(b.mutex);
                  CUdeviceptr start = 0;
                  size_t size = 0;
-                 if (const auto m = containing(b.mappings, at); m != b.mappings.end()) {
-                   start = m->first;  // the mapping, not the reservation
-                   size = m->second.bytes;
-                 } else if (const auto k = containing(b.blocks, at); k != b.blocks.end()) {
-                   start = k->first;
-                   size = k->second.bytes;
-                 } else if (const auto h = containing(b.host, at); h != b.host.end()) {
-                   start = h->first;
-                   size = h->second.bytes;
-                 } else {
+                 const auto found_in = [&](auto &ranges) {
+                   const auto it = containing(ranges, at);
+                   if (it == ranges.end()) return false;
+                   start = it->first;
+                   size = it->second.bytes;
+                   return true;
+                 };
+                 // The mapping, not its reservation.
+                 if (!found_in(b.mappings) && !found_in(b.blocks) && !found_in(b.host))
                    return CUDA_ERROR_NOT_FOUND;
-                 }
                  if (base != nullptr) *base = start;
                  if (bytes != nullptr) *bytes = size;
                  return CUDA_SUCCESS;

@@ -9,12 +9,6 @@ namespace {
 
 constexpr std::size_t kAlignment = 512;
 
-using exclusive = std::unique_lock<std::shared_mutex>;
-
-void *as_pointer(CUdeviceptr at) {
-  return reinterpret_cast<void *>(at);
-}
-
 void add_free(arena *a, CUdeviceptr at, std::size_t bytes) {
   a->free_at.emplace(at, bytes);
   a->free_by_size.emplace(bytes, at);
@@ -32,12 +26,9 @@ CUresult make_chunk(const arena *a, std::size_t bytes, physical **memory, void *
   *at = reserve_range(bytes, kGranularity, nullptr);
   if (*at == nullptr || !may_map_extent() || !map_extent(*at, (*memory)->where, 3)) {
     if (*at != nullptr) release_range(*at, bytes);
-    std::vector<physical *> dead;
-    {
-      exclusive lock(the_memory().mutex);
-      drop_locked(*memory, &dead);
-    }
-    dispose(dead);
+    dead_memory dead;
+    exclusive lock(the_memory().mutex);
+    drop_locked(*memory, &dead);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   populate_range(*at, bytes);
@@ -45,7 +36,7 @@ CUresult make_chunk(const arena *a, std::size_t bytes, physical **memory, void *
 }
 
 void enter_chunk_locked(arena *a, std::size_t bytes, physical *memory, void *at) {
-  const auto start = reinterpret_cast<CUdeviceptr>(at);
+  const auto start = address_of(at);
   the_memory().chunks.emplace(start, chunk{bytes, memory, a, 0});
   a->chunks.insert(start);
   a->reserved += bytes;
@@ -192,7 +183,7 @@ bool carve_locked(arena *a, std::size_t footprint, const block &proto, std::size
   return true;
 }
 
-void remove_chunk(std::map<CUdeviceptr, chunk>::iterator it, std::vector<physical *> *dead) {
+void remove_chunk(std::map<CUdeviceptr, chunk>::iterator it, dead_memory *dead) {
   arena *a = it->second.owner;
   remove_free(a, a->free_at.find(it->first));  // an empty chunk is one free range
   a->chunks.erase(it->first);
@@ -217,20 +208,17 @@ CUresult arena_allocate(arena *a, std::size_t bytes, const block &proto, CUdevic
   physical *memory = nullptr;
   void *at = nullptr;
   if (CUresult r = make_chunk(a, room, &memory, &at); r != CUDA_SUCCESS) return r;
-  std::vector<physical *> dead;
-  {
-    exclusive lock(the_memory().mutex);
-    // Another thread may have freed a block in the meantime. A chunk that never has a block would
-    // not be released, because chunks are released with their last block.
-    if (carve()) {
-      release_range(at, room);
-      drop_locked(memory, &dead);
-    } else {
-      enter_chunk_locked(a, room, memory, at);
-      carve();
-    }
+  dead_memory dead;
+  exclusive lock(the_memory().mutex);
+  // Another thread may have freed a block in the meantime. A chunk that never has a block would
+  // not be released, because chunks are released with their last block.
+  if (carve()) {
+    release_range(at, room);
+    drop_locked(memory, &dead);
+  } else {
+    enter_chunk_locked(a, room, memory, at);
+    carve();
   }
-  dispose(dead);
   return CUDA_SUCCESS;
 }
 
@@ -256,7 +244,7 @@ void free_bytes(arena *a, CUdeviceptr at, std::size_t bytes, const chunk &home,
   add_free(a, at, bytes);
 }
 
-void leave_chunk(std::map<CUdeviceptr, chunk>::iterator home, std::vector<physical *> *dead) {
+void leave_chunk(std::map<CUdeviceptr, chunk>::iterator home, dead_memory *dead) {
   if (--home->second.live != 0) return;
   if (home->second.owner->keeps_empty) {
     pool_has_an_empty_chunk();
@@ -314,7 +302,7 @@ parked_registry &parked() {
 
 }  // namespace
 
-void arena_free_locked(std::map<CUdeviceptr, block>::iterator it, std::vector<physical *> *dead) {
+void arena_free_locked(std::map<CUdeviceptr, block>::iterator it, dead_memory *dead) {
   memory_registry &b = the_memory();
   arena *a = it->second.owner;
   const CUdeviceptr at = it->first;
@@ -344,8 +332,7 @@ void arena_park_locked(std::map<CUdeviceptr, block>::iterator it, const place_in
   absorb_beside(a, line, at);
 }
 
-bool arena_unpark_locked(std::uint64_t block_id, std::vector<physical *> *dead,
-                         memory_pool **pool) {
+bool arena_unpark_locked(std::uint64_t block_id, dead_memory *dead, memory_pool **pool) {
   const auto found = parked().by_id.find(block_id);
   if (found == parked().by_id.end()) return false;
   const parked_registry::block_parked k = found->second;
@@ -380,7 +367,7 @@ void forget_parked() {
   parked() = parked_registry{};
 }
 
-void arena_trim_locked(arena *a, std::size_t keep, std::vector<physical *> *dead) {
+void arena_trim_locked(arena *a, std::size_t keep, dead_memory *dead) {
   memory_registry &b = the_memory();
   for (auto it = a->chunks.begin(); it != a->chunks.end() && a->reserved > keep;) {
     const auto c = b.chunks.find(*it++);

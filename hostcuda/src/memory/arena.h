@@ -52,7 +52,7 @@ CUresult arena_allocate(arena *a, std::size_t bytes, const block &proto, CUdevic
 void arena_park_locked(std::map<CUdeviceptr, block>::iterator it, const place_in_time &place);
 // Called when a queued free runs: makes the bytes that it and earlier frees of its stream parked
 // available to all. Returns false if the block was not parked. Requires the lock.
-bool arena_unpark_locked(std::uint64_t block_id, std::vector<physical *> *dead, memory_pool **pool);
+bool arena_unpark_locked(std::uint64_t block_id, dead_memory *dead, memory_pool **pool);
 
 // Whether all of these bytes are parked. Work that precedes the queued frees may still access them.
 // Requires the lock.
@@ -61,11 +61,11 @@ bool freed_but_not_yet(CUdeviceptr at, std::size_t bytes);
 void forget_parked();
 
 // Removes a block and appends the memory of empty chunks to `dead`. Requires the lock.
-void arena_free_locked(std::map<CUdeviceptr, block>::iterator it, std::vector<physical *> *dead);
+void arena_free_locked(std::map<CUdeviceptr, block>::iterator it, dead_memory *dead);
 
 // Appends the memory of empty chunks to `dead` until at most `keep` bytes are reserved. Requires
 // the lock.
-void arena_trim_locked(arena *a, std::size_t keep, std::vector<physical *> *dead);
+void arena_trim_locked(arena *a, std::size_t keep, dead_memory *dead);
 
 // Records that a pool has an empty chunk, so that the next synchronisation trims the pools.
 void pool_has_an_empty_chunk();

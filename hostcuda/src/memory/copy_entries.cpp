@@ -2,23 +2,26 @@
 #include "hostcuda/src/context.h"
 #include "hostcuda/src/entry/entry.h"
 #include "hostcuda/src/memory/copy.h"
+#include "hostcuda/src/memory/memory_state.h"
 
 namespace hostcuda {
 namespace {
 
-CUdeviceptr address_of(const void *p) {
-  return reinterpret_cast<CUdeviceptr>(p);
+CUresult contiguous(const char *what, const copy_side &to, const copy_side &from, std::size_t bytes,
+                    CUstream stream, bool wait) {
+  copy_request r;
+  r.what = what;
+  r.to = to;
+  r.from = from;
+  r.width = bytes;
+  return copy(r, stream, wait);
 }
 
 CUresult linear(const char *what, side to_kind, CUdeviceptr to, side from_kind, CUdeviceptr from,
                 std::size_t bytes, CUstream stream, bool wait) {
   const CUdevice device = current_context()->device;
-  copy_request r;
-  r.what = what;
-  r.to = {to_kind, to, bytes, device};
-  r.from = {from_kind, from, bytes, device};
-  r.width = bytes;
-  return copy(r, stream, wait);
+  return contiguous(what, {to_kind, to, bytes, device}, {from_kind, from, bytes, device}, bytes,
+                    stream, wait);
 }
 
 CUresult peer(const char *what, CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
@@ -26,12 +29,8 @@ CUresult peer(const char *what, CUdeviceptr to, CUcontext to_context, CUdevicept
   const context *to_ctx = find_context(to_context);
   const context *from_ctx = find_context(from_context);
   if (to_ctx == nullptr || from_ctx == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-  copy_request r;
-  r.what = what;
-  r.to = {side::device, to, bytes, to_ctx->device};
-  r.from = {side::device, from, bytes, from_ctx->device};
-  r.width = bytes;
-  return copy(r, stream, wait);
+  return contiguous(what, {side::device, to, bytes, to_ctx->device},
+                    {side::device, from, bytes, from_ctx->device}, bytes, stream, wait);
 }
 
 bool describe_side(CUmemorytype type, const void *host, CUdeviceptr device, std::size_t x,
@@ -80,57 +79,24 @@ CUresult rectangle(const char *what, const CUDA_MEMCPY2D *c, CUstream stream, bo
 
 using namespace hostcuda;
 
-HOSTCUDA_SYNC_ENTRY(cuMemcpy, 4000, needs_context, bytes,
-                    (CUdeviceptr to, CUdeviceptr from, size_t bytes), (to, from, bytes), {
-                      return linear("cuMemcpy", side::unified, to, side::unified, from, bytes,
-                                    stream_, true);
-                    })
+// The synchronous and the asynchronous copy in one direction.
+#define HOSTCUDA_COPIES(direction, version, since, to_type, to_kind, from_type, from_kind)        \
+  HOSTCUDA_SYNC_ENTRY(cuMemcpy##direction##version, since, needs_context, bytes,                  \
+                      (to_type to, from_type from, size_t bytes), (to, from, bytes), {            \
+                        return linear("cuMemcpy" #direction, to_kind, address_of(to), from_kind,  \
+                                      address_of(from), bytes, stream_, true);                    \
+                      })                                                                          \
+  HOSTCUDA_STREAM_ENTRY(cuMemcpy##direction##Async##version, since, needs_context, bytes, stream, \
+                        (to_type to, from_type from, size_t bytes, CUstream stream),              \
+                        (to, from, bytes, stream), {                                              \
+                          return linear("cuMemcpy" #direction "Async", to_kind, address_of(to),   \
+                                        from_kind, address_of(from), bytes, stream, false);       \
+                        })
 
-HOSTCUDA_STREAM_ENTRY(cuMemcpyAsync, 4000, needs_context, bytes, stream,
-                      (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),
-                      (to, from, bytes, stream), {
-                        return linear("cuMemcpyAsync", side::unified, to, side::unified, from,
-                                      bytes, stream, false);
-                      })
-
-HOSTCUDA_SYNC_ENTRY(cuMemcpyHtoD_v2, 3020, needs_context, bytes,
-                    (CUdeviceptr to, const void *from, size_t bytes), (to, from, bytes), {
-                      return linear("cuMemcpyHtoD", side::device, to, side::host, address_of(from),
-                                    bytes, stream_, true);
-                    })
-
-HOSTCUDA_STREAM_ENTRY(cuMemcpyHtoDAsync_v2, 3020, needs_context, bytes, stream,
-                      (CUdeviceptr to, const void *from, size_t bytes, CUstream stream),
-                      (to, from, bytes, stream), {
-                        return linear("cuMemcpyHtoDAsync", side::device, to, side::host,
-                                      address_of(from), bytes, stream, false);
-                      })
-
-HOSTCUDA_SYNC_ENTRY(cuMemcpyDtoH_v2, 3020, needs_context, bytes,
-                    (void *to, CUdeviceptr from, size_t bytes), (to, from, bytes), {
-                      return linear("cuMemcpyDtoH", side::host, address_of(to), side::device, from,
-                                    bytes, stream_, true);
-                    })
-
-HOSTCUDA_STREAM_ENTRY(cuMemcpyDtoHAsync_v2, 3020, needs_context, bytes, stream,
-                      (void *to, CUdeviceptr from, size_t bytes, CUstream stream),
-                      (to, from, bytes, stream), {
-                        return linear("cuMemcpyDtoHAsync", side::host, address_of(to), side::device,
-                                      from, bytes, stream, false);
-                      })
-
-HOSTCUDA_SYNC_ENTRY(cuMemcpyDtoD_v2, 3020, needs_context, bytes,
-                    (CUdeviceptr to, CUdeviceptr from, size_t bytes), (to, from, bytes), {
-                      return linear("cuMemcpyDtoD", side::device, to, side::device, from, bytes,
-                                    stream_, true);
-                    })
-
-HOSTCUDA_STREAM_ENTRY(cuMemcpyDtoDAsync_v2, 3020, needs_context, bytes, stream,
-                      (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),
-                      (to, from, bytes, stream), {
-                        return linear("cuMemcpyDtoDAsync", side::device, to, side::device, from,
-                                      bytes, stream, false);
-                      })
+HOSTCUDA_COPIES(, , 4000, CUdeviceptr, side::unified, CUdeviceptr, side::unified)
+HOSTCUDA_COPIES(HtoD, _v2, 3020, CUdeviceptr, side::device, const void *, side::host)
+HOSTCUDA_COPIES(DtoH, _v2, 3020, void *, side::host, CUdeviceptr, side::device)
+HOSTCUDA_COPIES(DtoD, _v2, 3020, CUdeviceptr, side::device, CUdeviceptr, side::device)
 
 HOSTCUDA_SYNC_ENTRY(
     cuMemcpyPeer, 4000, needs_context, bytes,

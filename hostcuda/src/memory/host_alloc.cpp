@@ -18,14 +18,8 @@
 namespace hostcuda {
 namespace {
 
-using exclusive = std::unique_lock<std::shared_mutex>;
-
 constexpr unsigned kAllocFlags = 0x7;     // portable, device map, write combined
 constexpr unsigned kRegisterFlags = 0xF;  // portable, device map, IO memory, read only
-
-CUdeviceptr address_of(const void *p) {
-  return reinterpret_cast<CUdeviceptr>(p);
-}
 
 // Populates pinned memory, with huge pages if the host has them.
 bool make_present(void *at, std::size_t bytes) {
@@ -55,9 +49,10 @@ CUresult allocate(void **out, std::size_t bytes, unsigned flags) {
   return CUDA_SUCCESS;
 }
 
-// Requires: the lock is held; `it` is not memory of the program.
-void unmap_locked(std::map<CUdeviceptr, host_range>::iterator it) {
-  munmap(reinterpret_cast<void *>(it->first), round_up(it->second.bytes, kHostPage));
+// Unmaps memory unless it is the program's. Requires the lock.
+void unmap_locked(const std::pair<const CUdeviceptr, host_range> &entry) {
+  const auto &[at, range] = entry;
+  if (!range.registered) munmap(as_pointer(at), round_up(range.bytes, kHostPage));
 }
 
 CUresult remove(CUdeviceptr at, bool registered, CUresult absent) {
@@ -68,7 +63,7 @@ CUresult remove(CUdeviceptr at, bool registered, CUresult absent) {
     it = b.host.find(at);
     if (it == b.host.end() || it->second.registered != registered) return absent;
   } while (wait_for_pins(lock, at, it->second.bytes));
-  if (!registered) unmap_locked(it);
+  unmap_locked(*it);
   b.host.erase(it);
   return CUDA_SUCCESS;
 }
@@ -93,20 +88,16 @@ CUresult register_range(void *p, std::size_t bytes, unsigned flags) {
 void release_host_memory(context *ctx) {
   memory_registry &b = the_memory();
   exclusive lock(b.mutex);
-  for (auto it = b.host.begin(); it != b.host.end();) {
-    if (it->second.ctx == ctx) {
-      if (!it->second.registered) unmap_locked(it);
-      it = b.host.erase(it);
-    } else {
-      ++it;
-    }
-  }
+  std::erase_if(b.host, [ctx](const auto &entry) {
+    if (entry.second.ctx != ctx) return false;
+    unmap_locked(entry);
+    return true;
+  });
 }
 
 void reset_host_memory() {
   memory_registry &b = the_memory();
-  for (auto it = b.host.begin(); it != b.host.end(); ++it)
-    if (!it->second.registered) unmap_locked(it);
+  for (const auto &entry : b.host) unmap_locked(entry);
   b.host.clear();
 }
 
@@ -127,10 +118,9 @@ HOSTCUDA_ENTRY(cuMemFreeHost, 2000, needs_context | ignores_sticky, 0, (void *p)
   return remove(address_of(p), false, CUDA_ERROR_INVALID_VALUE);
 })
 
-HOSTCUDA_ENTRY(cuMemHostRegister, 4000, needs_context, bytes,
-               (void *p, size_t bytes, unsigned flags), { return register_range(p, bytes, flags); })
-HOSTCUDA_ENTRY(cuMemHostRegister_v2, 6050, needs_context, bytes,
-               (void *p, size_t bytes, unsigned flags), { return register_range(p, bytes, flags); })
+HOSTCUDA_ENTRY_AND_V2(cuMemHostRegister, 4000, 6050, needs_context, bytes,
+                      (void *p, size_t bytes, unsigned flags), (p, bytes, flags),
+                      { return register_range(p, bytes, flags); })
 
 HOSTCUDA_ENTRY(cuMemHostUnregister, 4000, needs_context | ignores_sticky, 0, (void *p), {
   if (p == nullptr) return CUDA_ERROR_INVALID_VALUE;

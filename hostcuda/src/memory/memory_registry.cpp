@@ -48,18 +48,27 @@ pin_book &pin_books() {
   return *p;
 }
 
-void *as_pointer(CUdeviceptr at) {
-  return reinterpret_cast<void *>(at);
-}
-
 bool allows(access_bits bits, CUdevice device, bool write) {
   const unsigned need = write ? 3U : 1U;
   return (access_of(bits, device) & need) == need;
 }
 
+// Calls visit(element, begin, bytes) for each element of `m` that overlaps [at, at + bytes), with the
+// common range.
+template <class Map, class Visit>
+void each_overlapping(Map &m, CUdeviceptr at, std::size_t bytes, Visit visit) {
+  const CUdeviceptr end = at + bytes;
+  auto it = containing(m, at);
+  if (it == m.end()) it = m.lower_bound(at);
+  for (; it != m.end() && it->first < end; ++it) {
+    const CUdeviceptr from = std::max(it->first, at);
+    visit(*it, from, std::min<CUdeviceptr>(it->first + it->second.bytes, end) - from);
+  }
+}
+
 CUresult charge(int location, std::size_t bytes) {
   memory_registry &b = the_memory();
-  std::unique_lock<std::shared_mutex> lock(b.mutex);
+  exclusive lock(b.mutex);
   if (location != kHostLocation) {
     const std::size_t total = current_settings().machine.device_memory;
     const std::size_t taken = b.used[location] + b.occupied[location];
@@ -73,7 +82,7 @@ CUresult charge(int location, std::size_t bytes) {
 }
 
 void uncharge(int location, std::size_t bytes) {
-  std::unique_lock<std::shared_mutex> lock(the_memory().mutex);
+  exclusive lock(the_memory().mutex);
   the_memory().used[location] -= bytes;
 }
 
@@ -108,26 +117,26 @@ CUresult create_physical(int location, std::size_t bytes, const CUmemAllocationP
     uncharge(location, bytes);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  std::unique_lock<std::shared_mutex> lock(the_memory().mutex);
+  exclusive lock(the_memory().mutex);
   p->id = the_memory().next_id++;
   if (p->own_file) the_memory().shared_files[p->file_id] = p.get();
   *out = p.release();
   return CUDA_SUCCESS;
 }
 
-void drop_locked(physical *memory, std::vector<physical *> *dead) {
+void drop_locked(physical *memory, dead_memory *dead) {
   if (--memory->refs != 0) return;
   if (memory->own_file) the_memory().shared_files.erase(memory->file_id);
   if (memory->vmm) --the_memory().vmm_allocations;
-  dead->push_back(memory);
+  dead->add(memory);
 }
 
-void dispose(const std::vector<physical *> &dead) {
-  if (dead.empty()) return;
+dead_memory::~dead_memory() {
+  if (list_.empty()) return;
   // Releases adjacent extents in one call.
   extent run;
   int run_location = -1;
-  for (physical *p : dead) {
+  for (physical *p : list_) {
     if (p->own_file) {
       drop_shared_pages(p->where.fd, p->where.view, p->where.bytes);
     } else if (run_location == p->location && run.fd == p->where.fd && run.fd >= 0 &&
@@ -140,8 +149,8 @@ void dispose(const std::vector<physical *> &dead) {
     }
   }
   if (run_location >= 0) pages_of(run_location).give(run);
-  std::unique_lock<std::shared_mutex> lock(the_memory().mutex);
-  for (physical *p : dead) {
+  exclusive lock(the_memory().mutex);
+  for (physical *p : list_) {
     if (p->counted) the_memory().used[p->location] -= p->where.bytes;
     delete p;
   }
@@ -196,23 +205,16 @@ void *resolve(CUdevice device, CUdeviceptr at, std::size_t bytes, bool write) {
 
 std::vector<physical_piece> pieces(CUdeviceptr at, std::size_t bytes) {
   std::vector<physical_piece> out;
+  if (bytes == 0) return out;
   memory_registry &b = the_memory();
   std::shared_lock<std::shared_mutex> lock(b.mutex);
-  const CUdeviceptr end = at + bytes;
-  const auto add = [&](CUdeviceptr start, std::size_t size, std::uint64_t id) {
-    const CUdeviceptr from = std::max(start, at);
-    const CUdeviceptr to = std::min<CUdeviceptr>(start + size, end);
-    if (from < to) out.push_back({id, static_cast<std::size_t>(from - start), to - from});
-  };
-  auto m = containing(b.mappings, at);
-  if (m == b.mappings.end()) m = b.mappings.lower_bound(at);
-  for (; m != b.mappings.end() && m->first < end; ++m)
-    add(m->first, m->second.bytes, m->second.handle->memory->id);
+  each_overlapping(b.mappings, at, bytes, [&](const auto &m, CUdeviceptr from, std::size_t size) {
+    out.push_back({m.second.handle->memory->id, from - m.first, size});
+  });
   if (!out.empty()) return out;  // allocations and reservations never overlap
-  auto c = containing(b.chunks, at);
-  if (c == b.chunks.end()) c = b.chunks.lower_bound(at);
-  for (; c != b.chunks.end() && c->first < end; ++c)
-    add(c->first, c->second.bytes, c->second.memory->id);
+  each_overlapping(b.chunks, at, bytes, [&](const auto &c, CUdeviceptr from, std::size_t size) {
+    out.push_back({c.second.memory->id, from - c.first, size});
+  });
   return out;
 }
 
@@ -231,15 +233,10 @@ std::vector<virtual_range> aliases(CUdeviceptr at, std::size_t bytes) {
   memory_registry &b = the_memory();
   if (b.aliased.load(std::memory_order_acquire) == 0) return out;
   std::shared_lock<std::shared_mutex> lock(b.mutex);
-  const CUdeviceptr end = at + bytes;
-  auto m = containing(b.mappings, at);
-  if (m == b.mappings.end()) m = b.mappings.lower_bound(at);
-  for (; m != b.mappings.end() && m->first < end; ++m) {
-    const CUdeviceptr from = std::max(m->first, at);
-    const CUdeviceptr to = std::min<CUdeviceptr>(m->first + m->second.bytes, end);
-    for (const CUdeviceptr other : m->second.handle->memory->mapped_at)
-      if (other != m->first) out.push_back({other + (from - m->first), to - from});
-  }
+  each_overlapping(b.mappings, at, bytes, [&](const auto &m, CUdeviceptr from, std::size_t size) {
+    for (const CUdeviceptr other : m.second.handle->memory->mapped_at)
+      if (other != m.first) out.push_back({other + (from - m.first), size});
+  });
   return out;
 }
 
@@ -334,7 +331,7 @@ bool wait_for_pins(std::unique_lock<std::shared_mutex> &lock, CUdeviceptr at, st
 }
 
 CUresult occupy(CUdevice device, std::size_t bytes) {
-  std::unique_lock<std::shared_mutex> lock(the_memory().mutex);
+  exclusive lock(the_memory().mutex);
   the_memory().occupied[device] = bytes;
   return CUDA_SUCCESS;
 }

@@ -17,8 +17,8 @@ void release_context_memory(context *ctx) {
 
 void reset_memory() {
   memory_registry &b = the_memory();
-  std::unique_lock<std::shared_mutex> lock(b.mutex);
-  for (const auto &[at, r] : b.reservations) release_range(reinterpret_cast<void *>(at), r.bytes);
+  exclusive lock(b.mutex);
+  for (const auto &[at, r] : b.reservations) release_range(as_pointer(at), r.bytes);
   b.reservations.clear();
   for (const auto &[at, m] : b.mappings)
     if (!m.present) settle_mapping();

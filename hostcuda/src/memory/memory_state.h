@@ -125,6 +125,18 @@ struct memory_registry {
 
 memory_registry &the_memory();
 
+using exclusive = std::unique_lock<std::shared_mutex>;
+
+inline void *as_pointer(CUdeviceptr at) {
+  return reinterpret_cast<void *>(at);
+}
+inline CUdeviceptr address_of(const void *p) {
+  return reinterpret_cast<CUdeviceptr>(p);
+}
+inline CUdeviceptr address_of(CUdeviceptr at) {
+  return at;
+}
+
 // ---- Physical memory ----
 
 // Creates zeroed memory of `bytes` at a location, with one reference.
@@ -133,11 +145,21 @@ memory_registry &the_memory();
 CUresult create_physical(int location, std::size_t bytes, const CUmemAllocationProp *shared,
                          physical **out);
 
-// Drops one reference. Appends the memory to `dead` when none is left. Requires the lock.
-void drop_locked(physical *memory, std::vector<physical *> *dead);
+// Physical memory without references. The destructor releases it to the device and the host, and
+// requires that the lock is not held: declare the object before the lock.
+class dead_memory {
+ public:
+  dead_memory() = default;
+  dead_memory(const dead_memory &) = delete;
+  ~dead_memory();
+  void add(physical *memory) { list_.push_back(memory); }
 
-// Releases dead memory to the device and the host. Requires: the lock is not held.
-void dispose(const std::vector<physical *> &dead);
+ private:
+  std::vector<physical *> list_;
+};
+
+// Drops one reference. Adds the memory to `dead` when none is left. Requires the lock.
+void drop_locked(physical *memory, dead_memory *dead);
 
 // Add and remove an address at which memory is mapped. Require the lock.
 void note_mapped_locked(physical *memory, CUdeviceptr at);

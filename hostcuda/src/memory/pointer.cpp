@@ -1,5 +1,6 @@
 // Pointer attributes (cuPointerGetAttribute) and related queries.
 #include <cstring>
+#include <iterator>
 #include <mutex>
 
 #include "hostcuda/src/context.h"
@@ -11,41 +12,74 @@
 namespace hostcuda {
 namespace {
 
-// Registry information about one address.
+// Registry information about one address, as the attributes report it.
 struct address_facts {
-  bool vmm = false;  // in a reservation
-  std::map<CUdeviceptr, reservation>::const_iterator reserved;
-  const mapping *mapped = nullptr;
-  CUdeviceptr mapped_at = 0;
-  const block *allocated = nullptr;
-  const host_range *host = nullptr;
-  CUdeviceptr start = 0;  // start of the reservation, block or host range
+  bool known = false;     // reserved, allocated or registered
+  bool reserved = false;  // in a reservation
+  bool mapped = false;    // accessible memory: mapped, allocated or registered
+  bool host = false;      // host memory
+  bool host_readable = false;
+  bool managed = false;
+  context *ctx = nullptr;
+  int device = 0;
+  std::uint64_t id = 0;
+  CUdeviceptr start = 0;  // of the reservation, block or host range
   std::size_t bytes = 0;
-
-  bool known() const { return vmm || allocated != nullptr || host != nullptr; }
-  bool managed() const { return allocated != nullptr && allocated->owner == nullptr; }
+  CUdeviceptr mapping_start = 0;  // of the mapping; else as start
+  std::size_t mapping_bytes = 0;
+  unsigned long long handle_types = 0;
+  bool rdma = false;
+  unsigned access = 3;  // of the current context
+  memory_pool *pool = nullptr;
 };
+
+// Describes the mapping in a reservation. Requires the lock.
+void look_at_mapping_locked(CUdeviceptr at, address_facts *f) {
+  auto &mappings = the_memory().mappings;
+  const auto it = containing(mappings, at);
+  f->mapped = it != mappings.end();
+  if (!f->mapped) return;
+  const mapping &m = it->second;
+  const physical &memory = *m.handle->memory;
+  const CUmemAllocationProp &prop = m.handle->prop;
+  f->host = f->host_readable = memory.location == kHostLocation;
+  f->device = f->host ? 0 : memory.location;
+  f->id = memory.id;
+  f->mapping_start = it->first;
+  f->mapping_bytes = m.bytes;
+  f->handle_types = prop.requestedHandleTypes;
+  f->rdma = prop.allocFlags.gpuDirectRDMACapable != 0;
+  const context *const ctx = current_context();
+  f->access = ctx != nullptr ? access_of(m.access, ctx->device) : 0;
+}
 
 address_facts look_locked(CUdeviceptr at) {
   memory_registry &b = the_memory();
   address_facts f;
-  if (const auto r = containing(b.reservations, at); r != b.reservations.end()) {
-    f.vmm = true;
-    f.reserved = r;
-    f.start = r->first;
-    f.bytes = r->second.bytes;
-    if (const auto m = containing(b.mappings, at); m != b.mappings.end()) {
-      f.mapped = &m->second;
-      f.mapped_at = m->first;
-    }
-  } else if (const auto k = containing(b.blocks, at); k != b.blocks.end()) {
-    f.allocated = &k->second;
-    f.start = k->first;
-    f.bytes = k->second.bytes;
-  } else if (const auto h = containing(b.host, at); h != b.host.end()) {
-    f.host = &h->second;
-    f.start = h->first;
-    f.bytes = h->second.bytes;
+  const auto find_in = [&](auto &ranges) {
+    const auto it = containing(ranges, at);
+    f.known = f.mapped = it != ranges.end();
+    if (!f.known) return it;
+    f.start = f.mapping_start = it->first;
+    f.bytes = f.mapping_bytes = it->second.bytes;
+    return it;
+  };
+  if (find_in(b.reservations); f.known) {
+    f.reserved = true;
+    look_at_mapping_locked(at, &f);
+  } else if (const auto k = find_in(b.blocks); f.known) {
+    const block &found = k->second;
+    f.managed = f.host_readable = found.owner == nullptr;
+    f.ctx = found.ctx;
+    f.device = found.location;
+    f.id = found.id;
+    f.pool = found.pool;
+    f.rdma = !f.managed && f.pool == nullptr;
+  } else if (const auto h = find_in(b.host); f.known) {
+    f.host = f.host_readable = true;
+    f.ctx = h->second.ctx;
+    f.device = f.ctx != nullptr ? f.ctx->device : 0;
+    f.id = h->second.id;
   }
   return f;
 }
@@ -56,146 +90,63 @@ CUresult put(void *out, T value) {
   return CUDA_SUCCESS;
 }
 
-// Size of an attribute's value in bytes; 0 for an unknown attribute.
+// Size of an attribute's value in bytes, by number; 0 for an unknown attribute.
 std::size_t size_of(int attribute) {
-  switch (attribute) {
-    case 1:
-    case 3:
-    case 4:
-    case 7:
-    case 11:
-    case 12:
-    case 14:
-    case 17:
-    case 18:
-    case 19:
-    case 20:
-      return 8;
-    case 5:
-      return sizeof(CUDA_POINTER_ATTRIBUTE_P2P_TOKENS);
-    case 2:
-    case 9:
-      return 4;
-    case 6:
-    case 8:
-    case 10:
-    case 13:
-    case 15:
-    case 16:
-    case 21:
-      return attribute == 16 ? 4 : 1;
-    default:
-      return 0;
-  }
-}
-
-CUresult vmm_attribute(const address_facts &f, int attribute, CUdeviceptr at, void *out) {
-  const bool on_host = f.mapped != nullptr && f.mapped->handle->memory->location == kHostLocation;
-  const CUmemAllocationProp *prop = f.mapped != nullptr ? &f.mapped->handle->prop : nullptr;
-  switch (attribute) {
-    case 11:
-      return put(out, f.start);
-    case 12:
-      return put(out, f.bytes);
-    case 13:
-      return put(out, static_cast<char>(f.mapped != nullptr));
-    case 10:
-      return put(out, static_cast<char>(0));
-    case 6:
-      return put(out, static_cast<char>(0));
-    case 8:
-      return put(out, static_cast<char>(0));
-    default:
-      break;
-  }
-  if (f.mapped == nullptr) return CUDA_ERROR_INVALID_VALUE;  // reserved but not mapped
-  switch (attribute) {
-    case 1:
-      return put<CUcontext>(out, nullptr);  // belongs to no context
-    case 2:
-      return put<unsigned>(out, on_host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE);
-    case 3:
-      return put(out, at);
-    case 4:
-      return on_host ? put(out, at) : CUDA_ERROR_INVALID_VALUE;
-    case 7:
-    case 20:
-      return put<unsigned long long>(out, f.mapped->handle->memory->id);
-    case 9:
-      return put<int>(out, on_host ? 0 : f.mapped->handle->memory->location);
-    case 14:
-      return put<unsigned long long>(out, prop->requestedHandleTypes);
-    case 15:
-      return put<char>(out, prop->allocFlags.gpuDirectRDMACapable != 0);
-    case 16: {
-      const context *ctx = current_context();
-      return put<unsigned>(out, ctx != nullptr ? access_of(f.mapped->access, ctx->device) : 0);
-    }
-    case 17:
-      return put<CUmemoryPool>(out, nullptr);
-    case 18:
-      return put(out, f.mapped->bytes);
-    case 19:
-      return put(out, f.mapped_at);
-    case 21:
-      return put(out, static_cast<char>(0));
-    default:
-      return CUDA_ERROR_INVALID_VALUE;
-  }
-}
-
-CUresult plain_attribute(const address_facts &f, int attribute, CUdeviceptr at, void *out) {
-  const bool host = f.host != nullptr;
-  const block *k = f.allocated;
-  context *ctx = host ? f.host->ctx : k->ctx;
-  const bool host_readable = host || f.managed();
-  const bool pooled = k != nullptr && k->pool != nullptr;
-  switch (attribute) {
-    case 1:
-      return put(out, ctx != nullptr ? handle_of(ctx) : CUcontext{});
-    case 2:
-      return put<unsigned>(out, host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE);
-    case 3:
-      return put(out, at);
-    case 4:
-      return host_readable ? put(out, at) : CUDA_ERROR_INVALID_VALUE;
-    case 6:
-      return put(out, static_cast<char>(0));
-    case 7:
-    case 20:
-      return put<unsigned long long>(out, host ? f.host->id : k->id);
-    case 8:
-      return put<char>(out, f.managed());
-    case 9:
-      return put<int>(out, host ? (ctx != nullptr ? ctx->device : 0) : k->location);
-    case 10:
-      return put(out, static_cast<char>(0));  // cuIpcGetMemHandle is not supported
-    case 11:
-    case 19:
-      return put(out, f.start);
-    case 12:
-    case 18:
-      return put(out, f.bytes);
-    case 13:
-      return put(out, static_cast<char>(1));
-    case 14:
-      return put<unsigned long long>(out, 0);
-    case 15:
-      return put<char>(out, !host && !f.managed() && !pooled);
-    case 16:
-      return put<unsigned>(out, 3);
-    case 17:
-      return put(out, pooled ? reinterpret_cast<CUmemoryPool>(k->pool) : CUmemoryPool{});
-    case 21:
-      return put(out, static_cast<char>(0));
-    default:
-      return CUDA_ERROR_INVALID_VALUE;
-  }
+  static constexpr std::size_t sizes[] = {
+      0, 8, 4, 8, 8, sizeof(CUDA_POINTER_ATTRIBUTE_P2P_TOKENS), 1, 8, 1, 4, 1, 8, 8, 1, 8, 1, 4,
+      8, 8, 8, 8, 1};
+  return attribute > 0 && attribute < static_cast<int>(std::size(sizes)) ? sizes[attribute] : 0;
 }
 
 CUresult attribute_locked(const address_facts &f, int attribute, CUdeviceptr at, void *out) {
-  if (!f.known()) return CUDA_ERROR_INVALID_VALUE;
-  return f.vmm ? vmm_attribute(f, attribute, at, out) : plain_attribute(f, attribute, at, out);
+  if (!f.known) return CUDA_ERROR_INVALID_VALUE;
+  switch (attribute) {
+    case 6:
+    case 10:  // cuIpcGetMemHandle is not supported
+      return put(out, static_cast<char>(0));
+    case 8:
+      return put<char>(out, f.managed);
+    case 11:
+      return put(out, f.start);
+    case 12:
+      return put(out, f.bytes);
+    case 13:
+      return put<char>(out, f.mapped);
+    default:
+      break;
+  }
+  if (!f.mapped) return CUDA_ERROR_INVALID_VALUE;
+  switch (attribute) {
+    case 1:
+      return put(out, f.ctx != nullptr ? handle_of(f.ctx) : CUcontext{});
+    case 2:
+      return put<unsigned>(out, f.host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE);
+    case 3:
+      return put(out, at);
+    case 4:
+      return f.host_readable ? put(out, at) : CUDA_ERROR_INVALID_VALUE;
+    case 7:
+    case 20:
+      return put<unsigned long long>(out, f.id);
+    case 9:
+      return put(out, f.device);
+    case 14:
+      return put(out, f.handle_types);
+    case 15:
+      return put<char>(out, f.rdma);
+    case 16:
+      return put(out, f.access);
+    case 17:
+      return put(out, reinterpret_cast<CUmemoryPool>(f.pool));
+    case 18:
+      return put(out, f.mapping_bytes);
+    case 19:
+      return put(out, f.mapping_start);
+    case 21:
+      return put(out, static_cast<char>(0));
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
 }
 
 }  // namespace
@@ -235,20 +186,19 @@ HOSTCUDA_ENTRY(cuPointerSetAttribute, 6000, plain, 0,
                    return CUDA_ERROR_INVALID_VALUE;
                  std::shared_lock<std::shared_mutex> lock(the_memory().mutex);
                  const address_facts f = look_locked(at);
-                 if (!f.known()) return CUDA_ERROR_INVALID_VALUE;
-                 return f.vmm ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
+                 if (!f.known) return CUDA_ERROR_INVALID_VALUE;
+                 return f.reserved ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
                })
 
 // Legacy IPC is not supported. VMM memory is an invalid argument, as on a GPU.
 HOSTCUDA_ENTRY(cuIpcGetMemHandle, 4010, needs_context, 0, (CUipcMemHandle * out, CUdeviceptr at), {
   std::shared_lock<std::shared_mutex> lock(the_memory().mutex);
   const address_facts f = look_locked(at);
-  if (out == nullptr || !f.known() || f.vmm) return CUDA_ERROR_INVALID_VALUE;
+  if (out == nullptr || !f.known || f.reserved) return CUDA_ERROR_INVALID_VALUE;
   return CUDA_ERROR_NOT_SUPPORTED;
 })
-HOSTCUDA_ENTRY(cuIpcOpenMemHandle, 4010, needs_context, 0,
-               (CUdeviceptr *, CUipcMemHandle, unsigned), { return CUDA_ERROR_NOT_SUPPORTED; })
-HOSTCUDA_ENTRY(cuIpcOpenMemHandle_v2, 11000, needs_context, 0,
-               (CUdeviceptr *, CUipcMemHandle, unsigned), { return CUDA_ERROR_NOT_SUPPORTED; })
-HOSTCUDA_ENTRY(cuIpcCloseMemHandle, 4010, needs_context, 0, (CUdeviceptr),
-               { return CUDA_ERROR_NOT_SUPPORTED; })
+HOSTCUDA_UNSUPPORTED(cuIpcOpenMemHandle, 4010, needs_context,
+                     (CUdeviceptr *, CUipcMemHandle, unsigned))
+HOSTCUDA_UNSUPPORTED(cuIpcOpenMemHandle_v2, 11000, needs_context,
+                     (CUdeviceptr *, CUipcMemHandle, unsigned))
+HOSTCUDA_UNSUPPORTED(cuIpcCloseMemHandle, 4010, needs_context, (CUdeviceptr))

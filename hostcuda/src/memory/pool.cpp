@@ -11,8 +11,6 @@
 namespace hostcuda {
 namespace {
 
-using exclusive = std::unique_lock<std::shared_mutex>;
-
 std::atomic<bool> may_trim{false};  // a pool may exceed its release threshold
 
 memory_pool *add_pool_locked(CUdevice device) {
@@ -29,66 +27,41 @@ CUmemoryPool handle_of_pool(memory_pool *p) {
   return reinterpret_cast<CUmemoryPool>(p);
 }
 
-template <class T>
-T read_value(const void *value) {
-  return *static_cast<const T *>(value);
-}
-
 CUresult set_attribute(memory_pool *p, int attribute, const void *value) {
-  switch (attribute) {
-    case 1:
-    case 2:
-    case 3:
-      p->reuse[attribute - 1] = read_value<int>(value);
-      return CUDA_SUCCESS;
-    case 4:
-      p->release_threshold = read_value<cuuint64_t>(value);
-      return CUDA_SUCCESS;
-    case 6:  // the high watermarks can only be reset
-      if (read_value<cuuint64_t>(value) != 0) return CUDA_ERROR_INVALID_VALUE;
-      p->a.reserved_high = p->a.reserved;
-      return CUDA_SUCCESS;
-    case 8:
-      if (read_value<cuuint64_t>(value) != 0) return CUDA_ERROR_INVALID_VALUE;
-      p->a.used_high = p->a.used;
-      return CUDA_SUCCESS;
-    default:
-      return CUDA_ERROR_INVALID_VALUE;
+  if (attribute >= 1 && attribute <= 3) {
+    p->reuse[attribute - 1] = *static_cast<const int *>(value);
+    return CUDA_SUCCESS;
   }
+  const auto *wide = static_cast<const cuuint64_t *>(value);
+  if (attribute == 4) {
+    p->release_threshold = *wide;
+  } else if (attribute == 6 && *wide == 0) {  // the high watermarks can only be reset
+    p->a.reserved_high = p->a.reserved;
+  } else if (attribute == 8 && *wide == 0) {
+    p->a.used_high = p->a.used;
+  } else {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return CUDA_SUCCESS;
 }
 
 CUresult get_attribute(const memory_pool *p, int attribute, void *value) {
-  auto *wide = static_cast<cuuint64_t *>(value);
-  switch (attribute) {
-    case 1:
-    case 2:
-    case 3:
-      *static_cast<int *>(value) = p->reuse[attribute - 1];
-      break;
-    case 4:
-      *wide = p->release_threshold;
-      break;
-    case 5:
-      *wide = p->a.reserved;
-      break;
-    case 6:
-      *wide = p->a.reserved_high;
-      break;
-    case 7:
-      *wide = p->a.used;
-      break;
-    case 8:
-      *wide = p->a.used_high;
-      break;
-    default:
-      return CUDA_ERROR_INVALID_VALUE;
+  const arena &a = p->a;
+  const cuuint64_t from_4[] = {p->release_threshold, a.reserved, a.reserved_high, a.used,
+                               a.used_high};
+  if (attribute >= 1 && attribute <= 3) {
+    *static_cast<int *>(value) = p->reuse[attribute - 1];
+  } else if (attribute >= 4 && attribute <= 8) {
+    *static_cast<cuuint64_t *>(value) = from_4[attribute - 4];
+  } else {
+    return CUDA_ERROR_INVALID_VALUE;
   }
   return CUDA_SUCCESS;
 }
 
 // Checks a device argument of a pool function.
 CUresult check_device(CUdevice device) {
-  if (!pools_here()) return CUDA_ERROR_NOT_SUPPORTED;
+  if (!current_settings().machine.has_pools) return CUDA_ERROR_NOT_SUPPORTED;
   return valid_device(device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
@@ -97,10 +70,6 @@ CUresult check_device(CUdevice device) {
 pool_registry &pools() {
   static pool_registry *const p = new pool_registry;
   return *p;
-}
-
-bool pools_here() {
-  return current_settings().machine.has_pools;
 }
 
 memory_pool *standard_pool_locked(CUdevice device) {
@@ -117,7 +86,7 @@ memory_pool *find_pool_locked(CUmemoryPool handle) {
   return pools().all.count(p) != 0 && !p->destroyed ? p : nullptr;
 }
 
-void delete_if_done_locked(memory_pool *p, std::vector<physical *> *dead) {
+void delete_if_done_locked(memory_pool *p, dead_memory *dead) {
   if (!p->destroyed || p->a.used != 0 || p->a.frees_queued != 0) return;
   arena_trim_locked(&p->a, 0, dead);
   pools().all.erase(p);
@@ -129,13 +98,10 @@ access_bits pool_access(const memory_pool *pool) {
 }
 
 void trim_every_pool(int location) {
-  std::vector<physical *> dead;
-  {
-    exclusive lock(the_memory().mutex);
-    for (memory_pool *p : pools().all)
-      if (p->a.location == location) arena_trim_locked(&p->a, 0, &dead);
-  }
-  dispose(dead);
+  dead_memory dead;
+  exclusive lock(the_memory().mutex);
+  for (memory_pool *p : pools().all)
+    if (p->a.location == location) arena_trim_locked(&p->a, 0, &dead);
 }
 
 void pool_has_an_empty_chunk() {
@@ -144,12 +110,9 @@ void pool_has_an_empty_chunk() {
 
 void memory_synchronised() {
   if (!may_trim.exchange(false)) return;
-  std::vector<physical *> dead;
-  {
-    exclusive lock(the_memory().mutex);
-    for (memory_pool *p : pools().all) arena_trim_locked(&p->a, p->release_threshold, &dead);
-  }
-  dispose(dead);
+  dead_memory dead;
+  exclusive lock(the_memory().mutex);
+  for (memory_pool *p : pools().all) arena_trim_locked(&p->a, p->release_threshold, &dead);
 }
 
 void reset_pools() {
@@ -163,9 +126,8 @@ void reset_pools() {
 
 using namespace hostcuda;
 
-HOSTCUDA_ENTRY(cuMemPoolCreate, 11020, plain, 0, (CUmemoryPool * out, const CUmemPoolProps *props),
-               {
-                 if (!pools_here()) return CUDA_ERROR_NOT_SUPPORTED;
+HOSTCUDA_ENTRY(cuMemPoolCreate, 11020, needs_pools, 0,
+               (CUmemoryPool * out, const CUmemPoolProps *props), {
                  if (out == nullptr || props == nullptr ||
                      props->allocType != CU_MEM_ALLOCATION_TYPE_PINNED)
                    return CUDA_ERROR_INVALID_VALUE;
@@ -178,56 +140,45 @@ HOSTCUDA_ENTRY(cuMemPoolCreate, 11020, plain, 0, (CUmemoryPool * out, const CUme
                  return CUDA_SUCCESS;
                })
 
-HOSTCUDA_ENTRY(cuMemPoolDestroy, 11020, ignores_sticky, 0, (CUmemoryPool handle), {
-  if (!pools_here()) return CUDA_ERROR_NOT_SUPPORTED;
-  std::vector<physical *> dead;
-  {
-    exclusive lock(the_memory().mutex);
-    memory_pool *p = find_pool_locked(handle);
-    if (p == nullptr || p->is_default) return CUDA_ERROR_INVALID_VALUE;
-    for (memory_pool *&current : pools().current)
-      if (current == p) current = nullptr;  // the default pool becomes current
-    p->destroyed = true;
-    delete_if_done_locked(p, &dead);
-  }
-  dispose(dead);
+HOSTCUDA_ENTRY(cuMemPoolDestroy, 11020, ignores_sticky | needs_pools, 0, (CUmemoryPool handle), {
+  dead_memory dead;
+  exclusive lock(the_memory().mutex);
+  memory_pool *p = find_pool_locked(handle);
+  if (p == nullptr || p->is_default) return CUDA_ERROR_INVALID_VALUE;
+  for (memory_pool *&current : pools().current)
+    if (current == p) current = nullptr;  // the default pool becomes current
+  p->destroyed = true;
+  delete_if_done_locked(p, &dead);
   return CUDA_SUCCESS;
 })
 
-HOSTCUDA_ENTRY(cuMemPoolTrimTo, 11020, plain, 0, (CUmemoryPool handle, size_t keep), {
-  if (!pools_here()) return CUDA_ERROR_NOT_SUPPORTED;
-  std::vector<physical *> dead;
-  {
-    exclusive lock(the_memory().mutex);
-    memory_pool *p = find_pool_locked(handle);
-    if (p == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    arena_trim_locked(&p->a, keep, &dead);
-  }
-  dispose(dead);
+HOSTCUDA_ENTRY(cuMemPoolTrimTo, 11020, needs_pools, 0, (CUmemoryPool handle, size_t keep), {
+  dead_memory dead;
+  exclusive lock(the_memory().mutex);
+  memory_pool *p = find_pool_locked(handle);
+  if (p == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  arena_trim_locked(&p->a, keep, &dead);
   return CUDA_SUCCESS;
 })
 
-HOSTCUDA_ENTRY(cuMemPoolSetAttribute, 11020, plain, 0,
+HOSTCUDA_ENTRY(cuMemPoolSetAttribute, 11020, needs_pools, 0,
                (CUmemoryPool handle, CUmemPool_attribute attribute, void *value), {
-                 if (!pools_here()) return CUDA_ERROR_NOT_SUPPORTED;
                  exclusive lock(the_memory().mutex);
                  memory_pool *p = find_pool_locked(handle);
                  if (p == nullptr || value == nullptr) return CUDA_ERROR_INVALID_VALUE;
                  return set_attribute(p, static_cast<int>(attribute), value);
                })
 
-HOSTCUDA_ENTRY(cuMemPoolGetAttribute, 11020, plain, 0,
+HOSTCUDA_ENTRY(cuMemPoolGetAttribute, 11020, needs_pools, 0,
                (CUmemoryPool handle, CUmemPool_attribute attribute, void *value), {
-                 if (!pools_here()) return CUDA_ERROR_NOT_SUPPORTED;
                  exclusive lock(the_memory().mutex);
                  const memory_pool *p = find_pool_locked(handle);
                  if (p == nullptr || value == nullptr) return CUDA_ERROR_INVALID_VALUE;
                  return get_attribute(p, static_cast<int>(attribute), value);
                })
 
-HOSTCUDA_ENTRY(cuMemPoolSetAccess, 11020, plain, 0,
+HOSTCUDA_ENTRY(cuMemPoolSetAccess, 11020, needs_pools, 0,
                (CUmemoryPool handle, const CUmemAccessDesc *map, size_t count), {
-                 if (!pools_here()) return CUDA_ERROR_NOT_SUPPORTED;
                  exclusive lock(the_memory().mutex);
                  memory_pool *p = find_pool_locked(handle);
                  if (p == nullptr || map == nullptr || count == 0) return CUDA_ERROR_INVALID_VALUE;
@@ -249,9 +200,8 @@ HOSTCUDA_ENTRY(cuMemPoolSetAccess, 11020, plain, 0,
                  return CUDA_SUCCESS;
                })
 
-HOSTCUDA_ENTRY(cuMemPoolGetAccess, 11020, plain, 0,
+HOSTCUDA_ENTRY(cuMemPoolGetAccess, 11020, needs_pools, 0,
                (CUmemAccess_flags * flags, CUmemoryPool handle, CUmemLocation *location), {
-                 if (!pools_here()) return CUDA_ERROR_NOT_SUPPORTED;
                  exclusive lock(the_memory().mutex);
                  const memory_pool *p = find_pool_locked(handle);
                  if (p == nullptr || flags == nullptr || location == nullptr ||
@@ -288,14 +238,10 @@ HOSTCUDA_ENTRY(cuDeviceSetMemPool, 11020, plain, 0, (CUdevice device, CUmemoryPo
   return CUDA_SUCCESS;
 })
 
-HOSTCUDA_ENTRY(cuMemPoolExportToShareableHandle, 11020, plain, 0,
-               (void *, CUmemoryPool, CUmemAllocationHandleType, unsigned long long),
-               { return CUDA_ERROR_NOT_SUPPORTED; })
-HOSTCUDA_ENTRY(cuMemPoolImportFromShareableHandle, 11020, plain, 0,
-               (CUmemoryPool *, void *, CUmemAllocationHandleType, unsigned long long),
-               { return CUDA_ERROR_NOT_SUPPORTED; })
-HOSTCUDA_ENTRY(cuMemPoolExportPointer, 11020, plain, 0, (CUmemPoolPtrExportData *, CUdeviceptr),
-               { return CUDA_ERROR_NOT_SUPPORTED; })
-HOSTCUDA_ENTRY(cuMemPoolImportPointer, 11020, plain, 0,
-               (CUdeviceptr *, CUmemoryPool, CUmemPoolPtrExportData *),
-               { return CUDA_ERROR_NOT_SUPPORTED; })
+HOSTCUDA_UNSUPPORTED(cuMemPoolExportToShareableHandle, 11020, plain,
+                     (void *, CUmemoryPool, CUmemAllocationHandleType, unsigned long long))
+HOSTCUDA_UNSUPPORTED(cuMemPoolImportFromShareableHandle, 11020, plain,
+                     (CUmemoryPool *, void *, CUmemAllocationHandleType, unsigned long long))
+HOSTCUDA_UNSUPPORTED(cuMemPoolExportPointer, 11020, plain, (CUmemPoolPtrExportData *, CUdeviceptr))
+HOSTCUDA_UNSUPPORTED(cuMemPoolImportPointer, 11020, plain,
+                     (CUdeviceptr *, CUmemoryPool, CUmemPoolPtrExportData *))

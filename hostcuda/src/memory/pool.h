@@ -28,9 +28,6 @@ struct pool_registry {
 
 pool_registry &pools();
 
-// Whether the simulated machine supports pools.
-bool pools_here();
-
 // The default pool of a device. Created on first use.
 memory_pool *standard_pool_locked(CUdevice device);
 
@@ -38,6 +35,6 @@ memory_pool *standard_pool_locked(CUdevice device);
 memory_pool *find_pool_locked(CUmemoryPool handle);
 
 // Deletes a destroyed pool that has no blocks.
-void delete_if_done_locked(memory_pool *p, std::vector<physical *> *dead);
+void delete_if_done_locked(memory_pool *p, dead_memory *dead);
 
 }  // namespace hostcuda

@@ -14,8 +14,6 @@
 namespace hostcuda {
 namespace {
 
-using exclusive = std::unique_lock<std::shared_mutex>;
-
 CUresult allocate(CUdeviceptr *out, std::size_t bytes, memory_pool *pool, CUstream stream) {
   block proto;
   proto.pool = pool;
@@ -34,37 +32,29 @@ CUresult allocate(CUdeviceptr *out, std::size_t bytes, memory_pool *pool, CUstre
   op.body = [] { return CUDA_SUCCESS; };
   r = enqueue(stream, std::move(op));
   if (r == CUDA_SUCCESS) return r;
-  std::vector<physical *> dead;
-  {
-    exclusive lock(the_memory().mutex);
-    arena_free_locked(the_memory().blocks.find(*out), &dead);
-  }
-  dispose(dead);
+  dead_memory dead;
+  exclusive lock(the_memory().mutex);
+  arena_free_locked(the_memory().blocks.find(*out), &dead);
   return r;
 }
 
 // Body of the queued free. `id` distinguishes a block from a later one at the same address.
 CUresult run_queued_free(CUdeviceptr at, std::uint64_t id) {
-  std::vector<physical *> dead;
-  {
-    memory_registry &b = the_memory();
-    exclusive lock(b.mutex);
-    if (memory_pool *pool = nullptr; arena_unpark_locked(id, &dead, &pool)) {
-      delete_if_done_locked(pool, &dead);
-      lock.unlock();
-      dispose(dead);
-      return CUDA_SUCCESS;
-    }
-    auto it = b.blocks.end();
-    do {
-      it = b.blocks.find(at);
-      if (it == b.blocks.end() || it->second.id != id) return CUDA_SUCCESS;
-    } while (wait_for_pins(lock, at, it->second.bytes));
-    memory_pool *pool = it->second.pool;
-    arena_free_locked(it, &dead);
-    if (pool != nullptr) delete_if_done_locked(pool, &dead);
+  dead_memory dead;
+  memory_registry &b = the_memory();
+  exclusive lock(b.mutex);
+  if (memory_pool *pool = nullptr; arena_unpark_locked(id, &dead, &pool)) {
+    delete_if_done_locked(pool, &dead);
+    return CUDA_SUCCESS;
   }
-  dispose(dead);
+  auto it = b.blocks.end();
+  do {
+    it = b.blocks.find(at);
+    if (it == b.blocks.end() || it->second.id != id) return CUDA_SUCCESS;
+  } while (wait_for_pins(lock, at, it->second.bytes));
+  memory_pool *pool = it->second.pool;
+  arena_free_locked(it, &dead);
+  if (pool != nullptr) delete_if_done_locked(pool, &dead);
   return CUDA_SUCCESS;
 }
 
@@ -103,9 +93,8 @@ CUresult free_async(CUdeviceptr at, CUstream stream) {
 
 using namespace hostcuda;
 
-HOSTCUDA_STREAM_ENTRY(cuMemAllocAsync, 11020, needs_context, bytes, stream,
+HOSTCUDA_STREAM_ENTRY(cuMemAllocAsync, 11020, needs_context | needs_pools, bytes, stream,
                       (CUdeviceptr * out, size_t bytes, CUstream stream), (out, bytes, stream), {
-                        if (!pools_here()) return CUDA_ERROR_NOT_SUPPORTED;
                         if (out == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
                         const CUdevice device = current_context()->device;
                         memory_pool *pool = nullptr;
@@ -117,10 +106,9 @@ HOSTCUDA_STREAM_ENTRY(cuMemAllocAsync, 11020, needs_context, bytes, stream,
                         return allocate(out, bytes, pool, stream);
                       })
 
-HOSTCUDA_STREAM_ENTRY(cuMemAllocFromPoolAsync, 11020, needs_context, bytes, stream,
+HOSTCUDA_STREAM_ENTRY(cuMemAllocFromPoolAsync, 11020, needs_context | needs_pools, bytes, stream,
                       (CUdeviceptr * out, size_t bytes, CUmemoryPool handle, CUstream stream),
                       (out, bytes, handle, stream), {
-                        if (!pools_here()) return CUDA_ERROR_NOT_SUPPORTED;
                         memory_pool *pool = nullptr;
                         {
                           exclusive lock(the_memory().mutex);
@@ -131,8 +119,6 @@ HOSTCUDA_STREAM_ENTRY(cuMemAllocFromPoolAsync, 11020, needs_context, bytes, stre
                         return allocate(out, bytes, pool, stream);
                       })
 
-HOSTCUDA_STREAM_ENTRY(cuMemFreeAsync, 11020, needs_context, 0, stream,
-                      (CUdeviceptr at, CUstream stream), (at, stream), {
-                        if (!pools_here()) return CUDA_ERROR_NOT_SUPPORTED;
-                        return at == 0 ? CUDA_SUCCESS : free_async(at, stream);
-                      })
+HOSTCUDA_STREAM_ENTRY(cuMemFreeAsync, 11020, needs_context | needs_pools, 0, stream,
+                      (CUdeviceptr at, CUstream stream), (at, stream),
+                      { return at == 0 ? CUDA_SUCCESS : free_async(at, stream); })

@@ -16,58 +16,44 @@
 namespace hostcuda {
 namespace {
 
-using exclusive = std::unique_lock<std::shared_mutex>;
-
-void *as_pointer(CUdeviceptr at) {
-  return reinterpret_cast<void *>(at);
-}
-
 CUresult unmap(CUdeviceptr at, std::size_t bytes) {
   if (!sane_range(at, bytes)) return CUDA_ERROR_INVALID_VALUE;
   memory_registry &b = the_memory();
-  std::vector<physical *> dead;
+  dead_memory dead;
+  mapping_iterator first;
   {
-    mapping_iterator first;
-    {
-      std::shared_lock<std::shared_mutex> look(b.mutex);
-      if (!whole_mappings(at, bytes, &first)) return CUDA_ERROR_INVALID_VALUE;
-    }
-    range_goes_away(at, bytes, "cuMemUnmap", false);
-    exclusive lock(b.mutex);
-    do {
-      if (!whole_mappings(at, bytes, &first)) return CUDA_ERROR_INVALID_VALUE;
-    } while (wait_for_pins(lock, at, bytes));
-    if (!unmap_range(as_pointer(at), bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-    auto it = first;
-    for (; it != b.mappings.end() && it->first < at + bytes; ++it) {
-      if (it->second.access != 0) --b.accessible_mappings;
-      if (!it->second.present) settle_mapping();
-      vmm_handle *h = it->second.handle;
-      --h->mappings;
-      note_unmapped_locked(h->memory, it->first);
-      drop_if_unused_locked(h, &dead);
-    }
-    b.mappings.erase(first, it);
-    // The mappings may span adjacent reservations.
-    for (CUdeviceptr p = at; p < at + bytes;) {
-      auto r = containing(b.reservations, p);
-      const CUdeviceptr until = std::min<CUdeviceptr>(at + bytes, r->first + r->second.bytes);
-      r->second.mapped -= until - p;
-      p = until;
-    }
+    std::shared_lock<std::shared_mutex> look(b.mutex);
+    if (!whole_mappings(at, bytes, &first)) return CUDA_ERROR_INVALID_VALUE;
   }
-  dispose(dead);
+  range_goes_away(at, bytes, "cuMemUnmap", false);
+  exclusive lock(b.mutex);
+  do {
+    if (!whole_mappings(at, bytes, &first)) return CUDA_ERROR_INVALID_VALUE;
+  } while (wait_for_pins(lock, at, bytes));
+  if (!unmap_range(as_pointer(at), bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  auto it = first;
+  for (; it != b.mappings.end() && it->first < at + bytes; ++it) {
+    if (it->second.access != 0) --b.accessible_mappings;
+    if (!it->second.present) settle_mapping();
+    vmm_handle *h = it->second.handle;
+    --h->mappings;
+    note_unmapped_locked(h->memory, it->first);
+    drop_if_unused_locked(h, &dead);
+  }
+  b.mappings.erase(first, it);
+  // The mappings may span adjacent reservations.
+  for (CUdeviceptr p = at; p < at + bytes;) {
+    auto r = containing(b.reservations, p);
+    const CUdeviceptr until = std::min<CUdeviceptr>(at + bytes, r->first + r->second.bytes);
+    r->second.mapped -= until - p;
+    p = until;
+  }
   return CUDA_SUCCESS;
 }
 
 }  // namespace
 
-CUresult vmm_here() {
-  return current_settings().machine.has_vmm ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
-}
-
 CUresult allowed_now() {
-  if (CUresult r = vmm_here(); r != CUDA_SUCCESS) return r;
   return capture_forbids_unsafe_call() ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
 }
 
@@ -89,7 +75,7 @@ bool sane_range(CUdeviceptr at, std::size_t bytes) {
   return bytes != 0 && at % kGranularity == 0 && bytes % kGranularity == 0 && at + bytes > at;
 }
 
-void drop_if_unused_locked(vmm_handle *handle, std::vector<physical *> *dead) {
+void drop_if_unused_locked(vmm_handle *handle, dead_memory *dead) {
   if (handle->held != 0 || handle->mappings != 0) return;
   drop_locked(handle->memory, dead);
   the_memory().handles.erase(handle->value);
@@ -116,11 +102,10 @@ CUmemGenericAllocationHandle add_handle_locked(physical *memory, const CUmemAllo
 
 using namespace hostcuda;
 
-HOSTCUDA_ENTRY(cuMemAddressReserve, 10020, plain, size,
+HOSTCUDA_ENTRY(cuMemAddressReserve, 10020, needs_vmm, size,
                (CUdeviceptr * ptr, size_t size, size_t alignment, CUdeviceptr addr,
                 unsigned long long flags),
                {
-                 if (CUresult r = vmm_here(); r != CUDA_SUCCESS) return r;
                  if (ptr == nullptr || flags != 0 || size == 0 || size % kHostPage != 0 ||
                      addr % kHostPage != 0 || (alignment & (alignment - 1)) != 0)
                    return CUDA_ERROR_INVALID_VALUE;
@@ -131,24 +116,25 @@ HOSTCUDA_ENTRY(cuMemAddressReserve, 10020, plain, size,
                  void *at =
                      reserve_range(size, std::max(alignment, kGranularity), as_pointer(addr));
                  if (at == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
-                 *ptr = reinterpret_cast<CUdeviceptr>(at);
+                 *ptr = address_of(at);
                  b.reservations[*ptr] = reservation{size, 0};
                  return CUDA_SUCCESS;
                })
 
-HOSTCUDA_ENTRY(cuMemAddressFree, 10020, ignores_sticky, size, (CUdeviceptr ptr, size_t size), {
-  if (CUresult r = vmm_here(); r != CUDA_SUCCESS) return r;
-  memory_registry &b = the_memory();
-  exclusive lock(b.mutex);
-  const auto it = b.reservations.find(ptr);
-  if (it == b.reservations.end() || it->second.bytes != size || it->second.mapped != 0)
-    return CUDA_ERROR_INVALID_VALUE;
-  release_range(as_pointer(ptr), size);
-  b.reservations.erase(it);
-  return CUDA_SUCCESS;
-})
+HOSTCUDA_ENTRY(cuMemAddressFree, 10020, ignores_sticky | needs_vmm, size,
+               (CUdeviceptr ptr, size_t size), {
+                 memory_registry &b = the_memory();
+                 exclusive lock(b.mutex);
+                 const auto it = b.reservations.find(ptr);
+                 if (it == b.reservations.end() || it->second.bytes != size ||
+                     it->second.mapped != 0)
+                   return CUDA_ERROR_INVALID_VALUE;
+                 release_range(as_pointer(ptr), size);
+                 b.reservations.erase(it);
+                 return CUDA_SUCCESS;
+               })
 
-HOSTCUDA_ENTRY(cuMemCreate, 10020, plain, size,
+HOSTCUDA_ENTRY(cuMemCreate, 10020, needs_vmm, size,
                (CUmemGenericAllocationHandle * handle, size_t size, const CUmemAllocationProp *prop,
                 unsigned long long flags),
                {
@@ -169,21 +155,18 @@ HOSTCUDA_ENTRY(cuMemCreate, 10020, plain, size,
                  return CUDA_SUCCESS;
                })
 
-HOSTCUDA_ENTRY(cuMemRelease, 10020, ignores_sticky, 0, (CUmemGenericAllocationHandle handle), {
-  if (CUresult r = vmm_here(); r != CUDA_SUCCESS) return r;
-  std::vector<physical *> dead;
-  {
-    exclusive lock(the_memory().mutex);
-    vmm_handle *h = find_handle_locked(handle);
-    if (h == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    --h->held;
-    drop_if_unused_locked(h, &dead);
-  }
-  dispose(dead);
-  return CUDA_SUCCESS;
-})
+HOSTCUDA_ENTRY(cuMemRelease, 10020, ignores_sticky | needs_vmm, 0,
+               (CUmemGenericAllocationHandle handle), {
+                 dead_memory dead;
+                 exclusive lock(the_memory().mutex);
+                 vmm_handle *h = find_handle_locked(handle);
+                 if (h == nullptr) return CUDA_ERROR_INVALID_VALUE;
+                 --h->held;
+                 drop_if_unused_locked(h, &dead);
+                 return CUDA_SUCCESS;
+               })
 
-HOSTCUDA_ENTRY(cuMemMap, 10020, plain, size,
+HOSTCUDA_ENTRY(cuMemMap, 10020, needs_vmm, size,
                (CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                 unsigned long long flags),
                {
@@ -215,14 +198,14 @@ HOSTCUDA_ENTRY(cuMemMap, 10020, plain, size,
                  return CUDA_SUCCESS;
                })
 
-HOSTCUDA_ENTRY(cuMemUnmap, 10020, ignores_sticky, size, (CUdeviceptr ptr, size_t size), {
-  if (CUresult r = allowed_now(); r != CUDA_SUCCESS) return r;
-  return unmap(ptr, size);
-})
+HOSTCUDA_ENTRY(cuMemUnmap, 10020, ignores_sticky | needs_vmm, size, (CUdeviceptr ptr, size_t size),
+               {
+                 if (CUresult r = allowed_now(); r != CUDA_SUCCESS) return r;
+                 return unmap(ptr, size);
+               })
 
-HOSTCUDA_ENTRY(cuMemGetAllocationPropertiesFromHandle, 10020, plain, 0,
+HOSTCUDA_ENTRY(cuMemGetAllocationPropertiesFromHandle, 10020, needs_vmm, 0,
                (CUmemAllocationProp * prop, CUmemGenericAllocationHandle handle), {
-                 if (CUresult r = vmm_here(); r != CUDA_SUCCESS) return r;
                  if (prop == nullptr) return CUDA_ERROR_INVALID_VALUE;
                  std::shared_lock<std::shared_mutex> lock(the_memory().mutex);
                  const vmm_handle *h = find_handle_locked(handle);
@@ -231,13 +214,12 @@ HOSTCUDA_ENTRY(cuMemGetAllocationPropertiesFromHandle, 10020, plain, 0,
                  return CUDA_SUCCESS;
                })
 
-HOSTCUDA_ENTRY(cuMemRetainAllocationHandle, 11000, plain, 0,
+HOSTCUDA_ENTRY(cuMemRetainAllocationHandle, 11000, needs_vmm, 0,
                (CUmemGenericAllocationHandle * handle, void *address), {
-                 if (CUresult r = vmm_here(); r != CUDA_SUCCESS) return r;
                  if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
                  memory_registry &b = the_memory();
                  exclusive lock(b.mutex);
-                 const auto it = containing(b.mappings, reinterpret_cast<CUdeviceptr>(address));
+                 const auto it = containing(b.mappings, address_of(address));
                  if (it == b.mappings.end()) return CUDA_ERROR_INVALID_VALUE;
                  ++it->second.handle->held;
                  *handle = it->second.handle->value;

@@ -13,12 +13,6 @@
 namespace hostcuda {
 namespace {
 
-using exclusive = std::unique_lock<std::shared_mutex>;
-
-void *as_pointer(CUdeviceptr at) {
-  return reinterpret_cast<void *>(at);
-}
-
 // Adjacent mappings that one system call changes: mprotect, or mmap if they are not in the process
 // yet. Their rights change alike; for mmap, their bytes are also contiguous.
 struct protect_run {
@@ -186,15 +180,14 @@ CUresult set_access(CUdeviceptr at, std::size_t bytes, const CUmemAccessDesc *de
 
 using namespace hostcuda;
 
-HOSTCUDA_ENTRY(cuMemSetAccess, 10020, plain, size,
+HOSTCUDA_ENTRY(cuMemSetAccess, 10020, needs_vmm, size,
                (CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count), {
                  if (CUresult r = allowed_now(); r != CUDA_SUCCESS) return r;
                  return set_access(ptr, size, desc, count);
                })
 
-HOSTCUDA_ENTRY(cuMemGetAccess, 10020, plain, 0,
+HOSTCUDA_ENTRY(cuMemGetAccess, 10020, needs_vmm, 0,
                (unsigned long long *flags, const CUmemLocation *location, CUdeviceptr ptr), {
-                 if (CUresult r = vmm_here(); r != CUDA_SUCCESS) return r;
                  if (flags == nullptr || location == nullptr) return CUDA_ERROR_INVALID_VALUE;
                  const int type = static_cast<int>(location->type);
                  if (type < 1 || type > 3) return CUDA_ERROR_INVALID_VALUE;

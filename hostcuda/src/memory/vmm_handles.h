@@ -12,6 +12,6 @@ CUmemGenericAllocationHandle add_handle_locked(physical *memory, const CUmemAllo
 vmm_handle *find_handle_locked(CUmemGenericAllocationHandle value);
 
 // Deletes a handle that is neither held nor mapped, and drops its reference of the memory.
-void drop_if_unused_locked(vmm_handle *handle, std::vector<physical *> *dead);
+void drop_if_unused_locked(vmm_handle *handle, dead_memory *dead);
 
 }  // namespace hostcuda

@@ -7,9 +7,6 @@ namespace hostcuda {
 
 using mapping_iterator = std::map<CUdeviceptr, mapping>::iterator;
 
-// Returns NOT_SUPPORTED if the machine has no virtual memory management.
-CUresult vmm_here();
-
 // Returns STREAM_CAPTURE_UNSUPPORTED during a global capture. CUDA does not document whether
 // create, map and set-access are allowed there; hostcuda refuses, so that no program depends on it.
 CUresult allowed_now();

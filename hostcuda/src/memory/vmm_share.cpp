@@ -77,20 +77,15 @@ CUresult import_fd(int fd, CUmemGenericAllocationHandle *out) {
   return CUDA_SUCCESS;
 }
 
-CUresult not_here() {
-  return CUDA_ERROR_NOT_SUPPORTED;
-}
-
 }  // namespace
 }  // namespace hostcuda
 
 using namespace hostcuda;
 
-HOSTCUDA_ENTRY(cuMemExportToShareableHandle, 10020, plain, 0,
+HOSTCUDA_ENTRY(cuMemExportToShareableHandle, 10020, needs_vmm, 0,
                (void *out, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
                 unsigned long long flags),
                {
-                 if (!current_settings().machine.has_vmm) return CUDA_ERROR_NOT_SUPPORTED;
                  if (out == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
                  std::shared_lock<std::shared_mutex> lock(the_memory().mutex);
                  const vmm_handle *h = find_handle_locked(handle);
@@ -105,17 +100,16 @@ HOSTCUDA_ENTRY(cuMemExportToShareableHandle, 10020, plain, 0,
                  return CUDA_SUCCESS;
                })
 
-HOSTCUDA_ENTRY(cuMemImportFromShareableHandle, 10020, plain, 0,
+HOSTCUDA_ENTRY(cuMemImportFromShareableHandle, 10020, needs_vmm, 0,
                (CUmemGenericAllocationHandle * handle, void *shared,
                 CUmemAllocationHandleType type),
                {
-                 if (!current_settings().machine.has_vmm) return CUDA_ERROR_NOT_SUPPORTED;
                  if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
                  switch (static_cast<int>(type)) {
                    case 1:
                      return import_fd(static_cast<int>(reinterpret_cast<intptr_t>(shared)), handle);
-                   case 2:  // the two WIN32 kinds
-                   case 4:
+                   case 2:
+                   case 4:  // the two WIN32 kinds
                      return CUDA_ERROR_NOT_SUPPORTED;
                    case 8:
                      return CUDA_ERROR_NOT_PERMITTED;  // fabric without IMEX
@@ -133,43 +127,32 @@ HOSTCUDA_ENTRY(cuMemGetHandleForAddressRange, 11070, plain, 0,
                  return known_locked(at) ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
                })
 
-HOSTCUDA_ENTRY(cuMemMapArrayAsync, 11010, plain, 0, (CUarrayMapInfo *, unsigned, CUstream),
-               { return not_here(); })
-HOSTCUDA_ENTRY(cuMemMapArrayAsync_ptsz, 11010, plain, 0, (CUarrayMapInfo *, unsigned, CUstream),
-               { return not_here(); })
+HOSTCUDA_UNSUPPORTED(cuMemMapArrayAsync, 11010, plain, (CUarrayMapInfo *, unsigned, CUstream))
+HOSTCUDA_UNSUPPORTED(cuMemMapArrayAsync_ptsz, 11010, plain, (CUarrayMapInfo *, unsigned, CUstream))
 
 #if CUDA_VERSION >= 12010
 // CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED is 0.
-HOSTCUDA_ENTRY(cuMulticastCreate, 12010, plain, 0,
-               (CUmemGenericAllocationHandle *, const CUmulticastObjectProp *),
-               { return not_here(); })
-HOSTCUDA_ENTRY(cuMulticastAddDevice, 12010, plain, 0, (CUmemGenericAllocationHandle, CUdevice),
-               { return not_here(); })
-HOSTCUDA_ENTRY(cuMulticastBindMem, 12010, plain, 0,
-               (CUmemGenericAllocationHandle, size_t, CUmemGenericAllocationHandle, size_t, size_t,
-                unsigned long long),
-               { return not_here(); })
-HOSTCUDA_ENTRY(cuMulticastBindAddr, 12010, plain, 0,
-               (CUmemGenericAllocationHandle, size_t, CUdeviceptr, size_t, unsigned long long),
-               { return not_here(); })
-HOSTCUDA_ENTRY(cuMulticastUnbind, 12010, plain, 0,
-               (CUmemGenericAllocationHandle, CUdevice, size_t, size_t), { return not_here(); })
-HOSTCUDA_ENTRY(cuMulticastGetGranularity, 12010, plain, 0,
-               (size_t *, const CUmulticastObjectProp *, CUmulticastGranularity_flags),
-               { return not_here(); })
+HOSTCUDA_UNSUPPORTED(cuMulticastCreate, 12010, plain,
+                     (CUmemGenericAllocationHandle *, const CUmulticastObjectProp *))
+HOSTCUDA_UNSUPPORTED(cuMulticastAddDevice, 12010, plain, (CUmemGenericAllocationHandle, CUdevice))
+HOSTCUDA_UNSUPPORTED(cuMulticastBindMem, 12010, plain,
+                     (CUmemGenericAllocationHandle, size_t, CUmemGenericAllocationHandle, size_t,
+                      size_t, unsigned long long))
+HOSTCUDA_UNSUPPORTED(cuMulticastBindAddr, 12010, plain,
+                     (CUmemGenericAllocationHandle, size_t, CUdeviceptr, size_t,
+                      unsigned long long))
+HOSTCUDA_UNSUPPORTED(cuMulticastUnbind, 12010, plain,
+                     (CUmemGenericAllocationHandle, CUdevice, size_t, size_t))
+HOSTCUDA_UNSUPPORTED(cuMulticastGetGranularity, 12010, plain,
+                     (size_t *, const CUmulticastObjectProp *, CUmulticastGranularity_flags))
 #endif
 
 #if CUDA_VERSION >= 12080
-HOSTCUDA_ENTRY(cuCheckpointProcessGetRestoreThreadId, 12080, plain, 0, (int, int *),
-               { return not_here(); })
-HOSTCUDA_ENTRY(cuCheckpointProcessGetState, 12080, plain, 0, (int, CUprocessState *),
-               { return not_here(); })
-HOSTCUDA_ENTRY(cuCheckpointProcessLock, 12080, plain, 0, (int, CUcheckpointLockArgs *),
-               { return not_here(); })
-HOSTCUDA_ENTRY(cuCheckpointProcessCheckpoint, 12080, plain, 0, (int, CUcheckpointCheckpointArgs *),
-               { return not_here(); })
-HOSTCUDA_ENTRY(cuCheckpointProcessRestore, 12080, plain, 0, (int, CUcheckpointRestoreArgs *),
-               { return not_here(); })
-HOSTCUDA_ENTRY(cuCheckpointProcessUnlock, 12080, plain, 0, (int, CUcheckpointUnlockArgs *),
-               { return not_here(); })
+HOSTCUDA_UNSUPPORTED(cuCheckpointProcessGetRestoreThreadId, 12080, plain, (int, int *))
+HOSTCUDA_UNSUPPORTED(cuCheckpointProcessGetState, 12080, plain, (int, CUprocessState *))
+HOSTCUDA_UNSUPPORTED(cuCheckpointProcessLock, 12080, plain, (int, CUcheckpointLockArgs *))
+HOSTCUDA_UNSUPPORTED(cuCheckpointProcessCheckpoint, 12080, plain,
+                     (int, CUcheckpointCheckpointArgs *))
+HOSTCUDA_UNSUPPORTED(cuCheckpointProcessRestore, 12080, plain, (int, CUcheckpointRestoreArgs *))
+HOSTCUDA_UNSUPPORTED(cuCheckpointProcessUnlock, 12080, plain, (int, CUcheckpointUnlockArgs *))
 #endif
