@@ -159,8 +159,6 @@ HOSTCUDA_ENTRY(cuEventQuery, 2000, plain, 0, (CUevent event), { return query_eve
 HOSTCUDA_ENTRY(cuEventSynchronize, 2000, plain, 0, (CUevent event),
                { return synchronize_event(event); })
 
-HOSTCUDA_ENTRY(cuEventElapsedTime, 2000, plain, 0, (float *out, CUevent start, CUevent end),
-               { return elapsed_time(out, start, end); })
-
-HOSTCUDA_ENTRY(cuEventElapsedTime_v2, 12080, plain, 0, (float *out, CUevent start, CUevent end),
-               { return elapsed_time(out, start, end); })
+HOSTCUDA_ENTRY_AND_V2(cuEventElapsedTime, 2000, 12080, plain, 0,
+                      (float *out, CUevent start, CUevent end), (out, start, end),
+                      { return elapsed_time(out, start, end); })

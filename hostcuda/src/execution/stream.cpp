@@ -1,4 +1,5 @@
 // Stream functions (cuStream*), except capture.
+#include <algorithm>
 #include <type_traits>
 
 #include "hostcuda/src/counters.h"
@@ -27,9 +28,8 @@ CUresult create_stream(CUstream *out, unsigned flags, int priority) {
   if (exec == e.contexts.end()) return CUDA_ERROR_INVALID_CONTEXT;
   const auto handle = new_handle<CUstream>(1);
   const auto s = make_stream(*exec->second, handle, (flags & CU_STREAM_NON_BLOCKING) == 0);
-  s->priority = priority > least_priority      ? least_priority
-                : priority < greatest_priority ? greatest_priority
-                                               : priority;
+  // Higher priorities are lower numbers.
+  s->priority = std::clamp(priority, greatest_priority, least_priority);
   e.streams[handle] = s;
   counters().live_streams.fetch_add(1);
   *out = handle;
@@ -120,11 +120,18 @@ bool holds(const volatile Word *word, Word value, unsigned how) {
   }
 }
 
-CUresult device_of(CUstream handle, CUdevice *device) {
+// Writes the property that `read` returns for a stream.
+template <class Value, class Read>
+CUresult get_property(CUstream handle, Value *out, Read read) {
+  if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
   stream_call call(handle);
   if (!call.s) return call.error();
-  *device = call.s->ctx->device;
+  *out = read(*call.s);
   return CUDA_SUCCESS;
+}
+
+CUresult device_of(CUstream handle, CUdevice *device) {
+  return get_property(handle, device, [](const auto &s) { return s.ctx->device; });
 }
 
 template <class Word>
@@ -211,64 +218,38 @@ HOSTCUDA_STREAM_ENTRY(cuStreamGetCtx, 9020, plain, 0, stream, (CUstream stream, 
                       (stream, out), {
                         if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
                         context *ctx = nullptr;
-                        {
-                          stream_call call(stream);
-                          if (!call.s) return call.error();
-                          ctx = call.s->ctx;
-                        }
-                        *out = handle_of(ctx);
-                        return CUDA_SUCCESS;
+                        const auto context_of = [](const auto &s) { return s.ctx; };
+                        const CUresult r = get_property(stream, &ctx, context_of);
+                        if (r == CUDA_SUCCESS) *out = handle_of(ctx);
+                        return r;
                       })
 
 HOSTCUDA_STREAM_ENTRY(cuStreamGetDevice, 12080, plain, 0, stream, (CUstream stream, CUdevice *out),
-                      (stream, out), {
-                        if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-                        return device_of(stream, out);
-                      })
+                      (stream, out), { return device_of(stream, out); })
 
 HOSTCUDA_STREAM_ENTRY(cuStreamGetFlags, 5050, plain, 0, stream, (CUstream stream, unsigned *out),
-                      (stream, out), {
-                        if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-                        stream_call call(stream);
-                        if (!call.s) return call.error();
-                        *out = call.s->flags;
-                        return CUDA_SUCCESS;
-                      })
+                      (stream, out),
+                      { return get_property(stream, out, [](const auto &s) { return s.flags; }); })
 
 HOSTCUDA_STREAM_ENTRY(cuStreamGetPriority, 5050, plain, 0, stream, (CUstream stream, int *out),
                       (stream, out), {
-                        if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-                        stream_call call(stream);
-                        if (!call.s) return call.error();
-                        *out = call.s->priority;
-                        return CUDA_SUCCESS;
+                        return get_property(stream, out, [](const auto &s) { return s.priority; });
                       })
 
 HOSTCUDA_STREAM_ENTRY(cuStreamGetId, 12000, plain, 0, stream,
                       (CUstream stream, unsigned long long *out), (stream, out), {
-                        if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-                        stream_call call(stream);
-                        if (!call.s) return call.error();
-                        *out = call.s->line->uid;
-                        return CUDA_SUCCESS;
+                        return get_property(stream, out, [](const auto &s) { return s.line->uid; });
                       })
 
-HOSTCUDA_STREAM_ENTRY(cuStreamWaitValue32_v2, 11070, plain, 0, stream,
-                      (CUstream stream, CUdeviceptr at, cuuint32_t value, unsigned flags),
-                      (stream, at, value, flags),
-                      { return wait_value("cuStreamWaitValue32", stream, at, value, flags); })
-HOSTCUDA_STREAM_ENTRY(cuStreamWaitValue64_v2, 11070, plain, 0, stream,
-                      (CUstream stream, CUdeviceptr at, cuuint64_t value, unsigned flags),
-                      (stream, at, value, flags),
-                      { return wait_value("cuStreamWaitValue64", stream, at, value, flags); })
-HOSTCUDA_STREAM_ENTRY(cuStreamWriteValue32_v2, 11070, plain, 0, stream,
-                      (CUstream stream, CUdeviceptr at, cuuint32_t value, unsigned flags),
-                      (stream, at, value, flags),
-                      { return write_value("cuStreamWriteValue32", stream, at, value, flags); })
-HOSTCUDA_STREAM_ENTRY(cuStreamWriteValue64_v2, 11070, plain, 0, stream,
-                      (CUstream stream, CUdeviceptr at, cuuint64_t value, unsigned flags),
-                      (stream, at, value, flags),
-                      { return write_value("cuStreamWriteValue64", stream, at, value, flags); })
+#define HOSTCUDA_STREAM_VALUE_ENTRY(name, function, word)                              \
+  HOSTCUDA_STREAM_ENTRY(name##_v2, 11070, plain, 0, stream,                            \
+                        (CUstream stream, CUdeviceptr at, word value, unsigned flags), \
+                        (stream, at, value, flags),                                    \
+                        { return function(#name, stream, at, value, flags); })
+HOSTCUDA_STREAM_VALUE_ENTRY(cuStreamWaitValue32, wait_value, cuuint32_t)
+HOSTCUDA_STREAM_VALUE_ENTRY(cuStreamWaitValue64, wait_value, cuuint64_t)
+HOSTCUDA_STREAM_VALUE_ENTRY(cuStreamWriteValue32, write_value, cuuint32_t)
+HOSTCUDA_STREAM_VALUE_ENTRY(cuStreamWriteValue64, write_value, cuuint64_t)
 
 extern "C" {
 
