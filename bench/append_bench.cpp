@@ -27,9 +27,7 @@ struct cost {
 // Appends one chunk. False where that failed, which ended the case.
 bool append(session &s, byte_vector &to, const std::vector<unsigned char> &from, cost &c) {
   const tally before = s.now();
-  c.watch.start();
-  const status done = to.append(from);
-  c.watch.stop();
+  const status done = c.watch.time([&] { return to.append(from); });
   c.first_touch += static_cast<double>(s.now().first_touch_ns - before.first_touch_ns) * 1e-9;
   return s.check(done);
 }

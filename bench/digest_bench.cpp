@@ -41,9 +41,7 @@ void digests(benchmark::State &state) {
     if (!s.check(copied) || !s.check(s.driver().synchronize_stream(on->get()))) return;
     copying.stop();
     stopwatch now;
-    now.start();
-    const auto made = digester->digests_of(chunks);
-    now.stop();
+    const auto made = now.time([&] { return digester->digests_of(chunks); });
     if (!s.check(made)) return;
     digesting += now.seconds();
     state.SetIterationTime(now.seconds());

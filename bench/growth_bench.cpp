@@ -62,9 +62,7 @@ void grow_buffer(benchmark::State &state, memory_kind kind, pool_state pool, boo
     stopwatch watch;
     for (std::size_t size = 0; size < to.total; size += to.step) {
       const tally before = s.now();
-      watch.start();
-      const status grown = buffer->resize(size + to.step);
-      watch.stop();
+      const status grown = watch.time([&] { return buffer->resize(size + to.step); });
       if (!s.check(grown)) return;
       s.add(before);
       if (!write_step(s, kind, buffer->address() + size, to.step)) return;
@@ -143,9 +141,7 @@ void grow_while_computing(benchmark::State &state, pool_state pool) {
     double sum = 0;
     for (std::size_t size = step; size <= total; size += step) {
       stopwatch watch;
-      watch.start();
-      const status grown = buffer->resize(size);
-      watch.stop();
+      const status grown = watch.time([&] { return buffer->resize(size); });
       if (!s.check(grown)) return;
       waits.push_back(watch.seconds());
       sum += watch.seconds();
@@ -188,9 +184,7 @@ void grow_by_one_page(benchmark::State &state, bool under_a_kernel) {
     const tally before = s.now();
     for (std::size_t i = 1; i <= batch; ++i) {
       stopwatch watch;
-      watch.start();
-      const status grown = buffer->resize(size + i * step);
-      watch.stop();
+      const status grown = watch.time([&] { return buffer->resize(size + i * step); });
       if (!s.check(grown)) return;
       costs.push_back(watch.seconds());
       sum += watch.seconds();

@@ -61,9 +61,7 @@ std::array<double, 2> seconds_of_memcpy() {
     std::vector<double> all(5);
     for (double &seconds : all) {
       stopwatch watch;
-      watch.start();
-      work();
-      watch.stop();
+      watch.time([&] { work(); });
       seconds = watch.seconds();
       benchmark::ClobberMemory();
     }
@@ -174,9 +172,8 @@ void handing_over(benchmark::State &state, std::size_t pages, std::size_t page, 
     if (!s.check(to)) return;
     const tally before = s.now();
     stopwatch watch;
-    watch.start();
-    const auto given = handoff::send(s.dev(), *to, std::vector<std::string>{"task"});
-    watch.stop();
+    const auto given =
+        watch.time([&] { return handoff::send(s.dev(), *to, std::vector<std::string>{"task"}); });
     if (!s.check(given)) return;
     s.add(before);
     state.SetIterationTime(watch.seconds());

@@ -76,9 +76,7 @@ void write_image(benchmark::State &state, const std::string &folder, image::code
   for (auto _ : state) {
     image::contents_in_memory from(contents());
     stopwatch watch;
-    watch.start();
-    const auto w = image::write(path, what, from, how);
-    watch.stop();
+    const auto w = watch.time([&] { return image::write(path, what, from, how); });
     if (!w) return state.SkipWithError(w.error().message().c_str());
     state.counters["direct_io"] = w->direct_io;
     state.SetIterationTime(watch.seconds());

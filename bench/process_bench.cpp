@@ -77,13 +77,10 @@ void freezing(benchmark::State &state) {
     {
       other_process other({std::string(folder_name) + '=' + folder});
       if (wait_for(folder + "/ready")) {
-        away.start();
-        done = process::freeze(s.driver(), other.pid(), std::chrono::seconds(10));
-        away.stop();
+        done = away.time(
+            [&] { return process::freeze(s.driver(), other.pid(), std::chrono::seconds(10)); });
         if (done) {
-          back.start();
-          done = process::thaw(s.driver(), other.pid());
-          back.stop();
+          done = back.time([&] { return process::thaw(s.driver(), other.pid()); });
         }
       }
       leave(folder + "/over");

@@ -70,9 +70,8 @@ void get_pages(benchmark::State &state, source from, std::size_t pages) {
     if (!prepare(s, h, from, pages, kept)) return;
     const tally before = s.now();
     stopwatch watch;
-    watch.start();
-    const auto block = h.heap->allocate(pages * s.dev().capabilities().page_bytes, h.streams[0]);
-    watch.stop();
+    const auto block = watch.time(
+        [&] { return h.heap->allocate(pages * s.dev().capabilities().page_bytes, h.streams[0]); });
     if (!s.check(block)) return;
     s.add(before);
     state.SetIterationTime(watch.seconds());

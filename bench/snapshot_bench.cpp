@@ -69,9 +69,7 @@ void restore(benchmark::State &state, const std::string &folder) {
   task.reset();
   for (auto _ : state) {
     stopwatch watch;
-    watch.start();
-    const auto r = snapshot::restore(on.dev(), path);
-    watch.stop();
+    const auto r = watch.time([&] { return snapshot::restore(on.dev(), path); });
     if (!r) {
       state.SkipWithError(r.error().message().c_str());
       break;

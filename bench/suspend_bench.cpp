@@ -167,9 +167,7 @@ void side_by_side(benchmark::State &state) {
   std::vector<double> copies, suspends, resumes, to_host, to_device;
   const auto timed = [](std::vector<double> &into, auto what) {
     stopwatch watch;
-    watch.start();
-    what();
-    watch.stop();
+    watch.time([&] { what(); });
     into.push_back(watch.seconds());
   };
   for (auto _ : state) {

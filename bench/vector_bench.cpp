@@ -48,9 +48,7 @@ void device_fill(benchmark::State &state, bool copying, bool by_append) {
     if (!s.check(v)) return;
     const tally before = s.now();
     stopwatch watch;
-    watch.start();
-    const status done = fill(*v, count, by_append);
-    watch.stop();
+    const status done = watch.time([&] { return fill(*v, count, by_append); });
     if (!s.check(done)) return;
     s.add(before);
     state.SetIterationTime(watch.seconds());
