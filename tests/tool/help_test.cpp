@@ -102,6 +102,9 @@ TEST(help_tree, wrong_words_are_named) {
             "--heat: 'hihg' is not one of low, high; did you mean 'high'?");
   EXPECT_EQ(tree().parse({"cook", "a", "--heat", "low", "-t", "low"}), "-t is given twice");
   EXPECT_EQ(tree().parse({"cook", "a", "--lid=1"}), "--lid takes no value");
+  EXPECT_EQ(tree().parse({"cook", "a", "--help=3"}), "--help takes no value");
+  EXPECT_EQ(tree().parse({"cook", "-h3"}), "-h takes no value");
+  EXPECT_EQ(tree().parse({"--version=1"}), "--version takes no value");
   for (const char *minutes : {"0", "61", "5x", "", "-1", "99999999999"}) {
     EXPECT_EQ(tree().parse({"cook", "a", "--minutes", minutes}),
               "--minutes: '" + std::string(minutes) + "' is not a number from 1 to 60");

@@ -27,26 +27,7 @@ bool is_other_value(const std::string &word) {
   return std::find(others.begin(), others.end(), word) != others.end();
 }
 
-template <class Number>
-bool read_number(const std::string &text, Number &into) {
-  const char *const end = text.data() + text.size();
-  const auto [stop, code] = std::from_chars(text.data(), end, into);
-  return code == std::errc() && stop == end;
-}
-
-option make(const std::string &names, std::string value, const std::string &help) {
-  option o;
-  if (!names.empty()) o.names = split(names, ',');
-  o.value = std::move(value);
-  o.help = help;
-  return o;
-}
-
 }  // namespace
-
-bool option::has_name(const std::string &name) const {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
 
 std::vector<std::string> option::choices() const {
   std::vector<std::string> out = split(value, '|');
@@ -68,60 +49,61 @@ command &command::add(const std::string &name, const std::string &what) {
   return c;
 }
 
-option &command::flag(const std::string &names, bool &into, const std::string &what, bool to) {
-  option &o = options.emplace_back(make(names, "", what));
-  o.set = [&into, to](const std::string &) {
-    into = to;
-    return std::string();
-  };
+option &command::add_option(const std::string &names, const std::string &value,
+                            const std::string &what,
+                            std::function<std::string(const std::string &)> set) {
+  option &o = (names.empty() ? positionals : options).emplace_back();
+  if (!names.empty()) o.names = split(names, ',');
+  o.value = value;
+  o.help = what;
+  o.set = std::move(set);
   return o;
 }
 
-option &command::json(bool &into, const std::string &what) {
-  return flag("--json", into, what);
+option &command::flag(const std::string &names, bool &into, const std::string &what, bool to) {
+  return add_option(names, "", what, [&into, to](const std::string &) {
+    into = to;
+    return "";
+  });
 }
 
 option &command::text(const std::string &names, std::string &into, const std::string &value,
                       const std::string &what) {
-  option &o = (names.empty() ? positionals : options).emplace_back(make(names, value, what));
-  const auto choices = o.choices();
-  const bool closed = !choices.empty() && choices == split(value, '|');
-  o.set = [&into, choices, closed](const std::string &text) {
-    if (closed && std::find(choices.begin(), choices.end(), text) == choices.end()) {
-      const std::string near = nearest(text, choices);
-      return fmt::format("'{}' is not one of {}{}", text, join(choices, ", "),
-                         near.empty() ? "" : fmt::format("; did you mean '{}'?", near));
+  const auto allowed = split(value, '|');
+  const bool closed = std::all_of(allowed.begin(), allowed.end(), is_literal);
+  return add_option(names, value, what, [&into, allowed, closed](const std::string &text) {
+    if (closed && std::find(allowed.begin(), allowed.end(), text) == allowed.end()) {
+      return fmt::format("'{}' is not one of {}{}", text, join(allowed, ", "),
+                         suggestion(nearest(text, allowed)));
     }
     into = text;
     return std::string();
-  };
-  return o;
+  });
 }
 
 option &command::texts(const std::string &names, std::vector<std::string> &into,
                        const std::string &value, const std::string &what) {
-  option &o = (names.empty() ? positionals : options).emplace_back(make(names, value, what));
-  o.is_repeated = true;
-  o.set = [&into](const std::string &text) {
+  option &o = add_option(names, value, what, [&into](const std::string &text) {
     into.push_back(text);
-    return std::string();
-  };
+    return "";
+  });
+  o.is_repeated = true;
   return o;
 }
 
 template <class Number>
 option &command::number(const std::string &names, Number &into, Number low, Number high,
                         const std::string &value, const std::string &what) {
-  option &o = options.emplace_back(make(names, value, what));
-  o.set = [&into, low, high](const std::string &text) {
+  return add_option(names, value, what, [&into, low, high](const std::string &text) {
     Number n{};
-    if (!read_number(text, n) || !(n >= low && n <= high)) {
+    const char *const end = text.data() + text.size();
+    const auto [stop, code] = std::from_chars(text.data(), end, n);
+    if (code != std::errc() || stop != end || !(n >= low && n <= high)) {
       return fmt::format("'{}' is not a number from {} to {}", text, low, high);
     }
     into = n;
     return std::string();
-  };
-  return o;
+  });
 }
 template option &command::number(const std::string &, int &, int, int, const std::string &,
                                  const std::string &);
@@ -133,23 +115,11 @@ template option &command::number(const std::string &, double &, double, double, 
                                  const std::string &);
 
 option &command::size(const std::string &names, std::uint64_t &into, const std::string &what) {
-  option &o = options.emplace_back(make(names, "SIZE", what));
-  o.set = [&into](const std::string &text) {
+  return add_option(names, "SIZE", what, [&into](const std::string &text) {
     const auto bytes = parse_size(text);
-    if (!bytes) return bytes.error().line;
-    into = *bytes;
-    return std::string();
-  };
-  return o;
-}
-
-option &command::argument(std::string &into, const std::string &value, const std::string &what) {
-  return text("", into, value, what);
-}
-
-option &command::arguments(std::vector<std::string> &into, const std::string &value,
-                           const std::string &what) {
-  return texts("", into, value, what);
+    if (bytes) into = *bytes;
+    return bytes ? "" : bytes.error().line;
+  });
 }
 
 std::string command::name(char between) const {
@@ -185,11 +155,10 @@ std::vector<const command *> command::all() const {
   return out;
 }
 
-const command *command::find(const std::string &below) const {
-  for (const command &c : commands) {
-    if (c.words.back() == below) return &c;
-  }
-  return nullptr;
+std::vector<std::string> command::names_below() const {
+  std::vector<std::string> out;
+  for (const command &below : commands) out.push_back(below.words.back());
+  return out;
 }
 
 }  // namespace stillmap::tool

@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tools/stillmap/common/outcome.h"
@@ -31,7 +33,6 @@ struct option {
     is_hidden = true;
     return *this;
   }
-  bool has_name(const std::string &name) const;
   std::vector<std::string> choices() const;  // the literal words of `value`
   bool takes_path() const;                   // for completion
 };
@@ -42,6 +43,16 @@ class command {
 
   // A command below this one.
   command &add(const std::string &name, const std::string &help);
+  // The same with its options, which `function` gets.
+  template <class Options>
+  std::pair<command &, Options &> add(const std::string &name,
+                                      outcome<exit_status> (*function)(const Options &),
+                                      const std::string &what) {
+    const auto given = std::make_shared<Options>();
+    command &c = add(name, what);
+    c.run = [function, given] { return function(*given); };
+    return {c, *given};
+  }
 
   // Options. `names` is separated by commas; what is stored must outlive the command. Numbers and
   // choices outside of their range are wrong usage.
@@ -54,12 +65,18 @@ class command {
   option &number(const std::string &names, Number &into, Number low, Number high,
                  const std::string &value, const std::string &help);
   option &size(const std::string &names, std::uint64_t &into, const std::string &help);
-  option &json(bool &into, const std::string &help = "print one JSON document, also on failure");
+  option &json(bool &into) {
+    return flag("--json", into, "print one JSON document, also on failure");
+  }
 
   // Arguments, in order. Only the last one may be repeated.
-  option &argument(std::string &into, const std::string &value, const std::string &help);
+  option &argument(std::string &into, const std::string &value, const std::string &what) {
+    return text("", into, value, what);
+  }
   option &arguments(std::vector<std::string> &into, const std::string &value,
-                    const std::string &help);
+                    const std::string &what) {
+    return texts("", into, value, what);
+  }
 
   // "image verify"; empty: the program itself.
   std::string name(char between = ' ') const;
@@ -67,7 +84,8 @@ class command {
   std::string usage() const;    // "stillmap image verify [OPTIONS] IMAGE"
   // This command and all below it, in order.
   std::vector<const command *> all() const;
-  const command *find(const std::string &below) const;  // by the last word; nullptr: none
+  // The last words of the commands directly below this one.
+  std::vector<std::string> names_below() const;
 
   std::vector<std::string> words;  // "image", "verify"
   std::string help;
@@ -75,6 +93,11 @@ class command {
   std::deque<option> options, positionals;
   std::deque<command> commands;
   std::function<outcome<exit_status>()> run;  // empty: a group
+
+ private:
+  // An option, or an argument if it has no names.
+  option &add_option(const std::string &names, const std::string &value, const std::string &help,
+                     std::function<std::string(const std::string &)> set);
 };
 
 // A parsed command line.
@@ -91,5 +114,7 @@ std::string help_text(const command &c, std::size_t width);
 
 // The candidate that `word` is most likely a misspelling of; empty: none is near.
 std::string nearest(const std::string &word, const std::vector<std::string> &candidates);
+// "; did you mean 'verify'?", or empty if `near` is.
+std::string suggestion(const std::string &near);
 
 }  // namespace stillmap::tool

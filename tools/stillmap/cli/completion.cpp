@@ -11,12 +11,6 @@ namespace {
 
 constexpr const char *made = "# Made by: stillmap completion {}. Do not edit.\n";
 
-std::vector<std::string> names_below(const command &c) {
-  std::vector<std::string> out;
-  for (const command &below : c.commands) out.push_back(below.words.back());
-  return out;
-}
-
 // In single quotes, for a shell.
 std::string quoted(const std::string &text) {
   std::string out = "'";
@@ -56,7 +50,7 @@ std::string bash_words(const command &c) {
   for (const option &o : c.options) {
     if (!o.is_hidden) options.insert(options.end(), o.names.begin(), o.names.end());
   }
-  std::vector<std::string> others = names_below(c);
+  std::vector<std::string> others = c.names_below();
   const auto choices = choices_of(c.positionals);
   others.insert(others.end(), choices.begin(), choices.end());
   return fmt::format(
@@ -116,7 +110,7 @@ std::string fish_when(const command &c) {
     out += (out.empty() ? "" : "; and ") + ("__fish_seen_subcommand_from " + w);
   }
   if (!c.commands.empty()) {
-    out += "; and not __fish_seen_subcommand_from " + join(names_below(c), " ");
+    out += "; and not __fish_seen_subcommand_from " + join(c.names_below(), " ");
   }
   return out;
 }

@@ -3,7 +3,6 @@
 
 #include <filesystem>
 #include <fstream>
-#include <memory>
 
 #include "tools/stillmap/cli/commands.h"
 #include "tools/stillmap/cli/completion.h"
@@ -53,20 +52,16 @@ outcome<exit_status> run_completion(const std::string &shell) {
 }  // namespace
 
 void add_help_commands(command &root) {
-  const auto o = std::make_shared<man_options>();
-  command &man = root.add("man",
-                          "Prints the manual page of a command for man(1). For example: stillmap "
-                          "man task snapshot | man -l -");
-  man.arguments(o->words, "COMMAND", "the words of a command (default: stillmap itself)");
-  man.text("--all", o->all, "DIR", "write all manual pages into this folder instead");
-  man.run = [o] { return run_man(*o); };
+  const auto [man, o] = root.add("man", run_man,
+                                 "Prints the manual page of a command for man(1). For example: "
+                                 "stillmap man task snapshot | man -l -");
+  man.arguments(o.words, "COMMAND", "the words of a command (default: stillmap itself)");
+  man.text("--all", o.all, "DIR", "write all manual pages into this folder instead");
 
-  const auto shell = std::make_shared<std::string>();
-  command &completion = root.add(
-      "completion",
+  const auto [completion, shell] = root.add(
+      "completion", run_completion,
       "Prints a completion script for a shell. For example: source <(stillmap completion bash)");
-  completion.argument(*shell, "bash|zsh|fish", "the shell").required();
-  completion.run = [shell] { return run_completion(*shell); };
+  completion.argument(shell, "bash|zsh|fish", "the shell").required();
 }
 
 }  // namespace stillmap::tool

@@ -30,10 +30,6 @@ std::size_t edit_distance(const std::string &a, const std::string &b) {
   return d[a.size()][b.size()];
 }
 
-std::string suggestion(const std::string &near) {
-  return near.empty() ? "" : fmt::format("; did you mean '{}'?", near);
-}
-
 // "image verify" for "verfy", "image verfy" or "image-verify": commands are also found by their
 // last word.
 std::string nearest_command(const command &group, const std::string &word) {
@@ -54,10 +50,8 @@ tl::unexpected<failure> unknown_command(const command &group, const std::string 
   if (!near.empty()) {
     return fail(exit_usage, fmt::format("there is no command '{}'{}", word, suggestion(near)));
   }
-  std::vector<std::string> known;
-  for (const command &c : group.commands) known.push_back(c.words.back());
-  return fail(exit_usage,
-              fmt::format("there is no command '{}'; there are {}", word, join(known, ", ")));
+  return fail(exit_usage, fmt::format("there is no command '{}'; there are {}", word,
+                                      join(group.names_below(), ", ")));
 }
 
 class parser {
@@ -72,11 +66,8 @@ class parser {
         STILLMAP_RETURN_IF_ERROR(take_word(word));
       } else if (word == "--") {
         options_over_ = true;
-      } else if (word == "--help" || word == "-h") {
-        into_.help = true;
-        return {};
-      } else if (word == "--version" && into_.what == &root) {
-        into_.version = true;
+      } else if (is_built_in(word)) {
+        (word == "--version" ? into_.version : into_.help) = true;
         return {};
       } else {
         const std::string *const next = i + 1 < words.size() ? &words[i + 1] : nullptr;
@@ -89,12 +80,18 @@ class parser {
   }
 
  private:
+  bool is_built_in(const std::string &name) const {
+    return name == "--help" || name == "-h" || (name == "--version" && into_.what->words.empty());
+  }
+
   outcome<void> take_word(const std::string &word) {
     if (!into_.what->commands.empty()) {
-      const command *const below = into_.what->find(word);
-      if (below == nullptr) return unknown_command(*into_.what, word);
-      into_.what = below;
-      return {};
+      for (const command &below : into_.what->commands) {
+        if (below.words.back() != word) continue;
+        into_.what = &below;
+        return {};
+      }
+      return unknown_command(*into_.what, word);
     }
     if (next_positional_ == into_.what->positionals.size()) {
       return fail(exit_usage, fmt::format("'{}' is one argument too many", word));
@@ -109,8 +106,13 @@ class parser {
     const std::size_t end = is_long ? std::min(word.find('='), word.size()) : 2;
     const std::string name = word.substr(0, end);
     const auto &known = into_.what->options;
-    const auto found =
-        std::find_if(known.begin(), known.end(), [&](const option &o) { return o.has_name(name); });
+    const auto found = std::find_if(known.begin(), known.end(), [&](const option &o) {
+      return std::find(o.names.begin(), o.names.end(), name) != o.names.end();
+    });
+    const bool attached = end < word.size();
+    if (attached && (found == known.end() ? is_built_in(name) : found->value.empty())) {
+      return fail(exit_usage, fmt::format("{} takes no value", name));
+    }
     if (found == known.end()) {
       std::vector<std::string> candidates{"--help"};
       for (const option &o : known) {
@@ -119,11 +121,7 @@ class parser {
       return fail(exit_usage, fmt::format("there is no option '{}'{}", name,
                                           suggestion(is_long ? nearest(name, candidates) : "")));
     }
-    const bool attached = end < word.size();
-    if (found->value.empty()) {
-      if (attached) return fail(exit_usage, fmt::format("{} takes no value", name));
-      return store(*found, name, "");
-    }
+    if (found->value.empty()) return store(*found, name, "");
     if (attached) return store(*found, name, word.substr(is_long ? end + 1 : end));
     if (next == nullptr) return fail(exit_usage, fmt::format("{} needs a {}", name, found->value));
     used_next = true;
@@ -144,9 +142,8 @@ class parser {
   outcome<void> finish() const {
     const command &c = *into_.what;
     if (!c.run) {
-      std::vector<std::string> known;
-      for (const command &below : c.commands) known.push_back(below.words.back());
-      return fail(exit_usage, fmt::format("a command is missing; there are {}", join(known, ", ")));
+      return fail(exit_usage,
+                  fmt::format("a command is missing; there are {}", join(c.names_below(), ", ")));
     }
     for (const auto *all : {&c.options, &c.positionals}) {
       for (const option &o : *all) {
@@ -181,6 +178,10 @@ std::string nearest(const std::string &word, const std::vector<std::string> &can
     }
   }
   return best;
+}
+
+std::string suggestion(const std::string &near) {
+  return near.empty() ? "" : fmt::format("; did you mean '{}'?", near);
 }
 
 outcome<void> parse(const command &root, const std::vector<std::string> &words, invocation &into) {

@@ -1,7 +1,5 @@
 #include "tools/stillmap/image/image_commands.h"
 
-#include <memory>
-
 #include "tools/stillmap/cli/commands.h"
 
 namespace stillmap::tool {
@@ -18,75 +16,66 @@ void add_image_options(command &c, image_options &into) {
 }
 
 void add_inspect(command &group) {
-  const auto o = std::make_shared<inspect_options>();
-  command &c = group.add("inspect",
-                         "Prints the metadata of an image, or of a set of images. That is the "
-                         "device, the blocks and pages, and how contents are stored. It checks the "
-                         "metadata, not the contents.");
-  c.argument(o->file, "IMAGE", "the image, or the folder of a set").required();
-  c.flag("--tree", o->tree, "print every block and the pages that are mapped in it");
-  c.json(o->json);
-  add_image_options(c, o->image);
-  c.run = [o] { return run_inspect(*o); };
+  const auto [c, o] = group.add(
+      "inspect", run_inspect,
+      "Prints the metadata of an image, or of a set of images. That is the device, the blocks and "
+      "pages, and how contents are stored. It checks the metadata, not the contents.");
+  c.argument(o.file, "IMAGE", "the image, or the folder of a set").required();
+  c.flag("--tree", o.tree, "print every block and the pages that are mapped in it");
+  c.json(o.json);
+  add_image_options(c, o.image);
 }
 
 void add_verify(command &group) {
-  const auto o = std::make_shared<verify_options>();
-  command &c = group.add("verify",
-                         "Reads all of an image, or of a set, and of its parents, and checks every "
-                         "byte. A damaged image ends it with exit status 6.");
-  c.argument(o->file, "IMAGE", "the image, or the folder of a set").required();
-  c.number("--threads", o->threads, 1u, 256u, "N",
+  const auto [c, o] = group.add("verify", run_verify,
+                                "Reads all of an image, or of a set, and of its parents, and "
+                                "checks every byte. A damaged image ends it with exit status 6.");
+  c.argument(o.file, "IMAGE", "the image, or the folder of a set").required();
+  c.number("--threads", o.threads, 1u, 256u, "N",
            "threads that read (default: the number of processors)");
-  c.flag("--skip-parents", o->skip_parents, "check this file only, without its parents");
-  c.json(o->json);
-  add_image_options(c, o->image);
-  c.run = [o] { return run_verify(*o); };
+  c.flag("--skip-parents", o.skip_parents, "check this file only, without its parents");
+  c.json(o.json);
+  add_image_options(c, o.image);
 }
 
 void add_diff(command &group) {
-  const auto o = std::make_shared<diff_options>();
-  command &c = group.add("diff",
-                         "Prints the address ranges at which two images differ. Exit status 0: "
-                         "nowhere; 6: somewhere.");
-  c.argument(o->first, "FIRST", "an image").required();
-  c.argument(o->second, "SECOND", "another image").required();
-  c.json(o->json);
-  add_image_options(c, o->image);
-  c.run = [o] { return run_diff(*o); };
+  const auto [c, o] = group.add("diff", run_diff,
+                                "Prints the address ranges at which two images differ. Exit status "
+                                "0: nowhere; 6: somewhere.");
+  c.argument(o.first, "FIRST", "an image").required();
+  c.argument(o.second, "SECOND", "another image").required();
+  c.json(o.json);
+  add_image_options(c, o.image);
 }
 
 void add_flatten(command &group) {
-  const auto o = std::make_shared<flatten_options>();
-  command &c = group.add("flatten",
-                         "Writes an incremental image and its parents as one image without a "
-                         "parent. With --key the new image is encrypted with the same key.");
-  c.argument(o->from, "IMAGE", "the image").required();
-  c.argument(o->to, "NEW", "the image to write").required();
-  c.text("--compress", o->compress, "none|lz4|zstd", "compress chunks that get smaller by it");
-  c.flag("--replace", o->replace, "overwrite NEW if it exists");
-  c.json(o->json);
-  add_image_options(c, o->image);
-  c.run = [o] { return run_flatten(*o); };
+  const auto [c, o] =
+      group.add("flatten", run_flatten,
+                "Writes an incremental image and its parents as one image without a parent. With "
+                "--key the new image is encrypted with the same key.");
+  c.argument(o.from, "IMAGE", "the image").required();
+  c.argument(o.to, "NEW", "the image to write").required();
+  c.text("--compress", o.compress, "none|lz4|zstd", "compress chunks that get smaller by it");
+  c.flag("--replace", o.replace, "overwrite NEW if it exists");
+  c.json(o.json);
+  add_image_options(c, o.image);
 }
 
 void add_restore(command &group) {
-  const auto o = std::make_shared<restore_options>();
-  command &c = group.add("restore",
-                         "Restores an image into this process, and compares every byte. This shows "
-                         "that the image can be restored here. With --send-to the memory is "
-                         "then handed to a process that waits for it (stillmap task handoff "
-                         "receive).");
-  c.argument(o->file, "IMAGE", "the image").required();
-  add_tag_option(c, o->tags, "restore this tag only; can be repeated");
-  c.flag("--relocate", o->relocate,
+  const auto [c, o] =
+      group.add("restore", run_restore,
+                "Restores an image into this process, and compares every byte. This shows that the "
+                "image can be restored here. With --send-to the memory is then handed to a process "
+                "that waits for it (stillmap task handoff receive).");
+  c.argument(o.file, "IMAGE", "the image").required();
+  add_tag_option(c, o.tags, "restore this tag only; can be repeated");
+  c.flag("--relocate", o.relocate,
          "restore at other addresses: for memory without pointers into itself");
-  c.text("--send-to", o->send_to, "SOCKET", "hand the memory to the process that listens there");
-  add_timeout_option(c, o->timeout, "how long to wait for that process (default: 30)");
-  c.json(o->json);
-  add_image_options(c, o->image);
-  add_driver_options(c, o->driver);
-  c.run = [o] { return run_restore(*o); };
+  c.text("--send-to", o.send_to, "SOCKET", "hand the memory to the process that listens there");
+  add_timeout_option(c, o.timeout, "how long to wait for that process (default: 30)");
+  c.json(o.json);
+  add_image_options(c, o.image);
+  add_driver_options(c, o.driver);
 }
 
 }  // namespace

@@ -12,37 +12,37 @@
 namespace stillmap::tool {
 namespace {
 
-void print(const task_snapshot_options &o, const image::written &w) {
-  if (o.json) {
+void print(const control::snapshot_request &r, const image::written &w, bool as_json) {
+  if (as_json) {
     json_writer json;
     json.begin_object().field("image", w.image.text()).field("file_bytes", w.file_bytes);
     json.field("contents_bytes", w.contents_bytes).field("stored_bytes", w.stored_bytes);
     json.field("chunks", w.chunks).field("zero_chunks", w.zero_chunks);
     json.field("same_chunks", w.same_chunks).field("parent_chunks", w.parent_chunks);
-    json.field("compressed_chunks", w.compressed_chunks);
-    fmt::print("{}", json.field("verified", o.what.verify).end().text());
+    json.field("compressed_chunks", w.compressed_chunks).field("verified", r.verify).end();
+    fmt::print("{}", json.text());
     return;
   }
-  fmt::print("stillmap: ok: {}: {} of contents in {}", o.what.path, format_bytes(w.contents_bytes),
+  fmt::print("stillmap: ok: {}: {} of contents in {}", r.path, format_bytes(w.contents_bytes),
              format_bytes(w.file_bytes));
   if (w.parent_chunks != 0) {
     fmt::print("; {} of {} chunks are in the parent", format_count(w.parent_chunks),
                format_count(w.chunks));
   }
-  fmt::print("{}\n", o.what.verify ? "; read back and verified" : "");
+  fmt::print("{}\n", r.verify ? "; read back and verified" : "");
 }
 
 }  // namespace
 
-outcome<exit_status> run_task_snapshot(task_snapshot_options o) {
-  STILLMAP_ASSIGN_OR_RETURN(o.what.tags, tags_of(o.task, o.what.tags, o.all));
-  o.what.path = absolute(o.what.path);
-  o.what.parent = absolute(o.what.parent);
-  o.what.verify = !o.no_verify;
-  o.what.compress = codec_of(o.compress);
+outcome<exit_status> run_task_snapshot(const task_snapshot_options &o) {
+  control::snapshot_request r = o.what;
+  STILLMAP_ASSIGN_OR_RETURN(r.tags, tags_of(o.task, o.what.tags, o.all));
+  r.path = absolute(r.path);
+  r.parent = absolute(r.parent);
+  r.compress = codec_of(o.compress);
   std::optional<progress> bar;
   bool verifying = false;
-  const auto w = client_of(o.task).snapshot(o.what, [&](const control::snapshot_progress &p) {
+  const auto w = client_of(o.task).snapshot(r, [&](const control::snapshot_progress &p) {
     if (!bar || verifying != p.verifying) {
       bar.reset();
       bar.emplace(p.verifying ? "verify" : "snapshot", p.total_bytes, o.json);
@@ -52,7 +52,7 @@ outcome<exit_status> run_task_snapshot(task_snapshot_options o) {
   });
   bar.reset();
   if (!w) return fail(w.error(), o.task.socket);
-  print(o, *w);
+  print(r, *w, o.json);
   return exit_ok;
 }
 

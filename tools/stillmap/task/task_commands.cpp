@@ -1,7 +1,5 @@
 #include "tools/stillmap/task/task_commands.h"
 
-#include <memory>
-
 #include "tools/stillmap/cli/commands.h"
 
 namespace stillmap::tool {
@@ -21,109 +19,94 @@ void add_task(command &c, task_options &into) {
 }
 
 void add_list(command &group) {
-  const auto o = std::make_shared<task_list_options>();
-  command &c = group.add("list",
-                         "Lists the running tasks. It finds processes that listen on an abstract "
-                         "socket whose name begins with '@stillmap', or on a socket in one of the "
-                         "given folders.");
-  c.arguments(o->folders, "DIR", "folders with control sockets (default: none)");
-  c.json(o->json);
-  c.run = [o] { return run_task_list(*o); };
+  const auto [c, o] =
+      group.add("list", run_task_list,
+                "Lists the running tasks. It finds processes that listen on an abstract socket "
+                "whose name begins with '@stillmap', or on a socket in one of the given folders.");
+  c.arguments(o.folders, "DIR", "folders with control sockets (default: none)");
+  c.json(o.json);
 }
 
 void add_status(command &group) {
-  const auto o = std::make_shared<task_status_options>();
-  command &c = group.add("status",
-                         "Prints the memory of a task, and the request that it executes. Its "
-                         "process has a control server. For each tag it prints what is mapped and "
-                         "what is suspended.");
-  add_task(c, o->task);
-  c.json(o->json);
-  c.run = [o] { return run_task_status(*o); };
+  const auto [c, o] =
+      group.add("status", run_task_status,
+                "Prints the memory of a task, and the request that it executes. Its process has a "
+                "control server. For each tag it prints what is mapped and what is suspended.");
+  add_task(c, o.task);
+  c.json(o.json);
 }
 
 void add_suspend(command &group) {
-  const auto o = std::make_shared<task_suspend_options>();
-  command &c = group.add("suspend",
-                         "Suspends a tag of a task. The process stops its work on the tag and "
-                         "releases its device memory, until stillmap task resume.");
-  add_task(c, o->task);
-  c.argument(o->tag, "TAG", "the tag").required();
-  c.text("--to", o->to, "pinned|file|discard",
+  const auto [c, o] = group.add("suspend", run_task_suspend,
+                                "Suspends a tag of a task. The process stops its work on the tag "
+                                "and releases its device memory, until stillmap task resume.");
+  add_task(c, o.task);
+  c.argument(o.tag, "TAG", "the tag").required();
+  c.text("--to", o.to, "pinned|file|discard",
          "the backing store of the contents: pinned host memory (default), a file, or none: "
          "discarded contents are lost");
-  c.text("--directory", o->directory, "DIR",
+  c.text("--directory", o.directory, "DIR",
          "the directory of the file (default: the process's $TMPDIR, else /tmp)");
-  c.json(o->json);
-  c.run = [o] { return run_task_suspend(*o); };
+  c.json(o.json);
 }
 
 void add_resume(command &group) {
-  const auto o = std::make_shared<task_suspend_options>();
-  command &c =
-      group.add("resume",
-                "Resumes a suspended tag of a task. Its memory is mapped again at the same "
-                "addresses, with its contents. If the device has too little memory, the "
-                "tag stays suspended.");
-  add_task(c, o->task);
-  c.argument(o->tag, "TAG", "the tag").required();
-  c.json(o->json);
-  c.run = [o] { return run_task_resume(*o); };
+  const auto [c, o] = group.add(
+      "resume", run_task_resume,
+      "Resumes a suspended tag of a task. Its memory is mapped again at the same addresses, with "
+      "its contents. If the device has too little memory, the tag stays suspended.");
+  add_task(c, o.task);
+  c.argument(o.tag, "TAG", "the tag").required();
+  c.json(o.json);
 }
 
 void add_snapshot(command &group) {
-  const auto o = std::make_shared<task_snapshot_options>();
-  command &c = group.add("snapshot",
-                         "Saves the memory of a task as an image. The image is written completely "
-                         "or not at all; the process stops its work meanwhile. Interrupting this "
-                         "command cancels the snapshot.");
-  add_task(c, o->task);
-  add_tag_option(c, o->what.tags, tags_help);
-  c.flag("--all", o->all, "save all memory that has a tag");
-  c.text("-o,--output", o->what.path, "IMAGE", "the image to write").required();
-  c.text("--parent", o->what.parent, "IMAGE", "store only the differences from this image");
-  c.text("--compress", o->compress, "none|lz4|zstd", "compress chunks that get smaller by it");
-  c.flag("--replace", o->what.replace, "overwrite the image if it exists");
-  c.flag("--no-verify", o->no_verify, "do not read the image back before it gets its name");
-  c.json(o->json);
-  c.run = [o] { return run_task_snapshot(*o); };
+  const auto [c, o] = group.add(
+      "snapshot", run_task_snapshot,
+      "Saves the memory of a task as an image. The image is written completely or not at all; the "
+      "process stops its work meanwhile. Interrupting this command cancels the snapshot.");
+  add_task(c, o.task);
+  add_tag_option(c, o.what.tags, tags_help);
+  c.flag("--all", o.all, "save all memory that has a tag");
+  c.text("-o,--output", o.what.path, "IMAGE", "the image to write").required();
+  c.text("--parent", o.what.parent, "IMAGE", "store only the differences from this image");
+  c.text("--compress", o.compress, "none|lz4|zstd", "compress chunks that get smaller by it");
+  c.flag("--replace", o.what.replace, "overwrite the image if it exists");
+  c.flag("--no-verify", o.what.verify, "do not read the image back before it gets its name", false);
+  c.json(o.json);
 }
 
 void add_handoff(command &group) {
   command &handoff =
       group.add("handoff", "Hand the memory of a process to another process on this machine.");
-  const auto sent = std::make_shared<handoff_send_options>();
-  command &send = handoff.add("send",
-                              "Hands the memory of a task to another process. That process waits "
-                              "for it (stillmap task handoff receive). No byte is copied, and "
-                              "exactly one process owns the memory, whichever of them dies.");
-  add_socket(send, sent->task.socket);
-  add_tag_option(send, sent->what.tags, tags_help).required();
-  send.text("--to", sent->what.to, "SOCKET", "the socket on which the receiver listens").required();
-  add_timeout_option(send, sent->timeout,
+  const auto [send, sent] =
+      handoff.add("send", run_handoff_send,
+                  "Hands the memory of a task to another process. That process waits for it "
+                  "(stillmap task handoff receive). No byte is copied, and exactly one process "
+                  "owns the memory, whichever of them dies.");
+  add_socket(send, sent.task.socket);
+  add_tag_option(send, sent.what.tags, tags_help).required();
+  send.text("--to", sent.what.to, "SOCKET", "the socket on which the receiver listens").required();
+  add_timeout_option(send, sent.timeout,
                      "how long to wait for the receiver, at each step (default: 30)");
-  send.json(sent->json);
-  send.run = [sent] { return run_handoff_send(*sent); };
+  send.json(sent.json);
 
-  const auto received = std::make_shared<handoff_receive_options>();
-  command &receive =
-      handoff.add("receive",
-                  "Receives memory from another process, and holds it. It prints the "
-                  "blocks, and runs a control server until SIGTERM, SIGINT, the end "
-                  "of the pipe on standard input, or until the memory has been "
-                  "handed on.");
+  const auto [receive, received] =
+      handoff.add("receive", run_handoff_receive,
+                  "Receives memory from another process, and holds it. It prints the blocks, and "
+                  "runs a control server until SIGTERM, SIGINT, the end of the pipe on standard "
+                  "input, or until the memory has been handed on.");
   receive
-      .argument(received->socket, "SOCKET",
+      .argument(received.socket, "SOCKET",
                 "the socket to listen on: a path, or an abstract name after '@'")
       .required();
-  receive.flag("--hold", received->hold, "hold the memory (default)");
-  receive.flag("--free", received->hold, "free the memory at once; its contents are lost", false);
-  receive.text("--control", received->control, "SOCKET",
+  receive.flag("--hold", received.hold, "hold the memory (default)");
+  receive.flag("--free", received.hold, "free the memory at once; its contents are lost", false);
+  receive.text("--control", received.control, "SOCKET",
                "the control socket (default: SOCKET.control)");
-  add_timeout_option(receive, received->timeout, "how long to wait for a sender (default: 3600)");
-  receive.json(received->json);
-  add_driver_options(receive, received->driver);
-  receive.run = [received] { return run_handoff_receive(*received); };
+  add_timeout_option(receive, received.timeout, "how long to wait for a sender (default: 3600)");
+  receive.json(received.json);
+  add_driver_options(receive, received.driver);
 }
 
 void add_identity(command &c, identity_options &into) {
@@ -140,125 +123,112 @@ void add_identity(command &c, identity_options &into) {
 }
 
 void add_credentials(command &group) {
-  const auto o = std::make_shared<migrate_credentials_options>();
-  command &c =
-      group.add("credentials",
-                "Creates a key and a self-signed certificate. It prints the fingerprint by "
-                "which the other end trusts it. Certificates of an authority can be used "
-                "instead.");
-  c.argument(o->folder, "DIR",
+  const auto [c, o] =
+      group.add("credentials", run_migrate_credentials,
+                "Creates a key and a self-signed certificate. It prints the fingerprint by which "
+                "the other end trusts it. Certificates of an authority can be used instead.");
+  c.argument(o.folder, "DIR",
              "the folder for certificate.pem and key.pem; created if it does not exist")
       .required();
-  c.text("--name", o->name, "NAME", "the name in the certificate (default: the host name)");
-  c.number("--days", o->days, 1, 36500, "N", "days for which it is valid (default: 365)");
-  c.json(o->json);
-  c.run = [o] { return run_migrate_credentials(*o); };
+  c.text("--name", o.name, "NAME", "the name in the certificate (default: the host name)");
+  c.number("--days", o.days, 1, 36500, "N", "days for which it is valid (default: 365)");
+  c.json(o.json);
 }
 
 void add_migrate_receive(command &group) {
-  const auto o = std::make_shared<migrate_receive_options>();
-  command &c = group.add("receive",
-                         "Receives a task's memory from another machine, and holds it. It prints "
-                         "the blocks, and runs a control server until SIGTERM, SIGINT, the end of "
-                         "the pipe on standard input, or until the memory has been handed or "
-                         "migrated on. It receives one task.");
-  c.argument(o->address, "ADDRESS",
-             "the address to listen on: [HOST]:PORT; without HOST all addresses, port 0: a free "
-             "port")
+  const auto [c, o] = group.add(
+      "receive", run_migrate_receive,
+      "Receives a task's memory from another machine, and holds it. It prints the blocks, and runs "
+      "a control server until SIGTERM, SIGINT, the end of the pipe on standard input, or until the "
+      "memory has been handed or migrated on. It receives one task.");
+  c.argument(
+       o.address, "ADDRESS",
+       "the address to listen on: [HOST]:PORT; without HOST all addresses, port 0: a free port")
       .required();
-  add_identity(c, o->identity);
-  c.text("--records", o->records, "DIR",
+  add_identity(c, o.identity);
+  c.text("--records", o.records, "DIR",
          "the folder for ownership records, on storage that outlives the process")
       .required();
-  c.text("--control", o->control, "SOCKET", "the control socket (default: @stillmap-PID)");
-  c.size("--max-bytes", o->max_bytes,
+  c.text("--control", o.control, "SOCKET", "the control socket (default: @stillmap-PID)");
+  c.size("--max-bytes", o.max_bytes,
          "refuse a task with more memory (default: the device's memory)");
-  add_timeout_option(c, o->timeout, "how long to wait for a task (default: 3600)");
-  c.json(o->json);
-  add_driver_options(c, o->driver);
-  c.run = [o] { return run_migrate_receive(*o); };
+  add_timeout_option(c, o.timeout, "how long to wait for a task (default: 3600)");
+  c.json(o.json);
+  add_driver_options(c, o.driver);
 }
 
 void add_migrate_send(command &group) {
-  const auto o = std::make_shared<migrate_send_options>();
-  command &c = group.add("send",
-                         "Sends the memory of a task to another machine. There, stillmap task "
-                         "migrate receive waits. The process runs meanwhile, and stops only for "
-                         "its last changes. Interrupting this command cancels the migration, until "
-                         "the intent is on record. The process reads the files, with its own "
-                         "rights.");
-  add_socket(c, o->task.socket);
-  add_tag_option(c, o->what.tags, tags_help);
-  c.flag("--all", o->all, "send all memory that has a tag");
-  c.text("--to", o->what.to, "ADDRESS", "the receiver: HOST:PORT").required();
-  add_identity(c, o->identity);
-  c.text("--records", o->what.records, "DIR",
+  const auto [c, o] =
+      group.add("send", run_migrate_send,
+                "Sends the memory of a task to another machine. There, stillmap task migrate "
+                "receive waits. The process runs meanwhile, and stops only for its last changes. "
+                "Interrupting this command cancels the migration, until the intent is on record. "
+                "The process reads the files, with its own rights.");
+  add_socket(c, o.task.socket);
+  add_tag_option(c, o.what.tags, tags_help);
+  c.flag("--all", o.all, "send all memory that has a tag");
+  c.text("--to", o.what.to, "ADDRESS", "the receiver: HOST:PORT").required();
+  add_identity(c, o.identity);
+  c.text("--records", o.what.records, "DIR",
          "the folder for ownership records, on storage that outlives the process (default: the "
          "process's own, if it has one)");
-  c.text("--task", o->id, "HEX", "the task's id there (default: the process's own, or a new one)");
-  c.number("--max-downtime", o->max_downtime_ms, 1, 86'400'000, "MS",
-           "the downtime to aim for (default: " + std::to_string(o->max_downtime_ms) + ")");
-  c.number("--max-rounds", o->what.max_rounds, 1u, 1'000'000u, "N",
+  c.text("--task", o.id, "HEX", "the task's id there (default: the process's own, or a new one)");
+  c.number("--max-downtime", o.max_downtime_ms, 1, 86'400'000, "MS",
+           "the downtime to aim for (default: " + std::to_string(o.max_downtime_ms) + ")");
+  c.number("--max-rounds", o.what.max_rounds, 1u, 1'000'000u, "N",
            "the maximum number of copy rounds (default: 30)");
-  c.text("--on-no-convergence", o->on_no_convergence, "stop|cancel",
+  c.text("--on-no-convergence", o.on_no_convergence, "stop|cancel",
          "if the task writes faster than it can be copied: stop it for longer (default), or cancel "
          "the migration");
-  c.number("--channels", o->what.channels, 1u, 64u, "N", "data connections (default: 2)");
-  c.size("--rate", o->what.bytes_per_second,
+  c.number("--channels", o.what.channels, 1u, 64u, "N", "data connections (default: 2)");
+  c.size("--rate", o.what.bytes_per_second,
          "the maximum bandwidth, in bytes per second (default: unlimited)");
-  add_timeout_option(c, o->timeout, "how long the other end may be silent (default: 10)");
-  c.json(o->json);
-  c.run = [o] { return run_migrate_send(*o); };
+  add_timeout_option(c, o.timeout, "how long the other end may be silent (default: 10)");
+  c.json(o.json);
 }
 
 void add_migrate_status(command &group) {
-  const auto o = std::make_shared<migrate_status_options>();
-  command &c = group.add("status",
-                         "Prints the owners of tasks by their records, or a migration's progress. "
-                         "For a folder of records it also says whether a process holds a task, and "
-                         "what to do about one in doubt. For a socket it prints the progress.");
-  c.argument(o->place, "DIR|SOCKET", "a folder of ownership records, or a control socket")
+  const auto [c, o] =
+      group.add("status", run_migrate_status,
+                "Prints the owners of tasks by their records, or a migration's progress. For a "
+                "folder of records it also says whether a process holds a task, and what to do "
+                "about one in doubt. For a socket it prints the progress.");
+  c.argument(o.place, "DIR|SOCKET", "a folder of ownership records, or a control socket")
       .required();
-  c.argument(o->task, "HEX", "this task only: its id, or the beginning of it");
-  c.json(o->json);
-  c.run = [o] { return run_migrate_status(*o); };
+  c.argument(o.task, "HEX", "this task only: its id, or the beginning of it");
+  c.json(o.json);
 }
 
 void add_migrate_abort(command &group) {
-  const auto o = std::make_shared<task_status_options>();
-  command &c = group.add("abort",
-                         "Cancels a task's migration or snapshot. It waits until that has ended, "
-                         "and is refused once the intent is on record.");
-  add_task(c, o->task);
-  c.json(o->json);
-  c.run = [o] { return run_migrate_abort(*o); };
+  const auto [c, o] = group.add("abort", run_migrate_abort,
+                                "Cancels a task's migration or snapshot. It waits until that has "
+                                "ended, and is refused once the intent is on record.");
+  add_task(c, o.task);
+  c.json(o.json);
 }
 
 void add_migrate_resolve(command &group) {
-  const auto o = std::make_shared<migrate_resolve_options>();
-  command &c =
-      group.add("resolve",
-                "Asks the other end for the outcome of a migration in doubt. It is put on "
-                "record. For a socket: the process asks, and continues if it owns the memory. "
-                "For a folder of records, if the process has ended: this command asks "
-                "(needs --task and our credentials).");
-  c.argument(o->place, "SOCKET|DIR", "a control socket, or a folder of ownership records")
+  const auto [c, o] = group.add(
+      "resolve", run_migrate_resolve,
+      "Asks the other end for the outcome of a migration in doubt. It is put on record. For a "
+      "socket: the process asks, and continues if it owns the memory. For a folder of records, if "
+      "the process has ended: this command asks (needs --task and our credentials).");
+  c.argument(o.place, "SOCKET|DIR", "a control socket, or a folder of ownership records")
       .required();
-  c.text("--task", o->id, "HEX", "the task's id");
-  c.text("--to", o->to, "ADDRESS", "its receiver: HOST:PORT (default: the one on record)");
-  add_identity(c, o->identity);
-  add_timeout_option(c, o->timeout, "how long to ask (default: 10)");
-  c.json(o->json);
-  add_driver_options(c, o->driver);
-  c.run = [o] { return run_migrate_resolve(*o); };
+  c.text("--task", o.id, "HEX", "the task's id");
+  c.text("--to", o.to, "ADDRESS", "its receiver: HOST:PORT (default: the one on record)");
+  add_identity(c, o.identity);
+  add_timeout_option(c, o.timeout, "how long to ask (default: 10)");
+  c.json(o.json);
+  add_driver_options(c, o.driver);
 }
 
 }  // namespace
 
 void add_task_commands(command &root) {
-  command &group = root.add("task",
-                            "Processes with a control server: suspend, save, hand over and migrate "
-                            "their memory.");
+  command &group = root.add(
+      "task",
+      "Processes with a control server: suspend, save, hand over and migrate their memory.");
   add_list(group);
   add_status(group);
   add_suspend(group);

@@ -51,9 +51,9 @@ struct task_snapshot_options {
   task_options task;
   control::snapshot_request what;
   std::string compress = "none";
-  bool all = false, no_verify = false, json = false;
+  bool all = false, json = false;
 };
-outcome<exit_status> run_task_snapshot(task_snapshot_options o);
+outcome<exit_status> run_task_snapshot(const task_snapshot_options &o);
 
 struct handoff_send_options {
   task_options task;
