@@ -8,9 +8,24 @@
 #include <vector>
 
 #include "stillmap/vmm/device.h"
-#include "tools/stillmap/doctor/finding.h"
 
 namespace stillmap::tool {
+
+enum class works { yes, limited, no };
+
+// Whether a feature works here, why not, and the fix.
+struct finding {
+  std::string key;   // for programs
+  std::string name;  // for people
+  works does = works::yes;
+  std::string says{};  // the fact, or the consequence of its absence
+  std::string fix{};   // empty: none is needed, or none is known
+
+  // The same feature with another finding.
+  finding but(works state, std::string consequence, std::string remedy = {}) const {
+    return {key, name, state, std::move(consequence), std::move(remedy)};
+  }
+};
 
 // Suspend: contents are kept in pinned host memory, or in a file.
 std::vector<finding> suspend_findings(const device &d);

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
-#include <memory>
 #include <vector>
 
 #include "stillmap/vmm/internal/try.h"
@@ -21,12 +20,10 @@
 namespace stillmap::tool {
 namespace {
 
-struct fact {
-  const char *key;
-  std::string name;
-  bool good;         // supported, or merely a fact
-  std::string says;  // the fact, or the consequence of its absence and the fix
-};
+// A feature of a device, or a limit of the machine, that is there or not.
+finding fact(const char *key, const char *name, bool good, std::string says) {
+  return {key, name, good ? works::yes : works::no, std::move(says)};
+}
 
 struct device_report {
   int ordinal = 0;
@@ -34,112 +31,102 @@ struct device_report {
   std::string name;
   std::uint64_t total = 0, free = 0;
   capabilities can;
-  std::vector<fact> facts;
+  std::vector<finding> facts;
   std::vector<finding> checkpoint;
 };
 
-std::string list(const std::vector<int> &numbers) {
-  std::string out;
-  for (const int n : numbers) out += fmt::format("{}{}", out.empty() ? "" : ", ", n);
-  return out;
-}
-
-fact vmm_fact(const driver &drv, const capabilities &can) {
-  fact f{"vmm", "grow in place", can.vmm, ""};
+std::string vmm_text(const driver &drv, const capabilities &can) {
   if (can.vmm) {
-    f.says = fmt::format(
+    return fmt::format(
         "yes: addresses and memory are separate, in pages of {}{}", format_bytes(can.page_bytes),
         can.recommended_page_bytes > can.page_bytes
             ? fmt::format(" ({} recommended)", format_bytes(can.recommended_page_bytes))
             : "");
-  } else if (!drv.has(driver_call::MemCreate)) {
-    f.says = fmt::format(
+  }
+  if (!drv.has(driver_call::MemCreate)) {
+    return fmt::format(
         "no: this driver (CUDA {}) has no virtual memory management, which came with CUDA 10.2. "
         "Buffers work but grow by allocating and copying, and their address moves. Fix: a newer "
         "driver.",
         version_text(drv.version()));
-  } else {
-    f.says =
-        "no: the device refuses virtual memory management (many vGPU profiles do). Buffers work "
-        "but "
-        "grow by allocating and copying, and their address moves. Fix: pass the whole GPU through, "
-        "or ask for a vGPU type with unified memory enabled.";
   }
-  return f;
+  return "no: the device refuses virtual memory management (many vGPU profiles do). Buffers work "
+         "but grow by allocating and copying, and their address moves. Fix: pass the whole GPU "
+         "through, or ask for a vGPU type with unified memory enabled.";
 }
 
-void sharing_facts(const capabilities &can, std::vector<fact> &out) {
-  const bool vmm = can.vmm;
-  constexpr const char *needs = "no: needs virtual memory management.";
-  out.push_back(
-      {"posix_fd_export", "share with processes", can.posix_fd_export,
-       can.posix_fd_export
-           ? "yes: pages made exportable (handle_type::posix_fd) go to other processes as "
-             "file descriptors, at any address there"
-       : vmm ? "no: pages cannot be exported as file descriptors. Other processes need a "
-               "copy through the host."
-             : needs});
-  out.push_back({"fabric_export", "share with machines", can.fabric_export,
-                 can.fabric_export ? "yes: fabric handles work (IMEX is up)"
-                 : vmm ? "no: fabric handles do not work. They need NVLink between machines and a "
-                         "running IMEX service; without them, use RDMA or the network."
-                       : needs});
-  out.push_back({"legacy_ipc", "legacy IPC", !vmm,
-                 vmm ? "no: cuIpcGetMemHandle and cudaIpcGetMemHandle never work on memory that "
-                       "grows in place, on any driver. Libraries that insist on it (older NCCL and "
-                       "MPI paths, torch tensors sent between processes) need file descriptors "
-                       "instead, or a cuMemAlloc buffer (buffer_options::force_copying)."
-                     : "yes: all memory here is from cuMemAlloc"});
-  out.push_back({"rdma", "network cards (RDMA)", can.rdma,
-                 can.rdma
-                     ? "yes: pages made with rdma = true were mapped; whether a card takes them "
-                       "depends on nvidia-peermem or dma-buf. Registrations must follow the "
-                       "backing generation."
-                 : vmm ? std::string(can.wsl ? "no: WSL 2 advertises it, but such a page could not "
-                                               "be used. Stage through pinned host memory."
-                                             : "no: such a page could not be mapped. Stage through "
-                                               "pinned host memory.")
-                       : needs});
-}
-
-void memory_facts(const device &d, std::vector<fact> &out) {
+std::vector<finding> device_facts(const driver &drv, const device &d) {
   const capabilities &can = d.capabilities();
-  constexpr const char *needs = "no: needs virtual memory management.";
-  out.push_back({"host_numa", "pages on the host", can.host_numa,
-                 can.host_numa ? "yes: a buffer can keep pages in host memory at the same addresses"
-                 : can.vmm     ? "no: host pages could not be made or mapped (older drivers lack "
-                                 "them; containers need SYS_NICE). Pages stay on the device; use "
-                                 "pinned memory for what must be on the host."
-                               : needs});
-  out.push_back({"memory_pools", "stream-ordered pools", can.memory_pools,
-                 can.memory_pools
-                     ? "yes: cuMemAllocAsync works"
-                     : "no: cuMemAllocAsync is missing (CUDA 11.2) or refused. Stillmap "
-                       "does not need it; benchmarks leave it out."});
-  out.push_back({"peers", "other devices", true,
-                 can.peers.empty() ? "none can reach this device's memory directly"
-                                   : fmt::format("device {} can read and write this one's memory",
-                                                 list(can.peers))});
-  if (!can.vmm) return;
-  const bool roomy = can.largest_reservation >= d.total_memory().bytes();
-  out.push_back(
-      {"largest_reservation", "largest reservation", roomy,
-       roomy ? fmt::format("{} of addresses at once: at least what the device has in memory, so "
-                           "a buffer never has to move",
-                           format_bytes(can.largest_reservation))
-             : fmt::format("only {} of addresses at once, less than the device's {}{}. A "
-                           "buffer that outgrows its reservation continues behind it or, "
-                           "where that is taken, at a new address without a copy.",
-                           format_bytes(can.largest_reservation),
-                           format_bytes(d.total_memory().bytes()),
-                           can.wsl ? " (WSL 2 is known for it)" : "")});
-  out.push_back(
-      {"mapping_ceiling", "mapping ceiling", true,
-       fmt::format("{} mappings, so {} in pages of {}; larger pages raise it "
-                   "(page_pool_options::page_bytes)",
-                   format_count(can.mapping_ceiling),
-                   format_bytes(static_cast<std::uint64_t>(can.mapping_ceiling) * can.page_bytes),
-                   format_bytes(can.page_bytes))});
+  const auto with_vmm = [&](const char *key, const char *name, bool good, const char *yes,
+                            const char *no) {
+    return fact(key, name, good,
+                good      ? yes
+                : can.vmm ? no
+                          : "no: needs virtual memory management.");
+  };
+  std::vector<finding> out{
+      fact("vmm", "grow in place", can.vmm, vmm_text(drv, can)),
+      with_vmm("posix_fd_export", "share with processes", can.posix_fd_export,
+               "yes: pages made exportable (handle_type::posix_fd) go to other processes as file "
+               "descriptors, at any address there",
+               "no: pages cannot be exported as file descriptors. Other processes need a copy "
+               "through the host."),
+      with_vmm("fabric_export", "share with machines", can.fabric_export,
+               "yes: fabric handles work (IMEX is up)",
+               "no: fabric handles do not work. They need NVLink between machines and a running "
+               "IMEX service; without them, use RDMA or the network."),
+      fact("legacy_ipc", "legacy IPC", !can.vmm,
+           can.vmm ? "no: cuIpcGetMemHandle and cudaIpcGetMemHandle never work on memory that "
+                     "grows in place, on any driver. Libraries that insist on it (older NCCL and "
+                     "MPI paths, torch tensors sent between processes) need file descriptors "
+                     "instead, or a cuMemAlloc buffer (buffer_options::force_copying)."
+                   : "yes: all memory here is from cuMemAlloc"),
+      with_vmm("rdma", "network cards (RDMA)", can.rdma,
+               "yes: pages made with rdma = true were mapped; whether a card takes them depends on "
+               "nvidia-peermem or dma-buf. Registrations must follow the backing generation.",
+               can.wsl ? "no: WSL 2 advertises it, but such a page could not be used. Stage "
+                         "through pinned host memory."
+                       : "no: such a page could not be mapped. Stage through pinned host memory."),
+      with_vmm(
+          "host_numa", "pages on the host", can.host_numa,
+          "yes: a buffer can keep pages in host memory at the same addresses",
+          "no: host pages could not be made or mapped (older drivers lack them; containers need "
+          "SYS_NICE). Pages stay on the device; use pinned memory for what must be on the host."),
+      fact("memory_pools", "stream-ordered pools", can.memory_pools,
+           can.memory_pools ? "yes: cuMemAllocAsync works"
+                            : "no: cuMemAllocAsync is missing (CUDA 11.2) or refused. Stillmap "
+                              "does not need it; benchmarks leave it out."),
+      fact("peers", "other devices", true,
+           can.peers.empty() ? "none can reach this device's memory directly"
+                             : fmt::format("device {} can read and write this one's memory",
+                                           fmt::join(can.peers, ", "))),
+  };
+  if (can.vmm) {
+    const std::uint64_t reservation = can.largest_reservation, memory = d.total_memory().bytes();
+    out.push_back(
+        fact("largest_reservation", "largest reservation", reservation >= memory,
+             reservation >= memory
+                 ? fmt::format("{} of addresses at once: at least what the device has in memory, "
+                               "so a buffer never has to move",
+                               format_bytes(reservation))
+                 : fmt::format("only {} of addresses at once, less than the device's {}{}. A "
+                               "buffer that outgrows its reservation continues behind it or, where "
+                               "that is taken, at a new address without a copy.",
+                               format_bytes(reservation), format_bytes(memory),
+                               can.wsl ? " (WSL 2 is known for it)" : "")));
+    const std::uint64_t mappings = can.mapping_ceiling;
+    out.push_back(fact("mapping_ceiling", "mapping ceiling", true,
+                       fmt::format("{} mappings, so {} in pages of {}; larger pages raise it "
+                                   "(page_pool_options::page_bytes)",
+                                   format_count(mappings), format_bytes(mappings * can.page_bytes),
+                                   format_bytes(can.page_bytes))));
+  }
+  if (can.wsl) {
+    out.push_back(fact("wsl", "WSL 2", true,
+                       "this is Linux on Windows: it uses the Windows driver, pinned memory is "
+                       "limited and NVML is partial"));
+  }
+  return out;
 }
 
 device_report examine(driver &drv, int ordinal) {
@@ -155,14 +142,7 @@ device_report examine(driver &drv, int ordinal) {
   r.total = d->total_memory().bytes();
   if (const auto m = d->memory()) r.free = m->free.bytes();
   r.can = d->capabilities();
-  r.facts.push_back(vmm_fact(drv, r.can));
-  sharing_facts(r.can, r.facts);
-  memory_facts(*d, r.facts);
-  if (r.can.wsl) {
-    r.facts.push_back({"wsl", "WSL 2", true,
-                       "this is Linux on Windows: it uses the Windows driver, pinned memory is "
-                       "limited and NVML is partial"});
-  }
+  r.facts = device_facts(drv, *d);
   r.checkpoint = suspend_findings(*d);
   r.checkpoint.push_back(device_digests(*d));
   const bool digests = r.checkpoint.back().does == works::yes;
@@ -172,20 +152,21 @@ device_report examine(driver &drv, int ordinal) {
 }
 
 // Limits of this machine that matter for device memory, or for hostcuda.
-std::vector<fact> host_facts(const driver &drv) {
-  std::vector<fact> out;
+std::vector<finding> host_facts(const driver &drv) {
+  std::vector<finding> out;
   const auto left = available_host_memory();
-  out.push_back({"host_memory", "free host memory", true, left ? format_bytes(*left) : "unknown"});
+  out.push_back(
+      fact("host_memory", "free host memory", true, left ? format_bytes(*left) : "unknown"));
   rlimit files = {};
   if (::getrlimit(RLIMIT_NOFILE, &files) == 0) {
     const bool few = files.rlim_cur != RLIM_INFINITY && files.rlim_cur < 4096;
-    out.push_back({"open_files", "open files", !few,
-                   files.rlim_cur == RLIM_INFINITY
-                       ? "unlimited"
-                       : fmt::format("{} per process{}", format_count(files.rlim_cur),
-                                     few ? "; each exported page is one while it travels. Fix: "
-                                           "ulimit -n 65536"
-                                         : "")});
+    out.push_back(fact(
+        "open_files", "open files", !few,
+        files.rlim_cur == RLIM_INFINITY
+            ? "unlimited"
+            : fmt::format("{} per process{}", format_count(files.rlim_cur),
+                          few ? "; each exported page is one while it travels. Fix: ulimit -n 65536"
+                              : "")));
   }
   if (drv.is_hostcuda()) {
     std::ifstream in("/proc/sys/vm/max_map_count");
@@ -193,13 +174,13 @@ std::vector<fact> host_facts(const driver &drv) {
     if (in >> maps) {
       const bool few = maps < 262144;
       out.push_back(
-          {"max_map_count", "memory maps", maps >= 65530,
-           fmt::format(
-               "{} per process (vm.max_map_count): hostcuda needs about one for each page "
-               "with memory behind it, so {} of device memory{}",
-               format_count(maps), format_bytes(maps * (std::uint64_t{2} << 20)),
-               few ? "; to go further: sysctl vm.max_map_count=1048576, or HOSTCUDA=unbacked"
-                   : "")});
+          fact("max_map_count", "memory maps", maps >= 65530,
+               fmt::format(
+                   "{} per process (vm.max_map_count): hostcuda needs about one for each page with "
+                   "memory behind it, so {} of device memory{}",
+                   format_count(maps), format_bytes(maps * (std::uint64_t{2} << 20)),
+                   few ? "; to go further: sysctl vm.max_map_count=1048576, or HOSTCUDA=unbacked"
+                       : "")));
     }
   }
   return out;
@@ -213,39 +194,30 @@ void print_row(works does, const std::string &name, const std::string &text, con
   fmt::print("  {} {:<23}{}\n", drawn, name, wrap(text, indent, static_cast<std::size_t>(t.width)));
 }
 
-void print(const std::vector<fact> &facts, const terminal &t) {
-  for (const fact &f : facts) print_row(f.good ? works::yes : works::no, f.name, f.says, t);
-}
-
 const char *name_of(works w) {
   return w == works::yes ? "works" : w == works::limited ? "limited" : "does not work";
 }
 
-void print(const std::vector<finding> &findings, const terminal &t) {
-  for (const finding &f : findings) {
-    const std::string text =
-        fmt::format("{}: {}{}{}", name_of(f.does), f.says, f.fix.empty() ? "" : ". Fix: ", f.fix);
-    print_row(f.does, f.name, text, t);
+void print(const std::vector<finding> &facts, const std::vector<finding> &checkpoint,
+           const terminal &t) {
+  for (const finding &f : facts) print_row(f.does, f.name, f.says, t);
+  for (const finding &f : checkpoint) {
+    const std::string fix = f.fix.empty() ? "" : ". Fix: " + f.fix;
+    print_row(f.does, f.name, fmt::format("{}: {}{}", name_of(f.does), f.says, fix), t);
   }
 }
 
-void write(const std::vector<finding> &findings, json_writer &json) {
-  json.begin_array("checkpoint");
-  for (const finding &f : findings) {
-    json.begin_object();
-    json.field("key", f.key).field("works", f.does == works::yes).field("state", name_of(f.does));
-    json.field("says", f.says).field("fix", f.fix);
-    json.end();
-  }
-  json.end();
-}
-
-void write(const std::vector<fact> &facts, json_writer &json) {
+void write(const std::vector<finding> &facts, const std::vector<finding> &checkpoint,
+           json_writer &json) {
   json.begin_array("findings");
-  for (const fact &f : facts) {
-    json.begin_object();
-    json.field("key", f.key).field("good", f.good).field("says", f.says);
-    json.end();
+  for (const finding &f : facts) {
+    json.begin_object().field("key", f.key).field("good", f.does == works::yes);
+    json.field("says", f.says).end();
+  }
+  json.end().begin_array("checkpoint");
+  for (const finding &f : checkpoint) {
+    json.begin_object().field("key", f.key).field("works", f.does == works::yes);
+    json.field("state", name_of(f.does)).field("says", f.says).field("fix", f.fix).end();
   }
   json.end();
 }
@@ -265,19 +237,16 @@ std::string conclusion(const std::vector<device_report> &devices) {
 }
 
 void write_device(const device_report &r, json_writer &json) {
-  json.begin_object();
-  json.field("ordinal", r.ordinal).field("name", r.name);
+  json.begin_object().field("ordinal", r.ordinal).field("name", r.name);
   if (!r.trouble.empty()) {
     json.field("trouble", r.trouble).end();
     return;
   }
-  json.field("total_bytes", r.total).field("free_bytes", r.free);
-  json.field("vmm", r.can.vmm);
-  json.field("page_bytes", static_cast<std::uint64_t>(r.can.page_bytes));
-  json.field("largest_reservation", static_cast<std::uint64_t>(r.can.largest_reservation));
-  json.field("mapping_ceiling", static_cast<std::uint64_t>(r.can.mapping_ceiling));
-  write(r.facts, json);
-  write(r.checkpoint, json);
+  json.field("total_bytes", r.total).field("free_bytes", r.free).field("vmm", r.can.vmm);
+  json.field("page_bytes", r.can.page_bytes);
+  json.field("largest_reservation", r.can.largest_reservation);
+  json.field("mapping_ceiling", r.can.mapping_ceiling);
+  write(r.facts, r.checkpoint, json);
   json.end();
 }
 
@@ -307,10 +276,8 @@ outcome<exit_status> examine_all(const doctor_options &o) {
     json.field("hostcuda", drv.is_hostcuda()).end();
     json.begin_array("devices");
     for (const device_report &r : devices) write_device(r, json);
-    json.end();
-    json.begin_object("host");
-    write(host, json);
-    write(checkpoint, json);
+    json.end().begin_object("host");
+    write(host, checkpoint, json);
     json.end().end();
     fmt::print("{}", json.text());
     return usable ? exit_ok : exit_not_found;
@@ -328,12 +295,10 @@ outcome<exit_status> examine_all(const doctor_options &o) {
       continue;
     }
     fmt::print("  {} of memory, {} free\n", format_bytes(r.total), format_bytes(r.free));
-    print(r.facts, t);
-    print(r.checkpoint, t);
+    print(r.facts, r.checkpoint, t);
   }
   fmt::print("\nThis machine\n");
-  print(host, t);
-  print(checkpoint, t);
+  print(host, checkpoint, t);
   fmt::print("\n{}\n", verdict);
   return usable ? exit_ok : exit_not_found;
 }
@@ -341,13 +306,12 @@ outcome<exit_status> examine_all(const doctor_options &o) {
 }  // namespace
 
 void add_doctor_command(command &root) {
-  const auto o = std::make_shared<doctor_options>();
-  command &c = root.add("doctor",
-                        "Reports what this driver, its devices and this machine support, by trying "
-                        "it; for what is missing, the consequence and the replacement.");
-  add_driver_option(c, o->driver);
-  c.json(o->json);
-  c.run = [o] { return examine_all(*o); };
+  const auto [c, o] =
+      root.add("doctor", examine_all,
+               "Reports what this driver, its devices and this machine support, by trying it; for "
+               "what is missing, the consequence and the replacement.");
+  add_driver_option(c, o.driver);
+  c.json(o.json);
 }
 
 }  // namespace stillmap::tool
