@@ -6,33 +6,34 @@
 
 namespace stillmap::tool {
 
-void json_writer::quote(std::string_view text) {
-  text_ += '"';
+std::string json_writer::quoted(std::string_view text) {
+  std::string out = "\"";
   for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      text_ += '\\';
-      text_ += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      text_ += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
-    } else {
-      text_ += c;
+    if (static_cast<unsigned char>(c) < 0x20) {
+      out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+      continue;
     }
+    if (c == '"' || c == '\\') out += '\\';
+    out += c;
   }
-  text_ += '"';
+  return out + '"';
 }
 
-void json_writer::begin_value(std::string_view key) {
+std::string json_writer::number(double value) {
+  return std::isfinite(value) ? fmt::format("{:.9g}", value) : "null";
+}
+
+json_writer &json_writer::add(std::string_view key, std::string_view value) {
   if (!first_) text_ += ',';
   if (!open_.empty()) text_ += '\n' + std::string(open_.size() * 2, ' ');
+  if (!key.empty()) text_ += quoted(key) + ": ";
+  text_ += value;
   first_ = false;
-  if (key.empty()) return;
-  quote(key);
-  text_ += ": ";
+  return *this;
 }
 
 json_writer &json_writer::open(std::string_view key, char bracket) {
-  begin_value(key);
-  text_ += bracket;
+  add(key, {&bracket, 1});
   open_.push_back(bracket == '{' ? '}' : ']');
   first_ = true;
   return *this;
@@ -45,43 +46,6 @@ json_writer &json_writer::end() {
   text_ += bracket;
   first_ = false;
   if (open_.empty()) text_ += '\n';
-  return *this;
-}
-
-json_writer &json_writer::field(std::string_view key, std::string_view text) {
-  begin_value(key);
-  quote(text);
-  return *this;
-}
-
-json_writer &json_writer::field(std::string_view key, bool value) {
-  begin_value(key);
-  text_ += value ? "true" : "false";
-  return *this;
-}
-
-json_writer &json_writer::field(std::string_view key, std::uint64_t value) {
-  begin_value(key);
-  text_ += std::to_string(value);
-  return *this;
-}
-
-json_writer &json_writer::field(std::string_view key, int value) {
-  begin_value(key);
-  text_ += std::to_string(value);
-  return *this;
-}
-
-json_writer &json_writer::field(std::string_view key, double value) {
-  if (!std::isfinite(value)) return nothing(key);
-  begin_value(key);
-  text_ += fmt::format("{:.9g}", value);
-  return *this;
-}
-
-json_writer &json_writer::nothing(std::string_view key) {
-  begin_value(key);
-  text_ += "null";
   return *this;
 }
 

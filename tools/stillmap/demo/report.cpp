@@ -42,11 +42,7 @@ void run_json(const growth_run &run, const char *key, json_writer &json) {
   json.field("bytes", o.bytes).field("growths", o.growths);
   json.field("bytes_copied", o.copied_by_driver.value_or(o.copied_by_calls));
   json.field("bytes_copied_by_driver_calls", o.copied_by_calls);
-  if (o.copied_by_driver) {
-    json.field("bytes_copied_by_driver_counter", *o.copied_by_driver);
-  } else {
-    json.nothing("bytes_copied_by_driver_counter");
-  }
+  json.field("bytes_copied_by_driver_counter", o.copied_by_driver);
   json.field("moves", std::max(o.moves_seen, o.relocations));
   json.field("first_address", hexadecimal(o.first_address.value()));
   json.field("last_address", hexadecimal(o.last_address.value()));

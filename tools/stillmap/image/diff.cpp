@@ -22,9 +22,8 @@ std::string as_json(const image_difference &d) {
   json.field("only_in_first_bytes", d.only_in_first);
   json.field("only_in_second_bytes", d.only_in_second).begin_array("ranges");
   for (const differing_range &r : d.ranges) {
-    json.begin_object().field("begin", r.range.begin.value());
-    json.field("bytes", std::uint64_t{r.range.bytes}).field("tag", r.tag);
-    json.field("difference", name_of(r.what)).end();
+    json.begin_object().field("begin", r.range.begin.value()).field("bytes", r.range.bytes);
+    json.field("tag", r.tag).field("difference", name_of(r.what)).end();
   }
   return json.end().end().text();
 }

@@ -30,7 +30,7 @@ outcome<exit_status> run_flatten(const flatten_options &o) {
     json_writer json;
     json.begin_object().field("file", o.to).field("image", w->image.text());
     json.field("contents_bytes", w->contents_bytes).field("file_bytes", w->file_bytes);
-    fmt::print("{}", json.field("from_images", std::uint64_t{opened.chain()}).end().text());
+    fmt::print("{}", json.field("from_images", opened.chain()).end().text());
   } else {
     fmt::print("stillmap: ok: {}: {} of contents in {}, from {}\n", o.to,
                format_bytes(w->contents_bytes), format_bytes(w->file_bytes),

@@ -121,38 +121,28 @@ void add_json(json_writer &json, const image::reader &r) {
   json.begin_object().field("file", r.path()).field("image", h.image.text());
   json.field("root", h.root.text()).field("time_ns", h.time).field("file_bytes", h.file_bytes);
   json.field("contents_bytes", h.contents_bytes).field("stored_bytes", n.stored);
-  json.field("chunk_bytes", std::uint64_t{h.chunk_bytes}).field("encrypted", h.encrypted());
-  if (const auto by = r.signer()) {
-    json.field("signed_by", by->text());
-  } else {
-    json.nothing("signed_by");
-  }
+  json.field("chunk_bytes", h.chunk_bytes).field("encrypted", h.encrypted());
+  const auto by = r.signer();
+  by ? json.field("signed_by", by->text()) : json.nothing("signed_by");
   json.begin_object("chunks").field("raw", n.raw).field("lz4", n.lz4).field("zstd", n.zstd);
   json.field("zero", n.zero).field("same", n.same).field("parent", n.parents).end();
   json.begin_array("chain");
   for (std::optional<image::reader> at = r; at; at = at->parent()) {
-    json.begin_object()
-        .field("file", at->path())
-        .field("image", at->superblock().image.text())
-        .end();
+    json.begin_object().field("file", at->path());
+    json.field("image", at->superblock().image.text()).end();
   }
-  json.end();
-  json.begin_object("set").field("set", h.set.text());
-  json.field("images", std::uint64_t{h.set_images}).field("index", std::uint64_t{h.set_index});
-  json.end();
+  json.end().begin_object("set").field("set", h.set.text()).field("images", h.set_images);
+  json.field("index", h.set_index).end();
   json.begin_object("device").field("name", m.device.name);
   json.field("uuid", uuid_text(m.device.uuid)).field("memory_bytes", m.device.memory_bytes);
-  json.field("page_bytes", m.device.granularity);
-  json.field("driver_version", std::uint64_t{m.device.driver_version}).end();
-  json.begin_array("blocks");
+  json.field("page_bytes", m.device.granularity).field("driver_version", m.device.driver_version);
+  json.end().begin_array("blocks");
   auto place = m.places.begin();
   for (const image::manifest::block &b : m.blocks) {
     json.begin_object().field("begin", b.begin).field("bytes", b.bytes).field("tag", m.tags[b.tag]);
     json.field("generation", b.generation).begin_array("places");
     for (; place != m.places.end() && place->address < b.begin + b.bytes; ++place) {
-      json.begin_object()
-          .field("address", place->address)
-          .field("page", std::uint64_t{place->page});
+      json.begin_object().field("address", place->address).field("page", place->page);
       json.field("bytes", m.pages[place->page].bytes);
       json.field("access", name_of_access(m.access_lists[place->access])).end();
     }
@@ -160,8 +150,7 @@ void add_json(json_writer &json, const image::reader &r) {
   }
   json.end().begin_array("notes");
   for (const image::manifest::note &note : m.notes) {
-    json.begin_object().field("name", note.name);
-    json.field("bytes", std::uint64_t{note.bytes.size()}).end();
+    json.begin_object().field("name", note.name).field("bytes", note.bytes.size()).end();
   }
   json.end().end();
 }

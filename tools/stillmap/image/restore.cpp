@@ -61,18 +61,14 @@ void print(const restore_options &o, const snapshot::restored &done, std::uint64
   const auto &before = done.original_ranges;
   if (o.json) {
     json_writer json;
-    json.begin_object().field("bytes", std::uint64_t{l.bytes()}).field("compared_bytes", compared);
+    json.begin_object().field("bytes", l.bytes()).field("compared_bytes", compared);
     blocks_json(json, l);
     json.begin_array("original_blocks");
     for (const virtual_range &r : before) {
       json.begin_object().field("begin", r.begin.value()).end();
     }
     json.end();
-    if (sent != nullptr) {
-      json.field("sent_to", static_cast<int>(sent->to.pid));
-    } else {
-      json.nothing("sent_to");
-    }
+    sent == nullptr ? json.nothing("sent_to") : json.field("sent_to", sent->to.pid);
     fmt::print("{}", json.end().text());
     return;
   }

@@ -18,13 +18,9 @@ void print(const handoff_receive_options &o, const checkpoint::memory_layout &l,
            const std::string &control) {
   if (o.json) {
     json_writer json;
-    json.begin_object().field("from", from).field("bytes", std::uint64_t{l.bytes()});
+    json.begin_object().field("from", from).field("bytes", l.bytes());
     blocks_json(json, l);
-    if (control.empty()) {
-      json.nothing("control");
-    } else {
-      json.field("control", control);
-    }
+    control.empty() ? json.nothing("control") : json.field("control", control);
     fmt::print("{}", json.end().text());
   } else {
     fmt::print("{}", blocks_table(l));

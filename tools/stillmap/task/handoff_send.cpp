@@ -16,9 +16,8 @@ outcome<exit_status> run_handoff_send(const handoff_send_options &o) {
   STILLMAP_ASSIGN_OR_RETURN(const auto sent, about(client_of(o.task).handoff(r), o.task.socket));
   if (o.json) {
     json_writer json;
-    json.begin_object().field("to", static_cast<int>(sent.to.pid));
-    json.field("bytes", std::uint64_t{sent.bytes}).field("pages", std::uint64_t{sent.pages});
-    json.field("blocks", std::uint64_t{sent.blocks}).field("copied_bytes", 0);
+    json.begin_object().field("to", sent.to.pid).field("bytes", sent.bytes);
+    json.field("pages", sent.pages).field("blocks", sent.blocks).field("copied_bytes", 0);
     fmt::print("{}", json.field("unmapped", sent.unmapped).end().text());
   } else {
     fmt::print("stillmap: ok: {} in {} ({}), now owned by process {}{}\n", format_bytes(sent.bytes),

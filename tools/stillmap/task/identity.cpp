@@ -31,10 +31,10 @@ void print_json(const migration::sent_memory &x) {
   json.field("task", x.task.text()).field("epoch", x.epoch);
   json.begin_object("to").field("address", x.to.address);
   json.field("name", x.to.name).field("fingerprint", x.to.fingerprint).end();
-  json.field("rounds", std::uint64_t{x.rounds}).field("bytes", x.bytes);
-  json.field("sent_bytes", x.bytes_sent).field("zero_bytes", x.zero_bytes);
-  json.field("unchanged_bytes", x.unchanged_bytes).field("resent_chunks", x.resent_chunks);
-  json.field("downtime_seconds", x.downtime.count()).field("seconds", x.elapsed.count());
+  json.field("rounds", x.rounds).field("bytes", x.bytes).field("sent_bytes", x.bytes_sent);
+  json.field("zero_bytes", x.zero_bytes).field("unchanged_bytes", x.unchanged_bytes);
+  json.field("resent_chunks", x.resent_chunks).field("downtime_seconds", x.downtime.count());
+  json.field("seconds", x.elapsed.count());
   fmt::print("{}", json.field("unmapped", x.unmapped).end().text());
 }
 

@@ -66,7 +66,7 @@ void print_json(const std::vector<task_found> &all) {
       json.nothing("pid").field("error", printable(t.status.error().message())).end();
       continue;
     }
-    json.field("pid", static_cast<int>(t.status->pid)).field("device", t.status->device);
+    json.field("pid", t.status->pid).field("device", t.status->device);
     json.begin_array("tags");
     for (const control::tag_status &tag : t.status->tags) {
       json.begin_object().field("tag", tag.tag).field("mapped_bytes", tag.mapped_bytes);

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "stillmap/checkpoint/migration/tls.h"
+#include "stillmap/vmm/internal/try.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/task/hold.h"
 #include "tools/stillmap/task/identity.h"
@@ -46,8 +47,7 @@ outcome<migration::received_memory> wait_for_task(migration::receiver &at,
     const std::string line = why ? printable(why->message()) : "";
     if (line != printed && !line.empty()) print_line("the task did not arrive: " + line);
     printed = line;
-    if (!task.error().is(errc::busy) || end.token().stop_requested() ||
-        std::chrono::steady_clock::now() >= until) {
+    if (!task.error().is(errc::busy) || std::chrono::steady_clock::now() >= until) {
       return fail(task.error(), o.address);
     }
   }
@@ -60,8 +60,7 @@ void print(const migrate_receive_options &o, const migration::received_memory &m
     json_writer json;
     json.begin_object().field("task", m.task.text()).field("epoch", m.epoch);
     json.begin_object("from").field("address", m.from.address).field("name", m.from.name);
-    json.field("fingerprint", m.from.fingerprint).end();
-    json.field("bytes", std::uint64_t{l.bytes()});
+    json.field("fingerprint", m.from.fingerprint).end().field("bytes", l.bytes());
     blocks_json(json, l);
     fmt::print("{}", json.field("control", control).end().text());
   } else {
@@ -76,39 +75,33 @@ void print(const migrate_receive_options &o, const migration::received_memory &m
 }  // namespace
 
 outcome<exit_status> run_migrate_receive(const migrate_receive_options &o) {
-  if (auto complete = check_identity(o.identity); !complete) {
-    return tl::unexpected(complete.error());
-  }
-  auto waiter = signal_waiter::create();
-  if (!waiter) return tl::unexpected(waiter.error());
-  signal_waiter &end = **waiter;
-  const auto identity = load_identity(o.identity);
-  if (!identity) return tl::unexpected(identity.error());
-  const auto d = open_device(o.driver);
-  if (!d) return tl::unexpected(d.error());
-  auto at = about(migration::create_tls_acceptor(o.address, *identity), o.address);
-  if (!at) return tl::unexpected(at.error());
+  STILLMAP_RETURN_IF_ERROR(check_identity(o.identity));
+  STILLMAP_ASSIGN_OR_RETURN(auto waiter, signal_waiter::create());
+  signal_waiter &end = *waiter;
+  STILLMAP_ASSIGN_OR_RETURN(const auto identity, load_identity(o.identity));
+  STILLMAP_ASSIGN_OR_RETURN(const auto d, open_device(o.driver));
+  STILLMAP_ASSIGN_OR_RETURN(auto at,
+                            about(migration::create_tls_acceptor(o.address, identity), o.address));
   migration::receive_options options;
   options.records = absolute(o.records);
   options.max_bytes = o.max_bytes;
   options.max_tasks = 1;
   if (!o.json) options.on_step = print_step;
-  auto receiver = about(migration::receiver::create(*d, std::move(*at), options), o.records);
-  if (!receiver) return tl::unexpected(receiver.error());
-  const auto fingerprint = migration::fingerprint_of(*identity);
-  print_line(fmt::format("waiting at {}; our certificate: {}", receiver->address(),
+  STILLMAP_ASSIGN_OR_RETURN(
+      auto receiver, about(migration::receiver::create(d, std::move(at), options), o.records));
+  const auto fingerprint = migration::fingerprint_of(identity);
+  print_line(fmt::format("waiting at {}; our certificate: {}", receiver.address(),
                          fingerprint ? *fingerprint : fingerprint.error().message()));
-  auto task = wait_for_task(*receiver, o, end);
-  if (!task) return tl::unexpected(task.error());
+  STILLMAP_ASSIGN_OR_RETURN(auto task, wait_for_task(receiver, o, end));
 
   control::server_options server;
   server.records = options.records;
-  server.id = task->task;
-  server.record = std::make_shared<migration::record_file>(std::move(task->record));
+  server.id = task.task;
+  server.record = std::make_shared<migration::record_file>(std::move(task.record));
   const std::string control =
       o.control.empty() ? fmt::format("@stillmap-{}", ::getpid()) : o.control;
   // The receiver keeps running: the source may have to ask for the outcome.
-  hold(*d, task->memory, control, std::move(server), end, [&] { print(o, *task, control); });
+  hold(d, task.memory, control, std::move(server), end, [&] { print(o, task, control); });
   return exit_ok;
 }
 

@@ -130,7 +130,7 @@ outcome<exit_status> process_status(const migrate_status_options &o) {
   const control::job_status &job = s.job;
   if (o.json) {
     json_writer json;
-    json.begin_object().field("pid", static_cast<int>(s.pid));
+    json.begin_object().field("pid", s.pid);
     job_json(json, job);
     fmt::print("{}", json.end().text());
   } else if (job.request != control::request_kind::migrate) {

@@ -85,8 +85,8 @@ void job_json(json_writer &json, const control::job_status &job) {
     return;
   }
   json.begin_object("request").field("kind", control::name_of(job.request));
-  json.field("milliseconds", static_cast<std::uint64_t>(job.elapsed.count()));
-  json.field("bytes", job.bytes).field("total_bytes", job.total_bytes);
+  json.field("milliseconds", job.elapsed.count()).field("bytes", job.bytes);
+  json.field("total_bytes", job.total_bytes);
   if (job.step) {
     json.field("step", migration::name_of(*job.step)).field("round", job.round);
     json.field("sent_bytes", job.bytes_sent).field("in_doubt", job.in_doubt);
@@ -107,9 +107,8 @@ std::string blocks_table(const checkpoint::memory_layout &l) {
 void blocks_json(json_writer &json, const checkpoint::memory_layout &l) {
   json.begin_array("blocks");
   for (const auto &b : l.blocks) {
-    json.begin_object().field("begin", b.range.begin.value());
-    json.field("bytes", std::uint64_t{b.range.bytes});
-    json.field("mapped_bytes", std::uint64_t{l.mapped_bytes(b.range)}).field("tag", b.tag).end();
+    json.begin_object().field("begin", b.range.begin.value()).field("bytes", b.range.bytes);
+    json.field("mapped_bytes", l.mapped_bytes(b.range)).field("tag", b.tag).end();
   }
   json.end();
 }

@@ -12,20 +12,15 @@ namespace {
 
 std::string as_json(const control::process_status &s) {
   json_writer json;
-  json.begin_object().field("pid", static_cast<int>(s.pid)).field("device", s.device);
-  json.field("ordinal", s.ordinal).field("page_bytes", s.page_bytes);
-  json.field("memory_bytes", s.memory_total).field("free_bytes", s.memory_free);
-  json.begin_array("tags");
+  json.begin_object().field("pid", s.pid).field("device", s.device).field("ordinal", s.ordinal);
+  json.field("page_bytes", s.page_bytes).field("memory_bytes", s.memory_total);
+  json.field("free_bytes", s.memory_free).begin_array("tags");
   for (const control::tag_status &t : s.tags) {
     json.begin_object().field("tag", t.tag).field("state", state_of(t)).field("blocks", t.blocks);
     json.field("reserved_bytes", t.reserved_bytes).field("mapped_bytes", t.mapped_bytes);
     json.field("suspended_bytes", t.suspended_bytes);
-    if (t.store) {
-      json.field("backing_store", name_of(*t.store));
-    } else {
-      json.nothing("backing_store");
-    }
-    json.end();
+    (t.store ? json.field("backing_store", name_of(*t.store)) : json.nothing("backing_store"))
+        .end();
   }
   json.end().field("omitted_tags", s.omitted_tags);
   job_json(json, s.job);
@@ -55,11 +50,7 @@ void print(const control::process_status &s) {
 
 outcome<exit_status> run_task_status(const task_status_options &o) {
   STILLMAP_ASSIGN_OR_RETURN(const auto s, about(client_of(o.task).status(), o.task.socket));
-  if (o.json) {
-    fmt::print("{}", as_json(s));
-  } else {
-    print(s);
-  }
+  o.json ? fmt::print("{}", as_json(s)) : print(s);
   return exit_ok;
 }
 

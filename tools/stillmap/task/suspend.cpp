@@ -13,9 +13,8 @@ exit_status print(const task_suspend_options &o, bool suspended,
                   const checkpoint::suspended_tag &done) {
   if (o.json) {
     json_writer json;
-    json.begin_object().field("tag", done.tag).field("bytes", std::uint64_t{done.bytes});
-    json.field("places", std::uint64_t{done.places});
-    json.field("released_bytes", done.released.bytes());
+    json.begin_object().field("tag", done.tag).field("bytes", done.bytes);
+    json.field("places", done.places).field("released_bytes", done.released.bytes());
     fmt::print("{}", json.field("backing_store", name_of(done.store)).end().text());
     return exit_ok;
   }

@@ -37,30 +37,15 @@ double utilization(const replay_result &r) {
 std::string as_json(const trace_replay_options &o, const replay_result &r,
                     std::optional<std::uint64_t> min_capacity) {
   json_writer json;
-  json.begin_object()
-      .field("peak_live_bytes", r.peak_live_bytes)
-      .field("peak_committed_bytes", r.peak_committed_bytes);
-  if (o.min_capacity) {
-    if (min_capacity) {
-      json.field("min_capacity_bytes", *min_capacity);
-    } else {
-      json.nothing("min_capacity_bytes");
-    }
-  }
+  json.begin_object().field("peak_live_bytes", r.peak_live_bytes);
+  json.field("peak_committed_bytes", r.peak_committed_bytes);
+  if (o.min_capacity) json.field("min_capacity_bytes", min_capacity);
   json.field("utilization", utilization(r)).field("ops", r.ops).field("ns_per_op", r.ns_per_op);
   json.field("ns_per_op_mean", r.ns_per_op_mean);
   write_calls(json, "driver_calls", r.calls);
   write_calls(json, "driver_calls_last_iteration", r.last_iteration);
-  if (r.modelled_us) {
-    json.field("modelled_driver_us", *r.modelled_us);
-  } else {
-    json.nothing("modelled_driver_us");
-  }
-  if (r.modelled_last_us) {
-    json.field("modelled_driver_us_last_iteration", *r.modelled_last_us);
-  } else {
-    json.nothing("modelled_driver_us_last_iteration");
-  }
+  json.field("modelled_driver_us", r.modelled_us);
+  json.field("modelled_driver_us_last_iteration", r.modelled_last_us);
   return json.field("mutex_ns", mutex_ns()).field("oom", r.oom).end().text();
 }
 

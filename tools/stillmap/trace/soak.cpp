@@ -37,32 +37,19 @@ void print_sample(const soak_sample &s) {
 
 std::string as_json(const soak_result &r) {
   json_writer json;
-  json.begin_object()
-      .field("ops", r.ops)
-      .field("requests", r.answered)
-      .field("refused", r.refused)
-      .field("peak_live_bytes", r.peak_live)
-      .field("peak_committed_bytes", r.peak_committed)
-      .field("mutex_ns", mutex_ns())
-      .begin_array("samples");
+  json.begin_object().field("ops", r.ops).field("requests", r.answered);
+  json.field("refused", r.refused).field("peak_live_bytes", r.peak_live);
+  json.field("peak_committed_bytes", r.peak_committed).field("mutex_ns", mutex_ns());
+  json.begin_array("samples");
   for (const soak_sample &s : r.samples) {
-    json.begin_object()
-        .field("hour", s.ends / 3600)
-        .field("requests", s.answered)
-        .field("ops", s.ops)
-        .field("ns_per_op", s.ns_per_op)
-        .field("worst_minute_ns_per_op", s.worst_ns_per_op)
-        .field("driver_calls", s.calls)
-        .field("modelled_driver_us", s.modelled_us)
-        .field("pages_moved", s.moved)
-        .field("pages_recalled", s.recalled)
-        .field("live_bytes", s.live)
-        .field("committed_bytes", s.committed)
-        .field("aliased_bytes", s.aliased)
-        .field("host_bytes", s.host_bytes)
-        .field("resident_bytes", s.resident)
-        .field("behind_seconds", s.behind)
-        .end();
+    json.begin_object().field("hour", s.ends / 3600).field("requests", s.answered);
+    json.field("ops", s.ops).field("ns_per_op", s.ns_per_op);
+    json.field("worst_minute_ns_per_op", s.worst_ns_per_op).field("driver_calls", s.calls);
+    json.field("modelled_driver_us", s.modelled_us).field("pages_moved", s.moved);
+    json.field("pages_recalled", s.recalled).field("live_bytes", s.live);
+    json.field("committed_bytes", s.committed).field("aliased_bytes", s.aliased);
+    json.field("host_bytes", s.host_bytes).field("resident_bytes", s.resident);
+    json.field("behind_seconds", s.behind).end();
   }
   return json.end().end().text();
 }
