@@ -22,8 +22,8 @@ extern char **environ;
 namespace stillmap::tool {
 namespace {
 
-failure system_failure(const std::string &what) {
-  return failure(exit_failed, what + ": " + std::generic_category().message(errno));
+tl::unexpected<failure> system_failure(const std::string &what) {
+  return fail(exit_failed, what + ": " + std::generic_category().message(errno));
 }
 
 constexpr const char *ends[] = {"second", "third"};
@@ -34,7 +34,7 @@ outcome<demo_folder> demo_folder::create() {
   std::error_code unknown;
   std::string name = std::filesystem::temp_directory_path(unknown).string() + "/stillmap-XXXXXX";
   if (unknown || ::mkdtemp(name.data()) == nullptr) {
-    return tl::unexpected(system_failure("a temporary folder cannot be created"));
+    return system_failure("a temporary folder cannot be created");
   }
   demo_folder out(name, true);
   for (const char *const end : ends) {
@@ -68,11 +68,19 @@ void print_line(const report_line &line) {
   std::fflush(stdout);
 }
 
+report_line line_of(const task_check &check) {
+  return {{"bytes", static_cast<double>(check.bytes)},
+          {"cells", static_cast<double>(check.cells)},
+          {"blocks", static_cast<double>(check.blocks)},
+          {"writes", static_cast<double>(check.writes)}};
+}
+
 outcome<child_process> child_process::start(const std::string &part, const demo_folder &in,
                                             const driver_options &driver) {
   int line[2];
-  if (::pipe2(line, O_CLOEXEC) != 0)
-    return tl::unexpected(system_failure("a pipe cannot be created"));
+  if (::pipe2(line, O_CLOEXEC) != 0) return system_failure("a pipe cannot be created");
+  owned_fd from(line[0]);
+  const owned_fd to(line[1]);
   std::vector<std::string> words{"stillmap", "demo",     "lifecycle",
                                  "--part",   part,       "--folder",
                                  in.path(),  "--device", std::to_string(driver.device)};
@@ -82,26 +90,15 @@ outcome<child_process> child_process::start(const std::string &part, const demo_
   arguments.push_back(nullptr);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, line[1], STDOUT_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, to.get(), STDOUT_FILENO);
   pid_t pid = -1;
   errno = ::posix_spawn(&pid, "/proc/self/exe", &actions, nullptr, arguments.data(), environ);
   posix_spawn_file_actions_destroy(&actions);
-  ::close(line[1]);
-  if (errno != 0) {
-    ::close(line[0]);
-    return tl::unexpected(system_failure("a child process cannot be started"));
-  }
-  return child_process(part, pid, line[0]);
+  if (errno != 0) return system_failure("a child process cannot be started");
+  return child_process(part, pid, std::move(from));
 }
 
-child_process::child_process(child_process &&o) noexcept
-    : part_(std::move(o.part_)),
-      pid_(std::exchange(o.pid_, -1)),
-      from_(std::exchange(o.from_, -1)),
-      buffered_(std::move(o.buffered_)) {}
-
 child_process::~child_process() {
-  if (from_ >= 0) ::close(from_);
   if (pid_ <= 0) return;
   ::kill(pid_, SIGKILL);
   ::waitpid(pid_, nullptr, 0);
@@ -110,10 +107,10 @@ child_process::~child_process() {
 outcome<report_line> child_process::read_line() {
   std::size_t end;
   while ((end = buffered_.find('\n')) == std::string::npos) {
-    pollfd p{from_, POLLIN, 0};
+    pollfd p{from_.get(), POLLIN, 0};
     char buffer[1024];
     const int ready = ::poll(&p, 1, 60'000);
-    const ssize_t n = ready > 0 ? ::read(from_, buffer, sizeof buffer) : 0;
+    const ssize_t n = ready > 0 ? ::read(from_.get(), buffer, sizeof buffer) : 0;
     if (n <= 0) {
       return fail(ready > 0 ? exit_failed : exit_busy,
                   fmt::format("the child process '{}' {}", part_,

@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "stillmap/checkpoint/migration/credentials.h"
+#include "stillmap/vmm/physical_memory.h"
 #include "tools/stillmap/common/machine.h"
+#include "tools/stillmap/demo/demo_task.h"
 
 namespace stillmap::tool {
 
@@ -42,23 +44,29 @@ class demo_folder {
 // A line from a child process: words with a number each.
 using report_line = std::map<std::string, double>;
 void print_line(const report_line &line);
+// The line of a process that has checked the task.
+report_line line_of(const task_check &check);
 
 class child_process {
  public:
   static outcome<child_process> start(const std::string &part, const demo_folder &in,
                                       const driver_options &driver);
-  child_process(child_process &&o) noexcept;
+  child_process(child_process &&o) noexcept
+      : part_(std::move(o.part_)),
+        pid_(std::exchange(o.pid_, -1)),
+        from_(std::move(o.from_)),
+        buffered_(std::move(o.buffered_)) {}
   child_process &operator=(child_process &&) = delete;
   ~child_process();  // kills it
   // Its next line. Errors: exit_failed (it ended), exit_busy (no line within a minute).
   outcome<report_line> read_line();
 
  private:
-  child_process(std::string part, pid_t pid, int from)
-      : part_(std::move(part)), pid_(pid), from_(from) {}
+  child_process(std::string part, pid_t pid, owned_fd from)
+      : part_(std::move(part)), pid_(pid), from_(std::move(from)) {}
   std::string part_;
   pid_t pid_;
-  int from_;
+  owned_fd from_;
   std::string buffered_;
 };
 

@@ -4,7 +4,6 @@
 
 #include <chrono>
 #include <fstream>
-#include <optional>
 #include <thread>
 
 #include "stillmap/checkpoint/handoff/handoff.h"
@@ -25,12 +24,8 @@ constexpr device_address head{task_begins_at};
 constexpr std::chrono::milliseconds timeout = 60s;
 
 outcome<task_check> check_and_report(const device &d) {
-  const auto seen = check_task(d, head);
-  if (!seen) return seen;
-  print_line({{"bytes", static_cast<double>(seen->bytes)},
-              {"cells", static_cast<double>(seen->cells)},
-              {"blocks", static_cast<double>(seen->blocks)},
-              {"writes", static_cast<double>(seen->writes)}});
+  STILLMAP_ASSIGN_OR_RETURN(const auto seen, check_task(d, head));
+  print_line(line_of(seen));
   return seen;
 }
 
@@ -66,7 +61,7 @@ outcome<exit_status> receive_and_migrate(const demo_folder &in, const device &d)
   migration::send_options options;
   options.records = in.at("second.records");
   options.quiesce = [&]() -> status {
-    writes = work.stop();
+    writes = work->stop();
     return {};
   };
   const migration::sent_memory sent = migration::sender(d, task_tags, options).send(*to);

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <atomic>
-#include <thread>
+#include <chrono>
+#include <functional>
 
 #include "stillmap/vmm/context.h"
 #include "stillmap/vmm/internal/try.h"
@@ -34,11 +34,8 @@ std::uint64_t word_at(std::uint64_t address, std::uint64_t version) {
 }
 
 std::vector<std::uint64_t> contents(const header &l, std::size_t words) {
-  std::vector<std::uint64_t> out(words);
-  out[0] = l.here;
-  out[1] = l.version;
-  out[2] = l.next;
-  out[3] = l.count;
+  std::vector<std::uint64_t> out{l.here, l.version, l.next, l.count};
+  out.resize(words);
   for (std::size_t i = header_words; i < words; ++i) out[i] = word_at(l.here + 8 * i, l.version);
   return out;
 }
@@ -96,8 +93,8 @@ outcome<void> demo_task::make_blocks() {
     const std::uint64_t next =
         i + 1 < block_count ? reinterpret_cast<std::uint64_t>(blocks_[i + 1]) : 0;
     const auto words = contents({at, 1, next, sizes[i]}, sizes[i] / 8);
-    const status s = device_.driver().copy_to_device(device_address(at), words.data(), sizes[i]);
-    if (!s) return fail(s.error());
+    STILLMAP_RETURN_IF_ERROR(
+        device_.driver().copy_to_device(device_address(at), words.data(), sizes[i]));
   }
   STILLMAP_RETURN_IF_ERROR(grow(first_cells));
   first_head_ = head();
@@ -116,11 +113,11 @@ outcome<void> demo_task::grow(std::size_t more) {
   const std::uint64_t base = head().value();
   const auto first =
       contents({base, 1, reinterpret_cast<std::uint64_t>(blocks_.front()), had + more}, cell_words);
-  status s = cells_.flush();
+  STILLMAP_RETURN_IF_ERROR(cells_.flush());
   const context_guard guard(device_.driver(), device_.context());
-  if (s) s = device_.driver().synchronize_context();
-  if (s) s = device_.driver().copy_to_device(device_address(base), first.data(), cell_bytes);
-  if (!s) return fail(s.error());
+  STILLMAP_RETURN_IF_ERROR(device_.driver().synchronize_context());
+  STILLMAP_RETURN_IF_ERROR(
+      device_.driver().copy_to_device(device_address(base), first.data(), cell_bytes));
   return {};
 }
 
@@ -148,55 +145,36 @@ outcome<task_check> check_task(const device &d, device_address head) {
   return out;
 }
 
-struct running_task::state {
-  explicit state(const device &on) : d(on) {}
-  void run();
+outcome<std::unique_ptr<running_task>> running_task::start(const device &d, device_address head,
+                                                           std::uint64_t cells) {
+  std::unique_ptr<running_task> task(new running_task(d, head));
+  for (std::uint64_t i = 0; i < cells; ++i) {
+    STILLMAP_ASSIGN_OR_RETURN(const auto first,
+                              read(d, head.value() + i * cell_bytes, sizeof(header)));
+    task->versions_.push_back(first[1]);
+  }
+  task->thread_ = std::jthread(std::bind_front(&running_task::run, task.get()));
+  return task;
+}
 
-  const device d;
-  std::uint64_t head = 0;
-  std::vector<std::uint64_t> versions;  // of the cells
-  std::atomic<bool> stop{false};
-  std::uint64_t writes = 0;
-  status outcome;
-  std::thread thread;
-};
-
-void running_task::state::run() {
-  const context_guard guard(d.driver(), d.context());
-  const std::uint64_t cells = versions.size();
-  for (std::uint64_t i = 1; !stop; i = i + 1 < cells ? i + 1 : 1) {
-    const std::uint64_t at = head + i * cell_bytes;
-    const auto words = contents({at, ++versions[i], 0, 0}, cell_words);
-    outcome = d.driver().copy_to_device(device_address(at), words.data(), cell_bytes);
-    if (!outcome) return;
-    ++writes;
+void running_task::run(const std::stop_token &stopped) {
+  const context_guard guard(device_.driver(), device_.context());
+  const std::uint64_t cells = versions_.size();
+  for (std::uint64_t i = 1; !stopped.stop_requested(); i = i + 1 < cells ? i + 1 : 1) {
+    const device_address at = head_ + i * cell_bytes;
+    const auto words = contents({at.value(), ++versions_[i], 0, 0}, cell_words);
+    written_ = device_.driver().copy_to_device(at, words.data(), cell_bytes);
+    if (!written_) return;
+    ++writes_;
     std::this_thread::sleep_for(std::chrono::microseconds(500));
   }
 }
 
-outcome<running_task> running_task::start(const device &d, device_address head,
-                                          std::uint64_t cells) {
-  auto s = std::make_unique<state>(d);
-  s->head = head.value();
-  for (std::uint64_t i = 0; i < cells; ++i) {
-    STILLMAP_ASSIGN_OR_RETURN(const auto first, read(d, s->head + i * cell_bytes, sizeof(header)));
-    s->versions.push_back(first[1]);
-  }
-  s->thread = std::thread([mine = s.get()] { mine->run(); });
-  return running_task(std::move(s));
-}
-
-running_task::running_task(std::unique_ptr<state> s) : state_(std::move(s)) {}
-running_task::running_task(running_task &&) noexcept = default;
-running_task::~running_task() {
-  if (state_ != nullptr) (void)stop();
-}
-
 outcome<std::uint64_t> running_task::stop() {
-  state_->stop = true;
-  if (state_->thread.joinable()) state_->thread.join();
-  if (!state_->outcome) return fail(state_->outcome.error());
-  return state_->writes;
+  thread_.request_stop();
+  if (thread_.joinable()) thread_.join();
+  STILLMAP_RETURN_IF_ERROR(written_);
+  return writes_;
 }
 
 }  // namespace stillmap::tool

@@ -5,7 +5,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <stop_token>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "stillmap/allocators/caching_allocator.h"
@@ -56,17 +58,20 @@ outcome<task_check> check_task(const device &d, device_address head);
 class running_task {
  public:
   // Errors: the driver's.
-  static outcome<running_task> start(const device &d, device_address head, std::uint64_t cells);
-  running_task(running_task &&) noexcept;
-  running_task &operator=(running_task &&) = delete;
-  ~running_task();
+  static outcome<std::unique_ptr<running_task>> start(const device &d, device_address head,
+                                                      std::uint64_t cells);
   // Stops, and returns the number of writes. Errors: the driver's.
   outcome<std::uint64_t> stop();
 
  private:
-  struct state;
-  explicit running_task(std::unique_ptr<state> s);
-  std::unique_ptr<state> state_;
+  running_task(const device &d, device_address head) : device_(d), head_(head) {}
+  void run(const std::stop_token &stopped);
+  const device device_;
+  const device_address head_;
+  std::vector<std::uint64_t> versions_;  // of the cells
+  std::uint64_t writes_ = 0;
+  status written_;
+  std::jthread thread_;
 };
 
 }  // namespace stillmap::tool

@@ -35,16 +35,15 @@ class lifecycle_demo {
       : driver_(driver), device_(d), in_(in) {}
 
   outcome<void> run() {
-    auto second = child_process::start("second", in_, driver_),
-         third = child_process::start("third", in_, driver_);
-    for (auto *const s : {&second, &third}) {
-      if (!*s) return tl::unexpected(s->error());
-      STILLMAP_RETURN_IF_ERROR((*s)->read_line());
-    }
+    // Both start at once, and each creates its context meanwhile.
+    STILLMAP_ASSIGN_OR_RETURN(auto second, child_process::start("second", in_, driver_));
+    STILLMAP_ASSIGN_OR_RETURN(auto third, child_process::start("third", in_, driver_));
+    STILLMAP_RETURN_IF_ERROR(second.read_line());
+    STILLMAP_RETURN_IF_ERROR(third.read_line());
     STILLMAP_RETURN_IF_ERROR(begin());
     STILLMAP_RETURN_IF_ERROR(save());
-    STILLMAP_RETURN_IF_ERROR(hand_over(*second));
-    return migrate(*second, *third);
+    STILLMAP_RETURN_IF_ERROR(hand_over(second));
+    return migrate(second, third);
   }
   const task_check &seen() const { return seen_; }
 
@@ -75,7 +74,7 @@ class lifecycle_demo {
   outcome<void> work_for(std::chrono::milliseconds time) {
     STILLMAP_ASSIGN_OR_RETURN(auto work, running_task::start(device_, task_->head(), seen_.cells));
     std::this_thread::sleep_for(time);
-    STILLMAP_ASSIGN_OR_RETURN(const auto writes, work.stop());
+    STILLMAP_ASSIGN_OR_RETURN(const auto writes, work->stop());
     seen_.writes += writes;
     return {};
   }
@@ -129,8 +128,7 @@ class lifecycle_demo {
   }
 
   outcome<void> migrate(child_process &second, child_process &third) {
-    STILLMAP_ASSIGN_OR_RETURN(auto sent, second.read_line());
-    report_line &s = sent;
+    STILLMAP_ASSIGN_OR_RETURN(report_line s, second.read_line());
     seen_.writes += static_cast<std::uint64_t>(s["writes"]);
     STILLMAP_ASSIGN_OR_RETURN(const auto there, third.read_line());
     STILLMAP_RETURN_IF_ERROR(check("migrated", there));
@@ -143,14 +141,9 @@ class lifecycle_demo {
     return {};
   }
 
-  // Compares what a child process found with what it should find.
+  // Compares the findings of a child process with what it should find.
   outcome<void> check(const char *when, report_line there) const {
-    if (there["bytes"] == static_cast<double>(seen_.bytes) &&
-        there["cells"] == static_cast<double>(seen_.cells) &&
-        there["blocks"] == static_cast<double>(seen_.blocks) &&
-        there["writes"] == static_cast<double>(seen_.writes)) {
-      return {};
-    }
+    if (there == line_of(seen_)) return {};
     return fail(exit_differs,
                 fmt::format("{}: found {} cells, {} blocks and {} writes instead of {}, {} and {}",
                             when, there["cells"], there["blocks"], there["writes"], seen_.cells,
