@@ -31,6 +31,7 @@ struct memory_layout {
     device_address at;
     std::uint32_t page = 0;    // index in `pages`
     std::uint32_t access = 0;  // index in `access`
+    bool operator==(const place &) const = default;
   };
   std::vector<block> blocks;  // in address order, as are places
   std::vector<page> pages;    // in order of their first place

@@ -71,7 +71,7 @@ class receiver {
   status receive_pages() {
     const auto &expected = memory_->layout().pages;
     const context_guard guard(device_.driver(), device_.context());  // entered once for all
-    if (!guard.entered()) return guard.entered();
+    STILLMAP_RETURN_IF_ERROR(guard.entered());
     pages_.reserve(expected.size());
     while (pages_.size() < expected.size()) {
       const std::size_t most = std::min(connection::max_fds, expected.size() - pages_.size());

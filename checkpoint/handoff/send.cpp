@@ -73,7 +73,7 @@ class sender {
       std::vector<int> fds;
       {
         const context_guard guard(device_.driver(), device_.context());
-        if (!guard.entered()) return guard.entered();
+        STILLMAP_RETURN_IF_ERROR(guard.entered());
         for (std::size_t k = 0; k < n; ++k) {
           STILLMAP_ASSIGN_OR_RETURN(const int fd,
                                     device_.driver().export_fd(memory_.pages[i + k]->handle()));

@@ -95,12 +95,11 @@ status write_file(const std::string &folder, const image_set &what, bool replace
 result<image_set> read_file(const std::string &folder, file_calls &calls) {
   STILLMAP_ASSIGN_OR_RETURN(auto f,
                             image_file::open_to_read(calls, AT_FDCWD, file_of(folder), false));
-  const auto size = f.size();
-  if (!size) return tl::unexpected(size.error());
-  if (*size > head_bytes + max_images_in_set * member_bytes + sum_bytes) {
-    return wrong(0, "not a set: the file is too large", std::to_string(*size));
+  STILLMAP_ASSIGN_OR_RETURN(const std::uint64_t size, f.size());
+  if (size > head_bytes + max_images_in_set * member_bytes + sum_bytes) {
+    return wrong(0, "not a set: the file is too large", std::to_string(size));
   }
-  std::vector<std::byte> bytes(*size);
+  std::vector<std::byte> bytes(size);
   STILLMAP_RETURN_IF_ERROR(f.read(bytes, 0));
   return decode(bytes);
 }
@@ -109,9 +108,8 @@ result<std::vector<reader>> open_images(const std::string &folder, const image_s
                                         const open_options &options) {
   std::vector<reader> images;
   for (std::uint32_t i = 0; i < s.images.size(); ++i) {
-    auto r = open_in_set(folder, s, i, options);
-    if (!r) return tl::unexpected(r.error());
-    images.push_back(std::move(*r));
+    STILLMAP_ASSIGN_OR_RETURN(auto r, open_in_set(folder, s, i, options));
+    images.push_back(std::move(r));
   }
   return images;
 }

@@ -71,14 +71,11 @@ class image_writer {
   result<written> run() {
     STILLMAP_RETURN_IF_ERROR(begin());
     file_calls &calls = options_.calls != nullptr ? *options_.calls : file_calls::system();
-    const auto target = target_name::create(calls, path_);
-    if (!target) return tl::unexpected(target.error());
-    STILLMAP_RETURN_IF_ERROR(check_target(*target));
-    STILLMAP_ASSIGN_OR_RETURN(auto temp, atomic_file::create(*target, options_.direct_io));
+    STILLMAP_ASSIGN_OR_RETURN(const auto target, target_name::create(calls, path_));
+    STILLMAP_RETURN_IF_ERROR(check_target(target));
+    STILLMAP_ASSIGN_OR_RETURN(auto temp, atomic_file::create(target, options_.direct_io));
     STILLMAP_RETURN_IF_ERROR(fill(temp.file()));
-    if (options_.verify) {
-      STILLMAP_RETURN_IF_ERROR(read_again(*target, temp));
-    }
+    if (options_.verify) STILLMAP_RETURN_IF_ERROR(read_again(target, temp));
     STILLMAP_RETURN_IF_ERROR(temp.publish(options_.replace));
     return sums_;
   }
@@ -120,17 +117,14 @@ class image_writer {
     if (options_.sign_with) super_.flags |= flag_signed;
     STILLMAP_RETURN_IF_ERROR(fill_random(super_.image.bytes));
     super_.set = options_.set;
-    if (super_.set.is_zero()) {
-      STILLMAP_RETURN_IF_ERROR(fill_random(super_.set.bytes));
-    }
+    if (super_.set.is_zero()) STILLMAP_RETURN_IF_ERROR(fill_random(super_.set.bytes));
     super_.set_images = options_.set_images;
     super_.set_index = options_.set_index;
     const auto now = std::chrono::system_clock::now().time_since_epoch();
     super_.time = options_.time.value_or(static_cast<std::uint64_t>(
         std::chrono::duration_cast<std::chrono::nanoseconds>(now).count()));
     if (options_.key) {
-      STILLMAP_ASSIGN_OR_RETURN(const auto made, cipher::create(*options_.key, super_.image));
-      encrypt_with_ = made;
+      STILLMAP_ASSIGN_OR_RETURN(encrypt_with_, cipher::create(*options_.key, super_.image));
     }
     table_ = lay_out(what_.page_bytes(), super_.chunk_bytes);
     for (const chunk_record &r : table_) super_.contents_bytes += r.bytes;
@@ -183,13 +177,11 @@ class image_writer {
 
   // Chunk table, manifest, seals, signature, and the superblock that describes them.
   status add_parts(trailer &rest, const extent_writer &extents, const cipher *encrypt_with) {
-    STILLMAP_ASSIGN_OR_RETURN(const auto table, rest.add(encode(table_), encrypt_with,
-                                                         nonce_of_table, super_.chunk_table_sum));
-    super_.chunk_table = table;
+    STILLMAP_ASSIGN_OR_RETURN(super_.chunk_table, rest.add(encode(table_), encrypt_with,
+                                                           nonce_of_table, super_.chunk_table_sum));
     STILLMAP_ASSIGN_OR_RETURN(const auto what, encode(what_));
-    const auto manifest = rest.add(what, encrypt_with, nonce_of_manifest, super_.manifest_sum);
-    if (!manifest) return tl::unexpected(manifest.error());
-    super_.manifest = *manifest;
+    STILLMAP_ASSIGN_OR_RETURN(super_.manifest,
+                              rest.add(what, encrypt_with, nonce_of_manifest, super_.manifest_sum));
     if (options_.sign_with) {
       std::vector<std::byte> seals;
       for (std::size_t i = 0; i < table_.size(); ++i) {
@@ -197,9 +189,8 @@ class image_writer {
         const auto &seal = extents.seals()[i].bytes;
         seals.insert(seals.end(), seal.begin(), seal.end());
       }
-      STILLMAP_ASSIGN_OR_RETURN(const auto r,
+      STILLMAP_ASSIGN_OR_RETURN(super_.seals,
                                 rest.add(seals, encrypt_with, nonce_of_seals, super_.seals_sum));
-      super_.seals = r;
       super_.signature = rest.reserve(signature_bytes);
     }
     super_.file_bytes = rest.end();

@@ -19,7 +19,7 @@ result<batch_copier> batch_copier::create(const device &d, std::size_t streams) 
 status batch_copier::start(direction way, virtual_range range, std::byte *host,
                            std::size_t stream) {
   const context_guard guard(device_.driver(), device_.context());
-  if (!guard.entered()) return guard.entered();
+  STILLMAP_RETURN_IF_ERROR(guard.entered());
   const stream_handle s = streams_[stream].get();
   return way == direction::to_host
              ? device_.driver().copy_to_host_async(host, range.begin, range.bytes, s)
@@ -28,7 +28,7 @@ status batch_copier::start(direction way, virtual_range range, std::byte *host,
 
 status batch_copier::clear(virtual_range range, std::size_t stream) {
   const context_guard guard(device_.driver(), device_.context());
-  if (!guard.entered()) return guard.entered();
+  STILLMAP_RETURN_IF_ERROR(guard.entered());
   return device_.driver().set_bytes_async(range.begin, 0, range.bytes, streams_[stream].get());
 }
 
@@ -46,7 +46,7 @@ status batch_copier::copy(direction way, std::span<const piece> pieces, std::byt
                           std::size_t part_bytes) {
   // Entered once here, so that start() finds the context current.
   const context_guard guard(device_.driver(), device_.context());
-  if (!guard.entered()) return guard.entered();
+  STILLMAP_RETURN_IF_ERROR(guard.entered());
   std::size_t next = 0;
   status outcome;
   for (const piece &p : split(pieces, part_bytes)) {

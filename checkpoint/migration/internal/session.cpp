@@ -69,23 +69,24 @@ status session::send_control(kind what, std::span<const std::byte> body, std::ui
   return send(*control_, what, body, options_.timeout, number);
 }
 
+// Best effort: the session fails whether the source learns why or not.
+void session::refuse(const error &why) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ != state::copying) return;
+  }
+  (void)send_control(kind::refusal, checkpoint::encode(why));
+}
+
 status session::serve_control(channel &control) {
   {
     const std::lock_guard lock(mutex_);
     control_ = &control;
   }
   reached(step::accepted);
-  status s = send_control(kind::welcome, encode(id_), 0);
+  status s = send_control(kind::welcome, encode(id_));
   if (s) s = receive_control(control);
-  if (!s) {
-    bool reply = false;
-    {
-      const std::lock_guard lock(mutex_);
-      reply = state_ == state::copying;
-    }
-    // Best effort: the session has failed whether the source learns why or not.
-    if (reply) (void)send_control(kind::refusal, checkpoint::encode(s.error()), 0);
-  }
+  if (!s) refuse(s.error());
   std::unique_lock lock(mutex_);
   control_ = nullptr;
   if (state_ == state::awaiting_commit) return s;  // the commit may arrive on another channel
@@ -107,7 +108,7 @@ status session::receive_control(channel &control) {
         STILLMAP_ASSIGN_OR_RETURN(auto l, decode_layout_message(m->body));
         STILLMAP_RETURN_IF_ERROR(memory_.prepare(std::move(l)));
         reached(step::reserved);
-        STILLMAP_RETURN_IF_ERROR(send_control(kind::prepared, {}, 0));
+        STILLMAP_RETURN_IF_ERROR(send_control(kind::prepared));
         break;
       }
       case kind::seal: {
@@ -123,14 +124,14 @@ status session::receive_control(channel &control) {
           contents_ = image::digest_of(m->body);
         }
         if (different.empty()) reached(step::awaiting_commit);
-        STILLMAP_RETURN_IF_ERROR(send_control(kind::verified, encode(different), 0));
+        STILLMAP_RETURN_IF_ERROR(send_control(kind::verified, encode(different)));
         break;
       }
       case kind::commit: {
         STILLMAP_ASSIGN_OR_RETURN(const outcome_query q, decode_outcome_query(m->body));
         reached(step::commit_received);
         STILLMAP_RETURN_IF_ERROR(commit(q));
-        STILLMAP_RETURN_IF_ERROR(send_control(kind::owner, {}, 0));
+        STILLMAP_RETURN_IF_ERROR(send_control(kind::owner));
         reached(step::ownership_sent);
         return {};
       }
@@ -195,14 +196,7 @@ status session::serve_data(channel &data) {
     data_.push_back(&data);
   }
   const status s = receive_data(data);
-  // The session fails without this channel. The source may want to know why.
-  bool reply = false;
-  {
-    const std::lock_guard lock(mutex_);
-    reply = state_ == state::copying;
-  }
-  // Best effort, as in serve_control().
-  if (reply) (void)send_control(kind::refusal, checkpoint::encode(s.error()), 0);
+  refuse(s.error());  // the session fails without this channel
   const std::lock_guard lock(mutex_);
   data_.erase(std::find(data_.begin(), data_.end(), &data));
   if (state_ == state::copying && control_ != nullptr) control_->shutdown();

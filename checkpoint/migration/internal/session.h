@@ -57,7 +57,8 @@ class session {
   session(const device &d, const hello &h, peer_identity from, record_file r, session_id id,
           const receive_options &options);
   record make_record(ownership o) const;  // requires the mutex
-  status send_control(kind what, std::span<const std::byte> body, std::uint64_t number);
+  status send_control(kind what, std::span<const std::byte> body = {}, std::uint64_t number = 0);
+  void refuse(const error &why);
   status receive_control(channel &control);
   status receive_data(channel &data);
   // The channel that ends a round last sends the result of all channels.

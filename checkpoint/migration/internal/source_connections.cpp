@@ -56,7 +56,7 @@ result<std::unique_ptr<channel>> source_connections::connect(transport &to) {
   set_connecting(c.get());
   const status s = c->handshake(options_.timeout);
   set_connecting(nullptr);
-  if (!s) return tl::unexpected(s.error());
+  STILLMAP_RETURN_IF_ERROR(s);
   return c;
 }
 
@@ -89,9 +89,8 @@ status source_connections::open_channels(transport &to) {
     data_.push_back(std::move(c));
     if (shut_down_) data_.back()->shutdown();
   }
-  STILLMAP_ASSIGN_OR_RETURN(auto copier,
+  STILLMAP_ASSIGN_OR_RETURN(copier_,
                             checkpoint::batch_copier::create(device_, 2 * options_.channels));
-  copier_.emplace(std::move(copier));
   STILLMAP_ASSIGN_OR_RETURN(
       buffers_, checkpoint::host_memory::create(device_, 2 * options_.channels * buffer_bytes_));
   return {};

@@ -64,11 +64,7 @@ bool source_memory::same_as(const checkpoint::memory_layout &l,
               [](const auto &a, const auto &b) { return a.range == b.range && a.tag == b.tag; }) &&
          same(pages, memory_.pages,
               [](const page_ptr &a, const page_ptr &b) { return a->id() == b->id(); }) &&
-         same(l.places, had.places,
-              [](const auto &a, const auto &b) {
-                return a.at == b.at && a.page == b.page && a.access == b.access;
-              }) &&
-         l.access == had.access;
+         l.places == had.places && l.access == had.access;
 }
 
 void source_memory::list_chunks(const std::vector<device_address> &pages_at) {
@@ -153,14 +149,13 @@ result<std::vector<std::size_t>> source_memory::changed(std::span<const std::siz
 }
 
 status source_memory::prepare_digests() {
-  STILLMAP_ASSIGN_OR_RETURN(auto digester, snapshot::chunk_digester::create(device_));
-  digester_.emplace(std::move(digester));
+  STILLMAP_ASSIGN_OR_RETURN(digester_, snapshot::chunk_digester::create(device_));
   // A kernel that loads may still fail to run, so it is tried on the first chunk that can be read.
   for (const chunk &c : chunks_) {
     if (!begin_read(c.at)) continue;
     const auto one = digester_->digests_of({&c.at, 1});
     end_read(c.at);
-    if (!one) return tl::unexpected(one.error());
+    STILLMAP_RETURN_IF_ERROR(one);
     break;
   }
   return {};

@@ -29,8 +29,7 @@ class digest_module {
     register_host_kernel(drv);
     STILLMAP_ASSIGN_OR_RETURN(auto module, drv.load_module(chunk_digests_ptx));
     digest_module out(drv, module);
-    STILLMAP_ASSIGN_OR_RETURN(auto function, drv.module_function(module, kernel_name));
-    out.kernel_ = function;
+    STILLMAP_ASSIGN_OR_RETURN(out.kernel_, drv.module_function(module, kernel_name));
     return out;
   }
   digest_module(digest_module &&o) noexcept
@@ -65,15 +64,13 @@ class chunk_digester::core {
  public:
   static result<std::unique_ptr<core>> create(const device &d) {
     const context_guard guard(d.driver(), d.context());
-    if (!guard.entered()) return tl::unexpected(guard.entered().error());
-    auto module = digest_module::load(d.driver());
-    if (!module) return tl::unexpected(module.error());
-    std::unique_ptr<core> out(new core(d, std::move(*module)));
+    STILLMAP_RETURN_IF_ERROR(guard.entered());
+    STILLMAP_ASSIGN_OR_RETURN(auto module, digest_module::load(d.driver()));
+    std::unique_ptr<core> out(new core(d, std::move(module)));
     const std::size_t most = std::clamp(std::thread::hardware_concurrency(), 1U, 8U);
     for (std::size_t i = 0; i < most; ++i) {
-      auto s = stream::create(d);
-      if (!s) return tl::unexpected(s.error());
-      out->streams_.push_back(std::move(*s));
+      STILLMAP_ASSIGN_OR_RETURN(auto s, stream::create(d));
+      out->streams_.push_back(std::move(s));
     }
     return out;
   }
@@ -88,7 +85,7 @@ class chunk_digester::core {
 
   result<std::vector<image::digest>> run(std::span<const virtual_range> chunks) {
     const context_guard guard(device_.driver(), device_.context());
-    if (!guard.entered()) return tl::unexpected(guard.entered().error());
+    STILLMAP_RETURN_IF_ERROR(guard.entered());
     std::size_t largest = 0;
     for (const virtual_range c : chunks) {
       if (c.bytes < min_bytes || c.bytes % image::block_bytes != 0) {
@@ -127,7 +124,7 @@ class chunk_digester::core {
       s = device_.driver().copy_to_host_async(out.data(), digests, digest_bytes, first.get());
       wait_for(first, s);
     }
-    if (!s) return tl::unexpected(s.error());
+    STILLMAP_RETURN_IF_ERROR(s);
     return out;
   }
 
@@ -161,13 +158,10 @@ class chunk_digester::core {
       if (device_.capabilities().vmm) {
         page_pool_options of;
         of.keep_free = 0;
-        auto pool = page_pool::create(device_, of);
-        if (!pool) return tl::unexpected(pool.error());
-        options.pools = {std::move(*pool)};
+        STILLMAP_ASSIGN_OR_RETURN(options.pools.emplace_back(), page_pool::create(device_, of));
       }
-      auto made = growable_buffer::create(device_, options);
-      if (!made) return tl::unexpected(made.error());
-      room_.emplace(std::move(*made));
+      STILLMAP_ASSIGN_OR_RETURN(auto made, growable_buffer::create(device_, options));
+      room_.emplace(std::move(made));
     }
     return room_->size() >= bytes ? status() : room_->resize(bytes);
   }
@@ -193,9 +187,8 @@ chunk_digester &chunk_digester::operator=(chunk_digester &&) noexcept = default;
 chunk_digester::~chunk_digester() = default;
 
 result<chunk_digester> chunk_digester::create(const device &d) {
-  auto made = core::create(d);
-  if (!made) return tl::unexpected(made.error());
-  return chunk_digester(std::move(*made));
+  STILLMAP_ASSIGN_OR_RETURN(auto made, core::create(d));
+  return chunk_digester(std::move(made));
 }
 
 result<std::vector<image::digest>> chunk_digester::digests_of(

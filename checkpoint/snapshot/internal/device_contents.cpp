@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "stillmap/vmm/internal/try.h"
+
 namespace stillmap::snapshot {
 
 device_contents::device_contents(checkpoint::batch_copier copier, std::vector<page> pages)
@@ -12,18 +14,15 @@ device_contents::device_contents(checkpoint::batch_copier copier, std::vector<pa
 result<std::unique_ptr<device_contents>> device_contents::create(const device &d,
                                                                  const checkpoint::memory_layout &l,
                                                                  std::size_t streams) {
-  const auto at = checkpoint::readable_addresses(l);
-  if (!at) return tl::unexpected(at.error());
+  STILLMAP_ASSIGN_OR_RETURN(const auto at, checkpoint::readable_addresses(l));
   std::vector<page> pages;
   std::uint64_t end = 0;
   for (std::size_t i = 0; i < l.pages.size(); ++i) {
-    pages.push_back({end, l.pages[i].bytes, (*at)[i]});
+    pages.push_back({end, l.pages[i].bytes, at[i]});
     end += l.pages[i].bytes;
   }
-  auto copier = checkpoint::batch_copier::create(d, streams);
-  if (!copier) return tl::unexpected(copier.error());
-  return std::unique_ptr<device_contents>(
-      new device_contents(std::move(*copier), std::move(pages)));
+  STILLMAP_ASSIGN_OR_RETURN(auto copier, checkpoint::batch_copier::create(d, streams));
+  return std::unique_ptr<device_contents>(new device_contents(std::move(copier), std::move(pages)));
 }
 
 void device_contents::prefetch_digests(const device &d, std::uint32_t chunk_bytes) {
@@ -57,7 +56,7 @@ result<image::bytes_view> device_contents::chunk(std::uint64_t offset, std::span
   status s = copier_.start(checkpoint::direction::to_host, range, room.data(), on);
   if (status done = copier_.wait(on); s) s = done;
   return_stream(on);
-  if (!s) return tl::unexpected(s.error());
+  STILLMAP_RETURN_IF_ERROR(s);
   return room;
 }
 
