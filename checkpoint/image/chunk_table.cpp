@@ -13,13 +13,30 @@ constexpr const char *op = "image::open";
 
 // The position is that of the field in the file (in an encrypted table: before decryption).
 tl::unexpected<error> wrong(const superblock &s, std::size_t record, std::size_t field,
-                            const char *reason, std::uint64_t found, std::string expected) {
+                            const char *reason, std::string found, std::string expected) {
   return image_error(errc::corrupt, op, reason, part::chunk_table,
-                     s.chunk_table.offset + record * record_bytes + field, std::to_string(found),
+                     s.chunk_table.offset + record * record_bytes + field, std::move(found),
                      std::move(expected));
 }
+tl::unexpected<error> wrong(const superblock &s, std::size_t record, std::size_t field,
+                            const char *reason, std::uint64_t found, std::string expected) {
+  return wrong(s, record, field, reason, std::to_string(found), std::move(expected));
+}
 
-status check_record(const chunk_record &r, const superblock &s, std::size_t i, std::uint8_t kind) {
+// The fields of a record, one list for encoding and decoding.
+template <class Record, class Field>
+void each_field(Record &r, const Field &field) {
+  field(0, r.at);
+  field(8, r.bytes);
+  field(12, r.stored);
+  field(16, r.where);
+  field(24, r.kind);
+  field(32, r.contents.bytes);
+  field(48, r.stored_bytes.bytes);
+}
+
+status check_record(const chunk_record &r, const superblock &s, std::size_t i) {
+  const auto kind = static_cast<std::uint8_t>(r.kind);
   if (kind > static_cast<std::uint8_t>(chunk_kind::parent)) {
     return wrong(s, i, 24, "unknown chunk kind", kind, "0 to 5");
   }
@@ -35,9 +52,8 @@ status check_record(const chunk_record &r, const superblock &s, std::size_t i, s
       return wrong(s, i, 16, "an extent offset in a record of kind zero", r.where, "0");
     }
     if (r.kind == chunk_kind::zero && r.contents != digest_of_zeros(r.bytes)) {
-      return image_error(errc::corrupt, op, "the digest of a zero chunk is not that of zeros",
-                         part::chunk_table, s.chunk_table.offset + i * record_bytes + 32,
-                         r.contents.text(), digest_of_zeros(r.bytes).text());
+      return wrong(s, i, 32, "the digest of a zero chunk is not that of zeros", r.contents.text(),
+                   digest_of_zeros(r.bytes).text());
     }
     if (r.kind == chunk_kind::parent && !s.incremental()) {
       return wrong(s, i, 24, "a reference to the parent in an image without one", kind, "0 to 4");
@@ -58,6 +74,14 @@ status check_record(const chunk_record &r, const superblock &s, std::size_t i, s
                  "a multiple of 4096 before " + std::to_string(s.chunk_table.offset));
   }
   return {};
+}
+
+// Checks that a reference leads to a chunk with the same contents.
+status check_equal(const chunk_record &r, const chunk_record &to, const superblock &s,
+                   std::size_t i, const char *other_size, const char *other_digest) {
+  if (to.bytes != r.bytes) return wrong(s, i, 8, other_size, r.bytes, std::to_string(to.bytes));
+  if (to.contents == r.contents) return {};
+  return wrong(s, i, 32, other_digest, r.contents.text(), to.contents.text());
 }
 
 }  // namespace
@@ -83,14 +107,7 @@ std::vector<std::byte> encode(std::span<const chunk_record> table) {
   std::vector<std::byte> bytes(table.size() * record_bytes);
   for (std::size_t i = 0; i < table.size(); ++i) {
     const auto b = std::span(bytes).subspan(i * record_bytes, record_bytes);
-    const chunk_record &r = table[i];
-    store(b, 0, r.at);
-    store(b, 8, r.bytes);
-    store(b, 12, r.stored);
-    store(b, 16, r.where);
-    store(b, 24, r.kind);
-    store(b, 32, r.contents.bytes);
-    store(b, 48, r.stored_bytes.bytes);
+    each_field(table[i], [&](std::size_t at, const auto &value) { store(b, at, value); });
   }
   return bytes;
 }
@@ -99,19 +116,13 @@ result<std::vector<chunk_record>> decode_chunk_table(bytes_view bytes, const sup
   std::vector<chunk_record> table(bytes.size() / record_bytes);
   for (std::size_t i = 0; i < table.size(); ++i) {
     const bytes_view b = bytes.subspan(i * record_bytes, record_bytes);
-    chunk_record &r = table[i];
-    const auto kind = load<std::uint8_t>(b, 24);
-    r.at = load<std::uint64_t>(b, 0);
-    r.bytes = load<std::uint32_t>(b, 8);
-    r.stored = load<std::uint32_t>(b, 12);
-    r.where = load<std::uint64_t>(b, 16);
-    r.kind = static_cast<chunk_kind>(kind);
-    r.contents.bytes = load<decltype(digest::bytes)>(b, 32);
-    r.stored_bytes.bytes = load<decltype(digest::bytes)>(b, 48);
+    each_field(table[i], [&](std::size_t at, auto &value) {
+      value = load<std::remove_reference_t<decltype(value)>>(b, at);
+    });
     if (!all_zero(b.subspan(25, 7))) {
       return wrong(s, i, 25, "reserved bytes are not zero", load<std::uint8_t>(b, 25), "0");
     }
-    STILLMAP_RETURN_IF_ERROR(check_record(r, s, i, kind));
+    STILLMAP_RETURN_IF_ERROR(check_record(table[i], s, i));
   }
   return table;
 }
@@ -185,16 +196,9 @@ status check_references(std::span<const chunk_record> table, const superblock &s
       return wrong(s, i, 16, "the reference does not lead to an earlier stored chunk", r.where,
                    "less than " + std::to_string(i) + ", of kind 1 to 3");
     }
-    const chunk_record &to = table[r.where];
-    if (to.bytes != r.bytes) {
-      return wrong(s, i, 8, "the reference leads to a chunk of another size", r.bytes,
-                   std::to_string(to.bytes));
-    }
-    if (to.contents != r.contents) {
-      return image_error(errc::corrupt, op, "the reference leads to a chunk with another digest",
-                         part::chunk_table, s.chunk_table.offset + i * record_bytes + 32,
-                         r.contents.text(), to.contents.text());
-    }
+    STILLMAP_RETURN_IF_ERROR(check_equal(r, table[r.where], s, i,
+                                         "the reference leads to a chunk of another size",
+                                         "the reference leads to a chunk with another digest"));
   }
   return {};
 }
@@ -208,17 +212,9 @@ status check_parent_references(std::span<const chunk_record> table, const superb
       return wrong(s, i, 16, "the reference leads to no chunk of the parent", r.where,
                    "less than " + std::to_string(parent.size()));
     }
-    const chunk_record &to = parent[r.where];
-    if (to.bytes != r.bytes) {
-      return wrong(s, i, 8, "the reference leads to a chunk of another size in the parent", r.bytes,
-                   std::to_string(to.bytes));
-    }
-    if (to.contents != r.contents) {
-      return image_error(errc::corrupt, op,
-                         "the reference leads to a chunk with another digest in the parent",
-                         part::chunk_table, s.chunk_table.offset + i * record_bytes + 32,
-                         r.contents.text(), to.contents.text());
-    }
+    STILLMAP_RETURN_IF_ERROR(check_equal(
+        r, parent[r.where], s, i, "the reference leads to a chunk of another size in the parent",
+        "the reference leads to a chunk with another digest in the parent"));
   }
   return {};
 }

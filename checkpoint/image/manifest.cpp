@@ -22,11 +22,6 @@ tl::unexpected<error> wrong(const char *reason, std::string found, std::string e
                      std::move(expected));
 }
 
-status over(const char *reason, std::size_t n, std::size_t limit) {
-  if (n > limit) return wrong(reason, std::to_string(n), "at most " + std::to_string(limit));
-  return {};
-}
-
 status check_counts(const manifest &m) {
   std::size_t entries = 0, tags = 0, notes = 0;
   for (const auto &list : m.access_lists) entries += list.size();
@@ -48,7 +43,8 @@ status check_counts(const manifest &m) {
       {"the device name is too long", m.device.name.size(), 4096},
   };
   for (const auto &l : limits) {
-    STILLMAP_RETURN_IF_ERROR(over(l.reason, l.n, l.limit));
+    if (l.n <= l.limit) continue;
+    return wrong(l.reason, std::to_string(l.n), "at most " + std::to_string(l.limit));
   }
   return {};
 }

@@ -49,28 +49,23 @@ result<endpoint> parse(const std::string &address) {
   return endpoint{host, address.substr(colon + 1)};
 }
 
-struct addresses {
-  addrinfo *first = nullptr;
-  addresses() = default;
-  addresses(const addresses &) = delete;
-  ~addresses() {
-    if (first != nullptr) ::freeaddrinfo(first);
-  }
-};
-status resolve_host(const endpoint &e, bool listening, addresses &into) {
+using addresses = owned<addrinfo, ::freeaddrinfo>;
+
+result<addresses> resolve_host(const endpoint &e, bool listening) {
   addrinfo want{};
   want.ai_family = AF_UNSPEC;
   want.ai_socktype = SOCK_STREAM;
   want.ai_flags = listening ? AI_PASSIVE : AI_ADDRCONFIG;
+  addrinfo *first = nullptr;
   const int failed =
-      ::getaddrinfo(e.host.empty() ? nullptr : e.host.c_str(), e.port.c_str(), &want, &into.first);
+      ::getaddrinfo(e.host.empty() ? nullptr : e.host.c_str(), e.port.c_str(), &want, &first);
   if (failed != 0) {
     return tl::unexpected(
         make_error(errc::invalid_argument, "migration::tls", ::gai_strerror(failed))
             .value()
             .about(e.host));
   }
-  return {};
+  return addresses(first);
 }
 
 std::string to_text(const sockaddr *address, socklen_t bytes) {
@@ -232,11 +227,10 @@ class tls_transport final : public transport {
         context_(std::make_shared<const owned_context>(std::move(context))) {}
 
   result<std::unique_ptr<channel>> connect(std::chrono::milliseconds timeout) override {
-    addresses found;
-    STILLMAP_RETURN_IF_ERROR(resolve_host(endpoint_, false, found));
+    STILLMAP_ASSIGN_OR_RETURN(const addresses found, resolve_host(endpoint_, false));
     const auto until = clock::now() + timeout;
     status last = system_error("the host has no address", EADDRNOTAVAIL);
-    for (const addrinfo *a = found.first; a != nullptr; a = a->ai_next) {
+    for (const addrinfo *a = found.get(); a != nullptr; a = a->ai_next) {
       owned_fd s(::socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
       if (s.get() < 0) {
         last = system_error("no socket could be created", errno);
@@ -315,9 +309,8 @@ result<std::unique_ptr<acceptor>> create_tls_acceptor(const std::string &address
                                                       const credentials &c) {
   STILLMAP_ASSIGN_OR_RETURN(const endpoint at, parse(address));
   STILLMAP_ASSIGN_OR_RETURN(owned_context context, create_tls_context(c, true));
-  addresses found;
-  STILLMAP_RETURN_IF_ERROR(resolve_host(at, true, found));
-  const addrinfo *const a = found.first;
+  STILLMAP_ASSIGN_OR_RETURN(const addresses found, resolve_host(at, true));
+  const addrinfo *const a = found.get();
   owned_fd s(::socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int on = 1;
   if (s.get() >= 0) ::setsockopt(s.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);

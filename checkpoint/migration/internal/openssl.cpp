@@ -2,6 +2,8 @@
 
 #include <openssl/err.h>
 
+#include "stillmap/checkpoint/image/digest.h"
+
 namespace stillmap::migration {
 
 error openssl_error(errc c, const char *operation, const char *fallback) {
@@ -17,17 +19,10 @@ owned_bio read_bio(const std::string &pem) {
 }
 
 std::string fingerprint_of(const X509 *certificate) {
-  unsigned char hash[EVP_MAX_MD_SIZE];
-  unsigned bytes = 0;
-  if (certificate == nullptr || X509_digest(certificate, EVP_sha256(), hash, &bytes) != 1)
-    return {};
-  static constexpr char digits[] = "0123456789abcdef";
-  std::string text;
-  for (unsigned i = 0; i < bytes; ++i) {
-    text += digits[hash[i] >> 4];
-    text += digits[hash[i] & 15];
-  }
-  return text;
+  image::sha256 hash;
+  auto *const to = reinterpret_cast<unsigned char *>(hash.bytes.data());
+  if (certificate == nullptr || X509_digest(certificate, EVP_sha256(), to, nullptr) != 1) return {};
+  return hash.text();
 }
 
 std::string common_name_of(const X509 *certificate) {

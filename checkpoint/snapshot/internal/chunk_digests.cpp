@@ -197,11 +197,4 @@ result<std::vector<image::digest>> chunk_digester::digests_of(
   return core_->run(chunks);
 }
 
-result<std::vector<image::digest>> chunk_digests(const device &d,
-                                                 std::span<const virtual_range> chunks) {
-  if (chunks.empty()) return std::vector<image::digest>();
-  STILLMAP_ASSIGN_OR_RETURN(auto with, chunk_digester::create(d));
-  return with.digests_of(chunks);
-}
-
 }  // namespace stillmap::snapshot

@@ -39,8 +39,4 @@ class chunk_digester {
   std::unique_ptr<core> core_;
 };
 
-// The same with a digester for one call.
-result<std::vector<image::digest>> chunk_digests(const device &d,
-                                                 std::span<const virtual_range> chunks);
-
 }  // namespace stillmap::snapshot

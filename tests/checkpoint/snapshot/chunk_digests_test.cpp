@@ -34,6 +34,13 @@ static_assert(
                    CUresult (*)(const char *, hostcuda_kernel, unsigned, const std::size_t *)>);
 static_assert(sizeof(CUresult) == sizeof(int));
 
+// With a digester for one call.
+result<std::vector<image::digest>> chunk_digests(const device &d,
+                                                 std::span<const virtual_range> chunks) {
+  return chunk_digester::create(d).and_then(
+      [&](chunk_digester with) { return with.digests_of(chunks); });
+}
+
 std::vector<std::byte> random_bytes(std::size_t n, unsigned seed) {
   std::mt19937_64 random(seed);
   std::vector<std::byte> out(n);

@@ -12,6 +12,13 @@ namespace {
 
 constexpr std::size_t chunk = 64 << 10;
 
+// With a digester for one call.
+result<std::vector<image::digest>> chunk_digests(const device &d,
+                                                 std::span<const virtual_range> chunks) {
+  return chunk_digester::create(d).and_then(
+      [&](chunk_digester with) { return with.digests_of(chunks); });
+}
+
 class digest_prefetch_test : public testing::buffer_test {
  protected:
   growable_buffer filled() {
