@@ -71,9 +71,7 @@ void address_space::release_block(address_block &block) noexcept {
     --stats_.live_blocks;
   }
   const context_guard guard(*device_.drv, device_.context());
-  const status freed =
-      guard.entered() ? device_.drv->free_addresses(block.range()) : guard.entered();
-  if (!freed) report_background_error(freed.error());
+  report_if_failed(guard.entered() ? device_.drv->free_addresses(block.range()) : guard.entered());
 }
 
 void address_space::abandon(const page_owner &pool) noexcept {

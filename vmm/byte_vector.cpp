@@ -1,14 +1,16 @@
 #include "stillmap/vmm/byte_vector.h"
 
 #include <algorithm>
+#include <memory>
 #include <optional>
+#include <utility>
 
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::detail {
 namespace {
 
-// Long enough for copies to run at full speed, little enough memory not to matter.
+// Large enough for copies at full speed, and a small part of the device's memory.
 constexpr std::size_t longest_move = std::size_t{64} << 20;
 
 tl::unexpected<error> past_end(const char *op, std::uint64_t value, std::uint64_t limit) {
@@ -28,31 +30,22 @@ result<byte_vector> byte_vector::create(const device &d, buffer_options options,
   return byte_vector(d, std::move(buffer), stream, staging_bytes);
 }
 
-byte_vector::byte_vector(byte_vector &&o) noexcept
-    : device_(o.device_),
-      buffer_(std::move(o.buffer_)),
-      stream_(o.stream_),
-      half_bytes_(o.half_bytes_),
-      flushed_(std::exchange(o.flushed_, 0)),
-      cursor_(std::exchange(o.cursor_, nullptr)),
-      room_(std::exchange(o.room_, 0)),
-      staged_(std::exchange(o.staged_, 0)),
-      halves_(std::exchange(o.halves_, {})),
-      current_(o.current_) {}
+byte_vector::byte_vector(byte_vector &&other) noexcept
+    : device_(other.device_),
+      buffer_(std::move(other.buffer_)),
+      stream_(other.stream_),
+      half_bytes_(other.half_bytes_),
+      flushed_(std::exchange(other.flushed_, 0)),
+      cursor_(std::exchange(other.cursor_, nullptr)),
+      room_(std::exchange(other.room_, 0)),
+      staged_(std::exchange(other.staged_, 0)),
+      halves_(std::exchange(other.halves_, {})),
+      current_(other.current_) {}
 
-byte_vector &byte_vector::operator=(byte_vector &&o) noexcept {
-  if (this != &o) {
-    byte_vector old(std::move(*this));
-    device_ = o.device_;
-    buffer_ = std::move(o.buffer_);
-    stream_ = o.stream_;
-    half_bytes_ = o.half_bytes_;
-    flushed_ = std::exchange(o.flushed_, 0);
-    cursor_ = std::exchange(o.cursor_, nullptr);
-    room_ = std::exchange(o.room_, 0);
-    staged_ = std::exchange(o.staged_, 0);
-    halves_ = std::exchange(o.halves_, {});
-    current_ = o.current_;
+byte_vector &byte_vector::operator=(byte_vector &&other) noexcept {
+  if (this != &other) {
+    std::destroy_at(this);
+    std::construct_at(this, std::move(other));
   }
   return *this;
 }
@@ -61,15 +54,12 @@ byte_vector::~byte_vector() {
   drop_staging();
 }
 
-// Pinned memory is freed only after the copies out of it.
+// Waits for the copies from the pinned memory before it frees the memory.
 void byte_vector::drop_staging() noexcept {
   if (halves_[0].begin == nullptr) return;
   const context_guard guard(driver(), device_.context());
-  for (half &h : halves_) {
-    if (const status s = h.copied.wait(); !s) report_background_error(s.error());
-  }
-  const status freed = guard.entered() ? driver().free_host(halves_[0].begin) : guard.entered();
-  if (!freed) report_background_error(freed.error());
+  for (half &h : halves_) report_if_failed(h.copied.wait());
+  report_if_failed(guard.entered() ? driver().free_host(halves_[0].begin) : guard.entered());
   halves_ = {};
 }
 
@@ -84,8 +74,8 @@ status byte_vector::set_stream(stream_ref stream) {
 status byte_vector::push_slow(const void *from, std::size_t bytes) {
   if (bytes > half_bytes_) return append(from, bytes, true);  // an element larger than a batch
   STILLMAP_RETURN_IF_ERROR(flush());
-  // Room in the buffer for the whole batch, so that sending it later cannot run out of memory; or
-  // at least for this element.
+  // Reserves room in the buffer for the whole batch, so that a later flush cannot run out of memory;
+  // if that fails, for this element only.
   std::size_t batch = half_bytes_;
   status grown = buffer_.reserve(flushed_ + batch, stream_);
   if (!grown) {
@@ -125,9 +115,9 @@ status byte_vector::flush() {
   }
   flushed_ += staged_;
   staged_ = 0;
-  STILLMAP_RETURN_IF_ERROR(buffer_.resize(flushed_, stream_));  // within capacity: books only
+  STILLMAP_RETURN_IF_ERROR(buffer_.resize(flushed_, stream_));  // within capacity: no driver call
   auto copied = fence::after(device_, stream_);
-  // Without a fence the half may be reused only after the stream: wait for it here instead.
+  // Without a fence for the half, waits for the stream.
   if (!copied) {
     room_ = 0;
     return wait_for_copies();
@@ -136,8 +126,8 @@ status byte_vector::flush() {
   return {};
 }
 
-// Copies to or from the caller's memory must be over before the caller goes on, also when waiting
-// for the stream is refused: then for the device.
+// Waits until the copies to or from the caller's memory have completed: for the stream, or if that
+// fails, for the device.
 status byte_vector::wait_for_copies() const {
   const status waited = driver().synchronize_stream(stream_.get());
   if (waited || driver().synchronize_context()) return {};
@@ -148,7 +138,7 @@ status byte_vector::append(const void *from, std::size_t bytes, bool wait) {
   if (bytes == 0) return {};
   STILLMAP_RETURN_IF_ERROR(flush());
   room_ = 0;
-  if (bytes > SIZE_MAX - flushed_) return buffer_.resize(SIZE_MAX);  // says why not
+  if (bytes > SIZE_MAX - flushed_) return buffer_.resize(SIZE_MAX);  // fails with the reason
   STILLMAP_RETURN_IF_ERROR(buffer_.reserve(flushed_ + bytes, stream_));
   const context_guard guard(driver(), device_.context());
   STILLMAP_RETURN_IF_ERROR(guard.entered());
@@ -165,7 +155,7 @@ status byte_vector::append_from_device(device_address from, std::size_t bytes) {
   STILLMAP_RETURN_IF_ERROR(flush());
   room_ = 0;
   if (bytes > SIZE_MAX - flushed_) return buffer_.resize(SIZE_MAX);
-  // Its own elements move along where growing moves the buffer.
+  // If growth moves the buffer, its own elements move too.
   const virtual_range mine{buffer_.address(), flushed_};
   const bool own = mine.contains(from);
   const std::size_t offset = own ? from - mine.begin : 0;
@@ -178,7 +168,7 @@ status byte_vector::append_from_device(device_address from, std::size_t bytes) {
   return buffer_.resize(flushed_, stream_);
 }
 
-// The old bytes are written over, not given up first: until the copy is queued nothing has changed.
+// Overwrites the old bytes; until the copy is queued, nothing has changed.
 status byte_vector::assign(const void *from, std::size_t bytes) {
   if (bytes == 0) return resize(0, false);
   STILLMAP_RETURN_IF_ERROR(flush());
@@ -224,9 +214,7 @@ status byte_vector::insert(std::size_t position, std::size_t bytes, const void *
   }
   if (s && host != nullptr) s = wait_for_copies();
   if (!s) {
-    if (const status back = move_down(position + bytes, flushed_ + bytes, bytes, false); !back) {
-      report_background_error(back.error());
-    }
+    report_if_failed(move_down(position + bytes, flushed_ + bytes, bytes, false));
     return s;
   }
   flushed_ += bytes;
@@ -257,7 +245,7 @@ result<growable_buffer> byte_vector::scratch(std::size_t bytes) const {
   return made;
 }
 
-// Gives scratch back once the copies through it are done. Where that is refused, its destructor
+// Releases scratch memory when the copies through it have completed. If that fails, the destructor
 // waits for them and tries again.
 void byte_vector::done_with(growable_buffer &scratch) {
   if (const auto idle = fence::after(device_, stream_)) {
@@ -271,8 +259,7 @@ status byte_vector::move_through(device_address scratch, std::size_t to, std::si
   return driver().copy_on_device_async(at(to), scratch, bytes, stream_.get());
 }
 
-// Moves [from, end) up by `by` bytes, last chunk first. A failure part-way moves back what moved,
-// for which the bytes it came from are still in place or were copied on.
+// Moves [from, end) up by `by` bytes, last chunk first. On a failure, moves the moved chunks back.
 status byte_vector::move_up(std::size_t from, std::size_t end, std::size_t by) {
   if (from == end) return {};
   STILLMAP_ASSIGN_OR_RETURN(auto room, scratch(std::min(end - from, longest_move)));
@@ -297,9 +284,9 @@ status byte_vector::move_up(std::size_t from, std::size_t end, std::size_t by) {
   return s;
 }
 
-// Moves [from, end) down by `by` bytes, first chunk first. What lies below `from` is overwritten;
-// with `keep` it is saved first where more than one chunk moves, so that a failure part-way can put
-// everything back.
+// Moves [from, end) down by `by` bytes, first chunk first, and overwrites the bytes below `from`.
+// With `keep`, saves those bytes first if more than one chunk moves, and restores everything on a
+// failure.
 status byte_vector::move_down(std::size_t from, std::size_t end, std::size_t by, bool keep) {
   if (from == end) return {};
   STILLMAP_ASSIGN_OR_RETURN(auto room, scratch(std::min(end - from, longest_move)));
@@ -328,7 +315,7 @@ status byte_vector::move_down(std::size_t from, std::size_t end, std::size_t by,
     }
     if (back)
       back = driver().copy_on_device_async(at(from - by), saved->address(), by, stream_.get());
-    if (!back) report_background_error(back.error());
+    report_if_failed(back);
   }
   if (saved) done_with(*saved);
   done_with(room);

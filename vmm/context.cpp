@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "stillmap/vmm/internal/try.h"
+
 namespace stillmap {
 
 result<primary_context> primary_context::retain(const driver &drv, int ordinal) {
@@ -24,9 +26,7 @@ primary_context &primary_context::operator=(primary_context &&other) noexcept {
 
 primary_context::~primary_context() {
   if (handle_ == nullptr) return;
-  if (const status s = driver_->release_primary_context(ordinal_); !s) {
-    report_background_error(s.error());
-  }
+  report_if_failed(driver_->release_primary_context(ordinal_));
 }
 
 context_guard::context_guard(const driver &drv, context_handle context) : driver_(drv) {
@@ -41,7 +41,7 @@ context_guard::context_guard(const driver &drv, context_handle context) : driver
 
 context_guard::~context_guard() {
   if (!pushed_) return;
-  if (const status s = driver_.pop_context(); !s) report_background_error(s.error());
+  report_if_failed(driver_.pop_context());
 }
 
 relaxed_capture_mode::relaxed_capture_mode(const driver &drv) : driver_(drv) {

@@ -46,7 +46,7 @@ growable_buffer &growable_buffer::operator=(growable_buffer &&other) noexcept {
 
 growable_buffer::~growable_buffer() {
   if (!impl_ || impl_->closed()) return;
-  if (const status s = impl_->close(nullptr); !s) report_background_error(s.error());
+  report_if_failed(impl_->close(nullptr));
 }
 
 status growable_buffer::close(const fence &idle) {

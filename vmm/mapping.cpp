@@ -69,10 +69,9 @@ void mapping::destroy() noexcept {
   if (range_.empty()) return;
   {
     const context_guard guard(device_.driver(), device_.context());
-    const status idle = guard.entered() ? device_.driver().synchronize_context() : guard.entered();
-    if (!idle) report_background_error(idle.error());
+    report_if_failed(guard.entered() ? device_.driver().synchronize_context() : guard.entered());
   }
-  if (const status s = unmap(fence()); !s) report_background_error(s.error());
+  report_if_failed(unmap(fence()));
 }
 
 }  // namespace stillmap

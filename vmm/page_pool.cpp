@@ -84,8 +84,7 @@ page_pool::~page_pool() {
     all.assign(ready_.begin(), ready_.end());
   }
   for (page *p : waiting_) {
-    if (const status waited = p->idle_after_.wait(); !waited)
-      report_background_error(waited.error());
+    report_if_failed(p->idle_after_.wait());
     all.push_back(p);
   }
   release_pages(all);
@@ -294,7 +293,7 @@ result<physical_handle> page_pool::create_granted(std::size_t bytes) {
 
 void page_pool::give_up_grant(std::size_t bytes) noexcept {
   if (options_.quota == nullptr) return;
-  if (const status s = options_.quota->release(bytes); !s) report_background_error(s.error());
+  report_if_failed(options_.quota->release(bytes));
 }
 
 // Removes a page from the counters: its memory is released, or can never be.

@@ -96,8 +96,7 @@ result<physical_memory> physical_memory::retain(const stillmap::device &d, devic
   STILLMAP_ASSIGN_OR_RETURN(const auto handle, d.driver().retain_physical(at));
   const auto properties = d.driver().properties(handle);
   if (!properties) {
-    if (const status s = d.driver().release_physical(handle); !s)
-      report_background_error(s.error());
+    report_if_failed(d.driver().release_physical(handle));
     return tl::unexpected(properties.error());
   }
   // Another handle to memory the ledger counts already.
@@ -124,8 +123,7 @@ result<physical_memory> physical_memory::import_fd(const stillmap::device &d, co
   STILLMAP_ASSIGN_OR_RETURN(const auto handle, d.driver().import_fd(fd.get()));
   const auto properties = d.driver().properties(handle);
   if (!properties) {
-    if (const status s = d.driver().release_physical(handle); !s)
-      report_background_error(s.error());
+    report_if_failed(d.driver().release_physical(handle));
     return tl::unexpected(properties.error());
   }
   d.space().physical_created(bytes);
@@ -185,9 +183,7 @@ void physical_memory::destroy() noexcept {
   const physical_handle handle = std::move(*this).release();
   if (handle == physical_handle::none) return;
   const context_guard guard(device_.driver(), device_.context());
-  const status released =
-      guard.entered() ? device_.driver().release_physical(handle) : guard.entered();
-  if (!released) report_background_error(released.error());
+  report_if_failed(guard.entered() ? device_.driver().release_physical(handle) : guard.entered());
 }
 
 }  // namespace stillmap

@@ -41,8 +41,7 @@ stream::~stream() {
   if (handle_ == nullptr) return;
   const driver &drv = state_->of.driver();
   const context_guard guard(drv, state_->of.context());
-  const status s = guard.entered() ? drv.destroy_stream(handle_) : guard.entered();
-  if (!s) report_background_error(s.error());
+  report_if_failed(guard.entered() ? drv.destroy_stream(handle_) : guard.entered());
 }
 
 status stream::synchronize() const {
@@ -102,10 +101,6 @@ class entered_context {
   std::shared_ptr<device_core> inside_;  // the context is left before it can be released
   std::optional<context_guard> guard_;
 };
-
-}  // namespace
-
-namespace {
 
 status refuse_if_capturing(const driver &drv, stream_ref s) {
   STILLMAP_ASSIGN_OR_RETURN(const auto capturing, drv.stream_capturing(s.get()));

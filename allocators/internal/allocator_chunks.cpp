@@ -216,7 +216,7 @@ void allocator_core::free_all_chunks() noexcept {
 
 void allocator_core::release_grant(std::size_t bytes) const noexcept {
   if (options_.quota == nullptr) return;
-  if (const status s = options_.quota->release(bytes); !s) report_background_error(s.error());
+  report_if_failed(options_.quota->release(bytes));
 }
 
 // Freeing memory during a capture could wait for work that never runs. The query of the default

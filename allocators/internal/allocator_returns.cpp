@@ -205,8 +205,8 @@ void allocator_core::unmap_everything() noexcept {
           !a->unmapping.empty();
   if (!any) return;
   const relaxed_capture_mode relaxed(device_.driver());
-  if (!relaxed.entered()) report_background_error(relaxed.entered().error());
-  if (const status s = wait_for_device(); !s) report_background_error(s.error());
+  report_if_failed(relaxed.entered());
+  report_if_failed(wait_for_device());
   if (in_chunks()) return free_all_chunks();
   for (const auto &a : arenas_) {
     reclaim_unmapping(*a, true);
@@ -224,9 +224,7 @@ void allocator_core::unmap_everything() noexcept {
       }
       plan.unmap(run);
       if (plan.empty()) continue;
-      if (const status s = device_.space().apply(std::move(plan)); !s) {
-        report_background_error(s.error());
-      }
+      report_if_failed(device_.space().apply(std::move(plan)));
     }
   }
 }

@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char *operation = "driver::load";
 constexpr const char *not_opened = "no driver library could be opened";
-constexpr int oldest_version = 10000;  // CUDA 10.0: cuStreamIsCapturing, which every fence needs
+constexpr int oldest_version = 10000;  // CUDA 10.0: every fence needs cuStreamIsCapturing
 
 tl::unexpected<error> unusable(const char *reason, std::uint64_t value = 0,
                                std::uint64_t limit = 0) {
@@ -25,7 +25,7 @@ tl::unexpected<error> unusable(const char *reason, std::uint64_t value = 0,
 }
 
 // Drivers by the handle of their library: two names of one file are one driver. Never destroyed,
-// because statics of the user may still hold devices when ours would be.
+// because static objects of the program may still hold devices.
 struct loaded_drivers {
   std::mutex mutex;
   std::map<void *, driver *> by_library;
@@ -36,13 +36,13 @@ loaded_drivers &loaded() {
   return *all;
 }
 
-// How a symbol is found: by cuGetProcAddress, at a version, where the driver has it (11.3), and by
-// its exported name else.
+// Finds symbols: by cuGetProcAddress at a version if the driver has it (11.3), else by the exported
+// name.
 class resolver {
  public:
   resolver(void *library, int version) : library_(library), version_(version) {
-    if (version >= 12000) load(five_, "cuGetProcAddress_v2");
-    if (version >= 11030 && five_ == nullptr) load(four_, "cuGetProcAddress");
+    if (version >= 12000) load(proc_address_v2_, "cuGetProcAddress_v2");
+    if (version >= 11030 && proc_address_v2_ == nullptr) load(proc_address_, "cuGetProcAddress");
   }
 
   // `symbol` as the library exports it, in the signature of CUDA version `since`.
@@ -63,32 +63,31 @@ class resolver {
   void *look_up(const char *symbol, int since) const {
     if (since > version_) return nullptr;
     std::string base = symbol;
-    if (const std::size_t n = base.size(); n > 3 && base.compare(n - 3, 3, "_v2") == 0) {
-      base.resize(n - 3);
-    }
+    if (base.ends_with("_v2")) base.resize(base.size() - 3);
     void *found = nullptr;
-    if (five_ != nullptr) {
-      int why = 0;
-      if (five_(base.c_str(), &found, since, legacy_stream, &why) != CUDA_SUCCESS) found = nullptr;
-    } else if (four_ != nullptr) {
-      if (four_(base.c_str(), &found, since, legacy_stream) != CUDA_SUCCESS) found = nullptr;
+    int reason = 0;
+    CUresult r = CUDA_ERROR_NOT_FOUND;
+    if (proc_address_v2_ != nullptr) {
+      r = proc_address_v2_(base.c_str(), &found, since, legacy_stream, &reason);
+    } else if (proc_address_ != nullptr) {
+      r = proc_address_(base.c_str(), &found, since, legacy_stream);
     }
-    // The exported name has the same signature for ever, so it is as good an answer.
-    return found != nullptr ? found : dlsym(library_, symbol);
+    // The signature of an exported name never changes.
+    return r == CUDA_SUCCESS && found != nullptr ? found : dlsym(library_, symbol);
   }
 
   void *library_;
   int version_;
-  CUresult(CUDAAPI *five_)(const char *, void **, int, cuuint64_t, int *) = nullptr;
-  CUresult(CUDAAPI *four_)(const char *, void **, int, cuuint64_t) = nullptr;
+  CUresult(CUDAAPI *proc_address_v2_)(const char *, void **, int, cuuint64_t, int *) = nullptr;
+  CUresult(CUDAAPI *proc_address_)(const char *, void **, int, cuuint64_t) = nullptr;
 };
 
 void fill(driver_table &table, const resolver &find) {
 #define STILLMAP_FIND(call, symbol, since, parameters) find.find(table.call, symbol, since);
   STILLMAP_DRIVER_SYMBOLS(STILLMAP_FIND)
 #undef STILLMAP_FIND
-  // Same signature, better behaviour, where the driver has it: the UUID of a MIG instance instead
-  // of its GPU's; releasing a primary context that is still current.
+  // Later versions with the same signature behave better: they return the UUID of a MIG instance
+  // instead of its GPU's, and release a primary context that is still current.
   const auto prefer = [&](auto *&pointer, const char *symbol, int since) {
     auto *better = pointer;
     find.find(better, symbol, since);
@@ -115,7 +114,7 @@ void say(const std::string &path, const char *what) {
   if (verbose()) std::fprintf(stderr, "stillmap: driver %s: %s\n", path.c_str(), what);
 }
 
-// The driver at `path`, which the caller holds the registry's lock for.
+// Opens the driver at `path`. Requires the lock of `all`.
 result<driver *> open_locked(loaded_drivers &all, const std::string &path, bool skip_known_host) {
   void *library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
@@ -125,7 +124,7 @@ result<driver *> open_locked(loaded_drivers &all, const std::string &path, bool 
   }
   if (const auto known = all.by_library.find(library); known != all.by_library.end()) {
     dlclose(library);  // the count of the first opening stays
-    // dlopen() answers a bare name with any library of that SONAME, so with a hostcuda too.
+    // For a bare name, dlopen() returns any library with that SONAME, also a loaded hostcuda.
     if (skip_known_host && known->second->is_hostcuda()) {
       say(path, "is the hostcuda that was loaded before; looking further");
       return unusable(not_opened);
@@ -135,7 +134,7 @@ result<driver *> open_locked(loaded_drivers &all, const std::string &path, bool 
   result<driver *> built = driver_access::build(library, path_of(library, path));
   if (!built) {
     say(path, built.error().message().c_str());
-    // It stays open: closing a libcuda that has begun to start is not known to be safe.
+    // The library stays open: closing a libcuda that has begun to initialise may be unsafe.
     return built;
   }
   say(path, "loaded");
@@ -151,7 +150,7 @@ result<driver *> driver_access::build(void *library, std::string path) {
   if (get_version == nullptr) return unusable("not a CUDA driver: cuDriverGetVersion is missing");
   int version = 0;
   if (const CUresult r = get_version(&version); r != CUDA_SUCCESS) {
-    return unusable(describe_cuda_error(r).name);  // the toolkit's stub ends here
+    return unusable(describe_cuda_error(r).name);  // the toolkit's stub library
   }
   if (version <= 0) return unusable("the driver does not know its own version");
   if (version < oldest_version) {
@@ -192,7 +191,7 @@ result<driver *> driver::load(std::string_view which) {
   for (const std::string &path : candidates) {
     result<driver *> opened = open_locked(all, path, by_system);
     if (opened) return opened;
-    // A library that opened and refused says more than one that is not there.
+    // The error of a library that was opened is more useful than that of an absent one.
     if (opened.error().reason != not_opened) outcome = opened;
   }
   return outcome;
@@ -205,7 +204,7 @@ result<driver *> driver::get() {
   result<driver *> loaded_now = load(which != nullptr ? which : "cuda");
   if (!loaded_now) return loaded_now;
   driver *first = nullptr;
-  // Two threads may have loaded at once, from an environment that changed in between.
+  // Two threads may load at once, and the environment may change between them.
   chosen.compare_exchange_strong(first, *loaded_now, std::memory_order_acq_rel);
   return first != nullptr ? first : *loaded_now;
 }

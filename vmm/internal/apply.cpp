@@ -68,12 +68,7 @@ class remap {
       STILLMAP_RETURN_IF_ERROR(gather_locked(step.range, leaving_, purpose::suspend));
       for (std::size_t i = before; i < leaving_.size(); ++i) leaving_[i].suspend_by = step.by;
     }
-    std::sort(leaving_.begin(), leaving_.end(), by_address);
-    for (std::size_t i = 1; i < leaving_.size(); ++i) {
-      if (leaving_[i - 1].range.overlaps(leaving_[i].range)) {
-        return no("a range is unmapped twice", leaving_[i].range.begin);
-      }
-    }
+    STILLMAP_RETURN_IF_ERROR(sort_disjoint(leaving_, "a range is unmapped twice"));
     for (const auto &g : plan_.grants_) {
       std::vector<present> concerned;
       STILLMAP_RETURN_IF_ERROR(gather_locked(g.range, concerned, purpose::grant));
@@ -112,12 +107,7 @@ class remap {
       touch(block, target);
     }
     for (auto *list : {&arriving_, &replacing_}) {
-      std::sort(list->begin(), list->end(), by_address);
-      for (std::size_t i = 1; i < list->size(); ++i) {
-        if ((*list)[i - 1].range.overlaps((*list)[i].range)) {
-          return no("two steps map the same address", (*list)[i].range.begin);
-        }
-      }
+      STILLMAP_RETURN_IF_ERROR(sort_disjoint(*list, "two steps map the same address"));
     }
     const std::size_t live = space_.mappings_.size() - space_.suspended_ + arriving_.size();
     const std::size_t ceiling = space_.stats_.mapping_ceiling;
@@ -129,8 +119,14 @@ class remap {
     return {};
   }
 
-  static bool by_address(const present &a, const present &b) {
-    return a.range.begin < b.range.begin;
+  // Sorts a list by address. An overlap is an error.
+  static status sort_disjoint(std::vector<present> &list, const char *overlap) {
+    std::sort(list.begin(), list.end(),
+              [](const present &a, const present &b) { return a.range.begin < b.range.begin; });
+    for (std::size_t i = 1; i < list.size(); ++i) {
+      if (list[i - 1].range.overlaps(list[i].range)) return no(overlap, list[i].range.begin);
+    }
+    return {};
   }
 
   status gather_locked(virtual_range r, std::vector<present> &into, purpose why) {
@@ -204,28 +200,21 @@ class remap {
 
   status perform() {
     STILLMAP_RETURN_IF_ERROR(map_all(arriving_, mapped_));
-    for (std::size_t i = 0; i < regranted_.size();) {
-      const std::size_t n = run_length(
-          i,
-          [&](std::size_t a, std::size_t b) {
-            return regranted_[a].now == regranted_[b].now &&
-                   follows(regranted_[a].was, regranted_[b].was);
-          },
-          regranted_.size());
-      const virtual_range run = span_of(regranted_[i].was, regranted_[i + n - 1].was);
-      regranted_done_ = i + n;  // a failed call may have done part of it
-      if (status s = driver().set_access(run, regranted_[i].now->data(), regranted_[i].now->size());
-          !s) {
-        return s;
-      }
-      i += n;
-    }
-    for (std::size_t i = 0; i < leaving_.size();) {
-      const std::size_t n = adjacent_from(leaving_, i);
-      STILLMAP_RETURN_IF_ERROR(driver().unmap(span_of(leaving_[i], leaving_[i + n - 1])));
-      i += n;
-      unmapped_ = i;
-    }
+    const auto alike = [](const regrant &a, const regrant &b) {
+      return a.now == b.now && follows(a.was, b.was);
+    };
+    const auto grant = [&](std::size_t first, std::size_t end) {
+      regranted_done_ = end;  // a failed call may have done part of it
+      return driver().set_access(span_of(regranted_[first].was, regranted_[end - 1].was),
+                                 regranted_[first].now->data(), regranted_[first].now->size());
+    };
+    STILLMAP_RETURN_IF_ERROR(each_run(regranted_, regranted_.size(), alike, grant));
+    const auto unmap = [&](std::size_t first, std::size_t end) -> status {
+      STILLMAP_RETURN_IF_ERROR(driver().unmap(span_of(leaving_[first], leaving_[end - 1])));
+      unmapped_ = end;
+      return {};
+    };
+    STILLMAP_RETURN_IF_ERROR(each_run(leaving_, leaving_.size(), follows, unmap));
     return map_all(replacing_, remapped_);
   }
 
@@ -234,28 +223,18 @@ class remap {
       STILLMAP_RETURN_IF_ERROR(driver().map(p.range.begin, p.range.bytes, p.page->handle()));
       ++done;
     }
-    return grant_runs(pages, pages.size());
+    return grant_runs(pages);
   }
 
-  status grant_runs(const std::vector<present> &pages, std::size_t count) {
-    for (std::size_t i = 0; i < count;) {
-      const std::size_t n = run_length(
-          i,
-          [&](std::size_t a, std::size_t b) {
-            return pages[a].access == pages[b].access && follows(pages[a], pages[b]);
-          },
-          count);
-      const auto &access = *pages[i].access;
-      if (!access.empty()) {
-        if (status s = driver().set_access(span_of(pages[i], pages[i + n - 1]), access.data(),
-                                           access.size());
-            !s) {
-          return s;
-        }
-      }
-      i += n;
-    }
-    return {};
+  status grant_runs(const std::vector<present> &pages) {
+    const auto alike = [](const present &a, const present &b) {
+      return a.access == b.access && follows(a, b);
+    };
+    return each_run(pages, pages.size(), alike, [&](std::size_t first, std::size_t end) {
+      const auto &access = *pages[first].access;
+      const virtual_range run = span_of(pages[first], pages[end - 1]);
+      return access.empty() ? status{} : driver().set_access(run, access.data(), access.size());
+    });
   }
 
   // ---- the way back -----------------------------------------------------------------------------
@@ -273,27 +252,25 @@ class remap {
     for (std::size_t i = 0; i < unmapped_; ++i) {
       if (!lost_.contains(leaving_[i].range.begin.value())) back.push_back(leaving_[i]);
     }
-    if (const status s = grant_runs(back, back.size()); !s) report_background_error(s.error());
+    report_if_failed(grant_runs(back));
     std::vector<present> granted;
     for (std::size_t i = 0; i < regranted_done_; ++i) granted.push_back(regranted_[i].was);
-    if (const status s = grant_runs(granted, granted.size()); !s)
-      report_background_error(s.error());
+    report_if_failed(grant_runs(granted));
     unmap_first(arriving_, mapped_);
     unmapped_ = 0;
     regranted_done_ = 0;
   }
 
   void unmap_first(const std::vector<present> &pages, std::size_t &count) {
-    for (std::size_t i = 0; i < count;) {
-      const std::size_t n = std::min(adjacent_from(pages, i), count - i);
-      const status s = driver().unmap(span_of(pages[i], pages[i + n - 1]));
-      if (!s) {
+    const auto unmap = [&](std::size_t first, std::size_t end) -> status {
+      if (const status s = driver().unmap(span_of(pages[first], pages[end - 1])); !s) {
         report_background_error(s.error());
-        stuck_.insert(stuck_.end(), pages.begin() + static_cast<std::ptrdiff_t>(i),
-                      pages.begin() + static_cast<std::ptrdiff_t>(i + n));
+        stuck_.insert(stuck_.end(), pages.begin() + static_cast<std::ptrdiff_t>(first),
+                      pages.begin() + static_cast<std::ptrdiff_t>(end));
       }
-      i += n;
-    }
+      return {};  // the other runs are unmapped all the same
+    };
+    report_if_failed(each_run(pages, count, follows, unmap));
     count = 0;
   }
 
@@ -353,15 +330,16 @@ class remap {
   static virtual_range span_of(const present &first, const present &last) {
     return {first.range.begin, last.range.end() - first.range.begin};
   }
-  template <class Same>
-  static std::size_t run_length(std::size_t i, Same same, std::size_t count) {
-    std::size_t n = 1;
-    while (i + n < count && same(i + n - 1, i + n)) ++n;
-    return n;
-  }
-  static std::size_t adjacent_from(const std::vector<present> &v, std::size_t i) {
-    return run_length(
-        i, [&](std::size_t a, std::size_t b) { return follows(v[a], v[b]); }, v.size());
+  // Calls act(first, end) for each run of the first `count` elements in which every element and its
+  // successor are `alike`, until a call fails.
+  template <class Element, class Alike, class Act>
+  static status each_run(const std::vector<Element> &list, std::size_t count, Alike alike,
+                         Act act) {
+    for (std::size_t first = 0, end = 1; first < count; first = end++) {
+      while (end < count && alike(list[end - 1], list[end])) ++end;
+      STILLMAP_RETURN_IF_ERROR(act(first, end));
+    }
+    return {};
   }
 
   struct regrant {

@@ -102,7 +102,7 @@ class copied_buffer final : public buffer_impl {
         if (s) s = drv.copy_on_device(child->at_, at_, size());
         if (s) s = drv.synchronize_context();
         if (!s) {
-          if (const status d = child->drop(); !d) report_background_error(d.error());
+          report_if_failed(child->drop());
           return tl::unexpected(s.error());
         }
       }
@@ -152,7 +152,7 @@ class copied_buffer final : public buffer_impl {
       if (!s) device_.space().remove_fallback({fresh, bytes});
     }
     if (!s) {
-      if (const status back = drv.free(fresh); !back) report_background_error(back.error());
+      report_if_failed(drv.free(fresh));
       return s;
     }
     if (at_) {

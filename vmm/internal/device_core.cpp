@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "stillmap/vmm/internal/try.h"
+
 namespace stillmap {
 
 result<event_handle> event_pool::take(const driver &drv) {
@@ -30,9 +32,7 @@ void event_pool::give_back(event_handle e) noexcept {
 
 void event_pool::destroy_all(const driver &drv) noexcept {
   const std::lock_guard lock(mutex_);
-  for (const event_handle e : free_) {
-    if (const status s = drv.destroy_event(e); !s) report_background_error(s.error());
-  }
+  for (const event_handle e : free_) report_if_failed(drv.destroy_event(e));
   free_.clear();
   created_ = 0;
 }

@@ -29,19 +29,16 @@ enum attribute : int {
 
 constexpr std::size_t fallback_page = 2_MiB;
 constexpr std::size_t smallest_trial = 1_GiB;
-// What one H100 driver was reported to hold before set-access fails with out of memory. No driver
-// tells its own.
-constexpr std::size_t mappings_a_driver_holds = 520000;
+// The number of mappings at which cuMemSetAccess of an H100 driver was reported to fail with out of
+// memory. Drivers do not report their limit.
+constexpr std::size_t reported_mapping_ceiling = 520000;
 
-// What a trial holds, given back when it ends however it ends.
+// The resources of a trial, released by their destructors.
 class trial_page {
  public:
   trial_page(const driver &drv, physical_handle h) : drv_(drv), handle_(h) {}
   trial_page(const trial_page &) = delete;
-  ~trial_page() { note(drv_.release_physical(handle_)); }
-  static void note(const status &s) {
-    if (!s) report_background_error(s.error());
-  }
+  ~trial_page() { report_if_failed(drv_.release_physical(handle_)); }
 
  private:
   const driver &drv_;
@@ -53,8 +50,8 @@ class trial_range {
   trial_range(const driver &drv, virtual_range r) : drv_(drv), range_(r) {}
   trial_range(const trial_range &) = delete;
   ~trial_range() {
-    if (mapped_) trial_page::note(drv_.unmap(range_));
-    trial_page::note(drv_.free_addresses(range_));
+    if (mapped_) report_if_failed(drv_.unmap(range_));
+    report_if_failed(drv_.free_addresses(range_));
   }
   status map(physical_handle h) {
     status s = drv_.map(range_.begin, range_.bytes, h);
@@ -76,20 +73,17 @@ class prober {
  private:
   using trial = status (prober::*)();
 
-  bool advertised(int attribute, int at_least = 1) {
+  bool advertised(int attribute) {
     const auto value = drv_.device_attribute(attribute, ordinal_);
-    if (!value) {
-      lost(value.error());
-      return false;
-    }
-    return *value >= at_least;
+    if (!value) note_if_lost(value.error());
+    return value && *value >= 1;
   }
-  // A failure means absent, unless it means that nothing works any more.
+  // A failure means that the capability is absent, unless the device is lost.
   bool works(const status &s) {
-    if (!s) lost(s.error());
+    if (!s) note_if_lost(s.error());
     return s.has_value();
   }
-  void lost(const error &e) {
+  void note_if_lost(const error &e) {
     if (!fatal_ && e.is(errc::device_lost)) fatal_ = e;
   }
 
@@ -139,8 +133,8 @@ status prober::map_host_page() {
   return access_page(p, bytes);
 }
 
-// On a stream of its own: the legacy default stream may be waiting for anything, or part of what
-// another thread captures.
+// Uses its own stream: the legacy default stream may have queued work, or be part of a capture of
+// another thread.
 status prober::use_pool() {
   STILLMAP_ASSIGN_OR_RETURN(const auto stream, drv_.create_stream(true));
   status outcome;
@@ -148,31 +142,31 @@ status prober::use_pool() {
     outcome = tl::unexpected<error>(at.error());
   } else {
     outcome = drv_.free_async(*at, stream);
-    if (!outcome) trial_page::note(drv_.free(*at));
-    // The pool keeps its page until somebody waits, so a wait that fails is tried once more.
+    if (!outcome) report_if_failed(drv_.free(*at));
+    // The pool keeps its page until a host wait, so a failed wait is tried once more.
     status waited = drv_.synchronize_stream(stream);
     if (outcome) outcome = waited;
     if (!waited) waited = drv_.synchronize_stream(stream);
   }
-  trial_page::note(drv_.destroy_stream(stream));
+  report_if_failed(drv_.destroy_stream(stream));
   return outcome;
 }
 
 void prober::granularities() {
   const auto minimum = drv_.granularity(page_here(), false);
   const auto recommended = drv_.granularity(page_here(), true);
-  if (!minimum) lost(minimum.error());
-  if (!recommended) lost(recommended.error());
+  if (!minimum) note_if_lost(minimum.error());
+  if (!recommended) note_if_lost(recommended.error());
   found_.page_bytes = minimum && *minimum != 0 ? *minimum : fallback_page;
   found_.recommended_page_bytes =
       recommended && *recommended >= found_.page_bytes ? *recommended : found_.page_bytes;
 }
 
-// Far more addresses than memory is what lets a buffer grow without moving; how much more depends
-// on the machine (WSL refuses 32 GiB).
+// A buffer grows in place while its reservation is large enough, so a reservation should exceed the
+// memory many times. The limit depends on the machine (32 GiB fail on WSL).
 std::size_t prober::largest_reservation() {
   const auto total = drv_.device_total_memory(ordinal_);
-  if (!total) lost(total.error());
+  if (!total) note_if_lost(total.error());
   const std::size_t memory = total ? static_cast<std::size_t>(total->bytes()) : 0;
   const std::size_t wanted =
       std::max(memory > SIZE_MAX / 16 ? memory : memory * 16, smallest_trial);
@@ -183,23 +177,23 @@ std::size_t prober::largest_reservation() {
       const trial_range held(drv_, {*at, bytes});
       return bytes;
     }
-    lost(at.error());
+    note_if_lost(at.error());
   }
-  return found_.page_bytes;  // one page's worth has just been reserved
+  return found_.page_bytes;  // access_page() has reserved that much
 }
 
 std::vector<int> prober::peers() {
   std::vector<int> out;
   const auto count = drv_.device_count();
   if (!count) {
-    lost(count.error());
+    note_if_lost(count.error());
     return out;
   }
   for (int other = 0; other < *count; ++other) {
     if (other == ordinal_) continue;
     const auto can = drv_.can_access_peer(other, ordinal_);
     if (!can) {
-      lost(can.error());
+      note_if_lost(can.error());
     } else if (*can) {
       out.push_back(other);
     }
@@ -207,7 +201,7 @@ std::vector<int> prober::peers() {
   return out;
 }
 
-// What a simulated machine says of itself, "profile=wsl2,memory=..."; empty on a real driver.
+// The configuration of a simulated machine, "profile=wsl2,memory=..."; empty on a real driver.
 std::string_view prober::simulated() const {
   const auto configuration =
       reinterpret_cast<int (*)(const char **)>(drv_.symbol("hostcuda_config"));
@@ -222,16 +216,16 @@ bool prober::on_wsl() const {
   return simulated().find("profile=wsl2") != std::string_view::npos;
 }
 
-// hostcuda knows: with real bytes it is what the process can hold, far below a real driver's.
+// hostcuda reports its limit: with real bytes it is that of the process, far below a driver's.
 std::size_t prober::mapping_ceiling() const {
   constexpr std::string_view key = ",mappings=";
   const std::string_view text = simulated();
   const std::size_t at = text.find(key);
-  std::size_t told = 0;
+  std::size_t reported = 0;
   if (at != std::string_view::npos) {
-    std::from_chars(text.data() + at + key.size(), text.data() + text.size(), told);
+    std::from_chars(text.data() + at + key.size(), text.data() + text.size(), reported);
   }
-  return told != 0 ? told : mappings_a_driver_holds;
+  return reported != 0 ? reported : reported_mapping_ceiling;
 }
 
 result<capabilities> prober::run() {

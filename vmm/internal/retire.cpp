@@ -173,7 +173,7 @@ std::size_t address_space::collect(bool wait) {
   }
   status outcome;
   const std::size_t bytes = collect_from(due, wait, outcome);
-  if (!outcome) report_background_error(outcome.error());
+  report_if_failed(outcome);
   return bytes;
 }
 

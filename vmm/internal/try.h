@@ -1,10 +1,19 @@
-// Macros that return an error to the caller, as Abseil's of these names. For sources and internal
-// headers only: no installed header includes this file.
+// Macros that return an error to the caller, as Abseil's of these names, and a function that reports
+// an error that no caller can receive. For sources and internal headers only: no installed header
+// includes this file.
 #pragma once
 
 #include <utility>
 
 #include "stillmap/vmm/error.h"
+
+namespace stillmap {
+
+inline void report_if_failed(const status &s) noexcept {
+  if (!s) report_background_error(s.error());
+}
+
+}  // namespace stillmap
 
 // Evaluates a result or status; on failure returns its error from the calling function.
 #define STILLMAP_RETURN_IF_ERROR(...)                               \
