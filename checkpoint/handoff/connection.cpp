@@ -125,11 +125,15 @@ status connection::send(std::uint16_t kind, std::span<const std::byte> body,
               static_cast<std::uint32_t>(fds.size())};
   alignas(cmsghdr) char room[CMSG_SPACE(max_fds * sizeof(int))] = {};
   // Descriptors are attached to the first byte of the header.
-  for (std::size_t sent = 0; sent < sizeof head;) {
-    iovec part{reinterpret_cast<char *>(&head) + sent, sizeof head - sent};
+  for (std::size_t sent = 0; sent < sizeof head + body.size();) {
+    const std::size_t of_head = std::min(sent, sizeof head), of_body = sent - of_head;
+    iovec parts[] = {
+        {reinterpret_cast<char *>(&head) + of_head, sizeof head - of_head},
+        {const_cast<std::byte *>(body.data()) + of_body, body.size() - of_body},
+    };
     msghdr m{};
-    m.msg_iov = &part;
-    m.msg_iovlen = 1;
+    m.msg_iov = parts;
+    m.msg_iovlen = std::size(parts);
     if (sent == 0 && !fds.empty()) {
       m.msg_control = room;
       m.msg_controllen = CMSG_SPACE(fds.size_bytes());
@@ -142,16 +146,6 @@ status connection::send(std::uint16_t kind, std::span<const std::byte> body,
     const ssize_t n = ::sendmsg(socket_.get(), &m, MSG_NOSIGNAL);
     if (n > 0) {
       sent += static_cast<std::size_t>(n);
-    } else if (n < 0 && !again()) {
-      return system_error("the peer closed the connection");
-    } else if (status s = wait_for(socket_.get(), POLLOUT, timeout, cancel); !s) {
-      return s;
-    }
-  }
-  while (!body.empty()) {
-    const ssize_t n = ::send(socket_.get(), body.data(), body.size(), MSG_NOSIGNAL);
-    if (n > 0) {
-      body = body.subspan(static_cast<std::size_t>(n));
     } else if (n < 0 && !again()) {
       return system_error("the peer closed the connection");
     } else if (status s = wait_for(socket_.get(), POLLOUT, timeout, cancel); !s) {

@@ -36,24 +36,22 @@ result<image::reader> open_mine(const collective &all, const std::string &folder
 result<snapshot::restored> restore(MPI_Comm ranks, const device &d, const std::string &folder,
                                    const snapshot::restore_options &options) {
   STILLMAP_ASSIGN_OR_RETURN(const auto all, collective::create(ranks));
-  const auto set = attempt([&] { return read_set(all, folder, options); });
-  STILLMAP_RETURN_IF_ERROR(all.all_agree(without_value(set)));
-  image::image_id set_of_rank_0 = set->set;
+  STILLMAP_ASSIGN_OR_RETURN(const auto set,
+                            all.agree([&] { return read_set(all, folder, options); }));
+  image::image_id set_of_rank_0 = set.set;
   STILLMAP_RETURN_IF_ERROR(all.broadcast(set_of_rank_0));
-  const auto image = attempt([&] { return open_mine(all, folder, *set, set_of_rank_0, options); });
-  STILLMAP_RETURN_IF_ERROR(all.all_agree(without_value(image)));
+  STILLMAP_ASSIGN_OR_RETURN(const auto image, all.agree([&] {
+    return open_mine(all, folder, set, set_of_rank_0, options);
+  }));
 
-  const std::string &path = image->path();
-  auto memory = attempt(
-      [&] { return snapshot::restore_operation::create(d, *image, options.tags, options); });
-  STILLMAP_RETURN_IF_ERROR(all.all_agree(image::in_file(without_value(memory), path)));
-  const auto reserved = attempt([&] { return image::in_file(memory->reserve(), path); });
-  STILLMAP_RETURN_IF_ERROR(all.all_agree(reserved));
-  const auto fetched = attempt([&] { return image::in_file(memory->fetch(options), path); });
-  STILLMAP_RETURN_IF_ERROR(all.all_agree(fetched));
-  auto mapped = attempt([&] { return image::in_file(std::move(*memory).finish(), path); });
-  STILLMAP_RETURN_IF_ERROR(all.all_agree(without_value(mapped)));
-  return std::move(*mapped);
+  const std::string &path = image.path();
+  STILLMAP_ASSIGN_OR_RETURN(auto memory, all.agree([&] {
+    return image::in_file(snapshot::restore_operation::create(d, image, options.tags, options),
+                          path);
+  }));
+  STILLMAP_RETURN_IF_ERROR(all.agree([&] { return image::in_file(memory.reserve(), path); }));
+  STILLMAP_RETURN_IF_ERROR(all.agree([&] { return image::in_file(memory.fetch(options), path); }));
+  return all.agree([&] { return image::in_file(std::move(memory).finish(), path); });
 }
 
 }  // namespace stillmap::mpi

@@ -138,13 +138,12 @@ class rank_of_save {
 result<std::vector<image::set_member>> write_all(const collective &all, rank_of_save &mine,
                                                  std::span<const std::string> tags,
                                                  const save_options &options) {
-  STILLMAP_RETURN_IF_ERROR(all.all_agree(attempt([&] { return mine.open(); })));
+  STILLMAP_RETURN_IF_ERROR(all.agree([&] { return mine.open(); }));
   STILLMAP_RETURN_IF_ERROR(all.broadcast(mine.id()));
-  STILLMAP_RETURN_IF_ERROR(
-      all.all_agree(attempt([&] { return mine.prepare(tags, options.snapshot.notes); })));
-  STILLMAP_RETURN_IF_ERROR(all.all_agree(attempt([&] { return mine.write(); })));
+  STILLMAP_RETURN_IF_ERROR(all.agree([&] { return mine.prepare(tags, options.snapshot.notes); }));
+  STILLMAP_RETURN_IF_ERROR(all.agree([&] { return mine.write(); }));
   STILLMAP_ASSIGN_OR_RETURN(auto members, all.gather(mine.member()));
-  STILLMAP_RETURN_IF_ERROR(all.all_agree(attempt([&] { return mine.check_images(members); })));
+  STILLMAP_RETURN_IF_ERROR(all.agree([&] { return mine.check_images(members); }));
   return members;
 }
 

@@ -29,6 +29,12 @@ bool is_aligned_vector(const flatbuffers::Vector<const T *> *v) {
 // Checks all counts before copying anything. An encoding may share names and lists, so that few
 // bytes decode to many.
 status check_sizes(const wire::Manifest &w) {
+  std::size_t tags = 0, entries = 0, notes = 0;
+  for (const auto *t : *w.tags()) tags += t->size();
+  for (const auto *l : *w.access_lists()) {
+    if (l->entries() != nullptr) entries += l->entries()->size();
+  }
+  for (const auto *n : *w.notes()) notes += n->name()->size() + n->bytes()->size();
   const struct {
     const char *reason;
     std::size_t n, limit;
@@ -39,6 +45,9 @@ status check_sizes(const wire::Manifest &w) {
       {"too many access lists", w.access_lists()->size(), max_access_lists},
       {"too many mappings", w.places()->size(), max_places},
       {"too many notes", w.notes()->size(), max_notes},
+      {"too many bytes of tags", tags, max_tag_bytes},
+      {"too many entries of access lists", entries, max_access_entries},
+      {"too many bytes of notes", notes, max_note_bytes},
   };
   for (const auto &l : limits) {
     if (l.n > l.limit) {
@@ -49,17 +58,6 @@ status check_sizes(const wire::Manifest &w) {
                  is_aligned_vector(w.places());
   for (const auto *l : *w.access_lists()) aligned = aligned && is_aligned_vector(l->entries());
   if (!aligned) return wrong("a vector is not aligned");
-  std::size_t tags = 0, entries = 0, notes = 0;
-  for (const auto *t : *w.tags()) tags += t->size();
-  for (const auto *l : *w.access_lists()) {
-    if (l->entries() != nullptr) entries += l->entries()->size();
-  }
-  for (const auto *n : *w.notes()) notes += n->name()->size() + n->bytes()->size();
-  if (tags > max_tag_bytes) return wrong("too many bytes of tags", std::to_string(tags));
-  if (entries > max_access_entries) {
-    return wrong("too many entries of access lists", std::to_string(entries));
-  }
-  if (notes > max_note_bytes) return wrong("too many bytes of notes", std::to_string(notes));
   if (w.device()->uuid()->size() != 16) {
     return wrong("the size of the device UUID is wrong", std::to_string(w.device()->uuid()->size()),
                  "16");

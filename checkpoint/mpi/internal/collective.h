@@ -10,6 +10,19 @@
 
 namespace stillmap::mpi {
 
+// Runs a step of this rank. Exceptions become errors: an exception must not keep this rank from the
+// next collective, where the others wait.
+template <class Step>
+auto attempt(const Step &step) -> decltype(step()) {
+  try {
+    return step();
+  } catch (const std::bad_alloc &) {
+    return make_error(errc::out_of_memory, "mpi", "no host memory");
+  } catch (...) {
+    return make_error(errc::invalid_argument, "mpi", "an exception, possibly of a callback");
+  }
+}
+
 // Owns a duplicate of the communicator, so that messages of the application are not mixed up with
 // ours. Threads: one.
 class collective {
@@ -28,6 +41,15 @@ class collective {
   // Collective: succeeds if all ranks succeeded; otherwise the error of the lowest rank that
   // failed. Errors: that one; MPI's.
   status all_agree(const status &mine) const;
+
+  // Collective: runs step(), whose result is a status or a result, and succeeds with it if it
+  // succeeded on all ranks. Errors: as all_agree().
+  template <class Step>
+  auto agree(const Step &step) const -> decltype(step()) {
+    auto mine = attempt(step);
+    STILLMAP_RETURN_IF_ERROR(all_agree(mine ? status() : tl::unexpected(mine.error())));
+    return mine;
+  }
 
   // Collective: the values of all ranks, by rank.
   template <class T>
@@ -52,24 +74,5 @@ class collective {
   MPI_Comm own_;
   int rank_ = 0, size_ = 0;
 };
-
-// Runs a step of this rank. Exceptions become errors: an exception must not keep this rank from the
-// next collective, where the others wait.
-template <class Step>
-auto attempt(const Step &step) -> decltype(step()) {
-  try {
-    return step();
-  } catch (const std::bad_alloc &) {
-    return make_error(errc::out_of_memory, "mpi", "no host memory");
-  } catch (...) {
-    return make_error(errc::invalid_argument, "mpi", "an exception, possibly of a callback");
-  }
-}
-
-template <class T>
-status without_value(const result<T> &r) {
-  if (!r) return tl::unexpected(r.error());
-  return {};
-}
 
 }  // namespace stillmap::mpi
