@@ -8,6 +8,7 @@
 
 #include "bench/support/session.h"
 #include "stillmap/vmm/context.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::bench {
 namespace {
@@ -29,10 +30,9 @@ bool timed(session &s, stopwatch *watch, std::size_t n,
   return true;
 }
 
-template <class T, class U>
-status keep(const result<T> &from, U &to) {
-  if (!from) return tl::unexpected(from.error());
-  to = *from;
+template <class T>
+status keep(const result<T> &from, T &to) {
+  STILLMAP_ASSIGN_OR_RETURN(to, from);
   return {};
 }
 
@@ -117,7 +117,8 @@ void allocate_and_free(benchmark::State &state, allocator which, bool time_free)
 // ---- calls that need nothing but one another ---------------------------------------------------
 
 struct tools {
-  const session &s;
+  const driver &drv;
+  context_handle context;
   stream on;
   event_handle event = nullptr;
   device_address memory;
@@ -134,7 +135,7 @@ void small_call(benchmark::State &state, tool_call call) {
   const context_guard guard(drv, s.dev().context());
   auto on = stream::create(s.dev());
   if (!s.check(on)) return;
-  tools t{s, std::move(*on), nullptr, {}, std::vector<char>(bytes * 2, 1)};
+  tools t{drv, s.dev().context(), std::move(*on), nullptr, {}, std::vector<char>(bytes * 2, 1)};
   if (!s.check(keep(drv.create_event(), t.event))) return;
   if (!s.check(keep(drv.allocate(std::max<std::size_t>(bytes * 2, 256)), t.memory))) return;
   if (!s.check(drv.record_event(t.event, t.on.get()))) return;
@@ -158,74 +159,57 @@ status outcome(const result<T> &r) {
 const struct {
   const char *name;
   tool_call call;
-  bool sized;
+  bool sized = false;
 } small_calls[] = {
-    {"CtxGetCurrent", [](tools &t, std::size_t) { return outcome(t.s.driver().current_context()); },
-     false},
+    {"CtxGetCurrent", [](tools &t, std::size_t) { return outcome(t.drv.current_context()); }},
     {"CtxPushCurrent+PopCurrent",
      [](tools &t, std::size_t) {
-       const status s = t.s.driver().push_context(t.s.dev().context());
-       return s ? t.s.driver().pop_context() : s;
-     },
-     false},
-    {"CtxSynchronize", [](tools &t, std::size_t) { return t.s.driver().synchronize_context(); },
-     false},
-    {"MemGetInfo", [](tools &t, std::size_t) { return outcome(t.s.driver().memory_info_now()); },
-     false},
+       const status s = t.drv.push_context(t.context);
+       return s ? t.drv.pop_context() : s;
+     }},
+    {"CtxSynchronize", [](tools &t, std::size_t) { return t.drv.synchronize_context(); }},
+    {"MemGetInfo", [](tools &t, std::size_t) { return outcome(t.drv.memory_info_now()); }},
     {"EventCreate+Destroy",
      [](tools &t, std::size_t) {
-       const auto e = t.s.driver().create_event();
-       return e ? t.s.driver().destroy_event(*e) : outcome(e);
-     },
-     false},
-    {"EventRecord",
-     [](tools &t, std::size_t) { return t.s.driver().record_event(t.event, t.on.get()); }, false},
-    {"EventQuery", [](tools &t, std::size_t) { return outcome(t.s.driver().event_done(t.event)); },
-     false},
-    {"EventSynchronize",
-     [](tools &t, std::size_t) { return t.s.driver().synchronize_event(t.event); }, false},
+       const auto e = t.drv.create_event();
+       return e ? t.drv.destroy_event(*e) : outcome(e);
+     }},
+    {"EventRecord", [](tools &t, std::size_t) { return t.drv.record_event(t.event, t.on.get()); }},
+    {"EventQuery", [](tools &t, std::size_t) { return outcome(t.drv.event_done(t.event)); }},
+    {"EventSynchronize", [](tools &t, std::size_t) { return t.drv.synchronize_event(t.event); }},
     {"StreamWaitEvent",
-     [](tools &t, std::size_t) { return t.s.driver().stream_wait(t.on.get(), t.event); }, false},
-    {"StreamQuery",
-     [](tools &t, std::size_t) { return outcome(t.s.driver().stream_idle(t.on.get())); }, false},
+     [](tools &t, std::size_t) { return t.drv.stream_wait(t.on.get(), t.event); }},
+    {"StreamQuery", [](tools &t, std::size_t) { return outcome(t.drv.stream_idle(t.on.get())); }},
     {"StreamIsCapturing",
-     [](tools &t, std::size_t) { return outcome(t.s.driver().stream_capturing(t.on.get())); },
-     false},
+     [](tools &t, std::size_t) { return outcome(t.drv.stream_capturing(t.on.get())); }},
     {"ThreadExchangeStreamCaptureMode",
      [](tools &t, std::size_t) {
-       return outcome(t.s.driver().exchange_capture_mode(stillmap::capture_mode::global));
-     },
-     false},
+       return outcome(t.drv.exchange_capture_mode(stillmap::capture_mode::global));
+     }},
     {"StreamSynchronize",
-     [](tools &t, std::size_t) { return t.s.driver().synchronize_stream(t.on.get()); }, false},
+     [](tools &t, std::size_t) { return t.drv.synchronize_stream(t.on.get()); }},
     {"StreamCreate+Destroy",
      [](tools &t, std::size_t) {
-       const auto made = t.s.driver().create_stream(true);
-       return made ? t.s.driver().destroy_stream(*made) : outcome(made);
-     },
-     false},
+       const auto made = t.drv.create_stream(true);
+       return made ? t.drv.destroy_stream(*made) : outcome(made);
+     }},
     {"MemcpyHtoD",
-     [](tools &t, std::size_t n) {
-       return t.s.driver().copy_to_device(t.memory, t.host.data(), n);
-     },
+     [](tools &t, std::size_t n) { return t.drv.copy_to_device(t.memory, t.host.data(), n); },
      true},
     {"MemcpyDtoH",
-     [](tools &t, std::size_t n) { return t.s.driver().copy_to_host(t.host.data(), t.memory, n); },
-     true},
+     [](tools &t, std::size_t n) { return t.drv.copy_to_host(t.host.data(), t.memory, n); }, true},
     {"MemcpyDtoDAsync",
      [](tools &t, std::size_t n) {
-       return t.s.driver().copy_on_device_async(t.memory, t.memory + n, n, t.on.get());
+       return t.drv.copy_on_device_async(t.memory, t.memory + n, n, t.on.get());
      },
      true},
     {"MemcpyHtoDAsync",
      [](tools &t, std::size_t n) {
-       return t.s.driver().copy_to_device_async(t.memory, t.host.data(), n, t.on.get());
+       return t.drv.copy_to_device_async(t.memory, t.host.data(), n, t.on.get());
      },
      true},
     {"MemsetD8Async",
-     [](tools &t, std::size_t n) {
-       return t.s.driver().set_bytes_async(t.memory, 1, n, t.on.get());
-     },
+     [](tools &t, std::size_t n) { return t.drv.set_bytes_async(t.memory, 1, n, t.on.get()); },
      true},
 };
 

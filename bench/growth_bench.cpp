@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "bench/support/kernels.h"
 #include "bench/support/session.h"
 #include "stillmap/vmm/context.h"
+#include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/stream.h"
 
 namespace stillmap::bench {
@@ -27,9 +29,7 @@ std::shared_ptr<page_pool> make_pool(session &s, pool_state state, std::size_t b
 // Data for the copying to carry. Only where there are bytes.
 bool write_step(session &s, memory_kind kind, device_address at, std::size_t bytes) {
   if (kind == memory_kind::unbacked && s.driver().is_hostcuda()) return true;
-  const context_guard guard(s.driver(), s.dev().context());
-  return s.check(s.driver().set_bytes_async(at, 0x5a, bytes, nullptr)) &&
-         s.check(s.driver().synchronize_context());
+  return s.check(write_bytes(s.dev(), at, bytes));
 }
 
 // Arguments of all growth cases: GiB to reach, MiB a step.
@@ -85,15 +85,13 @@ void grow_async(benchmark::State &state, memory_kind kind) {
   if (!s.check(stream)) return;
   const driver &drv = s.driver();
   const auto grow = [&](device_address &at, std::size_t size, std::size_t capacity) -> status {
-    const auto fresh = drv.allocate_async(capacity, stream->get());
-    if (!fresh) return tl::unexpected(fresh.error());
-    status done;
-    if (at) {
-      done = drv.copy_on_device_async(*fresh, at, size, stream->get());
-      if (done) done = drv.free_async(at, stream->get());
+    STILLMAP_ASSIGN_OR_RETURN(const device_address fresh,
+                              drv.allocate_async(capacity, stream->get()));
+    if (const device_address old = std::exchange(at, fresh)) {
+      STILLMAP_RETURN_IF_ERROR(drv.copy_on_device_async(fresh, old, size, stream->get()));
+      STILLMAP_RETURN_IF_ERROR(drv.free_async(old, stream->get()));
     }
-    at = *fresh;
-    return done;
+    return drv.synchronize_stream(stream->get());
   };
   double seconds = 0;
   for (auto _ : state) {
@@ -104,10 +102,7 @@ void grow_async(benchmark::State &state, memory_kind kind) {
       if (size + to.step > capacity) {
         const tally before = s.now();
         capacity = std::max(capacity * 2, size + to.step);
-        watch.start();
-        status grown = grow(at, size, capacity);
-        if (grown) grown = drv.synchronize_stream(stream->get());
-        watch.stop();
+        const status grown = watch.time([&] { return grow(at, size, capacity); });
         if (!s.check(grown)) return;
         s.add(before);
       }

@@ -18,9 +18,10 @@
 #include "bench/support/median.h"
 #include "bench/support/other_process.h"
 #include "bench/support/session.h"
+#include "bench/support/task_memory.h"
 #include "stillmap/checkpoint/handoff/handoff.h"
 #include "stillmap/vmm/context.h"
-#include "stillmap/vmm/page_pool.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::bench {
 namespace {
@@ -29,9 +30,6 @@ using checkpoint::memory_layout;
 using checkpoint::restored_memory;
 
 constexpr const char *place_name = "STILLMAP_BENCH_TAKES_AT";
-// Far from where a kernel puts things, so that the other process has the addresses free too.
-constexpr std::uint64_t begin_at = 0x2000'0000'0000;
-constexpr unsigned char filling = 0x5a;
 
 std::size_t handles() {
   return smoke() ? 32 : 2048;
@@ -61,7 +59,7 @@ std::array<double, 2> seconds_of_memcpy() {
     std::vector<double> all(5);
     for (double &seconds : all) {
       stopwatch watch;
-      watch.time([&] { work(); });
+      watch.time(work);
       seconds = watch.seconds();
       benchmark::ClobberMemory();
     }
@@ -98,7 +96,7 @@ std::array<double, 2> seconds_of_memcpy() {
     const std::size_t bytes = taken->layout().pages[p.page].bytes;
     for (const device_address there : {p.at, p.at + (bytes - 1)}) {
       unsigned char seen = 0;
-      good = good && drv->copy_to_host(&seen, there, 1) && seen == filling;
+      good = good && drv->copy_to_host(&seen, there, 1) && seen == written_byte;
     }
   }
   ::_exit(good ? 0 : 5);
@@ -112,46 +110,24 @@ std::array<double, 2> seconds_of_memcpy() {
 }();
 
 other_process start_receiver(const std::string &place, memory_kind kind) {
-  const char *const given = std::getenv("HOSTCUDA");
-  const std::string machine = given != nullptr ? given + std::string(",") : std::string();
   return other_process(
-      {std::string(place_name) + '=' + place, "HOSTCUDA=" + machine + name_of(kind)});
+      {std::string(place_name) + '=' + place, "HOSTCUDA=" + hostcuda_settings(name_of(kind))});
 }
 
-// Pages of that size. All is written, or only what is looked at.
+// Pages of that size, written as a whole or only at the bytes that the receiver reads.
 result<restored_memory> make_task(const device &d, std::size_t pages, std::size_t page, bool all) {
-  memory_layout l;
-  const std::size_t bytes = pages * page;
   page_pool_options options;
   options.page_bytes = page;
   options.exportable = handle_type::posix_fd;
-  options.keep_free = 0;
-  auto pool = page_pool::create(d, options);
-  if (!pool) return tl::unexpected(pool.error());
-  std::vector<page_ptr> got;
-  if (status s = (*pool)->acquire(pages, got); !s) return tl::unexpected(s.error());
-  l.blocks = {{{device_address(begin_at), bytes}, "task"}};
-  l.pages.assign(pages, {page, (*pool)->properties()});
-  l.access = {{{on_device(d.ordinal()), access_mode::read_write}}};
-  for (std::size_t i = 0; i < pages; ++i) {
-    l.places.push_back({device_address(begin_at + i * page), static_cast<std::uint32_t>(i), 0});
-  }
-  auto made = restored_memory::reserve(d, std::move(l));
-  if (!made) return made;
-  if (status s = made->map(got); !s) return tl::unexpected(s.error());
-  const context_guard guard(d.driver(), d.context());
-  status s;
+  STILLMAP_ASSIGN_OR_RETURN(auto made, make_task_memory(d, pages, options));
   if (all) {
-    s = d.driver().set_bytes_async(device_address(begin_at), filling, bytes, nullptr);
-  } else {
-    for (std::size_t i = 0; s && i < pages; ++i) {
-      const device_address at(begin_at + i * page);
-      s = d.driver().set_bytes_async(at, filling, 1, nullptr);
-      if (s) s = d.driver().set_bytes_async(at + (page - 1), filling, 1, nullptr);
-    }
+    STILLMAP_RETURN_IF_ERROR(write_bytes(d, task_begin, pages * page));
+    return made;
   }
-  if (s) s = d.driver().synchronize_context();
-  if (!s) return tl::unexpected(s.error());
+  for (device_address at = task_begin; at != task_begin + pages * page; at = at + page) {
+    STILLMAP_RETURN_IF_ERROR(write_bytes(d, at, 1));
+    STILLMAP_RETURN_IF_ERROR(write_bytes(d, at + (page - 1), 1));
+  }
   return made;
 }
 
@@ -197,10 +173,7 @@ void handing_over(benchmark::State &state, std::size_t pages, std::size_t page, 
 
 [[maybe_unused]] const bool registered = [] {
   const auto add = [](const char *name, std::size_t pages, std::size_t page, memory_kind kind) {
-    benchmark::RegisterBenchmark(name, [=](auto &state) { handing_over(state, pages, page, kind); })
-        ->Iterations(smoke() ? 1 : 7)
-        ->UseManualTime()
-        ->Unit(benchmark::kMillisecond);
+    add_case(name, 7, [=](auto &state) { handing_over(state, pages, page, kind); });
   };
   add("handoff/2_MiB", handles(), 2_MiB, memory_kind::backed);
   add("handoff/2_MiB_little_of_it_present", handles(), 2_MiB, memory_kind::lazy);

@@ -49,25 +49,13 @@ image::manifest whole_pages() {
   return m;
 }
 
-std::string file_in(const std::string &folder, const char *name) {
-  return folder + "/stillmap-image-bench-" + std::to_string(::getpid()) + name;
-}
-
-std::string disk() {
-  const char *const folder = std::getenv("TMPDIR");
-  return folder != nullptr && *folder != '\0' ? folder : "/tmp";
-}
-std::string tmpfs() {
-  return "/dev/shm";
-}
-
 void count(benchmark::State &state) {
   state.SetBytesProcessed(static_cast<std::int64_t>(total_bytes()) * state.iterations());
 }
 
 void write_image(benchmark::State &state, const std::string &folder, image::codec codec,
                  bool verify) {
-  const std::string path = file_in(folder, ".smi");
+  const std::string path = file_for_bench(folder, ".smi");
   const image::manifest what = whole_pages();
   image::write_options how;
   how.compress = codec;
@@ -86,7 +74,7 @@ void write_image(benchmark::State &state, const std::string &folder, image::code
 }
 
 void read_image(benchmark::State &state, const std::string &folder) {
-  const std::string path = file_in(folder, ".smi");
+  const std::string path = file_for_bench(folder, ".smi");
   image::contents_in_memory from(contents());
   if (const auto w = image::write(path, whole_pages(), from); !w) {
     return state.SkipWithError(w.error().message().c_str());
@@ -115,7 +103,7 @@ bool write_all(int fd, std::size_t piece) {
 enum class by_hand { read_and_write, copy_file_range, direct };
 
 void copy(benchmark::State &state, const std::string &folder, by_hand how) {
-  const std::string from = file_in(folder, ".from"), to = file_in(folder, ".to");
+  const std::string from = file_for_bench(folder, ".from"), to = file_for_bench(folder, ".to");
   const int in = ::open(from.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
   if (in < 0 || (how != by_hand::direct && !write_all(in, 2_MiB))) {
     return state.SkipWithError("no room");
@@ -176,19 +164,17 @@ void digesting(benchmark::State &state, bool both) {
 }
 
 [[maybe_unused]] const bool registered = [] {
-  const auto add = [](const std::string &name, auto work) {
-    benchmark::RegisterBenchmark(name.c_str(), work)
-        ->UseManualTime()
-        ->Unit(benchmark::kMillisecond);
-  };
-  for (const auto &[folder, where] :
-       {std::pair{tmpfs(), std::string("to tmpfs|")}, std::pair{disk(), std::string("to disk|")}}) {
-    add(where + "image", [f = folder](auto &s) { write_image(s, f, image::codec::none, true); });
-    add(where + "image, not read again",
-        [f = folder](auto &s) { write_image(s, f, image::codec::none, false); });
-    add(where + "read and write", [f = folder](auto &s) { copy(s, f, by_hand::read_and_write); });
-    add(where + "copy_file_range", [f = folder](auto &s) { copy(s, f, by_hand::copy_file_range); });
-    add(where + "O_DIRECT", [f = folder](auto &s) { copy(s, f, by_hand::direct); });
+  for (const auto &[folder, where] : {std::pair{std::string("/dev/shm"), std::string("to tmpfs|")},
+                                      std::pair{temporary_folder(), std::string("to disk|")}}) {
+    add_case(where + "image", 0,
+             [f = folder](auto &s) { write_image(s, f, image::codec::none, true); });
+    add_case(where + "image, not read again", 0,
+             [f = folder](auto &s) { write_image(s, f, image::codec::none, false); });
+    add_case(where + "read and write", 0,
+             [f = folder](auto &s) { copy(s, f, by_hand::read_and_write); });
+    add_case(where + "copy_file_range", 0,
+             [f = folder](auto &s) { copy(s, f, by_hand::copy_file_range); });
+    add_case(where + "O_DIRECT", 0, [f = folder](auto &s) { copy(s, f, by_hand::direct); });
     benchmark::RegisterBenchmark((where + "verify").c_str(),
                                  [f = folder](auto &s) { read_image(s, f); })
         ->UseRealTime()

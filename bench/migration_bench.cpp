@@ -22,23 +22,20 @@
 #include "bench/support/median.h"
 #include "bench/support/other_process.h"
 #include "bench/support/session.h"
+#include "bench/support/task_memory.h"
 #include "stillmap/checkpoint/migration/migration.h"
 #include "stillmap/checkpoint/migration/tls.h"
 #include "stillmap/vmm/context.h"
-#include "stillmap/vmm/page_pool.h"
 #include "stillmap/vmm/stream.h"
 
 namespace stillmap::bench {
 namespace {
 
-using checkpoint::memory_layout;
 using checkpoint::restored_memory;
 using std::chrono::milliseconds;
 
 constexpr const char *part_name = "STILLMAP_BENCH_DESTINATION";
 constexpr const char *folder_name = "STILLMAP_BENCH_FOLDER";
-// Far from where a kernel puts things, so that the other process has the addresses free too.
-constexpr std::uint64_t begin_at = 0x2000'0000'0000;
 constexpr std::size_t piece = 256_KiB;
 constexpr std::size_t channels = 2;
 constexpr std::chrono::milliseconds wait{60'000};
@@ -69,22 +66,7 @@ migration::credentials credentials_in(const std::string &folder, const char *min
 }
 
 restored_memory make_memory(const device &d) {
-  const std::size_t page = d.capabilities().page_bytes, pages = total_bytes() / page;
-  page_pool_options options;
-  options.keep_free = 0;
-  const auto pool = must(page_pool::create(d, options));
-  std::vector<page_ptr> got;
-  must(pool->acquire(pages, got));
-  memory_layout l;
-  l.blocks = {{{device_address(begin_at), total_bytes()}, "task"}};
-  l.pages.assign(pages, {page, pool->properties()});
-  l.access = {{{on_device(d.ordinal()), access_mode::read_write}}};
-  for (std::size_t i = 0; i < pages; ++i) {
-    l.places.push_back({device_address(begin_at + i * page), static_cast<std::uint32_t>(i), 0});
-  }
-  auto made = must(restored_memory::reserve(d, std::move(l)));
-  must(made.map(got));
-  return made;
+  return must(make_task_memory(d, total_bytes() / d.capabilities().page_bytes));
 }
 
 // A thread of the plain copy.
@@ -117,7 +99,7 @@ void each_piece(const device &d, device_address begin, std::size_t share, const 
         std::vector<std::byte> room(piece);
         must(c->receive({room.data(), 1}, wait));
         const auto share = std::to_integer<std::size_t>(room[0]);
-        each_piece(d, device_address(begin_at), share, [&](device_address to) {
+        each_piece(d, task_begin, share, [&](device_address to) {
           must(c->receive(room, wait));
           must(d.driver().copy_to_device(to, room.data(), piece));
         });
@@ -197,7 +179,7 @@ double seconds_of_plain_copy(const device &d) {
     writers.emplace_back([&, i] {
       std::vector<std::byte> room(piece, static_cast<std::byte>(i));
       must(links[i]->send({room.data(), 1}, wait));
-      each_piece(d, device_address(begin_at), i, [&](device_address from) {
+      each_piece(d, task_begin, i, [&](device_address from) {
         must(d.driver().copy_to_host(room.data(), from, piece));
         must(links[i]->send(room, wait));
       });
@@ -217,7 +199,7 @@ restored_memory make_task(const device &d) {
   for (std::size_t n = 0; n < total_bytes(); n += piece) {
     for (std::uint64_t &word : noise)
       word = next = next * 6364136223846793005u + 1442695040888963407u;
-    must(d.driver().copy_to_device(device_address(begin_at + n), noise.data(), piece));
+    must(d.driver().copy_to_device(task_begin + n, noise.data(), piece));
   }
   return made;
 }
@@ -232,7 +214,7 @@ class writer {
           const stream s = must(stream::create(d));
           const auto began = std::chrono::steady_clock::now();
           for (std::size_t n = 0; !stop_; ++n) {
-            must(with.fill({device_address(begin_at + n * piece % total_bytes()), piece},
+            must(with.fill({task_begin + n * piece % total_bytes(), piece},
                            static_cast<std::uint32_t>(n + 1), s.get()));
             must(s.synchronize());
             std::this_thread::sleep_until(
@@ -303,14 +285,11 @@ void moving(benchmark::State &state, const char *part, std::uint64_t slower) {
 }
 
 [[maybe_unused]] const bool registered = [] {
-  const char *const given = std::getenv("HOSTCUDA");
   const std::string keep = "keep=" + std::to_string(total_bytes());
-  ::setenv("HOSTCUDA", (given != nullptr ? given + ("," + keep) : keep).c_str(), 1);
+  ::setenv("HOSTCUDA", hostcuda_settings(keep).c_str(), 1);
   const auto add = [](const char *name, const char *part, std::uint64_t slower) {
-    benchmark::RegisterBenchmark(name, [=](benchmark::State &s) { moving(s, part, slower); })
-        ->Iterations(smoke() || slower != 0 ? 1 : 3)  // a link with a rate is steady
-        ->UseManualTime()
-        ->Unit(benchmark::kMillisecond);
+    const int iterations = slower != 0 ? 1 : 3;  // a link with a rate is steady
+    add_case(name, iterations, [=](benchmark::State &s) { moving(s, part, slower); });
   };
   add("migration/loopback", "reading back", 0);
   add("migration/loopback_without_reading_back", "not reading back", 0);

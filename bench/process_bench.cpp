@@ -19,7 +19,6 @@ namespace stillmap::bench {
 namespace {
 
 constexpr const char *folder_name = "STILLMAP_BENCH_FROZEN";
-constexpr unsigned char filling = 0x5a;
 
 std::size_t total_bytes() {
   return smoke() ? 64_MiB : amount(2_GiB, 16_GiB);
@@ -35,23 +34,20 @@ bool wait_for(const std::string &file) {
   return false;
 }
 
-// The other process: writes, is frozen and thawed without knowing, and looks.
+// The other process: writes, is frozen and thawed, and compares.
 [[noreturn]] void hold(const std::string &folder) {
   driver *const drv = the_driver();
   const auto d = drv != nullptr ? device::open(*drv, 0) : result<device>(tl::unexpect, error{});
   if (!d) ::_exit(2);
-  buffer_options shape;
-  shape.reserve_bytes = total_bytes();
-  auto memory = growable_buffer::create(*d, shape);
-  if (!memory || !memory->resize(total_bytes())) ::_exit(3);
+  const auto memory = make_buffer(*d, total_bytes());
+  if (!memory) ::_exit(3);
+  if (!write_bytes(*d, memory->address(), total_bytes())) ::_exit(4);
   const context_guard guard(*drv, d->context());
-  if (!drv->set_bytes_async(memory->address(), filling, total_bytes(), nullptr)) ::_exit(4);
-  if (!drv->synchronize_context()) ::_exit(4);
   leave(folder + "/ready");
   if (!wait_for(folder + "/over")) ::_exit(5);
   for (std::size_t at = 0; at < total_bytes(); at += 1_MiB) {
     unsigned char seen = 0;
-    if (!drv->copy_to_host(&seen, memory->address() + at, 1) || seen != filling) ::_exit(6);
+    if (!drv->copy_to_host(&seen, memory->address() + at, 1) || seen != written_byte) ::_exit(6);
   }
   ::_exit(0);
 }

@@ -27,13 +27,6 @@ const std::vector<std::string> tags{"benchmark"};
 std::size_t total_bytes() {
   return smoke() ? 32_MiB : amount(2_GiB, 16_GiB);
 }
-std::string file_in(const std::string &folder, const char *name) {
-  return folder + "/stillmap-snapshot-bench-" + std::to_string(::getpid()) + name;
-}
-std::string disk() {
-  const char *const folder = std::getenv("TMPDIR");
-  return folder != nullptr && *folder != '\0' ? folder : "/tmp";
-}
 
 // Words that neither repeat nor compress.
 void put_random(const device &d, device_address at, std::size_t bytes, std::uint64_t seed) {
@@ -48,11 +41,8 @@ void put_random(const device &d, device_address at, std::size_t bytes, std::uint
 
 // A buffer of random bytes with the tag.
 std::optional<growable_buffer> make_task(session &on, std::size_t bytes) {
-  buffer_options options;
-  options.tag = tags.front();
-  options.reserve_bytes = bytes;
-  auto b = growable_buffer::create(on.dev(), std::move(options));
-  if (!on.check(b) || !on.check(b->resize(bytes))) return std::nullopt;
+  auto b = make_buffer(on.dev(), bytes, tags.front());
+  if (!on.check(b)) return std::nullopt;
   put_random(on.dev(), b->address(), bytes, 1);
   return std::move(*b);
 }
@@ -62,7 +52,7 @@ void restore(benchmark::State &state, const std::string &folder) {
   if (!on) return;
   auto task = make_task(on, total_bytes());
   if (!task) return;
-  const std::string path = file_in(folder, ".smi");
+  const std::string path = file_for_bench(folder, ".smi");
   if (const auto w = snapshot::save(on.dev(), tags, path); !w) {
     return state.SkipWithError(w.error().message().c_str());
   }
@@ -84,7 +74,7 @@ void restore(benchmark::State &state, const std::string &folder) {
 class plain_file {
  public:
   plain_file(std::string folder, std::size_t bytes)
-      : from_(file_in(folder, ".from")), to_(file_in(folder, ".to")), bytes_(bytes) {
+      : from_(file_for_bench(folder, ".from")), to_(file_for_bench(folder, ".to")), bytes_(bytes) {
     std::memset(room_.get(), 1, piece);
   }
   ~plain_file() {
@@ -141,9 +131,7 @@ class plain_file {
 template <class What>
 bool timed(std::vector<double> &into, What &&what) {
   stopwatch watch;
-  watch.start();
-  const bool good = what();
-  watch.stop();
+  const bool good = watch.time(what);
   into.push_back(watch.seconds());
   return good;
 }
@@ -154,7 +142,7 @@ void save_beside_files(benchmark::State &state, const std::string &folder, bool 
   if (!on) return;
   const auto task = make_task(on, total_bytes());
   if (!task) return;
-  const std::string path = file_in(folder, ".smi");
+  const std::string path = file_for_bench(folder, ".smi");
   const auto save = [&](bool verify) {
     snapshot::save_options how;
     how.image.verify = verify;
@@ -199,7 +187,8 @@ void incremental(benchmark::State &state) {
   if (!on) return;
   const auto task = make_task(on, large());
   if (!task) return;
-  const std::string base = file_in(disk(), ".base.smi"), next = file_in(disk(), ".next.smi");
+  const std::string base = file_for_bench(temporary_folder(), ".base.smi"),
+                    next = file_for_bench(temporary_folder(), ".next.smi");
   snapshot::save_options how;
   how.image.verify = false;
   const auto w = snapshot::save(on.dev(), tags, base, how);
@@ -272,18 +261,12 @@ void digest_all(benchmark::State &state) {
 }
 
 [[maybe_unused]] const bool registered = [] {
-  const auto add = [](const std::string &name, int times, auto work) {
-    benchmark::RegisterBenchmark(name.c_str(), work)
-        ->UseManualTime()
-        ->Iterations(smoke() ? 1 : times)
-        ->Unit(benchmark::kMillisecond);
-  };
   const std::string tmpfs = "/dev/shm";
-  add("tmpfs/save", 6, [=](auto &s) { save_beside_files(s, tmpfs, false); });
-  add("tmpfs/restore", 3, [=](auto &s) { restore(s, tmpfs); });
-  add("disk/save", 9, [](auto &s) { save_beside_files(s, disk(), true); });
-  add("disk/restore", 3, [](auto &s) { restore(s, disk()); });
-  add("incremental/1_percent_changed", 15, incremental);
+  add_case("tmpfs/save", 6, [=](auto &s) { save_beside_files(s, tmpfs, false); });
+  add_case("tmpfs/restore", 3, [=](auto &s) { restore(s, tmpfs); });
+  add_case("disk/save", 9, [](auto &s) { save_beside_files(s, temporary_folder(), true); });
+  add_case("disk/restore", 3, [](auto &s) { restore(s, temporary_folder()); });
+  add_case("incremental/1_percent_changed", 15, incremental);
   benchmark::RegisterBenchmark("incremental/digests_of_host_memory", digest_all)
       ->UseRealTime()
       ->Unit(benchmark::kMillisecond);

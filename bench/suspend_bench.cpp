@@ -74,15 +74,9 @@ class task {
  public:
   task(session &s, std::size_t bytes, backing_store where) : s_(s) {
     how_.store = where;
-    buffer_options shape;
-    shape.reserve_bytes = bytes;
-    shape.tag = "task";
-    auto made = growable_buffer::create(s.dev(), shape);
-    if (!s.check(made) || !s.check(made->resize(bytes))) return;
+    auto made = make_buffer(s.dev(), bytes, "task");
+    if (!s.check(made) || !s.check(write_bytes(s.dev(), made->address(), bytes))) return;
     buffer_ = std::move(*made);
-    const context_guard guard(s.driver(), s.dev().context());
-    if (!s.check(s.driver().set_bytes_async(buffer_->address(), 0x5a, bytes, nullptr))) return;
-    if (!s.check(s.driver().synchronize_context())) return;
     checkpoint::suspender_options options;
     options.keep_pinned = 2 * bytes;
     options.streams = streams;
@@ -167,7 +161,7 @@ void side_by_side(benchmark::State &state) {
   std::vector<double> copies, suspends, resumes, to_host, to_device;
   const auto timed = [](std::vector<double> &into, auto what) {
     stopwatch watch;
-    watch.time([&] { what(); });
+    watch.time(what);
     into.push_back(watch.seconds());
   };
   for (auto _ : state) {
@@ -203,11 +197,8 @@ void side_by_side(benchmark::State &state) {
     for (const auto &[h, verb] : {std::pair{half::suspend, "suspend/"},
                                   {half::resume, "resume/"},
                                   {half::resume_at_once, "resume_at_once/"}}) {
-      const std::string title = std::string(verb) + name;
-      benchmark::RegisterBenchmark(
-          title.c_str(), [h = h, w = where](benchmark::State &state) { suspending(state, h, w); })
-          ->UseManualTime()
-          ->Unit(benchmark::kMillisecond);
+      add_case(std::string(verb) + name, 0,
+               [h = h, w = where](benchmark::State &state) { suspending(state, h, w); });
     }
   }
   return true;

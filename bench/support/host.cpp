@@ -1,5 +1,7 @@
 #include "bench/support/host.h"
 
+#include <unistd.h>
+
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>
@@ -31,6 +33,15 @@ hostcuda_counters hostcuda_counters_of(const driver &drv) {
   hostcuda_counters out = {};
   call_hostcuda<decltype(hostcuda_get_counters)>(drv, "hostcuda_get_counters", &out);
   return out;
+}
+
+std::string temporary_folder() {
+  const std::string given = environment("TMPDIR");
+  return given.empty() ? "/tmp" : given;
+}
+
+std::string file_for_bench(const std::string &folder, const char *ending) {
+  return folder + "/stillmap-bench-" + std::to_string(::getpid()) + ending;
 }
 
 std::size_t available_host_memory() {

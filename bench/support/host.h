@@ -33,6 +33,11 @@ bool call_hostcuda(const driver &drv, const char *name, Arguments... arguments) 
 // All 0 on a GPU.
 hostcuda_counters hostcuda_counters_of(const driver &drv);
 
+// TMPDIR, or /tmp.
+std::string temporary_folder();
+// A path in a folder that no other process uses.
+std::string file_for_bench(const std::string &folder, const char *ending);
+
 // Bytes that the host can give without swapping. Backed memory of hostcuda is taken from them.
 std::size_t available_host_memory();
 

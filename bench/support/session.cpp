@@ -5,6 +5,9 @@
 #include <fstream>
 #include <string>
 
+#include "stillmap/vmm/context.h"
+#include "stillmap/vmm/internal/try.h"
+
 namespace stillmap::bench {
 namespace {
 
@@ -102,6 +105,21 @@ void session::report(double per) {
 
 void session::fail(const error &e) {
   state_.SkipWithError(e.message().c_str());
+}
+
+result<growable_buffer> make_buffer(const device &d, std::size_t bytes, const std::string &tag) {
+  buffer_options options;
+  options.reserve_bytes = bytes;
+  options.tag = tag;
+  STILLMAP_ASSIGN_OR_RETURN(growable_buffer made, growable_buffer::create(d, std::move(options)));
+  STILLMAP_RETURN_IF_ERROR(made.resize(bytes));
+  return made;
+}
+
+status write_bytes(const device &d, device_address at, std::size_t bytes) {
+  const context_guard guard(d.driver(), d.context());
+  STILLMAP_RETURN_IF_ERROR(d.driver().set_bytes_async(at, written_byte, bytes, nullptr));
+  return d.driver().synchronize_context();
 }
 
 }  // namespace stillmap::bench

@@ -7,7 +7,9 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <type_traits>
+#include <utility>
 
 #include "bench/support/host.h"
 #include "stillmap/vmm/growable_buffer.h"
@@ -82,6 +84,14 @@ class session {
   std::uint64_t calls_ = 0, copied_ = 0, first_touch_ns_ = 0, peak_before_ = 0;
 };
 
+// A buffer of `bytes` bytes that cannot grow.
+result<growable_buffer> make_buffer(const device &d, std::size_t bytes,
+                                    const std::string &tag = {});
+// The byte that write_bytes() writes.
+inline constexpr unsigned char written_byte = 0x5a;
+// Writes to memory of `d`, and waits.
+status write_bytes(const device &d, device_address at, std::size_t bytes);
+
 // The sum of the times between start() and stop().
 class stopwatch {
  public:
@@ -107,5 +117,14 @@ class stopwatch {
   clock::time_point began_{};
   clock::duration total_{};
 };
+
+// Registers a case that sets the time of its iterations, shown in milliseconds. `iterations`: 0: as
+// many as Google Benchmark finds necessary; --smoke makes one.
+template <class Work>
+void add_case(const std::string &name, int iterations, Work work) {
+  auto *const made = benchmark::RegisterBenchmark(name.c_str(), std::move(work));
+  made->UseManualTime()->Unit(benchmark::kMillisecond);
+  if (iterations != 0) made->Iterations(smoke() ? 1 : iterations);
+}
 
 }  // namespace stillmap::bench
