@@ -9,15 +9,27 @@ bool is_free(heap_part part) {
   return part == heap_part::free || part == heap_part::cached;
 }
 
+struct part_row {
+  const char *name;
+  std::size_t heap_figures::*bytes;
+};
+constexpr part_row rows[heap_parts] = {
+    // in the order of heap_part
+    {"live", &heap_figures::live},
+    {"cached", &heap_figures::cached},
+    {"pending_free", &heap_figures::pending_free},
+    {"free", &heap_figures::free},
+    {"uncommitted", &heap_figures::uncommitted},
+    {"unmapping", &heap_figures::unmapping},
+    {"aliased", &heap_figures::aliased},
+};
+const part_row &row_of(heap_part part) {
+  return rows[static_cast<std::size_t>(part)];
+}
+
 void add(heap_figures &sum, const heap_figures &f) {
-  sum.live += f.live;
-  sum.cached += f.cached;
-  sum.pending_free += f.pending_free;
-  sum.free += f.free;
+  for (const part_row &row : rows) sum.*row.bytes += f.*row.bytes;
   sum.committed += f.committed;
-  sum.uncommitted += f.uncommitted;
-  sum.unmapping += f.unmapping;
-  sum.aliased += f.aliased;
   sum.reserved += f.reserved;
   sum.requested += f.requested;
   sum.blocks += f.blocks;
@@ -36,23 +48,7 @@ std::uint64_t whole_pages(std::uint64_t begin, std::uint64_t end, std::uint64_t 
 }  // namespace
 
 const char *name_of(heap_part part) {
-  switch (part) {
-    case heap_part::live:
-      return "live";
-    case heap_part::cached:
-      return "cached";
-    case heap_part::pending_free:
-      return "pending_free";
-    case heap_part::free:
-      return "free";
-    case heap_part::uncommitted:
-      return "uncommitted";
-    case heap_part::unmapping:
-      return "unmapping";
-    case heap_part::aliased:
-      break;
-  }
-  return "aliased";
+  return row_of(part).name;
 }
 
 heap_figures figures_of(const heap_map::arena &a, std::size_t page_bytes) {
@@ -80,30 +76,10 @@ heap_figures figures_of(const heap_map::arena &a, std::size_t page_bytes) {
       }
       piece_end += bytes;
     }
-    switch (s.part) {
-      case heap_part::live:
-        f.live += bytes;
-        f.requested += s.requested;
-        ++f.blocks;
-        break;
-      case heap_part::cached:
-        f.cached += bytes;
-        break;
-      case heap_part::pending_free:
-        f.pending_free += bytes;
-        break;
-      case heap_part::free:
-        f.free += bytes;
-        break;
-      case heap_part::uncommitted:
-        f.uncommitted += bytes;
-        break;
-      case heap_part::unmapping:
-        f.unmapping += bytes;
-        break;
-      case heap_part::aliased:
-        f.aliased += bytes;
-        break;
+    f.*row_of(s.part).bytes += bytes;
+    if (s.part == heap_part::live) {
+      f.requested += s.requested;
+      ++f.blocks;
     }
   }
   end_piece();

@@ -7,12 +7,8 @@ namespace stillmap {
 namespace {
 
 history_event about(history_action action, const arena &a, const virtual_range &range) {
-  history_event e;
-  e.action = action;
-  e.address = range.begin.value();
-  e.bytes = range.bytes;
-  e.stream = a.stream;
-  return e;
+  return {
+      .action = action, .address = range.begin.value(), .bytes = range.bytes, .stream = a.stream};
 }
 
 }  // namespace
@@ -25,11 +21,10 @@ result<void *> allocator_core::allocate_notified(std::size_t bytes, stream_ref s
   if (!block) notify_failed(block.error(), bytes, s, stack);
   if (!block || *block == nullptr) return block;
   if (recorder_) recorder_->allocated(this, *block, bytes, device_.ordinal(), s);
-  history_event e;
-  e.action = history_action::allocate;
-  e.address = reinterpret_cast<std::uintptr_t>(*block);
-  e.bytes = bytes;
-  e.stream = s;
+  history_event e{.action = history_action::allocate,
+                  .address = reinterpret_cast<std::uintptr_t>(*block),
+                  .bytes = bytes,
+                  .stream = s};
   if (const arena *const a = directory_.at(e.address)) {
     const std::lock_guard lock(a->lock);
     e.usable = a->usable_size(e.address);
@@ -56,12 +51,11 @@ status allocator_core::free_notified(void *block, std::optional<stream_ref> last
     known = a->facts_of(address);
   }
   if (known.usable != 0) {
-    history_event e;
-    e.action = history_action::free_requested;
-    e.address = address;
-    e.bytes = known.requested;
-    e.usable = known.usable;
-    e.stream = a->stream;
+    history_event e{.action = history_action::free_requested,
+                    .address = address,
+                    .bytes = known.requested,
+                    .usable = known.usable,
+                    .stream = a->stream};
     history.push(e, &stack);
     const bool on_another = last_used_on && !(*last_used_on == a->stream);
     if (!known.cross_stream && !on_another) {
@@ -83,23 +77,21 @@ void allocator_core::close_trace() {
 void allocator_core::notify_failed(const error &e, std::size_t bytes, stream_ref s,
                                    const call_stack &stack) {
   if (!e.is(errc::out_of_memory)) return;
-  history_event failed;
-  failed.action = history_action::out_of_memory;
-  failed.bytes = bytes;
-  failed.stream = s;
-  failed.available = static_cast<std::size_t>(e.limit);
-  history.push(failed, &stack);
+  history.push({.action = history_action::out_of_memory,
+                .bytes = bytes,
+                .stream = s,
+                .available = static_cast<std::size_t>(e.limit)},
+               &stack);
 }
 
 void allocator_core::notify_free_completed(const arena &a, const arena::pending_block &h) {
   if (!history.enabled()) return;
-  history_event e;
-  e.action = history_action::free_completed;
-  e.address = h.address;
-  e.usable = a.size_of(h);
-  e.bytes = e.usable;
-  e.stream = a.stream;
-  history.push(e);
+  const std::size_t bytes = a.size_of(h);
+  history.push({.action = history_action::free_completed,
+                .address = h.address,
+                .bytes = bytes,
+                .usable = bytes,
+                .stream = a.stream});
 }
 
 // Requires: growth_mutex_, and that the taken extents have not been merged yet.
