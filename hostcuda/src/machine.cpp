@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cctype>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <mutex>
 #include <sstream>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -89,29 +91,11 @@ bool parse_number(const std::string &s, std::uint64_t *out) {
   char *end = nullptr;
   *out = std::strtoull(s.c_str(), &end, 10);
   std::uint64_t unit = 1;
-  switch (*end) {
-    case 'K':
-    case 'k':
-      unit = std::uint64_t{1} << 10;
-      ++end;
-      break;
-    case 'M':
-    case 'm':
-      unit = std::uint64_t{1} << 20;
-      ++end;
-      break;
-    case 'G':
-    case 'g':
-      unit = std::uint64_t{1} << 30;
-      ++end;
-      break;
-    case 'T':
-    case 't':
-      unit = std::uint64_t{1} << 40;
-      ++end;
-      break;
-    default:
-      break;
+  const std::size_t power = std::string_view("KMGT").find(
+      static_cast<char>(std::toupper(static_cast<unsigned char>(*end))));
+  if (power != std::string_view::npos) {
+    unit = std::uint64_t{1024} << (10 * power);
+    ++end;
   }
   if (*end != '\0' || *out > (std::uint64_t{1} << 47) / unit) return false;
   *out *= unit;
