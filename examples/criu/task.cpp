@@ -19,11 +19,16 @@ void print(const char *what) {
   std::fflush(stdout);
 }
 
-int next_signal() {
+sigset_t both_signals() {
   sigset_t both;
   sigemptyset(&both);
   sigaddset(&both, SIGUSR1);
   sigaddset(&both, SIGUSR2);
+  return both;
+}
+
+int next_signal() {
+  const sigset_t both = both_signals();
   int got = 0;
   if (sigwait(&both, &got) != 0) example::stop("no signal");
   return got;
@@ -31,11 +36,21 @@ int next_signal() {
 
 // Blocks the signals, also for threads that the driver will start, so that sigwait() gets them.
 void block_signals() {
-  sigset_t both;
-  sigemptyset(&both);
-  sigaddset(&both, SIGUSR1);
-  sigaddset(&both, SIGUSR2);
+  const sigset_t both = both_signals();
   if (sigprocmask(SIG_BLOCK, &both, nullptr) != 0) example::stop("no signal mask");
+}
+
+// Prepares for a dump at each SIGUSR1; resumes at SIGUSR2, and ends.
+template <class Prepare, class Resume>
+int serve(Prepare prepare, Resume resume) {
+  print("ready");
+  while (next_signal() == SIGUSR1) {
+    prepare();
+    print("prepared");
+  }
+  resume();
+  print("resumed");
+  return 0;
 }
 
 // A block of the allocator: the device address of the next one, and data.
@@ -142,33 +157,18 @@ int run_task() {
   block_signals();
   task t;
   t.check();
-  print("ready");
-  for (;;) {
-    if (next_signal() == SIGUSR1) {
-      t.prepare();
-      print("prepared");
-    } else {
-      t.resume();
-      t.check();
-      t.continue_work();
-      t.check();
-      print("resumed");
-      return 0;
-    }
-  }
+  return serve([&] { t.prepare(); },
+               [&] {
+                 t.resume();
+                 t.check();
+                 t.continue_work();
+                 t.check();
+               });
 }
 
 int run_without_device() {
   block_signals();
-  print("ready");
-  for (;;) {
-    if (next_signal() == SIGUSR1) {
-      print("prepared");
-    } else {
-      print("resumed");
-      return 0;
-    }
-  }
+  return serve([] {}, [] {});
 }
 
 }  // namespace criu_example
