@@ -9,19 +9,12 @@
 namespace stillmap {
 namespace {
 
-const char *word(sharing_verdict v) {
-  switch (v) {
-    case sharing_verdict::works:
-      return "works";
-    case sharing_verdict::in_parts:
-      return "in parts";
-    case sharing_verdict::refused:
-      break;
-  }
-  return "refused";
+const char *word(sharing_verdict verdict) {
+  constexpr const char *words[] = {"works", "in parts", "refused"};  // in the order of the type
+  return words[static_cast<std::size_t>(verdict)];
 }
 
-// What the ledger says of one range, and the verdicts drawn from it.
+// Reads the ledger of one range and derives the verdicts.
 class examiner {
  public:
   examiner(const device &d, virtual_range range) : device_(d) { report_.range = range; }
@@ -67,7 +60,7 @@ class examiner {
     count_aliases();
   }
 
-  // Everywhere, not only in the range: what is written there appears elsewhere.
+  // Also counts mappings outside of the range: a write to the range changes their memory.
   void count_aliases() {
     if (report_.mapped_bytes == 0) return;
     std::map<std::uint64_t, std::size_t> addresses;
@@ -95,7 +88,7 @@ class examiner {
     return {how, sharing_verdict::in_parts, reason, advice, pieces_[1].range.begin};
   }
 
-  // What no way can share. Empty reason: nothing of the kind.
+  // The obstacle that all ways of sharing have in common. Empty reason: none.
   sharing_answer common(sharing how) const {
     if (report_.range.empty()) return no(how, "the range is empty", "");
     if (pieces_.empty() && report_.retiring_bytes == 0) {
@@ -196,7 +189,7 @@ class examiner {
 
   device device_;
   exportability_report report_;
-  std::vector<mapping_record> pieces_;  // what is really there
+  std::vector<mapping_record> pieces_;  // mapped or allocated memory
   device_address missing_at_, retiring_at_;
 };
 
