@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "stillmap/allocators/replay/internal/failure.h"
+#include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/units.h"
 
 namespace stillmap::replay {
@@ -16,9 +17,9 @@ constexpr std::size_t arena_bytes = std::size_t{32} << 20;
 constexpr std::size_t piece = std::size_t{1} << 20;  // of a block that is checked whole
 constexpr std::uint64_t around = 32;                 // bytes on either side of a page boundary
 
-// The word at `offset` (a multiple of 8) of the block with this number. Words of one block differ
-// from each other, and those of two blocks at any two places almost surely do; and it is one
-// addition to the next, since a checked replay spends its time here.
+// The word at `offset` (a multiple of 8) of the block with this number. The words of one block
+// differ from each other; those of two blocks differ almost surely. The next word is one addition
+// away, because a checked replay spends its time here.
 constexpr std::uint64_t to_next_word = 0x9e3779b97f4a7c15u;
 std::uint64_t word_at(std::uint64_t serial, std::uint64_t offset) {
   std::uint64_t x = serial * 0xd1342543de82ef95u;
@@ -45,9 +46,8 @@ void fill(unsigned char *to, std::uint64_t serial, std::uint64_t offset, std::si
 
 result<block_checker> block_checker::create(const device &d, std::span<const stream_ref> streams,
                                             std::uint32_t slots, check_depth depth) {
-  const auto arena = d.driver().allocate_host(arena_bytes);
-  if (!arena) return tl::unexpected(arena.error());
-  return block_checker(d, streams, slots, depth, *arena);
+  STILLMAP_ASSIGN_OR_RETURN(void *const arena, d.driver().allocate_host(arena_bytes));
+  return block_checker(d, streams, slots, depth, arena);
 }
 
 block_checker::block_checker(block_checker &&o) noexcept
@@ -64,12 +64,8 @@ block_checker::block_checker(block_checker &&o) noexcept
 block_checker::~block_checker() {
   if (arena_ == nullptr) return;
   // Copies that are still queued read from it or write to it.
-  for (const stream_ref s : streams_) {
-    if (const status done = device_.driver().synchronize_stream(s.get()); !done) {
-      report_background_error(done.error());
-    }
-  }
-  if (const status s = device_.driver().free_host(arena_); !s) report_background_error(s.error());
+  for (const stream_ref s : streams_) report_failure(device_.driver().synchronize_stream(s.get()));
+  report_failure(device_.driver().free_host(arena_));
 }
 
 // Calls body(offset, length) for each part of a block that is written and read, in order.
@@ -77,7 +73,7 @@ template <class Body>
 status block_checker::each_part(const block &b, Body &&body) {
   if (depth_ == check_depth::bytes || b.bytes <= 4 * around) {
     for (std::uint64_t at = 0; at < b.bytes; at += piece) {
-      if (auto done = body(at, std::min<std::uint64_t>(piece, b.bytes - at)); !done) return done;
+      STILLMAP_RETURN_IF_ERROR(body(at, std::min<std::uint64_t>(piece, b.bytes - at)));
     }
     return {};
   }
@@ -90,18 +86,16 @@ status block_checker::each_part(const block &b, Body &&body) {
     done_to = to;
     return body(from, to - from);
   };
-  if (auto first = part(0, 2 * around); !first) return first;
+  STILLMAP_RETURN_IF_ERROR(part(0, 2 * around));
   for (std::uint64_t edge = page - b.at % page; edge < b.bytes; edge += page) {
-    if (auto at = part(edge > around ? edge - around : 0, edge + around); !at) return at;
+    STILLMAP_RETURN_IF_ERROR(part(edge > around ? edge - around : 0, edge + around));
   }
   return part(b.bytes - 2 * around, b.bytes);
 }
 
-// A place in the arena; when it is full, everything queued is waited for and compared.
+// Returns an offset in the arena. When the arena is full, waits for all queued copies and compares.
 result<std::size_t> block_checker::room(std::size_t bytes) {
-  if (used_ + bytes > arena_bytes) {
-    if (auto done = finish(); !done) return tl::unexpected(done.error());
-  }
+  if (used_ + bytes > arena_bytes) STILLMAP_RETURN_IF_ERROR(finish());
   const std::size_t at = used_;
   used_ += round_up(bytes, 8);
   return at;
@@ -116,24 +110,19 @@ status block_checker::allocated(std::uint32_t slot, void *at, std::uint64_t byte
   b.stream = stream;
   b.uses.clear();
   return each_part(b, [&](std::uint64_t offset, std::size_t length) -> status {
-    const auto where = room(length);
-    if (!where) return tl::unexpected(where.error());
-    fill(arena_ + *where, b.serial, offset, length);
-    const status s = device_.driver().copy_to_device_async(
-        device_address(b.at + offset), arena_ + *where, length, streams_[stream].get());
-    if (!s) return tl::unexpected(s.error());
-    return {};
+    STILLMAP_ASSIGN_OR_RETURN(const std::size_t where, room(length));
+    fill(arena_ + where, b.serial, offset, length);
+    return device_.driver().copy_to_device_async(device_address(b.at + offset), arena_ + where,
+                                                 length, streams_[stream].get());
   });
 }
 
 status block_checker::read(const block &b, std::uint32_t stream) {
   return each_part(b, [&](std::uint64_t offset, std::size_t length) -> status {
-    const auto where = room(length);
-    if (!where) return tl::unexpected(where.error());
-    const status s = device_.driver().copy_to_host_async(
-        arena_ + *where, device_address(b.at + offset), length, streams_[stream].get());
-    if (!s) return tl::unexpected(s.error());
-    pending_.push_back({b.serial, b.bytes, offset, *where, length, stream});
+    STILLMAP_ASSIGN_OR_RETURN(const std::size_t where, room(length));
+    STILLMAP_RETURN_IF_ERROR(device_.driver().copy_to_host_async(
+        arena_ + where, device_address(b.at + offset), length, streams_[stream].get()));
+    pending_.push_back({b.serial, b.bytes, offset, where, length, stream});
     return {};
   });
 }
@@ -145,20 +134,16 @@ status block_checker::used(std::uint32_t slot, std::uint32_t stream) {
   return {};
 }
 
-// The other streams read first: their work is what the allocator must not forget.
+// The other streams read first, because their work is what an allocator may forget.
 status block_checker::before_free(std::uint32_t slot) {
   const block &b = blocks_[slot];
-  for (const std::uint32_t stream : b.uses) {
-    if (auto done = read(b, stream); !done) return done;
-  }
+  for (const std::uint32_t stream : b.uses) STILLMAP_RETURN_IF_ERROR(read(b, stream));
   return read(b, b.stream);
 }
 
 status block_checker::finish() {
   for (const stream_ref s : streams_) {
-    if (const status done = device_.driver().synchronize_stream(s.get()); !done) {
-      return tl::unexpected(done.error());
-    }
+    STILLMAP_RETURN_IF_ERROR(device_.driver().synchronize_stream(s.get()));
   }
   std::vector<unsigned char> expected(depth_ == check_depth::bytes ? piece : 4 * around);
   for (const read_back &r : pending_) {

@@ -33,7 +33,7 @@ class block_checker {
   status allocated(std::uint32_t slot, void *at, std::uint64_t bytes, std::uint32_t stream);
   status used(std::uint32_t slot, std::uint32_t stream);
   status before_free(std::uint32_t slot);
-  status finish();  // what is still to be compared
+  status finish();  // compares what was read back
 
   std::uint64_t bytes_checked() const { return bytes_checked_; }
 

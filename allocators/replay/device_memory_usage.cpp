@@ -10,6 +10,7 @@
 
 #include "stillmap/allocators/replay/internal/failure.h"
 #include "stillmap/vmm/format.h"
+#include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/units.h"
 
 namespace stillmap::replay {
@@ -28,8 +29,8 @@ std::optional<hostcuda_counters> counters(const driver &drv) {
   return c;
 }
 
-// What memory calls cost, in ns and ns per MiB: of the order of what has been published of an A100
-// and an H100. A table measured on the GPU in question can be given with HOSTCUDA=costs=FILE.
+// Costs of memory calls, in ns and ns per MiB: the order of magnitude published for an A100 and an
+// H100. HOSTCUDA=costs=FILE gives a table that was measured on a GPU.
 constexpr const char *usual_costs =
     "cuMemAddressReserve 2000 0\n"
     "cuMemAddressFree 2000 0\n"
@@ -56,7 +57,7 @@ constexpr const char *usual_costs =
     "cuStreamIsCapturing 100 0\n"
     "cuThreadExchangeStreamCaptureMode 50 0\n";
 
-// A file that lives as long as this.
+// A file that is removed with this object.
 class temporary_file {
  public:
   explicit temporary_file(const char *text) {
@@ -96,7 +97,7 @@ status become_machine(driver &drv, const std::string &profile, bool keep_bytes) 
   if (!keep_bytes) {
     add("unbacked");
   } else if (config.find("backed") == std::string::npos) {
-    add("lazy");  // unless told otherwise: only what is touched needs memory
+    add("lazy");  // the default: only bytes that are touched need memory
   }
   const temporary_file costs(usual_costs);
   if (config.find("costs=") == std::string::npos && !costs.path().empty()) {
@@ -106,9 +107,7 @@ status become_machine(driver &drv, const std::string &profile, bool keep_bytes) 
     return fail(errc::invalid_argument,
                 fmt::format("hostcuda does not know the machine '{}'", config));
   }
-  // The reset forgot that the driver was initialised.
-  if (const status s = drv.initialise(); !s) return tl::unexpected(s.error());
-  return {};
+  return drv.initialise();  // the reset undid it
 }
 
 std::optional<std::uint64_t> physical_bytes(const driver &drv) {
@@ -135,13 +134,11 @@ result<less_memory> less_memory::leave(const device &d, std::optional<std::uint6
                                        bool keeps_to_limit) {
   less_memory out(d);
   if (!bytes) return out;
-  const auto now = d.driver().memory_info_now();
-  if (!now) return tl::unexpected(now.error());
-  const std::uint64_t free = now->free.bytes();
+  STILLMAP_ASSIGN_OR_RETURN(const auto now, d.driver().memory_info_now());
+  const std::uint64_t free = now.free.bytes();
   if (*bytes > free) {
     return fail(errc::invalid_argument,
-                fmt::format("--capacity {} is more than the {} that are free on this "
-                            "device",
+                fmt::format("--capacity {} is more than the {} that are free on this device",
                             format_bytes(*bytes), format_bytes(free)));
   }
   CUresult (*occupy)(CUdevice, std::size_t) = nullptr;
@@ -155,9 +152,7 @@ result<less_memory> less_memory::leave(const device &d, std::optional<std::uint6
     what.location = on_device(d.ordinal());
     const std::size_t ballast = round_down(free - *bytes, d.capabilities().page_bytes);
     if (ballast == 0) return out;
-    const auto made = d.driver().create_physical(ballast, what);
-    if (!made) return tl::unexpected(made.error());
-    out.ballast_ = *made;
+    STILLMAP_ASSIGN_OR_RETURN(out.ballast_, d.driver().create_physical(ballast, what));
   }
   return out;
 }
@@ -170,9 +165,8 @@ less_memory::less_memory(less_memory &&o) noexcept
 less_memory::~less_memory() {
   CUresult (*occupy)(CUdevice, std::size_t) = nullptr;
   if (occupied_ && find(device_.driver(), "hostcuda_occupy", occupy)) occupy(device_.ordinal(), 0);
-  if (ballast_ == physical_handle::none) return;
-  if (const status s = device_.driver().release_physical(ballast_); !s)
-    report_background_error(s.error());
+  if (ballast_ != physical_handle::none)
+    report_failure(device_.driver().release_physical(ballast_));
 }
 
 }  // namespace stillmap::replay

@@ -12,22 +12,18 @@
 #include "stillmap/allocators/replay/internal/failure.h"
 #include "stillmap/allocators/replay/pickle_reader.h"
 #include "stillmap/allocators/trace/trace.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::replay {
 namespace {
 
 constexpr std::string_view rmm_header = "Thread,Time,Action,Pointer,Size,Stream";
 
-// Streams in the order in which they appear.
-class stream_numbers {
- public:
-  std::uint32_t operator[](std::uint64_t stream) {
-    return numbers_.emplace(stream, static_cast<std::uint32_t>(numbers_.size())).first->second;
-  }
-
- private:
-  std::map<std::uint64_t, std::uint32_t> numbers_;
-};
+// Numbers streams in the order in which they appear.
+using stream_numbers = std::map<std::uint64_t, std::uint32_t>;
+std::uint32_t number_of(stream_numbers &known, std::uint64_t stream) {
+  return known.emplace(stream, static_cast<std::uint32_t>(known.size())).first->second;
+}
 
 struct live_block {
   std::uint64_t id = 0;
@@ -50,26 +46,21 @@ const pickle_value *list_of(const pickle_value &of, std::string_view key) {
   return v != nullptr && v->kind == pickle_kind::list ? v : nullptr;
 }
 
-// The events that say what the program did; what the allocator did about it is left out.
+// The requests of the program; the actions of its allocator are left out.
 result<std::vector<torch_event>> events_of(const std::string &file, const pickle_value &history) {
   std::vector<torch_event> events;
   for (std::size_t i = 0; i < history.items.size(); ++i) {
+    const auto wrong = [&](const std::string &what) {
+      return fail(errc::invalid_argument, fmt::format("{}: event {}: {}", file, i, what));
+    };
     const pickle_value &e = *history.items[i];
     const pickle_value *const action = e.find("action");
-    if (action == nullptr || action->kind != pickle_kind::text) {
-      return fail(errc::invalid_argument, fmt::format("{}: event {}: it has no action", file, i));
-    }
+    if (action == nullptr || action->kind != pickle_kind::text) return wrong("it has no action");
     const bool allocates = action->text == "alloc";
     if (!allocates && action->text != "free_requested") continue;
     const auto at = number_of(e, "addr"), bytes = number_of(e, "size"), on = number_of(e, "stream");
-    if (!at || !bytes || !on) {
-      return fail(errc::invalid_argument,
-                  fmt::format("{}: event {}: no addr, size and stream", file, i));
-    }
-    if (*bytes > trace_max_bytes) {
-      return fail(errc::invalid_argument,
-                  fmt::format("{}: event {}: a size of {}", file, i, *bytes));
-    }
+    if (!at || !bytes || !on) return wrong("no addr, size and stream");
+    if (*bytes > trace_max_bytes) return wrong(fmt::format("a size of {}", *bytes));
     if (*bytes != 0) events.push_back({allocates, *at, *bytes, *on});
   }
   return events;
@@ -134,18 +125,15 @@ result<std::string> import_torch_snapshot(const std::string &file, std::string_v
   }
   if (traces == nullptr || device == traces->items.size()) {
     return fail(errc::invalid_argument,
-                file +
-                    ": it has no history; torch.cuda.memory._record_memory_history "
-                    "begins one");
+                file + ": it has no history; torch.cuda.memory._record_memory_history begins one");
   }
-  const auto events = events_of(file, *traces->items[device]);
-  if (!events) return tl::unexpected(events.error());
+  STILLMAP_ASSIGN_OR_RETURN(const auto events, events_of(file, *traces->items[device]));
 
-  // What was there before the history began: what is freed in it, or live after it, and was not
-  // allocated in it.
+  // Blocks from before the history: those that are freed in it or live after it, but not allocated
+  // in it.
   std::unordered_map<std::uint64_t, bool> known;  // address: live
   std::map<std::uint64_t, torch_event> before;
-  for (const torch_event &e : *events) {
+  for (const torch_event &e : events) {
     const auto found = known.find(e.at);
     if (!e.allocates && found == known.end()) before.emplace(e.at, e);
     known[e.at] = e.allocates;
@@ -163,11 +151,10 @@ result<std::string> import_torch_snapshot(const std::string &file, std::string_v
   std::uint64_t next = 0;
   const auto allocate = [&](const torch_event &e) {
     live[e.at] = next;
-    out.allocate(next++, e.bytes, streams[e.stream]);
+    out.allocate(next++, e.bytes, number_of(streams, e.stream));
   };
   for (const auto &[at, e] : before) allocate(e);
-  for (std::size_t i = 0; i < events->size(); ++i) {
-    const torch_event &e = (*events)[i];
+  for (const torch_event &e : events) {
     const auto found = live.find(e.at);
     if (e.allocates) {
       // The ring may have lost the free.
@@ -212,12 +199,13 @@ result<std::string> import_rmm_log(const std::string &file, std::string_view con
       if (bytes == 0) continue;  // a pointer to nothing
       if (bytes > trace_max_bytes) return wrong(fmt::format("a size of {}", bytes));
       if (found != live.end()) return wrong(fmt::format("{} is allocated already", fields[3]));
-      live[at] = {next, streams[stream]};
-      out.allocate(next++, bytes, streams[stream]);
+      live[at] = {next, number_of(streams, stream)};
+      out.allocate(next++, bytes, live[at].stream);
     } else if (action == "free") {
       if (bytes == 0) continue;
       if (found == live.end()) return wrong(fmt::format("{} is not allocated", fields[3]));
-      if (streams[stream] != found->second.stream) out.use(found->second.id, streams[stream]);
+      const std::uint32_t on = number_of(streams, stream);
+      if (on != found->second.stream) out.use(found->second.id, on);
       out.free(found->second.id);
       live.erase(found);
     } else {

@@ -12,10 +12,10 @@ enum class record_kind { stillmap, torch_snapshot, rmm_log };
 // Detects the format from the beginning of the content; a trace if no other format matches.
 record_kind kind_of(std::string_view content);
 
-// The history of one device of torch.cuda.memory._snapshot(), as pickled by _dump_snapshot; which:
-// the first that has one. The history is a ring: a block that was there before it is allocated at
-// the trace's beginning. A block is freed where the program asked for it. Streams are numbered in
-// the order in which they appear.
+// Imports the history in a pickle of torch.cuda.memory._snapshot(), written by _dump_snapshot: that
+// of the first device that has one. The history is a ring: blocks from before it are allocated at
+// the trace's beginning. A block is freed where the program freed it. Streams are numbered in the
+// order in which they appear.
 // Errors: invalid_argument: "file: byte N: ...", "file: event N: ...".
 result<std::string> import_torch_snapshot(const std::string &file, std::string_view content);
 

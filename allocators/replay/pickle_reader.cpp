@@ -11,7 +11,7 @@ namespace stillmap::replay {
 
 const pickle_value *pickle_value::find(std::string_view key) const {
   if (kind != pickle_kind::dict) return nullptr;
-  // The last one with that key is the one that counts.
+  // As in Python, the last value of a key counts.
   for (std::size_t i = items.size(); i >= 2; i -= 2) {
     if (items[i - 2]->kind == pickle_kind::text && items[i - 2]->text == key) return items[i - 1];
   }
@@ -51,7 +51,7 @@ class pickle_machine {
     at_ += count;
     return bytes_.substr(at_ - count, count);
   }
-  std::uint64_t number(unsigned count) {  // little-endian
+  std::uint64_t number(std::uint64_t count) {  // little-endian
     const std::string_view b = take(count);
     std::uint64_t n = 0;
     for (std::size_t i = 0; i < b.size(); ++i) {
@@ -71,14 +71,11 @@ class pickle_machine {
   }
   void push_text(std::uint64_t length) { push(pickle_kind::text)->text = take(length); }
   void push_long(std::uint64_t length) {
-    const std::string_view b = take(length);
     if (length > 8) return wrong("a number of over 64 bits");
-    std::uint64_t n = 0;
-    for (std::size_t i = 0; i < b.size(); ++i) {
-      n |= std::uint64_t{static_cast<unsigned char>(b[i])} << (8 * i);
-    }
-    if (!b.empty() && b.size() < 8 && (b.back() & 0x80) != 0)
-      n |= ~std::uint64_t{0} << (8 * b.size());
+    std::uint64_t n = number(length);
+    // The highest bit is the sign.
+    if (length > 0 && length < 8 && (n >> (8 * length - 1)) != 0)
+      n |= ~std::uint64_t{0} << 8 * length;
     push_integer(static_cast<std::int64_t>(n));
   }
   pickle_value *pop() {

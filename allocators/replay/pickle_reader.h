@@ -1,5 +1,5 @@
-// Python's pickle format as data only: numbers, texts, lists, tuples, dictionaries. A pickle that
-// imports or calls anything is refused; nothing is executed.
+// Reads Python's pickle format as data: numbers, texts, lists, tuples, dictionaries. A pickle that
+// imports or calls anything is rejected; nothing is executed.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct pickle_value {
   const pickle_value *find(std::string_view key) const;
 };
 
-// Values live as long as this, and as the bytes it was read from.
+// Values are valid as long as this object and the bytes that it was read from.
 class pickle {
  public:
   // Protocols 2 to 5.
@@ -35,7 +35,7 @@ class pickle {
 
  private:
   friend class pickle_machine;
-  std::deque<pickle_value> values_;  // flat: however deep the nesting, dropping it is not
+  std::deque<pickle_value> values_;  // flat, so that deep nesting needs no deep recursion
   const pickle_value *root_ = nullptr;
 };
 

@@ -10,6 +10,7 @@
 #include "stillmap/allocators/replay/device_memory_usage.h"
 #include "stillmap/allocators/replay/internal/failure.h"
 #include "stillmap/vmm/format.h"
+#include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/units.h"
 
 namespace stillmap::replay {
@@ -21,7 +22,7 @@ double ns_since(steady::time_point begin) {
   return std::chrono::duration<double, std::nano>(steady::now() - begin).count();
 }
 
-// Calls and their modelled time, without those made between pause() and resume().
+// Counts driver calls and their modelled time, except between pause() and resume().
 class call_meter {
  public:
   explicit call_meter(const driver &drv) : drv_(drv) { resume(); }
@@ -55,12 +56,12 @@ class player {
       : device_(d), plan_(plan), options_(o), meter_(d.driver()), at_(plan.slots) {}
 
   result<replay_result> play() {
-    if (auto made = prepare(); !made) return tl::unexpected(made.error());
+    STILLMAP_RETURN_IF_ERROR(prepare());
     driver_counts before_iteration;
     double modelled_before = 0;
     std::size_t begin = 0;
     while (begin < plan_.ops.size() && !out_.oom) {
-      // Between two interruptions nothing happens but requests.
+      // Up to the next wait or boundary there are only requests.
       const auto end =
           std::find_if(plan_.ops.begin() + static_cast<std::ptrdiff_t>(begin), plan_.ops.end(),
                        [](const planned_op &op) {
@@ -68,8 +69,7 @@ class player {
                        });
       const auto boundary = static_cast<std::size_t>(end - plan_.ops.begin());
       const std::size_t stop = std::min(boundary, look_at_);
-      auto done = options_.verify ? checked(begin, stop) : timed(begin, stop);
-      if (!done) return tl::unexpected(done.error());
+      STILLMAP_RETURN_IF_ERROR(options_.verify ? checked(begin, stop) : timed(begin, stop));
       begin = stop;
       if (stop == look_at_ && !out_.oom) {
         look(stop - 1, std::nullopt);
@@ -87,8 +87,8 @@ class player {
         iteration_ns_.push_back({ns_, static_cast<double>(requests_)});
         ns_ = requests_ = 0;
         meter_.resume();
-      } else if (auto waited = wait(end->stream, end->slot); !waited) {
-        return tl::unexpected(waited.error());
+      } else {
+        STILLMAP_RETURN_IF_ERROR(wait(end->stream, end->slot));
       }
       ++begin;
     }
@@ -100,29 +100,24 @@ class player {
   status prepare() {
     meter_.pause();
     for (std::uint32_t i = 0; i < plan_.streams; ++i) {
-      auto made = stream::create(device_);
-      if (!made) return tl::unexpected(made.error());
-      streams_.push_back(std::move(*made));
+      STILLMAP_ASSIGN_OR_RETURN(stream made, stream::create(device_));
+      streams_.push_back(std::move(made));
       refs_.push_back(streams_.back());
     }
-    const auto event = device_.driver().create_event();
-    if (!event) return tl::unexpected(event.error());
-    event_ = *event;
+    STILLMAP_ASSIGN_OR_RETURN(event_, device_.driver().create_event());
     if (options_.verify) {
-      auto checker = block_checker::create(device_, refs_, plan_.slots, *options_.verify);
-      if (!checker) return tl::unexpected(checker.error());
-      checker_.emplace(std::move(*checker));
+      STILLMAP_ASSIGN_OR_RETURN(
+          auto checker, block_checker::create(device_, refs_, plan_.slots, *options_.verify));
+      checker_.emplace(std::move(checker));
     }
-    books_before_ = physical_bytes(device_.driver());
+    physical_before_ = physical_bytes(device_.driver());
     meter_.resume();
     target_options t;
     if (options_.capacity) t.limit = *options_.capacity;
     t.wait_before_free = options_.verify.has_value();
     t.history = options_.history;
     if (options_.map) look_at_ = options_.look_after.value_or(peak_of_last_iteration(plan_)) + 1;
-    auto made = options_.kind->make(device_, t);
-    if (!made) return tl::unexpected(made.error());
-    target_ = std::move(*made);
+    STILLMAP_ASSIGN_OR_RETURN(target_, options_.kind->make(device_, t));
     return {};
   }
 
@@ -163,16 +158,15 @@ class player {
       const planned_op &op = plan_.ops[i];
       if (op.verb == trace_verb::free) {
         meter_.pause();
-        if (auto c = checker_->before_free(op.slot); !c) return c;
+        STILLMAP_RETURN_IF_ERROR(checker_->before_free(op.slot));
         meter_.resume();
       }
       if (auto done = timed(i, i + 1); !done || out_.oom) return done;
       if (op.verb == trace_verb::free) continue;
       meter_.pause();
-      auto c = op.verb == trace_verb::allocate
-                   ? checker_->allocated(op.slot, at_[op.slot], op.bytes, op.stream)
-                   : checker_->used(op.slot, op.stream);
-      if (!c) return c;
+      STILLMAP_RETURN_IF_ERROR(op.verb == trace_verb::allocate
+                                   ? checker_->allocated(op.slot, at_[op.slot], op.bytes, op.stream)
+                                   : checker_->used(op.slot, op.stream));
       meter_.resume();
     }
     return {};
@@ -213,9 +207,8 @@ class player {
 
   status wait(std::uint32_t from, std::uint32_t to) {
     meter_.pause();
-    status s = device_.driver().record_event(event_, refs_[from].get());
-    if (s) s = device_.driver().stream_wait(refs_[to].get(), event_);
-    if (!s) return tl::unexpected(s.error());
+    STILLMAP_RETURN_IF_ERROR(device_.driver().record_event(event_, refs_[from].get()));
+    STILLMAP_RETURN_IF_ERROR(device_.driver().stream_wait(refs_[to].get(), event_));
     meter_.resume();
     return {};
   }
@@ -247,26 +240,23 @@ class player {
     sum_up_times();
     for (std::uint32_t slot = 0; slot < plan_.slots; ++slot) {
       if (at_[slot] == nullptr) continue;
-      if (checker_) {
-        if (auto c = checker_->before_free(slot); !c) return tl::unexpected(c.error());
-      }
-      if (const status s = target_->free(at_[slot]); !s) return tl::unexpected(s.error());
+      if (checker_) STILLMAP_RETURN_IF_ERROR(checker_->before_free(slot));
+      STILLMAP_RETURN_IF_ERROR(target_->free(at_[slot]));
     }
     if (checker_) {
-      if (auto c = checker_->finish(); !c) return tl::unexpected(c.error());
+      STILLMAP_RETURN_IF_ERROR(checker_->finish());
       out_.bytes_checked = checker_->bytes_checked();
       checker_.reset();
     }
     target_.reset();
-    if (const status s = device_.driver().destroy_event(event_); !s)
-      return tl::unexpected(s.error());
+    STILLMAP_RETURN_IF_ERROR(device_.driver().destroy_event(event_));
     streams_.clear();
     out_.violations = violations(device_.driver());
     const auto left = physical_bytes(device_.driver());
-    if (left && books_before_ && *left > *books_before_) {
+    if (left && physical_before_ && *left > *physical_before_) {
       return fail(errc::corrupt,
                   fmt::format("'{}' left {} of device memory behind", options_.kind->name,
-                              format_bytes(*left - *books_before_)));
+                              format_bytes(*left - *physical_before_)));
     }
     return std::move(out_);
   }
@@ -281,7 +271,7 @@ class player {
   std::unique_ptr<replay_target> target_;
   std::optional<block_checker> checker_;
   std::vector<void *> at_;
-  std::optional<std::uint64_t> books_before_;
+  std::optional<std::uint64_t> physical_before_;
   double ns_ = 0;
   std::size_t requests_ = 0;
   std::size_t look_at_ = SIZE_MAX;  // before this operation
@@ -293,9 +283,8 @@ class player {
 
 result<replay_result> run(const device &d, const replay_plan &plan, const replay_options &o) {
   const context_guard guard(d.driver(), d.context());
-  if (!guard.entered()) return tl::unexpected(guard.entered().error());
-  auto squeezed = less_memory::leave(d, o.capacity, o.kind->has_limit);
-  if (!squeezed) return tl::unexpected(squeezed.error());
+  STILLMAP_RETURN_IF_ERROR(guard.entered());
+  STILLMAP_ASSIGN_OR_RETURN(const auto limit, less_memory::leave(d, o.capacity, o.kind->has_limit));
   return player(d, plan, o).play();
 }
 
@@ -306,9 +295,8 @@ result<std::uint64_t> find_min_capacity(const device &d, const replay_plan &plan
   while (low < high) {
     const std::uint64_t middle = low + (high - low) / 2;
     o.capacity = middle * page;
-    const auto tried = run(d, plan, o);
-    if (!tried) return tl::unexpected(tried.error());
-    if (tried->oom) {
+    STILLMAP_ASSIGN_OR_RETURN(const replay_result tried, run(d, plan, o));
+    if (tried.oom) {
       low = middle + 1;
     } else {
       high = middle;

@@ -16,28 +16,28 @@ struct replay_options {
   const target_kind *kind = nullptr;
   std::optional<std::uint64_t> capacity;  // bytes of device memory; none: all of it
   std::optional<check_depth> verify;
-  bool map = false;      // look at the heap at its peak, or where it runs out of memory
-  bool history = false;  // with its history, where it keeps one
-  std::optional<std::size_t> look_after;  // map: after this operation instead, by its index
+  bool map = false;      // take a map of the heap at its peak, or where it runs out of memory
+  bool history = false;  // with its history, if the allocator keeps one
+  std::optional<std::size_t> look_after;  // map: after the operation with this index instead
 };
 
 struct replay_result {
   std::uint64_t peak_live_bytes = 0;
   std::uint64_t peak_committed_bytes = 0;
   std::uint64_t ops = 0;
-  // Of the iterations from the third on, or of all if there are fewer: of the median iteration,
-  // which other load on the machine disturbs least, and the mean.
+  // The median and the mean of the iterations from the third on, or of all if there are fewer. Other
+  // load on the machine disturbs the median least.
   double ns_per_op = 0, ns_per_op_mean = 0;
-  driver_counts calls;  // the allocator's: not those of the trace's waits, nor of checking
+  driver_counts calls;  // of the allocator: without the waits of the trace and without checking
   driver_counts last_iteration;
-  std::optional<double> modelled_us;       // of those calls, where the driver has a table of costs
-  std::optional<double> modelled_last_us;  // of those of the last iteration
+  std::optional<double> modelled_us;       // of those calls, if the driver has a table of costs
+  std::optional<double> modelled_last_us;  // of the calls of the last iteration
   bool oom = false;
   std::string where_oom;  // "operation 1234 of 5678: 1 GiB on stream 0, with 3 GiB live and ..."
   std::uint64_t moved_bytes = 0;
   std::uint64_t bytes_checked = 0;
   std::uint64_t violations = 0;         // reported by hostcuda's oracle
-  std::optional<replay_moment> moment;  // where asked for, and the allocator knows
+  std::optional<replay_moment> moment;  // if requested and the allocator has maps
 };
 
 // Errors: invalid_argument (a capacity beyond the device's memory), corrupt (a wrong byte); the

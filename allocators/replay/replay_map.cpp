@@ -10,6 +10,7 @@
 
 #include "stillmap/allocators/replay/internal/failure.h"
 #include "stillmap/vmm/format.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::replay {
 
@@ -68,29 +69,18 @@ heap_picture picture_of(std::span<const named_moment> moments, const std::string
 
 status write_map(std::span<const named_moment> moments, const std::string &of,
                  const std::string &path) {
-  const auto format = map_format_of(path);
-  if (!format) return tl::unexpected(format.error());
-  const bool drawn = *format == map_format::svg || *format == map_format::html;
+  STILLMAP_ASSIGN_OR_RETURN(const map_format format, map_format_of(path));
+  const bool drawn = format == map_format::svg || format == map_format::html;
   if (!drawn && moments.size() != 1) {
     return fail(errc::invalid_argument, "only a picture shows several allocators");
   }
-  std::string content;
-  switch (*format) {
-    case map_format::svg:
-      content = to_svg(picture_of(moments, of));
-      break;
-    case map_format::html:
-      content = to_html(picture_of(moments, of));
-      break;
-    case map_format::json:
-      content = to_json(moments.front().moment.heap);
-      break;
-    case map_format::pickle:
-      content = to_torch_pickle(moments.front().moment.heap);
-      break;
-  }
+  const std::string content = format == map_format::svg    ? to_svg(picture_of(moments, of))
+                              : format == map_format::html ? to_html(picture_of(moments, of))
+                              : format == map_format::json
+                                  ? to_json(moments.front().moment.heap)
+                                  : to_torch_pickle(moments.front().moment.heap);
   const std::filesystem::path file(path);
-  std::error_code ignored;  // what is wrong with the folder shows when the file is opened
+  std::error_code ignored;  // a missing folder shows when the file is opened
   if (file.has_parent_path()) std::filesystem::create_directories(file.parent_path(), ignored);
   std::ofstream out(file, std::ios::binary);
   out.write(content.data(), static_cast<std::streamsize>(content.size()));

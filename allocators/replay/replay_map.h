@@ -17,12 +17,12 @@ struct replay_moment {
   heap_snapshot heap;
   bool oom = false;
   std::uint64_t wanted = 0;  // oom: bytes of the request that failed
-  std::size_t op = 0;        // of the plan: the last that was served, or the one that failed
+  std::size_t op = 0;  // index in the plan: the last operation that was served, or the failed one
 };
 
-// The request after which most bytes are live for the first time in the last iteration (the first
-// one includes what came before it); its index in plan.ops, or the number of them where nothing is
-// allocated.
+// Returns the index in plan.ops of the request after which the live bytes of the last iteration
+// first reach their maximum; plan.ops.size() if nothing is allocated. The first iteration includes
+// the events before it.
 std::size_t peak_of_last_iteration(const replay_plan &plan);
 
 enum class map_format { svg, html, json, pickle };
@@ -31,14 +31,15 @@ result<map_format> map_format_of(const std::string &path);
 
 struct named_moment {
   std::string allocator;
-  std::uint64_t capacity = 0;     // bytes it may have; 0: not said
-  bool beside_a_failure = false;  // at the request at which another one had no memory left
+  std::uint64_t capacity = 0;     // bytes it may commit; 0: unknown
+  bool beside_a_failure = false;  // at the request at which another allocator ran out of memory
   replay_moment moment;
 };
-// Several heaps beside each other, to one scale; `of`: what was replayed.
+// Several heaps side by side, at the same scale. `of`: the name of the trace.
 heap_picture picture_of(std::span<const named_moment> moments, const std::string &of);
-// Writes it, with the folders it needs. Errors: invalid_argument (several heaps in a format that is
-// no picture), the system's, naming the path.
+// Writes the map to a file, and creates missing folders.
+// Errors: invalid_argument (several heaps in a format that is no picture), the system's, naming the
+//         path.
 status write_map(std::span<const named_moment> moments, const std::string &of,
                  const std::string &path);
 

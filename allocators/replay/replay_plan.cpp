@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 #include <span>
 #include <utility>
 
@@ -52,14 +51,14 @@ class planner {
     }
   }
 
-  // From here on the names of the blocks in `from` mean the blocks that `to` names now: equals.
+  // From now on the numbers in `from` mean the blocks that have the numbers in `to`, which are alike.
   void rename(const std::vector<std::uint64_t> &to, const std::vector<std::uint64_t> &from) {
     std::vector<std::uint32_t> slots(to.size());
     for (std::size_t i = 0; i < to.size(); ++i) slots[i] = std::exchange(slot_[to[i]], nowhere);
     for (std::size_t i = 0; i < from.size(); ++i) slot_[from[i]] = slots[i];
   }
 
-  // The live blocks after the first `count` events of the trace, those of a kind side by side.
+  // The live blocks after the first `count` events of the trace, equal blocks side by side.
   std::vector<std::uint64_t> live_after(std::size_t count) const {
     std::vector<bool> live(facts_.size());
     for (const trace_event &e : std::span(trace_.events).first(count)) {
@@ -154,7 +153,7 @@ result<replay_plan> plan_replay(const trace &t, std::optional<unsigned> iteratio
 
   const std::size_t has = at.size() - 1;
   const std::size_t first = std::min<std::size_t>(iterations.value_or(has), has);
-  plan.play(events.first(at[0]));  // not the boundary itself: nothing has ended there
+  plan.play(events.first(at[0]));  // without the boundary: no iteration ends there
   plan.play(events.subspan(at[0] + 1, at[first] - at[0]));
   if (!iterations) {
     plan.play(events.subspan(at[has] + 1));
@@ -165,38 +164,29 @@ result<replay_plan> plan_replay(const trace &t, std::optional<unsigned> iteratio
   const std::vector<std::uint64_t> last = plan.live_after(at[has]);
   std::vector<std::uint64_t> begin;
   std::size_t from = 0;
-  // Rather not the first iteration: it is there that optimizers make what they keep.
-  for (const std::size_t candidate : [&] {
-         std::vector<std::size_t> order(has);
-         std::iota(order.begin(), order.end(), 0);
-         std::rotate(order.begin(), order.begin() + 1, order.end());
-         return order;
-       }()) {
-    begin = plan.live_after(at[candidate]);
-    from = candidate;
-    if (plan.alike(begin, last)) break;
-    begin.clear();
-    from = has;
+  // The first iteration is tried last, because optimizers allocate their state in it.
+  bool found = false;
+  for (std::size_t i = 1; i <= has && !found; ++i) {
+    from = i % has;
+    begin = plan.live_after(at[from]);
+    found = plan.alike(begin, last);
   }
-  if (from == has) {
+  if (!found) {
     return fail(errc::invalid_argument,
                 fmt::format("--iterations {}: the trace has {} and ends with other blocks live "
                             "than any of them begins with, so none can be repeated",
                             *iterations, has));
   }
-  // Those that are live at both ends keep their names; the others take their equals' places.
-  std::vector<std::uint64_t> only_begin, only_last, sorted_begin = begin, sorted_last = last;
-  std::sort(sorted_begin.begin(), sorted_begin.end());
-  std::sort(sorted_last.begin(), sorted_last.end());
-  const auto only_in = [](const std::vector<std::uint64_t> &these,
-                          const std::vector<std::uint64_t> &others,
-                          std::vector<std::uint64_t> &into) {
-    std::copy_if(these.begin(), these.end(), std::back_inserter(into), [&](std::uint64_t b) {
-      return !std::binary_search(others.begin(), others.end(), b);
+  // Blocks that are live at both ends keep their numbers; the others take those of their equals.
+  const auto only_in = [](std::vector<std::uint64_t> these, std::vector<std::uint64_t> others) {
+    std::sort(others.begin(), others.end());
+    std::erase_if(these, [&](std::uint64_t block) {
+      return std::binary_search(others.begin(), others.end(), block);
     });
+    return these;
   };
-  only_in(begin, sorted_last, only_begin);
-  only_in(last, sorted_begin, only_last);
+  const std::vector<std::uint64_t> only_begin = only_in(begin, last),
+                                   only_last = only_in(last, begin);
   for (std::size_t done = has; done < *iterations;) {
     plan.rename(only_last, only_begin);
     const std::size_t more = std::min<std::size_t>(*iterations - done, has - from);

@@ -1,7 +1,7 @@
 // The caching allocator of this project.
 #include "stillmap/allocators/caching_allocator.h"
-#include "stillmap/allocators/replay/internal/failure.h"
 #include "stillmap/allocators/replay/replay_target.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::replay {
 namespace {
@@ -34,12 +34,9 @@ class stillmap_target final : public replay_target {
 result<std::unique_ptr<replay_target>> make_stillmap(const device &d, const target_options &o) {
   caching_allocator_options options;
   options.limit = o.limit;
-  auto heap = caching_allocator::create(d, std::move(options));
-  if (!heap) return tl::unexpected(heap.error());
-  if (o.history) {
-    if (const status s = (*heap)->record_history(); !s) return tl::unexpected(s.error());
-  }
-  return std::make_unique<stillmap_target>(std::move(*heap));
+  STILLMAP_ASSIGN_OR_RETURN(auto heap, caching_allocator::create(d, std::move(options)));
+  if (o.history) STILLMAP_RETURN_IF_ERROR(heap->record_history());
+  return std::make_unique<stillmap_target>(std::move(heap));
 }
 
 }  // namespace stillmap::replay

@@ -13,6 +13,7 @@
 #include "stillmap/allocators/replay/import_trace.h"
 #include "stillmap/allocators/replay/internal/failure.h"
 #include "stillmap/vmm/format.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::replay {
 namespace {
@@ -34,7 +35,7 @@ result<std::string> decompress(const std::string &file, const std::string &packe
   std::vector<char> piece(ZSTD_DStreamOutSize());
   ZSTD_inBuffer in = {packed.data(), packed.size(), 0};
   std::size_t left = 1;
-  // Once more after the last byte went in: what is inside may still have to come out.
+  // The loop ends when the input is consumed and the output was not full: then none is left inside.
   for (bool full = true; in.pos < in.size || full;) {
     ZSTD_outBuffer out = {piece.data(), piece.size(), 0};
     left = ZSTD_decompressStream(stream.get(), &out, &in);
@@ -75,24 +76,16 @@ result<std::string> read_text(const std::string &file) {
 }
 
 result<std::string> load_trace_text(const std::string &file) {
-  auto text = read_text(file);
-  if (!text) return text;
-  switch (kind_of(*text)) {
-    case record_kind::torch_snapshot:
-      return import_torch_snapshot(name_of(file), *text);
-    case record_kind::rmm_log:
-      return import_rmm_log(name_of(file), *text);
-    default:
-      return text;
-  }
+  STILLMAP_ASSIGN_OR_RETURN(std::string text, read_text(file));
+  const record_kind kind = kind_of(text);
+  if (kind == record_kind::torch_snapshot) return import_torch_snapshot(name_of(file), text);
+  if (kind == record_kind::rmm_log) return import_rmm_log(name_of(file), text);
+  return text;
 }
 
 result<trace> load_trace(const std::string &file) {
-  const auto text = load_trace_text(file);
-  if (!text) return tl::unexpected(text.error());
-  auto read = read_trace(*text);
-  if (!read) return tl::unexpected(read.error().about(name_of(file)));
-  return std::move(*read);
+  STILLMAP_ASSIGN_OR_RETURN(const std::string text, load_trace_text(file));
+  return read_trace(text).map_error([&](const error &e) { return e.about(name_of(file)); });
 }
 
 status save_text(const std::string &file, const std::string &text) {

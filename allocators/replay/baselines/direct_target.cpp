@@ -1,7 +1,9 @@
 // Baseline: cuMemAlloc and cuMemFree for each request: the cost of every call, and the least memory.
 #include <unordered_map>
 
+#include "stillmap/allocators/replay/internal/failure.h"
 #include "stillmap/allocators/replay/replay_target.h"
+#include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/units.h"
 
 namespace stillmap::replay {
@@ -13,19 +15,16 @@ class direct_target final : public replay_target {
       : device_(d), wait_before_free_(o.wait_before_free) {}
   ~direct_target() override {
     for (const auto &[at, bytes] : blocks_) {
-      if (const status s = device_.driver().free(device_address(at)); !s) {
-        report_background_error(s.error());
-      }
+      report_failure(device_.driver().free(device_address(at)));
     }
   }
 
   result<void *> allocate(std::size_t bytes, stream_ref) override {
-    const auto at = device_.driver().allocate(bytes);
-    if (!at) return tl::unexpected<error>(at.error());
+    STILLMAP_ASSIGN_OR_RETURN(const device_address at, device_.driver().allocate(bytes));
     const std::size_t whole = round_up(bytes, 512);
     held_.add(whole);
-    blocks_.emplace(at->value(), whole);
-    return at->pointer();
+    blocks_.emplace(at.value(), whole);
+    return at.pointer();
   }
 
   status free(void *at) override {
@@ -33,12 +32,10 @@ class direct_target final : public replay_target {
     if (found == blocks_.end()) {
       return make_error(errc::invalid_argument, "direct::free", "no such block");
     }
-    // A GPU's cuMemFree waits for the device by itself. Nobody promises that for work of streams
-    // that do not synchronise with the default one, so where work is really queued we wait first.
-    if (wait_before_free_) {
-      if (status s = device_.driver().synchronize_context(); !s) return s;
-    }
-    if (status s = device_.driver().free(device_address(found->first)); !s) return s;
+    // A GPU's cuMemFree waits for the device. CUDA does not promise that for work of streams that do
+    // not synchronise with the default one, so a checked replay, which queues work, waits first.
+    if (wait_before_free_) STILLMAP_RETURN_IF_ERROR(device_.driver().synchronize_context());
+    STILLMAP_RETURN_IF_ERROR(device_.driver().free(device_address(found->first)));
     held_.drop(found->second);
     blocks_.erase(found);
     return {};

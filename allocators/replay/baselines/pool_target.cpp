@@ -5,13 +5,13 @@
 
 #include "stillmap/allocators/replay/internal/failure.h"
 #include "stillmap/allocators/replay/replay_target.h"
-#include "stillmap/vmm/units.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::replay {
 namespace {
 
-// Of the pool's attributes, by their numbers in CUDA's interface: the driver seam has no use for
-// them, so they are looked up here.
+// Attributes of a pool by their numbers in CUDA's interface. Stillmap's driver interface has no
+// calls for them, so they are looked up here.
 constexpr int keeps_bytes = 4;     // CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
 constexpr int reserved_bytes = 5;  // CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT
 constexpr int reserved_peak = 6;   // CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH
@@ -39,19 +39,19 @@ class pool_target final : public replay_target {
   ~pool_target() override {
     std::uint64_t nothing = 0;
     for (const auto &[at, b] : blocks_)
-      note(device_.driver().free_async(device_address(at), b.on.get()));
-    for (const event_handle e : events_) note(device_.driver().destroy_event(e));
-    note(device_.driver().synchronize_context());
+      report_failure(device_.driver().free_async(device_address(at), b.on.get()));
+    if (event_ != nullptr) report_failure(device_.driver().destroy_event(event_));
+    report_failure(device_.driver().synchronize_context());
     calls_.set(pool_, keeps_bytes, &nothing);
     calls_.trim(pool_, 0);
     calls_.set(pool_, reserved_peak, &nothing);  // falls to what is reserved now
   }
 
   result<void *> allocate(std::size_t bytes, stream_ref on) override {
-    const auto at = device_.driver().allocate_async(bytes, on.get());
-    if (!at) return tl::unexpected<error>(at.error());
-    blocks_.emplace(at->value(), block{on, {}});
-    return at->pointer();
+    STILLMAP_ASSIGN_OR_RETURN(const device_address at,
+                              device_.driver().allocate_async(bytes, on.get()));
+    blocks_.emplace(at.value(), block{on, {}});
+    return at.pointer();
   }
 
   status free(void *at) override {
@@ -60,19 +60,15 @@ class pool_target final : public replay_target {
       return make_error(errc::invalid_argument, "pool::free", "no such block");
     }
     const driver &drv = device_.driver();
-    for (const stream_ref s :
-         found->second.uses) {  // the free is ordered after other streams' work
-      if (events_.empty()) {
-        const auto made = drv.create_event();
-        if (!made) return tl::unexpected<error>(made.error());
-        events_.push_back(*made);
+    const block &b = found->second;
+    for (const stream_ref s : b.uses) {  // the free is ordered after other streams' work
+      if (event_ == nullptr) {
+        STILLMAP_ASSIGN_OR_RETURN(event_, drv.create_event());
       }
-      if (status r = drv.record_event(events_.front(), s.get()); !r) return r;
-      if (status w = drv.stream_wait(found->second.on.get(), events_.front()); !w) return w;
+      STILLMAP_RETURN_IF_ERROR(drv.record_event(event_, s.get()));
+      STILLMAP_RETURN_IF_ERROR(drv.stream_wait(b.on.get(), event_));
     }
-    if (status s = drv.free_async(device_address(found->first), found->second.on.get()); !s) {
-      return s;
-    }
+    STILLMAP_RETURN_IF_ERROR(drv.free_async(device_address(found->first), b.on.get()));
     blocks_.erase(found);
     return {};
   }
@@ -94,9 +90,6 @@ class pool_target final : public replay_target {
     stream_ref on;
     std::vector<stream_ref> uses;
   };
-  static void note(const status &s) {
-    if (!s) report_background_error(s.error());
-  }
   std::uint64_t ask(int what) const {
     std::uint64_t bytes = 0;
     return calls_.get(pool_, what, &bytes) == 0 ? bytes : 0;
@@ -105,7 +98,7 @@ class pool_target final : public replay_target {
   device device_;
   pool_calls calls_;
   pool_calls::pool pool_;
-  std::vector<event_handle> events_;  // at most one: waits keep the recording they were made with
+  event_handle event_ = nullptr;  // one is enough: a wait keeps the recording it was made with
   std::unordered_map<std::uint64_t, block> blocks_;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "stillmap/allocators/replay/internal/failure.h"
+#include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/units.h"
 
 namespace stillmap::replay {
@@ -22,24 +23,20 @@ std::size_t segment_for(std::size_t size, bool small) {
   return size < middle_most ? middle_segment : round_up(size, large_step);
 }
 
-void note(const status &s) {
-  if (!s) report_background_error(s.error());
-}
-
 }  // namespace
 
 segments::segments(const device &d, const target_options &o, bool expanding)
     : device_(d), drv_(d.driver()), expanding_(expanding), held_(o.limit) {}
 
 segments::~segments() {
-  note(take_passed_events(true));
-  note(drv_.synchronize_context());
-  for (const event_handle e : spare_events_) note(drv_.destroy_event(e));
+  report_failure(take_passed_events(true));
+  report_failure(drv_.synchronize_context());
+  for (const event_handle e : spare_events_) report_failure(drv_.destroy_event(e));
   drop_expanding_segments();
   for (const segment_block &b : storage_) {
     // A segment is known by its first block.
     if (b.size != 0 && b.before == nullptr && b.of == nullptr) {
-      note(drv_.free(device_address(b.at)));
+      report_failure(drv_.free(device_address(b.at)));
     }
   }
 }
@@ -57,23 +54,21 @@ void segments::recycle(segment_block *b) {
 }
 
 result<void *> segments::allocate(std::size_t bytes, stream_ref on) {
-  if (!events_.empty()) {
-    if (status s = take_passed_events(false); !s) return tl::unexpected<error>(s.error());
-  }
+  if (!events_.empty()) STILLMAP_RETURN_IF_ERROR(take_passed_events(false));
   const std::size_t size = round_up(bytes, unit);
   const bool small = size <= small_most;
   segment_block *b = best_fit(size, on.get(), small);
   if (b == nullptr) {
     auto made = more(size, on.get(), small);
     if (!made && made.error().is(errc::out_of_memory)) {
-      if (status s = release_cached(); !s) return tl::unexpected<error>(s.error());
+      STILLMAP_RETURN_IF_ERROR(release_cached());
       made = more(size, on.get(), small);
     }
-    if (!made) return tl::unexpected<error>(made.error());
+    STILLMAP_RETURN_IF_ERROR(made);
     b = *made;
   }
   free_of(*b).erase(b);
-  // A large block keeps a rest that is too small to be any use to its kind.
+  // A large block keeps a rest that is too small for large requests.
   const std::size_t rest = b->size - size;
   if (small || expanding_ ? rest >= unit : rest > small_most) split(b, size);
   b->free = false;
@@ -90,11 +85,10 @@ status segments::free(void *at) {
   given_.erase(found);
   for (const stream_handle s : b->uses) {
     if (spare_events_.empty()) {
-      const auto made = drv_.create_event();
-      if (!made) return tl::unexpected<error>(made.error());
-      spare_events_.push_back(*made);
+      STILLMAP_ASSIGN_OR_RETURN(const event_handle made, drv_.create_event());
+      spare_events_.push_back(made);
     }
-    if (status r = drv_.record_event(spare_events_.back(), s); !r) return r;
+    STILLMAP_RETURN_IF_ERROR(drv_.record_event(spare_events_.back(), s));
     events_.push_back({spare_events_.back(), b});
     spare_events_.pop_back();
     ++b->waiting;
@@ -122,11 +116,10 @@ status segments::take_passed_events(bool wait) {
   while (!events_.empty()) {
     const waiting_event first = events_.front();
     if (wait) {
-      if (status s = drv_.synchronize_event(first.event); !s) return s;
+      STILLMAP_RETURN_IF_ERROR(drv_.synchronize_event(first.event));
     } else {
-      const auto done = drv_.event_done(first.event);
-      if (!done) return tl::unexpected<error>(done.error());
-      if (!*done) return {};
+      STILLMAP_ASSIGN_OR_RETURN(const bool done, drv_.event_done(first.event));
+      if (!done) return {};
     }
     events_.pop_front();
     spare_events_.push_back(first.event);
@@ -143,8 +136,8 @@ segment_block *segments::best_fit(std::size_t size, stream_handle on, bool small
   auto at = from.lower_bound(&wanted);
   if (at == from.end() || (*at)->on != on) return nullptr;
   if (!expanding_) return *at;
-  // A block at a segment's growing end counts with all that it could grow to, so that it is left
-  // for what fits nowhere else.
+  // A block at a segment's growing end counts with all that it could grow to, so that it is used
+  // last.
   const auto reach = [](const segment_block *b) {
     return b->size + (b->after != nullptr && !b->after->mapped ? b->after->size : 0);
   };
@@ -153,7 +146,7 @@ segment_block *segments::best_fit(std::size_t size, stream_handle on, bool small
   return best;
 }
 
-// Cuts what is behind the first `size` bytes off; it is free.
+// Cuts a block after its first `size` bytes; the rest is free.
 void segments::split(segment_block *b, std::size_t size) {
   segment_block *const rest = new_block();
   rest->at = b->at + size;
@@ -183,7 +176,7 @@ segment_block *segments::join(segment_block *left, segment_block *right) {
   return left;
 }
 
-// Into the free set, joined with its free neighbours; returns what it is part of then.
+// Joins a block with its free neighbours and puts it into the free set. Returns the joined block.
 segment_block *segments::put_back(segment_block *b) {
   b->free = true;
   free_set &into = free_of(*b);
@@ -213,11 +206,10 @@ result<segment_block *> segments::new_segment(std::size_t size, stream_handle on
     return make_error(errc::out_of_memory, "segments", "the limit is reached", bytes,
                       held_.limit() - held_.now());
   }
-  const auto at = drv_.allocate(bytes);
-  if (!at) return tl::unexpected<error>(at.error());
+  STILLMAP_ASSIGN_OR_RETURN(const device_address at, drv_.allocate(bytes));
   held_.add(bytes);
   segment_block *const b = new_block();
-  b->at = at->value();
+  b->at = at.value();
   b->size = bytes;
   b->on = on;
   b->small = small;
@@ -225,17 +217,17 @@ result<segment_block *> segments::new_segment(std::size_t size, stream_handle on
   return b;
 }
 
-// Gives back what is wholly free, after all work.
+// Releases completely free segments, after all work.
 status segments::release_cached() {
-  if (status s = take_passed_events(true); !s) return s;
-  if (status s = drv_.synchronize_context(); !s) return s;
+  STILLMAP_RETURN_IF_ERROR(take_passed_events(true));
+  STILLMAP_RETURN_IF_ERROR(drv_.synchronize_context());
   for (free_set &set : free_) {
     const std::vector<segment_block *> all(set.begin(), set.end());
     for (segment_block *const b : all) {
       if (expanding_) {
-        if (status s = release_pages_of(b); !s) return s;
+        STILLMAP_RETURN_IF_ERROR(release_pages_of(b));
       } else if (b->before == nullptr && b->after == nullptr) {
-        if (status s = drv_.free(device_address(b->at)); !s) return s;
+        STILLMAP_RETURN_IF_ERROR(drv_.free(device_address(b->at)));
         held_.drop(b->size);
         set.erase(b);
         recycle(b);

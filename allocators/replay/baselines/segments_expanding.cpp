@@ -2,6 +2,8 @@
 #include <algorithm>
 
 #include "stillmap/allocators/replay/baselines/segments.h"
+#include "stillmap/allocators/replay/internal/failure.h"
+#include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/units.h"
 
 namespace stillmap::replay {
@@ -12,10 +14,6 @@ using namespace stillmap::literals;
 constexpr std::size_t small_chunk = 2_MiB;
 constexpr std::size_t large_chunk = 20_MiB;
 
-void note(const status &s) {
-  if (!s) report_background_error(s.error());
-}
-
 }  // namespace
 
 // A free, mapped block of at least `size`, in the free set: the first place where free and unmapped
@@ -23,27 +21,21 @@ void note(const status &s) {
 result<segment_block *> segments::expand(std::size_t size, stream_handle on, bool small) {
   segment_block *b = room_for(size, on, small);
   if (b == nullptr) {
-    auto made = new_expanding_segment(on, small);
-    if (!made) return made;
-    b = *made;
+    STILLMAP_ASSIGN_OR_RETURN(b, new_expanding_segment(on, small));
   }
   if (!b->mapped) {
-    auto mapped = map_front(b, std::min(size, b->size));
-    if (!mapped) return mapped;
-    b = *mapped;
+    STILLMAP_ASSIGN_OR_RETURN(b, map_front(b, std::min(size, b->size)));
   }
   while (b->size < size) {
     segment_block *const next = b->after;
-    if (next->mapped) {  // free: it would have been joined were it not for what lay between
+    if (next->mapped) {  // and free; unmapped addresses between them kept it from being joined
       free_of(*next).erase(next);
       free_of(*b).erase(b);
       join(b, next);
       free_of(*b).insert(b);
       continue;
     }
-    auto mapped = map_front(next, std::min(size - b->size, next->size));
-    if (!mapped) return mapped;
-    b = *mapped;
+    STILLMAP_ASSIGN_OR_RETURN(b, map_front(next, std::min(size - b->size, next->size)));
   }
   return b;
 }
@@ -67,13 +59,13 @@ result<segment_block *> segments::new_expanding_segment(stream_handle on, bool s
   made->chunk = small ? small_chunk : large_chunk;
   const std::uint64_t memory = device_.total_memory().bytes();
   const std::size_t bytes = round_up(memory + memory / 8, made->chunk);
-  const auto at = drv_.reserve_addresses(bytes, 0, device_address());
-  if (!at) return tl::unexpected<error>(at.error());
-  made->range = {*at, bytes};
+  STILLMAP_ASSIGN_OR_RETURN(const device_address at,
+                            drv_.reserve_addresses(bytes, 0, device_address()));
+  made->range = {at, bytes};
   made->on = on;
   made->small = small;
   segment_block *const b = new_block();
-  b->at = at->value();
+  b->at = at.value();
   b->size = bytes;
   b->on = on;
   b->small = small;
@@ -107,7 +99,7 @@ result<segment_block *> segments::map_front(segment_block *b, std::size_t size) 
     }
     fine = drv_.map(range.begin + done, s.chunk, *handle);
     if (!fine) {
-      note(drv_.release_physical(*handle));
+      report_failure(drv_.release_physical(*handle));
       break;
     }
     held_.add(s.chunk);
@@ -117,19 +109,24 @@ result<segment_block *> segments::map_front(segment_block *b, std::size_t size) 
   const access_grant all{on_device(device_.ordinal()), access_mode::read_write};
   if (fine) fine = drv_.set_access(range, &all, 1);
   if (!fine) {
-    if (done != 0) note(drv_.unmap({range.begin, done}));
-    for (std::size_t at = 0; at < done; at += s.chunk) {
-      const auto chunk = s.chunks.find((range.begin + at).value());
-      note(drv_.release_physical(chunk->second));
-      s.chunks.erase(chunk);
-      held_.drop(s.chunk);
-    }
+    if (done != 0) report_failure(drv_.unmap({range.begin, done}));
+    release_chunks(s, {range.begin, done});
     return tl::unexpected<error>(fine.error());
   }
   unmapped_[b->small ? 0 : 1].erase(b);
   if (b->size > bytes) split(b, bytes);
   b->mapped = true;
   return put_back(b);
+}
+
+// Releases the memory of chunks that were unmapped.
+void segments::release_chunks(expanding_segment &s, virtual_range range) {
+  for (std::size_t at = 0; at < range.bytes; at += s.chunk) {
+    const auto chunk = s.chunks.find((range.begin + at).value());
+    report_failure(drv_.release_physical(chunk->second));
+    s.chunks.erase(chunk);
+    held_.drop(s.chunk);
+  }
 }
 
 // Unmaps and releases the whole chunks inside a free block, after all work.
@@ -139,13 +136,8 @@ status segments::release_pages_of(segment_block *b) {
   const std::size_t to = round_down(b->at + b->size - s.range.begin.value(), s.chunk);
   if (to <= from) return {};
   const virtual_range range{s.range.begin + from, to - from};
-  if (status u = drv_.unmap(range); !u) return u;
-  for (std::size_t at = 0; at < range.bytes; at += s.chunk) {
-    const auto chunk = s.chunks.find((range.begin + at).value());
-    note(drv_.release_physical(chunk->second));
-    s.chunks.erase(chunk);
-    held_.drop(s.chunk);
-  }
+  STILLMAP_RETURN_IF_ERROR(drv_.unmap(range));
+  release_chunks(s, range);
   free_of(*b).erase(b);
   if (b->at != range.begin.value()) {  // what is before the first whole chunk stays
     split(b, range.begin.value() - b->at);
@@ -171,10 +163,10 @@ status segments::release_pages_of(segment_block *b) {
 void segments::drop_expanding_segments() {
   for (const auto &s : growing_) {
     for (const auto &[at, handle] : s->chunks) {
-      note(drv_.unmap({device_address(at), s->chunk}));
-      note(drv_.release_physical(handle));
+      report_failure(drv_.unmap({device_address(at), s->chunk}));
+      report_failure(drv_.release_physical(handle));
     }
-    note(drv_.free_addresses(s->range));
+    report_failure(drv_.free_addresses(s->range));
   }
 }
 

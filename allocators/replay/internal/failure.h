@@ -1,4 +1,4 @@
-// Errors of the replay library: their text is made at run time, so it is the error's detail.
+// Errors of the replay library. Their text is made at run time, so it is the error's detail.
 #pragma once
 
 #include <string>
@@ -16,6 +16,11 @@ inline tl::unexpected<error> fail(errc c, std::string text) {
 // An operation on a file that the system refused; `code` is an errno.
 inline tl::unexpected<error> fail_system(int code, const std::string &file, const char *reason) {
   return make_system_error(code, "replay", reason, file);
+}
+
+// For failures while memory is released, which no caller can handle.
+inline void report_failure(const status &s) {
+  if (!s) report_background_error(s.error());
 }
 
 }  // namespace stillmap::replay

@@ -10,6 +10,7 @@
 #include "stillmap/allocators/caching_allocator.h"
 #include "stillmap/allocators/replay/device_memory_usage.h"
 #include "stillmap/vmm/context.h"
+#include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/stream.h"
 
 namespace stillmap::replay {
@@ -31,16 +32,13 @@ class day {
 
   result<soak_result> run(const std::function<void(const soak_sample &)> &each) {
     for (int i = 0; i < 2; ++i) {
-      auto made = stream::create(device_);
-      if (!made) return tl::unexpected(made.error());
-      streams_.push_back(std::move(*made));
+      STILLMAP_ASSIGN_OR_RETURN(stream made, stream::create(device_));
+      streams_.push_back(std::move(made));
       refs_.push_back(streams_.back());
     }
     caching_allocator_options options;
     options.limit = static_cast<std::size_t>(options_.limit);
-    auto heap = caching_allocator::create(device_, options);
-    if (!heap) return tl::unexpected(heap.error());
-    heap_ = std::move(*heap);
+    STILLMAP_ASSIGN_OR_RETURN(heap_, caching_allocator::create(device_, options));
 
     begin_sample(0);
     double now = 0;
@@ -48,7 +46,7 @@ class day {
       const double until = std::min({now + minute, sample_.ends, options_.seconds});
       ops_.clear();
       server_.serve(until, ops_);
-      if (auto done = play(); !done) return tl::unexpected(done.error());
+      STILLMAP_RETURN_IF_ERROR(play());
       now = until;
       if (now < sample_.ends) continue;
       end_sample();
@@ -59,7 +57,7 @@ class day {
   }
 
  private:
-  // What the server asks for in a minute, and nothing else, is timed.
+  // Times the requests of one minute of the server, and nothing else.
   status play() {
     if (at_.size() < server_.slots()) at_.resize(server_.slots());
     caching_allocator &heap = *heap_;
@@ -75,7 +73,7 @@ class day {
         }
         failed = tl::unexpected<error>(got.error());
         if (!got.error().is(errc::out_of_memory)) break;
-        at[op.slot] = nullptr;  // a server would turn somebody away
+        at[op.slot] = nullptr;  // a server would refuse the request
         ++out_.refused;
         failed = {};
       } else {
@@ -88,7 +86,7 @@ class day {
     if (!failed) return tl::unexpected(failed.error());
     ns_ += ns;
     sample_.ops += ops_.size();
-    // A minute in which little happens says little.
+    // The time of a minute with few requests is not reliable.
     if (ops_.size() >= 1000) {
       sample_.worst_ns_per_op =
           std::max(sample_.worst_ns_per_op, ns / static_cast<double>(ops_.size()));
@@ -132,9 +130,9 @@ class day {
     out_.peak_live = server_.peak_bytes();
     ops_.clear();
     server_.stop(ops_);
-    if (auto done = play(); !done) return tl::unexpected(done.error());
-    if (const status s = heap_->empty_cache(); !s) return tl::unexpected(s.error());
-    if (const status s = heap_->empty_cache(); !s) return tl::unexpected(s.error());
+    STILLMAP_RETURN_IF_ERROR(play());
+    STILLMAP_RETURN_IF_ERROR(heap_->empty_cache());
+    STILLMAP_RETURN_IF_ERROR(heap_->empty_cache());
     out_.left_committed = heap_->stats().total.committed;
     heap_.reset();
     out_.violations = violations(device_.driver());
@@ -161,7 +159,7 @@ class day {
 result<soak_result> soak(const device &d, server &of, const soak_options &o,
                          const std::function<void(const soak_sample &)> &each) {
   const context_guard guard(d.driver(), d.context());
-  if (!guard.entered()) return tl::unexpected(guard.entered().error());
+  STILLMAP_RETURN_IF_ERROR(guard.entered());
   return day(d, of, o).run(each);
 }
 
