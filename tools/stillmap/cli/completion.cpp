@@ -11,13 +11,6 @@ namespace {
 
 constexpr const char *made = "# Made by: stillmap completion {}. Do not edit.\n";
 
-// In single quotes, for a shell.
-std::string quoted(const std::string &text) {
-  std::string out = "'";
-  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return out + "'";
-}
-
 bool takes_path(const std::deque<option> &some) {
   return std::any_of(some.begin(), some.end(), [](const option &o) { return o.takes_path(); });
 }
@@ -37,9 +30,9 @@ std::string bash_values(const command &c) {
   for (const option &o : c.options) {
     if (o.value.empty()) continue;
     std::vector<std::string> patterns;
-    for (const std::string &n : o.names) patterns.push_back(quoted(c.name() + "/" + n));
+    for (const std::string &n : o.names) patterns.push_back(shell_quoted(c.name() + "/" + n));
     out += fmt::format("    {}) words={} files={} ;;\n", join(patterns, " | "),
-                       quoted(join(o.choices(), " ")), o.takes_path() ? 1 : 0);
+                       shell_quoted(join(o.choices(), " ")), o.takes_path() ? 1 : 0);
   }
   return out;
 }
@@ -55,7 +48,7 @@ std::string bash_words(const command &c) {
   others.insert(others.end(), choices.begin(), choices.end());
   return fmt::format(
       "      {}) if [[ $cur == -* ]]; then words={}; else words={} files={}; fi ;;\n",
-      quoted(c.name()), quoted(join(options, " ")), quoted(join(others, " ")),
+      shell_quoted(c.name()), shell_quoted(join(options, " ")), shell_quoted(join(others, " ")),
       takes_path(c.positionals) ? 1 : 0);
 }
 
@@ -84,17 +77,17 @@ std::string zsh_function(const command &c) {
     for (const std::string &n : o.names) {
       const std::string spec = fmt::format("{}{}[{}]{}", o.is_repeated ? "*" : "", n,
                                            zsh_text(o.help), o.value.empty() ? "" : zsh_action(o));
-      out += " \\\n    " + quoted(spec);
+      out += " \\\n    " + shell_quoted(spec);
     }
   }
   for (const option &p : c.positionals) {
-    out += " \\\n    " + quoted((p.is_repeated ? "*" : "") + zsh_action(p));
+    out += " \\\n    " + shell_quoted((p.is_repeated ? "*" : "") + zsh_action(p));
   }
   if (c.commands.empty()) return out + "\n}\n";
   out += " \\\n    '1: :->command' \\\n    '*:: :->rest'\n  case $state in\n  command)\n";
   out += "    local -a commands=(";
   for (const command &b : c.commands) {
-    out += "\n      " + quoted(b.words.back() + ":" + zsh_text(b.summary()));
+    out += "\n      " + shell_quoted(b.words.back() + ":" + zsh_text(b.summary()));
   }
   out += ")\n    _describe command commands ;;\n  rest)\n    case $line[1] in\n";
   for (const command &b : c.commands) {
@@ -116,10 +109,10 @@ std::string fish_when(const command &c) {
 }
 
 std::string fish_lines(const command &c) {
-  const std::string begin = "complete -c stillmap -n " + quoted(fish_when(c));
+  const std::string begin = "complete -c stillmap -n " + shell_quoted(fish_when(c));
   std::string out;
   for (const command &b : c.commands) {
-    out += fmt::format("{} -fa {} -d {}\n", begin, b.words.back(), quoted(b.summary()));
+    out += fmt::format("{} -fa {} -d {}\n", begin, b.words.back(), shell_quoted(b.summary()));
   }
   for (const option &o : c.options) {
     if (o.is_hidden) continue;
@@ -128,11 +121,11 @@ std::string fish_lines(const command &c) {
       out += n.starts_with("--") ? " -l " + n.substr(2) : " -s " + n.substr(1);
     }
     if (!o.value.empty()) out += o.takes_path() ? " -rF" : " -x";
-    if (!o.choices().empty()) out += " -a " + quoted(join(o.choices(), " "));
-    out += " -d " + quoted(o.help) + "\n";
+    if (!o.choices().empty()) out += " -a " + shell_quoted(join(o.choices(), " "));
+    out += " -d " + shell_quoted(o.help) + "\n";
   }
   if (const auto choices = choices_of(c.positionals); !choices.empty()) {
-    out += begin + " -a " + quoted(join(choices, " ")) + "\n";
+    out += begin + " -a " + shell_quoted(join(choices, " ")) + "\n";
   }
   if (!takes_path(c.positionals)) out += begin + " -f\n";
   return out;
@@ -143,7 +136,7 @@ std::string fish_lines(const command &c) {
 std::string bash_completion(const command &root) {
   std::string commands, values, words;
   for (const command *c : root.all()) {
-    if (!c->words.empty()) commands += (commands.empty() ? "" : " | ") + quoted(c->name());
+    if (!c->words.empty()) commands += (commands.empty() ? "" : " | ") + shell_quoted(c->name());
     values += bash_values(*c);
     words += bash_words(*c);
   }

@@ -1,6 +1,6 @@
 #include "tools/stillmap/common/text.h"
 
-#include <algorithm>
+#include <fmt/format.h>
 
 #include "tools/stillmap/common/size.h"
 
@@ -19,9 +19,13 @@ std::vector<std::string> split(const std::string &text, char at) {
 }
 
 std::string join(const std::vector<std::string> &words, const std::string &between) {
-  std::string out;
-  for (const std::string &w : words) out += (&w == &words.front() ? "" : between) + w;
-  return out;
+  return fmt::format("{}", fmt::join(words, between));
+}
+
+std::string shell_quoted(const std::string &text) {
+  std::string out = "'";
+  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
 }
 
 std::string wrap(const std::string &text, std::size_t indent, std::size_t width) {

@@ -26,6 +26,7 @@
 #include "stillmap/vmm/internal/try.h"
 #include "tools/stillmap/common/machine.h"
 #include "tools/stillmap/common/size.h"
+#include "tools/stillmap/common/text.h"
 
 namespace stillmap::tool {
 namespace {
@@ -40,7 +41,8 @@ status compute_digests(const device &d) {
   STILLMAP_ASSIGN_OR_RETURN(auto buffer, growable_buffer::create(d, options));
   STILLMAP_RETURN_IF_ERROR(buffer.resize(chunk));
   const virtual_range one{buffer.address(), chunk};
-  STILLMAP_RETURN_IF_ERROR(snapshot::chunk_digests(d, {&one, 1}));
+  STILLMAP_ASSIGN_OR_RETURN(auto digester, snapshot::chunk_digester::create(d));
+  STILLMAP_RETURN_IF_ERROR(digester.digests_of({&one, 1}));
   return {};
 }
 
@@ -259,11 +261,8 @@ finding criu_here() {
   std::optional<std::string> version;
   for (const std::string &program :
        {std::string(named != nullptr ? named : "criu"), std::string("/usr/sbin/criu")}) {
-    // Quoted for the shell.
-    std::string word = "'";
-    for (const char c : program) word += c == '\'' ? std::string("'\\''") : std::string(1, c);
     const std::unique_ptr<FILE, int (*)(FILE *)> from(
-        ::popen((word + "' --version 2>/dev/null").c_str(), "r"), ::pclose);
+        ::popen((shell_quoted(program) + " --version 2>/dev/null").c_str(), "r"), ::pclose);
     std::array<char, 256> line{};
     constexpr std::string_view start = "Version: ";
     if (from && std::fgets(line.data(), line.size(), from.get()) != nullptr &&
