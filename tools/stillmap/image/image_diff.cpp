@@ -6,22 +6,15 @@
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::tool {
-namespace {
 
-struct mapped {
-  std::uint64_t begin, end;  // addresses
-  std::uint64_t at;          // in the contents
-  std::uint32_t tag;
-};
-
-std::vector<mapped> places_of(const image::manifest &m) {
+std::vector<image_place> places_of(const image::manifest &m) {
   std::vector<std::uint64_t> at;
   std::uint64_t end = 0;
   for (const image::manifest::page &p : m.pages) {
     at.push_back(end);
     end += p.bytes;
   }
-  std::vector<mapped> out;
+  std::vector<image_place> out;
   auto block = m.blocks.begin();
   for (const image::manifest::place &p : m.places) {
     while (p.address >= block->begin + block->bytes) ++block;
@@ -30,13 +23,16 @@ std::vector<mapped> places_of(const image::manifest &m) {
   return out;
 }
 
+namespace {
+
 class comparison {
  public:
   comparison(const image::reader &first, const image::reader &second)
       : first_(first), second_(second) {}
 
   result<image_difference> run() {
-    const std::vector<mapped> a = places_of(first_.manifest()), b = places_of(second_.manifest());
+    const std::vector<image_place> a = places_of(first_.manifest()),
+                                   b = places_of(second_.manifest());
     std::size_t i = 0, j = 0;
     std::uint64_t from = 0;  // all addresses below it are done
     while (i < a.size() || j < b.size()) {

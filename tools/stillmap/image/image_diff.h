@@ -10,6 +10,15 @@
 
 namespace stillmap::tool {
 
+// A page of an image at one of its addresses.
+struct image_place {
+  std::uint64_t begin, end;  // addresses
+  std::uint64_t at;          // in the contents
+  std::uint32_t tag;
+};
+// In address order.
+std::vector<image_place> places_of(const image::manifest &m);
+
 enum class difference { contents, only_in_first, only_in_second };
 
 struct differing_range {

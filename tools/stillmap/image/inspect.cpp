@@ -8,6 +8,7 @@
 #include "stillmap/vmm/internal/try.h"
 #include "tools/stillmap/common/json.h"
 #include "tools/stillmap/common/size.h"
+#include "tools/stillmap/common/text.h"
 #include "tools/stillmap/image/image_commands.h"
 
 namespace stillmap::tool {
@@ -15,38 +16,28 @@ namespace {
 
 using image::chunk_kind;
 
-struct chunk_sums {
-  std::uint64_t raw = 0, lz4 = 0, zstd = 0, zero = 0, same = 0, parents = 0;  // chunks
-  std::uint64_t stored = 0;                                                   // bytes
+struct chunk_name {
+  chunk_kind kind;
+  const char *key, *text;
+};
+constexpr chunk_name chunk_names[] = {
+    {chunk_kind::raw, "raw", "uncompressed"}, {chunk_kind::lz4, "lz4", "lz4"},
+    {chunk_kind::zstd, "zstd", "zstd"},       {chunk_kind::zero, "zero", "zero"},
+    {chunk_kind::same, "same", "duplicates"}, {chunk_kind::parent, "parent", "in the parent"},
 };
 
-chunk_sums sums_of(const image::reader &r) {
-  chunk_sums n;
-  for (const image::chunk_record &c : r.chunks()) {
-    n.stored += c.stored;
-    switch (c.kind) {
-      case chunk_kind::zero:
-        ++n.zero;
-        break;
-      case chunk_kind::raw:
-        ++n.raw;
-        break;
-      case chunk_kind::lz4:
-        ++n.lz4;
-        break;
-      case chunk_kind::zstd:
-        ++n.zstd;
-        break;
-      case chunk_kind::same:
-        ++n.same;
-        break;
-      case chunk_kind::parent:
-        ++n.parents;
-        break;
+struct chunk_sums {
+  explicit chunk_sums(const image::reader &r) {
+    for (const image::chunk_record &c : r.chunks()) {
+      stored += c.stored;
+      ++chunks[static_cast<std::size_t>(c.kind)];
     }
   }
-  return n;
-}
+  std::uint64_t of(chunk_kind kind) const { return chunks[static_cast<std::size_t>(kind)]; }
+
+  std::array<std::uint64_t, std::size(chunk_names)> chunks{};  // by kind
+  std::uint64_t stored = 0;                                    // bytes
+};
 
 // The memory of one tag.
 struct tag_sums {
@@ -76,33 +67,25 @@ std::string when(std::uint64_t ns) {
 }
 
 std::string name_of_access(const std::vector<access_grant> &list) {
-  std::string text;
+  std::vector<std::string> grants;
   for (const access_grant &g : list) {
     const std::string location = g.location.kind != location_kind::device
                                      ? fmt::format("host {}", g.location.id)
                                  : g.location.id < 0 ? "device"
                                                      : fmt::format("device {}", g.location.id);
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", location,
-                        g.mode == access_mode::read_write ? "rw"
-                        : g.mode == access_mode::read     ? "r"
-                                                          : "-");
+    grants.push_back(location + (g.mode == access_mode::read_write ? " rw"
+                                 : g.mode == access_mode::read     ? " r"
+                                                                   : " -"));
   }
-  return text.empty() ? "no access" : text;
+  return grants.empty() ? "no access" : join(grants, ", ");
 }
 
 std::string storage_text(const chunk_sums &n) {
-  std::string text;
-  const auto add = [&](std::uint64_t count, const char *what) {
-    if (count == 0) return;
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", format_count(count), what);
-  };
-  add(n.raw, "uncompressed");
-  add(n.lz4, "lz4");
-  add(n.zstd, "zstd");
-  add(n.zero, "zero");
-  add(n.same, "duplicates");
-  add(n.parents, "in the parent");
-  return text.empty() ? "none" : text;
+  std::vector<std::string> parts;
+  for (const auto &[kind, key, text] : chunk_names) {
+    if (n.of(kind) != 0) parts.push_back(format_count(n.of(kind)) + ' ' + text);
+  }
+  return parts.empty() ? "none" : join(parts, ", ");
 }
 
 std::string uuid_text(const std::array<std::byte, 16> &uuid) {
@@ -117,16 +100,16 @@ std::string uuid_text(const std::array<std::byte, 16> &uuid) {
 void add_json(json_writer &json, const image::reader &r) {
   const image::superblock &h = r.superblock();
   const image::manifest &m = r.manifest();
-  const chunk_sums n = sums_of(r);
+  const chunk_sums n(r);
   json.begin_object().field("file", r.path()).field("image", h.image.text());
   json.field("root", h.root.text()).field("time_ns", h.time).field("file_bytes", h.file_bytes);
   json.field("contents_bytes", h.contents_bytes).field("stored_bytes", n.stored);
   json.field("chunk_bytes", h.chunk_bytes).field("encrypted", h.encrypted());
   const auto by = r.signer();
   by ? json.field("signed_by", by->text()) : json.nothing("signed_by");
-  json.begin_object("chunks").field("raw", n.raw).field("lz4", n.lz4).field("zstd", n.zstd);
-  json.field("zero", n.zero).field("same", n.same).field("parent", n.parents).end();
-  json.begin_array("chain");
+  json.begin_object("chunks");
+  for (const auto &[kind, key, text] : chunk_names) json.field(key, n.of(kind));
+  json.end().begin_array("chain");
   for (std::optional<image::reader> at = r; at; at = at->parent()) {
     json.begin_object().field("file", at->path());
     json.field("image", at->superblock().image.text()).end();
@@ -158,7 +141,7 @@ void add_json(json_writer &json, const image::reader &r) {
 void print_head(const image::reader &r) {
   const image::superblock &h = r.superblock();
   const image::manifest &m = r.manifest();
-  const chunk_sums n = sums_of(r);
+  const chunk_sums n(r);
   fmt::print(
       "image     {}, {}; its metadata is intact (stillmap image verify checks the contents)\n",
       r.path(), human_and_exact(h.file_bytes));

@@ -8,6 +8,7 @@
 #include "stillmap/vmm/context.h"
 #include "stillmap/vmm/internal/try.h"
 #include "tools/stillmap/common/size.h"
+#include "tools/stillmap/image/image_diff.h"
 
 namespace stillmap::tool {
 namespace {
@@ -19,28 +20,6 @@ bool readable(const std::vector<access_grant> &list) {
                      [](const access_grant &g) { return g.mode != access_mode::none; });
 }
 
-// The offset in the image's contents of the page at each place that has one of the tags, in address
-// order; no tags: all.
-std::vector<std::uint64_t> offsets_of_places(const image::manifest &m,
-                                             const std::vector<std::string> &tags) {
-  std::vector<std::uint64_t> of_page;
-  std::uint64_t end = 0;
-  for (const image::manifest::page &p : m.pages) {
-    of_page.push_back(end);
-    end += p.bytes;
-  }
-  std::vector<std::uint64_t> out;
-  auto block = m.blocks.begin();
-  for (const image::manifest::place &p : m.places) {
-    while (p.address >= block->begin + block->bytes) ++block;
-    const std::string &tag = m.tags[block->tag];
-    if (tags.empty() || std::find(tags.begin(), tags.end(), tag) != tags.end()) {
-      out.push_back(of_page[p.page]);
-    }
-  }
-  return out;
-}
-
 }  // namespace
 
 outcome<std::uint64_t> compare_with_image(const checkpoint::restored_memory &memory,
@@ -48,8 +27,12 @@ outcome<std::uint64_t> compare_with_image(const checkpoint::restored_memory &mem
                                           const std::vector<std::string> &tags,
                                           const std::function<void(std::uint64_t)> &on_progress) {
   const checkpoint::memory_layout &l = memory.layout();
-  const std::vector<std::uint64_t> offsets = offsets_of_places(image.manifest(), tags);
-  if (offsets.size() != l.places.size()) {
+  std::vector<image_place> places = places_of(image.manifest());
+  std::erase_if(places, [&](const image_place &p) {
+    const std::string &tag = image.manifest().tags[p.tag];
+    return !tags.empty() && std::find(tags.begin(), tags.end(), tag) == tags.end();
+  });
+  if (places.size() != l.places.size()) {
     return fail(exit_differs, image.path() + ": the restored memory has another layout");
   }
   const device &d = memory.device();
@@ -65,7 +48,7 @@ outcome<std::uint64_t> compare_with_image(const checkpoint::restored_memory &mem
     const std::size_t bytes = l.pages[p.page].bytes;
     for (std::size_t at = 0; at < bytes; at += step) {
       const std::size_t n = std::min(step, bytes - at);
-      if (auto read = image.read(offsets[i] + at, std::span(expected).first(n)); !read) {
+      if (auto read = image.read(places[i].at + at, std::span(expected).first(n)); !read) {
         return fail(read.error(), image.path());
       }
       STILLMAP_RETURN_IF_ERROR(d.driver().copy_to_host(actual.data(), p.at + at, n));
