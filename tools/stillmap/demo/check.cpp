@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tools/stillmap/common/size.h"
+#include "tools/stillmap/common/text.h"
 
 namespace stillmap::tool {
 
@@ -37,8 +38,7 @@ verdict judge(const observed &o) {
     wrong.push_back(fmt::format("only {} of {} bytes could be checked", o.bytes_checked, o.bytes));
   }
 
-  const std::uint64_t moves = std::max(o.moves_seen, o.relocations);
-  if (moves != 0 || o.first_address != o.last_address) {
+  if (const std::uint64_t moves = o.moves(); o.moved()) {
     wrong.push_back(fmt::format("the address moved from {} to {} ({} {})",
                                 hexadecimal(o.first_address.value()),
                                 hexadecimal(o.last_address.value()),
@@ -49,19 +49,10 @@ verdict judge(const observed &o) {
       std::max({o.copied_by_calls, o.copied_by_buffer, o.copied_by_driver.value_or(0)});
   if (copied != 0) wrong.push_back(fmt::format("{} bytes copied to grow", copied));
 
-  verdict v;
-  v.ok = wrong.empty();
-  if (v.ok) {
-    v.line = fmt::format("stillmap: ok: {} bytes in {} growths, 0 bytes copied, address unchanged",
-                         o.bytes, o.growths);
-    return v;
-  }
-  v.line = "stillmap: FAILED: ";
-  for (std::size_t i = 0; i < wrong.size(); ++i) {
-    if (i != 0) v.line += "; ";
-    v.line += wrong[i];
-  }
-  return v;
+  if (!wrong.empty()) return {false, "stillmap: FAILED: " + join(wrong, "; ")};
+  return {true,
+          fmt::format("stillmap: ok: {} bytes in {} growths, 0 bytes copied, address unchanged",
+                      o.bytes, o.growths)};
 }
 
 }  // namespace stillmap::tool

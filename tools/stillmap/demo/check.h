@@ -2,6 +2,7 @@
 // content. Pure: no driver, no file.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -46,6 +47,10 @@ struct observed {
   std::uint64_t copied_by_calls = 0;
   std::uint64_t copied_by_buffer = 0;
   std::optional<std::uint64_t> copied_by_driver;
+
+  std::uint64_t moves() const { return std::max(moves_seen, relocations); }
+  bool moved() const { return moves() != 0 || first_address != last_address; }
+  std::uint64_t copied() const { return copied_by_driver.value_or(copied_by_calls); }
 };
 
 struct verdict {

@@ -65,7 +65,7 @@ outcome<void> room_on_host(const driver &drv, std::uint64_t wanted, std::uint64_
                           format_bytes(host_headroom)));
 }
 
-void sample(const device_bytes &v, std::vector<growth_sample> &history) {
+void sample(const device_bytes &v, std::vector<picture_step> &history) {
   if (history.size() == history_limit) {  // keep every second one
     for (std::size_t i = 0; i < history_limit / 2; ++i) history[i] = history[i * 2];
     history.resize(history_limit / 2);

@@ -10,16 +10,11 @@
 #include "tools/stillmap/common/progress.h"
 #include "tools/stillmap/common/source.h"
 #include "tools/stillmap/demo/check.h"
+#include "tools/stillmap/map/picture.h"
 
 namespace stillmap::tool {
 
 using device_bytes = device_vector<std::byte>;
-
-struct growth_sample {
-  std::uint64_t size = 0;    // bytes in use
-  std::uint64_t mapped = 0;  // bytes of memory mapped to it
-  std::uint64_t generation = 0;
-};
 
 struct growth_run {
   observed seen;
@@ -31,7 +26,7 @@ struct growth_run {
   driver_counts calls;            // of the driver during the run
   bool digest_used = false;       // the source can be read only once: compared by its digest
   std::uint64_t digest = 0;
-  std::vector<growth_sample> history;
+  std::vector<picture_step> history;
 };
 
 struct growth_limits {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "tools/stillmap/common/machine.h"
 #include "tools/stillmap/common/size.h"
 
 namespace stillmap::tool {
@@ -12,17 +13,15 @@ namespace {
 std::string copied_words(const observed &o) {
   const std::string counter =
       o.copied_by_driver ? "the driver's counter" : "the count of driver calls";
-  return fmt::format("copied   {} bytes to grow, by {}",
-                     format_count(o.copied_by_driver.value_or(o.copied_by_calls)), counter);
+  return fmt::format("copied   {} bytes to grow, by {}", format_count(o.copied()), counter);
 }
 
 std::string address_words(const observed &o) {
-  const std::uint64_t moves = std::max(o.moves_seen, o.relocations);
-  if (moves == 0 && o.first_address == o.last_address) {
+  if (!o.moved()) {
     return fmt::format("address  {} at the first byte and at the last",
                        hexadecimal(o.first_address.value()));
   }
-  return fmt::format("address  moved {} times, from {} to {}", moves,
+  return fmt::format("address  moved {} times, from {} to {}", o.moves(),
                      hexadecimal(o.first_address.value()), hexadecimal(o.last_address.value()));
 }
 
@@ -40,23 +39,18 @@ void run_json(const growth_run &run, const char *key, json_writer &json) {
   const observed &o = run.seen;
   json.begin_object(key);
   json.field("bytes", o.bytes).field("growths", o.growths);
-  json.field("bytes_copied", o.copied_by_driver.value_or(o.copied_by_calls));
+  json.field("bytes_copied", o.copied());
   json.field("bytes_copied_by_driver_calls", o.copied_by_calls);
   json.field("bytes_copied_by_driver_counter", o.copied_by_driver);
-  json.field("moves", std::max(o.moves_seen, o.relocations));
+  json.field("moves", o.moves());
   json.field("first_address", hexadecimal(o.first_address.value()));
   json.field("last_address", hexadecimal(o.last_address.value()));
   json.field("peak_memory_bytes", run.peak_memory).field("mapped_bytes", run.mapped);
   json.field("growing_seconds", run.growing).field("filling_seconds", run.filling);
   json.field("reading_seconds", run.reading);
-  json.begin_object("driver_calls");
-  for (std::size_t i = 0; i < driver_call_count; ++i) {
-    if (run.calls.calls[i] != 0)
-      json.field(name_of(static_cast<driver_call>(i)), run.calls.calls[i]);
-  }
-  json.end();
+  write_calls(json, "driver_calls", run.calls);
   json.begin_array("history");
-  for (const growth_sample &g : run.history) {
+  for (const picture_step &g : run.history) {
     json.begin_object();
     json.field("size", g.size).field("mapped", g.mapped).field("generation", g.generation);
     json.end();
@@ -68,12 +62,9 @@ void run_json(const growth_run &run, const char *key, json_writer &json) {
 
 std::string sentences(const demo_report &r) {
   const growth_run &run = r.in_place;
-  std::string out = fmt::format("grew     to {} in {} growths\n", human_and_exact(run.seen.bytes),
-                                run.seen.growths);
-  out += address_words(run.seen) + '\n';
-  out += copied_words(run.seen) + '\n';
-  out += content_words(r);
-  return out;
+  return fmt::format("grew     to {} in {} growths\n{}\n{}\n{}", human_and_exact(run.seen.bytes),
+                     run.seen.growths, address_words(run.seen), copied_words(run.seen),
+                     content_words(r));
 }
 
 std::string table(const demo_report &r) {
@@ -86,12 +77,9 @@ std::string table(const demo_report &r) {
     if (both) text += fmt::format("{:>22}", right);
     out += text + '\n';
   };
-  const auto copied = [](const growth_run &run) {
-    return run.seen.copied_by_driver.value_or(run.seen.copied_by_calls);
-  };
   out += "\nThe same job, both ways:\n";
   line("", r.was_in_place ? "in place" : "by copying", "by copying");
-  line("bytes copied to grow", format_count(copied(a)), format_count(copied(b)));
+  line("bytes copied to grow", format_count(a.seen.copied()), format_count(b.seen.copied()));
   line("times the address changed", format_count(a.seen.relocations),
        format_count(b.seen.relocations));
   line("peak device memory", format_bytes(a.peak_memory), format_bytes(b.peak_memory));
@@ -106,8 +94,7 @@ std::string table(const demo_report &r) {
 
 std::string as_json(const demo_report &r) {
   json_writer json;
-  json.begin_object();
-  json.field("ok", r.verdict.ok).field("line", r.verdict.line);
+  json.begin_object().field("ok", r.verdict.ok).field("line", r.verdict.line);
   json.field("driver", r.driver).field("driver_path", r.driver_path);
   json.field("driver_version", r.driver_version);
   json.begin_object("source").field("name", r.source).field("file_bytes", r.source_bytes);
@@ -119,9 +106,7 @@ std::string as_json(const demo_report &r) {
     json.nothing("comparison").field("why_no_comparison", r.why_no_comparison);
   }
   write_json(r.map, json);
-  json.field("svg", r.svg);
-  json.end();
-  return json.text();
+  return json.field("svg", r.svg).end().text();
 }
 
 }  // namespace stillmap::tool
