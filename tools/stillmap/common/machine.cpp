@@ -120,6 +120,14 @@ std::optional<std::uint64_t> bytes_copied_on_device(const driver &drv) {
   return counters.bytes_dtod;
 }
 
+void write_calls(json_writer &json, std::string_view key, const driver_counts &counts) {
+  json.begin_object(key);
+  for (std::size_t i = 0; i < driver_call_count; ++i) {
+    if (counts.calls[i] != 0) json.field(name_of(static_cast<driver_call>(i)), counts.calls[i]);
+  }
+  json.end();
+}
+
 bool keeps_content(const driver &drv) {
   CUresult (*config)(const char **) = nullptr;
   const char *text = nullptr;

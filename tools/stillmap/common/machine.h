@@ -7,6 +7,7 @@
 
 #include "stillmap/vmm/device.h"
 #include "stillmap/vmm/stream.h"
+#include "tools/stillmap/common/json.h"
 #include "tools/stillmap/common/outcome.h"
 
 namespace stillmap::tool {
@@ -33,6 +34,9 @@ std::optional<std::uint64_t> available_host_memory();
 
 // The driver's own counter; empty where it has none (on a GPU).
 std::optional<std::uint64_t> bytes_copied_on_device(const driver &drv);
+
+// Writes the counts of calls that were made, by name, as an object.
+void write_calls(json_writer &json, std::string_view key, const driver_counts &counts);
 
 // Whether device memory holds what is written to it: false on a hostcuda that is `unbacked`.
 bool keeps_content(const driver &drv);

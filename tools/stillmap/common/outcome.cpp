@@ -14,21 +14,8 @@ const char *name_of(exit_status s) {
 }
 
 const char *name_of(error_unit u) {
-  switch (u) {
-    case error_unit::bytes:
-      return "bytes";
-    case error_unit::pages:
-      return "pages";
-    case error_unit::address:
-      return "address";
-    case error_unit::milliseconds:
-      return "milliseconds";
-    case error_unit::items:
-      return "items";
-    case error_unit::none:
-      break;
-  }
-  return "";
+  constexpr const char *names[] = {"", "bytes", "pages", "address", "milliseconds", "items"};
+  return names[static_cast<std::size_t>(u)];
 }
 
 bool is_one_of(const std::error_code &code, std::initializer_list<std::errc> conditions) {

@@ -61,6 +61,10 @@ outcome<std::uint64_t> parse_size(std::string_view text) {
   return value;
 }
 
+double ratio(std::uint64_t bytes, std::uint64_t of) {
+  return of == 0 ? 0 : static_cast<double>(bytes) / static_cast<double>(of);
+}
+
 std::string human_and_exact(std::uint64_t bytes) {
   if (bytes < 1024) return fmt::format("{} bytes", bytes);
   return fmt::format("{} ({} bytes)", format_bytes(bytes), format_count(bytes));

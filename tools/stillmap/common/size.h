@@ -14,8 +14,9 @@ namespace stillmap::tool {
 // Errors: exit_usage, with what is wrong: no number, an unknown unit, not whole bytes, over 2^63.
 outcome<std::uint64_t> parse_size(std::string_view text);
 
-std::string human_and_exact(std::uint64_t bytes);  // "1 GiB (1,073,741,824 bytes)"
-std::string human_seconds(double seconds);         // "1.23 s", "4.5 ms", "800 us"
-std::string hexadecimal(std::uint64_t address);    // "0x7f0012340000"
+double ratio(std::uint64_t bytes, std::uint64_t of);  // 0 if `of` is
+std::string human_and_exact(std::uint64_t bytes);     // "1 GiB (1,073,741,824 bytes)"
+std::string human_seconds(double seconds);            // "1.23 s", "4.5 ms", "800 us"
+std::string hexadecimal(std::uint64_t address);       // "0x7f0012340000"
 
 }  // namespace stillmap::tool

@@ -19,24 +19,21 @@ std::string why(int number) {
 }
 
 // Present on nearly every Linux machine, at least one of them on each that can build Stillmap.
-const std::vector<std::string> &usual_large_files() {
-  static const std::vector<std::string> patterns = {
-      "/usr/lib/gcc/*/*/cc1plus",
-      "/usr/libexec/gcc/*/*/cc1plus",
-      "/usr/bin/bazel*",
-      "/usr/bin/python3*",
-      "/usr/lib/*/libLLVM*.so*",
-      "/usr/lib*/libLLVM*.so*",
-      "/usr/lib/*/libicudata.so*",
-      "/usr/lib/*/libpython3*.so*",
-      "/usr/lib/locale/locale-archive",
-      "/usr/lib/*/libcrypto.so*",
-      "/usr/lib/*/libc.so.6",
-      "/usr/lib*/libc.so.6",
-      "/usr/bin/bash",
-  };
-  return patterns;
-}
+constexpr const char *usual_large_files[] = {
+    "/usr/lib/gcc/*/*/cc1plus",
+    "/usr/libexec/gcc/*/*/cc1plus",
+    "/usr/bin/bazel*",
+    "/usr/bin/python3*",
+    "/usr/lib/*/libLLVM*.so*",
+    "/usr/lib*/libLLVM*.so*",
+    "/usr/lib/*/libicudata.so*",
+    "/usr/lib/*/libpython3*.so*",
+    "/usr/lib/locale/locale-archive",
+    "/usr/lib/*/libcrypto.so*",
+    "/usr/lib/*/libc.so.6",
+    "/usr/lib*/libc.so.6",
+    "/usr/bin/bash",
+};
 
 }  // namespace
 
@@ -60,30 +57,13 @@ std::string largest_file(const std::vector<std::string> &patterns) {
   return best;
 }
 
-byte_source::byte_source(byte_source &&o) noexcept
-    : fd_(std::exchange(o.fd_, -1)),
-      owned_(o.owned_),
-      regular_(o.regular_),
-      name_(std::move(o.name_)),
-      bytes_(o.bytes_),
-      at_least_(o.at_least_),
-      begin_(o.begin_),
-      at_(o.at_),
-      delivered_(o.delivered_) {}
-
-byte_source::~byte_source() {
-  if (owned_ && fd_ >= 0) ::close(fd_);
-}
-
-outcome<byte_source> byte_source::over(int fd, bool owned, std::string name,
-                                       std::uint64_t at_least) {
+outcome<byte_source> byte_source::over(owned_fd fd, std::string name, std::uint64_t at_least) {
   byte_source source;
-  source.fd_ = fd;
-  source.owned_ = owned;
+  source.fd_ = std::move(fd);
   source.name_ = std::move(name);
   source.at_least_ = at_least;
   struct stat s = {};
-  if (::fstat(fd, &s) != 0) {
+  if (::fstat(source.fd_.get(), &s) != 0) {
     return fail(exit_failed, fmt::format("cannot read {}: {}", source.name_, why(errno)));
   }
   if (S_ISDIR(s.st_mode)) {
@@ -91,7 +71,7 @@ outcome<byte_source> byte_source::over(int fd, bool owned, std::string name,
   }
   source.regular_ = S_ISREG(s.st_mode);
   if (source.regular_) {
-    const off_t begin = ::lseek(fd, 0, SEEK_CUR);
+    const off_t begin = ::lseek(source.fd_.get(), 0, SEEK_CUR);
     source.begin_ = source.at_ = begin > 0 ? static_cast<std::uint64_t>(begin) : 0;
     const auto size = static_cast<std::uint64_t>(s.st_size);
     source.bytes_ = size > source.begin_ ? size - source.begin_ : 0;
@@ -103,28 +83,31 @@ outcome<byte_source> byte_source::over(int fd, bool owned, std::string name,
 }
 
 outcome<byte_source> byte_source::open(const std::string &file, std::uint64_t at_least) {
-  if (file == "-") return over(STDIN_FILENO, false, "standard input", at_least);
-  const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) {
+  if (file == "-") {
+    return over(owned_fd(::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0)), "standard input", at_least);
+  }
+  owned_fd fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
+  if (fd.get() < 0) {
     return fail(errno == ENOENT   ? exit_not_found
                 : errno == EACCES ? exit_refused
                                   : exit_failed,
                 fmt::format("cannot read {}: {}", file, why(errno)));
   }
-  return over(fd, true, file, at_least);
+  return over(std::move(fd), file, at_least);
 }
 
 outcome<byte_source> byte_source::open_default(std::uint64_t at_least) {
-  const std::string file = largest_file(usual_large_files());
+  const std::string file =
+      largest_file({std::begin(usual_large_files), std::end(usual_large_files)});
   return open(file.empty() ? "/proc/self/exe" : file, at_least);
 }
 
 outcome<std::size_t> byte_source::read(std::span<std::byte> into) {
   std::size_t done = 0;
   while (done < into.size()) {
-    const ssize_t n =
-        regular_ ? ::pread(fd_, into.data() + done, into.size() - done, static_cast<off_t>(at_))
-                 : ::read(fd_, into.data() + done, into.size() - done);
+    const ssize_t n = regular_ ? ::pread(fd_.get(), into.data() + done, into.size() - done,
+                                         static_cast<off_t>(at_))
+                               : ::read(fd_.get(), into.data() + done, into.size() - done);
     if (n < 0) {
       if (errno == EINTR) continue;
       return fail(exit_failed, fmt::format("reading {} failed after {} bytes: {}", name_,

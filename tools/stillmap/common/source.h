@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "stillmap/vmm/physical_memory.h"
 #include "tools/stillmap/common/outcome.h"
 
 namespace stillmap::tool {
@@ -23,10 +24,6 @@ class byte_source {
   // The largest file of Python, a compiler or a C library on this machine; else this program.
   static outcome<byte_source> open_default(std::uint64_t at_least);
 
-  byte_source(byte_source &&other) noexcept;
-  byte_source &operator=(byte_source &&) = delete;
-  ~byte_source();
-
   // Fills `into` from the front; fewer bytes only at the end of the stream.
   outcome<std::size_t> read(std::span<std::byte> into);
   // Returns to the beginning. Requires: rereadable().
@@ -39,10 +36,9 @@ class byte_source {
 
  private:
   byte_source() = default;
-  static outcome<byte_source> over(int fd, bool owned, std::string name, std::uint64_t at_least);
+  static outcome<byte_source> over(owned_fd fd, std::string name, std::uint64_t at_least);
 
-  int fd_ = -1;
-  bool owned_ = false;
+  owned_fd fd_;
   bool regular_ = false;
   std::string name_;
   std::uint64_t bytes_ = 0;

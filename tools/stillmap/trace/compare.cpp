@@ -25,10 +25,6 @@ void say(const std::string &line) {
   std::fflush(stdout);
 }
 
-double times(std::uint64_t bytes, std::uint64_t of) {
-  return of == 0 ? 0 : static_cast<double>(bytes) / static_cast<double>(of);
-}
-
 class comparison {
  public:
   explicit comparison(const trace_compare_options &o) : o_(o) {}
@@ -100,7 +96,7 @@ class comparison {
       const std::uint64_t bytes = least[1 - i];
       say(fmt::format("            {:<10}{:>10}   {:.4f} times the live bytes",
                       targets[i]->kind->name, format_bytes(bytes),
-                      times(bytes, plan.peak_live_bytes)));
+                      ratio(bytes, plan.peak_live_bytes)));
     }
     return capacity;
   }
@@ -149,7 +145,7 @@ class comparison {
     }
     say(fmt::format("{:<10}served all {} requests in {}, {:.4f} times the live bytes", o_.ours,
                     format_count(plan.requests), format_bytes(done.peak_committed_bytes),
-                    times(done.peak_committed_bytes, plan.peak_live_bytes)));
+                    ratio(done.peak_committed_bytes, plan.peak_live_bytes)));
     say(
         fmt::format("stillmap: ok: every block kept its content ({} bytes compared); without "
                     "virtual memory management there is nothing to compare",

@@ -20,27 +20,15 @@ namespace stillmap::tool {
 using namespace replay;
 namespace {
 
-void write_calls(json_writer &json, std::string_view key, const driver_counts &calls) {
-  json.begin_object(key);
-  for (std::size_t i = 0; i < driver_call_count; ++i) {
-    if (calls.calls[i] != 0) json.field(name_of(static_cast<driver_call>(i)), calls.calls[i]);
-  }
-  json.end();
-}
-
-double utilization(const replay_result &r) {
-  return r.peak_committed_bytes == 0
-             ? 0
-             : static_cast<double>(r.peak_live_bytes) / static_cast<double>(r.peak_committed_bytes);
-}
-
 std::string as_json(const trace_replay_options &o, const replay_result &r,
                     std::optional<std::uint64_t> min_capacity) {
   json_writer json;
   json.begin_object().field("peak_live_bytes", r.peak_live_bytes);
   json.field("peak_committed_bytes", r.peak_committed_bytes);
   if (o.min_capacity) json.field("min_capacity_bytes", min_capacity);
-  json.field("utilization", utilization(r)).field("ops", r.ops).field("ns_per_op", r.ns_per_op);
+  json.field("utilization", ratio(r.peak_live_bytes, r.peak_committed_bytes))
+      .field("ops", r.ops)
+      .field("ns_per_op", r.ns_per_op);
   json.field("ns_per_op_mean", r.ns_per_op_mean);
   write_calls(json, "driver_calls", r.calls);
   write_calls(json, "driver_calls_last_iteration", r.last_iteration);
@@ -66,10 +54,6 @@ bool records_history(const trace_replay_options &o) {
   return format && (*format == map_format::json || *format == map_format::pickle);
 }
 
-double times(std::uint64_t bytes, std::uint64_t of) {
-  return of == 0 ? 0 : static_cast<double>(bytes) / static_cast<double>(of);
-}
-
 void print_text(const trace_replay_options &o, const replay_result &r, const replay_plan &plan,
                 std::optional<std::uint64_t> min_capacity) {
   fmt::print("trace         {}: {} requests in {} iteration{}, {} stream{}\n", o.file,
@@ -78,10 +62,11 @@ void print_text(const trace_replay_options &o, const replay_result &r, const rep
   fmt::print("live          {} at the peak\n", human_and_exact(r.peak_live_bytes));
   fmt::print("committed     {} at the peak, {:.4f} times the live bytes (utilization {:.4f})\n",
              human_and_exact(r.peak_committed_bytes),
-             times(r.peak_committed_bytes, r.peak_live_bytes), utilization(r));
+             ratio(r.peak_committed_bytes, r.peak_live_bytes),
+             ratio(r.peak_live_bytes, r.peak_committed_bytes));
   if (min_capacity) {
     fmt::print("least memory  {}, {:.4f} times the live bytes\n", human_and_exact(*min_capacity),
-               times(*min_capacity, r.peak_live_bytes));
+               ratio(*min_capacity, r.peak_live_bytes));
   }
   // Not with checks, which empty the caches, or with history, which takes longer than the request.
   if (!o.verify && !records_history(o)) {
