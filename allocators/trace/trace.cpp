@@ -1,6 +1,7 @@
 #include "stillmap/allocators/trace/trace.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <unordered_map>
 #include <utility>
@@ -18,22 +19,9 @@ std::string quoted(std::string_view line) {
   return out + (line.size() > most ? "...'" : "'");
 }
 
-const char *form_of(char verb) {
-  switch (verb) {
-    case 'a':
-      return "a,<id>,<bytes>,<stream>";
-    case 'f':
-      return "f,<id>";
-    case 'u':
-      return "u,<id>,<stream>";
-    case 's':
-      return "s,<from>,<to>";
-    case 'i':
-      return "i";
-    default:
-      return nullptr;
-  }
-}
+// The form of each line, by its first letter.
+constexpr std::array<std::string_view, 5> forms = {"a,<id>,<bytes>,<stream>", "f,<id>",
+                                                   "u,<id>,<stream>", "s,<from>,<to>", "i"};
 
 struct block_state {
   std::uint64_t block = 0;
@@ -87,22 +75,23 @@ class reader {
   // Parses a line. Returns what is wrong with it; empty: the event was added.
   std::string take(std::string_view line) {
     const char verb = line.front();
-    const char *const form = form_of(verb);
-    if (form == nullptr) return "a line begins with a, f, u, s, i or #";
+    const auto *const form = std::find_if(
+        forms.begin(), forms.end(), [&](std::string_view known) { return known.front() == verb; });
+    if (form == forms.end()) return "a line begins with a, f, u, s, i or #";
+    const auto wrong_form = [&] { return "write it as " + std::string(*form); };
     std::uint64_t numbers[3] = {};
-    const auto wanted =
-        static_cast<std::size_t>(std::count(form, form + std::string_view(form).size(), ','));
+    const auto wanted = static_cast<std::size_t>(std::count(form->begin(), form->end(), ','));
     std::string_view rest = line.substr(1);
     for (std::size_t i = 0; i < wanted; ++i) {
-      if (rest.empty() || rest.front() != ',') return std::string("write it as ") + form;
+      if (!rest.starts_with(',')) return wrong_form();
       rest.remove_prefix(1);
       const char *const begin = rest.data(), *const end = begin + rest.size();
       const auto [stop, code] = std::from_chars(begin, end, numbers[i]);
       if (code == std::errc::result_out_of_range) return "a number is over 2^64 - 1";
-      if (code != std::errc()) return std::string("write it as ") + form;
+      if (code != std::errc()) return wrong_form();
       rest.remove_prefix(static_cast<std::size_t>(stop - begin));
     }
-    if (!rest.empty()) return std::string("write it as ") + form;
+    if (!rest.empty()) return wrong_form();
     switch (verb) {
       case 'a':
         return allocate(numbers[0], numbers[1], numbers[2]);
@@ -130,8 +119,7 @@ class reader {
   }
 
   std::string allocate(std::uint64_t id, std::uint64_t bytes, std::uint64_t on) {
-    trace_event e;
-    e.verb = trace_verb::allocate;
+    trace_event e{.verb = trace_verb::allocate};
     if (bytes == 0) return "a block has at least 1 byte";
     if (bytes > trace_max_bytes) return "a block has at most 2^48 bytes";
     if (std::string wrong = stream(on, e.stream); !wrong.empty()) return wrong;
@@ -166,10 +154,7 @@ class reader {
     std::string wrong;
     block_state *const b = find(id, wrong);
     if (b == nullptr) return wrong;
-    trace_event e;
-    e.verb = trace_verb::free;
-    e.block = b->block;
-    out_.events.push_back(e);
+    out_.events.push_back({.verb = trace_verb::free, .block = b->block});
     live_bytes_ -= b->bytes;
     --live_blocks_;
     b->live = false;
@@ -178,8 +163,7 @@ class reader {
   }
 
   std::string use(std::uint64_t id, std::uint64_t on) {
-    trace_event e;
-    e.verb = trace_verb::use;
+    trace_event e{.verb = trace_verb::use};
     if (std::string wrong = stream(on, e.stream); !wrong.empty()) return wrong;
     std::string wrong;
     const block_state *const b = find(id, wrong);
@@ -190,8 +174,7 @@ class reader {
   }
 
   std::string wait(std::uint64_t from, std::uint64_t to) {
-    trace_event e;
-    e.verb = trace_verb::wait;
+    trace_event e{.verb = trace_verb::wait};
     if (from == to) return "a stream does not wait for itself";
     if (std::string wrong = stream(from, e.stream); !wrong.empty()) return wrong;
     if (std::string wrong = stream(to, e.waits); !wrong.empty()) return wrong;
@@ -217,35 +200,32 @@ trace_writer::trace_writer(std::string_view about) {
   if (!about.empty()) comment(about);
 }
 
-void trace_writer::line(char verb, const std::uint64_t *numbers, std::size_t count) {
+void trace_writer::line(char verb, std::initializer_list<std::uint64_t> numbers) {
   char buffer[4 + 3 * 21];
   char *at = buffer;
   *at++ = verb;
-  for (std::size_t i = 0; i < count; ++i) {
+  for (const std::uint64_t number : numbers) {
     *at++ = ',';
-    at = std::to_chars(at, buffer + sizeof(buffer) - 1, numbers[i]).ptr;
+    at = std::to_chars(at, buffer + sizeof(buffer) - 1, number).ptr;
   }
   *at++ = '\n';
   text_.append(buffer, static_cast<std::size_t>(at - buffer));
 }
 
 void trace_writer::allocate(std::uint64_t id, std::uint64_t bytes, std::uint32_t stream) {
-  const std::uint64_t numbers[] = {id, bytes, stream};
-  line('a', numbers, 3);
+  line('a', {id, bytes, stream});
 }
 void trace_writer::free(std::uint64_t id) {
-  line('f', &id, 1);
+  line('f', {id});
 }
 void trace_writer::use(std::uint64_t id, std::uint32_t stream) {
-  const std::uint64_t numbers[] = {id, stream};
-  line('u', numbers, 2);
+  line('u', {id, stream});
 }
 void trace_writer::wait(std::uint32_t from, std::uint32_t to) {
-  const std::uint64_t numbers[] = {from, to};
-  line('s', numbers, 2);
+  line('s', {from, to});
 }
 void trace_writer::iteration() {
-  line('i', nullptr, 0);
+  line('i', {});
 }
 
 void trace_writer::comment(std::string_view text) {
@@ -266,23 +246,11 @@ std::string trace_writer::take() {
 std::string to_text(const trace &t, std::string_view comment) {
   trace_writer out(comment);
   for (const trace_event &e : t.events) {
-    switch (e.verb) {
-      case trace_verb::allocate:
-        out.allocate(e.block, e.bytes, e.stream);
-        break;
-      case trace_verb::free:
-        out.free(e.block);
-        break;
-      case trace_verb::use:
-        out.use(e.block, e.stream);
-        break;
-      case trace_verb::wait:
-        out.wait(e.stream, e.waits);
-        break;
-      case trace_verb::iteration:
-        out.iteration();
-        break;
-    }
+    if (e.verb == trace_verb::allocate) out.allocate(e.block, e.bytes, e.stream);
+    if (e.verb == trace_verb::free) out.free(e.block);
+    if (e.verb == trace_verb::use) out.use(e.block, e.stream);
+    if (e.verb == trace_verb::wait) out.wait(e.stream, e.waits);
+    if (e.verb == trace_verb::iteration) out.iteration();
   }
   return out.take();
 }

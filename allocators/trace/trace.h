@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -79,7 +80,7 @@ class trace_writer {
   void clear() { text_.clear(); }  // keeps the capacity
 
  private:
-  void line(char verb, const std::uint64_t *numbers, std::size_t count);
+  void line(char verb, std::initializer_list<std::uint64_t> numbers);
   std::string text_;
 };
 
