@@ -126,16 +126,10 @@ std::optional<set_position> parse_name_in_set(std::string_view name) {
   set_position p;
   const char *const end = name.data() + name.size();
   const auto [after, wrong] = std::from_chars(name.data() + before_index.size(), end, p.index);
-  if (wrong != std::errc{} || end - after < 1 + 2 * static_cast<long>(p.set.bytes.size())) {
-    return std::nullopt;
-  }
-  for (std::size_t i = 0; i < p.set.bytes.size(); ++i) {
-    const char *const digits = after + 1 + 2 * i;
-    unsigned char byte = 0;
-    if (std::from_chars(digits, digits + 2, byte, 16).ptr != digits + 2) return std::nullopt;
-    p.set.bytes[i] = static_cast<std::byte>(byte);
-  }
-  // Names are canonical: no leading zeros, no capitals.
+  if (wrong != std::errc{} || after == end) return std::nullopt;
+  const std::string_view id(after + 1, static_cast<std::size_t>(end - after) - 1);
+  if (!parse(id.substr(0, 2 * p.set.bytes.size()), p.set)) return std::nullopt;
+  // Names are canonical: no leading zeros.
   if (name != name_in_set(p.index, p.set)) return std::nullopt;
   return p;
 }

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <fstream>
 
+#include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/checkpoint/migration/internal/openssl.h"
 #include "stillmap/vmm/internal/try.h"
 
@@ -25,10 +26,9 @@ result<std::string> read_file(const std::string &path) {
   }
   text.resize(static_cast<std::size_t>(in.gcount()));
   if (text.size() > max_file_bytes) {
-    return tl::unexpected(make_error(errc::invalid_argument, op, "the file is too large",
-                                     text.size(), max_file_bytes, error_unit::bytes)
-                              .value()
-                              .about(path));
+    return image::in_file(make_error(errc::invalid_argument, op, "the file is too large",
+                                     text.size(), max_file_bytes, error_unit::bytes),
+                          path);
   }
   return text;
 }

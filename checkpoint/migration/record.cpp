@@ -12,6 +12,8 @@
 #include <memory>
 #include <sstream>
 
+#include "stillmap/checkpoint/image/internal/image_error.h"
+#include "stillmap/checkpoint/image/internal/wire.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::migration {
@@ -37,26 +39,10 @@ std::string seal_of(const std::string &text) {
   return image::sha256_of(std::as_bytes(std::span(text))).text();
 }
 
-template <class Bytes>
-bool parse(std::string_view text, Bytes &into) {
-  if (text.size() != 2 * into.bytes.size()) return false;
-  for (std::size_t i = 0; i < into.bytes.size(); ++i) {
-    unsigned value = 0;
-    for (const char c : {text[2 * i], text[2 * i + 1]}) {
-      const bool letter = c >= 'a' && c <= 'f';
-      if (!letter && (c < '0' || c > '9')) return false;
-      value = value * 16 + static_cast<unsigned>(letter ? c - 'a' + 10 : c - '0');
-    }
-    into.bytes[i] = static_cast<std::byte>(value);
-  }
-  return true;
-}
-
 // Fits on one line of the record.
 std::string one_line(std::string text) {
-  for (char &c : text) {
-    if (static_cast<unsigned char>(c) < ' ') c = '?';
-  }
+  std::replace_if(
+      text.begin(), text.end(), [](unsigned char c) { return c < ' '; }, '?');
   return text.substr(0, 512);
 }
 
@@ -85,8 +71,7 @@ result<std::optional<record>> read_record(const std::string &directory, const ta
   text.resize(static_cast<std::size_t>(n));
   std::optional<record> r = parse_record(text);
   if (!r || r->task != task) {
-    return tl::unexpected(
-        make_error(errc::corrupt, op, "the record is damaged").value().about(name));
+    return image::in_file(make_error(errc::corrupt, op, "the record is damaged"), name);
   }
   return r;
 }
@@ -125,9 +110,9 @@ std::optional<record> parse_record(const std::string &text) {
     return line.substr(0, start.size()) == start;
   };
   std::string epoch, state;
-  if (!field("task", word) || !parse(word, r.task) || !field("epoch", epoch) ||
-      !field("state", state) || !field("session", word) || !parse(word, r.session) ||
-      !field("contents", word) || !parse(word, r.contents) || !field("peer", r.peer)) {
+  if (!field("task", word) || !image::parse(word, r.task) || !field("epoch", epoch) ||
+      !field("state", state) || !field("session", word) || !image::parse(word, r.session) ||
+      !field("contents", word) || !image::parse(word, r.contents) || !field("peer", r.peer)) {
     return std::nullopt;
   }
   r.epoch = std::strtoull(epoch.c_str(), nullptr, 10);
@@ -146,7 +131,7 @@ const char *name_of(ownership o) noexcept {
 
 std::optional<task_id> parse_task_id(std::string_view text) {
   task_id out;
-  return parse(text, out) ? std::optional(out) : std::nullopt;
+  return image::parse(text, out) ? std::optional(out) : std::nullopt;
 }
 
 result<record_file> record_file::open(const std::string &directory, const task_id &task) {
@@ -155,8 +140,7 @@ result<record_file> record_file::open(const std::string &directory, const task_i
   if (lock.get() < 0) return system_error("the lock file cannot be opened", name);
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) return system_error("the record cannot be locked", name);
-    return tl::unexpected(
-        make_error(errc::busy, op, "another process holds the record").value().about(name));
+    return image::in_file(make_error(errc::busy, op, "another process holds the record"), name);
   }
   return record_file(directory, task, std::move(lock));
 }

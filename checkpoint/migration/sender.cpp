@@ -22,13 +22,11 @@ std::chrono::duration<double> since(clock::time_point t) {
 }
 
 status check(const send_options &options, std::size_t page_bytes) {
-  const auto invalid = [](const char *reason, std::uint64_t value, std::uint64_t limit,
-                          error_unit unit) {
+  const auto invalid = [](const char *reason, std::uint64_t value = 0, std::uint64_t limit = 0,
+                          error_unit unit = error_unit::none) {
     return make_error(errc::invalid_argument, op, reason, value, limit, unit);
   };
-  if (options.records.empty()) {
-    return make_error(errc::invalid_argument, op, "no directory for the ownership record");
-  }
+  if (options.records.empty()) return invalid("no directory for the ownership record");
   if (options.channels == 0 || options.channels > max_channels) {
     return invalid("the number of channels is out of range", options.channels, max_channels,
                    error_unit::items);
@@ -39,9 +37,7 @@ status check(const send_options &options, std::size_t page_bytes) {
     return invalid("the chunk size is not a power of two from 64 KiB to the page size",
                    options.chunk_bytes, page_bytes, error_unit::bytes);
   }
-  if (options.max_rounds == 0) {
-    return make_error(errc::invalid_argument, op, "at least one round of copying is needed");
-  }
+  if (options.max_rounds == 0) return invalid("at least one round of copying is needed");
   return {};
 }
 

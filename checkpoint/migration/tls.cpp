@@ -122,27 +122,12 @@ class tls_channel final : public channel {
   peer_identity peer() const override { return peer_; }
 
   status send(std::span<const std::byte> bytes, std::chrono::milliseconds timeout) override {
-    if (ssl_ == nullptr)
-      return make_error(errc::invalid_argument, op, "the handshake has not succeeded");
-    while (!bytes.empty()) {
-      std::size_t done = 0;
-      const auto wrote = [&](SSL *s) { return SSL_write_ex(s, bytes.data(), bytes.size(), &done); };
-      STILLMAP_RETURN_IF_ERROR(call_ssl(wrote, clock::now() + timeout, errc::corrupt));
-      bytes = bytes.subspan(done);
-    }
+    STILLMAP_RETURN_IF_ERROR(transfer(&SSL_write_ex, bytes, timeout));
     return flush(clock::now() + timeout);
   }
 
   status receive(std::span<std::byte> into, std::chrono::milliseconds timeout) override {
-    if (ssl_ == nullptr)
-      return make_error(errc::invalid_argument, op, "the handshake has not succeeded");
-    while (!into.empty()) {
-      std::size_t done = 0;
-      const auto read = [&](SSL *s) { return SSL_read_ex(s, into.data(), into.size(), &done); };
-      STILLMAP_RETURN_IF_ERROR(call_ssl(read, clock::now() + timeout, errc::corrupt));
-      into = into.subspan(done);
-    }
-    return {};
+    return transfer(&SSL_read_ex, into, timeout);
   }
 
   void shutdown() noexcept override {
@@ -158,6 +143,21 @@ class tls_channel final : public channel {
   }
 
  private:
+  // Writes or reads all of `bytes`; each part may take as long as `timeout`.
+  template <class Call, class Byte>
+  status transfer(const Call &call, std::span<Byte> bytes, std::chrono::milliseconds timeout) {
+    if (ssl_ == nullptr) {
+      return make_error(errc::invalid_argument, op, "the handshake has not succeeded");
+    }
+    while (!bytes.empty()) {
+      std::size_t done = 0;
+      const auto some = [&](SSL *s) { return call(s, bytes.data(), bytes.size(), &done); };
+      STILLMAP_RETURN_IF_ERROR(call_ssl(some, clock::now() + timeout, errc::corrupt));
+      bytes = bytes.subspan(done);
+    }
+    return {};
+  }
+
   // Repeats a call to OpenSSL until it succeeds. The mutex is held only during calls, not while
   // waiting for the socket: one thread can send while another waits for data.
   template <class Call>

@@ -13,18 +13,10 @@ digest_prefetch::digest_prefetch(const device &d, std::vector<virtual_range> chu
     : device_(d), chunks_(std::move(chunks)), part_bytes_(part_bytes) {
   known_.reserve(chunks_.size());
   try {
-    thread_ = std::thread([this] { run(); });
+    thread_ = std::jthread([this](const std::stop_token &stop) { run(stop); });
   } catch (const std::system_error &) {
     over_ = true;  // without a thread, chunks are read instead
   }
-}
-
-digest_prefetch::~digest_prefetch() {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  if (thread_.joinable()) thread_.join();
 }
 
 std::optional<image::digest> digest_prefetch::of(std::size_t i) {
@@ -42,7 +34,7 @@ std::size_t digest_prefetch::end_of_part(std::size_t first) const {
   return end;
 }
 
-void digest_prefetch::run() {
+void digest_prefetch::run(const std::stop_token &stop) {
   try {
     auto with = chunk_digester::create(device_);
     for (std::size_t first = 0, end = 0; with && first < chunks_.size(); first = end) {
@@ -50,7 +42,7 @@ void digest_prefetch::run() {
       const auto made = with->digests_of(std::span(chunks_).subspan(first, end - first));
       if (!made) break;
       const std::lock_guard lock(mutex_);
-      if (stop_) break;
+      if (stop.stop_requested()) break;
       known_.insert(known_.end(), made->begin(), made->end());
       progressed_.notify_all();
     }

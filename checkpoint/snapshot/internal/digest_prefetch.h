@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <mutex>
 #include <optional>
+#include <stop_token>
 #include <thread>
 #include <vector>
 
@@ -24,8 +25,6 @@ class digest_prefetch {
   // Cost:     a digester, and one digests_of for each part, on the other thread.
   digest_prefetch(const device &d, std::vector<virtual_range> chunks,
                   std::size_t part_bytes = default_part_bytes);
-  // Waits for the part in progress, not for the rest.
-  ~digest_prefetch();
   digest_prefetch(const digest_prefetch &) = delete;
   digest_prefetch &operator=(const digest_prefetch &) = delete;
 
@@ -33,7 +32,7 @@ class digest_prefetch {
   std::optional<image::digest> of(std::size_t i);
 
  private:
-  void run();
+  void run(const std::stop_token &stop);
   std::size_t end_of_part(std::size_t first) const;
 
   const device device_;
@@ -42,8 +41,8 @@ class digest_prefetch {
   std::mutex mutex_;
   std::condition_variable progressed_;
   std::vector<image::digest> known_;  // of the first chunks
-  bool over_ = false, stop_ = false;
-  std::thread thread_;
+  bool over_ = false;
+  std::jthread thread_;  // destroyed first: waits for the part in progress, not for the rest
 };
 
 }  // namespace stillmap::snapshot

@@ -17,52 +17,36 @@ tl::unexpected<error> file_error(const char *reason, std::uint64_t bytes, int co
 }
 
 // On file systems without O_TMPFILE, creates a named file and unlinks it at once.
-int open_unnamed(const std::string &directory, int flags) {
-  const int fd = ::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC | flags, 0600);
-  if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR)) return fd;
+owned_fd open_unnamed(const std::string &directory, int flags) {
+  owned_fd fd(::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC | flags, 0600));
+  if (fd.get() >= 0 || (errno != EOPNOTSUPP && errno != EISDIR)) return fd;
   std::string name = directory + "/.stillmap-XXXXXX";
-  const int named = ::mkostemp(name.data(), O_CLOEXEC | flags);
-  if (named >= 0) ::unlink(name.c_str());
+  owned_fd named(::mkostemp(name.data(), O_CLOEXEC | flags));
+  if (named.get() >= 0) ::unlink(name.c_str());
   return named;
 }
 
 }  // namespace
 
 result<scratch_file> scratch_file::create(const std::string &directory, std::size_t bytes) {
-  bool direct = true;
-  int fd = open_unnamed(directory, O_DIRECT);
-  if (fd < 0 && errno == EINVAL) {  // tmpfs before Linux 6.5
-    direct = false;
-    fd = open_unnamed(directory, 0);
-  }
+  owned_fd fd = open_unnamed(directory, O_DIRECT);
+  const bool direct = fd.get() >= 0 || errno != EINVAL;  // EINVAL: tmpfs before Linux 6.5
+  if (!direct) fd = open_unnamed(directory, 0);
   const auto about_directory = [&](const char *reason) {
     return tl::unexpected(file_error(reason, bytes).value().about(directory));
   };
-  if (fd < 0) return about_directory("a file cannot be created in the directory");
-  scratch_file made(fd, direct);
+  if (fd.get() < 0) return about_directory("a file cannot be created in the directory");
   // Allocated now, so that a full disk is an error before any memory was unmapped.
-  if (bytes != 0 && ::fallocate(fd, 0, 0, static_cast<off_t>(bytes)) != 0 && errno != EOPNOTSUPP) {
+  if (bytes != 0 && ::fallocate(fd.get(), 0, 0, static_cast<off_t>(bytes)) != 0 &&
+      errno != EOPNOTSUPP) {
     return about_directory("disk space cannot be allocated");
   }
-  return made;
-}
-
-scratch_file::scratch_file(scratch_file &&o) noexcept
-    : fd_(std::exchange(o.fd_, -1)), direct_(o.direct_) {}
-
-scratch_file &scratch_file::operator=(scratch_file &&o) noexcept {
-  std::swap(fd_, o.fd_);
-  std::swap(direct_, o.direct_);
-  return *this;
-}
-
-scratch_file::~scratch_file() {
-  if (fd_ >= 0) ::close(fd_);
+  return scratch_file(std::move(fd), direct);
 }
 
 status scratch_file::write(const std::byte *from, std::size_t bytes, std::size_t offset) const {
   while (bytes != 0) {
-    const ssize_t n = ::pwrite(fd_, from, bytes, static_cast<off_t>(offset));
+    const ssize_t n = ::pwrite(fd_.get(), from, bytes, static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
       return file_error("the file cannot be written", offset, n < 0 ? errno : ENOSPC);
@@ -76,7 +60,7 @@ status scratch_file::write(const std::byte *from, std::size_t bytes, std::size_t
 
 status scratch_file::read(std::byte *to, std::size_t bytes, std::size_t offset) const {
   while (bytes != 0) {
-    const ssize_t n = ::pread(fd_, to, bytes, static_cast<off_t>(offset));
+    const ssize_t n = ::pread(fd_.get(), to, bytes, static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return file_error("the file cannot be read", offset);
     if (n == 0) {

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <string>
 
-#include "stillmap/vmm/error.h"
+#include "stillmap/vmm/physical_memory.h"
 
 namespace stillmap::checkpoint {
 
@@ -13,26 +13,21 @@ namespace stillmap::checkpoint {
 // Threads: safe, for ranges that do not overlap.
 class scratch_file {
  public:
-  // Of offsets, sizes and addresses.
-  static constexpr std::size_t alignment = 4096;
-
   // Creates a file in the directory and allocates `bytes` of disk space.
   // Errors: the system's (no such directory, not permitted, no space: value = bytes).
   static result<scratch_file> create(const std::string &directory, std::size_t bytes);
-  scratch_file(scratch_file &&o) noexcept;
-  scratch_file &operator=(scratch_file &&o) noexcept;
-  ~scratch_file();
 
-  // Errors: the system's (value = offset), corrupt (the file ends early: value = offset).
+  // Requires: addresses, sizes and offsets are multiples of 4096.
+  // Errors:   the system's (value = offset), corrupt (the file ends early: value = offset).
   status write(const std::byte *from, std::size_t bytes, std::size_t offset) const;
   status read(std::byte *to, std::size_t bytes, std::size_t offset) const;
 
   bool direct() const { return direct_; }  // bypasses the page cache
 
  private:
-  scratch_file(int fd, bool direct) : fd_(fd), direct_(direct) {}
-  int fd_ = -1;
-  bool direct_ = false;
+  scratch_file(owned_fd fd, bool direct) : fd_(std::move(fd)), direct_(direct) {}
+  owned_fd fd_;
+  bool direct_;
 };
 
 }  // namespace stillmap::checkpoint
