@@ -49,17 +49,17 @@ void progress::update(std::uint64_t bytes, std::string_view detail) {
     const std::uint64_t left = (expected_ - bytes + rate - 1) / rate;
     numbers += fmt::format(", {}:{:02} left", left / 60, left % 60);
   }
+  if (!detail.empty()) numbers += fmt::format(", {}", detail);
   if (!terminal_.tty) {
-    fmt::print(stderr, "{}: {}{}{}\n", what_, numbers, detail.empty() ? "" : ", ", detail);
+    fmt::print(stderr, "{}: {}\n", what_, numbers);
     return;
   }
   // The bar has more bytes than columns; the ASCII text after it is cut to the terminal width.
   const std::string head = fmt::format("{} {}", what_, bar(bytes));
   const std::size_t columns = what_.size() + 1 + (expected_ == 0 ? 0 : bar_cells + 7);
-  std::string tail = fmt::format("{}{}{}", numbers, detail.empty() ? "" : ", ", detail);
   const auto width = static_cast<std::size_t>(terminal_.width);
-  tail.resize(std::min(tail.size(), width > columns + 1 ? width - columns - 1 : 0));
-  fmt::print(stderr, "\r{}{}\x1b[K", head, tail);
+  numbers.resize(std::min(numbers.size(), width > columns + 1 ? width - columns - 1 : 0));
+  fmt::print(stderr, "\r{}{}\x1b[K", head, numbers);
   std::fflush(stderr);
   drawn_ = true;
 }

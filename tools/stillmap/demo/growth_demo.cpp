@@ -33,10 +33,9 @@ class growth_demo {
     STILLMAP_ASSIGN_OR_RETURN(const auto d, open_device(o_.driver));
     const driver &drv = d.driver();
     if (!keeps_content(drv)) {
-      return fail(
-          exit_usage,
-          "this hostcuda is unbacked: it stores no bytes, so the content cannot be checked; "
-          "remove 'unbacked' from HOSTCUDA");
+      return fail(exit_usage,
+                  "this hostcuda is unbacked: it stores no bytes, so the content cannot be "
+                  "checked; remove 'unbacked' from HOSTCUDA");
     }
 
     limits_ = {static_cast<std::size_t>(o_.chunk), o_.limit != 0 ? o_.limit : UINT64_MAX, o_.json};
@@ -47,22 +46,23 @@ class growth_demo {
     report_.source_bytes = source.file_bytes();
     report_.at_least = source.at_least();
 
-    say(fmt::format("driver   {}, CUDA {}", report_.driver, version_text(drv.version())));
+    say("driver   {}, CUDA {}", report_.driver, version_text(drv.version()));
     std::string from = source.name();
     if (source.file_bytes() != 0) from += fmt::format(", {}", format_bytes(source.file_bytes()));
     if (source.at_least() > source.file_bytes() && source.file_bytes() != 0) {
       from += fmt::format(", read repeatedly, {} in total", format_bytes(source.at_least()));
     }
-    say(fmt::format("source   {}", from));
+    say("source   {}", from);
 
     STILLMAP_ASSIGN_OR_RETURN(auto s, stream::create(d));
     STILLMAP_ASSIGN_OR_RETURN(auto v, make_vector(d, "stream", o_.copying, s));
     if (v.buffer().in_place()) {
-      say(fmt::format("reserved {} of address space at {}, without memory",
-                      format_bytes(v.buffer().reserved()), hexadecimal(v.address().value())));
+      say("reserved {} of address space at {}, without memory", format_bytes(v.buffer().reserved()),
+          hexadecimal(v.address().value()));
     } else {
-      say(o_.copying ? "growing by copying, as requested: the address changes and bytes are copied"
-                     : "this device has no virtual memory management: growing copies");
+      say("{}", o_.copying
+                    ? "growing by copying, as requested: the address changes and bytes are copied"
+                    : "this device has no virtual memory management: growing copies");
     }
 
     STILLMAP_ASSIGN_OR_RETURN(
@@ -74,21 +74,21 @@ class growth_demo {
     report_.map = picture_of(d, "A growing buffer");
     report_.map.history_name = "history of 'stream'";
     report_.map.history = report_.in_place.history;
-    say(sentences(report_));
+    say("{}", sentences(report_));
 
     if (!o_.copying) {
       STILLMAP_RETURN_IF_ERROR(compare(source, d, v));
       report_.map.copying = report_.by_copying.history;
-      say(table(report_));
+      say("{}", table(report_));
     }
-    say(draw_in_terminal(report_.map, terminal_of(stdout)));
+    say("{}", draw_in_terminal(report_.map, terminal_of(stdout)));
     if (!o_.svg.empty()) {
       STILLMAP_RETURN_IF_ERROR(write_svg(report_.map, o_.svg));
       report_.svg = o_.svg;
-      say(fmt::format("picture  {}\n", o_.svg));
+      say("picture  {}\n", o_.svg);
     }
     if (o_.json) fmt::print("{}", as_json(report_));
-    say(report_.verdict.line);
+    say("{}", report_.verdict.line);
     return report_.verdict.ok ? exit_ok : exit_differs;
   }
 
@@ -151,8 +151,9 @@ class growth_demo {
     return {};
   }
 
-  void say(const std::string &text) const {
-    if (!o_.json) fmt::print("{}\n", text);
+  template <class... Values>
+  void say(fmt::format_string<Values...> text, Values &&...values) const {
+    if (!o_.json) fmt::print("{}\n", fmt::format(text, std::forward<Values>(values)...));
     std::fflush(stdout);
   }
 

@@ -48,8 +48,9 @@ class lifecycle_demo {
   const task_check &seen() const { return seen_; }
 
  private:
-  static void line(const char *what, const std::string &text) {
-    fmt::print("  {:<9} {}\n", what, text);
+  template <class... Values>
+  static void line(const char *what, fmt::format_string<Values...> text, Values &&...values) {
+    fmt::print("  {:<9} {}\n", what, fmt::format(text, std::forward<Values>(values)...));
     std::fflush(stdout);
   }
 
@@ -65,9 +66,9 @@ class lifecycle_demo {
     }
     STILLMAP_ASSIGN_OR_RETURN(seen_, check_task(device_, task_->head()));
     line("starts",
-         fmt::format("at {:#x}: a vector that grew to {} cells, an allocator's {} blocks "
-                     "that point to each other: {}",
-                     task_begins_at, seen_.cells, seen_.blocks, format_bytes(seen_.bytes)));
+         "at {:#x}: a vector that grew to {} cells, an allocator's {} blocks that point to each "
+         "other: {}",
+         task_begins_at, seen_.cells, seen_.blocks, format_bytes(seen_.bytes));
     return {};
   }
 
@@ -86,8 +87,8 @@ class lifecycle_demo {
     auto began = clock::now();
     STILLMAP_ASSIGN_OR_RETURN(const auto first,
                               snapshot::save(device_, task_tags, in_.at("first.smi"), options));
-    line("saved", fmt::format("{} in {}, read back and verified", format_bytes(first.stored_bytes),
-                              human_seconds(since(began))));
+    line("saved", "{} in {}, read back and verified", format_bytes(first.stored_bytes),
+         human_seconds(since(began)));
     STILLMAP_RETURN_IF_ERROR(work_for(std::chrono::milliseconds(200)));
     STILLMAP_ASSIGN_OR_RETURN(options.image.parent, image::reader::open(in_.at("first.smi")));
     began = clock::now();
@@ -96,10 +97,9 @@ class lifecycle_demo {
     STILLMAP_ASSIGN_OR_RETURN(auto reader, child_process::start("reader", in_, driver_));
     STILLMAP_ASSIGN_OR_RETURN(const auto there, reader.read_line());
     STILLMAP_RETURN_IF_ERROR(check("restored", there));
-    line("", fmt::format("after {} writes again: {} written, {} unchanged; restored in another "
-                         "process",
-                         seen_.writes - seen_.cells, format_bytes(later.stored_bytes),
-                         format_bytes(later.parent_chunks * (256 << 10))));
+    line("", "after {} writes again: {} written, {} unchanged; restored in another process",
+         seen_.writes - seen_.cells, format_bytes(later.stored_bytes),
+         format_bytes(later.parent_chunks * (256 << 10)));
     return {};
   }
 
@@ -119,11 +119,11 @@ class lifecycle_demo {
     const driver_counts made = device_.driver().counts() - before;
     STILLMAP_ASSIGN_OR_RETURN(const auto there, second.read_line());
     STILLMAP_RETURN_IF_ERROR(check("handed over", there));
-    line("handed", fmt::format("over to a second process: {} in {} pages, {} bytes copied, in {}; "
-                               "stopped for {}",
-                               format_bytes(sent.bytes), sent.pages,
-                               made.bytes_to_host + made.bytes_to_device + made.bytes_on_device,
-                               human_seconds(all), human_seconds(downtime)));
+    line("handed",
+         "over to a second process: {} in {} pages, {} bytes copied, in {}; stopped for {}",
+         format_bytes(sent.bytes), sent.pages,
+         made.bytes_to_host + made.bytes_to_device + made.bytes_on_device, human_seconds(all),
+         human_seconds(downtime));
     return {};
   }
 
@@ -133,11 +133,10 @@ class lifecycle_demo {
     STILLMAP_ASSIGN_OR_RETURN(const auto there, third.read_line());
     STILLMAP_RETURN_IF_ERROR(check("migrated", there));
     line("migrated",
-         fmt::format("to a third one over TLS, during {} writes: {} sent in {} rounds, {} "
-                     "skipped as zero, {} as unchanged; in {}, stopped for {}",
-                     s["writes"], bytes(s["sent"]), s["rounds"], bytes(s["zero"]),
-                     bytes(s["unchanged"]), human_seconds(s["elapsed"]),
-                     human_seconds(s["downtime"])));
+         "to a third one over TLS, during {} writes: {} sent in {} rounds, {} skipped as zero, {} "
+         "as unchanged; in {}, stopped for {}",
+         s["writes"], bytes(s["sent"]), s["rounds"], bytes(s["zero"]), bytes(s["unchanged"]),
+         human_seconds(s["elapsed"]), human_seconds(s["downtime"]));
     return {};
   }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -29,17 +30,12 @@ outcome<std::array<std::byte, 32>> read_key(const std::string &path) {
     return key;
   }
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
-  const auto digit = [](char c) {
-    return c >= '0' && c <= '9'   ? c - '0'
-           : c >= 'a' && c <= 'f' ? c - 'a' + 10
-           : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                  : -1;
-  };
   bool good = text.size() == 2 * key.size();
   for (std::size_t i = 0; good && i < key.size(); ++i) {
-    const int high = digit(text[2 * i]), low = digit(text[2 * i + 1]);
-    good = high >= 0 && low >= 0;
-    key[i] = static_cast<std::byte>(16 * high + low);
+    const char *const digits = text.data() + 2 * i;
+    std::uint8_t value = 0;
+    good = std::from_chars(digits, digits + 2, value, 16).ptr == digits + 2;
+    key[i] = static_cast<std::byte>(value);
   }
   if (good) return key;
   return fail(exit_usage, fmt::format("{}: a key is 32 bytes, or 64 hexadecimal digits", path));

@@ -15,14 +15,10 @@ namespace {
 
 using migration::owner;
 
-bool is_fingerprint(const std::string &text) {
-  std::size_t digits = 0;
-  for (const char c : text) {
-    if (c == ':') continue;
-    if (std::isxdigit(static_cast<unsigned char>(c)) == 0) return false;
-    ++digits;
-  }
-  return digits == 64;
+bool is_fingerprint(std::string text) {
+  std::erase(text, ':');
+  return text.size() == 64 && std::all_of(text.begin(), text.end(),
+                                          [](unsigned char c) { return std::isxdigit(c) != 0; });
 }
 
 void print_json(const migration::sent_memory &x) {

@@ -22,16 +22,11 @@ void print_line(const std::string &line) {
 
 // Called on a thread of the receiver.
 void print_step(step s) {
-  switch (s) {
-    case step::accepted:
-      return print_line("a task is arriving");
-    case step::reserved:
-      return print_line("its addresses are free here; its pages are created as they arrive");
-    case step::awaiting_commit:
-      return print_line("all memory has arrived; the source decides");
-    default:
-      return;
+  if (s == step::accepted) print_line("a task is arriving");
+  if (s == step::reserved) {
+    print_line("its addresses are free here; its pages are created as they arrive");
   }
+  if (s == step::awaiting_commit) print_line("all memory has arrived; the source decides");
 }
 
 // Waits for a task, until a timeout or a signal, and prints why one did not arrive.

@@ -54,18 +54,11 @@ class send_view {
     print_line(fmt::format("round {}: {} had changed", round_, format_bytes(bytes_)));
   }
   static const char *text_of(step s) {
-    switch (s) {
-      case step::prepared:
-        return "the addresses are free at the destination";
-      case step::quiesced:
-        return "the task is stopped";
-      case step::verified:
-        return "all memory has arrived, every digest compared";
-      case step::intent_recorded:
-        return "the intent to give up ownership is on record";
-      default:
-        return nullptr;
-    }
+    return s == step::prepared          ? "the addresses are free at the destination"
+           : s == step::quiesced        ? "the task is stopped"
+           : s == step::verified        ? "all memory has arrived, every digest compared"
+           : s == step::intent_recorded ? "the intent to give up ownership is on record"
+                                        : nullptr;
   }
   static void print_line(const std::string &line) { fmt::print(stderr, "migrate: {}\n", line); }
 

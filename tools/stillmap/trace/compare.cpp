@@ -20,8 +20,9 @@ namespace stillmap::tool {
 using namespace replay;
 namespace {
 
-void say(const std::string &line) {
-  fmt::print("{}\n", line);
+template <class... Values>
+void say(fmt::format_string<Values...> line, Values &&...values) {
+  fmt::print("{}\n", fmt::format(line, std::forward<Values>(values)...));
   std::fflush(stdout);
 }
 
@@ -37,14 +38,12 @@ class comparison {
     auto done = play(o_.shrink, check_depth::pages);
     if (!done || *done != exit_ok || fallen_back_ || o_.every_byte_shrink == 0) return done;
     const std::uint64_t compared = compared_;
-    say(fmt::format("\nThe same at 1/{} of its size, every byte of every block written and read:",
-                    shrink_ * o_.every_byte_shrink));
+    say("\nThe same at 1/{} of its size, every byte of every block written and read:",
+        shrink_ * o_.every_byte_shrink);
     done = play(shrink_ * o_.every_byte_shrink, check_depth::bytes);
     if (!done || *done != exit_ok) return done;
-    say(
-        fmt::format("stillmap: ok: where '{}' ran out of memory '{}' did not, {} bytes compared, 0 "
-                    "wrong",
-                    o_.other, o_.ours, compared + compared_));
+    say("stillmap: ok: where '{}' ran out of memory '{}' did not, {} bytes compared, 0 wrong",
+        o_.other, o_.ours, compared + compared_);
     return exit_ok;
   }
 
@@ -82,21 +81,19 @@ class comparison {
                                 find_min_capacity(d, plan, o, ample.peak_committed_bytes));
     }
     if (least[0] >= least[1]) {
-      return fail(exit_failed,
-                  fmt::format("'{}' needs {} and '{}' needs no more, {}: "
-                              "there is nothing to compare",
-                              o_.ours, format_bytes(least[0]), o_.other, format_bytes(least[1])));
+      return fail(
+          exit_failed,
+          fmt::format("'{}' needs {} and '{}' needs no more, {}: there is nothing to compare",
+                      o_.ours, format_bytes(least[0]), o_.other, format_bytes(least[1])));
     }
     const std::uint64_t page = d.capabilities().page_bytes;
     const std::uint64_t capacity = (least[0] + (least[1] - least[0]) / 2) / page * page;
-    say(fmt::format("memory    {}, halfway between the minima of the two:",
-                    format_bytes(capacity)));
+    say("memory    {}, halfway between the minima of the two:", format_bytes(capacity));
     const replay_options *const targets[] = {&other_, &ours_};
     for (int i = 0; i < 2; ++i) {
       const std::uint64_t bytes = least[1 - i];
-      say(fmt::format("            {:<10}{:>10}   {:.4f} times the live bytes",
-                      targets[i]->kind->name, format_bytes(bytes),
-                      ratio(bytes, plan.peak_live_bytes)));
+      say("            {:<10}{:>10}   {:.4f} times the live bytes", targets[i]->kind->name,
+          format_bytes(bytes), ratio(bytes, plan.peak_live_bytes));
     }
     return capacity;
   }
@@ -110,18 +107,18 @@ class comparison {
       STILLMAP_ASSIGN_OR_RETURN(const auto memory, free_of(d));
       STILLMAP_ASSIGN_OR_RETURN(plan, plan_for(memory, shrink));
       if (draws) {
-        say(fmt::format("driver    {}", describe(*driver_, d)));
-        say(fmt::format("trace     {}{}: {} requests, peak of live bytes {}",
-                        std::filesystem::path(o_.file).filename().string(),
-                        shrink_ == 1 ? "" : fmt::format(" at 1/{} of its size", shrink_),
-                        format_count(plan->requests), format_bytes(plan->peak_live_bytes)));
+        say("driver    {}", describe(*driver_, d));
+        say("trace     {}{}: {} requests, peak of live bytes {}",
+            std::filesystem::path(o_.file).filename().string(),
+            shrink_ == 1 ? "" : fmt::format(" at 1/{} of its size", shrink_),
+            format_count(plan->requests), format_bytes(plan->peak_live_bytes));
       }
       fallen_back_ = !d.capabilities().vmm;
       if (capacity == 0 && !fallen_back_) {
         STILLMAP_ASSIGN_OR_RETURN(capacity, between(d, *plan));
       } else if (!fallen_back_) {
         capacity /= draws ? 1 : o_.every_byte_shrink;
-        say(fmt::format("memory    {}", format_bytes(capacity)));
+        say("memory    {}", format_bytes(capacity));
       }
     }
     STILLMAP_ASSIGN_OR_RETURN(auto d, open(true));
@@ -138,18 +135,17 @@ class comparison {
     ours_.verify = check_depth::pages;
     STILLMAP_ASSIGN_OR_RETURN(const auto done, replay::run(d, plan, ours_));
     if (done.oom || done.violations != 0) {
-      say(fmt::format("stillmap: FAILED: '{}' did not finish: {}", o_.ours,
-                      done.oom ? "out of memory at " + done.where_oom
-                               : "device work accessed memory after it was taken away"));
+      say("stillmap: FAILED: '{}' did not finish: {}", o_.ours,
+          done.oom ? "out of memory at " + done.where_oom
+                   : "device work accessed memory after it was taken away");
       return exit_failed;
     }
-    say(fmt::format("{:<10}served all {} requests in {}, {:.4f} times the live bytes", o_.ours,
-                    format_count(plan.requests), format_bytes(done.peak_committed_bytes),
-                    ratio(done.peak_committed_bytes, plan.peak_live_bytes)));
-    say(
-        fmt::format("stillmap: ok: every block kept its content ({} bytes compared); without "
-                    "virtual memory management there is nothing to compare",
-                    done.bytes_checked));
+    say("{:<10}served all {} requests in {}, {:.4f} times the live bytes", o_.ours,
+        format_count(plan.requests), format_bytes(done.peak_committed_bytes),
+        ratio(done.peak_committed_bytes, plan.peak_live_bytes));
+    say("stillmap: ok: every block kept its content ({} bytes compared); without virtual memory "
+        "management there is nothing to compare",
+        done.bytes_checked);
     return exit_ok;
   }
 
@@ -167,42 +163,37 @@ class comparison {
     other_.map = ours_.map = true;
     STILLMAP_ASSIGN_OR_RETURN(const auto loser, replay::run(d, plan, other_));
     if (!loser.oom) {
-      say(fmt::format("{:<10}did not run out of memory", o_.other));
-      say(fmt::format("stillmap: FAILED: '{}' is enough for '{}' too", format_bytes(capacity),
-                      o_.other));
+      say("{:<10}did not run out of memory", o_.other);
+      say("stillmap: FAILED: '{}' is enough for '{}' too", format_bytes(capacity), o_.other);
       return exit_failed;
     }
     if (!loser.moment) {
       return fail(exit_usage, fmt::format("'{}' cannot report a map of its memory", o_.other));
     }
     const heap_sums lost = sums_of(loser.moment->heap.map);
-    say(fmt::format("{:<10}OUT OF MEMORY at {}", o_.other, loser.where_oom));
+    say("{:<10}OUT OF MEMORY at {}", o_.other, loser.where_oom);
     if (draws) {
-      say(fmt::format(
-          "            {} requested; {} not allocated, {} free in {} pieces, the largest {}",
+      say("            {} requested; {} not allocated, {} free in {} pieces, the largest {}",
           format_bytes(loser.moment->wanted), format_bytes(capacity - lost.live - lost.free),
-          format_bytes(lost.free), format_count(lost.pieces), format_bytes(lost.largest)));
+          format_bytes(lost.free), format_count(lost.pieces), format_bytes(lost.largest));
     }
     ours_.verify = depth;
     ours_.look_after = loser.moment->op;
     STILLMAP_ASSIGN_OR_RETURN(const auto winner, replay::run(d, plan, ours_));
     if (winner.oom || winner.violations != 0) {
-      say(fmt::format("{:<10}{}", o_.ours,
-                      winner.oom ? "OUT OF MEMORY at " + winner.where_oom
-                                 : "device work accessed memory after it was taken away"));
-      say(fmt::format("stillmap: FAILED: '{}' did not finish", o_.ours));
+      say("{:<10}{}", o_.ours,
+          winner.oom ? "OUT OF MEMORY at " + winner.where_oom
+                     : "device work accessed memory after it was taken away");
+      say("stillmap: FAILED: '{}' did not finish", o_.ours);
       return exit_failed;
     }
     compared_ = winner.bytes_checked;
-    say(
-        fmt::format("{:<10}served all {} requests; {} of free pages moved to where they were "
-                    "needed",
-                    o_.ours, format_count(plan.requests), format_bytes(winner.moved_bytes)));
-    say(fmt::format("            {}; {} compared, 0 wrong",
-                    draws
-                        ? "both ends of every block and both sides of each page edge in it checked"
-                        : "every byte of every block checked",
-                    format_bytes(winner.bytes_checked)));
+    say("{:<10}served all {} requests; {} of free pages moved to where they were needed", o_.ours,
+        format_count(plan.requests), format_bytes(winner.moved_bytes));
+    say("            {}; {} compared, 0 wrong",
+        draws ? "both ends of every block and both sides of each page edge in it checked"
+              : "every byte of every block checked",
+        format_bytes(winner.bytes_checked));
     if (!draws) return exit_ok;
     if (!winner.moment) {
       return fail(exit_usage, fmt::format("'{}' cannot report a map of its memory", o_.ours));
@@ -221,8 +212,8 @@ class comparison {
     };
     const heap_side left = side(o_.other + ": out of memory", loser.heap.map);
     const heap_side right = side(o_.ours + ": served", winner.heap.map);
-    say(fmt::format("\nThe {} of memory when {} more are requested:", format_bytes(capacity),
-                    format_bytes(loser.wanted)));
+    say("\nThe {} of memory when {} more are requested:", format_bytes(capacity),
+        format_bytes(loser.wanted));
     fmt::print("\n{}", draw_side_by_side(left, right, terminal_of(stdout)));
     if (o_.svg.empty()) return exit_ok;
     const named_moment both[] = {{o_.other, capacity, false, loser},
@@ -230,7 +221,7 @@ class comparison {
     const std::string of = fmt::format(
         "{} in {}", std::filesystem::path(o_.file).filename().string(), format_bytes(capacity));
     STILLMAP_RETURN_IF_ERROR(write_map(both, of, o_.svg));
-    say(fmt::format("picture   {}", o_.svg));
+    say("picture   {}", o_.svg);
     return exit_ok;
   }
 
