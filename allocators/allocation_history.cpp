@@ -9,27 +9,11 @@
 namespace stillmap {
 
 const char *name_of(history_action action) {
-  switch (action) {
-    case history_action::allocate:
-      return "allocate";
-    case history_action::free_requested:
-      return "free_requested";
-    case history_action::free_completed:
-      return "free_completed";
-    case history_action::page_map:
-      return "page_map";
-    case history_action::page_move:
-      return "page_move";
-    case history_action::page_unmap:
-      return "page_unmap";
-    case history_action::reserve:
-      return "reserve";
-    case history_action::out_of_memory:
-      return "out_of_memory";
-    case history_action::snapshot:
-      break;
-  }
-  return "snapshot";
+  constexpr const char *names[history_actions] = {// in the order of history_action
+                                                  "allocate", "free_requested", "free_completed",
+                                                  "page_map", "page_move",      "page_unmap",
+                                                  "reserve",  "out_of_memory",  "snapshot"};
+  return names[static_cast<std::size_t>(action)];
 }
 
 stack_frame describe_frame(const void *return_address) {

@@ -189,10 +189,7 @@ std::size_t allocator_core::release_chunks_of(arena &a, std::size_t bytes, statu
 result<physical_size> allocator_core::trim_chunks(std::size_t keep) {
   reclaim(false);
   std::size_t unused = 0;
-  for (const auto &a : arenas_) {
-    const std::lock_guard lock(a->lock);
-    unused += a->unused_chunk_bytes();
-  }
+  each_arena([&](arena &a) { unused += a.unused_chunk_bytes(); });
   if (unused <= keep) return physical_size(0);
   status outcome;
   const std::size_t given = release_chunks(unused - keep, true, outcome);

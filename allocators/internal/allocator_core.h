@@ -113,6 +113,15 @@ class allocator_core {
   void notify_reserved(const arena &a, const virtual_range &range);
   void notify_chunk(const arena &a, const virtual_range &range);
 
+  // Calls act(arena) for each arena, under its lock. Requires growth_mutex_.
+  template <class Act>
+  void each_arena(Act act) const {
+    for (const auto &a : arenas_) {
+      const std::lock_guard lock(a->lock);
+      act(*a);
+    }
+  }
+
   // allocator_growth.cpp; all require growth_mutex_.
   result<void *> grow(arena &a, const block_request &r, std::unique_lock<std::mutex> &growing);
   result<void *> find_memory(arena &a, const block_request &r);
@@ -148,6 +157,8 @@ class allocator_core {
   void release_grant(std::size_t bytes) const noexcept;
   status check_no_capture() const;
 
+  template <class Act>
+  status with_pool(const char *op, private_pool p, Act act);
   // allocator_pools.cpp; all require growth_mutex_.
   arena &pool_arena(private_pools::pool &p, stream_ref s);
   bool is_reusable(arena &a);

@@ -175,10 +175,7 @@ std::size_t allocator_core::ceiling() const {
 
 // Packs all arenas, when little more memory can be created.
 void allocator_core::pack_all() {
-  for (const auto &a : arenas_) {
-    const std::lock_guard lock(a->lock);
-    a->pack(true);
-  }
+  each_arena([](arena &a) { a.pack(true); });
 }
 
 // Unpacks an arena when no page had to be created for long and some memory is left.
@@ -340,11 +337,10 @@ status allocator_core::create(arena &a, std::size_t pages, page_supply &supply) 
   }
   for (const page_ptr &p : supply.created) {
     const auto &home = p.pool();
-    if (home == pages_ ||
-        std::find(foreign_pools_.begin(), foreign_pools_.end(), home) != foreign_pools_.end()) {
-      continue;
+    const auto &known = foreign_pools_;
+    if (home != pages_ && std::find(known.begin(), known.end(), home) == known.end()) {
+      foreign_pools_.push_back(home);
     }
-    foreign_pools_.push_back(home);
   }
   return {};
 }
@@ -439,19 +435,13 @@ bool allocator_core::capturing(stream_ref s) const {
 
 std::size_t allocator_core::committed() const {
   std::size_t sum = 0;
-  for (const auto &a : arenas_) {
-    const std::lock_guard lock(a->lock);
-    sum += a->extents.committed_bytes();
-  }
+  each_arena([&](const arena &a) { sum += a.extents.committed_bytes(); });
   return sum;
 }
 
 std::size_t allocator_core::live() const {
   std::size_t sum = 0;
-  for (const auto &a : arenas_) {
-    const std::lock_guard lock(a->lock);
-    sum += static_cast<std::size_t>(a->counted().live);
-  }
+  each_arena([&](const arena &a) { sum += static_cast<std::size_t>(a.counted().live); });
   return sum;
 }
 

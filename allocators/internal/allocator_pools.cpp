@@ -2,13 +2,15 @@
 #include "stillmap/allocators/internal/allocator_core.h"
 
 namespace stillmap {
-namespace {
 
-tl::unexpected<error> unknown_pool(const char *op, private_pool p) {
+// Runs act(pool), the body of a function on a pool, under growth_mutex_.
+template <class Act>
+status allocator_core::with_pool(const char *op, private_pool p, Act act) {
+  if (watch_.in_child()) return forked_error(op);
+  const std::lock_guard growing(growth_mutex_);
+  if (private_pools::pool *const pool = pools_.find(p.id)) return act(*pool);
   return make_error(errc::invalid_argument, op, "the pool does not exist or was released", p.id);
 }
-
-}  // namespace
 
 result<private_pool> allocator_core::create_pool() {
   if (watch_.in_child()) return forked_error("caching_allocator::create_pool");
@@ -17,61 +19,53 @@ result<private_pool> allocator_core::create_pool() {
 }
 
 status allocator_core::retain_pool(private_pool p) {
-  constexpr const char *op = "caching_allocator::retain_pool";
-  if (watch_.in_child()) return forked_error(op);
-  const std::lock_guard growing(growth_mutex_);
-  private_pools::pool *const pool = pools_.find(p.id);
-  if (pool == nullptr) return unknown_pool(op, p);
-  ++pool->holders;
-  return {};
+  return with_pool("caching_allocator::retain_pool", p, [](private_pools::pool &pool) -> status {
+    ++pool.holders;
+    return {};
+  });
 }
 
 status allocator_core::release_pool(private_pool p, const std::vector<stream_ref> &replayed_on) {
   constexpr const char *op = "caching_allocator::release_pool";
-  if (watch_.in_child()) return forked_error(op);
-  const std::lock_guard growing(growth_mutex_);
-  private_pools::pool *const pool = pools_.find(p.id);
-  if (pool == nullptr) return unknown_pool(op, p);
-  if (pool->holders == 1 && !pool->capturing.empty()) {
-    return make_error(errc::busy, op, "a stream still allocates to the pool", p.id);
-  }
-  for (const stream_ref s : replayed_on) pool->add_use(s);
-  if (--pool->holders != 0) return {};
-  for (const arena *const a : pool->arenas) pool->add_use(a->stream);
-  for (arena::stream_use &u : pool->uses) record(u);  // reclaim_pools retries those that fail
-  return {};
+  return with_pool(op, p, [&](private_pools::pool &pool) -> status {
+    if (pool.holders == 1 && !pool.capturing.empty()) {
+      return make_error(errc::busy, op, "a stream still allocates to the pool", p.id);
+    }
+    for (const stream_ref s : replayed_on) pool.add_use(s);
+    if (--pool.holders != 0) return {};
+    for (const arena *const a : pool.arenas) pool.add_use(a->stream);
+    for (arena::stream_use &u : pool.uses) record(u);  // reclaim_pools retries those that fail
+    return {};
+  });
 }
 
 status allocator_core::begin_allocate_to_pool(private_pool p, stream_ref s) {
   constexpr const char *op = "caching_allocator::begin_allocate_to_pool";
-  if (watch_.in_child()) return forked_error(op);
-  const std::lock_guard growing(growth_mutex_);
-  private_pools::pool *const into = pools_.find(p.id);
-  if (into == nullptr) return unknown_pool(op, p);
-  if (const private_pools::pool *const other = pools_.serving(s)) {
-    return make_error(errc::busy, op, "the stream allocates to a pool already", p.id, other->id);
-  }
-  arena &outside = arena_for(s);
-  arena &inside = pool_arena(*into, s);
-  into->capturing.push_back({s, &outside});
-  directory_.serve(s, &inside);
-  return {};
+  return with_pool(op, p, [&](private_pools::pool &pool) -> status {
+    if (const private_pools::pool *const other = pools_.serving(s)) {
+      return make_error(errc::busy, op, "the stream allocates to a pool already", p.id, other->id);
+    }
+    arena &outside = arena_for(s);
+    arena &inside = pool_arena(pool, s);
+    pool.capturing.push_back({s, &outside});
+    directory_.serve(s, &inside);
+    return {};
+  });
 }
 
 status allocator_core::end_allocate_to_pool(private_pool p, stream_ref s) {
   constexpr const char *op = "caching_allocator::end_allocate_to_pool";
-  if (watch_.in_child()) return forked_error(op);
-  const std::lock_guard growing(growth_mutex_);
-  private_pools::pool *const into = pools_.find(p.id);
-  if (into == nullptr) return unknown_pool(op, p);
-  const auto now = std::find_if(into->capturing.begin(), into->capturing.end(),
-                                [&](const private_pools::served &x) { return x.stream == s; });
-  if (now == into->capturing.end()) {
-    return make_error(errc::invalid_argument, op, "the stream does not allocate to the pool", p.id);
-  }
-  directory_.serve(s, now->outside);
-  into->capturing.erase(now);
-  return {};
+  return with_pool(op, p, [&](private_pools::pool &pool) -> status {
+    const auto now = std::find_if(pool.capturing.begin(), pool.capturing.end(),
+                                  [&](const private_pools::served &x) { return x.stream == s; });
+    if (now == pool.capturing.end()) {
+      return make_error(errc::invalid_argument, op, "the stream does not allocate to the pool",
+                        p.id);
+    }
+    directory_.serve(s, now->outside);
+    pool.capturing.erase(now);
+    return {};
+  });
 }
 
 // The pool's arena for a stream: the one it has; else one that a released pool no longer uses, so
@@ -83,10 +77,9 @@ arena &allocator_core::pool_arena(private_pools::pool &p, stream_ref s) {
   arena *found = nullptr;
   if (const relaxed_capture_mode relaxed(device_.driver()); relaxed.entered()) {
     reclaim_pools(false);
-    for (const auto &a : arenas_) {
-      if (a->stream == s && is_reusable(*a)) found = a.get();
-      if (found != nullptr) break;
-    }
+    const auto reusable = [&](const auto &a) { return a->stream == s && is_reusable(*a); };
+    const auto it = std::find_if(arenas_.begin(), arenas_.end(), reusable);
+    if (it != arenas_.end()) found = it->get();
   }
   if (found == nullptr) found = &make_arena(s);
   {
@@ -128,10 +121,9 @@ void allocator_core::reclaim_pools(bool wait) {
 // The free memory that is reserved to private pools.
 std::size_t allocator_core::pinned_free_bytes() const {
   std::size_t sum = 0;
-  for (const auto &a : arenas_) {
-    const std::lock_guard lock(a->lock);
-    if (a->pinned) sum += a->extents.free_bytes() + static_cast<std::size_t>(a->cached_bytes());
-  }
+  each_arena([&](const arena &a) {
+    if (a.pinned) sum += a.extents.free_bytes() + static_cast<std::size_t>(a.cached_bytes());
+  });
   return sum;
 }
 

@@ -105,10 +105,7 @@ void allocator_core::reclaim_unmapping(arena &a, bool wait) {
 }
 
 void allocator_core::flush_all() {
-  for (const auto &a : arenas_) {
-    const std::lock_guard lock(a->lock);
-    a->flush();
-  }
+  each_arena([](arena &a) { a.flush(); });
 }
 
 // ---- releasing pages to the device ----

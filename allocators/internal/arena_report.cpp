@@ -4,20 +4,10 @@
 namespace stillmap {
 namespace {
 
-heap_part part_of(extent_state s) {
-  switch (s) {
-    case extent_state::uncommitted:
-      return heap_part::uncommitted;
-    case extent_state::free:
-      return heap_part::free;
-    case extent_state::live:
-      return heap_part::live;
-    case extent_state::unmapping:
-      return heap_part::unmapping;
-    case extent_state::aliased:
-      break;
-  }
-  return heap_part::aliased;
+heap_part part_of(extent_state state) {
+  constexpr heap_part parts[] = {heap_part::uncommitted, heap_part::free, heap_part::live,
+                                 heap_part::unmapping, heap_part::aliased};
+  return parts[static_cast<std::size_t>(state)];
 }
 
 }  // namespace
@@ -84,13 +74,11 @@ void arena::describe(const extent &s, std::vector<heap_extent> &out) const {
 }
 
 void arena::notify_recalled(std::uint64_t to, std::uint64_t from, std::uint64_t bytes) const {
-  history_event e;
-  e.action = history_action::page_move;
-  e.address = to;
-  e.from = from;
-  e.bytes = static_cast<std::size_t>(bytes);
-  e.stream = stream;
-  history->push(e);
+  history->push({.action = history_action::page_move,
+                 .address = to,
+                 .bytes = static_cast<std::size_t>(bytes),
+                 .stream = stream,
+                 .from = from});
 }
 
 }  // namespace stillmap
