@@ -38,7 +38,7 @@ class receiver::core {
     }
     acceptor_->shutdown();
     if (acceptor_thread_.joinable()) acceptor_thread_.join();
-    for (connection &c : connections_) c.thread.join();
+    connections_.clear();  // joins their threads
   }
 
   std::string address() const { return acceptor_->address(); }
@@ -71,29 +71,23 @@ class receiver::core {
  private:
   struct connection {
     std::unique_ptr<channel> with;
-    std::thread thread;
     bool over = false;
+    std::jthread thread;  // destroyed first
   };
 
   // The acceptor thread.
   void accept_all() {
     for (;;) {
       auto c = acceptor_->accept(std::chrono::milliseconds(200));
-      std::list<connection> ended;
       {
         const std::lock_guard lock(mutex_);
         if (stopping_) return;
-        for (auto i = connections_.begin(); i != connections_.end();) {
-          const auto next = std::next(i);
-          if (i->over) ended.splice(ended.end(), connections_, i);
-          i = next;
-        }
+        connections_.remove_if([](const connection &ended) { return ended.over; });
         if (current_) {
           current_->cancel_if_silent();
           if (!current_->alive() && !control_open_) current_.reset();
         }
       }
-      for (connection &e : ended) e.thread.join();
       if (c) {
         serve(std::move(*c));
       } else if (!c.error().is(errc::busy)) {
@@ -109,11 +103,11 @@ class receiver::core {
     connection &c = connections_.emplace_back();
     c.with = std::move(with);
     try {
-      c.thread = std::thread([this, &c] {
+      c.thread = std::jthread([this, &c] {
         handle(*c.with);
         const std::lock_guard ending(mutex_);
         c.with.reset();
-        c.over = true;
+        c.over = true;  // the last use of the connection: accept_all() may destroy it now
       });
     } catch (const std::system_error &) {
       connections_.pop_back();

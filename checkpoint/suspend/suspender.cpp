@@ -87,10 +87,7 @@ class suspender::core {
 
   result<suspended_tag> resume(std::string_view tag) {
     const std::lock_guard lock(mutex_);
-    const auto found = suspended_.find(tag);
-    if (found == suspended_.end()) {
-      return fail(errc::invalid_argument, "suspender::resume", "the tag is not suspended", tag);
-    }
+    STILLMAP_ASSIGN_OR_RETURN(const auto found, find("suspender::resume", tag));
     suspension &s = found->second;
     resumption r(device_, s.memory, s.id);
     status done = r.map();
@@ -112,10 +109,7 @@ class suspender::core {
 
   status forget(std::string_view tag) {
     const std::lock_guard lock(mutex_);
-    const auto found = suspended_.find(tag);
-    if (found == suspended_.end()) {
-      return fail(errc::invalid_argument, "suspender::forget", "the tag is not suspended", tag);
-    }
+    STILLMAP_ASSIGN_OR_RETURN(const auto found, find("suspender::forget", tag));
     keep_pinned(found->second.store->take_pinned());
     suspended_.erase(found);
     return {};
@@ -143,6 +137,14 @@ class suspender::core {
     selection memory;
     std::unique_ptr<contents_store> store;
   };
+
+  using suspensions = std::map<std::string, suspension, std::less<>>;
+
+  result<suspensions::iterator> find(const char *operation, std::string_view tag) {
+    const auto found = suspended_.find(tag);
+    if (found != suspended_.end()) return found;
+    return fail(errc::invalid_argument, operation, "the tag is not suspended", tag);
+  }
 
   status save_and_unmap(suspension &s) {
     STILLMAP_RETURN_IF_ERROR(s.store->save(copier_, s.memory.contents));
@@ -187,7 +189,7 @@ class suspender::core {
   mutable std::mutex mutex_;
   batch_copier copier_;
   host_memory spare_;
-  std::map<std::string, suspension, std::less<>> suspended_;
+  suspensions suspended_;
 };
 
 suspender::suspender(std::unique_ptr<core> c) : core_(std::move(c)) {}

@@ -46,11 +46,8 @@ result<ownership_word> ownership_word::map(owned_fd fd) {
   return ownership_word(std::move(fd), static_cast<std::uint32_t *>(at));
 }
 
-ownership_word::ownership_word(ownership_word &&o) noexcept
-    : fd_(std::move(o.fd_)), word_(std::exchange(o.word_, nullptr)) {}
-
-ownership_word::~ownership_word() {
-  if (word_ != nullptr) ::munmap(word_, bytes);
+void ownership_word::unmap::operator()(std::uint32_t *word) const {
+  ::munmap(word, bytes);
 }
 
 ownership ownership_word::load() const {

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 
 #include "stillmap/vmm/physical_memory.h"
 
@@ -26,9 +27,6 @@ class ownership_word {
   // Maps the word of another process.
   // Errors: corrupt (not an ownership word, or a file that could shrink), the system's.
   static result<ownership_word> open(owned_fd fd);
-  ownership_word(ownership_word &&o) noexcept;
-  ownership_word &operator=(ownership_word &&) = delete;
-  ~ownership_word();
 
   int fd() const { return fd_.get(); }
   ownership load() const;
@@ -40,11 +38,14 @@ class ownership_word {
   bool take_back() { return change(ownership::receiver, ownership::returned); }
 
  private:
+  struct unmap {
+    void operator()(std::uint32_t *word) const;
+  };
   ownership_word(owned_fd fd, std::uint32_t *word) : fd_(std::move(fd)), word_(word) {}
   static result<ownership_word> map(owned_fd fd);
   bool change(ownership from, ownership to);
   owned_fd fd_;
-  std::uint32_t *word_;
+  std::unique_ptr<std::uint32_t, unmap> word_;
 };
 
 }  // namespace stillmap::handoff
