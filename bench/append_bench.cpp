@@ -1,7 +1,6 @@
 // Appending real bytes, beside what moving them costs at the least: one plain memcpy of the same
 // bytes into memory already touched. On hostcuda that is the whole of the hardware's part; on a GPU
 // the transfer is, and the column memcpy says only what the host can do.
-#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <vector>

@@ -1,6 +1,5 @@
 // What one call of each driver function costs through the seam: on a GPU, the machine's cost table
 // (the form hostcuda's `costs=` reads comes from it); on hostcuda, hostcuda's own overhead.
-#include <unistd.h>
 #include <algorithm>
 #include <functional>
 #include <string>

@@ -1,7 +1,6 @@
 // What growing costs: in place by mapping pages, and by the two ways of copying there are without
 // it. Time is that of the growing calls alone; data written between them is not timed.
 #include <algorithm>
-#include <string>
 #include <thread>
 #include <utility>
 #include <vector>

@@ -1,7 +1,6 @@
 // Writing an image, against copying as many bytes by hand: to memory against what cp does, to disk
 // against writes past the page cache. And how fast contents are digested.
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>

@@ -3,7 +3,6 @@
 // says by its exit whether it was there afterwards.
 #include <unistd.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>

@@ -5,6 +5,7 @@
 
 #include "bench/support/session.h"
 #include "stillmap/allocators/caching_allocator.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::bench {
 namespace {
@@ -16,44 +17,33 @@ struct heap_of_case {
   std::unique_ptr<caching_allocator> heap;
 };
 
-// Leaves `pages` pages free, where they are of no use as they lie, and no others to be had.
-bool prepare(session &s, heap_of_case &h, source from, std::size_t pages,
-             std::vector<void *> &kept) {
+// Leaves `pages` pages free where the request cannot use them as they lie, and no other pages.
+status prepare(const session &s, heap_of_case &h, source from, std::size_t pages) {
   const std::size_t page = s.dev().capabilities().page_bytes;
   for (int i = 0; i < 2; ++i) {
-    auto made = stream::create(s.dev());
-    if (!s.check(made)) return false;
-    h.streams.push_back(std::move(*made));
+    STILLMAP_ASSIGN_OR_RETURN(stream made, stream::create(s.dev()));
+    h.streams.push_back(std::move(made));
   }
-  auto made = caching_allocator::create(s.dev());
-  if (!s.check(made)) return false;
-  h.heap = std::move(*made);
-  // The stream's addresses are not what is measured.
-  const auto first = h.heap->allocate(page, h.streams[0]);
-  if (!s.check(first) || !s.check(h.heap->free(*first)) || !s.check(h.heap->empty_cache()) ||
-      !s.check(h.heap->empty_cache())) {
-    return false;
-  }
-  const stream_ref on = from == source::another_stream ? h.streams[1] : h.streams[0];
+  STILLMAP_ASSIGN_OR_RETURN(h.heap, caching_allocator::create(s.dev()));
+  // Reserves the addresses of the stream, which is not measured.
+  STILLMAP_ASSIGN_OR_RETURN(void *const first, h.heap->allocate(page, h.streams[0]));
+  STILLMAP_RETURN_IF_ERROR(h.heap->free(first));
+  STILLMAP_RETURN_IF_ERROR(h.heap->empty_cache());
+  STILLMAP_RETURN_IF_ERROR(h.heap->empty_cache());
+  if (from == source::driver) return {};
   std::vector<void *> freed;
   if (from == source::scattered) {
     for (std::size_t i = 0; i < 2 * pages; ++i) {
-      const auto block = h.heap->allocate(page, on);
-      if (!s.check(block)) return false;
-      (i % 2 == 0 ? freed : kept).push_back(*block);
+      STILLMAP_ASSIGN_OR_RETURN(void *const block, h.heap->allocate(page, h.streams[0]));
+      if (i % 2 == 0) freed.push_back(block);
     }
-  } else if (from == source::another_stream) {
-    const auto block = h.heap->allocate(pages * page, on);
-    if (!s.check(block)) return false;
-    freed.push_back(*block);
   } else {
-    return true;
+    STILLMAP_ASSIGN_OR_RETURN(void *const block, h.heap->allocate(pages * page, h.streams[1]));
+    freed.push_back(block);
   }
-  for (void *block : freed) {
-    if (!s.check(h.heap->free(block))) return false;
-  }
+  for (void *block : freed) STILLMAP_RETURN_IF_ERROR(h.heap->free(block));
   h.heap->set_limit(h.heap->stats().total.committed);
-  return true;
+  return {};
 }
 
 void get_pages(benchmark::State &state, source from, std::size_t pages) {
@@ -66,8 +56,7 @@ void get_pages(benchmark::State &state, source from, std::size_t pages) {
   }
   for (auto _ : state) {
     heap_of_case h;
-    std::vector<void *> kept;
-    if (!prepare(s, h, from, pages, kept)) return;
+    if (!s.check(prepare(s, h, from, pages))) return;
     const tally before = s.now();
     stopwatch watch;
     const auto block = watch.time(

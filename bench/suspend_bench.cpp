@@ -14,8 +14,6 @@
 #include "stillmap/checkpoint/common/internal/batch_copier.h"
 #include "stillmap/checkpoint/common/internal/host_memory.h"
 #include "stillmap/checkpoint/suspend/suspender.h"
-#include "stillmap/vmm/context.h"
-#include "stillmap/vmm/page_pool.h"
 
 namespace stillmap::bench {
 namespace {

@@ -1,6 +1,5 @@
 // The table for a terminal: medians in a grid for each thing that is looked at, then the facts.
 #include <algorithm>
-#include <cstdio>
 #include <map>
 #include <set>
 

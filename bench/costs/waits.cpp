@@ -1,11 +1,41 @@
 // Which calls wait for work that runs on memory they have nothing to do with.
-#include "bench/costs/busy.h"
 #include "bench/costs/parts.h"
 #include "bench/costs/stage.h"
+#include "bench/support/kernels.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::costs {
 namespace {
+
+// Keeps a stream busy, on memory of its own.
+class busy_kernel {
+ public:
+  static result<busy_kernel> load(const machine &m) {
+    STILLMAP_ASSIGN_OR_RETURN(bench::kernels loaded, bench::kernels::load(m.driver()));
+    busy_kernel k(std::move(loaded));
+    if (auto mapped = make_piece(m, m.page())) {
+      k.mapped_ = std::move(*mapped);
+    } else {
+      STILLMAP_ASSIGN_OR_RETURN(const device_address plain, m.driver().allocate(m.page()));
+      k.plain_ = plain_memory(m.driver(), plain);
+    }
+    return k;
+  }
+
+  // Returns when it runs. It ends with end(), at the latest after `milliseconds`.
+  status start(stream_handle stream, unsigned milliseconds) {
+    return kernels_.start_busy(mapped_.there ? mapped_.begin() : plain_.get(), milliseconds,
+                               stream);
+  }
+  status end(stream_handle stream) { return kernels_.end_busy(stream); }
+
+ private:
+  explicit busy_kernel(bench::kernels k) : kernels_(std::move(k)) {}
+
+  piece mapped_;        // the memory that it writes to, with VMM
+  plain_memory plain_;  // the same without VMM
+  bench::kernels kernels_;
+};
 
 struct seen {
   std::size_t looked = 0, waited = 0;
@@ -41,7 +71,7 @@ void say(const staged_call &c, const char *kind, unsigned milliseconds, call_tim
          call_times &busy, const seen &s, table &out) {
   const double took = busy.of(c.name).summary().median_ns,
                alone = idle.of(c.name).summary().median_ns;
-  // What takes as long by itself leaves no work to be seen running after it.
+  // A call that takes this long by itself ends after the work in any case.
   const bool slow = alone > milliseconds * 1e6 / 2;
   const std::string verdict = s.waited == 0          ? "does not wait"
                               : slow                 ? "too slow to tell"
@@ -67,13 +97,13 @@ void measure_waits(const machine &m, time_left left, bool quick, table &out) {
     return out.add_fact("waits", name_of(work.error()),
                         "there is no kernel to wait for: " + work.error().message());
   }
-  // What CUDA calls synchronous waits for blocking streams, if for any.
+  // Calls that CUDA calls synchronous may wait for blocking streams only.
   double to_do = 2.0 * static_cast<double>(staged_calls().size());
   for (const bool non_blocking : {true, false}) {
     const char *const kind = non_blocking ? "non-blocking" : "blocking";
     const auto stream = m.create_stream(non_blocking);
     if (!stream) return out.refused(stream.error(), against::work, milliseconds);
-    // A first launch makes the driver load what it has left until then.
+    // The driver loads modules lazily, at the first launch.
     status launched = work->start(stream->get(), 1);
     if (launched) launched = work->end(stream->get());
     if (!launched) return out.refused(launched.error(), against::work, milliseconds);

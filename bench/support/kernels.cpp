@@ -6,6 +6,8 @@
 #include <chrono>
 #include <thread>
 
+#include "stillmap/vmm/internal/try.h"
+
 namespace stillmap::bench {
 namespace {
 
@@ -107,7 +109,7 @@ void fill_on_host(const hostcuda_launch *launch) {
   for (std::uint64_t i = 0; at != nullptr && i < words; ++i) at[i] = value;
 }
 
-status teach_hostcuda(const driver &drv) {
+status register_with_hostcuda(const driver &drv) {
   const auto reach = reinterpret_cast<decltype(&hostcuda_access)>(drv.symbol("hostcuda_access"));
   const auto learn =
       reinterpret_cast<decltype(&hostcuda_register_kernel)>(drv.symbol("hostcuda_register_kernel"));
@@ -124,20 +126,13 @@ status teach_hostcuda(const driver &drv) {
 }  // namespace
 
 result<kernels> kernels::load(const driver &drv) {
-  if (status s = teach_hostcuda(drv); !s) return tl::unexpected(s.error());
+  STILLMAP_RETURN_IF_ERROR(register_with_hostcuda(drv));
   kernels k(drv);
-  const auto flags = drv.allocate_host(2 * sizeof(std::uint32_t));
-  if (!flags) return tl::unexpected(flags.error());
-  k.flags_ = static_cast<std::uint32_t *>(*flags);
-  const auto module = drv.load_module(ptx);
-  if (!module) return tl::unexpected(module.error());
-  k.module_ = *module;
-  for (const auto &[name, function] :
-       {std::pair{busy_name, &k.busy_}, std::pair{fill_name, &k.fill_}}) {
-    const auto found = drv.module_function(*module, name);
-    if (!found) return tl::unexpected(found.error());
-    *function = *found;
-  }
+  STILLMAP_ASSIGN_OR_RETURN(void *const flags, drv.allocate_host(2 * sizeof(std::uint32_t)));
+  k.flags_ = static_cast<std::uint32_t *>(flags);
+  STILLMAP_ASSIGN_OR_RETURN(k.module_, drv.load_module(ptx));
+  STILLMAP_ASSIGN_OR_RETURN(k.busy_, drv.module_function(k.module_, busy_name));
+  STILLMAP_ASSIGN_OR_RETURN(k.fill_, drv.module_function(k.module_, fill_name));
   return k;
 }
 
@@ -156,7 +151,7 @@ status kernels::start_busy(device_address to, unsigned milliseconds, stream_hand
   std::uint64_t at = to.value(), where = reinterpret_cast<std::uintptr_t>(flags_),
                 nanoseconds = std::uint64_t{milliseconds} * 1'000'000;
   void *params[] = {&at, &where, &nanoseconds};
-  if (status s = drv_->launch(busy_, 1, 1, params, on); !s) return s;
+  STILLMAP_RETURN_IF_ERROR(drv_->launch(busy_, 1, 1, params, on));
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   while (__atomic_load_n(&flags_[1], __ATOMIC_ACQUIRE) == 0) {
     if (std::chrono::steady_clock::now() > until) {

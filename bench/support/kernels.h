@@ -1,5 +1,5 @@
 // The kernels of benchmarks, and one of the GPU tests: PTX that every driver since CUDA 9 compiles,
-// and host functions that stand for them on hostcuda.
+// and host functions that hostcuda runs instead.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,7 @@
 
 namespace stillmap::bench {
 
-// Owner of a module and a little pinned memory, in the context that is current. Threads: externally
-// synchronised.
+// Owns a module and some pinned memory of the current context. Threads: externally synchronised.
 class kernels {
  public:
   // Requires: one context of `drv` is current from here to the destructor.
@@ -25,13 +24,13 @@ class kernels {
   kernels &operator=(kernels &&) = delete;
   ~kernels();
 
-  // Writes 1, 2, 3, ... to the word at `at` until it is told to stop, at the latest for
-  // `milliseconds`. Returns when it runs. One at a time.
+  // Writes 1, 2, 3, ... to the word at `at` until it is stopped, for `milliseconds` at most. Returns
+  // when it runs. One at a time.
   status start_busy(device_address at, unsigned milliseconds, stream_handle on);
   void stop_busy() noexcept;
-  status end_busy(stream_handle on);  // tells it, and waits
+  status end_busy(stream_handle on);  // stops it, and waits
 
-  // Writes `value` to all words of `range`, which is whole ones.
+  // Writes `value` to all words of `range`.
   status fill(virtual_range range, std::uint32_t value, stream_handle on) const;
 
  private:

@@ -8,13 +8,6 @@
 namespace stillmap::tool {
 namespace {
 
-bool committed(const heap_extent &s) {
-  return has_memory(s.part);
-}
-bool live(const heap_extent &s) {
-  return s.part == heap_part::live;
-}
-
 // Terminal columns of UTF-8 text without wide characters.
 std::size_t columns(const std::string &text) {
   return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
@@ -22,8 +15,7 @@ std::size_t columns(const std::string &text) {
   }));
 }
 std::string padded(std::string text, std::size_t width) {
-  const std::size_t has = columns(text);
-  return text + std::string(has < width ? width - has : 0, ' ');
+  return text + std::string(width - std::min(width, columns(text)), ' ');
 }
 
 // Shades of a cell: all live, mostly live, half live, hardly live, free, not allocated.
@@ -48,10 +40,10 @@ heap_sums sums_of(const heap_map &m) {
       piece = 0;
     };
     for (const heap_extent &s : a.extents) {
-      if (!committed(s) || s.range.begin.value() != end) close();
+      if (!has_memory(s.part) || s.range.begin.value() != end) close();
       end = s.range.begin.value() + s.range.bytes;
-      if (!committed(s)) continue;
-      if (live(s)) {
+      if (!has_memory(s.part)) continue;
+      if (s.part == heap_part::live) {
         close();
         out.live += s.range.bytes;
       } else {
@@ -73,13 +65,13 @@ std::vector<heap_cell> cells_of(const heap_map &m, std::uint64_t capacity, std::
   double at = 0;
   for (const heap_map::arena &a : m.arenas) {
     for (const heap_extent &s : a.extents) {
-      if (!committed(s)) continue;
+      if (!has_memory(s.part)) continue;
       const double end = at + static_cast<double>(s.range.bytes);
       for (auto i = static_cast<std::size_t>(at / each); i < cells; ++i) {
         const double from = std::max(at, static_cast<double>(i) * each);
         const double to = std::min(end, static_cast<double>(i + 1) * each);
         if (to <= from) break;
-        (live(s) ? out[i].live : out[i].free) += (to - from) / each;
+        (s.part == heap_part::live ? out[i].live : out[i].free) += (to - from) / each;
       }
       at = end;
     }
