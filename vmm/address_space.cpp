@@ -11,7 +11,7 @@ address_space::address_space(device_state &d) : device_(d) {
   stats_.mapping_ceiling = d.caps.mapping_ceiling;
 }
 
-// The last handle of the device is gone, so no owner is left: only what retires.
+// The last handle of the device is destroyed, so only retiring mappings are left.
 address_space::~address_space() {
   collect(true);
 }
@@ -44,7 +44,7 @@ result<std::shared_ptr<address_block>> address_space::reserve(std::size_t bytes,
   const context_guard guard(*device_.drv, device_.context());
   STILLMAP_RETURN_IF_ERROR(guard.entered());
   auto at = device_.drv->reserve_addresses(bytes, std::max(alignment, page), hint);
-  // What retires keeps its addresses until it is undone.
+  // Retiring mappings keep their addresses until they are unmapped.
   if (!at && !at.error().is(errc::invalid_argument) && collect() != 0) {
     at = device_.drv->reserve_addresses(bytes, std::max(alignment, page), hint);
   }
@@ -92,7 +92,7 @@ void address_space::abandon(const page_owner &pool) noexcept {
                            error_unit::items});
 }
 
-// The page must be held elsewhere: under the lock none may return to its pool.
+// The caller holds another reference to the page: none may return to its pool under the lock.
 void address_space::erase_locked(entry_map::iterator it) {
   const entry &e = it->second;
   if (e.retiring) --stats_.retiring_mappings;
@@ -185,7 +185,7 @@ address_space_stats address_space::stats() const {
 }
 
 std::vector<block_record> address_space::blocks() const {
-  std::vector<std::shared_ptr<address_block>> held;  // the last share must not go under the lock
+  std::vector<std::shared_ptr<address_block>> held;  // released after the lock
   const std::lock_guard lock(mutex_);
   std::vector<block_record> out;
   for (const auto &[begin, weak] : blocks_) {

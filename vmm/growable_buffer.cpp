@@ -7,7 +7,7 @@
 namespace stillmap {
 namespace {
 
-// What every operation on an empty (moved-from or closed) buffer says.
+// The error of every operation on a buffer that was moved from or closed.
 tl::unexpected<error> gone(const char *op) {
   return make_error(errc::invalid_argument, op, "the buffer was closed or moved from");
 }

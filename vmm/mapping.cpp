@@ -24,19 +24,19 @@ result<mapping> mapping::create(const reservation &r, std::size_t offset, page_p
   return mapping(r.device(), r.block(), range, std::move(page));
 }
 
-mapping::mapping(mapping &&o) noexcept
-    : device_(o.device_),
-      block_(std::move(o.block_)),
-      range_(std::exchange(o.range_, {})),
-      page_(std::move(o.page_)) {}
+mapping::mapping(mapping &&other) noexcept
+    : device_(other.device_),
+      block_(std::move(other.block_)),
+      range_(std::exchange(other.range_, {})),
+      page_(std::move(other.page_)) {}
 
-mapping &mapping::operator=(mapping &&o) noexcept {
-  if (this != &o) {
+mapping &mapping::operator=(mapping &&other) noexcept {
+  if (this != &other) {
     destroy();
-    block_ = std::move(o.block_);
-    range_ = std::exchange(o.range_, {});
-    page_ = std::move(o.page_);
-    device_ = o.device_;  // last: what was here may have been the last of its device
+    block_ = std::move(other.block_);
+    range_ = std::exchange(other.range_, {});
+    page_ = std::move(other.page_);
+    device_ = other.device_;  // last: block_ and page_ may have needed the old device
   }
   return *this;
 }

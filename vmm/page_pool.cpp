@@ -8,8 +8,7 @@
 #include "stillmap/vmm/physical_memory.h"
 
 namespace stillmap {
-// A user-made pool and the device it needs, kept together: the pool itself only refers to the
-// device.
+// A pool that the program created, with a handle that keeps its device open.
 struct owned_pool {
   owned_pool(device d, const page_pool_options &options)
       : on(std::move(d)), pool(*on.shared(), options) {}
@@ -98,7 +97,7 @@ std::size_t page_pool::location_bytes() const {
   return properties_.location == on_device(device_.ordinal) ? device_.total.bytes() : SIZE_MAX;
 }
 
-// Refused before the first page is created: it could never succeed.
+// Fails before the first page is created if the device cannot hold the pages.
 status page_pool::check_size(std::size_t pages, const char *op) const {
   if (pages <= location_bytes() / page_bytes()) return {};
   return make_error(errc::out_of_memory, op, "the request exceeds the device's memory",
@@ -169,8 +168,8 @@ status page_pool::acquire(std::size_t n, std::vector<page_ptr> &out,
   return {};
 }
 
-// Pages that are ready, oldest first: neighbours given back together come out together, which
-// keeps physically adjacent pages adjacent.
+// Takes ready pages, oldest first: pages that were returned together are taken together, so that
+// physically adjacent pages stay adjacent.
 status page_pool::take_free(std::size_t n, std::vector<page *> &got) {
   const std::lock_guard lock(mutex_);
   for (std::size_t i = waiting_.size(); i != 0 && ready_.size() < n; --i) {

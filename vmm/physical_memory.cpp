@@ -14,7 +14,7 @@ namespace stillmap {
 
 namespace {
 
-// Never destroyed: statics of the user may own some.
+// Never destroyed, because static objects of the program may own descriptors.
 struct exports {
   std::mutex mutex;
   std::set<int> fds;
@@ -32,7 +32,7 @@ owned_fd::~owned_fd() {
     ::close(fd_);
     return;
   }
-  // Under the lock: once closed, the number may be somebody else's.
+  // Under the lock: once it is closed, another thread may get the number.
   const std::lock_guard lock(all_exports().mutex);
   all_exports().fds.erase(fd_);
   ::close(fd_);

@@ -11,8 +11,8 @@ void remap_plan::map(device_address at, page_ptr p) {
   maps_.push_back({at, std::move(p), access_});
 }
 
-// The plan's own list where it is equal, the one used before where that is: steps that share a list
-// fall into one set-access.
+// Returns the plan's own list or the previous one if it is equal: adjacent steps that share a list
+// need one cuMemSetAccess.
 std::shared_ptr<const std::vector<access_grant>> remap_plan::listed(
     std::vector<access_grant> access) {
   if (*access_ == access) return access_;

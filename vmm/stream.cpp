@@ -31,7 +31,7 @@ stream::stream(stream &&other) noexcept
     : handle_(std::exchange(other.handle_, nullptr)), state_(std::move(other.state_)) {}
 
 stream &stream::operator=(stream &&other) noexcept {
-  // `other` leaves with what was here, and destroys it.
+  // The destructor of `other` destroys the old stream.
   std::swap(handle_, other.handle_);
   std::swap(state_, other.state_);
   return *this;
@@ -76,7 +76,7 @@ struct recorded_event {
 
   std::shared_ptr<device_core> core;
   event_handle event;
-  bool from_pool;                   // else the user's
+  bool from_pool;                   // otherwise the program owns it
   std::atomic<bool> passed{false};  // copies of a fence on several threads share this
 };
 
@@ -84,8 +84,8 @@ struct recorded_event {
 
 namespace {
 
-// Enters the contexts of the events of one fence, which are nearly always of one device: one look
-// for a run of them.
+// Enters the contexts of the events of one fence. Consecutive events of one device, the usual case,
+// enter its context once.
 class entered_context {
  public:
   status enter(const std::shared_ptr<device_core> &core) {
@@ -119,7 +119,7 @@ result<fence> fence::after(const device &d, stream_ref s) {
   STILLMAP_ASSIGN_OR_RETURN(const auto event, core->events.take(drv));
   auto recorded = std::make_shared<detail::recorded_event>(core, event, true);
   STILLMAP_RETURN_IF_ERROR(drv.record_event(event, s.get()));
-  // Another thread may have begun to between the question and the record.
+  // Another thread may have begun a capture between the query and the record.
   STILLMAP_RETURN_IF_ERROR(refuse_if_capturing(drv, s));
   fence out;
   out.events_.push_back(std::move(recorded));
@@ -179,8 +179,8 @@ status fence::make_wait(const device &d, stream_ref s) const {
   entered_context context;
   for (const auto &e : events_) {
     if (e->passed.load(std::memory_order_acquire)) continue;
-    // The stream's device, which matters to the default stream. While a device is being closed its
-    // own fences are all there is left to wait for.
+    // Enters the context of the stream's device, which selects the default stream. A device that is
+    // being closed only waits for its own fences.
     const auto &core = d.shared() != nullptr ? d.shared()->core : e->core;
     STILLMAP_RETURN_IF_ERROR(context.enter(core));
     STILLMAP_RETURN_IF_ERROR(e->core->drv->stream_wait(s.get(), e->event));

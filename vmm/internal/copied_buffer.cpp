@@ -37,7 +37,8 @@ class copied_buffer final : public buffer_impl {
       return make_error(errc::out_of_memory, "growable_buffer::resize",
                         "the request exceeds the device's memory", bytes, total, error_unit::bytes);
     }
-    // Doubling makes appending linear over all; where that no longer fits, just enough may.
+    // Doubles the capacity, so that the cost of appending is linear. If that fails, grows to the
+    // requested size.
     const std::size_t page = page_bytes();
     if (capacity() != 0 && bytes < capacity() * 2) {
       if (move_to(round_up(capacity() * 2, page))) return {};
@@ -95,8 +96,7 @@ class copied_buffer final : public buffer_impl {
     if (capacity() != 0) {
       STILLMAP_RETURN_IF_ERROR(child->move_to(capacity()));
       if (size() != 0) {
-        // After what any stream still has to write, and before what any stream reads from it: the
-        // copy itself is ordered with neither.
+        // Waits before and after: the copy is not ordered with the work of other streams.
         const driver &drv = device_.driver();
         status s = drv.synchronize_context();
         if (s) s = drv.copy_on_device(child->at_, at_, size());
@@ -133,7 +133,7 @@ class copied_buffer final : public buffer_impl {
     return fence(*idle).wait();
   }
 
-  // Allocates `bytes`, copies what is in use, frees the old. All or nothing.
+  // Allocates `bytes`, copies the bytes in use, and frees the old memory. All or nothing.
   status move_to(std::size_t bytes) {
     const driver &drv = device_.driver();
     const context_guard guard(drv, device_.context());
@@ -141,11 +141,11 @@ class copied_buffer final : public buffer_impl {
     STILLMAP_ASSIGN_OR_RETURN(const auto fresh, drv.allocate(bytes));
     const std::size_t used = std::min(size(), bytes);
     status s;
-    // Copying runs on the default stream, after other streams' work only if we see to it.
+    // The copy runs on the default stream, which is not ordered behind non-blocking streams.
     if (at_) s = drv.synchronize_context();
     if (s && at_ && used != 0) s = drv.copy_on_device(fresh, at_, used);
     if (s && at_ && used != 0) s = drv.synchronize_context();
-    // Added before the old one is removed: the peak counts both.
+    // Added before the old memory is removed: the peak counts both.
     if (s) device_.space().add_fallback({fresh, bytes});
     if (s && at_) {
       s = free_entered();
@@ -166,7 +166,7 @@ class copied_buffer final : public buffer_impl {
     return {};
   }
 
-  // Removed from the ledger first: once freed, another thread may get the same address.
+  // Removed from the ledger first: once it is freed, another thread may get the same address.
   status free_entered() {
     device_.space().remove_fallback({at_, capacity()});
     const status s = device_.driver().free(at_);
