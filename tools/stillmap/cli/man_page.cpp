@@ -55,11 +55,6 @@ std::string list_of(const std::deque<option> &options) {
   return out;
 }
 
-std::string exit_statuses() {
-  const std::string text = exit_status_help;
-  return text.substr(text.find(':') + 2);
-}
-
 }  // namespace
 
 std::string man_name(const command &c) {
@@ -83,7 +78,8 @@ std::string man_page(const command &c) {
       out += ".TP\n" + bold(below->usage()) + '\n' + roff(below->summary()) + ".\n";
     }
   }
-  out += ".SH EXIT STATUS\n" + roff(exit_statuses()) + '\n';
+  const std::string statuses = exit_status_help;
+  out += ".SH EXIT STATUS\n" + roff(statuses.substr(statuses.find(':') + 2)) + '\n';
   if (c.words.empty()) {
     out +=
         ".SH ENVIRONMENT\n"

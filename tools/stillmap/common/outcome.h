@@ -37,7 +37,6 @@ struct failure {
   std::string line;            // one line, without "stillmap: " and newline
   std::optional<error> cause;  // the library's error, where there is one
 
-  failure() = default;
   failure(exit_status s, std::string text) : status(s), line(std::move(text)) {}
   failure(const error &e);  // the status is that of its code; control characters are replaced
 };
@@ -52,15 +51,10 @@ inline tl::unexpected<failure> fail(exit_status status, std::string line) {
 inline tl::unexpected<failure> fail(const error &e) {
   return tl::unexpected<failure>(failure(e));
 }
-// The same about a path, tag or socket that the error does not name yet.
-inline tl::unexpected<failure> fail(const error &e, std::string subject) {
-  return fail(e.about(std::move(subject)));
-}
-
 // An error about a path, tag or socket that it does not name yet.
 template <class T>
 outcome<T> about(result<T> r, const std::string &subject) {
-  if (!r) return fail(r.error(), subject);
+  if (!r) return fail(r.error().about(subject));
   if constexpr (std::is_void_v<T>) {
     return {};
   } else {

@@ -22,15 +22,14 @@ using clock = std::chrono::steady_clock;
 constexpr std::uint64_t host_headroom = std::uint64_t{256} << 20;
 constexpr std::size_t history_limit = 4096;
 
-class stopwatch {
- public:
-  explicit stopwatch(double &into) : into_(into) {}
-  ~stopwatch() { into_ += std::chrono::duration<double>(clock::now() - begun_).count(); }
-
- private:
-  double &into_;
-  clock::time_point begun_ = clock::now();
-};
+// Calls a function, and adds the seconds it took.
+template <class Call>
+auto timed(double &seconds, const Call &call) {
+  const auto begun = clock::now();
+  auto result = call();
+  seconds += std::chrono::duration<double>(clock::now() - begun).count();
+  return result;
+}
 
 struct free_digest {
   void operator()(XXH3_state_t *s) const { XXH3_freeState(s); }
@@ -47,9 +46,10 @@ digest_state new_digest() {
 
 using reader = std::function<outcome<std::size_t>(std::span<std::byte>)>;
 
-tl::unexpected<failure> fail_with_advice(const error &e) {
-  failure f(e);
-  if (e.is(errc::out_of_memory)) f.line += "; --limit SIZE stops the stream earlier";
+outcome<void> with_advice(const status &s) {
+  if (s) return {};
+  failure f(s.error());
+  if (s.error().is(errc::out_of_memory)) f.line += "; --limit SIZE stops the stream earlier";
   return tl::unexpected(std::move(f));
 }
 
@@ -78,21 +78,18 @@ outcome<growth_run> grow(const reader &read, device_bytes &v, const growth_limit
   const device &d = v.buffer().device();
   const driver &drv = d.driver();
   growth_run run;
+  observed &seen = run.seen;
   std::vector<std::byte> chunk(limits.chunk);
   const std::uint64_t physical_before = d.space().stats().physical.bytes();
   const driver_counts calls_before = drv.counts();
   const auto copied_before = bytes_copied_on_device(drv);
 
-  device_address at;
-  bool placed = false;
-  while (run.seen.bytes < limits.most) {
-    const auto want = static_cast<std::size_t>(
-        std::min<std::uint64_t>(chunk.size(), limits.most - run.seen.bytes));
-    std::size_t n = 0;
-    {
-      const stopwatch timed(run.reading);
-      STILLMAP_ASSIGN_OR_RETURN(n, read(std::span(chunk).first(want)));
-    }
+  while (seen.bytes < limits.most) {
+    const auto want =
+        static_cast<std::size_t>(std::min<std::uint64_t>(chunk.size(), limits.most - seen.bytes));
+    STILLMAP_ASSIGN_OR_RETURN(const std::size_t n, timed(run.reading, [&] {
+                                return read(std::span(chunk).first(want));
+                              }));
     if (n == 0) break;
 
     if (v.size() + n > v.capacity()) {
@@ -100,40 +97,32 @@ outcome<growth_run> grow(const reader &read, device_bytes &v, const growth_limit
           v.buffer().in_place() ? n : std::max<std::uint64_t>(n, v.capacity() * 2);
       STILLMAP_RETURN_IF_ERROR(room_on_host(drv, more, v.size()));
     }
-    {
-      const stopwatch timed(run.growing);
-      if (const status s = v.reserve(v.size() + n); !s) {
-        return fail_with_advice(s.error());
-      }
-    }
-    const bool grew = v.buffer().stats().growths != run.seen.growths;
-    run.seen.growths = v.buffer().stats().growths;
-    if (placed && v.address() != at) ++run.seen.moves_seen;
-    if (!placed) run.seen.first_address = v.address();
-    at = v.address();
-    placed = true;
-    {
-      const stopwatch timed(run.filling);
-      const std::span<const std::byte> bytes(chunk.data(), n);
-      if (const status s = v.append(bytes); !s) return fail_with_advice(s.error());
-    }
-    run.seen.bytes += n;
+    STILLMAP_RETURN_IF_ERROR(
+        with_advice(timed(run.growing, [&] { return v.reserve(v.size() + n); })));
+    const bool grew = v.buffer().stats().growths != seen.growths;
+    seen.growths = v.buffer().stats().growths;
+    if (seen.bytes == 0) seen.first_address = v.address();
+    if (seen.bytes != 0 && v.address() != seen.last_address) ++seen.moves_seen;
+    seen.last_address = v.address();
+    const std::span<const std::byte> bytes(chunk.data(), n);
+    STILLMAP_RETURN_IF_ERROR(with_advice(timed(run.filling, [&] { return v.append(bytes); })));
+    seen.bytes += n;
     if (grew) sample(v, run.history);
-    shown.update(run.seen.bytes, fmt::format("{} mapped in {} growths at {}",
-                                             format_bytes(v.buffer().mapped_bytes()),
-                                             run.seen.growths, hexadecimal(at.value())));
+    shown.update(seen.bytes, fmt::format("{} mapped in {} growths at {}",
+                                         format_bytes(v.buffer().mapped_bytes()), seen.growths,
+                                         hexadecimal(v.address().value())));
   }
-  if (placed && run.history.back().size != v.size()) sample(v, run.history);
+  if (seen.bytes != 0 && run.history.back().size != v.size()) sample(v, run.history);
   STILLMAP_RETURN_IF_ERROR(v.synchronize());
 
   run.calls = drv.counts() - calls_before;
-  run.seen.last_address = v.address();
-  if (!placed) run.seen.first_address = run.seen.last_address;
-  run.seen.relocations = v.buffer().stats().relocations;
-  run.seen.copied_by_buffer = v.buffer().stats().bytes_copied;
-  run.seen.copied_by_calls = run.calls.bytes_on_device;
+  seen.last_address = v.address();
+  if (seen.bytes == 0) seen.first_address = seen.last_address;
+  seen.relocations = v.buffer().stats().relocations;
+  seen.copied_by_buffer = v.buffer().stats().bytes_copied;
+  seen.copied_by_calls = run.calls.bytes_on_device;
   if (copied_before) {
-    run.seen.copied_by_driver = bytes_copied_on_device(drv).value_or(0) - *copied_before;
+    seen.copied_by_driver = bytes_copied_on_device(drv).value_or(0) - *copied_before;
   }
   run.mapped = v.buffer().mapped_bytes();
   // Without the memory of other buffers of this device.

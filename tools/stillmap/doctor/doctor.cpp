@@ -258,16 +258,15 @@ struct doctor_options {
 outcome<exit_status> examine_all(const doctor_options &o) {
   STILLMAP_ASSIGN_OR_RETURN(auto chosen, choose_driver(o.driver));
   driver &drv = *chosen;
-  const auto count = drv.device_count();
-  if (!count) return fail(count.error(), drv.path());
+  STILLMAP_ASSIGN_OR_RETURN(const int count, about(drv.device_count(), drv.path()));
   std::vector<device_report> devices;
-  for (int i = 0; i < *count; ++i) devices.push_back(examine(drv, i));
+  for (int i = 0; i < count; ++i) devices.push_back(examine(drv, i));
   const auto host = host_facts(drv);
   const std::vector<finding> checkpoint{io_uring_here(), direct_io_here(), migration_tls(),
                                         driver_checkpoint(drv), criu_here()};
   const std::string verdict = conclusion(devices);
-  bool usable = false;
-  for (const device_report &r : devices) usable = usable || r.trouble.empty();
+  const bool usable = std::any_of(devices.begin(), devices.end(),
+                                  [](const device_report &r) { return r.trouble.empty(); });
 
   if (o.json) {
     json_writer json;

@@ -48,9 +48,8 @@ outcome<std::uint64_t> compare_with_image(const checkpoint::restored_memory &mem
     const std::size_t bytes = l.pages[p.page].bytes;
     for (std::size_t at = 0; at < bytes; at += step) {
       const std::size_t n = std::min(step, bytes - at);
-      if (auto read = image.read(places[i].at + at, std::span(expected).first(n)); !read) {
-        return fail(read.error(), image.path());
-      }
+      STILLMAP_RETURN_IF_ERROR(
+          about(image.read(places[i].at + at, std::span(expected).first(n)), image.path()));
       STILLMAP_RETURN_IF_ERROR(d.driver().copy_to_host(actual.data(), p.at + at, n));
       if (std::memcmp(actual.data(), expected.data(), n) != 0) {
         const auto where =

@@ -15,8 +15,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Names of stream sockets on which a process of this network namespace listens.
-std::vector<std::string> listening_sockets() {
+// Abstract names of ours on which a process of this network namespace listens, and sockets in one of
+// the folders.
+outcome<std::vector<std::string>> control_sockets(const std::vector<std::string> &folders) {
   constexpr const char *accepts = "00010000", *stream = "0001";
   std::vector<std::string> out;
   std::ifstream in("/proc/net/unix");
@@ -24,16 +25,7 @@ std::vector<std::string> listening_sockets() {
     std::istringstream words(line);
     std::string number, references, protocol, flags, type, state, inode, name;
     words >> number >> references >> protocol >> flags >> type >> state >> inode >> name;
-    if (flags == accepts && type == stream && !name.empty()) out.push_back(name);
-  }
-  return out;
-}
-
-// Abstract names of ours, and sockets in one of the folders.
-outcome<std::vector<std::string>> control_sockets(const std::vector<std::string> &folders) {
-  std::vector<std::string> out;
-  for (const std::string &name : listening_sockets()) {
-    if (name.starts_with("@stillmap")) out.push_back(name);
+    if (flags == accepts && type == stream && name.starts_with("@stillmap")) out.push_back(name);
   }
   for (const std::string &folder : folders) {
     std::error_code trouble;

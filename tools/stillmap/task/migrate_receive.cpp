@@ -43,7 +43,7 @@ outcome<migration::received_memory> wait_for_task(migration::receiver &at,
     if (line != printed && !line.empty()) print_line("the task did not arrive: " + line);
     printed = line;
     if (!task.error().is(errc::busy) || std::chrono::steady_clock::now() >= until) {
-      return fail(task.error(), o.address);
+      return fail(task.error().about(o.address));
     }
   }
 }

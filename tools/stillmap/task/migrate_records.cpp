@@ -165,7 +165,8 @@ outcome<exit_status> resolve_record(const migrate_resolve_options &o,
   options.task = task;
   options.timeout = options.resolve_timeout = milliseconds_of(o.timeout);
   migration::sent_memory sent = migration::sender(d, {}, options).resolve(*there);
-  if (sent.failure && sent.failure->is(errc::invalid_argument)) return fail(*sent.failure, o.place);
+  if (sent.failure && sent.failure->is(errc::invalid_argument))
+    return fail(sent.failure->about(o.place));
   sent.to.address = to;
   if (o.json || sent.owner == migration::owner::in_doubt) {
     return print_sent(sent, o.place + " --task " + task.text() + " ...", o.json, true);

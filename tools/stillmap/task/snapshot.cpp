@@ -51,7 +51,7 @@ outcome<exit_status> run_task_snapshot(const task_snapshot_options &o) {
     bar->update(p.bytes, {});
   });
   bar.reset();
-  if (!w) return fail(w.error(), o.task.socket);
+  if (!w) return fail(w.error().about(o.task.socket));
   print(r, *w, o.json);
   return exit_ok;
 }

@@ -20,12 +20,6 @@ namespace stillmap::tool {
 using namespace replay;
 namespace {
 
-void print_head() {
-  fmt::print("{:>5}  {:>9}  {:>11}  {:>7}  {:>7}  {:>9}  {:>9}  {:>10}  {:>9}  {:>8}  {:>8}\n",
-             "hour", "requests", "operations", "ns/op", "worst", "calls", "moved", "live",
-             "committed", "metadata", "resident");
-}
-
 void print_sample(const soak_sample &s) {
   fmt::print(
       "{:>5.4g}  {:>9}  {:>11}  {:>7.1f}  {:>7.1f}  {:>9}  {:>9}  {:>10}  {:>9}  {:>8}  {:>8}\n",
@@ -62,13 +56,11 @@ void print_verdict(const soak_result &r) {
   // The first quarter is the warm-up.
   const auto &s = r.samples;
   const std::size_t warm = s.size() / 4;
-  const auto most = [&](auto of, std::size_t from, std::size_t to) {
-    auto best = of(s[from]);
-    for (std::size_t i = from; i < to; ++i) best = std::max(best, of(s[i]));
-    return best;
+  const auto most = [&](auto member, std::size_t from, std::size_t to) {
+    return std::ranges::max(std::span(s).subspan(from, to - from), {}, member).*member;
   };
-  const auto metadata = [](const soak_sample &x) { return x.host_bytes; };
-  const auto ns = [](const soak_sample &x) { return x.ns_per_op; };
+  const auto metadata = &soak_sample::host_bytes;
+  const auto ns = &soak_sample::ns_per_op;
   if (warm != 0) {
     fmt::print("metadata      at most {} in the first quarter, {} after it\n",
                format_bytes(most(metadata, 0, warm)), format_bytes(most(metadata, warm, s.size())));
@@ -114,7 +106,9 @@ outcome<exit_status> run_trace_soak(const trace_soak_options &o) {
     fmt::print("driver        {}\nserver        {} of weights, {} of cache at most, {} a token\n\n",
                describe(*drv, d), format_bytes(serving.weight_bytes),
                format_bytes(serving.cache_bytes), format_bytes(serving.token_bytes));
-    print_head();
+    fmt::print("{:>5}  {:>9}  {:>11}  {:>7}  {:>7}  {:>9}  {:>9}  {:>10}  {:>9}  {:>8}  {:>8}\n",
+               "hour", "requests", "operations", "ns/op", "worst", "calls", "moved", "live",
+               "committed", "metadata", "resident");
   }
   STILLMAP_ASSIGN_OR_RETURN(const auto r, soak(d, of, options, o.json ? nullptr : print_sample));
   if (r.violations != 0) {
