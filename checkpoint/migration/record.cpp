@@ -106,8 +106,8 @@ std::optional<record> parse_record(const std::string &text) {
   const auto field = [&](const char *name, std::string &into) {
     if (!std::getline(in, line)) return false;
     const std::string start = std::string(name) + ' ';
-    into = line.substr(0, start.size()) == start ? line.substr(start.size()) : "";
-    return line.substr(0, start.size()) == start;
+    if (line.starts_with(start)) into = line.substr(start.size());
+    return line.starts_with(start);
   };
   std::string epoch, state;
   if (!field("task", word) || !image::parse(word, r.task) || !field("epoch", epoch) ||
@@ -116,13 +116,10 @@ std::optional<record> parse_record(const std::string &text) {
     return std::nullopt;
   }
   r.epoch = std::strtoull(epoch.c_str(), nullptr, 10);
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    if (state == names[i]) {
-      r.state = static_cast<ownership>(i);
-      return r;
-    }
-  }
-  return std::nullopt;
+  const auto name = std::find(names.begin(), names.end(), state);
+  if (name == names.end()) return std::nullopt;
+  r.state = static_cast<ownership>(name - names.begin());
+  return r;
 }
 
 const char *name_of(ownership o) noexcept {

@@ -33,15 +33,18 @@ executor::turn::~turn() {
   of_.changed_.notify_all();
 }
 
-std::unique_ptr<executor::turn> executor::take_turn(request_kind k, const std::stop_token &stop) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (job_.request != request_kind::none) return nullptr;
+result<std::unique_ptr<executor::turn>> executor::take_turn(request_kind k,
+                                                            const std::stop_token &stop) {
+  std::unique_lock lock(mutex_);
+  const bool free = job_.request == request_kind::none;
+  if (free) {
     job_ = {};
     job_.request = k;
     cancel_ = {};
     begun_ = clock::now();
   }
+  lock.unlock();
+  if (!free) return busy();
   return std::make_unique<turn>(*this, stop);
 }
 
@@ -138,8 +141,7 @@ result<checkpoint::suspender *> executor::get_suspender() {
 }
 
 result<suspended_tag> executor::suspend(const suspend_request &r, std::stop_token stop) {
-  const auto my_turn = take_turn(request_kind::suspend);
-  if (!my_turn) return busy();
+  STILLMAP_ASSIGN_OR_RETURN(const auto my_turn, take_turn(request_kind::suspend));
   const tags_view tags(&r.tag, 1);
   STILLMAP_RETURN_IF_ERROR(check_mapped(tags, "control::suspend"));
   STILLMAP_ASSIGN_OR_RETURN(checkpoint::suspender *const suspender, get_suspender());
@@ -159,8 +161,7 @@ result<suspended_tag> executor::suspend(const suspend_request &r, std::stop_toke
 }
 
 result<suspended_tag> executor::resume(const std::string &tag) {
-  const auto my_turn = take_turn(request_kind::resume);
-  if (!my_turn) return busy();
+  STILLMAP_ASSIGN_OR_RETURN(const auto my_turn, take_turn(request_kind::resume));
   STILLMAP_ASSIGN_OR_RETURN(checkpoint::suspender *const suspender, get_suspender());
   auto done = suspender->resume(tag);
   if (!done) return done;
@@ -175,8 +176,7 @@ result<suspended_tag> executor::resume(const std::string &tag) {
 result<image::written> executor::snapshot(
     const snapshot_request &r, std::stop_token stop,
     const std::function<bool(const snapshot_progress &)> &on_progress) {
-  const auto my_turn = take_turn(request_kind::snapshot, stop);
-  if (!my_turn) return busy();
+  STILLMAP_ASSIGN_OR_RETURN(const auto my_turn, take_turn(request_kind::snapshot, stop));
   std::stop_source cancel = cancel_;
   STILLMAP_RETURN_IF_ERROR(check_mapped(r.tags, "control::snapshot"));
   snapshot::save_options options;
@@ -205,8 +205,7 @@ result<image::written> executor::snapshot(
 }
 
 result<handoff::sent_memory> executor::handoff(const handoff_request &r, std::stop_token stop) {
-  const auto my_turn = take_turn(request_kind::handoff);
-  if (!my_turn) return busy();
+  STILLMAP_ASSIGN_OR_RETURN(const auto my_turn, take_turn(request_kind::handoff));
   STILLMAP_RETURN_IF_ERROR(check_mapped(r.tags, "control::handoff"));
   STILLMAP_ASSIGN_OR_RETURN(auto to, handoff::connection::connect(r.to, r.timeout, stop));
   bool stopped = false;

@@ -52,8 +52,8 @@ class executor {
   class turn;
   struct active_migration;
   using tags_view = std::span<const std::string>;
-  // Null: another request has the turn. `stop` cancels the request, as abort() does.
-  std::unique_ptr<turn> take_turn(request_kind k, const std::stop_token &stop = {});
+  // `stop` cancels the request, as abort() does. Errors: busy (another request has the turn).
+  result<std::unique_ptr<turn>> take_turn(request_kind k, const std::stop_token &stop = {});
   tl::unexpected<error> busy() const;
   job_status job() const;
   // Finds what would be refused anyway, before the application is stopped for it.

@@ -65,8 +65,7 @@ result<migration::send_options> executor::send_options_for(const migrate_request
 result<migration::sent_memory> executor::migrate(
     const migrate_request &r, const std::stop_token &stop,
     const std::function<void(const migration::progress &)> &on_progress) {
-  auto my_turn = take_turn(request_kind::migrate, stop);
-  if (!my_turn) return busy();
+  STILLMAP_ASSIGN_OR_RETURN(auto my_turn, take_turn(request_kind::migrate, stop));
   STILLMAP_RETURN_IF_ERROR(check_mapped(r.tags, op));
   STILLMAP_ASSIGN_OR_RETURN(migration::credentials credentials,
                             migration::load_credentials(r.certificate, r.key, r.authorities));

@@ -34,15 +34,6 @@ status aligned_memory::grow(std::size_t bytes) {
 image_file::image_file(image_file &&o) noexcept
     : calls_(o.calls_), fd_(std::exchange(o.fd_, -1)), direct_(o.direct_.load()) {}
 
-image_file &image_file::operator=(image_file &&o) noexcept {
-  if (this == &o) return *this;
-  if (fd_ >= 0) calls_->close(fd_);
-  calls_ = o.calls_;
-  fd_ = std::exchange(o.fd_, -1);
-  direct_ = o.direct_.load();
-  return *this;
-}
-
 image_file::~image_file() {
   if (fd_ >= 0) calls_->close(fd_);
 }

@@ -41,7 +41,7 @@ class image_file {
   // Takes ownership of the descriptor. `direct`: it was opened with O_DIRECT.
   image_file(file_calls &calls, int fd, bool direct) : calls_(&calls), fd_(fd), direct_(direct) {}
   image_file(image_file &&o) noexcept;
-  image_file &operator=(image_file &&o) noexcept;
+  image_file &operator=(image_file &&) = delete;
   ~image_file();
 
   // Errors: not_supported (not a regular file); errors of system calls.

@@ -145,42 +145,35 @@ result<cipher> cipher::create(const secret_key &key, const image_id &image) {
 }
 
 status cipher::encrypt(nonce n, bytes_view from, std::span<std::byte> to) const {
-  const bound b(n, image_);
-  const cipher_context c(EVP_CIPHER_CTX_new());
-  int wrote = 0;
-  const bool ok =
-      c &&
-      EVP_EncryptInit_ex(c.get(), EVP_aes_256_gcm(), nullptr, raw(key_.bytes.data()),
-                         raw(b.iv.data())) == 1 &&
-      EVP_EncryptUpdate(c.get(), nullptr, &wrote, raw(b.also.data()),
-                        static_cast<int>(b.also.size())) == 1 &&
-      EVP_EncryptUpdate(c.get(), raw(to.data()), &wrote, raw(from.data()),
-                        static_cast<int>(from.size())) == 1 &&
-      EVP_EncryptFinal_ex(c.get(), raw(to.data() + from.size()), &wrote) == 1 &&
-      EVP_CIPHER_CTX_ctrl(c.get(), EVP_CTRL_GCM_GET_TAG, tag_bytes, to.data() + from.size()) == 1;
-  if (!ok) return make_error(errc::not_supported, "image::encrypt", "OpenSSL failed to encrypt");
-  return {};
+  if (run(true, n, from, to.first(from.size()), to.last(tag_bytes))) return {};
+  return make_error(errc::not_supported, "image::encrypt", "OpenSSL failed to encrypt");
 }
 
 status cipher::decrypt(nonce n, bytes_view from, std::span<std::byte> to) const {
-  const bound b(n, image_);
-  const cipher_context c(EVP_CIPHER_CTX_new());
   std::array<std::byte, tag_bytes> tag;
   std::memcpy(tag.data(), from.data() + to.size(), tag.size());
+  if (run(false, n, from.first(to.size()), to, tag)) return {};
+  return make_error(errc::corrupt, "image::decrypt", "encrypted with another key, or damaged");
+}
+
+bool cipher::run(bool encrypt, nonce n, bytes_view from, std::span<std::byte> to,
+                 std::span<std::byte> tag) const {
+  const bound b(n, image_);
+  const cipher_context c(EVP_CIPHER_CTX_new());
+  const auto call_tag = [&](int what) {
+    return EVP_CIPHER_CTX_ctrl(c.get(), what, tag_bytes, tag.data()) == 1;
+  };
   int wrote = 0;
-  const bool ok = c &&
-                  EVP_DecryptInit_ex(c.get(), EVP_aes_256_gcm(), nullptr, raw(key_.bytes.data()),
-                                     raw(b.iv.data())) == 1 &&
-                  EVP_DecryptUpdate(c.get(), nullptr, &wrote, raw(b.also.data()),
-                                    static_cast<int>(b.also.size())) == 1 &&
-                  EVP_DecryptUpdate(c.get(), raw(to.data()), &wrote, raw(from.data()),
-                                    static_cast<int>(to.size())) == 1 &&
-                  EVP_CIPHER_CTX_ctrl(c.get(), EVP_CTRL_GCM_SET_TAG, tag_bytes, tag.data()) == 1 &&
-                  EVP_DecryptFinal_ex(c.get(), raw(tag.data()), &wrote) == 1;
-  if (!ok) {
-    return make_error(errc::corrupt, "image::decrypt", "encrypted with another key, or damaged");
-  }
-  return {};
+  return c &&
+         EVP_CipherInit_ex(c.get(), EVP_aes_256_gcm(), nullptr, raw(key_.bytes.data()),
+                           raw(b.iv.data()), encrypt ? 1 : 0) == 1 &&
+         EVP_CipherUpdate(c.get(), nullptr, &wrote, raw(b.also.data()),
+                          static_cast<int>(b.also.size())) == 1 &&
+         EVP_CipherUpdate(c.get(), raw(to.data()), &wrote, raw(from.data()),
+                          static_cast<int>(from.size())) == 1 &&
+         (encrypt || call_tag(EVP_CTRL_GCM_SET_TAG)) &&
+         EVP_CipherFinal_ex(c.get(), raw(tag.data()), &wrote) == 1 &&
+         (!encrypt || call_tag(EVP_CTRL_GCM_GET_TAG));
 }
 
 }  // namespace stillmap::image

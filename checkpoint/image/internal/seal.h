@@ -35,6 +35,10 @@ class cipher {
   status decrypt(nonce n, bytes_view from, std::span<std::byte> to) const;
 
  private:
+  // Encrypts and sets `tag`, or decrypts and checks it. False: OpenSSL failed, or the tag differs.
+  bool run(bool encrypt, nonce n, bytes_view from, std::span<std::byte> to,
+           std::span<std::byte> tag) const;
+
   fixed_bytes<32, struct derived_key_tag> key_;
   image_id image_;
 };

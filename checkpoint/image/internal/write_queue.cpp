@@ -90,28 +90,16 @@ status write_queue::wait_for_one() {
   slot &s = slots_[i];
   const int n = file_.calls().ring_wrote(cqe->res, s.left.size());
   io_uring_cqe_seen(&ring_->r, cqe);
-  const auto over = [&] {
-    --busy_;
-    s.left = {};
-  };
   if (n == -EINTR || n == -EAGAIN) return submit(i);
-  if (n > 0) {
-    const auto wrote = std::min<std::size_t>(static_cast<std::size_t>(n), s.left.size());
-    if (wrote == s.left.size()) {
-      over();
-      return {};
-    }
-  }
+  const slot ended = std::exchange(s, {});
+  --busy_;
+  if (n > 0 && static_cast<std::size_t>(n) >= ended.left.size()) return {};
   if (n < 0 && n != -EINVAL) {
-    const std::uint64_t offset = s.offset;
-    over();
-    return image_system_error(-n, "image::write", "cannot write", offset);
+    return image_system_error(-n, "image::write", "cannot write", ended.offset);
   }
   // A short write, or EINVAL: image_file::write writes the rest, and handles both.
   const std::size_t whole = n <= 0 ? 0 : static_cast<std::size_t>(n) / block_bytes * block_bytes;
-  const slot rest{s.left.subspan(whole), s.offset + whole};
-  over();
-  return file_.write(rest.left, rest.offset);
+  return file_.write(ended.left.subspan(whole), ended.offset + whole);
 }
 
 status write_queue::finish() {
