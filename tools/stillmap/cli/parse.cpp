@@ -30,9 +30,9 @@ std::size_t edit_distance(const std::string &a, const std::string &b) {
   return d[a.size()][b.size()];
 }
 
-// "image verify" for "verfy", "image verfy" or "image-verify": commands are also found by their
-// last word.
-std::string nearest_command(const command &group, const std::string &word) {
+// Suggests "image verify" for "verfy", "image verfy" or "image-verify": commands are also found by
+// their last word.
+tl::unexpected<failure> unknown_command(const command &group, const std::string &word) {
   std::vector<std::string> candidates;
   std::map<std::string, std::string> full;
   for (const command *c : group.all()) {
@@ -42,16 +42,10 @@ std::string nearest_command(const command &group, const std::string &word) {
     }
   }
   const std::string near = nearest(word, candidates);
-  return near.empty() ? "" : full.at(near);
-}
-
-tl::unexpected<failure> unknown_command(const command &group, const std::string &word) {
-  const std::string near = nearest_command(group, word);
-  if (!near.empty()) {
-    return fail(exit_usage, fmt::format("there is no command '{}'{}", word, suggestion(near)));
-  }
-  return fail(exit_usage, fmt::format("there is no command '{}'; there are {}", word,
-                                      join(group.names_below(), ", ")));
+  return fail(exit_usage,
+              fmt::format("there is no command '{}'{}", word,
+                          near.empty() ? "; there are " + join(group.names_below(), ", ")
+                                       : suggestion(full.at(near))));
 }
 
 class parser {

@@ -36,10 +36,11 @@ outcome<driver *> load_one(const std::string &which) {
   return *drv;
 }
 
-template <class Function>
-bool find(const driver &drv, const char *name, Function *&out) {
-  out = reinterpret_cast<Function *>(drv.symbol(name));
-  return out != nullptr;
+// Calls a function of hostcuda. False: the driver does not have it, or it failed.
+template <class... Arguments>
+bool call(const driver &drv, const char *name, Arguments... arguments) {
+  const auto function = reinterpret_cast<CUresult (*)(Arguments...)>(drv.symbol(name));
+  return function != nullptr && function(arguments...) == CUDA_SUCCESS;
 }
 
 std::optional<std::uint64_t> number_in(const char *file, const std::string &key) {
@@ -60,15 +61,12 @@ std::optional<std::uint64_t> number_in(const char *file, const std::string &key)
 }  // namespace
 
 outcome<driver *> choose_driver(const std::string &which) {
-  const char *environment = std::getenv("STILLMAP_DRIVER");
-  const std::string wanted = !which.empty()           ? which
-                             : environment != nullptr ? std::string(environment)
-                                                      : std::string();
+  const char *const environment = std::getenv("STILLMAP_DRIVER");
+  const std::string wanted = which.empty() && environment != nullptr ? environment : which;
   if (!wanted.empty()) return load_one(wanted);
-  const auto gpu = load_one("cuda");
-  if (gpu) return gpu;
-  const auto host = load_one("host");
-  if (host) return host;
+  for (const char *const each : {"cuda", "host"}) {
+    if (const auto drv = load_one(each)) return drv;
+  }
   return none(fmt::format("{}, then {}", name_of_library("cuda"), name_of_library("host")));
 }
 
@@ -112,11 +110,8 @@ std::optional<std::uint64_t> available_host_memory() {
 }
 
 std::optional<std::uint64_t> bytes_copied_on_device(const driver &drv) {
-  CUresult (*get)(hostcuda_counters *) = nullptr;
   hostcuda_counters counters = {};
-  if (!find(drv, "hostcuda_get_counters", get) || get(&counters) != CUDA_SUCCESS) {
-    return std::nullopt;
-  }
+  if (!call(drv, "hostcuda_get_counters", &counters)) return std::nullopt;
   return counters.bytes_dtod;
 }
 
@@ -129,20 +124,17 @@ void write_calls(json_writer &json, std::string_view key, const driver_counts &c
 }
 
 bool keeps_content(const driver &drv) {
-  CUresult (*config)(const char **) = nullptr;
-  const char *text = nullptr;
-  if (!find(drv, "hostcuda_config", config) || config(&text) != CUDA_SUCCESS) return true;
-  return std::string_view(text).find(",unbacked") == std::string_view::npos;
+  const char *config = nullptr;
+  return !call(drv, "hostcuda_config", &config) ||
+         std::string_view(config).find(",unbacked") == std::string_view::npos;
 }
 
 bool hold_stream(const driver &drv, stream_ref s) {
-  CUresult (*hold)(CUstream) = nullptr;
-  return find(drv, "hostcuda_hold", hold) && hold(s.get()) == CUDA_SUCCESS;
+  return call(drv, "hostcuda_hold", s.get());
 }
 
 bool release_stream(const driver &drv, stream_ref s) {
-  CUresult (*release)(CUstream) = nullptr;
-  return find(drv, "hostcuda_release", release) && release(s.get()) == CUDA_SUCCESS;
+  return call(drv, "hostcuda_release", s.get());
 }
 
 }  // namespace stillmap::tool

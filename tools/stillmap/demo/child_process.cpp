@@ -17,8 +17,6 @@
 
 #include "stillmap/vmm/internal/try.h"
 
-extern char **environ;
-
 namespace stillmap::tool {
 namespace {
 

@@ -23,17 +23,16 @@ outcome<exit_status> run_flatten(const flatten_options &o) {
     if (p.phase == image::write_phase::contents) bar.update(p.bytes, {});
     return true;
   };
-  const auto w = about(image::flatten(opened, o.to, options), o.to);
+  STILLMAP_ASSIGN_OR_RETURN(const auto w, about(image::flatten(opened, o.to, options), o.to));
   bar.finish();
-  if (!w) return tl::unexpected(w.error());
   if (o.json) {
     json_writer json;
-    json.begin_object().field("file", o.to).field("image", w->image.text());
-    json.field("contents_bytes", w->contents_bytes).field("file_bytes", w->file_bytes);
+    json.begin_object().field("file", o.to).field("image", w.image.text());
+    json.field("contents_bytes", w.contents_bytes).field("file_bytes", w.file_bytes);
     fmt::print("{}", json.field("from_images", opened.chain()).end().text());
   } else {
     fmt::print("stillmap: ok: {}: {} of contents in {}, from {}\n", o.to,
-               format_bytes(w->contents_bytes), format_bytes(w->file_bytes),
+               format_bytes(w.contents_bytes), format_bytes(w.file_bytes),
                counted(opened.chain(), "image"));
   }
   return exit_ok;

@@ -94,16 +94,16 @@ outcome<exit_status> run_restore(const restore_options &o) {
   }
   STILLMAP_ASSIGN_OR_RETURN(const auto done, restore(o, d, image));
   progress bar("compare", done.memory.layout().bytes(), o.json);
-  const auto compared =
-      compare_with_image(done.memory, image, o.tags, [&](std::uint64_t n) { bar.update(n, {}); });
+  STILLMAP_ASSIGN_OR_RETURN(
+      const auto compared,
+      compare_with_image(done.memory, image, o.tags, [&](std::uint64_t n) { bar.update(n, {}); }));
   bar.finish();
-  if (!compared) return tl::unexpected(compared.error());
   if (o.send_to.empty()) {
-    print(o, done, *compared, nullptr);
+    print(o, done, compared, nullptr);
     return exit_ok;
   }
   STILLMAP_ASSIGN_OR_RETURN(const auto sent, send(o, d, done.memory));
-  print(o, done, *compared, &sent);
+  print(o, done, compared, &sent);
   return exit_ok;
 }
 

@@ -43,7 +43,6 @@ outcome<exit_status> run_verify(const verify_options &o) {
       return true;
     };
     if (const auto whole = r.verify(options); !whole) {
-      bar.finish();
       failure f(whole.error().about(r.path()));
       if (whole.error().is(errc::corrupt)) f.status = exit_differs;
       return tl::unexpected(std::move(f));

@@ -42,17 +42,18 @@ outcome<exit_status> run_task_snapshot(const task_snapshot_options &o) {
   r.compress = codec_of(o.compress);
   std::optional<progress> bar;
   bool verifying = false;
-  const auto w = client_of(o.task).snapshot(r, [&](const control::snapshot_progress &p) {
+  const auto on_progress = [&](const control::snapshot_progress &p) {
     if (!bar || verifying != p.verifying) {
       bar.reset();
       bar.emplace(p.verifying ? "verify" : "snapshot", p.total_bytes, o.json);
       verifying = p.verifying;
     }
     bar->update(p.bytes, {});
-  });
+  };
+  STILLMAP_ASSIGN_OR_RETURN(const auto w,
+                            about(client_of(o.task).snapshot(r, on_progress), o.task.socket));
   bar.reset();
-  if (!w) return fail(w.error().about(o.task.socket));
-  print(r, *w, o.json);
+  print(r, w, o.json);
   return exit_ok;
 }
 

@@ -14,7 +14,6 @@
 
 #include "stillmap/allocators/replay/trace_file.h"
 
-extern char **environ;
 #include "stillmap/vmm/internal/try.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/trace/trace_commands.h"
