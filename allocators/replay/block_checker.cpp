@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "stillmap/allocators/replay/internal/failure.h"
 #include "stillmap/vmm/internal/try.h"
@@ -44,25 +43,15 @@ void fill(unsigned char *to, std::uint64_t serial, std::uint64_t offset, std::si
 
 }  // namespace
 
-result<block_checker> block_checker::create(const device &d, std::span<const stream_ref> streams,
-                                            std::uint32_t slots, check_depth depth) {
+result<std::unique_ptr<block_checker>> block_checker::create(const device &d,
+                                                             std::span<const stream_ref> streams,
+                                                             std::uint32_t slots,
+                                                             check_depth depth) {
   STILLMAP_ASSIGN_OR_RETURN(void *const arena, d.driver().allocate_host(arena_bytes));
-  return block_checker(d, streams, slots, depth, arena);
+  return std::unique_ptr<block_checker>(new block_checker(d, streams, slots, depth, arena));
 }
 
-block_checker::block_checker(block_checker &&o) noexcept
-    : device_(o.device_),
-      streams_(std::move(o.streams_)),
-      blocks_(std::move(o.blocks_)),
-      depth_(o.depth_),
-      arena_(std::exchange(o.arena_, nullptr)),
-      used_(o.used_),
-      pending_(std::move(o.pending_)),
-      serial_(o.serial_),
-      bytes_checked_(o.bytes_checked_) {}
-
 block_checker::~block_checker() {
-  if (arena_ == nullptr) return;
   // Copies that are still queued read from it or write to it.
   for (const stream_ref s : streams_) report_failure(device_.driver().synchronize_stream(s.get()));
   report_failure(device_.driver().free_host(arena_));

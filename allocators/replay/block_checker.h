@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,10 +24,10 @@ class block_checker {
  public:
   // `streams`: all that blocks are used on; they outlive this. The context is current throughout.
   // Errors: the driver's (pinned memory).
-  static result<block_checker> create(const device &d, std::span<const stream_ref> streams,
-                                      std::uint32_t slots, check_depth depth);
-  block_checker(block_checker &&o) noexcept;
-  block_checker &operator=(block_checker &&) = delete;
+  static result<std::unique_ptr<block_checker>> create(const device &d,
+                                                       std::span<const stream_ref> streams,
+                                                       std::uint32_t slots, check_depth depth);
+  block_checker(const block_checker &) = delete;
   ~block_checker();
 
   // Errors, each: a byte was wrong, with the block and the offset; the driver's.

@@ -107,8 +107,7 @@ class player {
     STILLMAP_ASSIGN_OR_RETURN(event_, device_.driver().create_event());
     if (options_.verify) {
       STILLMAP_ASSIGN_OR_RETURN(
-          auto checker, block_checker::create(device_, refs_, plan_.slots, *options_.verify));
-      checker_.emplace(std::move(checker));
+          checker_, block_checker::create(device_, refs_, plan_.slots, *options_.verify));
     }
     physical_before_ = physical_bytes(device_.driver());
     meter_.resume();
@@ -269,7 +268,7 @@ class player {
   std::vector<stream_ref> refs_;
   event_handle event_ = nullptr;
   std::unique_ptr<replay_target> target_;
-  std::optional<block_checker> checker_;
+  std::unique_ptr<block_checker> checker_;
   std::vector<void *> at_;
   std::optional<std::uint64_t> physical_before_;
   double ns_ = 0;

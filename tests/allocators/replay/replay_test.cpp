@@ -256,8 +256,9 @@ TEST_F(CheckerTest, AWrongByteIsSeen) {
     const auto at = driver().allocate(3_MiB);
     ASSERT_TRUE(at);
     {
-      auto checker = block_checker::create(dev(), refs, 1, depth);
-      ASSERT_TRUE(checker);
+      const auto made = block_checker::create(dev(), refs, 1, depth);
+      ASSERT_TRUE(made);
+      block_checker *const checker = made->get();
       ASSERT_TRUE(checker->allocated(0, at->pointer(), 3_MiB, 0));
       // The last byte before the page boundary inside.
       const std::size_t edge = page() - at->value() % page();
