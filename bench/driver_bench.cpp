@@ -12,9 +12,6 @@
 namespace stillmap::bench {
 namespace {
 
-// Which of the calls on a piece of memory is timed; the others make it possible.
-enum class step { reserve, create, map, set_access, get_access, retain, unmap, release, free };
-
 // Times `call(i)` for `n` different i, as one; false ended the case.
 bool timed(session &s, stopwatch *watch, std::size_t n,
            const std::function<status(std::size_t)> &call) {
@@ -35,37 +32,37 @@ status keep(const result<T> &from, T &to) {
   return {};
 }
 
-// The life of `n` pieces: each step for all of them, then the next.
-bool live(session &s, std::size_t n, std::size_t bytes, step which, stopwatch &watch) {
+// The life of `n` pieces of memory: each step for all of them, then the next. Only the step that
+// `which` names is timed.
+bool live(session &s, std::size_t n, std::size_t bytes, std::string_view which, stopwatch &watch) {
   const driver &drv = s.driver();
   const access_grant grant{on_device(0), access_mode::read_write};
   std::vector<device_address> at(n);
   std::vector<physical_handle> pages(n), again(n);
   const auto range = [&](std::size_t i) { return virtual_range{at[i], bytes}; };
-  const auto run = [&](step now, const std::function<status(std::size_t)> &call) {
-    return timed(s, now == which ? &watch : nullptr, n, call);
+  const auto run = [&](const char *now, const std::function<status(std::size_t)> &call) {
+    return timed(s, which == now ? &watch : nullptr, n, call);
   };
   access_mode mode;
-  return run(step::reserve,
+  return run("MemAddressReserve",
              [&](std::size_t i) { return keep(drv.reserve_addresses(bytes, 0, {}), at[i]); }) &&
-         run(step::create,
+         run("MemCreate",
              [&](std::size_t i) {
                return keep(drv.create_physical(bytes, {on_device(0)}), pages[i]);
              }) &&
-         run(step::map, [&](std::size_t i) { return drv.map(at[i], bytes, pages[i]); }) &&
-         run(step::set_access,
-             [&](std::size_t i) { return drv.set_access(range(i), &grant, 1); }) &&
-         run(step::get_access,
+         run("MemMap", [&](std::size_t i) { return drv.map(at[i], bytes, pages[i]); }) &&
+         run("MemSetAccess", [&](std::size_t i) { return drv.set_access(range(i), &grant, 1); }) &&
+         run("MemGetAccess",
              [&](std::size_t i) { return keep(drv.get_access(at[i], on_device(0)), mode); }) &&
-         run(step::retain,
+         run("MemRetainAllocationHandle",
              [&](std::size_t i) { return keep(drv.retain_physical(at[i]), again[i]); }) &&
          timed(s, nullptr, n, [&](std::size_t i) { return drv.release_physical(again[i]); }) &&
-         run(step::unmap, [&](std::size_t i) { return drv.unmap(range(i)); }) &&
-         run(step::release, [&](std::size_t i) { return drv.release_physical(pages[i]); }) &&
-         run(step::free, [&](std::size_t i) { return drv.free_addresses(range(i)); });
+         run("MemUnmap", [&](std::size_t i) { return drv.unmap(range(i)); }) &&
+         run("MemRelease", [&](std::size_t i) { return drv.release_physical(pages[i]); }) &&
+         run("MemAddressFree", [&](std::size_t i) { return drv.free_addresses(range(i)); });
 }
 
-void vmm_call(benchmark::State &state, step which) {
+void vmm_call(benchmark::State &state, const char *which) {
   const auto bytes = static_cast<std::size_t>(state.range(0)) << 20;
   const std::size_t n = std::clamp<std::size_t>(1_GiB / bytes, 1, smoke() ? 4 : 64);
   session s(state, memory_kind::backed, n * bytes);
@@ -162,9 +159,9 @@ const struct {
 } small_calls[] = {
     {"CtxGetCurrent", [](tools &t, std::size_t) { return outcome(t.drv.current_context()); }},
     {"CtxPushCurrent+PopCurrent",
-     [](tools &t, std::size_t) {
-       const status s = t.drv.push_context(t.context);
-       return s ? t.drv.pop_context() : s;
+     [](tools &t, std::size_t) -> status {
+       STILLMAP_RETURN_IF_ERROR(t.drv.push_context(t.context));
+       return t.drv.pop_context();
      }},
     {"CtxSynchronize", [](tools &t, std::size_t) { return t.drv.synchronize_context(); }},
     {"MemGetInfo", [](tools &t, std::size_t) { return outcome(t.drv.memory_info_now()); }},
@@ -228,21 +225,11 @@ void sized(const std::string &name, std::initializer_list<std::int64_t> mib, A..
 }
 
 const int registered = [] {
-  const struct {
-    const char *name;
-    step which;
-  } steps[] = {
-      {"MemAddressReserve", step::reserve},
-      {"MemCreate", step::create},
-      {"MemMap", step::map},
-      {"MemSetAccess", step::set_access},
-      {"MemGetAccess", step::get_access},
-      {"MemRetainAllocationHandle", step::retain},
-      {"MemUnmap", step::unmap},
-      {"MemRelease", step::release},
-      {"MemAddressFree", step::free},
-  };
-  for (const auto &s : steps) sized(s.name, {2, 64, 1024}, vmm_call, s.which);
+  for (const char *const step :
+       {"MemAddressReserve", "MemCreate", "MemMap", "MemSetAccess", "MemGetAccess",
+        "MemRetainAllocationHandle", "MemUnmap", "MemRelease", "MemAddressFree"}) {
+    sized(step, {2, 64, 1024}, vmm_call, step);
+  }
   const struct {
     const char *give, *take;
     allocator which;

@@ -17,12 +17,9 @@ struct run_options {
   std::function<void(const std::string &)> progress = [](const std::string &) {};
 };
 
-// At least so many samples of everything, whatever the time.
+// The number of samples of everything, whatever the time.
 constexpr std::size_t least_samples(bool quick) {
   return quick ? 2 : 5;
-}
-constexpr std::size_t most_samples(bool quick) {
-  return quick ? 20 : 1000;
 }
 
 // Errors: no device to measure. What else is refused is in the table.

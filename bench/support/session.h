@@ -67,10 +67,6 @@ class session {
 
   // Ends the case with the error's message.
   void fail(const error &e);
-  bool check(const status &s) {
-    if (!s) fail(s.error());
-    return s.has_value();
-  }
   template <class T>
   bool check(const result<T> &r) {
     if (!r) fail(r.error());

@@ -29,15 +29,6 @@ enum opcode : char {
   stop = '.',
 };
 
-// Readers reject text that is not UTF-8.
-std::string printable(std::string_view text) {
-  std::string out(text);
-  for (char &c : out) {
-    if (static_cast<unsigned char>(c) >= 0x80) c = '?';
-  }
-  return out;
-}
-
 }  // namespace
 
 void pickle_writer::number_in(std::uint64_t value, unsigned bytes) {
@@ -61,9 +52,6 @@ pickle_writer &pickle_writer::end_dict() {
   open_.pop_back();
   return *this;
 }
-pickle_writer &pickle_writer::end_list() {
-  return end_dict();
-}
 
 pickle_writer &pickle_writer::next() {
   level &l = open_.back();
@@ -75,7 +63,10 @@ pickle_writer &pickle_writer::next() {
 }
 
 pickle_writer &pickle_writer::add(std::string_view text) {
-  std::string plain = printable(text);
+  std::string plain(text);
+  // Readers reject text that is not UTF-8.
+  std::replace_if(
+      plain.begin(), plain.end(), [](char c) { return (c & 0x80) != 0; }, '?');
   if (const auto known = texts_.find(plain); known != texts_.end()) return again(known->second);
   out_ += text_utf8;
   number_in(plain.size(), 4);

@@ -18,7 +18,7 @@ class pickle_writer {
   pickle_writer &begin_dict();  // then key, value, key, value ...
   pickle_writer &end_dict();
   pickle_writer &begin_list();
-  pickle_writer &end_list();
+  pickle_writer &end_list() { return end_dict(); }
   pickle_writer &add(std::string_view text);
   pickle_writer &add(const char *text) { return add(std::string_view(text)); }
   pickle_writer &add(std::uint64_t number);
