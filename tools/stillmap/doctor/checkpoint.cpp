@@ -119,11 +119,11 @@ finding device_digests(const device &d) {
                   "computed by the device: unchanged memory is neither copied nor written again"};
   const status computed = compute_digests(d);
   if (computed) return f;
-  return f.but(works::limited,
-               "the device cannot compute them (" + computed.error().message() +
-                   "): incremental snapshots copy all memory, and a migration stops the task to "
-                   "copy",
-               "a driver that supports this device's architecture");
+  return f.but(
+      works::limited,
+      "the device cannot compute them (" + computed.error().message() +
+          "): incremental snapshots copy all memory, and a migration stops the task to copy",
+      "a driver that supports this device's architecture");
 }
 
 finding io_uring(int error, std::optional<int> disabled) {

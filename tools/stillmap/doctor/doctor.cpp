@@ -173,14 +173,13 @@ std::vector<finding> host_facts(const driver &drv) {
     std::uint64_t maps = 0;
     if (in >> maps) {
       const bool few = maps < 262144;
-      out.push_back(
-          fact("max_map_count", "memory maps", maps >= 65530,
-               fmt::format(
-                   "{} per process (vm.max_map_count): hostcuda needs about one for each page with "
-                   "memory behind it, so {} of device memory{}",
-                   format_count(maps), format_bytes(maps * (std::uint64_t{2} << 20)),
-                   few ? "; to go further: sysctl vm.max_map_count=1048576, or HOSTCUDA=unbacked"
-                       : "")));
+      out.push_back(fact(
+          "max_map_count", "memory maps", maps >= 65530,
+          fmt::format("{} per process (vm.max_map_count): hostcuda needs about one for each page "
+                      "with memory behind it, so {} of device memory{}",
+                      format_count(maps), format_bytes(maps * (std::uint64_t{2} << 20)),
+                      few ? "; to go further: sysctl vm.max_map_count=1048576, or HOSTCUDA=unbacked"
+                          : "")));
     }
   }
   return out;

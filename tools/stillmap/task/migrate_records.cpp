@@ -39,13 +39,14 @@ advice advice_of(const migration::record &r, bool locked, const std::string &fol
     case ownership::owner:
       if (locked) return {"A process here owns it.", ""};
       // A source locks its record only while it sends, so its process may well be running.
-      return {"This machine owns it. No process here is sending or receiving it.",
-              r.peer.empty()
-                  ? ""
-                  : fmt::format("Nothing, if it runs here. If it was arriving here and its process "
-                                "ended: {} gets it back\nas soon as it asks. Start a receiver "
-                                "here, and resolve there.",
-                                peer)};
+      return {
+          "This machine owns it. No process here is sending or receiving it.",
+          r.peer.empty()
+              ? ""
+              : fmt::format(
+                    "Nothing, if it runs here. If it was arriving here and its process ended: {} "
+                    "gets it back\nas soon as it asks. Start a receiver here, and resolve there.",
+                    peer)};
     case ownership::running:
       return {fmt::format(
                   "It arrived from {}. {}", peer,
@@ -153,9 +154,9 @@ outcome<exit_status> resolve_record(const migrate_resolve_options &o,
     if (s.task == task && s.value && to.empty()) to = address_of(s.value->peer);
   }
   if (to.empty()) {
-    return fail(exit_not_found, fmt::format("{}: no record of task {} names its receiver: --to is "
-                                            "needed",
-                                            o.place, task.text()));
+    return fail(exit_not_found,
+                fmt::format("{}: no record of task {} names its receiver: --to is needed", o.place,
+                            task.text()));
   }
   STILLMAP_ASSIGN_OR_RETURN(const auto identity, load_identity(o.identity));
   STILLMAP_ASSIGN_OR_RETURN(auto there, about(migration::create_tls_transport(to, identity), to));

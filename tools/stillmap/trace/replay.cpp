@@ -72,8 +72,7 @@ void print_text(const trace_replay_options &o, const replay_result &r, const rep
   if (!o.verify && !records_history(o)) {
     fmt::print(
         "time          {:.1f} ns a request (median iteration; mean {:.1f}); locking and unlocking "
-        "a "
-        "std::mutex: {:.1f} ns\n",
+        "a std::mutex: {:.1f} ns\n",
         r.ns_per_op, r.ns_per_op_mean, mutex_ns());
   }
   fmt::print("driver calls  {}\n", calls_text(r.calls));

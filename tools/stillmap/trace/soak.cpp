@@ -65,8 +65,8 @@ void print_verdict(const soak_result &r) {
     fmt::print("metadata      at most {} in the first quarter, {} after it\n",
                format_bytes(most(metadata, 0, warm)), format_bytes(most(metadata, warm, s.size())));
     fmt::print(
-        "time          at most {:.1f} ns an operation in an hour of the first quarter, "
-        "{:.1f} after it;\n              locking and unlocking a std::mutex: {:.1f} ns\n",
+        "time          at most {:.1f} ns an operation in an hour of the first quarter, {:.1f} "
+        "after it;\n              locking and unlocking a std::mutex: {:.1f} ns\n",
         most(ns, 0, warm), most(ns, warm, s.size()), mutex_ns());
   }
 }
