@@ -65,7 +65,7 @@ TEST(round, WhoWaitsIsWokenByMoreAndByTheEnd) {
 TEST(round, FinderWaitsUntilFewAreLeft) {
   copy_round r;
   EXPECT_TRUE(r.add({0, 1, 2, 3, 4}));
-  r.await_takers(2);  // nobody takes, so nobody is waited for
+  r.await_takers(2);  // no thread takes chunks, so this does not wait
   EXPECT_EQ(r.take(true), 0u);
   std::atomic<std::size_t> taken{1};
   std::thread receiver([&] {
@@ -78,7 +78,7 @@ TEST(round, FinderWaitsUntilFewAreLeft) {
   r.await_takers(2);
   EXPECT_EQ(taken, 3u);
   receiver.join();
-  r.await_takers(2);  // as few as asked for
+  r.await_takers(2);  // two are left: returns at once
 }
 
 TEST(round, FinderOfARoundGivenUpWaitsForNobody) {

@@ -21,7 +21,7 @@ using handoff::testing::say_and_end;
 class test_site {
  public:
   test_site();  // a new one, with certificates
-  explicit test_site(std::string folder) : folder_(std::move(folder)) {}  // one that is there
+  explicit test_site(std::string folder) : folder_(std::move(folder)) {}  // an existing one
   test_site(const test_site &) = delete;
   ~test_site();
 

@@ -25,7 +25,7 @@ namespace control = stillmap::testing::hostcuda_control;
 constexpr std::uint64_t grows_at = far_away + 3 * apart;
 const std::vector<std::string> all_tags{"weights", "cache", "grows"};
 
-// "cuMemMap 3": the third call of it.
+// "cuMemMap 3": the third call of cuMemMap fails.
 struct fault {
   std::string function;
   std::uint64_t nth = 0;
@@ -49,7 +49,7 @@ std::string text_of(const driver_counts &spent) {
   return all;
 }
 
-// The sample, and a buffer that is written and grows as long as it is not stopped.
+// The sample task, and a buffer that is written and grows until the task stops.
 class running_task {
  public:
   explicit running_task(const device &d) : fixed_(d), device_(d) {
@@ -67,7 +67,7 @@ class running_task {
     step(11, 1);
   }
 
-  // Its last steps. False: a call of its own failed, which is no matter of the migration's.
+  // Its last steps. False: one of the task's own driver calls failed, not one of the migration.
   bool last_steps() { return step(12, 2); }
 
   static std::string wrong(const device &d, bool stopped) {
@@ -100,7 +100,7 @@ class running_task {
   std::optional<growable_buffer> grows_;
 };
 
-// The ledger as text, without the blocks that have no tag: those are the sender's own.
+// The ledger as text, without blocks that have no tag: those belong to the sender.
 std::string books_of(const device &d) {
   std::ostringstream out;
   std::vector<virtual_range> others;
@@ -125,9 +125,9 @@ std::string books_of(const device &d) {
   return out.str();
 }
 
-// A migration with one call failing, at one end or at the other.
+// A migration in which one driver call fails, at the source or at the destination.
 struct point {
-  std::uint64_t number = 0;  // and the task's, so that records are of no other's
+  std::uint64_t number = 0;  // also of the task, so that no two points share a record
   fault at_source, at_destination;
 
   task_id task() const {
@@ -142,7 +142,7 @@ struct point {
   }
 };
 
-// What the two processes tell each other in files: each is taken away by who reads it.
+// Messages between the two processes are files; the reader removes each.
 void leave(const test_site &m, const char *name, const std::string &text) {
   const std::string path = m.folder() + '/' + name;
   std::ofstream(path + ".new") << text << '\n';
@@ -170,13 +170,13 @@ class failing_calls : public stillmap::testing::buffer_test {
     STILLMAP_NEEDS_HOSTCUDA();
     STILLMAP_NEEDS_VMM();
     if (control::config().rfind("profile=h200", 0) != 0) {
-      GTEST_SKIP() << "which call fails is the same on every machine: one is enough";
+      GTEST_SKIP() << "the calls are the same on every profile: one is enough";
     }
     if (part() == "destination") destination();
   }
 
-  // The other end, for one point after the other. It ends where something is left that the sink was
-  // told of.
+  // The destination, for one point after the other. It exits after a point with background errors:
+  // resources may be left.
   [[noreturn]] void destination() {
     const test_site m(meeting_place());
     auto at = receiver::create(dev(), at_destination(m), destination_options(m));
@@ -205,7 +205,7 @@ class failing_calls : public stillmap::testing::buffer_test {
     std::fflush(stdout);
     std::optional<received_memory> here;
     bool over = false;
-    // The source hears of it before receive() does, and threads end later still.
+    // The source learns the outcome before receive() returns, and threads end later still.
     wait_for([&] {
       over = over || find(m, "over").has_value();
       if (auto came = at.receive(std::chrono::milliseconds(0)); came) here = std::move(*came);
@@ -213,7 +213,7 @@ class failing_calls : public stillmap::testing::buffer_test {
       const bool gone = now.live_streams == 0 && now.live_host_ranges == 0;
       return over && (told() || (gone && (here || now.live_reservations == 0)));
     });
-    // What cannot be given back does not say whether it has come.
+    // A background error alone does not tell whether the task has arrived.
     if (!here && told()) {
       if (auto came = at.receive(std::chrono::milliseconds(2000)); came) here = std::move(*came);
     }
@@ -240,17 +240,17 @@ class failing_calls : public stillmap::testing::buffer_test {
     std::string spent, left, there;
   };
 
-  // Chunks as large as they can be: they are alike, and each has calls of its own.
+  // The largest chunks: every chunk makes the same driver calls, so a few are enough.
   send_options sending_pages(const test_site &m, const point &p) const {
     send_options options = source_options(m);
     options.task = p.task();
     options.chunk_bytes = static_cast<std::uint32_t>(page());
-    options.max_downtime = std::chrono::hours(1);  // every guess is good enough: two rounds
+    options.max_downtime = std::chrono::hours(1);  // every estimate is short enough: two rounds
     options.resolve_timeout = std::chrono::milliseconds(2000);
     return options;
   }
 
-  // What is left is compared with what was when the task last went on alone.
+  // Compares the ledger with its state when the task last ran without the migration.
   attempt send(running_task &t, const test_site &m, other_process &there, const point &p) {
     const fault &f = p.at_source;
     const std::string number = std::to_string(p.number);
@@ -304,7 +304,7 @@ class failing_calls : public stillmap::testing::buffer_test {
     return a;
   }
 
-  // One point, with a process that may have had others before.
+  // Runs one point, with a destination process that may have served earlier points.
   void try_at(const point &p) {
     SCOPED_TRACE(p.text());
     if (there_ == nullptr) {
@@ -323,7 +323,7 @@ class failing_calls : public stillmap::testing::buffer_test {
         ++own_;
       } else {
         judge(p, a, has_it, told_there);
-        // What stayed goes on, and can go another time.
+        // A task that stayed continues, and can be sent again.
         const std::uint64_t nth = std::max(p.at_source.nth, p.at_destination.nth);
         if (!has_it && !told_there && !a.told && (nth & (nth - 1)) == 0) {
           const attempt again = send(t, *site_, *there_, {p.number, {}, {}});
@@ -335,7 +335,7 @@ class failing_calls : public stillmap::testing::buffer_test {
       if (told_there || a.own) there_.reset();
       if (!a.told && !a.own) return;
     }
-    restart_as(nullptr);  // something could not be given back
+    restart_as(nullptr);  // something could not be released
   }
 
   void judge(const point &p, const attempt &a, bool has_it, bool told_there) {
@@ -345,7 +345,7 @@ class failing_calls : public stillmap::testing::buffer_test {
     EXPECT_TRUE(has_it || a.there.rfind("nothing", 0) == 0) << a.there;
     EXPECT_EQ(a.there.find("leaks"), std::string::npos) << a.there;
     EXPECT_EQ(a.left, "") << "at the source";
-    // How many calls there are depends on which channel gets which chunks.
+    // The number of calls depends on which channel gets which chunks.
     if (!a.reached || a.there.find("not reached") != std::string::npos) {
       ++missed_;
       EXPECT_TRUE(has_it) << "nothing failed";
@@ -369,9 +369,9 @@ TEST_F(failing_calls, each_once_leaves_one_owner) {
   try_at(p);
   ASSERT_NE(source_calls_, "");
   ASSERT_EQ(destination_calls_.rfind(" cu", 0), 0u) << destination_calls_;
-  const bool every = std::getenv("STILLMAP_MODEL_SECONDS") != nullptr;  // there is time
-  // Else of many that are alike the first, the last and some between; fewer under sanitizers. Two
-  // thirds of all calls enter and leave a context, around each of the others.
+  const bool every = std::getenv("STILLMAP_MODEL_SECONDS") != nullptr;  // the run has time for all
+  // Otherwise the first of each function, the last and some between; fewer under sanitizers. Two
+  // thirds of all calls enter and leave a context around the others.
   const std::uint64_t rarely = std::getenv("STILLMAP_SANITIZER") != nullptr ? 4 : 1;
   const auto tried = [rarely](const fault &f, std::uint64_t of) {
     const bool context = f.function.rfind("cuCtx", 0) == 0;

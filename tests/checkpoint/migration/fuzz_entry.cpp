@@ -19,7 +19,7 @@ bool alike(const std::vector<std::byte> &a, bytes_view b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end());
 }
 
-// What was taken is written as it was read; what was not says why.
+// An accepted message encodes to the same bytes; a refused one has a reason.
 template <class T>
 std::string there_and_back(const result<T> &r, bytes_view from, const char *what) {
   if (!r) {
@@ -90,7 +90,7 @@ layout_message a_layout(std::size_t pages, device_address at) {
   return l;
 }
 
-// A whole session of a page of zeros, told so far.
+// The first `steps` messages of a session that sends a page of zeros.
 std::vector<std::byte> a_session(unsigned steps, bool again) {
   hostile_script s;
   const auto next = [&] { return steps != 0 && steps-- != 0; };

@@ -19,13 +19,13 @@ using bytes_view = std::span<const std::byte>;
 constexpr std::size_t channels = 4;
 constexpr std::uint32_t chunk_bytes = 64 << 10;
 
-// What one channel's two ends share.
+// State shared by both ends of one channel.
 struct pipe {
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<std::byte> to_receiver;
   std::vector<std::byte> from_receiver;
-  bool starves = false;  // the receiver waits for more
+  bool starves = false;  // the receiver waits for more bytes
   bool cut = false, gone = false;
 };
 
@@ -124,7 +124,7 @@ class source {
     if (p.gone) {
       heard(p);
       lock.unlock();
-      pipes_[on].reset();  // what comes next is on another connection
+      pipes_[on].reset();  // later bytes are of another connection
     } else {
       heard(p);
     }
@@ -133,7 +133,7 @@ class source {
   const std::string &wrong() const { return wrong_; }
 
  private:
-  // All that the receiver says makes sense.
+  // Checks that every message of the receiver is well-formed.
   void heard(pipe &p) {
     bytes_view rest = p.from_receiver;
     while (!rest.empty() && wrong_.empty()) {
@@ -157,7 +157,7 @@ class source {
   std::string wrong_;
 };
 
-// Puts in what only the two ends know.
+// Fills in the task and session ids, which only the two ends know.
 void put_names(kind what, std::vector<std::byte> &body, const std::optional<session_id> &session) {
   const auto put = [&](std::size_t at, const auto &bytes) {
     if (at + bytes.size() <= body.size()) {

@@ -18,8 +18,8 @@
 namespace stillmap::migration {
 
 struct hostile_outcome {
-  std::string wrong;  // of what the receiver said, or of what is left; empty: nothing
-  bool came = false;  // it took the task
+  std::string wrong;  // a failed check of the receiver's messages or of its memory; empty: none
+  bool came = false;  // the receiver accepted the task
 };
 hostile_outcome run_hostile_source(const device &d, std::span<const std::byte> operations);
 

@@ -15,7 +15,8 @@ namespace {
 
 using namespace stillmap::testing::sample;
 
-// Fails all its channels for good at the n-th message, sent or received, of all of them together.
+// Fails all its channels permanently at the n-th message, sent or received, counted over all of
+// them.
 class cutting_transport final : public transport {
  public:
   cutting_transport(std::unique_ptr<transport> to, int at) : to_(std::move(to)), left_(at) {}
@@ -45,7 +46,7 @@ class cutting_transport final : public transport {
     void shutdown() noexcept override { c_->shutdown(); }
 
    private:
-    // What was sent has gone, and what was received is lost.
+    // A message that was sent is delivered; one that was received is lost.
     status step(status s) {
       ++of_.seen_;
       if (--of_.left_ > 0) return s;
@@ -90,7 +91,7 @@ class dying : public stillmap::testing::buffer_test {
     return options;
   }
 
-  // Says what it has whenever it has something, or else when nobody comes for a while.
+  // Prints its verdict when the task arrives, or when none arrives before the timeout.
   [[noreturn]] void destination(const test_site &m) {
     receive_options options = destination_options(m);
     auto at = receiver::create(dev(), at_destination(m), options);
@@ -102,7 +103,7 @@ class dying : public stillmap::testing::buffer_test {
     const std::string wrong = task::wrong(dev());
     std::printf("\nVERDICT %s\n", wrong.empty() ? "owner" : wrong.c_str());
     std::fflush(stdout);
-    // There to answer whoever asks, until this process is killed.
+    // Keeps the receiver running, which answers queries, until this process is killed.
     std::this_thread::sleep_for(std::chrono::seconds(60));
     ::_exit(0);
   }
@@ -133,7 +134,7 @@ TEST_F(dying, DestinationAtEveryStep) {
       EXPECT_EQ(dies.verdict(), "killed") << name_of(static_cast<step>(s));
       if (sent.owner == owner::in_doubt) {
         EXPECT_TRUE(sent.failure);
-        // It comes back, on the same port and with the same records, and says what it knows.
+        // The destination restarts on the same port with the same records, and answers.
         other_process back("destination", m.folder());
         sent_memory settled = from.resolve(*to);
         for (int i = 0; i < 50 && settled.owner == owner::in_doubt; ++i) {
@@ -145,8 +146,8 @@ TEST_F(dying, DestinationAtEveryStep) {
     }
     const auto at = static_cast<step>(s);
     table += std::string("\nnote:   ") + name_of(at) + ": " + first + "; " + then + "; " + there;
-    // Before the source hears that it owns, the dead one has not run it: the source has it, whole.
-    // Afterwards it went with its owner.
+    // A destination killed before it sent its ownership has not run the task: the source keeps it.
+    // Killed later, it takes the task with it.
     const bool went = at == step::ownership_sent || at == step::running_recorded;
     EXPECT_EQ(then, went ? "not owner" : "owner") << name_of(at);
     if (at < step::awaiting_commit) {
@@ -178,15 +179,15 @@ TEST_F(dying, SourceAtEveryStep) {
     const std::string first = state(came);
     std::string then = first;
     if (at == step::intent_recorded) {
-      // On record that it gives it away, and everything is here: its machine can still say the
-      // word.
+      // The source's intent is on record and the destination has all contents: another process of
+      // the source's machine can still commit.
       other_process again("settling source", m.folder());
       EXPECT_EQ(again.verdict(), "not owner");
       came = here->receive(std::chrono::milliseconds(5000));
       then = state(came);
     }
     table += std::string("\nnote:   ") + name_of(at) + ": " + first + "; " + then;
-    // Until then it dies with its process, as it would without any migration.
+    // Before the intent, the task dies with its process, as it would without a migration.
     EXPECT_EQ(then, at >= step::intent_recorded ? "owner" : "not owner") << name_of(at);
   }
   std::printf("%s\n", table.c_str());
@@ -205,7 +206,7 @@ TEST_F(dying, LinkAtEveryMessage) {
     const bool through = cuts.seen() < n;
     std::string outcome = state_of(sent, dev());
     if (sent.owner == owner::in_doubt) {
-      // The link is there again.
+      // The link works again.
       const auto to = to_destination(m);
       sent = from.resolve(*to);
       outcome += ", then " + state_of(sent, dev());
@@ -219,7 +220,7 @@ TEST_F(dying, LinkAtEveryMessage) {
     }
     if (through) break;
     messages = n;
-    // Chunks are alike: not every one of them.
+    // Messages with chunks are alike: one in 25 is enough.
     if (n > 40 && n < 190) n += 24;
   }
   EXPECT_GT(messages, 20);

@@ -19,7 +19,7 @@ using stillmap::testing::pattern;
 using stillmap::testing::put;
 using namespace stillmap::testing::sample;
 
-// Flips a bit in so many of the chunks that come.
+// Flips a bit in each of the first `chunks` chunks that arrive.
 class damaging_acceptor final : public acceptor {
  public:
   damaging_acceptor(std::unique_ptr<acceptor> at, int chunks) : at_(std::move(at)), left_(chunks) {}
@@ -68,7 +68,7 @@ class migrating : public stillmap::testing::buffer_test {
     if (part() == "damaging, not reading back") destination(3, false);
   }
 
-  // What came, or why not.
+  // The memory that arrived, or the receiver's last failure.
   result<received_memory> arrive(const test_site &m, int damaged = 0, bool read_back = true) {
     receive_options options = destination_options(m);
     options.read_back = read_back;
@@ -99,7 +99,7 @@ class migrating : public stillmap::testing::buffer_test {
     say_and_end(wrong.empty() ? "here, epoch " + std::to_string(came->epoch) : wrong);
   }
 
-  // Memory of a task that wrote its number of writes into its first word.
+  // Receives a task that wrote, into the first word of each page, the seed of the page's pattern.
   [[noreturn]] void grown() {
     const auto came = arrive(test_site(meeting_place()));
     if (!came) say_and_end(came.error().message());
@@ -142,12 +142,12 @@ TEST_F(migrating, SameAddressesSameContents) {
   EXPECT_GE(sent.bytes_sent + sent.zero_bytes, 6 * page());
   EXPECT_TRUE(sent.unmapped);
   EXPECT_EQ(there.verdict(), "here, epoch 2");
-  // Nothing is left behind the addresses, and what did not go is untouched.
+  // Nothing is mapped at the addresses, and memory that was not sent is untouched.
   const address_space_stats books = dev().space().stats();
   EXPECT_EQ(books.mapped_bytes, page());
   EXPECT_EQ(books.suspended_bytes, 7 * page());
   EXPECT_TRUE(holds(dev(), device_address(other_at), page(), 7));
-  // It is not this machine's any more, and no second sender can give it away.
+  // This machine no longer owns the task, so a second sender cannot send it.
   sender again(dev(), std::vector<std::string>{"other"}, source_options(m));
   const sent_memory twice = again.send(*to);
   EXPECT_EQ(twice.owner, owner::source);
@@ -155,7 +155,7 @@ TEST_F(migrating, SameAddressesSameContents) {
   EXPECT_TRUE(twice.failure->is(errc::busy)) << twice.failure->message();
 }
 
-// While it is copied the task writes, grows and shrinks; it stops only for the end.
+// The task writes, grows and shrinks while it is copied, and stops only for the last round.
 TEST_F(migrating, WritesAndGrowsMeanwhile) {
   const test_site m;
   buffer_options buffer_opts;
@@ -174,7 +174,7 @@ TEST_F(migrating, WritesAndGrowsMeanwhile) {
   };
   for (std::size_t i = 0; i < 16; ++i) write_page(i);
 
-  std::mutex mutex;  // the task's own: its steps, and its stop
+  std::mutex mutex;  // held during a step of the task
   std::atomic<bool> stop{false};
   std::size_t pages = 16, steps = 0;
   std::thread task([&] {
@@ -200,7 +200,7 @@ TEST_F(migrating, WritesAndGrowsMeanwhile) {
   send_options options = source_options(m);
   std::size_t rounds = 0, steps_then = 0;
   options.max_downtime =
-      std::chrono::milliseconds(1);  // no guess is good enough: as many rounds as may be
+      std::chrono::milliseconds(1);  // no estimate is short enough: max_rounds rounds
   options.max_rounds = 4;
   options.on_progress = [&](const progress &p) {
     if (p.step == step::copied) rounds = p.round;
@@ -222,7 +222,7 @@ TEST_F(migrating, WritesAndGrowsMeanwhile) {
   EXPECT_EQ(there.verdict(), "here: " + std::to_string(pages) + " pages");
 }
 
-// A pause that looking alone is too long for: more rounds would not make it shorter.
+// Scanning alone takes longer than the maximum downtime: more rounds would not shorten it.
 TEST_F(migrating, MakesNoRoundForNothing) {
   const test_site m;
   task t(dev());
@@ -256,7 +256,7 @@ TEST_F(migrating, MakesNoRoundForNothing) {
   }
 }
 
-// What is zero is not sent, and what has not changed is not sent again.
+// Zeros are not sent, and unchanged contents are not sent again.
 TEST_F(migrating, SendsOnlyWhatChanged) {
   const test_site m;
   task t(dev());
@@ -312,7 +312,7 @@ TEST_F(migrating, StaysWhenTheTaskDoesNotStop) {
   EXPECT_EQ(said(sent), "test: it does not stop: busy");
   EXPECT_TRUE(goes_on);
   EXPECT_EQ(task::wrong(dev()), "");
-  // Nothing has happened: it can go another time, and the destination is there still.
+  // Nothing has changed: the task can be sent again, to the same destination.
   const sent_memory later = sender(dev(), both, source_options(m)).send(*to);
   EXPECT_EQ(later.owner, owner::destination) << said(later);
   EXPECT_EQ(there.verdict(), "here, epoch 2");
@@ -334,10 +334,10 @@ TEST_F(migrating, IsAbortedAtAnyStep) {
     ASSERT_EQ(sent.owner, owner::source) << name_of(static_cast<step>(s));
     EXPECT_TRUE(sent.failure->is(errc::operation_canceled)) << said(sent);
     ASSERT_EQ(task::wrong(dev()), "");
-    // The destination may need a moment to see that this one is over.
+    // The destination may need a moment to notice the end of this migration.
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
-  // Too late: it goes.
+  // A request after the intent is too late: the task moves.
   send_options options = source_options(m);
   std::stop_source abort;
   options.cancel = abort.get_token();
@@ -351,7 +351,7 @@ TEST_F(migrating, IsAbortedAtAnyStep) {
 
 TEST_F(migrating, AnAddressThatIsTaken) {
   const test_site m;
-  task t(dev());  // and the destination is this process too
+  task t(dev());  // the destination is this process too, so its addresses are in use
   auto at = receiver::create(dev(), at_destination(m), destination_options(m));
   ASSERT_TRUE(at);
   const sent_memory sent = sender(dev(), both, source_options(m)).send(*to_destination(m));
@@ -367,13 +367,14 @@ TEST_F(migrating, BelievesNobodyElse) {
   task t(dev());
   auto at = receiver::create(dev(), at_destination(m), destination_options(m));
   ASSERT_TRUE(at);
-  // A destination that is another than the one that is known.
+  // The source does not trust the destination's certificate.
   auto to = create_tls_transport(m.address(), others.of("source"));
   ASSERT_TRUE(to);
   sent_memory sent = sender(dev(), both, source_options(m)).send(**to);
   ASSERT_TRUE(sent.failure);
   EXPECT_TRUE(sent.failure->is(errc::not_supported)) << said(sent);
-  // And one that does not know us. With TLS 1.3 it shows with the first answer.
+  // The destination does not trust the source's. With TLS 1.3 the source learns it on its first
+  // read.
   credentials stranger = others.of("source");
   stranger.fingerprints = m.of("source").fingerprints;
   to = create_tls_transport(m.address(), stranger);

@@ -32,7 +32,7 @@ TEST(migration_tls, WhoWaitsForRoomHearsOfTheEnd) {
   const std::vector<std::byte> much(64 << 20);
   auto sent = std::async(std::launch::async,
                          [&] { return c.here->send(much, std::chrono::milliseconds(4000)); });
-  // Until nothing more goes into the socket.
+  // Fills the socket's buffers.
   std::vector<std::byte> some(16 << 10);
   ASSERT_TRUE(c.there->receive(some, std::chrono::milliseconds(5000)));
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
@@ -45,7 +45,7 @@ TEST(migration_tls, WhoWaitsForRoomHearsOfTheEnd) {
   EXPECT_FALSE(s.error().is(errc::busy)) << s.error().message();
 }
 
-// What was sent before the end arrives before it.
+// Data that was sent before the shutdown arrives.
 TEST(migration_tls, WhatWasSentBeforeTheEndArrives) {
   const test_site m;
   for (int i = 0; i < 20; ++i) {

@@ -18,7 +18,7 @@ bool fails_with(const result<T> &r, errc c) {
   return !r && r.error().is(c);
 }
 
-// What is put in comes out at the same end.
+// A channel that receives what was sent on it.
 class loop final : public channel {
  public:
   status handshake(std::chrono::milliseconds) override { return {}; }
@@ -49,7 +49,7 @@ void every_damage(const std::vector<std::byte> &good, T decode) {
   std::vector<std::byte> longer = good;
   longer.push_back(std::byte{0});
   EXPECT_FALSE(decode(longer));
-  // Whatever it makes of them, it makes it without harm; the sanitizers look.
+  // Either result is fine; sanitizers check that no access is out of bounds.
   for (std::size_t bit = 0; bit < 8 * good.size(); ++bit) {
     std::vector<std::byte> bad = good;
     bad[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
@@ -117,7 +117,7 @@ TEST(migration_wire, HeadersDamaged) {
   }
 }
 
-// A header alone takes no memory, whatever length it speaks of.
+// A header alone allocates no memory, whatever length it announces.
 TEST(migration_wire, ALengthThatNothingFollows) {
   loop c;
   std::byte head[header::bytes];
