@@ -4,19 +4,12 @@
 
 #include <cmath>
 
+#include "stillmap/allocators/report/internal/text_out.h"
+
 namespace stillmap::tool {
 
-std::string json_writer::quoted(std::string_view text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (static_cast<unsigned char>(c) < 0x20) {
-      out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
-      continue;
-    }
-    if (c == '"' || c == '\\') out += '\\';
-    out += c;
-  }
-  return out + '"';
+std::string json_writer::quoted(std::string_view plain) {
+  return text::json(plain);
 }
 
 std::string json_writer::number(double value) {
@@ -26,7 +19,7 @@ std::string json_writer::number(double value) {
 json_writer &json_writer::add(std::string_view key, std::string_view value) {
   if (!first_) text_ += ',';
   if (!open_.empty()) text_ += '\n' + std::string(open_.size() * 2, ' ');
-  if (!key.empty()) text_ += quoted(key) + ": ";
+  if (!key.empty()) text_ += text::json(key) + ": ";
   text_ += value;
   first_ = false;
   return *this;

@@ -35,7 +35,7 @@ class json_writer {
   const std::string &text() const { return text_; }
 
  private:
-  static std::string quoted(std::string_view text);
+  static std::string quoted(std::string_view plain);
   static std::string number(double value);
   json_writer &add(std::string_view key, std::string_view value);
   json_writer &open(std::string_view key, char bracket);
