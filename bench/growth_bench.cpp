@@ -1,5 +1,5 @@
-// What growing costs: in place by mapping pages, and by the two ways of copying there are without
-// it. Time is that of the growing calls alone; data written between them is not timed.
+// The cost of growing: in place by mapping pages, and by two ways of copying. Only the growing
+// calls are timed, not the data written between them.
 #include <algorithm>
 #include <thread>
 #include <utility>
@@ -25,7 +25,7 @@ std::shared_ptr<page_pool> make_pool(session &s, pool_state state, std::size_t b
   return *made;
 }
 
-// Data for the copying to carry. Only where there are bytes.
+// Writes data for the copying to move, if the memory has bytes.
 bool write_step(session &s, memory_kind kind, device_address at, std::size_t bytes) {
   if (kind == memory_kind::unbacked && s.driver().is_hostcuda()) return true;
   return s.check(write_bytes(s.dev(), at, bytes));
@@ -116,8 +116,8 @@ void grow_async(benchmark::State &state, memory_kind kind) {
   s.report();
 }
 
-// Growth between which the program computes: what the resizing thread itself waits, with pages
-// mapped ahead of need and without.
+// The program computes between growths: the time that the resizing thread waits, with pages mapped
+// ahead and without.
 void grow_while_computing(benchmark::State &state, pool_state pool) {
   const std::size_t total = smoke() ? 64_MiB : 1_GiB, step = 2_MiB;
   session s(state, memory_kind::unbacked, total);
@@ -151,8 +151,8 @@ void grow_while_computing(benchmark::State &state, pool_state pool) {
   state.counters["p99_us"] = waits[waits.size() * 99 / 100] * 1e6;
 }
 
-// One page more, for buffers of very different sizes: the cost must not know the size. Nor that a
-// kernel writes to the buffer all the time: for that hostcuda needs bytes, which cost more to map.
+// One page more, for buffers of very different sizes: the cost must not depend on the size, nor on
+// a kernel that writes to the buffer. For the kernel hostcuda needs bytes, which cost more to map.
 void grow_by_one_page(benchmark::State &state, bool under_a_kernel) {
   const std::size_t size = static_cast<std::size_t>(state.range(0)) << 20, step = 2_MiB;
   constexpr std::size_t batch = 64;
@@ -228,7 +228,7 @@ constexpr auto warm = pool_state::warm;
 constexpr auto cold = pool_state::cold;
 
 BENCHMARK_CAPTURE(grow_by_one_page, idle, false)->Apply([](auto *b) { flat_sizes(b, 64 << 10); });
-// Bytes that kernels can reach are mappings of the host's, of which it has so many.
+// Bytes that kernels can access are mappings of the host, whose number is limited.
 BENCHMARK_CAPTURE(grow_by_one_page, under_a_kernel, true)->Apply([](auto *b) {
   flat_sizes(b, on_gpu() ? 64 << 10 : 16 << 10);
 });

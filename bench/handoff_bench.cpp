@@ -1,6 +1,6 @@
 // Memory handed over to another process, against a plain copy of 4 GiB in host memory in the same
-// run, by one thread and by two. What is timed is all of give(): from the greeting until nothing is
-// mapped here any more. The larger handles hold four times as much, of which only what is looked at
+// run, by one thread and by two. All of send() is timed: from the greeting until nothing is mapped
+// here any more. The larger handles hold four times as much, of which only what is looked at
 // is present on the host: handing over depends on how many there are.
 #include <sys/resource.h>
 #include <unistd.h>
@@ -72,7 +72,7 @@ std::array<double, 2> seconds_of_memcpy() {
           })};
 }
 
-// The other process: takes, looks at the ends of every page, and says by its exit what it found.
+// The other process: receives, reads the ends of every page, and exits with 0 if they are right.
 [[noreturn]] void take_there(const char *place) {
   raise_descriptors();
   driver *const drv = the_driver();
@@ -86,8 +86,8 @@ std::array<double, 2> seconds_of_memcpy() {
     std::fprintf(stderr, "the receiver: %s\n", taken.error().message().c_str());
     ::_exit(4);
   }
-  // What it looks at is no part of handing over: on a small machine it would take processors from
-  // the sender, whose time it is.
+  // Reading is not part of the hand-off: on a small machine it would take processors from the
+  // sender, which is timed.
   std::this_thread::sleep_for(std::chrono::milliseconds(smoke() ? 1 : 100));
   const driver_counts counts = drv->counts();
   bool good = counts.bytes_on_device == 0 && counts.bytes_to_device == 0;

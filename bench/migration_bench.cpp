@@ -1,8 +1,8 @@
 // A task that moves while it is written to, against a plain copy of as many bytes, standing still,
 // from device memory to device memory over a link of the same kind, in the same run: how long the
 // task stands still, and how long all of it takes. Both ends are on this machine, and share its
-// processors. Either destination has had as much device memory before, and both ends keep what is
-// released: what a host takes to make memory present, and to take it back, is not a device's time.
+// processors. Both destinations have used as much device memory before, and both ends keep released
+// memory, because the host's time to make memory present and to take it back is not a device's.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -78,7 +78,7 @@ void each_piece(const device &d, device_address begin, std::size_t share, const 
   }
 }
 
-// The other process: a receiver, or what only takes bytes as they come.
+// The other process: a receiver, or a sink for the plain copy.
 [[noreturn]] void be(const std::string &part, const std::string &folder) {
   driver *const drv = the_driver();
   const device d = must(device::open(*drv, 0));
@@ -234,7 +234,7 @@ class writer {
   std::thread thread_;
 };
 
-// `slower`: the link at most so many bytes a second; 0: what this machine manages.
+// `slower`: a limit of the link in bytes a second; 0: none.
 void moving(benchmark::State &state, const char *part, std::uint64_t slower) {
   const double bytes = static_cast<double>(total_bytes());
   std::vector<double> plains, wholes, pauses, parts, rounds, went;

@@ -1,6 +1,6 @@
 // A process taken off its device and put back by the driver itself (cuCheckpointProcess*), where it
-// can: what suspend_bench's rows are an alternative to. The other process holds the memory, and
-// says by its exit whether it was there afterwards.
+// can: the alternative to suspend_bench's rows. The other process holds the memory, and exits with
+// 0 if its contents are right afterwards.
 #include <unistd.h>
 
 #include <cstdlib>

@@ -1,6 +1,6 @@
-// Device memory saved as an image and brought back, beside what copies or writes a file of as many
-// bytes; and an incremental image of memory of which one page in a hundred has changed, beside
-// digesting all of it once.
+// Device memory saved as an image and restored, compared with copying or writing a file of the same
+// size; and an incremental image after one page in a hundred has changed, compared with digesting
+// all of the memory once.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -70,7 +70,7 @@ void restore(benchmark::State &state, const std::string &folder) {
   state.SetBytesProcessed(static_cast<std::int64_t>(total_bytes()) * state.iterations());
 }
 
-// A file of as many bytes, and what copies them into another one without us.
+// A file of the same size, copied or written without Stillmap.
 class plain_file {
  public:
   plain_file(std::string folder, std::size_t bytes)
@@ -127,7 +127,7 @@ class plain_file {
   int in_ = -1;
 };
 
-// Seconds of what `what` takes; it has failed where it says false.
+// Times `what`, which returns false if it failed.
 template <class What>
 bool timed(std::vector<double> &into, What &&what) {
   stopwatch watch;
@@ -136,7 +136,7 @@ bool timed(std::vector<double> &into, What &&what) {
   return good;
 }
 
-// All in turn, so that what else the machine does meets all of them; medians.
+// All in turn, so that other load on the machine affects all alike; medians.
 void save_beside_files(benchmark::State &state, const std::string &folder, bool on_disk) {
   session on(state, memory_kind::backed, total_bytes());
   if (!on) return;
@@ -156,7 +156,7 @@ void save_beside_files(benchmark::State &state, const std::string &folder, bool 
       [&] { return timed(unread, [&] { return save(false); }); },
       [&] { return timed(files, [&] { return on_disk ? plain.write_direct() : plain.copy(); }); },
       [&] { return timed(saves, [&] { return save(true); }); }};
-  // Each is first as often: what comes first may have to fetch memory that the next ones find.
+  // Each is first equally often, because the first may fetch memory for the others.
   for (std::size_t first = 0; auto _ : state) {
     for (std::size_t i = 0; i < ways.size(); ++i) {
       if (!ways[(first + i) % ways.size()]()) {
@@ -181,7 +181,7 @@ std::size_t large() {
   return smoke() ? 64_MiB : amount(8_GiB, 32_GiB);
 }
 
-// One page in a hundred changes before each round; beside it, all of that memory digested once.
+// One page in a hundred changes before each round. Compared with one digest of all the memory.
 void incremental(benchmark::State &state) {
   session on(state, memory_kind::backed, large());
   if (!on) return;
@@ -235,7 +235,7 @@ void incremental(benchmark::State &state) {
   state.SetBytesProcessed(static_cast<std::int64_t>(large()) * state.iterations());
 }
 
-// As many digests by as many threads, from plain host memory: what the ones above could be at best.
+// Digests of plain host memory by as many threads: an upper limit for the digests above.
 void digest_all(benchmark::State &state) {
   const std::size_t threads = std::min(std::thread::hardware_concurrency(), 8U);
   const std::size_t bytes = std::min<std::size_t>(large(), 1_GiB);

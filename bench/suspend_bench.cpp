@@ -1,6 +1,6 @@
-// Taking memory away and giving it back, against a plain copy of the same bytes in host memory by
-// as many threads, and against what the device's own copies do between its memory and pinned
-// memory. A row's bytes_per_second is contents over time.
+// Suspending and resuming a task, compared with a plain copy of the same bytes in host memory by as
+// many threads, and with the device's own copies between its memory and pinned memory. A row's
+// bytes_per_second is contents over time.
 #include <chrono>
 #include <cstring>
 #include <memory>
@@ -28,8 +28,8 @@ std::size_t total_bytes() {
   return smoke() ? 64_MiB : amount(2_GiB, 16_GiB);
 }
 
-// What a program without any of this would do: copy it there and back, between memory that is there
-// already, as pinned memory is.
+// What a program without Stillmap does: copies between memory that exists already, as pinned memory
+// does.
 class plain_copy {
  public:
   explicit plain_copy(std::size_t bytes)
@@ -60,14 +60,14 @@ void plain(benchmark::State &state) {
 
 enum class half { suspend, resume, resume_at_once };
 
-// Between two of them a task sleeps, and hostcuda zeroes what was released, which it cannot do as
-// fast as a GPU. What it costs not to sleep has a row of its own.
+// The task sleeps between suspend and resume, while hostcuda zeroes what was released, more slowly
+// than a GPU. `resume_at_once` measures the cost without the sleep.
 void pause() {
   std::this_thread::sleep_for(std::chrono::milliseconds(smoke() ? 1 : 250));
 }
 
-// A buffer that was written, and who suspends it; once done already, so that pinned memory is
-// there.
+// A buffer that was written, and its suspender. Suspended and resumed once, so that pinned memory
+// exists.
 class task {
  public:
   task(session &s, std::size_t bytes, backing_store where) : s_(s) {
@@ -145,8 +145,8 @@ class engine_copy {
   std::optional<checkpoint::batch_copier> by_;
 };
 
-// All in turn, so that what else the machine does meets all of them: medians, and the speed of each
-// half as a part of memcpy's, and of the device's own copies'.
+// All in turn, so that other load on the machine affects all alike: medians, and the speed of each
+// half relative to memcpy and to the device's own copies.
 void side_by_side(benchmark::State &state) {
   const std::size_t bytes = total_bytes();
   session s(state, memory_kind::backed, 5 * bytes);

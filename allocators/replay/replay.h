@@ -25,8 +25,8 @@ struct replay_result {
   std::uint64_t peak_live_bytes = 0;
   std::uint64_t peak_committed_bytes = 0;
   std::uint64_t ops = 0;
-  // The median and the mean of the iterations from the third on, or of all if there are fewer. Other
-  // load on the machine disturbs the median least.
+  // The median and the mean of the iterations from the third on, or of all if there are fewer.
+  // Other load on the machine disturbs the median least.
   double ns_per_op = 0, ns_per_op_mean = 0;
   driver_counts calls;  // of the allocator: without the waits of the trace and without checking
   driver_counts last_iteration;

@@ -51,7 +51,7 @@ class planner {
     }
   }
 
-  // From now on the numbers in `from` mean the blocks that have the numbers in `to`, which are alike.
+  // From now on the numbers in `from` mean the blocks that have the numbers in `to`: equal blocks.
   void rename(const std::vector<std::uint64_t> &to, const std::vector<std::uint64_t> &from) {
     std::vector<std::uint32_t> slots(to.size());
     for (std::size_t i = 0; i < to.size(); ++i) slots[i] = std::exchange(slot_[to[i]], nowhere);

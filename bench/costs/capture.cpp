@@ -11,7 +11,7 @@
 namespace stillmap::costs {
 namespace {
 
-// The library itself never captures, so its seam has no name for these.
+// The library never captures, so its driver interface has no calls for this.
 struct capture_calls {
   CUresult (*begin)(CUstream, CUstreamCaptureMode) = nullptr;
   CUresult (*end)(CUstream, CUgraph *) = nullptr;
@@ -27,7 +27,7 @@ struct capture_calls {
   }
 };
 
-// Who makes the call.
+// The thread and mode that the call is made in.
 enum class caller { here, here_relaxed, elsewhere };
 constexpr const char *names[] = {"here", "here in relaxed mode", "another thread"};
 

@@ -21,7 +21,7 @@ void measure_ceiling(const machine &m, time_left left, bool quick, table &out) {
   const std::size_t bound = quick ? 4096 : 600000;
   many_mappings all(m);
   auto began = std::chrono::steady_clock::now();
-  all.grow(bound, left.share(0.5));  // taking them away takes as long
+  all.grow(bound, left.share(0.5));  // unmapping takes as long
   const std::string took = seconds_since(began), count = std::to_string(all.count());
   const auto reached = static_cast<double>(all.count());
   if (all.refusal()) {

@@ -17,7 +17,7 @@ double misfit(const std::vector<sized_time> &times, const price &p) {
 price fit(const std::vector<sized_time> &all) {
   std::vector<sized_time> times;
   for (const sized_time &t : all) {
-    if (t.ns > 0) times.push_back(t);  // what took no time has no proportion
+    if (t.ns > 0) times.push_back(t);  // relative to 0 there is no error
   }
   if (times.empty()) return {};
   // Weighted sums: of 1, x, x^2, y, xy.
@@ -35,7 +35,7 @@ price fit(const std::vector<sized_time> &all) {
   if (determinant <= s * sxx * 1e-12) return constant;  // one size only
   const price free{(sxx * sy - sx * sxy) / determinant, (s * sxy - sx * sy) / determinant};
   if (free.fixed_ns >= 0 && free.ns_per_mib >= 0) return free;
-  // The best of those that are not negative then lies where one part is 0.
+  // The best line without a negative part then has a part that is 0.
   const price slope{0, sxy / sxx};
   return misfit(times, constant) <= misfit(times, slope) ? constant : slope;
 }

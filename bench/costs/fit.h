@@ -1,4 +1,4 @@
-// What a call costs as hostcuda's `costs=` has it: so much each time, and so much per MiB.
+// The cost of a call as in hostcuda's `costs=`: a fixed time and a time per MiB.
 #pragma once
 
 #include <vector>
@@ -15,9 +15,9 @@ struct price {
   double ns_per_mib = 0;
 };
 
-// The line through `times` with the least squares of the errors in proportion to the times: with
-// the errors as they are the largest size would decide alone, and most calls are small. Neither
-// part is negative. Of one time: that time, whatever the size. Of none: 0.
+// Fits a line through `times` with the least squares of the relative errors: with absolute errors
+// the largest size alone would decide, and most calls are small. Neither part is negative. Of one
+// time: that time, whatever the size. Of none: 0.
 price fit(const std::vector<sized_time> &times);
 
 }  // namespace stillmap::costs

@@ -1,4 +1,4 @@
-// Calls against the number of mappings that there are already.
+// Calls against the number of existing mappings.
 #include "bench/costs/life.h"
 #include "bench/costs/many_mappings.h"
 #include "bench/costs/parts.h"

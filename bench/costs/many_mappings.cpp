@@ -42,7 +42,7 @@ status many_mappings::extend(chunk &c, std::size_t n) {
   return mapped ? allowed : mapped;
 }
 
-// All at once; where that is refused one after the other, to see which is the first that cannot be.
+// All in one call; if that is refused, one after the other, to find the first refused mapping.
 status many_mappings::allow(chunk &c, std::size_t first) {
   if (machine_.allow(pages_of(c, first, c.mapped - first))) {
     count_ += c.mapped - first;
@@ -54,7 +54,7 @@ status many_mappings::allow(chunk &c, std::size_t first) {
       ++count_;
       continue;
     }
-    (void)unmap(c, i);  // what may not be touched is no mapping to count
+    (void)unmap(c, i);  // mappings without access are not counted
     return one;
   }
   return {};
@@ -64,7 +64,7 @@ status many_mappings::unmap(chunk &c, std::size_t first) {
   const std::size_t n = c.mapped - first;
   if (n == 0) return {};
   status done = machine_.driver().unmap(pages_of(c, first, n));
-  // A driver that does not take several at once, or not in this state.
+  // The driver may refuse to unmap several at once.
   for (std::size_t i = first; !done && i < c.mapped; ++i) {
     const status one = machine_.driver().unmap(pages_of(c, i, 1));
     if (!one) return one;

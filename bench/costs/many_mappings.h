@@ -1,4 +1,4 @@
-// One page at very many addresses: mappings without the memory that they would take otherwise.
+// One page at very many addresses: mappings that need no memory of their own.
 #pragma once
 
 #include <cstddef>
@@ -14,12 +14,12 @@ class many_mappings {
  public:
   explicit many_mappings(const machine &m) : machine_(m) {}
 
-  // Until there are `count`, the driver refuses one, or the time is over. After a refusal what was
-  // there is still there.
+  // Adds mappings until there are `count`, the driver refuses one, or the time is over. Keeps the
+  // mappings after a refusal.
   void grow(std::size_t count, const time_left &left);
-  std::size_t count() const { return count_; }  // that may be touched
+  std::size_t count() const { return count_; }  // with access
   const std::optional<error> &refusal() const { return refusal_; }
-  // All of them; the destructor does the same. The error is the first of several.
+  // Removes all mappings, as the destructor does. Returns the first of several errors.
   status undo();
 
   many_mappings(const many_mappings &) = delete;
@@ -27,7 +27,7 @@ class many_mappings {
   ~many_mappings() { (void)undo(); }
 
  private:
-  // Neighbours, so that one call gives access to all and one takes them away. WSL refuses large
+  // Adjacent mappings, so that one call makes all accessible and one unmaps them. WSL refuses large
   // reservations, so there are several.
   static constexpr std::size_t per_chunk = 1024;
   struct chunk {

@@ -1,4 +1,4 @@
-// The table for a terminal: medians in a grid for each thing that is looked at, then the facts.
+// The table for a terminal: a grid of medians for each variable, then the facts.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -38,7 +38,7 @@ std::string grid(const table &t, const std::string &by) {
     width = std::max(width, r.call.size());
   }
   if (calls.empty()) return "";
-  const bool one = xs.size() == 1;  // then there is room for how bad it gets
+  const bool one = xs.size() == 1;  // leaves room for the 99th percentile
   std::string out = padded("", width, false);
   if (one) {
     out += "    median       p99         n";
@@ -50,14 +50,11 @@ std::string grid(const table &t, const std::string &by) {
     out += padded(call, width, false);
     for (const double x : xs) {
       const auto found = cells.find({call, x});
-      if (found == cells.end()) {
-        out += padded("-", 10, true);
-        continue;
-      }
-      const spread &s = found->second->times;
-      out += padded(microseconds(s.median_ns), 10, true);
-      if (one)
+      const spread s = found != cells.end() ? found->second->times : spread{};
+      out += padded(s.n != 0 ? microseconds(s.median_ns) : "-", 10, true);
+      if (one) {
         out += padded(microseconds(s.p99_ns), 10, true) + padded(std::to_string(s.n), 10, true);
+      }
     }
     out += '\n';
   }
@@ -66,7 +63,7 @@ std::string grid(const table &t, const std::string &by) {
 
 std::string short_code(const std::string &code) {
   const std::string prefix = "CUDA_ERROR_";
-  return code.rfind(prefix, 0) == 0 ? code.substr(prefix.size()) : code;
+  return code.starts_with(prefix) ? code.substr(prefix.size()) : code;
 }
 
 std::string text_of(const fact &f) {
@@ -85,17 +82,17 @@ std::string refusals(const table &t, const std::string &by) {
   return out;
 }
 
-// The many facts of captures, what is said alike once.
+// The facts of captures; calls with the same result are one entry.
 std::string captures(const table &t) {
   const std::string prefix = "capture.";
   std::vector<std::string> calls;
   std::map<std::string, std::vector<std::pair<std::string, std::string>>> said;
   for (const fact &f : t.facts) {
     const std::size_t dot = f.name.rfind('.');
-    if (f.name.rfind(prefix, 0) != 0 || dot < prefix.size()) continue;
+    if (!f.name.starts_with(prefix) || dot < prefix.size()) continue;
     const std::string call = f.name.substr(dot + 1);
     if (!said.contains(call)) calls.push_back(call);
-    const bool lost = f.text.rfind("the capture is lost", 0) == 0;
+    const bool lost = f.text.starts_with("the capture is lost");
     const std::string code = short_code(text_of(f));
     const std::string what = code == "CUDA_SUCCESS" ? (lost ? "done, CAPTURE LOST" : "")
                                                     : code + (lost ? ", CAPTURE LOST" : "");
@@ -104,7 +101,6 @@ std::string captures(const table &t) {
     const std::size_t mode = when.find('.');
     said[call].emplace_back(when.substr(0, mode) + " (" + when.substr(mode + 1) + ")", what);
   }
-  // Calls that are answered alike stand together.
   std::vector<std::string> answers;
   std::map<std::string, std::string> who;
   for (const std::string &call : calls) {
@@ -137,7 +133,7 @@ std::string waits(const table &t) {
   std::size_t width = 0;
   for (const fact &f : t.facts) {
     for (int i = 0; i < 2; ++i) {
-      if (f.name.rfind(prefixes[i], 0) != 0) continue;
+      if (!f.name.starts_with(prefixes[i])) continue;
       const std::string call = f.name.substr(prefixes[i].size());
       if (std::find(calls.begin(), calls.end(), call) == calls.end()) calls.push_back(call);
       said[i][call] = short_code(text_of(f));
@@ -156,8 +152,8 @@ std::string waits(const table &t) {
 }
 
 bool has_a_grid(const fact &f) {
-  return f.name.rfind("capture.", 0) == 0 || f.name.rfind("waits.non-blocking.", 0) == 0 ||
-         f.name.rfind("waits.blocking.", 0) == 0;
+  return f.name.starts_with("capture.") || f.name.starts_with("waits.non-blocking.") ||
+         f.name.starts_with("waits.blocking.");
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 namespace stillmap::costs {
 namespace {
 
-// "580.65.06", of the kernel's part of NVIDIA's driver: where CUDA's version stays, costs change.
+// "580.65.06", the version of NVIDIA's kernel driver. Costs change with it, not only with CUDA's.
 std::string kernel_driver() {
   std::ifstream file("/proc/driver/nvidia/version");
   for (std::string word; file >> word;) {
@@ -47,7 +47,7 @@ const std::vector<part> &all_parts() {
       {"touch", "first touch, and who writes the zeros", lazy, true, 3, measure_touch},
       {"waits", "what waits for work on other memory", lazy, false, 3, measure_waits},
       {"capture", "what is legal while a stream captures", lazy, false, 1, measure_capture},
-      // Last: a driver that takes its ceiling badly spoils nothing else.
+      // Last, because a driver may not recover from reaching its limit.
       {"ceiling", "how many mappings there can be", unbacked, true, 5, measure_ceiling},
   };
   return parts;
@@ -66,7 +66,7 @@ result<table> measure(driver &drv, const run_options &options) {
   for (const part &p : all_parts()) {
     if (!wanted(p, options.only)) continue;
     options.progress(std::string(p.name) + ": " + p.what);
-    // What a part leaves over is for those after it.
+    // Time that a part does not use is for the parts after it.
     const time_left now = left.share(p.weight / weights);
     weights -= p.weight;
     if (const status s = m.enter(p.memory); !s) {

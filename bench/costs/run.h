@@ -1,4 +1,4 @@
-// The program `cost_table` but for its command line.
+// The program `cost_table` without its command line.
 #pragma once
 
 #include <functional>
@@ -22,7 +22,7 @@ constexpr std::size_t least_samples(bool quick) {
   return quick ? 2 : 5;
 }
 
-// Errors: no device to measure. What else is refused is in the table.
+// Errors: no device to measure. Other refusals are in the table.
 result<table> measure(driver &drv, const run_options &options);
 
 }  // namespace stillmap::costs

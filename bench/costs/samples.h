@@ -1,4 +1,4 @@
-// Times of one call, and the two of them that are told: the usual one and the bad one.
+// Times of one call, and what is reported of them: the median and the 99th percentile.
 #pragma once
 
 #include <chrono>
@@ -17,8 +17,8 @@ struct spread {
   double p99_ns = 0;
 };
 
-// The smallest of `times` that at least `percent` of them do not exceed: a time that was really
-// seen, the largest where there are few. 0 of none.
+// The smallest of `times` that at least `percent` of them do not exceed: always a measured time,
+// the largest if there are few. 0 if there is none.
 double percentile(std::vector<double> times, double percent);
 using bench::median;
 
@@ -40,7 +40,7 @@ class call_times {
   void add(const call_times &more);
   const std::vector<std::pair<std::string, samples>> &all() const { return all_; }
 
-  // Makes the call, and keeps its time unless it was refused: a refusal takes another way through
+  // Makes the call, and keeps its time unless the call failed: a failure takes another path through
   // the driver.
   template <class Call>
   auto time(const char *name, Call &&call) {

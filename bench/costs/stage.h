@@ -1,5 +1,5 @@
-// Every call that may be asked for while something else goes on, with what it needs made before and
-// what it makes given back after.
+// Every call that can be made while other work runs. What it needs is made before, and what it
+// makes is given back after.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace stillmap::costs {
 
-// What one call needs and makes. In the order that it is made; it goes in the opposite one.
+// What one call needs and makes, in the order of creation; destroyed in the opposite order.
 struct stage {
   explicit stage(const machine &on) : m(on) {}
   stage(const stage &) = delete;
@@ -16,13 +16,13 @@ struct stage {
   ~stage();
 
   const machine &m;
-  own_stream side;  // not the one where something goes on
+  own_stream side;  // not the stream with the work
   addresses range;
   physical pages;
   mapping there;
   physical again;  // a second handle of the pages
   plain_memory plain;
-  device_address ordered;  // memory in the order of `side`, not freed yet
+  device_address ordered;  // allocated in the order of `side`, not freed yet
   pinned_memory pinned;
   int descriptor = -1;
 };

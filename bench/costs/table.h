@@ -1,4 +1,4 @@
-// What was measured and found, and how it is written down.
+// The measured times and facts, and their formats.
 #pragma once
 
 #include <string>
@@ -10,24 +10,24 @@
 
 namespace stillmap::costs {
 
-// What a time is looked at against, and so what `x` of its row is.
+// The variable that a time is measured against: the meaning of `x` in its row.
 namespace against {
 inline constexpr const char *nothing = "nothing";    // 0
 inline constexpr const char *size = "size";          // bytes
 inline constexpr const char *touched = "touched";    // bytes that are written and read
 inline constexpr const char *adjacent = "adjacent";  // neighbouring mappings under one call
-inline constexpr const char *live = "live";          // mappings there are
-inline constexpr const char *threads = "threads";    // that call at once
-inline constexpr const char *work = "work";          // ms that work on other memory has to run
+inline constexpr const char *live = "live";          // existing mappings
+inline constexpr const char *threads = "threads";    // that call at the same time
+inline constexpr const char *work = "work";          // ms of work on other memory
 }  // namespace against
 
 struct row {
-  std::string call;  // the driver's name, and what is special about it: "cuMemCreate (shareable)"
+  std::string call;  // the driver's name, and the variant: "cuMemCreate (shareable)"
   std::string against;
   double x = 0;
   int threads = 1;
   spread times;
-  std::string error;  // of the call, or of one that it needs; there may be times from before it
+  std::string error;  // of the call, or of a call that it needs; earlier samples may be in `times`
 };
 
 struct fact {
@@ -39,7 +39,7 @@ struct fact {
 struct table {
   std::string device, driver, commit;
   std::string hostcuda;  // its configuration; empty on a GPU
-  double seconds = 0;    // it was given
+  double seconds = 0;    // run_options::seconds
   bool quick = false;
   std::vector<row> rows;
   std::vector<fact> facts;

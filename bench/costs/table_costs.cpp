@@ -7,17 +7,16 @@
 namespace stillmap::costs {
 namespace {
 
-// A driver's function as it is, and one thread calling: the rest is of no use to a cost table.
+// hostcuda's cost table has only plain calls of driver functions by one thread.
 bool counts(const row &r) {
-  return r.times.n != 0 && r.threads == 1 && r.call.rfind("cu", 0) == 0 &&
+  return r.times.n != 0 && r.threads == 1 && r.call.starts_with("cu") &&
          r.call.find(' ') == std::string::npos &&
          (r.against == against::size || r.against == against::nothing);
 }
 
 std::string one_line(std::string text) {
-  for (char &c : text) {
-    if (static_cast<unsigned char>(c) < 0x20) c = ' ';
-  }
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return c >= 0 && c < 0x20; }, ' ');
   return text;
 }
 

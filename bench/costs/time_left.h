@@ -1,4 +1,4 @@
-// How the program keeps to its time: fewer samples, never fewer than `least`.
+// Keeps the program to its time by fewer samples, but never fewer than `least`.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ class time_left {
 
   // This part (0 to 1) of what is left now.
   time_left share(double part) const { return time_left(seconds() * part, least_, most_); }
-  // With another number of samples, for what takes long or shows nothing new.
+  // With at most `n` samples, for slow calls.
   time_left at_most(std::size_t n) const {
     return time_left(seconds(), std::min(least_, n), std::min(most_, n));
   }

@@ -1,4 +1,4 @@
-// Whether the first touch of new memory costs more than the next, and who pays for its zeros.
+// Whether the first touch of new memory costs more than the next, and which call zeroes it.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -22,7 +22,7 @@ struct found {
   std::size_t looked_at = 0;
 };
 
-// All of small memory, and 64 places of large.
+// Reads all of small memory, and 64 places of large memory.
 result<bool> is_zero(const driver &drv, device_address at, std::size_t bytes, found &f) {
   std::vector<unsigned char> seen(1_MiB);
   const std::size_t step = std::max(seen.size(), round_down(bytes / 64, seen.size()));
@@ -110,7 +110,7 @@ void say_who_pays(call_times &times, std::size_t bytes, table &out) {
   };
   const auto *const most = std::max_element(std::begin(payers), std::end(payers),
                                             [](auto &a, auto &b) { return a.ns < b.ns; });
-  // Writing zeros cannot be had for much less than a memset takes.
+  // Zeroing does not take much less than a memset.
   const std::string who = most->ns >= again / 2 ? most->who : "nothing that was looked at";
   std::string text = "the zeros of new memory are paid for by " + who + ": of " +
                      std::to_string(bytes >> 20) + " MiB a memset takes " + microseconds(again) +
@@ -124,7 +124,7 @@ void say_who_pays(call_times &times, std::size_t bytes, table &out) {
 void measure_touch(const machine &m, time_left left, bool quick, table &out) {
   const auto stream = m.create_stream();
   if (!stream) return out.refused(stream.error(), against::touched, 0);
-  // hostcuda's bytes are the host's: enough to see that it runs.
+  // hostcuda uses host memory: large sizes prove nothing there.
   const std::size_t largest = quick ? 8_MiB : m.driver().is_hostcuda() ? 128_MiB : 1_GiB;
   const std::chrono::milliseconds pause(quick ? 5 : 100);
   std::vector<std::size_t> sizes{2_MiB, 8_MiB, 32_MiB, 128_MiB, 512_MiB, 1_GiB};

@@ -24,8 +24,8 @@ class kernels {
   kernels &operator=(kernels &&) = delete;
   ~kernels();
 
-  // Writes 1, 2, 3, ... to the word at `at` until it is stopped, for `milliseconds` at most. Returns
-  // when it runs. One at a time.
+  // Writes 1, 2, 3, ... to the word at `at` until it is stopped, for `milliseconds` at most.
+  // Returns when it runs. One at a time.
   status start_busy(device_address at, unsigned milliseconds, stream_handle on);
   void stop_busy() noexcept;
   status end_busy(stream_handle on);  // stops it, and waits

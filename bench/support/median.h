@@ -6,7 +6,7 @@
 
 namespace stillmap::bench {
 
-// With an even count the middle of the two in the middle; 0 of none.
+// Of an even count, the mean of the two in the middle; 0 if there is none.
 inline double median(std::vector<double> all) {
   if (all.empty()) return 0;
   std::sort(all.begin(), all.end());

@@ -8,8 +8,8 @@ extern char **environ;
 namespace stillmap::bench {
 
 other_process::other_process(std::vector<std::string> settings) {
-  // The first of a name is the one that counts. All of it before the fork, which threads survive
-  // only in this process.
+  // The first value of a name counts. Memory is allocated before the fork, since after it other
+  // threads may hold the allocator's lock.
   std::vector<char *> environment;
   for (std::string &s : settings) environment.push_back(s.data());
   for (char **e = environ; *e != nullptr; ++e) environment.push_back(*e);

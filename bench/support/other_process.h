@@ -1,4 +1,4 @@
-// This program again, as another process: forking is not for users of CUDA.
+// Starts this program again as another process, since CUDA does not work in a forked child.
 #pragma once
 
 #include <sys/types.h>
@@ -10,13 +10,13 @@ namespace stillmap::bench {
 
 class other_process {
  public:
-  // With these NAME=VALUE before what this process has in its environment.
+  // `settings` (NAME=VALUE) come before the environment of this process.
   explicit other_process(std::vector<std::string> settings);
   other_process(const other_process &) = delete;
   ~other_process() { ended_well(); }
 
   pid_t pid() const { return pid_; }
-  // Waits until it has ended. Whether it exited with 0; the first one to ask hears it.
+  // Waits until it has ended. Returns whether it exited with 0; only the first call does.
   bool ended_well();
 
  private:

@@ -17,8 +17,7 @@ stillmap_peer::stillmap_peer(peer_machine &m) : machine_(m) {
 }
 
 segments_peer::segments_peer(peer_machine &m) : machine_(m) {
-  // It expects a context: here that of the thread that makes and ends it, and no call of the driver
-  // is made in between.
+  // It needs a current context when it is made and ended; in between it makes no driver call.
   const context_guard guard(m.dev.driver(), m.dev.context());
   if (auto made = replay::make_segments(m.dev, {})) policy_ = std::move(*made);
 }

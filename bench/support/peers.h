@@ -1,5 +1,5 @@
-// Allocators that ours is set beside, all with the same two verbs. Each of them is what its users
-// get: the host's as they are, the segment policy behind one lock, as frameworks have it.
+// The allocators that are compared, all with the same two calls, each as its users have it: the
+// host's as they are, the segment policy behind one lock.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ namespace stillmap::bench {
 
 inline constexpr int most_threads = 8;
 
-// The device and its streams, for as long as one of the peers on it lives.
+// The device and its streams; outlives the peers on it.
 struct peer_machine {
   explicit peer_machine(device d);
   device dev;
@@ -79,7 +79,7 @@ class malloc_peer {
   const char *missing() const { return nullptr; }
 };
 
-// Loaded, not linked: linked, it would take the place of malloc above.
+// Loaded at run time: a linked mimalloc would replace malloc.
 class mimalloc_peer {
  public:
   static constexpr const char *name = "mimalloc";

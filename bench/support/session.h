@@ -27,8 +27,8 @@ driver *the_driver();
 // Whether the driver is a GPU's.
 bool on_gpu();
 
-// Bytes of memory that a case uses: `here` where device memory is the host's, `gpu` on a GPU, unless
-// STILLMAP_BENCH_GIB says another amount.
+// Bytes of memory that a case uses: `here` where device memory is the host's, `gpu` on a GPU,
+// unless STILLMAP_BENCH_GIB says another amount.
 std::size_t amount(std::size_t here, std::size_t gpu);
 
 // The memory of hostcuda. Without effect on a GPU.

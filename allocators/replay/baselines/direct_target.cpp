@@ -32,8 +32,8 @@ class direct_target final : public replay_target {
     if (found == blocks_.end()) {
       return make_error(errc::invalid_argument, "direct::free", "no such block");
     }
-    // A GPU's cuMemFree waits for the device. CUDA does not promise that for work of streams that do
-    // not synchronise with the default one, so a checked replay, which queues work, waits first.
+    // A GPU's cuMemFree waits for the device. CUDA does not promise that for work of streams that
+    // do not synchronise with the default one, so a checked replay, which queues work, waits first.
     if (wait_before_free_) STILLMAP_RETURN_IF_ERROR(device_.driver().synchronize_context());
     STILLMAP_RETURN_IF_ERROR(device_.driver().free(device_address(found->first)));
     held_.drop(found->second);
