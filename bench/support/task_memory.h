@@ -1,7 +1,6 @@
 // Pages mapped at a fixed address, as the memory of a task that another process takes over.
 #pragma once
 
-
 #include "stillmap/checkpoint/common/restored_memory.h"
 #include "stillmap/vmm/page_pool.h"
 
