@@ -139,7 +139,7 @@ status segments::release_pages_of(segment_block *b) {
   STILLMAP_RETURN_IF_ERROR(drv_.unmap(range));
   release_chunks(s, range);
   free_of(*b).erase(b);
-  if (b->at != range.begin.value()) {  // what is before the first whole chunk stays
+  if (b->at != range.begin.value()) {  // the part before the first whole chunk stays
     split(b, range.begin.value() - b->at);
     free_of(*b).insert(b);
     b = b->after;

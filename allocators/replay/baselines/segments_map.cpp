@@ -22,7 +22,7 @@ std::optional<heap_snapshot> segments::snapshot() const {
   }
   std::sort(firsts.begin(), firsts.end(), [](const segment_block *a, const segment_block *b) {
     if (a->on != b->on) return std::less<>()(a->on, b->on);
-    return a->small != b->small ? b->small : a->at < b->at;  // what is large comes first
+    return a->small != b->small ? b->small : a->at < b->at;  // large requests come first
   });
   heap_snapshot out;
   out.device = device_.name();

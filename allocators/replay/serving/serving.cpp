@@ -15,7 +15,7 @@ constexpr double day = 24 * 3600;
 
 request_source::request_source(std::vector<serving_request> requests, double speed)
     : recorded_(std::move(requests)), speed_(speed) {
-  // From one lap to the next as long as from one request to the next, on average.
+  // The pause between two laps is the mean time between two requests.
   const double last = recorded_.back().arrives;
   lap_ = last + std::max(last, 1.0) / static_cast<double>(recorded_.size());
 }
@@ -76,7 +76,7 @@ void server::free(std::uint32_t slot, std::vector<serving_op> &into) {
   into.push_back({serving_verb::free, 0, slot, 0});
 }
 
-// Takes in those who have arrived, as long as there is room for the longest they can become.
+// Admits the requests that have arrived, while the cache has room for their largest size.
 void server::admit(std::vector<serving_op> &into) {
   const std::uint8_t prompts = options_.two_streams ? 1 : 0;
   while (waiting_.arrives <= now_) {
@@ -95,7 +95,7 @@ void server::admit(std::vector<serving_op> &into) {
       const std::uint64_t now = std::min<std::uint64_t>(options_.piece, r.tokens - done);
       free(allocate(now * options_.activation_bytes, prompts, into), into);
     }
-    // From now on it is read where tokens are made.
+    // From now on the decoding stream reads it.
     if (prompts != 0) into.push_back({serving_verb::use, 0, r.blocks.back(), 0});
     now_ += static_cast<double>(r.tokens) / options_.prefill_tokens_a_second;
     running_.push_back(std::move(r));

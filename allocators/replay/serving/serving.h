@@ -1,5 +1,5 @@
-// A model of an inference server's memory: requests arrive, each has a key-value cache that grows
-// with every token and is freed when the request is answered. Produces allocator requests with
+// A model of an inference server's memory: each request has a key-value cache that grows with every
+// token and is freed when the request is answered. Produces allocator requests with
 // their times; needs no device.
 #pragma once
 
@@ -31,10 +31,10 @@ result<std::vector<serving_request>> parse_requests(std::string_view text, std::
 // An endless source of requests: those of a file repeatedly, or random ones.
 class request_source {
  public:
-  // Requires: requests is not empty. `speed`: so many times as fast as they came.
+  // Requires: requests is not empty. `speed`: 2 replays them twice as fast.
   request_source(std::vector<serving_request> requests, double speed);
-  // Drawn: arrivals at random, `rate` a second on average, by day half as many again as that and by
-  // night half as many; lengths log-normal, as in tools/serving_trace.py.
+  // Random arrivals, `rate` a second on average, 1.5 times as many at noon and half as many at
+  // midnight; lengths are log-normal, as in tools/serving_trace.py.
   request_source(double rate, std::uint64_t seed);
 
   serving_request next();
@@ -52,9 +52,9 @@ class request_source {
 struct serving_options {
   std::uint64_t token_bytes = std::uint64_t{128} << 10;      // of cache
   std::uint64_t activation_bytes = std::uint64_t{56} << 10;  // of a token, while it is computed
-  std::uint64_t weight_bytes = std::uint64_t{16} << 30;      // one block for each layer, for good
-  std::uint64_t cache_bytes = std::uint64_t{100} << 30;      // a request that may need more waits
-  std::uint32_t chunk = 64;  // tokens: by so much a cache grows, in blocks of its own
+  std::uint64_t weight_bytes = std::uint64_t{16} << 30;  // one block for each layer, never freed
+  std::uint64_t cache_bytes = std::uint64_t{100} << 30;  // a request that may need more waits
+  std::uint32_t chunk = 64;  // tokens by which a cache grows, each chunk a block of its own
   std::uint32_t layers = 32;
   std::uint32_t piece = 8192;  // tokens of a prompt that are computed at once
   double step_seconds = 0.02;  // one token for each running request
@@ -74,9 +74,9 @@ class server {
  public:
   server(const serving_options &o, request_source requests);
 
-  // Serves until `until` seconds, and appends what is asked of an allocator meanwhile.
+  // Serves until `until` seconds, and appends the requests to an allocator.
   void serve(double until, std::vector<serving_op> &into);
-  // All that is live is freed.
+  // Frees all live blocks.
   void stop(std::vector<serving_op> &into);
 
   std::uint32_t slots() const { return static_cast<std::uint32_t>(bytes_of_.size()); }
@@ -84,7 +84,7 @@ class server {
   std::uint64_t peak_bytes() const { return peak_; }
   std::uint64_t answered() const { return answered_; }
   std::size_t running() const { return running_.size(); }
-  double behind() const;  // seconds that the next request has been waiting
+  double behind() const;  // seconds that the next request has waited
 
  private:
   struct answer {

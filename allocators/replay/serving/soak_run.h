@@ -21,7 +21,7 @@ struct soak_options {
 struct soak_sample {
   double ends = 0;                        // seconds since the server began
   std::uint64_t answered = 0;             // requests, in this time
-  std::uint64_t ops = 0;                  // asked of the allocator, in this time
+  std::uint64_t ops = 0;                  // requests to the allocator, in this time
   double ns_per_op = 0;                   // of this time
   double worst_ns_per_op = 0;             // of its worst minute
   std::uint64_t calls = 0;                // of the driver, in this time
