@@ -2,7 +2,6 @@
 
 #include <liburing.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <utility>
 
