@@ -74,8 +74,9 @@ finding host_room(std::uint64_t device_bytes, std::optional<std::uint64_t> host_
   f.says = fmt::format("{} of host memory free for the contents of {} of device memory",
                        format_bytes(*host_bytes), format_bytes(device_bytes));
   if (*host_bytes >= device_bytes) return f;
-  return f.but(works::limited, f.says + ": not all of it can be suspended to pinned memory at once",
-               "suspend to a file (stillmap task suspend --to file), or one tag at a time");
+  return f.judged(works::limited,
+                  f.says + ": not all of it can be suspended to pinned memory at once",
+                  "suspend to a file (stillmap task suspend --to file), or one tag at a time");
 }
 
 finding pinned_memory(std::uint64_t tried, const std::string &refused,
@@ -84,14 +85,15 @@ finding pinned_memory(std::uint64_t tried, const std::string &refused,
   const std::string allowed =
       limit ? format_bytes(*limit) + " may be locked (ulimit -l)" : "no limit of locked memory";
   if (refused.empty()) {
-    return f.but(works::yes, fmt::format("{} pinned; {}", format_bytes(tried), allowed));
+    return f.judged(works::yes, fmt::format("{} pinned; {}", format_bytes(tried), allowed));
   }
-  return f.but(works::no,
-               fmt::format("{} could not be pinned: {}; {}", format_bytes(tried), refused, allowed),
-               limit && *limit < tried
-                   ? "ulimit -l unlimited (LimitMEMLOCK=infinity in systemd, --ulimit memlock=-1 "
-                     "for containers)"
-                   : "free host memory, or a larger limit of the control group");
+  return f.judged(
+      works::no,
+      fmt::format("{} could not be pinned: {}; {}", format_bytes(tried), refused, allowed),
+      limit && *limit < tried
+          ? "ulimit -l unlimited (LimitMEMLOCK=infinity in systemd, --ulimit memlock=-1 "
+            "for containers)"
+          : "free host memory, or a larger limit of the control group");
 }
 
 std::vector<finding> suspend_findings(const device &d) {
@@ -119,7 +121,7 @@ finding device_digests(const device &d) {
                   "computed by the device: unchanged memory is neither copied nor written again"};
   const status computed = compute_digests(d);
   if (computed) return f;
-  return f.but(
+  return f.judged(
       works::limited,
       "the device cannot compute them (" + computed.error().message() +
           "): incremental snapshots copy all memory, and a migration stops the task to copy",
@@ -131,20 +133,21 @@ finding io_uring(int error, std::optional<int> disabled) {
   const std::string instead = "; images are written with one write at a time";
   if (error == 0) return f;
   if (error == ENOSYS) {
-    return f.but(works::limited, "not in this kernel" + instead, "Linux 5.1 or newer");
+    return f.judged(works::limited, "not in this kernel" + instead, "Linux 5.1 or newer");
   }
   if (disabled.value_or(0) != 0) {
-    return f.but(works::limited,
-                 fmt::format("switched off (kernel.io_uring_disabled = {}){}", *disabled, instead),
-                 "sysctl kernel.io_uring_disabled=0");
+    return f.judged(
+        works::limited,
+        fmt::format("switched off (kernel.io_uring_disabled = {}){}", *disabled, instead),
+        "sysctl kernel.io_uring_disabled=0");
   }
   if (error == EPERM || error == EACCES) {
-    return f.but(works::limited,
-                 "forbidden, most likely by the container's seccomp profile" + instead,
-                 "a profile that allows io_uring_setup, io_uring_enter and io_uring_register");
+    return f.judged(works::limited,
+                    "forbidden, most likely by the container's seccomp profile" + instead,
+                    "a profile that allows io_uring_setup, io_uring_enter and io_uring_register");
   }
-  return f.but(works::limited, fmt::format("refused ({}){}", std::strerror(error), instead),
-               error == ENOMEM ? "ulimit -l unlimited" : "");
+  return f.judged(works::limited, fmt::format("refused ({}){}", std::strerror(error), instead),
+                  error == ENOMEM ? "ulimit -l unlimited" : "");
 }
 
 finding io_uring_here() {
@@ -168,12 +171,12 @@ finding direct_io_here() {
     return f;
   }
   if (why == EINVAL || why == EOPNOTSUPP) {
-    return f.but(
+    return f.judged(
         works::limited,
         "not supported by the file system of this folder: images go through the page cache",
         "save to ext4 or XFS");
   }
-  return f.but(
+  return f.judged(
       works::limited,
       fmt::format("unknown: no file can be created in this folder ({})", std::strerror(why)),
       "run the doctor in the folder for images");
@@ -187,11 +190,11 @@ finding handoff(const capabilities &can) {
     return f;
   }
   if (!can.vmm) {
-    return f.but(
+    return f.judged(
         works::no, "needs virtual memory management",
         "save and restore an image instead (stillmap task snapshot, stillmap image restore)");
   }
-  return f.but(
+  return f.judged(
       works::no,
       can.wsl ? "WSL 2 exports no file descriptors" : "pages cannot be exported as descriptors",
       "save and restore an image, or migrate over the loopback");
@@ -201,13 +204,13 @@ finding migration_pages(const capabilities &can, bool digests) {
   const finding f{"migration", "migration", works::yes,
                   "memory of a running task can be sent to, and received from, another machine"};
   if (!can.vmm) {
-    return f.but(works::no, "needs virtual memory management at both ends",
-                 "a device or vGPU type that has it");
+    return f.judged(works::no, "needs virtual memory management at both ends",
+                    "a device or vGPU type that has it");
   }
   if (digests) return f;
-  return f.but(works::limited,
-               "without digests computed by the device, the task is stopped for the whole copy",
-               "see: snapshots: digests");
+  return f.judged(works::limited,
+                  "without digests computed by the device, the task is stopped for the whole copy",
+                  "see: snapshots: digests");
 }
 
 finding migration_tls() {
@@ -215,7 +218,7 @@ finding migration_tls() {
                   "OpenSSL can create keys and listen; both ends need a certificate"};
   const status listening = listen_with_new_key();
   if (listening) return f;
-  return f.but(
+  return f.judged(
       works::no, listening.error().message(),
       "OpenSSL 3 with TLS 1.3 allowed (MinProtocol, MaxProtocol and Ciphersuites in openssl.cnf)");
 }
@@ -223,35 +226,37 @@ finding migration_tls() {
 finding driver_checkpoint(const driver &drv) {
   const finding f{"driver_checkpoint", "the driver's state", works::yes,
                   "the driver has cuCheckpointProcess* and can save its state of a process"};
-  if (drv.is_hostcuda()) return f.but(works::no, "hostcuda cannot save processes", "a GPU");
+  if (drv.is_hostcuda()) return f.judged(works::no, "hostcuda cannot save processes", "a GPU");
   if (drv.version() >= first_with_checkpoint && drv.symbol("cuCheckpointProcessLock") != nullptr) {
     return f;
   }
-  return f.but(works::no,
-               fmt::format("this driver (CUDA {}) has no cuCheckpointProcess*, which came with {}",
-                           version_text(drv.version()), version_text(first_with_checkpoint)),
-               "driver 570 or newer");
+  return f.judged(
+      works::no,
+      fmt::format("this driver (CUDA {}) has no cuCheckpointProcess*, which came with {}",
+                  version_text(drv.version()), version_text(first_with_checkpoint)),
+      "driver 570 or newer");
 }
 
 finding criu(const std::optional<std::string> &version, const std::string &kernel) {
   finding f{"criu", "CRIU"};
   if (!version) {
-    return f.but(works::no,
-                 "not found: whole processes cannot be saved; Stillmap's own images do not need it",
-                 "criu 4.1 or newer in the PATH, or named by STILLMAP_CRIU");
+    return f.judged(
+        works::no,
+        "not found: whole processes cannot be saved; Stillmap's own images do not need it",
+        "criu 4.1 or newer in the PATH, or named by STILLMAP_CRIU");
   }
   f.says = fmt::format("{} on Linux {}", *version, kernel);
   // The clock's data is two areas from 6.13 on. docs/criu.md
   if (two_numbers(kernel) >= std::pair(6, 13) && two_numbers(*version) < std::pair(4, 1)) {
-    return f.but(works::no,
-                 f.says +
-                     ": it supports kernels up to 6.12 (\"Unexpected rt vDSO area bounds\"); "
-                     "Debian 12 has 3.17.1",
-                 "criu 4.1 or newer");
+    return f.judged(works::no,
+                    f.says +
+                        ": it supports kernels up to 6.12 (\"Unexpected rt vDSO area bounds\"); "
+                        "Debian 12 has 3.17.1",
+                    "criu 4.1 or newer");
   }
   if (::geteuid() == 0) return f;
-  return f.but(works::limited, f.says + ": only for root",
-               "start as root, or give criu CAP_CHECKPOINT_RESTORE");
+  return f.judged(works::limited, f.says + ": only for root",
+                  "start as root, or give criu CAP_CHECKPOINT_RESTORE");
 }
 
 finding criu_here() {

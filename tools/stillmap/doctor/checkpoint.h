@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "stillmap/vmm/device.h"
@@ -21,8 +22,8 @@ struct finding {
   std::string says{};  // the fact, or the consequence of its absence
   std::string fix{};   // empty: none is needed, or none is known
 
-  // The same feature with another finding.
-  finding but(works state, std::string consequence, std::string remedy = {}) const {
+  // The same feature with this judgement.
+  finding judged(works state, std::string consequence, std::string remedy = {}) const {
     return {key, name, state, std::move(consequence), std::move(remedy)};
   }
 };
