@@ -45,7 +45,7 @@ class executor {
   result<migration::sent_memory> resolve();
   // Cancels the current request and waits until it has ended; returns its kind.
   // Errors: invalid_argument (nothing can be cancelled: value = the current request), busy (too
-  //         late; `stop`).
+  //         late), operation_canceled (`stop`).
   result<request_kind> abort(const std::stop_token &stop);
 
  private:

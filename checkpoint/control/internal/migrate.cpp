@@ -172,11 +172,12 @@ result<request_kind> executor::abort(const std::stop_token &stop) {
   lock.unlock();
   cancel.request_stop();
   lock.lock();
-  changed_.wait(lock, stop, [&] { return jobs_ended_ != before || job_.in_doubt; });
+  const bool over =
+      changed_.wait(lock, stop, [&] { return jobs_ended_ != before || job_.in_doubt; });
+  if (!over) return refused(errc::operation_canceled, "the request has not ended yet");
   if (jobs_ended_ == before || last_succeeded_) {
     return refused(errc::busy, jobs_ended_ != before ? "too late: the request has completed"
-                               : job_.in_doubt       ? "too late: the migration is in doubt"
-                                                     : "the request has not ended yet");
+                                                     : "too late: the migration is in doubt");
   }
   return current;
 }
