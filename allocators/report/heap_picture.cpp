@@ -275,7 +275,7 @@ std::string canvas::draw() {
   std::uint64_t memory = 0;
   for (const heap_column &c : p_.columns) {
     const heap_figures f = figures_of(c.map);
-    memory = std::max<std::uint64_t>(memory, f.committed);
+    memory = std::max<std::uint64_t>({memory, f.committed, c.wanted});
     bar_bytes_ = std::max<std::uint64_t>({bar_bytes_, f.committed, c.capacity});
   }
   row_bytes_ = row_bytes_for(memory, most_rows);

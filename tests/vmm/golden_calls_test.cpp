@@ -2,14 +2,13 @@
 // and measured without one. STILLMAP_UPDATE_GOLDEN=1 rewrites the files.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <fstream>
 #include <functional>
 #include <sstream>
 
 #include "stillmap/vmm/device_vector.h"
 #include "stillmap/vmm/units.h"
 #include "tests/support/buffer_test.h"
+#include "tests/support/golden.h"
 #include "tests/support/stream_gate.h"
 
 namespace stillmap {
@@ -60,20 +59,7 @@ class golden_calls : public testing::buffer_test {
   }
 
   void compare(const std::string &file) {
-    const std::string path = "tests/vmm/golden/" + file;
-    if (const char *update = std::getenv("STILLMAP_UPDATE_GOLDEN"); update != nullptr) {
-      const char *workspace = std::getenv("BUILD_WORKSPACE_DIRECTORY");
-      std::ofstream((workspace != nullptr ? workspace + std::string("/") : "") + path)
-          << found_.str();
-      return;
-    }
-    std::ifstream in(path);
-    ASSERT_TRUE(in) << path << " is not there: run from the top of the source tree";
-    std::stringstream golden;
-    golden << in.rdbuf();
-    EXPECT_EQ(found_.str(), golden.str())
-        << "other driver calls than in " << path
-        << "; STILLMAP_UPDATE_GOLDEN=1 accepts them, if they are meant";
+    testing::expect_golden("tests/vmm/golden/" + file, found_.str());
   }
 
   growable_buffer reserving(std::size_t pages) const {
