@@ -346,5 +346,30 @@ TEST_F(migrations, a_snapshot_can_be_aborted_too) {
   EXPECT_EQ(files(), 0u);
 }
 
+TEST_F(migrations, abort_is_too_late_once_the_image_is_written) {
+  server_options options = written_down();
+  std::stop_token aborted;
+  std::promise<void> written;
+  options.task.quiesce = [&](auto, std::stop_token stop) {
+    aborted = std::move(stop);
+    return status{};
+  };
+  options.task.resume = [&](auto) {
+    written.set_value();
+    while (!aborted.stop_requested()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  };
+  start(std::move(options));
+  snapshot_request r;
+  r.tags = {"weights"};
+  r.path = file("a.smi");
+  auto first = std::async(std::launch::async, [&] { return ask().snapshot(r); });
+  written.get_future().wait();
+  const auto late = ask().abort();
+  EXPECT_TRUE(fails_as(errc::busy, late));
+  EXPECT_NE(late.error().message().find("too late"), std::string::npos) << late.error().message();
+  EXPECT_TRUE(first.get());
+  EXPECT_EQ(files(), 1u);
+}
+
 }  // namespace
 }  // namespace stillmap::control::testing

@@ -136,6 +136,7 @@ TEST_F(image_round_trip, a_chain_and_what_is_left_of_it) {
   }
   expect_holds("flat.smi", steps.back());
   EXPECT_EQ(reader::open(path("flat.smi"))->superblock().time, last->superblock().time);
+  EXPECT_EQ(reader::open(path("flat.smi"))->superblock().chunk_bytes, small().chunk_bytes);
 }
 
 TEST_F(image_round_trip, parents_that_moved_are_named_or_not_found) {

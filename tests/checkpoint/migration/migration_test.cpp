@@ -204,6 +204,7 @@ TEST_F(migrating, WritesAndGrowsMeanwhile) {
   options.max_rounds = 4;
   options.on_progress = [&](const progress &p) {
     if (p.step == step::copied) rounds = p.round;
+    EXPECT_LE(p.round_sent, p.round_bytes) << "round " << p.round;
   };
   options.quiesce = [&]() -> status {
     stop = true;
