@@ -39,7 +39,14 @@ _DEPENDENCIES = {
         sha256 = "5dea48d1fcddc3ec571ce2058e13910a0d4a6bab4cc09a809d8b1dd1c88ae6f2",
         strip_prefix = "fmt-9.1.0",
         package = "libfmt-dev",
-        system = {"include/fmt": ["/usr/include/fmt"]},
+        system = {
+            "include/fmt": ["/usr/include/fmt"],
+            "lib/libfmt.so.9": [
+                "/usr/lib/x86_64-linux-gnu/libfmt.so.9",
+                "/usr/lib/aarch64-linux-gnu/libfmt.so.9",
+                "/usr/lib/libfmt.so.9",
+            ],
+        },
     ),
     "cli11": struct(
         url = "https://github.com/CLIUtils/CLI11/archive/refs/tags/v2.6.2.tar.gz",
