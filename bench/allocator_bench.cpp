@@ -1,7 +1,7 @@
-// The hot path beside its peers: a block allocated and freed, by size and by number of threads, and
-// a hundred at once. Beside each time stands how many uncontended std::mutex locks and unlocks it
-// is worth, measured right before and after. No driver call is made inside any timed loop: what is
-// needed is free already.
+// The allocator's hot path, compared with other allocators: one block allocated and freed, by size
+// and by number of threads, and a hundred at once. Each time is also given in uncontended
+// std::mutex lock and unlock pairs, measured before and after it. No timed loop makes a driver
+// call: free memory is already there.
 #include <benchmark/benchmark.h>
 
 #include <memory>

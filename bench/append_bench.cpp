@@ -1,6 +1,6 @@
-// Appending real bytes, beside what moving them costs at the least: one plain memcpy of the same
-// bytes into memory already touched. On hostcuda that is the whole of the hardware's part; on a GPU
-// the transfer is, and the column memcpy says only what the host can do.
+// Appending bytes to a device_vector, compared with the least that moving them costs: one memcpy of
+// the same bytes into memory that was touched before. On hostcuda the memcpy is the whole transfer;
+// on a GPU it measures the host only.
 #include <cstring>
 #include <memory>
 #include <vector>

@@ -1,5 +1,5 @@
-// Digests of device memory made on the device, against the device's own copies within its memory,
-// which say how fast that memory is: a copy reads and writes each byte, a digest reads it.
+// Digests of device memory computed on the device, compared with copies within device memory. A
+// copy reads and writes each byte, a digest reads it.
 #include <vector>
 
 #include "bench/support/session.h"

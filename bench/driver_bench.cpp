@@ -1,5 +1,6 @@
-// What one call of each driver function costs through the seam: on a GPU, the machine's cost table
-// (the form hostcuda's `costs=` reads comes from it); on hostcuda, hostcuda's own overhead.
+// The cost of one call of each driver function through Stillmap's driver interface. On a GPU this
+// is the machine's cost table, which hostcuda's `costs=` reads; on hostcuda it is hostcuda's own
+// overhead.
 #include <algorithm>
 #include <functional>
 #include <string>

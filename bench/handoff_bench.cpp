@@ -1,7 +1,7 @@
-// Memory handed over to another process, against a plain copy of 4 GiB in host memory in the same
-// run, by one thread and by two. All of send() is timed: from the greeting until nothing is mapped
-// here any more. The larger handles hold four times as much, of which only what is looked at
-// is present on the host: handing over depends on how many there are.
+// Handing memory off to another process, compared with a plain copy of 4 GiB in host memory in the
+// same run, by one thread and by two. All of send() is timed, until nothing is mapped in this
+// process. The cases with larger pages hold four times as much memory, most of it not present on
+// the host: the cost of a handoff depends on the number of pages.
 #include <sys/resource.h>
 #include <unistd.h>
 

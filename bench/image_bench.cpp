@@ -1,5 +1,5 @@
-// Writing an image, against copying as many bytes by hand: to memory against what cp does, to disk
-// against writes past the page cache. And how fast contents are digested.
+// Writing an image, compared with copying as many bytes by hand: in memory with `cp`, on disk with
+// direct writes. Also the speed of digests.
 #include <fcntl.h>
 #include <unistd.h>
 

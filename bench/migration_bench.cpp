@@ -1,8 +1,8 @@
-// A task that moves while it is written to, against a plain copy of as many bytes, standing still,
-// from device memory to device memory over a link of the same kind, in the same run: how long the
-// task stands still, and how long all of it takes. Both ends are on this machine, and share its
-// processors. Both destinations have used as much device memory before, and both ends keep released
-// memory, because the host's time to make memory present and to take it back is not a device's.
+// Migrating a task that writes its memory meanwhile, compared in the same run with a plain copy of
+// as many bytes between devices over an equal link, the task stopped: the downtime, and the total
+// time. Both ends run on this machine and share its processors. Both destinations have used as much
+// device memory before, and both ends keep released memory, because populating and releasing memory
+// costs time on the host that a device does not need.
 #include <sys/stat.h>
 #include <unistd.h>
 

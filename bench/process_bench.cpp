@@ -1,6 +1,6 @@
-// A process taken off its device and put back by the driver itself (cuCheckpointProcess*), where it
-// can: the alternative to suspend_bench's rows. The other process holds the memory, and exits with
-// 0 if its contents are right afterwards.
+// A process suspended and resumed by the driver (cuCheckpointProcess*), on drivers that can: the
+// alternative to the rows of suspend_bench. The other process holds the memory, and exits with 0 if
+// its contents are right afterwards.
 #include <unistd.h>
 
 #include <cstdlib>

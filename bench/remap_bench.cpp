@@ -1,6 +1,6 @@
-// What a request costs that needs pages: moved from where they are free on the same stream, from
-// another stream, or new from the driver; by their number. hostcuda's calls are not a GPU's: the
-// number of them is what carries over.
+// The cost of a request that needs pages, by their number: moved from free memory of the same
+// stream or of another stream, or created by the driver. The times are hostcuda's; the number of
+// driver calls is the same on a GPU.
 #include <string>
 
 #include "bench/support/session.h"

@@ -1,4 +1,4 @@
-// The life of one piece of memory, from its driver and back, with every call timed.
+// The lives of pieces of memory, one for each kind, with every call timed.
 #pragma once
 
 #include "bench/costs/machine.h"
