@@ -53,8 +53,9 @@ result<std::unique_ptr<block_checker>> block_checker::create(const device &d,
 
 block_checker::~block_checker() {
   // Copies that are still queued read from it or write to it.
-  for (const stream_ref s : streams_) report_failure(device_.driver().synchronize_stream(s.get()));
-  report_failure(device_.driver().free_host(arena_));
+  for (const stream_ref s : streams_)
+    report_if_failed(device_.driver().synchronize_stream(s.get()));
+  report_if_failed(device_.driver().free_host(arena_));
 }
 
 // Calls body(offset, length) for each part of a block that is written and read, in order.

@@ -166,7 +166,7 @@ less_memory::~less_memory() {
   CUresult (*occupy)(CUdevice, std::size_t) = nullptr;
   if (occupied_ && find(device_.driver(), "hostcuda_occupy", occupy)) occupy(device_.ordinal(), 0);
   if (ballast_ != physical_handle::none)
-    report_failure(device_.driver().release_physical(ballast_));
+    report_if_failed(device_.driver().release_physical(ballast_));
 }
 
 }  // namespace stillmap::replay

@@ -15,7 +15,7 @@ class direct_target final : public replay_target {
       : device_(d), wait_before_free_(o.wait_before_free) {}
   ~direct_target() override {
     for (const auto &[at, bytes] : blocks_) {
-      report_failure(device_.driver().free(device_address(at)));
+      report_if_failed(device_.driver().free(device_address(at)));
     }
   }
 

@@ -39,9 +39,9 @@ class pool_target final : public replay_target {
   ~pool_target() override {
     std::uint64_t nothing = 0;
     for (const auto &[at, b] : blocks_)
-      report_failure(device_.driver().free_async(device_address(at), b.on.get()));
-    if (event_ != nullptr) report_failure(device_.driver().destroy_event(event_));
-    report_failure(device_.driver().synchronize_context());
+      report_if_failed(device_.driver().free_async(device_address(at), b.on.get()));
+    if (event_ != nullptr) report_if_failed(device_.driver().destroy_event(event_));
+    report_if_failed(device_.driver().synchronize_context());
     calls_.set(pool_, keeps_bytes, &nothing);
     calls_.trim(pool_, 0);
     calls_.set(pool_, reserved_peak, &nothing);  // falls to what is reserved now

@@ -29,14 +29,14 @@ segments::segments(const device &d, const target_options &o, bool expanding)
     : device_(d), drv_(d.driver()), expanding_(expanding), held_(o.limit) {}
 
 segments::~segments() {
-  report_failure(take_passed_events(true));
-  report_failure(drv_.synchronize_context());
-  for (const event_handle e : spare_events_) report_failure(drv_.destroy_event(e));
+  report_if_failed(take_passed_events(true));
+  report_if_failed(drv_.synchronize_context());
+  for (const event_handle e : spare_events_) report_if_failed(drv_.destroy_event(e));
   drop_expanding_segments();
   for (const segment_block &b : storage_) {
     // A segment is known by its first block.
     if (b.size != 0 && b.before == nullptr && b.of == nullptr) {
-      report_failure(drv_.free(device_address(b.at)));
+      report_if_failed(drv_.free(device_address(b.at)));
     }
   }
 }

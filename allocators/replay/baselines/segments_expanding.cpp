@@ -99,7 +99,7 @@ result<segment_block *> segments::map_front(segment_block *b, std::size_t size) 
     }
     fine = drv_.map(range.begin + done, s.chunk, *handle);
     if (!fine) {
-      report_failure(drv_.release_physical(*handle));
+      report_if_failed(drv_.release_physical(*handle));
       break;
     }
     held_.add(s.chunk);
@@ -109,7 +109,7 @@ result<segment_block *> segments::map_front(segment_block *b, std::size_t size) 
   const access_grant all{on_device(device_.ordinal()), access_mode::read_write};
   if (fine) fine = drv_.set_access(range, &all, 1);
   if (!fine) {
-    if (done != 0) report_failure(drv_.unmap({range.begin, done}));
+    if (done != 0) report_if_failed(drv_.unmap({range.begin, done}));
     release_chunks(s, {range.begin, done});
     return tl::unexpected<error>(fine.error());
   }
@@ -123,7 +123,7 @@ result<segment_block *> segments::map_front(segment_block *b, std::size_t size) 
 void segments::release_chunks(expanding_segment &s, virtual_range range) {
   for (std::size_t at = 0; at < range.bytes; at += s.chunk) {
     const auto chunk = s.chunks.find((range.begin + at).value());
-    report_failure(drv_.release_physical(chunk->second));
+    report_if_failed(drv_.release_physical(chunk->second));
     s.chunks.erase(chunk);
     held_.drop(s.chunk);
   }
@@ -163,10 +163,10 @@ status segments::release_pages_of(segment_block *b) {
 void segments::drop_expanding_segments() {
   for (const auto &s : growing_) {
     for (const auto &[at, handle] : s->chunks) {
-      report_failure(drv_.unmap({device_address(at), s->chunk}));
-      report_failure(drv_.release_physical(handle));
+      report_if_failed(drv_.unmap({device_address(at), s->chunk}));
+      report_if_failed(drv_.release_physical(handle));
     }
-    report_failure(drv_.free_addresses(s->range));
+    report_if_failed(drv_.free_addresses(s->range));
   }
 }
 

@@ -18,9 +18,4 @@ inline tl::unexpected<error> fail_system(int code, const std::string &file, cons
   return make_system_error(code, "replay", reason, file);
 }
 
-// For failures while memory is released, which no caller can handle.
-inline void report_failure(const status &s) {
-  if (!s) report_background_error(s.error());
-}
-
 }  // namespace stillmap::replay
