@@ -12,7 +12,7 @@ namespace stillmap {
 namespace {
 
 // An upper bound on any device's memory, in bytes; rounding up cannot overflow below it.
-constexpr std::size_t most = std::size_t{1} << 46;
+constexpr std::size_t largest_request = std::size_t{1} << 46;
 
 block_request request_for(std::size_t bytes, std::size_t alignment) {
   block_request r;
@@ -177,7 +177,7 @@ allocator_core::~allocator_core() {
 result<void *> allocator_core::allocate(std::size_t bytes, stream_ref s, allocate_options options) {
   if (history.enabled()) [[unlikely]]
     return allocate_notified(bytes, s, options);
-  if (bytes - 1 < most && options.alignment == allocation_granule && !options.zero &&
+  if (bytes - 1 < largest_request && options.alignment == allocation_granule && !options.zero &&
       !watch_.in_child()) [[likely]] {
     if (arena *const a = directory_.of_stream(s)) [[likely]] {
       const block_request r = request_for(bytes, allocation_granule);
@@ -214,11 +214,11 @@ result<void *> allocator_core::allocate_slow(std::size_t bytes, stream_ref s,
   constexpr const char *op = "caching_allocator::allocate";
   if (bytes == 0) return nullptr;
   if (watch_.in_child()) return forked_error(op);
-  if (!std::has_single_bit(options.alignment) || options.alignment > most) {
+  if (!std::has_single_bit(options.alignment) || options.alignment > largest_request) {
     return make_error(errc::invalid_argument, op, "the alignment is not a power of two",
                       options.alignment, 0, error_unit::bytes);
   }
-  if (bytes > most) {
+  if (bytes > largest_request) {
     return make_error(errc::out_of_memory, op, "the request is larger than the device's memory",
                       bytes, device_.total_memory().bytes(), error_unit::bytes);
   }

@@ -14,23 +14,24 @@
 #include <utility>
 
 namespace stillmap {
-namespace {
-
-constexpr std::uint64_t kMagic = 0x31544f55514d5453;  // "STMQUOT1"
 
 // Each field is one aligned word that is written at once, so a participant that dies leaves the old
 // state or the new one. The sum is not stored; it is computed from the slots.
-struct slot {
+struct quota_slot {
   std::atomic<std::uint64_t> reserved;
   std::atomic<std::uint32_t> process;
   std::uint32_t unused;
 };
-struct ledger_file {
+struct quota_file {
   std::atomic<std::uint64_t> magic;  // written last
   std::atomic<std::uint64_t> limit;
-  slot slots[shared_quota::max_participants];
+  quota_slot slots[shared_quota::max_participants];
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+
+namespace {
+
+constexpr std::uint64_t kMagic = 0x31544f55514d5453;  // "STMQUOT1"
 
 // Record locks on the file: byte 0 guards the ledger, byte 1 + i is held by participant i while it
 // lives. They belong to the open file description, and the kernel drops them when the process dies.
@@ -72,18 +73,18 @@ class shared_quota::ledger {
     struct stat st = {};
     if (fstat(fd_, &st) != 0) return system_error(op, "the file's size cannot be read");
     // Allocates the blocks: a write to a page without shared memory behind it raises SIGBUS.
-    if (st.st_size == 0 && (errno = posix_fallocate(fd_, 0, sizeof(ledger_file))) != 0) {
+    if (st.st_size == 0 && (errno = posix_fallocate(fd_, 0, sizeof(quota_file))) != 0) {
       return system_error(op, "there is no room for the ledger");
     }
-    if (st.st_size != 0 && st.st_size != sizeof(ledger_file)) {
+    if (st.st_size != 0 && st.st_size != sizeof(quota_file)) {
       return make_error(errc::corrupt, op, "the file is not a quota", st.st_size,
-                        sizeof(ledger_file), error_unit::bytes);
+                        sizeof(quota_file), error_unit::bytes);
     }
-    void *const at = mmap(nullptr, sizeof(ledger_file), PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
+    void *const at = mmap(nullptr, sizeof(quota_file), PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
     if (at == MAP_FAILED) return system_error(op, "the file cannot be mapped");
-    file_ = static_cast<ledger_file *>(at);
+    file_ = static_cast<quota_file *>(at);
     // A child's mapping would keep the file open, and with it this participant's lock.
-    if (madvise(at, sizeof(ledger_file), MADV_DONTFORK) != 0) {
+    if (madvise(at, sizeof(quota_file), MADV_DONTFORK) != 0) {
       return system_error(op, "the mapping cannot be excluded from forked children");
     }
     const std::uint64_t magic = file_->magic;
@@ -156,7 +157,7 @@ class shared_quota::ledger {
     quota_stats out;
     out.limit = file_->limit;
     out.own = own_->reserved;
-    for (const slot &s : file_->slots) {
+    for (const quota_slot &s : file_->slots) {
       if (s.process == 0) continue;
       out.reserved += s.reserved;
       out.participants.push_back({s.process, s.reserved});
@@ -221,7 +222,7 @@ class shared_quota::ledger {
 
   std::uint64_t room() const {
     std::uint64_t sum = 0;
-    for (const slot &s : file_->slots) sum += s.reserved;
+    for (const quota_slot &s : file_->slots) sum += s.reserved;
     const std::uint64_t limit = file_->limit;
     return limit > sum ? limit - sum : 0;
   }
@@ -235,7 +236,7 @@ class shared_quota::ledger {
   bool reclaim_dead_participants() const {
     bool made_room = false;
     for (std::size_t i = 0; i < max_participants; ++i) {
-      slot &s = file_->slots[i];
+      quota_slot &s = file_->slots[i];
       if (s.process == 0 || &s == own_ || is_alive(i)) continue;
       made_room = s.reserved.exchange(0) != 0 || made_room;
       s.process = 0;
@@ -263,8 +264,8 @@ class shared_quota::ledger {
   }
 
   int fd_;  // -1 in a child
-  ledger_file *file_ = nullptr;
-  slot *own_ = nullptr;
+  quota_file *file_ = nullptr;
+  quota_slot *own_ = nullptr;
   const pid_t process_ = getpid();
   std::mutex mutex_;  // record locks do not exclude threads of one process
 };

@@ -11,10 +11,6 @@ namespace {
 
 constexpr std::size_t MiB = std::size_t{1} << 20;
 
-bool is_out_of_memory(const error &e) {
-  return e.is(errc::out_of_memory);
-}
-
 // The size of a chunk that small requests share, to reduce driver calls.
 std::size_t shared_by(std::size_t bytes, std::size_t least) {
   const std::size_t shared = bytes <= MiB ? 2 * MiB : bytes < 10 * MiB ? 20 * MiB : 0;
@@ -38,17 +34,17 @@ result<extent *> allocator_core::extend_by_chunk(arena &a, const block_request &
     release_chunks(chunk_bytes_ + least - soft, false, kept);
   }
   auto got = allocate_chunk(chunk_bytes_ + generous > soft ? least : generous);
-  if (!got && is_out_of_memory(got.error()) && generous != least) got = allocate_chunk(least);
+  if (!got && got.error().is(errc::out_of_memory) && generous != least) got = allocate_chunk(least);
   if (level != effort::ordinary && !quiet) {
     // Doubles the amount, because free device memory need not be contiguous.
     std::size_t wanted = chunk_bytes_ + least > most ? chunk_bytes_ + least - most : least;
-    for (; !got && is_out_of_memory(got.error()); wanted *= 2) {
+    for (; !got && got.error().is(errc::out_of_memory); wanted *= 2) {
       if (release_chunks(wanted, true, kept) == 0) break;
       got = allocate_chunk(least);
     }
   }
   if (!got) {
-    if (is_out_of_memory(got.error())) pack_all();
+    if (got.error().is(errc::out_of_memory)) pack_all();
     return tl::unexpected<error>(got.error());
   }
   if (chunk_bytes_ > ceiling() - ceiling() / 4) pack_all();

@@ -13,8 +13,8 @@ namespace stillmap::replay {
 namespace {
 
 constexpr std::size_t arena_bytes = std::size_t{32} << 20;
-constexpr std::size_t piece = std::size_t{1} << 20;  // of a block that is checked whole
-constexpr std::uint64_t around = 32;                 // bytes on either side of a page boundary
+constexpr std::size_t piece_bytes = std::size_t{1} << 20;  // of a block that is checked whole
+constexpr std::uint64_t around = 32;  // bytes on either side of a page boundary
 
 // The word at `offset` (a multiple of 8) of the block with this number. The words of one block
 // differ from each other; those of two blocks differ almost surely. The next word is one addition
@@ -62,8 +62,8 @@ block_checker::~block_checker() {
 template <class Body>
 status block_checker::each_part(const block &b, Body &&body) {
   if (depth_ == check_depth::bytes || b.bytes <= 4 * around) {
-    for (std::uint64_t at = 0; at < b.bytes; at += piece) {
-      STILLMAP_RETURN_IF_ERROR(body(at, std::min<std::uint64_t>(piece, b.bytes - at)));
+    for (std::uint64_t at = 0; at < b.bytes; at += piece_bytes) {
+      STILLMAP_RETURN_IF_ERROR(body(at, std::min<std::uint64_t>(piece_bytes, b.bytes - at)));
     }
     return {};
   }
@@ -135,7 +135,7 @@ status block_checker::finish() {
   for (const stream_ref s : streams_) {
     STILLMAP_RETURN_IF_ERROR(device_.driver().synchronize_stream(s.get()));
   }
-  std::vector<unsigned char> expected(depth_ == check_depth::bytes ? piece : 4 * around);
+  std::vector<unsigned char> expected(depth_ == check_depth::bytes ? piece_bytes : 4 * around);
   for (const read_back &r : pending_) {
     fill(expected.data(), r.serial, r.offset, r.length);
     const unsigned char *const found = arena_ + r.in_arena;

@@ -10,7 +10,7 @@
 namespace stillmap::checkpoint {
 namespace {
 
-constexpr const char *op = "checkpoint::describe";
+constexpr const char *layout_op = "checkpoint::describe";
 
 class describer {
  public:
@@ -19,9 +19,10 @@ class describer {
 
   result<described_memory> run() {
     if (!device_.capabilities().vmm) {
-      return make_error(errc::not_supported, op, "this device cannot map pages at addresses");
+      return make_error(errc::not_supported, layout_op,
+                        "this device cannot map pages at addresses");
     }
-    if (tags_.empty()) return make_error(errc::invalid_argument, op, "no tag is given");
+    if (tags_.empty()) return make_error(errc::invalid_argument, layout_op, "no tag is given");
     std::vector<bool> seen(tags_.size());
     for (const block_record &b : device_.space().blocks()) {
       const auto tag = std::find(tags_.begin(), tags_.end(), b.tag);
@@ -31,7 +32,7 @@ class describer {
       STILLMAP_RETURN_IF_ERROR(add(b));
     }
     if (const auto missing = std::find(seen.begin(), seen.end(), false); missing != seen.end()) {
-      const error e{make_error_code(errc::invalid_argument), op, "no memory has this tag"};
+      const error e{make_error_code(errc::invalid_argument), layout_op, "no memory has this tag"};
       return tl::unexpected(
           e.about("tag " + tags_[static_cast<std::size_t>(missing - seen.begin())]));
     }
@@ -91,7 +92,7 @@ class describer {
   }
 
   static tl::unexpected<error> fail(errc c, const char *reason, device_address at) {
-    return make_error(c, op, reason, at.value(), 0, error_unit::address);
+    return make_error(c, layout_op, reason, at.value(), 0, error_unit::address);
   }
 
   struct hold {

@@ -6,10 +6,10 @@
 namespace stillmap::control {
 namespace {
 
-constexpr const char *op = "control::client";
+constexpr const char *client_op = "control::client";
 constexpr std::chrono::milliseconds no_timeout = std::chrono::hours(24 * 365);
 
-struct request {
+struct encoded_request {
   kind what;
   bytes body;
   std::chrono::milliseconds response_timeout = no_timeout;
@@ -30,9 +30,9 @@ std::function<status(bytes_view)> decoding(
 
 // The body of the response.
 result<bytes> exchange(const std::string &address, const client_options &options,
-                       const request &q) {
+                       const encoded_request &q) {
   if (q.body.size() > max_request_bytes) {
-    return make_error(errc::invalid_argument, op, "the request is too large", q.body.size(),
+    return make_error(errc::invalid_argument, client_op, "the request is too large", q.body.size(),
                       max_request_bytes, error_unit::bytes);
   }
   STILLMAP_ASSIGN_OR_RETURN(
@@ -50,7 +50,7 @@ result<bytes> exchange(const std::string &address, const client_options &options
     if (k == kind::response) return std::move(m->body);
     if (k == kind::refusal) return tl::unexpected(decode_refusal(m->body));
     if (k != q.progress || !q.on_progress) {
-      return make_error(errc::corrupt, op, "unexpected kind of message", m->kind);
+      return make_error(errc::corrupt, client_op, "unexpected kind of message", m->kind);
     }
     STILLMAP_RETURN_IF_ERROR(q.on_progress(m->body));
   }
@@ -58,7 +58,8 @@ result<bytes> exchange(const std::string &address, const client_options &options
 
 // Sends a request and decodes its response.
 template <class T>
-result<T> call(const std::string &address, const client_options &options, const request &q) {
+result<T> call(const std::string &address, const client_options &options,
+               const encoded_request &q) {
   auto out = exchange(address, options, q).and_then(&decode<T>);
   if (!out) return tl::unexpected(out.error().about(address));
   return out;

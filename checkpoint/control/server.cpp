@@ -17,7 +17,7 @@
 namespace stillmap::control {
 namespace {
 
-constexpr const char *op = "control::server";
+constexpr const char *server_op = "control::server";
 using handoff::connection;
 using handoff::listener;
 
@@ -88,7 +88,7 @@ class server::core {
 
   void serve(connection with) {
     if (connections_.size() >= options_.max_connections) {
-      refuse(with, make_error(errc::busy, op, "too many connections", connections_.size(),
+      refuse(with, make_error(errc::busy, server_op, "too many connections", connections_.size(),
                               options_.max_connections, error_unit::items)
                        .value());
       return;
@@ -111,11 +111,11 @@ class server::core {
 
 result<server> server::create(const device &d, const std::string &address, server_options options) {
   if (options.max_connections == 0) {
-    return make_error(errc::invalid_argument, op, "max_connections is 0");
+    return make_error(errc::invalid_argument, server_op, "max_connections is 0");
   }
   STILLMAP_ASSIGN_OR_RETURN(listener at, listen_at(address));
   owned_fd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (wake.get() < 0) return make_system_error(errno, op, "no eventfd could be created");
+  if (wake.get() < 0) return make_system_error(errno, server_op, "no eventfd could be created");
   return server(
       std::make_unique<core>(d, std::move(at), std::move(wake), address, std::move(options)));
 }

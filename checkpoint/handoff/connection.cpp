@@ -16,7 +16,7 @@
 namespace stillmap::handoff {
 namespace {
 
-constexpr const char *op = "handoff::connection";
+constexpr const char *connection_op = "handoff::connection";
 constexpr std::uint32_t magic = 0x4f484d53;  // "SMHO"
 
 struct header {
@@ -26,7 +26,7 @@ struct header {
 };
 
 tl::unexpected<error> system_error(const char *reason, int code = errno) {
-  return make_system_error(code, op, reason);
+  return make_system_error(code, connection_op, reason);
 }
 
 // Waits until the socket is ready, in slices so that cancelling takes effect soon.
@@ -36,7 +36,8 @@ status wait_for(int fd, short events, std::chrono::milliseconds timeout,
   constexpr milliseconds slice{20};
   const auto until = std::min(std::chrono::steady_clock::now() + timeout, by);
   for (;;) {
-    if (cancel.stop_requested()) return make_error(errc::operation_canceled, op, "stop requested");
+    if (cancel.stop_requested())
+      return make_error(errc::operation_canceled, connection_op, "stop requested");
     const auto left =
         std::chrono::duration_cast<milliseconds>(until - std::chrono::steady_clock::now());
     pollfd p{fd, events, 0};
@@ -44,7 +45,7 @@ status wait_for(int fd, short events, std::chrono::milliseconds timeout,
     if (n > 0) return {};
     if (n < 0 && errno != EINTR) return system_error("the socket cannot be polled");
     if (n == 0 && left <= milliseconds(0)) {
-      return make_error(errc::busy, op, "the peer did not answer in time",
+      return make_error(errc::busy, connection_op, "the peer did not answer in time",
                         static_cast<std::uint64_t>(timeout.count()), 0, error_unit::milliseconds);
     }
   }
@@ -61,7 +62,7 @@ result<sockaddr_un> parse(const std::string &address, socklen_t *bytes) {
   if (address.size() < (address.starts_with('@') ? 2 : 1) ||
       address.size() >= sizeof out.sun_path) {
     const error e{make_error_code(errc::invalid_argument),
-                  op,
+                  connection_op,
                   "not a valid address of a Unix socket",
                   address.size(),
                   sizeof out.sun_path - 1,
@@ -88,7 +89,8 @@ result<connection> connection::adopt(owned_fd socket) {
   socklen_t bytes = sizeof credentials;
   if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) != 0 ||
       credentials.pid == 0) {
-    return make_error(errc::invalid_argument, op, "the descriptor is not a connected Unix socket");
+    return make_error(errc::invalid_argument, connection_op,
+                      "the descriptor is not a connected Unix socket");
   }
   const int flags = ::fcntl(socket.get(), F_GETFL);
   if (flags < 0 || ::fcntl(socket.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
@@ -110,9 +112,10 @@ result<connection> connection::connect(const std::string &address,
     }
     const int code = errno;
     const bool retry = code == ENOENT || code == ECONNREFUSED || code == EAGAIN || code == EINTR;
-    if (cancel.stop_requested()) return make_error(errc::operation_canceled, op, "stop requested");
+    if (cancel.stop_requested())
+      return make_error(errc::operation_canceled, connection_op, "stop requested");
     if (!retry || std::chrono::steady_clock::now() >= until) {
-      return make_system_error(code, op, "no process accepts connections", address);
+      return make_system_error(code, connection_op, "no process accepts connections", address);
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
@@ -183,7 +186,7 @@ status connection::read(std::byte *to, std::size_t bytes, std::vector<owned_fd> 
     }
     if ((m.msg_flags & MSG_CTRUNC) != 0 ||
         (!received.empty() && (fds == nullptr || fds->size() + received.size() > max_fds))) {
-      return make_error(errc::corrupt, op, "the peer sent unexpected file descriptors");
+      return make_error(errc::corrupt, connection_op, "the peer sent unexpected file descriptors");
     }
     for (owned_fd &fd : received) fds->push_back(std::move(fd));
     to += n;
@@ -198,18 +201,20 @@ result<message> connection::receive(std::size_t limit, std::chrono::milliseconds
   header head{};
   STILLMAP_RETURN_IF_ERROR(
       read(reinterpret_cast<std::byte *>(&head), sizeof head, &out.fds, timeout, cancel, by));
-  if (head.magic != magic) return make_error(errc::corrupt, op, "not a message of this protocol");
+  if (head.magic != magic)
+    return make_error(errc::corrupt, connection_op, "not a message of this protocol");
   if (head.version != version) {
-    return make_error(errc::corrupt, op, "the peer uses another protocol version", head.version,
-                      version);
+    return make_error(errc::corrupt, connection_op, "the peer uses another protocol version",
+                      head.version, version);
   }
   if (head.bytes > limit) {
-    return make_error(errc::corrupt, op, "the message exceeds the size limit", head.bytes, limit,
-                      error_unit::bytes);
+    return make_error(errc::corrupt, connection_op, "the message exceeds the size limit",
+                      head.bytes, limit, error_unit::bytes);
   }
   if (head.fds != out.fds.size()) {
-    return make_error(errc::corrupt, op, "another number of file descriptors than announced",
-                      out.fds.size(), head.fds, error_unit::items);
+    return make_error(errc::corrupt, connection_op,
+                      "another number of file descriptors than announced", out.fds.size(), head.fds,
+                      error_unit::items);
   }
   out.kind = head.kind;
   // Grows as data arrives: an announced size alone allocates no memory.
@@ -230,13 +235,13 @@ result<listener> listener::create(const std::string &address) {
   if (socket.get() < 0) return system_error("a socket cannot be created");
   if (::bind(socket.get(), reinterpret_cast<const sockaddr *>(&name), bytes) != 0) {
     if (errno != EADDRINUSE)
-      return make_system_error(errno, op, "the socket cannot be bound", address);
-    const error e{make_error_code(errc::busy), op, "the address is in use"};
+      return make_system_error(errno, connection_op, "the socket cannot be bound", address);
+    const error e{make_error_code(errc::busy), connection_op, "the address is in use"};
     return tl::unexpected(e.about(address));
   }
   listener out(std::move(socket), address.front() == '@' ? std::string() : address);
   if (::listen(out.socket_.get(), 4) != 0) {
-    return make_system_error(errno, op, "the socket cannot listen", address);
+    return make_system_error(errno, connection_op, "the socket cannot listen", address);
   }
   return out;
 }

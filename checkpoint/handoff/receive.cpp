@@ -13,14 +13,14 @@
 namespace stillmap::handoff {
 namespace {
 
-constexpr const char *op = "handoff::receive";
+constexpr const char *receive_op = "handoff::receive";
 using checkpoint::memory_layout;
 using checkpoint::restored_memory;
 
 class receiver {
  public:
   receiver(const device &d, connection &from, const handoff_options &options)
-      : device_(d), session_(d, from, options, op) {}
+      : device_(d), session_(d, from, options, receive_op) {}
 
   result<restored_memory> run() {
     if (const status s = receive_memory(); !s) return session_.abort(s.error());
@@ -30,7 +30,7 @@ class receiver {
     if (offer) session_.reached(step::offer_received);
     if (!word_->commit()) {
       if (!offer) return session_.abort(offer.error());
-      return make_error(errc::busy, op, "the sender revoked its offer");
+      return make_error(errc::busy, receive_op, "the sender revoked its offer");
     }
     for (const page_ptr &p : pages_) p.set_imported(false);  // this process is the only owner now
     session_.reached(step::committed);
@@ -42,7 +42,8 @@ class receiver {
  private:
   status receive_memory() {
     if (!device_.capabilities().vmm) {
-      return make_error(errc::not_supported, op, "this device cannot map pages at addresses");
+      return make_error(errc::not_supported, receive_op,
+                        "this device cannot map pages at addresses");
     }
     STILLMAP_RETURN_IF_ERROR(session_.greet(role::receiver));
     STILLMAP_ASSIGN_OR_RETURN(message received,
@@ -91,8 +92,8 @@ class receiver {
     STILLMAP_ASSIGN_OR_RETURN(physical_memory memory,
                               physical_memory::import_fd(device_, fd, page.bytes));
     if (memory.properties() != expected) {
-      return make_error(errc::corrupt, op, "a page differs from its description in the layout",
-                        pages_.size());
+      return make_error(errc::corrupt, receive_op,
+                        "a page differs from its description in the layout", pages_.size());
     }
     STILLMAP_ASSIGN_OR_RETURN(const std::shared_ptr<page_pool> pool, pool_of(page.bytes, expected));
     STILLMAP_ASSIGN_OR_RETURN(page_ptr adopted, pool->adopt(std::move(memory)));

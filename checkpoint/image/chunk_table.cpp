@@ -9,12 +9,12 @@
 namespace stillmap::image {
 namespace {
 
-constexpr const char *op = "image::open";
+constexpr const char *chunk_table_op = "image::open";
 
 // The position is that of the field in the file (in an encrypted table: before decryption).
 tl::unexpected<error> wrong(const superblock &s, std::size_t record, std::size_t field,
                             const char *reason, std::string found, std::string expected) {
-  return image_error(errc::corrupt, op, reason, part::chunk_table,
+  return image_error(errc::corrupt, chunk_table_op, reason, part::chunk_table,
                      s.chunk_table.offset + record * record_bytes + field, std::move(found),
                      std::move(expected));
 }
@@ -25,7 +25,7 @@ tl::unexpected<error> wrong(const superblock &s, std::size_t record, std::size_t
 
 // The fields of a record, one list for encoding and decoding.
 template <class Record, class Field>
-void each_field(Record &r, const Field &field) {
+void each_record_field(Record &r, const Field &field) {
   field(0, r.at);
   field(8, r.bytes);
   field(12, r.stored);
@@ -107,7 +107,7 @@ std::vector<std::byte> encode(std::span<const chunk_record> table) {
   std::vector<std::byte> bytes(table.size() * record_bytes);
   for (std::size_t i = 0; i < table.size(); ++i) {
     const auto b = std::span(bytes).subspan(i * record_bytes, record_bytes);
-    each_field(table[i], [&](std::size_t at, const auto &value) { store(b, at, value); });
+    each_record_field(table[i], [&](std::size_t at, const auto &value) { store(b, at, value); });
   }
   return bytes;
 }
@@ -116,7 +116,7 @@ result<std::vector<chunk_record>> decode_chunk_table(bytes_view bytes, const sup
   std::vector<chunk_record> table(bytes.size() / record_bytes);
   for (std::size_t i = 0; i < table.size(); ++i) {
     const bytes_view b = bytes.subspan(i * record_bytes, record_bytes);
-    each_field(table[i], [&](std::size_t at, auto &value) {
+    each_record_field(table[i], [&](std::size_t at, auto &value) {
       value = load<std::remove_reference_t<decltype(value)>>(b, at);
     });
     if (!all_zero(b.subspan(25, 7))) {
@@ -154,8 +154,9 @@ status check_layout(std::span<const chunk_record> table, std::span<const std::ui
     return wrong(s, i, 0, "more chunks than the pages need", table.size(), std::to_string(i));
   }
   if (at != s.contents_bytes) {
-    return image_error(errc::corrupt, op, "the size of the contents is not the sum of the pages",
-                       part::superblock, 136, std::to_string(s.contents_bytes), std::to_string(at));
+    return image_error(errc::corrupt, chunk_table_op,
+                       "the size of the contents is not the sum of the pages", part::superblock,
+                       136, std::to_string(s.contents_bytes), std::to_string(at));
   }
   return {};
 }
@@ -176,14 +177,15 @@ status check_extents(std::span<const chunk_record> table, const superblock &s) {
     end = to_block(table[i].extent().end());
   }
   if (end != s.chunk_table.offset) {
-    return image_error(errc::corrupt, op, "the chunk table does not follow the extents",
+    return image_error(errc::corrupt, chunk_table_op, "the chunk table does not follow the extents",
                        part::superblock, 152, std::to_string(s.chunk_table.offset),
                        std::to_string(end));
   }
   const std::uint64_t seals = stored.size() * seal_bytes + s.tag();
   if (s.is_signed() && s.seals.bytes != seals) {
-    return image_error(errc::corrupt, op, "the number of seals is not the number of extents",
-                       part::superblock, 192, std::to_string(s.seals.bytes), std::to_string(seals));
+    return image_error(errc::corrupt, chunk_table_op,
+                       "the number of seals is not the number of extents", part::superblock, 192,
+                       std::to_string(s.seals.bytes), std::to_string(seals));
   }
   return {};
 }

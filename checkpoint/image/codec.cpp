@@ -8,12 +8,12 @@
 namespace stillmap::image {
 namespace {
 
-constexpr const char *op = "image::decompress";
+constexpr const char *codec_op = "image::decompress";
 // Fast, and still saves most of what higher levels save.
 constexpr int zstd_level = 1;
 
 tl::unexpected<error> wrong(const char *reason, std::string found, std::size_t expected) {
-  return image_error(errc::corrupt, op, reason, part::extents, 0, std::move(found),
+  return image_error(errc::corrupt, codec_op, reason, part::extents, 0, std::move(found),
                      std::to_string(expected));
 }
 
@@ -74,7 +74,8 @@ status compressor::decompress(chunk_kind kind, bytes_view from, std::span<std::b
   }
   if (!state_->decompress) state_->decompress.reset(ZSTD_createDCtx());
   if (!state_->decompress) {
-    return image_error(errc::out_of_memory, op, "no host memory to decompress", part::extents, 0);
+    return image_error(errc::out_of_memory, codec_op, "no host memory to decompress", part::extents,
+                       0);
   }
   const std::size_t n =
       ZSTD_decompressDCtx(state_->decompress.get(), to.data(), to.size(), from.data(), from.size());

@@ -14,15 +14,15 @@
 namespace stillmap::image {
 namespace {
 
-constexpr std::array<unsigned char, 8> magic = {0x89, 'S', 'M', 'S', 0x0d, 0x0a, 0x1a, 0x0a};
+constexpr std::array<unsigned char, 8> set_magic = {0x89, 'S', 'M', 'S', 0x0d, 0x0a, 0x1a, 0x0a};
 constexpr std::size_t head_bytes = 64, member_bytes = 64, sum_bytes = sizeof(digest);
 constexpr int max_replacements = 16;  // of a set while it is being opened
 constexpr std::string_view before_index = "device-", after_set = ".smi";
-constexpr const char *op = "image::read_set";
+constexpr const char *image_set_op = "image::read_set";
 
-tl::unexpected<error> wrong(std::uint64_t at, const char *reason, std::string found = {},
-                            std::string expected = {}) {
-  return image_error(errc::corrupt, op, reason, part::set, at, std::move(found),
+tl::unexpected<error> wrong_set(std::uint64_t at, const char *reason, std::string found = {},
+                                std::string expected = {}) {
+  return image_error(errc::corrupt, image_set_op, reason, part::set, at, std::move(found),
                      std::move(expected));
 }
 
@@ -32,7 +32,7 @@ std::string file_of(const std::string &folder) {
 
 std::vector<std::byte> encode(const image_set &s) {
   std::vector<std::byte> b(head_bytes + s.images.size() * member_bytes + sum_bytes);
-  store(b, 0, magic);
+  store(b, 0, set_magic);
   store(b, 8, std::uint32_t{1});
   store(b, 12, static_cast<std::uint32_t>(s.images.size()));
   store(b, 16, s.set.bytes);
@@ -48,32 +48,33 @@ std::vector<std::byte> encode(const image_set &s) {
 }
 
 result<image_set> decode(bytes_view b) {
-  if (b.size() < head_bytes + member_bytes + sum_bytes || load<decltype(magic)>(b, 0) != magic) {
-    return wrong(0, "not a set");
+  if (b.size() < head_bytes + member_bytes + sum_bytes ||
+      load<decltype(set_magic)>(b, 0) != set_magic) {
+    return wrong_set(0, "not a set");
   }
   const std::size_t end = b.size() - sum_bytes;
   const digest sum = digest_of(b.first(end)), there{load<decltype(digest::bytes)>(b, end)};
-  if (sum != there) return wrong(end, "the set is damaged", there.text(), sum.text());
+  if (sum != there) return wrong_set(end, "the set is damaged", there.text(), sum.text());
   if (const auto major = load<std::uint32_t>(b, 8); major != 1) {
-    return image_error(errc::not_supported, op, "unsupported version of the format", part::set, 8,
-                       std::to_string(major), "1");
+    return image_error(errc::not_supported, image_set_op, "unsupported version of the format",
+                       part::set, 8, std::to_string(major), "1");
   }
   const auto count = load<std::uint32_t>(b, 12);
   if (count > max_images_in_set || end != head_bytes + count * member_bytes) {
-    return wrong(12, "the number of images does not match the size of the file",
-                 std::to_string(count));
+    return wrong_set(12, "the number of images does not match the size of the file",
+                     std::to_string(count));
   }
   image_set s;
   s.set.bytes = load<decltype(image_id::bytes)>(b, 16);
-  if (s.set.is_zero()) return wrong(16, "the set has no id");
-  if (!all_zero(b.subspan(32, 32))) return wrong(32, "reserved bytes are not zero");
+  if (s.set.is_zero()) return wrong_set(16, "the set has no id");
+  if (!all_zero(b.subspan(32, 32))) return wrong_set(32, "reserved bytes are not zero");
   for (std::size_t at = head_bytes; at < end; at += member_bytes) {
     set_member &m = s.images.emplace_back();
     m.image.bytes = load<decltype(image_id::bytes)>(b, at);
     m.file_bytes = load<std::uint64_t>(b, at + 16);
     m.root.bytes = load<decltype(sha256::bytes)>(b, at + 24);
     if (load<std::uint64_t>(b, at + 56) != 0) {
-      return wrong(at + 56, "reserved bytes are not zero");
+      return wrong_set(at + 56, "reserved bytes are not zero");
     }
   }
   return s;
@@ -97,7 +98,7 @@ result<image_set> read_file(const std::string &folder, file_calls &calls) {
                             image_file::open_to_read(calls, AT_FDCWD, file_of(folder), false));
   STILLMAP_ASSIGN_OR_RETURN(const std::uint64_t size, f.size());
   if (size > head_bytes + max_images_in_set * member_bytes + sum_bytes) {
-    return wrong(0, "not a set: the file is too large", std::to_string(size));
+    return wrong_set(0, "not a set: the file is too large", std::to_string(size));
   }
   std::vector<std::byte> bytes(size);
   STILLMAP_RETURN_IF_ERROR(f.read(bytes, 0));
@@ -158,13 +159,13 @@ result<reader> open_in_set(const std::string &folder, const image_set &set, std:
   const superblock &h = r->superblock();
   const set_member named{h.image, h.file_bytes, h.root};
   if (named != set.images[index]) {
-    return in_file(wrong(0, "the image is not the one that the set names", h.root.text(),
-                         set.images[index].root.text()),
+    return in_file(wrong_set(0, "the image is not the one that the set names", h.root.text(),
+                             set.images[index].root.text()),
                    path);
   }
   if (h.set != set.set || h.set_images != set.images.size() || h.set_index != index) {
-    return in_file(wrong(48, "the image belongs to another set or has another index", h.set.text(),
-                         set.set.text()),
+    return in_file(wrong_set(48, "the image belongs to another set or has another index",
+                             h.set.text(), set.set.text()),
                    path);
   }
   return r;

@@ -11,14 +11,14 @@
 namespace stillmap::image {
 namespace {
 
-constexpr const char *op = "image::check(manifest)";
+constexpr const char *manifest_op = "image::check(manifest)";
 
 std::string number(const char *what, std::uint64_t n) {
   return std::string(what) + " " + std::to_string(n);
 }
 
 tl::unexpected<error> wrong(const char *reason, std::string found, std::string expected = {}) {
-  return image_error(errc::corrupt, op, reason, part::manifest, 0, std::move(found),
+  return image_error(errc::corrupt, manifest_op, reason, part::manifest, 0, std::move(found),
                      std::move(expected));
 }
 

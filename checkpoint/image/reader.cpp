@@ -10,7 +10,7 @@
 namespace stillmap::image {
 namespace {
 
-constexpr const char *op = "image::read";
+constexpr const char *reader_op = "image::read";
 
 }  // namespace
 
@@ -41,14 +41,15 @@ std::optional<verifying_key> reader::signer() const {
 
 status reader::read_chunk(std::size_t number, std::span<std::byte> to) const {
   if (number >= image_->table.size()) {
-    return in_file(make_error(errc::invalid_argument, op, "no chunk has this number", number,
+    return in_file(make_error(errc::invalid_argument, reader_op, "no chunk has this number", number,
                               image_->table.size()),
                    path());
   }
   if (to.size() != image_->table[number].bytes) {
-    return in_file(make_error(errc::invalid_argument, op, "the buffer is not of the chunk's size",
-                              to.size(), image_->table[number].bytes, error_unit::bytes),
-                   path());
+    return in_file(
+        make_error(errc::invalid_argument, reader_op, "the buffer is not of the chunk's size",
+                   to.size(), image_->table[number].bytes, error_unit::bytes),
+        path());
   }
   try {
     const open_image::source from = image_->resolve(number);
@@ -57,16 +58,17 @@ status reader::read_chunk(std::size_t number, std::span<std::byte> to) const {
     from.image->return_scratch(std::move(scratch));
     return ok;
   } catch (const std::bad_alloc &) {
-    return in_file(make_error(errc::out_of_memory, op, "no host memory to read"), path());
+    return in_file(make_error(errc::out_of_memory, reader_op, "no host memory to read"), path());
   }
 }
 
 status reader::read(std::uint64_t offset, std::span<std::byte> to) const {
   const std::uint64_t size = image_->superblock.contents_bytes;
   if (offset > size || to.size() > size - offset) {
-    return in_file(make_error(errc::invalid_argument, op, "the range ends after the contents",
-                              offset + to.size(), size, error_unit::bytes),
-                   path());
+    return in_file(
+        make_error(errc::invalid_argument, reader_op, "the range ends after the contents",
+                   offset + to.size(), size, error_unit::bytes),
+        path());
   }
   const std::span<std::byte> all = to;
   const auto &table = image_->table;

@@ -12,7 +12,7 @@
 namespace stillmap::image {
 namespace {
 
-constexpr const char *op = "image::set_writer";
+constexpr const char *set_writer_op = "image::set_writer";
 
 std::string without_end(std::string folder) {
   while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
@@ -52,7 +52,7 @@ result<set_writer> set_writer::create(const std::string &folder, std::uint32_t i
                                       const set_options &options) {
   set_writer w(without_end(folder), images, options);
   if (images == 0 || images > max_images_in_set) {
-    return in_file(image_error(errc::invalid_argument, op,
+    return in_file(image_error(errc::invalid_argument, set_writer_op,
                                "a set needs at least one image, and not too many", part::set, 12,
                                std::to_string(images), "1 to " + std::to_string(max_images_in_set)),
                    folder);
@@ -70,24 +70,26 @@ status set_writer::open() {
     STILLMAP_ASSIGN_OR_RETURN(const auto at, target_name::create(*calls_, folder_));
     const int made = calls_->make_directory_at(at.directory(), at.name().c_str(), 0700);
     if (made < 0 && made != -EEXIST)
-      return make_system_error(-made, op, "cannot create the directory");
+      return make_system_error(-made, set_writer_op, "cannot create the directory");
     made_folder_ = made >= 0;
     if (const int r = calls_->sync(at.directory()); made_folder_ && r < 0) {
-      return make_system_error(-r, op, "cannot sync the parent directory");
+      return make_system_error(-r, set_writer_op, "cannot sync the parent directory");
     }
     directory_ = calls_->open_at(at.directory(), at.name().c_str(), flags, 0);
   }
-  if (directory_ < 0) return make_system_error(-directory_, op, "cannot open the directory");
+  if (directory_ < 0)
+    return make_system_error(-directory_, set_writer_op, "cannot open the directory");
   const int r = calls_->lock(directory_);
   locked_ = r >= 0;
   if (r == -EWOULDBLOCK) {
     made_folder_ = false;  // the other writer uses it
-    return image_error(errc::busy, op, "another writer is writing a set into this directory",
-                       part::set, 0);
+    return image_error(errc::busy, set_writer_op,
+                       "another writer is writing a set into this directory", part::set, 0);
   }
   // Network file systems may not lock directories. Then nothing is removed: writers may be alive.
   const bool unsupported = r == -EOPNOTSUPP || r == -ENOLCK || r == -EINVAL || r == -EBADF;
-  if (!locked_ && !unsupported) return make_system_error(-r, op, "cannot lock the directory");
+  if (!locked_ && !unsupported)
+    return make_system_error(-r, set_writer_op, "cannot lock the directory");
   return {};
 }
 
@@ -97,7 +99,7 @@ status set_writer::check_current_set() {
     return tl::unexpected(there.error());
   }
   if (there && !replace_)
-    return make_system_error(EEXIST, op, "a set exists already in this directory");
+    return make_system_error(EEXIST, set_writer_op, "a set exists already in this directory");
   if (there) old_ = std::move(*there);
   if (locked_) remove_left_overs();
   return {};
@@ -135,10 +137,10 @@ void set_writer::set_membership(std::uint32_t index, write_options &options) con
 
 status set_writer::commit(std::vector<set_member> images) {
   if (images.size() != images_) {
-    return in_file(
-        image_error(errc::invalid_argument, op, "not the number of images given to create()",
-                    part::set, 12, std::to_string(images.size()), std::to_string(images_)),
-        folder_);
+    return in_file(image_error(errc::invalid_argument, set_writer_op,
+                               "not the number of images given to create()", part::set, 12,
+                               std::to_string(images.size()), std::to_string(images_)),
+                   folder_);
   }
   auto ok = write_set(folder_, {set_, std::move(images)}, {replace_, calls_});
   if (!ok) {

@@ -17,10 +17,10 @@
 namespace stillmap::image {
 namespace {
 
-constexpr const char *op = "image::write";
+constexpr const char *writer_op = "image::write";
 
 tl::unexpected<error> refused(const char *reason) {
-  return make_error(errc::invalid_argument, op, reason);
+  return make_error(errc::invalid_argument, writer_op, reason);
 }
 
 // The parts after the extents, collected in memory and written with one call.
@@ -138,7 +138,7 @@ class image_writer {
     const int r = target.calls().status_at(target.directory(), target.name().c_str(), &there);
     if (r < 0) return {};
     if (!options_.replace)
-      return make_system_error(EEXIST, op, "a file of this name exists already");
+      return make_system_error(EEXIST, writer_op, "a file of this name exists already");
     std::shared_ptr<const open_image> p;
     if (options_.parent) p = image_opener::image_of(*options_.parent);
     for (; p; p = p->parent) {
@@ -243,7 +243,7 @@ class image_writer {
       };
     }
     if (again.superblock().root != super_.root) {
-      return make_error(errc::corrupt, op, "the image read back has another root digest");
+      return make_error(errc::corrupt, writer_op, "the image read back has another root digest");
     }
     return again.verify(verify);
   }
@@ -279,7 +279,7 @@ result<written> write(const std::string &path, const manifest &what, contents_so
   try {
     return in_file(image_writer(path, what, from, options).run(), path);
   } catch (const std::bad_alloc &) {
-    return in_file(make_error(errc::out_of_memory, op, "no host memory to write"), path);
+    return in_file(make_error(errc::out_of_memory, writer_op, "no host memory to write"), path);
   }
 }
 

@@ -10,7 +10,7 @@
 namespace stillmap::migration {
 namespace {
 
-constexpr const char *op = "migration::receiver";
+constexpr const char *receiver_op = "migration::receiver";
 // A task's connections, and those of sources that ask for an outcome.
 constexpr std::size_t max_connections = max_channels + 32;
 // The first message of a connection, and a commit.
@@ -51,9 +51,10 @@ class receiver::core {
       const std::stop_callback wake(cancel, [this] { changed_.notify_all(); });
       const auto ready = [&] { return !arrived_.empty() || cancel.stop_requested(); };
       if (!changed_.wait_for(lock, timeout, ready)) {
-        return make_error(errc::busy, op, "no task has arrived");
+        return make_error(errc::busy, receiver_op, "no task has arrived");
       }
-      if (arrived_.empty()) return make_error(errc::operation_canceled, op, "stop requested");
+      if (arrived_.empty())
+        return make_error(errc::operation_canceled, receiver_op, "stop requested");
       next = arrived_.front();
       arrived_.pop_front();
     }
@@ -139,7 +140,7 @@ class receiver::core {
   }
   void refuse(channel &with, errc c, const char *reason, std::uint64_t value = 0,
               std::uint64_t limit = 0) const {
-    refuse(with, make_error(c, op, reason, value, limit, error_unit::items).value());
+    refuse(with, make_error(c, receiver_op, reason, value, limit, error_unit::items).value());
   }
 
   void begin_session(channel &with, std::span<const std::byte> body) {
@@ -212,7 +213,8 @@ class receiver::core {
       return;
     }
     if (now != outcome::awaiting_commit) return;
-    const auto m = migration::receive(with, kind::commit, max_request_bytes, options_.timeout, op);
+    const auto m =
+        migration::receive(with, kind::commit, max_request_bytes, options_.timeout, receiver_op);
     if (!m) return;
     const auto again = decode_outcome_query(m->body);
     if (!again) return refuse(with, again.error());
@@ -268,13 +270,13 @@ class receiver::core {
 result<receiver> receiver::create(const device &d, std::unique_ptr<acceptor> at,
                                   receive_options options) {
   if (options.records.empty()) {
-    return make_error(errc::invalid_argument, op, "no directory for the ownership record");
+    return make_error(errc::invalid_argument, receiver_op, "no directory for the ownership record");
   }
   auto c = std::make_unique<core>(d, std::move(at), std::move(options));
   try {
     c->start();
   } catch (const std::system_error &e) {
-    return tl::unexpected(error{e.code(), op, "no thread could be created"});
+    return tl::unexpected(error{e.code(), receiver_op, "no thread could be created"});
   }
   return receiver(std::move(c));
 }

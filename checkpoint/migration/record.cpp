@@ -19,13 +19,13 @@
 namespace stillmap::migration {
 namespace {
 
-constexpr const char *op = "migration::record";
+constexpr const char *record_op = "migration::record";
 constexpr const char *first_line = "stillmap-migration 1";
 constexpr std::size_t max_record_bytes = 4096;
 constexpr std::array names{"owner", "running", "intent", "released", "refused"};
 
 tl::unexpected<error> system_error(const char *reason, const std::string &path) {
-  return make_system_error(errno, op, reason, path);
+  return make_system_error(errno, record_op, reason, path);
 }
 
 std::string record_path(const std::string &directory, const task_id &task) {
@@ -71,7 +71,7 @@ result<std::optional<record>> read_record(const std::string &directory, const ta
   text.resize(static_cast<std::size_t>(n));
   std::optional<record> r = parse_record(text);
   if (!r || r->task != task) {
-    return image::in_file(make_error(errc::corrupt, op, "the record is damaged"), name);
+    return image::in_file(make_error(errc::corrupt, record_op, "the record is damaged"), name);
   }
   return r;
 }
@@ -137,7 +137,8 @@ result<record_file> record_file::open(const std::string &directory, const task_i
   if (lock.get() < 0) return system_error("the lock file cannot be opened", name);
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) return system_error("the record cannot be locked", name);
-    return image::in_file(make_error(errc::busy, op, "another process holds the record"), name);
+    return image::in_file(make_error(errc::busy, record_op, "another process holds the record"),
+                          name);
   }
   return record_file(directory, task, std::move(lock));
 }

@@ -15,7 +15,7 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 
-constexpr const char *op = "migration::send";
+constexpr const char *sender_op = "migration::send";
 
 std::chrono::duration<double> since(clock::time_point t) {
   return clock::now() - t;
@@ -24,7 +24,7 @@ std::chrono::duration<double> since(clock::time_point t) {
 status check(const send_options &options, std::size_t page_bytes) {
   const auto invalid = [](const char *reason, std::uint64_t value = 0, std::uint64_t limit = 0,
                           error_unit unit = error_unit::none) {
-    return make_error(errc::invalid_argument, op, reason, value, limit, unit);
+    return make_error(errc::invalid_argument, sender_op, reason, value, limit, unit);
   };
   if (options.records.empty()) return invalid("no directory for the ownership record");
   if (options.channels == 0 || options.channels > max_channels) {
@@ -52,7 +52,7 @@ class sender::core {
     if (out_.owner != owner::source) {
       sent_memory out = out_;
       out.failure =
-          make_error(errc::invalid_argument, op, "the task has already been sent").value();
+          make_error(errc::invalid_argument, sender_op, "the task has already been sent").value();
       return out;
     }
     out_ = {};
@@ -91,7 +91,7 @@ class sender::core {
     STILLMAP_RETURN_IF_ERROR(check(options_, device_.capabilities().page_bytes));
     STILLMAP_RETURN_IF_ERROR(open_record());
     if (mine_.state != ownership::owner && mine_.state != ownership::running) {
-      return make_error(errc::busy, op,
+      return make_error(errc::busy, sender_op,
                         "this machine does not own the task, by its record (its epoch)",
                         mine_.epoch);
     }
@@ -104,7 +104,7 @@ class sender::core {
       const std::stop_callback on_cancel(options_.cancel, [this] { connections_->shutdown(); });
       status s = copy_all(to);
       if (options_.cancel.stop_requested()) {
-        s = make_error(errc::operation_canceled, op, "stop requested");
+        s = make_error(errc::operation_canceled, sender_op, "stop requested");
       }
       if (!s) return s;
       // From here on the migration cannot be cancelled.

@@ -24,10 +24,10 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 
-constexpr const char *op = "migration::channel";
+constexpr const char *tls_op = "migration::channel";
 
 tl::unexpected<error> system_error(const char *reason, int code) {
-  return make_system_error(code, op, reason);
+  return make_system_error(code, tls_op, reason);
 }
 
 struct endpoint {
@@ -85,7 +85,7 @@ status wait_for(int fd, short what, clock::time_point until) {
     pollfd p{fd, what, 0};
     const int n = ::poll(&p, 1, static_cast<int>(std::clamp<long long>(left, 0, 1 << 30)));
     if (n > 0) return {};
-    if (n == 0) return make_error(errc::busy, op, "timed out: the peer is silent");
+    if (n == 0) return make_error(errc::busy, tls_op, "timed out: the peer is silent");
     if (errno != EINTR) return system_error("poll failed", errno);
   }
 }
@@ -107,7 +107,7 @@ class tls_channel final : public channel {
     ssl_.reset(SSL_new(context_->get()));
     if (ssl_ == nullptr || !use_socket(ssl_.get(), socket_.get())) {
       return tl::unexpected(
-          openssl_error(errc::not_supported, op, "OpenSSL cannot create a connection"));
+          openssl_error(errc::not_supported, tls_op, "OpenSSL cannot create a connection"));
     }
     SSL_set_read_ahead(ssl_.get(), 1);
     accepting_ ? SSL_set_accept_state(ssl_.get()) : SSL_set_connect_state(ssl_.get());
@@ -147,7 +147,7 @@ class tls_channel final : public channel {
   template <class Call, class Byte>
   status transfer(const Call &call, std::span<Byte> bytes, std::chrono::milliseconds timeout) {
     if (ssl_ == nullptr) {
-      return make_error(errc::invalid_argument, op, "the handshake has not succeeded");
+      return make_error(errc::invalid_argument, tls_op, "the handshake has not succeeded");
     }
     while (!bytes.empty()) {
       std::size_t done = 0;
@@ -187,7 +187,7 @@ class tls_channel final : public channel {
             if (ERR_GET_REASON(ERR_peek_error()) == SSL_R_UNEXPECTED_EOF_WHILE_READING) {
               return system_error("the connection is broken", ECONNRESET);
             }
-            return tl::unexpected(openssl_error(code_of_failure, op, "TLS failed"));
+            return tl::unexpected(openssl_error(code_of_failure, tls_op, "TLS failed"));
         }
       }
       STILLMAP_RETURN_IF_ERROR(wait_for(socket_.get(), what, until));
@@ -316,7 +316,7 @@ result<std::unique_ptr<acceptor>> create_tls_acceptor(const std::string &address
   if (s.get() >= 0) ::setsockopt(s.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   if (s.get() < 0 || ::bind(s.get(), a->ai_addr, a->ai_addrlen) != 0 ||
       ::listen(s.get(), 64) != 0) {
-    return make_system_error(errno, op, "cannot listen", address);
+    return make_system_error(errno, tls_op, "cannot listen", address);
   }
   sockaddr_storage bound{};
   socklen_t bytes = sizeof bound;

@@ -5,16 +5,17 @@
 namespace stillmap::mpi {
 namespace {
 
-constexpr const char *op = "mpi::restore";
+constexpr const char *restore_op = "mpi::restore";
 
 result<image::image_set> read_set(const collective &all, const std::string &folder,
                                   const snapshot::restore_options &options) {
   STILLMAP_ASSIGN_OR_RETURN(auto set, image::read_set(folder, options.image.calls));
   if (set.images.size() == static_cast<std::size_t>(all.size())) return set;
   return image::in_file(
-      image::image_error(
-          errc::invalid_argument, op, "the number of images in the set is not the number of ranks",
-          image::part::set, 12, std::to_string(set.images.size()), std::to_string(all.size())),
+      image::image_error(errc::invalid_argument, restore_op,
+                         "the number of images in the set is not the number of ranks",
+                         image::part::set, 12, std::to_string(set.images.size()),
+                         std::to_string(all.size())),
       folder);
 }
 
@@ -23,7 +24,7 @@ result<image::reader> open_mine(const collective &all, const std::string &folder
                                 const snapshot::restore_options &options) {
   if (set.set != set_of_rank_0) {
     return image::in_file(
-        image::image_error(errc::busy, op,
+        image::image_error(errc::busy, restore_op,
                            "the set differs from that of rank 0; it may have been replaced",
                            image::part::set, 16, set.set.text(), set_of_rank_0.text()),
         folder);

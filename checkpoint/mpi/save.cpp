@@ -12,7 +12,7 @@
 namespace stillmap::mpi {
 namespace {
 
-constexpr const char *op = "mpi::save";
+constexpr const char *save_op = "mpi::save";
 
 // The steps of one save on one rank. Each returns this rank's own result.
 class rank_of_save {
@@ -93,7 +93,7 @@ class rank_of_save {
     const auto current = image::read_set(folder_, options_.calls);
     if (!current || !image::depends_on(*options_.parent, *current)) return {};
     return image::in_file(
-        image::image_error(errc::invalid_argument, op,
+        image::image_error(errc::invalid_argument, save_op,
                            "a set cannot replace a set that its parents depend on; save it in "
                            "another folder",
                            image::part::set, 0, options_.parent->path()),
@@ -111,12 +111,12 @@ class rank_of_save {
       STILLMAP_RETURN_IF_ERROR(f.read(block.bytes(), 0));
       STILLMAP_ASSIGN_OR_RETURN(const auto head, image::decode_superblock(block.bytes()));
       if (head.image == m.image && head.root == m.root) return {};
-      return image::image_error(errc::corrupt, op, "not the image that the rank wrote",
+      return image::image_error(errc::corrupt, save_op, "not the image that the rank wrote",
                                 image::part::set, 0, head.root.text(), m.root.text());
     }();
     if (checked) return {};
     return tl::unexpected(
-        make_error(errc::corrupt, op,
+        make_error(errc::corrupt, save_op,
                    "rank 0 cannot read the image of another rank; check that the folder is shared")
             .value()
             .with({.subject = path, .cause = checked.error().message()}));

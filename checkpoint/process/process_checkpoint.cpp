@@ -13,7 +13,7 @@
 namespace stillmap::process {
 namespace {
 
-constexpr const char *op = "process_checkpoint::prepare";
+constexpr const char *process_checkpoint_op = "process_checkpoint::prepare";
 
 bool has(const std::vector<std::string> &tags, const std::string &tag) {
   return std::find(tags.begin(), tags.end(), tag) != tags.end();
@@ -24,7 +24,7 @@ status check(const std::vector<blocker> &blockers, const prepare_options &option
   for (const blocker &b : blockers) {
     if (b.kind == blocker_kind::imported && !options.copy_imports) {
       const error e{make_error_code(errc::not_supported),
-                    op,
+                    process_checkpoint_op,
                     "the memory belongs to another process (see copy_imports)",
                     b.range.begin.value(),
                     0,
@@ -32,10 +32,12 @@ status check(const std::vector<blocker> &blockers, const prepare_options &option
       return tl::unexpected(e.about("tag " + b.tag));
     }
     if (b.kind == blocker_kind::imported_handle) {
-      return make_error(errc::busy, op, "memory of another process is imported but mapped nowhere");
+      return make_error(errc::busy, process_checkpoint_op,
+                        "memory of another process is imported but mapped nowhere");
     }
     if (b.kind == blocker_kind::exported_fd && !options.close_exports) {
-      return make_error(errc::busy, op, "a file descriptor of exported memory is open",
+      return make_error(errc::busy, process_checkpoint_op,
+                        "a file descriptor of exported memory is open",
                         static_cast<std::uint64_t>(b.fd));
     }
   }
@@ -72,17 +74,21 @@ process_checkpoint::~process_checkpoint() = default;
 
 result<prepare_report> process_checkpoint::prepare(const prepare_options &options) {
   const std::lock_guard lock(mutex_);
-  if (prepared_) return make_error(errc::busy, op, "this process is prepared already");
+  if (prepared_)
+    return make_error(errc::busy, process_checkpoint_op, "this process is prepared already");
   for (const device_entry &e : entries_) {
     if (e.suspender->suspended().empty()) continue;
-    return make_error(errc::busy, op, "memory is still suspended: call resume() first");
+    return make_error(errc::busy, process_checkpoint_op,
+                      "memory is still suspended: call resume() first");
   }
   for (const device &d : devices_) STILLMAP_RETURN_IF_ERROR(checkpoint::wait_until_idle(d));
   const std::vector<blocker> blockers = find_blockers(devices_);
   STILLMAP_RETURN_IF_ERROR(check(blockers, options));
   // Opened before anything changes: closing the exports must not fail.
   const owned_fd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
-  if (null.get() < 0) return make_system_error(errno, op, "the file cannot be opened", "/dev/null");
+  if (null.get() < 0)
+    return make_system_error(errno, process_checkpoint_op, "the file cannot be opened",
+                             "/dev/null");
   prepare_report report;
   if (status s = suspend(options, blockers, report); !s) {
     if (const status undo = resume_all(); !undo) report_background_error(undo.error());
@@ -125,7 +131,8 @@ status process_checkpoint::suspend(const prepare_options &options,
     if (missing != found.end()) {
       const bool can = std::any_of(devices_.begin(), devices_.end(),
                                    [](const device &d) { return d.capabilities().vmm; });
-      const error e{make_error_code(can ? errc::invalid_argument : errc::not_supported), op,
+      const error e{make_error_code(can ? errc::invalid_argument : errc::not_supported),
+                    process_checkpoint_op,
                     can ? "no mapped memory has this tag"
                         : "memory of a device without VMM cannot be evicted"};
       return tl::unexpected(
@@ -134,7 +141,8 @@ status process_checkpoint::suspend(const prepare_options &options,
   }
   for (const device &d : devices_) {
     if (d.driver().imports().empty()) continue;
-    return make_error(errc::busy, op, "the driver did not release memory of another process");
+    return make_error(errc::busy, process_checkpoint_op,
+                      "the driver did not release memory of another process");
   }
   return {};
 }

@@ -9,7 +9,7 @@
 namespace stillmap::snapshot {
 namespace {
 
-constexpr const char *op = "snapshot::restore_set";
+constexpr const char *restore_set_op = "snapshot::restore_set";
 
 bool has(const image::reader &r, const std::string &tag) {
   const auto &tags = r.manifest().tags;
@@ -19,14 +19,15 @@ bool has(const image::reader &r, const std::string &tag) {
 status check(std::span<const device> devices, std::span<const image::reader> images,
              std::span<const std::string> tags) {
   if (devices.size() != images.size() || images.empty()) {
-    return image::image_error(
-        errc::invalid_argument, op, "the number of devices is not the number of images in the set",
-        image::part::set, 12, std::to_string(images.size()), std::to_string(devices.size()));
+    return image::image_error(errc::invalid_argument, restore_set_op,
+                              "the number of devices is not the number of images in the set",
+                              image::part::set, 12, std::to_string(images.size()),
+                              std::to_string(devices.size()));
   }
   for (const std::string &tag : tags) {
     if (std::none_of(images.begin(), images.end(), [&](const auto &r) { return has(r, tag); })) {
-      return image::image_error(errc::invalid_argument, op, "no image has memory of this tag",
-                                image::part::set, 0, tag);
+      return image::image_error(errc::invalid_argument, restore_set_op,
+                                "no image has memory of this tag", image::part::set, 0, tag);
     }
   }
   return {};

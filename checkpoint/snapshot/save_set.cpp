@@ -12,7 +12,7 @@
 namespace stillmap::snapshot {
 namespace {
 
-constexpr const char *op = "snapshot::save_set";
+constexpr const char *save_set_op = "snapshot::save_set";
 
 template <class T>
 result<T> in_part(result<T> r, const image::set_writer &set, std::size_t part) {
@@ -32,7 +32,7 @@ result<T> in_part(result<T> r, const image::set_writer &set, std::size_t part) {
 status check(std::span<const set_part> parts, const save_set_options &options) {
   if (!options.parents.empty() && options.parents.size() != parts.size()) {
     return image::image_error(
-        errc::invalid_argument, op, "the number of parents is not the number of parts",
+        errc::invalid_argument, save_set_op, "the number of parents is not the number of parts",
         image::part::set, 0, std::to_string(options.parents.size()), std::to_string(parts.size()));
   }
   for (std::size_t i = 0; i < parts.size(); ++i) {
@@ -42,7 +42,7 @@ status check(std::span<const set_part> parts, const save_set_options &options) {
         if (std::find(parts[k].tags.begin(), parts[k].tags.end(), tag) == parts[k].tags.end()) {
           continue;
         }
-        return image::image_error(errc::invalid_argument, op,
+        return image::image_error(errc::invalid_argument, save_set_op,
                                   "two parts have the same tag of one device", image::part::set, i,
                                   tag);
       }
@@ -55,7 +55,7 @@ status check_replaced(const image::set_writer &set, const save_set_options &opti
   if (!set.replaced_set()) return {};
   for (const image::reader &parent : options.parents) {
     if (!image::depends_on(parent, *set.replaced_set())) continue;
-    return image::image_error(errc::invalid_argument, op,
+    return image::image_error(errc::invalid_argument, save_set_op,
                               "a set cannot replace a set that its parents depend on; save it in "
                               "another folder",
                               image::part::set, 0, parent.path());

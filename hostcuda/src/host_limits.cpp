@@ -12,8 +12,8 @@
 namespace hostcuda {
 namespace {
 
-std::atomic<std::int64_t> left{0};  // areas that may be taken before the next count
-std::atomic<std::int64_t> owed{0};  // areas that are taken but do not exist yet
+std::atomic<std::int64_t> areas_left{0};  // areas that may be taken before the next count
+std::atomic<std::int64_t> owed{0};        // areas that are taken but do not exist yet
 
 // Counts the lines of /proc/self/maps. Does not allocate, because malloc may fail at the limit.
 std::int64_t areas_now() {
@@ -51,14 +51,14 @@ std::uint64_t most_areas() {
 
 bool take_areas(std::uint64_t n) {
   const auto wanted = static_cast<std::int64_t>(n);
-  if (left.fetch_sub(wanted) >= wanted) return true;
+  if (areas_left.fetch_sub(wanted) >= wanted) return true;
   const std::int64_t free = static_cast<std::int64_t>(most_areas()) - areas_now() - owed;
-  left = std::max<std::int64_t>(free - wanted, 0);
+  areas_left = std::max<std::int64_t>(free - wanted, 0);
   return free >= wanted;
 }
 
 void spend_areas(std::uint64_t n) {
-  left.fetch_sub(static_cast<std::int64_t>(n));
+  areas_left.fetch_sub(static_cast<std::int64_t>(n));
 }
 
 void owe_mapping() {

@@ -8,8 +8,6 @@
 namespace hostcuda_tests {
 namespace {
 
-constexpr std::size_t kPage = 2 * MiB;
-
 class areas : public machine_test {
  protected:
   static std::uint64_t ceiling() {

@@ -15,6 +15,7 @@
 namespace hostcuda_tests {
 
 constexpr std::size_t MiB = std::size_t{1} << 20;
+constexpr std::size_t kPage = 2 * MiB;
 
 // Records the order in which operations ran.
 struct journal {

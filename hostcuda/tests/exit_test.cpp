@@ -9,7 +9,7 @@ namespace hostcuda_tests {
 namespace {
 
 CUcontext had = nullptr;
-CUdeviceptr block = 0;
+CUdeviceptr exit_block = 0;
 
 // Runs after the thread-local objects of the main thread are destroyed.
 void free_memory() {
@@ -24,9 +24,9 @@ void free_memory() {
   CUcontext now = nullptr;
   const bool kept = cuCtxGetCurrent(&now) == CUDA_SUCCESS && now == had;
   const bool works = cuCtxPushCurrent(had) == CUDA_SUCCESS && cuCtxSynchronize() == CUDA_SUCCESS &&
-                     cuMemsetD8Async(block, 1, MiB, CU_STREAM_PER_THREAD) == CUDA_SUCCESS &&
+                     cuMemsetD8Async(exit_block, 1, MiB, CU_STREAM_PER_THREAD) == CUDA_SUCCESS &&
                      cuStreamSynchronize(CU_STREAM_PER_THREAD) == CUDA_SUCCESS &&
-                     cuMemFree(block) == CUDA_SUCCESS && cuCtxPopCurrent(&now) == CUDA_SUCCESS;
+                     cuMemFree(exit_block) == CUDA_SUCCESS && cuCtxPopCurrent(&now) == CUDA_SUCCESS;
   std::fprintf(stderr, "context %s, calls %s\n", kept ? "kept" : "lost",
                works ? "worked" : "failed");
   std::fflush(stderr);
@@ -41,8 +41,8 @@ TEST_F(exit_test, StaticObjectsCanStillCallTheDriver) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto live_and_end = [this] {
     had = ctx_;
-    if (cuMemAlloc(&block, MiB) != CUDA_SUCCESS ||
-        cuMemsetD8Async(block, 0, MiB, CU_STREAM_PER_THREAD) != CUDA_SUCCESS) {
+    if (cuMemAlloc(&exit_block, MiB) != CUDA_SUCCESS ||
+        cuMemsetD8Async(exit_block, 0, MiB, CU_STREAM_PER_THREAD) != CUDA_SUCCESS) {
       std::_Exit(3);
     }
     std::atexit(free_memory);

@@ -15,8 +15,6 @@
 namespace hostcuda_tests {
 namespace {
 
-constexpr std::size_t kPage = 2 * MiB;
-
 CUmemAllocationProp shareable() {
   CUmemAllocationProp p{};
   p.type = CU_MEM_ALLOCATION_TYPE_PINNED;

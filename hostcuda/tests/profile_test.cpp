@@ -7,7 +7,6 @@
 namespace hostcuda_tests {
 namespace {
 
-constexpr std::size_t kPage = 2 * MiB;
 constexpr std::size_t kGiB = 1024 * MiB;
 
 class profile : public machine_test {

@@ -10,8 +10,6 @@
 namespace hostcuda_tests {
 namespace {
 
-constexpr std::size_t kPage = 2 * MiB;
-
 class vmm : public machine_test {
  protected:
   static CUmemAllocationProp device_prop(CUdevice device = 0) {

@@ -8,7 +8,7 @@ namespace stillmap {
 namespace {
 
 constexpr errc nothing{};
-constexpr errc memory = errc::out_of_memory;
+constexpr errc no_memory = errc::out_of_memory;
 constexpr errc wrong = errc::invalid_argument;
 constexpr errc cannot = errc::not_supported;
 constexpr errc busy = errc::busy;
@@ -21,10 +21,10 @@ constexpr errc lost = errc::device_lost;
 //   wrong    this call was refused because of its arguments or its place
 //   nothing  the code is used for too many things: 304 hides an errno (no file left, no permission,
 //            no memory), 999 is what WSL says of a capability it advertised
-constexpr cuda_error table[] = {
+constexpr cuda_error known_errors[] = {
     {0, "CUDA_SUCCESS", "no error", nothing},
     {1, "CUDA_ERROR_INVALID_VALUE", "an argument is out of its range", wrong},
-    {2, "CUDA_ERROR_OUT_OF_MEMORY", "too little memory is free", memory},
+    {2, "CUDA_ERROR_OUT_OF_MEMORY", "too little memory is free", no_memory},
     {3, "CUDA_ERROR_NOT_INITIALIZED", "the driver was not initialised in this process", cannot},
     {4, "CUDA_ERROR_DEINITIALIZED", "the driver is shutting down", lost},
     {5, "CUDA_ERROR_PROFILER_DISABLED", "profiling is switched off", cannot},
@@ -34,7 +34,7 @@ constexpr cuda_error table[] = {
     {34, "CUDA_ERROR_STUB_LIBRARY", "this is the toolkit's stub, not a driver", cannot},
     {36, "CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER", "the driver is too old for the call", cannot},
     {46, "CUDA_ERROR_DEVICE_UNAVAILABLE", "another process has the device to itself", busy},
-    {47, "CUDA_ERROR_MULTICAST_RESOURCE_FULL", "no multicast resources are left", memory},
+    {47, "CUDA_ERROR_MULTICAST_RESOURCE_FULL", "no multicast resources are left", no_memory},
     {100, "CUDA_ERROR_NO_DEVICE", "there is no device the driver can use", cannot},
     {101, "CUDA_ERROR_INVALID_DEVICE", "there is no such device", wrong},
     {102, "CUDA_ERROR_DEVICE_NOT_LICENSED", "the device has no licence for this", cannot},
@@ -134,19 +134,19 @@ constexpr cuda_error unrecognised = {-1, "CUDA_ERROR_UNRECOGNISED",
                                      "a code this version does not know", nothing};
 
 constexpr bool sorted() {
-  for (std::size_t i = 1; i < std::size(table); ++i) {
-    if (table[i - 1].code >= table[i].code) return false;
+  for (std::size_t i = 1; i < std::size(known_errors); ++i) {
+    if (known_errors[i - 1].code >= known_errors[i].code) return false;
   }
   return true;
 }
-static_assert(sorted(), "describe_cuda_error searches the table");
+static_assert(sorted(), "describe_cuda_error searches known_errors");
 
 }  // namespace
 
 const cuda_error &describe_cuda_error(int code) noexcept {
-  const auto *at = std::lower_bound(std::begin(table), std::end(table), code,
+  const auto *at = std::lower_bound(std::begin(known_errors), std::end(known_errors), code,
                                     [](const cuda_error &e, int c) { return e.code < c; });
-  return at != std::end(table) && at->code == code ? *at : unrecognised;
+  return at != std::end(known_errors) && at->code == code ? *at : unrecognised;
 }
 
 namespace {

@@ -8,7 +8,6 @@
 
 namespace stillmap {
 
-using access = driver_access;
 using enum driver_call;
 
 tl::unexpected<error> driver_access::absent(driver_call call, const request &asked) {
@@ -46,37 +45,38 @@ status driver::initialise() const {
     imports_.clear();
     import_count_.store(0, std::memory_order_release);
   }
-  return access::make<Init>(*this, {}, 0u);
+  return driver_access::make<Init>(*this, {}, 0u);
 }
 
 result<int> driver::device_count() const {
-  return access::get<DeviceGetCount, int>(*this, {});
+  return driver_access::get<DeviceGetCount, int>(*this, {});
 }
 
 result<int> driver::device_handle(int ordinal) const {
-  return access::get<DeviceGet, CUdevice, int>(*this, {}, ordinal);
+  return driver_access::get<DeviceGet, CUdevice, int>(*this, {}, ordinal);
 }
 
 result<std::string> driver::device_name(int device) const {
   char name[256] = {};
-  return access::make<DeviceGetName>(*this, {}, name, static_cast<int>(sizeof name - 1),
-                                     CUdevice{device})
+  return driver_access::make<DeviceGetName>(*this, {}, name, static_cast<int>(sizeof name - 1),
+                                            CUdevice{device})
       .map([&] { return std::string(name); });
 }
 
 result<int> driver::device_attribute(int attribute, int device) const {
-  return access::get<DeviceGetAttribute, int>(
+  return driver_access::get<DeviceGetAttribute, int>(
       *this, {static_cast<std::uint64_t>(attribute), false, error_unit::none},
       static_cast<CUdevice_attribute>(attribute), CUdevice{device});
 }
 
 result<physical_size> driver::device_total_memory(int device) const {
-  return access::get<DeviceTotalMem, std::size_t, physical_size>(*this, {}, CUdevice{device});
+  return driver_access::get<DeviceTotalMem, std::size_t, physical_size>(*this, {},
+                                                                        CUdevice{device});
 }
 
 result<std::array<unsigned char, 16>> driver::device_uuid(int device) const {
   CUuuid uuid = {};
-  return access::make<DeviceGetUuid>(*this, {}, &uuid, CUdevice{device}).map([&] {
+  return driver_access::make<DeviceGetUuid>(*this, {}, &uuid, CUdevice{device}).map([&] {
     std::array<unsigned char, 16> bytes{};
     static_assert(sizeof uuid.bytes == sizeof bytes);
     std::memcpy(bytes.data(), uuid.bytes, bytes.size());
@@ -85,118 +85,116 @@ result<std::array<unsigned char, 16>> driver::device_uuid(int device) const {
 }
 
 result<bool> driver::can_access_peer(int device, int peer) const {
-  return access::get<DeviceCanAccessPeer, int, bool>(*this, {}, CUdevice{device}, CUdevice{peer});
+  return driver_access::get<DeviceCanAccessPeer, int, bool>(*this, {}, CUdevice{device},
+                                                            CUdevice{peer});
 }
 
 // ---- contexts ----
 
 result<context_handle> driver::retain_primary_context(int device) const {
-  return access::get<DevicePrimaryCtxRetain, CUcontext>(*this, {}, CUdevice{device});
+  return driver_access::get<DevicePrimaryCtxRetain, CUcontext>(*this, {}, CUdevice{device});
 }
 
 status driver::release_primary_context(int device) const {
-  return access::make<DevicePrimaryCtxRelease>(*this, {}, CUdevice{device});
+  return driver_access::make<DevicePrimaryCtxRelease>(*this, {}, CUdevice{device});
 }
 
 result<context_handle> driver::current_context() const {
-  return access::get<CtxGetCurrent, CUcontext>(*this, {});
+  return driver_access::get<CtxGetCurrent, CUcontext>(*this, {});
 }
 
 status driver::push_context(context_handle context) const {
-  return access::make<CtxPushCurrent>(*this, {}, context);
+  return driver_access::make<CtxPushCurrent>(*this, {}, context);
 }
 
 status driver::pop_context() const {
   CUcontext popped = nullptr;
-  return access::make<CtxPopCurrent>(*this, {}, &popped);
+  return driver_access::make<CtxPopCurrent>(*this, {}, &popped);
 }
 
 status driver::synchronize_context() const {
-  return access::make<CtxSynchronize>(*this, {});
+  return driver_access::make<CtxSynchronize>(*this, {});
 }
 
 // ---- plain memory ----
 
 result<memory_info> driver::memory_info_now() const {
   std::size_t free = 0, total = 0;
-  return access::make<MemGetInfo>(*this, {}, &free, &total).map([&] {
+  return driver_access::make<MemGetInfo>(*this, {}, &free, &total).map([&] {
     return memory_info{physical_size(free), physical_size(total)};
   });
 }
 
 result<device_address> driver::allocate(std::size_t bytes) const {
-  return access::get<MemAlloc, CUdeviceptr, device_address>(*this, {bytes, true}, bytes);
+  return driver_access::get<MemAlloc, CUdeviceptr, device_address>(*this, {bytes, true}, bytes);
 }
 
 status driver::free(device_address at) const {
-  return access::make<MemFree>(*this, {}, raw(at));
+  return driver_access::make<MemFree>(*this, {}, raw(at));
 }
 
 result<device_address> driver::allocate_async(std::size_t bytes, stream_handle stream) const {
-  return access::get<MemAllocAsync, CUdeviceptr, device_address>(*this, {bytes, true}, bytes,
-                                                                 stream);
+  return driver_access::get<MemAllocAsync, CUdeviceptr, device_address>(*this, {bytes, true}, bytes,
+                                                                        stream);
 }
 
 status driver::free_async(device_address at, stream_handle stream) const {
-  return access::make<MemFreeAsync>(*this, {}, raw(at), stream);
+  return driver_access::make<MemFreeAsync>(*this, {}, raw(at), stream);
 }
 
 result<void *> driver::allocate_host(std::size_t bytes) const {
-  return access::get<MemHostAlloc, void *>(*this, {bytes}, bytes, CU_MEMHOSTALLOC_PORTABLE);
+  return driver_access::get<MemHostAlloc, void *>(*this, {bytes}, bytes, CU_MEMHOSTALLOC_PORTABLE);
 }
 
 status driver::free_host(void *at) const {
-  return access::make<MemFreeHost>(*this, {}, at);
+  return driver_access::make<MemFreeHost>(*this, {}, at);
 }
 
 // ---- copies; bytes count once the driver has accepted them ----
 
 status driver::copy_to_device(device_address to, const void *from, std::size_t bytes) const {
   STILLMAP_RETURN_IF_ERROR(check_host_pointer(MemcpyHtoD, from, bytes));
-  return access::make<MemcpyHtoD>(*this, {bytes}, raw(to), from, bytes).map([&] {
-    access::moved_to_device(*this, bytes);
+  return driver_access::make<MemcpyHtoD>(*this, {bytes}, raw(to), from, bytes).map([&] {
+    driver_access::moved_to_device(*this, bytes);
   });
 }
 
 status driver::copy_to_host(void *to, device_address from, std::size_t bytes) const {
   STILLMAP_RETURN_IF_ERROR(check_host_pointer(MemcpyDtoH, to, bytes));
-  return access::make<MemcpyDtoH>(*this, {bytes}, to, raw(from), bytes).map([&] {
-    access::moved_to_host(*this, bytes);
+  return driver_access::make<MemcpyDtoH>(*this, {bytes}, to, raw(from), bytes).map([&] {
+    driver_access::moved_to_host(*this, bytes);
   });
 }
 
 status driver::copy_on_device(device_address to, device_address from, std::size_t bytes) const {
-  return access::make<MemcpyDtoD>(*this, {bytes}, raw(to), raw(from), bytes).map([&] {
-    access::moved_on_device(*this, bytes);
+  return driver_access::make<MemcpyDtoD>(*this, {bytes}, raw(to), raw(from), bytes).map([&] {
+    driver_access::moved_on_device(*this, bytes);
   });
 }
 
 status driver::copy_to_device_async(device_address to, const void *from, std::size_t bytes,
                                     stream_handle stream) const {
   STILLMAP_RETURN_IF_ERROR(check_host_pointer(MemcpyHtoDAsync, from, bytes));
-  return access::make<MemcpyHtoDAsync>(*this, {bytes}, raw(to), from, bytes, stream).map([&] {
-    access::moved_to_device(*this, bytes);
-  });
+  return driver_access::make<MemcpyHtoDAsync>(*this, {bytes}, raw(to), from, bytes, stream)
+      .map([&] { driver_access::moved_to_device(*this, bytes); });
 }
 
 status driver::copy_to_host_async(void *to, device_address from, std::size_t bytes,
                                   stream_handle stream) const {
   STILLMAP_RETURN_IF_ERROR(check_host_pointer(MemcpyDtoHAsync, to, bytes));
-  return access::make<MemcpyDtoHAsync>(*this, {bytes}, to, raw(from), bytes, stream).map([&] {
-    access::moved_to_host(*this, bytes);
-  });
+  return driver_access::make<MemcpyDtoHAsync>(*this, {bytes}, to, raw(from), bytes, stream)
+      .map([&] { driver_access::moved_to_host(*this, bytes); });
 }
 
 status driver::copy_on_device_async(device_address to, device_address from, std::size_t bytes,
                                     stream_handle stream) const {
-  return access::make<MemcpyDtoDAsync>(*this, {bytes}, raw(to), raw(from), bytes, stream).map([&] {
-    access::moved_on_device(*this, bytes);
-  });
+  return driver_access::make<MemcpyDtoDAsync>(*this, {bytes}, raw(to), raw(from), bytes, stream)
+      .map([&] { driver_access::moved_on_device(*this, bytes); });
 }
 
 status driver::set_bytes_async(device_address at, unsigned char value, std::size_t bytes,
                                stream_handle stream) const {
-  return access::make<MemsetD8Async>(*this, {bytes}, raw(at), value, bytes, stream);
+  return driver_access::make<MemsetD8Async>(*this, {bytes}, raw(at), value, bytes, stream);
 }
 
 }  // namespace stillmap

@@ -15,13 +15,13 @@
 namespace stillmap {
 namespace {
 
-constexpr const char *operation = "driver::load";
+constexpr const char *load_op = "driver::load";
 constexpr const char *not_opened = "no driver library could be opened";
 constexpr int oldest_version = 10000;  // CUDA 10.0: every fence needs cuStreamIsCapturing
 
 tl::unexpected<error> unusable(const char *reason, std::uint64_t value = 0,
                                std::uint64_t limit = 0) {
-  return make_error(errc::not_supported, operation, reason, value, limit);
+  return make_error(errc::not_supported, load_op, reason, value, limit);
 }
 
 // Drivers by the handle of their library: two names of one file are one driver. Never destroyed,

@@ -7,7 +7,6 @@
 
 namespace stillmap {
 
-using access = driver_access;
 using enum driver_call;
 
 namespace {
@@ -76,8 +75,8 @@ CUmemGenericAllocationHandle raw(physical_handle h) {
 result<device_address> driver::reserve_addresses(std::size_t bytes, std::size_t alignment,
                                                  device_address hint) const {
   CUdeviceptr at = 0;
-  const status s =
-      access::make<MemAddressReserve>(*this, {bytes}, &at, bytes, alignment, raw(hint), 0ull);
+  const status s = driver_access::make<MemAddressReserve>(*this, {bytes}, &at, bytes, alignment,
+                                                          raw(hint), 0ull);
   if (s) return device_address(at);
   // Addresses ran out, so freeing memory would not help.
   if (s.error().code == std::error_code(CUDA_ERROR_OUT_OF_MEMORY, cuda_category())) {
@@ -88,7 +87,7 @@ result<device_address> driver::reserve_addresses(std::size_t bytes, std::size_t 
 }
 
 status driver::free_addresses(virtual_range range) const {
-  return access::make<MemAddressFree>(*this, {range.bytes}, raw(range.begin), range.bytes);
+  return driver_access::make<MemAddressFree>(*this, {range.bytes}, raw(range.begin), range.bytes);
 }
 
 result<physical_handle> driver::create_physical(std::size_t bytes,
@@ -96,12 +95,12 @@ result<physical_handle> driver::create_physical(std::size_t bytes,
   const CUmemAllocationProp what = to_cuda(p);
   // The error of host memory does not state the device's free memory.
   const bool on_a_device = p.location.kind == location_kind::device;
-  return access::get<MemCreate, CUmemGenericAllocationHandle, physical_handle>(
+  return driver_access::get<MemCreate, CUmemGenericAllocationHandle, physical_handle>(
       *this, {bytes, on_a_device}, bytes, &what, 0ull);
 }
 
 status driver::release_physical(physical_handle h) const {
-  const status s = access::make<MemRelease>(*this, {}, raw(h));
+  const status s = driver_access::make<MemRelease>(*this, {}, raw(h));
   if (s && import_count_.load(std::memory_order_acquire) != 0) {
     const std::lock_guard lock(import_mutex_);
     if (const auto at = std::find(imports_.begin(), imports_.end(), h); at != imports_.end()) {
@@ -118,11 +117,11 @@ std::vector<physical_handle> driver::imports() const {
 }
 
 status driver::map(device_address at, std::size_t bytes, physical_handle h) const {
-  return access::make<MemMap>(*this, {bytes}, raw(at), bytes, std::size_t{0}, raw(h), 0ull);
+  return driver_access::make<MemMap>(*this, {bytes}, raw(at), bytes, std::size_t{0}, raw(h), 0ull);
 }
 
 status driver::unmap(virtual_range range) const {
-  return access::make<MemUnmap>(*this, {range.bytes}, raw(range.begin), range.bytes);
+  return driver_access::make<MemUnmap>(*this, {range.bytes}, raw(range.begin), range.bytes);
 }
 
 status driver::set_access(virtual_range range, const access_grant *grants,
@@ -142,26 +141,26 @@ status driver::set_access(virtual_range range, const access_grant *grants,
     list[i].location = to_cuda(grants[i].location);
     list[i].flags = access_flags[static_cast<int>(grants[i].mode)];
   }
-  return access::make<MemSetAccess>(*this, {range.bytes}, raw(range.begin), range.bytes, list,
-                                    count);
+  return driver_access::make<MemSetAccess>(*this, {range.bytes}, raw(range.begin), range.bytes,
+                                           list, count);
 }
 
 result<access_mode> driver::get_access(device_address at, memory_location from) const {
   unsigned long long flags = 0;
   const CUmemLocation where = to_cuda(from);
-  return access::make<MemGetAccess>(*this, {}, &flags, &where, raw(at)).map([&] {
+  return driver_access::make<MemGetAccess>(*this, {}, &flags, &where, raw(at)).map([&] {
     if (flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE) return access_mode::read_write;
     return flags == CU_MEM_ACCESS_FLAGS_PROT_READ ? access_mode::read : access_mode::none;
   });
 }
 
 result<int> driver::export_fd(physical_handle h) const {
-  return access::get<MemExportToShareableHandle, int>(
+  return driver_access::get<MemExportToShareableHandle, int>(
       *this, {}, raw(h), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0ull);
 }
 
 result<std::array<unsigned char, 64>> driver::export_fabric(physical_handle h) const {
-  return access::get<MemExportToShareableHandle, std::array<unsigned char, 64>>(
+  return driver_access::get<MemExportToShareableHandle, std::array<unsigned char, 64>>(
       *this, {}, raw(h), handle_fabric, 0ull);
 }
 
@@ -169,8 +168,8 @@ result<physical_handle> driver::import_fd(int fd) const {
   CUmemGenericAllocationHandle handle = 0;
   // The pointer argument is the descriptor itself.
   auto *os_handle = reinterpret_cast<void *>(static_cast<std::intptr_t>(fd));
-  return access::make<MemImportFromShareableHandle>(*this, {}, &handle, os_handle,
-                                                    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+  return driver_access::make<MemImportFromShareableHandle>(*this, {}, &handle, os_handle,
+                                                           CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
       .map([&] {
         const std::lock_guard lock(import_mutex_);
         imports_.push_back(static_cast<physical_handle>(handle));
@@ -181,7 +180,7 @@ result<physical_handle> driver::import_fd(int fd) const {
 
 result<std::size_t> driver::granularity(const physical_properties &p, bool recommended) const {
   const CUmemAllocationProp what = to_cuda(p);
-  return access::get<MemGetAllocationGranularity, std::size_t>(
+  return driver_access::get<MemGetAllocationGranularity, std::size_t>(
       *this, {}, &what,
       recommended ? CU_MEM_ALLOC_GRANULARITY_RECOMMENDED : CU_MEM_ALLOC_GRANULARITY_MINIMUM);
 }
@@ -189,14 +188,13 @@ result<std::size_t> driver::granularity(const physical_properties &p, bool recom
 result<physical_properties> driver::properties(physical_handle h) const {
   CUmemAllocationProp what;
   std::memset(&what, 0, sizeof what);
-  return access::make<MemGetAllocationPropertiesFromHandle>(*this, {}, &what, raw(h)).and_then([&] {
-    return from_cuda(what);
-  });
+  return driver_access::make<MemGetAllocationPropertiesFromHandle>(*this, {}, &what, raw(h))
+      .and_then([&] { return from_cuda(what); });
 }
 
 result<physical_handle> driver::retain_physical(device_address at) const {
   CUmemGenericAllocationHandle handle = 0;
-  return access::make<MemRetainAllocationHandle>(*this, {}, &handle, at.pointer()).map([&] {
+  return driver_access::make<MemRetainAllocationHandle>(*this, {}, &handle, at.pointer()).map([&] {
     const auto h = static_cast<physical_handle>(handle);
     if (import_count_.load(std::memory_order_acquire) != 0) {
       const std::lock_guard lock(import_mutex_);

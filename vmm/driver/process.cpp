@@ -8,7 +8,6 @@
 
 namespace stillmap {
 
-using access = driver_access;
 using enum driver_call;
 
 namespace {
@@ -49,7 +48,7 @@ static_assert(offsetof(restore_arguments, count) ==
               offsetof(CUcheckpointRestoreArgs, gpuPairsCount));
 #endif
 
-access::request about(int pid) {
+driver_access::request about(int pid) {
   return {static_cast<std::uint64_t>(pid), false, error_unit::none};
 }
 
@@ -57,7 +56,7 @@ access::request about(int pid) {
 
 result<process_state> driver::state_of_process(int pid) const {
   int state = 0;
-  return access::make<CheckpointProcessGetState>(*this, about(pid), pid, &state).map([&] {
+  return driver_access::make<CheckpointProcessGetState>(*this, about(pid), pid, &state).map([&] {
     return static_cast<process_state>(state);
   });
 }
@@ -65,18 +64,18 @@ result<process_state> driver::state_of_process(int pid) const {
 status driver::lock_process(int pid, unsigned milliseconds) const {
   lock_arguments how;
   how.milliseconds = milliseconds;
-  return access::make<CheckpointProcessLock>(*this, about(pid), pid, &how);
+  return driver_access::make<CheckpointProcessLock>(*this, about(pid), pid, &how);
 }
 
 status driver::checkpoint_process(int pid) const {
   no_arguments how;
-  return access::make<CheckpointProcessCheckpoint>(*this, about(pid), pid, &how);
+  return driver_access::make<CheckpointProcessCheckpoint>(*this, about(pid), pid, &how);
 }
 
 status driver::restore_process(int pid, const device_change *changes, std::size_t count) const {
   if (count == 0) {  // the first drivers that could restore accept nothing else
     no_arguments how;
-    return access::make<CheckpointProcessRestore>(*this, about(pid), pid, &how);
+    return driver_access::make<CheckpointProcessRestore>(*this, about(pid), pid, &how);
   }
   std::vector<device_pair> pairs(count);
   for (std::size_t i = 0; i < count; ++i) {
@@ -86,17 +85,17 @@ status driver::restore_process(int pid, const device_change *changes, std::size_
   restore_arguments how;
   how.pairs = pairs.data();
   how.count = static_cast<unsigned>(count);
-  return access::make<CheckpointProcessRestore>(*this, about(pid), pid, &how);
+  return driver_access::make<CheckpointProcessRestore>(*this, about(pid), pid, &how);
 }
 
 status driver::unlock_process(int pid) const {
   no_arguments how;
-  return access::make<CheckpointProcessUnlock>(*this, about(pid), pid, &how);
+  return driver_access::make<CheckpointProcessUnlock>(*this, about(pid), pid, &how);
 }
 
 result<int> driver::restore_thread_of_process(int pid) const {
   int thread = 0;
-  return access::make<CheckpointProcessGetRestoreThreadId>(*this, about(pid), pid, &thread)
+  return driver_access::make<CheckpointProcessGetRestoreThreadId>(*this, about(pid), pid, &thread)
       .map([&] { return thread; });
 }
 

@@ -26,9 +26,10 @@ std::uint64_t resident_bytes() {
   return resident * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
-class day {
+class simulated_day {
  public:
-  day(const device &d, server &of, const soak_options &o) : device_(d), server_(of), options_(o) {}
+  simulated_day(const device &d, server &of, const soak_options &o)
+      : device_(d), server_(of), options_(o) {}
 
   result<soak_result> run(const std::function<void(const soak_sample &)> &each) {
     for (int i = 0; i < 2; ++i) {
@@ -160,7 +161,7 @@ result<soak_result> soak(const device &d, server &of, const soak_options &o,
                          const std::function<void(const soak_sample &)> &each) {
   const context_guard guard(d.driver(), d.context());
   STILLMAP_RETURN_IF_ERROR(guard.entered());
-  return day(d, of, o).run(each);
+  return simulated_day(d, of, o).run(each);
 }
 
 }  // namespace stillmap::replay

@@ -8,7 +8,7 @@
 namespace stillmap::checkpoint {
 namespace {
 
-constexpr const char *op = "checkpoint::select";
+constexpr const char *selection_op = "checkpoint::select";
 
 class selector {
  public:
@@ -17,7 +17,8 @@ class selector {
 
   result<selection> run() {
     if (!device_.capabilities().vmm) {
-      return make_error(errc::not_supported, op, "this device cannot map pages at addresses");
+      return make_error(errc::not_supported, selection_op,
+                        "this device cannot map pages at addresses");
     }
     for (const block_record &b : device_.space().blocks()) {
       if (b.tag != tag_) continue;
@@ -69,7 +70,7 @@ class selector {
   }
 
   tl::unexpected<error> fail(errc c, const char *reason, device_address at = {}) const {
-    const error e{make_error_code(c), op, reason, at.value(), 0, error_unit::address};
+    const error e{make_error_code(c), selection_op, reason, at.value(), 0, error_unit::address};
     return tl::unexpected(e.about("tag " + std::string(tag_)));
   }
 

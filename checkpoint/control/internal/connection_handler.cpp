@@ -11,7 +11,7 @@
 namespace stillmap::control {
 namespace {
 
-constexpr const char *op = "control::server";
+constexpr const char *connection_handler_op = "control::server";
 constexpr auto progress_interval = std::chrono::milliseconds(50);
 constexpr int poll_interval_ms = 50;
 
@@ -38,7 +38,7 @@ void refuse(handoff::connection &with, const error &why) {
 void connection_handler::serve() {
   const handoff::peer_credentials &client = with_.peer();
   if (!(options_.allow ? options_.allow(client) : client.uid == ::geteuid())) {
-    return refuse(with_, make_error(errc::not_supported, op,
+    return refuse(with_, make_error(errc::not_supported, connection_handler_op,
                                     "this user may not control the process (its uid)", client.uid)
                              .value());
   }
@@ -54,8 +54,8 @@ void connection_handler::serve() {
 
 result<bytes> connection_handler::respond(const handoff::message &m) {
   if (!m.fds.empty()) {
-    return make_error(errc::corrupt, op, "the request carries file descriptors", m.fds.size(), 0,
-                      error_unit::items);
+    return make_error(errc::corrupt, connection_handler_op, "the request carries file descriptors",
+                      m.fds.size(), 0, error_unit::items);
   }
   switch (static_cast<kind>(m.kind)) {
     case kind::status:
@@ -83,7 +83,7 @@ result<bytes> connection_handler::respond(const handoff::message &m) {
     case kind::migration_progress:
       break;
   }
-  return make_error(errc::corrupt, op, "not a request (its kind)", m.kind);
+  return make_error(errc::corrupt, connection_handler_op, "not a request (its kind)", m.kind);
 }
 
 // A snapshot is cancelled if its client is gone, but not if the client only does not read.

@@ -15,7 +15,7 @@ namespace {
 using clock = std::chrono::steady_clock;
 using checkpoint::suspended_tag;
 
-constexpr const char *server_op = "control::server";
+constexpr const char *executor_op = "control::server";
 
 }  // namespace
 
@@ -59,7 +59,7 @@ job_status executor::job() const {
 
 tl::unexpected<error> executor::busy() const {
   const job_status j = job();
-  const error e = make_error(errc::busy, server_op, "another request is being carried out",
+  const error e = make_error(errc::busy, executor_op, "another request is being carried out",
                              static_cast<std::uint64_t>(j.request))
                       .value();
   std::string found =
@@ -122,7 +122,7 @@ stillmap::status executor::check_mapped(tags_view tags, const char *op) const {
 
 stillmap::status executor::quiesce(tags_view tags, const std::stop_token &stop) const {
   if (stop.stop_requested()) {
-    return make_error(errc::operation_canceled, server_op,
+    return make_error(errc::operation_canceled, executor_op,
                       "the request was cancelled, or the server is being destroyed");
   }
   return options_.task.quiesce ? options_.task.quiesce(tags, stop) : stillmap::status{};

@@ -9,7 +9,7 @@
 namespace stillmap::control {
 namespace {
 
-constexpr const char *op = "control::migrate";
+constexpr const char *migrate_op = "control::migrate";
 
 }  // namespace
 
@@ -46,7 +46,7 @@ result<migration::send_options> executor::send_options_for(const migrate_request
   options.task = r.task.is_zero() ? options_.id : r.task;
   if (options_.record && (options.records != options_.records || options.task != options_.id)) {
     return make_error(
-        errc::invalid_argument, op,
+        errc::invalid_argument, migrate_op,
         "the server has the task's record open in another directory, or under another "
         "id");
   }
@@ -66,7 +66,7 @@ result<migration::sent_memory> executor::migrate(
     const migrate_request &r, const std::stop_token &stop,
     const std::function<void(const migration::progress &)> &on_progress) {
   STILLMAP_ASSIGN_OR_RETURN(auto my_turn, take_turn(request_kind::migrate, stop));
-  STILLMAP_RETURN_IF_ERROR(check_mapped(r.tags, op));
+  STILLMAP_RETURN_IF_ERROR(check_mapped(r.tags, migrate_op));
   STILLMAP_ASSIGN_OR_RETURN(migration::credentials credentials,
                             migration::load_credentials(r.certificate, r.key, r.authorities));
   credentials.name = r.name;

@@ -11,21 +11,18 @@
 namespace stillmap::handoff {
 namespace {
 
-constexpr const char *op = "handoff::ownership_word";
-constexpr std::size_t bytes = 4096;
+constexpr const char *ownership_word_op = "handoff::ownership_word";
+constexpr std::size_t word_bytes = 4096;
 constexpr int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-
-tl::unexpected<error> system_error(const char *reason) {
-  return make_system_error(errno, op, reason);
-}
 
 }  // namespace
 
 result<ownership_word> ownership_word::create() {
   owned_fd fd(::memfd_create("stillmap-handoff", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (fd.get() < 0) return system_error("shared memory cannot be created");
-  if (::ftruncate(fd.get(), bytes) != 0 || ::fcntl(fd.get(), F_ADD_SEALS, seals) != 0) {
-    return system_error("shared memory cannot be sized");
+  if (fd.get() < 0)
+    return make_system_error(errno, ownership_word_op, "shared memory cannot be created");
+  if (::ftruncate(fd.get(), word_bytes) != 0 || ::fcntl(fd.get(), F_ADD_SEALS, seals) != 0) {
+    return make_system_error(errno, ownership_word_op, "shared memory cannot be sized");
   }
   return map(std::move(fd));
 }
@@ -34,20 +31,21 @@ result<ownership_word> ownership_word::open(owned_fd fd) {
   struct stat st {};
   const int sealed = ::fcntl(fd.get(), F_GET_SEALS);
   if (sealed < 0 || (sealed & F_SEAL_SHRINK) == 0 || (sealed & F_SEAL_WRITE) != 0 ||
-      ::fstat(fd.get(), &st) != 0 || st.st_size != static_cast<off_t>(bytes)) {
-    return make_error(errc::corrupt, op, "the peer did not send an ownership word");
+      ::fstat(fd.get(), &st) != 0 || st.st_size != static_cast<off_t>(word_bytes)) {
+    return make_error(errc::corrupt, ownership_word_op, "the peer did not send an ownership word");
   }
   return map(std::move(fd));
 }
 
 result<ownership_word> ownership_word::map(owned_fd fd) {
-  void *const at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
-  if (at == MAP_FAILED) return system_error("shared memory cannot be mapped");
+  void *const at = ::mmap(nullptr, word_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  if (at == MAP_FAILED)
+    return make_system_error(errno, ownership_word_op, "shared memory cannot be mapped");
   return ownership_word(std::move(fd), static_cast<std::uint32_t *>(at));
 }
 
 void ownership_word::unmap::operator()(std::uint32_t *word) const {
-  ::munmap(word, bytes);
+  ::munmap(word, word_bytes);
 }
 
 ownership ownership_word::load() const {

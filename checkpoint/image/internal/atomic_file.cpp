@@ -11,7 +11,7 @@
 namespace stillmap::image {
 namespace {
 
-constexpr const char *op = "image::write";
+constexpr const char *atomic_file_op = "image::write";
 constexpr std::string_view letters = "abcdefghijklmnopqrstuvwxyz0123456789";
 constexpr std::size_t random_letters = 6;
 
@@ -69,10 +69,10 @@ result<target_name> target_name::create(file_calls &calls, const std::string &pa
   const std::string directory = slash == std::string::npos ? "." : path.substr(0, slash + 1);
   std::string name = slash == std::string::npos ? path : path.substr(slash + 1);
   if (name.empty() || name == "." || name == "..") {
-    return make_error(errc::invalid_argument, op, "the path names no file");
+    return make_error(errc::invalid_argument, atomic_file_op, "the path names no file");
   }
   const int fd = calls.open_at(AT_FDCWD, directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-  if (fd < 0) return make_system_error(-fd, op, "cannot open the directory");
+  if (fd < 0) return make_system_error(-fd, atomic_file_op, "cannot open the directory");
   return target_name(calls, fd, std::move(name));
 }
 
@@ -100,18 +100,19 @@ result<atomic_file> atomic_file::create(const target_name &to, bool direct) {
     }
     if (fd == -EEXIST) continue;
     if (fd < 0)
-      return make_system_error(-fd, op, "cannot create a temporary file in the directory");
+      return make_system_error(-fd, atomic_file_op,
+                               "cannot create a temporary file in the directory");
     atomic_file t(to, std::move(name), image_file(calls, fd, is_direct));
     const int locked = calls.lock(fd);
     // Another writer took the file for an abandoned one before it was locked.
     if (locked == -EWOULDBLOCK || (locked >= 0 && !is_still(calls, to.directory(), t.name_, fd)))
       continue;
     if (locked < 0 && locked != -EOPNOTSUPP && locked != -ENOLCK && locked != -EINVAL) {
-      return make_system_error(-locked, op, "cannot lock the file");
+      return make_system_error(-locked, atomic_file_op, "cannot lock the file");
     }
     return t;
   }
-  return make_system_error(EEXIST, op, "found no free name for a temporary file");
+  return make_system_error(EEXIST, atomic_file_op, "found no free name for a temporary file");
 }
 
 atomic_file::atomic_file(atomic_file &&o) noexcept
@@ -131,7 +132,7 @@ status atomic_file::publish(bool replace) {
 
 status atomic_file::sync_directory() {
   if (const int r = to_->calls().sync(to_->directory()); r < 0) {
-    return make_system_error(-r, op, "cannot sync the directory");
+    return make_system_error(-r, atomic_file_op, "cannot sync the directory");
   }
   return {};
 }
@@ -151,8 +152,9 @@ status atomic_file::take_name() {
       return {};  // the destructor removes the temporary name
     }
   }
-  if (r == -EEXIST) return make_system_error(EEXIST, op, "a file of this name exists already");
-  if (r < 0) return make_system_error(-r, op, "cannot rename the temporary file");
+  if (r == -EEXIST)
+    return make_system_error(EEXIST, atomic_file_op, "a file of this name exists already");
+  if (r < 0) return make_system_error(-r, atomic_file_op, "cannot rename the temporary file");
   remove_ = false;
   if (const auto ok = sync_directory(); !ok) {
     remove_ = calls.rename_at(to_->directory(), to, from, RENAME_NOREPLACE) >= 0;
@@ -169,19 +171,21 @@ status atomic_file::exchange_names() {
   const int there = calls.status_at(to_->directory(), to, &st);
   if (there == -ENOENT) return take_name();
   if (there < 0)
-    return make_system_error(-there, op, "cannot read the status of the file to be replaced");
+    return make_system_error(-there, atomic_file_op,
+                             "cannot read the status of the file to be replaced");
   if (!S_ISREG(st.st_mode)) {
-    return make_system_error(EEXIST, op, "the file to be replaced is not a regular file");
+    return make_system_error(EEXIST, atomic_file_op,
+                             "the file to be replaced is not a regular file");
   }
   int r = calls.rename_at(to_->directory(), from, to, RENAME_EXCHANGE);
   if (r == -EINVAL || r == -ENOSYS) {
     // The file system cannot exchange names: the rename removes the old file.
     r = calls.rename_at(to_->directory(), from, to, 0);
-    if (r < 0) return make_system_error(-r, op, "cannot rename the temporary file");
+    if (r < 0) return make_system_error(-r, atomic_file_op, "cannot rename the temporary file");
     remove_ = false;
     return sync_directory();
   }
-  if (r < 0) return make_system_error(-r, op, "cannot rename the temporary file");
+  if (r < 0) return make_system_error(-r, atomic_file_op, "cannot rename the temporary file");
   // The temporary name leads to the old file now. The destructor removes it, once the exchange is
   // durable.
   if (const auto ok = sync_directory(); !ok) {

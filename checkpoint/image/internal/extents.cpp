@@ -12,7 +12,7 @@
 namespace stillmap::image {
 namespace {
 
-constexpr const char *op = "image::write";
+constexpr const char *extents_op = "image::write";
 constexpr std::size_t none = SIZE_MAX;
 
 }  // namespace
@@ -42,7 +42,7 @@ class extent_writer::worker {
       STILLMAP_RETURN_IF_ERROR(one(i));
       all_.report(all_.table_[i]);
       if (all_.options_.cancel.stop_requested()) {
-        return make_error(errc::operation_canceled, op, "stop requested");
+        return make_error(errc::operation_canceled, extents_op, "stop requested");
       }
     }
     return queue_.finish();
@@ -70,7 +70,7 @@ class extent_writer::worker {
     STILLMAP_ASSIGN_OR_RETURN(const auto got, all_.from_.chunk(r.at, room));
     const bytes_view contents = got;
     if (contents.size() != r.bytes) {
-      return image_error(errc::invalid_argument, op,
+      return image_error(errc::invalid_argument, extents_op,
                          "the source returned a chunk of the wrong size", part::extents, 0,
                          std::to_string(contents.size()), std::to_string(r.bytes));
     }
@@ -218,7 +218,7 @@ status extent_writer::run() {
       if (ok) ok = w.work();
       if (!ok) stop(std::move(ok));
     } catch (const std::bad_alloc &) {
-      stop(make_error(errc::out_of_memory, op, "no host memory to write"));
+      stop(make_error(errc::out_of_memory, extents_op, "no host memory to write"));
     }
   });
   return result_;

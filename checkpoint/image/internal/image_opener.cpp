@@ -16,7 +16,7 @@
 namespace stillmap::image {
 namespace {
 
-constexpr const char *op = "image::open";
+constexpr const char *image_opener_op = "image::open";
 
 std::string at_most(std::uint64_t n) {
   return "at most " + std::to_string(n);
@@ -33,23 +33,23 @@ status set_parent(open_image &image, const std::shared_ptr<const open_image> &pa
 
 status image_opener::check_limits(const superblock &s) const {
   if (s.contents_bytes > options_.max_contents_bytes) {
-    return image_error(errc::invalid_argument, op, "the contents exceed max_contents_bytes",
-                       part::superblock, 136, std::to_string(s.contents_bytes),
-                       at_most(options_.max_contents_bytes));
+    return image_error(errc::invalid_argument, image_opener_op,
+                       "the contents exceed max_contents_bytes", part::superblock, 136,
+                       std::to_string(s.contents_bytes), at_most(options_.max_contents_bytes));
   }
   const std::uint64_t metadata = s.chunk_table.bytes + s.manifest.bytes + s.seals.bytes;
   if (metadata > options_.max_metadata_bytes) {
-    return image_error(errc::invalid_argument, op, "the metadata exceeds max_metadata_bytes",
-                       part::superblock, 152, std::to_string(metadata),
-                       at_most(options_.max_metadata_bytes));
+    return image_error(errc::invalid_argument, image_opener_op,
+                       "the metadata exceeds max_metadata_bytes", part::superblock, 152,
+                       std::to_string(metadata), at_most(options_.max_metadata_bytes));
   }
   if (s.encrypted() && !options_.key) {
-    return image_error(errc::invalid_argument, op, "the image is encrypted, and no key was given",
-                       part::superblock, 16);
+    return image_error(errc::invalid_argument, image_opener_op,
+                       "the image is encrypted, and no key was given", part::superblock, 16);
   }
   if (options_.signed_by && !s.is_signed()) {
-    return image_error(errc::corrupt, op, "the image is not signed", part::superblock, 16,
-                       "no signature", "signed with " + options_.signed_by->text());
+    return image_error(errc::corrupt, image_opener_op, "the image is not signed", part::superblock,
+                       16, "no signature", "signed with " + options_.signed_by->text());
   }
   return {};
 }
@@ -60,18 +60,20 @@ status image_opener::read_signature(open_image &image) const {
   const auto b = room.bytes();
   STILLMAP_RETURN_IF_ERROR(image.file.read(b, at));
   if (!all_zero(b.subspan(signature_bytes))) {
-    return image_error(errc::corrupt, op, "the padding after the signature is not zero",
-                       part::signature, at + signature_bytes);
+    return image_error(errc::corrupt, image_opener_op,
+                       "the padding after the signature is not zero", part::signature,
+                       at + signature_bytes);
   }
   const verifying_key key{load<decltype(verifying_key::bytes)>(b, 0)};
   const signature s{load<decltype(signature::bytes)>(b, key.bytes.size())};
   if (options_.signed_by && key != *options_.signed_by) {
-    return image_error(errc::corrupt, op, "the image is signed with another key", part::signature,
-                       at, key.text(), options_.signed_by->text());
+    return image_error(errc::corrupt, image_opener_op, "the image is signed with another key",
+                       part::signature, at, key.text(), options_.signed_by->text());
   }
   if (!is_signature(s, key, image.superblock.root)) {
-    return image_error(errc::corrupt, op, "the signature does not match the root digest",
-                       part::signature, at + key.bytes.size(), s.text());
+    return image_error(errc::corrupt, image_opener_op,
+                       "the signature does not match the root digest", part::signature,
+                       at + key.bytes.size(), s.text());
   }
   image.signer = key;
   return {};
@@ -84,11 +86,11 @@ result<std::vector<std::byte>> image_opener::read_part(open_image &image, const 
   STILLMAP_RETURN_IF_ERROR(image.file.read(room.bytes(), r.offset));
   const bytes_view stored = room.bytes().first(r.bytes);
   if (const sha256 found = sha256_of(stored); found != sum) {
-    return image_error(errc::corrupt, op, "the SHA-256 differs from the superblock's", where,
-                       r.offset, found.text(), sum.text());
+    return image_error(errc::corrupt, image_opener_op, "the SHA-256 differs from the superblock's",
+                       where, r.offset, found.text(), sum.text());
   }
   if (!all_zero(room.bytes().subspan(r.bytes))) {
-    return image_error(errc::corrupt, op, "the padding is not zero", where, r.end());
+    return image_error(errc::corrupt, image_opener_op, "the padding is not zero", where, r.end());
   }
   std::vector<std::byte> bytes(r.bytes - image.superblock.tag());
   if (!image.decrypt_with) {
@@ -169,9 +171,9 @@ status image_opener::find_parent(open_image &image, int directory) {
     if (found) return {};
   }
   const superblock &s = image.superblock;
-  const auto e =
-      replaced ? make_error(errc::corrupt, op, "the parent was replaced: its root digest differs")
-               : make_system_error(ENOENT, op, "the parent was not found");
+  const auto e = replaced ? make_error(errc::corrupt, image_opener_op,
+                                       "the parent was replaced: its root digest differs")
+                          : make_system_error(ENOENT, image_opener_op, "the parent was not found");
   return tl::unexpected(
       e.value().with({.where = position(part::parent, 64),
                       .expected = s.parent.text() + " with root " + s.parent_root.text()}));
@@ -180,21 +182,22 @@ status image_opener::find_parent(open_image &image, int directory) {
 status image_opener::read_metadata(open_image &image, int directory,
                                    const std::shared_ptr<const open_image> &known_parent) {
   if (++depth_ > max_chain_length) {
-    return image_error(errc::corrupt, op, "the chain of parents is too long", part::parent, 64, {},
-                       at_most(max_chain_length));
+    return image_error(errc::corrupt, image_opener_op, "the chain of parents is too long",
+                       part::parent, 64, {}, at_most(max_chain_length));
   }
   STILLMAP_ASSIGN_OR_RETURN(const std::uint64_t size, image.file.size());
   if (size < block_bytes) {
-    return image_error(errc::corrupt, op, "the file is too short for an image", part::file, 0,
-                       std::to_string(size), "at least 4096");
+    return image_error(errc::corrupt, image_opener_op, "the file is too short for an image",
+                       part::file, 0, std::to_string(size), "at least 4096");
   }
   STILLMAP_ASSIGN_OR_RETURN(const auto block, aligned_memory::create(block_bytes));
   STILLMAP_RETURN_IF_ERROR(image.file.read(block.bytes(), 0));
   STILLMAP_ASSIGN_OR_RETURN(image.superblock, decode_superblock(block.bytes()));
   const superblock &s = image.superblock;
   if (size != s.file_bytes) {
-    return image_error(errc::corrupt, op, "the size of the file differs from the superblock's",
-                       part::superblock, 24, std::to_string(size), std::to_string(s.file_bytes));
+    return image_error(errc::corrupt, image_opener_op,
+                       "the size of the file differs from the superblock's", part::superblock, 24,
+                       std::to_string(size), std::to_string(s.file_bytes));
   }
   STILLMAP_RETURN_IF_ERROR(check_limits(s));
   if (s.is_signed()) STILLMAP_RETURN_IF_ERROR(read_signature(image));
@@ -238,7 +241,8 @@ result<reader> image_opener::open(int directory, const std::string &name, const 
     STILLMAP_ASSIGN_OR_RETURN(auto image, open_file(directory, name, path, known_parent));
     return reader(std::move(image));
   } catch (const std::bad_alloc &) {
-    return in_file(make_error(errc::out_of_memory, op, "no host memory for the metadata"), path);
+    return in_file(
+        make_error(errc::out_of_memory, image_opener_op, "no host memory for the metadata"), path);
   }
 }
 

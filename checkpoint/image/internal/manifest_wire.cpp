@@ -11,10 +11,11 @@
 namespace stillmap::image {
 namespace {
 
-constexpr const char *op = "image::open";
+constexpr const char *manifest_wire_op = "image::open";
 
-tl::unexpected<error> wrong(const char *reason, std::string found = {}, std::string expected = {}) {
-  return image_error(errc::corrupt, op, reason, part::manifest, 0, std::move(found),
+tl::unexpected<error> wrong_encoding(const char *reason, std::string found = {},
+                                     std::string expected = {}) {
+  return image_error(errc::corrupt, manifest_wire_op, reason, part::manifest, 0, std::move(found),
                      std::move(expected));
 }
 
@@ -51,23 +52,23 @@ status check_sizes(const wire::Manifest &w) {
   };
   for (const auto &l : limits) {
     if (l.n > l.limit) {
-      return wrong(l.reason, std::to_string(l.n), "at most " + std::to_string(l.limit));
+      return wrong_encoding(l.reason, std::to_string(l.n), "at most " + std::to_string(l.limit));
     }
   }
   bool aligned = is_aligned_vector(w.blocks()) && is_aligned_vector(w.pages()) &&
                  is_aligned_vector(w.places());
   for (const auto *l : *w.access_lists()) aligned = aligned && is_aligned_vector(l->entries());
-  if (!aligned) return wrong("a vector is not aligned");
+  if (!aligned) return wrong_encoding("a vector is not aligned");
   if (w.device()->uuid()->size() != 16) {
-    return wrong("the size of the device UUID is wrong", std::to_string(w.device()->uuid()->size()),
-                 "16");
+    return wrong_encoding("the size of the device UUID is wrong",
+                          std::to_string(w.device()->uuid()->size()), "16");
   }
   return {};
 }
 
 result<memory_location> read(const wire::Location &w) {
   if (w.kind() > 2) {
-    return wrong("unknown kind of location", std::to_string(w.kind()), "0 to 2");
+    return wrong_encoding("unknown kind of location", std::to_string(w.kind()), "0 to 2");
   }
   static constexpr location_kind kinds[] = {location_kind::device, location_kind::host,
                                             location_kind::host_numa};
@@ -86,7 +87,8 @@ status read_pages(const wire::Manifest &w, manifest &m) {
   for (const wire::Page *p : *w.pages()) {
     STILLMAP_ASSIGN_OR_RETURN(const auto where, read(p->where()));
     if (p->handle() > 2 || p->rdma() > 1) {
-      return wrong("unknown handle type or RDMA flag", std::to_string(p->handle()), "0 to 2");
+      return wrong_encoding("unknown handle type or RDMA flag", std::to_string(p->handle()),
+                            "0 to 2");
     }
     m.pages.push_back({p->bytes(), where, static_cast<handle_type>(p->handle()), p->rdma() == 1});
   }
@@ -100,7 +102,7 @@ status read_access(const wire::Manifest &w, manifest &m) {
     for (const wire::Access *a : *l->entries()) {
       STILLMAP_ASSIGN_OR_RETURN(const auto where, read(a->where()));
       if (a->mode() > 2) {
-        return wrong("unknown access mode", std::to_string(a->mode()), "0 to 2");
+        return wrong_encoding("unknown access mode", std::to_string(a->mode()), "0 to 2");
       }
       list.push_back({where, static_cast<access_mode>(a->mode())});
     }
@@ -165,7 +167,7 @@ result<manifest> decode_manifest(const std::byte *bytes, std::size_t size) {
   flatbuffers::Verifier verifier(reinterpret_cast<const std::uint8_t *>(bytes), size, 8,
                                  2 + max_access_lists + max_notes);
   if (size < 16 || !wire::VerifyManifestBuffer(verifier))
-    return wrong("the FlatBuffers encoding is invalid");
+    return wrong_encoding("the FlatBuffers encoding is invalid");
   const wire::Manifest &w = *wire::GetManifest(bytes);
   STILLMAP_RETURN_IF_ERROR(check_sizes(w));
   manifest m;

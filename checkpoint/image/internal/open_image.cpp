@@ -9,7 +9,7 @@
 namespace stillmap::image {
 namespace {
 
-constexpr const char *op = "image::read";
+constexpr const char *open_image_op = "image::read";
 
 }  // namespace
 
@@ -52,8 +52,8 @@ status open_image::load_checked(std::size_t n, std::span<std::byte> to, chunk_sc
     return {};
   }
   const auto corrupt = [&](const char *reason, std::string found, std::string expected) {
-    return image_error(errc::corrupt, op, reason, part::extents, r.where, std::move(found),
-                       std::move(expected));
+    return image_error(errc::corrupt, open_image_op, reason, part::extents, r.where,
+                       std::move(found), std::move(expected));
   };
   // A raw extent without encryption is its contents: read directly into aligned memory.
   const bool plain_text = r.kind == chunk_kind::raw && !decrypt_with;

@@ -9,7 +9,7 @@
 namespace stillmap::migration {
 namespace {
 
-constexpr const char *op = "migration::receive";
+constexpr const char *destination_memory_op = "migration::receive";
 // Pages created and mapped per batch: enough to share a set-access, few enough that the first
 // chunks do not wait long.
 constexpr std::size_t pages_per_batch = 16;
@@ -33,7 +33,8 @@ status destination_memory::prepare(layout_message l) {
         });
   } catch (const std::system_error &e) {
     const std::lock_guard lock(mutex_);
-    page_status_ = tl::unexpected(error{e.code(), op, "no thread could be created"});
+    page_status_ =
+        tl::unexpected(error{e.code(), destination_memory_op, "no thread could be created"});
     pages_changed_.notify_all();
     return page_status_;
   }
@@ -42,8 +43,8 @@ status destination_memory::prepare(layout_message l) {
 
 status destination_memory::check_between_rounds() const {
   if (rounds_ == 0) return {};
-  return make_error(errc::corrupt, op, "a new layout arrived during a round", rounds_, 0,
-                    error_unit::items);
+  return make_error(errc::corrupt, destination_memory_op, "a new layout arrived during a round",
+                    rounds_, 0, error_unit::items);
 }
 
 // Addresses come first: they may be in use. Those of the previous layout are released and reserved
@@ -52,14 +53,16 @@ status destination_memory::reserve(layout_message l) {
   STILLMAP_RETURN_IF_ERROR(checkpoint::check(l.layout, device_.capabilities().page_bytes));
   STILLMAP_RETURN_IF_ERROR(checkpoint::can_hold(device_, l.layout));
   if (max_bytes_ != 0 && l.layout.bytes() > max_bytes_) {
-    return make_error(errc::out_of_memory, op, "the task is larger than this receiver accepts",
-                      l.layout.bytes(), max_bytes_, error_unit::bytes);
+    return make_error(errc::out_of_memory, destination_memory_op,
+                      "the task is larger than this receiver accepts", l.layout.bytes(), max_bytes_,
+                      error_unit::bytes);
   }
   std::size_t bytes = 0;
   for (const auto &p : l.layout.pages) {
     if (p.bytes % chunk_bytes_ != 0) {
-      return make_error(errc::corrupt, op, "a page is not a multiple of the chunk size", p.bytes,
-                        chunk_bytes_, error_unit::bytes);
+      return make_error(errc::corrupt, destination_memory_op,
+                        "a page is not a multiple of the chunk size", p.bytes, chunk_bytes_,
+                        error_unit::bytes);
     }
     bytes += p.bytes;
   }
@@ -101,7 +104,8 @@ void destination_memory::create_pages(checkpoint::page_factory factory,
     s = create_batch(factory, i, std::min(i + pages_per_batch, numbers_.size()));
   }
   const std::lock_guard lock(mutex_);
-  if (s && stop.stop_requested()) s = make_error(errc::operation_canceled, op, "stop requested");
+  if (s && stop.stop_requested())
+    s = make_error(errc::operation_canceled, destination_memory_op, "stop requested");
   if (s) {
     std::vector<page_ptr> order;
     for (const std::uint32_t n : numbers_) order.push_back(pages_.at(n).memory);
@@ -149,7 +153,8 @@ bool destination_memory::prepared() const {
 
 result<std::size_t> destination_memory::begin_round() {
   const std::lock_guard lock(mutex_);
-  if (!memory_) return make_error(errc::corrupt, op, "contents arrived before a layout");
+  if (!memory_)
+    return make_error(errc::corrupt, destination_memory_op, "contents arrived before a layout");
   ++rounds_;
   std::size_t chunks = 0;
   for (const auto &[number, p] : pages_) chunks += p.chunks.size();
@@ -172,7 +177,8 @@ std::optional<std::pair<destination_memory::page *, std::uint32_t>> destination_
 result<virtual_range> destination_memory::range_of(std::uint64_t chunk) {
   std::unique_lock lock(mutex_);
   const auto found = find(chunk);
-  if (!found) return make_error(errc::corrupt, op, "the layout has no such chunk", chunk);
+  if (!found)
+    return make_error(errc::corrupt, destination_memory_op, "the layout has no such chunk", chunk);
   const auto [p, index] = *found;
   pages_changed_.wait(lock, [p = p, this] { return bool(p->at) || !page_status_; });
   if (!p->at) return tl::unexpected(page_status_.error());
@@ -188,14 +194,16 @@ void destination_memory::received(std::uint64_t chunk, const image::digest &d) {
 result<std::vector<std::uint64_t>> destination_memory::compare(
     const std::vector<image::digest> &sealed) const {
   std::unique_lock lock(mutex_);
-  if (!memory_) return make_error(errc::corrupt, op, "a seal arrived before a layout");
+  if (!memory_)
+    return make_error(errc::corrupt, destination_memory_op, "a seal arrived before a layout");
   pages_changed_.wait(lock, [&] { return all_mapped_ || !page_status_; });
   if (!page_status_) return tl::unexpected(page_status_.error());
   std::size_t all = 0;
   for (const std::uint32_t n : numbers_) all += pages_.at(n).chunks.size();
   if (all != sealed.size()) {
-    return make_error(errc::corrupt, op, "a seal has another number of chunks than the layout",
-                      sealed.size(), all, error_unit::items);
+    return make_error(errc::corrupt, destination_memory_op,
+                      "a seal has another number of chunks than the layout", sealed.size(), all,
+                      error_unit::items);
   }
   std::vector<std::uint64_t> different;
   auto expected = sealed.begin();

@@ -9,7 +9,7 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 
-constexpr const char *op = "migration::send";
+constexpr const char *precopy_op = "migration::send";
 constexpr int max_attempts = 4;  // to send a chunk that arrives damaged
 // Fewer chunks than a device has processors take one launch as long.
 constexpr std::size_t min_scan_chunks = 256;
@@ -21,8 +21,8 @@ double seconds_since(clock::time_point t) {
 }
 
 tl::unexpected<error> still_damaged(std::uint64_t chunks) {
-  return make_error(errc::corrupt, op, "the same chunks arrive damaged repeatedly", chunks, 0,
-                    error_unit::items);
+  return make_error(errc::corrupt, precopy_op, "the same chunks arrive damaged repeatedly", chunks,
+                    0, error_unit::items);
 }
 
 }  // namespace
@@ -34,7 +34,7 @@ status precopy::copy_while_running() {
   can_detect_changes_ = from_.prepare_digests().has_value();
   if (!can_detect_changes_) {
     if (stop_and_copy) return {};
-    return make_error(errc::not_supported, op,
+    return make_error(errc::not_supported, precopy_op,
                       "the device cannot detect changes, and a long downtime is not allowed");
   }
   std::size_t previous = 0, stuck = 0;
@@ -61,7 +61,7 @@ status precopy::copy_while_running() {
     }
     if (stop_and_copy) return {};
     return make_error(
-        errc::busy, op, "the task writes faster than it can be copied", estimate.bytes_left,
+        errc::busy, precopy_op, "the task writes faster than it can be copied", estimate.bytes_left,
         static_cast<std::uint64_t>(bytes_per_second_ * max_downtime()), error_unit::bytes);
   }
 }

@@ -9,7 +9,7 @@
 namespace stillmap::migration {
 namespace {
 
-constexpr const char *op = "migration::receive";
+constexpr const char *session_op = "migration::receive";
 // Between messages a source may be silent; cancel_if_silent() limits that.
 constexpr std::chrono::milliseconds no_timeout = std::chrono::hours(24 * 365);
 
@@ -31,10 +31,11 @@ result<std::shared_ptr<session>> session::create(const device &d, const hello &h
                                                  peer_identity from,
                                                  const receive_options &options) {
   if (!d.capabilities().vmm) {
-    return make_error(errc::not_supported, op, "the device cannot map pages at fixed addresses");
+    return make_error(errc::not_supported, session_op,
+                      "the device cannot map pages at fixed addresses");
   }
   if (h.page_bytes % d.capabilities().page_bytes != 0) {
-    return make_error(errc::not_supported, op,
+    return make_error(errc::not_supported, session_op,
                       "the source's page size is not a multiple of this device's", h.page_bytes,
                       d.capabilities().page_bytes, error_unit::bytes);
   }
@@ -43,13 +44,14 @@ result<std::shared_ptr<session>> session::create(const device &d, const hello &h
   if (before) {
     const bool here = before->state == ownership::owner || before->state == ownership::running;
     if (before->state == ownership::intent) {
-      return make_error(errc::busy, op,
+      return make_error(errc::busy, session_op,
                         "this machine's own transfer of the task is in doubt: resolve it first",
                         h.epoch, before->epoch);
     }
     if (here ? h.epoch <= before->epoch : h.epoch < before->epoch) {
-      return make_error(errc::busy, op, "this machine's record of the task has a newer epoch",
-                        h.epoch, before->epoch);
+      return make_error(errc::busy, session_op,
+                        "this machine's record of the task has a newer epoch", h.epoch,
+                        before->epoch);
     }
   }
   STILLMAP_ASSIGN_OR_RETURN(const auto id, image::make_id());
@@ -64,7 +66,7 @@ record session::make_record(ownership o) const {
 status session::send_control(kind what, std::span<const std::byte> body, std::uint64_t number) {
   const std::lock_guard lock(mutex_);
   if (control_ == nullptr || state_ == state::dead) {
-    return make_error(errc::busy, op, "the control channel is closed");
+    return make_error(errc::busy, session_op, "the control channel is closed");
   }
   return send(*control_, what, body, options_.timeout, number);
 }
@@ -118,7 +120,8 @@ status session::receive_control(channel &control) {
         if (different.empty()) {
           const std::lock_guard lock(mutex_);
           if (state_ != state::copying && state_ != state::awaiting_commit) {
-            return make_error(errc::corrupt, op, "a seal arrived after the outcome was decided");
+            return make_error(errc::corrupt, session_op,
+                              "a seal arrived after the outcome was decided");
           }
           state_ = state::awaiting_commit;
           contents_ = image::digest_of(m->body);
@@ -138,10 +141,11 @@ status session::receive_control(channel &control) {
       case kind::discard: {
         const std::lock_guard lock(mutex_);
         if (state_ == state::awaiting_commit) state_ = state::copying;
-        return make_error(errc::operation_canceled, op, "the source cancelled the migration");
+        return make_error(errc::operation_canceled, session_op,
+                          "the source cancelled the migration");
       }
       default:
-        return make_error(errc::corrupt, op, "unexpected message on the control channel",
+        return make_error(errc::corrupt, session_op, "unexpected message on the control channel",
                           static_cast<std::uint64_t>(m->head.what));
     }
   }
@@ -153,8 +157,9 @@ status session::commit(const outcome_query &q) {
     if (state_ == state::owned || state_ == state::delivered) return {};  // a repeated commit
     if (state_ != state::awaiting_commit || q.session != id_ || q.task != hello_.task ||
         q.epoch != hello_.epoch + 1) {
-      return make_error(errc::corrupt, op, "a commit of another session, or before the seal",
-                        q.epoch, hello_.epoch + 1);
+      return make_error(errc::corrupt, session_op,
+                        "a commit of another session, or before the seal", q.epoch,
+                        hello_.epoch + 1);
     }
     if (status s = record_->write(make_record(ownership::owner)); !s) {
       // The record may be on disk all the same, so it is replaced by a refusal. If that fails as
@@ -190,8 +195,8 @@ status session::serve_data(channel &data) {
   {
     const std::lock_guard lock(mutex_);
     if (state_ == state::dead || data_.size() >= hello_.channels || !memory_.prepared()) {
-      return make_error(errc::corrupt, op, "no further data channel is expected", data_.size(),
-                        hello_.channels, error_unit::items);
+      return make_error(errc::corrupt, session_op, "no further data channel is expected",
+                        data_.size(), hello_.channels, error_unit::items);
     }
     data_.push_back(&data);
   }

@@ -12,10 +12,10 @@
 namespace stillmap::migration {
 namespace {
 
-constexpr const char *op = "migration::credentials";
+constexpr const char *tls_context_op = "migration::credentials";
 
 tl::unexpected<error> invalid(const char *reason) {
-  return tl::unexpected(openssl_error(errc::invalid_argument, op, reason));
+  return tl::unexpected(openssl_error(errc::invalid_argument, tls_context_op, reason));
 }
 
 // A certificate with a trusted fingerprint is accepted whoever issued it; OpenSSL verifies the

@@ -5,7 +5,7 @@
 namespace stillmap::mpi {
 namespace {
 
-constexpr const char *op = "stillmap::mpi";
+constexpr const char *collective_op = "stillmap::mpi";
 
 // The category of an error code, as other machines understand it.
 enum class category : std::int32_t { none, stillmap, cuda, system, other };
@@ -46,7 +46,7 @@ std::error_code code_of(const report &r) {
 
 tl::unexpected<error> rank_error(int rank, std::error_code code, const char *reason,
                                  std::string cause) {
-  return tl::unexpected(error{code, op, reason}.with(
+  return tl::unexpected(error{code, collective_op, reason}.with(
       {.subject = "rank " + std::to_string(rank), .cause = std::move(cause)}));
 }
 
@@ -66,12 +66,15 @@ result<collective> collective::create(MPI_Comm ranks) {
   MPI_Initialized(&initialized);
   MPI_Finalized(&finalized);
   if (initialized == 0 || finalized != 0) {
-    return make_error(errc::invalid_argument, op, "MPI is not initialised, or is finalised");
+    return make_error(errc::invalid_argument, collective_op,
+                      "MPI is not initialised, or is finalised");
   }
-  if (ranks == MPI_COMM_NULL) return make_error(errc::invalid_argument, op, "no communicator");
+  if (ranks == MPI_COMM_NULL)
+    return make_error(errc::invalid_argument, collective_op, "no communicator");
   STILLMAP_RETURN_IF_ERROR(check_mpi(MPI_Comm_test_inter(ranks, &between_groups), 0));
   if (between_groups != 0) {
-    return make_error(errc::invalid_argument, op, "the communicator is an intercommunicator");
+    return make_error(errc::invalid_argument, collective_op,
+                      "the communicator is an intercommunicator");
   }
   MPI_Comm own = MPI_COMM_NULL;
   STILLMAP_RETURN_IF_ERROR(check_mpi(MPI_Comm_dup(ranks, &own), 0));

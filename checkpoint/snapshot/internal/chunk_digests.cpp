@@ -15,16 +15,18 @@
 namespace stillmap::snapshot {
 namespace {
 
-constexpr const char *op = "snapshot::chunk_digests";
+constexpr const char *chunk_digests_op = "snapshot::chunk_digests";
 constexpr std::size_t min_bytes = 16 * image::block_bytes;
-constexpr unsigned threads = 256;     // as compiled into the kernel
-constexpr unsigned max_blocks = 256;  // of a launch: several for each multiprocessor
+constexpr unsigned block_threads = 256;  // as compiled into the kernel
+constexpr unsigned max_blocks = 256;     // of a launch: several for each multiprocessor
+
+}  // namespace
 
 class digest_module {
  public:
   static result<digest_module> load(const driver &drv) {
     if (!drv.has(driver_call::ModuleLoadData) || !drv.has(driver_call::LaunchKernel)) {
-      return make_error(errc::not_supported, op, "the driver loads no modules");
+      return make_error(errc::not_supported, chunk_digests_op, "the driver loads no modules");
     }
     register_host_kernel(drv);
     STILLMAP_ASSIGN_OR_RETURN(auto module, drv.load_module(chunk_digests_ptx));
@@ -47,6 +49,8 @@ class digest_module {
   module_handle module_;
   function_handle kernel_ = nullptr;
 };
+
+namespace {
 
 struct kernel_chunk {
   std::uint64_t address, bytes;
@@ -89,7 +93,7 @@ class chunk_digester::core {
     std::size_t largest = 0;
     for (const virtual_range c : chunks) {
       if (c.bytes < min_bytes || c.bytes % image::block_bytes != 0) {
-        return make_error(errc::not_supported, op,
+        return make_error(errc::not_supported, chunk_digests_op,
                           "the chunk is too small, or not a multiple of 4096 bytes", c.bytes,
                           min_bytes, error_unit::bytes);
       }
@@ -172,7 +176,7 @@ class chunk_digester::core {
                   room = scratch.value(),
                   to = (digests + part.first * sizeof(image::digest)).value();
     void *params[] = {&chunks, &count, &room, &words, &to};
-    return device_.driver().launch(module_->kernel(), part.blocks, threads, params, on.get());
+    return device_.driver().launch(module_->kernel(), part.blocks, block_threads, params, on.get());
   }
 
   const device device_;

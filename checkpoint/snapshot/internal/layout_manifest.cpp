@@ -11,7 +11,7 @@ namespace {
 
 using checkpoint::memory_layout;
 
-constexpr std::uint32_t none = UINT32_MAX;
+constexpr std::uint32_t no_page = UINT32_MAX;
 
 }  // namespace
 
@@ -59,7 +59,7 @@ result<selected_memory> select_memory(const image::manifest &m, std::span<const 
   }
   selected_memory out;
   out.layout.access = m.access_lists;
-  std::vector<std::uint32_t> renumbered(m.pages.size(), none);
+  std::vector<std::uint32_t> renumbered(m.pages.size(), no_page);
   auto place = m.places.begin();
   for (const image::manifest::block &b : m.blocks) {
     const virtual_range range{device_address(b.begin), static_cast<std::size_t>(b.bytes)};
@@ -68,7 +68,7 @@ result<selected_memory> select_memory(const image::manifest &m, std::span<const 
     for (; place != m.places.end() && range.contains(device_address(place->address)); ++place) {
       if (!take) continue;
       std::uint32_t &page = renumbered[place->page];
-      if (page == none) {
+      if (page == no_page) {
         page = static_cast<std::uint32_t>(out.layout.pages.size());
         const image::manifest::page &p = m.pages[place->page];
         out.layout.pages.push_back(

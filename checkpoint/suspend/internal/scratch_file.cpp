@@ -9,11 +9,11 @@
 namespace stillmap::checkpoint {
 namespace {
 
-constexpr const char *op = "checkpoint::scratch_file";
+constexpr const char *scratch_file_op = "checkpoint::scratch_file";
 
 tl::unexpected<error> file_error(const char *reason, std::uint64_t bytes, int code = errno) {
-  return tl::unexpected(error{std::error_code(code, std::system_category()), op, reason, bytes, 0,
-                              error_unit::bytes});
+  return tl::unexpected(error{std::error_code(code, std::system_category()), scratch_file_op,
+                              reason, bytes, 0, error_unit::bytes});
 }
 
 // On file systems without O_TMPFILE, creates a named file and unlinks it at once.
@@ -64,7 +64,8 @@ status scratch_file::read(std::byte *to, std::size_t bytes, std::size_t offset) 
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return file_error("the file cannot be read", offset);
     if (n == 0) {
-      return make_error(errc::corrupt, op, "the file ends early", offset, 0, error_unit::bytes);
+      return make_error(errc::corrupt, scratch_file_op, "the file ends early", offset, 0,
+                        error_unit::bytes);
     }
     to += n;
     bytes -= static_cast<std::size_t>(n);

@@ -26,7 +26,7 @@ struct module_data {
 };
 
 // Lock order: not nested with any other lock.
-struct registry {
+struct module_registry {
   std::mutex mu;
   std::unordered_map<CUmodule, module_data> modules;
   std::unordered_map<CUfunction, std::shared_ptr<function>> functions;
@@ -34,8 +34,8 @@ struct registry {
   std::set<std::string, std::less<>> complained;
 };
 
-registry &the_registry() {
-  static auto *const the = new registry;
+module_registry &the_registry() {
+  static auto *const the = new module_registry;
   return *the;
 }
 

@@ -15,7 +15,7 @@ namespace {
 // it again at once passes the waiting threads (for up to 4 ms each time).
 constexpr std::chrono::microseconds pause_between_jobs(50);
 
-struct work {
+struct reclaim_queue {
   std::mutex mutex;
   std::condition_variable wake, done, hurry;
   std::deque<std::function<void()>> jobs;
@@ -25,13 +25,13 @@ struct work {
 };
 
 // Never destroyed, because the thread outlives static objects.
-work &the_work() {
-  static work *const w = new work;
+reclaim_queue &the_queue() {
+  static reclaim_queue *const w = new reclaim_queue;
   return *w;
 }
 
-void run() {
-  work &w = the_work();
+void run_jobs() {
+  reclaim_queue &w = the_queue();
   std::unique_lock<std::mutex> lock(w.mutex);
   for (;;) {
     w.wake.wait(lock, [&] { return !w.jobs.empty(); });
@@ -49,19 +49,19 @@ void run() {
 }  // namespace
 
 void do_later(std::function<void()> job) {
-  work &w = the_work();
+  reclaim_queue &w = the_queue();
   const std::lock_guard<std::mutex> lock(w.mutex);
   w.jobs.push_back(std::move(job));
   ++w.asked;
   if (!w.started) {
     w.started = true;
-    std::thread(run).detach();
+    std::thread(run_jobs).detach();
   }
   w.wake.notify_one();
 }
 
 void finish_later() {
-  work &w = the_work();
+  reclaim_queue &w = the_queue();
   std::unique_lock<std::mutex> lock(w.mutex);
   const std::uint64_t until = w.asked;
   ++w.waiting;

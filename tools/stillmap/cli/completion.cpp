@@ -9,7 +9,7 @@
 namespace stillmap::tool {
 namespace {
 
-constexpr const char *made = "# Made by: stillmap completion {}. Do not edit.\n";
+constexpr const char *made_by_line = "# Made by: stillmap completion {}. Do not edit.\n";
 
 bool takes_path(const std::deque<option> &some) {
   return std::any_of(some.begin(), some.end(), [](const option &o) { return o.takes_path(); });
@@ -140,7 +140,7 @@ std::string bash_completion(const command &root) {
     values += bash_values(*c);
     words += bash_words(*c);
   }
-  return fmt::format(made, "bash") + fmt::format(R"(_stillmap() {{
+  return fmt::format(made_by_line, "bash") + fmt::format(R"(_stillmap() {{
   local cur=${{COMP_WORDS[COMP_CWORD]}} prev=${{COMP_WORDS[COMP_CWORD - 1]}}
   local command= next words= files=0 i
   for ((i = 1; i < COMP_CWORD; ++i)); do
@@ -163,11 +163,11 @@ std::string bash_completion(const command &root) {
 }}
 complete -F _stillmap stillmap
 )",
-                                                 commands, values, words);
+                                                         commands, values, words);
 }
 
 std::string zsh_completion(const command &root) {
-  std::string out = "#compdef stillmap\n" + fmt::format(made, "zsh");
+  std::string out = "#compdef stillmap\n" + fmt::format(made_by_line, "zsh");
   for (const command *c : root.all()) out += zsh_function(*c);
   return out +
          "if [[ $zsh_eval_context[-1] == loadautofunc ]]; then _stillmap \"$@\"; else compdef "
@@ -175,7 +175,7 @@ std::string zsh_completion(const command &root) {
 }
 
 std::string fish_completion(const command &root) {
-  std::string out = fmt::format(made, "fish");
+  std::string out = fmt::format(made_by_line, "fish");
   for (const command *c : root.all()) out += fish_lines(*c);
   return out;
 }

@@ -7,14 +7,15 @@
 namespace stillmap::tool {
 namespace {
 
-constexpr std::size_t column = 27;  // of descriptions
+constexpr std::size_t description_column = 27;  // of descriptions
 
 // A term, and its description beside it or, below a long term, on the next line.
 std::string row(const std::string &term, const std::string &text, std::size_t width) {
   const std::string head = "  " + term;
-  const std::string gap = head.size() + 2 > column ? '\n' + std::string(column, ' ')
-                                                   : std::string(column - head.size(), ' ');
-  return head + gap + wrap(text, column, width) + '\n';
+  const std::string gap = head.size() + 2 > description_column
+                              ? '\n' + std::string(description_column, ' ')
+                              : std::string(description_column - head.size(), ' ');
+  return head + gap + wrap(text, description_column, width) + '\n';
 }
 
 std::string term_of(const option &o) {

@@ -13,7 +13,7 @@
 namespace stillmap::tool {
 namespace {
 
-constexpr const char *advice =
+constexpr const char *driver_advice =
     "Install an NVIDIA driver, or build hostcuda (./run does it) and name it with "
     "STILLMAP_HOSTCUDA=path; STILLMAP_VERBOSE=1 names every path that is tried.";
 
@@ -24,7 +24,7 @@ std::string name_of_library(const std::string &which) {
 }
 
 tl::unexpected<failure> none(const std::string &tried) {
-  return fail(exit_not_found, fmt::format("no CUDA driver: tried {}. {}", tried, advice));
+  return fail(exit_not_found, fmt::format("no CUDA driver: tried {}. {}", tried, driver_advice));
 }
 
 outcome<driver *> load_one(const std::string &which) {

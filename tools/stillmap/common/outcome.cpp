@@ -7,13 +7,13 @@
 namespace stillmap::tool {
 namespace {
 
-const char *name_of(exit_status s) {
+const char *exit_status_name(exit_status s) {
   constexpr const char *names[] = {"ok",   "failed",  "usage",  "not_found",
                                    "busy", "refused", "differs"};
   return names[s];
 }
 
-const char *name_of(error_unit u) {
+const char *unit_name(error_unit u) {
   constexpr const char *names[] = {"", "bytes", "pages", "address", "milliseconds", "items"};
   return names[static_cast<std::size_t>(u)];
 }
@@ -61,9 +61,11 @@ std::string json_of(const failure &f, const std::string &command) {
     const error &e = *f.cause;
     json.field("operation", e.operation).field("reason", e.reason);
     json.field("code", e.code.message()).field("subject", e.detail().subject);
-    json.field("value", e.value).field("limit", e.limit).field("unit", name_of(e.unit));
+    json.field("value", e.value).field("limit", e.limit).field("unit", unit_name(e.unit));
   } else {
-    json.field("operation", command).field("reason", f.line).field("code", name_of(f.status));
+    json.field("operation", command)
+        .field("reason", f.line)
+        .field("code", exit_status_name(f.status));
     json.nothing("subject").nothing("value").nothing("limit").nothing("unit");
   }
   return json.end().end().text();

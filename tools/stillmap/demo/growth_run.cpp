@@ -44,7 +44,7 @@ digest_state new_digest() {
   return s;
 }
 
-using reader = std::function<outcome<std::size_t>(std::span<std::byte>)>;
+using read_function = std::function<outcome<std::size_t>(std::span<std::byte>)>;
 
 outcome<void> with_advice(const status &s) {
   if (s) return {};
@@ -73,7 +73,7 @@ void sample(const device_bytes &v, std::vector<picture_step> &history) {
   history.push_back({v.size(), v.buffer().mapped_bytes(), v.buffer().generation()});
 }
 
-outcome<growth_run> grow(const reader &read, device_bytes &v, const growth_limits &limits,
+outcome<growth_run> grow(const read_function &read, device_bytes &v, const growth_limits &limits,
                          progress &shown) {
   const device &d = v.buffer().device();
   const driver &drv = d.driver();

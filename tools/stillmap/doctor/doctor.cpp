@@ -193,7 +193,7 @@ void print_row(works does, const std::string &name, const std::string &text, con
   fmt::print("  {} {:<23}{}\n", drawn, name, wrap(text, indent, static_cast<std::size_t>(t.width)));
 }
 
-const char *name_of(works w) {
+const char *name_of_works(works w) {
   return w == works::yes ? "works" : w == works::limited ? "limited" : "does not work";
 }
 
@@ -202,7 +202,7 @@ void print(const std::vector<finding> &facts, const std::vector<finding> &checkp
   for (const finding &f : facts) print_row(f.does, f.name, f.says, t);
   for (const finding &f : checkpoint) {
     const std::string fix = f.fix.empty() ? "" : ". Fix: " + f.fix;
-    print_row(f.does, f.name, fmt::format("{}: {}{}", name_of(f.does), f.says, fix), t);
+    print_row(f.does, f.name, fmt::format("{}: {}{}", name_of_works(f.does), f.says, fix), t);
   }
 }
 
@@ -216,7 +216,7 @@ void write(const std::vector<finding> &facts, const std::vector<finding> &checkp
   json.end().begin_array("checkpoint");
   for (const finding &f : checkpoint) {
     json.begin_object().field("key", f.key).field("works", f.does == works::yes);
-    json.field("state", name_of(f.does)).field("says", f.says).field("fix", f.fix).end();
+    json.field("state", name_of_works(f.does)).field("says", f.says).field("fix", f.fix).end();
   }
   json.end();
 }

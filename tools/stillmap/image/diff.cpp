@@ -10,7 +10,7 @@
 namespace stillmap::tool {
 namespace {
 
-const char *name_of(difference d) {
+const char *difference_name(difference d) {
   return d == difference::contents        ? "changed"
          : d == difference::only_in_first ? "only in the first"
                                           : "only in the second";
@@ -23,7 +23,7 @@ std::string as_json(const image_difference &d) {
   json.field("only_in_second_bytes", d.only_in_second).begin_array("ranges");
   for (const differing_range &r : d.ranges) {
     json.begin_object().field("begin", r.range.begin.value()).field("bytes", r.range.bytes);
-    json.field("tag", r.tag).field("difference", name_of(r.what)).end();
+    json.field("tag", r.tag).field("difference", difference_name(r.what)).end();
   }
   return json.end().end().text();
 }
@@ -39,7 +39,7 @@ outcome<exit_status> run_diff(const diff_options &o) {
   } else {
     for (const differing_range &r : d.ranges) {
       fmt::print("{} {:>10}  {}  {}\n", hexadecimal(r.range.begin.value()),
-                 format_bytes(r.range.bytes), r.tag.empty() ? "-" : r.tag, name_of(r.what));
+                 format_bytes(r.range.bytes), r.tag.empty() ? "-" : r.tag, difference_name(r.what));
     }
     fmt::print("stillmap: {} the same, {} changed, {} only in the first, {} only in the second\n",
                format_bytes(d.same), format_bytes(d.changed), format_bytes(d.only_in_first),

@@ -25,9 +25,9 @@ std::vector<image_place> places_of(const image::manifest &m) {
 
 namespace {
 
-class comparison {
+class image_comparison {
  public:
-  comparison(const image::reader &first, const image::reader &second)
+  image_comparison(const image::reader &first, const image::reader &second)
       : first_(first), second_(second) {}
 
   result<image_difference> run() {
@@ -114,7 +114,7 @@ class comparison {
 }  // namespace
 
 result<image_difference> compare(const image::reader &first, const image::reader &second) {
-  return comparison(first, second).run();
+  return image_comparison(first, second).run();
 }
 
 }  // namespace stillmap::tool

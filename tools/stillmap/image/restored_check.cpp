@@ -13,7 +13,7 @@
 namespace stillmap::tool {
 namespace {
 
-constexpr std::size_t step = std::size_t{4} << 20;
+constexpr std::size_t compared_at_once = std::size_t{4} << 20;
 
 bool readable(const std::vector<access_grant> &list) {
   return std::any_of(list.begin(), list.end(),
@@ -38,7 +38,7 @@ outcome<std::uint64_t> compare_with_image(const checkpoint::restored_memory &mem
   const device &d = memory.device();
   const context_guard guard(d.driver(), d.context());
   if (!guard.entered()) return fail(guard.entered().error());
-  std::vector<std::byte> expected(step), actual(step);
+  std::vector<std::byte> expected(compared_at_once), actual(compared_at_once);
   std::vector<bool> seen(l.pages.size());
   std::uint64_t compared = 0;
   // At every address, so that an aliased page is read at each.
@@ -46,8 +46,8 @@ outcome<std::uint64_t> compare_with_image(const checkpoint::restored_memory &mem
     const auto &p = l.places[i];
     if (!readable(l.access[p.access])) continue;
     const std::size_t bytes = l.pages[p.page].bytes;
-    for (std::size_t at = 0; at < bytes; at += step) {
-      const std::size_t n = std::min(step, bytes - at);
+    for (std::size_t at = 0; at < bytes; at += compared_at_once) {
+      const std::size_t n = std::min(compared_at_once, bytes - at);
       STILLMAP_RETURN_IF_ERROR(
           about(image.read(places[i].at + at, std::span(expected).first(n)), image.path()));
       STILLMAP_RETURN_IF_ERROR(d.driver().copy_to_host(actual.data(), p.at + at, n));

@@ -26,9 +26,9 @@ void say(fmt::format_string<Values...> line, Values &&...values) {
   std::fflush(stdout);
 }
 
-class comparison {
+class trace_comparison {
  public:
-  explicit comparison(const trace_compare_options &o) : o_(o) {}
+  explicit trace_comparison(const trace_compare_options &o) : o_(o) {}
 
   outcome<exit_status> run() {
     STILLMAP_ASSIGN_OR_RETURN(ours_.kind, find_target(o_.ours));
@@ -237,7 +237,7 @@ class comparison {
 }  // namespace
 
 outcome<exit_status> run_trace_compare(const trace_compare_options &o) {
-  return comparison(o).run();
+  return trace_comparison(o).run();
 }
 
 }  // namespace stillmap::tool
