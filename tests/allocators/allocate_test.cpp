@@ -201,6 +201,31 @@ TEST_F(allocate, gives_back_what_is_free_when_told_to) {
   h.drop_all();
 }
 
+TEST_F(allocate, counts_the_pages_that_it_gives_back) {
+  STILLMAP_NEEDS_VMM();
+  const stream s = make_stream();
+  checked_heap h(dev());
+  const auto goes = h.allocate(8 * page(), s);
+  ASSERT_TRUE(goes);
+  ASSERT_TRUE(h.free(*goes));
+  h.settle();
+  EXPECT_EQ(h.heap().stats().pages_released, 0u);
+  ASSERT_TRUE(h.heap().trim(3 * page()));
+  EXPECT_EQ(h.heap().stats().pages_released, 5u);
+  ASSERT_TRUE(h.heap().empty_cache());
+  EXPECT_EQ(h.heap().stats().pages_released, 8u);
+}
+
+TEST_F(allocate, counts_free_memory_that_is_no_whole_page) {
+  const stream s = make_stream();
+  checked_heap h(dev());
+  ASSERT_TRUE(h.allocate(page() + page() / 4, s));
+  const arena_stats total = h.heap().stats().total;
+  EXPECT_EQ(total.page_edges, page() - page() / 4) << "the rest of its second page";
+  EXPECT_EQ(total.live + total.free_whole_pages + total.page_edges, total.committed);
+  h.drop_all();
+}
+
 TEST_F(allocate, keeps_to_its_limit) {
   caching_allocator_options options;
   options.limit = 8 * page();

@@ -6,19 +6,19 @@
 namespace stillmap {
 namespace {
 
-constexpr std::size_t page = std::size_t{2} << 20;
-constexpr std::uint64_t base = 0x10000000;
+constexpr std::size_t arena_page = std::size_t{2} << 20;
+constexpr std::uint64_t arena_base = 0x10000000;
 
 std::uint64_t value_of(const void *block) {
   return reinterpret_cast<std::uintptr_t>(block);
 }
 
 // An 8-page block was allocated at `remembered`, freed, and its pages were taken. Free memory that
-// fits exactly lies at a lower address, once the two blocks at `base` are freed.
+// fits exactly lies at a lower address, once the two blocks at `arena_base` are freed.
 class arena_placements : public ::testing::Test {
  protected:
   arena_placements() {
-    arena_.extents.add({device_address(base), 64 * page});
+    arena_.extents.add({device_address(arena_base), 64 * arena_page});
     lower_[0] = grow(4);
     lower_[1] = grow(4);
     grow(1);  // keeps the two ranges apart
@@ -33,10 +33,10 @@ class arena_placements : public ::testing::Test {
   }
   ~arena_placements() override { EXPECT_EQ(arena_.extents.find_inconsistency(), ""); }
 
-  static block_request pages(std::size_t n) { return {n * page, allocation_granule, 0}; }
+  static block_request pages(std::size_t n) { return {n * arena_page, allocation_granule, 0}; }
   void *grow(std::size_t n) {
     const auto place =
-        arena_.extents.carve(n * page, allocation_granule, extent_map::search::quick);
+        arena_.extents.carve(n * arena_page, allocation_granule, extent_map::search::quick);
     EXPECT_TRUE(place);
     return arena_.enter(arena_.commit(*place), pages(n));
   }
@@ -45,7 +45,7 @@ class arena_placements : public ::testing::Test {
     for (void *const block : lower_) free(block);
   }
 
-  arena arena_{1, {}, page};
+  arena arena_{1, {}, arena_page};
   void *lower_[2] = {};
   std::uint64_t remembered_ = 0;
   std::vector<extent *> taken_;
@@ -57,7 +57,7 @@ TEST_F(arena_placements, a_placement_is_used_again_after_its_addresses_got_pages
   EXPECT_EQ(arena_.allocate(pages(8)), nullptr) << "the placement waits for pages";
   void *const front = grow(5), *const back = grow(3);
   ASSERT_EQ(value_of(front), remembered_);
-  ASSERT_EQ(value_of(back), remembered_ + 5 * page);
+  ASSERT_EQ(value_of(back), remembered_ + 5 * arena_page);
   free(front);
   free(back);
   free_lower();

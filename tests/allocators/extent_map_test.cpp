@@ -11,9 +11,9 @@
 namespace stillmap {
 namespace {
 
-constexpr std::size_t page = 16 * allocation_granule;
+constexpr std::size_t map_page = 16 * allocation_granule;
 constexpr std::uint64_t base = 0x10000000;
-constexpr std::size_t pages = 64;
+constexpr std::size_t map_pages = 64;
 
 // What each granule is, written down by whoever did it.
 class naive_map {
@@ -34,7 +34,7 @@ class naive_map {
   }
   std::size_t whole_free_pages() {
     std::size_t n = 0;
-    for (std::size_t p = 0; p < pages; ++p) n += all(base + p * page, page, free);
+    for (std::size_t p = 0; p < map_pages; ++p) n += all(base + p * map_page, map_page, free);
     return n;
   }
   // The longest run of granules of which each is one of `kinds`.
@@ -50,7 +50,8 @@ class naive_map {
 
  private:
   char &cell(std::uint64_t at) { return cells_.at((at - base) / allocation_granule); }
-  std::vector<char> cells_ = std::vector<char>(pages * page / allocation_granule, uncommitted);
+  std::vector<char> cells_ =
+      std::vector<char>(map_pages * map_page / allocation_granule, uncommitted);
 };
 
 std::string drawn(const extent_map &extents) {
@@ -70,8 +71,8 @@ class extent_map_model : public ::testing::TestWithParam<unsigned> {};
 TEST_P(extent_map_model, agrees_with_a_byte_per_granule) {
   std::mt19937 random(GetParam());
   const auto below = [&](std::size_t n) { return random() % n; };
-  extent_map extents(page);
-  extents.add({device_address(base), pages * page});
+  extent_map extents(map_page);
+  extents.add({device_address(base), map_pages * map_page});
   naive_map model;
   std::map<std::uint64_t, extent *> blocks;
   std::vector<extent *> unmapping;
@@ -102,7 +103,7 @@ TEST_P(extent_map_model, agrees_with_a_byte_per_granule) {
           ASSERT_EQ(extents.find_inconsistency(true), "");
           ASSERT_TRUE(
               model.all(e->missing.begin.value(), e->missing.bytes, naive_map::uncommitted));
-          ASSERT_EQ(e->missing.begin.value() % page, 0u);
+          ASSERT_EQ(e->missing.begin.value() % map_page, 0u);
           if (below(3) == 0) {
             extents.abandon(*e);
             ++abandoned;
@@ -137,7 +138,7 @@ TEST_P(extent_map_model, agrees_with_a_byte_per_granule) {
         ASSERT_EQ(n, std::min(wanted, there));
         for (extent *s : out) {
           ASSERT_TRUE(model.all(s->begin, s->bytes, naive_map::free));
-          ASSERT_EQ(s->begin % page, 0u);
+          ASSERT_EQ(s->begin % map_page, 0u);
           model.set(s->begin, s->bytes, naive_map::unmapping);
           unmapping.push_back(s);
         }
@@ -174,68 +175,69 @@ TEST_P(extent_map_model, agrees_with_a_byte_per_granule) {
 INSTANTIATE_TEST_SUITE_P(seeds, extent_map_model, ::testing::Range(1u, 13u));
 
 TEST(extent_map, neighbours_share_their_boundary_page) {
-  extent_map extents(page);
-  extents.add({device_address(base), pages * page});
+  extent_map extents(map_page);
+  extents.add({device_address(base), map_pages * map_page});
   const auto first =
-      extents.carve(page + allocation_granule, allocation_granule, extent_map::search::quick);
+      extents.carve(map_page + allocation_granule, allocation_granule, extent_map::search::quick);
   ASSERT_TRUE(first);
-  EXPECT_EQ(first->missing.bytes, 2 * page);
+  EXPECT_EQ(first->missing.bytes, 2 * map_page);
   extent *const a = extents.commit(*first);
   // The second begins in the page that the first has started, and needs two pages, not three.
-  const auto second = extents.carve(3 * page - 2 * allocation_granule, allocation_granule,
+  const auto second = extents.carve(3 * map_page - 2 * allocation_granule, allocation_granule,
                                     extent_map::search::quick);
   ASSERT_TRUE(second);
-  EXPECT_EQ(second->missing.bytes, 2 * page);
+  EXPECT_EQ(second->missing.bytes, 2 * map_page);
   extent *const b = extents.commit(*second);
   EXPECT_EQ(b->begin, a->end());
-  EXPECT_EQ(extents.committed_bytes(), 4 * page);
+  EXPECT_EQ(extents.committed_bytes(), 4 * map_page);
   EXPECT_EQ(extents.free_bytes(), allocation_granule);
 }
 
 TEST(extent_map, a_hole_between_free_neighbours_is_preferred_to_the_end) {
-  extent_map extents(page);
-  extents.add({device_address(base), pages * page});
+  extent_map extents(map_page);
+  extents.add({device_address(base), map_pages * map_page});
   extent *blocks[3];
   for (extent *&b : blocks) {
-    b = extents.commit(*extents.carve(8 * page, allocation_granule, extent_map::search::quick));
+    b = extents.commit(*extents.carve(8 * map_page, allocation_granule, extent_map::search::quick));
   }
   extents.release(blocks[1]);
   std::vector<extent *> out;
   ASSERT_EQ(extents.take_pages(2, out), 2u);
   ASSERT_EQ(out.size(), 1u);
   extents.unmapped(out[0]);
-  const auto e = extents.carve(8 * page, allocation_granule, extent_map::search::quick);
+  const auto e = extents.carve(8 * map_page, allocation_granule, extent_map::search::quick);
   ASSERT_TRUE(e);
-  EXPECT_EQ(e->begin, base + 8 * page);
-  EXPECT_EQ(e->missing.bytes, 2 * page);
+  EXPECT_EQ(e->begin, base + 8 * map_page);
+  EXPECT_EQ(e->missing.bytes, 2 * map_page);
   extents.abandon(*e);
   EXPECT_EQ(extents.find_inconsistency(), "");
 }
 
 TEST(extent_map, a_block_of_whole_pages_begins_at_a_page) {
-  extent_map extents(page);
-  extents.add({device_address(base), pages * page}, true);
-  extent *const odd = extents.place(page / 2);
+  extent_map extents(map_page);
+  extents.add({device_address(base), map_pages * map_page}, true);
+  extent *const odd = extents.place(map_page / 2);
   ASSERT_EQ(odd->begin, base);
-  EXPECT_EQ(extents.place(2 * page)->begin, base + page);
-  EXPECT_EQ(extents.place(page + allocation_granule)->begin, base + 3 * page);
+  EXPECT_EQ(extents.place(2 * map_page)->begin, base + map_page);
+  EXPECT_EQ(extents.place(map_page + allocation_granule)->begin, base + 3 * map_page);
   EXPECT_EQ(extents.find_inconsistency(), "");
 }
 
 TEST(extent_map, a_block_goes_where_fewest_pages_are_broken) {
-  extent_map extents(page);
-  extents.add({device_address(base), pages * page}, true);
+  extent_map extents(map_page);
+  extents.add({device_address(base), map_pages * map_page}, true);
   // Free: two whole pages, and later one and a half with the other half of the first in use.
-  extent *const first = extents.place(2 * page);
-  ASSERT_NE(extents.place(page), nullptr);
-  extent *const half = extents.place(page / 2);
-  extent *const second = extents.place(page + page / 2);
-  while (extents.place(page, allocation_granule, extent_map::search::thorough) != nullptr) {
+  extent *const first = extents.place(2 * map_page);
+  ASSERT_NE(extents.place(map_page), nullptr);
+  extent *const half = extents.place(map_page / 2);
+  extent *const second = extents.place(map_page + map_page / 2);
+  while (extents.place(map_page, allocation_granule, extent_map::search::thorough) != nullptr) {
   }
   extents.release(first);
   extents.release(second);
   ASSERT_EQ(half->end(), second->begin);
-  EXPECT_EQ(extents.place(page + page / 4)->begin, base + 3 * page + page / 2) << "one, not two";
+  EXPECT_EQ(extents.place(map_page + map_page / 4)->begin, base + 3 * map_page + map_page / 2)
+      << "one, not two";
   EXPECT_EQ(extents.find_inconsistency(), "");
 }
 
@@ -243,13 +245,14 @@ TEST(extent_map, a_block_goes_where_fewest_pages_are_broken) {
 const extent *best_of_all(const extent_map &extents, std::uint64_t bytes) {
   const auto whole = [](std::uint64_t from, std::uint64_t to) {
     std::uint64_t n = 0;
-    for (std::uint64_t at = from / page * page; at + page <= to; at += page) n += at >= from;
+    for (std::uint64_t at = from / map_page * map_page; at + map_page <= to; at += map_page)
+      n += at >= from;
     return n;
   };
   const extent *best = nullptr;
   std::array<std::uint64_t, 3> lowest{};  // kind of fit, what it costs, where
   extents.each([&](const extent &s) {
-    const std::uint64_t step = bytes % page == 0 ? page : allocation_granule;
+    const std::uint64_t step = bytes % map_page == 0 ? map_page : allocation_granule;
     const std::uint64_t at = (s.begin + step - 1) / step * step;
     if (s.state != extent_state::free || at + bytes > s.end()) return;
     const std::uint64_t broken =
@@ -271,8 +274,8 @@ TEST(extent_map, the_place_that_is_chosen_is_the_best_of_all) {
   const auto below = [&](std::uint64_t n) { return random() % n; };
   int exact = 0, compared = 0;
   for (int round = 0; round < 20; ++round) {
-    extent_map extents(page);
-    extents.add({device_address(base), pages * page}, true);
+    extent_map extents(map_page);
+    extents.add({device_address(base), map_pages * map_page}, true);
     std::vector<extent *> live;
     for (int i = 0; i < 400; ++i) {
       if (!live.empty() && below(5) < 2) {
@@ -298,66 +301,66 @@ TEST(extent_map, the_place_that_is_chosen_is_the_best_of_all) {
 }
 
 TEST(extent_map, a_place_takes_over_what_is_nobodys) {
-  extent_map extents(page);
-  extents.add({device_address(base), 8 * page}, true);
-  extent *const low = extents.place(page + page / 2);
-  extent *const middle = extents.place(page / 4);
-  extent *const high = extents.place(2 * page + page / 4);
+  extent_map extents(map_page);
+  extents.add({device_address(base), 8 * map_page}, true);
+  extent *const low = extents.place(map_page + map_page / 2);
+  extent *const middle = extents.place(map_page / 4);
+  extent *const high = extents.place(2 * map_page + map_page / 4);
   ASSERT_EQ(low->end(), middle->begin);
   ASSERT_EQ(middle->end(), high->begin);
-  const std::uint64_t begin = base + page, bytes = 2 * page;
+  const std::uint64_t begin = base + map_page, bytes = 2 * map_page;
   extent *const s = extents.place_at(low, begin, bytes);
   EXPECT_EQ(extents.find_inconsistency(), "");
   EXPECT_EQ(s->begin, begin);
   EXPECT_EQ(s->bytes, bytes);
   EXPECT_EQ(s->state, extent_state::live);
-  EXPECT_EQ(extents.free_bytes(), 6 * page) << "with what was cut off at both ends";
+  EXPECT_EQ(extents.free_bytes(), 6 * map_page) << "with what was cut off at both ends";
   EXPECT_EQ(extents.at(base)->state, extent_state::free);
-  EXPECT_EQ(extents.at(begin + bytes)->end(), base + 8 * page);
+  EXPECT_EQ(extents.at(begin + bytes)->end(), base + 8 * map_page);
 }
 
 TEST(extent_map, a_page_at_two_addresses_is_free_at_one) {
-  extent_map extents(page);
-  extents.add({device_address(base), pages * page});
+  extent_map extents(map_page);
+  extents.add({device_address(base), map_pages * map_page});
   extent *const first =
-      extents.commit(*extents.carve(4 * page, allocation_granule, extent_map::search::quick));
+      extents.commit(*extents.carve(4 * map_page, allocation_granule, extent_map::search::quick));
   extent *const guard =
-      extents.commit(*extents.carve(page, allocation_granule, extent_map::search::quick));
+      extents.commit(*extents.carve(map_page, allocation_granule, extent_map::search::quick));
   const std::uint64_t here = first->begin, there = guard->end();
   extents.release(first);
   std::vector<extent *> out;
   ASSERT_EQ(extents.take_pages(4, out), 4u);
-  const auto e = extents.carve(4 * page, allocation_granule, extent_map::search::quick);
+  const auto e = extents.carve(4 * map_page, allocation_granule, extent_map::search::quick);
   ASSERT_TRUE(e);
   ASSERT_EQ(e->missing.begin.value(), there);
   extents.add_alias(out[0], there);
   extent *const second = extents.commit(*e);
   EXPECT_EQ(extents.find_inconsistency(), "");
-  EXPECT_EQ(extents.committed_bytes(), 5 * page);
-  EXPECT_EQ(extents.aliased_bytes(), 4 * page);
-  EXPECT_EQ(extents.place(page), nullptr);
-  EXPECT_EQ(extents.at(here + 3 * page + 1)->state, extent_state::aliased);
-  EXPECT_EQ(extents.owner_of(here + page), there + page);
-  EXPECT_EQ(extents.next_run(here + page, 3, 7).owner, there + page);
+  EXPECT_EQ(extents.committed_bytes(), 5 * map_page);
+  EXPECT_EQ(extents.aliased_bytes(), 4 * map_page);
+  EXPECT_EQ(extents.place(map_page), nullptr);
+  EXPECT_EQ(extents.at(here + 3 * map_page + 1)->state, extent_state::aliased);
+  EXPECT_EQ(extents.owner_of(here + map_page), there + map_page);
+  EXPECT_EQ(extents.next_run(here + map_page, 3, 7).owner, there + map_page);
   EXPECT_EQ(extents.next_run(here, 4, 7).pages, 1u) << "it was told of the others";
   EXPECT_EQ(extents.next_run(here, 4, 8).pages, 4u);
 
   extents.release(second);
-  extents.recall(here + page, 1);
+  extents.recall(here + map_page, 1);
   EXPECT_EQ(extents.find_inconsistency(), "");
-  EXPECT_EQ(extents.committed_bytes(), 5 * page);
-  EXPECT_EQ(extents.at(here + page)->state, extent_state::free);
-  EXPECT_EQ(extents.at(there + page)->state, extent_state::aliased);
-  EXPECT_EQ(extents.owner_of(there + page), here + page);
+  EXPECT_EQ(extents.committed_bytes(), 5 * map_page);
+  EXPECT_EQ(extents.at(here + map_page)->state, extent_state::free);
+  EXPECT_EQ(extents.at(there + map_page)->state, extent_state::aliased);
+  EXPECT_EQ(extents.owner_of(there + map_page), here + map_page);
   EXPECT_EQ(extents.free_pages(), 4u);
 
-  extents.recall(there + page, 1);
-  extents.recall(here + page, 3);
+  extents.recall(there + map_page, 1);
+  extents.recall(here + map_page, 3);
   EXPECT_EQ(extents.find_inconsistency(), "");
-  EXPECT_EQ(extents.at(here + page), extents.at(here + 3 * page));
-  EXPECT_EQ(extents.owner_of(there + 2 * page), here + 2 * page);
+  EXPECT_EQ(extents.at(here + map_page), extents.at(here + 3 * map_page));
+  EXPECT_EQ(extents.owner_of(there + 2 * map_page), here + 2 * map_page);
   EXPECT_EQ(extents.owner_of(there), there);
-  EXPECT_EQ(extents.aliased_bytes(), 4 * page);
+  EXPECT_EQ(extents.aliased_bytes(), 4 * map_page);
 
   out.clear();
   extents.drop_aliases(out);
@@ -366,24 +369,64 @@ TEST(extent_map, a_page_at_two_addresses_is_free_at_one) {
     bytes += s->bytes;
     extents.unmapped(s);
   }
-  EXPECT_EQ(bytes, 4 * page);
+  EXPECT_EQ(bytes, 4 * map_page);
   EXPECT_EQ(extents.find_inconsistency(), "");
-  EXPECT_EQ(extents.committed_bytes(), 5 * page);
+  EXPECT_EQ(extents.committed_bytes(), 5 * map_page);
+}
+
+TEST(extent_map, pages_can_be_aliased_again_after_their_aliases_were_dropped) {
+  extent_map extents(map_page);
+  extents.add({device_address(base), map_pages * map_page});
+  const auto grow = [&](std::size_t n) {
+    return extents.commit(
+        *extents.carve(n * map_page, allocation_granule, extent_map::search::quick));
+  };
+  // All pages of `from` are free, and used in a block at new addresses instead.
+  const auto move = [&](extent *from) {
+    const std::size_t n = from->bytes / map_page;
+    extents.release(from);
+    std::vector<extent *> out;
+    EXPECT_EQ(extents.take_pages(n, out), n);
+    const auto e = extents.carve(n * map_page, allocation_granule, extent_map::search::quick);
+    extents.add_alias(out.at(0), e->missing.begin.value());
+    return extents.commit(*e);
+  };
+  extent *const first = grow(4);
+  grow(1);  // keeps it apart from what follows
+  extent *const second = move(first);
+  std::vector<extent *> dropped;
+  extents.drop_aliases(dropped);
+  for (extent *s : dropped) extents.unmapped(s);
+  ASSERT_EQ(extents.aliased_bytes(), 0u);
+
+  extent *const other = grow(5);  // larger than the addresses at the base
+  const std::uint64_t old_other = other->begin, old_second = second->begin;
+  const extent *const moved_other = move(other);
+  const extent *const moved_second = move(second);
+  EXPECT_EQ(moved_second->begin, base) << "its pages were there before";
+  for (std::size_t i = 0; i < 5; ++i) {
+    EXPECT_EQ(extents.owner_of(old_other + i * map_page), moved_other->begin + i * map_page);
+  }
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(extents.owner_of(old_second + i * map_page), moved_second->begin + i * map_page);
+  }
+  EXPECT_EQ(extents.aliased_bytes(), 9 * map_page);
+  EXPECT_EQ(extents.find_inconsistency(), "");
 }
 
 TEST(extent_map, committed_addresses_come_and_go_as_one) {
-  extent_map extents(page);
-  const virtual_range range{device_address(base), 4 * page};
+  extent_map extents(map_page);
+  const virtual_range range{device_address(base), 4 * map_page};
   extents.add(range, true);
-  EXPECT_EQ(extents.committed_bytes(), 4 * page);
-  extent *const s = extents.place(page);
+  EXPECT_EQ(extents.committed_bytes(), 4 * map_page);
+  extent *const s = extents.place(map_page);
   ASSERT_NE(s, nullptr);
   EXPECT_FALSE(extents.remove(range)) << "something is live in it";
   extents.release(s);
   EXPECT_TRUE(extents.remove(range));
   EXPECT_EQ(extents.committed_bytes(), 0u);
   EXPECT_EQ(extents.reserved_bytes(), 0u);
-  EXPECT_EQ(extents.place(page), nullptr);
+  EXPECT_EQ(extents.place(map_page), nullptr);
 }
 
 }  // namespace

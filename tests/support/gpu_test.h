@@ -53,3 +53,10 @@ class device_test : public ::testing::Test {
 // Stops the test, saying why, on a driver that cannot be told what to do.
 #define STILLMAP_NEEDS_HOSTCUDA() \
   if (!on_hostcuda()) GTEST_SKIP() << "needs hostcuda's switches"
+
+// Fails the test with the message of a status or result that is an error.
+#define ASSERT_DONE(outcome)                       \
+  do {                                             \
+    const auto &done_ = (outcome);                 \
+    ASSERT_TRUE(done_) << done_.error().message(); \
+  } while (false)

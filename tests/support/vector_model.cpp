@@ -23,7 +23,7 @@ void demand(bool holds, const std::string &what) {
 }
 
 // A failure of waiting is left out: the work waited for is done all the same.
-const char *const fault_calls[] = {
+const char *const vector_fault_calls[] = {
     "cuMemCreate", "cuMemMap",        "cuMemSetAccess", "cuMemcpyHtoDAsync", "cuMemcpyDtoDAsync",
     "cuMemAlloc",  "cuMemsetD8Async", "cuEventRecord",  "cuMemHostAlloc",    "cuMemAddressReserve"};
 
@@ -265,7 +265,9 @@ class vector_world {
     fault_.reset();
     return fired;
   }
-  const char *call() const { return fault_calls[fault_->arg(0) % std::size(fault_calls)]; }
+  const char *call() const {
+    return vector_fault_calls[fault_->arg(0) % std::size(vector_fault_calls)];
+  }
 
   device device_;
   std::vector<stream> streams_;

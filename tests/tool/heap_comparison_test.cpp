@@ -57,7 +57,7 @@ TEST(HeapComparison, CellsHoldEqualPartsOfTheCapacity) {
     EXPECT_NEAR(live, 500, 1e-6) << n;
     EXPECT_NEAR(free, 400, 1e-6) << n;
   }
-  EXPECT_EQ(cells_of({}, 0, 3).size(), 3u);
+  EXPECT_EQ(cells_of(heap_map{}, 0, 3).size(), 3u);
 }
 
 TEST(HeapComparison, TheTerminalIsNotWiderThanItIs) {

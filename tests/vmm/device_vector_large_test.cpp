@@ -52,5 +52,24 @@ TEST_F(device_vector_large, puts_back_what_had_moved_when_the_rest_is_refused) {
   }
 }
 
+// The copies that would put the first piece back are refused as well. The caller gets the first error.
+TEST_F(device_vector_large, reports_what_could_not_be_put_back) {
+  STILLMAP_NEEDS_HOSTCUDA();
+  expect_unreturnable();
+  vector_options options;
+  options.buffer.force_copying = !has_vmm();
+  auto made = device_vector<std::uint32_t>::create(dev(), options);
+  ASSERT_TRUE(made);
+  ASSERT_TRUE(made->append(std::vector<std::uint32_t>((std::size_t{70} << 20) / 4, 1)));
+  ASSERT_TRUE(made->reserve(made->size() + 3));
+  const std::vector<std::uint32_t> some{11, 22, 33};
+  const std::uint64_t reported = background_error_count();
+  testing::hostcuda_control::fail_from("cuMemcpyDtoDAsync", 3, CUDA_ERROR_UNKNOWN);
+  EXPECT_FALSE(made->insert(5, some));
+  EXPECT_EQ(background_error_count(), reported + 1) << "insert";
+  EXPECT_FALSE(made->erase(7, 1000));
+  testing::hostcuda_control::stop_failing("cuMemcpyDtoDAsync");
+}
+
 }  // namespace
 }  // namespace stillmap

@@ -261,6 +261,21 @@ TEST_F(by_hand, a_mapping_puts_a_page_where_it_is_told) {
   EXPECT_TRUE(holds(dev(), again->range().begin, page(), 1));
 }
 
+TEST_F(by_hand, a_mapping_that_is_destroyed_waits_for_the_device) {
+  const reservation r = some(2);
+  auto unmapped = mapping::create(r, 0, a_page());
+  ASSERT_TRUE(unmapped);
+  driver_counts before = counts();
+  ASSERT_TRUE(unmapped->unmap(fence()));
+  EXPECT_EQ((counts() - before)[driver_call::CtxSynchronize], 0u) << "the caller named a fence";
+  {
+    const auto dropped = mapping::create(r, page(), a_page());
+    ASSERT_TRUE(dropped);
+    before = counts();
+  }
+  EXPECT_EQ((counts() - before)[driver_call::CtxSynchronize], 1u);
+}
+
 TEST_F(by_hand, mappings_refuse_what_cannot_be) {
   const reservation r = some(2);
   const char *op = "mapping::create";

@@ -11,32 +11,31 @@
 namespace stillmap::migration {
 namespace {
 
-constexpr const char *op = "migration::send";
+constexpr const char *source_connections_op = "migration::send";
 // Room before the contents for their header, so that one call sends both.
 constexpr std::size_t header_room = 64;
 static_assert(header_room >= header::bytes);
-// A sender that was held up may catch up on this much time at once.
-constexpr std::chrono::milliseconds burst{10};
 
 status commit_on(channel &to, const outcome_query &q, std::chrono::milliseconds timeout) {
   STILLMAP_RETURN_IF_ERROR(send(to, kind::commit, encode(q), timeout));
-  STILLMAP_RETURN_IF_ERROR(receive(to, kind::owner, 0, timeout, op));
+  STILLMAP_RETURN_IF_ERROR(receive(to, kind::owner, 0, timeout, source_connections_op));
   return {};
 }
 
 }  // namespace
 
 void rate_limiter::acquire(std::uint64_t bytes) {
-  if (rate_ == 0) return;
-  std::chrono::steady_clock::time_point mine;
-  {
-    const std::lock_guard lock(mutex_);
-    next_ = std::max(next_, std::chrono::steady_clock::now() - burst);
-    mine = next_;
-    next_ += std::chrono::nanoseconds(
-        static_cast<std::int64_t>(1e9 * static_cast<double>(bytes) / static_cast<double>(rate_)));
-  }
-  std::this_thread::sleep_until(mine);
+  if (rate_ != 0) std::this_thread::sleep_until(reserve(bytes, clock::now()));
+}
+
+rate_limiter::clock::time_point rate_limiter::reserve(std::uint64_t bytes, clock::time_point now) {
+  if (rate_ == 0) return now;
+  const std::lock_guard lock(mutex_);
+  next_ = std::max(next_, now - burst);
+  const clock::time_point mine = next_;
+  next_ += std::chrono::nanoseconds(
+      static_cast<std::int64_t>(1e9 * static_cast<double>(bytes) / static_cast<double>(rate_)));
+  return mine;
 }
 
 // What one thread sends with.
@@ -70,8 +69,8 @@ status source_connections::open(transport &to, const hello &h) {
   peer_ = control_->peer();
   buffer_bytes_ = header_room + h.chunk_bytes;
   STILLMAP_RETURN_IF_ERROR(send(*control_, kind::hello, encode(h), options_.timeout));
-  STILLMAP_ASSIGN_OR_RETURN(const message m,
-                            receive(*control_, kind::welcome, 16, options_.timeout, op));
+  STILLMAP_ASSIGN_OR_RETURN(const message m, receive(*control_, kind::welcome, 16, options_.timeout,
+                                                     source_connections_op));
   STILLMAP_ASSIGN_OR_RETURN(session_, decode_session(m.body));
   return {};
 }
@@ -80,11 +79,12 @@ status source_connections::open_channels(transport &to) {
   for (std::size_t i = 0; i < options_.channels; ++i) {
     STILLMAP_ASSIGN_OR_RETURN(auto c, connect(to));
     if (c->peer().fingerprint != peer_.fingerprint) {
-      return make_error(errc::not_supported, op,
+      return make_error(errc::not_supported, source_connections_op,
                         "a data channel reached another peer than the control channel", i);
     }
     STILLMAP_RETURN_IF_ERROR(send(*c, kind::join, encode(session_), options_.timeout, i));
-    STILLMAP_RETURN_IF_ERROR(receive(*c, kind::welcome, 0, options_.timeout, op));
+    STILLMAP_RETURN_IF_ERROR(
+        receive(*c, kind::welcome, 0, options_.timeout, source_connections_op));
     const std::lock_guard lock(shutdown_mutex_);
     data_.push_back(std::move(c));
     if (shut_down_) data_.back()->shutdown();
@@ -99,11 +99,13 @@ status source_connections::open_channels(transport &to) {
 status source_connections::prepare(const layout_message &l) {
   const std::vector<std::byte> body = encode(l);
   if (body.size() > checkpoint::largest_layout) {
-    return make_error(errc::not_supported, op, "the layout is too large for one message",
-                      body.size(), checkpoint::largest_layout, error_unit::bytes);
+    return make_error(errc::not_supported, source_connections_op,
+                      "the layout is too large for one message", body.size(),
+                      checkpoint::largest_layout, error_unit::bytes);
   }
   STILLMAP_RETURN_IF_ERROR(send(*control_, kind::layout, body, options_.timeout));
-  STILLMAP_RETURN_IF_ERROR(receive(*control_, kind::prepared, 0, options_.timeout, op));
+  STILLMAP_RETURN_IF_ERROR(
+      receive(*control_, kind::prepared, 0, options_.timeout, source_connections_op));
   return {};
 }
 
@@ -136,7 +138,8 @@ result<std::size_t> source_connections::copy(source_memory &from, copy_round &ro
   }
   const auto timeout =
       failure ? options_.timeout : std::min(options_.timeout, std::chrono::milliseconds(500));
-  const auto m = receive(*control_, kind::round_received, max_table_bytes, timeout, op);
+  const auto m =
+      receive(*control_, kind::round_received, max_table_bytes, timeout, source_connections_op);
   // If the peer closed the connection, it may have said why.
   if (!failure && (m || std::string_view(m.error().reason) != checkpoint::peer_refused)) {
     return tl::unexpected(failure.error());
@@ -144,8 +147,8 @@ result<std::size_t> source_connections::copy(source_memory &from, copy_round &ro
   if (!m) return tl::unexpected(m.error());
   STILLMAP_ASSIGN_OR_RETURN(const std::vector<std::uint64_t> damaged, decode_numbers(m->body));
   if (m->head.number != number) {
-    return make_error(errc::corrupt, op, "the result of another round arrived", m->head.number,
-                      number);
+    return make_error(errc::corrupt, source_connections_op, "the result of another round arrived",
+                      m->head.number, number);
   }
   if (damaged.empty()) return std::size_t{0};
   for (source_memory::chunk &c : from.chunks()) {
@@ -213,8 +216,8 @@ result<std::vector<std::uint64_t>> source_connections::seal(const source_memory 
   std::vector<image::digest> all;
   for (const source_memory::chunk &c : from.chunks()) all.push_back(c.sent);
   STILLMAP_RETURN_IF_ERROR(send(*control_, kind::seal, encode(all), options_.timeout));
-  STILLMAP_ASSIGN_OR_RETURN(
-      const message m, receive(*control_, kind::verified, max_table_bytes, options_.timeout, op));
+  STILLMAP_ASSIGN_OR_RETURN(const message m, receive(*control_, kind::verified, max_table_bytes,
+                                                     options_.timeout, source_connections_op));
   return decode_numbers(m.body);
 }
 
@@ -242,7 +245,8 @@ result<outcome> ask_outcome(transport &to, const outcome_query &q,
   STILLMAP_ASSIGN_OR_RETURN(const auto c, to.connect(timeout));
   STILLMAP_RETURN_IF_ERROR(c->handshake(timeout));
   STILLMAP_RETURN_IF_ERROR(send(*c, kind::query, encode(q), timeout));
-  STILLMAP_ASSIGN_OR_RETURN(const message m, receive(*c, kind::query_result, 0, timeout, op));
+  STILLMAP_ASSIGN_OR_RETURN(const message m,
+                            receive(*c, kind::query_result, 0, timeout, source_connections_op));
   switch (static_cast<outcome>(m.head.number)) {
     case outcome::owner:
     case outcome::refused:
@@ -251,8 +255,8 @@ result<outcome> ask_outcome(transport &to, const outcome_query &q,
       STILLMAP_RETURN_IF_ERROR(commit_on(*c, q, timeout));
       return outcome::owner;
   }
-  return make_error(errc::corrupt, op, "the destination replied with an unknown outcome",
-                    m.head.number);
+  return make_error(errc::corrupt, source_connections_op,
+                    "the destination replied with an unknown outcome", m.head.number);
 }
 
 }  // namespace stillmap::migration

@@ -20,15 +20,21 @@ namespace stillmap::migration {
 // Threads: safe.
 class rate_limiter {
  public:
+  using clock = std::chrono::steady_clock;
+  // A sender that was held up may catch up on this much time at once.
+  static constexpr std::chrono::milliseconds burst{10};
+
   // 0: unlimited.
   explicit rate_limiter(std::uint64_t bytes_per_second) : rate_(bytes_per_second) {}
   // Waits until `bytes` may be sent.
   void acquire(std::uint64_t bytes);
+  // The time at which `bytes` may be sent, given the time now. They count as sent then.
+  clock::time_point reserve(std::uint64_t bytes, clock::time_point now);
 
  private:
   const std::uint64_t rate_;
   std::mutex mutex_;
-  std::chrono::steady_clock::time_point next_{};
+  clock::time_point next_{};
 };
 
 // Threads: externally synchronised, except shutdown().

@@ -54,6 +54,12 @@ TEST(ReplayMap, TheEndingSaysWhatIsWritten) {
   }
 }
 
+TEST(ReplayMap, ThePictureOfOneAllocatorHasItsName) {
+  const named_moment moments[] = {{"segments", 0, false, {}}, {"stillmap", 0, false, {}}};
+  EXPECT_EQ(picture_of(std::span(moments).first(1), "trace").title, "Memory of segments");
+  EXPECT_EQ(picture_of(moments, "trace").title, "Memory, side by side");
+}
+
 // Small blocks and large ones, freed in part, on two streams, again and again.
 std::string program() {
   std::string text;

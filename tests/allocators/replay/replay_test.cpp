@@ -141,6 +141,22 @@ TEST_P(ReplayTest, ShortMemoryIsAResultAndTheLeastIsFound) {
   EXPECT_EQ(leftovers().find("physical"), std::string::npos);
 }
 
+TEST_P(ReplayTest, SaysHowMuchWasLiveWhereItRanOut) {
+  trace_writer out;
+  out.allocate(0, 32_MiB, 0);
+  out.allocate(1, 8_MiB, 0);
+  out.free(1);
+  out.allocate(2, 4_MiB, 0);
+  out.allocate(3, 200_MiB, 0);
+  replay_options o = options();
+  o.capacity = memory / 2;
+  const auto r = run(*device_, plan(out.take()), o);
+  ASSERT_TRUE(r) << r.error().message();
+  ASSERT_TRUE(r->oom);
+  const std::string said = "operation 5 of 6: 200 MiB on stream 0, with 36 MiB live and ";
+  EXPECT_EQ(r->where_oom.substr(0, said.size()), said);
+}
+
 TEST_P(ReplayTest, MoreMemoryThanThereIsIsRefused) {
   replay_options o = options();
   o.capacity = memory * 2;
@@ -244,6 +260,72 @@ INSTANTIATE_TEST_SUITE_P(All, ReplayTest,
                            for (char &c : text) c = c == '-' ? '_' : c;
                            return text;
                          });
+
+// The baselines by themselves.
+class BaselineTest : public buffer_test {
+ protected:
+  std::unique_ptr<replay_target> target(const char *name, const target_options &o = {}) const {
+    auto made = (*find_target(name))->make(dev(), o);
+    EXPECT_TRUE(made) << (made ? "" : made.error().message());
+    return made ? std::move(*made) : nullptr;
+  }
+};
+
+TEST_F(BaselineTest, ReleasedAddressesAreMappedAgainAndTheRestOfAChunkIsKept) {
+  STILLMAP_NEEDS_VMM();
+  const context_guard guard(driver(), dev().context());
+  const stream s = make_stream();
+  target_options o;
+  o.limit = 100_MiB;  // five chunks
+  const auto segments = target("segments-expanding", o);
+  ASSERT_TRUE(segments);
+  const auto allocate = [&](std::size_t bytes) {
+    const auto got = segments->allocate(bytes, s);
+    EXPECT_TRUE(got) << (got ? "" : got.error().message());
+    return got ? static_cast<char *>(*got) : nullptr;
+  };
+  char *const first = allocate(45_MiB);
+  ASSERT_NE(first, nullptr);
+  EXPECT_EQ(allocate(10_MiB), first + 45_MiB) << "it shares a chunk with the first";
+  EXPECT_EQ(segments->committed_bytes(), 60_MiB);
+  ASSERT_TRUE(segments->free(first));
+  // Three chunks more than the limit allows: the two whole ones of the first are released.
+  EXPECT_EQ(allocate(50_MiB), first + 55_MiB);
+  EXPECT_EQ(segments->committed_bytes(), 80_MiB);
+  EXPECT_EQ(allocate(20_MiB), first);
+  EXPECT_EQ(allocate(5_MiB), first + 40_MiB) << "the end of the first is still mapped";
+  EXPECT_EQ(segments->committed_bytes(), 100_MiB);
+}
+
+TEST_F(BaselineTest, ThePoolCountsWhatItHoldsAndThenKeepsNothing) {
+  if (!dev().capabilities().memory_pools) GTEST_SKIP() << "has no memory pools";
+  const auto get_default = reinterpret_cast<CUresult (*)(CUmemoryPool *, CUdevice)>(
+      driver().symbol("cuDeviceGetDefaultMemPool"));
+  const auto get = reinterpret_cast<CUresult (*)(CUmemoryPool, CUmemPool_attribute, void *)>(
+      driver().symbol("cuMemPoolGetAttribute"));
+  ASSERT_TRUE(get_default != nullptr && get != nullptr);
+  const context_guard guard(driver(), dev().context());
+  CUmemoryPool standard = nullptr;
+  ASSERT_EQ(get_default(&standard, dev().ordinal()), CUDA_SUCCESS);
+  const auto attribute = [&](CUmemPool_attribute which) {
+    cuuint64_t bytes = 77;
+    EXPECT_EQ(get(standard, which, &bytes), CUDA_SUCCESS);
+    return bytes;
+  };
+  const stream s = make_stream();
+  {
+    const auto pool = target("pool");
+    ASSERT_TRUE(pool);
+    EXPECT_EQ(attribute(CU_MEMPOOL_ATTR_RELEASE_THRESHOLD), UINT64_MAX);
+    const auto block = pool->allocate(40_MiB, s);
+    ASSERT_TRUE(block) << block.error().message();
+    EXPECT_GE(pool->committed_bytes(), 40_MiB);
+    EXPECT_GE(pool->peak_committed_bytes(), 40_MiB);
+    ASSERT_TRUE(pool->free(*block));
+  }
+  EXPECT_EQ(attribute(CU_MEMPOOL_ATTR_RELEASE_THRESHOLD), 0u);
+  EXPECT_EQ(attribute(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 0u);
+}
 
 // An allocator that hands a block on while another stream still uses it is found out.
 class CheckerTest : public buffer_test {};

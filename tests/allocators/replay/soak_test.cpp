@@ -43,6 +43,12 @@ TEST(RequestsTest, ReadsBothFormatsAndSortsThem) {
   EXPECT_EQ(*json, (std::vector<serving_request>{{0, 7, 2}}));
 }
 
+TEST(RequestsTest, EqualArrivalsKeepTheirOrder) {
+  const auto csv = parse_requests("a,b,c\n5,1,9\n5,2,9\n2,3,9\n5,4,9\n", "a.csv", false);
+  ASSERT_TRUE(csv) << csv.error().message();
+  EXPECT_EQ(*csv, (std::vector<serving_request>{{0, 3, 9}, {3, 1, 9}, {3, 2, 9}, {3, 4, 9}}));
+}
+
 TEST(RequestsTest, SaysWhichLineIsNone) {
   const auto said = [](const char *text, bool json) {
     const auto r = parse_requests(text, "file", json);

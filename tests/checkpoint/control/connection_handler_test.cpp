@@ -19,7 +19,7 @@ using checkpoint::backing_store;
 using handoff::connection;
 using words = std::vector<std::string>;
 
-constexpr std::chrono::milliseconds long_enough(30'000);
+constexpr std::chrono::milliseconds patience(30'000);
 
 class connections : public control_test {
  protected:
@@ -43,7 +43,7 @@ class connections : public control_test {
     return o;
   }
   connection reach() const {
-    auto c = connection::connect(where(), long_enough);
+    auto c = connection::connect(where(), patience);
     if (!c) throw std::runtime_error(c.error().message());
     return std::move(*c);
   }
@@ -55,7 +55,7 @@ class connections : public control_test {
   }
   // The response, or the refusal as an error.
   result<bytes> said(connection &c) const {
-    const auto came = c.receive(max_response_bytes, long_enough, {});
+    const auto came = c.receive(max_response_bytes, patience, {});
     if (!came) return tl::unexpected(came.error());
     if (came->kind != static_cast<std::uint16_t>(kind::refusal)) return bytes(came->body);
     return tl::unexpected(decode_refusal(came->body));
@@ -94,7 +94,7 @@ TEST_F(connections, a_snapshot_of_a_client_that_disconnects_is_cancelled) {
   {
     connection gone = reach();
     ASSERT_TRUE(
-        gone.send(static_cast<std::uint16_t>(kind::snapshot), encode(save()), {}, long_enough, {}));
+        gone.send(static_cast<std::uint16_t>(kind::snapshot), encode(save()), {}, patience, {}));
     stopping_.get_future().wait();
   }
   let_go_.set_value();
@@ -176,7 +176,7 @@ TEST_F(connections, a_client_that_stalls_is_dropped_and_delays_no_other) {
 
 TEST_F(connections, too_many_connections_are_refused_as_busy) {
   server_options o;
-  o.timeout = long_enough;
+  o.timeout = patience;
   o.max_connections = 2;
   start(std::move(o));
   {
@@ -194,12 +194,12 @@ TEST_F(connections, too_many_connections_are_refused_as_busy) {
 
 TEST_F(connections, malformed_requests_are_refused_without_effect) {
   server_options o = written_down();
-  o.timeout = long_enough;
+  o.timeout = patience;
   start(std::move(o));
   const auto refused = [&](std::uint16_t k, bytes_view body) {
     connection c = reach();
     // A server that refuses a request by its header does not read the rest, so sending may fail.
-    [[maybe_unused]] const stillmap::status sent = c.send(k, body, {}, long_enough, {});
+    [[maybe_unused]] const stillmap::status sent = c.send(k, body, {}, patience, {});
     const auto told = said(c);
     EXPECT_FALSE(told) << k << " with " << body.size() << " bytes";
     return told ? error() : told.error();
@@ -222,7 +222,7 @@ TEST_F(connections, malformed_requests_are_refused_without_effect) {
     connection c = reach();
     const int fd = STDOUT_FILENO;
     ASSERT_TRUE(c.send(static_cast<std::uint16_t>(kind::status), encode(empty_request{}), {&fd, 1},
-                       long_enough, {}));
+                       patience, {}));
     const auto told = said(c);
     ASSERT_FALSE(told);
     EXPECT_TRUE(told.error().is(errc::corrupt)) << told.error().message();

@@ -12,6 +12,7 @@
 #include "tests/checkpoint/control/task.h"
 #include "tests/checkpoint/handoff/processes.h"
 #include "tests/checkpoint/migration/endpoints.h"
+#include "tests/support/gpu_test.h"
 
 namespace stillmap::control::testing {
 namespace {
@@ -26,8 +27,6 @@ using migration::testing::test_site;
 using words = std::vector<std::string>;
 
 constexpr std::chrono::milliseconds long_enough(30'000);
-
-#define ASSERT_DONE(outcome) ASSERT_TRUE(outcome) << (outcome).error().message()
 
 template <class Outcome>
 bool fails_as(errc c, const Outcome &o) {

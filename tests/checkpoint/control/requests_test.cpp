@@ -8,6 +8,7 @@
 #include "stillmap/checkpoint/image/reader.h"
 #include "tests/checkpoint/control/task.h"
 #include "tests/checkpoint/handoff/processes.h"
+#include "tests/support/gpu_test.h"
 
 namespace stillmap::control::testing {
 namespace {
@@ -18,8 +19,6 @@ using stillmap::testing::pattern;
 using stillmap::testing::put;
 using words = std::vector<std::string>;
 namespace hostcuda_control = stillmap::testing::hostcuda_control;
-
-#define ASSERT_DONE(outcome) ASSERT_TRUE(outcome) << (outcome).error().message()
 
 class requests : public control_test {
  protected:

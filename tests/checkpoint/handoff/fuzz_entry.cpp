@@ -149,11 +149,11 @@ std::string fuzz_wire(const std::uint8_t *data, std::size_t size) {
   }
 }
 
-std::vector<testing::fuzz_input> fuzz_corpus() {
-  std::vector<testing::fuzz_input> inputs;
+std::vector<stillmap::testing::fuzz_input> fuzz_corpus() {
+  std::vector<stillmap::testing::fuzz_input> inputs;
   std::vector<std::byte> all;  // as the messages of one conversation
   const auto add = [&](fuzz_mode mode, std::uint16_t k, const std::vector<std::byte> &body) {
-    inputs.push_back(testing::fuzz_input_of(static_cast<std::uint8_t>(mode), body));
+    inputs.push_back(stillmap::testing::fuzz_input_of(static_cast<std::uint8_t>(mode), body));
     if (mode == fuzz_mode::stream) return;
     // magic, version, kind, bytes, descriptors: connection.cpp's header
     const auto put = [&](std::uint64_t n, int bytes) {

@@ -21,6 +21,6 @@ enum class fuzz_mode : std::uint8_t {
 // Describes what went wrong; empty: nothing.
 std::string fuzz_wire(const std::uint8_t *data, std::size_t size);
 // Valid messages of every kind.
-std::vector<testing::fuzz_input> fuzz_corpus();
+std::vector<stillmap::testing::fuzz_input> fuzz_corpus();
 
 }  // namespace stillmap::handoff

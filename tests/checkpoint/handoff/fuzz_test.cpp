@@ -35,7 +35,7 @@ TEST(wire_fuzz, changes_of_the_corpus) {
   std::mt19937_64 random(78);
   for (const auto &good : fuzz_corpus()) {
     for (int i = 0; i < 3000; ++i) {
-      const auto input = testing::changed_by_dice(good, random);
+      const auto input = stillmap::testing::changed_by_dice(good, random);
       ASSERT_EQ(fuzz_wire(input.data(), input.size()), "");
     }
   }

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <random>
+#include <stdexcept>
 
 #include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/checkpoint/image/internal/wire.h"
@@ -63,6 +64,19 @@ class image_damage : public image_test {
     }
     EXPECT_EQ(missed, 0u);
     return tried;
+  }
+
+  // Flips a bit of the first stored chunk; returns the chunk's number.
+  std::size_t damage_a_chunk(const std::string &name) {
+    const auto r = reader::open(path(name));
+    if (!r) throw std::runtime_error(r.error().message());
+    const auto chunks = r->chunks();
+    const auto stored = std::find_if(chunks.begin(), chunks.end(),
+                                     [](const chunk_record &c) { return c.is_stored(); });
+    auto bytes = bytes_of_file(path(name));
+    bytes.at(stored->where) ^= std::byte{1};
+    put_file(path(name), bytes);
+    return static_cast<std::size_t>(stored - chunks.begin());
   }
 
   int fd_ = -1;
@@ -236,6 +250,41 @@ TEST_F(image_damage, swapped_and_old_blocks) {
   std::vector<std::byte> to(s.contents.size(), std::byte{0x77});
   ASSERT_FALSE(b->read(0, to));
   EXPECT_TRUE(all_zero(to));
+}
+
+TEST_F(image_damage, a_chunk_that_fails_its_check_is_read_as_zeros) {
+  for (const codec c : {codec::none, codec::zstd}) {
+    write_options options = small();
+    options.compress = c;
+    options.replace = true;
+    put("a.smi", make_sample({5, 12, 60}), options);
+    const std::size_t damaged = damage_a_chunk("a.smi");
+    const auto r = reader::open(path("a.smi"));
+    ASSERT_TRUE(r) << r.error().message();
+    std::vector<std::byte> to(r->chunks()[damaged].bytes, std::byte{0x77});
+    const auto read = r->read_chunk(damaged, to);
+    ASSERT_FALSE(read);
+    EXPECT_TRUE(read.error().is(errc::corrupt)) << read.error().message();
+    EXPECT_TRUE(all_zero(to));
+  }
+}
+
+TEST_F(image_damage, of_a_parent_is_found_unless_parents_are_left_out) {
+  const sample s = make_sample({5, 12, 60});
+  put("a.smi", s);
+  write_options options = small();
+  options.parent = *reader::open(path("a.smi"));
+  put("b.smi", changed(s, 3), options);
+  damage_a_chunk("a.smi");
+  const auto r = reader::open(path("b.smi"));
+  ASSERT_TRUE(r) << r.error().message();
+  const auto chain = r->verify();
+  ASSERT_FALSE(chain);
+  EXPECT_TRUE(chain.error().is(errc::corrupt)) << chain.error().message();
+  EXPECT_EQ(chain.error().detail().subject, path("a.smi"));
+  verify_options only_this;
+  only_this.parents = false;
+  EXPECT_TRUE(r->verify(only_this));
 }
 
 TEST_F(image_damage, other_files) {

@@ -158,6 +158,31 @@ TEST_F(image_fault, file_systems_that_cannot_exchange_names) {
   EXPECT_EQ(names_in(folder()).size(), 1u);
 }
 
+// The new name can neither be made durable nor be taken back: no image is left under it.
+TEST_F(image_fault, a_name_that_cannot_be_taken_back_is_removed) {
+  class stuck final : public file_calls {
+   public:
+    int sync(int) override { return -EIO; }
+    int rename_at(int d, const char *a, const char *b, unsigned f) override {
+      return renamed_++ == 0 ? file_calls::rename_at(d, a, b, f) : -EACCES;
+    }
+
+   private:
+    int renamed_ = 0;
+  };
+  for (const bool replace : {false, true}) {
+    stuck calls;
+    write_options options = small();
+    options.calls = &calls;
+    options.replace = replace;
+    contents_in_memory from(after_.contents);
+    const auto w = write(path("a.smi"), after_.what, from, options);
+    ASSERT_FALSE(w);
+    EXPECT_EQ(w.error().code, std::errc::io_error) << w.error().message();
+    EXPECT_TRUE(names_in(folder()).empty());
+  }
+}
+
 // A disk that corrupts writes is detected by reading back, before the image gets its name.
 TEST_F(image_fault, a_disk_that_lies) {
   class lying final : public file_calls {

@@ -119,12 +119,12 @@ std::string fuzz_image(const std::uint8_t *data, std::size_t size) {
   return fuzz_file(bytes);
 }
 
-std::vector<testing::fuzz_input> fuzz_corpus() {
-  std::vector<testing::fuzz_input> inputs;
+std::vector<stillmap::testing::fuzz_input> fuzz_corpus() {
+  std::vector<stillmap::testing::fuzz_input> inputs;
   std::string folder = std::filesystem::temp_directory_path() / "stillmap-corpus-XXXXXX";
   if (::mkdtemp(folder.data()) == nullptr) return inputs;
   const auto add = [&](fuzz_mode mode, const std::vector<std::byte> &bytes) {
-    inputs.push_back(testing::fuzz_input_of(static_cast<std::uint8_t>(mode), bytes));
+    inputs.push_back(stillmap::testing::fuzz_input_of(static_cast<std::uint8_t>(mode), bytes));
   };
   for (unsigned i = 0; i < 12; ++i) {
     const sample s = make_sample({i, i % 5, 1 + i % 3});

@@ -21,6 +21,6 @@ enum class fuzz_mode : std::uint8_t {
 // A description of the failure; empty: none.
 std::string fuzz_image(const std::uint8_t *data, std::size_t size);
 // Small images of every kind: the initial corpus.
-std::vector<testing::fuzz_input> fuzz_corpus();
+std::vector<stillmap::testing::fuzz_input> fuzz_corpus();
 
 }  // namespace stillmap::image

@@ -247,6 +247,43 @@ TEST_F(image_hostile, manifests) {
           other.pages.size() == sample_.what.pages.size() ? part::superblock : part::chunk_table);
 }
 
+// Each number alone is wrong, so that no other check refuses the manifest.
+TEST_F(image_hostile, blocks_and_mappings_that_are_no_ranges) {
+  using m = manifest;
+  const m::block last = sample_.what.blocks.back();
+  const std::uint64_t behind = last.begin + last.bytes + block_bytes;
+  const auto with_block = [](std::uint64_t begin, std::uint64_t bytes) {
+    return [=](m &w) { w.blocks.push_back({begin, bytes, 1, 0}); };
+  };
+  m empty_block = sample_.what;
+  with_block(behind, block_bytes)(empty_block);
+  ASSERT_TRUE(check(empty_block)) << "a block without mappings is valid";
+  manifest_refused("a block at an odd address", with_block(behind + 1, block_bytes));
+  manifest_refused("a block of odd size", with_block(behind, block_bytes + 1));
+  manifest_refused("an empty block of no bytes", with_block(behind, 0));
+  manifest_refused("a block over the end of addresses",
+                   with_block(UINT64_MAX - (block_bytes - 1), block_bytes));
+
+  m room = sample_.what;
+  room.blocks.back().bytes += block_bytes;
+  ASSERT_TRUE(check(room));
+  manifest_refused("an odd place inside its block", [&](m &w) {
+    w = room;
+    w.places.back().address += 1;
+  });
+  m high;
+  high.tags = {"t"};
+  high.access_lists = {{}};
+  high.pages = {{block_bytes, on_device(0), handle_type::none, false}};
+  high.blocks = {{UINT64_MAX - (4 * block_bytes - 1), 2 * block_bytes, 0, 0}};
+  high.places = {{UINT64_MAX - (3 * block_bytes - 1), 0, 0}};
+  ASSERT_TRUE(check(high));
+  manifest_refused("a place whose end is past the end of addresses", [&](m &w) {
+    w = high;
+    w.pages[0].bytes = 3 * block_bytes;
+  });
+}
+
 TEST_F(image_hostile, manifests_that_are_no_flatbuffers) {
   forged f = forged::of(good_);
   const auto good = f.what;

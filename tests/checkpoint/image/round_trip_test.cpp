@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "stillmap/checkpoint/image/internal/file_calls.h"
 #include "stillmap/checkpoint/image/internal/image_error.h"
 #include "tests/checkpoint/image/sample.h"
 
@@ -156,6 +157,74 @@ TEST_F(image_round_trip, parents_that_moved_are_named_or_not_found) {
   open_options open;
   open.parents = {path("nowhere.smi"), path("b.smi"), path("elsewhere/a.smi")};
   expect_holds("b.smi", t, open);
+}
+
+// Whatever the order in which the file system lists them.
+TEST_F(image_round_trip, of_two_copies_of_a_parent_the_first_by_name_is_taken) {
+  class backwards final : public file_calls {
+    std::vector<std::string> names_in(int directory) override {
+      auto names = file_calls::names_in(directory);
+      std::sort(names.rbegin(), names.rend());
+      return names;
+    }
+  };
+  const sample s = make_sample();
+  put("a.smi", s);
+  write_options options = small();
+  options.parent = *reader::open(path("a.smi"));
+  put("b.smi", changed(s, 4), options);
+  std::filesystem::copy_file(path("a.smi"), path("c.smi"));
+  backwards calls;
+  open_options open;
+  open.calls = &calls;
+  const auto r = reader::open(path("b.smi"), open);
+  ASSERT_TRUE(r) << r.error().message();
+  EXPECT_EQ(r->parent()->path(), path("a.smi"));
+}
+
+TEST_F(image_round_trip, pages_that_grew_have_parents_for_their_old_chunks) {
+  // Remembers which digests it was asked for.
+  class asked final : public contents_source {
+   public:
+    explicit asked(bytes_view contents) : contents_(contents) {}
+    result<bytes_view> chunk(std::uint64_t offset, std::span<std::byte> room) override {
+      return contents_.subspan(offset, room.size());
+    }
+    std::optional<digest> digest_of(std::uint64_t offset, std::size_t bytes) override {
+      digests.push_back(offset);
+      return digest_of_contents(contents_.subspan(offset, bytes));
+    }
+    std::vector<std::uint64_t> digests;
+
+   private:
+    bytes_view contents_;
+  };
+  // Two pages at the same addresses, whatever their sizes.
+  const auto two_pages = [](std::size_t first, std::size_t second) {
+    sample s;
+    s.what.tags = {"t"};
+    s.what.access_lists = {{}};
+    s.what.pages = {{first, on_device(0), handle_type::none, false},
+                    {second, on_device(0), handle_type::none, false}};
+    s.what.blocks = {{1 << 20, 2 << 20, 0, 0}};
+    s.what.places = {{1 << 20, 0, 0}, {2 << 20, 1, 0}};
+    std::mt19937_64 random(5);
+    s.contents.resize(first + second);
+    for (auto &b : s.contents) b = static_cast<std::byte>(random());
+    return s;
+  };
+  put("a.smi", two_pages(min_chunk_bytes, block_bytes));
+  // The chunk behind the first page's only one is the second page's, of another size; behind that
+  // there is none.
+  const sample grown = two_pages(2 * min_chunk_bytes, 4 * min_chunk_bytes);
+  write_options options = small();
+  options.parent = *reader::open(path("a.smi"));
+  asked from(grown.contents);
+  const auto w = write(path("b.smi"), grown.what, from, options);
+  ASSERT_TRUE(w) << w.error().message();
+  EXPECT_EQ(w->parent_chunks, 1u);
+  EXPECT_EQ(from.digests, std::vector<std::uint64_t>{0}) << "only of what the parent has";
+  expect_holds("b.smi", grown);
 }
 
 TEST_F(image_round_trip, an_image_does_not_replace_its_parent) {

@@ -13,7 +13,7 @@ namespace {
 
 using bytes_view = std::span<const std::byte>;
 constexpr std::size_t granularity = std::size_t{2} << 20;
-constexpr std::uint32_t chunk_bytes = 64 << 10;
+constexpr std::uint32_t fuzzed_chunk_bytes = 64 << 10;
 
 bool alike(const std::vector<std::byte> &a, bytes_view b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end());
@@ -73,7 +73,7 @@ std::string fuzz_record(bytes_view from) {
 }
 
 hello a_hello(std::uint32_t with_channels) {
-  return {task_id{}, 7, granularity, chunk_bytes, with_channels};
+  return {task_id{}, 7, granularity, fuzzed_chunk_bytes, with_channels};
 }
 
 layout_message a_layout(std::size_t pages, device_address at) {
@@ -94,12 +94,12 @@ layout_message a_layout(std::size_t pages, device_address at) {
 std::vector<std::byte> a_session(unsigned steps, bool again) {
   hostile_script s;
   const auto next = [&] { return steps != 0 && steps-- != 0; };
-  const device_address at(testing::far_away);
+  const device_address at(stillmap::testing::far_away);
   if (next()) s.message(0, kind::hello, 0, false, encode(a_hello(1)));
   if (next()) s.message(0, kind::layout, 0, false, encode(a_layout(1, at)));
   if (next()) s.message(1, kind::join, 0, false, encode(session_id{}));
   if (next()) {
-    for (std::uint32_t i = 0; i < granularity / chunk_bytes; ++i) {
+    for (std::uint32_t i = 0; i < granularity / fuzzed_chunk_bytes; ++i) {
       if (i == 1) {
         s.chunk_of_zeros(1, chunk_number(3, i));
       } else {
@@ -111,8 +111,8 @@ std::vector<std::byte> a_session(unsigned steps, bool again) {
   if (again) s.message(0, kind::layout, 0, false, encode(a_layout(2, at)));
   if (next()) {
     s.message(0, kind::seal, 0, false,
-              encode(std::vector<image::digest>(granularity / chunk_bytes,
-                                                image::digest_of_zeros(chunk_bytes))));
+              encode(std::vector<image::digest>(granularity / fuzzed_chunk_bytes,
+                                                image::digest_of_zeros(fuzzed_chunk_bytes))));
   }
   if (next())
     s.message(2, kind::query, 0, false, encode(outcome_query{task_id{}, session_id{}, 8}));
@@ -122,6 +122,18 @@ std::vector<std::byte> a_session(unsigned steps, bool again) {
     s.message(3, kind::query, 0, false, encode(outcome_query{task_id{}, session_id{}, 8}));
   if (again) s.message(0, kind::discard, 0, false, {});
   return s.bytes();
+}
+
+// A session that loses its control channel while it awaits the commit, begins another round, and is
+// asked for its outcome.
+std::vector<std::byte> a_session_without_control() {
+  std::vector<std::byte> all = a_session(5, false);
+  hostile_script s;
+  s.message(0, kind::prepared, 0, false, {});  // not a source's message: ends the channel
+  s.message(1, kind::round_end, 2, false, {});
+  s.message(2, kind::query, 0, false, encode(outcome_query{task_id{}, session_id{}, 8}));
+  all.insert(all.end(), s.bytes().begin(), s.bytes().end());
+  return all;
 }
 
 }  // namespace
@@ -147,16 +159,16 @@ std::string fuzz_migration(const device &d, const std::uint8_t *data, std::size_
   }
 }
 
-std::vector<testing::fuzz_input> fuzz_corpus() {
-  std::vector<testing::fuzz_input> inputs;
+std::vector<stillmap::testing::fuzz_input> fuzz_corpus() {
+  std::vector<stillmap::testing::fuzz_input> inputs;
   const auto add = [&](fuzz_mode mode, bytes_view bytes) {
-    inputs.push_back(testing::fuzz_input_of(static_cast<std::uint8_t>(mode), bytes));
+    inputs.push_back(stillmap::testing::fuzz_input_of(static_cast<std::uint8_t>(mode), bytes));
   };
   std::vector<std::byte> head(header::bytes);
-  encode(header{kind::chunk, chunk_bytes, 5, {}}, std::span(head).first<header::bytes>());
+  encode(header{kind::chunk, fuzzed_chunk_bytes, 5, {}}, std::span(head).first<header::bytes>());
   add(fuzz_mode::header, head);
   add(fuzz_mode::hello, encode(a_hello(2)));
-  add(fuzz_mode::layout, encode(a_layout(3, device_address(testing::far_away))));
+  add(fuzz_mode::layout, encode(a_layout(3, device_address(stillmap::testing::far_away))));
   add(fuzz_mode::outcome_query, encode(outcome_query{task_id{}, session_id{}, 9}));
   add(fuzz_mode::numbers, encode(std::vector<std::uint64_t>{1, 2, 3, 4}));
   std::string text = to_text(record{{}, 5, ownership::intent, {}, "other:1 the other", {}});
@@ -166,6 +178,7 @@ std::vector<testing::fuzz_input> fuzz_corpus() {
     add(fuzz_mode::session, a_session(steps, false));
     add(fuzz_mode::session, a_session(steps, true));
   }
+  add(fuzz_mode::session, a_session_without_control());
   return inputs;
 }
 

@@ -26,6 +26,6 @@ enum class fuzz_mode : std::uint8_t {
 // hold no other memory.
 std::string fuzz_migration(const device &d, const std::uint8_t *data, std::size_t size);
 // Initial corpus: valid messages of every kind, a record, and whole sessions.
-std::vector<testing::fuzz_input> fuzz_corpus();
+std::vector<stillmap::testing::fuzz_input> fuzz_corpus();
 
 }  // namespace stillmap::migration

@@ -9,14 +9,14 @@
 namespace stillmap::migration {
 namespace {
 
-class migration_fuzz : public testing::buffer_test {
+class migration_fuzz : public stillmap::testing::buffer_test {
  protected:
   void SetUp() override {
     buffer_test::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
     STILLMAP_NEEDS_VMM();
   }
-  std::string run(const testing::fuzz_input &input) const {
+  std::string run(const stillmap::testing::fuzz_input &input) const {
     return fuzz_migration(dev(), input.data(), input.size());
   }
 };
@@ -37,7 +37,7 @@ TEST_F(migration_fuzz, changes_of_the_corpus) {
   for (const auto &good : fuzz_corpus()) {
     const int changes = good[0] == static_cast<std::uint8_t>(fuzz_mode::session) ? 40 : 2000;
     for (int i = 0; i < changes; ++i) {
-      ASSERT_EQ(run(testing::changed_by_dice(good, random)), "") << i;
+      ASSERT_EQ(run(stillmap::testing::changed_by_dice(good, random)), "") << i;
     }
   }
 }

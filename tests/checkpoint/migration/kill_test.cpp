@@ -1,5 +1,6 @@
-// Kills either end at every step, and closes the connection at every message: the task never has two
-// owners, and always has one while a process that can own it lives.
+// Kills either end at every step, closes the connection at every message, asks late, and sends a task
+// under an old epoch: the task never has two owners, and always has one while a process that can own
+// it lives.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -7,6 +8,8 @@
 #include <map>
 #include <thread>
 
+#include "stillmap/checkpoint/migration/internal/session.h"
+#include "stillmap/checkpoint/migration/internal/source_connections.h"
 #include "tests/checkpoint/migration/endpoints.h"
 #include "tests/support/sample_task.h"
 
@@ -230,6 +233,75 @@ TEST_F(dying, LinkAtEveryMessage) {
     table += "\nnote:   the source is " + what + ": " + std::to_string(times);
   }
   std::printf("%s\n", table.c_str());
+}
+
+// The process that received the task answers after the session has ended, as often as it is asked.
+TEST_F(dying, a_source_that_asks_late_learns_that_the_task_has_moved) {
+  const test_site m;
+  auto here = receiver::create(dev(), at_destination(m), destination_options(m));
+  ASSERT_TRUE(here);
+  {
+    other_process dies("source", m.folder(), static_cast<int>(step::commit_sent));
+    EXPECT_EQ(dies.verdict(), "killed");
+  }
+  outcome_query q;
+  {
+    const send_options sent = source_options(m);
+    const auto file = record_file::open(sent.records, sent.task);
+    ASSERT_TRUE(file);
+    const auto r = file->read();
+    ASSERT_TRUE(r && *r);
+    ASSERT_EQ((*r)->state, ownership::intent);
+    q = {(*r)->task, (*r)->session, (*r)->epoch + 1};
+  }
+  const auto to = to_destination(m);
+  const auto ask = [&] {
+    const auto reply = ask_outcome(*to, q, std::chrono::milliseconds(30'000));
+    if (!reply) return reply.error().message();
+    return std::string(*reply == outcome::owner ? "owner" : "refused");
+  };
+  EXPECT_EQ(ask(), "owner") << "before receive()";
+  const auto came = here->receive(std::chrono::milliseconds(30'000));
+  ASSERT_TRUE(came) << came.error().message();
+  EXPECT_EQ(ask(), "owner") << "after receive()";
+  EXPECT_EQ(ask(), "owner") << "again";
+  EXPECT_EQ(task::wrong(dev()), "");
+  // The machine that sent it releases it.
+  other_process again("settling source", m.folder());
+  EXPECT_EQ(again.verdict(), "not owner");
+}
+
+// A machine that has the task takes only a newer epoch; one that gave it away also takes its own.
+TEST_F(dying, a_task_of_an_epoch_older_than_the_record_is_refused) {
+  struct {
+    ownership before;
+    std::uint64_t epoch;  // the record's is 5
+    bool accepted;
+  } const cases[] = {
+      {ownership::owner, 4, false},    {ownership::owner, 5, false},
+      {ownership::owner, 6, true},     {ownership::running, 4, false},
+      {ownership::running, 5, false},  {ownership::running, 6, true},
+      {ownership::released, 4, false}, {ownership::released, 5, true},
+      {ownership::released, 6, true},  {ownership::refused, 4, false},
+      {ownership::refused, 5, true},   {ownership::refused, 6, true},
+  };
+  const test_site m;
+  const receive_options options = destination_options(m);
+  const task_id id = source_options(m).task;
+  for (const auto &c : cases) {
+    SCOPED_TRACE(std::string(name_of(c.before)) + ", " + std::to_string(c.epoch));
+    {
+      auto file = record_file::open(options.records, id);
+      ASSERT_TRUE(file);
+      ASSERT_TRUE(file->write({id, 5, c.before, {}, "", {}}));
+    }
+    const auto s = session::create(dev(), {id, c.epoch, page(), 64 << 10, 2}, {}, options);
+    ASSERT_EQ(s.has_value(), c.accepted) << (s ? "accepted" : s.error().message());
+    if (s) continue;
+    EXPECT_TRUE(s.error().is(errc::busy)) << s.error().message();
+    EXPECT_EQ(s.error().value, c.epoch);
+    EXPECT_EQ(s.error().limit, 5u);
+  }
 }
 
 }  // namespace

@@ -257,6 +257,37 @@ TEST_F(migrating, MakesNoRoundForNothing) {
   }
 }
 
+// Only every third chunk is scanned for the estimate, so all take longer than these.
+TEST_F(migrating, the_expected_downtime_counts_a_scan_of_all_chunks) {
+  STILLMAP_NEEDS_HOSTCUDA();
+  constexpr std::chrono::milliseconds lingers(100);
+  const test_site m;
+  task t(dev());
+  other_process there("destination", m.folder());
+  const auto to = to_destination(m);
+  bool lingered = false;
+  std::function<void()> linger = [&] {
+    lingered = true;
+    std::this_thread::sleep_for(lingers);
+  };
+  send_options options = source_options(m);
+  options.max_downtime = std::chrono::hours(1);
+  std::chrono::duration<double> expected{0};
+  options.on_progress = [&](const progress &p) {
+    // The next kernel scans the sample.
+    if (p.step == step::copied && p.round == 1) {
+      stillmap::testing::hostcuda_control::before("cuLaunchKernel", 1, linger);
+    }
+    if (p.step == step::quiesced) expected = p.expected_downtime;
+  };
+  const sent_memory sent = sender(dev(), both, options).send(*to);
+  stillmap::testing::hostcuda_control::stop_failing("cuLaunchKernel");
+  EXPECT_EQ(sent.owner, owner::destination) << said(sent);
+  ASSERT_TRUE(lingered);
+  EXPECT_GE(expected, 2 * lingers) << expected.count();
+  EXPECT_EQ(there.verdict(), "here, epoch 2");
+}
+
 // Zeros are not sent, and unchanged contents are not sent again.
 TEST_F(migrating, SendsOnlyWhatChanged) {
   const test_site m;

@@ -1,6 +1,10 @@
-// TLS channels: what an end observes when its peer shuts down.
+// TLS channels: addresses, and what an end observes when its peer shuts down.
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
+#include <cerrno>
 #include <future>
 #include <thread>
 
@@ -59,6 +63,34 @@ TEST(migration_tls, WhatWasSentBeforeTheEndArrives) {
     ASSERT_TRUE(s) << s.error().message();
     EXPECT_EQ(heard, words);
   }
+}
+
+TEST(migration_tls, an_acceptor_without_a_host_listens_on_all_addresses) {
+  const test_site m;
+  const auto at = create_tls_acceptor(":0", m.of("destination"));
+  ASSERT_TRUE(at) << at.error().message();
+  const std::string address = (*at)->address();
+  EXPECT_TRUE(address.starts_with("0.0.0.0:") || address.starts_with("[::]:")) << address;
+}
+
+// The refusal arrives after connect() has returned: the system reports it when the socket becomes
+// writable.
+TEST(migration_tls, a_port_that_nobody_listens_on_refuses_the_connection) {
+  const owned_fd bound(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));  // but does not listen
+  sockaddr_in name{};
+  name.sin_family = AF_INET;
+  name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t bytes = sizeof name;
+  ASSERT_EQ(::bind(bound.get(), reinterpret_cast<sockaddr *>(&name), bytes), 0);
+  ASSERT_EQ(::getsockname(bound.get(), reinterpret_cast<sockaddr *>(&name), &bytes), 0);
+  const test_site m;
+  const std::string address = "127.0.0.1:" + std::to_string(ntohs(name.sin_port));
+  const auto to = create_tls_transport(address, m.of("source"));
+  ASSERT_TRUE(to) << to.error().message();
+  const auto c = (*to)->connect(std::chrono::milliseconds(5000));
+  ASSERT_FALSE(c);
+  EXPECT_EQ(c.error().code, std::error_code(ECONNREFUSED, std::system_category()));
+  EXPECT_EQ(c.error().detail().subject, address);
 }
 
 }  // namespace

@@ -7,11 +7,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <ios>
 
 #include "stillmap/checkpoint/image/internal/file_calls.h"
+#include "stillmap/checkpoint/mpi/internal/collective.h"
 #include "stillmap/checkpoint/mpi/set.h"
 #include "tests/support/buffer_test.h"
 #include "tests/support/far_away.h"
@@ -239,6 +242,31 @@ TEST_F(mpi_rank, DISABLED_dies_while_it_saves) {
   ADD_FAILURE() << "rank " << rank_ << " came back" << (w ? " with a set" : "");
 }
 
+TEST_F(mpi_rank, DISABLED_agrees_on_codes) {
+  const auto all = collective::create(MPI_COMM_WORLD);
+  ASSERT_TRUE(all) << all.error().message();
+  const struct {
+    std::error_code failed, agreed;
+  } codes[] = {
+      {make_error_code(errc::busy), make_error_code(errc::busy)},
+      {{2, cuda_category()}, {2, cuda_category()}},
+      {{ENOSPC, std::system_category()}, {ENOSPC, std::system_category()}},
+      {{ENOSPC, std::generic_category()}, {ENOSPC, std::system_category()}},
+      {{1, std::iostream_category()}, make_error_code(std::errc::io_error)},
+  };
+  for (int culprit = 0; culprit < size_; ++culprit) {
+    for (const auto &c : codes) {
+      status mine;
+      if (rank_ == culprit) mine = tl::unexpected(error{c.failed, "test", "it fails"});
+      const status s = all->all_agree(mine);
+      ASSERT_FALSE(s);
+      EXPECT_EQ(s.error().code, c.agreed) << c.failed << " became " << s.error().message();
+      EXPECT_EQ(s.error().detail().subject, "rank " + std::to_string(culprit));
+    }
+  }
+  EXPECT_TRUE(all->all_agree({}));
+}
+
 TEST_F(mpi_rank, DISABLED_needs_mpi) {
   const auto no_ranks = save(MPI_COMM_NULL, dev(), tags_, folder());
   ASSERT_FALSE(no_ranks);
@@ -310,6 +338,10 @@ TEST_F(mpi_sets, all_ranks_commit_and_other_ranks_have_it) {
   EXPECT_TRUE(run("restores"));
   EXPECT_TRUE(run("restores_a_set_of_others", ranks - 1));
   EXPECT_TRUE(run("restores_where_one_address_is_taken"));
+}
+
+TEST_F(mpi_sets, an_error_has_the_same_code_on_all_ranks) {
+  EXPECT_TRUE(run("agrees_on_codes", 2));
 }
 
 TEST_F(mpi_sets, where_one_fails_none_commits) {

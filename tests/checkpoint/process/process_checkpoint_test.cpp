@@ -109,11 +109,13 @@ TEST_F(process_checkpoint_test, evicted_tags_are_restored_at_their_addresses) {
   STILLMAP_NEEDS_VMM();
   growable_buffer weights = filled(5, "weights", 1);
   growable_buffer cache = filled(3, "cache", 2);
+  ASSERT_TRUE(dev().pool()->trim());
   const std::uint64_t before = device_free();
   const auto report = checkpoint().prepare({.evict = {"weights"}});
   ASSERT_TRUE(report) << report.error().message();
   EXPECT_EQ(report->tags, 1u);
   EXPECT_EQ(report->bytes, 5 * page());
+  EXPECT_EQ(report->released.bytes(), 5 * page());
   EXPECT_GE(device_free(), before + 5 * page());
   EXPECT_EQ(checkpoint().suspended().size(), 1u);
   EXPECT_TRUE(holds(dev(), cache.address(), 3 * page(), 2));
@@ -124,6 +126,7 @@ TEST_F(process_checkpoint_test, evicted_tags_are_restored_at_their_addresses) {
   ASSERT_TRUE(all) << all.error().message();
   EXPECT_EQ(all->tags, 2u);
   EXPECT_EQ(all->bytes, 8 * page());
+  EXPECT_EQ(all->released.bytes(), 8 * page());
   EXPECT_EQ(dev().space().stats().mapped_bytes, 0u);
   ASSERT_TRUE(checkpoint().resume());
   EXPECT_TRUE(holds(dev(), weights.address(), 5 * page(), 1));

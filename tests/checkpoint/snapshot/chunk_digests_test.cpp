@@ -135,6 +135,24 @@ TEST_F(chunk_digests_test, a_wait_that_fails_leaves_nothing_running) {
   EXPECT_TRUE(control::violations().empty());
 }
 
+// A kernel that was launched before the failure reads its chunk, which the caller may unmap next.
+TEST_F(chunk_digests_test, a_launch_that_fails_waits_for_those_before) {
+  STILLMAP_NEEDS_HOSTCUDA();
+  if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "needs two processors";
+  growable_buffer b = make();
+  ASSERT_TRUE(b.resize(4 * page()));
+  auto with = chunk_digester::create(dev());
+  ASSERT_TRUE(with) << with.error().message();
+  const virtual_range chunks[] = {{b.address() + 2 * page(), page()},
+                                  {b.address() + 3 * page(), page()}};
+  ASSERT_TRUE(with->digests_of(chunks));
+  testing::hostcuda_control::fail("cuLaunchKernel", 2, CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
+  const driver_counts before = counts();
+  EXPECT_FALSE(with->digests_of(chunks));
+  EXPECT_EQ((counts() - before)[driver_call::StreamSynchronize], 3u)
+      << "for the list of chunks, and for each stream";
+}
+
 // Regression test: replacing memory from cuMemAlloc waited for the whole device, and a synchronous
 // copy for all blocking streams, so that a long kernel delayed a migration.
 TEST_F(chunk_digests_test, wait_for_nobody_elses_work) {

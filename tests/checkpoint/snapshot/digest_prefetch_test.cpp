@@ -13,8 +13,8 @@ namespace {
 constexpr std::size_t chunk = 64 << 10;
 
 // With a digester for one call.
-result<std::vector<image::digest>> chunk_digests(const device &d,
-                                                 std::span<const virtual_range> chunks) {
+result<std::vector<image::digest>> prefetched_digests(const device &d,
+                                                      std::span<const virtual_range> chunks) {
   return chunk_digester::create(d).and_then(
       [&](chunk_digester with) { return with.digests_of(chunks); });
 }
@@ -38,7 +38,7 @@ TEST_F(digest_prefetch_test, digests_do_not_depend_on_parts_or_on_the_order_of_q
   STILLMAP_NEEDS_VMM();
   const growable_buffer b = filled();
   const auto chunks = chunks_of(b);
-  const auto all = chunk_digests(dev(), chunks);
+  const auto all = prefetched_digests(dev(), chunks);
   ASSERT_TRUE(all) << all.error().message();
   for (const std::size_t part : {std::size_t{1}, 3 * chunk, b.size(), 9 * b.size()}) {
     digest_prefetch ahead(dev(), chunks, part);
@@ -70,7 +70,7 @@ TEST_F(digest_prefetch_test, digests_end_where_the_driver_fails) {
   namespace control = testing::hostcuda_control;
   const growable_buffer b = filled();
   const auto chunks = chunks_of(b);
-  const auto all = chunk_digests(dev(), chunks);
+  const auto all = prefetched_digests(dev(), chunks);
   ASSERT_TRUE(all);
   control::fail("cuLaunchKernel", 3, CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
   digest_prefetch ahead(dev(), chunks, 1);

@@ -12,9 +12,11 @@
 #include <functional>
 
 #include "stillmap/checkpoint/image/set_writer.h"
+#include "stillmap/checkpoint/snapshot/internal/all_or_none.h"
 #include "tests/checkpoint/image/refusing_calls.h"
 #include "tests/support/buffer_test.h"
 #include "tests/support/far_away.h"
+#include "tests/support/gpu_test.h"
 #include "tests/support/refuse_each.h"
 #include "tests/support/stream_gate.h"
 
@@ -26,12 +28,6 @@ using stillmap::testing::pattern;
 using stillmap::testing::put;
 using stillmap::testing::refuse_each;
 namespace hostcuda_control = stillmap::testing::hostcuda_control;
-
-#define ASSERT_DONE(outcome)                       \
-  do {                                             \
-    const auto &done_ = (outcome);                 \
-    ASSERT_TRUE(done_) << done_.error().message(); \
-  } while (false)
 
 class sets : public stillmap::testing::buffer_test {
  protected:
@@ -136,6 +132,15 @@ TEST_F(sets, memory_of_all_devices_comes_back_at_the_same_addresses) {
     EXPECT_EQ(r->devices[1].notes.at(0).name, "step");
   }
   expect_nothing_there();
+}
+
+TEST(shares_of_threads, are_equal_and_at_least_one) {
+  EXPECT_EQ(share_of_threads(64, 1), 64u);
+  EXPECT_EQ(share_of_threads(8, 2), 4u);
+  EXPECT_EQ(share_of_threads(8, 3), 2u);
+  EXPECT_EQ(share_of_threads(2, 5), 1u);
+  EXPECT_LE(share_of_threads(0, 1), 8u);
+  EXPECT_EQ(share_of_threads(0, 1'000'000), 1u);
 }
 
 TEST_F(sets, a_set_of_one) {

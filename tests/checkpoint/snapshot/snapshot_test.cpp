@@ -6,9 +6,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <thread>
 
 #include "stillmap/allocators/caching_allocator.h"
 #include "stillmap/vmm/mapping.h"
@@ -16,6 +19,7 @@
 #include "stillmap/vmm/remap.h"
 #include "tests/support/buffer_test.h"
 #include "tests/support/far_away.h"
+#include "tests/support/gpu_test.h"
 #include "tests/support/refuse_each.h"
 
 namespace stillmap::snapshot {
@@ -92,8 +96,6 @@ class far_memory {
   const device &device_;
   std::shared_ptr<address_block> block_;
 };
-
-#define ASSERT_DONE(outcome) ASSERT_TRUE(outcome) << (outcome).error().message()
 
 TEST_F(snapshots, contents_come_back_at_the_same_addresses) {
   device_address weights_at, cache_at;
@@ -308,6 +310,31 @@ TEST_F(snapshots, only_what_changed_is_stored_again) {
   EXPECT_TRUE(holds(dev(), at + 5 * page(), page(), 7));
   EXPECT_EQ(stillmap::testing::get(dev(), at + 3 * page(), page()),
             std::vector<unsigned char>(page()));
+}
+
+// There is one stream a page, and one thread a chunk.
+TEST_F(snapshots, more_threads_than_streams_take_turns) {
+  namespace control = stillmap::testing::hostcuda_control;
+  device_address at;
+  {
+    const growable_buffer b = filled(1, "b", 1);
+    at = b.address();
+    save_options options;
+    options.image.threads = 4;
+    options.image.chunk_bytes = image::min_chunk_bytes;
+    // Meanwhile the other threads want the stream.
+    std::function<void()> linger = [] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    };
+    if (on_hostcuda()) control::before("cuMemcpyDtoHAsync", 1, linger);
+    const auto w = saved({"b"}, options);
+    if (on_hostcuda()) control::stop_failing("cuMemcpyDtoHAsync");
+    ASSERT_DONE(w);
+    EXPECT_GT(w->chunks, 4u);
+  }
+  const auto r = back();
+  ASSERT_DONE(r);
+  EXPECT_TRUE(holds(dev(), at, page(), 1));
 }
 
 TEST_F(snapshots, notes_are_restored_and_progress_is_reported) {

@@ -27,7 +27,7 @@ namespace stillmap::conformance {
 namespace {
 
 constexpr const char *prefix = "STILLMAP_CONFORMANCE_CHILD";
-constexpr std::chrono::seconds patience{120};  // a hanging driver must not hang the suite
+constexpr std::chrono::seconds longest_run{120};  // a hanging driver must not hang the suite
 
 // The child reports to its parent alone: not into the parent's XML file, and not as a shard of it.
 bool belongs_to_parent(const std::string &variable) {
@@ -49,10 +49,10 @@ std::string own_path() {
   return {path.data(), static_cast<std::size_t>(n)};
 }
 
-// Everything the child prints, until it closes its output or patience ends.
+// Everything the child prints, until it closes its output or the time is over.
 std::string drain(int fd, bool *in_time) {
   std::string all;
-  const auto deadline = std::chrono::steady_clock::now() + patience;
+  const auto deadline = std::chrono::steady_clock::now() + longest_run;
   *in_time = true;
   for (;;) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
@@ -154,7 +154,7 @@ void child::join() {
     if (line.rfind("[==========] 1 test from", 0) == 0) ran = true;
   }
   if (!in_time) {
-    ADD_FAILURE() << "the child did not end within " << patience.count() << " s\n" << all;
+    ADD_FAILURE() << "the child did not end within " << longest_run.count() << " s\n" << all;
   } else if (WIFSIGNALED(status)) {
     ADD_FAILURE() << "the child was killed by signal " << WTERMSIG(status) << "\n" << all;
   } else if (WEXITSTATUS(status) != 0 || !ran) {

@@ -50,7 +50,7 @@ TEST_F(create, a20_host_memory_with_handle_types_is_refused) {
 
 TEST_F(create, a21_fabric_handles_need_imex) {
   if (version < 12040) SKIP_BECAUSE("the driver is older than fabric handles (12.4)");
-  if (access("/dev/nvidia-caps-imex-channels/channel0", F_OK) == 0)
+  if (::access("/dev/nvidia-caps-imex-channels/channel0", F_OK) == 0)
     SKIP_BECAUSE("this machine has an IMEX channel");
   expect_code(21, "FABRIC without IMEX", attempt(page, properties(0, CU_MEM_HANDLE_TYPE_FABRIC)),
               {CUDA_ERROR_NOT_PERMITTED, CUDA_ERROR_NOT_SUPPORTED});

@@ -8,13 +8,10 @@
 #include "stillmap/checkpoint/image/internal/file_calls.h"
 #include "tests/checkpoint/image/sample.h"
 #include "tests/system/crash/kill_after.h"
+#include "tests/system/crash/no_ring.h"
 
 namespace stillmap::image {
 namespace {
-
-class no_ring final : public file_calls {
-  bool may_use_ring() override { return false; }
-};
 
 class image_kill : public image_test {
  protected:

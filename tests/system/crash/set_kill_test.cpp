@@ -9,13 +9,10 @@
 #include "stillmap/checkpoint/image/set_writer.h"
 #include "tests/checkpoint/image/sample.h"
 #include "tests/system/crash/kill_after.h"
+#include "tests/system/crash/no_ring.h"
 
 namespace stillmap::image {
 namespace {
-
-class no_ring final : public file_calls {
-  bool may_use_ring() override { return false; }
-};
 
 class set_kill : public image_test {
  protected:

@@ -12,10 +12,10 @@ namespace {
 class vector_model_test : public device_test {};
 
 // Each of these failed once, and says what was wrong.
-struct found_before {
+struct failed_before {
   const char *name, *ops;
 };
-constexpr found_before finds[] = {
+constexpr failed_before failures[] = {
     {"a vector appended to itself was read where it had been before it grew",
      "machine 64 75 4; push 1 1000; insert 1 596916 2544; append_async 1 15557; push 1 1116; "
      "append_self 1"},
@@ -26,7 +26,7 @@ constexpr found_before finds[] = {
 };
 
 TEST_F(vector_model_test, FoundBefore) {
-  for (const found_before &f : finds) {
+  for (const failed_before &f : failures) {
     const auto ops = parse_ops(f.ops);
     ASSERT_TRUE(ops.has_value()) << f.ops;
     const auto failed = run_vector_model(*ops);
