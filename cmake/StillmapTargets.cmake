@@ -47,6 +47,7 @@ function(stillmap_headers_alone name library)
     list(APPEND _sources "${_source}")
   endforeach()
   add_library(${name} OBJECT EXCLUDE_FROM_ALL ${_sources})
+  set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
   stillmap_target(${name})
   target_link_libraries(${name} PRIVATE ${library})
 endfunction()
@@ -112,6 +113,11 @@ function(stillmap_program target)
   set_target_properties(${target} PROPERTIES
     RUNTIME_OUTPUT_DIRECTORY "${stillmap_BINARY_DIR}/bin"
     INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
+  # In batches, as Bazel compiles them (tools/build/batches.bzl), except for clang-tidy and the like,
+  # which look for each source. The libraries follow CMAKE_UNITY_BUILD.
+  if(NOT CMAKE_EXPORT_COMPILE_COMMANDS)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+  endif()
   if(TARGET stillmap_hostcuda)
     target_include_directories(${target} PRIVATE "${stillmap_SOURCE_DIR}/hostcuda/include")
     target_link_libraries(${target} PRIVATE stillmap_cuda_headers)

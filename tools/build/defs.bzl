@@ -1,6 +1,7 @@
 """How Stillmap's own targets are compiled, and how its tests meet their drivers."""
 
 load("@rules_cc//cc:defs.bzl", "cc_binary", "cc_library")
+load("//tools/build:batches.bzl", "batched")
 load("//tools/build:modules.bzl", "STILLMAP_MODULES")
 load("//tools/build:profiles.bzl", "HOSTCUDA_PROFILES")
 
@@ -77,7 +78,8 @@ def stillmap_tests(name, srcs, deps = [], data = [], profiles = HOSTCUDA_PROFILE
     if not srcs:
         return
     program = name + "_program"
-    cc_binary(
+    batched(
+        cc_binary,
         name = program,
         testonly = True,
         srcs = srcs,
@@ -150,7 +152,8 @@ def stillmap_library(name, deps = [], linkopts = ["-pthread"], exclude = []):
     folder = native.package_name()
     sources = native.glob(["**/*.cpp"], exclude = exclude)
     headers = native.glob(["**/*.h"], exclude = exclude)
-    cc_library(
+    batched(
+        cc_library,
         name = name,
         srcs = sources,
         hdrs = headers,
