@@ -33,8 +33,6 @@ void event_pool::give_back(event_handle e) noexcept {
 void event_pool::destroy_all(const driver &drv) noexcept {
   const std::lock_guard lock(mutex_);
   for (const event_handle e : free_) report_if_failed(drv.destroy_event(e));
-  free_.clear();
-  created_ = 0;
 }
 
 device_core::~device_core() {

@@ -19,6 +19,7 @@ class event_pool {
   result<event_handle> take(const stillmap::driver &drv);
   // The recorded work may be pending: recording an event again replaces the earlier recording.
   void give_back(event_handle e) noexcept;
+  // Requires: no other call follows.
   void destroy_all(const stillmap::driver &drv) noexcept;
 
  private:

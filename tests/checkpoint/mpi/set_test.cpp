@@ -267,6 +267,37 @@ TEST_F(mpi_rank, DISABLED_agrees_on_codes) {
   EXPECT_TRUE(all->all_agree({}));
 }
 
+// MPI tells a communicator's attribute of each copy of it that is made and freed.
+struct communicator_copies {
+  static inline int made = 0, freed = 0;
+  static int on_copy(MPI_Comm, int, void *, void *value, void *copy, int *kept) {
+    ++made;
+    *static_cast<void **>(copy) = value;
+    *kept = 1;
+    return MPI_SUCCESS;
+  }
+  static int on_free(MPI_Comm, int, void *, void *) {
+    ++freed;
+    return MPI_SUCCESS;
+  }
+};
+
+TEST_F(mpi_rank, DISABLED_leaves_no_communicator) {
+  int key = MPI_KEYVAL_INVALID;
+  ASSERT_EQ(MPI_Comm_create_keyval(&communicator_copies::on_copy, &communicator_copies::on_free,
+                                   &key, nullptr),
+            MPI_SUCCESS);
+  MPI_Comm mine = MPI_COMM_NULL;
+  ASSERT_EQ(MPI_Comm_dup(MPI_COMM_WORLD, &mine), MPI_SUCCESS);
+  ASSERT_EQ(MPI_Comm_set_attr(mine, key, nullptr), MPI_SUCCESS);
+  const growable_buffer b = memory(10);
+  EXPECT_TRUE(save(mine, dev(), tags_, folder()));
+  EXPECT_GT(communicator_copies::made, 0);
+  EXPECT_EQ(communicator_copies::freed, communicator_copies::made);
+  MPI_Comm_free(&mine);
+  MPI_Comm_free_keyval(&key);
+}
+
 TEST_F(mpi_rank, DISABLED_needs_mpi) {
   const auto no_ranks = save(MPI_COMM_NULL, dev(), tags_, folder());
   ASSERT_FALSE(no_ranks);
@@ -342,6 +373,10 @@ TEST_F(mpi_sets, all_ranks_commit_and_other_ranks_have_it) {
 
 TEST_F(mpi_sets, an_error_has_the_same_code_on_all_ranks) {
   EXPECT_TRUE(run("agrees_on_codes", 2));
+}
+
+TEST_F(mpi_sets, communicators_are_freed) {
+  EXPECT_TRUE(run("leaves_no_communicator", 2));
 }
 
 TEST_F(mpi_sets, where_one_fails_none_commits) {

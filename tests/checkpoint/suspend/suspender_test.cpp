@@ -200,6 +200,7 @@ TEST_F(suspender_test, a_missing_directory_is_a_system_error) {
   ASSERT_FALSE(got);
   EXPECT_TRUE(got.error().code == std::errc::no_such_file_or_directory) << got.error().message();
   EXPECT_EQ(got.error().detail().subject, options.directory);
+  EXPECT_EQ(got.error().limit, 0u) << "there is none";
   EXPECT_EQ(got.error().value, 2 * page());
   EXPECT_TRUE(holds(dev(), b.address(), 2 * page(), 1));
 }
