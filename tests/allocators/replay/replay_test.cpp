@@ -5,6 +5,7 @@
 #include <functional>
 #include <random>
 
+#include "stillmap/allocators/replay/device_memory_usage.h"
 #include "stillmap/allocators/replay/replay.h"
 #include "stillmap/vmm/context.h"
 #include "tests/support/buffer_test.h"
@@ -114,6 +115,18 @@ TEST_P(ReplayTest, CountsWhatItTook) {
   } else {
     EXPECT_GT(r->last_iteration.total(), 200u);
   }
+}
+
+TEST_P(ReplayTest, TellsTheModelledTimeOfItsCalls) {
+  const replay_plan p = plan(program(5, 2, 2_MiB));
+  device_.reset();
+  ASSERT_DONE(become_machine(driver(), "h200", true));
+  EXPECT_NE(hostcuda_control::config().find("lazy"), std::string::npos) << "bytes are kept";
+  device_.emplace(open_device());
+  const auto r = run(*device_, p, options());
+  ASSERT_DONE(r);
+  ASSERT_TRUE(r->modelled_us);
+  EXPECT_GT(*r->modelled_us, 0);
 }
 
 TEST_P(ReplayTest, ShortMemoryIsAResultAndTheLeastIsFound) {
