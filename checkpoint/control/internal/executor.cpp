@@ -35,21 +35,18 @@ executor::turn::~turn() {
 
 result<std::unique_ptr<executor::turn>> executor::take_turn(request_kind k,
                                                             const std::stop_token &stop) {
-  std::unique_lock lock(mutex_);
-  const bool free = job_.request == request_kind::none;
-  if (free) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (job_.request != request_kind::none) return busy_locked();
     job_ = {};
     job_.request = k;
     cancel_ = {};
     begun_ = clock::now();
   }
-  lock.unlock();
-  if (!free) return busy();
   return std::make_unique<turn>(*this, stop);
 }
 
-job_status executor::job() const {
-  const std::lock_guard lock(mutex_);
+job_status executor::job_locked() const {
   job_status out = job_;
   if (out.request != request_kind::none) {
     out.elapsed = std::chrono::duration_cast<std::chrono::milliseconds>(clock::now() - begun_);
@@ -57,8 +54,8 @@ job_status executor::job() const {
   return out;
 }
 
-tl::unexpected<error> executor::busy() const {
-  const job_status j = job();
+tl::unexpected<error> executor::busy_locked() const {
+  const job_status j = job_locked();
   const error e = make_error(errc::busy, executor_op, "another request is being carried out",
                              static_cast<std::uint64_t>(j.request))
                       .value();
@@ -94,7 +91,8 @@ process_status executor::status() const {
       s.tags.push_back(std::move(t));
     }
   }
-  s.job = job();
+  const std::lock_guard lock(mutex_);
+  s.job = job_locked();
   return s;
 }
 

@@ -54,8 +54,8 @@ class executor {
   using tags_view = std::span<const std::string>;
   // `stop` cancels the request, as abort() does. Errors: busy (another request has the turn).
   result<std::unique_ptr<turn>> take_turn(request_kind k, const std::stop_token &stop = {});
-  tl::unexpected<error> busy() const;
-  job_status job() const;
+  tl::unexpected<error> busy_locked() const;
+  job_status job_locked() const;
   // Finds what would be refused anyway, before the application is stopped for it.
   stillmap::status check_mapped(tags_view tags, const char *op) const;
   stillmap::status quiesce(tags_view tags, const std::stop_token &stop) const;

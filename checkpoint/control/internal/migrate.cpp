@@ -141,16 +141,14 @@ void executor::finish(std::unique_ptr<active_migration> m, const migration::sent
 
 result<migration::sent_memory> executor::resolve() {
   std::unique_ptr<active_migration> m;
-  request_kind current = request_kind::none;
   {
     const std::lock_guard lock(mutex_);
     m = std::move(in_doubt_);
-    current = job_.request;
+    if (!m && job_.request != request_kind::none) return busy_locked();
   }
-  if (!m && current == request_kind::none) {
+  if (!m) {
     return make_error(errc::invalid_argument, "control::resolve", "no migration is in doubt");
   }
-  if (!m) return busy();
   const migration::sent_memory sent = m->sender->resolve(*m->to);
   finish(std::move(m), sent);
   return sent;

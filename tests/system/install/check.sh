@@ -126,10 +126,10 @@ with_fetch_content() {
   [[ $(find "$work/fetched" -type f) == "$work/fetched/bin/consumer" ]] || fail "Stillmap installed itself with a project that uses it"
 }
 
-# The core alone, where there is no other dependency to be had.
+# The core alone, where there is no other dependency to be had, several sources in one compilation.
 core_alone() {
   export STILLMAP_DRIVER=host STILLMAP_HOSTCUDA=$hostcuda
-  configure -S "$root" -B "$work/core" -DSTILLMAP_COMPONENTS=vmm -DSTILLMAP_BUILD_HOSTCUDA=OFF \
+  configure -S "$root" -B "$work/core" -DSTILLMAP_COMPONENTS=vmm -DSTILLMAP_BUILD_HOSTCUDA=OFF -DCMAKE_UNITY_BUILD=ON \
     -DCMAKE_DISABLE_FIND_PACKAGE_OpenSSL=ON -DCMAKE_DISABLE_FIND_PACKAGE_fmt=ON -DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON \
     -DCMAKE_CXX_COMPILER="$other" -DCMAKE_INSTALL_PREFIX="$work/core-prefix" &&
     cmake --build "$work/core" &&

@@ -64,16 +64,16 @@ std::pair<int, int> two_numbers(const std::string &text) {
 
 }  // namespace
 
-finding host_room(std::uint64_t device_has, std::optional<std::uint64_t> host_bytes) {
+finding host_room(std::uint64_t device_memory_bytes, std::optional<std::uint64_t> host_bytes) {
   finding f{"suspend_room", "suspend: room"};
   if (!host_bytes) {
-    f.says =
-        fmt::format("free host memory is unknown; the device has {}", format_bytes(device_has));
+    f.says = fmt::format("free host memory is unknown; the device has {}",
+                         format_bytes(device_memory_bytes));
     return f;
   }
   f.says = fmt::format("{} of host memory free for the contents of {} of device memory",
-                       format_bytes(*host_bytes), format_bytes(device_has));
-  if (*host_bytes >= device_has) return f;
+                       format_bytes(*host_bytes), format_bytes(device_memory_bytes));
+  if (*host_bytes >= device_memory_bytes) return f;
   return f.judged(works::limited,
                   f.says + ": not all of it can be suspended to pinned memory at once",
                   "suspend to a file (stillmap task suspend --to file), or one tag at a time");
