@@ -45,7 +45,8 @@ struct caching_allocator_options {
 };
 
 struct allocate_options {
-  std::size_t alignment = 512;  // bytes, a power of two
+  static constexpr std::size_t largest_alignment = std::size_t{1} << 30;
+  std::size_t alignment = 512;  // bytes, a power of two, at most largest_alignment (1 GiB)
   bool zero = false;            // sets all bytes to zero by work queued on the stream
 };
 

@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "stillmap/allocators/internal/allocator_core.h"
+#include "stillmap/allocators/internal/thread_stream.h"
 #include "stillmap/allocators/trace/internal/trace_recorder.h"
 #include "stillmap/vmm/internal/try.h"
 
@@ -87,6 +88,9 @@ status caching_allocator::free(void *block, stream_ref last_used_on) {
 status caching_allocator::record_use(void *block, stream_ref s) {
   return core_->record_use(block, s);
 }
+status caching_allocator::forget_stream(stream_ref s) {
+  return core_->forget_stream(s);
+}
 void caching_allocator::mark_iteration() {
   core_->mark_iteration();
 }
@@ -162,7 +166,7 @@ allocator_core::allocator_core(stillmap::device d, std::shared_ptr<page_pool> pa
       soft_limit(options.soft_limit),
       device_(std::move(d)),
       pages_(std::move(pages)),
-      page_bytes_(pages_ != nullptr ? pages_->page_bytes() : chunk_directory::unit),
+      page_bytes_(pages_ != nullptr ? pages_->page_bytes() : address_directory::unit),
       access_(std::move(access)),
       options_(std::move(options)),
       recorder_(std::move(recorder)) {
@@ -179,10 +183,10 @@ result<void *> allocator_core::allocate(std::size_t bytes, stream_ref s, allocat
     return allocate_notified(bytes, s, options);
   if (bytes - 1 < largest_request && options.alignment == allocation_granule && !options.zero &&
       !watch_.in_child()) [[likely]] {
-    if (arena *const a = directory_.of_stream(s)) [[likely]] {
+    if (arena *const a = streams_.of(s)) [[likely]] {
       const block_request r = request_for(bytes, allocation_granule);
       a->lock.lock();
-      void *const block = a->allocate(r);
+      void *const block = a->stream == s ? a->allocate(r) : nullptr;
       a->lock.unlock();
       if (block != nullptr) [[likely]]
         return block;
@@ -196,10 +200,11 @@ status allocator_core::free(void *block, std::optional<stream_ref> last_used_on)
   if (history.enabled()) [[unlikely]]
     return free_notified(block, last_used_on);
   const auto address = reinterpret_cast<std::uintptr_t>(block);
-  if (arena *const a = directory_.at(address)) [[likely]] {
-    if (!watch_.in_child() && (!last_used_on || *last_used_on == a->stream)) [[likely]] {
+  if (arena *const a = addresses_.at(address)) [[likely]] {
+    if (!watch_.in_child()) [[likely]] {
       a->lock.lock();
-      const arena::free_outcome outcome = a->free(address);
+      const bool own = !last_used_on || *last_used_on == a->stream;
+      const auto outcome = own ? a->free(address) : arena::free_outcome::needs_event;
       a->lock.unlock();
       if (outcome == arena::free_outcome::done) [[likely]]
         return {};
@@ -209,25 +214,30 @@ status allocator_core::free(void *block, std::optional<stream_ref> last_used_on)
 }
 
 // Every request that the fast path does not serve.
-result<void *> allocator_core::allocate_slow(std::size_t bytes, stream_ref s,
+result<void *> allocator_core::allocate_slow(std::size_t bytes, stream_ref named,
                                              const allocate_options &options) {
   constexpr const char *op = "caching_allocator::allocate";
   if (bytes == 0) return nullptr;
   if (watch_.in_child()) return forked_error(op);
-  if (!std::has_single_bit(options.alignment) || options.alignment > largest_request) {
+  if (!std::has_single_bit(options.alignment)) {
     return make_error(errc::invalid_argument, op, "the alignment is not a power of two",
                       options.alignment, 0, error_unit::bytes);
+  }
+  if (options.alignment > allocate_options::largest_alignment) {
+    return make_error(errc::invalid_argument, op, "the alignment is too large", options.alignment,
+                      allocate_options::largest_alignment, error_unit::bytes);
   }
   if (bytes > largest_request) {
     return make_error(errc::out_of_memory, op, "the request is larger than the device's memory",
                       bytes, device_.total_memory().bytes(), error_unit::bytes);
   }
+  const stream_ref s = thread_stream::key_of(named);
   const block_request r = request_for(bytes, options.alignment);
   result<void *> block = nullptr;
-  arena *a = directory_.of_stream(s);
+  arena *a = streams_.of(s);
   if (a != nullptr) {
     const std::lock_guard lock(a->lock);
-    block = a->allocate(r);
+    if (a->stream == s) block = a->allocate(r);
   }
   if (block && *block == nullptr) {
     std::unique_lock growing(growth_mutex_);
@@ -235,15 +245,16 @@ result<void *> allocator_core::allocate_slow(std::size_t bytes, stream_ref s,
     block = grow(*a, r, growing);
   }
   if (block && options.zero) {
-    STILLMAP_RETURN_IF_ERROR(zero(*block, bytes, s));
+    STILLMAP_RETURN_IF_ERROR(zero(*block, bytes, named));
   }
   return block;
 }
 
 status allocator_core::free_slow(void *block, std::optional<stream_ref> last_used_on) {
   if (watch_.in_child()) return forked_error("caching_allocator::free");
+  if (last_used_on) last_used_on = thread_stream::key_of(*last_used_on);
   const auto address = reinterpret_cast<std::uintptr_t>(block);
-  arena *const a = directory_.at(address);
+  arena *const a = addresses_.at(address);
   arena::free_outcome outcome = arena::free_outcome::not_ours;
   if (a != nullptr) {
     a->lock.lock();
@@ -251,12 +262,12 @@ status allocator_core::free_slow(void *block, std::optional<stream_ref> last_use
       outcome = a->free(address);
     }
     if (outcome == arena::free_outcome::needs_event) {
-      arena::pending_block h = a->defer_free(address);
+      pending_block h = a->defer_free(address);
       a->lock.unlock();
       // Events that cannot be recorded now are recorded when memory is needed.
-      for (arena::stream_use &u : h.uses) record(u);
+      for (stream_use &u : h.uses) static_cast<void>(record(u));
       a->lock.lock();
-      a->add_pending(std::move(h));
+      a->deferred.push_back(std::move(h));
     }
     a->lock.unlock();
   }
@@ -272,9 +283,9 @@ status allocator_core::record_use(void *block, stream_ref s) {
   if (block == nullptr) return {};
   if (watch_.in_child()) return forked_error("caching_allocator::record_use");
   const auto address = reinterpret_cast<std::uintptr_t>(block);
-  if (arena *const a = directory_.at(address)) {
+  if (arena *const a = addresses_.at(address)) {
     const std::lock_guard lock(a->lock);
-    if (a->record_use(address, s)) {
+    if (a->record_use(address, thread_stream::key_of(s))) {
       if (recorder_) recorder_->used(block, device_.ordinal(), s);
       return {};
     }
@@ -285,25 +296,6 @@ status allocator_core::record_use(void *block, stream_ref s) {
 }
 
 // ---- the slow path ----
-
-// Requires growth_mutex_.
-arena &allocator_core::arena_for(stream_ref s) {
-  if (arena *const a = directory_.of_stream(s)) return *a;
-  arena &made = make_arena(s);
-  directory_.serve(s, &made);
-  return made;
-}
-
-// Requires growth_mutex_.
-arena &allocator_core::make_arena(stream_ref s) {
-  auto made = std::make_unique<arena>(arenas_.size() + 1, s, page());
-  made->history = &history;
-  {
-    const std::lock_guard lock(arenas_mutex_);
-    arenas_.push_back(std::move(made));
-  }
-  return *arenas_.back();
-}
 
 // Failure: frees the block.
 status allocator_core::zero(void *block, std::size_t bytes, stream_ref s) {
@@ -316,15 +308,6 @@ status allocator_core::zero(void *block, std::size_t bytes, stream_ref s) {
   if (!done) [[maybe_unused]]
     const status freed = free(block, std::nullopt);
   return done;
-}
-
-// False: no event was recorded for that use, and none can be recorded now.
-bool allocator_core::record(arena::stream_use &u) {
-  if (u.recorded) return true;
-  auto after = fence::after(device_, u.stream);
-  if (!after) return false;
-  u.idle = std::move(*after);
-  return u.recorded = true;
 }
 
 }  // namespace stillmap

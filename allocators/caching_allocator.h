@@ -27,7 +27,15 @@ class allocator_core;
 
 // Threads: safe. Threads that use different streams do not wait for each other, unless one of them
 //          needs more memory.
-// Stream:  every stream that was passed to the allocator must exist as long as the allocator.
+// Stream:  CU_STREAM_PER_THREAD is another stream for each thread that calls. Pages of such a stream
+//          go to other threads behind an event on the legacy stream, which waits for all blocking
+//          streams.
+//          Call forget_stream before a stream is destroyed. A stream that was destroyed without it is
+//          found out where memory is short, by empty_cache and trim, and from time to time when new
+//          streams come: the host then waits for the device, because the driver may still be
+//          completing its work. CUDA leaves calls with a destroyed stream undefined, and reuses
+//          handles at once: a new stream with the handle of a destroyed one that had work queued
+//          gets memory that this work still uses. The default stream of a thread ends with it.
 // Fork:    in a child of the process that created it, every call that allocates, frees or releases
 //          memory fails with not_supported, and the destructor releases nothing.
 class caching_allocator {
@@ -47,7 +55,7 @@ class caching_allocator {
 
   // Returns a block of at least `bytes` for work queued on `s` from now on; nullptr for 0 bytes.
   // Ensures: failure: nothing changed.
-  // Errors:  invalid_argument (alignment: value, in bytes), out_of_memory (value: bytes requested,
+  // Errors:  invalid_argument (alignment: value, limit, in bytes), out_of_memory (value: bytes requested,
   //          limit: bytes the device has, or the allocator's limit), address_space_exhausted,
   //          device_lost.
   // Cost:    constant time and no driver call where a block of that size was freed before; no
@@ -67,6 +75,15 @@ class caching_allocator {
   // until the work that was queued on `s` at that moment has completed.
   // Errors: as free.
   status record_use(void *block, stream_ref s);
+
+  // No more work that uses this allocator's memory is queued on `s`, which may now be destroyed, at
+  // once and with work still queued. Its blocks stay allocated until they are freed. Its free memory,
+  // and what is freed later, serves the next new stream, or any, behind the work queued so far.
+  // Ensures: failure: nothing changed.
+  // Errors:  busy (the stream allocates to a private pool: value is the id), not_supported (it is
+  //          capturing, or the process was forked), the driver's.
+  // Cost:    one event; no driver call for a stream that the allocator does not know.
+  status forget_stream(stream_ref s);
 
   // ---- private pools: memory for the capture of CUDA graphs ----
   //

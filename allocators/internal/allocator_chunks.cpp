@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "stillmap/allocators/internal/allocator_core.h"
+#include "stillmap/allocators/internal/thread_stream.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap {
@@ -24,7 +25,7 @@ std::size_t shared_by(std::size_t bytes, std::size_t least) {
 // Allocates a chunk for the request, and returns the block in it. Beyond effort::ordinary, unused
 // chunks are freed to make room.
 result<extent *> allocator_core::extend_by_chunk(arena &a, const block_request &r, effort level) {
-  const bool quiet = capturing(a.stream);
+  const bool quiet = capturing(a);
   const auto bytes = static_cast<std::size_t>(r.bytes);
   const std::size_t slack = r.alignment > page() ? static_cast<std::size_t>(r.alignment) : 0;
   const std::size_t least = round_up(bytes + slack, page()), generous = shared_by(bytes, least);
@@ -49,7 +50,7 @@ result<extent *> allocator_core::extend_by_chunk(arena &a, const block_request &
   }
   if (chunk_bytes_ > ceiling() - ceiling() / 4) pack_all();
 
-  directory_.add_chunk(got->range, &a);
+  addresses_.add(got->range, &a);
   notify_chunk(a, got->range);
   created_ += got->range.bytes / page();
   extent *block = nullptr;
@@ -105,12 +106,12 @@ result<arena::chunk> allocator_core::allocate_chunk(std::size_t bytes) {
 // Requires: no extent map contains it, and no queued work uses it. Failure: nothing changed.
 status allocator_core::free_chunk(arena &a, const arena::chunk &c) {
   // Removed first: once freed, the addresses may be allocated again at once.
-  directory_.remove_chunk(c.range);
+  addresses_.remove(c.range);
   device_.space().remove_fallback(c.allocated);
   const status s = device_.driver().free(c.allocated.begin);
   if (!s) {
     device_.space().add_fallback(c.allocated);
-    directory_.add_chunk(c.range, &a);
+    addresses_.add(c.range, &a);
     return s;
   }
   chunk_bytes_ -= c.allocated.bytes;
@@ -163,7 +164,7 @@ std::size_t allocator_core::release_chunks_of(arena &a, std::size_t bytes, statu
   // cuMemFree waits for some streams only. The last use of every freed block is queued already, so
   // that an event recorded now is behind all of them.
   status idle;
-  if (auto after = fence::after(device_, a.stream); after) {
+  if (auto after = fence_after(a); after) {
     if (const auto past = has_passed(*after, true); !past) idle = tl::unexpected(past.error());
   } else {
     idle = tl::unexpected<error>(after.error());
@@ -228,7 +229,7 @@ status allocator_core::check_no_capture() const {
   };
   if (status s = ask({}); !s) return s;
   for (const auto &a : arenas_) {
-    STILLMAP_RETURN_IF_ERROR(ask(a->stream));
+    if (!a->ended) STILLMAP_RETURN_IF_ERROR(ask(thread_stream::handle_of(a->stream)));
   }
   return {};
 }

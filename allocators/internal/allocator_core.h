@@ -14,11 +14,12 @@
 
 #include "stillmap/allocators/allocator_types.h"
 #include "stillmap/allocators/heap_map.h"
+#include "stillmap/allocators/internal/address_directory.h"
 #include "stillmap/allocators/internal/arena.h"
-#include "stillmap/allocators/internal/arena_directory.h"
 #include "stillmap/allocators/internal/fork_watch.h"
 #include "stillmap/allocators/internal/history_ring.h"
 #include "stillmap/allocators/internal/private_pools.h"
+#include "stillmap/allocators/internal/stream_directory.h"
 #include "stillmap/allocators/trace/internal/trace_recorder.h"
 #include "stillmap/vmm/page_pool.h"
 #include "stillmap/vmm/remap.h"
@@ -42,6 +43,9 @@ class allocator_core {
   status free(void *block, std::optional<stream_ref> last_used_on);
   status record_use(void *block, stream_ref s);
 
+  // allocator_streams.cpp
+  status forget_stream(stream_ref named);
+
   // allocator_returns.cpp
   result<physical_size> trim(std::size_t keep);
 
@@ -62,7 +66,7 @@ class allocator_core {
   heap_map map() const;
   result<std::size_t> usable_size(const void *block) const;
   bool owns(const void *address) const {
-    return directory_.at(reinterpret_cast<std::uintptr_t>(address)) != nullptr;
+    return addresses_.at(reinterpret_cast<std::uintptr_t>(address)) != nullptr;
   }
 
   const stillmap::device &device() const { return device_; }
@@ -95,10 +99,21 @@ class allocator_core {
 
   result<void *> allocate_slow(std::size_t bytes, stream_ref s, const allocate_options &options);
   status free_slow(void *block, std::optional<stream_ref> last_used_on);
+  status zero(void *block, std::size_t bytes, stream_ref s);
+
+  // allocator_streams.cpp; all require growth_mutex_, except record and capturing(stream).
   arena &arena_for(stream_ref s);
   arena &make_arena(stream_ref s);
-  status zero(void *block, std::size_t bytes, stream_ref s);
-  bool record(arena::stream_use &u);
+  bool adopt(arena &a, stream_ref s);
+  void end(arena &a, const fence &last_work);
+  void end_destroyed_streams();
+  result<fence> fence_after(const arena &a) const;
+  bool capturing(stream_ref s) const;
+  bool capturing(const arena &a) const;
+  bool is_idle(arena &a);
+  status record(stream_use &u);
+  result<bool> has_passed(fence &idle, bool wait);
+  bool has_passed(stream_use &u, bool wait);
 
   // allocator_history.cpp: requests while history is recorded, observed or traced.
   result<void *> allocate_notified(std::size_t bytes, stream_ref s,
@@ -106,7 +121,7 @@ class allocator_core {
   status free_notified(void *block, std::optional<stream_ref> last_used_on);
   // Each of these costs one load while nothing is recorded.
   void notify_failed(const error &e, std::size_t bytes, stream_ref s, const call_stack &stack);
-  void notify_free_completed(const arena &a, const arena::pending_block &b);  // requires a.lock
+  void notify_free_completed(const arena &a, std::uint64_t address);  // requires a.lock
   void notify_grown(const arena &a, const extent_map::carved_extent &place,
                     const page_supply &supply);
   void notify_unmapped(const arena &a, const virtual_range &range);
@@ -126,14 +141,15 @@ class allocator_core {
   result<void *> grow(arena &a, const block_request &r, std::unique_lock<std::mutex> &growing);
   result<void *> find_memory(arena &a, const block_request &r);
   result<extent *> extend(arena &a, const block_request &r, effort level);
+  result<extent *> extend_by_pages(arena &a, const block_request &r, effort level);
   std::size_t ceiling() const;
   void pack_all();
   void unpack_if_steady(arena &a);
   std::optional<extent_map::carved_extent> carve(arena &a, const block_request &r, effort level);
   status reserve_addresses(arena &a, std::size_t bytes);
   status collect_pages(arena &a, std::size_t pages, effort level, page_supply &supply);
+  bool gives_pages(arena &a) const;
   std::size_t take_free_pages(arena &victim, std::size_t pages, page_supply &supply);
-  bool is_idle(arena &a);
   status create(arena &a, std::size_t pages, page_supply &supply);
   status order_after_last_use(arena &a, page_supply &supply);
   status map(const extent_map::carved_extent &place, page_supply &supply);
@@ -142,7 +158,6 @@ class allocator_core {
   bool is_repetitive(arena &a);
   void drop_aliases_if_fragmented(arena &a);
   bool drop_aliases(arena &a);
-  bool capturing(stream_ref s) const;
 
   // allocator_chunks.cpp: memory from cuMemAlloc, where the device cannot map pages; all require
   // growth_mutex_.
@@ -166,8 +181,6 @@ class allocator_core {
   std::size_t pinned_free_bytes() const;
 
   // allocator_returns.cpp; all require growth_mutex_.
-  result<bool> has_passed(fence &idle, bool wait);
-  bool has_passed(arena::stream_use &u, bool wait);
   void reclaim(bool wait);
   void reclaim_pending(arena &a, bool wait);
   void reclaim_unmapping(arena &a, bool wait);
@@ -187,7 +200,8 @@ class allocator_core {
   const std::vector<access_grant> access_;
   const caching_allocator_options options_;
   const std::shared_ptr<trace_recorder> recorder_;  // nullptr: no trace is recorded
-  arena_directory directory_;
+  stream_directory streams_;
+  address_directory addresses_;
 
   mutable std::mutex growth_mutex_;
   std::size_t chunk_bytes_ = 0;  // bytes of all chunks; under growth_mutex_
@@ -195,9 +209,12 @@ class allocator_core {
   std::vector<std::unique_ptr<arena>> arenas_;
   mutable std::mutex arenas_mutex_;
   private_pools pools_;  // under growth_mutex_
+  std::size_t streams_since_search_ =
+      0;  // new ones since end_destroyed_streams; under growth_mutex_
   // Pools, other than pages_, that own pages of this allocator: they must outlive the pages.
   std::vector<std::shared_ptr<page_pool>> foreign_pools_;
   // Written under growth_mutex_, read by any thread.
+  std::atomic<std::uint64_t> recorded_uses_{0};  // see stream_use
   std::atomic<std::size_t> live_peak_{0}, committed_peak_{0};
   std::atomic<std::uint64_t> growths_{0}, created_{0}, moved_{0}, released_{0}, host_waits_{0},
       failed_{0};

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "stillmap/allocators/internal/allocator_core.h"
+#include "stillmap/allocators/internal/thread_stream.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap {
@@ -14,6 +15,8 @@ constexpr std::size_t max_alias_ratio = 3;
 // A repeating workload moves at most three times its footprint, then stops. Above this multiple it
 // is not trusted to repeat; the count of moved pages halves every so many allocations.
 constexpr std::uint64_t restless_from = 6, restless_half_life = 1 << 20;
+constexpr std::uint64_t arenas_with_ample_addresses = 8;
+constexpr std::size_t first_reservation = std::size_t{64} << 20;  // of the arenas after those
 // The limit on retries, for a callback that always returns true.
 constexpr int callback_rounds = 16;
 
@@ -83,6 +86,7 @@ result<void *> allocator_core::find_memory(arena &a, const block_request &r) {
   auto found = try_growing(effort::ordinary, false);
   if (found || !is_out_of_memory(found.error())) return found;
 
+  end_destroyed_streams();
   // First all free pages anywhere, then also those that become free once streams have passed.
   for (const bool wait : {false, true}) {
     const effort far = wait ? effort::waiting : effort::all;
@@ -131,6 +135,13 @@ result<extent *> allocator_core::extend(arena &a, const block_request &r, effort
   drop_aliases_if_fragmented(a);
   unpack_if_steady(a);
   if (in_chunks()) return extend_by_chunk(a, r, level);
+  auto made = extend_by_pages(a, r, level);
+  // A capture began on another stream after that stream was asked. Now its pages stay.
+  if (!made && made.error().is(errc::not_supported)) made = extend_by_pages(a, r, level);
+  return made;
+}
+
+result<extent *> allocator_core::extend_by_pages(arena &a, const block_request &r, effort level) {
   auto place = carve(a, r, level);
   if (!place) {
     STILLMAP_RETURN_IF_ERROR(reserve_addresses(a, static_cast<std::size_t>(r.bytes + r.alignment)));
@@ -142,7 +153,7 @@ result<extent *> allocator_core::extend(arena &a, const block_request &r, effort
     }
   }
   page_supply supply;
-  supply.ordered_by_host = a.pinned || capturing(a.stream);
+  supply.ordered_by_host = a.pinned || capturing(a);
   status s = collect_pages(a, place->missing.bytes / page(), level, supply);
   if (s) s = order_after_last_use(a, supply);
   if (s) s = map(*place, supply);
@@ -200,16 +211,22 @@ std::optional<extent_map::carved_extent> allocator_core::carve(arena &a, const b
   return a.extents.carve(r.bytes, r.alignment, search);
 }
 
-// Addresses are free of cost, and the more there are the less often a growth waits until an old
-// mapping is undone. Reserves twice the device's memory, or as much as is available.
+// The more addresses there are, the less often a growth waits until an old mapping is undone: the
+// first arenas get twice the device's memory. Addresses are not without limit, and cost host memory:
+// the arenas of further streams begin with few, and double what they have.
 status allocator_core::reserve_addresses(arena &a, std::size_t bytes) {
-  const std::size_t least = round_up(bytes, page()) + page();
-  const std::size_t generous = round_up(
-      std::min(2 * device_.total_memory().bytes(), device_.capabilities().largest_reservation / 2),
-      page());
-  std::size_t wanted = std::max(least, generous);
+  const std::size_t unit = std::max(page(), address_directory::unit);
+  const std::size_t least = round_up(bytes + page(), unit);
+  std::size_t generous =
+      std::min(2 * device_.total_memory().bytes(), device_.capabilities().largest_reservation / 2);
+  if (a.id > arenas_with_ample_addresses) {
+    std::size_t reserved = 0;
+    for (const auto &block : a.reservations) reserved += block->range().bytes;
+    generous = std::min(generous, std::max(reserved, first_reservation));
+  }
+  std::size_t wanted = std::max(least, round_up(generous, unit));
   for (;;) {
-    auto block = device_.space().reserve(wanted, page(), options_.hint, options_.tag);
+    auto block = device_.space().reserve(wanted, unit, options_.hint, options_.tag);
     if (block) {
       const virtual_range range = (*block)->range();
       {
@@ -217,14 +234,14 @@ status allocator_core::reserve_addresses(arena &a, std::size_t bytes) {
         a.extents.add(range);
         a.reservations.push_back(std::move(*block));
       }
-      directory_.add(range, &a);
+      addresses_.add(range, &a);
       notify_reserved(a, range);
       return {};
     }
     if (wanted == least || !block.error().is(errc::address_space_exhausted)) {
       return tl::unexpected<error>(block.error());
     }
-    wanted = std::max(least, round_up(wanted / 2, page()));
+    wanted = std::max(least, round_up(wanted / 2, unit));
   }
 }
 
@@ -255,10 +272,10 @@ status allocator_core::collect_pages(arena &a, std::size_t pages, effort level,
   if (missing > freely) {
     for (const bool idle_ones : {true, false}) {
       for (const auto &other : arenas_) {
-        if (missing == freely || other.get() == &a || other->pinned) continue;
+        if (missing == freely || other.get() == &a || !gives_pages(*other)) continue;
         if (level == effort::ordinary && !(idle_ones && is_idle(*other))) continue;
         if (level == effort::all && supply.ordered_by_host && !is_idle(*other)) continue;
-        if (level != effort::ordinary && capturing(other->stream))
+        if (level != effort::ordinary && capturing(*other))
           continue;  // no event can be recorded on it
         if (drop_aliases(*other)) take(*other);
       }
@@ -281,7 +298,7 @@ bool allocator_core::drop_aliases(arena &a) {
     const std::lock_guard lock(a.lock);
     if (a.extents.aliased_bytes() == 0) return true;
   }
-  auto after = fence::after(device_, a.stream);
+  auto after = fence_after(a);
   if (!after) return false;
   arena::unmapping_extents going{{}, std::move(*after)};
   {
@@ -295,6 +312,12 @@ bool allocator_core::drop_aliases(arena &a) {
   const std::lock_guard lock(a.lock);
   a.unmapping.push_back(std::move(going));
   return true;
+}
+
+// Whether another arena may take pages from this one, and would find any. Makes no driver call.
+bool allocator_core::gives_pages(arena &a) const {
+  const std::lock_guard lock(a.lock);
+  return !a.pinned && (a.extents.free_pages() != 0 || a.cached_bytes() >= page());
 }
 
 std::size_t allocator_core::take_free_pages(arena &victim, std::size_t pages, page_supply &supply) {
@@ -314,15 +337,6 @@ std::size_t allocator_core::take_free_pages(arena &victim, std::size_t pages, pa
   return got;
 }
 
-// Whether the arena's stream is idle, so that its pages move without a wait.
-bool allocator_core::is_idle(arena &a) {
-  const context_guard guard(device_.driver(), device_.context());
-  if (!guard.entered() || capturing(a.stream))
-    return false;  // a query would invalidate the capture
-  const auto idle = device_.driver().stream_idle(a.stream.get());
-  return idle && *idle;
-}
-
 status allocator_core::create(arena &a, std::size_t pages, page_supply &supply) {
   const std::size_t most = ceiling();
   if (committed() + pages * page() > most / 16 * 9) pack_all();
@@ -330,7 +344,8 @@ status allocator_core::create(arena &a, std::size_t pages, page_supply &supply) 
     const std::lock_guard lock(a.lock);
     a.last_growth = a.counted().allocations;
   }
-  const auto consumer = supply.ordered_by_host ? std::nullopt : std::optional<stream_ref>(a.stream);
+  const auto consumer =
+      supply.ordered_by_host ? std::nullopt : std::optional(thread_stream::handle_of(a.stream));
   if (status s = pages_->acquire(pages, supply.created, consumer); !s) {
     pack_all();  // the rest of the device is in use by others
     return s;
@@ -351,10 +366,10 @@ status allocator_core::order_after_last_use(arena &a, page_supply &supply) {
   for (taken_pages &t : supply.moved) {
     if (t.from == &a && !t.leaves_allocator)
       continue;  // same stream: its order suffices, and the old mapping stays
-    STILLMAP_ASSIGN_OR_RETURN(t.idle, fence::after(device_, t.from->stream));
+    STILLMAP_ASSIGN_OR_RETURN(t.idle, fence_after(*t.from));
     if (t.from == &a) continue;
     if (!supply.ordered_by_host) {
-      STILLMAP_RETURN_IF_ERROR(t.idle.make_wait(device_, a.stream));
+      STILLMAP_RETURN_IF_ERROR(t.idle.make_wait(device_, thread_stream::handle_of(a.stream)));
       continue;
     }
     if (const auto past = has_passed(t.idle, true); !past) return tl::unexpected(past.error());
@@ -421,14 +436,6 @@ void allocator_core::release_old_mappings(arena &a, const extent_map::carved_ext
     const std::lock_guard lock(t.from->lock);
     t.from->unmapping.push_back({std::move(t.extents), std::move(t.idle)});
   }
-}
-
-// Whether the stream is capturing, or cannot be queried because another stream is.
-bool allocator_core::capturing(stream_ref s) const {
-  const context_guard guard(device_.driver(), device_.context());
-  if (!guard.entered()) return false;
-  const auto answer = device_.driver().stream_capturing(s.get());
-  return !answer || *answer;
 }
 
 // ---- sums ----

@@ -2,13 +2,16 @@
 // other notifications. An allocation is recorded after it was made, and a free before it is done,
 // so that the events of one address are in order across threads.
 #include "stillmap/allocators/internal/allocator_core.h"
+#include "stillmap/allocators/internal/thread_stream.h"
 
 namespace stillmap {
 namespace {
 
 history_event about(history_action action, const arena &a, const virtual_range &range) {
-  return {
-      .action = action, .address = range.begin.value(), .bytes = range.bytes, .stream = a.stream};
+  return {.action = action,
+          .address = range.begin.value(),
+          .bytes = range.bytes,
+          .stream = thread_stream::reported(a.stream)};
 }
 
 }  // namespace
@@ -25,7 +28,7 @@ result<void *> allocator_core::allocate_notified(std::size_t bytes, stream_ref s
                   .address = reinterpret_cast<std::uintptr_t>(*block),
                   .bytes = bytes,
                   .stream = s};
-  if (const arena *const a = directory_.at(e.address)) {
+  if (const arena *const a = addresses_.at(e.address)) {
     const std::lock_guard lock(a->lock);
     e.usable = a->usable_size(e.address);
   }
@@ -37,7 +40,7 @@ result<void *> allocator_core::allocate_notified(std::size_t bytes, stream_ref s
 // a block is unknown to the recorder too.
 status allocator_core::free_notified(void *block, std::optional<stream_ref> last_used_on) {
   const auto address = reinterpret_cast<std::uintptr_t>(block);
-  const arena *const a = in_child() ? nullptr : directory_.at(address);
+  const arena *const a = in_child() ? nullptr : addresses_.at(address);
   if (a == nullptr) return free_slow(block, last_used_on);
   if (recorder_) {
     if (last_used_on) recorder_->used(block, device_.ordinal(), *last_used_on);
@@ -55,9 +58,9 @@ status allocator_core::free_notified(void *block, std::optional<stream_ref> last
                     .address = address,
                     .bytes = known.requested,
                     .usable = known.usable,
-                    .stream = a->stream};
+                    .stream = thread_stream::reported(known.stream)};
     history.push(e, &stack);
-    const bool on_another = last_used_on && !(*last_used_on == a->stream);
+    const bool on_another = last_used_on && thread_stream::key_of(*last_used_on) != known.stream;
     if (!known.cross_stream && !on_another) {
       e.action = history_action::free_completed;
       history.push(e);
@@ -84,14 +87,14 @@ void allocator_core::notify_failed(const error &e, std::size_t bytes, stream_ref
                &stack);
 }
 
-void allocator_core::notify_free_completed(const arena &a, const arena::pending_block &h) {
+void allocator_core::notify_free_completed(const arena &a, std::uint64_t address) {
   if (!history.enabled()) return;
-  const std::size_t bytes = a.size_of(h);
+  const std::size_t bytes = a.pending_bytes(address);
   history.push({.action = history_action::free_completed,
-                .address = h.address,
+                .address = address,
                 .bytes = bytes,
                 .usable = bytes,
-                .stream = a.stream});
+                .stream = thread_stream::reported(a.stream)});
 }
 
 // Requires: growth_mutex_, and that the taken extents have not been merged yet.
@@ -99,7 +102,7 @@ void allocator_core::notify_grown(const arena &a, const extent_map::carved_exten
                                   const page_supply &supply) {
   if (!history.enabled()) return;
   history_event e;
-  e.stream = a.stream;
+  e.stream = thread_stream::reported(a.stream);
   e.address = place.missing.begin.value();
   e.action = history_action::page_move;
   for (const taken_pages &t : supply.moved) {

@@ -1,5 +1,6 @@
 // Private pools: memory that captured graphs replay on. docs/allocator.md#private-pools
 #include "stillmap/allocators/internal/allocator_core.h"
+#include "stillmap/allocators/internal/thread_stream.h"
 
 namespace stillmap {
 
@@ -31,15 +32,19 @@ status allocator_core::release_pool(private_pool p, const std::vector<stream_ref
     if (pool.holders == 1 && !pool.capturing.empty()) {
       return make_error(errc::busy, op, "a stream still allocates to the pool", p.id);
     }
-    for (const stream_ref s : replayed_on) pool.add_use(s);
+    for (const stream_ref s : replayed_on) pool.add_use(thread_stream::key_of(s));
     if (--pool.holders != 0) return {};
-    for (const arena *const a : pool.arenas) pool.add_use(a->stream);
-    for (arena::stream_use &u : pool.uses) record(u);  // reclaim_pools retries those that fail
+    for (const arena *const a : pool.arenas) {
+      a->ended ? pool.uses.push_back({.stream = a->stream, .idle = a->last_work, .recorded = true})
+               : pool.add_use(a->stream);
+    }
+    for (stream_use &u : pool.uses) static_cast<void>(record(u));  // reclaim_pools tries again
     return {};
   });
 }
 
-status allocator_core::begin_allocate_to_pool(private_pool p, stream_ref s) {
+status allocator_core::begin_allocate_to_pool(private_pool p, stream_ref named) {
+  const stream_ref s = thread_stream::key_of(named);
   constexpr const char *op = "caching_allocator::begin_allocate_to_pool";
   return with_pool(op, p, [&](private_pools::pool &pool) -> status {
     if (const private_pools::pool *const other = pools_.serving(s)) {
@@ -48,12 +53,13 @@ status allocator_core::begin_allocate_to_pool(private_pool p, stream_ref s) {
     arena &outside = arena_for(s);
     arena &inside = pool_arena(pool, s);
     pool.capturing.push_back({s, &outside});
-    directory_.serve(s, &inside);
+    streams_.serve(s, &inside);
     return {};
   });
 }
 
-status allocator_core::end_allocate_to_pool(private_pool p, stream_ref s) {
+status allocator_core::end_allocate_to_pool(private_pool p, stream_ref named) {
+  const stream_ref s = thread_stream::key_of(named);
   constexpr const char *op = "caching_allocator::end_allocate_to_pool";
   return with_pool(op, p, [&](private_pools::pool &pool) -> status {
     const auto now = std::find_if(pool.capturing.begin(), pool.capturing.end(),
@@ -62,7 +68,7 @@ status allocator_core::end_allocate_to_pool(private_pool p, stream_ref s) {
       return make_error(errc::invalid_argument, op, "the stream does not allocate to the pool",
                         p.id);
     }
-    directory_.serve(s, now->outside);
+    streams_.serve(s, now->outside);
     pool.capturing.erase(now);
     return {};
   });
@@ -72,12 +78,14 @@ status allocator_core::end_allocate_to_pool(private_pool p, stream_ref s) {
 // that repeated captures do not reserve ever more addresses; else a new one.
 arena &allocator_core::pool_arena(private_pools::pool &p, stream_ref s) {
   for (arena *const a : p.arenas) {
-    if (a->stream == s) return *a;
+    if (!a->ended && a->stream == s) return *a;
   }
   arena *found = nullptr;
   if (const relaxed_capture_mode relaxed(device_.driver()); relaxed.entered()) {
     reclaim_pools(false);
-    const auto reusable = [&](const auto &a) { return a->stream == s && is_reusable(*a); };
+    const auto reusable = [&](const auto &a) {
+      return !a->ended && a->stream == s && is_reusable(*a);
+    };
     const auto it = std::find_if(arenas_.begin(), arenas_.end(), reusable);
     if (it != arenas_.end()) found = it->get();
   }
@@ -108,7 +116,7 @@ bool allocator_core::is_reusable(arena &a) {
 // Ends released pools whose graphs have completed: their pages become ordinary pages.
 void allocator_core::reclaim_pools(bool wait) {
   pools_.each_released([&](private_pools::pool &p) {
-    std::erase_if(p.uses, [&](arena::stream_use &u) { return has_passed(u, wait); });
+    std::erase_if(p.uses, [&](stream_use &u) { return has_passed(u, wait); });
     if (!p.uses.empty()) return false;
     for (arena *const a : p.arenas) {
       const std::lock_guard lock(a->lock);

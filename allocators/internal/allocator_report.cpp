@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "stillmap/allocators/internal/allocator_core.h"
+#include "stillmap/allocators/internal/thread_stream.h"
 
 namespace stillmap {
 namespace {
@@ -11,7 +12,7 @@ arena_stats figures_of(const arena &a) {
   arena_stats out;
   out.id = a.id;
   out.pool = a.pool;
-  out.stream = a.stream;
+  out.stream = thread_stream::reported(a.stream);
   out.live = static_cast<std::size_t>(n.live);
   out.live_peak = static_cast<std::size_t>(n.live_peak);
   out.requested = static_cast<std::size_t>(n.live - n.slack);
@@ -96,7 +97,7 @@ heap_map allocator_core::map() const {
     heap_map::arena &drawn = out.arenas.emplace_back();
     drawn.id = a->id;
     drawn.pool = a->pool;
-    drawn.stream = a->stream;
+    drawn.stream = thread_stream::reported(a->stream);
     for (const auto &r : a->reservations) drawn.reserved.push_back(r->range());
     for (const arena::chunk &c : a->chunks) drawn.reserved.push_back(c.range);
     a->extents.each([&](const extent &s) { a->describe(s, drawn.extents); });
@@ -108,7 +109,7 @@ heap_map allocator_core::map() const {
 
 result<std::size_t> allocator_core::usable_size(const void *block) const {
   const auto address = reinterpret_cast<std::uintptr_t>(block);
-  if (const arena *const a = directory_.at(address)) {
+  if (const arena *const a = addresses_.at(address)) {
     const std::lock_guard lock(a->lock);
     if (const std::size_t bytes = a->usable_size(address); bytes != 0) return bytes;
   }

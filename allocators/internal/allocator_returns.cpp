@@ -17,68 +17,21 @@ void allocator_core::reclaim(bool wait) {
   }
 }
 
-// With `wait`, the host waits until it has passed.
-result<bool> allocator_core::has_passed(fence &idle, bool wait) {
-  const auto passed = idle.passed();
-  if (!passed || *passed || !wait) return passed;
-  ++host_waits_;
-  STILLMAP_RETURN_IF_ERROR(idle.wait());
-  return true;
-}
-
-// A fence that cannot be queried became part of a graph: a capture began meanwhile.
-bool allocator_core::has_passed(arena::stream_use &u, bool wait) {
-  if (!record(u)) return false;
-  const auto past = has_passed(u.idle, wait);
-  u.recorded = past.has_value();
-  return past && *past;
-}
-
-// Frees the pending blocks whose other streams have passed; with `wait`, waits for all of them. The
-// newest are queried first: a stream that has passed their events has passed all earlier ones.
+// Frees the pending blocks whose other streams have passed; with `wait`, waits for all of them.
 void allocator_core::reclaim_pending(arena &a, bool wait) {
-  std::vector<arena::pending_block> due;
+  std::vector<pending_block> deferred;
   {
     const std::lock_guard lock(a.lock);
-    due.swap(a.pending);
+    deferred.swap(a.deferred);
   }
-  if (due.empty()) return;
-  struct stream_progress {
-    stream_ref stream;
-    std::uint64_t past;  // all blocks with smaller numbers
-  };
-  std::vector<stream_progress> known;
-  const auto progress = [&](stream_ref s) -> std::uint64_t & {
-    for (stream_progress &p : known) {
-      if (p.stream == s) return p.past;
-    }
-    return known.emplace_back(stream_progress{s, 0}).past;
-  };
-  for (std::size_t i = due.size(); i-- > 0;) {
-    arena::pending_block &h = due[i];
-    std::erase_if(h.uses, [&](arena::stream_use &u) {
-      std::uint64_t &past = progress(u.stream);
-      if (u.recorded && h.number < past) return true;
-      const bool recorded_then = u.recorded;
-      if (!has_passed(u, wait)) return false;
-      if (recorded_then) past = std::max(past, h.earlier);
-      return true;
-    });
-  }
-  std::vector<arena::pending_block> left;
-  for (arena::pending_block &h : due) {
-    if (!h.uses.empty()) {
-      left.push_back(std::move(h));
-      continue;
-    }
+  for (pending_block &b : deferred) a.pending.add(std::move(b));
+  std::vector<std::uint64_t> freed;
+  a.pending.collect([&](stream_use &u) { return has_passed(u, wait); }, freed);
+  for (const std::uint64_t address : freed) {
     const std::lock_guard lock(a.lock);
-    notify_free_completed(a, h);
-    a.complete_free(h);
+    notify_free_completed(a, address);
+    a.complete_free(address);
   }
-  if (left.empty()) return;
-  const std::lock_guard lock(a.lock);
-  std::move(a.pending.begin(), a.pending.end(), std::back_inserter(left));
-  a.pending.swap(left);
 }
 
 void allocator_core::reclaim_unmapping(arena &a, bool wait) {
@@ -115,13 +68,14 @@ result<physical_size> allocator_core::trim(std::size_t keep) {
   const std::lock_guard growing(growth_mutex_);
   const relaxed_capture_mode relaxed(device_.driver());
   STILLMAP_RETURN_IF_ERROR(relaxed.entered());
+  end_destroyed_streams();
   if (in_chunks()) return trim_chunks(keep);
   reclaim_pools(false);
   // Pages of private pools stay. No event can be recorded on a capturing stream, so its pages stay
   // too.
   std::vector<arena *> giving;
   for (const auto &a : arenas_) {
-    if (!a->pinned && !capturing(a->stream)) giving.push_back(a.get());
+    if (!a->pinned && !capturing(*a)) giving.push_back(a.get());
   }
   for (arena *const a : giving) drop_aliases(*a);
   reclaim(false);

@@ -309,7 +309,7 @@ bool arena::record_use(std::uint64_t address, stream_ref other) {
   return true;
 }
 
-arena::pending_block arena::defer_free(std::uint64_t address) {
+pending_block arena::defer_free(std::uint64_t address) {
   const block_ref block = blocks_.find(address);
   use_list &use = uses_.find(address)->second;
   use.pending_free = true;
@@ -323,14 +323,14 @@ arena::pending_block arena::defer_free(std::uint64_t address) {
     count_free(s.bytes, s.slack);
     counters_.pending_free += s.bytes;
   }
-  pending_block h{address, {}, pending_count_, 0};
-  for (const stream_ref s : use.streams) h.uses.push_back({s, {}, false});
+  pending_block h{address, {}};
+  for (const stream_ref s : use.streams) h.uses.push_back({.stream = s});
   return h;
 }
 
-void arena::complete_free(const pending_block &h) {
-  const block_ref block = blocks_.find(h.address);
-  uses_.erase(h.address);
+void arena::complete_free(std::uint64_t address) {
+  const block_ref block = blocks_.find(address);
+  uses_.erase(address);
   if (block.in_slab()) {
     slab &s = *block.as_slab();
     const unsigned place = block.index();

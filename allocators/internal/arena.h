@@ -1,7 +1,7 @@
 // The memory of one stream: its blocks, and the free memory that is kept for reuse. Pure
 // bookkeeping; allocator_core maps the pages. Internal. docs/allocator.md#the-caching-allocator
 //
-// Threads: everything requires `lock`, except the constants.
+// Threads: everything requires `lock`, except the constants and `pending`.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,7 @@
 #include "stillmap/allocators/internal/block_table.h"
 #include "stillmap/allocators/internal/extent_map.h"
 #include "stillmap/allocators/internal/history_ring.h"
+#include "stillmap/allocators/internal/pending_frees.h"
 #include "stillmap/allocators/internal/placement_cache.h"
 #include "stillmap/allocators/internal/slab.h"
 #include "stillmap/vmm/address_space.h"
@@ -35,7 +36,7 @@ class arena {
   enum class free_outcome {
     done,
     not_ours,     // no allocated block begins there
-    needs_event,  // other streams used it: record events on them, then add_pending
+    needs_event,  // other streams used it: record events on them, then add to `deferred`
   };
   struct counters {
     std::uint64_t live = 0, live_peak = 0;  // bytes of allocated blocks
@@ -43,20 +44,6 @@ class arena {
     std::uint64_t pending_free = 0;         // bytes of freed blocks that wait for other streams
     std::uint64_t allocations = 0, frees = 0;
     std::uint64_t recalled = 0;  // pages that returned to an address without a driver call
-  };
-  // A stream that used a block, and the event behind its last use.
-  struct stream_use {
-    stream_ref stream;
-    fence idle;
-    bool recorded = false;  // false: no event could be recorded yet
-  };
-  // A freed block that other streams were using. A stream that has passed the event of this block
-  // has also passed its uses of all blocks numbered below `earlier`.
-  struct pending_block {
-    std::uint64_t address = 0;
-    std::vector<stream_use> uses;
-    std::uint64_t earlier = 0;  // the number of pending blocks so far, when its event was recorded
-    std::uint64_t number = 0;   // its position among all pending blocks ever, from 0
   };
   // Addresses whose pages have moved to another arena or left. They stay mapped here until the work
   // queued on the arena's stream has completed.
@@ -72,7 +59,7 @@ class arena {
   };
 
   arena(std::uint64_t number, stream_ref s, std::size_t page_bytes)
-      : id(number), stream(s), extents(page_bytes) {}
+      : stream(s), id(number), extents(page_bytes) {}
   arena(const arena &) = delete;
 
   // Allocates from committed memory; nullptr where none fits. Constant time where the size was
@@ -121,13 +108,8 @@ class arena {
   bool record_use(std::uint64_t address, stream_ref other);
   // Counts the block as freed; its memory waits. Requires: free() returned needs_event.
   pending_block defer_free(std::uint64_t address);
-  // Call it after recording events for as many of the uses as possible.
-  void add_pending(pending_block h) {
-    h.number = pending_count_++;
-    pending.push_back(std::move(h));
-  }
   // Makes the memory of a pending block free.
-  void complete_free(const pending_block &h);
+  void complete_free(std::uint64_t address);
 
   // Turns a committed extent from extents.carve() into the requested block.
   void *enter(extent *s, const block_request &r);
@@ -159,9 +141,10 @@ class arena {
     std::size_t usable = 0;  // 0: not allocated
     std::size_t requested = 0;
     bool cross_stream = false;
+    stream_ref stream;  // of the arena
   };
   block_facts facts_of(std::uint64_t address) const;
-  std::size_t size_of(const pending_block &h) const;
+  std::size_t pending_bytes(std::uint64_t address) const;  // of a pending block
   // Appends the extent, or for a slab each of its blocks.
   void describe(const extent &s, std::vector<heap_extent> &out) const;
   const counters &counted() const { return counters_; }
@@ -174,12 +157,17 @@ class arena {
   }
 
   mutable arena_lock lock;
+  // These two change under `lock` and the allocator's growth mutex.
+  stream_ref stream;
+  bool ended =
+      false;        // the stream was destroyed, or is about to be; another may take the arena over
+  fence last_work;  // of an ended stream; under the growth mutex
   const std::uint64_t id;
-  const stream_ref stream;
   extent_map extents;
   std::vector<std::shared_ptr<address_block>> reservations;
   std::vector<chunk> chunks;
-  std::vector<pending_block> pending;  // ordered by number
+  std::vector<pending_block> deferred;  // added by free; moved to `pending` by the next growth
+  pending_frees pending;                // under the allocator's growth mutex instead of `lock`
   std::vector<unmapping_extents> unmapping;
   std::uint64_t pool = 0;         // the private pool that owns the arena, or did; 0: none
   bool pinned = false;            // the pool is alive: its pages neither leave nor move
@@ -306,7 +294,6 @@ class arena {
   wait_list want_pages_;         // placements that wait for pages at their addresses
   wait_list want_recall_;        // placements that wait until others no longer share their pages
   std::size_t empty_slabs_ = 0;
-  std::uint64_t pending_count_ = 0;  // pending blocks ever
   bool packed_ = false;
   block_table blocks_;
   std::unordered_map<std::uint64_t, use_list> uses_;

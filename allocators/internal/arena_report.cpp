@@ -1,5 +1,6 @@
 // Facts about an arena's blocks, for heap maps and history. Not on the fast path.
 #include "stillmap/allocators/internal/arena.h"
+#include "stillmap/allocators/internal/thread_stream.h"
 
 namespace stillmap {
 namespace {
@@ -15,6 +16,7 @@ heap_part part_of(extent_state state) {
 arena::block_facts arena::facts_of(std::uint64_t address) const {
   block_facts out;
   out.usable = usable_size(address);
+  out.stream = stream;
   if (out.usable == 0) return out;
   const block_ref block = blocks_.find(address);
   if (block.in_slab()) {
@@ -29,8 +31,8 @@ arena::block_facts arena::facts_of(std::uint64_t address) const {
   return out;
 }
 
-std::size_t arena::size_of(const pending_block &h) const {
-  const block_ref block = blocks_.find(h.address);
+std::size_t arena::pending_bytes(std::uint64_t address) const {
+  const block_ref block = blocks_.find(address);
   return block.in_slab() ? block.as_slab()->block_bytes
                          : static_cast<std::size_t>(block.as_extent()->bytes);
 }
@@ -77,7 +79,7 @@ void arena::notify_recalled(std::uint64_t to, std::uint64_t from, std::uint64_t 
   history->push({.action = history_action::page_move,
                  .address = to,
                  .bytes = static_cast<std::size_t>(bytes),
-                 .stream = stream,
+                 .stream = thread_stream::reported(stream),
                  .from = from});
 }
 

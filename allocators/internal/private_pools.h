@@ -22,14 +22,14 @@ class private_pools {
   };
   struct pool {
     std::uint64_t id = 0;
-    std::size_t holders = 1;              // reference count; 0: released
-    std::vector<arena *> arenas;          // one for each stream that it ever served
-    std::vector<served> capturing;        // the streams it serves now
-    std::vector<arena::stream_use> uses;  // streams on which its graphs may still run
+    std::size_t holders = 1;        // reference count; 0: released
+    std::vector<arena *> arenas;    // one for each stream that it ever served
+    std::vector<served> capturing;  // the streams it serves now
+    std::vector<stream_use> uses;   // streams on which its graphs may still run
 
     void add_use(stream_ref s) {
-      const auto same = [&](const arena::stream_use &u) { return u.stream == s; };
-      if (std::none_of(uses.begin(), uses.end(), same)) uses.push_back({s, {}, false});
+      const auto same = [&](const stream_use &u) { return u.stream == s; };
+      if (std::none_of(uses.begin(), uses.end(), same)) uses.push_back({.stream = s});
     }
   };
 

@@ -92,6 +92,19 @@ TEST_F(allocate, refuses_what_makes_no_sense) {
   odd.alignment = 0;
   EXPECT_TRUE(fails_with(outcome(h.heap().allocate(1, {}, odd)), errc::invalid_argument,
                          "caching_allocator::allocate"));
+  // Regression: 512 bytes aligned to 2^45 cost 196 MB of host memory.
+  odd.alignment = std::size_t{1} << 31;
+  EXPECT_TRUE(fails_with(outcome(h.heap().allocate(512, {}, odd)), errc::invalid_argument,
+                         "caching_allocator::allocate", odd.alignment,
+                         allocate_options::largest_alignment));
+  odd.alignment = allocate_options::largest_alignment;
+  const auto aligned = h.heap().allocate(512, {}, odd);
+  if (has_vmm()) {
+    ASSERT_TRUE(aligned) << aligned.error().message();
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(*aligned) % odd.alignment, 0u);
+    EXPECT_LE(h.heap().stats().total.committed, 2 * page());
+    ASSERT_TRUE(h.heap().free(*aligned));
+  }
   EXPECT_TRUE(fails_with(outcome(h.heap().allocate(SIZE_MAX)), errc::out_of_memory,
                          "caching_allocator::allocate"));
   caching_allocator_options options;

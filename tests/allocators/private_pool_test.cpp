@@ -526,6 +526,21 @@ TEST_F(private_pools_test, a_capture_that_begins_beside_a_free_holds_nothing_for
   }
 }
 
+// Regression: not_supported, where a second look at the stream finds other pages.
+TEST_F(private_pools_test, a_capture_that_begins_beside_a_growth_does_not_fail_it) {
+  if (!hostcuda_control::available()) GTEST_SKIP() << "only hostcuda can be told when";
+  const stream s = make_stream(), other = make_stream();
+  must_free(must_allocate(64 * page(), other));
+  settle();
+  std::unique_ptr<captured_graph> graph;
+  std::function<void()> begin = [&] { graph = std::make_unique<captured_graph>(dev(), other); };
+  hostcuda_control::before("cuEventRecord", 1, begin);
+  void *const block = must_allocate(64 * page(), s);
+  ASSERT_NE(graph, nullptr) << "no page of the other stream was wanted";
+  EXPECT_TRUE(graph->end()) << "the capture is intact";
+  must_free(block);
+}
+
 TEST_F(private_pools_test, threads_capture_while_others_allocate) {
   constexpr int captures = 3, rounds = 12;
   std::vector<stream> streams;

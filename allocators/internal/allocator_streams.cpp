@@ -1,0 +1,195 @@
+// The streams of the arenas: whether they capture or are idle, fences behind their work, and what
+// becomes of the arena of a stream that has ended. docs/allocator.md#streams-and-locks
+#include <algorithm>
+#include <system_error>
+
+#include "stillmap/allocators/internal/allocator_core.h"
+#include "stillmap/allocators/internal/thread_stream.h"
+#include "stillmap/vmm/internal/try.h"
+
+namespace stillmap {
+namespace {
+
+// After so many new streams, or half as many as there are arenas, destroyed streams are looked for.
+constexpr std::size_t streams_between_searches = 64;
+
+// CUDA leaves it undefined what a call with a destroyed stream does. Its drivers answer with one of
+// these (seen with both: github.com/cupy/cupy/pull/4537).
+bool says_destroyed(const error &e) {
+  return e.code == std::error_code(400, cuda_category()) ||  // CUDA_ERROR_INVALID_HANDLE
+         e.code == std::error_code(709, cuda_category());    // CUDA_ERROR_CONTEXT_IS_DESTROYED
+}
+
+}  // namespace
+
+// ---- arenas of streams; all require growth_mutex_ ----
+
+arena &allocator_core::arena_for(stream_ref s) {
+  if (arena *const a = streams_.of(s)) return *a;
+  if (++streams_since_search_ > std::max(streams_between_searches, arenas_.size() / 2)) {
+    end_destroyed_streams();
+  }
+  for (const auto &a : arenas_) {
+    if (adopt(*a, s)) return *a;
+  }
+  arena &made = make_arena(s);
+  streams_.serve(s, &made);
+  return made;
+}
+
+arena &allocator_core::make_arena(stream_ref s) {
+  auto made = std::make_unique<arena>(arenas_.size() + 1, s, page());
+  made->history = &history;
+  {
+    const std::lock_guard lock(arenas_mutex_);
+    arenas_.push_back(std::move(made));
+  }
+  return *arenas_.back();
+}
+
+// Lets the arena of an ended stream, with its memory, serve `s`.
+bool allocator_core::adopt(arena &a, stream_ref s) {
+  if (!a.ended || a.pinned) return false;
+  if (const auto passed = a.last_work.passed(); !passed || !*passed) {
+    if (capturing(s) || !a.last_work.make_wait(device_, thread_stream::handle_of(s))) return false;
+  }
+  {
+    const std::lock_guard lock(a.lock);
+    a.stream = s;
+    a.pool = 0;
+    a.ended = false;
+    a.last_work = {};
+  }
+  streams_.serve(s, &a);
+  return true;
+}
+
+// No work is queued on the arena's stream any more. `last_work` is behind all of it.
+void allocator_core::end(arena &a, const fence &last_work) {
+  if (streams_.of(a.stream) == &a) streams_.serve(a.stream, nullptr);
+  const std::lock_guard lock(a.lock);
+  a.ended = true;
+  a.last_work = last_work;
+}
+
+status allocator_core::forget_stream(stream_ref named) {
+  constexpr const char *op = "caching_allocator::forget_stream";
+  if (watch_.in_child()) return forked_error(op);
+  const stream_ref s = thread_stream::key_of(named);
+  const std::lock_guard growing(growth_mutex_);
+  if (const private_pools::pool *const pool = pools_.serving(s)) {
+    return make_error(errc::busy, op, "the stream allocates to a private pool", pool->id);
+  }
+  const relaxed_capture_mode relaxed(device_.driver());
+  STILLMAP_RETURN_IF_ERROR(relaxed.entered());
+  const auto of_stream = [&](const auto &a) { return !a->ended && a->stream == s; };
+  if (std::none_of(arenas_.begin(), arenas_.end(), of_stream)) return {};
+  const auto last_work = fence::after(device_, named);
+  if (!last_work && says_destroyed(last_work.error())) {
+    end_destroyed_streams();
+    return {};
+  }
+  if (!last_work) return tl::unexpected<error>(last_work.error());
+  for (const auto &a : arenas_) {
+    if (of_stream(a)) end(*a, *last_work);
+  }
+  return {};
+}
+
+// Ends the arenas of streams that were destroyed without forget_stream. The driver still completes
+// what was queued on them, and no event can be recorded there any more: the host waits for the
+// device, once for all of them. While a known stream captures, nothing is done.
+void allocator_core::end_destroyed_streams() {
+  streams_since_search_ = 0;
+  std::vector<arena *> destroyed;
+  bool quiet = !capturing(stream_ref::legacy());
+  {
+    const context_guard guard(device_.driver(), device_.context());
+    if (!guard.entered()) return;
+    for (const auto &a : arenas_) {
+      if (a->ended) continue;
+      const stream_ref handle = thread_stream::handle_of(a->stream);
+      const auto answer = device_.driver().stream_capturing(handle.get());
+      if (thread_stream::thread_ended(a->stream) || (!answer && says_destroyed(answer.error()))) {
+        destroyed.push_back(a.get());
+      } else {
+        quiet = quiet && answer && !*answer;
+      }
+    }
+  }
+  if (destroyed.empty() || !quiet) return;
+  ++host_waits_;
+  if (!wait_for_device()) return;
+  for (arena *const a : destroyed) end(*a, {});
+}
+
+// ---- what a stream does ----
+
+result<fence> allocator_core::fence_after(const arena &a) const {
+  if (a.ended) return a.last_work;
+  return fence::after(device_, thread_stream::handle_of(a.stream));
+}
+
+// Whether the stream is capturing, or cannot be queried because another stream is.
+bool allocator_core::capturing(stream_ref s) const {
+  const context_guard guard(device_.driver(), device_.context());
+  if (!guard.entered()) return false;
+  const auto answer = device_.driver().stream_capturing(thread_stream::handle_of(s).get());
+  return !answer || *answer;
+}
+bool allocator_core::capturing(const arena &a) const {
+  return !a.ended && capturing(a.stream);
+}
+
+// Whether the arena's stream is idle, so that its pages move without a wait.
+bool allocator_core::is_idle(arena &a) {
+  if (a.ended) {
+    const auto passed = a.last_work.passed();
+    return passed && *passed;
+  }
+  const context_guard guard(device_.driver(), device_.context());
+  // A query would invalidate a capture; that of the legacy stream does not tell of others.
+  if (!guard.entered() || thread_stream::of_another_thread(a.stream) || capturing(a.stream)) {
+    return false;
+  }
+  const auto idle = device_.driver().stream_idle(thread_stream::handle_of(a.stream).get());
+  return idle && *idle;
+}
+
+// ---- uses of blocks on other streams ----
+
+// Fails where no event was recorded for that use, and none can be recorded now.
+status allocator_core::record(stream_use &u) {
+  if (u.recorded) return {};
+  u.recorded_from = recorded_uses_;
+  STILLMAP_ASSIGN_OR_RETURN(u.idle, fence::after(device_, thread_stream::handle_of(u.stream)));
+  u.recorded_by = ++recorded_uses_;
+  u.recorded = true;
+  return {};
+}
+
+// With `wait`, the host waits until it has passed.
+result<bool> allocator_core::has_passed(fence &idle, bool wait) {
+  const auto passed = idle.passed();
+  if (!passed || *passed || !wait) return passed;
+  ++host_waits_;
+  STILLMAP_RETURN_IF_ERROR(idle.wait());
+  return true;
+}
+
+// A fence that cannot be queried became part of a graph: a capture began meanwhile. Where the stream
+// was destroyed before an event could be recorded, the host waits for the device.
+bool allocator_core::has_passed(stream_use &u, bool wait) {
+  if (const status s = record(u); !s) {
+    if (!wait || !says_destroyed(s.error()) || !check_no_capture()) return false;
+    ++host_waits_;
+    u.recorded = wait_for_device().has_value();
+    u.recorded_by = ++recorded_uses_;
+    return u.recorded;
+  }
+  const auto past = has_passed(u.idle, wait);
+  u.recorded = past.has_value();
+  return past && *past;
+}
+
+}  // namespace stillmap

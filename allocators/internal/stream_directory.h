@@ -1,0 +1,116 @@
+// Maps a stream to the arena that serves it: a hash table that is changed in place. Lookups take no
+// lock. Internal.
+#pragma once
+
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "stillmap/vmm/stream.h"
+
+namespace stillmap {
+
+class arena;
+
+// Threads: lookups are safe; changes are externally synchronised. A lookup beside a change may miss
+// a stream, and may return the arena of another one: check arena::stream under the arena's lock.
+class stream_directory {
+ public:
+  stream_directory() { publish(4); }
+
+  arena *of(stream_ref s) const {
+    const table &now = *now_.load(std::memory_order_acquire);
+    const std::uintptr_t key = key_of(s);
+    for (std::size_t i = hash(key) & now.mask;; i = (i + 1) & now.mask) {
+      const std::uintptr_t there = now.slots[i].key.load(std::memory_order_acquire);
+      if (there == key) return now.slots[i].serves.load(std::memory_order_acquire);
+      if (there == unused) return nullptr;
+    }
+  }
+
+  // From now on `a` serves `s`; nullptr: no arena does.
+  void serve(stream_ref s, arena *a) {
+    table &now = *all_.back();
+    const std::uintptr_t key = key_of(s);
+    slot *free = nullptr;
+    for (std::size_t i = hash(key) & now.mask;; i = (i + 1) & now.mask) {
+      slot &at = now.slots[i];
+      const std::uintptr_t there = at.key.load(std::memory_order_relaxed);
+      if (there == key) {
+        if (a == nullptr) at.key.store(removed, std::memory_order_release);
+        if (a != nullptr) at.serves.store(a, std::memory_order_release);
+        return;
+      }
+      if (free == nullptr && (there == removed || there == unused)) free = &at;
+      if (there == unused) break;
+    }
+    if (a == nullptr) return;
+    now.used += free->key.load(std::memory_order_relaxed) == unused;
+    free->serves.store(a, std::memory_order_release);
+    free->key.store(key, std::memory_order_release);
+    if (2 * now.used > now.mask) rebuild();
+  }
+
+ private:
+  // No stream has these handles.
+  static constexpr std::uintptr_t unused = ~std::uintptr_t{0}, removed = ~std::uintptr_t{1};
+  struct slot {
+    std::atomic<std::uintptr_t> key{unused};
+    std::atomic<arena *> serves{nullptr};
+  };
+  struct table {
+    explicit table(std::size_t size) : mask(size - 1), slots(std::make_unique<slot[]>(size)) {}
+    std::size_t mask;
+    std::size_t used = 0;  // slots that hold a stream, or held one
+    std::unique_ptr<slot[]> slots;
+  };
+
+  static std::uintptr_t key_of(stream_ref s) { return reinterpret_cast<std::uintptr_t>(s.get()); }
+  static std::size_t hash(std::uintptr_t key) {
+    return static_cast<std::size_t>((key * 0x9E3779B97F4A7C15u) >> 32);
+  }
+  // Readers may still use the old table. It is kept; the sizes double, so that all of them are as
+  // large as the last.
+  void publish(std::size_t size) {
+    all_.push_back(std::make_unique<table>(size));
+    now_.store(all_.back().get(), std::memory_order_release);
+  }
+  // Drops the slots of removed streams; doubles the table where few were.
+  void rebuild() {
+    struct entry {
+      std::uintptr_t key;
+      arena *serves;
+    };
+    table &old = *all_.back();
+    std::vector<entry> kept;
+    for (std::size_t i = 0; i <= old.mask; ++i) {
+      const std::uintptr_t key = old.slots[i].key.load(std::memory_order_relaxed);
+      if (key == unused || key == removed) continue;
+      kept.push_back({key, old.slots[i].serves.load(std::memory_order_relaxed)});
+    }
+    if (4 * kept.size() > old.mask) {
+      publish(2 * (old.mask + 1));
+    } else {
+      for (std::size_t i = 0; i <= old.mask; ++i) {
+        old.slots[i].key.store(unused, std::memory_order_release);
+      }
+      old.used = 0;
+    }
+    table &now = *all_.back();
+    for (const entry &e : kept) {
+      std::size_t i = hash(e.key) & now.mask;
+      while (now.slots[i].key.load(std::memory_order_relaxed) != unused) i = (i + 1) & now.mask;
+      now.slots[i].serves.store(e.serves, std::memory_order_release);
+      now.slots[i].key.store(e.key, std::memory_order_release);
+      ++now.used;
+    }
+  }
+
+  std::atomic<table *> now_{nullptr};
+  std::vector<std::unique_ptr<table>> all_;
+};
+
+}  // namespace stillmap

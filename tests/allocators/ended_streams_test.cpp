@@ -1,0 +1,255 @@
+// Streams that are destroyed while the allocator lives: their memory serves others, behind the work
+// that was queued on them.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <optional>
+#include <thread>
+
+#include "tests/allocators/checked_heap.h"
+#include "tests/support/buffer_test.h"
+#include "tests/support/stream_gate.h"
+
+namespace stillmap {
+namespace {
+
+using namespace literals;
+using testing::checked_heap;
+using testing::fails_with;
+using testing::hold;
+using testing::release;
+
+class ended_streams : public testing::buffer_test {
+ protected:
+  void TearDown() override {
+    if (releasing_.joinable()) releasing_.join();
+    buffer_test::TearDown();
+  }
+  // What is queued on `s` from now on does not run until `gate` is released.
+  void hold_behind(const stream &gate, const stream &s) {
+    hold(gate.get());
+    ASSERT_TRUE(after(gate).make_wait(dev(), s));
+  }
+  // Releases the stream when the calling thread has had time to wait for it.
+  void release_soon(stream_handle s) {
+    releasing_ = std::thread([s] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      release(s);
+    });
+  }
+
+ private:
+  std::thread releasing_;
+};
+
+// Regression: three destroyed streams kept 9.2 of 10 GiB, and the next request was out of memory.
+TEST_F(ended_streams, memory_of_destroyed_streams_serves_others) {
+  checked_heap h(dev(), {.limit = 48 * page()});
+  for (int i = 0; i < 3; ++i) {
+    const stream s = make_stream();
+    const auto block = h.allocate(15 * page(), s);
+    ASSERT_TRUE(block) << block.error().message();
+    ASSERT_TRUE(h.free(*block));
+  }
+  const stream t = make_stream();
+  const auto all = h.allocate(40 * page(), t);
+  ASSERT_TRUE(all) << all.error().message();
+  h.settle();
+  EXPECT_EQ(h.disagreement(), "");
+  h.drop_all();
+}
+
+TEST_F(ended_streams, work_of_a_destroyed_stream_ends_before_its_memory_serves_others) {
+  checked_heap h(dev(), {.limit = 48 * page()});
+  std::optional<stream> s = make_stream();
+  const stream gate = make_stream();
+  const auto block = h.allocate(40 * page(), *s);
+  ASSERT_TRUE(block);
+  hold_behind(gate, *s);
+  ASSERT_TRUE(h.free(*block)) << "queues a read of the block";
+  s.reset();
+  release_soon(gate.get());
+  const stream t = make_stream();
+  ASSERT_TRUE(h.allocate(40 * page(), t));
+  h.settle();
+  EXPECT_EQ(h.wrong(), "");
+  EXPECT_EQ(h.disagreement(), "");
+  h.drop_all();
+}
+
+TEST_F(ended_streams, empty_cache_releases_what_destroyed_streams_used) {
+  checked_heap h(dev());
+  {
+    const stream s = make_stream();
+    const auto block = h.allocate(15 * page(), s);
+    ASSERT_TRUE(block);
+    ASSERT_TRUE(h.free(*block));
+  }
+  ASSERT_TRUE(h.heap().empty_cache());
+  EXPECT_EQ(h.heap().stats().total.committed, 0u);
+  EXPECT_EQ(h.disagreement(), "");
+}
+
+TEST_F(ended_streams, a_new_stream_takes_over_the_memory_of_a_forgotten_one) {
+  checked_heap h(dev());
+  std::optional<stream> s = make_stream();
+  const stream gate = make_stream();
+  const auto block = h.allocate(8 * page(), *s);
+  ASSERT_TRUE(block);
+  hold_behind(gate, *s);
+  ASSERT_TRUE(h.free(*block));
+  ASSERT_TRUE(h.heap().forget_stream(*s));
+  s.reset();
+  const stream t = make_stream();
+  const driver_counts before = counts();
+  const auto again = h.heap().allocate(8 * page(), t);
+  ASSERT_TRUE(again) << again.error().message();
+  EXPECT_EQ((counts() - before)[driver_call::MemCreate], 0u);
+  EXPECT_EQ((counts() - before)[driver_call::MemAlloc], 0u);
+  EXPECT_EQ((counts() - before)[driver_call::StreamWaitEvent], 1u);
+  EXPECT_EQ(*again, *block);
+  EXPECT_FALSE(*t.idle()) << "its work comes after the work of the other";
+  EXPECT_EQ(h.heap().stats().host_waits, 0u);
+  EXPECT_EQ(h.heap().stats().arenas.size(), 1u);
+  release(gate.get());
+  ASSERT_TRUE(h.heap().free(*again));
+  h.settle();
+  EXPECT_EQ(h.wrong(), "");
+}
+
+TEST_F(ended_streams, blocks_outlive_their_stream) {
+  checked_heap h(dev());
+  std::optional<stream> s = make_stream();
+  const stream t = make_stream();
+  const auto first = h.heap().allocate(5_MiB, *s), second = h.heap().allocate(600, *s),
+             third = h.heap().allocate(5_MiB, *s);
+  ASSERT_TRUE(first && second && third);
+  ASSERT_TRUE(h.heap().forget_stream(*s));
+  s.reset();
+  EXPECT_EQ(*h.heap().usable_size(*first), 5_MiB);
+  const auto other = h.heap().allocate(5_MiB, t);
+  ASSERT_TRUE(other);
+  EXPECT_NE(*other, *first);
+  EXPECT_NE(*other, *third);
+  ASSERT_TRUE(h.heap().free(*first));
+  ASSERT_TRUE(h.heap().free(*second));
+  ASSERT_TRUE(h.heap().free(*third, t)) << "it was used by the new stream last";
+  ASSERT_TRUE(h.heap().free(*other));
+  EXPECT_EQ(h.heap().stats().total.live, 0u);
+  h.settle();
+  ASSERT_TRUE(h.heap().empty_cache());
+  EXPECT_EQ(h.heap().stats().total.committed, 0u);
+}
+
+// A block that was used on a stream which is gone when the block is freed.
+TEST_F(ended_streams, a_use_on_a_destroyed_stream_has_ended) {
+  checked_heap h(dev(), {.limit = 48 * page()});
+  const stream s = make_stream();
+  const auto block = h.allocate(40 * page(), s);
+  ASSERT_TRUE(block);
+  {
+    const stream t = make_stream();
+    ASSERT_TRUE(h.use_on(*block, t));
+  }
+  ASSERT_TRUE(h.free(*block));
+  const auto again = h.allocate(40 * page(), s);
+  ASSERT_TRUE(again) << again.error().message();
+  h.settle();
+  EXPECT_EQ(h.disagreement(), "");
+  h.drop_all();
+}
+
+TEST_F(ended_streams, streams_that_come_and_go_leave_nothing) {
+  for (const bool told : {true, false}) {
+    checked_heap h(dev());
+    std::optional<stream> kept = make_stream();
+    ASSERT_TRUE(h.heap().allocate(600, *kept));
+    for (int i = 0; i < 4096; ++i) {
+      const stream s = make_stream();
+      const auto block = h.heap().allocate(3_MiB, s);
+      ASSERT_TRUE(block) << "stream " << i << ": " << block.error().message();
+      ASSERT_TRUE(h.heap().free(*block));
+      if (told) {
+        ASSERT_TRUE(h.heap().forget_stream(s));
+      }
+    }
+    const caching_allocator_stats now = h.heap().stats();
+    EXPECT_LE(now.arenas.size(), told ? 2u : 80u);
+    const std::size_t each = has_vmm() ? round_up(3_MiB, page()) : 20_MiB;  // a chunk
+    EXPECT_LE(now.total.committed, (told ? 2 : 80) * each + 20_MiB);
+    EXPECT_LT(now.host_bytes, now.arenas.size() * 64_KiB + 16_MiB);
+    EXPECT_LE(now.host_waits, told ? 0u : 64u);
+    h.drop_all();
+  }
+}
+
+TEST_F(ended_streams, a_stream_that_allocates_to_a_pool_is_not_forgotten) {
+  STILLMAP_NEEDS_VMM();
+  checked_heap h(dev());
+  std::optional<stream> s = make_stream();
+  const auto pool = h.heap().create_pool();
+  ASSERT_TRUE(pool);
+  ASSERT_TRUE(h.heap().begin_allocate_to_pool(*pool, *s));
+  const auto block = h.heap().allocate(5 * page(), *s);
+  ASSERT_TRUE(block);
+  EXPECT_TRUE(fails_with(h.heap().forget_stream(*s), errc::busy, "caching_allocator::forget_stream",
+                         pool->id, 0));
+  ASSERT_TRUE(h.heap().end_allocate_to_pool(*pool, *s));
+  ASSERT_TRUE(h.heap().forget_stream(*s));
+  s.reset();
+  ASSERT_TRUE(h.heap().free(*block));
+  const stream t = make_stream();
+  const auto other = h.heap().allocate(5 * page(), t);
+  ASSERT_TRUE(other);
+  EXPECT_NE(*other, *block) << "the graph may be launched again";
+  ASSERT_TRUE(h.heap().release_pool(*pool));
+  ASSERT_TRUE(h.heap().free(*other));
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(h.heap().empty_cache());
+    h.settle();
+  }
+  EXPECT_EQ(h.heap().stats().total.committed, 0u);
+}
+
+TEST_F(ended_streams, unknown_streams_are_forgotten_without_a_driver_call) {
+  checked_heap h(dev());
+  const stream s = make_stream();
+  const driver_counts before = counts();
+  EXPECT_TRUE(h.heap().forget_stream(s));
+  EXPECT_LE((counts() - before).total(), 2u) << "the capture mode of the thread";
+}
+
+// Regression: each growth queried the event of every block that waited for a late stream: 61,100
+// queries in one request.
+TEST_F(ended_streams, blocks_that_wait_for_one_stream_cost_few_queries) {
+  checked_heap h(dev());
+  const stream s = make_stream(), t = make_stream();
+  constexpr int blocks = 600;
+  const auto queries_of = [&](auto act) {
+    const driver_counts before = counts();
+    act();
+    return (counts() - before)[driver_call::EventQuery];
+  };
+  std::vector<void *> held;
+  for (int i = 0; i < blocks; ++i) {
+    const auto block = h.heap().allocate(64_KiB, s);
+    ASSERT_TRUE(block);
+    held.push_back(*block);
+    ASSERT_TRUE(h.heap().record_use(*block, t));
+  }
+  for (int i = 0; i < blocks / 2; ++i) ASSERT_TRUE(h.heap().free(held[i]));
+  hold(t.get());
+  for (int i = blocks / 2; i < blocks; ++i) ASSERT_TRUE(h.heap().free(held[i]));
+  const std::size_t first_half = blocks / 2 * 64_KiB;
+  EXPECT_LE(queries_of([&] { ASSERT_TRUE(h.heap().allocate(40 * page(), s)); }), 14u);
+  EXPECT_EQ(h.heap().stats().total.pending_free, first_half);
+  EXPECT_LE(queries_of([&] { ASSERT_TRUE(h.heap().allocate(40 * page(), s)); }), 2u);
+  release(t.get());
+  h.settle();
+  EXPECT_LE(queries_of([&] { ASSERT_TRUE(h.heap().allocate(40 * page(), s)); }), 2u);
+  EXPECT_EQ(h.heap().stats().total.pending_free, 0u);
+  h.drop_all();
+}
+
+}  // namespace
+}  // namespace stillmap
