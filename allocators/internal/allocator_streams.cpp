@@ -80,10 +80,10 @@ status allocator_core::forget_stream(stream_ref named) {
   if (const private_pools::pool *const pool = pools_.serving(s)) {
     return make_error(errc::busy, op, "the stream allocates to a private pool", pool->id);
   }
-  const relaxed_capture_mode relaxed(device_.driver());
-  STILLMAP_RETURN_IF_ERROR(relaxed.entered());
   const auto of_stream = [&](const auto &a) { return !a->ended && a->stream == s; };
   if (std::none_of(arenas_.begin(), arenas_.end(), of_stream)) return {};
+  const relaxed_capture_mode relaxed(device_.driver());
+  STILLMAP_RETURN_IF_ERROR(relaxed.entered());
   const auto last_work = fence::after(device_, named);
   if (!last_work && says_destroyed(last_work.error())) {
     end_destroyed_streams();

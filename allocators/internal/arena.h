@@ -157,11 +157,11 @@ class arena {
   }
 
   mutable arena_lock lock;
-  // These two change under `lock` and the allocator's growth mutex.
+  // These change under `lock` and the allocator's growth mutex. `ended`: the stream was destroyed, or
+  // is about to be; another may take the arena over, behind `last_work`.
   stream_ref stream;
-  bool ended =
-      false;        // the stream was destroyed, or is about to be; another may take the arena over
-  fence last_work;  // of an ended stream; under the growth mutex
+  bool ended = false;
+  fence last_work;
   const std::uint64_t id;
   extent_map extents;
   std::vector<std::shared_ptr<address_block>> reservations;
