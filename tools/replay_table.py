@@ -1,16 +1,21 @@
 #!/usr/bin/env python3
 """Replays every trace on every allocator and prints one table.
 
-tools/replay_table.py [options] [TRACE...]        default: all of bench/traces/
+tools/replay_table.py [options] [TRACE...]        default: all of bench/traces/ and all workloads
 
-  --allocators A,B   which (default: all that `stillmap trace replay --help` names)
-  --iterations N     of a training trace (default 5); one that has more, or cannot be repeated,
+  --recorded         only bench/traces/, --generated: only the workloads of tools/workloads.py, which
+                     are written to out/workloads
+  --seed N           of the workloads (default 1)
+  --allocators A,B   which (default: all that `stillmap trace replay --help` names); segments-tuned is
+                     segments with the settings, of some that users of PyTorch choose, that need the
+                     least memory for the trace
+  --iterations N     of a training trace (default 8); one that has more, or cannot be repeated,
                      runs as it stands
   --markdown         as a Markdown table
   --json FILE        the figures too, as JSON
   --verify           instead of measuring: check the content of every block on hostcuda with its
-                     strict oracle, with ample memory, at 1.05 times the peak of live bytes and at
-                     the least capacity; only `stillmap` unless --allocators says otherwise
+                     strict oracle, with twice the peak of live bytes, at 1.02 times the peak and
+                     at the least capacity; only `stillmap` unless --allocators says otherwise
 
 The command is bazel-bin/tools/stillmap, built first, or what STILLMAP_TOOL names. Columns:
 
@@ -18,8 +23,11 @@ The command is bazel-bin/tools/stillmap, built first, or what STILLMAP_TOOL name
   least      the least memory at which it does not run out, by the peak
   held       most memory held where there is ample (all of the device's), by the peak
   calls      driver calls in the last iteration, with ample memory; traces that repeat themselves only
-  at 1.05x   modelled driver time of the last iteration where there is 1.05 times the peak
-  ns/op      of a request with ample memory; traces of one iteration include getting the memory
+  at 2x      modelled driver time of the last iteration where there is twice the peak
+  at 1.05x   the same at 1.05 times the peak
+  ns/op      of a request at 2x; traces of one iteration include getting the memory
+  p99        of the CPU time of a request there, from the third iteration on; and p99.9
+  books      host memory of the allocator
   mutex      ns of an uncontended std::mutex lock and unlock, in the same run
 
 Exit status: 0, or 1 where a replay failed (with --verify: where a byte was wrong).
@@ -33,7 +41,10 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-ALLOCATORS = ("stillmap", "segments", "segments-expanding", "pool", "direct")
+ALLOCATORS = ("stillmap", "segments", "segments-tuned", "segments-expanding", "pool", "direct")
+TUNINGS = [["--max-split-size", size] for size in ("32M", "128M", "512M")] + [
+    ["--roundup-power2-divisions", "4"], ["--roundup-power2-divisions", "16"],
+    ["--max-split-size", "128M", "--roundup-power2-divisions", "8"]]
 GIB = 2.0**30
 
 
@@ -84,45 +95,71 @@ def steps(tool, trace, iterations):
     return ([], True) if more["ops"] < plain["ops"] else (options, True)
 
 
+def tuned(tool, where, options):
+    """The settings of segments that need the least memory."""
+    best = None
+    for settings in [[]] + TUNINGS:
+        found = tool.figures(*where, *settings, *options, "--find-min-capacity")
+        least = None if isinstance(found, str) else found.get("min_capacity_bytes")
+        if least is not None and (best is None or least < best[0]):
+            best = (least, settings)
+    return best[1] if best else []
+
+
 def measure(tool, trace, allocator, options, repeats):
-    where = [trace, "--allocator", allocator]
+    where = [trace, "--allocator", allocator.removesuffix("-tuned")]
+    if allocator == "segments-tuned":
+        where += tuned(tool, where, options)
     ample = tool.figures(*where, *options, "--find-min-capacity")
     if isinstance(ample, str):
         return {"trace": name_of(trace), "allocator": allocator, "failed": ample}
+    twice = tool.figures(*where, *options, "--capacity", "2x")
     tight = tool.figures(*where, *options, "--capacity", "1.05x")
     peak = ample["peak_live_bytes"]
     least = ample.get("min_capacity_bytes")
-    return {
-        "trace": name_of(trace), "allocator": allocator, "peak_live_bytes": peak,
-        "repeats": repeats,
+    row = {
+        "trace": name_of(trace), "allocator": allocator, "settings": " ".join(where[3:]),
+        "peak_live_bytes": peak, "repeats": repeats,
         "least": least and least / peak,
         "held": ample["peak_committed_bytes"] / peak,
         "calls": ample["driver_calls_last_iteration"] if repeats else None,
-        "between_us": None if isinstance(tight, str) or tight["oom"]
-        else tight["modelled_driver_us_last_iteration"],
-        "between_oom": isinstance(tight, dict) and tight["oom"],
-        "ns_per_op": ample["ns_per_op"], "mutex_ns": ample["mutex_ns"], "oom": ample["oom"],
+        "mutex_ns": ample["mutex_ns"], "oom": ample["oom"],
     }
+    for name, figures in (("twice", twice), ("tight", tight)):
+        row[name + "_oom"] = isinstance(figures, dict) and figures["oom"]
+        fits = isinstance(figures, dict) and not figures["oom"]
+        row[name + "_us"] = figures["modelled_driver_us_last_iteration"] if fits else None
+        row[name + "_ns_per_op"] = figures["ns_per_op"] if fits else None
+        row[name + "_cpu_ns"] = figures.get("request_cpu_ns") if fits else None
+        row[name + "_host_bytes"] = figures.get("host_bytes") if fits else None
+    return row
 
 
 def cells(row):
     if "failed" in row:
-        return [row["trace"], row["allocator"], row["failed"][:60], "", "", "", "", "", ""]
+        return [row["trace"], row["allocator"], row["failed"][:60]] + [""] * (len(HEAD) - 3)
     ratio = lambda x: "-" if x is None else "%.4f" % x
     calls = "-" if row["calls"] is None else str(sum(row["calls"].values()))
-    if row["between_oom"]:
-        between = "out of memory"
-    elif row["between_us"] is None or not row["repeats"]:
-        between = "-"
-    else:
-        between = "%.0f us" % row["between_us"]
+
+    def driver_time(of):
+        if row[of + "_oom"]:
+            return "out of memory"
+        us = row[of + "_us"]
+        return "-" if us is None or not row["repeats"] else "%.0f us" % us
+
+    cpu = row["twice_cpu_ns"] or {}
+    micro = lambda ns: "-" if ns is None else "%.1f us" % (ns / 1000)
+    books = row["twice_host_bytes"]
     held = "out of memory" if row["oom"] else ratio(row["held"])
+    ns = row["twice_ns_per_op"]
     return [row["trace"], row["allocator"], "%.2f GiB" % (row["peak_live_bytes"] / GIB),
-            ratio(row["least"]), held, calls, between, "%.1f" % row["ns_per_op"],
-            "%.1f" % row["mutex_ns"]]
+            ratio(row["least"]), held, calls, driver_time("twice"), driver_time("tight"),
+            "-" if ns is None else "%.1f" % ns, micro(cpu.get("p99")), micro(cpu.get("p999")),
+            "-" if books is None else "%.1f MiB" % (books / 2**20), "%.1f" % row["mutex_ns"]]
 
 
-HEAD = ["trace", "allocator", "peak", "least", "held", "calls", "at 1.05x", "ns/op", "mutex"]
+HEAD = ["trace", "allocator", "peak", "least", "held", "calls", "at 2x", "at 1.05x", "ns/op", "p99",
+        "p99.9", "books", "mutex"]
 
 
 def print_row(row, widths, markdown):
@@ -136,10 +173,10 @@ def print_row(row, widths, markdown):
 
 def table(tool, traces, allocators, iterations, markdown):
     widths = [max([len("trace")] + [len(name_of(t)) for t in traces]),
-              max(len(a) for a in allocators), 9, 6, 13, 6, 13, 7, 5]
+              max(len(a) for a in allocators), 9, 6, 13, 6, 13, 13, 7, 9, 9, 10, 5]
     print_row(HEAD, widths, markdown)
     if markdown:
-        print_row(["---", "---"] + ["---:"] * 7, widths, True)
+        print_row(["---", "---"] + ["---:"] * (len(HEAD) - 2), widths, True)
     rows = []
     for trace in traces:
         options, repeats = steps(tool, trace, iterations)
@@ -160,7 +197,7 @@ def verify(tool, traces, allocators):
                 wrong += 1
                 continue
             least = found["min_capacity_bytes"]
-            for what, options in (("ample memory", []), ("1.05x", ["--capacity", "1.05x"]),
+            for what, options in (("2x", ["--capacity", "2x"]), ("1.02x", ["--capacity", "1.02x"]),
                                   ("the least", ["--capacity", str(least)])):
                 if what == "the least" and least is None:
                     continue
@@ -170,7 +207,7 @@ def verify(tool, traces, allocators):
                 # While other streams' work is really pending, what they used comes back later than
                 # in the search for the least, in which nothing is queued.
                 ran_out = status == 1 and "out of memory at operation" in err
-                expected = what == "the least" or (what == "1.05x" and allocator != "stillmap")
+                expected = what == "the least" or (what == "1.02x" and allocator != "stillmap")
                 if status != 0 and not (ran_out and expected):
                     wrong += 1
                 print("%-24s %-18s %-13s %5.1f s  %s" % (
@@ -179,13 +216,29 @@ def verify(tool, traces, allocators):
     return wrong
 
 
+def chosen(o):
+    """The recorded traces and the generated ones."""
+    traces = []
+    if not o.generated:
+        traces += sorted(str(t) for t in (ROOT / "bench" / "traces").glob("*.trace.zst"))
+    if not o.recorded:
+        into = ROOT / "out" / "workloads" / str(o.seed)
+        subprocess.run([sys.executable, str(ROOT / "tools" / "workloads.py"), "--into", str(into),
+                        "--seed", str(o.seed)], check=True, stdout=sys.stderr)
+        traces += sorted(str(t) for t in into.glob("*.trace*"))
+    return traces
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter,
                                      usage=argparse.SUPPRESS, add_help=False)
     parser.add_argument("traces", nargs="*")
     parser.add_argument("--allocators")
-    parser.add_argument("--iterations", type=int, default=5)
+    parser.add_argument("--recorded", action="store_true")
+    parser.add_argument("--generated", action="store_true")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--iterations", type=int, default=8)
     parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--verify", action="store_true")
@@ -198,7 +251,7 @@ def main():
         subprocess.run(["bash", "-c", 'source "$0/tools/setup.sh"; ensure_machine; bazel_quietly '
                         "build //tools:stillmap //hostcuda:libcuda.so.1", str(ROOT)], check=True)
     tool = Tool()
-    traces = o.traces or sorted(str(t) for t in (ROOT / "bench" / "traces").glob("*.trace.zst"))
+    traces = o.traces or chosen(o)
     default = ALLOCATORS[:1] if o.verify else ALLOCATORS
     allocators = o.allocators.split(",") if o.allocators else default
     if o.verify:

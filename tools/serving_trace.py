@@ -115,12 +115,12 @@ class Server:
             now += self.STEP_SECONDS
 
 
-def save(path, text):
+def save(path, text, level=19):
     if not path.endswith(".zst"):
         with open(path, "w", encoding="ascii") as out:
             out.write(text)
     elif shutil.which("zstd"):
-        subprocess.run(["zstd", "-q", "-19", "-f", "-o", path], input=text.encode(), check=True)
+        subprocess.run(["zstd", "-q", f"-{level}", "-f", "-o", path], input=text.encode(), check=True)
     else:
         sys.exit("no `zstd` program: name a file without .zst")
 
