@@ -87,6 +87,47 @@ void each_active_block(const pickle_value &root, std::size_t device, Found &&fou
   }
 }
 
+// The trace of one device.
+std::string torch_trace(const pickle_value &root, std::size_t device,
+                        const std::vector<torch_event> &events) {
+  // Blocks from before the history: those that are freed in it or live after it, but not allocated
+  // in it.
+  std::unordered_map<std::uint64_t, bool> known;  // address: live
+  std::map<std::uint64_t, torch_event> before;
+  for (const torch_event &e : events) {
+    const auto found = known.find(e.at);
+    if (!e.allocates && found == known.end()) before.emplace(e.at, e);
+    known[e.at] = e.allocates;
+  }
+  each_active_block(root, device, [&](std::uint64_t at, std::uint64_t bytes, std::uint64_t stream) {
+    if (bytes != 0 && bytes <= trace_max_bytes && known.find(at) == known.end()) {
+      before.emplace(at, torch_event{true, at, bytes, stream});
+    }
+  });
+
+  trace_writer out("from a PyTorch memory snapshot");
+  stream_numbers streams;
+  std::unordered_map<std::uint64_t, std::uint64_t> live;
+  std::uint64_t next = 0;
+  const auto allocate = [&](const torch_event &e) {
+    live[e.at] = next;
+    out.allocate(next++, e.bytes, number_of(streams, e.stream));
+  };
+  for (const auto &[at, e] : before) allocate(e);
+  for (const torch_event &e : events) {
+    const auto found = live.find(e.at);
+    if (e.allocates) {
+      // The ring may have lost the free.
+      if (found != live.end()) out.free(found->second);
+      allocate(e);
+    } else if (found != live.end()) {
+      out.free(found->second);
+      live.erase(found);
+    }
+  }
+  return out.take();
+}
+
 std::vector<std::string_view> fields_of(std::string_view line) {
   std::vector<std::string_view> fields;
   for (;;) {
@@ -114,58 +155,25 @@ record_kind kind_of(std::string_view content) {
   return record_kind::stillmap;
 }
 
-result<std::string> import_torch_snapshot(const std::string &file, std::string_view content) {
+result<std::vector<trace_text>> import_torch_snapshot(const std::string &file,
+                                                      std::string_view content) {
   const auto read = pickle::read(content);
   if (!read) return fail(errc::invalid_argument, file + ": " + read.error().detail().cause);
-  const pickle_value *const traces = list_of(read->root(), "device_traces");
-  std::size_t device = 0;
-  while (traces != nullptr && device < traces->items.size() &&
-         traces->items[device]->items.empty()) {
-    ++device;
+  std::vector<trace_text> out;
+  if (const pickle_value *const traces = list_of(read->root(), "device_traces")) {
+    for (std::size_t device = 0; device < traces->items.size(); ++device) {
+      const pickle_value &history = *traces->items[device];
+      if (history.items.empty()) continue;
+      STILLMAP_ASSIGN_OR_RETURN(const auto events, events_of(file, history));
+      out.push_back({device, torch_trace(read->root(), device, events)});
+    }
   }
-  if (traces == nullptr || device == traces->items.size()) {
+  if (out.empty()) {
     return fail(errc::invalid_argument,
                 file + ": it has no history; torch.cuda.memory._record_memory_history begins one");
   }
-  STILLMAP_ASSIGN_OR_RETURN(const auto events, events_of(file, *traces->items[device]));
-
-  // Blocks from before the history: those that are freed in it or live after it, but not allocated
-  // in it.
-  std::unordered_map<std::uint64_t, bool> known;  // address: live
-  std::map<std::uint64_t, torch_event> before;
-  for (const torch_event &e : events) {
-    const auto found = known.find(e.at);
-    if (!e.allocates && found == known.end()) before.emplace(e.at, e);
-    known[e.at] = e.allocates;
-  }
-  each_active_block(read->root(), device,
-                    [&](std::uint64_t at, std::uint64_t bytes, std::uint64_t stream) {
-                      if (bytes != 0 && bytes <= trace_max_bytes && known.find(at) == known.end()) {
-                        before.emplace(at, torch_event{true, at, bytes, stream});
-                      }
-                    });
-
-  trace_writer out("from a PyTorch memory snapshot");
-  stream_numbers streams;
-  std::unordered_map<std::uint64_t, std::uint64_t> live;
-  std::uint64_t next = 0;
-  const auto allocate = [&](const torch_event &e) {
-    live[e.at] = next;
-    out.allocate(next++, e.bytes, number_of(streams, e.stream));
-  };
-  for (const auto &[at, e] : before) allocate(e);
-  for (const torch_event &e : events) {
-    const auto found = live.find(e.at);
-    if (e.allocates) {
-      // The ring may have lost the free.
-      if (found != live.end()) out.free(found->second);
-      allocate(e);
-    } else if (found != live.end()) {
-      out.free(found->second);
-      live.erase(found);
-    }
-  }
-  return out.take();
+  if (out.size() == 1) out.front().device.reset();
+  return out;
 }
 
 result<std::string> import_rmm_log(const std::string &file, std::string_view content) {

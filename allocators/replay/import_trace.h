@@ -1,8 +1,11 @@
 // Imports PyTorch memory snapshots and RMM logs as traces.
 #pragma once
 
+#include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "stillmap/vmm/error.h"
 
@@ -12,12 +15,19 @@ enum class record_kind { stillmap, torch_snapshot, rmm_log };
 // Detects the format from the beginning of the content; a trace if no other format matches.
 record_kind kind_of(std::string_view content);
 
-// Imports the history in a pickle of torch.cuda.memory._snapshot(), written by _dump_snapshot: that
-// of the first device that has one. The history is a ring: blocks from before it are allocated at
+// A trace as text. `device`: its number in a snapshot of several.
+struct trace_text {
+  std::optional<std::size_t> device;
+  std::string text;
+};
+
+// Imports the histories in a pickle of torch.cuda.memory._snapshot(), written by _dump_snapshot: a
+// trace for each device that has one. The history is a ring: blocks from before it are allocated at
 // the trace's beginning. A block is freed where the program freed it. Streams are numbered in the
 // order in which they appear.
 // Errors: invalid_argument: "file: byte N: ...", "file: event N: ...".
-result<std::string> import_torch_snapshot(const std::string &file, std::string_view content);
+result<std::vector<trace_text>> import_torch_snapshot(const std::string &file,
+                                                      std::string_view content);
 
 // The CSV of RMM's logging resource (Thread,Time,Action,Pointer,Size,Stream). A block that is freed
 // on another stream was used there.

@@ -1,6 +1,7 @@
 #include "stillmap/allocators/replay/replay.h"
 
 #include <fmt/format.h>
+#include <time.h>
 
 #include <algorithm>
 #include <chrono>
@@ -17,6 +18,22 @@ namespace stillmap::replay {
 namespace {
 
 using steady = std::chrono::steady_clock;
+
+std::int64_t thread_cpu_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+// The least time between two readings of the thread's clock.
+std::int64_t clock_cost() {
+  std::int64_t least = INT64_MAX;
+  for (int i = 0; i < 1000; ++i) {
+    const std::int64_t begin = thread_cpu_ns();
+    least = std::min(least, thread_cpu_ns() - begin);
+  }
+  return least;
+}
 
 double ns_since(steady::time_point begin) {
   return std::chrono::duration<double, std::nano>(steady::now() - begin).count();
@@ -86,6 +103,7 @@ class player {
         }
         iteration_ns_.push_back({ns_, static_cast<double>(requests_)});
         ns_ = requests_ = 0;
+        if (iteration_ns_.size() == 2 && plan_.iterations > 2) cpu_ns_.clear();
         meter_.resume();
       } else {
         STILLMAP_RETURN_IF_ERROR(wait(end->stream, end->slot));
@@ -111,7 +129,7 @@ class player {
     }
     physical_before_ = physical_bytes(device_.driver());
     meter_.resume();
-    target_options t;
+    target_options t = options_.settings;
     if (options_.capacity) t.limit = *options_.capacity;
     t.wait_before_free = options_.verify.has_value();
     t.history = options_.history;
@@ -120,35 +138,38 @@ class player {
     return {};
   }
 
+  status request(const planned_op &op) {
+    if (op.verb == trace_verb::allocate) {
+      const auto got = target_->allocate(op.bytes, refs_[op.stream]);
+      if (!got) return tl::unexpected<error>(got.error());
+      at_[op.slot] = *got;
+      return {};
+    }
+    if (op.verb == trace_verb::use) return target_->record_use(at_[op.slot], refs_[op.stream]);
+    const status freed = target_->free(at_[op.slot]);
+    if (freed) at_[op.slot] = nullptr;
+    return freed;
+  }
+
   status timed(std::size_t begin, std::size_t end) {
     if (begin == end) return {};
-    replay_target &target = *target_;
-    const planned_op *const ops = plan_.ops.data();
-    status failed;
+    status done;
     const auto start = steady::now();
     std::size_t i = begin;
-    for (; i < end; ++i) {
-      const planned_op &op = ops[i];
-      if (op.verb == trace_verb::allocate) {
-        const auto got = target.allocate(op.bytes, refs_[op.stream]);
-        if (!got) {
-          failed = tl::unexpected<error>(got.error());
-          break;
-        }
-        at_[op.slot] = *got;
-      } else if (op.verb == trace_verb::free) {
-        failed = target.free(at_[op.slot]);
-        if (!failed) break;
-        at_[op.slot] = nullptr;
-      } else {
-        failed = target.record_use(at_[op.slot], refs_[op.stream]);
-        if (!failed) break;
+    if (options_.request_times) {
+      for (; i < end && done; ++i) {
+        const std::int64_t from = thread_cpu_ns();
+        done = request(plan_.ops[i]);
+        cpu_ns_.push_back(static_cast<std::uint32_t>(
+            std::clamp<std::int64_t>(thread_cpu_ns() - from - clock_cost_, 0, UINT32_MAX)));
       }
+    } else {
+      for (; i < end && done; ++i) done = request(plan_.ops[i]);
     }
+    if (!done) --i;  // the request that failed
     ns_ += ns_since(start);
     requests_ += i - begin;
-    if (!failed) return stopped(i, failed.error());
-    return {};
+    return done ? status{} : stopped(i, done.error());
   }
 
   // The same with patterns in every block. The checker's own calls are not counted.
@@ -228,6 +249,17 @@ class player {
     out_.ns_per_op = (each[(each.size() - 1) / 2] + each[each.size() / 2]) / 2;
   }
 
+  std::optional<request_times> cpu_times() {
+    if (cpu_ns_.empty()) return std::nullopt;
+    const auto within = [&](double share) {
+      const auto at = cpu_ns_.begin() +
+                      static_cast<std::ptrdiff_t>(share * static_cast<double>(cpu_ns_.size() - 1));
+      std::nth_element(cpu_ns_.begin(), at, cpu_ns_.end());
+      return static_cast<double>(*at);
+    };
+    return request_times{within(0.5), within(0.99), within(0.999), within(1)};
+  }
+
   result<replay_result> finish() {
     out_.peak_live_bytes = plan_.peak_live_bytes;
     out_.ops = plan_.requests;
@@ -235,6 +267,8 @@ class player {
     out_.modelled_us = meter_.modelled_us();
     out_.peak_committed_bytes = target_->peak_committed_bytes();
     out_.moved_bytes = target_->moved_bytes();
+    out_.host_bytes = target_->host_bytes();
+    out_.cpu_ns = cpu_times();
     if (ns_ != 0) iteration_ns_.push_back({ns_, static_cast<double>(requests_)});
     sum_up_times();
     for (std::uint32_t slot = 0; slot < plan_.slots; ++slot) {
@@ -275,6 +309,8 @@ class player {
   std::size_t requests_ = 0;
   std::size_t look_at_ = SIZE_MAX;  // before this operation
   std::vector<std::pair<double, double>> iteration_ns_;
+  const std::int64_t clock_cost_ = options_.request_times ? clock_cost() : 0;
+  std::vector<std::uint32_t> cpu_ns_;  // of each request
   replay_result out_;
 };
 

@@ -15,10 +15,19 @@ namespace stillmap::replay {
 struct replay_options {
   const target_kind *kind = nullptr;
   std::optional<std::uint64_t> capacity;  // bytes of device memory; none: all of it
+  target_options settings;                // limit, wait_before_free and history are set by run()
   std::optional<check_depth> verify;
   bool map = false;      // take a map of the heap at its peak, or where it runs out of memory
   bool history = false;  // with its history, if the allocator keeps one
   std::optional<std::size_t> look_after;  // map: after the operation with this index instead
+  // Measure the CPU time of each request. The clock takes longer than most requests: take ns_per_op
+  // from a replay without.
+  bool request_times = false;
+};
+
+// CPU time of the thread in a request, in nanoseconds, less the time it takes to read the clock.
+struct request_times {
+  double p50 = 0, p99 = 0, p999 = 0, max = 0;
 };
 
 struct replay_result {
@@ -28,6 +37,9 @@ struct replay_result {
   // The median and the mean of the iterations from the third on, or of all if there are fewer.
   // Other load on the machine disturbs the median least.
   double ns_per_op = 0, ns_per_op_mean = 0;
+  // Of the same iterations, if requested.
+  std::optional<request_times> cpu_ns;
+  std::optional<std::uint64_t> host_bytes;  // memory of the allocator's books at the end, if known
   driver_counts calls;  // of the allocator: without the waits of the trace and without checking
   driver_counts last_iteration;
   std::optional<double> modelled_us;       // of those calls, if the driver has a table of costs

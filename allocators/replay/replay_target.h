@@ -37,6 +37,8 @@ class replay_target {
 
   // Bytes of pages that were moved to other addresses so far.
   virtual std::uint64_t moved_bytes() const { return 0; }
+  // Bytes of host memory for its books; none: not known.
+  virtual std::optional<std::uint64_t> host_bytes() const { return std::nullopt; }
   // A map of its memory; none: not available.
   virtual std::optional<heap_snapshot> snapshot() const { return std::nullopt; }
 };
@@ -45,6 +47,9 @@ struct target_options {
   std::uint64_t limit = UINT64_MAX;  // bytes of device memory it may commit, if it has a limit
   bool wait_before_free = false;     // direct: see direct_target.cpp
   bool history = false;              // remember requests, where it can, for snapshot()
+  // segments, as the settings of PyTorch's allocator with these names; 0: not set.
+  std::uint64_t max_split_size = 0;            // bytes; larger blocks are not split
+  std::uint32_t roundup_power2_divisions = 0;  // a power of two
 };
 
 struct target_kind {

@@ -20,6 +20,7 @@ class stillmap_target final : public replay_target {
   std::uint64_t moved_bytes() const override {
     return heap_->stats().pages_moved * heap_->device().capabilities().page_bytes;
   }
+  std::optional<std::uint64_t> host_bytes() const override { return heap_->stats().host_bytes; }
   std::optional<heap_snapshot> snapshot() const override {
     auto taken = snapshot_of(*heap_);
     return taken ? std::optional(std::move(*taken)) : std::nullopt;

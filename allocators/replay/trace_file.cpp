@@ -10,7 +10,6 @@
 #include <memory>
 #include <vector>
 
-#include "stillmap/allocators/replay/import_trace.h"
 #include "stillmap/allocators/replay/internal/failure.h"
 #include "stillmap/vmm/format.h"
 #include "stillmap/vmm/internal/try.h"
@@ -75,17 +74,36 @@ result<std::string> read_text(const std::string &file) {
   return text.starts_with(zstd_begins) ? decompress(file, text) : std::move(text);
 }
 
-result<std::string> load_trace_text(const std::string &file) {
+result<std::vector<trace_text>> load_trace_texts(const std::string &file) {
   STILLMAP_ASSIGN_OR_RETURN(std::string text, read_text(file));
   const record_kind kind = kind_of(text);
   if (kind == record_kind::torch_snapshot) return import_torch_snapshot(name_of(file), text);
-  if (kind == record_kind::rmm_log) return import_rmm_log(name_of(file), text);
-  return text;
+  if (kind == record_kind::rmm_log) {
+    STILLMAP_ASSIGN_OR_RETURN(text, import_rmm_log(name_of(file), text));
+  }
+  return std::vector<trace_text>{{std::nullopt, std::move(text)}};
+}
+
+result<std::vector<device_trace>> load_traces(const std::string &file) {
+  STILLMAP_ASSIGN_OR_RETURN(const auto texts, load_trace_texts(file));
+  std::vector<device_trace> out;
+  for (const trace_text &t : texts) {
+    auto read = read_trace(t.text);
+    if (!read) return tl::unexpected(read.error().about(name_of(file)));
+    out.push_back({t.device, std::move(*read)});
+  }
+  return out;
 }
 
 result<trace> load_trace(const std::string &file) {
-  STILLMAP_ASSIGN_OR_RETURN(const std::string text, load_trace_text(file));
-  return read_trace(text).map_error([&](const error &e) { return e.about(name_of(file)); });
+  STILLMAP_ASSIGN_OR_RETURN(auto all, load_traces(file));
+  if (all.size() != 1) {
+    return fail(errc::invalid_argument,
+                fmt::format("{} has the histories of {} devices; `stillmap trace import` makes a "
+                            "trace of each",
+                            name_of(file), all.size()));
+  }
+  return std::move(all.front().recorded);
 }
 
 status save_text(const std::string &file, const std::string &text) {

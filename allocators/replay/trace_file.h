@@ -3,8 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
+#include "stillmap/allocators/replay/import_trace.h"
 #include "stillmap/allocators/trace/trace.h"
 #include "stillmap/vmm/error.h"
 
@@ -17,11 +20,20 @@ inline constexpr std::uint64_t most_trace_text = std::uint64_t{4} << 30;
 // Errors: invalid_argument: not readable, a damaged or truncated archive, too large.
 result<std::string> read_text(const std::string &file);
 
-// The same; PyTorch snapshots and RMM logs are imported as traces.
-result<std::string> load_trace_text(const std::string &file);
+// The same; PyTorch snapshots and RMM logs are imported as traces. A snapshot has one for each device
+// with a history.
+result<std::vector<trace_text>> load_trace_texts(const std::string &file);
 
-// A trace from a file.
+struct device_trace {
+  std::optional<std::size_t> device;  // its number in a snapshot of several
+  trace recorded;
+};
+// The traces in a file: one or more.
 // Errors: invalid_argument: as above, or "file:line: what is wrong".
+result<std::vector<device_trace>> load_traces(const std::string &file);
+
+// The one trace in a file.
+// Errors: as above; invalid_argument: it has several.
 result<trace> load_trace(const std::string &file);
 
 // Writes a text, compressed where the name ends with .zst. Nothing is left behind on failure.

@@ -1,6 +1,7 @@
 #include "stillmap/allocators/replay/baselines/segments.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "stillmap/allocators/replay/internal/failure.h"
 #include "stillmap/vmm/internal/try.h"
@@ -23,10 +24,20 @@ std::size_t segment_for(std::size_t size, bool small) {
   return size < middle_most ? middle_segment : round_up(size, large_step);
 }
 
+// Whether the block is a whole segment.
+bool is_segment(const segment_block *b) {
+  return b->before == nullptr && b->after == nullptr;
+}
+
 }  // namespace
 
 segments::segments(const device &d, const target_options &o, bool expanding)
-    : device_(d), drv_(d.driver()), expanding_(expanding), held_(o.limit) {}
+    : device_(d),
+      drv_(d.driver()),
+      expanding_(expanding),
+      max_split_size_(o.max_split_size != 0 ? o.max_split_size : SIZE_MAX),
+      divisions_(o.roundup_power2_divisions),
+      held_(o.limit) {}
 
 segments::~segments() {
   report_if_failed(take_passed_events(true));
@@ -55,11 +66,15 @@ void segments::recycle(segment_block *b) {
 
 result<void *> segments::allocate(std::size_t bytes, stream_ref on) {
   if (!events_.empty()) STILLMAP_RETURN_IF_ERROR(take_passed_events(false));
-  const std::size_t size = round_up(bytes, unit);
+  const std::size_t size = rounded(bytes);
   const bool small = size <= small_most;
   segment_block *b = best_fit(size, on.get(), small);
   if (b == nullptr) {
     auto made = more(size, on.get(), small);
+    if (!made && made.error().is(errc::out_of_memory)) {
+      STILLMAP_ASSIGN_OR_RETURN(const bool released, release_oversized(size, on.get()));
+      if (released) made = more(size, on.get(), small);
+    }
     if (!made && made.error().is(errc::out_of_memory)) {
       STILLMAP_RETURN_IF_ERROR(release_cached());
       made = more(size, on.get(), small);
@@ -68,9 +83,7 @@ result<void *> segments::allocate(std::size_t bytes, stream_ref on) {
     b = *made;
   }
   free_of(*b).erase(b);
-  // A large block keeps a rest that is too small for large requests.
-  const std::size_t rest = b->size - size;
-  if (small || expanding_ ? rest >= unit : rest > small_most) split(b, size);
+  if (splits(*b, size)) split(b, size);
   b->free = false;
   given_.emplace(b->at, b);
   return device_address(b->at).pointer();
@@ -89,7 +102,7 @@ status segments::free(void *at) {
       spare_events_.push_back(made);
     }
     STILLMAP_RETURN_IF_ERROR(drv_.record_event(spare_events_.back(), s));
-    events_.push_back({spare_events_.back(), b});
+    events_[s].push_back({spare_events_.back(), b});
     spare_events_.pop_back();
     ++b->waiting;
   }
@@ -111,21 +124,40 @@ status segments::record_use(void *at, stream_ref on) {
   return {};
 }
 
-// Events that have passed, in the order in which they were recorded, until one has not.
+// Events that have passed: on each stream in the order in which they were recorded, until one has
+// not.
 status segments::take_passed_events(bool wait) {
-  while (!events_.empty()) {
-    const waiting_event first = events_.front();
-    if (wait) {
-      STILLMAP_RETURN_IF_ERROR(drv_.synchronize_event(first.event));
-    } else {
-      STILLMAP_ASSIGN_OR_RETURN(const bool done, drv_.event_done(first.event));
-      if (!done) return {};
+  for (auto of = events_.begin(); of != events_.end();) {
+    std::deque<waiting_event> &queue = of->second;
+    while (!queue.empty()) {
+      const waiting_event first = queue.front();
+      if (wait) {
+        STILLMAP_RETURN_IF_ERROR(drv_.synchronize_event(first.event));
+      } else {
+        STILLMAP_ASSIGN_OR_RETURN(const bool done, drv_.event_done(first.event));
+        if (!done) break;
+      }
+      queue.pop_front();
+      spare_events_.push_back(first.event);
+      if (--first.block->waiting == 0) put_back(first.block);
     }
-    events_.pop_front();
-    spare_events_.push_back(first.event);
-    if (--first.block->waiting == 0) put_back(first.block);
+    of = queue.empty() ? events_.erase(of) : std::next(of);
   }
   return {};
+}
+
+std::size_t segments::rounded(std::size_t bytes) const {
+  if (divisions_ > 1 && bytes > unit * divisions_) {
+    return round_up(bytes, std::bit_floor(bytes) / divisions_);
+  }
+  return round_up(bytes, unit);
+}
+
+// A large block keeps a rest that is too small for large requests.
+bool segments::splits(const segment_block &b, std::size_t size) const {
+  const std::size_t rest = b.size - size;
+  if (b.small || expanding_) return rest >= unit;
+  return size < max_split_size_ && rest > small_most;
 }
 
 segment_block *segments::best_fit(std::size_t size, stream_handle on, bool small) {
@@ -135,7 +167,13 @@ segment_block *segments::best_fit(std::size_t size, stream_handle on, bool small
   free_set &from = free_[small ? 0 : 1];
   auto at = from.lower_bound(&wanted);
   if (at == from.end() || (*at)->on != on) return nullptr;
-  if (!expanding_) return *at;
+  if (!expanding_) {
+    if (size < max_split_size_ ? (*at)->size >= max_split_size_
+                               : (*at)->size >= size + middle_segment) {
+      return nullptr;
+    }
+    return *at;
+  }
   // A block at a segment's growing end counts with all that it could grow to, so that it is used
   // last.
   const auto reach = [](const segment_block *b) {
@@ -217,6 +255,41 @@ result<segment_block *> segments::new_segment(std::size_t size, stream_handle on
   return b;
 }
 
+status segments::release_segment(segment_block *b) {
+  STILLMAP_RETURN_IF_ERROR(drv_.free(device_address(b->at)));
+  held_.drop(b->size);
+  free_of(*b).erase(b);
+  recycle(b);
+  return {};
+}
+
+// Releases free blocks that are larger than max_split_size: the smallest that makes room for the
+// request, or the largest ones together. False: they do not suffice.
+result<bool> segments::release_oversized(std::size_t size, stream_handle on) {
+  if (max_split_size_ == SIZE_MAX || expanding_) return false;
+  segment_block wanted;
+  wanted.size = std::max(size, max_split_size_);
+  wanted.on = on;
+  free_set &large = free_[1];
+  std::vector<segment_block *> found;
+  std::size_t sum = 0;
+  if (const auto at = large.lower_bound(&wanted); at != large.end() && (*at)->on == on) {
+    found.push_back(*at);
+    sum = (*at)->size;
+  } else {
+    for (auto it = at; it != large.begin() && sum < wanted.size;) {
+      segment_block *const b = *--it;
+      if (b->on != on || b->size < max_split_size_) break;
+      found.push_back(b);
+      sum += b->size;
+    }
+  }
+  if (sum < wanted.size || !std::all_of(found.begin(), found.end(), is_segment)) return false;
+  STILLMAP_RETURN_IF_ERROR(drv_.synchronize_context());
+  for (segment_block *const b : found) STILLMAP_RETURN_IF_ERROR(release_segment(b));
+  return true;
+}
+
 // Releases completely free segments, after all work.
 status segments::release_cached() {
   STILLMAP_RETURN_IF_ERROR(take_passed_events(true));
@@ -226,15 +299,24 @@ status segments::release_cached() {
     for (segment_block *const b : all) {
       if (expanding_) {
         STILLMAP_RETURN_IF_ERROR(release_pages_of(b));
-      } else if (b->before == nullptr && b->after == nullptr) {
-        STILLMAP_RETURN_IF_ERROR(drv_.free(device_address(b->at)));
-        held_.drop(b->size);
-        set.erase(b);
-        recycle(b);
+      } else if (is_segment(b)) {
+        STILLMAP_RETURN_IF_ERROR(release_segment(b));
       }
     }
   }
   return {};
+}
+
+// An estimate: a node of a set has three pointers and a colour beside its value, one of a hash table
+// a pointer and its bucket.
+std::optional<std::uint64_t> segments::host_bytes() const {
+  constexpr std::size_t set_node = 5 * sizeof(void *), hash_node = 5 * sizeof(void *);
+  std::size_t chunks = 0;
+  for (const auto &s : growing_) chunks += s->chunks.size();
+  return storage_.size() * sizeof(segment_block) +
+         (free_[0].size() + free_[1].size() + unmapped_[0].size() + unmapped_[1].size()) *
+             set_node +
+         given_.size() * hash_node + chunks * (set_node + 2 * sizeof(void *));
 }
 
 result<std::unique_ptr<replay_target>> make_segments(const device &d, const target_options &o) {

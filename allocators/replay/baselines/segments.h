@@ -9,6 +9,10 @@
 //    merges with free neighbours later.
 //  - When the driver is out of memory, all completely free segments are released, and the request
 //    is tried again.
+//  - max_split_size: larger free blocks are neither split nor given to smaller requests, and a
+//    larger request takes a block that is less than 20 MiB larger. When memory is short, such blocks
+//    are released first, as few as suffice.
+//  - roundup_power2_divisions: sizes are rounded up to that many steps between powers of two.
 //
 // Expanding: one segment for each stream and kind, a reservation larger than the device, which is
 // mapped 2 or 20 MiB at a time. When memory is short, pages of free blocks are unmapped and
@@ -59,6 +63,7 @@ class segments final : public replay_target {
   status record_use(void *at, stream_ref on) override;
   std::uint64_t committed_bytes() const override { return held_.now(); }
   std::uint64_t peak_committed_bytes() const override { return held_.peak(); }
+  std::optional<std::uint64_t> host_bytes() const override;
   std::optional<heap_snapshot> snapshot() const override;
 
  private:
@@ -80,6 +85,8 @@ class segments final : public replay_target {
   free_set &free_of(const segment_block &b) { return free_[b.small ? 0 : 1]; }
   segment_block *new_block();
   void recycle(segment_block *b);
+  std::size_t rounded(std::size_t bytes) const;
+  bool splits(const segment_block &b, std::size_t size) const;
   segment_block *best_fit(std::size_t size, stream_handle on, bool small);
   void split(segment_block *b, std::size_t size);
   segment_block *join(segment_block *left, segment_block *right);
@@ -87,7 +94,9 @@ class segments final : public replay_target {
   result<segment_block *> more(std::size_t size, stream_handle on, bool small);
   result<segment_block *> new_segment(std::size_t size, stream_handle on, bool small);
   status take_passed_events(bool wait);
+  result<bool> release_oversized(std::size_t size, stream_handle on);
   status release_cached();
+  status release_segment(segment_block *b);
 
   // Expanding: segments_expanding.cpp.
   result<segment_block *> expand(std::size_t size, stream_handle on, bool small);
@@ -101,11 +110,12 @@ class segments final : public replay_target {
   device device_;
   const driver &drv_;
   bool expanding_;
+  std::size_t max_split_size_, divisions_;
   held_bytes held_;
   free_set free_[2];  // free and mapped: small, large
   std::set<segment_block *, by_address> unmapped_[2];
   std::unordered_map<std::uint64_t, segment_block *> given_;
-  std::deque<waiting_event> events_;
+  std::map<stream_handle, std::deque<waiting_event>> events_;  // in the order of each stream
   std::vector<event_handle> spare_events_;
   std::deque<std::unique_ptr<expanding_segment>> growing_;
   std::deque<segment_block> storage_;

@@ -57,7 +57,15 @@ std::string body(const result<std::string> &imported) {
   const std::size_t first = imported->find('\n'), second = imported->find('\n', first + 1);
   return imported->substr(second + 1);
 }
-std::string trouble(const result<std::string> &imported) {
+std::string body(const result<std::vector<trace_text>> &imported) {
+  EXPECT_TRUE(imported) << (imported ? "" : imported.error().message());
+  if (!imported) return "";
+  EXPECT_EQ(imported->size(), 1u);
+  EXPECT_FALSE(imported->front().device);
+  return body(result<std::string>(imported->front().text));
+}
+template <class Imported>
+std::string trouble(const result<Imported> &imported) {
   EXPECT_FALSE(imported);
   return imported ? "" : imported.error().detail().cause;
 }
@@ -86,6 +94,19 @@ TEST(ImportTorch, WhatWasThereBeforeIsAllocatedFirst) {
       "s", snapshot({event("alloc", 0x1400, 1024, 5), event("free_requested", 0x9000, 64, 5)},
                     list({segment})));
   EXPECT_EQ(body(imported), "a,0,400,0\na,1,64,0\na,2,1024,0\nf,1\n");
+}
+
+TEST(ImportTorch, EachDeviceWithAHistoryBecomesATrace) {
+  const auto imported = import_torch_snapshot(
+      "s", pickled(dict({{"segments", list({})},
+                         {"device_traces", list({list({event("alloc", 0x1000, 512, 0)}), list({}),
+                                                 list({event("alloc", 0x1000, 700, 9)})})}})));
+  ASSERT_TRUE(imported) << imported.error().message();
+  ASSERT_EQ(imported->size(), 2u);
+  EXPECT_EQ(imported->at(0).device, 0u);
+  EXPECT_EQ(body(result<std::string>(imported->at(0).text)), "a,0,512,0\n");
+  EXPECT_EQ(imported->at(1).device, 2u);
+  EXPECT_EQ(body(result<std::string>(imported->at(1).text)), "a,0,700,0\n");
 }
 
 TEST(ImportTorch, WhatIsNoSnapshotIsRefused) {
@@ -165,7 +186,7 @@ TEST(Pickle, RandomBytesAreReadOrRefused) {
     const auto imported = import_torch_snapshot("s", bytes);
     refused += imported ? 0 : 1;
     if (imported) {
-      EXPECT_TRUE(read_trace(*imported));
+      EXPECT_TRUE(read_trace(imported->front().text));
     }
   }
   EXPECT_GT(refused, 1000);

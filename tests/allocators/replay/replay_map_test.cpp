@@ -209,7 +209,7 @@ TEST_F(ReplayMapTest, ThePickleIsTheProgramUpToThePeak) {
 
   const auto text = import_torch_snapshot("a.pickle", bytes);
   ASSERT_TRUE(text) << text.error().message();
-  const auto again = read_trace(*text);
+  const auto again = read_trace(text->front().text);
   ASSERT_TRUE(again);
   std::vector<std::uint64_t> expected, found;
   for (std::size_t i = 0; i <= r.moment->op; ++i) {

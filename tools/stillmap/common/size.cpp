@@ -73,7 +73,9 @@ std::string human_and_exact(std::uint64_t bytes) {
 std::string human_seconds(double seconds) {
   if (seconds >= 0.9995) return fmt::format("{:.2f} s", seconds);
   if (seconds >= 0.0009995) return fmt::format("{:.1f} ms", seconds * 1e3);
-  return fmt::format("{:.0f} us", seconds * 1e6);
+  if (seconds >= 9.95e-6) return fmt::format("{:.0f} us", seconds * 1e6);
+  if (seconds >= 0.9995e-6) return fmt::format("{:.1f} us", seconds * 1e6);
+  return fmt::format("{:.0f} ns", seconds * 1e9);
 }
 
 std::string hexadecimal(std::uint64_t address) {

@@ -16,7 +16,7 @@ outcome<std::uint64_t> parse_size(std::string_view text);
 
 double ratio(std::uint64_t bytes, std::uint64_t of);  // 0 if `of` is
 std::string human_and_exact(std::uint64_t bytes);     // "1 GiB (1,073,741,824 bytes)"
-std::string human_seconds(double seconds);            // "1.23 s", "4.5 ms", "800 us"
+std::string human_seconds(double seconds);            // "1.23 s", "4.5 ms", "800 us", "40 ns"
 std::string hexadecimal(std::uint64_t address);       // "0x7f0012340000"
 
 }  // namespace stillmap::tool

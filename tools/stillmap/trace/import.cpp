@@ -1,6 +1,8 @@
 // stillmap trace import: converts other programs' recordings to a trace.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "stillmap/allocators/replay/trace_file.h"
 #include "stillmap/vmm/internal/try.h"
 #include "tools/stillmap/common/size.h"
@@ -9,15 +11,29 @@
 namespace stillmap::tool {
 
 using namespace replay;
-namespace {}  // namespace
+namespace {
+
+// "a.trace.zst", of device 1: "a.device1.trace.zst".
+std::string name_for(const std::string &to, std::optional<std::size_t> device) {
+  if (!device) return to;
+  const std::size_t folder = to.rfind('/');
+  const std::size_t name = folder == std::string::npos ? 0 : folder + 1;
+  const std::size_t dot = std::min(to.find('.', name + 1), to.size());
+  return fmt::format("{}.device{}{}", to.substr(0, dot), *device, to.substr(dot));
+}
+
+}  // namespace
 
 outcome<exit_status> run_trace_import(const trace_import_options &o) {
-  STILLMAP_ASSIGN_OR_RETURN(const auto text, load_trace_text(o.from));
-  const auto read = read_trace(text);
-  if (!read) return fail(exit_usage, read.error().about(o.from).message());
-  STILLMAP_RETURN_IF_ERROR(save_text(o.to, text));
-  fmt::print("{}: {} blocks, {} live at most\n", o.to, format_count(read->totals.blocks),
-             format_bytes(read->totals.peak_live_bytes));
+  STILLMAP_ASSIGN_OR_RETURN(const auto texts, load_trace_texts(o.from));
+  for (const trace_text &t : texts) {
+    const auto read = read_trace(t.text);
+    if (!read) return fail(exit_usage, read.error().about(o.from).message());
+    const std::string to = name_for(o.to, t.device);
+    STILLMAP_RETURN_IF_ERROR(save_text(to, t.text));
+    fmt::print("{}: {} blocks, {} live at most\n", to, format_count(read->totals.blocks),
+               format_bytes(read->totals.peak_live_bytes));
+  }
   return exit_ok;
 }
 

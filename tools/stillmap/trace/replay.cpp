@@ -1,9 +1,11 @@
 // stillmap trace replay: replays a recorded program on an allocator.
 #include <fmt/format.h>
 
+#include <bit>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 
 #include "stillmap/allocators/replay/device_memory_usage.h"
@@ -20,16 +22,27 @@ namespace stillmap::tool {
 using namespace replay;
 namespace {
 
-std::string as_json(const trace_replay_options &o, const replay_result &r,
-                    std::optional<std::uint64_t> min_capacity) {
+std::string as_json(const trace_replay_options &o, std::optional<std::size_t> device,
+                    const replay_result &r, std::optional<std::uint64_t> min_capacity) {
   json_writer json;
-  json.begin_object().field("peak_live_bytes", r.peak_live_bytes);
+  json.begin_object();
+  if (device) json.field("device", *device);
+  json.field("peak_live_bytes", r.peak_live_bytes);
   json.field("peak_committed_bytes", r.peak_committed_bytes);
   if (o.min_capacity) json.field("min_capacity_bytes", min_capacity);
   json.field("utilization", ratio(r.peak_live_bytes, r.peak_committed_bytes))
       .field("ops", r.ops)
       .field("ns_per_op", r.ns_per_op);
   json.field("ns_per_op_mean", r.ns_per_op_mean);
+  if (r.cpu_ns) {
+    json.begin_object("request_cpu_ns")
+        .field("p50", r.cpu_ns->p50)
+        .field("p99", r.cpu_ns->p99)
+        .field("p999", r.cpu_ns->p999)
+        .field("max", r.cpu_ns->max)
+        .end();
+  }
+  json.field("host_bytes", r.host_bytes);
   write_calls(json, "driver_calls", r.calls);
   write_calls(json, "driver_calls_last_iteration", r.last_iteration);
   json.field("modelled_driver_us", r.modelled_us);
@@ -75,6 +88,14 @@ void print_text(const trace_replay_options &o, const replay_result &r, const rep
         "a std::mutex: {:.1f} ns\n",
         r.ns_per_op, r.ns_per_op_mean, mutex_ns());
   }
+  if (r.cpu_ns) {
+    fmt::print(
+        "CPU time      of a request: {} or less for half of them, {} for 99 %, {} for 99.9 %; "
+        "{} at most\n",
+        human_seconds(r.cpu_ns->p50 / 1e9), human_seconds(r.cpu_ns->p99 / 1e9),
+        human_seconds(r.cpu_ns->p999 / 1e9), human_seconds(r.cpu_ns->max / 1e9));
+  }
+  if (r.host_bytes) fmt::print("host memory   {} of books\n", human_and_exact(*r.host_bytes));
   fmt::print("driver calls  {}\n", calls_text(r.calls));
   fmt::print("in the last   {}\n", calls_text(r.last_iteration));
   if (r.modelled_us) {
@@ -141,16 +162,12 @@ outcome<void> draw_map(const trace_replay_options &o, const device &d, const rep
                o.map);
 }
 
-}  // namespace
-
-outcome<exit_status> run_trace_replay(const trace_replay_options &o) {
-  if (o.every_byte && !o.verify) return fail(exit_usage, "--every-byte needs --verify");
-  if (!o.beside.empty() && o.map.empty()) return fail(exit_usage, "--beside needs --map");
+outcome<exit_status> replay_one(const trace_replay_options &o, const device_trace &of) {
   STILLMAP_ASSIGN_OR_RETURN(const auto kind, find_target(o.allocator));
-  STILLMAP_ASSIGN_OR_RETURN(const auto read, load_trace(o.file));
   STILLMAP_ASSIGN_OR_RETURN(
       const auto plan,
-      plan_replay(read, o.iterations != 0 ? std::optional(o.iterations) : std::nullopt, o.shrink));
+      plan_replay(of.recorded, o.iterations != 0 ? std::optional(o.iterations) : std::nullopt,
+                  o.shrink));
   if (!o.map.empty()) {
     STILLMAP_RETURN_IF_ERROR(map_format_of(o.map));
   }
@@ -167,11 +184,20 @@ outcome<exit_status> run_trace_replay(const trace_replay_options &o) {
   if (!o.capacity.empty()) {
     STILLMAP_ASSIGN_OR_RETURN(options.capacity, capacity_of(o.capacity, plan.peak_live_bytes));
   }
+  options.settings.max_split_size = o.max_split_size;
+  options.settings.roundup_power2_divisions = o.roundup_power2_divisions;
   if (o.verify) options.verify = o.every_byte ? check_depth::bytes : check_depth::pages;
   options.map = !o.map.empty();
   options.history = records_history(o);
   const std::uint64_t before = physical_bytes(*drv).value_or(0);
   STILLMAP_ASSIGN_OR_RETURN(auto r, replay::run(d, plan, options));
+  // A second replay, unless the requests of this process are being recorded.
+  if (!o.verify && !options.map && !r.oom && std::getenv("STILLMAP_RECORD") == nullptr) {
+    replay_options each = options;
+    each.request_times = true;
+    STILLMAP_ASSIGN_OR_RETURN(const auto again, replay::run(d, plan, each));
+    r.cpu_ns = again.cpu_ns;
+  }
   // The driver's count is preferred to the allocator's own.
   if (const auto peak = physical_peak(*drv)) r.peak_committed_bytes = *peak - before;
 
@@ -193,9 +219,10 @@ outcome<exit_status> run_trace_replay(const trace_replay_options &o) {
         fmt::format("device work accessed memory after it was taken away, {} times", r.violations));
   }
   if (o.json) {
-    fmt::print("{}", as_json(o, r, min_capacity));
+    fmt::print("{}", as_json(o, of.device, r, min_capacity));
     return r.oom ? exit_failed : exit_ok;
   }
+  if (of.device) fmt::print("snapshot      device {}\n", *of.device);
   fmt::print("driver        {}\nallocator     {}\n", describe(*drv, d), o.allocator);
   print_text(o, r, plan, min_capacity);
   if (options.map) fmt::print("map           {}\n", o.map);
@@ -205,6 +232,38 @@ outcome<exit_status> run_trace_replay(const trace_replay_options &o) {
                human_and_exact(r.bytes_checked));
   }
   return exit_ok;
+}
+
+}  // namespace
+
+outcome<exit_status> run_trace_replay(const trace_replay_options &o) {
+  if (o.every_byte && !o.verify) return fail(exit_usage, "--every-byte needs --verify");
+  if (!o.beside.empty() && o.map.empty()) return fail(exit_usage, "--beside needs --map");
+  const bool settings = o.max_split_size != 0 || o.roundup_power2_divisions != 0;
+  if (settings && !o.allocator.starts_with("segments")) {
+    return fail(exit_usage, fmt::format("--max-split-size and --roundup-power2-divisions are "
+                                        "settings of 'segments'; '{}' has none",
+                                        o.allocator));
+  }
+  if (std::popcount(o.roundup_power2_divisions) > 1) {
+    return fail(exit_usage, fmt::format("--roundup-power2-divisions {}: not a power of two",
+                                        o.roundup_power2_divisions));
+  }
+  STILLMAP_ASSIGN_OR_RETURN(const auto traces, load_traces(o.file));
+  if (traces.size() > 1 && !o.map.empty()) {
+    return fail(exit_usage,
+                fmt::format("--map: {} has the histories of {} devices; `stillmap trace "
+                            "import` makes a trace of each",
+                            o.file, traces.size()));
+  }
+  exit_status worst = exit_ok;
+  for (const device_trace &t : traces) {
+    if (o.json && traces.size() > 1) fmt::print("{}", &t == &traces.front() ? "[\n" : ",\n");
+    STILLMAP_ASSIGN_OR_RETURN(const exit_status status, replay_one(o, t));
+    worst = std::max(worst, status);
+  }
+  if (o.json && traces.size() > 1) fmt::print("]\n");
+  return worst;
 }
 
 }  // namespace stillmap::tool

@@ -24,11 +24,13 @@ void add_record(command &group) {
 }
 
 void add_import(command &group) {
-  const auto [c, o] =
-      group.add("import", run_trace_import,
-                "Converts a PyTorch memory snapshot or a log of RMM to a trace. The snapshot is as "
-                "pickled by torch.cuda.memory._dump_snapshot, nothing in it is executed; the log "
-                "is of RMM's logging resource. It also compresses or decompresses a trace.");
+  const auto [c, o] = group.add(
+      "import", run_trace_import,
+      "Converts a PyTorch memory snapshot or a log of RMM to a trace. The snapshot is as "
+      "pickled by torch.cuda.memory._dump_snapshot, nothing in it is executed; the log "
+      "is of RMM's logging resource. It also compresses or decompresses a trace. A snapshot "
+      "of several devices becomes a trace for each: TRACE with .deviceN before its "
+      "ending.");
   c.argument(o.from, "FILE", "the file to read; - is standard input").required();
   c.argument(o.to, "TRACE", "the trace to write; compressed if the name ends with .zst").required();
 }
@@ -52,6 +54,11 @@ void add_replay(command &group) {
   c.number("--iterations", o.iterations, 1u, max_count, "N",
            "number of iterations; the last ones are repeated if the trace has fewer (default: the "
            "trace as recorded)");
+  c.size("--max-split-size", o.max_split_size,
+         "segments: bytes; larger free blocks are not split (PyTorch's max_split_size_mb)");
+  c.number("--roundup-power2-divisions", o.roundup_power2_divisions, 1u, 64u, "N",
+           "segments: round sizes up to N steps between powers of two (PyTorch's setting of that "
+           "name)");
   add_driver_options(c, o.driver);
   add_profile_option(c, o.profile);
   c.flag("--verify", o.verify,
@@ -81,9 +88,10 @@ void add_replay(command &group) {
 void add_compare(command &group) {
   const auto [c, o] =
       group.add("compare", run_trace_compare,
-                "Replays a recorded program in memory that a classic allocator runs out of. "
-                "Stillmap's allocator does not; the content of every block is checked, and both "
-                "heaps are drawn at the moment the classic one runs out.");
+                "Replays a recorded program on every allocator in memory that a classic one runs "
+                "out of, and prints a table and for which of them it is enough. Stillmap's "
+                "allocator does not run out: the content of every block is checked, and both heaps "
+                "are drawn at the moment the classic one does.");
   c.argument(o.file, "TRACE", "a recorded program, as for stillmap trace replay").required();
   c.text("--allocator", o.ours, "NAME",
          "the allocator that can move pages (default: " + o.ours + ")");
