@@ -76,6 +76,28 @@ TEST_F(vmm, BadReservationsAreRefused) {
   EXPECT_EQ(cuMemAddressFree(at, 2 * kPage), CUDA_ERROR_INVALID_VALUE);
 }
 
+// As programs do that leave less memory to others.
+TEST_F(vmm, MoreThanAGibibyteIsFilledWhereItIsMapped) {
+  const std::size_t bytes = (std::size_t{1} << 30) + kPage;
+  const auto before = numbers();
+  const auto unused = create(bytes);
+  ASSERT_EQ(cuMemRelease(unused), CUDA_SUCCESS);
+  EXPECT_EQ(numbers().first_touch_ns, before.first_touch_ns);
+  for (int round = 0; round < 2; ++round) {
+    const CUdeviceptr at = reserve(bytes);
+    const auto used = create(bytes);
+    ASSERT_EQ(cuMemMap(at, bytes, 0, used, 0), CUDA_SUCCESS);
+    ASSERT_EQ(grant(at, bytes, CU_MEM_ACCESS_FLAGS_PROT_READWRITE), CUDA_SUCCESS);
+    unsigned got = 1;
+    ASSERT_EQ(cuMemcpyDtoH(&got, at + bytes - 4, 4), CUDA_SUCCESS);
+    EXPECT_EQ(got, 0U) << round;
+    ASSERT_EQ(cuMemsetD8(at + bytes - 4, 0xaa, 4), CUDA_SUCCESS);
+    ASSERT_EQ(cuMemUnmap(at, bytes), CUDA_SUCCESS);
+    ASSERT_EQ(cuMemRelease(used), CUDA_SUCCESS);
+    ASSERT_EQ(cuMemAddressFree(at, bytes), CUDA_SUCCESS);
+  }
+}
+
 TEST_F(vmm, CreationChargesExactlyItsSize) {
   std::size_t before = 0;
   std::size_t after = 0;

@@ -286,7 +286,8 @@ bool page_file::take(std::size_t bytes, extent *out) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (open_locked() < 0 || !take_fresh_locked(bytes, out)) return false;
   }
-  if (lazy) return true;  // a hole of a file reads as zeros
+  // A hole of a file reads as zeros.
+  if (lazy || bytes > kFilledWhenTaken) return true;
   if (fill_with_zeros(out->fd, out->offset, bytes)) {
     if (out->view != nullptr) populate_range(out->view, bytes);
     return true;
@@ -297,7 +298,7 @@ bool page_file::take(std::size_t bytes, extent *out) {
 
 void page_file::give(const extent &what) {
   if (what.fd < 0) return;
-  if (!current_settings().lazy) {
+  if (!current_settings().lazy && what.bytes <= kFilledWhenTaken) {
     std::lock_guard<std::mutex> lock(mutex_);
     const std::size_t kept = clean_.bytes() + dirty_.bytes() + clearing_;
     if (what.bytes <= current_settings().keep && kept <= current_settings().keep - what.bytes) {

@@ -17,6 +17,9 @@ namespace hostcuda {
 
 constexpr std::size_t kHostPage = 4096;
 constexpr std::size_t kGranularity = std::size_t{2} << 20;
+// Larger extents are filled where they are mapped: a program that creates one only to leave less
+// memory to others pays nothing for it.
+constexpr std::size_t kFilledWhenTaken = std::size_t{1} << 30;
 
 inline std::size_t round_up(std::size_t n, std::size_t to) {
   return (n + to - 1) / to * to;
@@ -72,8 +75,8 @@ bool host_can_touch(std::size_t bytes);
 // offsets are reused first, so that pages created together are neighbours.
 class page_file {
  public:
-  // Takes zeroed pages, resident unless the machine is lazy. Returns false if the host is out of
-  // memory.
+  // Takes zeroed pages, resident unless the machine is lazy or they exceed kFilledWhenTaken.
+  // Returns false if the host is out of memory.
   bool take(std::size_t bytes, extent *out);
   void give(const extent &what);
   // Releases all kept pages to the host.
