@@ -87,8 +87,9 @@ owned_fd new_socket() {
 result<connection> connection::adopt(owned_fd socket) {
   ucred credentials{};
   socklen_t bytes = sizeof credentials;
+  // A socket without a peer has no user. A peer in another PID namespace has the PID 0 here.
   if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) != 0 ||
-      credentials.pid == 0) {
+      credentials.uid == static_cast<uid_t>(-1)) {
     return make_error(errc::invalid_argument, connection_op,
                       "the descriptor is not a connected Unix socket");
   }

@@ -218,6 +218,38 @@ TEST_F(handoff_test, a_peer_that_is_not_allowed_is_refused) {
   EXPECT_TRUE(fails_with(outcome(receive(dev(), others)), errc::not_supported, "handoff::receive"));
 }
 
+TEST_F(handoff_test, a_peer_in_another_pid_namespace_is_connected) {
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  const owned_fd mine(ends[0]), others(ends[1]);
+  constexpr int no_namespace = 77;
+  const auto wait_for = [](pid_t pid) {
+    int how = 0;
+    ::waitpid(pid, &how, 0);
+    return WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
+  };
+  const pid_t outside = ::fork();
+  if (outside == 0) {
+    if (::unshare(CLONE_NEWUSER | CLONE_NEWPID) != 0) ::_exit(no_namespace);
+    const pid_t inside = ::fork();  // the first process that is in the new namespace
+    if (inside == 0) {
+      // It has no name for the process that made the pair.
+      const auto got = connection::adopt(owned_fd(::dup(mine.get())));
+      ::_exit(!got ? 1 : got->peer().pid != 0 ? 2 : 0);
+    }
+    ::_exit(wait_for(inside));
+  }
+  const int said = wait_for(outside);
+  if (said == no_namespace) GTEST_SKIP() << "this machine permits no PID namespace";
+  EXPECT_EQ(said, 0);
+}
+
+TEST_F(handoff_test, a_socket_without_a_peer_is_not_adopted) {
+  const auto got = connection::adopt(owned_fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)));
+  ASSERT_FALSE(got);
+  EXPECT_TRUE(got.error().is(errc::invalid_argument));
+}
+
 TEST_F(handoff_test, timeout_and_cancelling_abort_a_handoff) {
   task t(dev());
   handoff_options options;
