@@ -84,11 +84,13 @@ class migrate_commands : public command_test {
     }
   }
 
+  // Not the default, which has the PID in it: processes of other PID namespaces may have the same one.
+  std::string control_of(const std::string &name) const { return controls_ + '-' + name; }
   // stillmap task migrate receive, as a process of its own: what it prints is in `name`.out and .err.
   void start_receiver(const std::string &name, const std::string &arguments) {
-    const std::string line = "exec '" + program() + "' task migrate receive 127.0.0.1:0 " +
-                             arguments + " >'" + file(name) + ".out' 2>'" + file(name) +
-                             ".err' </dev/null";
+    const std::string line = "exec '" + program() + "' task migrate receive 127.0.0.1:0 --control '" +
+                             control_of(name) + "' " + arguments + " >'" + file(name) +
+                             ".out' 2>'" + file(name) + ".err' </dev/null";
     const pid_t pid = ::fork();
     if (pid == 0) {
       ::execl("/bin/sh", "sh", "-c", line.c_str(), static_cast<char *>(nullptr));
@@ -98,7 +100,7 @@ class migrate_commands : public command_test {
   }
   // What is there, once `says` is in it.
   std::string once(const std::string &name, const std::string &says) const {
-    for (int i = 0; i < 6000; ++i) {
+    for (int i = 0; i < 3000; ++i) {
       std::string text = content(file(name));
       if (text.find(says) != std::string::npos) return text;
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -114,7 +116,13 @@ class migrate_commands : public command_test {
   }
   int ended(const std::string &name) {
     int how = 0;
-    ::waitpid(receivers_.at(name), &how, 0);
+    const pid_t pid = receivers_.at(name);
+    for (int i = 0; ::waitpid(pid, &how, WNOHANG) == 0; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      if (i != 3000) continue;
+      ADD_FAILURE() << name << " does not end:\n" << content(file(name + ".err"));
+      ::kill(pid, SIGKILL);
+    }
     receivers_.erase(name);
     return WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
   }
@@ -137,6 +145,7 @@ class migrate_commands : public command_test {
   std::optional<control::server> server_;
   std::atomic<int> went_on_{0}, given_away_{0};
   std::map<std::string, pid_t> receivers_;
+  const std::string controls_ = new_place();
 };
 
 TEST_F(migrate_commands, a_task_goes_to_another_process_and_on_to_a_third) {
@@ -158,7 +167,7 @@ TEST_F(migrate_commands, a_task_goes_to_another_process_and_on_to_a_third) {
   EXPECT_EQ(went_on_, went_on);
   EXPECT_EQ(dev().space().stats().mapped_bytes, 0u);
   const std::string came = once("there.out", "stillmap: ok: ");
-  const std::string holder = "@stillmap-" + std::to_string(receivers_.at("there"));
+  const std::string holder = control_of("there");
   for (const std::string &says : {"task " + task + ", epoch 2, from here (127.0.0.1:",
                                   std::string("weights"), "held, control socket " + holder}) {
     EXPECT_NE(came.find(says), std::string::npos) << came;
@@ -169,21 +178,19 @@ TEST_F(migrate_commands, a_task_goes_to_another_process_and_on_to_a_third) {
          {"running, epoch 2, locked by a process", "It arrived from here ("});
   expect(run("task migrate status --json " + records("there") + " 0011"), 0,
          {"\"state\": \"running\"", "\"locked\": true", "\"in_doubt\": false"});
-  expect(run("task snapshot " + holder + " --all -o '" + after + "'"), 0, {});
+  expect(run("task snapshot '" + holder + "' --all -o '" + after + "'"), 0, {});
   EXPECT_EQ(run("image diff '" + before + "' '" + after + "'").status, 0)
       << "other bytes or addresses";
 
   // On: the holder knows its records and its task by itself, and with nothing left it ends.
   std::filesystem::create_directory(file("records-third"));
   start_receiver("third", as("here", "there") + "--json --records " + records("third"));
-  expect(run("task migrate send " + holder + " --all --json --to " + place_of("third") +
+  expect(run("task migrate send '" + holder + "' --all --json --to " + place_of("third") +
              as("there", "here")),
          0, {"\"owner\": \"destination\"", "\"task\": \"" + task, "\"epoch\": 3"});
   once("third.out", "\"epoch\": 3");
   EXPECT_EQ(ended("there"), 0);
-  expect(run("task snapshot @stillmap-" + std::to_string(receivers_.at("third")) + " --all -o '" +
-             last + "'"),
-         0, {});
+  expect(run("task snapshot '" + control_of("third") + "' --all -o '" + last + "'"), 0, {});
   EXPECT_EQ(run("image diff '" + before + "' '" + last + "'").status, 0)
       << "other bytes or addresses";
   ::kill(receivers_.at("third"), SIGTERM);
