@@ -88,9 +88,9 @@ class migrate_commands : public command_test {
   std::string control_of(const std::string &name) const { return controls_ + '-' + name; }
   // stillmap task migrate receive, as a process of its own: what it prints is in `name`.out and .err.
   void start_receiver(const std::string &name, const std::string &arguments) {
-    const std::string line = "exec '" + program() + "' task migrate receive 127.0.0.1:0 --control '" +
-                             control_of(name) + "' " + arguments + " >'" + file(name) +
-                             ".out' 2>'" + file(name) + ".err' </dev/null";
+    const std::string line =
+        "exec '" + program() + "' task migrate receive 127.0.0.1:0 --control '" + control_of(name) +
+        "' " + arguments + " >'" + file(name) + ".out' 2>'" + file(name) + ".err' </dev/null";
     const pid_t pid = ::fork();
     if (pid == 0) {
       ::execl("/bin/sh", "sh", "-c", line.c_str(), static_cast<char *>(nullptr));
