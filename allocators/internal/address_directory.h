@@ -23,10 +23,9 @@ class address_directory {
   static constexpr unsigned address_bits = 57;  // the virtual address width that CUDA supports
 
   arena *at(std::uint64_t address) const {
-    const root_table *const root = root_.load(std::memory_order_acquire);
-    if (root == nullptr || address >> address_bits != 0) return nullptr;
+    if (address >> address_bits != 0) return nullptr;
     const middle_table *const middle =
-        root->at[address >> middle_bits].load(std::memory_order_acquire);
+        root_.at[address >> middle_bits].load(std::memory_order_acquire);
     if (middle == nullptr) return nullptr;
     const std::uintptr_t entry =
         middle->at[address >> leaf_bits & mask].load(std::memory_order_acquire);
@@ -89,11 +88,7 @@ class address_directory {
     });
   }
   middle_table &middle_of(std::uint64_t address) {
-    if (root_.load(std::memory_order_relaxed) == nullptr) {
-      roots_.push_back(std::make_unique<root_table>());
-      root_.store(roots_.back().get(), std::memory_order_release);
-    }
-    std::atomic<middle_table *> &entry = roots_.back()->at[address >> middle_bits & mask];
+    std::atomic<middle_table *> &entry = root_.at[address >> middle_bits & mask];
     if (middle_table *const there = entry.load(std::memory_order_relaxed)) return *there;
     middles_.push_back(std::make_unique<middle_table>());
     entry.store(middles_.back().get(), std::memory_order_release);
@@ -109,8 +104,7 @@ class address_directory {
     return *leaves_.back();
   }
 
-  std::atomic<root_table *> root_{nullptr};
-  std::vector<std::unique_ptr<root_table>> roots_;
+  root_table root_;  // within the object: each free reads it
   std::vector<std::unique_ptr<middle_table>> middles_;
   std::vector<std::unique_ptr<leaf_table>> leaves_;
 };

@@ -2,10 +2,12 @@
 // lock. Internal.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -19,25 +21,28 @@ class arena;
 // a stream, and may return the arena of another one: check arena::stream under the arena's lock.
 class stream_directory {
  public:
-  stream_directory() { publish(4); }
+  stream_directory() { publish(2); }
 
   arena *of(stream_ref s) const {
-    const table &now = *now_.load(std::memory_order_acquire);
+    const std::uintptr_t now = now_.load(std::memory_order_acquire);
+    const line *const lines = reinterpret_cast<const line *>(now & ~log_mask);
+    const std::size_t mask = (std::size_t{1} << (now & log_mask)) - 1;
     const std::uintptr_t key = key_of(s);
-    for (std::size_t i = hash(key) & now.mask;; i = (i + 1) & now.mask) {
-      const std::uintptr_t there = now.slots[i].key.load(std::memory_order_acquire);
-      if (there == key) return now.slots[i].serves.load(std::memory_order_acquire);
+    for (std::size_t i = hash(key) & mask;; i = (i + 1) & mask) {
+      const slot &at = lines[i / 4].slots[i % 4];
+      const std::uintptr_t there = at.key.load(std::memory_order_acquire);
+      if (there == key) return at.serves.load(std::memory_order_acquire);
       if (there == unused) return nullptr;
     }
   }
 
   // From now on `a` serves `s`; nullptr: no arena does.
   void serve(stream_ref s, arena *a) {
-    table &now = *all_.back();
+    table &now = all_.back();
     const std::uintptr_t key = key_of(s);
     slot *free = nullptr;
     for (std::size_t i = hash(key) & now.mask;; i = (i + 1) & now.mask) {
-      slot &at = now.slots[i];
+      slot &at = now.at(i);
       const std::uintptr_t there = at.key.load(std::memory_order_relaxed);
       if (there == key) {
         if (a == nullptr) at.key.store(removed, std::memory_order_release);
@@ -57,15 +62,23 @@ class stream_directory {
  private:
   // No stream has these handles.
   static constexpr std::uintptr_t unused = ~std::uintptr_t{0}, removed = ~std::uintptr_t{1};
+  // Aligned, so that the low bits of a table's address have room for the logarithm of its size: a
+  // lookup loads one word instead of two that depend on each other.
+  static constexpr std::uintptr_t log_mask = 63;
   struct slot {
     std::atomic<std::uintptr_t> key{unused};
     std::atomic<arena *> serves{nullptr};
   };
+  struct alignas(log_mask + 1) line {
+    std::array<slot, 4> slots;
+  };
   struct table {
-    explicit table(std::size_t size) : mask(size - 1), slots(std::make_unique<slot[]>(size)) {}
+    explicit table(unsigned log)
+        : mask((std::size_t{1} << log) - 1), lines(std::make_unique<line[]>(mask / 4 + 1)) {}
+    slot &at(std::size_t i) const { return lines[i / 4].slots[i % 4]; }
     std::size_t mask;
     std::size_t used = 0;  // slots that hold a stream, or held one
-    std::unique_ptr<slot[]> slots;
+    std::unique_ptr<line[]> lines;
   };
 
   static std::uintptr_t key_of(stream_ref s) { return reinterpret_cast<std::uintptr_t>(s.get()); }
@@ -74,9 +87,9 @@ class stream_directory {
   }
   // Readers may still use the old table. It is kept; the sizes double, so that all of them are as
   // large as the last.
-  void publish(std::size_t size) {
-    all_.push_back(std::make_unique<table>(size));
-    now_.store(all_.back().get(), std::memory_order_release);
+  void publish(unsigned log) {
+    const table &made = all_.emplace_back(log);
+    now_.store(reinterpret_cast<std::uintptr_t>(made.lines.get()) | log, std::memory_order_release);
   }
   // Drops the slots of removed streams; doubles the table where few were.
   void rebuild() {
@@ -84,33 +97,33 @@ class stream_directory {
       std::uintptr_t key;
       arena *serves;
     };
-    table &old = *all_.back();
+    table &old = all_.back();
     std::vector<entry> kept;
     for (std::size_t i = 0; i <= old.mask; ++i) {
-      const std::uintptr_t key = old.slots[i].key.load(std::memory_order_relaxed);
+      const std::uintptr_t key = old.at(i).key.load(std::memory_order_relaxed);
       if (key == unused || key == removed) continue;
-      kept.push_back({key, old.slots[i].serves.load(std::memory_order_relaxed)});
+      kept.push_back({key, old.at(i).serves.load(std::memory_order_relaxed)});
     }
     if (4 * kept.size() > old.mask) {
-      publish(2 * (old.mask + 1));
+      publish(static_cast<unsigned>(std::bit_width(old.mask)) + 1);
     } else {
       for (std::size_t i = 0; i <= old.mask; ++i) {
-        old.slots[i].key.store(unused, std::memory_order_release);
+        old.at(i).key.store(unused, std::memory_order_release);
       }
       old.used = 0;
     }
-    table &now = *all_.back();
+    table &now = all_.back();
     for (const entry &e : kept) {
       std::size_t i = hash(e.key) & now.mask;
-      while (now.slots[i].key.load(std::memory_order_relaxed) != unused) i = (i + 1) & now.mask;
-      now.slots[i].serves.store(e.serves, std::memory_order_release);
-      now.slots[i].key.store(e.key, std::memory_order_release);
+      while (now.at(i).key.load(std::memory_order_relaxed) != unused) i = (i + 1) & now.mask;
+      now.at(i).serves.store(e.serves, std::memory_order_release);
+      now.at(i).key.store(e.key, std::memory_order_release);
       ++now.used;
     }
   }
 
-  std::atomic<table *> now_{nullptr};
-  std::vector<std::unique_ptr<table>> all_;
+  std::atomic<std::uintptr_t> now_{0};  // the last table's slots, and the logarithm of its size
+  std::deque<table> all_;
 };
 
 }  // namespace stillmap
