@@ -45,10 +45,10 @@ result<extent *> allocator_core::extend_by_chunk(arena &a, const block_request &
     }
   }
   if (!got) {
-    if (got.error().is(errc::out_of_memory)) pack_all();
+    if (got.error().is(errc::out_of_memory)) pack_all(true);
     return tl::unexpected<error>(got.error());
   }
-  if (chunk_bytes_ > ceiling() - ceiling() / 4) pack_all();
+  if (chunk_bytes_ > ceiling() - ceiling() / 4) pack_all(false);
 
   addresses_.add(got->range, &a);
   notify_chunk(a, got->range);

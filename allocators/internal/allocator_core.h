@@ -143,8 +143,8 @@ class allocator_core {
   result<extent *> extend(arena &a, const block_request &r, effort level);
   result<extent *> extend_by_pages(arena &a, const block_request &r, effort level);
   std::size_t ceiling() const;
-  void pack_all();
-  void unpack_if_steady(arena &a);
+  void pack_all(bool repeating_too);
+  void choose_placement(arena &a, const block_request &r);
   std::optional<extent_map::carved_extent> carve(arena &a, const block_request &r, effort level);
   status reserve_addresses(arena &a, std::size_t bytes);
   status collect_pages(arena &a, std::size_t pages, effort level, page_supply &supply);
@@ -155,7 +155,6 @@ class allocator_core {
   status map(const extent_map::carved_extent &place, page_supply &supply);
   void put_back(page_supply &supply);
   void release_old_mappings(arena &a, const extent_map::carved_extent &place, page_supply &supply);
-  bool is_repetitive(arena &a);
   void drop_aliases_if_fragmented(arena &a);
   bool drop_aliases(arena &a);
 

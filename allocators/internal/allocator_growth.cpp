@@ -11,25 +11,27 @@ namespace {
 
 constexpr std::size_t GiB = std::size_t{1} << 30;
 // Aliased addresses, per committed byte, above which an arena drops its aliases.
-constexpr std::size_t max_alias_ratio = 3;
-// A repeating workload moves at most three times its footprint, then stops. Above this multiple it
-// is not trusted to repeat; the count of moved pages halves every so many allocations.
-constexpr std::uint64_t restless_from = 6, restless_half_life = 1 << 20;
+constexpr std::size_t max_alias_ratio = 8;
+// The number of moved pages, by which programs are judged, halves every so many allocations.
+constexpr std::uint64_t restless_half_life = 1 << 20;
+// Above this multiple, a program that does not repeat itself keeps few aliases.
+constexpr std::uint64_t few_aliases_from = 6;
 constexpr std::uint64_t arenas_with_ample_addresses = 8;
 constexpr std::size_t first_reservation = std::size_t{64} << 20;  // of the arenas after those
 // The limit on retries, for a callback that always returns true.
 constexpr int callback_rounds = 16;
 
-// After so many allocations without a new page, the program is assumed to repeat itself.
-constexpr std::uint64_t settled_after = 1 << 15;
+// After so many allocations for each live block without a new page, a packed program is assumed to
+// repeat itself.
+constexpr std::uint64_t settled_after = 8;
 
 // The free memory, beyond the peak of live bytes, up to which growth creates pages rather than
-// moves free ones. Within a stream, moved pages are recalled without a driver call, so little is
-// tolerated; more would be saved only where blocks are a few pages large and broken pages cost more
-// than moves. Between streams pages are not recalled. They need room to settle, so more is
-// tolerated where a program with several streams does not repeat itself and uses little memory.
-std::size_t tolerated(std::size_t live_peak, bool settles, std::size_t page) {
-  const std::size_t share = live_peak < 2 * GiB ? live_peak / 16 : settles ? 0 : live_peak / 24;
+// moves free ones. Within a stream, moved pages are recalled without a driver call where the program
+// repeats itself, so little is tolerated. Elsewhere moves bring no rest: the more pages have moved,
+// the more memory is tolerated.
+std::size_t tolerated(std::size_t live_peak, bool settles, std::size_t moved, std::size_t page) {
+  std::size_t share = live_peak < 2 * GiB || !settles ? live_peak / 16 : 0;
+  if (!settles) share = std::min(share + moved / 2, live_peak / 4);
   return std::max(share, 2 * page);
 }
 
@@ -107,22 +109,45 @@ result<void *> allocator_core::find_memory(arena &a, const block_request &r) {
   return found;
 }
 
-// A program counts as repetitive until it has moved a multiple of its memory.
-bool allocator_core::is_repetitive(arena &a) {
+// Decides how the arena's blocks are placed, whenever it needs pages. What repeats itself has
+// placements, at any capacity; what moves pages without end is packed: when it has moved twice its
+// memory, or half of it where most of the ceiling is in use. (The repeating programs among this
+// project's traces moved at most 2.7 times their memory before they stopped, most of them less than
+// once; those that are packed too early are recognised later.)
+void allocator_core::choose_placement(arena &a, const block_request &r) {
+  const std::size_t most = ceiling(), held = committed();
   const std::lock_guard lock(a.lock);
-  if (a.counted().allocations - a.halved_at > restless_half_life) {
+  const arena::counters &n = a.counted();
+  const std::uint64_t blocks = n.allocations - n.frees;
+  a.pattern.add(n.live, blocks, r.bytes);
+  if (n.allocations - a.halved_at > restless_half_life) {
     a.moved /= 2;
-    a.halved_at = a.counted().allocations;
+    a.halved_at = n.allocations;
   }
-  return a.moved * page() <= restless_from * a.extents.committed_bytes();
+  if (a.pattern.recurs()) a.repeats = true;
+  if (a.pattern.varies()) a.repeats = false;
+  if (!a.packed()) {
+    const std::size_t bytes = a.extents.committed_bytes();
+    const std::size_t many = held <= most / 16 * 9 ? bytes * 2 : bytes / 2;
+    a.restless = !a.repeats && a.moved * page() > many;
+    if (a.restless) a.pack(true);
+    return;
+  }
+  const bool settled =
+      n.allocations - a.last_growth > settled_after * std::max<std::uint64_t>(blocks, 128);
+  if (a.repeats || (settled && !a.restless && held <= most - most / 32)) {
+    a.pack(false);
+    a.moved = 0;
+  }
 }
 
 // A program that does not repeat itself maps its pages at ever more addresses, and aliases fragment
 // the free addresses.
 void allocator_core::drop_aliases_if_fragmented(arena &a) {
-  const bool trusted = is_repetitive(a);
   {
     const std::lock_guard lock(a.lock);
+    const bool trusted =
+        a.moved * page() <= few_aliases_from * a.extents.committed_bytes() || !a.pattern.varies();
     const std::size_t most =
         trusted ? max_alias_ratio * a.extents.committed_bytes() + GiB : GiB / 4;
     if (a.extents.aliased_bytes() <= most) return;
@@ -132,8 +157,8 @@ void allocator_core::drop_aliases_if_fragmented(arena &a) {
 
 // Carves addresses, collects the pages they lack and maps them: all of it, or nothing.
 result<extent *> allocator_core::extend(arena &a, const block_request &r, effort level) {
+  choose_placement(a, r);
   drop_aliases_if_fragmented(a);
-  unpack_if_steady(a);
   if (in_chunks()) return extend_by_chunk(a, r, level);
   auto made = extend_by_pages(a, r, level);
   // A capture began on another stream after that stream was asked. Now its pages stay.
@@ -184,21 +209,11 @@ std::size_t allocator_core::ceiling() const {
   return std::min(limit.load(), device_.total_memory().bytes());
 }
 
-// Packs all arenas, when little more memory can be created.
-void allocator_core::pack_all() {
-  each_arena([](arena &a) { a.pack(true); });
-}
-
-// Unpacks an arena when no page had to be created for long and some memory is left.
-void allocator_core::unpack_if_steady(arena &a) {
-  {
-    const std::lock_guard lock(a.lock);
-    if (!a.packed() || a.counted().allocations - a.last_growth <= settled_after) return;
-  }
-  const std::size_t most = ceiling();
-  if (committed() > most - most / 32) return;
-  const std::lock_guard lock(a.lock);
-  a.pack(false);
+// Memory is short: packs the arenas of programs that are not known to repeat themselves, or all.
+void allocator_core::pack_all(bool repeating_too) {
+  each_arena([&](arena &a) {
+    if (repeating_too || !a.repeats) a.pack(true);
+  });
 }
 
 // ---- addresses ----
@@ -255,8 +270,10 @@ status allocator_core::collect_pages(arena &a, std::size_t pages, effort level,
   const std::size_t holding = committed();
   const std::size_t peak =
       std::max(live_peak_.load(), live() + pinned_free_bytes() + pages * page());
-  const bool settles = arenas_.size() == 1 && (is_repetitive(a) || a.packed());
-  const std::size_t soft = std::min(soft_limit.load(), peak + tolerated(peak, settles, page()));
+  const bool settles = arenas_.size() == 1 && !a.packed();
+  const std::size_t soft =
+      std::min(soft_limit.load(),
+               peak + tolerated(peak, settles, static_cast<std::size_t>(a.moved) * page(), page()));
   const std::size_t most = limit;
   const auto room = [&](std::size_t under) {
     return under > holding ? (under - holding) / page() : std::size_t{0};
@@ -283,7 +300,7 @@ status allocator_core::collect_pages(arena &a, std::size_t pages, effort level,
   }
   if (missing == 0) return {};
   if (missing > room(most)) {
-    pack_all();
+    pack_all(level == effort::waiting);
     return make_error(errc::out_of_memory, "caching_allocator::allocate",
                       "the limit of the allocator would be exceeded", missing * page(), most,
                       error_unit::bytes);
@@ -338,8 +355,6 @@ std::size_t allocator_core::take_free_pages(arena &victim, std::size_t pages, pa
 }
 
 status allocator_core::create(arena &a, std::size_t pages, page_supply &supply) {
-  const std::size_t most = ceiling();
-  if (committed() + pages * page() > most / 16 * 9) pack_all();
   {
     const std::lock_guard lock(a.lock);
     a.last_growth = a.counted().allocations;
@@ -347,7 +362,7 @@ status allocator_core::create(arena &a, std::size_t pages, page_supply &supply) 
   const auto consumer =
       supply.ordered_by_host ? std::nullopt : std::optional(thread_stream::handle_of(a.stream));
   if (status s = pages_->acquire(pages, supply.created, consumer); !s) {
-    pack_all();  // the rest of the device is in use by others
+    pack_all(false);  // the rest of the device is in use by others
     return s;
   }
   for (const page_ptr &p : supply.created) {

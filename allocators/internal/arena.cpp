@@ -31,7 +31,7 @@ void *arena::allocate_best_fit(const block_request &r, bool whole) {
 // again after everything cached for other sizes was merged.
 extent *arena::find_extent(const block_request &r, extent_map::search mode) {
   for (const bool again : {false, true}) {
-    if (again && cached_bytes_ == 0 && empty_slabs_ == 0) break;
+    if (again && cached_bytes_ == 0 && !empty_slabs_) break;
     if (again) flush();
     if (r.alignment == allocation_granule) {
       if (extent *const s = find_cached_placement(r)) return s;
@@ -164,6 +164,7 @@ extent *arena::evict(extent &s) {
 void arena::detach_cached(extent &s, std::uint64_t begin) {
   uncache(s);
   s.bin = nullptr;
+  if (s.blocks != nullptr) dissolve(s);
   if (s.begin == begin || !s.in_table) return;
   blocks_.erase(s.begin);
   s.in_table = false;
@@ -200,6 +201,7 @@ block_request arena::growth_for(const block_request &r) {
 }
 
 void arena::enter_in_table(extent &s) {
+  if (s.blocks != nullptr) dissolve(s);
   blocks_.insert(s.begin, block_ref(&s));
   s.in_table = true;
 }
@@ -235,16 +237,28 @@ void arena::pack(bool on) {
 }
 
 void *arena::enter_slab(extent *memory, const block_request &r) {
+  if (memory->blocks != nullptr) {
+    slab &there = *memory->blocks;
+    if (there.block_bytes == r.bytes) {
+      if (there.in_heap == slab::not_in_heap) link(there);
+      return allocate_in_slab(there, r);
+    }
+    dissolve(*memory);
+  }
   if (spare_slabs_.empty()) {
     all_slabs_.push_back(std::make_unique<slab>());
+    spare_slabs_.reserve(all_slabs_.capacity());
     spare_slabs_.push_back(all_slabs_.back().get());
   }
+  const auto bytes = static_cast<std::size_t>(r.bytes);
+  slabs_.expect(bytes);
   slab *const s = spare_slabs_.back();
   spare_slabs_.pop_back();
   *s = slab{};
   s->memory = memory;
-  s->block_bytes = static_cast<std::uint32_t>(r.bytes);
-  s->block_count = static_cast<std::uint16_t>(slab::blocks_in(static_cast<std::size_t>(r.bytes)));
+  s->block_bytes = static_cast<std::uint32_t>(bytes);
+  s->block_count = static_cast<std::uint16_t>(slab::blocks_in(bytes));
+  memory->blocks = s;
   memory->allocated = false;
   remember_placement(memory);
   if (memory->in_table) {
@@ -255,34 +269,50 @@ void *arena::enter_slab(extent *memory, const block_request &r) {
     s->release(place);
     blocks_.insert(s->address(place), block_ref(s, place));
   }
-  slabs_.link(s);
-  ++empty_slabs_;
+  link(*s);
   return allocate_in_slab(*s, r);
 }
 
 // ---- freeing ----
 
 extent *arena::release(extent &s) {
+  if (s.blocks != nullptr) dissolve(s);
   if (s.in_table) blocks_.erase(s.begin);
   s.in_table = false;
   s.bin = nullptr;
   return extents.release(&s);
 }
 
-// Requires: all its blocks are free.
-void arena::dissolve(slab &s) {
-  --empty_slabs_;
+// An empty slab leaves the heap of its class. Its memory is cached, or free where it has no
+// placement.
+void arena::remove_empty(slab &s) {
+  extent &memory = *s.memory;
   slabs_.unlink(&s);
+  if (memory.bin == nullptr) {
+    release(memory);
+  } else if (!memory.cached) {
+    cache(memory);
+  }
+}
+
+// Requires: all blocks of its slab are free.
+void arena::dissolve(extent &memory) {
+  slab &s = *memory.blocks;
+  memory.blocks = nullptr;
+  if (s.in_heap != slab::not_in_heap) slabs_.unlink(&s);
   for (unsigned place = 0; place < s.block_count; ++place) blocks_.erase(s.address(place));
-  cache(*s.memory);
+  slabs_.forget(&s);
   spare_slabs_.push_back(&s);
 }
 
 void arena::flush() {
-  slabs_.each([&](slab *s) {
-    if (s->free_blocks == s->block_count) dissolve(*s);
-  });
   if (cached_bytes_ != 0) placements_.each_cached([&](extent &s) { evict(s); });
+  if (!empty_slabs_) return;
+  empty_slabs_ = false;
+  for (std::size_t bytes = allocation_granule; bytes <= slab::largest_block;
+       bytes += allocation_granule) {
+    if (slab *const s = slabs_.first(bytes); s != nullptr && s->empty()) remove_empty(*s);
+  }
 }
 
 // ---- use on other streams ----
@@ -362,7 +392,7 @@ std::size_t arena::usable_size(std::uint64_t address) const {
 
 std::size_t arena::host_bytes() const {
   return sizeof(*this) + extents.host_bytes() + blocks_.host_bytes() + placements_.host_bytes() +
-         all_slabs_.size() * sizeof(slab);
+         all_slabs_.size() * sizeof(slab) + slabs_.host_bytes() + pattern.host_bytes();
 }
 
 }  // namespace stillmap

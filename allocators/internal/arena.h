@@ -13,6 +13,7 @@
 #include "stillmap/allocators/internal/arena_lock.h"
 #include "stillmap/allocators/internal/block_table.h"
 #include "stillmap/allocators/internal/extent_map.h"
+#include "stillmap/allocators/internal/growth_pattern.h"
 #include "stillmap/allocators/internal/history_ring.h"
 #include "stillmap/allocators/internal/pending_frees.h"
 #include "stillmap/allocators/internal/placement_cache.h"
@@ -67,9 +68,8 @@ class arena {
   // more blocks than ever before.
   void *allocate(const block_request &r) {
     if (r.small()) {
-      if (slab *const s = slabs_.first(static_cast<std::size_t>(r.bytes))) {
-        return allocate_in_slab(*s, r);
-      }
+      slab *const s = slabs_.first(static_cast<std::size_t>(r.bytes));
+      if (s != nullptr && (!s->empty() || reuse_empty(*s))) return allocate_in_slab(*s, r);
       return allocate_beyond_slabs(r);
     }
     if (r.alignment == allocation_granule) {
@@ -151,11 +151,6 @@ class arena {
   std::size_t host_bytes() const;
   std::uint64_t cached_bytes() const { return cached_bytes_; }
 
-  template <class Use>
-  void each_slab_with_room(Use use) const {
-    slabs_.each(use);
-  }
-
   mutable arena_lock lock;
   // These change under `lock` and the allocator's growth mutex. `ended`: the stream was destroyed, or
   // is about to be; another may take the arena over, behind `last_work`.
@@ -176,6 +171,9 @@ class arena {
   // the last halving.
   std::uint64_t moved = 0;
   std::uint64_t halved_at = 0;
+  growth_pattern pattern;
+  bool repeats = false;             // as far as the pattern tells
+  bool restless = false;            // packed because pages moved without end
   history_ring *history = nullptr;  // notified of recalled pages
 
  private:
@@ -197,8 +195,16 @@ class arena {
     count_allocation(r.bytes, r.slack);
     return device_address(s.begin).pointer();
   }
+  // Whether a request goes to this empty slab: its memory is the first available placement of its
+  // size, or has none.
+  bool reuse_empty(slab &s) {
+    extent &memory = *s.memory;
+    if (!memory.cached) return true;
+    if (memory.bin->first_cached() != &memory) return false;
+    take_cached(memory);
+    return true;
+  }
   void *allocate_in_slab(slab &s, const block_request &r) {
-    if (s.free_blocks == s.block_count) --empty_slabs_;
     const unsigned place = s.acquire();
     if (s.free_blocks == 0) slabs_.unlink(&s);
     s.slack[place] = r.slack;
@@ -217,11 +223,23 @@ class arena {
   }
   void return_to_slab(slab &s, unsigned place) {
     s.release(place);
-    if (s.free_blocks == 1) slabs_.link(&s);
-    if (s.free_blocks < s.block_count) return;
-    ++empty_slabs_;
-    // One empty slab of each class is kept.
-    if (s.next != nullptr || s.previous != nullptr) dissolve(s);
+    if (s.free_blocks == 1) link(s);
+    if (s.empty()) slab_emptied(s);
+  }
+  void link(slab &s) {
+    slab *const other = slabs_.first(s.block_bytes);
+    if (other != nullptr && other->empty()) remove_empty(*other);
+    slabs_.link(&s);
+  }
+  // Its memory is cached like any block, and still divided: the next request of the class may get
+  // it. Without a placement, it is kept only while no other slab has room.
+  void slab_emptied(slab &s) {
+    if (!slabs_.alone(&s))
+      remove_empty(s);
+    else if (s.memory->bin == nullptr)
+      empty_slabs_ = true;
+    else
+      cache(*s.memory);
   }
   // Caches a freed extent in the bin of its size, or frees it where it has none.
   void cache(extent &s) {
@@ -279,21 +297,22 @@ class arena {
   void forget_placements();
   bool unused(const chunk &c);
   extent *release(extent &s);
-  void dissolve(slab &s);
+  void remove_empty(slab &s);
+  void dissolve(extent &memory);
 
   // The members that every request touches, in two cache lines.
   alignas(64) extent *last_ = &nothing_;  // the last allocated extent
   size_bin *last_bin_ = nullptr;          // the bin of the last request
   std::uint64_t cached_bytes_ = 0;
   counters counters_;
-  slab_lists slabs_;
+  slab_heaps slabs_;
   placement_cache placements_;
   extent nothing_;
   std::uint64_t claims_ = 0;     // claims that involved aliased pages
   std::vector<recall> recalls_;  // of the current claim
   wait_list want_pages_;         // placements that wait for pages at their addresses
   wait_list want_recall_;        // placements that wait until others no longer share their pages
-  std::size_t empty_slabs_ = 0;
+  bool empty_slabs_ = false;     // there may be an empty slab without a placement
   bool packed_ = false;
   block_table blocks_;
   std::unordered_map<std::uint64_t, use_list> uses_;

@@ -19,6 +19,7 @@
 namespace stillmap {
 
 struct size_bin;
+struct slab;
 
 // A list of placements that wait for the same thing; each is in at most one. placement_cache.h
 struct wait_list {
@@ -52,7 +53,8 @@ struct alignas(64) extent {
 
   extent *previous = nullptr;  // neighbours by address, in the same reservation
   extent *next = nullptr;
-  wait_list waiting;  // placements that overlap this block
+  wait_list waiting;       // placements that overlap this block
+  slab *blocks = nullptr;  // the slab that divides it, also while it is cached
 
   std::uint64_t end() const { return begin + bytes; }
   virtual_range range() const { return {device_address(begin), static_cast<std::size_t>(bytes)}; }

@@ -20,7 +20,6 @@ namespace stillmap {
 // line.
 struct alignas(64) size_bin {
   static constexpr std::size_t none = SIZE_MAX;
-  static constexpr std::size_t max_placements = 2048;
   struct placement {
     std::uint64_t begin = 0;
     extent *at = nullptr;  // the last extent there; if cached, the one there now
@@ -39,6 +38,7 @@ struct alignas(64) size_bin {
   std::uint32_t low = 0;          // no placement below this index is open
   std::vector<placement> all;
   std::vector<word> more;
+  std::vector<std::uint64_t> open_words;  // a bit for each of `more`: a placement in it is open
 
   word &word_of(std::size_t i) { return i < 64 ? first : more[i / 64 - 1]; }
   const word &word_of(std::size_t i) const { return i < 64 ? first : more[i / 64 - 1]; }
@@ -47,13 +47,30 @@ struct alignas(64) size_bin {
   // The first open placement at or after `from`.
   std::size_t first_open(std::size_t from = 0) const {
     from = std::max<std::size_t>(from, low);
-    std::uint64_t among = ~std::uint64_t{0} << (from % 64);
-    for (std::size_t i = from & ~std::size_t{63}; i < all.size(); i += 64) {
-      const std::uint64_t open = word_of(i).open & among;
-      if (open != 0) return i + static_cast<std::size_t>(std::countr_zero(open));
-      among = ~std::uint64_t{0};
+    if (from >= all.size()) return none;
+    const std::uint64_t here = word_of(from).open & (~std::uint64_t{0} << (from % 64));
+    if (here != 0) {
+      return (from & ~std::size_t{63}) + static_cast<std::size_t>(std::countr_zero(here));
+    }
+    // Word i of all is number i - 1 of `more`.
+    const std::size_t next = from / 64;
+    std::uint64_t among = ~std::uint64_t{0} << (next % 64);
+    for (std::size_t row = next / 64; row < open_words.size(); ++row, among = ~std::uint64_t{0}) {
+      const std::uint64_t words = open_words[row] & among;
+      if (words == 0) continue;
+      const std::size_t i = row * 64 + static_cast<std::size_t>(std::countr_zero(words));
+      return (i + 1) * 64 + static_cast<std::size_t>(std::countr_zero(more[i].open));
     }
     return none;
+  }
+  void open(std::size_t i) {
+    word_of(i).open |= bit(i);
+    if (i >= 64) open_words[(i / 64 - 1) / 64] |= bit(i / 64 - 1);
+  }
+  void close(std::size_t i) {
+    word &w = word_of(i);
+    w.open &= ~bit(i);
+    if (i >= 64 && w.open == 0) open_words[(i / 64 - 1) / 64] &= ~bit(i / 64 - 1);
   }
   extent *cached_at(std::size_t i) const {
     return (word_of(i).cached & bit(i)) != 0 ? all[i].at : nullptr;
@@ -84,9 +101,8 @@ struct alignas(64) size_bin {
     front = comes_first ? s : front;
     front_index = comes_first ? i : front_index;
     low = std::min(low, i);
-    word &w = word_of(i);
-    w.open |= bit(i);
-    w.cached |= bit(i);
+    open(i);
+    word_of(i).cached |= bit(i);
   }
   // The placement stays open.
   void uncache(extent *s) {
@@ -94,18 +110,16 @@ struct alignas(64) size_bin {
     if (front == s) forget_front();
   }
   void take(extent *s) {
-    word &w = word_of(s->slot);
-    w.open &= ~bit(s->slot);
-    w.cached &= ~bit(s->slot);
+    close(s->slot);
+    word_of(s->slot).cached &= ~bit(s->slot);
     if (front == s) forget_front();
   }
   void forget_front() {
     front = nullptr;
     front_index = 0;
   }
-  void close(std::size_t i) { word_of(i).open &= ~bit(i); }
   void reopen(std::size_t i) {
-    word_of(i).open |= bit(i);
+    open(i);
     low = std::min(low, static_cast<std::uint32_t>(i));
     if (i < front_index) forget_front();
   }
@@ -150,8 +164,10 @@ class placement_cache {
       of->bytes = s->bytes;
       put(of);
     }
-    if (of->all.size() == size_bin::max_placements) return;
-    if (of->all.size() % 64 == 0 && !of->all.empty()) of->more.emplace_back();
+    if (of->all.size() % 64 == 0 && !of->all.empty()) {
+      if (of->more.size() % 64 == 0) of->open_words.push_back(0);
+      of->more.emplace_back();
+    }
     of->all.push_back({s->begin, nullptr, {}});
     of->assign(of->all.size() - 1, s);
     ++count_;
@@ -180,7 +196,7 @@ class placement_cache {
   }
 
  private:
-  static constexpr std::size_t max_placements = std::size_t{1} << 16;
+  static constexpr std::size_t max_placements = std::size_t{1} << 18;
   std::size_t home(std::uint64_t bytes) const {
     const std::uint64_t mixed = (bytes / allocation_granule) * 0x9E3779B97F4A7C15u;
     return static_cast<std::size_t>(mixed >> 40) & (slots_.size() - 1);

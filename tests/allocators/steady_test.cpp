@@ -2,6 +2,7 @@
 // close to the peak of live bytes.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 
 #include "stillmap/vmm/address_space.h"
@@ -112,6 +113,50 @@ TEST_F(steady, a_training_loop_makes_no_driver_call_after_its_second_step) {
     }
     t.tear_down();
   }
+}
+
+// Blocks of many sizes up to 8 KiB that end in another order in each step, while larger ones grow
+// around them: where the slabs lie depends on the live blocks alone.
+TEST_F(steady, small_blocks_come_back_to_the_same_slabs) {
+  auto made = caching_allocator::create(dev());
+  ASSERT_TRUE(made);
+  const stream s = make_stream();
+  std::vector<std::vector<void *>> first;
+  std::mt19937 order(3);
+  for (int step = 0; step < 4; ++step) {
+    std::vector<void *> all;
+    for (std::size_t i = 0; i < 3000; ++i) {
+      const auto got = (*made)->allocate(i % 10 == 9 ? 300000 + 512 * i : 512 * (1 + i % 16), s);
+      ASSERT_TRUE(got);
+      all.push_back(*got);
+    }
+    first.push_back(all);
+    std::shuffle(all.begin(), all.end(), order);
+    for (void *p : all) ASSERT_TRUE((*made)->free(p));
+  }
+  for (int step = 2; step < 4; ++step) EXPECT_EQ(first[step], first[1]) << "step " << step;
+}
+
+TEST_F(steady, more_places_of_one_size_than_a_few_thousand) {
+  constexpr std::size_t n = 5000;
+  auto made = caching_allocator::create(dev());
+  ASSERT_TRUE(made);
+  const stream s = make_stream();
+  std::vector<std::vector<void *>> at;
+  std::mt19937 order(5);
+  for (int step = 0; step < 3; ++step) {
+    std::vector<void *> all;
+    for (std::size_t i = 0; i < n; ++i) {
+      const auto got = (*made)->allocate(16384, s);
+      ASSERT_TRUE(got);
+      all.push_back(*got);
+    }
+    at.push_back(all);
+    std::shuffle(all.begin(), all.end(), order);
+    for (void *p : all) ASSERT_TRUE((*made)->free(p));
+  }
+  EXPECT_EQ(at[1], at[0]);
+  EXPECT_EQ(at[2], at[0]);
 }
 
 // Two shapes of the same memory, in turn: pages go to and fro by writing it down.

@@ -155,7 +155,8 @@ TEST_F(SoakTest, TheBooksDoNotGrow) {
     EXPECT_EQ(r->left_committed, 0u) << "memory stayed when all was free";
     EXPECT_GT(r->answered, 5000u);
     EXPECT_GT(r->ops, 100000u);
-    EXPECT_LE(r->peak_committed, r->peak_live + r->peak_live / 10);
+    // What never repeats may keep a quarter more while the device has room.
+    EXPECT_LE(r->peak_committed, r->peak_live + r->peak_live / 4 + 16 * MiB);
     EXPECT_LE(most_books(*r, 4, 8), most_books(*r, 0, 4) + MiB) << "two_streams " << two_streams;
     EXPECT_LE(most_books(*r, 0, 8), 24 * MiB);
   }

@@ -1,0 +1,51 @@
+// Which programs count as repeating themselves.
+#include "stillmap/allocators/internal/growth_pattern.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace stillmap {
+namespace {
+
+TEST(growth_pattern, what_comes_again_recurs) {
+  growth_pattern p;
+  const auto iteration = [&] {
+    for (std::uint64_t i = 1; i <= 40; ++i) p.add(i << 20, i, 512 * i);
+  };
+  iteration();
+  EXPECT_FALSE(p.recurs());
+  iteration();
+  EXPECT_TRUE(p.recurs());
+  EXPECT_FALSE(p.varies());
+}
+
+TEST(growth_pattern, random_sizes_vary) {
+  growth_pattern p;
+  std::mt19937_64 random(1);
+  for (int i = 0; i < 10000; ++i)
+    p.add(random() % (1 << 30), random() % 1000, 512 * (random() % 9));
+  EXPECT_FALSE(p.recurs());
+  EXPECT_TRUE(p.varies());
+}
+
+// More requests in an iteration than are remembered.
+TEST(growth_pattern, long_iterations_recur) {
+  growth_pattern p;
+  for (int iteration = 0; iteration < 4; ++iteration) {
+    for (std::uint64_t i = 1; i <= 50000; ++i) p.add(i * 512, i % 777, 512 * (i % 13));
+  }
+  EXPECT_TRUE(p.recurs());
+}
+
+TEST(growth_pattern, one_that_changes_is_noticed) {
+  growth_pattern p;
+  for (int i = 0; i < 100; ++i) p.add(1 << 20, 1, 512);
+  EXPECT_TRUE(p.recurs());
+  for (std::uint64_t i = 0; i < 64; ++i) p.add(i << 22, i, 1024);
+  EXPECT_FALSE(p.recurs());
+  EXPECT_TRUE(p.varies());
+}
+
+}  // namespace
+}  // namespace stillmap
