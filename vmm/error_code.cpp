@@ -35,6 +35,13 @@ class stillmap_category_type final : public std::error_category {
     if (code != static_cast<int>(errc::operation_canceled)) return {code, *this};
     return std::errc::operation_canceled;
   }
+
+  // Host memory is memory: std::errc::not_enough_memory is errc::out_of_memory, not the reverse.
+  bool equivalent(const std::error_code &code, int condition) const noexcept override {
+    return std::error_category::equivalent(code, condition) ||
+           (condition == static_cast<int>(errc::out_of_memory) &&
+            code == std::errc::not_enough_memory);
+  }
 };
 
 }  // namespace

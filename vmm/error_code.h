@@ -8,7 +8,7 @@ namespace stillmap {
 
 // Portable error conditions that a caller can act on. Compare: `e.code == errc::busy`.
 enum class errc {
-  out_of_memory = 1,        // physical memory; freeing some and retrying can succeed
+  out_of_memory = 1,        // of the device; or of the host: std::errc::not_enough_memory, too
   address_space_exhausted,  // no reservation of that size, or the mapping limit is reached
   invalid_argument,         // the call was wrong; retrying cannot help
   not_supported,            // this driver, device or backing cannot do it

@@ -6,8 +6,8 @@
 #include <thread>
 
 #include "tests/allocators/checked_heap.h"
-#include "tests/allocators/host_allocations.h"
 #include "tests/support/buffer_test.h"
+#include "tests/support/host_memory.h"
 
 namespace stillmap {
 namespace {

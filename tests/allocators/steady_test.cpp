@@ -7,8 +7,8 @@
 
 #include "stillmap/vmm/address_space.h"
 #include "tests/allocators/checked_heap.h"
-#include "tests/allocators/host_allocations.h"
 #include "tests/support/buffer_test.h"
+#include "tests/support/host_memory.h"
 
 namespace stillmap {
 namespace {

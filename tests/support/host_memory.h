@@ -1,0 +1,26 @@
+// Counts the host allocations of the calling thread, and makes chosen ones fail. Other threads are
+// excluded: hostcuda's stream threads allocate in the same process. The driver's own allocations never
+// fail. Replaces operator new.
+#pragma once
+
+#include <cstdint>
+
+namespace stillmap::testing {
+
+// How many the calling thread has made.
+std::uint64_t host_allocations();
+
+// While it exists, the nth host allocation of the calling thread from now on throws std::bad_alloc
+// (0: the next one; the driver's are passed over), and with `all_after` each one after it, too. At most one at a time in a thread.
+class fail_host_allocation {
+ public:
+  explicit fail_host_allocation(std::uint64_t nth, bool all_after = false);
+  ~fail_host_allocation();
+  fail_host_allocation(const fail_host_allocation &) = delete;
+  fail_host_allocation &operator=(const fail_host_allocation &) = delete;
+
+  bool happened() const;  // one has failed
+  void stop();            // none fails any more
+};
+
+}  // namespace stillmap::testing

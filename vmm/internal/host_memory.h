@@ -1,0 +1,40 @@
+// Host memory that runs out becomes an error where the library is entered: the containers of the
+// standard library throw std::bad_alloc, and no exception may leave the library. docs/errors.md
+// For sources and internal headers only.
+#pragma once
+
+#include <new>
+#include <stdexcept>
+#include <system_error>
+#include <type_traits>
+#include <utility>
+
+#include "stillmap/vmm/error.h"
+
+namespace stillmap {
+
+// Equals errc::out_of_memory and std::errc::not_enough_memory; the latter tells it from a device's.
+inline tl::unexpected<error> host_out_of_memory(const char *op) noexcept {
+  return tl::unexpected<error>(error{std::make_error_code(std::errc::not_enough_memory),
+                                     op,
+                                     "the host has no memory left",
+                                     0,
+                                     0,
+                                     error_unit::none,
+                                     {}});
+}
+
+// Returns act(), a result or status, or the error above where the host had no memory for it. `act`
+// must leave everything as it was when an allocation in it throws.
+template <class Act>
+auto with_host_memory(const char *op, Act &&act) noexcept -> std::invoke_result_t<Act> {
+  try {
+    return std::forward<Act>(act)();
+  } catch (const std::bad_alloc &) {
+    return host_out_of_memory(op);
+  } catch (const std::length_error &) {  // more than any container holds
+    return host_out_of_memory(op);
+  }
+}
+
+}  // namespace stillmap
