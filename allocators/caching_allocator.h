@@ -27,9 +27,9 @@ class allocator_core;
 
 // Threads: safe. Threads that use different streams do not wait for each other, unless one of them
 //          needs more memory.
-// Stream:  CU_STREAM_PER_THREAD is another stream for each thread that calls. Pages of such a stream
-//          go to other threads behind an event on the legacy stream, which waits for all blocking
-//          streams.
+// Stream:  CU_STREAM_PER_THREAD is another stream for each thread that calls, and so is stream 0 of a
+//          program built with --default-stream per-thread (stream_ref). Pages of such a stream go to
+//          other threads behind an event on the legacy stream, which waits for all blocking streams.
 //          Call forget_stream before a stream is destroyed. A stream that was destroyed without it is
 //          found out where memory is short, by empty_cache and trim, and from time to time when new
 //          streams come: the host then waits for the device, because the driver may still be

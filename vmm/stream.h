@@ -13,19 +13,34 @@ namespace stillmap {
 
 class device;
 
-// A view of a CUDA stream; never destroys it. The default is the legacy default stream. A literal
-// nullptr does not convert: write stream_ref::legacy().
+// A view of a CUDA stream; never destroys it. The default, and a null handle, is the default stream of
+// the program that includes this header: the legacy one, or the calling thread's where
+// CUDA_API_PER_THREAD_DEFAULT_STREAM is defined, as `nvcc --default-stream per-thread` does. Source:
+// CUDA Runtime API, "Stream synchronization behavior". A literal nullptr does not convert: write
+// stream_ref::legacy() or stream_ref::per_thread().
 class stream_ref {
  public:
+#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
+  // Always inlined: files of one program may be compiled either way.
+  [[gnu::always_inline]] stream_ref() : stream_ref(per_thread()) {}
+  [[gnu::always_inline]] stream_ref(stream_handle s)  // NOLINT: a view converts
+      : handle_(s != nullptr ? s : per_thread().handle_) {}
+#else
   constexpr stream_ref() = default;
   constexpr stream_ref(stream_handle s) : handle_(s) {}  // NOLINT: a view converts
+#endif
   stream_ref(std::nullptr_t) = delete;
   // The legacy default stream (CU_STREAM_LEGACY): synchronises with every blocking stream.
-  static constexpr stream_ref legacy() { return {}; }
+  static constexpr stream_ref legacy() { return {exactly(), nullptr}; }
+  // The calling thread's default stream (CU_STREAM_PER_THREAD): another stream in each thread.
+  static stream_ref per_thread() { return {exactly(), reinterpret_cast<stream_handle>(0x2)}; }
   constexpr stream_handle get() const { return handle_; }
   constexpr bool operator==(const stream_ref &) const = default;
 
  private:
+  struct exactly {};
+  constexpr stream_ref(exactly, stream_handle s) : handle_(s) {}
+
   stream_handle handle_ = nullptr;
 };
 
