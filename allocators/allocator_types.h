@@ -88,6 +88,20 @@ struct caching_allocator_stats {
   std::size_t host_bytes = 0;        // host memory of the allocator's own data structures
 };
 
+// What empty_cache and trim released, and the free memory that stayed, by the reason. Bytes.
+struct release_report {
+  std::size_t released = 0;       // now, or once the work queued so far has completed
+  std::size_t kept = 0;           // whole free pages (chunks without VMM): as asked
+  std::size_t private_pools = 0;  // of private pools that exist
+  std::size_t capturing = 0;      // of streams that capture a graph
+  std::size_t pending_free = 0;   // freed blocks that work of other streams may still use
+  std::size_t page_edges = 0;     // in pages (chunks) that also hold blocks
+
+  std::size_t stayed() const {
+    return kept + private_pools + capturing + pending_free + page_edges;
+  }
+};
+
 // Handle of a private pool: memory that captured graphs replay on. Belongs to one allocator.
 struct private_pool {
   std::uint64_t id = 0;

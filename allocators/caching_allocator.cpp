@@ -109,11 +109,10 @@ status caching_allocator::begin_allocate_to_pool(private_pool p, stream_ref s) {
 status caching_allocator::end_allocate_to_pool(private_pool p, stream_ref s) {
   return core_->end_allocate_to_pool(p, s);
 }
-status caching_allocator::empty_cache() {
-  const auto given = core_->trim(0);
-  return given ? status{} : tl::unexpected<error>(given.error());
+result<release_report> caching_allocator::empty_cache() {
+  return core_->trim(0);
 }
-result<physical_size> caching_allocator::trim(std::size_t keep) {
+result<release_report> caching_allocator::trim(std::size_t keep) {
   return core_->trim(keep);
 }
 std::size_t caching_allocator::limit() const {

@@ -127,13 +127,12 @@ class caching_allocator {
 
   // Releases all whole free pages to the device, once the work queued on their streams has
   // completed. Pages of private pools and of capturing streams stay. Without VMM: releases all
-  // unused chunks; the host waits.
+  // unused chunks; the host waits. Returns what was released, and what stayed and why.
   // Ensures: memory that cannot be released stays usable.
   // Errors:  the driver's; busy (without VMM, while a stream captures a graph).
-  status empty_cache();
-  // The same, until at most `keep` bytes of whole free pages are left. Returns the bytes released,
-  // or to be released once the queued work has completed.
-  result<physical_size> trim(std::size_t keep);
+  result<release_report> empty_cache();
+  // The same, until at most `keep` bytes of whole free pages are left.
+  result<release_report> trim(std::size_t keep);
 
   std::size_t limit() const;
   // Sets caching_allocator_options::limit. A limit below the committed memory releases nothing; no

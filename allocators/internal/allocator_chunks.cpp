@@ -183,15 +183,15 @@ std::size_t allocator_core::release_chunks_of(arena &a, std::size_t bytes, statu
   return given;
 }
 
-result<physical_size> allocator_core::trim_chunks(std::size_t keep) {
+result<std::size_t> allocator_core::trim_chunks(std::size_t keep) {
   reclaim(false);
   std::size_t unused = 0;
   each_arena([&](arena &a) { unused += a.unused_chunk_bytes(); });
-  if (unused <= keep) return physical_size(0);
+  if (unused <= keep) return std::size_t{0};
   status outcome;
   const std::size_t given = release_chunks(unused - keep, true, outcome);
   if (!outcome) return tl::unexpected<error>(outcome.error());
-  return physical_size(given);
+  return given;
 }
 
 // For the destructor. Requires: the device is idle.

@@ -47,7 +47,7 @@ class allocator_core {
   status forget_stream(stream_ref named);
 
   // allocator_returns.cpp
-  result<physical_size> trim(std::size_t keep);
+  result<release_report> trim(std::size_t keep);
 
   // allocator_pools.cpp
   result<private_pool> create_pool();
@@ -166,7 +166,7 @@ class allocator_core {
   status free_chunk(arena &a, const arena::chunk &c);
   std::size_t release_chunks(std::size_t bytes, bool wait, status &outcome);
   std::size_t release_chunks_of(arena &a, std::size_t bytes, status &outcome);
-  result<physical_size> trim_chunks(std::size_t keep);
+  result<std::size_t> trim_chunks(std::size_t keep);
   void free_all_chunks() noexcept;
   void release_grant(std::size_t bytes) const noexcept;
   status check_no_capture() const;
@@ -184,6 +184,7 @@ class allocator_core {
   void reclaim_pending(arena &a, bool wait);
   void reclaim_unmapping(arena &a, bool wait);
   status retire(arena &a, std::size_t pages, std::size_t &bytes);
+  release_report report_release(std::size_t released, const std::vector<arena *> &giving);
   void flush_all();
   void unmap_everything() noexcept;
   status wait_for_device() const;

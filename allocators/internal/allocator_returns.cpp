@@ -63,17 +63,21 @@ void allocator_core::flush_all() {
 
 // ---- releasing pages to the device ----
 
-result<physical_size> allocator_core::trim(std::size_t keep) {
+result<release_report> allocator_core::trim(std::size_t keep) {
   if (watch_.in_child()) return forked_error("caching_allocator::trim");
   const std::lock_guard growing(growth_mutex_);
   const relaxed_capture_mode relaxed(device_.driver());
   STILLMAP_RETURN_IF_ERROR(relaxed.entered());
   end_destroyed_streams();
-  if (in_chunks()) return trim_chunks(keep);
+  std::vector<arena *> giving;
+  if (in_chunks()) {
+    STILLMAP_ASSIGN_OR_RETURN(const std::size_t given, trim_chunks(keep));
+    for (const auto &a : arenas_) giving.push_back(a.get());
+    return report_release(given, giving);
+  }
   reclaim_pools(false);
   // Pages of private pools stay. No event can be recorded on a capturing stream, so its pages stay
   // too.
-  std::vector<arena *> giving;
   for (const auto &a : arenas_) {
     if (!a->pinned && !capturing(*a)) giving.push_back(a.get());
   }
@@ -97,7 +101,30 @@ result<physical_size> allocator_core::trim(std::size_t keep) {
   }
   reclaim(false);
   if (!outcome) return tl::unexpected<error>(outcome.error());
-  return physical_size(given);
+  return report_release(given, giving);
+}
+
+// Why free memory stayed. `giving`: the arenas that could release pages.
+release_report allocator_core::report_release(std::size_t released,
+                                              const std::vector<arena *> &giving) {
+  release_report out{.released = released};
+  each_arena([&](arena &a) {
+    const std::size_t pending = static_cast<std::size_t>(a.counted().pending_free);
+    const std::size_t cached = static_cast<std::size_t>(a.cached_bytes());
+    const std::size_t all = a.extents.free_bytes() + cached;
+    if (a.pinned) {
+      out.private_pools += all + pending;
+    } else if (std::find(giving.begin(), giving.end(), &a) == giving.end()) {
+      out.capturing += all + pending;
+    } else {
+      const std::size_t whole =
+          in_chunks() ? a.unused_chunk_bytes() : a.extents.free_pages() * page();
+      out.kept += whole;
+      out.pending_free += pending;
+      out.page_edges += all > whole ? all - whole : 0;
+    }
+  });
+  return out;
 }
 
 // Releases up to `pages` whole free pages of `a`. Pages that cannot be released stay.

@@ -186,7 +186,7 @@ void stillmap_record_stream(void *block, CUstream_st *stream) {
 
 void stillmap_empty_cache() {
   each_heap([](caching_allocator &heap) {
-    if (const status s = heap.empty_cache(); !s) complain(s.error());
+    if (const auto s = heap.empty_cache(); !s) complain(s.error());
   });
 }
 

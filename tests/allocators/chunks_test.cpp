@@ -65,7 +65,7 @@ TEST_F(chunks, go_back_whole_and_only_when_asked) {
   EXPECT_EQ(freed(before), 0u);
   const auto some = h.heap().trim(40_MiB);
   ASSERT_TRUE(some);
-  EXPECT_EQ(some->bytes(), 30_MiB) << "the one that is enough";
+  EXPECT_EQ(some->released, 30_MiB) << "the one that is enough";
   EXPECT_EQ(held(), 42_MiB);
   EXPECT_FALSE(h.heap().owns(*other));
   EXPECT_TRUE(h.heap().owns(*goes));
@@ -272,7 +272,7 @@ TEST_F(chunks, come_but_do_not_go_while_a_graph_is_captured) {
     EXPECT_TRUE(heap.free(*captured));
     EXPECT_TRUE(heap.allocate(12_MiB, t)) << "in what it has";
     EXPECT_FALSE(heap.allocate(40_MiB, t)) << "another stream's request frees nothing either";
-    const status refused = heap.empty_cache();
+    const auto refused = heap.empty_cache();
     EXPECT_FALSE(refused) << "something could have gone";
     EXPECT_EQ(freed(before), 0u);
     CUgraph graph = nullptr;

@@ -201,11 +201,11 @@ TEST_F(private_pools_test, its_pages_wait_for_the_last_replay) {
   hold(r.get());
   one.graph->launch(r);
   ASSERT_TRUE(heap().release_pool(p, {r}));
-  EXPECT_EQ(heap().trim(0)->bytes(), 0u);
+  EXPECT_EQ(heap().trim(0)->released, 0u);
   EXPECT_EQ(committed_by(p), heap().stats().total.committed);
   release(r.get());
   settle();
-  EXPECT_GE(heap().trim(0)->bytes(), 9 * page());
+  EXPECT_GE(heap().trim(0)->released, 9 * page());
   EXPECT_EQ(heap().stats().total.committed, 0u);
 }
 
@@ -322,10 +322,10 @@ TEST_F(private_pools_test, release_waits_for_all_streams_that_filled_it) {
   hold(s.get());
   graph.launch(s);
   ASSERT_TRUE(heap().release_pool(p));
-  EXPECT_EQ(heap().trim(0)->bytes(), 0u);
+  EXPECT_EQ(heap().trim(0)->released, 0u);
   release(s.get());
   settle();
-  EXPECT_EQ(heap().trim(0)->bytes(), 3 * page());
+  EXPECT_EQ(heap().trim(0)->released, 3 * page());
 }
 
 TEST_F(private_pools_test, a_capture_gets_pages_of_idle_streams_and_waits_for_no_busy_one) {
