@@ -151,6 +151,7 @@ class allocator_core {
   bool gives_pages(arena &a) const;
   std::size_t take_free_pages(arena &victim, std::size_t pages, page_supply &supply);
   status create(arena &a, std::size_t pages, page_supply &supply);
+  void create_ahead(std::size_t committed);
   status order_after_last_use(arena &a, page_supply &supply);
   status map(const extent_map::carved_extent &place, page_supply &supply);
   void put_back(page_supply &supply);

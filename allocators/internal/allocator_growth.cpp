@@ -361,7 +361,13 @@ status allocator_core::create(arena &a, std::size_t pages, page_supply &supply) 
   }
   const auto consumer =
       supply.ordered_by_host ? std::nullopt : std::optional(thread_stream::handle_of(a.stream));
-  if (status s = pages_->acquire(pages, supply.created, consumer); !s) {
+  create_ahead(committed() + (supply.moved_pages + pages) * page());
+  status s = pages_->acquire(pages, supply.created, consumer);
+  if (!s && options_.create_ahead_bytes != 0) {
+    pages_->keep_ready(0);  // what its thread has created meanwhile is needed now
+    s = pages_->acquire(pages, supply.created, consumer);
+  }
+  if (!s) {
     pack_all(false);  // the rest of the device is in use by others
     return s;
   }
@@ -373,6 +379,15 @@ status allocator_core::create(arena &a, std::size_t pages, page_supply &supply) 
     }
   }
   return {};
+}
+
+// Has the pool's thread create pages for the next growth once this one, up to `committed`, has taken
+// its own.
+void allocator_core::create_ahead(std::size_t committed) {
+  if (options_.create_ahead_bytes == 0) return;
+  const std::size_t most = ceiling();
+  const std::size_t room = most > committed ? most - committed : 0;
+  pages_->keep_ready(std::min(options_.create_ahead_bytes, room) / page() * page());
 }
 
 // Orders later work on `a`'s stream behind the work queued on the streams that used the pages last.

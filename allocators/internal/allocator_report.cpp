@@ -78,6 +78,7 @@ caching_allocator_stats allocator_core::stats() const {
   locked.clear();
   out.total.live_peak = std::max({live_peak_.load(), out.total.live, largest_peak});
   out.committed_peak = std::max(committed_peak_.load(), out.total.committed);
+  if (pages_ != nullptr) out.created_ahead = pages_->stats().free.bytes();
   out.growths = growths_;
   out.pages_created = created_;
   out.pages_moved = moved_;

@@ -101,6 +101,11 @@ result<release_report> allocator_core::trim(std::size_t keep) {
   }
   reclaim(false);
   if (!outcome) return tl::unexpected<error>(outcome.error());
+  if (options_.create_ahead_bytes != 0) {
+    pages_->keep_ready(0);
+    STILLMAP_ASSIGN_OR_RETURN(const physical_size ahead, pages_->trim(0));
+    given += ahead.bytes();
+  }
   return report_release(given, giving);
 }
 
