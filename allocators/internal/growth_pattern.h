@@ -2,6 +2,7 @@
 // Internal. docs/allocator.md#placement
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -13,16 +14,17 @@ namespace stillmap {
 // that were live then. A loop passes through the same values in each iteration, wherever its blocks
 // lie. A program with random sizes does not.
 //
-// Threads: externally synchronised. Allocates host memory with the first request.
+// Threads: externally synchronised. add() may allocate host memory, and then changes nothing.
 class growth_pattern {
  public:
   void add(std::uint64_t live_bytes, std::uint64_t live_blocks, std::uint64_t bytes) {
-    if (seen_.empty()) seen_.resize(remembered);
     std::uint64_t key = live_bytes * 0x9E3779B97F4A7C15u;
     key = (key ^ (key >> 32) ^ live_blocks) * 0xD6E8FEB86659FD93u;
     key = (key ^ (key >> 32) ^ bytes) * 0xD6E8FEB86659FD93u;
     if ((key & unsampled_) != 0) return;
-    std::uint64_t &slot = seen_[(key >> 32) % remembered];
+    if (seen_.size() < remembered && 2 * filled_ >= seen_.size()) grow();
+    std::uint64_t &slot = slot_of(key);
+    filled_ += slot == 0;
     recent_ = recent_ << 1 | (slot == key ? 1 : 0);
     slot = key;
     if (count_ < 64) ++count_;
@@ -38,9 +40,23 @@ class growth_pattern {
   std::size_t host_bytes() const { return seen_.capacity() * sizeof(std::uint64_t); }
 
  private:
-  static constexpr std::size_t remembered = 4096;
+  static constexpr std::size_t remembered = 4096, at_first = 128;  // a stream may need memory once
   static constexpr std::uint64_t most_unsampled = 255;
-  std::vector<std::uint64_t> seen_;
+
+  std::uint64_t &slot_of(std::uint64_t key) { return seen_[(key >> 32) & (seen_.size() - 1)]; }
+  void grow() {
+    std::vector<std::uint64_t> old(std::max(2 * seen_.size(), at_first));
+    old.swap(seen_);
+    filled_ = 0;
+    for (const std::uint64_t key : old) {
+      if (key == 0) continue;
+      filled_ += slot_of(key) == 0;
+      slot_of(key) = key;
+    }
+  }
+
+  std::vector<std::uint64_t> seen_;  // a hash table without chains; 0: empty
+  std::size_t filled_ = 0;
   std::uint64_t unsampled_ = 0;  // keys with one of these bits are ignored
   std::size_t since_thinned_ = 0;
   std::uint64_t recent_ = 0;  // a bit for each of the latest: it came before

@@ -38,6 +38,14 @@ TEST(growth_pattern, long_iterations_recur) {
   EXPECT_TRUE(p.recurs());
 }
 
+TEST(growth_pattern, costs_little_until_there_is_much_to_remember) {
+  growth_pattern p;
+  p.add(1 << 20, 1, 512);
+  EXPECT_LE(p.host_bytes(), 1024u);
+  for (std::uint64_t i = 0; i < 100000; ++i) p.add(i << 20, i, 512);
+  EXPECT_LE(p.host_bytes(), 32768u);
+}
+
 TEST(growth_pattern, one_that_changes_is_noticed) {
   growth_pattern p;
   for (int i = 0; i < 100; ++i) p.add(1 << 20, 1, 512);
