@@ -13,6 +13,8 @@ tools/replay_table.py [options] [TRACE...]        default: all of bench/traces/ 
                      runs as it stands
   --markdown         as a Markdown table
   --json FILE        the figures too, as JSON
+  --promises         instead of a table: measure `stillmap` beside its peers and say, trace by trace, which
+                     of the promises of docs/allocator.md hold
   --verify           instead of measuring: check the content of every block on hostcuda with its
                      strict oracle, with twice the peak of live bytes, at 1.02 times the peak and
                      at the least capacity; only `stillmap` unless --allocators says otherwise
@@ -30,7 +32,8 @@ The command is bazel-bin/tools/stillmap, built first, or what STILLMAP_TOOL name
   books      host memory of the allocator
   mutex      ns of an uncontended std::mutex lock and unlock, in the same run
 
-Exit status: 0, or 1 where a replay failed (with --verify: where a byte was wrong).
+Exit status: 0, or 1 where a replay failed (with --verify: where a byte was wrong; with --promises: where
+one does not hold).
 """
 import argparse
 import json
@@ -186,6 +189,114 @@ def table(tool, traces, allocators, iterations, markdown):
     return rows
 
 
+MOST_ITERATIONS = 12  # of a recorded trace
+
+# Driver calls that a request with uses on other streams means, whatever the allocator does.
+OF_USES = ("cuEvent", "cuStreamWaitEvent", "cuStreamIsCapturing", "cuStreamGetCaptureInfo")
+
+
+def recorded_training(trace):
+    path = pathlib.Path(trace)
+    return path.parent == ROOT / "bench" / "traces" and not path.name.startswith(("serving", "llama_8b"))
+
+
+def broken_promises(tool, trace, iterations):
+    """Lines that say which promises do not hold, and a line of what was measured."""
+    options, repeats = steps(tool, trace, iterations)
+    if repeats and not options:
+        # Iterations that differ, but recur as a whole: until their cycle has come round twice.
+        longer = ["--iterations", str(3 * MOST_ITERATIONS)]
+        if isinstance(tool.figures(trace, "--allocator", "segments", *longer), dict):
+            options = longer
+    exact = bool(options)
+    broken = []
+
+    def at(allocator, capacity):
+        return tool.figures(trace, "--allocator", allocator, *options, "--capacity", capacity)
+
+    def ran(found):
+        return isinstance(found, dict) and not found["oom"]
+
+    def expect(holds, text, *values):
+        if not holds:
+            broken.append(text % values)
+
+    least = {}
+    for allocator in ("stillmap", "segments", "segments-expanding"):
+        found = tool.figures(trace, "--allocator", allocator, *options, "--find-min-capacity")
+        if isinstance(found, str):
+            return ["%s: %s" % (allocator, found)], ""
+        peak = found["peak_live_bytes"]
+        least[allocator] = (found.get("min_capacity_bytes") or float("inf")) / peak
+    best = min(least["segments"], least["segments-expanding"])
+    expect(least["stillmap"] <= best * 1.005, "least memory %.4f of the peak, a peer's is %.4f",
+           least["stillmap"], best)
+    if recorded_training(trace):
+        most = 1.005 if peak >= 8 * GIB else 1.03
+        expect(least["stillmap"] <= most, "least memory %.4f, promised %.3f", least["stillmap"], most)
+
+    said, excepted = [], 0
+    for capacity in ("2x", "1.6x", "1.05x", "1.01x"):
+        ours = at("stillmap", capacity)
+        if capacity == "1.01x" and peak < GIB:
+            continue
+        if not ran(ours):
+            expect(capacity == "1.01x" and least["stillmap"] > 1.01, "%s: %s", capacity,
+                   ours if isinstance(ours, str) else "out of memory")
+            continue
+        us = ours["modelled_driver_us_last_iteration"]
+        calls = ours["driver_calls_last_iteration"]
+        own = {n: c for n, c in calls.items() if c and not n.startswith(OF_USES)}
+        excepted = max(excepted, sum(calls.values()) - sum(own.values()))
+        said.append("%s: %d calls, %.0f us" % (capacity, sum(own.values()), us))
+        if exact:
+            expect(not own, "%s: a loop calls the driver in its last iteration: %s", capacity, own)
+        elif repeats and capacity == "2x":
+            peer = at("segments-expanding", capacity)
+            theirs = peer["modelled_driver_us_last_iteration"] if ran(peer) else float("inf")
+            expect(us <= max(1000, theirs), "2x: %.0f us in the last iteration, segments-expanding %.0f",
+                   us, theirs)
+        elif repeats and capacity == "1.05x":
+            direct, peer = at("direct", capacity), at("segments-expanding", capacity)
+            if ran(direct):
+                theirs = direct["modelled_driver_us_last_iteration"]
+                expect(us <= theirs / 10, "1.05x: %.0f us in the last iteration, direct %.0f", us, theirs)
+            if ran(peer):
+                theirs = peer["modelled_driver_us_last_iteration"]
+                expect(us <= theirs, "1.05x: %.0f us in the last iteration, segments-expanding %.0f", us,
+                       theirs)
+        if capacity not in ("2x", "1.05x"):
+            continue
+        peer = at("segments", capacity)
+        cpu = ours.get("request_cpu_ns") or {}
+        said[-1] += ", %.0f ns" % ours["ns_per_op"]
+        if ran(peer):
+            said[-1] += " (segments %.0f)" % peer["ns_per_op"]
+            expect(ours["ns_per_op"] <= peer["ns_per_op"], "%s: %.1f ns an operation, segments %.1f",
+                   capacity, ours["ns_per_op"], peer["ns_per_op"])
+        if repeats and cpu:
+            said[-1] += ", p99 %.1f us, p99.9 %.1f us" % (cpu["p99"] / 1e3, cpu["p999"] / 1e3)
+            expect(cpu["p99"] <= 5e3, "%s: p99 of a request %.1f us", capacity, cpu["p99"] / 1e3)
+            expect(cpu["p999"] <= 50e3, "%s: p99.9 of a request %.1f us", capacity, cpu["p999"] / 1e3)
+    kind = "exact loop" if exact else "iterations" if repeats else "no iterations"
+    return broken, "%s, peak %.2f GiB, least %.4f (peers %.4f, %.4f)%s; %s" % (
+        kind, peak / GIB, least["stillmap"], least["segments"], least["segments-expanding"],
+        ", %d calls for uses" % excepted if excepted else "", "; ".join(said))
+
+
+def promises(tool, traces, iterations):
+    """Prints what holds; returns how many traces break a promise."""
+    failed = 0
+    for trace in traces:
+        broken, said = broken_promises(tool, trace, iterations)
+        failed += bool(broken)
+        print("%-8s %-28s %s" % ("BROKEN" if broken else "ok", name_of(trace), said))
+        for line in broken:
+            print("         %-28s   %s" % ("", line))
+        sys.stdout.flush()
+    return failed
+
+
 def verify(tool, traces, allocators):
     """Prints a line for each replay; returns how many found something wrong."""
     wrong = 0
@@ -242,6 +353,7 @@ def main():
     parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--verify", action="store_true")
+    parser.add_argument("--promises", action="store_true")
     parser.add_argument("--help", "-h", action="store_true")
     o = parser.parse_args()
     if o.help:
@@ -258,6 +370,10 @@ def main():
         wrong = verify(tool, traces, allocators)
         print("%s: %d replays found something wrong" % ("FAILED" if wrong else "ok", wrong))
         return 1 if wrong else 0
+    if o.promises:
+        failed = promises(tool, traces, o.iterations)
+        print("%s: %d of %d traces break a promise" % ("FAILED" if failed else "ok", failed, len(traces)))
+        return 1 if failed else 0
     rows = table(tool, traces, allocators, o.iterations, o.markdown)
     if o.json:
         with open(o.json, "w", encoding="utf-8") as f:

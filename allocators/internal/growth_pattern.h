@@ -22,7 +22,7 @@ class growth_pattern {
     key = (key ^ (key >> 32) ^ live_blocks) * 0xD6E8FEB86659FD93u;
     key = (key ^ (key >> 32) ^ bytes) * 0xD6E8FEB86659FD93u;
     if ((key & unsampled_) != 0) return;
-    if (seen_.size() < remembered && 2 * filled_ >= seen_.size()) grow();
+    if (seen_.size() < remembered && 8 * filled_ >= seen_.size()) grow();
     std::uint64_t &slot = slot_of(key);
     filled_ += slot == 0;
     recent_ = recent_ << 1 | (slot == key ? 1 : 0);
@@ -40,7 +40,7 @@ class growth_pattern {
   std::size_t host_bytes() const { return seen_.capacity() * sizeof(std::uint64_t); }
 
  private:
-  static constexpr std::size_t remembered = 4096, at_first = 128;  // a stream may need memory once
+  static constexpr std::size_t remembered = 4096, at_first = 512;  // a stream may need memory once
   static constexpr std::uint64_t most_unsampled = 255;
 
   std::uint64_t &slot_of(std::uint64_t key) { return seen_[(key >> 32) & (seen_.size() - 1)]; }

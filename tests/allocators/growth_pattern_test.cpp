@@ -41,7 +41,7 @@ TEST(growth_pattern, long_iterations_recur) {
 TEST(growth_pattern, costs_little_until_there_is_much_to_remember) {
   growth_pattern p;
   p.add(1 << 20, 1, 512);
-  EXPECT_LE(p.host_bytes(), 1024u);
+  EXPECT_LE(p.host_bytes(), 4096u);
   for (std::uint64_t i = 0; i < 100000; ++i) p.add(i << 20, i, 512);
   EXPECT_LE(p.host_bytes(), 32768u);
 }

@@ -38,13 +38,13 @@ TEST_F(release_report_test, each_reason_is_told_with_its_bytes) {
   free_block_of(3 * page(), pooled);
   ASSERT_TRUE(heap_->end_allocate_to_pool(pool, pooled));
   free_block_of(5 * page(), capturing);
+  testing::captured_graph graph(dev(), capturing);
   const auto used = heap_->allocate(7 * page(), busy);
   testing::hold(other.get());
   ASSERT_TRUE(heap_->record_use(*used, other));
   ASSERT_TRUE(heap_->free(*used));
   const auto live = heap_->allocate(page() - 64_KiB, ordinary);
   free_block_of(9 * page(), ordinary);
-  testing::captured_graph graph(dev(), capturing);
 
   auto kept = heap_->trim(4 * page());
   ASSERT_TRUE(kept) << kept.error().message();
