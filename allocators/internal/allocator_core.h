@@ -144,7 +144,7 @@ class allocator_core {
   result<extent *> extend_by_pages(arena &a, const block_request &r, effort level);
   std::size_t ceiling() const;
   void pack_all(bool repeating_too);
-  void choose_placement(arena &a, const block_request &r);
+  void choose_placement(arena &a);
   std::optional<extent_map::carved_extent> carve(arena &a, const block_request &r, effort level);
   status reserve_addresses(arena &a, std::size_t bytes);
   status collect_pages(arena &a, std::size_t pages, effort level, page_supply &supply);

@@ -12,6 +12,9 @@ namespace {
 constexpr std::size_t GiB = std::size_t{1} << 30;
 // Aliased addresses, per committed byte, above which an arena drops its aliases.
 constexpr std::size_t max_alias_ratio = 8;
+// What a program that repeats itself may have in any case, in pages: a loop comes to rest when all its
+// places are mapped at once.
+constexpr std::size_t aliases_of_loops = std::size_t{1} << 19;
 // The number of moved pages, by which programs are judged, halves every so many allocations.
 constexpr std::uint64_t restless_half_life = 1 << 20;
 // Above this multiple, a program that does not repeat itself keeps few aliases.
@@ -114,12 +117,11 @@ result<void *> allocator_core::find_memory(arena &a, const block_request &r) {
 // memory, or half of it where most of the ceiling is in use. (The repeating programs among this
 // project's traces moved at most 2.7 times their memory before they stopped, most of them less than
 // once; those that are packed too early are recognised later.)
-void allocator_core::choose_placement(arena &a, const block_request &r) {
+void allocator_core::choose_placement(arena &a) {
   const std::size_t most = ceiling(), held = committed();
   const std::lock_guard lock(a.lock);
   const arena::counters &n = a.counted();
   const std::uint64_t blocks = n.allocations - n.frees;
-  a.pattern.add(n.live, blocks, r.bytes);
   if (n.allocations - a.halved_at > restless_half_life) {
     a.moved /= 2;
     a.halved_at = n.allocations;
@@ -148,8 +150,8 @@ void allocator_core::drop_aliases_if_fragmented(arena &a) {
     const std::lock_guard lock(a.lock);
     const bool trusted =
         a.moved * page() <= few_aliases_from * a.extents.committed_bytes() || !a.pattern.varies();
-    const std::size_t most =
-        trusted ? max_alias_ratio * a.extents.committed_bytes() + GiB : GiB / 4;
+    std::size_t most = trusted ? max_alias_ratio * a.extents.committed_bytes() + GiB : GiB / 4;
+    if (a.repeats) most = std::max(most, aliases_of_loops * page());
     if (a.extents.aliased_bytes() <= most) return;
   }
   drop_aliases(a);  // fails while the stream captures; a later growth tries again
@@ -157,7 +159,7 @@ void allocator_core::drop_aliases_if_fragmented(arena &a) {
 
 // Carves addresses, collects the pages they lack and maps them: all of it, or nothing.
 result<extent *> allocator_core::extend(arena &a, const block_request &r, effort level) {
-  choose_placement(a, r);
+  choose_placement(a);
   drop_aliases_if_fragmented(a);
   if (in_chunks()) return extend_by_chunk(a, r, level);
   auto made = extend_by_pages(a, r, level);

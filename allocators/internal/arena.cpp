@@ -12,6 +12,7 @@ void *arena::allocate_beyond_slabs(const block_request &r) {
 }
 
 void *arena::allocate_by_search(const block_request &r) {
+  pattern.add(counters_.live, counters_.allocations - counters_.frees, r.bytes);
   extent *const s = find_extent(r, extent_map::search::quick);
   return s != nullptr ? enter(s, r) : nullptr;
 }
