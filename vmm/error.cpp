@@ -7,6 +7,7 @@
 
 #include "stillmap/vmm/driver/cuda_errors.h"
 #include "stillmap/vmm/format.h"
+#include "stillmap/vmm/internal/undying.h"
 
 namespace stillmap {
 namespace {
@@ -42,9 +43,9 @@ struct sink_state {
   void *user = nullptr;
 };
 
-// Never destroyed: destructors of statics report errors too.
+// Destructors of statics report errors too.
 sink_state &sink() {
-  static sink_state *const state = new sink_state;
+  static undying<sink_state> state;
   return *state;
 }
 
@@ -53,8 +54,7 @@ std::atomic<std::uint64_t> background_errors{0};
 }  // namespace
 
 const error_detail &error::detail() const noexcept {
-  // Never destroyed: destructors of statics report errors too.
-  static const auto *const none = new error_detail;
+  static undying<error_detail> none;  // destructors of statics report errors too
   return more != nullptr ? *more : *none;
 }
 

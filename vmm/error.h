@@ -59,7 +59,7 @@ struct error {
 
   // "growable_buffer::resize: the size exceeds the reservation (requested 96 GiB = 103079215104
   // B, limit 64 GiB = 68719476736 B): invalid argument". With a detail, the subject comes first:
-  // "a.smi: superblock at 24: ...". Allocates.
+  // "a.smi: superblock at 24: ...". Allocates host memory: may throw std::bad_alloc.
   std::string message() const;
 };
 

@@ -1,4 +1,4 @@
-// Numbers as text, the same in every message and report.
+// Numbers as text, the same in every message and report. Allocate host memory: may throw std::bad_alloc.
 #pragma once
 
 #include <cstdint>
