@@ -106,7 +106,7 @@ class driver {
   result<std::array<unsigned char, 64>> export_fabric(physical_handle h) const;
   result<physical_handle> import_fd(int fd) const;  // fd stays the caller's
   // What import_fd gave (and retain_physical once more) and release_physical has not had yet.
-  // Cost: a lock.
+  // Allocates host memory: may throw std::bad_alloc. Cost: a lock.
   std::vector<physical_handle> imports() const;
   result<std::size_t> granularity(const physical_properties &p, bool recommended) const;
   result<physical_properties> properties(physical_handle h) const;
@@ -150,6 +150,8 @@ class driver {
  private:
   friend struct driver_access;  // driver/calls.h
   driver() = default;
+  status prepare_import() const;
+  void end_import(physical_handle imported, bool only_again) const noexcept;
 
   std::string path_;
   void *library_ = nullptr;
@@ -161,6 +163,7 @@ class driver {
   mutable std::atomic<std::size_t> import_count_{0};
   mutable std::mutex import_mutex_;
   mutable std::vector<physical_handle> imports_;  // a handle occurs once per import
+  mutable std::size_t importing_ = 0;             // imports_ has room for so many more
 };
 
 }  // namespace stillmap

@@ -60,7 +60,7 @@ struct driver_access {
   static void moved_on_device(const driver &d, std::size_t n) { bump(d.on_device_, n); }
 
   // A driver over an opened library. Never destroyed.
-  static result<driver *> build(void *library, std::string path);
+  static result<driver *> build(void *library, const std::string &path);
 
  private:
   static void bump(std::atomic<std::uint64_t> &counter, std::uint64_t n) {

@@ -4,6 +4,7 @@
 
 #include "stillmap/vmm/driver/calls.h"
 #include "stillmap/vmm/driver/cuda_errors.h"
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap {
@@ -58,9 +59,9 @@ result<int> driver::device_handle(int ordinal) const {
 
 result<std::string> driver::device_name(int device) const {
   char name[256] = {};
-  return driver_access::make<DeviceGetName>(*this, {}, name, static_cast<int>(sizeof name - 1),
-                                            CUdevice{device})
-      .map([&] { return std::string(name); });
+  STILLMAP_RETURN_IF_ERROR(driver_access::make<DeviceGetName>(
+      *this, {}, name, static_cast<int>(sizeof name - 1), CUdevice{device}));
+  return with_host_memory(name_of(DeviceGetName), [&]() -> result<std::string> { return name; });
 }
 
 result<int> driver::device_attribute(int attribute, int device) const {

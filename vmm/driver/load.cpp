@@ -11,6 +11,7 @@
 #include "stillmap/vmm/driver/calls.h"
 #include "stillmap/vmm/driver/cuda_errors.h"
 #include "stillmap/vmm/driver/search_paths.h"
+#include "stillmap/vmm/internal/host_memory.h"
 
 namespace stillmap {
 namespace {
@@ -116,6 +117,8 @@ void say(const std::string &path, const char *what) {
 
 // Opens the driver at `path`. Requires the lock of `all`.
 result<driver *> open_locked(loaded_drivers &all, const std::string &path, bool skip_known_host) {
+  decltype(all.by_library) one{{nullptr, nullptr}};
+  auto entered = one.extract(one.begin());
   void *library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char *why = dlerror();
@@ -131,20 +134,23 @@ result<driver *> open_locked(loaded_drivers &all, const std::string &path, bool 
     }
     return known->second;
   }
-  result<driver *> built = driver_access::build(library, path_of(library, path));
+  // After an error the library stays open: closing a libcuda that has begun to initialise may be
+  // unsafe.
+  result<driver *> built = driver_access::build(library, path);
   if (!built) {
-    say(path, built.error().message().c_str());
-    // The library stays open: closing a libcuda that has begun to initialise may be unsafe.
+    if (verbose()) say(path, built.error().message().c_str());
     return built;
   }
   say(path, "loaded");
-  all.by_library.emplace(library, *built);
+  entered.key() = library;
+  entered.mapped() = *built;
+  all.by_library.insert(std::move(entered));
   return built;
 }
 
 }  // namespace
 
-result<driver *> driver_access::build(void *library, std::string path) {
+result<driver *> driver_access::build(void *library, const std::string &path) {
   CUresult(CUDAAPI * get_version)(int *) = nullptr;
   get_version = reinterpret_cast<decltype(get_version)>(dlsym(library, "cuDriverGetVersion"));
   if (get_version == nullptr) return unusable("not a CUDA driver: cuDriverGetVersion is missing");
@@ -159,7 +165,7 @@ result<driver *> driver_access::build(void *library, std::string path) {
   }
 
   std::unique_ptr<driver> made(new driver);
-  made->path_ = std::move(path);
+  made->path_ = path_of(library, path);
   made->version_ = version;
   made->library_ = library;
   made->hostcuda_ = dlsym(library, "hostcuda_reset") != nullptr;
@@ -178,23 +184,25 @@ result<driver *> driver_access::build(void *library, std::string path) {
 }
 
 result<driver *> driver::load(std::string_view which) {
-  const bool by_system = which.empty() || which == "cuda";
-  const std::vector<std::string> candidates =
-      by_system         ? driver_search::system_candidates()
-      : which == "host" ? driver_search::hostcuda_candidates()
-                        : std::vector<std::string>{driver_search::as_path(std::string(which))};
-  loaded_drivers &all = loaded();
-  const std::lock_guard lock(all.mutex);
-  result<driver *> outcome =
-      unusable(which == "host" ? "hostcuda was not found: STILLMAP_HOSTCUDA=path says where it is"
-                               : not_opened);
-  for (const std::string &path : candidates) {
-    result<driver *> opened = open_locked(all, path, by_system);
-    if (opened) return opened;
-    // The error of a library that was opened is more useful than that of an absent one.
-    if (opened.error().reason != not_opened) outcome = opened;
-  }
-  return outcome;
+  return with_host_memory(load_op, [&]() -> result<driver *> {
+    const bool by_system = which.empty() || which == "cuda";
+    const std::vector<std::string> candidates =
+        by_system         ? driver_search::system_candidates()
+        : which == "host" ? driver_search::hostcuda_candidates()
+                          : std::vector<std::string>{driver_search::as_path(std::string(which))};
+    loaded_drivers &all = loaded();
+    const std::lock_guard lock(all.mutex);
+    result<driver *> outcome =
+        unusable(which == "host" ? "hostcuda was not found: STILLMAP_HOSTCUDA=path says where it is"
+                                 : not_opened);
+    for (const std::string &path : candidates) {
+      result<driver *> opened = open_locked(all, path, by_system);
+      if (opened) return opened;
+      // The error of a library that was opened is more useful than that of an absent one.
+      if (opened.error().reason != not_opened) outcome = opened;
+    }
+    return outcome;
+  });
 }
 
 result<driver *> driver::get() {

@@ -4,6 +4,8 @@
 #include <vector>
 
 #include "stillmap/vmm/driver/calls.h"
+#include "stillmap/vmm/internal/host_memory.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap {
 
@@ -116,6 +118,27 @@ std::vector<physical_handle> driver::imports() const {
   return imports_;
 }
 
+// Makes room in imports_ before the driver imports anything. end_import() follows.
+status driver::prepare_import() const {
+  return with_host_memory(name_of(MemImportFromShareableHandle), [&]() -> status {
+    const std::lock_guard lock(import_mutex_);
+    const std::size_t wanted = imports_.size() + importing_ + 1;
+    if (wanted > imports_.capacity()) imports_.reserve(std::max(wanted, 2 * imports_.capacity()));
+    ++importing_;
+    return {};
+  });
+}
+
+// Records `imported`, unless it is none; with `only_again`, only what was imported before.
+void driver::end_import(physical_handle imported, bool only_again) const noexcept {
+  const std::lock_guard lock(import_mutex_);
+  --importing_;
+  if (imported == physical_handle::none) return;
+  if (only_again && std::find(imports_.begin(), imports_.end(), imported) == imports_.end()) return;
+  imports_.push_back(imported);
+  import_count_.store(imports_.size(), std::memory_order_release);
+}
+
 status driver::map(device_address at, std::size_t bytes, physical_handle h) const {
   return driver_access::make<MemMap>(*this, {bytes}, raw(at), bytes, std::size_t{0}, raw(h), 0ull);
 }
@@ -126,23 +149,23 @@ status driver::unmap(virtual_range range) const {
 
 status driver::set_access(virtual_range range, const access_grant *grants,
                           std::size_t count) const {
-  // Nearly every call grants one or a few devices; only a longer list allocates memory.
-  std::array<CUmemAccessDesc, 8> few;
-  std::vector<CUmemAccessDesc> many;
-  CUmemAccessDesc *list = few.data();
-  if (grants == nullptr) {
-    list = nullptr;  // an error of the driver
-    count = 0;
-  } else if (count > few.size()) {
-    many.resize(count);
-    list = many.data();
-  }
-  for (std::size_t i = 0; i < count; ++i) {
-    list[i].location = to_cuda(grants[i].location);
-    list[i].flags = access_flags[static_cast<int>(grants[i].mode)];
-  }
-  return driver_access::make<MemSetAccess>(*this, {range.bytes}, raw(range.begin), range.bytes,
-                                           list, count);
+  // A longer list takes several calls rather than memory.
+  constexpr std::size_t most = 64;
+  if (grants == nullptr) count = 0;  // an error of the driver
+  std::array<CUmemAccessDesc, most> list;
+  do {
+    const std::size_t n = std::min(count, most);
+    for (std::size_t i = 0; i < n; ++i) {
+      list[i].location = to_cuda(grants[i].location);
+      list[i].flags = access_flags[static_cast<int>(grants[i].mode)];
+    }
+    STILLMAP_RETURN_IF_ERROR(
+        driver_access::make<MemSetAccess>(*this, {range.bytes}, raw(range.begin), range.bytes,
+                                          grants == nullptr ? nullptr : list.data(), n));
+    grants += n;
+    count -= n;
+  } while (count != 0);
+  return {};
 }
 
 result<access_mode> driver::get_access(device_address at, memory_location from) const {
@@ -165,17 +188,15 @@ result<std::array<unsigned char, 64>> driver::export_fabric(physical_handle h) c
 }
 
 result<physical_handle> driver::import_fd(int fd) const {
+  STILLMAP_RETURN_IF_ERROR(prepare_import());
   CUmemGenericAllocationHandle handle = 0;
   // The pointer argument is the descriptor itself.
   auto *os_handle = reinterpret_cast<void *>(static_cast<std::intptr_t>(fd));
-  return driver_access::make<MemImportFromShareableHandle>(*this, {}, &handle, os_handle,
-                                                           CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
-      .map([&] {
-        const std::lock_guard lock(import_mutex_);
-        imports_.push_back(static_cast<physical_handle>(handle));
-        import_count_.store(imports_.size(), std::memory_order_release);
-        return static_cast<physical_handle>(handle);
-      });
+  const status s = driver_access::make<MemImportFromShareableHandle>(
+      *this, {}, &handle, os_handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  const auto imported = s ? static_cast<physical_handle>(handle) : physical_handle::none;
+  end_import(imported, false);
+  return s.map([&] { return imported; });
 }
 
 result<std::size_t> driver::granularity(const physical_properties &p, bool recommended) const {
@@ -193,18 +214,12 @@ result<physical_properties> driver::properties(physical_handle h) const {
 }
 
 result<physical_handle> driver::retain_physical(device_address at) const {
+  STILLMAP_RETURN_IF_ERROR(prepare_import());
   CUmemGenericAllocationHandle handle = 0;
-  return driver_access::make<MemRetainAllocationHandle>(*this, {}, &handle, at.pointer()).map([&] {
-    const auto h = static_cast<physical_handle>(handle);
-    if (import_count_.load(std::memory_order_acquire) != 0) {
-      const std::lock_guard lock(import_mutex_);
-      if (std::find(imports_.begin(), imports_.end(), h) != imports_.end()) {
-        imports_.push_back(h);
-      }
-      import_count_.store(imports_.size(), std::memory_order_release);
-    }
-    return h;
-  });
+  const status s = driver_access::make<MemRetainAllocationHandle>(*this, {}, &handle, at.pointer());
+  const auto retained = s ? static_cast<physical_handle>(handle) : physical_handle::none;
+  end_import(retained, true);
+  return s.map([&] { return retained; });
 }
 
 }  // namespace stillmap

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "stillmap/vmm/driver/calls.h"
+#include "stillmap/vmm/internal/host_memory.h"
 
 namespace stillmap {
 
@@ -77,15 +78,17 @@ status driver::restore_process(int pid, const device_change *changes, std::size_
     no_arguments how;
     return driver_access::make<CheckpointProcessRestore>(*this, about(pid), pid, &how);
   }
-  std::vector<device_pair> pairs(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    std::copy(changes[i].from.begin(), changes[i].from.end(), pairs[i].from);
-    std::copy(changes[i].to.begin(), changes[i].to.end(), pairs[i].to);
-  }
-  restore_arguments how;
-  how.pairs = pairs.data();
-  how.count = static_cast<unsigned>(count);
-  return driver_access::make<CheckpointProcessRestore>(*this, about(pid), pid, &how);
+  return with_host_memory(name_of(CheckpointProcessRestore), [&] {
+    std::vector<device_pair> pairs(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      std::copy(changes[i].from.begin(), changes[i].from.end(), pairs[i].from);
+      std::copy(changes[i].to.begin(), changes[i].to.end(), pairs[i].to);
+    }
+    restore_arguments how;
+    how.pairs = pairs.data();
+    how.count = static_cast<unsigned>(count);
+    return driver_access::make<CheckpointProcessRestore>(*this, about(pid), pid, &how);
+  });
 }
 
 status driver::unlock_process(int pid) const {
