@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
+#include <iterator>
 #include <optional>
 #include <utility>
 
 #include "stillmap/vmm/device.h"
 #include "stillmap/vmm/internal/device_state.h"
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap {
@@ -18,13 +21,14 @@ struct stream::state {
 };
 
 result<stream> stream::create(const device &d, bool non_blocking) {
-  const context_guard guard(d.driver(), d.context());
-  STILLMAP_RETURN_IF_ERROR(guard.entered());
-  STILLMAP_ASSIGN_OR_RETURN(const auto handle, d.driver().create_stream(non_blocking));
-  stream out;
-  out.handle_ = handle;
-  out.state_ = std::make_shared<state>(state{d});
-  return out;
+  return with_host_memory("stream::create", [&]() -> result<stream> {
+    stream out;
+    out.state_ = std::make_shared<state>(state{d});
+    const context_guard guard(d.driver(), d.context());
+    STILLMAP_RETURN_IF_ERROR(guard.entered());
+    STILLMAP_ASSIGN_OR_RETURN(out.handle_, d.driver().create_stream(non_blocking));
+    return out;
+  });
 }
 
 stream::stream(stream &&other) noexcept
@@ -67,8 +71,7 @@ result<bool> stream::idle() const {
 namespace detail {
 
 struct recorded_event {
-  recorded_event(std::shared_ptr<device_core> c, event_handle e, bool pooled)
-      : core(std::move(c)), event(e), from_pool(pooled) {}
+  recorded_event(std::shared_ptr<device_core> c, event_handle e) : core(std::move(c)), event(e) {}
   recorded_event(const recorded_event &) = delete;
   ~recorded_event() {
     if (from_pool) core->events.give_back(event);
@@ -76,7 +79,7 @@ struct recorded_event {
 
   std::shared_ptr<device_core> core;
   event_handle event;
-  bool from_pool;                   // otherwise the program owns it
+  bool from_pool = false;           // otherwise the program owns it
   std::atomic<bool> passed{false};  // copies of a fence on several threads share this
 };
 
@@ -111,73 +114,97 @@ status refuse_if_capturing(const driver &drv, stream_ref s) {
 }  // namespace
 
 result<fence> fence::after(const device &d, stream_ref s) {
-  const std::shared_ptr<device_core> &core = d.shared()->core;
-  const driver &drv = *core->drv;
-  const context_guard guard(drv, core->context.get());
-  STILLMAP_RETURN_IF_ERROR(guard.entered());
-  STILLMAP_RETURN_IF_ERROR(refuse_if_capturing(drv, s));
-  STILLMAP_ASSIGN_OR_RETURN(const auto event, core->events.take(drv));
-  auto recorded = std::make_shared<detail::recorded_event>(core, event, true);
-  STILLMAP_RETURN_IF_ERROR(drv.record_event(event, s.get()));
-  // Another thread may have begun a capture between the query and the record.
-  STILLMAP_RETURN_IF_ERROR(refuse_if_capturing(drv, s));
-  fence out;
-  out.events_.push_back(std::move(recorded));
-  return out;
+  return with_host_memory("fence::after", [&]() -> result<fence> {
+    const std::shared_ptr<device_core> &core = d.shared()->core;
+    const driver &drv = *core->drv;
+    fence out;
+    out.one_ = std::make_shared<detail::recorded_event>(core, nullptr);
+    const context_guard guard(drv, core->context.get());
+    STILLMAP_RETURN_IF_ERROR(guard.entered());
+    STILLMAP_RETURN_IF_ERROR(refuse_if_capturing(drv, s));
+    STILLMAP_ASSIGN_OR_RETURN(out.one_->event, core->events.take(drv));
+    out.one_->from_pool = true;
+    STILLMAP_RETURN_IF_ERROR(drv.record_event(out.one_->event, s.get()));
+    // Another thread may have begun a capture between the query and the record.
+    STILLMAP_RETURN_IF_ERROR(refuse_if_capturing(drv, s));
+    return out;
+  });
 }
 
 result<fence> fence::of(const device &d, event_ref e) {
-  if (e.get() == nullptr) {
-    return make_error(errc::invalid_argument, "fence::of", "there is no event");
-  }
-  fence out;
-  out.events_.push_back(std::make_shared<detail::recorded_event>(d.shared()->core, e.get(), false));
-  return out;
+  constexpr const char *op = "fence::of";
+  if (e.get() == nullptr) return make_error(errc::invalid_argument, op, "there is no event");
+  return with_host_memory(op, [&]() -> result<fence> {
+    fence out;
+    out.one_ = std::make_shared<detail::recorded_event>(d.shared()->core, e.get());
+    return out;
+  });
 }
 
-void fence::join(const fence &other) {
-  for (const auto &e : other.events_) {
-    if (e->passed.load(std::memory_order_acquire)) continue;
-    if (std::find(events_.begin(), events_.end(), e) == events_.end()) events_.push_back(e);
+std::span<const fence::event_ptr> fence::events() const {
+  if (several_) return *several_;
+  return {&one_, one_ ? std::size_t{1} : std::size_t{0}};
+}
+
+void fence::clear() {
+  one_.reset();
+  several_.reset();
+}
+
+status fence::join(const fence &other) {
+  if (trivially_passed()) {
+    *this = other;
+    return {};
   }
+  const auto passed = [](const event_ptr &e) { return e->passed.load(std::memory_order_acquire); };
+  const auto here = [&](const event_ptr &e) {
+    return std::find(events().begin(), events().end(), e) != events().end();
+  };
+  const auto known = [&](const event_ptr &e) { return passed(e) || here(e); };
+  if (std::all_of(other.events().begin(), other.events().end(), known)) return {};
+  return with_host_memory("fence::join", [&]() -> status {
+    std::vector<event_ptr> all;
+    all.reserve(events().size() + other.events().size());
+    std::copy_if(events().begin(), events().end(), std::back_inserter(all), std::not_fn(passed));
+    std::copy_if(other.events().begin(), other.events().end(), std::back_inserter(all),
+                 std::not_fn(known));
+    several_ = std::make_shared<const std::vector<event_ptr>>(std::move(all));
+    one_.reset();
+    return {};
+  });
 }
 
 result<bool> fence::passed() {
   entered_context context;
-  std::optional<error> failed;
-  std::erase_if(events_, [&](const std::shared_ptr<detail::recorded_event> &e) {
-    if (e->passed.load(std::memory_order_acquire)) return true;
-    if (failed) return false;
-    if (const status s = context.enter(e->core); !s) {
-      failed = s.error();
-      return false;
-    }
-    const auto done = e->core->drv->event_done(e->event);
-    if (!done) failed = done.error();
-    if (done && *done) e->passed.store(true, std::memory_order_release);
-    return done && *done;
-  });
-  if (failed) return tl::unexpected<error>(*failed);
-  return events_.empty();
+  bool all = true;
+  for (const event_ptr &e : events()) {
+    if (e->passed.load(std::memory_order_acquire)) continue;
+    STILLMAP_RETURN_IF_ERROR(context.enter(e->core));
+    STILLMAP_ASSIGN_OR_RETURN(const bool done, e->core->drv->event_done(e->event));
+    if (done) e->passed.store(true, std::memory_order_release);
+    all = all && done;
+  }
+  if (all) clear();
+  return all;
 }
 
 status fence::wait() {
   entered_context context;
-  while (!events_.empty()) {
-    detail::recorded_event &e = *events_.back();
-    if (!e.passed.load(std::memory_order_acquire)) {
-      STILLMAP_RETURN_IF_ERROR(context.enter(e.core));
-      STILLMAP_RETURN_IF_ERROR(e.core->drv->synchronize_event(e.event));
-      e.passed.store(true, std::memory_order_release);
-    }
-    events_.pop_back();
+  const auto all = events();
+  for (auto at = all.rbegin(); at != all.rend(); ++at) {
+    detail::recorded_event &e = **at;
+    if (e.passed.load(std::memory_order_acquire)) continue;
+    STILLMAP_RETURN_IF_ERROR(context.enter(e.core));
+    STILLMAP_RETURN_IF_ERROR(e.core->drv->synchronize_event(e.event));
+    e.passed.store(true, std::memory_order_release);
   }
+  clear();
   return {};
 }
 
 status fence::make_wait(const device &d, stream_ref s) const {
   entered_context context;
-  for (const auto &e : events_) {
+  for (const event_ptr &e : events()) {
     if (e->passed.load(std::memory_order_acquire)) continue;
     // Enters the context of the stream's device, which selects the default stream. A device that is
     // being closed only waits for its own fences.

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "stillmap/vmm/driver.h"
@@ -80,8 +81,8 @@ namespace detail {
 struct recorded_event;  // an event of a device's event pool; goes back when the last fence drops it
 }
 
-// A set of events after which device work has finished with a resource. Copies share the events. An
-// empty fence has passed.
+// A set of events after which device work has finished with a resource. Copies share the events, and
+// copying takes no host memory. An empty fence has passed.
 // Threads: a fence object is externally synchronised; copies are independent.
 class fence {
  public:
@@ -99,12 +100,12 @@ class fence {
   // Errors: invalid_argument (no event). Cost: none.
   static result<fence> of(const device &d, event_ref e);
 
-  bool trivially_passed() const { return events_.empty(); }
+  bool trivially_passed() const { return !one_ && !several_; }
 
-  // Adds the events of `other`.
-  void join(const fence &other);
+  // Adds the events of `other`. Errors: out_of_memory (of the host: this fence is as it was).
+  status join(const fence &other);
 
-  // Whether all events have passed; drops those that have.
+  // Whether all events have passed.
   // Cost: one query per event not yet seen passed.
   result<bool> passed();
 
@@ -115,7 +116,11 @@ class fence {
   status make_wait(const device &d, stream_ref s) const;
 
  private:
-  std::vector<std::shared_ptr<detail::recorded_event>> events_;
+  using event_ptr = std::shared_ptr<detail::recorded_event>;
+  std::span<const event_ptr> events() const;
+  void clear();
+  event_ptr one_;  // the usual case, or
+  std::shared_ptr<const std::vector<event_ptr>> several_;
 };
 
 }  // namespace stillmap

@@ -291,7 +291,7 @@ fence buffer_model::fence_over(const stream_set &streams) {
   for (const std::size_t s : streams) {
     const auto f = fence::after(*device_, streams_[s - 1]);
     demand(f.has_value(), "fence::after failed");
-    all.join(*f);
+    demand(all.join(*f).has_value(), "fence::join failed");
   }
   return all;
 }

@@ -110,9 +110,9 @@ TEST_F(fence_test, joined_ones_pass_together) {
   hold(a.get());
   hold(b.get());
   fence both = after(a);
-  both.join(after(b));
-  both.join(both);
-  both.join(fence());
+  ASSERT_TRUE(both.join(after(b)));
+  ASSERT_TRUE(both.join(both));
+  ASSERT_TRUE(both.join(fence()));
   release(b.get());
   EXPECT_TRUE(b.synchronize());
   EXPECT_FALSE(*both.passed());
@@ -125,7 +125,7 @@ TEST_F(fence_test, asks_once_about_an_event_that_copies_share) {
   const stream s = make_stream();
   fence f = after(s);
   fence copy = f;
-  f.join(copy);  // the same event is not asked about twice
+  ASSERT_TRUE(f.join(copy));  // the same event is not asked about twice
   EXPECT_TRUE(s.synchronize());
   const driver_counts before = driver().counts();
   EXPECT_TRUE(*f.passed());
@@ -250,7 +250,7 @@ TEST_F(fence_test, a_failed_query_forgets_nothing) {
   STILLMAP_NEEDS_HOSTCUDA();
   const stream a = make_stream(), b = make_stream();
   fence f = after(a);
-  f.join(after(b));
+  ASSERT_TRUE(f.join(after(b)));
   EXPECT_TRUE(a.synchronize());
   EXPECT_TRUE(b.synchronize());
   testing::hostcuda_control::fail("cuEventQuery", 2, CUDA_ERROR_UNKNOWN);

@@ -15,7 +15,8 @@ result<event_handle> event_pool::take(const driver &drv) {
       return e;
     }
     // Room for every event that exists, so that giving one back never allocates.
-    if (++created_ > free_.capacity()) free_.reserve(std::max<std::size_t>(16, 2 * created_));
+    if (created_ == free_.capacity()) free_.reserve(std::max<std::size_t>(16, 2 * created_));
+    ++created_;
   }
   auto made = drv.create_event();
   if (!made) {

@@ -129,7 +129,7 @@ TEST_F(callbacks_race, FencesAreDroppedAnywhere) {
       fence copy;
       {
         const std::lock_guard lock(mutex);
-        shared.join(*f);
+        if (const status joined = shared.join(*f); !joined) return joined.error().message();
         copy = shared;
         if (r % 7 == 0) shared = fence();
       }
