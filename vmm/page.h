@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "stillmap/vmm/driver_types.h"
+#include "stillmap/vmm/linked_list.h"
 #include "stillmap/vmm/stream.h"
 
 namespace stillmap {
@@ -24,7 +25,7 @@ class page_owner {
   virtual std::shared_ptr<page_pool> share() = 0;
   // The last reference is gone.
   virtual void give_back(page *p) noexcept = 0;
-  // The page is reusable only after `idle`, too.
+  // The page is reusable only after `idle`, too. Where the host has no memory, waits for it.
   virtual void add_fence(page &p, const fence &idle) = 0;
   virtual bool has_fence(const page &p) const = 0;
 
@@ -57,7 +58,8 @@ class page {
   bool granted_ = false;  // counted by the pool's quota
   std::atomic<std::uint32_t> references_{0};
   page_owner *owner_;
-  fence idle_after_;  // guarded by the pool's mutex
+  fence idle_after_;        // guarded by the pool's mutex
+  list_links<page> links_;  // in a list of the pool
 };
 
 // A counted reference that does not keep the pool alive. The ledger holds these, so that a device does
@@ -123,7 +125,8 @@ class page_ptr {
   // Sets whether another process has the memory, too. Requires: the page is not being dropped.
   void set_imported(bool imported) const;
 
-  // Drops this reference. The page is reusable only after `idle`.
+  // Drops this reference. The page is reusable only after `idle`. The host waits for it where it has
+  // no memory to join it with another fence of the page.
   void retire(const fence &idle);
 
  private:

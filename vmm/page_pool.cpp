@@ -1,9 +1,11 @@
 #include "stillmap/vmm/page_pool.h"
 
 #include <algorithm>
+#include <new>
 
 #include "stillmap/vmm/address_space.h"
 #include "stillmap/vmm/internal/device_state.h"
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/physical_memory.h"
 
@@ -55,11 +57,13 @@ result<std::shared_ptr<page_pool>> page_pool::create(const device &d, page_pool_
                       "the page size is not a multiple of the granularity", options.page_bytes,
                       granularity, error_unit::bytes);
   }
-  const auto owner = std::make_shared<owned_pool>(d, options);
-  const std::shared_ptr<page_pool> made(owner, &owner->pool);
-  made->self_ = made;
-  d.shared()->pools.add(made);
-  return made;
+  return with_host_memory(op, [&]() -> result<std::shared_ptr<page_pool>> {
+    const auto owner = std::make_shared<owned_pool>(d, options);
+    const std::shared_ptr<page_pool> made(owner, &owner->pool);
+    made->self_ = made;
+    d.shared()->pools.add(made);
+    return made;
+  });
 }
 
 // Every page_ptr keeps the pool alive, so only retiring mappings are left, and mappings that the driver
@@ -76,16 +80,16 @@ page_pool::~page_pool() {
   device_.space->collect(true);
   device_.space->collect(true);
   device_.space->abandon(*this);
-  std::vector<page *> all;
+  page_list all;
   {
     const std::lock_guard lock(mutex_);
     dying_ = true;
-    all.assign(ready_.begin(), ready_.end());
+    all.append(ready_);
   }
-  for (page *p : waiting_) {
-    report_if_failed(p->idle_after_.wait());
-    all.push_back(p);
+  for (const page *p = waiting_.front(); p != nullptr; p = page_list::after(*p)) {
+    report_if_failed(fence(p->idle_after_).wait());
   }
+  all.append(waiting_);
   release_pages(all);
 }
 
@@ -120,139 +124,38 @@ std::shared_ptr<page_pool> page_pool::share() {
 
 status page_pool::acquire(std::size_t n, std::vector<page_ptr> &out,
                           std::optional<stream_ref> consumer) {
-  STILLMAP_RETURN_IF_ERROR(check_size(n, "page_pool::acquire"));
-  std::vector<page *> got, fresh;
-  got.reserve(n);
+  constexpr const char *op = "page_pool::acquire";
+  STILLMAP_RETURN_IF_ERROR(check_size(n, op));
+  STILLMAP_RETURN_IF_ERROR(with_host_memory(op, [&]() -> status {
+    out.reserve(out.size() + n);
+    return {};
+  }));
+  page_list got, fresh;
   std::vector<page_ptr> stolen;
-  status outcome = take_free(n, got);
-  // Enters the context once, so that creating each page only checks it.
-  std::optional<context_guard> guard;
-  if (outcome && got.size() < n) outcome = guard.emplace(driver(), device_.context()).entered();
-  // Unmapping is cheaper than creating a page, and leaves the device's memory to others.
-  if (outcome && got.size() < n && device_.space->collect() != 0) outcome = take_free(n, got);
-  const auto have = [&] { return got.size() + fresh.size() + stolen.size(); };
-  while (outcome && have() < n) {
-    auto made = make_page();
-    if (made) {
-      fresh.push_back(*made);
-      continue;
-    }
-    if (!made.error().is(errc::out_of_memory)) {
-      outcome = tl::unexpected(made.error());
-      break;
-    }
-    const bool device_short = made.error().code.category() == cuda_category();
-    if (device_short && free_others((n - have()) * options_.page_bytes) != 0) continue;
-    const std::size_t before = have();
-    outcome = take_waiting(n - before, got, stolen, consumer);
-    if (outcome && have() == before) {
-      error e = made.error();
-      if (device_short) e.value = n * options_.page_bytes;
-      outcome = tl::unexpected(e);
-    }
-  }
-  if (!outcome) {
+  if (const status supplied = supply(n, got, fresh, stolen, consumer); !supplied) {
     put_back(got);
     release_pages(fresh);
-    return outcome;
+    return supplied;
   }
-  got.insert(got.end(), fresh.begin(), fresh.end());
-  out.reserve(out.size() + n);
-  for (page *p : got) out.push_back(page_ptr(ledger_page_ptr(p)));
+  got.append(fresh);
+  while (page *const p = got.pop_front()) out.push_back(page_ptr(ledger_page_ptr(p)));
   for (page_ptr &p : stolen) out.push_back(std::move(p));
   const std::lock_guard lock(background_mutex_);
   if (keep_ready_ != 0) {
     keep_ready_due_ = true;
-    background_wake_.notify_one();
+    if (!start_background_locked()) {
+      const std::lock_guard stats_lock(mutex_);
+      ++stats_.background_failures;
+    }
   }
   return {};
-}
-
-// Takes ready pages, oldest first: pages that were returned together are taken together, so that
-// physically adjacent pages stay adjacent.
-status page_pool::take_free(std::size_t n, std::vector<page *> &got) {
-  const std::lock_guard lock(mutex_);
-  for (std::size_t i = waiting_.size(); i != 0 && ready_.size() < n; --i) {
-    page *const p = waiting_.front();
-    waiting_.pop_front();
-    const auto passed = p->idle_after_.passed();
-    (passed && *passed ? ready_ : waiting_).push_back(p);
-    if (!passed) return tl::unexpected(passed.error());
-  }
-  while (got.size() < n && !ready_.empty()) {
-    got.push_back(ready_.front());
-    ready_.pop_front();
-    ++stats_.pages_reused;
-  }
-  return {};
-}
-
-// Returns pages that take_free or take_waiting took.
-void page_pool::put_back(const std::vector<page *> &pages) {
-  const std::lock_guard lock(mutex_);
-  for (page *p : pages) {
-    (p->idle_after_.trivially_passed() ? ready_ : waiting_).push_back(p);
-    --stats_.pages_reused;
-  }
-}
-
-// When memory is short: takes up to `more` pages that queued work may still use, in the order of cost:
-// after a stream wait, after a host wait, and last the pages of retiring mappings.
-status page_pool::take_waiting(std::size_t more, std::vector<page *> &got,
-                               std::vector<page_ptr> &stolen, std::optional<stream_ref> consumer) {
-  address_space &space = *device_.space;
-  const std::size_t wanted = got.size() + stolen.size() + more;
-  if (consumer) {
-    STILLMAP_RETURN_IF_ERROR(
-        space.steal_retiring(more, page_bytes(), properties_, *consumer, stolen));
-  }
-  while (got.size() + stolen.size() < wanted) {
-    page *p = nullptr;
-    {
-      const std::lock_guard lock(mutex_);
-      if (waiting_.empty()) break;
-      p = waiting_.front();
-      waiting_.pop_front();
-      ++stats_.pages_reused;
-      if (!consumer) ++stats_.host_waits;
-    }
-    const status ordered = consumer
-                               ? p->idle_after_.make_wait(device(device_.self.lock()), *consumer)
-                               : p->idle_after_.wait();
-    got.push_back(p);  // also when ordering failed: it goes back with the others
-    if (!ordered) {
-      return ordered;
-    }
-    if (!consumer) p->idle_after_ = fence();
-  }
-  if (got.size() + stolen.size() < wanted && space.stats().retiring_mappings != 0) {
-    {
-      const std::lock_guard lock(mutex_);
-      ++stats_.host_waits;
-    }
-    space.collect(true);
-    return take_free(wanted - stolen.size(), got);
-  }
-  return {};
-}
-
-// Releases ready pages of the device's other pools at the same location, up to `bytes`. Neither a stream
-// nor the host waits for them. Returns the bytes released.
-std::size_t page_pool::free_others(std::size_t bytes) {
-  std::size_t freed = 0;
-  for (const auto &other : device_.pools.others(*this)) {
-    if (freed >= bytes) break;
-    if (!(other->properties_.location == properties_.location)) continue;
-    const std::size_t ready = other->stats().ready().bytes();
-    const std::size_t wanted = bytes - freed;
-    // A page that fails to be released stays in its pool; acquire() reports its own error.
-    if (const auto gone = other->trim(ready > wanted ? ready - wanted : 0)) freed += gone->bytes();
-  }
-  return freed;
 }
 
 result<page *> page_pool::make_page() {
   const std::size_t bytes = options_.page_bytes;
+  std::unique_ptr<page> p(new (std::nothrow)
+                              page(*this, physical_handle::none, bytes, properties_, false));
+  if (p == nullptr) return host_out_of_memory("page_pool::acquire");
   {
     const std::lock_guard lock(mutex_);
     if (created_bytes_ + bytes > options_.limit) {
@@ -270,9 +173,9 @@ result<page *> page_pool::make_page() {
   ++stats_.pages_created;
   stats_.created += physical_size(bytes);
   stats_.peak = std::max(stats_.peak, stats_.created);
-  page *const p = new page(*this, *made, bytes, properties_, false);
+  p->handle_ = *made;
   p->granted_ = options_.quota != nullptr;
-  return p;
+  return p.release();
 }
 
 result<physical_handle> page_pool::create_granted(std::size_t bytes) {
@@ -321,9 +224,10 @@ result<page_ptr> page_pool::adopt(physical_memory memory) {
                       static_cast<std::uint64_t>(memory.device().ordinal()),
                       static_cast<std::uint64_t>(device_.ordinal));
   }
-  const physical_properties properties = memory.properties();
-  const bool imported = memory.shared();
-  const physical_handle handle = std::move(memory).release();
+  auto *const p = new (std::nothrow)
+      page(*this, memory.handle(), options_.page_bytes, memory.properties(), memory.shared());
+  if (p == nullptr) return host_out_of_memory("page_pool::adopt");
+  [[maybe_unused]] const physical_handle taken = std::move(memory).release();
   device_.space->physical_created(options_.page_bytes);
   {
     const std::lock_guard lock(mutex_);
@@ -331,8 +235,7 @@ result<page_ptr> page_pool::adopt(physical_memory memory) {
     stats_.created += physical_size(options_.page_bytes);
     stats_.peak = std::max(stats_.peak, stats_.created);
   }
-  return page_ptr(
-      ledger_page_ptr(new page(*this, handle, options_.page_bytes, properties, imported)));
+  return page_ptr(ledger_page_ptr(p));
 }
 
 bool page_pool::has_fence(const page &p) const {
@@ -341,47 +244,48 @@ bool page_pool::has_fence(const page &p) const {
 }
 
 void page_pool::add_fence(page &p, const fence &idle) {
-  const std::lock_guard lock(mutex_);
-  p.idle_after_.join(idle);
+  const auto joined = [&] {
+    const std::lock_guard lock(mutex_);
+    return p.idle_after_.join(idle);
+  };
+  if (!joined()) report_if_failed(fence(idle).wait());
 }
 
 void page_pool::give_back(page *p) noexcept {
-  std::vector<page *> surplus;
+  page_list surplus;
   {
     const std::lock_guard lock(mutex_);
     if (p->imported_ || p->properties_ != properties_) {
-      surplus.push_back(p);  // never reused
+      surplus.push_back(*p);  // never reused
     } else if (p->idle_after_.trivially_passed()) {
-      ready_.push_back(p);
+      ready_.push_back(*p);
     } else {
-      waiting_.push_back(p);
+      waiting_.push_back(*p);
     }
     while (ready_.size() * options_.page_bytes > options_.keep_free) {
-      surplus.push_back(ready_.back());
-      ready_.pop_back();
+      surplus.push_back(*ready_.pop_back());
     }
   }
   release_pages(surplus);
 }
 
-void page_pool::release_pages(std::vector<page *> &pages) noexcept {
+void page_pool::release_pages(page_list &pages) noexcept {
   if (pages.empty()) return;
   const context_guard guard(driver(), device_.context());
-  for (page *p : pages) {
+  while (page *const p = pages.pop_front()) {
     const status released =
         guard.entered() ? driver().release_physical(p->handle_) : guard.entered();
     if (!released) {
       report_background_error(released.error());
       const std::lock_guard lock(mutex_);
       if (!dying_ && !p->imported_ && p->properties_ == properties_) {
-        ready_.push_back(p);  // to be released another time
+        ready_.push_back(*p);  // to be released another time
         continue;
       }
       p->granted_ = false;  // its memory still exists, so its quota stays reserved
     }
     forget(p);
   }
-  pages.clear();
 }
 
 result<physical_size> page_pool::trim(std::size_t keep) {
@@ -393,12 +297,11 @@ result<physical_size> page_pool::trim(std::size_t keep) {
     {
       const std::lock_guard lock(mutex_);
       if (ready_.empty() || ready_.size() * options_.page_bytes <= keep) break;
-      p = ready_.back();
-      ready_.pop_back();
+      p = ready_.pop_back();
     }
     if (const status released = driver().release_physical(p->handle_); !released) {
       const std::lock_guard lock(mutex_);
-      ready_.push_back(p);
+      ready_.push_back(*p);
       return tl::unexpected(released.error());
     }
     freed += physical_size(p->bytes_);
@@ -417,7 +320,7 @@ status page_pool::prepare(std::size_t bytes) {
     }
     STILLMAP_ASSIGN_OR_RETURN(auto made, make_page());
     const std::lock_guard lock(mutex_);
-    ready_.push_back(made);
+    ready_.push_back(*made);
   }
 }
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "stillmap/vmm/device.h"
+#include "stillmap/vmm/linked_list.h"
 #include "stillmap/vmm/memory_quota.h"
 #include "stillmap/vmm/page.h"
 
@@ -70,8 +71,8 @@ class page_pool final : private page_owner {
   // seen, but CUDA does not guarantee it).
   // Ensures:  failure: `out` is unchanged, and no page is lost.
   // Errors:   out_of_memory (value = bytes requested, limit = bytes that the driver reports free, or
-  //           all memory of the device where the request exceeds it, or the pool's own limit),
-  //           device_lost.
+  //           all memory of the device where the request exceeds it, or the pool's own limit; or the
+  //           host's), device_lost.
   // Threads:  safe.
   // Cost:     none when warm; else one create per page, and where mappings retire one query per
   //           fence and one unmap per run whose fence has passed.
@@ -99,8 +100,9 @@ class page_pool final : private page_owner {
 
   // Queues `run` on the pool's background thread, which runs one job at a time. cancel_background
   // removes the jobs of `owner` and waits for one that is running: call it before `owner` ends.
-  void in_background(const void *owner, std::function<void()> run);
-  void cancel_background(const void *owner);
+  // Errors: out_of_memory (of the host), or why the thread cannot be started.
+  status in_background(const void *owner, std::function<void()> run);
+  void cancel_background(const void *owner) noexcept;
 
   const stillmap::driver &driver() const;
 
@@ -109,23 +111,26 @@ class page_pool final : private page_owner {
     const void *owner;
     std::function<void()> run;
   };
+  using page_list = linked_list<page, &page::links_>;
 
   std::shared_ptr<page_pool> share() override;
   void give_back(page *p) noexcept override;
   void add_fence(page &p, const fence &idle) override;
   bool has_fence(const page &p) const override;
   status check_size(std::size_t pages, const char *op) const;
-  status take_free(std::size_t n, std::vector<page *> &got);
-  void put_back(const std::vector<page *> &pages);
-  status take_waiting(std::size_t more, std::vector<page *> &got, std::vector<page_ptr> &stolen,
+  status take_free(std::size_t n, page_list &got);
+  void put_back(page_list &pages);
+  status take_waiting(std::size_t more, page_list &got, std::vector<page_ptr> &stolen,
                       std::optional<stream_ref> consumer);
+  status supply(std::size_t n, page_list &got, page_list &fresh, std::vector<page_ptr> &stolen,
+                std::optional<stream_ref> consumer);
   result<page *> make_page();
   result<physical_handle> create_granted(std::size_t bytes);
   void give_up_grant(std::size_t bytes) noexcept;
   void forget(page *p) noexcept;
   std::size_t free_others(std::size_t bytes);
-  void release_pages(std::vector<page *> &pages) noexcept;
-  void start_background_locked();
+  void release_pages(page_list &pages) noexcept;
+  status start_background_locked() noexcept;
   void run_background();
 
   device_state &device_;
@@ -134,9 +139,9 @@ class page_pool final : private page_owner {
   std::weak_ptr<page_pool> self_;  // empty for the device's own pool, which lives with the device
 
   mutable std::mutex mutex_;
-  std::deque<page *> ready_;
+  page_list ready_;    // lists, so that returning a page takes no memory
+  page_list waiting_;  // behind a fence not yet seen passed
   bool dying_ = false;
-  std::deque<page *> waiting_;  // behind a fence not yet seen passed
   page_pool_stats stats_;
   std::uint64_t created_bytes_ = 0;  // pages being created right now included
 

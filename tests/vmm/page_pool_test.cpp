@@ -90,7 +90,7 @@ TEST_F(page_pool_test, keeps_pages_ready_in_the_background) {
   const auto until = [&](std::uint64_t n) {
     while (free_pages(*pool) < n) {
       std::promise<void> ran;
-      pool->in_background(this, [&] { ran.set_value(); });
+      ASSERT_TRUE(pool->in_background(this, [&] { ran.set_value(); }));
       ran.get_future().wait();
     }
   };
@@ -108,13 +108,13 @@ TEST_F(page_pool_test, background_jobs_run_in_order_and_can_be_forgotten) {
   std::promise<void> started;
   std::vector<int> ran;
   int owner = 0;
-  pool->in_background(this, [&] {
+  ASSERT_TRUE(pool->in_background(this, [&] {
     started.set_value();
     go.get_future().wait();
     ran.push_back(1);
-  });
+  }));
   started.get_future().wait();
-  pool->in_background(&owner, [&] { ran.push_back(2); });
+  ASSERT_TRUE(pool->in_background(&owner, [&] { ran.push_back(2); }));
   pool->cancel_background(&owner);
   go.set_value();
   pool->cancel_background(this);

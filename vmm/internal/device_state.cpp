@@ -8,14 +8,12 @@ void pool_list::add(const std::shared_ptr<page_pool> &p) {
   pools_.push_back(p);
 }
 
-std::vector<std::shared_ptr<page_pool>> pool_list::others(const page_pool &asking) {
-  std::vector<std::shared_ptr<page_pool>> out;
+std::shared_ptr<page_pool> pool_list::next(std::size_t &i) {
   const std::lock_guard lock(mutex_);
-  for (const auto &weak : pools_) {
-    auto pool = weak.lock();
-    if (pool != nullptr && pool.get() != &asking) out.push_back(std::move(pool));
+  while (i < pools_.size()) {
+    if (auto pool = pools_[i++].lock()) return pool;
   }
-  return out;
+  return nullptr;
 }
 
 }  // namespace stillmap

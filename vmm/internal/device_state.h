@@ -25,7 +25,9 @@ class page_pool;
 class pool_list {
  public:
   void add(const std::shared_ptr<page_pool> &p);
-  std::vector<std::shared_ptr<page_pool>> others(const page_pool &asking);
+  // The first pool from position `i` on, which is set behind it; nullptr where there is none. A pool
+  // may be missed while others are added. Takes no host memory.
+  std::shared_ptr<page_pool> next(std::size_t &i);
 
  private:
   std::mutex mutex_;

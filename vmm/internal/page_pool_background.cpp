@@ -1,4 +1,8 @@
 // The background thread of a page_pool: makes pages ready and runs its users' jobs.
+#include <new>
+#include <system_error>
+
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/page_pool.h"
 
 namespace stillmap {
@@ -7,24 +11,38 @@ void page_pool::keep_ready(std::size_t bytes) {
   const std::lock_guard lock(background_mutex_);
   keep_ready_ = bytes;
   keep_ready_due_ = bytes != 0;
-  if (bytes != 0) start_background_locked();
+  if (bytes == 0 || start_background_locked()) return;
+  const std::lock_guard stats_lock(mutex_);
+  ++stats_.background_failures;
 }
 
-void page_pool::in_background(const void *owner, std::function<void()> run) {
-  const std::lock_guard lock(background_mutex_);
-  jobs_.push_back({owner, std::move(run)});
-  start_background_locked();
+status page_pool::in_background(const void *owner, std::function<void()> run) {
+  return with_host_memory("page_pool::in_background", [&]() -> status {
+    const std::lock_guard lock(background_mutex_);
+    jobs_.push_back({owner, std::move(run)});
+    const status started = start_background_locked();
+    if (!started) jobs_.pop_back();
+    return started;
+  });
 }
 
-void page_pool::cancel_background(const void *owner) {
+void page_pool::cancel_background(const void *owner) noexcept {
   std::unique_lock lock(background_mutex_);
   std::erase_if(jobs_, [&](const job &j) { return j.owner == owner; });
   background_idle_.wait(lock, [&] { return running_for_ != owner; });
 }
 
-void page_pool::start_background_locked() {
-  if (!background_.joinable()) background_ = std::thread([this] { run_background(); });
+status page_pool::start_background_locked() noexcept {
+  constexpr const char *op = "page_pool::in_background";
+  try {
+    if (!background_.joinable()) background_ = std::thread([this] { run_background(); });
+  } catch (const std::bad_alloc &) {
+    return host_out_of_memory(op);
+  } catch (const std::system_error &e) {
+    return make_system_error(e.code().value(), op, "the thread cannot be started");
+  }
   background_wake_.notify_one();
+  return {};
 }
 
 void page_pool::run_background() {
