@@ -1,8 +1,11 @@
 #include "stillmap/vmm/address_space.h"
 
 #include <algorithm>
+#include <iterator>
+#include <new>
 
 #include "stillmap/vmm/internal/device_state.h"
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap {
@@ -17,7 +20,7 @@ address_space::~address_space() {
 }
 
 address_block::~address_block() {
-  device_.space->release_block(*this);
+  if (id_ != 0) device_.space->release_block(*this);
 }
 
 result<std::shared_ptr<address_block>> address_space::reserve(std::size_t bytes,
@@ -41,25 +44,31 @@ result<std::shared_ptr<address_block>> address_space::reserve(std::size_t bytes,
     return make_error(errc::invalid_argument, op, "the requested address is not page-aligned",
                       hint.value(), page, error_unit::address);
   }
-  const context_guard guard(*device_.drv, device_.context());
-  STILLMAP_RETURN_IF_ERROR(guard.entered());
-  auto at = device_.drv->reserve_addresses(bytes, std::max(alignment, page), hint);
-  // Retiring mappings keep their addresses until they are unmapped.
-  if (!at && !at.error().is(errc::invalid_argument) && collect() != 0) {
-    at = device_.drv->reserve_addresses(bytes, std::max(alignment, page), hint);
-  }
-  if (!at) {
-    error e = at.error();
-    if (e.is(errc::address_space_exhausted)) e.limit = device_.caps.largest_reservation;
-    return tl::unexpected(e);
-  }
-  const std::lock_guard lock(mutex_);
-  std::shared_ptr<address_block> block(
-      new address_block(device_, {*at, bytes}, std::move(tag), next_block_++));
-  blocks_[at->value()] = block;
-  stats_.reserved_bytes += bytes;
-  ++stats_.live_blocks;
-  return block;
+  return with_host_memory(op, [&]() -> result<std::shared_ptr<address_block>> {
+    std::shared_ptr<address_block> block(new address_block(device_, std::move(tag)));
+    decltype(blocks_) prepared{{0, block}};
+    auto known = prepared.extract(prepared.begin());
+    const context_guard guard(*device_.drv, device_.context());
+    STILLMAP_RETURN_IF_ERROR(guard.entered());
+    auto at = device_.drv->reserve_addresses(bytes, std::max(alignment, page), hint);
+    // Retiring mappings keep their addresses until they are unmapped.
+    if (!at && !at.error().is(errc::invalid_argument) && collect() != 0) {
+      at = device_.drv->reserve_addresses(bytes, std::max(alignment, page), hint);
+    }
+    if (!at) {
+      error e = at.error();
+      if (e.is(errc::address_space_exhausted)) e.limit = device_.caps.largest_reservation;
+      return tl::unexpected(e);
+    }
+    const std::lock_guard lock(mutex_);
+    block->range_ = {*at, bytes};
+    block->id_ = next_block_++;
+    known.key() = at->value();
+    blocks_.insert(std::move(known));
+    stats_.reserved_bytes += bytes;
+    ++stats_.live_blocks;
+    return block;
+  });
 }
 
 void address_space::release_block(address_block &block) noexcept {
@@ -74,14 +83,15 @@ void address_space::release_block(address_block &block) noexcept {
   report_if_failed(guard.entered() ? device_.drv->free_addresses(block.range()) : guard.entered());
 }
 
+// Not while another thread is unmapping some of them.
 void address_space::abandon(const page_owner &pool) noexcept {
-  std::vector<ledger_page_ptr> left;
+  entry_map left;  // destroyed after the locks are released
+  const std::lock_guard collecting(collect_mutex_);
   const std::lock_guard lock(mutex_);
   for (auto it = mappings_.begin(); it != mappings_.end();) {
     const auto next = std::next(it);
     if (it->second.backing && it->second.backing.page_->owner_ == &pool) {
-      left.push_back(it->second.backing);
-      erase_locked(it);
+      left.insert(take_locked(it));
     }
     it = next;
   }
@@ -92,25 +102,29 @@ void address_space::abandon(const page_owner &pool) noexcept {
                            error_unit::items});
 }
 
-// The caller holds another reference to the page: none may return to its pool under the lock.
-void address_space::erase_locked(entry_map::iterator it) {
-  const entry &e = it->second;
-  if (e.retiring) --stats_.retiring_mappings;
+// What it returns must live longer than the lock: it may hold the last reference to a page, or to a
+// block.
+address_space::entry_map::node_type address_space::take_locked(entry_map::iterator it) {
+  entry &e = it->second;
+  if (e.retiring) {
+    --stats_.retiring_mappings;
+    if (e.retired != 0) retiring_.remove(e);
+  }
   if (e.suspended_by != 0) {
     --suspended_;
-    stats_.suspended_bytes -= e.bytes;
+    stats_.suspended_bytes -= e.range.bytes;
   } else {
-    stats_.mapped_bytes -= e.bytes;
+    stats_.mapped_bytes -= e.range.bytes;
   }
   if (it == last_entered_) last_entered_ = mappings_.end();
-  mappings_.erase(it);
+  return mappings_.extract(it);
 }
 
 void address_space::forget_suspended_locked(virtual_range range) {
   for (auto it = lower_locked(range.begin);
        suspended_ != 0 && it != mappings_.end() && it->first < range.end().value();) {
     const auto next = std::next(it);
-    if (it->second.suspended_by != 0) erase_locked(it);
+    if (it->second.suspended_by != 0) take_locked(it);  // without a page, and not retiring
     it = next;
   }
 }
@@ -128,44 +142,65 @@ std::shared_ptr<address_block> address_space::block_at(device_address at) const 
 }
 
 address_space::subscription address_space::on_backing_change(backing_callback cb) {
-  auto kept = std::make_shared<const backing_callback>(std::move(cb));
-  const std::lock_guard lock(mutex_);
-  std::erase_if(callbacks_, [](const auto &weak) { return weak.expired(); });
-  callbacks_.push_back(kept);
-  return kept;
+  try {
+    auto kept = std::make_shared<const backing_callback>(std::move(cb));
+    auto all = std::make_shared<subscribers>();
+    const std::lock_guard lock(mutex_);
+    all->reserve(1 + (callbacks_ ? callbacks_->size() : 0));
+    if (callbacks_) {
+      std::copy_if(callbacks_->begin(), callbacks_->end(), std::back_inserter(*all),
+                   [](const auto &weak) { return !weak.expired(); });
+    }
+    all->push_back(kept);
+    callbacks_ = std::move(all);
+    return kept;
+  } catch (const std::bad_alloc &) {
+    return nullptr;
+  }
 }
 
-void address_space::notify(backing_event::phase when, const std::vector<touched_range> &touched) {
-  std::vector<subscription> wanted;
+void address_space::notify(backing_event::phase when, const address_block &block,
+                           virtual_range range) const {
+  std::shared_ptr<const subscribers> all;
   {
     const std::lock_guard lock(mutex_);
-    for (const auto &weak : callbacks_) {
-      if (auto cb = weak.lock()) wanted.push_back(std::move(cb));
-    }
+    all = callbacks_;
   }
-  for (const touched_range &t : touched) {
-    const std::uint64_t coming = when == backing_event::phase::about_to_change ? 1 : 0;
-    const backing_event event{when, t.range, t.block->generation() + coming, t.block.get()};
-    for (const auto &cb : wanted) (*cb)(event);
+  if (!all) return;
+  const std::uint64_t coming = when == backing_event::phase::about_to_change ? 1 : 0;
+  const backing_event event{when, range, block.generation() + coming, &block};
+  for (const auto &weak : *all) {
+    if (const subscription cb = weak.lock()) (*cb)(event);
   }
 }
 
-void address_space::add_fallback(virtual_range range) {
+result<address_space::fallback_record> address_space::prepare_fallback() {
+  return with_host_memory("address_space::prepare_fallback", []() -> result<fallback_record> {
+    decltype(fallbacks_) one{{0, virtual_range{}}};
+    return one.extract(one.begin());
+  });
+}
+
+void address_space::add_fallback(virtual_range range, fallback_record prepared) noexcept {
+  prepared.key() = range.begin.value();
+  prepared.mapped() = range;
   const std::lock_guard lock(mutex_);
-  mapping_record record;
-  record.range = range;
-  record.access = {{on_device(device_.ordinal), access_mode::read_write}};
-  fallbacks_[range.begin.value()] = std::move(record);
+  fallbacks_.insert(std::move(prepared));
   stats_.mapped_bytes += range.bytes;
   stats_.physical += physical_size(range.bytes);
   stats_.physical_peak = std::max(stats_.physical_peak, stats_.physical);
 }
 
-void address_space::remove_fallback(virtual_range range) {
+void address_space::add_fallback(virtual_range range) {
+  decltype(fallbacks_) one{{0, virtual_range{}}};
+  add_fallback(range, one.extract(one.begin()));
+}
+
+address_space::fallback_record address_space::remove_fallback(virtual_range range) noexcept {
   const std::lock_guard lock(mutex_);
-  fallbacks_.erase(range.begin.value());
   stats_.mapped_bytes -= range.bytes;
   stats_.physical -= physical_size(range.bytes);
+  return fallbacks_.extract(range.begin.value());
 }
 
 void address_space::physical_created(std::size_t bytes) {
@@ -187,18 +222,19 @@ address_space_stats address_space::stats() const {
 std::vector<block_record> address_space::blocks() const {
   std::vector<std::shared_ptr<address_block>> held;  // released after the lock
   const std::lock_guard lock(mutex_);
+  held.reserve(blocks_.size());
   std::vector<block_record> out;
   for (const auto &[begin, weak] : blocks_) {
-    const auto block = held.emplace_back(weak.lock());
+    const auto &block = held.emplace_back(weak.lock());
     if (!block) continue;
     block_record r{block->range(), block->id(), block->tag(), block->generation(), 0, 0, 0};
     for (auto it = mappings_.lower_bound(begin);
          it != mappings_.end() && r.range.contains(device_address(it->first)); ++it) {
       if (it->second.suspended_by != 0) {
-        r.suspended_bytes += it->second.bytes;
+        r.suspended_bytes += it->second.range.bytes;
         continue;
       }
-      r.mapped_bytes += it->second.bytes;
+      r.mapped_bytes += it->second.range.bytes;
       ++r.mappings;
     }
     out.push_back(std::move(r));
@@ -207,12 +243,12 @@ std::vector<block_record> address_space::blocks() const {
 }
 
 std::vector<mapping_record> address_space::mappings(virtual_range within) const {
+  std::vector<mapping_record> out;  // if it is dropped, after the lock
   const std::lock_guard lock(mutex_);
-  std::vector<mapping_record> out;
   auto it = mappings_.upper_bound(within.begin.value());
   if (it != mappings_.begin()) --it;
   for (; it != mappings_.end(); ++it) {
-    const virtual_range range{device_address(it->first), it->second.bytes};
+    const virtual_range range = it->second.range;
     if (range.begin >= within.end()) break;
     if (!range.overlaps(within)) continue;
     const mapping_state state = it->second.retiring            ? mapping_state::retiring
@@ -221,8 +257,9 @@ std::vector<mapping_record> address_space::mappings(virtual_range within) const 
     out.push_back(
         {range, page_ptr(it->second.backing), *it->second.access, state, it->second.suspended_by});
   }
-  for (const auto &[begin, record] : fallbacks_) {
-    if (record.range.overlaps(within)) out.push_back(record);
+  for (const auto &[begin, range] : fallbacks_) {
+    if (!range.overlaps(within)) continue;
+    out.push_back({range, {}, {{on_device(device_.ordinal), access_mode::read_write}}});
   }
   std::sort(out.begin(), out.end(),
             [](const auto &a, const auto &b) { return a.range.begin < b.range.begin; });
@@ -231,6 +268,12 @@ std::vector<mapping_record> address_space::mappings(virtual_range within) const 
 
 std::vector<mapping_record> address_space::mappings() const {
   return mappings({device_address(0), SIZE_MAX});
+}
+
+bool address_space::records_any(virtual_range range) const {
+  const std::lock_guard lock(mutex_);
+  const auto after = mappings_.lower_bound(range.end().value());
+  return after != mappings_.begin() && std::prev(after)->second.range.overlaps(range);
 }
 
 }  // namespace stillmap

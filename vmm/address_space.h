@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "stillmap/vmm/device.h"
+#include "stillmap/vmm/linked_list.h"
 #include "stillmap/vmm/page.h"
-#include "stillmap/vmm/retiring_list.h"
 
 namespace stillmap {
 
@@ -36,12 +36,12 @@ class address_block {
   friend class address_space;
   friend class mapped_buffer;
   friend class remap;
-  address_block(device_state &d, virtual_range range, std::string tag, std::uint64_t id)
-      : device_(d), range_(range), tag_(std::move(tag)), id_(id) {}
+  friend class removal;
+  address_block(device_state &d, std::string tag) : device_(d), tag_(std::move(tag)) {}
   device_state &device_;
   virtual_range range_;
   std::string tag_;
-  std::uint64_t id_;
+  std::uint64_t id_ = 0;  // 0: it has no addresses yet
   std::atomic<std::uint64_t> generation_{0};
   // The block is a growable_buffer's: other plans may not add mappings, which it would not count.
   std::atomic<bool> of_buffer_{false};
@@ -118,9 +118,14 @@ class address_space {
 
   // Takes the whole mappings in `range` from their owner now, and unmaps them once `idle` has passed
   // (at once if it has). A page without another mapping returns to its pool under `idle`.
-  // Errors: as apply().
+  // Errors: invalid_argument (not whole live mappings), those of the driver. Takes no host memory.
   // Cost:   one unmap per contiguous run when `idle` has passed, none otherwise.
   status retire(std::shared_ptr<address_block> block, virtual_range range, fence idle);
+  // Unmaps the mappings in `range` that are not retiring, and gives up its suspended places, all or
+  // none. Does nothing where there are none. Unlike a plan, it takes no host memory.
+  // Requires: no device work uses them any more.
+  // Errors:   as retire(). Cost: one unmap per contiguous run.
+  status unmap(virtual_range range);
 
   // Takes retiring mappings back from the start of `range` on, as far as they have `access` and
   // pages that are not used elsewhere (aliased, forked and spliced pages are not taken back).
@@ -129,14 +134,14 @@ class address_space {
   // Cost: the wait; no other driver call.
   result<std::size_t> revive(virtual_range range, const std::vector<access_grant> &access,
                              std::optional<stream_ref> consumer, fence &idle);
-  // Undoes revive(). Cannot fail.
-  void retire_again(std::shared_ptr<address_block> block, virtual_range range, fence idle);
+  // Undoes revive(), or retires what no longer has an owner. Cannot fail, and takes no host memory.
+  void retire_again(std::shared_ptr<address_block> block, virtual_range range, fence idle) noexcept;
 
   // Unmaps the retiring mappings whose fence has passed; with `wait`, waits for all of them.
   // A mapping that fails to be unmapped stays retiring; the failure is a background error.
-  // Returns the bytes unmapped.
+  // Returns the bytes unmapped. Takes no host memory.
   std::size_t collect(bool wait = false);
-  // Waits for and unmaps the retiring mappings in `range`. Errors: as apply().
+  // Waits for and unmaps the retiring mappings in `range`. Errors: the driver's.
   status collect_range(virtual_range range);
 
   // Appends at most `n` pages of retiring mappings to `out`. They may be mapped at a second address
@@ -150,10 +155,12 @@ class address_space {
   // Threads: callbacks run on the thread that makes the change, while the buffer concerned is
   //          locked. They may query the ledger and call the driver. They must not use that buffer,
   //          change mappings, wait for a thread that does either, or throw.
+  // Returns null where the host has no memory for it: `cb` is then never run.
   using subscription = std::shared_ptr<const backing_callback>;
   [[nodiscard]] subscription on_backing_change(backing_callback cb);
 
-  // Queries. Threads: safe; each result is a consistent copy.
+  // Queries. Threads: safe; each result is a consistent copy. Those that return a vector throw
+  // std::bad_alloc where the host has no memory for it.
   address_space_stats stats() const;
   std::vector<block_record> blocks() const;
   std::vector<mapping_record> mappings(virtual_range within) const;  // address order
@@ -161,8 +168,13 @@ class address_space {
   std::shared_ptr<address_block> block_at(device_address at) const;
 
   // Records of owners that use no plan: the cuMemAlloc fallback, page pools, physical_memory.
-  void add_fallback(virtual_range range);
-  void remove_fallback(virtual_range range);
+  // A record is prepared before the driver allocates, so that entering it cannot fail; one that was
+  // removed can be entered again.
+  using fallback_record = std::map<std::uint64_t, virtual_range>::node_type;
+  static result<fallback_record> prepare_fallback();
+  void add_fallback(virtual_range range, fallback_record prepared) noexcept;
+  void add_fallback(virtual_range range);  // throws std::bad_alloc where the host has no memory
+  fallback_record remove_fallback(virtual_range range) noexcept;
   void physical_created(std::size_t bytes);
   void physical_released(std::size_t bytes);
 
@@ -174,20 +186,30 @@ class address_space {
   void abandon_retiring() noexcept;
 
  private:
+  friend class mapped_buffer;
   friend class remap;
+  friend class removal;
+  // A mapping, or a suspended place, with room for its own retirement: retiring takes no memory.
   struct entry {
-    ledger_page_ptr backing;
-    std::size_t bytes = 0;
-    std::shared_ptr<const std::vector<access_grant>> access;
-    bool retiring = false;
-    std::uint64_t suspended_by = 0;  // not 0: no page, and nothing is mapped
-  };
-  using retiree = retiring_range;
-  using entry_map = std::map<std::uint64_t, entry>;
-  struct touched_range {
-    std::shared_ptr<address_block> block;
+    entry(virtual_range r, ledger_page_ptr page,
+          std::shared_ptr<const std::vector<access_grant>> grants)
+        : range(r), backing(std::move(page)), access(std::move(grants)) {}
     virtual_range range;
+    ledger_page_ptr backing;
+    std::shared_ptr<const std::vector<access_grant>> access;
+    std::uint64_t suspended_by = 0;  // not 0: no page, and nothing is mapped
+    bool retiring = false;
+    bool lost = false;                     // unmapped, and the undo failed: for its removal
+    bool first_of_block = false;           // for its removal
+    std::uint64_t retired = 0;             // when; 0: a thread is unmapping it. While retiring:
+    std::shared_ptr<address_block> block;  // keeps the addresses
+    fence idle;
+    list_links<entry> links;  // in retiring_, or in a removal
   };
+  using entry_list = linked_list<entry, &entry::links>;
+  using entry_map = std::map<std::uint64_t, entry>;
+  using subscribers = std::vector<std::weak_ptr<const backing_callback>>;
+  using access_ptr = std::shared_ptr<const std::vector<access_grant>>;
 
   // First entry that begins at or after `at`; requires mutex_.
   entry_map::iterator lower_locked(device_address at) { return mappings_.lower_bound(at.value()); }
@@ -197,12 +219,16 @@ class address_space {
     return it == std::prev(mappings_.end()) ? mappings_.end() : std::next(it);
   }
   static bool is_exclusive(const entry &e);
-  bool set_retiring_locked(virtual_range range);
-  void erase_locked(entry_map::iterator it);
+  void set_retiring_locked(const std::shared_ptr<address_block> &block, virtual_range range,
+                           const fence &idle);
+  entry *retiring_in_locked(virtual_range range);
+  std::size_t gather_live_locked(virtual_range range, class removal &to);
+  entry_map::node_type take_locked(entry_map::iterator it);
   void forget_suspended_locked(virtual_range range);
-  std::size_t collect_from(std::vector<retiree> &due, bool wait, status &outcome);
+  std::size_t collect_run(class removal &run, bool wait, status &outcome);
   std::shared_ptr<address_block> block_at_locked(device_address at) const;
-  void notify(backing_event::phase when, const std::vector<touched_range> &touched);
+  bool records_any(virtual_range range) const;
+  void notify(backing_event::phase when, const address_block &block, virtual_range range) const;
 
   device_state &device_;
   std::mutex collect_mutex_;
@@ -211,10 +237,11 @@ class address_space {
   entry_map mappings_;
   // Buffers grow at their ends: what comes next belongs right behind this, without a search.
   entry_map::iterator last_entered_ = mappings_.end();
-  std::map<std::uint64_t, mapping_record> fallbacks_;
-  retiring_list retiring_;
-  std::vector<std::weak_ptr<const backing_callback>> callbacks_;
-  std::size_t suspended_ = 0;  // entries
+  std::map<std::uint64_t, virtual_range> fallbacks_;
+  entry_list retiring_;  // in the order of retiring
+  std::uint64_t next_retired_ = 1;
+  std::shared_ptr<const subscribers> callbacks_;  // replaced, never changed
+  std::size_t suspended_ = 0;                     // entries
   address_space_stats stats_;
   std::uint64_t next_block_ = 1;
 };

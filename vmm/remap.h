@@ -11,30 +11,32 @@
 namespace stillmap {
 
 // Threads: a plan is externally synchronised; ranges of different plans in flight must not overlap.
+// A step that the host has no memory for makes apply() fail with out_of_memory.
 class remap_plan {
  public:
   // `access` is what every page mapped by this plan gets.
-  explicit remap_plan(std::vector<access_grant> access);
+  explicit remap_plan(std::vector<access_grant> access) noexcept;
 
   // Maps `p` at `at`. If the same plan unmaps that address, the page there is replaced. The range of a
   // growable_buffer takes no new mapping by a plan: the buffer maps its pages itself.
-  void map(device_address at, page_ptr p);
-  void map(device_address at, page_ptr p, std::vector<access_grant> access);  // its own access
+  void map(device_address at, page_ptr p) noexcept;
+  // With its own access.
+  void map(device_address at, page_ptr p, std::vector<access_grant> access) noexcept;
   // Removes whole mappings. Requires: no device work uses them any more (else use retire()).
-  void unmap(virtual_range range);
+  void unmap(virtual_range range) noexcept;
   // Unmaps the pages of whole mappings and keeps their places in the ledger, with their access. Until
   // resume, an access to them is a fault. Their owner may unmap them (no driver call is needed) and
   // grow elsewhere; alias, fork, splice, copy on write and a grant are refused as busy. `by` is the id
   // of the caller, not 0. Contents are lost: save them first.
   // Requires: no device work uses the mappings any more.
-  void suspend(virtual_range range, std::uint64_t by);
+  void suspend(virtual_range range, std::uint64_t by) noexcept;
   // Maps `p` at a place that `by` suspended, with the access it had.
-  void resume(device_address at, page_ptr p, std::uint64_t by);
+  void resume(device_address at, page_ptr p, std::uint64_t by) noexcept;
   // Changes the access rights of the mappings in `range`.
-  void grant(virtual_range range, std::vector<access_grant> access);
+  void grant(virtual_range range, std::vector<access_grant> access) noexcept;
 
   bool empty() const {
-    return maps_.empty() && unmaps_.empty() && grants_.empty() && suspends_.empty();
+    return !incomplete_ && maps_.empty() && unmaps_.empty() && grants_.empty() && suspends_.empty();
   }
 
  private:
@@ -55,6 +57,8 @@ class remap_plan {
     virtual_range range;
     std::shared_ptr<const std::vector<access_grant>> access;
   };
+  template <class Add>
+  void add(const Add &step) noexcept;
   std::shared_ptr<const std::vector<access_grant>> listed(std::vector<access_grant> access);
   std::shared_ptr<const std::vector<access_grant>> access_;
   std::shared_ptr<const std::vector<access_grant>> listed_;  // the last that was another
@@ -62,8 +66,8 @@ class remap_plan {
   std::vector<virtual_range> unmaps_;
   std::vector<grant_step> grants_;
   std::vector<suspend_step> suspends_;
-  bool of_retired_ = false;  // unmaps_ are retiring mappings
   bool of_buffer_ = false;   // made by a growable_buffer for its own range
+  bool incomplete_ = false;  // the host had no memory for a step
 };
 
 // address_space::apply(plan):
@@ -73,7 +77,8 @@ class remap_plan {
 // Errors:  invalid_argument (a target mapped already, a growable_buffer's, outside any reservation,
 //          misaligned; a range
 //          that cuts a mapping), busy (a page that is wanted is suspended), address_space_exhausted
-//          (mapping ceiling: value, limit), out_of_memory, device_lost, what the driver says.
+//          (mapping ceiling: value, limit), out_of_memory (of the device or the host), device_lost,
+//          what the driver says.
 // Stream:  host-synchronous.
 // Cost:    where there is no room, retiring mappings are waited for and undone, and all is tried
 //          once more. Otherwise one map per page, one set-access per contiguous run, one unmap per

@@ -256,7 +256,7 @@ TEST_F(address_space_test, retiring_is_announced_when_it_is_undone) {
   EXPECT_EQ(events[1].when, phase::changed);
   EXPECT_EQ(books().live_mappings, 0u);
   EXPECT_TRUE(fails_with(dev().space().retire(space_->block(), slots(0, 2), fence()),
-                         errc::invalid_argument, "remap"));
+                         errc::invalid_argument, "address_space::retire"));
 }
 
 TEST_F(address_space_test, retire_refuses_ranges_that_are_not_whole_live_mappings) {

@@ -1,10 +1,10 @@
-// Performs remap plans: address_space::apply.
+// Performs remap plans: address_space::apply. Host memory is taken before the first driver call only.
 #include <algorithm>
-#include <set>
 
 #include "stillmap/vmm/address_space.h"
 #include "stillmap/vmm/device.h"
 #include "stillmap/vmm/internal/device_state.h"
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/remap.h"
 
@@ -20,35 +20,45 @@ class remap {
       const std::lock_guard lock(space_.mutex_);
       STILLMAP_RETURN_IF_ERROR(check_locked());
     }
+    for (auto *list : {&arriving_, &replacing_}) {
+      for (present &p : *list) p.prepared = node_for(p);
+    }
     if (touched_.empty()) {
       if (!forgotten_.empty()) update_ledger(true);
       return {};
     }
     const context_guard guard(driver(), space_.device_.context());
     STILLMAP_RETURN_IF_ERROR(guard.entered());
-    space_.notify(backing_event::phase::about_to_change, touched_);
+    notify(backing_event::phase::about_to_change);
     if (status s = perform(); !s) {
       undo();
       update_ledger(false);
-      space_.notify(backing_event::phase::abandoned, touched_);
+      notify(backing_event::phase::abandoned);
       return s;
     }
     update_ledger(true);
     for (const auto &t : touched_) t.block->generation_.fetch_add(1, std::memory_order_acq_rel);
-    space_.notify(backing_event::phase::changed, touched_);
+    notify(backing_event::phase::changed);
     return {};
   }
 
  private:
-  using access_ptr = std::shared_ptr<const std::vector<access_grant>>;
+  using access_ptr = address_space::access_ptr;
+  using entry_map = address_space::entry_map;
   struct present {  // one mapping, now or before the plan
     virtual_range range;
     ledger_page_ptr page;
     access_ptr access;
     std::uint64_t block;
     std::uint64_t suspend_by = 0;  // leaving: the place stays; arriving: the id that suspended it
+    entry_map::node_type prepared{};  // arriving or replacing: its entry
+    bool undo_failed = false;         // leaving: it is lost; otherwise: it is still mapped
   };
-  enum class purpose { unmap, collect, suspend, grant };
+  struct touched_range {
+    std::shared_ptr<address_block> block;
+    virtual_range range;
+  };
+  enum class purpose { unmap, suspend, grant };
 
   const stillmap::driver &driver() const { return *space_.device_.drv; }
 
@@ -60,8 +70,7 @@ class remap {
 
   status check_locked() {
     for (const virtual_range r : plan_.unmaps_) {
-      const purpose why = plan_.of_retired_ ? purpose::collect : purpose::unmap;
-      STILLMAP_RETURN_IF_ERROR(gather_locked(r, leaving_, why));
+      STILLMAP_RETURN_IF_ERROR(gather_locked(r, leaving_, purpose::unmap));
     }
     for (const auto &step : plan_.suspends_) {
       const std::size_t before = leaving_.size();
@@ -86,7 +95,7 @@ class remap {
       }
       if (step.suspended_by != 0) {
         const auto it = space_.mappings_.find(step.at.value());
-        if (it == space_.mappings_.end() || it->second.bytes != target.bytes ||
+        if (it == space_.mappings_.end() || it->second.range != target ||
             it->second.suspended_by != step.suspended_by) {
           return no("no page of that size was suspended there", step.at);
         }
@@ -130,11 +139,10 @@ class remap {
   }
 
   status gather_locked(virtual_range r, std::vector<present> &into, purpose why) {
-    const bool retiring = why == purpose::collect;
     std::size_t found = 0;
     for (auto it = space_.lower_locked(r.begin);
          it != space_.mappings_.end() && it->first < r.end().value(); ++it) {
-      const virtual_range range{device_address(it->first), it->second.bytes};
+      const virtual_range range = it->second.range;
       if (!r.contains(range)) return no("the range cuts a mapping", range.begin);
       if (it->second.suspended_by != 0) {
         if (why != purpose::unmap) {
@@ -145,21 +153,19 @@ class remap {
         found += range.bytes;
         continue;
       }
-      if (it->second.retiring != retiring) {
-        return no("a mapping in the range is retiring", range.begin);
-      }
+      if (it->second.retiring) return no("a mapping in the range is retiring", range.begin);
       const auto block = space_.block_at_locked(range.begin);
-      if (!block && !retiring) return no("the range is in no reservation", range.begin);
-      into.push_back({range, it->second.backing, it->second.access, block ? block->id() : 0});
-      if (block) touch(block, range);
+      if (!block) return no("the range is in no reservation", range.begin);
+      into.push_back({range, it->second.backing, it->second.access, block->id()});
+      touch(block, range);
       found += range.bytes;
     }
     if (found == 0) return no("nothing is mapped in the range", r.begin);
     auto before = space_.lower_locked(r.begin);
     if (before != space_.mappings_.begin()) {
       --before;
-      if (before->first + before->second.bytes > r.begin.value()) {
-        return no("the range cuts a mapping", device_address(before->first));
+      if (before->second.range.end() > r.begin) {
+        return no("the range cuts a mapping", before->second.range.begin);
       }
     }
     return {};
@@ -175,7 +181,7 @@ class remap {
   bool occupied_locked(virtual_range target) const {
     if (const auto last = space_.last_entered_; last != space_.mappings_.end()) {
       const auto next = space_.after_locked(last);
-      if (last->first + last->second.bytes <= target.begin.value() &&
+      if (last->second.range.end() <= target.begin &&
           (next == space_.mappings_.end() || next->first >= target.end().value())) {
         return false;
       }
@@ -183,7 +189,14 @@ class remap {
     auto it = space_.mappings_.lower_bound(target.end().value());
     if (it == space_.mappings_.begin()) return false;
     --it;
-    return it->first + it->second.bytes > target.begin.value();
+    return it->second.range.end() > target.begin;
+  }
+
+  // An entry of the ledger without a place in it, so that entering it takes no memory.
+  static entry_map::node_type node_for(const present &p) {
+    entry_map one;
+    one.try_emplace(p.range.begin.value(), p.range, p.page, p.access);
+    return one.extract(one.begin());
   }
 
   void touch(const std::shared_ptr<address_block> &block, virtual_range range) {
@@ -223,51 +236,49 @@ class remap {
       STILLMAP_RETURN_IF_ERROR(driver().map(p.range.begin, p.range.bytes, p.page->handle()));
       ++done;
     }
-    return grant_runs(pages);
+    return grant_runs(pages, pages.size(), as_is);
   }
 
-  status grant_runs(const std::vector<present> &pages) {
-    const auto alike = [](const present &a, const present &b) {
-      return a.access == b.access && follows(a, b);
+  // Sets the access of the first `count` elements, each of which `mapping` turns into a mapping.
+  template <class Element, class Mapping>
+  status grant_runs(const std::vector<Element> &list, std::size_t count, Mapping mapping) {
+    const auto alike = [&](const Element &a, const Element &b) {
+      return mapping(a).access == mapping(b).access && follows(mapping(a), mapping(b)) &&
+             mapping(a).undo_failed == mapping(b).undo_failed;
     };
-    return each_run(pages, pages.size(), alike, [&](std::size_t first, std::size_t end) {
-      const auto &access = *pages[first].access;
-      const virtual_range run = span_of(pages[first], pages[end - 1]);
-      return access.empty() ? status{} : driver().set_access(run, access.data(), access.size());
+    return each_run(list, count, alike, [&](std::size_t first, std::size_t end) {
+      const present &begin = mapping(list[first]);
+      const auto &access = *begin.access;
+      if (access.empty() || begin.undo_failed) return status{};
+      const virtual_range run = span_of(begin, mapping(list[end - 1]));
+      return driver().set_access(run, access.data(), access.size());
     });
   }
+  static const present &as_is(const present &p) { return p; }
 
   // ---- the way back -----------------------------------------------------------------------------
 
   void undo() {
     unmap_first(replacing_, remapped_);
     for (std::size_t i = 0; i < unmapped_; ++i) {  // map the unmapped pages again
-      const present &p = leaving_[i];
-      if (const status s = driver().map(p.range.begin, p.range.bytes, p.page->handle()); !s) {
-        report_background_error(s.error());
-        lost_.insert(p.range.begin.value());
-      }
+      present &p = leaving_[i];
+      const status s = driver().map(p.range.begin, p.range.bytes, p.page->handle());
+      p.undo_failed = !s;
+      report_if_failed(s);
     }
-    std::vector<present> back;
-    for (std::size_t i = 0; i < unmapped_; ++i) {
-      if (!lost_.contains(leaving_[i].range.begin.value())) back.push_back(leaving_[i]);
-    }
-    report_if_failed(grant_runs(back));
-    std::vector<present> granted;
-    for (std::size_t i = 0; i < regranted_done_; ++i) granted.push_back(regranted_[i].was);
-    report_if_failed(grant_runs(granted));
+    report_if_failed(grant_runs(leaving_, unmapped_, as_is));
+    report_if_failed(grant_runs(regranted_, regranted_done_,
+                                [](const regrant &r) -> const present & { return r.was; }));
     unmap_first(arriving_, mapped_);
     unmapped_ = 0;
     regranted_done_ = 0;
   }
 
-  void unmap_first(const std::vector<present> &pages, std::size_t &count) {
+  void unmap_first(std::vector<present> &pages, std::size_t &count) {
     const auto unmap = [&](std::size_t first, std::size_t end) -> status {
-      if (const status s = driver().unmap(span_of(pages[first], pages[end - 1])); !s) {
-        report_background_error(s.error());
-        stuck_.insert(stuck_.end(), pages.begin() + static_cast<std::ptrdiff_t>(first),
-                      pages.begin() + static_cast<std::ptrdiff_t>(end));
-      }
+      const status s = driver().unmap(span_of(pages[first], pages[end - 1]));
+      for (std::size_t i = first; i < end; ++i) pages[i].undo_failed = !s;
+      report_if_failed(s);
       return {};  // the other runs are unmapped all the same
     };
     report_if_failed(each_run(pages, count, follows, unmap));
@@ -281,8 +292,9 @@ class remap {
     auto &ledger = space_.mappings_;
     auto leave = [&](const present &p) {
       const auto it = ledger.find(p.range.begin.value());
-      if (p.suspend_by == 0 || lost_.contains(p.range.begin.value())) {
-        return space_.erase_locked(it);
+      if (p.suspend_by == 0 || p.undo_failed) {
+        space_.take_locked(it);
+        return;
       }
       it->second.backing = ledger_page_ptr();  // leaving_ holds the page
       it->second.suspended_by = p.suspend_by;
@@ -290,35 +302,42 @@ class remap {
       space_.stats_.mapped_bytes -= p.range.bytes;
       space_.stats_.suspended_bytes += p.range.bytes;
     };
-    auto enter = [&](const present &p) {
-      if (p.suspend_by != 0) space_.erase_locked(ledger.find(p.range.begin.value()));
+    auto enter = [&](present &p) {
+      if (p.suspend_by != 0) space_.take_locked(ledger.find(p.range.begin.value()));
       auto &last = space_.last_entered_;
       const auto near = last == ledger.end() ? last : space_.after_locked(last);
-      last = ledger.insert_or_assign(near, p.range.begin.value(),
-                                     address_space::entry{p.page, p.range.bytes, p.access, false});
+      last = ledger.insert(near, std::move(p.prepared));
       space_.stats_.mapped_bytes += p.range.bytes;
     };
-    for (std::size_t i = 0; i < unmapped_; ++i) leave(leaving_[i]);
-    for (const present &p : leaving_) {
-      if (lost_.contains(p.range.begin.value())) leave(p);
-    }
-    for (std::size_t i = 0; i < mapped_; ++i) enter(arriving_[i]);
-    for (std::size_t i = 0; i < remapped_; ++i) enter(replacing_[i]);
-    for (const present &p : stuck_) {
+    const auto stuck = [&](present &p) {
       const auto it = ledger.find(p.range.begin.value());
       if (it == ledger.end()) {
         enter(p);
       } else {
         it->second.backing = p.page;  // suspended as before, and the page cannot be used elsewhere
       }
+    };
+    for (std::size_t i = 0; i < leaving_.size(); ++i) {
+      if (i < unmapped_ || leaving_[i].undo_failed) leave(leaving_[i]);
+    }
+    for (std::size_t i = 0; i < mapped_; ++i) enter(arriving_[i]);
+    for (std::size_t i = 0; i < remapped_; ++i) enter(replacing_[i]);
+    for (auto *list : {&replacing_, &arriving_}) {
+      for (present &p : *list) {
+        if (p.undo_failed) stuck(p);
+      }
     }
     for (std::size_t i = 0; i < regranted_done_; ++i) {
-      ledger[regranted_[i].was.range.begin.value()].access = regranted_[i].now;
+      ledger.find(regranted_[i].was.range.begin.value())->second.access = regranted_[i].now;
     }
     if (done) {
       for (const virtual_range r : forgotten_) space_.forget_suspended_locked(r);
     }
     space_.stats_.live_mappings = ledger.size() - space_.suspended_;
+  }
+
+  void notify(backing_event::phase when) const {
+    for (const touched_range &t : touched_) space_.notify(when, *t.block, t.range);
   }
 
   // ---- runs -------------------------------------------------------------------------------------
@@ -351,23 +370,25 @@ class remap {
   remap_plan &plan_;
   std::vector<present> arriving_, replacing_, leaving_;
   std::vector<regrant> regranted_;
-  std::vector<address_space::touched_range> touched_;
+  std::vector<touched_range> touched_;
   std::size_t mapped_ = 0, remapped_ = 0, unmapped_ = 0, regranted_done_ = 0;
   std::vector<virtual_range> forgotten_;  // suspended places that the plan unmaps
-  std::set<std::uint64_t> lost_;          // unmapped, and the undo failed
-  std::vector<present> stuck_;            // mapped, and the undo failed
 };
 
 // Retiring mappings count against Stillmap's ceiling and the driver's. On failure those that have passed
 // their fence are unmapped and the plan is tried again; at Stillmap's ceiling the rest is waited for.
 status address_space::apply(remap_plan &&plan) {
-  remap_plan mine = std::move(plan);
-  const status s = remap(*this, mine).run();
-  if (s || mine.maps_.empty()) return s;
-  const bool full = s.error().is(errc::address_space_exhausted);
-  if (!full && !s.error().is(errc::out_of_memory)) return s;
-  const bool ours = full && s.error().code.category() == stillmap_category();
-  return collect(ours) == 0 ? s : remap(*this, mine).run();
+  constexpr const char *op = "address_space::apply";
+  return with_host_memory(op, [&]() -> status {
+    remap_plan mine = std::move(plan);
+    if (mine.incomplete_) return host_out_of_memory(op);
+    const status s = remap(*this, mine).run();
+    if (s || mine.maps_.empty()) return s;
+    const bool full = s.error().is(errc::address_space_exhausted);
+    if (!full && !s.error().is(errc::out_of_memory)) return s;
+    const bool ours = full && s.error().code.category() == stillmap_category();
+    return collect(ours) == 0 ? s : remap(*this, mine).run();
+  });
 }
 
 }  // namespace stillmap

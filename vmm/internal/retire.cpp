@@ -1,11 +1,14 @@
 // Retiring mappings of address_space: unmapped when their fence has passed, taken back by their owner
-// without a driver call, or deprived of their pages for use elsewhere.
+// without a driver call, or deprived of their pages for use elsewhere. Only revive() and
+// steal_retiring(), which may fail, take host memory.
+#include <algorithm>
 #include <utility>
 
 #include "stillmap/vmm/address_space.h"
 #include "stillmap/vmm/internal/device_state.h"
+#include "stillmap/vmm/internal/host_memory.h"
+#include "stillmap/vmm/internal/removal.h"
 #include "stillmap/vmm/internal/try.h"
-#include "stillmap/vmm/remap.h"
 
 namespace stillmap {
 
@@ -17,30 +20,63 @@ bool address_space::is_exclusive(const entry &e) {
 
 status address_space::retire(std::shared_ptr<address_block> block, virtual_range range,
                              fence idle) {
+  const auto no = [&](const char *why) {
+    return make_error(errc::invalid_argument, "address_space::retire", why, range.begin.value(), 0,
+                      error_unit::address);
+  };
   STILLMAP_ASSIGN_OR_RETURN(const auto passed, idle.passed());
-  if (passed) {
-    remap_plan plan({});
-    plan.unmap(range);
-    return apply(std::move(plan));
+  removal now(*this, range);
+  {
+    const std::lock_guard lock(mutex_);
+    const auto first = lower_locked(range.begin);
+    if (first != mappings_.begin() && std::prev(first)->second.range.overlaps(range)) {
+      return no("the range is not made of whole live mappings");
+    }
+    std::size_t covered = 0, live = 0;
+    for (auto it = first; it != mappings_.end() && it->first < range.end().value(); ++it) {
+      const entry &e = it->second;
+      if (e.retiring || !range.contains(e.range)) {
+        return no("the range is not made of whole live mappings");
+      }
+      covered += e.range.bytes;
+      if (e.suspended_by == 0) live += e.range.bytes;
+    }
+    if (covered == 0) return no("nothing is mapped in the range");
+    if (!passed || live == 0) {
+      set_retiring_locked(block, range, idle);
+      return {};
+    }
+    gather_live_locked(range, now);
   }
-  const std::lock_guard lock(mutex_);
-  std::size_t covered = 0;
+  return now.run();
+}
+
+status address_space::unmap(virtual_range range) {
+  removal now(*this, range);
+  {
+    const std::lock_guard lock(mutex_);
+    if (gather_live_locked(range, now) == 0) {
+      forget_suspended_locked(range);
+      return {};
+    }
+    if (!range.contains(now.range())) {
+      return make_error(errc::invalid_argument, "address_space::unmap", "the range cuts a mapping",
+                        range.begin.value(), 0, error_unit::address);
+    }
+  }
+  return now.run();
+}
+
+// Adds the live mappings that begin in `range` to `to`. Returns their number.
+std::size_t address_space::gather_live_locked(virtual_range range, removal &to) {
+  std::size_t n = 0;
   for (auto it = lower_locked(range.begin);
        it != mappings_.end() && it->first < range.end().value(); ++it) {
-    if (it->second.retiring || it->first + it->second.bytes > range.end().value()) {
-      return make_error(errc::invalid_argument, "address_space::retire",
-                        "the range is not made of whole live mappings", range.begin.value(), 0,
-                        error_unit::address);
-    }
-    covered += it->second.bytes;
+    if (it->second.retiring || it->second.suspended_by != 0) continue;
+    to.add_locked(it->second);
+    ++n;
   }
-  if (covered == 0) {
-    return make_error(errc::invalid_argument, "address_space::retire",
-                      "nothing is mapped in the range", range.begin.value(), 0,
-                      error_unit::address);
-  }
-  if (set_retiring_locked(range)) retiring_.add({std::move(block), range, std::move(idle)});
-  return {};
+  return n;
 }
 
 result<std::size_t> address_space::revive(virtual_range range,
@@ -48,28 +84,39 @@ result<std::size_t> address_space::revive(virtual_range range,
                                           std::optional<stream_ref> consumer, fence &idle) {
   virtual_range back{range.begin, 0};
   std::shared_ptr<address_block> block;
+  fence all = idle;
   {
-    // Only ranges in retiring_: another thread may be unmapping the others.
+    // Only entries in retiring_: another thread may be unmapping the others.
     const std::lock_guard lock(mutex_);
+    std::uint64_t joined = 0;
     for (auto it = lower_locked(range.begin);
-         it != mappings_.end() && it->first == back.end().value() &&
-         it->first < range.end().value() && it->second.retiring;
+         it != mappings_.end() && it->first == back.end().value() && back.end() < range.end();
          ++it) {
-      const retiree *const r = retiring_.at(device_address(it->first));
-      if (r == nullptr || !is_exclusive(it->second) || *it->second.access != access) {
+      const entry &e = it->second;
+      if (!e.retiring || e.retired == 0 || (block && e.block != block) || !is_exclusive(e) ||
+          *e.access != access) {
         break;
       }
-      idle.join(r->idle);
-      block = r->block;
-      it->second.retiring = false;
-      --stats_.retiring_mappings;
-      back.bytes += it->second.bytes;
+      if (std::exchange(joined, e.retired) != e.retired) {
+        STILLMAP_RETURN_IF_ERROR(all.join(e.idle));
+      }
+      block = e.block;
+      back.bytes += e.range.bytes;
     }
     if (back.empty()) return std::size_t{0};
-    retiring_.cut(back);
+    for (auto it = lower_locked(back.begin);
+         it != mappings_.end() && it->first < back.end().value(); ++it) {
+      entry &e = it->second;
+      retiring_.remove(e);
+      e.retiring = false;
+      e.block.reset();
+      e.idle = fence();
+      --stats_.retiring_mappings;
+    }
   }
+  idle = all;
   const status ordered =
-      consumer ? idle.make_wait(device(device_.self.lock()), *consumer) : fence(idle).wait();
+      consumer ? idle.make_wait(device(device_.self.lock()), *consumer) : all.wait();
   if (!ordered) {
     retire_again(std::move(block), back, idle);
     return tl::unexpected(ordered.error());
@@ -78,85 +125,75 @@ result<std::size_t> address_space::revive(virtual_range range,
 }
 
 void address_space::retire_again(std::shared_ptr<address_block> block, virtual_range range,
-                                 fence idle) {
+                                 fence idle) noexcept {
   const std::lock_guard lock(mutex_);
-  if (set_retiring_locked(range)) retiring_.add({std::move(block), range, std::move(idle)});
+  set_retiring_locked(block, range, idle);
 }
 
-// Removes suspended places in `range`, and marks the rest as retiring. False: there was no rest.
-bool address_space::set_retiring_locked(virtual_range range) {
+// Removes suspended places in `range`, and marks the rest as retiring.
+void address_space::set_retiring_locked(const std::shared_ptr<address_block> &block,
+                                        virtual_range range, const fence &idle) {
   forget_suspended_locked(range);
-  bool any = false;
+  const std::uint64_t now = next_retired_++;
   for (auto it = lower_locked(range.begin);
        it != mappings_.end() && it->first < range.end().value(); ++it) {
-    it->second.retiring = true;
+    entry &e = it->second;
+    if (e.retiring) continue;
+    e.retiring = true;
+    e.retired = now;
+    e.block = block;
+    e.idle = idle;
+    retiring_.push_back(e);
     ++stats_.retiring_mappings;
-    any = true;
   }
-  return any;
 }
 
 status address_space::steal_retiring(std::size_t n, std::size_t page_bytes,
                                      const physical_properties &properties, stream_ref consumer,
                                      std::vector<page_ptr> &out) {
-  std::vector<ledger_page_ptr> found;
-  fence idle;
-  {
-    const std::lock_guard lock(mutex_);
-    for (const retiree &r : retiring_) {
-      bool any = false;
-      for (auto it = lower_locked(r.range.begin);
-           found.size() < n && it != mappings_.end() && it->first < r.range.end().value(); ++it) {
-        entry &e = it->second;
-        if (!e.retiring || !is_exclusive(e) || e.backing->imported() || e.bytes != page_bytes ||
-            e.backing->properties() != properties) {
+  return with_host_memory("address_space::steal_retiring", [&]() -> status {
+    std::vector<ledger_page_ptr> found;
+    fence idle;
+    {
+      const std::lock_guard lock(mutex_);
+      found.reserve(std::min(n, retiring_.size()));
+      std::uint64_t joined = 0;
+      for (const entry *e = retiring_.front(); e != nullptr && found.size() < n;
+           e = entry_list::after(*e)) {
+        if (!is_exclusive(*e) || e->backing->imported() || e->range.bytes != page_bytes ||
+            e->backing->properties() != properties) {
           continue;
         }
-        found.push_back(e.backing);
-        any = true;
+        if (std::exchange(joined, e->retired) != e->retired) {
+          STILLMAP_RETURN_IF_ERROR(idle.join(e->idle));
+        }
+        found.push_back(e->backing);
       }
-      if (any) idle.join(r.idle);
-      if (found.size() == n) break;
     }
-  }
-  const status ordered = idle.make_wait(device(device_.self.lock()), consumer);
-  if (!ordered) return ordered;
-  for (ledger_page_ptr &p : found) out.emplace_back(std::move(p));
-  return {};
+    out.reserve(out.size() + found.size());
+    STILLMAP_RETURN_IF_ERROR(idle.make_wait(device(device_.self.lock()), consumer));
+    for (ledger_page_ptr &p : found) out.emplace_back(std::move(p));
+    return {};
+  });
 }
 
-// Unmaps the ranges of `due` that have passed, and returns the rest to the list. Returns the bytes
-// unmapped.
-std::size_t address_space::collect_from(std::vector<retiree> &due, bool wait, status &outcome) {
-  std::size_t bytes = 0;
-  for (retiree &r : due) {
-    bool gone = false;
-    result<bool> passed = r.idle.passed();
-    if (passed && !*passed && wait) {
-      const status waited = r.idle.wait();
-      passed = waited ? result<bool>(true) : tl::unexpected(waited.error());
-    }
-    if (!passed) {
-      outcome = tl::unexpected(passed.error());
-    } else if (*passed) {
-      remap_plan plan({});
-      plan.unmap(r.range);
-      plan.of_retired_ = true;
-      const status unmapped = apply(std::move(plan));
-      gone = unmapped.has_value();
-      if (gone) bytes += r.range.bytes;
-      if (!unmapped && mappings(r.range).empty()) {
-        gone = true;  // removed by abandon()
-      } else if (!unmapped) {
-        outcome = tl::unexpected(unmapped.error());
-      }
-    }
-    if (!gone) {
-      const std::lock_guard lock(mutex_);
-      retiring_.add(std::move(r));
-    }
+// Unmaps `run` if its fence has passed, or returns it to the list. Returns the bytes unmapped.
+std::size_t address_space::collect_run(removal &run, bool wait, status &outcome) {
+  fence idle = run.idle();
+  result<bool> passed = idle.passed();
+  if (passed && !*passed && wait) {
+    passed = idle.wait().map([] { return true; });
   }
-  return bytes;
+  if (!passed) {
+    outcome = tl::unexpected(passed.error());
+  } else if (*passed) {
+    const status unmapped = run.run();
+    if (unmapped) return run.range().bytes;
+    outcome = unmapped;
+  }
+  const std::lock_guard lock(mutex_);
+  run.retire_again_locked();
+  return 0;
 }
 
 std::size_t address_space::collect(bool wait) {
@@ -166,33 +203,60 @@ std::size_t address_space::collect(bool wait) {
   } else if (!collecting.try_lock()) {
     return 0;  // another thread is collecting
   }
-  std::vector<retiree> due;
-  {
-    const std::lock_guard lock(mutex_);
-    due = retiring_.take_all();
-  }
+  std::uint64_t later = 0;  // what is retired, or returned to the list, from now on
+  std::size_t bytes = 0;
   status outcome;
-  const std::size_t bytes = collect_from(due, wait, outcome);
+  for (bool first = true;; first = false) {
+    removal run(*this);
+    {
+      const std::lock_guard lock(mutex_);
+      if (first) later = next_retired_;
+      entry *const oldest = retiring_.front();
+      if (oldest == nullptr || oldest->retired >= later) break;
+      run.take_retiring_locked(*oldest);
+    }
+    bytes += collect_run(run, wait, outcome);
+  }
   report_if_failed(outcome);
   return bytes;
 }
 
-void address_space::abandon_retiring() noexcept {
-  retiring_list left;  // destroyed after the lock is released
-  const std::lock_guard lock(mutex_);
-  std::swap(left, retiring_);
-}
-
 status address_space::collect_range(virtual_range range) {
   const std::lock_guard collecting(collect_mutex_);
-  std::vector<retiree> due;
-  {
-    const std::lock_guard lock(mutex_);
-    due = retiring_.take(range);
-  }
   status outcome;
-  collect_from(due, true, outcome);
+  for (device_address next = range.begin; next < range.end();) {
+    removal run(*this);
+    {
+      const std::lock_guard lock(mutex_);
+      entry *const found = retiring_in_locked({next, range.end() - next});
+      if (found == nullptr) break;
+      run.take_retiring_locked(*found);
+    }
+    next = run.range().end();
+    collect_run(run, true, outcome);
+  }
   return outcome;
+}
+
+// The first entry of retiring_ in `range`, by address.
+address_space::entry *address_space::retiring_in_locked(virtual_range range) {
+  auto it = lower_locked(range.begin);
+  if (it != mappings_.begin() && std::prev(it)->second.range.overlaps(range)) --it;
+  for (; it != mappings_.end() && it->first < range.end().value(); ++it) {
+    if (it->second.retiring && it->second.retired != 0) return &it->second;
+  }
+  return nullptr;
+}
+
+void address_space::abandon_retiring() noexcept {
+  for (;;) {
+    std::shared_ptr<address_block> block;  // dropped without the lock
+    const std::lock_guard lock(mutex_);
+    entry *const e = retiring_.pop_front();
+    if (e == nullptr) return;
+    e->retired = 0;
+    block = std::move(e->block);
+  }
 }
 
 }  // namespace stillmap
