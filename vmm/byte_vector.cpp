@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::detail {
@@ -235,14 +236,20 @@ status byte_vector::erase(std::size_t position, std::size_t bytes) {
 }
 
 result<growable_buffer> byte_vector::scratch(std::size_t bytes) const {
-  buffer_options options;
-  options.reserve_bytes = round_up(bytes, buffer_.page_bytes());
-  options.tag = buffer_.tag();
-  options.force_copying = !buffer_.in_place();
-  auto made = growable_buffer::create(device_, std::move(options));
-  if (!made) return made;
-  STILLMAP_RETURN_IF_ERROR(made->resize(bytes, stream_));
-  return made;
+  return with_host_memory("device_vector::insert", [&]() -> result<growable_buffer> {
+    buffer_options options;
+    options.reserve_bytes = round_up(bytes, buffer_.page_bytes());
+    options.tag = buffer_.tag();
+    options.force_copying = !buffer_.in_place();
+    auto made = growable_buffer::create(device_, std::move(options));
+    if (!made) return made;
+    STILLMAP_RETURN_IF_ERROR(made->resize(bytes, stream_));
+    return made;
+  });
+}
+
+tl::unexpected<error> byte_vector::no_host_memory(const char *op) noexcept {
+  return host_out_of_memory(op);
 }
 
 // Releases scratch memory when the copies through it have completed. If that fails, the destructor

@@ -47,6 +47,8 @@ class byte_vector {
   status shrink_to_fit();
   status synchronize();
 
+  static tl::unexpected<error> no_host_memory(const char *op) noexcept;
+
  private:
   struct half {
     char *begin = nullptr;

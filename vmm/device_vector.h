@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <new>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -137,7 +138,12 @@ class device_vector {
     return bytes_.write(bytes(position), values.data(), values.size_bytes());
   }
   result<std::vector<T>> to_host() const {
-    std::vector<T> out(size());
+    std::vector<T> out;
+    try {
+      out.resize(size());
+    } catch (const std::bad_alloc &) {
+      return detail::byte_vector::no_host_memory("device_vector::to_host");
+    }
     if (status s = copy_to_host(out); !s) return tl::unexpected(s.error());
     return out;
   }

@@ -1,6 +1,7 @@
 #include "stillmap/vmm/growable_buffer.h"
 
 #include "stillmap/vmm/internal/copied_buffer.h"
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/mapped_buffer.h"
 #include "stillmap/vmm/internal/try.h"
 
@@ -10,6 +11,13 @@ namespace {
 // The error of every operation on a buffer that was moved from or closed.
 tl::unexpected<error> gone(const char *op) {
   return make_error(errc::invalid_argument, op, "the buffer was closed or moved from");
+}
+
+// The result of act(*buffer), or why there is none.
+template <class Act>
+auto enter(buffer_impl *buffer, const char *op, const Act &act) -> decltype(act(*buffer)) {
+  if (buffer == nullptr) return gone(op);
+  return with_host_memory(op, [&] { return act(*buffer); });
 }
 
 }  // namespace
@@ -24,10 +32,12 @@ result<growable_buffer> growable_buffer::create(const stillmap::device &d, buffe
                         static_cast<std::uint64_t>(peer));
     }
   }
-  const bool mapped = d.capabilities().vmm && !options.force_copying;
-  STILLMAP_ASSIGN_OR_RETURN(auto made, mapped ? make_mapped_buffer(d, std::move(options))
-                                              : make_copied_buffer(d, std::move(options)));
-  return growable_buffer(std::move(made));
+  return with_host_memory("growable_buffer::create", [&]() -> result<growable_buffer> {
+    const bool mapped = d.capabilities().vmm && !options.force_copying;
+    STILLMAP_ASSIGN_OR_RETURN(auto made, mapped ? make_mapped_buffer(d, std::move(options))
+                                                : make_copied_buffer(d, std::move(options)));
+    return growable_buffer(std::move(made));
+  });
 }
 
 growable_buffer::growable_buffer(std::unique_ptr<buffer_impl> i)
@@ -89,34 +99,44 @@ buffer_stats growable_buffer::stats() const {
 }
 
 status growable_buffer::resize(std::size_t bytes) {
-  return impl_ ? impl_->resize(bytes, std::nullopt) : gone("growable_buffer::resize");
+  return enter(impl_.get(), "growable_buffer::resize",
+               [&](auto &b) { return b.resize(bytes, std::nullopt); });
 }
 status growable_buffer::resize(std::size_t bytes, stream_ref stream) {
-  return impl_ ? impl_->resize(bytes, stream) : gone("growable_buffer::resize");
+  return enter(impl_.get(), "growable_buffer::resize",
+               [&](auto &b) { return b.resize(bytes, stream); });
 }
 status growable_buffer::reserve(std::size_t bytes) {
-  return impl_ ? impl_->reserve(bytes, std::nullopt) : gone("growable_buffer::reserve");
+  return enter(impl_.get(), "growable_buffer::reserve",
+               [&](auto &b) { return b.reserve(bytes, std::nullopt); });
 }
 status growable_buffer::reserve(std::size_t bytes, stream_ref stream) {
-  return impl_ ? impl_->reserve(bytes, stream) : gone("growable_buffer::reserve");
+  return enter(impl_.get(), "growable_buffer::reserve",
+               [&](auto &b) { return b.reserve(bytes, stream); });
 }
 status growable_buffer::shrink_to_fit() {
-  return impl_ ? impl_->shrink_to(size(), nullptr) : gone("growable_buffer::shrink_to_fit");
+  return enter(impl_.get(), "growable_buffer::shrink_to_fit",
+               [&](auto &b) { return b.shrink_to(b.size(), nullptr); });
 }
 status growable_buffer::shrink_to_fit(const fence &idle) {
-  return impl_ ? impl_->shrink_to(size(), &idle) : gone("growable_buffer::shrink_to_fit");
+  return enter(impl_.get(), "growable_buffer::shrink_to_fit",
+               [&](auto &b) { return b.shrink_to(b.size(), &idle); });
 }
 status growable_buffer::commit(std::size_t offset, std::size_t bytes) {
-  return impl_ ? impl_->commit(offset, bytes, std::nullopt) : gone("growable_buffer::commit");
+  return enter(impl_.get(), "growable_buffer::commit",
+               [&](auto &b) { return b.commit(offset, bytes, std::nullopt); });
 }
 status growable_buffer::commit(std::size_t offset, std::size_t bytes, stream_ref stream) {
-  return impl_ ? impl_->commit(offset, bytes, stream) : gone("growable_buffer::commit");
+  return enter(impl_.get(), "growable_buffer::commit",
+               [&](auto &b) { return b.commit(offset, bytes, stream); });
 }
 status growable_buffer::decommit(std::size_t offset, std::size_t bytes) {
-  return impl_ ? impl_->decommit(offset, bytes, nullptr) : gone("growable_buffer::decommit");
+  return enter(impl_.get(), "growable_buffer::decommit",
+               [&](auto &b) { return b.decommit(offset, bytes, nullptr); });
 }
 status growable_buffer::decommit(std::size_t offset, std::size_t bytes, const fence &idle) {
-  return impl_ ? impl_->decommit(offset, bytes, &idle) : gone("growable_buffer::decommit");
+  return enter(impl_.get(), "growable_buffer::decommit",
+               [&](auto &b) { return b.decommit(offset, bytes, &idle); });
 }
 bool growable_buffer::committed(std::size_t offset, std::size_t bytes) const {
   return impl_ && impl_->committed(offset, bytes);
@@ -158,31 +178,36 @@ status growable_buffer::copy_to_host(void *to, std::size_t offset, std::size_t b
 
 result<growable_buffer> growable_buffer::alias(std::size_t offset, std::size_t bytes,
                                                std::size_t times) const {
-  if (!impl_) return gone("growable_buffer::alias");
-  STILLMAP_ASSIGN_OR_RETURN(auto made, impl_->alias(offset, bytes, times));
+  STILLMAP_ASSIGN_OR_RETURN(auto made, enter(impl_.get(), "growable_buffer::alias", [&](auto &b) {
+                              return b.alias(offset, bytes, times);
+                            }));
   return growable_buffer(std::move(made));
 }
 
 result<growable_buffer> growable_buffer::fork() {
-  if (!impl_) return gone("growable_buffer::fork");
-  STILLMAP_ASSIGN_OR_RETURN(auto made, impl_->fork());
+  STILLMAP_ASSIGN_OR_RETURN(
+      auto made, enter(impl_.get(), "growable_buffer::fork", [&](auto &b) { return b.fork(); }));
   return growable_buffer(std::move(made));
 }
 
 status growable_buffer::make_writable(std::size_t offset, std::size_t bytes, stream_ref stream) {
-  return impl_ ? impl_->make_writable(offset, bytes, stream)
-               : gone("growable_buffer::make_writable");
+  return enter(impl_.get(), "growable_buffer::make_writable",
+               [&](auto &b) { return b.make_writable(offset, bytes, stream); });
 }
 
 status growable_buffer::splice(std::size_t offset, std::size_t bytes, growable_buffer &to,
                                std::size_t to_offset) {
-  if (!impl_ || !to.impl_) return gone("growable_buffer::splice");
-  return impl_->splice(offset, bytes, *to.impl_, to_offset, nullptr);
+  constexpr const char *op = "growable_buffer::splice";
+  if (!to.impl_) return gone(op);
+  return enter(impl_.get(), op,
+               [&](auto &b) { return b.splice(offset, bytes, *to.impl_, to_offset, nullptr); });
 }
 status growable_buffer::splice(std::size_t offset, std::size_t bytes, growable_buffer &to,
                                std::size_t to_offset, const fence &idle) {
-  if (!impl_ || !to.impl_) return gone("growable_buffer::splice");
-  return impl_->splice(offset, bytes, *to.impl_, to_offset, &idle);
+  constexpr const char *op = "growable_buffer::splice";
+  if (!to.impl_) return gone(op);
+  return enter(impl_.get(), op,
+               [&](auto &b) { return b.splice(offset, bytes, *to.impl_, to_offset, &idle); });
 }
 
 }  // namespace stillmap

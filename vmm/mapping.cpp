@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/remap.h"
 
@@ -16,12 +17,16 @@ result<mapping> mapping::create(const reservation &r, std::size_t offset, page_p
     return make_error(errc::invalid_argument, op, "the page does not fit in the reservation",
                       offset, r.range().bytes, error_unit::bytes);
   }
-  if (access.empty()) access.push_back({on_device(r.device().ordinal()), access_mode::read_write});
-  const virtual_range range{r.range().begin + offset, page->bytes()};
-  remap_plan plan(std::move(access));
-  plan.map(range.begin, page);
-  STILLMAP_RETURN_IF_ERROR(r.device().space().apply(std::move(plan)));
-  return mapping(r.device(), r.block(), range, std::move(page));
+  return with_host_memory(op, [&]() -> result<mapping> {
+    if (access.empty()) {
+      access.push_back({on_device(r.device().ordinal()), access_mode::read_write});
+    }
+    const virtual_range range{r.range().begin + offset, page->bytes()};
+    remap_plan plan(std::move(access));
+    plan.map(range.begin, page);
+    STILLMAP_RETURN_IF_ERROR(r.device().space().apply(std::move(plan)));
+    return mapping(r.device(), r.block(), range, std::move(page));
+  });
 }
 
 mapping::mapping(mapping &&other) noexcept

@@ -124,6 +124,8 @@ class copied_buffer final : public buffer_impl {
   }
 
  private:
+  using record = address_space::fallback_record;
+
   static tl::unexpected<error> no(const char *op) {
     return make_error(errc::not_supported, op, "this buffer is not made of pages");
   }
@@ -138,6 +140,7 @@ class copied_buffer final : public buffer_impl {
     const driver &drv = device_.driver();
     const context_guard guard(drv, device_.context());
     STILLMAP_RETURN_IF_ERROR(guard.entered());
+    STILLMAP_ASSIGN_OR_RETURN(record prepared, address_space::prepare_fallback());
     STILLMAP_ASSIGN_OR_RETURN(const auto fresh, drv.allocate(bytes));
     const std::size_t used = std::min(size(), bytes);
     status s;
@@ -146,7 +149,7 @@ class copied_buffer final : public buffer_impl {
     if (s && at_ && used != 0) s = drv.copy_on_device(fresh, at_, used);
     if (s && at_ && used != 0) s = drv.synchronize_context();
     // Added before the old memory is removed: the peak counts both.
-    if (s) device_.space().add_fallback({fresh, bytes});
+    if (s) device_.space().add_fallback({fresh, bytes}, std::move(prepared));
     if (s && at_) {
       s = free_entered();
       if (!s) device_.space().remove_fallback({fresh, bytes});
@@ -168,9 +171,9 @@ class copied_buffer final : public buffer_impl {
 
   // Removed from the ledger first: once it is freed, another thread may get the same address.
   status free_entered() {
-    device_.space().remove_fallback({at_, capacity()});
+    record removed = device_.space().remove_fallback({at_, capacity()});
     const status s = device_.driver().free(at_);
-    if (!s) device_.space().add_fallback({at_, capacity()});
+    if (!s) device_.space().add_fallback({at_, capacity()}, std::move(removed));
     return s;
   }
 

@@ -67,17 +67,24 @@ bool mapped_buffer::committed(std::size_t offset, std::size_t bytes) const {
   return true;
 }
 
-std::vector<mapped_buffer::slot_run> mapped_buffer::runs(slot_run within, bool committed) const {
-  std::vector<slot_run> out;
+// The first run of slots in `within` that are committed, or that are not. Its count is 0 where there is
+// none.
+mapped_buffer::slot_run mapped_buffer::next_run(slot_run within, bool committed) const {
   // A reservation may have a hundred thousand slots of which a few were ever used.
   const std::size_t end = committed ? std::min(within.end(), committed_end_) : within.end();
-  for (std::size_t s = within.first; s < end; ++s) {
-    if (((slots_[s] & live) != 0) != committed) continue;
-    if (!out.empty() && out.back().end() == s) {
-      ++out.back().count;
-    } else {
-      out.push_back({s, 1});
-    }
+  const auto wanted = [&](std::size_t s) { return ((slots_[s] & live) != 0) == committed; };
+  std::size_t first = within.first;
+  while (first < end && !wanted(first)) ++first;
+  std::size_t last = first;
+  while (last < end && wanted(last)) ++last;
+  return {first, last - first};
+}
+
+std::vector<mapped_buffer::slot_run> mapped_buffer::runs(slot_run within, bool committed) const {
+  std::vector<slot_run> out;
+  for (slot_run r = next_run(within, committed); r.count != 0;
+       r = next_run(within.from(r.end()), committed)) {
+    out.push_back(r);
   }
   return out;
 }
@@ -90,23 +97,28 @@ std::shared_ptr<address_block> mapped_buffer::block_of(std::size_t slot) const {
   return nullptr;
 }
 
-std::vector<mapped_buffer::slot_run> mapped_buffer::by_block(slot_run run) const {
-  std::vector<slot_run> out;
-  while (run.count != 0) {
-    const virtual_range block = block_of(run.first)->range();
-    const std::size_t left = (block.end() - (address() + run.first * page_)) / page_;
-    const std::size_t n = std::min(run.count, left);
-    out.push_back({run.first, n});
-    run = {run.first + n, run.count - n};
-  }
-  return out;
+// The part of `run` in the reservation that its first slot is in.
+mapped_buffer::slot_run mapped_buffer::in_first_block(slot_run run) const {
+  const virtual_range block = block_of(run.first)->range();
+  const std::size_t left = (block.end() - (address() + run.first * page_)) / page_;
+  return {run.first, std::min(run.count, left)};
 }
 
+// Retires the mappings of `run`, reservation by reservation.
+void mapped_buffer::retire(slot_run run, const fence &idle) noexcept {
+  while (run.count != 0) {
+    const slot_run part = in_first_block(run);
+    space().retire_again(block_of(part.first), span(part), idle);
+    run = run.from(part.end());
+  }
+}
+
+// Slots that are in that state keep their other flags.
 void mapped_buffer::mark(slot_run run, bool committed) {
   for (std::size_t s = run.first; s < run.end(); ++s) {
-    const bool was = (slots_[s] & live) != 0;
+    if (((slots_[s] & live) != 0) == committed) continue;
     slots_[s] = committed ? live : 0;
-    if (was != committed) committed_slots_ += committed ? 1 : std::size_t(-1);
+    committed_slots_ += committed ? 1 : std::size_t(-1);
   }
   if (committed) {
     committed_end_ = std::max(committed_end_, run.end());
@@ -148,15 +160,17 @@ status mapped_buffer::apply(remap_plan &&plan) {
   const std::uint64_t reported = background_error_count();
   plan.of_buffer_ = true;
   status s = space().apply(std::move(plan));
-  // An undo that the driver refused is a background error; lost pages are no longer committed.
-  if (!s && background_error_count() != reported) {
-    for (const slot_run run : runs({0, slots_.size()}, true)) {
-      for (std::size_t slot = run.first; slot < run.end(); ++slot) {
-        if (space().mappings(span({slot, 1})).empty()) mark({slot, 1}, false);
-      }
+  if (!s && background_error_count() != reported) forget_lost();
+  return s;
+}
+
+// An undo that the driver refused is a background error; lost pages are no longer committed.
+void mapped_buffer::forget_lost() {
+  for (std::size_t slot = 0; slot < committed_end_; ++slot) {
+    if ((slots_[slot] & live) != 0 && !space().records_any(span({slot, 1}))) {
+      mark({slot, 1}, false);
     }
   }
-  return s;
 }
 
 status mapped_buffer::shrink_to(std::size_t bytes, release_fence idle) {
@@ -171,27 +185,27 @@ status mapped_buffer::decommit(std::size_t offset, std::size_t bytes, release_fe
   return empty({offset / page_, bytes / page_}, idle);
 }
 
-// Decommits the committed slots of `run`. All or nothing.
+// Decommits the committed slots of `run`. All or nothing. It takes no host memory: destructors use it.
 status mapped_buffer::empty(slot_run run, release_fence idle) {
-  const std::vector<slot_run> full = runs(run, true);
-  if (full.empty()) return {};
+  if (next_run(run, true).count == 0) return {};
+  run.count = std::min(run.end(), committed_end_) - run.first;
   fence after = idle != nullptr ? *idle : fence();
   if (idle == nullptr) {
     STILLMAP_RETURN_IF_ERROR(wait_for_device());
   }
   STILLMAP_ASSIGN_OR_RETURN(const auto passed, after.passed());
   if (passed) {
-    remap_plan plan({});
-    for (const slot_run r : full) plan.unmap(span(r));
-    STILLMAP_RETURN_IF_ERROR(apply(std::move(plan)));
+    const std::uint64_t reported = background_error_count();
+    if (status s = space().unmap(span(run)); !s) {
+      if (background_error_count() != reported) forget_lost();
+      return s;
+    }
   } else {
-    for (const slot_run r : full) {
-      for (const slot_run part : by_block(r)) {
-        space().retire_again(block_of(part.first), span(part), after);
-      }
+    for (slot_run r = next_run(run, true); r.count != 0; r = next_run(run.from(r.end()), true)) {
+      retire(r, after);
     }
   }
-  for (const slot_run r : full) mark(r, false);
+  mark(run, false);
   return {};
 }
 

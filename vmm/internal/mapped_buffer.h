@@ -48,6 +48,7 @@ class mapped_buffer final : public buffer_impl {
   struct slot_run {
     std::size_t first, count;
     std::size_t end() const { return first + count; }
+    slot_run from(std::size_t slot) const { return {slot, end() - slot}; }
   };
   struct revived_range {
     std::shared_ptr<address_block> block;
@@ -59,14 +60,18 @@ class mapped_buffer final : public buffer_impl {
   virtual_range span(slot_run run) const {
     return {address() + run.first * page_, run.count * page_};
   }
+  slot_run next_run(slot_run within, bool committed) const;
   std::vector<slot_run> runs(slot_run within, bool committed) const;
-  std::vector<slot_run> by_block(slot_run run) const;
+  slot_run in_first_block(slot_run run) const;
   std::shared_ptr<address_block> block_of(std::size_t slot) const;
+  void retire(slot_run run, const fence &idle) noexcept;
   status apply(remap_plan &&plan);
+  void forget_lost();
   status check_range(const char *op, std::size_t offset, std::size_t bytes, bool pages) const;
   status check_awake(const char *op, slot_run run) const;
   status check_shareable(const char *op, slot_run run, std::uint8_t forbidden);
   status fill(slot_run run, consumer_stream consumer);
+  status fill(slot_run run, consumer_stream consumer, std::vector<revived_range> &revived);
   status revive(slot_run run, consumer_stream consumer, std::vector<revived_range> &revived);
   status map_fresh(const std::vector<slot_run> &missing, consumer_stream consumer);
   status empty(slot_run run, release_fence idle);

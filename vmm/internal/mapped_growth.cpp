@@ -1,6 +1,7 @@
 // Growth of a mapped_buffer: within its reservation, past it, and ahead of need.
 #include <algorithm>
 
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/mapped_buffer.h"
 #include "stillmap/vmm/internal/try.h"
 
@@ -34,30 +35,33 @@ status mapped_buffer::commit(std::size_t offset, std::size_t bytes, consumer_str
 // Commits the uncommitted slots of `run`. All or nothing.
 status mapped_buffer::fill(slot_run run, consumer_stream consumer) {
   std::vector<revived_range> revived;
-  status s;
-  for (const slot_run gap : runs(run, false)) {
-    if (s = revive(gap, consumer, revived); !s) break;
-  }
-  if (s) {
-    std::vector<slot_run> missing;
-    for (const slot_run gap : runs(run, false)) {
-      std::size_t next = gap.first;
-      for (const revived_range &r : revived) {
-        if (!span(gap).contains(r.range.begin)) continue;
-        const std::size_t first = (r.range.begin - address()) / page_;
-        if (first > next) missing.push_back({next, first - next});
-        next = first + r.range.bytes / page_;
-      }
-      if (next < gap.end()) missing.push_back({next, gap.end() - next});
-    }
-    s = map_fresh(missing, consumer);
-  }
-  if (!s) {
+  const status filled =
+      with_host_memory("growable_buffer::resize", [&] { return fill(run, consumer, revived); });
+  if (filled) {
+    mark(run, true);
+  } else {
     for (revived_range &r : revived) space().retire_again(r.block, r.range, r.idle);
-    return s;
   }
-  for (const slot_run gap : runs(run, false)) mark(gap, true);
-  return {};
+  return filled;
+}
+
+// After an error, the caller retires what `revived` lists again.
+status mapped_buffer::fill(slot_run run, consumer_stream consumer,
+                           std::vector<revived_range> &revived) {
+  const std::vector<slot_run> gaps = runs(run, false);
+  for (const slot_run gap : gaps) STILLMAP_RETURN_IF_ERROR(revive(gap, consumer, revived));
+  std::vector<slot_run> missing;
+  for (const slot_run gap : gaps) {
+    std::size_t next = gap.first;
+    for (const revived_range &r : revived) {
+      if (!span(gap).contains(r.range.begin)) continue;
+      const std::size_t first = (r.range.begin - address()) / page_;
+      if (first > next) missing.push_back({next, first - next});
+      next = first + r.range.bytes / page_;
+    }
+    if (next < gap.end()) missing.push_back({next, gap.end() - next});
+  }
+  return map_fresh(missing, consumer);
 }
 
 // Takes this buffer's retiring mappings back, which costs no driver call. Mappings with pages that are
@@ -65,15 +69,18 @@ status mapped_buffer::fill(slot_run run, consumer_stream consumer) {
 status mapped_buffer::revive(slot_run run, consumer_stream consumer,
                              std::vector<revived_range> &revived) {
   if (space().stats().retiring_mappings == 0) return {};
-  for (const slot_run part : by_block(run)) {
+  while (run.count != 0) {
+    const slot_run part = in_first_block(run);
     virtual_range left = span(part);
     while (!left.empty()) {
+      revived.reserve(revived.size() + 1);
       fence idle;
       STILLMAP_ASSIGN_OR_RETURN(const auto back, space().revive(left, access_, consumer, idle));
       if (back != 0) revived.push_back({block_of(part.first), {left.begin, back}, idle});
       const std::size_t skip = std::min(std::max(back, page_), left.bytes);
       left = {left.begin + skip, left.bytes - skip};
     }
+    run = run.from(part.end());
   }
   return {};
 }
@@ -147,7 +154,12 @@ status mapped_buffer::outgrow(std::size_t bytes, consumer_stream consumer) {
   const std::size_t generous = reserved() > SIZE_MAX / 4 ? bytes : std::max(bytes, reserved() * 2);
   const virtual_range now{address(), reserved()};
   for (const std::size_t total : {generous, bytes}) {
+    blocks_.reserve(blocks_.size() + 1);
+    slots_.reserve(total / page_);
     auto more = space().reserve(total - now.bytes, page_ & (~page_ + 1), now.end(), options_.tag);
+    if (!more && more.error().code == std::errc::not_enough_memory) {
+      return tl::unexpected(more.error());
+    }
     if (more && (*more)->range().begin == now.end()) {
       (*more)->of_buffer_ = true;
       blocks_.push_back(std::move(*more));
@@ -163,7 +175,9 @@ status mapped_buffer::outgrow(std::size_t bytes, consumer_stream consumer) {
     if (more) more->reset();
     auto elsewhere = space().reserve(total, page_ & (~page_ + 1), {}, options_.tag);
     if (elsewhere) return relocate(std::move(*elsewhere), bytes, consumer);
-    if (total == bytes) return tl::unexpected(elsewhere.error());
+    if (total == bytes || elsewhere.error().code == std::errc::not_enough_memory) {
+      return tl::unexpected(elsewhere.error());
+    }
   }
   return {};
 }
@@ -197,13 +211,10 @@ status mapped_buffer::relocate(std::shared_ptr<address_block> target, std::size_
     if (passed) plan.unmap(span(run));
   }
   STILLMAP_RETURN_IF_ERROR(plan_fresh(plan, missing, base, consumer));
+  slots_.reserve(target->range().bytes / page_);
   STILLMAP_RETURN_IF_ERROR(apply(std::move(plan)));
   if (!passed) {
-    for (const slot_run run : old) {
-      for (const slot_run part : by_block(run)) {
-        space().retire_again(block_of(part.first), span(part), idle);
-      }
-    }
+    for (const slot_run run : old) retire(run, idle);
   }
   for (const auto &block : blocks_) generation_before_ += block->generation();
   ++stats_.relocations;
@@ -219,7 +230,10 @@ void mapped_buffer::size_changed() {
   if (ahead == 0) return;
   const std::size_t spare = capacity() - size();
   if (spare * 2 >= ahead || ahead_due_.exchange(true)) return;
-  options_.pools.front()->in_background(this, [this] { map_ahead(); });
+  if (options_.pools.front()->in_background(this, [this] { map_ahead(); })) return;
+  ahead_due_ = false;
+  const std::lock_guard lock(mutex_);
+  ++stats_.ahead_failures;
 }
 
 void mapped_buffer::map_ahead() {

@@ -69,15 +69,16 @@ result<std::unique_ptr<buffer_impl>> mapped_buffer::alias(std::size_t offset, st
   options.map_ahead_bytes = 0;
   auto block = space().reserve(bytes * times, page_ & (~page_ + 1), {}, options.tag);
   if (!block) return tl::unexpected(block.error());
+  auto other =
+      std::make_unique<mapped_buffer>(device_, std::move(options), access_, std::move(*block));
   remap_plan plan(access_);
   const std::vector<page_ptr> pages = pages_of(run);
   for (std::size_t i = 0; i < pages.size() * times; ++i) {
-    plan.map((*block)->range().begin + i * page_, pages[i % pages.size()]);
+    plan.map(other->address() + i * page_, pages[i % pages.size()]);
   }
-  STILLMAP_RETURN_IF_ERROR(apply(std::move(plan)));
-  auto other = std::make_unique<mapped_buffer>(device_, std::move(options), access_, *block);
-  other->mark({0, pages.size() * times}, true);
   for (const page_ptr &p : pages) other->keep_pool_of(p);
+  STILLMAP_RETURN_IF_ERROR(apply(std::move(plan)));
+  other->mark({0, pages.size() * times}, true);
   for (std::uint8_t &slot : other->slots_) slot |= aliased;
   for (std::size_t s = run.first; s < run.end(); ++s) slots_[s] |= aliased;
   other->size_ = bytes * times;
@@ -94,7 +95,8 @@ result<std::unique_ptr<buffer_impl>> mapped_buffer::fork() {
   STILLMAP_RETURN_IF_ERROR(wait_for_device());
   auto block = space().reserve(reserved(), page_ & (~page_ + 1), {}, options_.tag);
   if (!block) return tl::unexpected(block.error());
-  auto child = std::make_unique<mapped_buffer>(device_, options_, access_, *block);
+  auto child = std::make_unique<mapped_buffer>(device_, options_, access_, std::move(*block));
+  child->guests_ = guests_;
   remap_plan plan(reading());
   for (const slot_run run : full) {
     plan.grant(span(run), reading());
@@ -106,7 +108,6 @@ result<std::unique_ptr<buffer_impl>> mapped_buffer::fork() {
   if (!plan.empty()) {
     STILLMAP_RETURN_IF_ERROR(apply(std::move(plan)));
   }
-  child->guests_ = guests_;
   for (const slot_run run : full) {
     child->mark(run, true);
     for (std::size_t s = run.first; s < run.end(); ++s) {
@@ -136,33 +137,32 @@ status mapped_buffer::make_writable(std::size_t offset, std::size_t bytes, strea
 // Makes the pages at `slots` exclusive to this buffer and writable: pages that another buffer maps are
 // copied. One plan changes all of them, or none.
 status mapped_buffer::unshare(const std::vector<std::size_t> &slots, stream_ref stream) {
-  struct copying {
-    std::size_t slot;
-    page_ptr fresh;
-  };
-  std::vector<copying> copies;
+  std::vector<std::size_t> copies;
   remap_plan plan(access_);
   for (const std::size_t slot : slots) {
     const page_ptr now = pages_of({slot, 1}).front();
     if (shown_elsewhere(now)) {
-      copies.push_back({slot, {}});
+      copies.push_back(slot);
     } else {
       plan.grant(span({slot, 1}), access_);
     }
   }
   std::shared_ptr<address_block> scratch;
+  remap_plan aside(access_);
   if (!copies.empty()) {
-    auto block = space().reserve(copies.size() * page_, page_ & (~page_ + 1), {}, options_.tag);
-    if (!block) return tl::unexpected(block.error());
-    scratch = std::move(*block);
-    remap_plan aside(access_);
-    for (std::size_t i = 0; i < copies.size(); ++i) {
-      std::vector<page_ptr> page;
-      page_pool &pool = *options_.pools[copies[i].slot % options_.pools.size()];
-      STILLMAP_RETURN_IF_ERROR(pool.acquire(1, page));
-      copies[i].fresh = std::move(page.front());
-      aside.map(scratch->range().begin + i * page_, copies[i].fresh);
-    }
+    STILLMAP_ASSIGN_OR_RETURN(
+        scratch, space().reserve(copies.size() * page_, page_ & (~page_ + 1), {}, options_.tag));
+  }
+  for (std::size_t i = 0; i < copies.size(); ++i) {
+    std::vector<page_ptr> page;
+    page_pool &pool = *options_.pools[copies[i] % options_.pools.size()];
+    STILLMAP_RETURN_IF_ERROR(pool.acquire(1, page));
+    aside.map(scratch->range().begin + i * page_, page.front());
+    plan.unmap(span({copies[i], 1}));
+    plan.map(address() + copies[i] * page_, std::move(page.front()));
+  }
+  if (scratch) {
+    plan.unmap(scratch->range());
     STILLMAP_RETURN_IF_ERROR(apply(std::move(aside)));
   }
   status outcome;
@@ -170,21 +170,13 @@ status mapped_buffer::unshare(const std::vector<std::size_t> &slots, stream_ref 
     const context_guard guard(device_.driver(), device_.context());
     outcome = guard.entered();
     for (std::size_t i = 0; outcome && i < copies.size(); ++i) {
-      outcome = device_.driver().copy_on_device_async(scratch->range().begin + i * page_,
-                                                      address() + copies[i].slot * page_, page_,
-                                                      stream.get());
+      outcome = device_.driver().copy_on_device_async(
+          scratch->range().begin + i * page_, address() + copies[i] * page_, page_, stream.get());
     }
     // The old pages are unmapped here: no stream may use these addresses any more.
     if (outcome && !copies.empty()) outcome = device_.driver().synchronize_context();
   }
-  if (outcome) {
-    for (copying &c : copies) {
-      plan.unmap(span({c.slot, 1}));
-      plan.map(address() + c.slot * page_, c.fresh);
-    }
-    if (scratch) plan.unmap(scratch->range());
-    outcome = apply(std::move(plan));
-  }
+  if (outcome) outcome = apply(std::move(plan));
   if (!outcome) {
     if (scratch) drop_scratch(std::move(scratch), stream);
     return outcome;
@@ -257,9 +249,7 @@ status mapped_buffer::splice(std::size_t offset, std::size_t bytes, buffer_impl 
   if (passed) plan.unmap(span(from_run));
   STILLMAP_RETURN_IF_ERROR(apply(std::move(plan)));
   if (!passed) {
-    for (const slot_run part : by_block(from_run)) {
-      space().retire_again(block_of(part.first), span(part), after);
-    }
+    retire(from_run, after);
   }
   mark(from_run, false);
   to->mark(to_run, true);

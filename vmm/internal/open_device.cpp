@@ -7,6 +7,7 @@
 #include "stillmap/vmm/device.h"
 #include "stillmap/vmm/internal/device_probe.h"
 #include "stillmap/vmm/internal/device_state.h"
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/page_pool.h"
 
@@ -90,13 +91,15 @@ result<device> device::open(int ordinal) {
 }
 
 result<device> device::open(stillmap::driver &drv, int ordinal) {
-  open_devices &all = registry();
-  const std::lock_guard lock(all.mutex);
-  std::weak_ptr<device_state> &known = all.by_ordinal[{&drv, ordinal}];
-  if (auto open_already = known.lock()) return device(std::move(open_already));
-  STILLMAP_ASSIGN_OR_RETURN(auto made, open_state(drv, ordinal));
-  known = made;
-  return device(std::move(made));
+  return with_host_memory("device::open", [&]() -> result<device> {
+    open_devices &all = registry();
+    const std::lock_guard lock(all.mutex);
+    std::weak_ptr<device_state> &known = all.by_ordinal[{&drv, ordinal}];
+    if (auto open_already = known.lock()) return device(std::move(open_already));
+    STILLMAP_ASSIGN_OR_RETURN(auto made, open_state(drv, ordinal));
+    known = made;
+    return device(std::move(made));
+  });
 }
 
 result<int> device::count() {
