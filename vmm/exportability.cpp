@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <new>
 #include <vector>
 
 #include "stillmap/vmm/address_space.h"
@@ -220,7 +221,17 @@ std::string exportability_report::text() const {
 }
 
 exportability_report report_exportability(const device &d, virtual_range range) {
-  return examiner(d, range).run();
+  try {
+    return examiner(d, range).run();
+  } catch (const std::bad_alloc &) {
+    exportability_report unknown;
+    unknown.range = range;
+    for (std::size_t i = 0; i < sharing_count; ++i) {
+      unknown.answers[i] = {static_cast<sharing>(i), sharing_verdict::refused,
+                            "the host has no memory left to examine it", "try again", range.begin};
+    }
+    return unknown;
+  }
 }
 
 }  // namespace stillmap

@@ -55,12 +55,12 @@ struct exportability_report {
   const sharing_answer &operator[](sharing how) const {
     return answers[static_cast<std::size_t>(how)];
   }
-  // One line per way, for people. Allocates.
+  // One line per way, for people. Allocates host memory: may throw std::bad_alloc.
   std::string text() const;
 };
 
 // Errors:  none. An empty range, or one that this device's ledger does not know, is refused by
-//          every answer.
+//          every answer; so is any range where the host has no memory to examine it.
 // Threads: safe; a consistent copy of the ledger.
 // Cost:    no driver call.
 // Source:  conformance 49, 54, 57, 58.

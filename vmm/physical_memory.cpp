@@ -8,19 +8,21 @@
 #include <utility>
 
 #include "stillmap/vmm/address_space.h"
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/internal/undying.h"
 
 namespace stillmap {
 
 namespace {
 
-// Never destroyed, because static objects of the program may own descriptors.
+// Static objects of the program may own descriptors.
 struct exports {
   std::mutex mutex;
   std::set<int> fds;
 };
 exports &all_exports() {
-  static auto *const all = new exports;
+  static undying<exports> all;
   return *all;
 }
 
@@ -86,8 +88,12 @@ result<physical_memory> physical_memory::create(const stillmap::device &d, std::
 result<physical_memory> physical_memory::retain(const stillmap::device &d, device_address at) {
   const context_guard guard(d.driver(), d.context());
   STILLMAP_RETURN_IF_ERROR(guard.entered());
-  std::size_t bytes = 0;
-  for (const mapping_record &m : d.space().mappings({at, 1})) bytes = m.range.bytes;
+  STILLMAP_ASSIGN_OR_RETURN(
+      const auto bytes, with_host_memory("physical_memory::retain", [&]() -> result<std::size_t> {
+        std::size_t n = 0;
+        for (const mapping_record &m : d.space().mappings({at, 1})) n = m.range.bytes;
+        return n;
+      }));
   if (bytes == 0) {
     return make_error(errc::invalid_argument, "physical_memory::retain",
                       "nothing of this ledger is mapped at the address", at.value(), 0,
@@ -139,14 +145,19 @@ result<owned_fd> physical_memory::export_fd() const {
     return make_error(errc::invalid_argument, "physical_memory::export_fd",
                       "the memory was moved from");
   }
-  const context_guard guard(device_.driver(), device_.context());
-  STILLMAP_RETURN_IF_ERROR(guard.entered());
-  STILLMAP_ASSIGN_OR_RETURN(const auto fd, device_.driver().export_fd(handle_));
-  owned_fd owned(fd);
-  const std::lock_guard lock(all_exports().mutex);
-  all_exports().fds.insert(fd);
-  owned.exported_ = true;
-  return owned;
+  return with_host_memory("physical_memory::export_fd", [&]() -> result<owned_fd> {
+    std::set<int> one{-1};
+    auto listed = one.extract(one.begin());
+    const context_guard guard(device_.driver(), device_.context());
+    STILLMAP_RETURN_IF_ERROR(guard.entered());
+    STILLMAP_ASSIGN_OR_RETURN(const auto fd, device_.driver().export_fd(handle_));
+    owned_fd owned(fd);
+    listed.value() = fd;
+    const std::lock_guard lock(all_exports().mutex);
+    all_exports().fds.insert(std::move(listed));
+    owned.exported_ = true;
+    return owned;
+  });
 }
 
 physical_memory::physical_memory(physical_memory &&o) noexcept

@@ -36,6 +36,7 @@ class owned_fd {
 
 // The open descriptors that physical_memory::export_fd returned, in ascending order. A process that has
 // one cannot be checkpointed as a whole.
+// Allocates host memory: may throw std::bad_alloc.
 // Threads: safe; the owner of a descriptor may close it at any time.
 std::vector<int> exported_fds();
 // Redirects each of those to the file of `nothing` (an open /dev/null). The descriptor numbers stay

@@ -8,6 +8,7 @@
 #include "stillmap/vmm/mapping.h"
 #include "stillmap/vmm/physical_memory.h"
 #include "tests/support/buffer_test.h"
+#include "tests/support/host_memory.h"
 #include "tests/support/stream_gate.h"
 
 namespace stillmap {
@@ -52,6 +53,17 @@ TEST_F(exportability, asks_no_driver) {
   const driver_counts before = counts();
   EXPECT_FALSE(of(b, 0, b.size()).text().empty());
   EXPECT_EQ((counts() - before).total(), 0u);
+}
+
+TEST_F(exportability, refuses_all_where_the_host_has_no_memory_to_examine_it) {
+  STILLMAP_NEEDS_VMM();
+  growable_buffer b = make();
+  ASSERT_TRUE(b.resize(3 * page()));
+  const testing::fail_host_allocation all(0, true);
+  const exportability_report report = of(b, 0, b.size());
+  EXPECT_TRUE(all.happened());
+  expect_all_refused(report, b.address());
+  EXPECT_STREQ(report[sharing::rdma].reason, "the host has no memory left to examine it");
 }
 
 TEST_F(exportability, ordinary_pages_go_nowhere_and_it_says_why) {
