@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <map>
 #include <memory>
 
 #include "stillmap/vmm/driver_types.h"
-#include "tests/system/fault/sweep.h"
+#include "tests/system/fault/fixture.h"
 
 namespace stillmap::testing {
 namespace {
@@ -43,13 +42,6 @@ totals &all_totals() {
   return t;
 }
 
-// "h200", of "profile=h200,memory=..."
-std::string profile() {
-  const std::string config = hostcuda_control::config();
-  const std::size_t from = config.find('=') + 1;
-  return config.substr(from, config.find(',') - from);
-}
-
 class report final : public ::testing::Environment {
   void TearDown() override {
     const totals &t = all_totals();
@@ -62,14 +54,14 @@ class report final : public ::testing::Environment {
     // ./test repeats lines that begin like this.
     std::printf(
         "note: fault sweep on %s: %zu (operation, call) points failed over %zu operations; %s\n",
-        profile().c_str(), sum, t.points.size(),
+        simulated_profile().c_str(), sum, t.points.size(),
         t.failed ? "SEE ITS LOG" : "no object changed, nothing leaked");
     if (t.twice + t.lost == 0) return;
     std::printf(
         "note: fault sweep on %s: %zu more with the way back failing too, %zu with the device "
         "lost: "
         "nothing crashed\n",
-        profile().c_str(), t.twice, t.lost);
+        simulated_profile().c_str(), t.twice, t.lost);
   }
 };
 [[maybe_unused]] ::testing::Environment *const reporting =
@@ -80,94 +72,15 @@ struct call {
   std::uint64_t nth;
 };
 
-class fault_sweep : public device_test, public ::testing::WithParamInterface<operation> {
+class fault_sweep : public operation_sweep {
  protected:
-  void SetUp() override {
-    device_test::SetUp();
-    if (IsSkipped() || HasFatalFailure()) return;
-    if (!on_hostcuda()) GTEST_SKIP() << "needs a driver that can be told to fail";
-    expect_unreturnable();
-    start();
-    if (GetParam().vmm && !vmm_) {
-      GTEST_SKIP() << "needs VMM, which this device does not have";
-    }
-  }
   void TearDown() override {
-    device_.reset();
     if (HasFailure()) all_totals().failed = true;
-    device_test::TearDown();
-  }
-
-  const operation &op() const { return GetParam(); }
-
-  // A clean machine, with the device open where the operation does not open it itself.
-  void start() {
-    device_.reset();
-    // The same machine, doing its work in an order that does not depend on threads: an operation
-    // then makes the same calls every time.
-    hostcuda_control::reset();
-    std::string machine = hostcuda_control::config();
-    const std::string threads = "schedule=threads";
-    if (const std::size_t at = machine.find(threads); at != std::string::npos) {
-      machine.replace(at, threads.size(), "schedule=seeded:1");
-    }
-    become(machine.c_str());
-    device_ = open_device();
-    vmm_ = device_->capabilities().vmm;
-    if (op().own_device) device_.reset();
-    // Once to the end: what is made once and kept (events) is there afterwards.
-    std::unique_ptr<bench> w = set();
-    if (!(GetParam().vmm && !vmm_)) [[maybe_unused]]
-      const status warm = op().run(*w);
-    drop(w);
-    baseline_ = counted();
-  }
-
-  std::unique_ptr<bench> set() {
-    auto w = std::make_unique<bench>(driver());
-    w->dev = device_;
-    if (vmm_ || !op().vmm) op().set(*w);
-    return w;
-  }
-
-  void drop(std::unique_ptr<bench> &w) {
-    hostcuda_control::occupy(0, 0);
-    w.reset();
-    for (int i = 0; i < 8 && *driver().current_context() != nullptr; ++i) {
-      ASSERT_TRUE(driver().pop_context());
-    }
-    if (!device_) return;
-    device_->space().collect(true);
-    ASSERT_TRUE(device_->pool()->trim());
-  }
-
-  // What is held of the driver, events aside: those are kept for the next fence.
-  std::string counted() {
-    const hostcuda_counters n = hostcuda_control::counters();
-    std::string out;
-    for (const auto &[what, value] : {std::pair{"handles", n.live_handles},
-                                      {"mappings", n.live_mappings},
-                                      {"reservations", n.live_reservations},
-                                      {"streams", n.live_streams},
-                                      {"bytes", op().own_device ? 0 : n.physical_bytes},
-                                      {"violations", n.violations}}) {
-      out += std::string(what) + " " + std::to_string(value) + "\n";
-    }
-    return out;
+    operation_sweep::TearDown();
   }
 
   std::vector<call> calls_of_operation() {
-    std::unique_ptr<bench> w = set();
-    before_ = w->observe();
-    drop(w);
-    w = set();
-    const driver_counts start_counts = driver().counts();
-    const status ran = op().run(*w);
-    const driver_counts spent = driver().counts() - start_counts;
-    EXPECT_TRUE(ran) << (ran ? "" : ran.error().message());
-    after_ = w->observe();
-    drop(w);
-    EXPECT_EQ(counted(), baseline_) << "left behind without any failure";
+    const driver_counts spent = learn();
     std::vector<call> out;
     for (std::size_t i = 0; i < driver_call_count; ++i) {
       for (std::uint64_t n = 1; n <= spent.calls[i]; ++n) {
@@ -246,7 +159,8 @@ class fault_sweep : public device_test, public ::testing::WithParamInterface<ope
 
   // What happens after the first failure does not depend on the machine: two of them will do.
   static bool looks_further() {
-    return (profile() == "h200" || profile() == "vgpu-no-vmm") && sanitizer() != "thread";
+    return (simulated_profile() == "h200" || simulated_profile() == "vgpu-no-vmm") &&
+           sanitizer() != "thread";
   }
 
   // One of so many points is tried. Sanitizers look for what the code does wrong, not for what it
@@ -256,14 +170,6 @@ class fault_sweep : public device_test, public ::testing::WithParamInterface<ope
     if (sanitizer() == "thread") return 16;
     return looks_further() ? 4 : 8;
   }
-  static std::string sanitizer() {
-    const char *const under = std::getenv("STILLMAP_SANITIZER");
-    return under != nullptr ? under : "";
-  }
-
-  std::optional<device> device_;
-  bool vmm_ = false;
-  std::string baseline_, before_, after_;
 };
 
 TEST_P(fault_sweep, every_call_failing) {
@@ -297,12 +203,7 @@ TEST_P(fault_sweep, every_call_failing) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(of, fault_sweep, ::testing::ValuesIn(operations()), [](const auto &each) {
-  std::string name = each.param.name;
-  std::replace_if(
-      name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(of, fault_sweep, ::testing::ValuesIn(operations()), case_name);
 
 }  // namespace
 
