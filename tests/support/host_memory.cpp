@@ -17,6 +17,8 @@ struct plan {
   std::uint64_t fail_at = UINT64_MAX;  // the count at which an allocation fails
   bool all_after = false;
   bool failed = false;
+  std::uint64_t begun_at = 0, failed_at = 0;
+  int allowed = 0;
 };
 thread_local plan now;
 
@@ -38,10 +40,12 @@ bool called_by_driver() {
 }
 
 bool refused() {
+  if (now.allowed != 0) return false;
   const std::uint64_t i = now.counted++;
   if (i < now.fail_at || (i > now.fail_at && !now.all_after && now.failed)) return false;
   // One that the driver makes is not counted: the next one fails.
   if (called_by_driver()) return false;
+  if (!now.failed) now.failed_at = i;
   now.failed = true;
   return true;
 }
@@ -67,6 +71,7 @@ std::uint64_t host_allocations() {
 }
 
 fail_host_allocation::fail_host_allocation(std::uint64_t nth, bool all_after) {
+  now.begun_at = now.counted;
   now.fail_at = now.counted + nth;
   now.all_after = all_after;
   now.failed = false;
@@ -77,9 +82,19 @@ fail_host_allocation::~fail_host_allocation() {
 bool fail_host_allocation::happened() const {
   return now.failed;
 }
+std::uint64_t fail_host_allocation::failed_at() const {
+  return now.failed_at - now.begun_at;
+}
 void fail_host_allocation::stop() {
   now.fail_at = UINT64_MAX;
   now.all_after = false;
+}
+
+allow_host_allocations::allow_host_allocations() {
+  ++now.allowed;
+}
+allow_host_allocations::~allow_host_allocations() {
+  --now.allowed;
 }
 
 }  // namespace stillmap::testing

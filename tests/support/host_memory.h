@@ -19,8 +19,19 @@ class fail_host_allocation {
   fail_host_allocation(const fail_host_allocation &) = delete;
   fail_host_allocation &operator=(const fail_host_allocation &) = delete;
 
-  bool happened() const;  // one has failed
-  void stop();            // none fails any more
+  bool happened() const;            // one has failed
+  std::uint64_t failed_at() const;  // which, counted like `nth`: the first
+  void stop();                      // none fails any more
+};
+
+// While it exists, host allocations of the calling thread are neither counted nor fail: for what a test
+// allocates between the calls that it tests.
+class allow_host_allocations {
+ public:
+  allow_host_allocations();
+  ~allow_host_allocations();
+  allow_host_allocations(const allow_host_allocations &) = delete;
+  allow_host_allocations &operator=(const allow_host_allocations &) = delete;
 };
 
 }  // namespace stillmap::testing

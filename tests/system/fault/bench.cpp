@@ -142,6 +142,19 @@ void bench::leave_free(std::size_t pages_free) {
   hostcuda_control::occupy(0, free - pages_free * page());
 }
 
+void bench::let_go() {
+  v.reset();
+  at_hand.reset();
+  for (tracked *t : {&a, &b, &c}) t->buffer.reset();
+  pages.clear();
+  memory.reset();
+  fd = owned_fd();
+  idle = fence();
+  blocker.reset();
+  s.reset();
+  pool.reset();
+}
+
 // Everything that can be seen, addresses aside (they differ from run to run).
 std::string bench::observe() {
   std::ostringstream out;

@@ -1,5 +1,6 @@
 // Operations of reservation, mapping and address_space.
 #include "stillmap/vmm/remap.h"
+#include "tests/support/host_memory.h"
 #include "tests/system/fault/sweep.h"
 
 namespace stillmap::testing {
@@ -13,11 +14,14 @@ void take_pages(bench &w, std::size_t n) {
   if (!w.dev->pool()->acquire(n, w.pages)) throw std::runtime_error("acquire");
 }
 
+// The operations do not allocate these.
 std::vector<access_grant> reads(const bench &w) {
+  const allow_host_allocations test;
   return {{on_device(w.dev->ordinal()), access_mode::read}};
 }
 
 std::vector<access_grant> writes(const bench &w) {
+  const allow_host_allocations test;
   return {{on_device(w.dev->ordinal()), access_mode::read_write}};
 }
 

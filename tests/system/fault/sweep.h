@@ -60,6 +60,8 @@ struct bench {
   void make_vector(std::size_t elements, std::size_t staging_bytes = 4096);
   void leave_free(std::size_t pages);
   std::string observe();
+  // Destroys every object of the library but the device, where it is in use by nothing else.
+  void let_go();
 };
 
 struct operation {

@@ -1,4 +1,5 @@
 // device_vector, on pages and on copies.
+#include <array>
 #include <functional>
 
 #include "tests/system/fault/sweep.h"
@@ -93,7 +94,7 @@ void add_vector_operations(std::vector<operation> &all) {
       {"get", [](bench &w) { return outcome(w.v->get(3)); }},
       {"copy_to_host",
        [](bench &w) {
-         std::vector<std::uint32_t> out(50);
+         std::array<std::uint32_t, 50> out;
          return w.v->copy_to_host(out, 5);
        }},
       {"to_host", [](bench &w) { return outcome(w.v->to_host()); }},
