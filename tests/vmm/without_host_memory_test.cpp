@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -117,6 +118,25 @@ TEST_F(without_host_memory, a_buffer_is_destroyed) {
     EXPECT_FALSE(all.happened());
   }
   EXPECT_EQ(space().stats().live_mappings, 0u);
+}
+
+TEST_F(without_host_memory, a_buffer_grows_without_mapping_ahead) {
+  STILLMAP_NEEDS_VMM();
+  buffer_options options;
+  options.reserve_bytes = 16 * page();
+  options.map_ahead_bytes = 8 * page();
+  growable_buffer b = make(options);
+  ASSERT_TRUE(b.reserve(2 * page()));
+  {
+    const fail_host_allocation all(0, true);
+    EXPECT_TRUE(b.resize(page()));
+    EXPECT_TRUE(all.happened());
+  }
+  EXPECT_EQ(b.stats().ahead_failures, 1u);
+  EXPECT_EQ(b.capacity(), 2 * page());
+  ASSERT_TRUE(b.resize(2 * page()));
+  while (b.stats().ahead_growths == 0) std::this_thread::yield();
+  EXPECT_GE(b.capacity(), 10 * page());
 }
 
 TEST_F(without_host_memory, a_mapping_is_retired_again) {

@@ -102,7 +102,7 @@ void add_pool_operations(std::vector<operation> &all) {
                  .may_survive = {}});
   all.push_back({.name = "page_pool acquire, behind a fence, waiting on a stream",
                  .set =
-                     [pages_behind_a_fence](bench &w) {
+                     [](bench &w) {
                        make_pool(w);
                        if (!w.pool->acquire(3, w.pages)) throw std::runtime_error("acquire");
                        w.hold_fence();
