@@ -35,8 +35,8 @@ IMAGE_MAY_USE = ("vmm/error.h", "vmm/units.h", "vmm/driver_types.h", "vmm/intern
 
 # Replay asks hostcuda, where it is the driver, for modelled costs and a smaller device.
 HOSTCUDA_USERS = (("allocators/replay", "hostcuda"),)
-# The macros for passing errors on, which sources and internal headers of every library use.
-SHARED_INTERNAL = ("vmm/internal/try.h",)
+# What passes errors on, or makes them, which sources and internal headers of every library use.
+SHARED_INTERNAL = ("vmm/internal/host_memory.h", "vmm/internal/try.h")
 
 MODULE = re.compile(r'^    "([a-z_/]+)": \[(.*)\],$')
 FOLDERS = re.compile(r"^STILLMAP_INTERNAL_FOLDERS = \[(.*)\]$")
