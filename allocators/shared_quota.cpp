@@ -1,4 +1,5 @@
 #include "stillmap/allocators/shared_quota.h"
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 
 #include <fcntl.h>
@@ -56,7 +57,7 @@ std::string path_of(const std::string &name) {
 
 class shared_quota::ledger {
  public:
-  explicit ledger(int fd) : fd_(fd) { open_files().add(this); }
+  ledger() { open_files().add(this); }
   ~ledger() {
     if (file_ != nullptr && alive()) {
       if (own_ != nullptr) own_->reserved.store(0);
@@ -64,6 +65,11 @@ class shared_quota::ledger {
     }
     open_files().remove(this);
     if (fd_ >= 0) close(fd_);
+  }
+
+  status open(const char *path, std::uint64_t limit) {
+    fd_ = ::open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    return fd_ >= 0 ? join(limit) : system_error("shared_quota::open", "the file cannot be opened");
   }
 
   status join(std::uint64_t limit) {
@@ -263,7 +269,7 @@ class shared_quota::ledger {
     return make_error(errc::not_supported, op, "the process is a forked child of the participant");
   }
 
-  int fd_;  // -1 in a child
+  int fd_ = -1;  // -1 in a child, too
   quota_file *file_ = nullptr;
   quota_slot *own_ = nullptr;
   const pid_t process_ = getpid();
@@ -277,16 +283,21 @@ result<std::shared_ptr<shared_quota>> shared_quota::open(const std::string &name
                                                          std::uint64_t limit) {
   constexpr const char *op = "shared_quota::open";
   if (name.empty()) return make_error(errc::invalid_argument, op, "the name is empty");
-  const int fd = ::open(path_of(name).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  if (fd < 0) return system_error(op, "the file cannot be opened");
-  auto joined = std::make_unique<ledger>(fd);
-  STILLMAP_RETURN_IF_ERROR(joined->join(limit));
-  return std::shared_ptr<shared_quota>(new shared_quota(std::move(joined)));
+  return with_host_memory(op, [&]() -> result<std::shared_ptr<shared_quota>> {
+    // All host memory first: a file that is created is kept.
+    const std::string path = path_of(name);
+    std::shared_ptr<shared_quota> made(new shared_quota(std::make_unique<ledger>()));
+    STILLMAP_RETURN_IF_ERROR(made->ledger_->open(path.c_str(), limit));
+    return made;
+  });
 }
 
 status shared_quota::remove(const std::string &name) {
-  if (unlink(path_of(name).c_str()) == 0) return {};
-  return system_error("shared_quota::remove", "the file cannot be deleted");
+  constexpr const char *op = "shared_quota::remove";
+  return with_host_memory(op, [&]() -> status {
+    if (unlink(path_of(name).c_str()) == 0) return {};
+    return system_error(op, "the file cannot be deleted");
+  });
 }
 
 status shared_quota::reserve(std::uint64_t bytes) {
@@ -299,7 +310,7 @@ status shared_quota::set_limit(std::uint64_t bytes) {
   return ledger_->set_limit(bytes);
 }
 result<quota_stats> shared_quota::stats() {
-  return ledger_->stats();
+  return with_host_memory("shared_quota::stats", [&] { return ledger_->stats(); });
 }
 
 }  // namespace stillmap

@@ -6,11 +6,14 @@
 #include <cstdio>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <stdexcept>
+#include <system_error>
 
 #include "stillmap/allocators/caching_allocator.h"
 #include "stillmap/allocators/internal/fork_watch.h"
 #include "stillmap/allocators/torch/torch_settings.h"
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::torch_plugin {
@@ -48,8 +51,12 @@ heaps &all_heaps() {
 // Not a std::string, which would be destroyed before the last static destructor frees a block.
 thread_local constinit std::array<char, 512> last_error{};
 
-void remember(const error &e) {
-  std::snprintf(last_error.data(), last_error.size(), "%s", e.message().c_str());
+void remember(const error &e) noexcept {
+  try {
+    std::snprintf(last_error.data(), last_error.size(), "%s", e.message().c_str());
+  } catch (const std::bad_alloc &) {
+    std::snprintf(last_error.data(), last_error.size(), "%s: %s", e.operation, e.reason);
+  }
 }
 
 void complain(const error &e) {
@@ -66,7 +73,7 @@ caching_allocator *known_heap(int device) {
   return all->of_device[static_cast<std::size_t>(device)].load(std::memory_order_acquire);
 }
 
-result<caching_allocator *> make_heap(int ordinal) {
+result<caching_allocator *> open_heap(int ordinal) {
   if (ordinal < 0 || static_cast<std::size_t>(ordinal) >= most_devices) {
     return make_error(errc::invalid_argument, allocating, "there is no such device",
                       static_cast<std::uint64_t>(ordinal));
@@ -90,6 +97,10 @@ result<caching_allocator *> make_heap(int ordinal) {
   return made.release();
 }
 
+result<caching_allocator *> make_heap(int ordinal) {
+  return with_host_memory(allocating, [&] { return open_heap(ordinal); });
+}
+
 result<void *> allocate(ssize_t size, int ordinal, stream_handle stream) {
   if (size < 0) {
     return make_error(errc::invalid_argument, allocating, "the size is negative");
@@ -103,14 +114,14 @@ result<void *> allocate(ssize_t size, int ordinal, stream_handle stream) {
 }
 
 // Throws the exception that Python shows. An out-of-memory message begins with PyTorch's own words,
-// which programs look for.
+// which programs look for, where it is the device's memory.
 [[noreturn]] void raise(const error &e, ssize_t size, int ordinal) {
   remember(e);
-  std::string text = e.is(errc::out_of_memory) ? "CUDA out of memory. " : "";
+  const bool of_device = e.is(errc::out_of_memory) && e.code != std::errc::not_enough_memory;
+  std::string text = of_device ? "CUDA out of memory. " : "";
   text += "Stillmap could not allocate " + std::to_string(size) + " bytes on device " +
           std::to_string(ordinal) + ": " + e.message();
-  if (const caching_allocator *const heap = known_heap(ordinal);
-      heap != nullptr && e.is(errc::out_of_memory)) {
+  if (const caching_allocator *const heap = known_heap(ordinal); heap != nullptr && of_device) {
     const arena_stats total = heap->stats().total;
     constexpr double MiB = 1 << 20;
     char room[160];

@@ -29,7 +29,8 @@ struct CUstream_st;
 /* Returns memory for work queued on `stream` from now on; NULL for 0 bytes.
  * Errors: throws std::runtime_error, which PyTorch turns into Python's RuntimeError. (PyTorch does
  *         not check for NULL: the next kernel would write to address 0.) The message of an
- *         out-of-memory failure begins with "CUDA out of memory.", for which retry loops look.
+ *         out-of-memory failure begins with "CUDA out of memory.", for which retry loops look. Where
+ *         the host has no memory for a message, std::bad_alloc, which Python calls MemoryError.
  * Cost:   no driver call while free memory fits; the first call for a device opens it. */
 STILLMAP_TORCH_API void *stillmap_malloc(ssize_t size, int device, struct CUstream_st *stream);
 

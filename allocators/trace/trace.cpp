@@ -6,6 +6,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "stillmap/vmm/internal/host_memory.h"
+
 namespace stillmap {
 namespace {
 
@@ -191,7 +193,7 @@ class reader {
 }  // namespace
 
 result<trace> read_trace(std::string_view text) {
-  return reader().read(text);
+  return with_host_memory("read_trace", [&] { return reader().read(text); });
 }
 
 trace_writer::trace_writer(std::string_view about) {

@@ -58,11 +58,12 @@ inline constexpr std::uint32_t trace_max_streams = 4096;
 // Errors: invalid_argument for the first malformed line: no header, another version, an unknown verb,
 //         a missing, surplus or malformed number, an id that is live already, was freed or is
 //         unknown, a size of 0 or over the limit, a stream over the limit, a stream that waits for
-//         itself. The detail's `where` is "line N", its `cause` quotes the line and says why.
+//         itself. out_of_memory (host memory). The detail's `where` is "line N", its `cause` quotes the line and says why.
 // Cost:   one pass; memory for all events and for all ids that occur.
 result<trace> read_trace(std::string_view text);
 
-// Writes a trace line by line, in memory. It checks nothing; read_trace does.
+// Writes a trace line by line, in memory. It checks nothing; read_trace does. Throws std::bad_alloc
+// where the host has no memory for a line, which is then left out.
 // Threads: externally synchronised.
 class trace_writer {
  public:
@@ -84,7 +85,8 @@ class trace_writer {
   std::string text_;
 };
 
-// Formats a trace. The ids are the numbers of the blocks.
+// Formats a trace. The ids are the numbers of the blocks. Throws std::bad_alloc where the host has no
+// memory for it.
 std::string to_text(const trace &t, std::string_view comment = {});
 
 }  // namespace stillmap

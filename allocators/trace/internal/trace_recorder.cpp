@@ -6,6 +6,8 @@
 #include <cerrno>
 #include <cstdlib>
 
+#include "stillmap/vmm/internal/host_memory.h"
+
 namespace stillmap {
 namespace {
 
@@ -20,6 +22,7 @@ tl::unexpected<error> cannot_write(const char *why, std::string path) {
 struct open_recorders {
   std::mutex mutex;
   std::map<std::string, std::shared_ptr<trace_recorder>> by_path;
+  bool flushed_at_exit = false;
 };
 
 // Never destroyed: an allocator may outlive all static objects.
@@ -37,23 +40,30 @@ result<std::shared_ptr<trace_recorder>> trace_recorder::open(const std::string &
       found != r.by_path.end() && found->second->process_ == ::getpid()) {
     return found->second;
   }
+  // All host memory first: a file that is created is kept.
+  std::string own = path, of_process = path + "." + std::to_string(::getpid());
+  std::shared_ptr<trace_recorder> recorder(new trace_recorder);
+  const auto [entry, fresh] = r.by_path.try_emplace(path);
   constexpr int how = O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC;
-  std::string made = path;
-  int fd = ::open(made.c_str(), how, 0666);
+  int fd = ::open(own.c_str(), how, 0666);
   if (fd < 0 && errno == EEXIST) {
-    made += "." + std::to_string(::getpid());
-    fd = ::open(made.c_str(), how, 0666);
+    own.swap(of_process);
+    fd = ::open(own.c_str(), how, 0666);
   }
-  if (fd < 0) return cannot_write("the trace file cannot be created", made);
-  if (r.by_path.empty()) {
+  if (fd < 0) {
+    const auto why = cannot_write("the trace file cannot be created", std::move(own));
+    if (fresh) r.by_path.erase(entry);
+    return why;
+  }
+  if (!std::exchange(r.flushed_at_exit, true)) {
     [[maybe_unused]] const int registered = std::atexit([] {
       open_recorders &still = all();
       const std::lock_guard again(still.mutex);
-      for (const auto &[name, recorder] : still.by_path) recorder->flush();
+      for (const auto &[name, known] : still.by_path) known->flush();
     });
   }
-  std::shared_ptr<trace_recorder> recorder(new trace_recorder(fd, std::move(made)));
-  r.by_path[path] = recorder;
+  recorder->begin(fd, std::move(own));
+  entry->second = recorder;
   return recorder;
 }
 
@@ -66,19 +76,47 @@ std::shared_ptr<trace_recorder> trace_recorder::from_environment() {
   return nullptr;
 }
 
-trace_recorder::trace_recorder(int fd, std::string path)
-    : fd_(fd),
-      process_(::getpid()),
-      path_(std::move(path)),
+trace_recorder::trace_recorder()
+    : process_(::getpid()),
       text_("recorded by stillmap"),
-      written_(std::chrono::steady_clock::now()) {
+      written_(std::chrono::steady_clock::now()) {}
+
+void trace_recorder::begin(int fd, std::string path) {
   const std::lock_guard lock(mutex_);
+  fd_ = fd;
+  path_ = std::move(path);
   write_buffer();
 }
 
 trace_recorder::~trace_recorder() {
   flush();
   if (fd_ >= 0) ::close(fd_);
+}
+
+// A trace without some of its lines would be another program's: recording ends.
+template <class Act>
+void trace_recorder::record(Act act) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (fd_ < 0) return;
+  const status done = with_host_memory("trace_recorder", [&]() -> status {
+    act();
+    return {};
+  });
+  if (done) return;
+  write_buffer();
+  end(done.error());
+}
+
+void trace_recorder::end(error why) noexcept {
+  if (fd_ < 0) return;
+  try {
+    why = why.about(path_);
+  } catch (const std::bad_alloc &) {
+    // It is reported without the path.
+  }
+  report_background_error(why);
+  ::close(fd_);
+  fd_ = -1;
 }
 
 std::uint32_t trace_recorder::stream_number(int device, stream_ref s) {
@@ -93,51 +131,54 @@ std::uint32_t trace_recorder::stream_number(int device, stream_ref s) {
 
 void trace_recorder::allocated(const void *owner, const void *block, std::size_t bytes, int device,
                                stream_ref s) {
-  const std::lock_guard lock(mutex_);
-  if (fd_ < 0) return;
-  const live_block b{next_id_++, owner, stream_number(device, s)};
-  live_[block] = b;
-  text_.allocate(b.id, bytes, b.stream);
-  flush_if_due();
+  record([&] {
+    const live_block b{next_id_++, owner, stream_number(device, s)};
+    live_[block] = b;
+    text_.allocate(b.id, bytes, b.stream);
+    flush_if_due();
+  });
 }
 
 void trace_recorder::used(const void *block, int device, stream_ref s) {
-  const std::lock_guard lock(mutex_);
-  const auto found = live_.find(block);
-  if (fd_ < 0 || found == live_.end()) return;
-  const std::uint32_t on = stream_number(device, s);
-  if (on == found->second.stream) return;
-  text_.use(found->second.id, on);
-  flush_if_due();
+  record([&] {
+    const auto found = live_.find(block);
+    if (found == live_.end()) return;
+    const std::uint32_t on = stream_number(device, s);
+    if (on == found->second.stream) return;
+    text_.use(found->second.id, on);
+    flush_if_due();
+  });
 }
 
 void trace_recorder::freed(const void *block) {
-  const std::lock_guard lock(mutex_);
-  const auto found = live_.find(block);
-  if (fd_ < 0 || found == live_.end()) return;
-  text_.free(found->second.id);
-  live_.erase(found);
-  flush_if_due();
+  record([&] {
+    const auto found = live_.find(block);
+    if (found == live_.end()) return;
+    text_.free(found->second.id);
+    live_.erase(found);
+    flush_if_due();
+  });
 }
 
 void trace_recorder::iteration() {
-  const std::lock_guard lock(mutex_);
-  if (fd_ < 0) return;
-  text_.iteration();
-  write_buffer();
+  record([&] {
+    text_.iteration();
+    write_buffer();
+  });
 }
 
 void trace_recorder::owner_destroyed(const void *owner) {
-  const std::lock_guard lock(mutex_);
-  std::map<std::uint64_t, const void *> its;  // ordered by allocation
-  for (const auto &[block, b] : live_) {
-    if (b.owner == owner) its.emplace(b.id, block);
-  }
-  for (const auto &[id, block] : its) {
-    if (fd_ >= 0) text_.free(id);
-    live_.erase(block);
-  }
-  write_buffer();
+  record([&] {
+    std::map<std::uint64_t, const void *> its;  // ordered by allocation
+    for (const auto &[block, b] : live_) {
+      if (b.owner == owner) its.emplace(b.id, block);
+    }
+    for (const auto &[id, block] : its) {
+      text_.free(id);
+      live_.erase(block);
+    }
+    write_buffer();
+  });
 }
 
 void trace_recorder::flush() {
@@ -145,14 +186,14 @@ void trace_recorder::flush() {
   write_buffer();
 }
 
-void trace_recorder::flush_if_due() {
+void trace_recorder::flush_if_due() noexcept {
   if (text_.text().size() >= buffer_bytes) return write_buffer();
   if (++lines_since_check_ < lines_per_check) return;
   lines_since_check_ = 0;
   if (std::chrono::steady_clock::now() - written_ >= longest_kept) write_buffer();
 }
 
-void trace_recorder::write_buffer() {
+void trace_recorder::write_buffer() noexcept {
   if (fd_ < 0) return;
   if (process_ != ::getpid()) {  // a forked child: the file belongs to its parent
     ::close(fd_);
@@ -164,10 +205,8 @@ void trace_recorder::write_buffer() {
     const ssize_t n = ::write(fd_, text.data() + at, text.size() - at);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
-      const auto why = cannot_write("the trace cannot be written; recording ends", path_);
-      report_background_error(why.value());
-      ::close(fd_);
-      fd_ = -1;
+      end(make_system_error(errno, "trace_recorder", "the trace cannot be written; recording ends")
+              .value());
       break;
     }
     at += static_cast<std::size_t>(n);

@@ -39,7 +39,8 @@ class trace_recorder {
 
   // Call `allocated` after the allocation and `freed` before the free, so that no other thread has
   // the address meanwhile. Unknown blocks are ignored. `owner` identifies the allocator. A write
-  // that fails, for example on a full disk, is one background error and ends the recording.
+  // that fails, for example on a full disk, or host memory that runs out, is one background error and
+  // ends the recording.
   // Cost: a lock and a line of text; a write about every 64 KiB or every quarter of a second.
   void allocated(const void *owner, const void *block, std::size_t bytes, int device, stream_ref s);
   void used(const void *block, int device, stream_ref s);
@@ -57,15 +58,19 @@ class trace_recorder {
     const void *owner;
     std::uint32_t stream;
   };
-  trace_recorder(int fd, std::string path);
+  trace_recorder();
+  void begin(int fd, std::string path);
+  template <class Act>
+  void record(Act act) noexcept;
+  void end(error why) noexcept;                           // requires mutex_
   std::uint32_t stream_number(int device, stream_ref s);  // requires mutex_
-  void flush_if_due();                                    // requires mutex_
-  void write_buffer();                                    // requires mutex_
+  void flush_if_due() noexcept;                           // requires mutex_
+  void write_buffer() noexcept;                           // requires mutex_
 
   std::mutex mutex_;
-  int fd_;  // -1: recording has ended
+  int fd_ = -1;  // -1: recording has ended
   const int process_;
-  const std::string path_;
+  std::string path_;
   trace_writer text_;
   std::uint64_t next_id_ = 0;
   unsigned lines_since_check_ = 0;  // lines since the clock was read
