@@ -79,6 +79,7 @@ struct stack_frame {
 };
 // Finds only names that the dynamic linker can see: those of shared libraries, and of programs
 // linked with -rdynamic. Source lines are not available, nor names of modules unloaded since.
+// Throws std::bad_alloc where the host has no memory for the names.
 stack_frame describe_frame(const void *return_address);
 
 }  // namespace stillmap

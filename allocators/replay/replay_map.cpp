@@ -73,11 +73,12 @@ status write_map(std::span<const named_moment> moments, const std::string &of,
   if (!drawn && moments.size() != 1) {
     return fail(errc::invalid_argument, "only a picture shows several allocators");
   }
-  const std::string content = format == map_format::svg    ? to_svg(picture_of(moments, of))
-                              : format == map_format::html ? to_html(picture_of(moments, of))
-                              : format == map_format::json
-                                  ? to_json(moments.front().moment.heap)
-                                  : to_torch_pickle(moments.front().moment.heap);
+  STILLMAP_ASSIGN_OR_RETURN(const std::string content,
+                            format == map_format::svg    ? to_svg(picture_of(moments, of))
+                            : format == map_format::html ? to_html(picture_of(moments, of))
+                            : format == map_format::json
+                                ? to_json(moments.front().moment.heap)
+                                : to_torch_pickle(moments.front().moment.heap));
   const std::filesystem::path file(path);
   std::error_code ignored;  // a missing folder shows when the file is opened
   if (file.has_parent_path()) std::filesystem::create_directories(file.parent_path(), ignored);

@@ -4,6 +4,7 @@
 
 #include "stillmap/allocators/report/heap_report.h"
 #include "stillmap/allocators/report/internal/text_out.h"
+#include "stillmap/vmm/internal/host_memory.h"
 
 namespace stillmap {
 namespace {
@@ -146,9 +147,7 @@ void write(std::string &out, const allocation_history &h) {
   out += "\n  }";
 }
 
-}  // namespace
-
-std::string to_json(const heap_snapshot &s) {
+std::string written(const heap_snapshot &s) {
   std::string out = "{\n  \"format\": \"stillmap-heap-map\",\n  \"version\": 1,\n  \"device\": ";
   fields device(out);
   device.add("name", s.device).add("ordinal", static_cast<std::uint64_t>(s.ordinal)).end();
@@ -166,6 +165,12 @@ std::string to_json(const heap_snapshot &s) {
     write(out, s.history);
   }
   return out + "\n}\n";
+}
+
+}  // namespace
+
+result<std::string> to_json(const heap_snapshot &s) {
+  return with_host_memory("to_json", [&]() -> result<std::string> { return written(s); });
 }
 
 }  // namespace stillmap

@@ -10,6 +10,7 @@
 
 #include "stillmap/allocators/report/internal/text_out.h"
 #include "stillmap/vmm/format.h"
+#include "stillmap/vmm/internal/host_memory.h"
 #endif
 
 namespace stillmap {
@@ -27,11 +28,15 @@ class nvtx_annotator final : public heap_observer {
   }
 
   bool on_event(const history_event &e) noexcept override {
-    if (e.action == history_action::reserve) return begin_heap(e);
-    if (e.action == history_action::allocate) begin_region(e);
-    if (e.action == history_action::free_completed) end_region(e);
-    if (e.action == history_action::page_unmap) end_heap(e);
-    return true;
+    // What the host has no memory for stays unknown to the tool.
+    const auto go_on = with_host_memory("nvtx_observer", [&]() -> result<bool> {
+      if (e.action == history_action::reserve) return begin_heap(e);
+      if (e.action == history_action::allocate) begin_region(e);
+      if (e.action == history_action::free_completed) end_region(e);
+      if (e.action == history_action::page_unmap) end_heap(e);
+      return true;
+    });
+    return !go_on || *go_on;
   }
 
  private:
@@ -57,9 +62,10 @@ class nvtx_annotator final : public heap_observer {
     what.typeSpecificDesc = &range;
     what.messageType = NVTX_MESSAGE_TYPE_ASCII;
     what.message.ascii = name.c_str();
-    const nvtxMemHeapHandle_t made = nvtxMemHeapRegister(domain_, &what);
     const std::lock_guard lock(mutex_);
-    if (made != nullptr) heaps_[e.address] = {e.address + e.bytes, made};
+    const auto entry = heaps_.try_emplace(e.address).first;
+    entry->second = {e.address + e.bytes, nvtxMemHeapRegister(domain_, &what)};
+    if (entry->second.handle == nullptr) heaps_.erase(entry);
     return !heaps_.empty();
   }
 
@@ -135,7 +141,9 @@ class nvtx_annotator final : public heap_observer {
 }  // namespace
 
 result<std::shared_ptr<heap_observer>> nvtx_observer() {
-  return std::make_shared<nvtx_annotator>();
+  return with_host_memory("nvtx_observer", []() -> result<std::shared_ptr<heap_observer>> {
+    return std::make_shared<nvtx_annotator>();
+  });
 }
 
 #else

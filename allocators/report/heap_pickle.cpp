@@ -8,6 +8,7 @@
 #include "stillmap/allocators/report/heap_report.h"
 #include "stillmap/allocators/report/internal/pickle_writer.h"
 #include "stillmap/allocators/report/internal/text_out.h"
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap {
@@ -184,17 +185,20 @@ std::string torch_writer::write() {
 }  // namespace
 
 result<heap_snapshot> snapshot_of(const caching_allocator &heap) {
-  heap_snapshot out;
-  out.device = heap.device().name();
-  out.ordinal = heap.device().ordinal();
-  STILLMAP_ASSIGN_OR_RETURN(out.history, heap.history());
-  out.map = heap.map();
-  out.stats = heap.stats();
-  return out;
+  return with_host_memory("snapshot_of", [&]() -> result<heap_snapshot> {
+    heap_snapshot out;
+    out.device = heap.device().name();
+    out.ordinal = heap.device().ordinal();
+    STILLMAP_ASSIGN_OR_RETURN(out.history, heap.history());
+    out.map = heap.map();
+    out.stats = heap.stats();
+    return out;
+  });
 }
 
-std::string to_torch_pickle(const heap_snapshot &s) {
-  return torch_writer(s).write();
+result<std::string> to_torch_pickle(const heap_snapshot &s) {
+  return with_host_memory("to_torch_pickle",
+                          [&]() -> result<std::string> { return torch_writer(s).write(); });
 }
 
 }  // namespace stillmap

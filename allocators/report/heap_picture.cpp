@@ -7,6 +7,7 @@
 #include "stillmap/allocators/report/internal/svg_writer.h"
 #include "stillmap/allocators/report/internal/text_out.h"
 #include "stillmap/vmm/format.h"
+#include "stillmap/vmm/internal/host_memory.h"
 
 namespace stillmap {
 namespace {
@@ -360,12 +361,14 @@ document.addEventListener('mousemove', e => {
 
 }  // namespace
 
-std::string to_svg(const heap_picture &p) {
-  return canvas(p).draw();
+result<std::string> to_svg(const heap_picture &p) {
+  return with_host_memory("to_svg", [&]() -> result<std::string> { return canvas(p).draw(); });
 }
 
-std::string to_html(const heap_picture &p) {
-  return page_begin + xml(p.title) + page_style + to_svg(p) + page_end;
+result<std::string> to_html(const heap_picture &p) {
+  return with_host_memory("to_html", [&]() -> result<std::string> {
+    return page_begin + xml(p.title) + page_style + canvas(p).draw() + page_end;
+  });
 }
 
 }  // namespace stillmap

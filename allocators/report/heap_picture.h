@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "stillmap/allocators/heap_map.h"
+#include "stillmap/vmm/error.h"
 
 namespace stillmap {
 
@@ -28,9 +29,11 @@ struct heap_picture {
 
 // Returns one SVG document without scripts, links or fonts, for light and dark pages. <title>
 // elements describe each piece.
-std::string to_svg(const heap_picture &p);
+// Errors: out_of_memory (host memory).
+result<std::string> to_svg(const heap_picture &p);
 // Returns an HTML page with the same picture and a script that shows the descriptions at once.
 // Loads nothing.
-std::string to_html(const heap_picture &p);
+// Errors: out_of_memory (host memory).
+result<std::string> to_html(const heap_picture &p);
 
 }  // namespace stillmap

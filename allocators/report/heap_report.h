@@ -25,11 +25,13 @@ result<heap_snapshot> snapshot_of(const caching_allocator &heap);
 
 // Returns one JSON document. Call stacks are symbolised here, so call it in the process that
 // recorded them (describe_frame).
-std::string to_json(const heap_snapshot &s);
+// Errors: out_of_memory (host memory).
+result<std::string> to_json(const heap_snapshot &s);
 
 // Returns what torch.cuda.memory._snapshot() would return, as a pickle (protocol 2, no imports).
 // Each contiguous range with memory is a segment. A page that moved is unmapped at one address and
 // mapped at the other; a block that other streams may still use is `active_pending_free`.
-std::string to_torch_pickle(const heap_snapshot &s);
+// Errors: out_of_memory (host memory).
+result<std::string> to_torch_pickle(const heap_snapshot &s);
 
 }  // namespace stillmap

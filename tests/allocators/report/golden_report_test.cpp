@@ -113,11 +113,11 @@ class golden_report : public ::testing::Test {
 };
 
 TEST_F(golden_report, json) {
-  expect_report("heap.json", to_json(sample_snapshot()));
+  expect_report("heap.json", to_json(sample_snapshot()).value());
 }
 
 TEST_F(golden_report, torch_pickle) {
-  expect_report("heap.pickle.txt", printable(to_torch_pickle(sample_snapshot())));
+  expect_report("heap.pickle.txt", printable(to_torch_pickle(sample_snapshot()).value()));
 }
 
 TEST_F(golden_report, picture_of_one_heap) {
@@ -125,7 +125,7 @@ TEST_F(golden_report, picture_of_one_heap) {
   p.title = "One heap";
   p.subtitle = "at its peak";
   p.columns.push_back({"stillmap", "", sample_map(), 1_GiB, 0});
-  expect_report("one_heap.svg", to_svg(p));
+  expect_report("one_heap.svg", to_svg(p).value());
 }
 
 TEST_F(golden_report, picture_of_heaps_side_by_side) {
@@ -136,7 +136,7 @@ TEST_F(golden_report, picture_of_heaps_side_by_side) {
   p.columns.push_back({"pages do not move", "OUT OF MEMORY", sample_map(), 0, 900_MiB});
   p.columns[2].map.page_bytes = 0;
   p.columns[2].map.arenas.pop_back();
-  expect_report("three_heaps.svg", to_svg(p));
+  expect_report("three_heaps.svg", to_svg(p).value());
 }
 
 }  // namespace

@@ -165,7 +165,7 @@ heap_picture sample() {
 
 TEST(HeapPicture, SaysWhatItShows) {
   const heap_picture p = sample();
-  const std::string svg = to_svg(p);
+  const std::string svg = to_svg(p).value();
   EXPECT_GT(rectangles(svg), 100u);
   const heap_figures f = figures_of(p.columns[0].map);
   const auto &segments = p.columns[0].map.arenas[0].extents;
@@ -196,23 +196,23 @@ TEST(HeapPicture, ShowsAFailureBesideOneThatServed) {
   failed.capacity = f.committed;
   failed.wanted = (f.free + f.cached) / 2;
   ASSERT_GT(failed.wanted, f.largest_free);
-  std::string svg = to_svg(p);
+  std::string svg = to_svg(p).value();
   rectangles(svg);
   EXPECT_NE(svg.find("requested: " + format_bytes(failed.wanted)), std::string::npos);
   EXPECT_NE(svg.find("Enough, but in pieces"), std::string::npos);
   failed.wanted = 500_GiB;
-  svg = to_svg(p);
+  svg = to_svg(p).value();
   EXPECT_EQ(svg.find("Enough"), std::string::npos);
 }
 
 TEST(HeapPicture, IsAPageToo) {
   heap_picture p = sample();
-  const std::string html = to_html(p);
+  const std::string html = to_html(p).value();
   EXPECT_EQ(html.rfind("<!DOCTYPE html>", 0), 0u);
-  EXPECT_NE(html.find(to_svg(p)), std::string::npos);
+  EXPECT_NE(html.find(to_svg(p).value()), std::string::npos);
   EXPECT_EQ(html.find("src="), std::string::npos) << "nothing is loaded";
   p.columns.clear();
-  rectangles(to_svg(p));
+  rectangles(to_svg(p).value());
 }
 
 TEST(ReportText, IsForPeople) {

@@ -94,7 +94,7 @@ TEST_F(heap_report, is_json_with_all_that_the_map_and_the_history_have) {
   auto snapshot = snapshot_of(*heap);
   ASSERT_TRUE(snapshot);
   snapshot->map.arenas[0].name = "a \"name\"\n";
-  const std::string json = to_json(*snapshot);
+  const std::string json = to_json(*snapshot).value();
   json_checker checker(json);
   EXPECT_TRUE(checker.good()) << "at byte " << checker.where();
   EXPECT_EQ(count(json, "\"part\": "), snapshot->map.arenas[0].extents.size());
@@ -116,7 +116,7 @@ TEST_F(heap_report, of_nothing_is_json_too) {
   auto heap = std::move(*caching_allocator::create(dev()));
   const auto snapshot = snapshot_of(*heap);
   ASSERT_TRUE(snapshot);
-  const std::string json = to_json(*snapshot);
+  const std::string json = to_json(*snapshot).value();
   EXPECT_TRUE(json_checker(json).good()) << json;
   EXPECT_EQ(json.find("history"), std::string::npos);
   EXPECT_FALSE(json_checker("{\"a\": 1,}").good()) << "the checker itself";
