@@ -6,9 +6,11 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "stillmap/allocators/internal/extent.h"
+#include "stillmap/allocators/internal/room.h"
 
 namespace stillmap {
 
@@ -25,16 +27,18 @@ class page_map {
   explicit page_map(std::size_t page_bytes)
       : shift_(static_cast<unsigned>(std::countr_zero(page_bytes))) {}
 
+  // May run out of host memory, and then changes nothing.
   void add(virtual_range range) {
-    const auto after = std::find_if(
-        reservations_.begin(), reservations_.end(),
-        [&](const reservation_pages &other) { return other.begin > range.begin.value(); });
-    reservation_pages &s = *reservations_.emplace(after);
+    reservation_pages s;
     s.begin = range.begin.value();
     s.pages = range.bytes >> shift_;
     s.starts.resize(s.pages);
     s.marks.resize(s.pages / 64 + 1);
     s.shared.resize(s.pages);
+    const auto after =
+        std::find_if(reservations_.begin(), reservations_.end(),
+                     [&](const reservation_pages &other) { return other.begin > s.begin; });
+    reservations_.insert(after, std::move(s));
   }
   void remove(virtual_range range) {
     std::erase_if(reservations_,
@@ -84,6 +88,8 @@ class page_map {
   }
   shared_page &shared(std::uint32_t number) { return shared_[number]; }
   const shared_page &shared(std::uint32_t number) const { return shared_[number]; }
+  // Afterwards `n` more pages can be shared without host memory.
+  void expect_shared(std::size_t n) { make_room(shared_, n); }
   // The page mapped at `alias` is mapped at `owner` too from now on, and used there.
   void share(std::uint64_t alias, std::uint64_t owner) {
     std::uint32_t &number = number_at(alias);

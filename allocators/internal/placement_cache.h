@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "stillmap/allocators/internal/extent.h"
+#include "stillmap/allocators/internal/room.h"
 
 namespace stillmap {
 
@@ -152,19 +153,24 @@ class placement_cache {
     }
   }
 
-  // Remembers the new placement of an allocated extent, unless the cache is full.
+  // Remembers the new placement of an allocated extent, unless the cache is full. May run out of
+  // host memory: then the placement is not remembered.
   void remember(extent *s) {
     s->bin = nullptr;
     if (count_ >= max_placements) return;
     size_bin *of = find(s->bytes);
     if (of == nullptr) {
+      make_room(sizes_);
+      auto made = std::make_unique<size_bin>();
+      made->bytes = s->bytes;
       if (sizes_.size() * 2 >= slots_.size()) grow();
-      sizes_.push_back(std::make_unique<size_bin>());
-      of = sizes_.back().get();
-      of->bytes = s->bytes;
+      of = made.get();
       put(of);
+      sizes_.push_back(std::move(made));
     }
+    make_room(of->all);
     if (of->all.size() % 64 == 0 && !of->all.empty()) {
+      make_room(of->more);
       if (of->more.size() % 64 == 0) of->open_words.push_back(0);
       of->more.emplace_back();
     }
@@ -207,7 +213,8 @@ class placement_cache {
     slots_[i] = of;
   }
   void grow() {
-    slots_.assign(slots_.size() * 2, nullptr);
+    std::vector<size_bin *> larger(slots_.size() * 2);
+    slots_.swap(larger);
     for (const auto &of : sizes_) put(of.get());
   }
 

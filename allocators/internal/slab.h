@@ -63,10 +63,12 @@ class slab_heaps {
   // The slab at the lowest address; nullptr: none.
   slab *first(std::size_t bytes) const { return first_[class_of(bytes)]; }
   bool alone(const slab *s) const { return heaps_[class_of(s->block_bytes)].size() == 1; }
-  // Room for one more slab of that class, so that link allocates nothing.
+  // There is one more slab of that class: makes room, so that link allocates nothing. May run out of
+  // host memory, and then changes nothing.
   void expect(std::size_t bytes) {
     const std::size_t c = class_of(bytes);
-    heaps_[c].reserve(std::bit_ceil(++slabs_[c]));
+    heaps_[c].reserve(std::bit_ceil(slabs_[c] + 1));
+    ++slabs_[c];
   }
   void link(slab *s) {
     std::vector<slab *> &heap = heaps_[class_of(s->block_bytes)];
