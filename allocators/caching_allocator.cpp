@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <new>
 
 #include "stillmap/allocators/internal/allocator_core.h"
 #include "stillmap/allocators/internal/thread_stream.h"
@@ -11,6 +12,9 @@
 namespace stillmap {
 
 namespace {
+
+constexpr const char *creating = "caching_allocator::create";
+constexpr const char *allocating = "caching_allocator::allocate";
 
 // An upper bound on any device's memory, in bytes; rounding up cannot overflow below it.
 constexpr std::size_t largest_request = std::size_t{1} << 46;
@@ -39,7 +43,12 @@ caching_allocator::~caching_allocator() {
 
 result<std::unique_ptr<caching_allocator>> caching_allocator::create(
     const stillmap::device &d, caching_allocator_options options) {
-  constexpr const char *op = "caching_allocator::create";
+  return with_host_memory(creating, [&] { return make(d, std::move(options)); });
+}
+
+result<std::unique_ptr<caching_allocator>> caching_allocator::make(
+    const stillmap::device &d, caching_allocator_options options) {
+  constexpr const char *op = creating;
   std::vector<access_grant> access{{on_device(d.ordinal()), access_mode::read_write}};
   for (const int peer : options.peer_devices) {
     const auto &peers = d.capabilities().peers;
@@ -74,7 +83,8 @@ result<std::unique_ptr<caching_allocator>> caching_allocator::create(
       d, std::move(pages), std::move(access), std::move(options), std::move(recorder))));
 }
 
-// The arguments are passed by value, so that these compile to jumps.
+// Host memory that runs out becomes an error here, or on the slow paths of allocate and free. The
+// arguments of those are passed by value, so that they compile to jumps.
 result<void *> caching_allocator::allocate(std::size_t bytes, stream_ref s,
                                            allocate_options options) {
   return core_->allocate(bytes, s, options);
@@ -86,34 +96,39 @@ status caching_allocator::free(void *block, stream_ref last_used_on) {
   return core_->free(block, last_used_on);
 }
 status caching_allocator::record_use(void *block, stream_ref s) {
-  return core_->record_use(block, s);
+  return with_host_memory("caching_allocator::record_use",
+                          [&] { return core_->record_use(block, s); });
 }
 status caching_allocator::forget_stream(stream_ref s) {
-  return core_->forget_stream(s);
+  return with_host_memory("caching_allocator::forget_stream",
+                          [&] { return core_->forget_stream(s); });
 }
 void caching_allocator::mark_iteration() {
   core_->mark_iteration();
 }
 result<private_pool> caching_allocator::create_pool() {
-  return core_->create_pool();
+  return with_host_memory("caching_allocator::create_pool", [&] { return core_->create_pool(); });
 }
 status caching_allocator::retain_pool(private_pool p) {
   return core_->retain_pool(p);
 }
 status caching_allocator::release_pool(private_pool p, const std::vector<stream_ref> &replayed_on) {
-  return core_->release_pool(p, replayed_on);
+  return with_host_memory("caching_allocator::release_pool",
+                          [&] { return core_->release_pool(p, replayed_on); });
 }
 status caching_allocator::begin_allocate_to_pool(private_pool p, stream_ref s) {
-  return core_->begin_allocate_to_pool(p, s);
+  return with_host_memory("caching_allocator::begin_allocate_to_pool",
+                          [&] { return core_->begin_allocate_to_pool(p, s); });
 }
 status caching_allocator::end_allocate_to_pool(private_pool p, stream_ref s) {
-  return core_->end_allocate_to_pool(p, s);
+  return with_host_memory("caching_allocator::end_allocate_to_pool",
+                          [&] { return core_->end_allocate_to_pool(p, s); });
 }
 result<release_report> caching_allocator::empty_cache() {
-  return core_->trim(0);
+  return with_host_memory("caching_allocator::empty_cache", [&] { return core_->trim(0); });
 }
 result<release_report> caching_allocator::trim(std::size_t keep) {
-  return core_->trim(keep);
+  return with_host_memory("caching_allocator::trim", [&] { return core_->trim(keep); });
 }
 std::size_t caching_allocator::limit() const {
   return core_->limit;
@@ -133,8 +148,8 @@ result<std::size_t> caching_allocator::usable_size(const void *block) const {
 caching_allocator_stats caching_allocator::stats() const {
   return core_->stats();
 }
-heap_map caching_allocator::map() const {
-  return core_->map();
+result<heap_map> caching_allocator::map() const {
+  return with_host_memory("caching_allocator::map", [&] { return core_->map(); });
 }
 status caching_allocator::record_history(history_options options) {
   return core_->history.start(options);
@@ -150,7 +165,7 @@ bool caching_allocator::records_history() const {
 }
 result<allocation_history> caching_allocator::history() const {
   if (core_->in_child()) return forked_error("caching_allocator::history");
-  return core_->history.copy();
+  return with_host_memory("caching_allocator::history", [&] { return core_->history.copy(); });
 }
 const stillmap::device &caching_allocator::device() const {
   return core_->device();
@@ -184,9 +199,14 @@ result<void *> allocator_core::allocate(std::size_t bytes, stream_ref s, allocat
       !watch_.in_child()) [[likely]] {
     if (arena *const a = streams_.of(s)) [[likely]] {
       const block_request r = request_for(bytes, allocation_granule);
-      a->lock.lock();
-      void *const block = a->stream == s ? a->allocate(r) : nullptr;
-      a->lock.unlock();
+      void *block = nullptr;
+      try {
+        const std::lock_guard lock(a->lock);
+        if (a->stream == s) [[likely]]
+          block = a->allocate(r);
+      } catch (const std::bad_alloc &) {
+        // The slow path tries it again, and returns the error.
+      }
       if (block != nullptr) [[likely]]
         return block;
     }
@@ -201,10 +221,11 @@ status allocator_core::free(void *block, std::optional<stream_ref> last_used_on)
   const auto address = reinterpret_cast<std::uintptr_t>(block);
   if (arena *const a = addresses_.at(address)) [[likely]] {
     if (!watch_.in_child()) [[likely]] {
-      a->lock.lock();
-      const bool own = !last_used_on || *last_used_on == a->stream;
-      const auto outcome = own ? a->free(address) : arena::free_outcome::needs_event;
-      a->lock.unlock();
+      arena::free_outcome outcome = arena::free_outcome::needs_event;
+      {
+        const std::lock_guard lock(a->lock);
+        if (!last_used_on || *last_used_on == a->stream) outcome = a->free(address);
+      }
       if (outcome == arena::free_outcome::done) [[likely]]
         return {};
     }
@@ -213,9 +234,14 @@ status allocator_core::free(void *block, std::optional<stream_ref> last_used_on)
 }
 
 // Every request that the fast path does not serve.
-result<void *> allocator_core::allocate_slow(std::size_t bytes, stream_ref named,
-                                             const allocate_options &options) {
-  constexpr const char *op = "caching_allocator::allocate";
+result<void *> allocator_core::allocate_slow(std::size_t bytes, stream_ref s,
+                                             const allocate_options &options) noexcept {
+  return with_host_memory(allocating, [&] { return serve(bytes, s, options); });
+}
+
+result<void *> allocator_core::serve(std::size_t bytes, stream_ref named,
+                                     const allocate_options &options) {
+  constexpr const char *op = allocating;
   if (bytes == 0) return nullptr;
   if (watch_.in_child()) return forked_error(op);
   if (!std::has_single_bit(options.alignment)) {
@@ -249,26 +275,30 @@ result<void *> allocator_core::allocate_slow(std::size_t bytes, stream_ref named
   return block;
 }
 
-status allocator_core::free_slow(void *block, std::optional<stream_ref> last_used_on) {
+// Only a stream that was not passed to record_use needs host memory.
+status allocator_core::free_slow(void *block, std::optional<stream_ref> last_used_on) noexcept {
   if (watch_.in_child()) return forked_error("caching_allocator::free");
-  if (last_used_on) last_used_on = thread_stream::key_of(*last_used_on);
   const auto address = reinterpret_cast<std::uintptr_t>(block);
   arena *const a = addresses_.at(address);
   arena::free_outcome outcome = arena::free_outcome::not_ours;
   if (a != nullptr) {
-    a->lock.lock();
-    if (!last_used_on || *last_used_on == a->stream || a->record_use(address, *last_used_on)) {
-      outcome = a->free(address);
-    }
-    if (outcome == arena::free_outcome::needs_event) {
-      pending_block h = a->defer_free(address);
-      a->lock.unlock();
+    pending_block *pending = nullptr;
+    const status begun = with_host_memory("caching_allocator::free", [&]() -> status {
+      if (last_used_on) last_used_on = thread_stream::key_of(*last_used_on);
+      const std::lock_guard lock(a->lock);
+      if (!last_used_on || *last_used_on == a->stream || a->record_use(address, *last_used_on)) {
+        outcome = a->free(address);
+      }
+      if (outcome == arena::free_outcome::needs_event) pending = &a->defer_free(address);
+      return {};
+    });
+    if (!begun) return begun;
+    if (pending != nullptr) {
       // Events that cannot be recorded now are recorded when memory is needed.
-      for (stream_use &u : h.uses) static_cast<void>(record(u));
-      a->lock.lock();
-      a->deferred.push_back(std::move(h));
+      for (stream_use &u : pending->uses) static_cast<void>(record(u));
+      const std::lock_guard lock(a->lock);
+      a->deferred.push_back(*pending);
     }
-    a->lock.unlock();
   }
   if (outcome == arena::free_outcome::not_ours) {
     return make_error(errc::invalid_argument, "caching_allocator::free",

@@ -36,6 +36,9 @@ class allocator_core;
 //          completing its work. CUDA leaves calls with a destroyed stream undefined, and reuses
 //          handles at once: a new stream with the handle of a destroyed one that had work queued
 //          gets memory that this work still uses. The default stream of a thread ends with it.
+// Host memory: a call that runs out of it fails with out_of_memory, whose code then equals
+//          std::errc::not_enough_memory, and changes nothing. free() of a block on its own stream, or on
+//          those passed to record_use, needs none.
 // Fork:    in a child of the process that created it, every call that allocates, frees or releases
 //          memory fails with not_supported, and the destructor releases nothing.
 class caching_allocator {
@@ -147,10 +150,12 @@ class caching_allocator {
   result<std::size_t> usable_size(const void *block) const;
 
   // A consistent snapshot of all arenas. Does not wait for a thread that is growing the heap; pages
-  // in transit between two arenas are counted in neither.
+  // in transit between two arenas are counted in neither. Where the host has no memory for it, the
+  // list of arenas is empty.
   caching_allocator_stats stats() const;
   // The state of every address range. Waits for a thread that is growing the heap.
-  heap_map map() const;
+  // Errors: out_of_memory (host memory).
+  result<heap_map> map() const;
 
   // Records the last `options.events` events from now on, and discards earlier ones.
   // Ensures: failure: nothing changed.
@@ -173,6 +178,8 @@ class caching_allocator {
   void mark_iteration();
 
  private:
+  static result<std::unique_ptr<caching_allocator>> make(const stillmap::device &d,
+                                                         caching_allocator_options options);
   explicit caching_allocator(std::unique_ptr<allocator_core> c);
   std::unique_ptr<allocator_core> core_;
 };

@@ -34,15 +34,15 @@ class address_directory {
         std::memory_order_acquire);
   }
 
-  // From now on the range belongs to `a`. Requires: it belongs to no arena. May run out of host
-  // memory, and then changes nothing.
-  void add(virtual_range range, arena *a) {
+  // Makes the tables for a range. May run out of host memory; then the range can be expected again.
+  void expect(virtual_range range) {
     each_entry(range,
                [&](std::uint64_t at, bool all) { all ? void(middle_of(at)) : void(leaf_of(at)); });
-    set(range, a);
   }
+  // From now on the range belongs to `a`. Requires: it was expected, and belongs to no arena.
+  void add(virtual_range range, arena *a) noexcept { set(range, a); }
   // Requires: the range was added.
-  void remove(virtual_range range) { set(range, nullptr); }
+  void remove(virtual_range range) noexcept { set(range, nullptr); }
 
  private:
   static constexpr unsigned unit_bits = 21, table_bits = 12;

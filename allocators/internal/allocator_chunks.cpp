@@ -35,29 +35,36 @@ result<extent *> allocator_core::extend_by_chunk(arena &a, const block_request &
     release_chunks(chunk_bytes_ + least - soft, false, kept);
   }
   auto got = allocate_chunk(chunk_bytes_ + generous > soft ? least : generous);
-  if (!got && got.error().is(errc::out_of_memory) && generous != least) got = allocate_chunk(least);
+  if (!got && is_device_short(got.error()) && generous != least) got = allocate_chunk(least);
   if (level != effort::ordinary && !quiet) {
     // Doubles the amount, because free device memory need not be contiguous.
     std::size_t wanted = chunk_bytes_ + least > most ? chunk_bytes_ + least - most : least;
-    for (; !got && got.error().is(errc::out_of_memory); wanted *= 2) {
+    for (; !got && is_device_short(got.error()); wanted *= 2) {
       if (release_chunks(wanted, true, kept) == 0) break;
       got = allocate_chunk(least);
     }
   }
   if (!got) {
-    if (got.error().is(errc::out_of_memory)) pack_all(true);
+    if (is_device_short(got.error())) pack_all(true);
     return tl::unexpected<error>(got.error());
   }
   if (chunk_bytes_ > ceiling() - ceiling() / 4) pack_all(false);
 
-  addresses_.add(got->range, &a);
+  try {
+    addresses_.expect(got->range);
+    const std::lock_guard lock(a.lock);
+    a.add_chunk(*got);
+    a.last_growth = a.counted().allocations;
+    addresses_.add(got->range, &a);
+  } catch (const std::bad_alloc &) {
+    undo_chunk(*got);
+    throw;
+  }
   notify_chunk(a, got->range);
   created_ += got->range.bytes / page();
   extent *block = nullptr;
   {
     const std::lock_guard lock(a.lock);
-    a.last_growth = a.counted().allocations;
-    a.add_chunk(*got);
     block = a.extents.place(r.bytes, r.alignment, extent_map::search::thorough);
   }
   live_peak_ = std::max(live_peak_.load(), live() + bytes);
@@ -89,7 +96,15 @@ result<arena::chunk> allocator_core::allocate_chunk(std::size_t bytes) {
     const device_address begin(round_up(at->value(), page()));
     if (room != 0 || begin == *at) {
       const virtual_range allocated{*at, all};
-      device_.space().add_fallback(allocated);
+      const status entered = with_host_memory("caching_allocator::allocate", [&]() -> status {
+        device_.space().add_fallback(allocated);
+        return {};
+      });
+      if (!entered) {
+        report_if_failed(device_.driver().free(*at));
+        release_grant(all);
+        return tl::unexpected<error>(entered.error());
+      }
       chunk_bytes_ += all;
       return arena::chunk{{begin, bytes}, allocated};
     }
@@ -101,16 +116,27 @@ result<arena::chunk> allocator_core::allocate_chunk(std::size_t bytes) {
   }
 }
 
+// The host has no memory to enter a new chunk.
+void allocator_core::undo_chunk(const arena::chunk &c) noexcept {
+  device_.space().remove_fallback(c.allocated);
+  report_if_failed(device_.driver().free(c.allocated.begin));
+  chunk_bytes_ -= c.allocated.bytes;
+  release_grant(c.allocated.bytes);
+}
+
 // ---- freeing chunks ----
 
-// Requires: no extent map contains it, and no queued work uses it. Failure: nothing changed.
+// Requires: it is set aside, and no queued work uses it. Failure: nothing changed.
 status allocator_core::free_chunk(arena &a, const arena::chunk &c) {
   // Removed first: once freed, the addresses may be allocated again at once.
   addresses_.remove(c.range);
   device_.space().remove_fallback(c.allocated);
   const status s = device_.driver().free(c.allocated.begin);
   if (!s) {
-    device_.space().add_fallback(c.allocated);
+    report_if_failed(with_host_memory("caching_allocator::trim", [&]() -> status {
+      device_.space().add_fallback(c.allocated);
+      return {};
+    }));
     addresses_.add(c.range, &a);
     return s;
   }
@@ -163,22 +189,22 @@ std::size_t allocator_core::release_chunks_of(arena &a, std::size_t bytes, statu
   if (going.empty()) return 0;
   // cuMemFree waits for some streams only. The last use of every freed block is queued already, so
   // that an event recorded now is behind all of them.
-  status idle;
-  if (auto after = fence_after(a); after) {
-    if (const auto past = has_passed(*after, true); !past) idle = tl::unexpected(past.error());
-  } else {
-    idle = tl::unexpected<error>(after.error());
-  }
+  const status idle = with_host_memory("caching_allocator::trim", [&]() -> status {
+    STILLMAP_ASSIGN_OR_RETURN(fence after, fence_after(a));
+    if (const auto past = has_passed(after, true); !past) return tl::unexpected(past.error());
+    return {};
+  });
   std::size_t given = 0;
   for (const arena::chunk &c : going) {
     const status gone = idle ? free_chunk(a, c) : idle;
-    if (gone) {
-      given += c.allocated.bytes;
-      continue;
-    }
-    outcome = gone;
     const std::lock_guard lock(a.lock);
-    a.add_chunk(c);
+    if (gone) {
+      a.remove(c);
+      given += c.allocated.bytes;
+    } else {
+      a.put_back(c);
+      outcome = gone;
+    }
   }
   return given;
 }

@@ -4,6 +4,9 @@
 // Lock order: growth_mutex_ > arena::lock (one at a time, except in stats()) > the ledger's and the
 // page pool's locks. One thread at a time grows the heap, so growth_mutex_ is held across driver
 // calls. An arena's lock never is: threads whose requests fit do not wait for the driver.
+//
+// Host memory: what runs out of it is std::bad_alloc in here, and an error at the public functions. It
+// changes nothing. docs/allocator.md#long-runs-and-failures
 #pragma once
 
 #include <atomic>
@@ -21,6 +24,7 @@
 #include "stillmap/allocators/internal/private_pools.h"
 #include "stillmap/allocators/internal/stream_directory.h"
 #include "stillmap/allocators/trace/internal/trace_recorder.h"
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/page_pool.h"
 #include "stillmap/vmm/remap.h"
 
@@ -29,6 +33,11 @@ namespace stillmap {
 inline tl::unexpected<error> forked_error(const char *op) {
   return make_error(errc::not_supported, op,
                     "the process was forked: CUDA does not work in a child");
+}
+
+// Whether memory of the device is short, or of a limit or quota, so that other memory may serve.
+inline bool is_device_short(const error &e) {
+  return e.is(errc::out_of_memory) && e.code != std::errc::not_enough_memory;
 }
 
 class allocator_core {
@@ -63,7 +72,7 @@ class allocator_core {
 
   // allocator_report.cpp
   caching_allocator_stats stats() const;
-  heap_map map() const;
+  result<heap_map> map() const;
   result<std::size_t> usable_size(const void *block) const;
   bool owns(const void *address) const {
     return addresses_.at(reinterpret_cast<std::uintptr_t>(address)) != nullptr;
@@ -82,10 +91,11 @@ class allocator_core {
   };
   // Whole free pages taken out of one arena.
   struct taken_pages {
-    arena *from;
-    std::vector<extent *> extents;
-    fence idle;
-    bool leaves_allocator = false;  // the pages return to the device
+    arena *from = nullptr;
+    std::vector<extent *> extents{};
+    fence idle{};
+    std::vector<fence> each_idle{};  // a copy of `idle` for each extent
+    bool leaves_allocator = false;   // the pages return to the device
   };
   // The pages found for one growth.
   struct page_supply {
@@ -97,23 +107,25 @@ class allocator_core {
     bool ordered_by_host = false;
   };
 
-  result<void *> allocate_slow(std::size_t bytes, stream_ref s, const allocate_options &options);
-  status free_slow(void *block, std::optional<stream_ref> last_used_on);
+  result<void *> allocate_slow(std::size_t bytes, stream_ref s,
+                               const allocate_options &options) noexcept;
+  result<void *> serve(std::size_t bytes, stream_ref named, const allocate_options &options);
+  status free_slow(void *block, std::optional<stream_ref> last_used_on) noexcept;
   status zero(void *block, std::size_t bytes, stream_ref s);
 
   // allocator_streams.cpp; all require growth_mutex_, except record and capturing(stream).
   arena &arena_for(stream_ref s);
   arena &make_arena(stream_ref s);
   bool adopt(arena &a, stream_ref s);
-  void end(arena &a, const fence &last_work);
+  void end(arena &a, fence last_work) noexcept;
   void end_destroyed_streams();
   result<fence> fence_after(const arena &a) const;
   bool capturing(stream_ref s) const;
   bool capturing(const arena &a) const;
   bool is_idle(arena &a);
-  status record(stream_use &u);
+  status record(stream_use &u) noexcept;
   result<bool> has_passed(fence &idle, bool wait);
-  bool has_passed(stream_use &u, bool wait);
+  bool has_passed(stream_use &u, bool wait) noexcept;
 
   // allocator_history.cpp: requests while history is recorded, observed or traced.
   result<void *> allocate_notified(std::size_t bytes, stream_ref s,
@@ -137,7 +149,7 @@ class allocator_core {
     }
   }
 
-  // allocator_growth.cpp; all require growth_mutex_.
+  // Growth; all require growth_mutex_, and may run out of host memory. allocator_growth.cpp
   result<void *> grow(arena &a, const block_request &r, std::unique_lock<std::mutex> &growing);
   result<void *> find_memory(arena &a, const block_request &r);
   result<extent *> extend(arena &a, const block_request &r, effort level);
@@ -147,15 +159,19 @@ class allocator_core {
   void choose_placement(arena &a);
   std::optional<extent_map::carved_extent> carve(arena &a, const block_request &r, effort level);
   status reserve_addresses(arena &a, std::size_t bytes);
+  void enter(arena &a, std::shared_ptr<address_block> block);
   status collect_pages(arena &a, std::size_t pages, effort level, page_supply &supply);
+  // allocator_pages.cpp
   bool gives_pages(arena &a) const;
   std::size_t take_free_pages(arena &victim, std::size_t pages, page_supply &supply);
   status create(arena &a, std::size_t pages, page_supply &supply);
   void create_ahead(std::size_t committed);
   status order_after_last_use(arena &a, page_supply &supply);
+  void expect_release(arena &a, page_supply &supply) const;
   status map(const extent_map::carved_extent &place, page_supply &supply);
-  void put_back(page_supply &supply);
+  void put_back(page_supply &supply) noexcept;
   void release_old_mappings(arena &a, const extent_map::carved_extent &place, page_supply &supply);
+  void give_up(const std::vector<extent *> &extents, std::vector<fence> &each_idle);
   void drop_aliases_if_fragmented(arena &a);
   bool drop_aliases(arena &a);
 
@@ -164,6 +180,7 @@ class allocator_core {
   bool in_chunks() const { return pages_ == nullptr; }
   result<extent *> extend_by_chunk(arena &a, const block_request &r, effort level);
   result<arena::chunk> allocate_chunk(std::size_t bytes);
+  void undo_chunk(const arena::chunk &c) noexcept;
   status free_chunk(arena &a, const arena::chunk &c);
   std::size_t release_chunks(std::size_t bytes, bool wait, status &outcome);
   std::size_t release_chunks_of(arena &a, std::size_t bytes, status &outcome);
@@ -177,17 +194,19 @@ class allocator_core {
   // allocator_pools.cpp; all require growth_mutex_.
   arena &pool_arena(private_pools::pool &p, stream_ref s);
   bool is_reusable(arena &a);
-  void reclaim_pools(bool wait);
+  void reclaim_pools(bool wait) noexcept;
   std::size_t pinned_free_bytes() const;
 
   // allocator_returns.cpp; all require growth_mutex_.
-  void reclaim(bool wait);
-  void reclaim_pending(arena &a, bool wait);
-  void reclaim_unmapping(arena &a, bool wait);
+  void reclaim(bool wait) noexcept;
+  void reclaim_pending(arena &a, bool wait) noexcept;
+  void reclaim_unmapping(arena &a, bool wait) noexcept;
   status retire(arena &a, std::size_t pages, std::size_t &bytes);
   release_report report_release(std::size_t released, const std::vector<arena *> &giving);
   void flush_all();
   void unmap_everything() noexcept;
+  status unmap(const virtual_range &range) const;
+  void retire_mappings(arena &a) noexcept;
   status wait_for_device() const;
 
   std::size_t committed() const;

@@ -38,8 +38,9 @@ std::size_t tolerated(std::size_t live_peak, bool settles, std::size_t moved, st
   return std::max(share, 2 * page);
 }
 
+// Whether more effort may help. It does not where the host's memory is short.
 bool is_out_of_memory(const error &e) {
-  return e.is(errc::out_of_memory) || e.is(errc::address_space_exhausted);
+  return is_device_short(e) || e.is(errc::address_space_exhausted);
 }
 
 }  // namespace
@@ -58,7 +59,7 @@ result<void *> allocator_core::grow(arena &a, const block_request &r,
   }
   for (int round = 0;; ++round) {
     auto found = find_memory(a, r);
-    if (found || !found.error().is(errc::out_of_memory)) return found;
+    if (found || !is_device_short(found.error())) return found;
     if (!options_.on_out_of_memory || round == callback_rounds) {
       ++failed_;
       return found;
@@ -181,9 +182,12 @@ result<extent *> allocator_core::extend_by_pages(arena &a, const block_request &
   }
   page_supply supply;
   supply.ordered_by_host = a.pinned || capturing(a);
-  status s = collect_pages(a, place->missing.bytes / page(), level, supply);
-  if (s) s = order_after_last_use(a, supply);
-  if (s) s = map(*place, supply);
+  const status s = with_host_memory("caching_allocator::allocate", [&]() -> status {
+    STILLMAP_RETURN_IF_ERROR(collect_pages(a, place->missing.bytes / page(), level, supply));
+    STILLMAP_RETURN_IF_ERROR(order_after_last_use(a, supply));
+    expect_release(a, supply);
+    return map(*place, supply);
+  });
   if (!s) {
     put_back(supply);
     const std::lock_guard lock(a.lock);
@@ -245,14 +249,7 @@ status allocator_core::reserve_addresses(arena &a, std::size_t bytes) {
   for (;;) {
     auto block = device_.space().reserve(wanted, unit, options_.hint, options_.tag);
     if (block) {
-      const virtual_range range = (*block)->range();
-      {
-        const std::lock_guard lock(a.lock);
-        a.extents.add(range);
-        a.reservations.push_back(std::move(*block));
-      }
-      addresses_.add(range, &a);
-      notify_reserved(a, range);
+      enter(a, std::move(*block));
       return {};
     }
     if (wanted == least || !block.error().is(errc::address_space_exhausted)) {
@@ -260,6 +257,20 @@ status allocator_core::reserve_addresses(arena &a, std::size_t bytes) {
     }
     wanted = std::max(least, round_up(wanted / 2, unit));
   }
+}
+
+// If the host has no memory for it, the addresses are given back.
+void allocator_core::enter(arena &a, std::shared_ptr<address_block> block) {
+  const virtual_range range = block->range();
+  addresses_.expect(range);
+  {
+    const std::lock_guard lock(a.lock);
+    make_room(a.reservations);
+    a.extents.add(range);
+    a.reservations.push_back(std::move(block));
+    addresses_.add(range, &a);
+  }
+  notify_reserved(a, range);
 }
 
 // ---- pages ----
@@ -308,166 +319,6 @@ status allocator_core::collect_pages(arena &a, std::size_t pages, effort level,
                       error_unit::bytes);
   }
   return create(a, missing, supply);
-}
-
-// Before pages leave an arena they must be mapped at one address only. False: no event could be
-// recorded, and nothing changed.
-bool allocator_core::drop_aliases(arena &a) {
-  {
-    const std::lock_guard lock(a.lock);
-    if (a.extents.aliased_bytes() == 0) return true;
-  }
-  auto after = fence_after(a);
-  if (!after) return false;
-  arena::unmapping_extents going{{}, std::move(*after)};
-  {
-    const std::lock_guard lock(a.lock);
-    a.extents.drop_aliases(going.extents);
-  }
-  for (const extent *s : going.extents) {
-    device_.space().retire_again(device_.space().block_at(device_address(s->begin)), s->range(),
-                                 going.idle);
-  }
-  const std::lock_guard lock(a.lock);
-  a.unmapping.push_back(std::move(going));
-  return true;
-}
-
-// Whether another arena may take pages from this one, and would find any. Makes no driver call.
-bool allocator_core::gives_pages(arena &a) const {
-  const std::lock_guard lock(a.lock);
-  return !a.pinned && (a.extents.free_pages() != 0 || a.cached_bytes() >= page());
-}
-
-std::size_t allocator_core::take_free_pages(arena &victim, std::size_t pages, page_supply &supply) {
-  taken_pages t{&victim, {}, {}};
-  std::size_t got = 0;
-  {
-    const std::lock_guard lock(victim.lock);
-    got = victim.extents.take_pages(pages, t.extents);
-    // Cached blocks are merged if they are large enough to matter.
-    if (got < pages && victim.cached_bytes() >= page()) {
-      victim.flush();
-      got += victim.extents.take_pages(pages - got, t.extents);
-    }
-  }
-  if (got != 0) supply.moved.push_back(std::move(t));
-  supply.moved_pages += got;
-  return got;
-}
-
-status allocator_core::create(arena &a, std::size_t pages, page_supply &supply) {
-  {
-    const std::lock_guard lock(a.lock);
-    a.last_growth = a.counted().allocations;
-  }
-  const auto consumer =
-      supply.ordered_by_host ? std::nullopt : std::optional(thread_stream::handle_of(a.stream));
-  create_ahead(committed() + (supply.moved_pages + pages) * page());
-  status s = pages_->acquire(pages, supply.created, consumer);
-  if (!s && options_.create_ahead_bytes != 0) {
-    pages_->keep_ready(0);  // what its thread has created meanwhile is needed now
-    s = pages_->acquire(pages, supply.created, consumer);
-  }
-  if (!s) {
-    pack_all(false);  // the rest of the device is in use by others
-    return s;
-  }
-  for (const page_ptr &p : supply.created) {
-    const auto &home = p.pool();
-    const auto &known = foreign_pools_;
-    if (home != pages_ && std::find(known.begin(), known.end(), home) == known.end()) {
-      foreign_pools_.push_back(home);
-    }
-  }
-  return {};
-}
-
-// Has the pool's thread create pages for the next growth once this one, up to `committed`, has taken
-// its own.
-void allocator_core::create_ahead(std::size_t committed) {
-  if (options_.create_ahead_bytes == 0) return;
-  const std::size_t most = ceiling();
-  const std::size_t room = most > committed ? most - committed : 0;
-  pages_->keep_ready(std::min(options_.create_ahead_bytes, room) / page() * page());
-}
-
-// Orders later work on `a`'s stream behind the work queued on the streams that used the pages last.
-// With ordered_by_host the host waits instead; at effort::ordinary only for streams seen idle.
-status allocator_core::order_after_last_use(arena &a, page_supply &supply) {
-  for (taken_pages &t : supply.moved) {
-    if (t.from == &a && !t.leaves_allocator)
-      continue;  // same stream: its order suffices, and the old mapping stays
-    STILLMAP_ASSIGN_OR_RETURN(t.idle, fence_after(*t.from));
-    if (t.from == &a) continue;
-    if (!supply.ordered_by_host) {
-      STILLMAP_RETURN_IF_ERROR(t.idle.make_wait(device_, thread_stream::handle_of(a.stream)));
-      continue;
-    }
-    if (const auto past = has_passed(t.idle, true); !past) return tl::unexpected(past.error());
-  }
-  return {};
-}
-
-// Maps moved pages at their new addresses before their old mappings are undone, so nothing waits.
-status allocator_core::map(const extent_map::carved_extent &place, page_supply &supply) {
-  remap_plan plan(access_);
-  device_address at = place.missing.begin;
-  for (const taken_pages &t : supply.moved) {
-    for (const extent *s : t.extents) {
-      auto pages = device_.space().mappings(s->range());
-      if (pages.size() * page() != s->bytes) {
-        return make_error(errc::corrupt, "caching_allocator::allocate",
-                          "a free page is not mapped where it was recorded", s->begin, 0,
-                          error_unit::address);
-      }
-      for (mapping_record &m : pages) {
-        if (m.state == mapping_state::suspended) {
-          return make_error(errc::busy, "caching_allocator::allocate", "a free page is suspended",
-                            m.range.begin.value(), 0, error_unit::address);
-        }
-        plan.map(at, std::move(m.backing));
-        at = at + page();
-      }
-    }
-  }
-  for (const page_ptr &p : supply.created) {
-    plan.map(at, p);
-    at = at + page();
-  }
-  return device_.space().apply(std::move(plan));
-}
-
-void allocator_core::put_back(page_supply &supply) {
-  for (taken_pages &t : supply.moved) {
-    const std::lock_guard lock(t.from->lock);
-    for (extent *s : t.extents) t.from->put_back(s);
-  }
-}
-
-// Pages from the same arena stay mapped at their old addresses as aliases, to be recalled without a
-// driver call. Other old mappings are undone when their streams have passed.
-void allocator_core::release_old_mappings(arena &a, const extent_map::carved_extent &place,
-                                          page_supply &supply) {
-  std::uint64_t to = place.missing.begin.value();
-  for (taken_pages &t : supply.moved) {
-    if (t.from == &a) {
-      const std::lock_guard lock(a.lock);
-      for (extent *s : t.extents) {
-        const std::uint64_t bytes = s->bytes;
-        a.extents.add_alias(s, to);  // merges: `s` may be gone afterwards
-        to += bytes;
-      }
-      continue;
-    }
-    for (const extent *s : t.extents) to += s->bytes;
-    for (const extent *s : t.extents) {
-      device_.space().retire_again(device_.space().block_at(device_address(s->begin)), s->range(),
-                                   t.idle);
-    }
-    const std::lock_guard lock(t.from->lock);
-    t.from->unmapping.push_back({std::move(t.extents), std::move(t.idle)});
-  }
 }
 
 // ---- sums ----

@@ -40,8 +40,16 @@ result<void *> allocator_core::allocate_notified(std::size_t bytes, stream_ref s
 // a block is unknown to the recorder too.
 status allocator_core::free_notified(void *block, std::optional<stream_ref> last_used_on) {
   const auto address = reinterpret_cast<std::uintptr_t>(block);
-  const arena *const a = in_child() ? nullptr : addresses_.at(address);
+  arena *const a = in_child() ? nullptr : addresses_.at(address);
   if (a == nullptr) return free_slow(block, last_used_on);
+  if (last_used_on) {  // all that can fail comes before the records
+    const status used = with_host_memory("caching_allocator::free", [&]() -> status {
+      const std::lock_guard lock(a->lock);
+      a->record_use(address, thread_stream::key_of(*last_used_on));
+      return {};
+    });
+    if (!used) return used;
+  }
   if (recorder_) {
     if (last_used_on) recorder_->used(block, device_.ordinal(), *last_used_on);
     recorder_->freed(block);
@@ -60,8 +68,7 @@ status allocator_core::free_notified(void *block, std::optional<stream_ref> last
                     .usable = known.usable,
                     .stream = thread_stream::reported(known.stream)};
     history.push(e, &stack);
-    const bool on_another = last_used_on && thread_stream::key_of(*last_used_on) != known.stream;
-    if (!known.cross_stream && !on_another) {
+    if (!known.cross_stream) {
       e.action = history_action::free_completed;
       history.push(e);
     }
@@ -79,7 +86,7 @@ void allocator_core::close_trace() {
 
 void allocator_core::notify_failed(const error &e, std::size_t bytes, stream_ref s,
                                    const call_stack &stack) {
-  if (!e.is(errc::out_of_memory)) return;
+  if (!is_device_short(e)) return;
   history.push({.action = history_action::out_of_memory,
                 .bytes = bytes,
                 .stream = s,

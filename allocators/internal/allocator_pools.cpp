@@ -3,6 +3,14 @@
 #include "stillmap/allocators/internal/thread_stream.h"
 
 namespace stillmap {
+namespace {
+
+void add_use(std::vector<stream_use> &uses, stream_ref s) {
+  const auto same = [&](const stream_use &u) { return u.stream == s; };
+  if (std::none_of(uses.begin(), uses.end(), same)) uses.push_back({.stream = s});
+}
+
+}  // namespace
 
 // Runs act(pool), the body of a function on a pool, under growth_mutex_.
 template <class Act>
@@ -32,12 +40,16 @@ status allocator_core::release_pool(private_pool p, const std::vector<stream_ref
     if (pool.holders == 1 && !pool.capturing.empty()) {
       return make_error(errc::busy, op, "a stream still allocates to the pool", p.id);
     }
-    for (const stream_ref s : replayed_on) pool.add_use(thread_stream::key_of(s));
-    if (--pool.holders != 0) return {};
-    for (const arena *const a : pool.arenas) {
-      a->ended ? pool.uses.push_back({.stream = a->stream, .idle = a->last_work, .recorded = true})
-               : pool.add_use(a->stream);
+    std::vector<stream_use> uses = pool.uses;
+    for (const stream_ref s : replayed_on) add_use(uses, thread_stream::key_of(s));
+    if (pool.holders == 1) {
+      for (const arena *const a : pool.arenas) {
+        a->ended ? uses.push_back({.stream = a->stream, .idle = a->last_work, .recorded = true})
+                 : add_use(uses, a->stream);
+      }
     }
+    pool.uses.swap(uses);
+    if (--pool.holders != 0) return {};
     for (stream_use &u : pool.uses) static_cast<void>(record(u));  // reclaim_pools tries again
     return {};
   });
@@ -50,6 +62,8 @@ status allocator_core::begin_allocate_to_pool(private_pool p, stream_ref named) 
     if (const private_pools::pool *const other = pools_.serving(s)) {
       return make_error(errc::busy, op, "the stream allocates to a pool already", p.id, other->id);
     }
+    make_room(pool.capturing);
+    make_room(pool.arenas);
     arena &outside = arena_for(s);
     arena &inside = pool_arena(pool, s);
     pool.capturing.push_back({s, &outside});
@@ -75,7 +89,8 @@ status allocator_core::end_allocate_to_pool(private_pool p, stream_ref named) {
 }
 
 // The pool's arena for a stream: the one it has; else one that a released pool no longer uses, so
-// that repeated captures do not reserve ever more addresses; else a new one.
+// that repeated captures do not reserve ever more addresses; else a new one. Requires: room in
+// p.arenas.
 arena &allocator_core::pool_arena(private_pools::pool &p, stream_ref s) {
   for (arena *const a : p.arenas) {
     if (!a->ended && a->stream == s) return *a;
@@ -114,7 +129,7 @@ bool allocator_core::is_reusable(arena &a) {
 }
 
 // Ends released pools whose graphs have completed: their pages become ordinary pages.
-void allocator_core::reclaim_pools(bool wait) {
+void allocator_core::reclaim_pools(bool wait) noexcept {
   pools_.each_released([&](private_pools::pool &p) {
     std::erase_if(p.uses, [&](stream_use &u) { return has_passed(u, wait); });
     if (!p.uses.empty()) return false;

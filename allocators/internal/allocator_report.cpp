@@ -44,6 +44,16 @@ void add(arena_stats &sum, const arena_stats &a) {
   sum.frees += a.frees;
 }
 
+// False: the host has no memory for them.
+bool reserve(std::vector<arena_stats> &list, std::size_t arenas) noexcept {
+  try {
+    list.reserve(arenas);
+    return true;
+  } catch (const std::bad_alloc &) {
+    return false;
+  }
+}
+
 // Extent maps list reservations in the order in which they were added; chunks are many.
 void sort_by_address(heap_map::arena &a) {
   std::sort(a.reserved.begin(), a.reserved.end(),
@@ -58,24 +68,21 @@ void sort_by_address(heap_map::arena &a) {
 caching_allocator_stats allocator_core::stats() const {
   caching_allocator_stats out;
   std::size_t largest_peak = 0;
-  std::vector<const arena *> all;  // arenas are never destroyed before the allocator
   {
     const std::lock_guard lock(arenas_mutex_);
-    for (const auto &a : arenas_) all.push_back(a.get());
+    const bool listed = reserve(out.arenas, arenas_.size());
+    // Locks all arenas, so that a page that moves is not counted twice. No other code locks two.
+    for (const auto &a : arenas_) a->lock.lock();
+    for (const auto &a : arenas_) {
+      const arena_stats figures = figures_of(*a);
+      if (listed) out.arenas.push_back(figures);
+      out.host_bytes += a->host_bytes();
+      out.pages_recalled += a->counted().recalled;
+      add(out.total, figures);
+      largest_peak = std::max(largest_peak, figures.live_peak);
+    }
+    for (const auto &a : arenas_) a->lock.unlock();
   }
-  out.arenas.reserve(all.size());
-  // Locks all arenas, so that a page that moves is not counted twice. No other code locks two.
-  std::vector<std::unique_lock<arena_lock>> locked;
-  locked.reserve(all.size());
-  for (const arena *const a : all) locked.emplace_back(a->lock);
-  for (const arena *const a : all) {
-    out.arenas.push_back(figures_of(*a));
-    out.host_bytes += a->host_bytes();
-    out.pages_recalled += a->counted().recalled;
-    add(out.total, out.arenas.back());
-    largest_peak = std::max(largest_peak, out.arenas.back().live_peak);
-  }
-  locked.clear();
   out.total.live_peak = std::max({live_peak_.load(), out.total.live, largest_peak});
   out.committed_peak = std::max(committed_peak_.load(), out.total.committed);
   if (pages_ != nullptr) out.created_ahead = pages_->stats().free.bytes();
@@ -89,7 +96,7 @@ caching_allocator_stats allocator_core::stats() const {
   return out;
 }
 
-heap_map allocator_core::map() const {
+result<heap_map> allocator_core::map() const {
   const std::lock_guard growing(growth_mutex_);
   heap_map out;
   out.page_bytes = page();

@@ -9,7 +9,7 @@ namespace stillmap {
 
 // ---- reclaiming ----
 
-void allocator_core::reclaim(bool wait) {
+void allocator_core::reclaim(bool wait) noexcept {
   reclaim_pools(wait);
   for (const auto &a : arenas_) {
     reclaim_pending(*a, wait);
@@ -17,44 +17,42 @@ void allocator_core::reclaim(bool wait) {
   }
 }
 
-// Frees the pending blocks whose other streams have passed; with `wait`, waits for all of them.
-void allocator_core::reclaim_pending(arena &a, bool wait) {
-  std::vector<pending_block> deferred;
+// Frees the pending blocks whose other streams have passed; with `wait`, waits for all of them. What
+// the host has no memory for stays pending.
+void allocator_core::reclaim_pending(arena &a, bool wait) noexcept {
+  pending_list due;
   {
     const std::lock_guard lock(a.lock);
-    deferred.swap(a.deferred);
+    due.append(a.deferred);
   }
-  for (pending_block &b : deferred) a.pending.add(std::move(b));
-  std::vector<std::uint64_t> freed;
-  a.pending.collect([&](stream_use &u) { return has_passed(u, wait); }, freed);
-  for (const std::uint64_t address : freed) {
+  while (!due.empty() && a.pending.add(due.front())) due.pop_front();
+  if (!due.empty()) {
     const std::lock_guard lock(a.lock);
-    notify_free_completed(a, address);
-    a.complete_free(address);
+    due.append(a.deferred);
+    a.deferred.append(due);
   }
+  a.pending.collect([&](stream_use &u) { return has_passed(u, wait); },
+                    [&](const pending_block &b) {
+                      const std::lock_guard lock(a.lock);
+                      notify_free_completed(a, b.address);
+                      a.complete_free(b.address);
+                    });
 }
 
-void allocator_core::reclaim_unmapping(arena &a, bool wait) {
-  std::vector<arena::unmapping_extents> due;
-  {
-    const std::lock_guard lock(a.lock);
-    due.swap(a.unmapping);
-  }
-  for (arena::unmapping_extents &l : due) {
+void allocator_core::reclaim_unmapping(arena &a, bool wait) noexcept {
+  for (arena::unmapping_extents &l : a.unmapping) {
     const auto past = has_passed(l.idle, wait);
-    std::vector<extent *> left;
-    for (extent *s : l.extents) {
-      if (!past || !*past || !device_.space().collect_range(s->range())) {
-        left.push_back(s);
-        continue;
-      }
+    if (!past || !*past) continue;
+    std::erase_if(l.extents, [&](extent *s) {
+      const status gone = with_host_memory(
+          "caching_allocator::trim", [&] { return device_.space().collect_range(s->range()); });
+      if (!gone) return false;
       const std::lock_guard lock(a.lock);
       a.extents.unmapped(s);
-    }
-    if (left.empty()) continue;
-    const std::lock_guard lock(a.lock);
-    a.unmapping.push_back({std::move(left), std::move(l.idle)});
+      return true;
+    });
   }
+  std::erase_if(a.unmapping, [](const arena::unmapping_extents &l) { return l.extents.empty(); });
 }
 
 void allocator_core::flush_all() {
@@ -143,18 +141,25 @@ status allocator_core::retire(arena &a, std::size_t pages, std::size_t &bytes) {
     }
   }
   page_supply supply;
-  if (take_free_pages(a, pages, supply) == 0) return {};
-  for (taken_pages &t : supply.moved) t.leaves_allocator = true;
-  if (status s = order_after_last_use(a, supply); !s) {
+  std::vector<extent *> going;
+  const status ready = with_host_memory("caching_allocator::trim", [&]() -> status {
+    if (take_free_pages(a, pages, supply) == 0) return {};
+    supply.moved.front().leaves_allocator = true;
+    going.reserve(supply.moved.front().extents.size());
+    make_room(a.unmapping);
+    return order_after_last_use(a, supply);
+  });
+  if (!ready) {
     put_back(supply);
-    return s;
+    return ready;
   }
   status outcome;
   for (taken_pages &t : supply.moved) {
-    std::vector<extent *> going;
     for (extent *s : t.extents) {
-      const status gone = device_.space().retire(device_.space().block_at(device_address(s->begin)),
-                                                 s->range(), t.idle);
+      const status gone = with_host_memory("caching_allocator::trim", [&] {
+        return device_.space().retire(device_.space().block_at(device_address(s->begin)),
+                                      s->range(), t.idle);
+      });
       if (gone) {
         going.push_back(s);
         bytes += static_cast<std::size_t>(s->bytes);
@@ -166,7 +171,6 @@ status allocator_core::retire(arena &a, std::size_t pages, std::size_t &bytes) {
       const std::lock_guard lock(a.lock);
       a.put_back(s);
     }
-    const std::lock_guard lock(a.lock);
     if (!going.empty()) a.unmapping.push_back({std::move(going), std::move(t.idle)});
   }
   return outcome;
@@ -193,23 +197,59 @@ void allocator_core::unmap_everything() noexcept {
   if (in_chunks()) return free_all_chunks();
   for (const auto &a : arenas_) {
     reclaim_unmapping(*a, true);
+    bool without_memory = false;
     for (const auto &block : a->reservations) {
-      remap_plan plan({});
-      virtual_range run;
-      for (const mapping_record &m : device_.space().mappings(block->range())) {
-        if (m.state == mapping_state::retiring) continue;
-        if (run.end() != m.range.begin || run.empty()) {
-          plan.unmap(run);
-          run = m.range;
-        } else {
-          run.bytes += m.range.bytes;
-        }
+      const status gone =
+          with_host_memory("~caching_allocator", [&] { return unmap(block->range()); });
+      if (gone) continue;
+      if (gone.error().code == std::errc::not_enough_memory) {
+        without_memory = true;
+      } else {
+        report_background_error(gone.error());
       }
+    }
+    if (without_memory) retire_mappings(*a);
+  }
+}
+
+status allocator_core::unmap(const virtual_range &range) const {
+  remap_plan plan({});
+  virtual_range run;
+  for (const mapping_record &m : device_.space().mappings(range)) {
+    if (m.state == mapping_state::retiring) continue;
+    if (run.end() != m.range.begin || run.empty()) {
       plan.unmap(run);
-      if (plan.empty()) continue;
-      report_if_failed(device_.space().apply(std::move(plan)));
+      run = m.range;
+    } else {
+      run.bytes += m.range.bytes;
     }
   }
+  plan.unmap(run);
+  return plan.empty() ? status{} : device_.space().apply(std::move(plan));
+}
+
+// Without host memory for a plan: the ledger unmaps what the arena has mapped when it has memory, or
+// when the page pool ends.
+void allocator_core::retire_mappings(arena &a) noexcept {
+  virtual_range run;
+  const auto retire_run = [&] {
+    if (run.empty()) return;
+    const auto retired = [&]() -> status {
+      device_.space().retire_again(device_.space().block_at(run.begin), run, {});
+      return {};
+    };
+    report_if_failed(with_host_memory("~caching_allocator", retired));
+  };
+  a.extents.each([&](const extent &s) {
+    const bool mapped = s.state != extent_state::uncommitted && s.state != extent_state::unmapping;
+    if (mapped && s.previous != nullptr && run.end() == s.range().begin) {
+      run.bytes += s.range().bytes;
+      return;
+    }
+    retire_run();
+    run = mapped ? s.range() : virtual_range{};
+  });
+  retire_run();
 }
 
 }  // namespace stillmap

@@ -1,7 +1,10 @@
 // The streams of the arenas: whether they capture or are idle, fences behind their work, and what
 // becomes of the arena of a stream that has ended. docs/allocator.md#streams-and-locks
 #include <algorithm>
+#include <new>
 #include <system_error>
+#include <utility>
+#include <vector>
 
 #include "stillmap/allocators/internal/allocator_core.h"
 #include "stillmap/allocators/internal/thread_stream.h"
@@ -26,6 +29,7 @@ bool says_destroyed(const error &e) {
 
 arena &allocator_core::arena_for(stream_ref s) {
   if (arena *const a = streams_.of(s)) return *a;
+  streams_.expect();
   if (++streams_since_search_ > std::max(streams_between_searches, arenas_.size() / 2)) {
     end_destroyed_streams();
   }
@@ -65,11 +69,11 @@ bool allocator_core::adopt(arena &a, stream_ref s) {
 }
 
 // No work is queued on the arena's stream any more. `last_work` is behind all of it.
-void allocator_core::end(arena &a, const fence &last_work) {
+void allocator_core::end(arena &a, fence last_work) noexcept {
   if (streams_.of(a.stream) == &a) streams_.serve(a.stream, nullptr);
   const std::lock_guard lock(a.lock);
   a.ended = true;
-  a.last_work = last_work;
+  a.last_work = std::move(last_work);
 }
 
 status allocator_core::forget_stream(stream_ref named) {
@@ -90,9 +94,11 @@ status allocator_core::forget_stream(stream_ref named) {
     return {};
   }
   if (!last_work) return tl::unexpected<error>(last_work.error());
+  std::vector<std::pair<arena *, fence>> ending;
   for (const auto &a : arenas_) {
-    if (of_stream(a)) end(*a, *last_work);
+    if (of_stream(a)) ending.emplace_back(a.get(), *last_work);
   }
+  for (auto &[a, after] : ending) end(*a, std::move(after));
   return {};
 }
 
@@ -125,9 +131,12 @@ void allocator_core::end_destroyed_streams() {
 
 // ---- what a stream does ----
 
+// Fails where no event can be recorded. Throws std::bad_alloc without host memory.
 result<fence> allocator_core::fence_after(const arena &a) const {
   if (a.ended) return a.last_work;
-  return fence::after(device_, thread_stream::handle_of(a.stream));
+  auto after = fence::after(device_, thread_stream::handle_of(a.stream));
+  if (!after && after.error().code == std::errc::not_enough_memory) throw std::bad_alloc();
+  return after;
 }
 
 // Whether the stream is capturing, or cannot be queried because another stream is.
@@ -158,14 +167,17 @@ bool allocator_core::is_idle(arena &a) {
 
 // ---- uses of blocks on other streams ----
 
-// Fails where no event was recorded for that use, and none can be recorded now.
-status allocator_core::record(stream_use &u) {
+// Fails where no event was recorded for that use, and none can be recorded now: while the stream
+// captures, or without host memory.
+status allocator_core::record(stream_use &u) noexcept {
   if (u.recorded) return {};
-  u.recorded_from = recorded_uses_;
-  STILLMAP_ASSIGN_OR_RETURN(u.idle, fence::after(device_, thread_stream::handle_of(u.stream)));
-  u.recorded_by = ++recorded_uses_;
-  u.recorded = true;
-  return {};
+  return with_host_memory("caching_allocator::free", [&]() -> status {
+    u.recorded_from = recorded_uses_;
+    STILLMAP_ASSIGN_OR_RETURN(u.idle, fence::after(device_, thread_stream::handle_of(u.stream)));
+    u.recorded_by = ++recorded_uses_;
+    u.recorded = true;
+    return {};
+  });
 }
 
 // With `wait`, the host waits until it has passed.
@@ -179,7 +191,7 @@ result<bool> allocator_core::has_passed(fence &idle, bool wait) {
 
 // A fence that cannot be queried became part of a graph: a capture began meanwhile. Where the stream
 // was destroyed before an event could be recorded, the host waits for the device.
-bool allocator_core::has_passed(stream_use &u, bool wait) {
+bool allocator_core::has_passed(stream_use &u, bool wait) noexcept {
   if (const status s = record(u); !s) {
     if (!wait || !says_destroyed(s.error()) || !check_no_capture()) return false;
     ++host_waits_;

@@ -1,6 +1,7 @@
 #include "stillmap/allocators/internal/arena.h"
 
 #include <algorithm>
+#include <new>
 
 namespace stillmap {
 
@@ -127,6 +128,9 @@ extent *arena::claim(size_bin &of, std::size_t i) {
       of.wait(i, *list);
       return nullptr;
     }
+  }
+  extents.expect_recalls(aliased ? recalls_.size() : 0);
+  if (aliased) {
     for (const recall &r : recalls_) perform_recall(r);
     wake(want_recall_);
     first = extents.at(begin);
@@ -201,24 +205,38 @@ block_request arena::growth_for(const block_request &r) {
   return {r.bytes * slab::blocks_in(static_cast<std::size_t>(r.bytes)), allocation_granule, 0};
 }
 
+// May run out of host memory, but not for an extent that is a slab, which makes room.
 void arena::enter_in_table(extent &s) {
   if (s.blocks != nullptr) dissolve(s);
+  blocks_.make_room(1);
   blocks_.insert(s.begin, block_ref(&s));
   s.in_table = true;
 }
 
 void *arena::enter(extent *s, const block_request &r) {
-  if (!s->in_table) enter_in_table(*s);
+  if (!s->in_table) {
+    try {
+      enter_in_table(*s);
+    } catch (const std::bad_alloc &) {
+      cache(*s);
+      throw;
+    }
+  }
   if (r.alignment == allocation_granule) remember_placement(s);
   s->cross_stream = false;
   return hand_out(*s, r);
 }
 
-// Remembers the placement of an extent that does not come from a remembered one.
-void arena::remember_placement(extent *s) {
+// Remembers the placement of an extent that does not come from a remembered one. Without host memory
+// it does so when the extent is allocated the next time.
+void arena::remember_placement(extent *s) noexcept {
   if (s->bin != nullptr || packed_) return;
   if (placements_.full()) forget_placements();
-  placements_.remember(s);
+  try {
+    placements_.remember(s);
+  } catch (const std::bad_alloc &) {
+    s->bin = nullptr;
+  }
 }
 
 void arena::forget_placements() {
@@ -246,13 +264,13 @@ void *arena::enter_slab(extent *memory, const block_request &r) {
     }
     dissolve(*memory);
   }
-  if (spare_slabs_.empty()) {
-    all_slabs_.push_back(std::make_unique<slab>());
-    spare_slabs_.reserve(all_slabs_.capacity());
-    spare_slabs_.push_back(all_slabs_.back().get());
-  }
   const auto bytes = static_cast<std::size_t>(r.bytes);
-  slabs_.expect(bytes);
+  try {
+    expect_slab(bytes);
+  } catch (const std::bad_alloc &) {
+    cache(*memory);
+    throw;
+  }
   slab *const s = spare_slabs_.back();
   spare_slabs_.pop_back();
   *s = slab{};
@@ -272,6 +290,18 @@ void *arena::enter_slab(extent *memory, const block_request &r) {
   }
   link(*s);
   return allocate_in_slab(*s, r);
+}
+
+// The host memory for one more slab. May run out, and then changes nothing.
+void arena::expect_slab(std::size_t bytes) {
+  if (spare_slabs_.empty()) {
+    make_room(all_slabs_);
+    spare_slabs_.reserve(all_slabs_.capacity());  // dissolve needs no host memory
+    all_slabs_.push_back(std::make_unique<slab>());
+    spare_slabs_.push_back(all_slabs_.back().get());
+  }
+  blocks_.make_room(slab::blocks_in(bytes));
+  slabs_.expect(bytes);
 }
 
 // ---- freeing ----
@@ -316,66 +346,6 @@ void arena::flush() {
   }
 }
 
-// ---- use on other streams ----
-
-bool arena::record_use(std::uint64_t address, stream_ref other) {
-  const block_ref block = blocks_.find(address);
-  if (!block) return false;
-  if (block.in_slab()) {
-    slab &s = *block.as_slab();
-    const unsigned place = block.index();
-    if (s.is_free(place)) return false;
-    if (const auto it = uses_.find(address); it != uses_.end() && it->second.pending_free)
-      return false;
-    if (other == stream) return true;
-    s.cross_stream[place / 64] |= std::uint64_t{1} << (place % 64);
-  } else {
-    extent &s = *block.as_extent();
-    if (!s.allocated) return false;
-    if (other == stream) return true;
-    s.cross_stream = true;
-  }
-  auto &streams = uses_[address].streams;
-  if (std::find(streams.begin(), streams.end(), other) == streams.end()) streams.push_back(other);
-  return true;
-}
-
-pending_block arena::defer_free(std::uint64_t address) {
-  const block_ref block = blocks_.find(address);
-  use_list &use = uses_.find(address)->second;
-  use.pending_free = true;
-  if (block.in_slab()) {
-    slab &s = *block.as_slab();
-    count_free(s.block_bytes, s.slack[block.index()]);
-    counters_.pending_free += s.block_bytes;
-  } else {
-    extent &s = *block.as_extent();
-    s.allocated = false;
-    count_free(s.bytes, s.slack);
-    counters_.pending_free += s.bytes;
-  }
-  pending_block h{address, {}};
-  for (const stream_ref s : use.streams) h.uses.push_back({.stream = s});
-  return h;
-}
-
-void arena::complete_free(std::uint64_t address) {
-  const block_ref block = blocks_.find(address);
-  uses_.erase(address);
-  if (block.in_slab()) {
-    slab &s = *block.as_slab();
-    const unsigned place = block.index();
-    s.cross_stream[place / 64] &= ~(std::uint64_t{1} << (place % 64));
-    counters_.pending_free -= s.block_bytes;
-    return_to_slab(s, place);
-  } else {
-    extent &s = *block.as_extent();
-    s.cross_stream = false;
-    counters_.pending_free -= s.bytes;
-    cache(s);
-  }
-}
-
 // ---- queries ----
 
 std::size_t arena::usable_size(std::uint64_t address) const {
@@ -386,7 +356,7 @@ std::size_t arena::usable_size(std::uint64_t address) const {
     return s.allocated ? static_cast<std::size_t>(s.bytes) : 0;
   }
   const auto use = uses_.find(address);
-  const bool already_freed = use != uses_.end() && use->second.pending_free;
+  const bool already_freed = use != uses_.end() && use->second.freed;
   const slab &s = *block.as_slab();
   return s.is_free(block.index()) || already_freed ? 0 : s.block_bytes;
 }

@@ -1,7 +1,8 @@
 // The memory of one stream: its blocks, and the free memory that is kept for reuse. Pure
 // bookkeeping; allocator_core maps the pages. Internal. docs/allocator.md#the-caching-allocator
 //
-// Threads: everything requires `lock`, except the constants and `pending`.
+// Threads: everything requires `lock`, except the constants, `pending` and `unmapping`.
+// Host memory: functions that say so may run out of it, and then allocate nothing. The others need none.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +38,7 @@ class arena {
   enum class free_outcome {
     done,
     not_ours,     // no allocated block begins there
-    needs_event,  // other streams used it: record events on them, then add to `deferred`
+    needs_event,  // other streams used it: record events on them, then add it to `deferred`
   };
   struct counters {
     std::uint64_t live = 0, live_peak = 0;  // bytes of allocated blocks
@@ -64,8 +65,8 @@ class arena {
   arena(const arena &) = delete;
 
   // Allocates from committed memory; nullptr where none fits. Constant time where the size was
-  // freed before, otherwise a search of bounded length. Allocates host memory only when there are
-  // more blocks than ever before.
+  // freed before, otherwise a search of bounded length. May run out of host memory, which it needs
+  // only when there are more blocks than ever before.
   void *allocate(const block_request &r) {
     if (r.small()) {
       slab *const s = slabs_.first(static_cast<std::size_t>(r.bytes));
@@ -77,8 +78,8 @@ class arena {
       if (bin == nullptr || bin->bytes != r.bytes) bin = last_bin_ = placements_.find(r.bytes);
       if (bin != nullptr) {
         if (extent *const s = bin->first_cached()) {
-          take_cached(*s);
           if (!s->in_table) enter_in_table(*s);
+          take_cached(*s);
           return hand_out(*s, r);
         }
       }
@@ -86,7 +87,7 @@ class arena {
     return allocate_by_search(r);
   }
 
-  free_outcome free(std::uint64_t address) {
+  free_outcome free(std::uint64_t address) noexcept {
     // Temporaries are often freed right after they were allocated. A recycled extent is never
     // marked allocated, so a match is the block.
     extent *last = last_;
@@ -104,14 +105,16 @@ class arena {
     return free_outcome::done;
   }
 
-  // Records that `other` uses the block too. False: no allocated block begins there.
+  // arena_uses.cpp
+  // Records that `other` uses the block too. False: no allocated block begins there. May run out.
   bool record_use(std::uint64_t address, stream_ref other);
   // Counts the block as freed; its memory waits. Requires: free() returned needs_event.
-  pending_block defer_free(std::uint64_t address);
+  pending_block &defer_free(std::uint64_t address);
   // Makes the memory of a pending block free.
   void complete_free(std::uint64_t address);
 
-  // Turns a committed extent from extents.carve() into the requested block.
+  // Turns a committed extent from extents.carve() into the requested block. May run out: then the
+  // extent is free memory.
   void *enter(extent *s, const block_request &r);
   void *enter_slab(extent *s, const block_request &r);
   // The pages of a carved extent are mapped, or could not be mapped.
@@ -126,14 +129,16 @@ class arena {
   // Packed, blocks go where they break fewest whole pages instead of to remembered placements.
   void pack(bool on);
   bool packed() const { return packed_; }
-  // Flushes, then allocates with a search of all free memory. `whole`: do not use a slab.
+  // Flushes, then allocates with a search of all free memory. `whole`: do not use a slab. May run out.
   void *allocate_best_fit(const block_request &r, bool whole);
 
   std::size_t usable_size(std::uint64_t address) const;  // 0: not allocated
   // arena_chunks.cpp
-  void add_chunk(const chunk &c);  // as free memory
-  // Removes unused chunks: as few as make up `bytes`, or all.
+  void add_chunk(const chunk &c);  // as free memory; may run out
+  // Sets unused chunks aside: as few as make up `bytes`, or all. May run out.
   std::vector<chunk> take_chunks(std::size_t bytes);
+  void put_back(const chunk &c);  // one that was set aside: free memory again
+  void remove(const chunk &c);    // one that was set aside: it no longer exists
   std::size_t unused_chunk_bytes();
 
   // arena_report.cpp
@@ -161,8 +166,9 @@ class arena {
   extent_map extents;
   std::vector<std::shared_ptr<address_block>> reservations;
   std::vector<chunk> chunks;
-  std::vector<pending_block> deferred;  // added by free; moved to `pending` by the next growth
-  pending_frees pending;                // under the allocator's growth mutex instead of `lock`
+  pending_list deferred;  // added by free; moved to `pending` by the next growth
+  // Under the allocator's growth mutex instead of `lock`.
+  pending_frees pending;
   std::vector<unmapping_extents> unmapping;
   std::uint64_t pool = 0;         // the private pool that owns the arena, or did; 0: none
   bool pinned = false;            // the pool is alive: its pages neither leave nor move
@@ -177,10 +183,6 @@ class arena {
   history_ring *history = nullptr;  // notified of recalled pages
 
  private:
-  struct use_list {
-    std::vector<stream_ref> streams;
-    bool pending_free = false;
-  };
   // Pages to be used at the address `alias` again, where they are still mapped, instead of at
   // `owner`.
   struct recall {
@@ -215,7 +217,7 @@ class arena {
     if (s.is_free(place)) return free_outcome::not_ours;
     if ((s.cross_stream[place / 64] >> (place % 64) & 1) != 0) {
       const auto it = uses_.find(s.address(place));
-      return it->second.pending_free ? free_outcome::not_ours : free_outcome::needs_event;
+      return it->second.freed ? free_outcome::not_ours : free_outcome::needs_event;
     }
     count_free(s.block_bytes, s.slack[place]);
     return_to_slab(s, place);
@@ -293,7 +295,9 @@ class arena {
   extent *evict(extent &s);
   void detach_cached(extent &s, std::uint64_t begin);
   void enter_in_table(extent &s);
-  void remember_placement(extent *s);
+  void expect_slab(std::size_t bytes);
+  void add_use(std::uint64_t address, stream_ref other);
+  void remember_placement(extent *s) noexcept;
   void forget_placements();
   bool unused(const chunk &c);
   extent *release(extent &s);
@@ -315,7 +319,7 @@ class arena {
   bool empty_slabs_ = false;     // there may be an empty slab without a placement
   bool packed_ = false;
   block_table blocks_;
-  std::unordered_map<std::uint64_t, use_list> uses_;
+  std::unordered_map<std::uint64_t, pending_block> uses_;  // by address
   std::vector<std::unique_ptr<slab>> all_slabs_;
   std::vector<slab *> spare_slabs_;
 };

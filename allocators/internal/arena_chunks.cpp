@@ -6,8 +6,9 @@
 namespace stillmap {
 
 void arena::add_chunk(const chunk &c) {
-  chunks.push_back(c);
+  make_room(chunks);
   extents.add(c.range, true);
+  chunks.push_back(c);
 }
 
 bool arena::unused(const chunk &c) {
@@ -41,11 +42,18 @@ std::vector<arena::chunk> arena::take_chunks(std::size_t bytes) {
   }
   if (out.empty()) return out;
   forget_placements();  // some of them lie in these chunks
-  for (const chunk &c : out) {
-    extents.remove(c.range);
-    std::erase_if(chunks, [&](const chunk &other) { return other.range == c.range; });
-  }
+  for (const chunk &c : out) extents.set_aside(c.range);
   return out;
+}
+
+void arena::put_back(const chunk &c) {
+  put_back(extents.at(c.range.begin.value()));
+}
+
+void arena::remove(const chunk &c) {
+  extents.unmapped(extents.at(c.range.begin.value()));
+  extents.remove(c.range);
+  std::erase_if(chunks, [&](const chunk &other) { return other.range == c.range; });
 }
 
 }  // namespace stillmap

@@ -1,6 +1,5 @@
 // A hash table from the address of an allocated block to its extent or slab: open addressing,
-// linear probing, no tombstones. Lookups never allocate host memory; an insert does when the table
-// doubles.
+// linear probing, no tombstones. Only make_room needs host memory, when the table doubles.
 #pragma once
 
 #include <bit>
@@ -46,9 +45,13 @@ class block_table {
     }
   }
 
-  // Requires: the address is not in the table.
+  // Afterwards `n` more addresses can be inserted. May run out of host memory, and then changes
+  // nothing. A low load factor keeps probes short.
+  void make_room(std::size_t n) {
+    while ((count_ + n) * 8 > entries_.size() * 3) grow();
+  }
+  // Requires: there is room, and the address is not in the table.
   void insert(std::uint64_t address, block_ref block) {
-    if ((count_ + 1) * 8 > entries_.size() * 3) grow();  // a low load factor keeps probes short
     ++count_;
     put(address, block);
   }

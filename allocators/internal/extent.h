@@ -60,20 +60,26 @@ struct alignas(64) extent {
   virtual_range range() const { return {device_address(begin), static_cast<std::size_t>(bytes)}; }
 };
 
-// Allocates extents in chunks and recycles them, so that split and merge allocate host memory only
-// when there are more extents than ever before. Threads: externally synchronised.
+// Allocates extents in chunks and recycles them, so that split and merge need host memory only when
+// there are more extents than ever before. Threads: externally synchronised.
 class extent_store {
  public:
-  extent *create() {
-    if (free_ == nullptr) refill();
+  // Afterwards `n` extents can be created. May run out of host memory, and then changes nothing.
+  void reserve(std::size_t n) {
+    while (spare_ < n) refill();
+  }
+  // Requires: reserved.
+  extent *create() noexcept {
+    --spare_;
     extent *const s = free_;
     free_ = s->next;
     return new (s) extent;  // faster than assigning extent{}, which clears the cache line first
   }
-  void destroy(extent *s) {
+  void destroy(extent *s) noexcept {
     s->bytes = s->begin = 0;  // a stale pointer finds an empty extent
     s->next = free_;
     free_ = s;
+    ++spare_;
   }
   std::size_t bytes() const { return chunks_.size() * chunk * sizeof(extent); }
 
@@ -84,6 +90,7 @@ class extent_store {
     for (std::size_t i = chunk; i-- > 0;) destroy(&chunks_.back()[i]);
   }
   extent *free_ = nullptr;
+  std::size_t spare_ = 0;  // extents in the list
   std::vector<std::unique_ptr<extent[]>> chunks_;
 };
 

@@ -102,11 +102,13 @@ extent *extent_map::set_state(extent *s, extent_state state) {
 }
 
 void extent_map::add(virtual_range range, bool committed) {
+  reserve_splits(1);
+  make_room(first_extents_);
+  pages_.add(range);
   extent *const s = store_.create();
   s->begin = range.begin.value();
   s->bytes = range.bytes;
   first_extents_.push_back(s);
-  pages_.add(range);
   pages_.extent_began(s);
   reserved_ += range.bytes;
   if (committed) committed_ += range.bytes;
@@ -188,6 +190,7 @@ extent *extent_map::place(std::uint64_t bytes, std::uint64_t asked, search mode)
   extent *s = best_place(bytes, alignment, mode);
   if (s == nullptr && alignment != asked) s = best_place(bytes, alignment = asked, mode);
   if (s == nullptr) return nullptr;
+  reserve_splits(2);
   const std::uint64_t at = align_up(s->begin, alignment);
   remove_from_index(s);
   if (at != s->begin) {
@@ -211,6 +214,7 @@ extent *extent_map::release(extent *live) {
 }
 
 extent *extent_map::place_at(extent *s, std::uint64_t begin, std::uint64_t bytes) {
+  reserve_splits(2);
   const std::uint64_t end = begin + bytes;
   bool was_free = s->state == extent_state::free;
   if (was_free) remove_from_index(s);
@@ -291,6 +295,7 @@ std::optional<extent_map::carved_extent> extent_map::carve(std::uint64_t bytes, 
     return --looks != 0 || !best;
   });
   if (!best) return std::nullopt;
+  reserve_splits(2);
 
   extent *const left = is(chosen->previous, extent_state::free) ? chosen->previous : nullptr;
   extent *const right = is(chosen->next, extent_state::free) ? chosen->next : nullptr;

@@ -37,30 +37,35 @@ class extent_map {
         pages_(page_bytes) {}
   extent_map(const extent_map &) = delete;
 
-  // Adds a range of whole pages. `committed`: pages are mapped there already.
+  // Functions that say so may run out of host memory, and then change nothing. The others need none.
+
+  // Adds a range of whole pages. `committed`: pages are mapped there already. May run out.
   void add(virtual_range range, bool committed = false);
   // Removes a range that was added. False: part of it is live, unmapping or aliased.
   bool remove(virtual_range range);
 
   // Returns a live extent of `bytes` at a multiple of `alignment` (a power of two), from free
-  // memory; nullptr where the search finds none.
+  // memory; nullptr where the search finds none. May run out.
   extent *place(std::uint64_t bytes, std::uint64_t alignment = allocation_granule,
                 search mode = search::quick);
   extent *release(extent *live);  // returns the free extent that it is part of now
 
-  // Sets aside the addresses that need the fewest new pages. Requires: place() returned nullptr.
+  // Sets aside the addresses that need the fewest new pages. Requires: place() returned nullptr, and
+  // no other carved extent is neither committed nor abandoned. May run out.
   std::optional<carved_extent> carve(std::uint64_t bytes, std::uint64_t alignment, search mode);
   extent *commit(const carved_extent &e);  // the missing pages are mapped: returns the live extent
   void abandon(const carved_extent &e);    // they are not: undoes carve
 
   // Takes up to `pages` whole pages out of free extents, from the lowest address up. Appends the
-  // unmapping extents to `out`, and returns the number of pages.
+  // unmapping extents to `out`, and returns the number of pages. May run out.
   std::size_t take_pages(std::size_t pages, std::vector<extent *> &out);
-  void put_back(extent *unmapping);  // it is free again
-  void unmapped(extent *unmapping);  // its mapping is undone: it is uncommitted
+  void set_aside(virtual_range free);  // a range that was added, all free, becomes unmapping
+  void put_back(extent *unmapping);    // it is free again
+  void unmapped(extent *unmapping);    // its mapping is undone: it is uncommitted
 
   // The pages of `unmapping` stay mapped there, and are mapped and used at `to` as well: the extent
-  // becomes aliased.
+  // becomes aliased. Requires: expect_aliases of that many pages.
+  void expect_aliases(std::size_t pages) { pages_.expect_shared(pages); }  // may run out
   void add_alias(extent *unmapping, std::uint64_t to);
   std::uint64_t owner_of(std::uint64_t alias) const {
     return pages_.shared(*pages_.shared_from(alias)).owner;
@@ -73,16 +78,19 @@ class extent_map {
   // have consecutive addresses. It ends before a page that the search numbered `visit` has visited.
   run next_run(std::uint64_t alias, std::size_t n, std::uint64_t visit);
   // The `n` pages from `alias` on become free there, and aliased at their owner's address.
-  // Requires: they lie in one aliased extent, and are free and consecutive at their owner's.
+  // Requires: they lie in one aliased extent, and are free and consecutive at their owner's. After
+  // expect_recalls, so many recalls and place_at need no host memory.
+  void expect_recalls(std::size_t recalls) { reserve_splits(4 * recalls + 2); }  // may run out
   void recall(std::uint64_t alias, std::size_t n);
-  // All aliased extents become unmapping; appends them to `out`.
+  // All aliased extents become unmapping; appends them to `out`. May run out.
   void drop_aliases(std::vector<extent *> &out);
+  std::size_t aliases() const;  // the number of aliased extents
   std::size_t aliased_bytes() const { return aliased_; }
 
   extent *at(std::uint64_t address) const { return pages_.at(address); }
   // Returns a live extent of exactly that range, which begins in `first`. Requires: the range
   // consists of free extents and detached cached ones. Parts of the latter outside of the range
-  // become free.
+  // become free. May run out.
   extent *place_at(extent *first, std::uint64_t begin, std::uint64_t bytes);
 
   std::size_t page_bytes() const { return page_; }
@@ -124,6 +132,9 @@ class extent_map {
   std::size_t whole_pages(const extent &s) const { return whole_pages(s.begin, s.end()); }
   std::uint64_t key(const extent &uncommitted) const;
   static bool is(const extent *s, extent_state state) { return s != nullptr && s->state == state; }
+  // Afterwards `n` splits need no host memory; nor does what becomes of a carved extent, which may
+  // be at any time.
+  void reserve_splits(std::size_t n) { store_.reserve(n + splits_of_carved); }
   extent *split(extent *s, std::uint64_t at);
   void merge_next(extent *s);
   void add_to_index(extent *s);
@@ -135,6 +146,7 @@ class extent_map {
   std::optional<carved_extent> fit(const extent &uncommitted, std::uint64_t bytes,
                                    std::uint64_t alignment) const;
 
+  static constexpr std::size_t splits_of_carved = 2;
   const std::size_t page_;
   const unsigned page_bits_;
   extent_store store_;

@@ -1,5 +1,6 @@
 // Pages that leave free memory: taken for other addresses, or aliased.
 #include <algorithm>
+#include <utility>
 
 #include "stillmap/allocators/internal/extent_map.h"
 
@@ -18,12 +19,25 @@ std::size_t extent_map::take_pages(std::size_t pages, std::vector<extent *> &out
   });
   std::sort(whole.begin(), whole.end(),
             [](const extent *a, const extent *b) { return a->begin < b->begin; });
+  // From the upper end, so that the rest stays contiguous with the memory below.
+  const auto part_of = [&](const extent &s, std::size_t most) {
+    const std::uint64_t to = floor(s.end()), n = std::min(most, whole_pages(s));
+    return std::pair(to - n * page_, to);
+  };
+  std::size_t extents = 0, splits = 0;
+  for (std::size_t left = pages; extents < whole.size() && left != 0; ++extents) {
+    const extent &s = *whole[extents];
+    const auto [from, to] = part_of(s, left);
+    splits += (from > s.begin ? 1 : 0) + (to < s.end() ? 1 : 0);
+    left -= static_cast<std::size_t>((to - from) >> page_bits_);
+  }
+  whole.resize(extents);
+  make_room(out, extents);
+  reserve_splits(splits);
   std::size_t got = 0;
   for (extent *s : whole) {
-    if (got == pages) break;
-    const std::size_t n = std::min(pages - got, whole_pages(*s));
-    // From the upper end, so that the rest stays contiguous with the memory below.
-    const std::uint64_t to = floor(s->end()), from = to - n * page_;
+    const auto [from, to] = part_of(*s, pages - got);
+    const auto n = static_cast<std::size_t>((to - from) >> page_bits_);
     remove_from_index(s);
     if (to < s->end()) add_to_index(split(s, to));
     if (from > s->begin) {
@@ -39,6 +53,13 @@ std::size_t extent_map::take_pages(std::size_t pages, std::vector<extent *> &out
     out.push_back(s);
   }
   return got;
+}
+
+void extent_map::set_aside(virtual_range free) {
+  extent *const s = pages_.at(free.begin.value());
+  remove_from_index(s);
+  s->state = extent_state::unmapping;
+  committed_ -= s->bytes;
 }
 
 void extent_map::put_back(extent *unmapping) {
@@ -72,6 +93,7 @@ extent_map::run extent_map::next_run(std::uint64_t alias, std::size_t n, std::ui
 }
 
 void extent_map::recall(std::uint64_t alias, std::size_t n) {
+  reserve_splits(4);
   const std::uint64_t bytes = n * page_, owner = owner_of(alias);
   extent *s = pages_.at(owner);
   remove_from_index(s);
@@ -91,7 +113,14 @@ void extent_map::recall(std::uint64_t alias, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) pages_.shared(numbers[i]).owner = alias + i * page_;
 }
 
+std::size_t extent_map::aliases() const {
+  std::size_t sum = 0;
+  each([&](const extent &s) { sum += s.state == extent_state::aliased ? 1 : 0; });
+  return sum;
+}
+
 void extent_map::drop_aliases(std::vector<extent *> &out) {
+  make_room(out, aliases());
   for (extent *first : first_extents_) {
     for (extent *s = first; s != nullptr; s = s->next) {
       if (s->state != extent_state::aliased) continue;

@@ -48,9 +48,10 @@ status history_ring::start(const history_options &o) {
   std::unique_ptr<const void *[]> frames;
   if (depth != 0) frames.reset(new (std::nothrow) const void *[o.events * depth]);
   if (events == nullptr || (depth != 0 && frames == nullptr)) {
-    return make_error(errc::out_of_memory, op, "the host has no memory for the events",
-                      o.events * (sizeof(history_event) + depth * sizeof(void *)), 0,
-                      error_unit::bytes);
+    return tl::unexpected<error>(error{std::make_error_code(std::errc::not_enough_memory), op,
+                                       "the host has no memory for the events",
+                                       o.events * (sizeof(history_event) + depth * sizeof(void *)),
+                                       0, error_unit::bytes});
   }
   // The first stack walk loads the unwinder, which allocates.
   void *first[1];
@@ -138,38 +139,33 @@ void history_ring::push(history_event e, const call_stack *stack) {
 
 result<allocation_history> history_ring::copy() const {
   allocation_history out;
-  try {
-    // Allocates before taking the lock. A ring restarted meanwhile may have another depth.
-    for (;;) {
-      std::size_t events = 0, depth = 0;
-      {
-        const std::lock_guard lock(lock_);
-        events = static_cast<std::size_t>(std::min<std::uint64_t>(recorded_ + 64, capacity_));
-        depth = options_.stack_depth;
-      }
-      out.events.reserve(events);
-      out.frames.reserve(events * depth);
+  // Allocates before taking the lock. A ring restarted meanwhile may have another depth.
+  for (;;) {
+    std::size_t events = 0, depth = 0;
+    {
       const std::lock_guard lock(lock_);
-      const auto kept = static_cast<std::size_t>(std::min<std::uint64_t>(recorded_, capacity_));
-      // Events recorded since then are left out: the newest that fit.
-      if (options_.stack_depth != depth) continue;
-      const std::size_t take = std::min(kept, events);
-      out.options = options_;
-      out.recorded = recorded_;
-      out.lost = recorded_ - take;
-      for (std::uint64_t i = recorded_ - take; i < recorded_; ++i) {
-        const std::size_t at = i % capacity_;
-        history_event e = events_[at];
-        const void *const *const stack = depth != 0 ? &frames_[at * depth] : nullptr;
-        e.first_frame = out.frames.size();
-        out.frames.insert(out.frames.end(), stack, stack + e.frames);
-        out.events.push_back(e);
-      }
-      return out;
+      events = static_cast<std::size_t>(std::min<std::uint64_t>(recorded_ + 64, capacity_));
+      depth = options_.stack_depth;
     }
-  } catch (const std::bad_alloc &) {
-    return make_error(errc::out_of_memory, "caching_allocator::history",
-                      "the host has no memory for a copy");
+    out.events.reserve(events);
+    out.frames.reserve(events * depth);
+    const std::lock_guard lock(lock_);
+    const auto kept = static_cast<std::size_t>(std::min<std::uint64_t>(recorded_, capacity_));
+    // Events recorded since then are left out: the newest that fit.
+    if (options_.stack_depth != depth) continue;
+    const std::size_t take = std::min(kept, events);
+    out.options = options_;
+    out.recorded = recorded_;
+    out.lost = recorded_ - take;
+    for (std::uint64_t i = recorded_ - take; i < recorded_; ++i) {
+      const std::size_t at = i % capacity_;
+      history_event e = events_[at];
+      const void *const *const stack = depth != 0 ? &frames_[at * depth] : nullptr;
+      e.first_frame = out.frames.size();
+      out.frames.insert(out.frames.end(), stack, stack + e.frames);
+      out.events.push_back(e);
+    }
+    return out;
   }
 }
 

@@ -6,8 +6,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <new>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "stillmap/vmm/stream.h"
@@ -24,37 +26,71 @@ struct stream_use {
   std::uint64_t recorded_from = 0, recorded_by = 0;
 };
 
+// A block that other streams use, from the first record_use on: its free needs no host memory.
 struct pending_block {
   std::uint64_t address = 0;
-  std::vector<stream_use> uses;
+  std::vector<stream_use> uses;  // one for each stream; moved to the queues after the free
+  bool freed = false;            // counted as freed; the memory waits
+  std::size_t not_passed = 0;    // uses in the queues
+  pending_block *next = nullptr;
+};
+
+// Freed blocks whose uses are in no queue yet, in the order of their frees. Needs no host memory.
+// Threads: externally synchronised.
+class pending_list {
+ public:
+  bool empty() const { return first_ == nullptr; }
+  pending_block &front() { return *first_; }
+  void push_back(pending_block &b) {
+    b.next = nullptr;
+    (first_ == nullptr ? first_ : last_->next) = &b;
+    last_ = &b;
+  }
+  void pop_front() { first_ = first_->next; }
+  void append(pending_list &other) {
+    if (other.empty()) return;
+    (first_ == nullptr ? first_ : last_->next) = other.first_;
+    last_ = other.last_;
+    other.first_ = nullptr;
+  }
+
+ private:
+  pending_block *first_ = nullptr, *last_ = nullptr;
 };
 
 // Threads: externally synchronised.
 class pending_frees {
  public:
-  void add(pending_block b) {
-    outstanding_[b.address] = b.uses.size();
-    for (stream_use &u : b.uses) {
-      queues_[u.stream.get()].push_back({std::move(u), b.address});
+  // Enters the uses of a freed block. False: the host has no memory for them, and nothing changed.
+  // Requires: `b` lives until collect() passes it to `freed`.
+  bool add(pending_block &b) noexcept {
+    std::size_t entered = 0;
+    try {
+      for (; entered < b.uses.size(); ++entered) {
+        queues_[b.uses[entered].stream.get()].push_back({{}, &b});
+      }
+    } catch (const std::bad_alloc &) {
+      take_back(b, entered);
+      return false;
     }
+    for (stream_use &u : b.uses) queues_.find(u.stream.get())->second.back().of = std::move(u);
+    b.not_passed = b.uses.size();
+    return true;
   }
 
-  // Appends the addresses of the blocks whose uses have all passed to `freed`, and forgets them.
+  // Calls `freed(pending_block &)` for the blocks whose uses have all passed, and forgets them.
   // `has_passed(stream_use &)` records an event where there is none.
   // Cost: for a stream with n uses, has_passed is called at most log2(n) + 2 times in vain.
-  template <class HasPassed>
-  void collect(HasPassed has_passed, std::vector<std::uint64_t> &freed) {
+  template <class HasPassed, class Freed>
+  void collect(HasPassed has_passed, Freed freed) {
     for (auto it = queues_.begin(); it != queues_.end();) {
       queue &q = it->second;
       const std::optional<std::uint64_t> horizon = passed_until(q, has_passed);
       while (horizon && !q.empty() &&
              (was_recorded_by(q.front(), *horizon) || has_passed(q.front().of))) {
-        std::size_t &left = outstanding_[q.front().address];
-        if (--left == 0) {
-          outstanding_.erase(q.front().address);
-          freed.push_back(q.front().address);
-        }
+        pending_block &b = *q.front().block;
         q.pop_front();
+        if (--b.not_passed == 0) freed(b);
       }
       it = q.empty() ? queues_.erase(it) : std::next(it);
     }
@@ -63,9 +99,19 @@ class pending_frees {
  private:
   struct entry {
     stream_use of;
-    std::uint64_t address;
+    pending_block *block;
   };
   using queue = std::deque<entry>;
+
+  // The first `entered` uses of `b` have an entry, the last in its queue.
+  void take_back(const pending_block &b, std::size_t entered) {
+    for (std::size_t i = 0; i < b.uses.size(); ++i) {
+      const auto it = queues_.find(b.uses[i].stream.get());
+      if (it == queues_.end()) continue;
+      if (i < entered) it->second.pop_back();
+      if (it->second.empty()) queues_.erase(it);
+    }
+  }
 
   static bool was_recorded_by(const entry &e, std::uint64_t horizon) {
     return e.of.recorded && e.of.recorded_by <= horizon;
@@ -86,7 +132,6 @@ class pending_frees {
   }
 
   std::unordered_map<stream_handle, queue> queues_;
-  std::unordered_map<std::uint64_t, std::size_t> outstanding_;  // by address: uses not passed
 };
 
 }  // namespace stillmap

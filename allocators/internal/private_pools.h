@@ -26,11 +26,6 @@ class private_pools {
     std::vector<arena *> arenas;    // one for each stream that it ever served
     std::vector<served> capturing;  // the streams it serves now
     std::vector<stream_use> uses;   // streams on which its graphs may still run
-
-    void add_use(stream_ref s) {
-      const auto same = [&](const stream_use &u) { return u.stream == s; };
-      if (std::none_of(uses.begin(), uses.end(), same)) uses.push_back({.stream = s});
-    }
   };
 
   std::uint64_t make() {

@@ -36,8 +36,15 @@ class stream_directory {
     }
   }
 
-  // From now on `a` serves `s`; nullptr: no arena does.
-  void serve(stream_ref s, arena *a) {
+  // Afterwards an arena can serve one more stream. May run out of host memory, and then changes
+  // nothing.
+  void expect() {
+    if (const table &now = all_.back(); 2 * (now.used + 1) > now.mask) rebuild();
+  }
+
+  // From now on `a` serves `s`; nullptr: no arena does. Requires: expect(), for a stream that no arena
+  // serves.
+  void serve(stream_ref s, arena *a) noexcept {
     table &now = all_.back();
     const std::uintptr_t key = key_of(s);
     slot *free = nullptr;
@@ -56,7 +63,6 @@ class stream_directory {
     now.used += free->key.load(std::memory_order_relaxed) == unused;
     free->serves.store(a, std::memory_order_release);
     free->key.store(key, std::memory_order_release);
-    if (2 * now.used > now.mask) rebuild();
   }
 
  private:
@@ -99,6 +105,7 @@ class stream_directory {
     };
     table &old = all_.back();
     std::vector<entry> kept;
+    kept.reserve(old.used);
     for (std::size_t i = 0; i <= old.mask; ++i) {
       const std::uintptr_t key = old.at(i).key.load(std::memory_order_relaxed);
       if (key == unused || key == removed) continue;

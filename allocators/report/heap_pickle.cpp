@@ -190,7 +190,7 @@ result<heap_snapshot> snapshot_of(const caching_allocator &heap) {
     out.device = heap.device().name();
     out.ordinal = heap.device().ordinal();
     STILLMAP_ASSIGN_OR_RETURN(out.history, heap.history());
-    out.map = heap.map();
+    STILLMAP_ASSIGN_OR_RETURN(out.map, heap.map());
     out.stats = heap.stats();
     return out;
   });

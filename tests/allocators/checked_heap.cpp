@@ -17,10 +17,21 @@ std::uint64_t value_of(const void *at) {
 
 }  // namespace
 
-checked_heap::checked_heap(const device &d, caching_allocator_options options) : device_(d) {
-  auto made = caching_allocator::create(d, std::move(options));
-  if (!made) throw std::runtime_error(made.error().message());
-  heap_ = std::move(*made);
+namespace {
+
+std::unique_ptr<caching_allocator> made(const device &d, caching_allocator_options options) {
+  auto heap = caching_allocator::create(d, std::move(options));
+  if (!heap) throw std::runtime_error(heap.error().message());
+  return std::move(*heap);
+}
+
+}  // namespace
+
+checked_heap::checked_heap(const device &d, caching_allocator_options options)
+    : checked_heap(d, made(d, std::move(options))) {}
+
+checked_heap::checked_heap(const device &d, std::unique_ptr<caching_allocator> heap)
+    : device_(d), heap_(std::move(heap)) {
   const context_guard guard(d.driver(), d.context());
   auto pinned = d.driver().allocate_host(staging_bytes);
   if (!pinned) throw std::runtime_error(pinned.error().message());
@@ -56,7 +67,7 @@ result<void *> checked_heap::allocate(std::size_t bytes, stream_ref s, allocate_
   }
   block b{bytes, whole, s, static_cast<unsigned char>(options.zero ? 0 : next_value_++)};
   if (next_value_ == 0) next_value_ = 1;
-  if (!options.zero) {
+  if (contents && !options.zero) {
     const context_guard guard(device_.driver(), device_.context());
     must(device_.driver().set_bytes_async(device_address(at), b.value, bytes, s.get()));
   }
@@ -66,6 +77,7 @@ result<void *> checked_heap::allocate(std::size_t bytes, stream_ref s, allocate_
 
 // A few bytes at either end and on both sides of each page boundary.
 void checked_heap::read(void *at, stream_ref s) {
+  if (!contents) return;
   const std::uint64_t begin = value_of(at);
   const block &b = blocks_.at(begin);
   const std::size_t page = device_.capabilities().page_bytes;
@@ -106,8 +118,7 @@ void checked_heap::settle() {
 
 status checked_heap::free(void *at) {
   read(at, blocks_.at(value_of(at)).stream);
-  blocks_.erase(value_of(at));
-  return called([&] { return heap_->free(at); });
+  return freed(at, called([&] { return heap_->free(at); }));
 }
 
 void checked_heap::order(stream_ref from, stream_ref to) {
@@ -124,8 +135,12 @@ status checked_heap::use_on(void *at, stream_ref s) {
 status checked_heap::free_on(void *at, stream_ref s) {
   order(blocks_.at(value_of(at)).stream, s);
   read(at, s);
-  blocks_.erase(value_of(at));
-  return called([&] { return heap_->free(at, s); });
+  return freed(at, called([&] { return heap_->free(at, s); }));
+}
+
+status checked_heap::freed(void *at, status outcome) {
+  if (outcome) blocks_.erase(value_of(at));
+  return outcome;
 }
 
 status checked_heap::trim(std::size_t keep) {
@@ -154,7 +169,7 @@ std::string checked_heap::disagreement() {
   if (s.total.committed < s.total.live) out += "more live than committed\n";
   // Mapped pages that are not being unmapped are the committed and aliased ones.
   std::size_t mapped = 0, committed = 0;
-  const heap_map m = heap_->map();
+  const heap_map m = heap_->map().value();
   for (const mapping_record &r : device_.space().mappings()) {
     if (r.state == mapping_state::mapped && heap_->owns(r.range.begin.pointer())) {
       mapped += r.range.bytes;

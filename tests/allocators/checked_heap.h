@@ -19,6 +19,7 @@ namespace stillmap::testing {
 class checked_heap {
  public:
   checked_heap(const device &d, caching_allocator_options options = {});
+  checked_heap(const device &d, std::unique_ptr<caching_allocator> heap);
   ~checked_heap();
 
   struct block {
@@ -30,13 +31,16 @@ class checked_heap {
 
   // Writes the block. What is wrong with the block itself goes to wrong().
   result<void *> allocate(std::size_t bytes, stream_ref s, allocate_options options = {});
-  // Reads the block, then frees it.
+  // Reads the block, then frees it. What fails to be freed stays.
   status free(void *at);
   // Work on `s` after what is queued on the block's own stream, then record_use.
   status use_on(void *at, stream_ref s);
   status free_on(void *at, stream_ref s);  // use_on without record_use, then free(at, s)
   // Queues a read of a block.
   void read(void *at, stream_ref s);
+
+  // Whether blocks are written and read. Not on a device that has no bytes.
+  bool contents = true;
 
   // Called around every call of the allocator, not around the work of the test itself.
   std::function<void()> before_call = [] {};
@@ -47,6 +51,8 @@ class checked_heap {
   status trim(std::size_t keep);
   // Frees everything, without reading.
   void drop_all();
+  // Gives up the allocator: nothing but the destructor may be called.
+  std::unique_ptr<caching_allocator> release() { return std::move(heap_); }
 
   const std::map<std::uint64_t, block> &blocks() const { return blocks_; }
   caching_allocator &heap() { return *heap_; }
@@ -69,6 +75,7 @@ class checked_heap {
     return outcome;
   }
   void order(stream_ref from, stream_ref to);
+  status freed(void *at, status outcome);
   void must(const status &s);
 
   device device_;

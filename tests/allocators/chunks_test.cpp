@@ -49,7 +49,7 @@ TEST_F(chunks, are_shared_by_small_blocks_and_made_to_measure_for_large_ones) {
   EXPECT_EQ(held(), 54_MiB);
   EXPECT_EQ(h.heap().stats().total.committed, 54_MiB);
   EXPECT_EQ(h.heap().stats().total.reserved, 54_MiB);
-  EXPECT_EQ(h.heap().map().arenas[0].reserved.size(), 3u);
+  EXPECT_EQ(h.heap().map()->arenas[0].reserved.size(), 3u);
   EXPECT_EQ(h.disagreement(), "");
   h.drop_all();
 }

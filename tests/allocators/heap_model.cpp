@@ -149,7 +149,8 @@ class world {
 
   std::size_t unused_chunks() {
     std::size_t n = 0;
-    for (const heap_map::arena &a : heap_->heap().map().arenas) {
+    const heap_map drawn = heap_->heap().map().value();
+    for (const heap_map::arena &a : drawn.arenas) {
       for (const virtual_range &r : a.reserved) {
         const auto used = [&](const heap_extent &s) {
           return s.range.overlaps(r) && s.part != heap_part::free && s.part != heap_part::cached;

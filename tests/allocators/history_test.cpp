@@ -152,7 +152,8 @@ TEST_F(history, memory_that_moves_is_told_with_both_addresses) {
   }
   EXPECT_GE(count(h, history_action::page_move), 5u);
   EXPECT_EQ(memory.size() * page(), heap().stats().total.committed);
-  for (const auto &a : heap().map().arenas) {
+  const heap_map drawn = heap().map().value();
+  for (const auto &a : drawn.arenas) {
     for (const heap_extent &seg : a.extents) {
       if (!has_memory(seg.part)) continue;
       const std::uint64_t begin = seg.range.begin.value();
@@ -165,7 +166,7 @@ TEST_F(history, a_request_that_failed_and_a_map_that_was_drawn) {
   ASSERT_TRUE(heap().record_history());
   heap().set_limit(4 * page());
   EXPECT_FALSE(heap().allocate(5 * page()));
-  const heap_map drawn = heap().map();
+  const heap_map drawn = heap().map().value();
   allocate_options odd;
   odd.alignment = 3;
   EXPECT_FALSE(heap().allocate(1, {}, odd));  // no want of memory

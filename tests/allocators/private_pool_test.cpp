@@ -74,7 +74,8 @@ class private_pools_test : public testing::buffer_test {
   // Which page is behind which address of a pool.
   std::vector<std::pair<std::uint64_t, const void *>> pages_of(private_pool p) {
     std::vector<std::pair<std::uint64_t, const void *>> out;
-    for (const heap_map::arena &a : heap().map().arenas) {
+    const heap_map drawn = heap().map().value();
+    for (const heap_map::arena &a : drawn.arenas) {
       if (a.pool != p.id) continue;
       for (const virtual_range &r : a.reserved) {
         for (const mapping_record &m : dev().space().mappings(r)) {
@@ -435,7 +436,7 @@ void keep_busy(caching_allocator &heap, std::size_t page, stream_ref on, stream_
     }
     EXPECT_TRUE(heap.empty_cache());
     EXPECT_FALSE(heap.stats().arenas.empty());
-    EXPECT_FALSE(heap.map().arenas.empty());
+    EXPECT_FALSE(heap.map()->arenas.empty());
     const private_pool p = *heap.create_pool();
     EXPECT_TRUE(heap.begin_allocate_to_pool(p, other));
     EXPECT_TRUE(heap.free(*heap.allocate(2 * page, other)));

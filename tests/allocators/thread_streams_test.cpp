@@ -133,7 +133,7 @@ TEST_F(thread_streams, reports_name_the_handle) {
   make();
   void *const block = allocate(8_MiB);
   EXPECT_EQ(heap().stats().arenas.at(0).stream, mine());
-  EXPECT_EQ(heap().map().arenas.at(0).stream, mine());
+  EXPECT_EQ(heap().map()->arenas.at(0).stream, mine());
   ASSERT_TRUE(heap().free(block, mine()));
   EXPECT_EQ(heap().stats().total.pending_free, 0u);
 }

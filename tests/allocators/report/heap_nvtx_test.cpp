@@ -155,7 +155,8 @@ TEST_F(nvtx, every_block_is_a_region_of_its_streams_heap) {
   EXPECT_NE(t.regions[large].heap, t.regions[elsewhere].heap);
   EXPECT_EQ(t.regions[elsewhere].name, "block of 1 MiB");
   EXPECT_EQ(t.heaps[t.regions[large].heap].name.rfind("stream 0x", 0), 0u);
-  for (const auto &a : heap_->map().arenas) {
+  const heap_map drawn = heap_->map().value();
+  for (const auto &a : drawn.arenas) {
     EXPECT_EQ(t.heaps[a.reserved[0].begin.pointer()].bytes, a.reserved[0].bytes);
   }
   ASSERT_TRUE(heap_->free(small));

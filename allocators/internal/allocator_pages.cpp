@@ -1,0 +1,198 @@
+// The pages of one growth: taken from arenas or created, ordered after their last use, mapped, and
+// unmapped where they were. docs/allocator.md#growth-and-remapping
+#include <algorithm>
+
+#include "stillmap/allocators/internal/allocator_core.h"
+#include "stillmap/allocators/internal/thread_stream.h"
+#include "stillmap/vmm/internal/try.h"
+
+namespace stillmap {
+
+// Before pages leave an arena they must be mapped at one address only. False: no event could be
+// recorded, and nothing changed.
+bool allocator_core::drop_aliases(arena &a) {
+  {
+    const std::lock_guard lock(a.lock);
+    if (a.extents.aliased_bytes() == 0) return true;
+  }
+  auto after = fence_after(a);
+  if (!after) return false;
+  arena::unmapping_extents going{{}, std::move(*after)};
+  std::vector<fence> each_idle;
+  make_room(a.unmapping);
+  // Other threads recall aliases meanwhile, which may split them.
+  for (bool dropped = false; !dropped;) {
+    std::size_t aliases = 0;
+    {
+      const std::lock_guard lock(a.lock);
+      aliases = a.extents.aliases();
+      dropped = aliases <= each_idle.size();
+      if (dropped) a.extents.drop_aliases(going.extents);
+    }
+    if (dropped) break;
+    each_idle.assign(aliases, going.idle);
+    make_room(going.extents, aliases);
+  }
+  give_up(going.extents, each_idle);
+  a.unmapping.push_back(std::move(going));
+  return true;
+}
+
+// Whether another arena may take pages from this one, and would find any. Makes no driver call.
+bool allocator_core::gives_pages(arena &a) const {
+  const std::lock_guard lock(a.lock);
+  return !a.pinned && (a.extents.free_pages() != 0 || a.cached_bytes() >= page());
+}
+
+// Those taken are in `supply`, also if the host has no memory for more of them.
+std::size_t allocator_core::take_free_pages(arena &victim, std::size_t pages, page_supply &supply) {
+  std::vector<extent *> &out = supply.moved.emplace_back(taken_pages{.from = &victim}).extents;
+  std::size_t got = 0;
+  {
+    const std::lock_guard lock(victim.lock);
+    got = victim.extents.take_pages(pages, out);
+    // Cached blocks are merged if they are large enough to matter.
+    if (got < pages && victim.cached_bytes() >= page()) {
+      victim.flush();
+      got += victim.extents.take_pages(pages - got, out);
+    }
+  }
+  if (got == 0) supply.moved.pop_back();
+  supply.moved_pages += got;
+  return got;
+}
+
+status allocator_core::create(arena &a, std::size_t pages, page_supply &supply) {
+  {
+    const std::lock_guard lock(a.lock);
+    a.last_growth = a.counted().allocations;
+  }
+  const auto consumer =
+      supply.ordered_by_host ? std::nullopt : std::optional(thread_stream::handle_of(a.stream));
+  create_ahead(committed() + (supply.moved_pages + pages) * page());
+  status s = pages_->acquire(pages, supply.created, consumer);
+  if (!s && options_.create_ahead_bytes != 0) {
+    pages_->keep_ready(0);  // what its thread has created meanwhile is needed now
+    s = pages_->acquire(pages, supply.created, consumer);
+  }
+  if (!s) {
+    // The rest of the device is in use by others.
+    if (s.error().code != std::errc::not_enough_memory) pack_all(false);
+    return s;
+  }
+  for (const page_ptr &p : supply.created) {
+    const auto &home = p.pool();
+    const auto &known = foreign_pools_;
+    if (home != pages_ && std::find(known.begin(), known.end(), home) == known.end()) {
+      foreign_pools_.push_back(home);
+    }
+  }
+  return {};
+}
+
+// Has the pool's thread create pages for the next growth once this one, up to `committed`, has taken
+// its own.
+void allocator_core::create_ahead(std::size_t committed) {
+  if (options_.create_ahead_bytes == 0) return;
+  const std::size_t most = ceiling();
+  const std::size_t room = most > committed ? most - committed : 0;
+  pages_->keep_ready(std::min(options_.create_ahead_bytes, room) / page() * page());
+}
+
+// Orders later work on `a`'s stream behind the work queued on the streams that used the pages last.
+// With ordered_by_host the host waits instead; at effort::ordinary only for streams seen idle.
+status allocator_core::order_after_last_use(arena &a, page_supply &supply) {
+  for (taken_pages &t : supply.moved) {
+    if (t.from == &a && !t.leaves_allocator)
+      continue;  // same stream: its order suffices, and the old mapping stays
+    STILLMAP_ASSIGN_OR_RETURN(t.idle, fence_after(*t.from));
+    if (t.from == &a) continue;
+    if (!supply.ordered_by_host) {
+      STILLMAP_RETURN_IF_ERROR(t.idle.make_wait(device_, thread_stream::handle_of(a.stream)));
+      continue;
+    }
+    if (const auto past = has_passed(t.idle, true); !past) return tl::unexpected(past.error());
+  }
+  return {};
+}
+
+// The host memory for release_old_mappings, which comes after the last step that can fail.
+void allocator_core::expect_release(arena &a, page_supply &supply) const {
+  for (taken_pages &t : supply.moved) {
+    if (t.from == &a) {
+      const std::lock_guard lock(a.lock);
+      a.extents.expect_aliases(supply.moved_pages);
+      continue;
+    }
+    t.each_idle.assign(t.extents.size(), t.idle);
+    make_room(t.from->unmapping, supply.moved.size());
+  }
+}
+
+// Maps moved pages at their new addresses before their old mappings are undone, so nothing waits.
+status allocator_core::map(const extent_map::carved_extent &place, page_supply &supply) {
+  remap_plan plan(access_);
+  device_address at = place.missing.begin;
+  for (const taken_pages &t : supply.moved) {
+    for (const extent *s : t.extents) {
+      auto pages = device_.space().mappings(s->range());
+      if (pages.size() * page() != s->bytes) {
+        return make_error(errc::corrupt, "caching_allocator::allocate",
+                          "a free page is not mapped where it was recorded", s->begin, 0,
+                          error_unit::address);
+      }
+      for (mapping_record &m : pages) {
+        if (m.state == mapping_state::suspended) {
+          return make_error(errc::busy, "caching_allocator::allocate", "a free page is suspended",
+                            m.range.begin.value(), 0, error_unit::address);
+        }
+        plan.map(at, std::move(m.backing));
+        at = at + page();
+      }
+    }
+  }
+  for (const page_ptr &p : supply.created) {
+    plan.map(at, p);
+    at = at + page();
+  }
+  return device_.space().apply(std::move(plan));
+}
+
+void allocator_core::put_back(page_supply &supply) noexcept {
+  for (taken_pages &t : supply.moved) {
+    const std::lock_guard lock(t.from->lock);
+    for (extent *s : t.extents) t.from->put_back(s);
+  }
+}
+
+// Their mappings are undone when the fences have passed: one for each extent.
+void allocator_core::give_up(const std::vector<extent *> &extents, std::vector<fence> &each_idle) {
+  address_space &space = device_.space();
+  for (std::size_t i = 0; i < extents.size(); ++i) {
+    const virtual_range range = extents[i]->range();
+    space.retire_again(space.block_at(range.begin), range, std::move(each_idle[i]));
+  }
+}
+
+// Pages from the same arena stay mapped at their old addresses as aliases, to be recalled without a
+// driver call. Other old mappings are undone when their streams have passed.
+void allocator_core::release_old_mappings(arena &a, const extent_map::carved_extent &place,
+                                          page_supply &supply) {
+  std::uint64_t to = place.missing.begin.value();
+  for (taken_pages &t : supply.moved) {
+    if (t.from == &a) {
+      const std::lock_guard lock(a.lock);
+      for (extent *s : t.extents) {
+        const std::uint64_t bytes = s->bytes;
+        a.extents.add_alias(s, to);  // merges: `s` may be gone afterwards
+        to += bytes;
+      }
+      continue;
+    }
+    for (const extent *s : t.extents) to += s->bytes;
+    give_up(t.extents, t.each_idle);
+    t.from->unmapping.push_back({std::move(t.extents), std::move(t.idle)});
+  }
+}
+
+}  // namespace stillmap
