@@ -118,8 +118,9 @@ result<arena::chunk> allocator_core::allocate_chunk(std::size_t bytes) {
 
 // The host has no memory to enter a new chunk.
 void allocator_core::undo_chunk(const arena::chunk &c) noexcept {
+  const context_guard guard(device_.driver(), device_.context());
   device_.space().remove_fallback(c.allocated);
-  report_if_failed(device_.driver().free(c.allocated.begin));
+  report_if_failed(guard.entered() ? device_.driver().free(c.allocated.begin) : guard.entered());
   chunk_bytes_ -= c.allocated.bytes;
   release_grant(c.allocated.bytes);
 }
