@@ -158,8 +158,8 @@ class allocator_core {
   void pack_all(bool repeating_too);
   void choose_placement(arena &a);
   std::optional<extent_map::carved_extent> carve(arena &a, const block_request &r, effort level);
-  status reserve_addresses(arena &a, std::size_t bytes);
-  void enter(arena &a, std::shared_ptr<address_block> block);
+  status reserve_addresses(arena &a, std::size_t bytes, address_zone zone);
+  void enter(arena &a, std::shared_ptr<address_block> block, address_zone zone);
   status collect_pages(arena &a, std::size_t pages, effort level, page_supply &supply);
   // allocator_pages.cpp
   bool gives_pages(arena &a) const;

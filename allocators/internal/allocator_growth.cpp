@@ -75,9 +75,9 @@ result<void *> allocator_core::grow(arena &a, const block_request &r,
 }
 
 result<void *> allocator_core::find_memory(arena &a, const block_request &r) {
-  const auto try_free = [&](bool whole) {
+  const auto try_free = [&](bool whole, search_in where) {
     const std::lock_guard lock(a.lock);
-    return a.allocate_best_fit(r, whole);
+    return a.allocate_best_fit(r, whole, where);
   };
   const auto try_growing = [&](effort level, bool whole) -> result<void *> {
     STILLMAP_ASSIGN_OR_RETURN(extent *const s, extend(a, whole ? r : arena::growth_for(r), level));
@@ -88,7 +88,7 @@ result<void *> allocator_core::find_memory(arena &a, const block_request &r) {
   const relaxed_capture_mode relaxed(device_.driver());
   STILLMAP_RETURN_IF_ERROR(relaxed.entered());
   reclaim(false);
-  if (void *const block = try_free(false)) return block;
+  if (void *const block = try_free(false, search_in::own_zone)) return block;
   auto found = try_growing(effort::ordinary, false);
   if (found || !is_out_of_memory(found.error())) return found;
 
@@ -101,12 +101,13 @@ result<void *> allocator_core::find_memory(arena &a, const block_request &r) {
     }
     reclaim(wait);
     flush_all();
-    if (void *const block = try_free(false)) return block;
+    if (void *const block = try_free(false, search_in::own_zone)) return block;
     found = try_growing(far, false);
     if (found || !is_out_of_memory(found.error())) return found;
+    if (void *const block = try_free(false, search_in::all_zones)) return block;
     if (!r.small()) continue;
     // No room for a slab, but perhaps for the block alone.
-    if (void *const block = try_free(true)) return block;
+    if (void *const block = try_free(true, search_in::all_zones)) return block;
     found = try_growing(far, true);
     if (found || !is_out_of_memory(found.error())) return found;
   }
@@ -172,7 +173,8 @@ result<extent *> allocator_core::extend(arena &a, const block_request &r, effort
 result<extent *> allocator_core::extend_by_pages(arena &a, const block_request &r, effort level) {
   auto place = carve(a, r, level);
   if (!place) {
-    STILLMAP_RETURN_IF_ERROR(reserve_addresses(a, static_cast<std::size_t>(r.bytes + r.alignment)));
+    STILLMAP_RETURN_IF_ERROR(
+        reserve_addresses(a, static_cast<std::size_t>(r.bytes + r.alignment), a.zone_of(r.bytes)));
     place = carve(a, r, level);
     if (!place) {
       return make_error(errc::address_space_exhausted, "caching_allocator::allocate",
@@ -229,27 +231,26 @@ std::optional<extent_map::carved_extent> allocator_core::carve(arena &a, const b
   const auto search =
       level == effort::ordinary ? extent_map::search::quick : extent_map::search::thorough;
   const std::lock_guard lock(a.lock);
-  return a.extents.carve(r.bytes, r.alignment, search);
+  return a.extents.carve(r.bytes, r.alignment, search, a.zone_of(r.bytes));
 }
 
 // The more addresses there are, the less often a growth waits until an old mapping is undone: the
 // first arenas get twice the device's memory. Addresses are not without limit, and cost host memory:
-// the arenas of further streams begin with few, and double what they have.
-status allocator_core::reserve_addresses(arena &a, std::size_t bytes) {
+// the arenas of further streams, and the small blocks of all, begin with few and double what they
+// have.
+status allocator_core::reserve_addresses(arena &a, std::size_t bytes, address_zone zone) {
   const std::size_t unit = std::max(page(), address_directory::unit);
   const std::size_t least = round_up(bytes + page(), unit);
   std::size_t generous =
       std::min(2 * device_.total_memory().bytes(), device_.capabilities().largest_reservation / 2);
-  if (a.id > arenas_with_ample_addresses) {
-    std::size_t reserved = 0;
-    for (const auto &block : a.reservations) reserved += block->range().bytes;
-    generous = std::min(generous, std::max(reserved, first_reservation));
+  if (a.id > arenas_with_ample_addresses || zone == address_zone::small) {
+    generous = std::min(generous, std::max(a.extents.reserved_bytes(zone), first_reservation));
   }
   std::size_t wanted = std::max(least, round_up(generous, unit));
   for (;;) {
     auto block = device_.space().reserve(wanted, unit, options_.hint, options_.tag);
     if (block) {
-      enter(a, std::move(*block));
+      enter(a, std::move(*block), zone);
       return {};
     }
     if (wanted == least || !block.error().is(errc::address_space_exhausted)) {
@@ -260,13 +261,13 @@ status allocator_core::reserve_addresses(arena &a, std::size_t bytes) {
 }
 
 // If the host has no memory for it, the addresses are given back.
-void allocator_core::enter(arena &a, std::shared_ptr<address_block> block) {
+void allocator_core::enter(arena &a, std::shared_ptr<address_block> block, address_zone zone) {
   const virtual_range range = block->range();
   addresses_.expect(range);
   {
     const std::lock_guard lock(a.lock);
     make_room(a.reservations);
-    a.extents.add(range);
+    a.extents.add(range, false, zone);
     a.reservations.push_back(std::move(block));
     addresses_.add(range, &a);
   }

@@ -8,37 +8,42 @@ namespace stillmap {
 // ---- the slow path of allocation ----
 
 void *arena::allocate_beyond_slabs(const block_request &r) {
-  extent *const s = find_extent(growth_for(r), extent_map::search::quick);
+  extent *const s = find_extent(growth_for(r), extent_map::search::quick, search_in::own_zone);
   return s != nullptr ? enter_slab(s, r) : nullptr;
 }
 
 void *arena::allocate_by_search(const block_request &r) {
   pattern.add(counters_.live, counters_.allocations - counters_.frees, r.bytes);
-  extent *const s = find_extent(r, extent_map::search::quick);
+  extent *const s = find_extent(r, extent_map::search::quick, search_in::own_zone);
   return s != nullptr ? enter(s, r) : nullptr;
 }
 
-void *arena::allocate_best_fit(const block_request &r, bool whole) {
+void *arena::allocate_best_fit(const block_request &r, bool whole, search_in where) {
   flush();
   if (r.small() && !whole) {
     if (slab *const s = slabs_.first(static_cast<std::size_t>(r.bytes)))
       return allocate_in_slab(*s, r);
   }
-  extent *const s = find_extent(whole ? r : growth_for(r), extent_map::search::thorough);
+  extent *const s = find_extent(whole ? r : growth_for(r), extent_map::search::thorough, where);
   if (s == nullptr) return nullptr;
   return r.small() && !whole ? enter_slab(s, r) : enter(s, r);
 }
 
 // The first available placement of that size, otherwise a new one in free memory; then the same
 // again after everything cached for other sizes was merged.
-extent *arena::find_extent(const block_request &r, extent_map::search mode) {
+extent *arena::find_extent(const block_request &r, extent_map::search mode, search_in where) {
+  const address_zone own = zone_of(r.bytes);
   for (const bool again : {false, true}) {
     if (again && cached_bytes_ == 0 && !empty_slabs_) break;
     if (again) flush();
     if (r.alignment == allocation_granule) {
       if (extent *const s = find_cached_placement(r)) return s;
     }
-    if (extent *const s = extents.place(r.bytes, r.alignment, mode)) return s;
+    if (extent *const s = extents.place(r.bytes, r.alignment, mode, own)) return s;
+    if (!zoned_ || where != search_in::all_zones) continue;
+    const address_zone other =
+        own == address_zone::small ? address_zone::large : address_zone::small;
+    if (extent *const s = extents.place(r.bytes, r.alignment, mode, other)) return s;
   }
   return nullptr;
 }

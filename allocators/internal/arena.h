@@ -33,6 +33,12 @@ struct block_request {
   bool small() const { return bytes <= slab::largest_block && alignment == allocation_granule; }
 };
 
+// Where a request looks for memory.
+enum class search_in : std::uint8_t {
+  own_zone,   // that of its size
+  all_zones,  // memory is short
+};
+
 class arena {
  public:
   enum class free_outcome {
@@ -60,8 +66,9 @@ class arena {
     virtual_range allocated;  // as the driver returned it; contains range
   };
 
-  arena(std::uint64_t number, stream_ref s, std::size_t page_bytes)
-      : stream(s), id(number), extents(page_bytes) {}
+  // `zoned`: small blocks have addresses of their own.
+  arena(std::uint64_t number, stream_ref s, std::size_t page_bytes, bool zoned = false)
+      : stream(s), id(number), extents(page_bytes), zoned_(zoned) {}
   arena(const arena &) = delete;
 
   // Allocates from committed memory; nullptr where none fits. Constant time where the size was
@@ -129,8 +136,13 @@ class arena {
   // Packed, blocks go where they break fewest whole pages instead of to remembered placements.
   void pack(bool on);
   bool packed() const { return packed_; }
-  // Flushes, then allocates with a search of all free memory. `whole`: do not use a slab. May run out.
-  void *allocate_best_fit(const block_request &r, bool whole);
+  // Flushes, then allocates with a search of all free memory of the zones. `whole`: do not use a slab.
+  // May run out.
+  void *allocate_best_fit(const block_request &r, bool whole, search_in where);
+  // The zone of blocks of that size.
+  address_zone zone_of(std::uint64_t bytes) const {
+    return zoned_ && bytes <= largest_small ? address_zone::small : address_zone::large;
+  }
 
   std::size_t usable_size(std::uint64_t address) const;  // 0: not allocated
   // arena_chunks.cpp
@@ -283,7 +295,7 @@ class arena {
   void notify_recalled(std::uint64_t to, std::uint64_t from, std::uint64_t bytes) const;
   void *allocate_beyond_slabs(const block_request &r);
   void *allocate_by_search(const block_request &r);
-  extent *find_extent(const block_request &r, extent_map::search mode);
+  extent *find_extent(const block_request &r, extent_map::search mode, search_in where);
   extent *find_cached_placement(const block_request &r);
   extent *claim(size_bin &of, std::size_t i);
   wait_list *blocker_of(extent &s);
@@ -318,6 +330,8 @@ class arena {
   wait_list want_recall_;        // placements that wait until others no longer share their pages
   bool empty_slabs_ = false;     // there may be an empty slab without a placement
   bool packed_ = false;
+  static constexpr std::uint64_t largest_small = std::uint64_t{1} << 20;
+  const bool zoned_;
   block_table blocks_;
   std::unordered_map<std::uint64_t, pending_block> uses_;  // by address
   std::vector<std::unique_ptr<slab>> all_slabs_;

@@ -35,6 +35,10 @@ enum class extent_state : std::uint8_t {
   aliased,      // whole pages that stay mapped here but are used at another address of the arena
 };
 
+// Where in an arena small and large blocks lie: each has addresses of its own, so that a small block
+// that stays does not keep a page from a large one.
+enum class address_zone : std::uint8_t { large, small };
+
 // The members that allocate and free touch come first and fill one cache line.
 struct alignas(64) extent {
   std::uint64_t begin = 0;
@@ -53,8 +57,9 @@ struct alignas(64) extent {
 
   extent *previous = nullptr;  // neighbours by address, in the same reservation
   extent *next = nullptr;
-  wait_list waiting;       // placements that overlap this block
-  slab *blocks = nullptr;  // the slab that divides it, also while it is cached
+  address_zone zone = address_zone::large;  // of its reservation
+  wait_list waiting;                        // placements that overlap this block
+  slab *blocks = nullptr;                   // the slab that divides it, also while it is cached
 
   std::uint64_t end() const { return begin + bytes; }
   virtual_range range() const { return {device_address(begin), static_cast<std::size_t>(bytes)}; }

@@ -33,6 +33,7 @@ extent *extent_map::split(extent *s, std::uint64_t at) {
   rest->begin = at;
   rest->bytes = s->end() - at;
   rest->state = s->state;
+  rest->zone = s->zone;
   rest->previous = s;
   rest->next = s->next;
   if (s->next != nullptr) s->next->previous = rest;
@@ -53,31 +54,31 @@ void extent_map::merge_next(extent *s) {
 
 void extent_map::add_to_index(extent *s) {
   if (s->state == extent_state::free) {
-    free_bins_.insert(*s);
+    free_bins_[number(s->zone)].insert(*s);
     free_ += s->bytes;
     whole_pages_ += whole_pages(*s);
     rekey(s->previous);
     rekey(s->next);
   } else if (s->state == extent_state::uncommitted) {
-    uncommitted_index_.insert(*s, key(*s));
+    uncommitted_index_[number(s->zone)].insert(*s, key(*s));
   }
 }
 
 void extent_map::remove_from_index(extent *s) {
   if (!s->by_size.in) return;
   if (s->state == extent_state::free) {
-    free_bins_.remove(*s);
+    free_bins_[number(s->zone)].remove(*s);
     free_ -= s->bytes;
     whole_pages_ -= whole_pages(*s);
   } else {
-    uncommitted_index_.remove(*s);
+    uncommitted_index_[number(s->zone)].remove(*s);
   }
 }
 
 void extent_map::rekey(extent *s) {
   if (!is(s, extent_state::uncommitted) || !s->by_size.in) return;
-  uncommitted_index_.remove(*s);
-  uncommitted_index_.insert(*s, key(*s));
+  uncommitted_index_[number(s->zone)].remove(*s);
+  uncommitted_index_[number(s->zone)].insert(*s, key(*s));
 }
 
 // Sets the state of `s`, which is in no index, merges it with equal neighbours and indexes it.
@@ -101,16 +102,17 @@ extent *extent_map::set_state(extent *s, extent_state state) {
   return s;
 }
 
-void extent_map::add(virtual_range range, bool committed) {
+void extent_map::add(virtual_range range, bool committed, address_zone zone) {
   reserve_splits(1);
   make_room(first_extents_);
   pages_.add(range);
   extent *const s = store_.create();
   s->begin = range.begin.value();
   s->bytes = range.bytes;
+  s->zone = zone;
   first_extents_.push_back(s);
   pages_.extent_began(s);
-  reserved_ += range.bytes;
+  reserved_[number(zone)] += range.bytes;
   if (committed) committed_ += range.bytes;
   set_state(s, committed ? extent_state::free : extent_state::uncommitted);
 }
@@ -125,7 +127,7 @@ bool extent_map::remove(virtual_range range) {
   extent *const s = *it;
   remove_from_index(s);
   if (s->state == extent_state::free) committed_ -= s->bytes;
-  reserved_ -= range.bytes;
+  reserved_[number(s->zone)] -= range.bytes;
   pages_.remove(range);
   store_.destroy(s);
   first_extents_.erase(it);
@@ -142,7 +144,8 @@ std::uint64_t extent_map::alignment_of(std::uint64_t bytes, std::uint64_t asked)
 // Best fit: an exact fit; then a fit that leaves less than a sliver and breaks no whole page; then
 // the fit that breaks the fewest whole pages. Ties go to the lowest address, so that long-lived
 // blocks gather there. The rank is one number, the lower the better: criterion first, address last.
-extent *extent_map::best_place(std::uint64_t bytes, std::uint64_t alignment, search mode) const {
+extent *extent_map::best_place(std::uint64_t bytes, std::uint64_t alignment, search mode,
+                               address_zone zone) const {
   const std::uint64_t own = bytes >> page_bits_, part = bytes & (page_ - 1);
   const bool simple = alignment == allocation_granule || alignment == page_;
   const auto rank = [](std::uint64_t n, std::uint64_t begin) { return n << 60 | begin; };
@@ -169,26 +172,28 @@ extent *extent_map::best_place(std::uint64_t bytes, std::uint64_t alignment, sea
     below = here < rank(3, 0) ? 0 : here < rank(4, 0) ? e.begin : no_place;
   };
   std::size_t looks = mode == search::thorough ? SIZE_MAX : quick_looks;
-  free_bins_.each_bin(bytes, [&](std::span<const free_bins::entry> bin, std::uint64_t least) {
-    if (found != nullptr && looks < bin.size()) bin = bin.first(looks);
-    looks -= std::min(looks, bin.size());
-    if (simple && least >= (own + 2) << page_bits_) {
-      // All pages it touches are whole, so that most entries need only a look at their address.
-      for (const free_bins::entry &e : bin) {
-        if (e.begin < below) consider(e, rank(touched(e.begin) + 3 - own, e.begin));
-      }
-    } else {
-      for (const free_bins::entry &e : bin) consider(e, rank_of(e));
-    }
-    return looks != 0 || found == nullptr;
-  });
+  free_bins_[number(zone)].each_bin(
+      bytes, [&](std::span<const free_bins::entry> bin, std::uint64_t least) {
+        if (found != nullptr && looks < bin.size()) bin = bin.first(looks);
+        looks -= std::min(looks, bin.size());
+        if (simple && least >= (own + 2) << page_bits_) {
+          // All pages it touches are whole, so that most entries need only a look at their address.
+          for (const free_bins::entry &e : bin) {
+            if (e.begin < below) consider(e, rank(touched(e.begin) + 3 - own, e.begin));
+          }
+        } else {
+          for (const free_bins::entry &e : bin) consider(e, rank_of(e));
+        }
+        return looks != 0 || found == nullptr;
+      });
   return found;
 }
 
-extent *extent_map::place(std::uint64_t bytes, std::uint64_t asked, search mode) {
+extent *extent_map::place(std::uint64_t bytes, std::uint64_t asked, search mode,
+                          address_zone zone) {
   std::uint64_t alignment = alignment_of(bytes, asked);
-  extent *s = best_place(bytes, alignment, mode);
-  if (s == nullptr && alignment != asked) s = best_place(bytes, alignment = asked, mode);
+  extent *s = best_place(bytes, alignment, mode, zone);
+  if (s == nullptr && alignment != asked) s = best_place(bytes, alignment = asked, mode, zone);
   if (s == nullptr) return nullptr;
   reserve_splits(2);
   const std::uint64_t at = align_up(s->begin, alignment);
@@ -280,12 +285,12 @@ std::optional<extent_map::carved_extent> extent_map::fit(const extent &uncommitt
 }
 
 std::optional<extent_map::carved_extent> extent_map::carve(std::uint64_t bytes, std::uint64_t asked,
-                                                           search mode) {
+                                                           search mode, address_zone zone) {
   const std::uint64_t alignment = alignment_of(bytes, asked);
   std::optional<carved_extent> best;
   extent *chosen = nullptr;
   std::size_t looks = mode == search::thorough ? SIZE_MAX : quick_fits;
-  uncommitted_index_.each_from(bytes, [&](extent &s) {
+  uncommitted_index_[number(zone)].each_from(bytes, [&](extent &s) {
     const auto e = fit(s, bytes, alignment);
     if (e && (!best || e->missing.bytes < best->missing.bytes ||
               (e->missing.bytes == best->missing.bytes && e->begin < best->begin))) {

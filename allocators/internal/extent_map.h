@@ -6,6 +6,7 @@
 // extents consist of whole pages. A page is committed if any part of it is free or live.
 #pragma once
 
+#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -40,24 +41,25 @@ class extent_map {
   // Functions that say so may run out of host memory, and then change nothing. The others need none.
 
   // Adds a range of whole pages. `committed`: pages are mapped there already. May run out.
-  void add(virtual_range range, bool committed = false);
+  void add(virtual_range range, bool committed = false, address_zone zone = address_zone::large);
   // Removes a range that was added. False: part of it is live, unmapping or aliased.
   bool remove(virtual_range range);
 
   // Returns a live extent of `bytes` at a multiple of `alignment` (a power of two), from free
-  // memory; nullptr where the search finds none. May run out.
+  // memory of a zone; nullptr where the search finds none. May run out.
   extent *place(std::uint64_t bytes, std::uint64_t alignment = allocation_granule,
-                search mode = search::quick);
+                search mode = search::quick, address_zone zone = address_zone::large);
   extent *release(extent *live);  // returns the free extent that it is part of now
 
-  // Sets aside the addresses that need the fewest new pages. Requires: place() returned nullptr, and
-  // no other carved extent is neither committed nor abandoned. May run out.
-  std::optional<carved_extent> carve(std::uint64_t bytes, std::uint64_t alignment, search mode);
+  // Sets aside the addresses of a zone that need the fewest new pages. Requires: place() returned
+  // nullptr, and no other carved extent is neither committed nor abandoned. May run out.
+  std::optional<carved_extent> carve(std::uint64_t bytes, std::uint64_t alignment, search mode,
+                                     address_zone zone = address_zone::large);
   extent *commit(const carved_extent &e);  // the missing pages are mapped: returns the live extent
   void abandon(const carved_extent &e);    // they are not: undoes carve
 
-  // Takes up to `pages` whole pages out of free extents, from the lowest address up. Appends the
-  // unmapping extents to `out`, and returns the number of pages. May run out.
+  // Takes up to `pages` whole pages out of free extents, from the lowest address of each zone up.
+  // Appends the unmapping extents to `out`, and returns the number of pages. May run out.
   std::size_t take_pages(std::size_t pages, std::vector<extent *> &out);
   void set_aside(virtual_range free);  // a range that was added, all free, becomes unmapping
   void put_back(extent *unmapping);    // it is free again
@@ -97,9 +99,11 @@ class extent_map {
   std::size_t committed_bytes() const { return committed_; }
   std::size_t free_bytes() const { return free_; }
   std::size_t free_pages() const { return whole_pages_; }
-  std::size_t reserved_bytes() const { return reserved_; }
+  std::size_t reserved_bytes(address_zone zone) const { return reserved_[number(zone)]; }
+  std::size_t reserved_bytes() const { return reserved_[0] + reserved_[1]; }
   std::size_t host_bytes() const {
-    return store_.bytes() + pages_.host_bytes() + free_bins_.host_bytes();
+    return store_.bytes() + pages_.host_bytes() + free_bins_[0].host_bytes() +
+           free_bins_[1].host_bytes();
   }
 
   // In address order within each reservation.
@@ -121,6 +125,8 @@ class extent_map {
 
  private:
   using index = tlsf_index<extent, &extent::by_size>;
+  static constexpr std::size_t zones = 2;
+  static constexpr std::size_t number(address_zone zone) { return static_cast<std::size_t>(zone); }
 
   // A page is a power of two, so these need no division.
   std::uint64_t floor(std::uint64_t at) const { return at & ~(page_ - 1); }
@@ -142,7 +148,8 @@ class extent_map {
   void rekey(extent *s);
   extent *set_state(extent *s, extent_state state);
   std::uint64_t alignment_of(std::uint64_t bytes, std::uint64_t asked) const;
-  extent *best_place(std::uint64_t bytes, std::uint64_t alignment, search mode) const;
+  extent *best_place(std::uint64_t bytes, std::uint64_t alignment, search mode,
+                     address_zone zone) const;
   std::optional<carved_extent> fit(const extent &uncommitted, std::uint64_t bytes,
                                    std::uint64_t alignment) const;
 
@@ -150,12 +157,14 @@ class extent_map {
   const std::size_t page_;
   const unsigned page_bits_;
   extent_store store_;
-  free_bins free_bins_;
-  index uncommitted_index_;  // by own size plus that of free neighbours
+  // Of each zone.
+  std::array<free_bins, zones> free_bins_;
+  std::array<index, zones> uncommitted_index_;  // by own size plus that of free neighbours
+  std::array<std::size_t, zones> reserved_{};
   std::vector<extent *> first_extents_;
   page_map pages_;
   std::size_t aliased_ = 0;
-  std::size_t reserved_ = 0, committed_ = 0, free_ = 0, whole_pages_ = 0;
+  std::size_t committed_ = 0, free_ = 0, whole_pages_ = 0;
 };
 
 }  // namespace stillmap

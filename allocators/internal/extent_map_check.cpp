@@ -13,6 +13,7 @@ std::string extent_map::find_inconsistency(bool growing) const {
       if (s->next != nullptr) {
         if (s->next->previous != s) return "neighbours that do not know each other";
         if (s->next->begin != s->end()) return "a gap or an overlap";
+        if (s->next->zone != s->zone) return "a reservation with two zones";
         if (s->next->state == s->state && s->state != extent_state::live &&
             s->state != extent_state::unmapping) {
           return "two neighbours that should be one";
@@ -49,7 +50,7 @@ std::string extent_map::find_inconsistency(bool growing) const {
       }
       if (s->state == extent_state::uncommitted) {
         bool found = false;
-        uncommitted_index_.each_from(key(*s), [&](extent &other) {
+        uncommitted_index_[number(s->zone)].each_from(key(*s), [&](extent &other) {
           found = found || &other == s;
           return !found;
         });
@@ -57,7 +58,7 @@ std::string extent_map::find_inconsistency(bool growing) const {
       }
     }
   }
-  if (reserved != reserved_) return "reserved bytes";
+  if (reserved != reserved_bytes()) return "reserved bytes";
   if (free != free_) return "free bytes";
   if (aliased != aliased_) return "aliased bytes";
   if (pages != whole_pages_) return "whole free pages";

@@ -11,14 +11,17 @@ namespace stillmap {
 std::size_t extent_map::take_pages(std::size_t pages, std::vector<extent *> &out) {
   if (whole_pages_ == 0) return 0;
   std::vector<extent *> whole;
-  free_bins_.each_bin(page_, [&](std::span<const free_bins::entry> bin, std::uint64_t) {
-    for (const free_bins::entry &e : bin) {
-      if (whole_pages(*e.of) != 0) whole.push_back(e.of);
-    }
-    return true;
+  for (const free_bins &bins : free_bins_) {
+    bins.each_bin(page_, [&](std::span<const free_bins::entry> bin, std::uint64_t) {
+      for (const free_bins::entry &e : bin) {
+        if (whole_pages(*e.of) != 0) whole.push_back(e.of);
+      }
+      return true;
+    });
+  }
+  std::sort(whole.begin(), whole.end(), [](const extent *a, const extent *b) {
+    return a->zone != b->zone ? a->zone < b->zone : a->begin < b->begin;
   });
-  std::sort(whole.begin(), whole.end(),
-            [](const extent *a, const extent *b) { return a->begin < b->begin; });
   // From the upper end, so that the rest stays contiguous with the memory below.
   const auto part_of = [&](const extent &s, std::size_t most) {
     const std::uint64_t to = floor(s.end()), n = std::min(most, whole_pages(s));

@@ -429,5 +429,28 @@ TEST(extent_map, committed_addresses_come_and_go_as_one) {
   EXPECT_EQ(extents.place(map_page), nullptr);
 }
 
+// Small and large blocks have addresses of their own.
+TEST(extent_map, a_zone_is_not_used_by_blocks_of_another) {
+  extent_map extents(map_page);
+  extents.add({device_address(base), 8 * map_page}, true);
+  extents.add({device_address(base + 64 * map_page), 8 * map_page}, true, address_zone::small);
+  const auto place = [&](std::uint64_t bytes, address_zone zone) {
+    return extents.place(bytes, allocation_granule, extent_map::search::thorough, zone);
+  };
+  EXPECT_EQ(place(map_page / 2, address_zone::small)->begin, base + 64 * map_page);
+  EXPECT_EQ(place(map_page / 2, address_zone::large)->begin, base);
+  EXPECT_NE(place(7 * map_page, address_zone::large), nullptr);
+  EXPECT_EQ(place(map_page, address_zone::large), nullptr);
+  EXPECT_NE(place(map_page, address_zone::small), nullptr);
+  EXPECT_FALSE(extents.carve(map_page, allocation_granule, extent_map::search::thorough,
+                             address_zone::large));
+  EXPECT_EQ(extents.reserved_bytes(address_zone::small), 8 * map_page);
+  EXPECT_EQ(extents.reserved_bytes(), 16 * map_page);
+  EXPECT_EQ(extents.find_inconsistency(), "");
+  std::vector<extent *> taken;
+  EXPECT_EQ(extents.take_pages(20, taken), 6u) << "whole free pages of both";
+  EXPECT_EQ(extents.find_inconsistency(), "");
+}
+
 }  // namespace
 }  // namespace stillmap
