@@ -233,9 +233,9 @@ status allocator_core::free(void *block, std::optional<stream_ref> last_used_on)
   return free_slow(block, last_used_on);
 }
 
-// Every request that the fast path does not serve.
-result<void *> allocator_core::allocate_slow(std::size_t bytes, stream_ref s,
-                                             const allocate_options &options) noexcept {
+// Every request that the fast path does not serve. Not inlined: it would cost the fast path registers.
+[[gnu::noinline]] result<void *> allocator_core::allocate_slow(
+    std::size_t bytes, stream_ref s, const allocate_options &options) noexcept {
   return with_host_memory(allocating, [&] { return serve(bytes, s, options); });
 }
 
