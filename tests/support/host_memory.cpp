@@ -10,6 +10,7 @@
 #include <new>
 #include <string_view>
 
+
 namespace {
 
 struct plan {

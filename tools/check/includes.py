@@ -31,7 +31,13 @@ SUFFIXES = (".h", ".cpp", ".cc", ".cu", ".cuh")
 RESTRICTED = {"checkpoint/mpi": ("tests",)}
 
 # All of vmm that an image may use: image files are read where there is no driver.
-IMAGE_MAY_USE = ("vmm/error.h", "vmm/units.h", "vmm/driver_types.h", "vmm/internal/try.h")
+IMAGE_MAY_USE = (
+    "vmm/error.h",
+    "vmm/units.h",
+    "vmm/driver_types.h",
+    "vmm/internal/try.h",
+    "vmm/internal/host_memory.h",
+)
 
 # Replay asks hostcuda, where it is the driver, for modelled costs and a smaller device.
 HOSTCUDA_USERS = (("allocators/replay", "hostcuda"),)
