@@ -4,13 +4,15 @@
 #include <unordered_map>
 
 #include "stillmap/checkpoint/common/internal/selection.h"
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/remap.h"
 
 namespace stillmap::checkpoint {
 namespace {
 
-constexpr const char *layout_op = "checkpoint::describe";
+constexpr const char *layout_op = "checkpoint::describe", *check_op = "checkpoint::check",
+                     *readable_op = "checkpoint::readable_addresses";
 
 class describer {
  public:
@@ -139,17 +141,21 @@ std::size_t memory_layout::mapped_bytes(virtual_range within) const {
 
 result<described_memory> describe(const device &d, std::span<const std::string> tags,
                                   const extra_references &extra) {
-  return describer(d, tags, extra).run();
+  return with_host_memory(layout_op, [&] { return describer(d, tags, extra).run(); });
 }
 
 status detach_pages(const device &d, const described_memory &memory) {
-  const std::uint64_t id = next_suspension_id();
-  remap_plan plan({});
-  for (const virtual_range r : memory.runs) plan.suspend(r, id);
-  return plan.empty() ? status() : d.space().apply(std::move(plan));
+  return with_host_memory("checkpoint::detach_pages", [&]() -> status {
+    const std::uint64_t id = next_suspension_id();
+    remap_plan plan({});
+    for (const virtual_range r : memory.runs) plan.suspend(r, id);
+    return plan.empty() ? status() : d.space().apply(std::move(plan));
+  });
 }
 
-result<std::vector<device_address>> readable_addresses(const memory_layout &l) {
+namespace {
+
+result<std::vector<device_address>> find_readable_addresses(const memory_layout &l) {
   std::vector<bool> readable;
   for (const auto &list : l.access) {
     readable.push_back(std::any_of(list.begin(), list.end(), [](const access_grant &g) {
@@ -162,14 +168,14 @@ result<std::vector<device_address>> readable_addresses(const memory_layout &l) {
   }
   for (const memory_layout::place &p : l.places) {
     if (at[p.page]) continue;
-    return make_error(errc::not_supported, "checkpoint::readable_addresses",
-                      "the device may not read this page", p.at.value(), 0, error_unit::address);
+    return make_error(errc::not_supported, readable_op, "the device may not read this page",
+                      p.at.value(), 0, error_unit::address);
   }
   return at;
 }
 
-status check(const memory_layout &l, std::size_t granularity) {
-  constexpr const char *operation = "checkpoint::check";
+status check_layout(const memory_layout &l, std::size_t granularity) {
+  constexpr const char *operation = check_op;
   const auto no = [](const char *reason, device_address at) {
     return make_error(errc::corrupt, operation, reason, at.value(), 0, error_unit::address);
   };
@@ -210,6 +216,16 @@ status check(const memory_layout &l, std::size_t granularity) {
                       static_cast<std::uint64_t>(unused - used.begin()));
   }
   return {};
+}
+
+}  // namespace
+
+result<std::vector<device_address>> readable_addresses(const memory_layout &l) {
+  return with_host_memory(readable_op, [&] { return find_readable_addresses(l); });
+}
+
+status check(const memory_layout &l, std::size_t granularity) {
+  return with_host_memory(check_op, [&] { return check_layout(l, granularity); });
 }
 
 }  // namespace stillmap::checkpoint

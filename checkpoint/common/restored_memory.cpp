@@ -4,39 +4,55 @@
 #include <cstdio>
 #include <fstream>
 
-#include "stillmap/checkpoint/common/internal/selection.h"
 #include "stillmap/checkpoint/common/internal/wait_idle.h"
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/remap.h"
 
 namespace stillmap::checkpoint {
+namespace {
+
+constexpr const char *reserve_op = "restored_memory::reserve", *map_op = "restored_memory::map",
+                     *release_op = "restored_memory::release";
+
+}  // namespace
 
 result<restored_memory> restored_memory::reserve(const stillmap::device &d, memory_layout layout,
                                                  placement where) {
-  restored_memory out(d, std::move(layout));
-  auto place = out.layout_.places.begin();
-  for (memory_layout::block &b : out.layout_.blocks) {
-    reservation_options options;
-    options.exact_address = where == placement::same;
-    if (options.exact_address) options.hint = b.range.begin;
-    options.tag = b.tag;
-    STILLMAP_ASSIGN_OR_RETURN(reservation made, reservation::create(d, b.range.bytes, options));
-    const virtual_range original = std::exchange(b.range, made.range());
-    for (; place != out.layout_.places.end() && original.contains(place->at); ++place) {
-      place->at = b.range.begin + (place->at - original.begin);
+  return with_host_memory(reserve_op, [&]() -> result<restored_memory> {
+    restored_memory out(d, std::move(layout));
+    out.blocks_.reserve(out.layout_.blocks.size());
+    auto place = out.layout_.places.begin();
+    for (memory_layout::block &b : out.layout_.blocks) {
+      reservation_options options;
+      options.exact_address = where == placement::same;
+      if (options.exact_address) options.hint = b.range.begin;
+      options.tag = b.tag;
+      STILLMAP_ASSIGN_OR_RETURN(reservation made, reservation::create(d, b.range.bytes, options));
+      const virtual_range original = std::exchange(b.range, made.range());
+      for (; place != out.layout_.places.end() && original.contains(place->at); ++place) {
+        place->at = b.range.begin + (place->at - original.begin);
+      }
+      out.blocks_.push_back(std::move(made));
     }
-    out.blocks_.push_back(std::move(made));
-  }
-  return out;
+    return out;
+  });
 }
 
 status restored_memory::map(const std::vector<page_ptr> &pages) {
-  constexpr const char *operation = "restored_memory::map";
-  if (mapped_) return make_error(errc::invalid_argument, operation, "the memory is mapped already");
+  if (mapped_) return make_error(errc::invalid_argument, map_op, "the memory is mapped already");
   if (pages.size() != layout_.pages.size()) {
-    return make_error(errc::invalid_argument, operation, "the layout has another number of pages",
+    return make_error(errc::invalid_argument, map_op, "the layout has another number of pages",
                       pages.size(), layout_.pages.size(), error_unit::pages);
   }
+  return with_host_memory(map_op, [&] { return map_all(pages); });
+}
+
+status restored_memory::map_all(const std::vector<page_ptr> &pages) {
+  std::vector<std::shared_ptr<page_pool>> pools;
+  for (const page_ptr &p : pages) pools.push_back(p.pool());
+  std::sort(pools.begin(), pools.end());
+  pools.erase(std::unique(pools.begin(), pools.end()), pools.end());
   std::vector<std::vector<access_grant>> access = layout_.access;
   for (auto &list : access) {
     for (access_grant &g : list) {
@@ -50,27 +66,29 @@ status restored_memory::map(const std::vector<page_ptr> &pages) {
   }
   if (!plan.empty()) STILLMAP_RETURN_IF_ERROR(device_.space().apply(std::move(plan)));
   mapped_ = true;
-  for (const page_ptr &p : pages) pools_.push_back(p.pool());
-  std::sort(pools_.begin(), pools_.end());
-  pools_.erase(std::unique(pools_.begin(), pools_.end()), pools_.end());
+  pools_ = std::move(pools);
   return {};
 }
 
 status restored_memory::release(const fence &idle) {
   status outcome;
+  const auto retire = [&](const reservation &from, virtual_range run) {
+    const status s = with_host_memory(
+        release_op, [&] { return device_.space().retire(from.block(), run, idle); });
+    if (!s && outcome) outcome = s;
+  };
   if (mapped_) {
     std::size_t i = 0;
-    for (std::size_t b = 0; b < blocks_.size(); ++b) {
-      const virtual_range block = blocks_[b].range();
-      std::vector<virtual_range> runs;
-      for (; i < layout_.places.size() && block.contains(layout_.places[i].at); ++i) {
+    for (const reservation &block : blocks_) {
+      virtual_range run;  // of adjacent places
+      for (; i < layout_.places.size() && block.range().contains(layout_.places[i].at); ++i) {
         const memory_layout::place &p = layout_.places[i];
-        extend(runs, {p.at, layout_.pages[p.page].bytes}, !runs.empty());
+        const std::size_t bytes = layout_.pages[p.page].bytes;
+        if (run.bytes != 0 && run.end() != p.at) retire(block, std::exchange(run, {}));
+        if (run.bytes == 0) run.begin = p.at;
+        run.bytes += bytes;
       }
-      for (const virtual_range r : runs) {
-        const status s = device_.space().retire(blocks_[b].block(), r, idle);
-        if (!s && outcome) outcome = s;
-      }
+      if (run.bytes != 0) retire(block, run);
     }
   }
   mapped_ = false;

@@ -57,6 +57,7 @@ class restored_memory {
 
  private:
   restored_memory(const stillmap::device &d, memory_layout l) : device_(d), layout_(std::move(l)) {}
+  status map_all(const std::vector<page_ptr> &pages);
   stillmap::device device_;
   memory_layout layout_;
   std::vector<std::shared_ptr<page_pool>> pools_;  // mapped pages do not keep their pools alive

@@ -9,12 +9,15 @@
 #include "stillmap/checkpoint/common/internal/wait_idle.h"
 #include "stillmap/checkpoint/suspend/internal/backing_store.h"
 #include "stillmap/checkpoint/suspend/internal/resumption.h"
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/remap.h"
 
 namespace stillmap::checkpoint {
 namespace {
 
+constexpr const char *suspend_op = "suspender::suspend", *resume_op = "suspender::resume",
+                     *forget_op = "suspender::forget", *create_op = "suspender::create";
 constexpr std::size_t file_buffer_bytes = std::size_t{16} << 20;
 
 std::string directory_of(const suspend_options &options) {
@@ -33,16 +36,17 @@ std::vector<page_pool *> pools_of(const selection &memory) {
 
 // Releases the free pages of these pools to the device. A page that cannot be released stays free
 // in its pool.
-void trim_pools(const selection &memory) {
-  for (page_pool *const pool : pools_of(memory)) {
-    if (const auto trimmed = pool->trim(); !trimmed) report_background_error(trimmed.error());
+void trim_pools(std::span<page_pool *const> pools) noexcept {
+  for (page_pool *const pool : pools) {
+    const auto trimmed = with_host_memory(suspend_op, [&] { return pool->trim(); });
+    if (!trimmed) report_background_error(trimmed.error());
   }
 }
 
-// Device memory that the pools of these pages hold.
-std::size_t created_bytes(const selection &memory) {
+// Device memory that these pools hold.
+std::size_t created_bytes(std::span<page_pool *const> pools) {
   std::size_t sum = 0;
-  for (const page_pool *const pool : pools_of(memory)) sum += pool->stats().created.bytes();
+  for (const page_pool *const pool : pools) sum += pool->stats().created.bytes();
   return sum;
 }
 
@@ -65,38 +69,46 @@ class suspender::core {
   result<suspended_tag> suspend(std::string_view tag, const suspend_options &options) {
     const std::lock_guard lock(mutex_);
     if (suspended_.find(tag) != suspended_.end()) {
-      return fail(errc::busy, "suspender::suspend", "the tag is suspended already", tag);
+      return fail(errc::busy, suspend_op, "the tag is suspended already", tag);
     }
     STILLMAP_RETURN_IF_ERROR(wait_until_idle(device_, options.idle));
     STILLMAP_ASSIGN_OR_RETURN(selection memory, select(device_, tag, options.imports));
     STILLMAP_ASSIGN_OR_RETURN(std::unique_ptr<contents_store> store,
                               create_store(options, memory.bytes));
-    suspension s{{std::string(tag), options.store, memory.places.size(), memory.bytes, {}},
-                 next_suspension_id(),
-                 std::move(memory),
-                 std::move(store)};
-    const std::size_t before = created_bytes(s.memory);
-    if (const status done = save_and_unmap(s); !done) {
+    suspended_tag out{std::string(tag), options.store, memory.places.size(), memory.bytes, {}};
+    const std::vector<page_pool *> pools = pools_of(memory);
+    // The entry is allocated before the memory is unmapped: afterwards nothing may fail.
+    suspensions entry;
+    suspension &s = entry
+                        .emplace(out.tag, suspension{out, next_suspension_id(), std::move(memory),
+                                                     std::move(store)})
+                        .first->second;
+    const std::size_t before = created_bytes(pools);
+    const status done = with_host_memory(suspend_op, [&] { return save_and_unmap(s); });
+    if (!done) {
       keep_pinned(s.store->take_pinned());
       return tl::unexpected(done.error());
     }
-    trim_pools(s.memory);
-    s.report.released = physical_size(before - std::min(before, created_bytes(s.memory)));
-    return suspended_.emplace(std::string(tag), std::move(s)).first->second.report;
+    suspended_.insert(entry.extract(entry.begin()));
+    trim_pools(pools);
+    out.released = physical_size(before - std::min(before, created_bytes(pools)));
+    s.report.released = out.released;
+    return out;
   }
 
   result<suspended_tag> resume(std::string_view tag) {
     const std::lock_guard lock(mutex_);
-    STILLMAP_ASSIGN_OR_RETURN(const auto found, find("suspender::resume", tag));
+    STILLMAP_ASSIGN_OR_RETURN(const auto found, find(resume_op, tag));
     suspension &s = found->second;
+    const std::vector<page_pool *> pools = pools_of(s.memory);
     resumption r(device_, s.memory, s.id);
     status done = r.map();
     if (done) {
-      done = s.store->load(copier_, r.contents());
+      done = with_host_memory(resume_op, [&] { return s.store->load(copier_, r.contents()); });
       done ? r.finish() : r.undo();
     }
     if (!done) {
-      trim_pools(s.memory);  // others may need what was created
+      trim_pools(pools);  // others may need what was created
       return tl::unexpected(done.error());
     }
     suspended_tag report = std::move(s.report);
@@ -109,7 +121,7 @@ class suspender::core {
 
   status forget(std::string_view tag) {
     const std::lock_guard lock(mutex_);
-    STILLMAP_ASSIGN_OR_RETURN(const auto found, find("suspender::forget", tag));
+    STILLMAP_ASSIGN_OR_RETURN(const auto found, find(forget_op, tag));
     keep_pinned(found->second.store->take_pinned());
     suspended_.erase(found);
     return {};
@@ -197,21 +209,23 @@ suspender::~suspender() = default;
 
 result<std::unique_ptr<suspender>> suspender::create(const device &d, suspender_options options) {
   if (options.streams == 0) {
-    return make_error(errc::invalid_argument, "suspender::create", "at least one stream is needed");
+    return make_error(errc::invalid_argument, create_op, "at least one stream is needed");
   }
-  STILLMAP_ASSIGN_OR_RETURN(batch_copier copier, batch_copier::create(d, options.streams));
-  return std::unique_ptr<suspender>(
-      new suspender(std::make_unique<core>(d, options, std::move(copier))));
+  return with_host_memory(create_op, [&]() -> result<std::unique_ptr<suspender>> {
+    STILLMAP_ASSIGN_OR_RETURN(batch_copier copier, batch_copier::create(d, options.streams));
+    return std::unique_ptr<suspender>(
+        new suspender(std::make_unique<core>(d, options, std::move(copier))));
+  });
 }
 
 result<suspended_tag> suspender::suspend(std::string_view tag, const suspend_options &options) {
-  return core_->suspend(tag, options);
+  return with_host_memory(suspend_op, [&] { return core_->suspend(tag, options); });
 }
 result<suspended_tag> suspender::resume(std::string_view tag) {
-  return core_->resume(tag);
+  return with_host_memory(resume_op, [&] { return core_->resume(tag); });
 }
 status suspender::forget(std::string_view tag) {
-  return core_->forget(tag);
+  return with_host_memory(forget_op, [&] { return core_->forget(tag); });
 }
 std::vector<suspended_tag> suspender::suspended() const {
   return core_->suspended();

@@ -49,9 +49,9 @@ status batch_copier::copy(direction way, std::span<const piece> pieces, std::byt
   STILLMAP_RETURN_IF_ERROR(guard.entered());
   std::size_t next = 0;
   status outcome;
-  for (const piece &p : split(pieces, part_bytes)) {
-    outcome = start(way, p.range, host + p.offset, next++ % streams_.size());
-    if (!outcome) break;
+  part_sequence parts(pieces, part_bytes);
+  while (const std::optional<piece> p = outcome ? parts.next() : std::nullopt) {
+    outcome = start(way, p->range, host + p->offset, next++ % streams_.size());
   }
   for (std::size_t i = 0; i < streams_.size(); ++i) {
     if (const status s = wait(i); !s && outcome) outcome = s;
@@ -59,16 +59,23 @@ status batch_copier::copy(direction way, std::span<const piece> pieces, std::byt
   return outcome;
 }
 
-std::vector<piece> split(std::span<const piece> pieces, std::size_t part_bytes) {
-  std::vector<piece> parts;
-  for (const piece &p : pieces) {
-    for (std::size_t done = 0; done < p.range.bytes;) {
-      const std::size_t bytes = std::min(part_bytes, p.range.bytes - done);
-      parts.push_back({{p.range.begin + done, bytes}, p.offset + done});
-      done += bytes;
-    }
+std::optional<piece> part_sequence::next() {
+  while (!pieces_.empty() && done_ == pieces_.front().range.bytes) {
+    pieces_ = pieces_.subspan(1);
+    done_ = 0;
   }
-  return parts;
+  if (pieces_.empty()) return std::nullopt;
+  const piece &p = pieces_.front();
+  const std::size_t bytes = std::min(part_bytes_, p.range.bytes - done_);
+  const piece part{{p.range.begin + done_, bytes}, p.offset + done_};
+  done_ += bytes;
+  return part;
+}
+
+std::size_t part_sequence::size() const {
+  std::size_t n = 0;
+  for (const piece &p : pieces_) n += (p.range.bytes + part_bytes_ - 1) / part_bytes_;
+  return n;
 }
 
 }  // namespace stillmap::checkpoint

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -41,7 +42,21 @@ class batch_copier {
   std::vector<stream> streams_;
 };
 
-// Splits pieces into consecutive parts of at most `part_bytes`.
-std::vector<piece> split(std::span<const piece> pieces, std::size_t part_bytes);
+// Consecutive parts, of at most `part_bytes`, of some pieces. Allocates nothing: contents can be
+// loaded where the host has no memory left. Threads: externally synchronised.
+class part_sequence {
+ public:
+  part_sequence(std::span<const piece> pieces, std::size_t part_bytes)
+      : pieces_(pieces), part_bytes_(part_bytes) {}
+  // Nullopt: there are no more.
+  std::optional<piece> next();
+  // The number of parts of the whole sequence.
+  std::size_t size() const;
+
+ private:
+  std::span<const piece> pieces_;  // the first is the one to continue with
+  std::size_t part_bytes_;
+  std::size_t done_ = 0;  // bytes of the first piece
+};
 
 }  // namespace stillmap::checkpoint

@@ -14,6 +14,7 @@ status can_hold(const device &d, const memory_layout &l) {
   }
   if (status s = check(l, d.capabilities().page_bytes); !s) {
     error e = s.error();
+    if (!e.is(errc::corrupt)) return s;
     e.code = make_error_code(errc::not_supported);
     e.reason = "the device cannot create pages of this size and kind";
     return tl::unexpected(e);

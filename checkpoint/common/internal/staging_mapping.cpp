@@ -1,9 +1,18 @@
 #include "stillmap/checkpoint/common/internal/staging_mapping.h"
 
+#include <algorithm>
+#include <cstddef>
+
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/remap.h"
 
 namespace stillmap::checkpoint {
+namespace {
+
+constexpr const char *staging_mapping_op = "checkpoint::staging_mapping";
+
+}  // namespace
 
 result<staging_mapping> staging_mapping::create(const device &d, std::span<const page_ptr> pages) {
   std::size_t bytes = 0;
@@ -27,8 +36,14 @@ status staging_mapping::add(std::span<const page_ptr> pages) {
     plan.map(at.back(), p);
     end += p->bytes();
   }
-  STILLMAP_RETURN_IF_ERROR(device_.space().apply(std::move(plan)));
-  at_.insert(at_.end(), at.begin(), at.end());
+  at_.resize(at_.size() + at.size());
+  if (const status s = with_host_memory(staging_mapping_op,
+                                        [&] { return device_.space().apply(std::move(plan)); });
+      !s) {
+    at_.resize(at_.size() - at.size());
+    return s;
+  }
+  std::copy(at.begin(), at.end(), at_.end() - static_cast<std::ptrdiff_t>(at.size()));
   mapped_ = end;
   return {};
 }
@@ -43,12 +58,15 @@ staging_mapping &staging_mapping::operator=(staging_mapping &&o) noexcept {
 }
 
 // By retiring: where the driver refuses to unmap now, the ledger tries again later.
-void staging_mapping::clear() {
+void staging_mapping::clear() noexcept {
   const std::size_t bytes = std::exchange(mapped_, 0);
   at_.clear();
   if (bytes == 0) return;
-  device_.space().retire_again(addresses_.block(), {addresses_.range().begin, bytes}, fence());
-  device_.space().collect();
+  report_if_failed(with_host_memory(staging_mapping_op, [&]() -> status {
+    device_.space().retire_again(addresses_.block(), {addresses_.range().begin, bytes}, fence());
+    device_.space().collect();
+    return {};
+  }));
 }
 
 }  // namespace stillmap::checkpoint

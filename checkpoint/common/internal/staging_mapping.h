@@ -44,7 +44,7 @@ class staging_mapping {
  private:
   staging_mapping(const device &d, reservation addresses)
       : device_(d), addresses_(std::move(addresses)) {}
-  void clear();
+  void clear() noexcept;
   device device_;
   reservation addresses_;
   std::vector<device_address> at_;

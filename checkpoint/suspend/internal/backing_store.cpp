@@ -1,10 +1,12 @@
 #include "stillmap/checkpoint/suspend/internal/backing_store.h"
 
 #include <algorithm>
-#include <atomic>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
+
+#include "stillmap/vmm/internal/host_memory.h"
 
 namespace stillmap::checkpoint {
 namespace {
@@ -12,27 +14,35 @@ namespace {
 // Large enough to amortise the call, small enough to give work to all streams.
 constexpr std::size_t copy_bytes = std::size_t{64} << 20;
 
-// Calls work(part, stream) for every part, on one thread for each stream; stops at the first failure.
+// Calls work(part, stream) for every part, on one thread for each stream, or on fewer where the
+// system cannot create them; stops at the first failure.
 template <class Work>
 status for_each_part(std::size_t streams, std::span<const piece> pieces, std::size_t part_bytes,
                      Work work) {
-  const std::vector<piece> parts = split(pieces, part_bytes);
-  std::atomic<std::size_t> next{0};
-  std::atomic<bool> failed{false};
   std::mutex mutex;
+  part_sequence parts(pieces, part_bytes);
   status outcome;
-  const auto run = [&](std::size_t stream) {
-    for (std::size_t i = next++; i < parts.size() && !failed; i = next++) {
-      const status s = work(parts[i], stream);
+  const std::size_t wanted = std::min(streams, parts.size());
+  const auto run = [&](std::size_t stream) noexcept {
+    for (;;) {
+      std::optional<piece> part;
+      {
+        const std::lock_guard lock(mutex);
+        if (outcome) part = parts.next();
+      }
+      if (!part) return;
+      const status s = with_host_memory("suspender", [&] { return work(*part, stream); });
       if (s) continue;
-      failed = true;
       const std::lock_guard lock(mutex);
       if (outcome) outcome = s;
     }
   };
   std::vector<std::thread> threads;
-  for (std::size_t stream = 1; stream < std::min(streams, parts.size()); ++stream) {
-    threads.emplace_back(run, stream);
+  try {
+    threads.reserve(wanted);
+    for (std::size_t stream = 1; stream < wanted; ++stream) threads.emplace_back(run, stream);
+  } catch (const std::bad_alloc &) {
+  } catch (const std::system_error &) {
   }
   run(0);
   for (std::thread &t : threads) t.join();

@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <map>
 
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/remap.h"
 
 namespace stillmap::checkpoint {
 namespace {
+
+constexpr const char *resumption_op = "suspender::resume";
 
 // Whether the device may write to the mapping.
 bool writes(const mapping_record &m, int device) {
@@ -19,20 +22,26 @@ bool writes(const mapping_record &m, int device) {
 }  // namespace
 
 status resumption::map() {
+  const status done = with_host_memory(resumption_op, [&] { return prepare(); });
+  // After a success the ledger owns the pages.
+  for (fresh_page &p : pages_) p.page = page_ptr();
+  return done;
+}
+
+// The plan is the last step: whatever allocates comes before.
+status resumption::prepare() {
   pages_.resize(suspended_.pages.size());
   find_places();
   if (wanted_.empty()) return {};
   STILLMAP_RETURN_IF_ERROR(create_pages());
   STILLMAP_RETURN_IF_ERROR(reserve_scratch());
+  plan_contents();
   remap_plan plan({{on_device(device_.ordinal()), access_mode::read_write}});
   for (const selection::place &p : wanted_) plan.resume(p.at, pages_[p.page].page, id_);
   for (const fresh_page &p : pages_) {
     if (p.wanted && !p.writable) plan.map(p.at, p.page);
   }
-  STILLMAP_RETURN_IF_ERROR(device_.space().apply(std::move(plan)));
-  plan_contents();
-  for (fresh_page &p : pages_) p.page = page_ptr();  // the ledger owns them now
-  return {};
+  return device_.space().apply(std::move(plan));
 }
 
 // Owners may have released some of the places, and mapped other pages there.
@@ -102,17 +111,19 @@ void resumption::plan_contents() {
 void resumption::finish() noexcept {
   if (!scratch_) return;
   const virtual_range range = scratch_->range();
-  device_.space().retire_again(std::move(scratch_), range, fence());
-  device_.space().collect();
+  report_if_failed(with_host_memory(resumption_op, [&]() -> status {
+    device_.space().retire_again(std::move(scratch_), range, fence());
+    device_.space().collect();
+    return {};
+  }));
 }
 
 void resumption::undo() noexcept {
-  remap_plan plan({});
-  for (const virtual_range r : ranges_) plan.suspend(r, id_);
-  if (!plan.empty()) {
-    const status s = device_.space().apply(std::move(plan));
-    if (!s) report_background_error(s.error());
-  }
+  report_if_failed(with_host_memory(resumption_op, [&]() -> status {
+    remap_plan plan({});
+    for (const virtual_range r : ranges_) plan.suspend(r, id_);
+    return plan.empty() ? status() : device_.space().apply(std::move(plan));
+  }));
   finish();
 }
 

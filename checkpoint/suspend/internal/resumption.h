@@ -15,12 +15,14 @@ class resumption {
   resumption(const device &d, const selection &suspended, std::uint64_t id)
       : device_(d), suspended_(suspended), id_(id) {}
 
-  // Maps new pages at every place that is still suspended. Failure: nothing changed.
+  // Maps new pages at every place that is still suspended. Failure: nothing changed, and no page is
+  // kept.
   status map();
   // The pieces to load then, one for each page, at addresses that the device may write.
   const std::vector<piece> &contents() const { return contents_; }
   // Call one of them after map(): finish() when the contents are loaded, undo() to suspend all
   // places again.
+  // Where the host has no memory for that, it is a background error.
   void finish() noexcept;
   void undo() noexcept;
 
@@ -34,6 +36,7 @@ class resumption {
     bool wanted = false;    // some place of it is still suspended
     bool writable = false;  // the device may write at `at`
   };
+  status prepare();
   void find_places();
   status create_pages();
   status reserve_scratch();
