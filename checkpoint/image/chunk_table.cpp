@@ -4,6 +4,7 @@
 
 #include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/checkpoint/image/internal/wire.h"
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::image {
@@ -113,112 +114,122 @@ std::vector<std::byte> encode(std::span<const chunk_record> table) {
 }
 
 result<std::vector<chunk_record>> decode_chunk_table(bytes_view bytes, const superblock &s) {
-  std::vector<chunk_record> table(bytes.size() / record_bytes);
-  for (std::size_t i = 0; i < table.size(); ++i) {
-    const bytes_view b = bytes.subspan(i * record_bytes, record_bytes);
-    each_record_field(table[i], [&](std::size_t at, auto &value) {
-      value = load<std::remove_reference_t<decltype(value)>>(b, at);
-    });
-    if (!all_zero(b.subspan(25, 7))) {
-      return wrong(s, i, 25, "reserved bytes are not zero", load<std::uint8_t>(b, 25), "0");
+  return with_host_memory(chunk_table_op, [&]() -> result<std::vector<chunk_record>> {
+    std::vector<chunk_record> table(bytes.size() / record_bytes);
+    for (std::size_t i = 0; i < table.size(); ++i) {
+      const bytes_view b = bytes.subspan(i * record_bytes, record_bytes);
+      each_record_field(table[i], [&](std::size_t at, auto &value) {
+        value = load<std::remove_reference_t<decltype(value)>>(b, at);
+      });
+      if (!all_zero(b.subspan(25, 7))) {
+        return wrong(s, i, 25, "reserved bytes are not zero", load<std::uint8_t>(b, 25), "0");
+      }
+      STILLMAP_RETURN_IF_ERROR(check_record(table[i], s, i));
     }
-    STILLMAP_RETURN_IF_ERROR(check_record(table[i], s, i));
-  }
-  return table;
+    return table;
+  });
 }
 
 status check_layout(std::span<const chunk_record> table, std::span<const std::uint64_t> page_bytes,
                     const superblock &s) {
-  // Compares with the expected layout without building it: a forged table costs no memory.
-  std::size_t i = 0;
-  std::uint64_t at = 0;
-  for (const std::uint64_t page : page_bytes) {
-    for (std::uint64_t in = 0; in < page; ++i) {
-      const std::uint64_t bytes = std::min<std::uint64_t>(page - in, s.chunk_bytes);
-      if (i == table.size()) {
-        return wrong(s, i, 0, "fewer chunks than the pages need", table.size(), "more");
+  return with_host_memory(chunk_table_op, [&]() -> status {
+    // Compares with the expected layout without building it: a forged table costs no memory.
+    std::size_t i = 0;
+    std::uint64_t at = 0;
+    for (const std::uint64_t page : page_bytes) {
+      for (std::uint64_t in = 0; in < page; ++i) {
+        const std::uint64_t bytes = std::min<std::uint64_t>(page - in, s.chunk_bytes);
+        if (i == table.size()) {
+          return wrong(s, i, 0, "fewer chunks than the pages need", table.size(), "more");
+        }
+        if (table[i].at != at + in) {
+          return wrong(s, i, 0, "the chunk does not follow the one before", table[i].at,
+                       std::to_string(at + in));
+        }
+        if (table[i].bytes != bytes) {
+          return wrong(s, i, 8, "the chunk size does not fit its page", table[i].bytes,
+                       std::to_string(bytes));
+        }
+        in += bytes;
       }
-      if (table[i].at != at + in) {
-        return wrong(s, i, 0, "the chunk does not follow the one before", table[i].at,
-                     std::to_string(at + in));
-      }
-      if (table[i].bytes != bytes) {
-        return wrong(s, i, 8, "the chunk size does not fit its page", table[i].bytes,
-                     std::to_string(bytes));
-      }
-      in += bytes;
+      at += page;
     }
-    at += page;
-  }
-  if (i != table.size()) {
-    return wrong(s, i, 0, "more chunks than the pages need", table.size(), std::to_string(i));
-  }
-  if (at != s.contents_bytes) {
-    return image_error(errc::corrupt, chunk_table_op,
-                       "the size of the contents is not the sum of the pages", part::superblock,
-                       136, std::to_string(s.contents_bytes), std::to_string(at));
-  }
-  return {};
+    if (i != table.size()) {
+      return wrong(s, i, 0, "more chunks than the pages need", table.size(), std::to_string(i));
+    }
+    if (at != s.contents_bytes) {
+      return image_error(errc::corrupt, chunk_table_op,
+                         "the size of the contents is not the sum of the pages", part::superblock,
+                         136, std::to_string(s.contents_bytes), std::to_string(at));
+    }
+    return {};
+  });
 }
 
 status check_extents(std::span<const chunk_record> table, const superblock &s) {
-  std::vector<std::size_t> stored;
-  for (std::size_t i = 0; i < table.size(); ++i) {
-    if (table[i].is_stored()) stored.push_back(i);
-  }
-  std::sort(stored.begin(), stored.end(),
-            [&](std::size_t a, std::size_t b) { return table[a].where < table[b].where; });
-  std::uint64_t end = block_bytes;
-  for (const std::size_t i : stored) {
-    if (table[i].where != end) {
-      return wrong(s, i, 16, table[i].where < end ? "extents overlap" : "a gap between extents",
-                   table[i].where, std::to_string(end));
+  return with_host_memory(chunk_table_op, [&]() -> status {
+    std::vector<std::size_t> stored;
+    for (std::size_t i = 0; i < table.size(); ++i) {
+      if (table[i].is_stored()) stored.push_back(i);
     }
-    end = to_block(table[i].extent().end());
-  }
-  if (end != s.chunk_table.offset) {
-    return image_error(errc::corrupt, chunk_table_op, "the chunk table does not follow the extents",
-                       part::superblock, 152, std::to_string(s.chunk_table.offset),
-                       std::to_string(end));
-  }
-  const std::uint64_t seals = stored.size() * seal_bytes + s.tag();
-  if (s.is_signed() && s.seals.bytes != seals) {
-    return image_error(errc::corrupt, chunk_table_op,
-                       "the number of seals is not the number of extents", part::superblock, 192,
-                       std::to_string(s.seals.bytes), std::to_string(seals));
-  }
-  return {};
+    std::sort(stored.begin(), stored.end(),
+              [&](std::size_t a, std::size_t b) { return table[a].where < table[b].where; });
+    std::uint64_t end = block_bytes;
+    for (const std::size_t i : stored) {
+      if (table[i].where != end) {
+        return wrong(s, i, 16, table[i].where < end ? "extents overlap" : "a gap between extents",
+                     table[i].where, std::to_string(end));
+      }
+      end = to_block(table[i].extent().end());
+    }
+    if (end != s.chunk_table.offset) {
+      return image_error(errc::corrupt, chunk_table_op,
+                         "the chunk table does not follow the extents", part::superblock, 152,
+                         std::to_string(s.chunk_table.offset), std::to_string(end));
+    }
+    const std::uint64_t seals = stored.size() * seal_bytes + s.tag();
+    if (s.is_signed() && s.seals.bytes != seals) {
+      return image_error(errc::corrupt, chunk_table_op,
+                         "the number of seals is not the number of extents", part::superblock, 192,
+                         std::to_string(s.seals.bytes), std::to_string(seals));
+    }
+    return {};
+  });
 }
 
 status check_references(std::span<const chunk_record> table, const superblock &s) {
-  for (std::size_t i = 0; i < table.size(); ++i) {
-    const chunk_record &r = table[i];
-    if (r.kind != chunk_kind::same) continue;
-    if (r.where >= i || !table[r.where].is_stored()) {
-      return wrong(s, i, 16, "the reference does not lead to an earlier stored chunk", r.where,
-                   "less than " + std::to_string(i) + ", of kind 1 to 3");
+  return with_host_memory(chunk_table_op, [&]() -> status {
+    for (std::size_t i = 0; i < table.size(); ++i) {
+      const chunk_record &r = table[i];
+      if (r.kind != chunk_kind::same) continue;
+      if (r.where >= i || !table[r.where].is_stored()) {
+        return wrong(s, i, 16, "the reference does not lead to an earlier stored chunk", r.where,
+                     "less than " + std::to_string(i) + ", of kind 1 to 3");
+      }
+      STILLMAP_RETURN_IF_ERROR(check_equal(r, table[r.where], s, i,
+                                           "the reference leads to a chunk of another size",
+                                           "the reference leads to a chunk with another digest"));
     }
-    STILLMAP_RETURN_IF_ERROR(check_equal(r, table[r.where], s, i,
-                                         "the reference leads to a chunk of another size",
-                                         "the reference leads to a chunk with another digest"));
-  }
-  return {};
+    return {};
+  });
 }
 
 status check_parent_references(std::span<const chunk_record> table, const superblock &s,
                                std::span<const chunk_record> parent) {
-  for (std::size_t i = 0; i < table.size(); ++i) {
-    const chunk_record &r = table[i];
-    if (r.kind != chunk_kind::parent) continue;
-    if (r.where >= parent.size()) {
-      return wrong(s, i, 16, "the reference leads to no chunk of the parent", r.where,
-                   "less than " + std::to_string(parent.size()));
+  return with_host_memory(chunk_table_op, [&]() -> status {
+    for (std::size_t i = 0; i < table.size(); ++i) {
+      const chunk_record &r = table[i];
+      if (r.kind != chunk_kind::parent) continue;
+      if (r.where >= parent.size()) {
+        return wrong(s, i, 16, "the reference leads to no chunk of the parent", r.where,
+                     "less than " + std::to_string(parent.size()));
+      }
+      STILLMAP_RETURN_IF_ERROR(check_equal(
+          r, parent[r.where], s, i, "the reference leads to a chunk of another size in the parent",
+          "the reference leads to a chunk with another digest in the parent"));
     }
-    STILLMAP_RETURN_IF_ERROR(check_equal(
-        r, parent[r.where], s, i, "the reference leads to a chunk of another size in the parent",
-        "the reference leads to a chunk with another digest in the parent"));
-  }
-  return {};
+    return {};
+  });
 }
 
 }  // namespace stillmap::image

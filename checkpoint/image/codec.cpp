@@ -4,6 +4,7 @@
 #include <zstd.h>
 
 #include "stillmap/checkpoint/image/internal/image_error.h"
+#include "stillmap/vmm/internal/host_memory.h"
 
 namespace stillmap::image {
 namespace {
@@ -48,42 +49,44 @@ std::size_t compressor::compress(codec kind, bytes_view from, std::span<std::byt
 }
 
 status compressor::decompress(chunk_kind kind, bytes_view from, std::span<std::byte> to) {
-  if (kind == chunk_kind::lz4) {
-    const int n = LZ4_decompress_safe(reinterpret_cast<const char *>(from.data()),
-                                      reinterpret_cast<char *>(to.data()),
-                                      static_cast<int>(from.size()), static_cast<int>(to.size()));
-    if (n < 0 || static_cast<std::size_t>(n) != to.size()) {
-      return wrong("not an lz4 block of the chunk's size", n < 0 ? "none" : std::to_string(n),
+  return with_host_memory(codec_op, [&]() -> status {
+    if (kind == chunk_kind::lz4) {
+      const int n = LZ4_decompress_safe(reinterpret_cast<const char *>(from.data()),
+                                        reinterpret_cast<char *>(to.data()),
+                                        static_cast<int>(from.size()), static_cast<int>(to.size()));
+      if (n < 0 || static_cast<std::size_t>(n) != to.size()) {
+        return wrong("not an lz4 block of the chunk's size", n < 0 ? "none" : std::to_string(n),
+                     to.size());
+      }
+      return {};
+    }
+    // One frame with its content size; libzstd never writes past `to`.
+    const unsigned long long says = ZSTD_getFrameContentSize(from.data(), from.size());
+    if (says != to.size()) {
+      return wrong("not a zstd frame of the chunk's size",
+                   says == ZSTD_CONTENTSIZE_ERROR     ? "none"
+                   : says == ZSTD_CONTENTSIZE_UNKNOWN ? "a frame without its size"
+                                                      : std::to_string(says),
                    to.size());
     }
+    if (const std::size_t frame = ZSTD_findFrameCompressedSize(from.data(), from.size());
+        ZSTD_isError(frame) || frame != from.size()) {
+      return wrong("the zstd frame does not fill the extent",
+                   ZSTD_isError(frame) ? "none" : std::to_string(frame), from.size());
+    }
+    if (!state_->decompress) state_->decompress.reset(ZSTD_createDCtx());
+    if (!state_->decompress) {
+      return image_error(errc::out_of_memory, codec_op, "no host memory to decompress",
+                         part::extents, 0);
+    }
+    const std::size_t n = ZSTD_decompressDCtx(state_->decompress.get(), to.data(), to.size(),
+                                              from.data(), from.size());
+    if (ZSTD_isError(n) || n != to.size()) {
+      return wrong("a damaged zstd frame",
+                   ZSTD_isError(n) ? ZSTD_getErrorName(n) : std::to_string(n), to.size());
+    }
     return {};
-  }
-  // One frame with its content size; libzstd never writes past `to`.
-  const unsigned long long says = ZSTD_getFrameContentSize(from.data(), from.size());
-  if (says != to.size()) {
-    return wrong("not a zstd frame of the chunk's size",
-                 says == ZSTD_CONTENTSIZE_ERROR     ? "none"
-                 : says == ZSTD_CONTENTSIZE_UNKNOWN ? "a frame without its size"
-                                                    : std::to_string(says),
-                 to.size());
-  }
-  if (const std::size_t frame = ZSTD_findFrameCompressedSize(from.data(), from.size());
-      ZSTD_isError(frame) || frame != from.size()) {
-    return wrong("the zstd frame does not fill the extent",
-                 ZSTD_isError(frame) ? "none" : std::to_string(frame), from.size());
-  }
-  if (!state_->decompress) state_->decompress.reset(ZSTD_createDCtx());
-  if (!state_->decompress) {
-    return image_error(errc::out_of_memory, codec_op, "no host memory to decompress", part::extents,
-                       0);
-  }
-  const std::size_t n =
-      ZSTD_decompressDCtx(state_->decompress.get(), to.data(), to.size(), from.data(), from.size());
-  if (ZSTD_isError(n) || n != to.size()) {
-    return wrong("a damaged zstd frame", ZSTD_isError(n) ? ZSTD_getErrorName(n) : std::to_string(n),
-                 to.size());
-  }
-  return {};
+  });
 }
 
 }  // namespace stillmap::image

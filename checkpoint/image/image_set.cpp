@@ -4,11 +4,13 @@
 
 #include <charconv>
 #include <system_error>
+#include <utility>
 
 #include "stillmap/checkpoint/image/internal/atomic_file.h"
 #include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/checkpoint/image/internal/seal.h"
 #include "stillmap/checkpoint/image/internal/wire.h"
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::image {
@@ -18,7 +20,8 @@ constexpr std::array<unsigned char, 8> set_magic = {0x89, 'S', 'M', 'S', 0x0d, 0
 constexpr std::size_t head_bytes = 64, member_bytes = 64, sum_bytes = sizeof(digest);
 constexpr int max_replacements = 16;  // of a set while it is being opened
 constexpr std::string_view before_index = "device-", after_set = ".smi";
-constexpr const char *image_set_op = "image::read_set";
+constexpr const char *image_set_op = "image::read_set", *write_set_op = "image::write_set",
+                     *open_set_op = "image::open_set";
 
 tl::unexpected<error> wrong_set(std::uint64_t at, const char *reason, std::string found = {},
                                 std::string expected = {}) {
@@ -83,12 +86,13 @@ result<image_set> decode(bytes_view b) {
 status write_file(const std::string &folder, const image_set &what, bool replace,
                   file_calls &calls) {
   if (what.set.is_zero() || what.images.empty() || what.images.size() > max_images_in_set) {
-    return make_error(errc::invalid_argument, "image::write_set",
+    return make_error(errc::invalid_argument, write_set_op,
                       "the set has no id, no images, or too many");
   }
+  const std::vector<std::byte> bytes = encode(what);
   STILLMAP_ASSIGN_OR_RETURN(const auto target, target_name::create(calls, file_of(folder)));
   STILLMAP_ASSIGN_OR_RETURN(auto temp, atomic_file::create(target, false));
-  STILLMAP_RETURN_IF_ERROR(temp.file().write(encode(what), 0));
+  STILLMAP_RETURN_IF_ERROR(temp.file().write(bytes, 0));
   STILLMAP_RETURN_IF_ERROR(temp.file().sync_data());
   return temp.publish(replace);
 }
@@ -143,32 +147,38 @@ result<image_id> make_id() {
 
 status write_set(const std::string &folder, const image_set &what, const set_options &options) {
   file_calls &calls = options.calls != nullptr ? *options.calls : file_calls::system();
-  return in_file(write_file(folder, what, options.replace, calls), file_of(folder));
+  return with_host_memory(write_set_op, [&] {
+    return in_file(write_file(folder, what, options.replace, calls), file_of(folder));
+  });
 }
 
 result<image_set> read_set(const std::string &folder, file_calls *calls) {
-  return in_file(read_file(folder, calls != nullptr ? *calls : file_calls::system()),
-                 file_of(folder));
+  return with_host_memory(image_set_op, [&] {
+    return in_file(read_file(folder, calls != nullptr ? *calls : file_calls::system()),
+                   file_of(folder));
+  });
 }
 
 result<reader> open_in_set(const std::string &folder, const image_set &set, std::uint32_t index,
                            const open_options &options) {
-  const std::string path = folder + "/" + name_in_set(index, set.set);
-  auto r = reader::open(path, options);
-  if (!r) return r;
-  const superblock &h = r->superblock();
-  const set_member named{h.image, h.file_bytes, h.root};
-  if (named != set.images[index]) {
-    return in_file(wrong_set(0, "the image is not the one that the set names", h.root.text(),
-                             set.images[index].root.text()),
-                   path);
-  }
-  if (h.set != set.set || h.set_images != set.images.size() || h.set_index != index) {
-    return in_file(wrong_set(48, "the image belongs to another set or has another index",
-                             h.set.text(), set.set.text()),
-                   path);
-  }
-  return r;
+  return with_host_memory(open_set_op, [&]() -> result<reader> {
+    const std::string path = folder + "/" + name_in_set(index, set.set);
+    auto r = reader::open(path, options);
+    if (!r) return r;
+    const superblock &h = r->superblock();
+    const set_member named{h.image, h.file_bytes, h.root};
+    if (named != set.images[index]) {
+      return in_file(wrong_set(0, "the image is not the one that the set names", h.root.text(),
+                               set.images[index].root.text()),
+                     path);
+    }
+    if (h.set != set.set || h.set_images != set.images.size() || h.set_index != index) {
+      return in_file(wrong_set(48, "the image belongs to another set or has another index",
+                               h.set.text(), set.set.text()),
+                     path);
+    }
+    return r;
+  });
 }
 
 bool depends_on(const reader &parent, const image_set &set) {
@@ -181,15 +191,17 @@ bool depends_on(const reader &parent, const image_set &set) {
 }
 
 result<std::vector<reader>> open_set(const std::string &folder, const open_options &options) {
-  auto s = read_set(folder, options.calls);
-  for (int replaced = 0; s; ++replaced) {
-    auto images = open_images(folder, *s, options);
-    if (images) return images;
-    const auto now = read_set(folder, options.calls);
-    if (!now || now->set == s->set || replaced == max_replacements) return images;
-    s = now;
-  }
-  return tl::unexpected(s.error());
+  return with_host_memory(open_set_op, [&]() -> result<std::vector<reader>> {
+    auto s = read_set(folder, options.calls);
+    for (int replaced = 0; s; ++replaced) {
+      auto images = open_images(folder, *s, options);
+      if (images) return images;
+      auto now = read_set(folder, options.calls);
+      if (!now || now->set == s->set || replaced == max_replacements) return images;
+      s = std::move(now);
+    }
+    return tl::unexpected(s.error());
+  });
 }
 
 }  // namespace stillmap::image

@@ -6,6 +6,7 @@
 
 #include "stillmap/checkpoint/image/digest.h"
 #include "stillmap/checkpoint/image/internal/image_error.h"
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::image {
@@ -148,17 +149,19 @@ std::vector<std::uint64_t> manifest::lowest_addresses() const {
 }
 
 status check(const manifest &m) {
-  STILLMAP_RETURN_IF_ERROR(check_counts(m));
-  STILLMAP_RETURN_IF_ERROR(check_pages(m));
-  STILLMAP_RETURN_IF_ERROR(check_blocks(m));
-  STILLMAP_RETURN_IF_ERROR(check_places(m));
-  std::unordered_set<std::string_view> names;
-  for (const manifest::note &n : m.notes) {
-    if (n.name.empty() || !names.insert(n.name).second) {
-      return wrong("a note has no name, or the name of another note", n.name);
+  return with_host_memory(manifest_op, [&]() -> status {
+    STILLMAP_RETURN_IF_ERROR(check_counts(m));
+    STILLMAP_RETURN_IF_ERROR(check_pages(m));
+    STILLMAP_RETURN_IF_ERROR(check_blocks(m));
+    STILLMAP_RETURN_IF_ERROR(check_places(m));
+    std::unordered_set<std::string_view> names;
+    for (const manifest::note &n : m.notes) {
+      if (n.name.empty() || !names.insert(n.name).second) {
+        return wrong("a note has no name, or the name of another note", n.name);
+      }
     }
-  }
-  return {};
+    return {};
+  });
 }
 
 }  // namespace stillmap::image

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
 
 #include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/checkpoint/image/internal/open_image.h"
+#include "stillmap/vmm/internal/host_memory.h"
 
 namespace stillmap::image {
 namespace {
@@ -51,15 +51,15 @@ status reader::read_chunk(std::size_t number, std::span<std::byte> to) const {
                    to.size(), image_->table[number].bytes, error_unit::bytes),
         path());
   }
-  try {
+  status ok = with_host_memory(reader_op, [&] {
     const open_image::source from = image_->resolve(number);
     auto scratch = from.image->take_scratch();
-    auto ok = from.image->load(from.record, to, *scratch, false);
+    auto loaded = from.image->load(from.record, to, *scratch, false);
     from.image->return_scratch(std::move(scratch));
-    return ok;
-  } catch (const std::bad_alloc &) {
-    return in_file(make_error(errc::out_of_memory, reader_op, "no host memory to read"), path());
-  }
+    return loaded;
+  });
+  if (!ok) std::memset(to.data(), 0, to.size());
+  return in_file(std::move(ok), path());
 }
 
 status reader::read(std::uint64_t offset, std::span<std::byte> to) const {

@@ -7,6 +7,7 @@
 
 #include "stillmap/checkpoint/image/internal/atomic_file.h"
 #include "stillmap/checkpoint/image/internal/image_error.h"
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::image {
@@ -17,6 +18,13 @@ constexpr const char *set_writer_op = "image::set_writer";
 std::string without_end(std::string folder) {
   while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
   return folder;
+}
+
+std::vector<std::string> names_of(const image_id &set, std::size_t images) {
+  std::vector<std::string> names;
+  names.reserve(images);
+  for (std::uint32_t i = 0; i < images; ++i) names.push_back(name_in_set(i, set));
+  return names;
 }
 
 }  // namespace
@@ -37,12 +45,12 @@ set_writer::set_writer(set_writer &&o) noexcept
       locked_(o.locked_),
       keep_(o.keep_),
       set_(o.set_),
-      old_(std::move(o.old_)) {}
+      old_(std::move(o.old_)),
+      names_(std::move(o.names_)),
+      old_names_(std::move(o.old_names_)) {}
 
 set_writer::~set_writer() {
-  if (directory_ >= 0 && !keep_ && !set_.is_zero()) {
-    remove_images({set_, std::vector<set_member>(images_)});
-  }
+  if (directory_ >= 0 && !keep_) remove_images(names_);
   // While it is still locked: afterwards another writer may use it.
   if (made_folder_ && !keep_) (void)calls_->remove_directory_at(AT_FDCWD, folder_.c_str());
   if (directory_ >= 0) calls_->close(directory_);
@@ -50,17 +58,21 @@ set_writer::~set_writer() {
 
 result<set_writer> set_writer::create(const std::string &folder, std::uint32_t images,
                                       const set_options &options) {
-  set_writer w(without_end(folder), images, options);
-  if (images == 0 || images > max_images_in_set) {
-    return in_file(image_error(errc::invalid_argument, set_writer_op,
-                               "a set needs at least one image, and not too many", part::set, 12,
-                               std::to_string(images), "1 to " + std::to_string(max_images_in_set)),
-                   folder);
-  }
-  STILLMAP_RETURN_IF_ERROR(in_file(w.open(), folder));
-  STILLMAP_RETURN_IF_ERROR(in_file(w.check_current_set(), folder));
-  STILLMAP_ASSIGN_OR_RETURN(w.set_, in_file(make_id(), folder));
-  return w;
+  return with_host_memory(set_writer_op, [&]() -> result<set_writer> {
+    set_writer w(without_end(folder), images, options);
+    if (images == 0 || images > max_images_in_set) {
+      return in_file(
+          image_error(errc::invalid_argument, set_writer_op,
+                      "a set needs at least one image, and not too many", part::set, 12,
+                      std::to_string(images), "1 to " + std::to_string(max_images_in_set)),
+          folder);
+    }
+    STILLMAP_RETURN_IF_ERROR(in_file(w.open(), folder));
+    STILLMAP_RETURN_IF_ERROR(in_file(w.check_current_set(), folder));
+    STILLMAP_ASSIGN_OR_RETURN(w.set_, in_file(make_id(), folder));
+    w.names_ = names_of(w.set_, images);
+    return w;
+  });
 }
 
 status set_writer::open() {
@@ -100,7 +112,10 @@ status set_writer::check_current_set() {
   }
   if (there && !replace_)
     return make_system_error(EEXIST, set_writer_op, "a set exists already in this directory");
-  if (there) old_ = std::move(*there);
+  if (there) {
+    old_ = std::move(*there);
+    old_names_ = names_of(old_->set, old_->images.size());
+  }
   if (locked_) remove_left_overs();
   return {};
 }
@@ -118,10 +133,8 @@ void set_writer::remove_left_overs() const {
   }
 }
 
-void set_writer::remove_images(const image_set &of) const {
-  for (std::uint32_t i = 0; i < of.images.size(); ++i) {
-    (void)calls_->unlink_at(directory_, name_in_set(i, of.set).c_str());
-  }
+void set_writer::remove_images(const std::vector<std::string> &names) const {
+  for (const std::string &name : names) (void)calls_->unlink_at(directory_, name.c_str());
 }
 
 std::string set_writer::path(std::uint32_t index) const {
@@ -136,22 +149,34 @@ void set_writer::set_membership(std::uint32_t index, write_options &options) con
 }
 
 status set_writer::commit(std::vector<set_member> images) {
-  if (images.size() != images_) {
-    return in_file(image_error(errc::invalid_argument, set_writer_op,
-                               "not the number of images given to create()", part::set, 12,
-                               std::to_string(images.size()), std::to_string(images_)),
-                   folder_);
-  }
-  auto ok = write_set(folder_, {set_, std::move(images)}, {replace_, calls_});
-  if (!ok) {
-    // Keep the images if the commit took effect nevertheless, or if that is unknown.
-    const auto there = read_set(folder_, calls_);
-    keep_ = there ? there->set == set_ : there.error().code != std::errc::no_such_file_or_directory;
-    return ok;
-  }
-  keep_ = true;
-  if (old_) remove_images(*old_);
-  return {};
+  return with_host_memory(set_writer_op, [&]() -> status {
+    if (images.size() != images_) {
+      return in_file(image_error(errc::invalid_argument, set_writer_op,
+                                 "not the number of images given to create()", part::set, 12,
+                                 std::to_string(images.size()), std::to_string(images_)),
+                     folder_);
+    }
+    struct stat before {
+    }, after{};
+    const int had = calls_->status_at(directory_, "set", &before);
+    auto ok = write_set(folder_, {set_, std::move(images)}, {replace_, calls_});
+    if (!ok) {
+      // The name leads to the same file as before, or to none: the commit took no effect.
+      const int has = calls_->status_at(directory_, "set", &after);
+      if (has == -ENOENT || (had >= 0 && has >= 0 && before.st_ino == after.st_ino &&
+                             before.st_dev == after.st_dev)) {
+        return ok;
+      }
+      // Keep the images if the commit took effect nevertheless, or if that is unknown.
+      const auto there = read_set(folder_, calls_);
+      keep_ =
+          there ? there->set == set_ : there.error().code != std::errc::no_such_file_or_directory;
+      return ok;
+    }
+    keep_ = true;
+    remove_images(old_names_);
+    return {};
+  });
 }
 
 }  // namespace stillmap::image

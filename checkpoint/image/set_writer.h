@@ -47,7 +47,7 @@ class set_writer {
   status open();
   status check_current_set();
   void remove_left_overs() const;
-  void remove_images(const image_set &of) const;
+  void remove_images(const std::vector<std::string> &names) const;
 
   std::string folder_;
   std::uint32_t images_;
@@ -57,6 +57,8 @@ class set_writer {
   bool made_folder_ = false, locked_ = false, keep_ = false;
   image_id set_;
   std::optional<image_set> old_;
+  // Of the images of this set and of the old one, so that removing them needs no memory.
+  std::vector<std::string> names_, old_names_;
 };
 
 }  // namespace stillmap::image

@@ -5,6 +5,7 @@
 
 #include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/checkpoint/image/internal/wire.h"
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::image {
@@ -141,41 +142,44 @@ superblock_bytes encode(superblock &s) {
 }
 
 result<superblock> decode_superblock(bytes_view b) {
-  const auto sum = digest_of(b.first(digest_at));
-  const auto there = load<decltype(digest::bytes)>(b, digest_at);
-  if (sum.bytes != there) {
-    if (all_zero(b))
-      return wrong_superblock(0, "not an image, or one whose writing did not finish");
+  return with_host_memory(superblock_op, [&]() -> result<superblock> {
+    const auto sum = digest_of(b.first(digest_at));
+    const auto there = load<decltype(digest::bytes)>(b, digest_at);
+    if (sum.bytes != there) {
+      if (all_zero(b))
+        return wrong_superblock(0, "not an image, or one whose writing did not finish");
+      if (load<decltype(image_magic)>(b, 0) != image_magic)
+        return wrong_superblock(0, "not an image");
+      return wrong_superblock(digest_at, "the superblock is damaged", digest{there}.text(),
+                              sum.text());
+    }
     if (load<decltype(image_magic)>(b, 0) != image_magic)
       return wrong_superblock(0, "not an image");
-    return wrong_superblock(digest_at, "the superblock is damaged", digest{there}.text(),
-                            sum.text());
-  }
-  if (load<decltype(image_magic)>(b, 0) != image_magic) return wrong_superblock(0, "not an image");
-  if (const auto major = load<std::uint32_t>(b, major_at); major != 1) {
-    return image_error(errc::not_supported, superblock_op, "unsupported version of the format",
-                       part::superblock, major_at, std::to_string(major), "1");
-  }
-  superblock s;
-  each_superblock_field(s, [&](std::size_t at, auto &value) {
-    value = load<std::remove_reference_t<decltype(value)>>(b, at);
+    if (const auto major = load<std::uint32_t>(b, major_at); major != 1) {
+      return image_error(errc::not_supported, superblock_op, "unsupported version of the format",
+                         part::superblock, major_at, std::to_string(major), "1");
+    }
+    superblock s;
+    each_superblock_field(s, [&](std::size_t at, auto &value) {
+      value = load<std::remove_reference_t<decltype(value)>>(b, at);
+    });
+    constexpr std::uint64_t known = flag_encrypted | flag_signed | flag_incremental;
+    if ((s.flags & ~known) != 0) {
+      return image_error(errc::not_supported, superblock_op, "unknown flags", part::superblock, 16,
+                         std::to_string(s.flags), "at most " + std::to_string(known));
+    }
+    s.root.bytes = load<decltype(s.root.bytes)>(b, root_at);
+    if (const auto root = sha256_of(b.first(root_at)); root != s.root) {
+      return wrong_superblock(root_at, "the root digest is wrong", s.root.text(), root.text());
+    }
+    // A later minor version may use these bytes.
+    if (s.minor == 0 && (load<std::uint32_t>(b, 132) != 0 ||
+                         !all_zero(b.subspan(fields_end, root_at - fields_end)))) {
+      return wrong_superblock(fields_end, "reserved bytes are not zero");
+    }
+    STILLMAP_RETURN_IF_ERROR(check_fields(s));
+    return s;
   });
-  constexpr std::uint64_t known = flag_encrypted | flag_signed | flag_incremental;
-  if ((s.flags & ~known) != 0) {
-    return image_error(errc::not_supported, superblock_op, "unknown flags", part::superblock, 16,
-                       std::to_string(s.flags), "at most " + std::to_string(known));
-  }
-  s.root.bytes = load<decltype(s.root.bytes)>(b, root_at);
-  if (const auto root = sha256_of(b.first(root_at)); root != s.root) {
-    return wrong_superblock(root_at, "the root digest is wrong", s.root.text(), root.text());
-  }
-  // A later minor version may use these bytes.
-  if (s.minor == 0 && (load<std::uint32_t>(b, 132) != 0 ||
-                       !all_zero(b.subspan(fields_end, root_at - fields_end)))) {
-    return wrong_superblock(fields_end, "reserved bytes are not zero");
-  }
-  STILLMAP_RETURN_IF_ERROR(check_fields(s));
-  return s;
 }
 
 }  // namespace stillmap::image

@@ -1,12 +1,18 @@
 #include <atomic>
-#include <new>
 
 #include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/checkpoint/image/internal/open_image.h"
 #include "stillmap/checkpoint/image/internal/parallel_for.h"
 #include "stillmap/checkpoint/image/reader.h"
+#include "stillmap/vmm/internal/host_memory.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::image {
+namespace {
+
+constexpr const char *verify_op = "image::verify";
+
+}  // namespace
 
 // Verifies the stored chunks of a chain with several threads.
 class image_check {
@@ -25,31 +31,28 @@ class image_check {
   }
 
   status run() {
-    parallel_for(threads_for(options_.threads, chunks_.size()), [this] {
-      try {
-        work();
-      } catch (const std::bad_alloc &) {
-        end(make_error(errc::out_of_memory, "image::verify", "no host memory to verify"));
+    parallel_for(threads_for(options_.threads, chunks_.size()), [this]() noexcept {
+      if (status ok = with_host_memory(verify_op, [this] { return work(); }); !ok) {
+        end(std::move(ok));
       }
     });
     return result_;
   }
 
  private:
-  void work() {
+  status work() {
     aligned_memory room;
     chunk_scratch scratch;
     for (;;) {
       const std::size_t i = next_.fetch_add(1, std::memory_order_relaxed);
-      if (i >= chunks_.size() || stop_.load(std::memory_order_relaxed)) return;
+      if (i >= chunks_.size() || stop_.load(std::memory_order_relaxed)) return {};
       const auto [image, n] = chunks_[i];
       const chunk_record &c = image->table[n];
-      if (auto ok = room.grow(c.bytes); !ok) return end(std::move(ok));
-      auto ok = image->load(n, room.bytes().first(c.bytes), scratch, true);
-      if (!ok) return end(std::move(ok));
+      STILLMAP_RETURN_IF_ERROR(room.grow(c.bytes));
+      STILLMAP_RETURN_IF_ERROR(image->load(n, room.bytes().first(c.bytes), scratch, true));
       report(c);
       if (options_.cancel.stop_requested()) {
-        return end(make_error(errc::operation_canceled, "image::verify", "stop requested"));
+        return make_error(errc::operation_canceled, verify_op, "stop requested");
       }
     }
   }
@@ -81,12 +84,8 @@ class image_check {
 };
 
 status reader::verify(const verify_options &options) const {
-  try {
-    return in_file(image_check(*this, options).run(), path());
-  } catch (const std::bad_alloc &) {
-    return in_file(make_error(errc::out_of_memory, "image::verify", "no host memory to verify"),
-                   path());
-  }
+  return in_file(with_host_memory(verify_op, [&] { return image_check(*this, options).run(); }),
+                 path());
 }
 
 }  // namespace stillmap::image

@@ -5,13 +5,13 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <new>
 
 #include "stillmap/checkpoint/image/internal/atomic_file.h"
 #include "stillmap/checkpoint/image/internal/extents.h"
 #include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/checkpoint/image/internal/image_opener.h"
 #include "stillmap/checkpoint/image/internal/wire.h"
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::image {
@@ -83,7 +83,7 @@ class image_writer {
  private:
   status begin() {
     if (auto ok = check(what_); !ok) {
-      ok.error().code = make_error_code(errc::invalid_argument);
+      if (ok.error().is(errc::corrupt)) ok.error().code = make_error_code(errc::invalid_argument);
       return ok;
     }
     if (options_.queue_depth > 1024 || options_.threads > 1024)
@@ -276,11 +276,9 @@ class contents_of_image final : public contents_source {
 
 result<written> write(const std::string &path, const manifest &what, contents_source &from,
                       const write_options &options) {
-  try {
-    return in_file(image_writer(path, what, from, options).run(), path);
-  } catch (const std::bad_alloc &) {
-    return in_file(make_error(errc::out_of_memory, writer_op, "no host memory to write"), path);
-  }
+  return in_file(
+      with_host_memory(writer_op, [&] { return image_writer(path, what, from, options).run(); }),
+      path);
 }
 
 result<written> flatten(const reader &image, const std::string &path, write_options options) {

@@ -1,12 +1,12 @@
 #include "stillmap/checkpoint/image/internal/extents.h"
 
 #include <cstring>
-#include <new>
 #include <unordered_map>
 
 #include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/checkpoint/image/internal/parallel_for.h"
 #include "stillmap/checkpoint/image/internal/wire.h"
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::image {
@@ -211,15 +211,13 @@ void extent_writer::stop(status result) {
 }
 
 status extent_writer::run() {
-  parallel_for(threads_for(options_.threads, table_.size()), [this] {
-    try {
+  parallel_for(threads_for(options_.threads, table_.size()), [this]() noexcept {
+    auto ok = with_host_memory(extents_op, [this]() -> status {
       worker w(*this);
-      auto ok = w.prepare();
-      if (ok) ok = w.work();
-      if (!ok) stop(std::move(ok));
-    } catch (const std::bad_alloc &) {
-      stop(make_error(errc::out_of_memory, extents_op, "no host memory to write"));
-    }
+      STILLMAP_RETURN_IF_ERROR(w.prepare());
+      return w.work();
+    });
+    if (!ok) stop(std::move(ok));
   });
   return result_;
 }

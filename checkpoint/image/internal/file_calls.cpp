@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <memory>
 
 namespace stillmap::image {
 namespace {
@@ -100,13 +101,12 @@ std::vector<std::string> file_calls::names_in(int directory) {
   std::vector<std::string> names;
   // A new descriptor, because closedir() closes the one it reads.
   const int fd = open_at(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-  DIR *const d = fd < 0 ? nullptr : ::fdopendir(fd);
+  const std::unique_ptr<DIR, int (*)(DIR *)> d(fd < 0 ? nullptr : ::fdopendir(fd), &::closedir);
   if (d == nullptr) {
     if (fd >= 0) close(fd);
     return names;
   }
-  while (const dirent *entry = ::readdir(d)) names.emplace_back(entry->d_name);
-  ::closedir(d);
+  while (const dirent *entry = ::readdir(d.get())) names.emplace_back(entry->d_name);
   return names;
 }
 

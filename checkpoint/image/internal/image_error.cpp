@@ -1,5 +1,7 @@
 #include "stillmap/checkpoint/image/internal/image_error.h"
 
+#include <new>
+
 namespace stillmap::image {
 
 std::string position(const char *where, std::uint64_t offset) {
@@ -22,6 +24,14 @@ tl::unexpected<error> image_system_error(int code, const char *operation, const 
   return tl::unexpected<error>(make_system_error(code, operation, reason)
                                    .value()
                                    .with({.where = position(part::file, offset)}));
+}
+
+tl::unexpected<error> in_file(const tl::unexpected<error> &e, const std::string &path) noexcept {
+  try {
+    return tl::unexpected<error>(e.value().about(path));
+  } catch (const std::bad_alloc &) {
+    return e;
+  }
 }
 
 }  // namespace stillmap::image

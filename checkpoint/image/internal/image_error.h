@@ -33,13 +33,12 @@ tl::unexpected<error> image_error(errc c, const char *operation, const char *rea
 tl::unexpected<error> image_system_error(int code, const char *operation, const char *reason,
                                          std::uint64_t offset);
 
-// The same error, about the file at `path` unless it is about another file already.
-inline tl::unexpected<error> in_file(const tl::unexpected<error> &e, const std::string &path) {
-  return tl::unexpected<error>(e.value().about(path));
-}
+// The same error, about the file at `path` unless it is about another file already or the host has
+// no memory for the path.
+tl::unexpected<error> in_file(const tl::unexpected<error> &e, const std::string &path) noexcept;
 template <class T>
-result<T> in_file(result<T> r, const std::string &path) {
-  if (!r) r.error() = r.error().about(path);
+result<T> in_file(result<T> r, const std::string &path) noexcept {
+  if (!r) r.error() = in_file(tl::unexpected<error>(r.error()), path).value();
   return r;
 }
 

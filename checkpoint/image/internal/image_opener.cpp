@@ -6,11 +6,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <new>
 
 #include "stillmap/checkpoint/image/internal/atomic_file.h"
 #include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/checkpoint/image/internal/wire.h"
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::image {
@@ -21,6 +21,13 @@ constexpr const char *image_opener_op = "image::open";
 std::string at_most(std::uint64_t n) {
   return "at most " + std::to_string(n);
 }
+
+// Closes it.
+struct open_directory {
+  file_calls &calls;
+  int fd;
+  ~open_directory() { calls.close(fd); }
+};
 
 status set_parent(open_image &image, const std::shared_ptr<const open_image> &parent) {
   STILLMAP_RETURN_IF_ERROR(check_parent_references(image.table, image.superblock, parent->table));
@@ -153,10 +160,10 @@ status image_opener::find_parent(open_image &image, int directory) {
   for (const std::string &path : options_.parents) {
     const int in = calls.open_at(AT_FDCWD, path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
     if (in >= 0) {
-      const auto found = search(in, path.ends_with('/') ? path : path + "/");
-      calls.close(in);
-      if (!found) return tl::unexpected(found.error());
-      if (*found) return {};
+      const open_directory opened{calls, in};
+      STILLMAP_ASSIGN_OR_RETURN(const bool found,
+                                search(in, path.ends_with('/') ? path : path + "/"));
+      if (found) return {};
       continue;
     }
     const auto at = target_name::create(calls, path);
@@ -237,18 +244,21 @@ result<std::shared_ptr<open_image>> image_opener::open_file(
 
 result<reader> image_opener::open(int directory, const std::string &name, const std::string &path,
                                   const std::shared_ptr<const open_image> &known_parent) {
-  try {
-    STILLMAP_ASSIGN_OR_RETURN(auto image, open_file(directory, name, path, known_parent));
-    return reader(std::move(image));
-  } catch (const std::bad_alloc &) {
-    return in_file(
-        make_error(errc::out_of_memory, image_opener_op, "no host memory for the metadata"), path);
-  }
+  return in_file(with_host_memory(image_opener_op,
+                                  [&]() -> result<reader> {
+                                    STILLMAP_ASSIGN_OR_RETURN(
+                                        auto image, open_file(directory, name, path, known_parent));
+                                    return reader(std::move(image));
+                                  }),
+                 path);
 }
 
 result<reader> reader::open(const std::string &path, const open_options &options) {
   file_calls &calls = options.calls != nullptr ? *options.calls : file_calls::system();
-  STILLMAP_ASSIGN_OR_RETURN(const auto at, in_file(target_name::create(calls, path), path));
+  STILLMAP_ASSIGN_OR_RETURN(
+      const auto at,
+      in_file(with_host_memory(image_opener_op, [&] { return target_name::create(calls, path); }),
+              path));
   return image_opener(options).open(at.directory(), at.name(), path);
 }
 

@@ -1,17 +1,18 @@
 // Encodes and decodes the manifest as FlatBuffers.
 #include <cstring>
-#include <new>
 
 #include "manifest_generated.h"
 #include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/checkpoint/image/manifest.h"
 #include "stillmap/checkpoint/image/superblock.h"
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::image {
 namespace {
 
 constexpr const char *manifest_wire_op = "image::open";
+constexpr const char *manifest_encode_op = "image::encode(manifest)";
 
 tl::unexpected<error> wrong_encoding(const char *reason, std::string found = {},
                                      std::string expected = {}) {
@@ -113,86 +114,90 @@ status read_access(const wire::Manifest &w, manifest &m) {
 }  // namespace
 
 result<std::vector<std::byte>> encode(const manifest &m) {
-  flatbuffers::FlatBufferBuilder b(4096);
-  std::vector<flatbuffers::Offset<flatbuffers::String>> tags;
-  for (const std::string &t : m.tags) tags.push_back(b.CreateString(t));
-  std::vector<wire::Block> blocks;
-  for (const auto &k : m.blocks) blocks.emplace_back(k.begin, k.bytes, k.generation, k.tag);
-  std::vector<wire::Page> pages;
-  for (const auto &p : m.pages) {
-    pages.emplace_back(p.bytes, write(p.where), static_cast<std::uint8_t>(p.exportable),
-                       p.rdma ? 1 : 0);
-  }
-  std::vector<flatbuffers::Offset<wire::AccessList>> lists;
-  for (const auto &list : m.access_lists) {
-    std::vector<wire::Access> entries;
-    for (const access_grant &a : list) {
-      entries.emplace_back(write(a.location), static_cast<std::uint8_t>(a.mode));
+  return with_host_memory(manifest_encode_op, [&]() -> result<std::vector<std::byte>> {
+    flatbuffers::FlatBufferBuilder b(4096);
+    std::vector<flatbuffers::Offset<flatbuffers::String>> tags;
+    for (const std::string &t : m.tags) tags.push_back(b.CreateString(t));
+    std::vector<wire::Block> blocks;
+    for (const auto &k : m.blocks) blocks.emplace_back(k.begin, k.bytes, k.generation, k.tag);
+    std::vector<wire::Page> pages;
+    for (const auto &p : m.pages) {
+      pages.emplace_back(p.bytes, write(p.where), static_cast<std::uint8_t>(p.exportable),
+                         p.rdma ? 1 : 0);
     }
-    lists.push_back(wire::CreateAccessList(b, b.CreateVectorOfStructs(entries)));
-  }
-  std::vector<wire::Place> places;
-  for (const auto &p : m.places) places.emplace_back(p.address, p.page, p.access);
-  std::vector<flatbuffers::Offset<wire::Note>> notes;
-  for (const auto &n : m.notes) {
-    const auto name = b.CreateString(n.name);
-    const auto bytes =
-        b.CreateVector(reinterpret_cast<const std::uint8_t *>(n.bytes.data()), n.bytes.size());
-    notes.push_back(wire::CreateNote(b, name, bytes));
-  }
-  const auto device_name = b.CreateString(m.device.name);
-  const auto uuid = b.CreateVector(reinterpret_cast<const std::uint8_t *>(m.device.uuid.data()),
-                                   m.device.uuid.size());
-  const auto device = wire::CreateDevice(b, device_name, uuid, m.device.memory_bytes,
-                                         m.device.granularity, m.device.driver_version);
-  const auto all_tags = b.CreateVector(tags);
-  const auto all_blocks = b.CreateVectorOfStructs(blocks);
-  const auto all_pages = b.CreateVectorOfStructs(pages);
-  const auto all_lists = b.CreateVector(lists);
-  const auto all_places = b.CreateVectorOfStructs(places);
-  const auto all_notes = b.CreateVector(notes);
-  wire::FinishManifestBuffer(b, wire::CreateManifest(b, device, all_tags, all_blocks, all_pages,
-                                                     all_lists, all_places, all_notes));
-  if (b.GetSize() > max_manifest_bytes) {
-    return image_error(errc::invalid_argument, "image::encode(manifest)",
-                       "the manifest is too large", part::manifest, 0, std::to_string(b.GetSize()),
-                       "at most " + std::to_string(max_manifest_bytes));
-  }
-  const auto *begin = reinterpret_cast<const std::byte *>(b.GetBufferPointer());
-  return std::vector<std::byte>(begin, begin + b.GetSize());
+    std::vector<flatbuffers::Offset<wire::AccessList>> lists;
+    for (const auto &list : m.access_lists) {
+      std::vector<wire::Access> entries;
+      for (const access_grant &a : list) {
+        entries.emplace_back(write(a.location), static_cast<std::uint8_t>(a.mode));
+      }
+      lists.push_back(wire::CreateAccessList(b, b.CreateVectorOfStructs(entries)));
+    }
+    std::vector<wire::Place> places;
+    for (const auto &p : m.places) places.emplace_back(p.address, p.page, p.access);
+    std::vector<flatbuffers::Offset<wire::Note>> notes;
+    for (const auto &n : m.notes) {
+      const auto name = b.CreateString(n.name);
+      const auto bytes =
+          b.CreateVector(reinterpret_cast<const std::uint8_t *>(n.bytes.data()), n.bytes.size());
+      notes.push_back(wire::CreateNote(b, name, bytes));
+    }
+    const auto device_name = b.CreateString(m.device.name);
+    const auto uuid = b.CreateVector(reinterpret_cast<const std::uint8_t *>(m.device.uuid.data()),
+                                     m.device.uuid.size());
+    const auto device = wire::CreateDevice(b, device_name, uuid, m.device.memory_bytes,
+                                           m.device.granularity, m.device.driver_version);
+    const auto all_tags = b.CreateVector(tags);
+    const auto all_blocks = b.CreateVectorOfStructs(blocks);
+    const auto all_pages = b.CreateVectorOfStructs(pages);
+    const auto all_lists = b.CreateVector(lists);
+    const auto all_places = b.CreateVectorOfStructs(places);
+    const auto all_notes = b.CreateVector(notes);
+    wire::FinishManifestBuffer(b, wire::CreateManifest(b, device, all_tags, all_blocks, all_pages,
+                                                       all_lists, all_places, all_notes));
+    if (b.GetSize() > max_manifest_bytes) {
+      return image_error(errc::invalid_argument, manifest_encode_op, "the manifest is too large",
+                         part::manifest, 0, std::to_string(b.GetSize()),
+                         "at most " + std::to_string(max_manifest_bytes));
+    }
+    const auto *begin = reinterpret_cast<const std::byte *>(b.GetBufferPointer());
+    return std::vector<std::byte>(begin, begin + b.GetSize());
+  });
 }
 
 result<manifest> decode_manifest(const std::byte *bytes, std::size_t size) {
-  // Tables: one of all, the device, the lists and the notes.
-  flatbuffers::Verifier verifier(reinterpret_cast<const std::uint8_t *>(bytes), size, 8,
-                                 2 + max_access_lists + max_notes);
-  if (size < 16 || !wire::VerifyManifestBuffer(verifier))
-    return wrong_encoding("the FlatBuffers encoding is invalid");
-  const wire::Manifest &w = *wire::GetManifest(bytes);
-  STILLMAP_RETURN_IF_ERROR(check_sizes(w));
-  manifest m;
-  m.device.name = w.device()->name()->str();
-  std::memcpy(m.device.uuid.data(), w.device()->uuid()->data(), 16);
-  m.device.memory_bytes = w.device()->memory_bytes();
-  m.device.granularity = w.device()->granularity();
-  m.device.driver_version = w.device()->driver_version();
-  for (const auto *t : *w.tags()) m.tags.push_back(t->str());
-  m.blocks.reserve(w.blocks()->size());
-  for (const wire::Block *k : *w.blocks()) {
-    m.blocks.push_back({k->begin(), k->bytes(), k->generation(), k->tag()});
-  }
-  STILLMAP_RETURN_IF_ERROR(read_pages(w, m));
-  STILLMAP_RETURN_IF_ERROR(read_access(w, m));
-  m.places.reserve(w.places()->size());
-  for (const wire::Place *p : *w.places()) {
-    m.places.push_back({p->address(), p->page(), p->access()});
-  }
-  for (const wire::Note *n : *w.notes()) {
-    const auto *begin = reinterpret_cast<const std::byte *>(n->bytes()->data());
-    m.notes.push_back({n->name()->str(), {begin, begin + n->bytes()->size()}});
-  }
-  STILLMAP_RETURN_IF_ERROR(check(m));
-  return m;
+  return with_host_memory(manifest_wire_op, [&]() -> result<manifest> {
+    // Tables: one of all, the device, the lists and the notes.
+    flatbuffers::Verifier verifier(reinterpret_cast<const std::uint8_t *>(bytes), size, 8,
+                                   2 + max_access_lists + max_notes);
+    if (size < 16 || !wire::VerifyManifestBuffer(verifier))
+      return wrong_encoding("the FlatBuffers encoding is invalid");
+    const wire::Manifest &w = *wire::GetManifest(bytes);
+    STILLMAP_RETURN_IF_ERROR(check_sizes(w));
+    manifest m;
+    m.device.name = w.device()->name()->str();
+    std::memcpy(m.device.uuid.data(), w.device()->uuid()->data(), 16);
+    m.device.memory_bytes = w.device()->memory_bytes();
+    m.device.granularity = w.device()->granularity();
+    m.device.driver_version = w.device()->driver_version();
+    for (const auto *t : *w.tags()) m.tags.push_back(t->str());
+    m.blocks.reserve(w.blocks()->size());
+    for (const wire::Block *k : *w.blocks()) {
+      m.blocks.push_back({k->begin(), k->bytes(), k->generation(), k->tag()});
+    }
+    STILLMAP_RETURN_IF_ERROR(read_pages(w, m));
+    STILLMAP_RETURN_IF_ERROR(read_access(w, m));
+    m.places.reserve(w.places()->size());
+    for (const wire::Place *p : *w.places()) {
+      m.places.push_back({p->address(), p->page(), p->access()});
+    }
+    for (const wire::Note *n : *w.notes()) {
+      const auto *begin = reinterpret_cast<const std::byte *>(n->bytes()->data());
+      m.notes.push_back({n->name()->str(), {begin, begin + n->bytes()->size()}});
+    }
+    STILLMAP_RETURN_IF_ERROR(check(m));
+    return m;
+  });
 }
 
 }  // namespace stillmap::image

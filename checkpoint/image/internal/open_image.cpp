@@ -4,6 +4,7 @@
 
 #include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/checkpoint/image/internal/wire.h"
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::image {
@@ -23,7 +24,7 @@ std::unique_ptr<chunk_scratch> open_image::take_scratch() const {
 
 void open_image::return_scratch(std::unique_ptr<chunk_scratch> s) const {
   const std::lock_guard lock(mutex);
-  if (spare.size() < 16) spare.push_back(std::move(s));
+  if (spare.size() < spare.capacity()) spare.push_back(std::move(s));
 }
 
 open_image::source open_image::resolve(std::size_t n) const {
@@ -39,7 +40,7 @@ open_image::source open_image::resolve(std::size_t n) const {
 
 status open_image::load(std::size_t n, std::span<std::byte> to, chunk_scratch &scratch,
                         bool thorough) const {
-  auto ok = load_checked(n, to, scratch, thorough);
+  auto ok = with_host_memory(open_image_op, [&] { return load_checked(n, to, scratch, thorough); });
   if (!ok) std::memset(to.data(), 0, to.size());
   return in_file(std::move(ok), path);
 }

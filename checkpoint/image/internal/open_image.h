@@ -39,7 +39,9 @@ struct open_image {
   mutable std::mutex mutex;
   mutable std::vector<std::unique_ptr<chunk_scratch>> spare;
 
-  open_image(std::string p, image_file f) : path(std::move(p)), file(std::move(f)) {}
+  open_image(std::string p, image_file f) : path(std::move(p)), file(std::move(f)) {
+    spare.reserve(16);  // so that returning scratch allocates nothing
+  }
 
   // The record that holds the data of record `n`, in this image or in a parent.
   struct source {
