@@ -5,6 +5,7 @@
 #include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/checkpoint/snapshot/internal/contents_reader.h"
 #include "stillmap/checkpoint/snapshot/internal/restore_operation.h"
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::snapshot {
@@ -12,6 +13,8 @@ namespace {
 
 using checkpoint::memory_layout;
 using checkpoint::restored_memory;
+
+constexpr const char *restore_op = "snapshot::restore";
 
 // Adds the mapping that uses the address to a `busy` error.
 error with_mapping_owner(const error &e, const memory_layout &l) {
@@ -58,26 +61,32 @@ status restore_operation::fetch(const restore_options &options) {
 }
 
 result<restored> restore_operation::finish() && {
-  STILLMAP_RETURN_IF_ERROR(memory_->map(pages_));
-  pages_.clear();
+  std::vector<image::manifest::note> notes = from_.manifest().notes;
   std::vector<virtual_range> original;
   if (relocate_) {
     for (const memory_layout::block &b : wanted_.layout.blocks) original.push_back(b.range);
   }
-  return restored{std::move(*memory_), from_.manifest().notes, std::move(original)};
+  STILLMAP_RETURN_IF_ERROR(memory_->map(pages_));
+  pages_.clear();
+  return restored{std::move(*memory_), std::move(notes), std::move(original)};
 }
 
 result<restored> restore(const device &d, const image::reader &from,
                          const restore_options &options) {
-  STILLMAP_ASSIGN_OR_RETURN(auto memory, restore_operation::create(d, from, options.tags, options));
-  STILLMAP_RETURN_IF_ERROR(memory.reserve());
-  STILLMAP_RETURN_IF_ERROR(memory.fetch(options));
-  return std::move(memory).finish();
+  return with_host_memory(restore_op, [&]() -> result<restored> {
+    STILLMAP_ASSIGN_OR_RETURN(auto memory,
+                              restore_operation::create(d, from, options.tags, options));
+    STILLMAP_RETURN_IF_ERROR(memory.reserve());
+    STILLMAP_RETURN_IF_ERROR(memory.fetch(options));
+    return std::move(memory).finish();
+  });
 }
 
 result<restored> restore(const device &d, const std::string &path, const restore_options &options) {
-  STILLMAP_ASSIGN_OR_RETURN(const auto from, image::reader::open(path, options.image));
-  return image::in_file(restore(d, from, options), path);
+  return with_host_memory(restore_op, [&]() -> result<restored> {
+    STILLMAP_ASSIGN_OR_RETURN(const auto from, image::reader::open(path, options.image));
+    return image::in_file(restore(d, from, options), path);
+  });
 }
 
 }  // namespace stillmap::snapshot

@@ -4,6 +4,7 @@
 #include "stillmap/checkpoint/snapshot/internal/all_or_none.h"
 #include "stillmap/checkpoint/snapshot/internal/restore_operation.h"
 #include "stillmap/checkpoint/snapshot/set.h"
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::snapshot {
@@ -93,31 +94,35 @@ status fetch_all(std::vector<std::optional<restore_operation>> &memory,
 result<restored_set> restore_set(std::span<const device> devices,
                                  std::span<const image::reader> images,
                                  const restore_options &options) {
-  STILLMAP_RETURN_IF_ERROR(check(devices, images, options.tags));
-  std::vector<std::optional<restore_operation>> memory;
-  for (std::size_t i = 0; i < images.size(); ++i) {
-    STILLMAP_ASSIGN_OR_RETURN(auto m, begin(devices[i], images[i], options));
-    memory.push_back(std::move(m));
-  }
-  for (std::size_t i = 0; i < images.size(); ++i) {
-    if (!memory[i]) continue;
-    STILLMAP_RETURN_IF_ERROR(image::in_file(memory[i]->reserve(), images[i].path()));
-  }
-  STILLMAP_RETURN_IF_ERROR(fetch_all(memory, images, options));
-  restored_set out{images.front().superblock().set, {}};
-  for (std::size_t i = 0; i < images.size(); ++i) {
-    STILLMAP_ASSIGN_OR_RETURN(
-        auto r, image::in_file(memory[i] ? std::move(*memory[i]).finish() : nothing(devices[i]),
-                               images[i].path()));
-    out.devices.push_back(std::move(r));
-  }
-  return out;
+  return with_host_memory(restore_set_op, [&]() -> result<restored_set> {
+    STILLMAP_RETURN_IF_ERROR(check(devices, images, options.tags));
+    std::vector<std::optional<restore_operation>> memory;
+    for (std::size_t i = 0; i < images.size(); ++i) {
+      STILLMAP_ASSIGN_OR_RETURN(auto m, begin(devices[i], images[i], options));
+      memory.push_back(std::move(m));
+    }
+    for (std::size_t i = 0; i < images.size(); ++i) {
+      if (!memory[i]) continue;
+      STILLMAP_RETURN_IF_ERROR(image::in_file(memory[i]->reserve(), images[i].path()));
+    }
+    STILLMAP_RETURN_IF_ERROR(fetch_all(memory, images, options));
+    restored_set out{images.front().superblock().set, {}};
+    for (std::size_t i = 0; i < images.size(); ++i) {
+      STILLMAP_ASSIGN_OR_RETURN(
+          auto r, image::in_file(memory[i] ? std::move(*memory[i]).finish() : nothing(devices[i]),
+                                 images[i].path()));
+      out.devices.push_back(std::move(r));
+    }
+    return out;
+  });
 }
 
 result<restored_set> restore_set(std::span<const device> devices, const std::string &folder,
                                  const restore_options &options) {
-  STILLMAP_ASSIGN_OR_RETURN(const auto images, image::open_set(folder, options.image));
-  return image::in_file(restore_set(devices, images, options), folder);
+  return with_host_memory(restore_set_op, [&]() -> result<restored_set> {
+    STILLMAP_ASSIGN_OR_RETURN(const auto images, image::open_set(folder, options.image));
+    return image::in_file(restore_set(devices, images, options), folder);
+  });
 }
 
 }  // namespace stillmap::snapshot

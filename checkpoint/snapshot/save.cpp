@@ -2,6 +2,7 @@
 #include "stillmap/checkpoint/image/internal/parallel_for.h"
 #include "stillmap/checkpoint/snapshot/internal/layout_manifest.h"
 #include "stillmap/checkpoint/snapshot/internal/save_operation.h"
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::snapshot {
@@ -29,9 +30,11 @@ result<image::written> save_operation::write(const std::string &path,
 
 result<image::written> save(const device &d, std::span<const std::string> tags,
                             const std::string &path, const save_options &options) {
-  STILLMAP_RETURN_IF_ERROR(checkpoint::wait_until_idle(d, options.idle));
-  STILLMAP_ASSIGN_OR_RETURN(auto memory, save_operation::create(d, tags, options.notes));
-  return memory.write(path, options.image);
+  return with_host_memory("snapshot::save", [&]() -> result<image::written> {
+    STILLMAP_RETURN_IF_ERROR(checkpoint::wait_until_idle(d, options.idle));
+    STILLMAP_ASSIGN_OR_RETURN(auto memory, save_operation::create(d, tags, options.notes));
+    return memory.write(path, options.image);
+  });
 }
 
 }  // namespace stillmap::snapshot

@@ -7,6 +7,7 @@
 #include "stillmap/checkpoint/snapshot/internal/all_or_none.h"
 #include "stillmap/checkpoint/snapshot/internal/save_operation.h"
 #include "stillmap/checkpoint/snapshot/set.h"
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::snapshot {
@@ -94,35 +95,37 @@ std::vector<image::write_options> options_of_images(const image::set_writer &set
 
 result<written_set> save_set(std::span<const set_part> parts, const std::string &folder,
                              const save_set_options &options) {
-  STILLMAP_RETURN_IF_ERROR(check(parts, options));
-  STILLMAP_ASSIGN_OR_RETURN(
-      auto set, image::set_writer::create(folder, static_cast<std::uint32_t>(parts.size()),
-                                          {options.image.replace, options.image.calls}));
-  STILLMAP_RETURN_IF_ERROR(image::in_file(check_replaced(set, options), folder));
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    STILLMAP_RETURN_IF_ERROR(
-        in_part(checkpoint::wait_until_idle(parts[i].device, parts[i].idle), set, i));
-  }
-  std::vector<save_operation> memory;
-  for (std::size_t i = 0; i < parts.size(); ++i) {
+  return with_host_memory(save_set_op, [&]() -> result<written_set> {
+    STILLMAP_RETURN_IF_ERROR(check(parts, options));
     STILLMAP_ASSIGN_OR_RETURN(
-        auto m,
-        in_part(save_operation::create(parts[i].device, parts[i].tags, parts[i].notes), set, i));
-    memory.push_back(std::move(m));
-  }
-  written_set out{set.set(), std::vector<image::written>(parts.size())};
-  part_group all(options.cancel);
-  const auto images = options_of_images(set, parts.size(), options, all);
-  STILLMAP_RETURN_IF_ERROR(for_each_part(all, parts.size(), [&](std::size_t i) -> status {
-    const std::string path = set.path(static_cast<std::uint32_t>(i));
-    STILLMAP_ASSIGN_OR_RETURN(out.images[i],
-                              image::in_file(memory[i].write(path, images[i]), path));
-    return {};
-  }));
-  std::vector<image::set_member> members;
-  for (const image::written &w : out.images) members.push_back({w.image, w.file_bytes, w.root});
-  STILLMAP_RETURN_IF_ERROR(set.commit(std::move(members)));
-  return out;
+        auto set, image::set_writer::create(folder, static_cast<std::uint32_t>(parts.size()),
+                                            {options.image.replace, options.image.calls}));
+    STILLMAP_RETURN_IF_ERROR(image::in_file(check_replaced(set, options), folder));
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      STILLMAP_RETURN_IF_ERROR(
+          in_part(checkpoint::wait_until_idle(parts[i].device, parts[i].idle), set, i));
+    }
+    std::vector<save_operation> memory;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      STILLMAP_ASSIGN_OR_RETURN(
+          auto m,
+          in_part(save_operation::create(parts[i].device, parts[i].tags, parts[i].notes), set, i));
+      memory.push_back(std::move(m));
+    }
+    written_set out{set.set(), std::vector<image::written>(parts.size())};
+    part_group all(options.cancel);
+    const auto images = options_of_images(set, parts.size(), options, all);
+    STILLMAP_RETURN_IF_ERROR(for_each_part(all, parts.size(), [&](std::size_t i) -> status {
+      const std::string path = set.path(static_cast<std::uint32_t>(i));
+      STILLMAP_ASSIGN_OR_RETURN(out.images[i],
+                                image::in_file(memory[i].write(path, images[i]), path));
+      return {};
+    }));
+    std::vector<image::set_member> members;
+    for (const image::written &w : out.images) members.push_back({w.image, w.file_bytes, w.root});
+    STILLMAP_RETURN_IF_ERROR(set.commit(std::move(members)));
+    return out;
+  });
 }
 
 }  // namespace stillmap::snapshot

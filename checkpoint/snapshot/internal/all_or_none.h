@@ -11,6 +11,7 @@
 
 #include "stillmap/checkpoint/image/internal/parallel_for.h"
 #include "stillmap/vmm/error.h"
+#include "stillmap/vmm/internal/host_memory.h"
 
 namespace stillmap::snapshot {
 
@@ -54,9 +55,10 @@ class part_group {
 template <class Work>
 status for_each_part(part_group &all, std::size_t parts, const Work &work) {
   std::atomic<std::size_t> next{0};
-  image::parallel_for(static_cast<unsigned>(std::min<std::size_t>(parts, 64)), [&] {
+  image::parallel_for(static_cast<unsigned>(std::min<std::size_t>(parts, 64)), [&]() noexcept {
     for (std::size_t i = next++; i < parts && all.outcome(); i = next++) {
-      if (const status ok = work(i); !ok) all.fail(ok.error());
+      const status ok = with_host_memory("snapshot::for_each_part", [&] { return work(i); });
+      if (!ok) all.fail(ok.error());
     }
   });
   return all.outcome();

@@ -8,6 +8,7 @@
 #include "stillmap/checkpoint/snapshot/internal/host_kernel.h"
 #include "stillmap/vmm/context.h"
 #include "stillmap/vmm/growable_buffer.h"
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/page_pool.h"
 #include "stillmap/vmm/stream.h"
@@ -82,7 +83,7 @@ class chunk_digester::core {
     const context_guard guard(device_.driver(), device_.context());
     // run() waits for everything that it launches.
     if (room_) {
-      if (const status s = room_->close({}); !s) report_background_error(s.error());
+      report_if_failed(with_host_memory(chunk_digests_op, [&] { return room_->close({}); }));
     }
     module_.reset();
   }
@@ -108,6 +109,7 @@ class chunk_digester::core {
     STILLMAP_RETURN_IF_ERROR(ensure_room(list_bytes + digest_bytes + blocks * words * 8));
     std::vector<kernel_chunk> list;
     for (const virtual_range c : chunks) list.push_back({c.begin.value(), c.bytes});
+    std::vector<image::digest> out(chunks.size());
     // Not on the legacy default stream, which would wait for other work.
     const stream &first = streams_.front();
     const device_address at = room_->address();
@@ -123,7 +125,6 @@ class chunk_digester::core {
     // Wait for all launches, also after a failure: the memory is used again, and the caller may
     // change the chunks.
     for (std::size_t i = 0; i < launched; ++i) wait_for(streams_[i], s);
-    std::vector<image::digest> out(chunks.size());
     if (s) {
       s = device_.driver().copy_to_host_async(out.data(), digests, digest_bytes, first.get());
       wait_for(first, s);
@@ -191,14 +192,16 @@ chunk_digester &chunk_digester::operator=(chunk_digester &&) noexcept = default;
 chunk_digester::~chunk_digester() = default;
 
 result<chunk_digester> chunk_digester::create(const device &d) {
-  STILLMAP_ASSIGN_OR_RETURN(auto made, core::create(d));
-  return chunk_digester(std::move(made));
+  return with_host_memory(chunk_digests_op, [&]() -> result<chunk_digester> {
+    STILLMAP_ASSIGN_OR_RETURN(auto made, core::create(d));
+    return chunk_digester(std::move(made));
+  });
 }
 
 result<std::vector<image::digest>> chunk_digester::digests_of(
     std::span<const virtual_range> chunks) {
   if (chunks.empty()) return std::vector<image::digest>();
-  return core_->run(chunks);
+  return with_host_memory(chunk_digests_op, [&] { return core_->run(chunks); });
 }
 
 }  // namespace stillmap::snapshot

@@ -9,10 +9,13 @@
 #include "stillmap/checkpoint/common/internal/host_memory.h"
 #include "stillmap/checkpoint/image/internal/parallel_for.h"
 #include "stillmap/vmm/context.h"
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::snapshot {
 namespace {
+
+constexpr const char *contents_reader_op = "snapshot::restore";
 
 struct copy_step {
   std::size_t chunk;  // of the image
@@ -53,7 +56,7 @@ class contents_reader {
     STILLMAP_ASSIGN_OR_RETURN(const auto buffers,
                               checkpoint::host_memory::create(device_, threads * room));
     std::atomic<std::size_t> streams{0};
-    image::parallel_for(threads, [&] {
+    image::parallel_for(threads, [&]() noexcept {
       const std::size_t stream = streams++;
       work(stream, {buffers.data() + stream * room, room});
     });
@@ -61,14 +64,15 @@ class contents_reader {
   }
 
  private:
-  void work(std::size_t stream, std::span<std::byte> buffer) {
+  void work(std::size_t stream, std::span<std::byte> buffer) noexcept {
     for (std::size_t i = next_++; i < steps_.size() && !stop_; i = next_++) {
       const image::chunk_record &c = from_.chunks()[steps_[i].chunk];
-      status ok = c.kind == image::chunk_kind::zero
-                      ? clear(steps_[i].to, c.bytes, stream)
-                      : copy(steps_[i], buffer.first(c.bytes), stream);
+      status ok = with_host_memory(contents_reader_op, [&] {
+        return c.kind == image::chunk_kind::zero ? clear(steps_[i].to, c.bytes, stream)
+                                                 : copy(steps_[i], buffer.first(c.bytes), stream);
+      });
       if (ok && options_.cancel.stop_requested()) {
-        ok = make_error(errc::operation_canceled, "snapshot::restore", "stop requested");
+        ok = make_error(errc::operation_canceled, contents_reader_op, "stop requested");
       }
       const std::lock_guard lock(mutex_);
       if (!ok) {

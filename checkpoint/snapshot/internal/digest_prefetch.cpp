@@ -5,17 +5,22 @@
 #include <system_error>
 
 #include "stillmap/checkpoint/snapshot/internal/chunk_digests.h"
+#include "stillmap/vmm/internal/host_memory.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::snapshot {
 
 digest_prefetch::digest_prefetch(const device &d, std::vector<virtual_range> chunks,
                                  std::size_t part_bytes)
     : device_(d), chunks_(std::move(chunks)), part_bytes_(part_bytes) {
-  known_.reserve(chunks_.size());
+  // Without memory or a thread, chunks are read instead.
   try {
+    known_.reserve(chunks_.size());
     thread_ = std::jthread([this](const std::stop_token &stop) { run(stop); });
   } catch (const std::system_error &) {
-    over_ = true;  // without a thread, chunks are read instead
+    over_ = true;
+  } catch (const std::bad_alloc &) {
+    over_ = true;
   }
 }
 
@@ -34,20 +39,21 @@ std::size_t digest_prefetch::end_of_part(std::size_t first) const {
   return end;
 }
 
-void digest_prefetch::run(const std::stop_token &stop) {
-  try {
-    auto with = chunk_digester::create(device_);
-    for (std::size_t first = 0, end = 0; with && first < chunks_.size(); first = end) {
+void digest_prefetch::run(const std::stop_token &stop) noexcept {
+  // After a failure chunks are read instead.
+  (void)with_host_memory("snapshot::digest_prefetch", [&]() -> status {
+    STILLMAP_ASSIGN_OR_RETURN(auto with, chunk_digester::create(device_));
+    for (std::size_t first = 0, end = 0; first < chunks_.size(); first = end) {
       end = end_of_part(first);
-      const auto made = with->digests_of(std::span(chunks_).subspan(first, end - first));
-      if (!made) break;
+      STILLMAP_ASSIGN_OR_RETURN(const auto made,
+                                with.digests_of(std::span(chunks_).subspan(first, end - first)));
       const std::lock_guard lock(mutex_);
       if (stop.stop_requested()) break;
-      known_.insert(known_.end(), made->begin(), made->end());
+      known_.insert(known_.end(), made.begin(), made.end());
       progressed_.notify_all();
     }
-  } catch (const std::bad_alloc &) {  // without host memory, chunks are read instead
-  }
+    return {};
+  });
   const std::lock_guard lock(mutex_);
   over_ = true;
   progressed_.notify_all();

@@ -32,7 +32,7 @@ class digest_prefetch {
   std::optional<image::digest> of(std::size_t i);
 
  private:
-  void run(const std::stop_token &stop);
+  void run(const std::stop_token &stop) noexcept;
   std::size_t end_of_part(std::size_t first) const;
 
   const device device_;
