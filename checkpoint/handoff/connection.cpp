@@ -7,10 +7,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <thread>
 
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::handoff {
@@ -50,6 +52,18 @@ status wait_for(int fd, short events, std::chrono::milliseconds timeout,
     }
   }
 }
+
+// Descriptors that a message brought, closed unless they are taken. Owned at once, before anything
+// is allocated for them.
+struct received_fds {
+  std::array<int, connection::max_fds> fds;
+  std::size_t count = 0, taken = 0;
+  received_fds() = default;
+  received_fds(const received_fds &) = delete;
+  ~received_fds() {
+    while (taken != count) ::close(fds[taken++]);
+  }
+};
 
 // After a failed system call: whether to poll and call it again.
 bool again() {
@@ -102,24 +116,26 @@ result<connection> connection::adopt(owned_fd socket) {
 
 result<connection> connection::connect(const std::string &address,
                                        std::chrono::milliseconds timeout, std::stop_token cancel) {
-  socklen_t bytes = 0;
-  STILLMAP_ASSIGN_OR_RETURN(const sockaddr_un name, parse(address, &bytes));
-  const auto until = std::chrono::steady_clock::now() + timeout;
-  for (;;) {
-    owned_fd socket = new_socket();
-    if (socket.get() < 0) return system_error("a socket cannot be created");
-    if (::connect(socket.get(), reinterpret_cast<const sockaddr *>(&name), bytes) == 0) {
-      return adopt(std::move(socket));
+  return with_host_memory(connection_op, [&]() -> result<connection> {
+    socklen_t bytes = 0;
+    STILLMAP_ASSIGN_OR_RETURN(const sockaddr_un name, parse(address, &bytes));
+    const auto until = std::chrono::steady_clock::now() + timeout;
+    for (;;) {
+      owned_fd socket = new_socket();
+      if (socket.get() < 0) return system_error("a socket cannot be created");
+      if (::connect(socket.get(), reinterpret_cast<const sockaddr *>(&name), bytes) == 0) {
+        return adopt(std::move(socket));
+      }
+      const int code = errno;
+      const bool retry = code == ENOENT || code == ECONNREFUSED || code == EAGAIN || code == EINTR;
+      if (cancel.stop_requested())
+        return make_error(errc::operation_canceled, connection_op, "stop requested");
+      if (!retry || std::chrono::steady_clock::now() >= until) {
+        return make_system_error(code, connection_op, "no process accepts connections", address);
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
-    const int code = errno;
-    const bool retry = code == ENOENT || code == ECONNREFUSED || code == EAGAIN || code == EINTR;
-    if (cancel.stop_requested())
-      return make_error(errc::operation_canceled, connection_op, "stop requested");
-    if (!retry || std::chrono::steady_clock::now() >= until) {
-      return make_system_error(code, connection_op, "no process accepts connections", address);
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
+  });
 }
 
 status connection::send(std::uint16_t kind, std::span<const std::byte> body,
@@ -175,21 +191,23 @@ status connection::read(std::byte *to, std::size_t bytes, std::vector<owned_fd> 
     if (n < 0 && again()) continue;
     if (n < 0) return system_error("the peer closed the connection");
     if (n == 0) return system_error("the peer closed the connection", ECONNRESET);
-    // Owned at once, so that they are closed on every path.
-    std::vector<owned_fd> received;
+    received_fds received;
     for (cmsghdr *c = CMSG_FIRSTHDR(&m); c != nullptr; c = CMSG_NXTHDR(&m, c)) {
       if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
       for (std::size_t i = 0; CMSG_LEN((i + 1) * sizeof(int)) <= c->cmsg_len; ++i) {
         int fd = -1;
         std::memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
-        received.push_back(owned_fd(fd));
+        received.fds[received.count++] = fd;  // `room` has space for no more
       }
     }
     if ((m.msg_flags & MSG_CTRUNC) != 0 ||
-        (!received.empty() && (fds == nullptr || fds->size() + received.size() > max_fds))) {
+        (received.count != 0 && (fds == nullptr || fds->size() + received.count > max_fds))) {
       return make_error(errc::corrupt, connection_op, "the peer sent unexpected file descriptors");
     }
-    for (owned_fd &fd : received) fds->push_back(std::move(fd));
+    if (received.count != 0) fds->reserve(fds->size() + received.count);
+    while (received.taken != received.count) {
+      fds->push_back(owned_fd(received.fds[received.taken++]));
+    }
     to += n;
     bytes -= static_cast<std::size_t>(n);
   }
@@ -198,53 +216,59 @@ status connection::read(std::byte *to, std::size_t bytes, std::vector<owned_fd> 
 
 result<message> connection::receive(std::size_t limit, std::chrono::milliseconds timeout,
                                     std::stop_token cancel, deadline by) {
-  message out;
-  header head{};
-  STILLMAP_RETURN_IF_ERROR(
-      read(reinterpret_cast<std::byte *>(&head), sizeof head, &out.fds, timeout, cancel, by));
-  if (head.magic != magic)
-    return make_error(errc::corrupt, connection_op, "not a message of this protocol");
-  if (head.version != version) {
-    return make_error(errc::corrupt, connection_op, "the peer uses another protocol version",
-                      head.version, version);
-  }
-  if (head.bytes > limit) {
-    return make_error(errc::corrupt, connection_op, "the message exceeds the size limit",
-                      head.bytes, limit, error_unit::bytes);
-  }
-  if (head.fds != out.fds.size()) {
-    return make_error(errc::corrupt, connection_op,
-                      "another number of file descriptors than announced", out.fds.size(), head.fds,
-                      error_unit::items);
-  }
-  out.kind = head.kind;
-  // Grows as data arrives: an announced size alone allocates no memory.
-  constexpr std::size_t part = std::size_t{1} << 20;
-  while (out.body.size() < head.bytes) {
-    const std::size_t done = out.body.size();
-    out.body.resize(std::min<std::size_t>(head.bytes, done + part));
+  return with_host_memory(connection_op, [&]() -> result<message> {
+    message out;
+    header head{};
     STILLMAP_RETURN_IF_ERROR(
-        read(out.body.data() + done, out.body.size() - done, nullptr, timeout, cancel, by));
-  }
-  return out;
+        read(reinterpret_cast<std::byte *>(&head), sizeof head, &out.fds, timeout, cancel, by));
+    if (head.magic != magic)
+      return make_error(errc::corrupt, connection_op, "not a message of this protocol");
+    if (head.version != version) {
+      return make_error(errc::corrupt, connection_op, "the peer uses another protocol version",
+                        head.version, version);
+    }
+    if (head.bytes > limit) {
+      return make_error(errc::corrupt, connection_op, "the message exceeds the size limit",
+                        head.bytes, limit, error_unit::bytes);
+    }
+    if (head.fds != out.fds.size()) {
+      return make_error(errc::corrupt, connection_op,
+                        "another number of file descriptors than announced", out.fds.size(),
+                        head.fds, error_unit::items);
+    }
+    out.kind = head.kind;
+    // Grows as data arrives: an announced size alone allocates no memory.
+    constexpr std::size_t part = std::size_t{1} << 20;
+    while (out.body.size() < head.bytes) {
+      const std::size_t done = out.body.size();
+      out.body.resize(std::min<std::size_t>(head.bytes, done + part));
+      STILLMAP_RETURN_IF_ERROR(
+          read(out.body.data() + done, out.body.size() - done, nullptr, timeout, cancel, by));
+    }
+    return out;
+  });
 }
 
 result<listener> listener::create(const std::string &address) {
-  socklen_t bytes = 0;
-  STILLMAP_ASSIGN_OR_RETURN(const sockaddr_un name, parse(address, &bytes));
-  owned_fd socket = new_socket();
-  if (socket.get() < 0) return system_error("a socket cannot be created");
-  if (::bind(socket.get(), reinterpret_cast<const sockaddr *>(&name), bytes) != 0) {
-    if (errno != EADDRINUSE)
-      return make_system_error(errno, connection_op, "the socket cannot be bound", address);
-    const error e{make_error_code(errc::busy), connection_op, "the address is in use"};
-    return tl::unexpected(e.about(address));
-  }
-  listener out(std::move(socket), address.front() == '@' ? std::string() : address);
-  if (::listen(out.socket_.get(), 4) != 0) {
-    return make_system_error(errno, connection_op, "the socket cannot listen", address);
-  }
-  return out;
+  return with_host_memory(connection_op, [&]() -> result<listener> {
+    socklen_t bytes = 0;
+    STILLMAP_ASSIGN_OR_RETURN(const sockaddr_un name, parse(address, &bytes));
+    // Allocated before the path exists, so that it is unlinked after any failure.
+    std::string path = address.front() == '@' ? std::string() : address;
+    owned_fd socket = new_socket();
+    if (socket.get() < 0) return system_error("a socket cannot be created");
+    if (::bind(socket.get(), reinterpret_cast<const sockaddr *>(&name), bytes) != 0) {
+      if (errno != EADDRINUSE)
+        return make_system_error(errno, connection_op, "the socket cannot be bound", address);
+      const error e{make_error_code(errc::busy), connection_op, "the address is in use"};
+      return tl::unexpected(e.about(address));
+    }
+    listener out(std::move(socket), std::move(path));
+    if (::listen(out.socket_.get(), 4) != 0) {
+      return make_system_error(errno, connection_op, "the socket cannot listen", address);
+    }
+    return out;
+  });
 }
 
 listener::~listener() {

@@ -6,6 +6,7 @@
 #include "stillmap/checkpoint/handoff/internal/ownership_word.h"
 #include "stillmap/checkpoint/handoff/internal/session.h"
 #include "stillmap/vmm/context.h"
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/page_pool.h"
 #include "stillmap/vmm/physical_memory.h"
@@ -23,10 +24,13 @@ class receiver {
       : device_(d), session_(d, from, options, receive_op) {}
 
   result<restored_memory> run() {
-    if (const status s = receive_memory(); !s) return session_.abort(s.error());
+    if (const status s = with_host_memory(receive_op, [&] { return receive_memory(); }); !s) {
+      return session_.abort(s.error());
+    }
     session_.ignore_cancel();
     // A lost offer message does not matter: the ownership word decides, also if the sender is dead.
-    const auto offer = session_.receive(kind::offer, 0, 0, 0);
+    const auto offer =
+        with_host_memory(receive_op, [&] { return session_.receive(kind::offer, 0, 0, 0); });
     if (offer) session_.reached(step::offer_received);
     if (!word_->commit()) {
       if (!offer) return session_.abort(offer.error());
@@ -129,7 +133,7 @@ class receiver {
 }  // namespace
 
 result<restored_memory> receive(const device &d, connection &from, const handoff_options &options) {
-  return receiver(d, from, options).run();
+  return with_host_memory(receive_op, [&] { return receiver(d, from, options).run(); });
 }
 
 }  // namespace stillmap::handoff

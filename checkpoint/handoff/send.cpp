@@ -6,6 +6,7 @@
 #include "stillmap/checkpoint/handoff/internal/ownership_word.h"
 #include "stillmap/checkpoint/handoff/internal/session.h"
 #include "stillmap/vmm/context.h"
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/page_pool.h"
 
@@ -21,8 +22,8 @@ class sender {
 
   result<sent_memory> run(std::span<const std::string> tags) {
     STILLMAP_ASSIGN_OR_RETURN(ownership_word word, ownership_word::create());
-    status s = send_memory(tags, word);
-    if (s) s = offer(word);
+    status s = with_host_memory(send_op, [&] { return send_memory(tags, word); });
+    if (s) s = with_host_memory(send_op, [&] { return offer(word); });
     if (s) return release();
     // On any failure: revoke, so that the receiver cannot commit any more, unless it has already.
     if (!word.revoke()) {
@@ -128,7 +129,7 @@ class sender {
   }
 
   // The receiver owns the memory. Unmaps it here; the pools must not hand out its pages again.
-  sent_memory release() {
+  sent_memory release() noexcept {
     sent_memory out{memory_.layout.blocks.size(),
                     memory_.layout.places.size(),
                     memory_.pages.size(),
@@ -157,7 +158,7 @@ class sender {
 
 result<sent_memory> send(const device &d, connection &to, std::span<const std::string> tags,
                          const handoff_options &options) {
-  return sender(d, to, options).run(tags);
+  return with_host_memory(send_op, [&] { return sender(d, to, options).run(tags); });
 }
 
 }  // namespace stillmap::handoff

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::handoff {
@@ -59,11 +60,13 @@ result<message> session::receive(kind k, std::size_t limit, std::size_t min_fds,
   return received;
 }
 
-tl::unexpected<error> session::abort(const error &e) {
+tl::unexpected<error> session::abort(const error &e) noexcept {
   if (!peer_failed_) {
     // The peer may be gone; the error to return is the first one.
-    (void)peer_.send(static_cast<std::uint16_t>(kind::error), checkpoint::encode(e), {},
-                     std::chrono::milliseconds(0), {});
+    (void)with_host_memory(operation_, [&] {
+      return peer_.send(static_cast<std::uint16_t>(kind::error), checkpoint::encode(e), {},
+                        std::chrono::milliseconds(0), {});
+    });
   }
   return tl::unexpected(e);
 }

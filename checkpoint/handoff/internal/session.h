@@ -18,7 +18,7 @@ class session {
   // Errors: corrupt (a message of another kind), an error of the peer.
   result<message> receive(kind k, std::size_t limit, std::size_t min_fds, std::size_t max_fds);
   // Sends the error to the peer, if it still listens, and returns it.
-  tl::unexpected<error> abort(const error &e);
+  tl::unexpected<error> abort(const error &e) noexcept;
   void reached(step s) const {
     if (options_.on_step) options_.on_step(s);
   }
