@@ -8,16 +8,20 @@
 
 #include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/checkpoint/migration/internal/openssl.h"
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::migration {
 namespace {
 
+constexpr const char *load_op = "migration::load_credentials",
+                     *self_signed_op = "migration::make_self_signed",
+                     *fingerprint_op = "migration::fingerprint_of";
 constexpr std::size_t max_file_bytes = std::size_t{1} << 20;
 
 result<std::string> read_file(const std::string &path) {
   if (path.empty()) return std::string();
-  constexpr const char *op = "migration::load_credentials";
+  constexpr const char *op = load_op;
   std::ifstream in(path, std::ios::binary);
   std::string text(max_file_bytes + 1, '\0');
   if (in) in.read(text.data(), static_cast<std::streamsize>(text.size()));
@@ -46,54 +50,60 @@ std::string pem_text(const auto &write) {
 
 result<credentials> load_credentials(const std::string &certificate, const std::string &key,
                                      const std::string &authorities) {
-  credentials out;
-  for (const auto &[path, into] : {std::pair{&certificate, &out.certificate},
-                                   {&key, &out.key},
-                                   {&authorities, &out.authorities}}) {
-    STILLMAP_ASSIGN_OR_RETURN(*into, read_file(*path));
-  }
-  return out;
+  return with_host_memory(load_op, [&]() -> result<credentials> {
+    credentials out;
+    for (const auto &[path, into] : {std::pair{&certificate, &out.certificate},
+                                     {&key, &out.key},
+                                     {&authorities, &out.authorities}}) {
+      STILLMAP_ASSIGN_OR_RETURN(*into, read_file(*path));
+    }
+    return out;
+  });
 }
 
 result<credentials> make_self_signed(const std::string &name, int days) {
-  constexpr const char *op = "migration::make_self_signed";
-  const owned_key key(EVP_PKEY_Q_keygen(nullptr, nullptr, "EC", "P-256"));
-  const owned_certificate made(X509_new());
-  bool good = key != nullptr && made != nullptr && X509_set_version(made.get(), 2) == 1 &&
-              ASN1_INTEGER_set(X509_get_serialNumber(made.get()), 1) == 1 &&
-              X509_gmtime_adj(X509_getm_notBefore(made.get()), -300) != nullptr &&
-              X509_gmtime_adj(X509_getm_notAfter(made.get()), 86400L * days) != nullptr &&
-              X509_set_pubkey(made.get(), key.get()) == 1;
-  if (good) {
-    X509_NAME *const subject = X509_get_subject_name(made.get());
-    good = X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_UTF8,
-                                      reinterpret_cast<const unsigned char *>(name.data()),
-                                      static_cast<int>(name.size()), -1, 0) == 1 &&
-           X509_set_issuer_name(made.get(), subject) == 1 &&
-           X509_sign(made.get(), key.get(), EVP_sha256()) != 0;
-  }
-  credentials out;
-  if (good) {
-    out.certificate = pem_text([&](BIO *b) { return PEM_write_bio_X509(b, made.get()); });
-    out.key = pem_text([&](BIO *b) {
-      return PEM_write_bio_PrivateKey(b, key.get(), nullptr, nullptr, 0, nullptr, nullptr);
-    });
-  }
-  if (out.certificate.empty() || out.key.empty()) {
-    return tl::unexpected(
-        openssl_error(errc::not_supported, op, "OpenSSL cannot create a certificate"));
-  }
-  return out;
+  return with_host_memory(self_signed_op, [&]() -> result<credentials> {
+    constexpr const char *op = self_signed_op;
+    const owned_key key(EVP_PKEY_Q_keygen(nullptr, nullptr, "EC", "P-256"));
+    const owned_certificate made(X509_new());
+    bool good = key != nullptr && made != nullptr && X509_set_version(made.get(), 2) == 1 &&
+                ASN1_INTEGER_set(X509_get_serialNumber(made.get()), 1) == 1 &&
+                X509_gmtime_adj(X509_getm_notBefore(made.get()), -300) != nullptr &&
+                X509_gmtime_adj(X509_getm_notAfter(made.get()), 86400L * days) != nullptr &&
+                X509_set_pubkey(made.get(), key.get()) == 1;
+    if (good) {
+      X509_NAME *const subject = X509_get_subject_name(made.get());
+      good = X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_UTF8,
+                                        reinterpret_cast<const unsigned char *>(name.data()),
+                                        static_cast<int>(name.size()), -1, 0) == 1 &&
+             X509_set_issuer_name(made.get(), subject) == 1 &&
+             X509_sign(made.get(), key.get(), EVP_sha256()) != 0;
+    }
+    credentials out;
+    if (good) {
+      out.certificate = pem_text([&](BIO *b) { return PEM_write_bio_X509(b, made.get()); });
+      out.key = pem_text([&](BIO *b) {
+        return PEM_write_bio_PrivateKey(b, key.get(), nullptr, nullptr, 0, nullptr, nullptr);
+      });
+    }
+    if (out.certificate.empty() || out.key.empty()) {
+      return tl::unexpected(
+          openssl_error(errc::not_supported, op, "OpenSSL cannot create a certificate"));
+    }
+    return out;
+  });
 }
 
 result<std::string> fingerprint_of(const credentials &c) {
-  const owned_bio in = read_bio(c.certificate);
-  const owned_certificate first(PEM_read_bio_X509(in.get(), nullptr, nullptr, nullptr));
-  if (first == nullptr) {
-    return tl::unexpected(
-        openssl_error(errc::invalid_argument, "migration::fingerprint_of", "no certificate"));
-  }
-  return fingerprint_of(first.get());
+  return with_host_memory(fingerprint_op, [&]() -> result<std::string> {
+    const owned_bio in = read_bio(c.certificate);
+    const owned_certificate first(PEM_read_bio_X509(in.get(), nullptr, nullptr, nullptr));
+    if (first == nullptr) {
+      return tl::unexpected(
+          openssl_error(errc::invalid_argument, fingerprint_op, "no certificate"));
+    }
+    return fingerprint_of(first.get());
+  });
 }
 
 }  // namespace stillmap::migration

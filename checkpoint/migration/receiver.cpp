@@ -5,6 +5,7 @@
 
 #include "stillmap/checkpoint/migration/internal/session.h"
 #include "stillmap/checkpoint/migration/migration.h"
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::migration {
@@ -45,7 +46,7 @@ class receiver::core {
 
   result<received_memory> receive(std::chrono::milliseconds timeout,
                                   const std::stop_token &cancel) {
-    std::shared_ptr<session> next;
+    std::list<std::shared_ptr<session>> next;
     {
       std::unique_lock lock(mutex_);
       const std::stop_callback wake(cancel, [this] { changed_.notify_all(); });
@@ -55,12 +56,11 @@ class receiver::core {
       }
       if (arrived_.empty())
         return make_error(errc::operation_canceled, receiver_op, "stop requested");
-      next = arrived_.front();
-      arrived_.pop_front();
+      next.splice(next.begin(), arrived_, arrived_.begin());
     }
-    auto out = next->deliver();
+    auto out = with_host_memory(receiver_op, [&] { return next.front()->deliver(); });
     const std::lock_guard lock(mutex_);
-    if (!out) arrived_.push_front(next);
+    if (!out) arrived_.splice(arrived_.begin(), next);
     return out;
   }
 
@@ -76,10 +76,11 @@ class receiver::core {
     std::jthread thread;  // destroyed first
   };
 
-  // The acceptor thread.
-  void accept_all() {
+  // The acceptor thread. Where the host has no memory for a connection, that one is closed.
+  void accept_all() noexcept {
     for (;;) {
-      auto c = acceptor_->accept(std::chrono::milliseconds(200));
+      auto c = with_host_memory(receiver_op,
+                                [&] { return acceptor_->accept(std::chrono::milliseconds(200)); });
       {
         const std::lock_guard lock(mutex_);
         if (stopping_) return;
@@ -98,24 +99,35 @@ class receiver::core {
     }
   }
 
-  void serve(std::unique_ptr<channel> with) {
+  void serve(std::unique_ptr<channel> with) noexcept {
     const std::lock_guard lock(mutex_);
     if (connections_.size() >= max_connections) return;  // closes it
-    connection &c = connections_.emplace_back();
-    c.with = std::move(with);
+    std::list<connection> made;
     try {
+      connection &c = made.emplace_back();
+      c.with = std::move(with);
       c.thread = std::jthread([this, &c] {
         handle(*c.with);
         const std::lock_guard ending(mutex_);
         c.with.reset();
         c.over = true;  // the last use of the connection: accept_all() may destroy it now
       });
+      connections_.splice(connections_.end(), made);
     } catch (const std::system_error &) {
-      connections_.pop_back();
+    } catch (const std::bad_alloc &) {
     }
   }
 
-  void handle(channel &with) {
+  // The thread of a connection.
+  void handle(channel &with) noexcept {
+    const status s = with_host_memory(receiver_op, [&]() -> status {
+      serve_request(with);
+      return {};
+    });
+    if (!s) refuse(with, s.error());
+  }
+
+  void serve_request(channel &with) {
     if (status s = with.handshake(options_.timeout); !s) return;
     if (options_.allow && !options_.allow(with.peer())) {
       return refuse(with, errc::not_supported, "tasks of this peer are not accepted");
@@ -135,8 +147,10 @@ class receiver::core {
   }
 
   // Best effort: the connection ends in any case.
-  void refuse(channel &with, const error &why) const {
-    (void)send(with, kind::refusal, checkpoint::encode(why), options_.timeout);
+  void refuse(channel &with, const error &why) const noexcept {
+    (void)with_host_memory(receiver_op, [&] {
+      return send(with, kind::refusal, checkpoint::encode(why), options_.timeout);
+    });
   }
   void refuse(channel &with, errc c, const char *reason, std::uint64_t value = 0,
               std::uint64_t limit = 0) const {
@@ -159,7 +173,8 @@ class receiver::core {
         return refuse(with, errc::busy, "no further task is accepted", owned_.size(),
                       options_.max_tasks);
       }
-      auto made = session::create(device_, *h, with.peer(), options_);
+      auto made = with_host_memory(
+          receiver_op, [&] { return session::create(device_, *h, with.peer(), options_); });
       if (!made) {
         failure_ = made.error();
         return refuse(with, made.error());
@@ -184,7 +199,7 @@ class receiver::core {
       if (id && current_ && current_->id() == *id) joined = current_;
     }
     if (!joined) return refuse(with, errc::corrupt, "no session has this id");
-    const status s = joined->serve_data(with);
+    const status s = with_host_memory(receiver_op, [&] { return joined->serve_data(with); });
     if (s || !joined->alive()) return;
     const std::lock_guard lock(mutex_);
     failure_ = s.error();
@@ -203,7 +218,7 @@ class receiver::core {
       if (!asked && std::find(owned_.begin(), owned_.end(), q->session) != owned_.end()) {
         now = outcome::owner;
       } else if (!asked) {
-        const auto on_record = outcome_on_record(*q);
+        const auto on_record = with_host_memory(receiver_op, [&] { return outcome_on_record(*q); });
         if (!on_record) return refuse(with, on_record.error());
         now = *on_record;
       }
@@ -242,10 +257,13 @@ class receiver::core {
   }
 
   // Makes an owned session available to receive(), once. Requires the mutex.
-  void hand_over(const std::shared_ptr<session> &s) {
+  void hand_over(const std::shared_ptr<session> &s) noexcept {
     if (!s->owned() || std::find(owned_.begin(), owned_.end(), s->id()) != owned_.end()) return;
-    owned_.push_back(s->id());
-    arrived_.push_back(s);
+    session::list_elements &elements = s->elements();
+    elements.owned.front() = s->id();
+    owned_.splice(owned_.end(), elements.owned);
+    elements.arrived.front() = s;
+    arrived_.splice(arrived_.end(), elements.arrived);
     if (current_ == s) current_.reset();
     failure_.reset();
     changed_.notify_all();
@@ -263,7 +281,7 @@ class receiver::core {
   std::list<connection> connections_;
   std::shared_ptr<session> current_;
   std::list<std::shared_ptr<session>> arrived_;
-  std::vector<session_id> owned_;  // since this process began
+  std::list<session_id> owned_;  // since this process began
   std::optional<error> failure_;
 };
 
@@ -272,13 +290,15 @@ result<receiver> receiver::create(const device &d, std::unique_ptr<acceptor> at,
   if (options.records.empty()) {
     return make_error(errc::invalid_argument, receiver_op, "no directory for the ownership record");
   }
-  auto c = std::make_unique<core>(d, std::move(at), std::move(options));
-  try {
-    c->start();
-  } catch (const std::system_error &e) {
-    return tl::unexpected(error{e.code(), receiver_op, "no thread could be created"});
-  }
-  return receiver(std::move(c));
+  return with_host_memory(receiver_op, [&]() -> result<receiver> {
+    auto c = std::make_unique<core>(d, std::move(at), std::move(options));
+    try {
+      c->start();
+    } catch (const std::system_error &e) {
+      return tl::unexpected(error{e.code(), receiver_op, "no thread could be created"});
+    }
+    return receiver(std::move(c));
+  });
 }
 
 receiver::receiver(std::unique_ptr<core> c) : core_(std::move(c)) {}
@@ -289,7 +309,7 @@ std::string receiver::address() const {
 }
 result<received_memory> receiver::receive(std::chrono::milliseconds timeout,
                                           std::stop_token cancel) {
-  return core_->receive(timeout, cancel);
+  return with_host_memory(receiver_op, [&] { return core_->receive(timeout, cancel); });
 }
 std::optional<error> receiver::last_failure() const {
   return core_->last_failure();

@@ -7,6 +7,7 @@
 #include "stillmap/checkpoint/migration/internal/progress_reporter.h"
 #include "stillmap/checkpoint/migration/internal/source_connections.h"
 #include "stillmap/checkpoint/migration/migration.h"
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/page_pool.h"
 
@@ -50,26 +51,29 @@ class sender::core {
 
   sent_memory send(transport &to) {
     if (out_.owner != owner::source) {
-      sent_memory out = out_;
+      sent_memory out = outcome_now();
       out.failure =
           make_error(errc::invalid_argument, sender_op, "the task has already been sent").value();
       return out;
     }
     out_ = {};
+    to_ = {};
     began_ = clock::now();
-    status s = attempt(to);
+    const status s = with_host_memory(sender_op, [&] { return attempt(to); });
     out_.elapsed = since(began_);
-    return s ? out_ : keep(s.error());
+    if (!s) keep(s.error());
+    return outcome_now();
   }
 
   sent_memory resolve(transport &to) {
     constexpr const char *resolve_op = "migration::resolve";
     const auto fail = [this](const error &e) {
       out_.failure = e;
-      return out_;
+      return outcome_now();
     };
     if (!record_) {
-      if (status s = open_record(); !s) return fail(s.error());
+      const status s = with_host_memory(resolve_op, [&] { return open_record(); });
+      if (!s) return fail(s.error());
     }
     if (mine_.state != ownership::intent) {
       out_.owner = mine_.state == ownership::released ? owner::destination : owner::source;
@@ -80,7 +84,8 @@ class sender::core {
     out_.owner = owner::in_doubt;
     out_.task = mine_.task;
     find_outcome(to, make_error(errc::busy, resolve_op, "the destination is unreachable").value());
-    return out_.owner == owner::source ? keep(*out_.failure) : out_;
+    if (out_.owner == owner::source) keep(error(*out_.failure));
+    return outcome_now();
   }
 
   progress now() const { return reporter_.now(); }
@@ -120,8 +125,9 @@ class sender::core {
     out_.task = options_.task;
     STILLMAP_ASSIGN_OR_RETURN(record_file file, record_file::open(options_.records, options_.task));
     STILLMAP_ASSIGN_OR_RETURN(const std::optional<record> before, file.read());
+    record mine = before.value_or(record{});
     record_.emplace(std::move(file));
-    mine_ = before.value_or(record{});
+    mine_ = std::move(mine);
     mine_.task = options_.task;
     out_.epoch = mine_.epoch;
     return {};
@@ -131,14 +137,14 @@ class sender::core {
     const hello h{options_.task, mine_.epoch, device_.capabilities().page_bytes,
                   options_.chunk_bytes, static_cast<std::uint32_t>(options_.channels)};
     STILLMAP_RETURN_IF_ERROR(connections_->open(to, h));
-    out_.to = connections_->peer();
+    to_ = connections_->peer();
     reached(step::connected);
     STILLMAP_RETURN_IF_ERROR(connections_->prepare(memory_->layout()));
     reached(step::prepared);
     STILLMAP_RETURN_IF_ERROR(connections_->open_channels(to));
     reached(step::channels_open);
     precopy copy(options_, *memory_, *connections_, reporter_, out_);
-    const status copied = copy.copy_while_running();
+    const status copied = with_host_memory(sender_op, [&] { return copy.copy_while_running(); });
     throttled_ = copy.throttled();
     if (!copied) return copied;
     stopped_at_ = clock::now();
@@ -157,13 +163,14 @@ class sender::core {
     record next = mine_;
     next.state = ownership::intent;
     next.session = connections_->session();
-    next.peer = out_.to.address + ' ' + out_.to.name;
+    next.peer = to_.address + ' ' + to_.name;
     if (status s = record_->write(next); !s) {
       // Nothing has been sent, so it does not matter which of the two records is on disk.
       (void)record_->write(mine_);
       return s;
     }
-    mine_ = next;
+    // Nothing here may fail: the intent is on record.
+    mine_ = std::move(next);
     out_.owner = owner::in_doubt;
     reached(step::intent_recorded);
     const status sent = connections_->commit(query());
@@ -181,12 +188,13 @@ class sender::core {
 
   // After the intent is on record: asks until the destination replies, or resolve_timeout has
   // passed.
-  void find_outcome(transport &to, const error &why) {
+  void find_outcome(transport &to, const error &why) noexcept {
     out_.failure = why;
     const auto until = clock::now() + options_.resolve_timeout;
     for (auto delay = std::chrono::milliseconds(50);;
          delay = std::min(delay * 2, std::chrono::milliseconds(1000))) {
-      const auto reply = ask_outcome(to, query(), options_.timeout);
+      const auto reply =
+          with_host_memory(sender_op, [&] { return ask_outcome(to, query(), options_.timeout); });
       if (reply && *reply == outcome::owner) {
         release();
         return;
@@ -206,7 +214,7 @@ class sender::core {
   }
 
   // The destination owns the task.
-  void release() {
+  void release() noexcept {
     out_.owner = owner::destination;
     out_.failure.reset();
     out_.epoch = ++mine_.epoch;
@@ -223,24 +231,29 @@ class sender::core {
   }
 
   // The addresses stay reserved by their owners, with nothing mapped.
-  void unmap() {
+  void unmap() noexcept {
     std::vector<std::shared_ptr<page_pool>> pools;
-    for (const page_ptr &p : memory_->memory().pages) {
-      if (std::find(pools.begin(), pools.end(), p.pool()) == pools.end()) pools.push_back(p.pool());
-    }
+    report_if_failed(with_host_memory(sender_op, [&]() -> status {
+      for (const page_ptr &p : memory_->memory().pages) {
+        if (std::find(pools.begin(), pools.end(), p.pool()) != pools.end()) continue;
+        pools.push_back(p.pool());
+      }
+      return {};
+    }));
     if (const status s = checkpoint::detach_pages(device_, memory_->memory()); !s) {
       report_background_error(s.error());
       out_.unmapped = false;
     }
     memory_.reset();
     for (const auto &pool : pools) {
-      if (const auto trimmed = pool->trim(); !trimmed) report_background_error(trimmed.error());
+      const auto trimmed = with_host_memory(sender_op, [&] { return pool->trim(); });
+      if (!trimmed) report_background_error(trimmed.error());
     }
   }
 
   // The source keeps the task, unless out_ says otherwise.
-  sent_memory keep(const error &why) {
-    if (out_.owner != owner::source) return out_;
+  void keep(const error &why) noexcept {
+    if (out_.owner != owner::source) return;
     if (connections_) connections_->discard();
     connections_.reset();
     memory_.reset();
@@ -250,7 +263,17 @@ class sender::core {
     throttled_ = false;
     if (stopped_ && options_.resume) options_.resume();
     stopped_ = false;
-    return out_;
+  }
+
+  // Without the peer where the host has no memory for its name: the outcome matters more.
+  sent_memory outcome_now() const noexcept {
+    sent_memory out = out_;
+    try {
+      out.to = to_;
+    } catch (const std::bad_alloc &) {
+      out.to = {};
+    }
+    return out;
   }
 
   void reached(step s) {
@@ -265,7 +288,8 @@ class sender::core {
   record mine_;  // as last read or written
   std::optional<source_memory> memory_;
   std::optional<source_connections> connections_;
-  sent_memory out_;
+  sent_memory out_;   // without the peer, so that copying it allocates nothing
+  peer_identity to_;  // the peer
   bool stopped_ = false, throttled_ = false;
   clock::time_point began_, stopped_at_;
   progress_reporter reporter_{options_.on_progress};

@@ -16,6 +16,7 @@
 
 #include "stillmap/checkpoint/migration/internal/tls_context.h"
 #include "stillmap/checkpoint/migration/internal/tls_socket.h"
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/physical_memory.h"
 
@@ -24,7 +25,7 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 
-constexpr const char *tls_op = "migration::channel";
+constexpr const char *tls_op = "migration::channel", *tls_create_op = "migration::tls";
 
 tl::unexpected<error> system_error(const char *reason, int code) {
   return make_system_error(code, tls_op, reason);
@@ -103,20 +104,22 @@ class tls_channel final : public channel {
   }
 
   status handshake(std::chrono::milliseconds timeout) override {
-    ERR_clear_error();
-    ssl_.reset(SSL_new(context_->get()));
-    if (ssl_ == nullptr || !use_socket(ssl_.get(), socket_.get())) {
-      return tl::unexpected(
-          openssl_error(errc::not_supported, tls_op, "OpenSSL cannot create a connection"));
-    }
-    SSL_set_read_ahead(ssl_.get(), 1);
-    accepting_ ? SSL_set_accept_state(ssl_.get()) : SSL_set_connect_state(ssl_.get());
-    const auto until = clock::now() + timeout;
-    const auto do_handshake = [&](SSL *s) { return SSL_do_handshake(s); };
-    STILLMAP_RETURN_IF_ERROR(call_ssl(do_handshake, until, errc::not_supported));
-    const owned_certificate theirs(SSL_get1_peer_certificate(ssl_.get()));
-    peer_ = {address_, common_name_of(theirs.get()), migration::fingerprint_of(theirs.get())};
-    return {};
+    return with_host_memory(tls_op, [&]() -> status {
+      ERR_clear_error();
+      ssl_.reset(SSL_new(context_->get()));
+      if (ssl_ == nullptr || !use_socket(ssl_.get(), socket_.get())) {
+        return tl::unexpected(
+            openssl_error(errc::not_supported, tls_op, "OpenSSL cannot create a connection"));
+      }
+      SSL_set_read_ahead(ssl_.get(), 1);
+      accepting_ ? SSL_set_accept_state(ssl_.get()) : SSL_set_connect_state(ssl_.get());
+      const auto until = clock::now() + timeout;
+      const auto do_handshake = [&](SSL *s) { return SSL_do_handshake(s); };
+      STILLMAP_RETURN_IF_ERROR(call_ssl(do_handshake, until, errc::not_supported));
+      const owned_certificate theirs(SSL_get1_peer_certificate(ssl_.get()));
+      peer_ = {address_, common_name_of(theirs.get()), migration::fingerprint_of(theirs.get())};
+      return {};
+    });
   }
 
   peer_identity peer() const override { return peer_; }
@@ -227,32 +230,34 @@ class tls_transport final : public transport {
         context_(std::make_shared<const owned_context>(std::move(context))) {}
 
   result<std::unique_ptr<channel>> connect(std::chrono::milliseconds timeout) override {
-    STILLMAP_ASSIGN_OR_RETURN(const addresses found, resolve_host(endpoint_, false));
-    const auto until = clock::now() + timeout;
-    status last = system_error("the host has no address", EADDRNOTAVAIL);
-    for (const addrinfo *a = found.get(); a != nullptr; a = a->ai_next) {
-      owned_fd s(::socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-      if (s.get() < 0) {
-        last = system_error("no socket could be created", errno);
-        continue;
-      }
-      if (::connect(s.get(), a->ai_addr, a->ai_addrlen) != 0) {
-        if (errno != EINPROGRESS) {
-          last = system_error("connecting failed", errno);
+    return with_host_memory(tls_op, [&]() -> result<std::unique_ptr<channel>> {
+      STILLMAP_ASSIGN_OR_RETURN(const addresses found, resolve_host(endpoint_, false));
+      const auto until = clock::now() + timeout;
+      status last = system_error("the host has no address", EADDRNOTAVAIL);
+      for (const addrinfo *a = found.get(); a != nullptr; a = a->ai_next) {
+        owned_fd s(::socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+        if (s.get() < 0) {
+          last = system_error("no socket could be created", errno);
           continue;
         }
-        if (last = wait_for(s.get(), POLLOUT, until); !last) continue;
-        int failed = 0;
-        socklen_t bytes = sizeof failed;
-        ::getsockopt(s.get(), SOL_SOCKET, SO_ERROR, &failed, &bytes);
-        if (failed != 0) {
-          last = system_error("connecting failed", failed);
-          continue;
+        if (::connect(s.get(), a->ai_addr, a->ai_addrlen) != 0) {
+          if (errno != EINPROGRESS) {
+            last = system_error("connecting failed", errno);
+            continue;
+          }
+          if (last = wait_for(s.get(), POLLOUT, until); !last) continue;
+          int failed = 0;
+          socklen_t bytes = sizeof failed;
+          ::getsockopt(s.get(), SOL_SOCKET, SO_ERROR, &failed, &bytes);
+          if (failed != 0) {
+            last = system_error("connecting failed", failed);
+            continue;
+          }
         }
+        return std::make_unique<tls_channel>(context_, std::move(s), false, address_);
       }
-      return std::make_unique<tls_channel>(context_, std::move(s), false, address_);
-    }
-    return tl::unexpected(last.error().about(address_));
+      return tl::unexpected(last.error().about(address_));
+    });
   }
 
  private:
@@ -269,23 +274,25 @@ class tls_acceptor final : public acceptor {
         context_(std::make_shared<const owned_context>(std::move(context))) {}
 
   result<std::unique_ptr<channel>> accept(std::chrono::milliseconds timeout) override {
-    const auto until = clock::now() + timeout;
-    for (;;) {
-      sockaddr_storage from{};
-      socklen_t bytes = sizeof from;
-      owned_fd s(::accept4(socket_.get(), reinterpret_cast<sockaddr *>(&from), &bytes,
-                           SOCK_CLOEXEC | SOCK_NONBLOCK));
-      if (s.get() >= 0) {
-        return std::make_unique<tls_channel>(context_, std::move(s), true,
-                                             to_text(reinterpret_cast<sockaddr *>(&from), bytes));
+    return with_host_memory(tls_op, [&]() -> result<std::unique_ptr<channel>> {
+      const auto until = clock::now() + timeout;
+      for (;;) {
+        sockaddr_storage from{};
+        socklen_t bytes = sizeof from;
+        owned_fd s(::accept4(socket_.get(), reinterpret_cast<sockaddr *>(&from), &bytes,
+                             SOCK_CLOEXEC | SOCK_NONBLOCK));
+        if (s.get() >= 0) {
+          return std::make_unique<tls_channel>(context_, std::move(s), true,
+                                               to_text(reinterpret_cast<sockaddr *>(&from), bytes));
+        }
+        const int code = errno;
+        if (code == EINVAL) return system_error("the acceptor was shut down", ECANCELED);
+        if (code != EAGAIN && code != EINTR && code != ECONNABORTED) {
+          return system_error("accepting failed", code);
+        }
+        STILLMAP_RETURN_IF_ERROR(wait_for(socket_.get(), POLLIN, until));
       }
-      const int code = errno;
-      if (code == EINVAL) return system_error("the acceptor was shut down", ECANCELED);
-      if (code != EAGAIN && code != EINTR && code != ECONNABORTED) {
-        return system_error("accepting failed", code);
-      }
-      STILLMAP_RETURN_IF_ERROR(wait_for(socket_.get(), POLLIN, until));
-    }
+    });
   }
   std::string address() const override { return address_; }
   void shutdown() noexcept override { ::shutdown(socket_.get(), SHUT_RDWR); }
@@ -300,29 +307,33 @@ class tls_acceptor final : public acceptor {
 
 result<std::unique_ptr<transport>> create_tls_transport(const std::string &address,
                                                         const credentials &c) {
-  STILLMAP_ASSIGN_OR_RETURN(endpoint to, parse(address));
-  STILLMAP_ASSIGN_OR_RETURN(owned_context context, create_tls_context(c, false));
-  return std::make_unique<tls_transport>(address, std::move(to), std::move(context));
+  return with_host_memory(tls_create_op, [&]() -> result<std::unique_ptr<transport>> {
+    STILLMAP_ASSIGN_OR_RETURN(endpoint to, parse(address));
+    STILLMAP_ASSIGN_OR_RETURN(owned_context context, create_tls_context(c, false));
+    return std::make_unique<tls_transport>(address, std::move(to), std::move(context));
+  });
 }
 
 result<std::unique_ptr<acceptor>> create_tls_acceptor(const std::string &address,
                                                       const credentials &c) {
-  STILLMAP_ASSIGN_OR_RETURN(const endpoint at, parse(address));
-  STILLMAP_ASSIGN_OR_RETURN(owned_context context, create_tls_context(c, true));
-  STILLMAP_ASSIGN_OR_RETURN(const addresses found, resolve_host(at, true));
-  const addrinfo *const a = found.get();
-  owned_fd s(::socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  const int on = 1;
-  if (s.get() >= 0) ::setsockopt(s.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  if (s.get() < 0 || ::bind(s.get(), a->ai_addr, a->ai_addrlen) != 0 ||
-      ::listen(s.get(), 64) != 0) {
-    return make_system_error(errno, tls_op, "cannot listen", address);
-  }
-  sockaddr_storage bound{};
-  socklen_t bytes = sizeof bound;
-  ::getsockname(s.get(), reinterpret_cast<sockaddr *>(&bound), &bytes);
-  return std::make_unique<tls_acceptor>(
-      std::move(s), to_text(reinterpret_cast<sockaddr *>(&bound), bytes), std::move(context));
+  return with_host_memory(tls_create_op, [&]() -> result<std::unique_ptr<acceptor>> {
+    STILLMAP_ASSIGN_OR_RETURN(const endpoint at, parse(address));
+    STILLMAP_ASSIGN_OR_RETURN(owned_context context, create_tls_context(c, true));
+    STILLMAP_ASSIGN_OR_RETURN(const addresses found, resolve_host(at, true));
+    const addrinfo *const a = found.get();
+    owned_fd s(::socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    const int on = 1;
+    if (s.get() >= 0) ::setsockopt(s.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (s.get() < 0 || ::bind(s.get(), a->ai_addr, a->ai_addrlen) != 0 ||
+        ::listen(s.get(), 64) != 0) {
+      return make_system_error(errno, tls_op, "cannot listen", address);
+    }
+    sockaddr_storage bound{};
+    socklen_t bytes = sizeof bound;
+    ::getsockname(s.get(), reinterpret_cast<sockaddr *>(&bound), &bytes);
+    return std::make_unique<tls_acceptor>(
+        std::move(s), to_text(reinterpret_cast<sockaddr *>(&bound), bytes), std::move(context));
+  });
 }
 
 }  // namespace stillmap::migration

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <system_error>
 
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::migration {
@@ -32,13 +33,19 @@ status destination_memory::prepare(layout_message l) {
           create_pages(std::move(factory), stop);
         });
   } catch (const std::system_error &e) {
-    const std::lock_guard lock(mutex_);
-    page_status_ =
-        tl::unexpected(error{e.code(), destination_memory_op, "no thread could be created"});
-    pages_changed_.notify_all();
-    return page_status_;
+    return fail_pages(error{e.code(), destination_memory_op, "no thread could be created"});
+  } catch (const std::bad_alloc &) {
+    return fail_pages(host_out_of_memory(destination_memory_op).value());
   }
   return {};
+}
+
+// No more pages will be created.
+status destination_memory::fail_pages(const error &why) noexcept {
+  const std::lock_guard lock(mutex_);
+  page_status_ = tl::unexpected(why);
+  pages_changed_.notify_all();
+  return page_status_;
 }
 
 status destination_memory::check_between_rounds() const {
@@ -70,12 +77,12 @@ status destination_memory::reserve(layout_message l) {
   STILLMAP_RETURN_IF_ERROR(check_between_rounds());
   memory_.reset();
   staging_.reset();
-  std::map<std::uint32_t, page> before;
+  std::map<std::uint32_t, page> before, pages;
   before.swap(pages_);
   STILLMAP_ASSIGN_OR_RETURN(auto memory, checkpoint::restored_memory::reserve(device_, l.layout));
+  std::optional<checkpoint::staging_mapping> staging;
   if (bytes != 0) {
-    STILLMAP_ASSIGN_OR_RETURN(auto staging, checkpoint::staging_mapping::reserve(device_, bytes));
-    staging_ = std::move(staging);
+    STILLMAP_ASSIGN_OR_RETURN(staging, checkpoint::staging_mapping::reserve(device_, bytes));
   }
   for (std::size_t i = 0; i < l.pages.size(); ++i) {
     page p;
@@ -86,8 +93,10 @@ status destination_memory::reserve(layout_message l) {
       p.at = {};
     }
     p.chunks.resize(p.bytes / chunk_bytes_);
-    pages_.emplace(l.pages[i], std::move(p));
+    pages.emplace(l.pages[i], std::move(p));
   }
+  pages_ = std::move(pages);
+  staging_ = std::move(staging);
   numbers_ = std::move(l.pages);
   memory_ = std::move(memory);
   page_status_ = {};
@@ -97,19 +106,23 @@ status destination_memory::reserve(layout_message l) {
 
 // The page thread.
 void destination_memory::create_pages(checkpoint::page_factory factory,
-                                      const std::stop_token &stop) {
-  status s;
-  for (std::size_t i = 0; s && i < numbers_.size() && !stop.stop_requested();
-       i += pages_per_batch) {
-    s = create_batch(factory, i, std::min(i + pages_per_batch, numbers_.size()));
-  }
+                                      const std::stop_token &stop) noexcept {
+  status s = with_host_memory(destination_memory_op, [&]() -> status {
+    for (std::size_t i = 0; i < numbers_.size() && !stop.stop_requested(); i += pages_per_batch) {
+      STILLMAP_RETURN_IF_ERROR(
+          create_batch(factory, i, std::min(i + pages_per_batch, numbers_.size())));
+    }
+    return {};
+  });
   const std::lock_guard lock(mutex_);
   if (s && stop.stop_requested())
     s = make_error(errc::operation_canceled, destination_memory_op, "stop requested");
   if (s) {
-    std::vector<page_ptr> order;
-    for (const std::uint32_t n : numbers_) order.push_back(pages_.at(n).memory);
-    s = memory_->map(order);
+    s = with_host_memory(destination_memory_op, [&] {
+      std::vector<page_ptr> order;
+      for (const std::uint32_t n : numbers_) order.push_back(pages_.at(n).memory);
+      return memory_->map(order);
+    });
   }
   page_status_ = s;
   all_mapped_ = s.has_value();

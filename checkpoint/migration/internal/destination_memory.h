@@ -70,7 +70,8 @@ class destination_memory {
   };
   status check_between_rounds() const;  // requires the mutex
   status reserve(layout_message l);
-  void create_pages(checkpoint::page_factory factory, const std::stop_token &stop);
+  void create_pages(checkpoint::page_factory factory, const std::stop_token &stop) noexcept;
+  status fail_pages(const error &why) noexcept;
   status create_batch(checkpoint::page_factory &factory, std::size_t first, std::size_t end);
   void stop_page_thread();
   // Requires the mutex. Nullopt: no such chunk.

@@ -2,8 +2,6 @@
 
 #include <openssl/err.h>
 
-#include "stillmap/checkpoint/image/digest.h"
-
 namespace stillmap::migration {
 
 error openssl_error(errc c, const char *operation, const char *fallback) {
@@ -18,11 +16,20 @@ owned_bio read_bio(const std::string &pem) {
   return owned_bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
 }
 
+fingerprint_text::fingerprint_text(const X509 *certificate) noexcept {
+  constexpr const char *digits = "0123456789abcdef";
+  std::array<unsigned char, 32> hash{};
+  if (certificate == nullptr || X509_digest(certificate, EVP_sha256(), hash.data(), nullptr) != 1) {
+    return;
+  }
+  for (const unsigned char b : hash) {
+    text_[size_++] = digits[b >> 4];
+    text_[size_++] = digits[b & 15];
+  }
+}
+
 std::string fingerprint_of(const X509 *certificate) {
-  image::sha256 hash;
-  auto *const to = reinterpret_cast<unsigned char *>(hash.bytes.data());
-  if (certificate == nullptr || X509_digest(certificate, EVP_sha256(), to, nullptr) != 1) return {};
-  return hash.text();
+  return std::string(fingerprint_text(certificate).text());
 }
 
 std::string common_name_of(const X509 *certificate) {

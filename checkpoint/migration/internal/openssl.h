@@ -5,8 +5,11 @@
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
 
+#include <array>
+#include <cstddef>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "stillmap/vmm/error.h"
 
@@ -34,7 +37,18 @@ error openssl_error(errc c, const char *operation, const char *fallback);
 
 // Reads from `pem`, which must outlive the result.
 owned_bio read_bio(const std::string &pem);
-// SHA-256 in hexadecimal; empty on failure.
+// SHA-256 in hexadecimal; empty on failure. Allocates nothing.
+class fingerprint_text {
+ public:
+  explicit fingerprint_text(const X509 *certificate) noexcept;
+  bool empty() const { return size_ == 0; }
+  std::string_view text() const { return {text_.data(), size_}; }
+
+ private:
+  std::array<char, 64> text_;
+  std::size_t size_ = 0;
+};
+// The same as a string.
 std::string fingerprint_of(const X509 *certificate);
 std::string common_name_of(const X509 *certificate);
 

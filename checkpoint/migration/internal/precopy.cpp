@@ -31,9 +31,11 @@ status precopy::copy_while_running() {
   if (from_.chunks().empty()) return {};
   const bool stop_and_copy = options_.on_no_convergence == no_convergence::stop_and_copy;
   // A device that cannot detect changes gets one round, with the task stopped.
-  can_detect_changes_ = from_.prepare_digests().has_value();
+  const status digests = from_.prepare_digests();
+  can_detect_changes_ = digests.has_value();
   if (!can_detect_changes_) {
     if (stop_and_copy) return {};
+    if (digests.error().code == std::errc::not_enough_memory) return digests;
     return make_error(errc::not_supported, precopy_op,
                       "the device cannot detect changes, and a long downtime is not allowed");
   }

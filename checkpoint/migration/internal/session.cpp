@@ -4,6 +4,7 @@
 
 #include "stillmap/checkpoint/image/image_set.h"
 #include "stillmap/checkpoint/migration/internal/chunk_receiver.h"
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::migration {
@@ -72,22 +73,25 @@ status session::send_control(kind what, std::span<const std::byte> body, std::ui
 }
 
 // Best effort: the session fails whether the source learns why or not.
-void session::refuse(const error &why) {
+void session::refuse(const error &why) noexcept {
   {
     const std::lock_guard lock(mutex_);
     if (state_ != state::copying) return;
   }
-  (void)send_control(kind::refusal, checkpoint::encode(why));
+  (void)with_host_memory(session_op,
+                         [&] { return send_control(kind::refusal, checkpoint::encode(why)); });
 }
 
-status session::serve_control(channel &control) {
+status session::serve_control(channel &control) noexcept {
   {
     const std::lock_guard lock(mutex_);
     control_ = &control;
   }
   reached(step::accepted);
-  status s = send_control(kind::welcome, encode(id_));
-  if (s) s = receive_control(control);
+  const status s = with_host_memory(session_op, [&]() -> status {
+    STILLMAP_RETURN_IF_ERROR(send_control(kind::welcome, encode(id_)));
+    return receive_control(control);
+  });
   if (!s) refuse(s.error());
   std::unique_lock lock(mutex_);
   control_ = nullptr;
@@ -151,7 +155,7 @@ status session::receive_control(channel &control) {
   }
 }
 
-status session::commit(const outcome_query &q) {
+status session::commit(const outcome_query &q) noexcept {
   {
     const std::lock_guard lock(mutex_);
     if (state_ == state::owned || state_ == state::delivered) return {};  // a repeated commit
@@ -161,10 +165,13 @@ status session::commit(const outcome_query &q) {
                         "a commit of another session, or before the seal", q.epoch,
                         hello_.epoch + 1);
     }
-    if (status s = record_->write(make_record(ownership::owner)); !s) {
+    const status s =
+        with_host_memory(session_op, [&] { return record_->write(make_record(ownership::owner)); });
+    if (!s) {
       // The record may be on disk all the same, so it is replaced by a refusal. If that fails as
       // well, receiver::core::outcome_on_record() writes it when the source asks.
-      (void)record_->write(make_record(ownership::refused));
+      (void)with_host_memory(session_op,
+                             [&] { return record_->write(make_record(ownership::refused)); });
       state_ = state::dead;
       return s;
     }
@@ -200,7 +207,7 @@ status session::serve_data(channel &data) {
     }
     data_.push_back(&data);
   }
-  const status s = receive_data(data);
+  const status s = with_host_memory(session_op, [&] { return receive_data(data); });
   refuse(s.error());  // the session fails without this channel
   const std::lock_guard lock(mutex_);
   data_.erase(std::find(data_.begin(), data_.end(), &data));
@@ -267,10 +274,13 @@ void session::cancel_if_silent() {
 
 result<received_memory> session::deliver() {
   const std::lock_guard lock(mutex_);
+  peer_identity from = from_;
   STILLMAP_RETURN_IF_ERROR(record_->write(make_record(ownership::running)));
+  // Nothing here may fail: the record says that the task runs.
   reached(step::running_recorded);
   state_ = state::delivered;
-  return received_memory{memory_.take(), hello_.task, hello_.epoch + 1, from_, std::move(*record_)};
+  return received_memory{memory_.take(), hello_.task, hello_.epoch + 1, std::move(from),
+                         std::move(*record_)};
 }
 
 }  // namespace stillmap::migration

@@ -3,6 +3,8 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <list>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -24,13 +26,20 @@ class session {
                                                  peer_identity from,
                                                  const receive_options &options);
 
+  // Elements of the receiver's lists, made with the session: handing a task over must not fail.
+  struct list_elements {
+    std::list<std::shared_ptr<session>> arrived{nullptr};
+    std::list<session_id> owned{session_id{}};
+  };
+  list_elements &elements() { return elements_; }  // guarded by the receiver
+
   const session_id &id() const { return id_; }
   bool is_of(const task_id &task, const peer_identity &from) const {
     return hello_.task == task && from_.fingerprint == from.fingerprint;
   }
 
   // Serves the control channel until the destination owns the task, or the migration fails.
-  status serve_control(channel &control);
+  status serve_control(channel &control) noexcept;
   // Serves a data channel until it is closed.
   status serve_data(channel &data);
 
@@ -39,7 +48,7 @@ class session {
   outcome answer_query();
   // Commits, on any channel.
   // Errors: corrupt (another session, or not awaiting a commit), the system's (the record).
-  status commit(const outcome_query &q);
+  status commit(const outcome_query &q) noexcept;
 
   // Whether the session may still succeed.
   bool alive() const;
@@ -58,7 +67,7 @@ class session {
           const receive_options &options);
   record make_record(ownership o) const;  // requires the mutex
   status send_control(kind what, std::span<const std::byte> body = {}, std::uint64_t number = 0);
-  void refuse(const error &why);
+  void refuse(const error &why) noexcept;
   status receive_control(channel &control);
   status receive_data(channel &data);
   // The channel that ends a round last sends the result of all channels.
@@ -75,6 +84,7 @@ class session {
   const session_id id_;
   destination_memory memory_;
   std::atomic<clock::rep> last_message_;
+  list_elements elements_;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "stillmap/checkpoint/image/internal/parallel_for.h"
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::migration {
@@ -53,7 +54,8 @@ result<std::unique_ptr<channel>> source_connections::connect(transport &to) {
     if (shut_down_ && now != nullptr) now->shutdown();
   };
   set_connecting(c.get());
-  const status s = c->handshake(options_.timeout);
+  const status s =
+      with_host_memory(source_connections_op, [&] { return c->handshake(options_.timeout); });
   set_connecting(nullptr);
   STILLMAP_RETURN_IF_ERROR(s);
   return c;
@@ -121,11 +123,12 @@ result<std::size_t> source_connections::copy(source_memory &from, copy_round &ro
     STILLMAP_RETURN_IF_ERROR(send_chunks(l, from, round, sent));
     return send(*l.to, kind::round_end, {}, options_.timeout, number);
   };
-  image::parallel_for(static_cast<unsigned>(data_.size()) + 1, [&] {
+  image::parallel_for(static_cast<unsigned>(data_.size()) + 1, [&]() noexcept {
     // With fewer threads than tasks, one thread runs several. `find` is first: it waits for no
     // other.
     for (std::size_t i = next++; i <= data_.size(); i = next++) {
-      const status s = i == 0 ? find() : send_all(i - 1);
+      const status s = with_host_memory(source_connections_op,
+                                        [&] { return i == 0 ? find() : send_all(i - 1); });
       if (s) continue;
       round.give_up();
       const std::lock_guard lock(failing);
@@ -157,7 +160,8 @@ result<std::size_t> source_connections::copy(source_memory &from, copy_round &ro
   return damaged.size();
 }
 
-// Uses two buffers: one is filled from the device while the other is sent.
+// Uses two buffers: one is filled from the device while the other is sent. Whatever fails, no read
+// stays begun: a thread that unmaps would wait for it.
 status source_connections::send_chunks(lane &l, source_memory &from, copy_round &round,
                                        const on_chunk &sent) {
   std::optional<std::size_t> in_buffer[2];
@@ -175,7 +179,9 @@ status source_connections::send_chunks(lane &l, source_memory &from, copy_round 
     while (const auto next = s ? round.take(!other_full) : std::nullopt) {
       source_memory::chunk &c = from.chunks()[*next];
       c.known = false;
-      if (!from.begin_read(c.at)) continue;
+      const auto begun = from.begin_read(c.at);
+      if (!begun) s = tl::unexpected(begun.error());
+      if (!begun || !*begun) continue;
       in_buffer[b] = next;
       s = copier_->start(checkpoint::direction::to_host, c.at, l.buffers[b] + header_room,
                          l.first_stream + b);
@@ -183,7 +189,11 @@ status source_connections::send_chunks(lane &l, source_memory &from, copy_round 
     }
     if (other_full) {
       finish_copy(other);
-      if (s) s = send_chunk(l, other, from.chunks()[*in_buffer[other]], sent);
+      if (s) {
+        s = with_host_memory(source_connections_op, [&] {
+          return send_chunk(l, other, from.chunks()[*in_buffer[other]], sent);
+        });
+      }
       in_buffer[other].reset();
     }
     if (!in_buffer[b] && (!s || !other_full)) return s;
@@ -221,18 +231,21 @@ result<std::vector<std::uint64_t>> source_connections::seal(const source_memory 
   return decode_numbers(m.body);
 }
 
-status source_connections::commit(const outcome_query &q) {
-  return commit_on(*control_, q, options_.timeout);
+status source_connections::commit(const outcome_query &q) noexcept {
+  return with_host_memory(source_connections_op,
+                          [&] { return commit_on(*control_, q, options_.timeout); });
 }
 
-void source_connections::discard() {
+void source_connections::discard() noexcept {
   const std::lock_guard lock(shutdown_mutex_);
   if (control_ == nullptr || shut_down_) return;
   // If it cannot be sent, the destination finds the connection closed, which means the same.
-  (void)send(*control_, kind::discard, {}, std::chrono::milliseconds(100));
+  (void)with_host_memory(source_connections_op, [&] {
+    return send(*control_, kind::discard, {}, std::chrono::milliseconds(100));
+  });
 }
 
-void source_connections::shutdown() {
+void source_connections::shutdown() noexcept {
   const std::lock_guard lock(shutdown_mutex_);
   shut_down_ = true;
   if (connecting_ != nullptr) connecting_->shutdown();

@@ -62,15 +62,15 @@ class source_connections {
   // Sends the digests of all chunks; returns the chunks that differ at the destination.
   result<std::vector<std::uint64_t>> seal(const source_memory &from);
   // Sends the commit. After an error it is unknown whether the destination has received it.
-  status commit(const outcome_query &q);
+  status commit(const outcome_query &q) noexcept;
   // Tells the destination that the source keeps the task. Best effort.
-  void discard();
+  void discard() noexcept;
 
   const session_id &session() const { return session_; }
   peer_identity peer() const { return peer_; }
   // Fails everything that is under way.
   // Threads: any.
-  void shutdown();
+  void shutdown() noexcept;
 
  private:
   struct lane;

@@ -1,13 +1,21 @@
 #include "stillmap/checkpoint/migration/internal/source_memory.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <new>
 #include <numeric>
 #include <unordered_map>
 #include <unordered_set>
 
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::migration {
+namespace {
+
+constexpr const char *source_memory_op = "migration::send";
+
+}  // namespace
 
 source_memory::source_memory(const device &d, std::span<const std::string> tags,
                              std::uint32_t chunk_bytes)
@@ -16,26 +24,37 @@ source_memory::source_memory(const device &d, std::span<const std::string> tags,
       chunk_bytes_(chunk_bytes),
       gate_(std::make_shared<read_gate>(tags_)),
       subscription_(d.space().on_backing_change(
-          [gate = gate_](const backing_event &e) { gate->about_to_change(e); })) {}
+          [gate = gate_](const backing_event &e) { gate->about_to_change(e); })) {
+  if (!subscription_) throw std::bad_alloc();  // pages that are unmapped must not be read
+}
 
 result<bool> source_memory::update() {
-  std::vector<virtual_range> before;
+  std::size_t listed = 0, unknown = 0;
   {
     const std::lock_guard lock(gate_->mutex);
-    before.swap(gate_->unmapped);
+    listed = gate_->unmapped.size();
+    unknown = gate_->unknown;
   }
-  std::unordered_set<std::uint64_t> ours;  // page ids that memory_ references
-  for (const page_ptr &p : memory_.pages) ours.insert(p->id());
-  auto seen = checkpoint::describe(
-      device_, tags_, [&](const page_ptr &p) { return ours.count(p->id()) != 0 ? 1L : 0L; });
-  auto different = seen ? take(std::move(*seen)) : tl::unexpected(seen.error());
-  if (!different) {
+  const auto different = with_host_memory(source_memory_op, [&]() -> result<bool> {
+    std::unordered_set<std::uint64_t> ours;  // page ids that memory_ references
+    for (const page_ptr &p : memory_.pages) ours.insert(p->id());
+    STILLMAP_ASSIGN_OR_RETURN(checkpoint::described_memory seen,
+                              checkpoint::describe(device_, tags_, [&](const page_ptr &p) {
+                                return ours.count(p->id()) != 0 ? 1L : 0L;
+                              }));
+    return take(std::move(seen));
+  });
+  if (different) {
+    // What was unmapped before is not in this layout.
     const std::lock_guard lock(gate_->mutex);
-    gate_->unmapped.insert(gate_->unmapped.end(), before.begin(), before.end());
+    gate_->unmapped.erase(gate_->unmapped.begin(),
+                          gate_->unmapped.begin() + static_cast<std::ptrdiff_t>(listed));
+    gate_->unknown -= unknown;
   }
   return different;
 }
 
+// Whatever allocates comes before the first change.
 result<bool> source_memory::take(checkpoint::described_memory seen) {
   if (!memory_.layout.blocks.empty() && same_as(seen.layout, seen.pages)) return false;
   STILLMAP_ASSIGN_OR_RETURN(const auto at, checkpoint::readable_addresses(seen.layout));
@@ -43,14 +62,17 @@ result<bool> source_memory::take(checkpoint::described_memory seen) {
   for (std::size_t i = 0; i < memory_.pages.size(); ++i) {
     known.emplace(memory_.pages[i]->id(), numbers_[i]);
   }
-  numbers_.clear();
+  std::vector<std::uint32_t> numbers;
+  std::uint32_t next = next_number_;
   for (const page_ptr &p : seen.pages) {
     const auto before = known.find(p->id());
-    numbers_.push_back(before != known.end() ? before->second : next_number_++);
+    numbers.push_back(before != known.end() ? before->second : next++);
   }
+  chunks_ = list_chunks(seen.layout, numbers, at);
   memory_ = std::move(seen);
+  numbers_ = std::move(numbers);
+  next_number_ = next;
   bytes_ = memory_.layout.bytes();
-  list_chunks(at);
   return true;
 }
 
@@ -67,16 +89,18 @@ bool source_memory::same_as(const checkpoint::memory_layout &l,
          l.places == had.places && l.access == had.access;
 }
 
-void source_memory::list_chunks(const std::vector<device_address> &pages_at) {
+std::vector<source_memory::chunk> source_memory::list_chunks(
+    const checkpoint::memory_layout &l, const std::vector<std::uint32_t> &numbers,
+    const std::vector<device_address> &pages_at) const {
   std::unordered_map<std::uint64_t, image::digest> known;
   for (const chunk &c : chunks_) {
     if (c.known) known.emplace(c.number, c.sent);
   }
-  chunks_.clear();
-  for (std::size_t i = 0; i < numbers_.size(); ++i) {
-    const std::size_t bytes = memory_.layout.pages[i].bytes;
+  std::vector<chunk> out;
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    const std::size_t bytes = l.pages[i].bytes;
     for (std::size_t at = 0; at < bytes; at += chunk_bytes_) {
-      chunk c{chunk_number(numbers_[i], static_cast<std::uint32_t>(at / chunk_bytes_)),
+      chunk c{chunk_number(numbers[i], static_cast<std::uint32_t>(at / chunk_bytes_)),
               {pages_at[i] + at, std::min<std::size_t>(chunk_bytes_, bytes - at)},
               {},
               false};
@@ -84,22 +108,27 @@ void source_memory::list_chunks(const std::vector<device_address> &pages_at) {
         c.sent = before->second;
         c.known = true;
       }
-      chunks_.push_back(c);
+      out.push_back(c);
     }
   }
+  return out;
 }
 
 bool source_memory::read_gate::is_unmapped(virtual_range r) const {
-  return std::any_of(unmapped.begin(), unmapped.end(),
-                     [&](virtual_range u) { return u.overlaps(r); });
+  return unknown != 0 || std::any_of(unmapped.begin(), unmapped.end(),
+                                     [&](virtual_range u) { return u.overlaps(r); });
 }
 
 // Runs on the thread that changes the mapping.
-void source_memory::read_gate::about_to_change(const backing_event &e) {
+void source_memory::read_gate::about_to_change(const backing_event &e) noexcept {
   if (e.when != backing_event::phase::about_to_change) return;
   if (std::find(tags.begin(), tags.end(), e.block->tag()) == tags.end()) return;
   std::unique_lock lock(mutex);
-  unmapped.push_back(e.range);
+  try {
+    unmapped.push_back(e.range);
+  } catch (const std::bad_alloc &) {
+    ++unknown;  // nothing is read until the next update()
+  }
   const auto unused_by = [&](const std::vector<virtual_range> &ranges) {
     return std::none_of(ranges.begin(), ranges.end(),
                         [&](virtual_range r) { return r.overlaps(e.range); });
@@ -107,14 +136,16 @@ void source_memory::read_gate::about_to_change(const backing_event &e) {
   reads_ended.wait(lock, [&] { return unused_by(reads) && unused_by(digests); });
 }
 
-bool source_memory::begin_read(virtual_range r) {
-  const std::lock_guard lock(gate_->mutex);
-  if (gate_->is_unmapped(r)) return false;
-  gate_->reads.push_back(r);
-  return true;
+result<bool> source_memory::begin_read(virtual_range r) {
+  return with_host_memory(source_memory_op, [&]() -> result<bool> {
+    const std::lock_guard lock(gate_->mutex);
+    if (gate_->is_unmapped(r)) return false;
+    gate_->reads.push_back(r);
+    return true;
+  });
 }
 
-void source_memory::end_read(virtual_range r) {
+void source_memory::end_read(virtual_range r) noexcept {
   const std::lock_guard lock(gate_->mutex);
   gate_->reads.erase(std::find(gate_->reads.begin(), gate_->reads.end(), r));
   gate_->reads_ended.notify_all();
@@ -152,10 +183,12 @@ status source_memory::prepare_digests() {
   STILLMAP_ASSIGN_OR_RETURN(digester_, snapshot::chunk_digester::create(device_));
   // A kernel that loads may still fail to run, so it is tried on the first chunk that can be read.
   for (const chunk &c : chunks_) {
-    if (!begin_read(c.at)) continue;
+    STILLMAP_ASSIGN_OR_RETURN(const bool begun, begin_read(c.at));
+    if (!begun) continue;
     const auto one = digester_->digests_of({&c.at, 1});
     end_read(c.at);
-    STILLMAP_RETURN_IF_ERROR(one);
+    // Not by the macro, which copies: copying a result of an object that allocates is noexcept.
+    if (!one) return tl::unexpected(one.error());
     break;
   }
   return {};

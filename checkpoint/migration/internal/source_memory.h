@@ -46,9 +46,10 @@ class source_memory {
   const std::vector<chunk> &chunks() const { return chunks_; }
   std::uint64_t bytes() const { return bytes_; }
 
-  // Begins to read a range, if it is still mapped; every successful call needs an end_read().
-  bool begin_read(virtual_range r);
-  void end_read(virtual_range r);
+  // Begins to read a range, if it is still mapped; every call that returns true needs an end_read().
+  // Errors: out_of_memory.
+  result<bool> begin_read(virtual_range r);
+  void end_read(virtual_range r) noexcept;
 
   // Those of `chunks` whose contents the destination does not have.
   // Requires: prepare_digests() has succeeded.
@@ -65,7 +66,9 @@ class source_memory {
  private:
   result<bool> take(checkpoint::described_memory seen);
   bool same_as(const checkpoint::memory_layout &l, const std::vector<page_ptr> &pages) const;
-  void list_chunks(const std::vector<device_address> &at);
+  std::vector<chunk> list_chunks(const checkpoint::memory_layout &l,
+                                 const std::vector<std::uint32_t> &numbers,
+                                 const std::vector<device_address> &at) const;
 
   const device device_;
   const std::vector<std::string> tags_;
@@ -87,9 +90,10 @@ class source_memory {
     std::vector<virtual_range> reads;    // by begin_read()
     std::vector<virtual_range> digests;  // by changed()
     std::vector<virtual_range> unmapped;
+    std::size_t unknown = 0;  // ranges unmapped for which there was no memory in the list
 
     bool is_unmapped(virtual_range r) const;  // requires the mutex
-    void about_to_change(const backing_event &e);
+    void about_to_change(const backing_event &e) noexcept;
   };
   const std::shared_ptr<read_gate> gate_;
   const address_space::subscription subscription_;
