@@ -1,6 +1,7 @@
 #include "stillmap/checkpoint/control/client.h"
 
 #include "stillmap/checkpoint/control/internal/messages.h"
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::control {
@@ -68,45 +69,62 @@ result<T> call(const std::string &address, const client_options &options,
 }  // namespace
 
 result<process_status> client::status() const {
-  return call<process_status>(address_, options_,
-                              {kind::status, encode(empty_request{}), options_.timeout});
+  return with_host_memory(client_op, [&]() -> result<process_status> {
+    return call<process_status>(address_, options_,
+                                {kind::status, encode(empty_request{}), options_.timeout});
+  });
 }
 
 result<checkpoint::suspended_tag> client::suspend(const suspend_request &r) const {
-  return call<checkpoint::suspended_tag>(address_, options_, {kind::suspend, encode(r)});
+  return with_host_memory(client_op, [&]() -> result<checkpoint::suspended_tag> {
+    return call<checkpoint::suspended_tag>(address_, options_, {kind::suspend, encode(r)});
+  });
 }
 
 result<checkpoint::suspended_tag> client::resume(const std::string &tag) const {
-  return call<checkpoint::suspended_tag>(address_, options_,
-                                         {kind::resume, encode(resume_request{tag})});
+  return with_host_memory(client_op, [&]() -> result<checkpoint::suspended_tag> {
+    return call<checkpoint::suspended_tag>(address_, options_,
+                                           {kind::resume, encode(resume_request{tag})});
+  });
 }
 
 result<image::written> client::snapshot(
     const snapshot_request &r,
     const std::function<void(const snapshot_progress &)> &on_progress) const {
-  return call<image::written>(
-      address_, options_,
-      {kind::snapshot, encode(r), no_timeout, kind::snapshot_progress, decoding(on_progress)});
+  return with_host_memory(client_op, [&]() -> result<image::written> {
+    return call<image::written>(
+        address_, options_,
+        {kind::snapshot, encode(r), no_timeout, kind::snapshot_progress, decoding(on_progress)});
+  });
 }
 
 result<handoff::sent_memory> client::handoff(const handoff_request &r) const {
-  return call<handoff::sent_memory>(address_, options_, {kind::handoff, encode(r)});
+  return with_host_memory(client_op, [&]() -> result<handoff::sent_memory> {
+    return call<handoff::sent_memory>(address_, options_, {kind::handoff, encode(r)});
+  });
 }
 
 result<migration::sent_memory> client::migrate(
     const migrate_request &r,
     const std::function<void(const migration::progress &)> &on_progress) const {
-  return call<migration::sent_memory>(
-      address_, options_,
-      {kind::migrate, encode(r), no_timeout, kind::migration_progress, decoding(on_progress)});
+  return with_host_memory(client_op, [&]() -> result<migration::sent_memory> {
+    return call<migration::sent_memory>(
+        address_, options_,
+        {kind::migrate, encode(r), no_timeout, kind::migration_progress, decoding(on_progress)});
+  });
 }
 
 result<migration::sent_memory> client::resolve() const {
-  return call<migration::sent_memory>(address_, options_, {kind::resolve, encode(empty_request{})});
+  return with_host_memory(client_op, [&]() -> result<migration::sent_memory> {
+    return call<migration::sent_memory>(address_, options_,
+                                        {kind::resolve, encode(empty_request{})});
+  });
 }
 
 result<request_kind> client::abort() const {
-  return call<request_kind>(address_, options_, {kind::abort, encode(empty_request{})});
+  return with_host_memory(client_op, [&]() -> result<request_kind> {
+    return call<request_kind>(address_, options_, {kind::abort, encode(empty_request{})});
+  });
 }
 
 }  // namespace stillmap::control

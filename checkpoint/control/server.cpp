@@ -8,10 +8,14 @@
 #include <atomic>
 #include <cerrno>
 #include <list>
+#include <new>
+#include <optional>
+#include <system_error>
 #include <thread>
 
 #include "stillmap/checkpoint/control/internal/connection_handler.h"
 #include "stillmap/checkpoint/control/internal/executor.h"
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::control {
@@ -63,16 +67,18 @@ class server::core {
  private:
   struct served_connection {
     std::atomic<bool> over{false};
+    std::optional<connection> with;
     std::jthread thread;  // destroyed first
   };
 
-  void listen(const std::stop_token &stop) {
+  void listen(const std::stop_token &stop) noexcept {
     while (!stop.stop_requested()) {
       pollfd fds[2] = {{listener_.fd(), POLLIN, 0}, {wake_.get(), POLLIN, 0}};
       if (::poll(fds, 2, -1) < 0 && errno != EINTR) break;
       if (fds[1].revents != 0) break;
       if ((fds[0].revents & POLLIN) == 0) continue;
-      auto accepted = listener_.accept(std::chrono::milliseconds(0));
+      auto accepted = with_host_memory(
+          server_op, [&] { return listener_.accept(std::chrono::milliseconds(0)); });
       connections_.remove_if([](const served_connection &c) { return c.over.load(); });
       if (accepted) {
         serve(std::move(*accepted));
@@ -86,18 +92,28 @@ class server::core {
     connections_.clear();
   }
 
-  void serve(connection with) {
+  void serve(connection with) noexcept {
     if (connections_.size() >= options_.max_connections) {
       refuse(with, make_error(errc::busy, server_op, "too many connections", connections_.size(),
                               options_.max_connections, error_unit::items)
                        .value());
       return;
     }
-    served_connection &c = connections_.emplace_back();
-    c.thread = std::jthread([this, &c, with = std::move(with)](std::stop_token stop) mutable {
-      connection_handler(std::move(with), executor_, options_, std::move(stop)).serve();
-      c.over = true;
-    });
+    std::list<served_connection> made;
+    try {
+      served_connection &c = made.emplace_back();
+      c.with.emplace(std::move(with));
+      c.thread = std::jthread([this, &c](std::stop_token stop) {
+        connection_handler(std::move(*c.with), executor_, options_, std::move(stop)).serve();
+        c.with.reset();
+        c.over = true;
+      });
+      connections_.splice(connections_.end(), made);
+    } catch (const std::system_error &e) {
+      refuse(*made.front().with, {e.code(), server_op, "no thread could be created"});
+    } catch (const std::bad_alloc &) {
+      refuse(made.empty() ? with : *made.front().with, host_out_of_memory(server_op).value());
+    }
   }
 
   const server_options options_;
@@ -110,14 +126,20 @@ class server::core {
 };
 
 result<server> server::create(const device &d, const std::string &address, server_options options) {
-  if (options.max_connections == 0) {
-    return make_error(errc::invalid_argument, server_op, "max_connections is 0");
-  }
-  STILLMAP_ASSIGN_OR_RETURN(listener at, listen_at(address));
-  owned_fd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (wake.get() < 0) return make_system_error(errno, server_op, "no eventfd could be created");
-  return server(
-      std::make_unique<core>(d, std::move(at), std::move(wake), address, std::move(options)));
+  return with_host_memory(server_op, [&]() -> result<server> {
+    if (options.max_connections == 0) {
+      return make_error(errc::invalid_argument, server_op, "max_connections is 0");
+    }
+    STILLMAP_ASSIGN_OR_RETURN(listener at, listen_at(address));
+    owned_fd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (wake.get() < 0) return make_system_error(errno, server_op, "no eventfd could be created");
+    try {
+      return server(
+          std::make_unique<core>(d, std::move(at), std::move(wake), address, std::move(options)));
+    } catch (const std::system_error &e) {
+      return tl::unexpected(error{e.code(), server_op, "no thread could be created"});
+    }
+  });
 }
 
 server::server(std::unique_ptr<core> c) : core_(std::move(c)) {}

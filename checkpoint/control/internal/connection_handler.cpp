@@ -3,9 +3,11 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <system_error>
 #include <thread>
 #include <utility>
 
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::control {
@@ -15,12 +17,16 @@ constexpr const char *connection_handler_op = "control::server";
 constexpr auto progress_interval = std::chrono::milliseconds(50);
 constexpr int poll_interval_ms = 50;
 
-// Decodes a request, runs it, and encodes its result.
+// Decodes a request, runs it, and encodes its result. Throws only where a request has been carried
+// out, and the host has no memory for the response.
 template <class Request>
 result<bytes> run(const handoff::message &m, const auto &run_it) {
-  STILLMAP_ASSIGN_OR_RETURN(const Request r, decode<Request>(m.body));
-  STILLMAP_ASSIGN_OR_RETURN(const auto done, run_it(r));
-  return encode(done);
+  const auto done = with_host_memory(connection_handler_op, [&]() -> decltype(run_it(Request())) {
+    STILLMAP_ASSIGN_OR_RETURN(const Request r, decode<Request>(m.body));
+    return run_it(r);
+  });
+  if (!done) return tl::unexpected(done.error());
+  return encode(*done);
 }
 
 short events_of(int fd, short events) {
@@ -30,12 +36,23 @@ short events_of(int fd, short events) {
 
 }  // namespace
 
-void refuse(handoff::connection &with, const error &why) {
-  (void)with.send(static_cast<std::uint16_t>(kind::refusal), encode(why), {},
-                  std::chrono::milliseconds(0), {});
+void refuse(handoff::connection &with, const error &why) noexcept {
+  (void)with_host_memory(connection_handler_op, [&] {
+    return with.send(static_cast<std::uint16_t>(kind::refusal), encode(why), {},
+                     std::chrono::milliseconds(0), {});
+  });
 }
 
-void connection_handler::serve() {
+void connection_handler::serve() noexcept {
+  // A failure leaves the connection to be closed without a response: the request may have been
+  // carried out, and status() tells.
+  (void)with_host_memory(connection_handler_op, [&]() -> status {
+    serve_request();
+    return {};
+  });
+}
+
+void connection_handler::serve_request() {
   const handoff::peer_credentials &client = with_.peer();
   if (!(options_.allow ? options_.allow(client) : client.uid == ::geteuid())) {
     return refuse(with_, make_error(errc::not_supported, connection_handler_op,
@@ -47,9 +64,10 @@ void connection_handler::serve() {
   if (!request) return refuse(with_, request.error());
   const result<bytes> reply = respond(*request);
   const kind k = reply ? kind::response : kind::refusal;
+  const bytes refusal = reply ? bytes() : encode(reply.error());
   // The request has been carried out even if the client does not read the response; status() tells.
-  (void)with_.send(static_cast<std::uint16_t>(k), reply ? *reply : encode(reply.error()), {},
-                   options_.timeout, stop_);
+  (void)with_.send(static_cast<std::uint16_t>(k), reply ? *reply : refusal, {}, options_.timeout,
+                   stop_);
 }
 
 result<bytes> connection_handler::respond(const handoff::message &m) {
@@ -86,22 +104,24 @@ result<bytes> connection_handler::respond(const handoff::message &m) {
   return make_error(errc::corrupt, connection_handler_op, "not a request (its kind)", m.kind);
 }
 
-// A snapshot is cancelled if its client is gone, but not if the client only does not read.
-bool connection_handler::report(const snapshot_progress &p) {
-  if (client_is_gone()) return false;
-  send_progress(kind::snapshot_progress, encode(p), false);
-  return true;
-}
-
 // Skips the message if the socket buffer is full, so that a client that does not read delays
-// nothing.
-void connection_handler::send_progress(kind k, const bytes &body, bool at_once) {
+// nothing. Also skips it if the host has no memory for it.
+void connection_handler::send_progress(kind k, const auto &p, bool at_once) noexcept {
   const auto now = std::chrono::steady_clock::now();
   if (!at_once && now - last_progress_ < progress_interval) return;
   if ((events_of(with_.fd(), POLLOUT) & POLLOUT) == 0) return;
   last_progress_ = now;
   // The client may have closed the connection; client_is_gone() finds out.
-  (void)with_.send(static_cast<std::uint16_t>(k), body, {}, options_.timeout, {});
+  (void)with_host_memory(connection_handler_op, [&] {
+    return with_.send(static_cast<std::uint16_t>(k), encode(p), {}, options_.timeout, {});
+  });
+}
+
+// A snapshot is cancelled if its client is gone, but not if the client only does not read.
+bool connection_handler::report(const snapshot_progress &p) {
+  if (client_is_gone()) return false;
+  send_progress(kind::snapshot_progress, p, false);
+  return true;
 }
 
 // A migration is cancelled if its client is gone, as a snapshot is. It may send no progress for
@@ -109,17 +129,22 @@ void connection_handler::send_progress(kind k, const bytes &body, bool at_once) 
 result<migration::sent_memory> connection_handler::migrate(const migrate_request &r) {
   std::stop_source cancel;
   const std::stop_callback on_stop(stop_, [&] { cancel.request_stop(); });
-  const std::jthread watcher([&](const std::stop_token &over) {
-    while (!over.stop_requested()) {
-      pollfd p{with_.fd(), POLLRDHUP, 0};
-      if (::poll(&p, 1, poll_interval_ms) <= 0) continue;
-      cancel.request_stop();
-      return;
-    }
-  });
+  std::jthread watcher;
+  try {
+    watcher = std::jthread([&](const std::stop_token &over) {
+      while (!over.stop_requested()) {
+        pollfd p{with_.fd(), POLLRDHUP, 0};
+        if (::poll(&p, 1, poll_interval_ms) <= 0) continue;
+        cancel.request_stop();
+        return;
+      }
+    });
+  } catch (const std::system_error &e) {
+    return tl::unexpected(error{e.code(), connection_handler_op, "no thread could be created"});
+  }
   auto last = migration::step::described;
   return executor_.migrate(r, cancel.get_token(), [&](const migration::progress &p) {
-    send_progress(kind::migration_progress, encode(p), std::exchange(last, p.step) != p.step);
+    send_progress(kind::migration_progress, p, std::exchange(last, p.step) != p.step);
   });
 }
 

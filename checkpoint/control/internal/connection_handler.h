@@ -10,7 +10,7 @@
 namespace stillmap::control {
 
 // Replies with an error. Best effort: the client need not read it.
-void refuse(handoff::connection &with, const error &why);
+void refuse(handoff::connection &with, const error &why) noexcept;
 
 class connection_handler {
  public:
@@ -18,14 +18,16 @@ class connection_handler {
                      std::stop_token stop)
       : with_(std::move(with)), executor_(runs), options_(options), stop_(std::move(stop)) {}
 
-  // Serves one request. No input of the client terminates the process.
-  void serve();
+  // Serves one request. No input of the client terminates the process, nor does a lack of host
+  // memory.
+  void serve() noexcept;
 
  private:
+  void serve_request();
   result<bytes> respond(const handoff::message &m);
   result<migration::sent_memory> migrate(const migrate_request &r);
   bool report(const snapshot_progress &p);
-  void send_progress(kind k, const bytes &body, bool at_once);
+  void send_progress(kind k, const auto &p, bool at_once) noexcept;
   bool client_is_gone() const;
 
   handoff::connection with_;

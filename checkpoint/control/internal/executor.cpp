@@ -26,6 +26,8 @@ const char *name_of(request_kind k) noexcept {
 }
 
 executor::turn::~turn() {
+  on_stop_.reset();
+  if (!begun_) return;
   const std::lock_guard lock(of_.mutex_);
   of_.job_ = {};
   ++of_.jobs_ended_;
@@ -35,15 +37,19 @@ executor::turn::~turn() {
 
 result<std::unique_ptr<executor::turn>> executor::take_turn(request_kind k,
                                                             const std::stop_token &stop) {
+  // What is allocated comes before the turn is taken: nobody else would give it back.
+  auto out = std::make_unique<turn>(*this);
+  std::stop_source cancel;
   {
     const std::lock_guard lock(mutex_);
     if (job_.request != request_kind::none) return busy_locked();
     job_ = {};
     job_.request = k;
-    cancel_ = {};
+    cancel_ = std::move(cancel);
     begun_ = clock::now();
   }
-  return std::make_unique<turn>(*this, stop);
+  out->begin(stop);
+  return out;
 }
 
 job_status executor::job_locked() const {
@@ -143,10 +149,12 @@ result<suspended_tag> executor::suspend(const suspend_request &r, std::stop_toke
   const tags_view tags(&r.tag, 1);
   STILLMAP_RETURN_IF_ERROR(check_mapped(tags, "control::suspend"));
   STILLMAP_ASSIGN_OR_RETURN(checkpoint::suspender *const suspender, get_suspender());
-  STILLMAP_RETURN_IF_ERROR(quiesce(tags, stop));
   checkpoint::suspend_options options;
   options.store = r.store;
   options.directory = r.directory;
+  // Allocated before the application is stopped: afterwards nothing may fail without resuming it.
+  std::map<std::string, checkpoint::backing_store> entry{{r.tag, r.store}};
+  STILLMAP_RETURN_IF_ERROR(quiesce(tags, stop));
   if (options_.idle) options.idle = options_.idle();
   auto done = suspender->suspend(r.tag, options);
   if (!done) {
@@ -154,7 +162,8 @@ result<suspended_tag> executor::suspend(const suspend_request &r, std::stop_toke
     return done;
   }
   const std::lock_guard lock(mutex_);
-  suspended_stores_[r.tag] = r.store;
+  suspended_stores_.erase(r.tag);
+  suspended_stores_.merge(entry);
   return done;
 }
 

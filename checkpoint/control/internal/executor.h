@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <span>
 
 #include "stillmap/checkpoint/control/requests.h"
@@ -63,7 +64,7 @@ class executor {
   result<checkpoint::suspender *> get_suspender();
   result<migration::send_options> send_options_for(const migrate_request &r) const;
   void set_progress(const migration::progress &p);
-  void finish(std::unique_ptr<active_migration> m, const migration::sent_memory &sent);
+  void finish(std::unique_ptr<active_migration> m, const migration::sent_memory &sent) noexcept;
 
   const device device_;
   const server_options &options_;
@@ -83,20 +84,27 @@ class executor {
   migration::task_id kept_id_;
 };
 
-// The right to carry out a request; at most one exists.
+// The right to carry out a request, from begin() on; at most one has it.
 class executor::turn {
  public:
-  turn(executor &of, const std::stop_token &stop)
-      : of_(of), on_stop_(stop, [&of] { of.cancel_.request_stop(); }) {}
+  explicit turn(executor &of) : of_(of) {}
   turn(const turn &) = delete;
   ~turn();
 
+  void begin(const std::stop_token &stop) {
+    begun_ = true;
+    on_stop_.emplace(stop, cancel{of_});
+  }
   void succeeded() { succeeded_ = true; }
 
  private:
+  struct cancel {
+    executor &of;
+    void operator()() const noexcept { of.cancel_.request_stop(); }
+  };
   executor &of_;
-  const std::stop_callback<std::function<void()>> on_stop_;
-  bool succeeded_ = false;
+  std::optional<std::stop_callback<cancel>> on_stop_;
+  bool begun_ = false, succeeded_ = false;
 };
 
 }  // namespace stillmap::control

@@ -97,19 +97,20 @@ result<migration::sent_memory> executor::migrate(
     set_progress(p);
     if (m->on_progress != nullptr) (*m->on_progress)(p);
   };
+  m->sender.emplace(device_, r.tags, std::move(options));
   if (options_.record) {
     // The sender opens the record itself.
     [[maybe_unused]] const migration::record_file closed = std::move(*options_.record);
   }
-  m->sender.emplace(device_, r.tags, std::move(options));
-  const migration::sent_memory sent = m->sender->send(*m->to);
+  migration::sent_memory sent = m->sender->send(*m->to);
   m->on_progress = nullptr;
   finish(std::move(m), sent);
   if (sent.owner == migration::owner::source) return tl::unexpected(*sent.failure);
-  return sent;
+  return result<migration::sent_memory>(std::move(sent));
 }
 
-void executor::finish(std::unique_ptr<active_migration> m, const migration::sent_memory &sent) {
+void executor::finish(std::unique_ptr<active_migration> m,
+                      const migration::sent_memory &sent) noexcept {
   switch (sent.owner) {
     case migration::owner::destination:
       m->turn->succeeded();
@@ -117,11 +118,11 @@ void executor::finish(std::unique_ptr<active_migration> m, const migration::sent
       if (options_.task.released) options_.task.released(m->tags);
       break;
     case migration::owner::source:
-      kept_records_ = m->records;
+      kept_records_ = std::move(m->records);
       kept_id_ = sent.task;
       if (options_.record) {
         m->sender.reset();
-        auto record = migration::record_file::open(m->records, sent.task);
+        auto record = migration::record_file::open(kept_records_, sent.task);
         if (record) {
           *options_.record = std::move(*record);
         } else {
@@ -149,9 +150,9 @@ result<migration::sent_memory> executor::resolve() {
   if (!m) {
     return make_error(errc::invalid_argument, "control::resolve", "no migration is in doubt");
   }
-  const migration::sent_memory sent = m->sender->resolve(*m->to);
+  migration::sent_memory sent = m->sender->resolve(*m->to);
   finish(std::move(m), sent);
-  return sent;
+  return result<migration::sent_memory>(std::move(sent));
 }
 
 result<request_kind> executor::abort(const std::stop_token &stop) {
