@@ -3,14 +3,20 @@
 #include <algorithm>
 #include <limits>
 
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::process {
+namespace {
+
+constexpr const char *freeze_op = "process::freeze", *thaw_op = "process::thaw";
+
+}  // namespace
 
 status freeze(const driver &d, pid_t pid, std::chrono::milliseconds timeout) {
   STILLMAP_ASSIGN_OR_RETURN(const process_state state, d.state_of_process(pid));
   if (state != process_state::running) {
-    return make_error(errc::invalid_argument, "process::freeze", "the process is not running",
+    return make_error(errc::invalid_argument, freeze_op, "the process is not running",
                       static_cast<std::uint64_t>(state));
   }
   using count = std::chrono::milliseconds::rep;
@@ -25,15 +31,17 @@ status freeze(const driver &d, pid_t pid, std::chrono::milliseconds timeout) {
 }
 
 status thaw(const driver &d, pid_t pid, std::span<const device_change> changes) {
-  STILLMAP_ASSIGN_OR_RETURN(process_state state, d.state_of_process(pid));
-  if (state == process_state::failed) {
-    return make_error(errc::corrupt, "process::thaw", "the driver cannot restore the process");
-  }
-  if (state == process_state::checkpointed) {
-    STILLMAP_RETURN_IF_ERROR(d.restore_process(pid, changes.data(), changes.size()));
-    state = process_state::locked;
-  }
-  return state == process_state::locked ? d.unlock_process(pid) : status();
+  return with_host_memory(thaw_op, [&]() -> status {
+    STILLMAP_ASSIGN_OR_RETURN(process_state state, d.state_of_process(pid));
+    if (state == process_state::failed) {
+      return make_error(errc::corrupt, thaw_op, "the driver cannot restore the process");
+    }
+    if (state == process_state::checkpointed) {
+      STILLMAP_RETURN_IF_ERROR(d.restore_process(pid, changes.data(), changes.size()));
+      state = process_state::locked;
+    }
+    return state == process_state::locked ? d.unlock_process(pid) : status();
+  });
 }
 
 }  // namespace stillmap::process

@@ -7,13 +7,16 @@
 
 #include "stillmap/checkpoint/common/internal/wait_idle.h"
 #include "stillmap/vmm/address_space.h"
+#include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/physical_memory.h"
 
 namespace stillmap::process {
 namespace {
 
-constexpr const char *process_checkpoint_op = "process_checkpoint::prepare";
+constexpr const char *process_checkpoint_op = "process_checkpoint::prepare",
+                     *process_create_op = "process_checkpoint::create",
+                     *process_resume_op = "process_checkpoint::resume";
 
 bool has(const std::vector<std::string> &tags, const std::string &tag) {
   return std::find(tags.begin(), tags.end(), tag) != tags.end();
@@ -57,46 +60,52 @@ std::vector<std::string> tags_of(const device &d) {
 
 result<std::unique_ptr<process_checkpoint>> process_checkpoint::create(
     std::vector<device> devices) {
-  if (devices.empty()) {
-    return make_error(errc::invalid_argument, "process_checkpoint::create", "no device is given");
-  }
-  std::vector<device_entry> entries;
-  for (const device &d : devices) {
-    STILLMAP_ASSIGN_OR_RETURN(std::unique_ptr<checkpoint::suspender> suspender,
-                              checkpoint::suspender::create(d));
-    entries.push_back({d, std::move(suspender)});
-  }
-  return std::unique_ptr<process_checkpoint>(
-      new process_checkpoint(std::move(entries), std::move(devices)));
+  return with_host_memory(process_create_op, [&]() -> result<std::unique_ptr<process_checkpoint>> {
+    if (devices.empty()) {
+      return make_error(errc::invalid_argument, process_create_op, "no device is given");
+    }
+    std::vector<device_entry> entries;
+    for (const device &d : devices) {
+      STILLMAP_ASSIGN_OR_RETURN(std::unique_ptr<checkpoint::suspender> suspender,
+                                checkpoint::suspender::create(d));
+      entries.push_back({d, std::move(suspender)});
+    }
+    return std::unique_ptr<process_checkpoint>(
+        new process_checkpoint(std::move(entries), std::move(devices)));
+  });
 }
 
 process_checkpoint::~process_checkpoint() = default;
 
 result<prepare_report> process_checkpoint::prepare(const prepare_options &options) {
-  const std::lock_guard lock(mutex_);
-  if (prepared_)
-    return make_error(errc::busy, process_checkpoint_op, "this process is prepared already");
-  for (const device_entry &e : entries_) {
-    if (e.suspender->suspended().empty()) continue;
-    return make_error(errc::busy, process_checkpoint_op,
-                      "memory is still suspended: call resume() first");
-  }
-  for (const device &d : devices_) STILLMAP_RETURN_IF_ERROR(checkpoint::wait_until_idle(d));
-  const std::vector<blocker> blockers = find_blockers(devices_);
-  STILLMAP_RETURN_IF_ERROR(check(blockers, options));
-  // Opened before anything changes: closing the exports must not fail.
-  const owned_fd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
-  if (null.get() < 0)
-    return make_system_error(errno, process_checkpoint_op, "the file cannot be opened",
-                             "/dev/null");
-  prepare_report report;
-  if (status s = suspend(options, blockers, report); !s) {
-    if (const status undo = resume_all(); !undo) report_background_error(undo.error());
-    return tl::unexpected(s.error());
-  }
-  report.exports = disarm_exported_fds(null);
-  prepared_ = true;
-  return report;
+  return with_host_memory(process_checkpoint_op, [&]() -> result<prepare_report> {
+    const std::lock_guard lock(mutex_);
+    if (prepared_)
+      return make_error(errc::busy, process_checkpoint_op, "this process is prepared already");
+    for (const device_entry &e : entries_) {
+      if (e.suspender->suspended().empty()) continue;
+      return make_error(errc::busy, process_checkpoint_op,
+                        "memory is still suspended: call resume() first");
+    }
+    for (const device &d : devices_) STILLMAP_RETURN_IF_ERROR(checkpoint::wait_until_idle(d));
+    const std::vector<blocker> blockers = find_blockers(devices_);
+    STILLMAP_RETURN_IF_ERROR(check(blockers, options));
+    // Opened before anything changes: closing the exports must not fail.
+    const owned_fd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+    if (null.get() < 0)
+      return make_system_error(errno, process_checkpoint_op, "the file cannot be opened",
+                               "/dev/null");
+    prepare_report report;
+    const status s =
+        with_host_memory(process_checkpoint_op, [&] { return suspend(options, blockers, report); });
+    if (!s) {
+      report_if_failed(with_host_memory(process_checkpoint_op, [&] { return resume_all(); }));
+      return tl::unexpected(s.error());
+    }
+    report.exports = disarm_exported_fds(null);
+    prepared_ = true;
+    return report;
+  });
 }
 
 status process_checkpoint::suspend(const prepare_options &options,
@@ -157,10 +166,12 @@ status process_checkpoint::resume_all() {
 }
 
 status process_checkpoint::resume() {
-  const std::lock_guard lock(mutex_);
-  STILLMAP_RETURN_IF_ERROR(resume_all());
-  prepared_ = false;
-  return {};
+  return with_host_memory(process_resume_op, [&]() -> status {
+    const std::lock_guard lock(mutex_);
+    STILLMAP_RETURN_IF_ERROR(resume_all());
+    prepared_ = false;
+    return {};
+  });
 }
 
 bool process_checkpoint::prepared() const {
