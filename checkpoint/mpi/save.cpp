@@ -45,6 +45,7 @@ class rank_of_save {
     options_.set_images = static_cast<std::uint32_t>(all_.size());
     options_.set_index = static_cast<std::uint32_t>(all_.rank());
     options_.replace = false;
+    path_ = path_of(all_.rank());
     if (options_.parent) STILLMAP_RETURN_IF_ERROR(check_parent());
     STILLMAP_RETURN_IF_ERROR(checkpoint::wait_until_idle(device_, idle_));
     STILLMAP_ASSIGN_OR_RETURN(auto memory, snapshot::save_operation::create(device_, tags, notes));
@@ -53,7 +54,7 @@ class rank_of_save {
   }
 
   status write() {
-    STILLMAP_ASSIGN_OR_RETURN(mine_, memory_->write(path_of(all_.rank()), options_));
+    STILLMAP_ASSIGN_OR_RETURN(mine_, memory_->write(path_, options_));
     written_ = true;
     return {};
   }
@@ -73,7 +74,7 @@ class rank_of_save {
   // Before a commit was tried. Each rank removes its image; rank 0 removes all.
   void undo() {
     if (written_ && !set_) {
-      (void)options_.calls->unlink_at(AT_FDCWD, path_of(all_.rank()).c_str());
+      (void)options_.calls->unlink_at(AT_FDCWD, path_.c_str());
     }
     close();
   }
@@ -91,6 +92,9 @@ class rank_of_save {
 
   status check_parent() const {
     const auto current = image::read_set(folder_, options_.calls);
+    if (!current && current.error().is(errc::out_of_memory)) {
+      return tl::unexpected(current.error());
+    }
     if (!current || !image::depends_on(*options_.parent, *current)) return {};
     return image::in_file(
         image::image_error(errc::invalid_argument, save_op,
@@ -124,7 +128,7 @@ class rank_of_save {
 
   const collective &all_;
   device device_;
-  std::string folder_;
+  std::string folder_, path_;  // path_: of this rank's image, once the set has an id
   image::write_options options_;
   std::optional<fence> idle_;
   std::unique_ptr<image::set_writer> set_;  // on rank 0
@@ -138,11 +142,15 @@ class rank_of_save {
 result<std::vector<image::set_member>> write_all(const collective &all, rank_of_save &mine,
                                                  std::span<const std::string> tags,
                                                  const save_options &options) {
+  using members_of_set = std::vector<image::set_member>;
+  STILLMAP_ASSIGN_OR_RETURN(members_of_set members, all.agree([&]() -> result<members_of_set> {
+    return members_of_set(static_cast<std::size_t>(all.size()));
+  }));
   STILLMAP_RETURN_IF_ERROR(all.agree([&] { return mine.open(); }));
   STILLMAP_RETURN_IF_ERROR(all.broadcast(mine.id()));
   STILLMAP_RETURN_IF_ERROR(all.agree([&] { return mine.prepare(tags, options.snapshot.notes); }));
   STILLMAP_RETURN_IF_ERROR(all.agree([&] { return mine.write(); }));
-  STILLMAP_ASSIGN_OR_RETURN(auto members, all.gather(mine.member()));
+  STILLMAP_RETURN_IF_ERROR(all.gather(mine.member(), std::span(members)));
   STILLMAP_RETURN_IF_ERROR(all.agree([&] { return mine.check_images(members); }));
   return members;
 }
@@ -152,7 +160,12 @@ result<std::vector<image::set_member>> write_all(const collective &all, rank_of_
 result<saved_set> save(MPI_Comm ranks, const device &d, std::span<const std::string> tags,
                        const std::string &folder, const save_options &options) {
   STILLMAP_ASSIGN_OR_RETURN(const auto all, collective::create(ranks));
-  rank_of_save mine(all, d, folder, options);
+  std::optional<rank_of_save> begun;
+  STILLMAP_RETURN_IF_ERROR(all.agree([&]() -> status {
+    begun.emplace(all, d, folder, options);
+    return {};
+  }));
+  rank_of_save &mine = *begun;
   auto members = write_all(all, mine, tags, options);
   if (!members) {
     mine.undo();

@@ -1,5 +1,7 @@
 #include "stillmap/checkpoint/mpi/internal/collective.h"
 
+#include <algorithm>
+#include <string_view>
 #include <utility>
 
 namespace stillmap::mpi {
@@ -7,17 +9,15 @@ namespace {
 
 constexpr const char *collective_op = "stillmap::mpi";
 
+// Longer texts of errors are cut off.
+constexpr std::size_t max_text_bytes = 4096;
+
 // The category of an error code, as other machines understand it.
 enum class category : std::int32_t { none, stillmap, cuda, system, other };
 
-struct report {
-  std::int32_t failed = 0;
-  category code_category = category::none;
-  std::int32_t code_value = 0;
-  std::uint32_t text_bytes = 0;
-};
+}  // namespace
 
-report report_of(const status &mine, const std::string &text) {
+collective::report collective::report::of(const status &mine, std::size_t text_bytes) {
   if (mine) return {};
   const std::error_code &c = mine.error().code;
   const auto &of = c.category();
@@ -26,17 +26,17 @@ report report_of(const status &mine, const std::string &text) {
                      : of == std::system_category() || of == std::generic_category()
                          ? category::system
                          : category::other;
-  return {1, k, c.value(), static_cast<std::uint32_t>(text.size())};
+  return {1, static_cast<std::int32_t>(k), c.value(), static_cast<std::uint32_t>(text_bytes)};
 }
 
-std::error_code code_of(const report &r) {
-  switch (r.code_category) {
+std::error_code collective::report::code() const {
+  switch (static_cast<category>(code_category)) {
     case category::stillmap:
-      return {r.code_value, stillmap_category()};
+      return {code_value, stillmap_category()};
     case category::cuda:
-      return {r.code_value, cuda_category()};
+      return {code_value, cuda_category()};
     case category::system:
-      return {r.code_value, std::system_category()};
+      return {code_value, std::system_category()};
     case category::none:
     case category::other:
       break;
@@ -44,19 +44,27 @@ std::error_code code_of(const report &r) {
   return make_error_code(std::errc::io_error);
 }
 
+namespace {
+
+// Without a detail where the host has no memory for it.
 tl::unexpected<error> rank_error(int rank, std::error_code code, const char *reason,
-                                 std::string cause) {
-  return tl::unexpected(error{code, collective_op, reason}.with(
-      {.subject = "rank " + std::to_string(rank), .cause = std::move(cause)}));
+                                 std::string_view cause) noexcept {
+  const error e{code, collective_op, reason};
+  try {
+    return tl::unexpected(
+        e.with({.subject = "rank " + std::to_string(rank), .cause = std::string(cause)}));
+  } catch (const std::bad_alloc &) {
+    return tl::unexpected(e);
+  }
 }
 
-status check_mpi(int code, int rank) {
+status check_mpi(int code, int rank) noexcept {
   if (code == MPI_SUCCESS) return {};
   char text[MPI_MAX_ERROR_STRING] = {};
   int length = 0;
   if (MPI_Error_string(code, text, &length) != MPI_SUCCESS) length = 0;
   return rank_error(rank, make_error_code(std::errc::io_error), "an MPI call failed",
-                    std::string(text, static_cast<std::size_t>(length)));
+                    {text, static_cast<std::size_t>(length)});
 }
 
 }  // namespace
@@ -81,26 +89,46 @@ result<collective> collective::create(MPI_Comm ranks) {
   collective c(own);
   MPI_Comm_rank(own, &c.rank_);
   MPI_Comm_size(own, &c.size_);
+  const status allocated = attempt([&]() -> status {
+    c.reports_.resize(static_cast<std::size_t>(c.size_));
+    c.text_.resize(max_text_bytes);
+    return {};
+  });
+  int everywhere = allocated ? 1 : 0;
+  STILLMAP_RETURN_IF_ERROR(
+      check_mpi(MPI_Allreduce(MPI_IN_PLACE, &everywhere, 1, MPI_INT, MPI_MIN, own), c.rank_));
+  if (everywhere == 0) return host_out_of_memory(collective_op);
   return c;
 }
 
 collective::collective(collective &&o) noexcept
-    : own_(std::exchange(o.own_, MPI_COMM_NULL)), rank_(o.rank_), size_(o.size_) {}
+    : own_(std::exchange(o.own_, MPI_COMM_NULL)),
+      rank_(o.rank_),
+      size_(o.size_),
+      reports_(std::move(o.reports_)),
+      text_(std::move(o.text_)) {}
 
 collective::~collective() {
   if (own_ != MPI_COMM_NULL) MPI_Comm_free(&own_);
 }
 
 status collective::all_agree(const status &mine) const {
-  std::string text = mine ? std::string() : mine.error().message();
-  STILLMAP_ASSIGN_OR_RETURN(const auto all, gather(report_of(mine, text)));
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    const report &r = all[i];
+  // Without memory for its text, the code is sent alone.
+  std::size_t bytes = 0;
+  (void)attempt([&]() -> status {
+    if (mine) return {};
+    const std::string text = mine.error().message();
+    bytes = text.copy(text_.data(), text_.size());
+    return {};
+  });
+  STILLMAP_RETURN_IF_ERROR(gather(report::of(mine, bytes), std::span(reports_)));
+  for (std::size_t i = 0; i < reports_.size(); ++i) {
+    const report &r = reports_[i];
     if (r.failed == 0) continue;
-    text.resize(r.text_bytes);
     const int from = static_cast<int>(i);
-    STILLMAP_RETURN_IF_ERROR(broadcast_bytes(text.data(), text.size(), from));
-    return rank_error(from, code_of(r), "the operation failed on this rank", std::move(text));
+    bytes = std::min<std::size_t>(r.text_bytes, text_.size());
+    STILLMAP_RETURN_IF_ERROR(broadcast_bytes(text_.data(), bytes, from));
+    return rank_error(from, r.code(), "the operation failed on this rank", {text_.data(), bytes});
   }
   return {};
 }
