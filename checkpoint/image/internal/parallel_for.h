@@ -5,6 +5,7 @@
 #include <new>
 #include <system_error>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 namespace stillmap::image {
@@ -16,20 +17,18 @@ inline unsigned threads_for(unsigned requested, std::size_t pieces) {
   return static_cast<unsigned>(std::clamp<std::size_t>(pieces, 1, n));
 }
 
-// Runs `work` on `threads` threads, or on fewer if the system cannot create them.
-// Requires: `work` throws nothing.
+// Runs `work` on `threads` threads, or on fewer if the system cannot create them or the host has no
+// memory for them.
+// Requires: `work` is noexcept: an exception of a thread would end the process.
 template <class Work>
 void parallel_for(unsigned threads, const Work &work) {
+  static_assert(std::is_nothrow_invocable_v<const Work &>);
   std::vector<std::thread> others;
-  others.reserve(threads - 1);
-  for (unsigned i = 1; i < threads; ++i) {
-    try {
-      others.emplace_back(work);
-    } catch (const std::system_error &) {
-      break;
-    } catch (const std::bad_alloc &) {
-      break;
-    }
+  try {
+    others.reserve(threads - 1);
+    for (unsigned i = 1; i < threads; ++i) others.emplace_back(work);
+  } catch (const std::system_error &) {
+  } catch (const std::bad_alloc &) {
   }
   work();
   for (std::thread &t : others) t.join();
