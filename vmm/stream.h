@@ -32,10 +32,16 @@ class stream_ref {
 #endif
   stream_ref(std::nullptr_t) = delete;
   // The legacy default stream (CU_STREAM_LEGACY): synchronises with every blocking stream.
-  static constexpr stream_ref legacy() { return {exactly(), nullptr}; }
+  static constexpr stream_ref legacy() {
+    return {exactly(), nullptr};
+  }
   // The calling thread's default stream (CU_STREAM_PER_THREAD): another stream in each thread.
-  static stream_ref per_thread() { return {exactly(), reinterpret_cast<stream_handle>(0x2)}; }
-  constexpr stream_handle get() const { return handle_; }
+  static stream_ref per_thread() {
+    return {exactly(), reinterpret_cast<stream_handle>(0x2)};
+  }
+  constexpr stream_handle get() const {
+    return handle_;
+  }
   constexpr bool operator==(const stream_ref &) const = default;
 
  private:

@@ -10,7 +10,6 @@
 #include <new>
 #include <string_view>
 
-
 namespace {
 
 struct plan {
