@@ -311,17 +311,24 @@ result<physical_size> page_pool::trim(std::size_t keep) {
 }
 
 status page_pool::prepare(std::size_t bytes) {
+  for (;;) {
+    STILLMAP_ASSIGN_OR_RETURN(const bool more, prepare_one(bytes));
+    if (!more) return {};
+  }
+}
+
+// Creates one page unless `bytes` are ready. False: they are.
+result<bool> page_pool::prepare_one(std::size_t bytes) {
   const std::size_t pages = divide_up(bytes, options_.page_bytes);
   STILLMAP_RETURN_IF_ERROR(check_size(pages, "page_pool::prepare"));
-  for (;;) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (ready_.size() >= pages) return {};
-    }
-    STILLMAP_ASSIGN_OR_RETURN(auto made, make_page());
+  {
     const std::lock_guard lock(mutex_);
-    ready_.push_back(*made);
+    if (ready_.size() >= pages) return false;
   }
+  STILLMAP_ASSIGN_OR_RETURN(auto made, make_page());
+  const std::lock_guard lock(mutex_);
+  ready_.push_back(*made);
+  return true;
 }
 
 }  // namespace stillmap

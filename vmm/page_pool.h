@@ -89,7 +89,8 @@ class page_pool final : private page_owner {
   // Errors: as acquire; pages created before the failure stay in the pool.
   status prepare(std::size_t bytes);
 
-  // Keeps at least `bytes` free and ready from a background thread; 0 stops it. A failure is counted
+  // Keeps at least `bytes` free and ready from a background thread; 0 stops it, and waits for the page
+  // that it may be creating. A failure is counted
   // (stats().background_failures) and tried again at the next acquire().
   void keep_ready(std::size_t bytes);
 
@@ -125,6 +126,7 @@ class page_pool final : private page_owner {
   status supply(std::size_t n, page_list &got, page_list &fresh, std::vector<page_ptr> &stolen,
                 std::optional<stream_ref> consumer);
   result<page *> make_page();
+  result<bool> prepare_one(std::size_t bytes);
   result<physical_handle> create_granted(std::size_t bytes);
   void give_up_grant(std::size_t bytes) noexcept;
   void forget(page *p) noexcept;
@@ -150,7 +152,7 @@ class page_pool final : private page_owner {
   std::deque<job> jobs_;
   const void *running_for_ = nullptr;
   std::size_t keep_ready_ = 0;
-  bool keep_ready_due_ = false;
+  bool keep_ready_due_ = false, creating_ = false;
   bool stopping_ = false;
   std::thread background_;
 };

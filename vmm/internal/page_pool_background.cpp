@@ -8,10 +8,11 @@
 namespace stillmap {
 
 void page_pool::keep_ready(std::size_t bytes) {
-  const std::lock_guard lock(background_mutex_);
+  std::unique_lock lock(background_mutex_);
   keep_ready_ = bytes;
   keep_ready_due_ = bytes != 0;
-  if (bytes == 0 || start_background_locked()) return;
+  if (bytes == 0) return background_idle_.wait(lock, [&] { return !creating_; });
+  if (start_background_locked()) return;
   const std::lock_guard stats_lock(mutex_);
   ++stats_.background_failures;
 }
@@ -61,14 +62,20 @@ void page_pool::run_background() {
       background_idle_.notify_all();
       continue;
     }
+    // One page at a time: what is wanted may change meanwhile.
     keep_ready_due_ = false;
+    creating_ = true;
     const std::size_t wanted = keep_ready_;
     lock.unlock();
-    if (!prepare(wanted)) {
+    const auto more = prepare_one(wanted);
+    if (!more) {
       const std::lock_guard stats_lock(mutex_);
       ++stats_.background_failures;
     }
     lock.lock();
+    creating_ = false;
+    keep_ready_due_ = keep_ready_due_ || (more && *more && keep_ready_ != 0);
+    background_idle_.notify_all();
   }
 }
 
