@@ -191,11 +191,6 @@ void address_space::add_fallback(virtual_range range, fallback_record prepared) 
   stats_.physical_peak = std::max(stats_.physical_peak, stats_.physical);
 }
 
-void address_space::add_fallback(virtual_range range) {
-  decltype(fallbacks_) one{{0, virtual_range{}}};
-  add_fallback(range, one.extract(one.begin()));
-}
-
 address_space::fallback_record address_space::remove_fallback(virtual_range range) noexcept {
   const std::lock_guard lock(mutex_);
   stats_.mapped_bytes -= range.bytes;

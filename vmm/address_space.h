@@ -173,7 +173,6 @@ class address_space {
   using fallback_record = std::map<std::uint64_t, virtual_range>::node_type;
   static result<fallback_record> prepare_fallback();
   void add_fallback(virtual_range range, fallback_record prepared) noexcept;
-  void add_fallback(virtual_range range);  // throws std::bad_alloc where the host has no memory
   fallback_record remove_fallback(virtual_range range) noexcept;
   void physical_created(std::size_t bytes);
   void physical_released(std::size_t bytes);

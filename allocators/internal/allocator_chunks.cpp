@@ -85,6 +85,8 @@ result<arena::chunk> allocator_core::allocate_chunk(std::size_t bytes) {
                         "the limit of the allocator would be exceeded", all, most,
                         error_unit::bytes);
     }
+    STILLMAP_ASSIGN_OR_RETURN(address_space::fallback_record prepared,
+                              address_space::prepare_fallback());
     if (options_.quota != nullptr) {
       STILLMAP_RETURN_IF_ERROR(options_.quota->reserve(all));
     }
@@ -96,15 +98,7 @@ result<arena::chunk> allocator_core::allocate_chunk(std::size_t bytes) {
     const device_address begin(round_up(at->value(), page()));
     if (room != 0 || begin == *at) {
       const virtual_range allocated{*at, all};
-      const status entered = with_host_memory("caching_allocator::allocate", [&]() -> status {
-        device_.space().add_fallback(allocated);
-        return {};
-      });
-      if (!entered) {
-        report_if_failed(device_.driver().free(*at));
-        release_grant(all);
-        return tl::unexpected<error>(entered.error());
-      }
+      device_.space().add_fallback(allocated, std::move(prepared));
       chunk_bytes_ += all;
       return arena::chunk{{begin, bytes}, allocated};
     }
@@ -131,13 +125,10 @@ void allocator_core::undo_chunk(const arena::chunk &c) noexcept {
 status allocator_core::free_chunk(arena &a, const arena::chunk &c) {
   // Removed first: once freed, the addresses may be allocated again at once.
   addresses_.remove(c.range);
-  device_.space().remove_fallback(c.allocated);
+  address_space::fallback_record removed = device_.space().remove_fallback(c.allocated);
   const status s = device_.driver().free(c.allocated.begin);
   if (!s) {
-    report_if_failed(with_host_memory("caching_allocator::trim", [&]() -> status {
-      device_.space().add_fallback(c.allocated);
-      return {};
-    }));
+    device_.space().add_fallback(c.allocated, std::move(removed));
     addresses_.add(c.range, &a);
     return s;
   }

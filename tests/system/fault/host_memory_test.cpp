@@ -12,32 +12,16 @@
 namespace stillmap::testing {
 namespace {
 
-// Not safe yet. Not of vmm.
-const std::set<std::string> &not_yet() {
-  static const std::set<std::string> all = {
-      "suspender create", "suspend, pinned",
-      "resume, pinned",   "suspend, file",
-      "resume, file",     "suspend, dropped",
-      "resume, dropped",  "process_checkpoint create",
-      "process prepare",  "process_checkpoint resume",
-  };
-  return all;
-}
-
 // The host's memory does not depend on the machine: two of them will do, one of them without VMM.
 // Sanitizers slow it down too much, except the address sanitizer, which sees what leaks.
 std::vector<operation> swept() {
   const char *const machine = std::getenv("HOSTCUDA");
   const std::string_view config = machine != nullptr ? machine : "";
-  std::vector<operation> out;
   if (sanitizer() == "thread" || (config.find("profile=h200") == std::string_view::npos &&
                                   config.find("profile=vgpu-no-vmm") == std::string_view::npos)) {
-    return out;
+    return {};
   }
-  for (operation &o : operations()) {
-    if (!not_yet().contains(o.name)) out.push_back(std::move(o));
-  }
-  return out;
+  return operations();
 }
 
 struct host_totals {
