@@ -37,8 +37,9 @@ struct caching_allocator_options {
   std::function<bool(std::size_t bytes)> on_out_of_memory{};
   // The tag of the allocator's addresses, for modules that select memory by tag.
   std::string tag = "caching_allocator";
-  // The preferred base address. Memory that another process receives at the same addresses needs
-  // one (docs/handoff.md). The allocator uses other addresses where these are taken.
+  // The preferred base address; further reservations follow the first. Memory that another process
+  // receives at the same addresses needs one (docs/handoff.md). The allocator uses other addresses
+  // where these are taken.
   device_address hint{};
   // How other processes can import the pages.
   handle_type exportable = handle_type::none;

@@ -183,7 +183,8 @@ allocator_core::allocator_core(stillmap::device d, std::shared_ptr<page_pool> pa
       page_bytes_(pages_ != nullptr ? pages_->page_bytes() : address_directory::unit),
       access_(std::move(access)),
       options_(std::move(options)),
-      recorder_(std::move(recorder)) {
+      recorder_(std::move(recorder)),
+      next_hint_(options_.hint) {
   history.watch(options_.observer);
   if (recorder_) history.notify_requests();
 }

@@ -224,6 +224,7 @@ class allocator_core {
   address_directory addresses_;
 
   mutable std::mutex growth_mutex_;
+  device_address next_hint_;     // for the next reservation; under growth_mutex_
   std::size_t chunk_bytes_ = 0;  // bytes of all chunks; under growth_mutex_
   // Never shrinks. Changes under growth_mutex_ and arenas_mutex_; stats() takes only the latter.
   std::vector<std::unique_ptr<arena>> arenas_;

@@ -68,6 +68,17 @@ TEST_F(allocate, blocks_are_where_another_process_can_have_them_too) {
   const auto range =
       dev().space().block_at(device_address(reinterpret_cast<std::uint64_t>(*block)))->range();
   EXPECT_EQ(range.begin, options.hint);
+  // Regression: only the first reservation was at the hint.
+  const stream s = make_stream();
+  device_address next = range.end();
+  for (const auto &[bytes, on] : {std::pair<std::size_t, stream_ref>{700, {}}, {3_MiB, s}}) {
+    const auto more = (*heap)->allocate(bytes, on);
+    ASSERT_TRUE(more);
+    const auto there =
+        dev().space().block_at(device_address(reinterpret_cast<std::uint64_t>(*more)))->range();
+    EXPECT_EQ(there.begin, next);
+    next = there.end();
+  }
   for (const mapping_record &m : dev().space().mappings(range)) {
     EXPECT_EQ(m.backing->properties().exportable, handle_type::posix_fd);
   }
