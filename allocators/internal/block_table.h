@@ -36,7 +36,7 @@ class block_ref {
 // Threads: externally synchronised.
 class block_table {
  public:
-  block_table() { entries_.resize(std::size_t{1} << 10); }
+  block_table() { entries_.resize(std::size_t{1} << 7); }
 
   block_ref find(std::uint64_t address) const {
     for (std::size_t i = first_probe(address);; i = next(i)) {
@@ -101,7 +101,7 @@ class block_table {
   }
 
   std::vector<entry> entries_;
-  unsigned shift_ = 54;  // 64 - log2 of the number of entries
+  unsigned shift_ = 57;  // 64 - log2 of the number of entries
   std::size_t count_ = 0;
 };
 

@@ -7,6 +7,7 @@
 //         arena, which stay mapped here.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -86,14 +87,18 @@ class extent_store {
     free_ = s;
     ++spare_;
   }
-  std::size_t bytes() const { return chunks_.size() * chunk * sizeof(extent); }
+  std::size_t bytes() const { return created_ * sizeof(extent); }
 
  private:
-  static constexpr std::size_t chunk = 256;
+  // A stream may need few; the chunks double.
+  static constexpr std::size_t first_chunk = 16, largest_chunk = 256;
   void refill() {
+    const std::size_t chunk = std::clamp(created_, first_chunk, largest_chunk);
     chunks_.push_back(std::make_unique<extent[]>(chunk));
+    created_ += chunk;
     for (std::size_t i = chunk; i-- > 0;) destroy(&chunks_.back()[i]);
   }
+  std::size_t created_ = 0;
   extent *free_ = nullptr;
   std::size_t spare_ = 0;  // extents in the list
   std::vector<std::unique_ptr<extent[]>> chunks_;

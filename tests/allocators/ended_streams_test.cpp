@@ -251,5 +251,24 @@ TEST_F(ended_streams, blocks_that_wait_for_one_stream_cost_few_queries) {
   h.drop_all();
 }
 
+// Thousands of streams may live at once: their tables begin small.
+TEST_F(ended_streams, a_live_stream_costs_little_host_memory) {
+  checked_heap h(dev());
+  std::vector<stream> streams;
+  for (int i = 0; i < 64; ++i) {
+    streams.push_back(make_stream());
+    ASSERT_TRUE(h.heap().allocate(3_MiB, streams.back()));
+  }
+  const auto before = h.heap().stats();
+  for (int i = 0; i < 64; ++i) {
+    streams.push_back(make_stream());
+    ASSERT_TRUE(h.heap().allocate(3_MiB, streams.back()));
+    ASSERT_TRUE(h.heap().allocate(700, streams.back()));
+  }
+  const auto after = h.heap().stats();
+  ASSERT_EQ(after.arenas.size(), before.arenas.size() + 64);
+  EXPECT_LT((after.host_bytes - before.host_bytes) / 64, 64_KiB);
+}
+
 }  // namespace
 }  // namespace stillmap
