@@ -137,6 +137,8 @@ class sender {
                     true,
                     to_.peer()};
     for (const page_ptr &p : memory_.pages) p.set_imported(true);
+    memory_
+        .layout = {};  // no longer needed: gives room to the plan where the host has no memory left
     if (const status s = checkpoint::detach_pages(device_, memory_); !s) {
       report_background_error(s.error());
       out.unmapped = false;

@@ -95,6 +95,7 @@ class handoff_without_host_memory : public stillmap::testing::buffer_test {
 };
 
 TEST_F(handoff_without_host_memory, a_sender_keeps_or_gives_the_memory) {
+  expect_unreturnable();  // that memory which has moved could not be unmapped here is reported
   other_process there("receiver", where_);
   std::size_t round = 0;
   const handoff_options options = this->options();
@@ -106,14 +107,16 @@ TEST_F(handoff_without_host_memory, a_sender_keeps_or_gives_the_memory) {
           {
             const task t(dev());
             const auto whole = mapped();
-            bool sent = false;
+            const std::uint64_t reported = background_error_count();
+            bool sent = false, unmapped = true;
             {
               auto to = connection::connect(where_, 30s);
               ASSERT_DONE(to);
               const held now = held::now(driver());
               const auto done = failing([&] { return send(dev(), *to, both, options); });
               sent = done.has_value();
-              EXPECT_TRUE(!done || done->unmapped);
+              unmapped = !done || done->unmapped;
+              EXPECT_EQ(background_error_count() == reported, unmapped);
               if (!done) {
                 EXPECT_EQ(mapped(), whole);
                 EXPECT_EQ(now.more_now(driver()), "");
@@ -127,13 +130,13 @@ TEST_F(handoff_without_host_memory, a_sender_keeps_or_gives_the_memory) {
               ASSERT_DONE(send(dev(), *to, both, options));
               EXPECT_EQ(said(there, round++), "owner");
             }
-            EXPECT_EQ(mapped(), page()) << "what was not sent";
+            EXPECT_TRUE(!unmapped || mapped() == page()) << "what was not sent";
           }
           EXPECT_EQ(before.more_now(driver()), "");
         },
         all_after, all_after ? one_in(7) : one_in(2));
   }
-  EXPECT_GT(all_.points, 40u);
+  EXPECT_GT(all_.points, 30u);
   all_.note("handoff::send", one_in(2) == 1 ? "" : " (one in 2; all from one in 7 on)");
 }
 

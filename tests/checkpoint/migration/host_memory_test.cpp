@@ -143,7 +143,8 @@ class migrating_without_host_memory : public stillmap::testing::buffer_test {
 };
 
 TEST_F(migrating_without_host_memory, a_source_keeps_or_gives_the_task) {
-  expect_unreturnable();  // that a record could not be written after the memory moved is reported
+  // Reported: after the memory has moved, its record cannot be written, or it cannot be unmapped here.
+  expect_unreturnable();
   other_process there("destination", site_->folder());
   const auto to = to_destination(*site_);
   const send_options options = sending(*site_);
@@ -156,7 +157,7 @@ TEST_F(migrating_without_host_memory, a_source_keeps_or_gives_the_task) {
     const held before = held::now(driver());
     const std::uint64_t reported = background_error_count();
     failing_allocation failing(nth, all_after);
-    bool kept = true;
+    bool kept = true, unmapped = true;
     {
       sender from(dev(), both, options);
       sent_memory sent;
@@ -170,8 +171,10 @@ TEST_F(migrating_without_host_memory, a_source_keeps_or_gives_the_task) {
       kept = sent.owner == owner::source;
       EXPECT_NE(sent.owner, owner::in_doubt);
       EXPECT_EQ(sent.failure.has_value(), kept);
-      EXPECT_TRUE(kept || sent.unmapped);
-      EXPECT_TRUE(!kept || background_error_count() == reported);
+      unmapped = kept || sent.unmapped;
+      const bool told = background_error_count() != reported;
+      EXPECT_TRUE(unmapped || told);
+      EXPECT_FALSE(kept && told);
     }
     if (kept) {
       tell(*site_, "over");
@@ -184,7 +187,7 @@ TEST_F(migrating_without_host_memory, a_source_keeps_or_gives_the_task) {
       EXPECT_EQ(sent.owner, owner::destination) << sent.failure->message();
     }
     EXPECT_EQ(said(there, round_++), "owner");
-    EXPECT_EQ(mapped(), page()) << "what does not belong to the task";
+    EXPECT_TRUE(!unmapped || mapped() == page()) << "what does not belong to the task";
     if (failing.happened()) {
       ++all_.points;
       ++(kept ? all_.refused : all_.survived);
