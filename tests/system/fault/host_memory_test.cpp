@@ -21,7 +21,11 @@ std::vector<operation> swept() {
                                   config.find("profile=vgpu-no-vmm") == std::string_view::npos)) {
     return {};
   }
-  return operations();
+  std::vector<operation> out = operations();
+  // Its way back resumes memory, which takes some; without any, it says that resume() is to be called.
+  // tests/checkpoint/process/host_memory_test.cpp
+  std::erase_if(out, [](const operation &o) { return o.name == "process prepare"; });
+  return out;
 }
 
 struct host_totals {

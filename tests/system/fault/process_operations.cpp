@@ -1,5 +1,6 @@
 // Preparing a process for its checkpoint, and undoing that. An undone change raises generations, so
 // these are not compared.
+#include "tests/support/host_memory.h"
 #include "tests/system/fault/sweep.h"
 
 namespace stillmap::testing {
@@ -31,7 +32,12 @@ void add_process_operations(std::vector<operation> &all) {
   all.push_back({.name = "process_checkpoint create",
                  .set = [](bench &) {},
                  .run = [](bench &w) -> status {
-                   auto made = process::process_checkpoint::create({*w.dev});
+                   std::vector<device> devices;
+                   {
+                     const allow_host_allocations an_argument;
+                     devices.push_back(*w.dev);
+                   }
+                   auto made = process::process_checkpoint::create(std::move(devices));
                    if (made) w.fit = std::move(*made);
                    return outcome(made);
                  },

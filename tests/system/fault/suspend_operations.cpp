@@ -1,4 +1,5 @@
 // Suspend and resume by tag. An undone change raises generations, so these are not compared.
+#include "tests/support/host_memory.h"
 #include "tests/system/fault/sweep.h"
 
 namespace stillmap::testing {
@@ -40,7 +41,11 @@ void add_pair(std::vector<operation> &all, backing_store where, const std::strin
                        }
                      },
                  .run = [](bench &w) -> status {
-                   if (w.sleeper->suspended().empty()) return {};
+                   const bool resumed = [&] {
+                     const allow_host_allocations a_list_of_tags;
+                     return w.sleeper->suspended().empty();
+                   }();
+                   if (resumed) return {};
                    return outcome(w.sleeper->resume(""));
                  },
                  .may_survive = {}});
