@@ -162,9 +162,7 @@ class allocator_host_memory : public testing::buffer_test {
 
 void allocator_host_memory::begin() {
   for (int i = 0; i < 6; ++i) streams_.push_back(make_stream());
-  quota_path_ = (std::filesystem::temp_directory_path() /
-                 ("stillmap-host-memory-quota." + std::to_string(getpid())))
-                    .string();
+  quota_path_ = ::testing::TempDir() + "stillmap-host-memory-quota." + std::to_string(getpid());
   std::filesystem::remove(quota_path_);
   must("shared_quota::open", [&]() -> status {
     auto made = called([&] { return shared_quota::open(quota_path_, 1024 * MiB); });

@@ -81,9 +81,8 @@ TEST_F(report_host_memory, a_report_is_complete_or_an_error) {
 // A trace that lacks lines would be another program's: recording ends, and requests are served.
 TEST_F(report_host_memory, a_trace_ends_where_it_cannot_be_continued) {
   expect_unreturnable();  // a background error
-  const std::string path = (std::filesystem::temp_directory_path() /
-                            ("stillmap-host-memory.trace." + std::to_string(getpid())))
-                               .string();
+  const std::string path =
+      ::testing::TempDir() + "stillmap-host-memory.trace." + std::to_string(getpid());
   std::filesystem::remove(path);
   {
     caching_allocator_options options;
