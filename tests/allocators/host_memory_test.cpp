@@ -64,8 +64,7 @@ class allocator_host_memory : public testing::buffer_test {
   template <class Operation>
   auto asked(const char *name, Operation operation) {
     const std::size_t index = operations_++;
-    if (at_.operation == nowhere) return observed(operation);
-    if (failed_ || index < at_.operation || left_to_vmm(index)) return operation();
+    if (failed_ || index < at_.operation) return operation();
     if (index > at_.operation) at_ = {index, 0};
     name_ = name;
     armed_ = true;
@@ -79,18 +78,6 @@ class allocator_host_memory : public testing::buffer_test {
     EXPECT_EQ(outcome.error().code, std::errc::not_enough_memory) << outcome.error().message();
     return operation();
   }
-  // While vmm does not return host memory that runs out as an error, operations that reach the driver
-  // through it are left out. Remove this, observed() and reached_driver_ when it does.
-  static constexpr bool vmm_returns_it = false;
-  bool left_to_vmm(std::size_t index) const { return !vmm_returns_it && reached_driver_[index]; }
-  template <class Operation>
-  auto observed(Operation operation) {
-    const driver_counts before = counts();
-    auto outcome = operation();
-    reached_driver_.push_back((counts() - before).total() != 0);
-    return outcome;
-  }
-
   template <class Call>
   auto called(Call call) {
     before_call();
@@ -152,7 +139,6 @@ class allocator_host_memory : public testing::buffer_test {
   bool of_device_ = false;  // the request fails for want of the device's memory, too
   const char *name_ = "";
   std::size_t operations_ = 0;
-  std::vector<bool> reached_driver_;
   std::optional<fail_host_allocation> failing_;
   std::unique_ptr<checked_heap> heap_;
   std::shared_ptr<shared_quota> quota_;
@@ -388,8 +374,8 @@ TEST_F(allocator_host_memory, each_allocation_of_a_sequence_fails) {
   if (HasFailure()) return;
   const std::uint64_t all = sweep(true);
   if (HasFailure()) return;
-  EXPECT_GT(once, vmm_returns_it ? 500u : 50u);
-  EXPECT_GT(all, vmm_returns_it ? 500u : 50u);
+  EXPECT_GT(once, 500u);
+  EXPECT_GT(all, 500u);
   std::printf("note: host allocation sweep of the allocator on %s: %llu points\n", profile_.c_str(),
               static_cast<unsigned long long>(once + all));
 }
