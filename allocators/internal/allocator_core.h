@@ -94,8 +94,7 @@ class allocator_core {
     arena *from = nullptr;
     std::vector<extent *> extents{};
     fence idle{};
-    std::vector<fence> each_idle{};  // a copy of `idle` for each extent
-    bool leaves_allocator = false;   // the pages return to the device
+    bool leaves_allocator = false;  // the pages return to the device
   };
   // The pages found for one growth.
   struct page_supply {
@@ -171,7 +170,7 @@ class allocator_core {
   status map(const extent_map::carved_extent &place, page_supply &supply);
   void put_back(page_supply &supply) noexcept;
   void release_old_mappings(arena &a, const extent_map::carved_extent &place, page_supply &supply);
-  void give_up(const std::vector<extent *> &extents, std::vector<fence> &each_idle);
+  void give_up(const std::vector<extent *> &extents, const fence &idle);
   void drop_aliases_if_fragmented(arena &a);
   bool drop_aliases(arena &a);
 
@@ -205,8 +204,6 @@ class allocator_core {
   release_report report_release(std::size_t released, const std::vector<arena *> &giving);
   void flush_all();
   void unmap_everything() noexcept;
-  status unmap(const virtual_range &range) const;
-  void retire_mappings(arena &a) noexcept;
   status wait_for_device() const;
 
   std::size_t committed() const;

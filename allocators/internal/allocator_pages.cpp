@@ -18,22 +18,12 @@ bool allocator_core::drop_aliases(arena &a) {
   auto after = fence_after(a);
   if (!after) return false;
   arena::unmapping_extents going{{}, std::move(*after)};
-  std::vector<fence> each_idle;
   make_room(a.unmapping);
-  // Other threads recall aliases meanwhile, which may split them.
-  for (bool dropped = false; !dropped;) {
-    std::size_t aliases = 0;
-    {
-      const std::lock_guard lock(a.lock);
-      aliases = a.extents.aliases();
-      dropped = aliases <= each_idle.size();
-      if (dropped) a.extents.drop_aliases(going.extents);
-    }
-    if (dropped) break;
-    each_idle.assign(aliases, going.idle);
-    make_room(going.extents, aliases);
+  {
+    const std::lock_guard lock(a.lock);
+    a.extents.drop_aliases(going.extents);
   }
-  give_up(going.extents, each_idle);
+  give_up(going.extents, going.idle);
   a.unmapping.push_back(std::move(going));
   return true;
 }
@@ -124,7 +114,6 @@ void allocator_core::expect_release(arena &a, page_supply &supply) const {
       a.extents.expect_aliases(supply.moved_pages);
       continue;
     }
-    t.each_idle.assign(t.extents.size(), t.idle);
     make_room(t.from->unmapping, supply.moved.size());
   }
 }
@@ -165,12 +154,11 @@ void allocator_core::put_back(page_supply &supply) noexcept {
   }
 }
 
-// Their mappings are undone when the fences have passed: one for each extent.
-void allocator_core::give_up(const std::vector<extent *> &extents, std::vector<fence> &each_idle) {
+// Their mappings are undone when the fence has passed.
+void allocator_core::give_up(const std::vector<extent *> &extents, const fence &idle) {
   address_space &space = device_.space();
-  for (std::size_t i = 0; i < extents.size(); ++i) {
-    const virtual_range range = extents[i]->range();
-    space.retire_again(space.block_at(range.begin), range, std::move(each_idle[i]));
+  for (const extent *s : extents) {
+    space.retire_again(space.block_at(s->range().begin), s->range(), idle);
   }
 }
 
@@ -190,7 +178,7 @@ void allocator_core::release_old_mappings(arena &a, const extent_map::carved_ext
       continue;
     }
     for (const extent *s : t.extents) to += s->bytes;
-    give_up(t.extents, t.each_idle);
+    give_up(t.extents, t.idle);
     t.from->unmapping.push_back({std::move(t.extents), std::move(t.idle)});
   }
 }

@@ -197,59 +197,10 @@ void allocator_core::unmap_everything() noexcept {
   if (in_chunks()) return free_all_chunks();
   for (const auto &a : arenas_) {
     reclaim_unmapping(*a, true);
-    bool without_memory = false;
     for (const auto &block : a->reservations) {
-      const status gone =
-          with_host_memory("~caching_allocator", [&] { return unmap(block->range()); });
-      if (gone) continue;
-      if (gone.error().code == std::errc::not_enough_memory) {
-        without_memory = true;
-      } else {
-        report_background_error(gone.error());
-      }
-    }
-    if (without_memory) retire_mappings(*a);
-  }
-}
-
-status allocator_core::unmap(const virtual_range &range) const {
-  remap_plan plan({});
-  virtual_range run;
-  for (const mapping_record &m : device_.space().mappings(range)) {
-    if (m.state == mapping_state::retiring) continue;
-    if (run.end() != m.range.begin || run.empty()) {
-      plan.unmap(run);
-      run = m.range;
-    } else {
-      run.bytes += m.range.bytes;
+      report_if_failed(device_.space().unmap(block->range()));
     }
   }
-  plan.unmap(run);
-  return plan.empty() ? status{} : device_.space().apply(std::move(plan));
-}
-
-// Without host memory for a plan: the ledger unmaps what the arena has mapped when it has memory, or
-// when the page pool ends.
-void allocator_core::retire_mappings(arena &a) noexcept {
-  virtual_range run;
-  const auto retire_run = [&] {
-    if (run.empty()) return;
-    const auto retired = [&]() -> status {
-      device_.space().retire_again(device_.space().block_at(run.begin), run, {});
-      return {};
-    };
-    report_if_failed(with_host_memory("~caching_allocator", retired));
-  };
-  a.extents.each([&](const extent &s) {
-    const bool mapped = s.state != extent_state::uncommitted && s.state != extent_state::unmapping;
-    if (mapped && s.previous != nullptr && run.end() == s.range().begin) {
-      run.bytes += s.range().bytes;
-      return;
-    }
-    retire_run();
-    run = mapped ? s.range() : virtual_range{};
-  });
-  retire_run();
 }
 
 }  // namespace stillmap

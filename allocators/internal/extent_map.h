@@ -86,7 +86,6 @@ class extent_map {
   void recall(std::uint64_t alias, std::size_t n);
   // All aliased extents become unmapping; appends them to `out`. May run out.
   void drop_aliases(std::vector<extent *> &out);
-  std::size_t aliases() const;  // the number of aliased extents
   std::size_t aliased_bytes() const { return aliased_; }
 
   extent *at(std::uint64_t address) const { return pages_.at(address); }

@@ -116,14 +116,10 @@ void extent_map::recall(std::uint64_t alias, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) pages_.shared(numbers[i]).owner = alias + i * page_;
 }
 
-std::size_t extent_map::aliases() const {
-  std::size_t sum = 0;
-  each([&](const extent &s) { sum += s.state == extent_state::aliased ? 1 : 0; });
-  return sum;
-}
-
 void extent_map::drop_aliases(std::vector<extent *> &out) {
-  make_room(out, aliases());
+  std::size_t aliased = 0;
+  each([&](const extent &s) { aliased += s.state == extent_state::aliased ? 1 : 0; });
+  make_room(out, aliased);
   for (extent *first : first_extents_) {
     for (extent *s = first; s != nullptr; s = s->next) {
       if (s->state != extent_state::aliased) continue;
