@@ -99,28 +99,30 @@ allow_host_allocations::~allow_host_allocations() {
 
 }  // namespace stillmap::testing
 
-// The forms that are not replaced here call these.
-void *operator new(std::size_t bytes) {
+// The forms that are not replaced here call these. Not inlined: the compiler would warn of malloc and
+// free in their places.
+[[gnu::noinline]] void *operator new(std::size_t bytes) {
   return or_throw(allocate(bytes, 0));
 }
-void *operator new(std::size_t bytes, std::align_val_t alignment) {
+[[gnu::noinline]] void *operator new(std::size_t bytes, std::align_val_t alignment) {
   return or_throw(allocate(bytes, static_cast<std::size_t>(alignment)));
 }
-void *operator new(std::size_t bytes, const std::nothrow_t &) noexcept {
+[[gnu::noinline]] void *operator new(std::size_t bytes, const std::nothrow_t &) noexcept {
   return allocate(bytes, 0);
 }
-void *operator new(std::size_t bytes, std::align_val_t alignment, const std::nothrow_t &) noexcept {
+[[gnu::noinline]] void *operator new(std::size_t bytes, std::align_val_t alignment,
+                                     const std::nothrow_t &) noexcept {
   return allocate(bytes, static_cast<std::size_t>(alignment));
 }
-void operator delete(void *at) noexcept {
+[[gnu::noinline]] void operator delete(void *at) noexcept {
   std::free(at);
 }
-void operator delete(void *at, std::size_t) noexcept {
+[[gnu::noinline]] void operator delete(void *at, std::size_t) noexcept {
   std::free(at);
 }
-void operator delete(void *at, std::align_val_t) noexcept {
+[[gnu::noinline]] void operator delete(void *at, std::align_val_t) noexcept {
   std::free(at);
 }
-void operator delete(void *at, std::size_t, std::align_val_t) noexcept {
+[[gnu::noinline]] void operator delete(void *at, std::size_t, std::align_val_t) noexcept {
   std::free(at);
 }
