@@ -2,11 +2,10 @@
 // that fails. The extents stay consistent, no block is lost, and blocks are always freed.
 #include <gtest/gtest.h>
 
-#include <memory>
-
 #include <cstdio>
 #include <iterator>
 #include <map>
+#include <memory>
 #include <new>
 #include <optional>
 #include <random>
