@@ -200,19 +200,21 @@ result<void *> allocator_core::allocate(std::size_t bytes, stream_ref s, allocat
       !watch_.in_child()) [[likely]] {
     if (arena *const a = streams_.of(s)) [[likely]] {
       const block_request r = request_for(bytes, allocation_granule);
-      void *block = nullptr;
+      bool searched = false;
       try {
         const std::lock_guard lock(a->lock);
-        if (a->stream == s) [[likely]]
-          block = a->allocate(r);
+        if (a->stream == s) [[likely]] {
+          if (void *const block = a->allocate(r)) [[likely]]
+            return block;
+          searched = true;
+        }
       } catch (const std::bad_alloc &) {
         // The slow path tries it again, and returns the error.
       }
-      if (block != nullptr) [[likely]]
-        return block;
+      return allocate_slow(bytes, s, options, searched);
     }
   }
-  return allocate_slow(bytes, s, options);
+  return allocate_slow(bytes, s, options, false);
 }
 
 status allocator_core::free(void *block, std::optional<stream_ref> last_used_on) {
@@ -234,14 +236,16 @@ status allocator_core::free(void *block, std::optional<stream_ref> last_used_on)
   return free_slow(block, last_used_on);
 }
 
-// Every request that the fast path does not serve. Not inlined: it would cost the fast path registers.
-[[gnu::noinline]] result<void *> allocator_core::allocate_slow(
-    std::size_t bytes, stream_ref s, const allocate_options &options) noexcept {
-  return with_host_memory(allocating, [&] { return serve(bytes, s, options); });
+// Every request that the fast path does not serve. `searched`: it found no committed memory. Not
+// inlined: it would cost the fast path registers.
+[[gnu::noinline]] result<void *> allocator_core::allocate_slow(std::size_t bytes, stream_ref s,
+                                                               const allocate_options &options,
+                                                               bool searched) noexcept {
+  return with_host_memory(allocating, [&] { return serve(bytes, s, options, searched); });
 }
 
 result<void *> allocator_core::serve(std::size_t bytes, stream_ref named,
-                                     const allocate_options &options) {
+                                     const allocate_options &options, bool searched) {
   constexpr const char *op = allocating;
   if (bytes == 0) return nullptr;
   if (watch_.in_child()) return forked_error(op);
@@ -261,11 +265,11 @@ result<void *> allocator_core::serve(std::size_t bytes, stream_ref named,
   const block_request r = request_for(bytes, options.alignment);
   result<void *> block = nullptr;
   arena *a = streams_.of(s);
-  if (a != nullptr) {
+  if (a != nullptr && !searched) {
     const std::lock_guard lock(a->lock);
     if (a->stream == s) block = a->allocate(r);
   }
-  if (block && *block == nullptr) {
+  if (*block == nullptr) {
     std::unique_lock growing(growth_mutex_);
     a = &arena_for(s);  // a private pool may serve the stream by now
     block = grow(*a, r, growing);

@@ -8,12 +8,13 @@ namespace stillmap {
 // ---- the slow path of allocation ----
 
 void *arena::allocate_beyond_slabs(const block_request &r) {
+  add_to_pattern(r);
   extent *const s = find_extent(growth_for(r), extent_map::search::quick, search_in::own_zone);
   return s != nullptr ? enter_slab(s, r) : nullptr;
 }
 
 void *arena::allocate_by_search(const block_request &r) {
-  pattern.add(counters_.live, counters_.allocations - counters_.frees, r.bytes);
+  add_to_pattern(r);
   extent *const s = find_extent(r, extent_map::search::quick, search_in::own_zone);
   return s != nullptr ? enter(s, r) : nullptr;
 }

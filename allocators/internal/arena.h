@@ -293,6 +293,9 @@ class arena {
     ++counters_.frees;
   }
   void notify_recalled(std::uint64_t to, std::uint64_t from, std::uint64_t bytes) const;
+  void add_to_pattern(const block_request &r) {
+    pattern.add(counters_.live, counters_.allocations - counters_.frees, r.bytes);
+  }
   void *allocate_beyond_slabs(const block_request &r);
   void *allocate_by_search(const block_request &r);
   extent *find_extent(const block_request &r, extent_map::search mode, search_in where);
