@@ -17,8 +17,14 @@
 
 #include "stillmap/vmm/error.h"
 #include "tests/support/host_memory.h"
+#include "tests/support/hostcuda_control.h"
 
 namespace stillmap::testing {
+
+// The allocations are the same on every profile. Requires hostcuda.
+#define STILLMAP_ONE_PROFILE_DOES()                                                \
+  if (stillmap::testing::hostcuda_control::config().rfind("profile=h200", 0) != 0) \
+  GTEST_SKIP() << "the allocations are the same on every profile: one is enough"
 
 struct allocation_sweep {
   std::size_t points = 0, refused = 0, survived = 0;

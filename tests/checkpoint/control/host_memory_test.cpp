@@ -29,9 +29,7 @@ class control_without_host_memory : public control_test {
     control_test::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
     STILLMAP_NEEDS_HOSTCUDA();
-    if (stillmap::testing::hostcuda_control::config().rfind("profile=h200", 0) != 0) {
-      GTEST_SKIP() << "the allocations are the same on every profile: one is enough";
-    }
+    STILLMAP_ONE_PROFILE_DOES();
     make_memory();
     auto made = suspender::create(dev());
     ASSERT_DONE(made);

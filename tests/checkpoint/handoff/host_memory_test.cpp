@@ -35,9 +35,7 @@ class handoff_without_host_memory : public stillmap::testing::buffer_test {
     STILLMAP_NEEDS_HOSTCUDA();
     STILLMAP_NEEDS_VMM();
     if (!dev().capabilities().posix_fd_export) GTEST_SKIP() << "needs pages that can be exported";
-    if (stillmap::testing::hostcuda_control::config().rfind("profile=h200", 0) != 0) {
-      GTEST_SKIP() << "the allocations are the same on every profile: one is enough";
-    }
+    STILLMAP_ONE_PROFILE_DOES();
     if (part() == "receiver") receiver();
     if (part() == "sender") sender();
     std::random_device random;
@@ -48,16 +46,6 @@ class handoff_without_host_memory : public stillmap::testing::buffer_test {
     handoff_options options;
     options.timeout = 30s;
     return options;
-  }
-  static void say(std::size_t round, const std::string &what) {
-    std::printf("\nVERDICT %zu: %s\n", round, what.c_str());
-    std::fflush(stdout);
-  }
-  // What the other process said about a round.
-  static std::string said(other_process &by, std::size_t round) {
-    const std::string start = std::to_string(round) + ": ";
-    const std::string all = by.verdict_that_begins(start);
-    return all.rfind(start, 0) == 0 ? all.substr(start.size()) : all;
   }
 
   // The other process, until it is ended.
@@ -122,13 +110,13 @@ TEST_F(handoff_without_host_memory, a_sender_keeps_or_gives_the_memory) {
                 EXPECT_EQ(now.more_now(driver()), "");
               }
             }
-            EXPECT_EQ(said(there, round++), sent ? "owner" : "nothing");
+            EXPECT_EQ(there.said(round++), sent ? "owner" : "nothing");
             if (!sent) {
               EXPECT_EQ(task::wrong(dev()), "");
               auto to = connection::connect(where_, 30s);
               ASSERT_DONE(to);
               ASSERT_DONE(send(dev(), *to, both, options));
-              EXPECT_EQ(said(there, round++), "owner");
+              EXPECT_EQ(there.said(round++), "owner");
             }
             EXPECT_TRUE(!unmapped || mapped() == page()) << "what was not sent";
           }
@@ -164,7 +152,7 @@ TEST_F(handoff_without_host_memory, a_receiver_gets_the_memory_or_nothing) {
               if (done) memory.emplace(std::move(*done));
             }
             received = memory.has_value();
-            const std::string sender = said(there, round++);
+            const std::string sender = there.said(round++);
             if (received) {
               expect_owner(sender);
             } else {
@@ -178,7 +166,7 @@ TEST_F(handoff_without_host_memory, a_receiver_gets_the_memory_or_nothing) {
           ASSERT_DONE(from);
           const auto again = receive(dev(), *from, options);
           ASSERT_DONE(again);
-          expect_owner(said(there, round++));
+          expect_owner(there.said(round++));
         },
         all_after, all_after ? one_in(7) : one_in(2));
   }

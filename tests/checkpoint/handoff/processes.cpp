@@ -121,6 +121,17 @@ std::string other_process::verdict_that_begins(const std::string &with) {
   return last_verdict();
 }
 
+std::string other_process::said(std::size_t round) {
+  const std::string start = std::to_string(round) + ": ";
+  const std::string all = verdict_that_begins(start);
+  return all.rfind(start, 0) == 0 ? all.substr(start.size()) : all;
+}
+
+void say(std::size_t round, const std::string &what) {
+  std::printf("\n%s%zu: %s\n", mark, round, what.c_str());
+  std::fflush(stdout);
+}
+
 void say_and_end(const std::string &verdict) {
   std::printf("\n%s%s\n", mark, verdict.c_str());
   std::fflush(nullptr);

@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <cstddef>
 #include <string>
 
 #include "stillmap/checkpoint/handoff/handoff.h"
@@ -28,6 +29,8 @@ class other_process {
   std::string verdict_so_far(const std::string &wanted);
   // The same for a verdict that begins with `with`.
   std::string verdict_that_begins(const std::string &with);
+  // What it said of a round by say(); another verdict if that does not come.
+  std::string said(std::size_t round);
 
  private:
   bool listen(int wait);
@@ -37,6 +40,8 @@ class other_process {
   std::string said_;
 };
 
+// In the other process: prints the verdict on a round, and goes on.
+void say(std::size_t round, const std::string &what);
 // In the other process: prints the verdict and ends the process.
 [[noreturn]] void say_and_end(const std::string &verdict);
 

@@ -19,6 +19,7 @@
 namespace stillmap::migration::testing {
 namespace {
 
+using handoff::testing::say;
 using stillmap::testing::allocation_sweep;
 using stillmap::testing::fail_each_allocation;
 using stillmap::testing::failing_allocation;
@@ -42,9 +43,7 @@ class migrating_without_host_memory : public stillmap::testing::buffer_test {
     if (IsSkipped() || HasFatalFailure()) return;
     STILLMAP_NEEDS_HOSTCUDA();
     STILLMAP_NEEDS_VMM();
-    if (stillmap::testing::hostcuda_control::config().rfind("profile=h200", 0) != 0) {
-      GTEST_SKIP() << "the allocations are the same on every profile: one is enough";
-    }
+    STILLMAP_ONE_PROFILE_DOES();
     if (part() == "destination") destination();
     if (part() == "source") source();
     site_.emplace();
@@ -70,15 +69,6 @@ class migrating_without_host_memory : public stillmap::testing::buffer_test {
     return options;
   }
 
-  static void say(std::size_t round, const std::string &what) {
-    std::printf("\nVERDICT %zu: %s\n", round, what.c_str());
-    std::fflush(stdout);
-  }
-  static std::string said(other_process &by, std::size_t round) {
-    const std::string start = std::to_string(round) + ": ";
-    const std::string all = by.verdict_that_begins(start);
-    return all.rfind(start, 0) == 0 ? all.substr(start.size()) : all;
-  }
   // Messages to the other process are files, which it removes.
   static void tell(const test_site &m, const char *what) { std::ofstream(m.folder() + '/' + what); }
   static bool told(const test_site &m, const char *what) {
@@ -127,7 +117,7 @@ class migrating_without_host_memory : public stillmap::testing::buffer_test {
   // One migration by the other process, a source. Whether the task has arrived.
   bool receive_one(other_process &there) {
     tell(*site_, "begin");
-    const std::string what = said(there, round_++);
+    const std::string what = there.said(round_++);
     EXPECT_TRUE(what == "moved" || what == "kept") << what;
     return what == "moved";
   }
@@ -178,7 +168,7 @@ TEST_F(migrating_without_host_memory, a_source_keeps_or_gives_the_task) {
     }
     if (kept) {
       tell(*site_, "over");
-      EXPECT_EQ(said(there, round_++), "nothing");
+      EXPECT_EQ(there.said(round_++), "nothing");
       EXPECT_EQ(task::wrong(dev()), "");
       EXPECT_EQ(mapped(), whole);
       EXPECT_EQ(before.more_now(driver()), "");
@@ -186,7 +176,7 @@ TEST_F(migrating_without_host_memory, a_source_keeps_or_gives_the_task) {
       const sent_memory sent = again.send(*to);
       EXPECT_EQ(sent.owner, owner::destination) << sent.failure->message();
     }
-    EXPECT_EQ(said(there, round_++), "owner");
+    EXPECT_EQ(there.said(round_++), "owner");
     EXPECT_TRUE(!unmapped || mapped() == page()) << "what does not belong to the task";
     if (failing.happened()) {
       ++all_.points;

@@ -33,9 +33,7 @@ class snapshots_without_host_memory : public stillmap::testing::buffer_test {
     if (IsSkipped() || HasFatalFailure()) return;
     STILLMAP_NEEDS_HOSTCUDA();
     STILLMAP_NEEDS_VMM();
-    if (stillmap::testing::hostcuda_control::config().rfind("profile=h200", 0) != 0) {
-      GTEST_SKIP() << "the allocations are the same on every profile: one is enough";
-    }
+    STILLMAP_ONE_PROFILE_DOES();
     std::string name = ::testing::TempDir() + "/stillmap-snapshots-XXXXXX";
     ASSERT_NE(::mkdtemp(name.data()), nullptr);
     folder_ = name;

@@ -24,9 +24,7 @@ class suspending_without_host_memory : public stillmap::testing::buffer_test {
     if (IsSkipped() || HasFatalFailure()) return;
     STILLMAP_NEEDS_HOSTCUDA();
     STILLMAP_NEEDS_VMM();
-    if (stillmap::testing::hostcuda_control::config().rfind("profile=h200", 0) != 0) {
-      GTEST_SKIP() << "the allocations are the same on every profile: one is enough";
-    }
+    STILLMAP_ONE_PROFILE_DOES();
   }
 
   // A ring, and a fork, whose pages are mapped read-only. 8 places of 3 pages.
