@@ -15,11 +15,12 @@ inline void report_if_failed(const status &s) noexcept {
 
 }  // namespace stillmap
 
-// Evaluates a result or status; on failure returns its error from the calling function.
-#define STILLMAP_RETURN_IF_ERROR(...)                               \
-  do {                                                              \
-    if (auto stillmap_status_ = (__VA_ARGS__); !stillmap_status_)   \
-      return ::tl::unexpected(std::move(stillmap_status_).error()); \
+// Evaluates a result or status; on failure returns its error from the calling function. A result that
+// has a name is not copied: copying its value may need host memory, and the copy is noexcept.
+#define STILLMAP_RETURN_IF_ERROR(...)                                                              \
+  do {                                                                                             \
+    if (auto &&stillmap_status_ = (__VA_ARGS__); !stillmap_status_)                                \
+      return ::tl::unexpected(std::forward<decltype(stillmap_status_)>(stillmap_status_).error()); \
   } while (false)
 
 // `declaration = value of the result`; on failure returns the error from the calling function. The
