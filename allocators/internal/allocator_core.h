@@ -202,10 +202,12 @@ class allocator_core {
   void reclaim_pending(arena &a, bool wait) noexcept;
   void reclaim_unmapping(arena &a, bool wait) noexcept;
   status retire(arena &a, std::size_t pages, std::size_t &bytes);
-  release_report report_release(std::size_t released, const std::vector<arena *> &giving);
   void flush_all();
   void unmap_everything() noexcept;
   status wait_for_device() const;
+
+  // allocator_report.cpp
+  release_report report_release(std::size_t released, const std::vector<arena *> &giving);
 
   std::size_t committed() const;
   std::size_t live() const;

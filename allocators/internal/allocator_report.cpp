@@ -126,4 +126,25 @@ result<std::size_t> allocator_core::usable_size(const void *block) const {
                     error_unit::address);
 }
 
+// Why free memory stayed. `giving`: the arenas that could release pages. Requires growth_mutex_.
+release_report allocator_core::report_release(std::size_t released,
+                                              const std::vector<arena *> &giving) {
+  release_report out{.released = released};
+  each_arena([&](arena &a) {
+    const arena_stats n = figures_of(a);
+    const std::size_t free = n.free_whole_pages + n.page_edges + n.cached;
+    if (a.pinned) {
+      out.private_pools += free + n.pending_free;
+    } else if (std::find(giving.begin(), giving.end(), &a) == giving.end()) {
+      out.capturing += free + n.pending_free;
+    } else {
+      const std::size_t whole = in_chunks() ? a.unused_chunk_bytes() : n.free_whole_pages;
+      out.kept += whole;
+      out.pending_free += n.pending_free;
+      out.page_edges += free > whole ? free - whole : 0;
+    }
+  });
+  return out;
+}
+
 }  // namespace stillmap

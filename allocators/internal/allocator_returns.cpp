@@ -107,29 +107,6 @@ result<release_report> allocator_core::trim(std::size_t keep) {
   return report_release(given, giving);
 }
 
-// Why free memory stayed. `giving`: the arenas that could release pages.
-release_report allocator_core::report_release(std::size_t released,
-                                              const std::vector<arena *> &giving) {
-  release_report out{.released = released};
-  each_arena([&](arena &a) {
-    const std::size_t pending = static_cast<std::size_t>(a.counted().pending_free);
-    const std::size_t cached = static_cast<std::size_t>(a.cached_bytes());
-    const std::size_t all = a.extents.free_bytes() + cached;
-    if (a.pinned) {
-      out.private_pools += all + pending;
-    } else if (std::find(giving.begin(), giving.end(), &a) == giving.end()) {
-      out.capturing += all + pending;
-    } else {
-      const std::size_t whole =
-          in_chunks() ? a.unused_chunk_bytes() : a.extents.free_pages() * page();
-      out.kept += whole;
-      out.pending_free += pending;
-      out.page_edges += all > whole ? all - whole : 0;
-    }
-  });
-  return out;
-}
-
 // Releases up to `pages` whole free pages of `a`. Pages that cannot be released stay.
 status allocator_core::retire(arena &a, std::size_t pages, std::size_t &bytes) {
   {
