@@ -1,5 +1,5 @@
-// Tells programs that repeat themselves from others, by what an arena holds when it needs pages.
-// Internal. docs/allocator.md#placement
+// Tells programs that repeat themselves from others, by what an arena holds when the fast path cannot
+// serve a request. Internal. docs/allocator.md#placement
 #pragma once
 
 #include <algorithm>
@@ -10,8 +10,8 @@
 
 namespace stillmap {
 
-// The requests that committed memory could not serve, each with the bytes and the number of blocks
-// that were live then. A loop passes through the same values in each iteration, wherever its blocks
+// The requests that were searched for, each with the bytes and the number of blocks that were live
+// then. A loop passes through the same values in each iteration, wherever its blocks
 // lie. A program with random sizes does not.
 //
 // Threads: externally synchronised. add() may allocate host memory, and then changes nothing.
