@@ -193,7 +193,8 @@ TEST_F(migrating_without_host_memory, a_source_keeps_or_gives_the_task) {
       migrate(n, all_after);
     }
   }
-  EXPECT_GT(all_.points, 10u);
+  // A migration allocates for as long as it polls, so a faster one does not reach the later points.
+  EXPECT_GE(all_.points, 6u);
   all_.note("migration::sender", (" of " + std::to_string(allocations) + " allocations").c_str());
 }
 
