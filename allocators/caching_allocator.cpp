@@ -29,6 +29,46 @@ block_request request_for(std::size_t bytes, std::size_t alignment) {
 
 }  // namespace
 
+// ---- the fast path: no driver call, no host memory, and inlined into the interface below ----
+
+[[gnu::always_inline]] inline result<void *> allocator_core::allocate(
+    std::size_t bytes, stream_ref s, const allocate_options &options) {
+  if (history.enabled()) [[unlikely]]
+    return allocate_notified(bytes, s, options);
+  if (bytes - 1 < largest_request && options.alignment == allocation_granule && !options.zero &&
+      !watch_.in_child()) [[likely]] {
+    if (arena *const a = streams_.of(s)) [[likely]] {
+      const block_request r = request_for(bytes, allocation_granule);
+      a->lock.lock();  // std::lock_guard would not be inlined
+      void *const block = a->stream == s ? a->reuse(r) : nullptr;
+      a->lock.unlock();
+      if (block != nullptr) [[likely]]
+        return block;
+    }
+  }
+  return allocate_slow(bytes, s, options);
+}
+
+[[gnu::always_inline]] inline status allocator_core::free(void *block,
+                                                          std::optional<stream_ref> last_used_on) {
+  if (block == nullptr) return {};
+  if (history.enabled()) [[unlikely]]
+    return free_notified(block, last_used_on);
+  const auto address = reinterpret_cast<std::uintptr_t>(block);
+  if (arena *const a = addresses_.at(address)) [[likely]] {
+    if (!watch_.in_child()) [[likely]] {
+      arena::free_outcome outcome = arena::free_outcome::needs_event;
+      {
+        const std::lock_guard lock(a->lock);
+        if (!last_used_on || *last_used_on == a->stream) outcome = a->free(address);
+      }
+      if (outcome == arena::free_outcome::done) [[likely]]
+        return {};
+    }
+  }
+  return free_slow(block, last_used_on);
+}
+
 // ---- the interface ----
 
 caching_allocator::caching_allocator(std::unique_ptr<allocator_core> c) : core_(std::move(c)) {}
@@ -83,8 +123,7 @@ result<std::unique_ptr<caching_allocator>> caching_allocator::make(
       d, std::move(pages), std::move(access), std::move(options), std::move(recorder))));
 }
 
-// Host memory that runs out becomes an error here, or on the slow paths of allocate and free. The
-// arguments of those are passed by value, so that they compile to jumps.
+// Host memory that runs out becomes an error here, or on the slow paths of allocate and free.
 result<void *> caching_allocator::allocate(std::size_t bytes, stream_ref s,
                                            allocate_options options) {
   return core_->allocate(bytes, s, options);
@@ -171,7 +210,7 @@ const stillmap::device &caching_allocator::device() const {
   return core_->device();
 }
 
-// ---- the fast path ----
+// ---- the allocator ----
 
 allocator_core::allocator_core(stillmap::device d, std::shared_ptr<page_pool> pages,
                                std::vector<access_grant> access, caching_allocator_options options,
@@ -193,59 +232,15 @@ allocator_core::~allocator_core() {
   unmap_everything();
 }
 
-result<void *> allocator_core::allocate(std::size_t bytes, stream_ref s, allocate_options options) {
-  if (history.enabled()) [[unlikely]]
-    return allocate_notified(bytes, s, options);
-  if (bytes - 1 < largest_request && options.alignment == allocation_granule && !options.zero &&
-      !watch_.in_child()) [[likely]] {
-    if (arena *const a = streams_.of(s)) [[likely]] {
-      const block_request r = request_for(bytes, allocation_granule);
-      bool searched = false;
-      try {
-        const std::lock_guard lock(a->lock);
-        if (a->stream == s) [[likely]] {
-          if (void *const block = a->allocate(r)) [[likely]]
-            return block;
-          searched = true;
-        }
-      } catch (const std::bad_alloc &) {
-        // The slow path tries it again, and returns the error.
-      }
-      return allocate_slow(bytes, s, options, searched);
-    }
-  }
-  return allocate_slow(bytes, s, options, false);
-}
-
-status allocator_core::free(void *block, std::optional<stream_ref> last_used_on) {
-  if (block == nullptr) return {};
-  if (history.enabled()) [[unlikely]]
-    return free_notified(block, last_used_on);
-  const auto address = reinterpret_cast<std::uintptr_t>(block);
-  if (arena *const a = addresses_.at(address)) [[likely]] {
-    if (!watch_.in_child()) [[likely]] {
-      arena::free_outcome outcome = arena::free_outcome::needs_event;
-      {
-        const std::lock_guard lock(a->lock);
-        if (!last_used_on || *last_used_on == a->stream) outcome = a->free(address);
-      }
-      if (outcome == arena::free_outcome::done) [[likely]]
-        return {};
-    }
-  }
-  return free_slow(block, last_used_on);
-}
-
-// Every request that the fast path does not serve. `searched`: it found no committed memory. Not
-// inlined: it would cost the fast path registers.
-[[gnu::noinline]] result<void *> allocator_core::allocate_slow(std::size_t bytes, stream_ref s,
-                                                               const allocate_options &options,
-                                                               bool searched) noexcept {
-  return with_host_memory(allocating, [&] { return serve(bytes, s, options, searched); });
+// Every request that the fast path does not serve. Not inlined: it would cost the fast path
+// registers.
+[[gnu::noinline]] result<void *> allocator_core::allocate_slow(
+    std::size_t bytes, stream_ref s, const allocate_options &options) noexcept {
+  return with_host_memory(allocating, [&] { return serve(bytes, s, options); });
 }
 
 result<void *> allocator_core::serve(std::size_t bytes, stream_ref named,
-                                     const allocate_options &options, bool searched) {
+                                     const allocate_options &options) {
   constexpr const char *op = allocating;
   if (bytes == 0) return nullptr;
   if (watch_.in_child()) return forked_error(op);
@@ -265,7 +260,7 @@ result<void *> allocator_core::serve(std::size_t bytes, stream_ref named,
   const block_request r = request_for(bytes, options.alignment);
   result<void *> block = nullptr;
   arena *a = streams_.of(s);
-  if (a != nullptr && !searched) {
+  if (a != nullptr) {
     const std::lock_guard lock(a->lock);
     if (a->stream == s) block = a->allocate(r);
   }
@@ -340,7 +335,7 @@ status allocator_core::zero(void *block, std::size_t bytes, stream_ref s) {
     done = device_.driver().set_bytes_async(at, 0, bytes, s.get());
   }
   if (!done) [[maybe_unused]]
-    const status freed = free(block, std::nullopt);
+    const status freed = free_slow(block, std::nullopt);
   return done;
 }
 

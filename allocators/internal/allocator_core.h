@@ -48,7 +48,7 @@ class allocator_core {
   ~allocator_core();
 
   // caching_allocator.cpp
-  result<void *> allocate(std::size_t bytes, stream_ref s, allocate_options options);
+  result<void *> allocate(std::size_t bytes, stream_ref s, const allocate_options &options);
   status free(void *block, std::optional<stream_ref> last_used_on);
   status record_use(void *block, stream_ref s);
 
@@ -106,10 +106,9 @@ class allocator_core {
     bool ordered_by_host = false;
   };
 
-  result<void *> allocate_slow(std::size_t bytes, stream_ref s, const allocate_options &options,
-                               bool searched) noexcept;
-  result<void *> serve(std::size_t bytes, stream_ref named, const allocate_options &options,
-                       bool searched);
+  result<void *> allocate_slow(std::size_t bytes, stream_ref s,
+                               const allocate_options &options) noexcept;
+  result<void *> serve(std::size_t bytes, stream_ref named, const allocate_options &options);
   status free_slow(void *block, std::optional<stream_ref> last_used_on) noexcept;
   status zero(void *block, std::size_t bytes, stream_ref s);
 

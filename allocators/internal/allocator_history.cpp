@@ -20,7 +20,7 @@ result<void *> allocator_core::allocate_notified(std::size_t bytes, stream_ref s
                                                  const allocate_options &options) {
   call_stack stack;
   history.capture(stack, 1);
-  const auto block = allocate_slow(bytes, s, options, false);
+  const auto block = allocate_slow(bytes, s, options);
   if (!block) notify_failed(block.error(), bytes, s, stack);
   if (!block || *block == nullptr) return block;
   if (recorder_) recorder_->allocated(this, *block, bytes, device_.ordinal(), s);

@@ -7,16 +7,21 @@ namespace stillmap {
 
 // ---- the slow path of allocation ----
 
-void *arena::allocate_beyond_slabs(const block_request &r) {
-  add_to_pattern(r);
+void *arena::allocate(const block_request &r) {
+  if (r.alignment == allocation_granule) {
+    if (void *const block = reuse(r)) return block;
+  }
+  if (!r.small() && r.alignment == allocation_granule) {
+    if (extent *const s = cached_for(r)) {
+      enter_in_table(*s);
+      take_cached(*s);
+      return hand_out(*s, r);
+    }
+  }
+  pattern.add(counters_.live, counters_.allocations - counters_.frees, r.bytes);
   extent *const s = find_extent(growth_for(r), extent_map::search::quick, search_in::own_zone);
-  return s != nullptr ? enter_slab(s, r) : nullptr;
-}
-
-void *arena::allocate_by_search(const block_request &r) {
-  add_to_pattern(r);
-  extent *const s = find_extent(r, extent_map::search::quick, search_in::own_zone);
-  return s != nullptr ? enter(s, r) : nullptr;
+  if (s == nullptr) return nullptr;
+  return r.small() ? enter_slab(s, r) : enter(s, r);
 }
 
 void *arena::allocate_best_fit(const block_request &r, bool whole, search_in where) {
@@ -164,6 +169,11 @@ void arena::evict(std::uint64_t begin, std::uint64_t end) {
     if (s->cached) s = evict(*s);
     if (end <= s->end()) return;
   }
+}
+
+void arena::wake_waiting(extent &s) {
+  s.awaited = false;
+  wake(s.waiting);
 }
 
 extent *arena::evict(extent &s) {

@@ -71,28 +71,23 @@ class arena {
       : stream(s), id(number), extents(page_bytes), zoned_(zoned) {}
   arena(const arena &) = delete;
 
-  // Allocates from committed memory; nullptr where none fits. Constant time where the size was
-  // freed before, otherwise a search of bounded length. May run out of host memory, which it needs
-  // only when there are more blocks than ever before.
-  void *allocate(const block_request &r) {
-    if (r.small()) {
+  // The fast path of allocate(), in constant time: a place in a slab, or the block that is cached at
+  // the first available placement of its size. nullptr: allocate() may still find memory. Requires:
+  // alignment to the granule.
+  void *reuse(const block_request &r) noexcept {
+    if (r.bytes <= slab::largest_block) {
       slab *const s = slabs_.first(static_cast<std::size_t>(r.bytes));
-      if (s != nullptr && (!s->empty() || reuse_empty(*s))) return allocate_in_slab(*s, r);
-      return allocate_beyond_slabs(r);
+      if (s == nullptr || (s->empty() && !reuse_empty(*s))) return nullptr;
+      return allocate_in_slab(*s, r);
     }
-    if (r.alignment == allocation_granule) {
-      size_bin *bin = last_bin_;
-      if (bin == nullptr || bin->bytes != r.bytes) bin = last_bin_ = placements_.find(r.bytes);
-      if (bin != nullptr) {
-        if (extent *const s = bin->first_cached()) {
-          if (!s->in_table) enter_in_table(*s);
-          take_cached(*s);
-          return hand_out(*s, r);
-        }
-      }
-    }
-    return allocate_by_search(r);
+    extent *const s = cached_for(r);
+    if (s == nullptr || !s->in_table) return nullptr;
+    take_cached(*s);
+    return hand_out(*s, r);
   }
+  // Allocates from committed memory, with a search of bounded length; nullptr where none fits. May
+  // run out of host memory, which it needs only when there are more blocks than ever before.
+  void *allocate(const block_request &r);
 
   free_outcome free(std::uint64_t address) noexcept {
     // Temporaries are often freed right after they were allocated. A recycled extent is never
@@ -202,6 +197,11 @@ class arena {
     bool cached;  // cached blocks lie at the owner
   };
 
+  extent *cached_for(const block_request &r) noexcept {
+    size_bin *bin = last_bin_;
+    if (bin == nullptr || bin->bytes != r.bytes) bin = last_bin_ = placements_.find(r.bytes);
+    return bin != nullptr ? bin->first_cached() : nullptr;
+  }
   void *hand_out(extent &s, const block_request &r) {
     last_ = &s;
     s.allocated = true;
@@ -258,11 +258,9 @@ class arena {
   // Caches a freed extent in the bin of its size, or frees it where it has none.
   void cache(extent &s) {
     s.allocated = false;
-    if (s.awaited) {
-      s.awaited = false;
-      wake(s.waiting);
-    }
-    if (s.bin == nullptr) {
+    if (s.awaited) [[unlikely]]
+      wake_waiting(s);
+    if (s.bin == nullptr) [[unlikely]] {
       release(s);
       return;
     }
@@ -293,11 +291,6 @@ class arena {
     ++counters_.frees;
   }
   void notify_recalled(std::uint64_t to, std::uint64_t from, std::uint64_t bytes) const;
-  void add_to_pattern(const block_request &r) {
-    pattern.add(counters_.live, counters_.allocations - counters_.frees, r.bytes);
-  }
-  void *allocate_beyond_slabs(const block_request &r);
-  void *allocate_by_search(const block_request &r);
   extent *find_extent(const block_request &r, extent_map::search mode, search_in where);
   extent *find_cached_placement(const block_request &r);
   extent *claim(size_bin &of, std::size_t i);
@@ -306,6 +299,7 @@ class arena {
   wait_list *run_blocker(std::uint64_t alias, std::uint64_t owner, std::uint64_t bytes);
   void perform_recall(const recall &r);
   void wake_for_pages(const extent_map::carved_extent &e);
+  void wake_waiting(extent &s);
   void evict(std::uint64_t begin, std::uint64_t end);
   extent *evict(extent &s);
   void detach_cached(extent &s, std::uint64_t begin);

@@ -10,13 +10,14 @@ namespace stillmap {
 
 class arena_lock {
  public:
-  void lock() {
+  [[gnu::always_inline]] void lock() noexcept {
     if (held_.exchange(1, std::memory_order_acquire) != 0) wait();
   }
-  void unlock() { held_.store(0, std::memory_order_release); }
+  void unlock() noexcept { held_.store(0, std::memory_order_release); }
 
  private:
-  void wait() {
+  // Not inlined, so that lock() is.
+  [[gnu::noinline]] void wait() noexcept {
     for (int spins = 0;; ++spins) {
       // A load leaves the cache line with the holder, which may be descheduled.
       while (held_.load(std::memory_order_relaxed) != 0) {

@@ -31,7 +31,8 @@ class stream_directory {
     for (std::size_t i = hash(key) & mask;; i = (i + 1) & mask) {
       const slot &at = lines[i / 4].slots[i % 4];
       const std::uintptr_t there = at.key.load(std::memory_order_acquire);
-      if (there == key) return at.serves.load(std::memory_order_acquire);
+      if (there == key) [[likely]]
+        return at.serves.load(std::memory_order_acquire);
       if (there == unused) return nullptr;
     }
   }
