@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <new>
 
 #include "stillmap/allocators/internal/allocator_core.h"
 #include "stillmap/allocators/internal/thread_stream.h"
@@ -260,14 +259,19 @@ result<void *> allocator_core::serve(std::size_t bytes, stream_ref named,
   const block_request r = request_for(bytes, options.alignment);
   result<void *> block = nullptr;
   arena *a = streams_.of(s);
+  bool pending = false;
   if (a != nullptr) {
     const std::lock_guard lock(a->lock);
-    if (a->stream == s) block = a->allocate(r);
+    pending = a->counted().pending_free != 0;
+    if (a->stream == s && !pending) block = a->allocate(r);
   }
   if (*block == nullptr) {
     std::unique_lock growing(growth_mutex_);
     a = &arena_for(s);  // a private pool may serve the stream by now
-    block = grow(*a, r, growing);
+    if (pending) {
+      STILLMAP_ASSIGN_OR_RETURN(block, allocate_after_reclaim(*a, r));
+    }
+    if (*block == nullptr) block = grow(*a, r, pending, growing);
   }
   if (block && options.zero) {
     STILLMAP_RETURN_IF_ERROR(zero(*block, bytes, named));

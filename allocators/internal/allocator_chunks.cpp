@@ -54,7 +54,6 @@ result<extent *> allocator_core::extend_by_chunk(arena &a, const block_request &
     addresses_.expect(got->range);
     const std::lock_guard lock(a.lock);
     a.add_chunk(*got);
-    a.last_growth = a.counted().allocations;
     addresses_.add(got->range, &a);
   } catch (const std::bad_alloc &) {
     undo_chunk(*got);

@@ -149,8 +149,9 @@ class allocator_core {
   }
 
   // Growth; all require growth_mutex_, and may run out of host memory. allocator_growth.cpp
-  result<void *> grow(arena &a, const block_request &r, std::unique_lock<std::mutex> &growing);
-  result<void *> find_memory(arena &a, const block_request &r);
+  result<void *> grow(arena &a, const block_request &r, bool reclaimed,
+                      std::unique_lock<std::mutex> &growing);
+  result<void *> find_memory(arena &a, const block_request &r, bool reclaimed);
   result<extent *> extend(arena &a, const block_request &r, effort level);
   result<extent *> extend_by_pages(arena &a, const block_request &r, effort level);
   std::size_t ceiling() const;
@@ -197,9 +198,10 @@ class allocator_core {
   std::size_t pinned_free_bytes() const;
 
   // allocator_returns.cpp; all require growth_mutex_.
-  void reclaim(bool wait) noexcept;
+  void reclaim(bool wait, const arena *but_pending_of = nullptr) noexcept;
   void reclaim_pending(arena &a, bool wait) noexcept;
   void reclaim_unmapping(arena &a, bool wait) noexcept;
+  result<void *> allocate_after_reclaim(arena &a, const block_request &r);
   status retire(arena &a, std::size_t pages, std::size_t &bytes);
   void flush_all();
   void unmap_everything() noexcept;
@@ -208,6 +210,7 @@ class allocator_core {
   // allocator_report.cpp
   release_report report_release(std::size_t released, const std::vector<arena *> &giving);
 
+  std::size_t moved_bytes() const;
   std::size_t committed() const;
   std::size_t live() const;
   std::size_t page() const { return page_bytes_; }

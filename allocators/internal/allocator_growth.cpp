@@ -16,7 +16,7 @@ constexpr std::size_t max_alias_ratio = 8;
 // places are mapped at once.
 constexpr std::size_t aliases_of_loops = std::size_t{1} << 19;
 // The number of moved pages, by which programs are judged, halves every so many allocations.
-constexpr std::uint64_t restless_half_life = 1 << 20;
+constexpr std::uint64_t moved_half_life = 1 << 20;
 // Above this multiple, a program that does not repeat itself keeps few aliases.
 constexpr std::uint64_t few_aliases_from = 6;
 constexpr std::uint64_t arenas_with_ample_addresses = 8;
@@ -24,17 +24,19 @@ constexpr std::size_t first_reservation = std::size_t{64} << 20;  // of the aren
 // The limit on retries, for a callback that always returns true.
 constexpr int callback_rounds = 16;
 
-// After so many allocations for each live block without a new page, a packed program is assumed to
-// repeat itself.
-constexpr std::uint64_t settled_after = 8;
-
 // The free memory, beyond the peak of live bytes, up to which growth creates pages rather than
-// moves free ones. Within a stream, moved pages are recalled without a driver call where the program
-// repeats itself, so little is tolerated. Elsewhere moves bring no rest: the more pages have moved,
-// the more memory is tolerated.
-std::size_t tolerated(std::size_t live_peak, bool settles, std::size_t moved, std::size_t page) {
-  std::size_t share = live_peak < 2 * GiB || !settles ? live_peak / 16 : 0;
-  if (!settles) share = std::min(share + moved / 2, live_peak / 4);
+// moves free ones. Within the stream of a program that repeats itself, moved pages are recalled
+// without a driver call, so hardly any is tolerated. Elsewhere moves bring no rest: what is tolerated
+// grows with the square of what has moved. So a loop that is not yet known as one holds little, and
+// what never repeats soon moves no more.
+std::size_t tolerated(std::size_t live_peak, std::size_t arenas, bool repeats, std::size_t moved,
+                      std::size_t page) {
+  std::size_t share = live_peak / 16;
+  if (live_peak >= 2 * GiB && arenas == 1) share = repeats ? 0 : live_peak / 64;
+  if (arenas != 1 || !repeats) {
+    const double part = static_cast<double>(moved) / static_cast<double>(live_peak);
+    share += static_cast<std::size_t>(std::min(part * part, 64.0) * static_cast<double>(live_peak));
+  }
   return std::max(share, 2 * page);
 }
 
@@ -47,7 +49,8 @@ bool is_out_of_memory(const error &e) {
 
 // ---- levels of effort ----
 
-result<void *> allocator_core::grow(arena &a, const block_request &r,
+// `reclaimed`: the arena's pending frees have been.
+result<void *> allocator_core::grow(arena &a, const block_request &r, bool reclaimed,
                                     std::unique_lock<std::mutex> &growing) {
   ++growths_;
   // Fails before creating every page that the device has.
@@ -58,7 +61,7 @@ result<void *> allocator_core::grow(arena &a, const block_request &r,
                       device_.total_memory().bytes(), error_unit::bytes);
   }
   for (int round = 0;; ++round) {
-    auto found = find_memory(a, r);
+    auto found = find_memory(a, r, reclaimed && round == 0);
     if (found || !is_device_short(found.error())) return found;
     if (!options_.on_out_of_memory || round == callback_rounds) {
       ++failed_;
@@ -74,7 +77,7 @@ result<void *> allocator_core::grow(arena &a, const block_request &r,
   }
 }
 
-result<void *> allocator_core::find_memory(arena &a, const block_request &r) {
+result<void *> allocator_core::find_memory(arena &a, const block_request &r, bool reclaimed) {
   const auto try_free = [&](bool whole, search_in where) {
     const std::lock_guard lock(a.lock);
     return a.allocate_best_fit(r, whole, where);
@@ -87,7 +90,7 @@ result<void *> allocator_core::find_memory(arena &a, const block_request &r) {
 
   const relaxed_capture_mode relaxed(device_.driver());
   STILLMAP_RETURN_IF_ERROR(relaxed.entered());
-  reclaim(false);
+  reclaim(false, reclaimed ? &a : nullptr);
   if (void *const block = try_free(false, search_in::own_zone)) return block;
   auto found = try_growing(effort::ordinary, false);
   if (found || !is_out_of_memory(found.error())) return found;
@@ -114,35 +117,15 @@ result<void *> allocator_core::find_memory(arena &a, const block_request &r) {
   return found;
 }
 
-// Decides how the arena's blocks are placed, whenever it needs pages. What repeats itself has
-// placements, at any capacity; what moves pages without end is packed: when it has moved twice its
-// memory, or half of it where most of the ceiling is in use. (The repeating programs among this
-// project's traces moved at most 2.7 times their memory before they stopped, most of them less than
-// once; those that are packed too early are recognised later.)
+// Packs a program that does not repeat itself and has moved half its memory.
 void allocator_core::choose_placement(arena &a) {
-  const std::size_t most = ceiling(), held = committed();
   const std::lock_guard lock(a.lock);
-  const arena::counters &n = a.counted();
-  const std::uint64_t blocks = n.allocations - n.frees;
-  if (n.allocations - a.halved_at > restless_half_life) {
+  const std::uint64_t allocations = a.counted().allocations;
+  if (allocations - a.halved_at > moved_half_life) {
     a.moved /= 2;
-    a.halved_at = n.allocations;
+    a.halved_at = allocations;
   }
-  if (a.pattern.recurs()) a.repeats = true;
-  if (a.pattern.varies()) a.repeats = false;
-  if (!a.packed()) {
-    const std::size_t bytes = a.extents.committed_bytes();
-    const std::size_t many = held <= most / 16 * 9 ? bytes * 2 : bytes / 2;
-    a.restless = !a.repeats && a.moved * page() > many;
-    if (a.restless) a.pack(true);
-    return;
-  }
-  const bool settled =
-      n.allocations - a.last_growth > settled_after * std::max<std::uint64_t>(blocks, 128);
-  if (a.repeats || (settled && !a.restless && held <= most - most / 32)) {
-    a.pack(false);
-    a.moved = 0;
-  }
+  if (!a.packed() && !a.repeats && a.moved * page() > a.extents.committed_bytes() / 2) a.pack(true);
 }
 
 // A program that does not repeat itself maps its pages at ever more addresses, and aliases fragment
@@ -286,10 +269,9 @@ status allocator_core::collect_pages(arena &a, std::size_t pages, effort level,
   const std::size_t holding = committed();
   const std::size_t peak =
       std::max(live_peak_.load(), live() + pinned_free_bytes() + pages * page());
-  const bool settles = arenas_.size() == 1 && !a.packed();
   const std::size_t soft =
       std::min(soft_limit.load(),
-               peak + tolerated(peak, settles, static_cast<std::size_t>(a.moved) * page(), page()));
+               peak + tolerated(peak, arenas_.size(), !a.packed(), moved_bytes(), page()));
   const std::size_t most = limit;
   const auto room = [&](std::size_t under) {
     return under > holding ? (under - holding) / page() : std::size_t{0};
@@ -325,6 +307,12 @@ status allocator_core::collect_pages(arena &a, std::size_t pages, effort level,
 }
 
 // ---- sums ----
+
+std::size_t allocator_core::moved_bytes() const {
+  std::uint64_t pages = 0;
+  each_arena([&](const arena &a) { pages += a.moved; });
+  return static_cast<std::size_t>(pages) * page();
+}
 
 std::size_t allocator_core::committed() const {
   std::size_t sum = 0;

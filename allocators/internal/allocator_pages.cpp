@@ -53,10 +53,6 @@ std::size_t allocator_core::take_free_pages(arena &victim, std::size_t pages, pa
 }
 
 status allocator_core::create(arena &a, std::size_t pages, page_supply &supply) {
-  {
-    const std::lock_guard lock(a.lock);
-    a.last_growth = a.counted().allocations;
-  }
   const auto consumer =
       supply.ordered_by_host ? std::nullopt : std::optional(thread_stream::handle_of(a.stream));
   create_ahead(committed() + (supply.moved_pages + pages) * page());

@@ -9,10 +9,10 @@ namespace stillmap {
 
 // ---- reclaiming ----
 
-void allocator_core::reclaim(bool wait) noexcept {
+void allocator_core::reclaim(bool wait, const arena *but_pending_of) noexcept {
   reclaim_pools(wait);
   for (const auto &a : arenas_) {
-    reclaim_pending(*a, wait);
+    if (a.get() != but_pending_of) reclaim_pending(*a, wait);
     reclaim_unmapping(*a, wait);
   }
 }
@@ -37,6 +37,16 @@ void allocator_core::reclaim_pending(arena &a, bool wait) noexcept {
                       notify_free_completed(a, b.address);
                       a.complete_free(b.address);
                     });
+}
+
+// Without it, where a block lies would depend on when memory was last short, and a loop whose blocks
+// are used on several streams would never come to rest.
+result<void *> allocator_core::allocate_after_reclaim(arena &a, const block_request &r) {
+  const relaxed_capture_mode relaxed(device_.driver());
+  STILLMAP_RETURN_IF_ERROR(relaxed.entered());
+  reclaim_pending(a, false);
+  const std::lock_guard lock(a.lock);
+  return a.allocate(r);
 }
 
 void allocator_core::reclaim_unmapping(arena &a, bool wait) noexcept {

@@ -18,10 +18,20 @@ void *arena::allocate(const block_request &r) {
       return hand_out(*s, r);
     }
   }
-  pattern.add(counters_.live, counters_.allocations - counters_.frees, r.bytes);
+  add_to_pattern(r);
   extent *const s = find_extent(growth_for(r), extent_map::search::quick, search_in::own_zone);
   if (s == nullptr) return nullptr;
   return r.small() ? enter_slab(s, r) : enter(s, r);
+}
+
+void arena::add_to_pattern(const block_request &r) {
+  pattern.add(counters_.live, counters_.allocations - counters_.frees, r.bytes);
+  if (pattern.varies()) repeats = false;
+  if (!pattern.recurs()) return;
+  repeats = true;
+  if (!packed_) return;
+  pack(false);
+  moved = 0;
 }
 
 void *arena::allocate_best_fit(const block_request &r, bool whole, search_in where) {

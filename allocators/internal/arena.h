@@ -128,7 +128,8 @@ class arena {
 
   // Merges all cached blocks and empty slabs into free memory.
   void flush();
-  // Packed, blocks go where they break fewest whole pages instead of to remembered placements.
+  // Packed, blocks go where they break fewest whole pages instead of to remembered placements. An
+  // arena begins so, and has placements once its requests recur.
   void pack(bool on);
   bool packed() const { return packed_; }
   // Flushes, then allocates with a search of all free memory of the zones. `whole`: do not use a slab.
@@ -177,16 +178,14 @@ class arena {
   // Under the allocator's growth mutex instead of `lock`.
   pending_frees pending;
   std::vector<unmapping_extents> unmapping;
-  std::uint64_t pool = 0;         // the private pool that owns the arena, or did; 0: none
-  bool pinned = false;            // the pool is alive: its pages neither leave nor move
-  std::uint64_t last_growth = 0;  // counters().allocations when pages were last created
+  std::uint64_t pool = 0;  // the private pool that owns the arena, or did; 0: none
+  bool pinned = false;     // the pool is alive: its pages neither leave nor move
   // Pages moved for this arena, halved from time to time; halved_at is the number of allocations at
   // the last halving.
   std::uint64_t moved = 0;
   std::uint64_t halved_at = 0;
   growth_pattern pattern;
   bool repeats = false;             // as far as the pattern tells
-  bool restless = false;            // packed because pages moved without end
   history_ring *history = nullptr;  // notified of recalled pages
 
  private:
@@ -291,6 +290,7 @@ class arena {
     ++counters_.frees;
   }
   void notify_recalled(std::uint64_t to, std::uint64_t from, std::uint64_t bytes) const;
+  void add_to_pattern(const block_request &r);
   extent *find_extent(const block_request &r, extent_map::search mode, search_in where);
   extent *find_cached_placement(const block_request &r);
   extent *claim(size_bin &of, std::size_t i);
@@ -326,7 +326,7 @@ class arena {
   wait_list want_pages_;         // placements that wait for pages at their addresses
   wait_list want_recall_;        // placements that wait until others no longer share their pages
   bool empty_slabs_ = false;     // there may be an empty slab without a placement
-  bool packed_ = false;
+  bool packed_ = true;
   static constexpr std::uint64_t largest_small = std::uint64_t{1} << 20;
   const bool zoned_;
   block_table blocks_;

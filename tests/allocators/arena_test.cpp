@@ -19,6 +19,7 @@ class arena_placements : public ::testing::Test {
  protected:
   arena_placements() {
     arena_.extents.add({device_address(arena_base), 64 * arena_page});
+    arena_.pack(false);
     lower_[0] = grow(4);
     lower_[1] = grow(4);
     grow(1);  // keeps the two ranges apart

@@ -202,8 +202,10 @@ void allocator_host_memory::blocks_of_all_kinds() {
 // 17 pages are free on the device, or 30 where none moves.
 void allocator_host_memory::memory_moves() {
   const stream_ref s = on(0), t = on(1), u = on(2);
-  // Within a stream: addresses that stay mapped, and get their pages back.
+  // Within the stream of a program that repeats itself: addresses that stay mapped, and get their
+  // pages back.
   const stream_ref alone = on(5);
+  for (int i = 0; i < 34; ++i) free(allocate(page(), alone));
   void *const left = allocate(2 * page(), alone), *const wall = allocate(page(), alone);
   void *const right = allocate(2 * page(), alone), *const end = allocate(page(), alone);
   free(left);
