@@ -50,18 +50,19 @@ bool set_up(benchmark::State &state, std::size_t bytes, int blocks) {
     return false;
   }
   c.mutex = replay::mutex_ns();
-  // What the loops take, once, and freed.
-  const auto once = [&] {
+  // What the loops take, and freed, until requests are known to recur.
+  const auto warm_up = [&] {
     const context_guard guard(c.machine->dev.driver(), c.machine->dev.context());
     std::vector<void *> first(static_cast<std::size_t>(blocks));
     bool fine = true;
-    for (int thread = 0; thread < state.threads(); ++thread) {
+    for (int i = 0; i < 64 * state.threads(); ++i) {
+      const int thread = i % state.threads();
       for (void *&block : first) block = c.peer->allocate(bytes, thread);
       for (void *block : first) fine &= block != nullptr && c.peer->free(block, bytes, thread);
     }
     return fine;
   };
-  if (!once()) {
+  if (!warm_up()) {
     state.SkipWithError("no memory");
     return false;
   }
