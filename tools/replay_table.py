@@ -192,8 +192,10 @@ def table(tool, traces, allocators, iterations, markdown):
 
 MOST_ITERATIONS = 12  # of a recorded trace
 
-# Driver calls that a request with uses on other streams means, whatever the allocator does.
-OF_USES = ("cuEvent", "cuStreamWaitEvent", "cuStreamIsCapturing", "cuStreamGetCaptureInfo")
+# Driver calls that a request with uses on other streams means, whatever the allocator does: events,
+# and what is called before an event is recorded or queried.
+OF_USES = ("cuEvent", "cuStreamWaitEvent", "cuStreamIsCapturing", "cuStreamGetCaptureInfo",
+           "cuCtxGetCurrent", "cuThreadExchangeStreamCaptureMode")
 
 
 def recorded_training(trace):
