@@ -264,6 +264,7 @@ class arena {
       return;
     }
     s.bin->cache(&s);
+    placements_.list(*s.bin);
     s.cached = true;
     cached_bytes_ += s.bytes;
   }

@@ -33,13 +33,15 @@ struct alignas(64) size_bin {
   };
 
   std::uint64_t bytes = 0;
-  word first;                     // of placements 0 to 63
-  extent *front = nullptr;        // the cached extent at the first open placement, if known
-  std::uint32_t front_index = 0;  // the index of that placement, else 0
-  std::uint32_t low = 0;          // no placement below this index is open
+  word first;                          // of placements 0 to 63
+  extent *front = nullptr;             // the cached extent at the first open placement, if known
+  std::uint32_t front_index : 31 = 0;  // the index of that placement, else 0
+  std::uint32_t listed : 1 = 0;        // in the list of bins that may have cached blocks
+  std::uint32_t low = 0;               // no placement below this index is open
   std::vector<placement> all;
   std::vector<word> more;
   std::vector<std::uint64_t> open_words;  // a bit for each of `more`: a placement in it is open
+  size_bin *next_listed = nullptr;
 
   word &word_of(std::size_t i) { return i < 64 ? first : more[i / 64 - 1]; }
   const word &word_of(std::size_t i) const { return i < 64 ? first : more[i / 64 - 1]; }
@@ -178,13 +180,20 @@ class placement_cache {
     of->assign(of->all.size() - 1, s);
     ++count_;
   }
-  // `use(extent &)` may uncache the extent.
-  template <class Use>
-  void each_cached(Use use) const {
-    for (const auto &of : sizes_) {
+  // A block was cached in the bin.
+  void list(size_bin &of) {
+    if (of.listed != 0) return;
+    of.listed = 1;
+    of.next_listed = std::exchange(listed_, &of);
+  }
+  // Calls `uncache(extent &)`, which does so, for each cached extent.
+  template <class Uncache>
+  void each_cached(Uncache uncache) {
+    for (size_bin *of = std::exchange(listed_, nullptr); of != nullptr; of = of->next_listed) {
+      of->listed = 0;
       for (std::size_t i = 0; i < of->all.size(); i += 64) {
         for (std::uint64_t left = of->word_of(i).cached; left != 0; left &= left - 1) {
-          use(*of->all[i + static_cast<std::size_t>(std::countr_zero(left))].at);
+          uncache(*of->all[i + static_cast<std::size_t>(std::countr_zero(left))].at);
         }
       }
     }
@@ -194,6 +203,7 @@ class placement_cache {
   void forget_all() {
     slots_.assign(256, nullptr);
     sizes_.clear();
+    listed_ = nullptr;
     count_ = 0;
   }
   std::size_t host_bytes() const {
@@ -220,6 +230,7 @@ class placement_cache {
 
   std::vector<size_bin *> slots_;
   std::vector<std::unique_ptr<size_bin>> sizes_;
+  size_bin *listed_ = nullptr;  // the first bin that may have cached blocks
   std::size_t count_ = 0;
 };
 
