@@ -1,11 +1,17 @@
 // The allocator's hot path, compared with other allocators: one block allocated and freed, by size
 // and by number of threads, and a hundred at once. Each time is also given in uncontended
 // std::mutex lock and unlock pairs, measured before and after it. No timed loop makes a driver
-// call: free memory is already there.
+// call: free memory is already there. Blocks of random sizes are the exception: eight threads share a
+// stream, or have one each, and free memory has to be found.
 #include <benchmark/benchmark.h>
 
+#include <atomic>
 #include <memory>
+#include <optional>
+#include <random>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "bench/support/peers.h"
 #include "bench/support/session.h"
@@ -30,6 +36,7 @@ struct arena_of_case {
   std::unique_ptr<Peer> peer;
   double mutex = 0;
   driver_counts before;
+  std::atomic<int> ended{0};  // threads of a case that use its context
 };
 template <class Peer>
 arena_of_case<Peer> shared;
@@ -112,6 +119,50 @@ void blocks_of(benchmark::State &state, std::size_t bytes, int blocks) {
   tear_down<Peer>(state, ready && freed);
 }
 
+// A pair is the free of a random one of a thread's blocks and the allocation of another.
+template <class Peer>
+void random_blocks(benchmark::State &state, bool one_stream) {
+  const int thread = state.thread_index(), on = one_stream ? 0 : thread;
+  auto &c = shared<Peer>;
+  bool ready = true;
+  if (thread == 0) {
+    ready = set_up<Peer>(state, 8 * MiB, 1);
+    c.ended = 0;
+  }
+  if (!ready) c.peer.reset();
+  struct block {
+    void *at = nullptr;
+    std::size_t bytes = 0;
+  };
+  std::vector<block> held(32);
+  std::mt19937 random(static_cast<unsigned>(thread) + 1);
+  std::optional<context_guard> current;
+  bool fine = true;
+  for (auto _ : state) {
+    Peer *const peer = c.peer.get();
+    if (peer == nullptr) {
+      state.SkipWithError("not set up");
+      break;
+    }
+    if (!current) current.emplace(c.machine->dev.driver(), c.machine->dev.context());
+    block &b = held[random() % held.size()];
+    if (b.at != nullptr) fine &= peer->free(b.at, b.bytes, on);
+    b.bytes = MiB + random() % (7 * MiB);
+    b.at = peer->allocate(b.bytes, on);
+    fine &= b.at != nullptr;
+  }
+  if (current) {
+    for (const block &b : held) fine &= b.at == nullptr || c.peer->free(b.at, b.bytes, on);
+  }
+  if (!fine) state.SkipWithError("a block could not be had, or not be freed");
+  current.reset();
+  ++c.ended;
+  if (thread != 0) return;
+  while (c.ended != state.threads()) std::this_thread::yield();
+  if (ready) state.counters["mutex_ns"] = (c.mutex + replay::mutex_ns()) / 2;
+  tear_down<Peer>(state, false);
+}
+
 // tools/bench_table.py makes a table of names with a bar: what | by whom.
 template <class Peer>
 void add(std::size_t bytes, int blocks, int threads) {
@@ -122,6 +173,17 @@ void add(std::size_t bytes, int blocks, int threads) {
       (name + "|" + Peer::name).c_str(),
       [bytes, blocks](benchmark::State &state) { blocks_of<Peer>(state, bytes, blocks); });
   b->Threads(threads)->UseRealTime();
+  if (!smoke()) b->MinTime(0.2);
+}
+
+template <class Peer>
+void add_random(bool one_stream) {
+  const std::string name =
+      one_stream ? "random 1-8 MiB, 8 threads, one stream" : "random 1-8 MiB, 8 threads";
+  auto *const b = benchmark::RegisterBenchmark(
+      (name + "|" + Peer::name).c_str(),
+      [one_stream](benchmark::State &state) { random_blocks<Peer>(state, one_stream); });
+  b->Threads(most_threads)->UseRealTime();
   if (!smoke()) b->MinTime(0.2);
 }
 
@@ -141,6 +203,10 @@ void add_all() {
 
 [[maybe_unused]] const bool added = [] {
   add_all<stillmap_peer, segments_peer, malloc_peer, mimalloc_peer, pmr_peer>();
+  for (const bool one_stream : {true, false}) {
+    add_random<stillmap_peer>(one_stream);
+    add_random<segments_peer>(one_stream);
+  }
   return true;
 }();
 
