@@ -34,8 +34,9 @@ std::size_t tolerated(std::size_t live_peak, std::size_t arenas, bool repeats, s
   std::size_t share = live_peak / 16;
   if (live_peak >= 2 * GiB && arenas == 1) share = repeats ? 0 : live_peak / 64;
   if (arenas != 1 || !repeats) {
-    const double part = static_cast<double>(moved) / static_cast<double>(live_peak);
-    share += static_cast<std::size_t>(std::min(part * part, 64.0) * static_cast<double>(live_peak));
+    const double peak = static_cast<double>(std::max(live_peak, page));
+    const double part = std::min(static_cast<double>(moved) / peak, 8.0);
+    share += static_cast<std::size_t>(part * part * peak);
   }
   return std::max(share, 2 * page);
 }

@@ -312,12 +312,15 @@ TYPED_TEST(device_vector_test, moves_with_what_is_staged) {
 }
 
 TYPED_TEST(device_vector_test, changes_its_stream_in_order) {
-  auto v = this->make_vector();
+  auto v = this->make_vector(1 << 16);
   ASSERT_TRUE(v.append_async(this->values(5)));
   ASSERT_TRUE(v.push_back(this->value(5)));
   {
     const stream other = this->make_stream();
+    const driver_counts before = this->counts();
     ASSERT_TRUE(v.set_stream(other));
+    EXPECT_EQ((this->counts() - before).bytes_to_device, sizeof(typename TestFixture::T))
+        << "what is staged goes to the stream before";
     EXPECT_EQ(v.stream(), stream_ref(other));
     ASSERT_TRUE(v.push_back(this->value(6)));
     ASSERT_TRUE(v.append(this->values(3, 7)));

@@ -345,6 +345,7 @@ TEST_P(growable_buffer_contract, fork_is_a_copy_that_can_be_written_apart) {
   EXPECT_EQ(b.size(), a.size());
   EXPECT_NE(b.address(), a.address());
   EXPECT_TRUE(holds(dev(), b.address(), 3 * page(), 1));
+  EXPECT_EQ(b.stats().bytes_copied, mapped() ? 0 : 3 * page());
   const stream s = make_stream();
   ASSERT_TRUE(b.make_writable(page(), 1, s));
   put(dev(), b.address() + page(), pattern(page(), 2));
