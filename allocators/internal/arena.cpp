@@ -10,9 +10,7 @@ namespace stillmap {
 void *arena::allocate(const block_request &r) {
   if (r.alignment == allocation_granule) {
     if (void *const block = reuse(r)) return block;
-  }
-  if (!r.small() && r.alignment == allocation_granule) {
-    if (extent *const s = cached_for(r)) {
+    if (extent *const s = r.small() ? nullptr : cached_for(r)) {
       enter_in_table(*s);
       take_cached(*s);
       return hand_out(*s, r);

@@ -11,8 +11,8 @@
 namespace stillmap {
 
 // The requests that were searched for, each with the bytes and the number of blocks that were live
-// then. A loop passes through the same values in each iteration, wherever its blocks
-// lie. A program with random sizes does not.
+// then. A loop passes through the same values in each iteration, wherever its blocks lie. A program
+// with random sizes does not.
 //
 // Threads: externally synchronised. add() may allocate host memory, and then changes nothing.
 class growth_pattern {

@@ -17,7 +17,7 @@ stillmap_peer::stillmap_peer(peer_machine &m) : machine_(m) {
 }
 
 segments_peer::segments_peer(peer_machine &m) : machine_(m) {
-  // It needs a current context when it is made and ended; in between it makes no driver call.
+  // It needs a current context when it is made and ended, and where it finds no free memory.
   const context_guard guard(m.dev.driver(), m.dev.context());
   if (auto made = replay::make_segments(m.dev, {})) policy_ = std::move(*made);
 }

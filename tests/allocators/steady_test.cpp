@@ -87,6 +87,26 @@ class training {
   std::vector<void *> parameters_;
 };
 
+// One iteration of a loop: 2,400 allocations and frees with random lifetimes, the same ones for the
+// same seed. `allocate(i, random)` makes the i-th request.
+template <class Allocate>
+void random_iteration(caching_allocator &heap, unsigned seed, Allocate allocate) {
+  std::mt19937 random(seed);
+  std::vector<void *> live;
+  for (int i = 0; i < 2400; ++i) {
+    if (live.size() > 40 + random() % 60) {
+      std::swap(live[random() % live.size()], live.back());
+      ASSERT_TRUE(heap.free(live.back()));
+      live.pop_back();
+    } else {
+      const result<void *> block = allocate(i, random);
+      ASSERT_TRUE(block) << block.error().message();
+      live.push_back(*block);
+    }
+  }
+  for (void *const block : live) ASSERT_TRUE(heap.free(block));
+}
+
 TEST_F(steady, a_training_loop_makes_no_driver_call_after_its_third_step) {
   restart_as((testing::hostcuda_control::config() + ",unbacked").c_str());
   for (unsigned seed = 1; seed <= 16; ++seed) {
@@ -125,21 +145,10 @@ TEST_F(steady, a_loop_of_random_sizes_and_lifetimes_comes_to_rest) {
   for (unsigned seed = 1; seed <= 3; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     const auto iterate = [&](caching_allocator &heap) {
-      std::mt19937 random(seed);
-      std::vector<void *> live;
-      for (int i = 0; i < 2400; ++i) {
-        if (live.size() > 40 + random() % 60) {
-          std::swap(live[random() % live.size()], live.back());
-          ASSERT_TRUE(heap.free(live.back()));
-          live.pop_back();
-        } else {
-          const std::size_t bytes = (512 + random() % 512) << random() % 21;  // to 1 GiB
-          const auto block = heap.allocate(bytes, s);
-          ASSERT_TRUE(block) << block.error().message();
-          live.push_back(*block);
-        }
-      }
-      for (void *const block : live) ASSERT_TRUE(heap.free(block));
+      random_iteration(heap, seed, [&](int, std::mt19937 &random) {
+        const std::size_t bytes = (512 + random() % 512) << random() % 21;  // to 1 GiB
+        return heap.allocate(bytes, s);
+      });
     };
     std::size_t peak = 0;
     {
@@ -164,25 +173,15 @@ TEST_F(steady, a_loop_on_several_streams_comes_to_rest) {
   const std::array<stream, 4> streams{make_stream(), make_stream(), make_stream(), make_stream()};
   const auto made = caching_allocator::create(dev());
   const auto iterate = [&](caching_allocator &heap) {
-    std::mt19937 random(1);
-    std::vector<void *> live;
-    for (int i = 0; i < 2400; ++i) {
-      if (live.size() > 40 + random() % 60) {
-        std::swap(live[random() % live.size()], live.back());
-        ASSERT_TRUE(heap.free(live.back()));
-        live.pop_back();
-      } else {
-        const std::size_t bytes = (512 + random() % 512) << random() % 20;
-        const std::size_t on = (i / 300) % 4;
-        const auto block = heap.allocate(bytes, streams[on]);
-        ASSERT_TRUE(block) << block.error().message();
-        if (random() % 5 < 2) {
-          ASSERT_TRUE(heap.record_use(*block, streams[(on + 1) % 4]));
-        }
-        live.push_back(*block);
+    random_iteration(heap, 1, [&](int i, std::mt19937 &random) {
+      const std::size_t bytes = (512 + random() % 512) << random() % 20;
+      const std::size_t on = (i / 300) % 4;
+      auto block = heap.allocate(bytes, streams[on]);
+      if (block && random() % 5 < 2) {
+        EXPECT_TRUE(heap.record_use(*block, streams[(on + 1) % 4]));
       }
-    }
-    for (void *const block : live) ASSERT_TRUE(heap.free(block));
+      return block;
+    });
   };
   for (int i = 0; i < 7; ++i) iterate(**made);
   const driver_counts before = counts();
