@@ -281,6 +281,10 @@ TEST_F(history, callers_are_those_who_called) {
   }
   EXPECT_EQ(with_stack, 2u);  // the request and its end; what follows by itself has no caller
   EXPECT_EQ(describe_frame(nullptr).module, "");
+  EXPECT_EQ(describe_frame(nullptr).offset, 0u);
+  const stack_frame in_no_module = describe_frame(reinterpret_cast<const void *>(16));
+  EXPECT_EQ(in_no_module.module, "");
+  EXPECT_EQ(in_no_module.offset, 16u);
 }
 
 TEST_F(history, a_function_of_a_shared_library_has_its_name) {

@@ -209,6 +209,16 @@ TEST_F(device_open, a_feature_that_fails_is_absent_and_the_rest_is_not) {
   }
 }
 
+TEST_F(device_open, without_a_recommended_page_size_the_smallest_is_recommended) {
+  become("profile=h200");
+  testing::hostcuda_control::fail("cuMemGetAllocationGranularity", 2, CUDA_ERROR_NOT_SUPPORTED);
+  const device d = open_device();
+  EXPECT_EQ(testing::hostcuda_control::faults_fired(), 1u);
+  EXPECT_TRUE(d.capabilities().vmm);
+  EXPECT_EQ(d.capabilities().page_bytes, 2_MiB);
+  EXPECT_EQ(d.capabilities().recommended_page_bytes, 2_MiB);
+}
+
 TEST_F(device_open, a_full_device_is_not_taken_for_one_without_virtual_memory) {
   become("profile=h200");
   {

@@ -2,6 +2,10 @@
 // error when there are none.
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <thread>
+
+#include "stillmap/vmm/growable_buffer.h"
 #include "stillmap/vmm/page_pool.h"
 #include "stillmap/vmm/physical_memory.h"
 #include "tests/support/pool_test.h"
@@ -136,6 +140,33 @@ TEST_F(page_pool_short, waiting_pages_make_the_host_wait_where_there_is_no_strea
   for (page_ptr &p : pages) p.retire(f);
   pages.clear();
   ASSERT_TRUE(pool->acquire(2, pages));
+}
+
+TEST_F(page_pool_short, retiring_mappings_make_the_host_wait_where_there_is_no_stream) {
+  const auto pool = make_pool();
+  buffer_options options;
+  options.pools = {pool};
+  growable_buffer buffer = make(options);
+  ASSERT_TRUE(buffer.resize(2 * page()));
+  leave_free(0);
+  const stream busy = make_stream();
+  hold(busy.get());
+  ASSERT_TRUE(buffer.resize(0));
+  ASSERT_TRUE(buffer.shrink_to_fit(after(busy)));
+  ASSERT_EQ(dev().space().stats().retiring_mappings, 2u);
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    release(busy.get());
+  });
+  std::vector<page_ptr> pages;
+  const status got = pool->acquire(2, pages);
+  later.join();
+  EXPECT_TRUE(got) << got.error().message();
+  EXPECT_EQ(pool->stats().host_waits, 1u);
+  EXPECT_EQ(dev().space().stats().retiring_mappings, 0u);
+  // Without one, there is nothing to wait for.
+  EXPECT_FALSE(pool->acquire(1, pages));
+  EXPECT_EQ(pool->stats().host_waits, 1u);
 }
 
 TEST_F(page_pool_short, what_lies_free_in_another_pool_of_the_device_is_used_when_memory_is_short) {

@@ -1,10 +1,15 @@
 // Recorded traces are complete and in order, from any thread and however the program ends.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -228,6 +233,66 @@ TEST(recorder, a_file_that_cannot_be_written_any_further_ends_the_recording_only
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7);
   EXPECT_EQ(fs::file_size(path), 1024u);
+  fs::remove_all(folder);
+}
+
+// The descriptor of the open file `path`.
+int descriptor_of(const fs::path &path) {
+  for (const auto &entry : fs::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    if (fs::read_symlink(entry, gone) == path) return std::stoi(entry.path().filename());
+  }
+  return -1;
+}
+
+// A full pipe stands for a file: a signal then ends write() after a part.
+TEST(recorder, a_write_that_is_interrupted_goes_on_where_it_stopped) {
+  const fs::path folder = fresh_folder();
+  const fs::path path = fs::canonical(folder) / "t.trace";
+  const auto r = trace_recorder::open(path.string());
+  ASSERT_TRUE(r);
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const int capacity = ::fcntl(ends[1], F_SETPIPE_SZ, 4096);
+  ASSERT_GE(capacity, 4096);
+  const int fd = descriptor_of(path);
+  ASSERT_GE(fd, 0);
+  ASSERT_EQ(::dup2(ends[1], fd), fd);
+  ::close(ends[1]);
+  struct sigaction ignore {}, before {};
+  ignore.sa_handler = [](int) {};
+  ASSERT_EQ(::sigaction(SIGUSR1, &ignore, &before), 0);
+
+  constexpr std::uintptr_t blocks = 1000;  // about 13 bytes each
+  for (std::uintptr_t i = 1; i <= blocks; ++i) {
+    (*r)->allocated(nullptr, reinterpret_cast<const void *>(i), 100, 0, {});
+  }
+  std::atomic<bool> flushed{false};
+  std::thread writer([&] {
+    (*r)->flush();
+    flushed = true;
+  });
+  std::string text;
+  int interrupted = 0;
+  while (!flushed || text.find("," + std::to_string(blocks - 1) + ",") == std::string::npos) {
+    int waiting = 0;
+    ASSERT_EQ(::ioctl(ends[0], FIONREAD, &waiting), 0);
+    if (waiting == capacity && !flushed) {
+      ++interrupted;
+      ::pthread_kill(writer.native_handle(), SIGUSR1);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    char part[512];
+    const ssize_t n = waiting == 0 ? 0 : ::read(ends[0], part, sizeof part);
+    text.append(part, static_cast<std::size_t>(n));
+  }
+  writer.join();
+  ::sigaction(SIGUSR1, &before, nullptr);
+  ::close(ends[0]);
+  EXPECT_GT(interrupted, 1);
+  const auto read = read_trace("# stillmap-trace v1\n" + text);
+  ASSERT_TRUE(read) << read.error().message();
+  EXPECT_EQ(read->totals.blocks, blocks);
   fs::remove_all(folder);
 }
 

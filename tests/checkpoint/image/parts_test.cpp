@@ -145,7 +145,12 @@ TEST(image_codec, there_and_back_or_not_worth_it) {
       back.resize(size + 1);
       EXPECT_FALSE(c.decompress(kind, bytes_view(room).first(n), back));
       back.resize(size);
-      EXPECT_FALSE(c.decompress(kind, {}, back));
+      const status none = c.decompress(kind, {}, back);
+      ASSERT_FALSE(none);
+      EXPECT_TRUE(none.error().is(errc::corrupt));
+      EXPECT_EQ(none.error().detail().where, "extents at 0");
+      EXPECT_EQ(none.error().detail().found, "none");
+      EXPECT_EQ(none.error().detail().expected, std::to_string(size));
     }
   }
 }

@@ -326,6 +326,7 @@ TEST_F(migrating, SendsDamagedChunksAgain) {
   EXPECT_EQ(sent.owner, owner::source);
   ASSERT_TRUE(sent.failure);
   EXPECT_TRUE(sent.failure->is(errc::corrupt)) << said(sent);
+  EXPECT_EQ(sent.resent_chunks, 3 * 6 * page() / (64 << 10)) << "each is sent four times";
   EXPECT_EQ(task::wrong(dev()), "");
   EXPECT_NE(there.verdict(), "here, epoch 2");
 }

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "tests/checkpoint/migration/endpoints.h"
+#include "tests/support/no_descriptors.h"
 
 namespace stillmap::migration::testing {
 namespace {
@@ -71,6 +72,18 @@ TEST(migration_tls, an_acceptor_without_a_host_listens_on_all_addresses) {
   ASSERT_TRUE(at) << at.error().message();
   const std::string address = (*at)->address();
   EXPECT_TRUE(address.starts_with("0.0.0.0:") || address.starts_with("[::]:")) << address;
+}
+
+TEST(migration_tls, accepting_without_descriptors_fails_at_once) {
+  const test_site m;
+  const auto at = at_destination(m);
+  const auto to = to_destination(m);
+  auto waits = std::async(std::launch::async, [&] { return to->connect(std::chrono::seconds(5)); });
+  ASSERT_TRUE(waits.get()) << "the connection is in the backlog";
+  const stillmap::testing::no_descriptors none;
+  const auto accepted = at->accept(std::chrono::seconds(5));
+  ASSERT_FALSE(accepted);
+  EXPECT_EQ(accepted.error().code, std::errc::too_many_files_open) << accepted.error().message();
 }
 
 // The refusal arrives after connect() has returned: the system reports it when the socket becomes

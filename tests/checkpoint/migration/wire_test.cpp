@@ -102,6 +102,14 @@ TEST(migration_wire, GreetingsThatMakeNoSense) {
   EXPECT_TRUE(refused([](hello &h) { h.chunk_bytes = 96 << 10; }));
   EXPECT_TRUE(refused([](hello &h) { h.channels = 0; }));
   EXPECT_TRUE(refused([](hello &h) { h.channels = 65; }));
+  EXPECT_FALSE(refused([](hello &h) { h.channels = 64; }));
+  EXPECT_FALSE(refused([](hello &h) { h.channels = 1; }));
+  EXPECT_FALSE(refused([](hello &h) { h.chunk_bytes = min_chunk_bytes; }));
+  EXPECT_FALSE(refused([](hello &h) { h.page_bytes = h.chunk_bytes = max_chunk_bytes; }));
+  EXPECT_TRUE(refused([](hello &h) { h.page_bytes = h.chunk_bytes = 2 * max_chunk_bytes; }));
+  EXPECT_FALSE(refused([](hello &h) { h.page_bytes = h.chunk_bytes; }));
+  EXPECT_TRUE(refused([](hello &h) { h.page_bytes = h.chunk_bytes + 4096; }));
+  EXPECT_TRUE(refused([](hello &h) { h.page_bytes = h.chunk_bytes = min_chunk_bytes + 512; }));
 }
 
 TEST(migration_wire, HeadersDamaged) {
