@@ -38,6 +38,17 @@ TEST(growth_pattern, long_iterations_recur) {
   EXPECT_TRUE(p.recurs());
 }
 
+// What is remembered outlives the growth of the table, at 64, 128 and 256 requests.
+TEST(growth_pattern, a_growing_memory_forgets_nothing) {
+  for (const std::uint64_t length : {60, 70, 130, 200}) {
+    growth_pattern p;
+    for (std::uint64_t i = 1; i <= length; ++i) p.add(i << 20, i, 512 * i);
+    EXPECT_FALSE(p.recurs());
+    for (std::uint64_t i = 1; i <= 40; ++i) p.add(i << 20, i, 512 * i);
+    EXPECT_TRUE(p.recurs()) << length;
+  }
+}
+
 TEST(growth_pattern, costs_little_until_there_is_much_to_remember) {
   growth_pattern p;
   p.add(1 << 20, 1, 512);

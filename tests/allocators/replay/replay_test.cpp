@@ -370,5 +370,42 @@ TEST_F(CheckerTest, AWrongByteIsSeen) {
   }
 }
 
+TEST_F(CheckerTest, ends_and_page_boundaries_are_always_checked) {
+  const context_guard guard(driver(), dev().context());
+  const stream s = make_stream();
+  const stream_ref refs[] = {s};
+  const auto at = driver().allocate(8_MiB);
+  ASSERT_TRUE(at);
+  const std::size_t edge = page() - at->value() % page(), bytes = edge + page() + 1000;
+  {
+    std::uint64_t checked = 0;
+    const auto check = [&](std::size_t length, std::optional<std::size_t> wrong) {
+      const auto made = block_checker::create(dev(), refs, 1, check_depth::pages);
+      ASSERT_TRUE(made);
+      block_checker &checker = **made;
+      ASSERT_TRUE(checker.allocated(0, at->pointer(), length, 0));
+      if (wrong) {
+        ASSERT_TRUE(driver().set_bytes_async(*at + *wrong, 0xee, 1, s.get()));
+      }
+      ASSERT_TRUE(checker.before_free(0));
+      EXPECT_EQ(checker.finish().has_value(), !wrong) << length << " bytes, " << wrong.value_or(0);
+      checked = checker.bytes_checked();
+    };
+    for (const std::size_t length : {std::size_t{1}, std::size_t{128}, std::size_t{129}}) {
+      check(length, std::nullopt);
+      check(length, 0);
+      check(length, length - 1);
+    }
+    for (const std::size_t wrong : {std::size_t{0}, std::size_t{63}, edge - 32, edge - 1, edge,
+                                    edge + 31, edge + page() - 1, edge + page(), bytes - 64,
+                                    bytes - 1}) {
+      check(bytes, wrong);
+    }
+    check(bytes, std::nullopt);
+    EXPECT_EQ(checked, 4 * 64u) << "both ends and two boundaries";
+  }
+  ASSERT_TRUE(driver().free(*at));
+}
+
 }  // namespace
 }  // namespace stillmap::testing

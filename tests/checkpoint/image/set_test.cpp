@@ -45,6 +45,19 @@ TEST_F(image_sets, round_trip) {
                                       name_in_set(2, s.set), "set"}));
 }
 
+TEST_F(image_sets, have_images_and_not_too_many) {
+  image_set s;
+  s.set = make_id().value();
+  EXPECT_TRUE(write_set(folder(), s).error().is(errc::invalid_argument));
+  s.images.resize(max_images_in_set + 1);
+  EXPECT_TRUE(write_set(folder(), s).error().is(errc::invalid_argument));
+  s.images.pop_back();
+  ASSERT_TRUE(write_set(folder(), s));
+  EXPECT_EQ(read_set(folder()).value(), s);
+  s.set = {};
+  EXPECT_TRUE(write_set(folder(), s, {.replace = true}).error().is(errc::invalid_argument));
+}
+
 TEST_F(image_sets, names_say_which_image_of_which_set) {
   const image_id id = make_id().value();
   for (const std::uint32_t i : {0u, 7u, 4095u}) {
