@@ -89,11 +89,15 @@ TEST(ImportTorch, WhatWasThereBeforeIsAllocatedFirst) {
                               {"requested_size", integer(400)},
                               {"state", text("active_allocated")}}),
                         dict({{"size", integer(512)}, {"state", text("inactive")}}),
-                        dict({{"size", integer(1024)}, {"state", text("active_allocated")}})})}});
+                        dict({{"size", integer(1024)}, {"state", text("active_allocated")}}),
+                        dict({{"size", integer(1)}, {"state", text("active_allocated")}}),
+                        dict({{"size", integer(0)},
+                              {"requested_size", integer(7)},
+                              {"state", text("active_allocated")}})})}});
   const auto imported = import_torch_snapshot(
       "s", snapshot({event("alloc", 0x1400, 1024, 5), event("free_requested", 0x9000, 64, 5)},
                     list({segment})));
-  EXPECT_EQ(body(imported), "a,0,400,0\na,1,64,0\na,2,1024,0\nf,1\n");
+  EXPECT_EQ(body(imported), "a,0,400,0\na,1,1,0\na,2,64,0\na,3,1024,0\nf,2\n");
 }
 
 TEST(ImportTorch, EachDeviceWithAHistoryBecomesATrace) {

@@ -164,6 +164,19 @@ TEST_F(segments_test, a_block_belongs_to_its_stream_and_waits_for_the_others_tha
   target_.reset();
 }
 
+// Every block is in the table of given ones or in the set of free ones, which cost the same.
+TEST_F(segments_test, its_host_memory_grows_with_its_blocks) {
+  make("segments");
+  EXPECT_EQ(*target_->host_bytes(), 0u);
+  std::vector<std::uint64_t> at;
+  for (int i = 0; i < 1000; ++i) at.push_back(allocate(512));
+  const std::uint64_t full = *target_->host_bytes();
+  EXPECT_GE(full, 1000 * (sizeof(void *) * 5 + 64));
+  EXPECT_LE(full, 1000 * 400u);
+  for (std::size_t i = 0; i < at.size(); i += 2) free(at[i]);
+  EXPECT_EQ(*target_->host_bytes(), full);
+}
+
 TEST_F(segments_test, an_unknown_address_is_an_error) {
   make("segments");
   const std::uint64_t a = allocate(1);

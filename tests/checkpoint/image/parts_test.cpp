@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "stillmap/checkpoint/image/codec.h"
+#include "stillmap/checkpoint/image/internal/atomic_file.h"
 #include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/checkpoint/image/internal/image_file.h"
 #include "stillmap/checkpoint/image/internal/seal.h"
@@ -203,6 +204,19 @@ TEST(image_keys, each_part_is_bound_to_its_place) {
     sealed[i] ^= std::byte{1};
     EXPECT_FALSE(c->decrypt({3, 0}, sealed, back)) << i;
     sealed[i] ^= std::byte{1};
+  }
+}
+
+TEST(image_temporary_names, say_what_they_are_for) {
+  EXPECT_EQ(target_of_temporary(".a.smi.abc123"), "a.smi");
+  EXPECT_EQ(target_of_temporary(".a.abcxyz"), "a");
+  const std::string_view shortest = ".a.abcxyz";
+  for (std::size_t n = 0; n < shortest.size(); ++n) {
+    EXPECT_EQ(target_of_temporary(shortest.substr(0, n)), "") << n;
+  }
+  for (const char *other : {"a.abcxyz", "..abcxyz", ".a.abcxy", ".a.abcxyzz", ".a.abcXyz",
+                            ".a.abc-yz", ".a-abcxyz", ".abcxyz"}) {
+    EXPECT_EQ(target_of_temporary(other), "") << other;
   }
 }
 

@@ -304,6 +304,22 @@ TEST_F(snapshots, only_what_changed_is_stored_again) {
       EXPECT_EQ((counts() - before).bytes_to_host, page() + 8 * page() / 2_MiB * 16)
           << "what has not changed is not read";
     }
+    // The same in chunks that are smaller than a page.
+    save_options fine;
+    fine.image.chunk_bytes = image::min_chunk_bytes;
+    ASSERT_DONE(saved({"b"}, fine, "fine.smi"));
+    auto fine_parent = image::reader::open(file("fine.smi"));
+    ASSERT_DONE(fine_parent);
+    fine.image.parent = *fine_parent;
+    put(dev(), at + 5 * page() + image::min_chunk_bytes, pattern(8, 9));
+    const driver_counts then = counts();
+    const auto little = saved({"b"}, fine, "little.smi");
+    ASSERT_DONE(little);
+    EXPECT_EQ(little->stored_bytes, image::min_chunk_bytes);
+    if (on_hostcuda()) {
+      EXPECT_EQ((counts() - then).bytes_to_host,
+                image::min_chunk_bytes + 8 * page() / image::min_chunk_bytes * 16);
+    }
   }
   auto r = back({}, "changed.smi");
   ASSERT_DONE(r);

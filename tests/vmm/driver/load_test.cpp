@@ -258,13 +258,17 @@ TEST_F(driver_load, physical_properties_survive_the_round_trip) {
   if (!d.capabilities().vmm || !d.capabilities().posix_fd_export)
     GTEST_SKIP() << "needs pages that can be exported";
   const context_guard guard(driver(), d.context());
-  const physical_properties wanted{on_device(0), handle_type::posix_fd, false};
-  const auto page = driver().create_physical(d.capabilities().page_bytes, wanted);
-  ASSERT_TRUE(page) << page.error().message();
-  const auto echoed = driver().properties(*page);
-  ASSERT_TRUE(echoed);
-  EXPECT_EQ(*echoed, wanted);
-  EXPECT_TRUE(driver().release_physical(*page));
+  for (const handle_type exportable :
+       {handle_type::none, handle_type::posix_fd, handle_type::fabric}) {
+    const physical_properties wanted{on_device(0), exportable, false};
+    const auto page = driver().create_physical(d.capabilities().page_bytes, wanted);
+    if (!page && exportable == handle_type::fabric) continue;  // needs an NVLink fabric
+    ASSERT_TRUE(page) << page.error().message();
+    const auto echoed = driver().properties(*page);
+    ASSERT_TRUE(echoed);
+    EXPECT_EQ(*echoed, wanted);
+    EXPECT_TRUE(driver().release_physical(*page));
+  }
 }
 
 TEST_F(driver_load, access_to_many_devices_is_translated_whole) {
