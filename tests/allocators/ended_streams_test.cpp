@@ -219,6 +219,19 @@ TEST_F(ended_streams, unknown_streams_are_forgotten_without_a_driver_call) {
   EXPECT_EQ((counts() - before).total(), 0u);
 }
 
+TEST_F(ended_streams, a_stream_is_forgotten_in_a_mode_of_capture_that_permits_it) {
+  STILLMAP_NEEDS_HOSTCUDA();
+  checked_heap h(dev());
+  const stream s = make_stream();
+  const auto block = h.allocate(1_MiB, s);
+  ASSERT_TRUE(block);
+  testing::hostcuda_control::fail("cuThreadExchangeStreamCaptureMode", 1, CUDA_ERROR_UNKNOWN);
+  EXPECT_FALSE(h.heap().forget_stream(s));
+  EXPECT_EQ(testing::hostcuda_control::faults_fired(), 1u);
+  EXPECT_TRUE(h.heap().forget_stream(s));
+  h.drop_all();
+}
+
 // Regression: each growth queried the event of every block that waited for a late stream: 61,100
 // queries in one request.
 TEST_F(ended_streams, blocks_that_wait_for_one_stream_cost_few_queries) {

@@ -81,19 +81,19 @@ TEST(ImportTorch, AHistoryBecomesATrace) {
 }
 
 TEST(ImportTorch, WhatWasThereBeforeIsAllocatedFirst) {
-  const std::string segment = dict(
-      {{"device", integer(1)},
-       {"address", integer(0x1000)},
-       {"stream", integer(5)},
-       {"blocks", list({dict({{"size", integer(512)},
-                              {"requested_size", integer(400)},
-                              {"state", text("active_allocated")}}),
-                        dict({{"size", integer(512)}, {"state", text("inactive")}}),
-                        dict({{"size", integer(1024)}, {"state", text("active_allocated")}}),
-                        dict({{"size", integer(1)}, {"state", text("active_allocated")}}),
-                        dict({{"size", integer(0)},
-                              {"requested_size", integer(7)},
-                              {"state", text("active_allocated")}})})}});
+  const std::string segment =
+      dict({{"device", integer(1)},
+            {"address", integer(0x1000)},
+            {"stream", integer(5)},
+            {"blocks", list({dict({{"size", integer(512)},
+                                   {"requested_size", integer(400)},
+                                   {"state", text("active_allocated")}}),
+                             dict({{"size", integer(512)}, {"state", text("inactive")}}),
+                             dict({{"size", integer(1024)}, {"state", text("active_allocated")}}),
+                             dict({{"size", integer(1)}, {"state", text("active_allocated")}}),
+                             dict({{"size", integer(0)},
+                                   {"requested_size", integer(7)},
+                                   {"state", text("active_allocated")}})})}});
   const auto imported = import_torch_snapshot(
       "s", snapshot({event("alloc", 0x1400, 1024, 5), event("free_requested", 0x9000, 64, 5)},
                     list({segment})));

@@ -396,9 +396,9 @@ TEST_F(CheckerTest, ends_and_page_boundaries_are_always_checked) {
       check(length, 0);
       check(length, length - 1);
     }
-    for (const std::size_t wrong : {std::size_t{0}, std::size_t{63}, edge - 32, edge - 1, edge,
-                                    edge + 31, edge + page() - 1, edge + page(), bytes - 64,
-                                    bytes - 1}) {
+    for (const std::size_t wrong :
+         {std::size_t{0}, std::size_t{63}, edge - 32, edge - 1, edge, edge + 31, edge + page() - 1,
+          edge + page(), bytes - 64, bytes - 1}) {
       check(bytes, wrong);
     }
     check(bytes, std::nullopt);

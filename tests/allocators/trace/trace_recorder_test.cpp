@@ -259,7 +259,8 @@ TEST(recorder, a_write_that_is_interrupted_goes_on_where_it_stopped) {
   ASSERT_GE(fd, 0);
   ASSERT_EQ(::dup2(ends[1], fd), fd);
   ::close(ends[1]);
-  struct sigaction ignore {}, before {};
+  struct sigaction ignore {
+  }, before{};
   ignore.sa_handler = [](int) {};
   ASSERT_EQ(::sigaction(SIGUSR1, &ignore, &before), 0);
 

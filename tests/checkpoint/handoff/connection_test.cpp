@@ -230,8 +230,8 @@ TEST_F(connection_test, a_peer_that_does_not_read_is_waited_for_until_the_timeou
   stop.request_stop();
   EXPECT_TRUE(fails_with(outcome(ours_->send(9, body, {}, 60s, stop.get_token())),
                          errc::operation_canceled, op));
-  EXPECT_TRUE(fails_with(outcome(ours_->receive(1, 60s, stop.get_token())),
-                         errc::operation_canceled, op));
+  EXPECT_TRUE(
+      fails_with(outcome(ours_->receive(1, 60s, stop.get_token())), errc::operation_canceled, op));
 }
 
 TEST(connection_address, is_a_path_or_an_abstract_name_of_limited_length) {

@@ -1,5 +1,7 @@
 // Each system call of writing and reading an image fails in turn: afterwards the name leads to the
 // whole new image or to the old one.
+#include <fcntl.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -134,6 +136,48 @@ TEST_F(image_fault, a_disk_that_is_full_and_stays_full) {
     s.for_good = true;
     sweep(s);
   }
+}
+
+TEST_F(image_fault, interrupted_calls_are_made_again) {
+  for (const int with : {EINTR, EAGAIN}) {
+    for (std::size_t n = 0;; ++n) {
+      refusing_calls calls;
+      calls.only = call::ring;
+      calls.refuse_at = n;
+      calls.with = with;
+      setting s;
+      s.replace = true;
+      contents_in_memory from(after_.contents);
+      const auto w = write(path("a.smi"), after_.what, from, how_for(s, calls));
+      ASSERT_TRUE(w) << w.error().message();
+      expect_holds("a.smi", after_);
+      if (calls.counted() <= n) break;
+      EXPECT_EQ(calls.refused(), call::ring);
+    }
+  }
+}
+
+// As some do that refuse O_DIRECT.
+TEST_F(image_fault, file_systems_that_create_the_file_and_fail) {
+  class creating final : public file_calls {
+   public:
+    int refused = 0;
+    int open_at(int d, const char *n, int f, unsigned m) override {
+      if ((f & O_DIRECT) == 0 || (f & O_CREAT) == 0) return file_calls::open_at(d, n, f, m);
+      const int fd = file_calls::open_at(d, n, f & ~O_DIRECT, m);
+      if (fd >= 0) file_calls::close(fd);
+      ++refused;
+      return -EINVAL;
+    }
+    bool is_in_memory(int) override { return false; }
+  };
+  creating calls;
+  write_options options = small();
+  options.calls = &calls;
+  put("a.smi", before_, options);
+  EXPECT_GT(calls.refused, 0);
+  expect_holds("a.smi", before_);
+  EXPECT_EQ(names_in(folder()).size(), 1u);
 }
 
 TEST_F(image_fault, file_systems_that_cannot_exchange_names) {
