@@ -171,6 +171,50 @@ TEST_F(allocate, aligns_as_asked) {
   EXPECT_EQ(h.disagreement(), "");
 }
 
+// Where a machine has few addresses, half as many are asked for each time.
+TEST_F(allocate, fewer_addresses_serve_too) {
+  STILLMAP_NEEDS_VMM();
+  STILLMAP_NEEDS_HOSTCUDA();
+  const stream s = make_stream();
+  const auto reserved = [&](int refused) {
+    checked_heap h(dev());
+    for (int i = 1; i <= refused; ++i) {
+      testing::hostcuda_control::fail("cuMemAddressReserve", static_cast<std::uint64_t>(i),
+                                      CUDA_ERROR_OUT_OF_MEMORY);
+    }
+    const driver_counts before = counts();
+    const auto got = h.allocate(3_MiB, s);
+    EXPECT_TRUE(got) << got.error().message();
+    EXPECT_EQ((counts() - before)[driver_call::MemAddressReserve], refused + 1u);
+    const std::size_t bytes = h.heap().stats().total.reserved;
+    h.drop_all();
+    return bytes;
+  };
+  const std::size_t ample = reserved(0);
+  EXPECT_GT(ample, 1_GiB);
+  EXPECT_EQ(reserved(1), round_up(ample / 2, page()));
+}
+
+TEST_F(allocate, no_addresses_at_all_are_an_error) {
+  STILLMAP_NEEDS_VMM();
+  STILLMAP_NEEDS_HOSTCUDA();
+  const stream s = make_stream();
+  checked_heap h(dev());
+  testing::hostcuda_control::fail_from("cuMemAddressReserve", 1, CUDA_ERROR_OUT_OF_MEMORY);
+  const auto none = h.heap().allocate(3_MiB, s);
+  testing::hostcuda_control::stop_failing("cuMemAddressReserve");
+  ASSERT_FALSE(none);
+  EXPECT_TRUE(none.error().is(errc::address_space_exhausted)) << none.error().message();
+  testing::hostcuda_control::fail("cuMemAddressReserve", 1, CUDA_ERROR_UNKNOWN);
+  const driver_counts before = counts();
+  const auto failed = h.heap().allocate(3_MiB, s);
+  ASSERT_FALSE(failed);
+  EXPECT_EQ(failed.error().code, std::error_code(CUDA_ERROR_UNKNOWN, cuda_category()));
+  EXPECT_EQ((counts() - before)[driver_call::MemAddressReserve], 1u) << "another size is no help";
+  EXPECT_TRUE(h.allocate(3_MiB, s));
+  h.drop_all();
+}
+
 TEST_F(allocate, zeroes_when_asked) {
   const stream s = make_stream();
   checked_heap h(dev());

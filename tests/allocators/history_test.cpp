@@ -223,6 +223,8 @@ TEST_F(history, begins_anew_stops_and_forgets) {
   const std::size_t before = heap().stats().host_bytes;
   heap().forget_history();
   EXPECT_TRUE(told().events.empty());
+  EXPECT_EQ(told().recorded, 0u);
+  EXPECT_EQ(told().lost, 0u);
   EXPECT_EQ(before - heap().stats().host_bytes, history_options().events * sizeof(history_event));
   ASSERT_TRUE(heap().record_history());
   one();

@@ -310,6 +310,7 @@ TEST_P(growable_buffer_contract, closes_once) {
   ASSERT_TRUE(b.resize(2 * page()));
   ASSERT_TRUE(b.close(fence()));
   EXPECT_EQ(b.size(), 0u);
+  EXPECT_EQ(b.capacity(), 0u);
   EXPECT_FALSE(b.address());
   EXPECT_EQ(dev().space().stats().mapped_bytes, 0u);
   EXPECT_EQ(dev().space().stats().reserved_bytes, 0u);

@@ -96,7 +96,10 @@ TEST_F(sharing, alias_refuses_what_cannot_be) {
   EXPECT_TRUE(fails_with(outcome(a.alias(0, 7)), errc::invalid_argument, op, 7, page()));
   EXPECT_TRUE(fails_with(outcome(a.alias(0, 0)), errc::invalid_argument, op));
   EXPECT_TRUE(fails_with(outcome(a.alias(0, page(), 0)), errc::invalid_argument, op));
-  EXPECT_TRUE(fails_with(outcome(a.alias(0, page(), SIZE_MAX)), errc::invalid_argument, op));
+  for (const std::size_t times : {SIZE_MAX, SIZE_MAX / 2 / page() + 1}) {
+    EXPECT_TRUE(
+        fails_with(outcome(a.alias(0, page(), times)), errc::invalid_argument, op, times, 0));
+  }
   EXPECT_TRUE(
       fails_with(outcome(a.alias(page(), 2 * page())), errc::invalid_argument, op, 2 * page(), 0));
   EXPECT_TRUE(fails_with(outcome(a.alias(a.reserved(), page())), errc::invalid_argument, op,

@@ -145,6 +145,7 @@ TEST_F(dying, DestinationAtEveryStep) {
           settled = from.resolve(*to);
         }
         then = state_of(settled, dev());
+        EXPECT_EQ(settled.failure.has_value(), settled.owner != owner::destination) << s;
       }
     }
     const auto at = static_cast<step>(s);
@@ -215,6 +216,7 @@ TEST_F(dying, LinkAtEveryMessage) {
       outcome += ", then " + state_of(sent, dev());
     }
     ASSERT_NE(sent.owner, owner::in_doubt) << n;
+    EXPECT_EQ(sent.failure.has_value(), sent.owner == owner::source) << n;
     ++outcomes[outcome];
     if (sent.owner == owner::source) {
       ASSERT_EQ(task::wrong(dev()), "") << n;
