@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "stillmap/vmm/internal/undying.h"
+
 namespace stillmap {
 namespace {
 
@@ -48,7 +50,7 @@ class stillmap_category_type final : public std::error_category {
 
 // Never destroyed: destructors of statics report errors too.
 const std::error_category &stillmap_category() noexcept {
-  static const auto *const category = new stillmap_category_type;
+  static undying<stillmap_category_type> category;
   return *category;
 }
 

@@ -5,6 +5,8 @@
 #include <mutex>
 #include <vector>
 
+#include "stillmap/vmm/internal/undying.h"
+
 namespace stillmap::thread_stream {
 namespace {
 
@@ -28,7 +30,7 @@ struct thread_list {
   std::vector<std::uintptr_t> running;  // the numbers of threads that have a key
 };
 thread_list &threads() {
-  static auto *const all = new thread_list;  // threads may end after static objects do
+  static undying<thread_list> all;  // threads may end after static objects do
   return *all;
 }
 

@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <system_error>
 #include <vector>
 
+#include "stillmap/vmm/driver/cuda_errors.h"
 #include "tests/support/host_memory.h"
 
 namespace stillmap {
@@ -56,6 +59,21 @@ TEST(host_memory, the_nth_allocation_fails_and_perhaps_those_after_it) {
     EXPECT_TRUE(fails());
   }
   EXPECT_FALSE(fails());
+}
+
+// Regression: what makes the first error of a process was allocated then, in functions that cannot fail:
+// a program whose first error came when its memory was out ended.
+TEST(host_memory, the_first_error_of_a_process_needs_none) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a fresh process
+  const auto fails = [] {
+    fail_host_allocation all(0, true);
+    const error first{std::make_error_code(std::errc::not_enough_memory), "test", "none"};
+    const bool known = first.is(errc::out_of_memory) && !driver_is_gone(first.code);
+    report_background_error(first);
+    all.stop();
+    std::exit(known && !all.happened() ? 0 : 1);
+  };
+  EXPECT_EXIT(fails(), ::testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

@@ -341,11 +341,12 @@ class lifetime : public testing::buffer_test {};
 
 TEST_F(lifetime, a_buffer_keeps_the_device_it_is_on) {
   std::optional<growable_buffer> b = make();
-  ASSERT_TRUE(b->resize(page()));
-  put(dev(), b->address(), pattern(page(), 1));
+  const std::size_t bytes = page();
+  ASSERT_TRUE(b->resize(bytes));
+  put(dev(), b->address(), pattern(bytes, 1));
   close_device();
-  EXPECT_TRUE(holds(b->device(), b->address(), page(), 1));
-  ASSERT_TRUE(b->resize(2 * page()));
+  EXPECT_TRUE(holds(b->device(), b->address(), bytes, 1));
+  ASSERT_TRUE(b->resize(2 * bytes));
   b.reset();
   EXPECT_EQ(leftovers(), "");
 }

@@ -4,6 +4,8 @@
 #include <iterator>
 #include <string>
 
+#include "stillmap/vmm/internal/undying.h"
+
 namespace stillmap {
 namespace {
 
@@ -172,7 +174,7 @@ class cuda_category_type final : public std::error_category {
 
 // Never destroyed: memory freed while the process ends can still fail to be freed.
 const std::error_category &cuda_category() noexcept {
-  static const auto *const category = new cuda_category_type;
+  static undying<cuda_category_type> category;
   return *category;
 }
 

@@ -12,6 +12,7 @@
 #include "stillmap/vmm/driver/cuda_errors.h"
 #include "stillmap/vmm/driver/search_paths.h"
 #include "stillmap/vmm/internal/host_memory.h"
+#include "stillmap/vmm/internal/undying.h"
 
 namespace stillmap {
 namespace {
@@ -33,7 +34,7 @@ struct loaded_drivers {
 };
 
 loaded_drivers &loaded() {
-  static auto *const all = new loaded_drivers;
+  static undying<loaded_drivers> all;
   return *all;
 }
 

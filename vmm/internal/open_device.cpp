@@ -9,6 +9,7 @@
 #include "stillmap/vmm/internal/device_state.h"
 #include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/internal/undying.h"
 #include "stillmap/vmm/page_pool.h"
 
 namespace stillmap {
@@ -22,7 +23,7 @@ struct open_devices {
 };
 
 open_devices &registry() {
-  static auto *const all = new open_devices;
+  static undying<open_devices> all;
   return *all;
 }
 

@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "stillmap/vmm/internal/host_memory.h"
+#include "stillmap/vmm/internal/undying.h"
 
 namespace stillmap {
 namespace {
@@ -27,7 +28,7 @@ struct open_recorders {
 
 // Never destroyed: an allocator may outlive all static objects.
 open_recorders &all() {
-  static auto *const recorders = new open_recorders;
+  static undying<open_recorders> recorders;
   return *recorders;
 }
 

@@ -11,6 +11,8 @@
 #include <cerrno>
 #include <memory>
 
+#include "stillmap/vmm/internal/undying.h"
+
 namespace stillmap::image {
 namespace {
 
@@ -33,7 +35,7 @@ auto again(const Call &call) {
 file_calls::~file_calls() = default;
 
 file_calls &file_calls::system() {
-  static auto *const calls = new file_calls;
+  static undying<file_calls> calls;
   return *calls;
 }
 
