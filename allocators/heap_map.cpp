@@ -59,7 +59,6 @@ heap_figures figures_of(const heap_map::arena &a, std::size_t page_bytes) {
     ++f.free_pieces;
     f.largest_free = std::max<std::size_t>(f.largest_free, piece_end - piece);
     if (page_bytes != 0) f.free_whole_pages += whole_pages(piece, piece_end, page_bytes);
-    piece = piece_end;
   };
   const auto begins_here = [&](std::uint64_t at) {
     return std::any_of(a.reserved.begin(), a.reserved.end(),

@@ -229,7 +229,6 @@ status byte_vector::erase(std::size_t position, std::size_t bytes) {
   }
   if (bytes == 0) return {};
   STILLMAP_RETURN_IF_ERROR(flush());
-  room_ = 0;
   STILLMAP_RETURN_IF_ERROR(move_down(position + bytes, flushed_, bytes, true));
   flushed_ -= bytes;
   return buffer_.resize(flushed_, stream_);

@@ -40,13 +40,16 @@ class remap_plan {
   }
 
  private:
+  using access_ptr = std::shared_ptr<const std::vector<access_grant>>;
   friend class remap;
   friend class address_space;
   friend class mapped_buffer;
+  remap_plan(access_ptr access, bool of_buffer) noexcept
+      : access_(std::move(access)), of_buffer_(of_buffer) {}
   struct map_step {
     device_address at;
     page_ptr page;
-    std::shared_ptr<const std::vector<access_grant>> access;
+    access_ptr access;
     std::uint64_t suspended_by = 0;  // not 0: where that one suspended a page
   };
   struct suspend_step {
@@ -55,13 +58,13 @@ class remap_plan {
   };
   struct grant_step {
     virtual_range range;
-    std::shared_ptr<const std::vector<access_grant>> access;
+    access_ptr access;
   };
   template <class Add>
   void add(const Add &step) noexcept;
-  std::shared_ptr<const std::vector<access_grant>> listed(std::vector<access_grant> access);
-  std::shared_ptr<const std::vector<access_grant>> access_;
-  std::shared_ptr<const std::vector<access_grant>> listed_;  // the last that was another
+  access_ptr listed(std::vector<access_grant> access);
+  access_ptr access_;
+  access_ptr listed_;  // the last that was another
   std::vector<map_step> maps_;
   std::vector<virtual_range> unmaps_;
   std::vector<grant_step> grants_;

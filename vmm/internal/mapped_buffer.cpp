@@ -27,12 +27,13 @@ result<std::unique_ptr<buffer_impl>> make_mapped_buffer(const device &d, buffer_
   STILLMAP_ASSIGN_OR_RETURN(
       auto block,
       d.space().reserve(round_up(wanted, page), page & (~page + 1), options.hint, options.tag));
-  return std::make_unique<mapped_buffer>(d, std::move(options), std::move(access),
-                                         std::move(block));
+  return std::make_unique<mapped_buffer>(
+      d, std::move(options), std::make_shared<const std::vector<access_grant>>(std::move(access)),
+      std::move(block));
 }
 
-mapped_buffer::mapped_buffer(stillmap::device d, buffer_options options,
-                             std::vector<access_grant> access, std::shared_ptr<address_block> first)
+mapped_buffer::mapped_buffer(stillmap::device d, buffer_options options, access_ptr access,
+                             std::shared_ptr<address_block> first)
     : buffer_impl(std::move(d), std::move(options)),
       page_(options_.pools.front()->page_bytes()),
       access_(std::move(access)),
@@ -158,7 +159,6 @@ std::vector<page_ptr> mapped_buffer::pages_of(slot_run run) const {
 
 status mapped_buffer::apply(remap_plan &&plan) {
   const std::uint64_t reported = background_error_count();
-  plan.of_buffer_ = true;
   status s = space().apply(std::move(plan));
   if (!s && background_error_count() != reported) forget_lost();
   return s;

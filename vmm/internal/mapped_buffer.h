@@ -14,7 +14,8 @@ namespace stillmap {
 
 class mapped_buffer final : public buffer_impl {
  public:
-  mapped_buffer(stillmap::device d, buffer_options options, std::vector<access_grant> access,
+  using access_ptr = std::shared_ptr<const std::vector<access_grant>>;
+  mapped_buffer(stillmap::device d, buffer_options options, access_ptr access,
                 std::shared_ptr<address_block> first);
   ~mapped_buffer() override;
 
@@ -82,17 +83,16 @@ class mapped_buffer final : public buffer_impl {
   status relocate(std::shared_ptr<address_block> target, std::size_t bytes,
                   consumer_stream consumer);
   void mark(slot_run run, bool committed);
-  void update_capacity();
   std::vector<page_ptr> pages_of(slot_run run) const;
   void keep_pool_of(const page_ptr &page);
-  std::vector<access_grant> reading() const;
+  access_ptr reading() const;
   status unshare(const std::vector<std::size_t> &slots, stream_ref stream);
   void drop_scratch(std::shared_ptr<address_block> scratch, stream_ref stream);
   void map_ahead();
   address_space &space() const { return device_.space(); }
 
   const std::size_t page_;
-  std::vector<access_grant> access_;
+  const access_ptr access_;                             // of every mapping
   std::vector<std::shared_ptr<address_block>> blocks_;  // adjacent, in address order
   std::vector<std::uint8_t> slots_;
   std::vector<std::shared_ptr<page_pool>> guests_;  // pools of pages from other buffers

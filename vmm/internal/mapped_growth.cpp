@@ -75,7 +75,7 @@ status mapped_buffer::revive(slot_run run, consumer_stream consumer,
     while (!left.empty()) {
       revived.reserve(revived.size() + 1);
       fence idle;
-      STILLMAP_ASSIGN_OR_RETURN(const auto back, space().revive(left, access_, consumer, idle));
+      STILLMAP_ASSIGN_OR_RETURN(const auto back, space().revive(left, *access_, consumer, idle));
       if (back != 0) revived.push_back({block_of(part.first), {left.begin, back}, idle});
       const std::size_t skip = std::min(std::max(back, page_), left.bytes);
       left = {left.begin + skip, left.bytes - skip};
@@ -91,7 +91,7 @@ status mapped_buffer::map_fresh(const std::vector<slot_run> &missing, consumer_s
       STILLMAP_RETURN_IF_ERROR(space().collect_range(span(run)));
     }
   }
-  remap_plan plan(access_);
+  remap_plan plan(access_, true);
   STILLMAP_RETURN_IF_ERROR(plan_fresh(plan, missing, address(), consumer));
   return plan.empty() ? status{} : apply(std::move(plan));
 }
@@ -99,23 +99,27 @@ status mapped_buffer::map_fresh(const std::vector<slot_run> &missing, consumer_s
 // Acquires pages for the slots of `missing` and plans to map them, counted from `base`.
 status mapped_buffer::plan_fresh(remap_plan &plan, const std::vector<slot_run> &missing,
                                  device_address base, consumer_stream consumer) {
-  std::vector<std::size_t> slots;
-  for (const slot_run run : missing) {
-    for (std::size_t s = run.first; s < run.end(); ++s) slots.push_back(s);
-  }
-  STILLMAP_RETURN_IF_ERROR(check_memory(slots.size()));
+  std::size_t slots = 0;
+  for (const slot_run run : missing) slots += run.count;
+  STILLMAP_RETURN_IF_ERROR(check_memory(slots));
   const std::size_t stripes = options_.pools.size();
   for (std::size_t stripe = 0; stripe < stripes; ++stripe) {
-    const auto ours = [&](std::size_t slot) { return slot % stripes == stripe; };
-    const auto n = static_cast<std::size_t>(std::count_if(slots.begin(), slots.end(), ours));
+    const auto each = [&](auto act) {
+      for (const slot_run run : missing) {
+        for (std::size_t s = run.first; s < run.end(); ++s) {
+          if (s % stripes == stripe) act(s);
+        }
+      }
+    };
+    std::size_t n = 0;
+    each([&](std::size_t) { ++n; });
     std::vector<page_ptr> pages;
     STILLMAP_RETURN_IF_ERROR(options_.pools[stripe]->acquire(n, pages, consumer));
     auto next = pages.begin();
-    for (const std::size_t slot : slots) {
-      if (!ours(slot)) continue;
+    each([&](std::size_t slot) {
       keep_pool_of(*next);  // memory was short: another pool's page
       plan.map(base + slot * page_, std::move(*next++));
-    }
+    });
   }
   return {};
 }
@@ -203,7 +207,7 @@ status mapped_buffer::relocate(std::shared_ptr<address_block> target, std::size_
   for (const slot_run run : old) {
     STILLMAP_RETURN_IF_ERROR(check_awake("growable_buffer::resize", run));
   }
-  remap_plan plan(access_);
+  remap_plan plan(access_, true);
   for (const slot_run run : old) {
     for (auto &m : space().mappings(span(run))) {
       plan.map(base + (m.range.begin - address()), std::move(m.backing), std::move(m.access));

@@ -15,10 +15,10 @@ bool shown_elsewhere(const page_ptr &found) {
 
 }  // namespace
 
-std::vector<access_grant> mapped_buffer::reading() const {
-  std::vector<access_grant> out = access_;
+mapped_buffer::access_ptr mapped_buffer::reading() const {
+  std::vector<access_grant> out = *access_;
   for (access_grant &g : out) g.mode = access_mode::read;
-  return out;
+  return std::make_shared<const std::vector<access_grant>>(std::move(out));
 }
 
 // Suspended slots have no pages to share or move.
@@ -71,7 +71,7 @@ result<std::unique_ptr<buffer_impl>> mapped_buffer::alias(std::size_t offset, st
   if (!block) return tl::unexpected(block.error());
   auto other =
       std::make_unique<mapped_buffer>(device_, std::move(options), access_, std::move(*block));
-  remap_plan plan(access_);
+  remap_plan plan(access_, true);
   const std::vector<page_ptr> pages = pages_of(run);
   for (std::size_t i = 0; i < pages.size() * times; ++i) {
     plan.map(other->address() + i * page_, pages[i % pages.size()]);
@@ -97,9 +97,10 @@ result<std::unique_ptr<buffer_impl>> mapped_buffer::fork() {
   if (!block) return tl::unexpected(block.error());
   auto child = std::make_unique<mapped_buffer>(device_, options_, access_, std::move(*block));
   child->guests_ = guests_;
-  remap_plan plan(reading());
+  const access_ptr readable = reading();
+  remap_plan plan(readable, true);
   for (const slot_run run : full) {
-    plan.grant(span(run), reading());
+    plan.grant(span(run), *readable);
     std::size_t slot = run.first;
     for (page_ptr &p : pages_of(run)) {
       plan.map(child->address() + slot++ * page_, std::move(p));
@@ -138,17 +139,17 @@ status mapped_buffer::make_writable(std::size_t offset, std::size_t bytes, strea
 // copied. One plan changes all of them, or none.
 status mapped_buffer::unshare(const std::vector<std::size_t> &slots, stream_ref stream) {
   std::vector<std::size_t> copies;
-  remap_plan plan(access_);
+  remap_plan plan(access_, true);
   for (const std::size_t slot : slots) {
     const page_ptr now = pages_of({slot, 1}).front();
     if (shown_elsewhere(now)) {
       copies.push_back(slot);
     } else {
-      plan.grant(span({slot, 1}), access_);
+      plan.grant(span({slot, 1}), *access_);
     }
   }
   std::shared_ptr<address_block> scratch;
-  remap_plan aside(access_);
+  remap_plan aside(access_, true);
   if (!copies.empty()) {
     STILLMAP_ASSIGN_OR_RETURN(
         scratch, space().reserve(copies.size() * page_, page_ & (~page_ + 1), {}, options_.tag));
@@ -240,7 +241,7 @@ status mapped_buffer::splice(std::size_t offset, std::size_t bytes, buffer_impl 
   }
   STILLMAP_RETURN_IF_ERROR(space().collect_range(to->span(to_run)));
   STILLMAP_ASSIGN_OR_RETURN(const auto passed, after.passed());
-  remap_plan plan(to->access_);
+  remap_plan plan(to->access_, true);
   std::size_t slot = to_run.first;
   for (page_ptr &p : pages_of(from_run)) {
     to->keep_pool_of(p);

@@ -2,6 +2,7 @@
 
 #include <liburing.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -97,7 +98,7 @@ status write_queue::wait_for_one() {
     return image_system_error(-n, "image::write", "cannot write", ended.offset);
   }
   // A short write, or EINVAL: image_file::write writes the rest, and handles both.
-  const std::size_t whole = n <= 0 ? 0 : static_cast<std::size_t>(n) / block_bytes * block_bytes;
+  const std::size_t whole = static_cast<std::size_t>(std::max(n, 0)) / block_bytes * block_bytes;
   return file_.write(ended.left.subspan(whole), ended.offset + whole);
 }
 
