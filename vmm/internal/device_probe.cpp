@@ -158,8 +158,7 @@ void prober::granularities() {
   if (!minimum) note_if_lost(minimum.error());
   if (!recommended) note_if_lost(recommended.error());
   found_.page_bytes = minimum && *minimum != 0 ? *minimum : fallback_page;
-  found_.recommended_page_bytes =
-      recommended && *recommended >= found_.page_bytes ? *recommended : found_.page_bytes;
+  found_.recommended_page_bytes = std::max(found_.page_bytes, recommended.value_or(0));
 }
 
 // A buffer grows in place while its reservation is large enough, so a reservation should exceed the

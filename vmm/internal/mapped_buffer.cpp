@@ -215,8 +215,6 @@ status mapped_buffer::close(release_fence idle) {
   ahead_due_ = false;
   if (status s = empty({0, slots_.size()}, idle); !s) return s;
   closed_ = true;
-  capacity_ = 0;
-  size_ = 0;
   return {};
 }
 
