@@ -273,36 +273,46 @@ TEST_F(steady, more_places_of_one_size_than_a_few_thousand) {
 }
 
 // Two shapes of the same memory, in turn: pages go to and fro by writing it down.
-TEST_F(steady, pages_come_back_to_where_they_were_without_a_call) {
+class two_shapes : public steady {
+ protected:
+  // Limits the heap to what the first shape takes, and a page that stays.
+  void begin(checked_heap &h, const stream &s) {
+    in_small(h, s);
+    const auto got = h.allocate(page(), s);
+    ASSERT_TRUE(got);
+    stays_ = *got;
+    for (std::size_t i = 0; i < small_.size(); i += 2) ASSERT_TRUE(h.free(small_[i]));
+    for (std::size_t i = 1; i < small_.size(); i += 2) ASSERT_TRUE(h.free(small_[i]));
+    h.heap().set_limit(h.heap().stats().total.committed);
+  }
+  void turn(checked_heap &h, const stream &s) {
+    in_small(h, s);
+    for (std::size_t i = 0; i < 8; i += 2) ASSERT_TRUE(h.free(small_[i]));
+    const auto large = h.allocate(16 * page(), s);  // from the pages of four
+    ASSERT_TRUE(large) << large.error().message();
+    EXPECT_EQ(h.disagreement(), "");
+    ASSERT_TRUE(h.free(*large));
+    for (std::size_t i = 1; i < 8; i += 2) ASSERT_TRUE(h.free(small_[i]));
+  }
+  void *stays() const { return stays_; }
+
+ private:
+  void in_small(checked_heap &h, const stream &s) {
+    small_.clear();
+    for (int i = 0; i < 8; ++i) small_.push_back(*h.allocate(4 * page(), s));
+  }
+  std::vector<void *> small_;
+  void *stays_ = nullptr;
+};
+
+TEST_F(two_shapes, pages_come_back_to_where_they_were_without_a_call) {
   STILLMAP_NEEDS_VMM();
   checked_heap h(dev());
   const stream s = make_stream();
-  std::vector<void *> small;
-  const auto in_small = [&] {
-    for (int i = 0; i < 8; ++i) small.push_back(*h.allocate(4 * page(), s));
-  };
-  const auto small_back = [&] {
-    for (std::size_t i = 0; i < small.size(); i += 2) ASSERT_TRUE(h.free(small[i]));
-    for (std::size_t i = 1; i < small.size(); i += 2) ASSERT_TRUE(h.free(small[i]));
-    small.clear();
-  };
-  in_small();
-  const auto stays = h.allocate(page(), s);
-  ASSERT_TRUE(stays);
-  small_back();
-  h.heap().set_limit(h.heap().stats().total.committed);
+  begin(h, s);
   for (int round = 0; round < 6; ++round) {
     const driver_counts before = counts();
-    for (int k = 0; k < 2; ++k) {
-      in_small();
-      for (std::size_t i = 0; i < 8; i += 2) ASSERT_TRUE(h.free(small[i]));
-      const auto large = h.allocate(16 * page(), s);  // from the pages of four
-      ASSERT_TRUE(large) << large.error().message();
-      EXPECT_EQ(h.disagreement(), "");
-      ASSERT_TRUE(h.free(*large));
-      for (std::size_t i = 1; i < 8; i += 2) ASSERT_TRUE(h.free(small[i]));
-      small.clear();
-    }
+    for (int k = 0; k < 2; ++k) turn(h, s);
     const driver_counts spent = counts() - before;
     if (round > 2) {  // it is known to repeat itself
       EXPECT_EQ(spent[driver_call::MemMap], 0u) << "in round " << round;
@@ -314,12 +324,34 @@ TEST_F(steady, pages_come_back_to_where_they_were_without_a_call) {
   h.settle();
   EXPECT_EQ(h.disagreement(), "");
   // What is mapped twice is given back as well.
-  ASSERT_TRUE(h.free(*stays));
+  ASSERT_TRUE(h.free(stays()));
   h.settle();
   ASSERT_TRUE(h.heap().empty_cache());
   EXPECT_EQ(h.heap().stats().total.committed, 0u);
   EXPECT_EQ(h.heap().stats().total.aliased, 0u);
   EXPECT_EQ(dev().space().stats().live_mappings, 0u);
+}
+
+// Before pages of one stream serve another, their second addresses are given up, behind an event.
+TEST_F(two_shapes, pages_with_two_addresses_serve_no_other_stream_without_an_event) {
+  STILLMAP_NEEDS_VMM();
+  STILLMAP_NEEDS_HOSTCUDA();
+  for (const bool fails : {false, true}) {
+    checked_heap h(dev());
+    const stream s = make_stream(), t = make_stream();
+    begin(h, s);
+    for (int round = 0; round < 12; ++round) turn(h, s);
+    ASSERT_GT(h.heap().stats().total.aliased, 0u);
+    h.settle();
+    if (fails) testing::hostcuda_control::fail("cuEventRecord", 1, CUDA_ERROR_UNKNOWN);
+    const auto got = h.allocate(20 * page(), t);
+    ASSERT_TRUE(got) << got.error().message();
+    EXPECT_EQ(testing::hostcuda_control::faults_fired(), fails ? 1u : 0u);
+    h.settle();
+    EXPECT_EQ(h.disagreement(), "");
+    EXPECT_EQ(h.wrong(), "");
+    h.drop_all();
+  }
 }
 
 TEST_F(steady, the_hot_path_allocates_nothing_and_calls_nobody) {

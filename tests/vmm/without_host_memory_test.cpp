@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "stillmap/vmm/mapping.h"
+#include "stillmap/vmm/physical_memory.h"
 #include "stillmap/vmm/remap.h"
 #include "tests/support/buffer_test.h"
 #include "tests/support/host_memory.h"
@@ -42,6 +43,38 @@ TEST_F(without_host_memory, pages_return_to_their_pool) {
   }
   EXPECT_EQ(pool->stats().ready().bytes(), 8 * page());
   EXPECT_EQ(pool->stats().created.bytes(), 8 * page());
+}
+
+// Room in the list of imports is made first: recording one cannot fail.
+TEST_F(without_host_memory, importing_takes_nothing_or_is_recorded) {
+  STILLMAP_NEEDS_VMM();
+  if (!dev().capabilities().posix_fd_export) GTEST_SKIP() << "needs pages that can be exported";
+  const auto made =
+      physical_memory::create(dev(), page(), {on_device(0), handle_type::posix_fd, false});
+  ASSERT_TRUE(made) << made.error().message();
+  const auto fd = made->export_fd();
+  ASSERT_TRUE(fd) << fd.error().message();
+  std::vector<physical_handle> imported;
+  imported.reserve(200);
+  std::size_t refused = 0;
+  const context_guard guard(driver(), dev().context());
+  while (imported.size() < 100) {
+    result<physical_handle> got = physical_handle::none;
+    {
+      const fail_host_allocation all(0, true);
+      got = driver().import_fd(fd->get());
+    }
+    if (!got) {
+      EXPECT_TRUE(lacks_host_memory(tl::unexpected(got.error())));
+      ++refused;
+      got = driver().import_fd(fd->get());
+      ASSERT_TRUE(got) << got.error().message();
+    }
+    imported.push_back(*got);
+  }
+  EXPECT_GT(refused, 0u);
+  EXPECT_EQ(driver().imports(), imported);
+  for (const physical_handle h : imported) EXPECT_TRUE(driver().release_physical(h));
 }
 
 TEST_F(without_host_memory, acquire_takes_no_page) {

@@ -127,6 +127,10 @@ TEST_P(ReplayTest, TellsTheModelledTimeOfItsCalls) {
   ASSERT_DONE(r);
   ASSERT_TRUE(r->modelled_us);
   EXPECT_GT(*r->modelled_us, 0);
+  const auto one = run(*device_, plan("# stillmap-trace v1\na,0,512,0\nf,0\ni\n"), options());
+  ASSERT_DONE(one);
+  ASSERT_TRUE(one->modelled_us && one->modelled_last_us);
+  EXPECT_EQ(*one->modelled_last_us, *one->modelled_us) << "the last iteration is the only one";
 }
 
 TEST_P(ReplayTest, ShortMemoryIsAResultAndTheLeastIsFound) {

@@ -240,6 +240,21 @@ TEST_F(segments_test, oversized_blocks_are_released_first_the_largest_before_oth
   EXPECT_EQ(held(), 2_MiB + 40_MiB + 78_MiB);
 }
 
+// Blocks of other streams, and blocks that may be split, are not released first.
+TEST_F(segments_test, only_oversized_blocks_of_the_stream_make_room) {
+  target_options options;
+  options.max_split_size = 32_MiB;
+  options.limit = 124_MiB;
+  make("segments", options);
+  const stream other = make_stream();
+  const std::uint64_t theirs = allocate(60_MiB, other), small = allocate(24_MiB),
+                      large = allocate(40_MiB);
+  for (const std::uint64_t at : {theirs, small, large}) free(at);
+  allocate(64_MiB);
+  EXPECT_EQ(held(), 64_MiB) << "40 MiB do not suffice: everything is released";
+  target_.reset();
+}
+
 TEST_F(segments_test, roundup_power2_divisions_rounds_up_to_steps_between_powers_of_two) {
   target_options options;
   options.roundup_power2_divisions = 4;

@@ -105,6 +105,7 @@ TEST(memory_layout, every_page_needs_a_place_that_the_device_may_read) {
   ASSERT_FALSE(no);
   EXPECT_TRUE(no.error().is(errc::not_supported));
   EXPECT_EQ(no.error().value, slot(4).value());
+  EXPECT_EQ(no.error().limit, 0u);
   l = sample();
   l.access[0][0].mode = access_mode::none;
   EXPECT_FALSE(readable_addresses(l));

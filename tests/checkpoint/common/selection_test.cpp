@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "stillmap/checkpoint/common/internal/batch_copier.h"
 #include "tests/support/buffer_test.h"
 
 namespace stillmap::checkpoint {
@@ -71,6 +72,22 @@ TEST(extend, joins_pieces_that_are_adjacent_in_the_contents_too) {
   ASSERT_EQ(pieces.size(), 2u);
   EXPECT_EQ(pieces[0].range.bytes, 0x2000u);
   EXPECT_EQ(pieces[1].offset, 0x8000u);
+}
+
+TEST(part_sequence, cuts_pieces_into_parts) {
+  const piece pieces[] = {{{device_address(100), 10}, 5},
+                          {{device_address(200), 0}, 15},
+                          {{device_address(300), 8}, 15}};
+  part_sequence parts(pieces, 4);
+  EXPECT_EQ(parts.size(), 5u);
+  std::vector<std::pair<virtual_range, std::size_t>> all;
+  while (const auto p = parts.next()) all.emplace_back(p->range, p->offset);
+  EXPECT_EQ(all,
+            (std::vector<std::pair<virtual_range, std::size_t>>{{{device_address(100), 4}, 5},
+                                                                {{device_address(104), 4}, 9},
+                                                                {{device_address(108), 2}, 13},
+                                                                {{device_address(300), 4}, 15},
+                                                                {{device_address(304), 4}, 19}}));
 }
 
 }  // namespace
