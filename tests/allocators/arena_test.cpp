@@ -74,5 +74,46 @@ TEST_F(arena_placements, a_placement_is_used_again_after_its_pages_were_put_back
   EXPECT_EQ(value_of(arena_.allocate(pages(8))), remembered_);
 }
 
+// The pages of a placement have moved to the end of one reservation and to the begin of the next, which
+// happen to be side by side. They come back as two runs.
+TEST(arena_recall, pages_come_back_from_two_adjacent_reservations) {
+  arena a(1, {}, arena_page);
+  a.extents.add({device_address(arena_base), arena_page});
+  a.extents.add({device_address(arena_base + arena_page), arena_page});
+  const std::uint64_t placement = arena_base + 16 * arena_page;
+  a.extents.add({device_address(placement), 2 * arena_page});
+  a.pack(false);
+  const auto request = [](std::size_t n) {
+    return block_request{n * arena_page, allocation_granule, 0};
+  };
+  const auto carve = [&](std::size_t n) {
+    const auto place =
+        a.extents.carve(n * arena_page, allocation_granule, extent_map::search::quick);
+    EXPECT_TRUE(place);
+    return *place;
+  };
+  ASSERT_EQ(value_of(a.enter(a.commit(carve(2)), request(2))), placement);
+  ASSERT_EQ(a.free(placement), arena::free_outcome::done);
+  a.flush();
+  const extent_map::carved_extent places[] = {carve(1), carve(1)};
+  std::vector<std::uint64_t> moved;
+  for (int i = 0; i < 2; ++i) {
+    std::vector<extent *> taken;
+    ASSERT_EQ(a.extents.take_pages(1, taken), 1u);
+    const auto &to = places[taken.front()->begin == placement ? 0 : 1];
+    a.extents.expect_aliases(1);
+    a.extents.add_alias(taken.front(), to.missing.begin.value());
+    moved.push_back(value_of(a.enter(a.commit(to), request(1))));
+  }
+  EXPECT_EQ(a.extents.aliased_bytes(), 2 * arena_page);
+  EXPECT_EQ(a.allocate(request(2)), nullptr) << "its pages are in use";
+  for (const std::uint64_t at : moved) EXPECT_EQ(a.free(at), arena::free_outcome::done);
+  a.flush();
+  EXPECT_EQ(value_of(a.allocate(request(2))), placement);
+  EXPECT_EQ(a.extents.find_inconsistency(), "");
+  EXPECT_EQ(a.extents.aliased_bytes(), 2 * arena_page) << "now the other addresses are";
+  EXPECT_EQ(a.extents.free_bytes(), 0u);
+}
+
 }  // namespace
 }  // namespace stillmap
