@@ -130,8 +130,13 @@ class remap {
 
   // Sorts a list by address. An overlap is an error.
   static status sort_disjoint(std::vector<present> &list, const char *overlap) {
-    std::sort(list.begin(), list.end(),
-              [](const present &a, const present &b) { return a.range.begin < b.range.begin; });
+    const auto before = [](const present &a, const present &b) {
+      return a.range.begin < b.range.begin;
+    };
+    // A plan lists most ranges in order, and an element is costly to move.
+    if (!std::is_sorted(list.begin(), list.end(), before)) {
+      std::sort(list.begin(), list.end(), before);
+    }
     for (std::size_t i = 1; i < list.size(); ++i) {
       if (list[i - 1].range.overlaps(list[i].range)) return no(overlap, list[i].range.begin);
     }

@@ -49,6 +49,7 @@ status mapped_buffer::fill(slot_run run, consumer_stream consumer) {
 status mapped_buffer::fill(slot_run run, consumer_stream consumer,
                            std::vector<revived_range> &revived) {
   const std::vector<slot_run> gaps = runs(run, false);
+  if (space().stats().retiring_mappings == 0) return map_fresh(gaps, consumer);
   for (const slot_run gap : gaps) STILLMAP_RETURN_IF_ERROR(revive(gap, consumer, revived));
   std::vector<slot_run> missing;
   for (const slot_run gap : gaps) {
@@ -61,6 +62,7 @@ status mapped_buffer::fill(slot_run run, consumer_stream consumer,
     }
     if (next < gap.end()) missing.push_back({next, gap.end() - next});
   }
+  for (const slot_run r : missing) STILLMAP_RETURN_IF_ERROR(space().collect_range(span(r)));
   return map_fresh(missing, consumer);
 }
 
@@ -68,7 +70,6 @@ status mapped_buffer::fill(slot_run run, consumer_stream consumer,
 // used elsewhere must be unmapped before their addresses can be used.
 status mapped_buffer::revive(slot_run run, consumer_stream consumer,
                              std::vector<revived_range> &revived) {
-  if (space().stats().retiring_mappings == 0) return {};
   while (run.count != 0) {
     const slot_run part = in_first_block(run);
     virtual_range left = span(part);
@@ -86,11 +87,6 @@ status mapped_buffer::revive(slot_run run, consumer_stream consumer,
 }
 
 status mapped_buffer::map_fresh(const std::vector<slot_run> &missing, consumer_stream consumer) {
-  for (const slot_run run : missing) {
-    if (space().stats().retiring_mappings != 0) {
-      STILLMAP_RETURN_IF_ERROR(space().collect_range(span(run)));
-    }
-  }
   remap_plan plan(access_, true);
   STILLMAP_RETURN_IF_ERROR(plan_fresh(plan, missing, address(), consumer));
   return plan.empty() ? status{} : apply(std::move(plan));
