@@ -44,16 +44,12 @@ result<extent *> allocator_core::extend_by_chunk(arena &a, const block_request &
       got = allocate_chunk(least);
     }
   }
-  if (!got) {
-    if (is_device_short(got.error())) pack_all(true);
-    return tl::unexpected<error>(got.error());
-  }
-  if (chunk_bytes_ > ceiling() - ceiling() / 4) pack_all(false);
+  if (!got) return tl::unexpected<error>(got.error());
 
   try {
     addresses_.expect(got->range);
     const std::lock_guard lock(a.lock);
-    a.add_chunk(*got);
+    a.add_chunk(*got, a.zone_of(r.bytes));
     addresses_.add(got->range, &a);
   } catch (const std::bad_alloc &) {
     undo_chunk(*got);
@@ -64,7 +60,7 @@ result<extent *> allocator_core::extend_by_chunk(arena &a, const block_request &
   extent *block = nullptr;
   {
     const std::lock_guard lock(a.lock);
-    block = a.extents.place(r.bytes, r.alignment, extent_map::search::thorough);
+    block = a.extents.place(r.bytes, r.alignment, extent_map::search::thorough, a.zone_of(r.bytes));
   }
   live_peak_ = std::max(live_peak_.load(), live() + bytes);
   committed_peak_ = std::max(committed_peak_.load(), committed());

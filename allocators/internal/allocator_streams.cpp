@@ -42,9 +42,8 @@ arena &allocator_core::arena_for(stream_ref s) {
 }
 
 arena &allocator_core::make_arena(stream_ref s) {
-  auto made = std::make_unique<arena>(arenas_.size() + 1, s, page(), !in_chunks());
+  auto made = std::make_unique<arena>(arenas_.size() + 1, s, page(), true, in_chunks());
   made->history = &history;
-  if (in_chunks()) made->pack(false);  // no page could move
   {
     const std::lock_guard lock(arenas_mutex_);
     arenas_.push_back(std::move(made));

@@ -27,7 +27,7 @@ void arena::add_to_pattern(const block_request &r) {
   if (pattern.varies()) repeats = false;
   if (!pattern.recurs()) return;
   repeats = true;
-  if (!packed_) return;
+  if (!packed_ || in_chunks_) return;
   pack(false);
   moved = 0;
 }

@@ -66,9 +66,15 @@ class arena {
     virtual_range allocated;  // as the driver returned it; contains range
   };
 
-  // `zoned`: small blocks have addresses of their own.
-  arena(std::uint64_t number, stream_ref s, std::size_t page_bytes, bool zoned = false)
-      : stream(s), id(number), extents(page_bytes), zoned_(zoned) {}
+  // `zoned`: small blocks have addresses of their own. `in_chunks`: its pages cannot move, so it stays
+  // packed.
+  arena(std::uint64_t number, stream_ref s, std::size_t page_bytes, bool zoned = false,
+        bool in_chunks = false)
+      : stream(s),
+        id(number),
+        extents(page_bytes, !in_chunks),
+        zoned_(zoned),
+        in_chunks_(in_chunks) {}
   arena(const arena &) = delete;
 
   // The fast path of allocate(), in constant time: a place in a slab, or the block that is cached at
@@ -128,8 +134,9 @@ class arena {
 
   // Merges all cached blocks and empty slabs into free memory.
   void flush();
-  // Packed, blocks go where they break fewest whole pages instead of to remembered placements. An
-  // arena begins so, and has placements once its requests recur.
+  // Packed, blocks go where they break fewest whole pages instead of to remembered placements, or, in
+  // chunks, to the smallest extent that fits. An arena begins so; one whose pages can move has
+  // placements once its requests recur.
   void pack(bool on);
   bool packed() const { return packed_; }
   // Flushes, then allocates with a search of all free memory of the zones. `whole`: do not use a slab.
@@ -142,7 +149,7 @@ class arena {
 
   std::size_t usable_size(std::uint64_t address) const;  // 0: not allocated
   // arena_chunks.cpp
-  void add_chunk(const chunk &c);  // as free memory; may run out
+  void add_chunk(const chunk &c, address_zone zone);  // as free memory; may run out
   // Sets unused chunks aside: as few as make up `bytes`, or all. May run out.
   std::vector<chunk> take_chunks(std::size_t bytes);
   void put_back(const chunk &c);  // one that was set aside: free memory again
@@ -330,6 +337,7 @@ class arena {
   bool packed_ = true;
   static constexpr std::uint64_t largest_small = std::uint64_t{1} << 20;
   const bool zoned_;
+  const bool in_chunks_;
   block_table blocks_;
   std::unordered_map<std::uint64_t, pending_block> uses_;  // by address
   std::vector<std::unique_ptr<slab>> all_slabs_;

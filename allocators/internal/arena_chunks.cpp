@@ -5,9 +5,9 @@
 
 namespace stillmap {
 
-void arena::add_chunk(const chunk &c) {
+void arena::add_chunk(const chunk &c, address_zone zone) {
   make_room(chunks);
-  extents.add(c.range, true);
+  extents.add(c.range, true, zone);
   chunks.push_back(c);
 }
 

@@ -189,10 +189,30 @@ extent *extent_map::best_place(std::uint64_t bytes, std::uint64_t alignment, sea
   return found;
 }
 
+// The smallest that fits, and of these the lowest.
+extent *extent_map::smallest_place(std::uint64_t bytes, std::uint64_t alignment,
+                                   address_zone zone) const {
+  free_bins::entry best;
+  free_bins_[number(zone)].each_bin(
+      bytes, [&](std::span<const free_bins::entry> bin, std::uint64_t) {
+        for (const free_bins::entry &e : bin) {
+          if (align_up(e.begin, alignment) + bytes > e.begin + e.bytes) continue;
+          if (best.of != nullptr &&
+              (e.bytes > best.bytes || (e.bytes == best.bytes && e.begin > best.begin))) {
+            continue;
+          }
+          best = e;
+        }
+        return best.of == nullptr;
+      });
+  return best.of;
+}
+
 extent *extent_map::place(std::uint64_t bytes, std::uint64_t asked, search mode,
                           address_zone zone) {
-  std::uint64_t alignment = alignment_of(bytes, asked);
-  extent *s = best_place(bytes, alignment, mode, zone);
+  std::uint64_t alignment = pages_move_ ? alignment_of(bytes, asked) : asked;
+  extent *s = pages_move_ ? best_place(bytes, alignment, mode, zone)
+                          : smallest_place(bytes, alignment, zone);
   if (s == nullptr && alignment != asked) s = best_place(bytes, alignment = asked, mode, zone);
   if (s == nullptr) return nullptr;
   reserve_splits(2);

@@ -31,9 +31,10 @@ class extent_map {
   };
   enum class search { quick, thorough };  // best fit among a bounded number of extents, or all
 
-  // Requires: page_bytes is a power of two.
-  explicit extent_map(std::size_t page_bytes)
-      : page_(page_bytes),
+  // Requires: page_bytes is a power of two. `pages_move`: unbroken pages are worth more than small rests.
+  explicit extent_map(std::size_t page_bytes, bool pages_move = true)
+      : pages_move_(pages_move),
+        page_(page_bytes),
         page_bits_(static_cast<unsigned>(std::countr_zero(page_bytes))),
         pages_(page_bytes) {}
   extent_map(const extent_map &) = delete;
@@ -147,12 +148,14 @@ class extent_map {
   void rekey(extent *s);
   extent *set_state(extent *s, extent_state state);
   std::uint64_t alignment_of(std::uint64_t bytes, std::uint64_t asked) const;
+  extent *smallest_place(std::uint64_t bytes, std::uint64_t alignment, address_zone zone) const;
   extent *best_place(std::uint64_t bytes, std::uint64_t alignment, search mode,
                      address_zone zone) const;
   std::optional<carved_extent> fit(const extent &uncommitted, std::uint64_t bytes,
                                    std::uint64_t alignment) const;
 
   static constexpr std::size_t splits_of_carved = 2;
+  const bool pages_move_;
   const std::size_t page_;
   const unsigned page_bits_;
   extent_store store_;

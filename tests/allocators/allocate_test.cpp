@@ -250,12 +250,12 @@ TEST_F(allocate, reports_what_it_holds) {
   s = h.heap().stats();
   EXPECT_EQ(s.total.live, 512u);
   EXPECT_EQ(s.total.live_peak, 512 + 3_MiB + 512);
-  // Kept for the next request of its size where such requests recur.
+  // Kept for the next request of its size where such requests recur, and pages can move meanwhile.
   for (int i = 0; i < 40; ++i) {
     const auto again = h.heap().allocate(3_MiB + 1);
     ASSERT_TRUE(again && h.heap().free(*again));
   }
-  EXPECT_EQ(h.heap().stats().total.cached, 3_MiB + 512);
+  EXPECT_EQ(h.heap().stats().total.cached, has_vmm() ? 3_MiB + 512 : 0u);
   ASSERT_TRUE(h.heap().free(*small));
 }
 

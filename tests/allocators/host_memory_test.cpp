@@ -285,7 +285,7 @@ void allocator_host_memory::reports() {
   heap().set_limit(heap().stats().total.committed);
   of_device_ = true;
   const auto refused =
-      asked("allocate too much", [&] { return heap_->allocate(15 * page(), on(2)); });
+      asked("allocate too much", [&] { return heap_->allocate(60 * page(), on(2)); });
   if (refused) throw std::runtime_error("allocated more than the limit");
   EXPECT_TRUE(refused.error().is(errc::out_of_memory));
   EXPECT_NE(refused.error().code, std::errc::not_enough_memory);

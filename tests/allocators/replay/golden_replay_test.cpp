@@ -135,6 +135,19 @@ std::string vectors(unsigned seed) {
   return p.text();
 }
 
+std::map<std::string, std::string> all_programs() {
+  return {
+      {"a training loop", training(1, 24, 0)},
+      {"a training loop with evaluations", training(2, 24, 4)},
+      {"training with lengths that vary", training(3, 60, 0)},
+      {"random sizes up to 100 KiB", random_sizes(4, 100'000, 900, 1)},
+      {"random sizes up to 8 MiB", random_sizes(5, 8_MiB, 150, 1)},
+      {"random sizes up to 3 MiB on three streams", random_sizes(6, 3_MiB, 90, 3)},
+      {"small blocks that stay among large ones", small_and_large(7)},
+      {"vectors that grow", vectors(8)},
+  };
+}
+
 class golden_replay : public device_test {
  protected:
   void SetUp() override {
@@ -201,19 +214,30 @@ class golden_replay : public device_test {
 };
 
 TEST_F(golden_replay, programs_cost_what_they_did) {
-  const std::map<std::string, std::string> programs{
-      {"a training loop", training(1, 24, 0)},
-      {"a training loop with evaluations", training(2, 24, 4)},
-      {"training with lengths that vary", training(3, 60, 0)},
-      {"random sizes up to 100 KiB", random_sizes(4, 100'000, 900, 1)},
-      {"random sizes up to 8 MiB", random_sizes(5, 8_MiB, 150, 1)},
-      {"random sizes up to 3 MiB on three streams", random_sizes(6, 3_MiB, 90, 3)},
-      {"small blocks that stay among large ones", small_and_large(7)},
-      {"vectors that grow", vectors(8)},
-  };
   std::ostringstream out;
-  for (const auto &[name, text] : programs) ASSERT_NO_FATAL_FAILURE(note_all(out, name, text));
+  for (const auto &[name, text] : all_programs())
+    ASSERT_NO_FATAL_FAILURE(note_all(out, name, text));
   expect_golden("tests/allocators/replay/golden/calls.txt", out.str());
+}
+
+// Regression: up to five times the memory, where segments took twice, on a device that cannot map pages.
+TEST_F(golden_replay, chunks_take_about_as_much_as_segments) {
+  device_.reset();
+  ASSERT_DONE(become_machine(driver(), "vgpu-no-vmm", false));
+  device_.emplace(open_device());
+  for (const auto &[name, text] : all_programs()) {
+    const auto plan = plan_replay(*read_trace(text), std::nullopt);
+    ASSERT_TRUE(plan) << plan.error().message();
+    const auto taken = [&](const char *allocator) {
+      replay_options o;
+      o.kind = *find_target(allocator);
+      const auto r = run(*device_, *plan, o);
+      EXPECT_TRUE(r && !r->oom) << name;
+      return r ? r->peak_committed_bytes : 0;
+    };
+    const std::uint64_t ours = taken("stillmap"), segments = taken("segments");
+    EXPECT_LE(ours, segments + segments / 10 + 4_MiB) << name;
+  }
 }
 
 }  // namespace
