@@ -252,6 +252,34 @@ TEST_F(private_pools_test, graphs_share_a_pool_until_the_last_lets_go) {
   EXPECT_EQ(heap().stats().total.committed, 0u);
 }
 
+// Neither the ordinary arena of its stream nor one that another stream's pool has left becomes a pool's.
+TEST_F(private_pools_test, a_pool_takes_over_only_what_a_pool_of_its_stream_left) {
+  const stream s = make_stream(), t = make_stream();
+  void *const ordinary = must_allocate(3 * page(), s);
+  const auto in_pool_of = [&](const stream &on) {
+    const private_pool p = *heap().create_pool();
+    EXPECT_TRUE(heap().begin_allocate_to_pool(p, on));
+    void *const block = must_allocate(3 * page(), on);
+    EXPECT_TRUE(heap().end_allocate_to_pool(p, on));
+    must_free(block);
+    return p;
+  };
+  const auto arenas = [&] { return heap().stats().arenas.size(); };
+  ASSERT_EQ(arenas(), 1u);
+  private_pool p = in_pool_of(s);
+  EXPECT_EQ(arenas(), 2u);
+  ASSERT_TRUE(heap().release_pool(p, {s}));
+  give_all_back();
+  p = in_pool_of(t);
+  EXPECT_EQ(arenas(), 4u) << "one for t and one for the pool";
+  ASSERT_TRUE(heap().release_pool(p, {t}));
+  give_all_back();
+  p = in_pool_of(s);
+  EXPECT_EQ(arenas(), 4u) << "the second of s";
+  ASSERT_TRUE(heap().release_pool(p, {s}));
+  must_free(ordinary);
+}
+
 TEST_F(private_pools_test, pools_do_not_share_with_each_other) {
   const stream s = make_stream();
   const private_pool p = *heap().create_pool(), q = *heap().create_pool();

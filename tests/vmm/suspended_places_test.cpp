@@ -118,7 +118,8 @@ TEST_F(suspended_places, a_plan_cannot_change_who_may_touch_them) {
   ASSERT_TRUE(suspend(b, 1, 1));
   remap_plan plan({});
   plan.grant({b.address(), 2 * page()}, {{on_device(0), access_mode::read}});
-  EXPECT_TRUE(fails_with(dev().space().apply(std::move(plan)), errc::busy, "remap"));
+  EXPECT_TRUE(fails_with(dev().space().apply(std::move(plan)), errc::busy, "remap",
+                         (b.address() + page()).value(), 0));
   ASSERT_TRUE(resume(b, 1, 1));
 }
 

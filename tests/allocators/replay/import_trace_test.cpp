@@ -80,6 +80,14 @@ TEST(ImportTorch, AHistoryBecomesATrace) {
   EXPECT_EQ(body(imported), "a,0,512,0\na,1,100,1\nf,0\na,2,300,1\n");
 }
 
+// Python's pickler appends a single element, and several at once, by operations of their own.
+TEST(ImportTorch, AListMayGrowByOneElement) {
+  const std::string grown = "]\x94"s + event("alloc", 0x1000, 512, 0) + "a";
+  const auto imported = import_torch_snapshot(
+      "s", pickled(dict({{"segments", list({})}, {"device_traces", list({list({}), grown})}})));
+  EXPECT_EQ(body(imported), "a,0,512,0\n");
+}
+
 TEST(ImportTorch, WhatWasThereBeforeIsAllocatedFirst) {
   const std::string segment =
       dict({{"device", integer(1)},

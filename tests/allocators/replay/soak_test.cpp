@@ -157,6 +157,7 @@ TEST_F(SoakTest, TheBooksDoNotGrow) {
     EXPECT_GT(r->ops, 100000u);
     // What never repeats may keep a quarter more while the device has room.
     EXPECT_LE(r->peak_committed, r->peak_live + r->peak_live / 4 + 16 * MiB);
+    for (const soak_sample &sample : r->samples) EXPECT_GT(sample.resident, MiB);
     EXPECT_LE(most_books(*r, 4, 8), most_books(*r, 0, 4) + MiB) << "two_streams " << two_streams;
     EXPECT_LE(most_books(*r, 0, 8), 24 * MiB);
   }

@@ -206,6 +206,7 @@ TEST_F(migrating, WritesAndGrowsMeanwhile) {
   options.on_progress = [&](const progress &p) {
     if (p.step == step::copied) rounds = p.round;
     EXPECT_LE(p.round_sent, p.round_bytes) << "round " << p.round;
+    EXPECT_EQ(p.round_bytes % (64 << 10), 0u) << "whole chunks";
   };
   options.quiesce = [&]() -> status {
     stop = true;
@@ -288,6 +289,7 @@ TEST_F(migrating, a_task_that_writes_too_fast_is_slowed_down) {
     EXPECT_TRUE(sent.failure->is(errc::busy)) << said(sent);
     EXPECT_EQ(asked, expected);
     EXPECT_EQ(sent.rounds, rounds);
+    EXPECT_EQ(sent.unchanged_bytes, 4 * page() * (rounds - 1)) << "four pages, after the first";
     put(dev(), written, before);
     EXPECT_EQ(task::wrong(dev()), "");
   }

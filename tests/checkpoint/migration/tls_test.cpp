@@ -74,6 +74,25 @@ TEST(migration_tls, an_acceptor_without_a_host_listens_on_all_addresses) {
   EXPECT_TRUE(address.starts_with("0.0.0.0:") || address.starts_with("[::]:")) << address;
 }
 
+TEST(migration_tls, credentials_must_be_certificates_and_a_key) {
+  const test_site m;
+  const credentials good = m.of("destination");
+  const auto refused = [](const credentials &c) {
+    const auto at = create_tls_acceptor("127.0.0.1:0", c);
+    return !at && at.error().is(errc::invalid_argument);
+  };
+  ASSERT_TRUE(create_tls_acceptor("127.0.0.1:0", good));
+  for (std::string credentials::*part :
+       {&credentials::certificate, &credentials::key, &credentials::authorities}) {
+    credentials bad = good;
+    bad.*part = "no PEM";
+    EXPECT_TRUE(refused(bad));
+  }
+  credentials mixed = good;
+  mixed.key = m.of("source").key;
+  EXPECT_TRUE(refused(mixed)) << "another certificate's key";
+}
+
 TEST(migration_tls, accepting_without_descriptors_fails_at_once) {
   const test_site m;
   const auto at = at_destination(m);

@@ -112,6 +112,16 @@ TEST(migration_wire, GreetingsThatMakeNoSense) {
   EXPECT_TRUE(refused([](hello &h) { h.page_bytes = h.chunk_bytes = min_chunk_bytes + 512; }));
 }
 
+TEST(migration_wire, OnlyKnownKindsOfMessages) {
+  std::byte bytes[header::bytes];
+  for (const int kind_number :
+       {0, 1, static_cast<int>(kind::refusal), static_cast<int>(kind::refusal) + 1, 0xffff}) {
+    encode(header{static_cast<kind>(kind_number), 5, 6, {}}, bytes);
+    const bool known = kind_number >= 1 && kind_number <= static_cast<int>(kind::refusal);
+    EXPECT_EQ(decode_header(bytes).has_value(), known) << kind_number;
+  }
+}
+
 TEST(migration_wire, HeadersDamaged) {
   std::byte good[header::bytes];
   encode(header{kind::seal, 5, 6, {}}, good);
