@@ -10,7 +10,8 @@ namespace {
 using clock = std::chrono::steady_clock;
 
 constexpr const char *precopy_op = "migration::send";
-constexpr int max_attempts = 4;  // to send a chunk that arrives damaged
+constexpr int most_throttled = 3;  // times that the task is asked to write less
+constexpr int max_attempts = 4;    // to send a chunk that arrives damaged
 // Fewer chunks than a device has processors take one launch as long.
 constexpr std::size_t min_scan_chunks = 256;
 // Enough chunks to keep the channels busy while others are scanned.
@@ -40,7 +41,7 @@ status precopy::copy_while_running() {
                       "the device cannot detect changes, and a long downtime is not allowed");
   }
   std::size_t previous = 0, stuck = 0;
-  double slower = 0;
+  int throttled = 0;  // times
   for (;;) {
     if (out_.rounds != 0) STILLMAP_RETURN_IF_ERROR(update_layout(true));
     STILLMAP_ASSIGN_OR_RETURN(const std::size_t sent,
@@ -54,9 +55,8 @@ status precopy::copy_while_running() {
     stuck = previous != 0 && sent * 10 > previous * 8 ? stuck + 1 : 0;
     previous = sent;
     if (out_.rounds < options_.max_rounds && stuck < 2) continue;
-    if (options_.throttle && slower < 0.9) {
-      slower = std::min(0.95, slower + 0.3);
-      options_.throttle(slower);
+    if (options_.throttle && throttled < most_throttled) {
+      options_.throttle(0.3 * ++throttled);
       throttled_ = true;
       stuck = 0;
       if (out_.rounds < 2 * options_.max_rounds) continue;
