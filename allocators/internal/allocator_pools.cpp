@@ -82,7 +82,9 @@ status allocator_core::end_allocate_to_pool(private_pool p, stream_ref named) {
       return make_error(errc::invalid_argument, op, "the stream does not allocate to the pool",
                         p.id);
     }
-    streams_.serve(s, now->outside);
+    // If the stream was destroyed meanwhile, its arena may serve another stream.
+    arena *const outside = now->outside;
+    streams_.serve(s, !outside->ended && outside->stream == s ? outside : nullptr);
     pool.capturing.erase(now);
     return {};
   });

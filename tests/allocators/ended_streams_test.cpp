@@ -211,6 +211,40 @@ TEST_F(ended_streams, a_stream_that_allocates_to_a_pool_is_not_forgotten) {
   EXPECT_EQ(h.heap().stats().total.committed, 0u);
 }
 
+// Regression: the end of its pool gave the handle of a destroyed stream the arena that another stream had
+// taken over.
+TEST_F(ended_streams, the_end_of_a_pool_gives_no_stream_the_arena_of_another) {
+  STILLMAP_NEEDS_VMM();
+  checked_heap h(dev());
+  std::optional<stream> s = make_stream();
+  const stream_ref gone = *s;
+  ASSERT_TRUE(h.heap().free(*h.heap().allocate(9 * page(), *s)));
+  const auto pool = h.heap().create_pool();
+  ASSERT_TRUE(pool);
+  ASSERT_TRUE(h.heap().begin_allocate_to_pool(*pool, *s));
+  s.reset();
+  ASSERT_TRUE(h.heap().empty_cache()) << "finds out that the stream is destroyed";
+  const stream t = make_stream();
+  ASSERT_NE(stream_ref(t), gone);
+  const auto block = h.heap().allocate(2 * page(), t);
+  ASSERT_TRUE(block);
+  ASSERT_TRUE(h.heap().end_allocate_to_pool(*pool, gone));
+  const auto late = h.heap().allocate(700, gone);  // a mistake, whose answer CUDA does not define
+  if (late) {
+    const heap_map drawn = *h.heap().map();
+    for (const heap_map::arena &a : drawn.arenas) {
+      for (const heap_extent &e : a.extents) {
+        if (e.part != heap_part::live) continue;
+        const bool here = e.range.contains(device_address(reinterpret_cast<std::uintptr_t>(*late)));
+        EXPECT_TRUE(!here || a.stream == gone) << "it is in the arena of t";
+      }
+    }
+    ASSERT_TRUE(h.heap().free(*late));
+  }
+  ASSERT_TRUE(h.heap().free(*block));
+  ASSERT_TRUE(h.heap().release_pool(*pool));
+}
+
 TEST_F(ended_streams, unknown_streams_are_forgotten_without_a_driver_call) {
   checked_heap h(dev());
   const stream s = make_stream();
