@@ -54,6 +54,19 @@ TEST_F(chunks, are_shared_by_small_blocks_and_made_to_measure_for_large_ones) {
   h.drop_all();
 }
 
+TEST_F(chunks, are_no_larger_than_needed_above_the_soft_limit) {
+  checked_heap h(dev());
+  h.heap().set_soft_limit(30_MiB);
+  const stream s = make_stream();
+  ASSERT_TRUE(h.allocate(5_MiB, s));
+  EXPECT_EQ(held(), 20_MiB) << "room for others";
+  ASSERT_TRUE(h.allocate(15_MiB - 512, s));
+  EXPECT_EQ(held(), 20_MiB);
+  ASSERT_TRUE(h.allocate(5_MiB, s));
+  EXPECT_EQ(held(), 26_MiB) << "whole pages, and no room for others";
+  h.drop_all();
+}
+
 TEST_F(chunks, go_back_whole_and_only_when_asked) {
   checked_heap h(dev());
   const stream s = make_stream();

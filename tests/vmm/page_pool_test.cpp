@@ -31,6 +31,7 @@ TEST_F(page_pool_test, makes_pages_and_keeps_them_warm) {
     ids.insert(p->id());
     EXPECT_EQ(p->bytes(), page());
     EXPECT_EQ(p.use_count(), 1u);
+    EXPECT_EQ(page_ptr().use_count(), 0u);
     EXPECT_FALSE(p->imported());
     EXPECT_EQ(p->properties(), pool->properties());
   }

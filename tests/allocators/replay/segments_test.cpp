@@ -306,6 +306,23 @@ TEST_F(segments_test, expanding_ones_unmap_whole_free_chunks_and_map_them_again)
   EXPECT_EQ(allocate(30_MiB), a + 45_MiB);
 }
 
+// A free block that begins within a chunk keeps the rest of that chunk.
+TEST_F(segments_test, expanding_ones_keep_the_chunks_that_others_use) {
+  STILLMAP_NEEDS_VMM();
+  target_options options;
+  options.limit = 80_MiB;
+  make("segments-expanding", options);
+  const std::uint64_t first = allocate(3_MiB), a = allocate(67_MiB), last = allocate(10_MiB);
+  EXPECT_EQ(held(), 80_MiB);
+  free(a);
+  const stream other = make_stream();
+  allocate(2_MiB, other);  // two chunks of `a` make room
+  EXPECT_EQ(held(), 20_MiB + 20_MiB + 20_MiB);
+  EXPECT_EQ(allocate(17_MiB), first + 3_MiB) << "the rest of the first chunk is free";
+  EXPECT_EQ(allocate(10_MiB), last - 10_MiB) << "and the begin of the last";
+  target_.reset();
+}
+
 TEST_F(segments_test, expanding_ones_give_each_stream_a_segment) {
   STILLMAP_NEEDS_VMM();
   make("segments-expanding");
