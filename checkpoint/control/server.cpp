@@ -82,9 +82,9 @@ class server::core {
       connections_.remove_if([](const served_connection &c) { return c.over.load(); });
       if (accepted) {
         serve(std::move(*accepted));
-      } else if (accepted.error().code == std::errc::too_many_files_open ||
-                 accepted.error().code == std::errc::too_many_files_open_in_system) {
-        // The connection stays in the backlog; polling again at once would be a busy loop.
+      } else if (!accepted.error().is(errc::busy)) {  // busy: the client is gone
+        // The process lacks descriptors or memory. The connection stays in the backlog; polling
+        // again at once would be a busy loop.
         std::this_thread::sleep_for(std::chrono::milliseconds(100));
       }
     }

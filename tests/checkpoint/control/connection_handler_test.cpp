@@ -4,6 +4,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <ctime>
 #include <filesystem>
 #include <future>
 #include <thread>
@@ -11,6 +12,7 @@
 #include "stillmap/checkpoint/control/internal/messages.h"
 #include "stillmap/checkpoint/handoff/connection.h"
 #include "tests/checkpoint/control/task.h"
+#include "tests/support/no_descriptors.h"
 
 namespace stillmap::control::testing {
 namespace {
@@ -190,6 +192,29 @@ TEST_F(connections, too_many_connections_are_refused_as_busy) {
   server_options none;
   none.max_connections = 0;
   EXPECT_FALSE(server::create(dev(), new_place(), none));
+}
+
+// The client that comes meanwhile waits, and the server does not spin.
+TEST_F(connections, a_server_without_descriptors_waits_for_them) {
+  start(written_down());
+  owned_fd to(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  ASSERT_TRUE(where().starts_with('@') && where().size() < sizeof name.sun_path);
+  where().copy(name.sun_path, where().size());
+  name.sun_path[0] = '\0';  // an abstract name
+  const auto bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + where().size());
+  {
+    const stillmap::testing::no_descriptors none;
+    ASSERT_EQ(::connect(to.get(), reinterpret_cast<sockaddr *>(&name), bytes), 0);
+    const std::clock_t before = std::clock();
+    std::this_thread::sleep_for(std::chrono::milliseconds(400));
+    EXPECT_LT(std::clock() - before, CLOCKS_PER_SEC / 5) << "processor time";
+  }
+  auto c = connection::adopt(std::move(to));
+  ASSERT_TRUE(c);
+  ASSERT_TRUE(c->send(static_cast<std::uint16_t>(kind::status), {}, {}, patience, {}));
+  EXPECT_TRUE(c->receive(max_response_bytes, patience, {})) << "a refusal: the request is empty";
 }
 
 TEST_F(connections, malformed_requests_are_refused_without_effect) {
