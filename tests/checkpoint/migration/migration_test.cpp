@@ -65,6 +65,7 @@ class migrating : public stillmap::testing::buffer_test {
     if (part() == "destination") destination();
     if (part() == "grown") grown();
     if (part() == "damaging") destination(3);
+    if (part() == "damaging one") destination(1);
     if (part() == "always damaging") destination(1 << 30);
     if (part() == "damaging, not reading back") destination(3, false);
   }
@@ -349,13 +350,13 @@ TEST_F(migrating, SendsOnlyWhatChanged) {
 }
 
 TEST_F(migrating, SendsDamagedChunksAgain) {
-  for (const char *const part_name : {"damaging", "damaging, not reading back"}) {
+  for (const std::string part_name : {"damaging", "damaging, not reading back", "damaging one"}) {
     const test_site m;
     task t(dev());
     other_process there(part_name, m.folder());
     const sent_memory sent = sender(dev(), both, source_options(m)).send(*to_destination(m));
     EXPECT_EQ(sent.owner, owner::destination) << said(sent);
-    EXPECT_EQ(sent.resent_chunks, 3u) << part_name;
+    EXPECT_EQ(sent.resent_chunks, part_name == "damaging one" ? 1u : 3u) << part_name;
     EXPECT_EQ(there.verdict(), "here, epoch 2");
   }
   const test_site m;
