@@ -44,8 +44,9 @@ class remap_plan {
   friend class remap;
   friend class address_space;
   friend class mapped_buffer;
-  remap_plan(access_ptr access, bool of_buffer) noexcept
-      : access_(std::move(access)), of_buffer_(of_buffer) {}
+  struct of_buffer {};  // made by a growable_buffer for its own range
+  remap_plan(of_buffer, access_ptr access) noexcept
+      : access_(std::move(access)), of_buffer_(true) {}
   struct map_step {
     device_address at;
     page_ptr page;
@@ -69,7 +70,7 @@ class remap_plan {
   std::vector<virtual_range> unmaps_;
   std::vector<grant_step> grants_;
   std::vector<suspend_step> suspends_;
-  bool of_buffer_ = false;   // made by a growable_buffer for its own range
+  bool of_buffer_ = false;
   bool incomplete_ = false;  // the host had no memory for a step
 };
 

@@ -41,7 +41,6 @@ std::vector<arena::chunk> arena::take_chunks(std::size_t bytes) {
     there.erase(one);
   }
   if (out.empty()) return out;
-  forget_placements();  // some of them lie in these chunks
   for (const chunk &c : out) extents.set_aside(c.range);
   return out;
 }

@@ -87,7 +87,7 @@ status mapped_buffer::revive(slot_run run, consumer_stream consumer,
 }
 
 status mapped_buffer::map_fresh(const std::vector<slot_run> &missing, consumer_stream consumer) {
-  remap_plan plan(access_, true);
+  remap_plan plan(remap_plan::of_buffer{}, access_);
   STILLMAP_RETURN_IF_ERROR(plan_fresh(plan, missing, address(), consumer));
   return plan.empty() ? status{} : apply(std::move(plan));
 }
@@ -203,7 +203,7 @@ status mapped_buffer::relocate(std::shared_ptr<address_block> target, std::size_
   for (const slot_run run : old) {
     STILLMAP_RETURN_IF_ERROR(check_awake("growable_buffer::resize", run));
   }
-  remap_plan plan(access_, true);
+  remap_plan plan(remap_plan::of_buffer{}, access_);
   for (const slot_run run : old) {
     for (auto &m : space().mappings(span(run))) {
       plan.map(base + (m.range.begin - address()), std::move(m.backing), std::move(m.access));

@@ -71,7 +71,7 @@ result<std::unique_ptr<buffer_impl>> mapped_buffer::alias(std::size_t offset, st
   if (!block) return tl::unexpected(block.error());
   auto other =
       std::make_unique<mapped_buffer>(device_, std::move(options), access_, std::move(*block));
-  remap_plan plan(access_, true);
+  remap_plan plan(remap_plan::of_buffer{}, access_);
   const std::vector<page_ptr> pages = pages_of(run);
   for (std::size_t i = 0; i < pages.size() * times; ++i) {
     plan.map(other->address() + i * page_, pages[i % pages.size()]);
@@ -98,7 +98,7 @@ result<std::unique_ptr<buffer_impl>> mapped_buffer::fork() {
   auto child = std::make_unique<mapped_buffer>(device_, options_, access_, std::move(*block));
   child->guests_ = guests_;
   const access_ptr readable = reading();
-  remap_plan plan(readable, true);
+  remap_plan plan(remap_plan::of_buffer{}, readable);
   for (const slot_run run : full) {
     plan.grant(span(run), *readable);
     std::size_t slot = run.first;
@@ -139,7 +139,7 @@ status mapped_buffer::make_writable(std::size_t offset, std::size_t bytes, strea
 // copied. One plan changes all of them, or none.
 status mapped_buffer::unshare(const std::vector<std::size_t> &slots, stream_ref stream) {
   std::vector<std::size_t> copies;
-  remap_plan plan(access_, true);
+  remap_plan plan(remap_plan::of_buffer{}, access_);
   for (const std::size_t slot : slots) {
     const page_ptr now = pages_of({slot, 1}).front();
     if (shown_elsewhere(now)) {
@@ -149,7 +149,7 @@ status mapped_buffer::unshare(const std::vector<std::size_t> &slots, stream_ref 
     }
   }
   std::shared_ptr<address_block> scratch;
-  remap_plan aside(access_, true);
+  remap_plan aside(remap_plan::of_buffer{}, access_);
   if (!copies.empty()) {
     STILLMAP_ASSIGN_OR_RETURN(
         scratch, space().reserve(copies.size() * page_, page_ & (~page_ + 1), {}, options_.tag));
@@ -241,7 +241,7 @@ status mapped_buffer::splice(std::size_t offset, std::size_t bytes, buffer_impl 
   }
   STILLMAP_RETURN_IF_ERROR(space().collect_range(to->span(to_run)));
   STILLMAP_ASSIGN_OR_RETURN(const auto passed, after.passed());
-  remap_plan plan(to->access_, true);
+  remap_plan plan(remap_plan::of_buffer{}, to->access_);
   std::size_t slot = to_run.first;
   for (page_ptr &p : pages_of(from_run)) {
     to->keep_pool_of(p);
