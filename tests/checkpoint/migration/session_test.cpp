@@ -1,0 +1,144 @@
+// A destination, with the test as its source, message by message: a data channel ends, another round
+// follows the seal, and a round is too long.
+#include <gtest/gtest.h>
+
+#include "stillmap/checkpoint/migration/internal/wire.h"
+#include "tests/checkpoint/migration/endpoints.h"
+#include "tests/support/buffer_test.h"
+#include "tests/support/far_away.h"
+
+namespace stillmap::migration::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::uint32_t session_chunk_bytes = 64 << 10;
+constexpr std::chrono::milliseconds reply_timeout = 10s;
+
+class session_by_hand : public stillmap::testing::buffer_test {
+ protected:
+  void SetUp() override {
+    buffer_test::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    STILLMAP_NEEDS_VMM();
+    site_.emplace();
+    options_ = destination_options(*site_);
+    options_.resolve_timeout = 1h;
+    auto made = receiver::create(dev(), at_destination(*site_), options_);
+    ASSERT_TRUE(made) << made.error().message();
+    at_.emplace(std::move(*made));
+    begin();
+  }
+  void TearDown() override {
+    control_.reset();
+    data_.reset();
+    at_.reset();
+    buffer_test::TearDown();
+  }
+
+  std::size_t chunks() const { return page() / session_chunk_bytes; }
+
+  // Of one page, up to the first round.
+  void begin() {
+    to_ = to_destination(*site_);
+    control_ = connect();
+    data_ = connect();
+    ASSERT_TRUE(control_ && data_);
+    tell(*control_, kind::hello, encode(hello{task_, 1, page(), session_chunk_bytes, 1}));
+    const auto welcome = reply(*control_, kind::welcome);
+    ASSERT_TRUE(welcome) << welcome.error().message();
+    session_ = decode_session(welcome->body).value();
+    layout_message l;
+    const device_address at(stillmap::testing::far_away);
+    l.layout.blocks = {{{at, page()}, "weights"}};
+    physical_properties here;
+    here.location = on_device(checkpoint::memory_layout::own_device);
+    l.layout.pages = {{page(), here}};
+    l.layout.access = {
+        {{on_device(checkpoint::memory_layout::own_device), access_mode::read_write}}};
+    l.layout.places = {{at, 0, 0}};
+    l.pages = {3};
+    tell(*control_, kind::layout, encode(l));
+    ASSERT_TRUE(reply(*control_, kind::prepared));
+    tell(*data_, kind::join, encode(session_));
+    ASSERT_TRUE(reply(*data_, kind::welcome));
+  }
+
+  std::unique_ptr<channel> connect() const {
+    auto c = to_->connect(reply_timeout);
+    if (!c || !(*c)->handshake(reply_timeout)) return nullptr;
+    return std::move(*c);
+  }
+  static void tell(channel &to, kind what, std::span<const std::byte> body = {},
+                   std::uint64_t number = 0) {
+    ASSERT_TRUE(send(to, what, body, reply_timeout, number));
+  }
+  static result<message> reply(channel &from, kind want) {
+    return migration::receive(from, want, 1 << 20, reply_timeout, "test");
+  }
+  // Chunk i of the page, all zeros.
+  void send_zeros(std::size_t i) {
+    header h{kind::zeros, 0, chunk_number(3, static_cast<std::uint32_t>(i)),
+             image::digest_of_zeros(session_chunk_bytes)};
+    std::byte bytes[header::bytes];
+    encode(h, bytes);
+    ASSERT_TRUE(data_->send(bytes, reply_timeout));
+  }
+  void end_round(std::uint64_t number) {
+    tell(*data_, kind::round_end, {}, number);
+    const auto received = reply(*control_, kind::round_received);
+    ASSERT_TRUE(received) << received.error().message();
+    EXPECT_EQ(received->head.number, number);
+    EXPECT_TRUE(decode_numbers(received->body)->empty());
+  }
+
+  std::optional<test_site> site_;
+  receive_options options_;
+  std::optional<receiver> at_;
+  std::unique_ptr<transport> to_;
+  std::unique_ptr<channel> control_, data_;
+  const task_id task_{{std::byte{5}}};
+  session_id session_;
+};
+
+// The source may be waiting for a reply on the control channel.
+TEST_F(session_by_hand, a_data_channel_that_ends_ends_the_control_channel) {
+  data_->shutdown();
+  const auto refusal = reply(*control_, kind::round_received);
+  ASSERT_FALSE(refusal);
+  EXPECT_FALSE(refusal.error().is(errc::busy)) << refusal.error().message();
+  const auto end = reply(*control_, kind::round_received);
+  ASSERT_FALSE(end);
+  EXPECT_FALSE(end.error().is(errc::busy)) << "it is still open";
+}
+
+TEST_F(session_by_hand, a_seal_is_of_no_use_after_another_round) {
+  for (std::size_t i = 0; i < chunks(); ++i) send_zeros(i);
+  end_round(1);
+  tell(*control_, kind::seal,
+       encode(std::vector<image::digest>(chunks(), image::digest_of_zeros(session_chunk_bytes))));
+  const auto verified = reply(*control_, kind::verified);
+  ASSERT_TRUE(verified) << verified.error().message();
+  EXPECT_TRUE(decode_numbers(verified->body)->empty());
+  end_round(2);
+  tell(*control_, kind::commit, encode(outcome_query{task_, session_, 2}));
+  const auto owned = reply(*control_, kind::owner);
+  ASSERT_FALSE(owned);
+  EXPECT_TRUE(owned.error().is(errc::corrupt)) << owned.error().message();
+  EXPECT_FALSE(at_->receive(0ms));
+}
+
+TEST_F(session_by_hand, a_round_has_no_more_chunks_than_the_layout) {
+  for (std::size_t i = 0; i < chunks(); ++i) send_zeros(i);
+  end_round(1);
+  for (std::size_t i = 0; i < chunks(); ++i) send_zeros(i);
+  send_zeros(0);
+  tell(*data_, kind::round_end, {}, 2);
+  const auto refused = reply(*control_, kind::round_received);
+  ASSERT_FALSE(refused);
+  EXPECT_TRUE(refused.error().is(errc::corrupt)) << refused.error().message();
+  EXPECT_EQ(refused.error().value, chunks() + 1);
+}
+
+}  // namespace
+}  // namespace stillmap::migration::testing
