@@ -2,7 +2,9 @@
 #include "stillmap/checkpoint/migration/internal/wire.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <csignal>
 #include <cstring>
 #include <deque>
 #include <fstream>
@@ -202,6 +204,48 @@ TEST(migration_record, IsWholeOrRefused) {
   }
   std::ofstream(path) << text;
   EXPECT_TRUE(file->read());
+}
+
+// Files of this process cannot become longer than this.
+class file_size_limit {
+ public:
+  explicit file_size_limit(rlim_t bytes) : before_(std::signal(SIGXFSZ, SIG_IGN)) {
+    EXPECT_EQ(::getrlimit(RLIMIT_FSIZE, &limit_), 0);
+    const rlimit now{bytes, limit_.rlim_max};
+    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &now), 0);
+  }
+  file_size_limit(const file_size_limit &) = delete;
+  ~file_size_limit() {
+    ::setrlimit(RLIMIT_FSIZE, &limit_);
+    std::signal(SIGXFSZ, before_);
+  }
+
+ private:
+  void (*before_)(int);
+  rlimit limit_{};
+};
+
+// The system writes the first part of the record, and then no more.
+TEST(migration_record, of_which_a_part_is_written_is_the_old_one) {
+  const test_site m;
+  task_id task;
+  task.bytes.fill(std::byte{1});
+  auto file = record_file::open(m.records("source"), task);
+  ASSERT_TRUE(file) << file.error().message();
+  record r{task, 5, ownership::owner, {}, "other:1 the other", {}};
+  ASSERT_TRUE(file->write(r));
+  r.epoch = 6;
+  status written;
+  {
+    const file_size_limit limit(16);
+    written = file->write(r);
+  }
+  ASSERT_FALSE(written);
+  EXPECT_EQ(written.error().code, std::errc::file_too_large) << written.error().message();
+  const auto back = file->read();
+  ASSERT_TRUE(back) << back.error().message();
+  ASSERT_TRUE(*back);
+  EXPECT_EQ((*back)->epoch, 5u);
 }
 
 }  // namespace
