@@ -11,6 +11,7 @@
 #include <fstream>
 #include <thread>
 
+#include "stillmap/checkpoint/migration/internal/wire.h"
 #include "tests/checkpoint/migration/endpoints.h"
 #include "tests/support/held.h"
 #include "tests/support/host_memory_sweep.h"
@@ -196,6 +197,61 @@ TEST_F(migrating_without_host_memory, a_source_keeps_or_gives_the_task) {
   // A migration allocates for as long as it polls, so a faster one does not reach the later points.
   EXPECT_GE(all_.points, 6u);
   all_.note("migration::sender", (" of " + std::to_string(allocations) + " allocations").c_str());
+}
+
+// A destination that welcomes the source, and then is gone.
+class gone_channel final : public channel {
+ public:
+  gone_channel() {
+    welcome_.resize(header::bytes);
+    encode(header{kind::welcome, 16, 0, {}}, std::span(welcome_).first<header::bytes>());
+    welcome_.resize(header::bytes + 16);
+  }
+  static peer_identity name() {
+    const std::string longer(100, '.');  // than a string has room for without an allocation
+    return {"address" + longer, "name" + longer, "fingerprint" + longer};
+  }
+  status handshake(std::chrono::milliseconds) override { return {}; }
+  peer_identity peer() const override { return name(); }
+  status send(std::span<const std::byte>, std::chrono::milliseconds) override { return {}; }
+  status receive(std::span<std::byte> into, std::chrono::milliseconds) override {
+    if (welcome_.size() - at_ < into.size()) return make_error(errc::busy, "test", "it is gone");
+    std::copy_n(welcome_.data() + at_, into.size(), into.data());
+    at_ += into.size();
+    return {};
+  }
+  void shutdown() noexcept override {}
+
+ private:
+  std::vector<std::byte> welcome_;
+  std::size_t at_ = 0;
+};
+
+TEST_F(migrating_without_host_memory, the_peer_is_named_as_a_whole_or_not_at_all) {
+  class to_gone_channel final : public transport {
+    result<std::unique_ptr<channel>> connect(std::chrono::milliseconds) override {
+      return std::make_unique<gone_channel>();
+    }
+  } to;
+  const task t(dev());
+  const peer_identity whole = gone_channel::name();
+  std::size_t named = 0, unnamed = 0;
+  fail_each_allocation([&](failing_allocation &failing) {
+    sender from(dev(), both, sending(*site_));
+    sent_memory sent;
+    (void)failing([&]() -> status {
+      sent = from.send(to);
+      return sent.failure->is(errc::busy) ? status() : tl::unexpected<error>(*sent.failure);
+    });
+    EXPECT_EQ(sent.owner, owner::source);
+    const bool is_named = !sent.to.address.empty();
+    EXPECT_EQ(sent.to.address, is_named ? whole.address : "");
+    EXPECT_EQ(sent.to.name, is_named ? whole.name : "");
+    EXPECT_EQ(sent.to.fingerprint, is_named ? whole.fingerprint : "");
+    ++(is_named ? named : unnamed);
+  });
+  EXPECT_GT(named, 0u);
+  EXPECT_GT(unnamed, 3u);
 }
 
 // The threads of a receiver: each serves one connection.
