@@ -339,6 +339,36 @@ TEST_F(handoff_test, invalid_messages_are_refused) {
   }
 }
 
+// With and without a descriptor, which the message never has.
+TEST_F(handoff_test, a_commit_that_was_not_made_is_refused) {
+  task t(dev());
+  for (const bool with_fd : {false, true}) {
+    pair ends = connected();
+    const int fd = ends.others.fd();
+    bool offered = false;
+    std::thread receiver([&] {
+      const auto said = [&](kind k, std::span<const std::byte> body, std::span<const int> fds) {
+        return ends.others.send(static_cast<std::uint16_t>(k), body, fds, 30s, {});
+      };
+      const auto heard = [&](kind k) {
+        const auto m = ends.others.receive(checkpoint::largest_layout, 30s, {});
+        return m && m->kind == static_cast<std::uint16_t>(k);
+      };
+      offered = said(kind::hello, encode(hello{role::receiver, dev().uuid(), page()}), {}) &&
+                heard(kind::hello) && heard(kind::layout) && heard(kind::pages) &&
+                said(kind::ready, {}, {}) && heard(kind::offer) &&
+                said(kind::committed, {}, {&fd, with_fd ? 1U : 0U});
+    });
+    const auto sent = send(dev(), ends.mine, both, options());
+    receiver.join();
+    EXPECT_TRUE(offered);
+    const std::uint64_t received = with_fd ? static_cast<std::uint64_t>(kind::committed) : 0;
+    EXPECT_TRUE(fails_with(outcome(sent), errc::corrupt, "handoff::send", received, received))
+        << "with " << with_fd << " descriptors";
+    EXPECT_EQ(task::wrong(dev()), "");
+  }
+}
+
 TEST_F(handoff_test, an_announced_size_over_the_limit_is_refused) {
   int ends[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
