@@ -12,6 +12,7 @@ namespace stillmap::checkpoint {
 namespace {
 
 using stillmap::testing::fails_with;
+using stillmap::testing::holds;
 using stillmap::testing::outcome;
 
 class selection_test : public stillmap::testing::buffer_test {
@@ -72,6 +73,27 @@ TEST(extend, joins_pieces_that_are_adjacent_in_the_contents_too) {
   ASSERT_EQ(pieces.size(), 2u);
   EXPECT_EQ(pieces[0].range.bytes, 0x2000u);
   EXPECT_EQ(pieces[1].offset, 0x8000u);
+}
+
+TEST_F(selection_test, a_copy_without_a_context_is_not_started) {
+  STILLMAP_NEEDS_HOSTCUDA();
+  const growable_buffer b = filled(1, "weights", 1);
+  auto copier = batch_copier::create(dev(), 1);
+  ASSERT_TRUE(copier) << copier.error().message();
+  const virtual_range range{b.address(), 64};
+  std::byte host[64];
+  const auto copies = [this] {
+    return counts()[driver_call::MemcpyDtoHAsync] + counts()[driver_call::MemsetD8Async];
+  };
+  const auto before = copies();
+  stillmap::testing::hostcuda_control::fail_from("cuCtxGetCurrent", 1, CUDA_ERROR_UNKNOWN);
+  const status copied = copier->start(direction::to_host, range, host, 0);
+  const status cleared = copier->clear(range, 0);
+  stillmap::testing::hostcuda_control::stop_failing("cuCtxGetCurrent");
+  EXPECT_FALSE(copied);
+  EXPECT_FALSE(cleared);
+  EXPECT_EQ(copies(), before);
+  EXPECT_TRUE(holds(dev(), b.address(), 64, 1));
 }
 
 TEST(part_sequence, cuts_pieces_into_parts) {
