@@ -294,6 +294,9 @@ TEST_F(image_hostile, manifests_that_are_no_flatbuffers) {
   }
   for (auto &b : f.what) b = static_cast<std::byte>(random());
   refused("noise", f.bytes(), part::manifest);
+  const auto noise = decode_manifest(f.what.data(), f.what.size());
+  ASSERT_FALSE(noise);
+  EXPECT_EQ(noise.error().detail().where, "manifest at 0") << noise.error().message();
   // Any change is refused, or decodes to a valid manifest.
   std::size_t taken = 0;
   for (int i = 0; i < 4000; ++i) {

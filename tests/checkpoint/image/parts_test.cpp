@@ -1,4 +1,6 @@
 // Unit tests of digests, codecs, superblock, chunk table, keys and errors.
+#include <fcntl.h>
+
 #include <cstring>
 #include <numeric>
 
@@ -82,6 +84,27 @@ TEST(image_superblock, survives_being_written) {
   EXPECT_EQ(load<std::uint64_t>(b, 24), 28672u);  // as the specification has it
   EXPECT_EQ(load<std::uint32_t>(b, 128), 2u);
   EXPECT_EQ(load<std::uint64_t>(b, 200), 24576u);
+}
+
+TEST(image_superblock, has_at_most_a_seal_for_each_chunk) {
+  superblock s;
+  s.image.bytes[0] = s.set.bytes[1] = std::byte{1};
+  s.chunks = 2;
+  s.contents_bytes = 8192;
+  s.flags = flag_signed | flag_encrypted;
+  s.chunk_table = {8192, 2 * record_bytes + tag_bytes};
+  s.manifest = {12288, 4096};
+  s.signature = {20480, signature_bytes};
+  s.file_bytes = 24576;
+  const std::uint64_t most = 2 * seal_bytes + tag_bytes;
+  s.seals = {16384, most};
+  EXPECT_TRUE(decode_superblock(encode(s)));
+  s.seals.bytes = most + 1;
+  const auto more = decode_superblock(encode(s));
+  ASSERT_FALSE(more);
+  EXPECT_TRUE(more.error().is(errc::corrupt));
+  EXPECT_EQ(more.error().detail().found, std::to_string(most + 1)) << more.error().message();
+  EXPECT_EQ(more.error().detail().expected, std::to_string(most)) << more.error().message();
 }
 
 TEST(image_chunks, no_chunk_crosses_a_page) {
@@ -207,6 +230,34 @@ TEST(image_keys, each_part_is_bound_to_its_place) {
     EXPECT_FALSE(c->decrypt({3, 0}, sealed, back)) << i;
     sealed[i] ^= std::byte{1};
   }
+}
+
+// Opens a file where a folder was asked for, which fdopendir() refuses.
+class no_folder final : public file_calls {
+ public:
+  explicit no_folder(std::string file) : file_(std::move(file)) {}
+  int open_at(int, const char *, int, unsigned) override {
+    ++open;
+    return file_calls::open_at(AT_FDCWD, file_.c_str(), O_RDONLY | O_CLOEXEC, 0);
+  }
+  int close(int fd) override {
+    --open;
+    return file_calls::close(fd);
+  }
+  int open = 0;
+
+ private:
+  const std::string file_;
+};
+
+class image_file_calls : public image_test {};
+
+TEST_F(image_file_calls, a_folder_that_cannot_be_read_has_no_names_and_is_closed) {
+  put_file(path("a"), counting(1));
+  EXPECT_EQ(file_calls::system().names_in(AT_FDCWD).empty(), false);
+  no_folder calls(path("a"));
+  EXPECT_TRUE(calls.names_in(AT_FDCWD).empty());
+  EXPECT_EQ(calls.open, 0);
 }
 
 TEST(image_temporary_names, say_what_they_are_for) {
