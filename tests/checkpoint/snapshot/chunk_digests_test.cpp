@@ -12,6 +12,7 @@
 #include <thread>
 #include <type_traits>
 
+#include "stillmap/checkpoint/snapshot/internal/chunk_digests_ptx.h"
 #include "stillmap/checkpoint/snapshot/internal/host_kernel.h"
 #include "stillmap/checkpoint/snapshot/internal/kernels/xxh3_lanes.h"
 #include "stillmap/vmm/context.h"
@@ -186,6 +187,66 @@ TEST_F(chunk_digests_test, wait_for_nobody_elses_work) {
   over = true;
   in_the_end.join();
   EXPECT_TRUE(busy->synchronize());
+}
+
+// A thread block has 16 scratch bytes for each 4,096 bytes of the largest chunk: here more than a
+// page for all blocks together.
+TEST_F(chunk_digests_test, scratch_memory_that_is_not_there_is_an_error_and_keeps_no_page) {
+  STILLMAP_NEEDS_HOSTCUDA();
+  STILLMAP_NEEDS_VMM();
+  const std::size_t most = 32 * page();
+  growable_buffer b = make();
+  ASSERT_TRUE(b.resize(most));
+  const std::vector<unsigned char> bytes = testing::pattern(most, 1);
+  testing::put(dev(), b.address(), bytes);
+  std::vector<virtual_range> chunks(page() / (most / 4096 * 16), {b.address(), 64_KiB});
+  chunks.push_back({b.address(), most});
+  auto with = chunk_digester::create(dev());
+  ASSERT_TRUE(with) << with.error().message();
+  const std::size_t physical = dev().space().stats().physical.bytes();
+  leave_free(1);
+  const auto refused = with->digests_of(chunks);
+  ASSERT_FALSE(refused);
+  EXPECT_TRUE(refused.error().is(errc::out_of_memory)) << refused.error().message();
+  EXPECT_EQ(dev().space().stats().physical.bytes(), physical);
+  leave_free(2);
+  testing::hostcuda_control::fail("cuMemSetAccess", 1, CUDA_ERROR_UNKNOWN);
+  EXPECT_FALSE(with->digests_of(chunks));
+  EXPECT_EQ(dev().space().stats().physical.bytes(), physical);
+  const auto made = with->digests_of(chunks);
+  ASSERT_TRUE(made) << made.error().message();
+  EXPECT_EQ(made->back(), image::digest_of_contents(std::as_bytes(std::span(bytes))));
+  testing::hostcuda_control::occupy(0, 0);
+}
+
+// The kernel on the host reports addresses that it cannot access, as a device would.
+TEST_F(chunk_digests_test, addresses_that_are_not_mapped_are_a_fault) {
+  STILLMAP_NEEDS_HOSTCUDA();
+  STILLMAP_NEEDS_VMM();
+  expect_violations();
+  expect_unreturnable();  // the context is lost
+  for (const bool list_is_mapped : {true, false}) {
+    restart_as("profile=h200");
+    growable_buffer b = make();
+    ASSERT_TRUE(b.resize(page()));
+    const stream s = make_stream();
+    const context_guard guard(driver(), dev().context());
+    ASSERT_TRUE(guard.entered());
+    register_host_kernel(driver());
+    const auto module = driver().load_module(chunk_digests_ptx);
+    ASSERT_TRUE(module) << module.error().message();
+    const auto kernel = driver().module_function(*module, kernel_name);
+    ASSERT_TRUE(kernel) << kernel.error().message();
+    const std::uint64_t elsewhere = (b.address() + b.reserved()).value();
+    std::uint64_t list = list_is_mapped ? b.address().value() : elsewhere, count = 1,
+                  room = b.address().value(), words = 32,
+                  digests = list_is_mapped ? elsewhere : b.address().value();
+    void *params[] = {&list, &count, &room, &words, &digests};
+    ASSERT_TRUE(driver().launch(*kernel, 1, 256, params, s.get()));
+    const status done = s.synchronize();
+    ASSERT_FALSE(done);
+    EXPECT_TRUE(done.error().is(errc::device_lost)) << done.error().message();
+  }
 }
 
 TEST_F(chunk_digests_test, chunks_that_are_too_small_are_refused) {
