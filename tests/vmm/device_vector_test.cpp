@@ -200,6 +200,27 @@ TYPED_TEST(device_vector_test, inserts_and_erases_anywhere) {
   EXPECT_TRUE(v.empty());
 }
 
+// The scratch memory is released behind the copies through it: the host waits for nothing.
+TYPED_TEST(device_vector_test, inserting_from_the_device_and_erasing_wait_for_nothing) {
+  if (TypeParam::copying) GTEST_SKIP() << "waits before cuMemFree";
+  auto from = this->make_vector();
+  auto v = this->make_vector();
+  ASSERT_TRUE(from.append(this->values(10)));
+  ASSERT_TRUE(v.append(this->values(100)));
+  ASSERT_TRUE(v.reserve(110));
+  const auto waits = [this] {
+    const driver_counts now = this->counts();
+    return now[driver_call::CtxSynchronize] + now[driver_call::StreamSynchronize] +
+           now[driver_call::EventSynchronize];
+  };
+  const auto before = waits();
+  ASSERT_TRUE(v.insert_from_device(3, from.data(), 10));
+  EXPECT_EQ(waits(), before) << "insert_from_device";
+  ASSERT_TRUE(v.erase(3, 10));
+  EXPECT_EQ(waits(), before) << "erase";
+  EXPECT_TRUE(this->same(v, this->values(100)));
+}
+
 TYPED_TEST(device_vector_test, staged_elements_take_part_in_everything) {
   auto v = this->make_vector();
   auto wanted = this->values(5);
