@@ -52,7 +52,7 @@ struct allocation_history {
   std::uint64_t recorded = 0;         // events since recording began
   std::uint64_t lost = 0;             // the oldest of those, overwritten
   std::vector<history_event> events;  // oldest first
-  std::vector<const void *> frames;   // return addresses
+  std::vector<const void *> frames;   // return addresses; of each stack at most the first is ours
 
   std::span<const void *const> stack_of(const history_event &e) const {
     return std::span(frames).subspan(e.first_frame, e.frames);

@@ -127,9 +127,10 @@ class allocator_core {
   bool has_passed(stream_use &u, bool wait) noexcept;
 
   // allocator_history.cpp: requests while history is recorded, observed or traced.
-  result<void *> allocate_notified(std::size_t bytes, stream_ref s,
-                                   const allocate_options &options);
-  status free_notified(void *block, std::optional<stream_ref> last_used_on);
+  // Not inlined: history_ring::capture.
+  [[gnu::noinline]] result<void *> allocate_notified(std::size_t bytes, stream_ref s,
+                                                     const allocate_options &options);
+  [[gnu::noinline]] status free_notified(void *block, std::optional<stream_ref> last_used_on);
   // Each of these costs one load while nothing is recorded.
   void notify_failed(const error &e, std::size_t bytes, stream_ref s, const call_stack &stack);
   void notify_free_completed(const arena &a, std::uint64_t address);  // requires a.lock

@@ -18,8 +18,7 @@ history_event about(history_action action, const arena &a, const virtual_range &
 
 result<void *> allocator_core::allocate_notified(std::size_t bytes, stream_ref s,
                                                  const allocate_options &options) {
-  call_stack stack;
-  history.capture(stack, 1);
+  const call_stack stack = history.capture();
   const auto block = allocate_slow(bytes, s, options);
   if (!block) notify_failed(block.error(), bytes, s, stack);
   if (!block || *block == nullptr) return block;
@@ -54,8 +53,7 @@ status allocator_core::free_notified(void *block, std::optional<stream_ref> last
     if (last_used_on) recorder_->used(block, device_.ordinal(), *last_used_on);
     recorder_->freed(block);
   }
-  call_stack stack;
-  history.capture(stack, 1);
+  const call_stack stack = history.capture();
   arena::block_facts known;
   {
     const std::lock_guard lock(a->lock);

@@ -21,7 +21,8 @@ std::uint64_t ns_of() {
       std::chrono::duration_cast<std::chrono::nanoseconds>(since).count());
 }
 
-unsigned walk_stack(void **into, unsigned most) {
+// No frame of its own, in any build.
+[[gnu::always_inline]] inline unsigned walk_stack(void **into, unsigned most) {
 #ifdef STILLMAP_HAS_BACKTRACE
   return static_cast<unsigned>(std::max(0, backtrace(into, static_cast<int>(most))));
 #else
@@ -105,15 +106,15 @@ void history_ring::forget() {
   options_ = {};
 }
 
-void history_ring::capture(call_stack &into, unsigned skip) const {
+call_stack history_ring::capture() const {
+  call_stack out;
   const unsigned depth = depth_.load(std::memory_order_relaxed);
-  into.depth = 0;
-  if (depth == 0) return;
-  constexpr unsigned most_skipped = 8;
-  void *found[call_stack::most + most_skipped];
-  skip = std::min(skip + 1, most_skipped);  // plus this function
-  const unsigned n = walk_stack(found, std::min(depth, call_stack::most) + skip);
-  for (unsigned i = skip; i < n; ++i) into.frames[into.depth++] = found[i];
+  if (depth == 0) return out;
+  constexpr unsigned own = 2;
+  void *found[call_stack::most + own];
+  const unsigned n = walk_stack(found, depth + own);
+  for (unsigned i = own; i < n; ++i) out.frames[out.depth++] = found[i];
+  return out;
 }
 
 void history_ring::push(history_event e, const call_stack *stack) {

@@ -39,8 +39,8 @@ class history_ring {
   void stop();  // keeps the recorded events
   void forget();
 
-  // `skip`: the allocator's own frames.
-  void capture(call_stack &into, unsigned skip) const;
+  // Leaves out its own frame and that of its caller, which must not be inlined.
+  [[gnu::noinline]] call_stack capture() const;
   // Sets the time of the event. Does nothing while disabled.
   void push(history_event e, const call_stack *stack = nullptr);
   // Errors: out_of_memory (host memory).
