@@ -49,12 +49,9 @@ std::string extent_map::find_inconsistency(bool growing) const {
         if (pages_.at(at) != s) return "an address that leads to another extent";
       }
       if (s->state == extent_state::uncommitted) {
-        bool found = false;
-        uncommitted_index_[number(s->zone)].each_from(key(*s), [&](extent &other) {
-          found = found || &other == s;
-          return !found;
-        });
-        if (!found) return "an uncommitted extent under a stale key";
+        if (!uncommitted_index_[number(s->zone)].contains(*s, key(*s))) {
+          return "an uncommitted extent under a stale key";
+        }
       }
     }
   }

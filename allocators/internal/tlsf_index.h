@@ -79,6 +79,13 @@ class tlsf_index {
     }
   }
 
+  // Whether the node is in the bin of `bytes`.
+  bool contains(const Node &n, std::uint64_t bytes) const {
+    const Node *there = heads_[bin_of(bytes / allocation_granule)];
+    while (there != nullptr && there != &n) there = (there->*Links).after;
+    return there == &n;
+  }
+
   bool empty() const { return first_ == 0; }
 
  private:

@@ -213,6 +213,29 @@ TEST(extent_map, a_hole_between_free_neighbours_is_preferred_to_the_end) {
   EXPECT_EQ(extents.find_inconsistency(), "");
 }
 
+TEST(extent_map, addresses_behind_free_memory_that_was_used_up_are_found_by_their_new_size) {
+  extent_map extents(map_page);
+  extents.add({device_address(base), map_pages * map_page});
+  const auto carve = [&](std::size_t pages) {
+    return extents.carve(pages * map_page, allocation_granule, extent_map::search::quick);
+  };
+  extents.commit(*carve(4));
+  extent *const gone = extents.commit(*carve(4)), *const last = extents.commit(*carve(4));
+  const std::uint64_t hole = gone->begin;
+  extents.release(gone);
+  std::vector<extent *> out;
+  ASSERT_EQ(extents.take_pages(4, out), 4u);
+  extents.unmapped(out.at(0));
+  extents.release(last);
+  ASSERT_EQ(extents.find_inconsistency(), "");
+  const auto e = carve(8);  // the hole, and all free memory behind it
+  ASSERT_TRUE(e);
+  EXPECT_EQ(e->begin, hole);
+  EXPECT_EQ(extents.find_inconsistency(true), "");
+  extents.commit(*e);
+  EXPECT_EQ(extents.find_inconsistency(), "");
+}
+
 TEST(extent_map, a_block_of_whole_pages_begins_at_a_page) {
   extent_map extents(map_page);
   extents.add({device_address(base), map_pages * map_page}, true);
