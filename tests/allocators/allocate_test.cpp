@@ -9,6 +9,7 @@
 #include "tests/allocators/checked_heap.h"
 #include "tests/support/buffer_test.h"
 #include "tests/support/far_away.h"
+#include "tests/support/stream_gate.h"
 
 namespace stillmap {
 namespace {
@@ -397,6 +398,36 @@ TEST_F(allocate, memory_is_full_only_when_blocks_fill_it) {
   EXPECT_EQ(h.disagreement(), "");
   h.drop_all();
   testing::hostcuda_control::occupy(0, 0);
+}
+
+// Only a want of memory is a reason to try again: a later attempt must not hide another error.
+TEST_F(allocate, a_driver_error_in_the_search_for_memory_is_returned) {
+  STILLMAP_NEEDS_VMM();
+  STILLMAP_NEEDS_HOSTCUDA();
+  checked_heap h(dev(), {.limit = 8 * page()});
+  const stream s = make_stream(), t = make_stream();
+  const auto busy = h.allocate(8 * page(), s);
+  ASSERT_TRUE(busy);
+  testing::hold(s.get());  // so that its pages are taken only by a second attempt
+  ASSERT_TRUE(h.free(*busy));
+  const auto expect_unknown = [&](std::size_t bytes) {
+    const auto got = h.allocate(bytes, t);
+    ASSERT_FALSE(got);
+    EXPECT_EQ(got.error().code, std::error_code(CUDA_ERROR_UNKNOWN, cuda_category()));
+  };
+  testing::hostcuda_control::fail("cuMemMap", 1, CUDA_ERROR_UNKNOWN);
+  expect_unknown(4 * page());
+  // A slab is out of memory, then its block alone fails.
+  testing::hostcuda_control::fail("cuMemSetAccess", 1, CUDA_ERROR_OUT_OF_MEMORY);
+  testing::hostcuda_control::fail("cuMemMap", 2, CUDA_ERROR_UNKNOWN);
+  expect_unknown(512);
+  EXPECT_EQ(testing::hostcuda_control::faults_fired(), 3u);
+  EXPECT_TRUE(h.allocate(4 * page(), t));
+  EXPECT_TRUE(h.allocate(512, t));
+  testing::release(s.get());
+  h.settle();
+  EXPECT_EQ(h.disagreement(), "");
+  h.drop_all();
 }
 
 }  // namespace
