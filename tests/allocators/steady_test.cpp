@@ -348,6 +348,7 @@ TEST_F(two_shapes, pages_with_two_addresses_serve_no_other_stream_without_an_eve
     const auto got = h.allocate(20 * page(), t);
     ASSERT_TRUE(got) << got.error().message();
     EXPECT_EQ(testing::hostcuda_control::faults_fired(), fails ? 1u : 0u);
+    EXPECT_EQ(h.heap().stats().total.aliased, 0u) << "they serve once no alias is left";
     h.settle();
     EXPECT_EQ(h.disagreement(), "");
     EXPECT_EQ(h.wrong(), "");
