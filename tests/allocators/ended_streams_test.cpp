@@ -22,8 +22,11 @@ using testing::release;
 class ended_streams : public testing::buffer_test {
  protected:
   void TearDown() override {
-    if (releasing_.joinable()) releasing_.join();
+    stop_releasing();
     buffer_test::TearDown();
+  }
+  void stop_releasing() {
+    if (releasing_.joinable()) releasing_.join();
   }
   // What is queued on `s` from now on does not run until `gate` is released.
   void hold_behind(const stream &gate, const stream &s) {
@@ -75,6 +78,45 @@ TEST_F(ended_streams, work_of_a_destroyed_stream_ends_before_its_memory_serves_o
   EXPECT_EQ(h.wrong(), "");
   EXPECT_EQ(h.disagreement(), "");
   h.drop_all();
+}
+
+// A wait in the context of somebody else is no wait for ours.
+TEST_F(ended_streams, work_of_a_destroyed_stream_ends_first_though_no_context_is_entered) {
+  STILLMAP_NEEDS_HOSTCUDA();
+  const auto create = reinterpret_cast<CUresult (*)(CUcontext *, unsigned, CUdevice)>(
+      driver().symbol("cuCtxCreate_v2"));
+  const auto destroy =
+      reinterpret_cast<CUresult (*)(CUcontext)>(driver().symbol("cuCtxDestroy_v2"));
+  ASSERT_TRUE(create != nullptr && destroy != nullptr);
+  CUcontext other = nullptr;  // stays current
+  ASSERT_EQ(create(&other, 0, 0), CUDA_SUCCESS);
+  bool fired = true;
+  for (std::uint64_t nth = 1; fired; ++nth) {
+    SCOPED_TRACE(nth);
+    checked_heap h(dev(), {.limit = 48 * page()});
+    std::optional<stream> s = make_stream();
+    const stream gate = make_stream(), t = make_stream();
+    const auto block = h.allocate(40 * page(), *s);
+    ASSERT_TRUE(block);
+    hold_behind(gate, *s);
+    ASSERT_TRUE(h.free(*block)) << "queues a read of the block";
+    s.reset();
+    release_soon(gate.get());
+    const char *const entering = name_of(driver_call::CtxPushCurrent);
+    h.before_call = [&] { testing::hostcuda_control::fail(entering, nth, CUDA_ERROR_UNKNOWN); };
+    h.after_call = [&] { testing::hostcuda_control::stop_failing(entering); };
+    auto got = h.allocate(40 * page(), t);
+    h.before_call = h.after_call = [] {};
+    fired = testing::hostcuda_control::faults_fired() != 0;
+    if (!got && fired) got = h.allocate(40 * page(), t);
+    ASSERT_TRUE(got) << got.error().message();
+    stop_releasing();
+    h.settle();
+    EXPECT_EQ(h.wrong(), "");
+    EXPECT_EQ(h.disagreement(), "");
+    h.drop_all();
+  }
+  EXPECT_EQ(destroy(other), CUDA_SUCCESS);
 }
 
 TEST_F(ended_streams, empty_cache_releases_what_destroyed_streams_used) {
