@@ -280,6 +280,28 @@ TEST_F(private_pools_test, a_pool_takes_over_only_what_a_pool_of_its_stream_left
   must_free(ordinary);
 }
 
+// Without memory an arena has nothing that queued work could use.
+TEST_F(private_pools_test, a_pool_takes_over_addresses_without_memory_while_their_stream_works) {
+  const stream s = make_stream(), gate = make_stream();
+  const private_pool p = *heap().create_pool();
+  ASSERT_TRUE(heap().begin_allocate_to_pool(p, s));
+  must_free(must_allocate(3 * page(), s));
+  ASSERT_TRUE(heap().end_allocate_to_pool(p, s));
+  ASSERT_TRUE(heap().release_pool(p, {s}));
+  give_all_back();
+  ASSERT_EQ(heap().stats().total.committed, 0u);
+  const std::size_t arenas = heap().stats().arenas.size();
+  hold(gate.get());
+  ASSERT_TRUE(after(gate).make_wait(dev(), s));
+  EXPECT_FALSE(*s.idle());
+  const private_pool q = *heap().create_pool();
+  EXPECT_TRUE(heap().begin_allocate_to_pool(q, s));
+  EXPECT_EQ(heap().stats().arenas.size(), arenas) << "no further addresses";
+  EXPECT_TRUE(heap().end_allocate_to_pool(q, s));
+  release(gate.get());
+  ASSERT_TRUE(heap().release_pool(q));
+}
+
 TEST_F(private_pools_test, pools_do_not_share_with_each_other) {
   const stream s = make_stream();
   const private_pool p = *heap().create_pool(), q = *heap().create_pool();
