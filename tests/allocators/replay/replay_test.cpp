@@ -117,6 +117,22 @@ TEST_P(ReplayTest, CountsWhatItTook) {
   }
 }
 
+TEST_P(ReplayTest, TellsTheTimeOfItsRequestsWhenAsked) {
+  const replay_plan p = plan(program(5, 1, 2_MiB));
+  replay_options o = options();
+  const auto without = run(*device_, p, o);
+  ASSERT_DONE(without);
+  EXPECT_FALSE(without->cpu_ns);
+  o.request_times = true;
+  const auto with = run(*device_, p, o);
+  ASSERT_DONE(with);
+  ASSERT_TRUE(with->cpu_ns);
+  EXPECT_LE(with->cpu_ns->p50, with->cpu_ns->p99);
+  EXPECT_LE(with->cpu_ns->p99, with->cpu_ns->p999);
+  EXPECT_LE(with->cpu_ns->p999, with->cpu_ns->max);
+  EXPECT_GT(with->cpu_ns->max, 0) << "what is subtracted is the least that the clock takes";
+}
+
 TEST_P(ReplayTest, TellsTheModelledTimeOfItsCalls) {
   const replay_plan p = plan(program(5, 2, 2_MiB));
   device_.reset();

@@ -323,6 +323,24 @@ TEST_F(segments_test, expanding_ones_keep_the_chunks_that_others_use) {
   target_.reset();
 }
 
+TEST_F(segments_test, expanding_ones_use_the_rest_of_a_chunk_before_they_map_another) {
+  STILLMAP_NEEDS_VMM();
+  target_options options;
+  options.limit = 100_MiB;
+  make("segments-expanding", options);
+  const std::uint64_t lowest = allocate(20_MiB), first = allocate(3_MiB), a = allocate(67_MiB);
+  allocate(10_MiB);
+  EXPECT_EQ(held(), 100_MiB);
+  free(lowest);
+  free(a);
+  const stream other = make_stream();
+  allocate(2_MiB, other);  // the chunk of the first and two of `a` make room
+  EXPECT_EQ(held(), 60_MiB);
+  EXPECT_EQ(allocate(17_MiB), first + 3_MiB) << "not the unmapped addresses below";
+  EXPECT_EQ(held(), 60_MiB);
+  target_.reset();
+}
+
 TEST_F(segments_test, expanding_ones_give_each_stream_a_segment) {
   STILLMAP_NEEDS_VMM();
   make("segments-expanding");

@@ -97,9 +97,11 @@ TEST(ServerTest, AsksForWhatItFreesAndKeepsToItsCache) {
   s.stop(ops);
   EXPECT_EQ(s.live_bytes(), 0u);
   std::vector<std::uint64_t> live(s.slots());
-  std::uint64_t uses = 0;
+  std::uint64_t uses = 0, blocks = 0, most_blocks = 0;
   for (const serving_op &op : ops) {
     ASSERT_LT(op.slot, live.size());
+    if (op.verb == serving_verb::allocate) most_blocks = std::max(most_blocks, ++blocks);
+    if (op.verb == serving_verb::free) --blocks;
     if (op.verb == serving_verb::allocate) {
       ASSERT_EQ(live[op.slot], 0u) << "allocated twice";
       ASSERT_NE(op.bytes, 0u);
@@ -111,6 +113,7 @@ TEST(ServerTest, AsksForWhatItFreesAndKeepsToItsCache) {
     }
   }
   EXPECT_EQ(*std::max_element(live.begin(), live.end()), 0u);
+  EXPECT_EQ(s.slots(), most_blocks) << "the slot of a freed block is used again";
   EXPECT_GT(uses, 500u);
 }
 
