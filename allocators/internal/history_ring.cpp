@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <new>
+#include <utility>
 
 #if __has_include(<execinfo.h>)
 #include <execinfo.h>
@@ -45,10 +46,12 @@ status history_ring::start(const history_options &o) {
                       o.stack_depth, call_stack::most, error_unit::items);
   }
   const std::size_t depth = o.stack_depth;
-  std::unique_ptr<history_event[]> events(new (std::nothrow) history_event[o.events]);
-  std::unique_ptr<const void *[]> frames;
-  if (depth != 0) frames.reset(new (std::nothrow) const void *[o.events * depth]);
-  if (events == nullptr || (depth != 0 && frames == nullptr)) {
+  ring fresh;
+  fresh.options = o;
+  fresh.capacity = o.events;
+  fresh.events.reset(new (std::nothrow) history_event[o.events]);
+  if (depth != 0) fresh.frames.reset(new (std::nothrow) const void *[o.events * depth]);
+  if (fresh.events == nullptr || (depth != 0 && fresh.frames == nullptr)) {
     return tl::unexpected<error>(error{std::make_error_code(std::errc::not_enough_memory), op,
                                        "the host has no memory for the events",
                                        o.events * (sizeof(history_event) + depth * sizeof(void *)),
@@ -57,13 +60,9 @@ status history_ring::start(const history_options &o) {
   // The first stack walk loads the unwinder, which allocates.
   void *first[1];
   if (depth != 0) walk_stack(first, 1);
+  fresh.epoch_ns = ns_of<std::chrono::system_clock>() - ns_of<std::chrono::steady_clock>();
   const std::lock_guard lock(lock_);
-  events_ = std::move(events);
-  frames_ = std::move(frames);
-  options_ = o;
-  capacity_ = o.events;
-  recorded_ = 0;
-  epoch_ns_ = ns_of<std::chrono::system_clock>() - ns_of<std::chrono::steady_clock>();
+  std::swap(ring_, fresh);  // the earlier one is freed after the lock is released
   depth_.store(o.stack_depth, std::memory_order_relaxed);
   recording_ = true;
   update();
@@ -96,14 +95,9 @@ void history_ring::stop() {
 
 void history_ring::forget() {
   stop();
-  std::unique_ptr<history_event[]> events;  // freed after the lock is released
-  std::unique_ptr<const void *[]> frames;
+  ring forgotten;  // freed after the lock is released
   const std::lock_guard lock(lock_);
-  events.swap(events_);
-  frames.swap(frames_);
-  capacity_ = 0;
-  recorded_ = 0;
-  options_ = {};
+  std::swap(ring_, forgotten);
 }
 
 call_stack history_ring::capture() const {
@@ -126,16 +120,16 @@ void history_ring::push(history_event e, const call_stack *stack) {
   const std::lock_guard lock(lock_);
   if (!recording_) return;
   // Under the lock, so that times increase from event to event.
-  e.time_ns = epoch_ns_ + ns_of<std::chrono::steady_clock>();
-  const std::size_t at = recorded_ % capacity_;
+  e.time_ns = ring_.epoch_ns + ns_of<std::chrono::steady_clock>();
+  const std::size_t at = ring_.recorded % ring_.capacity;
   e.first_frame = 0;
   e.frames = 0;
-  if (stack != nullptr && options_.stack_depth != 0) {
-    e.frames = std::min(stack->depth, options_.stack_depth);
-    std::copy_n(stack->frames, e.frames, &frames_[at * options_.stack_depth]);
+  if (stack != nullptr && ring_.options.stack_depth != 0) {
+    e.frames = std::min(stack->depth, ring_.options.stack_depth);
+    std::copy_n(stack->frames, e.frames, &ring_.frames[at * ring_.options.stack_depth]);
   }
-  events_[at] = e;
-  ++recorded_;
+  ring_.events[at] = e;
+  ++ring_.recorded;
 }
 
 result<allocation_history> history_ring::copy() const {
@@ -145,23 +139,25 @@ result<allocation_history> history_ring::copy() const {
     std::size_t events = 0, depth = 0;
     {
       const std::lock_guard lock(lock_);
-      events = static_cast<std::size_t>(std::min<std::uint64_t>(recorded_ + 64, capacity_));
-      depth = options_.stack_depth;
+      events =
+          static_cast<std::size_t>(std::min<std::uint64_t>(ring_.recorded + 64, ring_.capacity));
+      depth = ring_.options.stack_depth;
     }
     out.events.reserve(events);
     out.frames.reserve(events * depth);
     const std::lock_guard lock(lock_);
-    const auto kept = static_cast<std::size_t>(std::min<std::uint64_t>(recorded_, capacity_));
+    const auto kept =
+        static_cast<std::size_t>(std::min<std::uint64_t>(ring_.recorded, ring_.capacity));
     // Events recorded since then are left out: the newest that fit.
-    if (options_.stack_depth != depth) continue;
+    if (ring_.options.stack_depth != depth) continue;
     const std::size_t take = std::min(kept, events);
-    out.options = options_;
-    out.recorded = recorded_;
-    out.lost = recorded_ - take;
-    for (std::uint64_t i = recorded_ - take; i < recorded_; ++i) {
-      const std::size_t at = i % capacity_;
-      history_event e = events_[at];
-      const void *const *const stack = depth != 0 ? &frames_[at * depth] : nullptr;
+    out.options = ring_.options;
+    out.recorded = ring_.recorded;
+    out.lost = ring_.recorded - take;
+    for (std::uint64_t i = ring_.recorded - take; i < ring_.recorded; ++i) {
+      const std::size_t at = i % ring_.capacity;
+      history_event e = ring_.events[at];
+      const void *const *const stack = depth != 0 ? &ring_.frames[at * depth] : nullptr;
       e.first_frame = out.frames.size();
       out.frames.insert(out.frames.end(), stack, stack + e.frames);
       out.events.push_back(e);
@@ -172,7 +168,7 @@ result<allocation_history> history_ring::copy() const {
 
 std::size_t history_ring::host_bytes() const {
   const std::lock_guard lock(lock_);
-  return capacity_ * (sizeof(history_event) + options_.stack_depth * sizeof(void *));
+  return ring_.capacity * (sizeof(history_event) + ring_.options.stack_depth * sizeof(void *));
 }
 
 }  // namespace stillmap

@@ -48,7 +48,15 @@ class history_ring {
   std::size_t host_bytes() const;
 
  private:
-  std::uint64_t now() const;
+  // The recorded events; the memory for them is allocated when recording starts.
+  struct ring {
+    history_options options;
+    std::unique_ptr<history_event[]> events;
+    std::unique_ptr<const void *[]> frames;  // stack_depth frames for each event
+    std::size_t capacity = 0;                // events
+    std::uint64_t recorded = 0;
+    std::uint64_t epoch_ns = 0;  // steady clock to nanoseconds since 1970
+  };
 
   void update() { on_.store(recording_ || watched_ || requests_, std::memory_order_relaxed); }
 
@@ -58,12 +66,7 @@ class history_ring {
   bool recording_ = false, requests_ = false;
   std::atomic<bool> watched_{false};
   std::shared_ptr<heap_observer> observer_;
-  history_options options_;
-  std::unique_ptr<history_event[]> events_;
-  std::unique_ptr<const void *[]> frames_;  // stack_depth frames for each event
-  std::size_t capacity_ = 0;
-  std::uint64_t recorded_ = 0;
-  std::uint64_t epoch_ns_ = 0;  // steady clock to nanoseconds since 1970
+  ring ring_;
 };
 
 }  // namespace stillmap
