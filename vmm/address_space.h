@@ -181,8 +181,6 @@ class address_space {
   void release_block(address_block &block) noexcept;
   // Called by ~page_pool: removes mappings of its pages that the driver failed to unmap.
   void abandon(const page_owner &pool) noexcept;
-  // Called by ~device_state: drops the addresses of mappings that the driver failed to unmap.
-  void abandon_retiring() noexcept;
 
  private:
   friend class mapped_buffer;

@@ -258,6 +258,32 @@ TEST_F(retiring, a_failed_theft_leaves_them_where_they_were) {
   EXPECT_EQ(dev().pool()->stats().created.bytes(), 2 * page() + dev().pool()->stats().free.bytes());
 }
 
+// Of a pool that is destroyed before the device, or with it.
+TEST_F(retiring, mappings_that_the_driver_never_unmaps_go_with_their_pool) {
+  STILLMAP_NEEDS_HOSTCUDA();
+  expect_unreturnable();
+  const auto never_unmapped = [this](std::vector<std::shared_ptr<page_pool>> pools) {
+    growable_buffer b = make({.reserve_bytes = 32_MiB, .pools = std::move(pools)});
+    const stream s = make_stream();
+    ASSERT_TRUE(b.resize(4 * page()));
+    hold(s.get());
+    ASSERT_TRUE(b.close(after(s)));
+    release(s.get());
+    EXPECT_EQ(books().retiring_mappings, 4u);
+    testing::hostcuda_control::fail_from("cuMemUnmap", 1, CUDA_ERROR_UNKNOWN);
+  };
+  std::uint64_t reported = background_error_count();
+  never_unmapped({*page_pool::create(dev(), {})});
+  EXPECT_GT(background_error_count(), reported);
+  EXPECT_EQ(books().retiring_mappings, 0u);
+  EXPECT_EQ(books().live_blocks, 0u);
+  testing::hostcuda_control::stop_failing("cuMemUnmap");
+  never_unmapped({});
+  reported = background_error_count();
+  close_device();
+  EXPECT_GT(background_error_count(), reported);
+}
+
 TEST_F(retiring, aliased_pages_are_not_revived_but_mapped_anew) {
   growable_buffer a = small();
   const stream s = make_stream();

@@ -81,8 +81,7 @@ device_state::device_state(std::shared_ptr<device_core> c)
 device_state::~device_state() {
   // Retiring mappings hold pages, which return to the pool while it exists.
   if (space != nullptr) space->collect(true);
-  pool.reset();
-  if (space != nullptr) space->abandon_retiring();
+  pool.reset();  // the last: every other pool shares the device
   space.reset();
 }
 

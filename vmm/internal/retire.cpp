@@ -248,15 +248,4 @@ address_space::entry *address_space::retiring_in_locked(virtual_range range) {
   return nullptr;
 }
 
-void address_space::abandon_retiring() noexcept {
-  for (;;) {
-    std::shared_ptr<address_block> block;  // dropped without the lock
-    const std::lock_guard lock(mutex_);
-    entry *const e = retiring_.pop_front();
-    if (e == nullptr) return;
-    e->retired = 0;
-    block = std::move(e->block);
-  }
-}
-
 }  // namespace stillmap
