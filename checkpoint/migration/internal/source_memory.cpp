@@ -98,10 +98,10 @@ std::vector<source_memory::chunk> source_memory::list_chunks(
   }
   std::vector<chunk> out;
   for (std::size_t i = 0; i < numbers.size(); ++i) {
-    const std::size_t bytes = l.pages[i].bytes;
-    for (std::size_t at = 0; at < bytes; at += chunk_bytes_) {
+    // Whole chunks: no destination prepares a layout with other pages.
+    for (std::size_t at = 0; at < l.pages[i].bytes; at += chunk_bytes_) {
       chunk c{chunk_number(numbers[i], static_cast<std::uint32_t>(at / chunk_bytes_)),
-              {pages_at[i] + at, std::min<std::size_t>(chunk_bytes_, bytes - at)},
+              {pages_at[i] + at, chunk_bytes_},
               {},
               false};
       if (const auto before = known.find(c.number); before != known.end()) {
