@@ -197,6 +197,26 @@ TEST_F(address_space_test, a_failed_plan_is_undone_completely) {
   EXPECT_EQ(pages_[4].use_count(), 1u);
 }
 
+// The driver refuses the second unmap, and then to map the first page of the first again.
+TEST_F(address_space_test, a_buffer_forgets_only_the_page_that_an_undo_lost) {
+  STILLMAP_NEEDS_HOSTCUDA();
+  expect_unreturnable();
+  growable_buffer b = make({.reserve_bytes = 8 * page()});
+  ASSERT_TRUE(b.commit(0, 2 * page()));
+  ASSERT_TRUE(b.commit(3 * page(), page()));
+  put(dev(), b.address() + page(), pattern(page(), 1));
+  testing::hostcuda_control::fail("cuMemUnmap", 2, CUDA_ERROR_UNKNOWN);
+  testing::hostcuda_control::fail("cuMemMap", 1, CUDA_ERROR_UNKNOWN);
+  EXPECT_FALSE(b.decommit(0, 4 * page()));
+  EXPECT_FALSE(b.committed(0, page()));
+  EXPECT_TRUE(b.committed(page(), page()));
+  EXPECT_TRUE(b.committed(3 * page(), page()));
+  EXPECT_EQ(b.mapped_bytes(), 2 * page());
+  EXPECT_EQ(books().mapped_bytes, 2 * page());
+  EXPECT_TRUE(holds(dev(), b.address() + page(), page(), 1));
+  EXPECT_TRUE(b.commit(0, 4 * page()));
+}
+
 struct heard {
   phase when;
   virtual_range range;

@@ -145,6 +145,16 @@ TEST_F(suspended_places, their_owner_grows_shrinks_and_goes_as_ever) {
   EXPECT_EQ(books().mapped_bytes, 0u);
 }
 
+TEST_F(suspended_places, retired_alone_they_are_given_up_without_the_driver) {
+  growable_buffer b = filled(2);
+  ASSERT_TRUE(suspend(b, 0, 2));
+  const auto block = dev().space().block_at(b.address());
+  const driver_counts before = counts();
+  ASSERT_TRUE(dev().space().retire(block, {b.address(), 2 * page()}, fence()));
+  EXPECT_EQ((counts() - before).total(), 0u);
+  EXPECT_EQ(books().suspended_bytes, 0u);
+}
+
 TEST_F(suspended_places, addresses_that_go_take_them_along) {
   {
     growable_buffer b = filled(3);
