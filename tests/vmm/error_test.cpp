@@ -145,6 +145,7 @@ TEST(error, our_own_codes_equal_their_conditions) {
     EXPECT_NE(code, std::error_code(c, cuda_category()));
     EXPECT_EQ(code == std::errc::operation_canceled, code == errc::operation_canceled);
   }
+  EXPECT_EQ(stillmap_category().message(0), "no error");
   EXPECT_NE(stillmap_category().message(99).find("unknown"), std::string::npos);
 }
 

@@ -230,6 +230,11 @@ TEST_F(exportability, reads_as_a_line_for_each_way) {
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 4);
   EXPECT_NE(text.find("legacy IPC: works: it is one allocation\n"), std::string::npos) << text;
   EXPECT_NE(text.find("file descriptors: refused: "), std::string::npos) << text;
+  const std::string advice = has_vmm()
+                                 ? "make the buffer without force_copying, from an exportable pool"
+                                 : "legacy IPC is what this device has";
+  EXPECT_NE(text.find("cuMemAlloc has no such handle; " + advice + '\n'), std::string::npos)
+      << text;
 }
 
 }  // namespace

@@ -175,6 +175,20 @@ TEST_F(page_pool_test, adopts_memory_made_by_hand) {
   EXPECT_EQ(free_pages(*pool), 1u) << "as good as one of its own";
 }
 
+TEST_F(page_pool_test, adopted_memory_counts_towards_the_limit) {
+  page_pool_options options;
+  options.limit = 2 * page();
+  const auto pool = make_pool(options);
+  auto memory = physical_memory::create(dev(), page());
+  ASSERT_TRUE(memory);
+  const auto adopted = pool->adopt(std::move(*memory));
+  ASSERT_TRUE(adopted) << adopted.error().message();
+  std::vector<page_ptr> pages;
+  ASSERT_TRUE(pool->acquire(1, pages));
+  EXPECT_TRUE(fails_with(pool->acquire(1, pages), errc::out_of_memory, "page_pool::acquire",
+                         3 * page(), 2 * page()));
+}
+
 TEST_F(page_pool_test, adopted_memory_that_others_hold_is_not_pooled) {
   const auto pool = make_pool();
   growable_buffer b = make();

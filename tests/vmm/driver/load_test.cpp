@@ -112,6 +112,14 @@ class second_driver : public driver_load {
   CUresult (*fail_)(const char *, uint64_t, CUresult) = nullptr;
 };
 
+TEST_F(second_driver, has_the_path_that_the_dynamic_linker_opened) {
+  const std::string link = (folder_ / "liblink.so").string();
+  fs::create_symlink(path_, link);
+  const auto loaded = driver::load(link);
+  ASSERT_TRUE(loaded) << loaded.error().message();
+  EXPECT_EQ((*loaded)->path(), path_);
+}
+
 TEST_F(second_driver, that_is_the_toolkits_stub_is_refused_by_name) {
   ASSERT_EQ(fail_("cuDriverGetVersion", 1, CUDA_ERROR_STUB_LIBRARY), CUDA_SUCCESS);
   const error e = failure_of(path_);
