@@ -160,6 +160,15 @@ TEST_F(image_hostile, versions) {
   refused("a root of something else", b, part::superblock);
 }
 
+TEST_F(image_hostile, files_that_are_no_images) {
+  refused("noise", std::vector<std::byte>(good_.size(), std::byte{7}), "superblock at 0");
+  refused("zeros", std::vector<std::byte>(good_.size()), "superblock at 0");
+  auto b = good_;
+  b[0] = std::byte{'P'};
+  forged::reseal(b);
+  refused("another magic", b, "superblock at 0");
+}
+
 TEST_F(image_hostile, chunk_records) {
   const auto t = forged::of(good_).table;
   const std::size_t raw = first(t, chunk_kind::raw), raw2 = first(t, chunk_kind::raw, raw + 1),

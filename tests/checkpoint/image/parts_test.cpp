@@ -149,6 +149,19 @@ TEST(image_manifest, of_nothing_but_names) {
   }
 }
 
+TEST(image_manifest, may_reach_the_limits_of_its_bytes) {
+  manifest m;
+  m.tags = {std::string(max_tag_bytes, 't')};
+  m.access_lists = {std::vector<access_grant>(max_access_entries)};
+  m.notes = {{"n", std::vector<std::byte>(max_note_bytes - 1)}};
+  ASSERT_TRUE(check(m));
+  const auto bytes = encode(m);
+  ASSERT_TRUE(bytes) << bytes.error().message();
+  const auto back = decode_manifest(bytes->data(), bytes->size());
+  ASSERT_TRUE(back) << back.error().message();
+  EXPECT_TRUE(*back == m);
+}
+
 TEST(image_codec, there_and_back_or_not_worth_it) {
   compressor c;
   std::vector<std::byte> zeros(4096), space(4096);
