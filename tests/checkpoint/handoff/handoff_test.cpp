@@ -9,6 +9,7 @@
 #include <array>
 #include <cstring>
 #include <random>
+#include <set>
 #include <thread>
 
 #include "stillmap/checkpoint/handoff/internal/wire.h"
@@ -99,6 +100,9 @@ class handoff_test : public stillmap::testing::buffer_test {
         m.tagged("cache").size() != 1 || m.bytes() != 6 * page()) {
       return "ranges differ";
     }
+    std::set<const page_pool *> pools;
+    for (const auto &at : dev().space().mappings()) pools.insert(at.backing.pool().get());
+    if (pools.size() != 1) return "pages of one kind are in several pools";
     // The alias is one page at two addresses, and another page is read-only.
     put(dev(), device_address(weights_at + 16), pattern(64, 9));
     if (!holds(dev(), device_address(weights_at + 5 * page() + 16), 64, 9)) return "no alias";
