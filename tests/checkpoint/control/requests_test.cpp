@@ -104,6 +104,23 @@ TEST_F(requests, a_tag_is_suspended_and_resumed_wherever_it_is_kept) {
                            "stop weights", "go weights"}));
 }
 
+// The application resumes the tag by itself in between, which the server does not see.
+TEST_F(requests, status_tells_where_a_tag_was_kept_last) {
+  auto made = checkpoint::suspender::create(dev());
+  ASSERT_DONE(made);
+  server_options options;
+  options.suspender = std::move(*made);
+  start(options);
+  ASSERT_DONE(ask().suspend({"weights", backing_store::pinned_host, ""}));
+  ASSERT_DONE(options.suspender->resume("weights"));
+  ASSERT_DONE(ask().suspend({"weights", backing_store::file, file("")}));
+  const auto s = ask().status();
+  ASSERT_DONE(s);
+  EXPECT_EQ(tag_of(*s, "weights").store, backing_store::file);
+  ASSERT_DONE(ask().resume("weights"));
+  EXPECT_TRUE(memory_is_whole());
+}
+
 TEST_F(requests, a_snapshot_is_written_and_the_next_one_builds_on_it) {
   start(written_down());
   snapshot_request r;
