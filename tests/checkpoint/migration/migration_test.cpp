@@ -155,6 +155,9 @@ TEST_F(migrating, SameAddressesSameContents) {
   EXPECT_EQ(twice.owner, owner::source);
   ASSERT_TRUE(twice.failure);
   EXPECT_TRUE(twice.failure->is(errc::busy)) << twice.failure->message();
+  EXPECT_STREQ(twice.failure->reason,
+               "this machine does not own the task, by its record (its epoch)")
+      << "the first sender holds the record no longer";
 }
 
 // The task writes, grows and shrinks while it is copied, and stops only for the last round.

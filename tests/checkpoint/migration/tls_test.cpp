@@ -93,6 +93,34 @@ TEST(migration_tls, credentials_must_be_certificates_and_a_key) {
   EXPECT_TRUE(refused(mixed)) << "another certificate's key";
 }
 
+TEST(migration_tls, a_certificate_of_an_authority_must_contain_the_name) {
+  const test_site m;
+  auto made = make_self_signed("destination.example");
+  ASSERT_TRUE(made) << made.error().message();
+  made->fingerprints = m.of("destination").fingerprints;
+  const auto at = create_tls_acceptor("127.0.0.1:0", *made);
+  ASSERT_TRUE(at) << at.error().message();
+  credentials source = m.of("source");
+  source.fingerprints.clear();
+  source.authorities = made->certificate;
+  const std::pair<const char *, bool> names[] = {
+      {"", true}, {"destination.example", true}, {"other.example", false}, {"127.0.0.1", false}};
+  for (const auto &[name, trusted] : names) {
+    source.name = name;
+    const auto to = create_tls_transport((*at)->address(), source);
+    ASSERT_TRUE(to) << name << ": " << to.error().message();
+    const auto here = (*to)->connect(std::chrono::milliseconds(5000));
+    auto there = (*at)->accept(std::chrono::milliseconds(5000));
+    ASSERT_TRUE(here && there);
+    auto opened = std::async(std::launch::async,
+                             [&] { return (*there)->handshake(std::chrono::milliseconds(5000)); });
+    const status s = (*here)->handshake(std::chrono::milliseconds(5000));
+    (void)opened.get();
+    EXPECT_EQ(s.has_value(), trusted) << name << ": " << (s ? "trusted" : s.error().message());
+    EXPECT_TRUE(trusted || s || s.error().is(errc::not_supported)) << s.error().message();
+  }
+}
+
 TEST(migration_tls, accepting_without_descriptors_fails_at_once) {
   const test_site m;
   const auto at = at_destination(m);
