@@ -85,6 +85,7 @@ TEST_F(chunks, go_back_whole_and_only_when_asked) {
   ASSERT_TRUE(h.heap().empty_cache());
   EXPECT_EQ(held(), 2_MiB) << "what is used in part stays";
   EXPECT_EQ(freed(before), 2u);
+  EXPECT_EQ(h.heap().stats().pages_created, 36u);
   EXPECT_EQ(h.heap().stats().pages_released, 35u);
   EXPECT_FALSE(h.heap().free(*goes)) << "it is no block, and no address of ours any more";
   EXPECT_FALSE(h.heap().usable_size(*goes));
@@ -177,6 +178,24 @@ TEST_F(chunks, beyond_the_soft_limit_unused_ones_go_first) {
   ASSERT_TRUE(h.allocate(50_MiB, t));
   EXPECT_EQ(held(), 98_MiB);
   h.drop_all();
+}
+
+// A query takes time, so only streams with chunks to free are asked whether they are idle.
+TEST_F(chunks, of_streams_with_none_unused_are_not_looked_for) {
+  caching_allocator_options o;
+  o.soft_limit = 32_MiB;
+  const auto heap = std::move(*caching_allocator::create(dev(), o));
+  const stream s = make_stream(), t = make_stream(), u = make_stream();
+  ASSERT_TRUE(heap->allocate(48_MiB, s));
+  const auto unused = heap->allocate(40_MiB, t);
+  ASSERT_TRUE(unused);
+  ASSERT_TRUE(heap->free(*unused));
+  driver_counts before = counts();
+  ASSERT_TRUE(heap->allocate(50_MiB, u));
+  EXPECT_EQ((counts() - before)[driver_call::StreamQuery], 1u) << "t has an unused chunk";
+  before = counts();
+  ASSERT_TRUE(heap->allocate(50_MiB, u));
+  EXPECT_EQ((counts() - before)[driver_call::StreamQuery], 0u);
 }
 
 // A loop whose shapes alternate: everything is had again without the driver, and nothing goes back.
