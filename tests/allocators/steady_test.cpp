@@ -107,6 +107,28 @@ void random_iteration(caching_allocator &heap, unsigned seed, Allocate allocate)
   for (void *const block : live) ASSERT_TRUE(heap.free(block));
 }
 
+// A program that was short of memory once is packed: growth takes its free pages before it creates
+// more than a little.
+TEST_F(steady, a_packed_program_holds_a_64th_more_than_its_peak) {
+  STILLMAP_NEEDS_VMM();
+  restart_as((testing::hostcuda_control::config() + ",unbacked").c_str());
+  if (dev().total_memory().bytes() < 4_GiB) GTEST_SKIP() << "needs 4 GiB";
+  const auto heap = std::move(*caching_allocator::create(dev()));
+  const stream s = make_stream();
+  std::vector<void *> blocks;
+  for (int i = 0; i < 64; ++i) blocks.push_back(*heap->allocate(32_MiB, s));
+  const caching_allocator_stats before = heap->stats();
+  ASSERT_EQ(before.total.committed, 2_GiB);
+  heap->set_limit(2_GiB);
+  ASSERT_FALSE(heap->allocate(32_MiB, s));
+  heap->set_limit(SIZE_MAX);
+  for (const std::size_t i : {0u, 2u}) ASSERT_TRUE(heap->free(blocks[i]));
+  ASSERT_TRUE(heap->allocate(64_MiB, s));  // more than either gap
+  const caching_allocator_stats after = heap->stats();
+  EXPECT_EQ(after.total.committed, 2_GiB + 32_MiB);
+  EXPECT_EQ((after.pages_moved - before.pages_moved) * page(), 32_MiB);
+}
+
 TEST_F(steady, a_training_loop_makes_no_driver_call_after_its_third_step) {
   restart_as((testing::hostcuda_control::config() + ",unbacked").c_str());
   for (unsigned seed = 1; seed <= 16; ++seed) {
