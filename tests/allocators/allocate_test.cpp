@@ -143,7 +143,9 @@ TEST_F(allocate, what_is_no_block_cannot_be_freed) {
       EXPECT_TRUE(
           fails_with(h.heap().free(wrong), errc::invalid_argument, "caching_allocator::free"))
           << bytes;
-      EXPECT_FALSE(h.heap().usable_size(wrong));
+      EXPECT_TRUE(fails_with(outcome(h.heap().usable_size(wrong)), errc::invalid_argument,
+                             "caching_allocator::usable_size",
+                             reinterpret_cast<std::uintptr_t>(wrong), 0));
       EXPECT_FALSE(h.heap().record_use(wrong, {}));
     }
     EXPECT_TRUE(h.heap().owns(at));

@@ -297,10 +297,14 @@ TEST_F(history, callers_are_those_who_called) {
   ASSERT_NE(block, nullptr);
   ASSERT_TRUE(heap().free(block));
   const allocation_history h = told();
-  std::size_t with_stack = 0;
+  std::size_t with_stack = 0, frames = 0;
   for (const history_event &e : h.events) {
     const auto stack = h.stack_of(e);
     ASSERT_LE(stack.size(), 8u);
+    if (!stack.empty()) {
+      EXPECT_EQ(stack.data(), h.frames.data() + frames) << "each event has frames of its own";
+    }
+    frames += stack.size();
     if (!stack.empty()) ++with_stack;
     if (e.action != history_action::allocate) continue;
     ASSERT_FALSE(stack.empty());
@@ -308,6 +312,7 @@ TEST_F(history, callers_are_those_who_called) {
     const stack_frame named = describe_frame(stack.back());
     EXPECT_FALSE(named.module.empty());
   }
+  EXPECT_EQ(frames, h.frames.size());
   EXPECT_EQ(with_stack, 2u);  // the request and its end; what follows by itself has no caller
   EXPECT_EQ(describe_frame(nullptr).module, "");
   EXPECT_EQ(describe_frame(nullptr).offset, 0u);
