@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <bit>
 #include <map>
 #include <random>
 #include <vector>
@@ -321,6 +322,33 @@ TEST(extent_map, the_place_that_is_chosen_is_the_best_of_all) {
   }
   EXPECT_GT(exact, 100);
   EXPECT_GT(compared, 1000);
+}
+
+// A quick search ends after many free extents only where one of them fits.
+TEST(extent_map, a_quick_search_goes_on_until_something_fits) {
+  constexpr std::size_t too_small = 4 * allocation_granule, wanted = 7 * allocation_granule;
+  static_assert(std::bit_width(too_small) == std::bit_width(wanted), "they are in one bin");
+  for (const std::size_t bytes : {wanted, 2 * wanted}) {  // in that bin, and in the next
+    extent_map extents(map_page);
+    extents.add({device_address(base), 512 * map_page}, true);
+    std::vector<extent *> going;
+    for (int i = 0; i < 1100; ++i) {
+      going.push_back(extents.place(too_small));
+      ASSERT_NE(extents.place(allocation_granule), nullptr);
+    }
+    extent *const fits = extents.place(bytes);
+    ASSERT_NE(fits, nullptr);
+    ASSERT_NE(extents.place(allocation_granule), nullptr);
+    ASSERT_NE(extents.place(extents.free_bytes()), nullptr);
+    const std::uint64_t begin = fits->begin;
+    for (extent *const s : going) extents.release(s);
+    ASSERT_EQ(extents.place(wanted), nullptr);
+    extents.release(fits);
+    extent *const found = extents.place(wanted);
+    ASSERT_NE(found, nullptr) << bytes;
+    EXPECT_EQ(found->begin, begin);
+    EXPECT_EQ(extents.find_inconsistency(), "");
+  }
 }
 
 TEST(extent_map, a_place_takes_over_what_is_nobodys) {
