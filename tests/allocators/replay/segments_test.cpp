@@ -219,6 +219,39 @@ TEST_F(segments_test, max_split_size_keeps_large_blocks_whole) {
   EXPECT_EQ(blocks().find('('), std::string::npos) << blocks();
 }
 
+TEST_F(segments_test, a_block_of_max_split_size_is_kept_whole) {
+  target_options options;
+  options.max_split_size = 32_MiB;
+  make("segments", options);
+  const std::uint64_t exact = allocate(32_MiB);
+  free(exact);
+  EXPECT_NE(allocate(32_MiB - 512), exact);
+  EXPECT_EQ(held(), 64_MiB);
+  EXPECT_EQ(allocate(32_MiB), exact);
+  EXPECT_EQ(held(), 64_MiB);
+}
+
+TEST_F(segments_test, a_map_names_the_device_and_has_an_arena_for_each_kind_of_request) {
+  make("segments");
+  allocate(1);
+  allocate(2_MiB);
+  const auto all = target_->snapshot();
+  ASSERT_TRUE(all);
+  EXPECT_EQ(all->device, dev().name());
+  EXPECT_EQ(all->ordinal, dev().ordinal());
+  ASSERT_EQ(all->map.arenas.size(), 2u);
+  for (const std::size_t i : {0u, 1u}) {
+    const heap_map::arena &a = all->map.arenas[i];
+    EXPECT_EQ(a.id, i + 1);
+    EXPECT_EQ(a.stream, stream_ref(*stream_));
+    EXPECT_EQ(a.name, i == 0 ? "large requests" : "small requests");
+    ASSERT_EQ(a.reserved.size(), 1u);
+    EXPECT_EQ(a.reserved[0].bytes, i == 0 ? 20_MiB : 2_MiB);
+    EXPECT_EQ(a.extents[0].requested, a.extents[0].range.bytes);
+    EXPECT_EQ(a.extents[1].requested, 0u) << "free";
+  }
+}
+
 TEST_F(segments_test, oversized_blocks_are_released_first_the_largest_before_others) {
   target_options options;
   options.max_split_size = 32_MiB;
