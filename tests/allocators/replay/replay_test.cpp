@@ -149,6 +149,75 @@ TEST_P(ReplayTest, TellsTheModelledTimeOfItsCalls) {
   EXPECT_EQ(*one->modelled_last_us, *one->modelled_us) << "the last iteration is the only one";
 }
 
+// Two iterations that cost the same, or the second nothing.
+TEST_P(ReplayTest, TheLastIterationIsModelledByItself) {
+  const replay_plan p = plan("# stillmap-trace v1\ni\na,0,512,0\nf,0\ni\na,1,512,0\nf,1\ni\n");
+  ASSERT_EQ(p.iterations, 2u);
+  device_.reset();
+  ASSERT_DONE(become_machine(driver(), "h200", true));
+  device_.emplace(open_device());
+  const auto r = run(*device_, p, options());
+  ASSERT_DONE(r);
+  ASSERT_TRUE(r->modelled_us && r->modelled_last_us);
+  EXPECT_GT(*r->modelled_us, 0);
+  EXPECT_LE(2 * *r->modelled_last_us, *r->modelled_us);
+}
+
+// The figures of a checked replay are those of the allocator, which makes the same calls.
+TEST_P(ReplayTest, CheckingIsNotCounted) {
+  // What segments ask of events depends on when these pass.
+  const bool asks = kind_->name[0] == 's';
+  const replay_plan p = plan(program(9, 2, 2_MiB, !asks), 3);
+  replay_options o = options();
+  const auto plain = run(*device_, p, o);
+  o.verify = check_depth::pages;
+  const auto checked = run(*device_, p, o);
+  ASSERT_DONE(plain);
+  ASSERT_DONE(checked);
+  EXPECT_GT(checked->bytes_checked, 10000u);
+  for (std::size_t i = 0; i < driver_call_count; ++i) {
+    const auto call = static_cast<driver_call>(i);
+    if (call == driver_call::CtxSynchronize) continue;  // `direct` waits before it frees
+    EXPECT_EQ(checked->calls[call], plain->calls[call]) << name_of(call);
+    EXPECT_EQ(checked->last_iteration[call], plain->last_iteration[call]) << name_of(call);
+  }
+}
+
+// From the third iteration on there is no request, so no time either.
+TEST_P(ReplayTest, TimesAreOfTheIterationsFromTheThirdOn) {
+  const std::string some = "i\na,0,512,0\nf,0\ni\na,1,512,0\nf,1\n";
+  const auto warm = run(*device_, plan("# stillmap-trace v1\n" + some + "i\n"), options());
+  ASSERT_DONE(warm);
+  EXPECT_GT(warm->ns_per_op, 0) << "of all, if there are fewer";
+  EXPECT_GT(warm->ns_per_op_mean, 0);
+  EXPECT_FALSE(warm->cpu_ns);
+  replay_options o = options();
+  for (const bool each : {false, true}) {
+    o.request_times = each;
+    const auto r = run(*device_, plan("# stillmap-trace v1\n" + some + "i\ni\ni\n"), o);
+    ASSERT_DONE(r);
+    EXPECT_EQ(r->ns_per_op, 0);
+    EXPECT_EQ(r->ns_per_op_mean, 0);
+    EXPECT_FALSE(r->cpu_ns);
+  }
+}
+
+TEST_P(ReplayTest, TimesOfRequestsAreInOrder) {
+  replay_options o = options();
+  o.request_times = true;
+  const auto many = run(*device_, plan(program(5, 2, 2_MiB)), o);
+  ASSERT_DONE(many);
+  ASSERT_TRUE(many->cpu_ns);
+  EXPECT_GT(many->cpu_ns->max, 0);
+  EXPECT_LE(many->cpu_ns->p50, many->cpu_ns->p99);
+  EXPECT_LE(many->cpu_ns->p99, many->cpu_ns->p999);
+  EXPECT_LE(many->cpu_ns->p999, many->cpu_ns->max);
+  const auto one = run(*device_, plan("# stillmap-trace v1\na,0,512,0\n"), o);
+  ASSERT_DONE(one);
+  ASSERT_TRUE(one->cpu_ns);
+  EXPECT_EQ(one->cpu_ns->max, one->cpu_ns->p50) << "there is one request";
+}
+
 TEST_P(ReplayTest, ShortMemoryIsAResultAndTheLeastIsFound) {
   // Without use across streams nothing depends on when an event passes.
   const replay_plan p = plan(program(7, 2, 6_MiB, false), 3);
