@@ -117,6 +117,96 @@ TEST(ServerTest, AsksForWhatItFreesAndKeepsToItsCache) {
   EXPECT_GT(uses, 500u);
 }
 
+// "a0:100" allocates slot 0, on a stream for prompts "a0:100@1"; f: free, u: use.
+std::string text_of(const std::vector<serving_op> &ops) {
+  std::string out;
+  for (const serving_op &op : ops) {
+    out += op.verb == serving_verb::allocate ? "a" : op.verb == serving_verb::free ? "f" : "u";
+    out += std::to_string(op.slot);
+    if (op.verb == serving_verb::allocate) out += ":" + std::to_string(op.bytes);
+    if (op.stream != 0) out += "@" + std::to_string(op.stream);
+    out += " ";
+  }
+  return out;
+}
+
+serving_options tiny_server() {
+  serving_options o;
+  o.token_bytes = 10;
+  o.activation_bytes = 100;
+  o.weight_bytes = 0;
+  o.cache_bytes = 1000;
+  o.chunk = 4;
+  o.piece = 8;
+  o.step_seconds = 1;
+  o.prefill_tokens_a_second = 10;
+  return o;
+}
+
+TEST(ServerTest, ServesEachRequestWhenItArrives) {
+  serving_options options = tiny_server();
+  for (const bool two_streams : {false, true}) {
+    options.two_streams = two_streams;
+    server s(options, request_source({{0.5, 10, 3}, {3, 1, 1}}, 1));
+    const std::string on = two_streams ? "@1 " : " ", u0 = two_streams ? "u0 " : "",
+                      u2 = two_streams ? "u2 " : "";
+    std::vector<serving_op> ops;
+    s.serve(0.4, ops);
+    EXPECT_EQ(text_of(ops), "") << "nothing has arrived";
+    EXPECT_EQ(s.behind(), 0);
+    s.serve(2, ops);  // to 2.5: the prompt in two pieces, and one step
+    EXPECT_EQ(text_of(ops),
+              "a0:100" + on + "a1:800" + on + "f1 a1:200" + on + "f1 " + u0 + "a1:100 f1 a1:40 ");
+    EXPECT_EQ(s.running(), 1u);
+    EXPECT_EQ(s.live_bytes(), 140u);
+    EXPECT_EQ(s.answered(), 0u);
+    ops.clear();
+    s.serve(3, ops);  // to 3.5: a step, for which there is room
+    EXPECT_EQ(text_of(ops), "a2:100 f2 ");
+    EXPECT_EQ(s.behind(), 0.5);
+    ops.clear();
+    s.serve(4, ops);  // to 4.6: the second request, and a step that answers both
+    EXPECT_EQ(text_of(ops),
+              "a2:10" + on + "a3:100" + on + "f3 " + u2 + "a3:200 f3 f0 f1 a1:40 f2 f1 ");
+    EXPECT_EQ(s.running(), 0u);
+    EXPECT_EQ(s.answered(), 2u);
+    EXPECT_EQ(s.live_bytes(), 0u);
+    EXPECT_EQ(s.peak_bytes(), 900u) << "the cache of a prompt, and its first piece";
+    EXPECT_EQ(s.slots(), 4u);
+  }
+}
+
+TEST(ServerTest, ARequestWaitsForTheCacheThatItMayNeed) {
+  serving_options options = tiny_server();
+  const std::vector<serving_request> pair = {{0, 4, 2}, {0, 4, 2}};
+  const std::uint64_t both = std::uint64_t{2} * (4 + 2 + options.chunk) * options.token_bytes;
+  for (const std::uint64_t cache : {both, both - 1, std::uint64_t{1}}) {
+    options.cache_bytes = cache;
+    server s(options, request_source(pair, 1));
+    std::vector<serving_op> ops;
+    s.serve(0.1, ops);
+    EXPECT_EQ(s.running(), cache == both ? 2u : 1u) << cache;
+    s.serve(2, ops);
+    EXPECT_EQ(s.answered(), cache == both ? 2u : 1u) << "alone, a request has all of it";
+  }
+}
+
+TEST(ServerTest, WeightsAreLoadedOnceAndStay) {
+  serving_options options = tiny_server();
+  options.weight_bytes = 1000;
+  options.layers = 4;
+  server s(options, request_source({{10, 1, 1}}, 1));
+  std::vector<serving_op> ops;
+  s.serve(1, ops);
+  s.serve(2, ops);
+  EXPECT_EQ(text_of(ops), "a0:250 a1:250 a2:250 a3:250 ");
+  ops.clear();
+  s.stop(ops);
+  EXPECT_EQ(text_of(ops), "f0 f1 f2 f3 ");
+  EXPECT_EQ(s.live_bytes(), 0u);
+  EXPECT_EQ(s.peak_bytes(), 1000u);
+}
+
 class SoakTest : public device_test {
  protected:
   void SetUp() override {
@@ -164,6 +254,47 @@ TEST_F(SoakTest, TheBooksDoNotGrow) {
     EXPECT_LE(most_books(*r, 4, 8), most_books(*r, 0, 4) + MiB) << "two_streams " << two_streams;
     EXPECT_LE(most_books(*r, 0, 8), 24 * MiB);
   }
+}
+
+TEST_F(SoakTest, EachSampleHasTheFiguresOfItsTime) {
+  ASSERT_DONE(become_machine(driver(), "h200", false));  // with a table of costs
+  const device d = open_device();
+  server s(small_server(), request_source(5, 2));
+  soak_options o;
+  o.seconds = 1800;
+  o.sample_seconds = 700;
+  const driver_counts calls_before = driver().counts();
+  const std::uint64_t modelled_before = *modelled_ns(driver());
+  soak_sample sum;
+  std::vector<double> ends;
+  const auto r = soak(d, s, o, [&](const soak_sample &sample) {
+    ends.push_back(sample.ends);
+    sum.answered += sample.answered;
+    sum.ops += sample.ops;
+    sum.calls += sample.calls;
+    sum.modelled_us += sample.modelled_us;
+    EXPECT_EQ(sum.answered, s.answered());
+    EXPECT_EQ(sample.live, s.live_bytes());
+    EXPECT_GE(sample.committed, sample.live);
+    EXPECT_EQ(sample.behind, s.behind());
+    EXPECT_GT(sample.host_bytes, 0u);
+    EXPECT_GT(sample.ops, 1000u);
+    EXPECT_GT(sample.ns_per_op, 0);
+    EXPECT_GE(sample.worst_ns_per_op, sample.ns_per_op) << "the mean of its minutes";
+  });
+  ASSERT_DONE(r);
+  EXPECT_EQ(ends, (std::vector<double>{700, 1400, 1800}));
+  ASSERT_EQ(r->samples.size(), 3u);
+  EXPECT_EQ(r->ops, sum.ops);
+  EXPECT_EQ(r->answered, sum.answered);
+  EXPECT_EQ(r->refused, 0u);
+  EXPECT_EQ(r->peak_live, s.peak_bytes());
+  for (const soak_sample &sample : r->samples) EXPECT_LE(sample.committed, r->peak_committed);
+  EXPECT_GT(r->samples[0].calls, 0u);
+  EXPECT_GT(r->samples[0].modelled_us, 0);
+  // No call is in two samples.
+  EXPECT_LE(sum.calls, (driver().counts() - calls_before).total());
+  EXPECT_LE(sum.modelled_us, static_cast<double>(*modelled_ns(driver()) - modelled_before) / 1000);
 }
 
 // More than there is room for: some are turned away, and the rest goes on.
