@@ -64,11 +64,31 @@ heap_map sample_map() {
   return m;
 }
 
+caching_allocator_stats sample_stats() {
+  caching_allocator_stats s;
+  std::size_t n = 1001;
+  arena_stats &t = s.total;
+  for (std::size_t *const figure :
+       {&t.live, &t.live_peak, &t.requested, &t.blocks, &t.pending_free, &t.committed, &t.reserved,
+        &t.aliased, &t.cached, &t.free_whole_pages, &t.page_edges, &s.committed_peak,
+        &s.created_ahead, &s.host_bytes}) {
+    *figure = n++;
+  }
+  for (std::uint64_t *const figure :
+       {&t.allocations, &t.frees, &s.growths, &s.pages_created, &s.pages_moved, &s.pages_recalled,
+        &s.pages_released, &s.host_waits, &s.out_of_memory}) {
+    *figure = n++;
+  }
+  return s;
+}
+
 heap_snapshot sample_snapshot() {
   heap_snapshot s;
   s.device = "A \"device\"";
   s.map = sample_map();
+  s.stats = sample_stats();
   s.history.options.events = 16;
+  s.history.options.stack_depth = 2;
   s.history.recorded = 20;
   s.history.lost = 9;
   for (std::size_t i = 0; i < history_actions; ++i) {
@@ -80,6 +100,12 @@ heap_snapshot sample_snapshot() {
     e.usable = 1024 + i;
     e.from = second_block + i * 2_MiB;
     e.available = 5_MiB + i;
+    // Stacks of one or two frames, in no module.
+    e.first_frame = s.history.frames.size();
+    e.frames = static_cast<std::uint32_t>(i % 3);
+    for (std::uint32_t f = 0; f < e.frames; ++f) {
+      s.history.frames.push_back(reinterpret_cast<const void *>(16 * std::uintptr_t{f + 1}));
+    }
     s.history.events.push_back(e);
   }
   return s;

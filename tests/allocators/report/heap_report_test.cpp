@@ -93,6 +93,10 @@ TEST_F(heap_report, is_json_with_all_that_the_map_and_the_history_have) {
   ASSERT_TRUE(heap->free(small));
   auto snapshot = snapshot_of(*heap);
   ASSERT_TRUE(snapshot);
+  EXPECT_EQ(snapshot->device, dev().name());
+  EXPECT_EQ(snapshot->ordinal, dev().ordinal());
+  ASSERT_TRUE(snapshot->stats);
+  EXPECT_EQ(snapshot->stats->total.blocks, 1u);
   snapshot->map.arenas[0].name = "a \"name\"\n";
   const std::string json = to_json(*snapshot).value();
   json_checker checker(json);
