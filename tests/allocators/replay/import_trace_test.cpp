@@ -80,6 +80,23 @@ TEST(ImportTorch, AHistoryBecomesATrace) {
   EXPECT_EQ(body(imported), "a,0,512,0\na,1,100,1\nf,0\na,2,300,1\n");
 }
 
+// A history that is full has lost its oldest events, the free of a block among them.
+TEST(ImportTorch, AnAddressThatIsAllocatedAgainWasFreed) {
+  const auto imported = import_torch_snapshot(
+      "s", snapshot({event("alloc", 0x1000, 512, 0), event("alloc", 0x1000, 300, 0),
+                     event("alloc", 0x2000, 0, 0), event("free_requested", 0x1000, 300, 0)}));
+  EXPECT_EQ(body(imported), "a,0,512,0\nf,0\na,1,300,0\nf,1\n");
+}
+
+TEST(ImportTorch, ABlockHasAtMostTheBytesOfTheFormat) {
+  EXPECT_EQ(body(import_torch_snapshot("s", snapshot({event("alloc", 1, trace_max_bytes, 0)}))),
+            "a,0,281474976710656,0\n");
+  EXPECT_EQ(
+      trouble(import_torch_snapshot(
+          "s", snapshot({event("alloc", 1, 2, 0), event("alloc", 3, trace_max_bytes + 1, 0)}))),
+      "s: event 1: a size of 281474976710657");
+}
+
 // Python's pickler appends a single element, and several at once, by operations of their own.
 TEST(ImportTorch, AListMayGrowByOneElement) {
   const std::string grown = "]\x94"s + event("alloc", 0x1000, 512, 0) + "a";
@@ -168,6 +185,14 @@ TEST(Pickle, DamageIsNamedByItsPlace) {
   EXPECT_EQ(wrong("\x80\x04}(Nu."s), "byte 5: a key without a value");
   EXPECT_EQ(wrong("\x80\x04Nt."s), "byte 3: a mark is missing");
   EXPECT_EQ(wrong("\x80\x09."s), "byte 0: protocol 9");
+  EXPECT_EQ(wrong("\x80\x01."s), "byte 0: protocol 1");
+  EXPECT_EQ(wrong("\x80\x04\x8a\x09"
+                  "123456789."s),
+            "byte 2: a number of over 64 bits");
+  EXPECT_EQ(wrong("\x80\x04K\x01K\x02"
+                  "a."s),
+            "byte 6: what is filled is no list or dictionary");
+  EXPECT_EQ(wrong("\x80\x04q\x01."s), "byte 2: nothing is there to be remembered");
   EXPECT_EQ(wrong("\x80\x04\xff."s), "byte 2: no known operation: 0xff");
 }
 
@@ -184,6 +209,100 @@ TEST(Pickle, NumbersAndDeepNesting) {
   EXPECT_EQ(items[4]->real, 1.5);
   EXPECT_EQ(items[5]->integer, 1);
   EXPECT_TRUE(pickle::read("\x80\x04]"s + std::string(1000000, '\x85') + "."));
+}
+
+// Each operation that other picklers and protocols use for the same values.
+TEST(Pickle, EveryOperationOfAValue) {
+  const auto shown = [](const std::string &ops) {
+    const std::string bytes = "\x80\x02"s + ops + ".";
+    const auto read = pickle::read(bytes);
+    EXPECT_TRUE(read) << read.error().message();
+    if (!read) return std::string("refused");
+    const auto show = [](const pickle_value &v, const auto &self) -> std::string {
+      switch (v.kind) {
+        case pickle_kind::none:
+          return "none";
+        case pickle_kind::boolean:
+          return v.integer != 0 ? "true" : "false";
+        case pickle_kind::integer:
+          return std::to_string(v.integer);
+        case pickle_kind::text:
+          return "'" + std::string(v.text) + "'";
+        case pickle_kind::list:
+        case pickle_kind::dict: {
+          std::string out = v.kind == pickle_kind::list ? "[" : "{";
+          for (const pickle_value *item : v.items) out += self(*item, self) + " ";
+          return out + (v.kind == pickle_kind::list ? "]" : "}");
+        }
+        default:
+          return "?";
+      }
+    };
+    return show(read->root(), show);
+  };
+  EXPECT_EQ(shown("N"), "none");
+  EXPECT_EQ(shown("\x88"), "true");
+  EXPECT_EQ(shown("\x89"), "false");
+  for (const std::string &text :
+       {"U\x02hi"s, "C\x02hi"s, "\x8c\x02hi"s, "T\x02\0\0\0hi"s, "B\x02\0\0\0hi"s, "X\x02\0\0\0hi"s,
+        "\x8d\x02\0\0\0\0\0\0\0hi"s, "\x8e\x02\0\0\0\0\0\0\0hi"s}) {
+    EXPECT_EQ(shown(text), "'hi'");
+  }
+  EXPECT_EQ(shown("J\0\0\0\x80"s), "-2147483648");
+  EXPECT_EQ(shown("M\xff\xff"), "65535");
+  EXPECT_EQ(shown("\x8a\0"s), "0");
+  EXPECT_EQ(shown("\x8a\x02\xff\x7f"), "32767");
+  EXPECT_EQ(shown("\x8b\x02\0\0\0\x00\x80"s), "-32768");
+  EXPECT_EQ(shown("\x8a\x08\xff\xff\xff\xff\xff\xff\xff\xff"), "-1");
+  EXPECT_EQ(shown("\x8a\x08\0\0\0\0\0\0\0\x80"s), "-9223372036854775808");
+  EXPECT_EQ(shown("\x95\0\0\0\0\0\0\0\0K\x05"s), "5") << "a frame is no value";
+  EXPECT_EQ(shown("K\x01K\x02"
+                  "0"),
+            "1")
+      << "dropped";
+  EXPECT_EQ(shown("K\x01(K\x02K\x03"
+                  "1"),
+            "1")
+      << "dropped up to the mark";
+  EXPECT_EQ(shown("K\x01"
+                  "2\x86"),
+            "[1 1 ]")
+      << "twice";
+  EXPECT_EQ(shown("K\x01\x85"), "[1 ]");
+  EXPECT_EQ(shown("K\x01K\x02K\x03\x87"), "[1 2 3 ]");
+  EXPECT_EQ(shown("(K\x01K\x02l"), "[1 2 ]");
+  EXPECT_EQ(shown("(K\x01K\x02t"), "[1 2 ]");
+  EXPECT_EQ(shown("\x8f(K\x01\x90"), "[1 ]") << "a set";
+  EXPECT_EQ(shown("]K\x01"
+                  "aK\x02"
+                  "a"),
+            "[1 2 ]");
+  EXPECT_EQ(shown(")"), "[]");
+  EXPECT_EQ(shown("(K\x01K\x02"
+                  "d"),
+            "{1 2 }");
+  EXPECT_EQ(shown("}K\x01K\x02s"), "{1 2 }");
+  EXPECT_EQ(shown("}(K\x01K\x02u"), "{1 2 }");
+  // Remembered by a short number, a long one, and the next that is free.
+  EXPECT_EQ(shown("K\x07q\x05"
+                  "0K\x08r\x06\0\0\0"
+                  "0h\x05j\x06\0\0\0\x86"s),
+            "[7 8 ]");
+  EXPECT_EQ(shown("K\x07\x94"
+                  "0K\x08\x94"
+                  "0h\0h\x01\x86"s),
+            "[7 8 ]");
+}
+
+TEST(Pickle, TheLastValueOfAKeyCounts) {
+  const std::string bytes =
+      pickled(dict({{"a", integer(1)}, {"b", integer(2)}, {"a", integer(3)}}));
+  const auto read = pickle::read(bytes);
+  ASSERT_TRUE(read) << read.error().message();
+  EXPECT_EQ(read->root().find("a")->integer, 3);
+  EXPECT_EQ(read->root().find("b")->integer, 2);
+  EXPECT_EQ(read->root().find("c"), nullptr);
+  EXPECT_EQ(read->root().find("b")->find("a"), nullptr) << "a number has no keys";
 }
 
 TEST(Pickle, RandomBytesAreReadOrRefused) {
@@ -212,6 +331,7 @@ TEST(ImportRmm, ALogBecomesATrace) {
                                                "2,t,allocate,0x7f80,5,99\n\n"
                                                "1,t,free,0x7f00,100,99\n"
                                                "1,t,allocate,0x0,0,0\n"
+                                               "1,t,free,0x0,0,0\n"
                                                "1,t,free,0x7f80,5,99")),
             "a,0,100,0\na,1,5,1\nu,0,1\nf,0\nf,1\n");
 }
@@ -228,6 +348,7 @@ TEST(ImportRmm, BadLinesAreNamed) {
   EXPECT_EQ(import("1,t,allocate,zz,2,0\n"), "r:2: 'zz' is no pointer");
   EXPECT_EQ(import("1,t,allocate,0x1,-2,0\n"), "r:2: '-2' is no size");
   EXPECT_EQ(import("1,t,allocate,0x1,2,x\n"), "r:2: 'x' is no stream");
+  EXPECT_EQ(import("1,t,allocate,0x1,281474976710657,0\n"), "r:2: a size of 281474976710657");
   EXPECT_EQ(import("1,t,moved,0x1,2,0\n"), "r:2: 'moved' is neither allocate nor free");
 }
 
