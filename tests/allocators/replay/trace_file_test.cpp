@@ -73,6 +73,34 @@ TEST_F(TraceFile, BadLinesAreNamedByFileAndLine) {
   EXPECT_NE(trouble(path("absent")).find("cannot read"), std::string::npos);
 }
 
+TEST_F(TraceFile, LogsOfOtherAllocatorsAreImported) {
+  const std::string columns = "Thread,Time,Action,Pointer,Size,Stream\n";
+  const auto read = load_trace(put("rmm.csv", columns + "1,t,allocate,0x1,7,0\n"));
+  ASSERT_TRUE(read) << read.error().message();
+  EXPECT_EQ(to_text(*read), "# stillmap-trace v1\na,0,7,0\n");
+  const std::string bad = put("bad.csv", columns + "1,t,free,0x1,7,0\n");
+  EXPECT_NE(trouble(bad).find(bad + ":2: 0x1 is not allocated"), std::string::npos);
+}
+
+TEST_F(TraceFile, ATraceIsOfOneDevice) {
+  // {"device_traces": [[event], [event]]}, each event an allocation of 7 bytes.
+  const auto text = [](const std::string &s) {
+    return "\x8c" + std::string(1, static_cast<char>(s.size())) + s;
+  };
+  const std::string event = "}(" + text("action") + text("alloc") + text("addr") + "K\x01" +
+                            text("size") + "K\x07" + text("stream") + "K\x01u";
+  const std::string file = put(
+      "two.pickle", "\x80\x04}" + text("device_traces") + "](](" + event + "e](" + event + "ees.");
+  const auto all = load_traces(file);
+  ASSERT_TRUE(all) << all.error().message();
+  ASSERT_EQ(all->size(), 2u);
+  EXPECT_EQ(all->at(0).device, 0u);
+  EXPECT_EQ(all->at(1).device, 1u);
+  EXPECT_EQ(all->at(1).recorded.totals.live_bytes, 7u);
+  EXPECT_NE(trouble(file).find(file + " has the histories of 2 devices"), std::string::npos)
+      << trouble(file);
+}
+
 TEST_F(TraceFile, DamagedArchivesAreRefused) {
   ASSERT_TRUE(save_text(path("t.zst"), long_trace()));
   const std::string whole = get("t.zst");
@@ -89,6 +117,12 @@ TEST_F(TraceFile, WhatCannotBeWrittenSaysSo) {
   const auto saved = save_text(path("no/such/folder/t.trace"), "x");
   ASSERT_FALSE(saved);
   EXPECT_NE(saved.error().message().find("cannot write the file"), std::string::npos);
+  EXPECT_EQ(saved.error().code, std::errc::no_such_file_or_directory);
+  EXPECT_EQ(saved.error().detail().subject, path("no/such/folder/t.trace"));
+  const auto read = read_text(folder_.string());
+  ASSERT_FALSE(read) << "a folder is no file";
+  EXPECT_EQ(read.error().code, std::errc::is_a_directory);
+  EXPECT_EQ(read.error().detail().subject, folder_.string());
 }
 
 }  // namespace
