@@ -60,6 +60,28 @@ TEST(ReplayMap, ThePictureOfOneAllocatorHasItsName) {
   EXPECT_EQ(picture_of(moments, "trace").title, "Memory, side by side");
 }
 
+TEST(ReplayMap, APictureSaysOfEachAllocatorWhichMomentItShows) {
+  replay_moment failed, served;
+  failed.oom = true;
+  failed.wanted = 3_MiB;
+  failed.heap.map.page_bytes = 2_MiB;
+  served.wanted = 5;  // of no failure: not shown
+  const named_moment moments[] = {
+      {"a", 64_MiB, false, failed}, {"b", 32_MiB, true, served}, {"c", 0, false, served}};
+  const heap_picture p = picture_of(moments, "the trace");
+  EXPECT_EQ(p.subtitle, "the trace");
+  ASSERT_EQ(p.columns.size(), 3u);
+  EXPECT_EQ(p.columns[0].title, "a");
+  EXPECT_EQ(p.columns[0].note, "OUT OF MEMORY: 3 MiB more could not be had");
+  EXPECT_EQ(p.columns[0].capacity, 64_MiB);
+  EXPECT_EQ(p.columns[0].wanted, 3_MiB);
+  EXPECT_EQ(p.columns[0].map.page_bytes, 2_MiB);
+  EXPECT_EQ(p.columns[1].note, "served the same request");
+  EXPECT_EQ(p.columns[1].capacity, 32_MiB);
+  EXPECT_EQ(p.columns[1].wanted, 0u);
+  EXPECT_EQ(p.columns[2].note, "at the peak of the last iteration");
+}
+
 // Small blocks and large ones, freed in part, on two streams, again and again.
 std::string program() {
   std::string text;
@@ -133,8 +155,14 @@ TEST_F(ReplayMapTest, EveryPolicyShowsWhatIsLiveAtThePeak) {
     EXPECT_LT(f.live, plan.peak_live_bytes + 30 * 1_MiB);
     EXPECT_LE(f.committed, r.peak_committed_bytes);
     EXPECT_GE(f.committed, f.live);
+    EXPECT_EQ(r.moment->op, peak_of_last_iteration(plan));
     bool second = false;
     for (const auto &a : r.moment->heap.map.arenas) {
+      const std::string kind = allocator[1] == 'e' ? ", small requests" : "";
+      if (a.name != "stream 0" + kind && a.name != "stream 1" + kind) {
+        EXPECT_TRUE(a.name == "stream 0, large requests" || a.name == "stream 1, large requests")
+            << a.name;
+      }
       second = second || a.name.rfind("stream 1", 0) == 0;
       std::uint64_t end = 0, reserved = 0;
       for (const heap_extent &s : a.extents) {
@@ -175,6 +203,11 @@ TEST_F(ReplayMapTest, WhereItRunsOutIsShownWithTheRequest) {
   const auto refused = write_map(both, "test", (folder_ / "both.json").string());
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, errc::invalid_argument);
+  fs::create_directories(folder_ / "a.svg");
+  const auto folder = write_map(both, "test", (folder_ / "a.svg").string());
+  ASSERT_FALSE(folder);
+  EXPECT_EQ(folder.error().code, std::errc::is_a_directory);
+  EXPECT_EQ(folder.error().detail().subject, (folder_ / "a.svg").string());
 }
 
 // What PyTorch's viewer is given, read by our own importer: the same requests in the same order.
