@@ -101,6 +101,26 @@ TEST(ReplayPlan, WhatGrowsCannotBeRepeated) {
   EXPECT_NE(played(grows, 0).find("--iterations 0"), std::string::npos);
 }
 
+TEST(ReplayPlan, FiguresAreOfAllThatIsPlayed) {
+  const auto figures = [](const std::string &lines, std::optional<unsigned> n,
+                          std::uint64_t shrink) {
+    const auto p = plan_replay(parse(lines), n, shrink);
+    EXPECT_TRUE(p);
+    return std::to_string(p->iterations) + " iterations, " + std::to_string(p->requests) +
+           " requests, " + std::to_string(p->streams) + " streams, " + std::to_string(p->slots) +
+           " slots, " + std::to_string(p->peak_live_bytes) + " bytes";
+  };
+  const std::string one = "a,1,5,2\na,2,6,0\nu,1,1\ns,0,1\nf,1\n";
+  EXPECT_EQ(figures(one, std::nullopt, 1),
+            "1 iterations, 4 requests, 3 streams, 2 slots, 11 bytes");
+  EXPECT_EQ(figures(one, 3, 1), "3 iterations, 15 requests, 3 streams, 2 slots, 11 bytes");
+  EXPECT_EQ(figures(one, 3, 5), "3 iterations, 15 requests, 3 streams, 2 slots, 3 bytes");
+  const std::string two = "a,9,1,0\ni\na,1,5,0\nf,1\ni\na,2,7,0\na,3,1,0\nf,3\nf,2\ni\n";
+  EXPECT_EQ(figures(two, 1, 1), "1 iterations, 3 requests, 1 streams, 2 slots, 6 bytes");
+  EXPECT_EQ(figures(two, 5, 1), "5 iterations, 19 requests, 1 streams, 3 slots, 9 bytes");
+  EXPECT_EQ(figures("", std::nullopt, 1), "1 iterations, 0 requests, 1 streams, 0 slots, 0 bytes");
+}
+
 TEST(ReplayPlan, SizesCanBeShrunk) {
   EXPECT_EQ(played("a,1,5,0\na,2,8,0\na,3,1,0\n", std::nullopt, 4), "a0:2 a1:2 a2:1 | ");
 }
