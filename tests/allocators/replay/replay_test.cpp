@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <random>
+#include <utility>
 
 #include "stillmap/allocators/replay/device_memory_usage.h"
 #include "stillmap/allocators/replay/replay.h"
@@ -108,6 +109,7 @@ TEST_P(ReplayTest, CountsWhatItTook) {
   EXPECT_GT(r->ns_per_op, 0);
   EXPECT_GT(r->calls.total(), 0u);
   EXPECT_EQ(r->calls[driver_call::MemcpyHtoDAsync], 0u);
+  EXPECT_EQ(r->host_bytes.value_or(0) != 0, kind_->name[0] == 's') << "segments know their tables";
   const bool caches = kind_->name != std::string("direct") && kind_->name != std::string("pool");
   if (caches) {  // only events, for what other streams used
     EXPECT_EQ(r->last_iteration[driver_call::MemAlloc], 0u);
@@ -265,6 +267,25 @@ TEST_P(ReplayTest, MoreMemoryThanThereIsIsRefused) {
   const auto r = run(*device_, plan(program(1, 1, 1_MiB)), o);
   ASSERT_FALSE(r);
   EXPECT_EQ(r.error().code, errc::invalid_argument);
+  EXPECT_EQ(r.error().detail().cause,
+            "--capacity 512 MiB is more than the 256 MiB that are free on this device");
+}
+
+TEST_P(ReplayTest, TheLeastIsOnePageAboveTooLittle) {
+  const replay_plan p = plan("# stillmap-trace v1\na,0,3145728,0\n");
+  const auto least = find_min_capacity(*device_, p, options(), memory / 2);
+  ASSERT_DONE(least);
+  if (kind_->name[0] == 's') {
+    EXPECT_EQ(*least, 20_MiB) << "a segment for middle requests";
+  }
+  EXPECT_EQ(*least % 2_MiB, 0u);
+  replay_options o = options();
+  for (const bool enough : {true, false}) {
+    o.capacity = enough ? *least : *least - 2_MiB;
+    const auto r = run(*device_, p, o);
+    ASSERT_DONE(r);
+    EXPECT_EQ(r->oom, !enough);
+  }
 }
 
 TEST_P(ReplayTest, TheDriversErrorsAreReported) {
@@ -325,6 +346,60 @@ class swapping_target final : public replay_target {
   std::vector<physical_handle> handles_;
   std::function<void()> swap_;
 };
+
+// Never frees anything.
+class leaking_target final : public replay_target {
+ public:
+  explicit leaking_target(const device &d) : drv_(d.driver()) {}
+  result<void *> allocate(std::size_t bytes, stream_ref) override {
+    const auto at = drv_.allocate(bytes);
+    if (!at) return tl::unexpected<error>(at.error());
+    leaked.push_back(*at);
+    return at->pointer();
+  }
+  status free(void *) override { return {}; }
+  status record_use(void *, stream_ref) override { return {}; }
+  std::uint64_t committed_bytes() const override { return 0; }
+  std::uint64_t peak_committed_bytes() const override { return 0; }
+
+  static inline std::vector<device_address> leaked;
+
+ private:
+  const driver &drv_;
+};
+
+TEST_F(device_test, AnAllocatorThatLeavesMemoryBehindIsNamed) {
+  if (!on_hostcuda()) GTEST_SKIP() << "needs to know how much memory is in use";
+  const device d = open_device();
+  const target_kind kind{
+      "leaking", "", true,
+      [](const device &on, const target_options &) -> result<std::unique_ptr<replay_target>> {
+        return std::make_unique<leaking_target>(on);
+      }};
+  replay_options o;
+  o.kind = &kind;
+  const auto plan =
+      plan_replay(*read_trace("# stillmap-trace v1\na,0,6291456,0\nf,0\n"), std::nullopt);
+  const auto r = run(d, *plan, o);
+  const context_guard guard(d.driver(), d.context());
+  for (const device_address at : std::exchange(leaking_target::leaked, {})) {
+    EXPECT_TRUE(d.driver().free(at));
+  }
+  ASSERT_FALSE(r);
+  EXPECT_EQ(r.error().code, errc::corrupt);
+  EXPECT_EQ(r.error().detail().cause, "'leaking' left 6 MiB of device memory behind");
+}
+
+TEST_F(device_test, AMachineThatIsNotKnownIsRefused) {
+  STILLMAP_NEEDS_HOSTCUDA();
+  const status unknown = become_machine(driver(), "no-such-gpu", true);
+  ASSERT_FALSE(unknown);
+  EXPECT_EQ(unknown.error().code, errc::invalid_argument);
+  EXPECT_NE(unknown.error().detail().cause.find("hostcuda does not know the machine"),
+            std::string::npos);
+  EXPECT_NE(unknown.error().detail().cause.find("profile=no-such-gpu"), std::string::npos);
+  become("profile=h200");
+}
 
 // Whatever lies in the two pages: the middle of one block, two blocks, or many small ones.
 TEST_F(device_test, AWrongRemapIsAWrongByte) {
@@ -399,6 +474,38 @@ TEST_F(BaselineTest, ReleasedAddressesAreMappedAgainAndTheRestOfAChunkIsKept) {
   EXPECT_EQ(segments->committed_bytes(), 100_MiB);
 }
 
+TEST_F(BaselineTest, DirectHoldsItsBlocksRoundedTo512Bytes) {
+  const context_guard guard(driver(), dev().context());
+  const stream s = make_stream();
+  const auto direct = target("direct");
+  ASSERT_TRUE(direct);
+  const auto a = direct->allocate(1, s), b = direct->allocate(1025, s);
+  ASSERT_TRUE(a && b);
+  EXPECT_EQ(direct->committed_bytes(), 512u + 1536);
+  ASSERT_TRUE(direct->free(*b));
+  EXPECT_EQ(direct->committed_bytes(), 512u);
+  EXPECT_EQ(direct->peak_committed_bytes(), 512u + 1536);
+}
+
+TEST_F(BaselineTest, AnUnknownBlockIsAnError) {
+  const context_guard guard(driver(), dev().context());
+  const stream s = make_stream();
+  for (const char *const name : {"direct", "pool"}) {
+    if (name[0] == 'p' && !dev().capabilities().memory_pools) continue;
+    const auto baseline = target(name);
+    ASSERT_TRUE(baseline);
+    const auto block = baseline->allocate(512, s);
+    ASSERT_TRUE(block);
+    ASSERT_TRUE(baseline->free(*block));
+    EXPECT_TRUE(fails_with(baseline->free(*block), errc::invalid_argument,
+                           name[0] == 'p' ? "pool::free" : "direct::free"));
+    if (name[0] == 'p') {
+      EXPECT_TRUE(
+          fails_with(baseline->record_use(*block, s), errc::invalid_argument, "pool::record_use"));
+    }
+  }
+}
+
 TEST_F(BaselineTest, ThePoolCountsWhatItHoldsAndThenKeepsNothing) {
   if (!dev().capabilities().memory_pools) GTEST_SKIP() << "has no memory pools";
   const auto get_default = reinterpret_cast<CUresult (*)(CUmemoryPool *, CUdevice)>(
@@ -457,6 +564,41 @@ TEST_F(CheckerTest, AWrongByteIsSeen) {
     }
     ASSERT_TRUE(driver().free(*at));
   }
+}
+
+TEST_F(CheckerTest, TheReportNamesBlockByteAndStream) {
+  const context_guard guard(driver(), dev().context());
+  const stream first = make_stream(), second = make_stream();
+  const stream_ref refs[] = {first, second};
+  const auto at = driver().allocate(1_MiB);
+  ASSERT_TRUE(at);
+  for (const bool shared : {false, true}) {
+    const auto made = block_checker::create(dev(), refs, 2, check_depth::bytes);
+    ASSERT_TRUE(made);
+    block_checker &checker = **made;
+    ASSERT_TRUE(checker.allocated(0, at->pointer(), 512, 0));
+    ASSERT_TRUE(checker.allocated(1, (*at + 512).pointer(), 700, 0));
+    ASSERT_TRUE(checker.used(1, 0));  // its own stream: nothing new
+    if (shared) {
+      ASSERT_TRUE(checker.used(1, 1));
+    }
+    ASSERT_TRUE(driver().synchronize_context());
+    ASSERT_TRUE(driver().set_bytes_async(*at + (512 + 699), 0xee, 1, first.get()));
+    ASSERT_TRUE(driver().synchronize_context());
+    ASSERT_TRUE(checker.before_free(0));
+    ASSERT_TRUE(checker.before_free(1));
+    const auto seen = checker.finish();
+    ASSERT_FALSE(seen);
+    EXPECT_EQ(checker.bytes_checked(), 512u) << "the block that was right";
+    const std::string said = seen.error().detail().cause;
+    EXPECT_NE(said.find("allocation 2 (700 bytes) holds 0xee instead of 0x"), std::string::npos)
+        << said;
+    EXPECT_NE(said.find(shared ? "at offset 699, as stream 1 read it before the free"
+                               : "at offset 699, as stream 0 read it before the free"),
+              std::string::npos)
+        << said;
+  }
+  ASSERT_TRUE(driver().free(*at));
 }
 
 TEST_F(CheckerTest, ends_and_page_boundaries_are_always_checked) {
