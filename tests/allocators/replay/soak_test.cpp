@@ -43,6 +43,24 @@ TEST(RequestsTest, ReadsBothFormatsAndSortsThem) {
   EXPECT_EQ(*json, (std::vector<serving_request>{{0, 7, 2}}));
 }
 
+TEST(RequestsTest, DatesAreSecondsApart) {
+  const auto leap = parse_requests(
+      "a,b,c\n2024-02-28 23:58:57.5,1,16777216\n2024-03-01T01:02:03,16777216,4\n", "m", false);
+  ASSERT_TRUE(leap) << leap.error().message();
+  EXPECT_EQ(leap->back().arrives, 25 * 3600 + 3 * 60 + 5.5);
+  EXPECT_EQ(leap->front().answer, 1u << 24);
+  const auto plain = parse_requests("a,b,c\n 10.25,1,\t2\n12.5,3,4", "m", false);
+  ASSERT_TRUE(plain) << plain.error().message();
+  EXPECT_EQ(*plain, (std::vector<serving_request>{{0, 1, 2}, {2.25, 3, 4}}));
+}
+
+TEST(RequestsTest, AFileThatIsNotThereIsNamed) {
+  const auto read = read_requests("/no/such/file.csv");
+  ASSERT_FALSE(read);
+  EXPECT_EQ(read.error().code, errc::invalid_argument);
+  EXPECT_EQ(read.error().detail().cause, "/no/such/file.csv: cannot be read");
+}
+
 TEST(RequestsTest, EqualArrivalsKeepTheirOrder) {
   const auto csv = parse_requests("a,b,c\n5,1,9\n5,2,9\n2,3,9\n5,4,9\n", "a.csv", false);
   ASSERT_TRUE(csv) << csv.error().message();
@@ -60,6 +78,15 @@ TEST(RequestsTest, SaysWhichLineIsNone) {
   EXPECT_EQ(said("a,b,c\n2023-02-30 00:00:00,2,3\n", false),
             "file:2: no request: '2023-02-30 00:00:00,2,3'");
   EXPECT_EQ(said("a,b,c\n1,2,99999999\n", false), "file:2: no request: '1,2,99999999'");
+  EXPECT_EQ(said("a,b,c\n1,16777217,2\n", false), "file:2: no request: '1,16777217,2'");
+  EXPECT_EQ(said("a,b,c\n1,2,16777217\n", false), "file:2: no request: '1,2,16777217'");
+  EXPECT_EQ(said("a,b,c\ninf,2,3\n", false), "file:2: no request: 'inf,2,3'");
+  for (const char *line :
+       {"2023/11-16 18:15:46,2,3", "2023-11/16 18:15:46,2,3", "2023-11-16_18:15:46,2,3",
+        "2023-11-16 18.15:46,2,3", "2023-11-16 18:15.46,2,3", "2023-11-16 18:15:4,2,3"}) {
+    EXPECT_EQ(said(("a,b,c\n" + std::string(line)).c_str(), false),
+              "file:2: no request: '" + std::string(line) + "'");
+  }
   EXPECT_EQ(said("{\"timestamp\": 1}\n", true), "file:1: no request: '{\"timestamp\": 1}'");
   EXPECT_EQ(said("a,b,c\n", false), "file: no requests");
 }
@@ -83,6 +110,24 @@ TEST(RequestsTest, DrawnOnesFollowTheSun) {
   EXPECT_NEAR(by_hour[12], 5400, 300);
 }
 
+TEST(RequestsTest, DrawnOnesHaveLengthsWithinBounds) {
+  request_source drawn(1, 3);
+  std::vector<std::uint32_t> prompts, answers;
+  for (int i = 0; i < 20000; ++i) {
+    const serving_request r = drawn.next();
+    prompts.push_back(r.prompt);
+    answers.push_back(r.answer);
+  }
+  std::sort(prompts.begin(), prompts.end());
+  std::sort(answers.begin(), answers.end());
+  EXPECT_NEAR(prompts[10000], 812, 40) << "exp(6.7)";
+  EXPECT_NEAR(answers[10000], 148, 7) << "exp(5)";
+  EXPECT_GE(prompts.front(), 8u);
+  EXPECT_EQ(prompts.back(), 14000u);
+  EXPECT_GE(answers.front(), 2u);
+  EXPECT_EQ(answers.back(), 1500u);
+}
+
 // Each block is allocated once, freed once, and used in between; what is live is within the budget.
 TEST(ServerTest, AsksForWhatItFreesAndKeepsToItsCache) {
   serving_options options = small_server();
@@ -95,6 +140,8 @@ TEST(ServerTest, AsksForWhatItFreesAndKeepsToItsCache) {
   EXPECT_LE(s.peak_bytes(),
             options.weight_bytes + options.cache_bytes + options.piece * options.activation_bytes);
   s.stop(ops);
+  s.stop(ops);  // nothing is left to be freed
+  EXPECT_EQ(s.running(), 0u);
   EXPECT_EQ(s.live_bytes(), 0u);
   std::vector<std::uint64_t> live(s.slots());
   std::uint64_t uses = 0, blocks = 0, most_blocks = 0;
@@ -176,6 +223,16 @@ TEST(ServerTest, ServesEachRequestWhenItArrives) {
   }
 }
 
+TEST(ServerTest, ACacheGrowsByAChunkWheneverItIsFull) {
+  server s(tiny_server(), request_source({{0, 2, 10}, {100, 1, 1}}, 1));
+  std::vector<serving_op> ops;
+  s.serve(50, ops);
+  EXPECT_EQ(text_of(ops),
+            "a0:20 a1:200 f1 a1:100 f1 a1:40 a2:100 f2 a2:100 f2 a2:100 f2 a2:100 f2 a2:40 "
+            "a3:100 f3 a3:100 f3 a3:100 f3 a3:100 f3 a3:40 a4:100 f4 f0 f1 f2 f3 ");
+  EXPECT_EQ(s.answered(), 1u);
+}
+
 TEST(ServerTest, ARequestWaitsForTheCacheThatItMayNeed) {
   serving_options options = tiny_server();
   const std::vector<serving_request> pair = {{0, 4, 2}, {0, 4, 2}};
@@ -202,7 +259,8 @@ TEST(ServerTest, WeightsAreLoadedOnceAndStay) {
   EXPECT_EQ(text_of(ops), "a0:250 a1:250 a2:250 a3:250 ");
   ops.clear();
   s.stop(ops);
-  EXPECT_EQ(text_of(ops), "f0 f1 f2 f3 ");
+  s.stop(ops);
+  EXPECT_EQ(text_of(ops), "f0 f1 f2 f3 ") << "once";
   EXPECT_EQ(s.live_bytes(), 0u);
   EXPECT_EQ(s.peak_bytes(), 1000u);
 }
@@ -256,15 +314,14 @@ TEST_F(SoakTest, TheBooksDoNotGrow) {
   }
 }
 
+// The samples of a run add up to the only sample of another: nothing is counted twice.
 TEST_F(SoakTest, EachSampleHasTheFiguresOfItsTime) {
   ASSERT_DONE(become_machine(driver(), "h200", false));  // with a table of costs
   const device d = open_device();
-  server s(small_server(), request_source(5, 2));
+  server s(small_server(), request_source(5, 2)), same(small_server(), request_source(5, 2));
   soak_options o;
   o.seconds = 1800;
   o.sample_seconds = 700;
-  const driver_counts calls_before = driver().counts();
-  const std::uint64_t modelled_before = *modelled_ns(driver());
   soak_sample sum;
   std::vector<double> ends;
   const auto r = soak(d, s, o, [&](const soak_sample &sample) {
@@ -273,11 +330,12 @@ TEST_F(SoakTest, EachSampleHasTheFiguresOfItsTime) {
     sum.ops += sample.ops;
     sum.calls += sample.calls;
     sum.modelled_us += sample.modelled_us;
+    sum.moved += sample.moved;
+    sum.recalled += sample.recalled;
     EXPECT_EQ(sum.answered, s.answered());
     EXPECT_EQ(sample.live, s.live_bytes());
     EXPECT_GE(sample.committed, sample.live);
     EXPECT_EQ(sample.behind, s.behind());
-    EXPECT_GT(sample.host_bytes, 0u);
     EXPECT_GT(sample.ops, 1000u);
     EXPECT_GT(sample.ns_per_op, 0);
     EXPECT_GE(sample.worst_ns_per_op, sample.ns_per_op) << "the mean of its minutes";
@@ -290,11 +348,27 @@ TEST_F(SoakTest, EachSampleHasTheFiguresOfItsTime) {
   EXPECT_EQ(r->refused, 0u);
   EXPECT_EQ(r->peak_live, s.peak_bytes());
   for (const soak_sample &sample : r->samples) EXPECT_LE(sample.committed, r->peak_committed);
-  EXPECT_GT(r->samples[0].calls, 0u);
-  EXPECT_GT(r->samples[0].modelled_us, 0);
-  // No call is in two samples.
-  EXPECT_LE(sum.calls, (driver().counts() - calls_before).total());
-  EXPECT_LE(sum.modelled_us, static_cast<double>(*modelled_ns(driver()) - modelled_before) / 1000);
+
+  o.sample_seconds = 1e9;
+  const auto whole = soak(d, same, o);
+  ASSERT_DONE(whole);
+  ASSERT_EQ(whole->samples.size(), 1u);
+  const soak_sample &all = whole->samples[0], &last = r->samples[2];
+  EXPECT_EQ(all.ends, 1800);
+  EXPECT_EQ(sum.answered, all.answered);
+  EXPECT_EQ(sum.ops, all.ops);
+  EXPECT_EQ(sum.calls, all.calls);
+  EXPECT_GT(sum.calls, 0u);
+  EXPECT_NEAR(sum.modelled_us, all.modelled_us, 1);
+  EXPECT_GT(sum.modelled_us, 0);
+  EXPECT_EQ(sum.moved, all.moved);
+  EXPECT_GT(sum.moved, 0u);
+  EXPECT_EQ(sum.recalled, all.recalled);
+  EXPECT_GT(sum.recalled, 0u);
+  EXPECT_EQ(last.aliased, all.aliased);
+  EXPECT_GT(last.aliased, 0u);
+  EXPECT_EQ(last.host_bytes, all.host_bytes);
+  EXPECT_GT(last.host_bytes, 0u);
 }
 
 // More than there is room for: some are turned away, and the rest goes on.
