@@ -76,7 +76,8 @@ void write(std::string &out, const caching_allocator_stats &s) {
   o.add("growths", s.growths).add("pages_created", s.pages_created);
   o.add("pages_moved", s.pages_moved).add("pages_recalled", s.pages_recalled);
   o.add("pages_released", s.pages_released).add("host_waits", s.host_waits);
-  o.add("out_of_memory", s.out_of_memory).add("host_bytes", s.host_bytes).end();
+  o.add("out_of_memory", s.out_of_memory).add("created_ahead", s.created_ahead);
+  o.add("host_bytes", s.host_bytes).end();
 }
 
 void write(std::string &out, const heap_extent &s) {
