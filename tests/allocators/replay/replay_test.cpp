@@ -133,6 +133,10 @@ TEST_P(ReplayTest, TellsTheTimeOfItsRequestsWhenAsked) {
   EXPECT_LE(with->cpu_ns->p99, with->cpu_ns->p999);
   EXPECT_LE(with->cpu_ns->p999, with->cpu_ns->max);
   EXPECT_GT(with->cpu_ns->max, 0) << "what is subtracted is the least that the clock takes";
+  const auto one = run(*device_, plan("# stillmap-trace v1\na,0,512,0\n"), o);
+  ASSERT_DONE(one);
+  ASSERT_TRUE(one->cpu_ns);
+  EXPECT_EQ(one->cpu_ns->max, one->cpu_ns->p50) << "there is one request";
 }
 
 TEST_P(ReplayTest, TellsTheModelledTimeOfItsCalls) {
@@ -202,22 +206,6 @@ TEST_P(ReplayTest, TimesAreOfTheIterationsFromTheThirdOn) {
     EXPECT_EQ(r->ns_per_op_mean, 0);
     EXPECT_FALSE(r->cpu_ns);
   }
-}
-
-TEST_P(ReplayTest, TimesOfRequestsAreInOrder) {
-  replay_options o = options();
-  o.request_times = true;
-  const auto many = run(*device_, plan(program(5, 2, 2_MiB)), o);
-  ASSERT_DONE(many);
-  ASSERT_TRUE(many->cpu_ns);
-  EXPECT_GT(many->cpu_ns->max, 0);
-  EXPECT_LE(many->cpu_ns->p50, many->cpu_ns->p99);
-  EXPECT_LE(many->cpu_ns->p99, many->cpu_ns->p999);
-  EXPECT_LE(many->cpu_ns->p999, many->cpu_ns->max);
-  const auto one = run(*device_, plan("# stillmap-trace v1\na,0,512,0\n"), o);
-  ASSERT_DONE(one);
-  ASSERT_TRUE(one->cpu_ns);
-  EXPECT_EQ(one->cpu_ns->max, one->cpu_ns->p50) << "there is one request";
 }
 
 TEST_P(ReplayTest, ShortMemoryIsAResultAndTheLeastIsFound) {
@@ -437,206 +425,6 @@ INSTANTIATE_TEST_SUITE_P(All, ReplayTest,
                            for (char &c : text) c = c == '-' ? '_' : c;
                            return text;
                          });
-
-// The baselines by themselves.
-class BaselineTest : public buffer_test {
- protected:
-  std::unique_ptr<replay_target> target(const char *name, const target_options &o = {}) const {
-    auto made = (*find_target(name))->make(dev(), o);
-    EXPECT_TRUE(made) << (made ? "" : made.error().message());
-    return made ? std::move(*made) : nullptr;
-  }
-};
-
-TEST_F(BaselineTest, ReleasedAddressesAreMappedAgainAndTheRestOfAChunkIsKept) {
-  STILLMAP_NEEDS_VMM();
-  const context_guard guard(driver(), dev().context());
-  const stream s = make_stream();
-  target_options o;
-  o.limit = 100_MiB;  // five chunks
-  const auto segments = target("segments-expanding", o);
-  ASSERT_TRUE(segments);
-  const auto allocate = [&](std::size_t bytes) {
-    const auto got = segments->allocate(bytes, s);
-    EXPECT_TRUE(got) << (got ? "" : got.error().message());
-    return got ? static_cast<char *>(*got) : nullptr;
-  };
-  char *const first = allocate(45_MiB);
-  ASSERT_NE(first, nullptr);
-  EXPECT_EQ(allocate(10_MiB), first + 45_MiB) << "it shares a chunk with the first";
-  EXPECT_EQ(segments->committed_bytes(), 60_MiB);
-  ASSERT_TRUE(segments->free(first));
-  // Three chunks more than the limit allows: the two whole ones of the first are released.
-  EXPECT_EQ(allocate(50_MiB), first + 55_MiB);
-  EXPECT_EQ(segments->committed_bytes(), 80_MiB);
-  EXPECT_EQ(allocate(20_MiB), first);
-  EXPECT_EQ(allocate(5_MiB), first + 40_MiB) << "the end of the first is still mapped";
-  EXPECT_EQ(segments->committed_bytes(), 100_MiB);
-}
-
-TEST_F(BaselineTest, DirectHoldsItsBlocksRoundedTo512Bytes) {
-  const context_guard guard(driver(), dev().context());
-  const stream s = make_stream();
-  const auto direct = target("direct");
-  ASSERT_TRUE(direct);
-  const auto a = direct->allocate(1, s), b = direct->allocate(1025, s);
-  ASSERT_TRUE(a && b);
-  EXPECT_EQ(direct->committed_bytes(), 512u + 1536);
-  ASSERT_TRUE(direct->free(*b));
-  EXPECT_EQ(direct->committed_bytes(), 512u);
-  EXPECT_EQ(direct->peak_committed_bytes(), 512u + 1536);
-}
-
-TEST_F(BaselineTest, AnUnknownBlockIsAnError) {
-  const context_guard guard(driver(), dev().context());
-  const stream s = make_stream();
-  for (const char *const name : {"direct", "pool"}) {
-    if (name[0] == 'p' && !dev().capabilities().memory_pools) continue;
-    const auto baseline = target(name);
-    ASSERT_TRUE(baseline);
-    const auto block = baseline->allocate(512, s);
-    ASSERT_TRUE(block);
-    ASSERT_TRUE(baseline->free(*block));
-    EXPECT_TRUE(fails_with(baseline->free(*block), errc::invalid_argument,
-                           name[0] == 'p' ? "pool::free" : "direct::free"));
-    if (name[0] == 'p') {
-      EXPECT_TRUE(
-          fails_with(baseline->record_use(*block, s), errc::invalid_argument, "pool::record_use"));
-    }
-  }
-}
-
-TEST_F(BaselineTest, ThePoolCountsWhatItHoldsAndThenKeepsNothing) {
-  if (!dev().capabilities().memory_pools) GTEST_SKIP() << "has no memory pools";
-  const auto get_default = reinterpret_cast<CUresult (*)(CUmemoryPool *, CUdevice)>(
-      driver().symbol("cuDeviceGetDefaultMemPool"));
-  const auto get = reinterpret_cast<CUresult (*)(CUmemoryPool, CUmemPool_attribute, void *)>(
-      driver().symbol("cuMemPoolGetAttribute"));
-  ASSERT_TRUE(get_default != nullptr && get != nullptr);
-  const context_guard guard(driver(), dev().context());
-  CUmemoryPool standard = nullptr;
-  ASSERT_EQ(get_default(&standard, dev().ordinal()), CUDA_SUCCESS);
-  const auto attribute = [&](CUmemPool_attribute which) {
-    cuuint64_t bytes = 77;
-    EXPECT_EQ(get(standard, which, &bytes), CUDA_SUCCESS);
-    return bytes;
-  };
-  const stream s = make_stream();
-  {
-    const auto pool = target("pool");
-    ASSERT_TRUE(pool);
-    EXPECT_EQ(attribute(CU_MEMPOOL_ATTR_RELEASE_THRESHOLD), UINT64_MAX);
-    const auto block = pool->allocate(40_MiB, s);
-    ASSERT_TRUE(block) << block.error().message();
-    EXPECT_GE(pool->committed_bytes(), 40_MiB);
-    EXPECT_GE(pool->peak_committed_bytes(), 40_MiB);
-    ASSERT_TRUE(pool->free(*block));
-  }
-  EXPECT_EQ(attribute(CU_MEMPOOL_ATTR_RELEASE_THRESHOLD), 0u);
-  EXPECT_EQ(attribute(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 0u);
-}
-
-// An allocator that hands a block on while another stream still uses it is found out.
-class CheckerTest : public buffer_test {};
-
-TEST_F(CheckerTest, AWrongByteIsSeen) {
-  const context_guard guard(driver(), dev().context());
-  const stream s = make_stream();
-  const stream_ref refs[] = {s};
-  for (const check_depth depth : {check_depth::pages, check_depth::bytes}) {
-    const auto at = driver().allocate(3_MiB);
-    ASSERT_TRUE(at);
-    {
-      const auto made = block_checker::create(dev(), refs, 1, depth);
-      ASSERT_TRUE(made);
-      block_checker *const checker = made->get();
-      ASSERT_TRUE(checker->allocated(0, at->pointer(), 3_MiB, 0));
-      // The last byte before the page boundary inside.
-      const std::size_t edge = page() - at->value() % page();
-      ASSERT_TRUE(driver().set_bytes_async(*at + (edge - 1), 0xee, 1, s.get()));
-      ASSERT_TRUE(checker->before_free(0));
-      const auto seen = checker->finish();
-      ASSERT_FALSE(seen);
-      EXPECT_NE(seen.error().message().find("a wrong byte: allocation 1"), std::string::npos);
-      EXPECT_NE(seen.error().message().find("offset " + std::to_string(edge - 1)),
-                std::string::npos)
-          << seen.error().message();
-    }
-    ASSERT_TRUE(driver().free(*at));
-  }
-}
-
-TEST_F(CheckerTest, TheReportNamesBlockByteAndStream) {
-  const context_guard guard(driver(), dev().context());
-  const stream first = make_stream(), second = make_stream();
-  const stream_ref refs[] = {first, second};
-  const auto at = driver().allocate(1_MiB);
-  ASSERT_TRUE(at);
-  for (const bool shared : {false, true}) {
-    const auto made = block_checker::create(dev(), refs, 2, check_depth::bytes);
-    ASSERT_TRUE(made);
-    block_checker &checker = **made;
-    ASSERT_TRUE(checker.allocated(0, at->pointer(), 512, 0));
-    ASSERT_TRUE(checker.allocated(1, (*at + 512).pointer(), 700, 0));
-    ASSERT_TRUE(checker.used(1, 0));  // its own stream: nothing new
-    if (shared) {
-      ASSERT_TRUE(checker.used(1, 1));
-    }
-    ASSERT_TRUE(driver().synchronize_context());
-    ASSERT_TRUE(driver().set_bytes_async(*at + (512 + 699), 0xee, 1, first.get()));
-    ASSERT_TRUE(driver().synchronize_context());
-    ASSERT_TRUE(checker.before_free(0));
-    ASSERT_TRUE(checker.before_free(1));
-    const auto seen = checker.finish();
-    ASSERT_FALSE(seen);
-    EXPECT_EQ(checker.bytes_checked(), 512u) << "the block that was right";
-    const std::string said = seen.error().detail().cause;
-    EXPECT_NE(said.find("allocation 2 (700 bytes) holds 0xee instead of 0x"), std::string::npos)
-        << said;
-    EXPECT_NE(said.find(shared ? "at offset 699, as stream 1 read it before the free"
-                               : "at offset 699, as stream 0 read it before the free"),
-              std::string::npos)
-        << said;
-  }
-  ASSERT_TRUE(driver().free(*at));
-}
-
-TEST_F(CheckerTest, ends_and_page_boundaries_are_always_checked) {
-  const context_guard guard(driver(), dev().context());
-  const stream s = make_stream();
-  const stream_ref refs[] = {s};
-  const auto at = driver().allocate(8_MiB);
-  ASSERT_TRUE(at);
-  const std::size_t edge = page() - at->value() % page(), bytes = edge + page() + 1000;
-  {
-    std::uint64_t checked = 0;
-    const auto check = [&](std::size_t length, std::optional<std::size_t> wrong) {
-      const auto made = block_checker::create(dev(), refs, 1, check_depth::pages);
-      ASSERT_TRUE(made);
-      block_checker &checker = **made;
-      ASSERT_TRUE(checker.allocated(0, at->pointer(), length, 0));
-      if (wrong) {
-        ASSERT_TRUE(driver().set_bytes_async(*at + *wrong, 0xee, 1, s.get()));
-      }
-      ASSERT_TRUE(checker.before_free(0));
-      EXPECT_EQ(checker.finish().has_value(), !wrong) << length << " bytes, " << wrong.value_or(0);
-      checked = checker.bytes_checked();
-    };
-    for (const std::size_t length : {std::size_t{1}, std::size_t{128}, std::size_t{129}}) {
-      check(length, std::nullopt);
-      check(length, 0);
-      check(length, length - 1);
-    }
-    for (const std::size_t wrong :
-         {std::size_t{0}, std::size_t{63}, edge - 32, edge - 1, edge, edge + 31, edge + page() - 1,
-          edge + page(), bytes - 64, bytes - 1}) {
-      check(bytes, wrong);
-    }
-    check(bytes, std::nullopt);
-    EXPECT_EQ(checked, 4 * 64u) << "both ends and two boundaries";
-  }
-  ASSERT_TRUE(driver().free(*at));
-}
 
 }  // namespace
 }  // namespace stillmap::testing
