@@ -69,8 +69,9 @@ struct arena_stats {
   std::size_t pending_free = 0;
   std::size_t committed = 0;  // addresses with physical memory
   std::size_t reserved = 0;   // addresses
-  // Addresses that stay mapped to pages in use at another address of the arena. Such a page comes
-  // back without a driver call.
+  // Addresses that stay mapped to pages in use at another address, of this arena or of another. Such
+  // a page comes back without being mapped: within the arena without a driver call, from another
+  // behind an event.
   std::size_t aliased = 0;
   std::size_t cached = 0;            // freed blocks kept whole for the next request of their size
   std::size_t free_whole_pages = 0;  // free bytes in pages without any block; these pages can move

@@ -1,7 +1,7 @@
 // The implementation of caching_allocator: the arenas, and how pages enter and leave them.
 // Internal.
 //
-// Lock order: growth_mutex_ > arena::lock (one at a time, except in stats()) > the ledger's and the
+// Lock order: growth_mutex_ > arena::lock (several in the order of arenas_) > the ledger's and the
 // page pool's locks. One thread at a time grows the heap, so growth_mutex_ is held across driver
 // calls. An arena's lock never is: threads whose requests fit do not wait for the driver.
 //
@@ -19,6 +19,7 @@
 #include "stillmap/allocators/heap_map.h"
 #include "stillmap/allocators/internal/address_directory.h"
 #include "stillmap/allocators/internal/arena.h"
+#include "stillmap/allocators/internal/arena_locks.h"
 #include "stillmap/allocators/internal/fork_watch.h"
 #include "stillmap/allocators/internal/history_ring.h"
 #include "stillmap/allocators/internal/private_pools.h"
@@ -175,6 +176,11 @@ class allocator_core {
   void give_up(const std::vector<extent *> &extents, const fence &idle);
   void drop_aliases_if_fragmented(arena &a);
   bool drop_aliases(arena &a);
+  bool lends(const arena &a) const;
+  void recall_lent_pages();
+  void *allocate_at_lent(arena &a, const block_request &r);
+  void return_lent(arena &a, const block_request &r);
+  std::size_t freely_created(const arena &a, std::size_t pages) const;
 
   // allocator_chunks.cpp: memory from cuMemAlloc, where the device cannot map pages; all require
   // growth_mutex_.
@@ -203,7 +209,8 @@ class allocator_core {
   void reclaim_pending(arena &a, bool wait) noexcept;
   void reclaim_unmapping(arena &a, bool wait) noexcept;
   result<void *> allocate_after_reclaim(arena &a, const block_request &r);
-  status retire(arena &a, std::size_t pages, std::size_t &bytes);
+  status retire(arena &a, std::size_t pages, const std::vector<arena *> &aliased,
+                std::size_t &bytes);
   void flush_all();
   void unmap_everything() noexcept;
   status wait_for_device() const;
@@ -223,6 +230,7 @@ class allocator_core {
   const std::vector<access_grant> access_;
   const caching_allocator_options options_;
   const std::shared_ptr<trace_recorder> recorder_;  // nullptr: no trace is recorded
+  const std::shared_ptr<shared_pages> shared_ = std::make_shared<shared_pages>();
   stream_directory streams_;
   address_directory addresses_;
 

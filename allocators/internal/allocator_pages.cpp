@@ -1,6 +1,9 @@
 // The pages of one growth: taken from arenas or created, ordered after their last use, mapped, and
 // unmapped where they were. docs/allocator.md#growth-and-remapping
 #include <algorithm>
+#include <array>
+#include <new>
+#include <utility>
 
 #include "stillmap/allocators/internal/allocator_core.h"
 #include "stillmap/allocators/internal/thread_stream.h"
@@ -63,7 +66,10 @@ status allocator_core::create(arena &a, std::size_t pages, page_supply &supply) 
   }
   if (!s) {
     // The rest of the device is in use by others.
-    if (s.error().code != std::errc::not_enough_memory) pack_all(false);
+    if (s.error().code != std::errc::not_enough_memory) {
+      pack_all(false);
+      recall_lent_pages();
+    }
     return s;
   }
   for (const page_ptr &p : supply.created) {
@@ -104,13 +110,9 @@ status allocator_core::order_after_last_use(arena &a, page_supply &supply) {
 
 // The host memory for release_old_mappings, which comes after the last step that can fail.
 void allocator_core::expect_release(arena &a, page_supply &supply) const {
+  a.extents.expect_aliases(supply.moved_pages);
   for (taken_pages &t : supply.moved) {
-    if (t.from == &a) {
-      const std::lock_guard lock(a.lock);
-      a.extents.expect_aliases(supply.moved_pages);
-      continue;
-    }
-    make_room(t.from->unmapping, supply.moved.size());
+    if (t.from != &a) make_room(t.from->unmapping, supply.moved.size());
   }
 }
 
@@ -158,24 +160,86 @@ void allocator_core::give_up(const std::vector<extent *> &extents, const fence &
   }
 }
 
-// Pages from the same arena stay mapped at their old addresses as aliases, to be recalled without a
-// driver call. Other old mappings are undone when their streams have passed.
+// Pages from the same arena, and from one that wants them back, stay mapped at their old addresses as
+// aliases, to be recalled without mapping them. Other old mappings are undone when their streams have
+// passed.
 void allocator_core::release_old_mappings(arena &a, const extent_map::carved_extent &place,
                                           page_supply &supply) {
   std::uint64_t to = place.missing.begin.value();
   for (taken_pages &t : supply.moved) {
-    if (t.from == &a) {
-      const std::lock_guard lock(a.lock);
+    const bool stay = t.from == &a || lends(*t.from);
+    {
+      const arena_locks locks(*t.from, a);
       for (extent *s : t.extents) {
         const std::uint64_t bytes = s->bytes;
-        a.extents.add_alias(s, to);  // merges: `s` may be gone afterwards
+        if (stay) {
+          t.from->extents.add_alias(s, to, a.extents);  // merges: `s` may be gone afterwards
+        } else {
+          t.from->extents.move_away(*s, to, a.extents);
+        }
         to += bytes;
       }
-      continue;
+      if (stay) t.from->have_become_aliased();
     }
-    for (const extent *s : t.extents) to += s->bytes;
+    if (stay) continue;
     give_up(t.extents, t.idle);
     t.from->unmapping.push_back({std::move(t.extents), std::move(t.idle)});
+  }
+}
+
+// ---- lending ----
+
+// Whether pages that leave for another arena stay mapped there.
+bool allocator_core::lends(const arena &a) const {
+  return arenas_.size() <= arena_locks::most && a.lends();
+}
+
+// Memory is short, so that pages will not be created instead.
+void allocator_core::recall_lent_pages() {
+  if (arenas_.size() == 1 || arenas_.size() > arena_locks::most) return;
+  each_arena([](arena &a) { a.recall_lent_pages(); });
+}
+
+// Returns lent pages to the first placement for the request to which they can return, behind the work
+// that used them. nullptr: there is none before one that needs no such pages.
+void *allocator_core::allocate_at_lent(arena &a, const block_request &r) {
+  {
+    const std::lock_guard lock(a.lock);
+    if (!a.wants_lent(r)) return nullptr;
+  }
+  // A pinned arena has lent none.
+  if (arenas_.size() <= arena_locks::most && !capturing(a)) return_lent(a, r);
+  const std::lock_guard lock(a.lock);
+  return a.allocate_at_placement(r);
+}
+
+void allocator_core::return_lent(arena &a, const block_request &r) {
+  std::vector<arena::lent_pages> pages;
+  {
+    const arena_locks locks(arenas_);
+    pages = a.find_lent(r, addresses_);
+    if (pages.empty()) return;
+    arena::take_lent(pages);
+  }
+  const auto put_back = [&] {
+    const arena_locks locks(arenas_);
+    arena::put_back_lent(pages);
+  };
+  try {
+    std::array<bool, arena_locks::most> ordered{};
+    for (const arena::lent_pages &p : pages) {
+      if (std::exchange(ordered[p.in->id - 1], true)) continue;
+      const auto after = fence_after(*p.in);
+      // A capture began on that stream: there are other pages.
+      if (!after || !after->make_wait(device_, thread_stream::handle_of(a.stream))) {
+        return put_back();
+      }
+    }
+    const arena_locks locks(arenas_);
+    a.recall_lent(pages);
+  } catch (const std::bad_alloc &) {
+    put_back();
+    throw;
   }
 }
 

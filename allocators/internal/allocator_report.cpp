@@ -71,7 +71,7 @@ caching_allocator_stats allocator_core::stats() const {
   {
     const std::lock_guard lock(arenas_mutex_);
     const bool listed = reserve(out.arenas, arenas_.size());
-    // Locks all arenas, so that a page that moves is not counted twice. No other code locks two.
+    // Locks all arenas, so that a page that moves is not counted twice.
     for (const auto &a : arenas_) a->lock.lock();
     for (const auto &a : arenas_) {
       const arena_stats figures = figures_of(*a);
@@ -92,7 +92,7 @@ caching_allocator_stats allocator_core::stats() const {
   out.pages_released = released_;
   out.host_waits = host_waits_;
   out.out_of_memory = failed_;
-  out.host_bytes += history.host_bytes();
+  out.host_bytes += shared_->host_bytes() + history.host_bytes();
   return out;
 }
 

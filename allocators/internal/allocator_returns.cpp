@@ -90,6 +90,12 @@ result<release_report> allocator_core::trim(std::size_t keep) {
     if (!a->pinned && !capturing(*a)) giving.push_back(a.get());
   }
   for (arena *const a : giving) drop_aliases(*a);
+  // Where no event could be recorded on the stream.
+  std::vector<arena *> aliased;
+  for (const auto &a : arenas_) {
+    const std::lock_guard lock(a->lock);
+    if (a->extents.aliased_bytes() != 0) aliased.push_back(a.get());
+  }
   reclaim(false);
   flush_all();
   std::size_t free_pages = 0;
@@ -103,7 +109,7 @@ result<release_report> allocator_core::trim(std::size_t keep) {
   for (arena *const a : giving) {
     if (surplus == 0) break;
     std::size_t bytes = 0;
-    if (status s = retire(*a, surplus, bytes); !s) outcome = s;
+    if (status s = retire(*a, surplus, aliased, bytes); !s) outcome = s;
     given += bytes;
     surplus -= bytes / page();
   }
@@ -117,15 +123,17 @@ result<release_report> allocator_core::trim(std::size_t keep) {
   return report_release(given, giving);
 }
 
-// Releases up to `pages` whole free pages of `a`. Pages that cannot be released stay.
-status allocator_core::retire(arena &a, std::size_t pages, std::size_t &bytes) {
-  {
-    const std::lock_guard lock(a.lock);
-    // Aliases are left where no event could be recorded on the stream.
-    if (a.extents.aliased_bytes() != 0) {
-      return make_error(errc::busy, "caching_allocator::empty_cache",
-                        "a stream that captures a graph delays the release");
-    }
+// Releases up to `pages` whole free pages of `a`. Pages that cannot be released stay. `aliased`: the
+// arenas that still have aliases.
+status allocator_core::retire(arena &a, std::size_t pages, const std::vector<arena *> &aliased,
+                              std::size_t &bytes) {
+  const auto has_aliases = [&](const arena *other) {
+    const std::lock_guard lock(other->lock);
+    return other == &a || other->extents.has_aliases_of(a.extents);
+  };
+  if (std::any_of(aliased.begin(), aliased.end(), has_aliases)) {
+    return make_error(errc::busy, "caching_allocator::empty_cache",
+                      "a stream that captures a graph delays the release");
   }
   page_supply supply;
   std::vector<extent *> going;
@@ -148,6 +156,10 @@ status allocator_core::retire(arena &a, std::size_t pages, std::size_t &bytes) {
                                       s->range(), t.idle);
       });
       if (gone) {
+        {
+          const std::lock_guard lock(a.lock);
+          a.extents.leave(*s);
+        }
         going.push_back(s);
         bytes += static_cast<std::size_t>(s->bytes);
         notify_unmapped(a, s->range());

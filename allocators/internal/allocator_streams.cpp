@@ -42,7 +42,7 @@ arena &allocator_core::arena_for(stream_ref s) {
 }
 
 arena &allocator_core::make_arena(stream_ref s) {
-  auto made = std::make_unique<arena>(arenas_.size() + 1, s, page(), true, in_chunks());
+  auto made = std::make_unique<arena>(arenas_.size() + 1, s, page(), true, in_chunks(), shared_);
   made->history = &history;
   {
     const std::lock_guard lock(arenas_mutex_);

@@ -17,7 +17,8 @@ void *arena::allocate(const block_request &r) {
     }
   }
   add_to_pattern(r);
-  extent *const s = find_extent(growth_for(r), extent_map::search::quick, search_in::own_zone);
+  extent *const s =
+      find_extent(growth_for(r), extent_map::search::quick, search_in::own_zone, at_lent::stop);
   if (s == nullptr) return nullptr;
   return r.small() ? enter_slab(s, r) : enter(s, r);
 }
@@ -38,20 +39,23 @@ void *arena::allocate_best_fit(const block_request &r, bool whole, search_in whe
     if (slab *const s = slabs_.first(static_cast<std::size_t>(r.bytes)))
       return allocate_in_slab(*s, r);
   }
-  extent *const s = find_extent(whole ? r : growth_for(r), extent_map::search::thorough, where);
+  extent *const s =
+      find_extent(whole ? r : growth_for(r), extent_map::search::thorough, where, at_lent::skip);
   if (s == nullptr) return nullptr;
   return r.small() && !whole ? enter_slab(s, r) : enter(s, r);
 }
 
 // The first available placement of that size, otherwise a new one in free memory; then the same
 // again after everything cached for other sizes was merged.
-extent *arena::find_extent(const block_request &r, extent_map::search mode, search_in where) {
+extent *arena::find_extent(const block_request &r, extent_map::search mode, search_in where,
+                           at_lent lent) {
   const address_zone own = zone_of(r.bytes);
   for (const bool again : {false, true}) {
     if (again && cached_bytes_ == 0 && !empty_slabs_) break;
     if (again) flush();
     if (r.alignment == allocation_granule) {
-      if (extent *const s = find_cached_placement(r)) return s;
+      if (extent *const s = find_cached_placement(r, lent)) return s;
+      if (lent == at_lent::stop && wants_lent(r)) return nullptr;
     }
     if (extent *const s = extents.place(r.bytes, r.alignment, mode, own)) return s;
     if (!zoned_ || where != search_in::all_zones) continue;
@@ -62,7 +66,7 @@ extent *arena::find_extent(const block_request &r, extent_map::search mode, sear
   return nullptr;
 }
 
-extent *arena::find_cached_placement(const block_request &r) {
+extent *arena::find_cached_placement(const block_request &r, at_lent lent) {
   size_bin *const of = placements_.find(r.bytes);
   if (of == nullptr) return nullptr;
   for (std::size_t i = of->first_open(); i != size_bin::none; i = of->first_open(i + 1)) {
@@ -71,6 +75,7 @@ extent *arena::find_cached_placement(const block_request &r) {
       return s;
     }
     if (extent *const s = claim(*of, i)) return s;
+    if (lent == at_lent::stop && of->is_open(i)) return nullptr;
   }
   return nullptr;
 }
@@ -97,7 +102,8 @@ wait_list *arena::recall_blocker(const extent &first, std::uint64_t begin, std::
     if (s->state != extent_state::aliased) continue;
     const std::uint64_t last = std::min(high, s->end());
     for (std::uint64_t at = std::max(low, s->begin); at < last;) {
-      const extent_map::run there = extents.next_run(at, (last - at) / page, claims_);
+      if (!extents.contains(extents.owner_of(at))) return &want_lent_;
+      const extent_map::run there = extents.next_run(at, (last - at) / page, claims_, extents);
       const std::uint64_t bytes = there.pages * page;
       if (bytes == 0 || (there.owner < high && there.owner + bytes > low)) return &want_recall_;
       if (wait_list *const list = run_blocker(at, there.owner, bytes)) return list;
@@ -108,18 +114,12 @@ wait_list *arena::recall_blocker(const extent &first, std::uint64_t begin, std::
 }
 
 wait_list *arena::run_blocker(std::uint64_t alias, std::uint64_t owner, std::uint64_t bytes) {
-  recall r{alias, owner, 0, false};
+  recall r{alias, owner, bytes, false};
   for (extent *s = extents.at(owner);; s = s->next) {
     if (wait_list *const list = blocker_of(*s)) return list;
     r.cached = r.cached || s->cached;
     if (owner + bytes <= s->end()) break;
-    if (s->next != nullptr) continue;
-    // Two reservations may happen to be adjacent.
-    r.bytes = s->end() - owner;
-    recalls_.push_back(r);
-    return run_blocker(alias + r.bytes, owner + r.bytes, bytes - r.bytes);
   }
-  r.bytes = bytes;
   recalls_.push_back(r);
   return nullptr;
 }
@@ -144,6 +144,7 @@ extent *arena::claim(size_bin &of, std::size_t i) {
   }
   if (aliased) {
     if (wait_list *const list = recall_blocker(*first, begin, end)) {
+      if (list == &want_lent_ && recalls_lent_) return nullptr;  // it stays open
       of.wait(i, *list);
       return nullptr;
     }
@@ -205,6 +206,7 @@ void arena::wake_for_pages(const extent_map::carved_extent &e) {
   wake(e.node->waiting);
   wake(want_pages_);
   wake(want_recall_);
+  wake(want_lent_);
 }
 
 extent *arena::commit(const extent_map::carved_extent &e) {
@@ -269,7 +271,7 @@ void arena::forget_placements() {
     s.bin = nullptr;
     s.waiting = {};
   });
-  want_pages_ = want_recall_ = {};
+  want_pages_ = want_recall_ = want_lent_ = {};
   placements_.forget_all();
   last_bin_ = nullptr;
 }

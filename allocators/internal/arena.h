@@ -7,10 +7,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
 #include "stillmap/allocators/heap_map.h"
+#include "stillmap/allocators/internal/address_directory.h"
 #include "stillmap/allocators/internal/arena_lock.h"
 #include "stillmap/allocators/internal/block_table.h"
 #include "stillmap/allocators/internal/extent_map.h"
@@ -68,11 +70,14 @@ class arena {
 
   // `zoned`: small blocks have addresses of their own. `in_chunks`: its pages cannot move, so it stays
   // packed.
+  // `shared`: of all arenas between which pages move.
   arena(std::uint64_t number, stream_ref s, std::size_t page_bytes, bool zoned = false,
-        bool in_chunks = false)
+        bool in_chunks = false,
+        std::shared_ptr<shared_pages> shared = std::make_shared<shared_pages>())
       : stream(s),
         id(number),
-        extents(page_bytes, !in_chunks),
+        extents(page_bytes, !in_chunks, std::move(shared)),
+        claims_(number << 40),
         zoned_(zoned),
         in_chunks_(in_chunks) {}
   arena(const arena &) = delete;
@@ -131,6 +136,30 @@ class arena {
   void put_back(extent *s);  // an unmapping extent becomes free again
   // The extent that must be carved to serve `r`: `r` itself, or a slab for it.
   static block_request growth_for(const block_request &r);
+
+  // arena_lending.cpp: pages that went to other arenas and stay mapped here.
+  bool lends() const { return !packed_ && !pinned; }
+  // From now on a placement that lacks only lent pages is in its turn like any other. Until then it
+  // waits.
+  void recall_lent_pages();
+  bool wants_lent(const block_request &r);  // allocate() stopped at such a placement, or would
+  struct lent_pages {
+    std::uint64_t alias = 0, owner = 0, bytes = 0;
+    arena *in = nullptr;      // where they are now
+    extent *taken = nullptr;  // set aside there
+  };
+  // The lent pages that the first available placement for `r` needs: they are free or cached where they
+  // are. Empty: it needs none. Requires: the lock of every arena. May run out.
+  std::vector<lent_pages> find_lent(const block_request &r, const address_directory &addresses);
+  // Sets them aside. Requires: the locks of their arenas. May run out.
+  static void take_lent(std::vector<lent_pages> &pages);
+  static void put_back_lent(const std::vector<lent_pages> &pages);
+  // They are free here, and aliased where they were. May run out, and then changes nothing.
+  void recall_lent(const std::vector<lent_pages> &pages);
+  // Unmapping extents have become aliased.
+  void have_become_aliased() { wake(want_pages_); }
+  // Flushes, and allocates at a placement that needs no lent pages. May run out.
+  void *allocate_at_placement(const block_request &r);
 
   // Merges all cached blocks and empty slabs into free memory.
   void flush();
@@ -202,6 +231,9 @@ class arena {
     std::uint64_t alias, owner, bytes;
     bool cached;  // cached blocks lie at the owner
   };
+
+  // What a search does at a placement that lacks only lent pages.
+  enum class at_lent : std::uint8_t { stop, skip };
 
   extent *cached_for(const block_request &r) noexcept {
     size_bin *bin = last_bin_;
@@ -299,11 +331,15 @@ class arena {
   }
   void notify_recalled(std::uint64_t to, std::uint64_t from, std::uint64_t bytes) const;
   void add_to_pattern(const block_request &r);
-  extent *find_extent(const block_request &r, extent_map::search mode, search_in where);
-  extent *find_cached_placement(const block_request &r);
+  extent *find_extent(const block_request &r, extent_map::search mode, search_in where,
+                      at_lent lent);
+  extent *find_cached_placement(const block_request &r, at_lent lent);
   extent *claim(size_bin &of, std::size_t i);
   wait_list *blocker_of(extent &s);
   wait_list *recall_blocker(const extent &first, std::uint64_t begin, std::uint64_t end);
+  std::optional<std::vector<lent_pages>> find_lent(std::uint64_t begin, std::uint64_t end,
+                                                   const address_directory &addresses);
+  bool all_unused(std::uint64_t begin, std::uint64_t end) const;
   wait_list *run_blocker(std::uint64_t alias, std::uint64_t owner, std::uint64_t bytes);
   void perform_recall(const recall &r);
   void wake_for_pages(const extent_map::carved_extent &e);
@@ -329,10 +365,12 @@ class arena {
   slab_heaps slabs_;
   placement_cache placements_;
   extent nothing_;
-  std::uint64_t claims_ = 0;     // claims that involved aliased pages
+  std::uint64_t claims_;  // the last claim that involved aliased pages; no other arena has it
   std::vector<recall> recalls_;  // of the current claim
   wait_list want_pages_;         // placements that wait for pages at their addresses
   wait_list want_recall_;        // placements that wait until others no longer share their pages
+  wait_list want_lent_;          // placements that wait for pages lent to other arenas
+  bool recalls_lent_ = false;    // they do not wait
   bool empty_slabs_ = false;     // there may be an empty slab without a placement
   bool packed_ = true;
   static constexpr std::uint64_t largest_small = std::uint64_t{1} << 20;

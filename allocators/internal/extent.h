@@ -3,8 +3,8 @@
 //
 // States: uncommitted -> free <-> live, once pages are mapped. free -> unmapping -> uncommitted:
 //         whole pages taken for use in another arena or released; the second step follows when the
-//         old mapping is undone. free <-> aliased: whole pages used at another address of the
-//         arena, which stay mapped here.
+//         old mapping is undone. free <-> aliased: whole pages used at another address, of this
+//         arena or of another, which stay mapped here.
 #pragma once
 
 #include <algorithm>
@@ -33,7 +33,7 @@ enum class extent_state : std::uint8_t {
   free,         // committed memory without a block
   live,         // an allocated or cached block, a slab, or memory that is being committed
   unmapping,    // whole pages whose mapping is being undone
-  aliased,      // whole pages that stay mapped here but are used at another address of the arena
+  aliased,      // whole pages that stay mapped here but are used at another address
 };
 
 // Where in an arena small and large blocks lie: each has addresses of its own, so that a small block

@@ -10,8 +10,10 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "stillmap/allocators/internal/extent.h"
@@ -32,11 +34,13 @@ class extent_map {
   enum class search { quick, thorough };  // best fit among a bounded number of extents, or all
 
   // Requires: page_bytes is a power of two. `pages_move`: unbroken pages are worth more than small rests.
-  explicit extent_map(std::size_t page_bytes, bool pages_move = true)
+  // `shared`: of all maps between which pages move.
+  explicit extent_map(std::size_t page_bytes, bool pages_move = true,
+                      std::shared_ptr<shared_pages> shared = std::make_shared<shared_pages>())
       : pages_move_(pages_move),
         page_(page_bytes),
         page_bits_(static_cast<unsigned>(std::countr_zero(page_bytes))),
-        pages_(page_bytes) {}
+        pages_(page_bytes, std::move(shared)) {}
   extent_map(const extent_map &) = delete;
 
   // Functions that say so may run out of host memory, and then change nothing. The others need none.
@@ -62,29 +66,39 @@ class extent_map {
   // Takes up to `pages` whole pages out of free extents, from the lowest address of each zone up.
   // Appends the unmapping extents to `out`, and returns the number of pages. May run out.
   std::size_t take_pages(std::size_t pages, std::vector<extent *> &out);
-  void set_aside(virtual_range free);  // a range that was added, all free, becomes unmapping
-  void put_back(extent *unmapping);    // it is free again
-  void unmapped(extent *unmapping);    // its mapping is undone: it is uncommitted
+  // Pages that lie in one free extent become unmapping. Needs two splits: see expect_recalls.
+  extent *set_aside(virtual_range free);
+  void put_back(extent *unmapping);  // it is free again
+  void unmapped(extent *unmapping);  // its mapping is undone: it is uncommitted
 
-  // The pages of `unmapping` stay mapped there, and are mapped and used at `to` as well: the extent
-  // becomes aliased. Requires: expect_aliases of that many pages.
+  // The pages of `unmapping` stay mapped there, and are mapped and used at `to`, in `there`, as well:
+  // the extent becomes aliased. Requires: expect_aliases of that many pages.
   void expect_aliases(std::size_t pages) { pages_.expect_shared(pages); }  // may run out
-  void add_alias(extent *unmapping, std::uint64_t to);
+  void add_alias(extent *unmapping, std::uint64_t to, extent_map &there);
+  // They do not stay mapped there; their aliases are aliases of `to` from now on.
+  void move_away(const extent &unmapping, std::uint64_t to, extent_map &there);
+  void leave(const extent &unmapping);  // they belong to no map any more
   std::uint64_t owner_of(std::uint64_t alias) const {
-    return pages_.shared(*pages_.shared_from(alias)).owner;
+    return pages_.shared(*pages_.shared_from(alias)).owner.load(std::memory_order_relaxed);
   }
+  // Whether the pages are used in this map; otherwise it is that of another arena.
+  bool contains(std::uint64_t address) const { return pages_.end_of_reservation(address) != 0; }
   struct run {
     std::uint64_t owner = 0;
     std::size_t pages = 0;
   };
   // The longest run of at most `n` pages from `alias` on, within one aliased extent, whose owners
-  // have consecutive addresses. It ends before a page that the search numbered `visit` has visited.
-  run next_run(std::uint64_t alias, std::size_t n, std::uint64_t visit);
+  // have consecutive addresses in one reservation of `there`. It ends before a page that the search
+  // numbered `visit` has visited.
+  run next_run(std::uint64_t alias, std::size_t n, std::uint64_t visit, const extent_map &there);
   // The `n` pages from `alias` on become free there, and aliased at their owner's address.
   // Requires: they lie in one aliased extent, and are free and consecutive at their owner's. After
   // expect_recalls, so many recalls and place_at need no host memory.
   void expect_recalls(std::size_t recalls) { reserve_splits(4 * recalls + 2); }  // may run out
   void recall(std::uint64_t alias, std::size_t n);
+  // The same where the pages were set aside at their owners' addresses, which are in `there`.
+  void recall_from(extent_map &there, extent *unmapping, std::uint64_t alias);
+  bool has_aliases_of(const extent_map &other) const;
   // All aliased extents become unmapping; appends them to `out`. May run out.
   void drop_aliases(std::vector<extent *> &out);
   std::size_t aliased_bytes() const { return aliased_; }

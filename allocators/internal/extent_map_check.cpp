@@ -36,7 +36,8 @@ std::string extent_map::find_inconsistency(bool growing) const {
         for (std::uint64_t at = s->begin; at < s->end(); at += page_) {
           const std::uint32_t number = *pages_.shared_from(at);
           if (number == 0) return "a aliased page that is mapped nowhere else";
-          const std::uint64_t owner = pages_.shared(number).owner;
+          const std::uint64_t owner = owner_of(at);
+          if (!contains(owner)) continue;
           if (*pages_.shared_from(owner) != number)
             return "a aliased page that its owner knows not";
           const extent_state there = pages_.at(owner)->state;

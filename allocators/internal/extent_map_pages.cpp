@@ -58,11 +58,21 @@ std::size_t extent_map::take_pages(std::size_t pages, std::vector<extent *> &out
   return got;
 }
 
-void extent_map::set_aside(virtual_range free) {
-  extent *const s = pages_.at(free.begin.value());
+extent *extent_map::set_aside(virtual_range free) {
+  extent *s = pages_.at(free.begin.value());
+  const std::uint64_t begin = free.begin.value(), end = free.end().value();
   remove_from_index(s);
+  if (end < s->end()) add_to_index(split(s, end));
+  if (begin > s->begin) {
+    extent *const part = split(s, begin);
+    add_to_index(s);
+    s = part;
+  }
   s->state = extent_state::unmapping;
+  rekey(s->previous);
+  rekey(s->next);
   committed_ -= s->bytes;
+  return s;
 }
 
 void extent_map::put_back(extent *unmapping) {
@@ -76,20 +86,33 @@ void extent_map::unmapped(extent *unmapping) {
 
 // ---- aliases ----
 
-void extent_map::add_alias(extent *unmapping, std::uint64_t to) {
+void extent_map::add_alias(extent *unmapping, std::uint64_t to, extent_map &there) {
   for (std::uint64_t at = unmapping->begin; at < unmapping->end(); at += page_, to += page_) {
-    pages_.share(at, to);
+    pages_.share(at, to, there.pages_);
   }
   aliased_ += unmapping->bytes;
   set_state(unmapping, extent_state::aliased);
 }
 
-extent_map::run extent_map::next_run(std::uint64_t alias, std::size_t n, std::uint64_t visit) {
+void extent_map::move_away(const extent &unmapping, std::uint64_t to, extent_map &there) {
+  for (std::uint64_t at = unmapping.begin; at < unmapping.end(); at += page_, to += page_) {
+    pages_.move(at, to, there.pages_);
+  }
+}
+
+void extent_map::leave(const extent &unmapping) {
+  for (std::uint64_t at = unmapping.begin; at < unmapping.end(); at += page_) pages_.unshare(at);
+}
+
+extent_map::run extent_map::next_run(std::uint64_t alias, std::size_t n, std::uint64_t visit,
+                                     const extent_map &there) {
   const std::uint32_t *const numbers = pages_.shared_from(alias);
-  run r{pages_.shared(*numbers).owner, 0};
+  run r{pages_.shared(*numbers).owner.load(std::memory_order_relaxed), 0};
+  const std::uint64_t end = there.pages_.end_of_reservation(r.owner);
+  n = std::min(n, static_cast<std::size_t>((end - r.owner) >> page_bits_));
   for (std::uint64_t next = r.owner; r.pages < n; ++r.pages, next += page_) {
     shared_page &page = pages_.shared(numbers[r.pages]);
-    if (page.owner != next || page.visited_by == visit) break;
+    if (page.owner.load(std::memory_order_relaxed) != next || page.visited_by == visit) break;
     page.visited_by = visit;
   }
   return r;
@@ -97,23 +120,35 @@ extent_map::run extent_map::next_run(std::uint64_t alias, std::size_t n, std::ui
 
 void extent_map::recall(std::uint64_t alias, std::size_t n) {
   reserve_splits(4);
-  const std::uint64_t bytes = n * page_, owner = owner_of(alias);
-  extent *s = pages_.at(owner);
-  remove_from_index(s);
-  if (owner + bytes < s->end()) add_to_index(split(s, owner + bytes));
-  if (owner > s->begin) {
-    extent *const there = split(s, owner);
-    add_to_index(s);
-    s = there;
-  }
-  set_state(s, extent_state::aliased);
+  recall_from(*this, set_aside({device_address(owner_of(alias)), n * page_}), alias);
+}
 
-  s = pages_.at(alias);
+void extent_map::recall_from(extent_map &there, extent *unmapping, std::uint64_t alias) {
+  const std::uint64_t bytes = unmapping->bytes;
+  there.aliased_ += bytes;
+  there.set_state(unmapping, extent_state::aliased);
+  extent *s = pages_.at(alias);
   if (alias + bytes < s->end()) split(s, alias + bytes);
   if (alias > s->begin) s = split(s, alias);
+  aliased_ -= bytes;
+  committed_ += bytes;
   set_state(s, extent_state::free);
   const std::uint32_t *const numbers = pages_.shared_from(alias);
-  for (std::size_t i = 0; i < n; ++i) pages_.shared(numbers[i]).owner = alias + i * page_;
+  for (std::size_t i = 0; i < bytes >> page_bits_; ++i) {
+    pages_.shared(numbers[i]).owner.store(alias + i * page_, std::memory_order_relaxed);
+  }
+}
+
+bool extent_map::has_aliases_of(const extent_map &other) const {
+  bool any = false;
+  if (aliased_ == 0) return false;
+  each([&](const extent &s) {
+    if (s.state != extent_state::aliased) return;
+    for (std::uint64_t at = s.begin; at < s.end() && !any; at += page_) {
+      any = other.contains(owner_of(at));
+    }
+  });
+  return any;
 }
 
 void extent_map::drop_aliases(std::vector<extent *> &out) {
@@ -123,16 +158,12 @@ void extent_map::drop_aliases(std::vector<extent *> &out) {
   for (extent *first : first_extents_) {
     for (extent *s = first; s != nullptr; s = s->next) {
       if (s->state != extent_state::aliased) continue;
-      for (std::uint64_t at = s->begin; at < s->end(); at += page_) {
-        pages_.unshare(owner_of(at));
-        pages_.unshare(at);
-      }
+      leave(*s);
       s->state = extent_state::unmapping;
       out.push_back(s);
     }
   }
   aliased_ = 0;
-  pages_.forget_shared();
 }
 
 }  // namespace stillmap

@@ -6,26 +6,20 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
 #include "stillmap/allocators/internal/extent.h"
-#include "stillmap/allocators/internal/room.h"
+#include "stillmap/allocators/internal/shared_pages.h"
 
 namespace stillmap {
-
-// A physical page that is mapped at several addresses of an arena. It is in use at one of them, its
-// owner; the others are aliases, which it can be recalled to.
-struct shared_page {
-  std::uint64_t owner = 0;
-  std::uint64_t visited_by = 0;  // the last search that visited it: extent_map::next_run
-};
 
 // Threads: externally synchronised.
 class page_map {
  public:
-  explicit page_map(std::size_t page_bytes)
-      : shift_(static_cast<unsigned>(std::countr_zero(page_bytes))) {}
+  page_map(std::size_t page_bytes, std::shared_ptr<shared_pages> shared)
+      : shift_(static_cast<unsigned>(std::countr_zero(page_bytes))), shared_(std::move(shared)) {}
 
   // May run out of host memory, and then changes nothing.
   void add(virtual_range range) {
@@ -86,25 +80,51 @@ class page_map {
     const reservation_pages &in = of(page_address);
     return &in.shared[(page_address - in.begin) >> shift_];
   }
-  shared_page &shared(std::uint32_t number) { return shared_[number]; }
-  const shared_page &shared(std::uint32_t number) const { return shared_[number]; }
+  shared_page &shared(std::uint32_t number) const { return (*shared_)[number]; }
+  // The end of the reservation that contains the address; 0: none does.
+  std::uint64_t end_of_reservation(std::uint64_t address) const {
+    if (reservations_.empty()) return 0;
+    const reservation_pages &in = of(address);
+    const std::uint64_t bytes = in.pages << shift_;
+    return address - in.begin < bytes ? in.begin + bytes : 0;
+  }
   // Afterwards `n` more pages can be shared without host memory.
-  void expect_shared(std::size_t n) { make_room(shared_, n); }
-  // The page mapped at `alias` is mapped at `owner` too from now on, and used there.
-  void share(std::uint64_t alias, std::uint64_t owner) {
+  void expect_shared(std::size_t n) { shared_->expect(n); }
+  // The page mapped at `alias` is mapped at `owner`, an address of `there`, too from now on, and used
+  // there.
+  void share(std::uint64_t alias, std::uint64_t owner, page_map &there) {
     std::uint32_t &number = number_at(alias);
     if (number == 0) {
-      number = static_cast<std::uint32_t>(shared_.size());
-      shared_.emplace_back();
+      number = shared_->take();
+      shared(number).mappings = 1;
     }
-    shared_[number].owner = owner;
-    number_at(owner) = number;
+    shared_page &page = shared(number);
+    page.owner.store(owner, std::memory_order_relaxed);
+    ++page.mappings;
+    there.number_at(owner) = number;
   }
-  void unshare(std::uint64_t page_address) { number_at(page_address) = 0; }
-  // Requires: no page is shared any more.
-  void forget_shared() { shared_.resize(1); }
+  // The page in use at `owner` is mapped and used at `to`, an address of `there`, instead.
+  void move(std::uint64_t owner, std::uint64_t to, page_map &there) {
+    const std::uint32_t number = std::exchange(number_at(owner), 0);
+    if (number == 0) return;
+    shared(number).owner.store(to, std::memory_order_relaxed);
+    there.number_at(to) = number;
+  }
+  // The page is no longer mapped here. If one address is left, in this map, it is not shared.
+  void unshare(std::uint64_t alias) {
+    const std::uint32_t number = std::exchange(number_at(alias), 0);
+    if (number == 0) return;
+    shared_page &page = shared(number);
+    if (--page.mappings > 1) return;
+    const std::uint64_t owner = page.owner.load(std::memory_order_relaxed);
+    if (page.mappings == 1) {
+      if (owner == alias || end_of_reservation(owner) == 0) return;
+      number_at(owner) = 0;
+    }
+    shared_->give_back(number);
+  }
   std::size_t host_bytes() const {
-    std::size_t sum = shared_.capacity() * sizeof(shared_page);
+    std::size_t sum = 0;
     for (const reservation_pages &s : reservations_) {
       sum += s.pages * (sizeof(extent *) + sizeof(std::uint32_t)) + s.pages / 8;
     }
@@ -140,7 +160,7 @@ class page_map {
 
   const unsigned shift_;
   std::vector<reservation_pages> reservations_;  // ordered by address
-  std::vector<shared_page> shared_ = std::vector<shared_page>(1);
+  const std::shared_ptr<shared_pages> shared_;
 };
 
 }  // namespace stillmap

@@ -66,6 +66,7 @@ struct alignas(64) size_bin {
     }
     return none;
   }
+  bool is_open(std::size_t i) const { return (word_of(i).open & bit(i)) != 0; }
   void open(std::size_t i) {
     word_of(i).open |= bit(i);
     if (i >= 64) open_words[(i / 64 - 1) / 64] |= bit(i / 64 - 1);

@@ -133,7 +133,7 @@ class starved_arena {
         arena_.put_back(s);
         continue;
       }
-      arena_.extents.add_alias(s, place->missing.begin.value());
+      arena_.extents.add_alias(s, place->missing.begin.value(), arena_.extents);
       arena_.extents.release(arena_.commit(*place));
     }
   }

@@ -106,7 +106,7 @@ TEST(arena_recall, pages_come_back_from_two_adjacent_reservations) {
     ASSERT_EQ(a.extents.take_pages(1, taken), 1u);
     const auto &to = places[taken.front()->begin == placement ? 0 : 1];
     a.extents.expect_aliases(1);
-    a.extents.add_alias(taken.front(), to.missing.begin.value());
+    a.extents.add_alias(taken.front(), to.missing.begin.value(), a.extents);
     moved.push_back(value_of(a.enter(a.commit(to), request(1))));
   }
   EXPECT_EQ(a.extents.aliased_bytes(), 2 * arena_page);

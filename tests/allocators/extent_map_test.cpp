@@ -384,7 +384,8 @@ TEST(extent_map, a_page_at_two_addresses_is_free_at_one) {
   const auto e = extents.carve(4 * map_page, allocation_granule, extent_map::search::quick);
   ASSERT_TRUE(e);
   ASSERT_EQ(e->missing.begin.value(), there);
-  extents.add_alias(out[0], there);
+  extents.expect_aliases(4);
+  extents.add_alias(out[0], there, extents);
   extent *const second = extents.commit(*e);
   EXPECT_EQ(extents.find_inconsistency(), "");
   EXPECT_EQ(extents.committed_bytes(), 5 * map_page);
@@ -392,9 +393,9 @@ TEST(extent_map, a_page_at_two_addresses_is_free_at_one) {
   EXPECT_EQ(extents.place(map_page), nullptr);
   EXPECT_EQ(extents.at(here + 3 * map_page + 1)->state, extent_state::aliased);
   EXPECT_EQ(extents.owner_of(here + map_page), there + map_page);
-  EXPECT_EQ(extents.next_run(here + map_page, 3, 7).owner, there + map_page);
-  EXPECT_EQ(extents.next_run(here, 4, 7).pages, 1u) << "it was told of the others";
-  EXPECT_EQ(extents.next_run(here, 4, 8).pages, 4u);
+  EXPECT_EQ(extents.next_run(here + map_page, 3, 7, extents).owner, there + map_page);
+  EXPECT_EQ(extents.next_run(here, 4, 7, extents).pages, 1u) << "it was told of the others";
+  EXPECT_EQ(extents.next_run(here, 4, 8, extents).pages, 4u);
 
   extents.release(second);
   extents.recall(here + map_page, 1);
@@ -425,6 +426,69 @@ TEST(extent_map, a_page_at_two_addresses_is_free_at_one) {
   EXPECT_EQ(extents.committed_bytes(), 5 * map_page);
 }
 
+// Two maps of the same pages: those of one are used in the other, return, and are used there again.
+TEST(extent_map, pages_are_lent_to_another_map_and_return) {
+  const auto shared = std::make_shared<shared_pages>();
+  extent_map one(map_page, true, shared), other(map_page, true, shared);
+  constexpr std::uint64_t elsewhere = base + 1024 * map_page;
+  one.add({device_address(base), map_pages * map_page});
+  other.add({device_address(elsewhere), map_pages * map_page});
+  const auto consistent = [&] {
+    EXPECT_EQ(one.find_inconsistency(), "");
+    EXPECT_EQ(other.find_inconsistency(), "");
+    EXPECT_EQ(one.committed_bytes() + other.committed_bytes(), 4 * map_page);
+  };
+  const auto search = extent_map::search::quick;
+  one.release(one.commit(*one.carve(4 * map_page, allocation_granule, search)));
+  std::vector<extent *> out;
+  ASSERT_EQ(one.take_pages(3, out), 3u);
+  const std::uint64_t here = out.at(0)->begin;
+  const auto e = other.carve(3 * map_page, allocation_granule, search);
+  one.expect_aliases(3);
+  one.add_alias(out[0], e->missing.begin.value(), other);
+  other.release(other.commit(*e));
+  consistent();
+  EXPECT_EQ(one.aliased_bytes(), 3 * map_page);
+  EXPECT_FALSE(one.contains(one.owner_of(here)));
+  EXPECT_TRUE(one.has_aliases_of(other));
+  EXPECT_FALSE(other.has_aliases_of(one));
+
+  // Two return.
+  for (extent_map *m : {&one, &other}) m->expect_recalls(1);
+  one.recall_from(other, other.set_aside({device_address(elsewhere + map_page), 2 * map_page}),
+                  here + map_page);
+  consistent();
+  EXPECT_EQ(one.aliased_bytes(), map_page);
+  EXPECT_EQ(other.aliased_bytes(), 2 * map_page);
+  EXPECT_EQ(other.owner_of(elsewhere + 2 * map_page), here + 2 * map_page);
+  EXPECT_TRUE(other.has_aliases_of(one));
+
+  // The other gives its aliases up, and later gets the pages again, at other addresses.
+  out.clear();
+  other.drop_aliases(out);
+  for (extent *s : out) other.unmapped(s);
+  consistent();
+  EXPECT_FALSE(other.has_aliases_of(one));
+  EXPECT_TRUE(one.has_aliases_of(other));
+  out.clear();
+  const auto again = other.carve(4 * map_page, allocation_granule, search);  // it has one of them
+  ASSERT_EQ(again->missing.bytes, 3 * map_page);
+  ASSERT_EQ(one.take_pages(3, out), 3u);
+  std::uint64_t to = again->missing.begin.value();
+  one.expect_aliases(3);
+  for (extent *s : out) {
+    const std::uint64_t bytes = s->bytes;
+    one.add_alias(s, to, other);
+    to += bytes;
+  }
+  other.release(other.commit(*again));
+  consistent();
+  EXPECT_EQ(one.aliased_bytes(), 4 * map_page);
+  for (std::uint64_t at = base; at < base + 4 * map_page; at += map_page) {
+    EXPECT_TRUE(other.contains(one.owner_of(at)));
+  }
+}
+
 TEST(extent_map, pages_can_be_aliased_again_after_their_aliases_were_dropped) {
   extent_map extents(map_page);
   extents.add({device_address(base), map_pages * map_page});
@@ -439,7 +503,8 @@ TEST(extent_map, pages_can_be_aliased_again_after_their_aliases_were_dropped) {
     std::vector<extent *> out;
     EXPECT_EQ(extents.take_pages(n, out), n);
     const auto e = extents.carve(n * map_page, allocation_granule, extent_map::search::quick);
-    extents.add_alias(out.at(0), e->missing.begin.value());
+    extents.expect_aliases(n);
+    extents.add_alias(out.at(0), e->missing.begin.value(), extents);
     return extents.commit(*e);
   };
   extent *const first = grow(4);

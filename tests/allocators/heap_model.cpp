@@ -61,6 +61,8 @@ class world {
       }
     } else if (o.name == "settle") {
       heap_->settle();
+    } else if (o.name == "free_nth") {
+      free_nth(o.arg(0));
     } else if (!heap_->blocks().empty()) {
       const auto &blocks = heap_->blocks();
       void *const at =
@@ -68,6 +70,7 @@ class world {
               std::next(blocks.begin(), static_cast<long>(o.arg(0) % blocks.size()))->first)
               .pointer();
       const stream_ref other = streams_[o.arg(1) % stream_count];
+      if (o.name != "use") std::erase(by_age_, at);
       const status s = o.name == "use"       ? heap_->use_on(at, other)
                        : o.name == "free_on" ? heap_->free_on(at, other)
                                              : heap_->free(at);
@@ -90,6 +93,7 @@ class world {
     demand(n.total.committed == 0,
            "memory is kept when nothing is handed out: " + std::to_string(n.total.committed));
     out_.pages_moved = n.pages_moved;
+    out_.pages_recalled = n.pages_recalled;
     out_.host_waits = n.host_waits;
     heap_.reset();
     demand(device_->space().stats().live_mappings == 0, "mappings are left");
@@ -123,7 +127,10 @@ class world {
       got = heap_->allocate(bytes, s, how);
       judge(got.has_value());
     }
-    if (got) return;
+    if (got) {
+      by_age_.push_back(*got);
+      return;
+    }
     demand(got.error().is(errc::out_of_memory), got.error().message());
     ++out_.refused;
     // Then there was not enough: neither in free pages, nor to create.
@@ -145,6 +152,15 @@ class world {
     demand(
         fresh < round_up(bytes + how.alignment, page()),
         "a chunk could have been had: " + std::to_string(fresh) + " for " + std::to_string(bytes));
+  }
+
+  void free_nth(std::size_t i) {
+    if (by_age_.empty()) return;
+    const auto at = by_age_.begin() + static_cast<std::ptrdiff_t>(i % by_age_.size());
+    const status s = heap_->free(*at);
+    demand(s.has_value(), "free_nth: " + (s ? "" : s.error().message()));
+    by_age_.erase(at);
+    judge(true);
   }
 
   std::size_t unused_chunks() {
@@ -218,6 +234,7 @@ class world {
   std::optional<device> device_;
   std::vector<stream> streams_;
   std::optional<checked_heap> heap_;
+  std::vector<void *> by_age_;
 };
 
 heap_model_outcome run(const op_sequence &ops, const std::optional<planned_fault> &fault,
@@ -299,6 +316,36 @@ op_sequence generate_heap_ops(std::uint64_t seed, std::size_t count) {
                        {bytes, below(3), below(8) == 0 ? below(23) : 0,
                         static_cast<std::uint64_t>(below(10) == 0)}});
     }
+  }
+  return out;
+}
+
+op_sequence generate_heap_loop(std::uint64_t seed, std::size_t iterations) {
+  std::mt19937_64 random(seed);
+  const auto below = [&](std::uint64_t n) { return random() % n; };
+  constexpr std::uint64_t mib = std::uint64_t{1} << 20, machine = 48;
+  op_sequence iteration;
+  std::vector<std::uint64_t> live;
+  std::uint64_t bytes = 0;
+  for (std::uint64_t phase = 0; phase < 6; ++phase) {
+    const std::uint64_t on = below(stream_count);
+    while (bytes < (machine - 10) * mib) {
+      const std::uint64_t n = below(4) == 0 ? 1 + below(mib) : mib + below(7 * mib);
+      iteration.push_back({"alloc", {n, below(8) == 0 ? below(stream_count) : on, 0, 0}});
+      live.push_back(n);
+      bytes += n;
+    }
+    const std::size_t keep = phase == 5 ? 0 : below(4);
+    while (live.size() > keep) {
+      const std::uint64_t i = below(live.size());
+      iteration.push_back({"free_nth", {i}});
+      bytes -= live[i];
+      live.erase(live.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+  }
+  op_sequence out{{"machine", {machine, below(4) == 0 ? 0 : seed}}};
+  for (std::size_t i = 0; i < iterations; ++i) {
+    out.insert(out.end(), iteration.begin(), iteration.end());
   }
   return out;
 }

@@ -35,15 +35,17 @@ struct heap_model_outcome {
   bool fired = false;         // the planned fault was met
   driver_counts calls{};      // that the allocator made
   std::uint64_t refused = 0;  // allocations that failed for want of memory
-  std::uint64_t pages_moved = 0, host_waits = 0;
+  std::uint64_t pages_moved = 0, pages_recalled = 0, host_waits = 0;
   fault_tally faults;  // of steady_faults
 };
 
 // The first operation is `machine MIB SEED`. Others: alloc BYTES STREAM ALIGN ZERO, free I,
-// free_on I STREAM, use I STREAM, trim PAGES, limit PAGES, settle.
+// free_on I STREAM, use I STREAM, free_nth I (the Ith by age), trim PAGES, limit PAGES, settle.
 heap_model_outcome run_heap_model(const op_sequence &ops,
                                   const std::optional<planned_fault> &fault = std::nullopt);
 heap_model_outcome run_heap_model(const op_sequence &ops, const steady_faults &faults);
 op_sequence generate_heap_ops(std::uint64_t seed, std::size_t count);
+// The same iteration of several streams again and again, in about as much memory as it needs.
+op_sequence generate_heap_loop(std::uint64_t seed, std::size_t iterations);
 
 }  // namespace stillmap::testing

@@ -53,5 +53,26 @@ TEST_F(heap_model_test, random_sequences_agree) {
   EXPECT_EQ(moved > 0, pages_move_) << "pages moved, and only where they can";
 }
 
+// Loops of several streams whose memory is short: pages are lent, and return behind an event.
+TEST_F(heap_model_test, loops_that_lend_pages_agree) {
+  const auto until =
+      std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds_of_run(2));
+  std::uint64_t seed = seed_of_run(1), recalled = 0;
+  std::size_t loops = 0;
+  do {
+    const op_sequence ops = generate_heap_loop(seed, 12);
+    const heap_model_outcome out = run_heap_model(ops);
+    if (out.failed) {
+      FAIL() << "seed " << seed << ": " << out.failed->what << "\n" << report_failure(ops, judged);
+    }
+    recalled += out.pages_recalled;
+    ++loops;
+    ++seed;
+  } while (std::chrono::steady_clock::now() < until || loops < 8);
+  std::printf("heap model: %zu loops agree, %llu pages recalled\n", loops,
+              static_cast<unsigned long long>(recalled));
+  EXPECT_EQ(recalled > 0, pages_move_);
+}
+
 }  // namespace
 }  // namespace stillmap::testing

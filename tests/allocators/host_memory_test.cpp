@@ -220,6 +220,20 @@ void allocator_host_memory::memory_moves() {
   heap().set_soft_limit(SIZE_MAX);
   free(wall);
   free(end);
+  // Lent to another stream, and returned.
+  free(allocate(5 * page(), alone));
+  heap().set_limit(heap().stats().total.committed);
+  heap_->settle();
+  free(allocate(5 * page(), on(2)));
+  heap_->settle();
+  const std::uint64_t recalled = heap().stats().pages_recalled;
+  const driver_counts called_before = counts();
+  free(allocate(5 * page(), alone));
+  if (at_.operation == nowhere && has_vmm()) {
+    EXPECT_GT(heap().stats().pages_recalled, recalled);
+    EXPECT_EQ((counts() - called_before)[driver_call::StreamWaitEvent], 1u);
+  }
+  heap().set_limit(SIZE_MAX);
   // Between streams.
   void *const first = allocate(4 * page(), t);
   void *const apart = allocate(page(), u);

@@ -709,6 +709,119 @@ TEST_F(private_pools_test, mistakes_are_refused_and_change_nothing) {
 
 // Regression: free memory of a pool was not counted as memory in use, so that growth elsewhere
 // moved pages where it should have created some.
+// Pages that a stream lent return to it, but not from a pool, nor while one of the two captures.
+class lent_to_a_graph : public private_pools_test {
+ protected:
+  void SetUp() override {
+    private_pools_test::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    s_ = make_stream();
+    // Until it is known to repeat itself.
+    for (int i = 0; i < 34; ++i) must_free(must_allocate(page(), *s_));
+    must_free(must_allocate(8 * page(), *s_));
+    heap().set_limit(heap().stats().total.committed);
+    settle();
+  }
+  void TearDown() override {
+    s_.reset();
+    private_pools_test::TearDown();
+  }
+  void lender_gets_others() {
+    heap().set_limit(heap().limit() + 8 * page());
+    const std::uint64_t created = heap().stats().pages_created;
+    void *const block = must_allocate(8 * page(), *s_);
+    EXPECT_EQ(heap().stats().pages_created, created + 8);
+    EXPECT_EQ(heap().stats().pages_recalled, 0u);
+    must_free(block);
+  }
+  // They return, and no page is mapped.
+  void lender_gets_them() {
+    const driver_counts before = counts();
+    const std::uint64_t recalled = heap().stats().pages_recalled;
+    void *const block = must_allocate(8 * page(), *s_);
+    EXPECT_EQ((counts() - before)[driver_call::MemMap], 0u);
+    EXPECT_GE(heap().stats().pages_recalled, recalled + 7);
+    must_free(block);
+  }
+  std::optional<stream> s_;
+};
+
+TEST_F(lent_to_a_graph, pages_stay_while_a_pool_holds_them) {
+  const stream t = make_stream();
+  const private_pool p = *heap().create_pool();
+  ASSERT_TRUE(heap().begin_allocate_to_pool(p, t));
+  must_free(must_allocate(8 * page(), t));
+  ASSERT_TRUE(heap().end_allocate_to_pool(p, t));
+  const auto before = pages_of(p);
+  ASSERT_EQ(committed_by(p), 8 * page());
+  lender_gets_others();
+  EXPECT_EQ(committed_by(p), 8 * page());
+  EXPECT_EQ(pages_of(p), before);
+  ASSERT_TRUE(heap().release_pool(p));
+  settle();
+  lender_gets_them();
+}
+
+TEST_F(lent_to_a_graph, pages_stay_while_their_user_captures) {
+  const stream t = make_stream();
+  must_free(must_allocate(8 * page(), t));
+  {
+    captured_graph graph(dev(), t);
+    lender_gets_others();
+    ASSERT_TRUE(graph.end());
+  }
+  lender_gets_them();
+}
+
+TEST_F(lent_to_a_graph, pages_do_not_return_to_a_stream_that_captures_behind_an_event) {
+  const stream t = make_stream();
+  must_free(must_allocate(8 * page(), t));
+  {
+    captured_graph graph(dev(), *s_);
+    const driver_counts before = counts();
+    void *const block = must_allocate(8 * page(), *s_);  // the host sees that they are idle
+    EXPECT_EQ((counts() - before)[driver_call::StreamWaitEvent], 0u);
+    must_free(block);
+    ASSERT_TRUE(graph.end());
+  }
+}
+
+// Where its aliases cannot be given up, the pages would not become free.
+TEST_F(lent_to_a_graph, pages_are_not_released_while_the_lender_captures) {
+  const stream t = make_stream();
+  must_free(must_allocate(8 * page(), t));
+  const std::size_t committed = heap().stats().total.committed;
+  {
+    captured_graph graph(dev(), *s_);
+    EXPECT_TRUE(
+        fails_with(outcome(heap().empty_cache()), errc::busy, "caching_allocator::empty_cache"));
+    EXPECT_EQ(heap().stats().total.committed, committed);
+    ASSERT_TRUE(graph.end());
+  }
+  give_all_back();
+  EXPECT_EQ(heap().stats().total.committed, 0u);
+  EXPECT_EQ(dev().space().stats().mapped_bytes, 0u);
+}
+
+// A placement whose pages were lent while there was memory is in its turn again when it is short.
+TEST_F(private_pools_test, the_first_placement_of_a_size_gets_its_pages_back_when_memory_is_short) {
+  const stream s = make_stream(), t = make_stream();
+  for (int i = 0; i < 34; ++i) must_free(must_allocate(page(), s));
+  void *const first = must_allocate(8 * page(), s);
+  must_free(first);
+  settle();
+  void *const lent = must_allocate(8 * page(), t);
+  void *const second = must_allocate(8 * page(), s);
+  EXPECT_NE(second, first);
+  must_free(second);
+  must_free(lent);
+  heap().set_limit(heap().stats().total.committed);
+  must_free(must_allocate(heap().limit(), t));
+  const driver_counts before = counts();
+  EXPECT_EQ(must_allocate(8 * page(), s), first);
+  EXPECT_EQ((counts() - before)[driver_call::MemMap], 0u);
+}
+
 TEST_F(private_pools_test, free_memory_of_a_pool_counts_as_in_use_when_others_grow) {
   const stream s = make_stream(), t = make_stream(), u = make_stream();
   const private_pool p = *heap().create_pool();

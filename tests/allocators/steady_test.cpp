@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
 #include <random>
+#include <vector>
 
 #include "stillmap/vmm/address_space.h"
 #include "tests/allocators/checked_heap.h"
@@ -189,29 +189,71 @@ TEST_F(steady, a_loop_of_random_sizes_and_lifetimes_comes_to_rest) {
 // Regression: blocks that other streams had used became free when memory was next short, wherever in
 // the loop that was; and where streams need their memory at different times, a quarter more than the
 // peak was all that was ever created. So pages moved for ever.
-TEST_F(steady, a_loop_on_several_streams_comes_to_rest) {
-  STILLMAP_NEEDS_VMM();
-  restart_as((testing::hostcuda_control::config() + ",unbacked").c_str());
-  const std::array<stream, 4> streams{make_stream(), make_stream(), make_stream(), make_stream()};
-  const auto made = caching_allocator::create(dev());
-  const auto iterate = [&](caching_allocator &heap) {
+class loop_of_streams : public steady {
+ protected:
+  void SetUp() override {
+    steady::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    STILLMAP_NEEDS_VMM();
+    restart_as((testing::hostcuda_control::config() + ",unbacked").c_str());
+    for (int i = 0; i < 4; ++i) streams_.push_back(make_stream());
+  }
+  void TearDown() override {
+    streams_.clear();
+    steady::TearDown();
+  }
+  void iterate(caching_allocator &heap) {
     random_iteration(heap, 1, [&](int i, std::mt19937 &random) {
       const std::size_t bytes = (512 + random() % 512) << random() % 20;
-      const std::size_t on = (i / 300) % 4;
-      auto block = heap.allocate(bytes, streams[on]);
+      const std::size_t on = (i / 300) % streams_.size();
+      auto block = heap.allocate(bytes, streams_[on]);
       if (block && random() % 5 < 2) {
-        EXPECT_TRUE(heap.record_use(*block, streams[(on + 1) % 4]));
+        EXPECT_TRUE(heap.record_use(*block, streams_[(on + 1) % streams_.size()]));
       }
       return block;
     });
-  };
-  for (int i = 0; i < 7; ++i) iterate(**made);
-  const driver_counts before = counts();
-  iterate(**made);
-  const driver_counts spent = counts() - before;
+  }
+  // The driver calls of the eighth iteration.
+  driver_counts eighth(caching_allocator &heap) {
+    for (int i = 0; i < 7; ++i) iterate(heap);
+    const driver_counts before = counts();
+    iterate(heap);
+    return counts() - before;
+  }
+
+ private:
+  std::vector<stream> streams_;
+};
+
+TEST_F(loop_of_streams, comes_to_rest) {
+  const auto made = caching_allocator::create(dev());
+  const driver_counts spent = eighth(**made);
   for (const driver_call call : {driver_call::MemCreate, driver_call::MemMap, driver_call::MemUnmap,
                                  driver_call::StreamWaitEvent}) {
-    EXPECT_EQ(spent[call], 0u) << static_cast<int>(call);
+    EXPECT_EQ(spent[call], 0u) << name_of(call);
+  }
+}
+
+// Regression: pages that went from one stream to another were unmapped, and mapped again in each
+// iteration.
+TEST_F(loop_of_streams, comes_to_rest_where_memory_is_short) {
+  std::size_t peak = 0;
+  {
+    const auto ample = caching_allocator::create(dev());
+    iterate(**ample);
+    peak = (*ample)->stats().total.live_peak;
+  }
+  // By a limit, or because the rest of the device is in use by others.
+  const std::size_t capacity = peak + peak / 20;
+  for (const bool limited : {true, false}) {
+    if (!limited) leave_free(capacity / page());
+    const auto made = caching_allocator::create(dev(), {.limit = limited ? capacity : SIZE_MAX});
+    const driver_counts spent = eighth(**made);
+    for (const driver_call call : {driver_call::MemCreate, driver_call::MemMap,
+                                   driver_call::MemSetAccess, driver_call::MemUnmap}) {
+      EXPECT_EQ(spent[call], 0u) << name_of(call) << ", limited: " << limited;
+    }
+    EXPECT_GT(spent[driver_call::StreamWaitEvent], 0u) << "no stream lent pages to another";
   }
 }
 
@@ -355,8 +397,9 @@ TEST_F(two_shapes, pages_come_back_to_where_they_were_without_a_call) {
   EXPECT_EQ(dev().space().stats().live_mappings, 0u);
 }
 
-// Before pages of one stream serve another, their second addresses are given up, behind an event.
-TEST_F(two_shapes, pages_with_two_addresses_serve_no_other_stream_without_an_event) {
+// Pages of a program that repeats itself serve another stream behind an event, and stay mapped where
+// they were.
+TEST_F(two_shapes, pages_are_lent_to_another_stream_behind_an_event) {
   STILLMAP_NEEDS_VMM();
   STILLMAP_NEEDS_HOSTCUDA();
   for (const bool fails : {false, true}) {
@@ -364,7 +407,66 @@ TEST_F(two_shapes, pages_with_two_addresses_serve_no_other_stream_without_an_eve
     const stream s = make_stream(), t = make_stream();
     begin(h, s);
     for (int round = 0; round < 12; ++round) turn(h, s);
+    h.settle();
+    const std::size_t aliased = h.heap().stats().total.aliased;
+    ASSERT_GT(aliased, 0u);
+    if (fails) {
+      testing::hostcuda_control::fail("cuEventRecord", 1, CUDA_ERROR_UNKNOWN);
+      EXPECT_FALSE(h.allocate(20 * page(), t));
+      EXPECT_EQ(testing::hostcuda_control::faults_fired(), 1u);
+      EXPECT_EQ(h.heap().stats().total.aliased, aliased);
+    }
+    const driver_counts before = counts();
+    const auto got = h.allocate(20 * page(), t);
+    ASSERT_TRUE(got) << got.error().message();
+    EXPECT_EQ((counts() - before)[driver_call::StreamWaitEvent], 1u);
+    EXPECT_EQ(h.heap().stats().total.aliased, aliased + 20 * page());
+    // And back, without mapping them again.
+    ASSERT_TRUE(h.free(*got));
+    h.heap().set_limit(h.heap().stats().total.committed);
+    for (int round = 0; round < 3; ++round) {
+      turn(h, s);
+      const auto again = h.allocate(20 * page(), t);
+      ASSERT_TRUE(again);
+      const driver_counts now = counts();
+      ASSERT_TRUE(h.free(*again));
+      turn(h, s);
+      if (round > 1) {
+        EXPECT_EQ((counts() - now)[driver_call::MemMap], 0u);
+        EXPECT_GT((counts() - now)[driver_call::StreamWaitEvent], 0u);
+      }
+    }
+    h.settle();
+    EXPECT_EQ(h.disagreement(), "");
+    EXPECT_EQ(h.wrong(), "");
+    h.drop_all();
+    h.settle();
+    ASSERT_TRUE(h.heap().empty_cache());
+    EXPECT_EQ(h.heap().stats().total.committed, 0u);
+    EXPECT_EQ(h.heap().stats().total.aliased, 0u);
+  }
+}
+
+// Pages of one that does not repeat itself serve another stream once no alias is left.
+TEST_F(steady, pages_of_a_packed_stream_lose_their_second_addresses_before_they_serve_another) {
+  STILLMAP_NEEDS_VMM();
+  STILLMAP_NEEDS_HOSTCUDA();
+  for (const bool fails : {false, true}) {
+    checked_heap h(dev(), {.limit = 32 * page()});
+    const stream s = make_stream(), t = make_stream();
+    std::mt19937 random(5);
+    for (int i = 0; i < 400; ++i) {
+      const auto got = h.allocate(page() / 2 + random() % (6 * page()), s);
+      if (!got || h.blocks().size() > 6) {
+        const auto at = std::next(h.blocks().begin(),
+                                  static_cast<std::ptrdiff_t>(random() % h.blocks().size()));
+        ASSERT_TRUE(h.free(device_address(at->first).pointer()));
+      }
+    }
     ASSERT_GT(h.heap().stats().total.aliased, 0u);
+    while (!h.blocks().empty()) {
+      ASSERT_TRUE(h.free(device_address(h.blocks().begin()->first).pointer()));
+    }
     h.settle();
     if (fails) testing::hostcuda_control::fail("cuEventRecord", 1, CUDA_ERROR_UNKNOWN);
     const auto got = h.allocate(20 * page(), t);

@@ -1,0 +1,108 @@
+// Pages that were lent to other arenas, and return to where they are still mapped.
+// docs/allocator.md#streams-and-locks
+#include <algorithm>
+
+#include "stillmap/allocators/internal/arena.h"
+
+namespace stillmap {
+namespace {
+
+// Open placements of one size that one request examines.
+constexpr std::size_t most_examined = 64;
+
+}  // namespace
+
+void arena::recall_lent_pages() {
+  recalls_lent_ = true;
+  wake(want_lent_);
+}
+
+bool arena::wants_lent(const block_request &r) {
+  if (!recalls_lent_ || r.alignment != allocation_granule) return false;
+  const size_bin *const of = placements_.find(growth_for(r).bytes);
+  return of != nullptr && of->first_open() != size_bin::none;
+}
+
+std::vector<arena::lent_pages> arena::find_lent(const block_request &r,
+                                                const address_directory &addresses) {
+  const size_bin *const of = placements_.find(growth_for(r).bytes);
+  if (of == nullptr) return {};
+  std::size_t examined = 0;
+  for (std::size_t i = of->first_open(); i != size_bin::none; i = of->first_open(i + 1)) {
+    if (++examined > most_examined) break;
+    const std::uint64_t begin = of->all[i].begin;
+    if (auto found = find_lent(begin, begin + of->bytes, addresses)) return std::move(*found);
+  }
+  return {};
+}
+
+// Whether each part is free or cached.
+bool arena::all_unused(std::uint64_t begin, std::uint64_t end) const {
+  for (const extent *s = extents.at(begin); s != nullptr; s = s->next) {
+    if (s->state != extent_state::free && !s->cached) return false;
+    if (end <= s->end()) return true;
+  }
+  return false;
+}
+
+// nullopt: the placement is not available.
+std::optional<std::vector<arena::lent_pages>> arena::find_lent(std::uint64_t begin,
+                                                               std::uint64_t end,
+                                                               const address_directory &addresses) {
+  const std::uint64_t page = extents.page_bytes();
+  const std::uint64_t low = begin & ~(page - 1), high = (end + page - 1) & ~(page - 1);
+  std::vector<lent_pages> out;
+  ++claims_;
+  for (const extent *s = extents.at(begin); s != nullptr && s->begin < end; s = s->next) {
+    if (s->state == extent_state::free || s->cached) continue;
+    if (s->state != extent_state::aliased) return std::nullopt;
+    const std::uint64_t last = std::min(high, s->end());
+    for (std::uint64_t at = std::max(low, s->begin); at < last;) {
+      arena *const in = addresses.at(extents.owner_of(at));
+      if (in == nullptr || (in != this && in->pinned)) return std::nullopt;
+      const extent_map::run there =
+          extents.next_run(at, static_cast<std::size_t>((last - at) / page), claims_, in->extents);
+      const std::uint64_t bytes = there.pages * page;
+      if (bytes == 0 || (there.owner < high && there.owner + bytes > low) ||
+          !in->all_unused(there.owner, there.owner + bytes)) {
+        return std::nullopt;
+      }
+      if (in != this) out.push_back({at, there.owner, bytes, in, nullptr});
+      at += bytes;
+    }
+  }
+  return out;
+}
+
+void arena::take_lent(std::vector<lent_pages> &pages) {
+  for (const lent_pages &p : pages) p.in->extents.expect_recalls(pages.size());
+  for (lent_pages &p : pages) {
+    p.in->evict(p.owner, p.owner + p.bytes);
+    p.taken = p.in->extents.set_aside({device_address(p.owner), static_cast<std::size_t>(p.bytes)});
+  }
+}
+
+void arena::put_back_lent(const std::vector<lent_pages> &pages) {
+  for (const lent_pages &p : pages) p.in->put_back(p.taken);
+}
+
+void arena::recall_lent(const std::vector<lent_pages> &pages) {
+  extents.expect_recalls(pages.size());
+  for (const lent_pages &p : pages) {
+    extents.recall_from(p.in->extents, p.taken, p.alias);
+    p.in->have_become_aliased();
+    counters_.recalled += p.bytes / extents.page_bytes();
+    if (history != nullptr && history->enabled()) notify_recalled(p.alias, p.owner, p.bytes);
+  }
+  wake(want_recall_);
+}
+
+void *arena::allocate_at_placement(const block_request &r) {
+  flush();
+  const block_request wanted = growth_for(r);
+  extent *const s = find_cached_placement(wanted, at_lent::skip);
+  if (s == nullptr) return nullptr;
+  return r.small() ? enter_slab(s, r) : enter(s, r);
+}
+
+}  // namespace stillmap
