@@ -7,8 +7,9 @@
 namespace stillmap {
 namespace {
 
-// Open placements of one size that one request examines.
-constexpr std::size_t most_examined = 64;
+// So often is a size asked for in vain, each time with a search, before its placements wait until pages
+// come into the arena.
+constexpr std::uint32_t patience = 64;
 
 }  // namespace
 
@@ -25,15 +26,19 @@ bool arena::wants_lent(const block_request &r) {
 
 std::vector<arena::lent_pages> arena::find_lent(const block_request &r,
                                                 const address_directory &addresses) {
-  const size_bin *const of = placements_.find(growth_for(r).bytes);
+  size_bin *const of = placements_.find(growth_for(r).bytes);
   if (of == nullptr) return {};
-  std::size_t examined = 0;
+  std::vector<lent_pages> out;
   for (std::size_t i = of->first_open(); i != size_bin::none; i = of->first_open(i + 1)) {
-    if (++examined > most_examined) break;
     const std::uint64_t begin = of->all[i].begin;
-    if (auto found = find_lent(begin, begin + of->bytes, addresses)) return std::move(*found);
+    if (auto found = find_lent(begin, begin + of->bytes, addresses)) {
+      out = std::move(*found);
+      break;
+    }
+    if (of->in_vain >= patience) of->wait(i, want_lent_);
   }
-  return {};
+  of->in_vain = out.empty() ? of->in_vain + 1 : 0;
+  return out;
 }
 
 // Whether each part is free or cached.
@@ -95,6 +100,7 @@ void arena::recall_lent(const std::vector<lent_pages> &pages) {
     if (history != nullptr && history->enabled()) notify_recalled(p.alias, p.owner, p.bytes);
   }
   wake(want_recall_);
+  wake(want_lent_);
 }
 
 void *arena::allocate_at_placement(const block_request &r) {

@@ -42,6 +42,7 @@ struct alignas(64) size_bin {
   std::vector<word> more;
   std::vector<std::uint64_t> open_words;  // a bit for each of `more`: a placement in it is open
   size_bin *next_listed = nullptr;
+  std::uint32_t in_vain = 0;  // requests in a row that found no lent pages to return
 
   word &word_of(std::size_t i) { return i < 64 ? first : more[i / 64 - 1]; }
   const word &word_of(std::size_t i) const { return i < 64 ? first : more[i / 64 - 1]; }

@@ -746,6 +746,18 @@ class lent_to_a_graph : public private_pools_test {
   std::optional<stream> s_;
 };
 
+// Regression: each request of such a size searched all streams for its pages, for ever.
+TEST_F(lent_to_a_graph, a_size_whose_pages_stay_away_is_soon_served_without_a_search) {
+  const stream t = make_stream();
+  void *const stays = must_allocate(8 * page(), t);
+  heap().set_limit(heap().limit() + 8 * page());
+  for (int i = 0; i < 80; ++i) must_free(must_allocate(8 * page(), *s_));
+  const driver_counts before = counts();
+  for (int i = 0; i < 8; ++i) must_free(must_allocate(8 * page(), *s_));
+  EXPECT_EQ((counts() - before).total(), 0u);
+  must_free(stays);
+}
+
 TEST_F(lent_to_a_graph, pages_stay_while_a_pool_holds_them) {
   const stream t = make_stream();
   const private_pool p = *heap().create_pool();
