@@ -197,7 +197,7 @@ bool allocator_core::lends(const arena &a) const {
 // Memory is short, so that pages will not be created instead.
 void allocator_core::recall_lent_pages() {
   if (arenas_.size() == 1 || arenas_.size() > arena_locks::most) return;
-  each_arena([](arena &a) { a.recall_lent_pages(); });
+  each_arena([](arena &a) { a.recall_lent_pages(true); });
 }
 
 // Returns lent pages to the first placement for the request to which they can return, behind the work
@@ -205,10 +205,10 @@ void allocator_core::recall_lent_pages() {
 void *allocator_core::allocate_at_lent(arena &a, const block_request &r) {
   {
     const std::lock_guard lock(a.lock);
+    if (arenas_.size() > arena_locks::most) a.recall_lent_pages(false);
     if (!a.wants_lent(r)) return nullptr;
   }
-  // A pinned arena has lent none.
-  if (arenas_.size() <= arena_locks::most && !capturing(a)) return_lent(a, r);
+  if (!capturing(a)) return_lent(a, r);  // a pinned arena has lent none
   const std::lock_guard lock(a.lock);
   return a.allocate_at_placement(r);
 }

@@ -139,9 +139,9 @@ class arena {
 
   // arena_lending.cpp: pages that went to other arenas and stay mapped here.
   bool lends() const { return !packed_ && !pinned; }
-  // From now on a placement that lacks only lent pages is in its turn like any other. Until then it
-  // waits.
-  void recall_lent_pages();
+  // From now on a placement that lacks only lent pages is in its turn like any other, or it waits, as in
+  // the beginning.
+  void recall_lent_pages(bool on);
   bool wants_lent(const block_request &r);  // allocate() stopped at such a placement, or would
   struct lent_pages {
     std::uint64_t alias = 0, owner = 0, bytes = 0;

@@ -13,9 +13,9 @@ constexpr std::uint32_t patience = 64;
 
 }  // namespace
 
-void arena::recall_lent_pages() {
-  recalls_lent_ = true;
-  wake(want_lent_);
+void arena::recall_lent_pages(bool on) {
+  if (on) wake(want_lent_);
+  recalls_lent_ = on;
 }
 
 bool arena::wants_lent(const block_request &r) {

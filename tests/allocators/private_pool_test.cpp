@@ -758,6 +758,22 @@ TEST_F(lent_to_a_graph, a_size_whose_pages_stay_away_is_soon_served_without_a_se
   must_free(stays);
 }
 
+// Regression: once there were too many streams to search, such a size kept making driver calls.
+TEST_F(lent_to_a_graph, of_many_streams_none_is_searched) {
+  const stream t = make_stream();
+  must_free(must_allocate(8 * page(), t));
+  heap().set_limit(SIZE_MAX);
+  std::vector<stream> others;
+  for (int i = 0; i < 40; ++i) {
+    others.push_back(make_stream());
+    must_free(must_allocate(page(), others.back()));
+  }
+  for (int i = 0; i < 8; ++i) must_free(must_allocate(8 * page(), *s_));
+  const driver_counts before = counts();
+  for (int i = 0; i < 8; ++i) must_free(must_allocate(8 * page(), *s_));
+  EXPECT_EQ((counts() - before).total(), 0u);
+}
+
 TEST_F(lent_to_a_graph, pages_stay_while_a_pool_holds_them) {
   const stream t = make_stream();
   const private_pool p = *heap().create_pool();
