@@ -74,8 +74,7 @@ class page_map {
   }
 
   // The numbers of the shared pages mapped at an address and after it, in the same reservation.
-  // Pages that were shared together have consecutive numbers. 0: the page is mapped at one address
-  // only.
+  // 0: the page is mapped at one address only.
   const std::uint32_t *shared_from(std::uint64_t page_address) const {
     const reservation_pages &in = of(page_address);
     return &in.shared[(page_address - in.begin) >> shift_];
