@@ -180,7 +180,6 @@ class allocator_core {
   void recall_lent_pages();
   void *allocate_at_lent(arena &a, const block_request &r);
   void return_lent(arena &a, const block_request &r);
-  std::size_t freely_created(const arena &a, std::size_t pages) const;
 
   // allocator_chunks.cpp: memory from cuMemAlloc, where the device cannot map pages; all require
   // growth_mutex_.

@@ -263,28 +263,24 @@ void allocator_core::enter(arena &a, std::shared_ptr<address_block> block, addre
 
 // ---- pages ----
 
-// Of `pages`, those to be created before any is moved.
-std::size_t allocator_core::freely_created(const arena &a, std::size_t pages) const {
-  const std::size_t holding = committed();
-  const std::size_t peak =
-      std::max(live_peak_.load(), live() + pinned_free_bytes() + pages * page());
-  const std::size_t tolerable =
-      peak + tolerated(peak, arenas_.size(), !a.packed(), moved_bytes(), page());
-  const std::size_t most = std::min({soft_limit.load(), tolerable, limit.load()});
-  return most > holding ? std::min(pages, (most - holding) / page()) : 0;
-}
-
 // Collects `pages` pages for `a`: creates up to the tolerated amount, then takes free pages of idle
 // arenas, then creates up to the limit. Above effort::ordinary it takes every free page first; with
 // ordered_by_host only idle ones, until effort::waiting.
 status allocator_core::collect_pages(arena &a, std::size_t pages, effort level,
                                      page_supply &supply) {
-  const std::size_t holding = committed(), most = limit;
+  const std::size_t holding = committed();
+  const std::size_t peak =
+      std::max(live_peak_.load(), live() + pinned_free_bytes() + pages * page());
+  const std::size_t soft =
+      std::min(soft_limit.load(),
+               peak + tolerated(peak, arenas_.size(), !a.packed(), moved_bytes(), page()));
+  const std::size_t most = limit;
   const auto room = [&](std::size_t under) {
     return under > holding ? (under - holding) / page() : std::size_t{0};
   };
   std::size_t missing = pages;
-  const std::size_t freely = level == effort::ordinary ? freely_created(a, pages) : 0;
+  const std::size_t freely =
+      level == effort::ordinary ? std::min(pages, room(std::min(soft, most))) : 0;
   const auto take = [&](arena &victim) {
     if (missing > freely) missing -= take_free_pages(victim, missing - freely, supply);
   };
