@@ -40,6 +40,14 @@ class ended_streams : public testing::buffer_test {
       release(s);
     });
   }
+  // Destroys a stream while a read of its freed block, 40 pages, waits for `gate`.
+  void destroy_at_work(checked_heap &h, const stream &gate) {
+    const stream s = make_stream();
+    const auto block = h.allocate(40 * page(), s);
+    ASSERT_TRUE(block);
+    hold_behind(gate, s);
+    ASSERT_TRUE(h.free(*block)) << "queues a read of the block";
+  }
 
  private:
   std::thread releasing_;
@@ -64,13 +72,8 @@ TEST_F(ended_streams, memory_of_destroyed_streams_serves_others) {
 
 TEST_F(ended_streams, work_of_a_destroyed_stream_ends_before_its_memory_serves_others) {
   checked_heap h(dev(), {.limit = 48 * page()});
-  std::optional<stream> s = make_stream();
   const stream gate = make_stream();
-  const auto block = h.allocate(40 * page(), *s);
-  ASSERT_TRUE(block);
-  hold_behind(gate, *s);
-  ASSERT_TRUE(h.free(*block)) << "queues a read of the block";
-  s.reset();
+  ASSERT_NO_FATAL_FAILURE(destroy_at_work(h, gate));
   release_soon(gate.get());
   const stream t = make_stream();
   ASSERT_TRUE(h.allocate(40 * page(), t));
@@ -94,13 +97,8 @@ TEST_F(ended_streams, work_of_a_destroyed_stream_ends_first_though_no_context_is
   for (std::uint64_t nth = 1; fired; ++nth) {
     SCOPED_TRACE(nth);
     checked_heap h(dev(), {.limit = 48 * page()});
-    std::optional<stream> s = make_stream();
     const stream gate = make_stream(), t = make_stream();
-    const auto block = h.allocate(40 * page(), *s);
-    ASSERT_TRUE(block);
-    hold_behind(gate, *s);
-    ASSERT_TRUE(h.free(*block)) << "queues a read of the block";
-    s.reset();
+    ASSERT_NO_FATAL_FAILURE(destroy_at_work(h, gate));
     release_soon(gate.get());
     const char *const entering = name_of(driver_call::CtxPushCurrent);
     h.before_call = [&] { testing::hostcuda_control::fail(entering, nth, CUDA_ERROR_UNKNOWN); };
