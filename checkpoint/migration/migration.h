@@ -101,6 +101,10 @@ struct send_options {
   std::stop_token cancel{};
   // Called at every step, and a few times a second while copying.
   std::function<void(const progress &)> on_progress{};
+  // resolve(): the destination's certificate has been replaced since the task was sent to it.
+  // Otherwise only the same certificate's answer decides.
+  bool certificate_replaced = false;
+  image::file_calls *calls = nullptr;  // of the record, for tests; nullptr: the system's
 };
 
 enum class owner {
@@ -178,6 +182,7 @@ struct receive_options {
   // Whether to accept tasks from this peer. Empty: from every authenticated peer.
   std::function<bool(const peer_identity &)> allow{};
   std::function<void(step)> on_step{};
+  image::file_calls *calls = nullptr;  // of records, for tests; nullptr: the system's
 };
 
 struct received_memory {

@@ -243,16 +243,29 @@ class receiver::core {
   }
 
   // Of a session of an earlier process. Requires the mutex, so that no session begins meanwhile.
+  // Errors: busy (no record of the session: the caller's destination is another machine, or its
+  //         records are in another directory; a process holds the record), the system's.
   result<outcome> outcome_on_record(const outcome_query &q) const {
-    STILLMAP_ASSIGN_OR_RETURN(record_file file, record_file::open(options_.records, q.task));
-    STILLMAP_ASSIGN_OR_RETURN(const std::optional<record> before, file.read());
-    if (!before || before->session != q.session) return outcome::refused;
-    if (before->state == ownership::refused) return outcome::refused;
-    if (before->state != ownership::owner) return outcome::owner;  // or has been since
-    // The process that owned the task died before receive() returned it: the task never ran here.
-    record r = *before;
-    r.state = ownership::refused;
-    STILLMAP_RETURN_IF_ERROR(file.write(r));
+    STILLMAP_ASSIGN_OR_RETURN(record_file file,
+                              record_file::open(options_.records, q.task, options_.calls));
+    STILLMAP_ASSIGN_OR_RETURN(std::optional<record> r, file.read());
+    const incoming_transfer *const asked = r ? r->find(q.session) : nullptr;
+    if (asked == nullptr || asked->epoch != q.epoch) {
+      return make_error(errc::busy, receiver_op,
+                        "this machine's records do not list the transfer, so its outcome is "
+                        "unknown here: start the receiver where the task was sent to, with the "
+                        "same directory of records",
+                        q.epoch);
+    }
+    if (asked->state == transfer_state::refused) return outcome::refused;
+    if (asked->state == transfer_state::committed) {
+      if (r->session != q.session || r->state != ownership::owner) return outcome::owner;
+      refuse_undelivered(*r);
+    } else {
+      // The process that received it has ended, so nothing can commit it any more.
+      r->set_transfer(q.session, q.epoch, transfer_state::refused);
+    }
+    STILLMAP_RETURN_IF_ERROR(file.write(*r));
     return outcome::refused;
   }
 

@@ -9,20 +9,26 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
+#include <list>
 #include <memory>
+#include <mutex>
 
+#include "stillmap/checkpoint/image/internal/atomic_file.h"
 #include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/checkpoint/image/internal/wire.h"
 #include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/internal/undying.h"
 
 namespace stillmap::migration {
 namespace {
 
 constexpr const char *record_op = "migration::record";
-constexpr std::string_view first_line = "stillmap-migration 1";
+constexpr std::string_view first_line = "stillmap-migration 2";
 constexpr std::size_t max_record_bytes = 4096;
-constexpr std::array names{"owner", "running", "intent", "released", "refused"};
+constexpr std::array names{"owner", "running", "intent", "released", "none"};
+constexpr std::array transfer_names{"offered", "committed", "refused"};
 
 tl::unexpected<error> system_error(const char *reason, const std::string &path) {
   return make_system_error(errno, record_op, reason, path);
@@ -46,34 +52,70 @@ std::string one_line(std::string text) {
   return text.substr(0, 512);
 }
 
-// Writes and syncs.
-status write_all(int fd, const std::string &text, const std::string &path) {
-  for (std::size_t done = 0; done < text.size();) {
-    const ssize_t n = ::write(fd, text.data() + done, text.size() - done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return system_error("the record cannot be written", path);
-    done += static_cast<std::size_t>(n);
-  }
-  if (::fsync(fd) != 0) return system_error("the record cannot be synced", path);
-  return {};
+// The same error as one of a record.
+tl::unexpected<error> about_record(error e, const std::string &path) {
+  e.operation = record_op;
+  return image::in_file(tl::unexpected<error>(std::move(e)), path);
 }
 
-result<std::optional<record>> read_record(const std::string &directory, const task_id &task) {
+result<std::optional<record>> read_record(image::file_calls &calls, const std::string &directory,
+                                          const task_id &task) {
   const std::string name = record_path(directory, task);
-  const owned_fd in(::open(name.c_str(), O_RDONLY | O_CLOEXEC));
-  if (in.get() < 0) {
-    if (errno == ENOENT) return std::optional<record>();
-    return system_error("the record cannot be opened", name);
+  auto in = image::image_file::open_to_read(calls, AT_FDCWD, name, false);
+  if (!in) {
+    if (in.error().code == std::errc::no_such_file_or_directory) return std::optional<record>();
+    return about_record(in.error(), name);
   }
-  std::string text(max_record_bytes, '\0');
-  const ssize_t n = ::read(in.get(), text.data(), text.size());
-  if (n < 0) return system_error("the record cannot be read", name);
-  text.resize(static_cast<std::size_t>(n));
+  const auto size = in->size();
+  if (!size) return about_record(size.error(), name);
+  std::string text(std::min<std::uint64_t>(*size, max_record_bytes), '\0');
+  if (const status s = in->read(std::as_writable_bytes(std::span(text)), 0); !s) {
+    return about_record(s.error(), name);
+  }
   std::optional<record> r = parse_record(text);
   if (!r || r->task != task) {
-    return image::in_file(make_error(errc::corrupt, record_op, "the record is damaged"), name);
+    return image::in_file(
+        make_error(errc::corrupt, record_op,
+                   "the record is damaged, or was written by another version of Stillmap"),
+        name);
   }
   return r;
+}
+
+template <class Enum>
+bool parse_name(std::string_view text, const auto &all, Enum &into) {
+  const auto name = std::find(all.begin(), all.end(), text);
+  if (name == all.end()) return false;
+  into = static_cast<Enum>(name - all.begin());
+  return true;
+}
+
+bool parse_epoch(std::string_view text, std::uint64_t &into) {
+  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), into);
+  return failed == std::errc() && end == text.data() + text.size();
+}
+
+// "SESSION EPOCH STATE"
+bool parse_transfer(std::string_view text, incoming_transfer &into) {
+  const std::size_t first = text.find(' '), second = text.find(' ', first + 1);
+  if (first == std::string_view::npos || second == std::string_view::npos) return false;
+  return image::parse(text.substr(0, first), into.session) &&
+         parse_epoch(text.substr(first + 1, second - first - 1), into.epoch) &&
+         parse_name(text.substr(second + 1), transfer_names, into.state);
+}
+
+// What keep_locked() keeps.
+struct kept_record {
+  record_file file;
+  record truth;
+};
+struct kept_records {
+  std::mutex mutex;
+  std::list<std::optional<kept_record>> all;
+};
+kept_records &kept() {
+  static undying<kept_records> records;
+  return *records;
 }
 
 bool is_locked(const std::string &directory, const task_id &task) {
@@ -99,6 +141,10 @@ std::string to_text(const record &r) {
   field("session", r.session.text());
   field("contents", r.contents.text());
   field("peer", one_line(r.peer));
+  field("certificate", one_line(r.certificate));
+  for (const incoming_transfer &t : r.transfers) {
+    field("transfer", t.session.text() + ' ' + std::to_string(t.epoch) + ' ' + name_of(t.state));
+  }
   text += '\n';
   return text + "seal " + seal_of(text) + '\n';
 }
@@ -123,18 +169,22 @@ std::optional<record> parse_record(const std::string &text) {
     return true;
   };
   record r;
-  std::string_view task, epoch, state, session, contents, peer;
+  std::string_view task, epoch, state, session, contents, peer, certificate, transfer;
   if (line() != first_line || !field("task", task) || !image::parse(task, r.task) ||
-      !field("epoch", epoch) || !field("state", state) || !field("session", session) ||
+      !field("epoch", epoch) || !parse_epoch(epoch, r.epoch) || !field("state", state) ||
+      !parse_name(state, names, r.state) || !field("session", session) ||
       !image::parse(session, r.session) || !field("contents", contents) ||
-      !image::parse(contents, r.contents) || !field("peer", peer)) {
+      !image::parse(contents, r.contents) || !field("peer", peer) ||
+      !field("certificate", certificate)) {
     return std::nullopt;
   }
-  r.epoch = std::strtoull(std::string(epoch).c_str(), nullptr, 10);
-  const auto name = std::find(names.begin(), names.end(), state);
-  if (name == names.end()) return std::nullopt;
-  r.state = static_cast<ownership>(name - names.begin());
   r.peer = peer;
+  r.certificate = certificate;
+  while (!left.empty()) {
+    if (!field("transfer", transfer) || !parse_transfer(transfer, r.transfers.emplace_back())) {
+      return std::nullopt;
+    }
+  }
   return r;
 }
 
@@ -142,15 +192,48 @@ const char *name_of(ownership o) noexcept {
   return names[static_cast<std::size_t>(o)];
 }
 
+const char *name_of(transfer_state s) noexcept {
+  return transfer_names[static_cast<std::size_t>(s)];
+}
+
+const incoming_transfer *record::find(const session_id &wanted) const {
+  for (const incoming_transfer &t : transfers) {
+    if (t.session == wanted) return &t;
+  }
+  return nullptr;
+}
+
+void record::set_transfer(const session_id &id, std::uint64_t its_epoch, transfer_state its_state) {
+  std::erase_if(transfers, [&](const incoming_transfer &t) {
+    return t.session == id || (t.state == transfer_state::offered && t.epoch == its_epoch);
+  });
+  if (transfers.size() >= max_transfers) {
+    const auto failed = std::find_if(
+        transfers.begin(), transfers.end(),
+        [](const incoming_transfer &t) { return t.state != transfer_state::committed; });
+    transfers.erase(failed == transfers.end() ? transfers.begin() : failed);
+  }
+  transfers.push_back({id, its_epoch, its_state});
+}
+
 std::optional<task_id> parse_task_id(std::string_view text) {
   task_id out;
   return image::parse(text, out) ? std::optional(out) : std::nullopt;
 }
 
-result<record_file> record_file::open(const std::string &directory, const task_id &task) {
+result<record_file> record_file::open(const std::string &directory, const task_id &task,
+                                      image::file_calls *calls) {
   return with_host_memory(record_op, [&]() -> result<record_file> {
+    record truth;
+    if (auto kept = take_kept(directory, task, truth)) {
+      if (const status s = kept->write(truth); !s) {
+        keep_locked(std::move(*kept), std::move(truth));
+        return tl::unexpected(s.error());
+      }
+      return std::move(*kept);
+    }
     const std::string name = lock_path(directory, task);
-    std::string kept = directory;
+    std::string path = directory;
     owned_fd lock(::open(name.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600));
     if (lock.get() < 0) return system_error("the lock file cannot be opened", name);
     if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
@@ -158,13 +241,42 @@ result<record_file> record_file::open(const std::string &directory, const task_i
       return image::in_file(make_error(errc::busy, record_op, "another process holds the record"),
                             name);
     }
-    return record_file(std::move(kept), task, std::move(lock));
+    return record_file(std::move(path), task,
+                       calls != nullptr ? *calls : image::file_calls::system(), std::move(lock));
   });
 }
 
+std::optional<record_file> record_file::take_kept(const std::string &directory, const task_id &task,
+                                                  record &truth) {
+  const std::lock_guard lock(kept().mutex);
+  for (auto k = kept().all.begin(); k != kept().all.end(); ++k) {
+    kept_record &found = **k;
+    if (found.file.task_ != task || found.file.directory_ != directory) continue;
+    std::optional<record_file> out(std::move(found.file));
+    truth = std::move(found.truth);
+    kept().all.erase(k);
+    return out;
+  }
+  return std::nullopt;
+}
+
+void record_file::keep_locked(record_file file, record truth) noexcept {
+  std::list<std::optional<kept_record>> one;
+  try {
+    one.emplace_back();
+  } catch (const std::bad_alloc &) {
+    (void)file.lock_.release();  // stays open, so stays locked until this process ends
+    return;
+  }
+  one.front().emplace(kept_record{std::move(file), std::move(truth)});
+  const std::lock_guard lock(kept().mutex);
+  kept().all.splice(kept().all.end(), one);
+}
+
 result<std::optional<record>> record_file::read() const {
-  return with_host_memory(
-      record_op, [&]() -> result<std::optional<record>> { return read_record(directory_, task_); });
+  return with_host_memory(record_op, [&]() -> result<std::optional<record>> {
+    return read_record(*calls_, directory_, task_);
+  });
 }
 
 result<std::vector<record_info>> list_records(const std::string &directory) {
@@ -187,7 +299,7 @@ result<std::vector<record_info>> list_records(const std::string &directory) {
               [](const record_info &a, const record_info &b) { return a.task < b.task; });
     for (record_info &r : out) {
       r.locked = is_locked(directory, r.task);
-      auto read = read_record(directory, r.task);
+      auto read = read_record(image::file_calls::system(), directory, r.task);
       if (read) {
         r.value = std::move(*read);
       } else {
@@ -200,20 +312,15 @@ result<std::vector<record_info>> list_records(const std::string &directory) {
 
 status record_file::write(const record &r) {
   return with_host_memory(record_op, [&]() -> status {
-    const std::string name = record_path(directory_, task_), fresh = name + ".new",
-                      text = to_text(r);
-    {
-      const owned_fd out(::open(fresh.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0600));
-      if (out.get() < 0) return system_error("the record cannot be created", fresh);
-      STILLMAP_RETURN_IF_ERROR(write_all(out.get(), text, fresh));
-    }
-    if (::rename(fresh.c_str(), name.c_str()) != 0) {
-      return system_error("the record cannot be replaced", name);
-    }
-    const owned_fd at(::open(directory_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (at.get() < 0 || ::fsync(at.get()) != 0) {
-      return system_error("the directory of records cannot be synced", directory_);
-    }
+    const std::string name = record_path(directory_, task_), text = to_text(r);
+    const auto write_new = [&]() -> status {
+      STILLMAP_ASSIGN_OR_RETURN(const auto at, image::target_name::create(*calls_, name));
+      STILLMAP_ASSIGN_OR_RETURN(auto fresh, image::atomic_file::create_as(at, at.name() + ".new"));
+      STILLMAP_RETURN_IF_ERROR(fresh.file().write(std::as_bytes(std::span(text)), 0));
+      STILLMAP_RETURN_IF_ERROR(fresh.file().sync_data());
+      return fresh.publish(true);
+    };
+    if (const status s = write_new(); !s) return about_record(s.error(), name);
     return {};
   });
 }

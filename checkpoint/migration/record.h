@@ -11,6 +11,10 @@
 #include "stillmap/checkpoint/image/digest.h"
 #include "stillmap/vmm/physical_memory.h"
 
+namespace stillmap::image {
+class file_calls;
+}
+
 namespace stillmap::migration {
 
 using task_id = image::fixed_bytes<16, struct task_id_tag>;
@@ -21,9 +25,23 @@ enum class ownership : std::uint8_t {
   running,   // this machine owns the task, and receive() has returned it
   intent,    // the task is being transferred to `peer`; the peer's record decides
   released,  // `peer` owns the task
-  refused,   // an incoming transfer failed, and can never succeed under this epoch
+  none,      // this machine has never owned the task: `peer` offered it
 };
 const char *name_of(ownership o) noexcept;
+
+// How far a transfer to this machine has got.
+enum class transfer_state : std::uint8_t {
+  offered,    // the source may commit it, as long as the process that receives it lives
+  committed,  // this machine became the owner
+  refused,    // it has failed, and can never be committed
+};
+const char *name_of(transfer_state s) noexcept;
+
+struct incoming_transfer {
+  session_id session;
+  std::uint64_t epoch = 0;  // of this machine, once the transfer is committed
+  transfer_state state = transfer_state::offered;
+};
 
 // Parses the 32 hexadecimal digits that task_id::text() writes. Nullopt: not a task id.
 std::optional<task_id> parse_task_id(std::string_view text);
@@ -35,11 +53,25 @@ struct record {
   session_id session;      // of the migration that wrote the record
   std::string peer;        // the other end of that migration: its address, a space, its name
   image::digest contents;  // of the memory that was transferred; zero if none was
+  // Of `intent`: SHA-256 of the certificate of the machine that the task was sent to, in
+  // hexadecimal. No other machine's answer decides.
+  std::string certificate{};
+  // Transfers to this machine, the oldest first, at most max_transfers. A source that asks for the
+  // outcome of a transfer that is not among them gets no outcome.
+  std::vector<incoming_transfer> transfers{};
+  static constexpr std::size_t max_transfers = 16;
+
+  // The transfer of a session. Null: unknown.
+  const incoming_transfer *find(const session_id &session) const;
+  // Adds a transfer, or changes its state. An offer replaces an earlier one under the same epoch:
+  // a source offers again only what it has not committed. Makes room by forgetting the oldest
+  // transfer, of those that were not committed if there are any.
+  void set_transfer(const session_id &session, std::uint64_t epoch, transfer_state state);
 };
 
 // A record as lines of text, sealed by a digest in the last line.
 std::string to_text(const record &r);
-// Nullopt: not a record, or damaged.
+// Nullopt: not a record of this version, or damaged.
 std::optional<record> parse_record(const std::string &text);
 
 // One record of a directory, read without locking it.
@@ -59,9 +91,11 @@ result<std::vector<record_info>> list_records(const std::string &directory);
 // Threads: externally synchronised.
 class record_file {
  public:
-  // Locks the record; it need not have been written yet.
+  // Locks the record; it need not have been written yet. Writes the record of an earlier
+  // keep_locked() in this process first. `calls` is for tests; nullptr: the system's.
   // Errors: busy (another process holds it), the system's; the subject is the path.
-  static result<record_file> open(const std::string &directory, const task_id &task);
+  static result<record_file> open(const std::string &directory, const task_id &task,
+                                  image::file_calls *calls = nullptr);
   record_file(record_file &&) noexcept = default;
   record_file &operator=(record_file &&) noexcept = default;
 
@@ -69,15 +103,24 @@ class record_file {
   // Errors: corrupt, the system's; the subject is the path.
   result<std::optional<record>> read() const;
   // Replaces the record durably: the file and its directory are synced.
-  // Ensures: failure: the file holds the previous record or `r`, whole.
+  // Ensures: failure: the file holds the previous record, or, if the system cannot undo the
+  //          change, `r`; whole in both cases.
   // Errors:  the system's; the subject is the path.
   status write(const record &r);
 
+  // Where write() has failed, and the file may say that the task is not here though it is: keeps
+  // the record locked until open() in this process can write `truth`, or until the process ends.
+  // Until then no other process can act on what the file says.
+  static void keep_locked(record_file file, record truth) noexcept;
+
  private:
-  record_file(std::string directory, task_id task, owned_fd lock)
-      : directory_(std::move(directory)), task_(task), lock_(std::move(lock)) {}
+  record_file(std::string directory, task_id task, image::file_calls &calls, owned_fd lock)
+      : directory_(std::move(directory)), task_(task), calls_(&calls), lock_(std::move(lock)) {}
+  static std::optional<record_file> take_kept(const std::string &directory, const task_id &task,
+                                              record &truth);
   std::string directory_;
   task_id task_;
+  image::file_calls *calls_;
   owned_fd lock_;
 };
 

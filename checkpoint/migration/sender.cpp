@@ -123,7 +123,8 @@ class sender::core {
       options_.task = task_id{id.bytes};
     }
     out_.task = options_.task;
-    STILLMAP_ASSIGN_OR_RETURN(record_file file, record_file::open(options_.records, options_.task));
+    STILLMAP_ASSIGN_OR_RETURN(record_file file,
+                              record_file::open(options_.records, options_.task, options_.calls));
     STILLMAP_ASSIGN_OR_RETURN(const std::optional<record> before, file.read());
     record mine = before.value_or(record{});
     record_.emplace(std::move(file));
@@ -164,9 +165,11 @@ class sender::core {
     next.state = ownership::intent;
     next.session = connections_->session();
     next.peer = to_.address + ' ' + to_.name;
+    next.certificate = to_.fingerprint;
     if (status s = record_->write(next); !s) {
-      // Nothing has been sent, so it does not matter which of the two records is on disk.
-      (void)record_->write(mine_);
+      // The intent may be on disk all the same, and until the destination has given up, another
+      // process could commit it.
+      restore_record();
       return s;
     }
     // Nothing here may fail: the intent is on record.
@@ -184,27 +187,43 @@ class sender::core {
     return {};
   }
 
+  // Writes that the task is here. If that fails, no other process may read what is on disk.
+  void restore_record() noexcept {
+    const status s = record_->write(mine_);
+    if (s) return;
+    report_background_error(s.error());
+    record_file::keep_locked(std::move(*record_), std::move(mine_));
+    record_.reset();
+    mine_ = {};
+  }
+
   outcome_query query() const { return {mine_.task, mine_.session, mine_.epoch + 1}; }
 
   // After the intent is on record: asks until the destination replies, or resolve_timeout has
   // passed.
   void find_outcome(transport &to, const error &why) noexcept {
     out_.failure = why;
+    const std::string_view expected =
+        options_.certificate_replaced ? std::string_view() : mine_.certificate;
     const auto until = clock::now() + options_.resolve_timeout;
     for (auto delay = std::chrono::milliseconds(50);;
          delay = std::min(delay * 2, std::chrono::milliseconds(1000))) {
-      const auto reply =
-          with_host_memory(sender_op, [&] { return ask_outcome(to, query(), options_.timeout); });
+      const auto reply = with_host_memory(
+          sender_op, [&] { return ask_outcome(to, query(), expected, options_.timeout); });
       if (reply && *reply == outcome::owner) {
         release();
         return;
       }
       if (reply) {
         mine_.state = ownership::owner;
-        ++mine_.epoch;  // the destination's epoch of this migration is used up
-        if (const status s = record_->write(mine_); !s) out_.failure = s.error();
+        mine_.certificate.clear();
+        // The destination's epoch of this migration is used up: should it run the task against its
+        // own answer, because its records were restored from an older copy, it does so under an
+        // older epoch.
+        mine_.epoch += 2;
         out_.epoch = mine_.epoch;
         out_.owner = owner::source;
+        restore_record();
         return;
       }
       out_.failure = reply.error();

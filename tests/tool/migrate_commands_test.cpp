@@ -126,14 +126,20 @@ class migrate_commands : public command_test {
     receivers_.erase(name);
     return WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
   }
-  void write_record(const char *who, ownership state, std::uint64_t epoch,
-                    const std::string &peer) const {
+  // As the one process leaves it that sends the task to "there", and the one that receives it.
+  void write_record(const char *who, ownership state, std::uint64_t epoch, const std::string &peer,
+                    std::optional<migration::transfer_state> transfer = {}) const {
     migration::record r;
     r.task = *migration::parse_task_id(task);
     r.session.bytes[0] = std::byte{1};
     r.state = state;
     r.epoch = epoch;
     r.peer = peer;
+    if (transfer) {
+      r.set_transfer(r.session, 5, *transfer);
+    } else {
+      r.certificate = fingerprint("there");
+    }
     auto file_of = migration::record_file::open(file(std::string("records-") + who), r.task);
     ASSERT_TRUE(file_of);
     ASSERT_TRUE(file_of->write(r));
@@ -262,13 +268,20 @@ TEST_F(migrate_commands, records_are_read_and_settled_without_their_process) {
           "stillmap task migrate resolve " + file("records-here") + " --task " + task + " --to " +
               place});
   expect(run("task migrate status --json " + records("here")), 0, {"\"in_doubt\": true"});
-  expect(run(resolve), 0, {"stillmap: ok: it did not arrive at " + place, "epoch 5"});
+  // The receiver that replies has other records.
+  expect(run(resolve + " --timeout 1"), 4, {"do not list the transfer", "in doubt"});
+  write_record("there", ownership::none, 0, "of here", migration::transfer_state::offered);
+  expect(run("task migrate status " + records("there")), 0,
+         {"none, epoch 0\n", "began, and did not complete", "has never owned the task"});
+  expect(run(resolve), 0, {"stillmap: ok: it did not arrive at " + place, "epoch 6"});
   expect(run("task migrate status " + records("here")), 0,
-         {"owner, epoch 5\n", "This machine owns it"});
+         {"owner, epoch 6\n", "This machine owns it"});
+  expect(run("task migrate status " + records("there")), 0,
+         {"It did not arrive from here (of), which still owns it."});
   expect(run(resolve), 2, {file("records-here")});
   // That it is there, its record says.
   write_record("here", ownership::intent, 4, "192.0.2.1:1 elsewhere");
-  write_record("there", ownership::running, 5, "of here");
+  write_record("there", ownership::running, 5, "of here", migration::transfer_state::committed);
   expect(run(resolve + " --to " + place + " --json"), 0,
          {"\"owner\": \"destination\"", "\"epoch\": 5"});
   expect(run("task migrate status " + records("here")), 0, {"released, epoch 5\n"});

@@ -115,6 +115,13 @@ result<atomic_file> atomic_file::create(const target_name &to, bool direct) {
   return make_system_error(EEXIST, atomic_file_op, "found no free name for a temporary file");
 }
 
+result<atomic_file> atomic_file::create_as(const target_name &to, std::string name) {
+  const int flags = O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC;
+  const int fd = to.calls().open_at(to.directory(), name.c_str(), flags, 0600);
+  if (fd < 0) return make_system_error(-fd, atomic_file_op, "cannot create a temporary file");
+  return atomic_file(to, std::move(name), image_file(to.calls(), fd, false));
+}
+
 atomic_file::atomic_file(atomic_file &&o) noexcept
     : to_(o.to_),
       name_(std::move(o.name_)),

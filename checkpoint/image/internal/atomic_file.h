@@ -44,6 +44,9 @@ class atomic_file {
   // Requires: `to` outlives it.
   // Errors:   errors of system calls.
   static result<atomic_file> create(const target_name &to, bool direct);
+  // The same under a temporary name that no other writer uses, because the caller holds a lock: what
+  // a dead one left under it is overwritten, and the directory is not searched.
+  static result<atomic_file> create_as(const target_name &to, std::string name);
   atomic_file(atomic_file &&o) noexcept;
   atomic_file &operator=(atomic_file &&) = delete;
   // Removes the file unless it was published.

@@ -13,18 +13,45 @@ namespace {
 constexpr const char *session_op = "migration::receive";
 // Between messages a source may be silent; cancel_if_silent() limits that.
 constexpr std::chrono::milliseconds no_timeout = std::chrono::hours(24 * 365);
+// Leaves room for every change of owner that there can be.
+constexpr std::uint64_t max_epoch = std::uint64_t{1} << 62;
+
+// Errors: busy (the task of this epoch cannot come here), corrupt.
+status check_epoch(const record &before, std::uint64_t epoch) {
+  if (epoch == 0 || epoch > max_epoch) {
+    return make_error(errc::corrupt, session_op, "the task's epoch is out of range", epoch,
+                      max_epoch);
+  }
+  if (before.state == ownership::intent) {
+    return make_error(errc::busy, session_op,
+                      "this machine's own transfer of the task is in doubt: resolve it first",
+                      epoch, before.epoch);
+  }
+  // A source that was refused under an epoch never uses it again.
+  std::uint64_t newest = before.epoch;
+  for (const incoming_transfer &t : before.transfers) {
+    if (t.state == transfer_state::refused) newest = std::max(newest, t.epoch);
+  }
+  const bool here = before.state == ownership::owner || before.state == ownership::running;
+  if (here ? epoch <= newest : epoch < newest) {
+    return make_error(errc::busy, session_op, "this machine's record of the task has a newer epoch",
+                      epoch, newest);
+  }
+  return {};
+}
 
 }  // namespace
 
-session::session(const device &d, const hello &h, peer_identity from, record_file r, session_id id,
-                 const receive_options &options)
+session::session(const device &d, const hello &h, peer_identity from, record_file file,
+                 record before, session_id id, const receive_options &options)
     : device_(d),
       options_(options),
       hello_(h),
       from_(std::move(from)),
       id_(id),
       memory_(d, h.chunk_bytes, options.max_bytes),
-      record_(std::move(r)) {
+      file_(std::move(file)),
+      record_(std::move(before)) {
   touch();
 }
 
@@ -40,28 +67,52 @@ result<std::shared_ptr<session>> session::create(const device &d, const hello &h
                       "the source's page size is not a multiple of this device's", h.page_bytes,
                       d.capabilities().page_bytes, error_unit::bytes);
   }
-  STILLMAP_ASSIGN_OR_RETURN(auto file, record_file::open(options.records, h.task));
-  STILLMAP_ASSIGN_OR_RETURN(const std::optional<record> before, file.read());
-  if (before) {
-    const bool here = before->state == ownership::owner || before->state == ownership::running;
-    if (before->state == ownership::intent) {
-      return make_error(errc::busy, session_op,
-                        "this machine's own transfer of the task is in doubt: resolve it first",
-                        h.epoch, before->epoch);
-    }
-    if (here ? h.epoch <= before->epoch : h.epoch < before->epoch) {
-      return make_error(errc::busy, session_op,
-                        "this machine's record of the task has a newer epoch", h.epoch,
-                        before->epoch);
-    }
-  }
+  STILLMAP_ASSIGN_OR_RETURN(auto file, record_file::open(options.records, h.task, options.calls));
+  STILLMAP_ASSIGN_OR_RETURN(std::optional<record> before, file.read());
+  if (!before) before = record{h.task, 0, ownership::none, {}, {}, {}};
+  STILLMAP_RETURN_IF_ERROR(check_epoch(*before, h.epoch));
+  refuse_undelivered(*before);
   STILLMAP_ASSIGN_OR_RETURN(const auto id, image::make_id());
-  return std::shared_ptr<session>(
-      new session(d, h, std::move(from), std::move(file), session_id{id.bytes}, options));
+  return std::shared_ptr<session>(new session(d, h, std::move(from), std::move(file),
+                                              std::move(*before), session_id{id.bytes}, options));
+}
+
+void refuse_undelivered(record &r) {
+  if (r.state != ownership::owner || r.find(r.session) == nullptr) return;
+  r.set_transfer(r.session, r.epoch, transfer_state::refused);
+  r.state = ownership::none;
+}
+
+status session::record_offer() {
+  if (offered_) return {};
+  record r = record_;
+  if (r.state == ownership::none) {
+    r.session = id_;
+    r.peer = from_.address + ' ' + from_.name;
+  }
+  r.set_transfer(id_, hello_.epoch + 1, transfer_state::offered);
+  STILLMAP_RETURN_IF_ERROR(file_->write(r));
+  record_ = std::move(r);
+  offered_ = true;
+  return {};
 }
 
 record session::make_record(ownership o) const {
-  return {hello_.task, hello_.epoch + 1, o, id_, from_.address + ' ' + from_.name, contents_};
+  record r = record_;
+  r.epoch = hello_.epoch + 1;
+  r.state = o;
+  r.session = id_;
+  r.peer = from_.address + ' ' + from_.name;
+  r.contents = contents_;
+  r.certificate.clear();
+  r.set_transfer(id_, r.epoch, transfer_state::committed);
+  return r;
+}
+
+record session::make_refusal() const {
+  record r = record_;
+  r.set_transfer(id_, hello_.epoch + 1, transfer_state::refused);
+  return r;
 }
 
 status session::send_control(kind what, std::span<const std::byte> body, std::uint64_t number) {
@@ -113,6 +164,7 @@ status session::receive_control(channel &control) {
       case kind::layout: {
         STILLMAP_ASSIGN_OR_RETURN(auto l, decode_layout_message(m->body));
         STILLMAP_RETURN_IF_ERROR(memory_.prepare(std::move(l)));
+        STILLMAP_RETURN_IF_ERROR(record_offer());
         reached(step::reserved);
         STILLMAP_RETURN_IF_ERROR(send_control(kind::prepared));
         break;
@@ -166,12 +218,11 @@ status session::commit(const outcome_query &q) noexcept {
                         hello_.epoch + 1);
     }
     const status s =
-        with_host_memory(session_op, [&] { return record_->write(make_record(ownership::owner)); });
+        with_host_memory(session_op, [&] { return file_->write(make_record(ownership::owner)); });
     if (!s) {
       // The record may be on disk all the same, so it is replaced by a refusal. If that fails as
       // well, receiver::core::outcome_on_record() writes it when the source asks.
-      (void)with_host_memory(session_op,
-                             [&] { return record_->write(make_record(ownership::refused)); });
+      (void)with_host_memory(session_op, [&] { return file_->write(make_refusal()); });
       state_ = state::dead;
       return s;
     }
@@ -275,12 +326,12 @@ void session::cancel_if_silent() {
 result<received_memory> session::deliver() {
   const std::lock_guard lock(mutex_);
   peer_identity from = from_;
-  STILLMAP_RETURN_IF_ERROR(record_->write(make_record(ownership::running)));
+  STILLMAP_RETURN_IF_ERROR(file_->write(make_record(ownership::running)));
   // Nothing here may fail: the record says that the task runs.
   reached(step::running_recorded);
   state_ = state::delivered;
   return received_memory{memory_.take(), hello_.task, hello_.epoch + 1, std::move(from),
-                         std::move(*record_)};
+                         std::move(*file_)};
 }
 
 }  // namespace stillmap::migration

@@ -13,6 +13,11 @@
 
 namespace stillmap::migration {
 
+// A record of a task that a process of this machine owned, and that receive() did not return: that
+// process has ended (the caller holds the record's lock), so the task never ran here, and the
+// transfer is refused.
+void refuse_undelivered(record &r);
+
 // States: copying <-> awaiting_commit -> owned -> delivered; the first two also -> dead.
 // Threads: safe.
 class session {
@@ -63,9 +68,14 @@ class session {
 
  private:
   enum class state { copying, awaiting_commit, owned, delivered, dead };
-  session(const device &d, const hello &h, peer_identity from, record_file r, session_id id,
-          const receive_options &options);
-  record make_record(ownership o) const;  // requires the mutex
+  session(const device &d, const hello &h, peer_identity from, record_file file, record before,
+          session_id id, const receive_options &options);
+  // Records the offer, before the source can learn that this end is prepared: a process that comes
+  // later then knows what it is asked about.
+  status record_offer();
+  // The record once this machine owns the task. Requires the mutex.
+  record make_record(ownership o) const;
+  record make_refusal() const;
   status send_control(kind what, std::span<const std::byte> body = {}, std::uint64_t number = 0);
   void refuse(const error &why) noexcept;
   status receive_control(channel &control);
@@ -89,7 +99,9 @@ class session {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   state state_ = state::copying;
-  std::optional<record_file> record_;
+  std::optional<record_file> file_;
+  record record_;         // without a commit of this session
+  bool offered_ = false;  // record_ lists this session
   image::digest contents_;
   channel *control_ = nullptr;
   std::vector<channel *> data_;

@@ -253,10 +253,15 @@ void source_connections::shutdown() noexcept {
   for (const auto &c : data_) c->shutdown();
 }
 
-result<outcome> ask_outcome(transport &to, const outcome_query &q,
+result<outcome> ask_outcome(transport &to, const outcome_query &q, std::string_view certificate,
                             std::chrono::milliseconds timeout) {
   STILLMAP_ASSIGN_OR_RETURN(const auto c, to.connect(timeout));
   STILLMAP_RETURN_IF_ERROR(c->handshake(timeout));
+  if (!certificate.empty() && c->peer().fingerprint != certificate) {
+    return make_error(errc::not_supported, source_connections_op,
+                      "this is not the machine that the task was sent to: it has another "
+                      "certificate. If the certificate was replaced since, say so");
+  }
   STILLMAP_RETURN_IF_ERROR(send(*c, kind::query, encode(q), timeout));
   STILLMAP_ASSIGN_OR_RETURN(const message m,
                             receive(*c, kind::query_result, 0, timeout, source_connections_op));

@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "stillmap/checkpoint/common/internal/batch_copier.h"
@@ -95,9 +96,11 @@ class source_connections {
 };
 
 // Asks the destination once for the outcome of a session, and commits if it awaits the commit.
+// `certificate`: what the destination must have, SHA-256 in hexadecimal; empty: any trusted one.
 // Returns `owner` or `refused`.
-// Errors: the outcome is still unknown.
-result<outcome> ask_outcome(transport &to, const outcome_query &q,
+// Errors: the outcome is still unknown: not_supported (another certificate), what the destination
+//         refused with, the transport's.
+result<outcome> ask_outcome(transport &to, const outcome_query &q, std::string_view certificate,
                             std::chrono::milliseconds timeout);
 
 }  // namespace stillmap::migration

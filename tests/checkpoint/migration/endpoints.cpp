@@ -17,7 +17,7 @@
 namespace stillmap::migration::testing {
 namespace {
 
-constexpr std::array<const char *, 2> ends{"source", "destination"};
+constexpr std::array<const char *, 3> ends{"source", "destination", "third"};
 
 template <class T>
 T must(result<T> r) {
@@ -53,17 +53,20 @@ test_site::~test_site() {
 credentials test_site::of(const char *end) const {
   const std::string mine = folder_ + '/' + end;
   credentials c = must(load_credentials(mine + ".crt", mine + ".key"));
-  const std::string theirs = folder_ + '/' + (end == std::string("source") ? ends[1] : ends[0]);
-  c.fingerprints = {must(fingerprint_of(must(load_credentials(theirs + ".crt", ""))))};
+  for (const std::string theirs : ends) {
+    if (theirs == end) continue;
+    const std::string certificate = folder_ + '/' + theirs + ".crt";
+    c.fingerprints.push_back(must(fingerprint_of(must(load_credentials(certificate, "")))));
+  }
   return c;
 }
 
-void test_site::publish_address(const std::string &address) const {
-  write(folder_ + "/address", address);
+void test_site::publish_address(const std::string &where, const char *end) const {
+  write(folder_ + '/' + end + ".address", where);
 }
 
-std::string test_site::address() const {
-  std::ifstream in(folder_ + "/address");
+std::string test_site::address(const char *end) const {
+  std::ifstream in(folder_ + '/' + end + ".address");
   std::string text;
   std::getline(in, text);
   return text;
@@ -89,17 +92,24 @@ receive_options destination_options(const test_site &m) {
 }
 
 std::unique_ptr<transport> to_destination(const test_site &m) {
-  for (int i = 0; i < 3000 && m.address().empty(); ++i) {
+  return transport_between(m, "source", "destination");
+}
+
+std::unique_ptr<transport> transport_between(const test_site &m, const char *from, const char *to) {
+  for (int i = 0; i < 3000 && m.address(to).empty(); ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
-  return must(create_tls_transport(m.address(), m.of("source")));
+  return must(create_tls_transport(m.address(to), m.of(from)));
 }
 
 std::unique_ptr<acceptor> at_destination(const test_site &m) {
-  const std::string before = m.address();
-  auto out =
-      must(create_tls_acceptor(before.empty() ? "127.0.0.1:0" : before, m.of("destination")));
-  m.publish_address(out->address());
+  return acceptor_at(m, "destination");
+}
+
+std::unique_ptr<acceptor> acceptor_at(const test_site &m, const char *end) {
+  const std::string before = m.address(end);
+  auto out = must(create_tls_acceptor(before.empty() ? "127.0.0.1:0" : before, m.of(end)));
+  m.publish_address(out->address(), end);
   return out;
 }
 

@@ -27,11 +27,11 @@ class test_site {
 
   const std::string &folder() const { return folder_; }
   std::string records(const char *end) const { return folder_ + '/' + end; }
-  // Of "source" or "destination"; trusts the other one.
+  // Of "source", "destination" or "third"; trusts the others.
   credentials of(const char *end) const;
-  // The destination's address, once it listens.
-  void publish_address(const std::string &where) const;
-  std::string address() const;
+  // The address of an end, once it listens.
+  void publish_address(const std::string &where, const char *end = "destination") const;
+  std::string address(const char *end = "destination") const;
 
  private:
   std::string folder_;
@@ -42,8 +42,11 @@ class test_site {
 send_options source_options(const test_site &m);
 receive_options destination_options(const test_site &m);
 std::unique_ptr<transport> to_destination(const test_site &m);
+// From one end to another, once that listens.
+std::unique_ptr<transport> transport_between(const test_site &m, const char *from, const char *to);
 // At its previous port, if it had one.
 std::unique_ptr<acceptor> at_destination(const test_site &m);
+std::unique_ptr<acceptor> acceptor_at(const test_site &m, const char *end);
 
 // Kills this process if it was started to die at this step.
 void die_at(step s);

@@ -258,7 +258,7 @@ TEST_F(dying, a_source_that_asks_late_learns_that_the_task_has_moved) {
   }
   const auto to = to_destination(m);
   const auto ask = [&] {
-    const auto reply = ask_outcome(*to, q, std::chrono::milliseconds(30'000));
+    const auto reply = ask_outcome(*to, q, {}, std::chrono::milliseconds(30'000));
     if (!reply) return reply.error().message();
     return std::string(*reply == outcome::owner ? "owner" : "refused");
   };
@@ -276,7 +276,7 @@ TEST_F(dying, a_source_that_asks_late_learns_that_the_task_has_moved) {
 // A machine that has the task takes only a newer epoch; one that gave it away also takes its own.
 TEST_F(dying, a_task_of_an_epoch_older_than_the_record_is_refused) {
   struct {
-    ownership before;
+    ownership before;     // none: of a machine that has refused the task
     std::uint64_t epoch;  // the record's is 5
     bool accepted;
   } const cases[] = {
@@ -284,8 +284,8 @@ TEST_F(dying, a_task_of_an_epoch_older_than_the_record_is_refused) {
       {ownership::owner, 6, true},     {ownership::running, 4, false},
       {ownership::running, 5, false},  {ownership::running, 6, true},
       {ownership::released, 4, false}, {ownership::released, 5, true},
-      {ownership::released, 6, true},  {ownership::refused, 4, false},
-      {ownership::refused, 5, true},   {ownership::refused, 6, true},
+      {ownership::released, 6, true},  {ownership::none, 4, false},
+      {ownership::none, 5, true},      {ownership::none, 6, true},
   };
   const test_site m;
   const receive_options options = destination_options(m);
@@ -295,7 +295,12 @@ TEST_F(dying, a_task_of_an_epoch_older_than_the_record_is_refused) {
     {
       auto file = record_file::open(options.records, id);
       ASSERT_TRUE(file);
-      ASSERT_TRUE(file->write({id, 5, c.before, {}, "", {}}));
+      record r{id, 5, c.before, {}, "", {}};
+      if (c.before == ownership::none) {
+        r.epoch = 0;
+        r.set_transfer({}, 5, transfer_state::refused);
+      }
+      ASSERT_TRUE(file->write(r));
     }
     const auto s = session::create(dev(), {id, c.epoch, page(), 64 << 10, 2}, {}, options);
     ASSERT_EQ(s.has_value(), c.accepted) << (s ? "accepted" : s.error().message());

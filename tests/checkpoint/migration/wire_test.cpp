@@ -172,6 +172,9 @@ TEST(migration_record, IsWholeOrRefused) {
   task_id task;
   task.bytes.fill(std::byte{1});
   record r{task, 5, ownership::intent, {}, "other:1 the\nother", {}};
+  r.certificate = "ab12";
+  r.set_transfer({}, 4, transfer_state::committed);
+  r.set_transfer({{std::byte{9}}}, UINT64_MAX, transfer_state::offered);
   {
     auto file = record_file::open(m.records("source"), task);
     ASSERT_TRUE(file);
@@ -182,6 +185,11 @@ TEST(migration_record, IsWholeOrRefused) {
     EXPECT_EQ((*back)->epoch, 5u);
     EXPECT_EQ((*back)->state, ownership::intent);
     EXPECT_EQ((*back)->peer, "other:1 the?other");
+    EXPECT_EQ((*back)->certificate, "ab12");
+    ASSERT_EQ((*back)->transfers.size(), 2u);
+    EXPECT_EQ((*back)->transfers[0].state, transfer_state::committed);
+    EXPECT_EQ((*back)->transfers[1].epoch, UINT64_MAX);
+    EXPECT_EQ((*back)->transfers[1].session.bytes[0], std::byte{9});
     EXPECT_TRUE(fails_with(record_file::open(m.records("source"), task), errc::busy));
   }
   auto file = record_file::open(m.records("source"), task);

@@ -108,8 +108,8 @@ outcome<exit_status> print_sent(const migration::sent_memory &x, const std::stri
   if (x.owner == owner::in_doubt) {
     failure f(why);
     f.line = fmt::format(
-        "in doubt: {}; the task is stopped and nothing is lost: {} decides and cannot be reached; "
-        "when it can: stillmap task migrate resolve {}",
+        "in doubt: {}; the task is stopped and nothing is lost: {} decides; once its receiver "
+        "can answer: stillmap task migrate resolve {}",
         f.line, text_of(x.to), task);
     return tl::unexpected(std::move(f));
   }

@@ -67,8 +67,13 @@ advice advice_of(const migration::record &r, bool locked, const std::string &fol
                           folder, r.task.text(), printable(address_of(r.peer)))};
     case ownership::released:
       return {fmt::format("{} owns it.", peer), ""};
-    case ownership::refused:
-      return {fmt::format("It did not arrive from {}, which still owns it.", peer), ""};
+    case ownership::none:
+      if (!r.transfers.empty() && r.transfers.back().state == migration::transfer_state::refused) {
+        return {fmt::format("It did not arrive from {}, which still owns it.", peer), ""};
+      }
+      return {fmt::format("A transfer from {} {}. This machine has never owned the task.", peer,
+                          locked ? "is under way" : "began, and did not complete"),
+              ""};
   }
   return {};
 }
@@ -165,6 +170,7 @@ outcome<exit_status> resolve_record(const migrate_resolve_options &o,
   options.records = absolute(o.place);
   options.task = task;
   options.timeout = options.resolve_timeout = milliseconds_of(o.timeout);
+  options.certificate_replaced = o.certificate_replaced;
   migration::sent_memory sent = migration::sender(d, {}, options).resolve(*there);
   if (sent.failure && sent.failure->is(errc::invalid_argument))
     return fail(sent.failure->about(o.place));

@@ -218,6 +218,8 @@ void add_migrate_resolve(command &group) {
   c.text("--task", o.id, "HEX", "the task's id");
   c.text("--to", o.to, "ADDRESS", "its receiver: HOST:PORT (default: the one on record)");
   add_identity(c, o.identity);
+  c.flag("--certificate-replaced", o.certificate_replaced,
+         "for a folder: the receiver's certificate was replaced since the task was sent to it");
   add_timeout_option(c, o.timeout, "how long to ask (default: 10)");
   c.json(o.json);
   add_driver_options(c, o.driver);

@@ -112,7 +112,7 @@ struct migrate_resolve_options {
   identity_options identity;
   driver_options driver;
   double timeout = 10;  // seconds
-  bool json = false;
+  bool certificate_replaced = false, json = false;
 };
 outcome<exit_status> run_migrate_resolve(const migrate_resolve_options &o);
 
