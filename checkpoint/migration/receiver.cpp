@@ -242,13 +242,10 @@ class receiver::core {
     (void)send(with, kind::owner, {}, options_.timeout);
   }
 
-  // Of a session of an earlier process. Requires the mutex, so that no session begins meanwhile.
-  // Errors: busy (no record of the session: the caller's destination is another machine, or its
-  //         records are in another directory; a process holds the record), the system's.
-  result<outcome> outcome_on_record(const outcome_query &q) const {
-    STILLMAP_ASSIGN_OR_RETURN(record_file file,
-                              record_file::open(options_.records, q.task, options_.calls));
-    STILLMAP_ASSIGN_OR_RETURN(std::optional<record> r, file.read());
+  // The outcome by a record that may change; nullopt: only who holds the record can decide.
+  // Errors: busy (no record of the transfer).
+  static result<std::optional<outcome>> decided(const std::optional<record> &r,
+                                                const outcome_query &q) {
     const incoming_transfer *const asked = r ? r->find(q.session) : nullptr;
     if (asked == nullptr || asked->epoch != q.epoch) {
       return make_error(errc::busy, receiver_op,
@@ -258,13 +255,28 @@ class receiver::core {
                         q.epoch);
     }
     if (asked->state == transfer_state::refused) return outcome::refused;
-    if (asked->state == transfer_state::committed) {
-      if (r->session != q.session || r->state != ownership::owner) return outcome::owner;
-      refuse_undelivered(*r);
-    } else {
-      // The process that received it has ended, so nothing can commit it any more.
-      r->set_transfer(q.session, q.epoch, transfer_state::refused);
+    if (asked->state == transfer_state::offered || r->undelivered(*asked)) {
+      return std::optional<outcome>();
     }
+    return outcome::owner;
+  }
+
+  // Of a session of an earlier process. Requires the mutex, so that no session begins meanwhile.
+  // Errors: busy (no record of the transfer; another process may still decide), the system's.
+  result<outcome> outcome_on_record(const outcome_query &q) const {
+    // The task may be here again, in a process that holds the record.
+    STILLMAP_ASSIGN_OR_RETURN(const auto seen,
+                              read_record(options_.records, q.task, options_.calls));
+    STILLMAP_ASSIGN_OR_RETURN(const auto known, decided(seen, q));
+    if (known) return *known;
+    STILLMAP_ASSIGN_OR_RETURN(record_file file,
+                              record_file::open(options_.records, q.task, options_.calls));
+    STILLMAP_ASSIGN_OR_RETURN(std::optional<record> r, file.read());
+    STILLMAP_ASSIGN_OR_RETURN(const auto now, decided(r, q));
+    if (now) return *now;
+    // The process that received it has ended: it never ran here, and nothing can commit it.
+    if (r->find(q.session)->state == transfer_state::committed) r->state = ownership::none;
+    r->set_transfer(q.session, q.epoch, transfer_state::refused);
     STILLMAP_RETURN_IF_ERROR(file.write(*r));
     return outcome::refused;
   }

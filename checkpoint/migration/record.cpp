@@ -58,8 +58,8 @@ tl::unexpected<error> about_record(error e, const std::string &path) {
   return image::in_file(tl::unexpected<error>(std::move(e)), path);
 }
 
-result<std::optional<record>> read_record(image::file_calls &calls, const std::string &directory,
-                                          const task_id &task) {
+result<std::optional<record>> read_file(image::file_calls &calls, const std::string &directory,
+                                        const task_id &task) {
   const std::string name = record_path(directory, task);
   auto in = image::image_file::open_to_read(calls, AT_FDCWD, name, false);
   if (!in) {
@@ -275,7 +275,14 @@ void record_file::keep_locked(record_file file, record truth) noexcept {
 
 result<std::optional<record>> record_file::read() const {
   return with_host_memory(record_op, [&]() -> result<std::optional<record>> {
-    return read_record(*calls_, directory_, task_);
+    return read_file(*calls_, directory_, task_);
+  });
+}
+
+result<std::optional<record>> read_record(const std::string &directory, const task_id &task,
+                                          image::file_calls *calls) {
+  return with_host_memory(record_op, [&]() -> result<std::optional<record>> {
+    return read_file(calls != nullptr ? *calls : image::file_calls::system(), directory, task);
   });
 }
 
@@ -299,7 +306,7 @@ result<std::vector<record_info>> list_records(const std::string &directory) {
               [](const record_info &a, const record_info &b) { return a.task < b.task; });
     for (record_info &r : out) {
       r.locked = is_locked(directory, r.task);
-      auto read = read_record(image::file_calls::system(), directory, r.task);
+      auto read = read_record(directory, r.task);
       if (read) {
         r.value = std::move(*read);
       } else {

@@ -63,6 +63,12 @@ struct record {
 
   // The transfer of a session. Null: unknown.
   const incoming_transfer *find(const session_id &session) const;
+  // Whether receive() has not returned the task of this transfer, which is committed: while the
+  // process that received it lives, it may still do so.
+  bool undelivered(const incoming_transfer &t) const {
+    return state == ownership::owner && t.session == this->session &&
+           t.state == transfer_state::committed;
+  }
   // Adds a transfer, or changes its state. An offer replaces an earlier one under the same epoch:
   // a source offers again only what it has not committed. Makes room by forgetting the oldest
   // transfer, of those that were not committed if there are any.
@@ -73,6 +79,12 @@ struct record {
 std::string to_text(const record &r);
 // Nullopt: not a record of this version, or damaged.
 std::optional<record> parse_record(const std::string &text);
+
+// Reads a record without locking it. What it says of a transfer that has been refused, or whose task
+// has been returned by receive(), stays true. Nullopt: not written yet.
+// Errors: as record_file::read().
+result<std::optional<record>> read_record(const std::string &directory, const task_id &task,
+                                          image::file_calls *calls = nullptr);
 
 // One record of a directory, read without locking it.
 struct record_info {

@@ -18,6 +18,11 @@ using clock = std::chrono::steady_clock;
 
 constexpr const char *sender_op = "migration::send";
 
+// A destination whose records were restored from an older copy may refuse a task that it has
+// accepted. Then the task runs twice, and the epoch of the source must be newer than all that the
+// other one and its next owners take.
+constexpr std::uint64_t epochs_of_a_refusal = 1000;
+
 std::chrono::duration<double> since(clock::time_point t) {
   return clock::now() - t;
 }
@@ -217,10 +222,7 @@ class sender::core {
       if (reply) {
         mine_.state = ownership::owner;
         mine_.certificate.clear();
-        // The destination's epoch of this migration is used up: should it run the task against its
-        // own answer, because its records were restored from an older copy, it does so under an
-        // older epoch.
-        mine_.epoch += 2;
+        mine_.epoch += 1 + epochs_of_a_refusal;
         out_.epoch = mine_.epoch;
         out_.owner = owner::source;
         restore_record();

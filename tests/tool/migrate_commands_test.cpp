@@ -273,9 +273,9 @@ TEST_F(migrate_commands, records_are_read_and_settled_without_their_process) {
   write_record("there", ownership::none, 0, "of here", migration::transfer_state::offered);
   expect(run("task migrate status " + records("there")), 0,
          {"none, epoch 0\n", "began, and did not complete", "has never owned the task"});
-  expect(run(resolve), 0, {"stillmap: ok: it did not arrive at " + place, "epoch 6"});
+  expect(run(resolve), 0, {"stillmap: ok: it did not arrive at " + place, "epoch 1005"});
   expect(run("task migrate status " + records("here")), 0,
-         {"owner, epoch 6\n", "This machine owns it"});
+         {"owner, epoch 1005\n", "This machine owns it"});
   expect(run("task migrate status " + records("there")), 0,
          {"It did not arrive from here (of), which still owns it."});
   expect(run(resolve), 2, {file("records-here")});

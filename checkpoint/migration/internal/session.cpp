@@ -16,6 +16,15 @@ constexpr std::chrono::milliseconds no_timeout = std::chrono::hours(24 * 365);
 // Leaves room for every change of owner that there can be.
 constexpr std::uint64_t max_epoch = std::uint64_t{1} << 62;
 
+// A task that receive() has not returned before its process ended (the caller holds the record)
+// never ran here: the transfer is refused.
+void refuse_undelivered(record &r) {
+  const incoming_transfer *const last = r.find(r.session);
+  if (last == nullptr || !r.undelivered(*last)) return;
+  r.set_transfer(r.session, r.epoch, transfer_state::refused);
+  r.state = ownership::none;
+}
+
 // Errors: busy (the task of this epoch cannot come here), corrupt.
 status check_epoch(const record &before, std::uint64_t epoch) {
   if (epoch == 0 || epoch > max_epoch) {
@@ -75,12 +84,6 @@ result<std::shared_ptr<session>> session::create(const device &d, const hello &h
   STILLMAP_ASSIGN_OR_RETURN(const auto id, image::make_id());
   return std::shared_ptr<session>(new session(d, h, std::move(from), std::move(file),
                                               std::move(*before), session_id{id.bytes}, options));
-}
-
-void refuse_undelivered(record &r) {
-  if (r.state != ownership::owner || r.find(r.session) == nullptr) return;
-  r.set_transfer(r.session, r.epoch, transfer_state::refused);
-  r.state = ownership::none;
 }
 
 status session::record_offer() {

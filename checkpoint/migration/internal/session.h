@@ -13,11 +13,6 @@
 
 namespace stillmap::migration {
 
-// A record of a task that a process of this machine owned, and that receive() did not return: that
-// process has ended (the caller holds the record's lock), so the task never ran here, and the
-// transfer is refused.
-void refuse_undelivered(record &r);
-
 // States: copying <-> awaiting_commit -> owned -> delivered; the first two also -> dead.
 // Threads: safe.
 class session {

@@ -257,7 +257,7 @@ TEST_F(migrations, in_doubt_the_task_stays_stopped_until_it_is_resolved) {
   const auto done = ask().migrate(r);
   ASSERT_DONE(done);
   EXPECT_EQ(done->task, request().task);
-  EXPECT_EQ(again.verdict(), "owner, epoch 4") << "3 is used up by the one that failed";
+  EXPECT_EQ(again.verdict(), "owner, epoch 1003") << "one was refused";
 }
 
 TEST_F(migrations, what_is_refused_leaves_the_task_alone) {
