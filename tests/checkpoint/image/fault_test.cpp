@@ -312,5 +312,60 @@ TEST_F(image_fault, every_call_refused_while_reading) {
   EXPECT_GT(failed, 10u);
 }
 
+// Aligned memory is read in place, and no other is given to a file that is open for direct I/O.
+TEST_F(image_fault, only_aligned_memory_is_read_directly) {
+  class watching final : public file_calls {
+   public:
+    std::vector<const std::byte *> into;
+    long read_at(int fd, void *p, std::size_t n, std::uint64_t o) override {
+      into.push_back(static_cast<const std::byte *>(p));
+      return file_calls::read_at(fd, p, n, o);
+    }
+  };
+  std::vector<std::byte> contents(2 * block_bytes);
+  for (std::size_t i = 0; i < contents.size(); ++i) contents[i] = static_cast<std::byte>(i % 251);
+  put_file(path("a"), contents);
+  watching calls;
+  const int fd = calls.open_at(AT_FDCWD, path("a").c_str(), O_RDONLY | O_CLOEXEC, 0);
+  ASSERT_GE(fd, 0);
+  image_file file(calls, fd, true);  // not every file system has direct I/O
+  auto room = aligned_memory::create(3 * block_bytes).value();
+  for (const std::size_t from : {std::size_t{0}, std::size_t{1}, std::size_t{64}, block_bytes}) {
+    const auto to = room.bytes().subspan(from, contents.size());
+    calls.into.clear();
+    ASSERT_TRUE(file.read(to, 0));
+    EXPECT_TRUE(std::equal(to.begin(), to.end(), contents.begin())) << from;
+    ASSERT_EQ(calls.into.size(), 1u);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(calls.into[0]) % block_bytes, 0u) << from;
+    EXPECT_EQ(calls.into[0] == to.data(), from % block_bytes == 0) << from;
+  }
+}
+
+// With compression or a parent, far fewer bytes may be stored: the disk is not filled for them.
+TEST_F(image_fault, space_is_preallocated_only_where_all_contents_are_stored) {
+  class watching final : public file_calls {
+   public:
+    std::vector<std::uint64_t> asked;
+    int preallocate(int fd, std::uint64_t n) override {
+      asked.push_back(n);
+      return file_calls::preallocate(fd, n);
+    }
+  };
+  watching calls;
+  write_options options = small();
+  options.calls = &calls;
+  put("plain.smi", before_, options);
+  EXPECT_EQ(calls.asked, (std::vector<std::uint64_t>{block_bytes + before_.contents.size()}));
+  calls.asked.clear();
+  options.parent = *reader::open(path("plain.smi"));
+  put("child.smi", changed(before_, 3), options);
+  options.parent.reset();
+  options.compress = codec::lz4;
+  put("lz4.smi", before_, options);
+  options.compress = codec::none;
+  put("empty.smi", {}, options);
+  EXPECT_TRUE(calls.asked.empty());
+}
+
 }  // namespace
 }  // namespace stillmap::image

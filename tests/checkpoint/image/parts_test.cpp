@@ -4,6 +4,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "stillmap/checkpoint/image/chunk_table.h"
 #include "stillmap/checkpoint/image/codec.h"
 #include "stillmap/checkpoint/image/internal/atomic_file.h"
 #include "stillmap/checkpoint/image/internal/image_error.h"
@@ -117,6 +118,23 @@ TEST(image_chunks, no_chunk_crosses_a_page) {
     EXPECT_EQ(t[i].bytes, bytes[i]);
     EXPECT_EQ(t[i].at, at);
     at += bytes[i];
+  }
+}
+
+// What lies behind the parent's table is no record of it, even if it would match.
+TEST(image_chunks, references_lead_into_the_parents_table) {
+  chunk_record record;
+  record.bytes = min_chunk_bytes;
+  record.contents = digest_of(counting(1));
+  const std::vector<chunk_record> parent(3, record);
+  chunk_record reference = record;
+  reference.kind = chunk_kind::parent;
+  for (const std::uint64_t where : {0, 1, 2, 3}) {
+    reference.where = where;
+    const status s =
+        check_parent_references({&reference, 1}, superblock{}, std::span(parent).first(2));
+    EXPECT_EQ(s.has_value(), where < 2) << where;
+    EXPECT_TRUE(s || s.error().is(errc::corrupt));
   }
 }
 

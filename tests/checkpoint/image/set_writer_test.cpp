@@ -231,5 +231,37 @@ TEST_F(set_writers, whatever_is_refused_it_is_the_old_set_or_the_new_one) {
               failed);
 }
 
+// The commit can neither be made durable nor be taken back: the new set is in place, and it names the
+// new images. They stay, also where the set cannot be read to find that out.
+TEST_F(set_writers, a_commit_that_cannot_be_taken_back_keeps_its_images) {
+  class stuck final : public file_calls {
+   public:
+    bool unreadable = false;
+    int rename_at(int d, const char *a, const char *b, unsigned f) override {
+      if (committed_) return -EACCES;
+      committed_ = b == std::string_view("set");
+      return file_calls::rename_at(d, a, b, f);
+    }
+    int sync(int fd) override { return committed_ ? -EIO : file_calls::sync(fd); }
+    int open_at(int d, const char *n, int f, unsigned m) override {
+      if (committed_ && unreadable && std::string_view(n).ends_with("/set")) return -EIO;
+      return file_calls::open_at(d, n, f, m);
+    }
+
+   private:
+    bool committed_ = false;
+  };
+  for (const bool unreadable : {false, true}) {
+    std::filesystem::remove_all(set_folder());
+    ASSERT_TRUE(save(before_));
+    stuck calls;
+    calls.unreadable = unreadable;
+    const auto w = save(after_, {.replace = true, .calls = &calls});
+    ASSERT_FALSE(w);
+    EXPECT_EQ(w.error().code, std::errc::io_error) << w.error().message();
+    expect_set(after_);
+  }
+}
+
 }  // namespace
 }  // namespace stillmap::image
