@@ -13,11 +13,11 @@ status can_hold(const device &d, const memory_layout &l) {
                       "this device cannot map pages at addresses");
   }
   if (status s = check(l, d.capabilities().page_bytes); !s) {
-    error e = s.error();
+    const error &e = s.error();
     if (!e.is(errc::corrupt)) return s;
-    e.code = make_error_code(errc::not_supported);
-    e.reason = "the device cannot create pages of this size and kind";
-    return tl::unexpected(e);
+    return make_error(errc::not_supported, "checkpoint::can_hold",
+                      "the device cannot create pages of this size and kind", e.value, e.limit,
+                      e.unit);
   }
   STILLMAP_ASSIGN_OR_RETURN(const memory_info memory, d.memory());
   std::size_t wanted = 0;
