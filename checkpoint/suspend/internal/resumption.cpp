@@ -48,7 +48,6 @@ status resumption::prepare() {
 void resumption::find_places() {
   auto next = suspended_.places.begin();
   for (const virtual_range range : suspended_.ranges) {
-    bool same_block = false;  // as the previous place
     for (const mapping_record &m : device_.space().mappings(range)) {
       if (m.suspended_by != id_) continue;
       next =
@@ -60,8 +59,6 @@ void resumption::find_places() {
       if (!page.wanted || (writable && !page.writable)) page.at = m.range.begin;
       page.wanted = true;
       page.writable = page.writable || writable;
-      extend(ranges_, m.range, same_block);
-      same_block = true;
     }
   }
 }
@@ -121,7 +118,9 @@ void resumption::finish() noexcept {
 void resumption::undo() noexcept {
   report_if_failed(with_host_memory(resumption_op, [&]() -> status {
     remap_plan plan({});
-    for (const virtual_range r : ranges_) plan.suspend(r, id_);
+    for (const selection::place &p : wanted_) {
+      plan.suspend({p.at, suspended_.pages[p.page].bytes}, id_);
+    }
     return plan.empty() ? status() : device_.space().apply(std::move(plan));
   }));
   finish();

@@ -46,7 +46,6 @@ class resumption {
   const selection &suspended_;
   const std::uint64_t id_;
   std::vector<selection::place> wanted_;    // places that are still suspended
-  std::vector<virtual_range> ranges_;       // the same, as runs inside one block
   std::vector<fresh_page> pages_;           // in the order of suspended_.pages
   std::shared_ptr<address_block> scratch_;  // addresses to write pages that are mapped read-only
   std::size_t read_only_bytes_ = 0;

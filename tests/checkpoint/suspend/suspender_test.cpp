@@ -292,12 +292,19 @@ TEST_F(suspender_test, pinned_memory_is_freed_or_kept_as_configured) {
 
 TEST_F(suspender_test, destroying_a_suspender_reports_lost_contents) {
   const std::uint64_t before = background_error_count();
+  error reported;
   {
-    growable_buffer b = filled(2, "task", 1);
+    growable_buffer b = filled(2, "task", 1), more = filled(3, "other", 1);
     ASSERT_TRUE(tested().suspend("task"));
+    ASSERT_TRUE(tested().suspend("other"));
+    set_error_sink([](const error &e, void *into) noexcept { *static_cast<error *>(into) = e; },
+                   &reported);
     create_suspender();
+    set_error_sink(nullptr, nullptr);
     EXPECT_EQ(background_error_count(), before + 1);
-    EXPECT_EQ(stats().suspended_bytes, 2 * page());
+    EXPECT_TRUE(
+        fails_with(tl::unexpected(reported), errc::busy, "suspender::~suspender", 5 * page(), 0));
+    EXPECT_EQ(stats().suspended_bytes, 5 * page());
   }
   EXPECT_EQ(stats().suspended_bytes, 0u);
   expect_unreturnable();
@@ -322,6 +329,20 @@ TEST_F(suspender_test, driver_calls_are_as_documented) {
   EXPECT_EQ(spent[driver_call::MemSetAccess], 1u);
   EXPECT_EQ(spent[driver_call::MemcpyHtoDAsync], 1u);
   EXPECT_EQ(spent.bytes_to_device, 16 * page());
+}
+
+// The pages are unmapped as they are when suspended: one call a run.
+TEST_F(suspender_test, a_resume_that_fails_unmaps_whole_runs) {
+  STILLMAP_NEEDS_HOSTCUDA();
+  growable_buffer b = filled(16, "task", 1), more = filled(4, "task", 2);
+  ASSERT_TRUE(tested().suspend("task"));
+  stillmap::testing::hostcuda_control::fail("cuMemcpyHtoDAsync", 1, CUDA_ERROR_UNKNOWN);
+  const driver_counts before = counts();
+  ASSERT_FALSE(tested().resume("task"));
+  EXPECT_EQ((counts() - before)[driver_call::MemUnmap], 2u);
+  ASSERT_TRUE(tested().resume("task"));
+  EXPECT_TRUE(holds(dev(), b.address(), 16 * page(), 1));
+  EXPECT_TRUE(holds(dev(), more.address(), 4 * page(), 2));
 }
 
 class suspender_without_vmm : public stillmap::testing::buffer_test {};
