@@ -251,11 +251,11 @@ result<T> decode(bytes_view from) {
 
 bytes encode(process_status s) {
   // Never more than a client accepts.
-  constexpr std::size_t room = max_response_bytes / 2;
-  std::size_t used = 0, fit = 0;
+  std::size_t room = max_response_bytes / 2, fit = 0;
   for (; fit < std::min(s.tags.size(), max_status_tags); ++fit) {
-    used += std::min(s.tags[fit].tag.size(), wire_reader::longest_text) + 40;
-    if (used > room) break;
+    const std::size_t needed = std::min(s.tags[fit].tag.size(), wire_reader::longest_text) + 40;
+    if (needed > room) break;
+    room -= needed;
   }
   s.omitted_tags += s.tags.size() - fit;
   s.tags.resize(fit);

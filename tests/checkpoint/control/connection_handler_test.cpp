@@ -6,6 +6,7 @@
 
 #include <ctime>
 #include <filesystem>
+#include <fstream>
 #include <future>
 #include <thread>
 
@@ -303,6 +304,12 @@ TEST_F(connections, a_stale_socket_is_replaced_and_a_live_one_is_not) {
   std::filesystem::create_directory(path);
   EXPECT_FALSE(server::create(dev(), path));
   EXPECT_TRUE(std::filesystem::is_directory(path));
+  std::filesystem::remove(path);
+  std::ofstream(path) << "notes";
+  const auto in_use = server::create(dev(), path);
+  ASSERT_FALSE(in_use);
+  EXPECT_TRUE(in_use.error().is(errc::busy)) << in_use.error().message();
+  EXPECT_EQ(std::filesystem::file_size(path), 5u);
   std::filesystem::remove_all(folder);
 }
 

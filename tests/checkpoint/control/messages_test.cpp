@@ -196,6 +196,16 @@ TEST(messages, a_status_is_never_larger_than_an_answer_may_be) {
   EXPECT_GT(read->tags.size(), 0u);
 }
 
+TEST(messages, a_process_without_memory_has_a_status) {
+  process_status s = a_status();
+  s.tags.clear();
+  s.omitted_tags = 0;
+  const auto read = decode<process_status>(encode(s));
+  ASSERT_TRUE(read) << read.error().message();
+  EXPECT_TRUE(read->tags.empty());
+  EXPECT_EQ(read->omitted_tags, 0u);
+}
+
 template <class T>
 void hold_against(const bytes &good, result<T> (*read)(bytes_view)) {
   ASSERT_TRUE(read(good));
