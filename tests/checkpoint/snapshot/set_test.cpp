@@ -212,6 +212,9 @@ TEST_F(sets, wrong_calls_change_nothing) {
   const auto w = saved(options, "b.stillmap");
   ASSERT_FALSE(w);
   EXPECT_TRUE(w.error().is(errc::invalid_argument)) << w.error().message();
+  EXPECT_EQ(w.error().detail().where, "set at 0");
+  EXPECT_EQ(w.error().detail().found, "1");
+  EXPECT_EQ(w.error().detail().expected, "2");
   EXPECT_EQ(files("b.stillmap"), 0u);
 }
 
