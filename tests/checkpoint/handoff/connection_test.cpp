@@ -16,6 +16,7 @@
 
 #include "tests/support/buffer_test.h"
 #include "tests/support/no_descriptors.h"
+#include "tests/support/no_stdin.h"
 
 namespace stillmap::handoff::testing {
 namespace {
@@ -297,6 +298,19 @@ TEST(connection_address, of_a_listener_is_in_use_until_it_ends) {
   ASSERT_FALSE(nobody);
   EXPECT_EQ(nobody.error().code, std::errc::no_such_file_or_directory);
   EXPECT_EQ(nobody.error().detail().subject, path);
+}
+
+TEST(connection_address, of_a_listener_whose_descriptor_is_0_is_removed_too) {
+  const std::string path = "/tmp/stillmap-connection-0-" + std::to_string(::getpid());
+  struct stat found {};
+  {
+    const stillmap::testing::no_stdin none;
+    const auto at = listener::create(path);
+    ASSERT_TRUE(at) << at.error().message();
+    EXPECT_EQ(at->fd(), 0);
+    EXPECT_EQ(::stat(path.c_str(), &found), 0);
+  }
+  EXPECT_NE(::stat(path.c_str(), &found), 0);
 }
 
 TEST(connection_address, is_tried_until_somebody_listens) {

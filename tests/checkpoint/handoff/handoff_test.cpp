@@ -8,6 +8,8 @@
 
 #include <array>
 #include <cstring>
+#include <functional>
+#include <optional>
 #include <random>
 #include <set>
 #include <thread>
@@ -19,6 +21,8 @@
 #include "stillmap/vmm/remap.h"
 #include "tests/checkpoint/handoff/processes.h"
 #include "tests/support/buffer_test.h"
+#include "tests/support/no_descriptors.h"
+#include "tests/support/no_stdin.h"
 #include "tests/support/sample_task.h"
 
 namespace stillmap::handoff::testing {
@@ -48,7 +52,21 @@ class handoff_test : public stillmap::testing::buffer_test {
     STILLMAP_NEEDS_VMM();
     if (!dev().capabilities().posix_fd_export) GTEST_SKIP() << "needs pages that can be exported";
     if (part() == "sender") sender();
-    if (part() == "receiver") receiver();
+    if (part() == "receiver") receiver(die_if_told);
+    if (part() == "receiver without descriptors") {
+      std::optional<stillmap::testing::no_descriptors> none;
+      receiver([&](step s) {
+        if (s == step::mapped) none.emplace();
+        if (s == step::ready_sent) none.reset();
+      });
+    }
+    if (part() == "receiver without input") {
+      std::optional<stillmap::testing::no_stdin> none;
+      receiver([&](step s) {
+        if (s == step::mapped) none.emplace();
+        die_if_told(s);
+      });
+    }
   }
 
   static handoff_options options() {
@@ -78,13 +96,15 @@ class handoff_test : public stillmap::testing::buffer_test {
                         : "not owner");
   }
 
-  [[noreturn]] void receiver() {
+  [[noreturn]] void receiver(std::function<void(step)> on_step) {
     auto at = listener::create(meeting_place());
     if (!at) say_and_end(at.error().message());
     auto from = at->accept(30s);
     if (!from) say_and_end(from.error().message());
     const driver_counts before = counts();
-    auto received = receive(dev(), *from, options());
+    handoff_options how = options();
+    how.on_step = std::move(on_step);
+    auto received = receive(dev(), *from, how);
     if (!copied_nothing(counts() - before)) say_and_end("copied");
     if (!received) {
       const bool nothing = dev().space().stats().mapped_bytes == 0;
@@ -173,6 +193,22 @@ TEST_F(handoff_test, killing_either_process_at_any_step_leaves_one_owner) {
     EXPECT_EQ(sender_dies ? two : one, d.survivor);
     std::printf("  %-7s %-17s %s\n", d.killed, name_of(d.at), (sender_dies ? two : one).c_str());
   }
+}
+
+// Then the sender cannot tell whether the receiver is dead, which matters only if it dies.
+TEST_F(handoff_test, a_receiver_that_cannot_open_its_pidfd_gets_the_memory) {
+  const std::string where = new_place();
+  other_process sender("sender", where), receiver("receiver without descriptors", where);
+  EXPECT_EQ(sender.verdict(), "not owner");
+  EXPECT_EQ(receiver.verdict(), "owner");
+}
+
+TEST_F(handoff_test, memory_of_a_dead_receiver_whose_pidfd_is_0_is_taken_back) {
+  const std::string where = new_place();
+  other_process sender("sender", where);
+  other_process receiver("receiver without input", where, static_cast<int>(step::committed));
+  EXPECT_EQ(sender.verdict(), "owner");
+  EXPECT_EQ(receiver.verdict(), "killed");
 }
 
 TEST_F(handoff_test, an_address_in_use_is_an_error_on_both_sides) {
