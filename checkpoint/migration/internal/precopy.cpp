@@ -70,8 +70,9 @@ status precopy::copy_while_running() {
 
 status precopy::copy_rest() {
   STILLMAP_RETURN_IF_ERROR(update_layout(false));
-  auto sent = can_detect_changes_ ? copy_changes(false) : copy(from_.all());
-  for (int attempts = 0; sent && attempts < max_attempts; ++attempts) {
+  STILLMAP_ASSIGN_OR_RETURN(std::size_t sent,
+                            can_detect_changes_ ? copy_changes(false) : copy(from_.all()));
+  for (int attempts = 0; attempts < max_attempts; ++attempts) {
     reporter_.reached(step::sealed);
     STILLMAP_ASSIGN_OR_RETURN(const std::vector<std::uint64_t> damaged, to_.seal(from_));
     if (damaged.empty()) {
@@ -84,10 +85,9 @@ status precopy::copy_rest() {
       const std::uint64_t number = from_.chunks()[i].number;
       if (std::find(damaged.begin(), damaged.end(), number) != damaged.end()) again.push_back(i);
     }
-    sent = copy(std::move(again));
+    STILLMAP_ASSIGN_OR_RETURN(sent, copy(std::move(again)));
   }
-  if (!sent) return tl::unexpected(sent.error());
-  return still_damaged(*sent);
+  return still_damaged(sent);
 }
 
 result<std::size_t> precopy::copy(std::vector<std::size_t> chunks) {
@@ -138,19 +138,19 @@ result<std::size_t> precopy::copy(copy_round &round, const std::function<status(
     (zeros ? out_.zero_bytes : out_.bytes_sent) += n;
     reporter_.add_chunk(n, zeros);
   };
-  auto damaged = to_.copy(from_, round, find, out_.rounds, count);
-  for (int attempts = 1; damaged && *damaged != 0 && attempts < max_attempts; ++attempts) {
-    out_.resent_chunks += *damaged;
+  STILLMAP_ASSIGN_OR_RETURN(std::size_t damaged, to_.copy(from_, round, find, out_.rounds, count));
+  for (int attempts = 1; damaged != 0 && attempts < max_attempts; ++attempts) {
+    out_.resent_chunks += damaged;
     std::vector<std::size_t> again;
     for (const std::size_t i : round.all()) {
       if (!from_.chunks()[i].known) again.push_back(i);
     }
     copy_round rest(std::move(again));
-    damaged = to_.copy(
-        from_, rest, [] { return status(); }, out_.rounds, count);
+    STILLMAP_ASSIGN_OR_RETURN(damaged,
+                              to_.copy(
+                                  from_, rest, [] { return status(); }, out_.rounds, count));
   }
-  if (!damaged) return tl::unexpected(damaged.error());
-  if (*damaged != 0) return still_damaged(*damaged);
+  if (damaged != 0) return still_damaged(damaged);
   const double seconds = seconds_since(began);
   const std::uint64_t bytes = bytes_of(round.all());
   // A round that is short, or that spent much of its time scanning, does not measure the

@@ -6,8 +6,10 @@
 #include <cmath>
 #include <thread>
 
+#include "stillmap/checkpoint/migration/internal/wire.h"
 #include "stillmap/vmm/context.h"
 #include "stillmap/vmm/growable_buffer.h"
+#include "stillmap/vmm/page_pool.h"
 #include "tests/checkpoint/migration/endpoints.h"
 #include "tests/support/sample_task.h"
 
@@ -20,10 +22,11 @@ using stillmap::testing::pattern;
 using stillmap::testing::put;
 using namespace stillmap::testing::sample;
 
-// Flips a bit in each of the first `chunks` chunks that arrive.
+// Flips a bit in each of the first `chunks` chunks and of the first `seals` seals that arrive.
 class damaging_acceptor final : public acceptor {
  public:
-  damaging_acceptor(std::unique_ptr<acceptor> at, int chunks) : at_(std::move(at)), left_(chunks) {}
+  damaging_acceptor(std::unique_ptr<acceptor> at, int chunks, int seals)
+      : at_(std::move(at)), left_(chunks), seals_left_(seals) {}
   result<std::unique_ptr<channel>> accept(std::chrono::milliseconds wait) override {
     auto c = at_->accept(wait);
     if (!c) return c;
@@ -44,6 +47,11 @@ class damaging_acceptor final : public acceptor {
     status receive(std::span<std::byte> into, std::chrono::milliseconds wait) override {
       const status s = c_->receive(into, wait);
       if (s && into.size() == 64 << 10 && of_.left_-- > 0) into[4711] ^= std::byte{16};
+      if (s && seal_follows_ && of_.seals_left_-- > 0) into.back() ^= std::byte{16};
+      seal_follows_ = s && into.size() == header::bytes &&
+                      decode_header(into.first<header::bytes>())
+                          .map([](const header &h) { return h.what == kind::seal; })
+                          .value_or(false);
       return s;
     }
     void shutdown() noexcept override { c_->shutdown(); }
@@ -51,9 +59,10 @@ class damaging_acceptor final : public acceptor {
    private:
     damaging_acceptor &of_;
     std::unique_ptr<channel> c_;
+    bool seal_follows_ = false;
   };
   std::unique_ptr<acceptor> at_;
-  std::atomic<int> left_;
+  std::atomic<int> left_, seals_left_;
 };
 
 class migrating : public stillmap::testing::buffer_test {
@@ -68,25 +77,29 @@ class migrating : public stillmap::testing::buffer_test {
     if (part() == "damaging one") destination(1);
     if (part() == "always damaging") destination(1 << 30);
     if (part() == "damaging, not reading back") destination(3, false);
+    if (part() == "damaging seals") destination(0, true, 3);
+    if (part() == "always damaging seals") destination(0, true, 1 << 30);
   }
 
   // The memory that arrived, or the receiver's last failure.
-  result<received_memory> arrive(const test_site &m, int damaged = 0, bool read_back = true) {
+  result<received_memory> arrive(const test_site &m, int damaged = 0, bool read_back = true,
+                                 int seals = 0) {
     receive_options options = destination_options(m);
     options.read_back = read_back;
     auto at = receiver::create(
-        dev(), std::make_unique<damaging_acceptor>(at_destination(m), damaged), options);
+        dev(), std::make_unique<damaging_acceptor>(at_destination(m), damaged, seals), options);
     if (!at) say_and_end(at.error().message());
     for (int i = 0; i < 600; ++i) {
       auto came = at->receive(std::chrono::milliseconds(100));
       if (came) return came;
-      if (damaged > 1000 && at->last_failure()) return tl::unexpected(*at->last_failure());
+      if (std::max(damaged, seals) > 1000 && at->last_failure())
+        return tl::unexpected(*at->last_failure());
     }
     return tl::unexpected(at->last_failure().value_or(error{}));
   }
 
-  [[noreturn]] void destination(int damaged = 0, bool read_back = true) {
-    const auto came = arrive(test_site(meeting_place()), damaged, read_back);
+  [[noreturn]] void destination(int damaged = 0, bool read_back = true, int seals = 0) {
+    const auto came = arrive(test_site(meeting_place()), damaged, read_back, seals);
     if (!came) say_and_end(came.error().message());
     const auto &l = came->memory.layout();
     if (l.blocks.size() != 2 || l.pages.size() != 6 || l.places.size() != 7) {
@@ -483,6 +496,76 @@ TEST_F(migrating, OptionsThatCannotBe) {
   EXPECT_TRUE(refused([](send_options &o) { o.chunk_bytes = 4096; }));
   EXPECT_TRUE(refused([](send_options &o) { o.max_rounds = 0; }));
   EXPECT_FALSE(refused([](send_options &) {}));
+}
+
+// The last digest of the seal is another than that of the chunk, which is sent again, four times at
+// most.
+TEST_F(migrating, a_chunk_that_differs_from_the_seal_is_sent_again) {
+  for (const std::string part_name : {"damaging seals", "always damaging seals"}) {
+    const test_site m;
+    task t(dev());
+    other_process there(part_name, m.folder());
+    const sent_memory sent = sender(dev(), both, source_options(m)).send(*to_destination(m));
+    if (part_name == "damaging seals") {
+      EXPECT_EQ(sent.owner, owner::destination) << said(sent);
+      EXPECT_EQ(sent.resent_chunks, 3u);
+      EXPECT_EQ(there.verdict(), "here, epoch 2");
+    } else {
+      EXPECT_EQ(sent.owner, owner::source);
+      EXPECT_EQ(sent.resent_chunks, 4u);
+      ASSERT_TRUE(sent.failure);
+      EXPECT_TRUE(stillmap::testing::fails_with(tl::unexpected(*sent.failure), errc::corrupt,
+                                                "migration::send", 1, 0))
+          << said(sent);
+      EXPECT_EQ(task::wrong(dev()), "");
+      EXPECT_NE(there.verdict(), "here, epoch 2");
+    }
+  }
+}
+
+// The pages do not stay in the pool. Where the driver refuses to release them, that is reported, and
+// the task has moved all the same.
+TEST_F(migrating, pages_that_have_moved_are_released_to_the_device) {
+  std::uint64_t releases = 0;  // once the task has moved; those of its three pages come last
+  for (const bool refused : {false, true}) {
+    if (refused && !on_hostcuda()) break;
+    const test_site m;
+    const auto pool = page_pool::create(dev());  // keeps free pages
+    ASSERT_TRUE(pool) << pool.error().message();
+    buffer_options buffer_opts;
+    buffer_opts.reserve_bytes = 64 * page();
+    buffer_opts.hint = device_address(far_away);
+    buffer_opts.tag = "grows";
+    buffer_opts.pools = {*pool};
+    auto buffer = growable_buffer::create(dev(), buffer_opts);
+    ASSERT_TRUE(buffer) << buffer.error().message();
+    ASSERT_TRUE(buffer->resize(3 * page()));
+    for (std::uint32_t i = 0; i < 3; ++i) {
+      auto bytes = pattern(page(), i);
+      std::memcpy(bytes.data(), &i, 4);
+      put(dev(), buffer->address() + i * page(), bytes);
+    }
+    ASSERT_EQ((*pool)->stats().created.bytes(), 3 * page());
+    other_process there("grown", m.folder());
+    const auto to = to_destination(m);
+    driver_counts before;
+    send_options options = source_options(m);
+    options.on_progress = [&](const progress &p) {
+      if (p.step != step::ownership_confirmed) return;
+      before = counts();
+      if (!refused) return;
+      expect_unreturnable();
+      stillmap::testing::hostcuda_control::fail("cuMemRelease", releases - 2, CUDA_ERROR_UNKNOWN);
+    };
+    const std::uint64_t reported = background_error_count();
+    const sent_memory sent = sender(dev(), std::vector<std::string>{"grows"}, options).send(*to);
+    EXPECT_EQ(sent.owner, owner::destination) << said(sent);
+    EXPECT_TRUE(sent.unmapped);
+    releases = (counts() - before)[driver_call::MemRelease];
+    EXPECT_EQ(there.verdict(), "here: 3 pages");
+    EXPECT_EQ(background_error_count() - reported, refused ? 1u : 0u);
+    EXPECT_EQ((*pool)->stats().created.bytes(), refused ? 3 * page() : 0u);
+  }
 }
 
 }  // namespace
