@@ -76,6 +76,16 @@ TEST_F(arriving, the_chunks_that_differ_are_named) {
   EXPECT_EQ(*different, (std::vector<std::uint64_t>{chunk_number(3, 1), chunk_number(5, 2)}));
 }
 
+TEST_F(arriving, a_chunk_after_the_last_one_of_its_page_is_refused) {
+  destination_memory m(dev(), arriving_chunk_bytes, 0);
+  ASSERT_DONE(m.prepare(arriving_layout(2)));
+  ASSERT_DONE(m.range_of(chunk_number(3, chunks_of_page() - 1)));
+  for (const std::uint64_t chunk : {chunk_number(3, chunks_of_page()), chunk_number(4, 0)}) {
+    EXPECT_TRUE(stillmap::testing::fails_with(stillmap::testing::outcome(m.range_of(chunk)),
+                                              errc::corrupt, "migration::receive", chunk, 0));
+  }
+}
+
 TEST_F(arriving, memory_that_was_passed_on_is_no_longer_prepared) {
   destination_memory m(dev(), arriving_chunk_bytes, 0);
   EXPECT_FALSE(m.prepared());

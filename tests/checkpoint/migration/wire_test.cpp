@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstring>
 #include <deque>
@@ -11,6 +12,7 @@
 #include <random>
 
 #include "tests/checkpoint/migration/endpoints.h"
+#include "tests/support/no_stdin.h"
 
 namespace stillmap::migration::testing {
 namespace {
@@ -254,6 +256,43 @@ TEST(migration_record, of_which_a_part_is_written_is_the_old_one) {
   ASSERT_TRUE(back) << back.error().message();
   ASSERT_TRUE(*back);
   EXPECT_EQ((*back)->epoch, 5u);
+}
+
+TEST(migration_record, is_written_by_a_process_without_standard_input) {
+  const test_site m;
+  task_id task;
+  task.bytes.fill(std::byte{1});
+  auto file = record_file::open(m.records("source"), task);
+  ASSERT_TRUE(file) << file.error().message();
+  const stillmap::testing::no_stdin none;  // the file that is written has the descriptor 0
+  const status written = file->write({task, 5, ownership::owner, {}, "other:1 the other", {}});
+  ASSERT_TRUE(written) << written.error().message();
+  const auto back = file->read();
+  ASSERT_TRUE(back) << back.error().message();
+  ASSERT_TRUE(*back);
+  EXPECT_EQ((*back)->epoch, 5u);
+}
+
+TEST(migration_record, of_all_tasks_are_listed_in_the_order_of_the_tasks) {
+  const test_site m;
+  std::vector<task_id> tasks;
+  for (const int first : {7, 0, 255, 128, 3, 64, 16, 1}) {
+    task_id task;
+    task.bytes[0] = static_cast<std::byte>(first);
+    tasks.push_back(task);
+    auto file = record_file::open(m.records("source"), task);
+    ASSERT_TRUE(file) << file.error().message();
+    ASSERT_TRUE(file->write({task, static_cast<std::uint64_t>(first) + 1, {}, {}, "", {}}));
+  }
+  std::sort(tasks.begin(), tasks.end());
+  const auto all = list_records(m.records("source"));
+  ASSERT_TRUE(all) << all.error().message();
+  ASSERT_EQ(all->size(), tasks.size());
+  for (std::size_t i = 0; i < tasks.size(); ++i) {
+    EXPECT_EQ((*all)[i].task, tasks[i]) << i;
+    ASSERT_TRUE((*all)[i].value);
+    EXPECT_EQ((*all)[i].value->epoch, static_cast<std::uint64_t>(tasks[i].bytes[0]) + 1);
+  }
 }
 
 }  // namespace
