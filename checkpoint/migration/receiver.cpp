@@ -199,10 +199,8 @@ class receiver::core {
       if (id && current_ && current_->id() == *id) joined = current_;
     }
     if (!joined) return refuse(with, errc::corrupt, "no session has this id");
-    const status s = with_host_memory(receiver_op, [&] { return joined->serve_data(with); });
-    if (s || !joined->alive()) return;
-    const std::lock_guard lock(mutex_);
-    failure_ = s.error();
+    // If this fails the session, so does its control channel, which returns the failure.
+    (void)with_host_memory(receiver_op, [&] { return joined->serve_data(with); });
   }
 
   // Replies with the outcome of a session. If the session awaits a commit, the source may send it

@@ -153,7 +153,7 @@ status session::serve_control(channel &control) noexcept {
   if (state_ == state::copying) state_ = state::dead;
   for (channel *const c : data_) c->shutdown();
   changed_.wait(lock, [this] { return data_.empty(); });
-  return s;
+  return data_failure_ ? s : data_failure_;
 }
 
 // Returns after a commit.
@@ -265,7 +265,12 @@ status session::serve_data(channel &data) {
   refuse(s.error());  // the session fails without this channel
   const std::lock_guard lock(mutex_);
   data_.erase(std::find(data_.begin(), data_.end(), &data));
-  if (state_ == state::copying && control_ != nullptr) control_->shutdown();
+  if (state_ == state::copying && control_ != nullptr) {
+    // If the connection broke, the control channel knows why, or breaks as well.
+    const bool broken = s.error().code.category() == std::system_category();
+    if (data_failure_ && !broken) data_failure_ = s;
+    control_->shutdown();
+  }
   changed_.notify_all();
   return s;
 }

@@ -100,6 +100,7 @@ class session {
   image::digest contents_;
   channel *control_ = nullptr;
   std::vector<channel *> data_;
+  status data_failure_;  // of the first data channel whose failure ended the control channel
   std::size_t channels_done_ = 0;       // with this round
   std::vector<std::uint64_t> damaged_;  // chunks of this round, of those channels
 };

@@ -2,6 +2,8 @@
 // follows the seal, and a round is too long.
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "stillmap/checkpoint/migration/internal/wire.h"
 #include "tests/checkpoint/migration/endpoints.h"
 #include "tests/support/buffer_test.h"
@@ -138,6 +140,27 @@ TEST_F(session_by_hand, a_round_has_no_more_chunks_than_the_layout) {
   ASSERT_FALSE(refused);
   EXPECT_TRUE(refused.error().is(errc::corrupt)) << refused.error().message();
   EXPECT_EQ(refused.error().value, chunks() + 1);
+}
+
+// Regression: it was that the connection is broken, because the session then closes the control
+// channel.
+TEST_F(session_by_hand, the_last_failure_is_what_a_data_channel_failed_with) {
+  header h{kind::chunk, 4096, chunk_number(3, 0), {}};
+  std::byte bytes[header::bytes];
+  encode(h, bytes);
+  ASSERT_TRUE(data_->send(bytes, reply_timeout));
+  const auto refused = reply(*control_, kind::round_received);
+  ASSERT_FALSE(refused);
+  EXPECT_TRUE(refused.error().is(errc::corrupt)) << refused.error().message();
+  std::optional<error> why;
+  for (int i = 0; i < 1000 && !why; ++i) {
+    std::this_thread::sleep_for(10ms);
+    why = at_->last_failure();
+  }
+  ASSERT_TRUE(why);
+  EXPECT_TRUE(why->is(errc::corrupt)) << why->message();
+  EXPECT_EQ(why->value, 4096u);
+  EXPECT_EQ(why->limit, session_chunk_bytes);
 }
 
 }  // namespace
