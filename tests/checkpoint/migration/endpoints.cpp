@@ -37,6 +37,7 @@ test_site::test_site() {
   if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp");
   folder_ = name;
   made_ = true;
+  note_event("run");
   for (const char *const end : ends) {
     ::mkdir(records(end).c_str(), 0700);
     const credentials c = must(make_self_signed(std::string("the ") + end));
@@ -72,22 +73,28 @@ std::string test_site::address(const char *end) const {
   return text;
 }
 
-send_options source_options(const test_site &m) {
+send_options source_options(const test_site &m, const char *end) {
   send_options options;
-  options.records = m.records("source");
+  options.records = m.records(end);
   options.task.bytes.fill(std::byte{7});
   options.chunk_bytes = 64 << 10;
   options.timeout = std::chrono::milliseconds(30'000);
   options.resolve_timeout = std::chrono::milliseconds(0);
-  options.on_progress = [](const progress &p) { die_at(p.step); };
+  options.on_progress = [end](const progress &p) {
+    if (p.step > step::verified) note_event(name_of(p.step), end);
+    die_at(p.step);
+  };
   return options;
 }
 
-receive_options destination_options(const test_site &m) {
+receive_options destination_options(const test_site &m, const char *end) {
   receive_options options;
-  options.records = m.records("destination");
+  options.records = m.records(end);
   options.timeout = std::chrono::milliseconds(30'000);
-  options.on_step = die_at;
+  options.on_step = [end](step s) {
+    note_event(name_of(s), end);
+    die_at(s);
+  };
   return options;
 }
 
@@ -111,6 +118,11 @@ std::unique_ptr<acceptor> acceptor_at(const test_site &m, const char *end) {
   auto out = must(create_tls_acceptor(before.empty() ? "127.0.0.1:0" : before, m.of(end)));
   m.publish_address(out->address(), end);
   return out;
+}
+
+void note_event(const std::string &what, const char *end) {
+  const char *const path = std::getenv("STILLMAP_MIGRATION_EVENTS");
+  if (path != nullptr) std::ofstream(path, std::ios::app) << what + ' ' + end + '\n';
 }
 
 void die_at(step s) {

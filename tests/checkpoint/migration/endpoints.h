@@ -38,9 +38,10 @@ class test_site {
   bool made_ = false;
 };
 
-// For both ends: a timeout of 30 s, two channels, chunks of 64 KiB.
-send_options source_options(const test_site &m);
-receive_options destination_options(const test_site &m);
+// For both ends: a timeout of 30 s, two channels, chunks of 64 KiB. Each step is noted as an event,
+// and may be where this process was started to die.
+send_options source_options(const test_site &m, const char *end = "source");
+receive_options destination_options(const test_site &m, const char *end = "destination");
 std::unique_ptr<transport> to_destination(const test_site &m);
 // From one end to another, once that listens.
 std::unique_ptr<transport> transport_between(const test_site &m, const char *from, const char *to);
@@ -50,5 +51,9 @@ std::unique_ptr<acceptor> acceptor_at(const test_site &m, const char *end);
 
 // Kills this process if it was started to die at this step.
 void die_at(step s);
+
+// Adds a line to the file that STILLMAP_MIGRATION_EVENTS names, if it does: what happened, and at
+// which end. tools/check/models.py reads it.
+void note_event(const std::string &what, const char *end = "");
 
 }  // namespace stillmap::migration::testing

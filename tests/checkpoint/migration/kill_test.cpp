@@ -135,6 +135,7 @@ TEST_F(dying, DestinationAtEveryStep) {
       sent_memory sent = from.send(*to);
       first = then = state_of(sent, dev());
       EXPECT_EQ(dies.verdict(), "killed") << name_of(static_cast<step>(s));
+      note_event("killed", "destination");
       if (sent.owner == owner::in_doubt) {
         EXPECT_TRUE(sent.failure);
         // The destination restarts on the same port with the same records, and answers.
@@ -144,6 +145,7 @@ TEST_F(dying, DestinationAtEveryStep) {
           std::this_thread::sleep_for(std::chrono::milliseconds(100));
           settled = from.resolve(*to);
         }
+        if (settled.owner == owner::source) note_event("kept", "source");
         then = state_of(settled, dev());
         EXPECT_EQ(settled.failure.has_value(), settled.owner != owner::destination) << s;
       }
@@ -173,6 +175,7 @@ TEST_F(dying, SourceAtEveryStep) {
     {
       other_process dies("source", m.folder(), s);
       EXPECT_EQ(dies.verdict(), "killed") << name_of(at);
+      note_event("killed", "source");
     }
     const auto state = [&](const result<received_memory> &a) {
       if (!a) return std::string("not owner");
@@ -213,6 +216,7 @@ TEST_F(dying, LinkAtEveryMessage) {
       // The link works again.
       const auto to = to_destination(m);
       sent = from.resolve(*to);
+      if (sent.owner == owner::source) note_event("kept", "source");
       outcome += ", then " + state_of(sent, dev());
     }
     ASSERT_NE(sent.owner, owner::in_doubt) << n;

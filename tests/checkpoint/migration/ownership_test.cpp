@@ -97,16 +97,10 @@ class disputed : public stillmap::testing::buffer_test {
     if (part() == "resolves") resolves();
   }
 
-  static receive_options options_at(const test_site &m, const char *end) {
-    receive_options options = destination_options(m);
-    options.records = m.records(end);
-    return options;
-  }
-
   // Receives the task and runs it until this process is killed.
   [[noreturn]] void keeps(const char *end) {
     const test_site m(meeting_place());
-    auto at = receiver::create(dev(), acceptor_at(m, end), options_at(m, end));
+    auto at = receiver::create(dev(), acceptor_at(m, end), destination_options(m, end));
     if (!at) say_and_end(at.error().message());
     const auto came = at->receive(std::chrono::milliseconds(60'000));
     if (!came) say_and_end(came.error().message());
@@ -118,7 +112,7 @@ class disputed : public stillmap::testing::buffer_test {
   // Receives the task, runs it, and sends it to another machine.
   [[noreturn]] void sends_on(const char *end, const char *other) {
     const test_site m(meeting_place());
-    auto at = receiver::create(dev(), acceptor_at(m, end), options_at(m, end));
+    auto at = receiver::create(dev(), acceptor_at(m, end), destination_options(m, end));
     if (!at) say_and_end(at.error().message());
     std::optional<received_memory> came;
     {
@@ -127,9 +121,7 @@ class disputed : public stillmap::testing::buffer_test {
       came.emplace(std::move(*arrived));
     }
     { const record_file closed = std::move(came->record); }
-    send_options options = source_options(m);
-    options.records = m.records(end);
-    options.on_progress = {};
+    const send_options options = source_options(m, end);
     const auto to = transport_between(m, end, other);
     sent_memory sent;
     // The other machine's process may still be starting.
@@ -157,6 +149,7 @@ class disputed : public stillmap::testing::buffer_test {
   }
 
   static std::string name_of_owner(const sent_memory &s) {
+    if (s.owner == owner::source) note_event("kept", "source");
     return s.owner == owner::source        ? "source"
            : s.owner == owner::destination ? "destination"
                                            : "in doubt";
@@ -213,7 +206,7 @@ TEST_F(disputed, a_receiver_with_another_directory_of_records_decides_nothing) {
   fs::create_directory(m.records("empty"));
   auto elsewhere = create_tls_acceptor("127.0.0.1:0", m.of("destination"));
   ASSERT_TRUE(elsewhere);
-  auto empty = receiver::create(dev(), std::move(*elsewhere), options_at(m, "empty"));
+  auto empty = receiver::create(dev(), std::move(*elsewhere), destination_options(m, "empty"));
   ASSERT_TRUE(empty) << empty.error().message();
   auto to_empty = create_tls_transport(empty->address(), m.of("source"));
   ASSERT_TRUE(to_empty);
@@ -233,9 +226,10 @@ TEST_F(disputed, another_machine_with_a_copy_of_the_records_decides_nothing) {
     other_process there("keeps", m.folder(), static_cast<int>(step::commit_received));
     lose_the_reply(from, m);
     ASSERT_EQ(there.verdict(), "killed");
+    note_event("killed", "destination");
   }
   fs::copy(m.records("destination"), m.records("third"), fs::copy_options::overwrite_existing);
-  auto third = receiver::create(dev(), acceptor_at(m, "third"), options_at(m, "third"));
+  auto third = receiver::create(dev(), acceptor_at(m, "third"), destination_options(m, "third"));
   ASSERT_TRUE(third) << third.error().message();
   const sent_memory unknown = from.resolve(*transport_between(m, "source", "third"));
   EXPECT_EQ(name_of_owner(unknown), "in doubt");
@@ -264,7 +258,7 @@ TEST_F(disputed, records_restored_from_an_older_copy_are_fenced_by_the_epoch) {
   ASSERT_EQ(there.said(0), "runs here, epoch 2");
   auto elsewhere = create_tls_acceptor("127.0.0.1:0", m.of("destination"));
   ASSERT_TRUE(elsewhere);
-  auto restored = receiver::create(dev(), std::move(*elsewhere), options_at(m, "copy"));
+  auto restored = receiver::create(dev(), std::move(*elsewhere), destination_options(m, "copy"));
   ASSERT_TRUE(restored) << restored.error().message();
   auto to = create_tls_transport(restored->address(), m.of("source"));
   ASSERT_TRUE(to);

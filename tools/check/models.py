@@ -1,0 +1,202 @@
+#!/usr/bin/env python3
+"""Checks the model of ownership in migrations, docs/models/migration.pml, with SPIN.
+
+  1. The protocol as it is: every state within the bounds is searched, and every property holds.
+  2. The protocol without one of its rules, as it once was: SPIN finds what goes wrong.
+  3. The code: the migration tests note their steps, and the model must be able to take the same ones
+     in the same order. Of each run, it must not be able to take them with two steps exchanged whose
+     order matters, so that the comparison means something.
+
+--counterexample RULE prints the steps that break the protocol without that rule.
+"""
+
+import argparse
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+MODEL = ROOT / "docs/models/migration.pml"
+PROGRAM = ROOT / "bazel-bin/tests/migration_program"
+DRIVER = ROOT / "bazel-bin/hostcuda/libcuda.so.1"
+
+# What is left out, and with which bounds: the rules of the model's head comment.
+PROTOCOL = [(["CRASHES=2"], "two crashes, three migrations"),
+            (["CRASHES=0", "RESTORED"], "destination's records restored from a copy: epochs differ")]
+BROKEN = [(["NO_LIST", "CRASHES=2"], "two owners"), (["ANY_MACHINE", "CRASHES=2"], "two owners"),
+          (["UNLOCKED", "CRASHES=2"], "two owners"), (["NO_OFFER", "CRASHES=2"], "in doubt for ever"),
+          (["LOCKED_READS", "CRASHES=2"], "in doubt for ever"),
+          (["RESTORED", "SAME_EPOCH", "CRASHES=1"], "two owners under one epoch")]
+
+# The steps of real runs that the model has: step_names.cpp, and what the tests note.
+EVENTS = {"reserved": 1, "awaiting commit": 2, "intent recorded": 3, "ownership recorded": 4,
+          "running recorded": 5, "released": 6, "kept": 7, "killed": 8}
+MACHINES = ["source", "destination", "third"]
+RUNS = "dying.*AtEvery*:disputed.*-*restored*:*taken_back*"
+
+
+class Failed(Exception):
+    pass
+
+
+def run(command, **options):
+    done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          **options)
+    return done.returncode, done.stdout
+
+
+def search(folder, defines, events=None):
+    """All states of the model. Returns the violated assertion, or None, and the number of states."""
+    if events is not None:
+        lines = ["#define EVENTS %d" % len(events), "byte events[EVENTS] = { %s };" % ", ".join(
+            str(EVENTS[what] * len(MACHINES) + MACHINES.index(where)) for what, where in events)]
+        (folder / "events.h").write_text("\n".join(lines) + "\n")
+    (folder / MODEL.name).write_text(MODEL.read_text())
+    status, said = run(["spin", "-a"] + ["-D" + d for d in defines] + [MODEL.name], cwd=folder)
+    if status != 0 or "Error" in said:
+        raise Failed("spin: " + said)
+    flags = ["-O2" if events is None else "-O0", "-DSAFETY", "-DCOLLAPSE", "-DMEMLIM=6000", "-w"]
+    status, said = run(["gcc"] + flags + ["-o", "pan", "pan.c"], cwd=folder)
+    if status != 0:
+        raise Failed("gcc: " + said)
+    # A run that is compared may end anywhere.
+    status, said = run(["./pan", "-m1000000", "-n"] + (["-E"] if events is not None else []),
+                       cwd=folder)
+    states = re.search(r"(\d+) states, stored", said)
+    if states is None or "max search depth too small" in said or "Search not completed" in said and (
+            "errors: 0" in said):
+        raise Failed("the search is not complete:\n" + said)
+    violated = re.search(r"pan:1: (.*)", said)
+    if violated is None and "errors: 0" not in said:
+        raise Failed(said)
+    return violated and violated.group(1), int(states.group(1))
+
+
+def check_protocol(folder):
+    failed = 0
+    for defines, what in PROTOCOL:
+        violated, states = search(folder, defines)
+        failed += violated is not None
+        print("%s  %s: %d states, complete%s" % (
+            "ok    " if violated is None else "FAILED", what, states,
+            "" if violated is None else "; " + violated), flush=True)
+    for defines, what in BROKEN:
+        violated, states = search(folder, defines)
+        # In doubt: the assertions of at_rest().
+        kind = "two owners" if violated and "state[" not in violated else "in doubt for ever"
+        ok = violated is not None and what.startswith(kind)
+        failed += not ok
+        print("%s  without the rule %s: %s" % (
+            "ok    " if ok else "FAILED", defines[0] if defines[0] != "RESTORED" else defines[1],
+            what + " after %d states" % states if ok else "nothing found, or %s" % violated),
+            flush=True)
+    return failed
+
+
+def real_runs(folder):
+    """The events of each run of the tests, without repetitions."""
+    noted = folder / "events.txt"
+    environment = {**os.environ, "STILLMAP_MIGRATION_EVENTS": str(noted), "TEST_TMPDIR": str(folder),
+                   "STILLMAP_DRIVER": "host", "STILLMAP_HOSTCUDA": str(DRIVER),
+                   "HOSTCUDA": "profile=h200"}
+    status, said = run([str(PROGRAM), "--gtest_filter=" + RUNS], env=environment)
+    if status != 0:
+        raise Failed("the tests fail:\n" + said)
+    runs = []
+    for line in noted.read_text().splitlines():
+        what, _, where = line.strip().rpartition(" ")
+        if not what:
+            runs.append([])
+        elif what in EVENTS and (what, where) != (runs[-1][-1] if runs[-1] else None):
+            runs[-1].append((what, where))
+    distinct = {tuple(r) for r in runs if r}
+    return sorted(distinct, key=lambda r: (len(r), r)), len(runs)
+
+
+def accepts(folder, events):
+    sessions = sum(what == "reserved" for what, _ in events)
+    crashes = sum(what == "killed" for what, _ in events)
+    violated, _ = search(folder, ["TRACE", "CRASHES=%d" % crashes,
+                                  "SESSIONS=%d" % max(3, sessions)], events)
+    return violated is not None and "next" in violated
+
+
+def exchanged(events):
+    """The same events with an owner before the intent that made it one; None: there is neither."""
+    steps = [what for what, _ in events]
+    if "intent recorded" not in steps or "ownership recorded" not in steps:
+        return None
+    out = list(events)
+    a, b = steps.index("intent recorded"), steps.index("ownership recorded")
+    out[a], out[b] = out[b], out[a]
+    return out
+
+
+def check_code(folder):
+    runs, total = real_runs(folder)
+    failed = rejected = 0
+    for events in runs:
+        text = ", ".join("%s: %s" % (where, what) for what, where in events)
+        if not accepts(folder, events):
+            failed += 1
+            print("FAILED  the model cannot do what the code did: " + text, flush=True)
+        wrong = exchanged(events)
+        if wrong is not None:
+            rejected += 1
+            if accepts(folder, wrong):
+                failed += 1
+                print("FAILED  the model accepts an owner before its intent: " + text, flush=True)
+    print("%s  %d runs of the code, %d of them different: the model takes the same steps; %d with two "
+          "steps exchanged are not accepted" % ("ok    " if failed == 0 else "FAILED", total,
+                                                len(runs), rejected))
+    return failed + (rejected == 0)
+
+
+def counterexample(folder, rule):
+    defines = next((d for d, _ in BROKEN if rule in d), None)
+    if defines is None:
+        raise Failed("no rule %s; there are: %s" % (rule, ", ".join(
+            d[-2] if d[0] == "RESTORED" else d[0] for d, _ in BROKEN)))
+    search(folder, defines)
+    lines = MODEL.read_text().splitlines()
+    _, said = run(["spin"] + ["-D" + d for d in defines] + ["-k", MODEL.name + ".trail", "-p", "-g",
+                                                           MODEL.name], cwd=folder)
+    values, before = {}, {}
+    for line in said.splitlines():
+        step = re.match(r"\s*\d+:\s+proc\s+\d+ \((\w+).*\.pml:(\d+) ", line)
+        value = re.match(r"\s+(\w+(?:\[\d+\])?) = (\d+)$", line)
+        if value:
+            values[value.group(1)] = value.group(2)
+        elif step:
+            changes = ["%s = %s" % (k, v) for k, v in values.items() if before.get(k) != v]
+            if changes:
+                print("        " + ", ".join(changes))
+            before = dict(values)
+            text = lines[int(step.group(2)) - 1].strip()
+            if text.startswith("::"):
+                print(text)
+    return 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--counterexample", metavar="RULE", help="a macro of the model")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        try:
+            if arguments.counterexample:
+                return counterexample(folder, arguments.counterexample)
+            failed = check_protocol(folder) + check_code(folder)
+        except Failed as why:
+            print("models: %s" % why)
+            return 1
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
