@@ -1,9 +1,8 @@
-#include <poll.h>
-
 #include <algorithm>
 
 #include "stillmap/checkpoint/common/internal/wait_idle.h"
 #include "stillmap/checkpoint/handoff/internal/ownership_word.h"
+#include "stillmap/checkpoint/handoff/internal/process_end.h"
 #include "stillmap/checkpoint/handoff/internal/session.h"
 #include "stillmap/vmm/context.h"
 #include "stillmap/vmm/internal/host_memory.h"
@@ -51,7 +50,9 @@ class sender {
     STILLMAP_RETURN_IF_ERROR(send_pages());
     session_.reached(step::pages_sent);
     STILLMAP_ASSIGN_OR_RETURN(message ready, session_.receive(kind::ready, 0, 0, 1));
-    if (!ready.fds.empty()) receiver_pidfd_ = std::move(ready.fds.front());
+    if (!ready.fds.empty() && is_pidfd_of(ready.fds.front().get(), to_.peer().pid)) {
+      receiver_pidfd_ = std::move(ready.fds.front());
+    }
     session_.reached(step::ready_received);
     return {};
   }
@@ -121,11 +122,9 @@ class sender {
     return {};
   }
 
+  // Without a pidfd of the receiver, nothing can be said.
   bool receiver_is_dead() const {
-    if (receiver_pidfd_.get() < 0) return false;  // not known
-    pollfd p{receiver_pidfd_.get(), POLLIN, 0};
-    // A process closes its socket shortly before it is dead.
-    return ::poll(&p, 1, 1000) > 0;
+    return receiver_pidfd_.get() >= 0 && has_ended(receiver_pidfd_.get(), to_.peer().pid);
   }
 
   // The receiver owns the memory. Unmaps it here; the pools must not hand out its pages again.

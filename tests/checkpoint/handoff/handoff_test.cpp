@@ -2,8 +2,11 @@
 // and requests that are refused.
 #include "stillmap/checkpoint/handoff/handoff.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -14,6 +17,7 @@
 #include <set>
 #include <thread>
 
+#include "stillmap/checkpoint/handoff/internal/ownership_word.h"
 #include "stillmap/checkpoint/handoff/internal/wire.h"
 #include "stillmap/vmm/context.h"
 #include "stillmap/vmm/mapping.h"
@@ -407,6 +411,51 @@ TEST_F(handoff_test, a_commit_that_was_not_made_is_refused) {
         << "with " << with_fd << " descriptors";
     EXPECT_EQ(task::wrong(dev()), "");
   }
+}
+
+// Regression: the sender took back memory that the receiver had, because what it had been given as the
+// receiver's pidfd was readable: /dev/null, or the pidfd of another process, which had ended.
+TEST_F(handoff_test, what_is_no_pidfd_of_the_receiver_says_nothing_about_it) {
+  const int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  const int ended = static_cast<int>(::syscall(SYS_pidfd_open, child, 0));
+  if (ended < 0) GTEST_SKIP() << "the kernel has no pidfd";
+  siginfo_t info{};
+  ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT), 0);
+  for (const int fd : {null, ended}) {
+    task t(dev());
+    std::optional<connection> theirs;
+    pair ends = connected();
+    theirs.emplace(std::move(ends.others));
+    bool committed = false;
+    std::thread receiver([&] {
+      const auto said = [&](kind k, std::span<const std::byte> body, std::span<const int> fds) {
+        return theirs->send(static_cast<std::uint16_t>(k), body, fds, 30s, {});
+      };
+      const auto heard = [&](kind k) -> result<message> {
+        auto m = theirs->receive(checkpoint::largest_layout, 30s, {});
+        EXPECT_TRUE(m && m->kind == static_cast<std::uint16_t>(k));
+        return m;
+      };
+      if (!said(kind::hello, encode(hello{role::receiver, dev().uuid(), page()}), {})) return;
+      if (!heard(kind::hello)) return;
+      auto layout = heard(kind::layout);
+      if (!layout || layout->fds.size() != 1) return;
+      auto word = ownership_word::open(std::move(layout->fds.front()));
+      if (!word || !heard(kind::pages) || !said(kind::ready, {}, {&fd, 1})) return;
+      committed = heard(kind::offer) && word->commit();
+      theirs.reset();  // it goes on with the memory, and says nothing
+    });
+    const auto sent = send(dev(), ends.mine, both, options());
+    receiver.join();
+    ASSERT_TRUE(committed);
+    EXPECT_TRUE(sent) << sent.error().message();
+    EXPECT_EQ(dev().space().stats().mapped_bytes, page()) << "what does not belong to the task";
+  }
+  ::close(null);
+  ::close(ended);
+  ::waitpid(child, nullptr, 0);
 }
 
 TEST_F(handoff_test, an_announced_size_over_the_limit_is_refused) {
