@@ -18,7 +18,9 @@ struct credentials {
   std::string key;
   // PEM: certificate authorities. A peer whose certificate one of them has issued is trusted.
   std::string authorities;
-  // The DNS name or IP address that a certificate issued by an authority must contain. Empty: any.
+  // The DNS name or IP address that a certificate issued by an authority must contain; "*": any.
+  // Empty: the host that a source connects to. A destination with an authority needs a name, for
+  // an authority issues certificates to others, too.
   std::string name;
   // SHA-256 of trusted certificates, in hexadecimal. The issuer of these does not matter.
   std::vector<std::string> fingerprints;

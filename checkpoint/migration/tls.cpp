@@ -309,7 +309,7 @@ result<std::unique_ptr<transport>> create_tls_transport(const std::string &addre
                                                         const credentials &c) {
   return with_host_memory(tls_create_op, [&]() -> result<std::unique_ptr<transport>> {
     STILLMAP_ASSIGN_OR_RETURN(endpoint to, parse(address));
-    STILLMAP_ASSIGN_OR_RETURN(owned_context context, create_tls_context(c, false));
+    STILLMAP_ASSIGN_OR_RETURN(owned_context context, create_tls_context(c, &to.host));
     return std::make_unique<tls_transport>(address, std::move(to), std::move(context));
   });
 }
@@ -318,7 +318,7 @@ result<std::unique_ptr<acceptor>> create_tls_acceptor(const std::string &address
                                                       const credentials &c) {
   return with_host_memory(tls_create_op, [&]() -> result<std::unique_ptr<acceptor>> {
     STILLMAP_ASSIGN_OR_RETURN(const endpoint at, parse(address));
-    STILLMAP_ASSIGN_OR_RETURN(owned_context context, create_tls_context(c, true));
+    STILLMAP_ASSIGN_OR_RETURN(owned_context context, create_tls_context(c, nullptr));
     STILLMAP_ASSIGN_OR_RETURN(const addresses found, resolve_host(at, true));
     const addrinfo *const a = found.get();
     owned_fd s(::socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));

@@ -79,7 +79,8 @@ bool load_authorities(SSL_CTX *into, const std::string &pem) {
 
 }  // namespace
 
-result<owned_context> create_tls_context(const credentials &c, bool listening) {
+result<owned_context> create_tls_context(const credentials &c, const std::string *host) {
+  const bool listening = host == nullptr;
   ERR_clear_error();
   owned_context out(SSL_CTX_new(listening ? TLS_server_method() : TLS_client_method()));
   if (out == nullptr) return invalid("OpenSSL cannot create a context");
@@ -105,10 +106,16 @@ result<owned_context> create_tls_context(const credentials &c, bool listening) {
   if (!c.authorities.empty() && !load_authorities(out.get(), c.authorities)) {
     return invalid("no certificate of an authority");
   }
-  if (!c.name.empty()) {
+  const std::string &name = c.name.empty() && host != nullptr ? *host : c.name;
+  if (!c.authorities.empty() && name.empty()) {
+    return invalid(
+        "an authority is trusted, and the peer's name is not given: every holder of one "
+        "of its certificates would be let in. Give the name, or \"*\" for any");
+  }
+  if (!c.authorities.empty() && name != "*") {
     X509_VERIFY_PARAM *const param = SSL_CTX_get0_param(out.get());
-    if (X509_VERIFY_PARAM_set1_ip_asc(param, c.name.c_str()) != 1 &&
-        X509_VERIFY_PARAM_set1_host(param, c.name.data(), c.name.size()) != 1) {
+    if (X509_VERIFY_PARAM_set1_ip_asc(param, name.c_str()) != 1 &&
+        X509_VERIFY_PARAM_set1_host(param, name.data(), name.size()) != 1) {
       return invalid("the peer's name is neither a DNS name nor an IP address");
     }
     ERR_clear_error();  // set by the attempt to parse a DNS name as an address

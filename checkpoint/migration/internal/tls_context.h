@@ -6,7 +6,9 @@
 
 namespace stillmap::migration {
 
+// `host`: what a source connects to, whose name an authority's certificate must contain unless the
+// credentials give another; null: of a destination.
 // Errors: invalid_argument (incomplete or inconsistent credentials).
-result<owned_context> create_tls_context(const credentials &c, bool listening);
+result<owned_context> create_tls_context(const credentials &c, const std::string *host);
 
 }  // namespace stillmap::migration

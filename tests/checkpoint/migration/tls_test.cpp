@@ -93,21 +93,28 @@ TEST(migration_tls, credentials_must_be_certificates_and_a_key) {
   EXPECT_TRUE(refused(mixed)) << "another certificate's key";
 }
 
+// Regression: without a name, every certificate of the authority was trusted. It is the host's now.
 TEST(migration_tls, a_certificate_of_an_authority_must_contain_the_name) {
   const test_site m;
-  auto made = make_self_signed("destination.example");
+  auto made = make_self_signed("localhost");
   ASSERT_TRUE(made) << made.error().message();
   made->fingerprints = m.of("destination").fingerprints;
   const auto at = create_tls_acceptor("127.0.0.1:0", *made);
   ASSERT_TRUE(at) << at.error().message();
+  const std::string port = (*at)->address().substr((*at)->address().rfind(':'));
   credentials source = m.of("source");
   source.fingerprints.clear();
   source.authorities = made->certificate;
-  const std::pair<const char *, bool> names[] = {
-      {"", true}, {"destination.example", true}, {"other.example", false}, {"127.0.0.1", false}};
-  for (const auto &[name, trusted] : names) {
+  struct {
+    const char *host, *name;
+    bool trusted;
+  } const cases[] = {{"127.0.0.1", "", false},           {"localhost", "", true},
+                     {"127.0.0.1", "*", true},           {"127.0.0.1", "localhost", true},
+                     {"localhost", "an.example", false}, {"127.0.0.1", "127.0.0.1", false}};
+  for (const auto &[host, name, trusted] : cases) {
+    SCOPED_TRACE(host);
     source.name = name;
-    const auto to = create_tls_transport((*at)->address(), source);
+    const auto to = create_tls_transport(host + port, source);
     ASSERT_TRUE(to) << name << ": " << to.error().message();
     const auto here = (*to)->connect(std::chrono::milliseconds(5000));
     auto there = (*at)->accept(std::chrono::milliseconds(5000));
@@ -118,6 +125,19 @@ TEST(migration_tls, a_certificate_of_an_authority_must_contain_the_name) {
     (void)opened.get();
     EXPECT_EQ(s.has_value(), trusted) << name << ": " << (s ? "trusted" : s.error().message());
     EXPECT_TRUE(trusted || s || s.error().is(errc::not_supported)) << s.error().message();
+  }
+}
+
+TEST(migration_tls, a_destination_with_an_authority_needs_the_name_of_its_sources) {
+  const test_site m;
+  credentials c = m.of("destination");
+  c.authorities = m.of("source").certificate;
+  const auto unnamed = create_tls_acceptor("127.0.0.1:0", c);
+  ASSERT_FALSE(unnamed);
+  EXPECT_TRUE(unnamed.error().is(errc::invalid_argument)) << unnamed.error().message();
+  for (const char *const name : {"*", "source.example"}) {
+    c.name = name;
+    EXPECT_TRUE(create_tls_acceptor("127.0.0.1:0", c)) << name;
   }
 }
 

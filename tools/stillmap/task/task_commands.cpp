@@ -119,7 +119,9 @@ void add_identity(command &c, identity_options &into) {
           "trust the certificate with this SHA-256, in hexadecimal; can be repeated");
   c.text("--authority", into.authority, "FILE",
          "trust certificates issued by these authorities, PEM");
-  c.text("--name", into.name, "NAME", "the name that such a certificate must contain");
+  c.text("--name", into.name, "NAME",
+         "the name that such a certificate must contain, * for any (default: the host of --to; "
+         "receive needs one)");
 }
 
 void add_credentials(command &group) {
