@@ -61,7 +61,7 @@ constexpr const char *usual_costs =
 class temporary_file {
  public:
   explicit temporary_file(const char *text) {
-    const char *folder = std::getenv("TMPDIR");
+    const char *folder = ::secure_getenv("TMPDIR");
     path_ = std::string(folder != nullptr ? folder : "/tmp") + "/stillmap-costs-XXXXXX";
     const int fd = ::mkstemp(path_.data());
     if (fd < 0) return;
@@ -88,7 +88,7 @@ status become_machine(driver &drv, const std::string &profile, bool keep_bytes) 
     if (profile.empty()) return {};
     return fail(errc::invalid_argument, "--profile is for hostcuda; this driver is " + drv.path());
   }
-  const char *environment = std::getenv("HOSTCUDA");
+  const char *environment = ::secure_getenv("HOSTCUDA");
   std::string config = environment != nullptr ? environment : "";
   const auto add = [&config](const std::string &more) {
     config += (config.empty() ? "" : ",") + more;

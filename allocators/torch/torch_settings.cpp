@@ -33,10 +33,10 @@ result<std::size_t> parse_bytes(std::string_view text) {
 
 result<settings> read_settings() {
   settings out;
-  if (const char *const text = std::getenv("STILLMAP_TORCH_LIMIT"); text != nullptr && *text) {
+  if (const char *const text = ::secure_getenv("STILLMAP_TORCH_LIMIT"); text != nullptr && *text) {
     STILLMAP_ASSIGN_OR_RETURN(out.limit, parse_bytes(text));
   }
-  if (const char *const text = std::getenv("STILLMAP_TORCH_PEERS"); text != nullptr && *text) {
+  if (const char *const text = ::secure_getenv("STILLMAP_TORCH_PEERS"); text != nullptr && *text) {
     const std::string_view said = text;
     if (said != "0" && said != "1") {
       return make_error(errc::invalid_argument, "STILLMAP_TORCH_PEERS",

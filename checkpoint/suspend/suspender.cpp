@@ -22,7 +22,7 @@ constexpr std::size_t file_buffer_bytes = std::size_t{16} << 20;
 
 std::string directory_of(const suspend_options &options) {
   if (!options.directory.empty()) return options.directory;
-  const char *const configured = std::getenv("TMPDIR");
+  const char *const configured = ::secure_getenv("TMPDIR");
   return configured != nullptr && *configured != 0 ? configured : "/tmp";
 }
 

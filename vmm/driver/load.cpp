@@ -109,7 +109,7 @@ std::string path_of(void *library, const std::string &asked) {
 }
 
 bool verbose() {
-  return std::getenv("STILLMAP_VERBOSE") != nullptr;
+  return ::secure_getenv("STILLMAP_VERBOSE") != nullptr;
 }
 
 void say(const std::string &path, const char *what) {
@@ -209,7 +209,7 @@ result<driver *> driver::load(std::string_view which) {
 result<driver *> driver::get() {
   static std::atomic<driver *> chosen{nullptr};
   if (driver *d = chosen.load(std::memory_order_acquire)) return d;
-  const char *which = std::getenv("STILLMAP_DRIVER");
+  const char *which = ::secure_getenv("STILLMAP_DRIVER");
   result<driver *> loaded_now = load(which != nullptr ? which : "cuda");
   if (!loaded_now) return loaded_now;
   driver *first = nullptr;

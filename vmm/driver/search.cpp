@@ -1,7 +1,10 @@
-#include <dlfcn.h>
-
+#include <cinttypes>
+#include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <string>
 
 #include "stillmap/vmm/driver/search_paths.h"
 
@@ -18,12 +21,19 @@ fs::path folder_of_executable() {
 }
 
 // The folder of the file that holds this code: a shared libstillmap, a Python module, the program.
+// By the kernel: the dynamic linker knows a program, and a library that was opened by a relative path,
+// by a name that says nothing once the current directory is another one.
 fs::path folder_of_this_library() {
-  Dl_info info = {};
-  if (dladdr(reinterpret_cast<void *>(&folder_of_this_library), &info) == 0) return {};
-  if (info.dli_fname == nullptr) return {};
-  std::error_code none;
-  return fs::absolute(info.dli_fname, none).parent_path();
+  const auto here = reinterpret_cast<std::uintptr_t>(&folder_of_this_library);
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    std::uintptr_t begin = 0, end = 0;
+    if (std::sscanf(line.c_str(), "%" SCNxPTR "-%" SCNxPTR, &begin, &end) != 2) continue;
+    if (here < begin || here >= end) continue;
+    const std::size_t path = line.find('/');
+    return path == std::string::npos ? fs::path() : fs::path(line.substr(path)).parent_path();
+  }
+  return {};
 }
 
 // Bazel's runfiles: <workspace>/hostcuda/libcuda.so.1, whatever the workspace is called.
@@ -56,7 +66,8 @@ std::vector<std::string> system_candidates() {
 }
 
 std::vector<std::string> hostcuda_candidates() {
-  if (const char *given = std::getenv("STILLMAP_HOSTCUDA"); given != nullptr && *given != '\0') {
+  if (const char *given = ::secure_getenv("STILLMAP_HOSTCUDA");
+      given != nullptr && *given != '\0') {
     return {as_path(given)};  // named and missing is an error, not a reason to look elsewhere
   }
   std::vector<std::string> out;
@@ -69,7 +80,7 @@ std::vector<std::string> hostcuda_candidates() {
 #endif
     out.push_back((folder / "../hostcuda" / soname).string());  // bazel-bin/tools/
   }
-  if (const char *runfiles = std::getenv("RUNFILES_DIR")) add_runfiles(out, runfiles);
+  if (const char *runfiles = ::secure_getenv("RUNFILES_DIR")) add_runfiles(out, runfiles);
   std::error_code none;
   const fs::path executable = fs::read_symlink("/proc/self/exe", none);
   if (!executable.empty()) add_runfiles(out, executable.string() + ".runfiles");

@@ -69,7 +69,7 @@ result<std::shared_ptr<trace_recorder>> trace_recorder::open(const std::string &
 }
 
 std::shared_ptr<trace_recorder> trace_recorder::from_environment() {
-  const char *const path = std::getenv("STILLMAP_RECORD");
+  const char *const path = ::secure_getenv("STILLMAP_RECORD");
   if (path == nullptr || *path == '\0') return nullptr;
   auto recorder = open(path);
   if (recorder) return std::move(*recorder);

@@ -1,6 +1,9 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -9,6 +12,7 @@
 
 #include "stillmap/vmm/driver.h"
 #include "stillmap/vmm/driver/cuda_errors.h"
+#include "stillmap/vmm/driver/search_paths.h"
 #include "stillmap/vmm/driver/table.h"
 #include "tests/support/gpu_test.h"
 #include "tests/support/hostcuda_control.h"
@@ -55,6 +59,51 @@ TEST_F(driver_load, knows_one_file_under_two_names) {
   const scratch folder;
   fs::create_symlink(fs::absolute(driver().path()), folder / "libother.so");
   EXPECT_EQ(*driver::load((folder / "libother.so").string()), &driver());
+}
+
+// What this program would look for as hostcuda if it was started in `folder`, under a name without a
+// slash, as the shell does with a program that it finds in PATH.
+std::string candidates_in(const fs::path &folder) {
+  int ends[2];
+  if (::pipe(ends) != 0) return "no pipe";
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::dup2(ends[1], STDOUT_FILENO);
+    ::unsetenv("STILLMAP_HOSTCUDA");
+    ::unsetenv("RUNFILES_DIR");
+    ::setenv("STILLMAP_TEST_CANDIDATES", "1", 1);
+    const std::string program = fs::read_symlink("/proc/self/exe").string();
+    if (::chdir(folder.c_str()) != 0) ::_exit(1);
+    ::execl(program.c_str(), "planted",
+            "--gtest_filter=driver_candidates.are_not_looked_for_in_the_current_directory",
+            nullptr);
+    ::_exit(1);
+  }
+  ::close(ends[1]);
+  std::string said;
+  char buffer[4096];
+  for (ssize_t n = 0; (n = ::read(ends[0], buffer, sizeof buffer)) > 0;) {
+    said.append(buffer, static_cast<std::size_t>(n));
+  }
+  ::close(ends[0]);
+  ::waitpid(child, nullptr, 0);
+  return said;
+}
+
+// Regression: `cd shared; stillmap doctor` ran the library hostcuda/libcuda.so.1 beside shared.
+TEST(driver_candidates, are_not_looked_for_in_the_current_directory) {
+  if (std::getenv("STILLMAP_TEST_CANDIDATES") != nullptr) {
+    for (const std::string &path : driver_search::hostcuda_candidates()) {
+      std::printf("candidate %s\n", path.c_str());
+    }
+    std::fflush(stdout);
+    ::_exit(0);
+  }
+  const scratch folder;
+  fs::create_directory(folder / "shared");
+  const std::string said = candidates_in(folder / "shared");
+  EXPECT_NE(said.find("candidate /"), std::string::npos) << said;
+  EXPECT_EQ(said.find("shared"), std::string::npos) << said;
 }
 
 TEST_F(driver_load, takes_a_bare_file_name_for_a_path) {
