@@ -199,7 +199,8 @@ struct received_memory {
 // Threads: safe.
 class receiver {
  public:
-  // Errors: invalid_argument (no directory for records), the system's.
+  // Errors: invalid_argument (no directory for records), the system's (the directory cannot be read
+  //         and written; the subject is its path).
   static result<receiver> create(const device &d, std::unique_ptr<acceptor> at,
                                  receive_options options);
   receiver(receiver &&) noexcept;

@@ -1,4 +1,8 @@
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <condition_variable>
 #include <list>
 #include <thread>
@@ -12,8 +16,9 @@ namespace stillmap::migration {
 namespace {
 
 constexpr const char *receiver_op = "migration::receiver";
-// A task's connections, and those of sources that ask for an outcome.
-constexpr std::size_t max_connections = max_channels + 32;
+// A task's connections, and those of sources that ask for an outcome; and those whose peer is not
+// authenticated yet.
+constexpr std::size_t max_connections = max_channels + 32, max_handshakes = 32;
 // The first message of a connection, and a commit.
 constexpr std::uint64_t max_request_bytes = 4096;
 
@@ -72,9 +77,26 @@ class receiver::core {
  private:
   struct connection {
     std::unique_ptr<channel> with;
-    bool over = false;
+    enum { handshake, authenticated, dismissed, over } state = handshake;
     std::jthread thread;  // destroyed first
   };
+
+  std::size_t count(int state) const {
+    return static_cast<std::size_t>(
+        std::count_if(connections_.begin(), connections_.end(),
+                      [state](const connection &c) { return c.state == state; }));
+  }
+
+  // Connections whose peer has not said who it is must not keep others out: the oldest one goes.
+  void limit_handshakes() {
+    if (count(connection::handshake) < max_handshakes) return;
+    for (connection &c : connections_) {
+      if (c.state != connection::handshake) continue;
+      c.state = connection::dismissed;
+      c.with->shutdown();
+      return;
+    }
+  }
 
   // The acceptor thread. Where the host has no memory for a connection, that one is closed.
   void accept_all() noexcept {
@@ -84,7 +106,8 @@ class receiver::core {
       {
         const std::lock_guard lock(mutex_);
         if (stopping_) return;
-        connections_.remove_if([](const connection &ended) { return ended.over; });
+        connections_.remove_if(
+            [](const connection &ended) { return ended.state == connection::over; });
         if (current_) {
           current_->cancel_if_silent();
           if (!current_->alive() && !control_open_) current_.reset();
@@ -101,16 +124,22 @@ class receiver::core {
 
   void serve(std::unique_ptr<channel> with) noexcept {
     const std::lock_guard lock(mutex_);
-    if (connections_.size() >= max_connections) return;  // closes it
+    limit_handshakes();
+    // One that was dismissed needs a moment to end.
+    if (count(connection::authenticated) >= max_connections ||
+        count(connection::dismissed) >= max_connections) {
+      return;  // closes it
+    }
     std::list<connection> made;
     try {
       connection &c = made.emplace_back();
       c.with = std::move(with);
       c.thread = std::jthread([this, &c] {
-        handle(*c.with);
+        handle(c);
         const std::lock_guard ending(mutex_);
         c.with.reset();
-        c.over = true;  // the last use of the connection: accept_all() may destroy it now
+        c.state =
+            connection::over;  // the last use of the connection: accept_all() may destroy it now
       });
       connections_.splice(connections_.end(), made);
     } catch (const std::system_error &) {
@@ -119,16 +148,21 @@ class receiver::core {
   }
 
   // The thread of a connection.
-  void handle(channel &with) noexcept {
+  void handle(connection &c) noexcept {
     const status s = with_host_memory(receiver_op, [&]() -> status {
-      serve_request(with);
+      if (!c.with->handshake(options_.timeout)) return {};  // there is nobody to tell
+      {
+        const std::lock_guard lock(mutex_);
+        if (c.state != connection::handshake) return {};  // dismissed
+        c.state = connection::authenticated;
+      }
+      serve_request(*c.with);
       return {};
     });
-    if (!s) refuse(with, s.error());
+    if (!s) refuse(*c.with, s.error());
   }
 
   void serve_request(channel &with) {
-    if (status s = with.handshake(options_.timeout); !s) return;
     if (options_.allow && !options_.allow(with.peer())) {
       return refuse(with, errc::not_supported, "tasks of this peer are not accepted");
     }
@@ -308,12 +342,28 @@ class receiver::core {
   std::optional<error> failure_;
 };
 
+namespace {
+
+// A task must not be accepted whose record could not be written.
+status check_records(const std::string &directory) {
+  struct stat st {};
+  if (::stat(directory.c_str(), &st) == 0 && !S_ISDIR(st.st_mode))
+    errno = ENOTDIR;
+  else if (::access(directory.c_str(), R_OK | W_OK | X_OK) == 0)
+    return {};
+  return make_system_error(errno, receiver_op,
+                           "the directory of records cannot be read and written", directory);
+}
+
+}  // namespace
+
 result<receiver> receiver::create(const device &d, std::unique_ptr<acceptor> at,
                                   receive_options options) {
   if (options.records.empty()) {
     return make_error(errc::invalid_argument, receiver_op, "no directory for the ownership record");
   }
   return with_host_memory(receiver_op, [&]() -> result<receiver> {
+    STILLMAP_RETURN_IF_ERROR(check_records(options.records));
     auto c = std::make_unique<core>(d, std::move(at), std::move(options));
     try {
       c->start();

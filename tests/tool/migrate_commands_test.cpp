@@ -310,6 +310,17 @@ TEST_F(migrate_commands, credentials_are_made_once_and_for_oneself) {
   expect(run("task migrate credentials '" + file("no/where") + "'"), 3, {"No such file"});
 }
 
+// Regression: both were found after the task had arrived: it was held, and nothing could reach it.
+TEST_F(migrate_commands, a_receiver_that_could_not_be_reached_or_write_records_does_not_start) {
+  const std::string receive = "task migrate receive 127.0.0.1:0 " + as("there", "here");
+  const auto taken =
+      control::server::create(dev(), "@stillmap-taken-" + std::to_string(::getpid()));
+  ASSERT_TRUE(taken) << taken.error().message();
+  expect(run(receive + " --records " + records("there") + " --control " + taken->address()), 4,
+         {taken->address(), "the address is in use"});
+  expect(run(receive + " --records '" + file("no/where") + "'"), 3, {file("no/where")});
+}
+
 TEST_F(migrate_commands, wrong_usage_is_told_at_once) {
   const std::string who = " --credentials x --peer-fingerprint " + std::string(64, 'a') + ' ';
   expect_usage("task migrate", "there are credentials, receive, send, status, abort, resolve");

@@ -1,6 +1,8 @@
 // A destination, with the test as its source, message by message: a data channel ends, another round
 // follows the seal, and a round is too long.
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
 #include <thread>
 
@@ -161,6 +163,25 @@ TEST_F(session_by_hand, the_last_failure_is_what_a_data_channel_failed_with) {
   EXPECT_TRUE(why->is(errc::corrupt)) << why->message();
   EXPECT_EQ(why->value, 4096u);
   EXPECT_EQ(why->limit, session_chunk_bytes);
+}
+
+// Regression: 96 connections that said nothing kept every source out.
+TEST_F(session_by_hand, idle_connections_keep_no_source_out) {
+  const std::string address = at_->address();
+  sockaddr_in name{};
+  name.sin_family = AF_INET;
+  name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  name.sin_port =
+      htons(static_cast<std::uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
+  std::vector<owned_fd> idle;
+  for (int i = 0; i < 200; ++i) {
+    idle.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(::connect(idle.back().get(), reinterpret_cast<sockaddr *>(&name), sizeof name), 0);
+  }
+  const auto asks = connect();
+  ASSERT_TRUE(asks) << "no handshake";
+  tell(*asks, kind::query, encode(outcome_query{task_, session_, 2}));
+  EXPECT_TRUE(reply(*asks, kind::query_result));
 }
 
 }  // namespace

@@ -36,6 +36,12 @@ outcome<exit_status> run_handoff_receive(const handoff_receive_options &o) {
   STILLMAP_ASSIGN_OR_RETURN(auto waiter, signal_waiter::create());
   signal_waiter &end = *waiter;
   STILLMAP_ASSIGN_OR_RETURN(const auto d, open_device(o.driver));
+  std::optional<control::server> control;
+  if (o.hold) {
+    STILLMAP_ASSIGN_OR_RETURN(
+        auto reserved, reserve_control(d, o.control.empty() ? o.socket + ".control" : o.control));
+    control.emplace(std::move(reserved));
+  }
   std::optional<checkpoint::restored_memory> memory;
   int from = -1;
   {
@@ -52,9 +58,8 @@ outcome<exit_status> run_handoff_receive(const handoff_receive_options &o) {
     print(o, memory->layout(), from, "");
     return exit_ok;
   }
-  const std::string control = o.control.empty() ? o.socket + ".control" : o.control;
-  hold(d, *memory, control, {}, end, [&] { print(o, memory->layout(), from, control); });
-  return exit_ok;
+  return hold(d, *memory, std::move(*control), {}, end,
+              [&](const std::string &at) { print(o, memory->layout(), from, at); });
 }
 
 }  // namespace stillmap::tool

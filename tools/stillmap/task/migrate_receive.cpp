@@ -75,6 +75,9 @@ outcome<exit_status> run_migrate_receive(const migrate_receive_options &o) {
   signal_waiter &end = *waiter;
   STILLMAP_ASSIGN_OR_RETURN(const auto identity, load_identity(o.identity));
   STILLMAP_ASSIGN_OR_RETURN(const auto d, open_device(o.driver));
+  STILLMAP_ASSIGN_OR_RETURN(
+      auto control,
+      reserve_control(d, o.control.empty() ? fmt::format("@stillmap-{}", ::getpid()) : o.control));
   STILLMAP_ASSIGN_OR_RETURN(auto at,
                             about(migration::create_tls_acceptor(o.address, identity), o.address));
   migration::receive_options options;
@@ -93,11 +96,9 @@ outcome<exit_status> run_migrate_receive(const migrate_receive_options &o) {
   server.records = options.records;
   server.id = task.task;
   server.record = std::make_shared<migration::record_file>(std::move(task.record));
-  const std::string control =
-      o.control.empty() ? fmt::format("@stillmap-{}", ::getpid()) : o.control;
   // The receiver keeps running: the source may have to ask for the outcome.
-  hold(d, task.memory, control, std::move(server), end, [&] { print(o, task, control); });
-  return exit_ok;
+  return hold(d, task.memory, std::move(control), std::move(server), end,
+              [&](const std::string &at_address) { print(o, task, at_address); });
 }
 
 }  // namespace stillmap::tool
