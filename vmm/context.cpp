@@ -1,7 +1,5 @@
 #include "stillmap/vmm/context.h"
 
-#include <utility>
-
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap {
@@ -11,22 +9,8 @@ result<primary_context> primary_context::retain(const driver &drv, int ordinal) 
       [&](context_handle handle) { return primary_context(drv, ordinal, handle); });
 }
 
-primary_context::primary_context(primary_context &&other) noexcept
-    : driver_(other.driver_),
-      ordinal_(other.ordinal_),
-      handle_(std::exchange(other.handle_, nullptr)) {}
-
-primary_context &primary_context::operator=(primary_context &&other) noexcept {
-  // `other` leaves with what was here, and releases it.
-  std::swap(driver_, other.driver_);
-  std::swap(ordinal_, other.ordinal_);
-  std::swap(handle_, other.handle_);
-  return *this;
-}
-
-primary_context::~primary_context() {
-  if (handle_ == nullptr) return;
-  report_if_failed(driver_->release_primary_context(ordinal_));
+void primary_context::releaser::operator()(context_handle) const noexcept {
+  report_if_failed(drv->release_primary_context(ordinal));
 }
 
 context_guard::context_guard(const driver &drv, context_handle context) : driver_(drv) {

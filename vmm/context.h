@@ -2,6 +2,7 @@
 // of a primary context.
 #pragma once
 
+#include <memory>
 #include <optional>
 
 #include "stillmap/vmm/driver.h"
@@ -13,18 +14,19 @@ class primary_context {
  public:
   // Errors: the driver's. Cost: one call.
   static result<primary_context> retain(const driver &drv, int ordinal);
-  primary_context(primary_context &&other) noexcept;
-  primary_context &operator=(primary_context &&other) noexcept;
-  ~primary_context();
 
-  context_handle get() const { return handle_; }
+  context_handle get() const { return held_.get(); }
 
  private:
+  struct releaser {
+    using pointer = context_handle;
+    const driver *drv;
+    int ordinal;
+    void operator()(context_handle) const noexcept;
+  };
   primary_context(const driver &drv, int ordinal, context_handle handle)
-      : driver_(&drv), ordinal_(ordinal), handle_(handle) {}
-  const driver *driver_;
-  int ordinal_;
-  context_handle handle_;
+      : held_(handle, {&drv, ordinal}) {}
+  std::unique_ptr<void, releaser> held_;
 };
 
 // Makes `context` current on this thread for the guard's lifetime, then restores the previous one.
