@@ -43,8 +43,7 @@ loaded_drivers &loaded() {
 class resolver {
  public:
   resolver(void *library, int version) : library_(library), version_(version) {
-    if (version >= 12000) load(proc_address_v2_, "cuGetProcAddress_v2");
-    if (version >= 11030 && proc_address_v2_ == nullptr) load(proc_address_, "cuGetProcAddress");
+    if (version >= 11030) load(proc_address_, "cuGetProcAddress");
   }
 
   // `symbol` as the library exports it, in the signature of CUDA version `since`.
@@ -67,20 +66,14 @@ class resolver {
     std::string base = symbol;
     if (base.ends_with("_v2")) base.resize(base.size() - 3);
     void *found = nullptr;
-    int reason = 0;
     CUresult r = CUDA_ERROR_NOT_FOUND;
-    if (proc_address_v2_ != nullptr) {
-      r = proc_address_v2_(base.c_str(), &found, since, legacy_stream, &reason);
-    } else if (proc_address_ != nullptr) {
-      r = proc_address_(base.c_str(), &found, since, legacy_stream);
-    }
+    if (proc_address_ != nullptr) r = proc_address_(base.c_str(), &found, since, legacy_stream);
     // The signature of an exported name never changes.
     return r == CUDA_SUCCESS && found != nullptr ? found : dlsym(library_, symbol);
   }
 
   void *library_;
   int version_;
-  CUresult(CUDAAPI *proc_address_v2_)(const char *, void **, int, cuuint64_t, int *) = nullptr;
   CUresult(CUDAAPI *proc_address_)(const char *, void **, int, cuuint64_t) = nullptr;
 };
 
