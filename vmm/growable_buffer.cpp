@@ -55,7 +55,7 @@ growable_buffer &growable_buffer::operator=(growable_buffer &&other) noexcept {
 }
 
 growable_buffer::~growable_buffer() {
-  if (!impl_ || impl_->closed()) return;
+  if (!impl_) return;
   report_if_failed(impl_->close(nullptr));
 }
 

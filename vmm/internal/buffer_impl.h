@@ -66,7 +66,6 @@ class buffer_impl {
     const std::lock_guard lock(mutex_);
     return stats_;
   }
-  bool closed() const { return closed_.load(std::memory_order_acquire); }
 
  protected:
   // Waits for everything queued on the device: what cuMemFree does by itself, unmap does not.
@@ -82,7 +81,6 @@ class buffer_impl {
   buffer_stats stats_;
   std::atomic<std::size_t> size_{0};
   std::atomic<std::size_t> capacity_{0};
-  std::atomic<bool> closed_{false};
 };
 
 }  // namespace stillmap

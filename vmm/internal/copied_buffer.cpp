@@ -40,7 +40,7 @@ class copied_buffer final : public buffer_impl {
     // Doubles the capacity, so that the cost of appending is linear. If that fails, grows to the
     // requested size.
     const std::size_t page = page_bytes();
-    if (capacity() != 0 && bytes < capacity() * 2) {
+    if (bytes < capacity() * 2) {
       if (move_to(round_up(capacity() * 2, page))) return {};
     }
     return move_to(round_up(bytes, page));
@@ -74,13 +74,9 @@ class copied_buffer final : public buffer_impl {
 
   status close(release_fence idle) override {
     const std::lock_guard lock(mutex_);
-    if (at_) {
-      STILLMAP_RETURN_IF_ERROR(wait(idle));
-      STILLMAP_RETURN_IF_ERROR(drop());
-    }
-    closed_ = true;
-    size_ = 0;
-    return {};
+    if (!at_) return {};
+    STILLMAP_RETURN_IF_ERROR(wait(idle));
+    return drop();
   }
 
   result<std::unique_ptr<buffer_impl>> alias(std::size_t, std::size_t, std::size_t) override {

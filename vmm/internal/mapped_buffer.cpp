@@ -213,9 +213,7 @@ status mapped_buffer::close(release_fence idle) {
   options_.pools.front()->cancel_background(this);
   const std::lock_guard lock(mutex_);
   ahead_due_ = false;
-  if (status s = empty({0, slots_.size()}, idle); !s) return s;
-  closed_ = true;
-  return {};
+  return empty({0, slots_.size()}, idle);
 }
 
 }  // namespace stillmap

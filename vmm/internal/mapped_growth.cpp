@@ -9,7 +9,6 @@ namespace stillmap {
 
 status mapped_buffer::reserve(std::size_t bytes, consumer_stream consumer) {
   const std::lock_guard lock(mutex_);
-  if (closed_) return make_error(errc::invalid_argument, "growable_buffer::reserve", "closed");
   if (bytes <= capacity()) return {};
   if (bytes > round_up(SIZE_MAX / 2, page_)) {
     return make_error(errc::invalid_argument, "growable_buffer::resize",
@@ -151,7 +150,7 @@ void mapped_buffer::keep_pool_of(const page_ptr &page) {
 // Grows past the reservation: by addresses right behind it, or else by moving the pages (not the data)
 // to a larger reservation.
 status mapped_buffer::outgrow(std::size_t bytes, consumer_stream consumer) {
-  const std::size_t generous = reserved() > SIZE_MAX / 4 ? bytes : std::max(bytes, reserved() * 2);
+  const std::size_t generous = std::max(bytes, reserved() * 2);
   const virtual_range now{address(), reserved()};
   for (const std::size_t total : {generous, bytes}) {
     blocks_.reserve(blocks_.size() + 1);
@@ -239,7 +238,6 @@ void mapped_buffer::size_changed() {
 void mapped_buffer::map_ahead() {
   const std::lock_guard lock(mutex_);
   ahead_due_ = false;
-  if (closed_) return;
   const std::size_t target =
       std::min(reserved(), round_up(size() + options_.map_ahead_bytes, page_));
   const std::size_t first = capacity() / page_;
