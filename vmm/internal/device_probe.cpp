@@ -231,9 +231,8 @@ result<capabilities> prober::run() {
   found_.page_bytes = found_.recommended_page_bytes = fallback_page;
   found_.wsl = on_wsl();
   found_.peers = peers();
-  found_.memory_pools =
-      drv_.has(driver_call::MemAllocAsync) && advertised(stream_ordered_pools) && works(use_pool());
-  if (drv_.has(driver_call::MemCreate) && advertised(virtual_memory_management)) {
+  found_.memory_pools = advertised(stream_ordered_pools) && works(use_pool());
+  if (advertised(virtual_memory_management)) {
     granularities();
     const status one_page = access_page(page_here(), found_.page_bytes);
     if (!one_page && one_page.error().is(errc::out_of_memory)) {
