@@ -237,7 +237,7 @@ status byte_vector::erase(std::size_t position, std::size_t bytes) {
 result<growable_buffer> byte_vector::scratch(std::size_t bytes) const {
   return with_host_memory("device_vector::insert", [&]() -> result<growable_buffer> {
     buffer_options options;
-    options.reserve_bytes = round_up(bytes, buffer_.page_bytes());
+    options.reserve_bytes = bytes;
     options.tag = buffer_.tag();
     options.force_copying = !buffer_.in_place();
     auto made = growable_buffer::create(device_, std::move(options));

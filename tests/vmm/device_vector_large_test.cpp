@@ -1,6 +1,7 @@
 // device_vector: insert and erase move more bytes than their scratch memory holds.
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <numeric>
 
 #include "stillmap/vmm/device_vector.h"
@@ -26,6 +27,21 @@ TEST_F(device_vector_large, moves_more_than_fits_its_scratch) {
   ASSERT_TRUE(made->erase(7, 1000));
   wanted.erase(wanted.begin() + 7, wanted.begin() + 1007);
   EXPECT_TRUE(*made->to_host() == wanted);
+}
+
+TEST_F(device_vector_large, scratch_reserves_no_more_than_it_holds) {
+  STILLMAP_NEEDS_HOSTCUDA();
+  STILLMAP_NEEDS_VMM();
+  vector_options options;
+  options.buffer.reserve_bytes = page();
+  auto made = device_vector<std::uint32_t>::create(dev(), options);
+  ASSERT_TRUE(made);
+  ASSERT_TRUE(made->append(std::vector<std::uint32_t>(100, 1)));
+  std::size_t reserved = 0;
+  std::function<void()> look = [&] { reserved = dev().space().stats().reserved_bytes; };
+  testing::hostcuda_control::before("cuMemcpyDtoDAsync", 1, look);
+  ASSERT_TRUE(made->erase(7, 10));
+  EXPECT_EQ(reserved, 2 * page()) << "the vector's own page, and one of scratch";
 }
 
 // The second piece is refused: the first is put back.

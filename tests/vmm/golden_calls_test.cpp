@@ -183,6 +183,11 @@ TEST_F(golden_calls, of_vectors) {
   note("get", [&] { must(testing::outcome(v->get(3))); });
   note("set", [&] { must(v->set(3, 1)); });
   note("resize within capacity, to zeros", [&] { must(v->resize(v->size() + 100)); });
+  // How often their scratch memory asks for events depends on how far the stream is.
+  driver_counts spent = spent_by([&] { must(v->erase(3, 10)); });
+  EXPECT_EQ(spent.bytes_on_device, 2 * (v->size() - 3) * 4) << "to the scratch memory and back";
+  spent = spent_by([&] { must(v->insert(3, std::span(some).first(10))); });
+  EXPECT_EQ(spent.bytes_on_device, 2 * (v->size() - 13) * 4);
   note("pop_back", [&] { must(v->pop_back()); });
   note("clear", [&] { must(v->clear()); });
   note("assign 1000 elements", [&] { must(v->assign(some)); });
