@@ -2,8 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
+#include <functional>
 #include <future>
 #include <set>
+#include <thread>
 
 #include "stillmap/vmm/mapping.h"
 #include "stillmap/vmm/physical_memory.h"
@@ -103,6 +107,24 @@ TEST_F(page_pool_test, keeps_pages_ready_in_the_background) {
   pool->keep_ready(0);
 }
 
+TEST_F(page_pool_test, keeping_none_ready_waits_for_the_page_being_created) {
+  STILLMAP_NEEDS_HOSTCUDA();
+  const auto pool = make_pool();
+  std::promise<void> creating;
+  std::atomic<bool> created = false;
+  std::function<void()> slowly = [&] {
+    creating.set_value();
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    created = true;
+  };
+  testing::hostcuda_control::before("cuMemCreate", 1, slowly);
+  pool->keep_ready(page());
+  creating.get_future().wait();
+  pool->keep_ready(0);
+  EXPECT_TRUE(created);
+  EXPECT_EQ(free_pages(*pool), 1u);
+}
+
 TEST_F(page_pool_test, background_jobs_run_in_order_and_can_be_forgotten) {
   const auto pool = make_pool();
   std::promise<void> go;
@@ -170,6 +192,7 @@ TEST_F(page_pool_test, adopts_memory_made_by_hand) {
   ASSERT_TRUE(adopted) << adopted.error().message();
   EXPECT_EQ((*adopted)->handle(), handle);
   EXPECT_EQ(pool->stats().created.bytes(), page());
+  EXPECT_EQ(pool->stats().peak.bytes(), page());
   EXPECT_EQ(dev().space().stats().physical.bytes(), page());
   *adopted = page_ptr();
   EXPECT_EQ(free_pages(*pool), 1u) << "as good as one of its own";

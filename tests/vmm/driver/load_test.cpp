@@ -337,8 +337,8 @@ TEST_F(driver_load, access_to_many_devices_is_translated_whole) {
   const auto page = driver().create_physical(bytes, {on_device(0), handle_type::none, false});
   ASSERT_TRUE(at && page);
   ASSERT_TRUE(driver().map(*at, bytes, *page));
-  // More grants than fit on the stack, the last of which decides.
-  std::vector<access_grant> grants(20, {on_device(0), access_mode::read});
+  // More grants than one call takes, the last of which decides.
+  std::vector<access_grant> grants(100, {on_device(0), access_mode::read});
   grants.back().mode = access_mode::read_write;
   ASSERT_TRUE(driver().set_access({*at, bytes}, grants.data(), grants.size()));
   EXPECT_EQ(*driver().get_access(*at, on_device(0)), access_mode::read_write);
