@@ -136,11 +136,9 @@ status allocator_core::retire(arena &a, std::size_t pages, const std::vector<are
                       "a stream that captures a graph delays the release");
   }
   page_supply supply;
-  std::vector<extent *> going;
   const status ready = with_host_memory("caching_allocator::trim", [&]() -> status {
     if (take_free_pages(a, pages, supply) == 0) return {};
     supply.moved.front().leaves_allocator = true;
-    going.reserve(supply.moved.front().extents.size());
     make_room(a.unmapping);
     return order_after_last_use(a, supply);
   });
@@ -150,7 +148,7 @@ status allocator_core::retire(arena &a, std::size_t pages, const std::vector<are
   }
   status outcome;
   for (taken_pages &t : supply.moved) {
-    for (extent *s : t.extents) {
+    std::erase_if(t.extents, [&](extent *s) {
       const status gone = with_host_memory("caching_allocator::trim", [&] {
         return device_.space().retire(device_.space().block_at(device_address(s->begin)),
                                       s->range(), t.idle);
@@ -160,17 +158,17 @@ status allocator_core::retire(arena &a, std::size_t pages, const std::vector<are
           const std::lock_guard lock(a.lock);
           a.extents.leave(*s);
         }
-        going.push_back(s);
         bytes += static_cast<std::size_t>(s->bytes);
         notify_unmapped(a, s->range());
         released_ += s->bytes / page();
-        continue;
+        return false;
       }
       outcome = gone;
       const std::lock_guard lock(a.lock);
       a.put_back(s);
-    }
-    if (!going.empty()) a.unmapping.push_back({std::move(going), std::move(t.idle)});
+      return true;
+    });
+    if (!t.extents.empty()) a.unmapping.push_back({std::move(t.extents), std::move(t.idle)});
   }
   return outcome;
 }

@@ -1,6 +1,5 @@
 // Blocks that other streams use, and what becomes of them when they are freed.
 #include <algorithm>
-#include <new>
 
 #include "stillmap/allocators/internal/arena.h"
 
@@ -22,17 +21,14 @@ bool arena::record_use(std::uint64_t address, stream_ref other) {
 
 // May run out of host memory, and then changes nothing.
 void arena::add_use(std::uint64_t address, stream_ref other) {
-  const auto [it, fresh] = uses_.try_emplace(address);
-  pending_block &b = it->second;
-  const auto same = [&](const stream_use &u) { return u.stream == other; };
-  if (std::any_of(b.uses.begin(), b.uses.end(), same)) return;
-  try {
-    b.uses.push_back({.stream = other});
-  } catch (const std::bad_alloc &) {
-    if (fresh) uses_.erase(it);
-    throw;
+  const auto known = uses_.find(address);
+  if (known == uses_.end()) {
+    uses_.try_emplace(address, pending_block{.address = address, .uses = {{.stream = other}}});
+    return;
   }
-  b.address = address;
+  std::vector<stream_use> &uses = known->second.uses;
+  const auto same = [&](const stream_use &u) { return u.stream == other; };
+  if (std::none_of(uses.begin(), uses.end(), same)) uses.push_back({.stream = other});
 }
 
 pending_block &arena::defer_free(std::uint64_t address) {

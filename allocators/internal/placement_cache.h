@@ -172,12 +172,10 @@ class placement_cache {
       put(of);
       sizes_.push_back(std::move(made));
     }
-    make_room(of->all);
-    if (of->all.size() % 64 == 0 && !of->all.empty()) {
-      make_room(of->more);
-      if (of->more.size() % 64 == 0) of->open_words.push_back(0);
-      of->more.emplace_back();
-    }
+    // First the bits, which may be there without their placements.
+    const std::size_t words = of->all.size() / 64;
+    of->open_words.resize((words + 63) / 64);
+    of->more.resize(words);
     of->all.push_back({s->begin, nullptr, {}});
     of->assign(of->all.size() - 1, s);
     ++count_;
