@@ -127,7 +127,7 @@ void allocator_core::choose_placement(arena &a) {
     a.moved /= 2;
     a.halved_at = allocations;
   }
-  if (!a.packed() && !a.repeats && a.moved * page() > a.extents.committed_bytes() / 2) a.pack(true);
+  if (!a.repeats && a.moved * page() > a.extents.committed_bytes() / 2) a.pack();
 }
 
 // A program that does not repeat itself maps its pages at ever more addresses, and aliases fragment
@@ -205,7 +205,7 @@ std::size_t allocator_core::ceiling() const {
 // Memory is short: packs the arenas of programs that are not known to repeat themselves, or all.
 void allocator_core::pack_all(bool repeating_too) {
   each_arena([&](arena &a) {
-    if (repeating_too || !a.repeats) a.pack(true);
+    if (repeating_too || !a.repeats) a.pack();
   });
 }
 

@@ -29,7 +29,7 @@ void arena::add_to_pattern(const block_request &r) {
   if (!pattern.recurs()) return;
   repeats = true;
   if (!packed_ || in_chunks_) return;
-  pack(false);
+  unpack();
   moved = 0;
 }
 
@@ -276,9 +276,10 @@ void arena::forget_placements() {
   last_bin_ = nullptr;
 }
 
-void arena::pack(bool on) {
-  if (on && !packed_) forget_placements();
-  packed_ = on;
+void arena::pack() {
+  if (packed_) return;
+  forget_placements();
+  packed_ = true;
 }
 
 void *arena::enter_slab(extent *memory, const block_request &r) {

@@ -166,7 +166,8 @@ class arena {
   // Packed, blocks go where they break fewest whole pages instead of to remembered placements, or, in
   // chunks, to the smallest extent that fits. An arena begins so; one whose pages can move has
   // placements once its requests recur.
-  void pack(bool on);
+  void pack();
+  void unpack() { packed_ = false; }
   bool packed() const { return packed_; }
   // Flushes, then allocates with a search of all free memory of the zones. `whole`: do not use a slab.
   // May run out.

@@ -21,7 +21,7 @@ class arena_placements : public ::testing::Test {
  protected:
   arena_placements() {
     arena_.extents.add({device_address(arena_base), 64 * arena_page});
-    arena_.pack(false);
+    arena_.unpack();
     lower_[0] = grow(4);
     lower_[1] = grow(4);
     grow(1);  // keeps the two ranges apart
@@ -86,7 +86,7 @@ TEST(arena_recall, pages_come_back_from_two_adjacent_reservations) {
   a.extents.add({device_address(arena_base + arena_page), arena_page});
   const std::uint64_t placement = arena_base + 16 * arena_page;
   a.extents.add({device_address(placement), 2 * arena_page});
-  a.pack(false);
+  a.unpack();
   const auto request = [](std::size_t n) {
     return block_request{n * arena_page, allocation_granule, 0};
   };
