@@ -217,11 +217,10 @@ class shared_quota::ledger {
 
   bool lock(int command, short type, off_t at) const {
     struct flock l = byte_lock(type, at);
-    int r = 0;
-    do {
-      r = fcntl(fd_, command, &l);
-    } while (r != 0 && errno == EINTR);
-    return r == 0;
+    while (fcntl(fd_, command, &l) != 0) {
+      if (errno != EINTR) return false;
+    }
+    return true;
   }
 
   // The functions below require the lock on the ledger.

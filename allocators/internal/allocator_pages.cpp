@@ -85,7 +85,6 @@ status allocator_core::create(arena &a, std::size_t pages, page_supply &supply) 
 // Has the pool's thread create pages for the next growth once this one, up to `committed`, has taken
 // its own.
 void allocator_core::create_ahead(std::size_t committed) {
-  if (options_.create_ahead_bytes == 0) return;
   const std::size_t most = ceiling();
   const std::size_t room = most > committed ? most - committed : 0;
   pages_->keep_ready(std::min(options_.create_ahead_bytes, room) / page() * page());

@@ -6,6 +6,7 @@
 // extents consist of whole pages. A page is committed if any part of it is free or live.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
@@ -147,7 +148,7 @@ class extent_map {
   std::uint64_t ceil(std::uint64_t at) const { return floor(at + page_ - 1); }
   std::size_t whole_pages(std::uint64_t from, std::uint64_t to) const {
     const std::uint64_t first = ceil(from), last = floor(to);
-    return last > first ? static_cast<std::size_t>((last - first) >> page_bits_) : 0;
+    return static_cast<std::size_t>((std::max(first, last) - first) >> page_bits_);
   }
   std::size_t whole_pages(const extent &s) const { return whole_pages(s.begin, s.end()); }
   std::uint64_t key(const extent &uncommitted) const;
