@@ -90,10 +90,11 @@ class training {
 // One iteration of a loop: 2,400 allocations and frees with random lifetimes, the same ones for the
 // same seed. `allocate(i, random)` makes the i-th request.
 template <class Allocate>
-void random_iteration(caching_allocator &heap, unsigned seed, Allocate allocate) {
+void random_iteration(caching_allocator &heap, unsigned seed, Allocate allocate,
+                      int requests = 2400) {
   std::mt19937 random(seed);
   std::vector<void *> live;
-  for (int i = 0; i < 2400; ++i) {
+  for (int i = 0; i < requests; ++i) {
     if (live.size() > 40 + random() % 60) {
       std::swap(live[random() % live.size()], live.back());
       ASSERT_TRUE(heap.free(live.back()));
@@ -184,6 +185,35 @@ TEST_F(steady, a_loop_of_random_sizes_and_lifetimes_comes_to_rest) {
     iterate(**made);
     EXPECT_EQ((counts() - before).total(), 0u);
   }
+}
+
+// Its places are many times its memory: a program that repeats itself may have so many aliases.
+TEST_F(steady, a_loop_with_many_places_comes_to_rest) {
+  STILLMAP_NEEDS_VMM();
+  restart_as((testing::hostcuda_control::config() + ",unbacked").c_str());
+  const stream s = make_stream();
+  const auto iterate = [&](caching_allocator &heap) {
+    random_iteration(
+        heap, 1,
+        [&](int, std::mt19937 &random) {
+          const std::size_t bytes = (512 + random() % 512) << random() % 17;  // to 64 MiB
+          return heap.allocate(bytes, s);
+        },
+        12000);
+  };
+  std::size_t peak = 0;
+  {
+    const auto ample = caching_allocator::create(dev());
+    iterate(**ample);
+    peak = (*ample)->stats().total.live_peak;
+  }
+  const auto made = caching_allocator::create(dev(), {.limit = peak + peak / 20});
+  for (int i = 0; i < 7; ++i) iterate(**made);
+  const driver_counts before = counts();
+  iterate(**made);
+  EXPECT_EQ((counts() - before).total(), 0u);
+  const auto now = (*made)->stats().total;
+  EXPECT_GT(now.aliased, 8 * now.committed + 1_GiB) << "more than a program that does not repeat";
 }
 
 // Regression: blocks that other streams had used became free when memory was next short, wherever in
