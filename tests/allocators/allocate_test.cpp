@@ -403,6 +403,28 @@ TEST_F(allocate, memory_is_full_only_when_blocks_fill_it) {
 }
 
 // Only a want of memory is a reason to try again: a later attempt must not hide another error.
+// Where memory is short, growth takes pages of other pools that wait for queued work.
+TEST_F(allocate, pages_of_another_pool_keep_that_pool) {
+  STILLMAP_NEEDS_VMM();
+  STILLMAP_NEEDS_HOSTCUDA();
+  auto heap = std::move(*caching_allocator::create(dev()));
+  const stream s = make_stream();
+  auto pool = std::move(*page_pool::create(dev()));
+  const std::weak_ptr<page_pool> left = pool;
+  growable_buffer b = make({.reserve_bytes = 4 * page(), .pools = {pool}});
+  ASSERT_TRUE(b.resize(4 * page()));
+  leave_free(0);
+  testing::hold(s.get());
+  ASSERT_TRUE(b.close(after(s)));
+  const auto block = heap->allocate(4 * page(), s);
+  testing::release(s.get());
+  ASSERT_TRUE(block) << block.error().message();
+  pool.reset();
+  EXPECT_FALSE(left.expired());
+  heap.reset();
+  EXPECT_TRUE(left.expired());
+}
+
 TEST_F(allocate, a_driver_error_in_the_search_for_memory_is_returned) {
   STILLMAP_NEEDS_VMM();
   STILLMAP_NEEDS_HOSTCUDA();

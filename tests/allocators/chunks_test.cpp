@@ -54,6 +54,18 @@ TEST_F(chunks, are_shared_by_small_blocks_and_made_to_measure_for_large_ones) {
   h.drop_all();
 }
 
+TEST_F(chunks, have_the_size_for_their_first_request) {
+  const std::pair<std::size_t, std::size_t> sizes[] = {
+      {1_MiB, 2_MiB}, {1_MiB + 1, 20_MiB}, {10_MiB - 512, 20_MiB}, {10_MiB, 10_MiB}};
+  const stream s = make_stream();
+  for (const auto &[request, chunk] : sizes) {
+    checked_heap h(dev());
+    ASSERT_TRUE(h.allocate(request, s));
+    EXPECT_EQ(held(), chunk) << request;
+    h.drop_all();
+  }
+}
+
 TEST_F(chunks, are_no_larger_than_needed_above_the_soft_limit) {
   checked_heap h(dev());
   h.heap().set_soft_limit(30_MiB);

@@ -237,6 +237,33 @@ TEST(extent_map, addresses_behind_free_memory_that_was_used_up_are_found_by_thei
   EXPECT_EQ(extents.find_inconsistency(), "");
 }
 
+// While the missing pages are being mapped, what is left of the free neighbour serves others.
+TEST(extent_map, a_carved_block_takes_no_more_of_its_neighbour_than_it_needs) {
+  extent_map extents(map_page);
+  extents.add({device_address(base), 8 * map_page});
+  const auto carve = [&](std::size_t pages, std::size_t alignment) {
+    return extents.carve(pages * map_page, alignment * map_page, extent_map::search::quick);
+  };
+  extent *const gone = extents.commit(*carve(4, 1)), *const neighbour =
+                                                         extents.commit(*carve(4, 1));
+  extents.release(gone);
+  std::vector<extent *> out;
+  ASSERT_EQ(extents.take_pages(4, out), 4u);
+  extents.unmapped(out.at(0));
+  extents.release(neighbour);
+  ASSERT_EQ(extents.place(5 * map_page, 2 * map_page), nullptr);
+  const auto e = carve(5, 2);
+  ASSERT_TRUE(e);
+  EXPECT_EQ(e->begin, base + 2 * map_page);
+  EXPECT_EQ(extents.free_bytes(), map_page) << "the last";
+  extent *const rest = extents.place(map_page, map_page);
+  ASSERT_NE(rest, nullptr);
+  EXPECT_EQ(rest->begin, base + 7 * map_page);
+  extents.commit(*e);
+  EXPECT_EQ(extents.find_inconsistency(), "");
+  EXPECT_EQ(extents.free_bytes(), 0u);
+}
+
 TEST(extent_map, a_block_of_whole_pages_begins_at_a_page) {
   extent_map extents(map_page);
   extents.add({device_address(base), map_pages * map_page}, true);

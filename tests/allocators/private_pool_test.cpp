@@ -544,6 +544,23 @@ TEST_F(private_pools_test, without_a_pool_a_capture_is_not_spoiled_either) {
   must_free(block);
 }
 
+TEST_F(private_pools_test, a_request_that_would_spoil_a_capture_is_refused) {
+  STILLMAP_NEEDS_HOSTCUDA();
+  const stream s = make_stream(), t = make_stream(), other = make_stream();
+  void *const block = must_allocate(3 * page(), s);
+  ASSERT_TRUE(heap().record_use(block, t));
+  must_free(block);  // its memory waits for an event on t, which has to be queried
+  captured_graph graph(dev(), other);
+  hostcuda_control::fail("cuThreadExchangeStreamCaptureMode", 1, CUDA_ERROR_UNKNOWN);
+  const auto refused = heap().allocate(5 * page(), s);
+  EXPECT_EQ(hostcuda_control::faults_fired(), 1u);
+  ASSERT_FALSE(refused);
+  EXPECT_STREQ(refused.error().operation, "cuThreadExchangeStreamCaptureMode");
+  void *const more = must_allocate(5 * page(), s);
+  EXPECT_TRUE(graph.end()) << "the capture is intact";
+  must_free(more);
+}
+
 // free() asks whether the stream that used the block captures, records an event, and asks again:
 // whenever the stream begins to capture meanwhile, the block is free once it has ended.
 TEST_F(private_pools_test, a_capture_that_begins_beside_a_free_holds_nothing_for_ever) {
