@@ -185,6 +185,7 @@ TEST(Pickle, DamageIsNamedByItsPlace) {
   EXPECT_EQ(wrong("\x80\x04}(Nu."s), "byte 5: a key without a value");
   EXPECT_EQ(wrong("\x80\x04Nt."s), "byte 3: a mark is missing");
   EXPECT_EQ(wrong("\x80\x09."s), "byte 0: protocol 9");
+  EXPECT_EQ(wrong("\x80\x06."s), "byte 0: protocol 6");
   EXPECT_EQ(wrong("\x80\x01."s), "byte 0: protocol 1");
   EXPECT_EQ(wrong("\x80\x04\x8a\x09"
                   "123456789."s),
@@ -209,6 +210,14 @@ TEST(Pickle, NumbersAndDeepNesting) {
   EXPECT_EQ(items[4]->real, 1.5);
   EXPECT_EQ(items[5]->integer, 1);
   EXPECT_TRUE(pickle::read("\x80\x04]"s + std::string(1000000, '\x85') + "."));
+}
+
+TEST(Pickle, ProtocolsTwoToFive) {
+  for (const char protocol : {'\x02', '\x03', '\x04', '\x05'}) {
+    const auto read = pickle::read("\x80"s + protocol + "K\x07.");
+    ASSERT_TRUE(read) << read.error().message();
+    EXPECT_EQ(read->root().integer, 7);
+  }
 }
 
 // Each operation that other picklers and protocols use for the same values.

@@ -339,6 +339,24 @@ TEST_F(segments_test, expanding_ones_unmap_whole_free_chunks_and_map_them_again)
   EXPECT_EQ(allocate(30_MiB), a + 45_MiB);
 }
 
+TEST_F(segments_test, expanding_ones_join_what_was_unmapped_at_different_times) {
+  STILLMAP_NEEDS_VMM();
+  target_options options;
+  options.limit = 60_MiB;
+  make("segments-expanding", options);
+  const std::uint64_t a = allocate(20_MiB), b = allocate(20_MiB);
+  allocate(20_MiB);
+  const stream other = make_stream();
+  free(a);
+  const std::uint64_t c = allocate(20_MiB, other);  // the chunk of `a` makes room
+  free(b);
+  const std::uint64_t d = allocate(20_MiB, other);  // that of `b`
+  free(c);
+  free(d);
+  EXPECT_EQ(allocate(40_MiB), a);
+  target_.reset();
+}
+
 // A free block that begins within a chunk keeps the rest of that chunk.
 TEST_F(segments_test, expanding_ones_keep_the_chunks_that_others_use) {
   STILLMAP_NEEDS_VMM();

@@ -223,6 +223,18 @@ TEST(ServerTest, ServesEachRequestWhenItArrives) {
   }
 }
 
+TEST(ServerTest, NoStepBeginsAtTheEnd) {
+  server s(tiny_server(), request_source({{0, 10, 3}, {100, 1, 1}}, 1));
+  std::vector<serving_op> ops;
+  s.serve(2, ops);  // one second for the prompt, and one for a step
+  EXPECT_EQ(text_of(ops), "a0:100 a1:800 f1 a1:200 f1 a1:100 f1 a1:40 ");
+  ops.clear();
+  s.serve(2, ops);
+  EXPECT_EQ(text_of(ops), "");
+  s.serve(3, ops);
+  EXPECT_EQ(text_of(ops), "a2:100 f2 ");
+}
+
 TEST(ServerTest, ACacheGrowsByAChunkWheneverItIsFull) {
   server s(tiny_server(), request_source({{0, 2, 10}, {100, 1, 1}}, 1));
   std::vector<serving_op> ops;

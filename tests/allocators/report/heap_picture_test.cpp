@@ -211,8 +211,19 @@ TEST(HeapPicture, IsAPageToo) {
   EXPECT_EQ(html.rfind("<!DOCTYPE html>", 0), 0u);
   EXPECT_NE(html.find(to_svg(p).value()), std::string::npos);
   EXPECT_EQ(html.find("src="), std::string::npos) << "nothing is loaded";
+}
+
+TEST(HeapPicture, IsAsWideWithoutAColumnAsWithOne) {
+  heap_picture p = sample();
+  const auto view = [&] {
+    const std::string svg = to_svg(p).value();
+    rectangles(svg);
+    const std::size_t from = svg.find("viewBox=\"") + 9;
+    return svg.substr(from, svg.find(' ', svg.find(' ', svg.find(' ', from) + 1) + 1) - from);
+  };
+  const std::string with_one = view();
   p.columns.clear();
-  rectangles(to_svg(p).value());
+  EXPECT_EQ(view(), with_one);
 }
 
 TEST(ReportText, IsForPeople) {

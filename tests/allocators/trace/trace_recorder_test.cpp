@@ -188,6 +188,27 @@ TEST(recorder, a_killed_program_leaves_what_was_flushed) {
   fs::remove_all(folder);
 }
 
+// The file then has descriptor 0.
+TEST(recorder, a_program_without_standard_input_is_recorded) {
+  const fs::path folder = fresh_folder();
+  const fs::path path = folder / "t.trace";
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    ::close(STDIN_FILENO);
+    const auto r = trace_recorder::open(path.string());
+    if (!r) ::_exit(1);
+    (*r)->allocated(nullptr, &folder, 100, 0, {});
+    (*r)->flush();
+    ::_exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(lines_of(path), "a,0,100,0\n");
+  fs::remove_all(folder);
+}
+
 TEST(recorder, a_child_of_a_fork_leaves_its_parents_file_alone) {
   const fs::path folder = fresh_folder();
   const std::string path = (folder / "t.trace").string();
