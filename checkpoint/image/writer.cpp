@@ -164,12 +164,11 @@ class image_writer {
     trailer rest(extents.end());
     STILLMAP_RETURN_IF_ERROR(add_parts(rest, extents, encrypt_with));
     STILLMAP_RETURN_IF_ERROR(file.truncate(super_.file_bytes));
-    STILLMAP_RETURN_IF_ERROR(file.sync_data());
     STILLMAP_RETURN_IF_ERROR(rest.write(file));
-    STILLMAP_RETURN_IF_ERROR(file.sync_data());
     STILLMAP_ASSIGN_OR_RETURN(const auto block, aligned_memory::create(block_bytes));
     std::memcpy(block.bytes().data(), first_.data(), first_.size());
     STILLMAP_RETURN_IF_ERROR(file.write(block.bytes(), 0));
+    // Nobody opens the file before it has its name, so one sync does for all that was written.
     STILLMAP_RETURN_IF_ERROR(file.sync_data());
     add_up(file);
     return {};

@@ -49,7 +49,7 @@ class refusing_calls final : public file_calls {
   std::size_t counted() const { return count_; }
   std::optional<call> refused() const { return refused_; }
   // The data written since the last sync.
-  std::atomic<std::size_t> unsure_at_rename{0}, renames{0}, unsure_at_superblock{0}, superblocks{0};
+  std::atomic<std::size_t> unsure_at_rename{0}, renames{0};
 
   int open_at(int d, const char *n, int f, unsigned m) override {
     // Searching for left-overs may fail.
@@ -62,10 +62,6 @@ class refusing_calls final : public file_calls {
     return r != 0 ? r : closed;
   }
   long write_at(int fd, const void *p, std::size_t n, std::uint64_t o) override {
-    if (o == 0) {
-      ++superblocks;
-      unsure_at_superblock += unsure_;
-    }
     ++unsure_;
     const int r = pick(call::write);
     if (r == half && n > block_bytes) n /= 2;
