@@ -165,6 +165,8 @@ status set_writer::commit(std::vector<set_member> images) {
       const int has = calls_->status_at(directory_, "set", &after);
       if (has == -ENOENT || (had >= 0 && has >= 0 && before.st_ino == after.st_ino &&
                              before.st_dev == after.st_dev)) {
+        // Unless that is durable, a crash may bring the new set back: its images must be there then.
+        keep_ = calls_->sync(directory_) < 0;
         return ok;
       }
       // Keep the images if the commit took effect nevertheless, or if that is unknown.
