@@ -1,5 +1,7 @@
 #include "stillmap/checkpoint/control/client.h"
 
+#include <unistd.h>
+
 #include "stillmap/checkpoint/control/internal/messages.h"
 #include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
@@ -38,6 +40,13 @@ result<bytes> exchange(const std::string &address, const client_options &options
   }
   STILLMAP_ASSIGN_OR_RETURN(
       auto server, handoff::connection::connect(address, options.connect_timeout, options.cancel));
+  // Anybody can listen at an abstract address, or in a folder that all may write. Root may operate
+  // every user's task.
+  if (::geteuid() != 0 && !handoff::is_same_user_or_root(server.peer())) {
+    return make_error(errc::not_supported, client_op,
+                      "a process of another user listens at the address (its uid)",
+                      server.peer().uid);
+  }
   const status sent =
       server.send(static_cast<std::uint16_t>(q.what), q.body, {}, options.timeout, options.cancel);
   // A server that refuses a connection does not read the request, so sending it may fail: its

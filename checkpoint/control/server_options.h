@@ -38,7 +38,7 @@ struct server_callbacks {
 
 struct server_options {
   server_callbacks task;
-  // Whether to serve this process. Empty: if it runs as the same user. A process that is served can
+  // Whether to serve this process. Empty: if it runs as the same user or as root. A process that is served can
   // suspend, move and drop memory, and have files written with the rights of this process.
   std::function<bool(const handoff::peer_credentials &)> allow;
   // A fence after all work queued before quiesce. Empty: the server waits for the whole device.

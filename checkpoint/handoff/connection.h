@@ -25,6 +25,10 @@ struct peer_credentials {
   gid_t gid = 0;
 };
 
+// Whether the process runs as the same user or as root, who could take the memory anyway: the rule
+// where an application gives no other.
+bool is_same_user_or_root(const peer_credentials &p) noexcept;
+
 struct message {
   std::uint16_t kind = 0;
   std::vector<std::byte> body;

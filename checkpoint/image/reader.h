@@ -27,7 +27,7 @@ struct open_options {
   // are tried in order; a parent is recognised by its id and root digest.
   std::vector<std::string> parents;
   bool search_directory = true;  // also look for parents in the image's own directory, *.smi
-  // Decrypts encrypted images, parents included.
+  // Decrypts images, parents included, and refuses those that are not encrypted.
   std::optional<secret_key> key;
   // Refuses images that are not signed with this key, parents included. Without it a signature must
   // only be valid.

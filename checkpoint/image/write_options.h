@@ -25,7 +25,7 @@ struct write_options {
   bool share = true;              // store equal chunks once
   std::uint32_t chunk_bytes = 0;  // 0: the parent's, or 2 MiB
   // Writes an incremental image: chunks that the parent has are not stored again. Reading the image
-  // needs the parent.
+  // needs the parent. Both are encrypted with the same key, or neither is.
   std::optional<reader> parent;
   // The set to which the image belongs; zero: a set of its own with one image.
   image_id set;

@@ -98,6 +98,9 @@ class image_writer {
       if (options_.parent->chain() >= max_chain_length) {
         return refused("the chain of parents is at its maximum length; flatten the parent first");
       }
+      if (options_.parent->superblock().encrypted() != options_.key.has_value()) {
+        return refused("an image and its parent are encrypted with the same key, or neither is");
+      }
       if (options_.chunk_bytes != 0 &&
           options_.chunk_bytes != options_.parent->superblock().chunk_bytes) {
         return refused("chunk_bytes differs from the parent's");

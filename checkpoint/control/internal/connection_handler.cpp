@@ -54,7 +54,7 @@ void connection_handler::serve() noexcept {
 
 void connection_handler::serve_request() {
   const handoff::peer_credentials &client = with_.peer();
-  if (!(options_.allow ? options_.allow(client) : client.uid == ::geteuid())) {
+  if (!(options_.allow ? options_.allow(client) : handoff::is_same_user_or_root(client))) {
     return refuse(with_, make_error(errc::not_supported, connection_handler_op,
                                     "this user may not control the process (its uid)", client.uid)
                              .value());

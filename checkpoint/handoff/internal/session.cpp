@@ -20,9 +20,9 @@ const char *name_of(step s) noexcept {
 
 status session::greet(role own) {
   const peer_credentials &peer = peer_.peer();
-  if (!(options_.allow ? options_.allow(peer) : peer.uid == ::geteuid())) {
+  if (!(options_.allow ? options_.allow(peer) : is_same_user_or_root(peer))) {
     return abort({make_error_code(errc::not_supported), operation_,
-                  "the user of the peer process is not allowed", peer.uid});
+                  "the user of the peer process is not allowed (its uid)", peer.uid});
   }
   const hello mine{own, device_.uuid(), device_.capabilities().page_bytes};
   STILLMAP_RETURN_IF_ERROR(send(kind::hello, encode(mine)));

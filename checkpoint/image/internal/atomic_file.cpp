@@ -15,8 +15,11 @@ constexpr const char *atomic_file_op = "image::write";
 constexpr std::string_view letters = "abcdefghijklmnopqrstuvwxyz0123456789";
 constexpr std::size_t random_letters = 6;
 
+// Before the letters: no program of the user's makes such names.
+constexpr std::string_view mark = ".stillmap-";
+
 std::string prefix_of(const target_name &to) {
-  return "." + to.name() + ".";
+  return "." + to.name() + std::string(mark);
 }
 
 std::string any_name(const target_name &to) {
@@ -45,12 +48,14 @@ void remove_left_overs(const target_name &to) {
 }  // namespace
 
 std::string_view target_of_temporary(std::string_view name) {
-  if (name.size() < random_letters + 3 || name.front() != '.') return {};
-  const std::size_t dot = name.size() - random_letters - 1;
-  if (name[dot] != '.' || name.find_first_not_of(letters, dot + 1) != std::string_view::npos) {
+  const std::size_t end = mark.size() + random_letters;
+  if (name.size() < end + 2 || name.front() != '.') return {};
+  const std::size_t at = name.size() - end;
+  if (name.substr(at, mark.size()) != mark ||
+      name.find_first_not_of(letters, at + mark.size()) != std::string_view::npos) {
     return {};
   }
-  return name.substr(1, dot - 1);
+  return name.substr(1, at - 1);
 }
 
 void remove_if_dead(file_calls &calls, int directory, const std::string &name) {

@@ -54,6 +54,11 @@ status image_opener::check_limits(const superblock &s) const {
     return image_error(errc::invalid_argument, image_opener_op,
                        "the image is encrypted, and no key was given", part::superblock, 16);
   }
+  if (options_.key && !s.encrypted()) {
+    // Who can replace the file, and does not know the key, must not be able to choose its contents.
+    return image_error(errc::corrupt, image_opener_op, "the image is not encrypted",
+                       part::superblock, 16, "no encryption", "encrypted with the key that was given");
+  }
   if (options_.signed_by && !s.is_signed()) {
     return image_error(errc::corrupt, image_opener_op, "the image is not signed", part::superblock,
                        16, "no signature", "signed with " + options_.signed_by->text());

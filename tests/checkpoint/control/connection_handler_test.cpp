@@ -1,6 +1,7 @@
 // Clients that arrive concurrently, disconnect, stall or are not allowed; and a server that is
 // destroyed during a request.
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -8,8 +9,10 @@
 #include <filesystem>
 #include <fstream>
 #include <future>
+#include <optional>
 #include <thread>
 
+#include "stillmap/checkpoint/control/client.h"
 #include "stillmap/checkpoint/control/internal/messages.h"
 #include "stillmap/checkpoint/handoff/connection.h"
 #include "tests/checkpoint/control/task.h"
@@ -142,6 +145,51 @@ TEST_F(connections, a_server_that_is_destroyed_cancels_a_snapshot) {
   EXPECT_EQ(seen(), (words{"stop weights", "go weights"}));
   EXPECT_EQ(files(), 0u);
   EXPECT_TRUE(memory_is_whole());
+}
+
+// This thread as another user: glibc's seteuid() would change all threads.
+class other_user {
+ public:
+  explicit other_user(uid_t uid) { done_ = ::syscall(SYS_setresuid, -1, uid, -1) == 0; }
+  other_user(const other_user &) = delete;
+  ~other_user() { EXPECT_EQ(::syscall(SYS_setresuid, -1, 0, -1), 0); }
+  explicit operator bool() const { return done_; }
+
+ private:
+  bool done_ = false;
+};
+
+// Regression: a client did not look at who listens, and root could not operate a user's task.
+TEST(control_users, are_the_same_or_root) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to be several users";
+  const std::string address = "@stillmap-users-" + std::to_string(::getpid());
+  std::optional<handoff::listener> at;
+  {
+    const other_user first(1);
+    ASSERT_TRUE(first);
+    at.emplace(std::move(*handoff::listener::create(address)));
+    EXPECT_TRUE(handoff::is_same_user_or_root({1, 0, 0}));
+    EXPECT_TRUE(handoff::is_same_user_or_root({1, 1, 1}));
+    EXPECT_FALSE(handoff::is_same_user_or_root({1, 2, 2}));
+  }
+  client_options options;
+  options.timeout = std::chrono::milliseconds(10);
+  const client asks(address, options);
+  const struct {
+    uid_t user;
+    bool refused;
+  } cases[] = {{2, true}, {1, false}, {0, false}};
+  for (const auto &c : cases) {
+    SCOPED_TRACE(c.user);
+    const other_user is(c.user);
+    ASSERT_TRUE(is);
+    const auto none = asks.status();  // nobody replies
+    ASSERT_FALSE(none);
+    EXPECT_EQ(none.error().is(errc::not_supported), c.refused) << none.error().message();
+    if (c.refused) {
+      EXPECT_EQ(none.error().value, 1u);
+    }
+  }
 }
 
 TEST_F(connections, a_client_that_is_not_allowed_is_refused) {

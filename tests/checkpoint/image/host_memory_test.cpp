@@ -90,11 +90,13 @@ TEST_F(image_without_host_memory, a_name_leads_to_a_whole_image) {
   });
   ASSERT_FALSE(HasFailure());
   // Compressed, encrypted, signed and incremental.
-  put("parent.smi", before_);
-  const auto parent = reader::open(path("parent.smi"));
-  ASSERT_TRUE(parent);
+  options.key = key_;
+  put("parent.smi", before_, options);
+  options.key.reset();
   open_options opening;
   opening.key = key_;
+  const auto parent = reader::open(path("parent.smi"), opening);
+  ASSERT_TRUE(parent);
   write_options everything = small();
   everything.compress = codec::zstd;
   everything.key = key_;

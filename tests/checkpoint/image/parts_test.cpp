@@ -291,15 +291,17 @@ TEST_F(image_file_calls, a_folder_that_cannot_be_read_has_no_names_and_is_closed
   EXPECT_EQ(calls.open, 0);
 }
 
+// Regression: ".plain.smi.backup" was taken for a temporary file of plain.smi, and removed.
 TEST(image_temporary_names, say_what_they_are_for) {
-  EXPECT_EQ(target_of_temporary(".a.smi.abc123"), "a.smi");
-  EXPECT_EQ(target_of_temporary(".a.abcxyz"), "a");
-  const std::string_view shortest = ".a.abcxyz";
+  EXPECT_EQ(target_of_temporary(".a.smi.stillmap-abc123"), "a.smi");
+  EXPECT_EQ(target_of_temporary(".a.stillmap-abcxyz"), "a");
+  const std::string_view shortest = ".a.stillmap-abcxyz";
   for (std::size_t n = 0; n < shortest.size(); ++n) {
     EXPECT_EQ(target_of_temporary(shortest.substr(0, n)), "") << n;
   }
-  for (const char *other : {"a.abcxyz", "..abcxyz", ".a.abcxy", ".a.abcxyzz", ".a.abcXyz",
-                            ".a.abc-yz", ".a-abcxyz", ".abcxyz"}) {
+  for (const char *other : {".plain.smi.backup", "a.stillmap-abcxyz", "..stillmap-abcxyz",
+                            ".a.stillmap-abcxy", ".a.stillmap-abcxyzz", ".a.stillmap-abcXyz",
+                            ".a.stillmap-abc-yz", ".a-stillmap-abcxyz", ".stillmap-abcxyz"}) {
     EXPECT_EQ(target_of_temporary(other), "") << other;
   }
 }

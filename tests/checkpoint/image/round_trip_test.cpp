@@ -326,6 +326,34 @@ TEST_F(image_round_trip, keys_of_a_chain) {
   expect_holds("b.smi", t, open);
 }
 
+// Regression: a reader with a key accepted any image that was not encrypted, whose contents whoever
+// can write the file chooses.
+TEST_F(image_round_trip, with_a_key_only_encrypted_images_are_read) {
+  const sample s = make_sample({6});
+  put("plain.smi", s);
+  open_options open;
+  open.key = a_secret(1);
+  const auto plain = reader::open(path("plain.smi"), open);
+  ASSERT_FALSE(plain);
+  EXPECT_TRUE(plain.error().is(errc::corrupt)) << plain.error().message();
+  // Nor is one a part of a chain with the other kind.
+  write_options options = small();
+  options.key = a_secret(1);
+  put("secret.smi", s, options);
+  const auto secret = reader::open(path("secret.smi"), open);
+  ASSERT_TRUE(secret) << secret.error().message();
+  contents_in_memory from(s.contents);
+  options.parent = *reader::open(path("plain.smi"));
+  const auto on_plain = write(path("a.smi"), s.what, from, options);
+  options.key.reset();
+  options.parent = *secret;
+  const auto on_secret = write(path("b.smi"), s.what, from, options);
+  for (const auto *const w : {&on_plain, &on_secret}) {
+    ASSERT_FALSE(*w);
+    EXPECT_TRUE(w->error().is(errc::invalid_argument)) << w->error().message();
+  }
+}
+
 TEST_F(image_round_trip, cancelling_leaves_nothing) {
   const sample s = make_sample();
   for (const write_phase when : {write_phase::contents, write_phase::verifying}) {
@@ -378,9 +406,9 @@ TEST_F(image_round_trip, sources_that_fail) {
 }
 
 TEST_F(image_round_trip, left_overs_of_the_dead_go_and_those_of_the_living_stay) {
-  put_file(path(".a.smi.abc012"), {});
-  put_file(path(".a.smi.abc01"), {});   // no name that a writer makes
-  put_file(path(".b.smi.abc012"), {});  // another image's
+  put_file(path(".a.smi.stillmap-abc012"), {});
+  put_file(path(".a.smi.stillmap-abc01"), {});   // no name that a writer makes
+  put_file(path(".b.smi.stillmap-abc012"), {});  // another image's
   const sample s = make_sample();
   bool looked = false;
   write_options options = small();
@@ -397,7 +425,7 @@ TEST_F(image_round_trip, left_overs_of_the_dead_go_and_those_of_the_living_stay)
   ASSERT_FALSE(w);
   EXPECT_EQ(w.error().code, std::errc::file_exists);
   EXPECT_EQ(names_in(folder()),
-            (std::vector<std::string>{".a.smi.abc01", ".b.smi.abc012", "a.smi"}));
+            (std::vector<std::string>{".a.smi.stillmap-abc01", ".b.smi.stillmap-abc012", "a.smi"}));
   expect_holds("a.smi", s);
 }
 

@@ -107,8 +107,8 @@ TEST_F(set_writers, what_dead_writers_left_is_removed) {
   ASSERT_TRUE(save(before_));
   const image_id dead = make_id().value();
   put("a.stillmap/" + name_in_set(0, dead), after_[0]);
-  put_file(set_folder() + "/." + name_in_set(1, dead) + ".abc123", {std::byte{1}});
-  put_file(set_folder() + "/.set.abc123", {std::byte{1}});
+  put_file(set_folder() + "/." + name_in_set(1, dead) + ".stillmap-abc123", {std::byte{1}});
+  put_file(set_folder() + "/.set.stillmap-abc123", {std::byte{1}});
   EXPECT_EQ(files(), 6u);
   { ASSERT_TRUE(set_writer::create(set_folder(), 2, {.replace = true})); }
   expect_set(before_);
