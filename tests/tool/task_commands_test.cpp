@@ -199,6 +199,23 @@ TEST_F(task_commands, what_is_taken_can_be_given_back_to_the_device) {
   EXPECT_EQ(run("task handoff send " + where_ + " --tag weights --to " + receiver).status, 4);
 }
 
+// Regression: the first connection ended the receiver, whatever it was.
+TEST_F(task_commands, a_connection_without_memory_does_not_end_a_receiver) {
+  const std::string receiver = new_place();
+  start_receiver(receiver, "--free");
+  {
+    const auto stray = handoff::connection::connect(receiver, std::chrono::seconds(30));
+    ASSERT_TRUE(stray) << stray.error().message();
+  }
+  expect(run("task handoff send " + where_ + " --tag weights --to " + receiver), 0,
+         {"now owned by process "});
+  EXPECT_EQ(ended(), 0);
+  const std::string said = content(file("taken.err"));
+  EXPECT_NE(said.find("process " + std::to_string(::getpid()) + " offers no memory: "),
+            std::string::npos)
+      << said;
+}
+
 TEST_F(task_commands, who_is_not_there_is_named) {
   expect(run("task status @nobody-at-all"), 3, {"no process accepts connections"});
   expect(run("task handoff receive " + new_place() + " --timeout 0.05 </dev/null"), 4,

@@ -57,7 +57,8 @@ status image_opener::check_limits(const superblock &s) const {
   if (options_.key && !s.encrypted()) {
     // Who can replace the file, and does not know the key, must not be able to choose its contents.
     return image_error(errc::corrupt, image_opener_op, "the image is not encrypted",
-                       part::superblock, 16, "no encryption", "encrypted with the key that was given");
+                       part::superblock, 16, "no encryption",
+                       "encrypted with the key that was given");
   }
   if (options_.signed_by && !s.is_signed()) {
     return image_error(errc::corrupt, image_opener_op, "the image is not signed", part::superblock,

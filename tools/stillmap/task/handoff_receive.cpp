@@ -1,6 +1,8 @@
 // stillmap task handoff receive: receives memory from another process, and holds it.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -46,13 +48,31 @@ outcome<exit_status> run_handoff_receive(const handoff_receive_options &o) {
   int from = -1;
   {
     STILLMAP_ASSIGN_OR_RETURN(auto at, about(handoff::listener::create(o.socket), o.socket));
-    STILLMAP_ASSIGN_OR_RETURN(auto sender,
-                              about(at.accept(milliseconds_of(o.timeout), end.token()), o.socket));
-    from = sender.peer().pid;
-    handoff::handoff_options options;
-    options.cancel = end.token();
-    STILLMAP_ASSIGN_OR_RETURN(auto received, about(handoff::receive(d, sender, options), o.socket));
-    memory.emplace(std::move(received));
+    const auto until = std::chrono::steady_clock::now() + milliseconds_of(o.timeout);
+    while (!memory) {
+      const auto left =
+          std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
+      STILLMAP_ASSIGN_OR_RETURN(
+          auto sender,
+          about(at.accept(std::max(left, std::chrono::milliseconds(0)), end.token()), o.socket));
+      from = sender.peer().pid;
+      handoff::handoff_options options;
+      options.cancel = end.token();
+      bool offered = false;
+      options.on_step = [&](handoff::step s) {
+        offered = offered || s == handoff::step::layout_received;
+      };
+      auto received = about(handoff::receive(d, sender, options), o.socket);
+      if (received) {
+        memory.emplace(std::move(*received));
+      } else if (offered || end.token().stop_requested()) {
+        return tl::unexpected(received.error());
+      } else {
+        // Anybody may connect: one that offers no memory does not end the wait for one that does.
+        fmt::print(stderr, "receive: process {} offers no memory: {}\n", from,
+                   received.error().line);
+      }
+    }
   }
   if (!o.hold) {
     print(o, memory->layout(), from, "");
