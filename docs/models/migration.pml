@@ -72,6 +72,7 @@ bool reply_sent[SESSIONS];    /* the reply to it */
 bool was_owner[SESSIONS];     /* the destination has owned the task (for the checks) */
 
 byte crashes = 0;
+bool calm = false; /* no more crashes come */
 #ifdef RESTORED
 byte copy_state = NOBODY, copy_epoch, copy_by, copy_of;
 byte copy_transfer[SESSIONS];
@@ -363,7 +364,7 @@ end:
      process[x] = P_NONE;
      check() }
   /* ---- faults ---- */
-  :: atomic { crashes < CRASHES && MAY_CRASH(m) && x == (m + 1) % N && MAY(E_CRASH, m) ->
+  :: atomic { !calm && crashes < CRASHES && MAY_CRASH(m) && x == (m + 1) % N && MAY(E_CRASH, m) ->
      crashes++;
      process[m] = P_NONE;
      kept_locked[m] = false;
@@ -388,6 +389,11 @@ end:
      check() }
 #endif
   od
+}
+
+/* From some moment on, everything stays up. */
+proctype end_of_crashes() {
+  calm = true
 }
 
 /* Loses a commit or its reply. */
@@ -424,6 +430,9 @@ init {
     run network(0); run network(1); run network(2);
 #if SESSIONS > 3
     run network(3);
+#endif
+#if CRASHES > 0
+    run end_of_crashes();
 #endif
     run at_rest()
   }
