@@ -58,6 +58,31 @@ class image_commands : public command_test {
   }
 };
 
+// Regression: a terminal obeyed what an image's tags told it.
+TEST_F(image_commands, no_control_character_of_an_image_reaches_the_terminal) {
+  memory m = small(), other = small();
+  for (memory *const each : {&m, &other}) {
+    each->what.device.name = "a \x1b]0;device\a";
+    each->what.tags[0] = "wei\x1b[31mghts";
+    each->what.tags[1] =
+        "ca\xc2\x9b"
+        "2Jche";
+    each->what.notes = {{"no\rte", {}}};
+  }
+  other.contents[0] ^= std::byte{1};
+  other.contents[3 * page] ^= std::byte{1};
+  const std::string a = put("a.smi", m), b = put("b.smi", other);
+  for (const std::string &line : {"image inspect --tree " + a, "image diff " + a + ' ' + b}) {
+    const ran r = run(line);
+    for (const char *const control : {"\x1b", "\a", "\r", "\x9b"}) {
+      EXPECT_EQ(r.out.find(control), std::string::npos) << line;
+      EXPECT_EQ(r.err.find(control), std::string::npos) << line;
+    }
+    EXPECT_NE(r.out.find("wei?[31mghts"), std::string::npos) << r.out;
+    EXPECT_NE(r.out.find("ca?2Jche"), std::string::npos) << r.out;
+  }
+}
+
 TEST_F(image_commands, inspect_shows_what_is_where) {
   const std::string path = put("a.smi", small());
   const ran table = run("image inspect '" + path + "'");

@@ -39,7 +39,8 @@ outcome<exit_status> run_diff(const diff_options &o) {
   } else {
     for (const differing_range &r : d.ranges) {
       fmt::print("{} {:>10}  {}  {}\n", hexadecimal(r.range.begin.value()),
-                 format_bytes(r.range.bytes), r.tag.empty() ? "-" : r.tag, difference_name(r.what));
+                 format_bytes(r.range.bytes), r.tag.empty() ? "-" : printable(r.tag),
+                 difference_name(r.what));
     }
     fmt::print("stillmap: {} the same, {} changed, {} only in the first, {} only in the second\n",
                format_bytes(d.same), format_bytes(d.changed), format_bytes(d.only_in_first),

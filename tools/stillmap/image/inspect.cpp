@@ -147,9 +147,9 @@ void print_head(const image::reader &r) {
       r.path(), human_and_exact(h.file_bytes));
   fmt::print("saved     {}, id {}\n", when(h.time), h.image.text());
   fmt::print("root      {}\n", h.root.text());
-  fmt::print("device    {}, {}, {}, CUDA {}.{}\n", m.device.name, uuid_text(m.device.uuid),
-             format_bytes(m.device.memory_bytes), m.device.driver_version / 1000,
-             m.device.driver_version % 1000 / 10);
+  fmt::print("device    {}, {}, {}, CUDA {}.{}\n", printable(m.device.name),
+             uuid_text(m.device.uuid), format_bytes(m.device.memory_bytes),
+             m.device.driver_version / 1000, m.device.driver_version % 1000 / 10);
   fmt::print("contents  {} in {} pages; {} stored\n", human_and_exact(h.contents_bytes),
              format_count(m.pages.size()), format_bytes(n.stored));
   fmt::print("chunks    {} of at most {}: {}\n", format_count(h.chunks),
@@ -161,7 +161,7 @@ void print_head(const image::reader &r) {
   if (const auto by = r.signer()) fmt::print("signed by {}\n", by->text());
   for (auto at = r.parent(); at; at = at->parent()) fmt::print("parent    {}\n", at->path());
   for (const image::manifest::note &note : m.notes) {
-    fmt::print("note      {}: {} bytes\n", note.name, format_count(note.bytes.size()));
+    fmt::print("note      {}: {} bytes\n", printable(note.name), format_count(note.bytes.size()));
   }
 }
 
@@ -173,9 +173,9 @@ void print_table(const image::manifest &m) {
              "places", "memory");
   for (std::size_t i = 0; i < m.tags.size(); ++i) {
     const tag_sums &t = sums[i];
-    fmt::print(" {:<{}}  {:>7}  {:>10}  {:>8}  {:>10}\n", m.tags[i].empty() ? "-" : m.tags[i],
-               width, format_count(t.blocks), format_bytes(t.addresses), format_count(t.places),
-               format_bytes(t.memory));
+    fmt::print(" {:<{}}  {:>7}  {:>10}  {:>8}  {:>10}\n",
+               m.tags[i].empty() ? "-" : printable(m.tags[i]), width, format_count(t.blocks),
+               format_bytes(t.addresses), format_count(t.places), format_bytes(t.memory));
   }
 }
 
@@ -184,7 +184,8 @@ void print_tree(const image::manifest &m) {
   auto place = m.places.begin();
   for (const image::manifest::block &b : m.blocks) {
     fmt::print("\n{} {}, {}, generation {}\n", hexadecimal(b.begin), format_bytes(b.bytes),
-               m.tags[b.tag].empty() ? "no tag" : m.tags[b.tag], format_count(b.generation));
+               m.tags[b.tag].empty() ? "no tag" : printable(m.tags[b.tag]),
+               format_count(b.generation));
     while (place != m.places.end() && place->address < b.begin + b.bytes) {
       const auto first = place;
       std::uint64_t end = place->address;
