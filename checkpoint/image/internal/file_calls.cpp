@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <memory>
 
+#include "stillmap/vmm/internal/file_size_limit.h"
 #include "stillmap/vmm/internal/undying.h"
 
 namespace stillmap::image {
@@ -46,6 +47,7 @@ int file_calls::close(int fd) {
   return or_errno(::close(fd));
 }
 long file_calls::write_at(int fd, const void *from, std::size_t bytes, std::uint64_t offset) {
+  if (!is_within_file_size_limit(offset + bytes)) return -EFBIG;
   return again([&] { return ::pwrite(fd, from, bytes, static_cast<off_t>(offset)); });
 }
 long file_calls::read_at(int fd, void *to, std::size_t bytes, std::uint64_t offset) {
@@ -58,9 +60,11 @@ int file_calls::sync(int fd) {
   return again([&] { return ::fsync(fd); });
 }
 int file_calls::preallocate(int fd, std::uint64_t bytes) {
+  if (!is_within_file_size_limit(bytes)) return -EFBIG;
   return again([&] { return ::fallocate(fd, 0, 0, static_cast<off_t>(bytes)); });
 }
 int file_calls::truncate(int fd, std::uint64_t bytes) {
+  if (!is_within_file_size_limit(bytes)) return -EFBIG;
   return again([&] { return ::ftruncate(fd, static_cast<off_t>(bytes)); });
 }
 int file_calls::drop_cached(int fd) {

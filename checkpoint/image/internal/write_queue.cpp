@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "stillmap/checkpoint/image/internal/image_error.h"
+#include "stillmap/vmm/internal/file_size_limit.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::image {
@@ -46,7 +47,8 @@ result<unsigned> write_queue::free_slot() {
 }
 
 status write_queue::write(unsigned i, bytes_view from, std::uint64_t offset) {
-  if (!ring_) return file_.write(from, offset);
+  // The error of a file that is too large is the same either way.
+  if (!ring_ || !is_within_file_size_limit(offset + from.size())) return file_.write(from, offset);
   slots_[i] = {from, offset};
   ++busy_;
   return submit(i);

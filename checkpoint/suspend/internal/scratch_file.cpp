@@ -6,6 +6,8 @@
 #include <cerrno>
 #include <utility>
 
+#include "stillmap/vmm/internal/file_size_limit.h"
+
 namespace stillmap::checkpoint {
 namespace {
 
@@ -37,6 +39,10 @@ result<scratch_file> scratch_file::create(const std::string &directory, std::siz
   };
   if (fd.get() < 0) return about_directory("a file cannot be created in the directory");
   // Allocated now, so that a full disk is an error before any memory was unmapped.
+  if (!is_within_file_size_limit(bytes)) {
+    errno = EFBIG;
+    return about_directory("the file would exceed the limit on the size of files");
+  }
   if (bytes != 0 && ::fallocate(fd.get(), 0, 0, static_cast<off_t>(bytes)) != 0 &&
       errno != EOPNOTSUPP) {
     return about_directory("disk space cannot be allocated");

@@ -1,9 +1,13 @@
 // Each system call of writing and reading an image fails in turn: afterwards the name leads to the
 // whole new image or to the old one.
 #include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 
@@ -260,6 +264,35 @@ TEST_F(image_fault, a_disk_that_lies) {
     EXPECT_TRUE(w.error().is(errc::corrupt)) << w.error().message();
     expect_holds("a.smi", before_);
     EXPECT_EQ(names_in(folder()).size(), 1u);
+  }
+}
+
+// Regression: the kernel ended the process, the task, by SIGXFSZ.
+TEST_F(image_fault, a_limit_on_the_size_of_files_is_an_error) {
+  put("a.smi", before_);
+  for (const bool ring : {false, true}) {
+    for (const rlim_t limit : {rlim_t{1000}, rlim_t{100'000}}) {
+      const pid_t child = ::fork();
+      if (child == 0) {
+        const rlimit now{limit, limit};
+        if (std::signal(SIGXFSZ, SIG_DFL) == SIG_ERR || ::setrlimit(RLIMIT_FSIZE, &now) != 0) {
+          ::_exit(2);
+        }
+        refusing_calls calls;
+        setting s;
+        s.ring = calls.ring = ring;
+        s.replace = true;
+        contents_in_memory from(after_.contents);
+        const auto w = write(path("a.smi"), after_.what, from, how_for(s, calls));
+        ::_exit(!w && w.error().code == std::errc::file_too_large ? 0 : 1);
+      }
+      int how = 0;
+      ASSERT_EQ(::waitpid(child, &how, 0), child);
+      EXPECT_TRUE(WIFEXITED(how) && WEXITSTATUS(how) == 0)
+          << (WIFSIGNALED(how) ? "ended by signal " : "exit status ")
+          << (WIFSIGNALED(how) ? WTERMSIG(how) : WEXITSTATUS(how)) << " at " << limit;
+      expect_holds("a.smi", before_);
+    }
   }
 }
 
