@@ -127,6 +127,12 @@ std::string other_process::said(std::size_t round) {
   return all.rfind(start, 0) == 0 ? all.substr(start.size()) : all;
 }
 
+bool other_process::has_said(const std::string &what) {
+  while (listen(50)) {
+  }
+  return last_verdict() == what;
+}
+
 void say(std::size_t round, const std::string &what) {
   std::printf("\n%s%zu: %s\n", mark, round, what.c_str());
   std::fflush(stdout);

@@ -31,6 +31,8 @@ class other_process {
   std::string verdict_that_begins(const std::string &with);
   // What it said of a round by say(); another verdict if that does not come.
   std::string said(std::size_t round);
+  // Whether its last verdict so far is this one.
+  bool has_said(const std::string &what);
 
  private:
   bool listen(int wait);

@@ -17,7 +17,7 @@
 namespace stillmap::migration::testing {
 namespace {
 
-constexpr std::array<const char *, 3> ends{"source", "destination", "third"};
+constexpr std::array<const char *, 4> ends{"source", "destination", "third", "fourth"};
 
 template <class T>
 T must(result<T> r) {

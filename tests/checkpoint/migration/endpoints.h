@@ -27,7 +27,7 @@ class test_site {
 
   const std::string &folder() const { return folder_; }
   std::string records(const char *end) const { return folder_ + '/' + end; }
-  // Of "source", "destination" or "third"; trusts the others.
+  // Of "source", "destination", "third" or "fourth"; trusts the others.
   credentials of(const char *end) const;
   // The address of an end, once it listens.
   void publish_address(const std::string &where, const char *end = "destination") const;
