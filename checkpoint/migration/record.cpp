@@ -306,7 +306,7 @@ result<std::vector<record_info>> list_records(const std::string &directory) {
               [](const record_info &a, const record_info &b) { return a.task < b.task; });
     for (record_info &r : out) {
       r.locked = is_locked(directory, r.task);
-      auto read = read_record(directory, r.task);
+      auto read = read_file(image::file_calls::system(), directory, r.task);
       if (read) {
         r.value = std::move(*read);
       } else {
