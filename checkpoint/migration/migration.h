@@ -143,6 +143,7 @@ class sender {
 
   // Migrates. The task keeps running while its memory is copied, and may grow and shrink it; it
   // stands still from quiesce() on.
+  // Requires: `to` outlives this object, which keeps its connections while it is in doubt.
   // Ensures: exactly what sent_memory::owner says. `source`: the memory is unchanged, and if
   //          quiesce() was called, so was resume().
   // Errors:  in sent_memory::failure: invalid_argument (no memory has the tag; options),

@@ -143,10 +143,12 @@ class disputed : public stillmap::testing::buffer_test {
 
   // The source's commit arrives, and the reply does not.
   void lose_the_reply(sender &from, const test_site &m) {
-    commit_only_transport to(to_destination(m));
-    const sent_memory sent = from.send(to);
+    lossy_.emplace(to_destination(m));
+    const sent_memory sent = from.send(*lossy_);
     ASSERT_EQ(sent.owner, owner::in_doubt) << (sent.failure ? sent.failure->message() : "");
   }
+
+  std::optional<commit_only_transport> lossy_;  // outlives the sender, which keeps its channels
 
   static std::string name_of_owner(const sent_memory &s) {
     if (s.owner == owner::source) note_event("kept", "source");
