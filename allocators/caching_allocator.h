@@ -132,7 +132,8 @@ class caching_allocator {
   // completed. Pages of private pools and of capturing streams stay. Without VMM: releases all
   // unused chunks; the host waits. Returns what was released, and what stayed and why.
   // Ensures: memory that cannot be released stays usable.
-  // Errors:  the driver's; busy (without VMM, while a stream captures a graph).
+  // Errors:  the driver's; busy (while a stream captures a graph: without VMM, or where pages are
+  //          lent from stream to stream; what can be released is).
   result<release_report> empty_cache();
   // The same, until at most `keep` bytes of whole free pages are left.
   result<release_report> trim(std::size_t keep);

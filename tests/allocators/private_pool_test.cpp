@@ -637,7 +637,9 @@ TEST_F(private_pools_test, threads_capture_while_others_allocate) {
       EXPECT_TRUE(heap().record_use(a, streams[0]));
       must_free(a);
       must_free(b);
-      EXPECT_TRUE(heap().trim(page()));
+      // Busy: pages are lent to a stream that captures.
+      const auto trimmed = heap().trim(page());
+      EXPECT_TRUE(trimmed || trimmed.error().is(errc::busy)) << trimmed.error().message();
     }
   });
   for (std::thread &t : threads) t.join();
