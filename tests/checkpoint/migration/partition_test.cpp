@@ -28,15 +28,19 @@ class partitions : public stillmap::testing::buffer_test {
     STILLMAP_NEEDS_VMM();
     STILLMAP_NEEDS_HOSTCUDA();
     STILLMAP_ONE_PROFILE_DOES();
-    // "2 3": machine 2, which sends the task on if it is not machine 3.
-    if (!part().empty()) machine(part()[0] - '0', part()[2] - '0');
+    // "2 3 s": machine 2, which sends the task on if it is not machine 3, on a link that stops.
+    if (!part().empty()) machine(part()[0] - '0', part()[2] - '0', timeout_for(part()[4] == 's'));
   }
 
   static std::string link_to(int i) { return "link to " + std::string(machines[i]); }
 
-  static send_options sending_from(const test_site &m, int i) {
+  // Only where nobody is told that the link has stopped, time has to tell. Otherwise a slow machine
+  // must not look like a faulty link.
+  static std::chrono::milliseconds timeout_for(bool stops) { return stops ? 400ms : 30s; }
+
+  static send_options sending_from(const test_site &m, int i, std::chrono::milliseconds timeout) {
     send_options options = source_options(m, machines[i]);
-    options.timeout = 400ms;
+    options.timeout = timeout;
     options.resolve_timeout = 0ms;
     options.max_downtime = 1h;
     options.channels = 1;
@@ -44,9 +48,10 @@ class partitions : public stillmap::testing::buffer_test {
   }
 
   // Sends until the task is at one end or the other.
-  static sent_memory send_from(const device &d, const test_site &m, int i) {
+  static sent_memory send_from(const device &d, const test_site &m, int i,
+                               std::chrono::milliseconds timeout) {
     const auto to = transport_between(m, machines[i], link_to(i + 1).c_str());
-    sender from(d, both, sending_from(m, i));
+    sender from(d, both, sending_from(m, i, timeout));
     sent_memory sent = from.send(*to);
     while (sent.owner == owner::in_doubt) {
       std::this_thread::sleep_for(50ms);
@@ -55,11 +60,11 @@ class partitions : public stillmap::testing::buffer_test {
     return sent;
   }
 
-  [[noreturn]] void machine(int i, int last) {
+  [[noreturn]] void machine(int i, int last, std::chrono::milliseconds timeout) {
     const test_site m(meeting_place());
     receive_options options = destination_options(m, machines[i]);
-    options.timeout = 400ms;
-    options.resolve_timeout = 2s;
+    options.timeout = timeout;
+    options.resolve_timeout = 5 * timeout;
     auto at = receiver::create(dev(), acceptor_at(m, machines[i]), options);
     if (!at) say_and_end(at.error().message());
     handoff::testing::say(0, "listens");
@@ -68,7 +73,7 @@ class partitions : public stillmap::testing::buffer_test {
     std::string what = task::wrong(dev());
     if (i < last) {
       { const record_file closed = std::move(came->record); }
-      const sent_memory sent = send_from(dev(), m, i);
+      const sent_memory sent = send_from(dev(), m, i, timeout);
       if (sent.owner == owner::destination) what = "sent on";
     }
     if (what.empty()) what = "runs";
@@ -88,7 +93,8 @@ class partitions : public stillmap::testing::buffer_test {
     std::list<other_process> others;
     std::list<faulty_link> links;
     for (int i = 1; i <= hops; ++i) {
-      others.emplace_back(std::to_string(i) + ' ' + std::to_string(hops), m.folder());
+      others.emplace_back(
+          std::to_string(i) + ' ' + std::to_string(hops) + (fault.stops ? " s" : " -"), m.folder());
       EXPECT_EQ(others.back().said(0), "listens");
       links.emplace_back(m.address(machines[i]), i == hop ? fault : link_fault{});
       m.publish_address(links.back().address(), link_to(i).c_str());
@@ -108,7 +114,7 @@ class partitions : public stillmap::testing::buffer_test {
     };
     {
       task t(dev());
-      const sent_memory sent = send_from(dev(), m, 0);
+      const sent_memory sent = send_from(dev(), m, 0, timeout_for(fault.stops));
       const std::string wrong = sent.owner == owner::source ? task::wrong(dev()) : "sent on";
       bool goes_on = state(0, wrong.empty() ? "runs" : wrong);
       int i = 1;
