@@ -138,8 +138,8 @@ class receiver::core {
         handle(c);
         const std::lock_guard ending(mutex_);
         c.with.reset();
-        c.state =
-            connection::over;  // the last use of the connection: accept_all() may destroy it now
+        // The last use of the connection: accept_all() may destroy it now.
+        c.state = connection::over;
       });
       connections_.splice(connections_.end(), made);
     } catch (const std::system_error &) {
@@ -307,8 +307,7 @@ class receiver::core {
     STILLMAP_ASSIGN_OR_RETURN(const auto now, decided(r, q));
     if (now) return *now;
     // The process that received it has ended: it never ran here, and nothing can commit it.
-    if (r->find(q.session)->state == transfer_state::committed) r->state = ownership::none;
-    r->set_transfer(q.session, q.epoch, transfer_state::refused);
+    r->refuse(q.session, q.epoch);
     STILLMAP_RETURN_IF_ERROR(file.write(*r));
     return outcome::refused;
   }

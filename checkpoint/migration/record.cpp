@@ -216,6 +216,12 @@ void record::set_transfer(const session_id &id, std::uint64_t its_epoch, transfe
   transfers.push_back({id, its_epoch, its_state});
 }
 
+void record::refuse(const session_id &id, std::uint64_t its_epoch) {
+  const incoming_transfer *const t = find(id);
+  if (t != nullptr && undelivered(*t)) state = ownership::none;
+  set_transfer(id, its_epoch, transfer_state::refused);
+}
+
 std::optional<task_id> parse_task_id(std::string_view text) {
   task_id out;
   return image::parse(text, out) ? std::optional(out) : std::nullopt;

@@ -73,6 +73,10 @@ struct record {
   // a source offers again only what it has not committed. Makes room by forgetting the oldest
   // transfer, of those that were not committed if there are any.
   void set_transfer(const session_id &session, std::uint64_t epoch, transfer_state state);
+  // Records that the transfer can never be committed. A task that it has brought, and that
+  // receive() has not returned, is not here.
+  // Requires: nothing can commit or return it: the process that received it has ended, or this is it.
+  void refuse(const session_id &session, std::uint64_t epoch);
 };
 
 // A record as lines of text, sealed by a digest in the last line.

@@ -39,8 +39,8 @@ std::string_view target_of_temporary(std::string_view name);
 
 class atomic_file {
  public:
-  // Creates and locks `.NAME.stillmap-XXXXXX` in the target's directory, after removing the temporary files
-  // that dead writers of the same name left. `direct`: use direct I/O if possible.
+  // Creates and locks `.NAME.stillmap-XXXXXX` in the target's directory, after removing the
+  // temporary files that dead writers of the same name left. `direct`: use direct I/O if possible.
   // Requires: `to` outlives it.
   // Errors:   errors of system calls.
   static result<atomic_file> create(const target_name &to, bool direct);

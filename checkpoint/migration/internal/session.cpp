@@ -16,15 +16,6 @@ constexpr std::chrono::milliseconds no_timeout = std::chrono::hours(24 * 365);
 // Leaves room for every change of owner that there can be.
 constexpr std::uint64_t max_epoch = std::uint64_t{1} << 62;
 
-// A task that receive() has not returned before its process ended (the caller holds the record)
-// never ran here: the transfer is refused.
-void refuse_undelivered(record &r) {
-  const incoming_transfer *const last = r.find(r.session);
-  if (last == nullptr || !r.undelivered(*last)) return;
-  r.set_transfer(r.session, r.epoch, transfer_state::refused);
-  r.state = ownership::none;
-}
-
 // Errors: busy (the task of this epoch cannot come here), corrupt.
 status check_epoch(const record &before, std::uint64_t epoch) {
   if (epoch == 0 || epoch > max_epoch) {
@@ -80,7 +71,9 @@ result<std::shared_ptr<session>> session::create(const device &d, const hello &h
   STILLMAP_ASSIGN_OR_RETURN(std::optional<record> before, file.read());
   if (!before) before = record{h.task, 0, ownership::none, {}, {}, {}};
   STILLMAP_RETURN_IF_ERROR(check_epoch(*before, h.epoch));
-  refuse_undelivered(*before);
+  // This process holds the record, so the one that received an earlier task has ended.
+  const incoming_transfer *const last = before->find(before->session);
+  if (last != nullptr && before->undelivered(*last)) before->refuse(before->session, last->epoch);
   STILLMAP_ASSIGN_OR_RETURN(const auto id, image::make_id());
   return std::shared_ptr<session>(new session(d, h, std::move(from), std::move(file),
                                               std::move(*before), session_id{id.bytes}, options));
@@ -114,7 +107,7 @@ record session::make_record(ownership o) const {
 
 record session::make_refusal() const {
   record r = record_;
-  r.set_transfer(id_, hello_.epoch + 1, transfer_state::refused);
+  r.refuse(id_, hello_.epoch + 1);
   return r;
 }
 

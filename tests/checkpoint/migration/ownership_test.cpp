@@ -147,6 +147,12 @@ class disputed : public stillmap::testing::buffer_test {
     const sent_memory sent = from.send(*lossy_);
     ASSERT_EQ(sent.owner, owner::in_doubt) << (sent.failure ? sent.failure->message() : "");
   }
+  // The same, and the destination sends the task to the third machine, and ends.
+  void lose_the_reply_and_send_on(sender &from, const test_site &m) {
+    other_process second("sends on", m.folder());
+    lose_the_reply(from, m);
+    ASSERT_EQ(second.verdict(), "sent on, epoch 3");
+  }
 
   std::optional<commit_only_transport> lossy_;  // outlives the sender, which keeps its channels
 
@@ -165,11 +171,8 @@ TEST_F(disputed, a_source_that_asks_after_a_second_hop_has_sent_the_task) {
   task t(dev());
   other_process third("keeps third", m.folder());
   sender from(dev(), both, source_options(m));
-  {
-    other_process second("sends on", m.folder());
-    lose_the_reply(from, m);
-    ASSERT_EQ(second.verdict(), "sent on, epoch 3");
-  }
+  lose_the_reply_and_send_on(from, m);
+  ASSERT_FALSE(HasFatalFailure());
   EXPECT_EQ(third.said(0), "runs here, epoch 3");
   auto again = receiver::create(dev(), at_destination(m), destination_options(m));
   ASSERT_TRUE(again) << again.error().message();
@@ -184,11 +187,8 @@ TEST_F(disputed, a_source_that_asks_after_the_task_has_come_back_has_sent_it) {
   task t(dev());
   other_process third("sends back", m.folder());
   sender from(dev(), both, source_options(m));
-  {
-    other_process second("sends on", m.folder());
-    lose_the_reply(from, m);
-    ASSERT_EQ(second.verdict(), "sent on, epoch 3");
-  }
+  lose_the_reply_and_send_on(from, m);
+  ASSERT_FALSE(HasFatalFailure());
   other_process again("keeps", m.folder());
   ASSERT_EQ(third.verdict(), "sent on, epoch 4");
   ASSERT_EQ(again.said(0), "runs here, epoch 4");
