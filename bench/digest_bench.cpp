@@ -21,7 +21,7 @@ void digests(benchmark::State &state) {
   if (!s) return;
   const auto memory = make_buffer(s.dev(), bytes);
   if (!s.check(memory) || !s.check(write_bytes(s.dev(), memory->address(), bytes))) return;
-  auto digester = snapshot::chunk_digester::create(s.dev());
+  auto digester = snapshot::chunk_digester::create(s.dev(), {});
   if (!s.check(digester)) return;
   std::vector<virtual_range> chunks;
   for (std::size_t at = 0; at < bytes; at += chunk)

@@ -193,7 +193,7 @@ void incremental(benchmark::State &state) {
   how.image.verify = false;
   const auto w = snapshot::save(on.dev(), tags, base, how);
   auto parent = image::reader::open(base);
-  auto digester = snapshot::chunk_digester::create(on.dev());
+  auto digester = snapshot::chunk_digester::create(on.dev(), {});
   if (!w || !parent || !digester) {
     ::unlink(base.c_str());
     return state.SkipWithError("no room for the base, or no digests");
@@ -248,8 +248,8 @@ void digest_all(benchmark::State &state) {
       all.emplace_back([&, t] {
         for (std::size_t round = 0; round < large() / bytes; ++round) {
           for (std::size_t at = t * 2_MiB; at < bytes; at += threads * 2_MiB) {
-            benchmark::DoNotOptimize(
-                image::digest_of_contents({memory + at, std::min<std::size_t>(2_MiB, bytes - at)}));
+            benchmark::DoNotOptimize(image::digest_of_contents(
+                {}, {memory + at, std::min<std::size_t>(2_MiB, bytes - at)}));
           }
         }
       });

@@ -26,7 +26,7 @@ struct chunk_record {
   std::uint32_t stored = 0;  // bytes in the file; 0: none
   std::uint64_t where = 0;   // file offset of the extent, or a record's number; by kind
   chunk_kind kind = chunk_kind::zero;
-  digest contents;      // digest_of_contents
+  digest contents;      // digest_of_contents; zero for a chunk of zeros
   digest stored_bytes;  // digest_of the stored bytes; zero if none
 
   bool is_stored() const {
@@ -41,10 +41,15 @@ struct chunk_record {
 std::vector<chunk_record> lay_out(std::span<const std::uint64_t> page_bytes,
                                   std::uint32_t chunk_bytes);
 
-std::vector<std::byte> encode(std::span<const chunk_record> table);
+std::vector<std::byte> encode(std::span<const chunk_record> table, const digest_key &key);
+
+struct decoded_chunk_table {
+  std::vector<chunk_record> records;
+  digest_key key;
+};
 // Decodes the table and checks each record by itself.
-// Requires: bytes.size() is a multiple of record_bytes. Errors: corrupt.
-result<std::vector<chunk_record>> decode_chunk_table(bytes_view bytes, const superblock &s);
+// Requires: bytes.size() is that of s.chunks records and a key. Errors: corrupt.
+result<decoded_chunk_table> decode_chunk_table(bytes_view bytes, const superblock &s);
 
 // Check a decoded table. Errors: corrupt.
 // The chunks are those of the pages, in order and complete.

@@ -22,8 +22,9 @@ class contents_source {
   // Must not throw.
   virtual result<bytes_view> chunk(std::uint64_t offset, std::span<std::byte> room) = 0;
 
-  // The digest_of_contents of a chunk, if it is known without reading the chunk. Called for chunks
-  // that the parent has: chunks with an equal digest are not read. Must not throw.
+  // The digest_of_contents of a chunk under the parent's key (reader::digest_key), if it is known
+  // without reading the chunk. Called for chunks that the parent has: chunks with an equal digest,
+  // or that of zeros, are not read. Must not throw.
   virtual std::optional<digest> digest_of(std::uint64_t offset, std::size_t bytes);
 };
 

@@ -1,5 +1,5 @@
-// Digests: XXH3-128 detects accidental damage, SHA-256 deliberate changes.
-// docs/image_format.md#digests
+// Digests: XXH3-128 detects accidental damage, Poly1305 under a secret key tells contents apart that
+// somebody else chooses, SHA-256 detects deliberate changes. docs/image_format.md#digests
 #pragma once
 
 #include <array>
@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <span>
 #include <string>
+
+#include "stillmap/vmm/error.h"
 
 namespace stillmap::image {
 
@@ -34,24 +36,34 @@ struct fixed_bytes {
   auto operator<=>(const fixed_bytes &) const = default;
 };
 
-using image_id = fixed_bytes<16, struct image_id_tag>;  // random; of an image or a set
-using digest = fixed_bytes<16, struct digest_tag>;      // XXH3-128, in canonical (big-endian) form
+using image_id = fixed_bytes<16, struct image_id_tag>;      // random; of an image or a set
+using digest = fixed_bytes<16, struct digest_tag>;          // XXH3-128 (big-endian), or Poly1305
+using digest_key = fixed_bytes<32, struct digest_key_tag>;  // random; of the contents' digests
 using sha256 = fixed_bytes<32, struct sha256_tag>;
 
-// Cost: about as long as it takes to read the bytes from memory.
+// XXH3-128: detects accidents. Cost: about as long as it takes to read the bytes from memory.
 digest digest_of(bytes_view bytes);
-// The digest of a chunk's contents: the digest of the digests of its blocks, which a device can
-// compute in parallel. Requires: the size is a multiple of block_bytes.
-digest digest_of_contents(bytes_view contents);
+
+// Errors:  those of the system's random source.
+// Threads: safe.
+result<digest_key> make_digest_key();
+// The digest of a chunk's contents: Poly1305, which a device can compute in parallel. Who chooses
+// two chunks of up to 64 MiB without knowing the key, or digests under it, makes them equal with a
+// probability of at most 2^-81 (D. J. Bernstein, "The Poly1305-AES message-authentication code",
+// theorem 3.3).
+// Errors:  not_supported (this OpenSSL has no Poly1305, as in FIPS mode); out of memory.
+// Threads: safe.
+// Cost:    6 GB/s on a Xeon with AVX-512, where XXH3-128 makes 8.
+result<digest> digest_of_contents(const digest_key &key, bytes_view contents);
 // digest_of_contents of that many zeros. The last result of each thread is cached.
-digest digest_of_zeros(std::size_t bytes);
+result<digest> digest_of_zeros(const digest_key &key, std::size_t bytes);
 
 struct both_digests {
   digest contents;  // digest_of_contents
   digest stored;    // digest_of
 };
 // Both digests of the same bytes, which are read once.
-both_digests digests_of(bytes_view contents);
+result<both_digests> digests_of(const digest_key &key, bytes_view contents);
 
 bool all_zero(bytes_view bytes);
 

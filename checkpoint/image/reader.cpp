@@ -25,6 +25,9 @@ const image::manifest &reader::manifest() const {
 std::span<const chunk_record> reader::chunks() const {
   return image_->table;
 }
+const image::digest_key &reader::digest_key() const {
+  return image_->key;
+}
 std::optional<reader> reader::parent() const {
   if (!image_->parent) return std::nullopt;
   return reader(image_->parent);

@@ -32,10 +32,12 @@ struct open_options {
   // Refuses images that are not signed with this key, parents included. Without it a signature must
   // only be valid.
   std::optional<verifying_key> signed_by;
-  // Limits: bytes of contents, and bytes of chunk table, manifest and seals, which are held in
-  // memory.
+  // Limits: bytes of contents; and bytes of chunk table, manifest and seals, which are held in
+  // memory, of the image and all its parents together.
   std::uint64_t max_contents_bytes = UINT64_MAX;
   std::uint64_t max_metadata_bytes = std::uint64_t{1} << 30;
+  // Ends opening: it is asked before each image that is looked at and each part that is read.
+  std::stop_token cancel;
   bool direct_io = true;        // bypass the page cache where the file system supports it
   file_calls *calls = nullptr;  // for tests; nullptr: the system's
 };
@@ -62,14 +64,18 @@ class reader {
   // Errors:   corrupt; not_supported (a newer format version, unknown flags, not a regular file);
   //           invalid_argument (encrypted and no key, over the limits in `options`);
   //           std::errc::no_such_file_or_directory (of the image, or of a parent: detail().where
-  //           begins with "parent"); out_of_memory; errors of system calls.
+  //           begins with "parent"); out_of_memory; operation_canceled; errors of system calls.
   // Cost:     reads the metadata of the image and of its parents; with search_directory and a
-  //           parent, one block of each image in the directory. Memory: about the metadata's bytes.
+  //           parent, one block of each image in the directory. Memory and time grow with the
+  //           metadata's bytes: twice them, and about 4 s for each GiB.
   static result<reader> open(const std::string &path, const open_options &options = {});
 
   const image::superblock &superblock() const;
   const image::manifest &manifest() const;
   std::span<const chunk_record> chunks() const;
+  // The key of the contents' digests, the same in all images of a chain. Who knows it can make
+  // contents that a child of this image takes for others.
+  const image::digest_key &digest_key() const;
   std::optional<reader> parent() const;
   unsigned chain() const;  // images in the chain; 1 without a parent
   const std::string &path() const;

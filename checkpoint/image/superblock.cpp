@@ -37,7 +37,9 @@ void each_superblock_field(S &s, const Field &field) {
   field(216, s.chunk_table_sum.bytes);
   field(248, s.manifest_sum.bytes);
   field(280, s.seals_sum.bytes);
+  field(authenticated_bytes, s.authentication.bytes);
 }
+constexpr std::uint32_t major_version = 2;
 constexpr std::size_t major_at = 8, fields_end = 312, root_at = 4048, digest_at = 4080;
 static_assert(sizeof(file_range) == 16);
 
@@ -75,7 +77,7 @@ status check_parts(const superblock &s) {
                             "a multiple of 4096 inside the file");
   }
   STILLMAP_RETURN_IF_ERROR(follows(s.chunk_table, 152, s.chunk_table.offset,
-                                   s.chunks * record_bytes + s.tag(),
+                                   s.chunks * record_bytes + key_bytes + s.tag(),
                                    "the size of the chunk table is not that of its records"));
   if (s.manifest.bytes > max_manifest_bytes + s.tag() || s.manifest.bytes <= s.tag()) {
     return wrong_superblock(176, "invalid size of the manifest", std::to_string(s.manifest.bytes),
@@ -109,6 +111,9 @@ status check_fields(const superblock &s) {
     return wrong_superblock(120, "invalid chunk_bytes", std::to_string(s.chunk_bytes),
                             "a power of two from 64 KiB to 64 MiB");
   }
+  if (!s.encrypted() && !s.authentication.is_zero()) {
+    return wrong_superblock(authenticated_bytes, "an authentication tag without encryption");
+  }
   if (s.image.is_zero()) return wrong_superblock(32, "the image has no id");
   if (s.set.is_zero()) return wrong_superblock(48, "the set has no id");
   if (s.incremental() != !s.parent.is_zero() || s.parent_root.is_zero() != s.parent.is_zero()) {
@@ -133,7 +138,7 @@ status check_fields(const superblock &s) {
 superblock_bytes encode(superblock &s) {
   superblock_bytes b{};
   store(b, 0, image_magic);
-  store(b, major_at, std::uint32_t{1});
+  store(b, major_at, major_version);
   each_superblock_field(s, [&](std::size_t at, const auto &value) { store(b, at, value); });
   s.root = sha256_of(bytes_view(b).first(root_at));
   store(b, root_at, s.root.bytes);
@@ -155,9 +160,10 @@ result<superblock> decode_superblock(bytes_view b) {
     }
     if (load<decltype(image_magic)>(b, 0) != image_magic)
       return wrong_superblock(0, "not an image");
-    if (const auto major = load<std::uint32_t>(b, major_at); major != 1) {
+    if (const auto major = load<std::uint32_t>(b, major_at); major != major_version) {
       return image_error(errc::not_supported, superblock_op, "unsupported version of the format",
-                         part::superblock, major_at, std::to_string(major), "1");
+                         part::superblock, major_at, std::to_string(major),
+                         std::to_string(major_version));
     }
     superblock s;
     each_superblock_field(s, [&](std::size_t at, auto &value) {
@@ -174,7 +180,7 @@ result<superblock> decode_superblock(bytes_view b) {
     }
     // A later minor version may use these bytes.
     if (s.minor == 0 && (load<std::uint32_t>(b, 132) != 0 ||
-                         !all_zero(b.subspan(fields_end, root_at - fields_end)))) {
+                         !all_zero(b.subspan(fields_end, authenticated_bytes - fields_end)))) {
       return wrong_superblock(fields_end, "reserved bytes are not zero");
     }
     STILLMAP_RETURN_IF_ERROR(check_fields(s));

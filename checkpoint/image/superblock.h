@@ -16,6 +16,7 @@ inline constexpr std::uint64_t flag_incremental = 4;
 inline constexpr std::uint64_t tag_bytes = 16;        // AES-GCM tag after each encrypted part
 inline constexpr std::uint64_t signature_bytes = 96;  // public key and signature
 inline constexpr std::uint64_t record_bytes = 64;     // of a chunk
+inline constexpr std::uint64_t key_bytes = 32;        // of digests, after the records
 inline constexpr std::uint64_t seal_bytes = 32;
 inline constexpr std::uint64_t max_manifest_bytes = std::uint64_t{256} << 20;
 inline constexpr std::uint64_t max_file_bytes = std::uint64_t{1} << 56;
@@ -53,7 +54,9 @@ struct superblock {
   sha256 chunk_table_sum;
   sha256 manifest_sum;
   sha256 seals_sum;  // zero unless signed
-  sha256 root;       // of all fields above; set by encode, checked by decode
+  // By the image's key, of everything before it; zero unless encrypted.
+  fixed_bytes<tag_bytes, struct superblock_tag_tag> authentication;
+  sha256 root;  // of all fields above; set by encode, checked by decode
 
   bool encrypted() const { return (flags & flag_encrypted) != 0; }
   bool is_signed() const { return (flags & flag_signed) != 0; }
@@ -65,6 +68,7 @@ struct superblock {
 };
 
 using superblock_bytes = std::array<std::byte, block_bytes>;
+inline constexpr std::size_t authenticated_bytes = 4032;  // at the beginning of a superblock
 
 // Encodes and sets `root`. Checks nothing.
 superblock_bytes encode(superblock &s);

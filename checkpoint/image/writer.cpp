@@ -10,6 +10,7 @@
 #include "stillmap/checkpoint/image/internal/extents.h"
 #include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/checkpoint/image/internal/image_opener.h"
+#include "stillmap/checkpoint/image/internal/random.h"
 #include "stillmap/checkpoint/image/internal/wire.h"
 #include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
@@ -82,6 +83,8 @@ class image_writer {
 
  private:
   status begin() {
+    STILLMAP_ASSIGN_OR_RETURN(key_,
+                              options_.parent ? options_.parent->digest_key() : make_digest_key());
     if (auto ok = check(what_); !ok) {
       if (ok.error().is(errc::corrupt)) ok.error().code = make_error_code(errc::invalid_argument);
       return ok;
@@ -162,7 +165,7 @@ class image_writer {
         file.calls().preallocate(file.fd(), block_bytes + super_.contents_bytes) < 0) {
       STILLMAP_RETURN_IF_ERROR(file.truncate(0));
     }
-    extent_writer extents(file, table_, from_, options_, what_, encrypt_with);
+    extent_writer extents(file, table_, from_, options_, what_, key_, encrypt_with);
     STILLMAP_RETURN_IF_ERROR(extents.run());
     trailer rest(extents.end());
     STILLMAP_RETURN_IF_ERROR(add_parts(rest, extents, encrypt_with));
@@ -179,7 +182,7 @@ class image_writer {
 
   // Chunk table, manifest, seals, signature, and the superblock that describes them.
   status add_parts(trailer &rest, const extent_writer &extents, const cipher *encrypt_with) {
-    STILLMAP_ASSIGN_OR_RETURN(super_.chunk_table, rest.add(encode(table_), encrypt_with,
+    STILLMAP_ASSIGN_OR_RETURN(super_.chunk_table, rest.add(encode(table_, key_), encrypt_with,
                                                            nonce_of_table, super_.chunk_table_sum));
     STILLMAP_ASSIGN_OR_RETURN(const auto what, encode(what_));
     STILLMAP_ASSIGN_OR_RETURN(super_.manifest,
@@ -196,6 +199,13 @@ class image_writer {
       super_.signature = rest.reserve(signature_bytes);
     }
     super_.file_bytes = rest.end();
+    if (encrypt_with != nullptr) {
+      const superblock_bytes plain = encode(super_);
+      STILLMAP_ASSIGN_OR_RETURN(
+          super_.authentication,
+          encrypt_with->authenticate(nonce_of_superblock,
+                                     bytes_view(plain).first(authenticated_bytes)));
+    }
     first_ = encode(super_);
     if (options_.sign_with) {
       STILLMAP_ASSIGN_OR_RETURN(const auto half, verifying_key_of(*options_.sign_with));
@@ -257,6 +267,7 @@ class image_writer {
   superblock super_;
   superblock_bytes first_;
   std::vector<chunk_record> table_;
+  digest_key key_;
   std::optional<cipher> encrypt_with_;
   written sums_;
 };

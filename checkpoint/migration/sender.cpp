@@ -105,7 +105,8 @@ class sender::core {
                         "this machine does not own the task, by its record (its epoch)",
                         mine_.epoch);
     }
-    memory_.emplace(device_, tags_, options_.chunk_bytes);
+    STILLMAP_ASSIGN_OR_RETURN(const image::digest_key key, image::make_digest_key());
+    memory_.emplace(device_, tags_, options_.chunk_bytes, key);
     STILLMAP_RETURN_IF_ERROR(memory_->update());
     out_.bytes = memory_->bytes();
     reached(step::described);
@@ -140,8 +141,12 @@ class sender::core {
   }
 
   status copy_all(transport &to) {
-    const hello h{options_.task, mine_.epoch, device_.capabilities().page_bytes,
-                  options_.chunk_bytes, static_cast<std::uint32_t>(options_.channels)};
+    const hello h{options_.task,
+                  mine_.epoch,
+                  device_.capabilities().page_bytes,
+                  options_.chunk_bytes,
+                  static_cast<std::uint32_t>(options_.channels),
+                  memory_->key()};
     STILLMAP_RETURN_IF_ERROR(connections_->open(to, h));
     to_ = connections_->peer();
     reached(step::connected);

@@ -21,9 +21,10 @@ result<image::written> save_operation::write(const std::string &path,
   STILLMAP_ASSIGN_OR_RETURN(const auto contents,
                             device_contents::create(device_, layout_, threads));
   if (options.parent) {
-    contents->prefetch_digests(device_, options.chunk_bytes != 0
-                                            ? options.chunk_bytes
-                                            : options.parent->superblock().chunk_bytes);
+    contents->prefetch_digests(
+        device_,
+        options.chunk_bytes != 0 ? options.chunk_bytes : options.parent->superblock().chunk_bytes,
+        options.parent->digest_key());
   }
   return image::write(path, manifest_, *contents, options);
 }

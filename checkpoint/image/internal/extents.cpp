@@ -59,6 +59,8 @@ class extent_writer::worker {
     bool changed = in_parent == none;  // known to differ from the parent
     if (!changed) {
       if (const auto known = all_.from_.digest_of(r.at, r.bytes)) {
+        STILLMAP_ASSIGN_OR_RETURN(const digest zeros, digest_of_zeros(all_.key_, r.bytes));
+        if (*known == zeros) return {};
         r.contents = *known;
         if (is_parents(r, in_parent)) return {};
         changed = true;
@@ -75,16 +77,15 @@ class extent_writer::worker {
                          std::to_string(contents.size()), std::to_string(r.bytes));
     }
     if (all_zero(contents)) {
-      r.kind = chunk_kind::zero;
-      r.contents = digest_of_zeros(r.bytes);
+      r.contents = {};
       return {};
     }
     const bool unmodified = all_.options_.compress == codec::none && all_.encrypt_with_ == nullptr;
     both_digests sums;
     if (unmodified && changed) {
-      sums = digests_of(contents);
+      STILLMAP_ASSIGN_OR_RETURN(sums, digests_of(all_.key_, contents));
     } else {
-      sums.contents = digest_of_contents(contents);
+      STILLMAP_ASSIGN_OR_RETURN(sums.contents, digest_of_contents(all_.key_, contents));
     }
     r.contents = sums.contents;
     if (!changed) {
@@ -101,9 +102,10 @@ class extent_writer::worker {
     return store(i, free, contents, sums.stored);
   }
 
-  // Refers to the parent's record if that has the same contents.
+  // Refers to the parent's record if that has the same contents, which are not zeros.
   bool is_parents(chunk_record &r, std::size_t in_parent) const {
-    if (all_.options_.parent->chunks()[in_parent].contents != r.contents) return false;
+    const digest &theirs = all_.options_.parent->chunks()[in_parent].contents;
+    if (theirs.is_zero() || theirs != r.contents) return false;
     r.kind = chunk_kind::parent;
     r.where = in_parent;
     return true;
@@ -154,8 +156,14 @@ class extent_writer::worker {
 
 extent_writer::extent_writer(image_file &file, std::vector<chunk_record> &table,
                              contents_source &from, const write_options &options,
-                             const manifest &what, const cipher *encrypt_with)
-    : file_(file), table_(table), from_(from), options_(options), encrypt_with_(encrypt_with) {
+                             const manifest &what, const digest_key &key,
+                             const cipher *encrypt_with)
+    : file_(file),
+      table_(table),
+      from_(from),
+      options_(options),
+      key_(key),
+      encrypt_with_(encrypt_with) {
   for (const chunk_record &r : table) progress_.total_bytes += r.bytes;
   if (options.sign_with) seals_.resize(table.size());
   if (options.parent) find_parents(what);

@@ -17,7 +17,8 @@ class extent_writer {
  public:
   // Requires: the arguments outlive it; `table` has been laid out.
   extent_writer(image_file &file, std::vector<chunk_record> &table, contents_source &from,
-                const write_options &options, const manifest &what, const cipher *encrypt_with);
+                const write_options &options, const manifest &what, const digest_key &key,
+                const cipher *encrypt_with);
   // Errors: those of the source; operation_canceled; errors of system calls.
   status run();
 
@@ -37,6 +38,7 @@ class extent_writer {
   std::vector<chunk_record> &table_;
   contents_source &from_;
   const write_options &options_;
+  const digest_key &key_;
   const cipher *encrypt_with_;
   // By record: the record of the parent at the same page offset; SIZE_MAX: none.
   std::vector<std::size_t> in_parent_;

@@ -30,6 +30,12 @@ struct open_directory {
 };
 
 status set_parent(open_image &image, const std::shared_ptr<const open_image> &parent) {
+  if (image.key != parent->key) {
+    const superblock &s = image.superblock;
+    return image_error(errc::corrupt, image_opener_op,
+                       "the key of the digests is not that of the parent", part::chunk_table,
+                       s.chunk_table.offset + s.chunks * record_bytes);
+  }
   STILLMAP_RETURN_IF_ERROR(check_parent_references(image.table, image.superblock, parent->table));
   image.parent = parent;
   image.chain = parent->chain + 1;
@@ -38,17 +44,24 @@ status set_parent(open_image &image, const std::shared_ptr<const open_image> &pa
 
 }  // namespace
 
-status image_opener::check_limits(const superblock &s) const {
+status image_opener::check_canceled() const {
+  if (!options_.cancel.stop_requested()) return {};
+  return make_error(errc::operation_canceled, image_opener_op, "stop requested");
+}
+
+status image_opener::check_limits(const superblock &s) {
   if (s.contents_bytes > options_.max_contents_bytes) {
     return image_error(errc::invalid_argument, image_opener_op,
                        "the contents exceed max_contents_bytes", part::superblock, 136,
                        std::to_string(s.contents_bytes), at_most(options_.max_contents_bytes));
   }
-  const std::uint64_t metadata = s.chunk_table.bytes + s.manifest.bytes + s.seals.bytes;
-  if (metadata > options_.max_metadata_bytes) {
+  // At most 64 images of less than 2^56 bytes: no overflow.
+  metadata_bytes_ += s.chunk_table.bytes + s.manifest.bytes + s.seals.bytes;
+  if (metadata_bytes_ > options_.max_metadata_bytes) {
     return image_error(errc::invalid_argument, image_opener_op,
-                       "the metadata exceeds max_metadata_bytes", part::superblock, 152,
-                       std::to_string(metadata), at_most(options_.max_metadata_bytes));
+                       "the metadata of the image and its parents exceeds max_metadata_bytes",
+                       part::superblock, 152, std::to_string(metadata_bytes_),
+                       at_most(options_.max_metadata_bytes));
   }
   if (s.encrypted() && !options_.key) {
     return image_error(errc::invalid_argument, image_opener_op,
@@ -95,6 +108,7 @@ status image_opener::read_signature(open_image &image) const {
 result<std::vector<std::byte>> image_opener::read_part(open_image &image, const char *where,
                                                        const file_range &r, const sha256 &sum,
                                                        nonce n) const {
+  STILLMAP_RETURN_IF_ERROR(check_canceled());
   STILLMAP_ASSIGN_OR_RETURN(const auto room, aligned_memory::create(to_block(r.bytes)));
   STILLMAP_RETURN_IF_ERROR(image.file.read(room.bytes(), r.offset));
   const bytes_view stored = room.bytes().first(r.bytes);
@@ -134,6 +148,7 @@ result<std::shared_ptr<open_image>> image_opener::try_parent(const open_image &i
                                                              const std::string &name,
                                                              const std::string &path,
                                                              bool &replaced) {
+  STILLMAP_RETURN_IF_ERROR(check_canceled());
   // Files that cannot be read, or are no images, are no candidates.
   auto f = image_file::open_to_read(image.file.calls(), directory, name, false);
   std::array<std::byte, block_bytes> block;
@@ -216,12 +231,21 @@ status image_opener::read_metadata(open_image &image, int directory,
   if (s.is_signed()) STILLMAP_RETURN_IF_ERROR(read_signature(image));
   if (s.encrypted()) {
     STILLMAP_ASSIGN_OR_RETURN(image.decrypt_with, cipher::create(*options_.key, s.image));
+    if (auto ok = image.decrypt_with->check_authentic(
+            nonce_of_superblock, block.bytes().first(authenticated_bytes), s.authentication);
+        !ok) {
+      return tl::unexpected(
+          ok.error().with({.where = position(part::superblock, authenticated_bytes)}));
+    }
   }
   STILLMAP_ASSIGN_OR_RETURN(const auto table, read_part(image, part::chunk_table, s.chunk_table,
                                                         s.chunk_table_sum, nonce_of_table));
   STILLMAP_ASSIGN_OR_RETURN(const auto manifest, read_part(image, part::manifest, s.manifest,
                                                            s.manifest_sum, nonce_of_manifest));
-  STILLMAP_ASSIGN_OR_RETURN(image.table, decode_chunk_table(table, s));
+  STILLMAP_ASSIGN_OR_RETURN(auto records, decode_chunk_table(table, s));
+  image.table = std::move(records.records);
+  image.key = records.key;
+  STILLMAP_RETURN_IF_ERROR(check_canceled());
   auto decoded = decode_manifest(manifest.data(), manifest.size());
   if (!decoded) {
     return tl::unexpected(

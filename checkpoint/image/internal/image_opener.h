@@ -26,7 +26,8 @@ class image_opener {
       const std::shared_ptr<const open_image> &known_parent);
   status read_metadata(open_image &image, int directory,
                        const std::shared_ptr<const open_image> &known_parent);
-  status check_limits(const superblock &s) const;
+  status check_limits(const superblock &s);
+  status check_canceled() const;
   status read_signature(open_image &image) const;
   result<std::vector<std::byte>> read_part(open_image &image, const char *where,
                                            const file_range &r, const sha256 &sum, nonce n) const;
@@ -38,6 +39,7 @@ class image_opener {
 
   const open_options &options_;
   unsigned depth_ = 0;
+  std::uint64_t metadata_bytes_ = 0;  // of the chain so far
 };
 
 }  // namespace stillmap::image

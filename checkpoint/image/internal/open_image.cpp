@@ -79,13 +79,13 @@ status open_image::load_checked(std::size_t n, std::span<std::byte> to, chunk_sc
     if (found == r.stored_bytes) return {};
     return corrupt("the digest of the stored bytes differs", found.text(), r.stored_bytes.text());
   };
+  if (plain_text && !direct) std::memcpy(to.data(), stored.data(), to.size());
+  if (plain_text && !thorough) return check_stored(digest_of(stored));
   digest contents;
-  if (plain_text && thorough) {
-    const both_digests found = digests_of(stored);
+  if (plain_text) {
+    STILLMAP_ASSIGN_OR_RETURN(const both_digests found, digests_of(key, stored));
     contents = found.contents;
     STILLMAP_RETURN_IF_ERROR(check_stored(found.stored));
-  } else if (plain_text) {
-    contents = digest_of_contents(stored);  // implies the digest of the stored bytes
   } else {
     STILLMAP_RETURN_IF_ERROR(check_stored(digest_of(stored)));
     std::span<std::byte> plain = stored.first(stored.size() - superblock.tag());
@@ -101,9 +101,8 @@ status open_image::load_checked(std::size_t n, std::span<std::byte> to, chunk_sc
     } else {
       std::memcpy(to.data(), plain.data(), to.size());
     }
-    contents = digest_of_contents(to);
+    STILLMAP_ASSIGN_OR_RETURN(contents, digest_of_contents(key, to));
   }
-  if (plain_text && !direct) std::memcpy(to.data(), stored.data(), to.size());
   if (contents != r.contents) {
     return corrupt("the digest of the contents differs", contents.text(), r.contents.text());
   }

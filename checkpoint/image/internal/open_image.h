@@ -28,6 +28,7 @@ struct open_image {
   image::superblock superblock;
   image::manifest manifest;
   std::vector<chunk_record> table;
+  digest_key key;                      // of the contents' digests
   std::vector<sha256> seals;           // of stored extents, in the order of the table
   std::vector<std::uint32_t> seal_of;  // by record; only of signed images
   std::optional<cipher> decrypt_with;
@@ -51,7 +52,8 @@ struct open_image {
   source resolve(std::size_t n) const;
 
   // Reads and checks record `n`, whose kind is zero or which is stored in this image. `thorough`
-  // also checks the digest of the stored bytes where the digest of the contents implies it.
+  // also checks the digest of contents that are stored as they are: that of the stored bytes, which
+  // takes less time, implies it.
   // Ensures: failure: `to` is zeros, and the error names the file.
   status load(std::size_t n, std::span<std::byte> to, chunk_scratch &scratch, bool thorough) const;
 

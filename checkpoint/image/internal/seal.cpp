@@ -1,17 +1,17 @@
 #include "stillmap/checkpoint/image/internal/seal.h"
 
 #include <openssl/core_names.h>
+#include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/kdf.h>
 #include <openssl/params.h>
-#include <sys/random.h>
 
-#include <cerrno>
 #include <memory>
 #include <string_view>
+#include <vector>
 
+#include "stillmap/checkpoint/image/internal/random.h"
 #include "stillmap/checkpoint/image/internal/wire.h"
-#include "stillmap/checkpoint/image/superblock.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::image {
@@ -57,16 +57,6 @@ struct bound {
 };
 
 }  // namespace
-
-status fill_random(std::span<std::byte> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t n = ::getrandom(bytes.data(), bytes.size(), 0);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return make_system_error(errno, "image::random", "cannot get random bytes");
-    bytes = bytes.subspan(static_cast<std::size_t>(n));
-  }
-  return {};
-}
 
 result<secret_key> make_secret_key() {
   secret_key key;
@@ -153,6 +143,20 @@ status cipher::decrypt(nonce n, bytes_view from, std::span<std::byte> to) const 
   std::array<std::byte, tag_bytes> tag;
   std::memcpy(tag.data(), from.data() + to.size(), tag.size());
   if (run(false, n, from.first(to.size()), to, tag)) return {};
+  return make_error(errc::corrupt, "image::decrypt", "encrypted with another key, or damaged");
+}
+
+result<cipher::authentication> cipher::authenticate(nonce n, bytes_view bytes) const {
+  std::vector<std::byte> room(bytes.size() + tag_bytes);
+  STILLMAP_RETURN_IF_ERROR(encrypt(n, bytes, room));
+  authentication made;
+  std::memcpy(made.bytes.data(), room.data() + bytes.size(), tag_bytes);
+  return made;
+}
+
+status cipher::check_authentic(nonce n, bytes_view bytes, const authentication &found) const {
+  STILLMAP_ASSIGN_OR_RETURN(const authentication made, authenticate(n, bytes));
+  if (CRYPTO_memcmp(made.bytes.data(), found.bytes.data(), tag_bytes) == 0) return {};
   return make_error(errc::corrupt, "image::decrypt", "encrypted with another key, or damaged");
 }
 

@@ -4,6 +4,7 @@
 #include <span>
 
 #include "stillmap/checkpoint/image/keys.h"
+#include "stillmap/checkpoint/image/superblock.h"
 
 namespace stillmap::image {
 
@@ -13,14 +14,13 @@ using signature = fixed_bytes<64, struct signature_tag>;
 result<signature> sign(const signing_key &key, const sha256 &root);
 bool is_signature(const signature &s, const verifying_key &key, const sha256 &root);
 
-status fill_random(std::span<std::byte> bytes);
-
 // The AES-GCM nonce of a part: each is used once with an image's key.
 struct nonce {
   std::uint64_t low = 0;
   std::uint32_t high = 0;  // 0: the extent of record `low`
 };
-inline constexpr nonce nonce_of_table{0, 1}, nonce_of_manifest{1, 1}, nonce_of_seals{2, 1};
+inline constexpr nonce nonce_of_table{0, 1}, nonce_of_manifest{1, 1}, nonce_of_seals{2, 1},
+    nonce_of_superblock{3, 1};
 
 // AES-256-GCM with the key of one image.
 // Threads: safe.
@@ -33,6 +33,11 @@ class cipher {
   // Requires: from.size() == to.size() + tag_bytes; `to` may begin where `from` does.
   // Errors: corrupt (another key, or changed bytes); `to` is then unspecified.
   status decrypt(nonce n, bytes_view from, std::span<std::byte> to) const;
+  // The tag of bytes that stay readable: that of encrypting them.
+  using authentication = decltype(superblock::authentication);
+  result<authentication> authenticate(nonce n, bytes_view bytes) const;
+  // Errors: corrupt (another key, or changed bytes).
+  status check_authentic(nonce n, bytes_view bytes, const authentication &found) const;
 
  private:
   // Encrypts and sets `tag`, or decrypts and checks it. False: OpenSSL failed, or the tag differs.

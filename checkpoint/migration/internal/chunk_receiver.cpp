@@ -11,13 +11,14 @@ constexpr std::size_t verify_bytes = std::size_t{32} << 20;
 }  // namespace
 
 result<chunk_receiver> chunk_receiver::create(const device &d, destination_memory &into,
-                                              std::uint32_t chunk_bytes, bool read_back) {
+                                              std::uint32_t chunk_bytes,
+                                              const image::digest_key &key, bool read_back) {
   STILLMAP_ASSIGN_OR_RETURN(auto copier, checkpoint::batch_copier::create(d, 2));
   STILLMAP_ASSIGN_OR_RETURN(auto buffers,
                             checkpoint::host_memory::create(d, std::size_t{2} * chunk_bytes));
-  chunk_receiver out(into, chunk_bytes, std::move(copier), std::move(buffers));
+  chunk_receiver out(into, chunk_bytes, key, std::move(copier), std::move(buffers));
   if (read_back) {
-    auto made = snapshot::chunk_digester::create(d);
+    auto made = snapshot::chunk_digester::create(d, key);
     if (made) {
       out.digester_.emplace(std::move(*made));
     } else if (made.error().is(errc::device_lost)) {
@@ -54,8 +55,8 @@ status chunk_receiver::receive(channel &from, const header &h, std::chrono::mill
   buffer_ ^= 1;
   STILLMAP_RETURN_IF_ERROR(copier_.wait(buffer_));
   if (h.what == kind::zeros && h.body == 0) {
-    const bool good = h.digest == image::digest_of_zeros(range.bytes);
-    unverified_.push_back({h.number, range, h.digest, good});
+    STILLMAP_ASSIGN_OR_RETURN(const image::digest zeros, image::digest_of_zeros(key_, range.bytes));
+    unverified_.push_back({h.number, range, h.digest, h.digest == zeros});
     return copier_.clear(range, buffer_);
   }
   if (h.what != kind::chunk || h.body != range.bytes) {
@@ -64,7 +65,12 @@ status chunk_receiver::receive(channel &from, const header &h, std::chrono::mill
   }
   std::byte *const at = buffers_.data() + buffer_ * chunk_bytes_;
   STILLMAP_RETURN_IF_ERROR(from.receive({at, range.bytes}, timeout));
-  const bool good = digester_ || image::digest_of_contents({at, range.bytes}) == h.digest;
+  bool good = true;
+  if (!digester_) {
+    STILLMAP_ASSIGN_OR_RETURN(const image::digest found,
+                              image::digest_of_contents(key_, {at, range.bytes}));
+    good = found == h.digest;
+  }
   unverified_.push_back({h.number, range, h.digest, good});
   return copier_.start(checkpoint::direction::to_device, range, at, buffer_);
 }

@@ -24,7 +24,8 @@ class chunk_receiver {
   // contents are verified as they arrive.
   // Errors: the driver's.
   static result<chunk_receiver> create(const device &d, destination_memory &into,
-                                       std::uint32_t chunk_bytes, bool read_back);
+                                       std::uint32_t chunk_bytes, const image::digest_key &key,
+                                       bool read_back);
   chunk_receiver(chunk_receiver &&) noexcept = default;
   chunk_receiver &operator=(chunk_receiver &&) = delete;
   ~chunk_receiver();
@@ -58,10 +59,11 @@ class chunk_receiver {
     bool good;
   };
 
-  chunk_receiver(destination_memory &into, std::uint32_t chunk_bytes,
+  chunk_receiver(destination_memory &into, std::uint32_t chunk_bytes, const image::digest_key &key,
                  checkpoint::batch_copier copier, checkpoint::host_memory buffers)
       : into_(&into),
         chunk_bytes_(chunk_bytes),
+        key_(key),
         copier_(std::move(copier)),
         buffers_(std::move(buffers)) {}
   status receive(channel &from, const header &h, std::chrono::milliseconds timeout);
@@ -69,6 +71,7 @@ class chunk_receiver {
 
   destination_memory *into_;
   std::uint32_t chunk_bytes_;
+  image::digest_key key_;
   checkpoint::batch_copier copier_;
   checkpoint::host_memory buffers_;
   std::optional<snapshot::chunk_digester> digester_;  // with read_back

@@ -271,8 +271,8 @@ status session::serve_data(channel &data) {
 // Returns when the channel fails or is closed.
 status session::receive_data(channel &data) {
   STILLMAP_ASSIGN_OR_RETURN(
-      auto chunks,
-      chunk_receiver::create(device_, memory_, hello_.chunk_bytes, options_.read_back));
+      auto chunks, chunk_receiver::create(device_, memory_, hello_.chunk_bytes, hello_.digests,
+                                          options_.read_back));
   STILLMAP_RETURN_IF_ERROR(send(data, kind::welcome, {}, options_.timeout));
   for (;;) {
     std::byte head[header::bytes];

@@ -191,7 +191,7 @@ status source_connections::send_chunks(lane &l, source_memory &from, copy_round 
       finish_copy(other);
       if (s) {
         s = with_host_memory(source_connections_op, [&] {
-          return send_chunk(l, other, from.chunks()[*in_buffer[other]], sent);
+          return send_chunk(l, other, from.chunks()[*in_buffer[other]], from.key(), sent);
         });
       }
       in_buffer[other].reset();
@@ -205,12 +205,13 @@ status source_connections::send_chunks(lane &l, source_memory &from, copy_round 
 }
 
 status source_connections::send_chunk(lane &l, std::size_t buffer, source_memory::chunk &c,
-                                      const on_chunk &sent) {
+                                      const image::digest_key &key, const on_chunk &sent) {
   std::byte *const contents = l.buffers[buffer] + header_room;
   std::byte *const head = contents - header::bytes;
   const std::span<const std::byte> bytes(contents, c.at.bytes);
   const bool zeros = image::all_zero(bytes);
-  c.sent = zeros ? image::digest_of_zeros(bytes.size()) : image::digest_of_contents(bytes);
+  STILLMAP_ASSIGN_OR_RETURN(c.sent, zeros ? image::digest_of_zeros(key, bytes.size())
+                                          : image::digest_of_contents(key, bytes));
   c.known = true;
   const std::uint64_t body = zeros ? 0 : bytes.size();
   limiter_.acquire(header::bytes + body);

@@ -76,7 +76,8 @@ class source_connections {
  private:
   struct lane;
   status send_chunks(lane &l, source_memory &from, copy_round &round, const on_chunk &sent);
-  status send_chunk(lane &l, std::size_t buffer, source_memory::chunk &c, const on_chunk &sent);
+  status send_chunk(lane &l, std::size_t buffer, source_memory::chunk &c,
+                    const image::digest_key &key, const on_chunk &sent);
   result<std::unique_ptr<channel>> connect(transport &to);
 
   const device device_;

@@ -18,10 +18,11 @@ constexpr const char *source_memory_op = "migration::send";
 }  // namespace
 
 source_memory::source_memory(const device &d, std::span<const std::string> tags,
-                             std::uint32_t chunk_bytes)
+                             std::uint32_t chunk_bytes, const image::digest_key &key)
     : device_(d),
       tags_(tags.begin(), tags.end()),
       chunk_bytes_(chunk_bytes),
+      key_(key),
       gate_(std::make_shared<read_gate>(tags_)),
       subscription_(d.space().on_backing_change(
           [gate = gate_](const backing_event &e) { gate->about_to_change(e); })) {
@@ -180,7 +181,7 @@ result<std::vector<std::size_t>> source_memory::changed(std::span<const std::siz
 }
 
 status source_memory::prepare_digests() {
-  STILLMAP_ASSIGN_OR_RETURN(digester_, snapshot::chunk_digester::create(device_));
+  STILLMAP_ASSIGN_OR_RETURN(digester_, snapshot::chunk_digester::create(device_, key_));
   // A kernel that loads may still fail to run, so it is tried on the first chunk that can be read.
   for (const chunk &c : chunks_) {
     STILLMAP_ASSIGN_OR_RETURN(const bool begun, begin_read(c.at));

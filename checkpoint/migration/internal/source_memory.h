@@ -32,7 +32,9 @@ class source_memory {
     bool known = false;  // whether the destination has the contents that `sent` is the digest of
   };
 
-  source_memory(const device &d, std::span<const std::string> tags, std::uint32_t chunk_bytes);
+  // `key`: of the chunks' digests.
+  source_memory(const device &d, std::span<const std::string> tags, std::uint32_t chunk_bytes,
+                const image::digest_key &key);
 
   // Reads the ledger again; returns whether the layout has changed. Pages keep their numbers and
   // the state of their chunks.
@@ -45,6 +47,7 @@ class source_memory {
   std::vector<chunk> &chunks() { return chunks_; }
   const std::vector<chunk> &chunks() const { return chunks_; }
   std::uint64_t bytes() const { return bytes_; }
+  const image::digest_key &key() const { return key_; }
 
   // Begins to read a range, if it is still mapped; every call that returns true needs an end_read().
   // Errors: out_of_memory.
@@ -73,6 +76,7 @@ class source_memory {
   const device device_;
   const std::vector<std::string> tags_;
   const std::uint32_t chunk_bytes_;
+  const image::digest_key key_;
   checkpoint::described_memory memory_;
   std::vector<std::uint32_t> numbers_;  // of the layout's pages
   std::uint32_t next_number_ = 0;

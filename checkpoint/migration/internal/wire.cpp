@@ -12,7 +12,7 @@ using checkpoint::wire_reader;
 using checkpoint::wire_writer;
 
 constexpr std::uint32_t magic = 0x674d6d53;  // "SmMg"
-constexpr std::uint16_t version = 2;
+constexpr std::uint16_t version = 3;
 
 tl::unexpected<error> malformed(const char *what) {
   return make_error(errc::corrupt, "migration::decode", what);
@@ -20,7 +20,7 @@ tl::unexpected<error> malformed(const char *what) {
 
 template <class Wire>
 void fields(Wire &w, checkpoint::field_of<Wire, hello> &h) {
-  w(h.task.bytes, h.epoch, h.page_bytes, h.chunk_bytes, h.channels);
+  w(h.task.bytes, h.epoch, h.page_bytes, h.chunk_bytes, h.channels, h.digests.bytes);
   w.check(h.epoch != 0 && h.epoch != ~std::uint64_t{0} && h.page_bytes != 0 &&
           h.chunk_bytes >= min_chunk_bytes && h.chunk_bytes <= max_chunk_bytes &&
           h.chunk_bytes % image::block_bytes == 0 && h.page_bytes % h.chunk_bytes == 0 &&

@@ -59,6 +59,7 @@ struct hello {
   std::uint64_t page_bytes = 0;
   std::uint32_t chunk_bytes = 0;
   std::uint32_t channels = 0;  // data channels
+  image::digest_key digests;   // of this session: the task must not know it
 };
 struct layout_message {
   checkpoint::memory_layout layout;

@@ -1,6 +1,8 @@
 #include "stillmap/checkpoint/snapshot/internal/chunk_digests.h"
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <optional>
 #include <thread>
 
@@ -17,9 +19,9 @@ namespace stillmap::snapshot {
 namespace {
 
 constexpr const char *chunk_digests_op = "snapshot::chunk_digests";
-constexpr std::size_t min_bytes = 16 * image::block_bytes;
-constexpr unsigned block_threads = 256;  // as compiled into the kernel
-constexpr unsigned max_blocks = 256;     // of a launch: several for each multiprocessor
+constexpr unsigned block_threads = 256;   // as compiled into the kernel
+constexpr std::size_t kernel_align = 16;  // of what a thread loads at once
+constexpr unsigned max_blocks = 256;      // of a launch: several for each multiprocessor
 
 }  // namespace
 
@@ -67,11 +69,11 @@ struct share {
 
 class chunk_digester::core {
  public:
-  static result<std::unique_ptr<core>> create(const device &d) {
+  static result<std::unique_ptr<core>> create(const device &d, const image::digest_key &key) {
     const context_guard guard(d.driver(), d.context());
     STILLMAP_RETURN_IF_ERROR(guard.entered());
     STILLMAP_ASSIGN_OR_RETURN(auto module, digest_module::load(d.driver()));
-    std::unique_ptr<core> out(new core(d, std::move(module)));
+    std::unique_ptr<core> out(new core(d, key, std::move(module)));
     const std::size_t most = std::clamp(std::thread::hardware_concurrency(), 1U, 8U);
     for (std::size_t i = 0; i < most; ++i) {
       STILLMAP_ASSIGN_OR_RETURN(auto s, stream::create(d));
@@ -91,22 +93,21 @@ class chunk_digester::core {
   result<std::vector<image::digest>> run(std::span<const virtual_range> chunks) {
     const context_guard guard(device_.driver(), device_.context());
     STILLMAP_RETURN_IF_ERROR(guard.entered());
-    std::size_t largest = 0;
     for (const virtual_range c : chunks) {
-      if (c.bytes < min_bytes || c.bytes % image::block_bytes != 0) {
+      if (c.bytes == 0 || c.bytes % image::block_bytes != 0) {
         return make_error(errc::not_supported, chunk_digests_op,
-                          "the chunk is too small, or not a multiple of 4096 bytes", c.bytes,
-                          min_bytes, error_unit::bytes);
+                          "the chunk is not a multiple of 4096 bytes", c.bytes, image::block_bytes,
+                          error_unit::bytes);
       }
-      largest = std::max(largest, c.bytes);
+      if (c.begin.value() % kernel_align != 0) {
+        return make_error(errc::not_supported, chunk_digests_op,
+                          "the chunk's address is not a multiple of 16", c.begin.value());
+      }
     }
     const std::vector<share> shares = plan_shares(chunks.size());
-    const std::size_t words = 2 * largest / image::block_bytes;  // of scratch, a thread block
-    std::size_t blocks = 0;
-    for (const share &s : shares) blocks += s.blocks;
     const std::size_t list_bytes = chunks.size() * sizeof(kernel_chunk);
     const std::size_t digest_bytes = chunks.size() * sizeof(image::digest);
-    STILLMAP_RETURN_IF_ERROR(ensure_room(list_bytes + digest_bytes + blocks * words * 8));
+    STILLMAP_RETURN_IF_ERROR(ensure_room(list_bytes + digest_bytes));
     std::vector<kernel_chunk> list;
     for (const virtual_range c : chunks) list.push_back({c.begin.value(), c.bytes});
     std::vector<image::digest> out(chunks.size());
@@ -115,12 +116,10 @@ class chunk_digester::core {
     const device_address at = room_->address();
     status s = device_.driver().copy_to_device_async(at, list.data(), list_bytes, first.get());
     wait_for(first, s);
-    const device_address digests = at + list_bytes, scratch = digests + digest_bytes;
-    std::size_t used = 0, launched = 0;
+    const device_address digests = at + list_bytes;
+    std::size_t launched = 0;
     for (; s && launched < shares.size(); ++launched) {
-      s = launch(shares[launched], at, digests, scratch + used * words * 8, words,
-                 streams_[launched]);
-      used += shares[launched].blocks;
+      s = launch(shares[launched], at, digests, streams_[launched]);
     }
     // Wait for all launches, also after a failure: the memory is used again, and the caller may
     // change the chunks.
@@ -134,7 +133,10 @@ class chunk_digester::core {
   }
 
  private:
-  core(const device &d, digest_module m) : device_(d), module_(std::move(m)) {}
+  core(const device &d, const image::digest_key &key, digest_module m)
+      : device_(d), module_(std::move(m)) {
+    std::memcpy(key_.data(), key.bytes.data(), sizeof key_);
+  }
 
   std::vector<share> plan_shares(std::size_t chunks) const {
     std::vector<share> out;
@@ -171,16 +173,15 @@ class chunk_digester::core {
     return room_->size() >= bytes ? status() : room_->resize(bytes);
   }
 
-  status launch(const share &part, device_address list, device_address digests,
-                device_address scratch, std::uint64_t words, stream_ref on) const {
+  status launch(const share &part, device_address list, device_address digests, stream_ref on) {
     std::uint64_t chunks = (list + part.first * sizeof(kernel_chunk)).value(), count = part.count,
-                  room = scratch.value(),
                   to = (digests + part.first * sizeof(image::digest)).value();
-    void *params[] = {&chunks, &count, &room, &words, &to};
+    void *params[] = {&chunks, &count, &to, &key_[0], &key_[1], &key_[2], &key_[3]};
     return device_.driver().launch(module_->kernel(), part.blocks, block_threads, params, on.get());
   }
 
   const device device_;
+  std::array<std::uint64_t, 4> key_;  // little-endian, as the kernel takes it
   std::optional<digest_module> module_;
   std::vector<stream> streams_;
   std::optional<growable_buffer> room_;
@@ -191,9 +192,9 @@ chunk_digester::chunk_digester(chunk_digester &&) noexcept = default;
 chunk_digester &chunk_digester::operator=(chunk_digester &&) noexcept = default;
 chunk_digester::~chunk_digester() = default;
 
-result<chunk_digester> chunk_digester::create(const device &d) {
+result<chunk_digester> chunk_digester::create(const device &d, const image::digest_key &key) {
   return with_host_memory(chunk_digests_op, [&]() -> result<chunk_digester> {
-    STILLMAP_ASSIGN_OR_RETURN(auto made, core::create(d));
+    STILLMAP_ASSIGN_OR_RETURN(auto made, core::create(d, key));
     return chunk_digester(std::move(made));
   });
 }

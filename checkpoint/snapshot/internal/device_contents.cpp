@@ -25,7 +25,8 @@ result<std::unique_ptr<device_contents>> device_contents::create(const device &d
   return std::unique_ptr<device_contents>(new device_contents(std::move(copier), std::move(pages)));
 }
 
-void device_contents::prefetch_digests(const device &d, std::uint32_t chunk_bytes) {
+void device_contents::prefetch_digests(const device &d, std::uint32_t chunk_bytes,
+                                       const image::digest_key &key) {
   std::vector<virtual_range> ranges;
   for (const page &p : pages_) {
     for (std::size_t at = 0; at < p.bytes; at += chunk_bytes) {
@@ -34,7 +35,7 @@ void device_contents::prefetch_digests(const device &d, std::uint32_t chunk_byte
       chunks_.push_back({p.offset + at, bytes});
     }
   }
-  digests_ = std::make_unique<digest_prefetch>(d, std::move(ranges));
+  digests_ = std::make_unique<digest_prefetch>(d, std::move(ranges), key);
 }
 
 std::optional<image::digest> device_contents::digest_of(std::uint64_t offset, std::size_t bytes) {

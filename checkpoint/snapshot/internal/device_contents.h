@@ -23,7 +23,7 @@ class device_contents final : public image::contents_source {
 
   // Starts computing the digests of all chunks on the device, for digest_of(). Chunks whose digest
   // the device cannot compute are read instead.
-  void prefetch_digests(const device &d, std::uint32_t chunk_bytes);
+  void prefetch_digests(const device &d, std::uint32_t chunk_bytes, const image::digest_key &key);
 
   result<image::bytes_view> chunk(std::uint64_t offset, std::span<std::byte> room) override;
   std::optional<image::digest> digest_of(std::uint64_t offset, std::size_t bytes) override;

@@ -11,8 +11,8 @@
 namespace stillmap::snapshot {
 
 digest_prefetch::digest_prefetch(const device &d, std::vector<virtual_range> chunks,
-                                 std::size_t part_bytes)
-    : device_(d), chunks_(std::move(chunks)), part_bytes_(part_bytes) {
+                                 const image::digest_key &key, std::size_t part_bytes)
+    : device_(d), chunks_(std::move(chunks)), key_(key), part_bytes_(part_bytes) {
   // Without memory or a thread, chunks are read instead.
   try {
     known_.reserve(chunks_.size());
@@ -42,7 +42,7 @@ std::size_t digest_prefetch::end_of_part(std::size_t first) const {
 void digest_prefetch::run(const std::stop_token &stop) noexcept {
   // After a failure chunks are read instead.
   (void)with_host_memory("snapshot::digest_prefetch", [&]() -> status {
-    STILLMAP_ASSIGN_OR_RETURN(auto with, chunk_digester::create(device_));
+    STILLMAP_ASSIGN_OR_RETURN(auto with, chunk_digester::create(device_, key_));
     for (std::size_t first = 0, end = 0; first < chunks_.size(); first = end) {
       end = end_of_part(first);
       STILLMAP_ASSIGN_OR_RETURN(const auto made,

@@ -23,7 +23,7 @@ class digest_prefetch {
   // Starts with the first of `chunks`.
   // Requires: as chunk_digester::digests_of, until destroyed.
   // Cost:     a digester, and one digests_of for each part, on the other thread.
-  digest_prefetch(const device &d, std::vector<virtual_range> chunks,
+  digest_prefetch(const device &d, std::vector<virtual_range> chunks, const image::digest_key &key,
                   std::size_t part_bytes = default_part_bytes);
   digest_prefetch(const digest_prefetch &) = delete;
   digest_prefetch &operator=(const digest_prefetch &) = delete;
@@ -37,6 +37,7 @@ class digest_prefetch {
 
   const device device_;
   const std::vector<virtual_range> chunks_;
+  const image::digest_key key_;
   const std::size_t part_bytes_;
   std::mutex mutex_;
   std::condition_variable progressed_;

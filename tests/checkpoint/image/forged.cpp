@@ -12,7 +12,9 @@ forged forged::of(const std::vector<std::byte> &bytes) {
   const auto part = [&](const file_range &r) {
     return bytes_view(bytes).subspan(r.offset, r.bytes);
   };
-  f.table = decode_chunk_table(part(f.head.chunk_table), f.head).value();
+  auto decoded = decode_chunk_table(part(f.head.chunk_table), f.head).value();
+  f.table = std::move(decoded.records);
+  f.key = decoded.key;
   const auto what = part(f.head.manifest);
   f.what.assign(what.begin(), what.end());
   f.extents.assign(bytes.begin() + block_bytes,
@@ -33,7 +35,7 @@ std::vector<std::byte> forged::bytes(const std::function<void(superblock &)> &la
     return r;
   };
   add(extents);
-  const auto records = encode(table);
+  const auto records = encode(table, key);
   head.chunk_table = add(records);
   head.chunk_table_sum = sha256_of(records);
   head.manifest = add(what);

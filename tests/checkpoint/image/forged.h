@@ -14,6 +14,7 @@ struct forged {
   superblock head;
   std::vector<std::byte> extents;  // from the second block up to the table
   std::vector<chunk_record> table;
+  digest_key key;
   std::vector<std::byte> what;  // the manifest, as FlatBuffers
 
   // Requires: the image is neither signed nor encrypted.

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <map>
 
+#include "stillmap/checkpoint/image/internal/file_calls.h"
 #include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/checkpoint/image/internal/wire.h"
 #include "tests/checkpoint/image/forged.h"
@@ -135,7 +136,7 @@ TEST_F(image_hostile, superblocks) {
 
 TEST_F(image_hostile, versions) {
   auto b = good_;
-  b[8] = std::byte{2};
+  b[8] = std::byte{3};
   forged::reseal(b);
   refused("a later version", b, part::superblock, errc::not_supported);
   b = good_;
@@ -201,10 +202,10 @@ TEST_F(image_hostile, chunk_records) {
     ASSERT_LT(zero, same);
     r[same].where = zero;
   });
-  table_refused("the same as another", [&](table &r) { r[same].contents = r[zero].contents; });
+  table_refused("the same as another", [&](table &r) { r[same].contents = {}; });
   table_refused("a parent's without one", [&](table &r) { r[zero].kind = chunk_kind::parent; });
   table_refused("an extent left over", [&](table &r) {
-    r[raw] = {r[raw].at, r[raw].bytes, 0, 0, chunk_kind::zero, digest_of_zeros(r[raw].bytes), {}};
+    r[raw] = {r[raw].at, r[raw].bytes, 0, 0, chunk_kind::zero, {}, {}};
   });
   table_refused("one less", [&](table &r) { r.pop_back(); });
   table_refused("one more", [&](table &r) { r.push_back(r[zero]); });
@@ -399,11 +400,11 @@ TEST_F(image_hostile, contents_of_another_digest) {
   for (auto &r : f.table) {
     if (r.kind == chunk_kind::same) r.contents = f.table[r.where].contents;
   }
-  found_by_reading("contents", f.bytes());
-  f = forged::of(good_);
-  f.table[first(f.table, chunk_kind::raw)].stored_bytes.bytes[5] ^= std::byte{1};
   put_file(path("b.smi"), f.bytes());
   EXPECT_FALSE(reader::open(path("b.smi"))->verify());
+  f = forged::of(good_);
+  f.table[first(f.table, chunk_kind::raw)].stored_bytes.bytes[5] ^= std::byte{1};
+  found_by_reading("stored bytes", f.bytes());
 }
 
 TEST_F(image_hostile, children) {
@@ -442,6 +443,118 @@ TEST_F(image_hostile, a_new_root_has_no_signature) {
   b[112] ^= std::byte{1};  // the time
   forged::reseal(b);
   refused("a forged time", b, part::signature);
+}
+
+// Who can write the file, and does not know the key, changes nothing in the superblock.
+TEST_F(image_hostile, superblocks_of_encrypted_images_are_authentic) {
+  write_options options = small();
+  options.key = make_secret_key().value();
+  put("secret.smi", sample_, options);
+  open_options open;
+  open.key = options.key;
+  const auto good = bytes_of_file(path("secret.smi"));
+  const auto with = [&](std::size_t at, std::byte change) {
+    auto b = good;
+    b[at] ^= change;
+    forged::reseal(b);
+    put_file(path("b.smi"), b);
+    return reader::open(path("b.smi"), open);
+  };
+  ASSERT_TRUE(with(0, {})) << with(0, {}).error().message();
+  for (std::size_t at = 0; at < 4048; ++at) {
+    EXPECT_FALSE(with(at, std::byte{1})) << "byte " << at;
+  }
+  const auto forged_time = with(112, std::byte{1});
+  ASSERT_FALSE(forged_time);
+  EXPECT_TRUE(forged_time.error().is(errc::corrupt)) << forged_time.error().message();
+  EXPECT_EQ(forged_time.error().detail().where, "superblock at 4032");
+}
+
+// Each record costs 64 bytes of file, and must not cost a digest of 64 MiB.
+TEST_F(image_hostile, a_small_file_of_many_zeros_is_opened_at_once) {
+  sample many;
+  many.what.tags = {"t"};
+  many.what.access_lists = {{}};
+  std::uint64_t at = 1ull << 32;
+  for (std::uint32_t i = 0; i < 1000; ++i) {  // of two sizes in turn: no digest serves the next
+    const std::uint64_t bytes = max_chunk_bytes - i % 2 * block_bytes;
+    many.what.pages.push_back({bytes, on_device(0), handle_type::none, false});
+    many.what.places.push_back({at, i, 0});
+    at += max_chunk_bytes;
+  }
+  many.what.blocks = {{1ull << 32, at - (1ull << 32), 0, 0}};
+  forged f = forged::of(good_);
+  f.extents.clear();
+  f.table = lay_out(many.what.page_bytes(), max_chunk_bytes);
+  f.set_manifest(many.what);
+  std::uint64_t contents = 0;
+  for (const std::uint64_t page : many.what.page_bytes()) contents += page;
+  put_file(path("b.smi"), f.bytes([&](superblock &s) {
+    s.chunk_bytes = max_chunk_bytes;
+    s.contents_bytes = contents;
+  }));
+  const auto r = reader::open(path("b.smi"));
+  ASSERT_TRUE(r) << r.error().message();
+  EXPECT_TRUE(r->verify());
+}
+
+TEST_F(image_hostile, limits_count_the_parents) {
+  put("0.smi", sample_);
+  std::uint64_t metadata = 0;
+  for (int i = 0; i < 3; ++i) {
+    const auto r = reader::open(path(std::to_string(i) + ".smi"));
+    ASSERT_TRUE(r) << r.error().message();
+    metadata += r->superblock().chunk_table.bytes + r->superblock().manifest.bytes;
+    if (i == 2) break;
+    write_options options = small();
+    options.parent = *r;
+    put(std::to_string(i + 1) + ".smi", changed(sample_, static_cast<unsigned>(i)), options);
+  }
+  open_options options;
+  options.max_metadata_bytes = metadata;
+  const auto whole = reader::open(path("2.smi"), options);
+  EXPECT_TRUE(whole) << whole.error().message();
+  --options.max_metadata_bytes;
+  const auto r = reader::open(path("2.smi"), options);
+  ASSERT_FALSE(r);
+  EXPECT_TRUE(r.error().is(errc::invalid_argument)) << r.error().message();
+  EXPECT_NE(r.error().message().find(std::to_string(metadata)), std::string::npos)
+      << r.error().message();
+}
+
+TEST_F(image_hostile, opening_can_be_cancelled_between_any_two_reads) {
+  class stops_at final : public file_calls {
+   public:
+    stops_at(int reads, std::stop_source &stop) : left_(reads), stop_(stop) {}
+    long read_at(int fd, void *to, std::size_t bytes, std::uint64_t offset) override {
+      if (left_-- == 0) stop_.request_stop();
+      return file_calls::read_at(fd, to, bytes, offset);
+    }
+
+   private:
+    int left_;
+    std::stop_source &stop_;
+  };
+  write_options child = small();
+  child.parent = *reader::open(path("a.smi"));
+  put("child.smi", changed(sample_, 3), child);
+  int cancelled = 0;
+  for (int reads = 0;; ++reads) {
+    std::stop_source stop;
+    stops_at calls(reads, stop);
+    open_options options;
+    options.calls = &calls;
+    options.cancel = stop.get_token();
+    const auto r = reader::open(path("child.smi"), options);
+    if (!stop.stop_requested()) {
+      EXPECT_TRUE(r) << r.error().message();
+      break;
+    }
+    if (r) continue;  // after the last part was read
+    ++cancelled;
+    EXPECT_TRUE(r.error().is(errc::operation_canceled)) << r.error().message();
+  }
+  EXPECT_GE(cancelled, 6) << "superblock, table and manifest, of the image and of its parent";
 }
 
 TEST_F(image_hostile, limits_of_the_caller) {

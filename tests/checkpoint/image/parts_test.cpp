@@ -1,6 +1,7 @@
 // Unit tests of digests, codecs, superblock, chunk table, keys and errors.
 #include <fcntl.h>
 
+#include <algorithm>
 #include <cstring>
 #include <numeric>
 
@@ -28,24 +29,38 @@ TEST(image_digest, known_values) {
   EXPECT_EQ(sha256_of({}).text(),
             "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
   EXPECT_EQ(digest_of(counting(4096)).text(), "08ef8fc6d37a71915c722d9ceb6f9064");
-  EXPECT_EQ(digest_of_contents(counting(4096)).text(), "e4585abeb48d64c31cc516e2fac352f0");
-  EXPECT_EQ(digest_of_contents(counting(3 * 65536)).text(), "a8529942572c79acb23f4a3627a4e2d3");
+  digest_key key;
+  std::ranges::copy(counting(key.bytes.size()), key.bytes.begin());
+  EXPECT_EQ(digest_of_contents(key, counting(4096))->text(), "8a0c0d949f39f55dcda241e214b79319");
+  EXPECT_EQ(digest_of_contents(key, counting(3 * 65536))->text(),
+            "94480b6b4037e85a1e1db105775ce5f0");
 }
 
-TEST(image_digest, of_contents_is_of_the_digests_of_blocks) {
-  for (const std::size_t blocks : {1u, 2u, 63u, 64u, 65u, 200u}) {
+TEST(image_digest, of_contents_depends_on_the_key_and_on_every_byte) {
+  digest_key key = make_digest_key().value();
+  auto b = counting(2 * block_bytes);
+  const digest d = digest_of_contents(key, b).value();
+  for (std::size_t i = 0; i < b.size(); i += 97) {
+    b[i] ^= std::byte{1};
+    EXPECT_NE(digest_of_contents(key, b).value(), d) << i;
+    b[i] ^= std::byte{1};
+  }
+  EXPECT_EQ(digest_of_contents(key, b).value(), d);
+  key.bytes[0] ^= std::byte{1};
+  EXPECT_NE(digest_of_contents(key, b).value(), d);
+}
+
+TEST(image_digest, all_ways_lead_to_one_digest) {
+  const digest_key key = make_digest_key().value(), other = make_digest_key().value();
+  for (const std::size_t blocks : {1u, 2u, 4u, 5u, 63u, 200u}) {
     const auto b = counting(blocks * block_bytes);
-    std::vector<std::byte> digests;
-    for (std::size_t i = 0; i < blocks; ++i) {
-      const digest d = digest_of(bytes_view(b).subspan(i * block_bytes, block_bytes));
-      digests.insert(digests.end(), d.bytes.begin(), d.bytes.end());
-    }
-    EXPECT_EQ(digest_of_contents(b), digest_of(digests)) << blocks;
-    EXPECT_EQ(digests_of(b).contents, digest_of_contents(b));
-    EXPECT_EQ(digests_of(b).stored, digest_of(b));
+    const both_digests both = digests_of(key, b).value();
+    EXPECT_EQ(both.contents, digest_of_contents(key, b).value());
+    EXPECT_EQ(both.stored, digest_of(b));
     const std::vector<std::byte> zeros(b.size());
-    EXPECT_EQ(digest_of_zeros(b.size()), digest_of_contents(zeros));
-    EXPECT_EQ(digest_of_zeros(b.size()), digest_of_contents(zeros));  // and from memory
+    for (const digest_key &k : {key, key, other}) {  // the second time from memory
+      EXPECT_EQ(digest_of_zeros(k, b.size()).value(), digest_of_contents(k, zeros).value());
+    }
   }
 }
 
@@ -71,7 +86,7 @@ TEST(image_superblock, survives_being_written) {
   s.chunks = 2;
   s.contents_bytes = 8192;
   s.flags = flag_signed | flag_encrypted;
-  s.chunk_table = {8192, 2 * record_bytes + tag_bytes};
+  s.chunk_table = {8192, 2 * record_bytes + key_bytes + tag_bytes};
   s.manifest = {12288, 5000};
   s.seals = {20480, 48};
   s.signature = {24576, 96};
@@ -80,7 +95,7 @@ TEST(image_superblock, survives_being_written) {
   const auto back = decode_superblock(b);
   ASSERT_TRUE(back) << back.error().message();
   EXPECT_EQ(*back, s);
-  const unsigned char magic[] = {0x89, 0x53, 0x4d, 0x49, 0x0d, 0x0a, 0x1a, 0x0a, 1, 0, 0, 0};
+  const unsigned char magic[] = {0x89, 0x53, 0x4d, 0x49, 0x0d, 0x0a, 0x1a, 0x0a, 2, 0, 0, 0};
   EXPECT_EQ(std::memcmp(b.data(), magic, sizeof magic), 0);
   EXPECT_EQ(load<std::uint64_t>(b, 24), 28672u);  // as the specification has it
   EXPECT_EQ(load<std::uint32_t>(b, 128), 2u);
@@ -93,7 +108,7 @@ TEST(image_superblock, has_at_most_a_seal_for_each_chunk) {
   s.chunks = 2;
   s.contents_bytes = 8192;
   s.flags = flag_signed | flag_encrypted;
-  s.chunk_table = {8192, 2 * record_bytes + tag_bytes};
+  s.chunk_table = {8192, 2 * record_bytes + key_bytes + tag_bytes};
   s.manifest = {12288, 4096};
   s.signature = {20480, signature_bytes};
   s.file_bytes = 24576;

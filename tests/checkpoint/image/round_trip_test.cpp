@@ -5,6 +5,7 @@
 #include "stillmap/checkpoint/image/internal/file_calls.h"
 #include "stillmap/checkpoint/image/internal/image_error.h"
 #include "tests/checkpoint/image/sample.h"
+#include "tests/support/colliding_chunks.h"
 
 namespace stillmap::image {
 namespace {
@@ -97,7 +98,7 @@ TEST_F(image_round_trip, each_kind_is_used) {
 TEST_F(image_round_trip, nothing_at_all) {
   put("empty.smi", {});
   expect_holds("empty.smi", {});
-  EXPECT_EQ(std::filesystem::file_size(path("empty.smi")), 2 * block_bytes);
+  EXPECT_EQ(std::filesystem::file_size(path("empty.smi")), 3 * block_bytes);
 }
 
 TEST_F(image_round_trip, a_chain_and_what_is_left_of_it) {
@@ -186,18 +187,19 @@ TEST_F(image_round_trip, pages_that_grew_have_parents_for_their_old_chunks) {
   // Remembers which digests it was asked for.
   class asked final : public contents_source {
    public:
-    explicit asked(bytes_view contents) : contents_(contents) {}
+    asked(bytes_view contents, const digest_key &key) : contents_(contents), key_(key) {}
     result<bytes_view> chunk(std::uint64_t offset, std::span<std::byte> room) override {
       return contents_.subspan(offset, room.size());
     }
     std::optional<digest> digest_of(std::uint64_t offset, std::size_t bytes) override {
       digests.push_back(offset);
-      return digest_of_contents(contents_.subspan(offset, bytes));
+      return digest_of_contents(key_, contents_.subspan(offset, bytes)).value();
     }
     std::vector<std::uint64_t> digests;
 
    private:
     bytes_view contents_;
+    digest_key key_;
   };
   // Two pages at the same addresses, whatever their sizes.
   const auto two_pages = [](std::size_t first, std::size_t second) {
@@ -219,12 +221,47 @@ TEST_F(image_round_trip, pages_that_grew_have_parents_for_their_old_chunks) {
   const sample grown = two_pages(2 * min_chunk_bytes, 4 * min_chunk_bytes);
   write_options options = small();
   options.parent = *reader::open(path("a.smi"));
-  asked from(grown.contents);
+  asked from(grown.contents, options.parent->digest_key());
   const auto w = write(path("b.smi"), grown.what, from, options);
   ASSERT_TRUE(w) << w.error().message();
   EXPECT_EQ(w->parent_chunks, 1u);
   EXPECT_EQ(from.digests, std::vector<std::uint64_t>{0}) << "only of what the parent has";
   expect_holds("b.smi", grown);
+}
+
+sample pages_of(std::size_t pages, const std::vector<std::byte> &contents) {
+  sample s;
+  s.what.tags = {"t"};
+  s.what.access_lists = {{}};
+  s.what.blocks = {{1 << 20, pages << 20, 0, 0}};
+  for (std::uint32_t i = 0; i < pages; ++i) {
+    s.what.pages.push_back({contents.size() / pages, on_device(0), handle_type::none, false});
+    s.what.places.push_back({(1ull + i) << 20, i, 0});
+  }
+  s.contents = contents;
+  return s;
+}
+
+// A task's user may choose its contents, and must not be able to choose what an image holds.
+TEST_F(image_round_trip, chunks_made_to_collide_are_both_stored) {
+  const auto [a, b] = stillmap::testing::colliding_chunks(min_chunk_bytes);
+  ASSERT_EQ(digest_of(a), digest_of(b));
+  std::vector<std::byte> both = a;
+  both.insert(both.end(), b.begin(), b.end());
+  write_options signed_and_encrypted = small();
+  signed_and_encrypted.key = make_secret_key().value();
+  signed_and_encrypted.sign_with = make_signing_key().value();
+  open_options open;
+  open.key = signed_and_encrypted.key;
+  const sample two = pages_of(2, both);
+  put("a.smi", two, signed_and_encrypted);
+  expect_holds("a.smi", two, open);
+  // Changed from one to the other since the parent was written.
+  put("b.smi", pages_of(1, a));
+  write_options incremental = small();
+  incremental.parent = *reader::open(path("b.smi"));
+  put("c.smi", pages_of(1, b), incremental);
+  expect_holds("c.smi", pages_of(1, b));
 }
 
 TEST_F(image_round_trip, an_image_does_not_replace_its_parent) {

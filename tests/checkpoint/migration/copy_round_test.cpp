@@ -208,7 +208,7 @@ class welcoming_transport final : public transport {
 
 class cancelled_connections : public stillmap::testing::buffer_test {
  protected:
-  hello greeting() const { return {task_id{}, 1, page(), 64 << 10, 2}; }
+  hello greeting() const { return {task_id{}, 1, page(), 64 << 10, 2, {}}; }
 };
 
 // A peer that never answers the handshake would otherwise delay the end by the whole timeout.

@@ -73,7 +73,7 @@ std::string fuzz_record(bytes_view from) {
 }
 
 hello a_hello(std::uint32_t with_channels) {
-  return {task_id{}, 7, granularity, fuzzed_chunk_bytes, with_channels};
+  return {task_id{}, 7, granularity, fuzzed_chunk_bytes, with_channels, {}};
 }
 
 layout_message a_layout(std::size_t pages, device_address at) {
@@ -110,9 +110,10 @@ std::vector<std::byte> a_session(unsigned steps, bool again) {
   }
   if (again) s.message(0, kind::layout, 0, false, encode(a_layout(2, at)));
   if (next()) {
-    s.message(0, kind::seal, 0, false,
-              encode(std::vector<image::digest>(granularity / fuzzed_chunk_bytes,
-                                                image::digest_of_zeros(fuzzed_chunk_bytes))));
+    s.message(
+        0, kind::seal, 0, false,
+        encode(std::vector<image::digest>(granularity / fuzzed_chunk_bytes,
+                                          image::digest_of_zeros({}, fuzzed_chunk_bytes).value())));
   }
   if (next())
     s.message(2, kind::query, 0, false, encode(outcome_query{task_id{}, session_id{}, 8}));

@@ -306,7 +306,7 @@ TEST_F(dying, a_task_of_an_epoch_older_than_the_record_is_refused) {
       }
       ASSERT_TRUE(file->write(r));
     }
-    const auto s = session::create(dev(), {id, c.epoch, page(), 64 << 10, 2}, {}, options);
+    const auto s = session::create(dev(), {id, c.epoch, page(), 64 << 10, 2, {}}, {}, options);
     ASSERT_EQ(s.has_value(), c.accepted) << (s ? "accepted" : s.error().message());
     if (s) continue;
     EXPECT_TRUE(s.error().is(errc::busy)) << s.error().message();

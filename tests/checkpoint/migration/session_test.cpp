@@ -48,7 +48,7 @@ class session_by_hand : public stillmap::testing::buffer_test {
     control_ = connect();
     data_ = connect();
     ASSERT_TRUE(control_ && data_);
-    tell(*control_, kind::hello, encode(hello{task_, 1, page(), session_chunk_bytes, 1}));
+    tell(*control_, kind::hello, encode(hello{task_, 1, page(), session_chunk_bytes, 1, {}}));
     const auto welcome = reply(*control_, kind::welcome);
     ASSERT_TRUE(welcome) << welcome.error().message();
     session_ = decode_session(welcome->body).value();
@@ -83,7 +83,7 @@ class session_by_hand : public stillmap::testing::buffer_test {
   // Chunk i of the page, all zeros.
   void send_zeros(std::size_t i) {
     header h{kind::zeros, 0, chunk_number(3, static_cast<std::uint32_t>(i)),
-             image::digest_of_zeros(session_chunk_bytes)};
+             image::digest_of_zeros({}, session_chunk_bytes).value()};
     std::byte bytes[header::bytes];
     encode(h, bytes);
     ASSERT_TRUE(data_->send(bytes, reply_timeout));
@@ -120,7 +120,8 @@ TEST_F(session_by_hand, a_seal_is_of_no_use_after_another_round) {
   for (std::size_t i = 0; i < chunks(); ++i) send_zeros(i);
   end_round(1);
   tell(*control_, kind::seal,
-       encode(std::vector<image::digest>(chunks(), image::digest_of_zeros(session_chunk_bytes))));
+       encode(std::vector<image::digest>(chunks(),
+                                         image::digest_of_zeros({}, session_chunk_bytes).value())));
   const auto verified = reply(*control_, kind::verified);
   ASSERT_TRUE(verified) << verified.error().message();
   EXPECT_TRUE(decode_numbers(verified->body)->empty());

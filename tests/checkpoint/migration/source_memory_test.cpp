@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/buffer_test.h"
+#include "tests/support/colliding_chunks.h"
 
 namespace stillmap::migration::testing {
 namespace {
@@ -16,7 +17,7 @@ TEST_F(leaving, chunks_of_pages_that_stay_are_known_after_the_task_has_grown) {
   constexpr std::uint32_t chunk_bytes = 64 << 10;
   const std::size_t in_page = page() / chunk_bytes;
   growable_buffer b = filled(2, "grows", 1);
-  source_memory m(dev(), std::vector<std::string>{"grows"}, chunk_bytes);
+  source_memory m(dev(), std::vector<std::string>{"grows"}, chunk_bytes, {});
   auto different = m.update();
   ASSERT_DONE(different);
   EXPECT_TRUE(*different);
@@ -45,6 +46,30 @@ TEST_F(leaving, chunks_of_pages_that_stay_are_known_after_the_task_has_grown) {
       EXPECT_EQ(c.sent, before[i].sent);
     }
   }
+}
+
+// A task that knows how changes are found must not be able to hide one.
+TEST_F(leaving, a_change_made_to_collide_is_found) {
+  STILLMAP_NEEDS_VMM();
+  const auto [a, b] = stillmap::testing::colliding_chunks(64 << 10);
+  ASSERT_EQ(image::digest_of(a), image::digest_of(b));
+  const growable_buffer memory = filled(1, "changes", 1);
+  source_memory m(dev(), std::vector<std::string>{"changes"}, 64 << 10,
+                  image::make_digest_key().value());
+  ASSERT_TRUE(m.update());
+  ASSERT_TRUE(m.prepare_digests());
+  const auto write = [&](const std::vector<std::byte> &bytes) {
+    const auto *const at = reinterpret_cast<const unsigned char *>(bytes.data());
+    stillmap::testing::put(dev(), memory.address(), {at, at + bytes.size()});
+  };
+  write(a);
+  source_memory::chunk &c = m.chunks().front();
+  c.sent = image::digest_of_contents(m.key(), a).value();
+  c.known = true;
+  const std::size_t first[] = {0};
+  EXPECT_TRUE(m.changed(first)->empty());
+  write(b);
+  EXPECT_EQ(m.changed(first)->size(), 1U);
 }
 
 }  // namespace

@@ -69,7 +69,7 @@ void every_damage(const std::vector<std::byte> &good, T decode) {
 }
 
 hello a_hello() {
-  return {task_id{}, 7, 2 << 20, 64 << 10, 2};
+  return {task_id{}, 7, 2 << 20, 64 << 10, 2, {}};
 }
 
 TEST(migration_wire, EveryMessageDamaged) {

@@ -14,7 +14,7 @@
 
 #include "stillmap/checkpoint/snapshot/internal/chunk_digests_ptx.h"
 #include "stillmap/checkpoint/snapshot/internal/host_kernel.h"
-#include "stillmap/checkpoint/snapshot/internal/kernels/xxh3_lanes.h"
+#include "stillmap/checkpoint/snapshot/internal/kernels/poly1305.h"
 #include "stillmap/vmm/context.h"
 #include "stillmap/vmm/stream.h"
 #include "tests/support/buffer_test.h"
@@ -35,11 +35,19 @@ static_assert(
                    CUresult (*)(const char *, hostcuda_kernel, unsigned, const std::size_t *)>);
 static_assert(sizeof(CUresult) == sizeof(int));
 
+image::digest_key a_key(unsigned seed) {
+  std::mt19937_64 random(seed);
+  image::digest_key key;
+  for (std::byte &b : key.bytes) b = static_cast<std::byte>(random());
+  return key;
+}
+
 // With a digester for one call.
 result<std::vector<image::digest>> chunk_digests(const device &d,
                                                  std::span<const virtual_range> chunks) {
-  return chunk_digester::create(d).and_then(
-      [&](chunk_digester with) { return with.digests_of(chunks); });
+  return chunk_digester::create(d, a_key(1)).and_then([&](chunk_digester with) {
+    return with.digests_of(chunks);
+  });
 }
 
 std::vector<std::byte> random_bytes(std::size_t n, unsigned seed) {
@@ -49,39 +57,70 @@ std::vector<std::byte> random_bytes(std::size_t n, unsigned seed) {
   return out;
 }
 
-// Computes what eight threads of the kernel compute, one lane after the other.
-image::digest by_lanes(const std::vector<std::byte> &bytes) {
+// Computes what `threads` threads of the kernel compute, one after the other.
+image::digest by_threads(const image::digest_key &key, const std::vector<std::byte> &bytes,
+                         unsigned threads) {
   using namespace stillmap_kernels;
-  const auto word = [&](std::size_t stripe, unsigned lane) {
-    std::uint64_t w = 0;
-    std::memcpy(&w, bytes.data() + stripe * stripe_bytes + lane * 8, 8);
-    return w;
+  const auto number = [](const auto &from, std::size_t at) {
+    std::uint64_t n = 0;
+    std::memcpy(&n, from.data() + at, sizeof n);
+    return n;
   };
-  std::uint64_t sums[lanes];
-  std::copy(std::begin(first_sums), std::end(first_sums), sums);
-  const std::size_t stripes = (bytes.size() - 1) / stripe_bytes;
-  for (std::size_t s = 0; s <= stripes; ++s) {
-    const std::size_t in_block = s % stripes_in_block;
-    for (unsigned lane = 0; lane < lanes; ++lane) {
-      const std::uint64_t key = s < stripes ? secret[in_block + lane] : secret_of_last[lane];
-      sums[lane] = take_in(sums[lane], word(s, lane), word(s, lane ^ 1), key);
-      if (s < stripes && in_block + 1 == stripes_in_block) {
-        sums[lane] = scramble(sums[lane], secret[stripes_in_block + lane]);
-      }
+  const element r = clamped(number(key.bytes, 0), number(key.bytes, 8));
+  element_sum sum{};
+  for (unsigned t = 0; t < threads; ++t) {
+    const thread_powers powers = powers_for(r, t, threads);
+    element h{};
+    for (std::size_t at = t * word_bytes; at < bytes.size(); at += threads * word_bytes) {
+      h = plus(times(h, powers.step), coefficient(number(bytes, at), number(bytes, at + 8)));
     }
+    h = times(h, powers.own);
+    for (unsigned i = 0; i < limb_count; ++i) sum.limb[i] += h.limb[i];
   }
-  const digest128 d = digest_of(sums, bytes.size());
-  const std::uint64_t canonical[] = {big_endian(d.high), big_endian(d.low)};
+  const tag made = finish(sum, number(key.bytes, 16), number(key.bytes, 24));
   image::digest out;
-  std::memcpy(out.bytes.data(), canonical, sizeof canonical);
+  std::memcpy(out.bytes.data(), &made, sizeof made);
   return out;
 }
 
-TEST(xxh3_lanes, make_the_digest_that_xxhash_makes) {
-  for (const std::size_t n : {256U, 320U, 1024U, 1088U, 2048U, 4096U, 8192U, 65'536U}) {
-    const std::vector<std::byte> bytes = random_bytes(n, static_cast<unsigned>(n));
-    EXPECT_EQ(by_lanes(bytes), image::digest_of(bytes)) << n << " bytes";
+TEST(poly1305, of_threads_is_that_of_openssl) {
+  for (unsigned seed = 0; seed < 200; ++seed) {
+    const std::size_t blocks = 1 + seed % 17;
+    std::vector<std::byte> bytes = random_bytes(blocks * image::block_bytes, seed);
+    image::digest_key key = a_key(seed);
+    // The largest and the smallest words and keys, where carries go furthest.
+    if (seed % 4 == 1) std::fill(bytes.begin(), bytes.end(), std::byte{0xFF});
+    if (seed % 4 == 2) std::fill(bytes.begin(), bytes.end(), std::byte{0});
+    if (seed % 3 == 1) key.bytes.fill(std::byte{0xFF});
+    if (seed % 3 == 2)
+      std::fill(key.bytes.begin(), key.bytes.begin() + 16, static_cast<std::byte>(seed % 2));
+    const auto expected = image::digest_of_contents(key, bytes);
+    ASSERT_TRUE(expected) << expected.error().message();
+    for (const unsigned threads : {1u, 2u, 32u, 256u}) {
+      EXPECT_EQ(by_threads(key, bytes, threads), *expected) << seed << ", " << threads;
+    }
   }
+}
+
+// Sums next to the modulus, 2^130 - 5: the last subtraction, which random contents never need.
+TEST(poly1305, sums_next_to_the_modulus) {
+  using namespace stillmap_kernels;
+  const element_sum modulus{{limb_mask - 4, limb_mask, limb_mask, limb_mask, limb_mask}};
+  for (int above = -6; above < 10; ++above) {
+    element_sum sum = modulus;
+    sum.limb[0] = static_cast<std::uint64_t>(static_cast<std::int64_t>(sum.limb[0]) + above);
+    const tag t = finish(sum, 0, 0);
+    const bool wraps = above >= 0;
+    EXPECT_EQ(t.high, wraps ? 0 : ~std::uint64_t{0}) << above;
+    // 2^130 - 5 + above, modulo 2^128.
+    EXPECT_EQ(t.low, wraps ? static_cast<std::uint64_t>(above)
+                           : static_cast<std::uint64_t>(std::int64_t{above} - 5))
+        << above;
+  }
+  const element_sum sum{{7, 0, 0, 0, 0}};
+  EXPECT_EQ(finish(sum, ~std::uint64_t{0}, 1).low, 6U);
+  EXPECT_EQ(finish(sum, ~std::uint64_t{0}, 1).high, 2U)
+      << "the carry of the second half of the key";
 }
 
 class chunk_digests_test : public stillmap::testing::buffer_test {};
@@ -93,11 +132,11 @@ TEST_F(chunk_digests_test, of_device_memory_are_those_that_images_store) {
   const std::vector<unsigned char> bytes = testing::pattern(5 * page(), 1);
   testing::put(dev(), b.address(), bytes);
   // Chunks of several sizes, not in address order.
-  const std::size_t sizes[] = {64 << 10, page(), 1 << 20, (64 << 10) + 4096};
+  const std::size_t sizes[] = {4096, page(), 1 << 20, (64 << 10) + 4096};
   std::vector<virtual_range> chunks;
   for (std::size_t i = 0; i < 40; ++i) {
     const std::size_t size = sizes[i % 4];
-    chunks.push_back({b.address() + (39 - i) * 100'000 / 8 * 8, size});
+    chunks.push_back({b.address() + (39 - i) * 100'000 / 16 * 16, size});
   }
   const driver_counts before = counts();
   const auto made = chunk_digests(dev(), chunks);
@@ -106,8 +145,9 @@ TEST_F(chunk_digests_test, of_device_memory_are_those_that_images_store) {
       << "only digests leave the device";
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     const std::size_t at = chunks[i].begin - b.address();
-    EXPECT_EQ((*made)[i], image::digest_of_contents(
-                              std::as_bytes(std::span(bytes).subspan(at, chunks[i].bytes))))
+    EXPECT_EQ((*made)[i],
+              image::digest_of_contents(
+                  a_key(1), std::as_bytes(std::span(bytes).subspan(at, chunks[i].bytes))))
         << "chunk " << i;
   }
 }
@@ -142,7 +182,7 @@ TEST_F(chunk_digests_test, a_launch_that_fails_waits_for_those_before) {
   if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "needs two processors";
   growable_buffer b = make();
   ASSERT_TRUE(b.resize(4 * page()));
-  auto with = chunk_digester::create(dev());
+  auto with = chunk_digester::create(dev(), a_key(1));
   ASSERT_TRUE(with) << with.error().message();
   const virtual_range chunks[] = {{b.address() + 2 * page(), page()},
                                   {b.address() + 3 * page(), page()}};
@@ -176,7 +216,7 @@ TEST_F(chunk_digests_test, wait_for_nobody_elses_work) {
     testing::release(busy->get());
   });
   {
-    auto with = chunk_digester::create(dev());
+    auto with = chunk_digester::create(dev(), a_key(1));
     EXPECT_TRUE(with);
     for (std::size_t n = 1; with && n <= 64; n *= 8) {  // needs more room each time
       const std::vector<virtual_range> chunks(n, {b.address(), n * 64_KiB});
@@ -189,19 +229,18 @@ TEST_F(chunk_digests_test, wait_for_nobody_elses_work) {
   EXPECT_TRUE(busy->synchronize());
 }
 
-// A thread block has 16 scratch bytes for each 4,096 bytes of the largest chunk: here more than a
-// page for all blocks together.
-TEST_F(chunk_digests_test, scratch_memory_that_is_not_there_is_an_error_and_keeps_no_page) {
+// The list of chunks and their digests, 32 bytes each, are more than a page here.
+TEST_F(chunk_digests_test, memory_that_is_not_there_is_an_error_and_keeps_no_page) {
   STILLMAP_NEEDS_HOSTCUDA();
   STILLMAP_NEEDS_VMM();
-  const std::size_t most = 32 * page();
+  const std::size_t most = 4 * page();
   growable_buffer b = make();
   ASSERT_TRUE(b.resize(most));
   const std::vector<unsigned char> bytes = testing::pattern(most, 1);
   testing::put(dev(), b.address(), bytes);
-  std::vector<virtual_range> chunks(page() / (most / 4096 * 16), {b.address(), 64_KiB});
+  std::vector<virtual_range> chunks(page() / 32, {b.address(), 4_KiB});
   chunks.push_back({b.address(), most});
-  auto with = chunk_digester::create(dev());
+  auto with = chunk_digester::create(dev(), a_key(1));
   ASSERT_TRUE(with) << with.error().message();
   const std::size_t physical = dev().space().stats().physical.bytes();
   leave_free(1);
@@ -215,7 +254,7 @@ TEST_F(chunk_digests_test, scratch_memory_that_is_not_there_is_an_error_and_keep
   EXPECT_EQ(dev().space().stats().physical.bytes(), physical);
   const auto made = with->digests_of(chunks);
   ASSERT_TRUE(made) << made.error().message();
-  EXPECT_EQ(made->back(), image::digest_of_contents(std::as_bytes(std::span(bytes))));
+  EXPECT_EQ(made->back(), image::digest_of_contents(a_key(1), std::as_bytes(std::span(bytes))));
   testing::hostcuda_control::occupy(0, 0);
 }
 
@@ -239,9 +278,8 @@ TEST_F(chunk_digests_test, addresses_that_are_not_mapped_are_a_fault) {
     ASSERT_TRUE(kernel) << kernel.error().message();
     const std::uint64_t elsewhere = (b.address() + b.reserved()).value();
     std::uint64_t list = list_is_mapped ? b.address().value() : elsewhere, count = 1,
-                  room = b.address().value(), words = 32,
-                  digests = list_is_mapped ? elsewhere : b.address().value();
-    void *params[] = {&list, &count, &room, &words, &digests};
+                  digests = list_is_mapped ? elsewhere : b.address().value(), key = 0;
+    void *params[] = {&list, &count, &digests, &key, &key, &key, &key};
     ASSERT_TRUE(driver().launch(*kernel, 1, 256, params, s.get()));
     const status done = s.synchronize();
     ASSERT_FALSE(done);
@@ -249,12 +287,13 @@ TEST_F(chunk_digests_test, addresses_that_are_not_mapped_are_a_fault) {
   }
 }
 
-TEST_F(chunk_digests_test, chunks_that_are_too_small_are_refused) {
+TEST_F(chunk_digests_test, chunks_that_are_no_whole_blocks_are_refused) {
   STILLMAP_NEEDS_VMM();
   growable_buffer b = make();
   ASSERT_TRUE(b.resize(page()));
-  for (const std::size_t bytes : {std::size_t{15} * 4096, std::size_t{65'536 + 8}}) {
-    const virtual_range chunk{b.address(), bytes};
+  for (const virtual_range chunk :
+       {virtual_range{b.address(), 4096 + 8}, virtual_range{b.address(), 0},
+        virtual_range{b.address() + 8, 4096}}) {
     const auto made = chunk_digests(dev(), {&chunk, 1});
     ASSERT_FALSE(made);
     EXPECT_TRUE(made.error().is(errc::not_supported));

@@ -15,7 +15,7 @@ constexpr std::size_t chunk = 64 << 10;
 // With a digester for one call.
 result<std::vector<image::digest>> prefetched_digests(const device &d,
                                                       std::span<const virtual_range> chunks) {
-  return chunk_digester::create(d).and_then(
+  return chunk_digester::create(d, {}).and_then(
       [&](chunk_digester with) { return with.digests_of(chunks); });
 }
 
@@ -41,7 +41,7 @@ TEST_F(digest_prefetch_test, digests_do_not_depend_on_parts_or_on_the_order_of_q
   const auto all = prefetched_digests(dev(), chunks);
   ASSERT_TRUE(all) << all.error().message();
   for (const std::size_t part : {std::size_t{1}, 3 * chunk, b.size(), 9 * b.size()}) {
-    digest_prefetch ahead(dev(), chunks, part);
+    digest_prefetch ahead(dev(), chunks, {}, part);
     EXPECT_EQ(ahead.of(chunks.size() - 1), all->back());
     std::thread other([&] {
       for (std::size_t i = 0; i < chunks.size(); ++i) EXPECT_EQ(ahead.of(i), (*all)[i]) << i;
@@ -55,7 +55,7 @@ TEST_F(digest_prefetch_test, destroying_it_does_not_wait_for_the_rest) {
   STILLMAP_NEEDS_VMM();
   growable_buffer b = filled();
   for (int i = 0; i < 8; ++i) {
-    digest_prefetch ahead(dev(), chunks_of(b), 1);
+    digest_prefetch ahead(dev(), chunks_of(b), {}, 1);
     if (i % 2 == 0) {
       EXPECT_TRUE(ahead.of(0));
     }
@@ -73,7 +73,7 @@ TEST_F(digest_prefetch_test, digests_end_where_the_driver_fails) {
   const auto all = prefetched_digests(dev(), chunks);
   ASSERT_TRUE(all);
   control::fail("cuLaunchKernel", 3, CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
-  digest_prefetch ahead(dev(), chunks, 1);
+  digest_prefetch ahead(dev(), chunks, {}, 1);
   EXPECT_EQ(ahead.of(0), (*all)[0]);
   EXPECT_EQ(ahead.of(1), (*all)[1]);
   EXPECT_FALSE(ahead.of(2));
@@ -81,10 +81,10 @@ TEST_F(digest_prefetch_test, digests_end_where_the_driver_fails) {
   EXPECT_EQ(ahead.of(1), (*all)[1]);
 }
 
-TEST_F(digest_prefetch_test, chunks_too_small_for_the_device_have_no_digest) {
+TEST_F(digest_prefetch_test, chunks_that_the_device_cannot_digest_have_none) {
   STILLMAP_NEEDS_VMM();
   const growable_buffer b = filled();
-  digest_prefetch ahead(dev(), {{b.address(), 15 * 4096}});
+  digest_prefetch ahead(dev(), {{b.address(), 4096 + 8}}, {});
   EXPECT_FALSE(ahead.of(0));
 }
 

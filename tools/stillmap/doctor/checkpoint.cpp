@@ -41,7 +41,7 @@ status compute_digests(const device &d) {
   STILLMAP_ASSIGN_OR_RETURN(auto buffer, growable_buffer::create(d, options));
   STILLMAP_RETURN_IF_ERROR(buffer.resize(chunk));
   const virtual_range one{buffer.address(), chunk};
-  STILLMAP_ASSIGN_OR_RETURN(auto digester, snapshot::chunk_digester::create(d));
+  STILLMAP_ASSIGN_OR_RETURN(auto digester, snapshot::chunk_digester::create(d, {}));
   STILLMAP_RETURN_IF_ERROR(digester.digests_of({&one, 1}));
   return {};
 }

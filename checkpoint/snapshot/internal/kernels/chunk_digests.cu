@@ -1,87 +1,64 @@
-// The digests of chunks as an image stores them (docs/image_format.md#digests), at the speed of the
-// memory: XXH3-128 of each 4,096 bytes, and of those digests one after the other.
+// The digests of chunks as an image stores them (docs/image_format.md#digests): Poly1305 of each.
 // tools/gpu/kernels makes ../chunk_digests_ptx.h of it.
-#include "stillmap/checkpoint/snapshot/internal/kernels/xxh3_lanes.h"
+#include "stillmap/checkpoint/snapshot/internal/kernels/poly1305.h"
+
+namespace stillmap_kernels {
+struct chunk {
+  uint64_t address, bytes;
+};
+}  // namespace stillmap_kernels
 
 namespace {
 
 using namespace stillmap_kernels;
 
-constexpr unsigned block_bytes = 4096;
-constexpr unsigned threads = 256;
-constexpr unsigned teams = threads / lanes;  // each of eight lanes, for one block at a time
+constexpr unsigned threads = 256;  // one word each of a block of 4,096 bytes
+constexpr unsigned warp = 32;
 
-struct chunk {
-  uint64_t address, bytes;
-};
+__device__ __forceinline__ element load(const ulonglong2 *at) {
+  const ulonglong2 w = __ldcs(at);  // each byte is read once
+  return coefficient(w.x, w.y);
+}
 
-// What a lane needs of the secret, in registers: constant memory answers one address at a time, and
-// eight lanes ask for eight.
-struct lane_keys {
-  uint64_t of_stripe[stripes_in_block];
-  uint64_t of_scramble, of_last;
-};
-
-// Eight threads of a warp, side by side: all of them have the digest.
-__device__ __forceinline__ digest128 digest_by_team(const uint64_t *words, uint64_t bytes,
-                                                    unsigned lane, unsigned team_mask,
-                                                    const lane_keys &keys) {
-  uint64_t sum = first_sums[lane];
-  const uint64_t *at = words + lane;
-  const auto take = [&](uint64_t key) {
-    const uint64_t own = *at;
-    sum = take_in(sum, own, __shfl_xor_sync(team_mask, own, 1, lanes), key);
-    at += lanes;
-  };
-  uint64_t left = (bytes - 1) / stripe_bytes;  // stripes, but for the last
-  for (; left >= stripes_in_block; left -= stripes_in_block) {
-#pragma unroll
-    for (unsigned n = 0; n < stripes_in_block; ++n) take(keys.of_stripe[n]);
-    sum = scramble(sum, keys.of_scramble);
+__device__ __forceinline__ void add_up_warp(element_sum &sum) {
+  for (unsigned away = warp / 2; away != 0; away /= 2) {
+    for (unsigned i = 0; i < limb_count; ++i) {
+      sum.limb[i] += __shfl_down_sync(0xFFFFFFFFu, sum.limb[i], away);
+    }
   }
-#pragma unroll
-  for (unsigned n = 0; n < stripes_in_block - 1; ++n) {
-    if (n < left) take(keys.of_stripe[n]);
-  }
-  take(keys.of_last);
-  uint64_t sums[lanes];
-  for (unsigned i = 0; i < lanes; ++i) sums[i] = __shfl_sync(team_mask, sum, i, lanes);
-  return digest_of(sums, bytes);
 }
 
 }  // namespace
 
-// chunks[i] are at least 16 blocks of 4,096 bytes each, whole ones, at multiples of 8. `scratch` has
-// room for 16 bytes for each block of the largest chunk and of each of the grid's thread blocks.
+// chunks[i] are whole blocks of 4,096 bytes, at multiples of 16. `r` and `s` are the halves of the
+// key.
 extern "C" __global__ void __launch_bounds__(threads)
-    stillmap_chunk_digests(const chunk *chunks, uint64_t count, uint64_t *scratch,
-                           uint64_t scratch_words, uint64_t *digests) {
-  const unsigned lane = threadIdx.x % lanes, team = threadIdx.x / lanes;
-  const unsigned team_mask = 0xFFu << (threadIdx.x % 32 / lanes * lanes);
-  lane_keys keys;
-  for (unsigned n = 0; n < stripes_in_block; ++n) keys.of_stripe[n] = secret[n + lane];
-  keys.of_scramble = secret[stripes_in_block + lane];
-  keys.of_last = secret_of_last[lane];
-  uint64_t *const mine = scratch + blockIdx.x * scratch_words;
+    stillmap_chunk_digests(const chunk *chunks, uint64_t count, ulonglong2 *digests, uint64_t r_low,
+                           uint64_t r_high, uint64_t s_low, uint64_t s_high) {
+  __shared__ element_sum parts[threads / warp];
+  const thread_powers powers = powers_for(clamped(r_low, r_high), threadIdx.x, threads);
   for (uint64_t c = blockIdx.x; c < count; c += gridDim.x) {
     const chunk what = chunks[c];
-    const uint64_t *const words = reinterpret_cast<const uint64_t *>(what.address);
-    const uint64_t blocks = what.bytes / block_bytes;
-    for (uint64_t b = team; b < blocks; b += teams) {
-      const digest128 d =
-          digest_by_team(words + b * (block_bytes / 8), block_bytes, lane, team_mask, keys);
-      if (lane == 0) {
-        mine[2 * b] = big_endian(d.high);
-        mine[2 * b + 1] = big_endian(d.low);
-      }
+    const ulonglong2 *at = reinterpret_cast<const ulonglong2 *>(what.address) + threadIdx.x;
+    const uint64_t blocks = what.bytes / (threads * word_bytes);
+    element h = load(at);
+#pragma unroll 4
+    for (uint64_t b = 1; b < blocks; ++b) {
+      at += threads;
+      h = plus(times(h, powers.step), load(at));
     }
+    h = times(h, powers.own);
+    element_sum sum;
+    for (unsigned i = 0; i < limb_count; ++i) sum.limb[i] = h.limb[i];
+    add_up_warp(sum);
+    if (threadIdx.x % warp == 0) parts[threadIdx.x / warp] = sum;
     __syncthreads();
-    if (team == 0) {
-      const digest128 d = digest_by_team(mine, blocks * 16, lane, team_mask, keys);
-      if (lane == 0) {
-        digests[2 * c] = big_endian(d.high);
-        digests[2 * c + 1] = big_endian(d.low);
+    if (threadIdx.x == 0) {
+      for (unsigned w = 1; w < threads / warp; ++w) {
+        for (unsigned i = 0; i < limb_count; ++i) sum.limb[i] += parts[w].limb[i];
       }
+      const tag t = finish(sum, s_low, s_high);
+      digests[c] = {t.low, t.high};
     }
     __syncthreads();
   }
