@@ -1,53 +1,20 @@
 #include "stillmap/allocators/shared_quota.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "stillmap/allocators/internal/quota_file.h"
 #include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 
-#include <fcntl.h>
-#include <pthread.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <atomic>
-#include <cerrno>
-#include <mutex>
-#include <set>
-#include <utility>
-
 namespace stillmap {
-
-// Each field is one aligned word that is written at once, so a participant that dies leaves the old
-// state or the new one. The sum is not stored; it is computed from the slots.
-struct quota_slot {
-  std::atomic<std::uint64_t> reserved;
-  std::atomic<std::uint32_t> process;
-  std::uint32_t unused;
-};
-struct quota_file {
-  std::atomic<std::uint64_t> magic;  // written last
-  std::atomic<std::uint64_t> limit;
-  quota_slot slots[shared_quota::max_participants];
-};
-static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
-
 namespace {
-
-constexpr std::uint64_t kMagic = 0x31544f55514d5453;  // "STMQUOT1"
-
-// Record locks on the file: byte 0 guards the ledger, byte 1 + i is held by participant i while it
-// lives. They belong to the open file description, and the kernel drops them when the process dies.
-struct flock byte_lock(short type, off_t at) {
-  struct flock l = {};
-  l.l_type = type;
-  l.l_whence = SEEK_SET;
-  l.l_start = at;
-  l.l_len = 1;
-  return l;
-}
-
-tl::unexpected<error> system_error(const char *operation, const char *reason) {
-  return make_system_error(errno, operation, reason);
-}
 
 std::string path_of(const std::string &name) {
   return name.find('/') == std::string::npos ? "/dev/shm/" + name : name;
@@ -57,113 +24,94 @@ std::string path_of(const std::string &name) {
 
 class shared_quota::ledger {
  public:
-  ledger() { open_files().add(this); }
+  explicit ledger(std::string path) : path_(std::move(path)) {}
   ~ledger() {
-    if (file_ != nullptr && alive()) {
-      if (own_ != nullptr) own_->reserved.store(0);
-      munmap(file_, sizeof *file_);
-    }
-    open_files().remove(this);
-    if (fd_ >= 0) close(fd_);
+    constexpr const char *op = "shared_quota::~shared_quota";
+    quota_slot found;
+    // The slot is free once the kernel has dropped its lock, whatever is in it.
+    if (!joined_ || !file_.is_open() || !file_.read_slot(slot_, found, op)) return;
+    if (found == own_) (void)file_.write_slot(slot_, {}, op);
   }
 
-  status open(const char *path, std::uint64_t limit) {
-    fd_ = ::open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    return fd_ >= 0 ? join(limit) : system_error("shared_quota::open", "the file cannot be opened");
-  }
-
-  status join(std::uint64_t limit) {
+  status open(std::uint64_t limit) {
     constexpr const char *op = "shared_quota::open";
-    const ledger_lock locked(*this);
-    if (!locked) return system_error(op, "the file cannot be locked");
-    struct stat st = {};
-    if (fstat(fd_, &st) != 0) return system_error(op, "the file's size cannot be read");
-    // Allocates the blocks: a write to a page without shared memory behind it raises SIGBUS.
-    if (st.st_size == 0 && (errno = posix_fallocate(fd_, 0, sizeof(quota_file))) != 0) {
-      return system_error(op, "there is no room for the ledger");
-    }
-    if (st.st_size != 0 && st.st_size != sizeof(quota_file)) {
-      return make_error(errc::corrupt, op, "the file is not a quota", st.st_size,
-                        sizeof(quota_file), error_unit::bytes);
-    }
-    void *const at = mmap(nullptr, sizeof(quota_file), PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
-    if (at == MAP_FAILED) return system_error(op, "the file cannot be mapped");
-    file_ = static_cast<quota_file *>(at);
-    // A child's mapping would keep the file open, and with it this participant's lock.
-    if (madvise(at, sizeof(quota_file), MADV_DONTFORK) != 0) {
-      return system_error(op, "the mapping cannot be excluded from forked children");
-    }
-    const std::uint64_t magic = file_->magic;
-    if (magic != 0 && magic != kMagic) {
-      return make_error(errc::corrupt, op, "the file is not a quota");
-    }
-    if (magic == 0) {  // new, or its creator died before it finished
+    STILLMAP_RETURN_IF_ERROR(file_.open(path_.c_str(), op));
+    const ledger_lock locked(*this, op);
+    STILLMAP_RETURN_IF_ERROR(locked.outcome());
+    // A file without contents is new, unless participants use it.
+    const bool in_use = file_.is_any_slot_locked();
+    if (!in_use) STILLMAP_RETURN_IF_ERROR(file_.allocate(op));
+    STILLMAP_RETURN_IF_ERROR(file_.read(table_, op));
+    if (in_use && table_.header.magic == 0) return truncated(op);
+    if (table_.header.magic == 0) {
       if (limit == 0) {
         return make_error(errc::invalid_argument, op,
                           "the quota does not exist, and no limit was given to create it");
       }
-      file_->limit = limit;
-      file_->magic = kMagic;
+      table_.header = {quota_table::magic, limit, 0, 0};
+      STILLMAP_RETURN_IF_ERROR(file_.write_header(table_.header, op));
     }
-    if (limit != 0 && file_->limit != limit) {
+    if (limit != 0 && table_.header.limit != limit) {
       return make_error(errc::invalid_argument, op, "the quota exists with another limit", limit,
-                        file_->limit, error_unit::bytes);
+                        table_.header.limit, error_unit::bytes);
     }
-    return take_slot();
+    return take_slot(op);
   }
 
   status reserve(std::uint64_t bytes) {
     constexpr const char *op = "shared_quota::reserve";
-    const std::lock_guard threads(mutex_);
-    if (!alive()) return forked(op);
-    const ledger_lock locked(*this);
-    if (!locked) return system_error(op, "the ledger cannot be locked");
+    const ledger_lock locked(*this, op);
+    STILLMAP_RETURN_IF_ERROR(locked.outcome());
+    STILLMAP_RETURN_IF_ERROR(read(op));
     std::uint64_t left = room();
-    if (left < bytes && reclaim_dead_participants()) left = room();
+    if (left < bytes) {
+      STILLMAP_RETURN_IF_ERROR(reclaim_dead_participants(op));
+      left = room();
+    }
     if (left < bytes) {
       return make_error(errc::out_of_memory, op, "the request exceeds the bytes left in the quota",
                         bytes, left, error_unit::bytes);
     }
-    own_->reserved.fetch_add(bytes);
-    return {};
+    return write_own(own_.reserved + bytes, op);
   }
 
+  // Without the lock of the ledger, so that it never waits for another process: no other process
+  // writes this slot while this one lives.
   status release(std::uint64_t bytes) {
     constexpr const char *op = "shared_quota::release";
+    if (!file_.is_open()) return forked(op);
     const std::lock_guard threads(mutex_);
-    if (!alive()) return forked(op);
-    const std::uint64_t held = own_->reserved;
-    if (bytes > held) {
+    if (bytes > own_.reserved) {
       return make_error(errc::invalid_argument, op,
-                        "the bytes exceed this participant's reservation", bytes, held,
+                        "the bytes exceed this participant's reservation", bytes, own_.reserved,
                         error_unit::bytes);
     }
-    own_->reserved.store(held - bytes);  // no other process writes it while this one lives
-    return {};
+    quota_slot found;
+    STILLMAP_RETURN_IF_ERROR(file_.read_slot(slot_, found, op));
+    if (found != own_) return truncated(op);
+    return write_own(own_.reserved - bytes, op);
   }
 
   status set_limit(std::uint64_t bytes) {
     constexpr const char *op = "shared_quota::set_limit";
     if (bytes == 0) return make_error(errc::invalid_argument, op, "the limit must not be 0");
-    const std::lock_guard threads(mutex_);
-    if (!alive()) return forked(op);
-    const ledger_lock locked(*this);
-    if (!locked) return system_error(op, "the ledger cannot be locked");
-    file_->limit = bytes;
-    return {};
+    const ledger_lock locked(*this, op);
+    STILLMAP_RETURN_IF_ERROR(locked.outcome());
+    STILLMAP_RETURN_IF_ERROR(read(op));
+    table_.header.limit = bytes;
+    return file_.write_header(table_.header, op);
   }
 
   result<quota_stats> stats() {
     constexpr const char *op = "shared_quota::stats";
-    const std::lock_guard threads(mutex_);
-    if (!alive()) return tl::unexpected(forked(op).error());
-    const ledger_lock locked(*this);
-    if (!locked) return system_error(op, "the ledger cannot be locked");
-    reclaim_dead_participants();
+    const ledger_lock locked(*this, op);
+    STILLMAP_RETURN_IF_ERROR(locked.outcome());
+    STILLMAP_RETURN_IF_ERROR(read(op));
+    STILLMAP_RETURN_IF_ERROR(reclaim_dead_participants(op));
     quota_stats out;
-    out.limit = file_->limit;
-    out.own = own_->reserved;
-    for (const quota_slot &s : file_->slots) {
+    out.limit = table_.header.limit;
+    out.own = own_.reserved;
+    for (const quota_slot &s : table_.used()) {
       if (s.process == 0) continue;
       out.reserved += s.reserved;
       out.participants.push_back({s.process, s.reserved});
@@ -171,108 +119,140 @@ class shared_quota::ledger {
     return out;
   }
 
- private:
-  // Closes the files in a forked child, where they would keep the parent's locks alive.
-  class open_ledgers {
-   public:
-    open_ledgers() { pthread_atfork(lock, unlock, close_all); }
-    void add(ledger *l) {
-      const std::lock_guard guard(mutex_);
-      all_.insert(l);
-    }
-    void remove(ledger *l) {
-      const std::lock_guard guard(mutex_);
-      all_.erase(l);
-    }
-
-   private:
-    static void lock() { open_files().mutex_.lock(); }
-    static void unlock() { open_files().mutex_.unlock(); }
-    static void close_all() {
-      for (ledger *l : open_files().all_) close(std::exchange(l->fd_, -1));
-      unlock();
-    }
-    std::mutex mutex_;
-    std::set<ledger *> all_;
-  };
-  static open_ledgers &open_files() {
-    static open_ledgers *const all = new open_ledgers;  // never destroyed: fork handlers use it
-    return *all;
+  // Names the file in an error. A refusal, which is ordinary, costs no host memory.
+  template <class T>
+  T named(T r) const {
+    if (r || r.error().is(errc::out_of_memory)) return r;
+    return tl::unexpected<error>(r.error().about(path_));
   }
 
-  // Holds the lock on the ledger.
+ private:
+  // Holds the lock of the ledger, and the mutex.
   class ledger_lock {
    public:
-    explicit ledger_lock(const ledger &l) : ledger_(l), ok_(l.lock(F_OFD_SETLKW, F_WRLCK, 0)) {}
+    ledger_lock(ledger &l, const char *op) : ledger_(l), outcome_(l.lock(op)) {}
     ~ledger_lock() {
-      if (ok_) ledger_.lock(F_OFD_SETLK, F_UNLCK, 0);
+      if (!outcome_) return;
+      ledger_.file_.unlock_ledger();
+      ledger_.mutex_.unlock();
     }
     ledger_lock(const ledger_lock &) = delete;
-    explicit operator bool() const { return ok_; }
+    const status &outcome() const { return outcome_; }
 
    private:
-    const ledger &ledger_;
-    const bool ok_;
+    ledger &ledger_;
+    const status outcome_;
   };
 
-  bool lock(int command, short type, off_t at) const {
-    struct flock l = byte_lock(type, at);
-    while (fcntl(fd_, command, &l) != 0) {
-      if (errno != EINTR) return false;
+  // A stopped process keeps its locks, and no wait for one has a timeout: tries again and again. Lets
+  // go of the mutex meanwhile, so that threads that release wait for nobody.
+  status lock(const char *op) {
+    using clock = std::chrono::steady_clock;
+    if (!file_.is_open()) return forked(op);
+    clock::time_point until{};
+    for (int tries = 0;; ++tries) {
+      mutex_.lock();
+      if (file_.try_lock_ledger()) return {};
+      const int code = errno;
+      mutex_.unlock();
+      if (code != EAGAIN && code != EACCES) {
+        return make_system_error(code, op, "the ledger cannot be locked");
+      }
+      if (tries == 0) until = clock::now() + lock_timeout;
+      if (clock::now() >= until) return held_too_long(op);
+      if (tries < 64) {
+        ::sched_yield();
+      } else {
+        std::this_thread::sleep_for(std::chrono::microseconds(std::min(tries, 1000)));
+      }
     }
-    return true;
   }
 
-  // The functions below require the lock on the ledger.
+  status held_too_long(const char *op) {
+    return with_host_memory(op, [&]() -> status {
+      const auto table = std::make_unique<quota_table>();
+      STILLMAP_RETURN_IF_ERROR(file_.read(*table, op));
+      const int holder = file_.find_ledger_holder(table->used());
+      const error e{make_error_code(errc::busy),
+                    op,
+                    "a process that is stopped or does not run holds the ledger's lock: let it "
+                    "continue (SIGCONT), or end it",
+                    static_cast<std::uint64_t>(lock_timeout.count()),
+                    0,
+                    error_unit::milliseconds,
+                    {}};
+      if (holder == 0) return tl::unexpected(e);
+      return tl::unexpected(e.with({.found = "process " + std::to_string(holder)}));
+    });
+  }
+
+  // The functions below require both locks, write_own() the mutex only.
+
+  // Reads the ledger, and finds out whether it is still the one that this participant has joined.
+  status read(const char *op) {
+    STILLMAP_RETURN_IF_ERROR(file_.read(table_, op));
+    const bool same = table_.header.magic != 0 && slot_ < table_.header.used;
+    return same && table_.slots[slot_] == own_ ? status() : truncated(op);
+  }
 
   std::uint64_t room() const {
     std::uint64_t sum = 0;
-    for (const quota_slot &s : file_->slots) sum += s.reserved;
-    const std::uint64_t limit = file_->limit;
+    for (const quota_slot &s : table_.used()) sum += s.reserved;
+    const std::uint64_t limit = table_.header.limit;
     return limit > sum ? limit - sum : 0;
   }
 
-  bool is_alive(std::size_t i) const {
-    struct flock l = byte_lock(F_WRLCK, static_cast<off_t>(1 + i));
-    return fcntl(fd_, F_OFD_GETLK, &l) != 0 || l.l_type != F_UNLCK;
-  }
-
-  // Releases the reservations of dead participants. True: there were any.
-  bool reclaim_dead_participants() const {
-    bool made_room = false;
-    for (std::size_t i = 0; i < max_participants; ++i) {
-      quota_slot &s = file_->slots[i];
-      if (s.process == 0 || &s == own_ || is_alive(i)) continue;
-      made_room = s.reserved.exchange(0) != 0 || made_room;
-      s.process = 0;
+  status reclaim_dead_participants(const char *op) {
+    for (std::size_t i = 0; i < table_.header.used; ++i) {
+      quota_slot &s = table_.slots[i];
+      if (s == quota_slot() || i == slot_ || file_.is_slot_locked(i)) continue;
+      STILLMAP_RETURN_IF_ERROR(file_.write_slot(i, {}, op));
+      s = {};
     }
-    return made_room;
+    return {};
   }
 
-  status take_slot() {
-    constexpr const char *op = "shared_quota::open";
-    for (std::size_t i = 0; i < max_participants; ++i) {
+  status take_slot(const char *op) {
+    for (slot_ = 0; slot_ < max_participants; ++slot_) {
       // A slot is free if its lock can be taken, whatever its last owner left in it.
-      if (!lock(F_OFD_SETLK, F_WRLCK, static_cast<off_t>(1 + i))) continue;
-      own_ = &file_->slots[i];
-      own_->reserved = 0;
-      own_->process = static_cast<std::uint32_t>(getpid());
+      if (!file_.try_lock_slot(slot_)) continue;
+      if (slot_ >= table_.header.used) {
+        table_.header.used = slot_ + 1;
+        STILLMAP_RETURN_IF_ERROR(file_.write_header(table_.header, op));
+      }
+      STILLMAP_RETURN_IF_ERROR(write_own(0, op));
+      joined_ = true;
       return {};
     }
     return make_error(errc::busy, op, "the quota has no free slot for a participant",
                       max_participants, max_participants, error_unit::items);
   }
 
-  bool alive() const { return process_ == getpid(); }
+  status write_own(std::uint64_t reserved, const char *op) {
+    const auto now = quota_slot::of(reserved, process_);
+    STILLMAP_RETURN_IF_ERROR(file_.write_slot(slot_, now, op));
+    own_ = now;
+    return {};
+  }
+
   static status forked(const char *op) {
     return make_error(errc::not_supported, op, "the process is a forked child of the participant");
   }
+  static status truncated(const char *op) {
+    return make_error(errc::corrupt, op,
+                      "another process has truncated or overwritten the file that is in use: end "
+                      "the participants, remove the quota and create it again");
+  }
 
-  int fd_ = -1;  // -1 in a child, too
-  quota_file *file_ = nullptr;
-  quota_slot *own_ = nullptr;
-  const pid_t process_ = getpid();
+  const std::string path_;
+  quota_file file_;
+  const std::uint32_t process_ = static_cast<std::uint32_t>(getpid());
   std::mutex mutex_;  // record locks do not exclude threads of one process
+  // What the mutex protects:
+  std::size_t slot_ = 0;
+  bool joined_ = false;
+  quota_slot own_;  // as last written
+  quota_table table_;
 };
 
 shared_quota::shared_quota(std::unique_ptr<ledger> l) : ledger_(std::move(l)) {}
@@ -284,9 +264,8 @@ result<std::shared_ptr<shared_quota>> shared_quota::open(const std::string &name
   if (name.empty()) return make_error(errc::invalid_argument, op, "the name is empty");
   return with_host_memory(op, [&]() -> result<std::shared_ptr<shared_quota>> {
     // All host memory first: a file that is created is kept.
-    const std::string path = path_of(name);
-    std::shared_ptr<shared_quota> made(new shared_quota(std::make_unique<ledger>()));
-    STILLMAP_RETURN_IF_ERROR(made->ledger_->open(path.c_str(), limit));
+    std::shared_ptr<shared_quota> made(new shared_quota(std::make_unique<ledger>(path_of(name))));
+    STILLMAP_RETURN_IF_ERROR(made->ledger_->named(made->ledger_->open(limit)));
     return made;
   });
 }
@@ -295,21 +274,21 @@ status shared_quota::remove(const std::string &name) {
   constexpr const char *op = "shared_quota::remove";
   return with_host_memory(op, [&]() -> status {
     if (unlink(path_of(name).c_str()) == 0) return {};
-    return system_error(op, "the file cannot be deleted");
+    return make_system_error(errno, op, "the file cannot be deleted", path_of(name));
   });
 }
 
 status shared_quota::reserve(std::uint64_t bytes) {
-  return ledger_->reserve(bytes);
+  return ledger_->named(ledger_->reserve(bytes));
 }
 status shared_quota::release(std::uint64_t bytes) {
-  return ledger_->release(bytes);
+  return ledger_->named(ledger_->release(bytes));
 }
 status shared_quota::set_limit(std::uint64_t bytes) {
-  return ledger_->set_limit(bytes);
+  return ledger_->named(ledger_->set_limit(bytes));
 }
 result<quota_stats> shared_quota::stats() {
-  return with_host_memory("shared_quota::stats", [&] { return ledger_->stats(); });
+  return with_host_memory("shared_quota::stats", [&] { return ledger_->named(ledger_->stats()); });
 }
 
 }  // namespace stillmap

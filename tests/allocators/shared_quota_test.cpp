@@ -1,12 +1,18 @@
 #include "stillmap/allocators/shared_quota.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdio>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <future>
 #include <thread>
 #include <vector>
 
@@ -147,6 +153,100 @@ TEST_F(shared_quota_test, a_fork_takes_no_part) {
   EXPECT_TRUE(observer->reserve(100)) << "the dead participant's child still holds its share";
   (void)!write(to_child[1], "x", 1);
   for (const int fd : {to_parent[0], to_parent[1], to_child[0], to_child[1]}) close(fd);
+}
+
+// Runs `act` in a child, so that what would end this process is seen; returns how the child ended.
+template <class Act>
+int how_a_child_ends(Act act) {
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(30);
+    _exit(act() ? 0 : 1);
+  }
+  int how = 0;
+  EXPECT_EQ(waitpid(child, &how, 0), child);
+  return how;
+}
+
+bool is_corrupt(const auto &r) {
+  return !r && r.error().is(errc::corrupt);
+}
+
+TEST_F(shared_quota_test, a_truncated_file_ends_no_participant) {
+  const int how = how_a_child_ends([&] {
+    const auto q = join();
+    if (!q->reserve(10)) return false;
+    for (const int bytes : {0, 100, 4096}) {
+      if (truncate(path_.c_str(), bytes) != 0) return false;
+      if (!is_corrupt(q->stats()) || !is_corrupt(q->reserve(1)) || !is_corrupt(q->release(1)) ||
+          !is_corrupt(q->set_limit(5)) || !is_corrupt(shared_quota::open(path_, 100))) {
+        return false;
+      }
+      if (std::filesystem::file_size(path_) != static_cast<std::uintmax_t>(bytes)) return false;
+    }
+    return true;
+  });
+  EXPECT_FALSE(WIFSIGNALED(how)) << strsignal(WTERMSIG(how));
+  EXPECT_EQ(how, 0);
+}
+
+TEST_F(shared_quota_test, a_file_that_was_overwritten_is_left_alone) {
+  const auto q = join();
+  ASSERT_TRUE(q->reserve(10));
+  const std::string foreign(std::filesystem::file_size(path_), 'x');
+  std::ofstream(path_) << foreign;
+  EXPECT_TRUE(is_corrupt(q->reserve(1)));
+  const status s = q->release(1);
+  ASSERT_TRUE(is_corrupt(s));
+  EXPECT_EQ(s.error().detail().subject, path_);
+  std::string text;
+  std::getline(std::ifstream(path_), text);
+  EXPECT_EQ(text, foreign);
+}
+
+// A ledger that was truncated while it is in use must not be taken for a new one: the bytes that others
+// hold would be granted again.
+TEST_F(shared_quota_test, a_truncated_file_is_not_created_anew) {
+  const auto q = join();
+  ASSERT_TRUE(q->reserve(100));
+  ASSERT_EQ(truncate(path_.c_str(), 0), 0);
+  EXPECT_TRUE(is_corrupt(shared_quota::open(path_, 100)));
+}
+
+TEST_F(shared_quota_test, a_stopped_participant_is_named_and_blocks_no_release) {
+  const auto q = join();
+  ASSERT_TRUE(q->reserve(10));
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    const auto own = join();
+    const int fd = open(path_.c_str(), O_RDWR | O_CLOEXEC);
+    struct flock l = {};
+    l.l_type = F_WRLCK;
+    l.l_len = 1;
+    if (fcntl(fd, F_OFD_SETLK, &l) == 0) (void)!write(ready[1], "x", 1);
+    for (;;) raise(SIGSTOP);
+  }
+  char locked = 0;
+  ASSERT_EQ(read(ready[0], &locked, 1), 1);
+  ASSERT_EQ(waitpid(child, nullptr, WUNTRACED), child);
+  auto reserving = std::async(std::launch::async, [&] { return q->reserve(1); });
+  auto releasing = std::async(std::launch::async, [&] { return q->release(1); });
+  const bool free = releasing.wait_for(std::chrono::seconds(1)) == std::future_status::ready;
+  const bool ended = reserving.wait_for(std::chrono::seconds(20)) == std::future_status::ready;
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  EXPECT_TRUE(free) << "release() waits for a stopped process";
+  EXPECT_TRUE(releasing.get());
+  ASSERT_TRUE(ended) << "reserve() waits for a stopped process without limit";
+  const status s = reserving.get();
+  ASSERT_FALSE(s);
+  EXPECT_TRUE(s.error().is(errc::busy)) << s.error().message();
+  EXPECT_EQ(s.error().detail().found, "process " + std::to_string(child)) << s.error().message();
+  EXPECT_TRUE(q->reserve(1)) << "the kernel drops the lock of a dead process";
+  for (const int fd : ready) close(fd);
 }
 
 }  // namespace

@@ -1,0 +1,165 @@
+#include "stillmap/allocators/internal/quota_file.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+
+#include "stillmap/vmm/internal/file_size_limit.h"
+#include "stillmap/vmm/internal/try.h"
+
+namespace stillmap {
+namespace {
+
+constexpr std::size_t slot_at(std::size_t i) {
+  return offsetof(quota_table, slots) + i * sizeof(quota_slot);
+}
+
+struct flock record_lock(short type, std::size_t at, std::size_t bytes) {
+  struct flock l = {};
+  l.l_type = type;
+  l.l_whence = SEEK_SET;
+  l.l_start = static_cast<off_t>(at);
+  l.l_len = static_cast<off_t>(bytes);
+  return l;
+}
+
+// Whether a descriptor's description in /proc lists the lock on byte 0 of this file:
+// "lock:\t1: OFDLCK  ADVISORY  WRITE -1 00:1a:42 0 0".
+bool lists_ledger_lock(const char *path, unsigned long long inode) {
+  const std::unique_ptr<FILE, int (*)(FILE *)> in(std::fopen(path, "re"), &std::fclose);
+  if (in == nullptr) return false;
+  char line[256], wanted[64];
+  std::snprintf(wanted, sizeof wanted, ":%llu 0 0\n", inode);
+  while (std::fgets(line, sizeof line, in.get()) != nullptr) {
+    if (std::strncmp(line, "lock:", 5) == 0 && std::strstr(line, wanted) != nullptr) return true;
+  }
+  return false;
+}
+
+bool holds_ledger_lock(std::uint32_t process, unsigned long long inode) {
+  char path[300];
+  std::snprintf(path, sizeof path, "/proc/%u/fdinfo", process);
+  const std::unique_ptr<DIR, int (*)(DIR *)> in(::opendir(path), &::closedir);
+  if (in == nullptr) return false;
+  while (const dirent *const e = ::readdir(in.get())) {
+    std::snprintf(path, sizeof path, "/proc/%u/fdinfo/%s", process, e->d_name);
+    if (lists_ledger_lock(path, inode)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+status quota_file::open(const char *path, const char *op) {
+  file_ = fork_closed_fd::open(path, O_RDWR | O_CREAT, 0600);
+  if (!is_open()) return make_system_error(errno, op, "the file cannot be opened");
+  // A write beyond the limit would end the process.
+  if (is_within_file_size_limit(sizeof(quota_table))) return {};
+  return make_system_error(EFBIG, op, "RLIMIT_FSIZE is smaller than the ledger");
+}
+
+status quota_file::allocate(const char *op) const {
+  struct stat st = {};
+  if (::fstat(file_.get(), &st) != 0)
+    return make_system_error(errno, op, "the file's size cannot be read");
+  if (st.st_size == sizeof(quota_table)) return {};
+  if (st.st_size != 0) {
+    return make_error(errc::corrupt, op, "the file is not a quota, or has been truncated",
+                      static_cast<std::uint64_t>(st.st_size), sizeof(quota_table),
+                      error_unit::bytes);
+  }
+  // With its blocks, so that no later write finds the file system full.
+  const int code = ::posix_fallocate(file_.get(), 0, sizeof(quota_table));
+  return code == 0 ? status() : make_system_error(code, op, "there is no room for the ledger");
+}
+
+status quota_file::read_bytes(void *into, std::size_t bytes, std::size_t at, const char *op) const {
+  ssize_t n = -1;
+  do {
+    n = ::pread(file_.get(), into, bytes, static_cast<off_t>(at));
+  } while (n < 0 && errno == EINTR);
+  if (n == static_cast<ssize_t>(bytes)) return {};
+  if (n < 0) return make_system_error(errno, op, "the ledger cannot be read");
+  return make_error(errc::corrupt, op, "the file is not a quota, or has been truncated",
+                    at + static_cast<std::size_t>(n), sizeof(quota_table), error_unit::bytes);
+}
+
+status quota_file::write_bytes(const void *from, std::size_t bytes, std::size_t at,
+                               const char *op) const {
+  ssize_t n = -1;
+  do {
+    n = ::pwrite(file_.get(), from, bytes, static_cast<off_t>(at));
+  } while (n < 0 && errno == EINTR);
+  if (n == static_cast<ssize_t>(bytes)) return {};
+  return make_system_error(n < 0 ? errno : ENOSPC, op, "the ledger cannot be written");
+}
+
+status quota_file::read(quota_table &into, const char *op) const {
+  // One call, unless there are many participants.
+  constexpr std::size_t first = 64;
+  STILLMAP_RETURN_IF_ERROR(read_bytes(&into, slot_at(first), 0, op));
+  const auto [magic, limit, used, unused] = into.header;
+  if ((magic != quota_table::magic && magic != 0) || used > quota_table::max_slots) {
+    return make_error(errc::corrupt, op, "the file is not a quota");
+  }
+  if (used > first) {
+    STILLMAP_RETURN_IF_ERROR(
+        read_bytes(&into.slots[first], slot_at(used) - slot_at(first), slot_at(first), op));
+  }
+  for (std::size_t i = 0; i < used; ++i) {
+    if (into.slots[i].is_whole()) continue;
+    STILLMAP_RETURN_IF_ERROR(read_slot(i, into.slots[i], op));
+  }
+  return {};
+}
+
+status quota_file::read_slot(std::size_t i, quota_slot &into, const char *op) const {
+  // The owner may write it at the same time, but not as often.
+  for (int tries = 0; tries < 1000; ++tries) {
+    STILLMAP_RETURN_IF_ERROR(read_bytes(&into, sizeof into, slot_at(i), op));
+    if (into.is_whole()) return {};
+  }
+  return make_error(errc::corrupt, op, "a participant's entry in the file is damaged (its index)",
+                    i);
+}
+
+status quota_file::write_slot(std::size_t i, const quota_slot &s, const char *op) const {
+  return write_bytes(&s, sizeof s, slot_at(i), op);
+}
+
+status quota_file::write_header(const quota_header &h, const char *op) const {
+  return write_bytes(&h, sizeof h, 0, op);
+}
+
+bool quota_file::lock(bool take, std::size_t at) const {
+  struct flock l = record_lock(static_cast<short>(take ? F_WRLCK : F_UNLCK), at, 1);
+  while (::fcntl(file_.get(), F_OFD_SETLK, &l) != 0) {
+    if (errno != EINTR) return false;
+  }
+  return true;
+}
+
+bool quota_file::is_locked(std::size_t at, std::size_t bytes) const {
+  struct flock l = record_lock(F_WRLCK, at, bytes);
+  return ::fcntl(file_.get(), F_OFD_GETLK, &l) != 0 || l.l_type != F_UNLCK;
+}
+
+int quota_file::find_ledger_holder(std::span<const quota_slot> participants) const {
+  struct stat st = {};
+  if (::fstat(file_.get(), &st) != 0) return 0;
+  const auto holder =
+      std::find_if(participants.begin(), participants.end(), [&](const quota_slot &s) {
+        return s.process != 0 && holds_ledger_lock(s.process, st.st_ino);
+      });
+  return holder == participants.end() ? 0 : static_cast<int>(holder->process);
+}
+
+}  // namespace stillmap

@@ -1,0 +1,79 @@
+#include "stillmap/vmm/internal/fork_closed_fd.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <mutex>
+#include <utility>
+
+#include "stillmap/vmm/internal/undying.h"
+
+namespace stillmap {
+
+// The mutex is held across each fork, so the child finds the list whole.
+class fork_closed_fd::registry {
+ public:
+  registry() noexcept {
+    pthread_atfork([] { all().mutex_.lock(); }, [] { all().mutex_.unlock(); },
+                   [] {
+                     all().close_all();
+                     all().mutex_.unlock();
+                   });
+  }
+  std::mutex mutex_;
+  linked_list<fork_closed_fd, &fork_closed_fd::links_> open_;
+
+ private:
+  void close_all() noexcept {
+    while (fork_closed_fd *const f = open_.pop_front()) ::close(std::exchange(f->fd_, -1));
+  }
+};
+
+fork_closed_fd::registry &fork_closed_fd::all() noexcept {
+  static undying<registry> everything;  // fork handlers and destructors of statics use it
+  return *everything;
+}
+
+fork_closed_fd fork_closed_fd::open(const char *path, int flags, unsigned mode) noexcept {
+  fork_closed_fd out;
+  const std::lock_guard lock(all().mutex_);
+  out.fd_ = ::open(path, flags | O_CLOEXEC, mode);
+  if (out.fd_ >= 0) all().open_.push_back(out);
+  return out;
+}
+
+fork_closed_fd::fork_closed_fd(fork_closed_fd &&other) noexcept {
+  const std::lock_guard lock(all().mutex_);
+  take(other);
+}
+
+fork_closed_fd &fork_closed_fd::operator=(fork_closed_fd &&other) noexcept {
+  if (this == &other) return *this;
+  const std::lock_guard lock(all().mutex_);
+  if (fd_ >= 0) {
+    all().open_.remove(*this);
+    ::close(fd_);
+  }
+  fd_ = -1;
+  take(other);
+  return *this;
+}
+
+fork_closed_fd::~fork_closed_fd() {
+  const std::lock_guard lock(all().mutex_);
+  if (fd_ < 0) return;
+  all().open_.remove(*this);
+  ::close(fd_);
+}
+
+// Requires the registry's lock, and that this one is empty.
+void fork_closed_fd::take(fork_closed_fd &other) noexcept {
+  if (other.fd_ < 0) return;
+  all().open_.remove(other);
+  fd_ = std::exchange(other.fd_, -1);
+  all().open_.push_back(*this);
+}
+
+}  // namespace stillmap

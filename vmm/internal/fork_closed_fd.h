@@ -1,0 +1,34 @@
+// A file descriptor that a forked child does not have. A lock of an open file (flock, F_OFD_SETLK) lasts
+// until the last copy of its descriptor is closed, so a child with a copy holds the lock after its
+// parent has died. O_CLOEXEC closes it only in a child that executes another program.
+#pragma once
+
+#include "stillmap/vmm/linked_list.h"
+
+namespace stillmap {
+
+// Owns a descriptor, and closes it in each forked child.
+// Threads: externally synchronised; fork() may run at any time.
+class fork_closed_fd {
+ public:
+  fork_closed_fd() = default;
+  // As ::open(), with O_CLOEXEC: where it fails, get() is -1 and errno says why. No fork() of another
+  // thread runs meanwhile.
+  static fork_closed_fd open(const char *path, int flags, unsigned mode = 0) noexcept;
+  fork_closed_fd(fork_closed_fd &&other) noexcept;
+  fork_closed_fd &operator=(fork_closed_fd &&other) noexcept;
+  ~fork_closed_fd();
+
+  // -1 in a forked child of the process that opened it, too.
+  int get() const noexcept { return fd_; }
+
+ private:
+  class registry;
+  static registry &all() noexcept;
+  void take(fork_closed_fd &other) noexcept;
+
+  int fd_ = -1;
+  list_links<fork_closed_fd> links_;  // of the registry, while fd_ is open
+};
+
+}  // namespace stillmap
