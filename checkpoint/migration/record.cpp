@@ -17,6 +17,7 @@
 #include "stillmap/checkpoint/image/internal/atomic_file.h"
 #include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/checkpoint/image/internal/wire.h"
+#include "stillmap/vmm/internal/fork_closed_fd.h"
 #include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/internal/undying.h"
@@ -227,6 +228,17 @@ std::optional<task_id> parse_task_id(std::string_view text) {
   return image::parse(text, out) ? std::optional(out) : std::nullopt;
 }
 
+record_file::record_file(std::string directory, const task_id &task, image::file_calls &calls,
+                         std::unique_ptr<fork_closed_fd> lock) noexcept
+    : directory_(std::move(directory)), task_(task), calls_(&calls), lock_(std::move(lock)) {}
+record_file::record_file(record_file &&) noexcept = default;
+record_file &record_file::operator=(record_file &&) noexcept = default;
+record_file::~record_file() = default;
+
+bool record_file::is_locked() const noexcept {
+  return lock_ != nullptr && lock_->get() >= 0;
+}
+
 result<record_file> record_file::open(const std::string &directory, const task_id &task,
                                       image::file_calls *calls) {
   return with_host_memory(record_op, [&]() -> result<record_file> {
@@ -240,9 +252,10 @@ result<record_file> record_file::open(const std::string &directory, const task_i
     }
     const std::string name = lock_path(directory, task);
     std::string path = directory;
-    owned_fd lock(::open(name.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600));
-    if (lock.get() < 0) return system_error("the lock file cannot be opened", name);
-    if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    auto lock = std::make_unique<fork_closed_fd>();
+    *lock = fork_closed_fd::open(name.c_str(), O_CREAT | O_RDWR, 0600);
+    if (lock->get() < 0) return system_error("the lock file cannot be opened", name);
+    if (::flock(lock->get(), LOCK_EX | LOCK_NB) != 0) {
       if (errno != EWOULDBLOCK) return system_error("the record cannot be locked", name);
       return image::in_file(make_error(errc::busy, record_op, "another process holds the record"),
                             name);
@@ -258,6 +271,7 @@ std::optional<record_file> record_file::take_kept(const std::string &directory, 
   for (auto k = kept().all.begin(); k != kept().all.end(); ++k) {
     kept_record &found = **k;
     if (found.file.task_ != task || found.file.directory_ != directory) continue;
+    if (!found.file.is_locked()) continue;  // the parent's, where this is a forked child
     std::optional<record_file> out(std::move(found.file));
     truth = std::move(found.truth);
     kept().all.erase(k);
@@ -326,6 +340,12 @@ result<std::vector<record_info>> list_records(const std::string &directory) {
 status record_file::write(const record &r) {
   return with_host_memory(record_op, [&]() -> status {
     const std::string name = record_path(directory_, task_), text = to_text(r);
+    if (!is_locked()) {
+      return image::in_file(
+          make_error(errc::not_supported, record_op,
+                     "the process is a forked child of the one that holds the record"),
+          name);
+    }
     const auto write_new = [&]() -> status {
       STILLMAP_ASSIGN_OR_RETURN(const auto at, image::target_name::create(*calls_, name));
       STILLMAP_ASSIGN_OR_RETURN(auto fresh, image::atomic_file::create_as(at, at.name() + ".new"));

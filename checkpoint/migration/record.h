@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,6 +12,9 @@
 #include "stillmap/checkpoint/image/digest.h"
 #include "stillmap/vmm/physical_memory.h"
 
+namespace stillmap {
+class fork_closed_fd;
+}
 namespace stillmap::image {
 class file_calls;
 }
@@ -105,6 +109,8 @@ result<std::vector<record_info>> list_records(const std::string &directory);
 
 // The record of one task in a directory, locked by this process while this object exists.
 // Threads: externally synchronised.
+// Fork:    the child has no lock, so it does not keep the record locked once this process has died;
+//          write() fails there with not_supported.
 class record_file {
  public:
   // Locks the record; it need not have been written yet. Writes the record of an earlier
@@ -112,8 +118,9 @@ class record_file {
   // Errors: busy (another process holds it), the system's; the subject is the path.
   static result<record_file> open(const std::string &directory, const task_id &task,
                                   image::file_calls *calls = nullptr);
-  record_file(record_file &&) noexcept = default;
-  record_file &operator=(record_file &&) noexcept = default;
+  record_file(record_file &&) noexcept;
+  record_file &operator=(record_file &&) noexcept;
+  ~record_file();
 
   // Nullopt: not written yet.
   // Errors: corrupt, the system's; the subject is the path.
@@ -121,7 +128,7 @@ class record_file {
   // Replaces the record durably: the file and its directory are synced.
   // Ensures: failure: the file holds the previous record, or, if the system cannot undo the
   //          change, `r`; whole in both cases.
-  // Errors:  the system's; the subject is the path.
+  // Errors:  not_supported (in a forked child), the system's; the subject is the path.
   status write(const record &r);
 
   // Where write() has failed, and the file may say that the task is not here though it is: keeps
@@ -130,14 +137,15 @@ class record_file {
   static void keep_locked(record_file file, record truth) noexcept;
 
  private:
-  record_file(std::string directory, task_id task, image::file_calls &calls, owned_fd lock)
-      : directory_(std::move(directory)), task_(task), calls_(&calls), lock_(std::move(lock)) {}
+  record_file(std::string directory, const task_id &task, image::file_calls &calls,
+              std::unique_ptr<fork_closed_fd> lock) noexcept;
+  bool is_locked() const noexcept;
   static std::optional<record_file> take_kept(const std::string &directory, const task_id &task,
                                               record &truth);
   std::string directory_;
   task_id task_;
   image::file_calls *calls_;
-  owned_fd lock_;
+  std::unique_ptr<fork_closed_fd> lock_;
 };
 
 }  // namespace stillmap::migration

@@ -1,0 +1,89 @@
+// The lock of an ownership record, and forked children.
+#include "stillmap/checkpoint/migration/record.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+namespace stillmap::migration {
+namespace {
+
+class migration_record_lock : public ::testing::Test {
+ protected:
+  migration_record_lock() { std::filesystem::create_directories(directory_); }
+  ~migration_record_lock() override { std::filesystem::remove_all(directory_); }
+
+  record of_task(std::uint64_t epoch) const {
+    record r;
+    r.task = task_;
+    r.epoch = epoch;
+    return r;
+  }
+  const std::string directory_ =
+      ::testing::TempDir() + "stillmap-record-lock-" + std::to_string(getpid());
+  const task_id task_ = *parse_task_id("00112233445566778899aabbccddeeff");
+};
+
+// A process that dies gives up its record, though a child of it lives on.
+TEST_F(migration_record_lock, a_forked_child_does_not_keep_it) {
+  int to_parent[2];
+  ASSERT_EQ(pipe(to_parent), 0);
+  const pid_t middle = fork();
+  if (middle == 0) {
+    const auto file = record_file::open(directory_, task_);
+    if (!file) _exit(1);
+    const pid_t inner = fork();
+    if (inner == 0) {
+      const pid_t own = getpid();
+      (void)!write(to_parent[1], &own, sizeof own);
+      for (;;) pause();
+    }
+    _exit(0);
+  }
+  pid_t inner = 0;
+  ASSERT_EQ(read(to_parent[0], &inner, sizeof inner), static_cast<ssize_t>(sizeof inner));
+  int how = 0;
+  ASSERT_EQ(waitpid(middle, &how, 0), middle);
+  EXPECT_EQ(how, 0);
+  const auto mine = record_file::open(directory_, task_);
+  kill(inner, SIGKILL);
+  EXPECT_TRUE(mine) << mine.error().message();
+  for (const int fd : to_parent) close(fd);
+}
+
+// Nor does the child change the record that its parent holds, or take over one that the parent keeps.
+TEST_F(migration_record_lock, a_forked_child_cannot_write_it) {
+  auto file = record_file::open(directory_, task_);
+  ASSERT_TRUE(file) << file.error().message();
+  ASSERT_TRUE(file->write(of_task(5)));
+  const auto in_child = [](auto act) {
+    const pid_t child = fork();
+    if (child == 0) _exit(act() ? 0 : 1);
+    int how = 0;
+    EXPECT_EQ(waitpid(child, &how, 0), child);
+    return how;
+  };
+  EXPECT_EQ(in_child([&] {
+              const status s = file->write(of_task(6));
+              const auto again = record_file::open(directory_, task_);
+              return !s && s.error().is(errc::not_supported) && !again &&
+                     again.error().is(errc::busy);
+            }),
+            0);
+  record_file::keep_locked(std::move(*file), of_task(7));
+  EXPECT_EQ(in_child([&] {
+              const auto again = record_file::open(directory_, task_);
+              return !again && again.error().is(errc::busy);
+            }),
+            0);
+  const auto found = read_record(directory_, task_);
+  ASSERT_TRUE(found && *found);
+  EXPECT_EQ((*found)->epoch, 5u);
+  EXPECT_TRUE(record_file::open(directory_, task_)) << "the parent still holds it";
+}
+
+}  // namespace
+}  // namespace stillmap::migration
