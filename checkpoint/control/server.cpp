@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -24,23 +23,6 @@ namespace {
 constexpr const char *server_op = "control::server";
 using handoff::connection;
 using handoff::listener;
-
-// Whether `address` is the path of a socket that no process listens at: its process has died.
-bool is_stale(const std::string &address) {
-  struct stat st {};
-  if (address.starts_with('@') || ::lstat(address.c_str(), &st) != 0 || !S_ISSOCK(st.st_mode)) {
-    return false;
-  }
-  const auto connected = connection::connect(address);
-  return !connected && connected.error().code == std::errc::connection_refused;
-}
-
-result<listener> listen_at(const std::string &address) {
-  auto made = listener::create(address);
-  if (made || !made.error().is(errc::busy) || !is_stale(address)) return made;
-  ::unlink(address.c_str());
-  return listener::create(address);
-}
 
 }  // namespace
 
@@ -130,7 +112,7 @@ result<server> server::create(const device &d, const std::string &address, serve
     if (options.max_connections == 0) {
       return make_error(errc::invalid_argument, server_op, "max_connections is 0");
     }
-    STILLMAP_ASSIGN_OR_RETURN(listener at, listen_at(address));
+    STILLMAP_ASSIGN_OR_RETURN(listener at, listener::create(address));
     owned_fd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (wake.get() < 0) return make_system_error(errno, server_op, "no eventfd could be created");
     try {

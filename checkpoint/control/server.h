@@ -19,8 +19,8 @@ class server {
  public:
   // Listens at `address`: a path, or an abstract name after '@'. Replaces a socket that a dead
   // process has left behind.
-  // Errors: busy (a process listens there), invalid_argument (malformed address; no connections
-  //         allowed), the system's.
+  // Errors: busy (a process listens there; another has had the directory locked, by flock, for
+  //         2 s), invalid_argument (malformed address; no connections allowed), the system's.
   // Cost:   no driver call.
   static result<server> create(const device &d, const std::string &address,
                                server_options options = {});

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 #include <cstring>
 #include <thread>
 
+#include "stillmap/checkpoint/handoff/internal/socket_path.h"
 #include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 
@@ -257,16 +259,27 @@ result<listener> listener::create(const std::string &address) {
   return with_host_memory(connection_op, [&]() -> result<listener> {
     socklen_t bytes = 0;
     STILLMAP_ASSIGN_OR_RETURN(const sockaddr_un name, parse(address, &bytes));
+    const bool is_path = address.front() != '@';
     // Allocated before the path exists, so that it is unlinked after any failure.
-    std::string path = address.front() == '@' ? std::string() : address;
+    std::string path = is_path ? address : std::string();
     owned_fd socket = new_socket();
     if (socket.get() < 0) return system_error("a socket cannot be created");
-    if (::bind(socket.get(), reinterpret_cast<const sockaddr *>(&name), bytes) != 0) {
-      if (errno != EADDRINUSE)
-        return make_system_error(errno, connection_op, "the socket cannot be bound", address);
+    fork_closed_fd locked;
+    if (is_path) {
+      STILLMAP_ASSIGN_OR_RETURN(locked, lock_directory_of(address));
+    }
+    const auto bind = [&] {
+      return ::bind(socket.get(), reinterpret_cast<const sockaddr *>(&name), bytes) == 0 ? 0
+                                                                                         : errno;
+    };
+    int code = bind();
+    if (code == EADDRINUSE && is_path && remove_stale_socket(address)) code = bind();
+    if (code == EADDRINUSE) {
       const error e{make_error_code(errc::busy), connection_op, "the address is in use"};
       return tl::unexpected(e.about(address));
     }
+    if (code != 0)
+      return make_system_error(code, connection_op, "the socket cannot be bound", address);
     listener out(std::move(socket), std::move(path));
     if (::listen(out.socket_.get(), 4) != 0) {
       return make_system_error(errno, connection_op, "the socket cannot listen", address);
@@ -275,8 +288,20 @@ result<listener> listener::create(const std::string &address) {
   });
 }
 
+listener::listener(owned_fd s, std::string path) noexcept
+    : socket_(std::move(s)), path_(std::move(path)) {
+  struct stat st {};
+  if (path_.empty() || ::lstat(path_.c_str(), &st) != 0) return;
+  device_ = st.st_dev;
+  inode_ = st.st_ino;
+}
+
+// Somebody may have removed the name, and another process may have it now. While this socket listens,
+// no process takes the name for a dead one's, and its inode is no other's.
 listener::~listener() {
-  if (socket_.get() >= 0 && !path_.empty()) ::unlink(path_.c_str());
+  struct stat st {};
+  if (socket_.get() < 0 || path_.empty() || ::lstat(path_.c_str(), &st) != 0) return;
+  if (st.st_dev == device_ && st.st_ino == inode_) ::unlink(path_.c_str());
 }
 
 result<connection> listener::accept(std::chrono::milliseconds timeout, std::stop_token cancel) {

@@ -71,11 +71,15 @@ class connection {
   peer_credentials peer_;
 };
 
-// Owner of a listening socket; a path is unlinked in the end. Threads: externally synchronised.
+// Owner of a listening socket; a path that is still its own is unlinked in the end.
+// Threads: externally synchronised.
 class listener {
  public:
-  // Listens at `address`: a path, or '@' and an abstract name.
-  // Errors: busy (the address is in use), invalid_argument (no valid address), the system's.
+  // Listens at `address`: a path, or '@' and an abstract name. Replaces a socket that a dead process
+  // has left behind. Locks the directory of the path meanwhile (flock), so that of several that
+  // start at once one succeeds.
+  // Errors: busy (the address is in use; another process has had the directory locked for 2 s:
+  //         the subject is then the directory), invalid_argument (no valid address), the system's.
   static result<listener> create(const std::string &address);
   listener(listener &&) noexcept = default;
   listener &operator=(listener &&) = delete;
@@ -85,9 +89,10 @@ class listener {
   int fd() const { return socket_.get(); }  // to poll
 
  private:
-  listener(owned_fd s, std::string path) : socket_(std::move(s)), path_(std::move(path)) {}
+  listener(owned_fd s, std::string path) noexcept;
   owned_fd socket_;
-  std::string path_;  // empty: abstract
+  std::string path_;                      // empty: abstract
+  std::uint64_t device_ = 0, inode_ = 0;  // of the path
 };
 
 }  // namespace stillmap::handoff
