@@ -134,6 +134,7 @@ class other_side {
       const auto c = must(migration::make_self_signed(end));
       std::ofstream(folder_ + '/' + end + ".crt") << c.certificate;
       std::ofstream(folder_ + '/' + end + ".key") << c.key;
+      ::chmod((folder_ + '/' + end + ".key").c_str(), 0600);
       ::mkdir((folder_ + "/records_" + end).c_str(), 0700);
     }
     process_.emplace(

@@ -3,10 +3,7 @@
 #include <openssl/pem.h>
 #include <openssl/x509v3.h>
 
-#include <cerrno>
-#include <fstream>
-
-#include "stillmap/checkpoint/image/internal/image_error.h"
+#include "stillmap/checkpoint/image/internal/key_file.h"
 #include "stillmap/checkpoint/migration/internal/openssl.h"
 #include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
@@ -19,22 +16,9 @@ constexpr const char *load_op = "migration::load_credentials",
                      *fingerprint_op = "migration::fingerprint_of";
 constexpr std::size_t max_file_bytes = std::size_t{1} << 20;
 
-result<std::string> read_file(const std::string &path) {
+result<std::string> read_file(const std::string &path, image::secrecy who) {
   if (path.empty()) return std::string();
-  constexpr const char *op = load_op;
-  std::ifstream in(path, std::ios::binary);
-  std::string text(max_file_bytes + 1, '\0');
-  if (in) in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (in.bad() || !in.is_open()) {
-    return make_system_error(errno != 0 ? errno : EIO, op, "the file cannot be read", path);
-  }
-  text.resize(static_cast<std::size_t>(in.gcount()));
-  if (text.size() > max_file_bytes) {
-    return image::in_file(make_error(errc::invalid_argument, op, "the file is too large",
-                                     text.size(), max_file_bytes, error_unit::bytes),
-                          path);
-  }
-  return text;
+  return image::read_key_file(path, max_file_bytes, who, load_op);
 }
 
 // The PEM text that write(BIO *) produces; empty on failure.
@@ -52,11 +36,9 @@ result<credentials> load_credentials(const std::string &certificate, const std::
                                      const std::string &authorities) {
   return with_host_memory(load_op, [&]() -> result<credentials> {
     credentials out;
-    for (const auto &[path, into] : {std::pair{&certificate, &out.certificate},
-                                     {&key, &out.key},
-                                     {&authorities, &out.authorities}}) {
-      STILLMAP_ASSIGN_OR_RETURN(*into, read_file(*path));
-    }
+    STILLMAP_ASSIGN_OR_RETURN(out.certificate, read_file(certificate, image::secrecy::everybody));
+    STILLMAP_ASSIGN_OR_RETURN(out.key, read_file(key, image::secrecy::owner));
+    STILLMAP_ASSIGN_OR_RETURN(out.authorities, read_file(authorities, image::secrecy::everybody));
     return out;
   });
 }

@@ -172,6 +172,7 @@ TEST_F(image_commands, what_is_no_image_is_said_to_be_none) {
     EXPECT_NE(missing.err.find("/nowhere.smi"), std::string::npos) << missing.err;
   }
   const std::string image = put("a.smi", small());
+  std::filesystem::permissions(path, std::filesystem::perms::owner_read);
   expect_usage("image inspect --key '" + path + "' '" + image + "'", "64 hexadecimal digits");
 }
 

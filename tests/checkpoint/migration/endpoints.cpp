@@ -27,6 +27,7 @@ T must(result<T> r) {
 
 void write(const std::string &path, const std::string &text) {
   std::ofstream(path + ".new") << text;
+  ::chmod((path + ".new").c_str(), 0600);  // keys are read only from such a file
   std::rename((path + ".new").c_str(), path.c_str());
 }
 

@@ -39,6 +39,7 @@ outcome<demo_folder> demo_folder::create() {
     STILLMAP_ASSIGN_OR_RETURN(const auto made, migration::make_self_signed(end));
     std::ofstream(out.at(std::string(end) + ".crt")) << made.certificate;
     std::ofstream(out.at(std::string(end) + ".key")) << made.key;
+    ::chmod(out.at(std::string(end) + ".key").c_str(), 0600);  // none but us may read a key
     ::mkdir(out.at(std::string(end) + ".records").c_str(), 0700);
   }
   return out;

@@ -10,7 +10,8 @@ void add_image_options(command &c, image_options &into) {
           "a parent of an incremental image, or a folder with its parents, if they are not beside "
           "it; can be repeated");
   c.text("--key", into.key, "FILE",
-         "the key of an encrypted image: a file with 32 bytes, or 64 hexadecimal digits");
+         "the key of an encrypted image: a file with 32 bytes, or 64 hexadecimal digits, that only "
+         "its owner may read (chmod 600)");
   c.text("--signed-by", into.signed_by, "FILE",
          "refuse images that are not signed with this key (the public half, in the same form)");
 }

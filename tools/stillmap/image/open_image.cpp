@@ -4,14 +4,17 @@
 
 #include <charconv>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <system_error>
 
 #include "stillmap/checkpoint/image/image_set.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::tool {
+namespace {
+
+constexpr std::size_t max_key_file_bytes = 256;
+
+}  // namespace
 
 image::codec codec_of(const std::string &name) {
   return name == "lz4"    ? image::codec::lz4
@@ -19,11 +22,10 @@ image::codec codec_of(const std::string &name) {
                           : image::codec::none;
 }
 
-outcome<std::array<std::byte, 32>> read_key(const std::string &path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return fail(exit_not_found, fmt::format("{}: the key file cannot be read", path));
-  std::string text;
-  for (char c; text.size() < 256 && file.get(c);) text += c;
+outcome<std::array<std::byte, 32>> read_key(const std::string &path, image::secrecy who) {
+  const char *const op = who == image::secrecy::owner ? "--key" : "--signed-by";
+  STILLMAP_ASSIGN_OR_RETURN(std::string text,
+                            about(image::read_key_file(path, max_key_file_bytes, who, op), path));
   std::array<std::byte, 32> key{};
   if (text.size() == key.size()) {
     for (std::size_t i = 0; i < key.size(); ++i) key[i] = static_cast<std::byte>(text[i]);
@@ -45,11 +47,11 @@ outcome<image::open_options> open_options_of(const image_options &o) {
   image::open_options out;
   out.parents = o.parents;
   if (!o.key.empty()) {
-    STILLMAP_ASSIGN_OR_RETURN(const auto key, read_key(o.key));
+    STILLMAP_ASSIGN_OR_RETURN(const auto key, read_key(o.key, image::secrecy::owner));
     out.key = image::secret_key{key};
   }
   if (!o.signed_by.empty()) {
-    STILLMAP_ASSIGN_OR_RETURN(const auto key, read_key(o.signed_by));
+    STILLMAP_ASSIGN_OR_RETURN(const auto key, read_key(o.signed_by, image::secrecy::everybody));
     out.signed_by = image::verifying_key{key};
   }
   return out;

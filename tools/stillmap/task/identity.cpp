@@ -61,13 +61,10 @@ outcome<void> check_identity(const identity_options &o) {
 }
 
 outcome<migration::credentials> load_identity(const identity_options &o) {
-  migration::credentials out;
-  for (const auto &[path, into] : {std::pair{certificate_file(o), &out.certificate},
-                                   {key_file(o), &out.key},
-                                   {absolute(o.authority), &out.authorities}}) {
-    STILLMAP_ASSIGN_OR_RETURN(auto one, about(migration::load_credentials(path, {}), path));
-    *into = std::move(one.certificate);
-  }
+  const std::string certificate = certificate_file(o);
+  STILLMAP_ASSIGN_OR_RETURN(
+      auto out, about(migration::load_credentials(certificate, key_file(o), absolute(o.authority)),
+                      certificate));
   out.name = o.name;
   out.fingerprints = o.fingerprints;
   return out;

@@ -114,7 +114,8 @@ void add_identity(command &c, identity_options &into) {
          "a folder with certificate.pem and key.pem, as written by stillmap task migrate "
          "credentials; or one by one:");
   c.text("--cert", into.certificate, "FILE", "our certificate, PEM");
-  c.text("--key", into.key, "FILE", "our private key, PEM");
+  c.text("--key", into.key, "FILE",
+         "our private key, PEM; a file that only we may read (chmod 600)");
   c.texts("--peer-fingerprint", into.fingerprints, "HEX",
           "trust the certificate with this SHA-256, in hexadecimal; can be repeated");
   c.text("--authority", into.authority, "FILE",

@@ -1,0 +1,67 @@
+#include "stillmap/checkpoint/image/internal/key_file.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <memory>
+
+#include "stillmap/checkpoint/image/internal/image_error.h"
+#include "stillmap/vmm/internal/try.h"
+
+namespace stillmap::image {
+namespace {
+
+struct close_file {
+  void operator()(std::FILE *f) const { std::fclose(f); }
+};
+using open_file = std::unique_ptr<std::FILE, close_file>;
+
+std::string mode_text(mode_t mode) {
+  char text[16];
+  std::snprintf(text, sizeof text, "mode %04o", static_cast<unsigned>(mode & 07777));
+  return text;
+}
+
+status check_mode(int fd, const std::string &path, const char *op) {
+  struct stat st {};
+  if (::fstat(fd, &st) != 0) {
+    return make_system_error(errno, op, "the key file's mode cannot be read", path);
+  }
+  // A file of another user is that user's decision, as where root lets a group read it.
+  const mode_t refused = st.st_uid == ::geteuid() ? 077 : 027;
+  if ((st.st_mode & refused) == 0) return {};
+  const error e =
+      make_system_error(EACCES, op,
+                        "users other than its owner may read or write the key file: run "
+                        "chmod 600 on it, or make a new key",
+                        path)
+          .value();
+  return tl::unexpected<error>(
+      e.with({.found = mode_text(st.st_mode), .expected = mode_text(st.st_mode & ~refused)}));
+}
+
+}  // namespace
+
+result<std::string> read_key_file(const std::string &path, std::size_t max_bytes, secrecy who,
+                                  const char *op) {
+  const open_file in(std::fopen(path.c_str(), "re"));
+  if (in == nullptr) return make_system_error(errno, op, "the file cannot be read", path);
+  if (who == secrecy::owner) {
+    STILLMAP_RETURN_IF_ERROR(check_mode(::fileno(in.get()), path, op));
+  }
+  std::string text(max_bytes + 1, '\0');
+  text.resize(std::fread(text.data(), 1, text.size(), in.get()));
+  if (std::ferror(in.get()) != 0) {
+    return make_system_error(errno != 0 ? errno : EIO, op, "the file cannot be read", path);
+  }
+  if (text.size() > max_bytes) {
+    return in_file(make_error(errc::invalid_argument, op, "the file is too large", text.size(),
+                              max_bytes, error_unit::bytes),
+                   path);
+  }
+  return text;
+}
+
+}  // namespace stillmap::image

@@ -1,0 +1,69 @@
+// Files of keys that others may read or write are refused.
+#include "stillmap/checkpoint/migration/credentials.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+
+namespace stillmap::migration {
+namespace {
+
+class credential_files : public ::testing::Test {
+ protected:
+  ~credential_files() override { std::remove(path_.c_str()); }
+  void write(mode_t mode) const {
+    std::ofstream(path_) << "PEM";
+    ASSERT_EQ(chmod(path_.c_str(), mode), 0);
+  }
+  const std::string path_ = ::testing::TempDir() + "stillmap-key-" + std::to_string(getpid());
+};
+
+TEST_F(credential_files, a_private_key_that_others_may_use_is_refused) {
+  for (const auto &[mode, text] : {std::pair{0644, "mode 0644"},
+                                   {0640, "mode 0640"},
+                                   {0604, "mode 0604"},
+                                   {0620, "mode 0620"},
+                                   {0602, "mode 0602"}}) {
+    write(static_cast<mode_t>(mode));
+    const auto loaded = load_credentials("", path_);
+    ASSERT_FALSE(loaded) << text;
+    EXPECT_EQ(loaded.error().code, std::errc::permission_denied);
+    EXPECT_EQ(loaded.error().detail().subject, path_);
+    EXPECT_EQ(loaded.error().detail().found, text);
+    EXPECT_EQ(loaded.error().detail().expected, "mode 0600");
+    EXPECT_NE(loaded.error().message().find("chmod 600"), std::string::npos)
+        << loaded.error().message();
+  }
+  for (const mode_t mode : {0600, 0400}) {
+    write(mode);
+    const auto loaded = load_credentials("", path_);
+    ASSERT_TRUE(loaded) << loaded.error().message();
+    EXPECT_EQ(loaded->key, "PEM");
+  }
+}
+
+// A file of another user, as root's with a key that a group of services reads.
+TEST_F(credential_files, of_another_user_may_be_readable_by_its_group) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
+  write(0640);
+  ASSERT_EQ(chown(path_.c_str(), 1, static_cast<gid_t>(-1)), 0);
+  EXPECT_TRUE(load_credentials("", path_));
+  for (const mode_t mode : {0644, 0660}) {
+    ASSERT_EQ(chmod(path_.c_str(), mode), 0);
+    EXPECT_FALSE(load_credentials("", path_)) << mode;
+  }
+}
+
+TEST_F(credential_files, certificates_are_for_everybody) {
+  write(0644);
+  const auto loaded = load_credentials(path_, "", path_);
+  ASSERT_TRUE(loaded) << loaded.error().message();
+  EXPECT_EQ(loaded->certificate, "PEM");
+  EXPECT_EQ(loaded->authorities, "PEM");
+}
+
+}  // namespace
+}  // namespace stillmap::migration
