@@ -25,7 +25,8 @@ class sender {
     if (s) s = with_host_memory(send_op, [&] { return offer(word); });
     if (s) return release();
     // On any failure: revoke, so that the receiver cannot commit any more, unless it has already.
-    if (!word.revoke()) {
+    // Before the offer it cannot, whatever it wrote: work may still run on the memory.
+    if (!word.revoke() && offered_) {
       if (!receiver_is_dead() || !word.take_back()) return release();
       return make_error(errc::busy, send_op,
                         "the receiver died at the commit; the memory was taken back");
@@ -101,6 +102,7 @@ class sender {
     if (!word.offer()) {
       return make_error(errc::corrupt, send_op, "the receiver changed the ownership word");
     }
+    offered_ = true;
     STILLMAP_RETURN_IF_ERROR(session_.send(kind::offer));
     session_.reached(step::offer_sent);
     STILLMAP_RETURN_IF_ERROR(session_.receive(kind::committed, 0, 0, 0));
@@ -152,6 +154,7 @@ class sender {
   const handoff_options &options_;
   session session_;
   checkpoint::described_memory memory_;
+  bool offered_ = false;
   owned_fd receiver_pidfd_;  // readable when the receiver is dead
 };
 

@@ -58,8 +58,11 @@ bool ownership_word::change(ownership from, ownership to) {
 }
 
 bool ownership_word::revoke() {
-  return change(ownership::sender, ownership::revoked) ||
-         change(ownership::offered, ownership::revoked) || load() == ownership::revoked;
+  // A receiver that lies can write anything; only `receiver` is a commit.
+  for (ownership now = load(); now != ownership::receiver; now = load()) {
+    if (change(now, ownership::revoked)) return true;
+  }
+  return false;
 }
 
 }  // namespace stillmap::handoff

@@ -34,7 +34,7 @@ class ownership_word {
   // Each returns whether it made its transition; otherwise the word did not change.
   bool offer() { return change(ownership::sender, ownership::offered); }
   bool commit() { return change(ownership::offered, ownership::receiver); }
-  bool revoke();  // from `sender` or `offered`; true also if it is revoked already
+  bool revoke();  // from everything but `receiver`
   bool take_back() { return change(ownership::receiver, ownership::returned); }
 
  private:
