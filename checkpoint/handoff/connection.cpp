@@ -42,13 +42,14 @@ status wait_for(int fd, short events, std::chrono::milliseconds timeout,
   for (;;) {
     if (cancel.stop_requested())
       return make_error(errc::operation_canceled, connection_op, "stop requested");
-    const auto left =
-        std::chrono::duration_cast<milliseconds>(until - std::chrono::steady_clock::now());
+    const auto now = std::chrono::steady_clock::now();
+    const auto left = std::chrono::duration_cast<milliseconds>(until - now);
     pollfd p{fd, events, 0};
     const int n = ::poll(&p, 1, static_cast<int>(std::clamp(left, milliseconds(0), slice).count()));
-    if (n > 0) return {};
+    // A peer can have the socket be ready at any time, also without a byte to read (MSG_OOB).
+    if (n > 0 && now < by) return {};
     if (n < 0 && errno != EINTR) return system_error("the socket cannot be polled");
-    if (n == 0 && left <= milliseconds(0)) {
+    if (n >= 0 && left <= milliseconds(0)) {
       return make_error(errc::busy, connection_op, "the peer did not answer in time",
                         static_cast<std::uint64_t>(timeout.count()), 0, error_unit::milliseconds);
     }
@@ -146,7 +147,7 @@ result<connection> connection::connect(const std::string &address,
 
 status connection::send(std::uint16_t kind, std::span<const std::byte> body,
                         std::span<const int> fds, std::chrono::milliseconds timeout,
-                        std::stop_token cancel) {
+                        std::stop_token cancel, deadline by) {
   header head{magic, version, kind, static_cast<std::uint32_t>(body.size()),
               static_cast<std::uint32_t>(fds.size())};
   alignas(cmsghdr) char room[CMSG_SPACE(max_fds * sizeof(int))] = {};
@@ -174,7 +175,7 @@ status connection::send(std::uint16_t kind, std::span<const std::byte> body,
       sent += static_cast<std::size_t>(n);
     } else if (n < 0 && !again()) {
       return system_error("the peer closed the connection");
-    } else if (status s = wait_for(socket_.get(), POLLOUT, timeout, cancel); !s) {
+    } else if (status s = wait_for(socket_.get(), POLLOUT, timeout, cancel, by); !s) {
       return s;
     }
   }

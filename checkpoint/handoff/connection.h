@@ -53,10 +53,11 @@ class connection {
   const peer_credentials &peer() const { return peer_; }
   int fd() const { return socket_.get(); }  // to poll
 
-  // Errors: busy (no progress for `timeout`), operation_canceled, the system's (EPIPE and
-  //         ECONNRESET: the peer closed its end).
+  // Errors: busy (no progress for `timeout`, or not all of it was taken before `by`),
+  //         operation_canceled, the system's (EPIPE and ECONNRESET: the peer closed its end).
   status send(std::uint16_t kind, std::span<const std::byte> body, std::span<const int> fds,
-              std::chrono::milliseconds timeout, std::stop_token cancel);
+              std::chrono::milliseconds timeout, std::stop_token cancel,
+              deadline by = deadline::max());
   // Receives one message; all of it must arrive before `by`. A body over `limit` bytes is refused
   // before memory is allocated for it.
   // Errors: as send; corrupt (not a message of this protocol, or of another version).

@@ -40,14 +40,14 @@ status session::greet(role own) {
 }
 
 status session::send(kind k, std::span<const std::byte> body, std::span<const int> fds) {
-  return peer_.send(static_cast<std::uint16_t>(k), body, fds, options_.timeout, cancel_);
+  return peer_.send(static_cast<std::uint16_t>(k), body, fds, options_.timeout, cancel_, by());
 }
 
 result<message> session::receive(kind k, std::size_t limit, std::size_t min_fds,
                                  std::size_t max_fds) {
-  STILLMAP_ASSIGN_OR_RETURN(
-      message received,
-      peer_.receive(std::max(limit, checkpoint::largest_peer_error), options_.timeout, cancel_));
+  STILLMAP_ASSIGN_OR_RETURN(message received,
+                            peer_.receive(std::max(limit, checkpoint::largest_peer_error),
+                                          options_.timeout, cancel_, by()));
   if (received.kind == static_cast<std::uint16_t>(kind::error)) {
     peer_failed_ = true;
     return tl::unexpected(checkpoint::decode_peer_error(received.body, operation_));

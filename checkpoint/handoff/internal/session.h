@@ -26,6 +26,9 @@ class session {
   void ignore_cancel() { cancel_ = {}; }
 
  private:
+  // For a whole message: each of its bytes may come just within the timeout.
+  deadline by() const { return std::chrono::steady_clock::now() + options_.timeout; }
+
   const device &device_;
   connection &peer_;
   const handoff_options &options_;

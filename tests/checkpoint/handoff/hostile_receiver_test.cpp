@@ -43,9 +43,9 @@ class hostile_receiver : public stillmap::testing::buffer_test {
     bool ends = true;  // says nothing more after that; false: stays silent
     // Called after each step of the sender, with the word once it came.
     std::function<void(step, ownership_word &)> acts = {};
-    std::size_t bytes = SIZE_MAX;               // of what it says
-    std::function<void(int socket)> also = {};  // in a thread of its own
-    std::function<void(step)> own_step = {};
+    std::size_t bytes = SIZE_MAX;  // of what it says
+    // In a thread of its own, until the sender is done.
+    std::function<void(int socket, const std::atomic<bool> &over)> also = {};
   };
   // Commits as it should.
   static void commits(step s, ownership_word &word) {
@@ -75,12 +75,17 @@ class hostile_receiver : public stillmap::testing::buffer_test {
       handoff_options options;
       options.timeout = b.timeout;
       options.on_step = [&](step s) {
+        if (!b.acts) return;
         if (s == step::layout_sent) word.emplace(receive_word(theirs));
-        if (b.acts && word) b.acts(s, *word);
+        if (word) b.acts(s, *word);
       };
       std::thread other;
-      if (b.also) other = std::thread([&] { b.also(theirs.fd()); });
-      sent = send(dev(), mine, small::tags, options);
+      std::atomic<bool> over{false};
+      if (b.also) other = std::thread([&] { b.also(theirs.fd(), over); });
+      const auto begun = std::chrono::steady_clock::now();
+      sent = send(dev(), mine, tags_, options);
+      took_ = std::chrono::steady_clock::now() - begun;
+      over = true;
       if (other.joinable()) other.join();
     }
     ASSERT_EQ(sent.has_value(), gets) << (sent ? "sent" : sent.error().message());
@@ -115,6 +120,9 @@ class hostile_receiver : public stillmap::testing::buffer_test {
     std::atomic_ref(*static_cast<std::uint32_t *>(at)).store(value);
     ::munmap(at, 4096);
   }
+
+  std::vector<std::string> tags_ = small::tags;
+  std::chrono::steady_clock::duration took_{};  // the last send()
 
  private:
   std::optional<checkpoint::restored_memory> memory_;
@@ -153,6 +161,56 @@ TEST_F(hostile_receiver, the_word_gives_it_memory_only_after_the_offer) {
   }
   hand_off_again();
   std::printf("note: hostile receiver, the ownership word: %d cases\n", cases);
+}
+
+// Regression: each byte began the timeout anew, so a peer kept the sender for as long as it liked.
+TEST_F(hostile_receiver, one_byte_at_a_time_is_bounded_by_the_timeout) {
+  behaviour slow{{}, 100ms, false};
+  slow.also = [&](int socket, const std::atomic<bool> &over) {
+    for (const frame &f : good()) {
+      for (const std::byte &b : f.bytes()) {
+        if (over) return;
+        write_with(socket, {&b, 1}, {});
+        std::this_thread::sleep_for(30ms);
+      }
+    }
+  };
+  hand_off(slow, false);
+  EXPECT_LT(took_, 1s);
+  hand_off_again();
+}
+
+// Regression: they are no bytes of a message, and began the timeout anew all the same: for ever.
+TEST_F(hostile_receiver, urgent_bytes_are_bounded_by_the_timeout) {
+  behaviour urgent{{}, 100ms, false};
+  urgent.also = [](int socket, const std::atomic<bool> &over) {
+    for (int i = 0; i < 100 && !over; ++i) {
+      if (::send(socket, "!", 1, MSG_OOB | MSG_NOSIGNAL) != 1) return;  // before Linux 5.15
+      std::this_thread::sleep_for(20ms);
+    }
+  };
+  hand_off(urgent, false);
+  EXPECT_LT(took_, 1s);
+  hand_off_again();
+}
+
+// Regression: the sender waited for it as long as it read something now and then.
+TEST_F(hostile_receiver, reading_slowly_is_bounded_by_the_timeout) {
+  tags_.push_back(std::string(4000, 'x'));  // more than a socket holds
+  std::vector<reservation> blocks;
+  reservation_options options;
+  options.tag = tags_.back();
+  for (int i = 0; i < 700; ++i)
+    blocks.push_back(small::must(reservation::create(dev(), page(), options)));
+  behaviour slow{{good()[0]}, 200ms, false};
+  slow.also = [](int socket, const std::atomic<bool> &over) {
+    std::vector<char> some(32 << 10);
+    while (!over && ::recv(socket, some.data(), some.size(), MSG_DONTWAIT) != 0) {
+      std::this_thread::sleep_for(20ms);
+    }
+  };
+  hand_off(slow, false);
+  EXPECT_LT(took_, 800ms);
 }
 
 }  // namespace
