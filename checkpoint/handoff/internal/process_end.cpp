@@ -39,7 +39,8 @@ std::optional<int> number_in(const char *path, std::string_view name) noexcept {
 bool is_pidfd_of(int fd, pid_t pid) noexcept {
   char path[64];
   std::snprintf(path, sizeof path, "/proc/self/fdinfo/%d", fd);
-  return pid > 0 && number_in(path, "Pid:") == pid;
+  // O_EXCL: of a thread (PIDFD_THREAD), which other threads of the process can survive.
+  return pid > 0 && number_in(path, "Pid:") == pid && (::fcntl(fd, F_GETFL) & O_EXCL) == 0;
 }
 
 bool has_ended(int pidfd, pid_t pid) noexcept {
