@@ -52,8 +52,8 @@ result<message> session::receive(kind k, std::size_t limit, std::size_t min_fds,
     peer_failed_ = true;
     return tl::unexpected(checkpoint::decode_peer_error(received.body, operation_));
   }
-  if (received.kind != static_cast<std::uint16_t>(k) || received.fds.size() < min_fds ||
-      received.fds.size() > max_fds) {
+  if (received.kind != static_cast<std::uint16_t>(k) || received.body.size() > limit ||
+      received.fds.size() < min_fds || received.fds.size() > max_fds) {
     return make_error(errc::corrupt, operation_, "the peer sent an unexpected message",
                       received.kind, static_cast<std::uint64_t>(k));
   }

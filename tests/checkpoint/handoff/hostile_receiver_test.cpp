@@ -40,55 +40,56 @@ class hostile_receiver : public stillmap::testing::buffer_test {
   struct behaviour {
     std::vector<frame> says;
     std::chrono::milliseconds timeout = 10s;
-    bool ends = true;  // says nothing more after that; false: stays silent
+    bool ends = true;      // its stream ends after that; false: it stays open, and silent
+    bool commits = false;  // takes ownership once it is offered
     // Called after each step of the sender, with the word once it came.
     std::function<void(step, ownership_word &)> acts = {};
-    std::size_t bytes = SIZE_MAX;  // of what it says
+    std::optional<step> closes_at = {};           // closes its end after this step of the sender
+    std::function<void(int socket)> writes = {};  // instead of what it says
+    std::size_t bytes = SIZE_MAX;                 // of what it says
     // In a thread of its own, until the sender is done.
     std::function<void(int socket, const std::atomic<bool> &over)> also = {};
   };
-  // Commits as it should.
-  static void commits(step s, ownership_word &word) {
-    if (s == step::offer_sent) {
-      EXPECT_TRUE(word.commit());
-    }
-  }
   std::vector<frame> good(std::vector<int> pidfd = {}) const {
     return {small::hello_frame(dev(), role::receiver),
             small::empty_frame(kind::ready, "ready", std::move(pidfd)),
             small::empty_frame(kind::committed, "committed")};
   }
 
-  // One handoff to this receiver. Success exactly if `gets` the memory.
-  void hand_off(const behaviour &b, bool gets) {
+  // One handoff to this receiver. It gets the memory exactly if it has taken ownership after an offer;
+  // otherwise the sender has it as before.
+  void hand_off(const behaviour &b) {
     if (!memory_) memory_.emplace(small::map(dev(), small::layout(page())));
     const held before = held::now(driver());
     result<sent_memory> sent = tl::unexpected<error>(error{});
+    gets_ = false;
     {
       int ends[2];
       ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
       connection mine = small::must(connection::adopt(owned_fd(ends[0])));
-      connection theirs = small::must(connection::adopt(owned_fd(ends[1])));
-      write_frames(theirs.fd(), b.says, b.bytes);
-      if (b.ends) end_writing(theirs.fd());
+      std::optional<connection> theirs(small::must(connection::adopt(owned_fd(ends[1]))));
+      b.writes ? b.writes(theirs->fd()) : write_frames(theirs->fd(), b.says, b.bytes);
+      if (b.ends) end_writing(theirs->fd());
       std::optional<ownership_word> word;
       handoff_options options;
       options.timeout = b.timeout;
       options.on_step = [&](step s) {
-        if (!b.acts) return;
-        if (s == step::layout_sent) word.emplace(receive_word(theirs));
-        if (word) b.acts(s, *word);
+        if (theirs && s == step::layout_sent && !b.also) word.emplace(receive_word(*theirs));
+        if (b.acts && word) b.acts(s, *word);
+        if (b.commits && s == step::offer_sent) gets_ = word->commit();
+        if (b.closes_at == s) theirs.reset();
       };
-      std::thread other;
       std::atomic<bool> over{false};
-      if (b.also) other = std::thread([&] { b.also(theirs.fd(), over); });
+      std::thread other;
+      if (b.also) other = std::thread([&, to = theirs->fd()] { b.also(to, over); });
       const auto begun = std::chrono::steady_clock::now();
       sent = send(dev(), mine, tags_, options);
       took_ = std::chrono::steady_clock::now() - begun;
       over = true;
       if (other.joinable()) other.join();
     }
-    ASSERT_EQ(sent.has_value(), gets) << (sent ? "sent" : sent.error().message());
+    ASSERT_EQ(sent.has_value(), gets_) << (sent ? "sent" : sent.error().message());
+    EXPECT_LT(took_, 5s);
     if (sent) {
       EXPECT_TRUE(sent->unmapped);
       EXPECT_EQ(dev().space().stats().mapped_bytes, 0u);
@@ -99,11 +100,20 @@ class hostile_receiver : public stillmap::testing::buffer_test {
     EXPECT_EQ(small::wrong(dev()), "");
     EXPECT_EQ(before.more_now(driver()), "");
   }
-  // And then an honest one.
+  // And then to one that behaves.
   void hand_off_again() {
-    behaviour honest{good()};
-    honest.acts = commits;
-    hand_off(honest, true);
+    hand_off({good(), 10s, true, true});
+    EXPECT_TRUE(gets_);
+  }
+  void hand_off_twice(const behaviour &b) {
+    hand_off(b);
+    const bool got = gets_;
+    hand_off_again();
+    gets_ = got;
+    ++cases_;
+  }
+  void note_cases(const char *what) const {
+    std::printf("note: hostile receiver, %s: %d cases\n", what, cases_);
   }
 
   static ownership_word receive_word(connection &from) {
@@ -123,6 +133,8 @@ class hostile_receiver : public stillmap::testing::buffer_test {
 
   std::vector<std::string> tags_ = small::tags;
   std::chrono::steady_clock::duration took_{};  // the last send()
+  bool gets_ = false;                           // whether its receiver took ownership
+  int cases_ = 0;
 
  private:
   std::optional<checkpoint::restored_memory> memory_;
@@ -132,35 +144,139 @@ TEST_F(hostile_receiver, the_script_is_what_a_receiver_says) {
   EXPECT_EQ(small::hello_frame(dev(), role::receiver).body(),
             encode(hello{role::receiver, dev().uuid(), page()}));
   hand_off_again();
-  hand_off({good()}, false);  // it reports a commit that it did not make
+  hand_off({good()});  // it reports a commit that it did not make
+  EXPECT_FALSE(gets_);
 }
 
-// Before the offer a receiver cannot own the memory, whatever is in the word.
 // Regression: the sender unmapped its memory, with work still queued on it, for a receiver that wrote
 // `receiver` or nonsense into the word at any step, and then closed the connection.
 TEST_F(hostile_receiver, the_word_gives_it_memory_only_after_the_offer) {
-  int cases = 0;
   for (const step at :
        {step::layout_sent, step::pages_sent, step::ready_received, step::idle, step::offer_sent}) {
     for (const std::uint32_t value : {0U, 1U, 2U, 3U, 4U, 5U, 0x80000000U, ~0U}) {
       // With its messages complete, and cut off after that step at the latest.
-      for (const std::size_t messages : {std::size_t{1}, std::size_t{2}, std::size_t{3}}) {
+      for (const std::ptrdiff_t messages : {1, 2, 3}) {
         SCOPED_TRACE(std::string(name_of(at)) + ", word " + std::to_string(value) + ", " +
                      std::to_string(messages) + " messages");
         if (at > step::pages_sent && messages == 1) continue;  // that step is not reached
         behaviour b{good()};
-        b.says.erase(b.says.begin() + static_cast<std::ptrdiff_t>(messages), b.says.end());
+        b.says.erase(b.says.begin() + messages, b.says.end());
         b.acts = [&](step s, ownership_word &word) {
-          if (s == at) overwrite(word, value);
+          if (s != at) return;
+          overwrite(word, value);
+          gets_ = s == step::offer_sent && value == static_cast<std::uint32_t>(ownership::receiver);
         };
-        hand_off(
-            b, at == step::offer_sent && value == static_cast<std::uint32_t>(ownership::receiver));
-        ++cases;
+        hand_off_twice(b);
       }
     }
   }
-  hand_off_again();
-  std::printf("note: hostile receiver, the ownership word: %d cases\n", cases);
+  note_cases("the ownership word");
+}
+
+TEST_F(hostile_receiver, a_lie_in_any_field_is_refused) {
+  const std::vector<frame> honest = good();
+  for (std::size_t i = 0; i < honest.size(); ++i) {
+    for (const frame::lie &l : honest[i].lies()) {
+      for (const bool commits : {false, true}) {
+        SCOPED_TRACE(l.field + " = " + l.value + (commits ? ", commits" : ""));
+        behaviour b{honest};
+        b.says[i] = l.message;
+        b.commits = commits;
+        hand_off_twice(b);
+        // The last message changes nothing: the word decides.
+        EXPECT_EQ(gets_, commits && honest[i].name() == "committed");
+      }
+    }
+  }
+  note_cases("fields");
+}
+
+TEST_F(hostile_receiver, messages_out_of_order_are_refused) {
+  for (const disorder &d : disorders(good())) {
+    SCOPED_TRACE(d.what);
+    hand_off_twice({d.messages, 10s, true, true});
+    const auto said = [&](std::size_t i, const char *name) {
+      return i < d.messages.size() && d.messages[i].name() == name;
+    };
+    EXPECT_EQ(gets_, said(0, "hello") && said(1, "ready"));
+  }
+  note_cases("order");
+}
+
+TEST_F(hostile_receiver, a_stream_that_ends_or_stops_anywhere_leaves_one_owner) {
+  const std::vector<frame> honest = good();
+  const std::size_t ready = honest[0].bytes().size() + honest[1].bytes().size();
+  for (std::size_t n = 0; n < ready + honest[2].bytes().size(); ++n) {
+    SCOPED_TRACE(n);
+    behaviour b{honest, 10s, true, true};
+    b.bytes = n;
+    hand_off_twice(b);
+    EXPECT_EQ(gets_, n >= ready);
+    if (n % 8 != 0) continue;
+    b.timeout = 20ms;  // it stays connected, and says nothing more
+    b.ends = false;
+    hand_off_twice(b);
+    EXPECT_TRUE(n >= ready || !gets_);
+  }
+  for (int s = 0; s <= static_cast<int>(step::offer_sent); ++s) {
+    for (const bool commits : {false, true}) {
+      SCOPED_TRACE(std::string("closed at ") + name_of(static_cast<step>(s)));
+      behaviour b{honest, 10s, true, commits};
+      b.closes_at = static_cast<step>(s);
+      hand_off_twice(b);
+      EXPECT_TRUE(commits || !gets_);
+    }
+  }
+  note_cases("cut off, silent and closed");
+}
+
+TEST_F(hostile_receiver, descriptors_say_nothing) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const owned_fd pipe_end(ends[0]), other_end(ends[1]);
+  const owned_fd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  const owned_fd folder(::open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const owned_fd memory(::memfd_create("hostile", MFD_CLOEXEC));
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  const owned_fd ended(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));
+  siginfo_t info{};
+  ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT), 0);
+  std::vector<int> all{pipe_end.get(), other_end.get(), null.get(), folder.get(), memory.get()};
+  if (ended.get() >= 0) all.push_back(ended.get());
+  for (const int fd : all) {
+    // Instead of a descriptor of its process: it commits, and then its stream ends.
+    SCOPED_TRACE(fd);
+    behaviour b{good({fd}), 10s, true, true};
+    b.says.pop_back();
+    hand_off_twice(b);
+    EXPECT_TRUE(gets_);
+    // Where none belong, or too many, and more than a message may have.
+    for (std::size_t i = 0; i < 3; ++i) {
+      for (const std::size_t n : {1, 2, 128, 129, 253}) {
+        if (i == 1 && n == 1) continue;
+        SCOPED_TRACE(std::to_string(n) + " with " + good()[i].name());
+        behaviour many{good(), 10s, true, true};
+        many.says[i].with(std::vector<int>(n, fd));
+        hand_off_twice(many);
+        EXPECT_EQ(gets_, i == 2);
+      }
+    }
+    // With a byte of the header that is not the first, and with a body.
+    for (const std::size_t at : {1, 15, 16, 30}) {
+      SCOPED_TRACE(at);
+      behaviour late;
+      late.writes = [&](int socket) {
+        const std::vector<std::byte> bytes = good()[0].bytes();
+        write_with(socket, std::span(bytes).first(at), {});
+        write_with(socket, std::span(bytes).subspan(at), {&fd, 1});
+      };
+      hand_off_twice(late);
+      EXPECT_FALSE(gets_);
+    }
+  }
+  ::waitpid(child, nullptr, 0);
+  note_cases("descriptors");
 }
 
 // Regression: each byte began the timeout anew, so a peer kept the sender for as long as it liked.
@@ -175,7 +291,8 @@ TEST_F(hostile_receiver, one_byte_at_a_time_is_bounded_by_the_timeout) {
       }
     }
   };
-  hand_off(slow, false);
+  hand_off(slow);
+  EXPECT_FALSE(gets_);
   EXPECT_LT(took_, 1s);
   hand_off_again();
 }
@@ -189,7 +306,8 @@ TEST_F(hostile_receiver, urgent_bytes_are_bounded_by_the_timeout) {
       std::this_thread::sleep_for(20ms);
     }
   };
-  hand_off(urgent, false);
+  hand_off(urgent);
+  EXPECT_FALSE(gets_);
   EXPECT_LT(took_, 1s);
   hand_off_again();
 }
@@ -209,7 +327,8 @@ TEST_F(hostile_receiver, reading_slowly_is_bounded_by_the_timeout) {
       std::this_thread::sleep_for(20ms);
     }
   };
-  hand_off(slow, false);
+  hand_off(slow);
+  EXPECT_FALSE(gets_);
   EXPECT_LT(took_, 800ms);
 }
 
