@@ -18,6 +18,8 @@ template <class Wire>
 void fields(Wire &w, field_of<Wire, memory_layout> &l) {
   const std::size_t blocks = w.count(l.blocks, 20), pages = w.count(l.pages, 24),
                     lists = w.count(l.access, 4), places = w.count(l.places, 16);
+  // Each is used by a place. An empty list is six times as large in memory as it is here.
+  w.check(pages <= places && lists <= places);
   w.elements(l.blocks, blocks, [&](auto &b) { w(b.range.begin, b.range.bytes, b.tag); });
   w.elements(l.pages, pages, [&](auto &p) {
     w(p.bytes);
