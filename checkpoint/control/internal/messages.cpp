@@ -155,6 +155,18 @@ void put(wire_writer &w, const error &e) {
     e.limit, e.code ? e.message() : std::string());
 }
 
+// One line, and safe for a terminal: also without U+0080 to U+009F, in UTF-8.
+std::string printable(std::string text) {
+  std::replace_if(
+      text.begin(), text.end(), [](unsigned char c) { return c < ' ' || c == 127; }, '?');
+  for (std::size_t at = 0; (at = text.find('\xc2', at)) != std::string::npos; ++at) {
+    if (at + 1 < text.size() && static_cast<unsigned char>(text[at + 1]) < 0xa0) {
+      text.replace(at, 2, "?");
+    }
+  }
+  return text;
+}
+
 // Without a code: no error.
 error get_error(wire_reader &r) {
   error e{{}, "control::client", "the request failed in the controlled process"};
@@ -164,11 +176,8 @@ error get_error(wire_reader &r) {
   r(up_to(from, category::generic), number, up_to(e.unit, error_unit::items), e.value, e.limit,
     message);
   if (number == 0) return {};
-  // One line, and safe for a terminal.
-  std::replace_if(
-      message.begin(), message.end(), [](unsigned char c) { return c < ' ' || c == 127; }, '?');
   e.code = {number, category_of(from)};
-  return e.with({.cause = std::move(message)});
+  return e.with({.cause = printable(std::move(message))});
 }
 
 template <class Wire>

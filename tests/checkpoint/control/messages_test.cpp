@@ -180,6 +180,12 @@ TEST(messages, failures_keep_their_code_and_their_text) {
   EXPECT_EQ(decode_refusal(encode(busy.about(std::string(1 << 20, 'x')))).detail().cause.size(),
             4096u);
   EXPECT_EQ(decode_refusal(encode(busy.about("a\x1b\nb"))).detail().cause.find("a??b"), 0u);
+  // Regression: U+0080 to U+009F are control characters of a terminal too. Other letters stay.
+  EXPECT_EQ(decode_refusal(encode(busy.about("a\xc2\x9b\xc2\x80"
+                                             "b\xc3\x9f")))
+                .detail()
+                .cause.find("a??b\xc3\x9f"),
+            0u);
   // A refusal without an error is an error all the same.
   EXPECT_TRUE(decode_refusal({}).is(errc::corrupt));
   EXPECT_TRUE(decode_refusal(encode(error{})).is(errc::corrupt));
