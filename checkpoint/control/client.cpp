@@ -47,14 +47,15 @@ result<bytes> exchange(const std::string &address, const client_options &options
                       "a process of another user listens at the address (its uid)",
                       server.peer().uid);
   }
-  const status sent =
-      server.send(static_cast<std::uint16_t>(q.what), q.body, {}, options.timeout, options.cancel);
+  const auto begun = std::chrono::steady_clock::now();
+  const status sent = server.send(static_cast<std::uint16_t>(q.what), q.body, {}, options.timeout,
+                                  options.cancel, begun + options.timeout);
   // A server that refuses a connection does not read the request, so sending it may fail: its
   // refusal can be received all the same.
   for (;;) {
     auto m =
         server.receive(max_response_bytes, sent ? q.response_timeout : std::chrono::milliseconds(0),
-                       options.cancel);
+                       options.cancel, begun + options.timeout + q.response_timeout);
     if (!m) return tl::unexpected(sent ? m.error() : sent.error());
     const auto k = static_cast<kind>(m->kind);
     if (k == kind::response) return std::move(m->body);

@@ -48,6 +48,7 @@ class server::core {
 
  private:
   struct served_connection {
+    std::atomic<bool> claimed{false};  // by its handler, for a request, or by drop_idle()
     std::atomic<bool> over{false};
     std::optional<connection> with;
     std::jthread thread;  // destroyed first
@@ -75,7 +76,7 @@ class server::core {
   }
 
   void serve(connection with) noexcept {
-    if (connections_.size() >= options_.max_connections) {
+    if (connections_.size() >= options_.max_connections && !drop_idle()) {
       refuse(with, make_error(errc::busy, server_op, "too many connections", connections_.size(),
                               options_.max_connections, error_unit::items)
                        .value());
@@ -86,7 +87,8 @@ class server::core {
       served_connection &c = made.emplace_back();
       c.with.emplace(std::move(with));
       c.thread = std::jthread([this, &c](std::stop_token stop) {
-        connection_handler(std::move(*c.with), executor_, options_, std::move(stop)).serve();
+        connection_handler(std::move(*c.with), executor_, options_, c.claimed, std::move(stop))
+            .serve();
         c.with.reset();
         c.over = true;
       });
@@ -96,6 +98,18 @@ class server::core {
     } catch (const std::bad_alloc &) {
       refuse(made.empty() ? with : *made.front().with, host_out_of_memory(server_op).value());
     }
+  }
+
+  // Ends the oldest connection on which no request has come yet, so that clients which say nothing
+  // keep no other out. Waits until it has noticed, a few milliseconds. False: there is none.
+  bool drop_idle() noexcept {
+    for (auto c = connections_.begin(); c != connections_.end(); ++c) {
+      if (c->claimed.exchange(true)) continue;
+      c->thread.request_stop();
+      connections_.erase(c);
+      return true;
+    }
+    return false;
   }
 
   const server_options options_;

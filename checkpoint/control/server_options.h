@@ -56,7 +56,8 @@ struct server_options {
   std::shared_ptr<migration::record_file> record;
   // How long a client may take to send its request, and to receive its response.
   std::chrono::milliseconds timeout{5'000};
-  // Connections served at once; a further one is refused as busy.
+  // Connections served at once. A further one replaces the oldest that has sent no request yet; if
+  // all have, it is refused as busy.
   std::size_t max_connections = 8;
 };
 

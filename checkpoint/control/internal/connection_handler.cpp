@@ -61,13 +61,20 @@ void connection_handler::serve_request() {
   }
   const auto by = std::chrono::steady_clock::now() + options_.timeout;
   const auto request = with_.receive(max_request_bytes, options_.timeout, stop_, by);
+  if (claimed_.exchange(true)) {
+    return refuse(with_,
+                  make_error(errc::busy, connection_handler_op,
+                             "too many connections, and no request has come on this one",
+                             options_.max_connections, options_.max_connections, error_unit::items)
+                      .value());
+  }
   if (!request) return refuse(with_, request.error());
   const result<bytes> reply = respond(*request);
   const kind k = reply ? kind::response : kind::refusal;
   const bytes refusal = reply ? bytes() : encode(reply.error());
   // The request has been carried out even if the client does not read the response; status() tells.
   (void)with_.send(static_cast<std::uint16_t>(k), reply ? *reply : refusal, {}, options_.timeout,
-                   stop_);
+                   stop_, std::chrono::steady_clock::now() + options_.timeout);
 }
 
 result<bytes> connection_handler::respond(const handoff::message &m) {

@@ -1,6 +1,7 @@
 // Handles one connection: reads a request, runs it, replies.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <stop_token>
 
@@ -14,9 +15,15 @@ void refuse(handoff::connection &with, const error &why) noexcept;
 
 class connection_handler {
  public:
+  // `claimed` becomes true once the request has come. Where the server was faster to set it, none is
+  // carried out.
   connection_handler(handoff::connection with, executor &runs, const server_options &options,
-                     std::stop_token stop)
-      : with_(std::move(with)), executor_(runs), options_(options), stop_(std::move(stop)) {}
+                     std::atomic<bool> &claimed, std::stop_token stop)
+      : with_(std::move(with)),
+        executor_(runs),
+        options_(options),
+        claimed_(claimed),
+        stop_(std::move(stop)) {}
 
   // Serves one request. No input of the client terminates the process, nor does a lack of host
   // memory.
@@ -33,6 +40,7 @@ class connection_handler {
   handoff::connection with_;
   executor &executor_;
   const server_options &options_;
+  std::atomic<bool> &claimed_;
   const std::stop_token stop_;
   std::chrono::steady_clock::time_point last_progress_{};
 };

@@ -227,19 +227,20 @@ TEST_F(connections, a_client_that_stalls_is_dropped_and_delays_no_other) {
   EXPECT_FALSE(said(silent)) << "and then it is closed";
 }
 
-TEST_F(connections, too_many_connections_are_refused_as_busy) {
-  server_options o;
+TEST_F(connections, one_more_than_there_may_be_requests_is_refused_as_busy) {
+  server_options o = held();
   o.timeout = patience;
-  o.max_connections = 2;
+  o.max_connections = 1;
   start(std::move(o));
-  {
-    connection a = reach(), b = reach();
-    const auto third = ask().status();
-    ASSERT_FALSE(third);
-    EXPECT_TRUE(third.error().is(errc::busy)) << third.error().message();
-    EXPECT_EQ(third.error().limit, 2u);
-  }
-  while (!ask().status()) std::this_thread::yield();
+  auto first = std::async(std::launch::async, [&] { return ask().suspend({"weights"}); });
+  stopping_.get_future().wait();
+  const auto second = ask().status();
+  ASSERT_FALSE(second);
+  EXPECT_TRUE(second.error().is(errc::busy)) << second.error().message();
+  EXPECT_EQ(second.error().limit, 1u);
+  let_go_.set_value();
+  EXPECT_TRUE(first.get());
+  while (!ask().resume("weights")) std::this_thread::yield();
   server_options none;
   none.max_connections = 0;
   EXPECT_FALSE(server::create(dev(), new_place(), none));
