@@ -18,7 +18,8 @@ struct client_options {
   // How long sending a request, and a response to status(), may take. Other requests take as long
   // as they take; a process that dies meanwhile is noticed at once.
   std::chrono::milliseconds timeout{5'000};
-  // Stops waiting. A snapshot, and a migration whose intent is not on record, is then cancelled.
+  // Stops waiting. A snapshot, a handoff whose receiver does not listen, and a migration whose intent is
+  // not on record, is then cancelled.
   std::stop_token cancel;
 };
 
@@ -28,7 +29,7 @@ struct client_options {
 // the address, and detail().cause the error's message there. In addition: busy (no response in
 // time; another request is being carried out), operation_canceled (also: abort() was called),
 // corrupt (a malformed response), the system's (no process listens; it has died). Suspend, resume
-// and handoff complete even if the client goes away: status() tells.
+// and handoff to a receiver that listens complete even if the client goes away: status() tells.
 // Threads: safe.
 class client {
  public:

@@ -95,9 +95,20 @@ result<bytes> connection_handler::respond(const handoff::message &m) {
         return executor_.snapshot(r, stop_, [this](const auto &p) { return report(p); });
       });
     case kind::handoff:
-      return run<handoff_request>(m, [&](const auto &r) { return executor_.handoff(r, stop_); });
+      return run<handoff_request>(m, [&](const auto &r) {
+        return while_connected<handoff::sent_memory>(
+            [&](const auto &gone) { return executor_.handoff(r, stop_, gone); });
+      });
     case kind::migrate:
-      return run<migrate_request>(m, [&](const auto &r) { return migrate(r); });
+      return run<migrate_request>(m, [&](const auto &r) {
+        auto last = migration::step::described;
+        const auto on_progress = [&](const migration::progress &p) {
+          send_progress(kind::migration_progress, p, std::exchange(last, p.step) != p.step);
+        };
+        // Cancelled if its client is gone, as a snapshot is.
+        return while_connected<migration::sent_memory>(
+            [&](const auto &gone) { return executor_.migrate(r, gone, on_progress); });
+      });
     case kind::resolve:
       return run<empty_request>(m, [&](const auto &) { return executor_.resolve(); });
     case kind::abort:
@@ -131,28 +142,26 @@ bool connection_handler::report(const snapshot_progress &p) {
   return true;
 }
 
-// A migration is cancelled if its client is gone, as a snapshot is. It may send no progress for
-// long, so a thread watches the connection.
-result<migration::sent_memory> connection_handler::migrate(const migrate_request &r) {
-  std::stop_source cancel;
-  const std::stop_callback on_stop(stop_, [&] { cancel.request_stop(); });
+// What runs may do nothing for long that would notice it, so a thread watches the connection.
+template <class T>
+result<T> connection_handler::while_connected(
+    const std::function<result<T>(std::stop_token)> &run) {
+  std::stop_source gone;
+  const std::stop_callback on_stop(stop_, [&] { gone.request_stop(); });
   std::jthread watcher;
   try {
     watcher = std::jthread([&](const std::stop_token &over) {
       while (!over.stop_requested()) {
         pollfd p{with_.fd(), POLLRDHUP, 0};
         if (::poll(&p, 1, poll_interval_ms) <= 0) continue;
-        cancel.request_stop();
+        gone.request_stop();
         return;
       }
     });
   } catch (const std::system_error &e) {
     return tl::unexpected(error{e.code(), connection_handler_op, "no thread could be created"});
   }
-  auto last = migration::step::described;
-  return executor_.migrate(r, cancel.get_token(), [&](const migration::progress &p) {
-    send_progress(kind::migration_progress, p, std::exchange(last, p.step) != p.step);
-  });
+  return run(gone.get_token());
 }
 
 bool connection_handler::client_is_gone() const {

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <stop_token>
 
 #include "stillmap/checkpoint/control/internal/executor.h"
@@ -32,7 +33,9 @@ class connection_handler {
  private:
   void serve_request();
   result<bytes> respond(const handoff::message &m);
-  result<migration::sent_memory> migrate(const migrate_request &r);
+  // Calls run(stop): `stop` is requested once the client is gone, or the server is being destroyed.
+  template <class T>
+  result<T> while_connected(const std::function<result<T>(std::stop_token)> &run);
   bool report(const snapshot_progress &p);
   void send_progress(kind k, const auto &p, bool at_once) noexcept;
   bool client_is_gone() const;

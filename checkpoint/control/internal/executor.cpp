@@ -211,10 +211,11 @@ result<image::written> executor::snapshot(
   return saved;
 }
 
-result<handoff::sent_memory> executor::handoff(const handoff_request &r, std::stop_token stop) {
+result<handoff::sent_memory> executor::handoff(const handoff_request &r, std::stop_token stop,
+                                               std::stop_token waits) {
   STILLMAP_ASSIGN_OR_RETURN(const auto my_turn, take_turn(request_kind::handoff));
   STILLMAP_RETURN_IF_ERROR(check_mapped(r.tags, "control::handoff"));
-  STILLMAP_ASSIGN_OR_RETURN(auto to, handoff::connection::connect(r.to, r.timeout, stop));
+  STILLMAP_ASSIGN_OR_RETURN(auto to, handoff::connection::connect(r.to, r.timeout, waits));
   bool stopped = false;
   handoff::handoff_options options;
   options.timeout = r.timeout;

@@ -37,7 +37,9 @@ class executor {
   result<image::written> snapshot(
       const snapshot_request &r, std::stop_token stop,
       const std::function<bool(const snapshot_progress &)> &on_progress);
-  result<handoff::sent_memory> handoff(const handoff_request &r, std::stop_token stop);
+  // `waits`: cancels it until the receiver listens.
+  result<handoff::sent_memory> handoff(const handoff_request &r, std::stop_token stop,
+                                       std::stop_token waits);
   // Ensures: success: the destination owns the task, or its ownership is in doubt.
   result<migration::sent_memory> migrate(
       const migrate_request &r, const std::stop_token &stop,
