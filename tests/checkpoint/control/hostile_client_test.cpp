@@ -17,6 +17,7 @@
 namespace stillmap::control::testing {
 namespace {
 
+using stillmap::testing::held;
 using namespace std::chrono_literals;
 using checkpoint::backing_store;
 using handoff::connection;
@@ -126,13 +127,14 @@ class hostile_client : public control_test {
       return false;
     }
   }
-  // Everything is as before: nothing stopped without being resumed, no file, the memory whole.
-  void expect_no_effect(std::size_t files_before = 0) {
+  // Everything is as before: nothing suspended, no file. Now and then another client is served.
+  void expect_no_effect() {
+    EXPECT_EQ(dev().space().stats().suspended_bytes, 0u);
+    EXPECT_EQ(files(), 0u);
+    if (++cases_ % 8 != 0) return;
     const auto s = ask().status();
     ASSERT_TRUE(s) << s.error().message();
     EXPECT_EQ(s->job.request, request_kind::none);
-    for (const tag_status &t : s->tags) EXPECT_EQ(t.suspended_bytes, 0u);
-    EXPECT_EQ(files(), files_before);
   }
   // Undoes what a request that was carried out has done.
   void undo() {
@@ -143,6 +145,7 @@ class hostile_client : public control_test {
   }
 
   std::string receiver_ = "@nobody";
+  int cases_ = 0;
   // The server serves one client after another, with this timeout.
   server_options narrow(std::chrono::milliseconds timeout) {
     server_options o = written_down();
@@ -242,7 +245,6 @@ TEST_F(hostile_client, a_lie_in_any_field_has_no_effect) {
   });
   start(written_down());
   std::set<std::string> carried_out;
-  int cases = 0;
   for (const frame &good : all_requests()) {
     for (const frame::lie &l : good.lies()) {
       SCOPED_TRACE(l.field + " = " + l.value);
@@ -251,7 +253,6 @@ TEST_F(hostile_client, a_lie_in_any_field_has_no_effect) {
       // A frame that is longer than what follows is waited for.
       const bool ends = l.field.ends_with(": bytes");
       const bool done = is_carried_out(l.message.bytes(), l.message.fds(), ends);
-      ++cases;
       if (done) {
         carried_out.insert(l.field);
         undo();
@@ -269,7 +270,107 @@ TEST_F(hostile_client, a_lie_in_any_field_has_no_effect) {
   over = true;
   EXPECT_EQ(carried_out, other_requests);
   EXPECT_TRUE(memory_is_whole());
-  std::printf("note: hostile client, fields: %d cases\n", cases);
+  std::printf("note: hostile client, fields: %d cases\n", cases_);
+}
+
+// Half a request, and then nothing: until the end of the stream, or the server's timeout.
+TEST_F(hostile_client, half_a_request_has_no_effect) {
+  server_options o = written_down();
+  o.timeout = 50ms;
+  start(std::move(o));
+  for (const frame &good : all_requests()) {
+    for (std::size_t n = 0; n < good.bytes().size(); ++n) {
+      SCOPED_TRACE(good.name() + ", bytes " + std::to_string(n));
+      EXPECT_FALSE(is_carried_out(std::span(good.bytes()).first(n), {}, true));
+      ++cases_;
+    }
+    std::vector<connection> stopped;  // at once, so that their timeouts are the same one
+    for (std::size_t n = 0; n < good.bytes().size(); n += good.bytes().size() / 7 + 1) {
+      stopped.push_back(reach());
+      write_with(stopped.back().fd(), std::span(good.bytes()).first(n), {});
+      ++cases_;
+    }
+    for (connection &c : stopped) {
+      const auto told = c.receive(max_response_bytes, 10s, {});
+      ASSERT_TRUE(told) << told.error().message();
+      EXPECT_EQ(told->kind, static_cast<std::uint16_t>(kind::refusal));
+    }
+  }
+  EXPECT_EQ(seen().size(), 0u);
+  stop();
+  start(written_down());
+  expect_no_effect();
+  EXPECT_TRUE(memory_is_whole());
+  std::printf("note: hostile client, half requests: %d cases\n", cases_);
+}
+
+TEST_F(hostile_client, descriptors_garbage_and_repetition_have_no_effect) {
+  start(written_down());
+  const held before = held::now(driver());
+  const auto refused = [&](std::span<const std::byte> bytes, const std::vector<int> &fds) {
+    EXPECT_FALSE(is_carried_out(bytes, fds, true)) << bytes.size();
+    expect_no_effect();
+  };
+  for (const frame &good : all_requests()) {
+    for (const std::size_t n : {1, 2, 128, 129, 253}) {
+      SCOPED_TRACE(good.name() + " with descriptors: " + std::to_string(n));
+      frame with = good;
+      with.with(std::vector<int>(n, STDERR_FILENO));
+      refused(with.bytes(), with.fds());
+      refused(good.bytes(), with.fds());  // not announced
+    }
+  }
+  for (const std::size_t n : {std::size_t{1}, std::size_t{16}, std::size_t{10'000}}) {
+    for (const int byte : {0, 0x53, 0xff}) {
+      refused(std::vector<std::byte>(n, static_cast<std::byte>(byte)), {});
+    }
+  }
+  EXPECT_EQ(seen().size(), 0u);
+  {  // A second request on the same connection is not read.
+    connection c = reach();
+    bytes both = request(kind::status).bytes();
+    const bytes second = suspend_frame(a_suspend()).bytes();
+    both.insert(both.end(), second.begin(), second.end());
+    write_with(c.fd(), both, {});
+    const auto first = c.receive(max_response_bytes, 10s, {});
+    ASSERT_TRUE(first) << first.error().message();
+    EXPECT_EQ(first->kind, static_cast<std::uint16_t>(kind::response));
+    EXPECT_FALSE(c.receive(max_response_bytes, 10s, {}));
+  }
+  expect_no_effect();
+  EXPECT_EQ(seen().size(), 0u);
+  EXPECT_EQ(before.more_now(driver()), "");
+  std::printf("note: hostile client, descriptors and garbage: %d cases\n", cases_);
+}
+
+// A client that has sent its whole request and is gone: it is carried out, or cancelled, as a whole.
+TEST_F(hostile_client, disconnecting_at_once_leaves_all_or_nothing) {
+  start(written_down());
+  const auto suspended = [&] {
+    const auto s = ask().status();
+    return s &&
+           std::ranges::any_of(s->tags, [](const tag_status &t) { return t.suspended_bytes != 0; });
+  };
+  for (int i = 0; i < 5; ++i) {
+    write_frames(reach().fd(), std::vector<frame>{suspend_frame(a_suspend())});
+    for (int wait = 0; wait < 1000 && !suspended(); ++wait) std::this_thread::sleep_for(5ms);
+    while (!ask().resume("weights")) std::this_thread::yield();
+    EXPECT_TRUE(memory_is_whole());
+  }
+  for (int i = 0; i < 5; ++i) {
+    for (const frame &good : all_requests()) {
+      if (good.name() == "suspend") continue;
+      write_frames(reach().fd(), std::vector<frame>{good});
+      EXPECT_TRUE(ask().status());
+    }
+  }
+  stop();  // waits for them
+  const auto all = seen();
+  EXPECT_EQ(std::ranges::count(all, "stop weights"), std::ranges::count(all, "go weights"));
+  EXPECT_TRUE(memory_is_whole());
+  for (const auto &f : std::filesystem::directory_iterator(file(""))) {
+    EXPECT_EQ(f.path().filename(), "a.smi") << "no temporary file";
+  }
 }
 
 }  // namespace
