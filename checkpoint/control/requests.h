@@ -71,7 +71,8 @@ struct suspend_request {
   std::string directory{};
 };
 
-// Paths are absolute; the controlled process reads and writes them with its own rights.
+// Paths are absolute; the controlled process reads and writes them with its own rights, and no key
+// is sent over the socket.
 struct snapshot_request {
   std::vector<std::string> tags{};
   std::string path{};
@@ -79,6 +80,9 @@ struct snapshot_request {
   image::codec compress = image::codec::none;
   bool replace = false;  // replaces an existing image
   bool verify = true;    // reads the image back before it gets its name
+  // Files with a key that encrypts the image (and its parent), and with one that signs it: 32 bytes,
+  // or 64 hexadecimal digits. Empty: neither.
+  std::string key{}, sign_with{};
 };
 
 struct snapshot_progress {

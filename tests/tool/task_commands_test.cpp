@@ -1,5 +1,6 @@
 // stillmap task, and image restore, with a process that runs a control server.
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -134,6 +135,15 @@ TEST_F(task_commands, a_snapshot_is_made_and_can_be_restored) {
   std::ofstream(third) << "in the way";
   expect(run("task snapshot --json --replace " + where_ + " --all -o '" + third + "'"), 0,
          {"\"contents_bytes\": " + std::to_string(6 * page()), "\"verified\": true"});
+  const std::string key = file("key");
+  std::ofstream(key) << std::string(64, 'a');
+  ASSERT_EQ(::chmod(key.c_str(), 0600), 0);
+  const std::string secret = file("secret.smi");
+  expect(run("task snapshot " + where_ + " --all -o '" + secret + "' --key '" + key +
+             "' --sign-with '" + key + "'"),
+         0, {"; encrypted; signed; read back and verified"});
+  EXPECT_EQ(run("image verify '" + secret + "'").status, 2);
+  expect(run("image inspect '" + secret + "' --key '" + key + "'"), 0, {"encrypted", "signed by "});
   // Another process has the addresses free.
   expect(run("image restore '" + second + "'"), 0,
          {"0x", "weights", "at the original addresses, every byte compared; it can be restored"});

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "stillmap/checkpoint/image/internal/key_file.h"
 #include "stillmap/checkpoint/snapshot/snapshot.h"
 #include "stillmap/vmm/address_space.h"
 #include "stillmap/vmm/internal/try.h"
@@ -191,8 +192,21 @@ result<image::written> executor::snapshot(
   options.image.compress = r.compress;
   options.image.verify = r.verify;
   options.image.cancel = cancel.get_token();
+  if (!r.key.empty()) {
+    STILLMAP_ASSIGN_OR_RETURN(const auto key,
+                              image::read_key(r.key, image::secrecy::owner, "control::snapshot"));
+    options.image.key = image::secret_key{key};
+  }
+  if (!r.sign_with.empty()) {
+    STILLMAP_ASSIGN_OR_RETURN(
+        const auto key, image::read_key(r.sign_with, image::secrecy::owner, "control::snapshot"));
+    options.image.sign_with = image::signing_key{key};
+  }
   if (!r.parent.empty()) {
-    STILLMAP_ASSIGN_OR_RETURN(options.image.parent, image::reader::open(r.parent));
+    image::open_options parents;
+    parents.key = options.image.key;
+    parents.cancel = options.image.cancel;
+    STILLMAP_ASSIGN_OR_RETURN(options.image.parent, image::reader::open(r.parent, parents));
   }
   options.image.on_progress = [&](const image::write_progress &p) {
     {

@@ -59,7 +59,8 @@ void tags(Wire &w, field_of<Wire, std::vector<std::string>> &list) {
 template <class Wire>
 void fields(Wire &w, field_of<Wire, snapshot_request> &r) {
   tags(w, r.tags);
-  w(r.path, r.parent, up_to(r.compress, image::codec::zstd), r.replace, r.verify);
+  w(r.path, r.parent, up_to(r.compress, image::codec::zstd), r.replace, r.verify, r.key,
+    r.sign_with);
 }
 
 template <class Wire>
@@ -209,8 +210,13 @@ status check(const suspend_request &r) {
 }
 
 status check(const snapshot_request &r) {
-  if (is_absolute(r.path) && (r.parent.empty() || is_absolute(r.parent))) return {};
-  return malformed("an image is not an absolute path");
+  if (!is_absolute(r.path)) return malformed("an image is not an absolute path");
+  for (const std::string *s : {&r.parent, &r.key, &r.sign_with}) {
+    if (!s->empty() && !is_absolute(*s)) {
+      return malformed("a parent or a key file is not an absolute path");
+    }
+  }
+  return {};
 }
 
 status check(const handoff_request &r) {

@@ -4,7 +4,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
+#include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <memory>
 
 #include "stillmap/checkpoint/image/internal/image_error.h"
@@ -12,6 +15,8 @@
 
 namespace stillmap::image {
 namespace {
+
+constexpr std::size_t max_key_bytes = 256;
 
 struct close_file {
   void operator()(std::FILE *f) const { std::fclose(f); }
@@ -62,6 +67,29 @@ result<std::string> read_key_file(const std::string &path, std::size_t max_bytes
                    path);
   }
   return text;
+}
+
+result<std::array<std::byte, 32>> read_key(const std::string &path, secrecy who, const char *op) {
+  STILLMAP_ASSIGN_OR_RETURN(std::string text, read_key_file(path, max_key_bytes, who, op));
+  std::array<std::byte, 32> key{};
+  if (text.size() == key.size()) {
+    std::memcpy(key.data(), text.data(), key.size());
+    return key;
+  }
+  const std::size_t found = text.size();
+  while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
+  bool good = text.size() == 2 * key.size();
+  for (std::size_t i = 0; good && i < key.size(); ++i) {
+    const char *const digits = text.data() + 2 * i;
+    std::uint8_t value = 0;
+    good = std::from_chars(digits, digits + 2, value, 16).ptr == digits + 2;
+    key[i] = static_cast<std::byte>(value);
+  }
+  if (good) return key;
+  return in_file(
+      make_error(errc::invalid_argument, op, "a key is 32 bytes, or 64 hexadecimal digits", found,
+                 key.size(), error_unit::bytes),
+      path);
 }
 
 }  // namespace stillmap::image

@@ -2,6 +2,7 @@
 // owner is not the only one who knows it, or not the one who chose it.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <string>
 
@@ -20,5 +21,9 @@ enum class secrecy {
 // Allocates host memory: may throw std::bad_alloc.
 result<std::string> read_key_file(const std::string &path, std::size_t max_bytes, secrecy who,
                                   const char *op);
+
+// Reads a key of 32 bytes: as they are, or as 64 hexadecimal digits.
+// Errors: as read_key_file; invalid_argument (something else: value, in bytes).
+result<std::array<std::byte, 32>> read_key(const std::string &path, secrecy who, const char *op);
 
 }  // namespace stillmap::image

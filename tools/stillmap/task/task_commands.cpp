@@ -71,6 +71,12 @@ void add_snapshot(command &group) {
   c.text("-o,--output", o.what.path, "IMAGE", "the image to write").required();
   c.text("--parent", o.what.parent, "IMAGE", "store only the differences from this image");
   c.text("--compress", o.compress, "none|lz4|zstd", "compress chunks that get smaller by it");
+  c.text("--key", o.what.key, "FILE",
+         "encrypt the image: a file with 32 bytes, or 64 hexadecimal digits, which the process "
+         "reads and only its user may read (chmod 600). A parent has the same key");
+  c.text("--sign-with", o.what.sign_with, "FILE",
+         "sign the image with this key, in the same form; `stillmap image inspect` prints its "
+         "public half, for --signed-by");
   c.flag("--replace", o.what.replace, "overwrite the image if it exists");
   c.flag("--no-verify", o.what.verify, "do not read the image back before it gets its name", false);
   c.json(o.json);
