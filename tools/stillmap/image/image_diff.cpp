@@ -1,7 +1,7 @@
 #include "tools/stillmap/image/image_diff.h"
 
 #include <algorithm>
-#include <array>
+#include <cstring>
 
 #include "stillmap/vmm/internal/try.h"
 
@@ -67,21 +67,19 @@ class image_comparison {
                   std::uint64_t at_b, std::uint32_t tag) {
     while (bytes != 0) {
       const image::chunk_record &a = chunk_at(first_, at_a), &b = chunk_at(second_, at_b);
-      bool same = false;
-      std::uint64_t step = 0;
-      if (a.at == at_a && b.at == at_b && a.bytes == b.bytes && a.bytes <= bytes) {
-        step = a.bytes;
-        same = a.contents == b.contents;
+      const std::uint64_t step = std::min({bytes, a.at + a.bytes - at_a, b.at + b.bytes - at_b});
+      if (step == a.bytes && step == b.bytes && are_comparable(a, b)) {
+        note(address, step, a.contents == b.contents, tag);
       } else {
-        step = std::min<std::uint64_t>(bytes, image::block_bytes);
-        std::array<std::byte, image::block_bytes> x{}, y{};
-        STILLMAP_RETURN_IF_ERROR(first_.read(at_a, std::span(x).first(step)));
-        STILLMAP_RETURN_IF_ERROR(second_.read(at_b, std::span(y).first(step)));
+        STILLMAP_ASSIGN_OR_RETURN(const auto x, first_chunk_.load(first_, a));
+        STILLMAP_ASSIGN_OR_RETURN(const auto y, second_chunk_.load(second_, b));
         out_.bytes_read += step;
-        same = x == y;
+        for (std::uint64_t at = 0; at < step; at += image::block_bytes) {
+          const bool same =
+              std::memcmp(&x[at_a - a.at + at], &y[at_b - b.at + at], image::block_bytes) == 0;
+          note(address + at, image::block_bytes, same, tag);
+        }
       }
-      (same ? out_.same : out_.changed) += step;
-      if (!same) add(address, step, difference::contents, first_.manifest().tags[tag]);
       address += step;
       at_a += step;
       at_b += step;
@@ -89,6 +87,35 @@ class image_comparison {
     }
     return {};
   }
+
+  // Digests under different keys say nothing about each other; zeros have none.
+  bool are_comparable(const image::chunk_record &a, const image::chunk_record &b) const {
+    return first_.digest_key() == second_.digest_key() || a.contents.is_zero() ||
+           b.contents.is_zero();
+  }
+
+  void note(std::uint64_t address, std::uint64_t bytes, bool same, std::uint32_t tag) {
+    (same ? out_.same : out_.changed) += bytes;
+    if (!same) add(address, bytes, difference::contents, first_.manifest().tags[tag]);
+  }
+
+  // The chunk that was read last: several ranges of addresses may need one.
+  class last_chunk {
+   public:
+    result<image::bytes_view> load(const image::reader &from, const image::chunk_record &c) {
+      if (of_ != &c) {
+        of_ = nullptr;
+        bytes_.resize(c.bytes);
+        STILLMAP_RETURN_IF_ERROR(from.read(c.at, bytes_));
+        of_ = &c;
+      }
+      return image::bytes_view(bytes_);
+    }
+
+   private:
+    const image::chunk_record *of_ = nullptr;
+    std::vector<std::byte> bytes_;
+  };
 
   static const image::chunk_record &chunk_at(const image::reader &r, std::uint64_t at) {
     return *std::prev(
@@ -108,6 +135,7 @@ class image_comparison {
   }
 
   const image::reader &first_, &second_;
+  last_chunk first_chunk_, second_chunk_;
   image_difference out_;
 };
 

@@ -35,8 +35,9 @@ struct image_difference {
   std::uint64_t bytes_read = 0;  // bytes that were compared by reading them
 };
 
-// Compares contents by the digests in the images; where chunks do not begin at the same addresses,
-// contents are read. The result is exact to a chunk, or to 4,096 bytes where contents are read.
+// Compares the contents of images of one chain by their digests, where chunks begin at the same
+// addresses, and reads the others. The result is exact to a chunk, or to 4,096 bytes where contents
+// are read.
 // Errors: those of reader::read.
 result<image_difference> compare(const image::reader &first, const image::reader &second);
 
