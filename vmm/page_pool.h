@@ -99,8 +99,9 @@ class page_pool final : private page_owner {
   // Errors: the driver's; the page concerned stays in the pool.
   result<physical_size> trim(std::size_t keep = 0);
 
-  // Queues `run` on the pool's background thread, which runs one job at a time. cancel_background
-  // removes the jobs of `owner` and waits for one that is running: call it before `owner` ends.
+  // Queues `run` on the pool's background thread, which blocks asynchronous signals and runs one job at
+  // a time. cancel_background removes the jobs of `owner` and waits for one that is running: call it
+  // before `owner` ends.
   // Errors: out_of_memory (of the host), or why the thread cannot be started.
   status in_background(const void *owner, std::function<void()> run);
   void cancel_background(const void *owner) noexcept;

@@ -15,6 +15,7 @@
 #include "stillmap/checkpoint/control/internal/connection_handler.h"
 #include "stillmap/checkpoint/control/internal/executor.h"
 #include "stillmap/vmm/internal/host_memory.h"
+#include "stillmap/vmm/internal/start_thread.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::control {
@@ -34,7 +35,7 @@ class server::core {
         listener_(std::move(at)),
         wake_(std::move(wake)),
         executor_(d, options_),
-        thread_([this](std::stop_token stop) { listen(stop); }) {}
+        thread_(start_thread([this](std::stop_token stop) { listen(stop); })) {}
 
   ~core() {
     thread_.request_stop();
@@ -86,7 +87,7 @@ class server::core {
     try {
       served_connection &c = made.emplace_back();
       c.with.emplace(std::move(with));
-      c.thread = std::jthread([this, &c](std::stop_token stop) {
+      c.thread = start_thread([this, &c](std::stop_token stop) {
         connection_handler(std::move(*c.with), executor_, options_, c.claimed, std::move(stop))
             .serve();
         c.with.reset();

@@ -17,7 +17,8 @@
 namespace stillmap::control {
 
 // What the application does for the server. The callbacks run one at a time, on a thread of the
-// server. They must not throw, and must not destroy the server.
+// server, which blocks asynchronous signals: a process that they start inherits that. They must not
+// throw, and must not destroy the server.
 struct server_callbacks {
   using tags_view = std::span<const std::string>;
   // Stops work on these tags: after it has returned, nothing more is queued on their memory and

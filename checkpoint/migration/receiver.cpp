@@ -10,6 +10,7 @@
 #include "stillmap/checkpoint/migration/internal/session.h"
 #include "stillmap/checkpoint/migration/migration.h"
 #include "stillmap/vmm/internal/host_memory.h"
+#include "stillmap/vmm/internal/start_thread.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::migration {
@@ -30,7 +31,7 @@ class receiver::core {
       : device_(d), acceptor_(std::move(at)), options_(std::move(options)) {}
 
   void start() {
-    acceptor_thread_ = std::thread([this] { accept_all(); });
+    acceptor_thread_ = start_thread<std::thread>([this] { accept_all(); });
   }
 
   ~core() {
@@ -134,7 +135,7 @@ class receiver::core {
     try {
       connection &c = made.emplace_back();
       c.with = std::move(with);
-      c.thread = std::jthread([this, &c] {
+      c.thread = start_thread([this, &c] {
         handle(c);
         const std::lock_guard ending(mutex_);
         c.with.reset();

@@ -3,6 +3,7 @@
 #include <system_error>
 
 #include "stillmap/vmm/internal/host_memory.h"
+#include "stillmap/vmm/internal/start_thread.h"
 #include "stillmap/vmm/page_pool.h"
 
 namespace stillmap {
@@ -36,7 +37,8 @@ void page_pool::cancel_background(const void *owner) noexcept {
 status page_pool::start_background_locked() noexcept {
   constexpr const char *op = "page_pool::in_background";
   try {
-    if (!background_.joinable()) background_ = std::thread([this] { run_background(); });
+    if (!background_.joinable())
+      background_ = start_thread<std::thread>([this] { run_background(); });
   } catch (const std::bad_alloc &) {
     return host_out_of_memory(op);
   } catch (const std::system_error &e) {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "stillmap/vmm/internal/host_memory.h"
+#include "stillmap/vmm/internal/start_thread.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::control {
@@ -150,7 +151,7 @@ result<T> connection_handler::while_connected(
   const std::stop_callback on_stop(stop_, [&] { gone.request_stop(); });
   std::jthread watcher;
   try {
-    watcher = std::jthread([&](const std::stop_token &over) {
+    watcher = start_thread([&](const std::stop_token &over) {
       while (!over.stop_requested()) {
         pollfd p{with_.fd(), POLLRDHUP, 0};
         if (::poll(&p, 1, poll_interval_ms) <= 0) continue;

@@ -8,6 +8,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "stillmap/vmm/internal/start_thread.h"
+
 namespace stillmap::image {
 
 // `requested` threads (0: the number of processors, at most 8), but no more than there are pieces.
@@ -26,7 +28,7 @@ void parallel_for(unsigned threads, const Work &work) {
   std::vector<std::thread> others;
   try {
     others.reserve(threads - 1);
-    for (unsigned i = 1; i < threads; ++i) others.emplace_back(work);
+    for (unsigned i = 1; i < threads; ++i) others.push_back(start_thread<std::thread>(work));
   } catch (const std::system_error &) {
   } catch (const std::bad_alloc &) {
   }

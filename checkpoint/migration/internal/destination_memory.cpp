@@ -5,6 +5,7 @@
 #include <system_error>
 
 #include "stillmap/vmm/internal/host_memory.h"
+#include "stillmap/vmm/internal/start_thread.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::migration {
@@ -29,7 +30,7 @@ status destination_memory::prepare(layout_message l) {
   STILLMAP_RETURN_IF_ERROR(reserve(std::move(l)));
   try {
     page_thread_ =
-        std::jthread([this, factory = std::move(factory)](const std::stop_token &stop) mutable {
+        start_thread([this, factory = std::move(factory)](const std::stop_token &stop) mutable {
           create_pages(std::move(factory), stop);
         });
   } catch (const std::system_error &e) {

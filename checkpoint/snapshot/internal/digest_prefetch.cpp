@@ -6,6 +6,7 @@
 
 #include "stillmap/checkpoint/snapshot/internal/chunk_digests.h"
 #include "stillmap/vmm/internal/host_memory.h"
+#include "stillmap/vmm/internal/start_thread.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::snapshot {
@@ -16,7 +17,7 @@ digest_prefetch::digest_prefetch(const device &d, std::vector<virtual_range> chu
   // Without memory or a thread, chunks are read instead.
   try {
     known_.reserve(chunks_.size());
-    thread_ = std::jthread([this](const std::stop_token &stop) { run(stop); });
+    thread_ = start_thread([this](const std::stop_token &stop) { run(stop); });
   } catch (const std::system_error &) {
     over_ = true;
   } catch (const std::bad_alloc &) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "stillmap/vmm/internal/host_memory.h"
+#include "stillmap/vmm/internal/start_thread.h"
 
 namespace stillmap::checkpoint {
 namespace {
@@ -40,7 +41,9 @@ status for_each_part(std::size_t streams, std::span<const piece> pieces, std::si
   std::vector<std::thread> threads;
   try {
     threads.reserve(wanted);
-    for (std::size_t stream = 1; stream < wanted; ++stream) threads.emplace_back(run, stream);
+    for (std::size_t stream = 1; stream < wanted; ++stream) {
+      threads.push_back(start_thread<std::thread>(run, stream));
+    }
   } catch (const std::bad_alloc &) {
   } catch (const std::system_error &) {
   }

@@ -1,0 +1,29 @@
+// Work on several threads.
+#include "stillmap/checkpoint/image/internal/parallel_for.h"
+
+#include <gtest/gtest.h>
+
+#include <barrier>
+#include <thread>
+
+#include "tests/support/thread_signals.h"
+
+namespace stillmap::image {
+namespace {
+
+TEST(parallel_for, its_threads_run_no_handler_of_the_program) {
+  const auto before = testing::all_threads();
+  std::barrier all_here(4);
+  testing::new_threads found;
+  const std::thread::id caller = std::this_thread::get_id();
+  parallel_for(4, [&]() noexcept {
+    all_here.arrive_and_wait();
+    if (std::this_thread::get_id() == caller) found = testing::signals_of_new_threads(before);
+    all_here.arrive_and_wait();
+  });
+  EXPECT_EQ(found.seen, 3);
+  EXPECT_EQ(found.wrong, "");
+}
+
+}  // namespace
+}  // namespace stillmap::image
