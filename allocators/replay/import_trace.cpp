@@ -35,30 +35,57 @@ struct torch_event {
   std::uint64_t at = 0, bytes = 0, stream = 0;
 };
 
-std::optional<std::uint64_t> number_of(const pickle_value &of, std::string_view key) {
-  const pickle_value *const v = of.find(key);
-  if (v == nullptr || v->kind != pickle_kind::integer) return std::nullopt;
-  return static_cast<std::uint64_t>(v->integer);
-}
+// Looks at the values of a snapshot. One that is small refers to the same object again and again, and
+// costs as much as one that contains it as often, so the looks are counted.
+class snapshot_reader {
+ public:
+  static constexpr std::uint64_t looks_per_operation = 64;
+  explicit snapshot_reader(const pickle &of) : left_(looks_per_operation * of.operations()) {}
 
-const pickle_value *list_of(const pickle_value &of, std::string_view key) {
-  const pickle_value *const v = of.find(key);
-  return v != nullptr && v->kind == pickle_kind::list ? v : nullptr;
+  bool exhausted() const { return left_ == 0; }
+  const pickle_value *find(const pickle_value &of, std::string_view key) {
+    const std::uint64_t cost = 1 + of.items.size();
+    left_ -= std::min(left_, cost);
+    return exhausted() ? nullptr : of.find(key);
+  }
+  std::optional<std::uint64_t> number_of(const pickle_value &of, std::string_view key) {
+    const pickle_value *const v = find(of, key);
+    if (v == nullptr || v->kind != pickle_kind::integer) return std::nullopt;
+    return static_cast<std::uint64_t>(v->integer);
+  }
+  const pickle_value *list_of(const pickle_value &of, std::string_view key) {
+    const pickle_value *const v = find(of, key);
+    return v != nullptr && v->kind == pickle_kind::list ? v : nullptr;
+  }
+
+ private:
+  std::uint64_t left_;
+};
+
+tl::unexpected<error> refers_too_often(const std::string &file) {
+  return fail(errc::invalid_argument,
+              fmt::format("{}: it refers to the same objects again and again: {} times what it "
+                          "contains",
+                          file, snapshot_reader::looks_per_operation));
 }
 
 // The requests of the program; the actions of its allocator are left out.
-result<std::vector<torch_event>> events_of(const std::string &file, const pickle_value &history) {
+result<std::vector<torch_event>> events_of(const std::string &file, snapshot_reader &reader,
+                                           const pickle_value &history) {
   std::vector<torch_event> events;
   for (std::size_t i = 0; i < history.items.size(); ++i) {
     const auto wrong = [&](const std::string &what) {
       return fail(errc::invalid_argument, fmt::format("{}: event {}: {}", file, i, what));
     };
     const pickle_value &e = *history.items[i];
-    const pickle_value *const action = e.find("action");
+    const pickle_value *const action = reader.find(e, "action");
+    if (reader.exhausted()) return refers_too_often(file);
     if (action == nullptr || action->kind != pickle_kind::text) return wrong("it has no action");
     const bool allocates = action->text == "alloc";
     if (!allocates && action->text != "free_requested") continue;
-    const auto at = number_of(e, "addr"), bytes = number_of(e, "size"), on = number_of(e, "stream");
+    const auto at = reader.number_of(e, "addr"), bytes = reader.number_of(e, "size"),
+               on = reader.number_of(e, "stream");
+    if (reader.exhausted()) return refers_too_often(file);
     if (!at || !bytes || !on) return wrong("no addr, size and stream");
     if (*bytes > trace_max_bytes) return wrong(fmt::format("a size of {}", *bytes));
     if (*bytes != 0) events.push_back({allocates, *at, *bytes, *on});
@@ -68,19 +95,24 @@ result<std::vector<torch_event>> events_of(const std::string &file, const pickle
 
 // Calls found(address, bytes, stream) for each block that is live at the end.
 template <class Found>
-void each_active_block(const pickle_value &root, std::size_t device, Found &&found) {
-  const pickle_value *const segments = list_of(root, "segments");
+void each_active_block(snapshot_reader &reader, const pickle_value &root, std::size_t device,
+                       Found &&found) {
+  const pickle_value *const segments = reader.list_of(root, "segments");
   if (segments == nullptr) return;
   for (const pickle_value *segment : segments->items) {
-    const pickle_value *const blocks = list_of(*segment, "blocks");
-    if (blocks == nullptr || number_of(*segment, "device").value_or(0) != device) continue;
-    std::uint64_t at = number_of(*segment, "address").value_or(0);
+    const pickle_value *const blocks = reader.list_of(*segment, "blocks");
+    const std::uint64_t of_device = reader.number_of(*segment, "device").value_or(0);
+    if (reader.exhausted()) return;
+    if (blocks == nullptr || of_device != device) continue;
+    std::uint64_t at = reader.number_of(*segment, "address").value_or(0);
     for (const pickle_value *b : blocks->items) {
-      const std::uint64_t size = number_of(*b, "size").value_or(0);
-      const pickle_value *const state = b->find("state");
+      const std::uint64_t size = reader.number_of(*b, "size").value_or(0);
+      const pickle_value *const state = reader.find(*b, "state");
+      if (reader.exhausted()) return;
       if (state != nullptr && state->text == "active_allocated" && size != 0) {
-        found(number_of(*b, "address").value_or(at), number_of(*b, "requested_size").value_or(size),
-              number_of(*segment, "stream").value_or(0));
+        found(reader.number_of(*b, "address").value_or(at),
+              reader.number_of(*b, "requested_size").value_or(size),
+              reader.number_of(*segment, "stream").value_or(0));
       }
       at += size;
     }
@@ -88,7 +120,7 @@ void each_active_block(const pickle_value &root, std::size_t device, Found &&fou
 }
 
 // The trace of one device.
-std::string torch_trace(const pickle_value &root, std::size_t device,
+std::string torch_trace(snapshot_reader &reader, const pickle_value &root, std::size_t device,
                         const std::vector<torch_event> &events) {
   // Blocks from before the history: those that are freed in it or live after it, but not allocated
   // in it.
@@ -99,11 +131,12 @@ std::string torch_trace(const pickle_value &root, std::size_t device,
     if (!e.allocates && found == known.end()) before.emplace(e.at, e);
     known[e.at] = e.allocates;
   }
-  each_active_block(root, device, [&](std::uint64_t at, std::uint64_t bytes, std::uint64_t stream) {
-    if (bytes != 0 && bytes <= trace_max_bytes && known.find(at) == known.end()) {
-      before.emplace(at, torch_event{true, at, bytes, stream});
-    }
-  });
+  each_active_block(reader, root, device,
+                    [&](std::uint64_t at, std::uint64_t bytes, std::uint64_t stream) {
+                      if (bytes != 0 && bytes <= trace_max_bytes && known.find(at) == known.end()) {
+                        before.emplace(at, torch_event{true, at, bytes, stream});
+                      }
+                    });
 
   trace_writer out("from a PyTorch memory snapshot");
   stream_numbers streams;
@@ -160,12 +193,14 @@ result<std::vector<trace_text>> import_torch_snapshot(const std::string &file,
   const auto read = pickle::read(content);
   if (!read) return fail(errc::invalid_argument, file + ": " + read.error().detail().cause);
   std::vector<trace_text> out;
-  if (const pickle_value *const traces = list_of(read->root(), "device_traces")) {
+  snapshot_reader reader(*read);
+  if (const pickle_value *const traces = reader.list_of(read->root(), "device_traces")) {
     for (std::size_t device = 0; device < traces->items.size(); ++device) {
       const pickle_value &history = *traces->items[device];
       if (history.items.empty()) continue;
-      STILLMAP_ASSIGN_OR_RETURN(const auto events, events_of(file, history));
-      out.push_back({device, torch_trace(read->root(), device, events)});
+      STILLMAP_ASSIGN_OR_RETURN(const auto events, events_of(file, reader, history));
+      out.push_back({device, torch_trace(reader, read->root(), device, events)});
+      if (reader.exhausted()) return refers_too_often(file);
     }
   }
   if (out.empty()) {

@@ -26,6 +26,7 @@ struct trace_text {
 // the trace's beginning. A block is freed where the program freed it. Streams are numbered in the
 // order in which they appear.
 // Errors: invalid_argument: "file: byte N: ...", "file: event N: ...".
+// Cost:   proportional to the content: a pickle that refers to an object again and again is refused.
 result<std::vector<trace_text>> import_torch_snapshot(const std::string &file,
                                                       std::string_view content);
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <bit>
-#include <unordered_map>
 
 #include "stillmap/allocators/replay/internal/failure.h"
 
@@ -20,12 +19,16 @@ const pickle_value *pickle_value::find(std::string_view key) const {
 
 class pickle_machine {
  public:
-  explicit pickle_machine(std::string_view bytes) : bytes_(bytes) {}
+  pickle_machine(std::string_view bytes, const pickle_options &options)
+      : bytes_(bytes), options_(options) {}
 
   result<pickle> run() {
     while (trouble_.empty()) {
       op_at_ = at_;
       const std::string_view op = take(1);
+      if (trouble_.empty() && ++out_.operations_ > options_.max_operations) {
+        wrong(fmt::format("over {} operations, the most that are read", options_.max_operations));
+      }
       if (!trouble_.empty()) break;
       if (op[0] == '.') {
         if (pickle_value *root = pop(); root != nullptr) out_.root_ = root;
@@ -61,6 +64,9 @@ class pickle_machine {
   }
 
   pickle_value *push(pickle_kind kind) {
+    if (out_.values_.size() >= options_.max_values) {
+      wrong(fmt::format("over {} values, the most that are read", options_.max_values));
+    }
     pickle_value *const v = &out_.values_.emplace_back();
     v->kind = kind;
     stack_.push_back(v);
@@ -119,12 +125,20 @@ class pickle_machine {
   }
   void put(std::uint64_t name) {
     if (stack_.empty()) return wrong("nothing is there to be remembered");
+    // Picklers number one after the other.
+    if (name >= at_) {
+      return wrong(
+          fmt::format("it numbers what it remembers by {}, more than it has bytes so far", name));
+    }
+    if (name >= memo_.size()) memo_.resize(name + 1);
+    remembered_ += memo_[name] == nullptr ? 1 : 0;
     memo_[name] = stack_.back();
   }
   void get(std::uint64_t name) {
-    const auto found = memo_.find(name);
-    if (found == memo_.end()) return wrong("it refers to something that is not there");
-    stack_.push_back(found->second);
+    if (name >= memo_.size() || memo_[name] == nullptr) {
+      return wrong("it refers to something that is not there");
+    }
+    stack_.push_back(memo_[name]);
   }
 
   void perform(unsigned char op) {
@@ -221,7 +235,7 @@ class pickle_machine {
       case 'r':
         return put(number(4));
       case 0x94:
-        return put(memo_.size());
+        return put(remembered_);
       case 'h':
         return get(number(1));
       case 'j':
@@ -242,15 +256,17 @@ class pickle_machine {
   }
 
   std::string_view bytes_;
+  const pickle_options options_;
   std::size_t at_ = 0, op_at_ = 0;
   std::string trouble_;
   std::vector<pickle_value *> stack_;
-  std::unordered_map<std::uint64_t, pickle_value *> memo_;
+  std::vector<pickle_value *> memo_;  // nullptr: nothing
+  std::uint64_t remembered_ = 0;
   pickle out_;
 };
 
-result<pickle> pickle::read(std::string_view bytes) {
-  return pickle_machine(bytes).run();
+result<pickle> pickle::read(std::string_view bytes, const pickle_options &options) {
+  return pickle_machine(bytes, options).run();
 }
 
 }  // namespace stillmap::replay

@@ -25,18 +25,29 @@ struct pickle_value {
   const pickle_value *find(std::string_view key) const;
 };
 
+// A pickle is refused beyond these. Its values take at most 64 bytes of host memory each, and each
+// operation at most 32 more.
+struct pickle_options {
+  std::uint64_t max_values = std::uint64_t{1} << 26;      // 4 GiB
+  std::uint64_t max_operations = std::uint64_t{1} << 28;  // each is a byte at least
+};
+
 // Values are valid as long as this object and the bytes that it was read from.
 class pickle {
  public:
   // Protocols 2 to 5.
   // Errors: invalid_argument: "byte N: what is wrong".
-  static result<pickle> read(std::string_view bytes);
+  // Cost:   proportional to the bytes.
+  static result<pickle> read(std::string_view bytes, const pickle_options &options = {});
   const pickle_value &root() const { return *root_; }
+  // How many there were: no more than bytes.
+  std::uint64_t operations() const { return operations_; }
 
  private:
   friend class pickle_machine;
   std::deque<pickle_value> values_;  // flat, so that deep nesting needs no deep recursion
   const pickle_value *root_ = nullptr;
+  std::uint64_t operations_ = 0;
 };
 
 }  // namespace stillmap::replay

@@ -30,6 +30,8 @@ result<std::string> decompress(const std::string &file, const std::string &packe
   const std::unique_ptr<ZSTD_DStream, std::size_t (*)(ZSTD_DStream *)> stream(ZSTD_createDStream(),
                                                                               ZSTD_freeDStream);
   if (!stream) return fail(errc::out_of_memory, "out of host memory");
+  const std::uint64_t most =
+      std::min(most_trace_text, std::max(free_expansion_bytes, most_expansion * packed.size()));
   std::string text;
   std::vector<char> piece(ZSTD_DStreamOutSize());
   ZSTD_inBuffer in = {packed.data(), packed.size(), 0};
@@ -41,9 +43,12 @@ result<std::string> decompress(const std::string &file, const std::string &packe
     if (ZSTD_isError(left)) return damaged(ZSTD_getErrorName(left));
     text.append(piece.data(), out.pos);
     full = out.pos == out.size;
-    if (text.size() > most_trace_text) {
+    if (text.size() > most) {
       return fail(errc::invalid_argument,
-                  fmt::format("{} holds over {} of text", file, format_bytes(most_trace_text)));
+                  fmt::format("{} holds over {} of text{}", file, format_bytes(most),
+                              most == most_trace_text
+                                  ? ""
+                                  : ", more than 1,000 times its size: decompress it first"));
     }
   }
   if (left != 0) return damaged("the file is truncated");

@@ -13,8 +13,11 @@
 
 namespace stillmap::replay {
 
-// The largest decompressed trace; a larger one is refused.
+// The largest decompressed trace; a larger one is refused. So is one of over 64 MiB that is more than a
+// thousand times as large as its file: recorded programs compress to a fifth, or a hundredth at best.
 inline constexpr std::uint64_t most_trace_text = std::uint64_t{4} << 30;
+inline constexpr std::uint64_t most_expansion = 1000,
+                               free_expansion_bytes = std::uint64_t{64} << 20;
 
 // The text of a file, decompressed; - is standard input.
 // Errors: invalid_argument: not readable, a damaged or truncated archive, too large.
