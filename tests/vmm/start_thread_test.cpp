@@ -4,6 +4,7 @@
 #include <future>
 
 #include "stillmap/vmm/page_pool.h"
+#include "tests/support/no_threads.h"
 #include "tests/support/pool_test.h"
 #include "tests/support/thread_signals.h"
 
@@ -38,6 +39,20 @@ TEST_F(pool_threads, run_no_handler_of_the_program) {
   const auto found = testing::signals_of_new_threads(before);
   EXPECT_EQ(found.seen, 1);
   EXPECT_EQ(found.wrong, "");
+}
+
+TEST_F(pool_threads, that_cannot_be_started_are_an_error) {
+  const auto pool = make_pool();
+  {
+    const testing::no_threads none;
+    const status s = pool->in_background(this, [] {});
+    ASSERT_FALSE(s);
+    EXPECT_EQ(s.error().code, std::errc::resource_unavailable_try_again) << s.error().message();
+    pool->keep_ready(page());
+    EXPECT_EQ(pool->stats().background_failures, 1u);
+    pool->keep_ready(0);
+  }
+  EXPECT_TRUE(pool->in_background(this, [] {}));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <barrier>
 #include <thread>
 
+#include "tests/support/no_threads.h"
 #include "tests/support/thread_signals.h"
 
 namespace stillmap::image {
@@ -23,6 +24,13 @@ TEST(parallel_for, its_threads_run_no_handler_of_the_program) {
   });
   EXPECT_EQ(found.seen, 3);
   EXPECT_EQ(found.wrong, "");
+}
+
+TEST(parallel_for, one_thread_works_where_no_other_can_be_started) {
+  const testing::no_threads none;
+  int runs = 0;
+  parallel_for(4, [&]() noexcept { ++runs; });
+  EXPECT_EQ(runs, 1);
 }
 
 }  // namespace

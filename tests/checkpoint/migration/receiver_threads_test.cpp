@@ -1,10 +1,12 @@
-// Signals and the threads of a migration's destination.
+// The threads of a migration's destination: their signals, and what happens where one cannot be
+// started.
 #include <gtest/gtest.h>
 
 #include <thread>
 
 #include "tests/checkpoint/migration/endpoints.h"
 #include "tests/support/buffer_test.h"
+#include "tests/support/no_threads.h"
 #include "tests/support/thread_signals.h"
 
 namespace stillmap::migration::testing {
@@ -29,6 +31,15 @@ TEST_F(receiver_threads, run_no_handler_of_the_program) {
   }
   EXPECT_EQ(found.seen, 2);
   EXPECT_EQ(found.wrong, "");
+}
+
+TEST_F(receiver_threads, that_cannot_be_started_are_an_error) {
+  STILLMAP_NEEDS_VMM();
+  const test_site site;
+  const stillmap::testing::no_threads none;
+  const auto at = receiver::create(dev(), at_destination(site), destination_options(site));
+  ASSERT_FALSE(at);
+  EXPECT_EQ(at.error().code, std::errc::resource_unavailable_try_again) << at.error().message();
 }
 
 }  // namespace

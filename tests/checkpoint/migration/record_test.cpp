@@ -1,4 +1,4 @@
-// The lock of an ownership record, and forked children.
+// The lock of an ownership record, and forked children; a record under another locale.
 #include "stillmap/checkpoint/migration/record.h"
 
 #include <gtest/gtest.h>
@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <locale>
 
 namespace stillmap::migration {
 namespace {
@@ -83,6 +84,35 @@ TEST_F(migration_record_lock, a_forked_child_cannot_write_it) {
   ASSERT_TRUE(found && *found);
   EXPECT_EQ((*found)->epoch, 5u);
   EXPECT_TRUE(record_file::open(directory_, task_)) << "the parent still holds it";
+}
+
+using migration_record_text = migration_record_lock;
+
+// 1234567 as 1,234,567.
+struct grouped_digits final : std::numpunct<char> {
+  char do_thousands_sep() const override { return ','; }
+  std::string do_grouping() const override { return "\3"; }
+};
+
+// Regression: the program's locale changed the epoch in the text, which was then sealed: the record
+// could not be read again.
+TEST_F(migration_record_text, a_locale_does_not_change_the_text) {
+  record r = of_task(1234567);
+  r.transfers.push_back({{}, 7654321, transfer_state::committed});
+  const std::string text = to_text(r);
+  const std::locale before =
+      std::locale::global(std::locale(std::locale::classic(), new grouped_digits));
+  const std::string other = to_text(r);
+  auto file = record_file::open(directory_, task_);
+  const status written = file ? file->write(r) : tl::unexpected(file.error());
+  const auto found = read_record(directory_, task_);
+  std::locale::global(before);
+  EXPECT_EQ(other, text);
+  EXPECT_NE(text.find("\nepoch 1234567\n"), std::string::npos) << text;
+  ASSERT_TRUE(written) << written.error().message();
+  ASSERT_TRUE(found && *found);
+  EXPECT_EQ((*found)->epoch, 1234567u);
+  EXPECT_EQ((*found)->transfers.at(0).epoch, 7654321u);
 }
 
 }  // namespace
