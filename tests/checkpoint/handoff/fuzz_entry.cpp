@@ -3,7 +3,11 @@
 #include <sys/socket.h>
 
 #include "stillmap/checkpoint/handoff/connection.h"
+#include "stillmap/checkpoint/handoff/handoff.h"
+#include "stillmap/checkpoint/handoff/internal/ownership_word.h"
 #include "stillmap/checkpoint/handoff/internal/wire.h"
+#include "tests/checkpoint/handoff/hostile_peer.h"
+#include "tests/checkpoint/handoff/small_task.h"
 
 namespace stillmap::handoff {
 namespace {
@@ -132,7 +136,32 @@ memory_layout sample_layout(unsigned kind) {
   return l;
 }
 
-}  // namespace
+// The first `steps` messages of a sender, with the word offered or not.
+std::vector<std::byte> sender_session(unsigned steps, bool offers) {
+  peer_script s(role::sender);
+  const auto next = [&] { return steps != 0 && steps-- != 0; };
+  if (next()) s.message(kind::hello, attached::nothing, encode(hello{role::sender}));
+  if (next()) {
+    s.message(kind::layout, attached::word, encode(testing::small::layout(granularity)));
+  }
+  if (next()) s.message(kind::pages, attached::page);
+  if (next()) s.message(kind::pages, attached::large_page);
+  if (next()) s.message(kind::offer, attached::nothing);
+  if (offers) s.word(0, static_cast<std::uint8_t>(ownership::offered));
+  return s.bytes();
+}
+
+std::vector<std::byte> receiver_session(unsigned steps, bool commits) {
+  peer_script s(role::receiver);
+  const auto next = [&] { return steps != 0 && steps-- != 0; };
+  if (next()) s.message(kind::hello, attached::nothing, encode(hello{role::receiver}));
+  if (next()) s.message(kind::ready, attached::null);
+  if (next()) s.message(kind::committed, attached::nothing);
+  if (commits) {
+    s.word(static_cast<int>(step::offer_sent), static_cast<std::uint8_t>(ownership::receiver));
+  }
+  return s.bytes();
+}
 
 std::string fuzz_wire(const std::uint8_t *data, std::size_t size) {
   if (size == 0) return "";
@@ -149,12 +178,22 @@ std::string fuzz_wire(const std::uint8_t *data, std::size_t size) {
   }
 }
 
+}  // namespace
+
+std::string fuzz_handoff(const device &d, const std::uint8_t *data, std::size_t size) {
+  const auto modes = static_cast<unsigned>(fuzz_mode::count);
+  if (size == 0 || static_cast<fuzz_mode>(data[0] % modes) != fuzz_mode::session) {
+    return fuzz_wire(data, size);
+  }
+  return run_hostile_peer(d, std::as_bytes(std::span(data + 1, size - 1))).wrong;
+}
+
 std::vector<stillmap::testing::fuzz_input> fuzz_corpus() {
   std::vector<stillmap::testing::fuzz_input> inputs;
   std::vector<std::byte> all;  // as the messages of one conversation
   const auto add = [&](fuzz_mode mode, std::uint16_t k, const std::vector<std::byte> &body) {
     inputs.push_back(stillmap::testing::fuzz_input_of(static_cast<std::uint8_t>(mode), body));
-    if (mode == fuzz_mode::stream) return;
+    if (mode == fuzz_mode::stream || mode == fuzz_mode::session) return;
     // magic, version, kind, bytes, descriptors: connection.cpp's header
     const auto put = [&](std::uint64_t n, int bytes) {
       for (const std::byte b : number(n, bytes)) all.push_back(b);
@@ -173,9 +212,38 @@ std::vector<stillmap::testing::fuzz_input> fuzz_corpus() {
   add(fuzz_mode::peer_error, 7,
       checkpoint::encode(error{make_error_code(errc::busy), "", "", 17, 0}));
   add(fuzz_mode::stream, 0, all);
+  for (const bool decided : {false, true}) {
+    for (unsigned steps = 1; steps <= 5; ++steps) {
+      add(fuzz_mode::session, 0, sender_session(steps, decided));
+      if (steps <= 3) add(fuzz_mode::session, 0, receiver_session(steps, decided));
+    }
+  }
   return inputs;
 }
 
 }  // namespace stillmap::handoff
 
-STILLMAP_FUZZ_ENTRY("wire", stillmap::handoff::fuzz_wire, stillmap::handoff::fuzz_corpus)
+namespace {
+
+// Open as long as the fuzzer runs.
+const stillmap::device &handoff_fuzz_device() {
+  static const stillmap::device d = [] {
+    const auto drv = stillmap::driver::get();
+    if (!drv) throw std::runtime_error(drv.error().message());
+    if (const stillmap::status s = (*drv)->initialise(); !s) {
+      throw std::runtime_error(s.error().message());
+    }
+    auto opened = stillmap::device::open(**drv, 0);
+    if (!opened) throw std::runtime_error(opened.error().message());
+    return *opened;
+  }();
+  return d;
+}
+
+std::string fuzz_handoff_alone(const std::uint8_t *data, std::size_t size) {
+  return stillmap::handoff::fuzz_handoff(handoff_fuzz_device(), data, size);
+}
+
+}  // namespace
+
+STILLMAP_FUZZ_ENTRY("wire", fuzz_handoff_alone, stillmap::handoff::fuzz_corpus)
