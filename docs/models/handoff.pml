@@ -8,6 +8,9 @@
  *   IMPATIENT  a sender that hears nothing takes the memory back
  *   BELIEVES   any descriptor says that the receiver is dead
  *   NO_WORD    messages decide, and not the word
+ *   EARLY      with LIES: the word decides before the offer, too
+ * LIES lets the receiver write into the word, before the offer, that it has the memory.
+ * TRACE restricts the model to the steps of a real run, as in migration.pml.
  */
 
 mtype = { sender, offered, receiver, revoked, returned };
@@ -32,6 +35,25 @@ bool offer_sent = false, report_sent = false;
 bool committed = false; /* the receiver has owned the memory */
 bool calm = false;     /* nobody dies any more */
 
+/* Events of a real run: the step, and the end. */
+#define SENDER 0
+#define RECEIVER 1
+#define E_IDLE 1
+#define E_COMMITTED 2
+#define E_RELEASED 3
+#define E_KEPT 4
+#define E_NOTHING 5
+#define E_KILLED 6
+#ifdef TRACE
+#include "events.h"
+byte next = 0;
+#define MAY(e, end) (next < EVENTS && events[next] == (e) * 2 + (end))
+#define DID next++; assert(next < EVENTS)
+#else
+#define MAY(e, end) true
+#define DID skip
+#endif
+
 #ifdef BELIEVES
 #define IS_DEAD true
 #else
@@ -39,34 +61,51 @@ bool calm = false;     /* nobody dies any more */
 #endif
 
 #define SENDER_USES (s == S_USES || s == S_KEEPS)
+#define BEFORE_OFFER (s == S_USES || s == S_STOPPED)
 #define RECEIVER_USES (r == R_OWNS || r == R_TOLD)
 #define CHECK assert(!(SENDER_USES && RECEIVER_USES))
 
 proctype sending() {
 end:
   do
-  :: atomic { s == S_USES -> s = S_STOPPED }
-  :: atomic { s == S_STOPPED -> word = offered; offer_sent = true; s = S_OFFERED }
-  :: atomic { s == S_OFFERED && report_sent ->
-     report_sent = false; assert(committed); s = S_RELEASED }
-  /* Cancelled, a timeout, or a closed connection. */
-  :: atomic { s == S_STOPPED || s == S_OFFERED ->
+  :: atomic { s == S_USES && MAY(E_IDLE, SENDER) -> s = S_STOPPED; DID }
+  :: atomic { s == S_STOPPED && word == sender -> word = offered; offer_sent = true; s = S_OFFERED }
+  :: atomic { s == S_OFFERED && report_sent && MAY(E_RELEASED, SENDER) ->
+     report_sent = false; assert(committed); s = S_RELEASED; DID }
+  /* Cancelled, a timeout, or a closed connection. Before the offer it keeps the memory, whatever the
+   * word says; then the word decides. */
+  :: atomic { BEFORE_OFFER && MAY(E_KEPT, SENDER) -> word = revoked; s = S_KEEPS; DID; CHECK }
+#ifdef EARLY
+  :: atomic { BEFORE_OFFER && word == receiver -> assert(committed); s = S_RELEASED }
+#endif
+  :: atomic { s == S_OFFERED ->
      if
 #ifdef NO_WORD
      :: word = revoked; s = S_KEEPS
 #else
-     :: word == sender || word == offered -> word = revoked; s = S_KEEPS
+     :: (word == sender || word == offered) && MAY(E_KEPT, SENDER) ->
+        word = revoked; s = S_KEEPS; DID
 #ifdef IMPATIENT
      :: word == receiver -> word = returned; s = S_KEEPS
 #else
-     :: word == receiver && IS_DEAD -> word = returned; s = S_KEEPS
-     :: word == receiver && !IS_DEAD -> assert(committed); s = S_RELEASED
+     :: word == receiver && IS_DEAD && MAY(E_KEPT, SENDER) -> word = returned; s = S_KEEPS; DID
+     :: word == receiver && !IS_DEAD && MAY(E_RELEASED, SENDER) ->
+        assert(committed); s = S_RELEASED; DID
 #endif
 #endif
      fi;
      CHECK }
   od
 }
+
+#ifdef LIES
+proctype lying() {
+end:
+  do
+  :: atomic { BEFORE_OFFER -> word = receiver }
+  od
+}
+#endif
 
 proctype receiving() {
 end:
@@ -78,8 +117,9 @@ end:
      :: offer_sent -> r = R_OWNS; committed = true; word = receiver
      :: r = R_NONE
 #else
-     :: word == offered -> word = receiver; committed = true; r = R_OWNS
-     :: word != offered -> r = R_NONE
+     :: word == offered && MAY(E_COMMITTED, RECEIVER) ->
+        word = receiver; committed = true; r = R_OWNS; DID
+     :: word != offered && MAY(E_NOTHING, RECEIVER) -> r = R_NONE; DID
 #endif
      fi;
      CHECK }
@@ -98,8 +138,8 @@ end:
 proctype deaths() {
 end:
   do
-  :: atomic { !calm -> s = S_DEAD }
-  :: atomic { !calm -> r = R_DEAD }
+  :: atomic { !calm && s != S_DEAD && MAY(E_KILLED, SENDER) -> s = S_DEAD; DID }
+  :: atomic { !calm && r != R_DEAD && MAY(E_KILLED, RECEIVER) -> r = R_DEAD; DID }
   :: calm = true; break
   od
 }
@@ -108,9 +148,15 @@ end:
 proctype at_rest() {
 end:
   timeout;
+#ifndef TRACE
   assert(s == S_DEAD || r == R_DEAD || SENDER_USES + RECEIVER_USES == 1)
+#endif
 }
 
 init {
-  atomic { run sending(); run receiving(); run connection(); run deaths(); run at_rest() }
+  atomic { run sending(); run receiving(); run connection(); run deaths(); run at_rest();
+#ifdef LIES
+    run lying()
+#endif
+  }
 }

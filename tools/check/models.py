@@ -3,7 +3,7 @@
 
   1. The protocol as it is: every state within the bounds is searched, and every property holds.
   2. The protocol without one of its rules, as it once was: SPIN finds what goes wrong.
-  3. The code: the migration tests note their steps, and the model must be able to take the same ones
+  3. The code: tests of both note their steps, and the model must be able to take the same ones
      in the same order. Of each run, it must not be able to take them with two steps exchanged whose
      order matters, so that the comparison means something.
 
@@ -17,10 +17,10 @@ import re
 import subprocess
 import sys
 import tempfile
+import typing
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MIGRATION, HANDOFF = ROOT / "docs/models/migration.pml", ROOT / "docs/models/handoff.pml"
-PROGRAM = ROOT / "bazel-bin/tests/migration_program"
 DRIVER = ROOT / "bazel-bin/hostcuda/libcuda.so.1"
 
 # What is left out, and with which bounds: the rules of the models' head comments.
@@ -29,6 +29,7 @@ PROTOCOL = [
     (MIGRATION, ["CRASHES=0", "RESTORED"],
      "migration: the destination's records are restored from a copy; the epochs differ"),
     (HANDOFF, [], "handoff: either process dies at any moment"),
+    (HANDOFF, ["LIES"], "handoff: the receiver writes into the word before the offer"),
 ]
 TWO_OWNERS, IN_DOUBT = "two owners", "in doubt for ever"
 BROKEN = [
@@ -41,13 +42,34 @@ BROKEN = [
     (HANDOFF, ["IMPATIENT"], TWO_OWNERS),
     (HANDOFF, ["BELIEVES"], TWO_OWNERS),
     (HANDOFF, ["NO_WORD"], TWO_OWNERS),
+    (HANDOFF, ["EARLY", "LIES"], TWO_OWNERS),
 ]
 
-# The steps of real runs that the model has: step_names.cpp, and what the tests note.
-EVENTS = {"reserved": 1, "awaiting commit": 2, "intent recorded": 3, "ownership recorded": 4,
-          "running recorded": 5, "released": 6, "kept": 7, "killed": 8}
-MACHINES = ["source", "destination", "third"]
-RUNS = "dying.*AtEvery*:disputed.*-*restored*:*taken_back*"
+
+class Traced(typing.NamedTuple):
+    """Tests that note their steps, and the model that must be able to take them."""
+    model: pathlib.Path
+    program: str
+    tests: str
+    ends: list
+    events: dict  # what the tests note, step_names.cpp: its number in the model
+    exchanged: tuple  # two steps that a run may not have in the other order
+    defines: typing.Callable  # of a run
+
+
+TRACED = [
+    Traced(MIGRATION, "migration", "dying.*AtEvery*:disputed.*-*restored*:*taken_back*",
+           ["source", "destination", "third"],
+           {"reserved": 1, "awaiting commit": 2, "intent recorded": 3, "ownership recorded": 4,
+            "running recorded": 5, "released": 6, "kept": 7, "killed": 8},
+           ("intent recorded", "ownership recorded"),
+           lambda steps: ["CRASHES=%d" % steps.count("killed"),
+                          "SESSIONS=%d" % max(3, steps.count("reserved"))]),
+    Traced(HANDOFF, "handoff", "handoff_test.memory_arrives*:handoff_test.killing*",
+           ["sender", "receiver"],
+           {"idle": 1, "committed": 2, "released": 3, "kept": 4, "has nothing": 5, "killed": 6},
+           ("idle", "committed"), lambda steps: []),
+]
 
 
 class Failed(Exception):
@@ -61,10 +83,11 @@ def run(command, **options):
 
 
 def search(folder, model, defines, events=None):
-    """All states of the model. Returns the violated assertion, or None, and the number of states."""
+    """All states of the model, or those of its runs with these numbers of events. Returns the violated
+    assertion, or None, and the number of states."""
     if events is not None:
-        lines = ["#define EVENTS %d" % len(events), "byte events[EVENTS] = { %s };" % ", ".join(
-            str(EVENTS[what] * len(MACHINES) + MACHINES.index(where)) for what, where in events)]
+        lines = ["#define EVENTS %d" % len(events),
+                 "byte events[EVENTS] = { %s };" % ", ".join(map(str, events))]
         (folder / "events.h").write_text("\n".join(lines) + "\n")
     (folder / model.name).write_text(model.read_text())
     status, said = run(["spin", "-a"] + ["-D" + d for d in defines] + [model.name], cwd=folder)
@@ -108,13 +131,14 @@ def check_protocol(folder):
     return failed
 
 
-def real_runs(folder):
+def real_runs(folder, traced):
     """The events of each run of the tests, without repetitions."""
-    noted = folder / "events.txt"
-    environment = {**os.environ, "STILLMAP_MIGRATION_EVENTS": str(noted), "TEST_TMPDIR": str(folder),
+    noted = folder / (traced.program + ".txt")
+    environment = {**os.environ, "STILLMAP_MODEL_EVENTS": str(noted), "TEST_TMPDIR": str(folder),
                    "STILLMAP_DRIVER": "host", "STILLMAP_HOSTCUDA": str(DRIVER),
                    "HOSTCUDA": "profile=h200"}
-    status, said = run([str(PROGRAM), "--gtest_filter=" + RUNS], env=environment)
+    program = ROOT / "bazel-bin/tests" / (traced.program + "_program")
+    status, said = run([str(program), "--gtest_filter=" + traced.tests], env=environment)
     if status != 0:
         raise Failed("the tests fail:\n" + said)
     runs = []
@@ -122,48 +146,50 @@ def real_runs(folder):
         what, _, where = line.strip().rpartition(" ")
         if not what:
             runs.append([])
-        elif what in EVENTS and (what, where) != (runs[-1][-1] if runs[-1] else None):
+        elif what in traced.events and (what, where) != (runs[-1][-1] if runs[-1] else None):
             runs[-1].append((what, where))
     distinct = {tuple(r) for r in runs if r}
     return sorted(distinct, key=lambda r: (len(r), r)), len(runs)
 
 
-def accepts(folder, events):
-    sessions = sum(what == "reserved" for what, _ in events)
-    crashes = sum(what == "killed" for what, _ in events)
-    violated, _ = search(folder, MIGRATION, ["TRACE", "CRASHES=%d" % crashes,
-                                  "SESSIONS=%d" % max(3, sessions)], events)
+def accepts(folder, traced, events):
+    numbers = [traced.events[what] * len(traced.ends) + traced.ends.index(where)
+               for what, where in events]
+    defines = traced.defines([what for what, _ in events])
+    violated, _ = search(folder, traced.model, ["TRACE"] + defines, numbers)
     return violated is not None and "next" in violated
 
 
-def exchanged(events):
-    """The same events with an owner before the intent that made it one; None: there is neither."""
+def exchange(events, first, second):
+    """The same events with these two steps in the other order; None: one is missing."""
     steps = [what for what, _ in events]
-    if "intent recorded" not in steps or "ownership recorded" not in steps:
+    if first not in steps or second not in steps:
         return None
     out = list(events)
-    a, b = steps.index("intent recorded"), steps.index("ownership recorded")
+    a, b = steps.index(first), steps.index(second)
     out[a], out[b] = out[b], out[a]
     return out
 
 
-def check_code(folder):
-    runs, total = real_runs(folder)
+def check_code(folder, traced):
+    runs, total = real_runs(folder, traced)
     failed = rejected = 0
     for events in runs:
         text = ", ".join("%s: %s" % (where, what) for what, where in events)
-        if not accepts(folder, events):
+        if not accepts(folder, traced, events):
             failed += 1
             print("FAILED  the model cannot do what the code did: " + text, flush=True)
-        wrong = exchanged(events)
+        wrong = exchange(events, *traced.exchanged)
         if wrong is not None:
             rejected += 1
-            if accepts(folder, wrong):
+            if accepts(folder, traced, wrong):
                 failed += 1
-                print("FAILED  the model accepts an owner before its intent: " + text, flush=True)
-    print("%s  %d runs of the code, %d of them different: the model takes the same steps; %d with two "
-          "steps exchanged are not accepted" % ("ok    " if failed == 0 else "FAILED", total,
-                                                len(runs), rejected))
+                print("FAILED  the model accepts '%s' after '%s': %s" % (*traced.exchanged, text),
+                      flush=True)
+    print("%s  %s: %d runs of the code, %d of them different: the model takes the same steps; %d with "
+          "two steps exchanged are not accepted" % (
+              "ok    " if failed == 0 else "FAILED", traced.program, total, len(runs), rejected),
+          flush=True)
     return failed + (rejected == 0)
 
 
@@ -203,7 +229,7 @@ def main():
         try:
             if arguments.counterexample:
                 return counterexample(folder, arguments.counterexample)
-            failed = check_protocol(folder) + check_code(folder)
+            failed = check_protocol(folder) + sum(check_code(folder, t) for t in TRACED)
         except Failed as why:
             print("models: %s" % why)
             return 1

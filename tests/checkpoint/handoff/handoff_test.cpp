@@ -56,7 +56,7 @@ class handoff_test : public stillmap::testing::buffer_test {
     STILLMAP_NEEDS_VMM();
     if (!dev().capabilities().posix_fd_export) GTEST_SKIP() << "needs pages that can be exported";
     if (part() == "sender") sender();
-    if (part() == "receiver") receiver(die_if_told);
+    if (part() == "receiver") receiver(note_and_die);
     if (part() == "receiver without descriptors") {
       std::optional<stillmap::testing::no_descriptors> none;
       receiver([&](step s) {
@@ -73,10 +73,16 @@ class handoff_test : public stillmap::testing::buffer_test {
     }
   }
 
+  static void note_and_die(step s) {
+    note_event(name_of(s), part());
+    if (is_told_to_die(s)) note_event("killed", part());
+    die_if_told(s);
+  }
+
   static handoff_options options() {
     handoff_options options;
     options.timeout = 30s;
-    options.on_step = die_if_told;
+    options.on_step = note_and_die;
     return options;
   }
 
@@ -88,6 +94,7 @@ class handoff_test : public stillmap::testing::buffer_test {
     const auto sent = send(dev(), *to, both, options());
     if (!copied_nothing(counts() - before)) say_and_end("copied");
     if (!sent) {
+      note_event("kept", part());
       const std::string wrong = task::wrong(dev());
       say_and_end(wrong.empty() ? "owner" : wrong);
     }
@@ -111,6 +118,7 @@ class handoff_test : public stillmap::testing::buffer_test {
     auto received = receive(dev(), *from, how);
     if (!copied_nothing(counts() - before)) say_and_end("copied");
     if (!received) {
+      note_event("has nothing", part());
       const bool nothing = dev().space().stats().mapped_bytes == 0;
       say_and_end(nothing ? "not owner" : "kept memory");
     }
@@ -158,6 +166,7 @@ class handoff_test : public stillmap::testing::buffer_test {
 };
 
 TEST_F(handoff_test, memory_arrives_without_a_copy) {
+  note_event("run");
   const std::string where = new_place();
   other_process sender("sender", where);  // started first: waits for the listener
   other_process receiver("receiver", where);
@@ -190,6 +199,7 @@ TEST_F(handoff_test, killing_either_process_at_any_step_leaves_one_owner) {
     SCOPED_TRACE(std::string(d.killed) + " killed at " + name_of(d.at));
     const std::string where = new_place();
     const bool sender_dies = std::string(d.killed) == "sender";
+    note_event("run");
     other_process sender("sender", where, sender_dies ? static_cast<int>(d.at) : -1);
     other_process receiver("receiver", where, sender_dies ? -1 : static_cast<int>(d.at));
     const std::string one = sender.verdict(), two = receiver.verdict();

@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <vector>
 
 extern char **environ;
@@ -34,8 +35,17 @@ std::string meeting_place() {
   return variable("STILLMAP_HANDOFF_PLACE");
 }
 
+bool is_told_to_die(step s) {
+  return variable("STILLMAP_HANDOFF_DIES") == std::to_string(static_cast<int>(s));
+}
+
 void die_if_told(step s) {
-  if (variable("STILLMAP_HANDOFF_DIES") == std::to_string(static_cast<int>(s))) ::raise(SIGKILL);
+  if (is_told_to_die(s)) ::raise(SIGKILL);
+}
+
+void note_event(const std::string &what, const std::string &end) {
+  const std::string path = variable("STILLMAP_MODEL_EVENTS");
+  if (!path.empty()) std::ofstream(path, std::ios::app) << what + ' ' + end + '\n';
 }
 
 other_process::other_process(const std::string &part, const std::string &where, int dies_at) {

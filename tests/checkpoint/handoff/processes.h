@@ -14,8 +14,13 @@ namespace stillmap::handoff::testing {
 // The role of this process; empty in the test itself.
 std::string part();
 std::string meeting_place();
-// Kills this process at the step at which it was started to die.
+// Whether this process was started to die at this step; kills it there.
+bool is_told_to_die(step s);
 void die_if_told(step s);
+
+// Adds a line to the file that STILLMAP_MODEL_EVENTS names, if it does: what happened, and at which end.
+// tools/check/models.py reads it.
+void note_event(const std::string &what, const std::string &end = "");
 
 // Started with the filter of the running test, so that it sets up the same fixture.
 class other_process {

@@ -121,11 +121,6 @@ std::unique_ptr<acceptor> acceptor_at(const test_site &m, const char *end) {
   return out;
 }
 
-void note_event(const std::string &what, const char *end) {
-  const char *const path = std::getenv("STILLMAP_MIGRATION_EVENTS");
-  if (path != nullptr) std::ofstream(path, std::ios::app) << what + ' ' + end + '\n';
-}
-
 void die_at(step s) {
   handoff::testing::die_if_told(static_cast<handoff::step>(s));
 }

@@ -12,6 +12,7 @@
 namespace stillmap::migration::testing {
 
 using handoff::testing::meeting_place;
+using handoff::testing::note_event;
 using handoff::testing::other_process;
 using handoff::testing::part;
 using handoff::testing::say_and_end;
@@ -51,9 +52,5 @@ std::unique_ptr<acceptor> acceptor_at(const test_site &m, const char *end);
 
 // Kills this process if it was started to die at this step.
 void die_at(step s);
-
-// Adds a line to the file that STILLMAP_MIGRATION_EVENTS names, if it does: what happened, and at
-// which end. tools/check/models.py reads it.
-void note_event(const std::string &what, const char *end = "");
 
 }  // namespace stillmap::migration::testing
