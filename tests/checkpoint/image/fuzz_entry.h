@@ -15,6 +15,8 @@ enum class fuzz_mode : std::uint8_t {
   resealed,  // a file whose digests are made right first, as far as it can be told where they are
   all_digests,  // and those of stored bytes, so that compressors see the bytes
   manifest,     // a manifest
+  encrypted,    // a file that is opened with a key, whose superblock has the tag by that key
+  child,        // a file that is made a child of an image which has a parent itself
   count
 };
 
