@@ -6,6 +6,7 @@
 #include <atomic>
 #include <filesystem>
 #include <functional>
+#include <mutex>
 #include <thread>
 
 #include "stillmap/checkpoint/control/client.h"
@@ -184,8 +185,11 @@ bool is_harmless(const std::string &text) {
 class scripted_server {
  public:
   result<bytes> gets(const answer &a, std::span<const std::byte> says, std::vector<int> fds = {}) {
-    says_.assign(says.begin(), says.end());
-    fds_ = std::move(fds);
+    {
+      const std::lock_guard lock(mutex_);
+      says_.assign(says.begin(), says.end());
+      fds_ = std::move(fds);
+    }
     auto out = a.call(client_);
     if (!out) {
       EXPECT_TRUE(out.error().code);
@@ -195,9 +199,13 @@ class scripted_server {
   }
 
  private:
-  bytes says_;  // written before a request, read after it has come
+  std::mutex mutex_;  // guards what follows: a client can have its answer before the server is done
+  bytes says_;
   std::vector<int> fds_;
-  const lying_server server_{[this](int socket) { write_with(socket, says_, fds_); }};
+  const lying_server server_{[this](int socket) {
+    const std::lock_guard lock(mutex_);
+    write_with(socket, says_, fds_);
+  }};
   const client client_{server_.address()};
 };
 
