@@ -39,7 +39,8 @@ enum class step {
 const char *name_of(step s) noexcept;
 
 struct handoff_options {
-  // For each message to or from the peer, as a whole. A receiver also waits this long for the sender to become idle.
+  // For each message to or from the peer, as a whole. A receiver also waits this long for the
+  // sender to become idle.
   std::chrono::milliseconds timeout{10'000};
   // Whether to accept this peer. Default: its user must be ours.
   std::function<bool(const peer_credentials &)> allow;
