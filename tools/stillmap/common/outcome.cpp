@@ -8,8 +8,8 @@ namespace stillmap::tool {
 namespace {
 
 const char *exit_status_name(exit_status s) {
-  constexpr const char *names[] = {"ok",   "failed",  "usage",  "not_found",
-                                   "busy", "refused", "differs"};
+  constexpr const char *names[] = {"ok",   "failed",  "usage",   "not_found",
+                                   "busy", "refused", "differs", "in_doubt"};
   return names[s];
 }
 

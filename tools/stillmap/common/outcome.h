@@ -20,6 +20,7 @@ enum exit_status : int {
   exit_busy = 4,       // in use, or no answer in time
   exit_refused = 5,    // no permission, refused by the peer, or not supported here
   exit_differs = 6,    // a check or a comparison found a difference
+  exit_in_doubt = 7,   // whether a task was handed over is not known yet
 };
 
 // The end of --help and of the manual pages.
@@ -27,7 +28,7 @@ inline constexpr const char *exit_status_help =
     "Exit status: 0 ok; 1 failed, or cancelled; 2 wrong usage (command line, value, script); 3 not "
     "found (driver, device, file, socket, record, tag); 4 busy, or no answer in time; 5 refused "
     "(permission, peer, not supported here); 6 differs (a check or a comparison found a "
-    "difference).";
+    "difference); 7 in doubt (a migration that has to be resolved).";
 
 // The exit status for a library's error, by its code.
 exit_status exit_status_of(const error &e);

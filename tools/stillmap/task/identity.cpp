@@ -96,6 +96,8 @@ tl::unexpected<failure> fail_reaching(const std::string &address, const error &e
     f.line += "; the peer does not trust our certificate: does it have our fingerprint?";
   }
   if (unknown_peer || rejected) f.status = exit_refused;
+  // Errors of the migration itself, and not of the way to the task or of another request.
+  if (says("migration::")) f.line += "; the task continues here, and nothing has changed";
   return tl::unexpected(std::move(f));
 }
 
@@ -108,6 +110,7 @@ outcome<exit_status> print_sent(const migration::sent_memory &x, const std::stri
         "in doubt: {}; the task is stopped and nothing is lost: {} decides; once its receiver "
         "can answer: stillmap task migrate resolve {}",
         f.line, text_of(x.to), task);
+    f.status = exit_in_doubt;
     return tl::unexpected(std::move(f));
   }
   if (x.owner == owner::source && !resolving) return fail_reaching(text_of(x.to), why);

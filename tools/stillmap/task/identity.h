@@ -27,7 +27,7 @@ outcome<migration::task_id> task_id_of(const std::string &text);
 // "name (192.0.2.7:4711)"
 std::string text_of(const migration::peer_identity &p);
 
-// A failure to reach `address`, with advice where the cause is known.
+// A failure of a migration to `address`, or to reach the task, with advice where the cause is known.
 tl::unexpected<failure> fail_reaching(const std::string &address, const error &e);
 
 // Prints the outcome of a migration, as the last lines of send and resolve. `task` are the words that
