@@ -186,7 +186,8 @@ hostile_outcome run_receiver(const device &d, checkpoint::wire_reader &r) {
     for (const word_write &w : said.writes) {
       if (!written || w.after_step != static_cast<int>(s)) continue;
       written->store(w.value);
-      gets = s == step::offer_sent && w.value == as_number(ownership::receiver);
+      // After that step the sender has decided.
+      if (s == step::offer_sent) gets = w.value == as_number(ownership::receiver);
     }
   };
   const auto sent = send(d, between.here, small::tags, options);
