@@ -282,7 +282,7 @@ result<listener> listener::create(const std::string &address) {
     if (code != 0)
       return make_system_error(code, connection_op, "the socket cannot be bound", address);
     listener out(std::move(socket), std::move(path));
-    if (::listen(out.socket_.get(), 4) != 0) {
+    if (::listen(out.socket_.get(), SOMAXCONN) != 0) {
       return make_system_error(errno, connection_op, "the socket cannot listen", address);
     }
     return out;

@@ -20,7 +20,7 @@ TEST_F(prefetch_threads, run_no_handler_of_the_program) {
   testing::new_threads found;
   for (int i = 0; found.seen == 0 && i < 300; ++i) {
     const auto before = testing::all_threads();
-    const digest_prefetch ahead(dev(), chunks, 1);
+    const digest_prefetch ahead(dev(), chunks, {}, 1);
     found = testing::signals_of_new_threads(before);
   }
   EXPECT_GT(found.seen, 0);
