@@ -4,10 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <stdexcept>
 
 #include "stillmap/checkpoint/control/internal/messages.h"
 #include "stillmap/checkpoint/control/server.h"
+#include "tests/support/fuzz_device.h"
 
 namespace stillmap::control {
 namespace {
@@ -178,23 +178,8 @@ std::vector<stillmap::testing::fuzz_input> fuzz_corpus() {
 
 namespace {
 
-// Open as long as the fuzzer runs.
-const stillmap::device &control_fuzz_device() {
-  static const stillmap::device d = [] {
-    const auto drv = stillmap::driver::get();
-    if (!drv) throw std::runtime_error(drv.error().message());
-    if (const stillmap::status s = (*drv)->initialise(); !s) {
-      throw std::runtime_error(s.error().message());
-    }
-    auto opened = stillmap::device::open(**drv, 0);
-    if (!opened) throw std::runtime_error(opened.error().message());
-    return *opened;
-  }();
-  return d;
-}
-
 std::string fuzz_control_alone(const std::uint8_t *data, std::size_t size) {
-  return stillmap::control::fuzz_control(control_fuzz_device(), data, size);
+  return stillmap::control::fuzz_control(stillmap::testing::fuzz_device(), data, size);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "stillmap/checkpoint/handoff/internal/wire.h"
 #include "tests/checkpoint/handoff/hostile_peer.h"
 #include "tests/checkpoint/handoff/small_task.h"
+#include "tests/support/fuzz_device.h"
 
 namespace stillmap::handoff {
 namespace {
@@ -225,23 +226,8 @@ std::vector<stillmap::testing::fuzz_input> fuzz_corpus() {
 
 namespace {
 
-// Open as long as the fuzzer runs.
-const stillmap::device &handoff_fuzz_device() {
-  static const stillmap::device d = [] {
-    const auto drv = stillmap::driver::get();
-    if (!drv) throw std::runtime_error(drv.error().message());
-    if (const stillmap::status s = (*drv)->initialise(); !s) {
-      throw std::runtime_error(s.error().message());
-    }
-    auto opened = stillmap::device::open(**drv, 0);
-    if (!opened) throw std::runtime_error(opened.error().message());
-    return *opened;
-  }();
-  return d;
-}
-
 std::string fuzz_handoff_alone(const std::uint8_t *data, std::size_t size) {
-  return stillmap::handoff::fuzz_handoff(handoff_fuzz_device(), data, size);
+  return stillmap::handoff::fuzz_handoff(stillmap::testing::fuzz_device(), data, size);
 }
 
 }  // namespace

@@ -1,12 +1,12 @@
 #include "tests/checkpoint/migration/fuzz_entry.h"
 
 #include <algorithm>
-#include <stdexcept>
 
 #include "stillmap/checkpoint/migration/internal/wire.h"
 #include "stillmap/checkpoint/migration/record.h"
 #include "tests/checkpoint/migration/hostile_source.h"
 #include "tests/support/far_away.h"
+#include "tests/support/fuzz_device.h"
 
 namespace stillmap::migration {
 namespace {
@@ -187,22 +187,8 @@ std::vector<stillmap::testing::fuzz_input> fuzz_corpus() {
 
 namespace {
 
-// Open as long as the fuzzer runs.
-const stillmap::device &fuzzed_device() {
-  static const stillmap::device d = [] {
-    const auto drv = stillmap::driver::get();
-    if (!drv) throw std::runtime_error(drv.error().message());
-    if (const stillmap::status s = (*drv)->initialise(); !s)
-      throw std::runtime_error(s.error().message());
-    auto opened = stillmap::device::open(**drv, 0);
-    if (!opened) throw std::runtime_error(opened.error().message());
-    return *opened;
-  }();
-  return d;
-}
-
 std::string fuzz_alone(const std::uint8_t *data, std::size_t size) {
-  return stillmap::migration::fuzz_migration(fuzzed_device(), data, size);
+  return stillmap::migration::fuzz_migration(stillmap::testing::fuzz_device(), data, size);
 }
 
 }  // namespace
