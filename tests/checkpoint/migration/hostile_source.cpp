@@ -20,7 +20,7 @@ constexpr std::size_t channels = 4;
 constexpr std::uint32_t chunk_bytes = 64 << 10;
 
 // State shared by both ends of one channel.
-struct pipe {
+struct connection {
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<std::byte> to_receiver;
@@ -29,104 +29,104 @@ struct pipe {
   bool cut = false, gone = false;
 };
 
-class pipe_channel final : public channel {
+class memory_channel final : public channel {
  public:
-  explicit pipe_channel(std::shared_ptr<pipe> p) : pipe_(std::move(p)) {}
-  ~pipe_channel() override {
-    const std::lock_guard lock(pipe_->mutex);
-    pipe_->gone = true;
-    pipe_->changed.notify_all();
+  explicit memory_channel(std::shared_ptr<connection> p) : connection_(std::move(p)) {}
+  ~memory_channel() override {
+    const std::lock_guard lock(connection_->mutex);
+    connection_->gone = true;
+    connection_->changed.notify_all();
   }
   status handshake(std::chrono::milliseconds) override { return {}; }
   peer_identity peer() const override { return {"memory", "fuzz", "00"}; }
   status send(bytes_view bytes, std::chrono::milliseconds) override {
-    const std::lock_guard lock(pipe_->mutex);
-    if (pipe_->cut) return make_error(errc::busy, "fuzz", "cut");
-    pipe_->from_receiver.insert(pipe_->from_receiver.end(), bytes.begin(), bytes.end());
+    const std::lock_guard lock(connection_->mutex);
+    if (connection_->cut) return make_error(errc::busy, "fuzz", "cut");
+    connection_->from_receiver.insert(connection_->from_receiver.end(), bytes.begin(), bytes.end());
     return {};
   }
   status receive(std::span<std::byte> into, std::chrono::milliseconds) override {
-    std::unique_lock lock(pipe_->mutex);
-    while (pipe_->to_receiver.size() < into.size() && !pipe_->cut) {
-      pipe_->starves = true;
-      pipe_->changed.notify_all();
-      pipe_->changed.wait(lock);
+    std::unique_lock lock(connection_->mutex);
+    while (connection_->to_receiver.size() < into.size() && !connection_->cut) {
+      connection_->starves = true;
+      connection_->changed.notify_all();
+      connection_->changed.wait(lock);
     }
-    pipe_->starves = false;
-    if (pipe_->to_receiver.size() < into.size()) return make_error(errc::busy, "fuzz", "cut");
-    const auto end = pipe_->to_receiver.begin() + static_cast<std::ptrdiff_t>(into.size());
-    std::copy(pipe_->to_receiver.begin(), end, into.begin());
-    pipe_->to_receiver.erase(pipe_->to_receiver.begin(), end);
+    connection_->starves = false;
+    if (connection_->to_receiver.size() < into.size()) return make_error(errc::busy, "fuzz", "cut");
+    const auto end = connection_->to_receiver.begin() + static_cast<std::ptrdiff_t>(into.size());
+    std::copy(connection_->to_receiver.begin(), end, into.begin());
+    connection_->to_receiver.erase(connection_->to_receiver.begin(), end);
     return {};
   }
-  void shutdown() noexcept override { end(*pipe_); }
-  static void end(pipe &p) {
+  void shutdown() noexcept override { end(*connection_); }
+  static void end(connection &p) {
     const std::lock_guard lock(p.mutex);
     p.cut = true;
     p.changed.notify_all();
   }
 
  private:
-  const std::shared_ptr<pipe> pipe_;
+  const std::shared_ptr<connection> connection_;
 };
 
-struct door {
+struct queue_of_connections {
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<std::unique_ptr<channel>> waiting;
   bool cut = false;
 };
 
-class pipe_acceptor final : public acceptor {
+class memory_acceptor final : public acceptor {
  public:
-  explicit pipe_acceptor(std::shared_ptr<door> d) : door_(std::move(d)) {}
+  explicit memory_acceptor(std::shared_ptr<queue_of_connections> d) : queue_(std::move(d)) {}
   result<std::unique_ptr<channel>> accept(std::chrono::milliseconds wait) override {
-    std::unique_lock lock(door_->mutex);
-    door_->changed.wait_for(lock, wait, [&] { return door_->cut || !door_->waiting.empty(); });
-    if (door_->waiting.empty()) return make_error(errc::busy, "fuzz", "nobody comes");
-    auto c = std::move(door_->waiting.front());
-    door_->waiting.pop_front();
+    std::unique_lock lock(queue_->mutex);
+    queue_->changed.wait_for(lock, wait, [&] { return queue_->cut || !queue_->waiting.empty(); });
+    if (queue_->waiting.empty()) return make_error(errc::busy, "fuzz", "no connection arrived");
+    auto c = std::move(queue_->waiting.front());
+    queue_->waiting.pop_front();
     return c;
   }
   std::string address() const override { return "memory"; }
   void shutdown() noexcept override {
-    const std::lock_guard lock(door_->mutex);
-    door_->cut = true;
-    door_->changed.notify_all();
+    const std::lock_guard lock(queue_->mutex);
+    queue_->cut = true;
+    queue_->changed.notify_all();
   }
 
  private:
-  const std::shared_ptr<door> door_;
+  const std::shared_ptr<queue_of_connections> queue_;
 };
 
 class source {
  public:
-  explicit source(std::shared_ptr<door> d) : door_(std::move(d)) {}
+  explicit source(std::shared_ptr<queue_of_connections> d) : queue_(std::move(d)) {}
   ~source() {
-    for (const auto &p : pipes_) {
-      if (p) pipe_channel::end(*p);
+    for (const auto &p : connections_) {
+      if (p) memory_channel::end(*p);
     }
   }
 
-  void say(std::size_t on, bytes_view bytes) {
-    if (!pipes_[on]) {
-      pipes_[on] = std::make_shared<pipe>();
-      const std::lock_guard lock(door_->mutex);
-      door_->waiting.push_back(std::make_unique<pipe_channel>(pipes_[on]));
-      door_->changed.notify_all();
+  void send(std::size_t on, bytes_view bytes) {
+    if (!connections_[on]) {
+      connections_[on] = std::make_shared<connection>();
+      const std::lock_guard lock(queue_->mutex);
+      queue_->waiting.push_back(std::make_unique<memory_channel>(connections_[on]));
+      queue_->changed.notify_all();
     }
-    pipe &p = *pipes_[on];
+    connection &p = *connections_[on];
     std::unique_lock lock(p.mutex);
     p.to_receiver.insert(p.to_receiver.end(), bytes.begin(), bytes.end());
     p.starves = false;
     p.changed.notify_all();
     p.changed.wait(lock, [&] { return p.starves || p.cut || p.gone; });
     if (p.gone) {
-      heard(p);
+      check_replies(p);
       lock.unlock();
-      pipes_[on].reset();  // later bytes are of another connection
+      connections_[on].reset();  // later bytes are of another connection
     } else {
-      heard(p);
+      check_replies(p);
     }
   }
   const std::optional<session_id> &session() const { return session_; }
@@ -134,14 +134,14 @@ class source {
 
  private:
   // Checks that every message of the receiver is well-formed.
-  void heard(pipe &p) {
+  void check_replies(connection &p) {
     bytes_view rest = p.from_receiver;
     while (!rest.empty() && wrong_.empty()) {
       const auto h = rest.size() >= header::bytes
                          ? decode_header(rest.first<header::bytes>())
-                         : result<header>(make_error(errc::corrupt, "fuzz", "half a header"));
+                         : result<header>(make_error(errc::corrupt, "fuzz", "incomplete header"));
       if (!h || h->body > rest.size() - header::bytes) {
-        wrong_ = "the receiver says what makes no sense";
+        wrong_ = "the receiver sent a malformed message";
         return;
       }
       const bytes_view body = rest.subspan(header::bytes, h->body);
@@ -151,8 +151,8 @@ class source {
     }
     p.from_receiver.clear();
   }
-  const std::shared_ptr<door> door_;
-  std::array<std::shared_ptr<pipe>, channels> pipes_;
+  const std::shared_ptr<queue_of_connections> queue_;
+  std::array<std::shared_ptr<connection>, channels> connections_;
   std::optional<session_id> session_;
   std::string wrong_;
 };
@@ -197,7 +197,7 @@ std::string play(source &from, bytes_view operations) {
       all.insert(all.end(), body.begin(), body.end());
     }
     if (!r.good()) break;
-    from.say(op % channels, all);
+    from.send(op % channels, all);
     if (!from.wrong().empty()) return from.wrong();
   }
   return {};
@@ -219,12 +219,12 @@ hostile_outcome run_hostile_source(const device &d, bytes_view operations) {
   }
   hostile_outcome out;
   {
-    const auto in = std::make_shared<door>();
+    const auto in = std::make_shared<queue_of_connections>();
     receive_options options;
     options.records = records_folder();
     options.timeout = std::chrono::milliseconds(1000);
     options.max_bytes = 8 * d.capabilities().page_bytes;
-    auto at = receiver::create(d, std::make_unique<pipe_acceptor>(in), options);
+    auto at = receiver::create(d, std::make_unique<memory_acceptor>(in), options);
     if (!at) return {"no receiver: " + at.error().message(), false};
     source from(in);
     out.wrong = play(from, operations);
