@@ -40,12 +40,13 @@ block_request request_for(std::size_t bytes, std::size_t alignment) {
       const block_request r = request_for(bytes, allocation_granule);
       a->lock.lock();  // std::lock_guard would not be inlined
       void *const block = a->stream == s ? a->reuse(r) : nullptr;
+      if (block == nullptr) [[unlikely]]
+        return allocate_slow(bytes, s, options, a);
       a->lock.unlock();
-      if (block != nullptr) [[likely]]
-        return block;
+      return block;
     }
   }
-  return allocate_slow(bytes, s, options);
+  return allocate_slow(bytes, s, options, nullptr);
 }
 
 [[gnu::always_inline]] inline status allocator_core::free(void *block,
@@ -233,13 +234,29 @@ allocator_core::~allocator_core() {
 
 // Every request that the fast path does not serve. Not inlined: it would cost the fast path
 // registers.
-[[gnu::noinline]] result<void *> allocator_core::allocate_slow(
-    std::size_t bytes, stream_ref s, const allocate_options &options) noexcept {
-  return with_host_memory(allocating, [&] { return serve(bytes, s, options); });
+[[gnu::noinline]] result<void *> allocator_core::allocate_slow(std::size_t bytes, stream_ref s,
+                                                               const allocate_options &options,
+                                                               arena *locked) noexcept {
+  return with_host_memory(allocating, [&] { return serve(bytes, s, options, locked); });
 }
 
+// `locked`: the arena whose fast path refused the request, still locked; or nullptr.
 result<void *> allocator_core::serve(std::size_t bytes, stream_ref named,
-                                     const allocate_options &options) {
+                                     const allocate_options &options, arena *locked) {
+  if (locked != nullptr) {
+    const std::lock_guard lock(locked->lock, std::adopt_lock);
+    if (locked->stream == named && locked->counted().pending_free == 0) {
+      void *const block = locked->allocate_not_reused(request_for(bytes, options.alignment));
+      if (block != nullptr) return block;
+    }
+  }
+  return serve_unlocked(bytes, named, options, locked != nullptr);
+}
+
+// `searched`: its arena has no memory for it.
+[[gnu::noinline]] result<void *> allocator_core::serve_unlocked(std::size_t bytes, stream_ref named,
+                                                                const allocate_options &options,
+                                                                bool searched) {
   constexpr const char *op = allocating;
   if (bytes == 0) return nullptr;
   if (watch_.in_child()) return forked_error(op);
@@ -263,7 +280,7 @@ result<void *> allocator_core::serve(std::size_t bytes, stream_ref named,
   if (a != nullptr) {
     const std::lock_guard lock(a->lock);
     pending = a->counted().pending_free != 0;
-    if (a->stream == s && !pending) block = a->allocate(r);
+    if (a->stream == s && !pending && !searched) block = a->allocate(r);
   }
   if (*block == nullptr) {
     std::unique_lock growing(growth_mutex_);

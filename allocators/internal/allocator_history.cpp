@@ -19,7 +19,7 @@ history_event about(history_action action, const arena &a, const virtual_range &
 result<void *> allocator_core::allocate_notified(std::size_t bytes, stream_ref s,
                                                  const allocate_options &options) {
   const call_stack stack = history.capture();
-  const auto block = allocate_slow(bytes, s, options);
+  const auto block = allocate_slow(bytes, s, options, nullptr);
   if (!block) notify_failed(block.error(), bytes, s, stack);
   if (!block || *block == nullptr) return block;
   if (recorder_) recorder_->allocated(this, *block, bytes, device_.ordinal(), s);

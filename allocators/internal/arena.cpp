@@ -10,7 +10,13 @@ namespace stillmap {
 void *arena::allocate(const block_request &r) {
   if (r.alignment == allocation_granule) {
     if (void *const block = reuse(r)) return block;
-    if (extent *const s = r.small() ? nullptr : cached_for(r)) {
+  }
+  return allocate_not_reused(r);
+}
+
+void *arena::allocate_not_reused(const block_request &r) {
+  if (r.alignment == allocation_granule && !r.small() && last_bin_ != nullptr) {
+    if (extent *const s = last_bin_->front) {  // not in the table
       enter_in_table(*s);
       take_cached(*s);
       return hand_out(*s, r);
@@ -67,7 +73,7 @@ extent *arena::find_extent(const block_request &r, extent_map::search mode, sear
 }
 
 extent *arena::find_cached_placement(const block_request &r, at_lent lent) {
-  size_bin *const of = placements_.find(r.bytes);
+  size_bin *const of = bin_of(r.bytes);
   if (of == nullptr) return nullptr;
   for (std::size_t i = of->first_open(); i != size_bin::none; i = of->first_open(i + 1)) {
     if (extent *const s = of->cached_at(i)) {

@@ -99,6 +99,8 @@ class arena {
   // Allocates from committed memory, with a search of bounded length; nullptr where none fits. May
   // run out of host memory, which it needs only when there are more blocks than ever before.
   void *allocate(const block_request &r);
+  // The same for a request that reuse() has just refused, under the same lock.
+  void *allocate_not_reused(const block_request &r);
 
   free_outcome free(std::uint64_t address) noexcept {
     // Temporaries are often freed right after they were allocated. A recycled extent is never
@@ -237,9 +239,12 @@ class arena {
   enum class at_lent : std::uint8_t { stop, skip };
 
   extent *cached_for(const block_request &r) noexcept {
-    size_bin *bin = last_bin_;
-    if (bin == nullptr || bin->bytes != r.bytes) bin = last_bin_ = placements_.find(r.bytes);
+    size_bin *const bin = bin_of(r.bytes);
     return bin != nullptr ? bin->first_cached() : nullptr;
+  }
+  size_bin *bin_of(std::uint64_t bytes) noexcept {
+    if (last_bin_ == nullptr || last_bin_->bytes != bytes) last_bin_ = placements_.find(bytes);
+    return last_bin_;
   }
   void *hand_out(extent &s, const block_request &r) {
     last_ = &s;

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -25,7 +24,10 @@ class growth_pattern {
     if (seen_.size() < remembered && 8 * filled_ >= seen_.size()) grow();
     std::uint64_t &slot = slot_of(key);
     filled_ += slot == 0;
-    recent_ = recent_ << 1 | (slot == key ? 1 : 0);
+    const std::uint64_t came_before = slot == key ? 1 : 0;
+    of_32_ += static_cast<unsigned>(came_before - (recent_ >> 31 & 1));
+    of_64_ += static_cast<unsigned>(came_before - (recent_ >> 63));
+    recent_ = recent_ << 1 | came_before;
     slot = key;
     if (count_ < 64) ++count_;
     // An iteration may have more such requests than are remembered: then every other one counts.
@@ -34,9 +36,9 @@ class growth_pattern {
     if (unsampled_ < most_unsampled) unsampled_ = unsampled_ * 2 + 1;
   }
   // At least three quarters of the latest 32 requests came before.
-  bool recurs() const { return count_ >= 32 && std::popcount(recent_ << 32) >= 24; }
+  bool recurs() const { return count_ >= 32 && of_32_ >= 24; }
   // Of the latest 64 at most five eighths did.
-  bool varies() const { return count_ == 64 && !recurs() && std::popcount(recent_) <= 40; }
+  bool varies() const { return count_ == 64 && !recurs() && of_64_ <= 40; }
   std::size_t host_bytes() const { return seen_.capacity() * sizeof(std::uint64_t); }
 
  private:
@@ -59,7 +61,8 @@ class growth_pattern {
   std::size_t filled_ = 0;
   std::uint64_t unsampled_ = 0;  // keys with one of these bits are ignored
   std::size_t since_thinned_ = 0;
-  std::uint64_t recent_ = 0;  // a bit for each of the latest: it came before
+  std::uint64_t recent_ = 0;        // a bit for each of the latest: it came before
+  unsigned of_32_ = 0, of_64_ = 0;  // how many of the latest 32 and 64 did
   unsigned count_ = 0;
 };
 
