@@ -59,6 +59,10 @@ struct operation {
   // The body takes less time than waking a worker. If the stream is idle, it runs at once.
   bool brief = false;
 
+  // The body frees the ranges in `touches`. Accesses ordered before it belong to an owner who has
+  // given the bytes back properly, so the oracle forgets them.
+  bool frees = false;
+
   // The members below are for the execution side only.
   std::function<void(CUresult)> after{};  // runs after the body, or instead of it with the error
   std::function<bool()> ready{};          // polled: the operation starts when it returns true
@@ -90,6 +94,15 @@ CUresult synchronize(context *ctx);
 // to lose access. The violation has both call sites. In strict mode the context of that work is
 // broken with ILLEGAL_ADDRESS. The caller continues either way, as a GPU does.
 void range_goes_away(CUdeviceptr at, std::size_t bytes, const char *what, bool is_free);
+
+// Called by the body of a queued free, before the bytes can get another owner: forgets the accesses
+// to the range that are ordered before the running operation. Does what operation::frees does at
+// the call, for accesses that kernels have made since, and for a free in a graph.
+void forget_accesses_before_this(CUdeviceptr at, std::size_t bytes);
+
+// Forgets all accesses to host memory that is given back. The oracle does not watch host memory,
+// but its addresses may later be device memory.
+void forget_accesses(CUdeviceptr at, std::size_t bytes);
 
 // Waits for the work queued in every context of `device`, as cuMemFree does. Only the blocking
 // streams join the host clock, because CUDA does not guarantee that cuMemFree waits for the others.

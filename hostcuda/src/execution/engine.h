@@ -34,7 +34,7 @@ struct node {
   std::uint64_t tick = 0;
   std::uint64_t serial = 0;
   std::vector<instant> after;  // operations of other streams that must finish first
-  vector_clock seen;           // kernels only, for accesses that they did not declare
+  vector_clock seen;           // kernels, for undeclared accesses; frees, and graphs with frees
   call_site site;
   CUresult result = CUDA_SUCCESS;
   bool discard = false;     // its range was unmapped or freed: do not run the body

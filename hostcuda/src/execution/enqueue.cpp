@@ -40,7 +40,13 @@ void notify_oracle(engine_lock &lock, const std::shared_ptr<stream> &s,
     lock.lock();
     sure = races(now, true);
   }
-  for (const touch &t : touches) oracle_note(where, t, false);
+  for (const touch &t : touches) {
+    if (n->op.frees) {
+      oracle_forget(t.at, t.bytes, &where);
+    } else {
+      oracle_note(where, t, false);
+    }
+  }
   if (sure && current_settings().strict) poison(lock, s->ctx, CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
@@ -224,6 +230,20 @@ void wait_for_device(CUdevice device) {
     const auto found = e.contexts.find(ctx);  // may have been destroyed during the wait
     if (found != e.contexts.end()) drain(lock, *found->second, false);
   }
+}
+
+void forget_accesses_before_this(CUdeviceptr at, std::size_t bytes) {
+  const running_work *const work = this_threads_work();
+  if (work == nullptr) return;
+  const node &n = *work->n;
+  engine_lock lock(the_engine().mu);
+  const position last{work->s->line, n.tick, n.serial, &n.seen, n.op.what, work->s->ctx, &n.site};
+  oracle_forget(at, bytes, &last);
+}
+
+void forget_accesses(CUdeviceptr at, std::size_t bytes) {
+  engine_lock lock(the_engine().mu);
+  oracle_forget(at, bytes, nullptr);
 }
 
 void range_goes_away(CUdeviceptr at, std::size_t bytes, const char *what, bool is_free) {

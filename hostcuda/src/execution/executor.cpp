@@ -197,7 +197,10 @@ std::shared_ptr<node> post(engine_lock &lock, const std::shared_ptr<stream> &s, 
       if (line != s->line && line->finished < tick) n->after.emplace_back(line, tick);
     }
   }
-  if (n->op.type == CU_GRAPH_NODE_TYPE_KERNEL) n->seen = s->view;
+  if (n->op.type == CU_GRAPH_NODE_TYPE_KERNEL || n->op.type == CU_GRAPH_NODE_TYPE_GRAPH ||
+      n->op.frees) {
+    n->seen = s->view;
+  }
 
   if (trivial && s->queue.empty() && !s->held && !broken(*s) &&
       current_settings().schedule == schedule_kind::threads &&

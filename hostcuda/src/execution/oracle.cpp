@@ -139,6 +139,24 @@ bool oracle_check_alias(const position &where, const touch &t,
   return found;
 }
 
+void oracle_forget(CUdeviceptr at, std::size_t bytes, const position *last) {
+  std::vector<record_at> hits;
+  index().overlapping(at, bytes, [&](record_at r) {
+    const bool before =
+        last == nullptr ||
+        (r->line == last->line ? r->tick <= last->tick : last->seen->covers(*r->line, r->tick));
+    if (before) hits.push_back(r);
+  });
+  const CUdeviceptr end = at + bytes;
+  for (const record_at hit : hits) {
+    const record r = *hit;
+    drop(*r.line, hit);
+    const position where{r.line, r.tick, r.serial, nullptr, r.what, r.ctx, &r.site};
+    if (r.at < at) oracle_note(where, {r.at, at - r.at, r.write}, true);
+    if (r.at + r.bytes > end) oracle_note(where, {end, r.at + r.bytes - end, r.write}, true);
+  }
+}
+
 void oracle_learn(const std::shared_ptr<timeline> &line, std::uint64_t tick) {
   if (tick <= line->known) return;
   line->known = tick;
@@ -153,13 +171,14 @@ void oracle_learn(const vector_clock &clock) {
 std::vector<record> oracle_take(CUdeviceptr at, std::size_t bytes, bool is_free) {
   std::vector<record_at> hits;
   index().overlapping(at, bytes, [&](record_at r) {
-    if (is_free && r->line->blocking) return;
+    // The free has waited for what has finished, so it must not count against the next owner.
+    if (is_free && r->line->blocking && r->tick > r->line->finished) return;
     hits.push_back(r);
   });
   std::vector<record> taken;
   for (const record_at r : hits) {
     const auto line = r->line;
-    if (r->tick > line->known) taken.push_back(*r);
+    if (r->tick > line->known && !(is_free && line->blocking)) taken.push_back(*r);
     drop(*line, r);
   }
   std::sort(taken.begin(), taken.end(),

@@ -48,8 +48,15 @@ bool oracle_check_alias(const position &where, const touch &t,
 void oracle_learn(const std::shared_ptr<timeline> &line, std::uint64_t tick);
 void oracle_learn(const vector_clock &clock);
 
-// Removes and returns the overlapping records of unfinished work. `is_free`: only records of
-// streams that cuMemFree does not wait for.
+// Removes the records of [at, at + bytes) that are ordered before the operation at `last`, and of
+// that operation. nullptr: all records. Parts of a record outside the range stay.
+//
+// Not decided by what has finished: a use of the old allocation that is not ordered before its free
+// is found in every schedule, or in none.
+void oracle_forget(CUdeviceptr at, std::size_t bytes, const position *last);
+
+// Removes and returns the overlapping records of unfinished work. `is_free`: returns only records
+// of streams that cuMemFree does not wait for.
 std::vector<record> oracle_take(CUdeviceptr at, std::size_t bytes, bool is_free);
 
 void oracle_report(hostcuda_violation_kind kind, CUdeviceptr at, std::size_t bytes,

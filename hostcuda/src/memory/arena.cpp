@@ -332,6 +332,10 @@ void arena_park_locked(std::map<CUdeviceptr, block>::iterator it, const place_in
   absorb_beside(a, line, at);
 }
 
+bool arena_is_parked_locked(std::uint64_t block_id) {
+  return parked().by_id.contains(block_id);
+}
+
 bool arena_unpark_locked(std::uint64_t block_id, dead_memory *dead, memory_pool **pool) {
   const auto found = parked().by_id.find(block_id);
   if (found == parked().by_id.end()) return false;

@@ -50,6 +50,7 @@ CUresult arena_allocate(arena *a, std::size_t bytes, const block &proto, CUdevic
 // Parks a block with a free that is queued at `place`: removes the block and makes its bytes
 // available to work that is ordered after the free. Requires the lock.
 void arena_park_locked(std::map<CUdeviceptr, block>::iterator it, const place_in_time &place);
+bool arena_is_parked_locked(std::uint64_t block_id);
 // Called when a queued free runs: makes the bytes that it and earlier frees of its stream parked
 // available to all. Returns false if the block was not parked. Requires the lock.
 bool arena_unpark_locked(std::uint64_t block_id, dead_memory *dead, memory_pool **pool);

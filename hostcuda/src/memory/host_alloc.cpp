@@ -49,9 +49,8 @@ CUresult allocate(void **out, std::size_t bytes, unsigned flags) {
   return CUDA_SUCCESS;
 }
 
-// Unmaps memory unless it is the program's. Requires the lock.
-void unmap_locked(const std::pair<const CUdeviceptr, host_range> &entry) {
-  const auto &[at, range] = entry;
+// Unmaps memory unless it is the program's.
+void unmap(CUdeviceptr at, const host_range &range) {
   if (!range.registered) munmap(as_pointer(at), round_up(range.bytes, kHostPage));
 }
 
@@ -63,8 +62,11 @@ CUresult remove(CUdeviceptr at, bool registered, CUresult absent) {
     it = b.host.find(at);
     if (it == b.host.end() || it->second.registered != registered) return absent;
   } while (wait_for_pins(lock, at, it->second.bytes));
-  unmap_locked(*it);
-  b.host.erase(it);
+  const auto gone = b.host.extract(it);
+  lock.unlock();
+  // Before the addresses can be those of device memory.
+  forget_accesses(at, gone.mapped().bytes);
+  unmap(at, gone.mapped());
   return CUDA_SUCCESS;
 }
 
@@ -90,14 +92,14 @@ void release_host_memory(context *ctx) {
   exclusive lock(b.mutex);
   std::erase_if(b.host, [ctx](const auto &entry) {
     if (entry.second.ctx != ctx) return false;
-    unmap_locked(entry);
+    unmap(entry.first, entry.second);
     return true;
   });
 }
 
 void reset_host_memory() {
   memory_registry &b = the_memory();
-  for (const auto &entry : b.host) unmap_locked(entry);
+  for (const auto &[at, range] : b.host) unmap(at, range);
   b.host.clear();
 }
 

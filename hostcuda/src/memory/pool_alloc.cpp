@@ -39,9 +39,17 @@ CUresult allocate(CUdeviceptr *out, std::size_t bytes, memory_pool *pool, CUstre
 }
 
 // Body of the queued free. `id` distinguishes a block from a later one at the same address.
-CUresult run_queued_free(CUdeviceptr at, std::uint64_t id) {
-  dead_memory dead;
+CUresult run_queued_free(CUdeviceptr at, std::size_t bytes, std::uint64_t id) {
   memory_registry &b = the_memory();
+  {
+    // A graph that is launched again finds another block here, or none.
+    std::shared_lock<std::shared_mutex> look(b.mutex);
+    const auto it = b.blocks.find(at);
+    if ((it == b.blocks.end() || it->second.id != id) && !arena_is_parked_locked(id))
+      return CUDA_SUCCESS;
+  }
+  forget_accesses_before_this(at, bytes);
+  dead_memory dead;
   exclusive lock(b.mutex);
   if (memory_pool *pool = nullptr; arena_unpark_locked(id, &dead, &pool)) {
     delete_if_done_locked(pool, &dead);
@@ -73,7 +81,8 @@ CUresult free_async(CUdeviceptr at, CUstream stream) {
   operation op{};
   op.what = "cuMemFreeAsync";
   op.touches = {{at, bytes, true}};
-  op.body = [at, id] { return run_queued_free(at, id); };
+  op.frees = true;
+  op.body = [at, bytes, id] { return run_queued_free(at, bytes, id); };
   place_in_time place;
   op.place = &place;
   const CUresult r = enqueue(stream, std::move(op));
