@@ -1,6 +1,7 @@
 #include "hostcuda/src/execution/clock.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "hostcuda/src/execution/access_record.h"  // for the destructor of timeline::records
 
@@ -29,7 +30,35 @@ void vector_clock::join(const std::shared_ptr<timeline> &line, std::uint64_t tic
 
 void vector_clock::join(const vector_clock &other) {
   if (&other == this) return;
-  for (const auto &[line, tick] : other.entries_) join(line, tick);
+  if (other.entries_.size() <= 2) {
+    for (const auto &[line, tick] : other.entries_) join(line, tick);
+    return;
+  }
+  // Both are sorted: one pass, because each insertion would move the rest.
+  std::size_t missing = 0;
+  auto mine = entries_.begin();
+  for (const auto &[line, tick] : other.entries_) {
+    while (mine != entries_.end() && mine->first->uid < line->uid) ++mine;
+    if (mine != entries_.end() && mine->first == line) {
+      mine->second = std::max(mine->second, tick);
+    } else if (tick > line->known) {
+      ++missing;
+    }
+  }
+  if (missing == 0) return;
+  std::vector<instant> both;
+  both.reserve(entries_.size() + missing);
+  mine = entries_.begin();
+  for (const auto &theirs : other.entries_) {
+    while (mine != entries_.end() && mine->first->uid < theirs.first->uid) {
+      both.push_back(std::move(*mine++));
+    }
+    if (mine != entries_.end() && mine->first == theirs.first) continue;
+    if (theirs.second > theirs.first->known) both.push_back(theirs);
+  }
+  both.insert(both.end(), std::make_move_iterator(mine), std::make_move_iterator(entries_.end()));
+  entries_ = std::move(both);
+  forget_known();
 }
 
 bool vector_clock::covers(const timeline &line, std::uint64_t tick) const {

@@ -8,7 +8,9 @@
 #include <condition_variable>
 #include <cstdint>
 #include <list>
+#include <map>
 #include <memory>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -30,9 +32,11 @@ struct timeline {
   std::uint64_t known = 0;     // host clock: a wait or query has shown that 1..known are done
   bool blocking = true;        // the stream synchronises with the legacy default stream
 
-  std::condition_variable done;  // notified when `finished` increases
-  unsigned waiters = 0;
-  std::vector<std::shared_ptr<stream>> dependents;  // woken when `finished` increases
+  // What waits for `finished` to reach a tick. Only what the tick releases is woken: hundreds of
+  // streams may wait for different operations of the legacy stream.
+  std::condition_variable done;
+  std::multiset<std::uint64_t> waiters;  // ticks of the threads that wait for `done`
+  std::multimap<std::uint64_t, std::shared_ptr<stream>> dependents;
 
   record_list records;  // the oracle's access records, oldest first
 };

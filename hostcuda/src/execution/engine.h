@@ -54,6 +54,8 @@ struct stream : std::enable_shared_from_this<stream> {
   bool destroyed = false;
   bool held = false;
   bool has_worker = false;
+  bool ahead = false;             // in execution::ahead_of_legacy
+  std::uint64_t legacy_seen = 0;  // the last operation of the legacy stream that it follows
 
   std::shared_ptr<timeline> line;
   vector_clock view;  // clock of the next operation, without the stream's own queue
@@ -73,7 +75,10 @@ struct execution {
   context *ctx = nullptr;
   std::shared_ptr<stream> legacy;
   std::vector<std::shared_ptr<stream>> streams;  // streams with a handle or with work, and `legacy`
-  vector_clock departed_blocking;                // destroyed streams outside the host clock
+  // Blocking streams with operations that the legacy stream does not follow yet. The operations of
+  // a stream run in order, so its next operation need not follow again what an earlier one follows.
+  std::vector<std::shared_ptr<stream>> ahead_of_legacy;
+  vector_clock departed_blocking;  // destroyed streams outside the host clock
   vector_clock departed_other;
 };
 

@@ -68,7 +68,7 @@ void work(std::shared_ptr<stream> s) {
       bool sleeping_on_other = false;
       for (const auto &[line, tick] : head.after) {
         if (line->finished >= tick) continue;
-        line->dependents.push_back(s);
+        line->dependents.emplace(tick, s);
         sleeping_on_other = true;
         break;
       }
@@ -91,11 +91,11 @@ void finish(engine_lock &lock, const std::shared_ptr<stream> &s, const std::shar
   s->running.reset();
   s->queue.pop_front();
   line.finished = n->tick;
-  if (line.waiters != 0) line.done.notify_all();
-  if (!line.dependents.empty()) {
-    auto woken = std::move(line.dependents);
-    line.dependents.clear();
-    for (const auto &other : woken) other->wake.notify_all();
+  if (!line.waiters.empty() && *line.waiters.begin() <= n->tick) line.done.notify_all();
+  auto &waiting = line.dependents;
+  while (!waiting.empty() && waiting.begin()->first <= n->tick) {
+    waiting.begin()->second->wake.notify_all();
+    waiting.erase(waiting.begin());
   }
   if (seeded()) e.changed.notify_all();
   if (!s->queue.empty()) {
@@ -127,12 +127,13 @@ bool step(engine_lock &lock) {
 
 bool is_ready(const stream &s) {
   const node &head = *s.queue.front();
-  if (head.discard || broken(s) || the_engine().dropping) return true;  // the body will not run
-  if (s.held) return false;
+  if (broken(s) || the_engine().dropping) return true;  // no body of the context will run
+  if (s.held && !head.discard) return false;
+  // A discarded operation waits too, because later ones of its stream rely on that.
   for (const auto &[line, tick] : head.after) {
     if (line->finished < tick) return false;
   }
-  return !head.op.ready || head.op.ready();
+  return head.discard || !head.op.ready || head.op.ready();
 }
 
 void rouse(const std::shared_ptr<stream> &s) {
@@ -182,13 +183,23 @@ std::shared_ptr<node> post(engine_lock &lock, const std::shared_ptr<stream> &s, 
     if (line->finished < line->queued) n->after.emplace_back(line, line->queued);
   };
   if (auto *exec = s->exec; exec != nullptr) {
+    // Only what is new: a program may queue thousands of operations on the legacy stream behind
+    // hundreds of blocking streams.
     if (s->is_legacy) {
-      for (const auto &other : exec->streams) {
-        if (other != s && other->blocking()) follow(*other);
+      for (const auto &other : exec->ahead_of_legacy) {
+        follow(*other);
+        other->ahead = false;
       }
-      s->view.join(exec->departed_blocking);
-    } else if (s->blocking() && exec->legacy->line->queued != 0) {
-      follow(*exec->legacy);
+      exec->ahead_of_legacy.clear();
+    } else if (s->blocking()) {
+      if (const auto last = exec->legacy->line->queued; s->legacy_seen != last) {
+        follow(*exec->legacy);
+        s->legacy_seen = last;
+      }
+      if (!s->ahead) {
+        s->ahead = true;
+        exec->ahead_of_legacy.push_back(s);
+      }
     }
   }
   if (waits != nullptr) {
@@ -257,9 +268,10 @@ void run_head(engine_lock &lock, const std::shared_ptr<stream> &s) {
 void wait_for(engine_lock &lock, const std::shared_ptr<timeline> &line, std::uint64_t tick) {
   auto &e = the_engine();
   if (!seeded()) {
-    ++line->waiters;
+    if (line->finished >= tick) return;
+    const auto mine = line->waiters.insert(tick);
     while (line->finished < tick) line->done.wait(lock);
-    --line->waiters;
+    line->waiters.erase(mine);
     return;
   }
   while (line->finished < tick) {

@@ -174,6 +174,7 @@ void reset_execution() {
     for (const auto &[ctx, exec] : e.contexts) {
       exec->streams.clear();
       exec->legacy.reset();
+      exec->ahead_of_legacy.clear();
       exec->departed_blocking.clear();
       exec->departed_other.clear();
     }
