@@ -254,5 +254,42 @@ TEST_F(pool, AccessOfPeers) {
   EXPECT_EQ(flags, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
 }
 
+// Regression: copies and memsets of a device without access to the pool succeeded.
+TEST_F(pool, CopiesAndMemsetsNeedTheAccessOfTheirDevice) {
+  start("profile=multi:2");
+  CUcontext other = nullptr;
+  ASSERT_EQ(cuDevicePrimaryCtxRetain(&other, 1), CUDA_SUCCESS);
+  const CUmemoryPool p = make_pool();
+  CUdeviceptr at = 0, theirs = 0;
+  ASSERT_EQ(cuMemAllocFromPoolAsync(&at, 4096, p, nullptr), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemsetD8(at, 5, 4096), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxSetCurrent(other), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemAlloc(&theirs, 4096), CUDA_SUCCESS);
+  std::vector<unsigned char> bytes(4096);
+  EXPECT_EQ(cuMemsetD8(at, 1, 4096), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemsetD8Async(at, 1, 4096, nullptr), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemcpyDtoH(bytes.data(), at, 4096), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemcpyDtoDAsync(theirs, at, 4096, nullptr), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemcpyDtoDAsync(at, theirs, 4096, nullptr), CUDA_ERROR_INVALID_VALUE);
+  // Each context of a peer copy accesses its own side.
+  EXPECT_EQ(cuMemcpyPeer(theirs, other, at, ctx_, 4096), CUDA_SUCCESS);
+  CUmemAccessDesc d{};
+  d.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  d.location.id = 1;
+  d.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  ASSERT_EQ(cuMemPoolSetAccess(p, &d, 1), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemcpyDtoH(bytes.data(), at, 4096), CUDA_SUCCESS);
+  EXPECT_EQ(bytes[4095], 5);
+  EXPECT_EQ(cuMemsetD8(at, 1, 4096), CUDA_SUCCESS);
+  // Access that is removed while a copy is queued: the copy fails when it runs.
+  const CUstream s = make_stream();
+  ASSERT_EQ(hostcuda_hold(s), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemsetD8Async(at, 2, 4096, s), CUDA_SUCCESS);
+  d.flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+  ASSERT_EQ(cuMemPoolSetAccess(p, &d, 1), CUDA_SUCCESS);
+  ASSERT_EQ(hostcuda_release(s), CUDA_SUCCESS);
+  EXPECT_EQ(cuStreamSynchronize(s), CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
 }  // namespace
 }  // namespace hostcuda_tests

@@ -180,17 +180,16 @@ void *resolve_locked(CUdevice device, CUdeviceptr at, std::size_t bytes, bool wr
   // Work that precedes a queued free may still access the bytes, even if a new block is there.
   if (freed_but_not_yet(at, bytes)) {
     const arena *const a = containing(b.chunks, at)->second.owner;
-    if (a->location == device || rule == peer_rule::copies ||
-        allows(pool_access(a->pool), device, write))
-      return as_pointer(at);
+    if (allows(pool_access(a->pool), device, write)) return as_pointer(at);
   }
   if (auto it = containing(b.blocks, at); it != b.blocks.end()) {
     const block &k = it->second;
     if (end > it->first + k.bytes) return nullptr;
-    if (k.owner == nullptr || k.location == device || rule == peer_rule::copies)
-      return as_pointer(at);
+    // Unlike cuMemAlloc memory, a pool's is accessible only where cuMemPoolSetAccess says so.
     if (k.pool != nullptr)
       return allows(pool_access(k.pool), device, write) ? as_pointer(at) : nullptr;
+    if (k.owner == nullptr || k.location == device || rule == peer_rule::copies)
+      return as_pointer(at);
     return peer_enabled(device, k.location) ? as_pointer(at) : nullptr;
   }
   if (auto it = containing(b.host, at); it != b.host.end())
