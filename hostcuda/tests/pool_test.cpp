@@ -291,5 +291,24 @@ TEST_F(pool, CopiesAndMemsetsNeedTheAccessOfTheirDevice) {
   EXPECT_EQ(cuStreamSynchronize(s), CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
+// Regression: an allocation of no bytes was refused.
+TEST_F(pool, NoBytesAreANullAddress) {
+  const CUmemoryPool p = make_pool();
+  const CUstream s = make_stream();
+  for (const bool from_pool : {false, true}) {
+    CUdeviceptr at = 1;
+    EXPECT_EQ(from_pool ? cuMemAllocFromPoolAsync(&at, 0, p, s) : cuMemAllocAsync(&at, 0, s),
+              CUDA_SUCCESS);
+    EXPECT_EQ(at, 0U);
+    EXPECT_EQ(cuMemFreeAsync(at, s), CUDA_SUCCESS);
+  }
+  const CUstream dead = make_stream();
+  ASSERT_EQ(cuStreamDestroy(dead), CUDA_SUCCESS);
+  CUdeviceptr at = 1;
+  EXPECT_EQ(cuMemAllocAsync(&at, 0, dead), CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_EQ(cuMemAllocAsync(nullptr, 0, s), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemAlloc(&at, 0), CUDA_ERROR_INVALID_VALUE);
+}
+
 }  // namespace
 }  // namespace hostcuda_tests

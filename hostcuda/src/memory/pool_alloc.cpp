@@ -20,6 +20,10 @@ CUresult allocate(CUdeviceptr *out, std::size_t bytes, memory_pool *pool, CUstre
   stream_order order;
   CUresult r = order_of(stream, &order);
   if (r != CUDA_SUCCESS) return r;
+  if (bytes == 0) {  // succeeds on GPUs (docs/hostcuda.md), and cuMemFreeAsync accepts the address
+    *out = 0;
+    return CUDA_SUCCESS;
+  }
   r = arena_allocate(&pool->a, bytes, proto, out, &order, pool->reuse[0] != 0);
   if (r == CUDA_ERROR_OUT_OF_MEMORY) {
     // Queued frees may release enough memory.
@@ -104,7 +108,7 @@ using namespace hostcuda;
 
 HOSTCUDA_STREAM_ENTRY(cuMemAllocAsync, 11020, needs_context | needs_pools, bytes, stream,
                       (CUdeviceptr * out, size_t bytes, CUstream stream), (out, bytes, stream), {
-                        if (out == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+                        if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
                         const CUdevice device = current_context()->device;
                         memory_pool *pool = nullptr;
                         {
@@ -123,8 +127,7 @@ HOSTCUDA_STREAM_ENTRY(cuMemAllocFromPoolAsync, 11020, needs_context | needs_pool
                           exclusive lock(the_memory().mutex);
                           pool = find_pool_locked(handle);
                         }
-                        if (out == nullptr || bytes == 0 || pool == nullptr)
-                          return CUDA_ERROR_INVALID_VALUE;
+                        if (out == nullptr || pool == nullptr) return CUDA_ERROR_INVALID_VALUE;
                         return allocate(out, bytes, pool, stream);
                       })
 
