@@ -310,5 +310,34 @@ TEST_F(pool, NoBytesAreANullAddress) {
   EXPECT_EQ(cuMemAlloc(&at, 0), CUDA_ERROR_INVALID_VALUE);
 }
 
+#if CUDA_VERSION >= 12020
+// Regression: maxSize was ignored.
+TEST_F(pool, DoesNotGrowBeyondItsMaximum) {
+  CUmemPoolProps props{};
+  props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  props.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  props.maxSize = 4 * MiB;
+  CUmemoryPool p = nullptr;
+  ASSERT_EQ(cuMemPoolCreate(&p, &props), CUDA_SUCCESS);
+  cuuint64_t keep = ~cuuint64_t{0};
+  ASSERT_EQ(cuMemPoolSetAttribute(p, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep), CUDA_SUCCESS);
+  const CUstream s = make_stream();
+  CUdeviceptr a = 0, b = 0, c = 0;
+  EXPECT_EQ(cuMemAllocFromPoolAsync(&a, 6 * MiB, p, s), CUDA_ERROR_OUT_OF_MEMORY);
+  ASSERT_EQ(cuMemAllocFromPoolAsync(&a, 2 * MiB, p, s), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemAllocFromPoolAsync(&b, 2 * MiB, p, s), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemAllocFromPoolAsync(&c, 1, p, s), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(cuMemAllocAsync(&c, 1, s), CUDA_SUCCESS) << "other pools are not limited";
+  ASSERT_EQ(cuMemFreeAsync(a, s), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemAllocFromPoolAsync(&a, MiB, p, s), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemFreeAsync(a, s), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemFreeAsync(b, s), CUDA_SUCCESS);
+  // Two empty chunks yield to a block that fits in neither.
+  EXPECT_EQ(cuMemAllocFromPoolAsync(&a, 4 * MiB, p, s), CUDA_SUCCESS);
+  EXPECT_EQ(attribute(p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 4 * MiB);
+  EXPECT_EQ(attribute(p, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH), 4 * MiB);
+}
+#endif
+
 }  // namespace
 }  // namespace hostcuda_tests

@@ -200,16 +200,25 @@ CUresult arena_allocate(arena *a, std::size_t bytes, const block &proto, CUdevic
   if (bytes > (std::size_t{1} << 46)) return CUDA_ERROR_OUT_OF_MEMORY;
   const std::size_t footprint = round_up(bytes, kAlignment);
   const auto carve = [&] { return carve_locked(a, footprint, proto, bytes, out, order, follows); };
+  const std::size_t room = round_up(footprint, kGranularity);
   {
+    dead_memory dead;
     exclusive lock(the_memory().mutex);
     if (carve()) return CUDA_SUCCESS;
+    const auto full = [&] {
+      return a->limit != 0 && (room > a->limit || a->reserved + a->growing > a->limit - room);
+    };
+    if (full()) arena_trim_locked(a, 0, &dead);  // empty chunks that are too small
+    if (full()) return CUDA_ERROR_OUT_OF_MEMORY;
+    a->growing += room;
   }
-  const std::size_t room = round_up(footprint, kGranularity);
   physical *memory = nullptr;
   void *at = nullptr;
-  if (CUresult r = make_chunk(a, room, &memory, &at); r != CUDA_SUCCESS) return r;
+  const CUresult r = make_chunk(a, room, &memory, &at);
   dead_memory dead;
   exclusive lock(the_memory().mutex);
+  a->growing -= room;
+  if (r != CUDA_SUCCESS) return r;
   // Another thread may have freed a block in the meantime. A chunk that never has a block would
   // not be released, because chunks are released with their last block.
   if (carve()) {

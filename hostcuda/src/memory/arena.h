@@ -30,6 +30,8 @@ struct arena {
   bool keeps_empty = false;     // pools keep chunks without blocks until they are trimmed
   std::size_t reserved = 0;     // bytes of its chunks
   std::size_t used = 0;         // bytes of its blocks after rounding
+  std::size_t limit = 0;        // maximum of `reserved`, a multiple of kGranularity; 0: none
+  std::size_t growing = 0;      // bytes of chunks that are being created
   std::size_t reserved_high = 0;
   std::size_t used_high = 0;
   std::set<CUdeviceptr> chunks;

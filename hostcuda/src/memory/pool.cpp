@@ -59,6 +59,14 @@ CUresult get_attribute(const memory_pool *p, int attribute, void *value) {
   return CUDA_SUCCESS;
 }
 
+std::size_t limit_of([[maybe_unused]] const CUmemPoolProps &props) {
+#if CUDA_VERSION >= 12020
+  constexpr std::size_t kMost = std::size_t{1} << 46;  // as arena_allocate()
+  if (props.maxSize <= kMost) return round_up(props.maxSize, kGranularity);
+#endif
+  return 0;
+}
+
 // Checks a device argument of a pool function.
 CUresult check_device(CUdevice device) {
   if (!current_settings().machine.has_pools) return CUDA_ERROR_NOT_SUPPORTED;
@@ -136,7 +144,9 @@ HOSTCUDA_ENTRY(cuMemPoolCreate, 11020, needs_pools, 0,
                  if (!valid_device(props->location.id)) return CUDA_ERROR_INVALID_DEVICE;
                  if (props->handleTypes != 0) return CUDA_ERROR_NOT_SUPPORTED;
                  exclusive lock(the_memory().mutex);
-                 *out = handle_of_pool(add_pool_locked(props->location.id));
+                 memory_pool *const p = add_pool_locked(props->location.id);
+                 p->a.limit = limit_of(*props);
+                 *out = handle_of_pool(p);
                  return CUDA_SUCCESS;
                })
 
