@@ -339,5 +339,16 @@ TEST_F(pool, DoesNotGrowBeyondItsMaximum) {
 }
 #endif
 
+// Regression: clients that skip what is not supported saw an invalid argument.
+TEST_F(pool, ManagedPoolsAreNotSupported) {
+  CUmemPoolProps props{};
+  props.allocType = static_cast<CUmemAllocationType>(2);  // CU_MEM_ALLOCATION_TYPE_MANAGED
+  props.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  CUmemoryPool p = nullptr;
+  EXPECT_EQ(cuMemPoolCreate(&p, &props), CUDA_ERROR_NOT_SUPPORTED);
+  props.allocType = static_cast<CUmemAllocationType>(0);
+  EXPECT_EQ(cuMemPoolCreate(&p, &props), CUDA_ERROR_INVALID_VALUE);
+}
+
 }  // namespace
 }  // namespace hostcuda_tests

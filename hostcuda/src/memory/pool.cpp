@@ -59,6 +59,9 @@ CUresult get_attribute(const memory_pool *p, int attribute, void *value) {
   return CUDA_SUCCESS;
 }
 
+// CU_MEM_ALLOCATION_TYPE_MANAGED, which headers before CUDA 13 lack.
+constexpr int kManagedType = 2;
+
 std::size_t limit_of([[maybe_unused]] const CUmemPoolProps &props) {
 #if CUDA_VERSION >= 12020
   constexpr std::size_t kMost = std::size_t{1} << 46;  // as arena_allocate()
@@ -136,8 +139,10 @@ using namespace hostcuda;
 
 HOSTCUDA_ENTRY(cuMemPoolCreate, 11020, needs_pools, 0,
                (CUmemoryPool * out, const CUmemPoolProps *props), {
-                 if (out == nullptr || props == nullptr ||
-                     props->allocType != CU_MEM_ALLOCATION_TYPE_PINNED)
+                 if (out == nullptr || props == nullptr) return CUDA_ERROR_INVALID_VALUE;
+                 if (static_cast<int>(props->allocType) == kManagedType)
+                   return CUDA_ERROR_NOT_SUPPORTED;
+                 if (props->allocType != CU_MEM_ALLOCATION_TYPE_PINNED)
                    return CUDA_ERROR_INVALID_VALUE;
                  if (props->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
                    return CUDA_ERROR_NOT_SUPPORTED;
