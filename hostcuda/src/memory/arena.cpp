@@ -21,7 +21,7 @@ void remove_free(arena *a, std::map<CUdeviceptr, std::size_t>::iterator it) {
 
 // Creates and maps memory that is not registered yet.
 CUresult make_chunk(const arena *a, std::size_t bytes, physical **memory, void **at) {
-  if (CUresult r = create_physical(a->location, bytes, nullptr, memory); r != CUDA_SUCCESS)
+  if (CUresult r = create_physical(a->location, bytes, nullptr, memory, a->file); r != CUDA_SUCCESS)
     return r;
   *at = reserve_range(bytes, kGranularity, nullptr);
   if (*at == nullptr || !may_map_extent() || !map_extent(*at, (*memory)->where, 3)) {
@@ -42,6 +42,21 @@ void enter_chunk_locked(arena *a, std::size_t bytes, physical *memory, void *at)
   a->reserved += bytes;
   a->reserved_high = std::max(a->reserved_high, a->reserved);
   add_free(a, start, bytes);
+}
+
+void enter_block_locked(arena *a, CUdeviceptr at, std::size_t footprint, const block &proto,
+                        std::size_t bytes) {
+  memory_registry &b = the_memory();
+  block k = proto;
+  k.bytes = bytes;
+  k.footprint = footprint;
+  k.owner = a;
+  k.location = a->location;
+  k.id = b.next_id++;
+  b.blocks.emplace(at, k);
+  ++containing(b.chunks, at)->second.live;
+  a->used += footprint;
+  a->used_high = std::max(a->used_high, a->used);
 }
 
 void add_parked(parked_line &line, CUdeviceptr at, const parked_piece &p) {
@@ -168,17 +183,7 @@ bool carve_locked(arena *a, std::size_t footprint, const block &proto, std::size
     if (order == nullptr || order->capturing || !absorb_neighbours(a, order->line)) return false;
     if (!take_piece(a, footprint, order, follows, &at)) return false;
   }
-  memory_registry &b = the_memory();
-  block k = proto;
-  k.bytes = bytes;
-  k.footprint = footprint;
-  k.owner = a;
-  k.location = a->location;
-  k.id = b.next_id++;
-  b.blocks.emplace(at, k);
-  ++containing(b.chunks, at)->second.live;
-  a->used += footprint;
-  a->used_high = std::max(a->used_high, a->used);
+  enter_block_locked(a, at, footprint, proto, bytes);
   *out = at;
   return true;
 }
@@ -229,6 +234,19 @@ CUresult arena_allocate(arena *a, std::size_t bytes, const block &proto, CUdevic
     carve();
   }
   return CUDA_SUCCESS;
+}
+
+CUdeviceptr arena_adopt_locked(arena *a, physical *memory, void *at, std::size_t offset,
+                               std::size_t bytes, const block &proto) {
+  const std::size_t footprint = round_up(bytes, kAlignment);
+  const std::size_t all = memory->where.bytes;
+  enter_chunk_locked(a, all, memory, at);
+  const CUdeviceptr start = address_of(at);
+  remove_free(a, a->free_at.find(start));
+  if (offset != 0) add_free(a, start, offset);
+  if (offset + footprint != all) add_free(a, start + offset + footprint, all - offset - footprint);
+  enter_block_locked(a, start + offset, footprint, proto, bytes);
+  return start + offset;
 }
 
 namespace {

@@ -26,12 +26,13 @@ struct parked_line {
 
 struct arena {
   int location = 0;
-  memory_pool *pool = nullptr;  // the pool that owns the arena, or nullptr
-  bool keeps_empty = false;     // pools keep chunks without blocks until they are trimmed
-  std::size_t reserved = 0;     // bytes of its chunks
-  std::size_t used = 0;         // bytes of its blocks after rounding
-  std::size_t limit = 0;        // maximum of `reserved`, a multiple of kGranularity; 0: none
-  std::size_t growing = 0;      // bytes of chunks that are being created
+  memory_pool *pool = nullptr;      // the pool that owns the arena, or nullptr
+  std::shared_ptr<pool_file> file;  // of a shareable or imported pool, or nullptr
+  bool keeps_empty = false;         // pools keep chunks without blocks until they are trimmed
+  std::size_t reserved = 0;         // bytes of its chunks
+  std::size_t used = 0;             // bytes of its blocks after rounding
+  std::size_t limit = 0;            // maximum of `reserved`, a multiple of kGranularity; 0: none
+  std::size_t growing = 0;          // bytes of chunks that are being created
   std::size_t reserved_high = 0;
   std::size_t used_high = 0;
   std::set<CUdeviceptr> chunks;
@@ -48,6 +49,11 @@ struct arena {
 // Errors:   OUT_OF_MEMORY.
 CUresult arena_allocate(arena *a, std::size_t bytes, const block &proto, CUdeviceptr *out,
                         const stream_order *order = nullptr, bool follows = false);
+
+// Registers an imported block: mapped memory, with the block at `offset` in it. The memory goes with
+// the block. Requires the lock.
+CUdeviceptr arena_adopt_locked(arena *a, physical *memory, void *at, std::size_t offset,
+                               std::size_t bytes, const block &proto);
 
 // Parks a block with a free that is queued at `place`: removes the block and makes its bytes
 // available to work that is ordered after the free. Requires the lock.

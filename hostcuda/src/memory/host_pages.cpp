@@ -198,6 +198,25 @@ void drop_shared_pages(int fd, char *view, std::size_t bytes) {
   });
 }
 
+pool_file::~pool_file() {
+  close(fd_);
+}
+
+bool pool_file::take(std::size_t bytes, extent *out) {
+  const bool present = current_settings().backed && !current_settings().lazy;
+  if (present && !host_can_back(bytes)) return false;
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (ftruncate(fd_, static_cast<off_t>(end_ + bytes)) != 0) return false;
+  *out = extent{fd_, end_, bytes};
+  end_ += bytes;
+  return true;
+}
+
+void pool_file::give(const extent &what) const {
+  (void)fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(what.offset),
+                  static_cast<off_t>(what.bytes));
+}
+
 int make_shared_pages(const char *name, std::size_t bytes) {
   const bool present = current_settings().backed && !current_settings().lazy;
   if (present && !host_can_back(bytes)) {

@@ -62,6 +62,27 @@ char *map_view(int fd, std::size_t bytes);
 // Releases the file and its view in the background. `view` may be nullptr.
 void drop_shared_pages(int fd, char *view, std::size_t bytes);
 
+// The memfd of a pool that other processes may import. Chunks are extents of it, so that one
+// descriptor shares chunks that are created later, too. Offsets are never reused.
+class pool_file {
+ public:
+  explicit pool_file(int fd) : fd_(fd) {}  // owns `fd`
+  pool_file(const pool_file &) = delete;
+  pool_file &operator=(const pool_file &) = delete;
+  ~pool_file();
+
+  int fd() const { return fd_; }
+  // Appends zeroed pages. Returns false if the host is out of memory. Thread-safe.
+  bool take(std::size_t bytes, extent *out);
+  // Releases pages to the host. Importers that still map them read zeros.
+  void give(const extent &what) const;
+
+ private:
+  const int fd_;
+  std::mutex mutex_;
+  std::size_t end_ = 0;
+};
+
 // Whether the host has `bytes` of free memory. Prints one line the first time that it has not.
 bool host_can_back(std::size_t bytes);
 

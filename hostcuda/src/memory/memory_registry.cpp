@@ -89,7 +89,7 @@ void uncharge(int location, std::size_t bytes) {
 }  // namespace
 
 CUresult create_physical(int location, std::size_t bytes, const CUmemAllocationProp *shared,
-                         physical **out) {
+                         physical **out, const std::shared_ptr<pool_file> &pool) {
   if (CUresult r = charge(location, bytes); r != CUDA_SUCCESS) {
     // As the driver does: release the unused memory of pools first.
     trim_every_pool(location);
@@ -113,10 +113,12 @@ CUresult create_physical(int location, std::size_t bytes, const CUmemAllocationP
     struct stat st {};
     fstat(p->where.fd, &st);
     p->file_id = {st.st_dev, st.st_ino};
-  } else if (!pages_of(location).take(bytes, &p->where)) {
+  } else if (!(pool != nullptr ? pool->take(bytes, &p->where)
+                               : pages_of(location).take(bytes, &p->where))) {
     uncharge(location, bytes);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
+  p->pool = pool;
   exclusive lock(the_memory().mutex);
   p->id = the_memory().next_id++;
   if (p->own_file) the_memory().shared_files[p->file_id] = p.get();
@@ -139,6 +141,8 @@ dead_memory::~dead_memory() {
   for (physical *p : list_) {
     if (p->own_file) {
       drop_shared_pages(p->where.fd, p->where.view, p->where.bytes);
+    } else if (p->pool != nullptr) {
+      if (p->counted) p->pool->give(p->where);  // the pages of imported memory are the exporter's
     } else if (run_location == p->location && run.fd == p->where.fd && run.fd >= 0 &&
                run.offset + run.bytes == p->where.offset) {
       run.bytes += p->where.bytes;

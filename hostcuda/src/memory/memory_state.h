@@ -42,9 +42,10 @@ struct physical {
   std::uint64_t id = 0;
   int location = 0;
   extent where;
-  bool own_file = false;  // where.fd belongs to this memory alone, for sharing
-  bool counted = true;    // counts as used memory of the device; false for imported memory
-  bool vmm = false;       // created by cuMemCreate or imported
+  bool own_file = false;            // where.fd belongs to this memory alone, for sharing
+  std::shared_ptr<pool_file> pool;  // memory of a shareable pool: where.fd belongs to this file
+  bool counted = true;  // counts as used memory of the device; false for imported memory
+  bool vmm = false;     // created by cuMemCreate or imported
   std::uint64_t refs = 0;
   std::pair<std::uint64_t, std::uint64_t> file_id{};  // device and inode, if own_file
   std::set<CUdeviceptr> mapped_at;                    // all addresses at which it is mapped
@@ -143,7 +144,7 @@ inline CUdeviceptr address_of(CUdeviceptr at) {
 // Requires: the_memory().mutex is not held.
 // Errors:   OUT_OF_MEMORY when the device or the host is full.
 CUresult create_physical(int location, std::size_t bytes, const CUmemAllocationProp *shared,
-                         physical **out);
+                         physical **out, const std::shared_ptr<pool_file> &pool = nullptr);
 
 // Physical memory without references. The destructor releases it to the device and the host, and
 // requires that the lock is not held: declare the object before the lock.

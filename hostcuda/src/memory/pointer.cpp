@@ -8,6 +8,7 @@
 #include "hostcuda/src/machine.h"
 #include "hostcuda/src/memory/arena.h"
 #include "hostcuda/src/memory/memory_state.h"
+#include "hostcuda/src/memory/pool.h"
 
 namespace hostcuda {
 namespace {
@@ -75,6 +76,8 @@ address_facts look_locked(CUdeviceptr at) {
     f.id = found.id;
     f.pool = found.pool;
     f.rdma = !f.managed && f.pool == nullptr;
+    if (f.pool != nullptr && pool_is_shareable(f.pool))
+      f.handle_types = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   } else if (const auto h = find_in(b.host); f.known) {
     f.host = f.host_readable = true;
     f.ctx = h->second.ctx;

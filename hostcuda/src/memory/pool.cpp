@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <utility>
 
 #include "hostcuda/src/device.h"
 #include "hostcuda/src/entry/entry.h"
@@ -12,20 +13,6 @@ namespace hostcuda {
 namespace {
 
 std::atomic<bool> may_trim{false};  // a pool may exceed its release threshold
-
-memory_pool *add_pool_locked(CUdevice device) {
-  auto *p = new memory_pool;
-  p->a.location = device;
-  p->a.pool = p;
-  p->a.keeps_empty = true;
-  p->access = with_access(0, device, 3);
-  pools().all.insert(p);
-  return p;
-}
-
-CUmemoryPool handle_of_pool(memory_pool *p) {
-  return reinterpret_cast<CUmemoryPool>(p);
-}
 
 CUresult set_attribute(memory_pool *p, int attribute, const void *value) {
   if (attribute >= 1 && attribute <= 3) {
@@ -77,6 +64,24 @@ CUresult check_device(CUdevice device) {
 }
 
 }  // namespace
+
+memory_pool *add_pool_locked(CUdevice device) {
+  auto *p = new memory_pool;
+  p->a.location = device;
+  p->a.pool = p;
+  p->a.keeps_empty = true;
+  p->access = with_access(0, device, 3);
+  pools().all.insert(p);
+  return p;
+}
+
+CUmemoryPool handle_of_pool(memory_pool *p) {
+  return reinterpret_cast<CUmemoryPool>(p);
+}
+
+bool pool_is_shareable(const memory_pool *pool) {
+  return pool->a.file != nullptr;
+}
 
 pool_registry &pools() {
   static pool_registry *const p = new pool_registry;
@@ -147,9 +152,17 @@ HOSTCUDA_ENTRY(cuMemPoolCreate, 11020, needs_pools, 0,
                  if (props->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
                    return CUDA_ERROR_NOT_SUPPORTED;
                  if (!valid_device(props->location.id)) return CUDA_ERROR_INVALID_DEVICE;
-                 if (props->handleTypes != 0) return CUDA_ERROR_NOT_SUPPORTED;
+                 std::shared_ptr<pool_file> file;
+                 if (props->handleTypes != 0) {
+                   if (props->handleTypes != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
+                       current_settings().machine.refuses_fd_pools)
+                     return CUDA_ERROR_NOT_SUPPORTED;
+                   file = make_pool_file(props->location.id);
+                   if (file == nullptr) return CUDA_ERROR_OPERATING_SYSTEM;
+                 }
                  exclusive lock(the_memory().mutex);
                  memory_pool *const p = add_pool_locked(props->location.id);
+                 p->a.file = std::move(file);
                  p->a.limit = limit_of(*props);
                  *out = handle_of_pool(p);
                  return CUDA_SUCCESS;
@@ -248,15 +261,7 @@ HOSTCUDA_ENTRY(cuDeviceSetMemPool, 11020, plain, 0, (CUdevice device, CUmemoryPo
   if (CUresult r = check_device(device); r != CUDA_SUCCESS) return r;
   exclusive lock(the_memory().mutex);
   memory_pool *p = find_pool_locked(handle);
-  if (p == nullptr || p->a.location != device) return CUDA_ERROR_INVALID_VALUE;
+  if (p == nullptr || p->imported || p->a.location != device) return CUDA_ERROR_INVALID_VALUE;
   pools().current[device] = p;
   return CUDA_SUCCESS;
 })
-
-HOSTCUDA_UNSUPPORTED(cuMemPoolExportToShareableHandle, 11020, plain,
-                     (void *, CUmemoryPool, CUmemAllocationHandleType, unsigned long long))
-HOSTCUDA_UNSUPPORTED(cuMemPoolImportFromShareableHandle, 11020, plain,
-                     (CUmemoryPool *, void *, CUmemAllocationHandleType, unsigned long long))
-HOSTCUDA_UNSUPPORTED(cuMemPoolExportPointer, 11020, plain, (CUmemPoolPtrExportData *, CUdeviceptr))
-HOSTCUDA_UNSUPPORTED(cuMemPoolImportPointer, 11020, plain,
-                     (CUdeviceptr *, CUmemoryPool, CUmemPoolPtrExportData *))

@@ -17,6 +17,7 @@ struct memory_pool {
   std::uint64_t release_threshold = 0;
   int reuse[3] = {1, 1, 1};
   bool is_default = false;
+  bool imported = false;   // has imported blocks only
   bool destroyed = false;  // deleted with its last block
 };
 
@@ -28,11 +29,20 @@ struct pool_registry {
 
 pool_registry &pools();
 
+memory_pool *add_pool_locked(CUdevice device);
+CUmemoryPool handle_of_pool(memory_pool *p);
+
+// Whether a pool shares memory by POSIX descriptor.
+bool pool_is_shareable(const memory_pool *pool);
+
 // The default pool of a device. Created on first use.
 memory_pool *standard_pool_locked(CUdevice device);
 
 // Returns nullptr for an unknown or destroyed pool.
 memory_pool *find_pool_locked(CUmemoryPool handle);
+
+// Creates the file of a shareable pool. Returns nullptr without a descriptor.
+std::shared_ptr<pool_file> make_pool_file(CUdevice device);
 
 // Deletes a destroyed pool that has no blocks.
 void delete_if_done_locked(memory_pool *p, dead_memory *dead);

@@ -127,7 +127,8 @@ HOSTCUDA_STREAM_ENTRY(cuMemAllocFromPoolAsync, 11020, needs_context | needs_pool
                           exclusive lock(the_memory().mutex);
                           pool = find_pool_locked(handle);
                         }
-                        if (out == nullptr || pool == nullptr) return CUDA_ERROR_INVALID_VALUE;
+                        if (out == nullptr || pool == nullptr || pool->imported)
+                          return CUDA_ERROR_INVALID_VALUE;
                         return allocate(out, bytes, pool, stream);
                       })
 

@@ -91,6 +91,14 @@ std::string share_name(const CUmemAllocationProp &prop) {
   return name;
 }
 
+std::string file_behind(int fd) {
+  char link[64];
+  char target[256];
+  std::snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+  const ssize_t n = readlink(link, target, sizeof target);
+  return n <= 0 ? std::string() : std::string(target, static_cast<std::size_t>(n));
+}
+
 bool parse_share_name(const std::string &name, CUmemAllocationProp *prop) {
   int type = 0;
   int id = 0;

@@ -16,6 +16,7 @@ CUresult check_properties(const CUmemAllocationProp *prop, int *location);
 // The file of a shareable allocation stores the allocation's properties, so that an importer can
 // recognise and report them: in its name and, for common properties, also in its mode, because
 // reading the mode takes a third of the time.
+std::string file_behind(int fd);  // the name of an open file; empty if unknown
 std::string share_name(const CUmemAllocationProp &prop);
 bool parse_share_name(const std::string &name, CUmemAllocationProp *prop);
 bool share_mode(const CUmemAllocationProp &prop, mode_t *mode);

@@ -4,7 +4,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <string>
 
 #include "hostcuda/src/device.h"
@@ -16,14 +15,6 @@
 
 namespace hostcuda {
 namespace {
-
-std::string file_behind(int fd) {
-  char link[64];
-  char target[256];
-  std::snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-  const ssize_t n = readlink(link, target, sizeof target);
-  return n <= 0 ? std::string() : std::string(target, static_cast<std::size_t>(n));
-}
 
 // Whether a file is a memfd: all memfds are on one file system, which has no other files with
 // descriptors.
