@@ -123,6 +123,7 @@ std::string describe(const settings &s) {
   o << ",mappings=" << s.machine.mapping_ceiling;
   if (!s.machine.has_peers) o << ",peers=none";
   if (s.keep != host_memory() / 8) o << ",keep=" << s.keep;
+  if (s.log_unsupported) o << ",log=unsupported";
   if (!s.costs_file.empty()) o << ",costs=" << s.costs_file;
   return o.str();
 }
@@ -162,6 +163,10 @@ bool apply(const std::string &key, const std::string &value, settings *out) {
   if (key == "peers") {
     out->machine.has_peers = value == "all";
     return value == "all" || value == "none";
+  }
+  if (key == "log") {
+    out->log_unsupported = value == "unsupported";
+    return value == "unsupported" || value == "none";
   }
   if (key == "costs") {
     out->costs_file = value;

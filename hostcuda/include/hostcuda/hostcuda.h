@@ -43,6 +43,8 @@ extern "C" {
  *                        of the host's memory)
  *   peers=all|none       whether the devices can access each other's memory (default all)
  *   costs=FILE           cost table (see hostcuda_modelled_ns)
+ *   log=unsupported|none prints the name of each function that returns NOT_SUPPORTED because
+ *                        hostcuda does not provide it, once (default none)
  *
  * NULL or "" selects the configuration of the environment variable.
  * Requires: no other thread is inside the driver.

@@ -154,6 +154,8 @@ HOSTCUDA_ENTRY(cuCtxCreate_v4, 12050, plain, 0,
                    return CUDA_ERROR_NOT_SUPPORTED;
                  return create(out, flags, device, 3020);
                })
+#else
+HOSTCUDA_NOT_PROVIDED(cuCtxCreate_v4, 12050)
 #endif
 HOSTCUDA_ENTRY_AND_V2(cuCtxDestroy, 2000, 4000, ignores_sticky, 0, (CUcontext handle), (handle), {
   if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;

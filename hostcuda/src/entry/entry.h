@@ -40,6 +40,14 @@ entry_point *register_entry(const char *symbol, int since_version, void *address
 // function has none.
 CUresult enter(entry_point *entry, unsigned flags, std::size_t bytes);
 
+// Records a call of a function that hostcuda does not provide, and returns NOT_SUPPORTED. With
+// log=unsupported, prints the function's name the first time.
+CUresult not_supported(entry_point *entry);
+
+// Body of an export without a signature: NOT_SUPPORTED in every state, before cuInit too, unless
+// the process is a forked child or a fault is injected.
+CUresult call_not_provided(entry_point *entry);
+
 // Returns `symbol` without its suffixes _v2, _v3, _v4, _ptsz, _ptds.
 std::string base_name(const char *symbol);
 
@@ -85,7 +93,21 @@ void reset_entries();
 // Defines a function that always fails.
 #define HOSTCUDA_UNSUPPORTED(name, since, flags, params) \
   HOSTCUDA_CHECK_NAME(#name, name)                       \
-  HOSTCUDA_ENTRY(name, since, flags, 0, params, { return CUDA_ERROR_NOT_SUPPORTED; })
+  HOSTCUDA_ENTRY(name, since, flags, 0, params,          \
+                 { return ::hostcuda::not_supported(hostcuda_entry_##name); })
+
+// Exports a function that hostcuda does not provide, without its signature: the arguments are not
+// read, and on the platforms of the driver the caller removes them. The C++ name differs from the
+// symbol, because <cuda.h> declares some of these functions.
+#define HOSTCUDA_NOT_PROVIDED(name, since)                                                 \
+  extern "C" __attribute__((visibility("default")))                                        \
+  CUresult hostcuda_not_provided_##name() __asm__(#name);                                  \
+  static ::hostcuda::entry_point *const hostcuda_not_provided_entry_##name =               \
+      ::hostcuda::register_entry(#name, since,                                             \
+                                 reinterpret_cast<void *>(&hostcuda_not_provided_##name)); \
+  extern "C" CUresult hostcuda_not_provided_##name() {                                     \
+    return ::hostcuda::call_not_provided(hostcuda_not_provided_entry_##name);              \
+  }
 
 // Defines a function that takes a stream, and its per-thread variant (_ptsz). `stream` names the
 // stream parameter, `args` repeats the parameter names. In the per-thread variant, a null stream

@@ -23,6 +23,7 @@ struct call_rule {
 struct call_group {
   std::string name;
   std::atomic<std::uint64_t> calls{0};
+  std::atomic<bool> logged{false};  // log=unsupported has named it
   // Cost of a call. Written at reset only, before has_cost is set.
   std::atomic<bool> has_cost{false};
   double fixed_ns = 0;

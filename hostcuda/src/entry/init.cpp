@@ -20,10 +20,10 @@ HOSTCUDA_ENTRY(cuDriverGetVersion, 2020, before_init, 0, (int *version), {
 
 namespace {
 
-// status may be NULL, as cuGetProcAddress allows.
+constexpr cuuint64_t kLegacy = 1;
+constexpr cuuint64_t kPerThread = 2;
+
 CUresult look_up(const char *symbol, void **out, int version, cuuint64_t flags, int *status) {
-  constexpr cuuint64_t kLegacy = 1;
-  constexpr cuuint64_t kPerThread = 2;
   if (symbol == nullptr || *symbol == '\0' || out == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if ((flags & ~(kLegacy | kPerThread)) != 0 || flags == (kLegacy | kPerThread))
     return CUDA_ERROR_INVALID_VALUE;
@@ -42,14 +42,22 @@ HOSTCUDA_ENTRY(cuGetProcAddress, 11030, before_init | never_fails | ignores_stic
                  return status == 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
                })
 
+static CUresult get_proc_address(const char *symbol, void **out, int version, cuuint64_t flags,
+                                 CUdriverProcAddressQueryResult *status) {
+  int found = 0;
+  if (CUresult r = look_up(symbol, out, version, flags, &found); r != CUDA_SUCCESS) return r;
+  if (status != nullptr) *status = static_cast<CUdriverProcAddressQueryResult>(found);
+  return CUDA_SUCCESS;
+}
+
 HOSTCUDA_ENTRY(cuGetProcAddress_v2, 12000, before_init | never_fails | ignores_sticky, 0,
                (const char *symbol, void **out, int version, cuuint64_t flags,
                 CUdriverProcAddressQueryResult *status),
+               { return get_proc_address(symbol, out, version, flags, status); })
+HOSTCUDA_ENTRY(cuGetProcAddress_v2_ptsz, 12000, before_init | never_fails | ignores_sticky, 0,
+               (const char *symbol, void **out, int version, cuuint64_t flags,
+                CUdriverProcAddressQueryResult *status),
                {
-                 int found = 0;
-                 if (CUresult r = look_up(symbol, out, version, flags, &found); r != CUDA_SUCCESS)
-                   return r;
-                 if (status != nullptr)
-                   *status = static_cast<CUdriverProcAddressQueryResult>(found);
-                 return CUDA_SUCCESS;
+                 return get_proc_address(symbol, out, version, flags == 0 ? kPerThread : flags,
+                                         status);
                })

@@ -120,30 +120,3 @@ HOSTCUDA_ENTRY(cuMemGetHandleForAddressRange, 11070, plain, 0,
 
 HOSTCUDA_UNSUPPORTED(cuMemMapArrayAsync, 11010, plain, (CUarrayMapInfo *, unsigned, CUstream))
 HOSTCUDA_UNSUPPORTED(cuMemMapArrayAsync_ptsz, 11010, plain, (CUarrayMapInfo *, unsigned, CUstream))
-
-#if CUDA_VERSION >= 12010
-// CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED is 0.
-HOSTCUDA_UNSUPPORTED(cuMulticastCreate, 12010, plain,
-                     (CUmemGenericAllocationHandle *, const CUmulticastObjectProp *))
-HOSTCUDA_UNSUPPORTED(cuMulticastAddDevice, 12010, plain, (CUmemGenericAllocationHandle, CUdevice))
-HOSTCUDA_UNSUPPORTED(cuMulticastBindMem, 12010, plain,
-                     (CUmemGenericAllocationHandle, size_t, CUmemGenericAllocationHandle, size_t,
-                      size_t, unsigned long long))
-HOSTCUDA_UNSUPPORTED(cuMulticastBindAddr, 12010, plain,
-                     (CUmemGenericAllocationHandle, size_t, CUdeviceptr, size_t,
-                      unsigned long long))
-HOSTCUDA_UNSUPPORTED(cuMulticastUnbind, 12010, plain,
-                     (CUmemGenericAllocationHandle, CUdevice, size_t, size_t))
-HOSTCUDA_UNSUPPORTED(cuMulticastGetGranularity, 12010, plain,
-                     (size_t *, const CUmulticastObjectProp *, CUmulticastGranularity_flags))
-#endif
-
-#if CUDA_VERSION >= 12080
-HOSTCUDA_UNSUPPORTED(cuCheckpointProcessGetRestoreThreadId, 12080, plain, (int, int *))
-HOSTCUDA_UNSUPPORTED(cuCheckpointProcessGetState, 12080, plain, (int, CUprocessState *))
-HOSTCUDA_UNSUPPORTED(cuCheckpointProcessLock, 12080, plain, (int, CUcheckpointLockArgs *))
-HOSTCUDA_UNSUPPORTED(cuCheckpointProcessCheckpoint, 12080, plain,
-                     (int, CUcheckpointCheckpointArgs *))
-HOSTCUDA_UNSUPPORTED(cuCheckpointProcessRestore, 12080, plain, (int, CUcheckpointRestoreArgs *))
-HOSTCUDA_UNSUPPORTED(cuCheckpointProcessUnlock, 12080, plain, (int, CUcheckpointUnlockArgs *))
-#endif
