@@ -64,8 +64,9 @@ void apply_costs(const std::vector<cost_line> &costs) {
 
 void zero_counters() {
   shared_counters &c = counters();
-  for (auto *n : {&c.calls, &c.bytes_htod, &c.bytes_dtoh, &c.bytes_dtod, &c.bytes_set,
-                  &c.first_touch_ns, &c.live_streams, &c.live_events, &c.violations})
+  for (auto *n :
+       {&c.calls, &c.bytes_htod, &c.bytes_dtoh, &c.bytes_dtod, &c.bytes_set, &c.first_touch_ns,
+        &c.live_streams, &c.live_events, &c.violations, &c.skipped_launches})
     n->store(0);
 }
 
@@ -155,6 +156,7 @@ HOSTCUDA_CONTROL hostcuda_get_counters(hostcuda_counters *out) {
   out->live_events = c.live_events;
   out->violations = c.violations;
   out->first_touch_ns = c.first_touch_ns;
+  out->skipped_launches = c.skipped_launches;
   out->live_contexts = live_contexts().size();
   memory_registry &b = the_memory();
   std::shared_lock<std::shared_mutex> lock(b.mutex);

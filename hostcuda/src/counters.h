@@ -14,9 +14,10 @@ struct shared_counters {
   std::atomic<std::uint64_t> bytes_dtod{0};
   std::atomic<std::uint64_t> bytes_set{0};
   std::atomic<std::uint64_t> first_touch_ns{0};
-  std::atomic<std::uint64_t> live_streams{0};  // execution side
-  std::atomic<std::uint64_t> live_events{0};   // execution side
-  std::atomic<std::uint64_t> violations{0};    // execution side
+  std::atomic<std::uint64_t> live_streams{0};      // execution side
+  std::atomic<std::uint64_t> live_events{0};       // execution side
+  std::atomic<std::uint64_t> violations{0};        // execution side
+  std::atomic<std::uint64_t> skipped_launches{0};  // execution side
 };
 
 shared_counters &counters();

@@ -123,6 +123,7 @@ std::string describe(const settings &s) {
   o << ",mappings=" << s.machine.mapping_ceiling;
   if (!s.machine.has_peers) o << ",peers=none";
   if (s.keep != host_memory() / 8) o << ",keep=" << s.keep;
+  if (s.skip_kernels) o << ",kernels=skip";
   if (s.log_unsupported) o << ",log=unsupported";
   if (!s.costs_file.empty()) o << ",costs=" << s.costs_file;
   return o.str();
@@ -163,6 +164,10 @@ bool apply(const std::string &key, const std::string &value, settings *out) {
   if (key == "peers") {
     out->machine.has_peers = value == "all";
     return value == "all" || value == "none";
+  }
+  if (key == "kernels") {
+    out->skip_kernels = value == "skip";
+    return value == "skip" || value == "refuse";
   }
   if (key == "log") {
     out->log_unsupported = value == "unsupported";

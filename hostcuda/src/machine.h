@@ -48,6 +48,7 @@ struct settings {
   std::uint64_t seed = 0;
   unsigned jitter_us = 200;
   std::string costs_file;
+  bool skip_kernels = false;     // accept kernels without a host function, and do not run them
   bool log_unsupported = false;  // print the name of each function that returns NOT_SUPPORTED
 };
 

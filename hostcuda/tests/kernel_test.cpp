@@ -183,5 +183,43 @@ TEST_F(kernel_test, SaysWhatItIs) {
   EXPECT_STREQ(name, "fill");
 }
 
+TEST_F(kernel_test, ANameNeedsAFunction) {
+  const char *name = nullptr;
+  EXPECT_EQ(cuFuncGetName(&name, nullptr), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuFuncGetName(nullptr, fill_), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuFuncGetName(nullptr, nullptr), CUDA_ERROR_INVALID_VALUE);
+}
+
+// The buffers and sizes of cuModuleLoadDataEx, as PyCUDA and Numba pass them.
+TEST_F(kernel_test, LogBuffersAreFilledAndTheirSizesWrittenBack) {
+  char info[64];
+  char error[24];
+  std::memset(info, 'x', sizeof info);
+  std::memset(error, 'x', sizeof error);
+  CUjit_option options[] = {CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES,
+                            CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
+  void *values[4];
+  const auto fill_values = [&] {
+    values[0] = info;
+    values[1] = reinterpret_cast<void *>(sizeof info);
+    values[2] = error;
+    values[3] = reinterpret_cast<void *>(sizeof error);
+  };
+  CUmodule m = nullptr;
+  fill_values();
+  ASSERT_EQ(cuModuleLoadDataEx(&m, ptx, 4, options, values), CUDA_SUCCESS);
+  EXPECT_EQ(values[1], nullptr);
+  EXPECT_EQ(values[3], nullptr);
+  EXPECT_EQ(info[0], '\0');
+  EXPECT_EQ(error[0], '\0');
+  fill_values();
+  const unsigned char elf[] = {0x7F, 'E', 'L', 'F', 2, 1, 1, 0};
+  ASSERT_EQ(cuModuleLoadDataEx(&m, elf, 4, options, values), CUDA_ERROR_NO_BINARY_FOR_GPU);
+  EXPECT_EQ(error[23], '\0');  // cut at the size, and terminated
+  EXPECT_EQ(std::string(error, 23), "hostcuda does not run m");
+  EXPECT_EQ(values[3], reinterpret_cast<void *>(23));
+  EXPECT_EQ(values[1], nullptr);
+}
+
 }  // namespace
 }  // namespace hostcuda_tests

@@ -43,6 +43,9 @@ extern "C" {
  *                        of the host's memory)
  *   peers=all|none       whether the devices can access each other's memory (default all)
  *   costs=FILE           cost table (see hostcuda_modelled_ns)
+ *   kernels=refuse|skip  kernels without a registered host function are not found (refuse, the
+ *                        default), or accepted and not run (skip): those of cubins and fat
+ *                        binaries too, under any name
  *   log=unsupported|none prints the name of each function that returns NOT_SUPPORTED because
  *                        hostcuda does not provide it, once (default none)
  *
@@ -82,6 +85,7 @@ typedef struct hostcuda_counters {
   uint64_t violations;       /* see hostcuda_violation                                      */
   uint64_t first_touch_ns;   /* host time spent populating and zeroing pages               */
   uint64_t live_host_ranges; /* pinned host memory, allocated or registered             */
+  uint64_t skipped_launches; /* kernels that were due and not run, with kernels=skip        */
 } hostcuda_counters;
 
 CUresult hostcuda_get_counters(hostcuda_counters *out);
@@ -116,7 +120,8 @@ CUresult hostcuda_faults_fired(uint64_t *out);
 
 /* There is no PTX interpreter. A kernel is a host function registered under the name of its PTX
  * entry: cuModuleLoadData* reads the `.entry` names of the PTX text, cuModuleGetFunction finds the
- * registered function, and cuLaunchKernel queues it with a copy of its parameters. `params[i]`
+ * registered function, and cuLaunchKernel queues it with a copy of its parameters. Libraries
+ * (cuLibraryLoadData) work in the same way. `params[i]`
  * points at the i-th parameter as in cuLaunchKernel; `param_bytes` gives the parameter sizes. */
 typedef struct hostcuda_launch {
   unsigned grid[3];

@@ -92,6 +92,11 @@ CUresult get_uuid(CUuuid *uuid, CUdevice device) {
 }
 
 }  // namespace
+
+int device_attribute(CUdevice_attribute attribute, CUdevice device) {
+  return attribute_value(static_cast<int>(attribute), device).value_or(0);
+}
+
 }  // namespace hostcuda
 
 using namespace hostcuda;

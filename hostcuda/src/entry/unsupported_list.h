@@ -81,12 +81,7 @@
   X(cuFabricCpyBatchAsync_ptsz, 13050) \
   X(cuFlushGPUDirectRDMAWrites, 11030) \
   X(cuFuncGetParamCount, 13020) \
-  X(cuFuncGetParamInfo, 12040) \
-  X(cuFuncIsLoaded, 12040) \
-  X(cuFuncLoad, 12040) \
   X(cuFuncSetBlockShape, 2000) \
-  X(cuFuncSetCacheConfig, 3000) \
-  X(cuFuncSetSharedMemConfig, 4020) \
   X(cuFuncSetSharedSize, 2000) \
   X(cuGLCtxCreate, 2000) \
   X(cuGLCtxCreate_v2, 3020) \
@@ -361,9 +356,7 @@
   X(cuMipmappedArrayGetLevel, 5000) \
   X(cuMipmappedArrayGetMemoryRequirements, 11060) \
   X(cuMipmappedArrayGetSparseProperties, 11010) \
-  X(cuModuleEnumerateFunctions, 12040) \
   X(cuModuleGetGlobal, 2000) \
-  X(cuModuleGetLoadingMode, 11070) \
   X(cuModuleGetSurfRef, 3000) \
   X(cuModuleGetTexRef, 2000) \
   X(cuMulticastAddDevice, 12010) \

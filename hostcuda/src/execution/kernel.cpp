@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <functional>
 
+#include "hostcuda/src/counters.h"
 #include "hostcuda/src/cuda_names.h"
 #include "hostcuda/src/entry/entry.h"
 #include "hostcuda/src/execution/engine.h"
@@ -55,15 +57,10 @@ CUresult unpack_buffer(const host_kernel &kernel, void **extra, packed_params *o
     }
   }
   if (!have_size || (buffer == nullptr && size != 0)) return CUDA_ERROR_INVALID_VALUE;
-  std::size_t offset = 0;
-  for (std::size_t i = 0; i < kernel.param_bytes.size(); ++i) {
-    const std::size_t bytes = kernel.param_bytes[i];
-    std::size_t alignment = 1;
-    while (alignment < 16 && bytes % (alignment * 2) == 0) alignment *= 2;
-    offset = rounded(offset, alignment);
-    if (offset + bytes > size) return CUDA_ERROR_INVALID_VALUE;
-    std::memcpy(out->at[i], buffer + offset, bytes);
-    offset += bytes;
+  const auto params = lay_out(kernel.param_bytes);
+  for (std::size_t i = 0; i < params.size(); ++i) {
+    if (params[i].offset + params[i].bytes > size) return CUDA_ERROR_INVALID_VALUE;
+    std::memcpy(out->at[i], buffer + params[i].offset, params[i].bytes);
   }
   return CUDA_SUCCESS;
 }
@@ -98,33 +95,61 @@ CUresult run_kernel(const host_kernel &kernel, const launch_shape &shape, packed
   return work->n->faulted ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS;
 }
 
+// Copies the parameters of a launch.
+CUresult pack(const host_kernel &kernel, void **params, void **extra, packed_params *out) {
+  *out = reserve_params(kernel);
+  if (extra != nullptr) return unpack_buffer(kernel, extra, out);
+  const std::size_t count = kernel.param_bytes.size();
+  if (count != 0 && params == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (params[i] == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    std::memcpy(out->at[i], params[i], kernel.param_bytes[i]);
+  }
+  return CUDA_SUCCESS;
+}
+
+// The body of a launch. Without a host function (kernels=skip) it only counts.
+CUresult make_body(const function &f, const launch_shape &shape, void **params, void **extra,
+                   std::function<CUresult()> *out) {
+  const auto kernel = host_kernel_of(f);
+  if (!kernel) {
+    if (!current_settings().skip_kernels) return CUDA_ERROR_NOT_FOUND;
+    if (!f.params.empty() && params == nullptr && extra == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    *out = [] {
+      counters().skipped_launches.fetch_add(1);
+      return CUDA_SUCCESS;
+    };
+    return CUDA_SUCCESS;
+  }
+  auto packed = std::make_shared<packed_params>();
+  if (const CUresult r = pack(*kernel, params, extra, packed.get()); r != CUDA_SUCCESS) return r;
+  *out = [kernel, shape, packed] { return run_kernel(*kernel, shape, *packed); };
+  return CUDA_SUCCESS;
+}
+
+// The context of a stream; nullptr for an unknown stream, with the error to return.
+context *context_of_stream(CUstream handle, CUresult *error) {
+  stream_call call(handle);
+  if (!call.s) *error = call.error();
+  return call.s ? call.s->ctx : nullptr;
+}
+
 CUresult launch(CUfunction handle, const launch_shape &shape, CUstream stream, void **params,
                 void **extra) {
   if (this_threads_work() != nullptr) return CUDA_ERROR_NOT_PERMITTED;
-  const auto f = find_function(handle);
-  if (!f) return CUDA_ERROR_INVALID_HANDLE;
+  CUresult error = CUDA_SUCCESS;
+  context *const ctx = context_of_stream(stream, &error);
+  if (ctx == nullptr) return error;
+  const auto f = find_function(handle, ctx);
+  if (!f || f->ctx != ctx) return CUDA_ERROR_INVALID_HANDLE;
   if (!is_legal(shape)) return CUDA_ERROR_INVALID_VALUE;
   if (params != nullptr && extra != nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const auto &kernel = f->kernel;
-  const std::size_t count = kernel->param_bytes.size();
-  auto packed = std::make_shared<packed_params>(reserve_params(*kernel));
-  if (extra != nullptr) {
-    if (const CUresult r = unpack_buffer(*kernel, extra, packed.get()); r != CUDA_SUCCESS) return r;
-  } else if (count != 0) {
-    if (params == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    for (std::size_t i = 0; i < count; ++i) {
-      if (params[i] == nullptr) return CUDA_ERROR_INVALID_VALUE;
-      std::memcpy(packed->at[i], params[i], kernel->param_bytes[i]);
-    }
-  }
-  operation op{"cuLaunchKernel", {}, [kernel, shape, packed] {
-                 return run_kernel(*kernel, shape, *packed);
-               }};
+  operation op{"cuLaunchKernel", {}, {}};
+  if (const CUresult r = make_body(*f, shape, params, extra, &op.body); r != CUDA_SUCCESS) return r;
   op.type = CU_GRAPH_NODE_TYPE_KERNEL;
   {
     stream_call call(stream);
     if (!call.s) return call.error();
-    if (call.s->ctx != f->ctx) return CUDA_ERROR_INVALID_HANDLE;
     op.touches = std::move(call.s->declared);
     call.s->declared.clear();
   }

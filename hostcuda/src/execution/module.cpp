@@ -1,197 +1,195 @@
 #include "hostcuda/src/execution/module.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cstdint>
 #include <cstdio>
-#include <cstring>
-#include <fstream>
-#include <iterator>
-#include <map>
-#include <mutex>
-#include <set>
-#include <unordered_map>
 
 #include "hostcuda/src/cuda_names.h"
 #include "hostcuda/src/entry/entry.h"
-#include "hostcuda/src/execution/engine.h"
+#include "hostcuda/src/machine.h"
 
 namespace hostcuda {
 namespace {
 
-struct module_data {
-  context *ctx = nullptr;
-  std::vector<std::string> entries;
-  std::map<std::string, CUfunction, std::less<>> functions;  // returned to the program
-};
+constexpr jit_options no_options{0, nullptr, nullptr};
 
-// Lock order: not nested with any other lock.
-struct module_registry {
-  std::mutex mu;
-  std::unordered_map<CUmodule, module_data> modules;
-  std::unordered_map<CUfunction, std::shared_ptr<function>> functions;
-  std::map<std::string, std::shared_ptr<const host_kernel>, std::less<>> kernels;
-  std::set<std::string, std::less<>> complained;
-};
-
-module_registry &the_registry() {
-  static auto *const the = new module_registry;
-  return *the;
-}
-
-template <class Handle>
-Handle fresh_handle(std::uint64_t kind) {
-  engine_lock lock(the_engine().mu);
-  return new_handle<Handle>(kind);
-}
-
-// Whether `image` is machine code: a cubin (ELF) or one of the two fat binary headers.
-bool is_machine_code(const void *image) {
-  static constexpr unsigned char magics[][4] = {
-      {0x7F, 'E', 'L', 'F'}, {0x50, 0xED, 0x55, 0xBA}, {0xB1, 0x43, 0x62, 0x46}};
-  for (const auto &magic : magics) {
-    // Compare bytes, because PTX text may be shorter than four bytes.
-    const auto *bytes = static_cast<const unsigned char *>(image);
-    std::size_t i = 0;
-    while (i < 4 && bytes[i] == magic[i]) ++i;
-    if (i == 4) return true;
-  }
-  return false;
-}
-
-CUresult load_text(CUmodule *out, const std::string &text) {
-  context *const ctx = current_context();
-  if (text.find(".version") == std::string::npos) {
-    const bool printable = std::all_of(text.begin(), text.end(), [](unsigned char c) {
-      return std::isprint(c) != 0 || std::isspace(c) != 0;
-    });
-    return printable && !text.empty() ? CUDA_ERROR_INVALID_PTX : CUDA_ERROR_INVALID_IMAGE;
-  }
+CUresult finish_load(CUresult parsed, std::shared_ptr<const code_image> image, CUmodule *out) {
+  if (parsed != CUDA_SUCCESS) return parsed;
   module_data data;
-  data.ctx = ctx;
-  data.entries = ptx_entries(text);
-  const auto handle = fresh_handle<CUmodule>(5);
-  auto &r = the_registry();
+  data.ctx = current_context();
+  data.image = std::move(image);
+  auto &r = the_modules();
   std::lock_guard lock(r.mu);
-  r.modules.emplace(handle, std::move(data));
-  *out = handle;
+  *out = add_module(r, std::move(data));
   return CUDA_SUCCESS;
 }
 
-CUresult load_image(CUmodule *out, const void *image) {
-  if (out == nullptr || image == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  // hostcuda does not run GPU code.
-  if (is_machine_code(image)) return CUDA_ERROR_NO_BINARY_FOR_GPU;
-  return load_text(out, static_cast<const char *>(image));
+CUresult load_module(CUmodule *out, const void *image, const jit_options &jit) {
+  if (out == nullptr || image == nullptr || !jit.valid()) return CUDA_ERROR_INVALID_VALUE;
+  std::shared_ptr<const code_image> parsed;
+  const CUresult r = parse_image(image, jit, &parsed);
+  return finish_load(r, std::move(parsed), out);
 }
 
-CUresult load_file(CUmodule *out, const char *path) {
+CUresult load_module_file(CUmodule *out, const char *path) {
   if (out == nullptr || path == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  std::ifstream in(path, std::ios::binary);
-  if (!in) return CUDA_ERROR_FILE_NOT_FOUND;
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
-  if (text.size() >= 4 && is_machine_code(text.data())) return CUDA_ERROR_NO_BINARY_FOR_GPU;
-  return load_text(out, text);
+  std::shared_ptr<const code_image> parsed;
+  const CUresult r = parse_file(path, no_options, &parsed);
+  return finish_load(r, std::move(parsed), out);
 }
 
-CUresult get_function(CUfunction *out, CUmodule handle, const char *name) {
-  if (out == nullptr || name == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const auto spare = fresh_handle<CUfunction>(6);
-  auto &r = the_registry();
-  std::lock_guard lock(r.mu);
-  const auto found = r.modules.find(handle);
-  if (found == r.modules.end()) return CUDA_ERROR_INVALID_HANDLE;
-  auto &data = found->second;
-  if (std::find(data.entries.begin(), data.entries.end(), name) == data.entries.end()) {
-    return CUDA_ERROR_NOT_FOUND;
-  }
-  if (const auto given = data.functions.find(name); given != data.functions.end()) {
-    *out = given->second;
-    return CUDA_SUCCESS;
-  }
-  const auto kernel = r.kernels.find(name);
-  if (kernel == r.kernels.end()) {
-    if (r.complained.insert(name).second) {
-      std::fprintf(stderr,
-                   "hostcuda: kernel '%s' is in the module, but hostcuda does not run PTX; "
-                   "register a host function with hostcuda_register_kernel(\"%s\", ...)\n",
-                   name, name);
-    }
-    return CUDA_ERROR_NOT_FOUND;
-  }
-  auto f = std::make_shared<function>();
-  f->handle = spare;
-  f->module = handle;
-  f->ctx = data.ctx;
-  f->kernel = kernel->second;
-  r.functions.emplace(spare, std::move(f));
-  data.functions.emplace(name, spare);
-  *out = spare;
-  return CUDA_SUCCESS;
+bool has_kernel(const code_image &image, const char *name) {
+  return image.machine_code ? *name != '\0' : image.find(name) != nullptr;
 }
 
-// Attribute values that are common for kernels of compute capability 9.0.
-CUresult get_attribute(int *out, CUfunction_attribute what, CUfunction handle) {
-  if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const auto f = find_function(handle);
-  if (!f) return CUDA_ERROR_INVALID_HANDLE;
-  switch (what) {
-    case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
-      *out = 1024;
-      break;
-    case CU_FUNC_ATTRIBUTE_NUM_REGS:
-      *out = 32;
-      break;
-    case CU_FUNC_ATTRIBUTE_PTX_VERSION:
-    case CU_FUNC_ATTRIBUTE_BINARY_VERSION: {
-      const auto &machine = current_settings().machine;
-      *out = machine.compute_major * 10 + machine.compute_minor;
-      break;
-    }
-    case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: {
-      std::lock_guard lock(the_registry().mu);
-      *out = f->max_dynamic_shared;
-      break;
-    }
-    case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
-      *out = -1;
-      break;
-    default:
-      if (what < 0 || what >= CU_FUNC_ATTRIBUTE_MAX) return CUDA_ERROR_INVALID_VALUE;
-      *out = 0;
-  }
-  return CUDA_SUCCESS;
+std::shared_ptr<const host_kernel> registered(module_registry &r, const std::string &name) {
+  const auto found = r.host_kernels.find(name);
+  return found == r.host_kernels.end() ? nullptr : found->second;
 }
 
-CUresult set_attribute(CUfunction handle, CUfunction_attribute what, int value) {
-  const auto f = find_function(handle);
-  if (!f) return CUDA_ERROR_INVALID_HANDLE;
-  if (what == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) {
-    if (value < 0 || value > 227 * 1024) return CUDA_ERROR_INVALID_VALUE;
-    std::lock_guard lock(the_registry().mu);
-    f->max_dynamic_shared = value;
-    return CUDA_SUCCESS;
-  }
-  // The other settable attributes control caches and clusters and have no effect here.
-  return what >= CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT && what < CU_FUNC_ATTRIBUTE_MAX
-             ? CUDA_SUCCESS
-             : CUDA_ERROR_INVALID_VALUE;
+// As registered, because that is how the launch reads them; otherwise as the PTX declares them.
+std::vector<kernel_param> params_of(module_registry &r, const code_image &image,
+                                    const std::string &name) {
+  if (const auto kernel = registered(r, name)) return lay_out(kernel->param_bytes);
+  const image_kernel *const known = image.find(name);
+  return known != nullptr ? known->params : std::vector<kernel_param>{};
 }
 
 }  // namespace
 
-std::shared_ptr<function> find_function(CUfunction handle) {
-  auto &r = the_registry();
+module_registry &the_modules() {
+  static auto *const the = new module_registry;
+  return *the;
+}
+
+bool is_launchable(module_registry &r, const std::string &name) {
+  if (current_settings().skip_kernels || r.host_kernels.contains(name)) return true;
+  if (r.complained.insert(name).second) {
+    std::fprintf(stderr,
+                 "hostcuda: kernel '%s' is in the module, but hostcuda does not run GPU code; "
+                 "register a host function with hostcuda_register_kernel(\"%s\", ...), or set "
+                 "kernels=skip\n",
+                 name.c_str(), name.c_str());
+  }
+  return false;
+}
+
+CUmodule add_module(module_registry &r, module_data data) {
+  const auto handle = r.new_module_handle<CUmodule>(5);
+  r.modules.emplace(handle, std::move(data));
+  return handle;
+}
+
+CUresult get_function(module_registry &r, CUmodule handle, const char *name, bool any,
+                      CUfunction *out) {
+  const auto found = r.modules.find(handle);
+  if (found == r.modules.end()) return CUDA_ERROR_INVALID_HANDLE;
+  module_data &data = found->second;
+  if (!has_kernel(*data.image, name)) return CUDA_ERROR_NOT_FOUND;
+  if (!any && !is_launchable(r, name)) return CUDA_ERROR_NOT_FOUND;
+  if (const auto given = data.functions.find(name); given != data.functions.end()) {
+    *out = given->second;
+    return CUDA_SUCCESS;
+  }
+  auto f = std::make_shared<function>();
+  f->handle = r.new_module_handle<CUfunction>(6);
+  f->module = handle;
+  f->ctx = data.ctx;
+  f->name = name;
+  f->kernel = registered(r, f->name);
+  f->params = params_of(r, *data.image, f->name);
+  f->attributes = std::make_shared<function_attributes>();
+  if (data.library != nullptr) {
+    CUkernel kernel = nullptr;
+    if (get_kernel(r, data.library, name, true, &kernel) == CUDA_SUCCESS)
+      f->attributes = attributes_of(*r.kernels.at(kernel), data.ctx->device);
+  }
+  *out = f->handle;
+  data.functions.emplace(name, f->handle);
+  r.functions.emplace(f->handle, std::move(f));
+  return CUDA_SUCCESS;
+}
+
+CUresult get_kernel(module_registry &r, CUlibrary handle, const char *name, bool any,
+                    CUkernel *out) {
+  const auto found = r.libraries.find(handle);
+  if (found == r.libraries.end()) return CUDA_ERROR_INVALID_HANDLE;
+  library_data &data = found->second;
+  if (!has_kernel(*data.image, name)) return CUDA_ERROR_NOT_FOUND;
+  if (!any && !is_launchable(r, name)) return CUDA_ERROR_NOT_FOUND;
+  auto [given, is_new] = data.kernels.try_emplace(name);
+  if (is_new) {
+    auto kernel = std::make_shared<library_kernel>();
+    kernel->handle = r.new_module_handle<CUkernel>(8);
+    kernel->library = handle;
+    kernel->name = name;
+    kernel->params = params_of(r, *data.image, kernel->name);
+    given->second = kernel->handle;
+    r.kernels.emplace(kernel->handle, std::move(kernel));
+  }
+  *out = given->second;
+  return CUDA_SUCCESS;
+}
+
+CUmodule module_of(module_registry &r, CUlibrary handle, context *ctx) {
+  const auto found = r.libraries.find(handle);
+  if (found == r.libraries.end()) return nullptr;
+  auto [module, is_new] = found->second.modules.try_emplace(ctx);
+  if (is_new) {
+    module_data data;
+    data.ctx = ctx;
+    data.image = found->second.image;
+    data.library = handle;
+    module->second = add_module(r, std::move(data));
+  }
+  return module->second;
+}
+
+void unload_module(module_registry &r, CUmodule handle) {
+  const auto found = r.modules.find(handle);
+  if (found == r.modules.end()) return;
+  for (const auto &entry : found->second.functions) r.functions.erase(entry.second);
+  r.modules.erase(found);
+}
+
+std::shared_ptr<function_attributes> attributes_of(library_kernel &kernel, CUdevice device) {
+  auto &of_device = kernel.attributes[device];
+  if (!of_device) of_device = std::make_shared<function_attributes>();
+  return of_device;
+}
+
+std::shared_ptr<function> find_function(CUfunction handle, context *ctx) {
+  if (ctx == nullptr) ctx = current_context();
+  auto &r = the_modules();
   std::lock_guard lock(r.mu);
+  if (const auto kernel = r.kernels.find(reinterpret_cast<CUkernel>(handle));
+      kernel != r.kernels.end()) {
+    if (ctx == nullptr) return nullptr;
+    const CUmodule module = module_of(r, kernel->second->library, ctx);
+    if (get_function(r, module, kernel->second->name.c_str(), true, &handle) != CUDA_SUCCESS)
+      return nullptr;
+  }
   const auto found = r.functions.find(handle);
   return found == r.functions.end() ? nullptr : found->second;
 }
 
+std::shared_ptr<const host_kernel> host_kernel_of(const function &f) {
+  if (f.kernel) return f.kernel;
+  auto &r = the_modules();
+  std::lock_guard lock(r.mu);
+  return is_launchable(r, f.name) ? registered(r, f.name) : nullptr;
+}
+
 void forget_modules(context *ctx) {
-  auto &r = the_registry();
+  auto &r = the_modules();
   std::lock_guard lock(r.mu);
   std::erase_if(r.functions, [&](const auto &f) { return ctx == nullptr || f.second->ctx == ctx; });
   std::erase_if(r.modules, [&](const auto &m) { return ctx == nullptr || m.second.ctx == ctx; });
+  for (auto &entry : r.libraries) entry.second.modules.erase(ctx);
+  if (ctx == nullptr) {
+    r.libraries.clear();
+    r.kernels.clear();
+  }
 }
 
 }  // namespace hostcuda
@@ -213,53 +211,73 @@ extern "C" __attribute__((visibility("default"))) CUresult hostcuda_register_ker
   for (const std::size_t bytes : kernel->param_bytes) {
     if (bytes == 0 || bytes > 32764 || (total += bytes) > 32764) return CUDA_ERROR_INVALID_VALUE;
   }
-  auto &r = the_registry();
+  auto &r = the_modules();
   std::lock_guard lock(r.mu);
-  r.kernels[entry] = std::move(kernel);
+  r.host_kernels[entry] = std::move(kernel);
   return CUDA_SUCCESS;
 }
 
 HOSTCUDA_ENTRY(cuModuleLoadData, 2000, needs_context, 0, (CUmodule * out, const void *image),
-               { return load_image(out, image); })
+               { return load_module(out, image, no_options); })
 
 HOSTCUDA_ENTRY(cuModuleLoadDataEx, 2010, needs_context, 0,
                (CUmodule * out, const void *image, unsigned count, CUjit_option *options,
                 void **values),
                {
-                 if (count != 0 && (options == nullptr || values == nullptr)) {
-                   return CUDA_ERROR_INVALID_VALUE;
-                 }
-                 // The options control a JIT compiler, which hostcuda does not have.
-                 return load_image(out, image);
+                 return load_module(out, image, jit_options{count, options, values});
                })
 
 HOSTCUDA_ENTRY(cuModuleLoadFatBinary, 2000, needs_context, 0, (CUmodule * out, const void *image),
-               { return load_image(out, image); })
+               { return load_module(out, image, no_options); })
 
 HOSTCUDA_ENTRY(cuModuleLoad, 2000, needs_context, 0, (CUmodule * out, const char *path),
-               { return load_file(out, path); })
+               { return load_module_file(out, path); })
 
 HOSTCUDA_ENTRY(cuModuleUnload, 2000, ignores_sticky, 0, (CUmodule handle), {
-  auto &r = the_registry();
+  auto &r = the_modules();
   std::lock_guard lock(r.mu);
   const auto found = r.modules.find(handle);
   if (found == r.modules.end()) return CUDA_ERROR_INVALID_HANDLE;
-  for (const auto &entry : found->second.functions) r.functions.erase(entry.second);
-  r.modules.erase(found);
+  if (found->second.library != nullptr) return CUDA_ERROR_NOT_PERMITTED;  // cuLibraryUnload does
+  unload_module(r, handle);
   return CUDA_SUCCESS;
 })
 
 HOSTCUDA_ENTRY(cuModuleGetFunction, 2000, needs_context, 0,
-               (CUfunction * out, CUmodule handle, const char *name),
-               { return get_function(out, handle, name); })
+               (CUfunction * out, CUmodule handle, const char *name), {
+                 if (out == nullptr || name == nullptr) return CUDA_ERROR_INVALID_VALUE;
+                 auto &r = the_modules();
+                 std::lock_guard lock(r.mu);
+                 return get_function(r, handle, name, false, out);
+               })
 
 HOSTCUDA_ENTRY(cuModuleGetFunctionCount, 12040, plain, 0, (unsigned *out, CUmodule handle), {
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  auto &r = the_registry();
+  auto &r = the_modules();
   std::lock_guard lock(r.mu);
   const auto found = r.modules.find(handle);
   if (found == r.modules.end()) return CUDA_ERROR_INVALID_HANDLE;
-  *out = static_cast<unsigned>(found->second.entries.size());
+  *out = static_cast<unsigned>(found->second.image->kernels.size());
+  return CUDA_SUCCESS;
+})
+
+HOSTCUDA_ENTRY(cuModuleEnumerateFunctions, 12040, plain, 0,
+               (CUfunction * out, unsigned count, CUmodule handle), {
+                 if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+                 auto &r = the_modules();
+                 std::lock_guard lock(r.mu);
+                 const auto found = r.modules.find(handle);
+                 if (found == r.modules.end()) return CUDA_ERROR_INVALID_HANDLE;
+                 const auto image = found->second.image;
+                 for (std::size_t i = 0; i < std::min<std::size_t>(count, image->kernels.size());
+                      ++i)
+                   get_function(r, handle, image->kernels[i].name.c_str(), true, &out[i]);
+                 return CUDA_SUCCESS;
+               })
+
+HOSTCUDA_ENTRY(cuModuleGetLoadingMode, 11070, plain, 0, (CUmoduleLoadingMode * mode), {
+  if (mode == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *mode = CU_MODULE_EAGER_LOADING;
   return CUDA_SUCCESS;
 })
 
@@ -268,33 +286,9 @@ HOSTCUDA_ENTRY(cuModuleGetGlobal_v2, 3020, needs_context, 0,
                  (void)at;
                  (void)bytes;
                  if (name == nullptr) return CUDA_ERROR_INVALID_VALUE;
-                 auto &r = the_registry();
+                 auto &r = the_modules();
                  std::lock_guard lock(r.mu);
-                 // Variables in PTX have no storage.
+                 // Variables of GPU code have no storage.
                  return r.modules.contains(handle) ? CUDA_ERROR_NOT_FOUND
                                                    : CUDA_ERROR_INVALID_HANDLE;
                })
-
-HOSTCUDA_ENTRY(cuFuncGetAttribute, 2020, plain, 0,
-               (int *out, CUfunction_attribute what, CUfunction function),
-               { return get_attribute(out, what, function); })
-
-HOSTCUDA_ENTRY(cuFuncSetAttribute, 9000, plain, 0,
-               (CUfunction function, CUfunction_attribute what, int value),
-               { return set_attribute(function, what, value); })
-
-HOSTCUDA_ENTRY(cuFuncGetModule, 11000, plain, 0, (CUmodule * out, CUfunction handle), {
-  if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const auto f = find_function(handle);
-  if (!f) return CUDA_ERROR_INVALID_HANDLE;
-  *out = f->module;
-  return CUDA_SUCCESS;
-})
-
-HOSTCUDA_ENTRY(cuFuncGetName, 12030, plain, 0, (const char **out, CUfunction handle), {
-  if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const auto f = find_function(handle);
-  if (!f) return CUDA_ERROR_INVALID_HANDLE;
-  *out = f->kernel->entry.c_str();
-  return CUDA_SUCCESS;
-})
