@@ -215,14 +215,7 @@
   X(cuImportExternalSemaphore, 10000) \
   X(cuIpcGetEventHandle, 4010) \
   X(cuIpcOpenEventHandle, 4010) \
-  X(cuKernelGetAttribute, 12000) \
-  X(cuKernelGetFunction, 12000) \
-  X(cuKernelGetLibrary, 12050) \
-  X(cuKernelGetName, 12030) \
   X(cuKernelGetParamCount, 13020) \
-  X(cuKernelGetParamInfo, 12040) \
-  X(cuKernelSetAttribute, 12000) \
-  X(cuKernelSetCacheConfig, 12000) \
   X(cuLaunch, 2000) \
   X(cuLaunchCooperativeKernel, 9000) \
   X(cuLaunchCooperativeKernelMultiDevice, 9000) \
@@ -231,16 +224,7 @@
   X(cuLaunchGridAsync, 2000) \
   X(cuLaunchHostFunc_v2, 13010) \
   X(cuLaunchHostFunc_v2_ptsz, 13010) \
-  X(cuLibraryEnumerateKernels, 12040) \
-  X(cuLibraryGetGlobal, 12000) \
-  X(cuLibraryGetKernel, 12000) \
-  X(cuLibraryGetKernelCount, 12040) \
-  X(cuLibraryGetManaged, 12000) \
-  X(cuLibraryGetModule, 12000) \
   X(cuLibraryGetUnifiedFunction, 12000) \
-  X(cuLibraryLoadData, 12000) \
-  X(cuLibraryLoadFromFile, 12000) \
-  X(cuLibraryUnload, 12000) \
   X(cuLinkAddData, 5050) \
   X(cuLinkAddData_v2, 6050) \
   X(cuLinkAddFile, 5050) \
