@@ -30,6 +30,7 @@
 #undef cuGraphLaunch
 #undef cuGraphUpload
 #undef cuIpcOpenMemHandle
+#undef cuLaunchCooperativeKernel
 #undef cuLaunchHostFunc
 #undef cuLaunchHostFunc_v2
 #undef cuLaunchKernel

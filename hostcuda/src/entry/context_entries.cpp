@@ -266,6 +266,14 @@ HOSTCUDA_ENTRY(cuCtxGetCacheConfig, 3020, needs_context, 0, (CUfunc_cache * conf
 HOSTCUDA_ENTRY(cuCtxSetCacheConfig, 3020, needs_context, 0, (CUfunc_cache),
                { return CUDA_SUCCESS; })
 
+HOSTCUDA_ENTRY(cuCtxGetSharedMemConfig, 4020, needs_context, 0, (CUsharedconfig * config), {
+  if (config == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *config = CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE;
+  return CUDA_SUCCESS;
+})
+HOSTCUDA_ENTRY(cuCtxSetSharedMemConfig, 4020, needs_context, 0, (CUsharedconfig),
+               { return CUDA_SUCCESS; })
+
 HOSTCUDA_ENTRY(cuCtxEnablePeerAccess, 4000, needs_context, 0, (CUcontext handle, unsigned flags), {
   context *peer = find_context(handle);
   context *self = current_context();

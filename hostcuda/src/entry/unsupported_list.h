@@ -37,10 +37,8 @@
   X(cuCtxFromGreenCtx, 12040) \
   X(cuCtxGetDevResource, 12040) \
   X(cuCtxGetExecAffinity, 11040) \
-  X(cuCtxGetSharedMemConfig, 4020) \
   X(cuCtxRecordEvent, 12050) \
   X(cuCtxResetPersistingL2Cache, 11000) \
-  X(cuCtxSetSharedMemConfig, 4020) \
   X(cuCtxWaitEvent, 12050) \
   X(cuDestroyExternalMemory, 10000) \
   X(cuDestroyExternalSemaphore, 10000) \
@@ -217,9 +215,7 @@
   X(cuIpcOpenEventHandle, 4010) \
   X(cuKernelGetParamCount, 13020) \
   X(cuLaunch, 2000) \
-  X(cuLaunchCooperativeKernel, 9000) \
   X(cuLaunchCooperativeKernelMultiDevice, 9000) \
-  X(cuLaunchCooperativeKernel_ptsz, 9000) \
   X(cuLaunchGrid, 2000) \
   X(cuLaunchGridAsync, 2000) \
   X(cuLaunchHostFunc_v2, 13010) \
@@ -351,12 +347,7 @@
   X(cuMulticastCreate, 12010) \
   X(cuMulticastGetGranularity, 12010) \
   X(cuMulticastUnbind, 12010) \
-  X(cuOccupancyAvailableDynamicSMemPerBlock, 10020) \
-  X(cuOccupancyMaxActiveBlocksPerMultiprocessor, 6050) \
-  X(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, 7000) \
   X(cuOccupancyMaxActiveClusters, 11070) \
-  X(cuOccupancyMaxPotentialBlockSize, 6050) \
-  X(cuOccupancyMaxPotentialBlockSizeWithFlags, 7000) \
   X(cuOccupancyMaxPotentialClusterSize, 11070) \
   X(cuParamSetSize, 2000) \
   X(cuParamSetTexRef, 2000) \
@@ -364,8 +355,6 @@
   X(cuParamSeti, 2000) \
   X(cuParamSetv, 2000) \
   X(cuProfilerInitialize, 4000) \
-  X(cuProfilerStart, 4000) \
-  X(cuProfilerStop, 4000) \
   X(cuSignalExternalSemaphoresAsync, 10000) \
   X(cuSignalExternalSemaphoresAsync_ptsz, 10000) \
   X(cuStreamAttachMemAsync, 6000) \

@@ -3,12 +3,15 @@
 #include <cstddef>
 #include <cstring>
 #include <functional>
+#include <optional>
 
 #include "hostcuda/src/counters.h"
 #include "hostcuda/src/cuda_names.h"
+#include "hostcuda/src/device.h"
 #include "hostcuda/src/entry/entry.h"
 #include "hostcuda/src/execution/engine.h"
 #include "hostcuda/src/execution/module.h"
+#include "hostcuda/src/execution/occupancy.h"
 #include "hostcuda/src/execution/oracle.h"
 
 namespace hostcuda {
@@ -82,6 +85,16 @@ bool is_legal(const launch_shape &s) {
   return threads <= 1024;
 }
 
+// Whether all blocks of a cooperative launch can be resident.
+bool fits_at_once(const function &f, const launch_shape &s, std::size_t shared) {
+  const int threads = static_cast<int>(s.block[0] * s.block[1] * s.block[2]);
+  const auto resident = static_cast<std::uint64_t>(
+      blocks_per_multiprocessor(f, threads, shared) *
+      device_attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, f.ctx->device));
+  // Divided, because the product of three may not fit.
+  return std::uint64_t{s.grid[0]} * s.grid[1] <= resident / s.grid[2];
+}
+
 CUresult run_kernel(const host_kernel &kernel, const launch_shape &shape, packed_params &params) {
   if (unbacked()) return CUDA_SUCCESS;  // device memory has no bytes
   hostcuda_launch launch{};
@@ -135,7 +148,7 @@ context *context_of_stream(CUstream handle, CUresult *error) {
 }
 
 CUresult launch(CUfunction handle, const launch_shape &shape, CUstream stream, void **params,
-                void **extra) {
+                void **extra, std::optional<std::size_t> cooperative_shared = std::nullopt) {
   if (this_threads_work() != nullptr) return CUDA_ERROR_NOT_PERMITTED;
   CUresult error = CUDA_SUCCESS;
   context *const ctx = context_of_stream(stream, &error);
@@ -144,6 +157,8 @@ CUresult launch(CUfunction handle, const launch_shape &shape, CUstream stream, v
   if (!f || f->ctx != ctx) return CUDA_ERROR_INVALID_HANDLE;
   if (!is_legal(shape)) return CUDA_ERROR_INVALID_VALUE;
   if (params != nullptr && extra != nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (cooperative_shared && !fits_at_once(*f, shape, *cooperative_shared))
+    return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
   operation op{"cuLaunchKernel", {}, {}};
   if (const CUresult r = make_body(*f, shape, params, extra, &op.body); r != CUDA_SUCCESS) return r;
   op.type = CU_GRAPH_NODE_TYPE_KERNEL;
@@ -178,6 +193,14 @@ HOSTCUDA_STREAM_ENTRY(cuLaunchKernel, 4000, needs_context, 0, stream,
                       (f, gx, gy, gz, bx, by, bz, 0, stream, params, extra), {
                         return launch(f, {{gx, gy, gz}, {bx, by, bz}}, stream, params, extra);
                       })
+
+HOSTCUDA_STREAM_ENTRY(
+    cuLaunchCooperativeKernel, 9000, needs_context, 0, stream,
+    (CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+     unsigned shared, CUstream stream, void **params),
+    (f, gx, gy, gz, bx, by, bz, shared, stream, params), {
+      return launch(f, {{gx, gy, gz}, {bx, by, bz}}, stream, params, nullptr, shared);
+    })
 
 HOSTCUDA_ENTRY(cuLaunchKernelEx, 11060, needs_context, 0,
                (const CUlaunchConfig *config, CUfunction f, void **params, void **extra),
