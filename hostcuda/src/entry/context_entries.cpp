@@ -58,6 +58,15 @@ CUresult create(CUcontext *out, unsigned flags, CUdevice device, unsigned api_ve
   return CUDA_SUCCESS;
 }
 
+// Adds a use of a context, or takes one away. Returns false if it was the last.
+bool count_use(context *ctx, bool attach) {
+  context_state *const s = state_of(ctx);
+  std::lock_guard<std::mutex> lock(all_contexts().mutex);
+  if (!attach && s->attached == 0) return false;
+  s->attached += attach ? 1U : ~0U;
+  return true;
+}
+
 // The context of a handle argument of the 13.0 signatures; NULL means the current context.
 context *named_or_current(CUcontext handle) {
   return handle != nullptr ? find_context(handle) : current_context();
@@ -179,6 +188,22 @@ HOSTCUDA_ENTRY_AND_V2(cuCtxPopCurrent, 2000, 4000, ignores_sticky, 0, (CUcontext
   if (contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT;
   if (out != nullptr) *out = handle_of(contexts.back());
   contexts.pop_back();
+  return CUDA_SUCCESS;
+})
+
+// CUDA deprecates both, but PyCUDA detaches its contexts.
+HOSTCUDA_ENTRY(cuCtxAttach, 2000, needs_context, 0, (CUcontext * out, unsigned flags), {
+  if (out == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  count_use(current_context(), true);
+  *out = handle_of(current_context());
+  return CUDA_SUCCESS;
+})
+HOSTCUDA_ENTRY(cuCtxDetach, 2000, ignores_sticky, 0, (CUcontext handle), {
+  context *ctx = find_context(handle);
+  if (ctx == nullptr || ctx->primary || ctx != current_context()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (count_use(ctx, false)) return CUDA_SUCCESS;
+  destroy(ctx);
+  context_stack().pop_back();
   return CUDA_SUCCESS;
 })
 

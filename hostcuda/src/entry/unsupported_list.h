@@ -32,8 +32,6 @@
   X(cuCoredumpRegisterStartCallback, 13020) \
   X(cuCoredumpSetAttribute, 12010) \
   X(cuCoredumpSetAttributeGlobal, 12010) \
-  X(cuCtxAttach, 2000) \
-  X(cuCtxDetach, 2000) \
   X(cuCtxFromGreenCtx, 12040) \
   X(cuCtxGetDevResource, 12040) \
   X(cuCtxGetExecAffinity, 11040) \
@@ -79,7 +77,6 @@
   X(cuFabricCpyBatchAsync_ptsz, 13050) \
   X(cuFlushGPUDirectRDMAWrites, 11030) \
   X(cuFuncGetParamCount, 13020) \
-  X(cuFuncSetBlockShape, 2000) \
   X(cuFuncSetSharedSize, 2000) \
   X(cuGLCtxCreate, 2000) \
   X(cuGLCtxCreate_v2, 3020) \

@@ -73,6 +73,15 @@ HOSTCUDA_ENTRY(cuFuncSetCacheConfig, 3000, plain, 0, (CUfunction handle, CUfunc_
 HOSTCUDA_ENTRY(cuFuncSetSharedMemConfig, 4020, plain, 0, (CUfunction handle, CUsharedconfig),
                { return find_function(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE; })
 
+// Deprecated, for cuLaunch, which is not provided. PyCUDA sets the shape before cuLaunchKernel too.
+HOSTCUDA_ENTRY(cuFuncSetBlockShape, 2000, needs_context, 0,
+               (CUfunction handle, int x, int y, int z), {
+                 if (!find_function(handle)) return CUDA_ERROR_INVALID_HANDLE;
+                 const bool legal = x > 0 && x <= 1024 && y > 0 && y <= 1024 && z > 0 && z <= 64 &&
+                                    x * y * z <= 1024;
+                 return legal ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+               })
+
 HOSTCUDA_ENTRY(cuFuncGetModule, 11000, plain, 0, (CUmodule * out, CUfunction handle), {
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const auto f = find_function(handle);
