@@ -207,6 +207,7 @@ HOSTCUDA_STREAM_ENTRY(cuStreamGetCaptureInfo_v2, 11030, plain, 0, stream,
                         return get_capture_info(stream, {status, id, graph, dependencies, count});
                       })
 
+#if CUDA_VERSION >= 12030
 HOSTCUDA_STREAM_ENTRY(cuStreamGetCaptureInfo_v3, 12030, plain, 0, stream,
                       (CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id,
                        CUgraph *graph, const CUgraphNode **dependencies,
@@ -215,6 +216,10 @@ HOSTCUDA_STREAM_ENTRY(cuStreamGetCaptureInfo_v3, 12030, plain, 0, stream,
                         if (edges != nullptr) *edges = nullptr;  // edges have no data
                         return get_capture_info(stream, {status, id, graph, dependencies, count});
                       })
+#else
+HOSTCUDA_NOT_PROVIDED(cuStreamGetCaptureInfo_v3, 12030)
+HOSTCUDA_NOT_PROVIDED(cuStreamGetCaptureInfo_v3_ptsz, 12030)
+#endif
 
 HOSTCUDA_ENTRY(cuThreadExchangeStreamCaptureMode, 10010, plain, 0, (CUstreamCaptureMode * mode), {
   if (mode == nullptr || *mode > CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_ERROR_INVALID_VALUE;
