@@ -164,7 +164,7 @@ std::shared_ptr<function> find_function(CUfunction handle, context *ctx) {
   std::lock_guard lock(r.mu);
   if (const auto kernel = r.kernels.find(reinterpret_cast<CUkernel>(handle));
       kernel != r.kernels.end()) {
-    if (ctx == nullptr) return nullptr;
+    if (ctx == nullptr || !ctx->alive) return nullptr;
     const CUmodule module = module_of(r, kernel->second->library, ctx);
     if (get_function(r, module, kernel->second->name.c_str(), true, &handle) != CUDA_SUCCESS)
       return nullptr;
