@@ -90,6 +90,24 @@ TEST_F(library, AKernelRunsInTheContextOfTheStream) {
   EXPECT_EQ(word(), 10U);
 }
 
+TEST_F(library, AKernelHasNoFunctionInADestroyedContext) {
+  CUcontext other = nullptr;
+#if CUDA_VERSION >= 13000
+  const CUresult made = cuCtxCreate(&other, nullptr, 0, 0);
+#else
+  const CUresult made = cuCtxCreate(&other, 0, 0);
+#endif
+  ASSERT_EQ(made, CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxPushCurrent(ctx_), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxDestroy(other), CUDA_SUCCESS);
+  CUcontext popped = nullptr;
+  ASSERT_EQ(cuCtxPopCurrent(&popped), CUDA_SUCCESS);  // the destroyed context is current now
+  CUmodule m = nullptr;
+  EXPECT_EQ(cuFuncGetModule(&m, reinterpret_cast<CUfunction>(store_)), CUDA_ERROR_INVALID_HANDLE);
+  ASSERT_EQ(cuCtxSetCurrent(ctx_), CUDA_SUCCESS);
+  EXPECT_EQ(cuFuncGetModule(&m, reinterpret_cast<CUfunction>(store_)), CUDA_SUCCESS);
+}
+
 TEST_F(library, HasOneModuleInEachContext) {
   CUmodule first = nullptr;
   CUmodule again = nullptr;
