@@ -163,6 +163,11 @@ extent *extent_map::best_place(std::uint64_t bytes, std::uint64_t alignment, sea
     if (broken == 0 && left <= sliver) return rank(1, left << 43 | e.begin);
     return rank(broken + 3 - own, e.begin);
   };
+  // With more bytes left than this, a fit breaks as many whole pages as the block has, or more.
+  const std::uint64_t fewest_at = !simple    ? UINT64_MAX
+                                  : own == 0 ? sliver
+                                             : std::max(sliver, page_ - part);
+  // Such a fit is better than the best so far only if it begins below this address.
   std::uint64_t best = no_place, below = no_place;
   extent *found = nullptr;
   const auto consider = [&](const free_bins::entry &e, std::uint64_t here) {
@@ -182,7 +187,9 @@ extent *extent_map::best_place(std::uint64_t bytes, std::uint64_t alignment, sea
             if (e.begin < below) consider(e, rank(touched(e.begin) + 3 - own, e.begin));
           }
         } else {
-          for (const free_bins::entry &e : bin) consider(e, rank_of(e));
+          for (const free_bins::entry &e : bin) {
+            if (e.begin < below || e.bytes - bytes <= fewest_at) consider(e, rank_of(e));
+          }
         }
         return looks != 0 || found == nullptr;
       });
