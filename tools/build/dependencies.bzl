@@ -196,8 +196,47 @@ cc_library(
 )
 """
 
+_CUDA_RUNTIME_BUILD = """
+cc_library(
+    name = "runtime{major}_headers",
+    hdrs = glob(["runtime{major}/*.h"]),
+    includes = ["runtime{major}"],
+    visibility = ["//visibility:public"],
+)
+"""
+
+# <cuda_runtime_api.h> with what it includes, and the <cuda.h> of the same version.
+_CUDA_RUNTIME_HEADERS = [
+    "builtin_types.h",
+    "cuda.h",
+    "cuda_device_runtime_api.h",
+    "cuda_runtime_api.h",
+    "device_types.h",
+    "driver_types.h",
+    "surface_types.h",
+    "texture_types.h",
+    "vector_types.h",
+]
+
+def _link_runtime_headers(ctx, candidates):
+    # hostcuda's runtime is built once for each major version that has headers here.
+    majors = {}
+    for candidate in candidates:
+        if not all([candidate.get_child(name).exists for name in _CUDA_RUNTIME_HEADERS]):
+            continue
+        text = ctx.read(candidate.get_child("cuda_runtime_api.h"))
+        major = int(text.split("#define CUDART_VERSION")[1].strip().split("\n")[0]) // 1000
+        if major not in [12, 13] or major in majors:
+            continue
+        for name in _CUDA_RUNTIME_HEADERS:
+            ctx.symlink(candidate.get_child(name), "runtime%d/%s" % (major, name))
+        majors[major] = True
+    ctx.file("have.bzl", "CUDA_RUNTIME_MAJORS = %s\n" % sorted(majors.keys()))
+    return "".join([_CUDA_RUNTIME_BUILD.format(major = major) for major in sorted(majors.keys())])
+
 def _cuda_headers_impl(ctx):
-    # <cuda.h> is all that Stillmap needs of the toolkit, so only it is taken.
+    # <cuda.h> is all that Stillmap needs of the toolkit, so only it is taken; hostcuda's runtime
+    # takes the headers of the runtime too.
     root = ctx.path(ctx.attr.workspace_file).dirname
     candidates = []
     explicit = ctx.os.environ.get("STILLMAP_CUDA_INCLUDE", "")
@@ -216,7 +255,12 @@ def _cuda_headers_impl(ctx):
             for name in ["cuda.h", "cudaTypedefs.h"]:
                 if candidate.get_child(name).exists:
                     ctx.symlink(candidate.get_child(name), "include/" + name)
-            ctx.file("BUILD", _CUDA_BUILD)
+            others = [
+                ctx.path(ctx.os.environ.get(name))
+                for name in ["STILLMAP_CUDA12_INCLUDE", "STILLMAP_CUDA13_INCLUDE"]
+                if ctx.os.environ.get(name, "")
+            ]
+            ctx.file("BUILD", _CUDA_BUILD + _link_runtime_headers(ctx, [candidate] + others))
             return
     fail("No CUDA headers (looked for cuda.h in %s). " % ", ".join([str(c) for c in candidates]) +
          "Install the CUDA Toolkit and set CUDA_HOME, or run ./test or ./run once: they fetch the " +
@@ -225,7 +269,7 @@ def _cuda_headers_impl(ctx):
 _cuda_headers = repository_rule(
     implementation = _cuda_headers_impl,
     attrs = {"workspace_file": attr.label(mandatory = True, allow_single_file = True)},
-    environ = ["CUDA_HOME", "STILLMAP_CUDA_INCLUDE"],
+    environ = ["CUDA_HOME", "STILLMAP_CUDA_INCLUDE", "STILLMAP_CUDA12_INCLUDE", "STILLMAP_CUDA13_INCLUDE"],
     configure = True,
     local = True,
     doc = "cuda.h from the toolkit, or from where tools/setup.sh put the one from PyPI.",
