@@ -111,8 +111,8 @@ CUDART_ENTRY(cudaLaunchKernelExC_ptsz,
 // ---- Called by generated code
 
 CUDART_STREAM_ENTRY(__cudaLaunchKernel, stream,
-                    (cudaKernel_t kernel, dim3 grid, dim3 block, void **arguments,
-                     size_t shared_bytes, cudaStream_t stream),
+                    (CUkernel kernel, dim3 grid, dim3 block, void **arguments, size_t shared_bytes,
+                     cudaStream_t stream),
                     {
                       return launch(kernel, grid, block, arguments, shared_bytes, stream, nullptr,
                                     0);

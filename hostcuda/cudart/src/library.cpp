@@ -6,7 +6,7 @@ using namespace cudart;
 namespace cudart {
 namespace {
 
-cudaError_t kernel_handle(cudaKernel_t *out, const void *function) {
+cudaError_t kernel_handle(CUkernel *out, const void *function) {
   if (out == nullptr) return cudaErrorInvalidValue;
   return find_kernel(function, out);
 }
@@ -15,9 +15,9 @@ cudaError_t kernel_handle(cudaKernel_t *out, const void *function) {
 }  // namespace cudart
 
 // Generated code calls the first, programs the second.
-CUDART_ENTRY(__cudaGetKernel, (cudaKernel_t * out, const void *function),
+CUDART_ENTRY(__cudaGetKernel, (CUkernel * out, const void *function),
              { return kernel_handle(out, function); })
-CUDART_ENTRY(cudaGetKernel, (cudaKernel_t * out, const void *function),
+CUDART_ENTRY(cudaGetKernel, (CUkernel * out, const void *function),
              { return kernel_handle(out, function); })
 CUDART_ENTRY(cudaGetFuncBySymbol, (cudaFunction_t * out, const void *function), {
   if (out == nullptr) return cudaErrorInvalidValue;
@@ -44,21 +44,20 @@ CUDART_FORWARD(cudaLibraryLoadFromFile,
 CUDART_FORWARD(cudaLibraryUnload, (cudaLibrary_t library), cuLibraryUnload, (library))
 CUDART_FORWARD(cudaLibraryGetKernelCount, (unsigned *count, cudaLibrary_t library),
                cuLibraryGetKernelCount, (count, library))
-CUDART_ENTRY(cudaLibraryGetKernel, (cudaKernel_t * out, cudaLibrary_t library, const char *name), {
+CUDART_ENTRY(cudaLibraryGetKernel, (CUkernel * out, cudaLibrary_t library, const char *name), {
   CUDART_TRY(bind());
   CUDART_TRY(CUDART_DRIVER(cuLibraryGetKernel)(out, library, name));
   remember_handle(*out);
   return cudaSuccess;
 })
-CUDART_ENTRY(cudaLibraryEnumerateKernels,
-             (cudaKernel_t * out, unsigned count, cudaLibrary_t library), {
-               CUDART_TRY(bind());
-               unsigned have = 0;
-               CUDART_TRY(CUDART_DRIVER(cuLibraryGetKernelCount)(&have, library));
-               CUDART_TRY(CUDART_DRIVER(cuLibraryEnumerateKernels)(out, count, library));
-               for (unsigned i = 0; i < count && i < have; ++i) remember_handle(out[i]);
-               return cudaSuccess;
-             })
+CUDART_ENTRY(cudaLibraryEnumerateKernels, (CUkernel * out, unsigned count, cudaLibrary_t library), {
+  CUDART_TRY(bind());
+  unsigned have = 0;
+  CUDART_TRY(CUDART_DRIVER(cuLibraryGetKernelCount)(&have, library));
+  CUDART_TRY(CUDART_DRIVER(cuLibraryEnumerateKernels)(out, count, library));
+  for (unsigned i = 0; i < count && i < have; ++i) remember_handle(out[i]);
+  return cudaSuccess;
+})
 CUDART_ENTRY(cudaLibraryGetGlobal,
              (void **out, size_t *bytes, cudaLibrary_t library, const char *name), {
                CUDART_TRY(bind());
@@ -72,7 +71,7 @@ CUDART_ENTRY(cudaLibraryGetManaged,
                    reinterpret_cast<CUdeviceptr *>(out), bytes, library, name));
              })
 CUDART_ENTRY(cudaKernelSetAttributeForDevice,
-             (cudaKernel_t kernel, cudaFuncAttribute attribute, int value, int device), {
+             (CUkernel kernel, cudaFuncAttribute attribute, int value, int device), {
                CUDART_TRY(bind());
                return from_driver(CUDART_DRIVER(cuKernelSetAttribute)(
                    static_cast<CUfunction_attribute>(attribute), value, kernel, device));

@@ -5,8 +5,8 @@ namespace cudart {
 namespace {
 
 static_assert(sizeof(cudaMemPoolProps) == sizeof(CUmemPoolProps) &&
-              offsetof(cudaMemPoolProps, maxSize) == offsetof(CUmemPoolProps, maxSize) &&
-              offsetof(cudaMemPoolProps, location) == offsetof(CUmemPoolProps, location));
+              offsetof(cudaMemPoolProps, location) == offsetof(CUmemPoolProps, location) &&
+              offsetof(cudaMemPoolProps, reserved) == offsetof(CUmemPoolProps, reserved));
 static_assert(sizeof(cudaMemAccessDesc) == sizeof(CUmemAccessDesc) &&
               offsetof(cudaMemAccessDesc, flags) == offsetof(CUmemAccessDesc, flags));
 static_assert(static_cast<int>(cudaMemPoolAttrReleaseThreshold) ==
