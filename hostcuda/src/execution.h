@@ -19,11 +19,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "hostcuda/src/context.h"
 
 namespace hostcuda {
+
+struct node;
+struct node_params;  // node_params.h
+struct stream;
+class vector_clock;
 
 struct touch {
   CUdeviceptr at;
@@ -67,7 +73,11 @@ struct operation {
   std::function<void(CUresult)> after{};  // runs after the body, or instead of it with the error
   std::function<bool()> ready{};          // polled: the operation starts when it returns true
   place_in_time *place = nullptr;         // filled before it can run
-  CUgraphNodeType type = CU_GRAPH_NODE_TYPE_MEMCPY;  // its type in a captured graph
+  CUgraphNodeType type = CU_GRAPH_NODE_TYPE_MEMCPY;  // its type in a graph
+  std::shared_ptr<const node_params> params{};       // those of its node in a graph
+  std::function<void(vector_clock *)> waits{};       // adds what it waits for; under engine::mu
+  // Called under engine::mu when it has its position, before it can run.
+  std::function<void(const stream &, const node &)> queued{};
 };
 
 // Attaches streams to a context. Destroying `context::exec` drains and destroys them.

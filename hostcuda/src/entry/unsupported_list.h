@@ -48,16 +48,13 @@
   X(cuDeviceGetDevResource, 12040) \
   X(cuDeviceGetExecAffinitySupport, 11040) \
   X(cuDeviceGetFabricClusterUuid, 13040) \
-  X(cuDeviceGetGraphMemAttribute, 11040) \
   X(cuDeviceGetHostAtomicCapabilities, 13000) \
   X(cuDeviceGetLuid, 10000) \
   X(cuDeviceGetNvSciSyncAttributes, 10020) \
   X(cuDeviceGetP2PAtomicCapabilities, 13000) \
   X(cuDeviceGetProperties, 2000) \
   X(cuDeviceGetTexture1DLinearMaxWidth, 11010) \
-  X(cuDeviceGraphMemTrim, 11040) \
   X(cuDeviceRegisterAsyncNotification, 12040) \
-  X(cuDeviceSetGraphMemAttribute, 11040) \
   X(cuDeviceTotalMem, 2000) \
   X(cuDeviceUnregisterAsyncNotification, 12040) \
   X(cuEGLStreamConsumerAcquireFrame, 7000) \
@@ -96,92 +93,29 @@
   X(cuGLUnregisterBufferObject, 2000) \
   X(cuGetExportTable, 3000) \
   X(cuGraphAddBatchMemOpNode, 11070) \
-  X(cuGraphAddChildGraphNode, 10000) \
-  X(cuGraphAddDependencies, 10000) \
-  X(cuGraphAddDependencies_v2, 12030) \
-  X(cuGraphAddEmptyNode, 10000) \
-  X(cuGraphAddEventRecordNode, 11010) \
-  X(cuGraphAddEventWaitNode, 11010) \
   X(cuGraphAddExternalSemaphoresSignalNode, 11020) \
   X(cuGraphAddExternalSemaphoresWaitNode, 11020) \
-  X(cuGraphAddHostNode, 10000) \
-  X(cuGraphAddKernelNode, 10000) \
-  X(cuGraphAddKernelNode_v2, 12000) \
-  X(cuGraphAddMemAllocNode, 11040) \
-  X(cuGraphAddMemFreeNode, 11040) \
-  X(cuGraphAddMemcpyNode, 10000) \
-  X(cuGraphAddMemsetNode, 10000) \
-  X(cuGraphAddNode, 12020) \
-  X(cuGraphAddNode_v2, 12030) \
   X(cuGraphAddNode_v3, 13040) \
   X(cuGraphBatchMemOpNodeGetParams, 11070) \
   X(cuGraphBatchMemOpNodeSetParams, 11070) \
-  X(cuGraphChildGraphNodeGetGraph, 10000) \
-  X(cuGraphClone, 10000) \
   X(cuGraphConditionalHandleCreate, 12030) \
-  X(cuGraphCreate, 10000) \
-  X(cuGraphDebugDotPrint, 11030) \
-  X(cuGraphDestroyNode, 10000) \
-  X(cuGraphEventRecordNodeGetEvent, 11010) \
-  X(cuGraphEventRecordNodeSetEvent, 11010) \
-  X(cuGraphEventWaitNodeGetEvent, 11010) \
-  X(cuGraphEventWaitNodeSetEvent, 11010) \
   X(cuGraphExecBatchMemOpNodeSetParams, 11070) \
-  X(cuGraphExecChildGraphNodeSetParams, 11010) \
-  X(cuGraphExecEventRecordNodeSetEvent, 11010) \
-  X(cuGraphExecEventWaitNodeSetEvent, 11010) \
   X(cuGraphExecExternalSemaphoresSignalNodeSetParams, 11020) \
   X(cuGraphExecExternalSemaphoresWaitNodeSetParams, 11020) \
-  X(cuGraphExecGetFlags, 12000) \
   X(cuGraphExecGetId, 13010) \
-  X(cuGraphExecHostNodeSetParams, 10020) \
-  X(cuGraphExecKernelNodeSetParams, 10010) \
-  X(cuGraphExecKernelNodeSetParams_v2, 12000) \
-  X(cuGraphExecMemcpyNodeSetParams, 10020) \
-  X(cuGraphExecMemsetNodeSetParams, 10020) \
-  X(cuGraphExecNodeSetParams, 12020) \
-  X(cuGraphExecUpdate, 10020) \
-  X(cuGraphExecUpdate_v2, 12000) \
   X(cuGraphExternalSemaphoresSignalNodeGetParams, 11020) \
   X(cuGraphExternalSemaphoresSignalNodeSetParams, 11020) \
   X(cuGraphExternalSemaphoresWaitNodeGetParams, 11020) \
   X(cuGraphExternalSemaphoresWaitNodeSetParams, 11020) \
-  X(cuGraphGetEdges, 10000) \
-  X(cuGraphGetEdges_v2, 12030) \
   X(cuGraphGetId, 13010) \
-  X(cuGraphHostNodeGetParams, 10000) \
-  X(cuGraphHostNodeSetParams, 10000) \
-  X(cuGraphInstantiate, 10000) \
   X(cuGraphKernelNodeCopyAttributes, 11000) \
   X(cuGraphKernelNodeGetAttribute, 11000) \
-  X(cuGraphKernelNodeGetParams, 10000) \
-  X(cuGraphKernelNodeGetParams_v2, 12000) \
   X(cuGraphKernelNodeSetAttribute, 11000) \
-  X(cuGraphKernelNodeSetParams, 10000) \
-  X(cuGraphKernelNodeSetParams_v2, 12000) \
-  X(cuGraphMemAllocNodeGetParams, 11040) \
-  X(cuGraphMemFreeNodeGetParams, 11040) \
-  X(cuGraphMemcpyNodeGetParams, 10000) \
-  X(cuGraphMemcpyNodeSetParams, 10000) \
-  X(cuGraphMemsetNodeGetParams, 10000) \
-  X(cuGraphMemsetNodeSetParams, 10000) \
-  X(cuGraphNodeFindInClone, 10000) \
   X(cuGraphNodeGetContainingGraph, 13010) \
-  X(cuGraphNodeGetDependencies, 10000) \
-  X(cuGraphNodeGetDependencies_v2, 12030) \
-  X(cuGraphNodeGetDependentNodes, 10000) \
-  X(cuGraphNodeGetDependentNodes_v2, 12030) \
-  X(cuGraphNodeGetEnabled, 11060) \
   X(cuGraphNodeGetLocalId, 13010) \
   X(cuGraphNodeGetParams, 13020) \
   X(cuGraphNodeGetToolsId, 13010) \
-  X(cuGraphNodeSetEnabled, 11060) \
-  X(cuGraphNodeSetParams, 12020) \
   X(cuGraphNodeSetParams_v2, 13040) \
-  X(cuGraphReleaseUserObject, 11030) \
-  X(cuGraphRemoveDependencies, 10000) \
-  X(cuGraphRemoveDependencies_v2, 12030) \
-  X(cuGraphRetainUserObject, 11030) \
   X(cuGraphicsEGLRegisterImage, 7000) \
   X(cuGraphicsGLRegisterBuffer, 3000) \
   X(cuGraphicsGLRegisterImage, 3000) \
@@ -275,20 +209,12 @@
   X(cuMemcpy2DUnaligned, 2000) \
   X(cuMemcpy3D, 2000) \
   X(cuMemcpy3DAsync, 2000) \
-  X(cuMemcpy3DAsync_v2, 3020) \
-  X(cuMemcpy3DAsync_v2_ptsz, 7000) \
   X(cuMemcpy3DBatchAsync, 12080) \
   X(cuMemcpy3DBatchAsync_ptsz, 12080) \
   X(cuMemcpy3DBatchAsync_v2, 13000) \
   X(cuMemcpy3DBatchAsync_v2_ptsz, 13000) \
-  X(cuMemcpy3DPeer, 4000) \
-  X(cuMemcpy3DPeerAsync, 4000) \
-  X(cuMemcpy3DPeerAsync_ptsz, 7000) \
-  X(cuMemcpy3DPeer_ptds, 7000) \
   X(cuMemcpy3DWithAttributesAsync, 13020) \
   X(cuMemcpy3DWithAttributesAsync_ptsz, 13020) \
-  X(cuMemcpy3D_v2, 3020) \
-  X(cuMemcpy3D_v2_ptds, 7000) \
   X(cuMemcpyAtoA, 2000) \
   X(cuMemcpyAtoA_v2, 3020) \
   X(cuMemcpyAtoA_v2_ptds, 7000) \
@@ -440,9 +366,6 @@
   X(cuTexRefSetMipmapLevelBias, 5000) \
   X(cuTexRefSetMipmapLevelClamp, 5000) \
   X(cuTexRefSetMipmappedArray, 5000) \
-  X(cuUserObjectCreate, 11030) \
-  X(cuUserObjectRelease, 11030) \
-  X(cuUserObjectRetain, 11030) \
   X(cuVDPAUCtxCreate, 3010) \
   X(cuVDPAUCtxCreate_v2, 3020) \
   X(cuVDPAUGetDevice, 3010) \

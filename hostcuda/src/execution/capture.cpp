@@ -42,9 +42,9 @@ CUresult begin_capture(CUstream handle, CUstreamCaptureMode mode) {
   cap->owner = std::this_thread::get_id();
   cap->origin = s;
   cap->joined.push_back(s);
-  cap->into = std::make_shared<graph>();
-  cap->into->ctx = s->ctx;
-  cap->into->handle = new_handle<CUgraph>(3);
+  cap->into = make_graph();
+  cap->into->capturing = true;
+  the_engine().graphs[cap->into->handle] = cap->into;
   s->cap = cap;
   s->tail.clear();
   the_engine().captures.push_back(std::move(cap));
@@ -67,7 +67,9 @@ CUresult end_capture(CUstream handle, CUgraph *out) {
   drop_capture(*cap);
   if (cap->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   if (!joined) return CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+  cap->into->capturing = false;
   the_engine().graphs[cap->into->handle] = cap->into;
+  publish_nodes(*cap->into);
   *out = cap->into->handle;
   return CUDA_SUCCESS;
 }
@@ -108,6 +110,8 @@ CUresult get_capture_info(CUstream handle, const capture_info &out) {
 }  // namespace
 
 void drop_capture(capture &cap) {
+  the_engine().graphs.erase(cap.into->handle);
+  forget_nodes(*cap.into);
   const auto joined = cap.joined;
   for (const auto &weak : joined) {
     const auto s = weak.lock();
@@ -130,13 +134,7 @@ bool invalidate_blocking(const execution &exec) {
 }
 
 void record_in_capture(stream &s, operation &&op) {
-  auto &nodes = s.cap->into->nodes;
-  auto n = std::make_unique<graph_node>();
-  n->op = std::move(op);
-  n->after = s.tail;
-  n->index = nodes.size();
-  s.tail.assign(1, n.get());
-  nodes.push_back(std::move(n));
+  s.tail.assign(1, append_node(*s.cap->into, std::move(op), s.tail));
 }
 
 CUresult join_capture(const std::shared_ptr<stream> &s, const std::shared_ptr<capture> &cap,

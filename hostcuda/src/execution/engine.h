@@ -14,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "hostcuda/src/call_site.h"
@@ -87,6 +88,7 @@ struct engine {
   std::unordered_map<CUstream, std::shared_ptr<stream>> streams;  // created and not destroyed
   std::unordered_map<CUevent, std::shared_ptr<event>> events;
   std::unordered_map<CUgraph, std::shared_ptr<graph>> graphs;
+  std::unordered_set<const graph_node *> graph_nodes;  // that the program can name
   std::unordered_map<CUgraphExec, std::shared_ptr<graph_exec>> graph_execs;
   std::vector<std::shared_ptr<capture>> captures;  // begun and not ended
   std::unordered_map<context *, execution *> contexts;

@@ -79,14 +79,16 @@ CUresult enqueue(CUstream handle, operation op) {
   if (!op.run_while_capturing) {
     if (const CUresult r = capture_gate(*s, false); r != CUDA_SUCCESS) return r;
     if (s->cap) {
-      if (op.stage) op.body = op.stage();
       record_in_capture(*s, std::move(op));
       return CUDA_SUCCESS;
     }
   }
   if (const CUresult r = sticky_of(*s); r != CUDA_SUCCESS) return r;
   place_in_time *const place = op.place;
-  const auto n = post(call.lock, s, std::move(op), nullptr, false, &site);
+  vector_clock waits;
+  if (op.waits) op.waits(&waits);
+  const auto n = post(call.lock, s, std::move(op), &waits, false, &site);
+  if (n->op.queued) n->op.queued(*s, *n);
   if (place != nullptr) *place = {s->line->uid, n->tick};
   if (!n->op.touches.empty()) notify_oracle(call.lock, s, n, others);
   // The oracle treats the operation as queued, even if it runs at once: the program must not rely

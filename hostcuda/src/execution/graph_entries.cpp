@@ -1,152 +1,172 @@
-#include "hostcuda/src/execution/graph.h"
-
+// Graphs: creation, nodes, edges and clones.
 #include <algorithm>
+#include <cstring>
 #include <map>
-#include <tuple>
 
 #include "hostcuda/src/cuda_names.h"
 #include "hostcuda/src/entry/entry.h"
-#include "hostcuda/src/execution/capture.h"
+#include "hostcuda/src/execution/graph.h"
 
 namespace hostcuda {
 namespace {
 
-std::shared_ptr<graph> find_graph(CUgraph handle) {
-  auto &e = the_engine();
-  if (const auto found = e.graphs.find(handle); found != e.graphs.end()) return found->second;
-  for (const auto &cap : e.captures) {
-    if (cap->into->handle == handle) return cap->into;  // the capture is in progress
-  }
-  return nullptr;
-}
-
-std::shared_ptr<const graph_plan> make_plan(const graph &g) {
-  auto plan = std::make_shared<graph_plan>();
-  const std::size_t count = g.nodes.size();
-  plan->successors.resize(count);
-  plan->indegree.resize(count);
-  std::map<std::tuple<CUdeviceptr, std::size_t, bool>, bool> seen;
-  for (std::size_t i = 0; i < count; ++i) {
-    plan->ops.push_back(g.nodes[i]->op);
-    plan->indegree[i] = g.nodes[i]->after.size();
-    for (const graph_node *before : g.nodes[i]->after) plan->successors[before->index].push_back(i);
-    for (const touch &t : g.nodes[i]->op.touches) {
-      if (seen.try_emplace({t.at, t.bytes, t.write}, true).second) plan->touches.push_back(t);
-    }
-  }
-  return plan;
-}
-
-// Runs all nodes on the calling worker in an order that satisfies their dependencies. `seed`
-// selects the order, so that tests do not rely on the order of capture.
-CUresult run_plan(const graph_plan &plan, std::uint64_t seed) {
-  auto indegree = plan.indegree;
-  std::vector<std::size_t> ready;
-  for (std::size_t i = 0; i < indegree.size(); ++i) {
-    if (indegree[i] == 0) ready.push_back(i);
-  }
-  std::uint64_t step = 0;
-  while (!ready.empty()) {
-    const std::size_t pick = seed == 0 ? 0 : mix(seed, step++) % ready.size();
-    const std::size_t i = ready[pick];
-    ready.erase(ready.begin() + static_cast<std::ptrdiff_t>(pick));
-    const operation &op = plan.ops[i];
-    if (op.body) {
-      if (const CUresult r = op.body(); r != CUDA_SUCCESS) return r;
-    }
-    for (const std::size_t next : plan.successors[i]) {
-      if (--indegree[next] == 0) ready.push_back(next);
-    }
-  }
+CUresult create_graph(CUgraph *out, unsigned flags) {
+  if (out == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  engine_lock lock(the_engine().mu);
+  auto g = make_graph();
+  *out = g->handle;
+  the_engine().graphs[g->handle] = std::move(g);
   return CUDA_SUCCESS;
 }
 
-CUresult instantiate(CUgraphExec *out, CUgraph handle, unsigned long long flags) {
+CUresult destroy_graph(CUgraph handle) {
+  std::shared_ptr<graph> gone;  // destroyed without the lock
+  engine_lock lock(the_engine().mu);
+  const auto found = the_engine().graphs.find(handle);
+  if (found == the_engine().graphs.end() || found->second->embedded || found->second->capturing)
+    return CUDA_ERROR_INVALID_VALUE;
+  gone = std::move(found->second);
+  the_engine().graphs.erase(found);
+  forget_nodes(*gone);
+  lock.unlock();
+  return CUDA_SUCCESS;
+}
+
+CUresult clone_graph(CUgraph *out, CUgraph handle) {
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  constexpr unsigned long long allowed = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH |
-                                         CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD |
-                                         CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
-  if ((flags & ~allowed) != 0) return CUDA_ERROR_INVALID_VALUE;
-  auto &e = the_engine();
-  engine_lock lock(e.mu);
-  const auto found = e.graphs.find(handle);
-  if (found == e.graphs.end()) return CUDA_ERROR_INVALID_VALUE;
-  auto exec = std::make_shared<graph_exec>();
-  exec->ctx = found->second->ctx;
-  exec->flags = flags;
-  exec->plan = make_plan(*found->second);
-  *out = new_handle<CUgraphExec>(4);
-  e.graph_execs[*out] = std::move(exec);
+  engine_lock lock(the_engine().mu);
+  const auto g = find_graph(handle);
+  if (!g) return CUDA_ERROR_INVALID_VALUE;
+  if (has_memory_nodes(*g)) return CUDA_ERROR_NOT_SUPPORTED;
+  auto copy = copy_graph(*g, true);
+  *out = copy->handle;
+  the_engine().graphs[copy->handle] = std::move(copy);
   return CUDA_SUCCESS;
 }
 
-CUresult launch_graph(CUgraphExec handle, CUstream stream) {
-  std::shared_ptr<const graph_plan> plan;
-  std::uint64_t seed = 0;
-  {
-    auto &e = the_engine();
-    engine_lock lock(e.mu);
-    const auto found = e.graph_execs.find(handle);
-    if (found == e.graph_execs.end()) return CUDA_ERROR_INVALID_VALUE;
-    plan = found->second->plan;
-    const auto &settings = current_settings();
-    if (settings.schedule != schedule_kind::threads) seed = mix(settings.seed, e.next_serial) | 1;
-  }
-  operation op{"cuGraphLaunch", plan->touches, [plan, seed] { return run_plan(*plan, seed); }};
-  op.type = CU_GRAPH_NODE_TYPE_GRAPH;
-  return enqueue(stream, std::move(op));
+CUresult find_in_clone(CUgraphNode *out, CUgraphNode original, CUgraph clone) {
+  if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  engine_lock lock(the_engine().mu);
+  const graph_node *const n = find_node(original);
+  const auto g = find_graph(clone);
+  if (n == nullptr || !g || g->copy_of == 0) return CUDA_ERROR_INVALID_VALUE;
+  graph_node *const copy = find_copy(*g, n->id);
+  if (copy == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *out = copy->handle();
+  return CUDA_SUCCESS;
 }
 
-// Lists node handles. With `out`, copies up to *count handles, sets the rest to NULL and *count to
-// the number copied. Without `out`, sets *count to the number of nodes.
+using node_list = std::vector<graph_node *>;
+
+// With `out`, copies up to *count handles, sets the rest to NULL and *count to the number copied.
+// Without `out`, sets *count to the number of nodes.
+CUresult hand_out(const node_list &all, CUgraphNode *out, size_t *count) {
+  if (out == nullptr) {
+    *count = all.size();
+    return CUDA_SUCCESS;
+  }
+  for (std::size_t i = 0; i < *count; ++i) out[i] = i < all.size() ? all[i]->handle() : nullptr;
+  *count = std::min(*count, all.size());
+  return CUDA_SUCCESS;
+}
+
 CUresult list_nodes(CUgraph handle, CUgraphNode *out, size_t *count, bool roots_only) {
   if (count == nullptr) return CUDA_ERROR_INVALID_VALUE;
   engine_lock lock(the_engine().mu);
   const auto g = find_graph(handle);
   if (!g) return CUDA_ERROR_INVALID_VALUE;
-  std::vector<CUgraphNode> all;
+  node_list all;
   for (const auto &n : g->nodes) {
-    if (!roots_only || n->after.empty()) all.push_back(reinterpret_cast<CUgraphNode>(n.get()));
+    if (!roots_only || n->after.empty()) all.push_back(n.get());
   }
-  if (out == nullptr) {
-    *count = all.size();
-    return CUDA_SUCCESS;
+  return hand_out(all, out, count);
+}
+
+CUresult list_edges(CUgraph handle, CUgraphNode *from, CUgraphNode *to, size_t *count) {
+  if (count == nullptr || (from == nullptr) != (to == nullptr)) return CUDA_ERROR_INVALID_VALUE;
+  engine_lock lock(the_engine().mu);
+  const auto g = find_graph(handle);
+  if (!g) return CUDA_ERROR_INVALID_VALUE;
+  node_list froms, tos;
+  for (const auto &n : g->nodes) {
+    for (graph_node *before : n->after) {
+      froms.push_back(before);
+      tos.push_back(n.get());
+    }
   }
-  for (std::size_t i = 0; i < *count; ++i) out[i] = i < all.size() ? all[i] : nullptr;
-  *count = std::min(*count, all.size());
+  size_t room = *count;
+  hand_out(froms, from, &room);
+  return hand_out(tos, to, count);
+}
+
+CUresult list_neighbours(CUgraphNode handle, CUgraphNode *out, size_t *count, bool dependents) {
+  if (count == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  engine_lock lock(the_engine().mu);
+  graph_node *const n = find_node(handle);
+  if (n == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (!dependents) return hand_out(n->after, out, count);
+  node_list all;
+  for (const auto &other : n->owner->nodes) {
+    if (std::find(other->after.begin(), other->after.end(), n) != other->after.end())
+      all.push_back(other.get());
+  }
+  return hand_out(all, out, count);
+}
+
+// Adds or removes edges. Changes nothing if one is not of this graph, exists or does not exist.
+// A cycle is found when the graph is instantiated.
+CUresult change_edges(CUgraph handle, const CUgraphNode *from, const CUgraphNode *to, size_t count,
+                      bool add) {
+  if (count != 0 && (from == nullptr || to == nullptr)) return CUDA_ERROR_INVALID_VALUE;
+  engine_lock lock(the_engine().mu);
+  const auto g = find_graph(handle);
+  if (!g) return CUDA_ERROR_INVALID_VALUE;
+  if (!add && has_memory_nodes(*g)) return CUDA_ERROR_NOT_SUPPORTED;
+  std::map<graph_node *, node_list> changed;
+  for (std::size_t i = 0; i < count; ++i) {
+    graph_node *const a = find_node(from[i]);
+    graph_node *const b = find_node(to[i]);
+    if (a == nullptr || b == nullptr || a->owner != g.get() || b->owner != g.get() || a == b)
+      return CUDA_ERROR_INVALID_VALUE;
+    auto &after = changed.try_emplace(b, b->after).first->second;
+    const auto edge = std::find(after.begin(), after.end(), a);
+    if ((edge != after.end()) == add) return CUDA_ERROR_INVALID_VALUE;
+    if (add) {
+      after.push_back(a);
+    } else {
+      after.erase(edge);
+    }
+  }
+  for (auto &[node, after] : changed) node->after = std::move(after);
+  return CUDA_SUCCESS;
+}
+
+CUresult destroy_node(CUgraphNode handle) {
+  std::unique_ptr<graph_node> gone;  // destroyed without the lock
+  engine_lock lock(the_engine().mu);
+  graph_node *const n = find_node(handle);
+  if (n == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  graph &g = *n->owner;
+  if (has_memory_nodes(g)) return CUDA_ERROR_NOT_SUPPORTED;
+  for (const auto &other : g.nodes) std::erase(other->after, n);
+  if (graph *const child = n->child()) {
+    forget_nodes(*child);
+    the_engine().graphs.erase(child->handle);
+  }
+  the_engine().graph_nodes.erase(n);
+  gone = std::move(g.nodes[n->index]);
+  g.nodes.erase(g.nodes.begin() + static_cast<std::ptrdiff_t>(gone->index));
+  for (std::size_t i = gone->index; i < g.nodes.size(); ++i) g.nodes[i]->index = i;
+  lock.unlock();
   return CUDA_SUCCESS;
 }
 
 CUresult node_type(CUgraphNode handle, CUgraphNodeType *out) {
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  auto &e = the_engine();
-  engine_lock lock(e.mu);
-  const auto look = [&](const graph &g) {
-    for (const auto &n : g.nodes) {
-      if (reinterpret_cast<CUgraphNode>(n.get()) != handle) continue;
-      *out = n->op.type;
-      return true;
-    }
-    return false;
-  };
-  for (const auto &entry : e.graphs) {
-    if (look(*entry.second)) return CUDA_SUCCESS;
-  }
-  for (const auto &cap : e.captures) {
-    if (look(*cap->into)) return CUDA_SUCCESS;
-  }
-  return CUDA_ERROR_INVALID_VALUE;
-}
-
-template <class Map, class Handle>
-CUresult destroy_in(Map &map, Handle handle) {
-  typename Map::mapped_type gone;  // destroyed without the lock
   engine_lock lock(the_engine().mu);
-  const auto found = map.find(handle);
-  if (found == map.end()) return CUDA_ERROR_INVALID_VALUE;
-  gone = std::move(found->second);
-  map.erase(found);
-  lock.unlock();
+  const graph_node *const n = find_node(handle);
+  if (n == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *out = n->op.type;
   return CUDA_SUCCESS;
 }
 
@@ -154,6 +174,19 @@ CUresult destroy_in(Map &map, Handle handle) {
 }  // namespace hostcuda
 
 using namespace hostcuda;
+
+HOSTCUDA_ENTRY(cuGraphCreate, 10000, plain, 0, (CUgraph * out, unsigned flags),
+               { return create_graph(out, flags); })
+
+HOSTCUDA_ENTRY(cuGraphDestroy, 10000, ignores_sticky, 0, (CUgraph graph),
+               { return destroy_graph(graph); })
+
+HOSTCUDA_ENTRY(cuGraphClone, 10000, plain, 0, (CUgraph * out, CUgraph graph),
+               { return clone_graph(out, graph); })
+
+HOSTCUDA_ENTRY(cuGraphNodeFindInClone, 10000, plain, 0,
+               (CUgraphNode * out, CUgraphNode original, CUgraph clone),
+               { return find_in_clone(out, original, clone); })
 
 HOSTCUDA_ENTRY(cuGraphGetNodes, 10000, plain, 0, (CUgraph graph, CUgraphNode *nodes, size_t *count),
                { return list_nodes(graph, nodes, count, false); })
@@ -165,49 +198,84 @@ HOSTCUDA_ENTRY(cuGraphGetRootNodes, 10000, plain, 0,
 HOSTCUDA_ENTRY(cuGraphNodeGetType, 10000, plain, 0, (CUgraphNode node, CUgraphNodeType *type),
                { return node_type(node, type); })
 
-HOSTCUDA_ENTRY(cuGraphInstantiateWithFlags, 11040, plain, 0,
-               (CUgraphExec * exec, CUgraph graph, unsigned long long flags),
-               { return instantiate(exec, graph, flags); })
+HOSTCUDA_ENTRY(cuGraphDestroyNode, 10000, plain, 0, (CUgraphNode node),
+               { return destroy_node(node); })
 
-HOSTCUDA_ENTRY(cuGraphInstantiate_v2, 11000, plain, 0,
-               (CUgraphExec * exec, CUgraph graph, CUgraphNode *error_node, char *log,
-                size_t log_bytes),
-               {
-                 if (error_node != nullptr) *error_node = nullptr;
-                 if (log != nullptr && log_bytes != 0) *log = '\0';
-                 return instantiate(exec, graph, 0);
-               })
+HOSTCUDA_ENTRY(cuGraphGetEdges, 10000, plain, 0,
+               (CUgraph graph, CUgraphNode *from, CUgraphNode *to, size_t *count),
+               { return list_edges(graph, from, to, count); })
 
-static CUresult instantiate_with_params(CUgraphExec *exec, CUgraph graph,
-                                        CUDA_GRAPH_INSTANTIATE_PARAMS *params) {
-  if (params == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  params->hErrNode_out = nullptr;
-  const CUresult r = instantiate(exec, graph, params->flags);
-  params->result_out =
-      r == CUDA_SUCCESS ? CUDA_GRAPH_INSTANTIATE_SUCCESS : CUDA_GRAPH_INSTANTIATE_ERROR;
+HOSTCUDA_ENTRY(cuGraphNodeGetDependencies, 10000, plain, 0,
+               (CUgraphNode node, CUgraphNode *nodes, size_t *count),
+               { return list_neighbours(node, nodes, count, false); })
+
+HOSTCUDA_ENTRY(cuGraphNodeGetDependentNodes, 10000, plain, 0,
+               (CUgraphNode node, CUgraphNode *nodes, size_t *count),
+               { return list_neighbours(node, nodes, count, true); })
+
+HOSTCUDA_ENTRY(cuGraphAddDependencies, 10000, plain, 0,
+               (CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t count),
+               { return change_edges(graph, from, to, count, true); })
+
+HOSTCUDA_ENTRY(cuGraphRemoveDependencies, 10000, plain, 0,
+               (CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t count),
+               { return change_edges(graph, from, to, count, false); })
+
+#if CUDA_VERSION >= 12030
+
+// Edges have no data: every dependency is an ordinary one.
+static bool has_edge_data(const CUgraphEdgeData *data, size_t count) {
+  static constexpr CUgraphEdgeData none{};
+  for (size_t i = 0; data != nullptr && i < count; ++i) {
+    if (std::memcmp(&data[i], &none, sizeof none) != 0) return true;
+  }
+  return false;
+}
+
+static CUresult without_data(CUresult r, CUgraphEdgeData *data, const size_t *count) {
+  if (r == CUDA_SUCCESS && data != nullptr) std::fill_n(data, *count, CUgraphEdgeData{});
   return r;
 }
-HOSTCUDA_ENTRY(cuGraphInstantiateWithParams, 12000, plain, 0,
-               (CUgraphExec * exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params),
-               { return instantiate_with_params(exec, graph, params); })
-HOSTCUDA_ENTRY(cuGraphInstantiateWithParams_ptsz, 12000, plain, 0,
-               (CUgraphExec * exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params),
-               { return instantiate_with_params(exec, graph, params); })
 
-HOSTCUDA_STREAM_ENTRY(cuGraphLaunch, 10000, plain, 0, stream, (CUgraphExec exec, CUstream stream),
-                      (exec, stream), { return launch_graph(exec, stream); })
+HOSTCUDA_ENTRY(cuGraphGetEdges_v2, 12030, plain, 0,
+               (CUgraph graph, CUgraphNode *from, CUgraphNode *to, CUgraphEdgeData *data,
+                size_t *count),
+               {
+                 return without_data(list_edges(graph, from, to, count),
+                                     from != nullptr ? data : nullptr, count);
+               })
 
-// Checks the handles only, because graphs are not stored on a device.
-HOSTCUDA_STREAM_ENTRY(cuGraphUpload, 11010, plain, 0, stream, (CUgraphExec exec, CUstream stream),
-                      (exec, stream), {
-                        stream_call call(stream);
-                        if (!call.s) return call.error();
-                        return the_engine().graph_execs.contains(exec) ? CUDA_SUCCESS
-                                                                       : CUDA_ERROR_INVALID_VALUE;
-                      })
+HOSTCUDA_ENTRY(cuGraphNodeGetDependencies_v2, 12030, plain, 0,
+               (CUgraphNode node, CUgraphNode *nodes, CUgraphEdgeData *data, size_t *count), {
+                 return without_data(list_neighbours(node, nodes, count, false),
+                                     nodes != nullptr ? data : nullptr, count);
+               })
 
-HOSTCUDA_ENTRY(cuGraphDestroy, 10000, ignores_sticky, 0, (CUgraph graph),
-               { return destroy_in(the_engine().graphs, graph); })
+HOSTCUDA_ENTRY(cuGraphNodeGetDependentNodes_v2, 12030, plain, 0,
+               (CUgraphNode node, CUgraphNode *nodes, CUgraphEdgeData *data, size_t *count), {
+                 return without_data(list_neighbours(node, nodes, count, true),
+                                     nodes != nullptr ? data : nullptr, count);
+               })
 
-HOSTCUDA_ENTRY(cuGraphExecDestroy, 10000, ignores_sticky, 0, (CUgraphExec exec),
-               { return destroy_in(the_engine().graph_execs, exec); })
+HOSTCUDA_ENTRY(cuGraphAddDependencies_v2, 12030, plain, 0,
+               (CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
+                const CUgraphEdgeData *data, size_t count),
+               {
+                 if (has_edge_data(data, count)) return CUDA_ERROR_NOT_SUPPORTED;
+                 return change_edges(graph, from, to, count, true);
+               })
+
+HOSTCUDA_ENTRY(cuGraphRemoveDependencies_v2, 12030, plain, 0,
+               (CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
+                const CUgraphEdgeData *data, size_t count),
+               {
+                 if (has_edge_data(data, count)) return CUDA_ERROR_INVALID_VALUE;
+                 return change_edges(graph, from, to, count, false);
+               })
+#else
+HOSTCUDA_NOT_PROVIDED(cuGraphGetEdges_v2, 12030)
+HOSTCUDA_NOT_PROVIDED(cuGraphNodeGetDependencies_v2, 12030)
+HOSTCUDA_NOT_PROVIDED(cuGraphNodeGetDependentNodes_v2, 12030)
+HOSTCUDA_NOT_PROVIDED(cuGraphAddDependencies_v2, 12030)
+HOSTCUDA_NOT_PROVIDED(cuGraphRemoveDependencies_v2, 12030)
+#endif

@@ -1,4 +1,6 @@
 // Kernel launches, hostcuda_access and hostcuda_declare.
+#include "hostcuda/src/execution/kernel.h"
+
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
@@ -11,6 +13,7 @@
 #include "hostcuda/src/entry/entry.h"
 #include "hostcuda/src/execution/engine.h"
 #include "hostcuda/src/execution/module.h"
+#include "hostcuda/src/execution/node_params.h"
 #include "hostcuda/src/execution/occupancy.h"
 #include "hostcuda/src/execution/oracle.h"
 
@@ -68,11 +71,6 @@ CUresult unpack_buffer(const host_kernel &kernel, void **extra, packed_params *o
   return CUDA_SUCCESS;
 }
 
-struct launch_shape {
-  unsigned grid[3];
-  unsigned block[3];
-};
-
 bool is_legal(const launch_shape &s) {
   constexpr unsigned max_grid[3] = {0x7FFFFFFF, 65535, 65535};
   constexpr unsigned max_block[3] = {1024, 1024, 64};
@@ -121,23 +119,11 @@ CUresult pack(const host_kernel &kernel, void **params, void **extra, packed_par
   return CUDA_SUCCESS;
 }
 
-// The body of a launch. Without a host function (kernels=skip) it only counts.
-CUresult make_body(const function &f, const launch_shape &shape, void **params, void **extra,
-                   std::function<CUresult()> *out) {
-  const auto kernel = host_kernel_of(f);
-  if (!kernel) {
-    if (!current_settings().skip_kernels) return CUDA_ERROR_NOT_FOUND;
-    if (!f.params.empty() && params == nullptr && extra == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    *out = [] {
-      counters().skipped_launches.fetch_add(1);
-      return CUDA_SUCCESS;
-    };
-    return CUDA_SUCCESS;
-  }
-  auto packed = std::make_shared<packed_params>();
-  if (const CUresult r = pack(*kernel, params, extra, packed.get()); r != CUDA_SUCCESS) return r;
-  *out = [kernel, shape, packed] { return run_kernel(*kernel, shape, *packed); };
-  return CUDA_SUCCESS;
+// A kernel without a host function (kernels=skip), with the parameters that its PTX declares.
+host_kernel skipped_kernel(const function &f) {
+  host_kernel k;
+  for (const kernel_param &p : f.params) k.param_bytes.push_back(p.bytes);
+  return k;
 }
 
 // The context of a stream; nullptr for an unknown stream, with the error to return.
@@ -156,12 +142,10 @@ CUresult launch(CUfunction handle, const launch_shape &shape, CUstream stream, v
   const auto f = find_function(handle, ctx);
   if (!f || f->ctx != ctx) return CUDA_ERROR_INVALID_HANDLE;
   if (!is_legal(shape)) return CUDA_ERROR_INVALID_VALUE;
-  if (params != nullptr && extra != nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (cooperative_shared && !fits_at_once(*f, shape, *cooperative_shared))
     return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
   operation op{"cuLaunchKernel", {}, {}};
-  if (const CUresult r = make_body(*f, shape, params, extra, &op.body); r != CUDA_SUCCESS) return r;
-  op.type = CU_GRAPH_NODE_TYPE_KERNEL;
+  if (const CUresult r = make_launch(*f, shape, params, extra, &op); r != CUDA_SUCCESS) return r;
   {
     stream_call call(stream);
     if (!call.s) return call.error();
@@ -176,30 +160,75 @@ CUresult launch_config(const CUlaunchConfig *c, CUfunction f, void **params, voi
   if (c == nullptr || (c->numAttrs != 0 && c->attrs == nullptr)) return CUDA_ERROR_INVALID_VALUE;
   CUstream stream = c->hStream;
   if (stream == nullptr && per_thread) stream = CU_STREAM_PER_THREAD;
-  return launch(
-      f, {{c->gridDimX, c->gridDimY, c->gridDimZ}, {c->blockDimX, c->blockDimY, c->blockDimZ}},
-      stream, params, extra);
+  return launch(f,
+                {{c->gridDimX, c->gridDimY, c->gridDimZ},
+                 {c->blockDimX, c->blockDimY, c->blockDimZ},
+                 c->sharedMemBytes},
+                stream, params, extra);
 }
 
 }  // namespace
+
+CUresult make_launch(const function &f, const launch_shape &shape, void **params, void **extra,
+                     operation *op) {
+  if (!is_legal(shape)) return CUDA_ERROR_INVALID_VALUE;
+  if (params != nullptr && extra != nullptr) return CUDA_ERROR_INVALID_VALUE;
+  auto kernel = host_kernel_of(f);
+  const bool skipped = !kernel;
+  if (skipped) {
+    if (!current_settings().skip_kernels) return CUDA_ERROR_NOT_FOUND;
+    kernel = std::make_shared<host_kernel>(skipped_kernel(f));
+  }
+  auto packed = std::make_shared<packed_params>();
+  if (skipped && extra != nullptr) {
+    *packed = reserve_params(*kernel);  // nobody reads the buffer
+  } else if (const CUresult r = pack(*kernel, params, extra, packed.get()); r != CUDA_SUCCESS) {
+    return r;
+  }
+  kernel_params p;
+  p.values.func = f.handle;
+  p.values.gridDimX = shape.grid[0];
+  p.values.gridDimY = shape.grid[1];
+  p.values.gridDimZ = shape.grid[2];
+  p.values.blockDimX = shape.block[0];
+  p.values.blockDimY = shape.block[1];
+  p.values.blockDimZ = shape.block[2];
+  p.values.sharedMemBytes = shape.shared;
+  if (!packed->at.empty()) p.values.kernelParams = packed->at.data();
+  p.arguments = packed;
+  p.ctx = f.ctx;
+  op->what = "cuLaunchKernel";
+  op->type = CU_GRAPH_NODE_TYPE_KERNEL;
+  op->params = share_params(std::move(p));
+  if (skipped) {
+    op->body = [] {
+      counters().skipped_launches.fetch_add(1);
+      return CUDA_SUCCESS;
+    };
+  } else {
+    op->body = [kernel, shape, packed] { return run_kernel(*kernel, shape, *packed); };
+  }
+  return CUDA_SUCCESS;
+}
+
 }  // namespace hostcuda
 
 using namespace hostcuda;
 
-HOSTCUDA_STREAM_ENTRY(cuLaunchKernel, 4000, needs_context, 0, stream,
-                      (CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
-                       unsigned by, unsigned bz, unsigned, CUstream stream, void **params,
-                       void **extra),
-                      (f, gx, gy, gz, bx, by, bz, 0, stream, params, extra), {
-                        return launch(f, {{gx, gy, gz}, {bx, by, bz}}, stream, params, extra);
-                      })
+HOSTCUDA_STREAM_ENTRY(
+    cuLaunchKernel, 4000, needs_context, 0, stream,
+    (CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+     unsigned shared, CUstream stream, void **params, void **extra),
+    (f, gx, gy, gz, bx, by, bz, shared, stream, params, extra), {
+      return launch(f, {{gx, gy, gz}, {bx, by, bz}, shared}, stream, params, extra);
+    })
 
 HOSTCUDA_STREAM_ENTRY(
     cuLaunchCooperativeKernel, 9000, needs_context, 0, stream,
     (CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
      unsigned shared, CUstream stream, void **params),
     (f, gx, gy, gz, bx, by, bz, shared, stream, params), {
-      return launch(f, {{gx, gy, gz}, {bx, by, bz}}, stream, params, nullptr, shared);
+      return launch(f, {{gx, gy, gz}, {bx, by, bz}, shared}, stream, params, nullptr, shared);
     })
 
 HOSTCUDA_ENTRY(cuLaunchKernelEx, 11060, needs_context, 0,

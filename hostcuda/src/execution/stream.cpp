@@ -8,6 +8,7 @@
 #include "hostcuda/src/execution/capture.h"
 #include "hostcuda/src/execution/engine.h"
 #include "hostcuda/src/execution/event.h"
+#include "hostcuda/src/execution/node_params.h"
 #include "hostcuda/src/memory.h"
 
 using namespace hostcuda;
@@ -102,6 +103,7 @@ CUresult launch_host_function(CUstream stream, CUhostFn fn, void *user) {
                  return CUDA_SUCCESS;
                }};
   op.type = CU_GRAPH_NODE_TYPE_HOST;
+  op.params = share_params(CUDA_HOST_NODE_PARAMS{fn, user});
   return enqueue(stream, std::move(op));
 }
 

@@ -9,6 +9,7 @@
 #include "hostcuda/src/execution/graph.h"
 #include "hostcuda/src/execution/module.h"
 #include "hostcuda/src/execution/oracle.h"
+#include "hostcuda/src/execution/user_object.h"
 #include "hostcuda/src/thread_owned.h"
 
 namespace hostcuda {
@@ -182,6 +183,7 @@ void reset_execution() {
     e.active.clear();
     e.streams.clear();
     e.captures.clear();
+    e.graph_nodes.clear();
     graphs.swap(e.graphs);
     graph_execs.swap(e.graph_execs);
     events.swap(e.events);
@@ -193,6 +195,7 @@ void reset_execution() {
     counters().live_events = 0;
     counters().violations = 0;
   }
+  reset_user_objects();
   forget_modules(nullptr);
 }
 

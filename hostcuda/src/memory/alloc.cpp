@@ -9,6 +9,7 @@
 #include "hostcuda/src/execution.h"
 #include "hostcuda/src/machine.h"
 #include "hostcuda/src/memory/arena.h"
+#include "hostcuda/src/memory/graph_memory.h"
 #include "hostcuda/src/memory/memory_parts.h"
 #include "hostcuda/src/memory/memory_state.h"
 
@@ -64,7 +65,10 @@ CUresult free_block(CUdeviceptr at) {
   }
   wait_for_device(k.location);
   range_goes_away(at, k.bytes, "cuMemFree", true);
-  return remove_block(at);
+  if (k.graph == graph_block::no) return remove_block(at);
+  if (!set_graph_memory(at, false)) return CUDA_ERROR_INVALID_VALUE;  // no launch has allocated it
+  count_graph_memory(k.location, k.bytes, false);
+  return CUDA_SUCCESS;
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "hostcuda/src/counters.h"
 #include "hostcuda/src/execution.h"
+#include "hostcuda/src/execution/node_params.h"
 #include "hostcuda/src/memory/bytes.h"
 
 namespace hostcuda {
@@ -19,7 +20,12 @@ constexpr std::size_t brief_copy = std::size_t{512} << 10;
 
 // Bytes from the start of the first row to the end of the last row.
 std::size_t span_of(const copy_side &s, const copy_request &r) {
-  return r.rows <= 1 ? r.width : s.pitch * (r.rows - 1) + r.width;
+  const std::size_t slice = r.rows <= 1 ? r.width : s.pitch * (r.rows - 1) + r.width;
+  return r.slices <= 1 ? slice : s.slice * (r.slices - 1) + slice;
+}
+
+std::size_t bytes_of(const copy_request &r) {
+  return r.width * r.rows * r.slices;
 }
 
 // Registry information about one side at the time of the call.
@@ -89,41 +95,81 @@ CUresult run(const copy_request &r, const side_facts &to, const side_facts &from
   if (!pins.take(sides, 2)) return CUDA_ERROR_ILLEGAL_ADDRESS;
   if (!unbacked() || (!to.device && !from.device)) {
     const std::size_t device_sides = (to.device ? 1U : 0U) + (from.device ? 1U : 0U);
-    if (device_sides != 0 && !host_can_touch(device_sides * r.width * r.rows))
+    if (device_sides != 0 && !host_can_touch(device_sides * bytes_of(r)))
       return CUDA_ERROR_OUT_OF_MEMORY;
-    if (r.rows <= 1 || (r.to.pitch == r.width && r.from.pitch == r.width)) {
+    const bool whole_rows = r.rows <= 1 || (r.to.pitch == r.width && r.from.pitch == r.width);
+    if (whole_rows && r.slices <= 1) {
       move(sides[0], sides[1]);
     } else {
       char *const d = sides[0].host;
       const char *const s = sides[1].host;
-      for (std::size_t row = 0; row < r.rows; ++row)
-        move_bytes(d + row * r.to.pitch, s + row * r.from.pitch, r.width);
+      for (std::size_t slice = 0; slice < r.slices; ++slice)
+        for (std::size_t row = 0; row < r.rows; ++row)
+          move_bytes(d + slice * r.to.slice + row * r.to.pitch,
+                     s + slice * r.from.slice + row * r.from.pitch, r.width);
     }
   }
-  count(to, from, r.width * r.rows);
+  count(to, from, bytes_of(r));
   return CUDA_SUCCESS;
 }
 
 // Copies the source into a staging buffer, as CUDA does for asynchronous copies from pageable
 // memory, which the program may change after the call.
 std::shared_ptr<char[]> stage(copy_request *r) {
-  const std::size_t bytes = r->width * r->rows;
-  std::shared_ptr<char[]> buffer(new char[bytes]);
+  std::shared_ptr<char[]> buffer(new char[bytes_of(*r)]);
   const auto *s = reinterpret_cast<const char *>(r->from.at);
-  for (std::size_t row = 0; row < r->rows; ++row)
-    move_bytes(buffer.get() + row * r->width, s + row * r->from.pitch, r->width);
+  char *to = buffer.get();
+  for (std::size_t slice = 0; slice < r->slices; ++slice)
+    for (std::size_t row = 0; row < r->rows; ++row, to += r->width)
+      move_bytes(to, s + slice * r->from.slice + row * r->from.pitch, r->width);
   r->from.at = reinterpret_cast<CUdeviceptr>(buffer.get());
   r->from.pitch = r->width;
+  r->from.slice = r->width * r->rows;
   return buffer;
+}
+
+// The parameters of a copy node.
+CUDA_MEMCPY3D values_of(const copy_request &r) {
+  const auto type = [](const copy_side &s) {
+    return s.kind == side::device ? CU_MEMORYTYPE_DEVICE
+           : s.kind == side::host ? CU_MEMORYTYPE_HOST
+                                  : CU_MEMORYTYPE_UNIFIED;
+  };
+  CUDA_MEMCPY3D c{};
+  c.srcMemoryType = type(r.from);
+  c.dstMemoryType = type(r.to);
+  if (r.from.kind == side::host) {
+    c.srcHost = as_pointer(r.from.at);
+  } else {
+    c.srcDevice = r.from.at;
+  }
+  if (r.to.kind == side::host) {
+    c.dstHost = as_pointer(r.to.at);
+  } else {
+    c.dstDevice = r.to.at;
+  }
+  // A copy of one row or slice has no pitch or height.
+  const auto pitch = [&](const copy_side &s) {
+    return r.rows > 1 || r.slices > 1 ? s.pitch : r.width;
+  };
+  c.srcPitch = pitch(r.from);
+  c.dstPitch = pitch(r.to);
+  c.srcHeight = r.slices > 1 ? r.from.slice / c.srcPitch : r.rows;
+  c.dstHeight = r.slices > 1 ? r.to.slice / c.dstPitch : r.rows;
+  c.WidthInBytes = r.width;
+  c.Height = r.rows;
+  c.Depth = r.slices;
+  return c;
 }
 
 }  // namespace
 
-CUresult copy(const copy_request &request, CUstream stream, bool wait) {
-  if (wait && capture_forbids_unsafe_call()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  if (request.width == 0 || request.rows == 0) return CUDA_SUCCESS;
+CUresult make_copy(const copy_request &request, operation *op) {
+  op->what = request.what;
+  op->body = [] { return CUDA_SUCCESS; };
+  if (bytes_of(request) == 0) return CUDA_SUCCESS;
   if (request.to.at == 0 || request.from.at == 0) return CUDA_ERROR_INVALID_VALUE;
-  copy_request r = request;
+  const copy_request r = request;
   side_facts to;
   side_facts from;
   {
@@ -132,22 +178,30 @@ CUresult copy(const copy_request &request, CUstream stream, bool wait) {
         !look_locked(r.from, span_of(r.from, r), false, &from))
       return CUDA_ERROR_INVALID_VALUE;
   }
-  operation op{};
-  op.what = r.what;
-  if (to.known) op.touches.push_back({r.to.at, span_of(r.to, r), true});
-  if (from.known) op.touches.push_back({r.from.at, span_of(r.from, r), false});
-  if (wait) {
-    op.body = [r, to, from] { return run(r, to, from); };
-    return enqueue_and_wait(std::move(op), stream);
-  }
-  op.body = [r, to, from] { return run(r, to, from); };
-  op.brief = r.width * r.rows <= brief_copy;
+  if (to.known) op->touches.push_back({r.to.at, span_of(r.to, r), true});
+  if (from.known) op->touches.push_back({r.from.at, span_of(r.from, r), false});
+  op->body = [r, to, from] { return run(r, to, from); };
+  op->brief = bytes_of(r) <= brief_copy;
   if (!from.known && !unbacked()) {
-    op.stage = [r, to, from]() -> std::function<CUresult()> {
+    op->stage = [r, to, from]() -> std::function<CUresult()> {
       copy_request later = r;
       return [staged = stage(&later), later, to, from] { return run(later, to, from); };
     };
   }
+  return CUDA_SUCCESS;
+}
+
+CUresult copy(const copy_request &request, CUstream stream, bool wait) {
+  if (wait && capture_forbids_unsafe_call()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  if (bytes_of(request) == 0) return CUDA_SUCCESS;
+  operation op{};
+  if (const CUresult r = make_copy(request, &op); r != CUDA_SUCCESS) return r;
+  if (wait) {
+    op.stage = nullptr;
+    op.brief = false;
+    return enqueue_and_wait(std::move(op), stream);
+  }
+  op.params = share_params(copy_params{values_of(request), handle_of(current_context())});
   return enqueue(stream, std::move(op));
 }
 

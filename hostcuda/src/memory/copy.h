@@ -1,7 +1,8 @@
-// Copy between two ranges of linear memory, one-dimensional or with rows and pitches.
+// Copies between two ranges of linear memory in up to three dimensions, and memsets.
 #pragma once
 
 #include "hostcuda/src/cuda_names.h"
+#include "hostcuda/src/execution.h"
 #include "hostcuda/src/memory/memory_state.h"
 
 namespace hostcuda {
@@ -17,6 +18,7 @@ struct copy_side {
   CUdeviceptr at = 0;
   std::size_t pitch = 0;  // distance between rows; ignored for one row
   CUdevice device = 0;    // the device that accesses the memory
+  std::size_t slice = 0;  // distance between slices; ignored for one slice
 };
 
 struct copy_request {
@@ -25,10 +27,24 @@ struct copy_request {
   copy_side from;
   std::size_t width = 0;  // bytes of a row
   std::size_t rows = 1;
+  std::size_t slices = 1;
 };
+
+// Describes a copy of linear memory, in up to three dimensions. `device` accesses both sides.
+// Errors: INVALID_VALUE; NOT_SUPPORTED for arrays.
+CUresult describe_copy(const char *what, const CUDA_MEMCPY3D &c, CUdevice device,
+                       copy_request *out);
+
+// Checks a copy as CUDA does at the call, and makes its operation. Of zero bytes: one that does
+// nothing.
+CUresult make_copy(const copy_request &request, operation *op);
 
 // Checks the request as CUDA does at the call, then queues it on `stream`; with `wait`, also waits.
 // Errors: INVALID_VALUE (no access, not mapped, bad address), STREAM_CAPTURE_UNSUPPORTED.
 CUresult copy(const copy_request &request, CUstream stream, bool wait);
+
+// The operation of a memset node.
+// Errors: INVALID_VALUE.
+CUresult make_memset(const CUDA_MEMSET_NODE_PARAMS &p, CUdevice device, operation *op);
 
 }  // namespace hostcuda

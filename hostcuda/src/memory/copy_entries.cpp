@@ -1,4 +1,4 @@
-// The copy functions of the driver API. Each creates a copy_request.
+// The one-dimensional copy functions of the driver API. Each creates a copy_request.
 #include "hostcuda/src/context.h"
 #include "hostcuda/src/entry/entry.h"
 #include "hostcuda/src/memory/copy.h"
@@ -31,47 +31,6 @@ CUresult peer(const char *what, CUdeviceptr to, CUcontext to_context, CUdevicept
   if (to_ctx == nullptr || from_ctx == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   return contiguous(what, {side::device, to, bytes, to_ctx->device},
                     {side::device, from, bytes, from_ctx->device}, bytes, stream, wait);
-}
-
-bool describe_side(CUmemorytype type, const void *host, CUdeviceptr device, std::size_t x,
-                   std::size_t y, std::size_t pitch, copy_side *out) {
-  switch (type) {
-    case CU_MEMORYTYPE_HOST:
-      *out = {side::host, address_of(host), pitch, 0};
-      break;
-    case CU_MEMORYTYPE_DEVICE:
-      *out = {side::device, device, pitch, 0};
-      break;
-    case CU_MEMORYTYPE_UNIFIED:
-      *out = {side::unified, device, pitch, 0};
-      break;
-    default:
-      return false;
-  }
-  out->device = current_context()->device;
-  out->at += y * pitch + x;
-  return true;
-}
-
-CUresult rectangle(const char *what, const CUDA_MEMCPY2D *c, CUstream stream, bool wait) {
-  if (c == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (c->srcMemoryType == CU_MEMORYTYPE_ARRAY || c->dstMemoryType == CU_MEMORYTYPE_ARRAY)
-    return CUDA_ERROR_NOT_SUPPORTED;
-  copy_request r;
-  r.what = what;
-  r.width = c->WidthInBytes;
-  r.rows = c->Height;
-  // A pitch of 0 means contiguous rows.
-  const std::size_t from_pitch = c->srcPitch != 0 ? c->srcPitch : c->WidthInBytes;
-  const std::size_t to_pitch = c->dstPitch != 0 ? c->dstPitch : c->WidthInBytes;
-  if (from_pitch < c->WidthInBytes + c->srcXInBytes || to_pitch < c->WidthInBytes + c->dstXInBytes)
-    return CUDA_ERROR_INVALID_VALUE;
-  if (!describe_side(c->srcMemoryType, c->srcHost, c->srcDevice, c->srcXInBytes, c->srcY,
-                     from_pitch, &r.from) ||
-      !describe_side(c->dstMemoryType, c->dstHost, c->dstDevice, c->dstXInBytes, c->dstY, to_pitch,
-                     &r.to))
-    return CUDA_ERROR_INVALID_VALUE;
-  return copy(r, stream, wait);
 }
 
 }  // namespace
@@ -111,11 +70,3 @@ HOSTCUDA_STREAM_ENTRY(cuMemcpyPeerAsync, 4000, needs_context, bytes, stream,
                         return peer("cuMemcpyPeerAsync", to, to_context, from, from_context, bytes,
                                     stream, false);
                       })
-
-HOSTCUDA_SYNC_ENTRY(cuMemcpy2D_v2, 3020, needs_context, 0, (const CUDA_MEMCPY2D *c), (c),
-                    { return rectangle("cuMemcpy2D", c, stream_, true); })
-HOSTCUDA_SYNC_ENTRY(cuMemcpy2DUnaligned_v2, 3020, needs_context, 0, (const CUDA_MEMCPY2D *c), (c),
-                    { return rectangle("cuMemcpy2DUnaligned", c, stream_, true); })
-HOSTCUDA_STREAM_ENTRY(cuMemcpy2DAsync_v2, 3020, needs_context, 0, stream,
-                      (const CUDA_MEMCPY2D *c, CUstream stream), (c, stream),
-                      { return rectangle("cuMemcpy2DAsync", c, stream, false); })

@@ -12,6 +12,7 @@ void release_host_memory(context *ctx);
 // Requires: no other thread is inside the driver.
 void reset_blocks();
 void reset_pools();
+void reset_graph_memory();
 void reset_host_memory();
 
 }  // namespace hostcuda

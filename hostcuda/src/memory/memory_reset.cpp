@@ -32,6 +32,7 @@ void reset_memory() {
   b.handles.clear();
   b.shared_files.clear();
   reset_pools();
+  reset_graph_memory();
   reset_blocks();
   reset_host_memory();
   reset_pages();

@@ -84,6 +84,9 @@ struct chunk {
   std::size_t live = 0;  // number of blocks in it
 };
 
+// Memory of an allocation node of a graph (graph_memory.h). orphan: allocated, without a graph.
+enum class graph_block : unsigned char { no, reserved, allocated, orphan };
+
 // A block allocated by cuMemAlloc, a pool or cuMemAllocManaged.
 struct block {
   std::size_t bytes = 0;
@@ -94,6 +97,7 @@ struct block {
   int location = 0;
   std::uint64_t id = 0;
   bool freeing = false;  // a cuMemFreeAsync is queued
+  graph_block graph = graph_block::no;
 };
 
 // Host memory from cuMemHostAlloc or cuMemHostRegister.

@@ -6,7 +6,9 @@
 #include "hostcuda/src/counters.h"
 #include "hostcuda/src/entry/entry.h"
 #include "hostcuda/src/execution.h"
+#include "hostcuda/src/execution/node_params.h"
 #include "hostcuda/src/memory/bytes.h"
+#include "hostcuda/src/memory/copy.h"
 #include "hostcuda/src/memory/memory_state.h"
 
 namespace hostcuda {
@@ -40,13 +42,10 @@ CUresult run(const fill &f, CUdevice device, bool real) {
   return CUDA_SUCCESS;
 }
 
-CUresult set(const fill &f, CUstream stream, bool wait) {
-  if (wait && capture_forbids_unsafe_call()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  if (f.count == 0 || f.rows == 0) return CUDA_SUCCESS;
+CUresult make_fill(const fill &f, CUdevice device, operation *op) {
   if (f.at == 0 || f.at % f.width != 0) return CUDA_ERROR_INVALID_VALUE;
   if (f.rows > 1 && (f.pitch < f.count * f.width || f.pitch % f.width != 0))
     return CUDA_ERROR_INVALID_VALUE;
-  const CUdevice device = current_context()->device;
   bool real = true;
   {
     memory_registry &b = the_memory();
@@ -59,15 +58,37 @@ CUresult set(const fill &f, CUstream stream, bool wait) {
         k != b.blocks.end() ? k->second.owner == nullptr : containing(b.host, f.at) != b.host.end();
     real = host || !unbacked();
   }
+  op->what = f.what;
+  op->touches = {{f.at, span_of(f), true}};
+  op->body = [f, device, real] { return run(f, device, real); };
+  op->type = CU_GRAPH_NODE_TYPE_MEMSET;
+  return CUDA_SUCCESS;
+}
+
+CUresult set(const fill &f, CUstream stream, bool wait) {
+  if (wait && capture_forbids_unsafe_call()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  if (f.count == 0 || f.rows == 0) return CUDA_SUCCESS;
   operation op{};
-  op.what = f.what;
-  op.touches = {{f.at, span_of(f), true}};
-  op.body = [f, device, real] { return run(f, device, real); };
-  op.type = CU_GRAPH_NODE_TYPE_MEMSET;
-  return wait ? enqueue_and_wait(std::move(op), stream) : enqueue(stream, std::move(op));
+  const CUresult r = make_fill(f, current_context()->device, &op);
+  if (r != CUDA_SUCCESS) return r;
+  if (wait) return enqueue_and_wait(std::move(op), stream);
+  const CUDA_MEMSET_NODE_PARAMS values{f.at,    f.pitch, f.value, static_cast<unsigned>(f.width),
+                                       f.count, f.rows};
+  op.params = share_params(fill_params{values, handle_of(current_context())});
+  return enqueue(stream, std::move(op));
 }
 
 }  // namespace
+
+CUresult make_memset(const CUDA_MEMSET_NODE_PARAMS &p, CUdevice device, operation *op) {
+  if (p.elementSize != 1 && p.elementSize != 2 && p.elementSize != 4)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (p.width == 0 || p.height == 0) return CUDA_ERROR_INVALID_VALUE;
+  return make_fill(
+      {"cuGraphAddMemsetNode", p.dst, p.pitch, p.value, p.elementSize, p.width, p.height}, device,
+      op);
+}
+
 }  // namespace hostcuda
 
 using namespace hostcuda;

@@ -99,7 +99,7 @@ memory_pool *standard_pool_locked(CUdevice device) {
 
 memory_pool *find_pool_locked(CUmemoryPool handle) {
   auto *p = reinterpret_cast<memory_pool *>(handle);
-  return pools().all.count(p) != 0 && !p->destroyed ? p : nullptr;
+  return pools().all.count(p) != 0 && !p->destroyed && !p->hidden ? p : nullptr;
 }
 
 void delete_if_done_locked(memory_pool *p, dead_memory *dead) {

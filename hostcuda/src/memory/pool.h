@@ -18,6 +18,7 @@ struct memory_pool {
   int reuse[3] = {1, 1, 1};
   bool is_default = false;
   bool imported = false;   // has imported blocks only
+  bool hidden = false;     // memory of graphs; has no handle
   bool destroyed = false;  // deleted with its last block
 };
 

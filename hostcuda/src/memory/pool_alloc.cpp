@@ -9,10 +9,27 @@
 
 #include "hostcuda/src/entry/entry.h"
 #include "hostcuda/src/execution.h"
+#include "hostcuda/src/execution/node_params.h"
 #include "hostcuda/src/memory/pool.h"
 
 namespace hostcuda {
 namespace {
+
+// cuMemAllocAsync while the stream captures: an allocation node.
+CUresult capture_allocation(CUdeviceptr *out, std::size_t bytes, const memory_pool *pool,
+                            CUstream stream) {
+  alloc_params p;
+  const CUdevice device = pool->a.location;
+  const CUresult r = make_graph_memory(device, bytes, &p.memory);
+  if (r != CUDA_SUCCESS) return r;
+  p.values.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  p.values.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+  p.values.bytesize = bytes;
+  p.values.dptr = *out = p.memory->at;
+  operation op = graph_alloc_op(p.memory);
+  op.params = share_params(std::move(p));
+  return enqueue(stream, std::move(op));
+}
 
 CUresult allocate(CUdeviceptr *out, std::size_t bytes, memory_pool *pool, CUstream stream) {
   block proto;
@@ -24,6 +41,7 @@ CUresult allocate(CUdeviceptr *out, std::size_t bytes, memory_pool *pool, CUstre
     *out = 0;
     return CUDA_SUCCESS;
   }
+  if (order.capturing) return capture_allocation(out, bytes, pool, stream);
   r = arena_allocate(&pool->a, bytes, proto, out, &order, pool->reuse[0] != 0);
   if (r == CUDA_ERROR_OUT_OF_MEMORY) {
     // Queued frees may release enough memory.
@@ -46,7 +64,7 @@ CUresult allocate(CUdeviceptr *out, std::size_t bytes, memory_pool *pool, CUstre
 CUresult run_queued_free(CUdeviceptr at, std::size_t bytes, std::uint64_t id) {
   memory_registry &b = the_memory();
   {
-    // A graph that is launched again finds another block here, or none.
+    // A reset or the end of a context has removed the block.
     std::shared_lock<std::shared_mutex> look(b.mutex);
     const auto it = b.blocks.find(at);
     if ((it == b.blocks.end() || it->second.id != id) && !arena_is_parked_locked(id))
@@ -70,7 +88,23 @@ CUresult run_queued_free(CUdeviceptr at, std::size_t bytes, std::uint64_t id) {
   return CUDA_SUCCESS;
 }
 
+// cuMemFreeAsync of the memory of a graph, or a free node while the stream captures.
+CUresult free_graph_memory(CUdeviceptr at, CUstream stream, bool capturing) {
+  if (!capturing && state_of_graph_memory(at) != graph_memory_state::allocated)
+    return CUDA_ERROR_INVALID_VALUE;  // no launch has allocated it
+  operation op = graph_free_op(at);
+  op.params = share_params(free_params{at});
+  const CUresult r = enqueue(stream, std::move(op));
+  if (r == CUDA_SUCCESS && !capturing) set_graph_memory(at, false);
+  return r;
+}
+
 CUresult free_async(CUdeviceptr at, CUstream stream) {
+  stream_order order;
+  if (const CUresult r = order_of(stream, &order); r != CUDA_SUCCESS) return r;
+  const bool of_graph = state_of_graph_memory(at) != graph_memory_state::none;
+  if (of_graph) return free_graph_memory(at, stream, order.capturing);
+  if (order.capturing) return CUDA_ERROR_INVALID_VALUE;  // as documented: only graph memory
   std::uint64_t id = 0;
   std::size_t bytes = 0;
   {
