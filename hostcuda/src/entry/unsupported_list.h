@@ -190,10 +190,8 @@
   X(cuMemDiscardBatchAsync_ptsz, 13000) \
   X(cuMemFree, 2000) \
   X(cuMemGetAddressRange, 2000) \
-  X(cuMemGetDefaultMemPool, 13000) \
   X(cuMemGetInfo, 2000) \
   X(cuMemGetLocationInfo, 13040) \
-  X(cuMemGetMemPool, 13000) \
   X(cuMemHostGetDevicePointer, 2020) \
   X(cuMemPrefetchAsync, 8000) \
   X(cuMemPrefetchAsync_ptsz, 8000) \
@@ -203,7 +201,6 @@
   X(cuMemPrefetchBatchAsync_ptsz, 13000) \
   X(cuMemRangeGetAttribute, 8000) \
   X(cuMemRangeGetAttributes, 8000) \
-  X(cuMemSetMemPool, 13000) \
   X(cuMemcpy2D, 2000) \
   X(cuMemcpy2DAsync, 2000) \
   X(cuMemcpy2DUnaligned, 2000) \
@@ -227,10 +224,6 @@
   X(cuMemcpyAtoHAsync_v2_ptsz, 7000) \
   X(cuMemcpyAtoH_v2, 3020) \
   X(cuMemcpyAtoH_v2_ptds, 7000) \
-  X(cuMemcpyBatchAsync, 12080) \
-  X(cuMemcpyBatchAsync_ptsz, 12080) \
-  X(cuMemcpyBatchAsync_v2, 13000) \
-  X(cuMemcpyBatchAsync_v2_ptsz, 13000) \
   X(cuMemcpyDtoA, 2000) \
   X(cuMemcpyDtoA_v2, 3020) \
   X(cuMemcpyDtoA_v2_ptds, 7000) \

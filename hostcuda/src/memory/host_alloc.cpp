@@ -113,10 +113,18 @@ HOSTCUDA_ENTRY(cuMemAllocHost_v2, 3020, needs_context, bytes, (void **out, size_
 HOSTCUDA_ENTRY(cuMemHostAlloc, 2020, needs_context, bytes,
                (void **out, size_t bytes, unsigned flags), { return allocate(out, bytes, flags); })
 
-HOSTCUDA_ENTRY(cuMemFreeHost, 2000, needs_context | ignores_sticky, 0, (void *p), {
+// The address tells the context, so none needs to be current. docs/hostcuda.md
+HOSTCUDA_ENTRY(cuMemFreeHost, 2000, ignores_sticky, 0, (void *p), {
   if (p == nullptr) return CUDA_SUCCESS;
   if (capture_forbids_unsafe_call()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  wait_for_device(current_context()->device);  // as cuMemFree: queued copies may still access it
+  CUdevice device = 0;
+  {
+    std::shared_lock<std::shared_mutex> lock(the_memory().mutex);
+    const auto it = the_memory().host.find(address_of(p));
+    if (it == the_memory().host.end() || it->second.ctx == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    device = it->second.ctx->device;
+  }
+  wait_for_device(device);  // as cuMemFree: queued copies may still access it
   return remove(address_of(p), false, CUDA_ERROR_INVALID_VALUE);
 })
 

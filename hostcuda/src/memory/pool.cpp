@@ -57,12 +57,6 @@ std::size_t limit_of([[maybe_unused]] const CUmemPoolProps &props) {
   return 0;
 }
 
-// Checks a device argument of a pool function.
-CUresult check_device(CUdevice device) {
-  if (!current_settings().machine.has_pools) return CUDA_ERROR_NOT_SUPPORTED;
-  return valid_device(device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
-}
-
 }  // namespace
 
 memory_pool *add_pool_locked(CUdevice device) {
@@ -239,29 +233,3 @@ HOSTCUDA_ENTRY(cuMemPoolGetAccess, 11020, needs_pools, 0,
                  *flags = static_cast<CUmemAccess_flags>(access_of(p->access, location->id));
                  return CUDA_SUCCESS;
                })
-
-HOSTCUDA_ENTRY(cuDeviceGetDefaultMemPool, 11020, plain, 0, (CUmemoryPool * out, CUdevice device), {
-  if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (CUresult r = check_device(device); r != CUDA_SUCCESS) return r;
-  exclusive lock(the_memory().mutex);
-  *out = handle_of_pool(standard_pool_locked(device));
-  return CUDA_SUCCESS;
-})
-
-HOSTCUDA_ENTRY(cuDeviceGetMemPool, 11020, plain, 0, (CUmemoryPool * out, CUdevice device), {
-  if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (CUresult r = check_device(device); r != CUDA_SUCCESS) return r;
-  exclusive lock(the_memory().mutex);
-  memory_pool *p = pools().current[device];
-  *out = handle_of_pool(p != nullptr ? p : standard_pool_locked(device));
-  return CUDA_SUCCESS;
-})
-
-HOSTCUDA_ENTRY(cuDeviceSetMemPool, 11020, plain, 0, (CUdevice device, CUmemoryPool handle), {
-  if (CUresult r = check_device(device); r != CUDA_SUCCESS) return r;
-  exclusive lock(the_memory().mutex);
-  memory_pool *p = find_pool_locked(handle);
-  if (p == nullptr || p->imported || p->a.location != device) return CUDA_ERROR_INVALID_VALUE;
-  pools().current[device] = p;
-  return CUDA_SUCCESS;
-})
