@@ -4,6 +4,13 @@
 
 #include "execution_fixture.h"
 
+// The functions for edges have an argument more since CUDA 13.
+#if CUDA_VERSION >= 13000
+#define WITHOUT_DATA(count) nullptr, count
+#else
+#define WITHOUT_DATA(count) count
+#endif
+
 namespace hostcuda_tests {
 namespace {
 
@@ -95,7 +102,7 @@ TEST_F(graph_nodes_test, RunsInTheOrderOfItsEdgesInEverySeed) {
     const CUgraphNode right = host(g, &notes[2], {first});
     const CUgraphNode from[] = {left, right};
     const CUgraphNode to[] = {last, last};
-    ASSERT_EQ(cuGraphAddDependencies(g, from, to, nullptr, 2), CUDA_SUCCESS);
+    ASSERT_EQ(cuGraphAddDependencies(g, from, to, WITHOUT_DATA(2)), CUDA_SUCCESS);
     run(instantiate(g));
     ASSERT_EQ(j.order.size(), 4U);
     EXPECT_EQ(j.order.front(), 0);
@@ -147,21 +154,21 @@ TEST_F(graph_nodes_test, ReportsItsNodesAndEdges) {
   EXPECT_EQ(type, CU_GRAPH_NODE_TYPE_EMPTY);
   CUgraphNode from[4] = {}, to[4] = {};
   std::size_t count = 4;
-  ASSERT_EQ(cuGraphGetEdges(graph_, from, to, nullptr, &count), CUDA_SUCCESS);
+  ASSERT_EQ(cuGraphGetEdges(graph_, from, to, WITHOUT_DATA(&count)), CUDA_SUCCESS);
   ASSERT_EQ(count, 3U);
   EXPECT_EQ(from[0], a);
   EXPECT_EQ(to[0], b);
   EXPECT_EQ(from[3], nullptr);
   count = 4;
-  ASSERT_EQ(cuGraphNodeGetDependentNodes(a, to, nullptr, &count), CUDA_SUCCESS);
+  ASSERT_EQ(cuGraphNodeGetDependentNodes(a, to, WITHOUT_DATA(&count)), CUDA_SUCCESS);
   EXPECT_EQ(count, 2U);
   count = 4;
-  ASSERT_EQ(cuGraphNodeGetDependencies(c, from, nullptr, &count), CUDA_SUCCESS);
+  ASSERT_EQ(cuGraphNodeGetDependencies(c, from, WITHOUT_DATA(&count)), CUDA_SUCCESS);
   EXPECT_EQ(count, 2U);
   ASSERT_EQ(cuGraphDestroyNode(a), CUDA_SUCCESS);
   EXPECT_EQ(cuGraphDestroyNode(a), CUDA_ERROR_INVALID_VALUE);
   count = 0;
-  ASSERT_EQ(cuGraphNodeGetDependencies(c, nullptr, nullptr, &count), CUDA_SUCCESS);
+  ASSERT_EQ(cuGraphNodeGetDependencies(c, nullptr, WITHOUT_DATA(&count)), CUDA_SUCCESS);
   EXPECT_EQ(count, 1U);
   EXPECT_EQ(node_count(graph_), 2U);
 }
@@ -176,18 +183,19 @@ TEST_F(graph_nodes_test, RefusesForeignNodesRepeatedEdgesAndCycles) {
   EXPECT_EQ(cuGraphAddEmptyNode(&out, graph_, &foreign, 1), CUDA_ERROR_INVALID_VALUE);
   const CUgraphNode twice[] = {a, a};
   EXPECT_EQ(cuGraphAddEmptyNode(&out, graph_, twice, 2), CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(cuGraphAddDependencies(graph_, &a, &b, nullptr, 1), CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(cuGraphAddDependencies(graph_, &a, &a, nullptr, 1), CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(cuGraphAddDependencies(graph_, &foreign, &b, nullptr, 1), CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(cuGraphRemoveDependencies(graph_, &b, &a, nullptr, 1), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuGraphAddDependencies(graph_, &a, &b, WITHOUT_DATA(1)), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuGraphAddDependencies(graph_, &a, &a, WITHOUT_DATA(1)), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuGraphAddDependencies(graph_, &foreign, &b, WITHOUT_DATA(1)),
+            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuGraphRemoveDependencies(graph_, &b, &a, WITHOUT_DATA(1)), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(node_count(graph_), 2U);
-  ASSERT_EQ(cuGraphAddDependencies(graph_, &b, &a, nullptr, 1), CUDA_SUCCESS);
+  ASSERT_EQ(cuGraphAddDependencies(graph_, &b, &a, WITHOUT_DATA(1)), CUDA_SUCCESS);
   CUDA_GRAPH_INSTANTIATE_PARAMS p{};
   CUgraphExec exec = nullptr;
   EXPECT_EQ(cuGraphInstantiateWithParams(&exec, graph_, &p), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(p.result_out, CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE);
   EXPECT_TRUE(p.hErrNode_out == a || p.hErrNode_out == b);
-  ASSERT_EQ(cuGraphRemoveDependencies(graph_, &b, &a, nullptr, 1), CUDA_SUCCESS);
+  ASSERT_EQ(cuGraphRemoveDependencies(graph_, &b, &a, WITHOUT_DATA(1)), CUDA_SUCCESS);
   EXPECT_EQ(cuGraphInstantiateWithParams(&exec, graph_, &p), CUDA_SUCCESS);
 }
 
