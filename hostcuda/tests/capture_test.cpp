@@ -77,6 +77,30 @@ TEST_F(capture_test, AStreamThatIsNotJoinedBackIsUnjoined) {
   EXPECT_EQ(g, nullptr);
 }
 
+// Regression: cuda.core destroys a stream after it has joined it back, before the capture ends.
+TEST_F(capture_test, AJoinedStreamCanBeDestroyedBeforeTheEnd) {
+  const CUstream a = make_stream();
+  for (const bool joined : {true, false}) {
+    const CUstream b = make_stream();
+    const CUevent fork = make_event();
+    const CUevent join = make_event();
+    journal j;
+    note n{&j, 1};
+    ASSERT_EQ(cuStreamBeginCapture(a, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+    ASSERT_EQ(cuEventRecord(fork, a), CUDA_SUCCESS);
+    ASSERT_EQ(cuStreamWaitEvent(b, fork, 0), CUDA_SUCCESS);
+    ASSERT_EQ(cuLaunchHostFunc(b, write_note, &n), CUDA_SUCCESS);
+    ASSERT_EQ(cuEventRecord(join, b), CUDA_SUCCESS);
+    if (joined) {
+      ASSERT_EQ(cuStreamWaitEvent(a, join, 0), CUDA_SUCCESS);
+    }
+    ASSERT_EQ(cuStreamDestroy(b), CUDA_SUCCESS);
+    CUgraph g = nullptr;
+    EXPECT_EQ(cuStreamEndCapture(a, &g),
+              joined ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
+  }
+}
+
 TEST_F(capture_test, WaitingForACapturingStreamInvalidatesTheCapture) {
   const CUstream s = make_stream();
   ASSERT_EQ(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);

@@ -123,6 +123,15 @@ void drop_capture(capture &cap) {
   }
 }
 
+void leave_capture(const std::shared_ptr<stream> &s) {
+  if (s->cap->origin.lock() == s) {
+    drop_capture(*s->cap);
+    return;
+  }
+  s->cap.reset();
+  s->tail.clear();
+}
+
 bool invalidate_blocking(const execution &exec) {
   bool any = false;
   for (const auto &s : exec.streams) {

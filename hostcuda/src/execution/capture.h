@@ -26,6 +26,9 @@ void record_in_capture(stream &s, operation &&op);
 // Makes the next operation of `s` depend on `tail`. If `s` is not capturing, it joins `cap`.
 CUresult join_capture(const std::shared_ptr<stream> &s, const std::shared_ptr<capture> &cap,
                       const std::vector<graph_node *> &tail);
+// For a stream that is destroyed: ends the capture that it has begun, or leaves the capture of
+// another stream, which keeps the nodes.
+void leave_capture(const std::shared_ptr<stream> &s);
 // Ends the capture of all streams that take part in it, and removes it.
 void drop_capture(capture &cap);
 // As capture_forbids_unsafe_call() in execution.h.

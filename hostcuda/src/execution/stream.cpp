@@ -43,7 +43,7 @@ CUresult destroy_stream(CUstream handle) {
   const auto found = e.streams.find(handle);
   if (found == e.streams.end()) return CUDA_ERROR_INVALID_HANDLE;
   const auto s = found->second;
-  if (s->cap) drop_capture(*s->cap);
+  if (s->cap) leave_capture(s);
   e.streams.erase(found);
   counters().live_streams.fetch_sub(1);
   // Queued work still runs; the stream is removed afterwards. Ends a hold, because the handle is
