@@ -274,6 +274,36 @@ TEST_F(graph_nodes_test, ALaunchInACaptureIsAChildGraphAndRunsOnce) {
   EXPECT_EQ(j.order.size(), 1U);
 }
 
+// cuda.core embeds a graph in a capture like this.
+TEST_F(graph_nodes_test, ANodeCanBeAddedToACapture) {
+  journal j;
+  note notes[3] = {{&j, 1}, {&j, 2}, {&j, 3}};
+  const CUstream s = make_stream();
+  CUgraphNode node = nullptr;
+  ASSERT_EQ(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  ASSERT_EQ(cuLaunchHostFunc(s, write_note, &notes[0]), CUDA_SUCCESS);
+  CUstreamCaptureStatus status{};
+  CUgraph into = nullptr;
+  const CUgraphNode *tail = nullptr;
+  std::size_t count = 0;
+  ASSERT_EQ(cuStreamGetCaptureInfo(s, &status, nullptr, &into, &tail, WITHOUT_DATA(&count)),
+            CUDA_SUCCESS);
+  CUgraphExec exec = nullptr;
+  EXPECT_EQ(cuGraphInstantiateWithFlags(&exec, into, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuGraphDestroy(into), CUDA_ERROR_INVALID_VALUE);
+  node = host(into, &notes[1], {tail, tail + count});
+  CUgraphNode foreign = host(graph_, &notes[1]);
+  constexpr unsigned set = CU_STREAM_SET_CAPTURE_DEPENDENCIES;
+  EXPECT_EQ(cuStreamUpdateCaptureDependencies(s, &foreign, WITHOUT_DATA(1), set),
+            CUDA_ERROR_INVALID_VALUE);
+  ASSERT_EQ(cuStreamUpdateCaptureDependencies(s, &node, WITHOUT_DATA(1), set), CUDA_SUCCESS);
+  ASSERT_EQ(cuLaunchHostFunc(s, write_note, &notes[2]), CUDA_SUCCESS);
+  CUgraph g = nullptr;
+  ASSERT_EQ(cuStreamEndCapture(s, &g), CUDA_SUCCESS);
+  run(instantiate(g));
+  EXPECT_EQ(j.order, (std::vector<int>{1, 2, 3}));
+}
+
 TEST_F(graph_nodes_test, EventsOrderAGraphWithStreams) {
   const CUevent before = make_event();
   const CUevent done = make_event();

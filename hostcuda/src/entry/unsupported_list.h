@@ -301,10 +301,6 @@
   X(cuStreamGetGreenCtx, 12040) \
   X(cuStreamSetAttribute, 11000) \
   X(cuStreamSetAttribute_ptsz, 11000) \
-  X(cuStreamUpdateCaptureDependencies, 11030) \
-  X(cuStreamUpdateCaptureDependencies_ptsz, 11030) \
-  X(cuStreamUpdateCaptureDependencies_v2, 12030) \
-  X(cuStreamUpdateCaptureDependencies_v2_ptsz, 12030) \
   X(cuStreamWaitValue32, 8000) \
   X(cuStreamWaitValue32_ptsz, 8000) \
   X(cuStreamWaitValue64, 9000) \

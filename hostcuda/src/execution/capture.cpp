@@ -107,6 +107,26 @@ CUresult get_capture_info(CUstream handle, const capture_info &out) {
   return CUDA_SUCCESS;
 }
 
+// Adds to or replaces the dependencies of the next captured operation.
+CUresult update_dependencies(CUstream handle, const CUgraphNode *nodes, size_t count,
+                             unsigned flags) {
+  if (flags > CU_STREAM_SET_CAPTURE_DEPENDENCIES || (count != 0 && nodes == nullptr))
+    return CUDA_ERROR_INVALID_VALUE;
+  stream_call call(handle);
+  if (!call.s) return call.error();
+  auto &s = *call.s;
+  if (!s.cap) return CUDA_ERROR_ILLEGAL_STATE;
+  if (s.cap->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  auto tail = flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES ? std::vector<graph_node *>{} : s.tail;
+  for (size_t i = 0; i < count; ++i) {
+    graph_node *const n = find_node(nodes[i]);
+    if (n == nullptr || n->owner != s.cap->into.get()) return CUDA_ERROR_INVALID_VALUE;
+    if (std::find(tail.begin(), tail.end(), n) == tail.end()) tail.push_back(n);
+  }
+  s.tail = std::move(tail);
+  return CUDA_SUCCESS;
+}
+
 }  // namespace
 
 void drop_capture(capture &cap) {
@@ -226,6 +246,24 @@ HOSTCUDA_STREAM_ENTRY(cuStreamGetCaptureInfo_v3, 12030, plain, 0, stream,
 #else
 HOSTCUDA_NOT_PROVIDED(cuStreamGetCaptureInfo_v3, 12030)
 HOSTCUDA_NOT_PROVIDED(cuStreamGetCaptureInfo_v3_ptsz, 12030)
+#endif
+
+HOSTCUDA_STREAM_ENTRY(cuStreamUpdateCaptureDependencies, 11030, plain, 0, stream,
+                      (CUstream stream, CUgraphNode *nodes, size_t count, unsigned flags),
+                      (stream, nodes, count, flags),
+                      { return update_dependencies(stream, nodes, count, flags); })
+
+#if CUDA_VERSION >= 12030
+HOSTCUDA_STREAM_ENTRY(cuStreamUpdateCaptureDependencies_v2, 12030, plain, 0, stream,
+                      (CUstream stream, CUgraphNode *nodes, const CUgraphEdgeData *edges,
+                       size_t count, unsigned flags),
+                      (stream, nodes, edges, count, flags), {
+                        (void)edges;  // edges have no data
+                        return update_dependencies(stream, nodes, count, flags);
+                      })
+#else
+HOSTCUDA_NOT_PROVIDED(cuStreamUpdateCaptureDependencies_v2, 12030)
+HOSTCUDA_NOT_PROVIDED(cuStreamUpdateCaptureDependencies_v2_ptsz, 12030)
 #endif
 
 HOSTCUDA_ENTRY(cuThreadExchangeStreamCaptureMode, 10010, plain, 0, (CUstreamCaptureMode * mode), {
