@@ -243,17 +243,19 @@ allocator_core::~allocator_core() {
 // `locked`: the arena whose fast path refused the request, still locked; or nullptr.
 result<void *> allocator_core::serve(std::size_t bytes, stream_ref named,
                                      const allocate_options &options, arena *locked) {
+  bool searched = false;
   if (locked != nullptr) {
     const std::lock_guard lock(locked->lock, std::adopt_lock);
-    if (locked->stream == named && locked->counted().pending_free == 0) {
+    searched = locked->stream == named && locked->counted().pending_free == 0;
+    if (searched) {
       void *const block = locked->allocate_not_reused(request_for(bytes, options.alignment));
       if (block != nullptr) return block;
     }
   }
-  return serve_unlocked(bytes, named, options, locked != nullptr);
+  return serve_unlocked(bytes, named, options, searched);
 }
 
-// `searched`: its arena has no memory for it.
+// `searched`: the arena of the stream has no memory for it.
 [[gnu::noinline]] result<void *> allocator_core::serve_unlocked(std::size_t bytes, stream_ref named,
                                                                 const allocate_options &options,
                                                                 bool searched) {
