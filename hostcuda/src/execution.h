@@ -75,7 +75,9 @@ struct operation {
   place_in_time *place = nullptr;         // filled before it can run
   CUgraphNodeType type = CU_GRAPH_NODE_TYPE_MEMCPY;  // its type in a graph
   std::shared_ptr<const node_params> params{};       // those of its node in a graph
-  std::function<void(vector_clock *)> waits{};       // adds what it waits for; under engine::mu
+  // Makes `params` if the stream captures. enqueue() calls it before it returns, or never.
+  std::function<std::shared_ptr<const node_params>()> describe{};
+  std::function<void(vector_clock *)> waits{};  // adds what it waits for; under engine::mu
   // Called under engine::mu when it has its position, before it can run.
   std::function<void(const stream &, const node &)> queued{};
 };

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "hostcuda/src/execution/capture.h"
 #include "hostcuda/src/execution/engine.h"
@@ -79,10 +80,12 @@ CUresult enqueue(CUstream handle, operation op) {
   if (!op.run_while_capturing) {
     if (const CUresult r = capture_gate(*s, false); r != CUDA_SUCCESS) return r;
     if (s->cap) {
+      if (op.describe) op.params = std::exchange(op.describe, nullptr)();
       record_in_capture(*s, std::move(op));
       return CUDA_SUCCESS;
     }
   }
+  op.describe = nullptr;
   if (const CUresult r = sticky_of(*s); r != CUDA_SUCCESS) return r;
   place_in_time *const place = op.place;
   vector_clock waits;

@@ -49,21 +49,20 @@ CUresult instantiate(CUgraphExec *out, CUgraph handle, unsigned long long flags,
   if ((flags & ~allowed) != 0) return CUDA_ERROR_INVALID_VALUE;
   auto &e = the_engine();
   engine_lock lock(e.mu);
-  const auto found = e.graphs.find(handle);
-  if (found == e.graphs.end() || found->second->capturing) return CUDA_ERROR_INVALID_VALUE;
-  graph &g = *found->second;
-  const bool memory = has_memory_nodes(g);
-  if (memory && !g.instance.expired()) return CUDA_ERROR_NOT_SUPPORTED;  // one at a time
+  const auto g = find_graph(handle);
+  if (!g || g->capturing) return CUDA_ERROR_INVALID_VALUE;
+  const bool memory = has_memory_nodes(*g);
+  if (memory && !g->instance.expired()) return CUDA_ERROR_NOT_SUPPORTED;  // one at a time
   const graph_node *bad = nullptr;
   auto exec = std::make_shared<graph_exec>();
   exec->flags = flags;
-  exec->plan = make_plan(g, &bad);
+  exec->plan = make_plan(*g, &bad);
   if (!exec->plan) {
     if (error_node != nullptr) *error_node = const_cast<graph_node *>(bad)->handle();
     return CUDA_ERROR_INVALID_VALUE;
   }
-  exec->body = copy_graph(g, false);
-  if (memory) g.instance = exec;
+  exec->body = copy_graph(*g, false);
+  if (memory) g->instance = exec;
   *out = new_handle<CUgraphExec>(4);
   e.graph_execs[*out] = std::move(exec);
   return CUDA_SUCCESS;
@@ -124,12 +123,10 @@ CUresult launch_graph(CUgraphExec handle, CUstream stream) {
     const auto &settings = current_settings();
     if (settings.schedule != schedule_kind::threads) seed = mix(settings.seed, e.next_serial) | 1;
   }
-  bool capturing = false;
   if (!plan->allocates.empty() || !plan->frees.empty()) {
     stream_order order;
     if (const CUresult r = order_of(stream, &order); r != CUDA_SUCCESS) return r;
-    capturing = order.capturing;
-    if (capturing) return CUDA_ERROR_NOT_SUPPORTED;  // a child graph has no memory nodes
+    if (order.capturing) return CUDA_ERROR_NOT_SUPPORTED;  // a child graph has no memory nodes
     const bool auto_free = (exec->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
     if (const CUresult r = check_memory(*plan, auto_free); r != CUDA_SUCCESS) return r;
   }
@@ -139,7 +136,7 @@ CUresult launch_graph(CUgraphExec handle, CUstream stream) {
   operation op{"cuGraphLaunch", plan->touches,
                [plan, seed, recorded] { return run_plan(*plan, seed, recorded); }};
   op.type = CU_GRAPH_NODE_TYPE_GRAPH;
-  op.params = share_params(child_params{exec->body});  // while a stream captures
+  op.describe = [&exec] { return share_params(child_params{exec->body}); };
   op.waits = [plan](vector_clock *clock) {
     for (const CUevent event : plan->waits) {
       const auto ev = find_event(event);

@@ -103,7 +103,7 @@ CUresult launch_host_function(CUstream stream, CUhostFn fn, void *user) {
                  return CUDA_SUCCESS;
                }};
   op.type = CU_GRAPH_NODE_TYPE_HOST;
-  op.params = share_params(CUDA_HOST_NODE_PARAMS{fn, user});
+  op.describe = [=] { return share_params(CUDA_HOST_NODE_PARAMS{fn, user}); };
   return enqueue(stream, std::move(op));
 }
 

@@ -191,6 +191,14 @@ CUresult make_copy(const copy_request &request, operation *op) {
   return CUDA_SUCCESS;
 }
 
+CUresult queue_copy(const copy_request &request, operation op, CUstream stream) {
+  if (bytes_of(request) == 0) return CUDA_SUCCESS;
+  op.describe = [&request] {
+    return share_params(copy_params{values_of(request), handle_of(current_context())});
+  };
+  return enqueue(stream, std::move(op));
+}
+
 CUresult copy(const copy_request &request, CUstream stream, bool wait) {
   if (wait && capture_forbids_unsafe_call()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   if (bytes_of(request) == 0) return CUDA_SUCCESS;
@@ -201,8 +209,7 @@ CUresult copy(const copy_request &request, CUstream stream, bool wait) {
     op.brief = false;
     return enqueue_and_wait(std::move(op), stream);
   }
-  op.params = share_params(copy_params{values_of(request), handle_of(current_context())});
-  return enqueue(stream, std::move(op));
+  return queue_copy(request, std::move(op), stream);
 }
 
 }  // namespace hostcuda

@@ -39,6 +39,9 @@ CUresult describe_copy(const char *what, const CUDA_MEMCPY3D &c, CUdevice device
 // nothing.
 CUresult make_copy(const copy_request &request, operation *op);
 
+// Queues the operation that make_copy() has made of the request.
+CUresult queue_copy(const copy_request &request, operation op, CUstream stream);
+
 // Checks the request as CUDA does at the call, then queues it on `stream`; with `wait`, also waits.
 // Errors: INVALID_VALUE (no access, not mapped, bad address), STREAM_CAPTURE_UNSUPPORTED.
 CUresult copy(const copy_request &request, CUstream stream, bool wait);

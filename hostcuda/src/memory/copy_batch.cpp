@@ -1,4 +1,5 @@
 // cuMemcpyBatchAsync: several copies in one call, in no order among themselves.
+#include <utility>
 #include <vector>
 
 #include "hostcuda/src/context.h"
@@ -41,19 +42,21 @@ CUresult run_batch(const copy_batch &b, size_t *failed, CUstream stream) {
     return CUDA_ERROR_INVALID_VALUE;
   const CUdevice device = current_context()->device;
   std::vector<copy_request> all(b.count);
+  std::vector<operation> ops(b.count);
   for (size_t i = 0; i < b.count; ++i) {
     all[i].what = "cuMemcpyBatchAsync";
     all[i].width = b.bytes[i];
     all[i].to = {side::unified, b.to[i], b.bytes[i], device};
     all[i].from = {side::unified, b.from[i], b.bytes[i], device};
-    operation op{};
-    if (const CUresult r = make_copy(all[i], &op); r != CUDA_SUCCESS) {
+    if (const CUresult r = make_copy(all[i], &ops[i]); r != CUDA_SUCCESS) {
       if (failed != nullptr) *failed = i;
       return r;
     }
   }
-  for (const copy_request &r : all)
-    if (const CUresult status = copy(r, stream, false); status != CUDA_SUCCESS) return status;
+  for (size_t i = 0; i < b.count; ++i) {
+    const CUresult r = queue_copy(all[i], std::move(ops[i]), stream);
+    if (r != CUDA_SUCCESS) return r;
+  }
   return CUDA_SUCCESS;
 }
 

@@ -72,9 +72,11 @@ CUresult set(const fill &f, CUstream stream, bool wait) {
   const CUresult r = make_fill(f, current_context()->device, &op);
   if (r != CUDA_SUCCESS) return r;
   if (wait) return enqueue_and_wait(std::move(op), stream);
-  const CUDA_MEMSET_NODE_PARAMS values{f.at,    f.pitch, f.value, static_cast<unsigned>(f.width),
-                                       f.count, f.rows};
-  op.params = share_params(fill_params{values, handle_of(current_context())});
+  op.describe = [&f] {
+    const CUDA_MEMSET_NODE_PARAMS values{f.at,    f.pitch, f.value, static_cast<unsigned>(f.width),
+                                         f.count, f.rows};
+    return share_params(fill_params{values, handle_of(current_context())});
+  };
   return enqueue(stream, std::move(op));
 }
 
