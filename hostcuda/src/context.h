@@ -37,8 +37,7 @@ struct context_state {
   context ctx;
   std::mutex life;        // serialises the activation of a primary context
   unsigned retained = 0;  // primary context only; guarded by context_table::mutex
-  unsigned attached =
-      0;  // uses in addition to that of cuCtxCreate; guarded by context_table::mutex
+  unsigned attached = 0;  // uses besides that of cuCtxCreate; guarded by context_table::mutex
   std::set<context *> peers;
   // Default values of CUlimit, in the order of the enumeration, as on a large GPU.
   std::size_t limits[kLimits] = {1024, std::size_t{1} << 20, std::size_t{8} << 20, 2, 2048, 64, 0,

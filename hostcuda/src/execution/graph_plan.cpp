@@ -1,5 +1,5 @@
 // Plans of executable graphs: the nodes of a graph and its child graphs, in one list.
-#include <map>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -75,7 +75,7 @@ class planner {
     plan_.successors.emplace_back();
     plan_.indegree.push_back(0);
     for (const touch &t : op.touches) {
-      if (seen_.try_emplace({t.at, t.bytes, t.write}, true).second) plan_.touches.push_back(t);
+      if (seen_.emplace(t.at, t.bytes, t.write).second) plan_.touches.push_back(t);
     }
     if (!op.params) return i;
     if (const auto *const ev = std::get_if<event_params>(&op.params->of)) {
@@ -98,7 +98,7 @@ class planner {
   }
 
   graph_plan &plan_;
-  std::map<std::tuple<CUdeviceptr, std::size_t, bool>, bool> seen_;
+  std::set<std::tuple<CUdeviceptr, std::size_t, bool>> seen_;  // address, bytes, write
 };
 
 }  // namespace

@@ -32,16 +32,11 @@ object_registry &the_objects() {
   return *r;
 }
 
-// Drops references and runs the destructor with the last one, without the lock.
-void drop_references(const std::shared_ptr<user_object> &o, std::uint64_t user_object::*counter,
-                     unsigned count) {
-  auto &r = the_objects();
-  {
-    std::lock_guard<std::mutex> lock(r.mu);
-    (*o).*counter -= count;
-    if (o->held + o->of_graphs != 0 || r.all.erase(o->handle) == 0) return;
-  }
-  o->destroy(o->data);
+// Drops references. Returns whether they were the last ones: then the caller runs the destructor,
+// without the lock.
+bool drop_locked(user_object &o, std::uint64_t user_object::*counter, unsigned count) {
+  o.*counter -= count;
+  return o.held + o.of_graphs == 0 && the_objects().all.erase(o.handle) != 0;
 }
 
 std::shared_ptr<user_object> find_object_locked(CUuserObject handle) {
@@ -78,13 +73,12 @@ CUresult retain_object(CUuserObject handle, unsigned count) {
 }
 
 CUresult release_object(CUuserObject handle, unsigned count) {
-  std::shared_ptr<user_object> o;
-  {
-    std::lock_guard<std::mutex> lock(the_objects().mu);
-    o = find_object_locked(handle);
-    if (!o || count == 0 || o->held < count) return CUDA_ERROR_INVALID_VALUE;
-  }
-  drop_references(o, &user_object::held, count);
+  std::unique_lock<std::mutex> lock(the_objects().mu);
+  const auto o = find_object_locked(handle);
+  if (!o || count == 0 || o->held < count) return CUDA_ERROR_INVALID_VALUE;
+  const bool last = drop_locked(*o, &user_object::held, count);
+  lock.unlock();
+  if (last) o->destroy(o->data);
   return CUDA_SUCCESS;
 }
 
@@ -110,7 +104,11 @@ object_references &object_references::operator=(object_references other) noexcep
 }
 
 object_references::~object_references() {
-  if (object_ && count_ != 0) drop_references(object_, &user_object::of_graphs, count_);
+  if (!object_ || count_ == 0) return;
+  std::unique_lock<std::mutex> lock(the_objects().mu);
+  const bool last = drop_locked(*object_, &user_object::of_graphs, count_);
+  lock.unlock();
+  if (last) object_->destroy(object_->data);
 }
 
 void object_references::merge(object_references &&other) {

@@ -159,17 +159,8 @@ HOSTCUDA_ENTRY(cuMemPoolImportFromShareableHandle, 11020, needs_pools, 0,
                 unsigned long long flags),
                {
                  if (out == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
-                 switch (static_cast<int>(type)) {
-                   case 1:
-                     return import_pool(static_cast<int>(reinterpret_cast<intptr_t>(shared)), out);
-                   case 2:
-                   case 4:  // the two WIN32 kinds
-                     return CUDA_ERROR_NOT_SUPPORTED;
-                   case 8:
-                     return CUDA_ERROR_NOT_PERMITTED;  // fabric without IMEX
-                   default:
-                     return CUDA_ERROR_INVALID_VALUE;
-                 }
+                 if (const CUresult r = check_import_type(type); r != CUDA_SUCCESS) return r;
+                 return import_pool(static_cast<int>(reinterpret_cast<intptr_t>(shared)), out);
                })
 
 HOSTCUDA_ENTRY(cuMemPoolExportPointer, 11020, needs_pools, 0,

@@ -81,6 +81,20 @@ CUresult check_properties(const CUmemAllocationProp *prop, int *location) {
   return check_handle_types(*prop);
 }
 
+CUresult check_import_type(CUmemAllocationHandleType type) {
+  switch (static_cast<int>(type)) {
+    case 1:
+      return CUDA_SUCCESS;
+    case 2:
+    case 4:  // the two WIN32 kinds
+      return CUDA_ERROR_NOT_SUPPORTED;
+    case 8:
+      return CUDA_ERROR_NOT_PERMITTED;  // fabric without IMEX
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
 std::string share_name(const CUmemAllocationProp &prop) {
   char name[128];
   std::snprintf(name, sizeof name, "hostcuda-vmm:%d:%d:%d:%d:%d",

@@ -13,6 +13,9 @@ namespace hostcuda {
 // kHostLocation. Returns an error if the machine does not support them.
 CUresult check_properties(const CUmemAllocationProp *prop, int *location);
 
+// Whether memory can be imported from a handle of this type: only from a descriptor.
+CUresult check_import_type(CUmemAllocationHandleType type);
+
 // The file of a shareable allocation stores the allocation's properties, so that an importer can
 // recognise and report them: in its name and, for common properties, also in its mode, because
 // reading the mode takes a third of the time.

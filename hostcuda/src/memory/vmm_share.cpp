@@ -96,17 +96,8 @@ HOSTCUDA_ENTRY(cuMemImportFromShareableHandle, 10020, needs_vmm, 0,
                 CUmemAllocationHandleType type),
                {
                  if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
-                 switch (static_cast<int>(type)) {
-                   case 1:
-                     return import_fd(static_cast<int>(reinterpret_cast<intptr_t>(shared)), handle);
-                   case 2:
-                   case 4:  // the two WIN32 kinds
-                     return CUDA_ERROR_NOT_SUPPORTED;
-                   case 8:
-                     return CUDA_ERROR_NOT_PERMITTED;  // fabric without IMEX
-                   default:
-                     return CUDA_ERROR_INVALID_VALUE;
-                 }
+                 if (const CUresult r = check_import_type(type); r != CUDA_SUCCESS) return r;
+                 return import_fd(static_cast<int>(reinterpret_cast<intptr_t>(shared)), handle);
                })
 
 HOSTCUDA_ENTRY(cuMemGetHandleForAddressRange, 11070, plain, 0,
