@@ -9,20 +9,13 @@ bool valid_direction(cudaMemcpyKind kind) {
   return kind >= cudaMemcpyHostToHost && kind <= cudaMemcpyDefault;
 }
 
-// The driver has the synchronous functions in two variants, and cuMemcpy has no stream parameter.
-CUresult copy_now(CUdeviceptr to, CUdeviceptr from, size_t bytes, cudaStream_t stream) {
-  return stream == nullptr ? CUDART_DRIVER(cuMemcpy)(to, from, bytes)
-                           : CUDART_DRIVER_PTDS(cuMemcpy)(to, from, bytes);
-}
-
 cudaError_t copy_linear(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
                         cudaStream_t stream, bool wait) {
   if (!valid_direction(kind)) return cudaErrorInvalidMemcpyDirection;
   CUDART_TRY(bind());
   if (bytes == 0) return cudaSuccess;
   if (to == nullptr || from == nullptr) return cudaErrorInvalidValue;
-  if (wait) return from_driver(copy_now(address_of(to), address_of(from), bytes, stream));
-  return from_driver(CUDART_DRIVER(cuMemcpyAsync)(address_of(to), address_of(from), bytes, stream));
+  return copy_bytes(address_of(to), address_of(from), bytes, stream, wait);
 }
 
 cudaError_t copy_peer(void *to, int to_device, const void *from, int from_device, size_t bytes,
@@ -41,6 +34,15 @@ cudaError_t copy_peer(void *to, int to_device, const void *from, int from_device
 }
 
 }  // namespace
+
+// The driver has the synchronous function in two variants, without a stream parameter.
+cudaError_t copy_bytes(CUdeviceptr to, CUdeviceptr from, size_t bytes, cudaStream_t stream,
+                       bool wait) {
+  if (!wait) return from_driver(CUDART_DRIVER(cuMemcpyAsync)(to, from, bytes, stream));
+  return from_driver(stream == nullptr ? CUDART_DRIVER(cuMemcpy)(to, from, bytes)
+                                       : CUDART_DRIVER_PTDS(cuMemcpy)(to, from, bytes));
+}
+
 }  // namespace cudart
 
 using namespace cudart;

@@ -109,17 +109,13 @@ CUDART_FORWARD(cudaDeviceFlushGPUDirectRDMAWrites,
 
 // ---- Peers
 
-CUDART_ENTRY(cudaDeviceCanAccessPeer, (int *can, int device, int peer), {
-  CUDART_TRY(initialise());
-  return from_driver(CUDART_DRIVER(cuDeviceCanAccessPeer)(can, device, peer));
-})
+CUDART_DEVICE_FORWARD(cudaDeviceCanAccessPeer, (int *can, int device, int peer),
+                      cuDeviceCanAccessPeer, (can, device, peer))
 
-CUDART_ENTRY(cudaDeviceGetP2PAttribute,
-             (int *value, cudaDeviceP2PAttr attribute, int source, int destination), {
-               CUDART_TRY(initialise());
-               return from_driver(CUDART_DRIVER(cuDeviceGetP2PAttribute)(
-                   value, static_cast<CUdevice_P2PAttribute>(attribute), source, destination));
-             })
+CUDART_DEVICE_FORWARD(cudaDeviceGetP2PAttribute,
+                      (int *value, cudaDeviceP2PAttr attribute, int source, int destination),
+                      cuDeviceGetP2PAttribute,
+                      (value, static_cast<CUdevice_P2PAttribute>(attribute), source, destination))
 
 CUDART_ENTRY(cudaDeviceEnablePeerAccess, (int peer, unsigned flags), {
   CUDART_TRY(check_device(peer));
@@ -140,15 +136,11 @@ CUDART_ENTRY(cudaDeviceDisablePeerAccess, (int peer), {
 
 // ---- PCI
 
-CUDART_ENTRY(cudaDeviceGetByPCIBusId, (int *device, const char *bus_id), {
-  CUDART_TRY(initialise());
-  return from_driver(CUDART_DRIVER(cuDeviceGetByPCIBusId)(device, bus_id));
-})
+CUDART_DEVICE_FORWARD(cudaDeviceGetByPCIBusId, (int *device, const char *bus_id),
+                      cuDeviceGetByPCIBusId, (device, bus_id))
 
-CUDART_ENTRY(cudaDeviceGetPCIBusId, (char *bus_id, int length, int device), {
-  CUDART_TRY(initialise());
-  return from_driver(CUDART_DRIVER(cuDeviceGetPCIBusId)(bus_id, length, device));
-})
+CUDART_DEVICE_FORWARD(cudaDeviceGetPCIBusId, (char *bus_id, int length, int device),
+                      cuDeviceGetPCIBusId, (bus_id, length, device))
 
 // ---- What CUDA 12 still has under older names
 

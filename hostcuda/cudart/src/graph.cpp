@@ -61,22 +61,15 @@ CUDART_FORWARD(cudaGraphDebugDotPrint, (cudaGraph_t graph, const char *path, uns
 
 // ---- Memory that graphs allocate
 
-CUDART_ENTRY(cudaDeviceGraphMemTrim, (int device), {
-  CUDART_TRY(initialise());
-  return from_driver(CUDART_DRIVER(cuDeviceGraphMemTrim)(device));
-})
-CUDART_ENTRY(cudaDeviceGetGraphMemAttribute,
-             (int device, cudaGraphMemAttributeType what, void *value), {
-               CUDART_TRY(initialise());
-               return from_driver(CUDART_DRIVER(cuDeviceGetGraphMemAttribute)(
-                   device, static_cast<CUgraphMem_attribute>(what), value));
-             })
-CUDART_ENTRY(cudaDeviceSetGraphMemAttribute,
-             (int device, cudaGraphMemAttributeType what, void *value), {
-               CUDART_TRY(initialise());
-               return from_driver(CUDART_DRIVER(cuDeviceSetGraphMemAttribute)(
-                   device, static_cast<CUgraphMem_attribute>(what), value));
-             })
+CUDART_DEVICE_FORWARD(cudaDeviceGraphMemTrim, (int device), cuDeviceGraphMemTrim, (device))
+CUDART_DEVICE_FORWARD(cudaDeviceGetGraphMemAttribute,
+                      (int device, cudaGraphMemAttributeType what, void *value),
+                      cuDeviceGetGraphMemAttribute,
+                      (device, static_cast<CUgraphMem_attribute>(what), value))
+CUDART_DEVICE_FORWARD(cudaDeviceSetGraphMemAttribute,
+                      (int device, cudaGraphMemAttributeType what, void *value),
+                      cuDeviceSetGraphMemAttribute,
+                      (device, static_cast<CUgraphMem_attribute>(what), value))
 
 // ---- User objects
 

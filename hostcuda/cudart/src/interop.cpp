@@ -76,18 +76,8 @@ CUDART_ENTRY(cudaIpcOpenEventHandle, (cudaEvent_t * out, cudaIpcEventHandle_t ha
   return from_driver(CUDART_DRIVER(cuIpcOpenEventHandle)(out, driver));
 })
 
-CUDART_EXPORT(cudaError_t) cudaProfilerStart(void) {
-  return enter([]() -> cudaError_t {
-    CUDART_TRY(bind());
-    return driver_call<>{"cuProfilerStart"}();
-  });
-}
-CUDART_EXPORT(cudaError_t) cudaProfilerStop(void) {
-  return enter([]() -> cudaError_t {
-    CUDART_TRY(bind());
-    return driver_call<>{"cuProfilerStop"}();
-  });
-}
+CUDART_ENTRY(cudaProfilerStart, (void), { return driver_call<>{"cuProfilerStart"}(); })
+CUDART_ENTRY(cudaProfilerStop, (void), { return driver_call<>{"cuProfilerStop"}(); })
 
 // Returns a structure, so it cannot be among the functions that only return an error.
 CUDART_EXPORT(cudaChannelFormatDesc)

@@ -49,18 +49,12 @@ CUDART_FORWARD(cudaMemPoolGetAccess,
                cuMemPoolGetAccess,
                (same<CUmemAccess_flags>(flags), pool, same<CUmemLocation>(location)))
 
-CUDART_ENTRY(cudaDeviceGetDefaultMemPool, (cudaMemPool_t * out, int device), {
-  CUDART_TRY(initialise());
-  return from_driver(CUDART_DRIVER(cuDeviceGetDefaultMemPool)(out, device));
-})
-CUDART_ENTRY(cudaDeviceGetMemPool, (cudaMemPool_t * out, int device), {
-  CUDART_TRY(initialise());
-  return from_driver(CUDART_DRIVER(cuDeviceGetMemPool)(out, device));
-})
-CUDART_ENTRY(cudaDeviceSetMemPool, (int device, cudaMemPool_t pool), {
-  CUDART_TRY(initialise());
-  return from_driver(CUDART_DRIVER(cuDeviceSetMemPool)(device, pool));
-})
+CUDART_DEVICE_FORWARD(cudaDeviceGetDefaultMemPool, (cudaMemPool_t * out, int device),
+                      cuDeviceGetDefaultMemPool, (out, device))
+CUDART_DEVICE_FORWARD(cudaDeviceGetMemPool, (cudaMemPool_t * out, int device), cuDeviceGetMemPool,
+                      (out, device))
+CUDART_DEVICE_FORWARD(cudaDeviceSetMemPool, (int device, cudaMemPool_t pool), cuDeviceSetMemPool,
+                      (device, pool))
 #if CUDART_MAJOR >= 13
 CUDART_FORWARD(cudaMemGetDefaultMemPool,
                (cudaMemPool_t * out, cudaMemLocation *location, cudaMemAllocationType type),

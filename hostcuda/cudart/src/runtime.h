@@ -96,6 +96,11 @@ inline CUdeviceptr address_of(const void *p) {
   return reinterpret_cast<CUdeviceptr>(p);
 }
 
+// Copies linear memory; `wait`: by the synchronous function, on the default stream that `stream` is.
+// Requires: bind().
+cudaError_t copy_bytes(CUdeviceptr to, CUdeviceptr from, size_t bytes, cudaStream_t stream,
+                       bool wait);
+
 // The same structure under the driver's name.
 template <class To, class From>
 To *same(From *from) {
@@ -126,18 +131,18 @@ struct driver_call {
 #define CUDART_DRIVER(name) CUDART_DRIVER_SYMBOL(name)
 #define CUDART_DRIVER_SYMBOL(name)                                        \
   ([]() -> decltype(&name) {                                              \
-    void *const found_ = ::cudart::find_driver_function(#name);           \
+    static void *const found_ = ::cudart::find_driver_function(#name);    \
     return found_ != nullptr ? reinterpret_cast<decltype(&name)>(found_)  \
                              : &::cudart::missing<decltype(&name)>::call; \
   }())
 
 // The same function's variant for the default stream of the thread.
 #define CUDART_DRIVER_PTDS(name) CUDART_DRIVER_PTDS_SYMBOL(name)
-#define CUDART_DRIVER_PTDS_SYMBOL(name)                                   \
-  ([]() -> decltype(&name) {                                              \
-    void *const found_ = ::cudart::find_driver_function(#name "_ptds");   \
-    return found_ != nullptr ? reinterpret_cast<decltype(&name)>(found_)  \
-                             : &::cudart::missing<decltype(&name)>::call; \
+#define CUDART_DRIVER_PTDS_SYMBOL(name)                                        \
+  ([]() -> decltype(&name) {                                                   \
+    static void *const found_ = ::cudart::find_driver_function(#name "_ptds"); \
+    return found_ != nullptr ? reinterpret_cast<decltype(&name)>(found_)       \
+                             : &::cudart::missing<decltype(&name)>::call;      \
   }())
 
 // CUDART_EXPORT(type) name(...) defines an exported function.
@@ -168,7 +173,12 @@ struct driver_call {
     __VA_ARGS__                                       \
   })
 
-// A function that passes its arguments on to the driver in a current context.
+// Functions that pass their arguments on to the driver: without a context, and in a current one.
+#define CUDART_DEVICE_FORWARD(name, params, driver, args)     \
+  CUDART_ENTRY(name, params, {                                \
+    CUDART_TRY(::cudart::initialise());                       \
+    return ::cudart::from_driver(CUDART_DRIVER(driver) args); \
+  })
 #define CUDART_FORWARD(name, params, driver, args)            \
   CUDART_ENTRY(name, params, {                                \
     CUDART_TRY(::cudart::bind());                             \

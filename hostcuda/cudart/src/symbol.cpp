@@ -16,20 +16,12 @@ bool leads_from(cudaMemcpyKind kind, cudaMemcpyKind host) {
   return kind == host || kind == cudaMemcpyDeviceToDevice || kind == cudaMemcpyDefault;
 }
 
-cudaError_t copy_symbol(CUdeviceptr to, CUdeviceptr from, size_t bytes, cudaStream_t stream,
-                        bool wait) {
-  if (bytes == 0) return cudaSuccess;
-  if (!wait) return from_driver(CUDART_DRIVER(cuMemcpyAsync)(to, from, bytes, stream));
-  return from_driver(stream == nullptr ? CUDART_DRIVER(cuMemcpy)(to, from, bytes)
-                                       : CUDART_DRIVER_PTDS(cuMemcpy)(to, from, bytes));
-}
-
 cudaError_t copy_to_symbol(const void *symbol, const void *from, size_t bytes, size_t offset,
                            cudaMemcpyKind kind, cudaStream_t stream, bool wait) {
   if (!leads_from(kind, cudaMemcpyHostToDevice)) return cudaErrorInvalidMemcpyDirection;
   CUdeviceptr to = 0;
   CUDART_TRY(part_of_symbol(symbol, offset, bytes, &to));
-  return copy_symbol(to, address_of(from), bytes, stream, wait);
+  return bytes == 0 ? cudaSuccess : copy_bytes(to, address_of(from), bytes, stream, wait);
 }
 
 cudaError_t copy_from_symbol(void *to, const void *symbol, size_t bytes, size_t offset,
@@ -37,7 +29,7 @@ cudaError_t copy_from_symbol(void *to, const void *symbol, size_t bytes, size_t 
   if (!leads_from(kind, cudaMemcpyDeviceToHost)) return cudaErrorInvalidMemcpyDirection;
   CUdeviceptr from = 0;
   CUDART_TRY(part_of_symbol(symbol, offset, bytes, &from));
-  return copy_symbol(address_of(to), from, bytes, stream, wait);
+  return bytes == 0 ? cudaSuccess : copy_bytes(address_of(to), from, bytes, stream, wait);
 }
 
 }  // namespace
