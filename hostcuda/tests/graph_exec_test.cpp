@@ -1,26 +1,13 @@
 // Executable graphs that change, memory of graphs, and user objects.
 #include <algorithm>
 
-#include "execution_fixture.h"
+#include "graph_fixture.h"
 
 namespace hostcuda_tests {
 namespace {
 
-class graph_exec_test : public machine_test {
+class graph_exec_test : public graph_fixture {
  protected:
-  static CUgraph make() {
-    CUgraph g = nullptr;
-    EXPECT_EQ(cuGraphCreate(&g, 0), CUDA_SUCCESS);
-    return g;
-  }
-
-  static CUgraphNode host(CUgraph g, note *n, const std::vector<CUgraphNode> &after = {}) {
-    CUgraphNode node = nullptr;
-    const CUDA_HOST_NODE_PARAMS p{write_note, n};
-    EXPECT_EQ(cuGraphAddHostNode(&node, g, after.data(), after.size(), &p), CUDA_SUCCESS);
-    return node;
-  }
-
   static CUgraphExec instantiate(CUgraph g, unsigned long long flags = 0) {
     CUgraphExec exec = nullptr;
     EXPECT_EQ(cuGraphInstantiateWithFlags(&exec, g, flags), CUDA_SUCCESS);
@@ -48,7 +35,7 @@ class graph_exec_test : public machine_test {
   }
 
   void SetUp() override {
-    machine_test::SetUp();
+    graph_fixture::SetUp();
     stream_ = make_stream();
   }
 

@@ -2,7 +2,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "execution_fixture.h"
+#include "graph_fixture.h"
 
 // The functions for edges have an argument more since CUDA 13.
 #if CUDA_VERSION >= 13000
@@ -14,10 +14,10 @@
 namespace hostcuda_tests {
 namespace {
 
-class graph_nodes_test : public machine_test {
+class graph_nodes_test : public graph_fixture {
  protected:
   void SetUp() override {
-    machine_test::SetUp();
+    graph_fixture::SetUp();
     prepare();
   }
 
@@ -25,19 +25,6 @@ class graph_nodes_test : public machine_test {
     at_ = reserve(2 * MiB);
     map(at_, create(2 * MiB), 2 * MiB);
     graph_ = make();
-  }
-
-  static CUgraph make() {
-    CUgraph g = nullptr;
-    EXPECT_EQ(cuGraphCreate(&g, 0), CUDA_SUCCESS);
-    return g;
-  }
-
-  static CUgraphNode host(CUgraph g, note *n, const std::vector<CUgraphNode> &after = {}) {
-    CUgraphNode node = nullptr;
-    const CUDA_HOST_NODE_PARAMS p{write_note, n};
-    EXPECT_EQ(cuGraphAddHostNode(&node, g, after.data(), after.size(), &p), CUDA_SUCCESS);
-    return node;
   }
 
   CUgraphNode fill(CUgraph g, unsigned value, const std::vector<CUgraphNode> &after = {}) {

@@ -55,6 +55,17 @@ class library : public machine_test {
     return v;
   }
 
+  // A context, which is current then.
+  static CUcontext make_context() {
+    CUcontext made = nullptr;
+#if CUDA_VERSION >= 13000
+    EXPECT_EQ(cuCtxCreate(&made, nullptr, 0, 0), CUDA_SUCCESS);
+#else
+    EXPECT_EQ(cuCtxCreate(&made, 0, 0), CUDA_SUCCESS);
+#endif
+    return made;
+  }
+
   CUlibrary library_ = nullptr;
   CUkernel store_ = nullptr;
   CUdeviceptr at_ = 0;
@@ -70,13 +81,7 @@ TEST_F(library, AKernelIsLaunchedAsAFunction) {
 }
 
 TEST_F(library, AKernelRunsInTheContextOfTheStream) {
-  CUcontext other = nullptr;
-#if CUDA_VERSION >= 13000
-  const CUresult made = cuCtxCreate(&other, nullptr, 0, 0);
-#else
-  const CUresult made = cuCtxCreate(&other, 0, 0);
-#endif
-  ASSERT_EQ(made, CUDA_SUCCESS);
+  const CUcontext other = make_context();
   const CUstream s = make_stream();
   ASSERT_EQ(cuCtxSetCurrent(ctx_), CUDA_SUCCESS);
   ASSERT_EQ(launch(reinterpret_cast<CUfunction>(store_), 9, s), CUDA_SUCCESS);
@@ -91,13 +96,7 @@ TEST_F(library, AKernelRunsInTheContextOfTheStream) {
 }
 
 TEST_F(library, AKernelHasNoFunctionInADestroyedContext) {
-  CUcontext other = nullptr;
-#if CUDA_VERSION >= 13000
-  const CUresult made = cuCtxCreate(&other, nullptr, 0, 0);
-#else
-  const CUresult made = cuCtxCreate(&other, 0, 0);
-#endif
-  ASSERT_EQ(made, CUDA_SUCCESS);
+  const CUcontext other = make_context();
   ASSERT_EQ(cuCtxPushCurrent(ctx_), CUDA_SUCCESS);
   ASSERT_EQ(cuCtxDestroy(other), CUDA_SUCCESS);
   CUcontext popped = nullptr;
