@@ -35,8 +35,8 @@ constexpr std::size_t kLimits = 8;
 // State of a context that the execution side does not need.
 struct context_state {
   context ctx;
-  std::mutex life;        // serialises the activation of a primary context
-  unsigned retained = 0;  // primary context only; guarded by context_table::mutex
+  std::mutex life;        // primary context only: held while it is activated or destroyed
+  unsigned retained = 0;  // primary context only; guarded by `life`
   unsigned attached = 0;  // uses besides that of cuCtxCreate; guarded by context_table::mutex
   std::set<context *> peers;
   // Default values of CUlimit, in the order of the enumeration, as on a large GPU.

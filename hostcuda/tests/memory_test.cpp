@@ -235,6 +235,44 @@ TEST_F(memory, DestroyingAContextFreesItsMemory) {
   EXPECT_EQ(free_bytes(), before);
 }
 
+// A release that ends the primary context, and a retain while its work still runs: the retain must not
+// get a context whose memory the release then frees.
+TEST_F(memory, RetainingWhileTheLastReleaseRuns) {
+  struct shared {
+    std::atomic<bool> running{false}, allocated{false};
+  } state;
+  CUdeviceptr at = 0;
+  CUcontext again = nullptr;
+  CUresult freed = CUDA_ERROR_UNKNOWN;
+  CUstream s = make_stream();
+  const auto wait_a_while = [](void *user) {
+    auto &both = *static_cast<shared *>(user);
+    both.running = true;
+    const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(300);
+    while (!both.allocated && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+  };
+  ASSERT_EQ(cuLaunchHostFunc(s, wait_a_while, &state), CUDA_SUCCESS);
+  while (!state.running) std::this_thread::yield();
+  std::atomic<bool> released{false};
+  std::thread other([&] {
+    // Until the release has begun: the context is not active while it is destroyed.
+    for (int active = 1; active != 0 && !released;) {
+      unsigned flags = 0;
+      EXPECT_EQ(cuDevicePrimaryCtxGetState(0, &flags, &active), CUDA_SUCCESS);
+    }
+    EXPECT_EQ(cuDevicePrimaryCtxRetain(&again, 0), CUDA_SUCCESS);
+    EXPECT_EQ(cuCtxSetCurrent(again), CUDA_SUCCESS);
+    EXPECT_EQ(cuMemAlloc(&at, 10 * MiB), CUDA_SUCCESS);
+    state.allocated = true;
+    while (!released) std::this_thread::yield();
+    freed = cuMemFree(at);
+  });
+  EXPECT_EQ(cuDevicePrimaryCtxRelease(0), CUDA_SUCCESS);
+  released = true;
+  other.join();
+  EXPECT_EQ(freed, CUDA_SUCCESS);
+}
+
 TEST_F(memory, PeersReachEachOther) {
   start("profile=multi:2");
   CUcontext other = nullptr;

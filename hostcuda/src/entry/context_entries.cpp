@@ -31,19 +31,24 @@ bool valid_flags(unsigned flags) {
   return (flags & ~0xFFU) == 0 && (sched == 0 || sched == 1 || sched == 2 || sched == 4);
 }
 
+// The primary context of `device`, which may be dead, or nullptr if there never was one.
+context *primary_of(CUdevice device) {
+  std::lock_guard<std::mutex> lock(all_contexts().mutex);
+  const auto it = all_contexts().primary.find(device);
+  return it == all_contexts().primary.end() ? nullptr : it->second;
+}
+
 CUresult primary_release(CUdevice device, bool all) {
   if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
-  context *gone = nullptr;
-  {
-    std::lock_guard<std::mutex> lock(all_contexts().mutex);
-    const auto it = all_contexts().primary.find(device);
-    if (it == all_contexts().primary.end() || !it->second->alive)
-      return all ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
-    context_state *s = all_contexts().known[it->second].get();
-    s->retained = all ? 0 : s->retained - 1;
-    if (s->retained == 0) gone = it->second;
-  }
-  if (gone != nullptr) destroy(gone);
+  context *const ctx = primary_of(device);
+  context_state *const s = state_of(ctx);
+  if (s == nullptr) return all ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+  // Until it is destroyed: a retain meanwhile would return a context that is about to lose its
+  // memory.
+  const std::lock_guard<std::mutex> life(s->life);
+  if (!ctx->alive) return all ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+  s->retained = all ? 0 : s->retained - 1;
+  if (s->retained == 0) destroy(ctx);
   return CUDA_SUCCESS;
 }
 
@@ -93,12 +98,7 @@ using namespace hostcuda;
 HOSTCUDA_ENTRY(cuDevicePrimaryCtxRetain, 7000, plain, 0, (CUcontext * out, CUdevice device), {
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
-  context *ctx = nullptr;
-  {
-    std::lock_guard<std::mutex> lock(all_contexts().mutex);
-    if (const auto it = all_contexts().primary.find(device); it != all_contexts().primary.end())
-      ctx = it->second;
-  }
+  context *ctx = primary_of(device);
   if (ctx == nullptr) {
     context *fresh = make_context(device, 0, true);
     std::lock_guard<std::mutex> lock(all_contexts().mutex);
@@ -106,12 +106,9 @@ HOSTCUDA_ENTRY(cuDevicePrimaryCtxRetain, 7000, plain, 0, (CUcontext * out, CUdev
     ctx->flags = all_contexts().primary_flags[device];
   }
   context_state *state = state_of(ctx);
-  std::lock_guard<std::mutex> revive(state->life);
+  std::lock_guard<std::mutex> life(state->life);
   if (!ctx->alive) bring_to_life(ctx);
-  {
-    std::lock_guard<std::mutex> lock(all_contexts().mutex);
-    ++state->retained;
-  }
+  ++state->retained;
   *out = handle_of(ctx);
   return CUDA_SUCCESS;
 })
