@@ -11,6 +11,9 @@ bool valid_device(CUdevice device);
 // Requires: valid_device(device).
 int device_attribute(CUdevice_attribute attribute, CUdevice device);
 
+// A device has the same identity in all processes.
+CUuuid device_uuid(CUdevice device);
+
 // Whether `from` can access memory of `owner`. Either all devices of a machine are peers, or none.
 bool can_access_peer(CUdevice from, CUdevice owner);
 

@@ -122,6 +122,29 @@ TEST_F(profile, ABadConfigurationChangesNothing) {
   EXPECT_EQ(cuMemAlloc(&at, 10), CUDA_SUCCESS);
 }
 
+TEST_F(profile, ADeviceIsDescribedWithoutCuInit) {
+  start("profile=multi:2,memory=1G");
+  ASSERT_EQ(hostcuda_reset("profile=multi:2,memory=1G"), CUDA_SUCCESS);  // before cuInit again
+  hostcuda_device d{};
+  ASSERT_EQ(hostcuda_get_device(1, &d), CUDA_SUCCESS);
+  EXPECT_STREQ(d.name, "hostcuda H200");
+  EXPECT_EQ(d.total_bytes, 1024 * MiB);
+  EXPECT_EQ(d.used_bytes + d.occupied_bytes + d.contexts, 0U);
+  EXPECT_EQ(hostcuda_get_device(2, &d), CUDA_ERROR_INVALID_DEVICE);
+  EXPECT_EQ(hostcuda_get_device(0, nullptr), CUDA_ERROR_INVALID_VALUE);
+  std::uint64_t calls = 1;
+  ASSERT_EQ(hostcuda_calls(nullptr, &calls), CUDA_SUCCESS);
+  EXPECT_EQ(calls, 0U);
+  start("profile=multi:2,memory=1G");
+  CUdeviceptr at = 0;
+  ASSERT_EQ(cuMemAlloc(&at, 4 * MiB), CUDA_SUCCESS);
+  ASSERT_EQ(hostcuda_occupy(0, 8 * MiB), CUDA_SUCCESS);
+  ASSERT_EQ(hostcuda_get_device(0, &d), CUDA_SUCCESS);
+  EXPECT_EQ(d.used_bytes, 4 * MiB);
+  EXPECT_EQ(d.occupied_bytes, 8 * MiB);
+  EXPECT_EQ(d.contexts, 1U);
+}
+
 TEST_F(profile, ResetIsComplete) {
   for (int i = 0; i < 100; ++i) {
     start(i % 2 == 0 ? "profile=h200" : "profile=multi:2");

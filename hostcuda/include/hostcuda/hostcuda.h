@@ -62,6 +62,27 @@ CUresult hostcuda_config(const char **out);
  * memory available again. */
 CUresult hostcuda_occupy(CUdevice device, size_t bytes);
 
+/* What a management tool asks about a device without using it. */
+typedef struct hostcuda_device {
+  char name[96];
+  unsigned char uuid[16];
+  int driver_version; /* as cuDriverGetVersion returns it              */
+  int compute_major;
+  int compute_minor;
+  int pci_bus; /* domain, slot and function are 0              */
+  int pci_device_id;
+  int pci_subsystem_id;
+  size_t total_bytes;
+  size_t used_bytes;     /* by this process                              */
+  size_t occupied_bytes; /* by hostcuda_occupy                           */
+  uint64_t contexts;     /* contexts of this process on the device       */
+} hostcuda_device;
+
+/* Describes a device. Creates no context. In a forked child of a process that has called cuInit,
+ * the description is that of an unused device.
+ * Errors: INVALID_DEVICE if there is no such device. */
+CUresult hostcuda_get_device(CUdevice device, hostcuda_device *out);
+
 /* ---- Counting ------------------------------------------------------------------------------- */
 
 /* Number of calls of the driver function `name` ("cuMemMap"; suffixes such as _v2 and _ptsz are

@@ -85,9 +85,7 @@ std::optional<int> attribute_value(int attribute, CUdevice device) {
 CUresult get_uuid(CUuuid *uuid, CUdevice device) {
   if (uuid == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
-  std::memset(uuid->bytes, 0, sizeof uuid->bytes);
-  std::memcpy(uuid->bytes, "hostcuda-gpu", 12);
-  uuid->bytes[15] = static_cast<char>(device);
+  *uuid = device_uuid(device);
   return CUDA_SUCCESS;
 }
 
