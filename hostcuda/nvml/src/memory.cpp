@@ -1,0 +1,82 @@
+// Memory of a device, and the processes that use it. The memory of a hostcuda machine belongs to
+// its process: other processes are not seen, but for what hostcuda_occupy stands for.
+#include <unistd.h>
+
+#include "hostcuda/nvml/src/library.h"
+
+namespace nvml {
+namespace {
+
+constexpr unsigned kNoInstance = 0xFFFFFFFFU;
+constexpr unsigned kMemoryV2 = sizeof(nvmlMemory_v2_t) | 2U << 24;
+
+template <class Memory>
+void fill(const hostcuda_device &d, Memory *out) {
+  const unsigned long long taken = d.used_bytes + d.occupied_bytes;
+  out->total = d.total_bytes;
+  out->used = taken < out->total ? taken : out->total;
+  out->free = out->total - out->used;
+}
+
+void fill(const hostcuda_device &d, nvmlProcessInfo_v1_t *out) {
+  out->pid = static_cast<unsigned>(getpid());
+  out->usedGpuMemory = d.used_bytes;
+}
+
+void fill(const hostcuda_device &d, nvmlProcessInfo_v2_t *out) {
+  out->pid = static_cast<unsigned>(getpid());
+  out->usedGpuMemory = d.used_bytes;
+  out->gpuInstanceId = kNoInstance;
+  out->computeInstanceId = kNoInstance;
+}
+
+// This process, if it has a context on the device.
+template <class Info>
+nvmlReturn_t processes(nvmlDevice_t device, unsigned *count, Info *infos) {
+  return enter(device, [=](int, const hostcuda_device &d) {
+    if (count == nullptr || (*count != 0 && infos == nullptr)) return NVML_ERROR_INVALID_ARGUMENT;
+    const unsigned room = *count;
+    *count = d.contexts != 0 ? 1 : 0;
+    if (*count > room) return NVML_ERROR_INSUFFICIENT_SIZE;
+    if (*count != 0) fill(d, infos);
+    return NVML_SUCCESS;
+  });
+}
+
+}  // namespace
+}  // namespace nvml
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) {
+  return nvml::enter(device, [=](int, const hostcuda_device &d) {
+    if (memory == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
+    nvml::fill(d, memory);
+    return NVML_SUCCESS;
+  });
+}
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
+  return nvml::enter(device, [=](int, const hostcuda_device &d) {
+    if (memory == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
+    if (memory->version != nvml::kMemoryV2) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    nvml::fill(d, memory);
+    memory->reserved = 0;
+    return NVML_SUCCESS;
+  });
+}
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned *count,
+                                                              nvmlProcessInfo_v1_t *infos) {
+  return nvml::processes(device, count, infos);
+}
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device,
+                                                                 unsigned *count,
+                                                                 nvmlProcessInfo_v2_t *infos) {
+  return nvml::processes(device, count, infos);
+}
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device,
+                                                                 unsigned *count,
+                                                                 nvmlProcessInfo_v2_t *infos) {
+  return nvml::processes(device, count, infos);
+}
