@@ -164,6 +164,16 @@ with_pkgconfig() {
   grep -qF "driver $moved/" "$work/doctor" || fail "the installed command does not find hostcuda beside it: $(head -5 "$work/doctor")"
 }
 
+# A program without Stillmap, by the installed command.
+with_hostcuda_command() {
+  local run="$moved/bin/hostcuda run"
+  $run --profile multi:2 --config memory=1G -- python3 "$here/hostcuda_consumer.py" || return 1
+  ! $run --profile nonsense -- true 2>"$work/messages" || fail "hostcuda run takes a machine that there is not"
+  says 'there are: h200,'
+  ! $run --config memory=lots -- true 2>"$work/messages" || fail "hostcuda run takes invalid settings"
+  says "'memory=lots' is not a valid setting"
+}
+
 with_bazel() {
   cd "$here/bazel_consumer" || return 1
   "$root/tools/bazel" build --nobuild //:with_all_libraries &&
@@ -172,7 +182,7 @@ with_bazel() {
 }
 
 checks=(no_shadow no_internal_header is_relocatable headers_alone refused_programs with_find_package with_components
-  with_fetch_content core_alone with_pkgconfig with_bazel)
+  with_fetch_content core_alone with_pkgconfig with_hostcuda_command with_bazel)
 (($#)) && checks=("$@")
 failed=0
 for check in "${checks[@]}"; do
