@@ -23,6 +23,10 @@ class Version(unittest.TestCase):
         text = (ROOT / "hostcuda/CMakeLists.txt").read_text()
         self.assertIn("project(hostcuda VERSION %s " % version_of_header(), text)
 
+    def test_python_package_has_it(self):
+        text = (ROOT / "hostcuda/python/pyproject.toml").read_text()
+        self.assertIn('\nversion = "%s"\n' % version_of_header(), text)
+
     def test_changelog_names_it(self):
         self.assertIn(version_of_header(), (ROOT / "CHANGELOG.md").read_text())
 
