@@ -174,6 +174,18 @@ with_hostcuda_command() {
   says "'memory=lots' is not a valid setting"
 }
 
+# The Python package, as the wheel has it, and its pytest plug-in. Building a wheel needs PyPI.
+with_hostcuda_package() {
+  local python=python3
+  "$root/tools/hostcuda_wheel.sh" --stage-only --libraries "$(dirname "$hostcuda")" || return 1
+  cd "$root/out/wheel"
+  export PYTHONPATH=source PYTHONDONTWRITEBYTECODE=1
+  $python -c 'import stillmap_hostcuda as h; h.load(); h.reset("profile=mig")' || return 1
+  $python -c 'import pytest' 2>/dev/null || python=/usr/bin/python3 # where Debian's package is
+  $python -m pytest -q -p no:cacheprovider -p stillmap_hostcuda.pytest_plugin --hostcuda=on \
+    "$root/hostcuda/python/tests/driver_by_ctypes.py"
+}
+
 with_bazel() {
   cd "$here/bazel_consumer" || return 1
   "$root/tools/bazel" build --nobuild //:with_all_libraries &&
@@ -182,7 +194,8 @@ with_bazel() {
 }
 
 checks=(no_shadow no_internal_header is_relocatable headers_alone refused_programs with_find_package with_components
-  with_fetch_content core_alone with_pkgconfig with_hostcuda_command with_bazel)
+  with_fetch_content core_alone with_pkgconfig with_hostcuda_command
+  with_hostcuda_package with_bazel)
 (($#)) && checks=("$@")
 failed=0
 for check in "${checks[@]}"; do
