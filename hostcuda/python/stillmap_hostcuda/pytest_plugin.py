@@ -5,6 +5,7 @@ conftest.py or test, and before a marked test it replaces the machine, not the d
 """
 import gc
 import os
+import sys
 
 import pytest
 
@@ -61,8 +62,18 @@ def settings_of(mark):
     return hostcuda(*mark.args, **mark.kwargs)
 
 
+def holds_old_memory():
+    """Whether PyTorch has blocks of the machine in its cache. It would write to their addresses on the next machine,
+    where they are memory of the process."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.cuda.is_initialized()
+
+
 def start_machine(mark):
-    """Starts the machine of a marked test. Returns what is wrong with the marker, or None."""
+    """Starts the machine of a marked test. Returns why it cannot, or None."""
+    if holds_old_memory():
+        return ("PyTorch has memory on the machine of an earlier test of this process; "
+                "run pytest by `hostcuda run` without the marker, or one such test in a process")
     gc.collect()  # What the last test has left frees its memory on the machine that it belongs to.
     try:
         stillmap_hostcuda.reset(settings_of(mark))
@@ -79,7 +90,7 @@ def pytest_runtest_setup(item):
     if item.config.hostcuda_reason:
         pytest.skip(item.config.hostcuda_reason)
     problem = start_machine(mark)
-    if problem:
+    if problem is not None:
         pytest.fail("@pytest.mark.hostcuda: %s" % problem, pytrace=False)
 
 

@@ -1,7 +1,10 @@
 """Marked tests that use the driver by ctypes only. Not found by unittest or by name: tools/hostcuda_wheel.sh runs it."""
 import ctypes
+import sys
+from types import SimpleNamespace
 
 import pytest
+from stillmap_hostcuda import pytest_plugin
 
 
 def driver():
@@ -59,3 +62,12 @@ def test_finds_nvml():
     check(nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)))
     check(nvml.nvmlShutdown())
     assert count.value == 2
+
+
+@pytest.mark.hostcuda("multi:2")
+@pytest.mark.parametrize("used", (True, False))
+def test_keeps_the_machine_that_pytorch_has_memory_on(monkeypatch, used):
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: used)))
+    problem = pytest_plugin.start_machine(pytest.mark.hostcuda("a100").mark)
+    assert problem is None or "PyTorch has memory" in problem
+    assert devices() == (2 if used else 1)
