@@ -1,0 +1,8 @@
+// Written by list_names.py. clang-format off
+#pragma once
+STAND_IN_SUCCEEDS(cublasLtMatmul)
+STAND_IN_SUCCEEDS(cublasLtMatmulAlgoConfigSetAttribute)
+STAND_IN_SUCCEEDS(cublasLtMatmulAlgoInit)
+STAND_IN_SUCCEEDS(cublasLtMatmulDescSetAttribute)
+STAND_IN_SUCCEEDS(cublasLtMatmulPreferenceSetAttribute)
+STAND_IN_SUCCEEDS(cublasLtMatrixLayoutSetAttribute)

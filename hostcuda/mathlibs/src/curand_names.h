@@ -1,0 +1,2 @@
+// Written by list_names.py. clang-format off
+#pragma once

@@ -1,0 +1,18 @@
+// Written by list_names.py. clang-format off
+#pragma once
+STAND_IN_REFUSES(cusparseLtDenseDescriptorInit)
+STAND_IN_REFUSES(cusparseLtInit)
+STAND_IN_REFUSES(cusparseLtMatDescriptorDestroy)
+STAND_IN_REFUSES(cusparseLtMatmul)
+STAND_IN_REFUSES(cusparseLtMatmulAlgGetAttribute)
+STAND_IN_REFUSES(cusparseLtMatmulAlgSelectionInit)
+STAND_IN_REFUSES(cusparseLtMatmulAlgSetAttribute)
+STAND_IN_REFUSES(cusparseLtMatmulDescSetAttribute)
+STAND_IN_REFUSES(cusparseLtMatmulDescriptorInit)
+STAND_IN_REFUSES(cusparseLtMatmulGetWorkspace)
+STAND_IN_REFUSES(cusparseLtMatmulPlanDestroy)
+STAND_IN_REFUSES(cusparseLtMatmulPlanInit)
+STAND_IN_REFUSES(cusparseLtMatmulSearch)
+STAND_IN_REFUSES(cusparseLtSpMMACompress2)
+STAND_IN_REFUSES(cusparseLtSpMMACompressedSize2)
+STAND_IN_REFUSES(cusparseLtStructuredDescriptorInit)
