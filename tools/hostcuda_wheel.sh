@@ -8,7 +8,7 @@
 # runtime for each major version whose headers were found (STILLMAP_CUDA12_INCLUDE, STILLMAP_CUDA13_INCLUDE).
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/setup.sh"
 
-libraries='' check='' stage_only=''
+libraries='' check='' stage_only='' math=()
 while (($#)); do
   case $1 in
     --libraries) libraries=$(cd "${2:?--libraries needs a folder}" && pwd) && shift ;;
@@ -35,13 +35,17 @@ cp -r hostcuda/include/hostcuda "$package/include/"
 if [[ $libraries ]]; then
   files=("$libraries/libcuda.so.1" "$libraries/libnvidia-ml.so.1")
   for file in "$libraries"/libcudart.so.1[23]; do [[ ! -e $file ]] || files+=("$file"); done
+  math=("$libraries"/mathlibs/lib*.so.*)
 else
   ensure_machine
-  bazel_quietly build //hostcuda:libcuda.so.1 //hostcuda/nvml:libnvidia-ml.so.1 //hostcuda/cudart:all
+  bazel_quietly build //hostcuda:libcuda.so.1 //hostcuda/nvml:libnvidia-ml.so.1 //hostcuda/cudart:all //hostcuda/mathlibs
   files=(bazel-bin/hostcuda/libcuda.so.1 bazel-bin/hostcuda/nvml/libnvidia-ml.so.1)
   # Files of earlier builds may lie there: only those that this build has.
   for target in $(tools/bazel query 'filter("libcudart.so.1[23]$", //hostcuda/cudart:all)' 2>/dev/null); do
     files+=("bazel-bin/hostcuda/cudart/${target#*:}")
+  done
+  for target in $(tools/bazel query 'kind(cc_binary, //hostcuda/mathlibs:all)' 2>/dev/null); do
+    math+=("bazel-bin/hostcuda/mathlibs/${target#*:}")
   done
 fi
 for file in "${files[@]}"; do
@@ -49,6 +53,9 @@ for file in "${files[@]}"; do
   install -m 755 "$file" "$package/lib/"
   strip --strip-unneeded "$package/lib/$(basename "$file")"
 done
+mkdir "$package/lib/mathlibs"
+install -m 755 "${math[@]}" "$package/lib/mathlibs/"
+strip --strip-unneeded "$package"/lib/mathlibs/*
 say "libraries: $(cd "$package/lib" && echo *)"
 [[ ! $stage_only ]] || exit 0
 

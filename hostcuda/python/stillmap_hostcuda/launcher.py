@@ -18,10 +18,12 @@ DRIVER = "libcuda.so.1"
 # Found by name by programs that load them, but for the runtime, which is preloaded: the wheels of PyTorch have an
 # RPATH, which the loader reads before LD_LIBRARY_PATH.
 RUNTIMES = ("libcudart.so.12", "libcudart.so.13")
+MATH_LIBRARIES = "mathlibs"  # the folder of their stand-ins, which compute nothing and are preloaded likewise
 
 DESCRIPTION = """\
 Runs PROGRAM on hostcuda: it finds a CUDA driver, a CUDA runtime and an NVML that work on host memory. There is no
-GPU, and compiled kernels are not executed.
+GPU, and compiled kernels are not executed. With --kernels skip the math libraries are replaced by ones that compute
+nothing, which is what PyTorch needs.
 """
 EPILOG = """\
 profiles:
@@ -86,6 +88,13 @@ def check_settings(folder, text):
         raise Failure("invalid settings '%s'; the table of settings is in hostcuda's README" % text)
 
 
+def stand_ins(folder, text):
+    """The stand-ins of the math libraries, for a program whose kernels are skipped. Others need the real ones."""
+    if re.findall(r"(?:^|,)kernels=(\w*)", text)[-1:] != ["skip"]:
+        return []
+    return sorted(str(path) for path in (folder / MATH_LIBRARIES).glob("lib*.so.*"))
+
+
 def environment(folder, text, base):
     """The environment of a program that runs on hostcuda. What the user preloads stays first: sanitizers must be."""
     if re.search(r"[\s:;$]", str(folder)):
@@ -94,7 +103,7 @@ def environment(folder, text, base):
     out = dict(base)
     runtimes = [str(folder / name) for name in RUNTIMES if (folder / name).exists()]
     out["LD_LIBRARY_PATH"] = ":".join(filter(None, [str(folder), base.get("LD_LIBRARY_PATH")]))
-    preloaded = ":".join(filter(None, [base.get("LD_PRELOAD"), *runtimes]))
+    preloaded = ":".join(filter(None, [base.get("LD_PRELOAD"), *runtimes, *stand_ins(folder, text)]))
     if preloaded:
         out["LD_PRELOAD"] = preloaded
     out["HOSTCUDA"] = text

@@ -55,6 +55,16 @@ class Environment(unittest.TestCase):
         self.assertEqual(out["LD_LIBRARY_PATH"], "%s:/a:/b" % self.folder)
         self.assertEqual(out["LD_PRELOAD"], "libasan.so.8:%s/libcudart.so.13" % self.folder)
 
+    def test_math_libraries_are_replaced_where_kernels_are_skipped(self):
+        (self.folder / "mathlibs").mkdir()
+        for name in ("libcudnn.so.9", "libcublas.so.13", "README"):
+            (self.folder / "mathlibs" / name).touch()
+        for text in ("", "kernels=refuse", "kernels=skip,memory=1G,kernels=refuse"):
+            self.assertNotIn("mathlibs", launcher.environment(self.folder, text, {})["LD_PRELOAD"])
+        out = launcher.environment(self.folder, "kernels=refuse,profile=mig,kernels=skip", {})
+        self.assertEqual(out["LD_PRELOAD"].split(":"), ["%s/%s" % (self.folder, name) for name in (
+            "libcudart.so.13", "mathlibs/libcublas.so.13", "mathlibs/libcudnn.so.9")])
+
     def test_a_folder_that_the_loader_cannot_name_is_refused(self):
         for name in ("/with space", "/with:colon"):
             with self.assertRaisesRegex(launcher.Failure, "install hostcuda elsewhere"):
