@@ -65,6 +65,10 @@ struct operation {
   // The body takes less time than waking a worker. If the stream is idle, it runs at once.
   bool brief = false;
 
+  // enqueue() returns when the body has run, with its error, unless the stream captures. An error
+  // that is not sticky does not break the context.
+  bool host_waits = false;
+
   // The body frees the ranges in `touches`. Accesses ordered before it belong to an owner who has
   // given the bytes back properly, so the oracle forgets them.
   bool frees = false;

@@ -5,6 +5,23 @@
 namespace hostcuda_tests {
 namespace {
 
+// Pinned host memory: a copy to pageable memory is finished when it returns.
+struct pinned_bytes {
+  void allocate(std::size_t bytes) {
+    void *at = nullptr;
+    ASSERT_EQ(cuMemAllocHost(&at, bytes), CUDA_SUCCESS);
+    at_ = static_cast<char *>(at);
+    size_ = bytes;
+  }
+  char *data() const { return at_; }
+  std::size_t size() const { return size_; }
+  char operator[](std::size_t i) const { return at_[i]; }
+
+ private:
+  char *at_ = nullptr;
+  std::size_t size_ = 0;
+};
+
 class oracle_test : public machine_test {
  protected:
   void SetUp() override { use("threads"); }
@@ -14,6 +31,7 @@ class oracle_test : public machine_test {
     handle_ = create(2 * MiB);
     at_ = reserve(2 * MiB);
     map(at_, handle_, 2 * MiB);
+    host_.allocate(4096);
   }
 
   // Queues a copy from the range that stays pending.
@@ -24,7 +42,7 @@ class oracle_test : public machine_test {
 
   CUmemGenericAllocationHandle handle_ = 0;
   CUdeviceptr at_ = 0;
-  std::vector<char> host_ = std::vector<char>(4096);
+  pinned_bytes host_;
 };
 
 TEST_F(oracle_test, UnmapUnderPendingWorkIsStickyError700) {
@@ -222,7 +240,8 @@ TEST_F(oracle_test, TwoUnorderedReadsOfTheSamePagesAreFine) {
   const CUdeviceptr second = reserve(2 * MiB);
   map(second, handle_, 2 * MiB);
   const CUstream a = make_stream();
-  std::vector<char> other(4096);
+  pinned_bytes other;
+  other.allocate(4096);
   queue_held_copy(a);
   ASSERT_EQ(cuMemcpyDtoHAsync(other.data(), second, other.size(), make_stream()), CUDA_SUCCESS);
   EXPECT_EQ(violations(), 0U);
@@ -298,7 +317,8 @@ TEST_F(oracle_test, DistinguishesCallersOfACommonFunction) {
 TEST_F(oracle_test, UnmapWaitsForABodyThatRuns) {
   for (int round = 0; round < 20; ++round) {
     use("threads", "lenient");
-    std::vector<char> big(2 * MiB);
+    pinned_bytes big;
+    big.allocate(2 * MiB);
     const CUstream s = make_stream();
     for (int i = 0; i < 8; ++i) {
       ASSERT_EQ(cuMemcpyDtoHAsync(big.data(), at_, big.size(), s), CUDA_SUCCESS);

@@ -189,7 +189,8 @@ CUresult hostcuda_get_violation(uint64_t index, hostcuda_violation *out);
 /* ---- Streams -------------------------------------------------------------------------------- */
 
 /* Holds a stream: no work queued on it starts until hostcuda_release. For tests that need pending
- * work. */
+ * work. A call that waits for the stream returns after the release only, and so does an
+ * asynchronous copy to pageable memory: such a test needs pinned memory. */
 CUresult hostcuda_hold(CUstream stream);
 CUresult hostcuda_release(CUstream stream);
 

@@ -38,10 +38,9 @@ struct node {
   vector_clock seen;           // kernels, for undeclared accesses; frees, and graphs with frees
   call_site site;
   CUresult result = CUDA_SUCCESS;
-  bool discard = false;     // its range was unmapped or freed: do not run the body
-  bool in_body = false;     // the body is running
-  bool host_waits = false;  // enqueue_and_wait: the caller receives an ordinary error
-  bool faulted = false;     // an ACCESS_FAULT is already recorded
+  bool discard = false;  // its range was unmapped or freed: do not run the body
+  bool in_body = false;  // the body is running
+  bool faulted = false;  // an ACCESS_FAULT is already recorded
 };
 
 struct stream : std::enable_shared_from_this<stream> {

@@ -55,6 +55,24 @@ CUresult sticky_of(const stream &s) {
   return s.ctx->sticky.load(std::memory_order_acquire);
 }
 
+// Waits until `n`, the last operation of `s`, has run, and joins the host clock. Returns its
+// result. With `at_once`, runs it on this thread if it is the ready head of its stream.
+CUresult complete(engine_lock &lock, const std::shared_ptr<stream> &s,
+                  const std::shared_ptr<node> &n, bool at_once) {
+  // Read now: what other threads queue during the wait is not waited for.
+  const vector_clock before = s->view;
+  if (at_once && !s->queue.empty() && s->queue.front() == n && s->running == nullptr &&
+      is_ready(*s)) {
+    run_head(lock, s);
+  } else {
+    rouse(s);
+    wait_for(lock, s->line, n->tick);
+  }
+  oracle_learn(before);
+  oracle_learn(s->line, n->tick);
+  return n->result;
+}
+
 }  // namespace
 
 CUresult capture_gate(stream &s, bool waits) {
@@ -97,6 +115,8 @@ CUresult enqueue(CUstream handle, operation op) {
   // The oracle treats the operation as queued, even if it runs at once: the program must not rely
   // on that.
   const schedule_kind schedule = current_settings().schedule;
+  // A seeded schedule also runs other streams before it, in some of its orders.
+  if (n->op.host_waits) return complete(call.lock, s, n, schedule != schedule_kind::seeded);
   const bool at_once = (n->op.stage && schedule != schedule_kind::seeded) ||
                        (n->op.brief && schedule == schedule_kind::threads);
   if (at_once && !s->queue.empty() && s->queue.front() == n && s->running == nullptr &&
@@ -125,19 +145,10 @@ CUresult enqueue_and_wait(operation op, CUstream handle) {
   auto &s = call.s;
   if (const CUresult r = capture_gate(*s, true); r != CUDA_SUCCESS) return r;
   if (const CUresult r = sticky_of(*s); r != CUDA_SUCCESS) return r;
+  op.host_waits = true;
   const auto n = post(call.lock, s, std::move(op), nullptr, false, nullptr);
-  n->host_waits = true;
   if (!n->op.touches.empty()) notify_oracle(call.lock, s, n, others);
-  // The operation is the ready head of its stream: run it on this thread.
-  if (!s->queue.empty() && s->queue.front() == n && s->running == nullptr && is_ready(*s)) {
-    run_head(call.lock, s);
-  } else {
-    rouse(s);
-    wait_for(call.lock, s->line, n->tick);
-  }
-  oracle_learn(s->view);
-  oracle_learn(s->line, n->tick);
-  return n->result;
+  return complete(call.lock, s, n, true);
 }
 
 CUresult synchronize_stream(engine_lock &lock, const std::shared_ptr<stream> &s) {

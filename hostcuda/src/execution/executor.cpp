@@ -259,7 +259,7 @@ void run_head(engine_lock &lock, const std::shared_ptr<stream> &s) {
     oracle_report(HOSTCUDA_ACCESS_FAULT, t.at, t.bytes, n->op.what, n->site, n->op.what, n->site);
   }
   n->result = result;
-  if (run && result != CUDA_SUCCESS && (!n->host_waits || is_fatal(result))) {
+  if (run && result != CUDA_SUCCESS && (!n->op.host_waits || is_fatal(result))) {
     poison(lock, s->ctx, result);
   }
   finish(lock, s, n);

@@ -32,17 +32,22 @@ std::size_t bytes_of(const copy_request &r) {
 struct side_facts {
   bool known = false;   // the address is registered
   bool device = false;  // device memory, for the counters and the unbacked mode
+  bool host = false;    // pageable, pinned or registered memory, not managed memory
 };
 
 bool look_locked(const copy_side &s, std::size_t span, bool write, side_facts *facts) {
   memory_registry &b = the_memory();
   facts->known = known_locked(s.at);
-  if (!facts->known) return s.kind != side::device;
+  if (!facts->known) {
+    facts->host = true;
+    return s.kind != side::device;
+  }
   if (resolve_locked(s.device, s.at, span, write, peer_rule::copies) == nullptr) return false;
   const auto k = containing(b.blocks, s.at);
   facts->device = k != b.blocks.end() ? k->second.owner != nullptr
                                       : containing(b.mappings, s.at) != b.mappings.end() ||
                                             containing(b.chunks, s.at) != b.chunks.end();
+  facts->host = !facts->device && containing(b.host, s.at) != b.host.end();
   return true;
 }
 
@@ -164,7 +169,9 @@ CUDA_MEMCPY3D values_of(const copy_request &r) {
 
 }  // namespace
 
-CUresult make_copy(const copy_request &request, operation *op) {
+namespace {
+
+CUresult make_copy(const copy_request &request, operation *op, bool *synchronous) {
   op->what = request.what;
   op->body = [] { return CUDA_SUCCESS; };
   if (bytes_of(request) == 0) return CUDA_SUCCESS;
@@ -182,6 +189,7 @@ CUresult make_copy(const copy_request &request, operation *op) {
   if (from.known) op->touches.push_back({r.from.at, span_of(r.from, r), false});
   op->body = [r, to, from] { return run(r, to, from); };
   op->brief = bytes_of(r) <= brief_copy;
+  *synchronous = !to.known || (to.host && from.host);
   if (!from.known && !unbacked()) {
     op->stage = [r, to, from]() -> std::function<CUresult()> {
       copy_request later = r;
@@ -189,6 +197,13 @@ CUresult make_copy(const copy_request &request, operation *op) {
     };
   }
   return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUresult make_copy(const copy_request &request, operation *op) {
+  bool synchronous = false;
+  return make_copy(request, op, &synchronous);
 }
 
 CUresult queue_copy(const copy_request &request, operation op, CUstream stream) {
@@ -203,11 +218,17 @@ CUresult copy(const copy_request &request, CUstream stream, bool wait) {
   if (wait && capture_forbids_unsafe_call()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   if (bytes_of(request) == 0) return CUDA_SUCCESS;
   operation op{};
-  if (const CUresult r = make_copy(request, &op); r != CUDA_SUCCESS) return r;
+  bool synchronous = false;
+  if (const CUresult r = make_copy(request, &op, &synchronous); r != CUDA_SUCCESS) return r;
   if (wait) {
     op.stage = nullptr;
     op.brief = false;
     return enqueue_and_wait(std::move(op), stream);
+  }
+  // CUDA: an asynchronous copy to pageable memory, or between host memory, returns when it is done.
+  if (synchronous) {
+    op.stage = nullptr;
+    op.host_waits = true;
   }
   return queue_copy(request, std::move(op), stream);
 }
