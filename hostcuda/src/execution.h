@@ -48,6 +48,7 @@ struct place_in_time {
 struct stream_order {
   std::uint64_t line = 0;  // the stream itself: all of its operations precede
   bool capturing = false;  // the next operation is captured and has no order yet
+  CUdevice device = 0;     // of the stream
   std::vector<place_in_time> after;
 };
 

@@ -43,6 +43,61 @@ TEST_F(pool, AllocatesAndFreesInStreamOrder) {
   EXPECT_EQ(attribute(p, CU_MEMPOOL_ATTR_USED_MEM_HIGH), 3 * MiB);
 }
 
+// cuda.h: INVALID_CONTEXT only for a default stream.
+TEST_F(pool, ACreatedStreamNeedsNoCurrentContext) {
+  const CUmemoryPool p = make_pool();
+  const CUstream s = make_stream();
+  CUdeviceptr at = 0, pooled = 0;
+  ASSERT_EQ(cuMemAllocAsync(&at, MiB, s), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxSetCurrent(nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemFreeAsync(at, s), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemAllocAsync(&at, MiB, s), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemAllocFromPoolAsync(&pooled, MiB, p, s), CUDA_SUCCESS);
+  for (const CUstream standard : {CUstream{nullptr}, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD}) {
+    CUdeviceptr none = 0;
+    EXPECT_EQ(cuMemFreeAsync(at, standard), CUDA_ERROR_INVALID_CONTEXT);
+    EXPECT_EQ(cuMemFreeAsync(0, standard), CUDA_ERROR_INVALID_CONTEXT);
+    EXPECT_EQ(cuMemAllocAsync(&none, MiB, standard), CUDA_ERROR_INVALID_CONTEXT);
+    EXPECT_EQ(cuMemAllocFromPoolAsync(&none, MiB, p, standard), CUDA_ERROR_INVALID_CONTEXT);
+  }
+  EXPECT_EQ(cuMemFreeAsync(at, s), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemFreeAsync(pooled, s), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemFreeAsync(0, s), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxSetCurrent(ctx_), CUDA_SUCCESS);
+  EXPECT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+}
+
+TEST_F(pool, ADestroyedContextHasNoDefaultStream) {
+  CUcontext other = nullptr;
+#if CUDA_VERSION >= 13000
+  ASSERT_EQ(cuCtxCreate(&other, nullptr, 0, 0), CUDA_SUCCESS);
+#else
+  ASSERT_EQ(cuCtxCreate(&other, 0, 0), CUDA_SUCCESS);
+#endif
+  ASSERT_EQ(cuCtxPopCurrent(nullptr), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxPushCurrent(other), CUDA_SUCCESS);
+  std::thread([&] { EXPECT_EQ(cuCtxDestroy(other), CUDA_SUCCESS); }).join();
+  CUdeviceptr at = 0;
+  EXPECT_EQ(cuMemAllocAsync(&at, MiB, nullptr), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  EXPECT_EQ(cuMemFreeAsync(MiB, nullptr), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+}
+
+// cuda.h: the pool that is current on the device of the stream.
+TEST_F(pool, AllocatesOnTheDeviceOfTheStream) {
+  start("profile=multi:2");
+  CUcontext other = nullptr;
+  ASSERT_EQ(cuDevicePrimaryCtxRetain(&other, 1), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxSetCurrent(other), CUDA_SUCCESS);
+  const CUstream s = make_stream();
+  ASSERT_EQ(cuCtxSetCurrent(ctx_), CUDA_SUCCESS);
+  CUdeviceptr at = 0;
+  ASSERT_EQ(cuMemAllocAsync(&at, MiB, s), CUDA_SUCCESS);
+  int device = -1;
+  ASSERT_EQ(cuPointerGetAttribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, at), CUDA_SUCCESS);
+  EXPECT_EQ(device, 1);
+  EXPECT_EQ(cuMemFreeAsync(at, s), CUDA_SUCCESS);
+}
+
 TEST_F(pool, KeepsWhatTheThresholdAllowsAndTrims) {
   const CUmemoryPool p = make_pool();
   cuuint64_t keep = 64 * MiB;

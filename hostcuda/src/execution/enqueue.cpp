@@ -132,7 +132,7 @@ CUresult enqueue(CUstream handle, operation op) {
 CUresult order_of(CUstream handle, stream_order *out) {
   stream_call call(handle);
   if (!call.s) return call.error();
-  *out = {call.s->line->uid, call.s->cap != nullptr, {}};
+  *out = {call.s->line->uid, call.s->cap != nullptr, call.s->ctx->device, {}};
   for (const auto &[line, tick] : call.s->view.entries()) out->after.push_back({line->uid, tick});
   return CUDA_SUCCESS;
 }

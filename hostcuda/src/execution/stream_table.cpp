@@ -121,7 +121,8 @@ stream_call::stream_call(CUstream h)
 CUresult stream_call::error() const {
   const bool standard =
       handle == nullptr || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD;
-  return standard ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_HANDLE;
+  if (!standard) return CUDA_ERROR_INVALID_HANDLE;
+  return ctx == nullptr ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
 void retire_stream(const std::shared_ptr<stream> &s) {

@@ -31,12 +31,21 @@ CUresult capture_allocation(CUdeviceptr *out, std::size_t bytes, const memory_po
   return enqueue(stream, std::move(op));
 }
 
+// The pool that is current on a device.
+memory_pool *current_pool(CUdevice device) {
+  exclusive lock(the_memory().mutex);
+  memory_pool *const pool = pools().current[device];
+  return pool != nullptr ? pool : standard_pool_locked(device);
+}
+
+// `pool` is nullptr for the current one of the stream's device.
 CUresult allocate(CUdeviceptr *out, std::size_t bytes, memory_pool *pool, CUstream stream) {
   block proto;
-  proto.pool = pool;
   stream_order order;
   CUresult r = order_of(stream, &order);
   if (r != CUDA_SUCCESS) return r;
+  if (pool == nullptr) pool = current_pool(order.device);
+  proto.pool = pool;
   if (bytes == 0) {  // succeeds on GPUs (docs/hostcuda.md), and cuMemFreeAsync accepts the address
     *out = 0;
     return CUDA_SUCCESS;
@@ -102,6 +111,7 @@ CUresult free_graph_memory(CUdeviceptr at, CUstream stream, bool capturing) {
 CUresult free_async(CUdeviceptr at, CUstream stream) {
   stream_order order;
   if (const CUresult r = order_of(stream, &order); r != CUDA_SUCCESS) return r;
+  if (at == 0) return CUDA_SUCCESS;
   const bool of_graph = state_of_graph_memory(at) != graph_memory_state::none;
   if (of_graph) return free_graph_memory(at, stream, order.capturing);
   if (order.capturing) return CUDA_ERROR_INVALID_VALUE;  // as documented: only graph memory
@@ -140,20 +150,15 @@ CUresult free_async(CUdeviceptr at, CUstream stream) {
 
 using namespace hostcuda;
 
-HOSTCUDA_STREAM_ENTRY(cuMemAllocAsync, 11020, needs_context | needs_pools, bytes, stream,
+// Only a default stream needs a current context (cuda.h).
+
+HOSTCUDA_STREAM_ENTRY(cuMemAllocAsync, 11020, needs_pools, bytes, stream,
                       (CUdeviceptr * out, size_t bytes, CUstream stream), (out, bytes, stream), {
-                        if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-                        const CUdevice device = current_context()->device;
-                        memory_pool *pool = nullptr;
-                        {
-                          exclusive lock(the_memory().mutex);
-                          pool = pools().current[device];
-                          if (pool == nullptr) pool = standard_pool_locked(device);
-                        }
-                        return allocate(out, bytes, pool, stream);
+                        return out == nullptr ? CUDA_ERROR_INVALID_VALUE
+                                              : allocate(out, bytes, nullptr, stream);
                       })
 
-HOSTCUDA_STREAM_ENTRY(cuMemAllocFromPoolAsync, 11020, needs_context | needs_pools, bytes, stream,
+HOSTCUDA_STREAM_ENTRY(cuMemAllocFromPoolAsync, 11020, needs_pools, bytes, stream,
                       (CUdeviceptr * out, size_t bytes, CUmemoryPool handle, CUstream stream),
                       (out, bytes, handle, stream), {
                         memory_pool *pool = nullptr;
@@ -166,6 +171,6 @@ HOSTCUDA_STREAM_ENTRY(cuMemAllocFromPoolAsync, 11020, needs_context | needs_pool
                         return allocate(out, bytes, pool, stream);
                       })
 
-HOSTCUDA_STREAM_ENTRY(cuMemFreeAsync, 11020, needs_context | needs_pools, 0, stream,
+HOSTCUDA_STREAM_ENTRY(cuMemFreeAsync, 11020, needs_pools, 0, stream,
                       (CUdeviceptr at, CUstream stream), (at, stream),
-                      { return at == 0 ? CUDA_SUCCESS : free_async(at, stream); })
+                      { return free_async(at, stream); })
