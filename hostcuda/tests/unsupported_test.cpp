@@ -113,10 +113,10 @@ TEST_F(unsupported, NamesAreLoggedOnceOnRequest) {
   ::testing::internal::CaptureStderr();
   function();
   function();
-  find("cuIpcCloseMemHandle")();
+  find("cuSurfObjectCreate")();
   EXPECT_EQ(::testing::internal::GetCapturedStderr(),
             "hostcuda: cuTexObjectCreate is not supported\n"
-            "hostcuda: cuIpcCloseMemHandle is not supported\n");
+            "hostcuda: cuSurfObjectCreate is not supported\n");
   const char *config = nullptr;
   ASSERT_EQ(hostcuda_config(&config), CUDA_SUCCESS);
   EXPECT_NE(std::strstr(config, "log=unsupported"), nullptr) << config;

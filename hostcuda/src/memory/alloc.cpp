@@ -34,7 +34,27 @@ CUresult allocate(CUdeviceptr *out, std::size_t bytes) {
   return arena_allocate(device_arena(proto.ctx->device), bytes, proto, out);
 }
 
-// Removes the block that starts at `at`. Requires: the caller has waited for the device.
+CUresult free_block(CUdeviceptr at) {
+  if (at == 0) return CUDA_SUCCESS;
+  if (capture_forbids_unsafe_call()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  block k;
+  {
+    std::shared_lock<std::shared_mutex> lock(the_memory().mutex);
+    const auto it = the_memory().blocks.find(at);
+    if (it == the_memory().blocks.end() || it->second.freeing || it->second.imported)
+      return CUDA_ERROR_INVALID_VALUE;
+    k = it->second;
+  }
+  wait_for_device(k.location);
+  range_goes_away(at, k.bytes, "cuMemFree", true);
+  if (k.graph == graph_block::no) return remove_block(at);
+  if (!set_graph_memory(at, false)) return CUDA_ERROR_INVALID_VALUE;  // no launch has allocated it
+  count_graph_memory(k.location, k.bytes, false);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
 CUresult remove_block(CUdeviceptr at) {
   dead_memory dead;
   memory_registry &b = the_memory();
@@ -52,26 +72,6 @@ CUresult remove_block(CUdeviceptr at) {
   }
   return CUDA_SUCCESS;
 }
-
-CUresult free_block(CUdeviceptr at) {
-  if (at == 0) return CUDA_SUCCESS;
-  if (capture_forbids_unsafe_call()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  block k;
-  {
-    std::shared_lock<std::shared_mutex> lock(the_memory().mutex);
-    const auto it = the_memory().blocks.find(at);
-    if (it == the_memory().blocks.end() || it->second.freeing) return CUDA_ERROR_INVALID_VALUE;
-    k = it->second;
-  }
-  wait_for_device(k.location);
-  range_goes_away(at, k.bytes, "cuMemFree", true);
-  if (k.graph == graph_block::no) return remove_block(at);
-  if (!set_graph_memory(at, false)) return CUDA_ERROR_INVALID_VALUE;  // no launch has allocated it
-  count_graph_memory(k.location, k.bytes, false);
-  return CUDA_SUCCESS;
-}
-
-}  // namespace
 
 void release_block_memory(context *ctx) {
   std::vector<CUdeviceptr> mine;

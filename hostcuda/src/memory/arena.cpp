@@ -4,6 +4,8 @@
 #include <iterator>
 #include <mutex>
 
+#include "hostcuda/src/memory/ipc_registry.h"
+
 namespace hostcuda {
 namespace {
 
@@ -335,6 +337,7 @@ void arena_free_locked(std::map<CUdeviceptr, block>::iterator it, dead_memory *d
   const CUdeviceptr at = it->first;
   const std::size_t bytes = it->second.footprint;
   const auto home = containing(b.chunks, at);
+  if (it->second.exported || it->second.imported) forget_shared_locked(at, it->second);
   b.blocks.erase(it);
   a->used -= bytes;
   free_bytes(a, at, bytes, home->second, home->first);

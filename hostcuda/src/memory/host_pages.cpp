@@ -199,7 +199,7 @@ void drop_shared_pages(int fd, char *view, std::size_t bytes) {
 }
 
 pool_file::~pool_file() {
-  close(fd_);
+  if (fd_ >= 0) close(fd_);
 }
 
 bool pool_file::take(std::size_t bytes, extent *out) {

@@ -66,7 +66,7 @@ void drop_shared_pages(int fd, char *view, std::size_t bytes);
 // descriptor shares chunks that are created later, too. Offsets are never reused.
 class pool_file {
  public:
-  explicit pool_file(int fd) : fd_(fd) {}  // owns `fd`
+  explicit pool_file(int fd) : fd_(fd) {}  // owns `fd`; -1: imported and unbacked
   pool_file(const pool_file &) = delete;
   pool_file &operator=(const pool_file &) = delete;
   ~pool_file();

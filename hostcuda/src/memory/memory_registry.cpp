@@ -192,8 +192,8 @@ void *resolve_locked(CUdevice device, CUdeviceptr at, std::size_t bytes, bool wr
     // Unlike cuMemAlloc memory, a pool's is accessible only where cuMemPoolSetAccess says so.
     if (k.pool != nullptr)
       return allows(pool_access(k.pool), device, write) ? as_pointer(at) : nullptr;
-    if (k.owner == nullptr || k.location == device || rule == peer_rule::copies)
-      return as_pointer(at);
+    const bool near = k.location == device || (k.imported && k.ctx->device == device);
+    if (k.owner == nullptr || near || rule == peer_rule::copies) return as_pointer(at);
     return peer_enabled(device, k.location) ? as_pointer(at) : nullptr;
   }
   if (auto it = containing(b.host, at); it != b.host.end())

@@ -33,6 +33,7 @@ void reset_memory() {
   b.shared_files.clear();
   reset_pools();
   reset_graph_memory();
+  reset_ipc();
   reset_blocks();
   reset_host_memory();
   reset_pages();

@@ -96,7 +96,9 @@ struct block {
   memory_pool *pool = nullptr;
   int location = 0;
   std::uint64_t id = 0;
-  bool freeing = false;  // a cuMemFreeAsync is queued
+  bool freeing = false;   // a cuMemFreeAsync is queued
+  bool exported = false;  // another process may open it by legacy IPC (ipc.h)
+  bool imported = false;  // opened by legacy IPC: only cuIpcCloseMemHandle removes it
   graph_block graph = graph_block::no;
 };
 

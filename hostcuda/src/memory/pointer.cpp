@@ -7,6 +7,7 @@
 #include "hostcuda/src/entry/entry.h"
 #include "hostcuda/src/machine.h"
 #include "hostcuda/src/memory/arena.h"
+#include "hostcuda/src/memory/ipc_registry.h"
 #include "hostcuda/src/memory/memory_state.h"
 #include "hostcuda/src/memory/pool.h"
 
@@ -29,6 +30,7 @@ struct address_facts {
   CUdeviceptr mapping_start = 0;  // of the mapping; else as start
   std::size_t mapping_bytes = 0;
   unsigned long long handle_types = 0;
+  bool legacy_ipc = false;  // cuIpcGetMemHandle works
   bool rdma = false;
   unsigned access = 3;  // of the current context
   memory_pool *pool = nullptr;
@@ -76,6 +78,7 @@ address_facts look_locked(CUdeviceptr at) {
     f.id = found.id;
     f.pool = found.pool;
     f.rdma = !f.managed && f.pool == nullptr;
+    f.legacy_ipc = legacy_ipc_capable(found);
     if (f.pool != nullptr && pool_is_shareable(f.pool))
       f.handle_types = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   } else if (const auto h = find_in(b.host); f.known) {
@@ -105,8 +108,9 @@ CUresult attribute_locked(const address_facts &f, int attribute, CUdeviceptr at,
   if (!f.known) return CUDA_ERROR_INVALID_VALUE;
   switch (attribute) {
     case 6:
-    case 10:  // cuIpcGetMemHandle is not supported
       return put(out, static_cast<char>(0));
+    case 10:
+      return put<char>(out, f.legacy_ipc);
     case 8:
       return put<char>(out, f.managed);
     case 11:
@@ -192,16 +196,3 @@ HOSTCUDA_ENTRY(cuPointerSetAttribute, 6000, plain, 0,
                  if (!f.known) return CUDA_ERROR_INVALID_VALUE;
                  return f.reserved ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
                })
-
-// Legacy IPC is not supported. VMM memory is an invalid argument, as on a GPU.
-HOSTCUDA_ENTRY(cuIpcGetMemHandle, 4010, needs_context, 0, (CUipcMemHandle * out, CUdeviceptr at), {
-  std::shared_lock<std::shared_mutex> lock(the_memory().mutex);
-  const address_facts f = look_locked(at);
-  if (out == nullptr || !f.known || f.reserved) return CUDA_ERROR_INVALID_VALUE;
-  return CUDA_ERROR_NOT_SUPPORTED;
-})
-HOSTCUDA_UNSUPPORTED(cuIpcOpenMemHandle, 4010, needs_context,
-                     (CUdeviceptr *, CUipcMemHandle, unsigned))
-HOSTCUDA_UNSUPPORTED(cuIpcOpenMemHandle_v2, 11000, needs_context,
-                     (CUdeviceptr *, CUipcMemHandle, unsigned))
-HOSTCUDA_UNSUPPORTED(cuIpcCloseMemHandle, 4010, needs_context, (CUdeviceptr))
