@@ -142,8 +142,6 @@
   X(cuGreenCtxWaitEvent, 12040) \
   X(cuImportExternalMemory, 10000) \
   X(cuImportExternalSemaphore, 10000) \
-  X(cuIpcGetEventHandle, 4010) \
-  X(cuIpcOpenEventHandle, 4010) \
   X(cuKernelGetParamCount, 13020) \
   X(cuLaunch, 2000) \
   X(cuLaunchCooperativeKernelMultiDevice, 9000) \

@@ -27,6 +27,7 @@ namespace hostcuda {
 struct capture;     // capture.h
 struct graph_node;  // graph.h
 struct event;       // event.h
+struct moment;
 struct graph;
 struct graph_exec;
 
@@ -93,7 +94,9 @@ struct engine {
   std::unordered_map<context *, execution *> contexts;
   std::vector<std::shared_ptr<stream>> active;  // the streams of all contexts, in order of creation
   std::condition_variable changed;              // progress, for seeded runs and teardown
-  std::uint64_t next_id = 1;                    // handles and uids, which are never reused
+  std::vector<std::shared_ptr<moment>> shared_recordings;  // of interprocess events, not done yet
+  vector_clock before_others;                              // those that are done
+  std::uint64_t next_id = 1;  // handles and uids, which are never reused
   std::uint64_t next_serial = 1;
   std::uint64_t next_index = 0;
   std::uint64_t generation = 1;       // of the simulated machine; invalidates per-thread state

@@ -15,15 +15,28 @@ std::shared_ptr<event> find_event(CUevent handle) {
   return found == e.events.end() ? nullptr : found->second;
 }
 
+std::uint64_t event::recorded_elsewhere() const {
+  if (!shared) return 0;
+  const std::uint64_t n = shared->last();
+  return last == nullptr || last->number < n ? n : 0;
+}
+
+vector_clock precedes_other_processes(bool finished) {
+  auto &e = the_engine();
+  std::erase_if(e.shared_recordings, [&](const std::shared_ptr<moment> &m) {
+    if (m->done()) e.before_others.join(m->clock);
+    return m->done();
+  });
+  vector_clock clock = e.before_others;
+  if (!finished) {
+    for (const auto &m : e.shared_recordings) clock.join(m->clock);
+  }
+  return clock;
+}
+
 namespace {
 
-CUresult create_event(CUevent *out, unsigned flags) {
-  constexpr unsigned allowed =
-      CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
-  if (out == nullptr || (flags & ~allowed) != 0) return CUDA_ERROR_INVALID_VALUE;
-  if ((flags & CU_EVENT_INTERPROCESS) != 0 && (flags & CU_EVENT_DISABLE_TIMING) == 0) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
+CUresult add_event(CUevent *out, unsigned flags, std::shared_ptr<shared_event> shared) {
   context *const ctx = current_context();
   auto &e = the_engine();
   engine_lock lock(e.mu);
@@ -32,10 +45,41 @@ CUresult create_event(CUevent *out, unsigned flags) {
   ev->handle = new_handle<CUevent>(2);
   ev->ctx = ctx;
   ev->flags = flags;
+  ev->shared = std::move(shared);
   *out = ev->handle;
   e.events[ev->handle] = std::move(ev);
   counters().live_events.fetch_add(1);
   return CUDA_SUCCESS;
+}
+
+CUresult create_event(CUevent *out, unsigned flags) {
+  constexpr unsigned allowed =
+      CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
+  if (out == nullptr || (flags & ~allowed) != 0) return CUDA_ERROR_INVALID_VALUE;
+  if ((flags & CU_EVENT_INTERPROCESS) != 0 && (flags & CU_EVENT_DISABLE_TIMING) == 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  std::shared_ptr<shared_event> shared;
+  if ((flags & CU_EVENT_INTERPROCESS) != 0) {
+    shared = shared_event::create();
+    if (!shared) return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  return add_event(out, flags, std::move(shared));
+}
+
+CUresult export_event(CUipcEventHandle *out, CUevent handle) {
+  engine_lock lock(the_engine().mu);
+  const auto ev = find_event(handle);
+  if (!ev) return CUDA_ERROR_INVALID_HANDLE;
+  if ((ev->flags & CU_EVENT_INTERPROCESS) == 0) return CUDA_ERROR_INVALID_VALUE;
+  *out = ev->shared->handle();
+  return CUDA_SUCCESS;
+}
+
+CUresult import_event(CUevent *out, const CUipcEventHandle &handle) {
+  std::shared_ptr<shared_event> shared;
+  if (const CUresult r = shared_event::open(handle, &shared); r != CUDA_SUCCESS) return r;
+  return add_event(out, CU_EVENT_DISABLE_TIMING, std::move(shared));
 }
 
 CUresult destroy_event(CUevent handle) {
@@ -66,12 +110,20 @@ CUresult record_event(CUevent handle, CUstream stream_handle, unsigned flags) {
   }
   auto at = std::make_shared<moment>();
   operation op{"cuEventRecord", {}, {}};
-  op.after = [at](CUresult) { at->when = std::chrono::steady_clock::now(); };
+  if (ev->shared) at->number = ev->shared->record();
+  op.after = [at, shared = ev->shared](CUresult) {
+    at->when = std::chrono::steady_clock::now();
+    if (shared) shared->complete(at->number);
+  };
   const auto n = post(call.lock, s, std::move(op), nullptr, true, nullptr);
   at->line = s->line;
   at->tick = n->tick;
   at->clock = s->view;
   at->clock.join(s->line, n->tick);
+  if (ev->shared) {
+    (void)precedes_other_processes(true);  // forgets the recordings that are done
+    the_engine().shared_recordings.push_back(at);
+  }
   ev->last = std::move(at);
   ev->cap.reset();
   ev->cap_tail.clear();
@@ -86,6 +138,27 @@ CUresult captured(event &ev) {
   return CUDA_ERROR_CAPTURED_EVENT;
 }
 
+// The last recording is number `n`, of another process.
+CUresult query_elsewhere(engine_lock &lock, const event &ev, std::uint64_t n) {
+  if (!ev.shared->done(n)) nudge(lock);
+  if (const CUresult r = ev.ctx->sticky.load(); r != CUDA_SUCCESS) return r;
+  if (!ev.shared->done(n)) return CUDA_ERROR_NOT_READY;
+  oracle_learn(precedes_other_processes(true));
+  return CUDA_SUCCESS;
+}
+
+CUresult synchronize_elsewhere(engine_lock &lock, const event &ev, std::uint64_t n) {
+  // The other process may wait for work here, which a seeded schedule runs in a query.
+  CUresult r = query_elsewhere(lock, ev, n);
+  while (r == CUDA_ERROR_NOT_READY) {
+    the_engine().changed.wait_for(lock, std::chrono::microseconds(50));
+    r = query_elsewhere(lock, ev, n);
+  }
+  lock.unlock();
+  if (r == CUDA_SUCCESS) memory_synchronised();
+  return r;
+}
+
 CUresult query_event(CUevent handle) {
   if (this_threads_work() != nullptr) return CUDA_ERROR_NOT_PERMITTED;
   engine_lock lock(the_engine().mu);
@@ -96,6 +169,7 @@ CUresult query_event(CUevent handle) {
   // (https://github.com/pytorch/pytorch/pull/104487), unless the querying thread is in another
   // mode (https://github.com/pytorch/pytorch/pull/148594).
   if (capture_forbids_unsafe_call_locked()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  if (const auto n = ev->recorded_elsewhere(); n != 0) return query_elsewhere(lock, *ev, n);
   const auto at = ev->last;
   if (!at) return CUDA_SUCCESS;
   if (!at->done()) nudge(lock);
@@ -111,6 +185,7 @@ CUresult synchronize_event(CUevent handle) {
   const auto ev = find_event(handle);
   if (!ev) return CUDA_ERROR_INVALID_HANDLE;
   if (const CUresult r = captured(*ev); r != CUDA_SUCCESS) return r;
+  if (const auto n = ev->recorded_elsewhere(); n != 0) return synchronize_elsewhere(lock, *ev, n);
   const auto at = ev->last;
   if (!at) return CUDA_SUCCESS;
   wait_for(lock, at->line, at->tick);
@@ -162,3 +237,10 @@ HOSTCUDA_ENTRY(cuEventSynchronize, 2000, plain, 0, (CUevent event),
 HOSTCUDA_ENTRY_AND_V2(cuEventElapsedTime, 2000, 12080, plain, 0,
                       (float *out, CUevent start, CUevent end), (out, start, end),
                       { return elapsed_time(out, start, end); })
+
+HOSTCUDA_ENTRY(cuIpcGetEventHandle, 4010, plain, 0, (CUipcEventHandle * out, CUevent event),
+               { return out == nullptr ? CUDA_ERROR_INVALID_VALUE : export_event(out, event); })
+
+HOSTCUDA_ENTRY(cuIpcOpenEventHandle, 4010, needs_context, 0,
+               (CUevent * out, CUipcEventHandle handle),
+               { return out == nullptr ? CUDA_ERROR_INVALID_VALUE : import_event(out, handle); })

@@ -69,13 +69,22 @@ CUresult stream_wait_event(CUstream handle, CUevent event_handle, unsigned flags
   auto &s = call.s;
   if (const CUresult r = capture_gate(*s, false); r != CUDA_SUCCESS) return r;
   if (ev->cap) return join_capture(s, ev->cap, ev->cap_tail);
+  const std::uint64_t elsewhere = ev->recorded_elsewhere();
   if (s->cap) {
-    if (!ev->last) return CUDA_SUCCESS;
+    if (!ev->last && elsewhere == 0) return CUDA_SUCCESS;
     s->cap->invalidated = true;  // a dependency on work outside the graph
     return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
   }
-  if (!ev->last) return CUDA_SUCCESS;  // not recorded yet: no effect
   operation op{"cuStreamWaitEvent", {}, {}};
+  if (elsewhere != 0) {
+    // Only the oracle takes them for done: to wait for them here might never end.
+    s->view.join(precedes_other_processes(false));
+    op.ready = [shared = ev->shared, elsewhere] { return shared->done(elsewhere); };
+    post(call.lock, s, std::move(op), nullptr, false, nullptr);
+    announce(s);
+    return CUDA_SUCCESS;
+  }
+  if (!ev->last) return CUDA_SUCCESS;  // not recorded yet: no effect
   post(call.lock, s, std::move(op), &ev->last->clock, true, nullptr);
   announce(s);
   return CUDA_SUCCESS;

@@ -188,6 +188,8 @@ void reset_execution() {
     graphs.swap(e.graphs);
     graph_execs.swap(e.graph_execs);
     events.swap(e.events);
+    e.shared_recordings.clear();
+    e.before_others.clear();
     oracle_reset();
     ++e.generation;
     e.next_index = 0;
