@@ -11,7 +11,7 @@
 namespace hostcuda {
 namespace {
 
-CUresult of_errno() {
+CUresult error_of_open() {
   return errno == ENOENT || errno == ESRCH ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_MAP_FAILED;
 }
 
@@ -52,14 +52,14 @@ CUresult open_file(const file_name &name, shared_file *out) {
   std::snprintf(path, sizeof path, "/proc/%d/fd/%d", name.pid, name.fd);
   // The name may be that of anything: opens it for use only when it is known to be the file.
   const shared_file found(open(path, O_PATH | O_CLOEXEC));
-  if (found.fd() < 0) return of_errno();
+  if (found.fd() < 0) return error_of_open();
   struct stat st {};
   if (fstat(found.fd(), &st) != 0 || !S_ISREG(st.st_mode) || st.st_dev != name.device ||
       st.st_ino != name.inode)
     return CUDA_ERROR_INVALID_HANDLE;
   std::snprintf(path, sizeof path, "/proc/self/fd/%d", found.fd());
   *out = shared_file(open(path, O_RDWR | O_CLOEXEC));
-  return out->fd() < 0 ? of_errno() : CUDA_SUCCESS;
+  return out->fd() < 0 ? error_of_open() : CUDA_SUCCESS;
 }
 
 bool read_start(const shared_file &file, void *out, std::size_t bytes) {

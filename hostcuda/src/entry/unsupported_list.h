@@ -175,8 +175,6 @@
   X(cuLogsDumpToMemory, 12090) \
   X(cuLogsRegisterCallback, 12090) \
   X(cuLogsUnregisterCallback, 12090) \
-  X(cuMemAdvise, 8000) \
-  X(cuMemAdvise_v2, 12020) \
   X(cuMemAlloc, 2000) \
   X(cuMemAllocHost, 2000) \
   X(cuMemAllocPitch, 2000) \
@@ -191,14 +189,8 @@
   X(cuMemGetInfo, 2000) \
   X(cuMemGetLocationInfo, 13040) \
   X(cuMemHostGetDevicePointer, 2020) \
-  X(cuMemPrefetchAsync, 8000) \
-  X(cuMemPrefetchAsync_ptsz, 8000) \
-  X(cuMemPrefetchAsync_v2, 12020) \
-  X(cuMemPrefetchAsync_v2_ptsz, 12020) \
   X(cuMemPrefetchBatchAsync, 13000) \
   X(cuMemPrefetchBatchAsync_ptsz, 13000) \
-  X(cuMemRangeGetAttribute, 8000) \
-  X(cuMemRangeGetAttributes, 8000) \
   X(cuMemcpy2D, 2000) \
   X(cuMemcpy2DAsync, 2000) \
   X(cuMemcpy2DUnaligned, 2000) \

@@ -22,7 +22,7 @@ struct shared_event::page {
 
 namespace {
 
-constexpr std::uint64_t kMagic = 0x3130'6576'6370'6968;  // "hipcev01"
+constexpr std::uint64_t kEventMagic = 0x3130'6576'6370'6968;  // "hipcev01"
 
 struct event_name {
   std::uint64_t magic;
@@ -41,7 +41,7 @@ shared_event::page *map_page(const shared_file &file) {
 }  // namespace
 
 std::shared_ptr<shared_event> shared_event::create() {
-  shared_file file = make_file("hostcuda-event", &kMagic, sizeof kMagic);
+  shared_file file = make_file("hostcuda-event", &kEventMagic, sizeof kEventMagic);
   if (file.fd() < 0 || ftruncate(file.fd(), sizeof(page)) != 0) return nullptr;
   page *const p = map_page(file);
   return p == nullptr ? nullptr : std::make_shared<shared_event>(std::move(file), p);
@@ -50,13 +50,13 @@ std::shared_ptr<shared_event> shared_event::create() {
 CUresult shared_event::open(const CUipcEventHandle &handle, std::shared_ptr<shared_event> *out) {
   event_name name;
   std::memcpy(&name, &handle, sizeof name);
-  if (name.magic != kMagic) return CUDA_ERROR_INVALID_HANDLE;
+  if (name.magic != kEventMagic) return CUDA_ERROR_INVALID_HANDLE;
   shared_file file;
   if (const CUresult r = open_file(name.page, &file); r != CUDA_SUCCESS) return r;
   std::uint64_t magic = 0;
   struct stat st {};
-  if (!read_start(file, &magic, sizeof magic) || magic != kMagic || fstat(file.fd(), &st) != 0 ||
-      st.st_size != sizeof(page))
+  if (!read_start(file, &magic, sizeof magic) || magic != kEventMagic ||
+      fstat(file.fd(), &st) != 0 || st.st_size != sizeof(page))
     return CUDA_ERROR_INVALID_HANDLE;
   if (name.page.pid == getpid()) return CUDA_ERROR_INVALID_CONTEXT;
   page *const p = map_page(file);
@@ -71,7 +71,7 @@ shared_event::~shared_event() {
 
 CUipcEventHandle shared_event::handle() const {
   CUipcEventHandle out{};
-  const event_name name{kMagic, name_of(file_.fd())};
+  const event_name name{kEventMagic, name_of(file_.fd())};
   std::memcpy(&out, &name, sizeof name);
   return out;
 }

@@ -10,6 +10,7 @@
 #include "hostcuda/src/machine.h"
 #include "hostcuda/src/memory/arena.h"
 #include "hostcuda/src/memory/graph_memory.h"
+#include "hostcuda/src/memory/managed_hints.h"
 #include "hostcuda/src/memory/memory_parts.h"
 #include "hostcuda/src/memory/memory_state.h"
 
@@ -66,6 +67,7 @@ CUresult remove_block(CUdeviceptr at) {
   } while (wait_for_pins(lock, at, it->second.bytes));
   if (it->second.owner == nullptr) {
     munmap(as_pointer(at), it->second.footprint);
+    forget_hints_locked(at);
     b.blocks.erase(it);
   } else {
     arena_free_locked(it, &dead);
@@ -85,8 +87,11 @@ void release_block_memory(context *ctx) {
 
 void reset_blocks() {
   memory_registry &b = the_memory();
-  for (const auto &[at, k] : b.blocks)
-    if (k.owner == nullptr) munmap(as_pointer(at), k.footprint);
+  for (const auto &[at, k] : b.blocks) {
+    if (k.owner != nullptr) continue;
+    munmap(as_pointer(at), k.footprint);
+    forget_hints_locked(at);
+  }
   b.blocks.clear();
   for (const auto &[at, c] : b.chunks) release_range(as_pointer(at), c.bytes);
   for (const auto &[at, c] : b.chunks) delete c.memory;

@@ -24,7 +24,7 @@
 namespace hostcuda {
 namespace {
 
-constexpr char kMagic[8] = {'h', 'c', 'i', 'p', 'c', 'm', '0', '1'};
+constexpr char kIpcMagic[8] = {'h', 'c', 'i', 'p', 'c', 'm', '0', '1'};
 
 // What a CUipcMemHandle holds.
 struct memory_name {
@@ -34,7 +34,7 @@ struct memory_name {
 static_assert(sizeof(memory_name) <= sizeof(CUipcMemHandle));
 
 // What the file holds.
-struct description {
+struct block_description {
   char magic[8];
   file_name pages;  // fd -1: unbacked
   std::uint64_t offset;
@@ -49,7 +49,7 @@ arena *import_arenas() {
   return all;
 }
 
-bool same_file(const file_name &a, const file_name &b) {
+bool same_description(const file_name &a, const file_name &b) {
   return a.pid == b.pid && a.device == b.device && a.inode == b.inode;
 }
 
@@ -59,14 +59,14 @@ CUresult export_memory(CUdeviceptr at, CUipcMemHandle *out) {
   const auto k = b.blocks.find(at);
   if (k == b.blocks.end() || !legacy_ipc_capable(k->second)) return CUDA_ERROR_INVALID_VALUE;
   memory_name name{};
-  std::memcpy(name.magic, kMagic, sizeof name.magic);
+  std::memcpy(name.magic, kIpcMagic, sizeof name.magic);
   if (const auto before = ipc().exported.find(k->second.id); before != ipc().exported.end()) {
     name.description = name_of(before->second.fd());
   } else {
     const auto home = containing(b.chunks, at);
     const extent &where = home->second.memory->where;
-    description d{};
-    std::memcpy(d.magic, kMagic, sizeof d.magic);
+    block_description d{};
+    std::memcpy(d.magic, kIpcMagic, sizeof d.magic);
     d.pages = name_of(where.fd);
     d.offset = where.offset + (at - home->first);
     d.bytes = k->second.bytes;
@@ -83,7 +83,7 @@ CUresult export_memory(CUdeviceptr at, CUipcMemHandle *out) {
 }
 
 // Opens the memory that `d` describes.
-CUresult open_pages(const description &d, std::unique_ptr<physical> *out) {
+CUresult open_pages(const block_description &d, std::unique_ptr<physical> *out) {
   const std::size_t first = d.offset / kGranularity * kGranularity;
   if (d.bytes == 0 || d.offset % 512 != 0 || d.bytes > (std::uint64_t{1} << 46) ||
       d.offset > (std::uint64_t{1} << 46) || !valid_device(d.location))
@@ -118,7 +118,7 @@ CUresult look_for_import_locked(const file_name &from, int location, context *ct
   for (auto &[at, i] : ipc().imported) {
     if (i.from.pid != from.pid || i.location != location || i.ctx->device != ctx->device) continue;
     if (i.ctx != ctx) return CUDA_ERROR_INVALID_CONTEXT;
-    if (!same_file(i.from, from)) continue;
+    if (!same_description(i.from, from)) continue;
     ++i.opened;
     *out = at;
   }
@@ -128,11 +128,11 @@ CUresult look_for_import_locked(const file_name &from, int location, context *ct
 CUresult open_memory(CUdeviceptr *out, const CUipcMemHandle &handle) {
   memory_name name{};
   std::memcpy(&name, &handle, sizeof name);
-  if (std::memcmp(name.magic, kMagic, sizeof name.magic) != 0) return CUDA_ERROR_INVALID_HANDLE;
+  if (std::memcmp(name.magic, kIpcMagic, sizeof name.magic) != 0) return CUDA_ERROR_INVALID_HANDLE;
   shared_file file;
   if (const CUresult r = open_file(name.description, &file); r != CUDA_SUCCESS) return r;
-  description d{};
-  if (!read_start(file, &d, sizeof d) || std::memcmp(d.magic, kMagic, sizeof d.magic) != 0)
+  block_description d{};
+  if (!read_start(file, &d, sizeof d) || std::memcmp(d.magic, kIpcMagic, sizeof d.magic) != 0)
     return CUDA_ERROR_INVALID_HANDLE;
   // As on GPUs: a process cannot open its own memory.
   if (name.description.pid == getpid()) return CUDA_ERROR_INVALID_CONTEXT;
