@@ -276,6 +276,7 @@ class player {
       if (checker_) STILLMAP_RETURN_IF_ERROR(checker_->before_free(slot));
       STILLMAP_RETURN_IF_ERROR(target_->free(at_[slot]));
     }
+    out_.retries = target_->retries();
     if (checker_) {
       STILLMAP_RETURN_IF_ERROR(checker_->finish());
       out_.bytes_checked = checker_->bytes_checked();

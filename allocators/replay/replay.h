@@ -40,6 +40,8 @@ struct replay_result {
   // Of the same iterations, if requested.
   std::optional<request_times> cpu_ns;
   std::optional<std::uint64_t> host_bytes;  // memory of the allocator's books at the end, if known
+  // Requests tried again after all cached memory was released, if known.
+  std::optional<std::uint64_t> retries;
   driver_counts calls;  // of the allocator: without the waits of the trace and without checking
   driver_counts last_iteration;
   std::optional<double> modelled_us;       // of those calls, if the driver has a table of costs

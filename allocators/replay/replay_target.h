@@ -39,6 +39,8 @@ class replay_target {
   virtual std::uint64_t moved_bytes() const { return 0; }
   // Bytes of host memory for its books; none: not known.
   virtual std::optional<std::uint64_t> host_bytes() const { return std::nullopt; }
+  // Requests that were tried again after all cached memory was released; none: not known.
+  virtual std::optional<std::uint64_t> retries() const { return std::nullopt; }
   // A map of its memory; none: not available.
   virtual std::optional<heap_snapshot> snapshot() const { return std::nullopt; }
 };

@@ -188,7 +188,7 @@ TEST_F(CliTest, AReplayTellsWhatItTook) {
   std::size_t at = 0;
   for (const char *key :
        {"peak_live_bytes", "peak_committed_bytes", "min_capacity_bytes", "utilization", "ops",
-        "ns_per_op", "ns_per_op_mean", "request_cpu_ns", "host_bytes", "driver_calls",
+        "ns_per_op", "ns_per_op_mean", "request_cpu_ns", "host_bytes", "retries", "driver_calls",
         "driver_calls_last_iteration", "modelled_driver_us", "modelled_driver_us_last_iteration",
         "mutex_ns", "oom"}) {
     const std::size_t found = json.out.find("\n  \"" + std::string(key) + "\":", at);
@@ -196,7 +196,7 @@ TEST_F(CliTest, AReplayTellsWhatItTook) {
     at = found;
   }
   EXPECT_EQ(std::count(json.out.begin(), json.out.end(), ':'),
-            19 + (json.out.find("cuMemAlloc") != std::string::npos ? 1 : 0))
+            20 + (json.out.find("cuMemAlloc") != std::string::npos ? 1 : 0))
       << json.out;
   EXPECT_EQ(run("trace replay --capacity 9x --allocator segments '" + file + "'").status, 0);
   EXPECT_EQ(run("trace replay --capacity 0.5x --allocator segments '" + file + "'").status, 1);

@@ -77,6 +77,7 @@ result<void *> segments::allocate(std::size_t bytes, stream_ref on) {
     }
     if (!made && made.error().is(errc::out_of_memory)) {
       STILLMAP_RETURN_IF_ERROR(release_cached());
+      ++retries_;
       made = more(size, on.get(), small);
     }
     STILLMAP_RETURN_IF_ERROR(made);

@@ -64,6 +64,7 @@ class segments final : public replay_target {
   std::uint64_t committed_bytes() const override { return held_.now(); }
   std::uint64_t peak_committed_bytes() const override { return held_.peak(); }
   std::optional<std::uint64_t> host_bytes() const override;
+  std::optional<std::uint64_t> retries() const override { return retries_; }
   std::optional<heap_snapshot> snapshot() const override;
 
  private:
@@ -120,6 +121,7 @@ class segments final : public replay_target {
   std::deque<std::unique_ptr<expanding_segment>> growing_;
   std::deque<segment_block> storage_;
   std::vector<segment_block *> spare_;
+  std::uint64_t retries_ = 0;
 };
 
 }  // namespace stillmap::replay

@@ -198,8 +198,10 @@ TEST_F(segments_test, whole_free_segments_are_released_before_memory_is_out) {
   free(a);
   allocate(3_MiB);
   EXPECT_EQ(held(), 42_MiB) << "nothing was short";
+  EXPECT_EQ(target_->retries(), 0u);
   allocate(21_MiB);
   EXPECT_EQ(held(), 42_MiB) << "the segment of c and the small one are gone";
+  EXPECT_EQ(target_->retries(), 1u);
   const auto no = target_->allocate(30_MiB, *stream_);
   EXPECT_TRUE(fails_with(outcome(no), errc::out_of_memory, "segments", 30_MiB, 0));
 }

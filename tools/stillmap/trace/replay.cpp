@@ -43,6 +43,7 @@ std::string as_json(const trace_replay_options &o, std::optional<std::size_t> de
         .end();
   }
   json.field("host_bytes", r.host_bytes);
+  json.field("retries", r.retries);
   write_calls(json, "driver_calls", r.calls);
   write_calls(json, "driver_calls_last_iteration", r.last_iteration);
   json.field("modelled_driver_us", r.modelled_us);
@@ -96,6 +97,9 @@ void print_text(const trace_replay_options &o, const replay_result &r, const rep
         human_seconds(r.cpu_ns->p999 / 1e9), human_seconds(r.cpu_ns->max / 1e9));
   }
   if (r.host_bytes) fmt::print("host memory   {} of books\n", human_and_exact(*r.host_bytes));
+  if (r.retries) {
+    fmt::print("retries       {} after cached memory was released\n", format_count(*r.retries));
+  }
   fmt::print("driver calls  {}\n", calls_text(r.calls));
   fmt::print("in the last   {}\n", calls_text(r.last_iteration));
   if (r.modelled_us) {
