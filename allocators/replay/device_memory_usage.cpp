@@ -6,6 +6,8 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
 
 #include "stillmap/allocators/replay/internal/failure.h"
@@ -121,6 +123,25 @@ std::optional<std::uint64_t> physical_peak(const driver &drv) {
 std::uint64_t violations(const driver &drv) {
   const auto c = counters(drv);
   return c ? c->violations : 0;
+}
+
+driver_counts hostcuda_counts(const driver &drv) {
+  driver_counts out;
+  CUresult (*each)(void (*)(const char *, std::uint64_t, void *), void *) = nullptr;
+  if (!find(drv, "hostcuda_each_call", each)) return out;
+  const auto add = [](const char *name, std::uint64_t calls, void *to) {
+    static const auto by_name = [] {
+      std::unordered_map<std::string_view, std::size_t> all;
+      for (std::size_t i = 0; i < driver_call_count; ++i) {
+        all.emplace(name_of(static_cast<driver_call>(i)), i);
+      }
+      return all;
+    }();
+    const auto known = by_name.find(name);
+    if (known != by_name.end()) static_cast<driver_counts *>(to)->calls[known->second] = calls;
+  };
+  each(add, &out);
+  return out;
 }
 
 std::optional<std::uint64_t> modelled_ns(const driver &drv) {

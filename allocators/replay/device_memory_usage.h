@@ -22,6 +22,9 @@ std::optional<std::uint64_t> physical_bytes(const driver &drv);
 std::optional<std::uint64_t> physical_peak(const driver &drv);
 std::optional<std::uint64_t> modelled_ns(const driver &drv);
 std::uint64_t violations(const driver &drv);
+// All calls of this process, those that other libraries make too; those without a driver_call are
+// left out.
+driver_counts hostcuda_counts(const driver &drv);
 
 // Limits a device's memory during its lifetime: hostcuda simulates a smaller device; on a GPU the
 // rest is allocated, unless the measured allocator enforces a limit itself.

@@ -42,13 +42,14 @@ double ns_since(steady::time_point begin) {
 // Counts driver calls and their modelled time, except between pause() and resume().
 class call_meter {
  public:
-  explicit call_meter(const driver &drv) : drv_(drv) { resume(); }
+  // own_calls: target_kind::own_calls.
+  call_meter(const driver &drv, bool own_calls) : drv_(drv), own_calls_(own_calls) { resume(); }
   void resume() {
-    calls_ = drv_.counts();
+    calls_ = counts();
     modelled_ = modelled_ns(drv_);
   }
   void pause() {
-    const driver_counts now = drv_.counts();
+    const driver_counts now = counts();
     for (std::size_t i = 0; i < now.calls.size(); ++i) {
       sum_.calls[i] += now.calls[i] - calls_.calls[i];
     }
@@ -61,7 +62,10 @@ class call_meter {
   }
 
  private:
+  driver_counts counts() const { return own_calls_ ? hostcuda_counts(drv_) : drv_.counts(); }
+
   const driver &drv_;
+  bool own_calls_;
   driver_counts calls_, sum_;
   std::optional<std::uint64_t> modelled_;
   std::uint64_t modelled_sum_ = 0;
@@ -70,7 +74,11 @@ class call_meter {
 class player {
  public:
   player(const device &d, const replay_plan &plan, const replay_options &o)
-      : device_(d), plan_(plan), options_(o), meter_(d.driver()), at_(plan.slots) {}
+      : device_(d),
+        plan_(plan),
+        options_(o),
+        meter_(d.driver(), o.kind->own_calls),
+        at_(plan.slots) {}
 
   result<replay_result> play() {
     STILLMAP_RETURN_IF_ERROR(prepare());
@@ -268,6 +276,7 @@ class player {
     out_.peak_committed_bytes = target_->peak_committed_bytes();
     out_.moved_bytes = target_->moved_bytes();
     out_.host_bytes = target_->host_bytes();
+    out_.retries = target_->retries();
     out_.cpu_ns = cpu_times();
     if (ns_ != 0) iteration_ns_.push_back({ns_, static_cast<double>(requests_)});
     sum_up_times();
@@ -276,7 +285,6 @@ class player {
       if (checker_) STILLMAP_RETURN_IF_ERROR(checker_->before_free(slot));
       STILLMAP_RETURN_IF_ERROR(target_->free(at_[slot]));
     }
-    out_.retries = target_->retries();
     if (checker_) {
       STILLMAP_RETURN_IF_ERROR(checker_->finish());
       out_.bytes_checked = checker_->bytes_checked();

@@ -16,6 +16,9 @@ const std::vector<target_kind> &target_kinds() {
        true, make_expanding_segments},
       {"pool", "the driver's own pool: cuMemAllocAsync, keeping all it has", false, make_pool},
       {"direct", "cuMemAlloc and cuMemFree, nothing kept", false, make_direct},
+      {"torch", "PyTorch's own allocator: the library in STILLMAP_TORCH_PEER, docs/traces.md",
+       false, make_torch, true},
+      {"torch-expanding", "the same with expandable_segments", false, make_torch_expanding, true},
   };
   return kinds;
 }

@@ -59,7 +59,11 @@ struct target_kind {
   const char *what;  // one clause, for --help
   bool has_limit;    // honours target_options::limit by itself
   result<std::unique_ptr<replay_target>> (*make)(const device &, const target_options &);
+  bool own_calls = false;  // calls the driver by itself: only hostcuda counts its calls
 };
+
+// The environment variable that names the library of `torch`: what tools/torch_peer/build makes.
+inline constexpr const char *torch_peer_variable = "STILLMAP_TORCH_PEER";
 
 // All allocators, in the order in which they are listed.
 const std::vector<target_kind> &target_kinds();
@@ -72,6 +76,9 @@ result<std::unique_ptr<replay_target>> make_pool(const device &d, const target_o
 result<std::unique_ptr<replay_target>> make_segments(const device &d, const target_options &o);
 result<std::unique_ptr<replay_target>> make_expanding_segments(const device &d,
                                                                const target_options &o);
+result<std::unique_ptr<replay_target>> make_torch(const device &d, const target_options &o);
+result<std::unique_ptr<replay_target>> make_torch_expanding(const device &d,
+                                                            const target_options &o);
 
 // Counts committed bytes and their peak.
 class held_bytes {

@@ -55,10 +55,10 @@ void add_replay(command &group) {
            "number of iterations; the last ones are repeated if the trace has fewer (default: the "
            "trace as recorded)");
   c.size("--max-split-size", o.max_split_size,
-         "segments: bytes; larger free blocks are not split (PyTorch's max_split_size_mb)");
+         "segments, torch: bytes; larger free blocks are not split (PyTorch's max_split_size_mb)");
   c.number("--roundup-power2-divisions", o.roundup_power2_divisions, 1u, 64u, "N",
-           "segments: round sizes up to N steps between powers of two (PyTorch's setting of that "
-           "name)");
+           "segments, torch: round sizes up to N steps between powers of two (PyTorch's setting of "
+           "that name)");
   add_driver_options(c, o.driver);
   add_profile_option(c, o.profile);
   c.flag("--verify", o.verify,
