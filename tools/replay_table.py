@@ -6,9 +6,10 @@ tools/replay_table.py [options] [TRACE...]        default: all of bench/traces/ 
   --recorded         only bench/traces/, --generated: only the workloads of tools/workloads.py, which
                      are written to out/workloads
   --seed N           of the workloads (default 1)
-  --allocators A,B   which (default: all that `stillmap trace replay --help` names); segments-tuned is
-                     segments with the settings, of some that users of PyTorch choose, that need the
-                     least memory for the trace
+  --allocators A,B   which (default: all that `stillmap trace replay --help` names, torch and
+                     torch-expanding if STILLMAP_TORCH_PEER is set); segments-tuned is segments with
+                     the settings, of some that users of PyTorch choose, that need the least memory
+                     for the trace
   --iterations N     of a training trace (default 8); one that has more, or cannot be repeated,
                      runs as it stands
   --markdown         as a Markdown table
@@ -45,6 +46,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 ALLOCATORS = ("stillmap", "segments", "segments-tuned", "segments-expanding", "pool", "direct")
+TORCH = ("torch", "torch-expanding")  # where STILLMAP_TORCH_PEER names the library
 TUNINGS = [["--max-split-size", size] for size in ("32M", "128M", "512M")] + [
     ["--roundup-power2-divisions", "4"], ["--roundup-power2-divisions", "16"],
     ["--max-split-size", "128M", "--roundup-power2-divisions", "8"]]
@@ -365,7 +367,8 @@ def main():
                         "build //tools:stillmap //hostcuda:libcuda.so.1", str(ROOT)], check=True)
     tool = Tool()
     traces = o.traces or chosen(o)
-    default = ALLOCATORS[:1] if o.verify else ALLOCATORS
+    peers = TORCH if os.environ.get("STILLMAP_TORCH_PEER") else ()
+    default = ALLOCATORS[:1] if o.verify else ALLOCATORS + peers
     allocators = o.allocators.split(",") if o.allocators else default
     if o.verify:
         wrong = verify(tool, traces, allocators)
