@@ -104,6 +104,7 @@ class segments final : public replay_target {
   result<segment_block *> new_expanding_segment(stream_handle on, bool small);
   segment_block *room_for(std::size_t size, stream_handle on, bool small);
   result<segment_block *> map_front(segment_block *b, std::size_t size);
+  status create_chunks(expanding_segment &s, virtual_range range);
   void release_chunks(expanding_segment &s, virtual_range range);
   status release_pages_of(segment_block *b);
   void drop_expanding_segments();

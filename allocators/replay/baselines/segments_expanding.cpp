@@ -82,35 +82,19 @@ result<segment_block *> segments::map_front(segment_block *b, std::size_t size) 
   expanding_segment &s = *b->of;
   const std::size_t bytes = round_up(size, s.chunk);
   const virtual_range range{device_address(b->at), bytes};
-  physical_properties what;
-  what.location = on_device(device_.ordinal());
-  status fine;
-  std::size_t done = 0;
-  while (done < bytes && fine) {
-    if (!held_.fits(s.chunk)) {
-      fine = make_error(errc::out_of_memory, "segments", "the limit is reached", bytes,
-                        held_.limit() - held_.now());
-      break;
-    }
-    const auto handle = drv_.create_physical(s.chunk, what);
-    if (!handle) {
-      fine = tl::unexpected<error>(handle.error());
-      break;
-    }
-    fine = drv_.map(range.begin + done, s.chunk, *handle);
-    if (!fine) {
-      report_if_failed(drv_.release_physical(*handle));
-      break;
-    }
-    held_.add(s.chunk);
-    s.chunks.emplace((range.begin + done).value(), *handle);
-    done += s.chunk;
+  // PyTorch creates all chunks before it maps one: where memory is short, nothing is unmapped.
+  status fine = create_chunks(s, range);
+  std::size_t mapped = 0;
+  for (; mapped < bytes && fine; mapped += s.chunk) {
+    const device_address at = range.begin + mapped;
+    fine = drv_.map(at, s.chunk, s.chunks.at(at.value()));
+    if (!fine) break;
   }
   const access_grant all{on_device(device_.ordinal()), access_mode::read_write};
   if (fine) fine = drv_.set_access(range, &all, 1);
   if (!fine) {
-    if (done != 0) report_if_failed(drv_.unmap({range.begin, done}));
-    release_chunks(s, {range.begin, done});
+    if (mapped != 0) report_if_failed(drv_.unmap({range.begin, mapped}));
+    release_chunks(s, range);
     return tl::unexpected<error>(fine.error());
   }
   unmapped_[b->small ? 0 : 1].erase(b);
@@ -119,10 +103,27 @@ result<segment_block *> segments::map_front(segment_block *b, std::size_t size) 
   return put_back(b);
 }
 
-// Releases the memory of chunks that were unmapped.
+// Memory for the whole range, or as far as there is.
+status segments::create_chunks(expanding_segment &s, virtual_range range) {
+  physical_properties what;
+  what.location = on_device(device_.ordinal());
+  for (std::size_t at = 0; at < range.bytes; at += s.chunk) {
+    if (!held_.fits(s.chunk)) {
+      return make_error(errc::out_of_memory, "segments", "the limit is reached", range.bytes,
+                        held_.limit() - held_.now());
+    }
+    STILLMAP_ASSIGN_OR_RETURN(const physical_handle made, drv_.create_physical(s.chunk, what));
+    held_.add(s.chunk);
+    s.chunks.emplace((range.begin + at).value(), made);
+  }
+  return {};
+}
+
+// Releases the memory of chunks that are not mapped; the range may have some without memory.
 void segments::release_chunks(expanding_segment &s, virtual_range range) {
   for (std::size_t at = 0; at < range.bytes; at += s.chunk) {
     const auto chunk = s.chunks.find((range.begin + at).value());
+    if (chunk == s.chunks.end()) continue;
     report_if_failed(drv_.release_physical(chunk->second));
     s.chunks.erase(chunk);
     held_.drop(s.chunk);

@@ -394,6 +394,24 @@ TEST_F(segments_test, expanding_ones_use_the_rest_of_a_chunk_before_they_map_ano
   target_.reset();
 }
 
+// PyTorch creates the memory of all chunks that a request needs before it maps the first.
+TEST_F(segments_test, expanding_ones_map_nothing_where_memory_is_short) {
+  STILLMAP_NEEDS_VMM();
+  target_options options;
+  options.limit = 60_MiB;
+  make("segments-expanding", options);
+  allocate(20_MiB);
+  const driver_counts before = counts();
+  const auto no = target_->allocate(60_MiB, *stream_);
+  EXPECT_TRUE(fails_with(outcome(no), errc::out_of_memory, "segments", 60_MiB, 0));
+  const driver_counts made = counts() - before;
+  EXPECT_EQ(made[driver_call::MemCreate], 4u) << "two chunks, and again after the caches are empty";
+  EXPECT_EQ(made[driver_call::MemRelease], 4u);
+  EXPECT_EQ(made[driver_call::MemMap], 0u);
+  EXPECT_EQ(made[driver_call::MemUnmap], 0u);
+  EXPECT_EQ(held(), 20_MiB);
+}
+
 TEST_F(segments_test, expanding_ones_give_each_stream_a_segment) {
   STILLMAP_NEEDS_VMM();
   make("segments-expanding");
