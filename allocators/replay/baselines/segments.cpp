@@ -294,7 +294,7 @@ result<bool> segments::release_oversized(std::size_t size, stream_handle on) {
 // Releases completely free segments, after all work.
 status segments::release_cached() {
   STILLMAP_RETURN_IF_ERROR(take_passed_events(true));
-  STILLMAP_RETURN_IF_ERROR(drv_.synchronize_context());
+  if (!expanding_) STILLMAP_RETURN_IF_ERROR(drv_.synchronize_context());
   for (free_set &set : free_) {
     const std::vector<segment_block *> all(set.begin(), set.end());
     for (segment_block *const b : all) {

@@ -130,15 +130,24 @@ void segments::release_chunks(expanding_segment &s, virtual_range range) {
   }
 }
 
-// Unmaps and releases the whole chunks inside a free block, after all work.
+// Unmaps and releases the whole chunks inside a free block, after the work of its stream; no other
+// stream uses it any more. Each chunk is unmapped by a call of its own, as PyTorch does.
 status segments::release_pages_of(segment_block *b) {
   expanding_segment &s = *b->of;
   const std::size_t from = round_up(b->at - s.range.begin.value(), s.chunk);
   const std::size_t to = round_down(b->at + b->size - s.range.begin.value(), s.chunk);
   if (to <= from) return {};
-  const virtual_range range{s.range.begin + from, to - from};
-  STILLMAP_RETURN_IF_ERROR(drv_.unmap(range));
-  release_chunks(s, range);
+  STILLMAP_RETURN_IF_ERROR(drv_.synchronize_stream(s.on));
+  status fine;
+  virtual_range range{s.range.begin + from, 0};
+  while (range.bytes < to - from) {
+    const virtual_range chunk{range.begin + range.bytes, s.chunk};
+    fine = drv_.unmap(chunk);
+    if (!fine) break;
+    release_chunks(s, chunk);
+    range.bytes += s.chunk;
+  }
+  if (range.bytes == 0) return fine;
   free_of(*b).erase(b);
   if (b->at != range.begin.value()) {  // the part before the first whole chunk stays
     split(b, range.begin.value() - b->at);
@@ -158,7 +167,7 @@ status segments::release_pages_of(segment_block *b) {
     b = join(b->before, b);
   }
   unmapped.insert(b);
-  return {};
+  return fine;
 }
 
 void segments::drop_expanding_segments() {

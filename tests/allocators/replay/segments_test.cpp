@@ -412,6 +412,46 @@ TEST_F(segments_test, expanding_ones_map_nothing_where_memory_is_short) {
   EXPECT_EQ(held(), 20_MiB);
 }
 
+// PyTorch waits for the stream of a segment, not for the device, and unmaps chunk by chunk.
+TEST_F(segments_test, expanding_ones_unmap_each_chunk_after_its_stream) {
+  STILLMAP_NEEDS_VMM();
+  target_options options;
+  options.limit = 80_MiB;
+  make("segments-expanding", options);
+  const std::uint64_t a = allocate(60_MiB);
+  allocate(20_MiB);
+  free(a);
+  const stream other = make_stream();
+  const driver_counts before = counts();
+  allocate(20_MiB, other);
+  const driver_counts made = counts() - before;
+  EXPECT_EQ(made[driver_call::MemUnmap], 3u);
+  EXPECT_EQ(made[driver_call::MemRelease], 3u);
+  EXPECT_EQ(made[driver_call::StreamSynchronize], 1u);
+  EXPECT_EQ(made[driver_call::CtxSynchronize], 0u);
+  EXPECT_EQ(held(), 40_MiB);
+  target_.reset();
+}
+
+// What was unmapped before the driver failed stays released, and the rest is used again.
+TEST_F(segments_test, expanding_ones_keep_what_could_not_be_unmapped) {
+  STILLMAP_NEEDS_HOSTCUDA();
+  STILLMAP_NEEDS_VMM();
+  target_options options;
+  options.limit = 80_MiB;
+  make("segments-expanding", options);
+  const std::uint64_t a = allocate(60_MiB);
+  allocate(20_MiB);
+  free(a);
+  const stream other = make_stream();
+  hostcuda_control::fail("cuMemUnmap", 2, CUDA_ERROR_INVALID_VALUE);
+  EXPECT_FALSE(target_->allocate(20_MiB, other));
+  EXPECT_EQ(held(), 60_MiB) << "one chunk of three";
+  EXPECT_EQ(blocks(), "(41943040) 20971520 ");
+  EXPECT_EQ(allocate(40_MiB), a + 20_MiB);
+  target_.reset();
+}
+
 TEST_F(segments_test, expanding_ones_give_each_stream_a_segment) {
   STILLMAP_NEEDS_VMM();
   make("segments-expanding");

@@ -214,8 +214,8 @@ TEST_F(segments_beside_torch_test, they_hold_and_run_out_alike) {
       EXPECT_EQ(mine->oom, real->oom);
       EXPECT_EQ(mine->where_oom, real->where_oom);
       EXPECT_EQ(mine->retries, real->retries);
-      for (const auto call : {driver_call::MemFree, driver_call::MemMap, driver_call::MemSetAccess,
-                              driver_call::MemAddressReserve}) {
+      for (const auto call : {driver_call::MemFree, driver_call::MemMap, driver_call::MemUnmap,
+                              driver_call::MemSetAccess, driver_call::MemAddressReserve}) {
         EXPECT_EQ(mine->calls[call], real->calls[call]) << name_of(call);
       }
     }
