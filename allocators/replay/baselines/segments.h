@@ -16,7 +16,7 @@
 //
 // Expanding: one segment for each stream and kind, a reservation larger than the device, which is
 // mapped 2 or 20 MiB at a time. When memory is short, pages of free blocks are unmapped and
-// released.
+// released, and segments without any are given up.
 #pragma once
 
 #include <cstdint>
@@ -107,6 +107,7 @@ class segments final : public replay_target {
   status create_chunks(expanding_segment &s, virtual_range range);
   void release_chunks(expanding_segment &s, virtual_range range);
   status release_pages_of(segment_block *b);
+  status drop_expanding_segment(segment_block *b);
   void drop_expanding_segments();
 
   device device_;

@@ -166,8 +166,23 @@ status segments::release_pages_of(segment_block *b) {
     unmapped.erase(b->before);
     b = join(b->before, b);
   }
+  if (b->size == s.range.bytes) return drop_expanding_segment(b);
   unmapped.insert(b);
   return fine;
+}
+
+// Gives up the addresses of a segment without memory, whose only block is `b`.
+status segments::drop_expanding_segment(segment_block *b) {
+  const auto of = std::find_if(growing_.begin(), growing_.end(),
+                               [&](const auto &s) { return s.get() == b->of; });
+  const status done = drv_.free_addresses((*of)->range);
+  if (!done) {
+    unmapped_[b->small ? 0 : 1].insert(b);
+    return done;
+  }
+  growing_.erase(of);
+  recycle(b);
+  return {};
 }
 
 void segments::drop_expanding_segments() {

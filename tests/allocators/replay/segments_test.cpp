@@ -433,6 +433,27 @@ TEST_F(segments_test, expanding_ones_unmap_each_chunk_after_its_stream) {
   target_.reset();
 }
 
+// PyTorch deletes an expandable segment that has no memory left, and reserves another when it needs one.
+TEST_F(segments_test, expanding_ones_without_memory_give_up_their_addresses) {
+  STILLMAP_NEEDS_VMM();
+  target_options options;
+  options.limit = 60_MiB;
+  make("segments-expanding", options);
+  free(allocate(60_MiB));
+  const stream other = make_stream();
+  const driver_counts before = counts();
+  const std::uint64_t b = allocate(60_MiB, other);
+  const driver_counts made = counts() - before;
+  EXPECT_EQ(made[driver_call::MemAddressFree], 1u);
+  EXPECT_EQ(made[driver_call::MemAddressReserve], 1u);
+  EXPECT_EQ(held(), 60_MiB);
+  EXPECT_EQ(blocks(), "62914560 ");
+  free(b);
+  allocate(1_MiB);
+  EXPECT_EQ((counts() - before)[driver_call::MemAddressReserve], 2u) << "of small requests";
+  target_.reset();
+}
+
 // What was unmapped before the driver failed stays released, and the rest is used again.
 TEST_F(segments_test, expanding_ones_keep_what_could_not_be_unmapped) {
   STILLMAP_NEEDS_HOSTCUDA();
