@@ -1,0 +1,41 @@
+"""How the results of clients are counted and explained. Nothing is installed."""
+import pathlib
+import tempfile
+import unittest
+
+import run
+
+TESTS = """test_a (x.A.test_a) ... ok
+ERROR: test_b (x.B.test_b)
+FAIL: test_c (x.C.test_c)
+Ran 9 tests in 0.1s
+
+FAILED (failures=1, errors=1, skipped=2)
+"""
+
+
+class Counting(unittest.TestCase):
+    def test_tests_of_a_client(self):
+        self.assertEqual(run.count(TESTS, 1), (5, 2, ["test_b (x.B.test_b)", "test_c (x.C.test_c)"]))
+        self.assertEqual(run.count("Ran 3 tests in 1s\n\nOK\n", 0), (3, 0, []))
+
+    def test_a_program_is_one_test(self):
+        self.assertEqual(run.count("some output", 0), (1, 0, []))
+        self.assertEqual(run.count("some output", 139), (0, 0, ["exit status 139"]))
+
+    def test_what_nobody_has_explained_stays_so(self):
+        rules = [("test_b", "a reason")]
+        self.assertEqual(run.explain("test_b (x.B)", rules), "a reason")
+        self.assertIsNone(run.explain("exit status 139", rules))
+
+    def test_the_table_has_every_reason(self):
+        with tempfile.TemporaryDirectory() as folder:
+            table = pathlib.Path(folder) / "table.md"
+            run.write(table, [("client 1", "tests", 5, 2, 2)], [("client 1", "a reason", 2)])
+            text = table.read_text()
+        self.assertIn("| client 1 | tests | 5 | 2 | 2 |", text)
+        self.assertIn("| client 1 | a reason | 2 |", text)
+
+
+if __name__ == "__main__":
+    unittest.main()
