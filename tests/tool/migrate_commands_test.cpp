@@ -16,6 +16,7 @@
 #include "stillmap/checkpoint/migration/record.h"
 #include "tests/checkpoint/control/memory.h"
 #include "tests/support/buffer_test.h"
+#include "tests/support/unique_name.h"
 #include "tests/tool/command_test.h"
 
 namespace stillmap::testing {
@@ -316,7 +317,7 @@ TEST_F(migrate_commands, credentials_are_made_once_and_for_oneself) {
 TEST_F(migrate_commands, a_receiver_that_could_not_be_reached_or_write_records_does_not_start) {
   const std::string receive = "task migrate receive 127.0.0.1:0 " + as("there", "here");
   const auto taken =
-      control::server::create(dev(), "@stillmap-taken-" + std::to_string(::getpid()));
+      control::server::create(dev(), stillmap::testing::unique_name("@stillmap-taken"));
   ASSERT_TRUE(taken) << taken.error().message();
   expect(run(receive + " --records " + records("there") + " --control " + taken->address()), 4,
          {taken->address(), "the address is in use"});

@@ -17,6 +17,7 @@
 #include "stillmap/checkpoint/handoff/connection.h"
 #include "tests/checkpoint/control/task.h"
 #include "tests/support/no_descriptors.h"
+#include "tests/support/unique_name.h"
 
 namespace stillmap::control::testing {
 namespace {
@@ -164,7 +165,7 @@ TEST(control_users, are_the_same_or_root) {
   if (::geteuid() != 0 || !other_user(1)) {
     GTEST_SKIP() << "needs root, and users that a user namespace maps, to be several users";
   }
-  const std::string address = "@stillmap-users-" + std::to_string(::getpid());
+  const std::string address = stillmap::testing::unique_name("@stillmap-users");
   std::optional<handoff::listener> at;
   {
     const other_user first(1);

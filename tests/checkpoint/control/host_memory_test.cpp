@@ -10,6 +10,7 @@
 #include "tests/checkpoint/control/task.h"
 #include "tests/support/held.h"
 #include "tests/support/host_memory_sweep.h"
+#include "tests/support/unique_name.h"
 
 namespace stillmap::control::testing {
 namespace {
@@ -184,7 +185,7 @@ TEST_F(control_without_host_memory, a_client_gets_an_error) {
 
 TEST_F(control_without_host_memory, a_server_starts_or_leaves_nothing) {
   // Short enough for a socket, unlike paths in TempDir().
-  const std::string path = "/tmp/stillmap-control-" + std::to_string(::getpid());
+  const std::string path = stillmap::testing::unique_name("/tmp/stillmap-control");
   for (const bool all_after : {false, true}) {
     all_ += fail_each_allocation(
         [&](failing_allocation &failing) {

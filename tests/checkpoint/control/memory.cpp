@@ -1,10 +1,10 @@
 #include "tests/checkpoint/control/memory.h"
 
-#include <random>
 #include <stdexcept>
 
 #include "stillmap/vmm/page_pool.h"
 #include "tests/support/buffer_test.h"
+#include "tests/support/unique_name.h"
 
 namespace stillmap::control::testing {
 
@@ -44,8 +44,7 @@ checkpoint::restored_memory weights_and_cache(const device &d, bool exportable) 
 }
 
 std::string new_place() {
-  std::random_device random;
-  return "@stillmap-control-" + std::to_string(random()) + '-' + std::to_string(random());
+  return stillmap::testing::unique_name("@stillmap-control");
 }
 
 }  // namespace stillmap::control::testing

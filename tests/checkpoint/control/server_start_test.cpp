@@ -13,6 +13,7 @@
 #include "stillmap/checkpoint/control/client.h"
 #include "stillmap/checkpoint/control/server.h"
 #include "tests/checkpoint/control/task.h"
+#include "tests/support/unique_name.h"
 
 namespace stillmap::control::testing {
 namespace {
@@ -28,7 +29,7 @@ class server_start : public control_test {
     ASSERT_EQ(::bind(dead.get(), reinterpret_cast<const sockaddr *>(&name), sizeof name), 0);
   }
   // A name of a socket has 107 bytes at most, which a folder for tests can be longer than.
-  const std::string path_ = "/tmp/stillmap-server-start-" + std::to_string(::getpid());
+  const std::string path_ = stillmap::testing::unique_name("/tmp/stillmap-server-start");
 };
 
 // Regression: each found the socket of a dead process, removed the name, which was another's by then,

@@ -17,6 +17,7 @@
 #include "tests/support/buffer_test.h"
 #include "tests/support/no_descriptors.h"
 #include "tests/support/no_stdin.h"
+#include "tests/support/unique_name.h"
 
 namespace stillmap::handoff::testing {
 namespace {
@@ -246,7 +247,7 @@ TEST(connection_address, is_a_path_or_an_abstract_name_of_limited_length) {
     EXPECT_EQ(no.error().detail().subject, wrong);
     EXPECT_TRUE(fails_with(outcome(listener::create(wrong)), errc::invalid_argument, op));
   }
-  std::string longest = "@stillmap-" + std::to_string(::getpid());
+  std::string longest = stillmap::testing::unique_name("@stillmap");
   longest.resize(most, 'x');
   auto at = listener::create(longest);
   ASSERT_TRUE(at) << at.error().message();
@@ -260,7 +261,7 @@ TEST(connection_address, is_a_path_or_an_abstract_name_of_limited_length) {
 }
 
 TEST(connection_address, without_descriptors_is_an_error_at_once) {
-  const std::string name = "@stillmap-no-fd-" + std::to_string(::getpid());
+  const std::string name = stillmap::testing::unique_name("@stillmap-no-fd");
   auto at = listener::create(name);
   ASSERT_TRUE(at);
   const auto waiting = connection::connect(name);
@@ -272,14 +273,14 @@ TEST(connection_address, without_descriptors_is_an_error_at_once) {
   const auto connected = connection::connect(name, 5s);
   ASSERT_FALSE(connected);
   EXPECT_EQ(connected.error().code, std::errc::too_many_files_open);
-  const auto second = listener::create("@stillmap-no-fd-2");
+  const auto second = listener::create(name + "-2");
   ASSERT_FALSE(second);
   EXPECT_EQ(second.error().code, std::errc::too_many_files_open);
 }
 
 TEST(connection_address, of_a_listener_is_in_use_until_it_ends) {
   // The folders of tests have longer names than a socket may have.
-  const std::string path = "/tmp/stillmap-connection-" + std::to_string(::getpid());
+  const std::string path = stillmap::testing::unique_name("/tmp/stillmap-connection");
   {
     auto at = listener::create(path);
     ASSERT_TRUE(at) << at.error().message();
@@ -301,7 +302,7 @@ TEST(connection_address, of_a_listener_is_in_use_until_it_ends) {
 }
 
 TEST(connection_address, of_a_listener_whose_descriptor_is_0_is_removed_too) {
-  const std::string path = "/tmp/stillmap-connection-0-" + std::to_string(::getpid());
+  const std::string path = stillmap::testing::unique_name("/tmp/stillmap-connection-0");
   struct stat found {};
   {
     const stillmap::testing::no_stdin none;
@@ -314,7 +315,7 @@ TEST(connection_address, of_a_listener_whose_descriptor_is_0_is_removed_too) {
 }
 
 TEST(connection_address, is_tried_until_somebody_listens) {
-  const std::string name = "@stillmap-late-" + std::to_string(::getpid());
+  const std::string name = stillmap::testing::unique_name("@stillmap-late");
   std::optional<result<connection>> to;
   std::thread early([&] { to = connection::connect(name, 30s); });
   std::this_thread::sleep_for(20ms);

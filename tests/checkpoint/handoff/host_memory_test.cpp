@@ -13,6 +13,7 @@
 #include "tests/support/held.h"
 #include "tests/support/host_memory_sweep.h"
 #include "tests/support/sample_task.h"
+#include "tests/support/unique_name.h"
 
 namespace stillmap::handoff::testing {
 namespace {
@@ -177,7 +178,7 @@ TEST_F(handoff_without_host_memory, a_receiver_gets_the_memory_or_nothing) {
 // Connections and listeners: no descriptor and no path is left.
 TEST_F(handoff_without_host_memory, sockets_are_closed) {
   // Short enough for a socket, unlike paths in TempDir().
-  const std::string path = "/tmp/stillmap-handoff-" + std::to_string(::getpid());
+  const std::string path = stillmap::testing::unique_name("/tmp/stillmap-handoff");
   std::optional<listener> at;
   all_ += fail_each_allocation([&](failing_allocation &failing) {
     auto made = failing([&] { return listener::create(path); });
